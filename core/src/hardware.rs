@@ -1,0 +1,147 @@
+//! The boundary to hardware: what the engine asks of queue pairs and completion queues.
+//!
+//! The shape is that of the extended verbs API (`ibv_wr_start` .. `ibv_wr_complete`): a queue pair
+//! starts a batch, the batch takes requests one by one, and [`commit`](SendBatch::commit) rings the
+//! doorbell once. Implemented by the verbs binding, by the software NIC and by null devices.
+
+use crate::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
+use core::mem::MaybeUninit;
+
+/// Why a driver did not take a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The queue is full (`ENOMEM`): back-pressure, not an error; a completion makes room.
+    #[error("the queue is full")]
+    QueueFull,
+    /// The driver's own code, an `errno` value.
+    #[error("the driver refused with errno {0}")]
+    Driver(i32),
+}
+
+/// A batch that was not taken whole.
+///
+/// Plain `ibv_post_send` can stop half-way (`bad_wr`): the first `accepted` requests are with the
+/// device and will complete, the rest never were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{refusal}, after {accepted} requests of the batch")]
+pub struct CommitError {
+    /// Requests that the device took, counted from the batch's first.
+    pub accepted: u32,
+    /// Why the next one was refused.
+    pub refusal: Refusal,
+}
+
+/// Send requests on their way to one queue pair. Dropped without commit, it posts nothing.
+pub trait SendBatch {
+    /// Appends a request. Whatever is wrong with it shows at [`commit`](Self::commit).
+    fn add(&mut self, request: &SendRequest);
+
+    /// Posts what was added, with one doorbell.
+    ///
+    /// # Errors
+    ///
+    /// Says how many requests, from the first on, the device took; they stay posted.
+    fn commit(self) -> Result<(), CommitError>;
+}
+
+/// Receives on their way to one queue. Dropped without commit, it posts nothing.
+pub trait RecvBatch {
+    /// Appends a receive. Whatever is wrong with it shows at [`commit`](Self::commit).
+    fn add(&mut self, request: &RecvRequest);
+
+    /// Posts what was added.
+    ///
+    /// # Errors
+    ///
+    /// Says how many receives, from the first on, the device took; they stay posted.
+    fn commit(self) -> Result<(), CommitError>;
+}
+
+/// A queue that takes receives: a queue pair's own, or a shared receive queue.
+pub trait ReceiveQueue {
+    /// The batch builder, which borrows the queue.
+    type RecvBatch<'q>: RecvBatch
+    where
+        Self: 'q;
+
+    /// Starts a batch of receives.
+    fn start_recv(&mut self) -> Self::RecvBatch<'_>;
+}
+
+/// What a queue pair was granted when it was created (`struct ibv_qp_cap`), plus its device's
+/// message limit. All of it is fixed for the life of the queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpLimits {
+    /// Send requests that may be outstanding.
+    pub max_send_wr: u32,
+    /// Receives that may be outstanding; 0 if receives come from a shared receive queue.
+    pub max_recv_wr: u32,
+    /// Bytes that fit an inline request.
+    pub max_inline_data: u32,
+    /// Bytes of the longest message.
+    pub max_msg_size: u32,
+}
+
+/// Which completion queue, in the numbering of whoever made it. Unique within a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CqId(pub u64);
+
+/// A reliable connected queue pair.
+///
+/// Requests of one queue complete in posting order, failed and flushed ones included.
+pub trait QueuePair: ReceiveQueue {
+    /// The batch builder, which borrows the queue pair.
+    type SendBatch<'q>: SendBatch
+    where
+        Self: 'q;
+
+    /// The number that completions of this queue pair carry; unique on its device.
+    fn qp_num(&self) -> u32;
+
+    /// The device that the queue pair lives on.
+    fn device(&self) -> DeviceId;
+
+    /// The completion queue of both its send and its receive queue.
+    fn cq(&self) -> CqId;
+
+    /// What was granted at creation.
+    fn limits(&self) -> QpLimits;
+
+    /// Starts a batch of send requests.
+    fn start_send(&mut self) -> Self::SendBatch<'_>;
+}
+
+/// A completion queue that cannot be polled any more, or not now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("polling completion queue {} of device {} failed with errno {errno}", cq.0, device.0)]
+pub struct CqError {
+    /// The queue.
+    pub cq: CqId,
+    /// Its device.
+    pub device: DeviceId,
+    /// The driver's code.
+    pub errno: i32,
+}
+
+/// A completion queue.
+pub trait CompletionQueue {
+    /// Its identity; [`QueuePair::cq`] of the queue pairs that complete here.
+    fn id(&self) -> CqId;
+
+    /// The device it lives on.
+    fn device(&self) -> DeviceId;
+
+    /// Completions it can hold; one more is an overrun, which is fatal.
+    fn capacity(&self) -> u32;
+
+    /// Moves completions, oldest first, into the caller's memory: as many as there are, up to the
+    /// length of `out`. The initialised front of `out` is returned.
+    ///
+    /// # Errors
+    ///
+    /// The queue is broken (an overrun, a device that went away). No completion was taken.
+    fn poll<'o>(
+        &mut self,
+        out: &'o mut [MaybeUninit<Completion>],
+    ) -> Result<&'o [Completion], CqError>;
+}

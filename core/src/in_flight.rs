@@ -1,0 +1,427 @@
+//! What is in flight on the send queue of one rail: a queue of batches, oldest first.
+//!
+//! A reliable connection completes its requests in posting order, and only the last request of a
+//! batch is signaled, so the front batch is the only one that the next completion may belong to.
+
+use crate::tag::{Tag, TagKind};
+use crate::verbs::Opcode;
+
+/// What a batch is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Content {
+    /// Consecutive fragments of one request; `wr` is its id in the ring.
+    Fragments,
+    /// The same, with DQPLB's sequence numbers.
+    Numbered,
+    /// One pass-through request that waited in the ring; `wr` is its id there.
+    Held,
+    /// One pass-through request that went straight to the rail; `wr` is the caller's `wr_id`.
+    PassThrough,
+    /// The same, unsignaled: its success is not reported.
+    Quiet,
+    /// Notifies of requests `wr .. wr + length`, those that need one.
+    Notifies,
+}
+
+impl Content {
+    #[inline]
+    const fn is_fragments(self) -> bool {
+        self as u8 <= Self::Numbered as u8
+    }
+}
+
+/// One batch: enough to know whose it is and to post it again elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch {
+    /// A ring id or the caller's `wr_id`: see [`Content`].
+    pub(crate) wr: u64,
+    /// First byte within the request.
+    pub(crate) offset: u32,
+    /// Bytes; of [`Content::Notifies`], ring ids.
+    pub(crate) length: u32,
+    /// Sequence number of the first fragment, if they are numbered.
+    pub(crate) number: u32,
+    /// Physical requests.
+    pub(crate) count: u16,
+    /// What they are.
+    pub(crate) content: Content,
+    /// What the request asks for.
+    pub(crate) opcode: Opcode,
+}
+
+/// A batch in its place, with the tag that retires it: [`Tag::NONE`] once it did.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    last_tag: Tag,
+    batch: Batch,
+}
+
+// 128 batches on each of 4 rails and the notify queue pair: 20 KiB of the 64 KiB budget.
+static_assertions::const_assert_eq!(size_of::<Entry>(), 32);
+
+impl Batch {
+    const BLANK: Self = Self {
+        wr: 0,
+        offset: 0,
+        length: 0,
+        number: 0,
+        count: 0,
+        content: Content::Fragments,
+        opcode: Opcode::RdmaWrite,
+    };
+
+    /// One request that is not cut.
+    pub(crate) const fn one(wr: u64, length: u32, content: Content, opcode: Opcode) -> Self {
+        Self { wr, length, count: 1, content, opcode, ..Self::BLANK }
+    }
+
+    /// Payload bytes.
+    #[inline]
+    pub(crate) const fn bytes(&self) -> u32 {
+        if matches!(self.content, Content::Notifies) { 0 } else { self.length }
+    }
+}
+
+/// How a completion's tag relates to the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TagMatch {
+    /// The last request of the front batch.
+    Last,
+    /// An earlier request of the front batch, at this index.
+    Inner(u32),
+    /// None of the front batch's.
+    Mismatch,
+}
+
+/// The batches in flight on one send queue, and its credits.
+///
+/// A *credit* is a free send slot. A batch takes one for each request, signaled or not, and gives
+/// them all back when it retires.
+///
+/// Laid out as written: what one post or one completion updates does not stand side by side.
+/// Neighbours get updated with one 16-byte access, whose result the next post has to wait for, and
+/// wait long where it crosses a cache line.
+#[derive(Clone, Debug)]
+#[repr(C)]
+pub(crate) struct InFlight<const DEPTH: usize> {
+    /// Tag of request 0.
+    tag: Tag,
+    batches_posted: u64,
+    /// Requests retired: the number of the front batch's first request.
+    head: u64,
+    /// Requests posted, those missing included: the number of the next one.
+    tail: u64,
+    limit: u32,
+    credits: u32,
+    bytes_posted: u64,
+    /// Number of the newest batch's first request, while some are missing.
+    unfinished: u64,
+    /// Requests of the newest batch that the driver has not taken yet.
+    missing: u32,
+    /// Each batch in the place of its first request.
+    entries: [Entry; DEPTH],
+}
+
+impl<const DEPTH: usize> InFlight<DEPTH> {
+    /// An empty queue of `limit` credits, at most `DEPTH`.
+    pub(crate) const fn new(rail: u8, limit: u32) -> Self {
+        const {
+            assert!(DEPTH.is_power_of_two(), "a ring's size is a power of two");
+            assert!(DEPTH <= 1 << 15, "a batch counts its requests in 16 bits");
+        }
+        debug_assert!(limit as usize <= DEPTH);
+        Self {
+            tag: Tag::new(TagKind::Send, rail, 0),
+            head: 0,
+            tail: 0,
+            credits: limit,
+            limit,
+            batches_posted: 0,
+            bytes_posted: 0,
+            missing: 0,
+            unfinished: 0,
+            entries: [Entry { last_tag: Tag::NONE, batch: Batch::BLANK }; DEPTH],
+        }
+    }
+
+    #[inline]
+    const fn index(number: u64) -> usize {
+        number as usize & (DEPTH - 1)
+    }
+
+    /// Free send slots.
+    #[inline]
+    pub(crate) const fn credits(&self) -> u32 {
+        self.credits
+    }
+
+    /// Send slots in all.
+    pub(crate) const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Requests that the driver has taken so far.
+    pub(crate) const fn requests_posted(&self) -> u64 {
+        self.tail - self.missing as u64
+    }
+
+    /// Batches posted so far; untracked requests are each a batch.
+    pub(crate) const fn batches_posted(&self) -> u64 {
+        if self.batches_posted == 0 { self.tail } else { self.batches_posted }
+    }
+
+    /// Payload bytes posted so far.
+    pub(crate) const fn bytes_posted(&self) -> u64 {
+        self.bytes_posted
+    }
+
+    /// Payload bytes in flight. Adds them up: whoever needs to know pays, not every batch.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.iter().map(|batch| u64::from(batch.bytes())).sum()
+    }
+
+    #[inline]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.credits == self.limit
+    }
+
+    /// The tag of the request that is posted next.
+    #[inline]
+    pub(crate) const fn next_tag(&self) -> Tag {
+        self.tag.plus(self.tail)
+    }
+
+    /// Takes note of a batch that the driver took whole.
+    #[inline]
+    pub(crate) fn push(&mut self, batch: Batch) {
+        debug_assert!(batch.count as u32 <= self.credits && self.missing == 0);
+        let next = self.tail + batch.count as u64;
+        let last_tag = self.tag.plus(next - 1).last();
+        self.entries[Self::index(self.tail)] = Entry { last_tag, batch };
+        self.tail = next;
+        self.credits -= batch.count as u32;
+        self.batches_posted += 1;
+        self.bytes_posted += batch.bytes() as u64;
+    }
+
+    /// Takes note of a batch of which the driver took only the first `accepted` requests.
+    pub(crate) fn push_part(&mut self, batch: Batch, accepted: u32) {
+        self.unfinished = self.tail;
+        self.push(batch);
+        self.missing = batch.count as u32 - accepted;
+    }
+
+    /// A request that is not tracked, on the only rail: it counts, no more.
+    #[inline]
+    pub(crate) fn count_untracked(&mut self, bytes: u32) {
+        self.tail += 1;
+        self.bytes_posted += bytes as u64;
+    }
+
+    /// Whether the driver has not taken all of the newest batch yet.
+    #[inline]
+    pub(crate) const fn is_unfinished(&self) -> bool {
+        self.missing > 0
+    }
+
+    /// The newest batch, if the driver took only its front, with the index and the tag of the
+    /// first request that it has not taken.
+    pub(crate) fn unfinished(&self) -> Option<(Batch, u32, Tag)> {
+        let batch = self.entries[Self::index(self.unfinished)].batch;
+        self.is_unfinished().then(|| {
+            let index = u32::from(batch.count) - self.missing;
+            (batch, index, self.tag.plus(self.unfinished + u64::from(index)))
+        })
+    }
+
+    /// The driver took `count` more requests of the unfinished batch.
+    pub(crate) fn accepted(&mut self, count: u32) {
+        debug_assert!(count <= self.missing);
+        self.missing -= count;
+    }
+
+    #[inline]
+    fn front_entry(&mut self) -> &mut Entry {
+        &mut self.entries[Self::index(self.head)]
+    }
+
+    /// The batch that the next completion belongs to.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&Batch> {
+        if self.is_empty() { None } else { Some(&self.entries[Self::index(self.head)].batch) }
+    }
+
+    /// Compares a completion's `wr_id` with the front batch.
+    pub(crate) fn compare(&self, wr_id: u64) -> TagMatch {
+        let Some(front) = self.front() else { return TagMatch::Mismatch };
+        let (count, taken) = (u32::from(front.count), self.front_taken());
+        let tag = Tag::from_wr_id(wr_id);
+        if Some(tag) == self.expected() && taken == count {
+            return TagMatch::Last;
+        }
+        // The last request carries the mark, so an inner one lies before it.
+        let first = self.tag.plus(self.head);
+        let index = tag.since(first);
+        if index < u64::from(taken.min(count - 1)) && tag == first.plus(index) {
+            return TagMatch::Inner(index as u32);
+        }
+        TagMatch::Mismatch
+    }
+
+    /// Requests of the front batch that the driver has taken.
+    fn front_taken(&self) -> u32 {
+        let Some(front) = self.front() else { return 0 };
+        let unfinished = self.is_unfinished() && self.head == self.unfinished;
+        u32::from(front.count) - if unfinished { self.missing } else { 0 }
+    }
+
+    /// The tag that would retire the front batch.
+    pub(crate) fn expected(&self) -> Option<Tag> {
+        (!self.is_empty()).then(|| self.entries[Self::index(self.head)].last_tag)
+    }
+
+    /// Retires the front batch: its credits are free again.
+    pub(crate) fn retire(&mut self) -> Batch {
+        debug_assert!(!self.is_empty());
+        let entry = self.front_entry();
+        entry.last_tag = Tag::NONE;
+        let batch = entry.batch;
+        self.head += u64::from(batch.count);
+        self.credits += u32::from(batch.count);
+        batch
+    }
+
+    /// Retires the front batch if `wr_id` is its last request's and it is made of fragments, and
+    /// says whose they were and whether they fetched. Not for a queue with an unfinished batch.
+    #[inline]
+    pub(crate) fn retire_fragments(&mut self, wr_id: u64) -> Option<(u64, bool)> {
+        debug_assert!(!self.is_unfinished());
+        let entry = self.front_entry();
+        if entry.last_tag.wr_id() != wr_id || !entry.batch.content.is_fragments() {
+            return None;
+        }
+        entry.last_tag = Tag::NONE;
+        let Batch { wr, count, opcode, .. } = entry.batch;
+        self.head += u64::from(count);
+        self.credits += u32::from(count);
+        Some((wr, opcode.is_fetching()))
+    }
+
+    /// Request `index` of the front batch failed. If it is the last that the driver has taken, no
+    /// completion can retire the batch any more: then retires it, the requests never taken
+    /// included, and says how many were taken.
+    pub(crate) fn retire_cut(&mut self, index: u32) -> Option<(Batch, u32)> {
+        let taken = self.front_taken();
+        if index + 1 != taken || taken == u32::from(self.front()?.count) {
+            return None;
+        }
+        self.missing = 0;
+        Some((self.retire(), taken))
+    }
+
+    /// Number of the front batch's first request, if there is one: what a stall check compares.
+    pub(crate) fn front_number(&self) -> Option<u64> {
+        (!self.is_empty()).then_some(self.head)
+    }
+
+    /// The oldest unacknowledged sequence number.
+    pub(crate) fn oldest_number(&self) -> Option<u32> {
+        let mut batches = self.iter();
+        batches.find(|batch| batch.content == Content::Numbered).map(|batch| batch.number)
+    }
+
+    /// All batches in flight, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Batch> {
+        let mut number = self.head;
+        core::iter::from_fn(move || {
+            let batch = (number < self.tail).then(|| &self.entries[Self::index(number)].batch)?;
+            number += u64::from(batch.count);
+            Some(batch)
+        })
+    }
+
+    /// Checks what must hold between any two calls.
+    ///
+    /// # Panics
+    ///
+    /// If it does not: a bug of this crate.
+    pub(crate) fn invariants(&self) {
+        assert_eq!(self.tail - self.head, u64::from(self.limit - self.credits), "credits agree");
+        assert!(self.iter().all(|batch| batch.count > 0), "no batch is empty");
+        let in_flight: u32 = self.iter().map(|batch| u32::from(batch.count)).sum();
+        assert_eq!(in_flight + self.credits, self.limit, "credits are conserved");
+        assert!(self.missing == 0 || !self.is_empty(), "only a batch in flight can be unfinished");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fragments(count: u16) -> Batch {
+        Batch { wr: 7, length: 1, count, ..Batch::BLANK }
+    }
+
+    #[test]
+    fn only_the_front_batch_matches_and_only_its_last_request_retires_it() {
+        let mut queue = InFlight::<8>::new(2, 8);
+        let tag = queue.tag;
+        queue.push(fragments(3));
+        queue.push(fragments(1));
+        assert_eq!(queue.credits(), 4);
+        assert_eq!(queue.compare(tag.wr_id()), TagMatch::Inner(0));
+        assert_eq!(queue.compare(tag.plus(1).wr_id()), TagMatch::Inner(1));
+        assert_eq!(queue.compare(tag.plus(2).wr_id()), TagMatch::Mismatch);
+        assert_eq!(queue.compare(tag.plus(3).last().wr_id()), TagMatch::Mismatch);
+        assert_eq!(queue.compare(tag.plus(2).last().wr_id()), TagMatch::Last);
+        assert_eq!(queue.retire_fragments(tag.plus(3).last().wr_id()), None);
+        assert_eq!(queue.retire_fragments(tag.plus(2).last().wr_id()), Some((7, false)));
+        assert_eq!(queue.compare(tag.plus(3).last().wr_id()), TagMatch::Last);
+        assert_eq!(queue.retire().count, 1);
+        queue.invariants();
+    }
+
+    #[test]
+    fn with_nothing_in_flight_nothing_matches() {
+        let mut queue = InFlight::<4>::new(0, 4);
+        let tag = queue.tag;
+        for number in 0..9 {
+            for old in 0..12 {
+                assert_eq!(queue.retire_fragments(tag.plus(old).last().wr_id()), None);
+                assert_eq!(queue.compare(tag.plus(old).last().wr_id()), TagMatch::Mismatch);
+            }
+            queue.push(fragments(1));
+            assert_eq!(queue.retire_fragments(tag.plus(number).last().wr_id()), Some((7, false)));
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_batch_is_known_until_the_driver_has_taken_it() {
+        let mut queue = InFlight::<8>::new(0, 8);
+        let tag = queue.tag;
+        queue.push(fragments(1));
+        queue.push_part(fragments(5), 2);
+        assert_eq!(queue.requests_posted(), 3);
+        let (batch, index, next) = queue.unfinished().unwrap();
+        assert_eq!((batch.count, index, next), (5, 2, tag.plus(3)));
+        queue.accepted(2);
+        assert_eq!(queue.unfinished().unwrap().1, 4);
+        queue.accepted(1);
+        assert!(queue.unfinished().is_none());
+        queue.invariants();
+    }
+
+    #[test]
+    fn a_batch_cut_off_retires_with_the_last_request_taken() {
+        let mut queue = InFlight::<8>::new(0, 8);
+        queue.push_part(fragments(5), 3);
+        let last = queue.tag.plus(4).last();
+        assert_eq!(queue.compare(last.wr_id()), TagMatch::Mismatch);
+        assert_eq!(queue.compare(queue.tag.plus(3).wr_id()), TagMatch::Mismatch);
+        assert!(queue.retire_cut(1).is_none());
+        assert_eq!(queue.retire_cut(2).unwrap().1, 3);
+        assert_eq!(queue.credits(), 8);
+        queue.invariants();
+    }
+}

@@ -1,0 +1,181 @@
+//! Tags: the 64-bit `wr_id` that the engine gives a physical request of a multi-rail queue pair.
+//!
+//! On a failed completion verbs defines `wr_id`, `status`, `qp_num` and `vendor_err`, nothing else.
+//! So everything needed to route a completion is in its tag:
+//!
+//! ```text
+//!  63              24 23         8   7   6    3   2   1    0
+//! +------------------+------------+-----+------+------+------+
+//! |     sequence     | generation |  0  | rail | last | kind |
+//! +------------------+------------+-----+------+------+------+
+//! ```
+//!
+//! *Sequence* counts the requests of one queue, *last* marks the one request of a batch that
+//! retires it. *Generation* changes when another queue pair takes the rail's place, so that
+//! stragglers of the old one are recognised. The sequence stands on top so that it may overflow:
+//! the next request's tag is one addition away, always.
+
+use core::fmt;
+
+/// What a physical request is for, direction included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TagKind {
+    /// Fragments, pass-through requests and notifies: anything on a send queue.
+    Send = 1,
+    /// A zero-length receive: SPRAY's on the notify queue pair, DQPLB's on every rail.
+    NotifyRecv = 2,
+    /// A user's receive with a buffer, on rail 0.
+    DataRecv = 3,
+}
+
+/// A tag, field by field in one word.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tag(u64);
+
+impl Tag {
+    const KIND_MASK: u64 = 0b11;
+    const LAST: u64 = 1 << 2;
+    const RAIL_SHIFT: u32 = 3;
+    const RAIL_BITS: u32 = 4;
+    const GENERATION_SHIFT: u32 = 8;
+    const SEQUENCE_SHIFT: u32 = 24;
+
+    /// The rail number that stands for the notify queue pair.
+    pub const NOTIFY_RAIL: u8 = (1 << Self::RAIL_BITS) - 1;
+
+    /// No tag at all: it has no kind, and names no data rail, on which alone a completion is
+    /// compared with it.
+    pub const NONE: Self = Self((Self::NOTIFY_RAIL as u64) << Self::RAIL_SHIFT);
+
+    /// The tag of request 0, not the last of its batch, on `rail`.
+    pub const fn new(kind: TagKind, rail: u8, generation: u16) -> Self {
+        debug_assert!(rail <= Self::NOTIFY_RAIL);
+        Self(
+            kind as u64
+                | (rail as u64) << Self::RAIL_SHIFT
+                | (generation as u64) << Self::GENERATION_SHIFT,
+        )
+    }
+
+    /// Reads a `wr_id`.
+    #[inline]
+    pub const fn from_wr_id(wr_id: u64) -> Self {
+        Self(wr_id)
+    }
+
+    /// The number that goes into the physical request.
+    #[inline]
+    pub const fn wr_id(self) -> u64 {
+        self.0
+    }
+
+    /// The tag of the request `count` requests after this one.
+    #[inline]
+    pub const fn plus(self, count: u64) -> Self {
+        Self(self.0.wrapping_add(count << Self::SEQUENCE_SHIFT))
+    }
+
+    /// This tag, marked as the one that retires its batch.
+    #[inline]
+    pub const fn last(self) -> Self {
+        Self(self.0 | Self::LAST)
+    }
+
+    /// What the request is for; `None` if the number is no tag of ours.
+    pub const fn kind(self) -> Option<TagKind> {
+        match self.0 & Self::KIND_MASK {
+            1 => Some(TagKind::Send),
+            2 => Some(TagKind::NotifyRecv),
+            3 => Some(TagKind::DataRecv),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a tag of this kind.
+    #[inline]
+    pub const fn kind_is(self, kind: TagKind) -> bool {
+        self.0 & Self::KIND_MASK == kind as u64
+    }
+
+    /// The rail, or [`NOTIFY_RAIL`](Self::NOTIFY_RAIL).
+    #[inline]
+    pub const fn rail(self) -> u8 {
+        (self.0 >> Self::RAIL_SHIFT) as u8 & Self::NOTIFY_RAIL
+    }
+
+    /// Which queue pair in the rail's place.
+    pub const fn generation(self) -> u16 {
+        (self.0 >> Self::GENERATION_SHIFT) as u16
+    }
+
+    /// Whether the request retires its batch.
+    #[inline]
+    pub const fn is_last(self) -> bool {
+        self.0 & Self::LAST != 0
+    }
+
+    /// The request's number on its queue, modulo 2^40.
+    #[inline]
+    pub const fn sequence(self) -> u64 {
+        self.0 >> Self::SEQUENCE_SHIFT
+    }
+
+    /// Requests from `earlier` to this one, modulo 2^40.
+    #[inline]
+    pub const fn since(self, earlier: Self) -> u64 {
+        Self(self.0.wrapping_sub(earlier.0)).sequence()
+    }
+}
+
+impl fmt::Debug for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tag")
+            .field("kind", &self.kind())
+            .field("rail", &self.rail())
+            .field("generation", &self.generation())
+            .field("sequence", &self.sequence())
+            .field("last", &self.is_last())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_survives_its_extremes() {
+        for kind in [TagKind::Send, TagKind::NotifyRecv, TagKind::DataRecv] {
+            for rail in [0, 7, Tag::NOTIFY_RAIL] {
+                for generation in [0, u16::MAX] {
+                    for sequence in [0, 1, (1 << 40) - 1] {
+                        let tag = Tag::new(kind, rail, generation).plus(sequence);
+                        assert!(!tag.is_last());
+                        let tag = Tag::from_wr_id(tag.last().wr_id());
+                        assert_eq!(tag.kind(), Some(kind));
+                        assert!(tag.kind_is(kind));
+                        assert_eq!(tag.rail(), rail);
+                        assert_eq!(tag.generation(), generation);
+                        assert_eq!(tag.sequence(), sequence);
+                        assert!(tag.is_last());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_sequence_wraps_and_nothing_else_changes() {
+        let first = Tag::new(TagKind::Send, 3, 5);
+        let top = first.plus((1 << 40) - 1);
+        assert_eq!(top.plus(1), first);
+        assert_eq!(top.plus(3).since(top), 3);
+    }
+
+    #[test]
+    fn numbers_that_are_no_tags_have_no_kind() {
+        assert_eq!(Tag::from_wr_id(0).kind(), None);
+        assert_eq!(Tag::from_wr_id(u64::MAX << 2).kind(), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! One ring that tracks work requests from post to report.
+//!
+//! The seeds keep a hash map of active requests and two queues of ids. Both queues are FIFO in the
+//! same id order, so a ring indexed by `id & (N - 1)` and four cursors say the same:
+//!
+//! ```text
+//!   reported        notified        posted         added
+//!      |               |               |              |
+//!  ----+---------------+---------------+--------------+----> ids
+//!      | waits to be   | in flight     | waits for    |
+//!      | reported      |               | rails        |
+//! ```
+//!
+//! Slots in `reported..added` are alive. A full ring refuses the next request.
+
+/// The ring was full; nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("all {capacity} slots hold unreported requests")]
+pub struct TrackerFull {
+    /// Slots of the ring.
+    pub capacity: usize,
+}
+
+/// A ring of `N` requests in posting order. `N` is a power of two.
+#[derive(Clone, Debug)]
+pub struct WrTracker<T, const N: usize> {
+    slots: [T; N],
+    reported: u64,
+    notified: u64,
+    posted: u64,
+    added: u64,
+}
+
+impl<T: Copy, const N: usize> WrTracker<T, N> {
+    /// An empty ring; `blank` fills the slots until requests do.
+    pub const fn new(blank: T) -> Self {
+        const { assert!(N.is_power_of_two(), "a ring's size is a power of two") };
+        Self { slots: [blank; N], reported: 0, notified: 0, posted: 0, added: 0 }
+    }
+
+    #[inline]
+    const fn index(id: u64) -> usize {
+        id as usize & (N - 1)
+    }
+
+    /// Appends a request and gives it the next id. Ids count up from 0 and never repeat.
+    ///
+    /// # Errors
+    ///
+    /// [`TrackerFull`] while `N` requests are unreported.
+    #[inline]
+    pub fn add(&mut self, request: T) -> Result<u64, TrackerFull> {
+        self.add_with(|slot| {
+            *slot = request;
+            Ok(())
+        })
+    }
+
+    /// [`add`](Self::add) of a request that `fill` writes in its place, over whatever was there: a
+    /// request of two cache lines is better not copied.
+    ///
+    /// # Errors
+    ///
+    /// [`TrackerFull`], or what `fill` says: then nothing is added.
+    #[inline]
+    pub fn add_with<E: From<TrackerFull>>(
+        &mut self,
+        fill: impl FnOnce(&mut T) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        if self.is_full() {
+            return Err(TrackerFull { capacity: N }.into());
+        }
+        let id = self.added;
+        fill(&mut self.slots[Self::index(id)])?;
+        self.added += 1;
+        Ok(id)
+    }
+
+    /// Takes the newest request back, as if it had never been added. It must wait for rails still.
+    pub fn take_back(&mut self) -> Option<T> {
+        if self.posted == self.added {
+            return None;
+        }
+        self.added -= 1;
+        Some(self.slots[Self::index(self.added)])
+    }
+
+    /// The request with this id, if it is alive.
+    #[inline]
+    pub fn find(&self, id: u64) -> Option<&T> {
+        self.is_alive(id).then(|| &self.slots[Self::index(id)])
+    }
+
+    /// The request with this id, if it is alive.
+    #[inline]
+    pub fn find_mut(&mut self, id: u64) -> Option<&mut T> {
+        if self.is_alive(id) { Some(&mut self.slots[Self::index(id)]) } else { None }
+    }
+
+    /// The request with this id, if it is alive and none of it waits for rails.
+    #[inline]
+    pub fn find_posted(&self, id: u64) -> Option<&T> {
+        if id < self.posted { self.find(id) } else { None }
+    }
+
+    /// The request with an id that the engine itself recorded while it was alive.
+    #[inline]
+    pub(crate) fn slot(&mut self, id: u64) -> &mut T {
+        debug_assert!(self.is_alive(id), "request {id} is not alive");
+        &mut self.slots[Self::index(id)]
+    }
+
+    /// The requests alive, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        (self.reported..self.added).map(|id| &self.slots[Self::index(id)])
+    }
+
+    #[inline]
+    fn is_alive(&self, id: u64) -> bool {
+        id >= self.reported && id < self.added
+    }
+
+    /// The oldest request that waits for rails.
+    #[inline]
+    pub fn front_pending(&self) -> Option<u64> {
+        (self.posted < self.added).then_some(self.posted)
+    }
+
+    /// All of the front pending request is with the rails.
+    #[inline]
+    pub fn pop_pending(&mut self) {
+        debug_assert!(self.posted < self.added);
+        self.posted += 1;
+    }
+
+    /// The oldest request in flight: posted, and neither settled nor notified.
+    #[inline]
+    pub fn front_in_flight(&self) -> Option<u64> {
+        (self.notified < self.posted).then_some(self.notified)
+    }
+
+    /// The front request in flight is done with, but for being reported (and, with SPRAY, for the
+    /// acknowledgement of its notify).
+    #[inline]
+    pub fn pop_in_flight(&mut self) {
+        debug_assert!(self.notified < self.posted);
+        self.notified += 1;
+    }
+
+    /// The oldest request that is only waiting to be reported; no other may be.
+    #[inline]
+    pub fn front_outstanding(&self) -> Option<u64> {
+        (self.reported < self.notified).then_some(self.reported)
+    }
+
+    /// The front outstanding request was reported; its slot is free.
+    #[inline]
+    pub fn pop_outstanding(&mut self) {
+        debug_assert!(self.reported < self.notified);
+        self.reported += 1;
+    }
+
+    /// Whether the next [`add`](Self::add) will be refused.
+    #[inline]
+    pub const fn is_full(&self) -> bool {
+        self.added - self.reported == N as u64
+    }
+
+    /// Requests alive.
+    #[inline]
+    pub const fn active_count(&self) -> usize {
+        (self.added - self.reported) as usize
+    }
+
+    /// Requests that wait for rails.
+    #[inline]
+    pub const fn pending_count(&self) -> usize {
+        (self.added - self.posted) as usize
+    }
+
+    /// Requests alive that nothing may overtake: all but those only waiting to be reported.
+    #[inline]
+    pub const fn unfinished_count(&self) -> usize {
+        (self.added - self.notified) as usize
+    }
+
+    /// Checks what must hold between any two calls.
+    ///
+    /// # Panics
+    ///
+    /// If it does not: a bug of this crate.
+    pub fn invariants(&self) {
+        assert!(self.reported <= self.notified);
+        assert!(self.notified <= self.posted);
+        assert!(self.posted <= self.added);
+        assert!(self.added - self.reported <= N as u64);
+    }
+}

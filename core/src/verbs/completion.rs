@@ -1,0 +1,116 @@
+//! The physical completion.
+
+use super::{WcFlags, WcOpcode, WcStatus};
+
+/// Immediate data as the verbs structs hold it: the four bytes that cross the wire, in wire order.
+///
+/// Verbs says "network byte order"; what an application puts there is its own affair. Polyrail's
+/// users give and get plain numbers, which travel big endian ([`from_number`](Self::from_number)).
+/// DQPLB's sequence numbers travel as the reference implementation sends them
+/// ([`crate::sequence`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Imm(u32);
+
+impl Imm {
+    /// The immediate whose wire bytes are `number`, most significant first.
+    #[inline]
+    pub const fn from_number(number: u32) -> Self {
+        Self(number.to_be())
+    }
+
+    /// The number whose bytes crossed the wire, most significant first.
+    #[inline]
+    pub const fn number(self) -> u32 {
+        u32::from_be(self.0)
+    }
+
+    /// The immediate with these bytes on the wire.
+    #[inline]
+    pub const fn from_wire(bytes: [u8; 4]) -> Self {
+        Self(u32::from_ne_bytes(bytes))
+    }
+
+    /// The bytes on the wire.
+    #[inline]
+    pub const fn wire(self) -> [u8; 4] {
+        self.0.to_ne_bytes()
+    }
+}
+
+/// One entry of a physical completion queue, with the layout of `struct ibv_wc`.
+///
+/// When [`status`](Self::status) is not SUCCESS, only `wr_id`, `status`, `qp_num` and `vendor_err`
+/// mean anything: verbs leaves the rest undefined, and drivers do fill it with rubbish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Completion {
+    /// What the poster called the request.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What completed; undefined on failure.
+    pub opcode: WcOpcode,
+    /// The vendor's own code for a failure.
+    pub vendor_err: u32,
+    /// Bytes received; receives only.
+    pub byte_len: u32,
+    /// Immediate data, if `wc_flags` has [`WcFlags::WITH_IMM`].
+    pub imm: Imm,
+    /// The local queue pair.
+    pub qp_num: u32,
+    /// The remote queue pair (UD only).
+    pub src_qp: u32,
+    /// What else is valid.
+    pub wc_flags: WcFlags,
+    /// P_Key index (GSI only).
+    pub pkey_index: u16,
+    /// Source LID (UD on InfiniBand only).
+    pub slid: u16,
+    /// Service level (UD only).
+    pub sl: u8,
+    /// Destination path bits (UD on InfiniBand only).
+    pub dlid_path_bits: u8,
+}
+
+// A binding polls straight into memory of this type, so it must be `struct ibv_wc` to the byte.
+static_assertions::const_assert_eq!(size_of::<Completion>(), 48);
+static_assertions::const_assert_eq!(core::mem::offset_of!(Completion, imm), 24);
+static_assertions::const_assert_eq!(core::mem::offset_of!(Completion, qp_num), 28);
+static_assertions::const_assert_eq!(core::mem::offset_of!(Completion, dlid_path_bits), 45);
+
+impl Completion {
+    /// A successful completion without immediate, byte count or addressing.
+    pub const fn success(qp_num: u32, wr_id: u64, opcode: WcOpcode) -> Self {
+        Self {
+            wr_id,
+            status: WcStatus::SUCCESS,
+            opcode,
+            vendor_err: 0,
+            byte_len: 0,
+            imm: Imm(0),
+            qp_num,
+            src_qp: 0,
+            wc_flags: WcFlags::empty(),
+            pkey_index: 0,
+            slid: 0,
+            sl: 0,
+            dlid_path_bits: 0,
+        }
+    }
+
+    /// A failed completion; every field that verbs leaves undefined is zero.
+    pub const fn failure(qp_num: u32, wr_id: u64, status: WcStatus, vendor_err: u32) -> Self {
+        Self { status, vendor_err, ..Self::success(qp_num, wr_id, WcOpcode(0)) }
+    }
+
+    /// The immediate, if the completion is successful and has one.
+    #[inline]
+    pub const fn imm(&self) -> Option<Imm> {
+        if self.status.is_success() && self.wc_flags.contains(WcFlags::WITH_IMM) {
+            Some(self.imm)
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The words of the verbs API as plain data: opcodes, statuses, flags, buffers, requests and
+//! completions. Nothing here has behaviour of its own; the numbers are those of
+//! `infiniband/verbs.h`, so that a binding can pass them through.
+
+mod buffer;
+mod completion;
+mod flags;
+mod opcode;
+mod request;
+mod status;
+
+pub use buffer::{DeviceId, DeviceKeys, LocalBuffer, Sge};
+pub use completion::{Completion, Imm};
+pub use flags::{AccessFlags, SendFlags, WcFlags};
+pub use opcode::{Opcode, WcOpcode};
+pub use request::{RecvRequest, RecvWr, SendRequest, SendWr};
+pub use status::WcStatus;

@@ -1,0 +1,200 @@
+//! Work requests: what users post to a virtual queue pair, and what it posts to physical ones.
+
+use super::{DeviceKeys, Imm, LocalBuffer, Opcode, SendFlags, Sge};
+
+/// A send work request for a virtual queue pair.
+///
+/// The constructors give signaled requests; [`with_flags`](Self::with_flags) says otherwise.
+///
+/// ```
+/// use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer, SendWr};
+///
+/// let data = [7u8; 4096];
+/// // SAFETY: `data` outlives the request, and nobody writes it meanwhile.
+/// let local = unsafe { LocalBuffer::new(data.as_ptr() as u64, 4096) };
+/// let keys = [DeviceKeys { device: DeviceId(0), lkey: 1, rkey: 2 }];
+/// let wr = SendWr::write(42, local, 0x7f00_0000_0000, &keys);
+/// assert_eq!(wr.wr_id, 42);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'k> {
+    /// The caller's name for the request; comes back in its completion. Need not be unique.
+    pub wr_id: u64,
+    /// What to do.
+    pub opcode: Opcode,
+    /// How.
+    pub flags: SendFlags,
+    /// Immediate data of the `WithImm` opcodes, as a number; it travels big endian.
+    pub imm: u32,
+    /// The local buffer.
+    pub local: LocalBuffer,
+    /// First byte of the remote buffer; unused by SEND.
+    pub remote_addr: u64,
+    /// The value to compare with, or the one to add.
+    pub compare_add: u64,
+    /// The value to swap in.
+    pub swap: u64,
+    /// Keys of both buffers for each device that the queue pair has rails on.
+    pub keys: &'k [DeviceKeys],
+}
+
+impl<'k> SendWr<'k> {
+    const fn new(wr_id: u64, opcode: Opcode, local: LocalBuffer, keys: &'k [DeviceKeys]) -> Self {
+        Self {
+            wr_id,
+            opcode,
+            flags: SendFlags::SIGNALED,
+            imm: 0,
+            local,
+            remote_addr: 0,
+            compare_add: 0,
+            swap: 0,
+            keys,
+        }
+    }
+
+    /// RDMA WRITE of `local` to `remote_addr`.
+    #[inline]
+    pub const fn write(
+        wr_id: u64,
+        local: LocalBuffer,
+        remote_addr: u64,
+        keys: &'k [DeviceKeys],
+    ) -> Self {
+        Self { remote_addr, ..Self::new(wr_id, Opcode::RdmaWrite, local, keys) }
+    }
+
+    /// RDMA WRITE of `local` to `remote_addr`; the peer's next notification receive completes.
+    #[inline]
+    pub const fn write_with_imm(
+        wr_id: u64,
+        local: LocalBuffer,
+        remote_addr: u64,
+        imm: u32,
+        keys: &'k [DeviceKeys],
+    ) -> Self {
+        Self { remote_addr, imm, ..Self::new(wr_id, Opcode::RdmaWriteWithImm, local, keys) }
+    }
+
+    /// RDMA READ from `remote_addr` into `local`.
+    #[inline]
+    pub const fn read(
+        wr_id: u64,
+        local: LocalBuffer,
+        remote_addr: u64,
+        keys: &'k [DeviceKeys],
+    ) -> Self {
+        Self { remote_addr, ..Self::new(wr_id, Opcode::RdmaRead, local, keys) }
+    }
+
+    /// SEND of `local` into the peer's next data receive.
+    #[inline]
+    pub const fn send(wr_id: u64, local: LocalBuffer, keys: &'k [DeviceKeys]) -> Self {
+        Self::new(wr_id, Opcode::Send, local, keys)
+    }
+
+    /// [`send`](Self::send) with immediate data.
+    #[inline]
+    pub const fn send_with_imm(
+        wr_id: u64,
+        local: LocalBuffer,
+        imm: u32,
+        keys: &'k [DeviceKeys],
+    ) -> Self {
+        Self { imm, ..Self::new(wr_id, Opcode::SendWithImm, local, keys) }
+    }
+
+    /// Adds `add` to the 8 bytes at `remote_addr`; their old value lands in `local` (8 bytes).
+    #[inline]
+    pub const fn fetch_add(
+        wr_id: u64,
+        local: LocalBuffer,
+        remote_addr: u64,
+        add: u64,
+        keys: &'k [DeviceKeys],
+    ) -> Self {
+        Self { remote_addr, compare_add: add, ..Self::new(wr_id, Opcode::FetchAdd, local, keys) }
+    }
+
+    /// Replaces the 8 bytes at `remote_addr` by `swap` if they are `compare`; their old value
+    /// lands in `local` (8 bytes).
+    #[inline]
+    pub const fn compare_swap(
+        wr_id: u64,
+        local: LocalBuffer,
+        remote_addr: u64,
+        compare: u64,
+        swap: u64,
+        keys: &'k [DeviceKeys],
+    ) -> Self {
+        Self {
+            remote_addr,
+            compare_add: compare,
+            swap,
+            ..Self::new(wr_id, Opcode::CompareSwap, local, keys)
+        }
+    }
+
+    /// The same request with exactly these flags.
+    #[inline]
+    pub const fn with_flags(self, flags: SendFlags) -> Self {
+        Self { flags, ..self }
+    }
+}
+
+/// A receive work request for a virtual queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'k> {
+    /// The caller's name for the request; comes back in its completion.
+    pub wr_id: u64,
+    /// Where a SEND lands. Empty: a notification receive, completed by a WRITE_WITH_IMM.
+    pub local: LocalBuffer,
+    /// Keys of the buffer; only the device of rail 0 is looked up, and none for empty buffers.
+    pub keys: &'k [DeviceKeys],
+}
+
+impl<'k> RecvWr<'k> {
+    /// A receive for the notification of one WRITE_WITH_IMM.
+    #[inline]
+    pub const fn notification(wr_id: u64) -> Self {
+        Self { wr_id, local: LocalBuffer::EMPTY, keys: &[] }
+    }
+
+    /// A receive for one SEND of at most the buffer's length.
+    #[inline]
+    pub const fn data(wr_id: u64, local: LocalBuffer, keys: &'k [DeviceKeys]) -> Self {
+        Self { wr_id, local, keys }
+    }
+}
+
+/// A send work request for a physical queue pair (`struct ibv_send_wr` with one buffer at most).
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub opcode: Opcode,
+    /// How.
+    pub flags: SendFlags,
+    /// Immediate data of the `WithImm` opcodes.
+    pub imm: Imm,
+    /// The local buffer; of length 0 for a request without one.
+    pub sge: Sge,
+    /// First byte of the remote buffer.
+    pub remote_addr: u64,
+    /// Key of the remote buffer; for the `Inv` opcodes, the key to invalidate.
+    pub rkey: u32,
+    /// The value to compare with, or the one to add.
+    pub compare_add: u64,
+    /// The value to swap in.
+    pub swap: u64,
+}
+
+/// A receive work request for a physical queue pair or a shared receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvRequest {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// The buffer; of length 0 for a receive that takes immediates only.
+    pub sge: Sge,
+}

@@ -1,0 +1,307 @@
+//! Which rail gets the next fragments, and how many.
+
+use super::config::{BuildError, Config, RailChoice};
+use super::rail::Rail;
+use super::{MAX_RAILS, RailId};
+use arrayvec::ArrayVec;
+
+/// The rails that can take fragments, and whose turn it is.
+///
+/// Rails take turns in an order that interleaves devices. A request's fragments are cut into
+/// contiguous shares, one for each rail that has credits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chooser<const RAILS: usize> {
+    /// Bit `turn` of every rail that is in service, has credits and is not waiting for its driver.
+    ready: u8,
+    /// Bit `turn` of every rail whose turn comes before the order starts again.
+    ahead: u8,
+    /// The rail of each turn.
+    order: [u8; RAILS],
+    fragment: Divisor,
+    policy: Policy<RAILS>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Policy<const RAILS: usize> {
+    RoundRobin,
+    /// Time for one byte on each rail, in units of 2^-40 us.
+    LeastFinishTime([u64; RAILS]),
+}
+
+/// What least finish time looks at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Load {
+    /// Payload bytes in flight.
+    pub(super) bytes: u64,
+    pub(super) credits: u32,
+}
+
+/// The rails whose turn comes until the order starts again: their bits first, then, eight places
+/// up, those of the rails that have had their turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round(u32);
+
+impl<const RAILS: usize> Chooser<RAILS> {
+    pub(super) const EMPTY: Self = Self {
+        ready: 0,
+        ahead: 0xFF,
+        order: [0; RAILS],
+        fragment: Divisor::new(1),
+        policy: Policy::RoundRobin,
+    };
+
+    /// Gives every rail its turn.
+    pub(super) fn new<Q, const DEPTH: usize>(
+        config: &Config,
+        rails: &mut ArrayVec<Rail<Q, DEPTH>, RAILS>,
+    ) -> Result<Self, BuildError> {
+        let mut chooser = Self { fragment: Divisor::new(config.max_msg_size), ..Self::EMPTY };
+        if let RailChoice::LeastFinishTime { bandwidth_mbps } = config.rail_choice {
+            let mut cost = [0; RAILS];
+            for (rail, mbps) in bandwidth_mbps.into_iter().enumerate().take(rails.len()) {
+                let time = (1u64 << 40).checked_div(u64::from(mbps));
+                cost[rail] = time.ok_or(BuildError::Bandwidth { rail: rail as u8 })?;
+            }
+            chooser.policy = Policy::LeastFinishTime(cost);
+        }
+        for (turn, rail) in interleave(rails).into_iter().enumerate() {
+            chooser.order[turn] = rail;
+            rails[rail as usize].turn_bit = 1 << turn;
+            chooser.ready |= 1 << turn;
+        }
+        Ok(chooser)
+    }
+
+    /// Fragments that `bytes`, more than 0, are cut into.
+    #[inline]
+    pub(super) fn fragments_in(&self, bytes: u32) -> u32 {
+        debug_assert!(bytes > 0);
+        self.fragment.divide(bytes - 1) + 1
+    }
+
+    /// Rails that can take fragments. A table, because x86-64 has an instruction for it only from
+    /// its second version on, and distributions build for the first.
+    #[inline]
+    const fn ready_rails(&self) -> u32 {
+        const ONES: [u8; 1 << MAX_RAILS] = {
+            let mut table = [0; 1 << MAX_RAILS];
+            let mut set = 0;
+            while set < table.len() {
+                table[set] = set.count_ones() as u8;
+                set += 1;
+            }
+            table
+        };
+        ONES[self.ready as usize] as u32
+    }
+
+    /// What each rail gets of `fragments`.
+    #[inline]
+    pub(super) fn share(&self, fragments: u32) -> u32 {
+        // ceil(2^32 / n): exact for any count of fragments of at least 128 bytes in 4 GiB (2^25),
+        // since 2^25 * n < 2^32.
+        const RECIPROCAL: [u64; MAX_RAILS + 1] = {
+            let mut table = [0; MAX_RAILS + 1];
+            let mut n = 1;
+            while n <= MAX_RAILS {
+                table[n] = (1u64 << 32).div_ceil(n as u64);
+                n += 1;
+            }
+            table
+        };
+        let rails = self.ready_rails();
+        if fragments == 1 || rails == 0 {
+            return fragments;
+        }
+        let sum = u64::from(fragments) + u64::from(rails) - 1;
+        ((sum * RECIPROCAL[rails as usize]) >> 32) as u32
+    }
+
+    /// The turns to come.
+    #[inline]
+    pub(super) fn round(&self) -> Round {
+        let ahead = self.ready & self.ahead;
+        Round(u32::from(ahead) | u32::from(self.ready ^ ahead) << 8)
+    }
+
+    /// The next rail, and how many of the `left` fragments it gets at most; `None` if no rail can
+    /// take any. `share` is what [`share`](Self::share) said for the whole request.
+    #[inline(always)]
+    pub(super) fn next(
+        &mut self,
+        round: &mut Round,
+        left: u32,
+        share: u32,
+        loads: impl FnOnce() -> [Load; MAX_RAILS],
+    ) -> Option<(usize, u32)> {
+        if round.0 == 0 {
+            *round = self.round();
+            if round.0 == 0 {
+                return None;
+            }
+        }
+        if let Policy::LeastFinishTime(cost) = &self.policy {
+            *round = Round(0);
+            return Some(self.first_to_finish(cost, left, loads()));
+        }
+        let turn = round.0.trailing_zeros() & 7;
+        round.0 &= round.0 - 1;
+        self.ahead = 0xFE << turn;
+        Some((self.order[turn as usize] as usize, share.min(left)))
+    }
+
+    /// Deals `left` fragments out one by one, each to the rail that would finish it first, and
+    /// says which rail got the first one and how many it got.
+    #[cold]
+    #[inline(never)]
+    fn first_to_finish(
+        &self,
+        cost: &[u64; RAILS],
+        left: u32,
+        loads: [Load; MAX_RAILS],
+    ) -> (usize, u32) {
+        let fragment = u64::from(self.fragment.divisor);
+        let mut dealt = [0u32; RAILS];
+        let mut first = None;
+        for _ in 0..left {
+            let finish = |rail: usize| {
+                let bytes = loads[rail].bytes + fragment * (u64::from(dealt[rail]) + 1);
+                u128::from(bytes) * u128::from(cost[rail])
+            };
+            let ready = (0..RAILS).filter(|turn| self.ready & 1 << turn != 0);
+            let open = ready
+                .map(|turn| self.order[turn] as usize)
+                .filter(|rail| dealt[*rail] < loads[*rail].credits);
+            let Some(rail) = open.min_by_key(|rail| finish(*rail)) else { break };
+            dealt[rail] += 1;
+            first = first.or(Some(rail));
+        }
+        let rail = first.unwrap_or(self.order[self.ready.trailing_zeros() as usize] as usize);
+        (rail, dealt[rail])
+    }
+
+    /// The rail with this turn bit can take fragments.
+    #[inline]
+    pub(super) fn set_ready(&mut self, turn_bit: u8) {
+        self.ready |= turn_bit;
+    }
+
+    /// The rail with this turn bit cannot take fragments.
+    #[inline]
+    pub(super) fn set_busy(&mut self, turn_bit: u8) {
+        self.ready &= !turn_bit;
+    }
+
+    /// Whether the rail with this turn bit can take fragments.
+    pub(super) fn is_ready(&self, turn_bit: u8) -> bool {
+        self.ready & turn_bit != 0
+    }
+
+    /// The rail with this turn bit was just freed: it is next.
+    #[inline]
+    pub(super) fn prefer(&mut self, turn_bit: u8) {
+        self.ahead = turn_bit.wrapping_neg();
+    }
+}
+
+/// An order of the rails in which devices alternate as far as they can: the first rail of each
+/// device, then the second of each, and so on.
+fn interleave<Q, const DEPTH: usize, const RAILS: usize>(
+    rails: &ArrayVec<Rail<Q, DEPTH>, RAILS>,
+) -> ArrayVec<u8, RAILS> {
+    let round = |at: usize| rails[..at].iter().filter(|r| r.device == rails[at].device).count();
+    let mut order: ArrayVec<u8, RAILS> = (0..rails.len() as u8).collect();
+    order.sort_unstable_by_key(|rail| (round(*rail as usize), *rail));
+    debug_assert!(order.iter().all(|rail| rails[*rail as usize].id == RailId::Data(*rail)));
+    order
+}
+
+/// Division by a number that is known at set-up, as a multiplication.
+///
+/// With `m = floor(2^64 / d) + 1`, `m * n >> 64` is `n / d` for all 32-bit n and d > 1 (Lemire,
+/// Kaser, Kurz: "Faster remainder by direct computation", 2019).
+#[derive(Clone, Copy, Debug)]
+struct Divisor {
+    divisor: u32,
+    reciprocal: u64,
+}
+
+impl Divisor {
+    const fn new(divisor: u32) -> Self {
+        Self { divisor, reciprocal: (u64::MAX / divisor as u64).wrapping_add(1) }
+    }
+
+    #[inline]
+    const fn divide(&self, n: u32) -> u32 {
+        ((self.reciprocal as u128 * n as u128) >> 64) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_divisor_divides() {
+        for d in [2, 3, 128, 384, 65_536, 65_664, 1 << 20, u32::MAX - 127, u32::MAX] {
+            let divisor = Divisor::new(d);
+            for n in [0, 1, d - 1, d, d.saturating_add(1), u32::MAX - 1, u32::MAX] {
+                assert_eq!(divisor.divide(n), n / d, "{n} / {d}");
+            }
+        }
+    }
+
+    #[test]
+    fn shares_cover_everything_and_no_more_than_needed() {
+        for rails in 1..=MAX_RAILS as u32 {
+            let chooser = Chooser::<8> { ready: ((1u32 << rails) - 1) as u8, ..Chooser::EMPTY };
+            for fragments in (1..100).chain([1 << 25, (1 << 25) - 1]) {
+                assert_eq!(chooser.share(fragments), fragments.div_ceil(rails));
+            }
+        }
+    }
+
+    fn next<const RAILS: usize>(
+        chooser: &mut Chooser<RAILS>,
+        left: u32,
+        loads: [Load; MAX_RAILS],
+    ) -> Option<(usize, u32)> {
+        let mut round = chooser.round();
+        chooser.next(&mut round, left, 2, || loads)
+    }
+
+    const IDLE: [Load; MAX_RAILS] = [Load { bytes: 0, credits: 99 }; MAX_RAILS];
+
+    #[test]
+    fn round_robin_skips_busy_rails_and_wraps() {
+        let order = [0, 1, 2, 3];
+        let mut chooser = Chooser::<4> { ready: 0b1011, order, ..Chooser::EMPTY };
+        let turns = [(); 5].map(|()| next(&mut chooser, 8, IDLE).unwrap().0);
+        assert_eq!(turns, [0, 1, 3, 0, 1]);
+        let mut round = chooser.round();
+        let turns = [(); 5].map(|()| chooser.next(&mut round, 8, 2, || IDLE).unwrap().0);
+        assert_eq!(turns, [3, 0, 1, 3, 0]);
+        chooser.prefer(1 << 3);
+        assert_eq!(next(&mut chooser, 1, IDLE), Some((3, 1)));
+        chooser.set_busy(0b1011);
+        assert_eq!(next(&mut chooser, 1, IDLE), None);
+    }
+
+    #[test]
+    fn least_finish_time_deals_by_bandwidth_and_load() {
+        let chooser = Chooser::<2> {
+            ready: 0b11,
+            order: [0, 1],
+            fragment: Divisor::new(1024),
+            policy: Policy::LeastFinishTime([1, 3]),
+            ..Chooser::EMPTY
+        };
+        // Rail 0 is three times as fast: it gets three of four.
+        assert_eq!(next(&mut { chooser }, 4, IDLE), Some((0, 3)));
+        let mut busy = IDLE;
+        busy[0].bytes = 1 << 20;
+        assert_eq!(next(&mut { chooser }, 4, busy), Some((1, 4)));
+        busy[1].credits = 2;
+        assert_eq!(next(&mut { chooser }, 4, busy), Some((1, 2)));
+    }
+}

@@ -1,0 +1,208 @@
+//! Step 3: physical completions retire batches and receives.
+
+use super::VirtualQp;
+use super::error::{ProtocolError, RailId};
+use super::rail::{Rail, address};
+use super::slot::SlotState;
+use crate::hardware::QueuePair;
+use crate::in_flight::{Batch, Content, TagMatch};
+use crate::routing::Role;
+use crate::tag::{Tag, TagKind};
+use crate::verbs::{Completion, DeviceId, WcStatus};
+use crate::virtual_cq::{DirectCompletions, VirtualWc};
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// Takes completions from the front, at least one, as far as they are this queue pair's, and
+    /// says how many. The first one is of the physical queue pair with this role. What passes
+    /// straight through goes to `direct`, which has room for as many as there are completions.
+    #[inline]
+    pub(crate) fn complete(
+        &mut self,
+        device: DeviceId,
+        role: Role,
+        completions: &[Completion],
+        direct: &mut DirectCompletions,
+    ) -> usize {
+        let taken = self.complete_data(device, completions);
+        if taken > 0 {
+            return taken;
+        }
+        let id = match role {
+            Role::Rail(rail) => RailId::Data(rail),
+            Role::Notify | Role::Single => RailId::Notify,
+        };
+        if let Some(first) = completions.first() {
+            self.complete_one(id, first, direct);
+        }
+        1
+    }
+
+    /// Takes completions for as long as they are what they nearly always are: of one data rail or
+    /// another, its data acknowledged, or DQPLB's fragments arriving.
+    #[inline]
+    fn complete_data(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
+        let Self { rails, sends, window, fetching, freed, refill, chooser, .. } = self;
+        let mut taken = 0;
+        for completion in completions {
+            let at = Tag::from_wr_id(completion.wr_id).rail();
+            let Some(rail) = rails.get_mut(at as usize) else { break };
+            let own = rail.is_open_as(address(device, completion.qp_num));
+            if !own || !completion.status.is_success() {
+                break;
+            }
+            if let Some((id, fetched)) = rail.sends.retire_fragments(completion.wr_id) {
+                sends.slot(id).outstanding -= 1;
+                *fetching -= u32::from(fetched);
+                *freed = rail.turn_bit;
+                chooser.set_ready(rail.turn_bit);
+            } else if !rail.recvs.arrived(completion, window) {
+                break;
+            } else if rail.recvs.is_low() {
+                refill.insert(rail.id);
+            }
+            rail.completions += 1;
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Takes any completion.
+    #[cold]
+    fn complete_one(
+        &mut self,
+        id: RailId,
+        completion: &Completion,
+        direct: &mut DirectCompletions,
+    ) {
+        if let Some(rail) = self.rail_mut(id) {
+            rail.completions += 1;
+        }
+        match Tag::from_wr_id(completion.wr_id).kind() {
+            Some(TagKind::Send) => self.complete_send(id, completion, direct),
+            Some(TagKind::NotifyRecv) => self.complete_notify_recv(id, completion),
+            Some(TagKind::DataRecv) => self.complete_data_recv(id, completion, direct),
+            None => self.mismatch(id, completion, None),
+        }
+        if let RailId::Data(rail) = id {
+            self.update_ready(rail as usize);
+        }
+    }
+
+    #[inline]
+    pub(super) fn rail_mut(&mut self, id: RailId) -> Option<&mut Rail<Q, DEPTH>> {
+        match id {
+            RailId::Data(rail) => self.rails.get_mut(rail as usize),
+            RailId::Notify => self.notify.as_mut(),
+        }
+    }
+
+    fn complete_send(
+        &mut self,
+        id: RailId,
+        completion: &Completion,
+        direct: &mut DirectCompletions,
+    ) {
+        let Some(rail) = self.rail_mut(id) else { return };
+        match rail.sends.compare(completion.wr_id) {
+            TagMatch::Last => {
+                let batch = rail.sends.retire();
+                if !completion.status.is_success() {
+                    self.send_failed(id, &batch, u32::from(batch.count) - 1, completion);
+                }
+                self.retire(&batch, completion, direct);
+            }
+            // A queue pair with sq_sig_all reports the success of unsignaled requests too.
+            TagMatch::Inner(_) if completion.status.is_success() => {}
+            TagMatch::Inner(index) => {
+                if let Some(batch) = rail.sends.front().copied() {
+                    self.send_failed(id, &batch, index, completion);
+                    self.retire_cut(id, index, completion, direct);
+                }
+            }
+            TagMatch::Mismatch => {
+                let expected = rail.sends.expected();
+                self.mismatch(id, completion, expected);
+            }
+        }
+    }
+
+    /// Retires a batch that failed while the driver owed the rest of it: no more will come.
+    #[cold]
+    fn retire_cut(
+        &mut self,
+        id: RailId,
+        index: u32,
+        completion: &Completion,
+        direct: &mut DirectCompletions,
+    ) {
+        let cut = self.rail_mut(id).and_then(|rail| rail.sends.retire_cut(index));
+        let Some((batch, taken)) = cut else { return };
+        if batch.content == Content::Notifies {
+            // Last to first: those notified are found by counting.
+            for never_sent in (taken..u32::from(batch.count)).rev() {
+                self.notify_failed(&batch, never_sent, WcStatus::WR_FLUSH_ERR);
+            }
+        }
+        self.retire(&batch, completion, direct);
+    }
+
+    /// All requests of the batch are complete.
+    fn retire(&mut self, batch: &Batch, completion: &Completion, direct: &mut DirectCompletions) {
+        self.fetching -= u32::from(batch.opcode.is_fetching());
+        match batch.content {
+            Content::Fragments | Content::Numbered | Content::Held => {
+                self.sends.slot(batch.wr).outstanding -= 1;
+            }
+            Content::Quiet if completion.status.is_success() => {}
+            Content::PassThrough | Content::Quiet => {
+                direct.push(self.passed_through(batch, completion));
+            }
+            Content::Notifies => {
+                for wr in batch.wr..batch.wr + u64::from(batch.length) {
+                    self.sends.slot(wr).state.remove(SlotState::NOTIFY_IN_FLIGHT);
+                }
+            }
+        }
+    }
+
+    fn passed_through(&self, batch: &Batch, completion: &Completion) -> VirtualWc {
+        VirtualWc {
+            wr_id: batch.wr,
+            status: completion.status,
+            opcode: batch.opcode.completion(),
+            qp_num: self.config.virtual_qp_num,
+            byte_len: batch.length,
+            imm: None,
+        }
+    }
+
+    /// Request `index` of the batch failed.
+    #[cold]
+    fn send_failed(&mut self, id: RailId, batch: &Batch, index: u32, completion: &Completion) {
+        let mut offset = 0;
+        match batch.content {
+            Content::Fragments | Content::Numbered => {
+                offset = batch.offset + index * self.config.max_msg_size;
+                self.sends.slot(batch.wr).fail(completion.status);
+            }
+            Content::Held => self.sends.slot(batch.wr).fail(completion.status),
+            Content::Notifies => self.notify_failed(batch, index, completion.status),
+            Content::PassThrough | Content::Quiet => {}
+        }
+        self.completion_failed(id, completion, offset);
+    }
+
+    /// A completion that is not in turn: ignored, and kept as an error to be read.
+    #[cold]
+    pub(super) fn mismatch(
+        &mut self,
+        rail: RailId,
+        completion: &Completion,
+        expected: Option<Tag>,
+    ) {
+        let wr_id = completion.wr_id;
+        self.note_protocol_error(ProtocolError::Tag { rail, wr_id, expected });
+    }
+}

@@ -1,0 +1,159 @@
+//! What a virtual queue pair is told when it is built.
+
+use super::MAX_RAILS;
+use crate::verbs::DeviceId;
+
+/// Fragment boundaries fall on multiples of this many bytes: a cache line pair, and the
+/// granularity of lengths in the p2p protocol.
+pub const FRAGMENT_ALIGN: u32 = 128;
+
+/// How the receiver learns that a WRITE_WITH_IMM is complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// Fragments travel as plain writes; when all are acknowledged, one zero-length
+    /// WRITE_WITH_IMM with the user's immediate follows on the notify queue pair.
+    #[default]
+    Spray,
+    /// Every fragment is a WRITE_WITH_IMM that carries a sequence number; the receiver counts.
+    /// Saves a round trip; the user's immediate does not travel.
+    Dqplb,
+}
+
+/// Which rail gets the next fragments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RailChoice {
+    /// One after the other, a rail that was just freed first, devices interleaved.
+    #[default]
+    RoundRobin,
+    /// The rail that would be done with them first: outstanding bytes over bandwidth.
+    LeastFinishTime {
+        /// Bandwidth of each rail in Mbit/s. Only the ratios matter.
+        bandwidth_mbps: [u32; MAX_RAILS],
+    },
+}
+
+/// What happens to SENDs and atomics that are posted behind unfinished fragmented requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PassThroughOrder {
+    /// They wait until those are acknowledged, as a single reliable connection has it.
+    #[default]
+    Ordered,
+    /// They go to rail 0 at once and may overtake fragments on other rails.
+    Unordered,
+}
+
+/// What an error on one rail does to the virtual queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RailFailure {
+    /// It puts the virtual queue pair into the error state, as it would a single connection.
+    #[default]
+    Fatal,
+}
+
+/// Everything that can be chosen about a virtual queue pair, with the reference implementation's
+/// defaults: SPRAY, 100 messages a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The number that its completions carry.
+    pub virtual_qp_num: u32,
+    /// How receivers are notified.
+    pub scheme: Scheme,
+    /// Longest fragment, in bytes; a multiple of [`FRAGMENT_ALIGN`]. 64 KiB by default: long
+    /// enough that a NIC reaches its line rate, short enough that 1 MiB keeps 8 rails busy.
+    pub max_msg_size: u32,
+    /// At most so many requests, and receives, are outstanding on one physical queue pair. What
+    /// it was granted and `DEPTH` bound it too, so `u32::MAX` means "the queue pair's own depth".
+    pub max_msgs_per_qp: u32,
+    /// Which rail gets the next fragments.
+    pub rail_choice: RailChoice,
+    /// Whether SENDs and atomics stay behind earlier fragmented requests.
+    pub pass_through: PassThroughOrder,
+    /// What an error on one rail does.
+    pub rail_failure: RailFailure,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            virtual_qp_num: 0,
+            scheme: Scheme::default(),
+            max_msg_size: 64 << 10,
+            max_msgs_per_qp: 100,
+            rail_choice: RailChoice::default(),
+            pass_through: PassThroughOrder::default(),
+            rail_failure: RailFailure::default(),
+        }
+    }
+}
+
+/// What a DQPLB sender must know of its receiver; on the connection card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerWindow {
+    /// Sequence numbers that the receiver's window holds.
+    pub window: u32,
+    /// Receives that it keeps posted on each rail.
+    pub receives_per_rail: u32,
+}
+
+impl PeerWindow {
+    /// The reference implementation: its map has no bound, so any span does that keeps numbers
+    /// apart.
+    pub const REFERENCE: Self =
+        Self { window: crate::sequence::MODULUS / 4, receives_per_rail: 100 };
+}
+
+/// A virtual queue pair could not be built. The physical ones given are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// There must be a rail.
+    #[error("a virtual queue pair needs at least one rail")]
+    NoRails,
+    /// More rails than the type holds.
+    #[error("more than {max} rails")]
+    TooManyRails {
+        /// The const parameter `RAILS`.
+        max: usize,
+    },
+    /// A fragment size that cannot be.
+    #[error("max_msg_size {bytes} is not a positive multiple of {FRAGMENT_ALIGN} bytes")]
+    MaxMsgSize {
+        /// What was asked for.
+        bytes: u32,
+    },
+    /// A fragment size that a rail cannot carry.
+    #[error("max_msg_size {bytes} exceeds the {limit} bytes that rail {rail} can carry")]
+    RailMsgSize {
+        /// The rail.
+        rail: u8,
+        /// What was asked for.
+        bytes: u32,
+        /// The rail's limit.
+        limit: u32,
+    },
+    /// No request could ever be posted.
+    #[error("{} of queue pair {qp_num} may hold no request at all", if *.send { "the send queue" } else { "the receive queue" })]
+    NoRoom {
+        /// The physical queue pair.
+        qp_num: u32,
+        /// Its send queue, or its receive queue.
+        send: bool,
+    },
+    /// The same physical queue pair was given twice.
+    #[error("queue pair {qp_num} of device {} was given twice", device.0)]
+    Duplicate {
+        /// Its device.
+        device: DeviceId,
+        /// Its number.
+        qp_num: u32,
+    },
+    /// A notify queue pair where none is used: DQPLB, or a single rail.
+    #[error("a notify queue pair is for SPRAY over several rails only")]
+    UnexpectedNotify,
+    /// Least finish time needs to know every rail's bandwidth.
+    #[error("the bandwidth of rail {rail} is 0")]
+    Bandwidth {
+        /// The rail.
+        rail: u8,
+    },
+}

@@ -1,0 +1,322 @@
+//! Step 2: requests go to the rails, oldest first, in batches of fragments.
+
+use super::choose::Load;
+use super::config::PassThroughOrder;
+use super::error::RailId;
+use super::failure::RailSet;
+use super::rail::Rail;
+use super::slot::SlotState;
+use super::{MAX_RAILS, VirtualQp};
+use crate::hardware::{CommitError, QueuePair, Refusal};
+use crate::in_flight::{Batch, Content};
+use crate::sequence::SequenceNumber;
+use crate::verbs::Opcode;
+
+/// How far the dispatch of one request got.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// All of it is with the rails.
+    Posted,
+    /// The rest waits for a completion.
+    Waits,
+    /// A driver refused it for good; what it took before stays posted.
+    Refused(Refused),
+}
+
+/// What a driver refused for good.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) rail: RailId,
+    pub(super) errno: i32,
+    /// First byte, within the request, of what was refused.
+    pub(super) offset: u32,
+}
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// Posts what waits for rails, oldest first, until something has to wait.
+    pub(super) fn dispatch_pending(&mut self) {
+        self.chooser.prefer(self.freed);
+        while let Some(id) = self.sends.front_pending() {
+            match self.dispatch(id) {
+                Progress::Posted => self.sends.pop_pending(),
+                Progress::Waits => return,
+                Progress::Refused(refused) => return self.dispatch_refused(id, refused),
+            }
+        }
+    }
+
+    /// Whether the front pending request waits behind its fence.
+    pub(super) fn fence_waits(&self) -> bool {
+        let front = self.sends.front_pending().and_then(|id| self.sends.find(id));
+        front.is_some_and(|slot| slot.is_fenced()) && self.fetching > 0
+    }
+
+    /// Posts what it can of the front pending request.
+    #[inline(never)]
+    pub(super) fn dispatch(&mut self, id: u64) -> Progress {
+        self.dispatch_now(id)
+    }
+
+    /// [`dispatch`](Self::dispatch), in line with the post: the fast path.
+    #[inline(always)]
+    pub(super) fn dispatch_now(&mut self, id: u64) -> Progress {
+        let slot = self.sends.slot(id);
+        if slot.state.intersects(SlotState::FENCED.union(SlotState::PASS_THROUGH)) {
+            // A fence on one rail says nothing about the others, so the request itself waits.
+            if slot.is_fenced() && self.fetching > 0 {
+                return Progress::Waits;
+            }
+            if slot.state.contains(SlotState::PASS_THROUGH) {
+                return self.dispatch_held(id);
+            }
+        }
+        if slot.fragment_opcode == Opcode::RdmaWriteWithImm {
+            self.dispatch_fragments::<true>(id)
+        } else {
+            self.dispatch_fragments::<false>(id)
+        }
+    }
+
+    /// Cuts the request into one share for each rail that has credits. `NUMBERED` requests are
+    /// DQPLB's WRITE_WITH_IMM.
+    #[inline(always)]
+    fn dispatch_fragments<const NUMBERED: bool>(&mut self, id: u64) -> Progress {
+        // Disjoint fields: a batch borrows its rail while slot and numbers are at work.
+        let Self { rails, sends, chooser, numbers, fetching, config, .. } = self;
+        let size = config.max_msg_size;
+        let slot = sends.slot(id);
+        let opcode = slot.opcode;
+        let content = if NUMBERED { Content::Numbered } else { Content::Fragments };
+        let mut left = chooser.fragments_in(slot.unposted());
+        let share = chooser.share(left);
+        let mut round = chooser.round();
+        loop {
+            let Some((at, mut most)) = chooser.next(&mut round, left, share, || load(rails)) else {
+                return Progress::Waits;
+            };
+            if NUMBERED {
+                most = numbers.room(most, || unacknowledged(rails));
+                if most == 0 {
+                    return Progress::Waits;
+                }
+            }
+            let rail = &mut rails[at];
+            let count = most.min(rail.sends.credits());
+            let offset = slot.offset;
+            let length = if count == left { slot.unposted() } else { count * size };
+            let number = if NUMBERED { numbers.next().get() } else { 0 };
+            let batch =
+                Batch { wr: id, offset, length, number, count: count as u16, content, opcode };
+            let tag = rail.sends.next_tag();
+            if let Err(error) = rail.post_fragments::<NUMBERED, RAILS>(slot, &batch, size, tag, 0) {
+                return self.taken_in_part(at, batch, error);
+            }
+            rail.sends.push(batch);
+            if rail.sends.credits() == 0 {
+                chooser.set_busy(rail.turn_bit);
+            }
+            slot.offset += length;
+            slot.outstanding += 1;
+            *fetching += u32::from(opcode.is_fetching());
+            if NUMBERED {
+                numbers.consume(count);
+            }
+            left -= count;
+            if left == 0 {
+                return Progress::Posted;
+            }
+        }
+    }
+
+    /// The driver took none or only the front of a batch of fragments.
+    ///
+    /// What it took has no signaled request behind it, so the rest of the batch goes to the same
+    /// rail as soon as it takes it, before anything else. DQPLB numbers are used up with the
+    /// first request taken.
+    #[cold]
+    fn taken_in_part(&mut self, at: usize, batch: Batch, error: CommitError) -> Progress {
+        let rail = &mut self.rails[at];
+        let slot = self.sends.slot(batch.wr);
+        let accepted = error.accepted.min(u32::from(batch.count));
+        if accepted > 0 {
+            rail.sends.push_part(batch, accepted);
+            slot.offset += batch.length;
+            slot.outstanding += 1;
+            self.fetching += u32::from(slot.opcode.is_fetching());
+            if slot.fragment_opcode == Opcode::RdmaWriteWithImm {
+                self.numbers.consume(u32::from(batch.count));
+            }
+        }
+        let (id, rail, all) = (batch.wr, rail.id, slot.unposted() == 0);
+        let offset = batch.offset + accepted * self.config.max_msg_size;
+        self.retry.insert(rail);
+        self.update_ready(at);
+        match error.refusal {
+            Refusal::Driver(errno) => Progress::Refused(Refused { rail, errno, offset }),
+            Refusal::QueueFull if all => Progress::Posted,
+            Refusal::QueueFull => self.dispatch(id),
+        }
+    }
+
+    /// A driver refused a request of which something may be posted.
+    #[cold]
+    pub(super) fn dispatch_refused(&mut self, id: u64, refused: Refused) {
+        let Refused { rail, errno, offset } = refused;
+        let Some(rail) = self.rail_mut(rail) else { return };
+        let error = rail.refusal_error(errno, offset);
+        self.sends.slot(id).fail(error.status);
+        self.fail(error);
+    }
+
+    /// Posts a pass-through request that waited in the ring.
+    #[cold]
+    fn dispatch_held(&mut self, id: u64) -> Progress {
+        let ordered = self.config.pass_through == PassThroughOrder::Ordered;
+        if ordered && (!self.only_pass_through_in_flight() || !self.notify_idle()) {
+            return Progress::Waits;
+        }
+        if !self.rail_0_has_room() {
+            return Progress::Waits;
+        }
+        let slot = self.sends.slot(id);
+        let rail = &mut self.rails[0];
+        let tag = rail.sends.next_tag();
+        match rail.post_one(slot.pass_through(), tag) {
+            Err(CommitError { refusal: Refusal::QueueFull, .. }) => {
+                self.retry.insert(RailId::Data(0));
+                self.update_ready(0);
+                return Progress::Waits;
+            }
+            Err(CommitError { refusal: Refusal::Driver(errno), .. }) => {
+                return Progress::Refused(Refused { rail: rail.id, errno, offset: 0 });
+            }
+            Ok(()) => {}
+        }
+        let length = slot.local.length();
+        rail.sends.push(Batch::one(id, length, Content::Held, slot.opcode));
+        slot.offset = length;
+        slot.outstanding = 1;
+        self.fetching += u32::from(slot.opcode.is_fetching());
+        self.held -= 1;
+        self.update_ready(0);
+        Progress::Posted
+    }
+
+    /// Whether everything in flight is on rail 0, which keeps its requests in order.
+    fn only_pass_through_in_flight(&self) -> bool {
+        let first = self.sends.front_in_flight();
+        let slots =
+            first.into_iter().flat_map(|id| id..).map_while(|id| self.sends.find_posted(id));
+        slots.into_iter().all(|slot| slot.state.contains(SlotState::PASS_THROUGH))
+    }
+
+    /// Whether no notify waits for its acknowledgement.
+    #[inline]
+    pub(super) fn notify_idle(&self) -> bool {
+        self.notify.as_ref().is_none_or(|notify| notify.sends.is_empty())
+    }
+
+    pub(super) fn rail_0_has_room(&self) -> bool {
+        self.rails[0].is_open() && self.rails[0].sends.credits() > 0
+    }
+
+    /// Takes note of what may have opened or closed a rail.
+    #[inline]
+    pub(super) fn update_ready(&mut self, at: usize) {
+        let rail = &mut self.rails[at];
+        let owed = rail.sends.is_unfinished() || self.retry.contains(rail.id);
+        rail.set_open(rail.up && !owed);
+        if rail.is_open() && rail.sends.credits() > 0 {
+            self.chooser.set_ready(rail.turn_bit);
+        } else {
+            self.chooser.set_busy(rail.turn_bit);
+        }
+    }
+
+    /// Offers drivers again what they refused: the rest of batches that they took in part, before
+    /// anything else goes to those rails.
+    #[cold]
+    pub(super) fn retry_refused(&mut self) {
+        let retry = core::mem::replace(&mut self.retry, RailSet::EMPTY);
+        for id in retry {
+            match id {
+                RailId::Data(rail) => self.retry_rail(rail as usize),
+                RailId::Notify => self.retry_notify(),
+            }
+        }
+    }
+
+    fn retry_rail(&mut self, at: usize) {
+        let rail = &mut self.rails[at];
+        if let Some((batch, index, tag)) = rail.sends.unfinished() {
+            let slot = self.sends.slot(batch.wr);
+            let size = self.config.max_msg_size;
+            let refused = if slot.fragment_opcode == Opcode::RdmaWriteWithImm {
+                rail.post_fragments::<true, RAILS>(slot, &batch, size, tag, index)
+            } else {
+                rail.post_fragments::<false, RAILS>(slot, &batch, size, tag, index)
+            }
+            .err();
+            let missing = u32::from(batch.count) - index;
+            let accepted = refused.map_or(missing, |error| error.accepted.min(missing));
+            rail.sends.accepted(accepted);
+            rail.more_doorbells += u64::from(accepted > 0);
+            if let Some(CommitError { refusal, .. }) = refused {
+                self.retry.insert(rail.id);
+                if let Refusal::Driver(errno) = refusal {
+                    let at = index + accepted.min(missing - 1);
+                    let error = rail.refusal_error(errno, batch.offset + at * size);
+                    slot.fail(error.status);
+                    self.fail(error);
+                }
+            }
+        }
+        self.update_ready(at);
+    }
+
+    /// What must hold between slots and batches.
+    pub(super) fn dispatch_invariants(&self) {
+        let batches = || self.physical().flat_map(|rail| rail.sends.iter());
+        let mut fetching = 0;
+        let mut in_flight = 0;
+        for batch in batches() {
+            match batch.content {
+                Content::Fragments | Content::Numbered | Content::Held => {
+                    let slot = self.sends.find(batch.wr).expect("a request in flight is alive");
+                    assert_eq!(slot.opcode, batch.opcode);
+                    in_flight += 1;
+                }
+                Content::PassThrough | Content::Quiet | Content::Notifies => {}
+            }
+            fetching += u32::from(batch.opcode.is_fetching());
+        }
+        assert_eq!(self.fetching, fetching, "FENCE waits for what is in flight");
+        let outstanding: u32 = self.sends.iter().map(|slot| slot.outstanding).sum();
+        assert_eq!(outstanding, in_flight, "slots count the batches in flight");
+        for (at, rail) in self.rails.iter().enumerate() {
+            let owed = rail.sends.is_unfinished() || self.retry.contains(rail.id);
+            assert_eq!(rail.is_open(), rail.up && !owed, "rail {at} is open");
+            let ready = rail.is_open() && rail.sends.credits() > 0;
+            assert_eq!(self.chooser.is_ready(rail.turn_bit), ready, "the chooser knows rail {at}");
+        }
+    }
+}
+
+/// What least finish time looks at.
+fn load<Q: QueuePair, const DEPTH: usize>(rails: &[Rail<Q, DEPTH>]) -> [Load; MAX_RAILS] {
+    let mut loads = [Load::default(); MAX_RAILS];
+    for (load, rail) in loads.iter_mut().zip(rails) {
+        *load = Load { bytes: rail.sends.bytes(), credits: rail.sends.credits() };
+    }
+    loads
+}
+
+/// The oldest unacknowledged number of each rail that has any.
+fn unacknowledged<Q, const DEPTH: usize>(
+    rails: &[Rail<Q, DEPTH>],
+) -> impl Iterator<Item = SequenceNumber> {
+    let oldest = rails.iter().filter_map(|rail| rail.sends.oldest_number());
+    oldest.filter_map(SequenceNumber::new)
+}

@@ -1,0 +1,175 @@
+//! What happens when a rail fails, and how its owner learns of it.
+
+use super::VirtualQp;
+use super::error::{ProtocolError, RailError, RailId};
+use super::slot::SlotState;
+use crate::hardware::QueuePair;
+use crate::tag::Tag;
+use crate::verbs::Completion;
+
+/// How a virtual queue pair is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpState {
+    /// All rails are in service.
+    Ready,
+    /// Some rails are out of service.
+    Degraded,
+    /// A rail failed. What is in flight is reported with its real status, the rest as flushed, and
+    /// new posts are refused. (With one rail, the physical queue pair answers for itself.)
+    Error,
+}
+
+/// A set of rails, the notify queue pair included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RailSet(u16);
+
+impl RailSet {
+    pub(super) const EMPTY: Self = Self(0);
+
+    const fn bit(rail: RailId) -> u16 {
+        match rail {
+            RailId::Data(rail) => 1 << rail,
+            RailId::Notify => 1 << Tag::NOTIFY_RAIL,
+        }
+    }
+
+    #[inline]
+    pub(super) fn insert(&mut self, rail: RailId) {
+        self.0 |= Self::bit(rail);
+    }
+
+    /// Whether no rail is in the set.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether this rail is in the set.
+    #[inline]
+    pub const fn contains(self, rail: RailId) -> bool {
+        self.0 & Self::bit(rail) != 0
+    }
+}
+
+impl Iterator for RailSet {
+    type Item = RailId;
+
+    fn next(&mut self) -> Option<RailId> {
+        let bit = self.0.trailing_zeros() as u8;
+        self.0 &= self.0.wrapping_sub(1);
+        match bit {
+            16.. => None,
+            Tag::NOTIFY_RAIL => Some(RailId::Notify),
+            rail => Some(RailId::Data(rail)),
+        }
+    }
+}
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// How the virtual queue pair is.
+    pub fn state(&self) -> QpState {
+        if self.failed {
+            QpState::Error
+        } else if self.rails.iter().all(|rail| rail.up) {
+            QpState::Ready
+        } else {
+            QpState::Degraded
+        }
+    }
+
+    /// The first failure: which rail, which status, where. Stays.
+    pub fn first_error(&self) -> Option<RailError> {
+        self.first_error
+    }
+
+    /// The first thing that no correct NIC or peer produces, since the last call, if any.
+    pub fn take_protocol_error(&mut self) -> Option<ProtocolError> {
+        self.protocol_error.take()
+    }
+
+    /// Protocol errors in all.
+    pub fn protocol_errors(&self) -> u64 {
+        self.protocol_errors
+    }
+
+    /// The rails whose oldest batch is the one that it was at the previous call.
+    ///
+    /// Some drivers never complete a request whose peer is gone. The engine reads no clock: call
+    /// this at a period longer than any request may take, and move the queue pairs that it names
+    /// to the error state, which flushes them. With one rail nothing is tracked, so nothing is
+    /// named.
+    pub fn check_stalled(&mut self) -> RailSet {
+        let mut stalled = RailSet::EMPTY;
+        for rail in self.rails.iter_mut().chain(&mut self.notify) {
+            if rail.check_stalled() {
+                stalled.insert(rail.id);
+            }
+        }
+        stalled
+    }
+
+    #[cold]
+    pub(super) fn note_protocol_error(&mut self, error: ProtocolError) {
+        self.protocol_error = self.protocol_error.or(Some(error));
+        self.protocol_errors += 1;
+    }
+
+    /// A completion failed, so its queue pair is in the error state.
+    #[cold]
+    pub(super) fn completion_failed(&mut self, id: RailId, completion: &Completion, offset: u32) {
+        let Some(rail) = self.rail_mut(id) else { return };
+        rail.errors += 1;
+        let error = rail.completion_error(completion, offset);
+        self.fail(error);
+    }
+
+    /// Puts the virtual queue pair into the error state: what no rail has is cancelled.
+    #[cold]
+    pub(super) fn fail(&mut self, error: RailError) {
+        self.first_error = self.first_error.or(Some(error));
+        self.failed = true;
+        while let Some(id) = self.sends.front_pending() {
+            self.sends.slot(id).state.insert(SlotState::CANCELLED);
+            self.sends.pop_pending();
+        }
+        self.held = 0;
+    }
+
+    /// Completions of the only rail: they passed straight through, and count.
+    #[inline]
+    pub(crate) fn note_single(&mut self, completions: &[Completion], any_failed: bool) {
+        self.rails[0].completions += completions.len() as u64;
+        if any_failed {
+            self.note_single_failure(completions);
+        }
+    }
+
+    #[cold]
+    fn note_single_failure(&mut self, completions: &[Completion]) {
+        let rail = &mut self.rails[0];
+        for completion in completions.iter().filter(|completion| !completion.status.is_success()) {
+            rail.errors += 1;
+            let error = rail.completion_error(completion, 0);
+            self.first_error = self.first_error.or(Some(error));
+        }
+        self.failed = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rail_set_lists_what_was_put_in() {
+        let mut set = RailSet::EMPTY;
+        set.insert(RailId::Notify);
+        set.insert(RailId::Data(7));
+        set.insert(RailId::Data(0));
+        assert!(set.contains(RailId::Data(7)) && !set.contains(RailId::Data(1)));
+        assert!(set.eq([RailId::Data(0), RailId::Data(7), RailId::Notify]));
+        assert!(RailSet::EMPTY.is_empty());
+    }
+}

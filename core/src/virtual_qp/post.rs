@@ -1,0 +1,276 @@
+//! Step 1: a send request is checked, then takes a slot of the ring, or passes straight through.
+
+use super::VirtualQp;
+use super::config::{PassThroughOrder, Scheme};
+use super::dispatch::{Progress, Refused};
+use super::error::{PostError, RailId};
+use super::slot::{Keys, SlotState};
+use crate::hardware::{CommitError, QueuePair, Refusal, SendBatch};
+use crate::in_flight::{Batch, Content};
+use crate::verbs::{DeviceId, Imm, Opcode, SendFlags, SendRequest, SendWr};
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// Posts a send request.
+    ///
+    /// Over several rails, WRITE and READ are cut into fragments; what finds no room on the rails
+    /// waits in the ring and goes out as completions make room. SENDs and atomics pass through to
+    /// rail 0 (see [`PassThroughOrder`]).
+    ///
+    /// # Errors
+    ///
+    /// The request is refused and forgotten, nothing changed. [`PostError::Full`] and
+    /// [`PostError::QueueFull`] ask for a poll, the others for another request.
+    #[inline]
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if self.rails.len() == 1 {
+            return self.post_single(wr);
+        }
+        // A copy, so that a request that goes to a single rail never has to exist in memory.
+        let wr = *wr;
+        self.post_multi(&wr)
+    }
+
+    #[inline]
+    fn post_single(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let rail = &mut self.rails[0];
+        let keys = keys_on(wr, rail.device, 0)?;
+        let mut sends = rail.qp.start_send();
+        sends.add(&physical(wr, keys));
+        match sends.commit() {
+            Ok(()) => {
+                rail.sends.count_untracked(wr.local.length());
+                Ok(())
+            }
+            Err(error) => Err(PostError::refused(RailId::Data(0), error.refusal)),
+        }
+    }
+
+    #[inline(never)]
+    fn post_multi(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if self.failed {
+            return Err(PostError::InErrorState);
+        }
+        let posted = match wr.opcode {
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead => {
+                self.post_fragmented(wr)
+            }
+            Opcode::Send | Opcode::SendWithImm | Opcode::CompareSwap | Opcode::FetchAdd => {
+                self.post_pass_through(wr)
+            }
+            Opcode::LocalInv | Opcode::SendWithInv => Err(PostError::UnsupportedOpcode(wr.opcode)),
+        };
+        self.debug_invariants();
+        posted
+    }
+
+    fn post_fragmented(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.check_fragmented(wr)?;
+        let inline = wr.flags.contains(SendFlags::INLINE);
+        if inline && self.sends.front_pending().is_some() {
+            return Err(PostError::InlineMustWait);
+        }
+        let Self { sends, devices, notify, config, .. } = self;
+        let id = sends.add_with(|slot| {
+            for (at, device) in devices.iter().enumerate() {
+                slot.keys[at] = keys_on(wr, *device, at)?;
+            }
+            slot.fill(wr, SlotState::empty());
+            if wr.opcode == Opcode::RdmaWriteWithImm && config.scheme == Scheme::Spray {
+                let notify = notify.as_ref().ok_or(PostError::NoNotifyQp)?;
+                slot.want_notify(keys_on(wr, notify.device, 0)?.rkey);
+            }
+            Ok::<_, PostError>(())
+        })?;
+        if sends.front_pending() != Some(id) {
+            return Ok(());
+        }
+        match self.dispatch_now(id) {
+            Progress::Posted => self.sends.pop_pending(),
+            Progress::Waits if inline => return self.refuse_newest(PostError::InlineMustWait),
+            Progress::Waits => {}
+            Progress::Refused(refused) => {
+                if self.sends.slot(id).outstanding == 0 {
+                    let Refused { rail, errno, .. } = refused;
+                    return self.refuse_newest(PostError::Driver { rail, errno });
+                }
+                self.dispatch_refused(id, refused);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the newest request, of which nothing is posted.
+    #[cold]
+    fn refuse_newest(&mut self, error: PostError) -> Result<(), PostError> {
+        self.sends.take_back();
+        Err(error)
+    }
+
+    #[inline]
+    fn check_fragmented(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let (opcode, length) = (wr.opcode, wr.local.length());
+        if length == 0 {
+            return Err(PostError::Empty(opcode));
+        }
+        if wr.remote_addr.checked_add(u64::from(length)).is_none() {
+            return Err(PostError::RemoteRange { addr: wr.remote_addr, length });
+        }
+        if wr.flags == SendFlags::SIGNALED { Ok(()) } else { self.check_flags(wr) }
+    }
+
+    #[cold]
+    fn check_flags(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let signaled = wr.flags.contains(SendFlags::SIGNALED);
+        if !signaled && wr.opcode != Opcode::RdmaWriteWithImm {
+            return Err(PostError::Unsignaled(wr.opcode));
+        }
+        if wr.flags.contains(SendFlags::INLINE) { self.check_inline(wr) } else { Ok(()) }
+    }
+
+    /// INLINE promises that the buffer is free when the post returns, so the request must fit one
+    /// inline fragment on whatever rail it goes to.
+    fn check_inline(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if wr.opcode.is_fetching() {
+            return Err(PostError::InlineOpcode(wr.opcode));
+        }
+        let inline = self.rails.iter().map(|rail| rail.qp.limits().max_inline_data).min();
+        let max = inline.unwrap_or_default().min(self.config.max_msg_size);
+        let length = wr.local.length();
+        if length > max { Err(PostError::InlineTooLong { length, max }) } else { Ok(()) }
+    }
+
+    fn post_pass_through(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let rail = &self.rails[0];
+        if !rail.up {
+            return Err(PostError::RailDown);
+        }
+        let inline = wr.flags.contains(SendFlags::INLINE);
+        if inline && wr.opcode.is_fetching() {
+            return Err(PostError::InlineOpcode(wr.opcode));
+        }
+        let max = rail.qp.limits().max_inline_data;
+        if inline && wr.local.length() > max {
+            return Err(PostError::InlineTooLong { length: wr.local.length(), max });
+        }
+        let keys = keys_on(wr, rail.device, 0)?;
+        if self.may_pass(wr) {
+            match self.pass_through(wr, keys) {
+                Err(CommitError { refusal: Refusal::QueueFull, .. }) => {}
+                Err(error) => return Err(PostError::refused(RailId::Data(0), error.refusal)),
+                Ok(()) => return Ok(()),
+            }
+        }
+        self.hold(wr, keys)
+    }
+
+    /// Whether a pass-through request may go straight to rail 0.
+    fn may_pass(&self, wr: &SendWr<'_>) -> bool {
+        let nothing_ahead = match self.config.pass_through {
+            PassThroughOrder::Ordered => self.sends.unfinished_count() == 0 && self.notify_idle(),
+            PassThroughOrder::Unordered => self.held == 0,
+        };
+        // What waits for rails may be a READ.
+        let fetches_ahead = self.fetching > 0 || self.sends.front_pending().is_some();
+        let fenced = wr.flags.contains(SendFlags::FENCE) && fetches_ahead;
+        // A stream of atomics must not keep an earlier fence from ever being passed.
+        let starves = wr.opcode.is_fetching() && self.fence_waits();
+        nothing_ahead && !fenced && !starves && self.rail_0_has_room()
+    }
+
+    fn pass_through(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), CommitError> {
+        let rail = &mut self.rails[0];
+        let tag = rail.sends.next_tag();
+        if let Err(error) = rail.post_one(physical(wr, keys), tag) {
+            if error.refusal == Refusal::QueueFull {
+                self.retry.insert(RailId::Data(0));
+                self.update_ready(0);
+            }
+            return Err(error);
+        }
+        let signaled = wr.flags.contains(SendFlags::SIGNALED);
+        let content = if signaled { Content::PassThrough } else { Content::Quiet };
+        let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
+        rail.sends.push(batch);
+        self.fetching += u32::from(wr.opcode.is_fetching());
+        self.update_ready(0);
+        Ok(())
+    }
+
+    /// Gives a pass-through request its place in the ring, from where it goes in its turn, which
+    /// may be now: behind others that were held, and that rail 0 keeps in order.
+    fn hold(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), PostError> {
+        let id = self.sends.add_with(|slot| {
+            slot.keys[0] = keys;
+            slot.compare_add = wr.compare_add;
+            slot.swap = wr.swap;
+            slot.fill(wr, SlotState::PASS_THROUGH);
+            Ok::<_, PostError>(())
+        })?;
+        self.held += 1;
+        let in_turn = self.sends.front_pending() == Some(id);
+        let refused = match if in_turn { self.dispatch(id) } else { Progress::Waits } {
+            Progress::Posted => {
+                self.sends.pop_pending();
+                return Ok(());
+            }
+            Progress::Refused(Refused { rail, errno, .. }) => PostError::Driver { rail, errno },
+            Progress::Waits if wr.flags.contains(SendFlags::INLINE) => PostError::InlineMustWait,
+            Progress::Waits => return Ok(()),
+        };
+        self.held -= 1;
+        self.refuse_newest(refused)
+    }
+
+    /// Takes a rail out of service, or back in: a rail out of service gets no new fragments, and
+    /// what is in flight on it completes.
+    ///
+    /// For maintenance, or on a port event. The virtual queue pair is Degraded meanwhile. With
+    /// rail 0 out of service, pass-through requests are refused. Out of service, the last rail
+    /// would leave requests waiting for ever, so the call is ignored and false returned.
+    pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool {
+        let others = self.rails.iter().enumerate().any(|(at, r)| r.up && at != rail as usize);
+        let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
+        if !in_service && !others {
+            return false;
+        }
+        chosen.up = in_service;
+        self.update_ready(rail as usize);
+        // Requests that found no rail may find this one.
+        self.settle();
+        true
+    }
+}
+
+/// The keys of a request on a device. Requests that need none get none.
+#[inline]
+fn keys_on(wr: &SendWr<'_>, device: DeviceId, hint: usize) -> Result<Keys, PostError> {
+    match Keys::find(wr.keys, device, hint) {
+        Some(keys) => Ok(keys),
+        None => no_keys(wr, device),
+    }
+}
+
+#[cold]
+fn no_keys(wr: &SendWr<'_>, device: DeviceId) -> Result<Keys, PostError> {
+    let sends = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm);
+    let no_buffer = wr.local.length() == 0 || wr.flags.contains(SendFlags::INLINE);
+    if sends && no_buffer { Ok(Keys::default()) } else { Err(PostError::MissingKeys { device }) }
+}
+
+/// The physical form of a request that is not cut.
+#[inline]
+fn physical(wr: &SendWr<'_>, keys: Keys) -> SendRequest {
+    SendRequest {
+        wr_id: wr.wr_id,
+        opcode: wr.opcode,
+        flags: wr.flags,
+        imm: Imm::from_number(wr.imm),
+        sge: wr.local.sge(keys.lkey),
+        remote_addr: wr.remote_addr,
+        rkey: keys.rkey,
+        compare_add: wr.compare_add,
+        swap: wr.swap,
+    }
+}

@@ -1,0 +1,192 @@
+//! What the rings remember of a request.
+
+use crate::verbs::{
+    DeviceId, DeviceKeys, LocalBuffer, Opcode, SendFlags, SendRequest, SendWr, WcStatus,
+};
+use bitflags::bitflags;
+
+/// Both keys of a request on one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Keys {
+    pub(super) lkey: u32,
+    pub(super) rkey: u32,
+}
+
+impl Keys {
+    /// Looks a device up. `hint` is where it most likely stands: callers list devices in the order
+    /// of the rails.
+    #[inline]
+    pub(super) fn find(keys: &[DeviceKeys], device: DeviceId, hint: usize) -> Option<Self> {
+        let found = match keys.get(hint) {
+            Some(keys) if keys.device == device => keys,
+            _ => keys.iter().find(|keys| keys.device == device)?,
+        };
+        Some(Self { lkey: found.lkey, rkey: found.rkey })
+    }
+}
+
+bitflags! {
+    /// Where a send request stands beyond its numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct SlotState: u8 {
+        /// One request for rail 0, not fragments.
+        const PASS_THROUGH = 1 << 0;
+        /// The receiver is to be notified once the data is acknowledged (SPRAY).
+        const WANTS_NOTIFY = 1 << 1;
+        /// The notify is posted and not acknowledged.
+        const NOTIFY_IN_FLIGHT = 1 << 2;
+        /// Nothing may be posted before every earlier READ and atomic is complete.
+        const FENCED = 1 << 4;
+        /// Something of the request was not, and never will be, posted.
+        const CANCELLED = 1 << 3;
+    }
+}
+
+/// A send request in the ring. The first cache line is all that a completion touches.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct SendSlot<const RAILS: usize> {
+    pub(super) wr_id: u64,
+    pub(super) local: LocalBuffer,
+    pub(super) remote_addr: u64,
+    /// Bytes handed to rails.
+    pub(super) offset: u32,
+    /// Batches in flight.
+    pub(super) outstanding: u32,
+    /// The first failure.
+    pub(super) status: WcStatus,
+    pub(super) imm: u32,
+    pub(super) opcode: Opcode,
+    /// What its fragments are.
+    pub(super) fragment_opcode: Opcode,
+    pub(super) flags: SendFlags,
+    /// Flags of the fragment that ends the request.
+    pub(super) last_flags: SendFlags,
+    pub(super) state: SlotState,
+    /// Key for the notify, whose device may be none of the rails'.
+    pub(super) notify_rkey: u32,
+    pub(super) keys: [Keys; RAILS],
+    pub(super) compare_add: u64,
+    pub(super) swap: u64,
+}
+
+static_assertions::const_assert!(core::mem::offset_of!(SendSlot<4>, keys) <= 64);
+static_assertions::const_assert_eq!(size_of::<SendSlot<4>>(), 128);
+
+impl<const RAILS: usize> SendSlot<RAILS> {
+    pub(super) const BLANK: Self = Self {
+        wr_id: 0,
+        local: LocalBuffer::EMPTY,
+        remote_addr: 0,
+        offset: 0,
+        outstanding: 0,
+        status: WcStatus::SUCCESS,
+        imm: 0,
+        opcode: Opcode::RdmaWrite,
+        fragment_opcode: Opcode::RdmaWrite,
+        flags: SendFlags::empty(),
+        last_flags: SendFlags::empty(),
+        state: SlotState::empty(),
+        notify_rkey: 0,
+        keys: [Keys { lkey: 0, rkey: 0 }; RAILS],
+        compare_add: 0,
+        swap: 0,
+    };
+
+    /// Takes over everything of a request but its keys.
+    #[inline]
+    pub(super) fn fill(&mut self, wr: &SendWr<'_>, state: SlotState) {
+        self.wr_id = wr.wr_id;
+        self.local = wr.local;
+        self.remote_addr = wr.remote_addr;
+        self.offset = 0;
+        self.outstanding = 0;
+        self.status = WcStatus::SUCCESS;
+        self.imm = wr.imm;
+        self.opcode = wr.opcode;
+        self.fragment_opcode = wr.opcode;
+        self.flags = wr.flags;
+        // The request itself waits for its fence, so its fragments need not.
+        self.last_flags = wr.flags.difference(SendFlags::FENCE).union(SendFlags::SIGNALED);
+        self.state = state;
+        if wr.flags.contains(SendFlags::FENCE) {
+            self.state.insert(SlotState::FENCED);
+        }
+    }
+
+    /// SPRAY: fragments travel as plain writes, and the notify is what wakes the receiver.
+    #[inline]
+    pub(super) fn want_notify(&mut self, rkey: u32) {
+        self.state.insert(SlotState::WANTS_NOTIFY);
+        self.fragment_opcode = Opcode::RdmaWrite;
+        self.last_flags.remove(SendFlags::SOLICITED);
+        self.notify_rkey = rkey;
+    }
+
+    /// Bytes not handed to rails yet.
+    #[inline]
+    pub(super) const fn unposted(&self) -> u32 {
+        self.local.length() - self.offset
+    }
+
+    /// Whether it may start only when every earlier READ and atomic is complete.
+    #[inline]
+    pub(super) const fn is_fenced(&self) -> bool {
+        self.state.contains(SlotState::FENCED) && self.offset == 0
+    }
+
+    /// Notes a failure; the first one wins.
+    pub(super) fn fail(&mut self, status: WcStatus) {
+        if self.status.is_success() {
+            self.status = status;
+        }
+    }
+
+    /// Whether its notify may go out, as far as the request itself is concerned.
+    #[inline]
+    pub(super) const fn may_notify(&self) -> bool {
+        self.state.contains(SlotState::WANTS_NOTIFY)
+            && self.status.is_success()
+            && !self.state.contains(SlotState::CANCELLED)
+    }
+
+    /// What is reported at the end.
+    #[inline]
+    pub(super) const fn final_status(&self) -> WcStatus {
+        if self.status.is_success() && self.state.contains(SlotState::CANCELLED) {
+            WcStatus::WR_FLUSH_ERR
+        } else {
+            self.status
+        }
+    }
+
+    /// The physical form of a pass-through request.
+    pub(super) fn pass_through(&self) -> SendRequest {
+        SendRequest {
+            wr_id: 0,
+            opcode: self.opcode,
+            flags: self.flags,
+            imm: crate::verbs::Imm::from_number(self.imm),
+            sge: self.local.sge(self.keys[0].lkey),
+            remote_addr: self.remote_addr,
+            rkey: self.keys[0].rkey,
+            compare_add: self.compare_add,
+            swap: self.swap,
+        }
+    }
+}
+
+/// A notification receive in the ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecvSlot {
+    pub(super) wr_id: u64,
+    pub(super) status: WcStatus,
+    pub(super) byte_len: u32,
+    pub(super) imm: Option<u32>,
+}
+
+impl RecvSlot {
+    pub(super) const fn new(wr_id: u64) -> Self {
+        Self { wr_id, status: WcStatus::SUCCESS, byte_len: 0, imm: None }
+    }
+}
