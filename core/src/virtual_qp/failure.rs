@@ -15,7 +15,9 @@ pub enum QpState {
     /// Some rails are out of service.
     Degraded,
     /// A rail failed. What is in flight is reported with its real status, the rest as flushed, and
-    /// new posts are refused. (With one rail, the physical queue pair answers for itself.)
+    /// new posts are refused. Receives count as in flight while a queue pair holds them, so
+    /// SPRAY's are reported once their owner has moved the notify queue pair to the error state.
+    /// (With one rail, the physical queue pair answers for itself.)
     Error,
 }
 
