@@ -1,0 +1,168 @@
+//! Connecting in one call: the usual attributes for the usual transitions.
+
+use super::device::Gid;
+use super::queue_pair::QueuePair;
+use super::state::{ModifyError, Mtu, QpAttributes, QpState};
+use polyrail_core::verbs::AccessFlags;
+
+/// What one side has to know of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteQp {
+    /// Address of its port.
+    pub gid: Gid,
+    /// Its number.
+    pub qp_num: u32,
+    /// The packet sequence number that it starts with.
+    pub psn: u32,
+}
+
+/// Attributes of a connection that both sides usually share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// The local port, from 1 on.
+    pub port_num: u8,
+    /// What the peer may do.
+    pub access: AccessFlags,
+    /// Payload bytes of a packet.
+    pub path_mtu: Mtu,
+    /// See [`QpAttributes::min_rnr_timer`].
+    pub min_rnr_timer: u8,
+    /// See [`QpAttributes::timeout`].
+    pub timeout: u8,
+    /// See [`QpAttributes::retry_cnt`].
+    pub retry_cnt: u8,
+    /// See [`QpAttributes::rnr_retry`].
+    pub rnr_retry: u8,
+    /// READs and atomics outstanding, in either direction.
+    pub max_rd_atomic: u8,
+}
+
+impl Default for ConnectOptions {
+    /// Everything is permitted; packets of 4096 bytes; an unanswered request fails after 8 times
+    /// 67 ms; a missing receive is waited for, in steps of 0.64 ms.
+    fn default() -> Self {
+        Self {
+            port_num: 1,
+            access: AccessFlags::LOCAL_WRITE
+                | AccessFlags::REMOTE_WRITE
+                | AccessFlags::REMOTE_READ
+                | AccessFlags::REMOTE_ATOMIC,
+            path_mtu: Mtu::Mtu4096,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 16,
+        }
+    }
+}
+
+impl ConnectOptions {
+    /// Attributes for RESET to INIT.
+    pub fn to_init(&self) -> QpAttributes {
+        QpAttributes {
+            pkey_index: Some(0),
+            port_num: Some(self.port_num),
+            access: Some(self.access),
+            ..QpAttributes::default()
+        }
+    }
+
+    /// Attributes for INIT to RTR.
+    pub fn to_rtr(&self, remote: &RemoteQp) -> QpAttributes {
+        QpAttributes {
+            gid: Some(remote.gid),
+            path_mtu: Some(self.path_mtu),
+            dest_qp_num: Some(remote.qp_num),
+            rq_psn: Some(remote.psn),
+            max_dest_rd_atomic: Some(self.max_rd_atomic),
+            min_rnr_timer: Some(self.min_rnr_timer),
+            ..QpAttributes::default()
+        }
+    }
+
+    /// Attributes for RTR to RTS.
+    pub fn to_rts(&self, local_psn: u32) -> QpAttributes {
+        QpAttributes {
+            timeout: Some(self.timeout),
+            retry_cnt: Some(self.retry_cnt),
+            rnr_retry: Some(self.rnr_retry),
+            sq_psn: Some(local_psn),
+            max_rd_atomic: Some(self.max_rd_atomic),
+            ..QpAttributes::default()
+        }
+    }
+}
+
+impl QueuePair {
+    /// RESET to INIT, so that receives can be posted before the peer is known.
+    ///
+    /// # Errors
+    ///
+    /// As [`modify`](Self::modify).
+    pub fn to_init(&mut self, options: &ConnectOptions) -> Result<(), ModifyError> {
+        self.modify(QpState::Init, &options.to_init())
+    }
+
+    /// From RESET or INIT to RTS. `local_psn` is the 24-bit number that the peer was told.
+    ///
+    /// # Errors
+    ///
+    /// As [`modify`](Self::modify); transitions that went well before stay.
+    pub fn connect(
+        &mut self,
+        local_psn: u32,
+        remote: &RemoteQp,
+        options: &ConnectOptions,
+    ) -> Result<(), ModifyError> {
+        if self.state() == QpState::Reset {
+            self.to_init(options)?;
+        }
+        self.modify(QpState::Rtr, &options.to_rtr(remote))?;
+        self.modify(QpState::Rts, &options.to_rts(local_psn))
+    }
+
+    /// To ERR: everything outstanding is flushed.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair is in RESET, or the device is gone.
+    pub fn to_error(&mut self) -> Result<(), ModifyError> {
+        self.modify(QpState::Err, &QpAttributes::default())
+    }
+
+    /// To RESET: everything outstanding is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    pub fn reset(&mut self) -> Result<(), ModifyError> {
+        self.modify(QpState::Reset, &QpAttributes::default())
+    }
+
+    /// What a peer has to know of this queue pair, if it will start with `psn`.
+    pub fn as_remote(&self, psn: u32) -> RemoteQp {
+        RemoteQp { gid: self.gid(), qp_num: self.number(), psn }
+    }
+}
+
+/// Connects two queue pairs of one process with each other.
+///
+/// # Errors
+///
+/// As [`QueuePair::modify`].
+pub fn connect_pair(
+    a: &mut QueuePair,
+    b: &mut QueuePair,
+    options: &ConnectOptions,
+) -> Result<(), ModifyError> {
+    let (psn_a, psn_b) = (0x00a0_0000 + a.number(), 0x00b0_0000 + b.number());
+    for qp in [&mut *a, &mut *b] {
+        if qp.state() == QpState::Reset {
+            qp.to_init(options)?;
+        }
+    }
+    let (remote_a, remote_b) = (a.as_remote(psn_a), b.as_remote(psn_b));
+    a.connect(psn_a, &remote_b, options)?;
+    b.connect(psn_b, &remote_a, options)
+}

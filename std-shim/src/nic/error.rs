@@ -1,0 +1,138 @@
+//! What can go wrong outside of completions, and what `vendor_err` of a failed completion means.
+
+use polyrail_core::verbs::AccessFlags;
+
+/// `errno` values that drivers return; Linux numbers.
+pub mod errno {
+    /// An I/O error: a completion queue that overran.
+    pub const EIO: i32 = 5;
+    /// No memory left.
+    pub const ENOMEM: i32 = 12;
+    /// The device is gone.
+    pub const ENODEV: i32 = 19;
+    /// An argument or a state does not permit the operation.
+    pub const EINVAL: i32 = 22;
+    /// The device does not know the operation.
+    pub const EOPNOTSUPP: i32 = 95;
+}
+
+/// A resource that could not be created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NicError {
+    /// The device went away.
+    #[error("the device is gone")]
+    DeviceGone,
+    /// Something that must not be empty is.
+    #[error("{what} must not be 0")]
+    Zero {
+        /// What is 0.
+        what: &'static str,
+    },
+    /// The device cannot do that much.
+    #[error("{what} of {asked} is over the device's limit of {limit}")]
+    Limit {
+        /// What was asked for.
+        what: &'static str,
+        /// How much.
+        asked: u64,
+        /// How much the device can do.
+        limit: u64,
+    },
+    /// A region that peers may write must be writable locally too, as verbs demands.
+    #[error("remote write and remote atomic access need local write access, {0:?} lacks it")]
+    AccessWithoutLocalWrite(AccessFlags),
+    /// Memory windows, zero based addresses, on-demand paging and huge pages are not supported.
+    #[error("access flags {0:?} are not supported")]
+    UnsupportedAccess(AccessFlags),
+    /// The range wraps around the end of the address space.
+    #[error("the memory range wraps around the address space")]
+    AddressWraps,
+    /// Objects of different devices do not go together.
+    #[error("the {what} belongs to another device")]
+    OtherDevice {
+        /// The object that does not belong here.
+        what: &'static str,
+    },
+    /// The operating system gave no memory.
+    #[error("no memory for {bytes} bytes")]
+    OutOfMemory {
+        /// How much was asked for.
+        bytes: usize,
+    },
+}
+
+impl NicError {
+    /// The `errno` that a verbs driver would have returned.
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::DeviceGone => errno::ENODEV,
+            Self::OutOfMemory { .. } => errno::ENOMEM,
+            Self::UnsupportedAccess(_) => errno::EOPNOTSUPP,
+            _ => errno::EINVAL,
+        }
+    }
+}
+
+/// A range that does not lie within its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{length} bytes from offset {offset} on do not lie within a buffer of {size} bytes")]
+pub struct OutOfRange {
+    /// First byte of the range.
+    pub offset: usize,
+    /// Bytes in the range.
+    pub length: usize,
+    /// Bytes in the buffer.
+    pub size: usize,
+}
+
+impl From<OutOfRange> for std::io::Error {
+    fn from(range: OutOfRange) -> Self {
+        Self::new(std::io::ErrorKind::InvalidInput, range)
+    }
+}
+
+/// What `vendor_err` of a failed completion says on this device. A number says more than the
+/// status does; it is for people and logs, as on any device.
+pub mod vendor {
+    /// Nothing more to say: the request was flushed.
+    pub const FLUSHED: u32 = 0x01;
+    /// The key names no region: never issued, or deregistered since.
+    pub const KEY_UNKNOWN: u32 = 0x10;
+    /// The key's region belongs to another protection domain, or to another device.
+    pub const KEY_DOMAIN: u32 = 0x11;
+    /// The range does not lie within the key's region.
+    pub const KEY_BOUNDS: u32 = 0x12;
+    /// The key's region does not permit the access.
+    pub const KEY_ACCESS: u32 = 0x13;
+    /// The message is longer than the device can send.
+    pub const MESSAGE_TOO_LONG: u32 = 0x20;
+    /// The message is longer than the receive it met.
+    pub const RECEIVE_TOO_SHORT: u32 = 0x21;
+    /// The local buffer of an atomic is shorter than 8 bytes.
+    pub const ATOMIC_TOO_SHORT: u32 = 0x22;
+    /// The remote address of an atomic is not a multiple of 8.
+    pub const ATOMIC_MISALIGNED: u32 = 0x23;
+    /// The responder's queue pair does not permit the operation.
+    pub const QP_ACCESS: u32 = 0x24;
+    /// The path MTUs of the two ends differ.
+    pub const MTU_MISMATCH: u32 = 0x25;
+    /// The queue pair was set up for no outstanding READ or atomic.
+    pub const NO_READ_RESOURCES: u32 = 0x26;
+    /// The peer's receive queue was empty, as often as was allowed.
+    pub const NO_RECEIVE: u32 = 0x30;
+    /// The peer's receive names memory that it must not write.
+    pub const RECEIVE_MEMORY: u32 = 0x31;
+    /// A port of the path was down.
+    pub const LINK_DOWN: u32 = 0x40;
+    /// The peer does not exist (any more), or its device is gone.
+    pub const PEER_GONE: u32 = 0x41;
+    /// The peer is not ready to receive: in RESET, INIT or ERR.
+    pub const PEER_STATE: u32 = 0x42;
+    /// The peer is connected to somebody else.
+    pub const PEER_DESTINATION: u32 = 0x43;
+    /// The peer expects another packet sequence number.
+    pub const PEER_PSN: u32 = 0x44;
+    /// The acknowledgement was lost: the request was carried out all the same.
+    pub const ACK_LOST: u32 = 0x45;
+}

@@ -1,0 +1,121 @@
+//! A verbs device in software.
+//!
+//! Good enough that code tested on it works on real verbs: states, keys, flushes and failures are
+//! those of the specification, and where devices differ it takes the stricter way.
+//!
+//! # Reading order
+//!
+//! 1. [`Fabric`] (`fabric`): what connects devices, and the two ways to run;
+//! 2. [`Device`] (`device`), [`ProtectionDomain`] and [`MemoryRegion`] (`domain`), keys (`memory`),
+//!    [`RegisteredBuffer`] (`buffer`);
+//! 3. [`QueuePair`] (`queue_pair`, with the order of locks), its states (`state`, `modify`,
+//!    `connect`), [`SharedReceiveQueue`] (`receive_queue`), [`CompletionQueue`]
+//!    (`completion_queue`);
+//! 4. the way of a request: `batch` (posting), `send_queue`, `execute` (the sending end),
+//!    `responder` (the receiving end), `retry`, `deferred`, `completion_queue`;
+//! 5. `scheduler` (one step, one thing), [`Fault`] (`fault`), [`AsyncEvent`] (`event`);
+//! 6. `dma` and `pages`, the only files that touch registered memory, and `sync`, the small tools.
+//!
+//! # Example
+//!
+//! ```
+//! use polyrail::nic::{
+//!     ConnectOptions, DeviceConfig, Fabric, QpCap, QpInit, RegisteredBuffer, connect_pair,
+//! };
+//! use polyrail_core::hardware::{CompletionQueue as _, QueuePair as _, SendBatch as _};
+//! use polyrail_core::verbs::{AccessFlags, Imm, Opcode, SendFlags, SendRequest};
+//! use std::mem::MaybeUninit;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let fabric = Fabric::threaded();
+//! let (here, there) = (
+//!     fabric.create_device(DeviceConfig::named("soft0")).alloc_pd()?,
+//!     fabric.create_device(DeviceConfig::named("soft1")).alloc_pd()?,
+//! );
+//! let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+//! let source = RegisteredBuffer::new(4096, access, &[&here])?;
+//! let target = RegisteredBuffer::new(4096, access, &[&there])?;
+//! let (mut cq, peer_cq) = (here.device().create_cq(16)?, there.device().create_cq(16)?);
+//! let mut qp = here.create_qp(&QpInit::new(&cq, QpCap::default()))?;
+//! let mut peer = there.create_qp(&QpInit::new(&peer_cq, QpCap::default()))?;
+//! connect_pair(&mut qp, &mut peer, &ConnectOptions::default())?;
+//!
+//! source.write_at(0, b"over the rail")?;
+//! let mut batch = qp.start_send();
+//! batch.add(&SendRequest {
+//!     wr_id: 1,
+//!     opcode: Opcode::RdmaWrite,
+//!     flags: SendFlags::SIGNALED,
+//!     imm: Imm::default(),
+//!     sge: source.local(0, 13)?.sge(source.keys()[0].lkey),
+//!     remote_addr: target.addr(),
+//!     rkey: target.keys()[0].rkey,
+//!     compare_add: 0,
+//!     swap: 0,
+//! });
+//! batch.commit()?;
+//!
+//! let mut completions = [MaybeUninit::uninit(); 4];
+//! let done = cq.poll(&mut completions)?;
+//! assert!(done[0].status.is_success());
+//! let mut bytes = [0; 13];
+//! target.read_at(0, &mut bytes)?;
+//! assert_eq!(&bytes, b"over the rail");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Differences from other devices
+//!
+//! | | here | elsewhere |
+//! |---|---|---|
+//! | bad lkey of a WRITE or SEND | LOC_PROT_ERR, as the verbs manual has it | rxe: LOC_QP_OP_ERR |
+//! | bad lkey in a receive, receive too short | the receive completes LOC_PROT_ERR, LOC_LEN_ERR | rxe: LOC_QP_OP_ERR |
+//! | SEND longer than the receive, at the sender | REM_INV_REQ_ERR | rxe: REM_OP_ERR |
+//! | `retry_cnt` 7 | seven retries | rxe: for ever |
+//! | SQD to RTS | held requests go on at once | rxe: at the next post |
+//! | local port down | RETRY_EXC_ERR after the retries | rxe: LOC_QP_OP_ERR |
+//! | completion queue overrun | the queue breaks, its queue pairs go to ERR | rxe: completions are lost |
+//! | slots of the send and receive queue | free when a completion is polled, as mlx5 | rxe: at once |
+//! | what verbs leaves undefined | rubbish | rxe: zeros |
+
+mod batch;
+mod buffer;
+mod completion_queue;
+mod connect;
+mod deferred;
+mod device;
+mod dma;
+mod domain;
+mod error;
+mod event;
+mod execute;
+mod fabric;
+mod fault;
+mod memory;
+mod modify;
+mod pages;
+mod queue_pair;
+mod receive_queue;
+mod responder;
+mod retry;
+mod scheduler;
+mod send_queue;
+mod state;
+mod sync;
+
+pub use batch::{RecvBatch, SendBatch};
+pub use buffer::RegisteredBuffer;
+pub use completion_queue::CompletionQueue;
+pub use connect::{ConnectOptions, RemoteQp, connect_pair};
+pub use device::{Device, DeviceConfig, DeviceLimits, Gid, PortState};
+pub use domain::{MemoryRegion, ProtectionDomain};
+pub use error::{NicError, OutOfRange, errno, vendor};
+pub use event::AsyncEvent;
+pub use fabric::Fabric;
+pub use fault::{Fault, FaultPlan, When, WorkQueue};
+pub use memory::RegionKeys;
+pub use queue_pair::{QpCap, QpInit, QueuePair};
+pub use receive_queue::SharedReceiveQueue;
+pub use scheduler::{FaultKind, Outcome, Step};
+pub use state::{Attribute, ModifyError, Mtu, QpAttributes, QpState, ack_timeout, rnr_delay};

@@ -1,0 +1,176 @@
+//! The send queue of one queue pair: its ring, its inline bytes, and how far its front has come.
+
+use super::device::Gid;
+use super::dma::Span;
+use super::queue_pair::QpShared;
+use super::state::Mtu;
+use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge};
+use std::sync::Weak;
+use std::sync::atomic::AtomicU8;
+
+/// Send requests, oldest first. Positions count from the queue's beginning and never repeat:
+///
+/// ```text
+/// released <= settled <= next <= posted
+/// ```
+///
+/// Slots below `released` (kept in [`super::queue_pair::Progress`]) are free: their completion, or
+/// a later one, was polled. Requests below `settled` are complete; those up to `next` have been
+/// carried out, or started, behind a deferred READ or atomic; the one at `next` is the front.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    slots: Box<[SendRequest]>,
+    inline: Box<[AtomicU8]>,
+    inline_bytes: usize,
+    pub(super) posted: u64,
+    pub(super) next: u64,
+    /// A READ or atomic that the peer has accepted, and whose data has not come back.
+    pub(super) deferred: Option<Deferred>,
+    pub(super) front: Front,
+    pub(super) path: Path,
+    pub(super) timers: Timers,
+    pub(super) psn: u32,
+    pub(super) own_qp_num: u32,
+}
+
+/// What has happened to the request at the front so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Front {
+    pub(super) rnr_tries: u8,
+    pub(super) timeouts: u8,
+    /// Not to be tried again before this time.
+    pub(super) until: Option<u64>,
+    /// Not to be tried again before the fabric has seen more changes than this.
+    pub(super) blocked: Option<u64>,
+    /// The data of a WRITE_WITH_IMM arrived; only its receive is missing.
+    pub(super) data_done: bool,
+    /// The peer carried the request out; only its acknowledgement is missing.
+    pub(super) delivered: bool,
+    /// An attempt was made.
+    pub(super) started: bool,
+}
+
+/// A READ or atomic that the peer has accepted, and whose data has not come back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deferred {
+    pub(super) position: u64,
+    pub(super) front: Front,
+}
+
+/// Where the requests go.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Path {
+    /// The local port and its address.
+    pub(super) port: u8,
+    pub(super) own_gid: Gid,
+    pub(super) gid: Gid,
+    pub(super) dest_qp_num: u32,
+    pub(super) mtu: Mtu,
+    /// The peer as it was last found.
+    pub(super) peer: Weak<QpShared>,
+}
+
+/// How patient the sender is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Timers {
+    pub(super) timeout: u8,
+    pub(super) retry_cnt: u8,
+    pub(super) rnr_retry: u8,
+    pub(super) max_rd_atomic: u8,
+}
+
+/// Packet sequence numbers have 24 bits.
+pub(super) const PSN_MASK: u32 = (1 << 24) - 1;
+
+/// What an unused slot holds.
+const EMPTY: SendRequest = SendRequest {
+    wr_id: 0,
+    opcode: Opcode::RdmaWrite,
+    flags: SendFlags::empty(),
+    imm: Imm::from_number(0),
+    sge: Sge::EMPTY,
+    remote_addr: 0,
+    rkey: 0,
+    compare_add: 0,
+    swap: 0,
+};
+
+impl SendQueue {
+    /// A ring of at least `min` requests with `inline_bytes` each.
+    pub(super) fn new(min: u32, inline_bytes: u32) -> Self {
+        let size = (min as usize).next_power_of_two();
+        let inline_bytes = inline_bytes as usize;
+        Self {
+            slots: vec![EMPTY; size].into_boxed_slice(),
+            inline: (0..size * inline_bytes).map(|_| AtomicU8::new(0)).collect(),
+            inline_bytes,
+            posted: 0,
+            next: 0,
+            deferred: None,
+            front: Front::default(),
+            path: Path::default(),
+            timers: Timers::default(),
+            psn: 0,
+            own_qp_num: 0,
+        }
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Whether every slot is taken, if those below `released` are free.
+    pub(super) fn is_full(&self, released: u64) -> bool {
+        self.posted - released >= self.slots.len() as u64
+    }
+
+    /// Adds a request. The queue must not be full.
+    pub(super) fn push(&mut self, request: &SendRequest) {
+        let index = self.index(self.posted);
+        self.slots[index] = *request;
+        self.posted += 1;
+    }
+
+    /// Where the inline bytes of the request at `position` are kept.
+    pub(super) fn inline_span(&self, position: u64) -> Span<'_> {
+        let start = self.index(position) * self.inline_bytes;
+        Span::of(&self.inline[start..start + self.inline_bytes])
+    }
+
+    pub(super) fn get(&self, position: u64) -> &SendRequest {
+        &self.slots[self.index(position)]
+    }
+
+    /// The first request that has not completed.
+    pub(super) fn settled(&self) -> u64 {
+        self.deferred.map_or(self.next, |deferred| deferred.position)
+    }
+
+    /// Whether a request waits to be carried out or to complete.
+    pub(super) fn has_work(&self) -> bool {
+        self.settled() < self.posted
+    }
+
+    /// Whether something has begun that SQD lets end.
+    pub(super) fn is_underway(&self) -> bool {
+        self.deferred.is_some() || (self.next < self.posted && self.front.started)
+    }
+
+    /// The front was carried out, or started for good: the next request is the front.
+    pub(super) fn step_past(&mut self, packets: u32) {
+        self.psn = self.psn.wrapping_add(packets) & PSN_MASK;
+        self.next += 1;
+        self.front = Front::default();
+    }
+
+    /// Forgets all requests.
+    pub(super) fn clear(&mut self) {
+        self.next = self.posted;
+        self.deferred = None;
+        self.front = Front::default();
+    }
+
+    fn index(&self, position: u64) -> usize {
+        position as usize & (self.slots.len() - 1)
+    }
+}
