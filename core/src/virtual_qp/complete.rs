@@ -52,15 +52,20 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             if !own || !completion.status.is_success() {
                 break;
             }
-            if let Some((id, fetched)) = rail.sends.retire_fragments(completion.wr_id) {
+            if Tag::from_wr_id(completion.wr_id).kind_is(TagKind::NotifyRecv) {
+                if !rail.recvs.arrived(completion, window) {
+                    break;
+                }
+                if rail.recvs.is_low() {
+                    refill.insert(rail.id);
+                }
+            } else if let Some((id, fetched)) = rail.sends.retire_fragments(completion.wr_id) {
                 sends.slot(id).outstanding -= 1;
                 *fetching -= u32::from(fetched);
                 *freed = rail.turn_bit;
                 chooser.set_ready(rail.turn_bit);
-            } else if !rail.recvs.arrived(completion, window) {
+            } else {
                 break;
-            } else if rail.recvs.is_low() {
-                refill.insert(rail.id);
             }
             rail.completions += 1;
             taken += 1;

@@ -26,50 +26,64 @@ pub struct RailCounters {
     pub errors: u64,
 }
 
-/// Receives posted on one physical receive queue, oldest first: they are all alike, so two
-/// cursors are enough.
+/// Receives posted on one physical receive queue, oldest first. They are all alike, so a cursor
+/// and a count are enough.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receives {
     /// Tag of the receive that completes next.
     front: Tag,
-    /// Tag of the receive that is posted next.
-    next: Tag,
+    posted: u32,
+    /// The low-water mark: so few posted that a quarter is missing.
+    low: u32,
     /// Receives that may be outstanding.
     pub(super) limit: u32,
 }
 
 impl Receives {
-    fn new(kind: TagKind, rail: u8, limit: u32) -> Self {
-        let tag = Tag::new(kind, rail, 0).last();
-        Self { front: tag, next: tag, limit }
+    const fn new(kind: TagKind, rail: u8, limit: u32) -> Self {
+        let front = Tag::new(kind, rail, 0).last();
+        Self { front, posted: 0, low: limit - limit.div_ceil(4), limit }
     }
 
     /// Data receives and notification receives carry different tags.
     pub(super) fn set_kind(&mut self, kind: TagKind) {
-        debug_assert!(self.posted() == 0, "the kind is chosen before the first receive");
-        *self = Self::new(kind, self.next.rail(), self.limit);
+        debug_assert!(self.posted == 0, "the kind is chosen before the first receive");
+        *self = Self::new(kind, self.front.rail(), self.limit);
     }
 
     #[inline]
     pub(super) const fn posted(&self) -> u32 {
-        self.next.since(self.front) as u32
+        self.posted
     }
 
     #[inline]
     pub(super) const fn room(&self) -> u32 {
-        self.limit - self.posted()
+        self.limit - self.posted
+    }
+
+    /// The tag of the receive that is posted next.
+    #[inline]
+    const fn next(&self) -> Tag {
+        self.front.plus(self.posted as u64)
     }
 
     /// The tag of the receive that completes next.
     #[inline]
     pub(super) fn expected(&self) -> Option<Tag> {
-        (self.front != self.next).then_some(self.front)
+        (self.posted > 0).then_some(self.front)
     }
 
-    /// Whether a quarter of the receives are to be posted again: the low-water mark.
+    /// Whether it is time to post receives again.
     #[inline]
     pub(super) const fn is_low(&self) -> bool {
-        self.room() * 4 >= self.limit
+        self.posted <= self.low
+    }
+
+    /// The front receive completed.
+    #[inline]
+    fn pop(&mut self) {
+        self.front = self.front.plus(1);
+        self.posted -= 1;
     }
 
     /// A successful completion: if it is the front zero-length receive's and brings a new number,
@@ -80,14 +94,16 @@ impl Receives {
         completion: &Completion,
         window: &mut SequenceWindow<RAILS, DEPTH>,
     ) -> bool {
-        let in_turn = completion.wr_id == self.front.wr_id() && self.front != self.next;
-        let Some(imm) = completion.imm() else { return false };
-        let Some(fragment) = SequenceImm::decode(imm) else { return false };
-        let zero_length = self.front.kind_is(TagKind::NotifyRecv);
-        if !in_turn || !zero_length || !window.insert_new(fragment) {
+        let in_turn = completion.wr_id == self.front.wr_id() && self.posted > 0;
+        if !in_turn || !self.front.kind_is(TagKind::NotifyRecv) {
             return false;
         }
-        self.front = self.front.plus(1);
+        let Some(imm) = completion.imm() else { return false };
+        let Some(fragment) = SequenceImm::decode(imm) else { return false };
+        if !window.insert_new(fragment) {
+            return false;
+        }
+        self.pop();
         true
     }
 
@@ -95,7 +111,7 @@ impl Receives {
     #[inline]
     pub(super) fn complete(&mut self, wr_id: u64) -> Option<u64> {
         let front = self.expected().filter(|front| front.wr_id() == wr_id)?;
-        self.front = front.plus(1);
+        self.pop();
         Some(front.sequence())
     }
 }
@@ -253,23 +269,24 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     pub(super) fn post_notify_recvs(&mut self, count: u32) -> (u32, Option<CommitError>) {
         debug_assert!(count <= self.recvs.room());
         let mut batch = self.qp.start_recv();
-        for ahead in 0..count {
-            let wr_id = self.recvs.next.plus(ahead.into()).wr_id();
-            batch.add(&RecvRequest { wr_id, sge: Sge::EMPTY });
+        let mut tag = self.recvs.next();
+        for _ in 0..count {
+            batch.add(&RecvRequest { wr_id: tag.wr_id(), sge: Sge::EMPTY });
+            tag = tag.plus(1);
         }
         let error = batch.commit().err();
         let accepted = error.map_or(count, |error| error.accepted.min(count));
-        self.recvs.next = self.recvs.next.plus(accepted.into());
+        self.recvs.posted += accepted;
         (accepted, error)
     }
 
     /// Posts one receive with a buffer and says its number.
     pub(super) fn post_data_recv(&mut self, sge: Sge) -> Result<u64, CommitError> {
-        let tag = self.recvs.next;
+        let tag = self.recvs.next();
         let mut batch = self.qp.start_recv();
         batch.add(&RecvRequest { wr_id: tag.wr_id(), sge });
         batch.commit()?;
-        self.recvs.next = tag.plus(1);
+        self.recvs.posted += 1;
         Ok(tag.sequence())
     }
 
