@@ -17,6 +17,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Over several rails, WRITE and READ are cut into fragments; what finds no room on the rails
     /// waits in the ring and goes out as completions make room. SENDs and atomics pass through to
     /// rail 0 (see [`PassThroughOrder`]).
+    //
+    // What is not inlined takes the request by value: so one for a single rail need never exist
+    // in memory.
     ///
     /// # Errors
     ///
@@ -24,12 +27,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// [`PostError::QueueFull`] ask for a poll, the others for another request.
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        if self.rails.len() == 1 {
-            return self.post_single(wr);
-        }
-        // A copy, so that a request that goes to a single rail never has to exist in memory.
-        let wr = *wr;
-        self.post_multi(&wr)
+        if self.rails.len() == 1 { self.post_single(wr) } else { self.post_multi(*wr) }
     }
 
     #[inline]
@@ -48,16 +46,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     #[inline(never)]
-    fn post_multi(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+    fn post_multi(&mut self, wr: SendWr<'_>) -> Result<(), PostError> {
         if self.failed {
             return Err(PostError::InErrorState);
         }
         let posted = match wr.opcode {
             Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead => {
-                self.post_fragmented(wr)
+                self.post_fragmented(&wr)
             }
             Opcode::Send | Opcode::SendWithImm | Opcode::CompareSwap | Opcode::FetchAdd => {
-                self.post_pass_through(wr)
+                self.post_pass_through(&wr)
             }
             Opcode::LocalInv | Opcode::SendWithInv => Err(PostError::UnsupportedOpcode(wr.opcode)),
         };
@@ -248,12 +246,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 fn keys_on(wr: &SendWr<'_>, device: DeviceId, hint: usize) -> Result<Keys, PostError> {
     match Keys::find(wr.keys, device, hint) {
         Some(keys) => Ok(keys),
-        None => no_keys(wr, device),
+        None => no_keys(*wr, device),
     }
 }
 
 #[cold]
-fn no_keys(wr: &SendWr<'_>, device: DeviceId) -> Result<Keys, PostError> {
+fn no_keys(wr: SendWr<'_>, device: DeviceId) -> Result<Keys, PostError> {
     let sends = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm);
     let no_buffer = wr.local.length() == 0 || wr.flags.contains(SendFlags::INLINE);
     if sends && no_buffer { Ok(Keys::default()) } else { Err(PostError::MissingKeys { device }) }
