@@ -1,0 +1,387 @@
+//! Connection cards: what one end of a virtual queue pair tells the other.
+//!
+//! JSON in the reference implementation's form, with two optional fields of ours for DQPLB, in the
+//! same style, which the reference ignores:
+//!
+//! ```json
+//! {"notifyQpNum":"0000000005","qpNums":["0000000017"],"recvsPerRail":"0000000100","window":"0000008192"}
+//! ```
+//!
+//! A card comes from a peer, so it is read strictly: whatever is not exactly a card is a typed
+//! error that names the field, and nothing in it makes the reader panic or allocate much.
+
+use polyrail_core::virtual_qp::{MAX_RAILS, PeerWindow};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
+use std::fmt;
+
+/// Bytes of the longest text that is looked at. A card of ours has about 200; the rest is room for
+/// fields that others may add.
+pub const MAX_CARD_BYTES: usize = 4096;
+
+const QP_NUMS: &str = "qpNums";
+const NOTIFY_QP_NUM: &str = "notifyQpNum";
+const WINDOW: &str = "window";
+const RECVS_PER_RAIL: &str = "recvsPerRail";
+
+/// The physical queue pairs of a virtual one, and what a DQPLB sender must know of its receiver.
+///
+/// ```
+/// use polyrail::card::ConnectionCard;
+///
+/// let text = r#"{"notifyQpNum":"0000000005","qpNums":["0000000017"]}"#;
+/// let card = ConnectionCard::from_json(text.as_bytes())?;
+/// assert_eq!((card.qp_nums.as_slice(), card.notify_qp_num), (&[17][..], 5));
+/// assert_eq!(card.to_json(), text);
+/// # Ok::<(), polyrail::card::CardError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionCard {
+    /// Numbers of the rails' queue pairs; the i-th connects to the peer's i-th. 1 to
+    /// [`MAX_RAILS`] of them.
+    pub qp_nums: Vec<u32>,
+    /// Number of the notify queue pair; 0 if there is none.
+    pub notify_qp_num: u32,
+    /// The receive window, if the card says it; the reference's does not.
+    pub window: Option<PeerWindow>,
+}
+
+/// A text that is no connection card.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CardError {
+    /// No card is that long.
+    #[error("a connection card of {length} bytes, where at most {MAX_CARD_BYTES} are read")]
+    TooLong {
+        /// Bytes given.
+        length: usize,
+    },
+    /// Not a JSON object.
+    #[error("a connection card is a JSON object: {reason}")]
+    NotAnObject {
+        /// What the JSON reader says, and where.
+        reason: String,
+    },
+    /// A field is not there. The two fields about the window come together.
+    #[error("the connection card has no field {field}")]
+    Missing {
+        /// Its name.
+        field: &'static str,
+    },
+    /// A field is there twice.
+    #[error("the connection card has the field {field} twice")]
+    Duplicate {
+        /// Its name.
+        field: &'static str,
+    },
+    /// A field, or an entry of its list, is not a string of decimal digits below 2^32.
+    #[error(
+        "field {field} of the connection card: {value} is not a string of 1 to 10 decimal digits below 2^32"
+    )]
+    NotANumber {
+        /// Its name.
+        field: &'static str,
+        /// What is there instead, as JSON; cut off if it is long.
+        value: String,
+    },
+    /// A field is no list.
+    #[error("field {field} of the connection card: {value} is not a list")]
+    NotAList {
+        /// Its name.
+        field: &'static str,
+        /// What is there instead, as JSON; cut off if it is long.
+        value: String,
+    },
+    /// No rails, or too many.
+    #[error("the connection card lists {count} queue pairs, 1 to {MAX_RAILS} can be")]
+    Rails {
+        /// How many.
+        count: usize,
+    },
+}
+
+impl ConnectionCard {
+    /// The window of the receiver that sent this card: its own, or the reference's.
+    pub fn peer_window(&self) -> PeerWindow {
+        self.window.unwrap_or(PeerWindow::REFERENCE)
+    }
+
+    /// Reads a card.
+    ///
+    /// # Errors
+    ///
+    /// See [`CardError`]. Nothing but a card is accepted.
+    pub fn from_json(text: &[u8]) -> Result<Self, CardError> {
+        if text.len() > MAX_CARD_BYTES {
+            return Err(CardError::TooLong { length: text.len() });
+        }
+        let fields: Fields = serde_json::from_slice(text)
+            .map_err(|error| CardError::NotAnObject { reason: error.to_string() })?;
+        fields.card()
+    }
+
+    /// Writes the card in the reference's form.
+    pub fn to_json(&self) -> String {
+        // Strings and lists of strings: there is nothing that could fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl Serialize for ConnectionCard {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry(NOTIFY_QP_NUM, &Digits(self.notify_qp_num))?;
+        let qp_nums: Vec<Digits> = self.qp_nums.iter().copied().map(Digits).collect();
+        map.serialize_entry(QP_NUMS, &qp_nums)?;
+        if let Some(window) = self.window {
+            map.serialize_entry(RECVS_PER_RAIL, &Digits(window.receives_per_rail))?;
+            map.serialize_entry(WINDOW, &Digits(window.window))?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for ConnectionCard {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Fields::deserialize(deserializer)?.card().map_err(D::Error::custom)
+    }
+}
+
+/// A number of 32 bits as the reference writes it: decimal digits in a string, ten of them.
+struct Digits(u32);
+
+impl Serialize for Digits {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:010}", self.0))
+    }
+}
+
+/// The fields of an object as they came, repeated ones included.
+struct Fields(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Fields(fields))
+    }
+}
+
+impl Fields {
+    fn card(&self) -> Result<ConnectionCard, CardError> {
+        let window = match (self.optional(WINDOW)?, self.optional(RECVS_PER_RAIL)?) {
+            (Some(window), Some(receives)) => Some(PeerWindow {
+                window: number(WINDOW, window)?,
+                receives_per_rail: number(RECVS_PER_RAIL, receives)?,
+            }),
+            (None, None) => None,
+            (Some(_), None) => return Err(CardError::Missing { field: RECVS_PER_RAIL }),
+            (None, Some(_)) => return Err(CardError::Missing { field: WINDOW }),
+        };
+        Ok(ConnectionCard {
+            qp_nums: qp_nums(self.required(QP_NUMS)?)?,
+            notify_qp_num: number(NOTIFY_QP_NUM, self.required(NOTIFY_QP_NUM)?)?,
+            window,
+        })
+    }
+
+    fn optional(&self, field: &'static str) -> Result<Option<&Value>, CardError> {
+        let mut found = self.0.iter().filter(|(name, _)| name == field);
+        let first = found.next();
+        if found.next().is_some() {
+            return Err(CardError::Duplicate { field });
+        }
+        Ok(first.map(|(_, value)| value))
+    }
+
+    fn required(&self, field: &'static str) -> Result<&Value, CardError> {
+        self.optional(field)?.ok_or(CardError::Missing { field })
+    }
+}
+
+fn qp_nums(value: &Value) -> Result<Vec<u32>, CardError> {
+    let list = value
+        .as_array()
+        .ok_or_else(|| CardError::NotAList { field: QP_NUMS, value: shown(value) })?;
+    if !(1..=MAX_RAILS).contains(&list.len()) {
+        return Err(CardError::Rails { count: list.len() });
+    }
+    list.iter().map(|entry| number(QP_NUMS, entry)).collect()
+}
+
+fn number(field: &'static str, value: &Value) -> Result<u32, CardError> {
+    let digits = value.as_str().filter(|text| {
+        (1..=10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    digits
+        .and_then(|digits| digits.parse().ok())
+        .ok_or_else(|| CardError::NotANumber { field, value: shown(value) })
+}
+
+/// A value for an error message.
+fn shown(value: &Value) -> String {
+    const LONGEST: usize = 40;
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quickcheck::{Arbitrary, Gen, QuickCheck};
+
+    impl Arbitrary for ConnectionCard {
+        fn arbitrary(g: &mut Gen) -> Self {
+            let rails = 1 + usize::arbitrary(g) % MAX_RAILS;
+            let window = Option::<(u32, u32)>::arbitrary(g);
+            Self {
+                qp_nums: (0..rails).map(|_| u32::arbitrary(g)).collect(),
+                notify_qp_num: u32::arbitrary(g),
+                window: window
+                    .map(|(window, receives_per_rail)| PeerWindow { window, receives_per_rail }),
+            }
+        }
+    }
+
+    fn error(text: &str) -> CardError {
+        match ConnectionCard::from_json(text.as_bytes()) {
+            Err(error) => error,
+            Ok(card) => panic!("{text} was read as {card:?}"),
+        }
+    }
+
+    #[test]
+    fn the_references_form_is_read_and_written() {
+        let text = r#"{"notifyQpNum":"0000000005","qpNums":["0000000017","4294967295"]}"#;
+        let card = ConnectionCard::from_json(text.as_bytes()).unwrap();
+        assert_eq!(card.qp_nums, [17, u32::MAX]);
+        assert_eq!(card.notify_qp_num, 5);
+        assert_eq!(card.peer_window(), PeerWindow::REFERENCE);
+        assert_eq!(card.to_json(), text);
+    }
+
+    #[test]
+    fn key_order_spaces_and_foreign_fields_do_not_matter() {
+        let text = r#" { "x": [{}], "qpNums" : [ "17" ], "notifyQpNum" : "0" } "#;
+        let card = ConnectionCard::from_json(text.as_bytes()).unwrap();
+        assert_eq!((card.qp_nums, card.notify_qp_num), (vec![17], 0));
+    }
+
+    #[test]
+    fn our_fields_travel() {
+        let window = PeerWindow { window: 8192, receives_per_rail: 100 };
+        let card = ConnectionCard { qp_nums: vec![1, 2], notify_qp_num: 0, window: Some(window) };
+        let text = card.to_json();
+        assert!(text.contains(r#""window":"0000008192""#), "{text}");
+        assert!(text.contains(r#""recvsPerRail":"0000000100""#), "{text}");
+        assert_eq!(ConnectionCard::from_json(text.as_bytes()).unwrap(), card);
+    }
+
+    /// Row 20 of what the reference gets wrong.
+    #[test]
+    fn row_20_what_is_no_number_is_refused_by_name_and_value() {
+        for bad in ["12abc", "-1", "+1", "4294967296", "99999999999", "", " 1", "1.0", "0x10"] {
+            let value = format!("{bad:?}");
+            let refused = |field| CardError::NotANumber { field, value: value.clone() };
+            let text = format!(r#"{{"notifyQpNum":"{bad}","qpNums":["0000000017"]}}"#);
+            assert_eq!(error(&text), refused("notifyQpNum"));
+            let text = format!(r#"{{"notifyQpNum":"0","qpNums":["1","{bad}"]}}"#);
+            assert_eq!(error(&text), refused("qpNums"));
+        }
+    }
+
+    #[test]
+    fn row_20_entries_that_are_no_strings_are_refused() {
+        for bad in ["17", "null", "[]", "{}", "true", "1.5", r#"["17"]"#] {
+            let text = format!(r#"{{"notifyQpNum":"0","qpNums":[{bad}]}}"#);
+            let refused = CardError::NotANumber { field: "qpNums", value: bad.into() };
+            assert_eq!(error(&text), refused);
+        }
+        let refused = CardError::NotANumber { field: "notifyQpNum", value: "5".into() };
+        assert_eq!(error(r#"{"notifyQpNum":5,"qpNums":["1"]}"#), refused);
+        let refused = CardError::NotAList { field: "qpNums", value: r#""1""#.into() };
+        assert_eq!(error(r#"{"notifyQpNum":"5","qpNums":"1"}"#), refused);
+    }
+
+    #[test]
+    fn missing_and_repeated_fields_are_refused() {
+        let missing = |field| CardError::Missing { field };
+        assert_eq!(error(r#"{"qpNums":["1"]}"#), missing("notifyQpNum"));
+        assert_eq!(error(r#"{"notifyQpNum":"1"}"#), missing("qpNums"));
+        let half = r#"{"notifyQpNum":"1","qpNums":["1"],"window":"9"}"#;
+        assert_eq!(error(half), missing("recvsPerRail"));
+        let twice = r#"{"notifyQpNum":"1","qpNums":["1"],"qpNums":["1"]}"#;
+        assert_eq!(error(twice), CardError::Duplicate { field: "qpNums" });
+    }
+
+    #[test]
+    fn counts_and_lengths_are_bounded() {
+        assert_eq!(error(r#"{"notifyQpNum":"1","qpNums":[]}"#), CardError::Rails { count: 0 });
+        let nine = [r#""1""#; 9].join(",");
+        let nine = format!(r#"{{"notifyQpNum":"1","qpNums":[{nine}]}}"#);
+        assert_eq!(error(&nine), CardError::Rails { count: 9 });
+        let long = " ".repeat(MAX_CARD_BYTES + 1);
+        assert_eq!(error(&long), CardError::TooLong { length: MAX_CARD_BYTES + 1 });
+        let digits = "1".repeat(3000);
+        let shown = error(&format!(r#"{{"notifyQpNum":"{digits}","qpNums":["1"]}}"#)).to_string();
+        assert!(shown.len() < 200, "{shown}");
+    }
+
+    #[test]
+    fn what_is_no_json_object_is_refused() {
+        let nested = format!("{}{}", "[".repeat(2000), "]".repeat(2000));
+        let after = r#"{"notifyQpNum":"1","qpNums":["1"]} x"#;
+        let comma = r#"{"notifyQpNum":"1","qpNums":["1"],}"#;
+        for bad in ["", "{", "[]", "17", r#""x""#, "\u{0}", comma, after, &nested] {
+            assert!(matches!(error(bad), CardError::NotAnObject { .. }), "{bad}");
+        }
+    }
+
+    #[test]
+    fn any_card_survives_the_round_trip() {
+        fn round_trip(card: ConnectionCard) -> bool {
+            ConnectionCard::from_json(card.to_json().as_bytes()) == Ok(card)
+        }
+        QuickCheck::new().quickcheck(round_trip as fn(ConnectionCard) -> bool);
+    }
+
+    #[test]
+    fn no_bytes_make_the_reader_panic() {
+        fn any_bytes(bytes: Vec<u8>) -> bool {
+            _ = ConnectionCard::from_json(&bytes);
+            true
+        }
+        /// A card with one byte changed, which reaches deeper than noise does.
+        fn mutated(card: ConnectionCard, at: usize, byte: u8) -> bool {
+            let mut text = card.to_json().into_bytes();
+            let length = text.len();
+            text[at % length] = byte;
+            match ConnectionCard::from_json(&text) {
+                Ok(card) => ConnectionCard::from_json(card.to_json().as_bytes()) == Ok(card),
+                Err(error) => error.to_string().len() < 300,
+            }
+        }
+        QuickCheck::new().tests(2000).quickcheck(any_bytes as fn(Vec<u8>) -> bool);
+        QuickCheck::new().tests(5000).quickcheck(mutated as fn(ConnectionCard, usize, u8) -> bool);
+    }
+}

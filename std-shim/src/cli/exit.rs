@@ -1,0 +1,158 @@
+//! How it went: exit codes, and what is said on stderr.
+
+use polyrail::endpoint::{EndpointError, NamedRailError};
+use polyrail::perf::PerfError;
+use polyrail::transfer::{CopyError, TransferError};
+use polyrail::virtual_qp::RailId;
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{self, ErrorKind};
+use std::process::ExitCode;
+
+/// Exit codes, as the help lists them. 2 is clap's, for command lines that make no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Exit {
+    Unexpected = 1,
+    Usage = 2,
+    Source = 3,
+    Destination = 4,
+    NoSpace = 5,
+    Rail = 6,
+    Corrupted = 7,
+    SameFile = 8,
+    Interrupted = 130,
+}
+
+/// A command that failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    exit: Exit,
+    message: String,
+    rail: Option<RailFailure>,
+}
+
+/// The rail that failed, for programs.
+#[derive(Clone, Debug, Serialize)]
+struct RailFailure {
+    rail: String,
+    device: String,
+    /// How it failed; a rail that fell silent has nothing to say.
+    #[serde(flatten)]
+    completion: Option<FailedCompletion>,
+}
+
+/// The completion that told of it.
+#[derive(Clone, Debug, Serialize)]
+struct FailedCompletion {
+    qp_num: u32,
+    status: String,
+    status_code: u32,
+    vendor_err: u32,
+}
+
+/// A failure as JSON.
+#[derive(Debug, Serialize)]
+struct FailureReport<'a> {
+    error: &'a str,
+    exit_code: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed_rail: Option<&'a RailFailure>,
+}
+
+impl Failure {
+    /// Something could not be written.
+    pub(super) fn output(what: impl Display, error: &io::Error) -> Self {
+        let exit = if is_full(error) { Exit::NoSpace } else { Exit::Destination };
+        Self { exit, message: format!("cannot write {what}: {error}"), rail: None }
+    }
+
+    /// Prints the message on stderr, and says the exit code.
+    pub(super) fn report(&self) -> ExitCode {
+        eprintln!("polyrail: {}", self.message);
+        ExitCode::from(self.exit as u8)
+    }
+
+    /// Prints the failure as JSON on stdout.
+    pub(super) fn print_json(&self) -> Result<(), Self> {
+        super::print_json(&FailureReport {
+            error: &self.message,
+            exit_code: self.exit as u8,
+            failed_rail: self.rail.as_ref(),
+        })
+    }
+}
+
+impl From<CopyError> for Failure {
+    fn from(error: CopyError) -> Self {
+        let (exit, rail) = match &error {
+            CopyError::Source { .. } | CopyError::SourceKind { .. } | CopyError::Reading { .. } => {
+                (Exit::Source, None)
+            }
+            CopyError::Destination { source, .. } if is_full(source) => (Exit::NoSpace, None),
+            CopyError::Destination { .. } | CopyError::DestinationKind { .. } => {
+                (Exit::Destination, None)
+            }
+            CopyError::Writing { source, .. } => match &**source {
+                TransferError::Write { source, .. } if is_full(source) => (Exit::NoSpace, None),
+                _ => (Exit::Destination, None),
+            },
+            CopyError::SameFile { .. } => (Exit::SameFile, None),
+            CopyError::Plan(_) | CopyError::Fault { .. } => (Exit::Usage, None),
+            CopyError::Transfer { source, .. } => transfer_exit(source),
+            _ => (Exit::Unexpected, None),
+        };
+        Self { exit, message: error.to_string(), rail }
+    }
+}
+
+impl From<PerfError> for Failure {
+    fn from(error: PerfError) -> Self {
+        let rail = match &error {
+            PerfError::Endpoint(error) => failed_rail(error),
+            _ => None,
+        };
+        Self { exit: Exit::Rail, message: error.to_string(), rail }
+    }
+}
+
+fn transfer_exit(error: &TransferError) -> (Exit, Option<RailFailure>) {
+    match error {
+        TransferError::Endpoint(error) => (Exit::Rail, failed_rail(error)),
+        TransferError::Silent { rail, device, .. } => {
+            (Exit::Rail, Some(RailFailure::new(*rail, device, None)))
+        }
+        TransferError::Checksum { .. } => (Exit::Corrupted, None),
+        TransferError::Interrupted => (Exit::Interrupted, None),
+        TransferError::Protocol(_) | TransferError::Post(_) | TransferError::Range(_) => {
+            (Exit::Unexpected, None)
+        }
+        _ => (Exit::Rail, None),
+    }
+}
+
+fn failed_rail(error: &EndpointError) -> Option<RailFailure> {
+    let EndpointError::Rail(NamedRailError { error, device }) = error else { return None };
+    let completion = FailedCompletion {
+        qp_num: error.qp_num,
+        status: format!("{:?}", error.status),
+        status_code: error.status.0,
+        vendor_err: error.vendor_err,
+    };
+    Some(RailFailure::new(error.rail, device, Some(completion)))
+}
+
+impl RailFailure {
+    fn new(rail: RailId, device: &str, completion: Option<FailedCompletion>) -> Self {
+        let rail = match rail {
+            RailId::Data(rail) => rail.to_string(),
+            RailId::Notify => "notify".to_owned(),
+        };
+        Self { rail, device: device.to_owned(), completion }
+    }
+}
+
+/// No space on the disk, or none left in a quota.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}

@@ -1,0 +1,190 @@
+//! `polyrail perf`.
+
+use super::args::PerfArguments;
+use super::exit::Failure;
+use super::table::Table;
+use super::{plot, report};
+use polyrail::perf::{Limit, Measurement, Operation, PerfConfig, Threads, measure};
+use polyrail::size::human_size;
+use polyrail::virtual_qp::Scheme;
+use serde::Serialize;
+use std::io::Write;
+
+/// One line of the sweep.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Line {
+    operation: &'static str,
+    /// `-` where it makes no difference.
+    scheme: &'static str,
+    pub(super) message_size: u32,
+    rails: usize,
+    devices: usize,
+    max_msg_size: u32,
+    window: u32,
+    threads: u8,
+    #[serde(flatten)]
+    pub(super) measured: Measurement,
+}
+
+impl Line {
+    /// What distinguishes lines besides the size.
+    pub(super) fn series(&self) -> String {
+        match self.scheme {
+            "-" => self.operation.to_owned(),
+            scheme => format!("{} {scheme}", self.operation),
+        }
+    }
+}
+
+pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
+    let streamed = !arguments.json && !arguments.csv;
+    let mut lines = Vec::new();
+    for (operation, scheme) in kinds(arguments) {
+        for &message_size in &arguments.sizes.0 {
+            if streamed {
+                progress(&lines, operation, message_size);
+            }
+            lines.push(measure_line(arguments, operation, scheme, message_size)?);
+        }
+    }
+    if streamed {
+        erase_progress();
+    }
+    if arguments.json {
+        super::print_json(&lines)?;
+    } else if arguments.csv {
+        super::print(csv(&lines).as_bytes())?;
+    } else {
+        super::print(text(arguments, &lines).as_bytes())?;
+    }
+    match &arguments.plot {
+        None => Ok(()),
+        Some(path) => {
+            let failed = |error| Failure::output(path.display(), &error);
+            std::fs::write(path, plot::svg(&lines).map_err(failed)?).map_err(failed)
+        }
+    }
+}
+
+/// Operations with the schemes that make a difference to them.
+fn kinds(arguments: &PerfArguments) -> Vec<(Operation, Scheme)> {
+    let mut kinds = Vec::new();
+    for operation in arguments.operations.iter().map(|&name| Operation::from(name)) {
+        let schemes = arguments.schemes.iter().map(|&name| Scheme::from(name));
+        let count = if operation.has_scheme() && arguments.rails > 1 { usize::MAX } else { 1 };
+        kinds.extend(schemes.take(count).map(|scheme| (operation, scheme)));
+    }
+    kinds
+}
+
+fn measure_line(
+    arguments: &PerfArguments,
+    operation: Operation,
+    scheme: Scheme,
+    message_size: u32,
+) -> Result<Line, Failure> {
+    let devices = arguments.devices.unwrap_or(arguments.rails).min(arguments.rails);
+    let config = PerfConfig {
+        operation,
+        scheme,
+        rails: arguments.rails,
+        devices,
+        max_msg_size: arguments.max_msg_size,
+        message_size,
+        window: arguments.window as u32,
+        threads: if arguments.threads == 2 { Threads::Two } else { Threads::One },
+        limit: arguments.count.map_or(Limit::Time(arguments.seconds), Limit::Count),
+    };
+    let measured = measure(&config)?;
+    let differs = operation.has_scheme() && arguments.rails > 1;
+    Ok(Line {
+        operation: operation.name(),
+        scheme: if differs { report::scheme_name(scheme) } else { "-" },
+        message_size,
+        rails: config.rails,
+        devices,
+        max_msg_size: config.max_msg_size,
+        window: config.window,
+        threads: arguments.threads,
+        measured,
+    })
+}
+
+fn progress(lines: &[Line], operation: Operation, message_size: u32) {
+    use std::io::IsTerminal;
+    if std::io::stderr().is_terminal() {
+        let size = human_size(message_size.into());
+        eprint!("\r\x1b[K{} lines measured, now {} of {size}", lines.len(), operation.name());
+        _ = std::io::stderr().flush();
+    }
+}
+
+fn erase_progress() {
+    use std::io::IsTerminal;
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+}
+
+fn text(arguments: &PerfArguments, lines: &[Line]) -> String {
+    let mut table = Table::new(&[
+        "operation",
+        "scheme",
+        "size",
+        "msgs/s",
+        "GB/s",
+        "ns/msg",
+        "bells/msg",
+        "compl/msg",
+        "memcpy GB/s",
+        "of memcpy",
+    ]);
+    for line in lines {
+        let m = &line.measured;
+        table.row(vec![
+            line.operation.to_owned(),
+            line.scheme.to_owned(),
+            human_size(line.message_size.into()),
+            format!("{:.0}", m.requests_per_second),
+            format!("{:.2}", m.gigabytes_per_second),
+            format!("{:.0}", m.nanoseconds_per_request),
+            format!("{:.2}", m.doorbells_per_request),
+            format!("{:.2}", m.completions_per_request),
+            format!("{:.2}", m.memcpy_gigabytes_per_second),
+            format!("{:.2}", m.relative_to_memcpy),
+        ]);
+    }
+    let threads = if arguments.threads == 2 { "a thread for each end" } else { "one thread" };
+    format!(
+        "software NIC, {} rails, fragments of up to {}, {} requests outstanding, {threads}\n\n{}",
+        arguments.rails,
+        human_size(arguments.max_msg_size.into()),
+        arguments.window,
+        table.text(),
+    )
+}
+
+fn csv(lines: &[Line]) -> String {
+    let mut text = String::from(
+        "operation,scheme,message_size,rails,devices,max_msg_size,window,threads,requests,\
+         requests_per_second,gigabytes_per_second,nanoseconds_per_request,doorbells_per_request,\
+         completions_per_request,memcpy_gigabytes_per_second,relative_to_memcpy\n",
+    );
+    for line in lines {
+        let Line { operation, scheme, message_size, rails, devices, max_msg_size, .. } = line;
+        let (Line { window, threads, .. }, m) = (line, &line.measured);
+        text += &format!(
+            "{operation},{scheme},{message_size},{rails},{devices},{max_msg_size},{window},\
+             {threads},{},{:.1},{:.4},{:.1},{:.3},{:.3},{:.4},{:.4}\n",
+            m.requests,
+            m.requests_per_second,
+            m.gigabytes_per_second,
+            m.nanoseconds_per_request,
+            m.doorbells_per_request,
+            m.completions_per_request,
+            m.memcpy_gigabytes_per_second,
+            m.relative_to_memcpy,
+        );
+    }
+    text
+}

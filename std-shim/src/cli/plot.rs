@@ -1,0 +1,96 @@
+//! The sweep as a picture: throughput over message size, memcpy beside.
+
+use super::perf::Line;
+use plotters::prelude::*;
+use polyrail::size::human_size;
+use std::collections::BTreeMap;
+use std::io;
+
+const SIZE: (u32, u32) = (960, 560);
+/// Width of the legend, to the right of the chart.
+const LEGEND: u32 = 170;
+/// Colors that people with any kind of color vision tell apart (Okabe and Ito 2008).
+const COLORS: [RGBColor; 5] = [
+    RGBColor(0, 114, 178),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(213, 94, 0),
+];
+
+/// Draws the lines; throughput over message size, both on logarithmic axes.
+pub(super) fn svg(lines: &[Line]) -> io::Result<String> {
+    let mut text = String::new();
+    draw(&mut text, lines).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(text)
+}
+
+/// Points of one line of the picture: size, GB/s.
+type Points = Vec<(f64, f64)>;
+
+fn draw(text: &mut String, lines: &[Line]) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
+    root.fill(&WHITE)?;
+    let series = series(lines);
+    let points = || series.iter().flat_map(|(_, points)| points);
+    let range = |value: fn(&(f64, f64)) -> f64| {
+        let low = points().map(value).fold(f64::INFINITY, f64::min);
+        let high = points().map(value).fold(0.0, f64::max);
+        if low < high { low / 1.2..high * 1.2 } else { high / 2.0..high * 2.0 }
+    };
+    let (area, legend) = root.split_horizontally(SIZE.0 - LEGEND);
+    let mut chart = ChartBuilder::on(&area)
+        .caption("polyrail perf: throughput on the software NIC", ("sans-serif", 22))
+        .margin(16)
+        .x_label_area_size(48)
+        .y_label_area_size(56)
+        .build_cartesian_2d(range(|p| p.0).log_scale().base(2.0), range(|p| p.1).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("bytes of a request")
+        .y_desc("GB/s")
+        .x_labels(24)
+        .x_label_formatter(&|bytes| human_size(bytes.round() as u64))
+        .y_label_formatter(&|rate| format!("{rate}"))
+        .light_line_style(WHITE)
+        .draw()?;
+    for (index, (name, points)) in series.iter().enumerate() {
+        let color = if name == MEMCPY { BLACK } else { COLORS[index % COLORS.len()] };
+        let style = ShapeStyle { color: color.to_rgba(), filled: true, stroke_width: 2 };
+        chart.draw_series(LineSeries::new(points.iter().copied(), style))?;
+        chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, style)))?;
+        let y = 80 + 26 * index as i32;
+        legend.draw(&PathElement::new([(0, y), (24, y)], style))?;
+        legend.draw(&Text::new(name.as_str(), (32, y - 7), ("sans-serif", 14)))?;
+    }
+    root.present()?;
+    Ok(())
+}
+
+const MEMCPY: &str = "memcpy";
+
+/// What was measured, series by series in their order, and memcpy last: the median of what was
+/// measured beside each.
+fn series(lines: &[Line]) -> Vec<(String, Points)> {
+    let mut series: Vec<(String, Points)> = Vec::new();
+    let mut memcpy = BTreeMap::<u32, Vec<f64>>::new();
+    for line in lines {
+        let point = (f64::from(line.message_size), line.measured.gigabytes_per_second);
+        let name = line.series();
+        match series.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, points)) => points.push(point),
+            None => series.push((name, vec![point])),
+        }
+        let copied = line.measured.memcpy_gigabytes_per_second;
+        memcpy.entry(line.message_size).or_default().push(copied);
+    }
+    let median = |(size, mut rates): (u32, Vec<f64>)| {
+        rates.sort_by(f64::total_cmp);
+        (f64::from(size), rates[rates.len() / 2])
+    };
+    series.push((MEMCPY.to_owned(), memcpy.into_iter().map(median).collect()));
+    for (_, points) in &mut series {
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    series
+}

@@ -1,0 +1,154 @@
+//! How an endpoint is: what its rails did, and what failed, with names that people know.
+
+use super::Endpoint;
+use polyrail_core::hardware::{CompletionQueue, CqError, QueuePair};
+use polyrail_core::verbs::{DeviceId, WcStatus};
+use polyrail_core::virtual_qp::{ProtocolError, QpState, RailCounters, RailError, RailId, RailSet};
+use serde::Serialize;
+use std::fmt;
+
+/// What one rail, or the notify queue pair, did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RailReport {
+    /// `0` to `7`, or `notify`.
+    pub rail: String,
+    /// Its device's name.
+    pub device: String,
+    /// Its queue pair.
+    pub qp_num: u32,
+    /// Payload bytes handed to the device.
+    pub bytes: u64,
+    /// Send requests handed to the device.
+    pub fragments: u64,
+    /// Batches of send requests.
+    pub doorbells: u64,
+    /// Completions seen, of sends and receives.
+    pub completions: u64,
+    /// Failed ones among them.
+    pub errors: u64,
+}
+
+/// A rail's failure, with its device's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedRailError {
+    /// The failure.
+    pub error: RailError,
+    /// Name of the device.
+    pub device: String,
+}
+
+impl fmt::Display for NamedRailError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RailError { rail, qp_num, status, vendor_err, errno, offset, .. } = self.error;
+        write!(f, "{rail} (device {}, queue pair {qp_num}) failed: ", self.device)?;
+        match errno {
+            Some(errno) => write!(f, "the driver refused a post with errno {errno}")?,
+            None => write!(f, "{status:?}: {status}, vendor code {vendor_err:#x}")?,
+        }
+        match offset {
+            0 => Ok(()),
+            _ => write!(f, ", {offset} bytes into its request"),
+        }
+    }
+}
+
+impl std::error::Error for NamedRailError {}
+
+/// Why an endpoint cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// A rail failed.
+    #[error("{0}")]
+    Rail(#[source] NamedRailError),
+    /// Something arrived that no correct device or peer produces.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// A request ended badly, though no rail is known to have failed.
+    #[error("a request failed: {0:?}: {0}")]
+    Request(WcStatus),
+    /// A completion queue broke.
+    #[error("completion queue of device {device}: polling failed with errno {}", error.errno)]
+    Queue {
+        /// What happened.
+        error: CqError,
+        /// The device's name.
+        device: String,
+    },
+}
+
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    Endpoint<Q, C, RAILS, DEPTH, WRS>
+where
+    Q: QueuePair,
+    C: CompletionQueue,
+{
+    /// How the virtual queue pair is.
+    pub fn state(&self) -> QpState {
+        self.qp.state()
+    }
+
+    /// The first failure of a rail; stays.
+    pub fn first_error(&self) -> Option<NamedRailError> {
+        let error = self.qp.first_error()?;
+        Some(NamedRailError { error, device: self.device_name(error.device) })
+    }
+
+    /// Why a request that completed with `status` did: the rail's failure or the peer's
+    /// misbehaviour that put the endpoint into the error state, or else the status itself.
+    pub fn explain(&mut self, status: WcStatus) -> EndpointError {
+        if let Some(error) = self.qp.take_protocol_error() {
+            return error.into();
+        }
+        self.first_error().map_or(EndpointError::Request(status), EndpointError::Rail)
+    }
+
+    /// The error of a poll, with its device's name.
+    pub fn queue_error(&self, error: CqError) -> EndpointError {
+        EndpointError::Queue { error, device: self.device_name(error.device) }
+    }
+
+    /// The rails whose oldest batch is the one that it was at the previous call; see
+    /// [`VirtualQp::check_stalled`](polyrail_core::virtual_qp::VirtualQp::check_stalled).
+    pub fn check_stalled(&mut self) -> RailSet {
+        self.qp.check_stalled()
+    }
+
+    /// Requests that were accepted and not reported, sends and notification receives. With one
+    /// rail the device keeps the count, and this is 0.
+    pub fn outstanding(&self) -> usize {
+        self.qp.outstanding_sends() + self.qp.outstanding_recvs()
+    }
+
+    /// What every rail did so far, the notify queue pair last.
+    pub fn rail_reports(&self) -> Vec<RailReport> {
+        let rails = (0..).zip(self.qp.rails()).map(|(rail, qp)| (RailId::Data(rail), qp));
+        let notify = self.qp.notify_qp().map(|qp| (RailId::Notify, qp));
+        rails.chain(notify).map(|(rail, qp)| self.rail_report(rail, qp)).collect()
+    }
+
+    fn rail_report(&self, rail: RailId, qp: &Q) -> RailReport {
+        let counters = self.qp.counters(rail).unwrap_or_default();
+        let RailCounters { bytes, fragments, doorbells, completions, errors } = counters;
+        let name = match rail {
+            RailId::Data(number) => number.to_string(),
+            RailId::Notify => "notify".to_owned(),
+        };
+        let (device, qp_num) = (self.device_name(qp.device()), qp.qp_num());
+        RailReport { rail: name, device, qp_num, bytes, fragments, doorbells, completions, errors }
+    }
+
+    /// Name of a rail's device; empty if there is no such rail.
+    pub fn device_of(&self, rail: RailId) -> String {
+        let qp = match rail {
+            RailId::Data(rail) => self.qp.rails().nth(rail.into()),
+            RailId::Notify => self.qp.notify_qp(),
+        };
+        qp.map(|qp| self.device_name(qp.device())).unwrap_or_default()
+    }
+
+    fn device_name(&self, device: DeviceId) -> String {
+        let known = self.devices.iter().find(|(id, _)| *id == device);
+        known.map_or_else(|| format!("number {}", device.0), |(_, name)| name.clone())
+    }
+}

@@ -1,0 +1,79 @@
+//! What everything is compared with: plain memcpy, slot by slot, over as much memory.
+
+use super::{Limit, Round};
+use memmap2::MmapMut;
+use std::hint::black_box;
+use std::io;
+use std::time::Instant;
+
+/// Bytes of a huge page. Rings begin at one, and are made of them if the system permits, as the
+/// software NIC's buffers are: else the comparison would be about page tables.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// A ring of slots in ordinary memory.
+#[derive(Debug)]
+struct Ring {
+    memory: MmapMut,
+    start: usize,
+    length: usize,
+}
+
+impl Ring {
+    fn new(length: usize, byte: u8) -> io::Result<Self> {
+        let memory = MmapMut::map_anon(length + HUGE_PAGE)?;
+        #[cfg(target_os = "linux")]
+        {
+            // Refused by kernels without huge pages, which then have none for anybody.
+            _ = memory.advise(memmap2::Advice::HugePage);
+        }
+        let start = memory.as_ptr().align_offset(HUGE_PAGE).min(HUGE_PAGE);
+        let mut ring = Self { memory, start, length };
+        // Not zero: untouched pages would all be the same one.
+        ring.bytes_mut().fill(byte);
+        Ok(ring)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..][..self.length]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..][..self.length]
+    }
+}
+
+/// Copies from one ring to another.
+#[derive(Debug)]
+pub(super) struct Memcpy {
+    from: Ring,
+    to: Ring,
+    message_size: usize,
+}
+
+impl Memcpy {
+    pub(super) fn new(message_size: usize, slots: usize) -> io::Result<Self> {
+        let length = message_size * slots;
+        Ok(Self { from: Ring::new(length, 1)?, to: Ring::new(length, 2)?, message_size })
+    }
+
+    pub(super) fn run(&mut self, limit: Limit) -> Round {
+        let begin = Instant::now();
+        let mut requests = 0;
+        loop {
+            let from = self.from.bytes().chunks_exact(self.message_size);
+            for (from, to) in from.zip(self.to.bytes_mut().chunks_exact_mut(self.message_size)) {
+                to.copy_from_slice(black_box(from));
+                black_box(to);
+                requests += 1;
+                if limit == Limit::Count(requests) {
+                    return Round { requests, time: begin.elapsed() };
+                }
+            }
+            if let Limit::Time(time) = limit
+                && begin.elapsed() >= time
+            {
+                return Round { requests, time: begin.elapsed() };
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Copying a file: two threads, one for each side, and the file that appears at the end.
+
+use super::destination::{self, Destination};
+use super::error::{CopyError, Role, TransferError};
+use super::hosts::{LinkFault, software_hosts};
+use super::link::{Link, Sum};
+use super::plan::Plan;
+use super::receiver::receive_file;
+use super::sender::send_file;
+use super::side::Environment;
+use crate::endpoint::{EndpointBuilder, RailReport};
+use polyrail_core::virtual_qp::Scheme;
+use serde::Serialize;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// How a file is to be copied.
+#[derive(Clone, Debug)]
+pub struct CopyOptions {
+    /// Rails of the virtual queue pair.
+    pub rails: usize,
+    /// Devices on either side, which the rails are spread over; `None`: one for each rail.
+    pub devices: Option<usize>,
+    /// How the receiver learns that a chunk is there.
+    pub scheme: Scheme,
+    /// Bytes of the longest fragment.
+    pub max_msg_size: u32,
+    /// Bytes of one request.
+    pub message_size: u64,
+    /// Requests on their way at once.
+    pub window: u64,
+    /// Links that are to fail.
+    pub faults: Vec<LinkFault>,
+    /// How long a rail may make no headway before it is taken for dead.
+    pub stall_timeout: Duration,
+    /// Whether the copy has to reach the disk before it takes its name.
+    pub sync: bool,
+}
+
+impl Default for CopyOptions {
+    /// Four rails on four devices, SPRAY, fragments of 64 KiB, 8 requests of 1 MiB on their way.
+    fn default() -> Self {
+        Self {
+            rails: 4,
+            devices: None,
+            scheme: Scheme::Spray,
+            max_msg_size: 64 << 10,
+            message_size: 1 << 20,
+            window: 8,
+            faults: Vec::new(),
+            stall_timeout: Duration::from_secs(10),
+            sync: false,
+        }
+    }
+}
+
+/// How far a copy is; shared with whoever wants to watch or to stop it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes of the source; known once it was opened.
+    pub total: AtomicU64,
+    /// Bytes that were written.
+    pub written: AtomicU64,
+    /// Set it, and the copy ends soon, with [`TransferError::Interrupted`].
+    pub interrupted: Arc<AtomicBool>,
+}
+
+/// What one side did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SideReport {
+    /// Its rails, the notify queue pair last.
+    pub rails: Vec<RailReport>,
+}
+
+/// What a copy did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CopyReport {
+    /// Bytes copied.
+    pub bytes: u64,
+    /// Time from opening the source to the destination's name, in seconds.
+    pub seconds: f64,
+    /// Throughput over that time, in GB/s (10^9 bytes a second).
+    pub gigabytes_per_second: f64,
+    /// CRC-32 of the bytes, computed at both ends, in hexadecimal.
+    pub crc32: String,
+    /// Requests that carried the file.
+    pub requests: u64,
+    /// The side that read.
+    pub sender: SideReport,
+    /// The side that wrote.
+    pub receiver: SideReport,
+}
+
+/// Copies `source` to `destination` through a virtual queue pair on the software NIC. `watch` is
+/// called ten times a second, on this thread, while two others do the work.
+///
+/// # Errors
+///
+/// See [`CopyError`]. Unless the copy is complete and its checksums agree, the destination is as it
+/// was before.
+pub fn copy_file(
+    source: &Path,
+    destination: &Path,
+    options: &CopyOptions,
+    progress: &Progress,
+    watch: impl FnMut(),
+) -> Result<CopyReport, CopyError> {
+    let begin = Instant::now();
+    let opened = open_source(source)?;
+    let total = opened.1.len();
+    let plan = Plan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
+    let target = Destination::create((source, &opened.1), destination)?;
+    progress.total.store(total, Ordering::Relaxed);
+
+    let outcome = run_sides(plan, &opened.0, target.file(), options, progress, watch)?;
+    let (sum, sender, receiver) = outcome.map_err(|(role, error)| match error {
+        error @ (TransferError::Read { .. }
+        | TransferError::Shrunk { .. }
+        | TransferError::Grew { .. }) => {
+            CopyError::Reading { path: source.to_owned(), source: Box::new(error) }
+        }
+        error @ TransferError::Write { .. } => {
+            CopyError::Writing { path: destination.to_owned(), source: Box::new(error) }
+        }
+        error => CopyError::Transfer { role, source: Box::new(error) },
+    })?;
+    target
+        .finish(options.sync)
+        .map_err(|error| CopyError::Destination { path: destination.to_owned(), source: error })?;
+    let seconds = begin.elapsed().as_secs_f64();
+    Ok(CopyReport {
+        bytes: sum.bytes,
+        seconds,
+        gigabytes_per_second: sum.bytes as f64 / seconds / 1e9,
+        crc32: format!("{:08x}", sum.crc32),
+        requests: plan.chunks(),
+        sender: SideReport { rails: sender },
+        receiver: SideReport { rails: receiver },
+    })
+}
+
+fn open_source(path: &Path) -> Result<(File, std::fs::Metadata), CopyError> {
+    let failed = |source| CopyError::Source { path: path.to_owned(), source };
+    // Before opening: opening a pipe would wait for its other end.
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        let what = destination::kind(&metadata);
+        return Err(CopyError::SourceKind { path: path.to_owned(), what });
+    }
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    // Whatever cannot be read at all is better known before anything is created.
+    file.read_at(&mut [0], 0).map_err(failed)?;
+    Ok((file, metadata))
+}
+
+type Outcome = Result<(Sum, Vec<RailReport>, Vec<RailReport>), (Role, TransferError)>;
+
+/// Runs both sides, each in a thread.
+fn run_sides(
+    plan: Plan,
+    source: &File,
+    target: &File,
+    options: &CopyOptions,
+    progress: &Progress,
+    mut watch: impl FnMut(),
+) -> Result<Outcome, CopyError> {
+    let devices = options.devices.unwrap_or(options.rails).max(1);
+    let setup = |source: TransferError| CopyError::Transfer {
+        role: Role::Sender,
+        source: Box::new(source),
+    };
+    let (here, there) = software_hosts(devices).map_err(|error| setup(error.into()))?;
+    for fault in &options.faults {
+        if fault.rail >= options.rails {
+            let last = options.rails.saturating_sub(1);
+            return Err(CopyError::Fault { rail: fault.rail, last });
+        }
+        here.fail_link(*fault);
+    }
+    let builder = EndpointBuilder::new()
+        .rails(options.rails)
+        .scheme(options.scheme)
+        .max_msg_size(options.max_msg_size);
+    let (near, far) = Link::pair();
+    let environment = |host| Environment {
+        host,
+        builder: &builder,
+        stall_timeout: options.stall_timeout,
+        interrupted: &progress.interrupted,
+    };
+    let (sent, received) = std::thread::scope(|scope| {
+        let (done, finished) = mpsc::channel::<()>();
+        let also_done = done.clone();
+        let (here, there) = (environment(&here), environment(&there));
+        // The link goes with its side, so that the other notices should the thread panic.
+        let sender = scope.spawn(move || {
+            let _done = done;
+            send_file(here, near, plan, source)
+        });
+        let receiver = scope.spawn(move || {
+            let _done = also_done;
+            receive_file(there, far, target, &progress.written)
+        });
+        while finished.recv_timeout(Duration::from_millis(100))
+            == Err(mpsc::RecvTimeoutError::Timeout)
+        {
+            watch();
+        }
+        (sender.join(), receiver.join())
+    });
+    let sent = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let received = received.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    Ok(judge(sent, received))
+}
+
+type SideResult = Result<(Sum, Vec<RailReport>), TransferError>;
+
+/// One result of two. If both failed, the cause, not its echo.
+fn judge(sent: SideResult, received: SideResult) -> Outcome {
+    match (sent, received) {
+        (Ok((sum, sender)), Ok((_, receiver))) => Ok((sum, sender, receiver)),
+        (Err(echo), Err(cause)) if echo.is_echo() => Err((Role::Receiver, cause)),
+        (Err(cause), _) => Err((Role::Sender, cause)),
+        (Ok(_), Err(cause)) => Err((Role::Receiver, cause)),
+    }
+}

@@ -1,0 +1,118 @@
+//! The file that a copy becomes, and that is not there before it is complete.
+
+use super::error::CopyError;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// Where the bytes go.
+#[derive(Debug)]
+pub(super) enum Destination {
+    /// A temporary file beside the destination, which takes its name when it is complete, and is
+    /// removed if it is dropped before.
+    File {
+        /// The file that is being written.
+        temporary: NamedTempFile,
+        /// The name that it will take.
+        path: PathBuf,
+    },
+    /// A character device such as `/dev/null`, which is written in place.
+    Device(File),
+}
+
+impl Destination {
+    /// Prepares to write a copy of `source`, whose metadata is given, to `path`.
+    pub(super) fn create(source: (&Path, &Metadata), path: &Path) -> Result<Self, CopyError> {
+        let failed = |error| CopyError::Destination { path: path.to_owned(), source: error };
+        let (old, path) = match fs::metadata(path) {
+            Ok(existing) => {
+                refuse(source, (path, &existing))?;
+                // The file must be writable for us, though a rename would not ask.
+                let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+                if existing.file_type().is_char_device() {
+                    return Ok(Self::Device(file));
+                }
+                // Behind a symbolic link, the file is replaced, not the link.
+                (Some(existing), fs::canonicalize(path).map_err(failed)?)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (None, path.to_owned()),
+            Err(error) => return Err(failed(error)),
+        };
+        let directory = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let name = path.file_name().unwrap_or(OsStr::new(""));
+        let mut prefix = OsStr::new(".").to_owned();
+        prefix.push(name);
+        let temporary = tempfile::Builder::new()
+            .prefix(&prefix)
+            .suffix(".polyrail-part")
+            .permissions(Permissions::from_mode(source.1.mode() & 0o777))
+            .tempfile_in(directory)
+            .map_err(failed)?;
+        if let Some(old) = old {
+            succeed(temporary.as_file(), &old).map_err(failed)?;
+        }
+        Ok(Self::File { temporary, path })
+    }
+
+    /// The file to write to.
+    pub(super) fn file(&self) -> &File {
+        match self {
+            Self::File { temporary, .. } => temporary.as_file(),
+            Self::Device(file) => file,
+        }
+    }
+
+    /// The copy is complete: it takes its name. With `sync`, after it has reached the disk.
+    pub(super) fn finish(self, sync: bool) -> io::Result<()> {
+        let Self::File { temporary, path } = self else { return Ok(()) };
+        if sync {
+            temporary.as_file().sync_all()?;
+        }
+        temporary.persist(&path)?;
+        if sync && let Some(parent) = path.parent().filter(|parent| *parent != Path::new("")) {
+            File::open(parent)?.sync_all()?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives a file the mode of the one that it will replace, and the owner if we may.
+fn succeed(file: &File, old: &Metadata) -> io::Result<()> {
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+        _ = fchown(file, Some(old.uid()), Some(old.gid()));
+    }
+    file.set_permissions(Permissions::from_mode(old.mode() & 0o777))
+}
+
+/// Refuses what a copy must not replace.
+fn refuse(source: (&Path, &Metadata), existing: (&Path, &Metadata)) -> Result<(), CopyError> {
+    let (path, metadata) = existing;
+    if (metadata.dev(), metadata.ino()) == (source.1.dev(), source.1.ino()) {
+        return Err(CopyError::SameFile { from: source.0.to_owned(), to: path.to_owned() });
+    }
+    match kind(metadata) {
+        "a regular file" | "a character device" => Ok(()),
+        what => Err(CopyError::DestinationKind { path: path.to_owned(), what }),
+    }
+}
+
+/// What kind of file it is, in words.
+pub(super) fn kind(metadata: &Metadata) -> &'static str {
+    let kind = metadata.file_type();
+    match () {
+        () if kind.is_file() => "a regular file",
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a named pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_char_device() => "a character device",
+        () if kind.is_block_device() => "a block device",
+        () => "no regular file",
+    }
+}

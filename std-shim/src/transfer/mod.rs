@@ -1,0 +1,47 @@
+//! The copy path: a file moves from one end's memory to the other's through a virtual queue pair.
+//!
+//! # The protocol
+//!
+//! Two threads or processes, a *sender* and a *receiver*, each with an [`Endpoint`] and a ring of
+//! `window` slots of `chunk` bytes in registered memory.
+//!
+//! 1. Over a [`link`], out of band, each says [`Hello`](link::Hello): address of its endpoint,
+//!    address and keys of its buffer, the sender also its [`Plan`]. Both connect, post their
+//!    notification receives, and say that they are ready.
+//! 2. The sender reads chunk `i` from the file straight into slot `i % window` and posts it as
+//!    WRITE_WITH_IMM to the receiver's slot of the same place. SPRAY carries `i` as immediate; with
+//!    DQPLB notifications come in posting order, so counting says which chunk it is.
+//! 3. The receiver is notified, writes the chunk from its slot to the file, and returns a credit: a
+//!    small WRITE_WITH_IMM of its own into the sender's buffer. A slot is used again when its
+//!    request was reported and its credit has come.
+//! 4. After the last chunk both compare checksums, over the link: the sender's covers the bytes it
+//!    read from the file, the receiver's those that arrived in its memory.
+//!
+//! Data and flow control use the rails only. The link carries what must arrive when rails fail too:
+//! who failed, and why. So an error on either side ends both.
+//!
+//! # Files
+//!
+//! `plan` is the arithmetic; `link` the out-of-band channel; `sender` and `receiver` one side each;
+//! `side` what both share; `hosts` decides which hardware it runs on, and is the only file here
+//! that knows; `destination` is the file that appears only when complete; `copy` puts it together.
+
+mod copy;
+mod destination;
+mod error;
+mod hosts;
+pub mod link;
+mod plan;
+mod receiver;
+mod sender;
+mod side;
+#[cfg(test)]
+mod tests;
+
+pub use copy::{CopyOptions, CopyReport, Progress, SideReport, copy_file};
+pub use error::{CopyError, Role, TransferError};
+pub use hosts::LinkFault;
+pub use plan::{MAX_WINDOW, Plan, PlanError};
+
+#[cfg(doc)]
+use crate::endpoint::Endpoint;

@@ -1,0 +1,126 @@
+//! The side that writes the file: takes chunks from its ring, and returns credits.
+
+use super::error::TransferError;
+use super::link::{Link, Message, Sum};
+use super::plan::Plan;
+use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
+use super::side::{self, Environment, Side};
+use crate::RemoteBuffer;
+use crate::endpoint::RailReport;
+use crate::nic::RegisteredBuffer;
+use polyrail_core::verbs::{AccessFlags, DeviceKeys, SendWr};
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Writes what the other side sends to `file`, and counts the bytes in `written`.
+pub(super) fn receive_file(
+    environment: Environment<'_>,
+    link: Link,
+    file: &File,
+    written: &AtomicU64,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    let mut side = Side::new(environment, link)?;
+    // Made when the plan is known, and kept until no request of the other side can come any more.
+    let mut buffers = None;
+    let result = run(&mut side, environment, &mut buffers, file, written)
+        .map_err(|failure| side.defer_to_sender(failure));
+    side.conclude(result.as_ref().err());
+    result
+}
+
+/// The receiver's registered memory.
+struct Buffers {
+    ring: RegisteredBuffer,
+    credits: RegisteredBuffer,
+}
+
+fn run(
+    side: &mut Side<'_>,
+    environment: Environment<'_>,
+    buffers: &mut Option<Buffers>,
+    file: &File,
+    written: &AtomicU64,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    let peer = side.expect_hello()?;
+    let no_plan = || TransferError::Protocol("the sender's hello has no plan".into());
+    let plan = peer.plan.ok_or_else(no_plan)?.checked()?;
+
+    let domains = environment.host.domains();
+    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let ring = RegisteredBuffer::new(plan.ring_bytes(), writable, &domains)?;
+    let credits = CREDIT_SLOTS * CREDIT_BYTES;
+    let credits = RegisteredBuffer::new(credits, AccessFlags::empty(), &domains)?;
+    let Buffers { ring, credits } = buffers.insert(Buffers { ring, credits });
+    side.tell(Message::Hello(side.hello(ring)));
+    side.meet(&peer, plan.window)?;
+    let keys = credits.toward(&peer.buffer)?;
+    let crc = crc32fast::Hasher::new();
+    let mut receiver =
+        Receiver { plan, file, ring, credits, keys, peer: &peer.buffer, crc, taken: 0 };
+    while receiver.taken < plan.chunks() || side.reported < plan.chunks() {
+        let progress = receiver.advance(side, written)? | side.poll()?;
+        if side.notified > plan.chunks().min(side.posted + u64::from(plan.window)) {
+            return Err(TransferError::Protocol("a chunk that there was no room for".into()));
+        }
+        side.rest(progress)?;
+    }
+    let received = Sum { bytes: written.load(Ordering::Relaxed), crc32: receiver.crc.finalize() };
+    let sent = side.agree(received)?;
+    if received != sent {
+        return Err(TransferError::Checksum { sent, received });
+    }
+    Ok((received, side.rail_reports()))
+}
+
+struct Receiver<'a> {
+    plan: Plan,
+    file: &'a File,
+    ring: &'a RegisteredBuffer,
+    credits: &'a RegisteredBuffer,
+    keys: Vec<DeviceKeys>,
+    peer: &'a RemoteBuffer,
+    crc: crc32fast::Hasher,
+    /// Chunks that were written to the file; at most one more than credits were posted.
+    taken: u64,
+}
+
+impl Receiver<'_> {
+    /// Takes the next chunk, if one has arrived, and returns its credit, if there is room.
+    fn advance(&mut self, side: &mut Side<'_>, written: &AtomicU64) -> Result<bool, TransferError> {
+        if self.taken == side.posted && self.taken < side.notified {
+            self.take(self.taken)?;
+            written.fetch_add(self.plan.length(self.taken).into(), Ordering::Relaxed);
+            self.taken += 1;
+        }
+        Ok(side.posted < self.taken && self.post_credit(side, side.posted)?)
+    }
+
+    fn take(&mut self, chunk: u64) -> Result<(), TransferError> {
+        let (position, length) = (self.plan.position(chunk), self.plan.length(chunk));
+        let slot = self.plan.slot(chunk);
+        side::checksum(&mut self.crc, self.ring, slot, length)?;
+        let mut done = 0;
+        while done < length as usize {
+            let (at, rest) = (position + done as u64, length as usize - done);
+            match self.ring.write_to_file(slot + done, rest, self.file, at) {
+                Ok(0) => {
+                    let source = std::io::ErrorKind::WriteZero.into();
+                    return Err(TransferError::Write { position, length, source });
+                }
+                Ok(bytes) => done += bytes,
+                Err(source) => return Err(TransferError::Write { position, length, source }),
+            }
+        }
+        Ok(())
+    }
+
+    /// A credit is a notification; the bytes that it needs to have say how many there were.
+    fn post_credit(&self, side: &mut Side<'_>, chunk: u64) -> Result<bool, TransferError> {
+        let slot = (chunk % CREDIT_SLOTS as u64) as usize * CREDIT_BYTES;
+        let length = CREDIT_BYTES as u32;
+        self.credits.write_at(slot, &(chunk + 1).to_be_bytes())?;
+        let local = self.credits.local(slot, length)?;
+        let remote = self.peer.at(slot, length)?;
+        side.post(&SendWr::write_with_imm(chunk, local, remote, chunk as u32, &self.keys))
+    }
+}

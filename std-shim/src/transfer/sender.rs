@@ -1,0 +1,126 @@
+//! The side that reads the file: reads chunks into its ring, posts them, and waits for credits.
+
+use super::error::TransferError;
+use super::link::{Link, Message, Sum};
+use super::plan::Plan;
+use super::side::{self, Environment, Side};
+use crate::RemoteBuffer;
+use crate::endpoint::RailReport;
+use crate::nic::RegisteredBuffer;
+use polyrail_core::verbs::{AccessFlags, DeviceKeys, SendWr};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Bytes of a credit.
+pub(super) const CREDIT_BYTES: usize = 8;
+/// Credits that the sender's buffer has room for: as many as can be on their way, since a virtual
+/// queue pair tracks 256 requests.
+pub(super) const CREDIT_SLOTS: usize = 256;
+
+/// Moves `file`, of which `plan` says the rest, to the other side.
+pub(super) fn send_file(
+    environment: Environment<'_>,
+    link: Link,
+    plan: Plan,
+    file: &File,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    let domains = environment.host.domains();
+    let ring = RegisteredBuffer::new(plan.ring_bytes(), AccessFlags::empty(), &domains)?;
+    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let credits = RegisteredBuffer::new(CREDIT_SLOTS * CREDIT_BYTES, writable, &domains)?;
+    let mut side = Side::new(environment, link)?;
+    let result = run(&mut side, plan, file, &ring, &credits);
+    side.conclude(result.as_ref().err());
+    result
+}
+
+fn run(
+    side: &mut Side<'_>,
+    plan: Plan,
+    file: &File,
+    ring: &RegisteredBuffer,
+    credits: &RegisteredBuffer,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    let mut hello = side.hello(credits);
+    hello.plan = Some(plan);
+    side.tell(Message::Hello(hello));
+    let peer = side.expect_hello()?;
+    side.meet(&peer, plan.window)?;
+    let keys = ring.toward(&peer.buffer)?;
+    let (crc, peer) = (crc32fast::Hasher::new(), &peer.buffer);
+    let mut sender = Sender { plan, file, ring, keys, peer, crc, loaded: 0 };
+    while side.notified < plan.chunks() || side.reported < plan.chunks() {
+        let progress = sender.advance(side)? | side.poll()?;
+        if side.notified > side.posted {
+            let what = "a credit for a chunk that was not sent";
+            return Err(TransferError::Protocol(what.into()));
+        }
+        side.rest(progress)?;
+    }
+    sender.check_end()?;
+    let sent = Sum { bytes: plan.total, crc32: sender.crc.finalize() };
+    let received = side.agree(sent)?;
+    if received != sent {
+        return Err(TransferError::Checksum { sent, received });
+    }
+    Ok((sent, side.rail_reports()))
+}
+
+struct Sender<'a> {
+    plan: Plan,
+    file: &'a File,
+    ring: &'a RegisteredBuffer,
+    keys: Vec<DeviceKeys>,
+    peer: &'a RemoteBuffer,
+    crc: crc32fast::Hasher,
+    /// Chunks that were read into the ring; at most one more than are posted.
+    loaded: u64,
+}
+
+impl Sender<'_> {
+    /// Reads the next chunk if its slot is free, and posts it if there is room. One at a time, so
+    /// that data moves in between.
+    fn advance(&mut self, side: &mut Side<'_>) -> Result<bool, TransferError> {
+        let free = side.notified.min(side.reported) + u64::from(self.plan.window);
+        if self.loaded == side.posted && self.loaded < self.plan.chunks().min(free) {
+            self.load(self.loaded)?;
+            self.loaded += 1;
+        }
+        Ok(side.posted < self.loaded && self.post(side, side.posted)?)
+    }
+
+    fn load(&mut self, chunk: u64) -> Result<(), TransferError> {
+        let (position, length) = (self.plan.position(chunk), self.plan.length(chunk));
+        let slot = self.plan.slot(chunk);
+        let mut done = 0;
+        while done < length as usize {
+            let (at, rest) = (position + done as u64, length as usize - done);
+            match self.ring.read_from_file(slot + done, rest, self.file, at) {
+                Ok(0) => {
+                    let expected = self.plan.total;
+                    return Err(TransferError::Shrunk { found: at, expected });
+                }
+                Ok(bytes) => done += bytes,
+                Err(source) => return Err(TransferError::Read { position, length, source }),
+            }
+        }
+        Ok(side::checksum(&mut self.crc, self.ring, slot, length)?)
+    }
+
+    /// What was to be read must be all there is: else the copy would be a part that looks whole.
+    fn check_end(&self) -> Result<(), TransferError> {
+        let (position, length, expected) = (self.plan.total, 1, self.plan.total);
+        match self.file.read_at(&mut [0], position) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(TransferError::Grew { expected }),
+            Err(source) => Err(TransferError::Read { position, length, source }),
+        }
+    }
+
+    fn post(&self, side: &mut Side<'_>, chunk: u64) -> Result<bool, TransferError> {
+        let (slot, length) = (self.plan.slot(chunk), self.plan.length(chunk));
+        let local = self.ring.local(slot, length)?;
+        let remote = self.peer.at(slot, length)?;
+        side.post(&SendWr::write_with_imm(chunk, local, remote, chunk as u32, &self.keys))
+    }
+}

@@ -1,0 +1,308 @@
+//! What sender and receiver share: the handshake, counting completions, patience while nothing
+//! happens, and a tidy end.
+
+use super::error::TransferError;
+use super::hosts::Host;
+use super::link::{Hello, Link, Message, Sum};
+use crate::endpoint::{Endpoint, EndpointBuilder, RailReport};
+use crate::nic::{OutOfRange, RegisteredBuffer};
+use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
+use polyrail_core::virtual_cq::Event;
+use polyrail_core::virtual_qp::{PostError, RailId};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Events that one poll hands over at most.
+const POLL_BUDGET: usize = 64;
+
+/// How long the other side may take for its part of the set-up.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a failed endpoint may take to give its requests back.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a receiver whose rail failed waits for the sender's word on it.
+const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// `wr_id` of notification receives. Own requests have their sequence number; over a single rail a
+/// failed completion has nothing else to tell them apart.
+const NOTIFICATION: u64 = u64::MAX;
+
+/// Idle polls before the processor is offered to others, and before it is given up for a while.
+const SPINS: u32 = 64;
+const YIELDS: u32 = 4096;
+/// A nap, when nothing happened for some time: the disk is slower than the rails.
+const NAP: Duration = Duration::from_micros(50);
+/// Idle polls between looks at the link.
+const LOOK_EVERY: u32 = 32;
+
+/// What a side is given to run in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Environment<'a> {
+    pub(super) host: &'a Host,
+    pub(super) builder: &'a EndpointBuilder,
+    /// How long own requests may make no headway.
+    pub(super) stall_timeout: Duration,
+    /// Set when the user wants to stop.
+    pub(super) interrupted: &'a AtomicBool,
+}
+
+/// One side of a copy. Its own requests and the other side's notifications are numbered from 0 on
+/// and complete in order, so that counters are all there is to know.
+#[derive(Debug)]
+pub(super) struct Side<'a> {
+    environment: Environment<'a>,
+    link: Link,
+    endpoint: Endpoint,
+    /// Own requests that were posted, and those that were reported.
+    pub(super) posted: u64,
+    pub(super) reported: u64,
+    /// Notifications that came.
+    pub(super) notified: u64,
+    /// What the other side saw, once it has said so. The receiver does before its last credit is
+    /// seen here.
+    seen_there: Option<Sum>,
+    /// Polls since something happened.
+    idle: u32,
+    /// The last look for stalled rails, or the begin of the idle time, and how many looks.
+    last_check: Instant,
+    checks: u32,
+}
+
+impl<'a> Side<'a> {
+    pub(super) fn new(environment: Environment<'a>, link: Link) -> Result<Self, TransferError> {
+        Ok(Self {
+            environment,
+            link,
+            endpoint: environment.builder.build(&environment.host.domains())?,
+            posted: 0,
+            reported: 0,
+            notified: 0,
+            seen_there: None,
+            idle: 0,
+            last_check: Instant::now(),
+            checks: 0,
+        })
+    }
+
+    /// Who we are.
+    pub(super) fn hello(&self, buffer: &RegisteredBuffer) -> Hello {
+        Hello { address: self.endpoint.address(), buffer: buffer.remote(), plan: None }
+    }
+
+    /// Tells the other side something.
+    pub(super) fn tell(&self, message: Message) {
+        self.link.send(message);
+    }
+
+    /// Waits for the other side's hello.
+    pub(super) fn expect_hello(&self) -> Result<Hello, TransferError> {
+        match self.expect()? {
+            Message::Hello(hello) => Ok(hello),
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    fn expect(&self) -> Result<Message, TransferError> {
+        match self.link.recv(SETUP_TIMEOUT)? {
+            Some(Message::Failed(reason)) => Err(TransferError::Peer(reason)),
+            Some(message) => Ok(message),
+            None => Err(TransferError::NoAnswer(SETUP_TIMEOUT)),
+        }
+    }
+
+    /// Connects with the other side, posts `receives` notification receives, and waits until the
+    /// other side has done the same.
+    pub(super) fn meet(&mut self, peer: &Hello, receives: u32) -> Result<(), TransferError> {
+        self.endpoint.connect(&peer.address)?;
+        for _ in 0..receives {
+            self.endpoint.post_recv(&RecvWr::notification(NOTIFICATION))?;
+        }
+        self.tell(Message::Ready);
+        match self.expect()? {
+            Message::Ready => Ok(()),
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    /// Posts a request; `false` if there is no room before something completes.
+    pub(super) fn post(&mut self, wr: &SendWr<'_>) -> Result<bool, TransferError> {
+        match self.endpoint.post_send(wr) {
+            Ok(()) => {
+                self.posted += 1;
+                Ok(true)
+            }
+            Err(PostError::Full(_) | PostError::QueueFull) => Ok(false),
+            // The reason is with the endpoint, and more telling.
+            Err(PostError::InErrorState) => {
+                Err(self.endpoint.explain(WcStatus::WR_FLUSH_ERR).into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Counts what completed, and posts receives again. Says whether anything did.
+    pub(super) fn poll(&mut self) -> Result<bool, TransferError> {
+        let (mut failed, mut stray) = (None, None);
+        let (reported, notified) = (&mut self.reported, &mut self.notified);
+        let before = *notified;
+        let polled = self.endpoint.poll_with(POLL_BUDGET, |event| {
+            let Event::Completion(wc) = event else { return };
+            if wc.status != WcStatus::SUCCESS {
+                failed = failed.or(Some(wc.status));
+            } else if wc.wr_id == NOTIFICATION {
+                // With DQPLB there is none, and the order of arrival says the same.
+                stray = stray.or(wc.imm.filter(|imm| *imm != *notified as u32));
+                *notified += 1;
+            } else {
+                *reported += 1;
+            }
+        });
+        let arrived = *notified - before;
+        if let Some(status) = failed {
+            return Err(self.endpoint.explain(status).into());
+        }
+        if let Some(error) = polled.error {
+            return Err(self.endpoint.queue_error(error).into());
+        }
+        if let Some(imm) = stray {
+            let what = format!("a notification carries {imm}, which is not its number");
+            return Err(TransferError::Protocol(what));
+        }
+        for _ in 0..arrived {
+            self.endpoint.post_recv(&RecvWr::notification(NOTIFICATION))?;
+        }
+        Ok(polled.events > 0)
+    }
+
+    /// After a round: waits a little if nothing happened.
+    ///
+    /// # Errors
+    ///
+    /// The other side failed or is gone; the user wants to stop; own requests are stuck.
+    pub(super) fn rest(&mut self, progress: bool) -> Result<(), TransferError> {
+        if progress {
+            (self.idle, self.checks) = (0, 0);
+            return Ok(());
+        }
+        self.wait()
+    }
+
+    /// Says what this side saw, and waits for what the other side did.
+    pub(super) fn agree(&mut self, own: Sum) -> Result<Sum, TransferError> {
+        self.tell(Message::Done(own));
+        loop {
+            if let Some(sum) = self.seen_there {
+                return Ok(sum);
+            }
+            // The other side may need answers of our device.
+            let progress = self.poll()?;
+            self.rest(progress)?;
+        }
+    }
+
+    fn wait(&mut self) -> Result<(), TransferError> {
+        self.idle = self.idle.checked_add(1).unwrap_or(YIELDS + 1);
+        match self.idle {
+            0..SPINS => std::hint::spin_loop(),
+            SPINS..YIELDS => std::thread::yield_now(),
+            YIELDS => self.last_check = Instant::now(),
+            _ => std::thread::sleep(NAP),
+        }
+        if !self.idle.is_multiple_of(LOOK_EVERY) {
+            return Ok(());
+        }
+        if self.environment.interrupted.load(Ordering::Relaxed) {
+            return Err(TransferError::Interrupted);
+        }
+        let in_flight = self.posted > self.reported;
+        if in_flight
+            && self.idle > YIELDS
+            && self.last_check.elapsed() >= self.environment.stall_timeout
+        {
+            self.check_stalled()?;
+        }
+        match self.link.try_recv()? {
+            Some(Message::Failed(reason)) => return Err(TransferError::Peer(reason)),
+            Some(Message::Done(sum)) if self.seen_there.is_none() => self.seen_there = Some(sum),
+            Some(message) => return Err(out_of_turn(&message)),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Looks for a rail that makes no headway: two looks find the same request at its front. Of a
+    /// single rail the engine does not keep track, so there the second look decides alone.
+    fn check_stalled(&mut self) -> Result<(), TransferError> {
+        self.last_check = Instant::now();
+        self.checks += 1;
+        let stalled = self.endpoint.check_stalled().next();
+        let single = !self.endpoint.virtual_qp().is_multi();
+        match stalled.or((single && self.checks >= 2).then_some(RailId::Data(0))) {
+            None => Ok(()),
+            Some(rail) => Err(TransferError::Silent {
+                rail,
+                device: self.endpoint.device_of(rail),
+                waited: self.environment.stall_timeout,
+            }),
+        }
+    }
+
+    /// A receiver whose rail failed waits for the sender's word: a link that fails, fails for both,
+    /// and the sender knows which part of the file was concerned.
+    pub(super) fn defer_to_sender(&self, failure: TransferError) -> TransferError {
+        if !matches!(failure, TransferError::Endpoint(_) | TransferError::Silent { .. }) {
+            return failure;
+        }
+        match self.link.recv(BLAME_TIMEOUT) {
+            Ok(Some(Message::Failed(reason))) => TransferError::Peer(reason),
+            _ => failure,
+        }
+    }
+
+    /// What the rails did.
+    pub(super) fn rail_reports(&self) -> Vec<RailReport> {
+        self.endpoint.rail_reports()
+    }
+
+    /// Ends this side's part: tells the other side of a failure, and takes every request back from
+    /// the devices. Buffers have to stay until this is over: without queue pairs the other side's
+    /// requests meet silence, and the news overtakes them; without memory they would fail at once,
+    /// and hide the reason.
+    pub(super) fn conclude(&mut self, failure: Option<&TransferError>) {
+        if let Some(error) = failure.filter(|error| !error.is_echo()) {
+            self.tell(Message::Failed(error.to_string()));
+        }
+        self.endpoint.fail_all();
+        let begin = Instant::now();
+        loop {
+            let polled = self.endpoint.poll_with(POLL_BUDGET, |_| ());
+            let busy = polled.events > 0 || self.endpoint.outstanding() > 0;
+            if !busy || polled.error.is_some() || begin.elapsed() > FLUSH_TIMEOUT {
+                return;
+            }
+        }
+    }
+}
+
+fn out_of_turn(message: &Message) -> TransferError {
+    TransferError::Protocol(format!("{message:?} came out of turn"))
+}
+
+/// Adds `length` bytes of a buffer to a checksum. Through a small buffer of our own, since nobody
+/// gets a reference to memory that devices may write.
+pub(super) fn checksum(
+    crc: &mut crc32fast::Hasher,
+    buffer: &RegisteredBuffer,
+    offset: usize,
+    length: u32,
+) -> Result<(), OutOfRange> {
+    const PIECE: usize = 16 << 10;
+    let mut piece = [0; PIECE];
+    for start in (0..length as usize).step_by(PIECE) {
+        let bytes = &mut piece[..PIECE.min(length as usize - start)];
+        buffer.read_at(offset + start, bytes)?;
+        crc.update(bytes);
+    }
+    Ok(())
+}

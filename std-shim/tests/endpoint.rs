@@ -1,0 +1,259 @@
+//! Endpoints: making, connecting, moving data, failing.
+
+use polyrail::card::ConnectionCard;
+use polyrail::endpoint::{
+    BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, connect_endpoints,
+};
+use polyrail::nic::{
+    ConnectOptions, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
+};
+use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcOpcode, WcStatus};
+use polyrail::virtual_cq::VirtualWc;
+use polyrail::virtual_qp::{PostError, QpState, RailId, Scheme};
+use std::time::{Duration, Instant};
+
+const BYTES: usize = 1 << 20;
+
+/// One host with a buffer.
+struct Host {
+    devices: Vec<Device>,
+    domains: Vec<ProtectionDomain>,
+    buffer: RegisteredBuffer,
+    endpoint: Endpoint,
+}
+
+impl Host {
+    fn new(fabric: &Fabric, prefix: &str, devices: usize, builder: &EndpointBuilder) -> Self {
+        let device = |n| fabric.create_device(DeviceConfig::named(format!("{prefix}{n}")));
+        let devices: Vec<Device> = (0..devices).map(device).collect();
+        let domains: Vec<_> = devices.iter().map(|device| device.alloc_pd().unwrap()).collect();
+        let all: Vec<&ProtectionDomain> = domains.iter().collect();
+        let access = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC;
+        let buffer = RegisteredBuffer::new(BYTES, access, &all).unwrap();
+        let endpoint = builder.build(&all).unwrap();
+        Self { devices, domains, buffer, endpoint }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; BYTES];
+        self.buffer.read_at(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// Timers that give up soon.
+fn impatient() -> ConnectOptions {
+    ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() }
+}
+
+fn pair(devices: usize, builder: &EndpointBuilder) -> (Host, Host) {
+    let fabric = Fabric::threaded();
+    let builder = builder.connect_options(impatient());
+    let (mut a, mut b) =
+        (Host::new(&fabric, "a", devices, &builder), Host::new(&fabric, "b", devices, &builder));
+    connect_endpoints(&mut a.endpoint, &mut b.endpoint).unwrap();
+    (a, b)
+}
+
+/// Polls both until each has as many completions as wanted.
+fn poll_both(
+    a: &mut Host,
+    b: &mut Host,
+    wanted: (usize, usize),
+) -> (Vec<VirtualWc>, Vec<VirtualWc>) {
+    let (mut from_a, mut from_b) = (Vec::new(), Vec::new());
+    let begin = Instant::now();
+    while from_a.len() < wanted.0 || from_b.len() < wanted.1 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "a: {from_a:?}, b: {from_b:?}");
+        let (batch_a, batch_b) = (a.endpoint.poll(32), b.endpoint.poll(32));
+        assert_eq!((batch_a.error, batch_b.error), (None, None));
+        from_a.extend(batch_a.completions);
+        from_b.extend(batch_b.completions);
+    }
+    (from_a, from_b)
+}
+
+fn pattern() -> Vec<u8> {
+    (0..BYTES).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+#[test]
+fn both_schemes_deliver_over_any_number_of_rails_and_devices() {
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        for (rails, devices) in [(1, 1), (2, 1), (4, 4), (8, 3), (2, 4)] {
+            let builder = EndpointBuilder::new().rails(rails).scheme(scheme);
+            let (mut a, mut b) = pair(devices, &builder);
+            a.buffer.write_at(0, &pattern()).unwrap();
+            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+            b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
+            let local = a.buffer.local(0, BYTES as u32).unwrap();
+            let wr = SendWr::write_with_imm(2, local, b.buffer.addr(), 3, &keys);
+            a.endpoint.post_send(&wr).unwrap();
+            let (sent, received) = poll_both(&mut a, &mut b, (1, 1));
+            assert_eq!((sent[0].wr_id, sent[0].status), (2, WcStatus::SUCCESS));
+            assert_eq!((received[0].wr_id, received[0].status), (1, WcStatus::SUCCESS));
+            let imm = if scheme == Scheme::Dqplb && rails > 1 { None } else { Some(3) };
+            assert_eq!(received[0].imm, imm, "{scheme:?} {rails}");
+            assert!(b.bytes() == pattern(), "{scheme:?}, {rails} rails on {devices} devices");
+        }
+    }
+}
+
+#[test]
+fn reads_sends_and_atomics_pass() {
+    let (mut a, mut b) = pair(2, &EndpointBuilder::new());
+    b.buffer.write_at(0, &pattern()).unwrap();
+    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+    let local = a.buffer.local(0, BYTES as u32 / 2).unwrap();
+    a.endpoint.post_send(&SendWr::read(1, local, b.buffer.addr(), &keys)).unwrap();
+    let received = b.buffer.local(BYTES - 100, 100).unwrap();
+    b.endpoint.post_recv(&RecvWr::data(2, received, &b.buffer.local_keys())).unwrap();
+    let sent = a.buffer.local(0, 100).unwrap();
+    a.endpoint.post_send(&SendWr::send(3, sent, &keys)).unwrap();
+    let old = a.buffer.local(BYTES - 8, 8).unwrap();
+    a.endpoint.post_send(&SendWr::fetch_add(4, old, b.buffer.addr(), 1, &keys)).unwrap();
+    let (sent, received) = poll_both(&mut a, &mut b, (3, 1));
+    let opcodes: Vec<WcOpcode> = sent.iter().map(|wc| wc.opcode).collect();
+    assert_eq!(opcodes, [WcOpcode::RDMA_READ, WcOpcode::SEND, WcOpcode::FETCH_ADD]);
+    assert_eq!((received[0].wr_id, received[0].byte_len), (2, 100));
+    assert_eq!(a.bytes()[..BYTES / 2], pattern()[..BYTES / 2]);
+    assert_eq!(b.bytes()[BYTES - 100..], pattern()[..100]);
+}
+
+#[test]
+fn the_card_names_the_queue_pairs_and_survives_json() {
+    let (a, _b) = pair(2, &EndpointBuilder::new().rails(3));
+    let card = a.endpoint.card();
+    assert_eq!(card.qp_nums.len(), 3);
+    assert_ne!(card.notify_qp_num, 0);
+    assert_eq!(card.window, None);
+    assert_eq!(ConnectionCard::from_json(card.to_json().as_bytes()), Ok(card));
+    let address = serde_json::to_string(&a.endpoint.address()).unwrap();
+    assert_eq!(
+        serde_json::from_str::<polyrail::endpoint::Address>(&address).unwrap(),
+        a.endpoint.address()
+    );
+
+    let (a, _b) = pair(1, &EndpointBuilder::new().scheme(Scheme::Dqplb));
+    let card = a.endpoint.card();
+    assert_eq!(card.notify_qp_num, 0);
+    assert_eq!(card.window, Some(a.endpoint.virtual_qp().window()));
+}
+
+#[test]
+fn virtual_qp_numbers_are_unique() {
+    let (a, b) = pair(1, &EndpointBuilder::new());
+    assert_ne!(a.endpoint.virtual_qp().virtual_qp_num(), b.endpoint.virtual_qp().virtual_qp_num());
+}
+
+#[test]
+fn what_cannot_be_built_is_refused() {
+    let fabric = Fabric::threaded();
+    let domain = fabric.create_device(DeviceConfig::named("x")).alloc_pd().unwrap();
+    let build = |builder: EndpointBuilder, domains: &[&ProtectionDomain]| {
+        builder.build::<8, 128, 256>(domains).map(|_| ()).unwrap_err()
+    };
+    let new = EndpointBuilder::new;
+    assert_eq!(build(new().rails(0), &[&domain]), BuildError::Rails { rails: 0, max: 8 });
+    assert_eq!(build(new().rails(9), &[&domain]), BuildError::Rails { rails: 9, max: 8 });
+    assert_eq!(build(new(), &[]), BuildError::Devices { devices: 0, rails: 4 });
+    assert_eq!(build(new(), &[&domain; 9]), BuildError::Devices { devices: 9, rails: 4 });
+    let error = build(new().max_msg_size(100), &[&domain]);
+    assert!(error.to_string().contains("max_msg_size 100"), "{error}");
+    let error = build(new().max_inline_data(1 << 20), &[&domain]);
+    assert!(error.to_string().starts_with("device x: max_inline_data"), "{error}");
+    domain.device().inject(When::Now, Fault::DeviceGone);
+    assert_eq!(build(new(), &[&domain]).to_string(), "device x: the device is gone");
+}
+
+#[test]
+fn endpoints_that_do_not_go_together_are_told_apart() {
+    let fabric = Fabric::threaded();
+    let new = EndpointBuilder::new;
+    let host = |devices, builder| Host::new(&fabric, "h", devices, &builder);
+    let mut four = host(2, new());
+    let error = |four: &mut Host, other: &Host| {
+        four.endpoint.connect(&other.endpoint.address()).unwrap_err()
+    };
+    let three = host(2, new().rails(3));
+    assert_eq!(error(&mut four, &three), ConnectError::Rails { local: 4, peer: 3, gids: 3 });
+    let dqplb = host(2, new().scheme(Scheme::Dqplb));
+    assert_eq!(error(&mut four, &dqplb), ConnectError::Notify { here: true });
+    let spread = host(4, new());
+    assert_eq!(error(&mut four, &spread), ConnectError::Devices { first: 0, second: 2 });
+    // Nothing had changed.
+    let mut fits = host(2, new());
+    connect_endpoints(&mut four.endpoint, &mut fits.endpoint).unwrap();
+}
+
+#[test]
+fn a_reference_peers_card_is_taken_for_what_it_is() {
+    let fabric = Fabric::threaded();
+    let builder = EndpointBuilder::new().scheme(Scheme::Dqplb);
+    let (mut a, b) = (Host::new(&fabric, "a", 1, &builder), Host::new(&fabric, "b", 1, &builder));
+    let mut address = b.endpoint.address();
+    address.card.window = None;
+    a.endpoint.connect(&address).unwrap();
+}
+
+#[test]
+fn a_link_that_fails_is_named() {
+    let (mut a, mut b) = pair(4, &EndpointBuilder::new());
+    a.devices[2].inject(When::Now, Fault::LinkDown);
+    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+    let local = a.buffer.local(0, BYTES as u32).unwrap();
+    a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap();
+    let (sent, _) = poll_both(&mut a, &mut b, (1, 0));
+    assert_eq!(sent[0].status, WcStatus::RETRY_EXC_ERR);
+    assert_eq!(a.endpoint.state(), QpState::Error);
+    let EndpointError::Rail(error) = a.endpoint.explain(sent[0].status) else { panic!() };
+    assert_eq!((error.error.rail, error.device.as_str()), (RailId::Data(2), "a2"));
+    let text = error.to_string();
+    assert!(text.starts_with("rail 2 (device a2, queue pair 17) failed: RETRY_EXC_ERR"), "{text}");
+    let again = a.endpoint.post_send(&SendWr::write(2, local, b.buffer.addr(), &keys));
+    assert_eq!(again, Err(PostError::InErrorState));
+    assert_eq!(a.endpoint.rail_reports()[2].errors, 4);
+    drop(b.domains);
+}
+
+#[test]
+fn failing_all_rails_flushes_everything() {
+    for rails in [1, 4] {
+        let (mut a, mut b) = pair(1, &EndpointBuilder::new().rails(rails));
+        for wr_id in 0..10 {
+            b.endpoint.post_recv(&RecvWr::notification(wr_id)).unwrap();
+        }
+        b.endpoint.fail_all();
+        let (_, flushed) = poll_both(&mut a, &mut b, (0, 10));
+        assert!((0..).zip(&flushed).all(|(i, wc)| wc.wr_id == i));
+        assert!(flushed.iter().all(|wc| wc.status == WcStatus::WR_FLUSH_ERR), "{flushed:?}");
+        assert_eq!(b.endpoint.outstanding(), 0);
+    }
+}
+
+#[test]
+fn a_device_that_goes_away_is_named_by_its_queue() {
+    let (mut a, _b) = pair(2, &EndpointBuilder::new());
+    a.devices[1].inject(When::Now, Fault::DeviceGone);
+    let error = a.endpoint.poll(16).error.unwrap();
+    let text = a.endpoint.queue_error(error).to_string();
+    assert_eq!(text, "completion queue of device a1: polling failed with errno 19");
+}
+
+#[test]
+fn polling_with_a_callback_sees_the_same() {
+    let (mut a, b) = pair(1, &EndpointBuilder::new());
+    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+    let local = a.buffer.local(0, 4096).unwrap();
+    a.endpoint.post_send(&SendWr::write(9, local, b.buffer.addr(), &keys)).unwrap();
+    let mut seen = Vec::new();
+    while seen.is_empty() {
+        let polled = a.endpoint.poll_with(8, |event| seen.extend(event.completion()));
+        assert_eq!(polled.error, None);
+    }
+    assert_eq!(seen[0].wr_id, 9);
+    assert_eq!(a.endpoint.outstanding(), 0);
+}
