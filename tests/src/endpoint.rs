@@ -1,0 +1,111 @@
+//! A virtual queue pair on software NICs, with memory to send from and to receive into.
+
+use polyrail::nic::{
+    CompletionQueue, ConnectOptions, Device, DeviceConfig, Fabric, ProtectionDomain, QpCap, QpInit,
+    QueuePair, RegisteredBuffer, connect_pair,
+};
+use polyrail_core::verbs::{AccessFlags, DeviceKeys};
+use polyrail_core::virtual_cq::VirtualCq;
+use polyrail_core::virtual_qp::{Config, Scheme, VirtualQp};
+
+/// Small, so that rings and credits run out often.
+pub type SmallQp = VirtualQp<QueuePair, 4, 8, 8>;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Side {
+    /// Its devices.
+    pub devices: Vec<Device>,
+    /// Its data rails.
+    pub rails: u8,
+    /// The virtual queue pair.
+    pub qp: Box<SmallQp>,
+    /// A completion queue for each device, as one.
+    pub cq: VirtualCq<CompletionQueue, 4, 16>,
+    /// Memory, registered on every device for all access.
+    pub memory: RegisteredBuffer,
+}
+
+impl Side {
+    /// Keys for requests between this side's memory and the peer's, device by device.
+    pub fn keys_toward(&self, peer: &Self) -> Vec<DeviceKeys> {
+        let pairs = self.memory.keys().iter().zip(peer.memory.keys());
+        pairs.map(|(own, far)| own.toward(far.rkey)).collect()
+    }
+
+    /// Checks what must hold between any two calls.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
+    pub fn invariants(&self) {
+        self.qp.invariants();
+        self.cq.invariants();
+    }
+}
+
+struct Parts {
+    devices: Vec<Device>,
+    domains: Vec<ProtectionDomain>,
+    cqs: Vec<CompletionQueue>,
+    qps: Vec<QueuePair>,
+    notify: Option<QueuePair>,
+}
+
+impl Parts {
+    fn new(fabric: &Fabric, name: &str, rails: usize, devices: usize, scheme: Scheme) -> Self {
+        let create = |at| fabric.create_device(DeviceConfig::named(format!("{name}{at}")));
+        let devices: Vec<_> = (0..devices).map(create).collect();
+        let domain = |device: &Device| device.alloc_pd().expect("a working device");
+        let domains: Vec<_> = devices.iter().map(domain).collect();
+        let cq = |device: &Device| device.create_cq(256).expect("a working device");
+        let cqs: Vec<_> = devices.iter().map(cq).collect();
+        let qp = |rail: usize| {
+            let at = rail % devices.len();
+            let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, ..QpCap::default() };
+            domains[at].create_qp(&QpInit::new(&cqs[at], cap)).expect("a working device")
+        };
+        let qps = (0..rails).map(qp).collect();
+        let notify = (scheme == Scheme::Spray).then(|| qp(0));
+        Self { devices, domains, cqs, qps, notify }
+    }
+
+    fn finish(self, config: Config, bytes: usize) -> Side {
+        let rails = self.qps.len() as u8;
+        let qp = VirtualQp::new(config, self.qps, self.notify).expect("a sound configuration");
+        let mut qp = Box::new(qp);
+        qp.prepare_receives().expect("room for receives");
+        let mut cq = VirtualCq::new(self.cqs).expect("few completion queues");
+        cq.attach(0, &*qp).expect("deep completion queues");
+        let access = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC;
+        let domains: Vec<_> = self.domains.iter().collect();
+        let memory = RegisteredBuffer::new(bytes, access, &domains).expect("memory");
+        Side { devices: self.devices, rails, qp, cq, memory }
+    }
+}
+
+/// Two sides of `rails` rails over `devices` devices each, connected rail by rail, with `bytes` of
+/// memory each.
+///
+/// # Panics
+///
+/// If the software NIC refuses: nothing is wrong with it here.
+pub fn connect(
+    fabric: &Fabric,
+    rails: usize,
+    devices: usize,
+    config: Config,
+    bytes: usize,
+) -> (Side, Side) {
+    let mut near = Parts::new(fabric, "near", rails, devices, config.scheme);
+    let mut far = Parts::new(fabric, "far", rails, devices, config.scheme);
+    let ends = near.qps.iter_mut().chain(&mut near.notify);
+    for (a, b) in ends.zip(far.qps.iter_mut().chain(&mut far.notify)) {
+        connect_pair(a, b, &ConnectOptions::default()).expect("fresh queue pairs");
+    }
+    let near = near.finish(Config { virtual_qp_num: 1, ..config }, bytes);
+    (near, far.finish(Config { virtual_qp_num: 2, ..config }, bytes))
+}

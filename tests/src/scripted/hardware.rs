@@ -1,0 +1,136 @@
+//! The engine's side of the scripted NIC: core's hardware traits.
+
+use super::Nic;
+use polyrail_core::hardware::{
+    CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
+    SendBatch,
+};
+use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
+use std::mem::MaybeUninit;
+
+/// A queue pair as the engine owns it.
+#[derive(Debug)]
+pub struct ScriptedQp {
+    pub(super) nic: Nic,
+    pub(super) at: usize,
+}
+
+/// Sends on their way to a [`ScriptedQp`].
+#[derive(Debug)]
+pub struct ScriptedSendBatch<'q> {
+    qp: &'q ScriptedQp,
+    requests: Vec<SendRequest>,
+}
+
+/// Receives on their way to a [`ScriptedQp`].
+#[derive(Debug)]
+pub struct ScriptedRecvBatch<'q> {
+    qp: &'q ScriptedQp,
+    requests: Vec<RecvRequest>,
+}
+
+impl SendBatch for ScriptedSendBatch<'_> {
+    fn add(&mut self, request: &SendRequest) {
+        self.requests.push(*request);
+    }
+
+    fn commit(self) -> Result<(), CommitError> {
+        assert!(!self.requests.is_empty(), "no doorbell without a request");
+        let mut state = self.qp.nic.state.borrow_mut();
+        let posted = state.qps[self.qp.at].post_sends(self.requests);
+        if state.qps[self.qp.at].errored {
+            state.flush(self.qp.at);
+        }
+        posted
+    }
+}
+
+impl RecvBatch for ScriptedRecvBatch<'_> {
+    fn add(&mut self, request: &RecvRequest) {
+        self.requests.push(*request);
+    }
+
+    fn commit(self) -> Result<(), CommitError> {
+        assert!(!self.requests.is_empty(), "no doorbell without a request");
+        let mut state = self.qp.nic.state.borrow_mut();
+        let posted = state.qps[self.qp.at].post_recvs(self.requests);
+        if state.qps[self.qp.at].errored {
+            state.flush(self.qp.at);
+        }
+        posted
+    }
+}
+
+impl ReceiveQueue for ScriptedQp {
+    type RecvBatch<'q> = ScriptedRecvBatch<'q>;
+
+    fn start_recv(&mut self) -> ScriptedRecvBatch<'_> {
+        ScriptedRecvBatch { qp: self, requests: Vec::new() }
+    }
+}
+
+impl QueuePair for ScriptedQp {
+    type SendBatch<'q> = ScriptedSendBatch<'q>;
+
+    fn qp_num(&self) -> u32 {
+        self.nic.state.borrow().qps[self.at].qp_num
+    }
+
+    fn device(&self) -> DeviceId {
+        self.nic.state.borrow().qps[self.at].device
+    }
+
+    fn cq(&self) -> CqId {
+        Nic::cq_id(self.nic.state.borrow().qps[self.at].cq)
+    }
+
+    fn limits(&self) -> QpLimits {
+        self.nic.state.borrow().qps[self.at].limits
+    }
+
+    fn start_send(&mut self) -> ScriptedSendBatch<'_> {
+        ScriptedSendBatch { qp: self, requests: Vec::new() }
+    }
+}
+
+/// A completion queue as the engine owns it. Clones are the same queue.
+#[derive(Clone, Debug)]
+pub struct ScriptedCq {
+    pub(super) nic: Nic,
+    pub(super) at: usize,
+}
+
+impl CompletionQueue for ScriptedCq {
+    fn id(&self) -> CqId {
+        Nic::cq_id(self.at)
+    }
+
+    fn device(&self) -> DeviceId {
+        self.nic.state.borrow().cqs[self.at].device
+    }
+
+    fn capacity(&self) -> u32 {
+        self.nic.state.borrow().cqs[self.at].capacity
+    }
+
+    fn poll<'o>(
+        &mut self,
+        out: &'o mut [MaybeUninit<Completion>],
+    ) -> Result<&'o [Completion], CqError> {
+        let mut state = self.nic.state.borrow_mut();
+        let state = &mut *state;
+        let cq = &mut state.cqs[self.at];
+        if let Some(errno) = cq.broken {
+            return Err(CqError { cq: Nic::cq_id(self.at), device: cq.device, errno });
+        }
+        let count = out.len().min(cq.entries.len());
+        for (place, entry) in out.iter_mut().zip(cq.entries.drain(..count)) {
+            if let Some((qp, slots)) = entry.frees {
+                state.qps[qp].slots -= slots;
+            }
+            place.write(entry.completion);
+        }
+        // SAFETY: the loop above initialised the first `count` places.
+        Ok(unsafe { out[..count].assume_init_ref() })
+    }
+}

@@ -1,0 +1,74 @@
+//! A NIC whose every completion the test decides.
+//!
+//! It moves no data. It records what is posted and completes it when, and as, the test says: the
+//! test keeps a [`QpHandle`] while the virtual queue pair owns the [`ScriptedQp`]. What hardware
+//! guarantees, it guarantees too: requests of one queue pair complete in posting order, unsignaled
+//! ones silently; a failure flushes everything behind it, signaled or not, and both queues; a send
+//! slot is free again only once a completion at or behind it was polled; a full queue refuses. The
+//! fields that verbs leaves undefined on a failure hold rubbish.
+
+mod handle;
+mod hardware;
+mod state;
+
+pub use handle::QpHandle;
+pub use hardware::{ScriptedCq, ScriptedQp, ScriptedRecvBatch, ScriptedSendBatch};
+
+use polyrail_core::hardware::{CqId, QpLimits};
+use polyrail_core::verbs::DeviceId;
+use state::{CqState, QpState, State};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// What every queue pair gets unless the test says otherwise.
+pub const LIMITS: QpLimits =
+    QpLimits { max_send_wr: 1024, max_recv_wr: 1024, max_inline_data: 256, max_msg_size: 1 << 31 };
+
+/// All devices of a test.
+#[derive(Clone, Debug, Default)]
+pub struct Nic {
+    state: Rc<RefCell<State>>,
+}
+
+impl Nic {
+    /// No device yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A completion queue of `capacity` entries. An overrun panics: the engine promises that there
+    /// is none.
+    pub fn cq(&self, device: u32, capacity: u32) -> ScriptedCq {
+        let mut state = self.state.borrow_mut();
+        state.cqs.push(CqState::new(DeviceId(device), capacity));
+        ScriptedCq { nic: self.clone(), at: state.cqs.len() - 1 }
+    }
+
+    /// A queue pair on `cq`, and the handle that scripts it.
+    pub fn qp(&self, qp_num: u32, cq: &ScriptedCq, limits: QpLimits) -> (ScriptedQp, QpHandle) {
+        let mut state = self.state.borrow_mut();
+        let device = state.cqs[cq.at].device;
+        state.qps.push(QpState::new(device, qp_num, cq.at, limits));
+        let at = state.qps.len() - 1;
+        (ScriptedQp { nic: self.clone(), at }, QpHandle { nic: self.clone(), at })
+    }
+
+    /// Polls of a completion queue fail with this code from now on, or work again.
+    pub fn break_cq(&self, cq: &ScriptedCq, errno: Option<i32>) {
+        self.state.borrow_mut().cqs[cq.at].broken = errno;
+    }
+
+    /// Completions that wait to be polled, on all queues.
+    pub fn unpolled(&self) -> usize {
+        self.state.borrow().cqs.iter().map(|cq| cq.entries.len()).sum()
+    }
+
+    /// Queue pairs and completion queues that somebody owns, handles and this one included.
+    pub fn owners(&self) -> usize {
+        Rc::strong_count(&self.state)
+    }
+
+    fn cq_id(at: usize) -> CqId {
+        CqId(1000 + at as u64)
+    }
+}

@@ -1,0 +1,189 @@
+//! What the scripted NIC knows.
+
+use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
+use polyrail_core::verbs::{
+    Completion, DeviceId, Imm, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode, WcStatus,
+};
+use std::collections::VecDeque;
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) cqs: Vec<CqState>,
+    pub(super) qps: Vec<QpState>,
+    /// Failed completions so far: picks the rubbish.
+    failures: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct CqState {
+    pub(super) device: DeviceId,
+    pub(super) capacity: u32,
+    pub(super) entries: VecDeque<Entry>,
+    pub(super) broken: Option<i32>,
+}
+
+/// A completion, and the send slots of which queue pair it frees when it is polled.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) completion: Completion,
+    pub(super) frees: Option<(usize, u32)>,
+}
+
+/// How drivers answer to one kind of post: scripted answers first, then the lasting one.
+#[derive(Debug, Default)]
+pub(super) struct Mood {
+    pub(super) next: VecDeque<CommitError>,
+    pub(super) lasting: Option<Refusal>,
+}
+
+impl Mood {
+    /// How many of `count` are taken, given `room`, and why not more.
+    fn answer(&mut self, count: u32, room: u32) -> (u32, Option<Refusal>) {
+        let (most, refusal) = match (self.next.pop_front(), self.lasting) {
+            (Some(error), _) => (error.accepted, Some(error.refusal)),
+            (None, Some(refusal)) => (0, Some(refusal)),
+            (None, None) => (u32::MAX, None),
+        };
+        if most.min(room) >= count {
+            return (count, None);
+        }
+        if most <= room { (most, refusal) } else { (room, Some(Refusal::QueueFull)) }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct QpState {
+    pub(super) device: DeviceId,
+    pub(super) qp_num: u32,
+    pub(super) cq: usize,
+    pub(super) limits: QpLimits,
+    /// Posted and not executed.
+    pub(super) sends: VecDeque<SendRequest>,
+    /// Send slots taken: posted, and not freed by a polled completion.
+    pub(super) slots: u32,
+    /// Executed without completion since the last completion.
+    silent: u32,
+    /// Every doorbell since the test last looked.
+    pub(super) doorbells: Vec<Vec<SendRequest>>,
+    pub(super) recvs: VecDeque<RecvRequest>,
+    /// Receives in each commit since the test last looked.
+    pub(super) recv_batches: Vec<usize>,
+    pub(super) send_mood: Mood,
+    pub(super) recv_mood: Mood,
+    /// In the error state: whatever is posted is flushed.
+    pub(super) errored: bool,
+}
+
+impl QpState {
+    pub(super) fn new(device: DeviceId, qp_num: u32, cq: usize, limits: QpLimits) -> Self {
+        Self {
+            device,
+            qp_num,
+            cq,
+            limits,
+            sends: VecDeque::new(),
+            slots: 0,
+            silent: 0,
+            doorbells: Vec::new(),
+            recvs: VecDeque::new(),
+            recv_batches: Vec::new(),
+            send_mood: Mood::default(),
+            recv_mood: Mood::default(),
+            errored: false,
+        }
+    }
+
+    /// Takes a batch of sends, or the front of it.
+    pub(super) fn post_sends(&mut self, mut batch: Vec<SendRequest>) -> Result<(), CommitError> {
+        let room = self.limits.max_send_wr - self.slots;
+        let (accepted, refusal) = self.send_mood.answer(batch.len() as u32, room);
+        batch.truncate(accepted as usize);
+        self.slots += accepted;
+        self.sends.extend(batch.iter().copied());
+        if !batch.is_empty() {
+            self.doorbells.push(batch);
+        }
+        refusal.map_or(Ok(()), |refusal| Err(CommitError { accepted, refusal }))
+    }
+
+    /// Takes a batch of receives, or the front of it.
+    pub(super) fn post_recvs(&mut self, batch: Vec<RecvRequest>) -> Result<(), CommitError> {
+        let room = self.limits.max_recv_wr - self.recvs.len() as u32;
+        let (accepted, refusal) = self.recv_mood.answer(batch.len() as u32, room);
+        self.recvs.extend(batch.into_iter().take(accepted as usize));
+        if accepted > 0 {
+            self.recv_batches.push(accepted as usize);
+        }
+        refusal.map_or(Ok(()), |refusal| Err(CommitError { accepted, refusal }))
+    }
+}
+
+impl CqState {
+    pub(super) fn new(device: DeviceId, capacity: u32) -> Self {
+        Self { device, capacity, entries: VecDeque::new(), broken: None }
+    }
+}
+
+impl State {
+    /// Executes the next send of a queue pair with this outcome.
+    pub(super) fn execute(&mut self, at: usize, status: WcStatus) {
+        let qp = &mut self.qps[at];
+        let request = qp.sends.pop_front().expect("a request to execute");
+        qp.silent += 1;
+        if status.is_success() && !request.flags.contains(SendFlags::SIGNALED) {
+            return;
+        }
+        let frees = Some((at, core::mem::take(&mut qp.silent)));
+        let (qp_num, opcode) = (qp.qp_num, request.opcode.completion());
+        let completion = if status.is_success() {
+            Completion::success(qp_num, request.wr_id, opcode)
+        } else {
+            self.rubbish(qp_num, request.wr_id, status)
+        };
+        self.complete(at, completion, frees);
+    }
+
+    /// Moves a queue pair to the error state: both queues are flushed.
+    pub(super) fn flush(&mut self, at: usize) {
+        self.qps[at].errored = true;
+        while !self.qps[at].sends.is_empty() {
+            self.execute(at, WcStatus::WR_FLUSH_ERR);
+        }
+        while let Some(recv) = self.qps[at].recvs.pop_front() {
+            let qp_num = self.qps[at].qp_num;
+            let completion = self.rubbish(qp_num, recv.wr_id, WcStatus::WR_FLUSH_ERR);
+            self.complete(at, completion, None);
+        }
+    }
+
+    /// Puts a completion of this queue pair on its completion queue.
+    pub(super) fn complete(
+        &mut self,
+        at: usize,
+        completion: Completion,
+        frees: Option<(usize, u32)>,
+    ) {
+        let cq = &mut self.cqs[self.qps[at].cq];
+        assert!(cq.entries.len() < cq.capacity as usize, "completion queue overrun");
+        cq.entries.push_back(Entry { completion, frees });
+    }
+
+    /// A failed completion with rubbish in every field that verbs leaves undefined.
+    pub(super) fn rubbish(&mut self, qp_num: u32, wr_id: u64, status: WcStatus) -> Completion {
+        const OPCODES: [u32; 6] = [0, 128, 1, 129, 0xDEAD_BEEF, 4];
+        self.failures += 1;
+        let noise = self.failures.wrapping_mul(0x9E37_79B9);
+        Completion {
+            opcode: WcOpcode(OPCODES[self.failures as usize % OPCODES.len()]),
+            byte_len: noise,
+            imm: Imm::from_number(noise & 0x8000_00FF),
+            src_qp: !noise,
+            wc_flags: WcFlags::from_bits_retain(noise | WcFlags::WITH_IMM.bits()),
+            pkey_index: 0xAAAA,
+            slid: 0x5555,
+            sl: 0xFF,
+            dlid_path_bits: 0xFF,
+            ..Completion::failure(qp_num, wr_id, status, 0x8100_0000 | self.failures)
+        }
+    }
+}

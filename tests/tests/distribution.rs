@@ -1,0 +1,165 @@
+//! Which rail gets what: round robin, least finish time, shares, boundaries.
+
+use polyrail_core::virtual_qp::{BuildError, Config, MAX_RAILS, RailChoice, RailId};
+use polyrail_tests::rig::{self, Rig, Setup, TestQp};
+use polyrail_tests::scripted::{LIMITS, Nic, ScriptedQp};
+
+/// Fragments in flight on each rail.
+fn loads<const R: usize, const D: usize, const W: usize>(rig: &Rig<R, D, W>) -> Vec<usize> {
+    rig.rails.iter().map(|rail| rail.sends().len()).collect()
+}
+
+#[test]
+fn single_fragments_go_round() {
+    let mut rig = Setup::spray(4).fragment(128).rig();
+    for round in 1..=3 {
+        for rail in 0..4 {
+            rig.post([rig::write(1, 128)]);
+            let expected: Vec<_> = (0..4).map(|r| round - usize::from(r > rail)).collect();
+            assert_eq!(loads(&rig), expected);
+        }
+    }
+    assert_eq!(rig.run_dry().len(), 12);
+}
+
+#[test]
+fn a_request_is_cut_into_one_contiguous_share_for_each_rail() {
+    for (fragments, expected) in
+        [(4, [1, 1, 1, 1]), (5, [2, 2, 1, 0]), (8, [2, 2, 2, 2]), (16, [4, 4, 4, 4])]
+    {
+        let mut rig = Setup::spray(4).fragment(128).rig();
+        rig.post([rig::write(1, fragments * 128)]);
+        assert_eq!(loads(&rig), expected, "{fragments} fragments");
+        for (rail, fragments) in rig.rails.iter().zip(expected) {
+            let doorbells = rail.take_doorbells().len();
+            assert_eq!(doorbells, usize::from(fragments > 0), "one doorbell a rail");
+        }
+    }
+}
+
+#[test]
+fn a_rail_just_freed_is_next() {
+    let mut rig = Setup::spray(4).fragment(128).depth(1).rig();
+    rig.post((0..4).map(|id| rig::write(id, 128)));
+    rig.post([rig::write(4, 128)]);
+    rig.rails[2].complete(1);
+    rig.poll();
+    assert_eq!(loads(&rig), [1, 1, 1, 1], "request 4 is on rail 2");
+    rig.rails[1].complete(1);
+    rig.poll();
+    rig.rails[3].complete(1);
+    rig.poll();
+    rig.post([rig::write(5, 128)]);
+    assert_eq!(loads(&rig), [1, 0, 1, 1], "rail 3 was freed last");
+    assert_eq!(rig.run_dry().len(), 6);
+}
+
+/// Rails 0 and 1 on device 0, rails 2 and 3 on device 1: turns go 0, 2, 1, 3.
+#[test]
+fn turns_interleave_devices() {
+    let nic = Nic::new();
+    let cqs = [nic.cq(0, 1 << 10), nic.cq(1, 1 << 10)];
+    let (rails, handles): (Vec<ScriptedQp>, Vec<_>) =
+        (0..4).map(|rail| nic.qp(10 + rail, &cqs[rail as usize / 2], LIMITS)).unzip();
+    let config = Config { max_msg_size: 128, ..Config::default() };
+    let mut qp = TestQp::<4, 16, 32>::new(config, rails, None).unwrap();
+    for expected in [0, 2, 1, 3] {
+        qp.post_send(&rig::write(1, 128)).unwrap();
+        assert_eq!(handles[expected].take_doorbells().len(), 1, "rail {expected}");
+    }
+}
+
+/// Every boundary of a request lies on a multiple of the fragment size, which is one of 128.
+#[test]
+fn fragment_boundaries_are_multiples_of_128_whatever_is_full() {
+    let mut rig: Rig<3, 8, 8> = Setup::spray(3).fragment(384).build();
+    for length in [1u32, 127, 128, 383, 384, 385, 3 * 384, 20_000, 65_537] {
+        rig.post([rig::write(1, length)]);
+        let mut ends = vec![0];
+        while rig.qp.outstanding_sends() > 0 {
+            for rail in 0..3 {
+                for piece in rig.pieces(rail).concat() {
+                    assert_eq!(piece.offset % 384, 0);
+                    ends.push(piece.offset + u64::from(piece.length));
+                }
+                rig.rails[rail].complete_all();
+            }
+            rig.poll();
+        }
+        ends.sort_unstable();
+        let expected: Vec<_> = (0..length.div_ceil(384))
+            .map(|at| u64::from(at * 384))
+            .chain([length.into()])
+            .collect();
+        assert_eq!(ends, expected, "{length} bytes");
+    }
+}
+
+fn least_finish_time(mbps: &[u32]) -> Setup {
+    let mut bandwidth_mbps = [0; MAX_RAILS];
+    bandwidth_mbps[..mbps.len()].copy_from_slice(mbps);
+    let choice = RailChoice::LeastFinishTime { bandwidth_mbps };
+    Setup::spray(mbps.len()).fragment(128).config(move |config| config.rail_choice = choice)
+}
+
+#[test]
+fn least_finish_time_deals_by_bandwidth() {
+    let mut rig: Rig<4, 64, 8> = least_finish_time(&[400_000, 200_000, 100_000, 100_000]).build();
+    rig.post([rig::write(1, 64 * 128)]);
+    assert_eq!(loads(&rig), [32, 16, 8, 8]);
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
+#[test]
+fn least_finish_time_looks_at_what_is_in_flight() {
+    let mut rig: Rig<2, 64, 16> = least_finish_time(&[100_000, 100_000]).build();
+    rig.post([rig::write(1, 8 * 128)]);
+    assert_eq!(loads(&rig), [4, 4]);
+    rig.rails[1].complete_all();
+    rig.poll();
+    rig.post([rig::write(2, 4 * 128)]);
+    assert_eq!(loads(&rig), [4, 4], "rail 0 has its backlog still");
+    rig.post([rig::write(3, 128), rig::write(4, 128)]);
+    assert_eq!(loads(&rig), [5, 5]);
+    assert_eq!(rig.run_dry().len(), 4);
+}
+
+#[test]
+fn least_finish_time_goes_elsewhere_when_credits_run_out() {
+    let mut rig: Rig<2, 8, 8> = least_finish_time(&[1_000_000, 1]).depth(8).build();
+    rig.post([rig::write(1, 12 * 128)]);
+    assert_eq!(loads(&rig), [8, 4], "slow is better than never");
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
+#[test]
+fn least_finish_time_leaves_out_rails_out_of_service() {
+    let mut rig: Rig<2, 8, 8> = least_finish_time(&[1_000_000, 1]).build();
+    assert!(rig.qp.set_rail_in_service(0, false));
+    rig.post([rig::write(1, 4 * 128)]);
+    assert_eq!(loads(&rig), [0, 4]);
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
+#[test]
+fn least_finish_time_needs_every_bandwidth() {
+    let setup = least_finish_time(&[10, 0]);
+    let nic = Nic::new();
+    let cq = nic.cq(0, 64);
+    let rails = [nic.qp(1, &cq, LIMITS).0, nic.qp(2, &cq, LIMITS).0];
+    let built = TestQp::<2, 8, 8>::new(setup.config, rails, None).map(|_| ());
+    assert_eq!(built, Err(BuildError::Bandwidth { rail: 1 }));
+}
+
+#[test]
+fn eight_rails_share_evenly_over_time() {
+    let mut rig: Rig<8, 16, 64> = Setup::spray(8).fragment(128).build();
+    for round in 0..100u32 {
+        rig.post([rig::write(1, 128 * (1 + round * 7 % 40))]);
+        assert_eq!(rig.run_dry().len(), 1);
+    }
+    let counts: Vec<_> =
+        (0..8).map(|rail| rig.qp.counters(RailId::Data(rail)).unwrap().fragments).collect();
+    let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+    assert!(most - least <= most / 3, "{counts:?}");
+}

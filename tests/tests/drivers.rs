@@ -1,0 +1,223 @@
+//! Drivers that take a batch in part, or not now, or not at all.
+
+use polyrail_core::hardware::Refusal;
+use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode, WcStatus};
+use polyrail_core::virtual_qp::{QpState, RailId};
+use polyrail_tests::rig::{self, Rig, Setup, done, ok};
+use polyrail_tests::view::{Piece, inner, write};
+
+fn rig() -> Rig {
+    Setup::spray(2).fragment(128).rig()
+}
+
+/// Four fragments on each rail, of which rail 0's driver took `accepted` and no more.
+fn partly_taken(accepted: u32, refusal: Refusal) -> Rig {
+    let mut rig = rig();
+    rig.rails[0].refuse_next(accepted, refusal);
+    rig.post([rig::write(1, 8 * 128)]);
+    rig
+}
+
+#[test]
+fn the_rest_of_a_batch_goes_to_the_same_rail_before_anything_else() {
+    let mut rig = partly_taken(2, Refusal::QueueFull);
+    assert_eq!(rig.pieces(0), [[inner(write(0, 128)), inner(write(128, 128))]], "no tail");
+    rig.post([rig::write(2, 128)]);
+    assert_eq!(rig.pieces(1).len(), 2, "request 2 goes elsewhere");
+    assert_eq!(rig.pieces(0), Vec::<Vec<Piece>>::new());
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.pieces(0), [[inner(write(256, 128)), write(384, 128)]], "the rest, at a poll");
+    let wr_ids: Vec<_> = rig.rails[0].sends().iter().map(|request| request.wr_id).collect();
+    assert!(wr_ids.is_sorted() && wr_ids.len() == 4, "tags go on where they stopped");
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll_ids(), ok(&[1, 2]));
+}
+
+#[test]
+fn a_batch_may_be_taken_one_by_one() {
+    let mut rig = rig();
+    for _ in 0..4 {
+        rig.rails[0].refuse_next(1, Refusal::QueueFull);
+        rig.rails[0].refuse_next(0, Refusal::QueueFull);
+    }
+    rig.post([rig::write(1, 8 * 128)]);
+    rig.rails[1].complete_all();
+    let mut reports = Vec::new();
+    while rig.qp.outstanding_sends() > 0 {
+        rig.rails[0].complete_all();
+        reports.extend(rig.poll_ids());
+    }
+    assert_eq!(reports, ok(&[1]));
+    assert_eq!(rig.pieces(0).concat().len(), 4);
+    let counters = rig.qp.counters(RailId::Data(0)).unwrap();
+    assert_eq!((counters.fragments, counters.bytes), (4, 512));
+}
+
+#[test]
+fn dqplb_numbers_go_on_in_the_rest_of_a_batch() {
+    let mut rig = Setup::dqplb(2).fragment(128).rig();
+    rig.rails[0].refuse_next(1, Refusal::QueueFull);
+    rig.post([rig::write_imm(1, 6 * 128, 0)]);
+    assert_eq!(rig.poll(), []);
+    let wire = |rail: usize| {
+        let sends = rig.rails[rail].sends();
+        sends.iter().map(|request| request.imm.wire()).collect::<Vec<_>>()
+    };
+    assert_eq!(wire(0), [[0, 0, 0, 0], [1, 0, 0, 0], [2, 0, 0, 0]]);
+    assert_eq!(wire(1), [[3, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0x80]]);
+    assert!(rig.rails[0].sends().iter().all(|r| r.opcode == Opcode::RdmaWriteWithImm));
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
+#[test]
+fn a_full_queue_with_nothing_in_flight_recovers_at_the_next_poll() {
+    let mut rig = rig();
+    rig.rails[0].refuse_all(Some(Refusal::QueueFull));
+    rig.rails[1].refuse_all(Some(Refusal::QueueFull));
+    rig.post([rig::write(1, 256)]);
+    for _ in 0..3 {
+        assert_eq!(rig.poll(), [], "there is no completion to wait for");
+    }
+    rig.rails[1].refuse_all(None);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.rails[1].sends().len(), 2, "one driver is enough");
+    rig.rails[0].refuse_all(None);
+    assert_eq!(rig.run_dry(), [done(1, WcOpcode::RDMA_WRITE, 256)]);
+    assert_eq!(rig.qp.state(), QpState::Ready, "back-pressure is no error");
+}
+
+#[test]
+fn a_full_rail_leaves_its_share_to_the_others() {
+    let mut rig = Setup::spray(3).fragment(128).rig();
+    rig.rails[0].refuse_next(0, Refusal::QueueFull);
+    rig.post([rig::write(1, 6 * 128)]);
+    let posted: Vec<_> = rig.rails.iter().map(|rail| rail.sends().len()).collect();
+    assert_eq!(posted, [0, 3, 3]);
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
+/// A prefix without tail: only the rest, or an error, can retire it.
+#[test]
+fn the_prefix_of_a_batch_that_failed_while_the_rest_waits_is_flushed_and_reported() {
+    let mut rig = partly_taken(2, Refusal::QueueFull);
+    rig.rails[0].refuse_all(Some(Refusal::Driver(107)));
+    rig.rails[1].complete_all();
+    rig.rails[0].fail(WcStatus::RETRY_EXC_ERR);
+    let mut reports = rig.poll_ids();
+    reports.extend(rig.poll_ids());
+    assert_eq!(reports, [(1, WcStatus::RETRY_EXC_ERR)], "nothing more can come from that rail");
+    assert_eq!(rig.poll(), []);
+}
+
+#[test]
+fn a_prefix_whose_rest_the_driver_refuses_for_good_is_reported_when_flushed() {
+    let mut rig = partly_taken(3, Refusal::Driver(5));
+    assert_eq!(rig.qp.state(), QpState::Error);
+    rig.rails[0].refuse_all(Some(Refusal::Driver(5)));
+    rig.rails[1].complete_all();
+    assert_eq!(rig.poll(), [], "three fragments are in flight");
+    rig.rails[0].flush();
+    let mut reports = rig.poll_ids();
+    reports.extend(rig.poll_ids());
+    assert_eq!(reports, [(1, WcStatus::GENERAL_ERR)]);
+    let error = rig.qp.first_error().unwrap();
+    assert_eq!((error.offset, error.errno), (3 * 128, Some(5)));
+}
+
+#[test]
+fn a_prefix_whose_rest_the_driver_takes_later_is_retired_by_it() {
+    let mut rig = partly_taken(3, Refusal::Driver(5));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), [], "the rest is posted");
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::GENERAL_ERR)]);
+}
+
+#[test]
+fn the_record_of_a_refused_rest_names_the_fragment_that_was_refused() {
+    let mut rig = partly_taken(1, Refusal::QueueFull);
+    rig.rails[0].refuse_next(1, Refusal::Driver(5));
+    assert_eq!(rig.poll(), []);
+    let error = rig.qp.first_error().unwrap();
+    assert_eq!((error.rail, error.offset, error.errno), (RailId::Data(0), 256, Some(5)));
+}
+
+#[test]
+fn a_pending_request_that_a_driver_refuses_fails_with_what_is_behind_it() {
+    let mut rig = Setup::spray(2).fragment(128).depth(1).rig();
+    rig.post([rig::write(1, 256), rig::write(2, 128), rig::write(3, 128)]);
+    rig.rails[0].refuse_next(0, Refusal::Driver(22));
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll(), []);
+    rig.rails[1].complete(1);
+    let expected =
+        [(1, WcStatus::SUCCESS), (2, WcStatus::GENERAL_ERR), (3, WcStatus::WR_FLUSH_ERR)];
+    let reports = [rig.poll_ids(), rig.poll_ids()].concat();
+    assert_eq!(reports, expected);
+}
+
+#[test]
+fn a_dropped_batch_posts_nothing() {
+    use polyrail_core::hardware::{QueuePair, SendBatch};
+    let mut rig = rig();
+    rig.post([rig::write(1, 128)]);
+    let request = rig.rails[0].take_doorbells()[0][0];
+    let qp = rig.qp.physical_mut(RailId::Data(1)).unwrap();
+    qp.start_send().add(&request);
+    assert!(rig.rails[1].sends().is_empty());
+}
+
+/// A queue pair with `sq_sig_all` reports the success of unsignaled requests too.
+#[test]
+fn successes_of_unsignaled_requests_are_ignored() {
+    use polyrail_core::verbs::Completion;
+    let mut rig = rig();
+    rig.post([rig::write(1, 8 * 128)]);
+    for request in rig.rails[0].sends() {
+        let signaled = request.flags.contains(SendFlags::SIGNALED);
+        let completion = Completion::success(10, request.wr_id, WcOpcode::RDMA_WRITE);
+        rig.rails[0].inject(completion);
+        assert_eq!(rig.poll(), [], "{signaled}");
+    }
+    rig.rails[1].complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.qp.protocol_errors(), 0);
+}
+
+#[test]
+fn notifies_cut_off_by_a_failure_fail_their_requests() {
+    let mut rig = rig();
+    rig.post((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    rig.notify().refuse_next(2, Refusal::QueueFull);
+    rig.notify().refuse_all(Some(Refusal::QueueFull));
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[1, 2]]);
+    rig.notify().fail_after(1, WcStatus::RETRY_EXC_ERR);
+    let flush = WcStatus::WR_FLUSH_ERR;
+    let expected = [(1, WcStatus::SUCCESS), (2, WcStatus::RETRY_EXC_ERR), (3, flush), (4, flush)];
+    assert_eq!([rig.poll_ids(), rig.poll_ids()].concat(), expected);
+}
+
+/// The name of a fragment that the driver never took cannot complete anything.
+#[test]
+fn a_completion_of_what_was_never_posted_is_a_protocol_error() {
+    use polyrail_core::verbs::Completion;
+    let complete = {
+        let mut rig = rig();
+        rig.post([rig::write(1, 8 * 128)]);
+        rig.rails[0].sends()
+    };
+    let mut rig = partly_taken(2, Refusal::QueueFull);
+    rig.rails[0].refuse_all(Some(Refusal::QueueFull));
+    for request in &complete[2..] {
+        rig.rails[0].inject(Completion::success(10, request.wr_id, WcOpcode::RDMA_WRITE));
+        let failed = Completion::failure(10, request.wr_id, WcStatus::WR_FLUSH_ERR, 0);
+        rig.rails[0].inject(failed);
+    }
+    assert_eq!(rig.poll(), []);
+    assert_eq!((rig.qp.protocol_errors(), rig.qp.state()), (4, QpState::Ready));
+    rig.rails[0].refuse_all(None);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.run_dry().len(), 1);
+}

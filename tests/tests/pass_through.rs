@@ -1,0 +1,208 @@
+//! SENDs and atomics over several rails: their place among fragmented requests.
+
+use polyrail_core::hardware::Refusal;
+use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode, WcStatus};
+use polyrail_core::virtual_qp::{PassThroughOrder, PostError, RailId};
+use polyrail_tests::rig::{self, Rig, Setup, done, ok};
+
+fn unordered() -> Setup {
+    Setup::spray(2).fragment(128).config(|config| config.pass_through = PassThroughOrder::Unordered)
+}
+
+/// Opcodes posted to rail 0 since the last call.
+fn on_rail_0(rig: &Rig) -> Vec<Opcode> {
+    rig.rails[0].take_doorbells().into_iter().flatten().map(|request| request.opcode).collect()
+}
+
+#[test]
+fn with_nothing_ahead_a_send_goes_straight_through() {
+    let mut rig = Setup::spray(2).rig();
+    rig.post([rig::send(1, 64)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::Send]);
+    assert_eq!(rig.qp.outstanding_sends(), 0, "it takes no place in the ring");
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll(), [done(1, WcOpcode::SEND, 64)]);
+}
+
+#[test]
+fn ordered_a_send_waits_until_what_was_posted_before_is_acknowledged() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 256), rig::send(2, 64), rig::fetch_add(3)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaWrite]);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(on_rail_0(&rig), [], "rail 1's fragment is in flight");
+    rig.rails[1].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(on_rail_0(&rig), [Opcode::Send, Opcode::FetchAdd], "RC keeps these two in order");
+    rig.rails[0].complete(2);
+    let expected = [done(2, WcOpcode::SEND, 64), done(3, WcOpcode::FETCH_ADD, 8)];
+    assert_eq!(rig.poll(), expected);
+}
+
+/// Only fragmented requests are waited for: a stream of SENDs must not slow down to one at a time
+/// because one of them once had to wait.
+#[test]
+fn ordered_a_send_behind_held_sends_in_flight_goes_straight_to_the_rail() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 128), rig::send(2, 64)]);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaWrite, Opcode::Send]);
+    rig.post([rig::send(3, 64)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::Send]);
+    rig.rails[0].complete(2);
+    let mut ids: Vec<_> = rig.poll().iter().map(|wc| wc.wr_id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [2, 3]);
+}
+
+#[test]
+fn ordered_a_send_waits_for_the_notify_of_an_earlier_request() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write_imm(1, 128, 9), rig::send(2, 64)]);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaWrite], "the notify is in flight");
+    rig.notify().complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(on_rail_0(&rig), [Opcode::Send]);
+}
+
+#[test]
+fn ordered_fragmented_requests_behind_a_held_send_wait_for_its_post_only() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 128), rig::send(2, 64), rig::write(3, 256)]);
+    assert_eq!(rig.rails[1].sends().len(), 0);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaWrite, Opcode::Send, Opcode::RdmaWrite]);
+    assert_eq!(rig.rails[1].sends().len(), 1);
+    assert_eq!(rig.run_dry().len(), 2);
+}
+
+#[test]
+fn unordered_a_send_overtakes_fragments() {
+    let mut rig = unordered().rig();
+    rig.post([rig::write(1, 256), rig::send(2, 64)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaWrite, Opcode::Send]);
+    rig.rails[0].complete(2);
+    assert_eq!(rig.poll_ids(), ok(&[2]), "reported when it arrives");
+    rig.rails[1].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+}
+
+#[test]
+fn unordered_sends_keep_their_own_order() {
+    let mut rig = unordered().depth(2).rig();
+    rig.post([rig::send(1, 64), rig::send(2, 64), rig::send(3, 64), rig::send(4, 64)]);
+    assert_eq!(rig.rails[0].sends().len(), 2);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    rig.post([rig::send(5, 64)]);
+    let reports: Vec<_> = rig.run_dry().iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(reports, [2, 3, 4, 5]);
+}
+
+#[test]
+fn unordered_no_send_overtakes_a_fenced_one() {
+    let mut rig = unordered().rig();
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::read(1, 256), rig::send(2, 64).with_flags(fenced), rig::send(3, 64)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaRead]);
+    assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+/// It is signaled underneath, so that its credit comes back.
+#[test]
+fn an_unsignaled_send_is_swallowed_on_success() {
+    for setup in [unordered(), Setup::spray(2).fragment(128)] {
+        let mut rig = setup.rig();
+        let quiet = rig::send(2, 64).with_flags(SendFlags::empty());
+        rig.post([quiet, rig::write(1, 256), quiet]);
+        for rail in &rig.rails {
+            assert!(rail.sends().iter().all(|r| r.flags.contains(SendFlags::SIGNALED)));
+        }
+        assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1]);
+        assert_eq!((rig.qp.outstanding_sends(), rig.rails[0].slots()), (0, 0));
+        // Credits come back: many more than there are slots.
+        for _ in 0..100 {
+            rig.post([quiet]);
+            rig.rails[0].complete(1);
+            assert_eq!(rig.poll(), []);
+        }
+    }
+}
+
+#[test]
+fn an_unsignaled_send_that_fails_is_reported() {
+    let mut rig = Setup::spray(2).rig();
+    rig.post([rig::send(9, 64).with_flags(SendFlags::empty())]);
+    rig.rails[0].fail(WcStatus::RNR_RETRY_EXC_ERR);
+    let wcs = rig.poll();
+    assert_eq!(wcs.len(), 1);
+    assert_eq!((wcs[0].wr_id, wcs[0].status), (9, WcStatus::RNR_RETRY_EXC_ERR));
+    assert_eq!(wcs[0].opcode, WcOpcode::SEND, "a tag knows what it was");
+}
+
+#[test]
+fn a_held_unsignaled_send_that_fails_is_reported() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 128), rig::send(2, 64).with_flags(SendFlags::empty())]);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    rig.rails[0].fail(WcStatus::REM_OP_ERR);
+    assert_eq!(rig.poll_ids(), [(2, WcStatus::REM_OP_ERR)]);
+}
+
+#[test]
+fn a_held_request_that_the_driver_refuses_fails_with_what_is_behind_it() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 128), rig::send(2, 64), rig::write(3, 128)]);
+    rig.rails[0].refuse_next(0, Refusal::Driver(22));
+    rig.rails[0].complete(1);
+    let expected =
+        [(1, WcStatus::SUCCESS), (2, WcStatus::GENERAL_ERR), (3, WcStatus::WR_FLUSH_ERR)];
+    assert_eq!(rig.poll_ids(), expected);
+    assert_eq!(rig.qp.first_error().unwrap().errno, Some(22));
+}
+
+#[test]
+fn a_send_that_the_driver_refuses_is_forgotten() {
+    let mut rig = Setup::spray(2).rig();
+    rig.rails[0].refuse_next(0, Refusal::Driver(22));
+    let refused = rig.qp.post_send(&rig::send(1, 64));
+    assert_eq!(refused, Err(PostError::Driver { rail: RailId::Data(0), errno: 22 }));
+    rig.post([rig::send(2, 64)]);
+    assert_eq!(rig.run_dry(), [done(2, WcOpcode::SEND, 64)]);
+}
+
+#[test]
+fn a_send_that_finds_the_drivers_queue_full_is_offered_again() {
+    for setup in [unordered(), Setup::spray(2)] {
+        let mut rig = setup.rig();
+        rig.rails[0].refuse_next(0, Refusal::QueueFull);
+        rig.post([rig::send(1, 64), rig::send(2, 64)]);
+        assert_eq!(rig.rails[0].sends().len(), 0, "2 must not overtake 1");
+        assert_eq!(rig.poll(), []);
+        assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2]);
+    }
+}
+
+#[test]
+fn with_rail_0_out_of_service_sends_are_refused() {
+    let mut rig = Setup::spray(2).rig();
+    assert!(rig.qp.set_rail_in_service(0, false));
+    assert_eq!(rig.qp.post_send(&rig::send(1, 64)), Err(PostError::RailDown));
+    assert!(rig.qp.set_rail_in_service(0, true));
+    rig.post([rig::send(1, 64)]);
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
+#[test]
+fn an_empty_send_needs_no_keys() {
+    use polyrail_core::verbs::{LocalBuffer, SendWr};
+    let mut rig = Setup::spray(2).rig();
+    rig.post([SendWr::send(1, LocalBuffer::EMPTY, &[])]);
+    assert_eq!(rig.run_dry(), [done(1, WcOpcode::SEND, 0)]);
+}

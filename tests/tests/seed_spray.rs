@@ -1,0 +1,171 @@
+//! The seeds' scenarios about SPRAY's notifies, and its receives.
+
+use polyrail_core::hardware::QpLimits;
+use polyrail_core::verbs::{Imm, Opcode, RecvWr, SendFlags, WcOpcode, WcStatus};
+use polyrail_core::virtual_qp::{PostError, RailId};
+use polyrail_tests::rig::{self, Rig, Setup, done, ok};
+use polyrail_tests::scripted::LIMITS;
+use polyrail_tests::view::write;
+
+const KB_100: u32 = 100 << 10;
+const NONE: [Vec<u32>; 0] = [];
+
+/// Workflows, section 5: 200 KB in two fragments, then the notify.
+#[test]
+fn the_notify_follows_when_both_fragments_are_acknowledged() {
+    let mut rig = Setup::spray(2).fragment(KB_100).rig();
+    rig.post([rig::write_imm(42, 2 * KB_100, 0xCAFE)]);
+    assert_eq!(rig.pieces(0), [[write(0, KB_100)]], "plain WRITE");
+    assert_eq!(rig.pieces(1), [[write(u64::from(KB_100), KB_100)]]);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), NONE);
+    rig.rails[1].complete(1);
+    assert_eq!(rig.poll(), [], "waits for the notify");
+    let notify = rig.notify().sends()[0];
+    assert_eq!((notify.opcode, notify.sge.length()), (Opcode::RdmaWriteWithImm, 0));
+    assert_eq!((notify.imm.wire(), notify.flags), ([0, 0, 0xCA, 0xFE], SendFlags::SIGNALED));
+    assert_eq!((notify.remote_addr, notify.rkey), (rig::REMOTE, rig::keys_on(0).rkey));
+    rig.notify().complete(1);
+    assert_eq!(rig.poll(), [done(42, WcOpcode::RDMA_WRITE, 2 * KB_100)]);
+}
+
+/// A rig whose notify queue pair has so many slots.
+fn with_notify_slots(max_send_wr: u32) -> Rig {
+    let notify_limits = QpLimits { max_send_wr, ..LIMITS };
+    Setup { notify_limits, ..Setup::spray(2) }.fragment(128).rig()
+}
+
+/// Workflows, section 6: the notify queue pair is full when A's and B's data is complete. The seed
+/// sends B's notify one round trip after A's; design.md, section 5, as far as there are credits.
+#[test]
+fn notifies_wait_for_the_notify_queue_pair_and_go_out_in_order() {
+    let mut rig = with_notify_slots(2);
+    rig.post((0..5).map(|id| rig::write_imm(id, 256, id as u32)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[0, 1]], "two credits");
+    rig.notify().complete(2);
+    assert_eq!(rig.poll_ids(), ok(&[0, 1]));
+    assert_eq!(rig.notifies(), [[2, 3]]);
+    rig.notify().complete(2);
+    assert_eq!(rig.poll_ids(), ok(&[2, 3]));
+    assert_eq!(rig.notifies(), [[4]]);
+    rig.notify().complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[4]));
+}
+
+/// Simplified design, 2.4.4: a notify says that every earlier request is complete too, those
+/// without notify included.
+#[test]
+fn a_notify_waits_for_every_earlier_request() {
+    let mut rig = Setup::spray(4).fragment(128).rig();
+    rig.post([rig::write(1, 128), rig::write_imm(2, 128, 2), rig::read(3, 128)]);
+    rig.post([rig::write_imm(4, 128, 4)]);
+    rig.rails[1].complete(1);
+    rig.rails[3].complete(1);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), NONE, "requests 1 and 3 are not complete");
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.notifies(), [[2]]);
+    rig.notify().complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[2]));
+    rig.rails[2].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[3]));
+    assert_eq!(rig.notifies(), [[4]]);
+    rig.notify().complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[4]));
+}
+
+#[test]
+fn requests_without_notify_between_two_notifies_do_not_part_them() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write_imm(1, 128, 1), rig::write(2, 128), rig::write_imm(3, 128, 3)]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[1, 3]]);
+    rig.notify().complete(2);
+    assert_eq!(rig.poll_ids(), ok(&[1, 2, 3]));
+}
+
+/// Design, 4.3: RDMA must be signaled, WRITE_WITH_IMM excepted: its success is then not reported.
+#[test]
+fn an_unsignaled_write_with_imm_is_notified_and_not_reported() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write_imm(1, 256, 7).with_flags(SendFlags::empty()), rig::write(2, 128)]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[7]]);
+    rig.notify().complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[2]));
+    assert_eq!(rig.qp.outstanding_sends(), 0);
+}
+
+#[test]
+fn an_unsignaled_write_with_imm_that_fails_is_reported() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write_imm(1, 256, 7).with_flags(SendFlags::empty())]);
+    rig.rails[0].fail(WcStatus::RETRY_EXC_ERR);
+    rig.rails[1].complete(1);
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::RETRY_EXC_ERR)]);
+}
+
+#[test]
+fn write_with_imm_needs_a_notify_queue_pair() {
+    let mut rig = Setup { notify: false, ..Setup::spray(2) }.fragment(128).rig();
+    assert_eq!(rig.qp.post_send(&rig::write_imm(1, 256, 7)), Err(PostError::NoNotifyQp));
+    assert_eq!(rig.qp.post_recv(&RecvWr::notification(1)), Err(PostError::NoNotifyQp));
+    rig.post([rig::write(2, 256)]);
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
+/// Simplified design, 3.1: receives beyond the notify queue pair's capacity wait, in order.
+#[test]
+fn receives_beyond_the_notify_queue_pairs_capacity_wait_in_order() {
+    let notify_limits = QpLimits { max_recv_wr: 2, ..LIMITS };
+    let mut rig: Rig = Setup { notify_limits, ..Setup::spray(2) }.build();
+    for id in 0..5 {
+        rig.qp.post_recv(&RecvWr::notification(id)).unwrap();
+    }
+    assert_eq!(rig.notify().recvs().len(), 2);
+    for id in 0..5u64 {
+        rig.notify().deliver_imm(Imm::from_number(100 + id as u32));
+        let wcs = rig.poll();
+        assert_eq!(wcs.len(), 1);
+        assert_eq!((wcs[0].wr_id, wcs[0].imm), (id, Some(100 + id as u32)));
+        assert_eq!(rig.notify().recvs().len() as u64, (4 - id).min(2));
+    }
+}
+
+#[test]
+fn receives_that_a_full_driver_refused_are_offered_again_at_the_next_poll() {
+    use polyrail_core::hardware::Refusal;
+    let mut rig = Setup::spray(2).rig();
+    rig.notify().refuse_next_recv(0, Refusal::QueueFull);
+    rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
+    rig.qp.post_recv(&RecvWr::notification(2)).unwrap();
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notify().recvs().len(), 2);
+    rig.notify().deliver_imm(Imm::from_number(0));
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+}
+
+#[test]
+fn notifies_that_a_driver_took_in_part_are_completed_and_reported() {
+    use polyrail_core::hardware::Refusal;
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post((0..4).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    rig.notify().refuse_next(1, Refusal::QueueFull);
+    rig.notify().refuse_next(0, Refusal::QueueFull);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[0]], "unsignaled, as the batch goes on");
+    rig.notify().complete(1);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[1, 2, 3]], "the rest");
+    rig.notify().complete(3);
+    assert_eq!(rig.poll_ids(), ok(&[0, 1, 2, 3]));
+    let counters = rig.qp.counters(RailId::Notify).unwrap();
+    assert_eq!((counters.fragments, counters.doorbells, counters.bytes), (4, 2, 0));
+}

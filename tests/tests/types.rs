@@ -1,0 +1,12 @@
+//! What the type system forbids. (Sizes that cannot be: see the examples of `Setup::build`.)
+
+#[test]
+fn misuse_does_not_compile() {
+    let cases = trybuild::TestCases::new();
+    cases.pass("ui/pass_usage.rs");
+    for case in
+        ["address_without_unsafe", "batch_after_commit", "sge_from_numbers", "use_after_move"]
+    {
+        cases.compile_fail(format!("ui/{case}.rs"));
+    }
+}

@@ -1,0 +1,10 @@
+//! Row 19 of reference-defects.md: nobody can post to a queue pair that was moved away.
+use polyrail_tests::rig::{self, Rig, Setup};
+
+fn main() {
+    let rig: Rig = Setup::spray(2).rig();
+    let mut old = rig.qp;
+    let new = old;
+    let _ = old.post_send(&rig::write(1, 8));
+    drop(new);
+}
