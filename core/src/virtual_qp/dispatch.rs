@@ -119,7 +119,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
             slot.offset += length;
             slot.outstanding += 1;
-            *fetching += u32::from(opcode.is_fetching());
+            if opcode.is_fetching() {
+                *fetching += 1;
+            }
             if NUMBERED {
                 numbers.consume(count);
             }
@@ -307,6 +309,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 }
 
 /// What least finish time looks at.
+#[cold]
+#[inline(never)]
 fn load<Q: QueuePair, const DEPTH: usize>(rails: &[Rail<Q, DEPTH>]) -> [Load; MAX_RAILS] {
     let mut loads = [Load::default(); MAX_RAILS];
     for (load, rail) in loads.iter_mut().zip(rails) {

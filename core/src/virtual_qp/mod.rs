@@ -226,7 +226,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Whether requests are spread: more than one rail.
     #[inline]
     pub fn is_multi(&self) -> bool {
-        self.rails.len() > 1
+        // A type of one rail knows it when it is compiled.
+        RAILS > 1 && self.rails.len() > 1
     }
 
     /// What it was built with.

@@ -17,9 +17,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Over several rails, WRITE and READ are cut into fragments; what finds no room on the rails
     /// waits in the ring and goes out as completions make room. SENDs and atomics pass through to
     /// rail 0 (see [`PassThroughOrder`]).
-    //
-    // What is not inlined takes the request by value: so one for a single rail need never exist
-    // in memory.
     ///
     /// # Errors
     ///
@@ -27,7 +24,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// [`PostError::QueueFull`] ask for a poll, the others for another request.
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        if self.rails.len() == 1 { self.post_single(wr) } else { self.post_multi(*wr) }
+        if self.is_multi() { self.post_multi(wr) } else { self.post_single(wr) }
     }
 
     #[inline]
@@ -45,17 +42,17 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    #[inline(never)]
-    fn post_multi(&mut self, wr: SendWr<'_>) -> Result<(), PostError> {
+    #[inline(always)]
+    fn post_multi(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.failed {
             return Err(PostError::InErrorState);
         }
         let posted = match wr.opcode {
             Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead => {
-                self.post_fragmented(&wr)
+                self.post_fragmented(wr)
             }
             Opcode::Send | Opcode::SendWithImm | Opcode::CompareSwap | Opcode::FetchAdd => {
-                self.post_pass_through(&wr)
+                self.post_pass_through(wr)
             }
             Opcode::LocalInv | Opcode::SendWithInv => Err(PostError::UnsupportedOpcode(wr.opcode)),
         };

@@ -247,7 +247,8 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         }
         let end = batch.offset + batch.length;
         let ends_request = end == slot.local.length();
-        let flags = if ends_request { slot.last_flags } else { SendFlags::SIGNALED };
+        let ending = if ends_request { slot.last_flags } else { SendFlags::empty() };
+        let flags = ending.union(SendFlags::SIGNALED);
         sends.add(&request(tag.last(), flags, offset, end - offset, number, ends_request));
         sends.commit()
     }

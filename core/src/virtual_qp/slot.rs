@@ -60,7 +60,7 @@ pub(super) struct SendSlot<const RAILS: usize> {
     /// What its fragments are.
     pub(super) fragment_opcode: Opcode,
     pub(super) flags: SendFlags,
-    /// Flags of the fragment that ends the request.
+    /// Flags of the fragment that ends the request, SIGNALED aside.
     pub(super) last_flags: SendFlags,
     pub(super) state: SlotState,
     /// Key for the notify, whose device may be none of the rails'.
@@ -107,7 +107,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         self.fragment_opcode = wr.opcode;
         self.flags = wr.flags;
         // The request itself waits for its fence, so its fragments need not.
-        self.last_flags = wr.flags.difference(SendFlags::FENCE).union(SendFlags::SIGNALED);
+        self.last_flags = wr.flags.difference(SendFlags::FENCE);
         self.state = state;
         if wr.flags.contains(SendFlags::FENCE) {
             self.state.insert(SlotState::FENCED);
