@@ -36,7 +36,7 @@ no_std() {
 bench() {
   say "benches, a smoke run: nothing is timed"
   cargo bench -p polyrail-benches --locked -- --test
-  cargo run --release --locked -p polyrail-benches --bin report -- --smoke
+  cargo run --release --locked -p polyrail-benches --bin report -- --repeats 21
 }
 
 for step in "${@:-lint docs test no_std bench}"; do

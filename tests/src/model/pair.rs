@@ -262,8 +262,8 @@ impl Pair {
         while self.receives < self.notifying.len() as u64 && self.posts_receive() {}
         self.settle();
         if self.faults {
-            self.sender.to_error();
-            self.receiver.to_error();
+            self.sender.fail_all();
+            self.receiver.fail_all();
             self.settle();
             assert_eq!(self.reported_receives, self.receives, "every receive is reported");
         } else {
@@ -318,7 +318,7 @@ fn plan_fault(devices: &[Device], bytes: &mut Bytes<'_>) {
 }
 
 impl Side {
-    fn to_error(&mut self) {
+    fn fail_all(&mut self) {
         let rails = (0..self.rails).map(RailId::Data).chain([RailId::Notify]);
         for rail in rails {
             if let Some(qp) = self.qp.physical_mut(rail) {
