@@ -1,0 +1,167 @@
+//! Prints how fast the engine is beside the same work done raw and beside the seeds' design.
+
+use clap::Parser;
+use clap::builder::PossibleValuesParser;
+use polyrail::perf::{self, Measurement, PerfConfig};
+use polyrail_benches::allocations::{CountingAllocator, allocations};
+use polyrail_benches::engine::WRS;
+use polyrail_benches::measure::{MIN_REPEATS, Measured, measure};
+use polyrail_benches::null::NullQp;
+use polyrail_benches::rows::ROWS;
+use polyrail_benches::workload::DEPTH;
+use polyrail_core::virtual_qp::{Scheme, VirtualQp};
+use serde::Serialize;
+use std::error::Error;
+use std::io::{self, Write};
+use std::num::NonZero;
+use std::{env, fs, thread};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// Floor, baseline and engine on a null device, measured alternately in one run.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Print an array of {"name","floor_ns","baseline_ns","engine_ns","allocs_per_op"} only.
+    #[arg(long)]
+    json: bool,
+
+    /// Turns of each contender, of which the median is taken.
+    #[arg(long, default_value_t = 101, value_parser = clap::value_parser!(u32).range(i64::from(MIN_REPEATS)..))]
+    repeats: u32,
+
+    /// Measure this row only; may be given more than once.
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(ROWS.map(|row| row.name)))]
+    only: Vec<String>,
+}
+
+/// A row of `--json`.
+#[derive(Debug, Serialize)]
+struct JsonRow {
+    name: &'static str,
+    floor_ns: f64,
+    baseline_ns: f64,
+    engine_ns: f64,
+    allocs_per_op: f64,
+}
+
+impl From<&Measured> for JsonRow {
+    fn from(measured: &Measured) -> Self {
+        Self {
+            name: measured.row.name,
+            floor_ns: measured.floor.ns,
+            baseline_ns: measured.baseline.ns,
+            engine_ns: measured.engine.ns,
+            allocs_per_op: measured.engine.allocs_per_op,
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let options = Options::parse();
+    let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|o| o == name);
+    let rows = ROWS.into_iter().filter(|row| wanted(row.name));
+    let measured = rows.map(|row| measure(row, options.repeats, allocations));
+    let out = &mut io::stdout().lock();
+    if options.json {
+        let rows: Vec<_> = measured.map(|measured| JsonRow::from(&measured)).collect();
+        serde_json::to_writer_pretty(&mut *out, &rows)?;
+        writeln!(out)?;
+    } else {
+        print_rows(out, measured)?;
+        print_sizes(out)?;
+        print_copy_rate(out)?;
+        print_machine(out, options.repeats)?;
+    }
+    Ok(())
+}
+
+fn print_rows(out: &mut impl Write, rows: impl Iterator<Item = Measured>) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:<19} {:>8} {:>9} {:>8}  {:>7} {:>5}  {:>10} {:>6}  {:>7} {:>9}  holds",
+        "ns per operation",
+        "floor",
+        "baseline",
+        "engine",
+        "x floor",
+        "limit",
+        "x baseline",
+        "limit",
+        "allocs",
+        "(baseline)",
+    )?;
+    for measured in rows {
+        let Measured { row, floor, baseline, engine } = &measured;
+        let limit = row.baseline_limit.map_or(String::new(), |limit| format!("{limit:.3}"));
+        writeln!(
+            out,
+            "{:<19} {:>8.2} {:>9.2} {:>8.2}  {:>7.2} {:>5.2}  {:>10.3} {limit:>6}  {:>7.3} {:>9.3}  {:<5}  {}",
+            row.name,
+            floor.ns,
+            baseline.ns,
+            engine.ns,
+            measured.floor_ratio(),
+            row.floor_limit,
+            measured.baseline_ratio(),
+            engine.allocs_per_op,
+            baseline.allocs_per_op,
+            if measured.holds() { "yes" } else { "NO" },
+            row.work,
+        )?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn print_sizes(out: &mut impl Write) -> io::Result<()> {
+    const fn size<const RAILS: usize>() -> usize {
+        size_of::<VirtualQp<NullQp, RAILS, DEPTH, WRS>>()
+    }
+    writeln!(
+        out,
+        "\nsize_of VirtualQp, {DEPTH} deep, {WRS} requests (a queue pair handle of {} bytes)",
+        size_of::<NullQp>()
+    )?;
+    for (rails, bytes) in [(2, size::<2>()), (4, size::<4>()), (8, size::<8>())] {
+        writeln!(out, "  {rails} rails {bytes:>7} bytes ({:.1} KiB)", bytes as f64 / 1024.0)?;
+    }
+    Ok(())
+}
+
+/// What `polyrail copy` reaches without the files, beside memcpy of the same bytes.
+fn print_copy_rate(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    writeln!(out, "\ncopy path, 1 MiB messages over 4 rails of the software NIC (at least 0.5)")?;
+    for (name, scheme) in [("SPRAY", Scheme::Spray), ("DQPLB", Scheme::Dqplb)] {
+        let measured = perf::measure(&PerfConfig { scheme, ..PerfConfig::default() })?;
+        let Measurement { gigabytes_per_second, relative_to_memcpy, .. } = measured;
+        writeln!(
+            out,
+            "  {name}   {relative_to_memcpy:.2} of memcpy ({gigabytes_per_second:.1} GB/s)"
+        )?;
+    }
+    Ok(())
+}
+
+fn print_machine(out: &mut impl Write, repeats: u32) -> io::Result<()> {
+    writeln!(
+        out,
+        "\nMedians of {repeats} interleaved repeats. A row holds if both ratios are within their"
+    )?;
+    writeln!(out, "limits and the engine allocates nothing. {}.", machine())?;
+    if cfg!(debug_assertions) {
+        writeln!(out, "Built without optimisation: these figures mean nothing. Use --release.")?;
+    }
+    Ok(())
+}
+
+/// Processor, cores and system, as far as they are known.
+fn machine() -> String {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let cpu_info = read("/proc/cpuinfo");
+    let model = cpu_info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = model.map_or("unknown processor", |(_, name)| name.trim());
+    let cores = thread::available_parallelism().map_or(0, NonZero::get);
+    let (os, arch) = (env::consts::OS, env::consts::ARCH);
+    format!("{model}, {cores} cores, {os} {} {arch}", read("/proc/sys/kernel/osrelease").trim())
+}

@@ -1,0 +1,146 @@
+//! Devices that count the work they are given: how the tests know that the contenders do the same.
+
+use polyrail_core::hardware::{
+    CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
+    SendBatch,
+};
+use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+
+/// Work done by a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Send requests stored.
+    pub sends: u64,
+    /// Send doorbells rung.
+    pub send_doorbells: u64,
+    /// Receives stored.
+    pub recvs: u64,
+    /// Receive doorbells rung.
+    pub recv_doorbells: u64,
+    /// Polls that found completions.
+    pub polls: u64,
+    /// Polls that found none.
+    pub empty_polls: u64,
+    /// Completions copied out.
+    pub completions: u64,
+}
+
+/// The account that several counted devices share.
+#[derive(Clone, Debug, Default)]
+pub struct Account(Rc<Cell<Work>>);
+
+impl Account {
+    /// What was done since the last time this was asked.
+    pub fn take(&self) -> Work {
+        self.0.take()
+    }
+
+    /// `inner`, with its work counted here.
+    pub fn of<T>(&self, inner: T) -> Counted<T> {
+        Counted { inner, account: self.clone() }
+    }
+
+    fn add(&self, change: impl FnOnce(&mut Work)) {
+        let mut work = self.0.get();
+        change(&mut work);
+        self.0.set(work);
+    }
+}
+
+/// A queue pair, completion queue or batch whose work is counted.
+#[derive(Debug)]
+pub struct Counted<T> {
+    inner: T,
+    account: Account,
+}
+
+impl<Q: QueuePair> QueuePair for Counted<Q> {
+    type SendBatch<'q>
+        = Counted<Q::SendBatch<'q>>
+    where
+        Q: 'q;
+
+    fn qp_num(&self) -> u32 {
+        self.inner.qp_num()
+    }
+
+    fn device(&self) -> DeviceId {
+        self.inner.device()
+    }
+
+    fn cq(&self) -> CqId {
+        self.inner.cq()
+    }
+
+    fn limits(&self) -> QpLimits {
+        self.inner.limits()
+    }
+
+    fn start_send(&mut self) -> Self::SendBatch<'_> {
+        self.account.of(self.inner.start_send())
+    }
+}
+
+impl<Q: ReceiveQueue> ReceiveQueue for Counted<Q> {
+    type RecvBatch<'q>
+        = Counted<Q::RecvBatch<'q>>
+    where
+        Q: 'q;
+
+    fn start_recv(&mut self) -> Self::RecvBatch<'_> {
+        self.account.of(self.inner.start_recv())
+    }
+}
+
+impl<B: SendBatch> SendBatch for Counted<B> {
+    fn add(&mut self, request: &SendRequest) {
+        self.account.add(|work| work.sends += 1);
+        self.inner.add(request);
+    }
+
+    fn commit(self) -> Result<(), CommitError> {
+        self.account.add(|work| work.send_doorbells += 1);
+        self.inner.commit()
+    }
+}
+
+impl<B: RecvBatch> RecvBatch for Counted<B> {
+    fn add(&mut self, request: &RecvRequest) {
+        self.account.add(|work| work.recvs += 1);
+        self.inner.add(request);
+    }
+
+    fn commit(self) -> Result<(), CommitError> {
+        self.account.add(|work| work.recv_doorbells += 1);
+        self.inner.commit()
+    }
+}
+
+impl<C: CompletionQueue> CompletionQueue for Counted<C> {
+    fn id(&self) -> CqId {
+        self.inner.id()
+    }
+
+    fn device(&self) -> DeviceId {
+        self.inner.device()
+    }
+
+    fn capacity(&self) -> u32 {
+        self.inner.capacity()
+    }
+
+    fn poll<'o>(
+        &mut self,
+        out: &'o mut [MaybeUninit<Completion>],
+    ) -> Result<&'o [Completion], CqError> {
+        let completions = self.inner.poll(out)?;
+        self.account.add(|work| {
+            work.completions += completions.len() as u64;
+            if completions.is_empty() { work.empty_polls += 1 } else { work.polls += 1 }
+        });
+        Ok(completions)
+    }
+}

@@ -1,0 +1,197 @@
+//! The engine at the rows' work: the real [`VirtualQp`] and [`VirtualCq`] on the null device.
+
+use crate::arrivals::REQUESTS;
+use crate::rig::Rig;
+use crate::workload::{
+    DEPTH, FRAGMENT, KEYS, Message, OUTSTANDING, POLL, RAILS, Reported, SMALL, messages,
+};
+use polyrail_core::hardware::{CompletionQueue, QueuePair};
+use polyrail_core::verbs::{DeviceKeys, RecvWr, SendWr};
+use polyrail_core::virtual_cq::{Event, QpSet, VirtualCq};
+use polyrail_core::virtual_qp::{Config, Scheme, VirtualQp};
+
+/// Unreported requests that a virtual queue pair holds.
+pub const WRS: usize = 256;
+
+/// Depth of the many small virtual queue pairs, and requests that they hold: the least there is,
+/// as neither is used with one rail.
+pub const SMALL_DEPTH: usize = 8;
+
+/// The virtual queue pair of the many-rail rows.
+pub type StripedQp<Q> = VirtualQp<Q, RAILS, DEPTH, WRS>;
+
+/// One of the many small virtual queue pairs.
+pub type SmallQp<Q> = VirtualQp<Q, 1, SMALL_DEPTH, SMALL_DEPTH>;
+
+fn config(virtual_qp_num: u32, scheme: Scheme) -> Config {
+    Config {
+        virtual_qp_num,
+        scheme,
+        max_msg_size: FRAGMENT,
+        max_msgs_per_qp: DEPTH as u32,
+        ..Config::default()
+    }
+}
+
+/// A virtual queue pair over all rails of `rig`, and a completion queue that it is attached to.
+///
+/// # Panics
+///
+/// If they do not fit each other: the rig is for another row.
+pub fn connect<Q, C, const RAILS: usize>(
+    rig: Rig<Q, C>,
+    scheme: Scheme,
+) -> (Box<VirtualQp<Q, RAILS, DEPTH, WRS>>, Box<VirtualCq<C, 1, 64>>)
+where
+    Q: QueuePair,
+    C: CompletionQueue,
+{
+    let qp = VirtualQp::new(config(1, scheme), rig.rails, rig.notify).expect("a sound rig");
+    let mut cq = VirtualCq::new([rig.cq]).expect("one completion queue");
+    cq.attach(0, &qp).expect("a deep completion queue");
+    (Box::new(qp), Box::new(cq))
+}
+
+#[inline]
+fn note(reported: &mut Reported, event: Event) {
+    match event {
+        Event::Completion(wc) => reported.note(wc.wr_id, wc.status),
+        Event::Foreign { .. } => panic!("every queue pair is attached"),
+    }
+}
+
+/// Polls until `count` requests are reported.
+#[inline]
+fn poll<C: CompletionQueue, const ROUTES: usize>(
+    cq: &mut VirtualCq<C, 1, ROUTES>,
+    qps: &mut (impl QpSet + ?Sized),
+    count: usize,
+) -> Reported {
+    let mut reported = Reported::default();
+    while reported.count < count {
+        let polled = cq.poll(qps, POLL, |event| note(&mut reported, event));
+        debug_assert!(polled.error.is_none());
+    }
+    reported
+}
+
+/// A virtual queue pair that sends, and what it sends.
+#[derive(Debug)]
+pub struct Sender<Q, C, const RAILS: usize> {
+    qp: Box<VirtualQp<Q, RAILS, DEPTH, WRS>>,
+    cq: Box<VirtualCq<C, 1, 64>>,
+    messages: [Message; OUTSTANDING],
+    keys: [DeviceKeys; 1],
+}
+
+impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
+    /// Over all rails of `rig`, for requests of `length` bytes.
+    pub fn new(rig: Rig<Q, C>, scheme: Scheme, length: u32) -> Self {
+        let (qp, cq) = connect(rig, scheme);
+        Self { qp, cq, messages: messages(length), keys: [KEYS] }
+    }
+
+    /// Posts the burst as writes.
+    #[inline(never)]
+    pub fn post_writes(&mut self) {
+        for message in &self.messages {
+            let Message { wr_id, local, remote_addr } = *message;
+            let wr = SendWr::write(wr_id, local, remote_addr, &self.keys);
+            self.qp.post_send(&wr).expect("there is room for a burst");
+        }
+    }
+
+    /// Posts the burst as writes with immediate.
+    #[inline(never)]
+    pub fn post_writes_with_imm(&mut self) {
+        for message in &self.messages {
+            let Message { wr_id, local, remote_addr } = *message;
+            let wr = SendWr::write_with_imm(wr_id, local, remote_addr, message.imm(), &self.keys);
+            self.qp.post_send(&wr).expect("there is room for a burst");
+        }
+    }
+
+    /// Polls until the burst is reported.
+    #[inline(never)]
+    pub fn poll(&mut self) -> Reported {
+        poll(&mut self.cq, &mut *self.qp, OUTSTANDING)
+    }
+}
+
+/// A virtual queue pair on which numbered fragments arrive.
+#[derive(Debug)]
+pub struct Receiver<Q, C> {
+    qp: Box<StripedQp<Q>>,
+    cq: Box<VirtualCq<C, 1, 64>>,
+    next_wr_id: u64,
+}
+
+impl<Q: QueuePair, C: CompletionQueue> Receiver<Q, C> {
+    /// Over all rails of `rig`, with `OUTSTANDING` receives posted.
+    pub fn new(rig: Rig<Q, C>) -> Self {
+        let (qp, cq) = connect(rig, Scheme::Dqplb);
+        let mut receiver = Self { qp, cq, next_wr_id: 0 };
+        receiver.post(OUTSTANDING);
+        receiver
+    }
+
+    #[inline]
+    fn post(&mut self, count: usize) {
+        for _ in 0..count {
+            let wr = RecvWr::notification(self.next_wr_id);
+            self.next_wr_id += 1;
+            self.qp.post_recv(&wr).expect("there is room for a burst");
+        }
+    }
+
+    /// Polls until `REQUESTS` requests have arrived, and posts as many receives again.
+    #[inline(never)]
+    pub fn receive(&mut self) -> Reported {
+        let reported = poll(&mut self.cq, &mut *self.qp, REQUESTS);
+        self.post(REQUESTS);
+        reported
+    }
+}
+
+/// Many small virtual queue pairs on one completion queue.
+#[derive(Debug)]
+pub struct Many<Q, C, const ROUTES: usize> {
+    qps: Box<[SmallQp<Q>]>,
+    cq: Box<VirtualCq<C, 1, ROUTES>>,
+    messages: [Message; OUTSTANDING],
+    keys: [DeviceKeys; 1],
+    targets: Vec<u16>,
+    next: usize,
+}
+
+impl<Q: QueuePair, C: CompletionQueue, const ROUTES: usize> Many<Q, C, ROUTES> {
+    /// A virtual queue pair for each rail of `rig`; bursts go to `targets`, `OUTSTANDING` at a
+    /// time.
+    ///
+    /// # Panics
+    ///
+    /// If `ROUTES` is too small for so many.
+    pub fn new(rig: Rig<Q, C>, targets: Vec<u16>) -> Self {
+        let make = |(num, qp)| VirtualQp::new(config(num, Scheme::Spray), [qp], None);
+        let qps: Box<[SmallQp<Q>]> =
+            (1..).zip(rig.rails).map(make).collect::<Result<_, _>>().expect("a sound rig");
+        let mut cq = Box::new(VirtualCq::new([rig.cq]).expect("one completion queue"));
+        for (index, qp) in (0..).zip(&qps) {
+            cq.attach(index, qp).expect("a deep completion queue and a large table");
+        }
+        Self { qps, cq, messages: messages(SMALL), keys: [KEYS], targets, next: 0 }
+    }
+
+    /// Post to report, each request on the next of the targets.
+    #[inline(never)]
+    pub fn scattered(&mut self) -> Reported {
+        let targets = &self.targets[self.next..self.next + OUTSTANDING];
+        for (message, target) in self.messages.iter().zip(targets) {
+            let Message { wr_id, local, remote_addr } = *message;
+            let wr = SendWr::write(wr_id, local, remote_addr, &self.keys);
+            self.qps[*target as usize].post_send(&wr).expect("there is room for a burst");
+        }
+        self.next = (self.next + OUTSTANDING) % self.targets.len();
+        poll(&mut self.cq, &mut *self.qps, OUTSTANDING)
+    }
+}

@@ -1,0 +1,46 @@
+//! How fast the engine is, beside two others that do the same work.
+//!
+//! Three contenders run on one device that costs next to nothing:
+//!
+//! - the *floor* does the same physical work raw: what is left when the engine is taken away;
+//! - the *baseline* is the seeds' design, plainly written: what the engine replaces;
+//! - the *engine* is the real `VirtualQp` and `VirtualCq`.
+//!
+//! They are measured alternately in one run and compared as ratios, since nanoseconds differ from
+//! machine to machine. `cargo run --release -p polyrail-benches --bin report` prints them; the
+//! criterion benches (`cargo bench -p polyrail-benches`) look at the engine's modules one by one.
+//!
+//! # Reading order
+//!
+//! 1. [`workload`]: what is asked for: bursts of 32 requests, fragments of 64 KiB;
+//! 2. [`null`]: the device; [`rig`]: its queue pairs, set up alike for everybody;
+//! 3. [`floor`], [`baseline`], [`engine`]: the three;
+//! 4. [`rows`]: the report's rows and what they must reach; [`measure`]: how they are measured;
+//! 5. [`counted`]: how the tests know that floor and engine do the same work.
+//!
+//! # What is timed
+//!
+//! A burst posts 32 requests, then polls until all 32 are reported, with room for 32 completions at
+//! a time. Its functions are never inlined, so that no contender gains by what happens to be known
+//! at one place of call. `single_post` and `single_poll` do one half, for which the null device forgets, or
+//! repeats, completions at the cost of two stores. `dqplb_recv_ooo` delivers 16 requests of 16
+//! fragments, the rails randomly merged, outside the timed part; timed are polling them, posting the
+//! zero-length receives again, and posting the caller's 16 receives again (floor: the first two,
+//! as the third is no physical work).
+//!
+//! The two routes rows compare the engine with itself: `floor_ns` is the engine with 1 (or 32)
+//! registered queue pairs in a table of 64 places, `engine_ns` the one with 4096 in 8192, and
+//! `baseline_ns` the seeds' design with 4096.
+
+pub mod allocations;
+pub mod arrivals;
+pub mod baseline;
+pub mod counted;
+pub mod engine;
+pub mod floor;
+pub mod measure;
+pub mod null;
+pub mod random;
+pub mod rig;
+pub mod rows;
+pub mod workload;

@@ -1,0 +1,106 @@
+//! Interleaved measurement: floor, baseline and engine take turns, so that whatever else the
+//! machine does meanwhile meets them alike, and the median of each is taken.
+
+use crate::rows::Row;
+use crate::workload::Contender;
+use std::time::Duration;
+
+/// One turn of one contender: long enough for the clock and to warm the caches up again, short
+/// enough that most turns are not interrupted on a machine with other work to do.
+const TURN: Duration = Duration::from_millis(1);
+
+/// Repeats below which a median says little; the issue asks for these at least.
+pub const MIN_REPEATS: u32 = 21;
+
+/// What was found out about one contender.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// Median time of one operation.
+    pub ns: f64,
+    /// Heap allocations of one operation.
+    pub allocs_per_op: f64,
+}
+
+/// What was found out about a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// The row.
+    pub row: Row,
+    /// The same work done raw.
+    pub floor: Figures,
+    /// The seeds' design.
+    pub baseline: Figures,
+    /// Ours.
+    pub engine: Figures,
+}
+
+impl Measured {
+    /// Engine over floor.
+    pub fn floor_ratio(&self) -> f64 {
+        self.engine.ns / self.floor.ns
+    }
+
+    /// Engine over baseline.
+    pub fn baseline_ratio(&self) -> f64 {
+        self.engine.ns / self.baseline.ns
+    }
+
+    /// Whether the engine reaches what the row asks for, to the precision that is printed.
+    pub fn holds(&self) -> bool {
+        let printed = |ratio: f64| (ratio * 100.0).round() / 100.0;
+        printed(self.floor_ratio()) <= self.row.floor_limit
+            && self.row.baseline_limit.is_none_or(|limit| self.baseline_ratio() <= limit)
+            && self.engine.allocs_per_op == 0.0
+    }
+}
+
+struct Runner {
+    contender: Contender,
+    rounds: u32,
+    ns_per_round: Vec<f64>,
+    allocations: u64,
+}
+
+impl Runner {
+    /// Warms the contender up and finds out how many rounds make a turn.
+    fn new(mut contender: Contender) -> Self {
+        let mut rounds = 1;
+        let mut elapsed = contender(rounds);
+        while elapsed < TURN {
+            rounds *= 2;
+            elapsed = contender(rounds);
+        }
+        let rounds = (f64::from(rounds) * TURN.div_duration_f64(elapsed)).ceil() as u32;
+        Self { contender, rounds, ns_per_round: Vec::new(), allocations: 0 }
+    }
+
+    fn turn(&mut self, allocations: fn() -> u64) {
+        let before = allocations();
+        let elapsed = (self.contender)(self.rounds);
+        self.allocations += allocations() - before;
+        self.ns_per_round.push(elapsed.as_nanos() as f64 / f64::from(self.rounds));
+    }
+
+    fn figures(mut self, operations: usize) -> Figures {
+        let turns = self.ns_per_round.len();
+        let all_operations = turns as f64 * f64::from(self.rounds) * operations as f64;
+        self.ns_per_round.sort_unstable_by(f64::total_cmp);
+        Figures {
+            ns: self.ns_per_round[turns / 2] / operations as f64,
+            allocs_per_op: self.allocations as f64 / all_operations,
+        }
+    }
+}
+
+/// Measures a row with `repeats` turns, at least [`MIN_REPEATS`], of each contender. `allocations`
+/// says how many there have been so far.
+pub fn measure(row: Row, repeats: u32, allocations: fn() -> u64) -> Measured {
+    let mut runners = [row.floor, row.baseline, row.engine].map(|make| Runner::new(make()));
+    for _ in 0..repeats.max(MIN_REPEATS) {
+        for runner in &mut runners {
+            runner.turn(allocations);
+        }
+    }
+    let [floor, baseline, engine] = runners.map(|runner| runner.figures(row.operations));
+    Measured { row, floor, baseline, engine }
+}

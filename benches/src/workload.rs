@@ -1,0 +1,164 @@
+//! What every contender is asked to do: the messages, their geometry, and the account of what came
+//! back.
+
+use polyrail_core::hardware::CqId;
+use polyrail_core::verbs::{
+    DeviceId, DeviceKeys, Imm, LocalBuffer, Opcode, SendFlags, SendRequest, Sge, WcStatus,
+};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// Requests outstanding: a burst posts so many, then polls until all are reported.
+pub const OUTSTANDING: usize = 32;
+
+/// Bytes of a fragment.
+pub const FRAGMENT: u32 = 64 << 10;
+
+/// Fragments of a large request: 1 MiB.
+pub const FRAGMENTS: u32 = 16;
+
+/// Bytes of the requests of the one-rail rows.
+pub const SMALL: u32 = 4 << 10;
+
+/// Rails of the many-rail rows.
+pub const RAILS: usize = 4;
+
+/// Requests in flight on a rail: `OUTSTANDING` large requests, evenly spread, fit exactly.
+pub const DEPTH: usize = 128;
+
+/// Completions taken in one poll.
+pub const POLL: usize = 32;
+
+/// The device that all queue pairs live on. One device is the seeds' usual case.
+pub const DEVICE: DeviceId = DeviceId(0);
+
+/// The completion queue of all of them.
+pub const CQ: CqId = CqId(0);
+
+/// Keys of every message on [`DEVICE`].
+pub const KEYS: DeviceKeys = DeviceKeys { device: DEVICE, lkey: 0x1111, rkey: 0x2222 };
+
+/// A physical request that does nothing, to be filled in.
+pub const BLANK_REQUEST: SendRequest = SendRequest {
+    wr_id: 0,
+    opcode: Opcode::RdmaWrite,
+    flags: SendFlags::empty(),
+    imm: Imm::from_number(0),
+    sge: Sge::EMPTY,
+    remote_addr: 0,
+    rkey: 0,
+    compare_add: 0,
+    swap: 0,
+};
+
+/// One buffer to be written to the peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    /// The caller's name for the request.
+    pub wr_id: u64,
+    /// The bytes here.
+    pub local: LocalBuffer,
+    /// The bytes there.
+    pub remote_addr: u64,
+}
+
+impl Message {
+    /// The immediate that goes with it.
+    #[inline]
+    pub const fn imm(&self) -> u32 {
+        self.wr_id as u32
+    }
+
+    /// `FRAGMENT` bytes of a large message, without the bounds check that
+    /// [`LocalBuffer::slice`] makes: what a raw poster writes.
+    #[inline]
+    pub const fn fragment(&self, number: u32) -> LocalBuffer {
+        debug_assert!((number + 1) * FRAGMENT <= self.local.length());
+        let addr = self.local.addr() + number as u64 * FRAGMENT as u64;
+        // SAFETY: the null device, on which alone messages are posted, does not follow addresses.
+        unsafe { LocalBuffer::new(addr, FRAGMENT) }
+    }
+}
+
+/// The messages of a burst, each `length` bytes, side by side.
+pub fn messages(length: u32) -> [Message; OUTSTANDING] {
+    black_box(std::array::from_fn(|at| {
+        let offset = at as u64 * u64::from(length);
+        // SAFETY: the null device, on which alone messages are posted, does not follow addresses.
+        let local = unsafe { LocalBuffer::new(0x10_0000_0000 + offset, length) };
+        Message { wr_id: 1000 + at as u64, local, remote_addr: 0x7f_0000_0000 + offset }
+    }))
+}
+
+/// What came back. Every contender reads `wr_id` and `status` of everything that is reported to
+/// it, and nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// Completions.
+    pub count: usize,
+    /// Sum of their `wr_id`s, so that none can be left unread.
+    pub wr_ids: u64,
+}
+
+impl Reported {
+    /// Takes one completion into account.
+    ///
+    /// # Panics
+    ///
+    /// If it failed: nothing fails on the null device.
+    #[inline]
+    pub fn note(&mut self, wr_id: u64, status: WcStatus) {
+        if !status.is_success() {
+            failed(wr_id, status);
+        }
+        self.count += 1;
+        self.wr_ids = self.wr_ids.wrapping_add(wr_id);
+    }
+}
+
+#[cold]
+fn failed(wr_id: u64, status: WcStatus) -> ! {
+    panic!("request {wr_id}: {status}")
+}
+
+/// One of the three that do a row's work: does it in so many bursts and says how long that took.
+pub type Contender = Box<dyn FnMut(u32) -> Duration>;
+
+/// A contender that is timed as a whole.
+pub fn contender(mut burst: impl FnMut() + 'static) -> Contender {
+    Box::new(move |rounds| {
+        let start = Instant::now();
+        for _ in 0..rounds {
+            burst();
+        }
+        start.elapsed()
+    })
+}
+
+/// A contender of which only `burst` is timed, and not what `prepare` does before each.
+///
+/// Reading the clock takes as long as several completions, so what it takes is subtracted.
+pub fn prepared_contender<S: 'static>(
+    mut state: S,
+    mut prepare: impl FnMut(&mut S) + 'static,
+    mut burst: impl FnMut(&mut S) + 'static,
+) -> Contender {
+    let clock = clock_cost();
+    Box::new(move |rounds| {
+        let mut elapsed = Duration::ZERO;
+        for _ in 0..rounds {
+            prepare(&mut state);
+            let start = Instant::now();
+            burst(&mut state);
+            elapsed += start.elapsed();
+        }
+        elapsed.saturating_sub(clock * rounds)
+    })
+}
+
+/// What an empty interval measures: the median of many.
+fn clock_cost() -> Duration {
+    let mut intervals: Vec<_> = (0..10_001).map(|_| Instant::now().elapsed()).collect();
+    intervals.sort_unstable();
+    intervals[intervals.len() / 2]
+}

@@ -1,0 +1,202 @@
+//! The contenders do the work that they claim to do: counted, not timed.
+
+use polyrail_benches::arrivals::{ARRIVALS, Arrivals, REQUESTS};
+use polyrail_benches::counted::{Account, Counted, Work};
+use polyrail_benches::null::{NullCq, NullQp};
+use polyrail_benches::random::XorShift;
+use polyrail_benches::rig::Rig;
+use polyrail_benches::rows::ROWS;
+use polyrail_benches::workload::{
+    DEPTH, FRAGMENT, FRAGMENTS, OUTSTANDING, POLL, RAILS, Reported, SMALL, messages,
+};
+use polyrail_benches::{baseline, engine, floor};
+use polyrail_core::verbs::Opcode;
+use polyrail_core::virtual_qp::Scheme;
+
+type Qp = Counted<NullQp>;
+type Cq = Counted<NullCq>;
+
+const LARGE: u32 = FRAGMENTS * FRAGMENT;
+const BURST: u64 = OUTSTANDING as u64;
+const BATCHES: u64 = BURST * RAILS as u64;
+const SENDS: u64 = BURST * FRAGMENTS as u64;
+
+/// The second of two bursts: the first may leave things behind.
+fn work<C>(account: &Account, contender: &mut C, burst: impl Fn(&mut C) -> Reported) -> Work {
+    burst(contender);
+    account.take();
+    burst(contender);
+    account.take()
+}
+
+fn engine_work<const RAILS: usize>(rig: Rig, scheme: Scheme, length: u32, imm: bool) -> Work {
+    let account = Account::default();
+    let mut engine = engine::Sender::<_, _, RAILS>::new(rig.counted(&account), scheme, length);
+    work(&account, &mut engine, |engine| {
+        if imm {
+            engine.post_writes_with_imm();
+        } else {
+            engine.post_writes();
+        }
+        let reported = engine.poll();
+        assert_eq!(reported.count, OUTSTANDING);
+        assert_eq!(reported.wr_ids, messages(length).iter().map(|message| message.wr_id).sum());
+        reported
+    })
+}
+
+fn floor_work(
+    rig: Rig,
+    length: u32,
+    burst: impl Fn(&mut floor::Striped<Qp, Cq>) -> Reported,
+) -> Work {
+    let account = Account::default();
+    let mut floor = floor::Striped::new(rig.counted(&account), length);
+    work(&account, &mut floor, burst)
+}
+
+fn baseline_work(rig: Rig, scheme: baseline::Scheme, opcode: Opcode, length: u32) -> Work {
+    let account = Account::default();
+    let rig = rig.counted(&account);
+    let mut baseline = baseline::Sender::striped(rig, scheme, opcode, length);
+    work(&account, &mut baseline, |baseline| {
+        let reported = baseline.cycle();
+        assert_eq!(reported.wr_ids, messages(length).iter().map(|message| message.wr_id).sum());
+        reported
+    })
+}
+
+/// A burst of so many requests in so many batches, polled with as few polls as can be.
+fn sends(sends: u64, batches: u64) -> Work {
+    let polls = batches.div_ceil(POLL as u64);
+    Work { sends, send_doorbells: batches, polls, completions: batches, ..Work::default() }
+}
+
+#[test]
+fn single_rail_work_is_one_batch_a_request() {
+    let account = Account::default();
+    let mut floor = floor::Single::new(Rig::single().counted(&account));
+    let floor = work(&account, &mut floor, |floor| {
+        floor.post();
+        floor.poll()
+    });
+    assert_eq!(floor, sends(BURST, BURST));
+    assert_eq!(engine_work::<1>(Rig::single(), Scheme::Spray, SMALL, false), floor);
+    let scheme = baseline::Scheme::Spray;
+    let baseline = baseline_work(Rig::single(), scheme, Opcode::RdmaWrite, SMALL);
+    assert_eq!(baseline, Work { empty_polls: 1, ..floor });
+}
+
+#[test]
+fn one_fragment_is_one_batch_on_one_rail() {
+    let floor = floor_work(Rig::striped(), FRAGMENT, floor::Striped::multi1);
+    assert_eq!(floor, sends(BURST, BURST));
+    assert_eq!(engine_work::<RAILS>(Rig::striped(), Scheme::Spray, FRAGMENT, false), floor);
+}
+
+#[test]
+fn sixteen_fragments_are_four_batches() {
+    let floor = floor_work(Rig::striped(), LARGE, floor::Striped::multi16);
+    assert_eq!(floor, sends(SENDS, BATCHES));
+    assert_eq!(engine_work::<RAILS>(Rig::striped(), Scheme::Spray, LARGE, false), floor);
+}
+
+#[test]
+fn spray_adds_a_batch_of_notifies_for_each_poll() {
+    let floor = floor_work(Rig::striped_with_notify(), LARGE, floor::Striped::spray_imm16);
+    let polls = BATCHES / POLL as u64;
+    assert_eq!(floor, sends(SENDS + BURST, BATCHES + polls));
+    let rig = Rig::striped_with_notify();
+    assert_eq!(engine_work::<RAILS>(rig, Scheme::Spray, LARGE, true), floor);
+}
+
+#[test]
+fn numbering_fragments_changes_no_count() {
+    let floor = floor_work(Rig::striped(), LARGE, floor::Striped::dqplb_imm16);
+    assert_eq!(floor, sends(SENDS, BATCHES));
+    assert_eq!(engine_work::<RAILS>(Rig::striped(), Scheme::Dqplb, LARGE, true), floor);
+}
+
+#[test]
+fn the_baseline_rings_and_completes_for_every_fragment() {
+    let spray = baseline::Scheme::Spray;
+    let writes = baseline_work(Rig::striped(), spray, Opcode::RdmaWrite, LARGE);
+    assert_eq!(writes, Work { empty_polls: 1, ..sends(SENDS, SENDS) });
+    let rig = Rig::striped_with_notify();
+    let spray = baseline_work(rig, spray, Opcode::RdmaWriteWithImm, LARGE);
+    // The first notify is in flight while data completes; from then on one at a time.
+    let counts = (spray.sends, spray.send_doorbells, spray.completions);
+    assert_eq!(counts, (SENDS + BURST, SENDS + BURST, SENDS + BURST));
+    let dqplb = baseline::Scheme::Dqplb;
+    let dqplb = baseline_work(Rig::striped(), dqplb, Opcode::RdmaWriteWithImm, LARGE);
+    assert_eq!(dqplb, Work { empty_polls: 1, ..sends(SENDS, SENDS) });
+}
+
+/// Work of several bursts of arrivals, summed.
+fn receive_work<R>(
+    make: impl FnOnce(Rig<Qp, Cq>) -> R,
+    receive: impl Fn(&mut R) -> Reported,
+    reported: usize,
+) -> Work {
+    let (account, rig) = (Account::default(), Rig::striped());
+    let mut arrivals = Arrivals::new(rig.wire.clone(), rig.inboxes.clone());
+    let mut receiver = make(rig.counted(&account));
+    assert_eq!(account.take().recvs, (RAILS * DEPTH) as u64);
+    for _ in 0..20 {
+        arrivals.deliver();
+        assert_eq!(receive(&mut receiver).count, reported);
+    }
+    account.take()
+}
+
+#[test]
+fn receivers_post_again_what_arrives_in_the_same_batches() {
+    let floor = receive_work(floor::Receiver::new, |floor| floor.receive().0, ARRIVALS);
+    assert_eq!(floor.completions, 20 * ARRIVALS as u64);
+    assert_eq!(floor.polls, floor.completions / POLL as u64);
+    assert!(floor.recvs + (RAILS * DEPTH / 4) as u64 > floor.completions);
+    assert!(floor.recvs / floor.recv_doorbells >= DEPTH as u64 / 4);
+    let engine = receive_work(engine::Receiver::new, engine::Receiver::receive, REQUESTS);
+    assert_eq!(engine, floor);
+    let baseline = receive_work(baseline::Receiver::new, baseline::Receiver::receive, REQUESTS);
+    assert_eq!(baseline.recv_doorbells, baseline.completions);
+    assert_eq!(baseline.completions, floor.completions);
+}
+
+#[test]
+fn the_baseline_reports_in_posting_order_whatever_order_rails_complete_in() {
+    let rig = Rig::striped_with_notify();
+    let wire = rig.wire.clone();
+    let scheme = baseline::Scheme::Spray;
+    let config =
+        baseline::Config { virtual_qp_num: 1, scheme, max_msg_size: 4096, max_msgs_per_qp: 3 };
+    let mut qps = [baseline::VirtualQp::new(config, rig.rails, rig.notify)];
+    let mut cq = baseline::VirtualCq::new(vec![rig.cq]);
+    cq.register(0, &qps[0]);
+    let mut random = XorShift::new();
+    let (mut posted, mut reported) = (0, 0);
+    while reported < 1000 {
+        while posted < reported + 20 {
+            let opcode = if posted % 3 == 0 { Opcode::RdmaWriteWithImm } else { Opcode::RdmaWrite };
+            let length = 1 + random.below(40_000) as u32;
+            let request = baseline::request(&messages(length)[0], opcode);
+            qps[0].post_send(&baseline::SendWr { wr_id: posted, ..request }).unwrap();
+            posted += 1;
+        }
+        wire.shuffle(&mut random);
+        for wc in cq.poll_cq(&mut qps).unwrap() {
+            assert_eq!(wc.wr_id, reported);
+            reported += 1;
+        }
+    }
+}
+
+/// Every row's contenders run, and the engine's do not stall or panic over many bursts.
+#[test]
+fn every_row_runs() {
+    for row in ROWS {
+        for make in [row.floor, row.baseline, row.engine] {
+            make()(20);
+        }
+    }
+}
