@@ -66,3 +66,8 @@ pub mod transfer;
 
 pub use memory::{DeviceCountMismatch, RemoteBuffer};
 pub use polyrail_core::{hardware, verbs, virtual_cq, virtual_qp};
+
+/// The README's example compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
