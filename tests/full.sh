@@ -1,17 +1,28 @@
 #!/usr/bin/env bash
 # Everything that CI checks, from a fresh clone on a machine with Rust and apt. Installs what is missing.
-#   tests/full.sh [STEP]...    all steps, or those named: lint docs test no_std bench
+#   tests/full.sh [STEP]...    all steps, or those named: lint docs test sweep no_std bench
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
 say() { printf '\n== %s\n' "$*"; }
 
+NO_STD="--manifest-path tests/no_std/Cargo.toml"
+
+# What Rust alone does not bring. Nothing happens if it is there.
+install() {
+  command -v cc >/dev/null || { apt-get -qq update && apt-get -qq install -y gcc libc6-dev; }
+  for tool in rustfmt clippy; do
+    cargo ${tool/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $tool
+  done
+}
+
 lint() {
   say "format and lints"
-  rustup component add rustfmt clippy >/dev/null 2>&1 || true # no network is fine if they are there
   cargo fmt --all --check
+  cargo fmt $NO_STD --check
   cargo clippy --workspace --all-targets --all-features --locked
+  CARGO_TARGET_DIR=target/no_std cargo clippy $NO_STD --locked
   say "polyrail-core alone"
   cargo check -p polyrail-core --no-default-features --locked
 }
@@ -23,14 +34,20 @@ docs() {
 
 test() {
   say "tests, with the engine's invariants checked after every step"
-  cargo test --workspace --locked
+  cargo test --workspace --locked --lib --bins --tests -- --include-ignored
+  cargo test --workspace --locked --doc
+}
+
+sweep() {
+  say "models and random traffic, many more cases than in the edit loop"
+  QUICKCHECK_TESTS=5000 cargo test --profile sweep --locked -p polyrail-tests --test models
+  RANDOM_SEEDS=10000 cargo test --profile sweep --locked -p polyrail-tests --test random --test random_pair
 }
 
 no_std() {
   say "a program without std"
-  local dir=tests/no_std
-  CARGO_TARGET_DIR=target/no_std cargo run --release --locked --manifest-path $dir/Cargo.toml
-  CARGO_TARGET_DIR=target/no_std cargo run --locked --manifest-path $dir/Cargo.toml
+  CARGO_TARGET_DIR=target/no_std cargo run --release --locked $NO_STD
+  CARGO_TARGET_DIR=target/no_std cargo run --locked $NO_STD
 }
 
 bench() {
@@ -39,7 +56,8 @@ bench() {
   cargo run --release --locked -p polyrail-benches --bin report -- --repeats 21
 }
 
-for step in "${@:-lint docs test no_std bench}"; do
+install
+for step in "${@:-lint docs test sweep no_std bench}"; do
   for name in $step; do "$name"; done
 done
 say "all passed"

@@ -1,6 +1,7 @@
 //! What the type system forbids. (Sizes that cannot be: see the examples of `Setup::build`.)
 
 #[test]
+#[ignore = "slow: compiles a package of its own; tests/full.sh runs it"]
 fn misuse_does_not_compile() {
     let cases = trybuild::TestCases::new();
     cases.pass("ui/pass_usage.rs");

@@ -130,7 +130,7 @@ fn defect_14_the_longest_request_covers_every_byte_once() {
 
 /// Row 14: the most fragments there can be. Some seconds without optimisation.
 #[test]
-#[ignore = "slow: seconds without optimisation"]
+#[ignore = "slow: seconds without optimisation; tests/full.sh runs it"]
 fn defect_14_the_longest_request_in_the_shortest_fragments_covers_every_byte_once() {
     covers_every_byte_once(128, 1 << 25);
 }
