@@ -18,7 +18,7 @@ const COLORS: [RGBColor; 5] = [
     RGBColor(213, 94, 0),
 ];
 
-/// Draws the lines; throughput over message size, both on logarithmic axes.
+/// Draws the lines: throughput, from 0 on, over message size, on a logarithmic axis.
 pub(super) fn svg(lines: &[Line]) -> io::Result<String> {
     let mut text = String::new();
     draw(&mut text, lines).map_err(|error| io::Error::other(error.to_string()))?;
@@ -33,25 +33,24 @@ fn draw(text: &mut String, lines: &[Line]) -> Result<(), Box<dyn std::error::Err
     root.fill(&WHITE)?;
     let series = series(lines);
     let points = || series.iter().flat_map(|(_, points)| points);
-    let range = |value: fn(&(f64, f64)) -> f64| {
-        let low = points().map(value).fold(f64::INFINITY, f64::min);
-        let high = points().map(value).fold(0.0, f64::max);
-        if low < high { low / 1.2..high * 1.2 } else { high / 2.0..high * 2.0 }
-    };
+    let smallest = points().map(|point| point.0).fold(f64::INFINITY, f64::min);
+    let largest = points().map(|point| point.0).fold(0.0, f64::max);
+    let fastest = points().map(|point| point.1).fold(0.0, f64::max);
+    let sizes = (smallest / 1.2..largest * 1.2).log_scale().base(2.0);
     let (area, legend) = root.split_horizontally(SIZE.0 - LEGEND);
     let mut chart = ChartBuilder::on(&area)
         .caption("polyrail perf: throughput on the software NIC", ("sans-serif", 22))
         .margin(16)
         .x_label_area_size(48)
         .y_label_area_size(56)
-        .build_cartesian_2d(range(|p| p.0).log_scale().base(2.0), range(|p| p.1).log_scale())?;
+        .build_cartesian_2d(sizes, 0.0..fastest * 1.1)?;
     chart
         .configure_mesh()
         .x_desc("bytes of a request")
         .y_desc("GB/s")
         .x_labels(24)
         .x_label_formatter(&|bytes| human_size(bytes.round() as u64))
-        .y_label_formatter(&|rate| format!("{rate}"))
+        .y_label_formatter(&|rate| format!("{rate:.1}"))
         .light_line_style(WHITE)
         .draw()?;
     for (index, (name, points)) in series.iter().enumerate() {
