@@ -80,9 +80,10 @@ pub const MAX_RAILS: usize = 8;
 /// A virtual queue pair of one rail is that queue pair: the caller's `wr_id`, the driver's
 /// queue-full, and no tracking at all.
 #[derive(Debug)]
+#[repr(C)] // with a single rail all that traffic touches stands at the front
 pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> {
-    rails: ArrayVec<Rail<Q, DEPTH>, RAILS>,
     config: Config,
+    rails: ArrayVec<Rail<Q, DEPTH>, RAILS>,
     /// An error put the virtual queue pair into the error state.
     failed: bool,
     chooser: Chooser<RAILS>,

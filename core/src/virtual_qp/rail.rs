@@ -126,29 +126,33 @@ pub(super) const fn address(device: DeviceId, qp_num: u32) -> u64 {
 const CLOSED: u64 = u64::MAX;
 
 /// A rail, or the notify queue pair.
+///
+/// Laid out as written: what every post and completion of a single rail touches stands together,
+/// up to the beginning of `sends`, since with thousands of queue pairs each line is a miss.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Rail<Q, const DEPTH: usize> {
     pub(super) qp: Q,
-    pub(super) id: RailId,
     pub(super) device: DeviceId,
     /// What completions of this rail carry.
     pub(super) qp_num: u32,
+    /// Its address while it is in service and its driver owes nothing, else [`CLOSED`].
+    open_as: u64,
+    pub(super) completions: u64,
+    pub(super) id: RailId,
     /// Place of the device's keys in a slot.
     pub(super) keys_at: u8,
     /// The rail's bit in the round robin.
     pub(super) turn_bit: u8,
     /// In service: may be given fragments.
     pub(super) up: bool,
-    /// Its address while it is in service and its driver owes nothing, else [`CLOSED`].
-    open_as: u64,
-    pub(super) completions: u64,
+    pub(super) sends: InFlight<DEPTH>,
+    pub(super) recvs: Receives,
     pub(super) errors: u64,
     /// Doorbells beyond one for each batch.
     pub(super) more_doorbells: u64,
-    pub(super) recvs: Receives,
     /// The front batch at the last stall check.
     stall_mark: Option<u64>,
-    pub(super) sends: InFlight<DEPTH>,
 }
 
 impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
