@@ -1,5 +1,6 @@
-//! Polling: completions come in runs of one queue pair; what passes straight through is handed
-//! over at once, the rings are drained after that, both within the caller's budget.
+//! Polling: completions come in runs of one virtual queue pair, which takes a run at a time; what
+//! passes straight through is handed over at once, the rings are drained after that, both within
+//! the caller's budget.
 
 use super::target::DirectCompletions;
 use super::{CompletionTarget, Event, POLL_BATCH, Polled, QpSet, VirtualCq, VirtualWc};
@@ -94,7 +95,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         polled
     }
 
-    /// The next event, if there is one.
+    /// The next event, if there is one. There may be none although completions came: they can
+    /// belong to requests that are not finished. As [`poll`](Self::poll), it takes one batch of
+    /// them at most.
     pub fn poll_one<S: QpSet + ?Sized>(&mut self, qps: &mut S) -> (Option<Event>, Polled) {
         let mut next = None;
         let polled = self.poll(qps, 1, |event| next = Some(event));

@@ -8,8 +8,8 @@
 use super::dma::Span;
 use super::error::vendor;
 use super::execute::{
-    Turn, acknowledge, arrival, carried, complete, drained, find_peer, flush_from, flush_turn,
-    local_bytes, packets, reach, succeed,
+    Turn, acknowledge, arrival, carried, complete, drained, ends, find_peer, flush_from,
+    flush_turn, packets, reach, succeed,
 };
 use super::memory::MemoryTable;
 use super::queue_pair::QpShared;
@@ -99,12 +99,8 @@ fn attempt(
     memory: &MemoryTable,
 ) -> Answer {
     let peer = find_peer(qp, send);
-    let local = match local_bytes(qp, send, request, memory) {
-        Ok(local) => local,
-        Err(answer) => return answer,
-    };
-    let peer = match reach(qp, send, peer) {
-        Ok(peer) => peer,
+    let (local, peer) = match ends(qp, send, request, peer, memory) {
+        Ok(ends) => ends,
         Err(answer) => return answer,
     };
     if !deferred.front.delivered {

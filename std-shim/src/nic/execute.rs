@@ -117,12 +117,8 @@ fn attempt(
     memory: &MemoryTable,
 ) -> Answer {
     let peer = find_peer(qp, send);
-    let local = match local_bytes(qp, send, request, memory) {
-        Ok(local) => local,
-        Err(answer) => return answer,
-    };
-    let peer = match reach(qp, send, peer) {
-        Ok(peer) => peer,
+    let (local, peer) = match ends(qp, send, request, peer, memory) {
+        Ok(ends) => ends,
         Err(answer) => return answer,
     };
     if send.front.delivered {
@@ -195,6 +191,19 @@ pub(super) fn find_peer(qp: &QpShared, send: &mut SendQueue) -> Option<Arc<QpSha
     Some(peer)
 }
 
+/// Both ends of a request, if they can be used: its local bytes and the peer. The local end is
+/// checked first, as hardware does before anything is sent.
+pub(super) fn ends<'m>(
+    qp: &QpShared,
+    send: &'m SendQueue,
+    request: &SendRequest,
+    peer: Option<Arc<QpShared>>,
+    memory: &'m MemoryTable,
+) -> Result<(Span<'m>, Arc<QpShared>), Answer> {
+    let local = local_bytes(qp, send, request, memory)?;
+    Ok((local, reach(qp, send, peer)?))
+}
+
 /// The peer, if its requests get through to it.
 pub(super) fn reach(
     qp: &QpShared,
@@ -220,7 +229,7 @@ pub(super) fn reach(
 }
 
 /// The request's own bytes, checked as the sending device checks them.
-pub(super) fn local_bytes<'m>(
+fn local_bytes<'m>(
     qp: &QpShared,
     send: &'m SendQueue,
     request: &SendRequest,
