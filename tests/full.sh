@@ -40,8 +40,8 @@ test() {
 
 sweep() {
   say "models and random traffic, many more cases than in the edit loop"
-  QUICKCHECK_TESTS=5000 cargo test --profile sweep --locked -p polyrail-tests --test models
-  RANDOM_SEEDS=10000 cargo test --profile sweep --locked -p polyrail-tests --test random --test random_pair
+  QUICKCHECK_TESTS=50000 cargo test --profile sweep --locked -p polyrail-tests --test models
+  RANDOM_SEEDS=100000 cargo test --profile sweep --locked -p polyrail-tests --test random --test random_pair
 }
 
 no_std() {
