@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that CI checks, from a fresh clone on a machine with Rust and apt. Installs what is missing.
-#   tests/full.sh [STEP]...    all steps, or those named: lint docs test sweep no_std bench
+#   tests/full.sh [STEP]...    all steps, or those named: lint docs test sweep copy no_std bench
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
@@ -44,6 +44,20 @@ sweep() {
   RANDOM_SEEDS=100000 cargo test --profile sweep --locked -p polyrail-tests --test random --test random_pair
 }
 
+copy() {
+  say "a large file over four rails, both schemes"
+  local dir scheme
+  mkdir -p target
+  dir=$(mktemp -d -p target)
+  head -c 256M /dev/urandom > "$dir/source"
+  for scheme in spray dqplb; do
+    cargo run --release --locked --bin polyrail -- \
+      copy "$dir/source" "$dir/$scheme" --rails 4 --scheme $scheme
+    cmp "$dir/source" "$dir/$scheme"
+  done
+  rm -r "$dir"
+}
+
 no_std() {
   say "a program without std"
   CARGO_TARGET_DIR=target/no_std cargo run --release --locked $NO_STD
@@ -57,7 +71,7 @@ bench() {
 }
 
 install
-for step in "${@:-lint docs test sweep no_std bench}"; do
+for step in "${@:-lint docs test sweep copy no_std bench}"; do
   for name in $step; do "$name"; done
 done
 say "all passed"
