@@ -10,10 +10,12 @@ use crate::verbs::Opcode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Content {
-    /// Consecutive fragments of one request; `wr` is its id in the ring.
+    /// Consecutive fragments of one WRITE; `wr` is its id in the ring.
     Fragments,
     /// The same, with DQPLB's sequence numbers.
     Numbered,
+    /// Consecutive fragments of one READ.
+    Reads,
     /// One pass-through request that waited in the ring; `wr` is its id there.
     Held,
     /// One pass-through request that went straight to the rail; `wr` is the caller's `wr_id`.
@@ -27,7 +29,7 @@ pub(crate) enum Content {
 impl Content {
     #[inline]
     const fn is_fragments(self) -> bool {
-        self as u8 <= Self::Numbered as u8
+        self as u8 <= Self::Reads as u8
     }
 }
 
@@ -186,30 +188,41 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.credits == self.limit
     }
 
-    /// The tag of the request that is posted next.
+    /// Takes note of a batch that is about to be posted, and says the tag of its first request.
+    /// What the driver does not take of it is [cut off](Self::cut) again.
     #[inline]
-    pub(crate) const fn next_tag(&self) -> Tag {
-        self.tag.plus(self.tail)
-    }
-
-    /// Takes note of a batch that the driver took whole.
-    #[inline]
-    pub(crate) fn push(&mut self, batch: Batch) {
+    pub(crate) fn push(&mut self, batch: Batch) -> Tag {
         debug_assert!(batch.count as u32 <= self.credits && self.missing == 0);
-        let next = self.tail + batch.count as u64;
-        let last_tag = self.tag.plus(next - 1).last();
+        let first = self.tag.plus(self.tail);
+        let last_tag = first.plus(batch.count as u64 - 1).last();
         self.entries[Self::index(self.tail)] = Entry { last_tag, batch };
-        self.tail = next;
+        self.tail += batch.count as u64;
         self.credits -= batch.count as u32;
         self.batches_posted += 1;
         self.bytes_posted += batch.bytes() as u64;
+        first
     }
 
-    /// Takes note of a batch of which the driver took only the first `accepted` requests.
-    pub(crate) fn push_part(&mut self, batch: Batch, accepted: u32) {
-        self.unfinished = self.tail;
-        self.push(batch);
-        self.missing = batch.count as u32 - accepted;
+    /// The driver took only the first `accepted` of the newest batch's `count` requests. With none
+    /// taken, it is as if the batch had never been. Says which it was.
+    #[cold]
+    pub(crate) fn cut(&mut self, count: u32, accepted: u32) -> Batch {
+        debug_assert!(accepted <= count && self.missing == 0);
+        let first = self.tail - u64::from(count);
+        let entry = &mut self.entries[Self::index(first)];
+        debug_assert!(u32::from(entry.batch.count) == count);
+        let batch = entry.batch;
+        if accepted > 0 {
+            self.unfinished = first;
+            self.missing = count - accepted;
+        } else {
+            entry.last_tag = Tag::NONE;
+            self.tail = first;
+            self.credits += count;
+            self.batches_posted -= 1;
+            self.bytes_posted -= u64::from(batch.bytes());
+        }
+        batch
     }
 
     /// A request that is not tracked, on the only rail: it counts, no more.
@@ -293,7 +306,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     }
 
     /// Retires the front batch if `wr_id` is its last request's and it is made of fragments, and
-    /// says whose they were and whether they fetched. Not for a queue with an unfinished batch.
+    /// says whose they were and whether they were READs. Not for a queue with an unfinished batch.
     #[inline]
     pub(crate) fn retire_fragments(&mut self, wr_id: u64) -> Option<(u64, bool)> {
         debug_assert!(!self.is_unfinished());
@@ -302,10 +315,10 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
             return None;
         }
         entry.last_tag = Tag::NONE;
-        let Batch { wr, count, opcode, .. } = entry.batch;
+        let Batch { wr, count, content, .. } = entry.batch;
         self.head += u64::from(count);
         self.credits += u32::from(count);
-        Some((wr, opcode.is_fetching()))
+        Some((wr, content == Content::Reads))
     }
 
     /// Request `index` of the front batch failed. If it is the last that the driver has taken, no
@@ -401,7 +414,8 @@ mod tests {
         let mut queue = InFlight::<8>::new(0, 8);
         let tag = queue.tag;
         queue.push(fragments(1));
-        queue.push_part(fragments(5), 2);
+        queue.push(fragments(5));
+        queue.cut(5, 2);
         assert_eq!(queue.requests_posted(), 3);
         let (batch, index, next) = queue.unfinished().unwrap();
         assert_eq!((batch.count, index, next), (5, 2, tag.plus(3)));
@@ -415,7 +429,8 @@ mod tests {
     #[test]
     fn a_batch_cut_off_retires_with_the_last_request_taken() {
         let mut queue = InFlight::<8>::new(0, 8);
-        queue.push_part(fragments(5), 3);
+        queue.push(fragments(5));
+        queue.cut(5, 3);
         let last = queue.tag.plus(4).last();
         assert_eq!(queue.compare(last.wr_id()), TagMatch::Mismatch);
         assert_eq!(queue.compare(queue.tag.plus(3).wr_id()), TagMatch::Mismatch);

@@ -41,10 +41,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Takes completions for as long as they are what they nearly always are: of one data rail or
     /// another, its data acknowledged, or DQPLB's fragments arriving.
-    #[inline]
+    // Not in line: on its own it keeps everything in registers.
+    #[inline(never)]
     fn complete_data(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
         let Self { rails, sends, window, fetching, freed, refill, chooser, .. } = self;
         let mut taken = 0;
+        let (mut freed_now, mut last_freed) = (0, *freed);
         for completion in completions {
             let at = Tag::from_wr_id(completion.wr_id).rail();
             let Some(rail) = rails.get_mut(at as usize) else { break };
@@ -52,24 +54,25 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             if !own || !completion.status.is_success() {
                 break;
             }
-            if Tag::from_wr_id(completion.wr_id).kind_is(TagKind::NotifyRecv) {
-                if !rail.recvs.arrived(completion, window) {
-                    break;
+            if let Some((id, read)) = rail.sends.retire_fragments(completion.wr_id) {
+                sends.slot(id).outstanding -= 1;
+                if read {
+                    *fetching -= 1;
                 }
+                last_freed = rail.turn_bit;
+                freed_now |= last_freed;
+            } else if rail.recvs.arrived(completion, window) {
                 if rail.recvs.is_low() {
                     refill.insert(rail.id);
                 }
-            } else if let Some((id, fetched)) = rail.sends.retire_fragments(completion.wr_id) {
-                sends.slot(id).outstanding -= 1;
-                *fetching -= u32::from(fetched);
-                *freed = rail.turn_bit;
-                chooser.set_ready(rail.turn_bit);
             } else {
                 break;
             }
             rail.completions += 1;
             taken += 1;
         }
+        *freed = last_freed;
+        chooser.set_ready(freed_now);
         taken
     }
 
@@ -157,7 +160,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn retire(&mut self, batch: &Batch, completion: &Completion, direct: &mut DirectCompletions) {
         self.fetching -= u32::from(batch.opcode.is_fetching());
         match batch.content {
-            Content::Fragments | Content::Numbered | Content::Held => {
+            Content::Fragments | Content::Numbered | Content::Reads | Content::Held => {
                 self.sends.slot(batch.wr).outstanding -= 1;
             }
             Content::Quiet if completion.status.is_success() => {}
@@ -188,7 +191,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn send_failed(&mut self, id: RailId, batch: &Batch, index: u32, completion: &Completion) {
         let mut offset = 0;
         match batch.content {
-            Content::Fragments | Content::Numbered => {
+            Content::Fragments | Content::Numbered | Content::Reads => {
                 offset = batch.offset + index * self.config.max_msg_size;
                 self.sends.slot(batch.wr).fail(completion.status);
             }

@@ -88,7 +88,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let size = config.max_msg_size;
         let slot = sends.slot(id);
         let opcode = slot.opcode;
-        let content = if NUMBERED { Content::Numbered } else { Content::Fragments };
+        let content = match opcode {
+            _ if NUMBERED => Content::Numbered,
+            Opcode::RdmaRead => Content::Reads,
+            _ => Content::Fragments,
+        };
         let mut left = chooser.fragments_in(slot.unposted());
         let share = chooser.share(left);
         let mut round = chooser.round();
@@ -109,21 +113,21 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let number = if NUMBERED { numbers.next().get() } else { 0 };
             let batch =
                 Batch { wr: id, offset, length, number, count: count as u16, content, opcode };
-            let tag = rail.sends.next_tag();
-            if let Err(error) = rail.post_fragments::<NUMBERED, RAILS>(slot, &batch, size, tag, 0) {
-                return self.taken_in_part(at, batch, error);
-            }
-            rail.sends.push(batch);
+            // Noted first: a request that is posted leaves nothing to be remembered meanwhile.
+            let tag = rail.sends.push(batch);
             if rail.sends.credits() == 0 {
                 chooser.set_busy(rail.turn_bit);
             }
             slot.offset += length;
             slot.outstanding += 1;
-            if opcode.is_fetching() {
+            if content == Content::Reads {
                 *fetching += 1;
             }
             if NUMBERED {
                 numbers.consume(count);
+            }
+            if let Err(error) = rail.post_fragments::<NUMBERED, RAILS>(slot, &batch, size, tag, 0) {
+                return self.taken_in_part(at, count, error);
             }
             left -= count;
             if left == 0 {
@@ -138,23 +142,22 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// rail as soon as it takes it, before anything else. DQPLB numbers are used up with the
     /// first request taken.
     #[cold]
-    fn taken_in_part(&mut self, at: usize, batch: Batch, error: CommitError) -> Progress {
+    fn taken_in_part(&mut self, at: usize, count: u32, error: CommitError) -> Progress {
         let rail = &mut self.rails[at];
+        let accepted = error.accepted.min(count);
+        let batch = rail.sends.cut(count, accepted);
         let slot = self.sends.slot(batch.wr);
-        let accepted = error.accepted.min(u32::from(batch.count));
-        if accepted > 0 {
-            rail.sends.push_part(batch, accepted);
-            slot.offset += batch.length;
-            slot.outstanding += 1;
-            self.fetching += u32::from(slot.opcode.is_fetching());
-            if slot.fragment_opcode == Opcode::RdmaWriteWithImm {
-                self.numbers.consume(u32::from(batch.count));
+        if accepted == 0 {
+            slot.offset -= batch.length;
+            slot.outstanding -= 1;
+            self.fetching -= u32::from(batch.content == Content::Reads);
+            if batch.content == Content::Numbered {
+                self.numbers.take_back(count);
             }
         }
         let (id, rail, all) = (batch.wr, rail.id, slot.unposted() == 0);
         // A driver that refuses nothing of a batch and calls it an error may reach its end.
-        let refused = accepted.min(u32::from(batch.count) - 1);
-        let offset = batch.offset + refused * self.config.max_msg_size;
+        let offset = batch.offset + accepted.min(count - 1) * self.config.max_msg_size;
         self.retry.insert(rail);
         self.update_ready(at);
         match error.refusal {
@@ -186,20 +189,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let slot = self.sends.slot(id);
         let rail = &mut self.rails[0];
-        let tag = rail.sends.next_tag();
-        match rail.post_one(slot.pass_through(), tag) {
-            Err(CommitError { refusal: Refusal::QueueFull, .. }) => {
+        let length = slot.local.length();
+        let batch = Batch::one(id, length, Content::Held, slot.opcode);
+        match rail.post_one(slot.pass_through(), batch) {
+            Err(Refusal::QueueFull) => {
                 self.retry.insert(RailId::Data(0));
                 self.update_ready(0);
                 return Progress::Waits;
             }
-            Err(CommitError { refusal: Refusal::Driver(errno), .. }) => {
+            Err(Refusal::Driver(errno)) => {
                 return Progress::Refused(Refused { rail: rail.id, errno, offset: 0 });
             }
             Ok(()) => {}
         }
-        let length = slot.local.length();
-        rail.sends.push(Batch::one(id, length, Content::Held, slot.opcode));
         slot.offset = length;
         slot.outstanding = 1;
         self.fetching += u32::from(slot.opcode.is_fetching());
@@ -287,7 +289,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let mut in_flight = 0;
         for batch in batches() {
             match batch.content {
-                Content::Fragments | Content::Numbered | Content::Held => {
+                Content::Fragments | Content::Numbered | Content::Reads | Content::Held => {
                     let slot = self.sends.find(batch.wr).expect("a request in flight is alive");
                     assert_eq!(slot.opcode, batch.opcode);
                     in_flight += 1;

@@ -44,11 +44,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let length = (end - first) as u32;
         let one = Batch::one(first, length, Content::Notifies, Opcode::RdmaWriteWithImm);
         let batch = Batch { count: count as u16, ..one };
-        let tag = notify.sends.next_tag();
+        let tag = notify.sends.push(batch);
         let refused = fill_notifies(&mut notify.qp, sends, &batch, tag, 0).err();
         let accepted = refused.map_or(count, |error| error.accepted.min(count));
+        if refused.is_some() {
+            notify.sends.cut(count, accepted);
+        }
         if accepted > 0 {
-            notify.sends.push_part(batch, accepted);
             while sends.front_in_flight().is_some_and(|id| id < end) {
                 mark_notified(sends);
             }

@@ -38,10 +38,15 @@ impl SendNumbers {
         self.next
     }
 
-    /// `count` numbers were accepted by the driver.
+    /// `count` numbers go to the driver.
     #[inline]
     pub(super) fn consume(&mut self, count: u32) {
         self.next = self.next.advance(count);
+    }
+
+    /// The driver took none of the last `count` numbers: they are given out again.
+    pub(super) fn take_back(&mut self, count: u32) {
+        self.next = self.next.retreat(count);
     }
 
     /// How many of `wanted` numbers may be given out now. `unacknowledged` lists, if needed, the

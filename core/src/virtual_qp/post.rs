@@ -5,7 +5,7 @@ use super::config::{PassThroughOrder, Scheme};
 use super::dispatch::{Progress, Refused};
 use super::error::{PostError, RailId};
 use super::slot::{Keys, SlotState};
-use crate::hardware::{CommitError, QueuePair, Refusal, SendBatch};
+use crate::hardware::{QueuePair, Refusal, SendBatch};
 use crate::in_flight::{Batch, Content};
 use crate::verbs::{DeviceId, Imm, Opcode, SendFlags, SendRequest, SendWr};
 
@@ -152,8 +152,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let keys = keys_on(wr, rail.device, 0)?;
         if self.may_pass(wr) {
             match self.pass_through(wr, keys) {
-                Err(CommitError { refusal: Refusal::QueueFull, .. }) => {}
-                Err(error) => return Err(PostError::refused(RailId::Data(0), error.refusal)),
+                Err(Refusal::QueueFull) => {}
+                Err(refusal) => return Err(PostError::refused(RailId::Data(0), refusal)),
                 Ok(()) => return Ok(()),
             }
         }
@@ -174,23 +174,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         nothing_ahead && !fenced && !starves && self.rail_0_has_room()
     }
 
-    fn pass_through(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), CommitError> {
+    fn pass_through(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), Refusal> {
         let rail = &mut self.rails[0];
-        let tag = rail.sends.next_tag();
-        if let Err(error) = rail.post_one(physical(wr, keys), tag) {
-            if error.refusal == Refusal::QueueFull {
-                self.retry.insert(RailId::Data(0));
-                self.update_ready(0);
-            }
-            return Err(error);
-        }
         let signaled = wr.flags.contains(SendFlags::SIGNALED);
         let content = if signaled { Content::PassThrough } else { Content::Quiet };
         let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
-        rail.sends.push(batch);
-        self.fetching += u32::from(wr.opcode.is_fetching());
+        let posted = rail.post_one(physical(wr, keys), batch);
+        match posted {
+            Ok(()) => self.fetching += u32::from(wr.opcode.is_fetching()),
+            Err(Refusal::QueueFull) => self.retry.insert(RailId::Data(0)),
+            Err(Refusal::Driver(_)) => {}
+        }
         self.update_ready(0);
-        Ok(())
+        posted
     }
 
     /// Gives a pass-through request its place in the ring, from where it goes in its turn, which

@@ -2,7 +2,7 @@
 
 use super::error::{RailError, RailId};
 use super::slot::SendSlot;
-use crate::hardware::{CommitError, QueuePair, RecvBatch, SendBatch};
+use crate::hardware::{CommitError, QueuePair, RecvBatch, Refusal, SendBatch};
 use crate::in_flight::{Batch, InFlight};
 use crate::sequence::{SequenceImm, SequenceNumber};
 use crate::tag::{Tag, TagKind};
@@ -257,17 +257,20 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         sends.commit()
     }
 
-    /// Posts one pass-through request under `tag`.
+    /// Posts one pass-through request, `batch` on its own.
     pub(super) fn post_one(
         &mut self,
         mut request: SendRequest,
-        tag: Tag,
-    ) -> Result<(), CommitError> {
-        request.wr_id = tag.last().wr_id();
+        batch: Batch,
+    ) -> Result<(), Refusal> {
+        request.wr_id = self.sends.push(batch).last().wr_id();
         request.flags |= SendFlags::SIGNALED;
         let mut sends = self.qp.start_send();
         sends.add(&request);
-        sends.commit()
+        sends.commit().map_err(|error| {
+            self.sends.cut(1, 0);
+            error.refusal
+        })
     }
 
     /// Posts `count` zero-length receives and says how many the driver took, and why not more.
