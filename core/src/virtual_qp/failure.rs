@@ -112,6 +112,25 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         stalled
     }
 
+    /// Takes a rail out of service, or back in: a rail out of service gets no new fragments, and
+    /// what is in flight on it completes.
+    ///
+    /// For maintenance, or on a port event. The virtual queue pair is Degraded meanwhile. With
+    /// rail 0 out of service, pass-through requests are refused. Out of service, the last rail
+    /// would leave requests waiting for ever, so the call is ignored and false returned.
+    pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool {
+        let others = self.rails.iter().enumerate().any(|(at, r)| r.up && at != rail as usize);
+        let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
+        if !in_service && !others {
+            return false;
+        }
+        chosen.up = in_service;
+        self.update_ready(rail as usize);
+        // Requests that found no rail may find this one.
+        self.settle();
+        true
+    }
+
     #[cold]
     pub(super) fn note_protocol_error(&mut self, error: ProtocolError) {
         self.protocol_error = self.protocol_error.or(Some(error));

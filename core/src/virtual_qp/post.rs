@@ -213,25 +213,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.held -= 1;
         self.refuse_newest(refused)
     }
-
-    /// Takes a rail out of service, or back in: a rail out of service gets no new fragments, and
-    /// what is in flight on it completes.
-    ///
-    /// For maintenance, or on a port event. The virtual queue pair is Degraded meanwhile. With
-    /// rail 0 out of service, pass-through requests are refused. Out of service, the last rail
-    /// would leave requests waiting for ever, so the call is ignored and false returned.
-    pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool {
-        let others = self.rails.iter().enumerate().any(|(at, r)| r.up && at != rail as usize);
-        let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
-        if !in_service && !others {
-            return false;
-        }
-        chosen.up = in_service;
-        self.update_ready(rail as usize);
-        // Requests that found no rail may find this one.
-        self.settle();
-        true
-    }
 }
 
 /// The keys of a request on a device. Requests that need none get none.
@@ -239,12 +220,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 fn keys_on(wr: &SendWr<'_>, device: DeviceId, hint: usize) -> Result<Keys, PostError> {
     match Keys::find(wr.keys, device, hint) {
         Some(keys) => Ok(keys),
-        None => no_keys(*wr, device),
+        None => no_keys(wr, device),
     }
 }
 
 #[cold]
-fn no_keys(wr: SendWr<'_>, device: DeviceId) -> Result<Keys, PostError> {
+fn no_keys(wr: &SendWr<'_>, device: DeviceId) -> Result<Keys, PostError> {
     let sends = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm);
     let no_buffer = wr.local.length() == 0 || wr.flags.contains(SendFlags::INLINE);
     if sends && no_buffer { Ok(Keys::default()) } else { Err(PostError::MissingKeys { device }) }
