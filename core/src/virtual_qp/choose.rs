@@ -15,8 +15,8 @@ pub(super) struct Chooser<const RAILS: usize> {
     ready: u8,
     /// Bit `turn` of every rail whose turn comes before the order starts again.
     ahead: u8,
-    /// The rail of each turn.
-    order: [u8; RAILS],
+    /// The rail of each turn. Of full length, so that no turn is out of bounds.
+    order: [u8; MAX_RAILS],
     fragment: Divisor,
     policy: Policy<RAILS>,
 }
@@ -45,7 +45,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
     pub(super) const EMPTY: Self = Self {
         ready: 0,
         ahead: 0xFF,
-        order: [0; RAILS],
+        order: [0; MAX_RAILS],
         fragment: Divisor::new(1),
         policy: Policy::RoundRobin,
     };
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn round_robin_skips_busy_rails_and_wraps() {
-        let order = [0, 1, 2, 3];
+        let order = [0, 1, 2, 3, 0, 0, 0, 0];
         let mut chooser = Chooser::<4> { ready: 0b1011, order, ..Chooser::EMPTY };
         let turns = [(); 5].map(|()| next(&mut chooser, 8, IDLE).unwrap().0);
         assert_eq!(turns, [0, 1, 3, 0, 1]);
@@ -291,7 +291,7 @@ mod tests {
     fn least_finish_time_deals_by_bandwidth_and_load() {
         let chooser = Chooser::<2> {
             ready: 0b11,
-            order: [0, 1],
+            order: [0, 1, 0, 0, 0, 0, 0, 0],
             fragment: Divisor::new(1024),
             policy: Policy::LeastFinishTime([1, 3]),
             ..Chooser::EMPTY

@@ -72,17 +72,20 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 return self.dispatch_held(id);
             }
         }
-        if slot.fragment_opcode == Opcode::RdmaWriteWithImm {
-            self.dispatch_fragments::<true>(id)
-        } else {
-            self.dispatch_fragments::<false>(id)
+        let one = slot.unposted() <= self.config.max_msg_size;
+        match (slot.fragment_opcode == Opcode::RdmaWriteWithImm, one) {
+            (false, true) => self.dispatch_fragments::<false, true>(id),
+            (false, false) => self.dispatch_fragments::<false, false>(id),
+            (true, true) => self.dispatch_fragments::<true, true>(id),
+            (true, false) => self.dispatch_fragments::<true, false>(id),
         }
     }
 
     /// Cuts the request into one share for each rail that has credits. `NUMBERED` requests are
-    /// DQPLB's WRITE_WITH_IMM.
+    /// DQPLB's WRITE_WITH_IMM. Of `ONE`, no more than one fragment is left: nothing is divided or
+    /// shared out, which is most of the work for a small request.
     #[inline(always)]
-    fn dispatch_fragments<const NUMBERED: bool>(&mut self, id: u64) -> Progress {
+    fn dispatch_fragments<const NUMBERED: bool, const ONE: bool>(&mut self, id: u64) -> Progress {
         // Disjoint fields: a batch borrows its rail while slot and numbers are at work.
         let Self { rails, sends, chooser, numbers, fetching, config, .. } = self;
         let size = config.max_msg_size;
@@ -93,8 +96,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             Opcode::RdmaRead => Content::Reads,
             _ => Content::Fragments,
         };
-        let mut left = chooser.fragments_in(slot.unposted());
-        let share = chooser.share(left);
+        let mut left = if ONE { 1 } else { chooser.fragments_in(slot.unposted()) };
+        let share = if ONE { 1 } else { chooser.share(left) };
         let mut round = chooser.round();
         loop {
             let Some((at, mut most)) = chooser.next(&mut round, left, share, || load(rails)) else {
@@ -107,9 +110,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 }
             }
             let rail = &mut rails[at];
-            let count = most.min(rail.sends.credits());
+            let count = if ONE { 1 } else { most.min(rail.sends.credits()) };
             let offset = slot.offset;
-            let length = if count == left { slot.unposted() } else { count * size };
+            let length = if ONE || count == left { slot.unposted() } else { count * size };
             let number = if NUMBERED { numbers.next().get() } else { 0 };
             let batch =
                 Batch { wr: id, offset, length, number, count: count as u16, content, opcode };
@@ -128,6 +131,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
             if let Err(error) = rail.post_fragments::<NUMBERED, RAILS>(slot, &batch, size, tag, 0) {
                 return self.taken_in_part(at, count, error);
+            }
+            if ONE {
+                return Progress::Posted;
             }
             left -= count;
             if left == 0 {

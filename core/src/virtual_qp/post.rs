@@ -63,7 +63,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn post_fragmented(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.check_fragmented(wr)?;
         let inline = wr.flags.contains(SendFlags::INLINE);
-        if inline && self.sends.front_pending().is_some() {
+        let waits = self.sends.front_pending().is_some();
+        if inline && waits {
             return Err(PostError::InlineMustWait);
         }
         let Self { sends, devices, notify, config, .. } = self;
@@ -78,7 +79,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
             Ok::<_, PostError>(())
         })?;
-        if sends.front_pending() != Some(id) {
+        if waits {
             return Ok(());
         }
         match self.dispatch_now(id) {

@@ -153,11 +153,12 @@ impl<const RAILS: usize> SendSlot<RAILS> {
     /// What is reported at the end.
     #[inline]
     pub(super) const fn final_status(&self) -> WcStatus {
-        if self.status.is_success() && self.state.contains(SlotState::CANCELLED) {
-            WcStatus::WR_FLUSH_ERR
-        } else {
-            self.status
-        }
+        if self.state.contains(SlotState::CANCELLED) { self.cancelled() } else { self.status }
+    }
+
+    #[cold]
+    const fn cancelled(&self) -> WcStatus {
+        if self.status.is_success() { WcStatus::WR_FLUSH_ERR } else { self.status }
     }
 
     /// The physical form of a pass-through request.
