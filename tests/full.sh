@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that CI checks, from a fresh clone on a machine with Rust and apt. Installs what is missing.
-#   tests/full.sh [STEP]...    all steps, or those named: lint docs test sweep copy no_std bench
+#   tests/full.sh [STEP]...    all steps, or those named: lint docs test sweep simulate copy
+#                            no_std bench
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
@@ -41,7 +42,13 @@ test() {
 sweep() {
   say "models and random traffic, many more cases than in the edit loop"
   QUICKCHECK_TESTS=50000 cargo test --profile sweep --locked -p polyrail-tests --test models
-  RANDOM_SEEDS=100000 cargo test --profile sweep --locked -p polyrail-tests --test random --test random_pair
+  RANDOM_SEEDS=100000 cargo test --profile sweep --locked -p polyrail-tests --test random
+}
+
+simulate() {
+  say "simulated worlds: as users build the engine, then with its own assertions"
+  cargo run --release --locked -p polyrail-tests --bin simulate -- --seed 1 --seeds 20000
+  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- --seed 100001 --seeds 50000
 }
 
 copy() {
@@ -71,7 +78,7 @@ bench() {
 }
 
 install
-for step in "${@:-lint docs test sweep copy no_std bench}"; do
+for step in "${@:-lint docs test sweep simulate copy no_std bench}"; do
   for name in $step; do "$name"; done
 done
 say "all passed"

@@ -14,10 +14,6 @@ pub type SmallQp = VirtualQp<QueuePair, 4, 8, 8>;
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Side {
-    /// Its devices.
-    pub devices: Vec<Device>,
-    /// Its data rails.
-    pub rails: u8,
     /// The virtual queue pair.
     pub qp: Box<SmallQp>,
     /// A completion queue for each device, as one.
@@ -32,20 +28,9 @@ impl Side {
         let pairs = self.memory.keys().iter().zip(peer.memory.keys());
         pairs.map(|(own, far)| own.toward(far.rkey)).collect()
     }
-
-    /// Checks what must hold between any two calls.
-    ///
-    /// # Panics
-    ///
-    /// If it does not.
-    pub fn invariants(&self) {
-        self.qp.invariants();
-        self.cq.invariants();
-    }
 }
 
 struct Parts {
-    devices: Vec<Device>,
     domains: Vec<ProtectionDomain>,
     cqs: Vec<CompletionQueue>,
     qps: Vec<QueuePair>,
@@ -67,11 +52,10 @@ impl Parts {
         };
         let qps = (0..rails).map(qp).collect();
         let notify = (scheme == Scheme::Spray).then(|| qp(0));
-        Self { devices, domains, cqs, qps, notify }
+        Self { domains, cqs, qps, notify }
     }
 
     fn finish(self, config: Config, bytes: usize) -> Side {
-        let rails = self.qps.len() as u8;
         let qp = VirtualQp::new(config, self.qps, self.notify).expect("a sound configuration");
         let mut qp = Box::new(qp);
         qp.prepare_receives().expect("room for receives");
@@ -83,7 +67,7 @@ impl Parts {
             | AccessFlags::REMOTE_ATOMIC;
         let domains: Vec<_> = self.domains.iter().collect();
         let memory = RegisteredBuffer::new(bytes, access, &domains).expect("memory");
-        Side { devices: self.devices, rails, qp, cq, memory }
+        Side { qp, cq, memory }
     }
 }
 

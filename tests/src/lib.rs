@@ -1,11 +1,18 @@
 //! What polyrail's tests share.
 //!
-//! [`model`] has the oracles that quickcheck and the fuzz targets share; [`endpoint`] puts virtual
-//! queue pairs on software NICs. [`scripted`] is a NIC whose every completion the test decides; [`rig`] puts a virtual queue pair
-//! and its completion queue on one; [`view`] says in short form what the NIC was asked to do.
+//! [`model`] has the oracles of the engine's structures, [`simulation`] that of whole worlds of
+//! virtual queue pairs on software NICs; [`choices`] says where both get their decisions from, so
+//! that quickcheck, fuzzers and seeds drive the same code. [`endpoint`] puts two virtual queue pairs
+//! on software NICs. [`scripted`] is a NIC whose every completion the test decides; [`rig`] puts a
+//! virtual queue pair and its completion queue on one, [`watched`] with an oracle of every physical
+//! request; [`view`] says in short form what the NIC was asked to do. [`allocations`] counts.
 
+pub mod allocations;
+pub mod choices;
 pub mod endpoint;
 pub mod model;
 pub mod rig;
 pub mod scripted;
+pub mod simulation;
 pub mod view;
+pub mod watched;

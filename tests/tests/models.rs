@@ -1,5 +1,4 @@
-//! The engine's structures, and whole virtual queue pairs, beside the seeds' (see
-//! `polyrail_tests::model`). `QUICKCHECK_TESTS=n` runs n cases of each.
+//! The engine's structures beside the seeds' (see `polyrail_tests::model`). `QUICKCHECK_TESTS=n` runs n cases of each.
 
 use polyrail_tests::model;
 use quickcheck::{Gen, QuickCheck};
@@ -22,9 +21,4 @@ fn the_window_agrees_with_the_seeds_map() {
 #[test]
 fn the_routing_table_agrees_with_a_hash_map() {
     check(600, |bytes| model::routing(&bytes));
-}
-
-#[test]
-fn virtual_queue_pairs_agree_with_the_oracle_on_the_deterministic_nic() {
-    check(300, |bytes| model::pair(&bytes));
 }

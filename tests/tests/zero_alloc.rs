@@ -4,33 +4,11 @@
 use polyrail::nic::Fabric;
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendWr};
 use polyrail_core::virtual_qp::{Config, PostError, RailChoice, Scheme};
+use polyrail_tests::allocations::{CountingAllocator, allocations};
 use polyrail_tests::endpoint::{Side, connect};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-thread_local! {
-    /// Allocations of this thread: tests run side by side.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is System's, which keeps the contract.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Two connected sides and how much was reported.
 struct Traffic {
@@ -80,9 +58,9 @@ impl Traffic {
     /// Allocations of ten bursts, after two to warm up.
     fn allocations(&mut self, post: impl Fn(&mut Self, u64) -> Result<(), PostError>) -> u64 {
         (0..2).for_each(|_| self.burst(&post));
-        let before = ALLOCATIONS.get();
+        let before = allocations();
         (0..10).for_each(|_| self.burst(&post));
-        ALLOCATIONS.get() - before
+        allocations() - before
     }
 }
 
@@ -125,13 +103,6 @@ fn spray() -> Config {
 
 fn dqplb() -> Config {
     Config { scheme: Scheme::Dqplb, ..Config::default() }
-}
-
-#[test]
-fn the_counter_counts() {
-    let before = ALLOCATIONS.get();
-    drop(std::hint::black_box(Box::new(7)));
-    assert_eq!(ALLOCATIONS.get() - before, 1);
 }
 
 #[test]

@@ -2,14 +2,10 @@
 //! engine's. Every model is driven by bytes, so that quickcheck and the fuzz targets share it; it
 //! panics where the two disagree.
 
-mod bytes;
-mod pair;
 mod routing;
 mod tracker;
 mod window;
 
-pub use bytes::Bytes;
-pub use pair::pair;
 pub use routing::routing;
 pub use tracker::{SeedTracker, tracker};
 pub use window::window;

@@ -1,6 +1,6 @@
 //! The routing table beside a hash map.
 
-use super::Bytes;
+use crate::choices::{Bytes, Choices};
 use polyrail_core::routing::{Role, Route, RouteError, RoutingTable};
 use polyrail_core::verbs::DeviceId;
 use std::collections::HashMap;

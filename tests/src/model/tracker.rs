@@ -1,6 +1,6 @@
 //! The ring beside the seeds' three structures.
 
-use super::Bytes;
+use crate::choices::{Bytes, Choices};
 use polyrail_core::tracker::{TrackerFull, WrTracker};
 use std::collections::{HashMap, VecDeque};
 

@@ -1,6 +1,6 @@
 //! The receive window beside the seeds' sequence tracker, which keeps early numbers in a map.
 
-use super::Bytes;
+use crate::choices::{Bytes, Choices};
 use polyrail_core::sequence::{MODULUS, SequenceImm, SequenceNumber};
 use polyrail_core::window::{Arrival, SequenceWindow};
 use std::collections::{BTreeMap, VecDeque};

@@ -1,0 +1,46 @@
+//! An allocator that counts, thread by thread: tests and simulations run side by side.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, with allocations counted. A program that wants to know installs it as its
+/// `#[global_allocator]`; elsewhere nothing is ever counted.
+#[derive(Clone, Copy, Debug)]
+pub struct CountingAllocator;
+
+// SAFETY: everything is System's, which keeps the contract. (The provided `realloc` and
+// `alloc_zeroed` come through `alloc`, so they count too.)
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+/// Allocations of this thread so far.
+pub fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+/// Calls something that must not allocate.
+///
+/// # Panics
+///
+/// If it does.
+#[track_caller]
+pub fn without_allocating<R>(what: &str, act: impl FnOnce() -> R) -> R {
+    let before = allocations();
+    let result = act();
+    assert_eq!(allocations(), before, "{what} allocates");
+    result
+}

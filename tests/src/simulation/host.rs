@@ -1,0 +1,146 @@
+//! One host: devices, a completion queue that all its virtual queue pairs share, and memory.
+
+use super::places::AREA;
+use super::shape::MAX_CONNECTIONS;
+use super::virtual_qp::{AnyQp, QpTable};
+use crate::allocations::without_allocating;
+use crate::choices::{Choices, pick};
+use polyrail::nic::{
+    CompletionQueue, Device, DeviceConfig, Fabric, ProtectionDomain, RegisteredBuffer,
+};
+use polyrail_core::hardware::{CompletionQueue as _, CqError};
+use polyrail_core::verbs::{AccessFlags, Completion, DeviceId};
+use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
+use std::mem::MaybeUninit;
+
+/// Virtual queue pairs that can be attached at a time, and some room to move.
+pub(super) const INDICES: usize = 8;
+/// Completion queue entries: three connections of eight rails and a notify queue pair, all on one
+/// device, with sixteen requests each way on each.
+const CQ_CAPACITY: u32 = 1024;
+
+pub(super) struct Host {
+    pub(super) devices: Vec<Device>,
+    pub(super) domains: Vec<ProtectionDomain>,
+    /// The queues that `cq` polls, for queue pairs to be made on.
+    pub(super) cq: VirtualCq<CompletionQueue, 3, 64>,
+    pub(super) qps: QpTable,
+    /// For each connection: local places, places that the peer reaches, places of receives.
+    pub(super) memory: RegisteredBuffer,
+    events: Vec<Event>,
+}
+
+/// What a poll brought.
+pub(super) struct Brought {
+    pub(super) events: Vec<Event>,
+    pub(super) error: Option<CqError>,
+}
+
+impl Host {
+    pub(super) fn new(fabric: &Fabric, name: &str, devices: usize) -> Self {
+        let create = |at| fabric.create_device(DeviceConfig::named(format!("{name}{at}")));
+        let devices: Vec<_> = (0..devices).map(create).collect();
+        let domains: Vec<_> =
+            devices.iter().map(|device| device.alloc_pd().expect("a working device")).collect();
+        let cq = |device: &Device| device.create_cq(CQ_CAPACITY).expect("a working device");
+        let cq = VirtualCq::new(devices.iter().map(cq)).expect("few completion queues");
+        let access = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC;
+        let domain_refs: Vec<_> = domains.iter().collect();
+        let bytes = MAX_CONNECTIONS * 3 * AREA;
+        let memory = RegisteredBuffer::new(bytes, access, &domain_refs).expect("memory");
+        let qps = QpTable((0..INDICES).map(|_| None).collect());
+        Self { devices, domains, cq, qps, memory, events: Vec::with_capacity(4096) }
+    }
+
+    pub(super) fn qp(&mut self, index: u16) -> &mut dyn AnyQp {
+        self.qps.0[index as usize].as_deref_mut().expect("a virtual queue pair")
+    }
+
+    /// An index that no virtual queue pair has.
+    pub(super) fn free_index(&self) -> u16 {
+        let free = self.qps.0.iter().position(Option::is_none);
+        free.expect("more indices than virtual queue pairs") as u16
+    }
+
+    /// Polls in one of the ways there are. A budget holds.
+    pub(super) fn poll(&mut self, choices: &mut dyn Choices) -> Brought {
+        let budget = pick(choices, &[1, 2, 3, 7, 32, usize::MAX]);
+        match choices.below(6) {
+            0 => {
+                let at = choices.below(self.devices.len() as u32) as usize;
+                self.collect(budget, |host, sink| host.cq.poll_cq(at, &mut host.qps, budget, sink))
+            }
+            1 => self.poll_one(),
+            2 => {
+                let at = choices.below(self.devices.len() as u32) as usize;
+                self.poll_and_feed(at)
+            }
+            _ => self.poll_for(budget),
+        }
+    }
+
+    /// Polls all queues.
+    pub(super) fn poll_for(&mut self, budget: usize) -> Brought {
+        self.collect(budget, |host, sink| host.cq.poll(&mut host.qps, budget, sink))
+    }
+
+    fn poll_one(&mut self) -> Brought {
+        self.collect(1, |host, sink| {
+            let (event, polled) = host.cq.poll_one(&mut host.qps);
+            event.into_iter().for_each(sink);
+            polled
+        })
+    }
+
+    /// Polls a queue as a runtime of its own would, and feeds what comes.
+    fn poll_and_feed(&mut self, at: usize) -> Brought {
+        self.collect(usize::MAX, |host, sink| {
+            let mut batch = [const { MaybeUninit::uninit() }; 16];
+            let cq = &mut host.cq.cqs_mut()[at];
+            let device = cq.device();
+            match cq.poll(&mut batch) {
+                Ok(completions) => Polled {
+                    events: host.cq.feed(&mut host.qps, device, completions, sink),
+                    error: None,
+                },
+                Err(error) => Polled { events: 0, error: Some(error) },
+            }
+        })
+    }
+
+    /// Feeds one completion.
+    pub(super) fn feed(&mut self, device: DeviceId, completion: Completion) -> Brought {
+        self.collect(usize::MAX, |host, sink| Polled {
+            events: host.cq.feed(&mut host.qps, device, &[completion], sink),
+            error: None,
+        })
+    }
+
+    fn collect(
+        &mut self,
+        budget: usize,
+        poll: impl FnOnce(&mut Self, &mut dyn FnMut(Event)) -> Polled,
+    ) -> Brought {
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        let polled =
+            without_allocating("poll", || poll(self, &mut |event: Event| events.push(event)));
+        assert_eq!(polled.events, events.len(), "events are counted");
+        assert!(events.len() <= budget, "the budget is kept");
+        Brought { events, error: polled.error }
+    }
+
+    /// Takes back the memory that events are collected in.
+    pub(super) fn reuse(&mut self, events: Vec<Event>) {
+        self.events = events;
+    }
+
+    /// What must hold between any two calls.
+    pub(super) fn invariants(&self) {
+        self.cq.invariants();
+        self.qps.0.iter().flatten().for_each(|qp| qp.invariants());
+    }
+}

@@ -1,0 +1,358 @@
+//! A simulated world: virtual queue pairs of random shapes between two hosts, on completion queues
+//! that they share, over the deterministic software NIC, with random traffic, faults and peers, and
+//! an oracle that knows what was posted.
+//!
+//! What is checked: every accepted request is reported exactly once, in order; memory is what the
+//! oracle says for every success, and nothing beside it; a notify, when the NIC carries it out and
+//! when its receiver hears of it, finds all earlier data in place; so does a SEND or atomic behind
+//! writes, when the NIC carries it out; after a report no byte of its buffers changes; the engine's
+//! invariants hold after every step, and it never allocates; in the end, with faults lifted,
+//! everything completes or is reported failed, and all credits are back.
+//!
+//! `shape` is what a world is made of; `host`, `connection` and `virtual_qp` build it; `places` is its
+//! memory; `traffic` and `trouble` are what happens; `sender` and `receiver` are the oracle;
+//! `ending` is how it ends; `search` looks for seeds that fail.
+
+mod bystander;
+mod connection;
+mod ending;
+mod host;
+mod places;
+mod receiver;
+pub mod search;
+mod sender;
+mod shape;
+mod traffic;
+mod trouble;
+mod virtual_qp;
+
+pub use shape::{ConnectionShape, Shape, Weather};
+pub use virtual_qp::Size;
+
+use crate::choices::{Bytes, Choices, Seeded};
+use bystander::Bystander;
+use connection::Connection;
+use ending::BURST;
+use host::{Brought, Host};
+use polyrail::nic::{Fabric, Outcome, RegionKeys, Step};
+use polyrail_core::verbs::{Completion, DeviceId, DeviceKeys, Opcode};
+use polyrail_core::virtual_cq::{Event, VirtualWc};
+use polyrail_core::virtual_qp::{PassThroughOrder, RailId};
+use receiver::RECEIVE;
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use trouble::STRAY;
+
+/// What happened in a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Steps of the simulation: posts, polls, faults.
+    pub steps: u64,
+    /// Steps of the software NIC: requests carried out, completions shown.
+    pub nic_steps: u64,
+    /// Requests posted, and those among them that were refused.
+    pub requests: u64,
+    /// See [`requests`](Self::requests).
+    pub refused: u64,
+    /// Receives posted.
+    pub receives: u64,
+    /// Completions of virtual queue pairs.
+    pub reports: u64,
+    /// Those that failed.
+    pub failures: u64,
+    /// Faults injected.
+    pub faults: u64,
+    /// Immediates from nowhere.
+    pub strays: u64,
+    /// Virtual queue pairs detached and attached again.
+    pub reattached: u64,
+    /// Connections that failed and were replaced.
+    pub replaced: u64,
+    /// Stands for all reports, in their order.
+    pub history: u64,
+}
+
+impl std::ops::AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.nic_steps += other.nic_steps;
+        self.requests += other.requests;
+        self.refused += other.refused;
+        self.receives += other.receives;
+        self.reports += other.reports;
+        self.failures += other.failures;
+        self.faults += other.faults;
+        self.strays += other.strays;
+        self.reattached += other.reattached;
+        self.replaced += other.replaced;
+        self.history = self.history.rotate_left(1) ^ other.history;
+    }
+}
+
+/// The world that a seed stands for, before its first step.
+pub fn shape_of(seed: u64) -> Shape {
+    Seeded::new(seed).shape()
+}
+
+/// Runs the world of a seed for so many steps, and lets it end.
+///
+/// # Panics
+///
+/// If a promise is broken.
+pub fn run_seed(seed: u64, steps: u64) -> Summary {
+    let mut choices = Seeded::new(seed);
+    let shape = choices.shape();
+    World::new(shape, seed).run(&mut choices, steps)
+}
+
+/// Runs the world that these bytes choose, until they are used up.
+///
+/// # Panics
+///
+/// If a promise is broken.
+pub fn run_bytes(bytes: &[u8]) -> Summary {
+    let mut choices = Bytes::new(bytes);
+    let seed = u64::from(choices.below(65_536));
+    let shape = Shape::choose(&mut choices);
+    World::new(shape, seed).run(&mut choices, u64::MAX)
+}
+
+impl Seeded {
+    fn shape(&mut self) -> Shape {
+        Shape::choose(self)
+    }
+}
+
+struct World {
+    shape: Shape,
+    fabric: Fabric,
+    hosts: [Host; 2],
+    connections: Vec<Connection>,
+    /// Each host's keys for requests to the other, device by device.
+    keys: [Vec<DeviceKeys>; 2],
+    bystander: Option<Bystander>,
+    /// Devices that are, or will be, gone.
+    gone: [[bool; 3]; 2],
+    /// Some device suffered something that requests may fail of.
+    damaged: bool,
+    /// Queue pairs of connections that were replaced.
+    retired: BTreeSet<(DeviceId, u32)>,
+    next_number: u32,
+    /// Whether the request that takes all credits was reported, and a success.
+    burst_arrived: Option<bool>,
+    summary: Summary,
+    history: DefaultHasher,
+}
+
+impl World {
+    fn new(shape: Shape, seed: u64) -> Self {
+        let fabric = Fabric::deterministic(seed);
+        let mut hosts = ["near", "far"].map(|name| Host::new(&fabric, name, shape.devices));
+        let keys = [0, 1].map(|end| {
+            let pairs = hosts[end].memory.keys().iter().zip(hosts[1 - end].memory.keys());
+            let toward = |(own, far): (&RegionKeys, &RegionKeys)| own.toward(far.rkey);
+            pairs.map(toward).collect::<Vec<_>>()
+        });
+        let connections: Vec<_> = (0..shape.connections.len())
+            .map(|at| Connection::new(at, at as u32, shape.connections[at], &mut hosts, false))
+            .collect();
+        let bystander = shape.bystander.then(|| Bystander::new(&hosts));
+        Self {
+            next_number: connections.len() as u32,
+            shape,
+            fabric,
+            hosts,
+            connections,
+            keys,
+            bystander,
+            gone: Default::default(),
+            damaged: false,
+            retired: BTreeSet::new(),
+            burst_arrived: None,
+            summary: Summary::default(),
+            history: DefaultHasher::new(),
+        }
+    }
+
+    fn run(mut self, choices: &mut dyn Choices, steps: u64) -> Summary {
+        while self.summary.steps < steps && !choices.is_empty() {
+            self.step(choices);
+            self.invariants();
+            self.summary.steps += 1;
+        }
+        self.finish();
+        self.summary.nic_steps = self.fabric.steps();
+        self.summary.history = self.history.finish();
+        self.summary
+    }
+
+    fn step(&mut self, choices: &mut dyn Choices) {
+        match choices.below(20) {
+            0..=4 => {
+                let (at, end) = self.any_end(choices);
+                self.post_send(at, end, choices);
+            }
+            5..=7 => {
+                let (at, end) = self.any_end(choices);
+                self.post_recv(at, end, choices);
+            }
+            8..=11 => {
+                let host = choices.below(2) as usize;
+                let brought = self.hosts[host].poll(choices);
+                self.arrived(host, brought);
+            }
+            12..=17 => {
+                self.advance(u64::from(choices.below(12)));
+            }
+            18 => self.trouble(choices),
+            _ if choices.one_in(8) => {
+                let (at, end) = self.any_end(choices);
+                self.post_nonsense(at, end, choices);
+            }
+            _ => self.tend(choices),
+        }
+    }
+
+    fn any_end(&self, choices: &mut dyn Choices) -> (usize, usize) {
+        (choices.below(self.connections.len() as u32) as usize, choices.below(2) as usize)
+    }
+
+    /// Lets the NIC do so many things at most, watches, and says how many led anywhere: a request
+    /// that waits for a receive is tried again at every change.
+    fn advance(&mut self, steps: u64) -> u64 {
+        let mut led_anywhere = 0;
+        for _ in 0..steps {
+            let Some(step) = self.fabric.step() else { break };
+            self.observe(&step);
+            let in_vain = matches!(step, Step::Executed { outcome: Outcome::NotReady, .. });
+            led_anywhere += u64::from(!in_vain);
+        }
+        led_anywhere
+    }
+
+    /// Looks at what a NIC did: a request that has to keep its place is carried out in its place.
+    fn observe(&mut self, step: &Step) {
+        let Step::Executed { device, qp_num, wr_id, opcode, outcome } = *step else { return };
+        let is_deferred = outcome == Outcome::Deferred;
+        let Some((at, end, rail)) = self.multi_rail(device, qp_num) else { return };
+        if wr_id & STRAY != 0 && wr_id & 3 == 0 || !(outcome == Outcome::Done || is_deferred) {
+            return;
+        }
+        let Self { connections, hosts, .. } = self;
+        let connection = &mut connections[at];
+        let ground = connection.ground(end, hosts);
+        let ordered = connection.shape.config.pass_through == PassThroughOrder::Ordered;
+        let sender = &mut connection.ends[end].sender;
+        match (rail, opcode) {
+            (RailId::Notify, _) => sender.notify_ran(&ground),
+            (RailId::Data(0), Opcode::Send | Opcode::SendWithImm)
+            | (RailId::Data(0), Opcode::FetchAdd | Opcode::CompareSwap) => {
+                sender.passing_ran(wr_id, is_deferred, ordered.then_some(&ground));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whose physical queue pair it is, if it is one of several rails.
+    fn multi_rail(&self, device: u32, qp_num: u32) -> Option<(usize, usize, RailId)> {
+        let (end, place) =
+            (device as usize / self.shape.devices, device as usize % self.shape.devices);
+        self.connections.iter().filter(|connection| connection.shape.is_multi()).find_map(
+            |connection| {
+                let physical = &connection.ends[end].physical;
+                let found = physical.iter().find(|qp| (qp.at, qp.qp_num) == (place, qp_num))?;
+                Some((connection.at, end, found.rail))
+            },
+        )
+    }
+
+    /// Holds what a poll of a host brought against the oracle.
+    fn arrived(&mut self, host: usize, brought: Brought) {
+        let any_gone = self.gone[host].iter().any(|gone| *gone);
+        assert!(brought.error.is_none() || any_gone, "{:?}", brought.error);
+        for event in &brought.events {
+            match event {
+                Event::Completion(wc) => self.reported(host, wc),
+                Event::Foreign { device, completion } => {
+                    self.foreign(host, *device, completion);
+                }
+            }
+        }
+        self.hosts[host].reuse(brought.events);
+    }
+
+    fn reported(&mut self, end: usize, wc: &VirtualWc) {
+        self.summary.reports += 1;
+        self.summary.failures += u64::from(!wc.status.is_success());
+        (wc.wr_id, wc.status, wc.opcode, wc.qp_num, wc.byte_len, wc.imm).hash(&mut self.history);
+        let Self { connections, hosts, .. } = self;
+        let own = |connection: &&mut Connection| connection.ends[end].virtual_qp_num == wc.qp_num;
+        let connection = connections.iter_mut().find(own).expect("a virtual queue pair of ours");
+        let fair = wc.status.is_success() || connection.damaged;
+        assert!(fair, "{wc:?} and nothing was wrong");
+        if wc.wr_id == BURST {
+            self.burst_arrived = Some(wc.status.is_success());
+            return;
+        }
+        if wc.wr_id & RECEIVE == 0 {
+            let multi = connection.shape.is_multi();
+            if wc.wr_id & STRAY != 0 {
+                return assert!(!multi, "a stray of several rails has no tag");
+            }
+            let ground = connection.ground(end, hosts);
+            return connection.ends[end].sender.reported(wc, &ground, multi);
+        }
+        let (own, peers) = (connection.landing(end, hosts), connection.ground(1 - end, hosts));
+        let promise = connection.promise();
+        let [near, far] = &mut connection.ends;
+        let (this, peer) = if end == 0 { (near, far) } else { (far, near) };
+        this.receiver.reported(wc, &own, &mut peer.sender, &peers, &promise);
+    }
+
+    /// A completion of no virtual queue pair that is attached.
+    fn foreign(&mut self, end: usize, device: DeviceId, completion: &Completion) {
+        let whose = (device, completion.qp_num);
+        for connection in &mut self.connections {
+            let this = &mut connection.ends[end];
+            if this.physical.iter().any(|qp| (qp.device, qp.qp_num) == whose) {
+                assert!(!this.attached, "an attached queue pair is not foreign");
+                this.backlog.push((device, *completion));
+                return;
+            }
+        }
+        let bystander = self.bystander.as_mut();
+        let known = self.retired.contains(&whose)
+            || bystander.is_some_and(|bystander| bystander.takes(device, completion));
+        assert!(known, "a completion from nowhere: {completion:?}");
+    }
+
+    /// What must hold between any two calls.
+    fn invariants(&self) {
+        self.hosts.iter().for_each(Host::invariants);
+    }
+
+    fn settle_quiet(&mut self, at: usize) {
+        let Self { connections, hosts, .. } = self;
+        for end in [0, 1] {
+            let ground = connections[at].ground(end, hosts);
+            connections[at].ends[end].sender.settle_quiet(&ground);
+        }
+    }
+
+    /// Nobody has touched what was reported.
+    fn check_frozen(&mut self, at: usize) {
+        let Self { connections, hosts, .. } = self;
+        for end in [0, 1] {
+            let ground = connections[at].ground(end, hosts);
+            connections[at].ends[end].sender.places.check(&ground);
+            let landing = connections[at].landing(end, hosts);
+            connections[at].ends[end].receiver.places.check(&landing);
+        }
+    }
+
+    fn bystander_posts(&mut self) {
+        if let Some(bystander) = &mut self.bystander {
+            bystander.post();
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The oracle of one end as a receiver: which receives it posted, and what may fill them.
+
+use super::places::{Ground, PLACES, Places, read};
+use super::sender::{Request, Sender};
+use polyrail_core::verbs::{Opcode, WcOpcode};
+use polyrail_core::virtual_cq::VirtualWc;
+use std::collections::VecDeque;
+
+/// Set in the `wr_id` of every receive.
+pub(super) const RECEIVE: u64 = 1 << 63;
+/// The upper half of an immediate that no request of the simulation has.
+pub(super) const STRAY_IMM: u32 = 0xBAD0_0000;
+
+fn is_stray(imm: Option<u32>) -> bool {
+    imm.is_some_and(|imm| imm & 0xFFFF_0000 == STRAY_IMM)
+}
+
+/// Everything that one end posted to receive with.
+#[derive(Debug, Default)]
+pub(super) struct Receiver {
+    pub(super) places: Places,
+    notifications: VecDeque<u64>,
+    /// With their places.
+    data: VecDeque<(u64, usize)>,
+    next_id: u64,
+    /// Strays on their way here at most.
+    pub(super) strays: u32,
+    /// A stray took the number of a fragment of DQPLB: what is complete can no longer be known.
+    pub(super) misled: bool,
+}
+
+impl Receiver {
+    pub(super) fn next_id(&self) -> u64 {
+        RECEIVE | self.next_id
+    }
+
+    pub(super) fn accept_notification(&mut self) {
+        self.notifications.push_back(self.next_id());
+        self.next_id += 1;
+    }
+
+    pub(super) fn accept_data(&mut self, place: usize) {
+        self.places.take(place);
+        self.data.push_back((self.next_id(), place));
+        self.next_id += 1;
+    }
+
+    pub(super) fn posted_notifications(&self) -> usize {
+        self.notifications.len()
+    }
+
+    pub(super) fn posted_data(&self) -> usize {
+        self.data.len()
+    }
+
+    /// A receive was reported. `own` are this end's places for what arrives, `peers` those of what
+    /// the peer sends, and `promise` says which of its earlier writes a notification vouches for.
+    pub(super) fn reported(
+        &mut self,
+        wc: &VirtualWc,
+        own: &Ground<'_>,
+        peer: &mut Sender,
+        peers: &Ground<'_>,
+        promise: &Promise,
+    ) {
+        if self.data.front().is_some_and(|(id, _)| *id == wc.wr_id) {
+            let place = self.data.pop_front().map_or(PLACES, |(_, place)| place);
+            if wc.status.is_success() {
+                self.filled(wc, place, own, peer, peers);
+            }
+            return self.places.release(place, own);
+        }
+        let first = self.notifications.pop_front();
+        assert_eq!(Some(wc.wr_id), first, "receives are reported in order, each once");
+        assert_eq!(wc.opcode, WcOpcode::RECV_RDMA_WITH_IMM);
+        if wc.status.is_success() {
+            self.notified(wc, peer, peers, promise);
+        }
+    }
+
+    fn filled(
+        &mut self,
+        wc: &VirtualWc,
+        place: usize,
+        own: &Ground<'_>,
+        peer: &mut Sender,
+        peers: &Ground<'_>,
+    ) {
+        if wc.opcode == WcOpcode::RECV_RDMA_WITH_IMM && is_stray(wc.imm) {
+            return self.stray();
+        }
+        let request = peer.sending.pop_front().expect("somebody sent");
+        assert_eq!((wc.imm, wc.byte_len), (imm(&request), request.length), "{request:?}");
+        if request.opcode == Opcode::RdmaWriteWithImm {
+            assert_eq!(wc.opcode, WcOpcode::RECV_RDMA_WITH_IMM);
+            return peer.check_earlier(&request, peers, |_| true);
+        }
+        assert_eq!(wc.opcode, WcOpcode::RECV);
+        let bytes = read(own.near, own.near_offset(place), request.length as usize);
+        assert!(bytes == request.pattern(), "the bytes of {request:?} are in the receive");
+    }
+
+    fn notified(
+        &mut self,
+        wc: &VirtualWc,
+        peer: &mut Sender,
+        peers: &Ground<'_>,
+        promise: &Promise,
+    ) {
+        if is_stray(wc.imm) {
+            return self.stray();
+        }
+        let request = match peer.notifying.pop_front() {
+            Some(request) => request,
+            None => return assert!(self.misled, "somebody notified"),
+        };
+        if self.misled {
+            return;
+        }
+        let expected = if promise.brings_imm { imm(&request) } else { None };
+        assert_eq!(wc.imm, expected, "{request:?}");
+        peer.check_earlier(&request, peers, |earlier| {
+            promise.covers_all_writes || earlier.opcode == Opcode::RdmaWriteWithImm
+        });
+    }
+
+    fn stray(&mut self) {
+        self.strays = self.strays.checked_sub(1).expect("somebody sent a stray");
+    }
+}
+
+fn imm(request: &Request) -> Option<u32> {
+    request.has_imm().then(|| request.imm())
+}
+
+/// What a notification of a scheme tells its receiver.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Promise {
+    /// The user's immediate arrives.
+    pub(super) brings_imm: bool,
+    /// Every write posted before is in place, not only those that notify.
+    pub(super) covers_all_writes: bool,
+}

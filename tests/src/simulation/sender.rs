@@ -1,0 +1,290 @@
+//! The oracle of one end as a sender: what it posted, in which order, and what may be reported.
+
+use super::places::{Ground, PLACES, Places, STRIDE, pattern, read};
+use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode};
+use polyrail_core::virtual_cq::VirtualWc;
+use std::collections::{BTreeMap, VecDeque};
+
+/// An accepted request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) id: u64,
+    pub(super) opcode: Opcode,
+    pub(super) flags: SendFlags,
+    pub(super) length: u32,
+    /// Where it writes, or fetches from.
+    pub(super) place: usize,
+    /// The local place: another request's, if it forwards what that one reads.
+    pub(super) local: usize,
+    /// What the bytes it moves are made of.
+    pub(super) salt: u64,
+}
+
+impl Request {
+    /// Whether several rails carry it in fragments.
+    pub(super) fn is_fragmented(&self) -> bool {
+        use Opcode::{RdmaRead, RdmaWrite, RdmaWriteWithImm};
+        matches!(self.opcode, RdmaRead | RdmaWrite | RdmaWriteWithImm)
+    }
+
+    pub(super) fn is_write(&self) -> bool {
+        matches!(self.opcode, Opcode::RdmaWrite | Opcode::RdmaWriteWithImm)
+    }
+
+    pub(super) fn has_imm(&self) -> bool {
+        matches!(self.opcode, Opcode::RdmaWriteWithImm | Opcode::SendWithImm)
+    }
+
+    /// The user's immediate, which tells requests apart.
+    pub(super) fn imm(&self) -> u32 {
+        self.id as u32
+    }
+
+    fn is_quiet(&self) -> bool {
+        !self.flags.contains(SendFlags::SIGNALED)
+    }
+
+    pub(super) fn pattern(&self) -> Vec<u8> {
+        pattern(self.salt, self.length as usize)
+    }
+
+    /// The number that an atomic finds.
+    fn found(&self) -> u64 {
+        self.salt.wrapping_mul(0x0101_0101_0101) | 1
+    }
+
+    /// What an atomic adds or compares with, and swaps in. Every second comparison fails.
+    pub(super) fn operands(&self) -> (u64, u64) {
+        match self.opcode {
+            Opcode::CompareSwap => (self.found() ^ (self.id & 1), !self.found()),
+            _ => (self.salt | 5, 0),
+        }
+    }
+
+    fn left_by_atomic(&self) -> u64 {
+        let (operand, swap) = self.operands();
+        match self.opcode {
+            Opcode::CompareSwap if operand == self.found() => swap,
+            Opcode::CompareSwap => self.found(),
+            _ => self.found().wrapping_add(operand),
+        }
+    }
+
+    /// Lays out both places before the post.
+    pub(super) fn prepare(&self, ground: &Ground<'_>) {
+        let (near, far) = (ground.near_offset(self.place), ground.far_offset(self.place));
+        ground.far.fill(far, STRIDE, 0).expect("within the buffer");
+        if self.local == self.place {
+            ground.near.fill(near, STRIDE, 0).expect("within the buffer");
+        }
+        match self.opcode {
+            Opcode::RdmaRead => ground.far.write_at(far, &self.pattern()),
+            Opcode::FetchAdd | Opcode::CompareSwap => {
+                ground.far.write_at(far, &self.found().to_ne_bytes())
+            }
+            _ if self.local == self.place => ground.near.write_at(near, &self.pattern()),
+            _ => Ok(()),
+        }
+        .expect("within the buffer");
+    }
+
+    /// What the request was to do is done, and nothing beside it.
+    pub(super) fn check_done(&self, ground: &Ground<'_>) {
+        let (near, far) = (ground.near_offset(self.place), ground.far_offset(self.place));
+        let (memory, at, mut expected) = match self.opcode {
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm => (ground.far, far, self.pattern()),
+            Opcode::RdmaRead => (ground.near, near, self.pattern()),
+            Opcode::FetchAdd | Opcode::CompareSwap => {
+                let left = read(ground.far, far, 8);
+                assert_eq!(left, self.left_by_atomic().to_ne_bytes(), "{self:?} ran once");
+                (ground.near, near, self.found().to_ne_bytes().to_vec())
+            }
+            _ => return,
+        };
+        expected.resize(STRIDE, 0);
+        assert!(read(memory, at, STRIDE) == expected, "the bytes of {self:?} are in place");
+    }
+}
+
+/// Everything that one end posted and that is not accounted for.
+#[derive(Debug, Default)]
+pub(super) struct Sender {
+    pub(super) places: Places,
+    /// The latest request of each place.
+    latest: [Option<Request>; PLACES],
+    /// Fragmented requests, or all of a single rail: reports come in this order.
+    ordered: VecDeque<Request>,
+    /// Requests that pass through to rail 0: reported when they are done.
+    passing: BTreeMap<u64, Request>,
+    /// What the peer is to be told, in this order, and what fills its receives with buffers.
+    pub(super) notifying: VecDeque<Request>,
+    pub(super) sending: VecDeque<Request>,
+    /// Notifies and pass-through requests that no NIC has carried out.
+    notifies_to_run: VecDeque<Request>,
+    passing_to_run: VecDeque<Request>,
+    /// A pass-through request whose data comes later, by its tag.
+    deferred: Option<(u64, Request)>,
+    next_id: u64,
+}
+
+impl Sender {
+    pub(super) fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// The newest READ under way: what it brings can be forwarded behind a fence.
+    pub(super) fn newest_read(&self) -> Option<Request> {
+        self.ordered.iter().rev().find(|request| request.opcode == Opcode::RdmaRead).copied()
+    }
+
+    /// A free place, to be written into.
+    pub(super) fn clear_place(&mut self, ground: &Ground<'_>) -> Option<usize> {
+        let place = self.places.free()?;
+        self.places.thaw(place, ground);
+        self.latest[place] = None;
+        Some(place)
+    }
+
+    /// Requests that were accepted and not accounted for.
+    pub(super) fn outstanding(&self) -> usize {
+        self.ordered.len() + self.passing.len()
+    }
+
+    /// Whether a report is due.
+    pub(super) fn has_signaled(&self) -> bool {
+        self.ordered.iter().chain(self.passing.values()).any(|request| !request.is_quiet())
+    }
+
+    pub(super) fn accept(&mut self, request: Request, multi: bool) {
+        self.next_id += 1;
+        self.places.take(request.place);
+        if request.local != request.place {
+            self.places.pin(request.local);
+        }
+        self.latest[request.place] = Some(request);
+        let passes = multi && !request.is_fragmented();
+        if passes {
+            self.passing.insert(request.id, request);
+            self.passing_to_run.push_back(request);
+        } else {
+            self.ordered.push_back(request);
+        }
+        match request.opcode {
+            Opcode::RdmaWriteWithImm if multi => {
+                self.notifying.push_back(request);
+                self.notifies_to_run.push_back(request);
+            }
+            Opcode::RdmaWriteWithImm | Opcode::Send | Opcode::SendWithImm => {
+                self.sending.push_back(request);
+            }
+            _ => {}
+        }
+    }
+
+    /// A request was reported.
+    pub(super) fn reported(&mut self, wc: &VirtualWc, ground: &Ground<'_>, multi: bool) {
+        let request = match self.passing.remove(&wc.wr_id) {
+            Some(request) => request,
+            None => self.pop_ordered(wc.wr_id, ground),
+        };
+        let ok = wc.status.is_success();
+        if multi {
+            let expected = (request.opcode.completion(), request.length);
+            assert_eq!((wc.opcode, wc.byte_len), expected, "{request:?}");
+        } else {
+            let expected = if ok { request.opcode.completion() } else { WcOpcode::UNKNOWN };
+            assert_eq!(wc.opcode, expected, "{request:?}");
+        }
+        assert!(!ok || !request.is_quiet(), "{request:?} is unsignaled");
+        if ok {
+            self.succeed(&request, ground);
+            if multi && !request.is_fragmented() {
+                self.settle_passing(request.id, ground);
+            }
+        } else {
+            self.release(&request, ground);
+        }
+    }
+
+    /// The report of this request is due, and silence about unsignaled ones before it.
+    fn pop_ordered(&mut self, id: u64, ground: &Ground<'_>) -> Request {
+        loop {
+            let first = self.ordered.pop_front().unwrap_or_else(|| panic!("{id} is nobody's"));
+            if first.id == id {
+                return first;
+            }
+            assert!(first.is_quiet(), "{id} is reported before {first:?}");
+            self.succeed(&first, ground);
+        }
+    }
+
+    /// Unsignaled pass-through requests before this one have succeeded: rail 0 keeps the order.
+    fn settle_passing(&mut self, before: u64, ground: &Ground<'_>) {
+        let later = self.passing.split_off(&before);
+        let earlier = std::mem::replace(&mut self.passing, later);
+        for (id, request) in earlier {
+            if request.is_quiet() {
+                self.succeed(&request, ground);
+            } else {
+                // Held in the ring, its report has to wait for its turn.
+                self.passing.insert(id, request);
+            }
+        }
+    }
+
+    /// With nothing in flight any more, unsignaled requests that were not heard of have succeeded.
+    pub(super) fn settle_quiet(&mut self, ground: &Ground<'_>) {
+        let quiet = |requests: Vec<Request>| requests.into_iter().partition(Request::is_quiet);
+        let (ordered, rest): (Vec<_>, Vec<_>) = quiet(self.ordered.drain(..).collect());
+        self.ordered.extend(rest);
+        let passing = std::mem::take(&mut self.passing);
+        let (passed, rest): (Vec<_>, Vec<_>) = quiet(passing.into_values().collect());
+        self.passing.extend(rest.into_iter().map(|request| (request.id, request)));
+        ordered.iter().chain(&passed).for_each(|request| self.succeed(request, ground));
+    }
+
+    fn succeed(&mut self, request: &Request, ground: &Ground<'_>) {
+        request.check_done(ground);
+        self.release(request, ground);
+    }
+
+    fn release(&mut self, request: &Request, ground: &Ground<'_>) {
+        if request.local != request.place {
+            self.places.unpin(request.local);
+        }
+        self.places.release(request.place, ground);
+    }
+
+    /// Every write up to this request that `counts` is in place, as far as its place is still its
+    /// own.
+    pub(super) fn check_earlier(
+        &self,
+        request: &Request,
+        ground: &Ground<'_>,
+        counts: impl Fn(&Request) -> bool,
+    ) {
+        let writes = self.latest.iter().flatten().filter(|earlier| earlier.is_write());
+        let earlier = writes.filter(|earlier| earlier.id <= request.id && counts(earlier));
+        earlier.for_each(|earlier| earlier.check_done(ground));
+    }
+
+    /// A NIC carried out the next notify: everything that it stands for is in place.
+    pub(super) fn notify_ran(&mut self, ground: &Ground<'_>) {
+        let request = self.notifies_to_run.pop_front().expect("a notify of a request");
+        self.check_earlier(&request, ground, |_| true);
+    }
+
+    /// A NIC carried out the next pass-through request, or told its peer to.
+    pub(super) fn passing_ran(&mut self, tag: u64, is_deferred: bool, ground: Option<&Ground<'_>>) {
+        let request = match self.deferred.take_if(|(waits, _)| *waits == tag) {
+            Some((_, request)) => request,
+            None => self.passing_to_run.pop_front().expect("a pass-through request"),
+        };
+        if is_deferred {
+            self.deferred = Some((tag, request));
+        } else if let Some(ground) = ground {
+            // A SEND or an atomic stays behind the writes posted before it.
+            self.check_earlier(&request, ground, |_| true);
+        }
+    }
+}

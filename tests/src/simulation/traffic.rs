@@ -1,0 +1,204 @@
+//! Random requests of all kinds, in both directions.
+
+use super::World;
+use super::places::{Ground, STRIDE};
+use super::sender::Request;
+use crate::allocations::without_allocating;
+use crate::choices::{Choices, pick};
+use polyrail_core::verbs::{DeviceKeys, LocalBuffer, Opcode, RecvWr, SendFlags, SendWr};
+use polyrail_core::virtual_qp::{PostError, QpState};
+
+/// What an inline request may be long: the software NIC's default.
+const INLINE: u32 = 64;
+
+impl World {
+    /// Posts a request to one end.
+    pub(super) fn post_send(&mut self, at: usize, end: usize, choices: &mut dyn Choices) {
+        let ground = self.connections[at].ground(end, &self.hosts);
+        let sender = &mut self.connections[at].ends[end].sender;
+        let Some(place) = sender.clear_place(&ground) else { return };
+        let request = self.choose_request(at, end, place, choices);
+        request.prepare(&ground);
+        let wr = as_posted(&request, &ground, &self.keys[end]);
+        let Self { hosts, connections, .. } = self;
+        let connection = &mut connections[at];
+        let qp = hosts[end].qp(connection.ends[end].index);
+        let (before, state) = (qp.outstanding_sends(), qp.state());
+        let posted = without_allocating("post_send", || qp.post_send(&wr));
+        self.summary.requests += 1;
+        match posted {
+            Ok(()) => {
+                connection.ends[end].sender.accept(request, connection.shape.is_multi());
+                if request.flags.contains(SendFlags::INLINE) {
+                    // The buffer is its poster's again.
+                    let ground = connection.ground(end, hosts);
+                    let offset = ground.near_offset(request.local);
+                    ground.near.fill(offset, request.length as usize, 0xEE).expect("within");
+                }
+            }
+            Err(error) => {
+                self.summary.refused += 1;
+                assert_eq!(qp.outstanding_sends(), before, "a request refused is forgotten");
+                let may_fail = connection.damaged;
+                assert!(is_fair(error, &request, state, may_fail), "{error} for {request:?}");
+            }
+        }
+    }
+
+    fn choose_request(
+        &self,
+        at: usize,
+        end: usize,
+        place: usize,
+        choices: &mut dyn Choices,
+    ) -> Request {
+        use Opcode::{
+            CompareSwap, FetchAdd, RdmaRead, RdmaWrite, RdmaWriteWithImm, Send, SendWithImm,
+        };
+        const KINDS: [Opcode; 10] = [
+            RdmaWrite,
+            RdmaWrite,
+            RdmaWriteWithImm,
+            RdmaWriteWithImm,
+            RdmaWriteWithImm,
+            RdmaRead,
+            Send,
+            SendWithImm,
+            FetchAdd,
+            CompareSwap,
+        ];
+        let connection = &self.connections[at];
+        let shape = &connection.shape;
+        let opcode = match pick(choices, &KINDS) {
+            RdmaWriteWithImm if !shape.notifies(1 - end) => RdmaWrite,
+            Send | SendWithImm if !shape.data_receives[1 - end] => RdmaWriteWithImm,
+            opcode => opcode,
+        };
+        let longest = pick(choices, &[INLINE, 300, 1024, STRIDE as u32]);
+        let is_atomic = matches!(opcode, FetchAdd | CompareSwap);
+        let length = if is_atomic { 8 } else { 1 + choices.below(longest) };
+        let sender = &connection.ends[end].sender;
+        let (id, local) = (sender.next_id(), place);
+        let salt = u64::from(shape.config.max_msg_size) << 24 ^ id << 8 ^ (at * 2 + end) as u64;
+        let flags = SendFlags::SIGNALED;
+        let mut request = Request { id, opcode, flags, length, place, local, salt };
+        request.flags = choose_flags(&request, shape.is_multi(), choices);
+        // What a READ brings, sent on: only a fence keeps the two apart.
+        if request.is_write()
+            && choices.one_in(4)
+            && let Some(read) = sender.newest_read()
+        {
+            let flags = request.flags.difference(SendFlags::INLINE) | SendFlags::FENCE;
+            let Request { place: local, length, salt, .. } = read;
+            return Request { flags, local, length, salt, ..request };
+        }
+        request
+    }
+
+    /// Posts a receive to one end.
+    pub(super) fn post_recv(&mut self, at: usize, end: usize, choices: &mut dyn Choices) {
+        let shape = &self.connections[at].shape;
+        let notifies = shape.is_multi() && shape.notifies(end);
+        let with_buffer = !notifies || (shape.data_receives[end] && choices.one_in(3));
+        if with_buffer {
+            self.post_data_recv(at, end);
+        } else {
+            self.post_notification(at, end);
+        }
+    }
+
+    /// Says whether it was accepted.
+    pub(super) fn post_notification(&mut self, at: usize, end: usize) -> bool {
+        let wr = RecvWr::notification(self.connections[at].ends[end].receiver.next_id());
+        let posted = self.post_recv_wr(at, end, &wr);
+        if posted {
+            self.connections[at].ends[end].receiver.accept_notification();
+        }
+        posted
+    }
+
+    /// Says whether it was accepted.
+    pub(super) fn post_data_recv(&mut self, at: usize, end: usize) -> bool {
+        let landing = self.connections[at].landing(end, &self.hosts);
+        let receiver = &mut self.connections[at].ends[end].receiver;
+        let Some(place) = receiver.places.free() else { return false };
+        receiver.places.thaw(place, &landing);
+        let offset = landing.near_offset(place);
+        let buffer = landing.near.local(offset, STRIDE as u32).expect("within the buffer");
+        let (id, keys) = (receiver.next_id(), self.keys[end].clone());
+        let posted = self.post_recv_wr(at, end, &RecvWr::data(id, buffer, &keys));
+        if posted {
+            self.connections[at].ends[end].receiver.accept_data(place);
+        }
+        posted
+    }
+
+    fn post_recv_wr(&mut self, at: usize, end: usize, wr: &RecvWr<'_>) -> bool {
+        let connection = &self.connections[at];
+        let qp = self.hosts[end].qp(connection.ends[end].index);
+        let state = qp.state();
+        let posted = without_allocating("post_recv", || qp.post_recv(wr));
+        self.summary.receives += 1;
+        let Err(error) = posted else { return true };
+        let fair = match error {
+            PostError::Full(_) | PostError::QueueFull => true,
+            PostError::InErrorState => state == QpState::Error,
+            PostError::Driver { .. } => connection.damaged,
+            _ => false,
+        };
+        assert!(fair, "{error} for a receive");
+        false
+    }
+
+    /// Posts what cannot be carried out over several rails: it is refused, and nothing changes.
+    pub(super) fn post_nonsense(&mut self, at: usize, end: usize, choices: &mut dyn Choices) {
+        if !self.connections[at].shape.is_multi() {
+            return;
+        }
+        let ground = self.connections[at].ground(end, &self.hosts);
+        let local = ground.near.local(ground.near_at, 64).expect("within the buffer");
+        let write = SendWr::write(0, local, ground.far.addr(), &self.keys[end]);
+        let wr = match choices.below(4) {
+            0 => SendWr { local: LocalBuffer::EMPTY, ..write },
+            1 => write.with_flags(SendFlags::empty()),
+            2 => SendWr { keys: &[], ..write },
+            _ => SendWr { opcode: Opcode::LocalInv, ..write },
+        };
+        let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
+        let before = qp.outstanding_sends();
+        assert!(qp.post_send(&wr).is_err(), "{wr:?} makes no sense");
+        assert_eq!(qp.outstanding_sends(), before, "a request refused is forgotten");
+    }
+}
+
+fn choose_flags(request: &Request, multi: bool, choices: &mut dyn Choices) -> SendFlags {
+    let must_be_signaled = multi && matches!(request.opcode, Opcode::RdmaWrite | Opcode::RdmaRead);
+    let inline = request.length <= INLINE && !request.opcode.is_fetching();
+    let mut flags = SendFlags::SIGNALED;
+    flags.set(SendFlags::SIGNALED, must_be_signaled || !choices.one_in(5));
+    flags.set(SendFlags::FENCE, choices.one_in(6));
+    flags.set(SendFlags::SOLICITED, choices.one_in(8));
+    flags.set(SendFlags::INLINE, inline && choices.one_in(4));
+    flags
+}
+
+fn as_posted<'k>(request: &Request, ground: &Ground<'_>, keys: &'k [DeviceKeys]) -> SendWr<'k> {
+    let local = ground.near.local(ground.near_offset(request.local), request.length);
+    let remote = ground.far.addr() + ground.far_offset(request.place) as u64;
+    let wr = SendWr::write(request.id, local.expect("within the buffer"), remote, keys);
+    let (compare_add, swap) = request.operands();
+    let (opcode, flags, imm) = (request.opcode, request.flags, request.imm());
+    SendWr { opcode, flags, imm, compare_add, swap, ..wr }
+}
+
+/// Whether a request may be refused like this.
+fn is_fair(error: PostError, request: &Request, state: QpState, may_fail: bool) -> bool {
+    match error {
+        PostError::Full(_) | PostError::QueueFull => true,
+        PostError::InErrorState => state == QpState::Error,
+        PostError::Driver { .. } => may_fail,
+        PostError::InlineMustWait => request.flags.contains(SendFlags::INLINE),
+        PostError::RailDown => state == QpState::Degraded,
+        _ => false,
+    }
+}

@@ -1,0 +1,117 @@
+//! Virtual queue pairs of several sizes behind one type.
+
+use polyrail::nic::QueuePair;
+use polyrail_core::verbs::{RecvWr, SendWr};
+use polyrail_core::virtual_cq::{CompletionTarget, QpSet};
+use polyrail_core::virtual_qp::{
+    BuildError, Config, PeerWindow, PeerWindowError, PostError, QpState, RailId, RailSet, VirtualQp,
+};
+
+/// What the simulation asks of a virtual queue pair, whatever its const parameters.
+pub(super) trait AnyQp: CompletionTarget {
+    fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
+    fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError>;
+    fn prepare_receives(&mut self) -> Result<(), PostError>;
+    fn window(&self) -> PeerWindow;
+    fn set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;
+    fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;
+    fn check_stalled(&mut self) -> RailSet;
+    fn physical_mut(&mut self, rail: RailId) -> Option<&mut QueuePair>;
+    fn state(&self) -> QpState;
+    fn protocol_errors(&self) -> u64;
+    fn duplicates(&self) -> u64;
+    fn outstanding_sends(&self) -> usize;
+    fn outstanding_recvs(&self) -> usize;
+    fn invariants(&self);
+}
+
+macro_rules! forward {
+    ($($name:ident(&mut self $(, $arg:ident: $type:ty)*) -> $result:ty;)* ; $($get:ident -> $got:ty;)*) => {
+        impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> AnyQp
+            for VirtualQp<QueuePair, RAILS, DEPTH, WRS>
+        {
+            $(fn $name(&mut self $(, $arg: $type)*) -> $result {
+                VirtualQp::$name(self $(, $arg)*)
+            })*
+            $(fn $get(&self) -> $got {
+                VirtualQp::$get(self)
+            })*
+        }
+    };
+}
+
+forward! {
+    post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
+    post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError>;
+    prepare_receives(&mut self) -> Result<(), PostError>;
+    set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;
+    set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;
+    check_stalled(&mut self) -> RailSet;
+    physical_mut(&mut self, rail: RailId) -> Option<&mut QueuePair>;
+    ;
+    window -> PeerWindow;
+    state -> QpState;
+    protocol_errors -> u64;
+    duplicates -> u64;
+    outstanding_sends -> usize;
+    outstanding_recvs -> usize;
+    invariants -> ();
+}
+
+/// The const parameters of a virtual queue pair: `RAILS`, `DEPTH` and `WRS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// 1, 8, 8.
+    One,
+    /// 2, 8, 4.
+    Two,
+    /// 4, 8, 8.
+    Four,
+    /// 8, 16, 32.
+    Eight,
+}
+
+impl Size {
+    pub(super) const ALL: [Self; 4] = [Self::One, Self::Two, Self::Four, Self::Eight];
+
+    /// `RAILS`.
+    pub const fn rails(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+            Self::Four => 4,
+            Self::Eight => 8,
+        }
+    }
+
+    /// `DEPTH`.
+    pub const fn depth(self) -> u32 {
+        if matches!(self, Self::Eight) { 16 } else { 8 }
+    }
+
+    pub(super) fn build(
+        self,
+        config: Config,
+        rails: Vec<QueuePair>,
+        notify: Option<QueuePair>,
+    ) -> Result<Box<dyn AnyQp>, BuildError> {
+        Ok(match self {
+            Self::One => Box::new(VirtualQp::<_, 1, 8, 8>::new(config, rails, notify)?),
+            Self::Two => Box::new(VirtualQp::<_, 2, 8, 4>::new(config, rails, notify)?),
+            Self::Four => Box::new(VirtualQp::<_, 4, 8, 8>::new(config, rails, notify)?),
+            Self::Eight => Box::new(VirtualQp::<_, 8, 16, 32>::new(config, rails, notify)?),
+        })
+    }
+}
+
+/// The virtual queue pairs of a host, by the index under which they are attached.
+#[derive(Default)]
+pub(super) struct QpTable(pub(super) Vec<Option<Box<dyn AnyQp>>>);
+
+impl QpSet for QpTable {
+    type Qp = dyn AnyQp + 'static;
+
+    fn qp(&mut self, index: u16) -> Option<&mut (dyn AnyQp + 'static)> {
+        self.0.get_mut(index as usize)?.as_deref_mut()
+    }
+}

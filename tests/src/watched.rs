@@ -1,0 +1,293 @@
+//! A virtual queue pair on the scripted NIC, with every physical request and every report held
+//! against what must hold at any time:
+//!
+//! - every byte of a request is posted once, and every accepted request is reported once;
+//! - fragmented requests are reported in posting order, and only when nothing of them is in flight;
+//! - SUCCESS means that all of it, its notify included, succeeded;
+//! - a notify follows everything before it; nothing is notified at or past a failure;
+//! - a fenced request follows every READ and atomic before it;
+//! - DQPLB's numbers have no holes and stay within the span;
+//! - in the end nothing is left over.
+//!
+//! What happens next is the caller's: random, or every possibility in turn.
+
+use crate::rig::{KEYS, LOCAL, REMOTE, Rig, Setup};
+use crate::scripted::QpHandle;
+use polyrail_core::sequence::SequenceImm;
+use polyrail_core::verbs::{LocalBuffer, Opcode, SendFlags, SendRequest, SendWr, WcStatus};
+use polyrail_core::virtual_cq::{Event, VirtualWc};
+use polyrail_core::virtual_qp::{PassThroughOrder, PeerWindow, QpState, Scheme};
+use std::collections::BTreeSet;
+
+/// Address space of one request, so that an address tells whose it is.
+const STRIDE: u64 = 1 << 32;
+
+/// What is known of an accepted request.
+#[derive(Clone, Debug)]
+struct Request {
+    opcode: Opcode,
+    flags: SendFlags,
+    length: u64,
+    /// Bytes posted, and bytes whose requests ended, well or not.
+    posted: u64,
+    ended: u64,
+    failed: bool,
+    /// SPRAY: the notify was posted, and acknowledged.
+    notified: bool,
+    notify_acknowledged: bool,
+    reported: bool,
+}
+
+impl Request {
+    fn is_fragmented(&self) -> bool {
+        use Opcode::{RdmaRead, RdmaWrite, RdmaWriteWithImm};
+        matches!(self.opcode, RdmaRead | RdmaWrite | RdmaWriteWithImm)
+    }
+
+    fn data_done(&self) -> bool {
+        self.ended == self.length && !self.failed
+    }
+}
+
+/// A rig under watch. Traffic goes through its methods, so that nothing escapes the watch.
+#[derive(Debug)]
+pub struct Watched {
+    rig: Rig,
+    requests: Vec<Request>,
+    /// DQPLB: numbers posted, and those not acknowledged.
+    next_number: u32,
+    unacknowledged: BTreeSet<u32>,
+    span: Option<u32>,
+    ordered: bool,
+    /// Rails may fail and drivers refuse.
+    failing: bool,
+}
+
+impl Watched {
+    /// The rig of a set-up; with DQPLB the peer lets it run ahead by `span` numbers. Requests may
+    /// fail only if it is `failing`.
+    ///
+    /// # Panics
+    ///
+    /// If the span is 0.
+    pub fn new(setup: &Setup, span: u32, failing: bool) -> Self {
+        let mut rig = setup.rig();
+        let span = (setup.config.scheme == Scheme::Dqplb).then_some(span);
+        if let Some(span) = span {
+            let peer = PeerWindow { window: span + setup.rails as u32, receives_per_rail: 1 };
+            rig.qp.set_peer_window(peer).expect("a span of at least 1");
+        }
+        let ordered = setup.config.pass_through == PassThroughOrder::Ordered;
+        let (requests, unacknowledged) = Default::default();
+        Self { rig, requests, next_number: 0, unacknowledged, span, ordered, failing }
+    }
+
+    /// The rails, then the notify queue pair.
+    pub fn handles(&self) -> Vec<QpHandle> {
+        self.rig.rails.iter().chain(&self.rig.notify).cloned().collect()
+    }
+
+    /// Whether a rail failed.
+    pub fn has_failed(&self) -> bool {
+        self.rig.qp.state() == QpState::Error
+    }
+
+    /// Posts a request, and says whether it was accepted. A refusal is forgotten, as it must be.
+    ///
+    /// # Panics
+    ///
+    /// If a promise is broken; so do all methods here.
+    pub fn post(&mut self, opcode: Opcode, length: u32, flags: SendFlags) -> bool {
+        let id = self.requests.len() as u64;
+        // SAFETY: the scripted NIC never touches memory.
+        let local = unsafe { LocalBuffer::new(LOCAL + id * STRIDE, length) };
+        let wr = SendWr { opcode, ..SendWr::write(id, local, REMOTE + id * STRIDE, &KEYS) };
+        let wr = SendWr { imm: id as u32, ..wr.with_flags(flags) };
+        let length = u64::from(length);
+        // Entered first: what the post rings out at once is looked at right after.
+        self.requests.push(Request {
+            opcode,
+            flags,
+            length,
+            posted: 0,
+            ended: 0,
+            failed: false,
+            notified: false,
+            notify_acknowledged: false,
+            reported: false,
+        });
+        let accepted = self.rig.qp.post_send(&wr).is_ok();
+        self.rig.qp.invariants();
+        self.look();
+        if !accepted {
+            let refused = self.requests.pop();
+            assert!(refused.is_some_and(|request| request.posted == 0), "refused, yet posted");
+        } else if flags.contains(SendFlags::INLINE) {
+            assert_eq!(self.requests[id as usize].posted, length, "inline is posted at once");
+        }
+        accepted
+    }
+
+    /// Takes a rail out of service, or back in.
+    pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) {
+        self.rig.qp.set_rail_in_service(rail, in_service);
+        self.look();
+    }
+
+    /// Looks at everything that was posted since the last look.
+    fn look(&mut self) {
+        for handle in self.handles() {
+            for request in handle.take_doorbells().concat() {
+                self.posted(&request);
+                if handle.is_errored() {
+                    self.ended(&[request], WcStatus::WR_FLUSH_ERR);
+                }
+            }
+        }
+        if let Some(oldest) = self.unacknowledged.first() {
+            assert!(Some(self.next_number - oldest) <= self.span, "the span is kept");
+        }
+    }
+
+    fn posted(&mut self, request: &SendRequest) {
+        if request.sge.length() == 0 {
+            return self.notify_posted(request);
+        }
+        let (id, offset) = place(request);
+        let before = &self.requests[..id];
+        let this = &self.requests[id];
+        if this.flags.contains(SendFlags::FENCE) {
+            let fetches = before.iter().filter(|earlier| earlier.opcode.is_fetching());
+            assert!(fetches.clone().all(|fetch| fetch.ended == fetch.length), "fence of {id}");
+        }
+        if self.ordered && !this.is_fragmented() {
+            let earlier = before.iter().filter(|earlier| earlier.is_fragmented());
+            assert!(earlier.clone().all(|earlier| earlier.ended == earlier.length), "{id}");
+        }
+        if self.span.is_some() && this.opcode == Opcode::RdmaWriteWithImm {
+            let imm = SequenceImm::decode(request.imm).expect("a number");
+            assert!(self.unacknowledged.insert(imm.number.get()), "no number twice");
+            let last = offset + u64::from(request.sge.length()) == this.length;
+            assert_eq!(imm.last, last);
+            self.next_number = self.next_number.max(imm.number.get() + 1);
+        }
+        assert!(!this.reported, "nothing is posted of a reported request");
+        let this = &mut self.requests[id];
+        this.posted += u64::from(request.sge.length());
+        assert!(this.posted <= this.length, "no byte twice");
+    }
+
+    fn notify_posted(&mut self, request: &SendRequest) {
+        let id = ((request.remote_addr - REMOTE) / STRIDE) as usize;
+        assert_eq!(request.imm.number(), id as u32, "the user's immediate");
+        let fragmented = self.requests[..=id].iter().filter(|request| request.is_fragmented());
+        assert!(fragmented.clone().all(Request::data_done), "notify of {id} is premature");
+        let earlier = &self.requests[..id];
+        let wanting = earlier.iter().filter(|r| r.opcode == Opcode::RdmaWriteWithImm);
+        assert!(wanting.clone().all(|earlier| earlier.notified), "notifies go in order");
+        assert!(!std::mem::replace(&mut self.requests[id].notified, true), "notified once");
+    }
+
+    /// The next `n` requests of a queue pair end.
+    fn ended(&mut self, requests: &[SendRequest], status: WcStatus) {
+        for request in requests {
+            if request.sge.length() == 0 {
+                let id = ((request.remote_addr - REMOTE) / STRIDE) as usize;
+                self.requests[id].notify_acknowledged = status.is_success();
+                continue;
+            }
+            let (id, _) = place(request);
+            let this = &mut self.requests[id];
+            this.ended += u64::from(request.sge.length());
+            this.failed |= !status.is_success();
+            if self.span.is_some() && this.opcode == Opcode::RdmaWriteWithImm {
+                let number = SequenceImm::decode(request.imm).expect("a number").number.get();
+                assert!(self.unacknowledged.remove(&number));
+            }
+        }
+    }
+
+    /// The next sends of a queue pair succeed, `most` at most.
+    pub fn complete(&mut self, handle: &QpHandle, most: usize) {
+        let sends = handle.sends();
+        let n = most.min(sends.len());
+        self.ended(&sends[..n], WcStatus::SUCCESS);
+        handle.complete(n);
+    }
+
+    /// A queue pair goes to the error state.
+    pub fn fail(&mut self, handle: &QpHandle) {
+        let sends = handle.sends();
+        self.ended(&sends, WcStatus::WR_FLUSH_ERR);
+        handle.flush();
+    }
+
+    /// Polls, and says how many reports that brought.
+    pub fn poll(&mut self, budget: usize) -> usize {
+        let (events, polled) = self.rig.poll_events(budget);
+        assert_eq!(polled.error, None);
+        self.look();
+        let wcs: Vec<_> = events.into_iter().filter_map(Event::completion).collect();
+        wcs.iter().for_each(|wc| self.reported(wc));
+        wcs.len()
+    }
+
+    fn reported(&mut self, wc: &VirtualWc) {
+        let id = wc.wr_id as usize;
+        let this = &self.requests[id];
+        assert!(!this.reported, "{id} is reported twice");
+        assert_eq!((wc.opcode, u64::from(wc.byte_len)), (this.opcode.completion(), this.length));
+        assert_eq!(this.posted, this.ended, "{id} is in flight still");
+        if wc.status.is_success() {
+            assert!(this.data_done(), "{id} is not done");
+            let notify = this.opcode == Opcode::RdmaWriteWithImm && self.span.is_none();
+            assert!(!notify || this.notify_acknowledged, "{id} is not notified");
+            assert!(this.flags.contains(SendFlags::SIGNALED), "{id} is unsignaled");
+        } else {
+            assert_eq!(self.rig.qp.state(), QpState::Error, "{id} failed, and nothing else");
+        }
+        if this.is_fragmented() {
+            let before = self.requests[..id].iter().filter(|earlier| earlier.is_fragmented());
+            let due = before.filter(|earlier| earlier.flags.contains(SendFlags::SIGNALED));
+            assert!(due.clone().all(|earlier| earlier.reported), "{id} is out of order");
+        }
+        self.requests[id].reported = true;
+    }
+
+    /// Lets everything end and looks whether anything is left.
+    pub fn finish(&mut self) {
+        for rail in 0..self.rig.rails.len() as u8 {
+            self.rig.qp.set_rail_in_service(rail, true);
+        }
+        self.look();
+        let mut idle = 0;
+        while idle < 8 {
+            let mut busy = self.poll(usize::MAX);
+            for handle in self.handles() {
+                let waiting = handle.sends().len();
+                if self.has_failed() {
+                    self.fail(&handle)
+                } else {
+                    self.complete(&handle, waiting)
+                }
+                busy += waiting;
+            }
+            idle = if busy == 0 { idle + 1 } else { 0 };
+        }
+        assert_eq!(self.rig.qp.outstanding_sends(), 0);
+        assert_eq!(self.rig.qp.protocol_errors(), 0);
+        for (id, request) in self.requests.iter().enumerate() {
+            let quiet = !request.flags.contains(SendFlags::SIGNALED);
+            assert!(request.reported || (quiet && !request.failed), "{id} is missing: {request:?}");
+            assert!(self.failing || request.posted == request.length);
+        }
+        assert_eq!(self.unacknowledged.len(), 0);
+    }
+}
+
+/// Whose fragment a request is, and where it lies.
+fn place(request: &SendRequest) -> (usize, u64) {
+    let at = request.sge.addr() - LOCAL;
+    assert!(at == request.remote_addr.wrapping_sub(REMOTE) || request.remote_addr == 0);
+    ((at / STRIDE) as usize, at % STRIDE)
+}
