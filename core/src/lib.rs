@@ -8,7 +8,8 @@
 //! 4. [`tracker`]: the ring of requests;
 //! 5. [`sequence`], [`window`]: DQPLB's numbers and the receiver's window;
 //! 6. [`virtual_qp`]: the virtual queue pair, whose files are the steps of a request's way;
-//! 7. [`routing`], [`virtual_cq`]: where completions go, and polling.
+//! 7. [`routing`], [`virtual_cq`]: where completions go, and polling;
+//! 8. [`spsc`]: the ring that carries requests and completions between threads.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -16,6 +17,8 @@ pub mod hardware;
 mod in_flight;
 pub mod routing;
 pub mod sequence;
+pub mod spsc;
+mod sync;
 pub mod tag;
 pub mod tracker;
 pub mod verbs;

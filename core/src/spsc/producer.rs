@@ -1,0 +1,179 @@
+//! The end that pushes.
+#![allow(unsafe_code, reason = "fills slots that are shared with the consumer")]
+
+use super::ring::{CLOSED, Ring, STEP};
+use crate::sync::Ordering;
+use core::fmt;
+use core::ops::Deref;
+
+/// A value that was not taken, given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError<T> {
+    /// Every slot holds a value: back-pressure.
+    #[error("the ring is full")]
+    Full(T),
+    /// The consumer is gone: nobody will ever make room.
+    #[error("the consumer is gone")]
+    Closed(T),
+}
+
+impl<T> PushError<T> {
+    /// The value.
+    pub fn into_value(self) -> T {
+        match self {
+            Self::Full(value) | Self::Closed(value) => value,
+        }
+    }
+}
+
+/// The end of a [`Ring`] that pushes. Dropping it tells the consumer, which can still pop what was
+/// pushed.
+///
+/// # The consumer's end
+///
+/// A push looks at the consumer's word only when it knows of no room. So a consumer that is gone is
+/// noticed after at most `N` pushes more, whose values are dropped with the ring, as are those that
+/// were on their way when it went. [`is_closed`](Self::is_closed) looks at once.
+pub struct Producer<T, const N: usize, S: Deref<Target = Ring<T, N>>> {
+    ring: S,
+    /// The position that is filled next. Positions below it are published, except during a batch.
+    tail: usize,
+    /// The consumer's position as last seen.
+    head: usize,
+}
+
+impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
+    pub(super) const fn new(ring: S, tail: usize, head: usize) -> Self {
+        Self { ring, tail, head }
+    }
+
+    /// Hands over one value. Wait-free: a fixed number of steps, whatever the consumer does.
+    ///
+    /// ```
+    /// use polyrail_core::spsc::{PushError, Ring};
+    ///
+    /// let mut ring = Ring::<u8, 2>::new();
+    /// let (mut producer, mut consumer) = ring.split();
+    /// producer.push(1)?;
+    /// producer.push(2)?;
+    /// assert_eq!(producer.push(3), Err(PushError::Full(3)));
+    /// assert_eq!(consumer.pop(), Ok(1));
+    /// producer.push(3)?;
+    /// # Ok::<(), PushError<u8>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Gives the value back.
+    #[inline]
+    pub fn push(&mut self, value: T) -> Result<(), PushError<T>> {
+        if self.is_out_of_room() {
+            match self.look() {
+                Look::Room => {}
+                Look::Full => return Err(PushError::Full(value)),
+                Look::Closed => return Err(PushError::Closed(value)),
+            }
+        }
+        // SAFETY: this is the producer, and there is room below `head + N`.
+        unsafe { self.ring.write(self.tail, value) };
+        self.tail = self.tail.wrapping_add(STEP);
+        self.publish();
+        Ok(())
+    }
+
+    /// Hands over values as far as there is room, all at once, and says how many: the consumer's
+    /// copy of the word is invalidated once for all of them. Values that find no room stay in
+    /// `values`, except that they are asked for only when there is room for one.
+    ///
+    /// ```
+    /// use polyrail_core::spsc::Ring;
+    ///
+    /// let mut ring = Ring::<u8, 4>::new();
+    /// let (mut producer, mut consumer) = ring.split();
+    /// let mut values = 1..=6;
+    /// assert_eq!(producer.push_batch(&mut values), 4);
+    /// assert_eq!(consumer.pop(), Ok(1));
+    /// assert_eq!(producer.push_batch(&mut values), 1);
+    /// assert_eq!(values.next(), Some(6));
+    /// ```
+    pub fn push_batch(&mut self, values: &mut impl Iterator<Item = T>) -> usize {
+        let batch = Batch { first: self.tail, producer: self };
+        let producer = &mut *batch.producer;
+        while !producer.is_out_of_room() || producer.look() == Look::Room {
+            let Some(value) = values.next() else { break };
+            // SAFETY: as in `push`.
+            unsafe { producer.ring.write(producer.tail, value) };
+            producer.tail = producer.tail.wrapping_add(STEP);
+        }
+        producer.tail.wrapping_sub(batch.first) / STEP
+    }
+
+    /// Whether the consumer is gone.
+    ///
+    /// ```
+    /// let mut ring = polyrail_core::spsc::Ring::<u8, 2>::new();
+    /// let (producer, consumer) = ring.split();
+    /// assert!(!producer.is_closed());
+    /// drop(consumer);
+    /// assert!(producer.is_closed());
+    /// ```
+    pub fn is_closed(&self) -> bool {
+        self.ring.head.load(Ordering::Acquire) & CLOSED != 0
+    }
+
+    #[inline]
+    const fn is_out_of_room(&self) -> bool {
+        self.tail.wrapping_sub(self.head) == N * STEP
+    }
+
+    /// Looks at the consumer's word.
+    #[inline]
+    fn look(&mut self) -> Look {
+        let word = self.ring.head.load(Ordering::Acquire);
+        if word & CLOSED != 0 {
+            return Look::Closed;
+        }
+        self.head = word;
+        if self.is_out_of_room() { Look::Full } else { Look::Room }
+    }
+
+    /// Lets the consumer see what was filled.
+    #[inline]
+    fn publish(&self) {
+        self.ring.tail.store(self.tail, Ordering::Release);
+    }
+}
+
+/// What a look at the consumer's word showed.
+#[derive(PartialEq, Eq)]
+enum Look {
+    Room,
+    Full,
+    Closed,
+}
+
+/// A batch that is being filled. Published when it ends, also if the caller's iterator panics.
+struct Batch<'p, T, const N: usize, S: Deref<Target = Ring<T, N>>> {
+    producer: &'p mut Producer<T, N, S>,
+    first: usize,
+}
+
+impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Drop for Batch<'_, T, N, S> {
+    fn drop(&mut self) {
+        if self.producer.tail != self.first {
+            self.producer.publish();
+        }
+    }
+}
+
+impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Drop for Producer<T, N, S> {
+    fn drop(&mut self) {
+        self.ring.tail.store(self.tail | CLOSED, Ordering::Release);
+    }
+}
+
+impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> fmt::Debug for Producer<T, N, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer").field("pushed", &(self.tail / STEP)).finish_non_exhaustive()
+    }
+}
