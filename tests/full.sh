@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Everything that CI checks, from a fresh clone on a machine with Rust and apt. Installs what is missing.
-#   tests/full.sh [STEP]...    all steps, or those named: lint docs test sweep simulate copy
-#                            no_std bench
+#   tests/full.sh [STEP]...    those of STEPS, or all of them, in order
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
+
+STEPS="lint docs test loom sweep simulate copy no_std bench"
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -37,6 +38,12 @@ test() {
   say "tests, with the engine's invariants checked after every step"
   cargo test --workspace --locked --lib --bins --tests -- --include-ignored
   cargo test --workspace --locked --doc
+}
+
+loom() {
+  say "the ring between threads, in every interleaving"
+  RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=target/loom \
+    cargo test --profile sweep --locked -p polyrail-tests --test spsc -- --nocapture --test-threads 1
 }
 
 sweep() {
@@ -78,7 +85,7 @@ bench() {
 }
 
 install
-for step in "${@:-lint docs test sweep simulate copy no_std bench}"; do
+for step in "${@:-$STEPS}"; do
   for name in $step; do "$name"; done
 done
 say "all passed"

@@ -51,13 +51,15 @@ impl Doorbell {
 
     /// The consumer goes to sleep, after one more look into its rings.
     pub fn arm(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
+        // Swaps throughout, each of which sees the one before: so nobody takes an earlier answer
+        // for the one that follows this.
+        self.asleep.swap(true, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
     /// The consumer is awake again, or did not fall asleep.
     pub fn disarm(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
+        self.asleep.swap(false, Ordering::AcqRel);
     }
 
     /// After a push, or anything else that the consumer has to see: whether the caller has to wake
@@ -66,7 +68,7 @@ impl Doorbell {
     #[inline]
     pub fn ring(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed)
+        self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel)
     }
 }
 

@@ -112,7 +112,8 @@ impl<T, const N: usize> Ring<T, N> {
         (Producer::new(ring, tail, head), Consumer::new(ring, head, tail))
     }
 
-    /// The two ends of a ring that they own together, for instance in an `Arc`.
+    /// The two ends of a ring that they own together, for instance in an `Arc` (for which the crate
+    /// `stable_deref_trait` needs its feature `alloc` or `std`).
     ///
     /// ```
     /// use polyrail_core::spsc::{AlreadySplit, Ring};
