@@ -1,0 +1,263 @@
+//! Chains of work requests, in memory that their queue owns from set-up on.
+
+use polyrail_core::hardware::{CommitError, Refusal};
+use polyrail_core::verbs::Sge;
+use rdma_sys::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+use std::fmt;
+use std::ptr::{self, NonNull};
+
+/// A C work request: part of a list, with a list of buffers.
+pub(crate) trait WorkRequest {
+    fn set_next(&mut self, next: *mut Self);
+    fn set_sges(&mut self, sges: *mut ibv_sge, count: libc::c_int);
+}
+
+macro_rules! work_request {
+    ($($request:ident),*) => {$(
+        impl WorkRequest for $request {
+            fn set_next(&mut self, next: *mut Self) {
+                self.next = next;
+            }
+
+            fn set_sges(&mut self, sges: *mut ibv_sge, count: libc::c_int) {
+                self.sg_list = sges;
+                self.num_sge = count;
+            }
+        }
+    )*};
+}
+
+work_request!(ibv_send_wr, ibv_recv_wr);
+
+/// What a driver's errno means for a request. ENOMEM is what every provider returns for a full
+/// queue.
+pub(crate) fn refusal(errno: i32) -> Refusal {
+    match errno {
+        libc::ENOMEM => Refusal::QueueFull,
+        errno => Refusal::Driver(errno),
+    }
+}
+
+/// A list of work requests that is built and posted over and over, with one buffer each.
+///
+/// Requests point at each other and at their buffers, so they are only reached through pointers,
+/// never through references to the whole.
+pub(crate) struct Chain<W> {
+    requests: NonNull<W>,
+    sges: NonNull<ibv_sge>,
+    capacity: usize,
+    length: usize,
+    stopped: Option<Refusal>,
+}
+
+// SAFETY: the memory is owned, and the pointers in it lead nowhere else.
+unsafe impl<W: WorkRequest> Send for Chain<W> {}
+// SAFETY: nothing can be reached through a shared reference.
+unsafe impl<W: WorkRequest> Sync for Chain<W> {}
+
+impl<W> fmt::Debug for Chain<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { capacity, length, stopped, .. } = self;
+        write!(f, "Chain({length} of {capacity}, {stopped:?})")
+    }
+}
+
+impl<W: WorkRequest> Chain<W> {
+    /// Room for `capacity` requests.
+    pub(crate) fn new(capacity: u32) -> Self {
+        let capacity = capacity as usize;
+        // SAFETY: C structs of numbers and pointers, for which zeros do.
+        let blank = |_| unsafe { std::mem::zeroed() };
+        let requests: Box<[W]> = (0..capacity).map(blank).collect();
+        let empty = ibv_sge { addr: 0, length: 0, lkey: 0 };
+        let sges = vec![empty; capacity].into_boxed_slice();
+        Self {
+            requests: NonNull::from(Box::leak(requests)).cast(),
+            sges: NonNull::from(Box::leak(sges)).cast(),
+            capacity,
+            length: 0,
+            stopped: None,
+        }
+    }
+
+    /// Forgets what was pushed.
+    pub(crate) fn clear(&mut self) {
+        self.length = 0;
+        self.stopped = None;
+    }
+
+    /// Takes no more requests: the next one is refused when the chain is posted.
+    pub(crate) fn stop(&mut self, refusal: Refusal) {
+        self.stopped.get_or_insert(refusal);
+    }
+
+    /// Appends a request with one buffer, or none if it is empty; `fill` writes everything else.
+    pub(crate) fn push(&mut self, sge: Sge, fill: impl FnOnce(&mut W)) {
+        if self.stopped.is_some() {
+            return;
+        }
+        if self.length == self.capacity {
+            return self.stop(Refusal::QueueFull);
+        }
+        let at = self.length;
+        // SAFETY: `at` is below the capacity, and so are its neighbours that are touched. The
+        // references are to one request each, and none lives on.
+        unsafe {
+            let request = self.requests.add(at);
+            let buffer = self.sges.add(at);
+            buffer.write(ibv_sge { addr: sge.addr(), length: sge.length(), lkey: sge.lkey() });
+            fill(&mut *request.as_ptr());
+            (*request.as_ptr()).set_sges(buffer.as_ptr(), (sge.length() != 0).into());
+            (*request.as_ptr()).set_next(ptr::null_mut());
+            if at > 0 {
+                (*request.as_ptr().sub(1)).set_next(request.as_ptr());
+            }
+        }
+        self.length += 1;
+    }
+
+    /// Posts the chain with `call`, which is given the first request and the place of `bad_wr`.
+    ///
+    /// `bad_wr` is the first request that was not taken. A driver that fails without saying which
+    /// took none.
+    pub(crate) fn post(
+        &mut self,
+        call: impl FnOnce(*mut W, *mut *mut W) -> libc::c_int,
+    ) -> Result<(), CommitError> {
+        let length = self.length;
+        if length > 0 {
+            let mut bad = ptr::null_mut();
+            let returned = call(self.requests.as_ptr(), &raw mut bad);
+            if returned != 0 {
+                let refusal = refusal(crate::sys::errno_of(returned));
+                return Err(CommitError { accepted: self.position(bad), refusal });
+            }
+        }
+        match self.stopped {
+            None => Ok(()),
+            Some(refusal) => Err(CommitError { accepted: length as u32, refusal }),
+        }
+    }
+
+    /// Which request of the chain `bad` is; 0 if it is none of them.
+    fn position(&self, bad: *mut W) -> u32 {
+        let offset = bad.addr().wrapping_sub(self.requests.addr().get());
+        let at = offset / size_of::<W>();
+        if at < self.length { at as u32 } else { 0 }
+    }
+}
+
+impl<W> Drop for Chain<W> {
+    fn drop(&mut self) {
+        let requests = ptr::slice_from_raw_parts_mut(self.requests.as_ptr(), self.capacity);
+        let sges = ptr::slice_from_raw_parts_mut(self.sges.as_ptr(), self.capacity);
+        // SAFETY: both were leaked boxes of that length, and nobody else frees them.
+        unsafe {
+            drop(Box::from_raw(requests));
+            drop(Box::from_raw(sges));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_core::verbs::LocalBuffer;
+
+    fn chain(capacity: u32, wr_ids: impl IntoIterator<Item = u64>) -> Chain<ibv_recv_wr> {
+        let mut chain = Chain::new(capacity);
+        for wr_id in wr_ids {
+            // SAFETY: nobody looks at the memory behind the address.
+            let buffer = unsafe { LocalBuffer::new(wr_id << 12, wr_id as u32) };
+            chain.push(buffer.sge(9), |request: &mut ibv_recv_wr| request.wr_id = wr_id);
+        }
+        chain
+    }
+
+    /// What a driver sees: ids, number of buffers, length of the first.
+    fn walk(mut at: *mut ibv_recv_wr) -> Vec<(u64, i32, u32)> {
+        let mut seen = Vec::new();
+        while !at.is_null() {
+            // SAFETY: a chain that is being posted.
+            let request = unsafe { &*at };
+            // SAFETY: as above; every request has a place for one buffer.
+            let length = unsafe { (*request.sg_list).length };
+            seen.push((request.wr_id, request.num_sge, length));
+            at = request.next;
+        }
+        seen
+    }
+
+    #[test]
+    fn a_driver_sees_the_requests_in_order_and_no_buffer_where_there_is_none() {
+        let mut chain = chain(4, [7, 0, 9]);
+        let mut seen = Vec::new();
+        let post = |first, _| {
+            seen = walk(first);
+            0
+        };
+        assert_eq!(chain.post(post), Ok(()));
+        assert_eq!(seen, [(7, 1, 7), (0, 0, 0), (9, 1, 9)]);
+    }
+
+    #[test]
+    fn a_shorter_chain_after_a_longer_one_ends_where_it_ends() {
+        let mut chain = chain(4, [1, 2, 3]);
+        chain.clear();
+        chain.push(Sge::EMPTY, |request| request.wr_id = 8);
+        let mut seen = Vec::new();
+        let post = |first, _| {
+            seen = walk(first);
+            0
+        };
+        assert_eq!(chain.post(post), Ok(()));
+        assert_eq!(seen, [(8, 0, 0)]);
+    }
+
+    #[test]
+    fn bad_wr_says_how_many_were_taken() {
+        for taken in 0..3 {
+            let mut chain = chain(4, [1, 2, 3]);
+            let result = chain.post(|first, bad| {
+                // SAFETY: the chain has three requests, and `bad` is a place to write to.
+                unsafe { *bad = first.add(taken) };
+                libc::ENOMEM
+            });
+            let refusal = Refusal::QueueFull;
+            assert_eq!(result, Err(CommitError { accepted: taken as u32, refusal }));
+        }
+    }
+
+    #[test]
+    fn a_driver_that_does_not_say_which_request_failed_took_none() {
+        let mut chain = chain(4, [1, 2, 3]);
+        let refusal = Refusal::Driver(libc::EINVAL);
+        let none = Err(CommitError { accepted: 0, refusal });
+        assert_eq!(chain.post(|_, _| libc::EINVAL), none);
+        let stray = |first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr| {
+            // SAFETY: a place to write to; the pointer written is never dereferenced.
+            unsafe { *bad = first.wrapping_add(3) };
+            -libc::EINVAL
+        };
+        assert_eq!(chain.post(stray), none, "a pointer past the end");
+    }
+
+    #[test]
+    fn requests_over_the_capacity_are_refused_and_those_before_are_posted() {
+        let mut chain = chain(2, [1, 2, 3]);
+        let mut seen = Vec::new();
+        let post = |first, _| {
+            seen = walk(first);
+            0
+        };
+        let refusal = Refusal::QueueFull;
+        assert_eq!(chain.post(post), Err(CommitError { accepted: 2, refusal }));
+        assert_eq!(seen.len(), 2);
+    }
+
+    #[test]
+    fn an_empty_chain_is_not_posted_at_all() {
+        let mut chain = chain(0, []);
+        assert_eq!(chain.post(|_, _| unreachable!("nothing to post")), Ok(()));
+    }
+}

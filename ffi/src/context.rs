@@ -1,0 +1,121 @@
+//! An open device.
+
+use crate::attributes::DeviceAttributes;
+use crate::device::Device;
+use crate::error::{Argument, DeviceName, Result, VerbsError};
+use crate::owned::{CloseError, Owned};
+use crate::port::PortAttributes;
+use polyrail_core::verbs::DeviceId;
+use rdma_sys::ibv_context;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Numbers of contexts are unique per process, and apart from those that the software NIC gives to
+/// its devices, which count from 0.
+static NEXT_DEVICE: AtomicU32 = AtomicU32::new(1 << 31);
+
+#[derive(Debug)]
+struct Shared {
+    raw: Owned<ibv_context>,
+    id: DeviceId,
+    name: DeviceName,
+    attributes: DeviceAttributes,
+    max_msg_size: u32,
+}
+
+/// An open device (`struct ibv_context`). A cheap handle: clones mean the same context, and what is
+/// made from it keeps it open.
+#[derive(Clone, Debug)]
+pub struct Context(Arc<Shared>);
+
+impl Context {
+    pub(crate) fn open(device: &Device<'_>) -> Result<Self> {
+        let name = device.name();
+        // SAFETY: the device list, which `device` borrows, keeps the device.
+        let raw = unsafe { rdma_sys::ibv_open_device(device.device) };
+        // SAFETY: null, or a fresh context that is handed over.
+        let raw = unsafe { Owned::new(raw, "ibv_open_device", Argument::Device(name)) }?;
+        set_nonblocking(&raw)?;
+        let attributes = DeviceAttributes::query(raw.as_ptr(), name)?;
+        let max_msg_size = max_msg_size(raw.as_ptr(), attributes.phys_port_cnt)?;
+        let id = DeviceId(NEXT_DEVICE.fetch_add(1, Ordering::Relaxed));
+        Ok(Self(Arc::new(Shared { raw, id, name, attributes, max_msg_size })))
+    }
+
+    /// Closes the device.
+    ///
+    /// # Errors
+    ///
+    /// Something that was made from it still exists, or the library reports an error.
+    pub fn close(self) -> std::result::Result<(), CloseError> {
+        let shared = Arc::into_inner(self.0).ok_or(CloseError::InUse)?;
+        Ok(shared.raw.close()?)
+    }
+
+    /// The number by which the engine knows the device. Every opening gets its own, since memory
+    /// keys belong to a context.
+    pub fn id(&self) -> DeviceId {
+        self.0.id
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What the device can do, as it said when it was opened.
+    pub fn attributes(&self) -> &DeviceAttributes {
+        &self.0.attributes
+    }
+
+    /// Bytes of the longest message that every port takes.
+    pub fn max_msg_size(&self) -> u32 {
+        self.0.max_msg_size
+    }
+
+    /// Completion vectors: values for [`CqInit::comp_vector`](crate::CqInit::comp_vector) are below.
+    pub fn num_comp_vectors(&self) -> u32 {
+        // SAFETY: the context is open.
+        u32::try_from(unsafe { (*self.as_ptr()).num_comp_vectors }).unwrap_or(0)
+    }
+
+    /// What becomes readable when there is an [event](Self::next_event).
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context keeps the file descriptor open while it is borrowed.
+        unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ibv_context {
+        self.0.raw.as_ptr()
+    }
+}
+
+/// Reading events must not block: whoever wants to wait polls the file descriptor.
+fn set_nonblocking(context: &Owned<ibv_context>) -> Result<()> {
+    // SAFETY: the context is open.
+    nonblocking(unsafe { (*context.as_ptr()).async_fd })
+}
+
+pub(crate) fn nonblocking(fd: libc::c_int) -> Result<()> {
+    // SAFETY: no memory is involved.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: as above.
+    if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
+        return Err(VerbsError::last("fcntl", Argument::Number("fd", fd as u64)));
+    }
+    Ok(())
+}
+
+/// The least of the ports' limits; those that tell none do not count.
+fn max_msg_size(context: *mut ibv_context, ports: u8) -> Result<u32> {
+    let mut least = u32::MAX;
+    for port in 1..=ports {
+        match PortAttributes::query(context, port)?.max_msg_size {
+            0 => {}
+            size => least = least.min(size),
+        }
+    }
+    // The length of a verbs message is at most 2^31 bytes.
+    Ok(least.min(1 << 31))
+}

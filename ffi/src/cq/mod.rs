@@ -1,0 +1,150 @@
+//! Completion queues: what both kinds share.
+
+mod classic;
+mod extended;
+
+pub use classic::CompletionQueue;
+pub use extended::{ExtendedCompletion, ExtendedCompletionQueue, Timestamps};
+
+use crate::channel::CompletionChannel;
+use crate::context::Context;
+use crate::error::{Argument, Result, VerbsError};
+use crate::owned::{CloseError, Owned};
+use polyrail_core::hardware::{CqError, CqId};
+use polyrail_core::verbs::DeviceId;
+use rdma_sys::{ibv_cq, ibv_cq_attr_mask, ibv_moderate_cq, ibv_modify_cq_attr};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Numbers of completion queues are unique per process, and apart from those that the software NIC
+/// gives, which count from 0.
+static NEXT_CQ: AtomicU64 = AtomicU64::new(1 << 63);
+
+/// What a new completion queue is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct CqInit<'a> {
+    /// Completions that it must hold; drivers round up. On an error every outstanding request of a
+    /// queue pair completes, so this is the sum of all that can be outstanding.
+    pub cqe: u32,
+    /// Where it tells that it has something; `None`: it is only polled.
+    pub channel: Option<&'a CompletionChannel>,
+    /// Which interrupt tells, below [`Context::num_comp_vectors`].
+    pub comp_vector: u32,
+}
+
+impl CqInit<'_> {
+    /// A queue that is only polled.
+    pub const fn new(cqe: u32) -> Self {
+        Self { cqe, channel: None, comp_vector: 0 }
+    }
+
+    fn channel_ptr(&self) -> *mut rdma_sys::ibv_comp_channel {
+        self.channel.map_or(ptr::null_mut(), CompletionChannel::as_ptr)
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    raw: Owned<ibv_cq>,
+    channel: Option<CompletionChannel>,
+    context: Context,
+    id: CqId,
+    capacity: u32,
+}
+
+/// A completion queue as queue pairs and event loops know it. A cheap handle, which keeps the queue
+/// alive.
+#[derive(Clone, Debug)]
+pub struct CqHandle(Arc<Shared>);
+
+/// The pointer by which events name a completion queue: its number.
+fn name(id: CqId) -> *mut libc::c_void {
+    ptr::without_provenance_mut(id.0 as usize)
+}
+
+fn next_id() -> CqId {
+    CqId(NEXT_CQ.fetch_add(1, Ordering::Relaxed))
+}
+
+impl CqHandle {
+    fn new(raw: Owned<ibv_cq>, context: &Context, init: &CqInit<'_>, id: CqId) -> Self {
+        // SAFETY: the queue is alive, and only `ibv_resize_cq`, which nobody calls, changes this.
+        let capacity = u32::try_from(unsafe { (*raw.as_ptr()).cqe }).unwrap_or(0);
+        let channel = init.channel.cloned();
+        Self(Arc::new(Shared { raw, channel, context: context.clone(), id, capacity }))
+    }
+
+    /// Its number, by which events and the engine name it.
+    pub fn id(&self) -> CqId {
+        self.0.id
+    }
+
+    /// Completions that it holds.
+    pub fn capacity(&self) -> u32 {
+        self.0.capacity
+    }
+
+    /// The device it belongs to.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// Where it tells that it has something.
+    pub fn channel(&self) -> Option<&CompletionChannel> {
+        self.0.channel.as_ref()
+    }
+
+    /// Makes the queue tell its channel of the next completion (`ibv_req_notify_cq`); if
+    /// `solicited_only`, of the next that failed or that its sender marked SOLICITED. Arm before you
+    /// poll: [`CompletionChannel`].
+    ///
+    /// # Errors
+    ///
+    /// What the driver reports.
+    pub fn arm(&self, solicited_only: bool) -> Result<()> {
+        // SAFETY: the queue is alive.
+        let returned = unsafe { rdma_sys::ibv_req_notify_cq(self.as_ptr(), solicited_only.into()) };
+        let argument = Argument::Number("solicited_only", solicited_only.into());
+        VerbsError::check(returned, "ibv_req_notify_cq", argument)
+    }
+
+    /// Makes the queue wait for `count` completions or `period_us` microseconds, whichever is first,
+    /// before it tells.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP: the device knows no moderation.
+    pub fn moderate(&self, count: u16, period_us: u16) -> Result<()> {
+        let mut attr = ibv_modify_cq_attr {
+            attr_mask: ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
+            moderate: ibv_moderate_cq { cq_count: count, cq_period: period_us },
+        };
+        // SAFETY: the queue is alive, and the attributes are only read.
+        let returned = unsafe { rdma_sys::ibv_modify_cq(self.as_ptr(), &raw mut attr) };
+        VerbsError::check(returned, "ibv_modify_cq", Argument::Number("cq_count", count.into()))
+    }
+
+    /// Destroys the queue, if this is the last handle.
+    pub(crate) fn close(self) -> std::result::Result<(), CloseError> {
+        let shared = Arc::into_inner(self.0).ok_or(CloseError::InUse)?;
+        Ok(shared.raw.close()?)
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ibv_cq {
+        self.0.raw.as_ptr()
+    }
+
+    fn device(&self) -> DeviceId {
+        self.0.context.id()
+    }
+
+    /// The error that a poll returned; drivers that say nothing mean a broken queue.
+    fn error(&self, returned: libc::c_int) -> CqError {
+        let errno = match crate::sys::errno_of(returned) {
+            0 => libc::EIO,
+            errno => errno,
+        };
+        CqError { cq: self.id(), device: self.device(), errno }
+    }
+}

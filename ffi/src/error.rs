@@ -1,0 +1,159 @@
+//! Errors of verbs calls: the call, its errno, the argument that matters, and what to look at.
+
+use arrayvec::ArrayString;
+use std::fmt;
+
+/// A device's name (`IBV_SYSFS_NAME_MAX` is 64).
+pub type DeviceName = ArrayString<64>;
+
+/// The argument of a failed call that matters most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Argument {
+    /// None of the arguments says more than the call does.
+    None,
+    /// A device.
+    Device(DeviceName),
+    /// A number, with its name in the manual.
+    Number(&'static str, u64),
+    /// The state that a queue pair was to be moved to.
+    State(crate::qp::QpState),
+}
+
+/// A verbs call that failed. Nothing changed, unless the call says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsError {
+    /// The function of libibverbs.
+    pub call: &'static str,
+    /// Its `errno`.
+    pub errno: i32,
+    /// What it was told.
+    pub argument: Argument,
+}
+
+/// Result of a verbs call.
+pub type Result<T> = std::result::Result<T, VerbsError>;
+
+impl VerbsError {
+    pub(crate) const fn new(call: &'static str, errno: i32, argument: Argument) -> Self {
+        Self { call, errno, argument }
+    }
+
+    /// The error that `errno` stands for, for a call that says "failed" by a null pointer.
+    pub(crate) fn last(call: &'static str, argument: Argument) -> Self {
+        Self::new(call, crate::sys::errno(), argument)
+    }
+
+    /// Checks what a call returned, for calls that return 0 or an errno.
+    pub(crate) fn check(
+        returned: libc::c_int,
+        call: &'static str,
+        argument: Argument,
+    ) -> Result<()> {
+        match returned {
+            0 => Ok(()),
+            code => Err(Self::new(call, crate::sys::errno_of(code), argument)),
+        }
+    }
+
+    /// What usually is the matter (the manual's sections 2, 4 and 13).
+    pub fn hint(&self) -> Option<&'static str> {
+        use crate::qp::QpState;
+        use libc::{
+            EACCES, EBUSY, EFAULT, EHOSTUNREACH, EINVAL, ENETUNREACH, ENOENT, ENOMEM, ENOSPC,
+            ENOSYS, EOPNOTSUPP, EPERM, ETIMEDOUT,
+        };
+        let to_rtr = self.argument == Argument::State(QpState::Rtr);
+        Some(match (self.call, self.errno) {
+            ("ibv_get_device_list", ENOSYS) => "the kernel module ib_uverbs is not loaded",
+            ("ibv_open_device", EACCES | EPERM) => {
+                "no permission on the device file, /dev/infiniband/uverbs*"
+            }
+            ("ibv_open_device", ENOENT) => "the device is gone, or its driver is not loaded",
+            ("ibv_reg_mr", ENOMEM | EPERM) => {
+                "too little memory may be locked: ulimit -l unlimited, or memlock in \
+                 /etc/security/limits.conf"
+            }
+            ("ibv_reg_mr", EINVAL) => {
+                "check the access flags: remote write and remote atomic need local write"
+            }
+            ("ibv_reg_mr", EFAULT) => "the range is not mapped, or not writable",
+            ("ibv_create_qp" | "ibv_create_qp_ex", ENOSPC | ENOMEM) => {
+                "too many queue pairs (max_qp), or too little memory may be locked: ulimit -l"
+            }
+            ("ibv_create_qp" | "ibv_create_qp_ex" | "ibv_create_srq", EINVAL) => {
+                "a capability is over the device's limits"
+            }
+            ("ibv_create_cq" | "ibv_create_cq_ex", EINVAL) => "more entries than max_cqe",
+            ("ibv_modify_qp", EINVAL) if to_rtr => {
+                "check dest_qp_num, the remote LID or GID, the GID index and the path MTU"
+            }
+            ("ibv_modify_qp", ETIMEDOUT | ENETUNREACH | EHOSTUNREACH) => {
+                "no route or no neighbour for the remote GID: check the GID index and the addresses"
+            }
+            ("ibv_modify_qp", EINVAL) => "the queue pair's state does not allow the transition",
+            ("ibv_create_ah", EINVAL | ETIMEDOUT | ENETUNREACH | EHOSTUNREACH) => {
+                "check the remote LID or GID and the GID index"
+            }
+            (_, EBUSY) => "objects that were made from it still exist",
+            (_, EOPNOTSUPP | ENOSYS) => "the device or its driver does not offer this",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::Device(name) => write!(f, "{name}"),
+            Self::Number(name, value) => write!(f, "{name} {value}"),
+            Self::State(state) => write!(f, "to {state}"),
+        }
+    }
+}
+
+impl fmt::Display for VerbsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = std::io::Error::from_raw_os_error(self.errno);
+        write!(f, "{}({}): {why}", self.call, self.argument)?;
+        match self.hint() {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for VerbsError {}
+
+impl From<VerbsError> for std::io::Error {
+    fn from(error: VerbsError) -> Self {
+        let kind = std::io::Error::from_raw_os_error(error.errno).kind();
+        Self::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qp::QpState;
+
+    #[test]
+    fn an_error_names_call_argument_errno_and_what_to_look_at() {
+        let length = Argument::Number("length", 1 << 30);
+        let error = VerbsError::new("ibv_reg_mr", libc::ENOMEM, length);
+        assert_eq!(
+            error.to_string(),
+            "ibv_reg_mr(length 1073741824): Cannot allocate memory (os error 12); too little memory \
+             may be locked: ulimit -l unlimited, or memlock in /etc/security/limits.conf"
+        );
+    }
+
+    #[test]
+    fn the_hint_of_a_transition_depends_on_where_it_leads() {
+        let to = |state| VerbsError::new("ibv_modify_qp", libc::EINVAL, Argument::State(state));
+        assert!(to(QpState::Rtr).hint().is_some_and(|hint| hint.contains("GID")));
+        assert!(to(QpState::Rts).hint().is_some_and(|hint| hint.contains("state")));
+        assert_eq!(VerbsError::new("ibv_alloc_pd", libc::EIO, Argument::None).hint(), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! Memory regions.
+
+use crate::error::{Argument, Result, VerbsError};
+use crate::owned::Owned;
+use crate::pd::ProtectionDomain;
+use polyrail_core::verbs::AccessFlags;
+use rdma_sys::{ibv_access_flags, ibv_mr};
+use static_assertions::const_assert_eq;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+// Access flags are passed through.
+const_assert_eq!(AccessFlags::LOCAL_WRITE.bits(), ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0);
+const_assert_eq!(AccessFlags::REMOTE_WRITE.bits(), ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0);
+const_assert_eq!(AccessFlags::REMOTE_READ.bits(), ibv_access_flags::IBV_ACCESS_REMOTE_READ.0);
+const_assert_eq!(AccessFlags::REMOTE_ATOMIC.bits(), ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0);
+const_assert_eq!(AccessFlags::MW_BIND.bits(), ibv_access_flags::IBV_ACCESS_MW_BIND.0);
+const_assert_eq!(AccessFlags::ZERO_BASED.bits(), ibv_access_flags::IBV_ACCESS_ZERO_BASED.0);
+const_assert_eq!(AccessFlags::ON_DEMAND.bits(), ibv_access_flags::IBV_ACCESS_ON_DEMAND.0);
+const_assert_eq!(AccessFlags::HUGETLB.bits(), ibv_access_flags::IBV_ACCESS_HUGETLB.0);
+const_assert_eq!(
+    AccessFlags::RELAXED_ORDERING.bits(),
+    ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0
+);
+
+/// Registered memory (`struct ibv_mr`). Dropping it deregisters the memory.
+///
+/// # Buffer ownership
+///
+/// The region does not own its memory; see [`ProtectionDomain::register`].
+#[derive(Debug)]
+pub struct MemoryRegion {
+    raw: Owned<ibv_mr>,
+    pd: ProtectionDomain,
+    lkey: u32,
+    rkey: u32,
+    addr: u64,
+    length: usize,
+}
+
+impl ProtectionDomain {
+    /// Registers memory: pins it and gives it keys.
+    ///
+    /// [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING) is a wish, which devices that do not know
+    /// it ignore; every other flag that a device cannot grant is an error.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM: mostly the limit of locked memory; EINVAL: flags that do not go together; EFAULT: the
+    /// range is not mapped; EOPNOTSUPP: a flag that the device does not know.
+    ///
+    /// # Safety
+    ///
+    /// Until the region is dropped:
+    ///
+    /// - the `length` bytes from `addr` on stay allocated, and writable if `access` has
+    ///   [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE);
+    /// - while requests may write some of the bytes (receives, READs, atomics, and anything that
+    ///   peers may do with the rkey), nobody else accesses those bytes, and no reference to them
+    ///   exists; while requests may only read some of them, nobody writes those.
+    ///
+    /// A completion that was polled, and everything that the peer's software orders by one, ends a
+    /// request's access.
+    pub unsafe fn register(
+        &self,
+        addr: *mut u8,
+        length: usize,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion> {
+        let start = addr.expose_provenance() as u64;
+        // SAFETY: the domain is alive, and the caller vouches for the memory. This is what the
+        // header's `ibv_reg_mr` calls unless it can see that no optional flag is given.
+        let raw = unsafe {
+            rdma_sys::ibv_reg_mr_iova2(self.as_ptr(), addr.cast(), length, start, access.bits())
+        };
+        // SAFETY: null, or a fresh region that is handed over.
+        let raw =
+            unsafe { Owned::new(raw, "ibv_reg_mr", Argument::Number("length", length as u64)) }?;
+        Ok(MemoryRegion::new(raw, self, start, length))
+    }
+
+    /// Registers `length` bytes from `offset` on of a dma-buf, such as memory of a GPU. Requests name
+    /// them by addresses from `iova` on, which is a multiple of the page size plus `offset`'s rest.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP: the device or its driver knows no dma-buf; EBADF; EINVAL: the range does not lie
+    /// within the buffer.
+    ///
+    /// # Safety
+    ///
+    /// As [`register`](Self::register), for the memory behind `fd`.
+    pub unsafe fn register_dmabuf(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion> {
+        let access = access.bits() as libc::c_int;
+        // SAFETY: the domain is alive, and the caller vouches for the memory.
+        let raw = unsafe {
+            rdma_sys::ibv_reg_dmabuf_mr(self.as_ptr(), offset, length, iova, fd.as_raw_fd(), access)
+        };
+        let argument = Argument::Number("length", length as u64);
+        // SAFETY: null, or a fresh region that is handed over.
+        let raw = unsafe { Owned::new(raw, "ibv_reg_dmabuf_mr", argument) }?;
+        Ok(MemoryRegion::new(raw, self, iova, length))
+    }
+}
+
+impl MemoryRegion {
+    fn new(raw: Owned<ibv_mr>, pd: &ProtectionDomain, addr: u64, length: usize) -> Self {
+        // SAFETY: a region's keys do not change.
+        let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
+        Self { raw, pd: pd.clone(), lkey, rkey, addr, length }
+    }
+
+    /// Key for local requests.
+    pub fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// Key for peers' requests.
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// Address by which requests name the first byte.
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty, reason = "drivers refuse empty regions")]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// The domain it is registered in.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// Deregisters the memory.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY: a memory window is bound to it.
+    pub fn close(self) -> std::result::Result<(), VerbsError> {
+        self.raw.close()
+    }
+}

@@ -1,0 +1,140 @@
+//! Verbs objects that destroy themselves, and what happens when that fails.
+//!
+//! A destroy call that fails leaves the object in the kernel until its device is closed. `close`
+//! returns the error; a drop cannot, so it tells the [hook](set_destroy_hook).
+
+use crate::error::{Argument, VerbsError};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::RwLock;
+
+/// What is told of objects that could not be destroyed while they were dropped.
+pub type DestroyHook = fn(&VerbsError);
+
+static HOOK: RwLock<DestroyHook> = RwLock::new(print);
+
+fn print(error: &VerbsError) {
+    eprintln!("polyrail-ffi: an object is left to the kernel: {error}");
+}
+
+/// Sets what is told of failed destroy calls in drops, for the whole process. It is called on the
+/// thread that dropped, once for each object. Until this is called they are printed to stderr.
+pub fn set_destroy_hook(hook: DestroyHook) {
+    *HOOK.write().unwrap_or_else(std::sync::PoisonError::into_inner) = hook;
+}
+
+fn report(error: &VerbsError) {
+    let hook = *HOOK.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    hook(error);
+}
+
+/// A C object with a destroy call.
+pub(crate) trait Destroy {
+    /// The call's name.
+    const CALL: &'static str;
+
+    /// Calls it.
+    ///
+    /// # Safety
+    ///
+    /// `object` is alive and nobody uses it during the call, or after it if it succeeds.
+    unsafe fn destroy(object: *mut Self) -> libc::c_int;
+}
+
+macro_rules! destroy {
+    ($($object:ident by $call:ident;)*) => {$(
+        impl Destroy for rdma_sys::$object {
+            const CALL: &'static str = stringify!($call);
+
+            unsafe fn destroy(object: *mut Self) -> libc::c_int {
+                // SAFETY: the caller's promise is the one that the library asks for.
+                unsafe { rdma_sys::$call(object) }
+            }
+        }
+    )*};
+}
+
+destroy! {
+    ibv_context by ibv_close_device;
+    ibv_pd by ibv_dealloc_pd;
+    ibv_mr by ibv_dereg_mr;
+    ibv_mw by ibv_dealloc_mw;
+    ibv_comp_channel by ibv_destroy_comp_channel;
+    ibv_cq by ibv_destroy_cq;
+    ibv_srq by ibv_destroy_srq;
+    ibv_qp by ibv_destroy_qp;
+    ibv_ah by ibv_destroy_ah;
+}
+
+/// The only owner of a C object. What the object was made from must be dropped later: structs name
+/// it after this.
+pub(crate) struct Owned<T: Destroy>(NonNull<T>);
+
+impl<T: Destroy> fmt::Debug for Owned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+// SAFETY: libibverbs serialises creation, destruction and queries itself, and no object is tied to
+// the thread that made it. What must not happen at once (two posts to one queue) is ruled out by
+// `&mut` in the types that offer it.
+unsafe impl<T: Destroy> Send for Owned<T> {}
+// SAFETY: as above; a shared owner only lends the pointer.
+unsafe impl<T: Destroy> Sync for Owned<T> {}
+
+impl<T: Destroy> Owned<T> {
+    /// Takes over what a create call returned; null is the call's failure.
+    ///
+    /// # Safety
+    ///
+    /// `object` is null or a fresh object that nobody else will destroy.
+    pub(crate) unsafe fn new(
+        object: *mut T,
+        call: &'static str,
+        argument: Argument,
+    ) -> Result<Self, VerbsError> {
+        NonNull::new(object).map(Self).ok_or_else(|| VerbsError::last(call, argument))
+    }
+
+    pub(crate) const fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// Destroys the object. If that fails it is left to the kernel, and so are its parents.
+    pub(crate) fn close(self) -> Result<(), VerbsError> {
+        let object = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the owner is gone, so nobody else can use the object.
+        unsafe { destroy(object.0) }
+    }
+}
+
+impl<T: Destroy> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: this was the only owner.
+        if let Err(error) = unsafe { destroy(self.0) } {
+            report(&error);
+        }
+    }
+}
+
+/// # Safety
+///
+/// As [`Destroy::destroy`].
+unsafe fn destroy<T: Destroy>(object: NonNull<T>) -> Result<(), VerbsError> {
+    // SAFETY: the caller's promise.
+    let returned = unsafe { T::destroy(object.as_ptr()) };
+    VerbsError::check(returned, T::CALL, Argument::None)
+}
+
+/// Why an object was not closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// Handles or objects made from it still use it; the last of them destroys it.
+    #[error("still in use")]
+    InUse,
+    /// The destroy call failed.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+}

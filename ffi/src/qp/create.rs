@@ -1,0 +1,192 @@
+//! Making queue pairs.
+
+use super::send::Sender;
+use super::service::Service;
+use super::{QpState, QueuePair};
+use crate::chain::Chain;
+use crate::cq::CqHandle;
+use crate::error::{Argument, Result, VerbsError};
+use crate::owned::Owned;
+use crate::pd::ProtectionDomain;
+use crate::srq::SharedReceiveQueue;
+use polyrail_core::hardware::QpLimits;
+use rdma_sys::{ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+
+/// How large a queue pair is (`struct ibv_qp_cap`, with one buffer for a request).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCap {
+    /// Send requests that may be outstanding.
+    pub max_send_wr: u32,
+    /// Receives that may be outstanding; none with a shared receive queue.
+    pub max_recv_wr: u32,
+    /// Bytes of an inline request.
+    pub max_inline_data: u32,
+}
+
+impl Default for QpCap {
+    /// 128 requests each way, 64 bytes inline.
+    fn default() -> Self {
+        Self { max_send_wr: 128, max_recv_wr: 128, max_inline_data: 64 }
+    }
+}
+
+impl QpCap {
+    fn raw(self, has_srq: bool) -> ibv_qp_cap {
+        ibv_qp_cap {
+            max_send_wr: self.max_send_wr,
+            max_recv_wr: if has_srq { 0 } else { self.max_recv_wr },
+            max_send_sge: 1,
+            max_recv_sge: u32::from(!has_srq),
+            max_inline_data: self.max_inline_data,
+        }
+    }
+
+    pub(super) fn from_raw(raw: &ibv_qp_cap) -> Self {
+        Self {
+            max_send_wr: raw.max_send_wr,
+            max_recv_wr: raw.max_recv_wr,
+            max_inline_data: raw.max_inline_data,
+        }
+    }
+}
+
+/// How send requests get to the driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PostMode {
+    /// By `ibv_wr_*` where the device offers it, else by `ibv_post_send`.
+    #[default]
+    Auto,
+    /// By `ibv_wr_*`: straight into the driver's queue. A batch is taken whole or not at all.
+    Extended,
+    /// By `ibv_post_send`: a list of requests, of which a driver may take the first few.
+    Classic,
+}
+
+/// What a new queue pair is made of (`struct ibv_qp_init_attr`).
+#[derive(Clone, Copy, Debug)]
+pub struct QpInit<'a> {
+    /// Where send requests complete.
+    pub send_cq: &'a CqHandle,
+    /// Where receives complete; may be the same.
+    pub recv_cq: &'a CqHandle,
+    /// Where receives come from; `None`: the queue pair has its own.
+    pub srq: Option<&'a SharedReceiveQueue>,
+    /// How large.
+    pub cap: QpCap,
+    /// Every send request completes visibly, SIGNALED or not.
+    pub sq_sig_all: bool,
+    /// How send requests get to the driver.
+    pub post_mode: PostMode,
+}
+
+impl<'a> QpInit<'a> {
+    /// One completion queue for everything, own receives, completions only where asked for.
+    pub fn new(cq: &'a impl AsRef<CqHandle>, cap: QpCap) -> Self {
+        let cq = cq.as_ref();
+        let post_mode = PostMode::default();
+        Self { send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false, post_mode }
+    }
+
+    fn srq_ptr(&self) -> *mut rdma_sys::ibv_srq {
+        self.srq.map_or(ptr::null_mut(), |srq| srq.shared().as_ptr())
+    }
+
+    fn argument(&self) -> Argument {
+        Argument::Number("max_send_wr", self.cap.max_send_wr.into())
+    }
+}
+
+/// A queue pair that the driver made.
+struct Made {
+    raw: Owned<ibv_qp>,
+    cap: QpCap,
+    sender: Sender,
+}
+
+impl ProtectionDomain {
+    /// A new queue pair, in RESET.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL: a capability is over the device's limits, or an object belongs to another device;
+    /// ENOMEM, ENOSPC: too many queue pairs, or too little memory may be locked; EOPNOTSUPP: the
+    /// device does not offer the service, or [`PostMode::Extended`].
+    pub fn create_qp<S: Service>(&self, init: &QpInit<'_>) -> Result<QueuePair<S>> {
+        let Made { raw, cap, sender } = match init.post_mode {
+            PostMode::Classic => classic::<S>(self, init),
+            PostMode::Extended => extended::<S>(self, init),
+            // If it is not the way of posting that is refused, the second attempt says why.
+            PostMode::Auto => extended::<S>(self, init).or_else(|_| classic::<S>(self, init)),
+        }?;
+        let limits = QpLimits {
+            max_send_wr: cap.max_send_wr,
+            max_recv_wr: if init.srq.is_some() { 0 } else { cap.max_recv_wr },
+            max_inline_data: cap.max_inline_data,
+            max_msg_size: self.context().max_msg_size(),
+        };
+        // SAFETY: the queue pair is alive, and its number does not change.
+        let qp_num = unsafe { (*raw.as_ptr()).qp_num };
+        Ok(QueuePair {
+            raw,
+            sender,
+            receives: Chain::new(limits.max_recv_wr),
+            state: QpState::Reset,
+            limits,
+            qp_num,
+            send_cq: init.send_cq.clone(),
+            recv_cq: init.recv_cq.clone(),
+            srq: init.srq.map(|srq| Arc::clone(srq.shared())),
+            pd: self.clone(),
+            service: PhantomData,
+        })
+    }
+}
+
+fn classic<S: Service>(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Made> {
+    let mut attr = ibv_qp_init_attr {
+        qp_context: ptr::null_mut(),
+        send_cq: init.send_cq.as_ptr(),
+        recv_cq: init.recv_cq.as_ptr(),
+        srq: init.srq_ptr(),
+        cap: init.cap.raw(init.srq.is_some()),
+        qp_type: S::TYPE,
+        sq_sig_all: init.sq_sig_all.into(),
+    };
+    // SAFETY: the domain, the completion queues and the receive queue are alive.
+    let raw = unsafe { rdma_sys::ibv_create_qp(pd.as_ptr(), &raw mut attr) };
+    // SAFETY: null, or a fresh queue pair that is handed over.
+    let raw = unsafe { Owned::new(raw, "ibv_create_qp", init.argument()) }?;
+    let cap = QpCap::from_raw(&attr.cap);
+    Ok(Made { raw, cap, sender: Sender::Classic(Chain::new(cap.max_send_wr)) })
+}
+
+fn extended<S: Service>(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Made> {
+    const CALL: &str = "ibv_create_qp_ex";
+    // SAFETY: a C struct of numbers and pointers, for which zeros do.
+    let mut attr = unsafe { MaybeUninit::<ibv_qp_init_attr_ex>::zeroed().assume_init() };
+    attr.send_cq = init.send_cq.as_ptr();
+    attr.recv_cq = init.recv_cq.as_ptr();
+    attr.srq = init.srq_ptr();
+    attr.cap = init.cap.raw(init.srq.is_some());
+    attr.qp_type = S::TYPE;
+    attr.sq_sig_all = init.sq_sig_all.into();
+    attr.comp_mask = (ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD
+        | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+        .0;
+    attr.pd = pd.as_ptr();
+    attr.send_ops_flags = S::OPS;
+    // SAFETY: the context, the domain, the completion queues and the receive queue are alive.
+    let raw = unsafe { rdma_sys::ibv_create_qp_ex(pd.context().as_ptr(), &raw mut attr) };
+    // SAFETY: null, or a fresh queue pair that is handed over.
+    let raw = unsafe { Owned::new(raw.unwrap_or(ptr::null_mut()), CALL, init.argument()) }?;
+    // SAFETY: the queue pair is alive.
+    let ex = unsafe { rdma_sys::ibv_qp_to_qp_ex(raw.as_ptr()) };
+    if ex.is_null() {
+        return Err(VerbsError::new(CALL, libc::EOPNOTSUPP, init.argument()));
+    }
+    Ok(Made { raw, cap: QpCap::from_raw(&attr.cap), sender: Sender::Extended(ex) })
+}

@@ -1,0 +1,172 @@
+//! Queue pairs: `service` is what kinds there are, `create` makes them, `state` and `transition`
+//! move them, `query` asks them, `send` posts to them.
+
+mod create;
+mod query;
+mod send;
+mod service;
+mod state;
+mod transition;
+
+pub use create::{PostMode, QpCap, QpInit};
+pub use query::QpAttributes;
+pub use send::{DatagramBatch, SendBatch};
+pub use service::{Connected, Rc, Service, Uc, Ud};
+pub use state::QpState;
+pub use transition::{
+    DatagramToInit, DatagramToRtr, ModifyError, Resume, ToErr, ToInit, ToReset, ToRtr, ToRts,
+    ToSqd, Transition, UnreliableToRtr, UnreliableToRts,
+};
+
+use crate::chain::Chain;
+use crate::cq::CqHandle;
+use crate::error::VerbsError;
+use crate::owned::Owned;
+use crate::pd::ProtectionDomain;
+use crate::recv::{Queue, RecvBatch};
+use crate::srq;
+use polyrail_core::hardware::{self, CqId, QpLimits, Refusal};
+use polyrail_core::verbs::DeviceId;
+use rdma_sys::{ibv_qp, ibv_recv_wr};
+use send::Sender;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// A queue pair of service `S` (`struct ibv_qp`). Dropping it destroys it: what is outstanding is
+/// forgotten.
+///
+/// # Method families
+///
+/// *Set-up*: [`create_qp`](ProtectionDomain::create_qp), then [`modify`](Self::modify) from RESET to
+/// RTS. Post receives before RTR, so that a peer never meets an empty queue.
+///
+/// *Posting*: [`start_send`](Self::start_send), [`start_datagrams`](QueuePair::start_datagrams),
+/// [`ReceiveQueue::start_recv`](hardware::ReceiveQueue::start_recv). Nothing allocates.
+///
+/// *Asking*: [`query`](Self::query), [`limits`](Self::limits), [`qp_num`](Self::qp_num).
+#[derive(Debug)]
+pub struct QueuePair<S: Service = Rc> {
+    // First, so that it is destroyed before what it was made of.
+    raw: Owned<ibv_qp>,
+    sender: Sender,
+    receives: Chain<ibv_recv_wr>,
+    state: QpState,
+    limits: QpLimits,
+    qp_num: u32,
+    send_cq: CqHandle,
+    recv_cq: CqHandle,
+    srq: Option<Arc<srq::Shared>>,
+    pd: ProtectionDomain,
+    service: PhantomData<S>,
+}
+
+impl<S: Service> QueuePair<S> {
+    /// Its number, unique on its device.
+    pub fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    /// What it was granted.
+    pub fn limits(&self) -> QpLimits {
+        self.limits
+    }
+
+    /// Whether it posts by `ibv_wr_*`.
+    pub fn is_extended(&self) -> bool {
+        matches!(self.sender, Sender::Extended(_))
+    }
+
+    /// The state that it was last moved to. A failure moves it to ERR without this showing it; see
+    /// [`query`](Self::query).
+    pub fn last_state(&self) -> QpState {
+        self.state
+    }
+
+    /// Where its send requests complete.
+    pub fn send_cq(&self) -> &CqHandle {
+        &self.send_cq
+    }
+
+    /// Where its receives complete.
+    pub fn recv_cq(&self) -> &CqHandle {
+        &self.recv_cq
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    ///
+    /// What the driver reports.
+    pub fn close(self) -> Result<(), VerbsError> {
+        self.raw.close()
+    }
+
+    fn as_ptr(&self) -> *mut ibv_qp {
+        self.raw.as_ptr()
+    }
+
+    #[inline]
+    fn start(&mut self) -> SendBatch<'_, S> {
+        let (qp, is_ready) = (self.as_ptr(), self.state.takes_sends());
+        // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster.
+        unsafe { SendBatch::new(qp, &mut self.sender, self.limits.max_inline_data, is_ready) }
+    }
+}
+
+impl<S: Connected> QueuePair<S> {
+    /// Starts a batch of send requests.
+    #[inline]
+    pub fn start_send(&mut self) -> SendBatch<'_, S> {
+        self.start()
+    }
+}
+
+impl QueuePair<Ud> {
+    /// Starts a batch of datagrams.
+    pub fn start_datagrams(&mut self) -> DatagramBatch<'_> {
+        DatagramBatch(self.start())
+    }
+}
+
+impl<S: Service> hardware::ReceiveQueue for QueuePair<S> {
+    type RecvBatch<'q> = RecvBatch<'q>;
+
+    #[inline]
+    fn start_recv(&mut self) -> RecvBatch<'_> {
+        let takes_receives = self.state != QpState::Reset && self.srq.is_none();
+        // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster.
+        let batch = unsafe { RecvBatch::new(Queue::Own(self.as_ptr()), &mut self.receives) };
+        if takes_receives { batch } else { batch.refusing(Refusal::Driver(libc::EINVAL)) }
+    }
+}
+
+impl hardware::QueuePair for QueuePair<Rc> {
+    type SendBatch<'q> = SendBatch<'q, Rc>;
+
+    fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    fn device(&self) -> DeviceId {
+        self.pd.context().id()
+    }
+
+    /// The completion queue of its send requests; see [`recv_cq`](Self::recv_cq) for the other.
+    fn cq(&self) -> CqId {
+        self.send_cq.id()
+    }
+
+    fn limits(&self) -> QpLimits {
+        self.limits
+    }
+
+    #[inline]
+    fn start_send(&mut self) -> SendBatch<'_, Rc> {
+        self.start()
+    }
+}

@@ -1,0 +1,108 @@
+//! Asking a queue pair what it is set to.
+
+use super::service::Service;
+use super::{QpCap, QpState, QueuePair};
+use crate::error::{Argument, Result, VerbsError};
+use polyrail_core::verbs::AccessFlags;
+use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_init_attr};
+use std::mem::MaybeUninit;
+
+/// What a queue pair is set to (`struct ibv_qp_attr`). Fields that its state or service do not use
+/// are what the driver says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttributes {
+    /// The state it is in.
+    pub state: QpState,
+    /// The local port.
+    pub port_num: u8,
+    /// Which entry of the port's P_Key table.
+    pub pkey_index: u16,
+    /// What the peer may do.
+    pub access: AccessFlags,
+    /// What datagrams must carry.
+    pub qkey: u32,
+    /// The peer's number.
+    pub dest_qp_num: u32,
+    /// The next packet sequence number expected.
+    pub rq_psn: u32,
+    /// The next packet sequence number to send.
+    pub sq_psn: u32,
+    /// READs and atomics that may be outstanding toward the peer.
+    pub max_rd_atomic: u8,
+    /// READs and atomics that the peer may have outstanding.
+    pub max_dest_rd_atomic: u8,
+    /// See [`ToRtr::min_rnr_timer`](super::ToRtr::min_rnr_timer).
+    pub min_rnr_timer: u8,
+    /// See [`ToRts::timeout`](super::ToRts::timeout).
+    pub timeout: u8,
+    /// See [`ToRts::retry_cnt`](super::ToRts::retry_cnt).
+    pub retry_cnt: u8,
+    /// See [`ToRts::rnr_retry`](super::ToRts::rnr_retry).
+    pub rnr_retry: u8,
+    /// In SQD: something is still under way.
+    pub sq_draining: bool,
+    /// What it was granted.
+    pub cap: QpCap,
+}
+
+impl<S: Service> QueuePair<S> {
+    /// What it is set to now (`ibv_query_qp`), its state included, which a failure changes at any
+    /// time.
+    ///
+    /// # Errors
+    ///
+    /// What the driver reports.
+    pub fn query(&self) -> Result<QpAttributes> {
+        let wanted = mask::IBV_QP_STATE
+            | mask::IBV_QP_PKEY_INDEX
+            | mask::IBV_QP_PORT
+            | mask::IBV_QP_ACCESS_FLAGS
+            | mask::IBV_QP_QKEY
+            | mask::IBV_QP_DEST_QPN
+            | mask::IBV_QP_RQ_PSN
+            | mask::IBV_QP_SQ_PSN
+            | mask::IBV_QP_MAX_QP_RD_ATOMIC
+            | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | mask::IBV_QP_MIN_RNR_TIMER
+            | mask::IBV_QP_TIMEOUT
+            | mask::IBV_QP_RETRY_CNT
+            | mask::IBV_QP_RNR_RETRY
+            | mask::IBV_QP_CAP;
+        let mut attr = MaybeUninit::<ibv_qp_attr>::zeroed();
+        let mut init = MaybeUninit::<ibv_qp_init_attr>::zeroed();
+        // SAFETY: the queue pair is alive; both structs are numbers and pointers, for which zeros
+        // do.
+        let returned = unsafe {
+            rdma_sys::ibv_query_qp(
+                self.as_ptr(),
+                attr.as_mut_ptr(),
+                wanted.0 as libc::c_int,
+                init.as_mut_ptr(),
+            )
+        };
+        VerbsError::check(returned, "ibv_query_qp", Argument::None)?;
+        // SAFETY: initialised, with zeros at least.
+        Ok(from_raw(unsafe { attr.assume_init_ref() }))
+    }
+}
+
+fn from_raw(raw: &ibv_qp_attr) -> QpAttributes {
+    QpAttributes {
+        state: QpState::from_raw(raw.qp_state),
+        port_num: raw.port_num,
+        pkey_index: raw.pkey_index,
+        access: AccessFlags::from_bits_retain(raw.qp_access_flags),
+        qkey: raw.qkey,
+        dest_qp_num: raw.dest_qp_num,
+        rq_psn: raw.rq_psn,
+        sq_psn: raw.sq_psn,
+        max_rd_atomic: raw.max_rd_atomic,
+        max_dest_rd_atomic: raw.max_dest_rd_atomic,
+        min_rnr_timer: raw.min_rnr_timer,
+        timeout: raw.timeout,
+        retry_cnt: raw.retry_cnt,
+        rnr_retry: raw.rnr_retry,
+        sq_draining: raw.sq_draining != 0,
+        cap: QpCap::from_raw(&raw.cap),
+    }
+}

@@ -1,0 +1,293 @@
+//! Posting send requests.
+
+use super::service::{Connected, Service, Ud};
+use crate::chain::{Chain, refusal};
+use crate::path::AddressHandle;
+use polyrail_core::hardware::{self, CommitError, Refusal};
+use polyrail_core::verbs::{Opcode, SendFlags, SendRequest};
+use rdma_sys::{
+    atomic_t, ibv_ah, ibv_qp, ibv_qp_ex, ibv_send_flags, ibv_send_wr, ibv_wr_opcode,
+    imm_data_invalidated_rkey_union_t, rdma_t, ud_t, wr_t,
+};
+use static_assertions::const_assert_eq;
+use std::marker::PhantomData;
+
+// Opcodes and flags are passed through.
+const_assert_eq!(Opcode::RdmaWrite as u32, ibv_wr_opcode::IBV_WR_RDMA_WRITE);
+const_assert_eq!(Opcode::RdmaWriteWithImm as u32, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+const_assert_eq!(Opcode::Send as u32, ibv_wr_opcode::IBV_WR_SEND);
+const_assert_eq!(Opcode::SendWithImm as u32, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM);
+const_assert_eq!(Opcode::RdmaRead as u32, ibv_wr_opcode::IBV_WR_RDMA_READ);
+const_assert_eq!(Opcode::CompareSwap as u32, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP);
+const_assert_eq!(Opcode::FetchAdd as u32, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD);
+const_assert_eq!(Opcode::LocalInv as u32, ibv_wr_opcode::IBV_WR_LOCAL_INV);
+const_assert_eq!(Opcode::SendWithInv as u32, ibv_wr_opcode::IBV_WR_SEND_WITH_INV);
+const_assert_eq!(SendFlags::FENCE.bits() as u32, ibv_send_flags::IBV_SEND_FENCE.0);
+const_assert_eq!(SendFlags::SIGNALED.bits() as u32, ibv_send_flags::IBV_SEND_SIGNALED.0);
+const_assert_eq!(SendFlags::SOLICITED.bits() as u32, ibv_send_flags::IBV_SEND_SOLICITED.0);
+const_assert_eq!(SendFlags::INLINE.bits() as u32, ibv_send_flags::IBV_SEND_INLINE.0);
+
+/// How a queue pair posts.
+#[derive(Debug)]
+pub(super) enum Sender {
+    /// A list of requests, by `ibv_post_send`. A driver may stop half-way.
+    Classic(Chain<ibv_send_wr>),
+    /// One call for each request into the driver's own queue (`ibv_wr_*`), all or none.
+    Extended(*mut ibv_qp_ex),
+}
+
+// SAFETY: the pointer is the queue pair itself, whose owner may move between threads.
+unsafe impl Send for Sender {}
+// SAFETY: nothing can be reached through a shared reference.
+unsafe impl Sync for Sender {}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug)]
+struct Datagram {
+    ah: *mut ibv_ah,
+    qp_num: u32,
+    qkey: u32,
+}
+
+/// Send requests on their way to one queue pair. Dropped without commit, it posts nothing.
+#[derive(Debug)]
+pub struct SendBatch<'q, S: Service> {
+    qp: *mut ibv_qp,
+    sender: &'q mut Sender,
+    max_inline_data: u32,
+    /// Why the extended way takes no more requests.
+    refused: Option<Refusal>,
+    /// The driver is inside `ibv_wr_start`.
+    started: bool,
+    service: PhantomData<S>,
+}
+
+impl<'q, S: Service> SendBatch<'q, S> {
+    /// # Safety
+    ///
+    /// The queue pair is alive, and stays so while `sender` is borrowed; nobody else posts to it.
+    #[inline]
+    pub(super) unsafe fn new(
+        qp: *mut ibv_qp,
+        sender: &'q mut Sender,
+        max_inline_data: u32,
+        is_ready: bool,
+    ) -> Self {
+        let mut batch = Self {
+            qp,
+            sender,
+            max_inline_data,
+            refused: None,
+            started: false,
+            service: PhantomData,
+        };
+        match &mut *batch.sender {
+            Sender::Classic(chain) => chain.clear(),
+            Sender::Extended(qp) if is_ready => {
+                // SAFETY: the queue pair is alive and was created for this way of posting.
+                unsafe { rdma_sys::ibv_wr_start(*qp) };
+                batch.started = true;
+            }
+            Sender::Extended(_) => {}
+        }
+        if !is_ready {
+            batch.stop(Refusal::Driver(libc::EINVAL));
+        }
+        batch
+    }
+
+    fn stop(&mut self, refusal: Refusal) {
+        match self.sender {
+            Sender::Classic(chain) => chain.stop(refusal),
+            Sender::Extended(_) => _ = self.refused.get_or_insert(refusal),
+        }
+    }
+
+    /// Refuses what drivers answer in ways of their own, from a full queue to a wild read.
+    #[inline]
+    fn check(&self, request: &SendRequest) -> Result<(), Refusal> {
+        if !S::supports(request.opcode) {
+            return Err(Refusal::Driver(libc::EOPNOTSUPP));
+        }
+        let inline = request.flags.contains(SendFlags::INLINE);
+        let too_long = request.sge.length() > self.max_inline_data;
+        if inline && (too_long || request.opcode.is_fetching()) {
+            return Err(Refusal::Driver(libc::EINVAL));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn add_to(&mut self, request: &SendRequest, to: Option<Datagram>) {
+        if let Err(refusal) = self.check(request) {
+            return self.stop(refusal);
+        }
+        match self.sender {
+            Sender::Classic(chain) => chain.push(request.sge, |raw| fill(raw, request, to)),
+            // SAFETY: the queue pair is alive, a batch is under way, and the opcode is one of those
+            // that the queue pair was created for.
+            Sender::Extended(qp) if self.refused.is_none() => unsafe { build(*qp, request, to) },
+            Sender::Extended(_) => {}
+        }
+    }
+
+    #[inline]
+    fn post(mut self) -> Result<(), CommitError> {
+        let qp = self.qp;
+        match &mut *self.sender {
+            Sender::Classic(chain) => chain.post(|first, bad| {
+                // SAFETY: the queue pair is alive by the constructor's contract, and the chain is a
+                // list of requests that the driver copies while it is called.
+                unsafe { rdma_sys::ibv_post_send(qp, first, bad) }
+            }),
+            Sender::Extended(_) if self.refused.is_some() => Ok(()),
+            Sender::Extended(qp) => {
+                self.started = false;
+                // SAFETY: the queue pair is alive, and the batch is under way.
+                match unsafe { rdma_sys::ibv_wr_complete(*qp) } {
+                    0 => Ok(()),
+                    code => Err(refuse_all(refusal(crate::sys::errno_of(code)))),
+                }
+            }
+        }?;
+        match self.refused {
+            None => Ok(()),
+            Some(refusal) => Err(refuse_all(refusal)),
+        }
+    }
+}
+
+const fn refuse_all(refusal: Refusal) -> CommitError {
+    CommitError { accepted: 0, refusal }
+}
+
+impl<S: Service> Drop for SendBatch<'_, S> {
+    #[inline]
+    fn drop(&mut self) {
+        if let (true, Sender::Extended(qp)) = (self.started, &*self.sender) {
+            // SAFETY: the queue pair is alive, and the batch is under way.
+            unsafe { rdma_sys::ibv_wr_abort(*qp) };
+        }
+    }
+}
+
+impl<S: Connected> hardware::SendBatch for SendBatch<'_, S> {
+    #[inline]
+    fn add(&mut self, request: &SendRequest) {
+        self.add_to(request, None);
+    }
+
+    #[inline]
+    fn commit(self) -> Result<(), CommitError> {
+        self.post()
+    }
+}
+
+/// Datagrams on their way to one queue pair. Dropped without commit, it posts nothing.
+#[derive(Debug)]
+pub struct DatagramBatch<'q>(pub(super) SendBatch<'q, Ud>);
+
+impl DatagramBatch<'_> {
+    /// Appends a SEND to queue pair `qp_num` at the end of a path. The receiver drops it unless
+    /// `qkey` is its own. Its buffer is at least 40 bytes longer than the message, for the GRH.
+    pub fn add(&mut self, request: &SendRequest, to: &AddressHandle, qp_num: u32, qkey: u32) {
+        self.0.add_to(request, Some(Datagram { ah: to.as_ptr(), qp_num, qkey }));
+    }
+
+    /// Posts what was added, with one doorbell.
+    ///
+    /// # Errors
+    ///
+    /// Says how many requests, from the first on, the device took; they stay posted.
+    pub fn commit(self) -> Result<(), CommitError> {
+        self.0.post()
+    }
+}
+
+/// Writes everything but list and buffers.
+#[inline]
+fn fill(raw: &mut ibv_send_wr, request: &SendRequest, to: Option<Datagram>) {
+    let (remote_addr, rkey) = (request.remote_addr, request.rkey);
+    raw.wr_id = request.wr_id;
+    raw.opcode = request.opcode as u32;
+    raw.send_flags = request.flags.bits().into();
+    raw.imm_data_invalidated_rkey_union = match request.opcode {
+        Opcode::LocalInv | Opcode::SendWithInv => {
+            imm_data_invalidated_rkey_union_t { invalidated_rkey: rkey }
+        }
+        _ => imm_data_invalidated_rkey_union_t { imm_data: imm(request) },
+    };
+    raw.wr = match (request.opcode, to) {
+        (_, Some(Datagram { ah, qp_num, qkey })) => {
+            wr_t { ud: ud_t { ah, remote_qpn: qp_num, remote_qkey: qkey } }
+        }
+        (Opcode::CompareSwap | Opcode::FetchAdd, None) => {
+            let SendRequest { compare_add, swap, .. } = *request;
+            wr_t { atomic: atomic_t { remote_addr, compare_add, swap, rkey } }
+        }
+        (_, None) => wr_t { rdma: rdma_t { remote_addr, rkey } },
+    };
+}
+
+/// The immediate as the C structs hold it.
+#[inline]
+fn imm(request: &SendRequest) -> u32 {
+    u32::from_ne_bytes(request.imm.wire())
+}
+
+/// Adds a request to the batch that is under way.
+///
+/// # Safety
+///
+/// The queue pair is alive, was created for the opcode, and `ibv_wr_start` was called.
+#[inline]
+unsafe fn build(qp: *mut ibv_qp_ex, request: &SendRequest, to: Option<Datagram>) {
+    let SendRequest { remote_addr, rkey, compare_add, swap, .. } = *request;
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*qp).wr_id = request.wr_id;
+        (*qp).wr_flags = request.flags.bits().into();
+        match request.opcode {
+            Opcode::RdmaWrite => rdma_sys::ibv_wr_rdma_write(qp, rkey, remote_addr),
+            Opcode::RdmaWriteWithImm => {
+                rdma_sys::ibv_wr_rdma_write_imm(qp, rkey, remote_addr, imm(request));
+            }
+            Opcode::Send => rdma_sys::ibv_wr_send(qp),
+            Opcode::SendWithImm => rdma_sys::ibv_wr_send_imm(qp, imm(request)),
+            Opcode::RdmaRead => rdma_sys::ibv_wr_rdma_read(qp, rkey, remote_addr),
+            Opcode::CompareSwap => {
+                rdma_sys::ibv_wr_atomic_cmp_swp(qp, rkey, remote_addr, compare_add, swap);
+            }
+            Opcode::FetchAdd => {
+                rdma_sys::ibv_wr_atomic_fetch_add(qp, rkey, remote_addr, compare_add);
+            }
+            // Has no buffers, and no call that sets them.
+            Opcode::LocalInv => return rdma_sys::ibv_wr_local_inv(qp, rkey),
+            Opcode::SendWithInv => rdma_sys::ibv_wr_send_inv(qp, rkey),
+        }
+        if let Some(Datagram { ah, qp_num, qkey }) = to {
+            rdma_sys::ibv_wr_set_ud_addr(qp, ah, qp_num, qkey);
+        }
+        set_data(qp, request);
+    }
+}
+
+/// # Safety
+///
+/// A request that has buffers was just added to the batch under way.
+#[inline]
+unsafe fn set_data(qp: *mut ibv_qp_ex, request: &SendRequest) {
+    let sge = request.sge;
+    // SAFETY: the caller's promise; inline data is copied now, and whoever made the buffer promised
+    // that it is readable until the post returns.
+    unsafe {
+        if sge.length() == 0 {
+            rdma_sys::ibv_wr_set_sge_list(qp, 0, std::ptr::null());
+        } else if request.flags.contains(SendFlags::INLINE) {
+            let data = std::ptr::with_exposed_provenance_mut(sge.addr() as usize);
+            rdma_sys::ibv_wr_set_inline_data(qp, data, sge.length() as usize);
+        } else {
+            rdma_sys::ibv_wr_set_sge(qp, sge.lkey(), sge.addr(), sge.length());
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Moving a queue pair from state to state.
+//!
+//! A transition is a struct with the fields that verbs demands: none can be forgotten, and none that
+//! another kind of queue pair wants can be given.
+
+use super::service::{Connected, Rc, Service, Uc, Ud};
+use super::{QpState, QueuePair};
+use crate::error::{Argument, VerbsError};
+use crate::path::Path;
+use crate::port::Mtu;
+use polyrail_core::verbs::AccessFlags;
+use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask};
+use std::mem::MaybeUninit;
+
+/// A transition that did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModifyError {
+    /// A value has more bits than its field; drivers would cut them off.
+    #[error("{attribute} of {value} is over {max}")]
+    Value {
+        /// The manual's name of the attribute.
+        attribute: &'static str,
+        /// What it was to be.
+        value: u32,
+        /// The most that fits.
+        max: u32,
+    },
+    /// The driver refused.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+}
+
+mod sealed {
+    use super::{ModifyError, QpState, ibv_qp_attr, mask};
+
+    pub trait Fill {
+        /// Where it leads.
+        const TO: QpState;
+
+        /// Writes the attributes; returns which.
+        fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError>;
+    }
+}
+
+use sealed::Fill;
+
+/// A transition that queue pairs of service `S` can make.
+pub trait Transition<S: Service>: Fill {}
+
+/// RESET to INIT, for RC and UC: receives can be posted.
+///
+/// ```compile_fail,E0063
+/// // `access` is missing.
+/// let to_init = polyrail_ffi::ToInit { port_num: 1, pkey_index: 0 };
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToInit {
+    /// The local port, from 1 on.
+    pub port_num: u8,
+    /// Which entry of the port's P_Key table; mostly 0.
+    pub pkey_index: u16,
+    /// What the peer may do.
+    pub access: AccessFlags,
+}
+
+/// RESET to INIT, for UD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramToInit {
+    /// The local port, from 1 on.
+    pub port_num: u8,
+    /// Which entry of the port's P_Key table; mostly 0.
+    pub pkey_index: u16,
+    /// What datagrams must carry to be received.
+    pub qkey: u32,
+}
+
+/// INIT to RTR, for RC.
+///
+/// ```compile_fail,E0063
+/// // `path`, which says how packets get to the peer, is missing.
+/// use polyrail_ffi::{Mtu, ToRtr};
+/// let to_rtr = ToRtr {
+///     path_mtu: Mtu::Mtu1024,
+///     dest_qp_num: 17,
+///     rq_psn: 0,
+///     max_dest_rd_atomic: 16,
+///     min_rnr_timer: 12,
+/// };
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToRtr {
+    /// The way to the peer.
+    pub path: Path,
+    /// Payload bytes of a packet; the same at both ends, and no more than either port's
+    /// [`active_mtu`](crate::PortAttributes::active_mtu).
+    pub path_mtu: Mtu,
+    /// The peer's number, 24 bits.
+    pub dest_qp_num: u32,
+    /// The packet sequence number that the peer starts with, 24 bits.
+    pub rq_psn: u32,
+    /// READs and atomics that the peer may have outstanding.
+    pub max_dest_rd_atomic: u8,
+    /// How long a peer waits that met no receive, by a code of 5 bits: 0 is 655 ms, 1 is 10 us, 12
+    /// is 640 us, 31 is 492 ms (InfiniBand specification, table 45).
+    pub min_rnr_timer: u8,
+}
+
+/// INIT to RTR, for UC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnreliableToRtr {
+    /// The way to the peer.
+    pub path: Path,
+    /// Payload bytes of a packet; the same at both ends.
+    pub path_mtu: Mtu,
+    /// The peer's number, 24 bits.
+    pub dest_qp_num: u32,
+    /// The packet sequence number that the peer starts with, 24 bits.
+    pub rq_psn: u32,
+}
+
+/// INIT to RTR, for UD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramToRtr;
+
+/// RTR to RTS, for RC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToRts {
+    /// The packet sequence number that the peer was told, 24 bits.
+    pub sq_psn: u32,
+    /// An answer is waited for during 4.096 us times 2 to this power; 5 bits, 0 is for ever.
+    pub timeout: u8,
+    /// Repetitions without an answer, up to 7. On rxe 7 is for ever.
+    pub retry_cnt: u8,
+    /// Repetitions after the peer met no receive, up to 6; 7 is for ever.
+    pub rnr_retry: u8,
+    /// READs and atomics that may be outstanding toward the peer.
+    pub max_rd_atomic: u8,
+}
+
+/// RTR to RTS, for UC and UD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnreliableToRts {
+    /// The first packet's sequence number, 24 bits.
+    pub sq_psn: u32,
+}
+
+/// RTS to SQD: the send queue starts no more requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToSqd {
+    /// Raise [`SqDrained`](crate::AsyncEvent::SqDrained) when nothing is under way any more.
+    pub notify: bool,
+}
+
+/// SQD to RTS: the send queue goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume;
+
+/// To ERR: everything outstanding is flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToErr;
+
+/// To RESET: everything outstanding is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToReset;
+
+impl<S: Connected> Transition<S> for ToInit {}
+impl Transition<Ud> for DatagramToInit {}
+impl Transition<Rc> for ToRtr {}
+impl Transition<Uc> for UnreliableToRtr {}
+impl Transition<Ud> for DatagramToRtr {}
+impl Transition<Rc> for ToRts {}
+impl Transition<Uc> for UnreliableToRts {}
+impl Transition<Ud> for UnreliableToRts {}
+impl<S: Service> Transition<S> for ToSqd {}
+impl<S: Service> Transition<S> for Resume {}
+impl<S: Service> Transition<S> for ToErr {}
+impl<S: Service> Transition<S> for ToReset {}
+
+fn bits(attribute: &'static str, value: u32, count: u32) -> Result<u32, ModifyError> {
+    let max = (1 << count) - 1;
+    if value <= max { Ok(value) } else { Err(ModifyError::Value { attribute, value, max }) }
+}
+
+fn small(attribute: &'static str, value: u8, count: u32) -> Result<u8, ModifyError> {
+    bits(attribute, value.into(), count).map(|value| value as u8)
+}
+
+impl Fill for ToInit {
+    const TO: QpState = QpState::Init;
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        raw.port_num = self.port_num;
+        raw.pkey_index = self.pkey_index;
+        raw.qp_access_flags = self.access.bits();
+        Ok(mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS)
+    }
+}
+
+impl Fill for DatagramToInit {
+    const TO: QpState = QpState::Init;
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        raw.port_num = self.port_num;
+        raw.pkey_index = self.pkey_index;
+        raw.qkey = self.qkey;
+        Ok(mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_QKEY)
+    }
+}
+
+impl Fill for UnreliableToRtr {
+    const TO: QpState = QpState::Rtr;
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        raw.ah_attr = self.path.raw();
+        raw.path_mtu = self.path_mtu as u32;
+        raw.dest_qp_num = bits("dest_qp_num", self.dest_qp_num, 24)?;
+        raw.rq_psn = bits("rq_psn", self.rq_psn, 24)?;
+        Ok(mask::IBV_QP_AV | mask::IBV_QP_PATH_MTU | mask::IBV_QP_DEST_QPN | mask::IBV_QP_RQ_PSN)
+    }
+}
+
+impl Fill for ToRtr {
+    const TO: QpState = QpState::Rtr;
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        let Self { path, path_mtu, dest_qp_num, rq_psn, .. } = *self;
+        let common = UnreliableToRtr { path, path_mtu, dest_qp_num, rq_psn }.fill(raw)?;
+        raw.max_dest_rd_atomic = self.max_dest_rd_atomic;
+        raw.min_rnr_timer = small("min_rnr_timer", self.min_rnr_timer, 5)?;
+        Ok(common | mask::IBV_QP_MAX_DEST_RD_ATOMIC | mask::IBV_QP_MIN_RNR_TIMER)
+    }
+}
+
+impl Fill for DatagramToRtr {
+    const TO: QpState = QpState::Rtr;
+
+    fn fill(&self, _: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        Ok(mask(0))
+    }
+}
+
+impl Fill for UnreliableToRts {
+    const TO: QpState = QpState::Rts;
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        raw.sq_psn = bits("sq_psn", self.sq_psn, 24)?;
+        Ok(mask::IBV_QP_SQ_PSN)
+    }
+}
+
+impl Fill for ToRts {
+    const TO: QpState = QpState::Rts;
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        let common = UnreliableToRts { sq_psn: self.sq_psn }.fill(raw)?;
+        raw.timeout = small("timeout", self.timeout, 5)?;
+        raw.retry_cnt = small("retry_cnt", self.retry_cnt, 3)?;
+        raw.rnr_retry = small("rnr_retry", self.rnr_retry, 3)?;
+        raw.max_rd_atomic = self.max_rd_atomic;
+        Ok(common
+            | mask::IBV_QP_TIMEOUT
+            | mask::IBV_QP_RETRY_CNT
+            | mask::IBV_QP_RNR_RETRY
+            | mask::IBV_QP_MAX_QP_RD_ATOMIC)
+    }
+}
+
+impl Fill for ToSqd {
+    const TO: QpState = QpState::Sqd;
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        raw.en_sqd_async_notify = self.notify.into();
+        Ok(mask::IBV_QP_EN_SQD_ASYNC_NOTIFY)
+    }
+}
+
+impl Fill for Resume {
+    const TO: QpState = QpState::Rts;
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        raw.cur_qp_state = QpState::Sqd.raw();
+        Ok(mask::IBV_QP_CUR_STATE)
+    }
+}
+
+impl Fill for ToErr {
+    const TO: QpState = QpState::Err;
+
+    fn fill(&self, _: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        Ok(mask(0))
+    }
+}
+
+impl Fill for ToReset {
+    const TO: QpState = QpState::Reset;
+
+    fn fill(&self, _: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        Ok(mask(0))
+    }
+}
+
+impl<S: Service> QueuePair<S> {
+    /// Makes a transition (`ibv_modify_qp`).
+    ///
+    /// ```compile_fail,E0277
+    /// // Datagrams have no peer to connect to.
+    /// use polyrail_ffi::{QueuePair, ToRts, Ud};
+    /// fn connect(qp: &mut QueuePair<Ud>, to_rts: ToRts) {
+    ///     qp.modify(&to_rts).unwrap();
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A value that does not fit its field. EINVAL: the queue pair is in another state, or the
+    /// device does not like the attributes; ENETUNREACH, EHOSTUNREACH, ETIMEDOUT: no way to the
+    /// GID.
+    pub fn modify<T: Transition<S>>(&mut self, transition: &T) -> Result<(), ModifyError> {
+        // SAFETY: a C struct of numbers, for which zeros do.
+        let mut raw = unsafe { MaybeUninit::<ibv_qp_attr>::zeroed().assume_init() };
+        let given = transition.fill(&mut raw)? | mask::IBV_QP_STATE;
+        raw.qp_state = T::TO.raw();
+        // SAFETY: the queue pair is alive, and the attributes are only read.
+        let returned =
+            unsafe { rdma_sys::ibv_modify_qp(self.as_ptr(), &raw mut raw, given.0 as libc::c_int) };
+        VerbsError::check(returned, "ibv_modify_qp", Argument::State(T::TO))?;
+        self.state = T::TO;
+        Ok(())
+    }
+}

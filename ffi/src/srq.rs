@@ -1,0 +1,137 @@
+//! Shared receive queues.
+
+use crate::chain::Chain;
+use crate::error::{Argument, Result, VerbsError};
+use crate::event::SrqId;
+use crate::owned::{CloseError, Owned};
+use crate::pd::ProtectionDomain;
+use crate::recv::{Queue, RecvBatch};
+use polyrail_core::hardware;
+use rdma_sys::{ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static NEXT_SRQ: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    raw: Owned<ibv_srq>,
+    _pd: ProtectionDomain,
+}
+
+impl Shared {
+    pub(crate) fn as_ptr(&self) -> *mut ibv_srq {
+        self.raw.as_ptr()
+    }
+}
+
+/// What a shared receive queue is set to (`struct ibv_srq_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttributes {
+    /// Receives that it holds.
+    pub max_wr: u32,
+    /// Falling below this raises
+    /// [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached); 0 is disarmed.
+    pub limit: u32,
+}
+
+/// A shared receive queue: its receives serve all queue pairs created with it, whoever's message
+/// comes first. Queue pairs keep it alive.
+#[derive(Debug)]
+pub struct SharedReceiveQueue {
+    shared: Arc<Shared>,
+    chain: Chain<ibv_recv_wr>,
+    id: SrqId,
+    capacity: u32,
+}
+
+impl ProtectionDomain {
+    /// A new shared receive queue of at least `max_wr` receives, of one buffer each.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL: over `max_srq_wr`; ENOMEM; EOPNOTSUPP: the device has none.
+    pub fn create_srq(&self, max_wr: u32) -> Result<SharedReceiveQueue> {
+        let id = SrqId(NEXT_SRQ.fetch_add(1, Ordering::Relaxed));
+        let mut init = ibv_srq_init_attr {
+            srq_context: ptr::without_provenance_mut(id.0 as usize),
+            attr: ibv_srq_attr { max_wr, max_sge: 1, srq_limit: 0 },
+        };
+        // SAFETY: the domain is alive; the name is never dereferenced.
+        let raw = unsafe { rdma_sys::ibv_create_srq(self.as_ptr(), &raw mut init) };
+        let argument = Argument::Number("max_wr", max_wr.into());
+        // SAFETY: null, or a fresh queue that is handed over.
+        let raw = unsafe { Owned::new(raw, "ibv_create_srq", argument) }?;
+        // The call told what it granted; a driver that did not granted what was asked for.
+        let capacity = init.attr.max_wr.max(max_wr);
+        let shared = Arc::new(Shared { raw, _pd: self.clone() });
+        Ok(SharedReceiveQueue { shared, chain: Chain::new(capacity), id, capacity })
+    }
+}
+
+impl SharedReceiveQueue {
+    /// Its number, by which events name it.
+    pub fn id(&self) -> SrqId {
+        self.id
+    }
+
+    /// Receives that it was granted.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Arms the limit event (`ibv_modify_srq`): it is raised once, when fewer than `limit` receives
+    /// are left. 0 disarms.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL: the limit is over the capacity.
+    pub fn set_limit(&mut self, limit: u32) -> Result<()> {
+        let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
+        let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as libc::c_int;
+        // SAFETY: the queue is alive, and the attributes are only read.
+        let returned =
+            unsafe { rdma_sys::ibv_modify_srq(self.shared.as_ptr(), &raw mut attr, mask) };
+        VerbsError::check(returned, "ibv_modify_srq", Argument::Number("srq_limit", limit.into()))
+    }
+
+    /// What it is set to now.
+    ///
+    /// # Errors
+    ///
+    /// What the driver reports.
+    pub fn query(&self) -> Result<SrqAttributes> {
+        let mut attr = MaybeUninit::<ibv_srq_attr>::zeroed();
+        // SAFETY: the queue is alive; the struct is plain numbers, for which zeros do.
+        let returned = unsafe { rdma_sys::ibv_query_srq(self.shared.as_ptr(), attr.as_mut_ptr()) };
+        VerbsError::check(returned, "ibv_query_srq", Argument::None)?;
+        // SAFETY: initialised, with zeros at least.
+        let attr = unsafe { attr.assume_init() };
+        Ok(SrqAttributes { max_wr: attr.max_wr, limit: attr.srq_limit })
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    ///
+    /// A queue pair still uses it, or the driver reports an error.
+    pub fn close(self) -> std::result::Result<(), CloseError> {
+        let shared = Arc::into_inner(self.shared).ok_or(CloseError::InUse)?;
+        Ok(shared.raw.close()?)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl hardware::ReceiveQueue for SharedReceiveQueue {
+    type RecvBatch<'q> = RecvBatch<'q>;
+
+    fn start_recv(&mut self) -> RecvBatch<'_> {
+        // SAFETY: the queue lives as long as `self`, which is borrowed, and is the only poster.
+        unsafe { RecvBatch::new(Queue::Shared(self.shared.as_ptr()), &mut self.chain) }
+    }
+}
