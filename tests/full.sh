@@ -7,6 +7,9 @@ export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarn
 
 STEPS="lint docs test loom sweep simulate copy no_std bench"
 
+# What building against libibverbs needs.
+VERBS_PACKAGES="libibverbs-dev librdmacm-dev libclang-dev pkg-config"
+
 say() { printf '\n== %s\n' "$*"; }
 
 NO_STD="--manifest-path tests/no_std/Cargo.toml"
@@ -14,6 +17,8 @@ NO_STD="--manifest-path tests/no_std/Cargo.toml"
 # What Rust alone does not bring. Nothing happens if it is there.
 install() {
   command -v cc >/dev/null || { apt-get -qq update && apt-get -qq install -y gcc libc6-dev; }
+  dpkg -s $VERBS_PACKAGES >/dev/null 2>&1 ||
+    { apt-get -qq update && apt-get -qq install -y --no-install-recommends $VERBS_PACKAGES; }
   for tool in rustfmt clippy; do
     cargo ${tool/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $tool
   done
@@ -31,13 +36,13 @@ lint() {
 
 docs() {
   say "documentation"
-  cargo doc --workspace --no-deps --locked
+  cargo doc --workspace --all-features --no-deps --locked
 }
 
 test() {
   say "tests, with the engine's invariants checked after every step"
-  cargo test --workspace --locked --lib --bins --tests -- --include-ignored
-  cargo test --workspace --locked --doc
+  cargo test --workspace --all-features --locked --lib --bins --tests -- --include-ignored
+  cargo test --workspace --all-features --locked --doc
 }
 
 loom() {

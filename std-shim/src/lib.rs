@@ -53,10 +53,12 @@
 //!    two ends tell each other;
 //! 3. [`endpoint`]: a virtual queue pair with its completion queues, made, connected, watched;
 //! 4. [`transfer`]: the copy path, with its protocol in the module's documentation;
-//! 5. [`perf`] measures;
+//! 5. [`perf`] measures; `devices` (feature `verbs`) lists the RDMA devices of this machine;
 //! 6. `main.rs` and `cli/`: the program, a thin layer over `transfer` and `perf`.
 
 pub mod card;
+#[cfg(feature = "verbs")]
+pub mod devices;
 pub mod endpoint;
 mod memory;
 pub mod nic;

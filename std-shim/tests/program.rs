@@ -95,6 +95,19 @@ fn is_root() -> bool {
 }
 
 #[test]
+fn devices_are_listed_or_it_is_said_what_is_missing() {
+    let output = Place::new().run(&["devices", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    if output.status.success() {
+        assert!(report[0]["ports"].is_array(), "{report}");
+    } else {
+        assert_eq!(output.status.code(), Some(9));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.trim_end(), format!("polyrail: {}", report["error"].as_str().unwrap()));
+    }
+}
+
+#[test]
 fn files_of_all_sizes_arrive_whole() {
     let sizes = [0, 1, 127, 128, 64 << 10, (64 << 10) + 1, 1 << 20, (5 << 20) + 12_345];
     for scheme in ["spray", "dqplb"] {

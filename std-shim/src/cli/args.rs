@@ -55,6 +55,12 @@ bytes between the same two buffers' worth of memory, measured in the same run.
 Exit codes: 0 measured; 1 something that should not happen; 2 the command line makes no sense; \
 4 a file could not be written; 6 a rail failed.";
 
+const DEVICES_HELP: &str = "\
+Shows devices, ports, addresses (the gid index is what --gid-index takes) and limits.
+
+Exit codes: 0 there are some; 1 something that should not happen; 2 the command line makes no \
+sense; 9 there are none, and why.";
+
 /// One virtual RDMA queue pair made of many physical ones, tried out on a NIC in software.
 #[derive(Debug, Parser)]
 #[command(name = "polyrail", version, about, after_help = EXAMPLES, max_term_width = 100)]
@@ -69,6 +75,8 @@ pub(super) enum Command {
     Copy(CopyArguments),
     /// Measure requests of many sizes, beside plain memcpy.
     Perf(PerfArguments),
+    /// List the RDMA devices of this machine, or say what is missing.
+    Devices(DevicesArguments),
     /// Print a script that completes this program's arguments in a shell.
     Completions {
         /// The shell.
@@ -167,6 +175,14 @@ pub(super) struct PerfArguments {
     /// Draw the throughput into this file too, as SVG.
     #[arg(long, value_name = "FILE.svg", value_hint = clap::ValueHint::FilePath)]
     pub(super) plot: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = DEVICES_HELP)]
+pub(super) struct DevicesArguments {
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -21,6 +21,7 @@ enum Exit {
     Rail = 6,
     Corrupted = 7,
     SameFile = 8,
+    NoDevices = 9,
     Interrupted = 130,
 }
 
@@ -65,6 +66,11 @@ impl Failure {
     pub(super) fn output(what: impl Display, error: &io::Error) -> Self {
         let exit = if is_full(error) { Exit::NoSpace } else { Exit::Destination };
         Self { exit, message: format!("cannot write {what}: {error}"), rail: None }
+    }
+
+    /// There is no device to run on.
+    pub(super) fn no_devices(why: impl Display) -> Self {
+        Self { exit: Exit::NoDevices, message: why.to_string(), rail: None }
     }
 
     /// Prints the message on stderr, and says the exit code.

@@ -1,8 +1,9 @@
-//! The command line: `args` says what can be asked for, `copy` and `perf` do it, `report`, `table`
-//! and `plot` show what came of it, `exit` says how it went.
+//! The command line: `args` says what can be asked for, `copy`, `perf` and `devices` do it,
+//! `report`, `table` and `plot` show what came of it, `exit` says how it went.
 
 mod args;
 mod copy;
+mod devices;
 mod exit;
 mod perf;
 mod plot;
@@ -22,6 +23,7 @@ pub(crate) fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Copy(arguments) => copy::run(arguments),
         Command::Perf(arguments) => perf::run(arguments),
+        Command::Devices(arguments) => devices::run(arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Arguments::command(), "polyrail", &mut script);

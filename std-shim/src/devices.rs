@@ -1,0 +1,277 @@
+//! What RDMA devices this machine has, or why it has none.
+//!
+//! ```no_run
+//! for device in polyrail::devices::devices()? {
+//!     println!("{} has {} ports", device.name, device.ports.len());
+//! }
+//! # Ok::<(), polyrail::devices::DevicesError>(())
+//! ```
+
+use polyrail_ffi::{
+    AtomicCap, Context, Device, DeviceAttributes, DeviceList, GidEntry, GidType, LinkLayer,
+    NodeType, PortAttributes, PortState, Transport, VerbsError,
+};
+use serde::Serialize;
+use std::path::Path;
+
+/// A device, with what it says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceReport {
+    /// Its name, such as `mlx5_0`.
+    pub name: String,
+    /// Its GUID as tools write it: `0002:c903:00ab:cdef`.
+    pub guid: String,
+    /// What it is, such as `channel adapter`.
+    pub node_type: String,
+    /// How its packets travel, such as `InfiniBand`, which includes RoCE.
+    pub transport: String,
+    /// What it can do; nothing if it could not be opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// Its ports, in the order of their numbers.
+    pub ports: Vec<PortReport>,
+    /// Why it could not be opened or asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// What a device can do, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Queue pairs.
+    pub queue_pairs: u32,
+    /// Requests outstanding on one queue.
+    pub requests_per_queue: u32,
+    /// Completions in one completion queue.
+    pub completions_per_queue: u32,
+    /// READs and atomics outstanding on one queue pair, either way.
+    pub reads_in_flight: u32,
+    /// Memory regions.
+    pub memory_regions: u32,
+    /// Bytes of the largest memory region.
+    pub region_bytes: u64,
+    /// Bytes of the longest message.
+    pub message_bytes: u32,
+    /// Shared receive queues.
+    pub shared_receive_queues: u32,
+    /// With what atomics are atomic: `none`, `device`, `global`.
+    pub atomics: &'static str,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortReport {
+    /// Its number, from 1 on.
+    pub port: u8,
+    /// Whether it carries data: `active` if so.
+    pub state: String,
+    /// What it is plugged into: `Ethernet`, `InfiniBand`.
+    pub link_layer: &'static str,
+    /// Payload bytes of a packet now; 0 if the driver does not say.
+    pub active_mtu: u32,
+    /// Payload bytes of a packet at most; 0 if the driver does not say.
+    pub max_mtu: u32,
+    /// Its address within an InfiniBand subnet; 0 on Ethernet.
+    pub lid: u16,
+    /// Lanes.
+    pub lanes: u8,
+    /// Speed of all lanes in Mbit/s; 0 if the driver does not say.
+    pub mbps: u32,
+    /// Its addresses.
+    pub gids: Vec<GidReport>,
+}
+
+/// An address of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GidReport {
+    /// Its index: what `--gid-index` wants.
+    pub index: u32,
+    /// The address.
+    pub gid: String,
+    /// What its packets look like: `RoCE v2`, `RoCE v1`, `InfiniBand`.
+    pub gid_type: String,
+    /// The network device behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+}
+
+/// There are no devices to report.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DevicesError {
+    /// The library could not ask the kernel.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// The kernel offers no verbs to programs.
+    #[error(
+        "the kernel offers no verbs: load the module ib_uverbs (modprobe ib_uverbs), and the \
+         NIC's driver"
+    )]
+    KernelModule,
+    /// The kernel knows no device.
+    #[error(
+        "the kernel knows no RDMA device: load the NIC's driver, or make one in software \
+         (modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0)"
+    )]
+    NoDevice,
+    /// The kernel knows devices that the library cannot drive.
+    #[error(
+        "the library cannot drive {}: install its provider (packages rdma-core and \
+         ibverbs-providers)",
+        devices.join(", ")
+    )]
+    Provider {
+        /// The kernel's names for them.
+        devices: Vec<String>,
+    },
+}
+
+/// The devices of this machine; never none.
+///
+/// # Errors
+///
+/// There is none, and this is why.
+pub fn devices() -> Result<Vec<DeviceReport>, DevicesError> {
+    let list = DeviceList::new()?;
+    let reports: Vec<_> = list.iter().map(|device| report(&device)).collect();
+    if reports.is_empty() { Err(what_is_missing(Path::new("/sys/class"))) } else { Ok(reports) }
+}
+
+/// Why the library finds no device, from what the kernel shows in its `class` directory.
+fn what_is_missing(class: &Path) -> DevicesError {
+    let Ok(entries) = class.join("infiniband").read_dir() else {
+        return if class.join("infiniband_verbs").exists() {
+            DevicesError::NoDevice
+        } else {
+            DevicesError::KernelModule
+        };
+    };
+    let name = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let mut devices: Vec<_> = entries.flatten().map(name).collect();
+    devices.sort_unstable();
+    if devices.is_empty() {
+        DevicesError::NoDevice
+    } else if class.join("infiniband_verbs").exists() {
+        DevicesError::Provider { devices }
+    } else {
+        DevicesError::KernelModule
+    }
+}
+
+fn report(device: &Device<'_>) -> DeviceReport {
+    let guid = device.guid();
+    let part = |shift: u32| format!("{:04x}", guid >> shift & 0xffff);
+    let mut report = DeviceReport {
+        name: device.name().to_string(),
+        guid: [48, 32, 16, 0].map(part).join(":"),
+        node_type: match device.node_type() {
+            NodeType::ChannelAdapter => "channel adapter".into(),
+            NodeType::Switch => "switch".into(),
+            NodeType::Router => "router".into(),
+            NodeType::Rnic => "iWARP NIC".into(),
+            other => format!("{other:?}"),
+        },
+        transport: match device.transport() {
+            Transport::Infiniband => "InfiniBand".into(),
+            Transport::Iwarp => "iWARP".into(),
+            other => format!("{other:?}"),
+        },
+        limits: None,
+        ports: Vec::new(),
+        error: None,
+    };
+    let asked = device.open().and_then(|context| {
+        report.limits = Some(limits(&context));
+        report.ports = ports(&context)?;
+        Ok(())
+    });
+    report.error = asked.err().map(|error| error.to_string());
+    report
+}
+
+fn limits(context: &Context) -> Limits {
+    let DeviceAttributes { max_qp, max_qp_wr, max_cqe, max_mr, max_mr_size, max_srq, .. } =
+        *context.attributes();
+    let attributes = context.attributes();
+    Limits {
+        queue_pairs: max_qp,
+        requests_per_queue: max_qp_wr,
+        completions_per_queue: max_cqe,
+        reads_in_flight: attributes.max_qp_rd_atom.min(attributes.max_qp_init_rd_atom),
+        memory_regions: max_mr,
+        region_bytes: max_mr_size,
+        message_bytes: context.max_msg_size(),
+        shared_receive_queues: max_srq,
+        atomics: match attributes.atomic_cap {
+            AtomicCap::Device => "device",
+            AtomicCap::Global => "global",
+            _ => "none",
+        },
+    }
+}
+
+fn ports(context: &Context) -> Result<Vec<PortReport>, VerbsError> {
+    let gids = context.gid_table()?;
+    let ports = 1..=context.attributes().phys_port_cnt;
+    ports.map(|port| Ok(port_report(port, &context.query_port(port)?, &gids))).collect()
+}
+
+fn port_report(port: u8, attributes: &PortAttributes, gids: &[GidEntry]) -> PortReport {
+    let bytes = |mtu: Option<polyrail_ffi::Mtu>| mtu.map_or(0, polyrail_ffi::Mtu::bytes);
+    PortReport {
+        port,
+        state: match attributes.state {
+            PortState::Down => "down".into(),
+            PortState::Init => "init".into(),
+            PortState::Armed => "armed".into(),
+            PortState::Active => "active".into(),
+            PortState::ActiveDefer => "active, recovering".into(),
+            other => format!("{other:?}"),
+        },
+        link_layer: match attributes.link_layer {
+            LinkLayer::Ethernet => "Ethernet",
+            _ => "InfiniBand",
+        },
+        active_mtu: bytes(attributes.active_mtu),
+        max_mtu: bytes(attributes.max_mtu),
+        lid: attributes.lid,
+        lanes: attributes.width,
+        mbps: attributes.speed_mbps,
+        gids: gids.iter().filter(|entry| entry.port == port).map(gid_report).collect(),
+    }
+}
+
+fn gid_report(entry: &GidEntry) -> GidReport {
+    GidReport {
+        index: entry.index,
+        gid: entry.gid.to_string(),
+        gid_type: match entry.gid_type {
+            GidType::Infiniband => "InfiniBand".into(),
+            GidType::RoceV1 => "RoCE v1".into(),
+            GidType::RoceV2 => "RoCE v2".into(),
+            other => format!("{other:?}"),
+        },
+        interface: entry.interface(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::create_dir_all;
+
+    #[test]
+    fn what_is_missing_shows_in_the_kernels_files() {
+        let class = tempfile::tempdir().unwrap();
+        let missing = || what_is_missing(class.path());
+        assert_eq!(missing(), DevicesError::KernelModule);
+        create_dir_all(class.path().join("infiniband")).unwrap();
+        assert_eq!(missing(), DevicesError::NoDevice);
+        create_dir_all(class.path().join("infiniband/mlx5_0")).unwrap();
+        assert_eq!(missing(), DevicesError::KernelModule, "a driver, and no way to it");
+        create_dir_all(class.path().join("infiniband_verbs")).unwrap();
+        let provider = DevicesError::Provider { devices: vec!["mlx5_0".into()] };
+        assert_eq!(missing(), provider);
+        assert!(provider.to_string().contains("mlx5_0"));
+    }
+}
