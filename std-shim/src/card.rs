@@ -10,11 +10,10 @@
 //! A card comes from a peer, so it is read strictly: whatever is not exactly a card is a typed
 //! error that names the field, and nothing in it makes the reader panic or allocate much.
 
+use crate::json::Value;
 use polyrail_core::virtual_qp::{MAX_RAILS, PeerWindow};
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, SerializeMap, Serializer};
-use serde_json::Value;
-use std::fmt;
 
 /// Bytes of the longest text that is looked at. A card of ours has about 200; the rest is room for
 /// fields that others may add.
@@ -162,25 +161,10 @@ struct Fields(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Fields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FieldsVisitor)
-    }
-}
-
-struct FieldsVisitor;
-
-impl<'de> Visitor<'de> for FieldsVisitor {
-    type Value = Fields;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-        let mut fields = Vec::new();
-        while let Some(field) = map.next_entry()? {
-            fields.push(field);
+        match Value::deserialize(deserializer)? {
+            Value::Object(fields) => Ok(Self(fields)),
+            other => Err(D::Error::custom(format_args!("{} is none", other.shown()))),
         }
-        Ok(Fields(fields))
     }
 }
 
@@ -217,9 +201,9 @@ impl Fields {
 }
 
 fn qp_nums(value: &Value) -> Result<Vec<u32>, CardError> {
-    let list = value
-        .as_array()
-        .ok_or_else(|| CardError::NotAList { field: QP_NUMS, value: shown(value) })?;
+    let Value::List(list) = value else {
+        return Err(CardError::NotAList { field: QP_NUMS, value: value.shown() });
+    };
     if !(1..=MAX_RAILS).contains(&list.len()) {
         return Err(CardError::Rails { count: list.len() });
     }
@@ -227,22 +211,14 @@ fn qp_nums(value: &Value) -> Result<Vec<u32>, CardError> {
 }
 
 fn number(field: &'static str, value: &Value) -> Result<u32, CardError> {
-    let digits = value.as_str().filter(|text| {
+    let digits = |text: &str| {
         (1..=10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
-    });
-    digits
-        .and_then(|digits| digits.parse().ok())
-        .ok_or_else(|| CardError::NotANumber { field, value: shown(value) })
-}
-
-/// A value for an error message.
-fn shown(value: &Value) -> String {
-    const LONGEST: usize = 40;
-    let text = value.to_string();
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
-    }
+    };
+    let number = match value {
+        Value::Text(text) if digits(text) => text.parse().ok(),
+        _ => None,
+    };
+    number.ok_or_else(|| CardError::NotANumber { field, value: value.shown() })
 }
 
 #[cfg(test)]

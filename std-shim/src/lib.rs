@@ -60,6 +60,7 @@ pub mod card;
 #[cfg(feature = "verbs")]
 pub mod devices;
 pub mod endpoint;
+mod json;
 mod memory;
 pub mod nic;
 pub mod perf;
