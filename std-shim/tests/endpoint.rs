@@ -5,7 +5,8 @@ use polyrail::endpoint::{
     BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, connect_endpoints,
 };
 use polyrail::nic::{
-    ConnectOptions, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
+    self, ConnectOptions, Device, DeviceConfig, Fabric, Fault, Mtu, ProtectionDomain,
+    RegisteredBuffer, When,
 };
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_cq::VirtualWc;
@@ -131,11 +132,6 @@ fn the_card_names_the_queue_pairs_and_survives_json() {
     assert_ne!(card.notify_qp_num, 0);
     assert_eq!(card.window, None);
     assert_eq!(ConnectionCard::from_json(card.to_json().as_bytes()), Ok(card));
-    let address = serde_json::to_string(&a.endpoint.address()).unwrap();
-    assert_eq!(
-        serde_json::from_str::<polyrail::endpoint::Address>(&address).unwrap(),
-        a.endpoint.address()
-    );
 
     let (a, _b) = pair(1, &EndpointBuilder::new().scheme(Scheme::Dqplb));
     let card = a.endpoint.card();
@@ -179,11 +175,19 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
         four.endpoint.connect(&other.endpoint.address()).unwrap_err()
     };
     let three = host(2, new().rails(3));
-    assert_eq!(error(&mut four, &three), ConnectError::Rails { local: 4, peer: 3, gids: 3 });
+    assert_eq!(error(&mut four, &three), ConnectError::Rails { local: 4, peer: 3, addresses: 3 });
     let dqplb = host(2, new().scheme(Scheme::Dqplb));
-    assert_eq!(error(&mut four, &dqplb), ConnectError::Notify { here: true });
+    let (here, peer) = (Scheme::Spray, Scheme::Dqplb);
+    assert_eq!(error(&mut four, &dqplb), ConnectError::Scheme { here, peer });
+    let short = host(2, new().max_msg_size(4096));
+    let fragments = ConnectError::FragmentSize { here: 65536, peer: 4096 };
+    assert_eq!(error(&mut four, &short), fragments);
     let spread = host(4, new());
-    assert_eq!(error(&mut four, &spread), ConnectError::Devices { first: 0, second: 2 });
+    let devices = ConnectError::Devices { rail: RailId::Data(2), here: 0, peer: 2 };
+    assert_eq!(error(&mut four, &spread), devices);
+    let mut mute = four.endpoint.address();
+    mute.notify = None;
+    assert_eq!(four.endpoint.connect(&mute), Err(ConnectError::Notify { here: true }));
     // Nothing had changed.
     let mut fits = host(2, new());
     connect_endpoints(&mut four.endpoint, &mut fits.endpoint).unwrap();
@@ -197,6 +201,45 @@ fn a_reference_peers_card_is_taken_for_what_it_is() {
     let mut address = b.endpoint.address();
     address.card.window = None;
     a.endpoint.connect(&address).unwrap();
+}
+
+#[test]
+fn the_smaller_packets_of_the_two_ends_are_used() {
+    let fabric = Fabric::threaded();
+    let options = |path_mtu| ConnectOptions { path_mtu, ..impatient() };
+    let builder = |mtu| EndpointBuilder::new().connect_options(options(mtu));
+    let mut a = Host::new(&fabric, "a", 1, &builder(Mtu::Mtu4096));
+    let mut b = Host::new(&fabric, "b", 1, &builder(Mtu::Mtu1024));
+    connect_endpoints(&mut a.endpoint, &mut b.endpoint).unwrap();
+    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+    let local = a.buffer.local(0, BYTES as u32).unwrap();
+    a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap();
+    // Ends with different packets do not understand each other.
+    assert_eq!(poll_both(&mut a, &mut b, (1, 0)).0[0].status, WcStatus::SUCCESS);
+}
+
+#[test]
+fn receives_are_posted_before_anybody_can_reach_them() {
+    let fabric = Fabric::threaded();
+    let builder = EndpointBuilder::new();
+    let (mut a, b) = (Host::new(&fabric, "a", 2, &builder), Host::new(&fabric, "b", 2, &builder));
+    let states = |endpoint: &Endpoint| {
+        let qp = endpoint.virtual_qp();
+        qp.rails().chain(qp.notify_qp()).map(|qp| qp.state()).collect::<Vec<_>>()
+    };
+    let mut peer = b.endpoint.address();
+    peer.max_msg_size = 128;
+    let never = |_: &mut Endpoint| -> Result<(), ConnectError> { panic!("they do not agree") };
+    a.endpoint.connect_after(&peer, never).unwrap_err();
+    let mut seen = Vec::new();
+    let post = |endpoint: &mut Endpoint| -> Result<(), ConnectError> {
+        seen = states(endpoint);
+        endpoint.post_recv(&RecvWr::notification(1)).unwrap();
+        Ok(())
+    };
+    a.endpoint.connect_after(&b.endpoint.address(), post).unwrap();
+    assert_eq!(seen, [nic::QpState::Init; 5]);
+    assert_eq!(states(&a.endpoint), [nic::QpState::Rts; 5]);
 }
 
 #[test]

@@ -1,54 +1,58 @@
 //! Bringing two endpoints together.
 
 use super::Endpoint;
+use super::address::{Address, RailAddress};
 use crate::card::ConnectionCard;
-use crate::nic::{CompletionQueue, Gid, ModifyError, QpState, QueuePair, RemoteQp};
+use crate::nic::{CompletionQueue, ModifyError, QpState, QueuePair, RemoteQp};
 use polyrail_core::hardware::QueuePair as _;
 use polyrail_core::virtual_qp::{PeerWindowError, RailId, Scheme};
-use serde::{Deserialize, Serialize};
-use std::net::Ipv6Addr;
-
-/// What a peer has to know to connect: the card, and where its queue pairs live.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Address {
-    /// The queue pairs.
-    pub card: ConnectionCard,
-    /// Addresses (GIDs) of the rails' ports, written as tools show them.
-    pub gids: Vec<Ipv6Addr>,
-    /// Address of the notify queue pair's port; anything if there is none.
-    pub notify_gid: Ipv6Addr,
-    /// The packet sequence number that all its queue pairs start with.
-    pub psn: u32,
-}
 
 /// Two endpoints do not go together, or a queue pair refused. Those that were moved stay so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The i-th rail connects to the peer's i-th, so there must be equally many.
-    #[error("{local} rails here, {peer} rails and {gids} addresses at the peer")]
+    #[error("{local} rails here, {peer} rails and {addresses} addresses at the peer")]
     Rails {
         /// Rails here.
         local: usize,
         /// Rails on the peer's card.
         peer: usize,
         /// Addresses that came with them.
-        gids: usize,
+        addresses: usize,
     },
-    /// One side has a notify queue pair: the schemes differ.
-    #[error("{} has no notify queue pair: one side uses SPRAY, the other DQPLB", if *.here { "the peer" } else { "this side" })]
+    /// Receivers are notified in different ways.
+    #[error("{here:?} here, {peer:?} at the peer")]
+    Scheme {
+        /// The scheme here.
+        here: Scheme,
+        /// The peer's.
+        peer: Scheme,
+    },
+    /// Requests are cut differently.
+    #[error("fragments of up to {here} bytes here, of up to {peer} bytes at the peer")]
+    FragmentSize {
+        /// Bytes of the longest fragment here.
+        here: u32,
+        /// And at the peer.
+        peer: u32,
+    },
+    /// One side has a notify queue pair and the other has none, or does not say where it lives.
+    #[error("{} has no notify queue pair, the other side has one", if *.here { "the peer" } else { "this side" })]
     Notify {
         /// It is this side that has one.
         here: bool,
     },
-    /// Rails that share a device here lead to different ports there, so that no key fits both.
-    #[error("rails {first} and {second} share a device here but not at the peer")]
+    /// Keys go by the place of the device, so both ends of a rail must be on devices in the same
+    /// place.
+    #[error("{rail} is on device {here} here and on device {peer} at the peer, counted from 0")]
     Devices {
-        /// A rail.
-        first: u8,
-        /// Another one on the same device.
-        second: u8,
+        /// The rail.
+        rail: RailId,
+        /// Place of its device here.
+        here: u8,
+        /// Place of its device at the peer.
+        peer: u8,
     },
     /// DQPLB cannot run in the peer's window.
     #[error(transparent)]
@@ -78,11 +82,23 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// What the peer's [`connect`](Self::connect) has to be told.
     pub fn address(&self) -> Address {
-        let gid = |qp: &QueuePair| Ipv6Addr::from(qp.gid().0);
+        let config = self.qp.config();
         Address {
             card: self.card(),
-            gids: self.qp.rails().map(gid).collect(),
-            notify_gid: self.qp.notify_qp().map_or(Ipv6Addr::UNSPECIFIED, gid),
+            scheme: config.scheme,
+            max_msg_size: config.max_msg_size,
+            rails: self.qp.rails().map(|qp| self.rail_address(qp)).collect(),
+            notify: self.qp.notify_qp().map(|qp| self.rail_address(qp)),
+        }
+    }
+
+    fn rail_address(&self, qp: &QueuePair) -> RailAddress {
+        let device = self.devices.iter().position(|(id, _)| *id == qp.device());
+        RailAddress {
+            device: device.unwrap_or_default() as u8,
+            gid: qp.gid(),
+            lid: 0,
+            mtu: self.options.path_mtu,
             psn: self.psn,
         }
     }
@@ -90,50 +106,83 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Connects every queue pair with the peer's: INIT, RTR, RTS.
     ///
     /// Both sides have to have returned from here before either posts: a request that meets a
-    /// queue pair that is not ready is retried a few times only.
+    /// queue pair that is not ready is retried a few times only. Receives that the peer may meet
+    /// at once are better posted by [`connect_after`](Self::connect_after).
     ///
     /// # Errors
     ///
     /// The two do not go together (nothing changed), or a queue pair refused.
     pub fn connect(&mut self, peer: &Address) -> Result<(), ConnectError> {
+        self.connect_after(peer, |_| Ok(()))
+    }
+
+    /// Connects as [`connect`](Self::connect) does. Once it is known that the two go together, and
+    /// before any queue pair can be reached (INIT), `post_receives` posts the receives that the
+    /// peer's first requests will need.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect), and what `post_receives` says: then no queue pair was moved.
+    pub fn connect_after<E: From<ConnectError>>(
+        &mut self,
+        peer: &Address,
+        post_receives: impl FnOnce(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.check(peer)?;
+        post_receives(self)?;
+        Ok(self.connect_rails(peer)?)
+    }
+
+    fn connect_rails(&mut self, peer: &Address) -> Result<(), ConnectError> {
         if self.qp.is_multi() && self.qp.config().scheme == Scheme::Dqplb {
             self.qp.set_peer_window(peer.card.peer_window())?;
         }
-        let remote = |gid: Ipv6Addr, qp_num| RemoteQp {
-            gid: Gid(gid.octets()),
-            qp_num,
-            psn: peer.psn & 0x00ff_ffff,
-        };
-        for (rail, (gid, qp_num)) in (0..).zip(peer.gids.iter().zip(&peer.card.qp_nums)) {
-            self.connect_one(RailId::Data(rail), remote(*gid, *qp_num))?;
+        for (rail, (address, qp_num)) in (0..).zip(peer.rails.iter().zip(&peer.card.qp_nums)) {
+            self.connect_one(RailId::Data(rail), *qp_num, address)?;
         }
-        self.connect_one(RailId::Notify, remote(peer.notify_gid, peer.card.notify_qp_num))
+        match &peer.notify {
+            Some(address) => self.connect_one(RailId::Notify, peer.card.notify_qp_num, address),
+            None => Ok(()),
+        }
     }
 
+    /// Whether the two sides agree on everything that must be the same.
     fn check(&self, peer: &Address) -> Result<(), ConnectError> {
-        let (local, rails, gids) =
-            (self.qp.rails().len(), peer.card.qp_nums.len(), peer.gids.len());
-        if local != rails || local != gids {
-            return Err(ConnectError::Rails { local, peer: rails, gids });
+        let own = self.address();
+        let (rails, addresses) = (peer.card.qp_nums.len(), peer.rails.len());
+        if own.rails.len() != rails || rails != addresses {
+            return Err(ConnectError::Rails { local: own.rails.len(), peer: rails, addresses });
         }
-        let here = self.qp.notify_qp().is_some();
-        if here != (peer.card.notify_qp_num != 0) {
+        if own.scheme != peer.scheme {
+            return Err(ConnectError::Scheme { here: own.scheme, peer: peer.scheme });
+        }
+        let (here, there) = (own.max_msg_size, peer.max_msg_size);
+        if here != there {
+            return Err(ConnectError::FragmentSize { here, peer: there });
+        }
+        let here = own.notify.is_some();
+        if here != peer.notify.is_some() || here != (peer.card.notify_qp_num != 0) {
             return Err(ConnectError::Notify { here });
         }
-        let devices: Vec<_> = self.qp.rails().map(|qp| qp.device()).collect();
-        for (second, device) in devices.iter().enumerate() {
-            let first = devices.iter().position(|other| other == device).unwrap_or(second);
-            if peer.gids[first] != peer.gids[second] {
-                let (first, second) = (first as u8, second as u8);
-                return Err(ConnectError::Devices { first, second });
+        let rails = (0..).map(RailId::Data).zip(own.rails.iter().zip(&peer.rails));
+        let notify = own.notify.iter().zip(&peer.notify).map(|pair| (RailId::Notify, pair));
+        for (rail, (own, peer)) in rails.chain(notify) {
+            if own.device != peer.device {
+                return Err(ConnectError::Devices { rail, here: own.device, peer: peer.device });
             }
         }
         Ok(())
     }
 
-    fn connect_one(&mut self, rail: RailId, remote: RemoteQp) -> Result<(), ConnectError> {
-        let (psn, options) = (self.psn, self.options);
+    fn connect_one(
+        &mut self,
+        rail: RailId,
+        qp_num: u32,
+        peer: &RailAddress,
+    ) -> Result<(), ConnectError> {
+        let (psn, mut options) = (self.psn, self.options);
+        options.path_mtu = options.path_mtu.min(peer.mtu);
+        let remote = RemoteQp { gid: peer.gid, qp_num, psn: peer.psn };
         let Some(qp) = self.qp.physical_mut(rail) else { return Ok(()) };
         qp.connect(psn, &remote, &options).map_err(|source| ConnectError::Modify { rail, source })
     }

@@ -1,14 +1,16 @@
 //! Endpoints: a virtual queue pair with its completion queues, made and connected in a few calls.
 //!
-//! `build` makes one on the software NIC, `connect` brings two together, `health` is about
-//! counters and failures; this file is the data path, which works on any hardware.
+//! `build` makes one on the software NIC, `address` is what a peer has to know of it, `connect`
+//! brings two together, `health` is about counters and failures; this file is the data path, which works on any hardware.
 
+mod address;
 mod build;
 mod connect;
 mod health;
 
+pub use address::{Address, RailAddress};
 pub use build::{BuildError, EndpointBuilder};
-pub use connect::{Address, ConnectError, connect_endpoints};
+pub use connect::{ConnectError, connect_endpoints};
 pub use health::{EndpointError, NamedRailError, RailReport};
 
 use crate::nic;

@@ -9,7 +9,10 @@ use super::fault::{Fault, FaultPlan, Faults, When, WorkQueue};
 use super::sync::lock;
 use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::DeviceId;
+use serde::{Serialize, Serializer};
 use std::fmt;
+use std::net::{AddrParseError, Ipv6Addr};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -26,13 +29,29 @@ impl Gid {
 
 impl fmt::Debug for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&std::net::Ipv6Addr::from(self.0), f)
+        fmt::Display::fmt(&Ipv6Addr::from(self.0), f)
     }
 }
 
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
+    }
+}
+
+/// As tools show it.
+impl Serialize for Gid {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// As tools show it: an IPv6 address.
+impl FromStr for Gid {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, AddrParseError> {
+        Ok(Self(text.parse::<Ipv6Addr>()?.octets()))
     }
 }
 

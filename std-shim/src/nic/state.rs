@@ -10,6 +10,7 @@
 
 use super::device::Gid;
 use polyrail_core::verbs::AccessFlags;
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -88,7 +89,7 @@ impl StateCell {
 }
 
 /// Bytes of payload in one packet (`enum ibv_mtu`). Counts packets, hence sequence numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mtu {
     /// 256 bytes.
     Mtu256,
@@ -104,12 +105,33 @@ pub enum Mtu {
 }
 
 impl Mtu {
+    /// Every one, the smallest first.
+    pub const ALL: [Self; 5] =
+        [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
+
+    /// So many bytes.
+    pub const fn bytes(self) -> u32 {
+        256 << self as u32
+    }
+
+    /// The one of so many bytes, if there is one.
+    pub fn from_bytes(bytes: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
+    }
+
     /// Packets that a message of `length` bytes takes; an empty one takes one too.
     pub(super) const fn packets(self, length: u32) -> u32 {
         let shift = 8 + self as u32;
         let full = length >> shift;
         let rest = (length & ((1 << shift) - 1) != 0) as u32;
         if length == 0 { 1 } else { full + rest }
+    }
+}
+
+/// As its number of bytes.
+impl Serialize for Mtu {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(self.bytes())
     }
 }
 

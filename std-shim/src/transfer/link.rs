@@ -7,13 +7,11 @@
 use super::Plan;
 use crate::RemoteBuffer;
 use crate::endpoint::Address;
-use serde::{Deserialize, Serialize};
 use std::sync::mpsc;
 use std::time::Duration;
 
 /// What one side tells the other.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// Who I am; the first message either way.
     Hello(Hello),
@@ -26,8 +24,7 @@ pub enum Message {
 }
 
 /// Where a side can be reached.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Hello {
     /// Its endpoint.
     pub address: Address,
@@ -38,7 +35,7 @@ pub struct Hello {
 }
 
 /// What a side saw of the data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Bytes.
     pub bytes: u64,
@@ -113,13 +110,5 @@ mod tests {
         assert_eq!(b.try_recv(), Ok(Some(Message::Failed("disk".into()))));
         assert_eq!(b.try_recv(), Err(HungUp));
         b.send(Message::Ready);
-    }
-
-    #[test]
-    fn messages_are_plain_data() {
-        let done = Message::Done(Sum { bytes: 5, crc32: 7 });
-        let text = serde_json::to_string(&done).unwrap();
-        assert_eq!(text, r#"{"done":{"bytes":5,"crc32":7}}"#);
-        assert_eq!(serde_json::from_str::<Message>(&text).unwrap(), done);
     }
 }

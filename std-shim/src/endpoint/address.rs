@@ -1,0 +1,49 @@
+//! What two endpoints have to know of each other, as plain data that travels.
+
+use crate::card::ConnectionCard;
+use crate::nic::{Gid, Mtu};
+use polyrail_core::virtual_qp::Scheme;
+use serde::{Serialize, Serializer};
+
+/// What a peer has to know to connect: the card, where its queue pairs live, and what both sides
+/// have to have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Address {
+    /// The queue pairs.
+    pub card: ConnectionCard,
+    /// How receivers are notified; the same on both sides.
+    #[serde(serialize_with = "scheme_name")]
+    pub scheme: Scheme,
+    /// Bytes of the longest fragment; the same on both sides.
+    pub max_msg_size: u32,
+    /// Where the rails' queue pairs live, in the order of the card.
+    pub rails: Vec<RailAddress>,
+    /// Where the notify queue pair lives, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notify: Option<RailAddress>,
+}
+
+/// Where one physical queue pair lives, and how a connection with it begins. Its number is on the
+/// card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RailAddress {
+    /// Place of its device among the endpoint's, and so of the keys that open memory to it.
+    pub device: u8,
+    /// Address of its port.
+    pub gid: Gid,
+    /// Local identifier of its port; 0 where there is none (RoCE).
+    pub lid: u16,
+    /// Payload bytes of the longest packet that its port takes. The smaller of the two ends'
+    /// becomes the path's.
+    pub mtu: Mtu,
+    /// The packet sequence number that it starts with, 24 bits.
+    pub psn: u32,
+}
+
+fn scheme_name<S: Serializer>(scheme: &Scheme, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match scheme {
+        Scheme::Spray => "spray",
+        Scheme::Dqplb => "dqplb",
+    })
+}
