@@ -115,9 +115,17 @@ impl ConnectionCard {
         if text.len() > MAX_CARD_BYTES {
             return Err(CardError::TooLong { length: text.len() });
         }
-        let fields: Fields = serde_json::from_slice(text)
+        let value: Value = serde_json::from_slice(text)
             .map_err(|error| CardError::NotAnObject { reason: error.to_string() })?;
-        fields.card()
+        Self::from_value(&value)
+    }
+
+    /// Reads a card that is part of something larger.
+    pub(crate) fn from_value(value: &Value) -> Result<Self, CardError> {
+        match value {
+            Value::Object(fields) => Fields(fields).card(),
+            other => Err(CardError::NotAnObject { reason: format!("{} is none", other.shown()) }),
+        }
     }
 
     /// Writes the card in the reference's form.
@@ -143,7 +151,7 @@ impl Serialize for ConnectionCard {
 
 impl<'de> Deserialize<'de> for ConnectionCard {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Fields::deserialize(deserializer)?.card().map_err(D::Error::custom)
+        Self::from_value(&Value::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 
@@ -157,18 +165,9 @@ impl Serialize for Digits {
 }
 
 /// The fields of an object as they came, repeated ones included.
-struct Fields(Vec<(String, Value)>);
+struct Fields<'v>(&'v [(String, Value)]);
 
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Value::deserialize(deserializer)? {
-            Value::Object(fields) => Ok(Self(fields)),
-            other => Err(D::Error::custom(format_args!("{} is none", other.shown()))),
-        }
-    }
-}
-
-impl Fields {
+impl Fields<'_> {
     fn card(&self) -> Result<ConnectionCard, CardError> {
         let window = match (self.optional(WINDOW)?, self.optional(RECVS_PER_RAIL)?) {
             (Some(window), Some(receives)) => Some(PeerWindow {

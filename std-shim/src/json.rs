@@ -18,16 +18,23 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// The value for an error message: as JSON, cut off if it is long.
+    /// The value for an error message: as JSON, cut off if it is long, and nothing in it that a
+    /// terminal would obey.
     pub(crate) fn shown(&self) -> String {
         const LONGEST: usize = 40;
         // Nothing in it fails to serialize.
-        let text = serde_json::to_string(self).unwrap_or_default();
+        let text = without_controls(&serde_json::to_string(self).unwrap_or_default());
         match text.char_indices().nth(LONGEST) {
             Some((end, _)) => format!("{}...", &text[..end]),
             None => text,
         }
     }
+}
+
+/// A peer's text, for people: control characters, which could move a cursor or hide what was
+/// printed before, are replaced.
+pub(crate) fn without_controls(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 impl Serialize for Value {
@@ -115,5 +122,6 @@ mod tests {
             assert_eq!(serde_json::from_str::<Value>(text).unwrap().shown(), text);
         }
         assert_eq!(Value::Text("1".repeat(3000)).shown().len(), 43);
+        assert_eq!(Value::Text("a\u{9b}2Jb\u{1b}".into()).shown(), "\"a\u{fffd}2Jb\\u001b\"");
     }
 }

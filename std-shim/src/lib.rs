@@ -52,14 +52,16 @@
 //! 2. `memory` ([`RemoteBuffer`], and what it adds to [`nic::RegisteredBuffer`]), [`card`]: what
 //!    two ends tell each other;
 //! 3. [`endpoint`]: a virtual queue pair with its completion queues, made, connected, watched;
-//! 4. [`transfer`]: the copy path, with its protocol in the module's documentation;
-//! 5. [`perf`] measures; `devices` (feature `verbs`) lists the RDMA devices of this machine;
-//! 6. `main.rs` and `cli/`: the program, a thin layer over `transfer` and `perf`.
+//! 4. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
+//! 5. [`transfer`]: the copy path, with its protocol in the module's documentation;
+//! 6. [`perf`] measures; `devices` (feature `verbs`) lists the RDMA devices of this machine;
+//! 7. `main.rs` and `cli/`: the program, a thin layer over `transfer` and `perf`.
 
 pub mod card;
 #[cfg(feature = "verbs")]
 pub mod devices;
 pub mod endpoint;
+pub mod exchange;
 mod json;
 mod memory;
 pub mod nic;

@@ -3,12 +3,12 @@
 use super::destination::{self, Destination};
 use super::error::{CopyError, Role, TransferError};
 use super::hosts::{LinkFault, software_hosts};
-use super::link::{Link, Sum};
 use super::plan::Plan;
 use super::receiver::receive_file;
 use super::sender::send_file;
 use super::side::Environment;
 use crate::endpoint::{EndpointBuilder, RailReport};
+use crate::exchange::{Link, Sum};
 use polyrail_core::virtual_qp::Scheme;
 use serde::Serialize;
 use std::fs::File;
@@ -186,7 +186,7 @@ fn run_sides(
         .rails(options.rails)
         .scheme(options.scheme)
         .max_msg_size(options.max_msg_size);
-    let (near, far) = Link::pair();
+    let (near, far) = Link::pair().map_err(|error| setup(error.into()))?;
     let environment = |host| Environment {
         host,
         builder: &builder,

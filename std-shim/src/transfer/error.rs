@@ -1,9 +1,9 @@
 //! What can go wrong with a copy.
 
-use super::link::{HungUp, Sum};
 use super::plan::PlanError;
 use crate::DeviceCountMismatch;
 use crate::endpoint::{BuildError, ConnectError, EndpointError};
+use crate::exchange::{LinkError, Reason, Sum};
 use crate::nic::{NicError, OutOfRange};
 use polyrail_core::virtual_qp::{PostError, RailId};
 use std::fmt;
@@ -88,9 +88,6 @@ pub enum TransferError {
     /// A buffer is too short: the peer's, as it told us.
     #[error("the peer's buffer is too short: {0}")]
     Range(#[from] OutOfRange),
-    /// The peer's numbers make no plan.
-    #[error("the peer's plan: {0}")]
-    Plan(#[from] PlanError),
     /// The peer did what the protocol does not allow.
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
@@ -104,13 +101,10 @@ pub enum TransferError {
     },
     /// The peer gave up, for this reason.
     #[error("the other side gave up: {0}")]
-    Peer(String),
-    /// The peer is gone.
+    Peer(Reason),
+    /// The other side cannot be heard or understood.
     #[error(transparent)]
-    HungUp(#[from] HungUp),
-    /// The other side did not do its part of the set-up.
-    #[error("the other side did not answer within {0:?}")]
-    NoAnswer(Duration),
+    Link(LinkError),
     /// A rail neither completed its requests nor failed.
     #[error("{rail} (device {device}) fell silent: no headway for {waited:?}")]
     Silent {
@@ -126,10 +120,19 @@ pub enum TransferError {
     Interrupted,
 }
 
+impl From<LinkError> for TransferError {
+    fn from(error: LinkError) -> Self {
+        match error {
+            LinkError::GaveUp { reason } => Self::Peer(reason),
+            error => Self::Link(error),
+        }
+    }
+}
+
 impl TransferError {
     /// Whether it only says that the other side has the reason.
     pub(super) fn is_echo(&self) -> bool {
-        matches!(self, Self::Peer(_) | Self::HungUp(_))
+        matches!(self, Self::Peer(_) | Self::Link(LinkError::HungUp { .. }))
     }
 }
 

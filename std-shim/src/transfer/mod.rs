@@ -5,9 +5,10 @@
 //! Two threads or processes, a *sender* and a *receiver*, each with an [`Endpoint`] and a ring of
 //! `window` slots of `chunk` bytes in registered memory.
 //!
-//! 1. Over a [`link`], out of band, each says [`Hello`](link::Hello): address of its endpoint,
-//!    address and keys of its buffer, the sender also its [`Plan`]. Both connect, post their
-//!    notification receives, and say that they are ready.
+//! 1. Over a [`Link`](crate::exchange::Link), out of band, each says
+//!    [`Hello`](crate::exchange::Hello): address of its endpoint, address and keys of its buffer,
+//!    the sender also its [`Plan`]. Both post their notification receives, connect, and say that
+//!    they are ready.
 //! 2. The sender reads chunk `i` from the file straight into slot `i % window` and posts it as
 //!    WRITE_WITH_IMM to the receiver's slot of the same place. SPRAY carries `i` as immediate; with
 //!    DQPLB notifications come in posting order, so counting says which chunk it is.
@@ -22,7 +23,7 @@
 //!
 //! # Files
 //!
-//! `plan` is the arithmetic; `link` the out-of-band channel; `sender` and `receiver` one side each;
+//! `plan` is the arithmetic; `sender` and `receiver` one side each;
 //! `side` what both share; `hosts` decides which hardware it runs on, and is the only file here
 //! that knows; `destination` is the file that appears only when complete; `copy` puts it together.
 
@@ -30,7 +31,6 @@ mod copy;
 mod destination;
 mod error;
 mod hosts;
-pub mod link;
 mod plan;
 mod receiver;
 mod sender;
@@ -41,7 +41,7 @@ mod tests;
 pub use copy::{CopyOptions, CopyReport, Progress, SideReport, copy_file};
 pub use error::{CopyError, Role, TransferError};
 pub use hosts::LinkFault;
-pub use plan::{MAX_WINDOW, Plan, PlanError};
+pub use plan::{MAX_CHUNK, MAX_WINDOW, Plan, PlanError};
 
 #[cfg(doc)]
 use crate::endpoint::Endpoint;

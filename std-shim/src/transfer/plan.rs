@@ -1,16 +1,15 @@
 //! How a file is cut into chunks, and chunks are laid into a ring.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// Chunks that may be on their way at once. Each needs a receive, and the engine tracks 256.
 pub const MAX_WINDOW: u32 = 128;
 
 /// Bytes of the longest chunk: a request's length has 32 bits, and a device's message 2^31.
-const MAX_CHUNK: u32 = 1 << 30;
+pub const MAX_CHUNK: u32 = 1 << 30;
 
 /// What is to be moved, and in which pieces. Both sides compute everything from these numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Bytes of the file.
     pub total: u64,
@@ -47,15 +46,6 @@ impl Plan {
             return Err(PlanError::Window(window));
         }
         Ok(Self { total, chunk: chunk as u32, window: window as u32 })
-    }
-
-    /// The same plan, if a peer's numbers make one.
-    ///
-    /// # Errors
-    ///
-    /// As [`new`](Self::new).
-    pub fn checked(self) -> Result<Self, PlanError> {
-        Self::new(self.total, self.chunk.into(), self.window.into())
     }
 
     /// Number of chunks.
@@ -127,7 +117,5 @@ mod tests {
         assert_eq!(Plan::new(1, 1 << 31, 1), Err(PlanError::Chunk(1 << 31)));
         assert_eq!(Plan::new(1, 1, 0), Err(PlanError::Window(0)));
         assert_eq!(Plan::new(1, 1, 129), Err(PlanError::Window(129)));
-        let foreign = Plan { total: 1, chunk: 0, window: 1 };
-        assert_eq!(foreign.checked(), Err(PlanError::Chunk(0)));
     }
 }

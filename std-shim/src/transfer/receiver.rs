@@ -1,12 +1,12 @@
 //! The side that writes the file: takes chunks from its ring, and returns credits.
 
 use super::error::TransferError;
-use super::link::{Link, Message, Sum};
 use super::plan::Plan;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
 use super::side::{self, Environment, Side};
 use crate::RemoteBuffer;
 use crate::endpoint::RailReport;
+use crate::exchange::{Link, Message, Sum};
 use crate::nic::RegisteredBuffer;
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::fs::File;
@@ -43,7 +43,7 @@ fn run(
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let peer = side.expect_hello()?;
     let no_plan = || TransferError::Protocol("the sender's hello has no plan".into());
-    let plan = peer.plan.ok_or_else(no_plan)?.checked()?;
+    let plan = peer.plan.ok_or_else(no_plan)?;
 
     let domains = environment.host.domains();
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
@@ -51,7 +51,7 @@ fn run(
     let credits = CREDIT_SLOTS * CREDIT_BYTES;
     let credits = RegisteredBuffer::new(credits, AccessFlags::empty(), &domains)?;
     let Buffers { ring, credits } = buffers.insert(Buffers { ring, credits });
-    side.tell(Message::Hello(side.hello(ring)));
+    side.tell(&Message::Hello(side.hello(ring)))?;
     side.meet(&peer, plan.window)?;
     let keys = credits.toward(&peer.buffer)?;
     let crc = crc32fast::Hasher::new();

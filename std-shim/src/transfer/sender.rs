@@ -1,11 +1,11 @@
 //! The side that reads the file: reads chunks into its ring, posts them, and waits for credits.
 
 use super::error::TransferError;
-use super::link::{Link, Message, Sum};
 use super::plan::Plan;
 use super::side::{self, Environment, Side};
 use crate::RemoteBuffer;
 use crate::endpoint::RailReport;
+use crate::exchange::{Link, Message, Sum};
 use crate::nic::RegisteredBuffer;
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::fs::File;
@@ -43,8 +43,11 @@ fn run(
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let mut hello = side.hello(credits);
     hello.plan = Some(plan);
-    side.tell(Message::Hello(hello));
+    side.tell(&Message::Hello(hello))?;
     let peer = side.expect_hello()?;
+    if peer.plan.is_some() {
+        return Err(TransferError::Protocol("both sides want to send".into()));
+    }
     side.meet(&peer, plan.window)?;
     let keys = ring.toward(&peer.buffer)?;
     let (crc, peer) = (crc32fast::Hasher::new(), &peer.buffer);

@@ -3,8 +3,8 @@
 
 use super::error::TransferError;
 use super::hosts::Host;
-use super::link::{Hello, Link, Message, Sum};
 use crate::endpoint::{Endpoint, EndpointBuilder, RailReport};
+use crate::exchange::{HandshakeError, Hello, Link, LinkError, Message, Reason, Sum, bring_up};
 use crate::nic::{OutOfRange, RegisteredBuffer};
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_core::virtual_cq::Event;
@@ -14,9 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Events that one poll hands over at most.
 const POLL_BUDGET: usize = 64;
-
-/// How long the other side may take for its part of the set-up.
-const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a failed endpoint may take to give its requests back.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -87,42 +84,28 @@ impl<'a> Side<'a> {
 
     /// Who we are.
     pub(super) fn hello(&self, buffer: &RegisteredBuffer) -> Hello {
-        Hello { address: self.endpoint.address(), buffer: buffer.remote(), plan: None }
+        Hello { endpoint: self.endpoint.address(), buffer: buffer.remote(), plan: None }
     }
 
     /// Tells the other side something.
-    pub(super) fn tell(&self, message: Message) {
-        self.link.send(message);
+    pub(super) fn tell(&mut self, message: &Message) -> Result<(), TransferError> {
+        Ok(self.link.send(message)?)
     }
 
     /// Waits for the other side's hello.
-    pub(super) fn expect_hello(&self) -> Result<Hello, TransferError> {
-        match self.expect()? {
-            Message::Hello(hello) => Ok(hello),
-            other => Err(out_of_turn(&other)),
-        }
+    pub(super) fn expect_hello(&mut self) -> Result<Hello, TransferError> {
+        Ok(self.link.expect_hello()?)
     }
 
-    fn expect(&self) -> Result<Message, TransferError> {
-        match self.link.recv(SETUP_TIMEOUT)? {
-            Some(Message::Failed(reason)) => Err(TransferError::Peer(reason)),
-            Some(message) => Ok(message),
-            None => Err(TransferError::NoAnswer(SETUP_TIMEOUT)),
-        }
-    }
-
-    /// Connects with the other side, posts `receives` notification receives, and waits until the
+    /// Posts `receives` notification receives, connects with the other side, and waits until the
     /// other side has done the same.
     pub(super) fn meet(&mut self, peer: &Hello, receives: u32) -> Result<(), TransferError> {
-        self.endpoint.connect(&peer.address)?;
-        for _ in 0..receives {
-            self.endpoint.post_recv(&RecvWr::notification(NOTIFICATION))?;
-        }
-        self.tell(Message::Ready);
-        match self.expect()? {
-            Message::Ready => Ok(()),
-            other => Err(out_of_turn(&other)),
-        }
+        bring_up(&mut self.endpoint, &mut self.link, peer, |endpoint| {
+            for _ in 0..receives {
+                endpoint.post_recv(&RecvWr::notification(NOTIFICATION))?;
+            }
+            Ok::<(), TransferError>(())
+        })
     }
 
     /// Posts a request; `false` if there is no room before something completes.
@@ -190,7 +173,7 @@ impl<'a> Side<'a> {
 
     /// Says what this side saw, and waits for what the other side did.
     pub(super) fn agree(&mut self, own: Sum) -> Result<Sum, TransferError> {
-        self.tell(Message::Done(own));
+        self.tell(&Message::Done(own))?;
         loop {
             if let Some(sum) = self.seen_there {
                 return Ok(sum);
@@ -223,9 +206,12 @@ impl<'a> Side<'a> {
             self.check_stalled()?;
         }
         match self.link.try_recv()? {
-            Some(Message::Failed(reason)) => return Err(TransferError::Peer(reason)),
-            Some(Message::Done(sum)) if self.seen_there.is_none() => self.seen_there = Some(sum),
-            Some(message) => return Err(out_of_turn(&message)),
+            Some(Message::Failed { reason }) => return Err(TransferError::Peer(reason)),
+            Some(Message::Done(sum)) => self.seen_there = Some(sum),
+            Some(message) => {
+                let error = HandshakeError::out_of_turn(&message, "\"done\"");
+                return Err(LinkError::from(error).into());
+            }
             None => {}
         }
         Ok(())
@@ -250,12 +236,12 @@ impl<'a> Side<'a> {
 
     /// A receiver whose rail failed waits for the sender's word: a link that fails, fails for both,
     /// and the sender knows which part of the file was concerned.
-    pub(super) fn defer_to_sender(&self, failure: TransferError) -> TransferError {
+    pub(super) fn defer_to_sender(&mut self, failure: TransferError) -> TransferError {
         if !matches!(failure, TransferError::Endpoint(_) | TransferError::Silent { .. }) {
             return failure;
         }
-        match self.link.recv(BLAME_TIMEOUT) {
-            Ok(Some(Message::Failed(reason))) => TransferError::Peer(reason),
+        match self.link.expect(BLAME_TIMEOUT) {
+            Err(LinkError::GaveUp { reason }) => TransferError::Peer(reason),
             _ => failure,
         }
     }
@@ -271,7 +257,8 @@ impl<'a> Side<'a> {
     /// and hide the reason.
     pub(super) fn conclude(&mut self, failure: Option<&TransferError>) {
         if let Some(error) = failure.filter(|error| !error.is_echo()) {
-            self.tell(Message::Failed(error.to_string()));
+            // If it cannot be told, the other side sees that we are gone.
+            _ = self.link.send(&Message::Failed { reason: Reason::new(error) });
         }
         self.endpoint.fail_all();
         let begin = Instant::now();
@@ -283,10 +270,6 @@ impl<'a> Side<'a> {
             }
         }
     }
-}
-
-fn out_of_turn(message: &Message) -> TransferError {
-    TransferError::Protocol(format!("{message:?} came out of turn"))
 }
 
 /// Adds `length` bytes of a buffer to a checksum. Through a small buffer of our own, since nobody

@@ -2,13 +2,16 @@
 
 use super::error::TransferError;
 use super::hosts::{Host, software_hosts};
-use super::link::{Hello, HungUp, Link, Message, Sum};
-use super::plan::{Plan, PlanError};
+use super::plan::Plan;
 use super::receiver::receive_file;
 use super::sender::send_file;
 use super::side::Environment;
 use crate::RemoteBuffer;
-use crate::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder};
+use crate::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, RailReport};
+use crate::exchange::{
+    HandshakeError, Hello, Link, LinkError, Listener, Message, Reason, Sum, Timeouts,
+};
+use polyrail_core::virtual_qp::Scheme;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
@@ -33,9 +36,9 @@ fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
     let (here, there) = software_hosts(2).unwrap();
     let builder = EndpointBuilder::new();
     let endpoint: Endpoint = builder.build(&here.domains()).unwrap();
-    let (near, far) = Link::pair();
+    let (mut near, far) = Link::pair().unwrap();
     for message in messages(endpoint.address()) {
-        near.send(message);
+        near.send(&message).unwrap();
     }
     drop(near);
     let (file, interrupted) = (tempfile::tempfile().unwrap(), AtomicBool::new(false));
@@ -43,24 +46,44 @@ fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
     receive_file(environment, far, &file, &AtomicU64::new(0)).unwrap_err()
 }
 
-fn hello(address: Address, plan: Option<Plan>) -> Message {
+fn hello(endpoint: Address, plan: Option<Plan>) -> Message {
     let buffer = RemoteBuffer { addr: 0x1000, length: 2048, rkeys: vec![1, 2] };
-    Message::Hello(Hello { address, buffer, plan })
+    Message::Hello(Hello { endpoint, buffer, plan })
 }
 
 #[test]
 fn a_sender_that_is_none_is_refused() {
     let error = received(|_| vec![]);
-    assert!(matches!(error, TransferError::HungUp(HungUp)), "{error}");
-    let error = received(|_| vec![Message::Ready]);
-    assert!(matches!(&error, TransferError::Protocol(what) if what.contains("Ready")), "{error}");
-    let error = received(|_| vec![Message::Failed("tired".into())]);
-    assert!(matches!(&error, TransferError::Peer(reason) if reason == "tired"), "{error}");
+    assert!(matches!(error, TransferError::Link(LinkError::HungUp { pending: 0 })), "{error}");
+    let out_of_turn = |error: &TransferError, said: &str| {
+        matches!(error, TransferError::Link(LinkError::Handshake(
+            HandshakeError::OutOfTurn { message, .. })) if *message == said)
+    };
+    let error = received(|_| vec![Message::Ready {}]);
+    assert!(out_of_turn(&error, "ready"), "{error}");
+    let error = received(|_| vec![Message::Failed { reason: Reason::new("tired") }]);
+    assert!(matches!(&error, TransferError::Peer(reason) if *reason == Reason::new("tired")));
     let error = received(|address| vec![hello(address, None)]);
     assert!(matches!(&error, TransferError::Protocol(_)), "{error}");
-    let senseless = Plan { total: u64::MAX, chunk: 0, window: 1 };
-    let error = received(|address| vec![hello(address, Some(senseless))]);
-    assert!(matches!(error, TransferError::Plan(PlanError::Chunk(0))), "{error}");
+    let error =
+        received(|address| vec![hello(address, Some(plan())), Message::Done(Sum::default())]);
+    assert!(out_of_turn(&error, "done"), "{error}");
+}
+
+#[test]
+fn a_receiver_that_wants_to_send_is_refused() {
+    let (here, there) = software_hosts(2).unwrap();
+    let builder = EndpointBuilder::new();
+    let endpoint: Endpoint = builder.build(&there.domains()).unwrap();
+    let (near, mut far) = Link::pair().unwrap();
+    far.send(&hello(endpoint.address(), Some(plan()))).unwrap();
+    let (file, interrupted) = (tempfile::tempfile().unwrap(), AtomicBool::new(false));
+    let sent = send_file(environment(&here, &builder, &interrupted), near, plan(), &file);
+    assert!(matches!(sent, Err(TransferError::Protocol(_))), "{sent:?}");
+    // The other side is told why.
+    assert!(matches!(far.expect_hello(), Ok(hello) if hello.plan == Some(plan())));
+    let told = far.expect(Duration::ZERO).unwrap_err().to_string();
+    assert!(told.contains("both sides want to send"), "{told}");
 }
 
 #[test]
@@ -73,9 +96,6 @@ fn a_sender_whose_endpoint_does_not_fit_is_refused() {
         matches!(error, TransferError::Connect(ConnectError::Rails { peer: 3, .. })),
         "{error}"
     );
-    let error =
-        received(|address| vec![hello(address, Some(plan())), Message::Done(Sum::default())]);
-    assert!(matches!(&error, TransferError::Protocol(what) if what.contains("Done")), "{error}");
 }
 
 /// Runs both sides with somebody in between who may change what is said over the link.
@@ -87,7 +107,8 @@ fn run_with(
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let target = tempfile::tempfile().unwrap();
     let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
-    let ((near, from_near), (to_far, far)) = (Link::pair(), Link::pair());
+    let (near, mut from_near) = Link::pair().unwrap();
+    let (mut to_far, far) = Link::pair().unwrap();
     thread::scope(|scope| {
         let sender = scope
             .spawn(|| send_file(environment(&here, &builder, &interrupted), near, plan(), &source));
@@ -95,22 +116,26 @@ fn run_with(
             let written = AtomicU64::new(0);
             receive_file(environment(&there, &builder, &interrupted), far, &target, &written)
         });
-        let forward = |from: &Link, to: &Link| match from.recv(Duration::from_millis(1)) {
+        let forward = |from: &mut Link, to: &mut Link| match from.try_recv() {
             Ok(Some(mut message)) => {
                 meddle(&mut message);
-                to.send(message);
+                to.send(&message).unwrap();
                 true
             }
-            Ok(None) => true,
-            Err(HungUp) => false,
+            Ok(None) => {
+                thread::sleep(Duration::from_millis(1));
+                true
+            }
+            Err(_) => false,
         };
-        while forward(&from_near, &to_far) & forward(&to_far, &from_near) {}
+        let (a, b) = (&mut from_near, &mut to_far);
+        while forward(a, b) & forward(b, a) {}
         // The one that is still there hears what was said last.
-        while forward(&from_near, &to_far) {}
-        while forward(&to_far, &from_near) {}
+        while forward(a, b) {}
+        while forward(b, a) {}
         drop((from_near, to_far));
         let sum = |result: thread::Result<Result<(Sum, _), _>>| {
-            result.unwrap().map(|(sum, _): (Sum, Vec<crate::endpoint::RailReport>)| sum)
+            result.unwrap().map(|(sum, _): (Sum, Vec<RailReport>)| sum)
         };
         (sum(sender.join()), sum(receiver.join()))
     })
@@ -160,4 +185,34 @@ fn a_wrong_key_is_the_receivers_devices_to_refuse() {
     assert!(text.contains("rail 1 (device tx1") && text.contains("REM_ACCESS_ERR"), "{text}");
     let text = received.unwrap_err().to_string();
     assert!(text.contains("the other side gave up: rail 1 (device tx1"), "{text}");
+}
+
+/// Moves the file between two sides that know each other only by what they say over TCP.
+fn over_tcp(builder: EndpointBuilder) -> [Result<Sum, TransferError>; 2] {
+    let (here, there) = software_hosts(2).unwrap();
+    let mut source = tempfile::tempfile().unwrap();
+    source.write_all(&vec![7; TOTAL as usize]).unwrap();
+    let target = tempfile::tempfile().unwrap();
+    let interrupted = AtomicBool::new(false);
+    let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
+    let address = listener.local_addr().unwrap().to_string();
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let (link, _) = listener.accept(&timeouts).unwrap();
+            let written = AtomicU64::new(0);
+            receive_file(environment(&there, &builder, &interrupted), link, &target, &written)
+        });
+        let link = Link::connect(&address, &timeouts).unwrap();
+        let sent = send_file(environment(&here, &builder, &interrupted), link, plan(), &source);
+        [sent, receiver.join().unwrap()].map(|result| result.map(|(sum, _)| sum))
+    })
+}
+
+#[test]
+fn a_file_moves_between_sides_that_meet_over_tcp() {
+    for (scheme, rails) in [(Scheme::Spray, 1), (Scheme::Spray, 4), (Scheme::Dqplb, 3)] {
+        let sums = over_tcp(EndpointBuilder::new().scheme(scheme).rails(rails));
+        let sum = Sum { bytes: TOTAL, crc32: crc32fast::hash(&vec![7; TOTAL as usize]) };
+        assert_eq!(sums.map(Result::unwrap), [sum; 2]);
+    }
 }

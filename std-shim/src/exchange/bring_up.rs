@@ -1,0 +1,32 @@
+//! From two hellos to two endpoints that can talk.
+
+use super::error::LinkError;
+use super::link::Link;
+use super::message::{Hello, Message};
+use crate::endpoint::{ConnectError, Endpoint};
+use crate::nic::{CompletionQueue, QueuePair};
+
+/// Connects an endpoint with the peer's, once both have said hello, in the only order that is safe:
+/// both agree; `post_receives` posts what the peer's first requests will meet, while no queue pair
+/// can be reached; the queue pairs go to RTR and RTS; this side says that it is ready, and waits
+/// until the other one is. After it requests can be posted.
+///
+/// # Errors
+///
+/// The two endpoints do not go together (nothing was posted or moved); a queue pair refused; what
+/// `post_receives` says; the other side gave up, is gone, or does not answer.
+pub fn bring_up<E, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    endpoint: &mut Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>,
+    link: &mut Link,
+    peer: &Hello,
+    post_receives: impl FnOnce(
+        &mut Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>,
+    ) -> Result<(), E>,
+) -> Result<(), E>
+where
+    E: From<ConnectError> + From<LinkError>,
+{
+    endpoint.connect_after(&peer.endpoint, post_receives)?;
+    link.send(&Message::Ready {})?;
+    Ok(link.expect_ready()?)
+}
