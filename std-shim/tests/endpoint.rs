@@ -2,7 +2,8 @@
 
 use polyrail::card::ConnectionCard;
 use polyrail::endpoint::{
-    BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, connect_endpoints,
+    BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, StallWatch,
+    connect_endpoints,
 };
 use polyrail::nic::{
     self, ConnectOptions, Device, DeviceConfig, Fabric, Fault, Mtu, ProtectionDomain,
@@ -260,6 +261,77 @@ fn a_link_that_fails_is_named() {
     assert_eq!(again, Err(PostError::InErrorState));
     assert_eq!(a.endpoint.rail_reports()[2].errors, 4);
     drop(b.domains);
+}
+
+/// Polls and watches until a rail is found silent; the time that took.
+fn fall_silent(a: &mut Host, b: &mut Host, posted: u64) -> (EndpointError, Duration) {
+    let (mut watch, begin) = (StallWatch::new(SILENCE), Instant::now());
+    let mut reported = 0;
+    loop {
+        reported += a.endpoint.poll(16).completions.len() as u64;
+        _ = b.endpoint.poll(16);
+        if let Err(error) = watch.check(&mut a.endpoint, posted, reported) {
+            return (error, begin.elapsed());
+        }
+        assert!(begin.elapsed() < 20 * SILENCE);
+    }
+}
+
+const SILENCE: Duration = Duration::from_millis(100);
+
+#[test]
+fn a_rail_that_falls_silent_is_named_and_moved_to_err() {
+    for (scheme, rails, device) in
+        [(Scheme::Spray, 4, 2), (Scheme::Spray, 4, 0), (Scheme::Dqplb, 4, 3), (Scheme::Spray, 1, 0)]
+    {
+        let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
+        let (mut a, mut b) = pair(rails, &builder);
+        b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
+        a.devices[device].inject(When::Now, Fault::Silent(true));
+        let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+        let local = a.buffer.local(0, BYTES as u32).unwrap();
+        let wr = SendWr::write_with_imm(1, local, b.buffer.addr(), 1, &keys);
+        a.endpoint.post_send(&wr).unwrap();
+        let (error, took) = fall_silent(&mut a, &mut b, 1);
+        let silent = RailId::Data(device as u8);
+        let device = format!("a{device}");
+        let expected = EndpointError::Silent { rail: silent, device, waited: SILENCE };
+        assert_eq!(error, expected);
+        assert!(took >= SILENCE && took < 10 * SILENCE, "{took:?}");
+        let state = a.endpoint.virtual_qp_mut().physical_mut(silent).unwrap().state();
+        assert_eq!(state, nic::QpState::Err);
+        // Its requests come back, and so does the caller's.
+        let (sent, _) = poll_both(&mut a, &mut b, (1, 0));
+        assert_eq!((sent[0].wr_id, sent[0].status), (1, WcStatus::WR_FLUSH_ERR));
+        assert_eq!(a.endpoint.outstanding(), 0);
+    }
+}
+
+#[test]
+fn rails_that_are_slow_or_idle_are_not_silent() {
+    for rails in [1, 4] {
+        let (mut a, mut b) = pair(rails, &EndpointBuilder::new().rails(rails));
+        // Each request takes most of the patience, and all of them several times as much.
+        a.devices[rails - 1].inject(When::Now, Fault::DelayCompletions(SILENCE / 2));
+        let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+        let local = a.buffer.local(0, BYTES as u32).unwrap();
+        let mut watch = StallWatch::new(SILENCE);
+        let begin = Instant::now();
+        let (mut posted, mut reported) = (0, 0);
+        let mut done = None;
+        while done.is_none_or(|done: Instant| done.elapsed() < 2 * SILENCE) {
+            if posted == reported && posted < 4 {
+                let wr = SendWr::write(posted, local, b.buffer.addr(), &keys);
+                a.endpoint.post_send(&wr).unwrap();
+                posted += 1;
+            }
+            reported += a.endpoint.poll(16).completions.len() as u64;
+            _ = b.endpoint.poll(16);
+            assert_eq!(watch.check(&mut a.endpoint, posted, reported), Ok(()));
+            done = done.or_else(|| (reported == 4).then(Instant::now));
+            assert!(begin.elapsed() < 100 * SILENCE);
+        }
+    }
 }
 
 #[test]

@@ -166,6 +166,9 @@ pub(super) struct PerfArguments {
     /// Requests to measure for each line, instead of a time.
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
+    /// Seconds that a rail may make no headway before it is taken for dead.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(super) stall_timeout: Duration,
     /// Print JSON.
     #[arg(long, conflicts_with = "csv")]
     pub(super) json: bool,

@@ -125,9 +125,6 @@ impl From<PerfError> for Failure {
 fn transfer_exit(error: &TransferError) -> (Exit, Option<RailFailure>) {
     match error {
         TransferError::Endpoint(error) => (Exit::Rail, failed_rail(error)),
-        TransferError::Silent { rail, device, .. } => {
-            (Exit::Rail, Some(RailFailure::new(*rail, device, None)))
-        }
         TransferError::Checksum { .. } => (Exit::Corrupted, None),
         TransferError::Interrupted => (Exit::Interrupted, None),
         TransferError::Protocol(_) | TransferError::Post(_) | TransferError::Range(_) => {
@@ -138,14 +135,19 @@ fn transfer_exit(error: &TransferError) -> (Exit, Option<RailFailure>) {
 }
 
 fn failed_rail(error: &EndpointError) -> Option<RailFailure> {
-    let EndpointError::Rail(NamedRailError { error, device }) = error else { return None };
-    let completion = FailedCompletion {
-        qp_num: error.qp_num,
-        status: format!("{:?}", error.status),
-        status_code: error.status.0,
-        vendor_err: error.vendor_err,
-    };
-    Some(RailFailure::new(error.rail, device, Some(completion)))
+    match error {
+        EndpointError::Rail(NamedRailError { error, device }) => {
+            let completion = FailedCompletion {
+                qp_num: error.qp_num,
+                status: format!("{:?}", error.status),
+                status_code: error.status.0,
+                vendor_err: error.vendor_err,
+            };
+            Some(RailFailure::new(error.rail, device, Some(completion)))
+        }
+        EndpointError::Silent { rail, device, .. } => Some(RailFailure::new(*rail, device, None)),
+        _ => None,
+    }
 }
 
 impl RailFailure {

@@ -94,6 +94,7 @@ fn measure_line(
         window: arguments.window as u32,
         threads: if arguments.threads == 2 { Threads::Two } else { Threads::One },
         limit: arguments.count.map_or(Limit::Time(arguments.seconds), Limit::Count),
+        stall_timeout: arguments.stall_timeout,
     };
     let measured = measure(&config)?;
     let differs = operation.has_scheme() && arguments.rails > 1;

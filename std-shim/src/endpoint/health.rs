@@ -6,6 +6,7 @@ use polyrail_core::verbs::{DeviceId, WcStatus};
 use polyrail_core::virtual_qp::{ProtocolError, QpState, RailCounters, RailError, RailId, RailSet};
 use serde::Serialize;
 use std::fmt;
+use std::time::Duration;
 
 /// What one rail, or the notify queue pair, did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -67,6 +68,16 @@ pub enum EndpointError {
     /// A request ended badly, though no rail is known to have failed.
     #[error("a request failed: {0:?}: {0}")]
     Request(WcStatus),
+    /// A rail neither completed its requests nor failed; its queue pair was moved to ERR.
+    #[error("{rail} (device {device}) fell silent: no headway for {waited:?}")]
+    Silent {
+        /// Which.
+        rail: RailId,
+        /// Its device's name.
+        device: String,
+        /// For how long at least.
+        waited: Duration,
+    },
     /// A completion queue broke.
     #[error("completion queue of device {device}: polling failed with errno {}", error.errno)]
     Queue {

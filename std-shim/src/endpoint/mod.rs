@@ -1,17 +1,20 @@
 //! Endpoints: a virtual queue pair with its completion queues, made and connected in a few calls.
 //!
 //! `build` makes one on the software NIC, `address` is what a peer has to know of it, `connect`
-//! brings two together, `health` is about counters and failures; this file is the data path, which works on any hardware.
+//! brings two together, `health` is about counters and failures, `stall` finds rails that say
+//! nothing; this file is the data path, which works on any hardware.
 
 mod address;
 mod build;
 mod connect;
 mod health;
+mod stall;
 
 pub use address::{Address, RailAddress};
 pub use build::{BuildError, EndpointBuilder};
 pub use connect::{ConnectError, connect_endpoints};
 pub use health::{EndpointError, NamedRailError, RailReport};
+pub use stall::StallWatch;
 
 use crate::nic;
 use polyrail_core::hardware::{CompletionQueue, CqError, QueuePair};

@@ -2,6 +2,7 @@
 
 use super::rig::{End, PerfError};
 use super::{Limit, Operation, PerfConfig, Round};
+use crate::endpoint::StallWatch;
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::{PostError, RailCounters, RailId};
@@ -64,12 +65,14 @@ pub(super) struct Sender {
     window: u64,
     posted: u64,
     reported: u64,
+    watch: StallWatch,
 }
 
 impl Sender {
     pub(super) fn new(config: &PerfConfig, end: End) -> Self {
         let window = config.window.into();
-        Self { end, operation: config.operation, window, posted: 0, reported: 0 }
+        let watch = StallWatch::new(config.stall_timeout);
+        Self { end, operation: config.operation, window, posted: 0, reported: 0, watch }
     }
 
     pub(super) fn slots(&self) -> usize {
@@ -121,6 +124,7 @@ impl Sender {
             until_clock -= 1;
             if until_clock == 0 {
                 until_clock = CLOCK_EVERY;
+                self.watch.check(&mut self.end.endpoint, self.posted, self.reported)?;
                 if let Limit::Time(time) = limit
                     && begin.elapsed() >= time
                 {

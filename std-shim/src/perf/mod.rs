@@ -97,6 +97,8 @@ pub struct PerfConfig {
     pub threads: Threads,
     /// How long.
     pub limit: Limit,
+    /// How long a rail may make no headway before it is taken for dead.
+    pub stall_timeout: Duration,
 }
 
 impl Default for PerfConfig {
@@ -113,6 +115,7 @@ impl Default for PerfConfig {
             window: 8,
             threads: Threads::One,
             limit: Limit::Time(Duration::from_millis(200)),
+            stall_timeout: Duration::from_secs(10),
         }
     }
 }

@@ -109,21 +109,29 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(config: &PerfConfig) -> Result<Self, PerfError> {
+        let fabric = Fabric::threaded();
+        let open = |prefix: &str| -> Result<Vec<ProtectionDomain>, NicError> {
+            let name = |number| DeviceConfig::named(format!("{prefix}{number}"));
+            (0..config.devices).map(|n| fabric.create_device(name(n)).alloc_pd()).collect()
+        };
+        Self::between(config, &open("tx")?, &open("rx")?)
+    }
+
+    /// Two ends on these devices.
+    fn between(
+        config: &PerfConfig,
+        here: &[ProtectionDomain],
+        there: &[ProtectionDomain],
+    ) -> Result<Self, PerfError> {
         if config.message_size == 0 {
             return Err(PerfError::Empty);
         }
         if config.window == 0 || config.window > drive::MAX_WINDOW {
             return Err(PerfError::Window(config.window));
         }
-        let fabric = Fabric::threaded();
-        let open = |prefix: &str| -> Result<Vec<ProtectionDomain>, NicError> {
-            let name = |number| DeviceConfig::named(format!("{prefix}{number}"));
-            (0..config.devices).map(|n| fabric.create_device(name(n)).alloc_pd()).collect()
-        };
-        let (here, there) = (open("tx")?, open("rx")?);
-        let (from, to) = (Ring::new(config, &here, 1)?, Ring::new(config, &there, 2)?);
-        let mut endpoint = make_endpoint(config, &here)?;
-        let mut other = make_endpoint(config, &there)?;
+        let (from, to) = (Ring::new(config, here, 1)?, Ring::new(config, there, 2)?);
+        let mut endpoint = make_endpoint(config, here)?;
+        let mut other = make_endpoint(config, there)?;
         crate::endpoint::connect_endpoints(&mut endpoint, &mut other)?;
         let (near, far) = (from.buffer.remote(), to.buffer.remote());
         let keys = from.buffer.toward(&far)?;
@@ -196,4 +204,58 @@ fn make_endpoint(config: &PerfConfig, domains: &[ProtectionDomain]) -> Result<En
     let builder =
         EndpointBuilder::new().rails(config.rails).config(engine).connect_options(options);
     Ok(builder.build(&domains)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nic::{Fault, When};
+    use polyrail_core::virtual_qp::RailId;
+    use std::time::{Duration, Instant};
+
+    /// Silences the device of a sender's rail, and runs until that is found.
+    fn fall_silent(config: &PerfConfig, device: usize) -> (Rig, PerfError) {
+        let fabric = Fabric::threaded();
+        let open = |prefix: &str| -> Vec<ProtectionDomain> {
+            let name = |number| DeviceConfig::named(format!("{prefix}{number}"));
+            (0..config.devices).map(|n| fabric.create_device(name(n)).alloc_pd().unwrap()).collect()
+        };
+        let (here, there) = (open("tx"), open("rx"));
+        let mut rig = Rig::between(config, &here, &there).unwrap();
+        rig.warm_up().unwrap();
+        here[device].device().inject(When::Now, Fault::Silent(true));
+        let error = rig.run(Limit::Count(1000)).unwrap_err();
+        (rig, error)
+    }
+
+    #[test]
+    fn a_silent_rail_ends_a_measurement() {
+        const TIMEOUT: Duration = Duration::from_millis(200);
+        for (rails, operation, threads) in [
+            (4, Operation::Write, Threads::One),
+            (4, Operation::WriteImm, Threads::Two),
+            (4, Operation::Read, Threads::One),
+            (1, Operation::Write, Threads::One),
+            (1, Operation::Send, Threads::Two),
+        ] {
+            let config = PerfConfig {
+                rails,
+                devices: rails,
+                operation,
+                threads,
+                message_size: 1 << 20,
+                stall_timeout: TIMEOUT,
+                ..PerfConfig::default()
+            };
+            let (begin, device) = (Instant::now(), rails - 1);
+            let (_, error) = fall_silent(&config, device);
+            let PerfError::Endpoint(EndpointError::Silent { rail, device: name, waited }) = error
+            else {
+                panic!("{error}")
+            };
+            assert_eq!((rail, name), (RailId::Data(device as u8), format!("tx{device}")));
+            assert!(waited == TIMEOUT && begin.elapsed() >= TIMEOUT);
+            assert!(begin.elapsed() < 20 * TIMEOUT, "{:?}", begin.elapsed());
+        }
+    }
 }

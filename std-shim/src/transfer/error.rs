@@ -5,11 +5,10 @@ use crate::DeviceCountMismatch;
 use crate::endpoint::{BuildError, ConnectError, EndpointError};
 use crate::exchange::{LinkError, Reason, Sum};
 use crate::nic::{NicError, OutOfRange};
-use polyrail_core::virtual_qp::{PostError, RailId};
+use polyrail_core::virtual_qp::PostError;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,16 +104,6 @@ pub enum TransferError {
     /// The other side cannot be heard or understood.
     #[error(transparent)]
     Link(LinkError),
-    /// A rail neither completed its requests nor failed.
-    #[error("{rail} (device {device}) fell silent: no headway for {waited:?}")]
-    Silent {
-        /// Which.
-        rail: RailId,
-        /// Its device's name.
-        device: String,
-        /// For how long at least.
-        waited: Duration,
-    },
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,

@@ -3,12 +3,12 @@
 
 use super::error::TransferError;
 use super::hosts::Host;
-use crate::endpoint::{Endpoint, EndpointBuilder, RailReport};
+use crate::endpoint::{Endpoint, EndpointBuilder, RailReport, StallWatch};
 use crate::exchange::{HandshakeError, Hello, Link, LinkError, Message, Reason, Sum, bring_up};
 use crate::nic::{OutOfRange, RegisteredBuffer};
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_core::virtual_cq::Event;
-use polyrail_core::virtual_qp::{PostError, RailId};
+use polyrail_core::virtual_qp::PostError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -61,9 +61,7 @@ pub(super) struct Side<'a> {
     seen_there: Option<Sum>,
     /// Polls since something happened.
     idle: u32,
-    /// The last look for stalled rails, or the begin of the idle time, and how many looks.
-    last_check: Instant,
-    checks: u32,
+    watch: StallWatch,
 }
 
 impl<'a> Side<'a> {
@@ -77,8 +75,7 @@ impl<'a> Side<'a> {
             notified: 0,
             seen_there: None,
             idle: 0,
-            last_check: Instant::now(),
-            checks: 0,
+            watch: StallWatch::new(environment.stall_timeout),
         })
     }
 
@@ -165,7 +162,7 @@ impl<'a> Side<'a> {
     /// The other side failed or is gone; the user wants to stop; own requests are stuck.
     pub(super) fn rest(&mut self, progress: bool) -> Result<(), TransferError> {
         if progress {
-            (self.idle, self.checks) = (0, 0);
+            self.idle = 0;
             return Ok(());
         }
         self.wait()
@@ -189,7 +186,6 @@ impl<'a> Side<'a> {
         match self.idle {
             0..SPINS => std::hint::spin_loop(),
             SPINS..YIELDS => std::thread::yield_now(),
-            YIELDS => self.last_check = Instant::now(),
             _ => std::thread::sleep(NAP),
         }
         if !self.idle.is_multiple_of(LOOK_EVERY) {
@@ -198,13 +194,7 @@ impl<'a> Side<'a> {
         if self.environment.interrupted.load(Ordering::Relaxed) {
             return Err(TransferError::Interrupted);
         }
-        let in_flight = self.posted > self.reported;
-        if in_flight
-            && self.idle > YIELDS
-            && self.last_check.elapsed() >= self.environment.stall_timeout
-        {
-            self.check_stalled()?;
-        }
+        self.watch.check(&mut self.endpoint, self.posted, self.reported)?;
         match self.link.try_recv()? {
             Some(Message::Failed { reason }) => return Err(TransferError::Peer(reason)),
             Some(Message::Done(sum)) => self.seen_there = Some(sum),
@@ -217,27 +207,10 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// Looks for a rail that makes no headway: two looks find the same request at its front. Of a
-    /// single rail the engine does not keep track, so there the second look decides alone.
-    fn check_stalled(&mut self) -> Result<(), TransferError> {
-        self.last_check = Instant::now();
-        self.checks += 1;
-        let stalled = self.endpoint.check_stalled().next();
-        let single = !self.endpoint.virtual_qp().is_multi();
-        match stalled.or((single && self.checks >= 2).then_some(RailId::Data(0))) {
-            None => Ok(()),
-            Some(rail) => Err(TransferError::Silent {
-                rail,
-                device: self.endpoint.device_of(rail),
-                waited: self.environment.stall_timeout,
-            }),
-        }
-    }
-
     /// A receiver whose rail failed waits for the sender's word: a link that fails, fails for both,
     /// and the sender knows which part of the file was concerned.
     pub(super) fn defer_to_sender(&mut self, failure: TransferError) -> TransferError {
-        if !matches!(failure, TransferError::Endpoint(_) | TransferError::Silent { .. }) {
+        if !matches!(failure, TransferError::Endpoint(_)) {
             return failure;
         }
         match self.link.expect(BLAME_TIMEOUT) {

@@ -1,0 +1,78 @@
+//! Rails that fall silent: a driver that never completes a request whose peer is gone says nothing,
+//! so somebody has to look at the clock.
+
+use super::{Endpoint, EndpointError};
+use crate::nic::{CompletionQueue, QueuePair};
+use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
+use std::time::{Duration, Instant};
+
+/// Looks within one timeout. The engine compares two looks, so a rail is found after the timeout
+/// and at most one part of it more; with few parts it would be much more, many cost for nothing.
+const LOOKS: u32 = 8;
+
+/// The rails, and the notify queue pair behind them.
+const WATCHED: usize = MAX_RAILS + 1;
+
+/// Watches an endpoint for rails whose oldest request makes no headway.
+///
+/// It belongs into the loop that polls, after the poll: a request counts as stalled if it is still
+/// not complete although its completion would have been seen.
+#[derive(Clone, Debug)]
+pub struct StallWatch {
+    timeout: Duration,
+    /// The next look; none before the first call.
+    next: Option<Instant>,
+    /// Looks that found the rail's oldest request where the look before had seen it.
+    unmoved: [u32; WATCHED],
+    /// The caller's count at the last look, while something was in flight.
+    reported: Option<u64>,
+}
+
+impl StallWatch {
+    /// A rail may be without headway for so long, and an eighth of it more.
+    pub const fn new(timeout: Duration) -> Self {
+        Self { timeout, next: None, unmoved: [0; WATCHED], reported: None }
+    }
+
+    /// Looks, if it is time to. `posted` and `reported` count the caller's own send requests; over a
+    /// single rail, of which the engine does not keep track, they are all there is to go by.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError::Silent`]: a rail made no headway for the timeout. Its queue pair was moved
+    /// to ERR, so polling on brings its requests back, flushed, and the virtual queue pair fails.
+    pub fn check<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+        &mut self,
+        endpoint: &mut Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>,
+        posted: u64,
+        reported: u64,
+    ) -> Result<(), EndpointError> {
+        let now = Instant::now();
+        if self.next.is_some_and(|next| now < next) {
+            return Ok(());
+        }
+        // Beyond the reach of clocks is never.
+        let Some(next) = now.checked_add(self.timeout / LOOKS) else { return Ok(()) };
+        self.next = Some(next);
+        let stalled = endpoint.check_stalled();
+        let still = self.reported == Some(reported);
+        self.reported = (posted > reported).then_some(reported);
+        let single = !endpoint.virtual_qp().is_multi() && still && posted > reported;
+        for (rail, unmoved) in rails().zip(&mut self.unmoved) {
+            let found = stalled.contains(rail) || (single && rail == RailId::Data(0));
+            *unmoved = if found { *unmoved + 1 } else { 0 };
+        }
+        match rails().zip(self.unmoved).find(|(_, unmoved)| *unmoved >= LOOKS) {
+            None => Ok(()),
+            Some((rail, _)) => {
+                endpoint.fail_rail(rail);
+                let device = endpoint.device_of(rail);
+                Err(EndpointError::Silent { rail, device, waited: self.timeout })
+            }
+        }
+    }
+}
+
+fn rails() -> impl Iterator<Item = RailId> {
+    (0..MAX_RAILS as u8).map(RailId::Data).chain([RailId::Notify])
+}
