@@ -49,8 +49,8 @@
 //! # Reading order
 //!
 //! 1. [`nic`]: the software NIC, a verbs device in memory;
-//! 2. `memory` ([`RemoteBuffer`], and what it adds to [`nic::RegisteredBuffer`]), [`card`]: what
-//!    two ends tell each other;
+//! 2. [`memory`]: registered buffers, here and at a peer; [`card`]: what two ends tell each other
+//!    of their queue pairs;
 //! 3. [`endpoint`]: a virtual queue pair with its completion queues, made, connected, watched;
 //! 4. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
 //! 5. [`transfer`]: the copy path, with its protocol in the module's documentation;
@@ -63,7 +63,7 @@ pub mod devices;
 pub mod endpoint;
 pub mod exchange;
 mod json;
-mod memory;
+pub mod memory;
 pub mod nic;
 pub mod perf;
 pub mod size;

@@ -4,7 +4,6 @@
 //! Committing takes the queue's lock once, checks each request and copies it into its slot; inline
 //! data is copied along.
 
-use super::dma::Span;
 use super::error::errno::{EINVAL, ENODEV, EOPNOTSUPP};
 use super::execute;
 use super::fault::WorkQueue;
@@ -14,6 +13,7 @@ use super::responder;
 use super::send_queue::SendQueue;
 use super::state::QpState;
 use super::sync::lock;
+use crate::memory::Span;
 use polyrail_core::hardware::{self, CommitError, Refusal};
 use polyrail_core::verbs::{Opcode, RecvRequest, SendFlags, SendRequest};
 

@@ -5,7 +5,6 @@
 //! atomics stay in order among themselves, so at most one of them is deferred at a time.
 //! Completions keep the posting order: what overtook completes when the deferred request does.
 
-use super::dma::Span;
 use super::error::vendor;
 use super::execute::{
     Turn, acknowledge, arrival, carried, complete, drained, ends, find_peer, flush_from,
@@ -18,6 +17,7 @@ use super::retry::{self, Verdict};
 use super::scheduler::Outcome;
 use super::send_queue::{Deferred, Front, SendQueue};
 use super::state::QpState;
+use crate::memory::Span;
 use polyrail_core::verbs::{Completion, SendFlags, SendRequest, WcStatus};
 
 /// Whether the request at the front may be carried out before a deferred one has its data.

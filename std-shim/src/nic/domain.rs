@@ -3,11 +3,11 @@
 use super::completion_queue::CompletionQueue;
 use super::device::{Device, DeviceShared, in_limits};
 use super::error::NicError;
-use super::memory::{DomainId, Region, RegionKeys};
-use super::pages::Pages;
+use super::memory::{DomainId, Region};
 use super::queue_pair::{QpInit, QueuePair};
 use super::receive_queue::{SharedReceiveQueue, SrqShared};
 use super::sync::write;
+use crate::memory::{Pages, RegionKeys};
 use polyrail_core::verbs::AccessFlags;
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl ProtectionDomain {
         self.add_region(start, length, access, None)
     }
 
-    pub(super) fn add_region(
+    pub(crate) fn add_region(
         &self,
         start: u64,
         length: usize,

@@ -74,24 +74,6 @@ impl NicError {
     }
 }
 
-/// A range that does not lie within its buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{length} bytes from offset {offset} on do not lie within a buffer of {size} bytes")]
-pub struct OutOfRange {
-    /// First byte of the range.
-    pub offset: usize,
-    /// Bytes in the range.
-    pub length: usize,
-    /// Bytes in the buffer.
-    pub size: usize,
-}
-
-impl From<OutOfRange> for std::io::Error {
-    fn from(range: OutOfRange) -> Self {
-        Self::new(std::io::ErrorKind::InvalidInput, range)
-    }
-}
-
 /// What `vendor_err` of a failed completion says on this device. A number says more than the
 /// status does; it is for people and logs, as on any device.
 pub mod vendor {

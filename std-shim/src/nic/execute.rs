@@ -2,7 +2,6 @@
 
 use super::completion_queue::Entry;
 use super::deferred;
-use super::dma::Span;
 use super::error::vendor;
 use super::event::AsyncEvent;
 use super::memory::{MemoryTable, Range};
@@ -13,6 +12,7 @@ use super::scheduler::Outcome;
 use super::send_queue::SendQueue;
 use super::state::QpState;
 use super::sync::{lock, read};
+use crate::memory::Span;
 use polyrail_core::verbs::{AccessFlags, Completion, Opcode, SendFlags, SendRequest, WcStatus};
 use std::sync::{Arc, Weak};
 

@@ -4,32 +4,12 @@
 //! deregistering for writing. So deregistration waits for accesses that are under way, and when it
 //! is over, no device touches the memory again.
 
-use super::dma::Span;
 use super::error::{NicError, vendor};
-use super::pages::Pages;
 use super::sync::SplitMix64;
-use polyrail_core::verbs::{AccessFlags, DeviceId, DeviceKeys};
+use crate::memory::{Pages, Span};
+use polyrail_core::verbs::AccessFlags;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// The keys of one region on one device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionKeys {
-    /// The device that the region is registered with.
-    pub device: DeviceId,
-    /// Key for requests of the device's own queue pairs.
-    pub lkey: u32,
-    /// Key for requests of their peers.
-    pub rkey: u32,
-}
-
-impl RegionKeys {
-    /// The keys of a request that moves data between this region and one that the peer calls
-    /// `remote_rkey`.
-    pub const fn toward(self, remote_rkey: u32) -> DeviceKeys {
-        DeviceKeys { device: self.device, lkey: self.lkey, rkey: remote_rkey }
-    }
-}
 
 /// A protection domain's number, unique on its fabric: it implies the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

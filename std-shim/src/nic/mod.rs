@@ -6,15 +6,14 @@
 //! # Reading order
 //!
 //! 1. [`Fabric`] (`fabric`): what connects devices, and the two ways to run;
-//! 2. [`Device`] (`device`), [`ProtectionDomain`] and [`MemoryRegion`] (`domain`), keys (`memory`),
-//!    [`RegisteredBuffer`] (`buffer`);
+//! 2. [`Device`] (`device`), [`ProtectionDomain`] and [`MemoryRegion`] (`domain`), keys (`memory`);
 //! 3. [`QueuePair`] (`queue_pair`, with the order of locks), its states (`state`, `modify`,
 //!    `connect`), [`SharedReceiveQueue`] (`receive_queue`), [`CompletionQueue`]
 //!    (`completion_queue`);
 //! 4. the way of a request: `batch` (posting), `send_queue`, `execute` (the sending end),
 //!    `responder` (the receiving end), `retry`, `deferred`, `completion_queue`;
 //! 5. `scheduler` (one step, one thing), [`Fault`] (`fault`), [`AsyncEvent`] (`event`);
-//! 6. `dma` and `pages`, the only files that touch registered memory, and `sync`, the small tools.
+//! 6. `sync`, the small tools. Registered memory is touched by [`crate::memory`] only.
 //!
 //! # Example
 //!
@@ -80,12 +79,10 @@
 //! | what verbs leaves undefined | rubbish | rxe: zeros |
 
 mod batch;
-mod buffer;
 mod completion_queue;
 mod connect;
 mod deferred;
 mod device;
-mod dma;
 mod domain;
 mod error;
 mod event;
@@ -94,7 +91,6 @@ mod fabric;
 mod fault;
 mod memory;
 mod modify;
-mod pages;
 mod queue_pair;
 mod receive_queue;
 mod responder;
@@ -104,17 +100,16 @@ mod send_queue;
 mod state;
 mod sync;
 
+pub use crate::memory::{OutOfRange, RegionKeys, RegisteredBuffer};
 pub use batch::{RecvBatch, SendBatch};
-pub use buffer::RegisteredBuffer;
 pub use completion_queue::CompletionQueue;
 pub use connect::{ConnectOptions, RemoteQp, connect_pair};
 pub use device::{Device, DeviceConfig, DeviceLimits, Gid, PortState};
 pub use domain::{MemoryRegion, ProtectionDomain};
-pub use error::{NicError, OutOfRange, errno, vendor};
+pub use error::{NicError, errno, vendor};
 pub use event::AsyncEvent;
 pub use fabric::Fabric;
 pub use fault::{Fault, FaultPlan, When, WorkQueue};
-pub use memory::RegionKeys;
 pub use queue_pair::{QpCap, QpInit, QueuePair};
 pub use receive_queue::SharedReceiveQueue;
 pub use scheduler::{FaultKind, Outcome, Step};

@@ -2,7 +2,6 @@
 
 use super::completion_queue::Entry;
 use super::device::Gid;
-use super::dma::Span;
 use super::error::vendor;
 use super::event::AsyncEvent;
 use super::memory::{DomainId, KeyFault, MemoryTable, Range};
@@ -11,6 +10,7 @@ use super::receive_queue::RecvRing;
 use super::send_queue::PSN_MASK;
 use super::state::Mtu;
 use super::sync::lock;
+use crate::memory::Span;
 use polyrail_core::verbs::{
     AccessFlags, Completion, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
     WcStatus,

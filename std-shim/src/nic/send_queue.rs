@@ -1,9 +1,9 @@
 //! The send queue of one queue pair: its ring, its inline bytes, and how far its front has come.
 
 use super::device::Gid;
-use super::dma::Span;
 use super::queue_pair::QpShared;
 use super::state::Mtu;
+use crate::memory::Span;
 use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge};
 use std::sync::Weak;
 use std::sync::atomic::AtomicU8;

@@ -16,77 +16,77 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes that may be read and written, racing with anybody else who goes through this module.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span<'m> {
+pub(crate) struct Span<'m> {
     start: *mut u8,
     length: usize,
     memory: PhantomData<&'m [AtomicU8]>,
 }
 
 impl<'m> Span<'m> {
-    pub(super) const EMPTY: Self =
+    pub(crate) const EMPTY: Self =
         Self { start: std::ptr::dangling_mut(), length: 0, memory: PhantomData };
 
     /// # Safety
     ///
     /// For `'m`, the bytes stay allocated, and nobody accesses them but through this module or in
     /// ways that do not race with it. If the memory must not be written, no writing method is used.
-    pub(super) const unsafe fn new(start: *mut u8, length: usize) -> Self {
+    pub(crate) const unsafe fn new(start: *mut u8, length: usize) -> Self {
         Self { start, length, memory: PhantomData }
     }
 
-    pub(super) fn of(bytes: &'m [AtomicU8]) -> Self {
+    pub(crate) fn of(bytes: &'m [AtomicU8]) -> Self {
         Self { start: bytes.as_ptr().cast_mut().cast(), length: bytes.len(), memory: PhantomData }
     }
 
-    pub(super) const fn len(self) -> usize {
+    pub(crate) const fn len(self) -> usize {
         self.length
     }
 
     /// The first `length` bytes, or all there are.
-    pub(super) fn prefix(self, length: usize) -> Self {
+    pub(crate) fn prefix(self, length: usize) -> Self {
         Self { length: length.min(self.length), ..self }
     }
 
     /// Copies as many bytes as both have.
-    pub(super) fn copy_from(self, source: Span<'_>) {
+    pub(crate) fn copy_from(self, source: Span<'_>) {
         let length = self.length.min(source.length);
         // SAFETY: both spans have `length` bytes, shared only with users of this module.
         unsafe { raw::copy(source.start, self.start, length) }
     }
 
     /// Copies as many bytes as both have.
-    pub(super) fn write(self, bytes: &[u8]) {
+    pub(crate) fn write(self, bytes: &[u8]) {
         let length = self.length.min(bytes.len());
         // SAFETY: as in `copy_from`; the source is ordinary memory that nobody writes.
         unsafe { raw::store(bytes.as_ptr(), self.start, length) }
     }
 
     /// Copies as many bytes as both have.
-    pub(super) fn read(self, bytes: &mut [u8]) {
+    pub(crate) fn read(self, bytes: &mut [u8]) {
         let length = self.length.min(bytes.len());
         // SAFETY: as in `copy_from`; the destination is ordinary memory that is ours alone.
         unsafe { raw::load(self.start, bytes.as_mut_ptr(), length) }
     }
 
     /// Sets every byte.
-    pub(super) fn fill(self, byte: u8) {
+    pub(crate) fn fill(self, byte: u8) {
         // SAFETY: the span has that many bytes, shared only with users of this module.
         unsafe { raw::fill(self.start, byte, self.length) }
     }
 
     /// The bytes' address, for system calls that read or write them.
-    pub(super) const fn as_ptr(self) -> *mut u8 {
+    pub(crate) const fn as_ptr(self) -> *mut u8 {
         self.start
     }
 
     /// Adds to the first 8 bytes, which must be aligned; returns what they were.
-    pub(super) fn fetch_add(self, add: u64) -> Option<u64> {
+    pub(crate) fn fetch_add(self, add: u64) -> Option<u64> {
         Some(self.atomic()?.fetch_add(add, Ordering::AcqRel))
     }
 
     /// Swaps the first 8 bytes, which must be aligned, if they are `compare`; returns what they
     /// were.
-    pub(super) fn compare_swap(self, compare: u64, swap: u64) -> Option<u64> {
+    pub(crate) fn compare_swap(self, compare: u64, swap: u64) -> Option<u64> {
         let word = self.atomic()?;
         let old = word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
         Some(old.unwrap_or_else(|old| old))

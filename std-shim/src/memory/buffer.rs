@@ -1,10 +1,9 @@
 //! Registered memory for people who write no `unsafe`.
 
 use super::dma::Span;
-use super::domain::{MemoryRegion, ProtectionDomain};
-use super::error::{NicError, OutOfRange};
-use super::memory::RegionKeys;
 use super::pages::Pages;
+use super::{OutOfRange, RegionKeys};
+use crate::nic::{MemoryRegion, NicError, ProtectionDomain};
 use polyrail_core::verbs::{AccessFlags, DeviceId, LocalBuffer};
 use std::fs::File;
 use std::io;

@@ -1,11 +1,11 @@
 //! Pages of memory that devices may access: page aligned, zeroed, and never a dangling address.
 
 use super::dma::Span;
-use super::error::NicError;
+use crate::nic::NicError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Alignment and granularity of buffers, bytes.
-pub(super) const PAGE_BYTES: usize = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Owned pages.
 ///
@@ -17,7 +17,7 @@ pub(super) const PAGE_BYTES: usize = 4096;
 /// system and keeps the address range reserved, reading as zeros. That costs address space only,
 /// of which there are 2^47 bytes.
 #[derive(Debug)]
-pub(super) struct Pages {
+pub(crate) struct Pages {
     addr: usize,
     length: usize,
     exposed: AtomicBool,
@@ -25,7 +25,7 @@ pub(super) struct Pages {
 
 impl Pages {
     /// At least `length` bytes of zeros.
-    pub(super) fn new(length: usize) -> Result<Self, NicError> {
+    pub(crate) fn new(length: usize) -> Result<Self, NicError> {
         let length = length.max(1).checked_next_multiple_of(PAGE_BYTES);
         let length = length.ok_or(NicError::OutOfMemory { bytes: usize::MAX })?;
         let start = system::map(length).ok_or(NicError::OutOfMemory { bytes: length })?;
@@ -33,17 +33,17 @@ impl Pages {
     }
 
     /// Address of the first byte.
-    pub(super) const fn addr(&self) -> u64 {
+    pub(crate) const fn addr(&self) -> u64 {
         self.addr as u64
     }
 
     /// From now on somebody may know the address without holding the pages.
-    pub(super) fn expose(&self) {
+    pub(crate) fn expose(&self) {
         self.exposed.store(true, Ordering::Relaxed);
     }
 
     /// `length` bytes from `offset` on, or as many of them as there are.
-    pub(super) fn span(&self, offset: usize, length: usize) -> Span<'_> {
+    pub(crate) fn span(&self, offset: usize, length: usize) -> Span<'_> {
         let offset = offset.min(self.length);
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.addr + offset);
         // SAFETY: within the pages, which live as long as `self` and are accessed through spans only.

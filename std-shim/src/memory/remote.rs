@@ -1,6 +1,6 @@
 //! Registered memory between two ends: which keys lead from a buffer here to a buffer there.
 
-use crate::nic::{OutOfRange, RegionKeys, RegisteredBuffer};
+use super::{OutOfRange, RegionKeys, RegisteredBuffer};
 use polyrail_core::verbs::DeviceKeys;
 use serde::{Deserialize, Serialize};
 
