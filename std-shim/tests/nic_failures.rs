@@ -4,7 +4,8 @@ mod nic_support;
 
 use nic_support::*;
 use polyrail::nic::{
-    AsyncEvent, ConnectOptions, Fabric, Mtu, QpCap, QpInit, QpState, RegisteredBuffer, vendor,
+    AsyncEvent, ConnectOptions, Fabric, Mtu, ProtectionDomain, QpCap, QpInit, QpState,
+    RegisteredBuffer, vendor,
 };
 use polyrail_core::hardware::{
     CommitError, CompletionQueue as _, CqError, QueuePair as _, Refusal,
@@ -548,5 +549,7 @@ fn buffers_refuse_ranges_that_are_not_theirs() {
         "1048576 bytes from offset 3 on do not lie within a buffer of 1048576 bytes"
     );
     assert!(RegisteredBuffer::new(0, ALL_ACCESS, &[&pair.a.pd]).is_err());
-    assert!(RegisteredBuffer::new(1, ALL_ACCESS, &[]).is_err());
+    let nowhere: [&ProtectionDomain; 0] = [];
+    let error = RegisteredBuffer::new(1, ALL_ACCESS, &nowhere).unwrap_err();
+    assert_eq!(error.to_string(), "memory is to be registered, and no device is given");
 }

@@ -194,6 +194,7 @@ fn brawl(mut side: Side, mut other: polyrail::nic::QueuePair, far: Far, seed: u6
             // Both sides number alike, so this often finds the peer, and often does not.
             let peer = polyrail::nic::RemoteQp {
                 gid: polyrail::nic::Gid::link_local(far_guid(&side)),
+                lid: 0,
                 qp_num: number(&side.qp),
                 psn: 5,
             };

@@ -1,8 +1,8 @@
 //! What two endpoints have to know of each other, as plain data that travels.
 
+use crate::backend::{Gid, Mtu};
 use crate::card::ConnectionCard;
-use crate::nic::{Gid, Mtu};
-use polyrail_core::virtual_qp::Scheme;
+use polyrail_core::virtual_qp::{RailId, Scheme};
 use serde::{Serialize, Serializer};
 
 /// What a peer has to know to connect: the card, where its queue pairs live, and what both sides
@@ -27,6 +27,7 @@ pub struct Address {
 /// Where one physical queue pair lives, and how a connection with it begins. Its number is on the
 /// card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RailAddress {
     /// Place of its device among the endpoint's, and so of the keys that open memory to it.
     pub device: u8,
@@ -39,6 +40,17 @@ pub struct RailAddress {
     pub mtu: Mtu,
     /// The packet sequence number that it starts with, 24 bits.
     pub psn: u32,
+    /// READs and atomics that it takes from the peer at a time.
+    pub rd_atomic: u8,
+}
+
+impl Address {
+    /// The queue pairs with their numbers, the notify queue pair last.
+    pub(super) fn queue_pairs(&self) -> impl Iterator<Item = (RailId, u32, &RailAddress)> {
+        let rails = (0..).map(RailId::Data).zip(&self.card.qp_nums).zip(&self.rails);
+        let notify = self.notify.iter().map(|rail| (RailId::Notify, self.card.notify_qp_num, rail));
+        rails.map(|((id, qp_num), rail)| (id, *qp_num, rail)).chain(notify)
+    }
 }
 
 fn scheme_name<S: Serializer>(scheme: &Scheme, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,10 +1,7 @@
 //! Making an endpoint: completion queues, queue pairs, virtual queue pair and routes in one call.
 
-use super::{Endpoint, MAX_DEVICES};
-use crate::nic::{
-    CompletionQueue, ConnectOptions, ModifyError, NicError, ProtectionDomain, QpCap, QpInit,
-    QueuePair,
-};
+use super::{Endpoint, MAX_DEVICES, Place};
+use crate::backend::{Connect, ConnectOptions, DeviceError, Domain, Port, QpCap};
 use polyrail_core::verbs::DeviceId;
 use polyrail_core::virtual_cq::{AttachError, TooManyCqs, VirtualCq};
 use polyrail_core::virtual_qp::{self, Config, PostError, Scheme, VirtualQp};
@@ -36,19 +33,17 @@ pub enum BuildError {
     },
     /// A device refused.
     #[error("device {device}: {source}")]
-    Nic {
+    Device {
         /// Its name.
         device: String,
         /// Why.
-        source: NicError,
+        source: DeviceError,
     },
-    /// A queue pair could not be moved to INIT.
-    #[error("device {device}: {source}")]
-    Init {
+    /// A device has no port that rails could take.
+    #[error("device {device} has no port")]
+    NoPort {
         /// The device's name.
         device: String,
-        /// Why.
-        source: ModifyError,
     },
     /// The engine refused the configuration.
     #[error(transparent)]
@@ -121,25 +116,25 @@ impl EndpointBuilder {
         Self { max_inline_data, ..self }
     }
 
-    /// Port, timeouts and retries of the connections.
+    /// Packet size, timeouts and retries of the connections.
     #[must_use]
     pub fn connect_options(self, options: ConnectOptions) -> Self {
         Self { options, ..self }
     }
 
     /// Makes the endpoint: one completion queue for each device, deep enough for all that can be
-    /// in flight; rails on the devices in turn, the notify queue pair on the first; all queue pairs
-    /// in INIT, with the receives posted that DQPLB needs.
+    /// in flight; rails on the devices in turn, and on the ports of a device in turn; the notify
+    /// queue pair on the first; all queue pairs in INIT, with the receives posted that DQPLB needs.
     ///
     /// With more devices than rails, the last devices stay idle.
     ///
     /// # Errors
     ///
     /// What the devices or the engine refuse.
-    pub fn build<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    pub fn build<D: Domain, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
         &self,
-        domains: &[&ProtectionDomain],
-    ) -> Result<Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>, BuildError> {
+        domains: &[&D],
+    ) -> Result<Endpoint<D::Qp, D::Cq, RAILS, DEPTH, WRS>, BuildError> {
         let (rails, devices) = (self.rails, domains.len());
         if !(1..=RAILS).contains(&rails) {
             return Err(BuildError::Rails { rails, max: RAILS });
@@ -149,11 +144,12 @@ impl EndpointBuilder {
         }
         let domains = &domains[..devices.min(rails)];
         let has_notify = rails > 1 && self.config.scheme == Scheme::Spray;
+        let places = places(domains, rails, has_notify)?;
         let maker = QpMaker { builder: self, depth: DEPTH as u32 };
-        let cqs = maker.completion_queues(domains, has_notify)?;
-        let on = |device: usize| maker.queue_pair(domains[device], &cqs[device]);
-        let data = (0..rails).map(|rail| on(rail % cqs.len())).collect::<Result<Vec<_>, _>>()?;
-        let notify = has_notify.then(|| on(0)).transpose()?;
+        let cqs = maker.completion_queues(domains, &places)?;
+        let on = |place: &Place| maker.queue_pair(domains[place.device], &cqs[place.device], place);
+        let data = places[..rails].iter().map(on).collect::<Result<Vec<_>, _>>()?;
+        let notify = places.get(rails).map(on).transpose()?;
 
         let virtual_qp_num = NEXT_VIRTUAL_QP_NUM.fetch_add(1, Ordering::Relaxed);
         let config = Config { virtual_qp_num, ..self.config };
@@ -161,10 +157,34 @@ impl EndpointBuilder {
         qp.prepare_receives().map_err(BuildError::Receives)?;
         let mut cq = VirtualCq::new(cqs)?;
         cq.attach(0, &*qp)?;
-        let name = |domain: &&ProtectionDomain| (domain.device().id(), device_name(domain));
+        let name = |domain: &&D| (domain.device_id(), domain.device_name().to_owned());
         let devices: Vec<(DeviceId, String)> = domains.iter().map(name).collect();
-        Ok(Endpoint { qp, cq, devices, psn: random_psn(), options: self.options })
+        Ok(Endpoint { qp, cq, devices, places, psn: random_psn(), options: self.options })
     }
+}
+
+/// Where the queue pairs go: devices alternate, then the ports of each device; the notify queue
+/// pair is with the first rail.
+fn places<D: Domain>(
+    domains: &[&D],
+    rails: usize,
+    has_notify: bool,
+) -> Result<Vec<Place>, BuildError> {
+    let ports = domains.iter().map(|domain| ports(*domain)).collect::<Result<Vec<_>, _>>()?;
+    let place = |rail: usize| {
+        let (device, turn) = (rail % domains.len(), rail / domains.len());
+        Place { device, port: ports[device][turn % ports[device].len()] }
+    };
+    Ok((0..rails).chain(has_notify.then_some(0)).map(place).collect())
+}
+
+/// The ports of a device; at least one.
+fn ports<D: Domain>(domain: &D) -> Result<Vec<Port>, BuildError> {
+    let ports = domain.ports().map_err(|source| refused(domain, source))?;
+    if ports.is_empty() {
+        return Err(BuildError::NoPort { device: domain.device_name().to_owned() });
+    }
+    Ok(ports)
 }
 
 /// Makes the physical queues of one endpoint.
@@ -174,51 +194,47 @@ struct QpMaker<'b> {
     depth: u32,
 }
 
+/// Drivers grant up to so many times what is asked for: they round up to a power of two, and some
+/// (rxe) from there to nearly the next one.
+const MOST_GRANTED: u32 = 2;
+
 impl QpMaker<'_> {
-    fn completion_queues(
+    fn completion_queues<D: Domain>(
         &self,
-        domains: &[&ProtectionDomain],
-        has_notify: bool,
-    ) -> Result<Vec<CompletionQueue>, BuildError> {
-        let on_device = |device: usize| {
-            let rails = (device..self.builder.rails).step_by(domains.len()).count() as u32;
-            let notify = u32::from(has_notify && device == 0);
+        domains: &[&D],
+        places: &[Place],
+    ) -> Result<Vec<D::Cq>, BuildError> {
+        let on_device = |(device, domain): (usize, &&D)| {
+            let qps = places.iter().filter(|place| place.device == device).count() as u32;
             // On an error every request of both queues of a queue pair completes.
-            let capacity = (rails + notify) * 2 * self.cap(domains[device]).max_send_wr;
-            let cq = domains[device].device().create_cq(capacity);
-            cq.map_err(|source| refused(domains[device], source))
+            let capacity = qps * 2 * MOST_GRANTED * self.cap(*domain).max_send_wr;
+            domain.create_cq(capacity).map_err(|source| refused(*domain, source))
         };
-        (0..domains.len()).map(on_device).collect()
+        domains.iter().enumerate().map(on_device).collect()
     }
 
-    fn cap(&self, domain: &ProtectionDomain) -> QpCap {
+    fn cap<D: Domain>(&self, domain: &D) -> QpCap {
         // Devices round up to a power of two; the largest that the limit allows stays as it is.
-        let limit = domain.device().limits().max_qp_wr.max(1);
-        let depth = self.depth.min(1 << limit.ilog2());
+        let depth = self.depth.min(1 << domain.max_qp_wr().max(1).ilog2());
         let max_inline_data = self.builder.max_inline_data;
         QpCap { max_send_wr: depth, max_recv_wr: depth, max_inline_data }
     }
 
-    fn queue_pair(
+    fn queue_pair<D: Domain>(
         &self,
-        domain: &ProtectionDomain,
-        cq: &CompletionQueue,
-    ) -> Result<QueuePair, BuildError> {
-        let init = QpInit::new(cq, self.cap(domain));
-        let mut qp = domain.create_qp(&init).map_err(|source| refused(domain, source))?;
-        let initialised = qp.to_init(&self.builder.options);
-        let device = || device_name(domain);
-        initialised.map_err(|source| BuildError::Init { device: device(), source })?;
+        domain: &D,
+        cq: &D::Cq,
+        place: &Place,
+    ) -> Result<D::Qp, BuildError> {
+        let refused = |source| refused(domain, source);
+        let mut qp = domain.create_qp(cq, self.cap(domain)).map_err(refused)?;
+        qp.init(&place.port, &self.builder.options).map_err(refused)?;
         Ok(qp)
     }
 }
 
-fn device_name(domain: &ProtectionDomain) -> String {
-    domain.device().name().to_owned()
-}
-
-fn refused(domain: &ProtectionDomain, source: NicError) -> BuildError {
-    BuildError::Nic { device: device_name(domain), source }
+fn refused<D: Domain>(domain: &D, source: DeviceError) -> BuildError {
+    BuildError::Device { device: domain.device_name().to_owned(), source }
 }
 
 /// A first packet sequence number that old packets of other connections will not match.

@@ -1,10 +1,10 @@
 //! Bringing two endpoints together.
 
-use super::Endpoint;
 use super::address::{Address, RailAddress};
+use super::{Endpoint, Place};
+use crate::backend::{Connect, ConnectOptions, DeviceError, RemoteQp};
 use crate::card::ConnectionCard;
-use crate::nic::{CompletionQueue, ModifyError, QpState, QueuePair, RemoteQp};
-use polyrail_core::hardware::QueuePair as _;
+use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_qp::{PeerWindowError, RailId, Scheme};
 
 /// Two endpoints do not go together, or a queue pair refused. Those that were moved stay so.
@@ -63,43 +63,47 @@ pub enum ConnectError {
         /// Which.
         rail: RailId,
         /// Why.
-        source: ModifyError,
+        source: DeviceError,
     },
 }
 
-impl<const RAILS: usize, const DEPTH: usize, const WRS: usize>
-    Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    Endpoint<Q, C, RAILS, DEPTH, WRS>
+where
+    Q: Connect,
+    C: CompletionQueue,
 {
     /// The connection card: the numbers of the queue pairs, and for DQPLB the receive window.
     pub fn card(&self) -> ConnectionCard {
         let dqplb = self.qp.is_multi() && self.qp.config().scheme == Scheme::Dqplb;
         ConnectionCard {
-            qp_nums: self.qp.rails().map(QueuePair::number).collect(),
-            notify_qp_num: self.qp.notify_qp().map_or(0, QueuePair::number),
+            qp_nums: self.qp.rails().map(QueuePair::qp_num).collect(),
+            notify_qp_num: self.qp.notify_qp().map_or(0, QueuePair::qp_num),
             window: dqplb.then(|| self.qp.window()),
         }
     }
 
     /// What the peer's [`connect`](Self::connect) has to be told.
     pub fn address(&self) -> Address {
-        let config = self.qp.config();
+        let (config, rails) = (self.qp.config(), self.qp.rails().len());
+        let address = |place: &Place| self.rail_address(place);
         Address {
             card: self.card(),
             scheme: config.scheme,
             max_msg_size: config.max_msg_size,
-            rails: self.qp.rails().map(|qp| self.rail_address(qp)).collect(),
-            notify: self.qp.notify_qp().map(|qp| self.rail_address(qp)),
+            rails: self.places[..rails].iter().map(address).collect(),
+            notify: self.places.get(rails).map(address),
         }
     }
 
-    fn rail_address(&self, qp: &QueuePair) -> RailAddress {
-        let device = self.devices.iter().position(|(id, _)| *id == qp.device());
+    fn rail_address(&self, Place { device, port }: &Place) -> RailAddress {
         RailAddress {
-            device: device.unwrap_or_default() as u8,
-            gid: qp.gid(),
-            lid: 0,
-            mtu: self.options.path_mtu,
+            device: *device as u8,
+            gid: port.gid,
+            lid: port.lid,
+            mtu: self.options.path_mtu.min(port.mtu),
             psn: self.psn,
+            rd_atomic: self.options.max_rd_atomic.min(port.max_rd_atomic),
         }
     }
 
@@ -137,13 +141,12 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.qp.is_multi() && self.qp.config().scheme == Scheme::Dqplb {
             self.qp.set_peer_window(peer.card.peer_window())?;
         }
-        for (rail, (address, qp_num)) in (0..).zip(peer.rails.iter().zip(&peer.card.qp_nums)) {
-            self.connect_one(RailId::Data(rail), *qp_num, address)?;
+        let places = self.places.clone();
+        for ((rail, qp_num, address), place) in peer.queue_pairs().zip(&places) {
+            self.connect_rail(rail, place, qp_num, address)
+                .map_err(|source| ConnectError::Modify { rail, source })?;
         }
-        match &peer.notify {
-            Some(address) => self.connect_one(RailId::Notify, peer.card.notify_qp_num, address),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Whether the two sides agree on everything that must be the same.
@@ -164,9 +167,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if here != peer.notify.is_some() || here != (peer.card.notify_qp_num != 0) {
             return Err(ConnectError::Notify { here });
         }
-        let rails = (0..).map(RailId::Data).zip(own.rails.iter().zip(&peer.rails));
-        let notify = own.notify.iter().zip(&peer.notify).map(|pair| (RailId::Notify, pair));
-        for (rail, (own, peer)) in rails.chain(notify) {
+        for ((rail, _, own), (_, _, peer)) in own.queue_pairs().zip(peer.queue_pairs()) {
             if own.device != peer.device {
                 return Err(ConnectError::Devices { rail, here: own.device, peer: peer.device });
             }
@@ -174,17 +175,22 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    fn connect_one(
+    /// INIT to RTS, with what both ends can do.
+    fn connect_rail(
         &mut self,
         rail: RailId,
+        place: &Place,
         qp_num: u32,
         peer: &RailAddress,
-    ) -> Result<(), ConnectError> {
-        let (psn, mut options) = (self.psn, self.options);
-        options.path_mtu = options.path_mtu.min(peer.mtu);
-        let remote = RemoteQp { gid: peer.gid, qp_num, psn: peer.psn };
+    ) -> Result<(), DeviceError> {
+        let own = self.rail_address(place);
+        let path_mtu = own.mtu.min(peer.mtu);
+        let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..self.options };
+        let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
+        let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
         let Some(qp) = self.qp.physical_mut(rail) else { return Ok(()) };
-        qp.connect(psn, &remote, &options).map_err(|source| ConnectError::Modify { rail, source })
+        qp.ready_to_receive(&place.port, &remote, &takes)?;
+        qp.ready_to_send(own.psn, &sends)
     }
 
     /// Moves every queue pair to ERR, so that everything outstanding comes back as flushed.
@@ -197,11 +203,9 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Moves one queue pair to ERR; the virtual queue pair follows when it sees a flushed request.
     pub fn fail_rail(&mut self, rail: RailId) {
-        if let Some(qp) = self.qp.physical_mut(rail)
-            && qp.state() != QpState::Err
-        {
+        if let Some(qp) = self.qp.physical_mut(rail) {
             // Refused if the device is gone: then there is nothing left to flush either.
-            _ = qp.to_error();
+            _ = qp.fail();
         }
     }
 }
@@ -211,10 +215,14 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize>
 /// # Errors
 ///
 /// As [`Endpoint::connect`].
-pub fn connect_endpoints<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-    a: &mut Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>,
-    b: &mut Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>,
-) -> Result<(), ConnectError> {
+pub fn connect_endpoints<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    a: &mut Endpoint<Q, C, RAILS, DEPTH, WRS>,
+    b: &mut Endpoint<Q, C, RAILS, DEPTH, WRS>,
+) -> Result<(), ConnectError>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
     let (address_a, address_b) = (a.address(), b.address());
     a.connect(&address_b)?;
     b.connect(&address_a)

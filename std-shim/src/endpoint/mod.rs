@@ -1,6 +1,6 @@
 //! Endpoints: a virtual queue pair with its completion queues, made and connected in a few calls.
 //!
-//! `build` makes one on the software NIC, `address` is what a peer has to know of it, `connect`
+//! `build` makes one on any [backend](crate::backend), `address` is what a peer has to know of it, `connect`
 //! brings two together, `health` is about counters and failures, `stall` finds rails that say
 //! nothing; this file is the data path, which works on any hardware.
 
@@ -16,6 +16,7 @@ pub use connect::{ConnectError, connect_endpoints};
 pub use health::{EndpointError, NamedRailError, RailReport};
 pub use stall::StallWatch;
 
+use crate::backend::{ConnectOptions, Port};
 use crate::nic;
 use polyrail_core::hardware::{CompletionQueue, CqError, QueuePair};
 use polyrail_core::verbs::{Completion, DeviceId, RecvWr, SendWr};
@@ -45,10 +46,20 @@ pub struct Endpoint<
     cq: VirtualCq<C, MAX_DEVICES, ROUTES>,
     /// Names of the devices, in their order.
     devices: Vec<(DeviceId, String)>,
+    /// Where the queue pairs are: the rails in their order, then the notify queue pair.
+    places: Vec<Place>,
     /// The packet sequence number that all queue pairs start with.
     psn: u32,
     /// What connections are made with.
-    options: nic::ConnectOptions,
+    options: ConnectOptions,
+}
+
+/// Where a queue pair is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Place of its device in the list of devices.
+    device: usize,
+    port: Port,
 }
 
 /// What one [`Endpoint::poll`] brought.

@@ -2,7 +2,8 @@
 //! so somebody has to look at the clock.
 
 use super::{Endpoint, EndpointError};
-use crate::nic::{CompletionQueue, QueuePair};
+use crate::backend::Connect;
+use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 use std::time::{Duration, Instant};
 
@@ -41,12 +42,16 @@ impl StallWatch {
     ///
     /// [`EndpointError::Silent`]: a rail made no headway for the timeout. Its queue pair was moved
     /// to ERR, so polling on brings its requests back, flushed, and the virtual queue pair fails.
-    pub fn check<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    pub fn check<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
         &mut self,
-        endpoint: &mut Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>,
+        endpoint: &mut Endpoint<Q, C, RAILS, DEPTH, WRS>,
         posted: u64,
         reported: u64,
-    ) -> Result<(), EndpointError> {
+    ) -> Result<(), EndpointError>
+    where
+        Q: Connect,
+        C: CompletionQueue,
+    {
         let now = Instant::now();
         if self.next.is_some_and(|next| now < next) {
             return Ok(());

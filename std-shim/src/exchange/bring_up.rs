@@ -3,8 +3,9 @@
 use super::error::LinkError;
 use super::link::Link;
 use super::message::{Hello, Message};
+use crate::backend::Connect;
 use crate::endpoint::{ConnectError, Endpoint};
-use crate::nic::{CompletionQueue, QueuePair};
+use polyrail_core::hardware::CompletionQueue;
 
 /// Connects an endpoint with the peer's, once both have said hello, in the only order that is safe:
 /// both agree; `post_receives` posts what the peer's first requests will meet, while no queue pair
@@ -15,15 +16,15 @@ use crate::nic::{CompletionQueue, QueuePair};
 ///
 /// The two endpoints do not go together (nothing was posted or moved); a queue pair refused; what
 /// `post_receives` says; the other side gave up, is gone, or does not answer.
-pub fn bring_up<E, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-    endpoint: &mut Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>,
+pub fn bring_up<Q, C, E, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    endpoint: &mut Endpoint<Q, C, RAILS, DEPTH, WRS>,
     link: &mut Link,
     peer: &Hello,
-    post_receives: impl FnOnce(
-        &mut Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>,
-    ) -> Result<(), E>,
+    post_receives: impl FnOnce(&mut Endpoint<Q, C, RAILS, DEPTH, WRS>) -> Result<(), E>,
 ) -> Result<(), E>
 where
+    Q: Connect,
+    C: CompletionQueue,
     E: From<ConnectError> + From<LinkError>,
 {
     endpoint.connect_after(&peer.endpoint, post_receives)?;

@@ -3,10 +3,10 @@
 use super::field::Place;
 use super::{HEADER_BYTES, HandshakeError, MAGIC, MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};
 use crate::RemoteBuffer;
+use crate::backend::Mtu;
 use crate::card::ConnectionCard;
 use crate::endpoint::{Address, MAX_DEVICES, RailAddress};
 use crate::json::{Value, without_controls};
-use crate::nic::Mtu;
 use crate::transfer::{MAX_CHUNK, MAX_WINDOW, Plan};
 use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
 use serde::Serialize;
@@ -172,7 +172,7 @@ fn address(place: &Place<'_>) -> Result<Address, HandshakeError> {
 }
 
 fn rail(place: &Place<'_>) -> Result<RailAddress, HandshakeError> {
-    let fields = place.object(&["device", "gid", "lid", "mtu", "psn"])?;
+    let fields = place.object(&["device", "gid", "lid", "mtu", "psn", "rdAtomic"])?;
     let (gid, mtu) = (fields.field("gid")?, fields.field("mtu")?);
     let bytes = mtu.number(0, u32::MAX.into())? as u32;
     Ok(RailAddress {
@@ -181,6 +181,7 @@ fn rail(place: &Place<'_>) -> Result<RailAddress, HandshakeError> {
         lid: fields.field("lid")?.number(0, u16::MAX.into())? as u16,
         mtu: Mtu::from_bytes(bytes).ok_or_else(|| mtu.wrong("256, 512, 1024, 2048 or 4096"))?,
         psn: fields.field("psn")?.number(0, 0x00ff_ffff)? as u32,
+        rd_atomic: fields.field("rdAtomic")?.number(0, u8::MAX.into())? as u8,
     })
 }
 

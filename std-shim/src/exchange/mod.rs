@@ -31,9 +31,9 @@
 //!   "endpoint":{
 //!     "card":{"notifyQpNum":"0000000021","qpNums":["0000000017","0000000018"]},
 //!     "scheme":"spray","maxMsgSize":65536,
-//!     "rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"psn":7},
-//!              {"device":1,"gid":"fe80::2","lid":0,"mtu":4096,"psn":7}],
-//!     "notify":{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"psn":7}},
+//!     "rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"psn":7,"rdAtomic":16},
+//!              {"device":1,"gid":"fe80::2","lid":0,"mtu":4096,"psn":7,"rdAtomic":16}],
+//!     "notify":{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"psn":7,"rdAtomic":16}},
 //!   "buffer":{"addr":140000000000000,"length":8388608,"rkeys":[512,768]},
 //!   "plan":{"total":1073741824,"chunk":1048576,"window":8}}}
 //! {"ready":{}}

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::RemoteBuffer;
+use crate::backend::{Gid, Mtu};
 use crate::card::{CardError, ConnectionCard};
 use crate::endpoint::{Address, RailAddress};
-use crate::nic::{Gid, Mtu};
 use crate::transfer::Plan;
 use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
@@ -17,6 +17,7 @@ fn rail(g: &mut Gen) -> RailAddress {
         lid: u16::arbitrary(g),
         mtu: *g.choose(&Mtu::ALL).unwrap(),
         psn: u32::arbitrary(g) & 0x00ff_ffff,
+        rd_atomic: u8::arbitrary(g),
     }
 }
 
@@ -132,7 +133,8 @@ fn the_longest_messages_fit() {
             gid: Gid([0xff; 16]),
             lid: u16::MAX,
             mtu: Mtu::Mtu4096,
-            psn: 0x00ff_ffff
+            psn: 0x00ff_ffff,
+            rd_atomic: u8::MAX,
         };
         MAX_RAILS
     ];
@@ -157,7 +159,7 @@ fn other_programs_and_other_versions_are_told_apart() {
     assert_eq!(error, HandshakeError::TooLong { length: 8193 });
 }
 
-const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":["17"]},"scheme":"spray","maxMsgSize":65536,"rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"psn":7}]},"buffer":{"addr":4096,"length":8192,"rkeys":[5]},"plan":{"total":1,"chunk":1,"window":1}}}"#;
+const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":["17"]},"scheme":"spray","maxMsgSize":65536,"rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"rdAtomic":16,"psn":7}]},"buffer":{"addr":4096,"length":8192,"rkeys":[5]},"plan":{"total":1,"chunk":1,"window":1}}}"#;
 
 /// What is said about the hello in which one piece is replaced.
 fn spoilt(piece: &str, by: &str) -> HandshakeError {

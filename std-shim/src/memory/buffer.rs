@@ -3,7 +3,8 @@
 use super::dma::Span;
 use super::pages::Pages;
 use super::{OutOfRange, RegionKeys};
-use crate::nic::{MemoryRegion, NicError, ProtectionDomain};
+use crate::backend::{DeviceError, Domain};
+use crate::nic::MemoryRegion;
 use polyrail_core::verbs::{AccessFlags, DeviceId, LocalBuffer};
 use std::fs::File;
 use std::io;
@@ -20,34 +21,32 @@ use std::sync::Arc;
 /// deregisters it, after waiting for accesses that are under way; requests that name it fail from
 /// then on with LOC_PROT_ERR or REM_ACCESS_ERR, and an INLINE request reads zeros.
 #[derive(Debug)]
-pub struct RegisteredBuffer {
+pub struct RegisteredBuffer<R = MemoryRegion> {
     // Before `pages`: deregistered first, though the pages are shared with the regions anyway.
-    regions: Vec<MemoryRegion>,
+    regions: Vec<R>,
     keys: Vec<RegionKeys>,
     pages: Arc<Pages>,
     length: usize,
 }
 
-impl RegisteredBuffer {
+impl<R> RegisteredBuffer<R> {
     /// `length` zero bytes, registered with the same access in each of the domains.
     ///
     /// # Errors
     ///
-    /// As [`ProtectionDomain::register`]; no memory; no domain at all.
-    pub fn new(
+    /// As [`Domain::register_pages`]; no memory; no domain at all.
+    pub fn new<D: Domain<Region = R>>(
         length: usize,
         access: AccessFlags,
-        domains: &[&ProtectionDomain],
-    ) -> Result<Self, NicError> {
+        domains: &[&D],
+    ) -> Result<Self, DeviceError> {
         if domains.is_empty() {
-            return Err(NicError::Zero { what: "the number of protection domains" });
+            return Err(DeviceError::NoDevice);
         }
         let pages = Arc::new(Pages::new(length)?);
-        let register = |domain: &&ProtectionDomain| {
-            domain.add_region(pages.addr(), length, access, Some(Arc::clone(&pages)))
-        };
-        let regions = domains.iter().map(register).collect::<Result<Vec<_>, _>>()?;
-        let keys = regions.iter().map(MemoryRegion::keys).collect();
+        let register = |domain: &&D| domain.register_pages(&pages, length, access);
+        let registered = domains.iter().map(register).collect::<Result<Vec<_>, _>>()?;
+        let (regions, keys) = registered.into_iter().unzip();
         Ok(Self { regions, keys, pages, length })
     }
 
@@ -73,7 +72,7 @@ impl RegisteredBuffer {
     }
 
     /// The regions, in the order of the domains.
-    pub fn regions(&self) -> &[MemoryRegion] {
+    pub fn regions(&self) -> &[R] {
         &self.regions
     }
 
@@ -132,7 +131,7 @@ impl RegisteredBuffer {
 /// Files, without a copy in between. Positions are bytes from the file's start; like `pread` and
 /// `pwrite` these may move fewer bytes than asked for, and reading moves 0 at the end of the file.
 #[cfg(unix)]
-impl RegisteredBuffer {
+impl<R> RegisteredBuffer<R> {
     /// Reads from `file` into `length` bytes from `offset` on; returns the bytes read.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ mod remote;
 
 pub use buffer::RegisteredBuffer;
 pub(crate) use dma::Span;
-pub(crate) use pages::Pages;
+pub use pages::Pages;
 pub use remote::{DeviceCountMismatch, RemoteBuffer};
 
 use polyrail_core::verbs::{DeviceId, DeviceKeys};
@@ -33,6 +33,14 @@ impl RegionKeys {
     pub const fn toward(self, remote_rkey: u32) -> DeviceKeys {
         DeviceKeys { device: self.device, lkey: self.lkey, rkey: remote_rkey }
     }
+}
+
+/// The operating system gave no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no memory for {bytes} bytes")]
+pub struct OutOfMemory {
+    /// How much was asked for.
+    pub bytes: usize,
 }
 
 /// A range that does not lie within its buffer.

@@ -1,23 +1,24 @@
 //! Pages of memory that devices may access: page aligned, zeroed, and never a dangling address.
 
+use super::OutOfMemory;
 use super::dma::Span;
-use crate::nic::NicError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Alignment and granularity of buffers, bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Owned pages.
+/// Owned pages. Made by [`RegisteredBuffer`](super::RegisteredBuffer), and handed to backends that
+/// register them.
 ///
 /// # Why a retired address stays reserved
 ///
 /// Safe code can keep a `LocalBuffer` beyond its buffer's life. A key protects most uses of it, the
 /// region being gone; but an INLINE request carries no key, its bytes are read by address alone. So
-/// once an address has been [exposed](Self::expose), dropping the pages returns the memory to the
+/// once an address has been exposed, dropping the pages returns the memory to the
 /// system and keeps the address range reserved, reading as zeros. That costs address space only,
 /// of which there are 2^47 bytes.
 #[derive(Debug)]
-pub(crate) struct Pages {
+pub struct Pages {
     addr: usize,
     length: usize,
     exposed: AtomicBool,
@@ -25,15 +26,15 @@ pub(crate) struct Pages {
 
 impl Pages {
     /// At least `length` bytes of zeros.
-    pub(crate) fn new(length: usize) -> Result<Self, NicError> {
+    pub(crate) fn new(length: usize) -> Result<Self, OutOfMemory> {
         let length = length.max(1).checked_next_multiple_of(PAGE_BYTES);
-        let length = length.ok_or(NicError::OutOfMemory { bytes: usize::MAX })?;
-        let start = system::map(length).ok_or(NicError::OutOfMemory { bytes: length })?;
+        let length = length.ok_or(OutOfMemory { bytes: usize::MAX })?;
+        let start = system::map(length).ok_or(OutOfMemory { bytes: length })?;
         Ok(Self { addr: start.expose_provenance(), length, exposed: AtomicBool::new(false) })
     }
 
     /// Address of the first byte.
-    pub(crate) const fn addr(&self) -> u64 {
+    pub const fn addr(&self) -> u64 {
         self.addr as u64
     }
 
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn absurd_sizes_are_an_error() {
-        assert!(matches!(Pages::new(usize::MAX), Err(NicError::OutOfMemory { .. })));
-        assert!(matches!(Pages::new(usize::MAX / 2), Err(NicError::OutOfMemory { .. })));
+        assert!(matches!(Pages::new(usize::MAX), Err(OutOfMemory { .. })));
+        assert!(matches!(Pages::new(usize::MAX / 2), Err(OutOfMemory { .. })));
     }
 }

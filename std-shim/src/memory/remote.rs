@@ -43,7 +43,7 @@ pub struct DeviceCountMismatch {
     pub remote: usize,
 }
 
-impl RegisteredBuffer {
+impl<R> RegisteredBuffer<R> {
     /// What a peer has to know to reach this buffer.
     pub fn remote(&self) -> RemoteBuffer {
         RemoteBuffer {

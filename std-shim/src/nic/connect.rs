@@ -1,68 +1,15 @@
 //! Connecting in one call: the usual attributes for the usual transitions.
 
-use super::device::Gid;
 use super::queue_pair::QueuePair;
-use super::state::{ModifyError, Mtu, QpAttributes, QpState};
-use polyrail_core::verbs::AccessFlags;
-
-/// What one side has to know of the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteQp {
-    /// Address of its port.
-    pub gid: Gid,
-    /// Its number.
-    pub qp_num: u32,
-    /// The packet sequence number that it starts with.
-    pub psn: u32,
-}
-
-/// Attributes of a connection that both sides usually share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnectOptions {
-    /// The local port, from 1 on.
-    pub port_num: u8,
-    /// What the peer may do.
-    pub access: AccessFlags,
-    /// Payload bytes of a packet.
-    pub path_mtu: Mtu,
-    /// See [`QpAttributes::min_rnr_timer`].
-    pub min_rnr_timer: u8,
-    /// See [`QpAttributes::timeout`].
-    pub timeout: u8,
-    /// See [`QpAttributes::retry_cnt`].
-    pub retry_cnt: u8,
-    /// See [`QpAttributes::rnr_retry`].
-    pub rnr_retry: u8,
-    /// READs and atomics outstanding, in either direction.
-    pub max_rd_atomic: u8,
-}
-
-impl Default for ConnectOptions {
-    /// Everything is permitted; packets of 4096 bytes; an unanswered request fails after 8 times
-    /// 67 ms; a missing receive is waited for, in steps of 0.64 ms.
-    fn default() -> Self {
-        Self {
-            port_num: 1,
-            access: AccessFlags::LOCAL_WRITE
-                | AccessFlags::REMOTE_WRITE
-                | AccessFlags::REMOTE_READ
-                | AccessFlags::REMOTE_ATOMIC,
-            path_mtu: Mtu::Mtu4096,
-            min_rnr_timer: 12,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            max_rd_atomic: 16,
-        }
-    }
-}
+use super::state::{ModifyError, QpAttributes, QpState};
+use crate::backend::{ConnectOptions, RemoteQp};
 
 impl ConnectOptions {
-    /// Attributes for RESET to INIT.
+    /// Attributes for RESET to INIT, on port 1.
     pub fn to_init(&self) -> QpAttributes {
         QpAttributes {
             pkey_index: Some(0),
-            port_num: Some(self.port_num),
+            port_num: Some(1),
             access: Some(self.access),
             ..QpAttributes::default()
         }
@@ -95,7 +42,7 @@ impl ConnectOptions {
 }
 
 impl QueuePair {
-    /// RESET to INIT, so that receives can be posted before the peer is known.
+    /// RESET to INIT on port 1, so that receives can be posted before the peer is known.
     ///
     /// # Errors
     ///
@@ -104,7 +51,7 @@ impl QueuePair {
         self.modify(QpState::Init, &options.to_init())
     }
 
-    /// From RESET or INIT to RTS. `local_psn` is the 24-bit number that the peer was told.
+    /// From RESET, on port 1, or INIT to RTS. `local_psn` is the 24-bit number that the peer was told.
     ///
     /// # Errors
     ///
@@ -142,7 +89,7 @@ impl QueuePair {
 
     /// What a peer has to know of this queue pair, if it will start with `psn`.
     pub fn as_remote(&self, psn: u32) -> RemoteQp {
-        RemoteQp { gid: self.gid(), qp_num: self.number(), psn }
+        RemoteQp { gid: self.gid(), lid: 0, qp_num: self.number(), psn }
     }
 }
 

@@ -7,53 +7,11 @@ use super::event::{AsyncEvent, EventQueue};
 use super::fabric::FabricShared;
 use super::fault::{Fault, FaultPlan, Faults, When, WorkQueue};
 use super::sync::lock;
+use crate::backend::Gid;
 use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::DeviceId;
-use serde::{Serialize, Serializer};
-use std::fmt;
-use std::net::{AddrParseError, Ipv6Addr};
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-
-/// The address of a port (`union ibv_gid`): link-local prefix, then the port's GUID.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Gid(pub [u8; 16]);
-
-impl Gid {
-    /// The default GID of the port with this GUID.
-    pub const fn link_local(guid: u64) -> Self {
-        Self(((0xfe80_u128 << 112) | guid as u128).to_be_bytes())
-    }
-}
-
-impl fmt::Debug for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Ipv6Addr::from(self.0), f)
-    }
-}
-
-impl fmt::Display for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
-/// As tools show it.
-impl Serialize for Gid {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// As tools show it: an IPv6 address.
-impl FromStr for Gid {
-    type Err = AddrParseError;
-
-    fn from_str(text: &str) -> Result<Self, AddrParseError> {
-        Ok(Self(text.parse::<Ipv6Addr>()?.octets()))
-    }
-}
 
 /// What a device can do (`struct ibv_device_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -58,7 +58,7 @@ impl ProtectionDomain {
         self.add_region(start, length, access, None)
     }
 
-    pub(crate) fn add_region(
+    pub(super) fn add_region(
         &self,
         start: u64,
         length: usize,

@@ -54,12 +54,6 @@ pub enum NicError {
         /// The object that does not belong here.
         what: &'static str,
     },
-    /// The operating system gave no memory.
-    #[error("no memory for {bytes} bytes")]
-    OutOfMemory {
-        /// How much was asked for.
-        bytes: usize,
-    },
 }
 
 impl NicError {
@@ -67,7 +61,6 @@ impl NicError {
     pub const fn errno(&self) -> i32 {
         match self {
             Self::DeviceGone => errno::ENODEV,
-            Self::OutOfMemory { .. } => errno::ENOMEM,
             Self::UnsupportedAccess(_) => errno::EOPNOTSUPP,
             _ => errno::EINVAL,
         }

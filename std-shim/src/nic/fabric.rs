@@ -1,11 +1,12 @@
 //! The fabric: what connects devices, and what makes data move.
 
 use super::completion_queue::CqShared;
-use super::device::{Device, DeviceConfig, DeviceShared, Gid};
+use super::device::{Device, DeviceConfig, DeviceShared};
 use super::memory::{DomainId, MemoryTable};
 use super::queue_pair::QpShared;
 use super::scheduler::{Scheduler, Step};
 use super::sync::{Clock, lock, write};
+use crate::backend::Gid;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};

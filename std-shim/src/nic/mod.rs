@@ -13,7 +13,8 @@
 //! 4. the way of a request: `batch` (posting), `send_queue`, `execute` (the sending end),
 //!    `responder` (the receiving end), `retry`, `deferred`, `completion_queue`;
 //! 5. `scheduler` (one step, one thing), [`Fault`] (`fault`), [`AsyncEvent`] (`event`);
-//! 6. `sync`, the small tools. Registered memory is touched by [`crate::memory`] only.
+//! 6. `backend`, what endpoints ask of hardware,
+//!    and `sync`, the small tools. Registered memory is touched by [`crate::memory`] only.
 //!
 //! # Example
 //!
@@ -78,6 +79,7 @@
 //! | slots of the send and receive queue | free when a completion is polled, as mlx5 | rxe: at once |
 //! | what verbs leaves undefined | rubbish | rxe: zeros |
 
+mod backend;
 mod batch;
 mod completion_queue;
 mod connect;
@@ -100,17 +102,18 @@ mod send_queue;
 mod state;
 mod sync;
 
+pub use crate::backend::{ConnectOptions, Gid, Mtu, QpCap, RemoteQp};
 pub use crate::memory::{OutOfRange, RegionKeys, RegisteredBuffer};
 pub use batch::{RecvBatch, SendBatch};
 pub use completion_queue::CompletionQueue;
-pub use connect::{ConnectOptions, RemoteQp, connect_pair};
-pub use device::{Device, DeviceConfig, DeviceLimits, Gid, PortState};
+pub use connect::connect_pair;
+pub use device::{Device, DeviceConfig, DeviceLimits, PortState};
 pub use domain::{MemoryRegion, ProtectionDomain};
 pub use error::{NicError, errno, vendor};
 pub use event::AsyncEvent;
 pub use fabric::Fabric;
 pub use fault::{Fault, FaultPlan, When, WorkQueue};
-pub use queue_pair::{QpCap, QpInit, QueuePair};
+pub use queue_pair::{QpInit, QueuePair};
 pub use receive_queue::SharedReceiveQueue;
 pub use scheduler::{FaultKind, Outcome, Step};
-pub use state::{Attribute, ModifyError, Mtu, QpAttributes, QpState, ack_timeout, rnr_delay};
+pub use state::{Attribute, ModifyError, QpAttributes, QpState, ack_timeout, rnr_delay};

@@ -20,7 +20,7 @@
 
 use super::batch::{RecvBatch, SendBatch};
 use super::completion_queue::{CompletionQueue, CqShared};
-use super::device::{DeviceShared, Gid};
+use super::device::DeviceShared;
 use super::error::NicError;
 use super::memory::DomainId;
 use super::receive_queue::{SharedReceiveQueue, SrqShared};
@@ -28,29 +28,11 @@ use super::responder::Responder;
 use super::send_queue::SendQueue;
 use super::state::{QpState, StateCell};
 use super::sync::lock;
+use crate::backend::{Gid, QpCap};
 use polyrail_core::hardware::{self, CqId, QpLimits};
 use polyrail_core::verbs::{DeviceId, RecvRequest, SendRequest};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-/// What is asked of a new queue pair (`struct ibv_qp_cap`, with one buffer per request).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpCap {
-    /// Send requests that may be outstanding; rounded up to a power of two.
-    pub max_send_wr: u32,
-    /// Receives that may be outstanding; rounded up to a power of two. Ignored with a shared
-    /// receive queue.
-    pub max_recv_wr: u32,
-    /// Bytes of an inline request; rounded up to a multiple of 16.
-    pub max_inline_data: u32,
-}
-
-impl Default for QpCap {
-    /// 128 requests each way, 64 bytes inline.
-    fn default() -> Self {
-        Self { max_send_wr: 128, max_recv_wr: 128, max_inline_data: 64 }
-    }
-}
 
 /// What a new queue pair is made of (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]

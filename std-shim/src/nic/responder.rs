@@ -1,15 +1,14 @@
 //! The receiving end: what a queue pair does with a request that arrives for it.
 
 use super::completion_queue::Entry;
-use super::device::Gid;
 use super::error::vendor;
 use super::event::AsyncEvent;
 use super::memory::{DomainId, KeyFault, MemoryTable, Range};
 use super::queue_pair::QpShared;
 use super::receive_queue::RecvRing;
 use super::send_queue::PSN_MASK;
-use super::state::Mtu;
 use super::sync::lock;
+use crate::backend::{Gid, Mtu};
 use crate::memory::Span;
 use polyrail_core::verbs::{
     AccessFlags, Completion, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,

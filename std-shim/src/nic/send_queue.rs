@@ -1,8 +1,7 @@
 //! The send queue of one queue pair: its ring, its inline bytes, and how far its front has come.
 
-use super::device::Gid;
 use super::queue_pair::QpShared;
-use super::state::Mtu;
+use crate::backend::{Gid, Mtu};
 use crate::memory::Span;
 use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge};
 use std::sync::Weak;

@@ -8,9 +8,8 @@
 //! The rules are those of the InfiniBand specification, volume 1, section 11.2.5.2 ("Modify queue
 //! pair") for reliable connections, as the Linux kernel's `ib_modify_qp_is_ok` enforces them.
 
-use super::device::Gid;
+use crate::backend::{Gid, Mtu};
 use polyrail_core::verbs::AccessFlags;
-use serde::{Serialize, Serializer};
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -85,53 +84,6 @@ impl StateCell {
                 .then_some(QpState::Err as u8)
         };
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, reset_or_failed).is_ok()
-    }
-}
-
-/// Bytes of payload in one packet (`enum ibv_mtu`). Counts packets, hence sequence numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mtu {
-    /// 256 bytes.
-    Mtu256,
-    /// 512 bytes.
-    Mtu512,
-    /// 1024 bytes.
-    Mtu1024,
-    /// 2048 bytes.
-    Mtu2048,
-    /// 4096 bytes.
-    #[default]
-    Mtu4096,
-}
-
-impl Mtu {
-    /// Every one, the smallest first.
-    pub const ALL: [Self; 5] =
-        [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
-
-    /// So many bytes.
-    pub const fn bytes(self) -> u32 {
-        256 << self as u32
-    }
-
-    /// The one of so many bytes, if there is one.
-    pub fn from_bytes(bytes: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
-    }
-
-    /// Packets that a message of `length` bytes takes; an empty one takes one too.
-    pub(super) const fn packets(self, length: u32) -> u32 {
-        let shift = 8 + self as u32;
-        let full = length >> shift;
-        let rest = (length & ((1 << shift) - 1) != 0) as u32;
-        if length == 0 { 1 } else { full + rest }
-    }
-}
-
-/// As its number of bytes.
-impl Serialize for Mtu {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u32(self.bytes())
     }
 }
 

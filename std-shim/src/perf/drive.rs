@@ -2,6 +2,7 @@
 
 use super::rig::{End, PerfError};
 use super::{Limit, Operation, PerfConfig, Round};
+use crate::backend::Domain;
 use crate::endpoint::StallWatch;
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_core::virtual_cq::Event;
@@ -23,7 +24,7 @@ const BUDGET: usize = 64;
 const CLOCK_EVERY: u32 = 16;
 
 /// Polls an endpoint and counts its completions; the first failure is an error.
-fn poll(end: &mut End) -> Result<u64, PerfError> {
+fn poll<D: Domain>(end: &mut End<D>) -> Result<u64, PerfError> {
     let (mut completed, mut failed) = (0, None);
     let polled = end.endpoint.poll_with(BUDGET, |event| {
         let Event::Completion(wc) = event else { return };
@@ -58,9 +59,8 @@ impl Idle {
 }
 
 /// The end that posts requests.
-#[derive(Debug)]
-pub(super) struct Sender {
-    end: End,
+pub(super) struct Sender<D: Domain> {
+    end: End<D>,
     operation: Operation,
     window: u64,
     posted: u64,
@@ -68,8 +68,8 @@ pub(super) struct Sender {
     watch: StallWatch,
 }
 
-impl Sender {
-    pub(super) fn new(config: &PerfConfig, end: End) -> Self {
+impl<D: Domain> Sender<D> {
+    pub(super) fn new(config: &PerfConfig, end: End<D>) -> Self {
         let window = config.window.into();
         let watch = StallWatch::new(config.stall_timeout);
         Self { end, operation: config.operation, window, posted: 0, reported: 0, watch }
@@ -156,17 +156,16 @@ impl Sender {
 }
 
 /// The other end, which posts receives if the operation consumes them.
-#[derive(Debug)]
-pub(super) struct Receiver {
-    end: End,
+pub(super) struct Receiver<D: Domain> {
+    end: End<D>,
     operation: Operation,
     posted: u64,
     received: u64,
 }
 
-impl Receiver {
+impl<D: Domain> Receiver<D> {
     /// Posts the first receives.
-    pub(super) fn new(config: &PerfConfig, end: End) -> Result<Self, PerfError> {
+    pub(super) fn new(config: &PerfConfig, end: End<D>) -> Result<Self, PerfError> {
         let mut receiver = Self { end, operation: config.operation, posted: 0, received: 0 };
         receiver.post_receives()?;
         Ok(receiver)

@@ -5,7 +5,7 @@
 //! machine says little by itself. Requests and copies are measured in turn, in [`ROUNDS`] rounds,
 //! and the medians are reported.
 //!
-//! `rig` is the two endpoints and their buffers; `drive` is the loop that keeps a window of requests
+//! `rig` is the two endpoints and their buffers, on any [backend](crate::backend); `drive` is the loop that keeps a window of requests
 //! outstanding; `memcpy` is what it is compared with.
 
 mod drive;

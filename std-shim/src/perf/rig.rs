@@ -4,10 +4,10 @@ use super::drive::{self, Sender};
 use super::{Limit, Operation, PerfConfig, Round, Threads};
 use crate::DeviceCountMismatch;
 use crate::RemoteBuffer;
+use crate::backend::{ConnectOptions, DeviceError, Domain};
 use crate::endpoint::{BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError};
-use crate::nic::{
-    ConnectOptions, DeviceConfig, Fabric, NicError, OutOfRange, ProtectionDomain, RegisteredBuffer,
-};
+use crate::memory::{OutOfRange, RegisteredBuffer};
+use crate::nic::{DeviceConfig, Fabric, NicError, ProtectionDomain};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
 use polyrail_core::virtual_qp::{Config, PostError, RailCounters, Scheme};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ pub enum PerfError {
     Memory(String),
     /// A device refused.
     #[error(transparent)]
-    Nic(#[from] NicError),
+    Device(#[from] DeviceError),
     /// The endpoints could not be made.
     #[error(transparent)]
     Build(#[from] BuildError),
@@ -53,14 +53,18 @@ const MAX_RING_BYTES: usize = 256 << 20;
 
 /// Slots of registered memory.
 #[derive(Debug)]
-pub(super) struct Ring {
-    buffer: RegisteredBuffer,
+pub(super) struct Ring<R> {
+    buffer: RegisteredBuffer<R>,
     pub(super) slots: usize,
     pub(super) message_size: u32,
 }
 
-impl Ring {
-    fn new(config: &PerfConfig, domains: &[ProtectionDomain], byte: u8) -> Result<Self, PerfError> {
+impl<R> Ring<R> {
+    fn new<D: Domain<Region = R>>(
+        config: &PerfConfig,
+        domains: &[D],
+        byte: u8,
+    ) -> Result<Self, PerfError> {
         let message_size = config.message_size;
         let stride = Self::stride(message_size);
         let slots = (config.window as usize).min((MAX_RING_BYTES / stride).max(1));
@@ -68,7 +72,7 @@ impl Ring {
             | AccessFlags::REMOTE_WRITE
             | AccessFlags::REMOTE_READ
             | AccessFlags::REMOTE_ATOMIC;
-        let domains: Vec<&ProtectionDomain> = domains.iter().collect();
+        let domains: Vec<&D> = domains.iter().collect();
         let buffer = RegisteredBuffer::new(slots * stride, access, &domains)?;
         buffer.fill(0, buffer.len(), byte)?;
         Ok(Self { buffer, slots, message_size })
@@ -89,10 +93,9 @@ impl Ring {
 }
 
 /// One end.
-#[derive(Debug)]
-pub(super) struct End {
-    pub(super) endpoint: Endpoint,
-    pub(super) ring: Ring,
+pub(super) struct End<D: Domain> {
+    pub(super) endpoint: Endpoint<D::Qp, D::Cq>,
+    pub(super) ring: Ring<D::Region>,
     /// Keys of requests from this ring to the other end's.
     pub(super) keys: Vec<DeviceKeys>,
     /// The other end's ring.
@@ -100,29 +103,31 @@ pub(super) struct End {
 }
 
 /// Two ends that are connected.
-#[derive(Debug)]
-pub(super) struct Rig {
-    sender: Sender,
-    receiver: drive::Receiver,
+pub(super) struct Rig<D: Domain> {
+    sender: Sender<D>,
+    receiver: drive::Receiver<D>,
     threads: Threads,
 }
 
-impl Rig {
+impl Rig<ProtectionDomain> {
+    /// Two ends on software NICs.
     pub(super) fn new(config: &PerfConfig) -> Result<Self, PerfError> {
         let fabric = Fabric::threaded();
         let open = |prefix: &str| -> Result<Vec<ProtectionDomain>, NicError> {
             let name = |number| DeviceConfig::named(format!("{prefix}{number}"));
             (0..config.devices).map(|n| fabric.create_device(name(n)).alloc_pd()).collect()
         };
-        Self::between(config, &open("tx")?, &open("rx")?)
+        let failed = |error| PerfError::Device(DeviceError::from(error));
+        Self::between(config, &open("tx").map_err(failed)?, &open("rx").map_err(failed)?)
     }
+}
 
+impl<D> Rig<D>
+where
+    D: Domain<Qp: Send, Cq: Send, Region: Send>,
+{
     /// Two ends on these devices.
-    fn between(
-        config: &PerfConfig,
-        here: &[ProtectionDomain],
-        there: &[ProtectionDomain],
-    ) -> Result<Self, PerfError> {
+    fn between(config: &PerfConfig, here: &[D], there: &[D]) -> Result<Self, PerfError> {
         if config.message_size == 0 {
             return Err(PerfError::Empty);
         }
@@ -189,7 +194,10 @@ impl Rig {
     }
 }
 
-fn make_endpoint(config: &PerfConfig, domains: &[ProtectionDomain]) -> Result<Endpoint, PerfError> {
+fn make_endpoint<D: Domain>(
+    config: &PerfConfig,
+    domains: &[D],
+) -> Result<Endpoint<D::Qp, D::Cq>, PerfError> {
     // A SEND consumes a receive, which DQPLB would have posted for notifications.
     let scheme = if config.operation == Operation::Send { Scheme::Spray } else { config.scheme };
     let engine = Config {
@@ -198,7 +206,7 @@ fn make_endpoint(config: &PerfConfig, domains: &[ProtectionDomain]) -> Result<En
         max_msgs_per_qp: u32::MAX,
         ..Config::default()
     };
-    let domains: Vec<&ProtectionDomain> = domains.iter().collect();
+    let domains: Vec<&D> = domains.iter().collect();
     // A receiver that is late must not cost a millisecond: 10 us.
     let options = ConnectOptions { min_rnr_timer: 1, ..ConnectOptions::default() };
     let builder =
@@ -209,12 +217,13 @@ fn make_endpoint(config: &PerfConfig, domains: &[ProtectionDomain]) -> Result<En
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::recorded::{Log, Recorded};
     use crate::nic::{Fault, When};
     use polyrail_core::virtual_qp::RailId;
     use std::time::{Duration, Instant};
 
     /// Silences the device of a sender's rail, and runs until that is found.
-    fn fall_silent(config: &PerfConfig, device: usize) -> (Rig, PerfError) {
+    fn fall_silent(config: &PerfConfig, device: usize) -> PerfError {
         let fabric = Fabric::threaded();
         let open = |prefix: &str| -> Vec<ProtectionDomain> {
             let name = |number| DeviceConfig::named(format!("{prefix}{number}"));
@@ -224,8 +233,19 @@ mod tests {
         let mut rig = Rig::between(config, &here, &there).unwrap();
         rig.warm_up().unwrap();
         here[device].device().inject(When::Now, Fault::Silent(true));
-        let error = rig.run(Limit::Count(1000)).unwrap_err();
-        (rig, error)
+        rig.run(Limit::Count(1000)).unwrap_err()
+    }
+
+    #[test]
+    fn any_backend_can_be_measured() {
+        let (fabric, log) = (Fabric::threaded(), Log::default());
+        let open = |name: &str| {
+            let device = fabric.create_device(DeviceConfig::named(name));
+            [Recorded::new(device.alloc_pd().unwrap(), &log)]
+        };
+        let config = PerfConfig { rails: 2, message_size: 70_000, ..PerfConfig::default() };
+        let mut rig = Rig::between(&config, &open("a"), &open("b")).unwrap();
+        assert_eq!(rig.run(Limit::Count(20)).unwrap().requests, 20);
     }
 
     #[test]
@@ -248,7 +268,7 @@ mod tests {
                 ..PerfConfig::default()
             };
             let (begin, device) = (Instant::now(), rails - 1);
-            let (_, error) = fall_silent(&config, device);
+            let error = fall_silent(&config, device);
             let PerfError::Endpoint(EndpointError::Silent { rail, device: name, waited }) = error
             else {
                 panic!("{error}")

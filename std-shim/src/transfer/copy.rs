@@ -187,8 +187,8 @@ fn run_sides(
         .scheme(options.scheme)
         .max_msg_size(options.max_msg_size);
     let (near, far) = Link::pair().map_err(|error| setup(error.into()))?;
-    let environment = |host| Environment {
-        host,
+    let environment = |domains| Environment {
+        domains,
         builder: &builder,
         stall_timeout: options.stall_timeout,
         interrupted: &progress.interrupted,
@@ -196,7 +196,7 @@ fn run_sides(
     let (sent, received) = std::thread::scope(|scope| {
         let (done, finished) = mpsc::channel::<()>();
         let also_done = done.clone();
-        let (here, there) = (environment(&here), environment(&there));
+        let (here, there) = (environment(here.domains()), environment(there.domains()));
         // The link goes with its side, so that the other notices should the thread panic.
         let sender = scope.spawn(move || {
             let _done = done;

@@ -2,9 +2,10 @@
 
 use super::plan::PlanError;
 use crate::DeviceCountMismatch;
+use crate::backend::DeviceError;
 use crate::endpoint::{BuildError, ConnectError, EndpointError};
 use crate::exchange::{LinkError, Reason, Sum};
-use crate::nic::{NicError, OutOfRange};
+use crate::memory::OutOfRange;
 use polyrail_core::virtual_qp::PostError;
 use std::fmt;
 use std::io;
@@ -78,9 +79,9 @@ pub enum TransferError {
     /// The two endpoints could not be connected.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// A buffer could not be registered.
-    #[error("registering memory: {0}")]
-    Memory(#[from] NicError),
+    /// A device could not be opened, or refused to register a buffer.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The peer's buffer does not go with ours.
     #[error(transparent)]
     Devices(#[from] DeviceCountMismatch),

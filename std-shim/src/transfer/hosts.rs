@@ -1,6 +1,7 @@
 //! Which hardware a copy runs on: here, two hosts made of software NICs on one fabric. The only file
-//! of the copy path that would differ for a copy between machines.
+//! of the copy path that knows; the rest runs on any [backend](crate::backend).
 
+use crate::backend::DeviceError;
 use crate::nic::{Device, DeviceConfig, Fabric, Fault, NicError, ProtectionDomain, When};
 use crate::size::parse_size;
 use std::str::FromStr;
@@ -63,7 +64,7 @@ impl Host {
 }
 
 /// A sending host and a receiving one, with so many devices each, that reach each other.
-pub(super) fn software_hosts(devices: usize) -> Result<(Host, Host), NicError> {
+pub(super) fn software_hosts(devices: usize) -> Result<(Host, Host), DeviceError> {
     let fabric = Fabric::threaded();
     Ok((Host::new(&fabric, "tx", devices)?, Host::new(&fabric, "rx", devices)?))
 }

@@ -5,16 +5,17 @@ use super::plan::Plan;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
 use super::side::{self, Environment, Side};
 use crate::RemoteBuffer;
+use crate::backend::Domain;
 use crate::endpoint::RailReport;
 use crate::exchange::{Link, Message, Sum};
-use crate::nic::RegisteredBuffer;
+use crate::memory::RegisteredBuffer;
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Writes what the other side sends to `file`, and counts the bytes in `written`.
-pub(super) fn receive_file(
-    environment: Environment<'_>,
+pub(super) fn receive_file<D: Domain>(
+    environment: Environment<'_, D>,
     link: Link,
     file: &File,
     written: &AtomicU64,
@@ -22,22 +23,21 @@ pub(super) fn receive_file(
     let mut side = Side::new(environment, link)?;
     // Made when the plan is known, and kept until no request of the other side can come any more.
     let mut buffers = None;
-    let result = run(&mut side, environment, &mut buffers, file, written)
+    let result = run(&mut side, &mut buffers, file, written)
         .map_err(|failure| side.defer_to_sender(failure));
     side.conclude(result.as_ref().err());
     result
 }
 
 /// The receiver's registered memory.
-struct Buffers {
-    ring: RegisteredBuffer,
-    credits: RegisteredBuffer,
+struct Buffers<R> {
+    ring: RegisteredBuffer<R>,
+    credits: RegisteredBuffer<R>,
 }
 
-fn run(
-    side: &mut Side<'_>,
-    environment: Environment<'_>,
-    buffers: &mut Option<Buffers>,
+fn run<D: Domain>(
+    side: &mut Side<'_, D>,
+    buffers: &mut Option<Buffers<D::Region>>,
     file: &File,
     written: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
@@ -45,11 +45,11 @@ fn run(
     let no_plan = || TransferError::Protocol("the sender's hello has no plan".into());
     let plan = peer.plan.ok_or_else(no_plan)?;
 
-    let domains = environment.host.domains();
+    let domains = &side.environment.domains;
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let ring = RegisteredBuffer::new(plan.ring_bytes(), writable, &domains)?;
+    let ring = RegisteredBuffer::new(plan.ring_bytes(), writable, domains)?;
     let credits = CREDIT_SLOTS * CREDIT_BYTES;
-    let credits = RegisteredBuffer::new(credits, AccessFlags::empty(), &domains)?;
+    let credits = RegisteredBuffer::new(credits, AccessFlags::empty(), domains)?;
     let Buffers { ring, credits } = buffers.insert(Buffers { ring, credits });
     side.tell(&Message::Hello(side.hello(ring)))?;
     side.meet(&peer, plan.window)?;
@@ -72,11 +72,11 @@ fn run(
     Ok((received, side.rail_reports()))
 }
 
-struct Receiver<'a> {
+struct Receiver<'a, R> {
     plan: Plan,
     file: &'a File,
-    ring: &'a RegisteredBuffer,
-    credits: &'a RegisteredBuffer,
+    ring: &'a RegisteredBuffer<R>,
+    credits: &'a RegisteredBuffer<R>,
     keys: Vec<DeviceKeys>,
     peer: &'a RemoteBuffer,
     crc: crc32fast::Hasher,
@@ -84,9 +84,13 @@ struct Receiver<'a> {
     taken: u64,
 }
 
-impl Receiver<'_> {
+impl<R> Receiver<'_, R> {
     /// Takes the next chunk, if one has arrived, and returns its credit, if there is room.
-    fn advance(&mut self, side: &mut Side<'_>, written: &AtomicU64) -> Result<bool, TransferError> {
+    fn advance<D: Domain>(
+        &mut self,
+        side: &mut Side<'_, D>,
+        written: &AtomicU64,
+    ) -> Result<bool, TransferError> {
         if self.taken == side.posted && self.taken < side.notified {
             self.take(self.taken)?;
             written.fetch_add(self.plan.length(self.taken).into(), Ordering::Relaxed);
@@ -115,7 +119,11 @@ impl Receiver<'_> {
     }
 
     /// A credit is a notification; the bytes that it needs to have say how many there were.
-    fn post_credit(&self, side: &mut Side<'_>, chunk: u64) -> Result<bool, TransferError> {
+    fn post_credit<D: Domain>(
+        &self,
+        side: &mut Side<'_, D>,
+        chunk: u64,
+    ) -> Result<bool, TransferError> {
         let slot = (chunk % CREDIT_SLOTS as u64) as usize * CREDIT_BYTES;
         let length = CREDIT_BYTES as u32;
         self.credits.write_at(slot, &(chunk + 1).to_be_bytes())?;

@@ -4,9 +4,10 @@ use super::error::TransferError;
 use super::plan::Plan;
 use super::side::{self, Environment, Side};
 use crate::RemoteBuffer;
+use crate::backend::Domain;
 use crate::endpoint::RailReport;
 use crate::exchange::{Link, Message, Sum};
-use crate::nic::RegisteredBuffer;
+use crate::memory::RegisteredBuffer;
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,28 +19,28 @@ pub(super) const CREDIT_BYTES: usize = 8;
 pub(super) const CREDIT_SLOTS: usize = 256;
 
 /// Moves `file`, of which `plan` says the rest, to the other side.
-pub(super) fn send_file(
-    environment: Environment<'_>,
+pub(super) fn send_file<D: Domain>(
+    environment: Environment<'_, D>,
     link: Link,
     plan: Plan,
     file: &File,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    let domains = environment.host.domains();
-    let ring = RegisteredBuffer::new(plan.ring_bytes(), AccessFlags::empty(), &domains)?;
+    let domains = &environment.domains;
+    let ring = RegisteredBuffer::new(plan.ring_bytes(), AccessFlags::empty(), domains)?;
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let credits = RegisteredBuffer::new(CREDIT_SLOTS * CREDIT_BYTES, writable, &domains)?;
+    let credits = RegisteredBuffer::new(CREDIT_SLOTS * CREDIT_BYTES, writable, domains)?;
     let mut side = Side::new(environment, link)?;
     let result = run(&mut side, plan, file, &ring, &credits);
     side.conclude(result.as_ref().err());
     result
 }
 
-fn run(
-    side: &mut Side<'_>,
+fn run<D: Domain>(
+    side: &mut Side<'_, D>,
     plan: Plan,
     file: &File,
-    ring: &RegisteredBuffer,
-    credits: &RegisteredBuffer,
+    ring: &RegisteredBuffer<D::Region>,
+    credits: &RegisteredBuffer<D::Region>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let mut hello = side.hello(credits);
     hello.plan = Some(plan);
@@ -69,10 +70,10 @@ fn run(
     Ok((sent, side.rail_reports()))
 }
 
-struct Sender<'a> {
+struct Sender<'a, R> {
     plan: Plan,
     file: &'a File,
-    ring: &'a RegisteredBuffer,
+    ring: &'a RegisteredBuffer<R>,
     keys: Vec<DeviceKeys>,
     peer: &'a RemoteBuffer,
     crc: crc32fast::Hasher,
@@ -80,10 +81,10 @@ struct Sender<'a> {
     loaded: u64,
 }
 
-impl Sender<'_> {
+impl<R> Sender<'_, R> {
     /// Reads the next chunk if its slot is free, and posts it if there is room. One at a time, so
     /// that data moves in between.
-    fn advance(&mut self, side: &mut Side<'_>) -> Result<bool, TransferError> {
+    fn advance<D: Domain>(&mut self, side: &mut Side<'_, D>) -> Result<bool, TransferError> {
         let free = side.notified.min(side.reported) + u64::from(self.plan.window);
         if self.loaded == side.posted && self.loaded < self.plan.chunks().min(free) {
             self.load(self.loaded)?;
@@ -120,7 +121,7 @@ impl Sender<'_> {
         }
     }
 
-    fn post(&self, side: &mut Side<'_>, chunk: u64) -> Result<bool, TransferError> {
+    fn post<D: Domain>(&self, side: &mut Side<'_, D>, chunk: u64) -> Result<bool, TransferError> {
         let (slot, length) = (self.plan.slot(chunk), self.plan.length(chunk));
         let local = self.ring.local(slot, length)?;
         let remote = self.peer.at(slot, length)?;

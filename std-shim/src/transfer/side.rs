@@ -2,10 +2,10 @@
 //! happens, and a tidy end.
 
 use super::error::TransferError;
-use super::hosts::Host;
+use crate::backend::Domain;
 use crate::endpoint::{Endpoint, EndpointBuilder, RailReport, StallWatch};
 use crate::exchange::{HandshakeError, Hello, Link, LinkError, Message, Reason, Sum, bring_up};
-use crate::nic::{OutOfRange, RegisteredBuffer};
+use crate::memory::{OutOfRange, RegisteredBuffer};
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::PostError;
@@ -34,9 +34,10 @@ const NAP: Duration = Duration::from_micros(50);
 const LOOK_EVERY: u32 = 32;
 
 /// What a side is given to run in.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Environment<'a> {
-    pub(super) host: &'a Host,
+#[derive(Debug)]
+pub(super) struct Environment<'a, D> {
+    /// Its devices.
+    pub(super) domains: Vec<&'a D>,
     pub(super) builder: &'a EndpointBuilder,
     /// How long own requests may make no headway.
     pub(super) stall_timeout: Duration,
@@ -46,11 +47,10 @@ pub(super) struct Environment<'a> {
 
 /// One side of a copy. Its own requests and the other side's notifications are numbered from 0 on
 /// and complete in order, so that counters are all there is to know.
-#[derive(Debug)]
-pub(super) struct Side<'a> {
-    environment: Environment<'a>,
+pub(super) struct Side<'a, D: Domain> {
+    pub(super) environment: Environment<'a, D>,
     link: Link,
-    endpoint: Endpoint,
+    endpoint: Endpoint<D::Qp, D::Cq>,
     /// Own requests that were posted, and those that were reported.
     pub(super) posted: u64,
     pub(super) reported: u64,
@@ -64,23 +64,23 @@ pub(super) struct Side<'a> {
     watch: StallWatch,
 }
 
-impl<'a> Side<'a> {
-    pub(super) fn new(environment: Environment<'a>, link: Link) -> Result<Self, TransferError> {
+impl<'a, D: Domain> Side<'a, D> {
+    pub(super) fn new(environment: Environment<'a, D>, link: Link) -> Result<Self, TransferError> {
         Ok(Self {
-            environment,
             link,
-            endpoint: environment.builder.build(&environment.host.domains())?,
+            endpoint: environment.builder.build(&environment.domains)?,
             posted: 0,
             reported: 0,
             notified: 0,
             seen_there: None,
             idle: 0,
             watch: StallWatch::new(environment.stall_timeout),
+            environment,
         })
     }
 
     /// Who we are.
-    pub(super) fn hello(&self, buffer: &RegisteredBuffer) -> Hello {
+    pub(super) fn hello(&self, buffer: &RegisteredBuffer<D::Region>) -> Hello {
         Hello { endpoint: self.endpoint.address(), buffer: buffer.remote(), plan: None }
     }
 
@@ -247,9 +247,9 @@ impl<'a> Side<'a> {
 
 /// Adds `length` bytes of a buffer to a checksum. Through a small buffer of our own, since nobody
 /// gets a reference to memory that devices may write.
-pub(super) fn checksum(
+pub(super) fn checksum<R>(
     crc: &mut crc32fast::Hasher,
-    buffer: &RegisteredBuffer,
+    buffer: &RegisteredBuffer<R>,
     offset: usize,
     length: u32,
 ) -> Result<(), OutOfRange> {

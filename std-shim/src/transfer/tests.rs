@@ -7,10 +7,13 @@ use super::receiver::receive_file;
 use super::sender::send_file;
 use super::side::Environment;
 use crate::RemoteBuffer;
+use crate::backend::Domain;
+use crate::backend::recorded::{Log, Recorded, receives_come_first};
 use crate::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, RailReport};
 use crate::exchange::{
     HandshakeError, Hello, Link, LinkError, Listener, Message, Reason, Sum, Timeouts,
 };
+use crate::nic::ProtectionDomain;
 use polyrail_core::virtual_qp::Scheme;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -27,8 +30,13 @@ fn environment<'a>(
     host: &'a Host,
     builder: &'a EndpointBuilder,
     interrupted: &'a AtomicBool,
-) -> Environment<'a> {
-    Environment { host, builder, stall_timeout: Duration::from_secs(5), interrupted }
+) -> Environment<'a, ProtectionDomain> {
+    Environment {
+        domains: host.domains(),
+        builder,
+        stall_timeout: Duration::from_secs(5),
+        interrupted,
+    }
 }
 
 /// What a receiver makes of a sender that says `messages` and hangs up.
@@ -188,31 +196,54 @@ fn a_wrong_key_is_the_receivers_devices_to_refuse() {
 }
 
 /// Moves the file between two sides that know each other only by what they say over TCP.
-fn over_tcp(builder: EndpointBuilder) -> [Result<Sum, TransferError>; 2] {
-    let (here, there) = software_hosts(2).unwrap();
+fn over_tcp<D>(here: Vec<&D>, there: Vec<&D>, builder: EndpointBuilder)
+where
+    D: Domain<Qp: Send, Cq: Send, Region: Send> + Sync,
+{
     let mut source = tempfile::tempfile().unwrap();
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let target = tempfile::tempfile().unwrap();
-    let interrupted = AtomicBool::new(false);
+    let (builder, interrupted) = (&builder, &AtomicBool::new(false));
+    let side = |domains| {
+        let stall_timeout = Duration::from_secs(5);
+        Environment { domains, builder, stall_timeout, interrupted }
+    };
     let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
     let address = listener.local_addr().unwrap().to_string();
-    thread::scope(|scope| {
+    let sums = thread::scope(|scope| {
+        let (here, there) = (side(here), side(there));
         let receiver = scope.spawn(|| {
             let (link, _) = listener.accept(&timeouts).unwrap();
-            let written = AtomicU64::new(0);
-            receive_file(environment(&there, &builder, &interrupted), link, &target, &written)
+            receive_file(there, link, &target, &AtomicU64::new(0))
         });
         let link = Link::connect(&address, &timeouts).unwrap();
-        let sent = send_file(environment(&here, &builder, &interrupted), link, plan(), &source);
-        [sent, receiver.join().unwrap()].map(|result| result.map(|(sum, _)| sum))
-    })
+        let sent = send_file(here, link, plan(), &source);
+        [sent, receiver.join().unwrap()].map(|result| result.unwrap().0)
+    });
+    let sum = Sum { bytes: TOTAL, crc32: crc32fast::hash(&vec![7; TOTAL as usize]) };
+    assert_eq!(sums, [sum; 2]);
 }
 
 #[test]
 fn a_file_moves_between_sides_that_meet_over_tcp() {
     for (scheme, rails) in [(Scheme::Spray, 1), (Scheme::Spray, 4), (Scheme::Dqplb, 3)] {
-        let sums = over_tcp(EndpointBuilder::new().scheme(scheme).rails(rails));
-        let sum = Sum { bytes: TOTAL, crc32: crc32fast::hash(&vec![7; TOTAL as usize]) };
-        assert_eq!(sums.map(Result::unwrap), [sum; 2]);
+        let (here, there) = software_hosts(2).unwrap();
+        let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
+        over_tcp(here.domains(), there.domains(), builder);
+    }
+}
+
+#[test]
+fn a_copy_runs_on_other_backends_too_and_posts_its_receives_first() {
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        let (here, there) = software_hosts(2).unwrap();
+        let (log, other) = (Log::default(), Log::default());
+        let recorded = |host: &Host, log: &Log| -> Vec<Recorded> {
+            host.domains().iter().map(|&domain| Recorded::new(domain.clone(), log)).collect()
+        };
+        let (here, there) = (recorded(&here, &log), recorded(&there, &other));
+        let builder = EndpointBuilder::new().scheme(scheme);
+        over_tcp(here.iter().collect(), there.iter().collect(), builder);
+        assert!(receives_come_first(&log) && receives_come_first(&other));
     }
 }
