@@ -32,7 +32,7 @@ struct Arguments {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Steps of each world: posts, polls, turns of the NIC, faults.
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 1000)]
     steps: u64,
     /// Seeds to run, one after the other.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]

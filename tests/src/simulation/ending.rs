@@ -9,7 +9,7 @@ use polyrail_core::virtual_qp::{QpState, RailId};
 
 /// Rounds without any event after which nothing more is expected. Some polls in a row may find
 /// nothing: each looks at some of the virtual queue pairs only.
-const QUIET_ROUNDS: u32 = 4;
+const QUIET_ROUNDS: u64 = 4;
 /// No world needs so many.
 const MAX_ROUNDS: u32 = 20_000;
 /// The name of the request that takes all credits.
@@ -55,7 +55,8 @@ impl World {
     /// Until nothing happens any more.
     fn settle(&mut self) {
         let (mut quiet, mut rounds) = (0, 0);
-        while quiet < QUIET_ROUNDS {
+        // A receiver that is told to be not ready is so twice for each fault, once in each round.
+        while quiet < QUIET_ROUNDS + 2 * self.summary.faults {
             // What was planned may strike still.
             self.lift_faults();
             let mut busy = self.provide_receives();

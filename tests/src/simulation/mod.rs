@@ -188,21 +188,23 @@ impl World {
 
     fn step(&mut self, choices: &mut dyn Choices) {
         match choices.below(20) {
-            0..=4 => {
-                let (at, end) = self.any_end(choices);
-                self.post_send(at, end, choices);
+            0..=3 => {
+                let leans = self.shape.leans && choices.coin();
+                let (at, end) = if leans { (0, 0) } else { self.any_end(choices) };
+                self.post_send(at, end, leans, choices);
             }
-            5..=7 => {
-                let (at, end) = self.any_end(choices);
+            4..=6 => {
+                let leans = self.shape.leans && choices.coin();
+                let (at, end) = if leans { (0, 1) } else { self.any_end(choices) };
                 self.post_recv(at, end, choices);
             }
-            8..=11 => {
+            7..=11 => {
                 let host = choices.below(2) as usize;
                 let brought = self.hosts[host].poll(choices);
                 self.arrived(host, brought);
             }
             12..=17 => {
-                self.advance(u64::from(choices.below(12)));
+                self.advance(u64::from(choices.below(self.shape.pace)));
             }
             18 => self.trouble(choices),
             _ if choices.one_in(8) => {

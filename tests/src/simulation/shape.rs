@@ -46,6 +46,10 @@ pub struct Shape {
     pub devices: usize,
     /// How bad it gets.
     pub weather: Weather,
+    /// What the NIC does between two calls, at most: little keeps queues full, much empties them.
+    pub pace: u32,
+    /// Half of all requests are one end's, so that it comes far.
+    pub leans: bool,
     /// A plain queue pair completes on the same completion queues.
     pub bystander: bool,
     /// The connections at the beginning.
@@ -59,11 +63,13 @@ impl Shape {
     pub(super) fn choose(choices: &mut dyn Choices) -> Self {
         let devices = 1 + choices.below(3) as usize;
         let weather = pick(choices, &[Weather::Fair, Weather::Rough, Weather::Storm]);
+        let pace = pick(choices, &[6, 20, 60, 150]);
+        let leans = choices.coin();
         let bystander = choices.one_in(3);
-        let connections = 1 + choices.below(MAX_CONNECTIONS as u32);
+        let connections = pick(choices, &[1, 1, 2, MAX_CONNECTIONS]);
         let connections =
             (0..connections).map(|_| ConnectionShape::choose(choices, devices, weather)).collect();
-        Self { devices, weather, bystander, connections }
+        Self { devices, weather, pace, leans, bystander, connections }
     }
 }
 
@@ -105,7 +111,7 @@ impl ConnectionShape {
                     PassThroughOrder::Unordered,
                 ],
             ),
-            max_msg_size: 128 * (1 + choices.below(6)),
+            max_msg_size: 128 * pick(choices, &[1, 1, 1, 2, 3, 6]),
             max_msgs_per_qp: 1 + choices.below(size.depth()),
             ..Config::default()
         }
@@ -134,8 +140,9 @@ impl ConnectionShape {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { devices, weather, bystander, connections } = self;
-        write!(f, "{devices} devices a host, {weather:?}")?;
+        let Self { devices, weather, pace, leans, bystander, connections } = self;
+        write!(f, "{devices} devices a host, {weather:?}, pace {pace}")?;
+        f.write_str(if *leans { ", leaning" } else { "" })?;
         f.write_str(if *bystander { ", a foreign queue pair" } else { "" })?;
         connections.iter().try_for_each(|connection| write!(f, "\n  {connection}"))
     }

@@ -12,12 +12,18 @@ use polyrail_core::virtual_qp::{PostError, QpState};
 const INLINE: u32 = 64;
 
 impl World {
-    /// Posts a request to one end.
-    pub(super) fn post_send(&mut self, at: usize, end: usize, choices: &mut dyn Choices) {
+    /// Posts a request to one end: any, or most likely a long one that notifies.
+    pub(super) fn post_send(
+        &mut self,
+        at: usize,
+        end: usize,
+        leans: bool,
+        choices: &mut dyn Choices,
+    ) {
         let ground = self.connections[at].ground(end, &self.hosts);
         let sender = &mut self.connections[at].ends[end].sender;
         let Some(place) = sender.clear_place(&ground) else { return };
-        let request = self.choose_request(at, end, place, choices);
+        let request = self.choose_request(at, end, place, leans, choices);
         request.prepare(&ground);
         let wr = as_posted(&request, &ground, &self.keys[end]);
         let Self { hosts, connections, .. } = self;
@@ -50,6 +56,7 @@ impl World {
         at: usize,
         end: usize,
         place: usize,
+        leans: bool,
         choices: &mut dyn Choices,
     ) -> Request {
         use Opcode::{
@@ -69,12 +76,14 @@ impl World {
         ];
         let connection = &self.connections[at];
         let shape = &connection.shape;
-        let opcode = match pick(choices, &KINDS) {
+        let chosen = pick(choices, &KINDS);
+        let opcode = match if leans && choices.coin() { RdmaWriteWithImm } else { chosen } {
             RdmaWriteWithImm if !shape.notifies(1 - end) => RdmaWrite,
             Send | SendWithImm if !shape.data_receives[1 - end] => RdmaWriteWithImm,
             opcode => opcode,
         };
         let longest = pick(choices, &[INLINE, 300, 1024, STRIDE as u32]);
+        let longest = if leans { STRIDE as u32 } else { longest };
         let is_atomic = matches!(opcode, FetchAdd | CompareSwap);
         let length = if is_atomic { 8 } else { 1 + choices.below(longest) };
         let sender = &connection.ends[end].sender;
