@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
-STEPS="lint docs test loom sweep simulate copy no_std bench"
+STEPS="lint docs test loom sweep simulate planted fuzz copy no_std bench"
 
 # What building against libibverbs needs.
 VERBS_PACKAGES="libibverbs-dev librdmacm-dev libclang-dev pkg-config"
@@ -24,10 +24,18 @@ install() {
   done
 }
 
+# What the fuzz targets need: a C++ compiler for libFuzzer, a nightly compiler, cargo-fuzz.
+install_fuzz() {
+  command -v c++ >/dev/null || { apt-get -qq update && apt-get -qq install -y g++; }
+  cargo +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
+  cargo fuzz --version >/dev/null 2>&1 || RUSTFLAGS= cargo install cargo-fuzz --locked
+}
+
 lint() {
   say "format and lints"
   cargo fmt --all --check
   cargo fmt $NO_STD --check
+  cargo fmt --manifest-path fuzz/Cargo.toml --check
   cargo clippy --workspace --all-targets --all-features --locked
   CARGO_TARGET_DIR=target/no_std cargo clippy $NO_STD --locked
   say "polyrail-core alone"
@@ -61,6 +69,23 @@ simulate() {
   say "simulated worlds: as users build the engine, then with its own assertions"
   cargo run --release --locked -p polyrail-tests --bin simulate -- --seed 1 --seeds 20000
   cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- --seed 100001 --seeds 50000
+}
+
+planted() {
+  say "bugs planted on purpose, which the simulation has to find"
+  tests/planted.sh
+}
+
+fuzz() {
+  say "fuzz targets, 30 seconds each"
+  install_fuzz
+  local target
+  for target in $(cargo fuzz list); do
+    mkdir -p "fuzz/corpus/$target"
+    # A nightly compiler may warn of what ours does not know.
+    RUSTFLAGS= cargo +nightly fuzz run "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
+      -max_total_time=30 -print_final_stats=1
+  done
 }
 
 copy() {

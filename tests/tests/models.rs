@@ -22,3 +22,16 @@ fn the_window_agrees_with_the_seeds_map() {
 fn the_routing_table_agrees_with_a_hash_map() {
     check(600, |bytes| model::routing(&bytes));
 }
+
+#[test]
+fn tags_keep_their_fields() {
+    check(20, |bytes| model::tag(&bytes));
+}
+
+#[test]
+fn text_from_outside_is_read_or_refused() {
+    check(60, |bytes| {
+        model::card(&bytes);
+        model::size(&bytes);
+    });
+}

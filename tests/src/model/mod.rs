@@ -1,11 +1,15 @@
 //! Models: the seeds' data structures, written plainly with std's collections, run beside the
-//! engine's. Every model is driven by bytes, so that quickcheck and the fuzz targets share it; it
-//! panics where the two disagree.
+//! engine's, and what holds for every text that is read. Each is driven by bytes, so that quickcheck
+//! and the fuzz targets share it; it panics where the two disagree.
 
 mod routing;
+mod tag;
+mod text;
 mod tracker;
 mod window;
 
 pub use routing::routing;
+pub use tag::tag;
+pub use text::{card, size};
 pub use tracker::{SeedTracker, tracker};
 pub use window::window;
