@@ -62,8 +62,8 @@ find_bug "a notify is sent while one batch of its data is in flight" core/src/vi
   '            if slot.outstanding > 1 {'
 
 find_bug "a credit is lost when a driver takes a batch in part" core/src/in_flight.rs \
-  '        self.missing = batch.count as u32 - accepted;' \
-  '        self.missing = batch.count as u32 - accepted; self.credits -= (accepted > 0) as u32;'
+  '            self.missing = count - accepted;' \
+  '            self.missing = count - accepted; self.credits -= 1;'
 
 echo
 echo "every planted bug was found"
