@@ -276,7 +276,10 @@ fn every_disagreement_is_named_by_both_sides() {
     let new = EndpointBuilder::new;
     let cases = [
         (new().rails(2), ["4 rails here, 2 rails", "2 rails here, 4 rails"]),
-        (new().scheme(Scheme::Dqplb), ["Spray here, Dqplb at", "Dqplb here, Spray at"]),
+        (
+            new().scheme(Scheme::Dqplb),
+            ["scheme Spray here, Dqplb at", "scheme Dqplb here, Spray at"],
+        ),
         (
             new().max_msg_size(4096),
             ["65536 bytes here, of up to 4096", "4096 bytes here, of up to 65536"],

@@ -22,7 +22,7 @@ pub enum ConnectError {
         addresses: usize,
     },
     /// Receivers are notified in different ways.
-    #[error("{here:?} here, {peer:?} at the peer")]
+    #[error("scheme {here:?} here, {peer:?} at the peer")]
     Scheme {
         /// The scheme here.
         here: Scheme,

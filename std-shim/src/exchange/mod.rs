@@ -53,7 +53,7 @@
 //! | [`MAX_REASON_BYTES`] a reason | it is for one line on a terminal |
 //! | [`MESSAGE_TIMEOUT`] a message, whole | each read on its own could be made to last for ever, byte by byte |
 //! | [`Timeouts`] to connect and to accept | nothing waits for ever unasked |
-//! | 20 s without a sign of life (TCP keepalive) | a host without power says no goodbye |
+//! | 20 s without a sign of life (TCP) | a host without power says no goodbye |
 //!
 //! The link is not authenticated, as verbs themselves are not: who can reach the port, or the rails,
 //! can write what the keys open. Use it in networks where that is so anyway.

@@ -292,11 +292,15 @@ fn a_reason_obeys_nobody() {
 }
 
 /// Lets bytes in, so many at a time, and collects what comes of them.
-fn read(bytes: &[u8], at_once: usize) -> Result<Vec<Message>, HandshakeError> {
+fn read(mut bytes: &[u8], at_once: usize) -> Result<Vec<Message>, HandshakeError> {
     let (mut incoming, mut messages) = (Incoming::new(), Vec::new());
-    for piece in bytes.chunks(at_once) {
-        incoming.room()[..piece.len()].copy_from_slice(piece);
+    while !bytes.is_empty() {
+        let room = incoming.room();
+        assert!(!room.is_empty());
+        let (piece, rest) = bytes.split_at(at_once.min(bytes.len()).min(room.len()));
+        room[..piece.len()].copy_from_slice(piece);
         incoming.filled(piece.len());
+        bytes = rest;
         while let Some(message) = incoming.next_message()? {
             messages.push(message);
         }
@@ -319,6 +323,21 @@ fn messages_come_in_their_order_however_the_bytes_come() {
         read(&bytes, 1 + pieces % 4000) == Ok(messages)
     }
     QuickCheck::new().quickcheck(in_order as fn(usize, bool) -> bool);
+}
+
+#[test]
+fn no_stream_makes_the_receiver_panic_or_run_out_of_room() {
+    fn stream(messages: Vec<Message>, at: usize, byte: u8, pieces: usize) -> bool {
+        let mut bytes: Vec<u8> = messages.iter().flat_map(Message::encode).collect();
+        let length = bytes.len().max(1);
+        if let Some(spoilt) = bytes.get_mut(at % length) {
+            *spoilt = byte;
+        }
+        _ = read(&bytes, 1 + pieces % 9000);
+        true
+    }
+    type Stream = fn(Vec<Message>, usize, u8, usize) -> bool;
+    QuickCheck::new().tests(300).quickcheck(stream as Stream);
 }
 
 #[test]
