@@ -34,8 +34,8 @@ fn link_to_stranger(timeouts: Timeouts) -> (Link, TcpStream) {
 }
 
 /// What a side makes of these bytes, after which the stranger hangs up or goes on holding.
-fn heard(bytes: &[u8], hang_up: bool) -> LinkError {
-    let (mut link, mut stranger) = link_to_stranger(impatient());
+fn heard(bytes: &[u8], hang_up: bool, timeouts: Timeouts) -> LinkError {
+    let (mut link, mut stranger) = link_to_stranger(timeouts);
     stranger.write_all(bytes).unwrap();
     let held = (!hang_up).then_some(stranger);
     let error = link.expect_hello().unwrap_err();
@@ -45,32 +45,35 @@ fn heard(bytes: &[u8], hang_up: bool) -> LinkError {
 
 #[test]
 fn rubbish_is_refused_at_once() {
-    let begin = Instant::now();
-    let error = heard(b"GET / HTTP/1.1\r\n\r\n", false);
+    let (begin, patient) = (Instant::now(), Timeouts::default());
+    let error = heard(b"GET / HTTP/1.1\r\n\r\n", false, patient);
     assert_eq!(
         error.to_string(),
         "the peer is no polyrail: what it sends begins with \"GET / HTTP/1.1\\r\\n\""
     );
-    let error = heard(b"PLYR\0\0\0\x09\0\0\0\x02{}", false);
+    let error = heard(b"PLYR\0\0\0\x09\0\0\0\x02{}", false, patient);
     assert!(matches!(error, LinkError::Handshake(HandshakeError::Version { peer: 9 })), "{error}");
-    let error = heard(b"PLYR\0\0\0\x01\x7f\xff\xff\xff", false);
+    let error = heard(b"PLYR\0\0\0\x01\x7f\xff\xff\xff", false, patient);
     let length = 0x7fff_ffff;
     assert!(
         matches!(error, LinkError::Handshake(HandshakeError::TooLong { length: l }) if l == length),
         "{error}"
     );
-    let error = heard(b"PLYR\0\0\0\x01\0\0\0\x02no", false);
+    let error = heard(b"PLYR\0\0\0\x01\0\0\0\x02no", false, patient);
     assert!(matches!(error, LinkError::Handshake(HandshakeError::NotJson { .. })), "{error}");
-    assert!(begin.elapsed() < SOON, "none of it was waited for");
+    assert!(begin.elapsed() < patient.message, "none of it was waited for");
 }
 
 #[test]
 fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
-    assert!(matches!(heard(b"", true), LinkError::HungUp { pending: 0 }));
-    let error = heard(b"PLYR\0\0", true);
+    assert!(matches!(heard(b"", true, impatient()), LinkError::HungUp { pending: 0 }));
+    let error = heard(b"PLYR\0\0", true, impatient());
     assert_eq!(error.to_string(), "the other side hung up after 6 bytes of a message");
-    assert!(matches!(heard(b"", false), LinkError::NoAnswer { waited: SOON }));
-    assert!(matches!(heard(b"PLYR\0\0\0", false), LinkError::Stalled { pending: 7, waited: SOON }));
+    assert!(matches!(heard(b"", false, impatient()), LinkError::NoAnswer { waited: SOON }));
+    assert!(matches!(
+        heard(b"PLYR\0\0\0", false, impatient()),
+        LinkError::Stalled { pending: 7, waited: SOON }
+    ));
 }
 
 /// Sends a byte now and then, as long as the other side is there.
