@@ -11,7 +11,7 @@ use polyrail::nic::{
 };
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_cq::VirtualWc;
-use polyrail::virtual_qp::{PostError, QpState, RailId, Scheme};
+use polyrail::virtual_qp::{PeerWindow, PeerWindowError, PostError, QpState, RailId, Scheme};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 1 << 20;
@@ -192,6 +192,20 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     // Nothing had changed.
     let mut fits = host(2, new());
     connect_endpoints(&mut four.endpoint, &mut fits.endpoint).unwrap();
+}
+
+#[test]
+fn a_window_that_is_too_small_is_refused_before_anything_is_posted() {
+    let fabric = Fabric::threaded();
+    let builder = EndpointBuilder::new().scheme(Scheme::Dqplb);
+    let (mut a, b) = (Host::new(&fabric, "a", 1, &builder), Host::new(&fabric, "b", 1, &builder));
+    let mut address = b.endpoint.address();
+    let small = PeerWindow { window: 8, receives_per_rail: 100 };
+    address.card.window = Some(small);
+    let never = |_: &mut Endpoint| -> Result<(), ConnectError> { panic!("they do not agree") };
+    let error = a.endpoint.connect_after(&address, never).unwrap_err();
+    let refused = PeerWindowError { peer: small, rails: 4 };
+    assert_eq!(error, ConnectError::PeerWindow(refused));
 }
 
 #[test]

@@ -132,15 +132,12 @@ where
         peer: &Address,
         post_receives: impl FnOnce(&mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.check(peer)?;
+        self.agree(peer)?;
         post_receives(self)?;
         Ok(self.connect_rails(peer)?)
     }
 
     fn connect_rails(&mut self, peer: &Address) -> Result<(), ConnectError> {
-        if self.qp.is_multi() && self.qp.config().scheme == Scheme::Dqplb {
-            self.qp.set_peer_window(peer.card.peer_window())?;
-        }
         let places = self.places.clone();
         for ((rail, qp_num, address), place) in peer.queue_pairs().zip(&places) {
             self.connect_rail(rail, place, qp_num, address)
@@ -149,8 +146,9 @@ where
         Ok(())
     }
 
-    /// Whether the two sides agree on everything that must be the same.
-    fn check(&self, peer: &Address) -> Result<(), ConnectError> {
+    /// Whether the two sides agree on everything that must be the same, and DQPLB can run in the
+    /// peer's window.
+    fn agree(&mut self, peer: &Address) -> Result<(), ConnectError> {
         let own = self.address();
         let (rails, addresses) = (peer.card.qp_nums.len(), peer.rails.len());
         if own.rails.len() != rails || rails != addresses {
@@ -171,6 +169,9 @@ where
             if own.device != peer.device {
                 return Err(ConnectError::Devices { rail, here: own.device, peer: peer.device });
             }
+        }
+        if self.qp.is_multi() && own.scheme == Scheme::Dqplb {
+            self.qp.set_peer_window(peer.card.peer_window())?;
         }
         Ok(())
     }
