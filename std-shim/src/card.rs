@@ -317,6 +317,8 @@ mod tests {
         assert_eq!(error(&nine), CardError::Rails { count: 9 });
         let long = " ".repeat(MAX_CARD_BYTES + 1);
         assert_eq!(error(&long), CardError::TooLong { length: MAX_CARD_BYTES + 1 });
+        let text = error(&format!("\"{}\"", "x".repeat(600))).to_string();
+        assert!(text.len() < 200, "{text}");
         let digits = "1".repeat(3000);
         let shown = error(&format!(r#"{{"notifyQpNum":"{digits}","qpNums":["1"]}}"#)).to_string();
         assert!(shown.len() < 200, "{shown}");
