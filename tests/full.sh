@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
-STEPS="lint docs test loom sweep simulate planted fuzz copy no_std bench"
+STEPS="lint docs test loom sweep simulate enumerate planted fuzz copy no_std bench"
 
 # What building against libibverbs needs.
 VERBS_PACKAGES="libibverbs-dev librdmacm-dev libclang-dev pkg-config"
@@ -69,6 +69,11 @@ simulate() {
   say "simulated worlds: as users build the engine, then with its own assertions"
   cargo run --release --locked -p polyrail-tests --bin simulate -- --seed 1 --seeds 20000
   cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- --seed 100001 --seeds 50000
+}
+
+enumerate() {
+  say "every interleaving of small configurations"
+  ENUMERATION=all cargo test --profile sweep --locked -p polyrail-tests --test enumeration -- --nocapture
 }
 
 planted() {

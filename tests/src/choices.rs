@@ -1,5 +1,5 @@
 //! Where a model's decisions come from: bytes, so that quickcheck and fuzzers can shrink and breed
-//! them, or a seed.
+//! them, a seed, or every possibility in turn.
 
 /// A source of decisions.
 pub trait Choices {
@@ -71,6 +71,61 @@ impl Seeded {
 impl Choices for Seeded {
     fn below(&mut self, bound: u32) -> u32 {
         self.0.u32(..bound)
+    }
+
+    fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+/// Every sequence of decisions, one after the other: the last decision that has another answer gets
+/// it, those before it are repeated.
+///
+/// ```
+/// use polyrail_tests::choices::{Choices, Every};
+///
+/// let mut every = Every::default();
+/// let mut seen = Vec::new();
+/// loop {
+///     // The second question depends on the first answer.
+///     let first = every.below(2);
+///     seen.push((first, every.below(1 + first)));
+///     if !every.advance() {
+///         break;
+///     }
+/// }
+/// assert_eq!(seen, [(0, 0), (1, 0), (1, 1)]);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Every {
+    /// Each answer, and how many there are to its question.
+    path: Vec<(u32, u32)>,
+    at: usize,
+}
+
+impl Every {
+    /// Goes on to the next sequence; false if there is none.
+    pub fn advance(&mut self) -> bool {
+        self.at = 0;
+        while let Some((answer, answers)) = self.path.pop() {
+            if answer + 1 < answers {
+                self.path.push((answer + 1, answers));
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Choices for Every {
+    fn below(&mut self, bound: u32) -> u32 {
+        if self.at == self.path.len() {
+            self.path.push((0, bound));
+        }
+        let (answer, answers) = self.path[self.at];
+        assert_eq!(answers, bound, "the same answers lead to the same question");
+        self.at += 1;
+        answer
     }
 
     fn is_empty(&self) -> bool {

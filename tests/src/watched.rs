@@ -51,8 +51,8 @@ impl Request {
 
 /// A rig under watch. Traffic goes through its methods, so that nothing escapes the watch.
 #[derive(Debug)]
-pub struct Watched {
-    rig: Rig,
+pub struct Watched<const RAILS: usize = 4, const DEPTH: usize = 16, const WRS: usize = 32> {
+    rig: Rig<RAILS, DEPTH, WRS>,
     requests: Vec<Request>,
     /// DQPLB: numbers posted, and those not acknowledged.
     next_number: u32,
@@ -63,7 +63,7 @@ pub struct Watched {
     failing: bool,
 }
 
-impl Watched {
+impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DEPTH, WRS> {
     /// The rig of a set-up; with DQPLB the peer lets it run ahead by `span` numbers. Requests may
     /// fail only if it is `failing`.
     ///
@@ -71,7 +71,7 @@ impl Watched {
     ///
     /// If the span is 0.
     pub fn new(setup: &Setup, span: u32, failing: bool) -> Self {
-        let mut rig = setup.rig();
+        let mut rig = setup.build();
         let span = (setup.config.scheme == Scheme::Dqplb).then_some(span);
         if let Some(span) = span {
             let peer = PeerWindow { window: span + setup.rails as u32, receives_per_rail: 1 };
@@ -90,6 +90,11 @@ impl Watched {
     /// Whether a rail failed.
     pub fn has_failed(&self) -> bool {
         self.rig.qp.state() == QpState::Error
+    }
+
+    /// Completions that wait to be polled.
+    pub fn unpolled(&self) -> usize {
+        self.rig.nic.unpolled()
     }
 
     /// Posts a request, and says whether it was accepted. A refusal is forgotten, as it must be.

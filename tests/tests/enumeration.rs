@@ -1,0 +1,279 @@
+//! Every interleaving of small configurations: two rails, up to three requests, up to six
+//! completions, one fault. Nothing is sampled; how many there were is printed.
+//!
+//! `ENUMERATION=all` takes them all; otherwise it is two requests without a fault, or one with.
+
+use polyrail_core::hardware::Refusal;
+use polyrail_core::sequence::{SequenceImm, SequenceNumber};
+use polyrail_core::verbs::{Opcode, RecvWr, SendFlags};
+use polyrail_core::virtual_qp::Scheme;
+use polyrail_tests::choices::{Choices, Every, pick};
+use polyrail_tests::rig::{Rig, Setup};
+use polyrail_tests::watched::Watched;
+use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Small rings: three requests do not always fit.
+type SmallWatched = Watched<2, 8, 2>;
+type SmallRig = Rig<2, 8, 4>;
+
+const FRAGMENT: u32 = 128;
+
+/// What goes wrong once, at any time, on any queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Nothing,
+    /// The queue pair goes to the error state.
+    Fails,
+    /// The driver takes none of the next batch, for now.
+    QueueFull,
+    /// The driver takes none of the next batch, for good.
+    Refuses,
+}
+
+/// A sender: requests with the number of their fragments, and a fault.
+#[derive(Clone, Debug)]
+struct Sender {
+    scheme: Scheme,
+    requests: Vec<(Opcode, u32)>,
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Post,
+    /// The next request of a queue pair succeeds.
+    Complete(usize),
+    Poll,
+    /// The fault happens to a queue pair.
+    Strike(usize),
+}
+
+impl Sender {
+    /// Completions that the requests bring: one for each rail in use, one for each notify.
+    fn completions(&self) -> u32 {
+        let notifies =
+            |opcode| u32::from(self.scheme == Scheme::Spray && opcode == Opcode::RdmaWriteWithImm);
+        self.requests.iter().map(|(opcode, fragments)| fragments + notifies(*opcode)).sum()
+    }
+
+    fn run(&self, choices: &mut dyn Choices) {
+        let setup = match self.scheme {
+            Scheme::Spray => Setup::spray(2),
+            Scheme::Dqplb => Setup::dqplb(2),
+        };
+        // Two requests in flight on each queue pair, and three numbers on their way.
+        let mut world = SmallWatched::new(&setup.fragment(FRAGMENT).depth(2), 3, self.fails());
+        let (mut posted, mut struck, mut refused) = (0, self.fault == Fault::Nothing, false);
+        loop {
+            let mut actions = Vec::with_capacity(8);
+            if posted < self.requests.len() {
+                actions.push(Action::Post);
+            }
+            let handles = world.handles();
+            let queues = 0..handles.len();
+            let busy = queues.clone().filter(|at| !handles[*at].sends().is_empty());
+            actions.extend(busy.map(Action::Complete));
+            if world.unpolled() > 0 || refused {
+                actions.push(Action::Poll);
+            }
+            // A fault after the last event changes nothing.
+            if !struck && !actions.is_empty() {
+                actions.extend(queues.map(Action::Strike));
+            }
+            if actions.is_empty() {
+                break;
+            }
+            match pick(choices, &actions) {
+                Action::Post => {
+                    let (opcode, fragments) = self.requests[posted];
+                    let length = fragments * FRAGMENT;
+                    world.post(opcode, length, SendFlags::SIGNALED);
+                    posted += 1;
+                }
+                Action::Complete(at) => world.complete(&handles[at], 1),
+                Action::Poll => {
+                    world.poll(usize::MAX);
+                    refused = false;
+                }
+                Action::Strike(at) => {
+                    struck = true;
+                    refused = true;
+                    match self.fault {
+                        Fault::Nothing => {}
+                        Fault::Fails => world.fail(&handles[at]),
+                        Fault::QueueFull => handles[at].refuse_next(0, Refusal::QueueFull),
+                        Fault::Refuses => handles[at].refuse_next(0, Refusal::Driver(5)),
+                    }
+                }
+            }
+        }
+        world.finish();
+    }
+
+    fn fails(&self) -> bool {
+        matches!(self.fault, Fault::Fails | Fault::Refuses)
+    }
+}
+
+/// A DQPLB receiver: so many requests of two fragments, one on each rail, arrive; one fragment may
+/// arrive twice.
+#[derive(Clone, Debug)]
+struct Receiver {
+    requests: u32,
+    repeats: bool,
+}
+
+impl Receiver {
+    fn run(&self, choices: &mut dyn Choices) {
+        let mut rig: SmallRig = Setup::dqplb(2).depth(8).build();
+        rig.qp.prepare_receives().expect("room for receives");
+        // Fragments that arrived on each rail: the i-th belongs to request i.
+        let mut arrived = [0u32; 2];
+        let (mut posted, mut reported, mut repeats) = (0, 0, self.repeats);
+        loop {
+            let mut actions = Vec::with_capacity(6);
+            actions
+                .extend((0..2).filter(|rail| arrived[*rail] < self.requests).map(Action::Complete));
+            if posted < self.requests {
+                actions.push(Action::Post);
+            }
+            if rig.nic.unpolled() > 0 {
+                actions.push(Action::Poll);
+            }
+            if repeats && !actions.is_empty() {
+                actions.extend((0..2).filter(|rail| arrived[*rail] > 0).map(Action::Strike));
+            }
+            if actions.is_empty() {
+                break;
+            }
+            match pick(choices, &actions) {
+                Action::Post => {
+                    let wr = RecvWr::notification(u64::from(posted));
+                    rig.qp.post_recv(&wr).expect("room for a receive");
+                    posted += 1;
+                }
+                Action::Complete(rail) => {
+                    deliver(&rig, rail, rail as u32 + 2 * arrived[rail]);
+                    arrived[rail] += 1;
+                }
+                Action::Strike(rail) => {
+                    // The first fragment of this rail, on the other one.
+                    repeats = false;
+                    deliver(&rig, 1 - rail, rail as u32);
+                }
+                Action::Poll => {
+                    for wc in rig.poll() {
+                        assert_eq!(wc.wr_id, u64::from(reported), "in order");
+                        assert!(wc.status.is_success());
+                        reported += 1;
+                    }
+                    let complete = arrived[0].min(arrived[1]);
+                    assert_eq!(reported, complete.min(posted), "all that is complete, and no more");
+                }
+            }
+        }
+        reported += rig.poll().len() as u32;
+        assert_eq!((reported, rig.qp.protocol_errors()), (self.requests, 0));
+        assert_eq!(rig.qp.duplicates(), u64::from(self.repeats && !repeats));
+    }
+}
+
+/// A fragment arrives on a rail. Two make a request.
+fn deliver(rig: &SmallRig, rail: usize, number: u32) {
+    let last = number % 2 == 1;
+    let number = SequenceNumber::new(number).expect("a small number");
+    rig.rails[rail].deliver_imm(SequenceImm { number, last }.encode());
+}
+
+/// Runs every interleaving, and says how many there were.
+fn every(run: impl Fn(&mut dyn Choices)) -> u64 {
+    let mut choices = Every::default();
+    let mut count = 0;
+    loop {
+        run(&mut choices);
+        count += 1;
+        if !choices.advance() {
+            return count;
+        }
+    }
+}
+
+/// Whether everything is wanted, or what takes a second.
+fn wants_all() -> bool {
+    std::env::var("ENUMERATION").is_ok_and(|which| which == "all")
+}
+
+/// All sequences of so many of these.
+fn sequences<T: Copy>(of: &[T], length: usize) -> Vec<Vec<T>> {
+    if length == 0 {
+        return vec![Vec::new()];
+    }
+    let shorter = sequences(of, length - 1);
+    let longer = shorter.iter().flat_map(|start| {
+        of.iter().map(move |next| start.iter().copied().chain([*next]).collect())
+    });
+    longer.collect()
+}
+
+#[test]
+fn every_interleaving_of_posts_completions_polls_and_a_fault_keeps_every_promise() {
+    use Opcode::{RdmaRead, RdmaWrite, RdmaWriteWithImm, Send};
+    let kinds =
+        [(RdmaWrite, 2), (RdmaWriteWithImm, 1), (RdmaWriteWithImm, 2), (RdmaRead, 1), (Send, 1)];
+    let mut configurations = Vec::new();
+    let longest = if wants_all() { 3 } else { 2 };
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        for requests in (1..=longest).flat_map(|length| sequences(&kinds, length)) {
+            for fault in [Fault::Nothing, Fault::Fails, Fault::QueueFull, Fault::Refuses] {
+                let sender = Sender { scheme, requests: requests.clone(), fault };
+                let quick = requests.len() == 1 || fault == Fault::Nothing;
+                if sender.completions() <= 6 && (quick || wants_all()) {
+                    configurations.push(sender);
+                }
+            }
+        }
+    }
+    let interleavings = in_parallel(&configurations, |sender| every(|choices| sender.run(choices)));
+    println!(
+        "{interleavings} interleavings of {} configurations of a sender",
+        configurations.len()
+    );
+    assert!(interleavings > 1000);
+}
+
+/// Adds up what `count` says of all configurations.
+fn in_parallel<T: Debug + Sync>(configurations: &[T], count: impl Fn(&T) -> u64 + Sync) -> u64 {
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let work = || {
+        let mine = std::iter::from_fn(|| configurations.get(next.fetch_add(1, Ordering::Relaxed)));
+        mine.map(|configuration| {
+            catch_unwind(AssertUnwindSafe(|| count(configuration))).unwrap_or_else(|panic| {
+                eprintln!("in {configuration:?}");
+                resume_unwind(panic)
+            })
+        })
+        .sum::<u64>()
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("every promise is kept")).sum()
+    })
+}
+
+#[test]
+fn every_interleaving_of_arrivals_receives_and_polls_is_counted_right() {
+    let longest = if wants_all() { 3 } else { 2 };
+    let configurations: Vec<_> = (1..=longest)
+        .flat_map(|requests| [false, true].map(|repeats| Receiver { requests, repeats }))
+        .collect();
+    let interleavings =
+        in_parallel(&configurations, |receiver| every(|choices| receiver.run(choices)));
+    println!(
+        "{interleavings} interleavings of {} configurations of a receiver",
+        configurations.len()
+    );
+    assert!(interleavings > 1000);
+}
