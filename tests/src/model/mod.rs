@@ -10,6 +10,6 @@ mod window;
 
 pub use routing::routing;
 pub use tag::tag;
-pub use text::{card, size};
+pub use text::{card, handshake, size};
 pub use tracker::{SeedTracker, tracker};
 pub use window::window;

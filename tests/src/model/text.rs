@@ -1,6 +1,7 @@
 //! Readers of text that comes from outside.
 
 use polyrail::card::ConnectionCard;
+use polyrail::exchange::{HandshakeError, Incoming, Message};
 use polyrail::size::{human_size, parse_size};
 
 /// Reads a connection card. What is one survives being written and read again; what is none is an
@@ -14,6 +15,62 @@ pub fn card(bytes: &[u8]) {
         Ok(card) => assert_eq!(ConnectionCard::from_json(card.to_json().as_bytes()), Ok(card)),
         Err(error) => assert!(error.to_string().len() < 300, "{error}"),
     }
+}
+
+/// Reads a message of the exchange between processes, and then a stream of them: at once, and in
+/// pieces of a length that the first byte says.
+///
+/// # Panics
+///
+/// If a message does not survive being written and read again, if it matters in which pieces a
+/// stream arrives, or if an error does not fit a terminal.
+pub fn handshake(bytes: &[u8]) {
+    match Message::from_json(bytes) {
+        Ok(message) => {
+            let frame = message.encode();
+            let length = frame.len();
+            assert_eq!(Message::decode(&frame), Ok(Some((message, length))));
+        }
+        Err(error) => assert_short(&error),
+    }
+    let Some((&piece, stream)) = bytes.split_first() else { return };
+    let (whole, its_end) = read_stream(stream, usize::MAX);
+    let (pieces, their_end) = read_stream(stream, usize::from(piece) + 1);
+    assert_eq!(whole, pieces);
+    // What was seen of a peer that is none depends on how much of it had come.
+    let kind = |end: &Option<HandshakeError>| end.as_ref().map(std::mem::discriminant);
+    assert_eq!(kind(&its_end), kind(&their_end));
+}
+
+/// The messages of a stream that arrives in pieces of `piece` bytes, and the error that ends it.
+fn read_stream(mut stream: &[u8], piece: usize) -> (Vec<Message>, Option<HandshakeError>) {
+    let (mut incoming, mut messages) = (Incoming::new(), Vec::new());
+    loop {
+        match incoming.next_message() {
+            Ok(Some(message)) => messages.push(message),
+            Ok(None) => {
+                let room = incoming.room();
+                let length = room.len().min(piece).min(stream.len());
+                if length == 0 {
+                    assert!(stream.is_empty(), "there is room for a whole message");
+                    return (messages, None);
+                }
+                let (next, rest) = stream.split_at(length);
+                room[..length].copy_from_slice(next);
+                incoming.filled(length);
+                stream = rest;
+            }
+            Err(error) => {
+                assert_short(&error);
+                return (messages, Some(error));
+            }
+        }
+    }
+}
+
+fn assert_short(error: &HandshakeError) {
+    let text = error.to_string();
+    assert!(text.len() < 500 && !text.contains(char::is_control), "{text:?}");
 }
 
 /// Reads a size, and computes it anew from its digits.
