@@ -5,9 +5,11 @@
 //! that quickcheck, fuzzers and seeds drive the same code. [`endpoint`] puts two virtual queue pairs
 //! on software NICs. [`scripted`] is a NIC whose every completion the test decides; [`rig`] puts a
 //! virtual queue pair and its completion queue on one, [`watched`] with an oracle of every physical
-//! request; [`view`] says in short form what the NIC was asked to do. [`allocations`] counts.
+//! request; [`view`] says in short form what the NIC was asked to do. [`behaviours`] is the list of
+//! what every backend must do. [`allocations`] counts.
 
 pub mod allocations;
+pub mod behaviours;
 pub mod choices;
 pub mod endpoint;
 pub mod model;

@@ -106,6 +106,13 @@ fn dqplb() -> Config {
 }
 
 #[test]
+fn the_counter_counts() {
+    let before = allocations();
+    drop(std::hint::black_box(Box::new(7)));
+    assert_eq!(allocations() - before, 1);
+}
+
+#[test]
 fn spray_does_not_allocate() {
     let mut traffic = Traffic::new(spray());
     assert_eq!(traffic.allocations(write), 0, "WRITE");

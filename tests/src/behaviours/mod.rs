@@ -1,0 +1,201 @@
+//! What every backend must do: one list of named behaviours, over core's hardware traits and a small
+//! [`Fixture`]. The software NIC runs it in `cargo test`, real verbs run it in the guest, and so the
+//! one is shown to behave as the other.
+//!
+//! Senders are polled before receivers: a device in software may work while it is polled only.
+//! Where backends may differ, [`Statuses`] says how.
+
+mod allocations;
+mod engine;
+mod failures;
+mod link;
+mod operations;
+mod pair;
+mod posting;
+
+pub use pair::{Pair, Side};
+
+use polyrail_core::hardware::{CompletionQueue, QueuePair, ReceiveQueue};
+use polyrail_core::verbs::{AccessFlags, LocalBuffer, WcStatus};
+use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// Which end of a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The end that mostly sends.
+    Near,
+    /// The end that mostly receives.
+    Far,
+}
+
+/// How patient a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// An answer is waited for during 4.096 us times 2 to this power.
+    pub timeout: u8,
+    /// Repetitions without an answer.
+    pub retry_cnt: u8,
+    /// Repetitions after the peer met no receive; 7 is for ever.
+    pub rnr_retry: u8,
+}
+
+impl Patience {
+    /// Nothing that is only late fails.
+    pub const LONG: Self = Self { timeout: 18, retry_cnt: 6, rnr_retry: 7 };
+    /// What is lost fails soon: 3 times 67 ms without an answer, 1 repetition without a receive.
+    pub const SHORT: Self = Self { timeout: 14, retry_cnt: 2, rnr_retry: 1 };
+}
+
+/// Memory of one end, registered with the device of every rail.
+pub trait Memory {
+    /// Address of the first byte.
+    fn addr(&self) -> u64;
+    /// Key for local requests on a rail.
+    fn lkey(&self, rail: usize) -> u32;
+    /// Key for the peer's requests on a rail.
+    fn rkey(&self, rail: usize) -> u32;
+    /// A part of it, for requests.
+    fn local(&self, offset: usize, length: u32) -> LocalBuffer;
+    /// Copies bytes into it.
+    fn write(&self, offset: usize, bytes: &[u8]);
+    /// Copies bytes out of it.
+    fn read(&self, offset: usize, length: usize) -> Vec<u8>;
+}
+
+/// Statuses that devices may choose. Everything else is the same everywhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Statuses {
+    /// A WRITE whose lkey is bad.
+    pub write_with_bad_lkey: WcStatus,
+    /// A READ whose lkey is bad.
+    pub read_with_bad_lkey: WcStatus,
+    /// A SEND longer than the receive that it meets: at the sender, at the receiver.
+    pub receive_too_short: (WcStatus, WcStatus),
+    /// A SEND that meets a receive with a bad lkey: at the sender, at the receiver.
+    pub receive_with_bad_lkey: (WcStatus, WcStatus),
+}
+
+/// A backend: two ends, joined by rails with a device at each end.
+pub trait Fixture: Debug {
+    /// Its reliable connected queue pair.
+    type Qp: QueuePair + Debug;
+    /// Its completion queue.
+    type Cq: CompletionQueue + Debug;
+    /// Its shared receive queue.
+    type Srq: ReceiveQueue + Debug;
+    /// Its registered memory.
+    type Memory: Memory + Debug;
+
+    /// Rails between the ends.
+    fn rails(&self) -> usize;
+    /// What it answers where devices may choose.
+    fn statuses(&self) -> Statuses;
+    /// A completion queue for at least `capacity` completions.
+    fn create_cq(&self, end: End, rail: usize, capacity: u32) -> Self::Cq;
+    /// A shared receive queue for at least `max_wr` receives.
+    fn create_srq(&self, end: End, rail: usize, max_wr: u32) -> Self::Srq;
+    /// A queue pair in INIT for at least `depth` requests each way, that permits everything.
+    fn create_qp(
+        &self,
+        end: End,
+        rail: usize,
+        cq: &Self::Cq,
+        srq: Option<&Self::Srq>,
+        depth: u32,
+    ) -> Self::Qp;
+    /// Connects two queue pairs in INIT.
+    fn connect(&self, rail: usize, near: &mut Self::Qp, far: &mut Self::Qp, patience: Patience);
+    /// Moves a queue pair to ERR.
+    fn fail(&self, qp: &mut Self::Qp);
+    /// Whether a queue pair is in ERR.
+    fn is_failed(&self, qp: &Self::Qp) -> bool;
+    /// Zeroed memory.
+    fn memory(&self, end: End, bytes: usize, access: AccessFlags) -> Self::Memory;
+    /// Takes a rail's link down, or brings it up and returns when it carries packets again.
+    fn set_link(&self, rail: usize, up: bool);
+}
+
+/// Everything that peers and the device may do.
+pub const ALL_ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_ATOMIC);
+
+/// How long anything may take. Nothing comes near it, except what hangs.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// How long to watch that nothing happens.
+pub const QUIET: Duration = Duration::from_millis(20);
+
+/// A behaviour with its name. It panics if the backend does not behave so.
+pub type Behaviour<F> = (&'static str, fn(&F));
+
+macro_rules! list {
+    ($($module:ident: $($name:ident)*;)*) => {
+        vec![$($((stringify!($name), $module::$name::<F> as fn(&F))),*),*]
+    };
+}
+
+/// The behaviours that every backend has.
+pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
+    list! {
+        operations:
+            write_arrives_and_the_peer_is_not_told
+            write_with_imm_completes_a_receive
+            empty_write_with_imm_completes_a_receive
+            sends_land_in_receives_in_order
+            read_brings_the_bytes_here
+            atomics_change_the_word_and_bring_the_old_one
+            inline_data_is_taken_while_posting
+            two_rails_carry_at_the_same_time
+            a_shared_receive_queue_serves_two_queue_pairs;
+        posting:
+            one_completion_retires_an_unsignaled_chain
+            a_dropped_batch_posts_nothing
+            a_full_queue_is_back_pressure
+            sends_before_rts_are_refused
+            receives_on_a_queue_pair_with_a_shared_queue_are_refused
+            an_inline_request_that_is_too_long_is_refused;
+        failures:
+            a_bad_rkey_fails_and_flushes_what_follows
+            a_range_outside_the_region_fails
+            a_region_that_permits_nothing_fails
+            a_bad_lkey_fails
+            a_missing_receive_fails_after_the_retries
+            a_missing_receive_is_waited_for
+            a_receive_that_is_too_short_fails_both_ends
+            a_receive_with_a_bad_lkey_fails_both_ends
+            moving_to_err_flushes_everything_in_order
+            a_peer_in_err_does_not_answer
+            a_failed_queue_pair_accepts_and_flushes;
+        link:
+            a_lost_link_fails_requests_and_a_new_connection_works_after
+            the_engine_names_the_rail_whose_link_was_lost;
+        engine:
+            spray_over_two_rails_delivers_every_byte
+            dqplb_over_two_rails_delivers_every_byte
+            a_single_rail_delivers_every_byte
+            the_engine_passes_sends_and_atomics_through
+            the_engine_names_the_rail_that_failed;
+        allocations:
+            physical_queues_do_not_allocate
+            the_engine_does_not_allocate;
+    }
+}
+
+/// Runs behaviours one after the other and says how each went; the names of those that failed.
+pub fn run<F>(title: &str, behaviours: &[Behaviour<F>], fixture: &F) -> Vec<&'static str> {
+    let mut failed = Vec::new();
+    for &(name, behaviour) in behaviours {
+        let start = Instant::now();
+        let ended = catch_unwind(AssertUnwindSafe(|| behaviour(fixture)));
+        let verdict = if ended.is_ok() { "ok" } else { "FAILED" };
+        println!("{title} {name} ... {verdict} ({} ms)", start.elapsed().as_millis());
+        if ended.is_err() {
+            failed.push(name);
+        }
+    }
+    failed
+}

@@ -1,0 +1,90 @@
+//! Batches, chains, back-pressure and refusals.
+
+use super::pair::{DEPTH, Pair, Side, pattern, poll};
+use super::{End, Fixture, LIMIT, Memory};
+use polyrail_core::hardware::{CommitError, QueuePair, Refusal, SendBatch};
+use polyrail_core::verbs::{SendFlags, SendRequest, Sge, WcStatus};
+use std::time::Instant;
+
+/// Linux' number; the traits give errno values.
+const EINVAL: i32 = 22;
+
+const REFUSED: Result<(), CommitError> =
+    Err(CommitError { accepted: 0, refusal: Refusal::Driver(EINVAL) });
+
+pub(super) fn one_completion_retires_an_unsignaled_chain<F: Fixture>(fixture: &F) {
+    let mut pair = Pair::new(fixture);
+    pair.near.memory.write(0, &pattern(8_000, 1));
+    let write = |wr_id: u64| {
+        let flags = if wr_id == 7 { SendFlags::SIGNALED } else { SendFlags::empty() };
+        SendRequest { flags, ..pair.write(wr_id, wr_id as usize * 1000, 1000) }
+    };
+    let chain: Vec<_> = (0..8).map(write).collect();
+    pair.near.post(&chain).unwrap();
+    assert_eq!(pair.near.ends(1), [(7, WcStatus::SUCCESS)]);
+    assert_eq!(pair.far.memory.read(0, 8_000), pattern(8_000, 1));
+    pair.near.stays_quiet();
+}
+
+pub(super) fn a_dropped_batch_posts_nothing<F: Fixture>(fixture: &F) {
+    let mut pair = Pair::new(fixture);
+    pair.near.memory.write(0, b"no yes");
+    let (dropped, posted) = (pair.write(1, 0, 2), pair.write(2, 3, 3));
+    let mut batch = pair.near.qp.start_send();
+    batch.add(&dropped);
+    drop(batch);
+    pair.near.post(&[posted]).unwrap();
+    assert_eq!(pair.near.ends(1), [(2, WcStatus::SUCCESS)]);
+    assert_eq!(pair.far.memory.read(0, 6), b"\0\0\0yes");
+}
+
+pub(super) fn a_full_queue_is_back_pressure<F: Fixture>(fixture: &F) {
+    let mut pair = Pair::new(fixture);
+    let (total, mut done) = (20 * u64::from(DEPTH), 0);
+    let (mut next, mut refusals, start) = (0, 0, Instant::now());
+    pair.near.memory.write(0, &pattern(64, 5));
+    while done < total {
+        while next < total {
+            // Long enough that the queue fills faster than it empties.
+            let request = pair.write(next, 0, 30_000);
+            match pair.near.post(&[request]) {
+                Ok(()) => next += 1,
+                Err(CommitError { accepted: 0, refusal: Refusal::QueueFull }) => {
+                    refusals += 1;
+                    break;
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        for completion in poll(&mut pair.near.cq) {
+            assert_eq!((completion.wr_id, completion.status), (done, WcStatus::SUCCESS));
+            done += 1;
+        }
+        assert!(start.elapsed() < LIMIT, "{done} of {total} requests are done");
+    }
+    assert!(refusals > 0, "{total} requests never filled the queue");
+    pair.near.stays_quiet();
+}
+
+pub(super) fn sends_before_rts_are_refused<F: Fixture>(fixture: &F) {
+    let pair = Pair::new(fixture);
+    let mut unconnected = Side::new(fixture, End::Near, 0, None);
+    assert_eq!(unconnected.post(&[pair.write(1, 0, 8)]), REFUSED);
+    unconnected.stays_quiet();
+}
+
+pub(super) fn receives_on_a_queue_pair_with_a_shared_queue_are_refused<F: Fixture>(fixture: &F) {
+    let srq = fixture.create_srq(End::Near, 0, 8);
+    let mut side = Side::new(fixture, End::Near, 0, Some(&srq));
+    assert_eq!(side.recv(1, Sge::EMPTY), REFUSED);
+}
+
+pub(super) fn an_inline_request_that_is_too_long_is_refused<F: Fixture>(fixture: &F) {
+    let mut pair = Pair::new(fixture);
+    let too_long = pair.near.qp.limits().max_inline_data + 1;
+    let request = pair.write(1, 0, too_long);
+    let flags = SendFlags::INLINE | SendFlags::SIGNALED;
+    assert_eq!(pair.near.post(&[SendRequest { flags, ..request }]), REFUSED);
+    pair.near.post(&[SendRequest { wr_id: 2, ..request }]).unwrap();
+    assert_eq!(pair.near.ends(1), [(2, WcStatus::SUCCESS)]);
+}
