@@ -5,9 +5,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
-STEPS="lint docs test loom sweep simulate enumerate planted fuzz copy no_std bench"
+STEPS="lint docs test loom sweep simulate enumerate planted fuzz copy no_std rxe bench"
 
-# What building against libibverbs needs.
+# What building against libibverbs needs: the library and its headers (rdma-sys also asks for
+# librdmacm's), and the compiler library that reads the headers.
 VERBS_PACKAGES="libibverbs-dev librdmacm-dev libclang-dev pkg-config"
 
 say() { printf '\n== %s\n' "$*"; }
@@ -38,8 +39,12 @@ lint() {
   cargo fmt --manifest-path fuzz/Cargo.toml --check
   cargo clippy --workspace --all-targets --all-features --locked
   CARGO_TARGET_DIR=target/no_std cargo clippy $NO_STD --locked
-  say "polyrail-core alone"
+  say "polyrail-core alone, and everything that does without libibverbs"
   cargo check -p polyrail-core --no-default-features --locked
+  if cargo tree --locked --edges all | grep -q rdma-sys; then
+    echo "a default member depends on rdma-sys" >&2
+    return 1
+  fi
 }
 
 docs() {
@@ -57,6 +62,11 @@ loom() {
   say "the ring between threads, in every interleaving"
   RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=target/loom \
     cargo test --profile sweep --locked -p polyrail-tests --test spsc -- --nocapture --test-threads 1
+}
+
+rxe() {
+  say "real verbs, over the kernel's software RDMA driver in a guest"
+  tests/rxe/run.sh
 }
 
 sweep() {

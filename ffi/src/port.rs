@@ -104,7 +104,7 @@ impl PortAttributes {
     pub(crate) fn query(context: *mut ibv_context, port: u8) -> Result<Self> {
         let mut raw = MaybeUninit::<ibv_port_attr>::zeroed();
         // SAFETY: the caller's context is open; the struct is plain numbers, for which zeros do.
-        let returned = unsafe { rdma_sys::___ibv_query_port(context, port, raw.as_mut_ptr()) };
+        let returned = unsafe { crate::sys::query_port(context, port, raw.as_mut_ptr()) };
         VerbsError::check(returned, "ibv_query_port", Argument::Number("port_num", port.into()))?;
         // SAFETY: initialised, with zeros at least.
         Ok(Self::from_raw(unsafe { raw.assume_init_ref() }))

@@ -79,9 +79,9 @@ impl Context {
             parent_domain: ptr::null_mut(),
         };
         // SAFETY: the context is open, the channel alive or null; the name is never dereferenced.
-        let raw = unsafe { rdma_sys::ibv_create_cq_ex(self.as_ptr(), &raw mut attr) };
+        let raw = unsafe { crate::sys::create_cq_ex(self.as_ptr(), &raw mut attr) };
         // The classic queue is the first part of the extended one.
-        let raw = raw.unwrap_or(ptr::null_mut()).cast::<ibv_cq>();
+        let raw = raw.cast::<ibv_cq>();
         let argument = Argument::Number("cqe", init.cqe.into());
         // SAFETY: null, or a fresh queue that is handed over.
         let raw = unsafe { Owned::new(raw, "ibv_create_cq_ex", argument) }?;

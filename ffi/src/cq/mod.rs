@@ -121,7 +121,7 @@ impl CqHandle {
             moderate: ibv_moderate_cq { cq_count: count, cq_period: period_us },
         };
         // SAFETY: the queue is alive, and the attributes are only read.
-        let returned = unsafe { rdma_sys::ibv_modify_cq(self.as_ptr(), &raw mut attr) };
+        let returned = unsafe { crate::sys::modify_cq(self.as_ptr(), &raw mut attr) };
         VerbsError::check(returned, "ibv_modify_cq", Argument::Number("cq_count", count.into()))
     }
 

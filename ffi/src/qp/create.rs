@@ -180,9 +180,9 @@ fn extended<S: Service>(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Made
     attr.pd = pd.as_ptr();
     attr.send_ops_flags = S::OPS;
     // SAFETY: the context, the domain, the completion queues and the receive queue are alive.
-    let raw = unsafe { rdma_sys::ibv_create_qp_ex(pd.context().as_ptr(), &raw mut attr) };
+    let raw = unsafe { crate::sys::create_qp_ex(pd.context().as_ptr(), &raw mut attr) };
     // SAFETY: null, or a fresh queue pair that is handed over.
-    let raw = unsafe { Owned::new(raw.unwrap_or(ptr::null_mut()), CALL, init.argument()) }?;
+    let raw = unsafe { Owned::new(raw, CALL, init.argument()) }?;
     // SAFETY: the queue pair is alive.
     let ex = unsafe { rdma_sys::ibv_qp_to_qp_ex(raw.as_ptr()) };
     if ex.is_null() {

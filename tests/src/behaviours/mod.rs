@@ -10,7 +10,7 @@ mod engine;
 mod failures;
 mod link;
 mod operations;
-mod pair;
+pub mod pair;
 mod posting;
 
 pub use pair::{Pair, Side};
@@ -169,7 +169,7 @@ pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
             a_receive_with_a_bad_lkey_fails_both_ends
             moving_to_err_flushes_everything_in_order
             a_peer_in_err_does_not_answer
-            a_failed_queue_pair_accepts_and_flushes;
+            a_failed_queue_pair_accepts_sends_and_flushes_them;
         link:
             a_lost_link_fails_requests_and_a_new_connection_works_after
             the_engine_names_the_rail_whose_link_was_lost;
