@@ -29,11 +29,11 @@ macro_rules! work_request {
 
 work_request!(ibv_send_wr, ibv_recv_wr);
 
-/// What a driver's errno means for a request. ENOMEM is what every provider returns for a full
-/// queue.
+/// What a driver's errno means for a request. A full queue is ENOMEM; for rxe's `ibv_wr_*` it is
+/// ENOSPC.
 pub(crate) fn refusal(errno: i32) -> Refusal {
     match errno {
-        libc::ENOMEM => Refusal::QueueFull,
+        libc::ENOMEM | libc::ENOSPC => Refusal::QueueFull,
         errno => Refusal::Driver(errno),
     }
 }
