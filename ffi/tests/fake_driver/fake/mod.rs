@@ -1,0 +1,145 @@
+//! A libibverbs made for tests. The linker takes these definitions before those of the shared
+//! library, so every call of the crate ends here: calls fail when told to, objects know their parents,
+//! and whoever destroys one too early is found out.
+//!
+//! State is kept for each thread, so that tests run side by side. Structs are the library's own, zeroed;
+//! only what the crate looks at is filled in.
+
+#![allow(unsafe_op_in_unsafe_fn, reason = "the calls are unsafe throughout, as their C originals")]
+#![allow(clippy::missing_safety_doc, reason = "the contracts are those of libibverbs")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "as above")]
+
+mod events;
+mod objects;
+mod queues;
+
+use rdma_sys::ibv_context;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU32;
+
+pub(crate) use events::{queue_cq_event, queue_event};
+pub(crate) use objects::QP_NUM;
+pub(crate) use queues::{Posted, complete};
+
+/// Calls of `ibv_fork_init` in this process.
+pub(crate) static FORK_INITS: AtomicU32 = AtomicU32::new(0);
+
+/// An object that exists: what it is and what it was made from.
+struct Object {
+    kind: &'static str,
+    parents: Vec<usize>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    objects: BTreeMap<usize, Object>,
+    /// The call that is to fail, and its errno.
+    pub(crate) failing: Option<(&'static str, i32)>,
+    /// Calls in order.
+    pub(crate) calls: Vec<&'static str>,
+    /// Objects that were destroyed while something made from them existed.
+    pub(crate) violations: Vec<String>,
+    /// Requests that the device took.
+    pub(crate) posted: Vec<Posted>,
+    /// Requests between `wr_start` and `wr_complete`.
+    building: Vec<Posted>,
+    /// The next post takes so many requests and returns this.
+    pub(crate) refusing: Option<(usize, i32)>,
+    completions: Vec<queues::Completed>,
+    /// What the next polls return instead of completions, once those that are there are taken.
+    pub(crate) poll_error: Option<i32>,
+    events: Vec<events::Event>,
+    cq_events: Vec<usize>,
+    /// Events and completion events that were acknowledged.
+    pub(crate) acknowledged: u32,
+    /// Attributes given to the last `ibv_modify_qp`: which, and where they lead.
+    pub(crate) modified: Option<(u32, u32)>,
+}
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+pub(crate) fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
+    STATE.with_borrow_mut(look)
+}
+
+/// Makes a call fail from now on.
+pub(crate) fn fail(call: &'static str, errno: i32) {
+    with(|state| state.failing = Some((call, errno)));
+}
+
+/// Lets every call succeed again.
+pub(crate) fn heal() {
+    with(|state| state.failing = None);
+}
+
+/// What exists.
+pub(crate) fn alive() -> Vec<&'static str> {
+    with(|state| state.objects.values().map(|object| object.kind).collect())
+}
+
+pub(crate) fn violations() -> Vec<String> {
+    with(|state| state.violations.clone())
+}
+
+pub(crate) fn calls_of(call: &str) -> usize {
+    with(|state| state.calls.iter().filter(|&&made| made == call).count())
+}
+
+/// Notes a call; the errno that it is to fail with.
+fn call(name: &'static str) -> i32 {
+    with(|state| {
+        state.calls.push(name);
+        match state.failing {
+            Some((failing, errno)) if failing == name => errno,
+            _ => 0,
+        }
+    })
+}
+
+fn set_errno(errno: i32) {
+    unsafe { *libc::__errno_location() = errno }
+}
+
+/// A new object; null, with errno set, if the call is to fail.
+fn create<T>(name: &'static str, kind: &'static str, parents: &[usize], object: T) -> *mut T {
+    let errno = call(name);
+    if errno != 0 {
+        set_errno(errno);
+        return std::ptr::null_mut();
+    }
+    let object = Box::into_raw(Box::new(object));
+    let parents = parents.iter().copied().filter(|&parent| parent != 0).collect();
+    with(|state| state.objects.insert(object.expose_provenance(), Object { kind, parents }));
+    object
+}
+
+/// Destroys an object, unless the call is to fail or something was made from it.
+unsafe fn destroy<T>(name: &'static str, object: *mut T) -> i32 {
+    let errno = call(name);
+    if errno != 0 {
+        return errno;
+    }
+    let at = object.addr();
+    let removed = with(|state| {
+        let children = state.objects.values().filter(|child| child.parents.contains(&at));
+        let children: Vec<_> = children.map(|child| child.kind).collect();
+        let removed = state.objects.remove(&at);
+        let kind = removed.as_ref().map_or("nothing", |object| object.kind);
+        if removed.is_none() || !children.is_empty() {
+            state.violations.push(format!("{name} of {kind} with {children:?}"));
+        }
+        removed
+    });
+    if removed.is_some() {
+        drop(Box::from_raw(object));
+    }
+    0
+}
+
+/// The extended context around a context.
+unsafe fn extended(context: *mut ibv_context) -> *mut rdma_sys::verbs_context {
+    context.byte_sub(std::mem::offset_of!(rdma_sys::verbs_context, context)).cast()
+}

@@ -1,0 +1,236 @@
+//! Devices and what is made from them.
+
+use super::{FORK_INITS, call, create, destroy, extended, queues, set_errno, with};
+use rdma_sys::*;
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::zeroed;
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+/// The number of every queue pair.
+pub(crate) const QP_NUM: u32 = 77;
+
+macro_rules! exported {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {
+        $(#[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? $body)*
+    };
+}
+pub(super) use exported;
+
+exported! {
+    fn ibv_fork_init() -> c_int {
+        FORK_INITS.fetch_add(1, Ordering::Relaxed);
+        0
+    }
+
+    fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+        let mut device: ibv_device = zeroed();
+        for (to, from) in device.name.iter_mut().zip(b"fake0") {
+            *to = *from as c_char;
+        }
+        let devices = [Box::into_raw(Box::new(device)), ptr::null_mut()];
+        let list = create("ibv_get_device_list", "list", &[], devices);
+        *count = c_int::from(!list.is_null());
+        if list.is_null() {
+            drop(Box::from_raw(devices[0]));
+        }
+        list.cast()
+    }
+
+    fn ibv_free_device_list(list: *mut *mut ibv_device) {
+        let list = list.cast::<[*mut ibv_device; 2]>();
+        let [device, _] = *list;
+        destroy("ibv_free_device_list", list);
+        drop(Box::from_raw(device));
+    }
+
+    fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+        (&raw const (*device).name).cast()
+    }
+
+    fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+        let mut whole: verbs_context = zeroed();
+        whole.sz = size_of::<verbs_context>();
+        whole.query_port = Some(query_port);
+        whole.create_cq_ex = Some(create_cq_ex);
+        whole.create_qp_ex = Some(create_qp_ex);
+        whole.context.device = device;
+        whole.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
+        whole.context.async_fd = libc::eventfd(0, 0);
+        queues::fill(&mut whole.context.ops);
+        let fd = whole.context.async_fd;
+        let whole = create("ibv_open_device", "context", &[], whole);
+        if whole.is_null() {
+            libc::close(fd);
+            return ptr::null_mut();
+        }
+        &raw mut (*whole).context
+    }
+
+    fn ibv_close_device(context: *mut ibv_context) -> c_int {
+        let fd = (*context).async_fd;
+        let returned = destroy("ibv_close_device", extended(context));
+        if returned == 0 {
+            libc::close(fd);
+        }
+        returned
+    }
+
+    fn ibv_query_device(_context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+        (*attr).phys_port_cnt = 2;
+        (*attr).max_qp_wr = 1000;
+        call("ibv_query_device")
+    }
+
+    fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+        let pd = ibv_pd { context, handle: 0 };
+        create("ibv_alloc_pd", "pd", &[extended(context).addr()], pd)
+    }
+
+    fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+        destroy("ibv_dealloc_pd", pd)
+    }
+
+    fn ibv_reg_mr_iova2(
+        pd: *mut ibv_pd, addr: *mut c_void, length: usize, _iova: u64, _access: u32
+    ) -> *mut ibv_mr {
+        let context = (*pd).context;
+        let mr = ibv_mr { context, pd, addr, length, handle: 0, lkey: 5, rkey: 6 };
+        create("ibv_reg_mr", "mr", &[pd.addr()], mr)
+    }
+
+    fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+        destroy("ibv_dereg_mr", mr)
+    }
+
+    fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+        let fd = libc::eventfd(0, 0);
+        let parents = [extended(context).addr()];
+        let channel = ibv_comp_channel { context, fd, refcnt: 0 };
+        let channel = create("ibv_create_comp_channel", "channel", &parents, channel);
+        if channel.is_null() {
+            libc::close(fd);
+        }
+        channel
+    }
+
+    fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+        let fd = (*channel).fd;
+        let returned = destroy("ibv_destroy_comp_channel", channel);
+        if returned == 0 {
+            libc::close(fd);
+        }
+        returned
+    }
+
+    fn ibv_create_cq(
+        context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void,
+        channel: *mut ibv_comp_channel, _vector: c_int
+    ) -> *mut ibv_cq {
+        let cq = new_cq(context, cqe, cq_context, channel);
+        let parents = [extended(context).addr(), channel.addr()];
+        create("ibv_create_cq", "cq", &parents, cq).cast()
+    }
+
+    fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+        destroy("ibv_destroy_cq", cq.cast::<ibv_cq_ex>())
+    }
+
+    fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+        let mut srq: ibv_srq = zeroed();
+        srq.context = (*pd).context;
+        srq.srq_context = (*init).srq_context;
+        create("ibv_create_srq", "srq", &[pd.addr()], srq)
+    }
+
+    fn ibv_modify_srq(_srq: *mut ibv_srq, _attr: *mut ibv_srq_attr, _mask: c_int) -> c_int {
+        call("ibv_modify_srq")
+    }
+
+    fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+        destroy("ibv_destroy_srq", srq)
+    }
+
+    fn ibv_create_ah(pd: *mut ibv_pd, _attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+        let ah = ibv_ah { context: (*pd).context, pd, handle: 0 };
+        create("ibv_create_ah", "ah", &[pd.addr()], ah)
+    }
+
+    fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+        destroy("ibv_destroy_ah", ah)
+    }
+
+    fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+        let ibv_qp_init_attr { send_cq, recv_cq, srq, .. } = *init;
+        new_qp("ibv_create_qp", pd, [send_cq.addr(), recv_cq.addr(), srq.addr()])
+    }
+
+    fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+        destroy("ibv_destroy_qp", qp.cast::<ibv_qp_ex>())
+    }
+
+    fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+        qp.cast()
+    }
+
+    fn ibv_modify_qp(_qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+        with(|state| state.modified = Some((mask as u32, (*attr).qp_state)));
+        call("ibv_modify_qp")
+    }
+}
+
+unsafe extern "C" fn query_port(
+    _context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    _length: usize,
+) -> c_int {
+    (*attr).max_msg_sz = 1 << (30 - u32::from(port));
+    call("ibv_query_port")
+}
+
+unsafe fn new_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+) -> ibv_cq_ex {
+    let mut cq: ibv_cq_ex = zeroed();
+    cq.context = context;
+    cq.cqe = cqe;
+    cq.cq_context = cq_context;
+    cq.channel = channel;
+    queues::fill_cq(&mut cq);
+    cq
+}
+
+unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    let ibv_cq_init_attr_ex { cqe, cq_context, channel, .. } = *init;
+    let cq = new_cq(context, cqe as c_int, cq_context, channel);
+    create("ibv_create_cq_ex", "cq", &[extended(context).addr(), channel.addr()], cq)
+}
+
+unsafe fn new_qp(name: &'static str, pd: *mut ibv_pd, parents: [usize; 3]) -> *mut ibv_qp {
+    let mut qp: ibv_qp_ex = zeroed();
+    qp.qp_base.context = (*pd).context;
+    qp.qp_base.qp_num = QP_NUM;
+    queues::fill_qp(&mut qp);
+    let [send_cq, recv_cq, srq] = parents;
+    create(name, "qp", &[pd.addr(), send_cq, recv_cq, srq], qp).cast()
+}
+
+unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    let ibv_qp_init_attr_ex { pd, send_cq, recv_cq, srq, .. } = *init;
+    if pd.is_null() {
+        set_errno(libc::EINVAL);
+        return ptr::null_mut();
+    }
+    new_qp("ibv_create_qp_ex", pd, [send_cq.addr(), recv_cq.addr(), srq.addr()])
+}

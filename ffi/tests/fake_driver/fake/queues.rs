@@ -1,0 +1,264 @@
+//! Posting and polling: the operations that a driver puts into its context, queue pairs and completion
+//! queues.
+
+use super::{State, with};
+use rdma_sys::*;
+use std::ffi::{c_int, c_void};
+
+/// A request that the device took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Posted {
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: u32,
+    pub(crate) flags: u32,
+    /// Bytes of its buffer; `None` if it has none.
+    pub(crate) length: Option<u32>,
+    pub(crate) remote_addr: u64,
+    pub(crate) rkey: u32,
+    pub(crate) imm: u32,
+}
+
+/// A completion, of which a driver writes only what verbs defines.
+#[derive(Clone, Copy)]
+pub(super) struct Completed {
+    wr_id: u64,
+    status: u32,
+    opcode: u32,
+    byte_len: u32,
+}
+
+/// Queues a completion of every queue pair's.
+pub(crate) fn complete(wr_id: u64, status: u32, opcode: u32, byte_len: u32) {
+    with(|state| state.completions.push(Completed { wr_id, status, opcode, byte_len }));
+}
+
+/// How many requests of a list are taken, and what is returned.
+fn take(state: &mut State, length: usize) -> (usize, c_int) {
+    match state.refusing.take() {
+        Some((taken, code)) => (taken, code),
+        None => (length, 0),
+    }
+}
+
+unsafe fn sge_length(sges: *const ibv_sge, count: c_int) -> Option<u32> {
+    (count > 0).then(|| (*sges).length)
+}
+
+unsafe extern "C" fn post_send(
+    _qp: *mut ibv_qp,
+    mut at: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut list = Vec::new();
+    while !at.is_null() {
+        list.push(at);
+        at = (*at).next;
+    }
+    with(|state| {
+        let (taken, code) = take(state, list.len());
+        for &request in &list[..taken] {
+            state.posted.push(Posted {
+                wr_id: (*request).wr_id,
+                opcode: (*request).opcode,
+                flags: (*request).send_flags,
+                length: sge_length((*request).sg_list, (*request).num_sge),
+                remote_addr: (*request).wr.rdma.remote_addr,
+                rkey: (*request).wr.rdma.rkey,
+                imm: (*request).imm_data_invalidated_rkey_union.imm_data,
+            });
+        }
+        if code != 0 {
+            *bad = list[taken];
+        }
+        code
+    })
+}
+
+unsafe fn post_receives(mut at: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    let mut list = Vec::new();
+    while !at.is_null() {
+        list.push(at);
+        at = (*at).next;
+    }
+    with(|state| {
+        let (taken, code) = take(state, list.len());
+        for &request in &list[..taken] {
+            let length = sge_length((*request).sg_list, (*request).num_sge);
+            let wr_id = (*request).wr_id;
+            let none =
+                Posted { wr_id, length, opcode: 128, flags: 0, remote_addr: 0, rkey: 0, imm: 0 };
+            state.posted.push(none);
+        }
+        if code != 0 {
+            *bad = list[taken];
+        }
+        code
+    })
+}
+
+unsafe extern "C" fn post_recv(
+    _qp: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    post_receives(first, bad)
+}
+
+unsafe extern "C" fn post_srq_recv(
+    _srq: *mut ibv_srq,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    post_receives(first, bad)
+}
+
+unsafe extern "C" fn poll_cq(_cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc) -> c_int {
+    with(|state| {
+        let count = state.completions.len().min(most as usize);
+        if let (0, Some(code)) = (count, state.poll_error) {
+            return code;
+        }
+        for (at, done) in state.completions.drain(..count).enumerate() {
+            let wc = out.add(at);
+            (*wc).wr_id = done.wr_id;
+            (*wc).status = done.status;
+            (*wc).qp_num = super::QP_NUM;
+            (*wc).vendor_err = 0;
+            if done.status == 0 {
+                (*wc).opcode = done.opcode;
+                (*wc).byte_len = done.byte_len;
+                (*wc).wc_flags = 0;
+            }
+        }
+        count as c_int
+    })
+}
+
+unsafe extern "C" fn req_notify_cq(_cq: *mut ibv_cq, _solicited_only: c_int) -> c_int {
+    super::call("ibv_req_notify_cq")
+}
+
+pub(super) fn fill(ops: &mut ibv_context_ops) {
+    ops.post_send = Some(post_send);
+    ops.post_recv = Some(post_recv);
+    ops.post_srq_recv = Some(post_srq_recv);
+    ops.poll_cq = Some(poll_cq);
+    ops.req_notify_cq = Some(req_notify_cq);
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _attr: *mut ibv_poll_cq_attr) -> c_int {
+    with(|state| match (state.completions.first(), state.poll_error) {
+        (Some(done), _) => {
+            (*cq).wr_id = done.wr_id;
+            (*cq).status = done.status;
+            0
+        }
+        (None, Some(code)) => code,
+        (None, None) => libc::ENOENT,
+    })
+}
+
+unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {
+    with(|state| _ = state.completions.remove(0));
+}
+
+unsafe extern "C" fn read_qp_num(_cq: *mut ibv_cq_ex) -> u32 {
+    super::QP_NUM
+}
+
+unsafe extern "C" fn read_nothing(_cq: *mut ibv_cq_ex) -> u32 {
+    0
+}
+
+unsafe extern "C" fn read_no_byte(_cq: *mut ibv_cq_ex) -> u8 {
+    0
+}
+
+unsafe extern "C" fn read_opcode(_cq: *mut ibv_cq_ex) -> u32 {
+    with(|state| state.completions[0].opcode)
+}
+
+unsafe extern "C" fn read_byte_len(_cq: *mut ibv_cq_ex) -> u32 {
+    with(|state| state.completions[0].byte_len)
+}
+
+pub(super) fn fill_cq(cq: &mut ibv_cq_ex) {
+    cq.start_poll = Some(start_poll);
+    cq.end_poll = Some(end_poll);
+    cq.read_qp_num = Some(read_qp_num);
+    cq.read_opcode = Some(read_opcode);
+    cq.read_byte_len = Some(read_byte_len);
+    cq.read_vendor_err = Some(read_nothing);
+    cq.read_src_qp = Some(read_nothing);
+    cq.read_wc_flags = Some(read_nothing);
+    cq.read_slid = Some(read_nothing);
+    cq.read_sl = Some(read_no_byte);
+    cq.read_dlid_path_bits = Some(read_no_byte);
+}
+
+unsafe fn build(qp: *mut ibv_qp_ex, opcode: u32, rkey: u32, remote_addr: u64, imm: u32) {
+    let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
+    let request = Posted { wr_id, opcode, flags, length: None, remote_addr, rkey, imm };
+    with(|state| state.building.push(request));
+}
+
+fn set_length(length: u32) {
+    with(|state| state.building.last_mut().expect("a request").length = Some(length));
+}
+
+unsafe extern "C" fn wr_start(_qp: *mut ibv_qp_ex) {
+    super::call("ibv_wr_start");
+}
+
+unsafe extern "C" fn wr_complete(_qp: *mut ibv_qp_ex) -> c_int {
+    super::call("ibv_wr_complete");
+    with(|state| {
+        let built = std::mem::take(&mut state.building);
+        let (_, code) = take(state, built.len());
+        if code == 0 {
+            state.posted.extend(built);
+        }
+        code
+    })
+}
+
+unsafe extern "C" fn wr_abort(_qp: *mut ibv_qp_ex) {
+    super::call("ibv_wr_abort");
+    with(|state| state.building.clear());
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    build(qp, 0, rkey, remote_addr, 0);
+}
+
+unsafe extern "C" fn wr_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm: u32) {
+    build(qp, 1, rkey, remote_addr, imm);
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    build(qp, 7, rkey, 0, 0);
+}
+
+unsafe extern "C" fn wr_set_sge(_qp: *mut ibv_qp_ex, _lkey: u32, _addr: u64, length: u32) {
+    set_length(length);
+}
+
+unsafe extern "C" fn wr_set_sge_list(_qp: *mut ibv_qp_ex, count: usize, _sges: *const ibv_sge) {
+    assert_eq!(count, 0, "the crate has one buffer for a request at most");
+}
+
+unsafe extern "C" fn wr_set_inline_data(_qp: *mut ibv_qp_ex, _data: *mut c_void, length: usize) {
+    set_length(length as u32);
+}
+
+pub(super) fn fill_qp(qp: &mut ibv_qp_ex) {
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_rdma_write = Some(wr_rdma_write);
+    qp.wr_rdma_write_imm = Some(wr_write_imm);
+    qp.wr_local_inv = Some(wr_local_inv);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+}

@@ -1,0 +1,5 @@
+//! The crate on a library and a driver made for tests, so that every call can fail without a device.
+
+mod failing_calls;
+mod fake;
+mod posting;

@@ -1,0 +1,281 @@
+//! Posting and polling on a driver that refuses, stops half-way, and leaves fields unwritten.
+
+use crate::fake::{Posted, QP_NUM, calls_of, complete, with};
+use polyrail_core::hardware::{
+    CommitError, CompletionQueue as _, CqError, ReceiveQueue as _, RecvBatch as _, Refusal,
+    SendBatch as _,
+};
+use polyrail_core::verbs::{
+    AccessFlags, Completion, Imm, LocalBuffer, Opcode, RecvRequest, SendFlags, SendRequest, Sge,
+    WcOpcode, WcStatus,
+};
+use polyrail_ffi::{
+    CompletionQueue, Connected, Context, CqInit, DeviceList, Gid, Grh, Mtu, Path, PostMode,
+    ProtectionDomain, QpCap, QpInit, QueuePair, Rc, Timestamps, ToInit, ToRtr, ToRts, Uc,
+};
+use std::mem::MaybeUninit;
+
+fn open() -> (Context, ProtectionDomain, CompletionQueue) {
+    let list = DeviceList::new().unwrap();
+    let context = list.find("fake0").unwrap().open().unwrap();
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(&CqInit::new(64)).unwrap());
+    (context, pd, cq)
+}
+
+const CAP: QpCap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_inline_data: 64 };
+
+fn in_init<S: Connected>(post_mode: PostMode) -> QueuePair<S> {
+    let (_, pd, cq) = open();
+    let init = QpInit { post_mode, ..QpInit::new(&cq, CAP) };
+    let mut qp = pd.create_qp(&init).unwrap();
+    let to_init = ToInit { port_num: 1, pkey_index: 0, access: AccessFlags::empty() };
+    qp.modify(&to_init).unwrap();
+    qp
+}
+
+fn connected(post_mode: PostMode) -> QueuePair<Rc> {
+    let mut qp = in_init::<Rc>(post_mode);
+    qp.modify(&ToRtr {
+        path: Path::roce(1, Grh::new(Gid([1; 16]), 0)),
+        path_mtu: Mtu::Mtu4096,
+        dest_qp_num: 1,
+        rq_psn: 2,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 12,
+    })
+    .unwrap();
+    let to_rts = ToRts { sq_psn: 7, timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 1 };
+    qp.modify(&to_rts).unwrap();
+    qp
+}
+
+fn sge(length: u32) -> Sge {
+    // SAFETY: the fake device never touches memory.
+    unsafe { LocalBuffer::new(0x1000, length) }.sge(5)
+}
+
+fn request(wr_id: u64, opcode: Opcode, length: u32) -> SendRequest {
+    SendRequest {
+        wr_id,
+        opcode,
+        flags: SendFlags::SIGNALED,
+        imm: Imm::from_number(0x0102_0304),
+        sge: sge(length),
+        remote_addr: 0x9000,
+        rkey: 6,
+        compare_add: 0,
+        swap: 0,
+    }
+}
+
+fn post<S: Connected>(
+    qp: &mut QueuePair<S>,
+    requests: impl IntoIterator<Item = SendRequest>,
+) -> Result<(), CommitError> {
+    let mut batch = qp.start_send();
+    requests.into_iter().for_each(|request| batch.add(&request));
+    batch.commit()
+}
+
+fn writes(wr_ids: std::ops::Range<u64>) -> impl Iterator<Item = SendRequest> {
+    wr_ids.map(|wr_id| request(wr_id, Opcode::RdmaWrite, 100))
+}
+
+fn posted() -> Vec<Posted> {
+    with(|state| std::mem::take(&mut state.posted))
+}
+
+fn ids() -> Vec<u64> {
+    posted().iter().map(|request| request.wr_id).collect()
+}
+
+const BOTH: [PostMode; 2] = [PostMode::Classic, PostMode::Extended];
+
+#[test]
+fn both_ways_hand_over_the_same_requests() {
+    let imm = u32::from_ne_bytes([1, 2, 3, 4]);
+    let (write, flags) = (request(1, Opcode::RdmaWrite, 100), 2);
+    let expected = Posted {
+        wr_id: 1,
+        opcode: 0,
+        flags,
+        length: Some(100),
+        remote_addr: 0x9000,
+        rkey: 6,
+        imm: 0,
+    };
+    for mode in BOTH {
+        let with_imm = SendRequest { sge: Sge::EMPTY, ..request(2, Opcode::RdmaWriteWithImm, 0) };
+        let inline = SendFlags::INLINE | SendFlags::SIGNALED;
+        let inline = SendRequest { wr_id: 3, flags: inline, ..write };
+        let inline = SendRequest { sge: sge(64), ..inline };
+        post(&mut connected(mode), [write, with_imm, inline]).unwrap();
+        let mut seen = posted();
+        // A plain write has no immediate; the classic struct has a field for one all the same.
+        seen.iter_mut().filter(|request| request.opcode == 0).for_each(|request| request.imm = 0);
+        let with_imm = Posted { wr_id: 2, opcode: 1, length: None, imm, ..expected };
+        let inline = Posted { wr_id: 3, flags: 8 | 2, length: Some(64), ..expected };
+        assert_eq!(seen, [expected, with_imm, inline], "{mode:?}");
+    }
+}
+
+#[test]
+fn a_driver_that_stops_half_way_has_taken_what_comes_before_bad_wr() {
+    let mut qp = connected(PostMode::Classic);
+    for (taken, code, refusal) in [
+        (2, libc::ENOMEM, Refusal::QueueFull),
+        (1, -libc::ENOMEM, Refusal::QueueFull),
+        (0, libc::EINVAL, Refusal::Driver(libc::EINVAL)),
+    ] {
+        with(|state| state.refusing = Some((taken, code)));
+        let accepted = taken as u32;
+        assert_eq!(post(&mut qp, writes(0..3)), Err(CommitError { accepted, refusal }));
+        assert_eq!(ids(), (0..accepted.into()).collect::<Vec<_>>());
+    }
+    assert_eq!(post(&mut qp, writes(0..3)), Ok(()));
+    assert_eq!(ids(), [0, 1, 2]);
+}
+
+#[test]
+fn the_extended_way_takes_all_or_none() {
+    let mut qp = connected(PostMode::Extended);
+    for (code, refusal) in [
+        (libc::ENOMEM, Refusal::QueueFull),
+        (libc::ENOSPC, Refusal::QueueFull),
+        (libc::EIO, Refusal::Driver(libc::EIO)),
+    ] {
+        with(|state| state.refusing = Some((0, code)));
+        assert_eq!(post(&mut qp, writes(0..3)), Err(CommitError { accepted: 0, refusal }));
+        assert_eq!(ids(), [0; 0]);
+    }
+    assert_eq!(post(&mut qp, writes(0..3)), Ok(()));
+    assert_eq!(ids(), [0, 1, 2]);
+    assert_eq!((calls_of("ibv_wr_start"), calls_of("ibv_wr_complete")), (4, 4));
+}
+
+#[test]
+fn a_dropped_batch_posts_nothing_and_is_aborted() {
+    for mode in BOTH {
+        let mut qp = connected(mode);
+        let mut batch = qp.start_send();
+        writes(0..2).for_each(|request| batch.add(&request));
+        drop(batch);
+        assert_eq!(ids(), [0; 0]);
+        post(&mut qp, writes(5..6)).unwrap();
+        assert_eq!(ids(), [5], "{mode:?}");
+    }
+    assert_eq!((calls_of("ibv_wr_start"), calls_of("ibv_wr_abort")), (2, 1));
+}
+
+#[test]
+fn what_drivers_answer_in_their_own_ways_is_refused_here() {
+    let inline = SendFlags::INLINE;
+    let too_long = SendRequest { flags: inline, ..request(2, Opcode::RdmaWrite, 65) };
+    let inline_read = SendRequest { flags: inline, ..request(2, Opcode::RdmaRead, 8) };
+    let einval = Refusal::Driver(libc::EINVAL);
+    for bad in [too_long, inline_read] {
+        let chain = [request(1, Opcode::RdmaWrite, 8), bad, request(3, Opcode::RdmaWrite, 8)];
+        let refused = |accepted| Err(CommitError { accepted, refusal: einval });
+        assert_eq!(post(&mut connected(PostMode::Classic), chain), refused(1));
+        assert_eq!(ids(), [1]);
+        assert_eq!(post(&mut connected(PostMode::Extended), chain), refused(0));
+        assert_eq!(ids(), [0; 0]);
+    }
+    assert_eq!(calls_of("ibv_wr_start"), calls_of("ibv_wr_abort"));
+}
+
+#[test]
+fn an_operation_that_the_service_lacks_is_refused() {
+    let refusal = Refusal::Driver(libc::EOPNOTSUPP);
+    for mode in BOTH {
+        let mut qp = in_init::<Uc>(mode);
+        // Posting in INIT is refused before anything else; so the order of checks is visible.
+        let early = post(&mut qp, [request(1, Opcode::RdmaRead, 8)]);
+        let einval = Refusal::Driver(libc::EINVAL);
+        assert_eq!(early, Err(CommitError { accepted: 0, refusal: einval }));
+        let rtr = polyrail_ffi::UnreliableToRtr {
+            path: Path::infiniband(1, 3),
+            path_mtu: Mtu::Mtu256,
+            dest_qp_num: 1,
+            rq_psn: 0,
+        };
+        qp.modify(&rtr).unwrap();
+        qp.modify(&polyrail_ffi::UnreliableToRts { sq_psn: 0 }).unwrap();
+        let read = post(&mut qp, [request(1, Opcode::RdmaRead, 8)]);
+        assert_eq!(read, Err(CommitError { accepted: 0, refusal }), "{mode:?}");
+        assert_eq!(post(&mut qp, [request(2, Opcode::RdmaWrite, 8)]), Ok(()));
+        assert_eq!(ids(), [2]);
+    }
+}
+
+#[test]
+fn sends_before_rts_never_reach_the_driver() {
+    for mode in BOTH {
+        let mut qp = in_init::<Rc>(mode);
+        let refusal = Refusal::Driver(libc::EINVAL);
+        let refused = Err(CommitError { accepted: 0, refusal });
+        assert_eq!(post(&mut qp, writes(0..1)), refused, "{mode:?}");
+        assert_eq!(ids(), [0; 0]);
+    }
+    assert_eq!(calls_of("ibv_wr_start"), 0);
+}
+
+#[test]
+fn receives_are_taken_up_to_the_one_that_does_not_fit() {
+    let mut qp = in_init::<Rc>(PostMode::Classic);
+    with(|state| state.refusing = Some((2, -libc::ENOMEM)));
+    let mut batch = qp.start_recv();
+    (0..3).for_each(|wr_id| batch.add(&RecvRequest { wr_id, sge: Sge::EMPTY }));
+    let refusal = Refusal::QueueFull;
+    assert_eq!(batch.commit(), Err(CommitError { accepted: 2, refusal }));
+    let seen: Vec<_> = posted().iter().map(|receive| (receive.wr_id, receive.length)).collect();
+    assert_eq!(seen, [(0, None), (1, None)]);
+}
+
+fn poll(
+    cq: &mut impl polyrail_core::hardware::CompletionQueue,
+) -> Result<Vec<Completion>, CqError> {
+    let mut out = [MaybeUninit::uninit(); 40];
+    cq.poll(&mut out).map(<[Completion]>::to_vec)
+}
+
+#[test]
+fn failed_completions_are_whole_although_drivers_write_four_fields() {
+    let (context, _, mut classic) = open();
+    let mut extended = context.create_extended_cq(&CqInit::new(8), Timestamps::empty()).unwrap();
+    let both: [&mut dyn FnMut() -> Vec<Completion>; 2] =
+        [&mut || poll(&mut classic).unwrap(), &mut || poll(&mut extended).unwrap()];
+    for poll in both {
+        complete(1, 0, WcOpcode::RECV.0, 99);
+        complete(2, 12, 0, 0);
+        let seen = poll();
+        assert_eq!((seen[0].wr_id, seen[0].opcode, seen[0].byte_len), (1, WcOpcode::RECV, 99));
+        assert_eq!((seen[1].wr_id, seen[1].status), (2, WcStatus::RETRY_EXC_ERR));
+        assert!(seen.iter().all(|completion| completion.qp_num == QP_NUM));
+        // Every byte may be looked at: it was written by somebody.
+        assert_eq!(format!("{seen:?}").matches("Completion").count(), 2);
+        assert_eq!(poll(), []);
+    }
+}
+
+#[test]
+fn polling_goes_on_past_one_batch_up_to_the_room_there_is() {
+    let (_, _, mut cq) = open();
+    (0..50).for_each(|wr_id| complete(wr_id, 0, 0, 0));
+    let ids = |seen: Vec<Completion>| seen.iter().map(|wc| wc.wr_id).collect::<Vec<_>>();
+    assert_eq!(ids(poll(&mut cq).unwrap()), (0..40).collect::<Vec<_>>());
+    assert_eq!(ids(poll(&mut cq).unwrap()), (40..50).collect::<Vec<_>>());
+    assert_eq!(cq.poll(&mut []).map(<[Completion]>::len), Ok(0));
+}
+
+#[test]
+fn a_broken_queue_hands_over_what_it_has_and_then_says_so() {
+    let (context, _, mut cq) = open();
+    (0..32).for_each(|wr_id| complete(wr_id, 0, 0, 0));
+    with(|state| state.poll_error = Some(-libc::EIO));
+    assert_eq!(poll(&mut cq).map(|seen| seen.len()), Ok(32));
+    let error = CqError { cq: cq.handle().id(), device: context.id(), errno: libc::EIO };
+    assert_eq!(poll(&mut cq), Err(error));
+    let mut extended = context.create_extended_cq(&CqInit::new(8), Timestamps::empty()).unwrap();
+    assert_eq!(poll(&mut extended).map_err(|error| error.errno), Err(libc::EIO));
+}
