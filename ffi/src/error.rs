@@ -71,8 +71,8 @@ impl VerbsError {
             }
             ("ibv_open_device", ENOENT) => "the device is gone, or its driver is not loaded",
             ("ibv_reg_mr", ENOMEM | EPERM) => {
-                "too little memory may be locked: ulimit -l unlimited, or memlock in \
-                 /etc/security/limits.conf"
+                "too little memory may be locked (ulimit -l unlimited, or memlock in \
+                 /etc/security/limits.conf), or the range is not mapped"
             }
             ("ibv_reg_mr", EINVAL) => {
                 "check the access flags: remote write and remote atomic need local write"
@@ -145,7 +145,8 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "ibv_reg_mr(length 1073741824): Cannot allocate memory (os error 12); too little memory \
-             may be locked: ulimit -l unlimited, or memlock in /etc/security/limits.conf"
+             may be locked (ulimit -l unlimited, or memlock in /etc/security/limits.conf), or the range is \
+             not mapped"
         );
     }
 

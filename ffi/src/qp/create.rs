@@ -10,7 +10,9 @@ use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
 use crate::srq::SharedReceiveQueue;
 use polyrail_core::hardware::QpLimits;
-use rdma_sys::{ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask};
+use rdma_sys::{
+    ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_type,
+};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -117,10 +119,12 @@ impl ProtectionDomain {
     /// device does not offer the service, or [`PostMode::Extended`].
     pub fn create_qp<S: Service>(&self, init: &QpInit<'_>) -> Result<QueuePair<S>> {
         let Made { raw, cap, sender } = match init.post_mode {
-            PostMode::Classic => classic::<S>(self, init),
-            PostMode::Extended => extended::<S>(self, init),
+            PostMode::Classic => classic(self, init, S::TYPE),
+            PostMode::Extended => extended(self, init, S::TYPE, S::OPS),
             // If it is not the way of posting that is refused, the second attempt says why.
-            PostMode::Auto => extended::<S>(self, init).or_else(|_| classic::<S>(self, init)),
+            PostMode::Auto => {
+                extended(self, init, S::TYPE, S::OPS).or_else(|_| classic(self, init, S::TYPE))
+            }
         }?;
         let limits = QpLimits {
             max_send_wr: cap.max_send_wr,
@@ -146,14 +150,14 @@ impl ProtectionDomain {
     }
 }
 
-fn classic<S: Service>(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Made> {
+fn classic(pd: &ProtectionDomain, init: &QpInit<'_>, qp_type: ibv_qp_type::Type) -> Result<Made> {
     let mut attr = ibv_qp_init_attr {
         qp_context: ptr::null_mut(),
         send_cq: init.send_cq.as_ptr(),
         recv_cq: init.recv_cq.as_ptr(),
         srq: init.srq_ptr(),
         cap: init.cap.raw(init.srq.is_some()),
-        qp_type: S::TYPE,
+        qp_type,
         sq_sig_all: init.sq_sig_all.into(),
     };
     // SAFETY: the domain, the completion queues and the receive queue are alive.
@@ -164,7 +168,26 @@ fn classic<S: Service>(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Made>
     Ok(Made { raw, cap, sender: Sender::Classic(Chain::new(cap.max_send_wr)) })
 }
 
-fn extended<S: Service>(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Made> {
+/// Asks for the first set of operations that the device offers.
+fn extended(
+    pd: &ProtectionDomain,
+    init: &QpInit<'_>,
+    qp_type: ibv_qp_type::Type,
+    sets: &[u64],
+) -> Result<Made> {
+    let (&most, fewer) = sets.split_first().expect("a service has operations");
+    extended_with(pd, init, qp_type, most).or_else(|error| match error.errno {
+        libc::EOPNOTSUPP if !fewer.is_empty() => extended(pd, init, qp_type, fewer),
+        _ => Err(error),
+    })
+}
+
+fn extended_with(
+    pd: &ProtectionDomain,
+    init: &QpInit<'_>,
+    qp_type: ibv_qp_type::Type,
+    operations: u64,
+) -> Result<Made> {
     const CALL: &str = "ibv_create_qp_ex";
     // SAFETY: a C struct of numbers and pointers, for which zeros do.
     let mut attr = unsafe { MaybeUninit::<ibv_qp_init_attr_ex>::zeroed().assume_init() };
@@ -172,13 +195,13 @@ fn extended<S: Service>(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Made
     attr.recv_cq = init.recv_cq.as_ptr();
     attr.srq = init.srq_ptr();
     attr.cap = init.cap.raw(init.srq.is_some());
-    attr.qp_type = S::TYPE;
+    attr.qp_type = qp_type;
     attr.sq_sig_all = init.sq_sig_all.into();
     attr.comp_mask = (ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD
         | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
         .0;
     attr.pd = pd.as_ptr();
-    attr.send_ops_flags = S::OPS;
+    attr.send_ops_flags = operations;
     // SAFETY: the context, the domain, the completion queues and the receive queue are alive.
     let raw = unsafe { crate::sys::create_qp_ex(pd.context().as_ptr(), &raw mut attr) };
     // SAFETY: null, or a fresh queue pair that is handed over.
@@ -188,5 +211,6 @@ fn extended<S: Service>(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Made
     if ex.is_null() {
         return Err(VerbsError::new(CALL, libc::EOPNOTSUPP, init.argument()));
     }
-    Ok(Made { raw, cap: QpCap::from_raw(&attr.cap), sender: Sender::Extended(ex) })
+    let sender = Sender::Extended { qp: ex, operations };
+    Ok(Made { raw, cap: QpCap::from_raw(&attr.cap), sender })
 }

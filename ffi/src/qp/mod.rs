@@ -73,7 +73,7 @@ impl<S: Service> QueuePair<S> {
 
     /// Whether it posts by `ibv_wr_*`.
     pub fn is_extended(&self) -> bool {
-        matches!(self.sender, Sender::Extended(_))
+        matches!(self.sender, Sender::Extended { .. })
     }
 
     /// The state that it was last moved to. A failure moves it to ERR without this showing it; see

@@ -1,6 +1,6 @@
 //! Posting send requests.
 
-use super::service::{Connected, Service, Ud};
+use super::service::{Connected, Service, Ud, operation};
 use crate::chain::{Chain, refusal};
 use crate::path::AddressHandle;
 use polyrail_core::hardware::{self, CommitError, Refusal};
@@ -33,7 +33,11 @@ pub(super) enum Sender {
     /// A list of requests, by `ibv_post_send`. A driver may stop half-way.
     Classic(Chain<ibv_send_wr>),
     /// One call for each request into the driver's own queue (`ibv_wr_*`), all or none.
-    Extended(*mut ibv_qp_ex),
+    Extended {
+        qp: *mut ibv_qp_ex,
+        /// The operations that it was created for.
+        operations: u64,
+    },
 }
 
 // SAFETY: the pointer is the queue pair itself, whose owner may move between threads.
@@ -83,12 +87,12 @@ impl<'q, S: Service> SendBatch<'q, S> {
         };
         match &mut *batch.sender {
             Sender::Classic(chain) => chain.clear(),
-            Sender::Extended(qp) if is_ready => {
+            Sender::Extended { qp, .. } if is_ready => {
                 // SAFETY: the queue pair is alive and was created for this way of posting.
                 unsafe { rdma_sys::ibv_wr_start(*qp) };
                 batch.started = true;
             }
-            Sender::Extended(_) => {}
+            Sender::Extended { .. } => {}
         }
         if !is_ready {
             batch.stop(Refusal::Driver(libc::EINVAL));
@@ -99,14 +103,18 @@ impl<'q, S: Service> SendBatch<'q, S> {
     fn stop(&mut self, refusal: Refusal) {
         match self.sender {
             Sender::Classic(chain) => chain.stop(refusal),
-            Sender::Extended(_) => _ = self.refused.get_or_insert(refusal),
+            Sender::Extended { .. } => _ = self.refused.get_or_insert(refusal),
         }
     }
 
     /// Refuses what drivers answer in ways of their own, from a full queue to a wild read.
     #[inline]
     fn check(&self, request: &SendRequest) -> Result<(), Refusal> {
-        if !S::supports(request.opcode) {
+        let offered = match &*self.sender {
+            Sender::Classic(_) => S::supports(request.opcode),
+            Sender::Extended { operations, .. } => *operations & operation(request.opcode) != 0,
+        };
+        if !offered {
             return Err(Refusal::Driver(libc::EOPNOTSUPP));
         }
         let inline = request.flags.contains(SendFlags::INLINE);
@@ -126,8 +134,10 @@ impl<'q, S: Service> SendBatch<'q, S> {
             Sender::Classic(chain) => chain.push(request.sge, |raw| fill(raw, request, to)),
             // SAFETY: the queue pair is alive, a batch is under way, and the opcode is one of those
             // that the queue pair was created for.
-            Sender::Extended(qp) if self.refused.is_none() => unsafe { build(*qp, request, to) },
-            Sender::Extended(_) => {}
+            Sender::Extended { qp, .. } if self.refused.is_none() => unsafe {
+                build(*qp, request, to);
+            },
+            Sender::Extended { .. } => {}
         }
     }
 
@@ -140,8 +150,8 @@ impl<'q, S: Service> SendBatch<'q, S> {
                 // list of requests that the driver copies while it is called.
                 unsafe { rdma_sys::ibv_post_send(qp, first, bad) }
             }),
-            Sender::Extended(_) if self.refused.is_some() => Ok(()),
-            Sender::Extended(qp) => {
+            Sender::Extended { .. } if self.refused.is_some() => Ok(()),
+            Sender::Extended { qp, .. } => {
                 self.started = false;
                 // SAFETY: the queue pair is alive, and the batch is under way.
                 match unsafe { rdma_sys::ibv_wr_complete(*qp) } {
@@ -164,7 +174,7 @@ const fn refuse_all(refusal: Refusal) -> CommitError {
 impl<S: Service> Drop for SendBatch<'_, S> {
     #[inline]
     fn drop(&mut self) {
-        if let (true, Sender::Extended(qp)) = (self.started, &*self.sender) {
+        if let (true, Sender::Extended { qp, .. }) = (self.started, &*self.sender) {
             // SAFETY: the queue pair is alive, and the batch is under way.
             unsafe { rdma_sys::ibv_wr_abort(*qp) };
         }

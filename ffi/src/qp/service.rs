@@ -11,9 +11,9 @@ mod sealed {
 pub trait Service: sealed::Sealed + Send + Sync + std::fmt::Debug + 'static {
     #[doc(hidden)]
     const TYPE: ibv_qp_type::Type;
-    /// The operations that the extended way of posting is asked for.
+    /// The operations that the extended way of posting is asked for, and fewer if those are refused.
     #[doc(hidden)]
-    const OPS: u64;
+    const OPS: &'static [u64];
     /// Whether requests of this kind can be posted.
     fn supports(opcode: Opcode) -> bool;
 }
@@ -41,19 +41,35 @@ impl Connected for Uc {}
 
 const SENDS: u32 = ops::IBV_QP_EX_WITH_SEND.0 | ops::IBV_QP_EX_WITH_SEND_WITH_IMM.0;
 
-const WRITES: u32 = ops::IBV_QP_EX_WITH_RDMA_WRITE.0
-    | ops::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0
-    | ops::IBV_QP_EX_WITH_BIND_MW.0
-    | ops::IBV_QP_EX_WITH_LOCAL_INV.0
-    | ops::IBV_QP_EX_WITH_SEND_WITH_INV.0;
+const WRITES: u32 = ops::IBV_QP_EX_WITH_RDMA_WRITE.0 | ops::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0;
 
 const READS: u32 = ops::IBV_QP_EX_WITH_RDMA_READ.0
     | ops::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0
     | ops::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0;
 
+/// Not every device that posts the extended way has these.
+const INVALIDATIONS: u32 = ops::IBV_QP_EX_WITH_LOCAL_INV.0 | ops::IBV_QP_EX_WITH_SEND_WITH_INV.0;
+
+/// The bit by which the extended way is asked for an operation.
+pub(super) const fn operation(opcode: Opcode) -> u64 {
+    let bit = match opcode {
+        Opcode::RdmaWrite => ops::IBV_QP_EX_WITH_RDMA_WRITE,
+        Opcode::RdmaWriteWithImm => ops::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+        Opcode::Send => ops::IBV_QP_EX_WITH_SEND,
+        Opcode::SendWithImm => ops::IBV_QP_EX_WITH_SEND_WITH_IMM,
+        Opcode::RdmaRead => ops::IBV_QP_EX_WITH_RDMA_READ,
+        Opcode::CompareSwap => ops::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
+        Opcode::FetchAdd => ops::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+        Opcode::LocalInv => ops::IBV_QP_EX_WITH_LOCAL_INV,
+        Opcode::SendWithInv => ops::IBV_QP_EX_WITH_SEND_WITH_INV,
+    };
+    bit.0 as u64
+}
+
 impl Service for Rc {
     const TYPE: ibv_qp_type::Type = ibv_qp_type::IBV_QPT_RC;
-    const OPS: u64 = (SENDS | WRITES | READS) as u64;
+    const OPS: &'static [u64] =
+        &[(SENDS | WRITES | READS | INVALIDATIONS) as u64, (SENDS | WRITES | READS) as u64];
 
     fn supports(_: Opcode) -> bool {
         true
@@ -62,7 +78,7 @@ impl Service for Rc {
 
 impl Service for Uc {
     const TYPE: ibv_qp_type::Type = ibv_qp_type::IBV_QPT_UC;
-    const OPS: u64 = (SENDS | WRITES) as u64;
+    const OPS: &'static [u64] = &[(SENDS | WRITES | INVALIDATIONS) as u64, (SENDS | WRITES) as u64];
 
     fn supports(opcode: Opcode) -> bool {
         !opcode.is_fetching()
@@ -71,7 +87,7 @@ impl Service for Uc {
 
 impl Service for Ud {
     const TYPE: ibv_qp_type::Type = ibv_qp_type::IBV_QPT_UD;
-    const OPS: u64 = SENDS as u64;
+    const OPS: &'static [u64] = &[SENDS as u64];
 
     fn supports(opcode: Opcode) -> bool {
         matches!(opcode, Opcode::Send | Opcode::SendWithImm)

@@ -42,6 +42,10 @@ impl Rails {
         Self { domains, post_mode }
     }
 
+    pub(crate) fn post_mode(&self) -> PostMode {
+        self.post_mode
+    }
+
     pub(crate) fn domain(&self, end: End, rail: usize) -> &ProtectionDomain {
         &self.domains[end as usize][rail]
     }

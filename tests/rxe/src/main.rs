@@ -4,6 +4,7 @@
 
 mod fixture;
 mod memory;
+mod verbs;
 
 use fixture::Rails;
 use polyrail_ffi::PostMode;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     for (title, post_mode) in [("classic", PostMode::Classic), ("extended", PostMode::Extended)] {
         let rails = Rails::open(post_mode);
         let mut list = behaviours::list();
+        list.extend(verbs::list());
         list.retain(|(name, _)| names.is_empty() || names.iter().any(|wanted| wanted == name));
         failed.extend(behaviours::run(title, &list, &rails));
     }

@@ -1,0 +1,43 @@
+//! What only verbs have: devices, events, services beside RC, and refusals.
+
+mod devices;
+mod events;
+mod refusals;
+mod services;
+
+use crate::fixture::Rails;
+use polyrail_tests::behaviours::Behaviour;
+
+macro_rules! list {
+    ($($module:ident: $($name:ident)*;)*) => {
+        vec![$($((stringify!($name), $module::$name as fn(&Rails))),*),*]
+    };
+}
+
+pub(crate) fn list() -> Vec<Behaviour<Rails>> {
+    list! {
+        devices:
+            devices_say_who_they_are
+            ports_and_addresses_can_be_looked_up
+            a_queue_pair_says_what_it_is_set_to
+            a_shared_receive_queue_says_what_it_is_set_to;
+        events:
+            a_channel_wakes_for_a_queue_that_was_armed
+            a_channel_can_wait_for_solicited_completions_only
+            a_link_that_goes_down_and_up_raises_events
+            a_shared_receive_queue_raises_its_limit_event
+            an_overrun_raises_an_event;
+        services:
+            datagrams_go_where_their_address_handle_says
+            an_unreliable_connection_carries_writes
+            an_extended_completion_queue_reports_what_a_classic_one_does
+            the_engine_runs_on_extended_completion_queues
+            a_drained_send_queue_tells_and_goes_on;
+        refusals:
+            a_transition_from_the_wrong_state_is_refused
+            memory_that_cannot_be_registered_is_refused
+            sizes_over_the_limits_are_refused
+            what_the_driver_does_not_know_is_refused
+            what_is_in_use_is_not_closed;
+    }
+}
