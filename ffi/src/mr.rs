@@ -50,7 +50,8 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// Until the region is dropped:
+    /// Until the region is deregistered, which a drop does unless it tells the
+    /// [hook](crate::set_destroy_hook) that it could not:
     ///
     /// - the `length` bytes from `addr` on stay allocated, and writable if `access` has
     ///   [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE);
