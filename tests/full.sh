@@ -7,10 +7,6 @@ export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarn
 
 STEPS="lint docs test loom sweep simulate enumerate planted fuzz copy no_std rxe bench"
 
-# What building against libibverbs needs: the library and its headers (rdma-sys also asks for
-# librdmacm's), and the compiler library that reads the headers.
-VERBS_PACKAGES="libibverbs-dev librdmacm-dev libclang-dev pkg-config"
-
 say() { printf '\n== %s\n' "$*"; }
 
 NO_STD="--manifest-path tests/no_std/Cargo.toml"
@@ -18,8 +14,7 @@ NO_STD="--manifest-path tests/no_std/Cargo.toml"
 # What Rust alone does not bring. Nothing happens if it is there.
 install() {
   command -v cc >/dev/null || { apt-get -qq update && apt-get -qq install -y gcc libc6-dev; }
-  dpkg -s $VERBS_PACKAGES >/dev/null 2>&1 ||
-    { apt-get -qq update && apt-get -qq install -y --no-install-recommends $VERBS_PACKAGES; }
+  tests/rxe/packages.sh
   for tool in rustfmt clippy; do
     cargo ${tool/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $tool
   done

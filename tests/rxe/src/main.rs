@@ -8,8 +8,8 @@ mod verbs;
 
 use fixture::Rails;
 use polyrail_ffi::PostMode;
+use polyrail_tests::allocations::CountingAllocator;
 use polyrail_tests::behaviours;
-use polyrail_tests::counting::CountingAllocator;
 use std::process::ExitCode;
 
 #[global_allocator]
