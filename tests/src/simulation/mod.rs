@@ -10,23 +10,27 @@
 //! everything completes or is reported failed, and all credits are back.
 //!
 //! `shape` is what a world is made of; `host`, `connection` and `virtual_qp` build it; `places` is its
-//! memory; `traffic` and `trouble` are what happens; `sender` and `receiver` are the oracle;
+//! memory; `traffic`, `trouble`, `peer` and `owner` are what happens; `sender` and `receiver` are the oracle;
 //! `ending` is how it ends; `search` looks for seeds that fail.
 
 mod bystander;
 mod connection;
 mod ending;
 mod host;
+mod owner;
+mod peer;
 mod places;
 mod receiver;
 pub mod search;
 mod sender;
 mod shape;
+mod summary;
 mod traffic;
 mod trouble;
 mod virtual_qp;
 
 pub use shape::{ConnectionShape, Shape, Weather};
+pub use summary::Summary;
 pub use virtual_qp::Size;
 
 use crate::choices::{Bytes, Choices, Seeded};
@@ -34,6 +38,7 @@ use bystander::Bystander;
 use connection::Connection;
 use ending::BURST;
 use host::{Brought, Host};
+use peer::STRAY;
 use polyrail::nic::{Fabric, Outcome, RegionKeys, Step};
 use polyrail_core::verbs::{Completion, DeviceId, DeviceKeys, Opcode};
 use polyrail_core::virtual_cq::{Event, VirtualWc};
@@ -41,53 +46,6 @@ use polyrail_core::virtual_qp::{PassThroughOrder, RailId};
 use receiver::RECEIVE;
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use trouble::STRAY;
-
-/// What happened in a world.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Steps of the simulation: posts, polls, faults.
-    pub steps: u64,
-    /// Steps of the software NIC: requests carried out, completions shown.
-    pub nic_steps: u64,
-    /// Requests posted, and those among them that were refused.
-    pub requests: u64,
-    /// See [`requests`](Self::requests).
-    pub refused: u64,
-    /// Receives posted.
-    pub receives: u64,
-    /// Completions of virtual queue pairs.
-    pub reports: u64,
-    /// Those that failed.
-    pub failures: u64,
-    /// Faults injected.
-    pub faults: u64,
-    /// Immediates from nowhere.
-    pub strays: u64,
-    /// Virtual queue pairs detached and attached again.
-    pub reattached: u64,
-    /// Connections that failed and were replaced.
-    pub replaced: u64,
-    /// Stands for all reports, in their order.
-    pub history: u64,
-}
-
-impl std::ops::AddAssign for Summary {
-    fn add_assign(&mut self, other: Self) {
-        self.steps += other.steps;
-        self.nic_steps += other.nic_steps;
-        self.requests += other.requests;
-        self.refused += other.refused;
-        self.receives += other.receives;
-        self.reports += other.reports;
-        self.failures += other.failures;
-        self.faults += other.faults;
-        self.strays += other.strays;
-        self.reattached += other.reattached;
-        self.replaced += other.replaced;
-        self.history = self.history.rotate_left(1) ^ other.history;
-    }
-}
 
 /// The world that a seed stands for, before its first step.
 pub fn shape_of(seed: u64) -> Shape {

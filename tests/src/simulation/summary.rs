@@ -1,0 +1,47 @@
+//! What happened in simulated worlds, in numbers.
+
+/// What happened in a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Steps of the simulation: posts, polls, faults.
+    pub steps: u64,
+    /// Steps of the software NIC: requests carried out, completions shown.
+    pub nic_steps: u64,
+    /// Requests posted, and those among them that were refused.
+    pub requests: u64,
+    /// See [`requests`](Self::requests).
+    pub refused: u64,
+    /// Receives posted.
+    pub receives: u64,
+    /// Completions of virtual queue pairs.
+    pub reports: u64,
+    /// Those that failed.
+    pub failures: u64,
+    /// Faults injected.
+    pub faults: u64,
+    /// Immediates from nowhere.
+    pub strays: u64,
+    /// Virtual queue pairs detached and attached again.
+    pub reattached: u64,
+    /// Connections that failed and were replaced.
+    pub replaced: u64,
+    /// Stands for all reports, in their order.
+    pub history: u64,
+}
+
+impl std::ops::AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.nic_steps += other.nic_steps;
+        self.requests += other.requests;
+        self.refused += other.refused;
+        self.receives += other.receives;
+        self.reports += other.reports;
+        self.failures += other.failures;
+        self.faults += other.faults;
+        self.strays += other.strays;
+        self.reattached += other.reattached;
+        self.replaced += other.replaced;
+        self.history = self.history.rotate_left(1) ^ other.history;
+    }
+}
