@@ -9,29 +9,39 @@ cd "$(dirname "$0")/.."
 
 cargo mutants --version >/dev/null 2>&1 || cargo install cargo-mutants --locked
 
-# The scenarios, the models, the simulation; of modules that have direct tests, fewer.
-MORE_TESTS="--test models --test simulation --test seed_dqplb"
-ALL_TESTS="$MORE_TESTS --test random --test failures --test completion_queue --test drivers
-  --test pass_through --test distribution --test reference_defects --test seed_fragments
+# What tests a module most directly, then what takes longer; unit tests come before both.
+DIRECT="--test models"
+INDIRECT="--test simulation --test seed_dqplb"
+QP_DIRECT="--test failures --test completion_queue --test drivers --test pass_through
+  --test distribution --test reference_defects --test seed_dqplb --test seed_fragments
   --test seed_ordering --test seed_routing --test seed_spray"
+QP_INDIRECT="--test random --test simulation"
 
-# mutate FILES NAME ARGUMENT...
+# mutate MODULE FILES ARGUMENT...
 mutate() {
-  local files=$1 name=$2
+  local module=$1 files=$2
   shift 2
-  mkdir -p "target/mutants/$name"
-  cargo mutants --file "$files" --jobs 2 --timeout 120 --output "target/mutants/$name" "$@"
+  cargo mutants --file "$files" --jobs 2 --timeout 120 --output "target/mutants/$module" "$@"
+}
+
+# Each stage takes what survived the one before.
+# mutate_module MODULE FILES DIRECT INDIRECT
+mutate_module() {
+  rm -rf "target/mutants/$1"
+  mkdir -p "target/mutants/$1"
+  mutate "$1" "$2" -- --lib || true
+  # shellcheck disable=SC2086 # lists of arguments
+  {
+    mutate "$1" "$2" --iterate -- -p polyrail-tests $3 || true
+    mutate "$1" "$2" --iterate -- -p polyrail-tests $4
+  }
 }
 
 failed=0
-for name in ${@:-tag window tracker routing virtual_qp}; do
-  tests=$MORE_TESTS files=core/src/$name.rs
-  [ "$name" = virtual_qp ] && tests=$ALL_TESTS && files='core/src/virtual_qp/*.rs'
-  rm -rf "target/mutants/$name"
-  # Unit tests first, since they take no time, then the models; what survives meets the others.
-  mutate "$files" "$name" -- --lib || true
-  mutate "$files" "$name" --iterate -- -p polyrail-tests --test models || true
-  # shellcheck disable=SC2086 # a list of arguments
-  mutate "$files" "$name" --iterate -- -p polyrail-tests $tests || failed=1
+for module in ${@:-tag window tracker routing virtual_qp}; do
+  case $module in
+    virtual_qp) mutate_module "$module" 'core/src/virtual_qp/*.rs' "$QP_DIRECT" "$QP_INDIRECT" ;;
+    *) mutate_module "$module" "core/src/$module.rs" "$DIRECT" "$INDIRECT" ;;
+  esac || failed=1
 done
 exit $failed
