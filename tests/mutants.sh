@@ -21,19 +21,19 @@ QP_INDIRECT="--test random --test simulation"
 mutate() {
   local module=$1 files=$2
   shift 2
-  cargo mutants --file "$files" --jobs 2 --timeout 120 --output "target/mutants/$module" "$@"
+  cargo mutants --file "$files" --jobs 2 --output "target/mutants/$module" "$@"
 }
 
-# Each stage takes what survived the one before.
+# Each stage takes what survived the one before. Later ones compile what they need within their time.
 # mutate_module MODULE FILES DIRECT INDIRECT
 mutate_module() {
   rm -rf "target/mutants/$1"
   mkdir -p "target/mutants/$1"
-  mutate "$1" "$2" -- --lib || true
+  mutate "$1" "$2" --timeout 15 -- --lib || true
   # shellcheck disable=SC2086 # lists of arguments
   {
-    mutate "$1" "$2" --iterate -- -p polyrail-tests $3 || true
-    mutate "$1" "$2" --iterate -- -p polyrail-tests $4
+    mutate "$1" "$2" --timeout 180 --iterate -- -p polyrail-tests $3 || true
+    mutate "$1" "$2" --timeout 180 --iterate -- -p polyrail-tests $4
   }
 }
 
