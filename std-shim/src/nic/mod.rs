@@ -73,6 +73,8 @@
 //! | bad lkey in a receive, receive too short | the receive completes LOC_PROT_ERR, LOC_LEN_ERR | rxe: LOC_QP_OP_ERR |
 //! | SEND longer than the receive, at the sender | REM_INV_REQ_ERR | rxe: REM_OP_ERR |
 //! | `retry_cnt` 7 | seven retries | rxe: for ever |
+//! | receives posted in ERR | flushed at once | rxe: they stay where they are |
+//! | when requests run | while their completion queue is polled | rxe, hardware: by themselves |
 //! | SQD to RTS | held requests go on at once | rxe: at the next post |
 //! | local port down | RETRY_EXC_ERR after the retries | rxe: LOC_QP_OP_ERR |
 //! | completion queue overrun | the queue breaks, its queue pairs go to ERR | rxe: completions are lost |
