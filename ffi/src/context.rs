@@ -86,6 +86,10 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
     }
 
+    pub(crate) fn device_name(&self) -> DeviceName {
+        self.0.name
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut ibv_context {
         self.0.raw.as_ptr()
     }

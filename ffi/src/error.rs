@@ -56,7 +56,7 @@ impl VerbsError {
         }
     }
 
-    /// What usually is the matter (the manual's sections 2, 4 and 13).
+    /// What usually is the matter with a failed call (the manual's sections 2, 4 and 13).
     pub fn hint(&self) -> Option<&'static str> {
         use crate::qp::QpState;
         use libc::{

@@ -1,6 +1,7 @@
 //! Shared receive queues.
 
 use crate::chain::Chain;
+use crate::context::Context;
 use crate::error::{Argument, Result, VerbsError};
 use crate::event::SrqId;
 use crate::owned::{CloseError, Owned};
@@ -18,7 +19,7 @@ static NEXT_SRQ: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 pub(crate) struct Shared {
     raw: Owned<ibv_srq>,
-    _pd: ProtectionDomain,
+    pd: ProtectionDomain,
 }
 
 impl Shared {
@@ -66,7 +67,7 @@ impl ProtectionDomain {
         let raw = unsafe { Owned::new(raw, "ibv_create_srq", argument) }?;
         // The call told what it granted; a driver that did not granted what was asked for.
         let capacity = init.attr.max_wr.max(max_wr);
-        let shared = Arc::new(Shared { raw, _pd: self.clone() });
+        let shared = Arc::new(Shared { raw, pd: self.clone() });
         Ok(SharedReceiveQueue { shared, chain: Chain::new(capacity), id, capacity })
     }
 }
@@ -120,6 +121,11 @@ impl SharedReceiveQueue {
     pub fn close(self) -> std::result::Result<(), CloseError> {
         let shared = Arc::into_inner(self.shared).ok_or(CloseError::InUse)?;
         Ok(shared.raw.close()?)
+    }
+
+    /// The device it belongs to.
+    pub fn context(&self) -> &Context {
+        self.shared.pd.context()
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -81,15 +81,14 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// EINVAL: over `max_cqe`, or no such completion vector; ENOMEM.
+    /// EINVAL: over `max_cqe`, no such completion vector, or a channel of another device; ENOMEM.
     pub fn create_cq(&self, init: &CqInit<'_>) -> Result<CompletionQueue> {
         let id = next_id();
         let cqe = libc::c_int::try_from(init.cqe).unwrap_or(libc::c_int::MAX);
         let vector = libc::c_int::try_from(init.comp_vector).unwrap_or(libc::c_int::MAX);
+        let channel = init.channel_ptr(self, "ibv_create_cq")?;
         // SAFETY: the context is open, the channel alive or null; the name is never dereferenced.
-        let raw = unsafe {
-            rdma_sys::ibv_create_cq(self.as_ptr(), cqe, name(id), init.channel_ptr(), vector)
-        };
+        let raw = unsafe { rdma_sys::ibv_create_cq(self.as_ptr(), cqe, name(id), channel, vector) };
         let argument = Argument::Number("cqe", init.cqe.into());
         // SAFETY: null, or a fresh queue that is handed over.
         let raw = unsafe { Owned::new(raw, "ibv_create_cq", argument) }?;
@@ -114,7 +113,7 @@ impl CompletionQueue {
         self.handle.close()
     }
 
-    /// Polls once; how many completions are written, and whether the driver had no more.
+    /// What one poll gives, up to `most` completions and up to one batch.
     fn fetch(&mut self, most: usize) -> std::result::Result<&[Completion], CqError> {
         let most = most.min(POLL_BATCH);
         // SAFETY: the queue is alive, and there is room for that many of the driver's structs, whose

@@ -71,7 +71,7 @@ impl Context {
         let mut attr = ibv_cq_init_attr_ex {
             cqe: init.cqe,
             cq_context: name(id),
-            channel: init.channel_ptr(),
+            channel: init.channel_ptr(self, "ibv_create_cq_ex")?,
             comp_vector: init.comp_vector,
             wc_flags: STANDARD | timestamps.bits(),
             comp_mask: 0,

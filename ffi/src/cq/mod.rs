@@ -39,8 +39,19 @@ impl CqInit<'_> {
         Self { cqe, channel: None, comp_vector: 0 }
     }
 
-    fn channel_ptr(&self) -> *mut rdma_sys::ibv_comp_channel {
-        self.channel.map_or(ptr::null_mut(), CompletionChannel::as_ptr)
+    /// The channel's pointer, or null; an error if the channel is another device's.
+    fn channel_ptr(
+        &self,
+        context: &Context,
+        call: &'static str,
+    ) -> Result<*mut rdma_sys::ibv_comp_channel> {
+        match self.channel {
+            Some(channel) if channel.context().id() != context.id() => {
+                let argument = Argument::Device(context.device_name());
+                Err(VerbsError::new(call, libc::EINVAL, argument))
+            }
+            channel => Ok(channel.map_or(ptr::null_mut(), CompletionChannel::as_ptr)),
+        }
     }
 }
 

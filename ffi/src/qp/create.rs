@@ -4,6 +4,7 @@ use super::send::Sender;
 use super::service::Service;
 use super::{QpState, QueuePair};
 use crate::chain::Chain;
+use crate::context::Context;
 use crate::cq::CqHandle;
 use crate::error::{Argument, Result, VerbsError};
 use crate::owned::Owned;
@@ -97,6 +98,20 @@ impl<'a> QpInit<'a> {
         self.srq.map_or(ptr::null_mut(), |srq| srq.shared().as_ptr())
     }
 
+    /// Drivers look objects up by handles, which other devices use for other objects.
+    fn check_device(&self, pd: &ProtectionDomain) -> Result<()> {
+        let own = |context: &Context| context.id() == pd.context().id();
+        let srq = self.srq.map(SharedReceiveQueue::context);
+        if own(self.send_cq.context()) && own(self.recv_cq.context()) && srq.is_none_or(own) {
+            return Ok(());
+        }
+        Err(VerbsError::new(
+            "ibv_create_qp",
+            libc::EINVAL,
+            Argument::Device(pd.context().device_name()),
+        ))
+    }
+
     fn argument(&self) -> Argument {
         Argument::Number("max_send_wr", self.cap.max_send_wr.into())
     }
@@ -118,6 +133,7 @@ impl ProtectionDomain {
     /// ENOMEM, ENOSPC: too many queue pairs, or too little memory may be locked; EOPNOTSUPP: the
     /// device does not offer the service, or [`PostMode::Extended`].
     pub fn create_qp<S: Service>(&self, init: &QpInit<'_>) -> Result<QueuePair<S>> {
+        init.check_device(self)?;
         let Made { raw, cap, sender } = match init.post_mode {
             PostMode::Classic => classic(self, init, S::TYPE),
             PostMode::Extended => extended(self, init, S::TYPE, S::OPS),

@@ -153,6 +153,26 @@ fn queue_pairs_post_the_classic_way_where_the_extended_one_is_refused() {
     assert_eq!((alive(), violations()), (vec![], vec![]));
 }
 
+#[test]
+fn objects_of_another_device_never_reach_the_driver() {
+    let (here, there) =
+        (All::new(PostMode::Classic).unwrap(), All::new(PostMode::Classic).unwrap());
+    let made = calls_of("ibv_create_qp");
+    let own = QpInit::new(&here.cq, QpCap::default());
+    for foreign in [
+        QpInit { send_cq: there.cq.handle(), ..own },
+        QpInit { recv_cq: there.cq.handle(), ..own },
+        QpInit { srq: Some(&there.srq), ..own },
+    ] {
+        let created: Result<QueuePair, _> = here.pd.create_qp(&foreign);
+        let error = created.expect_err("handles of one device mean nothing to another");
+        assert_eq!((error.call, error.errno), ("ibv_create_qp", libc::EINVAL));
+    }
+    let channel = CqInit { channel: Some(&there.channel), ..CqInit::new(8) };
+    assert_eq!(here.context.create_cq(&channel).err().map(|error| error.errno), Some(libc::EINVAL));
+    assert_eq!(calls_of("ibv_create_qp"), made);
+}
+
 fn queue_pair<S: Service>(all: &All) -> QueuePair<S> {
     all.pd.create_qp(&QpInit::new(&all.cq, QpCap::default())).unwrap()
 }
