@@ -10,7 +10,8 @@
 //! 2. [`DeviceList`], [`Context`], [`PortAttributes`], [`GidEntry`]: what there is;
 //! 3. [`ProtectionDomain`], [`MemoryRegion`]: memory;
 //! 4. [`CompletionQueue`], [`ExtendedCompletionQueue`], [`CompletionChannel`]: completions;
-//! 5. [`QueuePair`] with its transitions, [`SharedReceiveQueue`], [`AddressHandle`];
+//! 5. [`QueuePair`] with its transitions, [`SharedReceiveQueue`], [`AddressHandle`],
+//!    [`MemoryWindow`];
 //! 6. `chain`, `recv`, `qp::send`: the way of a request;
 //! 7. [`AsyncEvent`]: what happens beside.
 //!
@@ -51,6 +52,7 @@
 //! | 7.1.6 selective signaling | `SendFlags::SIGNALED` | both `one_completion_retires_an_unsignaled_chain` |
 //! | 7.1.7 datagrams | [`QueuePair::start_datagrams`] | guest `datagrams_go_where_their_address_handle_says` |
 //! | 7.1 `bad_wr` | `CommitError::accepted` | fake `a_driver_that_stops_half_way_has_taken_what_comes_before_bad_wr` |
+//! | 7.1 LOCAL_INV, SEND_WITH_INV, BIND_MW | [`MemoryWindow`] | guest `a_window_opens_a_part_and_the_peer_closes_it`, `a_window_that_its_owner_invalidates_is_closed` |
 //! | 7.2 receives | [`RecvBatch`] | fake `receives_are_taken_up_to_the_one_that_does_not_fit` |
 //! | 8 shared receive queues | [`SharedReceiveQueue`] | both `a_shared_receive_queue_serves_two_queue_pairs`, guest `a_shared_receive_queue_raises_its_limit_event` |
 //! | 9 address handles | [`ProtectionDomain::create_ah`] | guest `datagrams_go_where_their_address_handle_says` |
@@ -62,8 +64,6 @@
 //! | 13.2 statuses | `WcStatus` | both, all of `failures` and `link` |
 //! | 13.3 error patterns | [`VerbsError::hint`] | guest `a_transition_from_the_wrong_state_is_refused` |
 //! | 14 thread safety | `&mut` where verbs asks for it | the compiler |
-//!
-//! Not here: memory windows (7.1 BIND_MW), which nothing in this project uses.
 mod attributes;
 mod chain;
 mod channel;
@@ -74,6 +74,7 @@ mod error;
 mod event;
 mod gid;
 mod mr;
+mod mw;
 mod owned;
 mod path;
 mod pd;
@@ -94,6 +95,7 @@ pub use error::{Argument, DeviceName, Result, VerbsError};
 pub use event::{AsyncEvent, SrqId};
 pub use gid::{Gid, GidEntry, GidType};
 pub use mr::MemoryRegion;
+pub use mw::{MemoryWindow, WindowRange};
 pub use owned::{CloseError, DestroyHook, set_destroy_hook};
 pub use path::{AddressHandle, Grh, Path, Route};
 pub use pd::ProtectionDomain;

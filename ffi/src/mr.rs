@@ -143,6 +143,10 @@ impl MemoryRegion {
         &self.pd
     }
 
+    pub(crate) fn as_ptr(&self) -> *mut ibv_mr {
+        self.raw.as_ptr()
+    }
+
     /// Deregisters the memory.
     ///
     /// # Errors

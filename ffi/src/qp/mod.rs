@@ -18,18 +18,19 @@ pub use transition::{
     ToSqd, Transition, UnreliableToRtr, UnreliableToRts,
 };
 
-use crate::chain::Chain;
+use crate::chain::{Chain, refusal};
 use crate::cq::CqHandle;
 use crate::error::VerbsError;
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
 use crate::recv::{Queue, RecvBatch};
 use crate::srq;
-use polyrail_core::hardware::{self, CqId, QpLimits, Refusal};
+use polyrail_core::hardware::{self, CommitError, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::DeviceId;
-use rdma_sys::{ibv_qp, ibv_recv_wr};
+use rdma_sys::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 use send::Sender;
 use std::marker::PhantomData;
+use std::ptr;
 use std::sync::Arc;
 
 /// A queue pair of service `S` (`struct ibv_qp`). Dropping it destroys it: what is outstanding is
@@ -104,6 +105,24 @@ impl<S: Service> QueuePair<S> {
     /// What the driver reports.
     pub fn close(self) -> Result<(), VerbsError> {
         self.raw.close()
+    }
+
+    /// Posts one request that the batches do not know.
+    ///
+    /// # Safety
+    ///
+    /// Everything that the request names is alive.
+    pub(crate) unsafe fn post_one(&mut self, request: *mut ibv_send_wr) -> Result<(), CommitError> {
+        if !self.state.takes_sends() {
+            return Err(CommitError { accepted: 0, refusal: Refusal::Driver(libc::EINVAL) });
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is alive; the caller vouches for the request, which is the only one
+        // of its list.
+        match unsafe { rdma_sys::ibv_post_send(self.as_ptr(), request, &raw mut bad) } {
+            0 => Ok(()),
+            code => Err(CommitError { accepted: 0, refusal: refusal(crate::sys::errno_of(code)) }),
+        }
     }
 
     fn as_ptr(&self) -> *mut ibv_qp {

@@ -1,6 +1,6 @@
 //! Posting and polling on a driver that refuses, stops half-way, and leaves fields unwritten.
 
-use crate::fake::{Posted, QP_NUM, calls_of, complete, with};
+use crate::fake::{Posted, QP_NUM, calls_of, complete, fail, with};
 use polyrail_core::hardware::{
     CommitError, CompletionQueue as _, CqError, ReceiveQueue as _, RecvBatch as _, Refusal,
     SendBatch as _,
@@ -12,6 +12,7 @@ use polyrail_core::verbs::{
 use polyrail_ffi::{
     CompletionQueue, Connected, Context, CqInit, DeviceList, Gid, Grh, Mtu, Path, PostMode,
     ProtectionDomain, QpCap, QpInit, QueuePair, Rc, Timestamps, ToInit, ToRtr, ToRts, Uc,
+    WindowRange,
 };
 use std::mem::MaybeUninit;
 
@@ -218,6 +219,33 @@ fn sends_before_rts_never_reach_the_driver() {
         assert_eq!(ids(), [0; 0]);
     }
     assert_eq!(calls_of("ibv_wr_start"), 0);
+}
+
+#[test]
+fn a_window_has_a_new_key_once_its_request_is_taken() {
+    let mut qp = connected(PostMode::Auto);
+    let pd = qp.pd().clone();
+    let access = AccessFlags::MW_BIND;
+    // SAFETY: the fake device never touches memory.
+    let region =
+        unsafe { pd.register(std::ptr::without_provenance_mut(4096), 64, access) }.unwrap();
+    let mut window = pd.alloc_window().unwrap();
+    let range = WindowRange { region: &region, addr: 4096, length: 64, access };
+    let mut bind = || {
+        let bound = qp.bind_window(9, SendFlags::SIGNALED, &mut window, range);
+        (bound, window.rkey())
+    };
+    with(|state| state.refusing = Some((0, libc::ENOMEM)));
+    let full = CommitError { accepted: 0, refusal: Refusal::QueueFull };
+    assert_eq!(bind(), (Err(full), 0x500));
+    assert_eq!(bind(), (Ok(()), 0x501));
+    assert_eq!(
+        posted().iter().map(|request| (request.wr_id, request.opcode)).collect::<Vec<_>>(),
+        [(9, 8)]
+    );
+    window.close().unwrap();
+    fail("ibv_alloc_mw", libc::ENOMEM);
+    assert_eq!(pd.alloc_window().map_err(|error| error.call).err(), Some("ibv_alloc_mw"));
 }
 
 #[test]

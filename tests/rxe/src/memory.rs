@@ -52,6 +52,11 @@ impl Buffer {
         Self { regions: domains.iter().map(register).collect(), pages }
     }
 
+    /// The region on a rail.
+    pub(crate) fn region(&self, rail: usize) -> &MemoryRegion {
+        &self.regions[rail]
+    }
+
     fn part(&self, offset: usize, length: usize) -> *mut u8 {
         assert!(offset + length <= self.pages.layout.size());
         // SAFETY: within the allocation.

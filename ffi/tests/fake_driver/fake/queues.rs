@@ -138,12 +138,23 @@ unsafe extern "C" fn req_notify_cq(_cq: *mut ibv_cq, _solicited_only: c_int) -> 
     super::call("ibv_req_notify_cq")
 }
 
+unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type::Type) -> *mut ibv_mw {
+    let mw = ibv_mw { context: (*pd).context, pd, rkey: 0x500, handle: 0, type_ };
+    super::create("ibv_alloc_mw", "mw", &[pd.expose_provenance()], mw)
+}
+
+unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    super::destroy("ibv_dealloc_mw", mw)
+}
+
 pub(super) fn fill(ops: &mut ibv_context_ops) {
     ops.post_send = Some(post_send);
     ops.post_recv = Some(post_recv);
     ops.post_srq_recv = Some(post_srq_recv);
     ops.poll_cq = Some(poll_cq);
     ops.req_notify_cq = Some(req_notify_cq);
+    ops.alloc_mw = Some(alloc_mw);
+    ops.dealloc_mw = Some(dealloc_mw);
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _attr: *mut ibv_poll_cq_attr) -> c_int {

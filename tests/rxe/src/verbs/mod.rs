@@ -4,6 +4,7 @@ mod devices;
 mod events;
 mod refusals;
 mod services;
+mod windows;
 
 use crate::fixture::Rails;
 use polyrail_tests::behaviours::Behaviour;
@@ -33,6 +34,10 @@ pub(crate) fn list() -> Vec<Behaviour<Rails>> {
             an_extended_completion_queue_reports_what_a_classic_one_does
             the_engine_runs_on_extended_completion_queues
             a_drained_send_queue_tells_and_goes_on;
+        windows:
+            a_window_opens_a_part_and_the_peer_closes_it
+            a_window_permits_no_more_than_it_says
+            a_window_that_its_owner_invalidates_is_closed;
         refusals:
             a_transition_from_the_wrong_state_is_refused
             memory_that_cannot_be_registered_is_refused

@@ -1,0 +1,140 @@
+//! Memory windows: access for peers that is granted and taken back by requests.
+
+use crate::error::{Argument, Result, VerbsError};
+use crate::mr::MemoryRegion;
+use crate::owned::Owned;
+use crate::pd::ProtectionDomain;
+use crate::qp::{Connected, QueuePair};
+use polyrail_core::hardware::CommitError;
+use polyrail_core::verbs::{AccessFlags, SendFlags};
+use rdma_sys::{
+    bind_mw_t, bind_mw_tso_union_t, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_send_wr,
+    ibv_wr_opcode,
+};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// A memory window of type 2 (`struct ibv_mw`): bound by a request of a queue pair, and closed by
+/// [`LocalInv`](polyrail_core::verbs::Opcode::LocalInv) there or by the peer's
+/// [`SendWithInv`](polyrail_core::verbs::Opcode::SendWithInv).
+///
+/// It borrows the regions that it is bound to, since a region cannot be deregistered while a window
+/// is bound to it.
+#[derive(Debug)]
+pub struct MemoryWindow<'r> {
+    raw: Owned<ibv_mw>,
+    _pd: ProtectionDomain,
+    rkey: u32,
+    _regions: Regions<'r>,
+}
+
+/// The borrow of the regions. Its drop does nothing, but makes the compiler keep the regions until
+/// the window is gone.
+#[derive(Debug)]
+struct Regions<'r>(PhantomData<&'r MemoryRegion>);
+
+impl Drop for Regions<'_> {
+    fn drop(&mut self) {}
+}
+
+/// What a window is bound to.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowRange<'r> {
+    /// The region, registered with [`MW_BIND`](AccessFlags::MW_BIND).
+    pub region: &'r MemoryRegion,
+    /// Address of the window's first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What peers may do.
+    pub access: AccessFlags,
+}
+
+impl ProtectionDomain {
+    /// A new memory window, bound to nothing.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP: the device has none; ENOMEM.
+    pub fn alloc_window<'r>(&self) -> Result<MemoryWindow<'r>> {
+        // SAFETY: the domain is alive.
+        let raw = unsafe { rdma_sys::ibv_alloc_mw(self.as_ptr(), ibv_mw_type::IBV_MW_TYPE_2) };
+        let argument = Argument::Number("max_mw", self.context().attributes().max_mw.into());
+        // SAFETY: null, or a fresh window that is handed over.
+        let raw = unsafe { Owned::new(raw.unwrap_or(ptr::null_mut()), "ibv_alloc_mw", argument) }?;
+        // SAFETY: the window is alive.
+        let rkey = unsafe { (*raw.as_ptr()).rkey };
+        let _regions = Regions(PhantomData);
+        Ok(MemoryWindow { raw, _pd: self.clone(), rkey, _regions })
+    }
+}
+
+impl MemoryWindow<'_> {
+    /// Key for peers' requests, once the window is bound.
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    ///
+    /// What the driver reports.
+    pub fn close(self) -> std::result::Result<(), VerbsError> {
+        self.raw.close()
+    }
+}
+
+impl<S: Connected> QueuePair<S> {
+    /// Posts a request that binds a window, under a new key, for the peer of this queue pair. The
+    /// window must not be bound.
+    ///
+    /// # Errors
+    ///
+    /// As a batch of one request; the window keeps its key.
+    pub fn bind_window<'r>(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        window: &mut MemoryWindow<'r>,
+        range: WindowRange<'r>,
+    ) -> std::result::Result<(), CommitError> {
+        let rkey = next_key(window.rkey);
+        let bind_info = ibv_mw_bind_info {
+            mr: range.region.as_ptr(),
+            addr: range.addr,
+            length: range.length,
+            mw_access_flags: range.access.bits(),
+        };
+        // SAFETY: a C struct of numbers and pointers, for which zeros do.
+        let mut request = unsafe { MaybeUninit::<ibv_send_wr>::zeroed().assume_init() };
+        request.wr_id = wr_id;
+        request.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+        request.send_flags = flags.bits().into();
+        let mw = window.raw.as_ptr();
+        request.bind_mw_tso_union =
+            bind_mw_tso_union_t { bind_mw: bind_mw_t { mw, rkey, bind_info } };
+        // SAFETY: the request names a window and a region that are alive; both are borrowed.
+        unsafe { self.post_one(&raw mut request) }?;
+        window.rkey = rkey;
+        // SAFETY: the window is alive; verbs wants its owner to note the key here.
+        unsafe { (*mw).rkey = rkey };
+        Ok(())
+    }
+}
+
+/// The next of the 256 keys that a window can have (`ibv_inc_rkey`).
+const fn next_key(rkey: u32) -> u32 {
+    (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_changes_in_its_low_byte_only() {
+        assert_eq!((next_key(0x1234_5600), next_key(0x1234_56ff)), (0x1234_5601, 0x1234_5600));
+    }
+}
