@@ -21,6 +21,19 @@ use std::ptr;
 ///
 /// It borrows the regions that it is bound to, since a region cannot be deregistered while a window
 /// is bound to it.
+///
+/// ```compile_fail,E0505
+/// use polyrail_core::verbs::{AccessFlags, SendFlags};
+/// use polyrail_ffi::{MemoryRegion, ProtectionDomain, QueuePair, WindowRange};
+///
+/// fn too_early(pd: &ProtectionDomain, qp: &mut QueuePair, region: MemoryRegion) {
+///     let mut window = pd.alloc_window().unwrap();
+///     let access = AccessFlags::REMOTE_WRITE;
+///     let range = WindowRange { region: &region, addr: region.addr(), length: 8, access };
+///     qp.bind_window(1, SendFlags::SIGNALED, &mut window, range).unwrap();
+///     drop(region);
+/// }
+/// ```
 #[derive(Debug)]
 pub struct MemoryWindow<'r> {
     raw: Owned<ibv_mw>,

@@ -227,6 +227,6 @@ fn extended_with(
     if ex.is_null() {
         return Err(VerbsError::new(CALL, libc::EOPNOTSUPP, init.argument()));
     }
-    let sender = Sender::Extended { qp: ex, operations };
+    let sender = Sender::Extended { qp: ex, operations, building: false };
     Ok(Made { raw, cap: QpCap::from_raw(&attr.cap), sender })
 }

@@ -116,6 +116,7 @@ impl<S: Service> QueuePair<S> {
         if !self.state.takes_sends() {
             return Err(CommitError { accepted: 0, refusal: Refusal::Driver(libc::EINVAL) });
         }
+        self.sender.abort();
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair is alive; the caller vouches for the request, which is the only one
         // of its list.

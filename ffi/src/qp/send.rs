@@ -37,7 +37,22 @@ pub(super) enum Sender {
         qp: *mut ibv_qp_ex,
         /// The operations that it was created for.
         operations: u64,
+        /// Between `ibv_wr_start` and its end, where the driver may hold a lock.
+        building: bool,
     },
+}
+
+impl Sender {
+    /// Aborts a batch that is under way: one that is dropped, or was forgotten.
+    #[inline]
+    pub(super) fn abort(&mut self) {
+        if let Self::Extended { qp, building: building @ true, .. } = self {
+            *building = false;
+            // SAFETY: the queue pair is alive as long as this, which is a part of it, and a batch is
+            // under way.
+            unsafe { rdma_sys::ibv_wr_abort(*qp) };
+        }
+    }
 }
 
 // SAFETY: the pointer is the queue pair itself, whose owner may move between threads.
@@ -61,8 +76,6 @@ pub struct SendBatch<'q, S: Service> {
     max_inline_data: u32,
     /// Why the extended way takes no more requests.
     refused: Option<Refusal>,
-    /// The driver is inside `ibv_wr_start`.
-    started: bool,
     service: PhantomData<S>,
 }
 
@@ -77,20 +90,14 @@ impl<'q, S: Service> SendBatch<'q, S> {
         max_inline_data: u32,
         is_ready: bool,
     ) -> Self {
-        let mut batch = Self {
-            qp,
-            sender,
-            max_inline_data,
-            refused: None,
-            started: false,
-            service: PhantomData,
-        };
+        let mut batch = Self { qp, sender, max_inline_data, refused: None, service: PhantomData };
+        batch.sender.abort();
         match &mut *batch.sender {
             Sender::Classic(chain) => chain.clear(),
-            Sender::Extended { qp, .. } if is_ready => {
+            Sender::Extended { qp, building, .. } if is_ready => {
                 // SAFETY: the queue pair is alive and was created for this way of posting.
                 unsafe { rdma_sys::ibv_wr_start(*qp) };
-                batch.started = true;
+                *building = true;
             }
             Sender::Extended { .. } => {}
         }
@@ -142,7 +149,7 @@ impl<'q, S: Service> SendBatch<'q, S> {
     }
 
     #[inline]
-    fn post(mut self) -> Result<(), CommitError> {
+    fn post(self) -> Result<(), CommitError> {
         let qp = self.qp;
         match &mut *self.sender {
             Sender::Classic(chain) => chain.post(|first, bad| {
@@ -151,8 +158,8 @@ impl<'q, S: Service> SendBatch<'q, S> {
                 unsafe { rdma_sys::ibv_post_send(qp, first, bad) }
             }),
             Sender::Extended { .. } if self.refused.is_some() => Ok(()),
-            Sender::Extended { qp, .. } => {
-                self.started = false;
+            Sender::Extended { qp, building, .. } => {
+                *building = false;
                 // SAFETY: the queue pair is alive, and the batch is under way.
                 match unsafe { rdma_sys::ibv_wr_complete(*qp) } {
                     0 => Ok(()),
@@ -174,10 +181,7 @@ const fn refuse_all(refusal: Refusal) -> CommitError {
 impl<S: Service> Drop for SendBatch<'_, S> {
     #[inline]
     fn drop(&mut self) {
-        if let (true, Sender::Extended { qp, .. }) = (self.started, &*self.sender) {
-            // SAFETY: the queue pair is alive, and the batch is under way.
-            unsafe { rdma_sys::ibv_wr_abort(*qp) };
-        }
+        self.sender.abort();
     }
 }
 

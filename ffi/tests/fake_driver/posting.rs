@@ -169,6 +169,19 @@ fn a_dropped_batch_posts_nothing_and_is_aborted() {
 }
 
 #[test]
+fn a_forgotten_batch_posts_nothing_and_is_aborted_by_the_next() {
+    for mode in BOTH {
+        let mut qp = connected(mode);
+        let mut batch = qp.start_send();
+        writes(0..2).for_each(|request| batch.add(&request));
+        std::mem::forget(batch);
+        post(&mut qp, writes(5..6)).unwrap();
+        assert_eq!(ids(), [5], "{mode:?}");
+    }
+    assert_eq!((calls_of("ibv_wr_start"), calls_of("ibv_wr_abort")), (2, 1));
+}
+
+#[test]
 fn what_drivers_answer_in_their_own_ways_is_refused_here() {
     let inline = SendFlags::INLINE;
     let too_long = SendRequest { flags: inline, ..request(2, Opcode::RdmaWrite, 65) };
