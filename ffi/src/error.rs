@@ -82,7 +82,7 @@ impl VerbsError {
                 "too many queue pairs (max_qp), or too little memory may be locked: ulimit -l"
             }
             ("ibv_create_qp" | "ibv_create_qp_ex" | "ibv_create_srq", EINVAL) => {
-                "a capability is over the device's limits"
+                "a capability is over the device's limits, or an object belongs to another device"
             }
             ("ibv_create_cq" | "ibv_create_cq_ex", EINVAL) => "more entries than max_cqe",
             ("ibv_modify_qp", EINVAL) if to_rtr => {

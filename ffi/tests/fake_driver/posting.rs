@@ -1,6 +1,6 @@
 //! Posting and polling on a driver that refuses, stops half-way, and leaves fields unwritten.
 
-use crate::fake::{Posted, QP_NUM, calls_of, complete, fail, with};
+use crate::fake::{Posted, QP_NUM, TICKS, calls_of, complete, fail, with};
 use polyrail_core::hardware::{
     CommitError, CompletionQueue as _, CqError, ReceiveQueue as _, RecvBatch as _, Refusal,
     SendBatch as _,
@@ -296,6 +296,18 @@ fn failed_completions_are_whole_although_drivers_write_four_fields() {
         // Every byte may be looked at: it was written by somebody.
         assert_eq!(format!("{seen:?}").matches("Completion").count(), 2);
         assert_eq!(poll(), []);
+    }
+}
+
+#[test]
+fn completions_are_stamped_with_the_times_that_were_asked_for() {
+    let (context, ..) = open();
+    for (timestamps, ticks) in [(Timestamps::DEVICE, Some(TICKS)), (Timestamps::empty(), None)] {
+        let mut cq = context.create_extended_cq(&CqInit::new(8), timestamps).unwrap();
+        complete(3, 0, WcOpcode::SEND.0, 0);
+        let stamped = cq.poll_next().unwrap().unwrap();
+        assert_eq!((stamped.completion.wr_id, stamped.device_ticks), (3, ticks));
+        assert_eq!(stamped.wall_clock_ns, None);
     }
 }
 

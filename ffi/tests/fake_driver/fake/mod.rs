@@ -22,6 +22,9 @@ pub(crate) use events::{queue_cq_event, queue_event};
 pub(crate) use objects::QP_NUM;
 pub(crate) use queues::{Posted, complete};
 
+/// The device's clock at every completion.
+pub(crate) const TICKS: u64 = 4711;
+
 /// Calls of `ibv_fork_init` in this process.
 pub(crate) static FORK_INITS: AtomicU32 = AtomicU32::new(0);
 

@@ -193,6 +193,10 @@ unsafe extern "C" fn read_byte_len(_cq: *mut ibv_cq_ex) -> u32 {
     with(|state| state.completions[0].byte_len)
 }
 
+unsafe extern "C" fn read_ticks(_cq: *mut ibv_cq_ex) -> u64 {
+    super::TICKS
+}
+
 pub(super) fn fill_cq(cq: &mut ibv_cq_ex) {
     cq.start_poll = Some(start_poll);
     cq.end_poll = Some(end_poll);
@@ -200,6 +204,7 @@ pub(super) fn fill_cq(cq: &mut ibv_cq_ex) {
     cq.read_opcode = Some(read_opcode);
     cq.read_byte_len = Some(read_byte_len);
     cq.read_vendor_err = Some(read_nothing);
+    cq.read_completion_ts = Some(read_ticks);
     cq.read_src_qp = Some(read_nothing);
     cq.read_wc_flags = Some(read_nothing);
     cq.read_slid = Some(read_nothing);
