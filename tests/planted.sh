@@ -15,8 +15,10 @@ export CARGO_TARGET_DIR=$PWD/target/planted/build
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 
 fresh_copy() {
+  rm -rf "$COPY"
   mkdir -p "$COPY"
-  git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -C "$COPY" -xf -
+  # With the times of now: what was planted before must not pass for compiled.
+  git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -C "$COPY" -xmf -
 }
 
 # plant FILE LINE REPLACEMENT
@@ -32,17 +34,21 @@ plant() {
   mv "$file.new" "$file"
 }
 
-simulate() {
+build() {
   cargo build --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-tests --bin simulate
-  "$CARGO_TARGET_DIR/release/simulate" --seed 1 --seeds "$SEEDS"
 }
 
-# find NAME FILE LINE REPLACEMENT
+search() {
+  "$CARGO_TARGET_DIR/release/simulate" --seed 1 --seeds "$SEEDS" 2>&1
+}
+
+# find_bug NAME FILE LINE REPLACEMENT
 find_bug() {
   local output
   fresh_copy
   plant "$2" "$3" "$4"
-  if output=$(simulate 2>&1); then
+  build
+  if output=$(search); then
     echo "not found within $SEEDS seeds: $1" >&2
     exit 1
   fi
@@ -52,6 +58,11 @@ find_bug() {
   fi
   printf '\nfound: %s\n%s\n' "$1" "$output"
 }
+
+# What is found even if nothing is planted is another matter.
+fresh_copy
+build
+search
 
 find_bug "the window wraps one bit too late" core/src/window.rs \
   '        if bit >= Self::CAPACITY { bit - Self::CAPACITY } else { bit }' \
