@@ -95,6 +95,8 @@ fn defect_14_impossible_fragment_sizes_cannot_be_built() {
     let bytes = (1 << 20) + 128;
     let expected = BuildError::RailMsgSize { rail: 0, bytes, limit: 1 << 20 };
     assert_eq!(build(config, limits).map(|_| ()), Err(expected));
+    let config = Config { max_msg_size: 1 << 20, ..config };
+    assert!(build(config, limits).is_ok(), "what a rail can just carry");
 }
 
 /// Row 14: 4 GiB - 1 in large fragments, the last one odd.
