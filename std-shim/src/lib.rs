@@ -51,11 +51,13 @@
 //! 1. [`nic`]: the software NIC, a verbs device in memory;
 //! 2. [`memory`]: registered buffers, here and at a peer; [`card`]: what two ends tell each other
 //!    of their queue pairs;
-//! 3. [`backend`]: what endpoints ask of a kind of hardware; [`endpoint`]: a virtual queue pair with its completion queues, made, connected, watched;
-//! 4. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
-//! 5. [`transfer`]: the copy path, with its protocol in the module's documentation;
-//! 6. [`perf`] measures; `devices` (feature `verbs`) lists the RDMA devices of this machine;
-//! 7. `main.rs` and `cli/`: the program, a thin layer over `transfer` and `perf`.
+//! 3. [`backend`]: what endpoints ask of a kind of hardware; [`endpoint`]: a virtual queue pair
+//!    with its completion queues, made, connected, watched;
+//! 4. [`progress`]: a thread that owns endpoints, for programs that post from many threads;
+//! 5. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
+//! 6. [`transfer`]: the copy path, with its protocol in the module's documentation;
+//! 7. [`perf`] measures; `devices` (feature `verbs`) lists the RDMA devices of this machine;
+//! 8. `main.rs` and `cli/`: the program, a thin layer over `transfer` and `perf`.
 
 pub mod backend;
 pub mod card;
@@ -67,6 +69,7 @@ mod json;
 pub mod memory;
 pub mod nic;
 pub mod perf;
+pub mod progress;
 pub mod size;
 pub mod transfer;
 

@@ -119,3 +119,4 @@ pub use queue_pair::{QpInit, QueuePair};
 pub use receive_queue::SharedReceiveQueue;
 pub use scheduler::{FaultKind, Outcome, Step};
 pub use state::{Attribute, ModifyError, QpAttributes, QpState, ack_timeout, rnr_delay};
+pub(crate) use sync::lock;

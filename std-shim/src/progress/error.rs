@@ -1,0 +1,42 @@
+//! What can go wrong between a handle and the thread.
+
+use polyrail_core::virtual_qp::PostError;
+
+/// A request was not handed over. It is still the caller's, and nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// Back-pressure: [`HANDLE_DEPTH`](super::HANDLE_DEPTH) requests of the kind are unreported, or
+    /// the ring to the thread is full. A completion makes room.
+    #[error("the handle has no room for another request")]
+    Full,
+    /// A request without a completion cannot be waited for.
+    #[error("a request that is handed over must be signaled")]
+    Unsignaled,
+    /// INLINE promises that the buffer is free when the call returns, and the thread reads it later.
+    #[error("a request that is handed over cannot be inline")]
+    Inline,
+    /// The endpoint failed: see [`Handle::endpoint_error`](super::Handle::endpoint_error).
+    #[error("the endpoint failed")]
+    EndpointFailed,
+    /// The thread shuts down, or is gone.
+    #[error("the progress thread shuts down or is gone")]
+    ThreadGone,
+}
+
+/// A request that was handed over ended without a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The engine refused it: it was never posted.
+    #[error(transparent)]
+    Refused(#[from] PostError),
+    /// The thread ended, or gave the endpoint up because a completion queue broke (see
+    /// [`Handle::endpoint_error`](super::Handle::endpoint_error)). Whether the request was carried
+    /// out is unknown, and its buffer may be in use until the endpoint is dropped.
+    #[error("the progress thread gave the request up")]
+    Abandoned,
+}
+
+/// The progress thread panicked. Its endpoints are lost, and its handles know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the progress thread panicked")]
+pub struct ThreadPanicked;

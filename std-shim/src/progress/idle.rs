@@ -1,0 +1,70 @@
+//! What the thread does when there is nothing to do.
+
+use std::time::Duration;
+
+/// Idle rounds before the processor is offered to others, and before it is given up.
+const SPINS: u32 = 64;
+const YIELDS: u32 = 4096;
+
+/// How long the thread sleeps while a device may complete something: devices do not wake it.
+const NAP: Duration = Duration::from_micros(50);
+
+/// Counts rounds without anything to do.
+#[derive(Debug, Default)]
+pub(super) struct Idle {
+    rounds: u32,
+}
+
+/// What to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Look again at once.
+    Spin,
+    /// Let others run first.
+    Yield,
+    /// Sleep, until woken or for a nap.
+    Sleep,
+}
+
+impl Idle {
+    /// There was something to do.
+    pub(super) const fn reset(&mut self) {
+        self.rounds = 0;
+    }
+
+    /// Another round without.
+    pub(super) const fn rest(&mut self) -> Rest {
+        match self.rounds {
+            YIELDS.. => return Rest::Sleep,
+            _ => self.rounds += 1,
+        }
+        if self.rounds <= SPINS { Rest::Spin } else { Rest::Yield }
+    }
+}
+
+/// How long to sleep: until woken if devices have nothing of ours.
+pub(super) fn sleep(devices_are_busy: bool) {
+    if devices_are_busy {
+        std::thread::park_timeout(NAP);
+    } else {
+        std::thread::park();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_spins_then_yields_then_sleeps_until_there_is_something() {
+        let mut idle = Idle::default();
+        let count = |idle: &mut Idle, rest| (0..10_000).take_while(|_| idle.rest() == rest).count();
+        for _ in 0..2 {
+            assert_eq!(count(&mut idle, Rest::Spin), 64);
+            // One was taken by the count before.
+            assert_eq!(count(&mut idle, Rest::Yield), 4096 - 64 - 1);
+            assert_eq!(count(&mut idle, Rest::Sleep), 10_000);
+            idle.reset();
+        }
+    }
+}

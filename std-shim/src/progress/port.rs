@@ -1,0 +1,239 @@
+//! The thread's side of one handle.
+
+use super::inbox::Inbox;
+use super::message::{KEY_SETS, KeySet, Lane, Message, Report, Request, Work};
+use super::{HANDLE_DEPTH, SLOTS};
+use crate::endpoint::Endpoint;
+use crate::nic::{CompletionQueue, QueuePair};
+use atomic_waker::AtomicWaker;
+use polyrail_core::spsc::{Consumer, Producer, PushError, Ring};
+use polyrail_core::virtual_cq::VirtualWc;
+use polyrail_core::virtual_qp::PostError;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+/// Messages that a handle can have on their way.
+const MESSAGES: usize = 256;
+
+/// Messages taken from one handle before it is the next one's turn.
+const TURN: usize = 32;
+
+type MessageRing = Arc<Ring<Message, MESSAGES>>;
+type ReportRing = Arc<Ring<Report, SLOTS>>;
+pub(super) type MessageProducer = Producer<Message, MESSAGES, MessageRing>;
+pub(super) type ReportConsumer = Consumer<Report, SLOTS, ReportRing>;
+
+/// What a handle and its [`Pending`](super::Pending)s share. The thread never waits for the lock:
+/// it knows of the wakers only.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) inbox: Mutex<Inbox>,
+    /// Of whoever waits for a slot's request.
+    pub(super) wakers: Arc<[AtomicWaker]>,
+}
+
+/// The wakers of a handle; everybody is woken when the thread lets go of them.
+#[derive(Debug)]
+struct Wakers(Arc<[AtomicWaker]>);
+
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AtomicWaker::wake);
+    }
+}
+
+/// A request that the engine has no room for, with its keys: their place may be taken by others.
+#[derive(Debug)]
+struct Held {
+    request: Request,
+    keys: KeySet,
+}
+
+/// The thread's side of a handle.
+#[derive(Debug)]
+pub(super) struct PortSide {
+    /// Its endpoint, by number.
+    pub(super) endpoint: usize,
+    messages: Consumer<Message, MESSAGES, MessageRing>,
+    desk: Desk,
+}
+
+/// Posts a request to the endpoint.
+trait Post: FnMut(&Work<'_>) -> Result<(), PostError> {}
+
+impl<F: FnMut(&Work<'_>) -> Result<(), PostError>> Post for F {}
+
+/// Where its requests wait for room.
+#[derive(Debug)]
+struct Desk {
+    keys: Vec<KeySet>,
+    /// Requests that wait for room, by lane, oldest first.
+    held: [VecDeque<Held>; 2],
+    out: Outbox,
+}
+
+/// Its requests that are posted, and the way back.
+#[derive(Debug)]
+struct Outbox {
+    /// The handle's number; the upper part of its requests' names.
+    number: u32,
+    /// Which slots have a posted request: a device can complete what was never posted.
+    is_posted: Box<[bool]>,
+    /// How many, by lane.
+    posted: [usize; 2],
+    reports: Producer<Report, SLOTS, ReportRing>,
+    // After `reports`: whoever is woken at the end finds the ring closed.
+    wakers: Wakers,
+}
+
+/// Makes both sides of a handle.
+pub(super) fn port(endpoint: usize) -> (MessageProducer, Port, PortSide) {
+    let ring = MessageRing::default();
+    let Ok((sender, messages)) = Ring::split_shared(ring) else { unreachable!("a new ring") };
+    let ring = ReportRing::default();
+    let Ok((reports, receiver)) = Ring::split_shared(ring) else { unreachable!("a new ring") };
+    let wakers: Arc<[AtomicWaker]> = (0..SLOTS).map(|_| AtomicWaker::new()).collect();
+    let port = Port { inbox: Mutex::new(Inbox::new(receiver)), wakers: Arc::clone(&wakers) };
+    let (is_posted, wakers) = ([false; SLOTS].into(), Wakers(wakers));
+    let out = Outbox { number: 0, is_posted, posted: [0; 2], reports, wakers };
+    let held = [VecDeque::new(), VecDeque::new()];
+    let desk = Desk { keys: Vec::with_capacity(KEY_SETS), held, out };
+    (sender, port, PortSide { endpoint, messages, desk })
+}
+
+impl PortSide {
+    /// Gives it a number, for the names of its requests.
+    pub(super) fn set_number(&mut self, number: u32) {
+        self.desk.out.number = number;
+    }
+
+    /// Posts what waited, then what came; says whether anything moved.
+    pub(super) fn post<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+        &mut self,
+        endpoint: &mut Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>,
+    ) -> bool {
+        let desk = &mut self.desk;
+        let mut post = |work: &Work<'_>| match work {
+            Work::Send(wr) => endpoint.post_send(wr),
+            Work::Recv(wr) => endpoint.post_recv(wr),
+        };
+        let moved = desk.post_held(&mut post);
+        let taken = self.messages.pop_batch(TURN, |message| match message {
+            Message::Keys { place, keys } => desk.learn(place, keys),
+            Message::Post(request) => desk.take(request, &mut post),
+        });
+        moved || taken > 0
+    }
+
+    /// Reports a completion. One of a request that is not posted is the device's mistake, and
+    /// nobody's.
+    pub(super) fn complete(&mut self, slot: u16, wc: VirtualWc) {
+        let out = &mut self.desk.out;
+        match out.is_posted.get_mut(usize::from(slot)) {
+            Some(is_posted) if *is_posted => *is_posted = false,
+            _ => return,
+        }
+        out.posted[usize::from(slot) / HANDLE_DEPTH] -= 1;
+        out.report(slot, Ok(wc));
+    }
+
+    /// Whether something waits in the ring, or the handle is gone and nothing is left to do.
+    pub(super) fn has_news(&self) -> bool {
+        !self.messages.is_empty() || self.is_done()
+    }
+
+    /// The handle is gone, and so are its requests.
+    pub(super) fn is_done(&self) -> bool {
+        // Closed first: then nothing can be pushed any more.
+        self.messages.is_closed() && self.is_drained()
+    }
+
+    /// No request of the lane is on its way, held or posted.
+    pub(super) fn is_idle(&self, lane: Lane) -> bool {
+        let Desk { held, out, .. } = &self.desk;
+        let lane = lane as usize;
+        self.messages.is_empty() && held[lane].is_empty() && out.posted[lane] == 0
+    }
+
+    /// No request at all is.
+    pub(super) fn is_drained(&self) -> bool {
+        Lane::ALL.iter().all(|lane| self.is_idle(*lane))
+    }
+
+    /// Requests that the endpoint has.
+    pub(super) fn posted(&self) -> usize {
+        self.desk.out.posted.iter().sum()
+    }
+
+    /// Requests that wait for room.
+    pub(super) fn is_holding(&self) -> bool {
+        self.desk.held.iter().any(|held| !held.is_empty())
+    }
+}
+
+impl Desk {
+    fn learn(&mut self, place: u8, keys: KeySet) {
+        match self.keys.get_mut(usize::from(place)) {
+            Some(known) => *known = keys,
+            None => self.keys.push(keys),
+        }
+    }
+
+    /// Posts a request, or holds it: behind those of its lane that are held, or for lack of room.
+    fn take(&mut self, request: Request, post: &mut impl Post) {
+        let keys = &self.keys[usize::from(request.keys)];
+        let held = &mut self.held[request.lane() as usize];
+        if !held.is_empty() || !self.out.try_post(&request, keys, post) {
+            held.push_back(Held { request, keys: Arc::clone(keys) });
+        }
+    }
+
+    /// Posts what is held, in order, as far as there is room.
+    fn post_held(&mut self, post: &mut impl Post) -> bool {
+        let mut moved = false;
+        for held in &mut self.held {
+            while let Some(Held { request, keys }) = held.front()
+                && self.out.try_post(request, keys, post)
+            {
+                held.pop_front();
+                moved = true;
+            }
+        }
+        moved
+    }
+}
+
+impl Outbox {
+    /// Posts a request, or reports that the engine refuses it; false if there is no room now.
+    fn try_post(&mut self, request: &Request, keys: &KeySet, post: &mut impl Post) -> bool {
+        let slot = request.slot;
+        match post(&request.work(name(self.number, slot), keys)) {
+            Ok(()) => {
+                self.is_posted[usize::from(slot)] = true;
+                self.posted[request.lane() as usize] += 1;
+            }
+            Err(PostError::Full(_) | PostError::QueueFull) => return false,
+            Err(error) => self.report(slot, Err(error)),
+        }
+        true
+    }
+
+    fn report(&mut self, slot: u16, result: Result<VirtualWc, PostError>) {
+        match self.reports.push(Report { slot, result }) {
+            Ok(()) => self.wakers.0[usize::from(slot)].wake(),
+            // Nobody is left who could ask.
+            Err(PushError::Closed(_)) => {}
+            Err(PushError::Full(_)) => unreachable!("a handle has no more slots than the ring"),
+        }
+    }
+}
+
+/// The name under which a request is posted: its handle's number and its slot.
+const fn name(number: u32, slot: u16) -> u64 {
+    (number as u64) << 16 | slot as u64
+}
+
+/// Number and slot of a name.
+pub(super) const fn number_and_slot(name: u64) -> (usize, u16) {
+    ((name >> 16) as usize, name as u16)
+}
