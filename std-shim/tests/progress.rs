@@ -169,19 +169,19 @@ fn a_handle_without_room_pushes_back_and_its_sends_do_not_wait_for_its_receives(
     let old = world.to.local(8, 8).unwrap();
     let keys = world.to.toward(&world.from.remote()).unwrap();
     let wr = SendWr::fetch_add(9, old, world.from.addr(), 1, &keys);
-    succeeds(far.post_send(&wr).unwrap(), 9);
+    succeeds(submit(|| far.post_send(&wr)), 9);
     // A second handle has room, though the engine's ring is full: the thread holds its requests.
     let mut second = world.handle(FAR);
     let held: Vec<_> = (1000..1100)
         .map(|wr_id| submit(|| second.post_recv(&RecvWr::notification(wr_id))))
         .collect();
-    succeeds(second.post_send(&SendWr { wr_id: 10, ..wr }).unwrap(), 10);
+    succeeds(submit(|| second.post_send(&SendWr { wr_id: 10, ..wr })), 10);
     let mut near = world.handle(NEAR);
     succeeds(near.post_send(&world.notify(1, 0)).unwrap(), 1);
     succeeds(receives.remove(0), 0);
     succeeds(submit(|| near.post_send(&world.notify(2, 1))), 2);
     succeeds(receives.remove(0), 1);
-    receives.push(far.post_recv(&RecvWr::notification(256)).unwrap());
+    receives.push(submit(|| far.post_recv(&RecvWr::notification(256))));
     // Whoever was first is served first, within each handle.
     for imm in 2..2 + 255 + 100 {
         succeeds(submit(|| near.post_send(&world.notify(3, imm))), 3);
