@@ -134,11 +134,16 @@ pub enum DevicesError {
 pub fn devices() -> Result<Vec<DeviceReport>, DevicesError> {
     let list = DeviceList::new()?;
     let reports: Vec<_> = list.iter().map(|device| report(&device)).collect();
-    if reports.is_empty() { Err(what_is_missing(Path::new("/sys/class"))) } else { Ok(reports) }
+    if reports.is_empty() { Err(what_is_missing()) } else { Ok(reports) }
 }
 
-/// Why the library finds no device, from what the kernel shows in its `class` directory.
-fn what_is_missing(class: &Path) -> DevicesError {
+/// Why the library finds no device.
+pub(crate) fn what_is_missing() -> DevicesError {
+    missing_in(Path::new("/sys/class"))
+}
+
+/// The same, from what the kernel shows in its `class` directory.
+fn missing_in(class: &Path) -> DevicesError {
     let Ok(entries) = class.join("infiniband").read_dir() else {
         return if class.join("infiniband_verbs").exists() {
             DevicesError::NoDevice
@@ -263,7 +268,7 @@ mod tests {
     #[test]
     fn what_is_missing_shows_in_the_kernels_files() {
         let class = tempfile::tempdir().unwrap();
-        let missing = || what_is_missing(class.path());
+        let missing = || missing_in(class.path());
         assert_eq!(missing(), DevicesError::KernelModule);
         create_dir_all(class.path().join("infiniband")).unwrap();
         assert_eq!(missing(), DevicesError::NoDevice);

@@ -56,8 +56,9 @@
 //! 4. [`progress`]: a thread that owns endpoints, for programs that post from many threads;
 //! 5. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
 //! 6. [`transfer`]: the copy path, with its protocol in the module's documentation;
-//! 7. [`perf`] measures; `devices` (feature `verbs`) lists the RDMA devices of this machine;
-//! 8. `main.rs` and `cli/`: the program, a thin layer over `transfer` and `perf`.
+//! 7. [`perf`] measures;
+//! 8. with the feature `verbs`, `rdma` is real NICs as a backend, and `devices` lists them;
+//! 9. `main.rs` and `cli/`: the program, a thin layer over `transfer` and `perf`.
 
 pub mod backend;
 pub mod card;
@@ -70,6 +71,8 @@ pub mod memory;
 pub mod nic;
 pub mod perf;
 pub mod progress;
+#[cfg(feature = "verbs")]
+pub mod rdma;
 pub mod size;
 pub mod transfer;
 

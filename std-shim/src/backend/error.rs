@@ -16,6 +16,30 @@ pub enum DeviceError {
     /// The operating system gave no memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
+    /// Real verbs.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Verbs(#[from] polyrail_ffi::VerbsError),
+    /// Real verbs, to change the state of a queue pair.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Transition(#[from] polyrail_ffi::ModifyError),
+    /// Real verbs, to register memory.
+    #[cfg(feature = "verbs")]
+    #[error("device {device}: {source}")]
+    Register {
+        /// Name of the device.
+        device: polyrail_ffi::DeviceName,
+        /// Why.
+        source: polyrail_ffi::VerbsError,
+    },
+    /// Real verbs: the two ports of a rail cannot be joined.
+    #[cfg(feature = "verbs")]
+    #[error("the port here is {}, the peer's is the other", if *infiniband { "InfiniBand" } else { "Ethernet" })]
+    LinkLayers {
+        /// The port here is InfiniBand.
+        infiniband: bool,
+    },
     /// Memory is registered with a device, at least.
     #[error("memory is to be registered, and no device is given")]
     NoDevice,

@@ -8,7 +8,7 @@ use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_qp::{PeerWindowError, RailId, Scheme};
 
 /// Two endpoints do not go together, or a queue pair refused. Those that were moved stay so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The i-th rail connects to the peer's i-th, so there must be equally many.
@@ -58,10 +58,12 @@ pub enum ConnectError {
     #[error(transparent)]
     PeerWindow(#[from] PeerWindowError),
     /// A queue pair could not be moved on.
-    #[error("{rail}: {source}")]
+    #[error("{rail} (device {device}): {source}")]
     Modify {
         /// Which.
         rail: RailId,
+        /// Its device's name.
+        device: String,
         /// Why.
         source: DeviceError,
     },
@@ -140,8 +142,9 @@ where
     fn connect_rails(&mut self, peer: &Address) -> Result<(), ConnectError> {
         let places = self.places.clone();
         for ((rail, qp_num, address), place) in peer.queue_pairs().zip(&places) {
-            self.connect_rail(rail, place, qp_num, address)
-                .map_err(|source| ConnectError::Modify { rail, source })?;
+            self.connect_rail(rail, place, qp_num, address).map_err(|source| {
+                ConnectError::Modify { rail, device: self.device_of(rail), source }
+            })?;
         }
         Ok(())
     }

@@ -1,0 +1,115 @@
+//! Queue pairs through their states.
+
+use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, RemoteQp};
+use polyrail_ffi::{Grh, Path, QueuePair, Route, ToErr, ToInit, ToRtr, ToRts};
+
+impl Connect for QueuePair {
+    fn init(&mut self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
+        let to = ToInit { port_num: port.number, pkey_index: 0, access: options.access };
+        Ok(self.modify(&to)?)
+    }
+
+    fn ready_to_receive(
+        &mut self,
+        port: &Port,
+        peer: &RemoteQp,
+        options: &ConnectOptions,
+    ) -> Result<(), DeviceError> {
+        Ok(self.modify(&ToRtr {
+            path: path(port, peer)?,
+            path_mtu: mtu(options.path_mtu),
+            dest_qp_num: peer.qp_num,
+            rq_psn: peer.psn,
+            max_dest_rd_atomic: options.max_rd_atomic,
+            min_rnr_timer: options.min_rnr_timer,
+        })?)
+    }
+
+    fn ready_to_send(&mut self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
+        Ok(self.modify(&ToRts {
+            sq_psn: psn,
+            timeout: options.timeout,
+            retry_cnt: options.retry_cnt,
+            rnr_retry: options.rnr_retry,
+            max_rd_atomic: options.max_rd_atomic,
+        })?)
+    }
+
+    fn fail(&mut self) -> Result<(), DeviceError> {
+        Ok(self.modify(&ToErr)?)
+    }
+}
+
+/// From a port to a peer: by LID between InfiniBand ports, with a routing header if they are in
+/// different subnets; by address between Ethernet ports.
+fn path(port: &Port, peer: &RemoteQp) -> Result<Path, DeviceError> {
+    let grh = Grh::new(polyrail_ffi::Gid(peer.gid.0), port.gid_index);
+    match (port.lid, peer.lid) {
+        (0, 0) => Ok(Path::roce(port.number, grh)),
+        (0, _) | (_, 0) => Err(DeviceError::LinkLayers { infiniband: port.lid != 0 }),
+        (_, dlid) => {
+            let grh = (subnet(port.gid) != subnet(peer.gid)).then_some(grh);
+            let route = Route::Infiniband { dlid, src_path_bits: 0, grh };
+            Ok(Path { port_num: port.number, route, service_level: 0 })
+        }
+    }
+}
+
+/// The half of an InfiniBand address that its subnet shares.
+fn subnet(gid: Gid) -> [u8; 8] {
+    std::array::from_fn(|byte| gid.0[byte])
+}
+
+const fn mtu(mtu: Mtu) -> polyrail_ffi::Mtu {
+    match mtu {
+        Mtu::Mtu256 => polyrail_ffi::Mtu::Mtu256,
+        Mtu::Mtu512 => polyrail_ffi::Mtu::Mtu512,
+        Mtu::Mtu1024 => polyrail_ffi::Mtu::Mtu1024,
+        Mtu::Mtu2048 => polyrail_ffi::Mtu::Mtu2048,
+        Mtu::Mtu4096 => polyrail_ffi::Mtu::Mtu4096,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(lid: u16, gid: &str) -> Port {
+        let gid = gid.parse().unwrap();
+        Port { number: 2, gid_index: 3, gid, lid, mtu: Mtu::Mtu4096, max_rd_atomic: 1 }
+    }
+
+    fn peer(lid: u16, gid: &str) -> RemoteQp {
+        RemoteQp { gid: gid.parse().unwrap(), lid, qp_num: 1, psn: 0 }
+    }
+
+    #[test]
+    fn ethernet_goes_by_address_and_infiniband_by_lid() {
+        let roce = path(&port(0, "fe80::1"), &peer(0, "fe80::2")).unwrap();
+        let Route::Roce(grh) = roce.route else { panic!("{roce:?}") };
+        assert_eq!((roce.port_num, grh.sgid_index, grh.dgid.0[15]), (2, 3, 2));
+        let near = path(&port(5, "fe80::1"), &peer(7, "fe80::2")).unwrap();
+        assert_eq!(near, Path::infiniband(2, 7));
+    }
+
+    #[test]
+    fn a_routing_header_goes_along_to_another_subnet_only() {
+        let far = path(&port(5, "fe80::1"), &peer(7, "fe80:0:0:1::2")).unwrap();
+        let Route::Infiniband { dlid: 7, grh: Some(grh), .. } = far.route else {
+            panic!("{far:?}")
+        };
+        assert_eq!((grh.sgid_index, grh.dgid.0[15]), (3, 2));
+    }
+
+    #[test]
+    fn two_kinds_of_link_do_not_meet() {
+        let mixed = |own, other| path(&port(own, "fe80::1"), &peer(other, "fe80::2"));
+        assert_eq!(mixed(0, 7), Err(DeviceError::LinkLayers { infiniband: false }));
+        assert_eq!(mixed(7, 0), Err(DeviceError::LinkLayers { infiniband: true }));
+    }
+
+    #[test]
+    fn packets_keep_their_size() {
+        assert!(Mtu::ALL.iter().all(|&size| mtu(size).bytes() == size.bytes()));
+    }
+}

@@ -1,0 +1,94 @@
+//! A device as endpoints use it.
+
+use crate::backend::{DeviceError, Domain, Port, QpCap};
+use crate::memory::{Pages, RegionKeys};
+use polyrail_core::verbs::{AccessFlags, DeviceId};
+use polyrail_ffi::{
+    CompletionQueue, CqInit, MemoryRegion, ProtectionDomain, QpInit, QueuePair, VerbsError,
+};
+use std::sync::Arc;
+
+/// A device, opened, with a protection domain and the ports that rails take.
+#[derive(Clone, Debug)]
+pub struct VerbsDomain {
+    pd: ProtectionDomain,
+    ports: Vec<Port>,
+}
+
+impl VerbsDomain {
+    pub(super) fn new(pd: ProtectionDomain, ports: Vec<Port>) -> Self {
+        Self { pd, ports }
+    }
+
+    /// The protection domain, for what this type does not offer.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+}
+
+/// Registered memory, and the pages that it keeps.
+#[derive(Debug)]
+pub struct VerbsRegion {
+    // Before the pages: deregistered first.
+    region: MemoryRegion,
+    _pages: Arc<Pages>,
+}
+
+impl VerbsRegion {
+    /// The region itself.
+    pub fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+}
+
+impl Domain for VerbsDomain {
+    type Qp = QueuePair;
+    type Cq = CompletionQueue;
+    type Region = VerbsRegion;
+
+    fn device_id(&self) -> DeviceId {
+        self.pd.context().id()
+    }
+
+    fn device_name(&self) -> &str {
+        self.pd.context().name()
+    }
+
+    fn max_qp_wr(&self) -> u32 {
+        self.pd.context().attributes().max_qp_wr
+    }
+
+    /// Those that were active when the device was opened, or the one that was named.
+    fn ports(&self) -> Result<Vec<Port>, DeviceError> {
+        Ok(self.ports.clone())
+    }
+
+    fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, DeviceError> {
+        Ok(self.pd.context().create_cq(&CqInit::new(capacity))?)
+    }
+
+    fn create_qp(&self, cq: &CompletionQueue, cap: QpCap) -> Result<QueuePair, DeviceError> {
+        let QpCap { max_send_wr, max_recv_wr, max_inline_data } = cap;
+        let cap = polyrail_ffi::QpCap { max_send_wr, max_recv_wr, max_inline_data };
+        Ok(self.pd.create_qp(&QpInit::new(cq, cap))?)
+    }
+
+    fn register_pages(
+        &self,
+        pages: &Arc<Pages>,
+        length: usize,
+        access: AccessFlags,
+    ) -> Result<(VerbsRegion, RegionKeys), DeviceError> {
+        let start = std::ptr::with_exposed_provenance_mut(pages.addr() as usize);
+        // SAFETY: the region keeps the pages, and their bytes are accessed by copying only.
+        let registered = unsafe { self.pd.register(start, length, access) };
+        let refused = |source: VerbsError| {
+            let device = polyrail_ffi::DeviceName::from(self.device_name()).unwrap_or_default();
+            DeviceError::Register { device, source }
+        };
+        let region = registered.map_err(refused)?;
+        let keys =
+            RegionKeys { device: self.device_id(), lkey: region.lkey(), rkey: region.rkey() };
+        Ok((VerbsRegion { region, _pages: Arc::clone(pages) }, keys))
+    }
+}

@@ -1,0 +1,256 @@
+//! Opening devices: those that were named, or all that could carry data.
+
+use super::domain::VerbsDomain;
+use super::select::{DeviceName, choose_gid};
+use crate::backend::{Gid, Mtu, Port};
+use crate::devices::{DevicesError, what_is_missing};
+use crate::endpoint::MAX_DEVICES;
+use polyrail_ffi::{
+    Context, Device, DeviceList, GidEntry, LinkLayer, PortAttributes, PortState, Transport,
+    VerbsError,
+};
+
+/// How devices are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Index of the address in every port's table; `None`: chosen, see the
+    /// [module](crate::rdma#which-address).
+    pub gid_index: Option<u8>,
+}
+
+/// Why a device cannot carry rails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unusable {
+    /// It could not be opened or asked.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// iWARP connects by other means than this library has.
+    #[error("an iWARP device: it cannot be connected without RDMA-CM")]
+    Iwarp,
+    /// It has no port of this number.
+    #[error("there is no port {port}: ports are 1 to {last}")]
+    NoPort {
+        /// What was asked for.
+        port: u8,
+        /// The last port.
+        last: u8,
+    },
+    /// A port that was named carries no data.
+    #[error("port {port} is not active ({state:?}): check the cable, or its network interface")]
+    Inactive {
+        /// The port.
+        port: u8,
+        /// Its state.
+        state: PortState,
+    },
+    /// None of its ports carries data.
+    #[error("no port is active: check the cable, or its network interface")]
+    NoActivePort,
+    /// A port has no address there, or none at all.
+    #[error("port {port} has no address {}", match index {
+        Some(index) => format!("at GID index {index} (polyrail devices lists them)"),
+        None => "in its GID table: give its network interface one".to_owned(),
+    })]
+    NoGid {
+        /// The port.
+        port: u8,
+        /// The index, if one was asked for.
+        index: Option<u8>,
+    },
+}
+
+/// Devices could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is none at all, and why.
+    #[error(transparent)]
+    None(#[from] DevicesError),
+    /// There is none of this name.
+    #[error("there is no device {device}; there is {}", known.join(", "))]
+    Unknown {
+        /// The name.
+        device: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
+    /// A device was named twice; rails of one device take its ports in turn anyway.
+    #[error("device {device} is named twice")]
+    Twice {
+        /// Its name.
+        device: String,
+    },
+    /// More devices than an endpoint takes.
+    #[error("{devices} devices, where at most {MAX_DEVICES} can be")]
+    TooMany {
+        /// Devices named.
+        devices: usize,
+    },
+    /// A device that was named cannot carry rails.
+    #[error("device {device}: {reason}")]
+    Unusable {
+        /// Its name.
+        device: String,
+        /// Why.
+        reason: Unusable,
+    },
+    /// No device can carry rails.
+    #[error("no device can be used: {}", reasons(devices))]
+    AllUnusable {
+        /// Their names, and why not.
+        devices: Vec<(String, Unusable)>,
+    },
+}
+
+fn reasons(devices: &[(String, Unusable)]) -> String {
+    let reason = |(device, reason): &(String, Unusable)| format!("{device}: {reason}");
+    devices.iter().map(reason).collect::<Vec<_>>().join("; ")
+}
+
+/// Opens the devices of these names, in this order; without names, all that have an active port with
+/// an address, in the library's order, and no more than an endpoint takes.
+///
+/// # Errors
+///
+/// A device that was named is not there or cannot be used; without names, no device can.
+pub fn open_devices(
+    names: &[DeviceName],
+    options: &OpenOptions,
+) -> Result<Vec<VerbsDomain>, OpenError> {
+    let list = DeviceList::new().map_err(DevicesError::from)?;
+    if list.iter().len() == 0 {
+        return Err(what_is_missing().into());
+    }
+    if names.is_empty() { open_usable(&list, options) } else { open_named(&list, names, options) }
+}
+
+fn open_named(
+    list: &DeviceList,
+    names: &[DeviceName],
+    options: &OpenOptions,
+) -> Result<Vec<VerbsDomain>, OpenError> {
+    if names.len() > MAX_DEVICES {
+        return Err(OpenError::TooMany { devices: names.len() });
+    }
+    let open = |(place, name): (usize, &DeviceName)| {
+        let device = name.device.clone();
+        if names[..place].iter().any(|earlier| earlier.device == device) {
+            return Err(OpenError::Twice { device });
+        }
+        let Some(found) = list.find(&device) else {
+            let known = list.iter().map(|device| device.name().to_string()).collect();
+            return Err(OpenError::Unknown { device, known });
+        };
+        open_device(&found, name.port, options)
+            .map_err(|reason| OpenError::Unusable { device, reason })
+    };
+    names.iter().enumerate().map(open).collect()
+}
+
+fn open_usable(list: &DeviceList, options: &OpenOptions) -> Result<Vec<VerbsDomain>, OpenError> {
+    let (mut domains, mut devices) = (Vec::new(), Vec::new());
+    for device in list.iter() {
+        match open_device(&device, None, options) {
+            Ok(domain) => domains.push(domain),
+            Err(reason) => devices.push((device.name().to_string(), reason)),
+        }
+    }
+    domains.truncate(MAX_DEVICES);
+    if domains.is_empty() { Err(OpenError::AllUnusable { devices }) } else { Ok(domains) }
+}
+
+fn open_device(
+    device: &Device<'_>,
+    port: Option<u8>,
+    options: &OpenOptions,
+) -> Result<VerbsDomain, Unusable> {
+    if device.transport() == Transport::Iwarp {
+        return Err(Unusable::Iwarp);
+    }
+    let context = device.open()?;
+    let last = context.attributes().phys_port_cnt;
+    let table = context.gid_table()?;
+    let ports = match port {
+        Some(port) if !(1..=last).contains(&port) => return Err(Unusable::NoPort { port, last }),
+        Some(number) => {
+            let attributes = context.query_port(number)?;
+            if !is_active(&attributes) {
+                return Err(Unusable::Inactive { port: number, state: attributes.state });
+            }
+            vec![usable_port(&context, number, &attributes, &table, options)?]
+        }
+        None => {
+            let mut ports = Vec::new();
+            for number in 1..=last {
+                let attributes = context.query_port(number)?;
+                if is_active(&attributes) {
+                    ports.push(usable_port(&context, number, &attributes, &table, options)?);
+                }
+            }
+            ports
+        }
+    };
+    if ports.is_empty() {
+        return Err(Unusable::NoActivePort);
+    }
+    Ok(VerbsDomain::new(context.alloc_pd()?, ports))
+}
+
+fn is_active(port: &PortAttributes) -> bool {
+    matches!(port.state, PortState::Active | PortState::ActiveDefer)
+}
+
+fn usable_port(
+    context: &Context,
+    number: u8,
+    attributes: &PortAttributes,
+    table: &[GidEntry],
+    options: &OpenOptions,
+) -> Result<Port, Unusable> {
+    let index = options.gid_index;
+    let entry = choose_gid(table, number, index).ok_or(Unusable::NoGid { port: number, index })?;
+    let device = context.attributes();
+    let mtu = attributes.active_mtu.and_then(|mtu| Mtu::from_bytes(mtu.bytes()));
+    // On Ethernet some drivers fill the field in, and it means nothing.
+    let has_lid = attributes.link_layer != LinkLayer::Ethernet;
+    Ok(Port {
+        number,
+        gid_index: entry.index as u8,
+        gid: Gid(entry.gid.0),
+        lid: if has_lid { attributes.lid } else { 0 },
+        // Every port carries packets of this length, whatever its driver does not say.
+        mtu: mtu.unwrap_or(Mtu::Mtu256),
+        max_rd_atomic: device.max_qp_rd_atom.min(device.max_qp_init_rd_atom).min(255) as u8,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_devices_it_is_said_what_is_missing() {
+        let Err(expected) = crate::devices::devices() else { return };
+        let names = [vec![], vec!["mlx5_0".parse().unwrap()]];
+        for names in names {
+            let error = open_devices(&names, &OpenOptions::default()).unwrap_err();
+            assert_eq!(error, OpenError::None(expected.clone()));
+        }
+    }
+
+    #[test]
+    fn every_error_names_the_device() {
+        let device = || "mlx5_7".to_owned();
+        let reason = Unusable::NoGid { port: 2, index: Some(3) };
+        for error in [
+            OpenError::Unknown { device: device(), known: vec!["rxe0".into()] },
+            OpenError::Twice { device: device() },
+            OpenError::Unusable { device: device(), reason },
+            OpenError::AllUnusable { devices: vec![(device(), Unusable::NoActivePort)] },
+        ] {
+            assert!(error.to_string().contains("mlx5_7"), "{error}");
+        }
+        assert!(reason.to_string().contains("port 2 has no address at GID index 3"), "{reason}");
+    }
+}
