@@ -200,7 +200,7 @@ impl Host {
 
     fn hello(&self) -> Hello {
         let (endpoint, buffer) = (self.endpoint.address(), self.buffer.remote());
-        Hello { endpoint, buffer, plan: None }
+        Hello { endpoint, buffer, plan: None, name: None }
     }
 
     /// Says hello, connects with whoever answers, and says where its buffer is.

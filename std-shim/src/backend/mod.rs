@@ -8,10 +8,12 @@
 //! once.
 //!
 //! The shape is that of verbs: [`Connect`]'s methods are the transitions of `ibv_modify_qp`, and
-//! what they are handed is what its attributes need. [`crate::nic`] is a backend.
+//! what they are handed is what its attributes need. [`crate::nic`] is a backend; with the feature
+//! `verbs`, `rdma` is another one.
 
 mod address;
 mod error;
+mod name;
 mod options;
 #[cfg(test)]
 pub(crate) mod recorded;
@@ -20,6 +22,7 @@ mod tests;
 
 pub use address::{Gid, Mtu, Port, RemoteQp};
 pub use error::DeviceError;
+pub use name::{DeviceName, DeviceNameError};
 pub use options::{ConnectOptions, QpCap};
 
 use crate::memory::{Pages, RegionKeys};

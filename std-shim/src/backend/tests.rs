@@ -159,7 +159,7 @@ fn a_transition_that_is_refused_is_named() {
     let (mut here, there) = (a.build(&EndpointBuilder::new()), b.build(&EndpointBuilder::new()));
     let error = here.connect(&there.address()).unwrap_err();
     assert!(matches!(error, ConnectError::Modify { rail: RailId::Data(2), .. }), "{error:?}");
-    assert_eq!(error.to_string(), "rail 2: the device is gone");
+    assert_eq!(error.to_string(), "rail 2 (device a0): the device is gone");
 }
 
 #[test]
@@ -190,7 +190,8 @@ fn meet(side: &Side, builder: &EndpointBuilder, mut link: Link) {
         Post(#[from] PostError),
     }
     let (mut endpoint, buffer) = (side.build(builder), side.buffer());
-    let hello = Hello { endpoint: endpoint.address(), buffer: buffer.remote(), plan: None };
+    let hello =
+        Hello { endpoint: endpoint.address(), buffer: buffer.remote(), plan: None, name: None };
     link.send(&Message::Hello(hello)).unwrap();
     let peer = link.expect_hello().unwrap();
     let met: Result<(), MeetError> = bring_up(&mut endpoint, &mut link, &peer, |endpoint| {

@@ -1,6 +1,7 @@
 //! What can be asked for on the command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use polyrail::backend::DeviceName;
 use polyrail::perf::Operation;
 use polyrail::size::parse_size;
 use polyrail::transfer::{LinkFault, MAX_WINDOW};
@@ -14,6 +15,8 @@ Examples:
   polyrail copy --rails 8 --scheme dqplb --window 16 --json a b
   polyrail copy --fault 2:64M a b       the link of rail 2 fails after 64 MiB
   polyrail perf --sizes 4K..1M --plot perf.svg
+  polyrail serve --device mlx5_0 --device mlx5_1 /data          on one host, and
+  polyrail copy --to 10.0.0.2 --device mlx5_0 --device mlx5_1 model.bin     on another
   polyrail completions bash > /etc/bash_completion.d/polyrail
 
 Sizes are bytes, or K, M, G, T in powers of 1024, also as KiB or KB.";
@@ -24,10 +27,16 @@ Examples:
   polyrail copy --rails 8 --devices 2 --scheme dqplb --max-msg-size 128K a b
   polyrail copy --json --quiet a b | jq .gigabytes_per_second
   polyrail copy --fault 2:64M a b       the link of rail 2 fails after 64 MiB
+  polyrail copy --to 10.0.0.2 model.bin to a polyrail serve there, over real NICs
 
 DST is written under a temporary name beside it and renamed when it is complete: it is never \
 there half. Behind a symbolic link the file is replaced, and a character device such as \
 /dev/null is written in place.
+
+With --to, the file goes over this host's RDMA devices to `polyrail serve` on another host, and DST \
+is the name that the copy gets there, if the server has it appear in a directory [default: SRC's]. \
+It needs a program that was built with --features verbs. Without it the software NIC carries the \
+file, within this process.
 
 Exit codes:
   0    copied, and the checksums of both ends agree
@@ -39,6 +48,7 @@ Exit codes:
   6    a rail failed, or the virtual queue pair could not be set up
   7    what arrived is not what was sent
   8    SRC and DST are the same file
+  9    there is no device to run on, and why
   130  interrupted";
 
 const PERF_HELP: &str = "\
@@ -54,6 +64,23 @@ bytes between the same two buffers' worth of memory, measured in the same run.
 
 Exit codes: 0 measured; 1 something that should not happen; 2 the command line makes no sense; \
 4 a file could not be written; 6 a rail failed.";
+
+const SERVE_HELP: &str = "\
+Examples:
+  polyrail serve /data                              every active device
+  polyrail serve --device mlx5_0 --once model.bin   one file, and then it ends
+  polyrail serve --listen 10.0.0.2:9000 --json /data
+
+Senders are taken one after the other, and decide on rails, scheme and sizes. Devices pair up in \
+order, so both sides name as many, and the i-th here reaches the i-th there. Files replace what has \
+their name when they are complete. In a directory, names are those that senders give; they cannot \
+lead out of it, nor through a symbolic link, nor be hidden. Nobody is asked for a password: listen \
+where only those can connect who may. Ctrl-C ends it.
+
+It needs a program that was built with --features verbs.
+
+Exit codes: 0 it was told to end, or with --once a file came; 9 there is no device to run on; with \
+--once, those of copy.";
 
 const DEVICES_HELP: &str = "\
 Shows devices, ports, addresses (the gid index is what --gid-index takes) and limits.
@@ -73,6 +100,8 @@ pub(super) struct Arguments {
 pub(super) enum Command {
     /// Copy a file through a virtual queue pair, and report what each rail did.
     Copy(CopyArguments),
+    /// Receive the files that `polyrail copy --to` sends from other hosts, over real NICs.
+    Serve(ServeArguments),
     /// Measure requests of many sizes, beside plain memcpy.
     Perf(PerfArguments),
     /// List the RDMA devices of this machine, or say what is missing.
@@ -90,9 +119,14 @@ pub(super) struct CopyArguments {
     /// The file to read.
     #[arg(value_name = "SRC", value_hint = clap::ValueHint::FilePath)]
     pub(super) source: PathBuf,
-    /// The file to write; replaced if it is there.
-    #[arg(value_name = "DST", value_hint = clap::ValueHint::FilePath)]
-    pub(super) destination: PathBuf,
+    /// The file to write; replaced if it is there. With --to, its name at the receiver.
+    #[arg(value_name = "DST", value_hint = clap::ValueHint::FilePath, required_unless_present = "to")]
+    pub(super) destination: Option<PathBuf>,
+    /// Send to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "fault", "sync"])]
+    pub(super) to: Option<String>,
+    #[command(flatten)]
+    pub(super) host_devices: DeviceArguments,
     /// Physical queue pairs that carry the data.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
     pub(super) rails: usize,
@@ -125,6 +159,52 @@ pub(super) struct CopyArguments {
     #[arg(long)]
     pub(super) json: bool,
     /// No progress bar and no table. (A progress bar appears on terminals only.)
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+}
+
+/// The devices of this host.
+#[derive(Debug, Args)]
+pub(super) struct DeviceArguments {
+    /// An RDMA device, or one port of it. Repeatable; the order counts [default: all with an active
+    /// port].
+    #[arg(long, value_name = "DEVICE[:PORT]")]
+    pub(super) device: Vec<DeviceName>,
+    /// Index of the ports' address, as `polyrail devices` shows it [default: RoCE v2 over IPv4 first].
+    #[arg(long, value_name = "N")]
+    pub(super) gid_index: Option<u8>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = SERVE_HELP)]
+pub(super) struct ServeArguments {
+    /// A directory that files appear in, or the file that each becomes.
+    #[arg(value_name = "DST", value_hint = clap::ValueHint::AnyPath)]
+    pub(super) destination: PathBuf,
+    #[command(flatten)]
+    pub(super) devices: DeviceArguments,
+    /// Where senders connect; port 0 is one that the system chooses.
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471")]
+    pub(super) listen: String,
+    /// End after one sender, and fail if its file did not come.
+    #[arg(long)]
+    pub(super) once: bool,
+    /// Memory that a sender may have here: its window times its message size.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
+    pub(super) max_memory: u64,
+    /// Seconds that a rail may make no headway before it is taken for dead.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(super) stall_timeout: Duration,
+    /// Seconds that a sender may let nothing happen at all.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub(super) idle_timeout: Duration,
+    /// Wait until each copy has reached the disk.
+    #[arg(long)]
+    pub(super) sync: bool,
+    /// Report as JSON, a value for each file.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Say nothing but errors.
     #[arg(long, short)]
     pub(super) quiet: bool,
 }
@@ -280,6 +360,10 @@ fn message(text: &str) -> Result<u64, String> {
         bytes @ 1..=0x4000_0000 => Ok(bytes),
         _ => Err("1 to 1G can be".into()),
     }
+}
+
+fn memory(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|error| error.to_string())
 }
 
 fn fault(text: &str) -> Result<LinkFault, String> {

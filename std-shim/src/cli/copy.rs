@@ -2,11 +2,11 @@
 
 use super::args::CopyArguments;
 use super::exit::Failure;
-use super::progress::Bar;
-use super::report;
-use polyrail::transfer::{CopyOptions, Progress, copy_file};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use super::progress::{Bar, interrupts};
+use super::report::Shape;
+use super::{hosts, report};
+use polyrail::transfer::{CopyOptions, CopyReport, Progress, copy_file, send_to};
+use std::path::{Path, PathBuf};
 
 pub(super) fn run(arguments: &CopyArguments) -> Result<(), Failure> {
     let result = copy(arguments);
@@ -30,29 +30,46 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         stall_timeout: arguments.stall_timeout,
         sync: arguments.sync,
     };
-    let progress = Progress { interrupted: interrupts(), ..Progress::default() };
-    let bar = Bar::new(arguments.quiet || arguments.json);
-    let copied = copy_file(&arguments.source, &arguments.destination, &options, &progress, || {
-        bar.show(&progress)
-    });
-    drop(bar);
-    let report = copied?;
+    let (destination, shape, report) = match &arguments.to {
+        Some(address) => copy_to(arguments, &hosts::with_port(address), &options)?,
+        None => copy_here(arguments, &options)?,
+    };
     if arguments.json {
-        super::print_json(&report::CopyJson::new(arguments, &options, &report))
+        let source = Some(arguments.source.as_path());
+        super::print_json(&report::CopyJson::new(source, &destination, shape, &report))
     } else if arguments.quiet {
         Ok(())
     } else {
-        super::print(report::copy_text(&options, &report).as_bytes())
+        super::print(report::copy_text(shape, &report).as_bytes())
     }
 }
 
-/// A flag that SIGINT and SIGTERM set, so that the temporary file is removed.
-fn interrupts() -> Arc<AtomicBool> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second one ends the process at once. Without handlers, as the first one would.
-        _ = signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag));
-        _ = signal_hook::flag::register(signal, Arc::clone(&flag));
-    }
-    flag
+type Copied = (PathBuf, Shape, CopyReport);
+
+/// To a file of this host, over the software NIC.
+fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied, Failure> {
+    // The command line has one, unless it names another host.
+    let destination = arguments.destination.clone().unwrap_or_default();
+    let progress = Progress { interrupted: interrupts(), ..Progress::default() };
+    let bar = Bar::new(arguments.quiet || arguments.json);
+    let source = &arguments.source;
+    let report = copy_file(source, &destination, options, &progress, || bar.show(&progress))?;
+    let devices = options.devices.unwrap_or(options.rails);
+    Ok((destination, Shape::new(options, devices), report))
+}
+
+/// To a `polyrail serve`, over real NICs.
+fn copy_to(
+    arguments: &CopyArguments,
+    address: &str,
+    options: &CopyOptions,
+) -> Result<Copied, Failure> {
+    let domains = hosts::open(&arguments.host_devices)?;
+    let progress = Progress { interrupted: interrupts(), ..Progress::default() };
+    let bar = Bar::new(arguments.quiet || arguments.json);
+    let (source, name) = (&arguments.source, arguments.destination.as_deref().map(Path::as_os_str));
+    let report =
+        send_to(source, name, address, &domains, options, &progress, || bar.show(&progress))?;
+    let name = name.or(source.file_name()).unwrap_or_default();
+    Ok((PathBuf::from(name), Shape::new(options, domains.len()), report))
 }

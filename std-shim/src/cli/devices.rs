@@ -16,10 +16,7 @@ pub(super) fn run(arguments: &DevicesArguments) -> Result<(), Failure> {
 /// Without verbs there is nothing to list.
 #[cfg(not(feature = "verbs"))]
 fn list(_: &DevicesArguments) -> Result<(), Failure> {
-    Err(Failure::no_devices(
-        "this program was built without verbs: install libibverbs-dev, librdmacm-dev, libclang-dev \
-         and pkg-config, and build it with --features verbs",
-    ))
+    Err(Failure::without_verbs())
 }
 
 #[cfg(feature = "verbs")]

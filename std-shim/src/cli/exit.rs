@@ -1,6 +1,7 @@
 //! How it went: exit codes, and what is said on stderr.
 
 use polyrail::endpoint::{EndpointError, NamedRailError};
+use polyrail::exchange::LinkError;
 use polyrail::perf::PerfError;
 use polyrail::transfer::{CopyError, TransferError};
 use polyrail::virtual_qp::RailId;
@@ -73,6 +74,25 @@ impl Failure {
         Self { exit: Exit::NoDevices, message: why.to_string(), rail: None }
     }
 
+    /// The program was built without what real NICs need.
+    #[cfg(not(feature = "verbs"))]
+    pub(super) fn without_verbs() -> Self {
+        Self::no_devices(
+            "this program was built without verbs: install libibverbs-dev, librdmacm-dev, \
+             libclang-dev and pkg-config, and build it with --features verbs",
+        )
+    }
+
+    /// The user asked to stop.
+    pub(super) fn interrupted() -> Self {
+        Self { exit: Exit::Interrupted, message: "interrupted".to_owned(), rail: None }
+    }
+
+    /// Prints the message on stderr, where the command goes on.
+    pub(super) fn note(&self, what: &str) {
+        eprintln!("polyrail: {what}: {}", self.message);
+    }
+
     /// Prints the message on stderr, and says the exit code.
     pub(super) fn report(&self) -> ExitCode {
         eprintln!("polyrail: {}", self.message);
@@ -100,15 +120,28 @@ impl From<CopyError> for Failure {
                 (Exit::Destination, None)
             }
             CopyError::Writing { source, .. } => match &**source {
-                TransferError::Write { source, .. } if is_full(source) => (Exit::NoSpace, None),
+                TransferError::Write { source, .. } | TransferError::Finish(source)
+                    if is_full(source) =>
+                {
+                    (Exit::NoSpace, None)
+                }
                 _ => (Exit::Destination, None),
             },
             CopyError::SameFile { .. } => (Exit::SameFile, None),
-            CopyError::Plan(_) | CopyError::Fault { .. } => (Exit::Usage, None),
+            CopyError::Plan(_) | CopyError::Fault { .. } | CopyError::Name { .. } => {
+                (Exit::Usage, None)
+            }
             CopyError::Transfer { source, .. } => transfer_exit(source),
             _ => (Exit::Unexpected, None),
         };
         Self { exit, message: error.to_string(), rail }
+    }
+}
+
+/// Nobody can be waited for.
+impl From<LinkError> for Failure {
+    fn from(error: LinkError) -> Self {
+        Self { exit: Exit::Unexpected, message: error.to_string(), rail: None }
     }
 }
 

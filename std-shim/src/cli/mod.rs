@@ -1,14 +1,16 @@
-//! The command line: `args` says what can be asked for, `copy`, `perf` and `devices` do it,
-//! `report`, `table` and `plot` show what came of it, `exit` says how it went.
+//! The command line: `args` says what can be asked for, `copy`, `serve`, `perf` and `devices` do
+//! it, `hosts` is what two hosts need; `report`, `table` and `plot` show what came of it, `exit` says how it went.
 
 mod args;
 mod copy;
 mod devices;
 mod exit;
+mod hosts;
 mod perf;
 mod plot;
 mod progress;
 mod report;
+mod serve;
 mod table;
 
 use args::{Arguments, Command};
@@ -22,6 +24,7 @@ pub(crate) fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match &arguments.command {
         Command::Copy(arguments) => copy::run(arguments),
+        Command::Serve(arguments) => serve::run(arguments),
         Command::Perf(arguments) => perf::run(arguments),
         Command::Devices(arguments) => devices::run(arguments),
         Command::Completions { shell } => {

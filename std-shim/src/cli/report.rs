@@ -1,6 +1,5 @@
 //! What a copy did, for people and for programs.
 
-use super::args::CopyArguments;
 use super::table::Table;
 use polyrail::endpoint::RailReport;
 use polyrail::size::human_size;
@@ -9,10 +8,38 @@ use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
 use std::path::Path;
 
+/// How a file was copied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) scheme: Scheme,
+    pub(super) rails: usize,
+    /// Devices that rails are on, on either side.
+    pub(super) devices: usize,
+    pub(super) max_msg_size: u32,
+    pub(super) message_size: u64,
+    pub(super) window: u64,
+}
+
+impl Shape {
+    /// As the options have it, where there are so many devices.
+    pub(super) fn new(options: &CopyOptions, devices: usize) -> Self {
+        Self {
+            scheme: options.scheme,
+            rails: options.rails,
+            devices: devices.min(options.rails),
+            max_msg_size: options.max_msg_size,
+            message_size: options.message_size,
+            window: options.window,
+        }
+    }
+}
+
 /// The report of a copy as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct CopyJson<'a> {
-    source: &'a Path,
+    /// Nothing if it is on another host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'a Path>,
     destination: &'a Path,
     scheme: &'static str,
     rails: usize,
@@ -26,26 +53,29 @@ pub(super) struct CopyJson<'a> {
 
 impl<'a> CopyJson<'a> {
     pub(super) fn new(
-        arguments: &'a CopyArguments,
-        options: &CopyOptions,
+        source: Option<&'a Path>,
+        destination: &'a Path,
+        shape: Shape,
         report: &'a CopyReport,
     ) -> Self {
+        let Shape { rails, devices, max_msg_size, message_size, window, .. } = shape;
+        let scheme = scheme_name(shape.scheme);
         Self {
-            source: &arguments.source,
-            destination: &arguments.destination,
-            scheme: scheme_name(options.scheme),
-            rails: options.rails,
-            devices: devices(options),
-            max_msg_size: options.max_msg_size,
-            message_size: options.message_size,
-            window: options.window,
+            source,
+            destination,
+            scheme,
+            rails,
+            devices,
+            max_msg_size,
+            message_size,
+            window,
             report,
         }
     }
 }
 
 /// The report of a copy as text.
-pub(super) fn copy_text(options: &CopyOptions, report: &CopyReport) -> String {
+pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
     let mut table = Table::new(&[
         "side",
         "rail",
@@ -57,14 +87,13 @@ pub(super) fn copy_text(options: &CopyOptions, report: &CopyReport) -> String {
         "completions",
         "errors",
     ]);
-    for (side, rails) in [("sender", &report.sender.rails), ("receiver", &report.receiver.rails)] {
-        for rail in rails {
+    for (side, rails) in [("sender", &report.sender), ("receiver", &report.receiver)] {
+        for rail in rails.iter().flat_map(|side| &side.rails) {
             table.row(rail_cells(side, rail));
         }
     }
     let plural = |count: usize| if count == 1 { "" } else { "s" };
-    let CopyOptions { rails, .. } = options;
-    let devices = devices(options);
+    let Shape { rails, devices, .. } = shape;
     format!(
         "{} in {:.3} s, {:.2} GB/s: {} request{} of up to {}, {} over {rails} rail{} on {devices} \
          device{}\nCRC-32 {}, the same at both ends\n\n{}",
@@ -73,9 +102,9 @@ pub(super) fn copy_text(options: &CopyOptions, report: &CopyReport) -> String {
         report.gigabytes_per_second,
         report.requests,
         plural(report.requests as usize),
-        human_size(options.message_size),
-        scheme_name(options.scheme),
-        plural(*rails),
+        human_size(shape.message_size),
+        scheme_name(shape.scheme),
+        plural(rails),
         plural(devices),
         report.crc32,
         table.text(),
@@ -88,11 +117,6 @@ fn rail_cells(side: &str, report: &RailReport) -> Vec<String> {
     let numbers = [*bytes, *fragments, *doorbells, *completions, *errors];
     let names = [side.to_owned(), rail.clone(), device.clone(), qp_num.to_string()];
     names.into_iter().chain(numbers.map(|number| number.to_string())).collect()
-}
-
-/// Devices that rails are on, on either side.
-fn devices(options: &CopyOptions) -> usize {
-    options.devices.unwrap_or(options.rails).min(options.rails)
 }
 
 pub(super) fn scheme_name(scheme: Scheme) -> &'static str {

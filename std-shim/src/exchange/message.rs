@@ -1,7 +1,10 @@
 //! What one side tells the other, as plain data and as the bytes that travel.
 
 use super::field::Place;
-use super::{HEADER_BYTES, HandshakeError, MAGIC, MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};
+use super::{
+    HEADER_BYTES, HandshakeError, MAGIC, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_REASON_BYTES,
+    VERSION,
+};
 use crate::RemoteBuffer;
 use crate::backend::Mtu;
 use crate::card::ConnectionCard;
@@ -40,6 +43,28 @@ pub struct Hello {
     /// What is to be moved; the sender's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
+    /// The name that the sender would give the copy; a receiver may have its own idea.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<FileName>,
+}
+
+/// A file's name: no path, and nothing that would be hidden or means a directory. At most 255 bytes,
+/// as file systems have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileName(String);
+
+impl FileName {
+    /// The name, if it is one.
+    pub fn new(name: &str) -> Option<Self> {
+        let plain = !name.contains(|c: char| c == '/' || c.is_control());
+        let fits = (1..=MAX_NAME_BYTES).contains(&name.len());
+        (plain && fits && !name.starts_with('.')).then(|| Self(name.to_owned()))
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// What a side saw of the data.
@@ -143,11 +168,12 @@ impl Message {
 }
 
 fn hello(place: &Place<'_>) -> Result<Hello, HandshakeError> {
-    let fields = place.object(&["endpoint", "buffer", "plan"])?;
+    let fields = place.object(&["endpoint", "buffer", "plan", "name"])?;
     Ok(Hello {
         endpoint: address(&fields.field("endpoint")?)?,
         buffer: buffer(&fields.field("buffer")?)?,
         plan: fields.optional("plan").map(|place| plan(&place)).transpose()?,
+        name: fields.optional("name").map(|place| name(&place)).transpose()?,
     })
 }
 
@@ -207,6 +233,11 @@ fn plan(place: &Place<'_>) -> Result<Plan, HandshakeError> {
         chunk: fields.field("chunk")?.number(1, MAX_CHUNK.into())? as u32,
         window: fields.field("window")?.number(1, MAX_WINDOW.into())? as u32,
     })
+}
+
+fn name(place: &Place<'_>) -> Result<FileName, HandshakeError> {
+    FileName::new(place.text()?)
+        .ok_or_else(|| place.wrong("a file's name, without a path and not hidden"))
 }
 
 fn sum(place: &Place<'_>) -> Result<Sum, HandshakeError> {

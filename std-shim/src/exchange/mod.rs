@@ -5,7 +5,7 @@
 //!
 //! | | one side | the other |
 //! |---|---|---|
-//! | 1 | `hello`: endpoint, buffer, plan | |
+//! | 1 | `hello`: endpoint, buffer, plan, name | |
 //! | 2 | | `hello`: endpoint, buffer |
 //! | 3 | both check that they agree, post receives (INIT), connect (RTR, RTS): [`bring_up`] | |
 //! | 4 | `ready` | `ready` |
@@ -13,6 +13,8 @@
 //! | 6 | `done`: what it saw of the data | `done` |
 //!
 //! Each side says each of these once and in this order; which of the two is first does not matter.
+//! (In a copy between processes the receiver waits for the sender's hello, whose rails it adopts, and
+//! says `done` when the file is complete.)
 //! At any time a side may say `failed`, with the reason, and then nothing more. Receives are posted
 //! before RTR because [`bring_up`] is the way to `ready`, and because nobody posts requests before
 //! the other side's `ready`, no request meets a queue pair that is not there yet.
@@ -35,7 +37,7 @@
 //!              {"device":1,"gid":"fe80::2","lid":0,"mtu":4096,"psn":7,"rdAtomic":16}],
 //!     "notify":{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"psn":7,"rdAtomic":16}},
 //!   "buffer":{"addr":140000000000000,"length":8388608,"rkeys":[512,768]},
-//!   "plan":{"total":1073741824,"chunk":1048576,"window":8}}}
+//!   "plan":{"total":1073741824,"chunk":1048576,"window":8},"name":"model.bin"}}
 //! {"ready":{}}
 //! {"done":{"bytes":1073741824,"crc32":3504400640}}
 //! {"failed":{"reason":"no space left on device"}}
@@ -78,7 +80,7 @@ pub use bring_up::bring_up;
 pub use error::{HandshakeError, LinkError};
 pub use incoming::Incoming;
 pub use link::{Link, MESSAGE_TIMEOUT};
-pub use message::{Hello, Message, Reason, Sum};
+pub use message::{FileName, Hello, Message, Reason, Sum};
 pub use tcp::{Listener, Timeouts};
 
 /// The first bytes of every message.
@@ -93,6 +95,9 @@ pub const HEADER_BYTES: usize = 12;
 /// Bytes of the longest message that is read, without its header. The longest of ours, a hello of 8
 /// rails or a reason of quotation marks, have less than half of it.
 pub const MAX_MESSAGE_BYTES: u32 = 8 << 10;
+
+/// Bytes of the longest name of a file.
+pub const MAX_NAME_BYTES: usize = 255;
 
 /// Bytes of the longest reason.
 pub const MAX_REASON_BYTES: usize = 1 << 10;

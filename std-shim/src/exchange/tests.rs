@@ -38,7 +38,8 @@ fn hello(g: &mut Gen) -> Hello {
         chunk: 1 + (u32::arbitrary(g) >> 2),
         window: 1 + u32::arbitrary(g) % 128,
     };
-    Hello { endpoint, buffer, plan: bool::arbitrary(g).then_some(plan) }
+    let name = FileName::new(&String::arbitrary(g));
+    Hello { endpoint, buffer, plan: bool::arbitrary(g).then_some(plan), name }
 }
 
 impl Arbitrary for Message {
@@ -270,6 +271,25 @@ fn what_is_something_else_is_named() {
     assert_eq!(spoilt("[5]", "[1,2,3,4,5,6,7,8,9]"), lengths("hello.buffer.rkeys", 9, 1, 8));
     let long = format!(r#"{{"failed":{{"reason":"{}"}}}}"#, "x".repeat(1025));
     assert_eq!(error(&long), lengths("failed.reason", 1025, 0, 1024));
+}
+
+#[test]
+fn a_name_leads_nowhere_else() {
+    let long = "x".repeat(255);
+    for good in ["model.bin", "a", &long, "a b", "übung", "a..b"] {
+        assert_eq!(FileName::new(good).unwrap().as_str(), good);
+    }
+    let longer = "x".repeat(256);
+    for bad in ["", ".", "..", "/etc/passwd", "a/b", "../a", ".bashrc", "a\0", "a\n", &longer] {
+        assert_eq!(FileName::new(bad), None, "{bad}");
+        let text = serde_json::to_string(bad).unwrap();
+        let HandshakeError::Kind { at, .. } =
+            spoilt(r#""buffer":"#, &format!(r#""name":{text},"buffer":"#))
+        else {
+            panic!("{bad}")
+        };
+        assert_eq!(at, "hello.name");
+    }
 }
 
 #[test]

@@ -32,15 +32,13 @@
 //!
 //! # Files
 //!
-//! `select` parses names and chooses addresses, with no device; `open` makes domains of them;
-//! `domain` is what endpoints ask of a device; `connect` brings queue pairs through their states.
+//! `gid` chooses addresses; `open` makes domains of devices; `domain` is what endpoints ask of a device; `connect` brings queue pairs through their states.
 
 mod connect;
 mod domain;
+mod gid;
 mod open;
-mod select;
 
 pub use domain::{VerbsDomain, VerbsRegion};
 pub use open::{OpenError, OpenOptions, Unusable, open_devices};
 pub use polyrail_ffi::{CompletionQueue, QueuePair};
-pub use select::{DeviceName, DeviceNameError};

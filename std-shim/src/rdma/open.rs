@@ -1,8 +1,8 @@
 //! Opening devices: those that were named, or all that could carry data.
 
 use super::domain::VerbsDomain;
-use super::select::{DeviceName, choose_gid};
-use crate::backend::{Gid, Mtu, Port};
+use super::gid::choose_gid;
+use crate::backend::{DeviceName, Gid, Mtu, Port};
 use crate::devices::{DevicesError, what_is_missing};
 use crate::endpoint::MAX_DEVICES;
 use polyrail_ffi::{

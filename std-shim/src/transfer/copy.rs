@@ -5,7 +5,7 @@ use super::error::{CopyError, Role, TransferError};
 use super::hosts::{LinkFault, software_hosts};
 use super::plan::Plan;
 use super::receiver::receive_file;
-use super::sender::send_file;
+use super::sender::{Parcel, send_file};
 use super::side::Environment;
 use crate::endpoint::{EndpointBuilder, RailReport};
 use crate::exchange::{Link, Sum};
@@ -58,6 +58,13 @@ impl Default for CopyOptions {
     }
 }
 
+impl CopyOptions {
+    /// Makes endpoints as they are to be.
+    pub(super) fn builder(&self) -> EndpointBuilder {
+        EndpointBuilder::new().rails(self.rails).scheme(self.scheme).max_msg_size(self.max_msg_size)
+    }
+}
+
 /// How far a copy is; shared with whoever wants to watch or to stop it.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -89,10 +96,12 @@ pub struct CopyReport {
     pub crc32: String,
     /// Requests that carried the file.
     pub requests: u64,
-    /// The side that read.
-    pub sender: SideReport,
-    /// The side that wrote.
-    pub receiver: SideReport,
+    /// The side that read, if it was this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender: Option<SideReport>,
+    /// The side that wrote, if it was this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiver: Option<SideReport>,
 }
 
 /// Copies `source` to `destination` through a virtual queue pair on the software NIC. `watch` is
@@ -113,37 +122,37 @@ pub fn copy_file(
     let opened = open_source(source)?;
     let total = opened.1.len();
     let plan = Plan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
-    let target = Destination::create((source, &opened.1), destination)?;
+    let target = Destination::create(Some((source, &opened.1)), destination)?;
     progress.total.store(total, Ordering::Relaxed);
 
     let outcome = run_sides(plan, &opened.0, target.file(), options, progress, watch)?;
-    let (sum, sender, receiver) = outcome.map_err(|(role, error)| match error {
-        error @ (TransferError::Read { .. }
-        | TransferError::Shrunk { .. }
-        | TransferError::Grew { .. }) => {
-            CopyError::Reading { path: source.to_owned(), source: Box::new(error) }
-        }
-        error @ TransferError::Write { .. } => {
-            CopyError::Writing { path: destination.to_owned(), source: Box::new(error) }
-        }
-        error => CopyError::Transfer { role, source: Box::new(error) },
-    })?;
+    let (sum, sender, receiver) =
+        outcome.map_err(|(role, error)| CopyError::of_side(role, error, source, destination))?;
     target
         .finish(options.sync)
         .map_err(|error| CopyError::Destination { path: destination.to_owned(), source: error })?;
-    let seconds = begin.elapsed().as_secs_f64();
-    Ok(CopyReport {
-        bytes: sum.bytes,
-        seconds,
-        gigabytes_per_second: sum.bytes as f64 / seconds / 1e9,
-        crc32: format!("{:08x}", sum.crc32),
-        requests: plan.chunks(),
-        sender: SideReport { rails: sender },
-        receiver: SideReport { rails: receiver },
-    })
+    let report = CopyReport::new(sum, plan, begin.elapsed());
+    let (sender, receiver) = (SideReport { rails: sender }, SideReport { rails: receiver });
+    Ok(CopyReport { sender: Some(sender), receiver: Some(receiver), ..report })
 }
 
-fn open_source(path: &Path) -> Result<(File, std::fs::Metadata), CopyError> {
+impl CopyReport {
+    /// What was copied; not yet what the rails did.
+    pub(super) fn new(sum: Sum, plan: Plan, time: Duration) -> Self {
+        let seconds = time.as_secs_f64();
+        Self {
+            bytes: sum.bytes,
+            seconds,
+            gigabytes_per_second: sum.bytes as f64 / seconds / 1e9,
+            crc32: format!("{:08x}", sum.crc32),
+            requests: plan.chunks(),
+            sender: None,
+            receiver: None,
+        }
+    }
+}
+
+pub(super) fn open_source(path: &Path) -> Result<(File, std::fs::Metadata), CopyError> {
     let failed = |source| CopyError::Source { path: path.to_owned(), source };
     // Before opening: opening a pipe would wait for its other end.
     let metadata = std::fs::metadata(path).map_err(failed)?;
@@ -167,7 +176,7 @@ fn run_sides(
     target: &File,
     options: &CopyOptions,
     progress: &Progress,
-    mut watch: impl FnMut(),
+    watch: impl FnMut(),
 ) -> Result<Outcome, CopyError> {
     let devices = options.devices.unwrap_or(options.rails).max(1);
     let setup = |source: TransferError| CopyError::Transfer {
@@ -182,40 +191,45 @@ fn run_sides(
         }
         here.fail_link(*fault);
     }
-    let builder = EndpointBuilder::new()
-        .rails(options.rails)
-        .scheme(options.scheme)
-        .max_msg_size(options.max_msg_size);
+    let builder = options.builder();
     let (near, far) = Link::pair().map_err(|error| setup(error.into()))?;
     let environment = |domains| Environment {
         domains,
         builder: &builder,
         stall_timeout: options.stall_timeout,
+        idle_timeout: None,
         interrupted: &progress.interrupted,
     };
-    let (sent, received) = std::thread::scope(|scope| {
+    let (here, there) = (environment(here.domains()), environment(there.domains()));
+    let parcel = Parcel { plan, file: source, name: None };
+    let work = || {
+        std::thread::scope(|scope| {
+            // The link goes with its side, so that the other notices should the thread panic.
+            let receiver = scope.spawn(|| receive_file(there, far, target, &progress.written));
+            let sent = send_file(here, near, parcel, &AtomicU64::new(0));
+            (sent, receiver.join())
+        })
+    };
+    let (sent, received) = watched(work, watch);
+    let received = received.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    Ok(judge(sent, received))
+}
+
+/// Does the work in a thread, and calls `watch` ten times a second meanwhile.
+pub(super) fn watched<T: Send>(work: impl FnOnce() -> T + Send, mut watch: impl FnMut()) -> T {
+    std::thread::scope(|scope| {
         let (done, finished) = mpsc::channel::<()>();
-        let also_done = done.clone();
-        let (here, there) = (environment(here.domains()), environment(there.domains()));
-        // The link goes with its side, so that the other notices should the thread panic.
-        let sender = scope.spawn(move || {
+        let worker = scope.spawn(move || {
             let _done = done;
-            send_file(here, near, plan, source)
-        });
-        let receiver = scope.spawn(move || {
-            let _done = also_done;
-            receive_file(there, far, target, &progress.written)
+            work()
         });
         while finished.recv_timeout(Duration::from_millis(100))
             == Err(mpsc::RecvTimeoutError::Timeout)
         {
             watch();
         }
-        (sender.join(), receiver.join())
-    });
-    let sent = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    let received = received.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    Ok(judge(sent, received))
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 type SideResult = Result<(Sum, Vec<RailReport>), TransferError>;

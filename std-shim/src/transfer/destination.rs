@@ -24,8 +24,14 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// Prepares to write a copy of `source`, whose metadata is given, to `path`.
-    pub(super) fn create(source: (&Path, &Metadata), path: &Path) -> Result<Self, CopyError> {
+    /// Prepares to write a copy of `source`, whose metadata is given, to `path`. `None`: the source
+    /// is on another host.
+    pub(super) fn create(
+        source: Option<(&Path, &Metadata)>,
+        path: &Path,
+    ) -> Result<Self, CopyError> {
+        /// What programs give a new file; the umask takes from it.
+        const NEW_FILE: u32 = 0o666;
         let failed = |error| CopyError::Destination { path: path.to_owned(), source: error };
         let (old, path) = match fs::metadata(path) {
             Ok(existing) => {
@@ -48,10 +54,11 @@ impl Destination {
         let name = path.file_name().unwrap_or(OsStr::new(""));
         let mut prefix = OsStr::new(".").to_owned();
         prefix.push(name);
+        let mode = source.map_or(NEW_FILE, |(_, metadata)| metadata.mode() & 0o777);
         let temporary = tempfile::Builder::new()
             .prefix(&prefix)
             .suffix(".polyrail-part")
-            .permissions(Permissions::from_mode(source.1.mode() & 0o777))
+            .permissions(Permissions::from_mode(mode))
             .tempfile_in(directory)
             .map_err(failed)?;
         if let Some(old) = old {
@@ -92,10 +99,15 @@ fn succeed(file: &File, old: &Metadata) -> io::Result<()> {
 }
 
 /// Refuses what a copy must not replace.
-fn refuse(source: (&Path, &Metadata), existing: (&Path, &Metadata)) -> Result<(), CopyError> {
+fn refuse(
+    source: Option<(&Path, &Metadata)>,
+    existing: (&Path, &Metadata),
+) -> Result<(), CopyError> {
     let (path, metadata) = existing;
-    if (metadata.dev(), metadata.ino()) == (source.1.dev(), source.1.ino()) {
-        return Err(CopyError::SameFile { from: source.0.to_owned(), to: path.to_owned() });
+    if let Some((from, source)) = source
+        && (metadata.dev(), metadata.ino()) == (source.dev(), source.ino())
+    {
+        return Err(CopyError::SameFile { from: from.to_owned(), to: path.to_owned() });
     }
     match kind(metadata) {
         "a regular file" | "a character device" => Ok(()),
@@ -108,6 +120,7 @@ pub(super) fn kind(metadata: &Metadata) -> &'static str {
     let kind = metadata.file_type();
     match () {
         () if kind.is_file() => "a regular file",
+        () if kind.is_symlink() => "a symbolic link",
         () if kind.is_dir() => "a directory",
         () if kind.is_fifo() => "a named pipe",
         () if kind.is_socket() => "a socket",

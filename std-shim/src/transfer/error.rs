@@ -9,7 +9,8 @@ use crate::memory::OutOfRange;
 use polyrail_core::virtual_qp::PostError;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,25 @@ pub enum TransferError {
         length: u32,
         /// Why.
         source: io::Error,
+    },
+    /// The file could not take its name, or reach the disk.
+    #[error("completing it: {0}")]
+    Finish(#[source] io::Error),
+    /// The sender wants more memory than it may have.
+    #[error(
+        "the sender asks for {bytes} bytes of memory here, where it may have {limit}: a smaller window or message size takes less"
+    )]
+    TooMuchMemory {
+        /// Bytes that its plan takes.
+        bytes: u64,
+        /// Bytes that it may have.
+        limit: u64,
+    },
+    /// Nothing happened.
+    #[error("nothing happened for {waited:?}")]
+    Idle {
+        /// For how long.
+        waited: Duration,
     },
     /// The endpoint failed.
     #[error(transparent)]
@@ -126,6 +146,29 @@ impl TransferError {
     }
 }
 
+impl CopyError {
+    /// What a side's failure means for the files.
+    pub(super) fn of_side(
+        role: Role,
+        error: TransferError,
+        source: &Path,
+        destination: &Path,
+    ) -> Self {
+        let cause = Box::new(error);
+        match *cause {
+            TransferError::Read { .. }
+            | TransferError::Shrunk { .. }
+            | TransferError::Grew { .. } => {
+                Self::Reading { path: source.to_owned(), source: cause }
+            }
+            TransferError::Write { .. } | TransferError::Finish(_) => {
+                Self::Writing { path: destination.to_owned(), source: cause }
+            }
+            _ => Self::Transfer { role, source: cause },
+        }
+    }
+}
+
 /// Why a file was not copied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -169,6 +212,12 @@ pub enum CopyError {
         from: PathBuf,
         /// The destination.
         to: PathBuf,
+    },
+    /// The source's name is none that a receiver would take.
+    #[error("{}: a receiver takes no such name; give the copy another one", path.display())]
+    Name {
+        /// The source.
+        path: PathBuf,
     },
     /// Options that do not go together.
     #[error(transparent)]

@@ -55,6 +55,12 @@ impl Host {
         self.domains.iter().collect()
     }
 
+    /// The same, as whoever opens devices has them.
+    #[cfg(test)]
+    pub(super) fn all_domains(&self) -> &[ProtectionDomain] {
+        &self.domains
+    }
+
     /// Lets the device of a rail lose its link.
     pub(super) fn fail_link(&self, fault: LinkFault) {
         let device = &self.devices[fault.rail % self.devices.len()];

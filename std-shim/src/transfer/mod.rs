@@ -16,7 +16,8 @@
 //!    small WRITE_WITH_IMM of its own into the sender's buffer. A slot is used again when its
 //!    request was reported and its credit has come.
 //! 4. After the last chunk both compare checksums, over the link: the sender's covers the bytes it
-//!    read from the file, the receiver's those that arrived in its memory.
+//!    read from the file, the receiver's those that arrived in its memory. The sender says its own
+//!    first; the receiver's says that the file is complete, too.
 //!
 //! Data and flow control use the rails only. The link carries what must arrive when rails fail too:
 //! who failed, and why. So an error on either side ends both.
@@ -25,7 +26,8 @@
 //!
 //! `plan` is the arithmetic; `sender` and `receiver` one side each;
 //! `side` what both share; `hosts` decides which hardware it runs on, and is the only file here
-//! that knows; `destination` is the file that appears only when complete; `copy` puts it together.
+//! that knows; `destination` is the file that appears only when complete; `copy` puts it together within one
+//! process; `send_to` and `serve` do between two, where the receiver adopts what the sender wants.
 
 mod copy;
 mod destination;
@@ -33,7 +35,9 @@ mod error;
 mod hosts;
 mod plan;
 mod receiver;
+mod send_to;
 mod sender;
+mod serve;
 mod side;
 #[cfg(test)]
 mod tests;
@@ -42,6 +46,8 @@ pub use copy::{CopyOptions, CopyReport, Progress, SideReport, copy_file};
 pub use error::{CopyError, Role, TransferError};
 pub use hosts::LinkFault;
 pub use plan::{MAX_CHUNK, MAX_WINDOW, Plan, PlanError};
+pub use send_to::send_to;
+pub use serve::{DEFAULT_PORT, Received, Sender, ServeOptions, Server};
 
 #[cfg(doc)]
 use crate::endpoint::Endpoint;

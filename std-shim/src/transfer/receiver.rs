@@ -7,7 +7,7 @@ use super::side::{self, Environment, Side};
 use crate::RemoteBuffer;
 use crate::backend::Domain;
 use crate::endpoint::RailReport;
-use crate::exchange::{Link, Message, Sum};
+use crate::exchange::{Hello, Link, Message, Sum};
 use crate::memory::RegisteredBuffer;
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::fs::File;
@@ -16,14 +16,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Writes what the other side sends to `file`, and counts the bytes in `written`.
 pub(super) fn receive_file<D: Domain>(
     environment: Environment<'_, D>,
-    link: Link,
+    mut link: Link,
     file: &File,
     written: &AtomicU64,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    let peer = side::expect_sender(&mut link)?;
+    receive_from(environment, link, &peer, Incoming { file, written, complete: || Ok(()) })
+}
+
+/// Where the bytes go.
+#[derive(Debug)]
+pub(super) struct Incoming<'a, F> {
+    pub(super) file: &'a File,
+    /// Counts the bytes.
+    pub(super) written: &'a AtomicU64,
+    /// Called when all of them are there and right, before the sender is told so.
+    pub(super) complete: F,
+}
+
+/// The same, after the sender has said hello.
+pub(super) fn receive_from<D: Domain>(
+    environment: Environment<'_, D>,
+    link: Link,
+    peer: &Hello,
+    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError>>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let mut side = Side::new(environment, link)?;
     // Made when the plan is known, and kept until no request of the other side can come any more.
     let mut buffers = None;
-    let result = run(&mut side, &mut buffers, file, written)
+    let result = run(&mut side, peer, &mut buffers, incoming)
         .map_err(|failure| side.defer_to_sender(failure));
     side.conclude(result.as_ref().err());
     result
@@ -37,11 +58,11 @@ struct Buffers<R> {
 
 fn run<D: Domain>(
     side: &mut Side<'_, D>,
+    peer: &Hello,
     buffers: &mut Option<Buffers<D::Region>>,
-    file: &File,
-    written: &AtomicU64,
+    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError>>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    let peer = side.expect_hello()?;
+    let Incoming { file, written, complete } = incoming;
     let no_plan = || TransferError::Protocol("the sender's hello has no plan".into());
     let plan = peer.plan.ok_or_else(no_plan)?;
 
@@ -52,7 +73,7 @@ fn run<D: Domain>(
     let credits = RegisteredBuffer::new(credits, AccessFlags::empty(), domains)?;
     let Buffers { ring, credits } = buffers.insert(Buffers { ring, credits });
     side.tell(&Message::Hello(side.hello(ring)))?;
-    side.meet(&peer, plan.window)?;
+    side.meet(peer, plan.window)?;
     let keys = credits.toward(&peer.buffer)?;
     let crc = crc32fast::Hasher::new();
     let mut receiver =
@@ -65,10 +86,13 @@ fn run<D: Domain>(
         side.rest(progress)?;
     }
     let received = Sum { bytes: written.load(Ordering::Relaxed), crc32: receiver.crc.finalize() };
-    let sent = side.agree(received)?;
+    let sent = side.expect_sum()?;
     if received != sent {
+        side.tell(&Message::Done(received))?;
         return Err(TransferError::Checksum { sent, received });
     }
+    complete()?;
+    side.tell(&Message::Done(received))?;
     Ok((received, side.rail_reports()))
 }
 

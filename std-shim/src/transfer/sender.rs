@@ -6,11 +6,12 @@ use super::side::{self, Environment, Side};
 use crate::RemoteBuffer;
 use crate::backend::Domain;
 use crate::endpoint::RailReport;
-use crate::exchange::{Link, Message, Sum};
+use crate::exchange::{FileName, Link, Message, Sum};
 use crate::memory::RegisteredBuffer;
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a credit.
 pub(super) const CREDIT_BYTES: usize = 8;
@@ -18,32 +19,41 @@ pub(super) const CREDIT_BYTES: usize = 8;
 /// queue pair tracks 256 requests.
 pub(super) const CREDIT_SLOTS: usize = 256;
 
-/// Moves `file`, of which `plan` says the rest, to the other side.
+/// What is to be sent.
+#[derive(Debug)]
+pub(super) struct Parcel<'a> {
+    pub(super) plan: Plan,
+    pub(super) file: &'a File,
+    /// The name that the copy is to get, if the receiver leaves that to us.
+    pub(super) name: Option<FileName>,
+}
+
+/// Moves a file to the other side, and counts the bytes that it has taken in `taken`.
 pub(super) fn send_file<D: Domain>(
     environment: Environment<'_, D>,
     link: Link,
-    plan: Plan,
-    file: &File,
+    parcel: Parcel<'_>,
+    taken: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let domains = &environment.domains;
-    let ring = RegisteredBuffer::new(plan.ring_bytes(), AccessFlags::empty(), domains)?;
+    let ring = RegisteredBuffer::new(parcel.plan.ring_bytes(), AccessFlags::empty(), domains)?;
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let credits = RegisteredBuffer::new(CREDIT_SLOTS * CREDIT_BYTES, writable, domains)?;
     let mut side = Side::new(environment, link)?;
-    let result = run(&mut side, plan, file, &ring, &credits);
+    let result = run(&mut side, parcel, taken, &ring, &credits);
     side.conclude(result.as_ref().err());
     result
 }
 
 fn run<D: Domain>(
     side: &mut Side<'_, D>,
-    plan: Plan,
-    file: &File,
+    Parcel { plan, file, name }: Parcel<'_>,
+    taken: &AtomicU64,
     ring: &RegisteredBuffer<D::Region>,
     credits: &RegisteredBuffer<D::Region>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let mut hello = side.hello(credits);
-    hello.plan = Some(plan);
+    (hello.plan, hello.name) = (Some(plan), name);
     side.tell(&Message::Hello(hello))?;
     let peer = side.expect_hello()?;
     if peer.plan.is_some() {
@@ -59,11 +69,13 @@ fn run<D: Domain>(
             let what = "a credit for a chunk that was not sent";
             return Err(TransferError::Protocol(what.into()));
         }
+        taken.store(plan.position(side.notified).min(plan.total), Ordering::Relaxed);
         side.rest(progress)?;
     }
     sender.check_end()?;
     let sent = Sum { bytes: plan.total, crc32: sender.crc.finalize() };
-    let received = side.agree(sent)?;
+    side.tell(&Message::Done(sent))?;
+    let received = side.expect_sum()?;
     if received != sent {
         return Err(TransferError::Checksum { sent, received });
     }

@@ -41,6 +41,8 @@ pub(super) struct Environment<'a, D> {
     pub(super) builder: &'a EndpointBuilder,
     /// How long own requests may make no headway.
     pub(super) stall_timeout: Duration,
+    /// How long nothing at all may happen; `None`: for ever.
+    pub(super) idle_timeout: Option<Duration>,
     /// Set when the user wants to stop.
     pub(super) interrupted: &'a AtomicBool,
 }
@@ -61,19 +63,27 @@ pub(super) struct Side<'a, D: Domain> {
     seen_there: Option<Sum>,
     /// Polls since something happened.
     idle: u32,
+    /// When it was noticed that nothing happens.
+    idle_since: Option<Instant>,
     watch: StallWatch,
 }
 
 impl<'a, D: Domain> Side<'a, D> {
-    pub(super) fn new(environment: Environment<'a, D>, link: Link) -> Result<Self, TransferError> {
+    pub(super) fn new(
+        environment: Environment<'a, D>,
+        mut link: Link,
+    ) -> Result<Self, TransferError> {
+        let built = environment.builder.build(&environment.domains).map_err(TransferError::from);
+        let endpoint = built.inspect_err(|error| tell_failure(&mut link, error))?;
         Ok(Self {
             link,
-            endpoint: environment.builder.build(&environment.domains)?,
+            endpoint,
             posted: 0,
             reported: 0,
             notified: 0,
             seen_there: None,
             idle: 0,
+            idle_since: None,
             watch: StallWatch::new(environment.stall_timeout),
             environment,
         })
@@ -81,7 +91,7 @@ impl<'a, D: Domain> Side<'a, D> {
 
     /// Who we are.
     pub(super) fn hello(&self, buffer: &RegisteredBuffer<D::Region>) -> Hello {
-        Hello { endpoint: self.endpoint.address(), buffer: buffer.remote(), plan: None }
+        Hello { endpoint: self.endpoint.address(), buffer: buffer.remote(), plan: None, name: None }
     }
 
     /// Tells the other side something.
@@ -89,7 +99,7 @@ impl<'a, D: Domain> Side<'a, D> {
         Ok(self.link.send(message)?)
     }
 
-    /// Waits for the other side's hello.
+    /// Waits for the receiver's hello.
     pub(super) fn expect_hello(&mut self) -> Result<Hello, TransferError> {
         Ok(self.link.expect_hello()?)
     }
@@ -163,14 +173,14 @@ impl<'a, D: Domain> Side<'a, D> {
     pub(super) fn rest(&mut self, progress: bool) -> Result<(), TransferError> {
         if progress {
             self.idle = 0;
+            self.idle_since = None;
             return Ok(());
         }
         self.wait()
     }
 
-    /// Says what this side saw, and waits for what the other side did.
-    pub(super) fn agree(&mut self, own: Sum) -> Result<Sum, TransferError> {
-        self.tell(&Message::Done(own))?;
+    /// Waits for what the other side saw.
+    pub(super) fn expect_sum(&mut self) -> Result<Sum, TransferError> {
         loop {
             if let Some(sum) = self.seen_there {
                 return Ok(sum);
@@ -195,6 +205,10 @@ impl<'a, D: Domain> Side<'a, D> {
             return Err(TransferError::Interrupted);
         }
         self.watch.check(&mut self.endpoint, self.posted, self.reported)?;
+        let idle = self.idle_since.get_or_insert_with(Instant::now).elapsed();
+        if let Some(waited) = self.environment.idle_timeout.filter(|timeout| idle >= *timeout) {
+            return Err(TransferError::Idle { waited });
+        }
         match self.link.try_recv()? {
             Some(Message::Failed { reason }) => return Err(TransferError::Peer(reason)),
             Some(Message::Done(sum)) => self.seen_there = Some(sum),
@@ -229,9 +243,8 @@ impl<'a, D: Domain> Side<'a, D> {
     /// requests meet silence, and the news overtakes them; without memory they would fail at once,
     /// and hide the reason.
     pub(super) fn conclude(&mut self, failure: Option<&TransferError>) {
-        if let Some(error) = failure.filter(|error| !error.is_echo()) {
-            // If it cannot be told, the other side sees that we are gone.
-            _ = self.link.send(&Message::Failed { reason: Reason::new(error) });
+        if let Some(error) = failure {
+            tell_failure(&mut self.link, error);
         }
         self.endpoint.fail_all();
         let begin = Instant::now();
@@ -243,6 +256,20 @@ impl<'a, D: Domain> Side<'a, D> {
             }
         }
     }
+}
+
+/// Tells the other side of a failure, unless it has told us.
+pub(super) fn tell_failure(link: &mut Link, error: &TransferError) {
+    if !error.is_echo() {
+        // If it cannot be told, the other side sees that we are gone.
+        _ = link.send(&Message::Failed { reason: Reason::new(error) });
+    }
+}
+
+/// Waits for the sender's hello.
+pub(super) fn expect_sender(link: &mut Link) -> Result<Hello, TransferError> {
+    let hello = link.expect_hello().map_err(TransferError::from);
+    hello.inspect_err(|error| tell_failure(link, error))
 }
 
 /// Adds `length` bytes of a buffer to a checksum. Through a small buffer of our own, since nobody

@@ -4,7 +4,7 @@ use super::error::TransferError;
 use super::hosts::{Host, software_hosts};
 use super::plan::Plan;
 use super::receiver::receive_file;
-use super::sender::send_file;
+use super::sender::{Parcel, send_file};
 use super::side::Environment;
 use crate::RemoteBuffer;
 use crate::backend::Domain;
@@ -15,6 +15,7 @@ use crate::exchange::{
 };
 use crate::nic::ProtectionDomain;
 use polyrail_core::virtual_qp::Scheme;
+use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
@@ -35,8 +36,17 @@ fn environment<'a>(
         domains: host.domains(),
         builder,
         stall_timeout: Duration::from_secs(5),
+        idle_timeout: None,
         interrupted,
     }
+}
+
+fn send<D: Domain>(
+    environment: Environment<'_, D>,
+    link: Link,
+    file: &File,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    send_file(environment, link, Parcel { plan: plan(), file, name: None }, &AtomicU64::new(0))
 }
 
 /// What a receiver makes of a sender that says `messages` and hangs up.
@@ -56,7 +66,7 @@ fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
 
 fn hello(endpoint: Address, plan: Option<Plan>) -> Message {
     let buffer = RemoteBuffer { addr: 0x1000, length: 2048, rkeys: vec![1, 2] };
-    Message::Hello(Hello { endpoint, buffer, plan })
+    Message::Hello(Hello { endpoint, buffer, plan, name: None })
 }
 
 #[test]
@@ -86,7 +96,7 @@ fn a_receiver_that_wants_to_send_is_refused() {
     let (near, mut far) = Link::pair().unwrap();
     far.send(&hello(endpoint.address(), Some(plan()))).unwrap();
     let (file, interrupted) = (tempfile::tempfile().unwrap(), AtomicBool::new(false));
-    let sent = send_file(environment(&here, &builder, &interrupted), near, plan(), &file);
+    let sent = send(environment(&here, &builder, &interrupted), near, &file);
     assert!(matches!(sent, Err(TransferError::Protocol(_))), "{sent:?}");
     // The other side is told why.
     assert!(matches!(far.expect_hello(), Ok(hello) if hello.plan == Some(plan())));
@@ -118,8 +128,8 @@ fn run_with(
     let (near, mut from_near) = Link::pair().unwrap();
     let (mut to_far, far) = Link::pair().unwrap();
     thread::scope(|scope| {
-        let sender = scope
-            .spawn(|| send_file(environment(&here, &builder, &interrupted), near, plan(), &source));
+        let sender =
+            scope.spawn(|| send(environment(&here, &builder, &interrupted), near, &source));
         let receiver = scope.spawn(|| {
             let written = AtomicU64::new(0);
             receive_file(environment(&there, &builder, &interrupted), far, &target, &written)
@@ -206,7 +216,7 @@ where
     let (builder, interrupted) = (&builder, &AtomicBool::new(false));
     let side = |domains| {
         let stall_timeout = Duration::from_secs(5);
-        Environment { domains, builder, stall_timeout, interrupted }
+        Environment { domains, builder, stall_timeout, idle_timeout: None, interrupted }
     };
     let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
     let address = listener.local_addr().unwrap().to_string();
@@ -217,7 +227,7 @@ where
             receive_file(there, link, &target, &AtomicU64::new(0))
         });
         let link = Link::connect(&address, &timeouts).unwrap();
-        let sent = send_file(here, link, plan(), &source);
+        let sent = send(here, link, &source);
         [sent, receiver.join().unwrap()].map(|result| result.unwrap().0)
     });
     let sum = Sum { bytes: TOTAL, crc32: crc32fast::hash(&vec![7; TOTAL as usize]) };

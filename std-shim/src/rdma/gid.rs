@@ -1,50 +1,6 @@
-//! What is to be opened: devices as people name them, and the address that a port is used by.
+//! The address that a port is used by.
 
 use polyrail_ffi::{GidEntry, GidType};
-use std::fmt;
-use std::str::FromStr;
-
-/// A device, or one port of it, as people write it: `mlx5_0`, `mlx5_0:2`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceName {
-    /// The device's name.
-    pub device: String,
-    /// The port, from 1 on; `None`: every port that carries data.
-    pub port: Option<u8>,
-}
-
-/// Text that names no device.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not DEVICE or DEVICE:PORT, such as mlx5_0 or mlx5_0:1")]
-pub struct DeviceNameError(String);
-
-impl FromStr for DeviceName {
-    type Err = DeviceNameError;
-
-    fn from_str(text: &str) -> Result<Self, DeviceNameError> {
-        let error = || DeviceNameError(text.to_owned());
-        let (device, port) = match text.split_once(':') {
-            None => (text, None),
-            Some((device, port)) => match port.parse() {
-                Ok(0) | Err(_) => return Err(error()),
-                Ok(port) => (device, Some(port)),
-            },
-        };
-        if device.is_empty() {
-            return Err(error());
-        }
-        Ok(Self { device: device.to_owned(), port })
-    }
-}
-
-impl fmt::Display for DeviceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.port {
-            None => f.write_str(&self.device),
-            Some(port) => write!(f, "{}:{port}", self.device),
-        }
-    }
-}
 
 /// The address that rails take at `port`: the one at `index`, or the best of all (see the module's
 /// documentation).
@@ -70,17 +26,6 @@ fn rank(entry: &GidEntry) -> u8 {
 mod tests {
     use super::*;
     use crate::backend::Gid;
-
-    #[test]
-    fn devices_as_people_name_them() {
-        let name = |device: &str, port| Ok(DeviceName { device: device.to_owned(), port });
-        assert_eq!("mlx5_0".parse(), name("mlx5_0", None));
-        assert_eq!("rxeA0:2".parse(), name("rxeA0", Some(2)));
-        assert_eq!("rxeA0:2".parse::<DeviceName>().unwrap().to_string(), "rxeA0:2");
-        for bad in ["", ":1", "a:", "a:0", "a:256", "a:x", "a:1:1"] {
-            assert_eq!(bad.parse::<DeviceName>(), Err(DeviceNameError(bad.to_owned())), "{bad}");
-        }
-    }
 
     /// A table of one port, an entry for each type and address, from index 0 on.
     fn table(entries: &[(GidType, &str)]) -> Vec<GidEntry> {

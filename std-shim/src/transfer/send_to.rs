@@ -1,0 +1,61 @@
+//! The sending side between two processes: reads a file here, and has it written by a
+//! [`Server`](super::Server).
+
+use super::copy::{CopyOptions, CopyReport, Progress, SideReport, open_source, watched};
+use super::error::{CopyError, Role, TransferError};
+use super::plan::Plan;
+use super::sender::{Parcel, send_file};
+use super::side::Environment;
+use crate::backend::Domain;
+use crate::exchange::{FileName, Link, Timeouts};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Copies `source` to the [`Server`](super::Server) at `address`, such as `10.0.0.2:7471`, over these
+/// devices. `name` is what the copy is to be called there; `None`: as the source is. `watch` is called
+/// ten times a second, on this thread, while another does the work.
+///
+/// Of the options, `devices`, `faults` and `sync` are for copies within one process, and have no
+/// meaning here.
+///
+/// # Errors
+///
+/// See [`CopyError`]. Once this returns well, the server's file is complete and has its name.
+pub fn send_to<D: Domain + Sync>(
+    source: &Path,
+    name: Option<&OsStr>,
+    address: &str,
+    domains: &[D],
+    options: &CopyOptions,
+    progress: &Progress,
+    watch: impl FnMut(),
+) -> Result<CopyReport, CopyError> {
+    let begin = Instant::now();
+    let (file, metadata) = open_source(source)?;
+    let plan =
+        Plan::new(metadata.len(), options.message_size, options.window).map_err(CopyError::Plan)?;
+    let name = name.or(source.file_name()).and_then(OsStr::to_str).and_then(FileName::new);
+    let name = name.ok_or_else(|| CopyError::Name { path: source.to_owned() })?;
+    progress.total.store(plan.total, Ordering::Relaxed);
+
+    let failed =
+        |error: TransferError| CopyError::of_side(Role::Sender, error, source, Path::new(address));
+    let link =
+        Link::connect(address, &Timeouts::default()).map_err(|error| failed(error.into()))?;
+    let builder = options.builder();
+    let environment = Environment {
+        // Buffers are registered with all of them, so those that no rail takes stay away.
+        domains: domains.iter().take(options.rails).collect(),
+        builder: &builder,
+        stall_timeout: options.stall_timeout,
+        idle_timeout: None,
+        interrupted: &progress.interrupted,
+    };
+    let parcel = Parcel { plan, file: &file, name: Some(name) };
+    let (sum, rails) = watched(|| send_file(environment, link, parcel, &progress.written), watch)
+        .map_err(failed)?;
+    let report = CopyReport::new(sum, plan, begin.elapsed());
+    Ok(CopyReport { sender: Some(SideReport { rails }), ..report })
+}
