@@ -4,7 +4,7 @@ use crate::memory::OutOfMemory;
 use crate::nic::{ModifyError, NicError};
 
 /// A device, or the system beneath it, refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// The software NIC.
@@ -19,19 +19,19 @@ pub enum DeviceError {
     /// Real verbs.
     #[cfg(feature = "verbs")]
     #[error(transparent)]
-    Verbs(#[from] polyrail_ffi::VerbsError),
+    Verbs(Box<polyrail_ffi::VerbsError>),
     /// Real verbs, to change the state of a queue pair.
     #[cfg(feature = "verbs")]
     #[error(transparent)]
-    Transition(#[from] polyrail_ffi::ModifyError),
+    Transition(Box<polyrail_ffi::ModifyError>),
     /// Real verbs, to register memory.
     #[cfg(feature = "verbs")]
     #[error("device {device}: {source}")]
     Register {
         /// Name of the device.
-        device: polyrail_ffi::DeviceName,
+        device: Box<str>,
         /// Why.
-        source: polyrail_ffi::VerbsError,
+        source: Box<polyrail_ffi::VerbsError>,
     },
     /// Real verbs: the two ports of a rail cannot be joined.
     #[cfg(feature = "verbs")]
@@ -43,4 +43,19 @@ pub enum DeviceError {
     /// Memory is registered with a device, at least.
     #[error("memory is to be registered, and no device is given")]
     NoDevice,
+}
+
+// Boxed: they hold a device's name, and most results are no errors.
+#[cfg(feature = "verbs")]
+impl From<polyrail_ffi::VerbsError> for DeviceError {
+    fn from(error: polyrail_ffi::VerbsError) -> Self {
+        Self::Verbs(Box::new(error))
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl From<polyrail_ffi::ModifyError> for DeviceError {
+    fn from(error: polyrail_ffi::ModifyError) -> Self {
+        Self::Transition(Box::new(error))
+    }
 }

@@ -83,8 +83,8 @@ impl Domain for VerbsDomain {
         // SAFETY: the region keeps the pages, and their bytes are accessed by copying only.
         let registered = unsafe { self.pd.register(start, length, access) };
         let refused = |source: VerbsError| {
-            let device = polyrail_ffi::DeviceName::from(self.device_name()).unwrap_or_default();
-            DeviceError::Register { device, source }
+            let device = self.device_name().into();
+            DeviceError::Register { device, source: Box::new(source) }
         };
         let region = registered.map_err(refused)?;
         let keys =
