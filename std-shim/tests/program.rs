@@ -108,6 +108,40 @@ fn devices_are_listed_or_it_is_said_what_is_missing() {
 }
 
 #[test]
+fn without_the_devices_that_two_hosts_need_it_is_said_what_is_missing() {
+    let place = Place::with_source(100);
+    let no_such = ["--device", "no_such_device"];
+    for arguments in [
+        &["serve", "--listen", "127.0.0.1:0", "dst"][..],
+        &["copy", "--to", "127.0.0.1:1", "src"],
+        &["copy", "--to", "127.0.0.1:1", "src", "other name"],
+    ] {
+        let output = place.run(&[arguments, &no_such].concat());
+        // Named if there are other devices.
+        let words: &[&str] =
+            if place.run(&["devices"]).status.success() { &["no_such_device"] } else { &[] };
+        assert_failure(&output, 9, words);
+        assert_eq!(place.files(), ["src"]);
+    }
+}
+
+#[test]
+fn options_of_one_host_and_of_two_do_not_mix() {
+    let place = Place::with_source(100);
+    for arguments in [
+        &["copy", "src"][..],
+        &["copy", "--to", "127.0.0.1", "--devices", "2", "src"],
+        &["copy", "--to", "127.0.0.1", "--fault", "0:1", "src"],
+        &["serve"],
+        &["serve", "--device", "mlx5_0:0", "dst"],
+        &["serve", "--gid-index", "256", "dst"],
+    ] {
+        assert_eq!(place.run(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    assert_eq!(place.files(), ["src"]);
+}
+
+#[test]
 fn files_of_all_sizes_arrive_whole() {
     let sizes = [0, 1, 127, 128, 64 << 10, (64 << 10) + 1, 1 << 20, (5 << 20) + 12_345];
     for scheme in ["spray", "dqplb"] {

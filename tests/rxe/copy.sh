@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Files copied between two processes over real verbs: `polyrail serve` and `polyrail copy --to`, in a guest
+# that has software RDMA (see guest.sh). What is checked is in the script `copies`.
+#   tests/rxe/copy.sh [CASE]...    those cases, or all of them
+# Exit status 0 if all passed; else see guest.sh.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+tests/rxe/packages.sh
+cargo build --release --locked -p polyrail --features verbs
+cargo build --locked -p polyrail --features verbs --example two_hosts
+built=${CARGO_TARGET_DIR:-target}
+tests/rxe/guest.sh -t 300 -f "$built/release/polyrail" -f "$built/debug/examples/two_hosts" -- \
+  tests/rxe/copies "$@"
