@@ -9,3 +9,4 @@ cd "$(dirname "$0")/../.."
 tests/rxe/packages.sh
 cargo build --locked -p polyrail-rxe
 tests/rxe/guest.sh -t 300 -- "${CARGO_TARGET_DIR:-target}/debug/polyrail-rxe" "$@"
+[ $# -gt 0 ] || tests/rxe/copy.sh
