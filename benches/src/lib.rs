@@ -16,7 +16,8 @@
 //! 2. [`null`]: the device; [`rig`]: its queue pairs, set up alike for everybody;
 //! 3. [`floor`], [`baseline`], [`engine`]: the three;
 //! 4. [`rows`]: the report's rows and what they must reach; [`measure`]: how they are measured;
-//! 5. [`counted`]: how the tests know that floor and engine do the same work.
+//! 5. [`handover`]: the ring between threads, beside well-known crates;
+//! 6. [`counted`]: how the tests know that floor and engine do the same work.
 //!
 //! # What is timed
 //!
@@ -38,6 +39,7 @@ pub mod baseline;
 pub mod counted;
 pub mod engine;
 pub mod floor;
+pub mod handover;
 pub mod measure;
 pub mod null;
 pub mod random;

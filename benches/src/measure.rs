@@ -47,11 +47,15 @@ impl Measured {
 
     /// Whether the engine reaches what the row asks for, to the precision that is printed.
     pub fn holds(&self) -> bool {
-        let printed = |ratio: f64| (ratio * 100.0).round() / 100.0;
-        printed(self.floor_ratio()) <= self.row.floor_limit
+        as_printed(self.floor_ratio()) <= self.row.floor_limit
             && self.row.baseline_limit.is_none_or(|limit| self.baseline_ratio() <= limit)
             && self.engine.allocs_per_op == 0.0
     }
+}
+
+/// A ratio to the precision that is printed.
+pub fn as_printed(ratio: f64) -> f64 {
+    (ratio * 100.0).round() / 100.0
 }
 
 struct Runner {
@@ -92,15 +96,27 @@ impl Runner {
     }
 }
 
-/// Measures a row with `repeats` turns, at least [`MIN_REPEATS`], of each contender. `allocations`
-/// says how many there have been so far.
-pub fn measure(row: Row, repeats: u32, allocations: fn() -> u64) -> Measured {
-    let mut runners = [row.floor, row.baseline, row.engine].map(|make| Runner::new(make()));
+/// Measures contenders in turns, `repeats` of them and at least [`MIN_REPEATS`]. `operations` is what
+/// one round does; `allocations` says how many there have been so far.
+pub fn measure_in_turns<const N: usize>(
+    contenders: [Contender; N],
+    operations: usize,
+    repeats: u32,
+    allocations: fn() -> u64,
+) -> [Figures; N] {
+    let mut runners = contenders.map(Runner::new);
     for _ in 0..repeats.max(MIN_REPEATS) {
         for runner in &mut runners {
             runner.turn(allocations);
         }
     }
-    let [floor, baseline, engine] = runners.map(|runner| runner.figures(row.operations));
+    runners.map(|runner| runner.figures(operations))
+}
+
+/// Measures a row; see [`measure_in_turns`].
+pub fn measure(row: Row, repeats: u32, allocations: fn() -> u64) -> Measured {
+    let contenders = [row.floor, row.baseline, row.engine].map(|make| make());
+    let [floor, baseline, engine] =
+        measure_in_turns(contenders, row.operations, repeats, allocations);
     Measured { row, floor, baseline, engine }
 }

@@ -3,8 +3,10 @@
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
 use polyrail::perf::{self, Measurement, PerfConfig};
+use polyrail::progress;
 use polyrail_benches::allocations::{CountingAllocator, allocations};
 use polyrail_benches::engine::WRS;
+use polyrail_benches::handover::{self, Handover};
 use polyrail_benches::measure::{MIN_REPEATS, Measured, measure};
 use polyrail_benches::null::NullQp;
 use polyrail_benches::rows::ROWS;
@@ -31,9 +33,16 @@ struct Options {
     repeats: u32,
 
     /// Measure this row only; may be given more than once.
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(ROWS.map(|row| row.name)))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(names()))]
     only: Vec<String>,
 }
+
+/// Names of all rows.
+fn names() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().map(|row| row.name).chain([handover::NAME])
+}
+
+const _: () = assert!(handover::REQUEST_BYTES == progress::REQUEST_BYTES);
 
 /// A row of `--json`.
 #[derive(Debug, Serialize)]
@@ -57,18 +66,34 @@ impl From<&Measured> for JsonRow {
     }
 }
 
+impl From<&Handover> for JsonRow {
+    fn from(handover: &Handover) -> Self {
+        Self {
+            name: handover::NAME,
+            floor_ns: handover.floor().1.ns,
+            baseline_ns: handover.baseline.ns,
+            engine_ns: handover.ours.ns,
+            allocs_per_op: handover.ours.allocs_per_op,
+        }
+    }
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|o| o == name);
     let rows = ROWS.into_iter().filter(|row| wanted(row.name));
     let measured = rows.map(|row| measure(row, options.repeats, allocations));
+    let handover = || handover::measure(options.repeats, allocations);
+    let handover = wanted(handover::NAME).then(handover);
     let out = &mut io::stdout().lock();
     if options.json {
-        let rows: Vec<_> = measured.map(|measured| JsonRow::from(&measured)).collect();
+        let rows = measured.map(|measured| JsonRow::from(&measured));
+        let rows: Vec<_> = rows.chain(handover.as_ref().map(JsonRow::from)).collect();
         serde_json::to_writer_pretty(&mut *out, &rows)?;
         writeln!(out)?;
     } else {
         print_rows(out, measured)?;
+        handover.map_or(Ok(()), |handover| print_handover(out, &handover))?;
         print_sizes(out)?;
         print_copy_rate(out)?;
         print_machine(out, options.repeats)?;
@@ -112,6 +137,24 @@ fn print_rows(out: &mut impl Write, rows: impl Iterator<Item = Measured>) -> io:
         out.flush()?;
     }
     Ok(())
+}
+
+fn print_handover(out: &mut impl Write, handover: &Handover) -> io::Result<()> {
+    let Handover { crates, baseline, ours } = handover;
+    writeln!(
+        out,
+        "\n{}: a request of {} bytes to another thread, ns one way (at most {:.2} times the cheapest crate)",
+        handover::NAME,
+        handover::REQUEST_BYTES,
+        handover::LIMIT,
+    )?;
+    for (name, figures) in crates.iter().chain([&("std channel", *baseline)]) {
+        writeln!(out, "  {name:<12} {:>7.2}", figures.ns)?;
+    }
+    let (cheapest, _) = handover.floor();
+    let holds = if handover.holds() { "yes" } else { "NO" };
+    let ratio = handover.ratio();
+    writeln!(out, "  {:<12} {:>7.2}   {ratio:.2} of {cheapest}   {holds}", "polyrail", ours.ns)
 }
 
 fn print_sizes(out: &mut impl Write) -> io::Result<()> {

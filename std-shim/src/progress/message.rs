@@ -20,8 +20,10 @@ pub(super) enum Message {
     Post(Request),
 }
 
-// A cache line for each request.
-const _: () = assert!(size_of::<Message>() <= 64);
+/// Bytes that cross to the thread for each request.
+pub const REQUEST_BYTES: usize = size_of::<Message>();
+
+const _: () = assert!(REQUEST_BYTES <= 64, "a cache line for each request");
 
 /// From the thread to a handle: how a request ended.
 #[derive(Clone, Copy, Debug)]

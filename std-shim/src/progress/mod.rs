@@ -84,6 +84,7 @@ mod shared;
 
 pub use error::{RequestError, SubmitError, ThreadPanicked};
 pub use handle::Handle;
+pub use message::REQUEST_BYTES;
 pub use pending::Pending;
 
 use crate::endpoint::Endpoint;

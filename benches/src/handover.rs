@@ -1,0 +1,247 @@
+//! What it costs to hand a request to another thread: the engine's ring beside well-known crates.
+//!
+//! One thread pushes requests as fast as it can, another pops them; the time from the first push to
+//! the last pop, divided by the requests, is the cost one way. Everybody carries values of the same
+//! size, that of a request to polyrail's progress thread, through a ring of the same capacity, one at
+//! a time. Floor is the cheapest of the crates in this run; baseline is the standard
+//! library's bounded channel.
+
+use crate::measure::{Figures, as_printed, measure_in_turns};
+use crate::workload::Contender;
+use polyrail_core::spsc;
+use ringbuf::traits::{Consumer as _, Producer as _, Split as _};
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
+use std::thread::{JoinHandle, yield_now};
+use std::time::{Duration, Instant};
+
+/// The name of the row.
+pub const NAME: &str = "spsc_handover";
+
+/// At most so many times the cheapest crate.
+pub const LIMIT: f64 = 1.2;
+
+/// Requests that fit a ring.
+const CAPACITY: usize = 256;
+
+/// Requests of one round.
+const ROUND: u32 = 1 << 14;
+
+/// Tries before a thread lets others run: the other end's may have been put aside.
+const TRIES: u32 = 1 << 10;
+
+/// Bytes of a request; the report checks that they are those of `polyrail::progress`.
+pub const REQUEST_BYTES: usize = 56;
+
+/// A value of a request's size; the first word is its number.
+type Payload = [u64; REQUEST_BYTES / 8];
+
+/// An end that pushes.
+trait Push: Send + 'static {
+    /// Says whether there was room.
+    fn push(&mut self, payload: Payload) -> bool;
+}
+
+/// An end that pops.
+trait Pop: Send + 'static {
+    fn pop(&mut self) -> Option<Payload>;
+}
+
+/// Makes an end out of the crates' own types.
+macro_rules! ends {
+    ($producer:ty, $push:ident: $took:ident; $consumer:ty, $pop:ident $(. $ok:ident)?) => {
+        impl Push for $producer {
+            #[inline]
+            fn push(&mut self, payload: Payload) -> bool {
+                <$producer>::$push(self, payload).$took()
+            }
+        }
+
+        impl Pop for $consumer {
+            #[inline]
+            fn pop(&mut self) -> Option<Payload> {
+                <$consumer>::$pop(self)$(.$ok())?
+            }
+        }
+    };
+}
+
+type OurRing = Arc<spsc::Ring<Payload, CAPACITY>>;
+ends!(spsc::Producer<Payload, CAPACITY, OurRing>, push: is_ok;
+      spsc::Consumer<Payload, CAPACITY, OurRing>, pop.ok);
+ends!(rtrb::Producer<Payload>, push: is_ok; rtrb::Consumer<Payload>, pop.ok);
+ends!(heapless::spsc::Producer<'static, Payload>, enqueue: is_ok;
+      heapless::spsc::Consumer<'static, Payload>, dequeue);
+ends!(ringbuf::HeapProd<Payload>, try_push: is_ok; ringbuf::HeapCons<Payload>, try_pop);
+
+impl Push for mpsc::SyncSender<Payload> {
+    fn push(&mut self, payload: Payload) -> bool {
+        self.try_send(payload).is_ok()
+    }
+}
+
+impl Pop for mpsc::Receiver<Payload> {
+    fn pop(&mut self) -> Option<Payload> {
+        self.try_recv().ok()
+    }
+}
+
+/// What was found out.
+#[derive(Clone, Copy, Debug)]
+pub struct Handover {
+    /// The crates, by name.
+    pub crates: [(&'static str, Figures); 3],
+    /// The standard library's bounded channel.
+    pub baseline: Figures,
+    /// The engine's ring.
+    pub ours: Figures,
+}
+
+impl Handover {
+    /// The cheapest crate.
+    pub fn floor(&self) -> (&'static str, Figures) {
+        let [first, rest @ ..] = self.crates;
+        rest.into_iter()
+            .fold(first, |least, other| if other.1.ns < least.1.ns { other } else { least })
+    }
+
+    /// Ours over the cheapest crate.
+    pub fn ratio(&self) -> f64 {
+        self.ours.ns / self.floor().1.ns
+    }
+
+    /// Whether ours is within [`LIMIT`], and allocates nothing.
+    pub fn holds(&self) -> bool {
+        as_printed(self.ratio()) <= LIMIT && self.ours.allocs_per_op == 0.0
+    }
+}
+
+/// Measures all in turns, `repeats` of them.
+pub fn measure(repeats: u32, allocations: fn() -> u64) -> Handover {
+    let contenders = [ours(), rtrb(), heapless(), ringbuf(), channel()];
+    let [ours, rtrb, heapless, ringbuf, baseline] =
+        measure_in_turns(contenders, ROUND as usize, repeats, allocations);
+    let crates = [("rtrb", rtrb), ("heapless", heapless), ("ringbuf", ringbuf)];
+    Handover { crates, baseline, ours }
+}
+
+fn ours() -> Contender {
+    let Ok((producer, consumer)) = spsc::Ring::split_shared(OurRing::default()) else {
+        unreachable!("a new ring")
+    };
+    contender(producer, consumer)
+}
+
+fn rtrb() -> Contender {
+    let (producer, consumer) = rtrb::RingBuffer::new(CAPACITY);
+    contender(producer, consumer)
+}
+
+fn heapless() -> Contender {
+    // It keeps one place free, and lends its ends: the memory stays until the program ends.
+    let queue = Box::leak(Box::new(heapless::spsc::Queue::<Payload, { CAPACITY + 1 }>::new()));
+    let (producer, consumer) = queue.split();
+    contender(producer, consumer)
+}
+
+fn ringbuf() -> Contender {
+    let (producer, consumer) = ringbuf::HeapRb::new(CAPACITY).split();
+    contender(producer, consumer)
+}
+
+fn channel() -> Contender {
+    let (producer, consumer) = mpsc::sync_channel(CAPACITY);
+    contender(producer, consumer)
+}
+
+/// What the two threads agree on between turns.
+struct Control {
+    /// Both are about to begin, or have finished.
+    meet: Barrier,
+    /// Requests of the next turn; 0 ends the consumer.
+    requests: AtomicU64,
+    /// The consumer is looking.
+    ready: AtomicBool,
+    /// When it had the last one.
+    end: Mutex<Instant>,
+}
+
+/// Two threads with a ring in between. The calling thread is the producer.
+struct Line<P> {
+    producer: P,
+    control: Arc<Control>,
+    consumer: Option<JoinHandle<()>>,
+}
+
+fn contender<P: Push, C: Pop>(producer: P, consumer: C) -> Contender {
+    let control = Arc::new(Control {
+        meet: Barrier::new(2),
+        requests: AtomicU64::new(0),
+        ready: AtomicBool::new(false),
+        end: Mutex::new(Instant::now()),
+    });
+    let theirs = Arc::clone(&control);
+    let consumer = Some(std::thread::spawn(move || consume(&theirs, consumer)));
+    let mut line = Line { producer, control, consumer };
+    Box::new(move |rounds| line.turn(u64::from(rounds) * u64::from(ROUND)))
+}
+
+impl<P: Push> Line<P> {
+    fn turn(&mut self, requests: u64) -> Duration {
+        let Self { producer, control, .. } = self;
+        control.requests.store(requests, Ordering::Relaxed);
+        control.ready.store(false, Ordering::Relaxed);
+        control.meet.wait();
+        until(|| control.ready.load(Ordering::Acquire).then_some(()));
+        let start = Instant::now();
+        for number in 0..requests {
+            let mut payload = black_box([number; REQUEST_BYTES / 8]);
+            payload[0] = number;
+            until(|| producer.push(payload).then_some(()));
+        }
+        control.meet.wait();
+        *control.end.lock().unwrap_or_else(PoisonError::into_inner) - start
+    }
+}
+
+impl<P> Drop for Line<P> {
+    fn drop(&mut self) {
+        self.control.requests.store(0, Ordering::Relaxed);
+        self.control.meet.wait();
+        if let Some(consumer) = self.consumer.take() {
+            consumer.join().expect("requests come in order");
+        }
+    }
+}
+
+fn consume(control: &Control, mut consumer: impl Pop) {
+    loop {
+        control.meet.wait();
+        let requests = control.requests.load(Ordering::Relaxed);
+        if requests == 0 {
+            return;
+        }
+        control.ready.store(true, Ordering::Release);
+        for number in 0..requests {
+            let payload = black_box(until(|| consumer.pop()));
+            assert_eq!(payload[0], number);
+        }
+        *control.end.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        control.meet.wait();
+    }
+}
+
+/// Tries until it succeeds.
+#[inline]
+fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    loop {
+        for _ in 0..TRIES {
+            if let Some(value) = attempt() {
+                return value;
+            }
+            spin_loop();
+        }
+        yield_now();
+    }
+}
