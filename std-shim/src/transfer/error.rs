@@ -73,7 +73,8 @@ pub enum TransferError {
     Finish(#[source] io::Error),
     /// The sender wants more memory than it may have.
     #[error(
-        "the sender asks for {bytes} bytes of memory here, where it may have {limit}: a smaller window or message size takes less"
+        "the sender asks for {bytes} bytes of memory here, where it may have {limit}: a smaller \
+         window or message size takes less"
     )]
     TooMuchMemory {
         /// Bytes that its plan takes.
@@ -213,10 +214,10 @@ pub enum CopyError {
         /// The destination.
         to: PathBuf,
     },
-    /// The source's name is none that a receiver would take.
+    /// The name that the copy is to get is none that a receiver would take.
     #[error("{}: a receiver takes no such name; give the copy another one", path.display())]
     Name {
-        /// The source.
+        /// The name.
         path: PathBuf,
     },
     /// Options that do not go together.

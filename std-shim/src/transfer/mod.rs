@@ -24,10 +24,10 @@
 //!
 //! # Files
 //!
-//! `plan` is the arithmetic; `sender` and `receiver` one side each;
-//! `side` what both share; `hosts` decides which hardware it runs on, and is the only file here
-//! that knows; `destination` is the file that appears only when complete; `copy` puts it together within one
-//! process; `send_to` and `serve` do between two, where the receiver adopts what the sender wants.
+//! `plan` is the arithmetic; `sender` and `receiver` one side each; `side` what both share;
+//! `destination` is the file that appears only when complete. `copy` puts it together within one
+//! process, on the hardware that `hosts` makes, the only file here that knows; `send_to` and `serve`
+//! do between two processes, where the receiver adopts what the sender wants.
 
 mod copy;
 mod destination;

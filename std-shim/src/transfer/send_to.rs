@@ -36,8 +36,9 @@ pub fn send_to<D: Domain + Sync>(
     let (file, metadata) = open_source(source)?;
     let plan =
         Plan::new(metadata.len(), options.message_size, options.window).map_err(CopyError::Plan)?;
-    let name = name.or(source.file_name()).and_then(OsStr::to_str).and_then(FileName::new);
-    let name = name.ok_or_else(|| CopyError::Name { path: source.to_owned() })?;
+    let wanted = name.or(source.file_name()).unwrap_or_default();
+    let name = wanted.to_str().and_then(FileName::new);
+    let name = name.ok_or_else(|| CopyError::Name { path: wanted.into() })?;
     progress.total.store(plan.total, Ordering::Relaxed);
 
     let failed =

@@ -8,12 +8,12 @@ use super::destination::{self, Destination};
 use super::error::{CopyError, Role, TransferError};
 use super::plan::Plan;
 use super::receiver::{Incoming, receive_from};
-use super::side::{Environment, expect_sender, tell_failure};
+use super::side::{Environment, expect_sender};
 use crate::backend::Domain;
 use crate::endpoint::EndpointBuilder;
 use crate::exchange::{FileName, Hello, Link, LinkError, Listener, Message, Reason, Timeouts};
 use polyrail_core::virtual_qp::Scheme;
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -143,7 +143,8 @@ impl Sender {
         let begin = Instant::now();
         let hello = expect_sender(&mut self.link).map_err(receiver_failed)?;
         let prepared = prepare(&hello, options);
-        let (plan, path, target) = prepared.inspect_err(|error| self.tell(error))?;
+        let Prepared { plan, path, target, file } =
+            prepared.inspect_err(|error| self.tell(error))?;
         progress.total.store(plan.total, Ordering::Relaxed);
         let failed = |error| CopyError::of_side(Role::Receiver, error, Path::new(""), &path);
 
@@ -162,11 +163,6 @@ impl Sender {
             idle_timeout: Some(options.idle_timeout),
             interrupted: &progress.interrupted,
         };
-        let file = target.file().try_clone();
-        let file = file.map_err(TransferError::Finish).inspect_err(|error| {
-            tell_failure(&mut self.link, error);
-        });
-        let file = file.map_err(failed)?;
         let complete = || target.finish(options.sync).map_err(TransferError::Finish);
         let incoming = Incoming { file: &file, written: &progress.written, complete };
         let work = || receive_from(environment, self.link, &hello, incoming);
@@ -196,11 +192,17 @@ fn receiver_failed(error: TransferError) -> CopyError {
     CopyError::Transfer { role: Role::Receiver, source: Box::new(error) }
 }
 
-/// What is to come, and where it goes, if it may.
-fn prepare(
-    hello: &Hello,
-    options: &ServeOptions,
-) -> Result<(Plan, PathBuf, Destination), CopyError> {
+/// What is to come, and where it goes.
+struct Prepared {
+    plan: Plan,
+    path: PathBuf,
+    target: Destination,
+    /// The target's, to write to until the target is complete.
+    file: File,
+}
+
+/// Whether it may come, and where it goes.
+fn prepare(hello: &Hello, options: &ServeOptions) -> Result<Prepared, CopyError> {
     let no_plan = || TransferError::Protocol("the sender's hello has no plan".into());
     let plan = hello.plan.ok_or_else(no_plan).map_err(receiver_failed)?;
     let (bytes, limit) = (plan.ring_bytes() as u64, options.max_memory);
@@ -209,7 +211,10 @@ fn prepare(
     }
     let path = place(&options.destination, hello.name.as_ref())?;
     let target = Destination::create(None, &path)?;
-    Ok((plan, path, target))
+    match target.file().try_clone() {
+        Ok(file) => Ok(Prepared { plan, path, target, file }),
+        Err(source) => Err(CopyError::Destination { path, source }),
+    }
 }
 
 /// Where a file goes. In a directory a peer's name replaces regular files only: a link would lead
