@@ -132,6 +132,8 @@ fn options_of_one_host_and_of_two_do_not_mix() {
         &["copy", "src"][..],
         &["copy", "--to", "127.0.0.1", "--devices", "2", "src"],
         &["copy", "--to", "127.0.0.1", "--fault", "0:1", "src"],
+        &["copy", "--device", "mlx5_0", "src", "dst"],
+        &["copy", "--gid-index", "1", "src", "dst"],
         &["serve"],
         &["serve", "--device", "mlx5_0:0", "dst"],
         &["serve", "--gid-index", "256", "dst"],

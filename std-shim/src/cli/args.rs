@@ -79,8 +79,9 @@ where only those can connect who may. Ctrl-C ends it.
 
 It needs a program that was built with --features verbs.
 
-Exit codes: 0 it was told to end, or with --once a file came; 9 there is no device to run on; with \
---once, those of copy.";
+Exit codes: 0 it was told to end, or with --once a file came; 1 it cannot listen; 2 the command line \
+makes no sense; 9 there is no device to run on; 130 interrupted while a file came; with --once, those \
+of copy.";
 
 const DEVICES_HELP: &str = "\
 Shows devices, ports, addresses (the gid index is what --gid-index takes) and limits.
@@ -173,6 +174,13 @@ pub(super) struct DeviceArguments {
     /// Index of the ports' address, as `polyrail devices` shows it [default: RoCE v2 over IPv4 first].
     #[arg(long, value_name = "N")]
     pub(super) gid_index: Option<u8>,
+}
+
+impl DeviceArguments {
+    /// Whether anything is said about them.
+    pub(super) fn are_named(&self) -> bool {
+        !self.device.is_empty() || self.gid_index.is_some()
+    }
 }
 
 #[derive(Debug, Args)]

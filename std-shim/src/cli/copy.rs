@@ -19,6 +19,9 @@ pub(super) fn run(arguments: &CopyArguments) -> Result<(), Failure> {
 }
 
 fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
+    if arguments.to.is_none() && arguments.host_devices.are_named() {
+        return Err(Failure::usage("--device and --gid-index go with --to"));
+    }
     let options = CopyOptions {
         rails: arguments.rails,
         devices: arguments.devices,

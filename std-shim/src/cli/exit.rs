@@ -74,6 +74,11 @@ impl Failure {
         Self { exit: Exit::NoDevices, message: why.to_string(), rail: None }
     }
 
+    /// The command line makes no sense, in a way that its definition cannot say.
+    pub(super) fn usage(why: &str) -> Self {
+        Self { exit: Exit::Usage, message: why.to_owned(), rail: None }
+    }
+
     /// The program was built without what real NICs need.
     #[cfg(not(feature = "verbs"))]
     pub(super) fn without_verbs() -> Self {

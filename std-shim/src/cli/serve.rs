@@ -27,7 +27,7 @@ fn serve(arguments: &ServeArguments) -> Result<(), Failure> {
         let names: Vec<&str> = domains.iter().map(Domain::device_name).collect();
         eprintln!("polyrail: listening at {}, on {}", server.local_addr()?, names.join(", "));
     }
-    // After an interrupt it ends, and that is how it is meant to end.
+    // An interrupt is how it is meant to end, unless a file was to come.
     while let Some(sender) = server.accept(&interrupted)? {
         let address = sender.address;
         let progress = Progress { interrupted: Arc::clone(&interrupted), ..Progress::default() };
@@ -38,10 +38,10 @@ fn serve(arguments: &ServeArguments) -> Result<(), Failure> {
             Err(error) => Failure::from(error).note(&format!("from {address}")),
         }
         if arguments.once {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
+    if arguments.once { Err(Failure::interrupted()) } else { Ok(()) }
 }
 
 fn receive<D: Domain + Sync>(
