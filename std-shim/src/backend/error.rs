@@ -35,7 +35,10 @@ pub enum DeviceError {
     },
     /// Real verbs: the two ports of a rail cannot be joined.
     #[cfg(feature = "verbs")]
-    #[error("the port here is {}, the peer's is the other", if *infiniband { "InfiniBand" } else { "Ethernet" })]
+    #[error(
+        "the port here is {}",
+        if *infiniband { "InfiniBand, the peer's Ethernet" } else { "Ethernet, the peer's InfiniBand" }
+    )]
     LinkLayers {
         /// The port here is InfiniBand.
         infiniband: bool,

@@ -32,7 +32,8 @@
 //!
 //! # Files
 //!
-//! `gid` chooses addresses; `open` makes domains of devices; `domain` is what endpoints ask of a device; `connect` brings queue pairs through their states.
+//! `gid` chooses addresses; `open` makes domains of devices; `domain` is what endpoints ask of a
+//! device; `connect` brings queue pairs through their states.
 
 mod connect;
 mod domain;
