@@ -87,8 +87,10 @@ pub use handle::Handle;
 pub use message::REQUEST_BYTES;
 pub use pending::Pending;
 
+use crate::backend::Connect;
 use crate::endpoint::Endpoint;
-use crate::nic::{CompletionQueue, QueuePair};
+use crate::nic;
+use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_qp::MAX_RAILS;
 use run::Progress;
 use shared::Shared;
@@ -107,30 +109,37 @@ const SLOTS: usize = 2 * HANDLE_DEPTH;
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a thread gives back: its endpoints.
-type Endpoints<const RAILS: usize, const DEPTH: usize, const WRS: usize> =
-    Vec<Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>>;
+type Endpoints<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> =
+    Vec<Endpoint<Q, C, RAILS, DEPTH, WRS>>;
 
 /// A thread that owns endpoints, each a virtual queue pair with its completion queues, and makes
 /// progress on them. Dropping it shuts it down, and waits for that.
 #[derive(Debug)]
 pub struct ProgressThread<
+    Q = nic::QueuePair,
+    C = nic::CompletionQueue,
     const RAILS: usize = MAX_RAILS,
     const DEPTH: usize = 128,
     const WRS: usize = 256,
 > {
     shared: Arc<Shared>,
     /// `None` when it was joined.
-    thread: Option<JoinHandle<Endpoints<RAILS, DEPTH, WRS>>>,
+    thread: Option<JoinHandle<Endpoints<Q, C, RAILS, DEPTH, WRS>>>,
 }
 
-impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> ProgressThread<RAILS, DEPTH, WRS> {
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    ProgressThread<Q, C, RAILS, DEPTH, WRS>
+where
+    Q: QueuePair + Connect + Send + 'static,
+    C: CompletionQueue + Send + 'static,
+{
     /// Starts a thread for connected endpoints, with [`DRAIN_TIMEOUT`].
     ///
     /// # Errors
     ///
     /// The system has no thread to give.
     pub fn spawn(
-        endpoints: impl IntoIterator<Item = Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>>,
+        endpoints: impl IntoIterator<Item = Endpoint<Q, C, RAILS, DEPTH, WRS>>,
     ) -> io::Result<Self> {
         Self::spawn_with(endpoints, DRAIN_TIMEOUT)
     }
@@ -141,7 +150,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> ProgressThread<RA
     ///
     /// The system has no thread to give.
     pub fn spawn_with(
-        endpoints: impl IntoIterator<Item = Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>>,
+        endpoints: impl IntoIterator<Item = Endpoint<Q, C, RAILS, DEPTH, WRS>>,
         drain_timeout: Duration,
     ) -> io::Result<Self> {
         let endpoints: Vec<_> = endpoints.into_iter().collect();
@@ -172,18 +181,22 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> ProgressThread<RA
     /// # Errors
     ///
     /// The thread panicked.
-    pub fn shutdown(mut self) -> Result<Endpoints<RAILS, DEPTH, WRS>, ThreadPanicked> {
+    pub fn shutdown(mut self) -> Result<Endpoints<Q, C, RAILS, DEPTH, WRS>, ThreadPanicked> {
         self.end().unwrap_or(Ok(Vec::new()))
     }
+}
 
-    fn end(&mut self) -> Option<Result<Endpoints<RAILS, DEPTH, WRS>, ThreadPanicked>> {
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    ProgressThread<Q, C, RAILS, DEPTH, WRS>
+{
+    fn end(&mut self) -> Option<Result<Endpoints<Q, C, RAILS, DEPTH, WRS>, ThreadPanicked>> {
         self.shared.close();
         Some(self.thread.take()?.join().map_err(|_| ThreadPanicked))
     }
 }
 
-impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Drop
-    for ProgressThread<RAILS, DEPTH, WRS>
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> Drop
+    for ProgressThread<Q, C, RAILS, DEPTH, WRS>
 {
     fn drop(&mut self) {
         // A panic was printed, and handles see that the thread is gone.

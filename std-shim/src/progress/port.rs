@@ -4,8 +4,8 @@ use super::inbox::Inbox;
 use super::message::{KEY_SETS, KeySet, Lane, Message, Report, Request, Work};
 use super::{HANDLE_DEPTH, SLOTS};
 use crate::endpoint::Endpoint;
-use crate::nic::{CompletionQueue, QueuePair};
 use atomic_waker::AtomicWaker;
+use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::spsc::{Consumer, Producer, PushError, Ring};
 use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::PostError;
@@ -108,10 +108,14 @@ impl PortSide {
     }
 
     /// Posts what waited, then what came; says whether anything moved.
-    pub(super) fn post<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    pub(super) fn post<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
         &mut self,
-        endpoint: &mut Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>,
-    ) -> bool {
+        endpoint: &mut Endpoint<Q, C, RAILS, DEPTH, WRS>,
+    ) -> bool
+    where
+        Q: QueuePair,
+        C: CompletionQueue,
+    {
         let desk = &mut self.desk;
         let mut post = |work: &Work<'_>| match work {
             Work::Send(wr) => endpoint.post_send(wr),

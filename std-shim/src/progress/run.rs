@@ -4,8 +4,9 @@ use super::idle::{self, Idle, Rest};
 use super::message::Lane;
 use super::port::{PortSide, number_and_slot};
 use super::shared::Shared;
+use crate::backend::Connect;
 use crate::endpoint::Endpoint;
-use crate::nic::{CompletionQueue, QueuePair};
+use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_cq::{Event, Polled, VirtualWc};
 use polyrail_core::virtual_qp::{QpState, Scheme};
@@ -20,8 +21,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An endpoint in the thread's care.
 #[derive(Debug)]
-struct Driven<const RAILS: usize, const DEPTH: usize, const WRS: usize> {
-    endpoint: Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>,
+struct Driven<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> {
+    endpoint: Endpoint<Q, C, RAILS, DEPTH, WRS>,
     /// It failed, its queue pairs are in ERR, and its handles know.
     failed: bool,
     /// A completion queue of it broke: not all requests will be heard of, and none is waited for.
@@ -30,8 +31,8 @@ struct Driven<const RAILS: usize, const DEPTH: usize, const WRS: usize> {
 
 /// The thread's state.
 #[derive(Debug)]
-pub(super) struct Progress<const RAILS: usize, const DEPTH: usize, const WRS: usize> {
-    driven: Vec<Driven<RAILS, DEPTH, WRS>>,
+pub(super) struct Progress<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> {
+    driven: Vec<Driven<Q, C, RAILS, DEPTH, WRS>>,
     /// The handles, by number.
     ports: Vec<Option<PortSide>>,
     /// Completions from the first failed one on, until it is known why the endpoint failed.
@@ -53,9 +54,14 @@ impl Drop for Presence {
     }
 }
 
-impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Progress<RAILS, DEPTH, WRS> {
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    Progress<Q, C, RAILS, DEPTH, WRS>
+where
+    Q: QueuePair + Connect,
+    C: CompletionQueue,
+{
     pub(super) fn new(
-        endpoints: Vec<Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>>,
+        endpoints: Vec<Endpoint<Q, C, RAILS, DEPTH, WRS>>,
         shared: Arc<Shared>,
     ) -> Self {
         let driven = |endpoint| Driven { endpoint, failed: false, broken: false };
@@ -66,10 +72,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Progress<RAILS, D
     }
 
     /// Runs until it is told to shut down, then drains; `grace` says how long sends may take.
-    pub(super) fn run(
-        mut self,
-        grace: Duration,
-    ) -> Vec<Endpoint<QueuePair, CompletionQueue, RAILS, DEPTH, WRS>> {
+    pub(super) fn run(mut self, grace: Duration) -> Vec<Endpoint<Q, C, RAILS, DEPTH, WRS>> {
         self.shared.0.enter();
         while !self.shared.0.is_closing() {
             self.round();
@@ -167,7 +170,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Progress<RAILS, D
     fn sleep(&self) {
         let ports = || self.ports.iter().flatten();
         // The receives that DQPLB posts by itself are to be posted again when peers use them up.
-        let listens = |driven: &Driven<RAILS, DEPTH, WRS>| {
+        let listens = |driven: &Driven<Q, C, RAILS, DEPTH, WRS>| {
             let qp = driven.endpoint.virtual_qp();
             qp.is_multi() && qp.config().scheme == Scheme::Dqplb
         };
@@ -191,7 +194,11 @@ fn report(ports: &mut [Option<PortSide>], wc: VirtualWc) {
     }
 }
 
-impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Driven<RAILS, DEPTH, WRS> {
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> Driven<Q, C, RAILS, DEPTH, WRS>
+where
+    Q: QueuePair + Connect,
+    C: CompletionQueue,
+{
     /// After a poll: looks whether the endpoint failed. Then its handles are told why, and
     /// everything comes back.
     fn look(&mut self, shared: &Shared, at: usize, polled: Polled, bad: Option<WcStatus>) {
@@ -215,6 +222,7 @@ mod tests {
     use super::super::error::{RequestError, SubmitError};
     use super::super::{Handle, port};
     use super::*;
+    use crate::nic;
     use polyrail_core::verbs::RecvWr;
     use std::future::Future;
     use std::pin::pin;
@@ -240,7 +248,10 @@ mod tests {
     #[test]
     fn a_thread_that_ends_however_it_ends_leaves_nobody_waiting() {
         let shared = Arc::new(Shared::new(1));
-        let mut progress = Progress::<8, 128, 256>::new(Vec::new(), Arc::clone(&shared));
+        let mut progress = Progress::<nic::QueuePair, nic::CompletionQueue, 8, 128, 256>::new(
+            Vec::new(),
+            Arc::clone(&shared),
+        );
         let (mut adopted, mut newcomer) = (handle(&shared), None);
         let waits = [0, 1].map(|wr_id| {
             let pending = adopted.post_recv(&RecvWr::notification(wr_id)).unwrap();
