@@ -4,7 +4,7 @@
 # The guest is QEMU without hardware acceleration, Debian's kernel and its software RDMA driver rdma_rxe.
 #   -n RAILS    rails, 2 unless told: rxeA$i on a$i <-> rxeB$i on b$i, a veth pair that packets really cross
 #   -t SECONDS  the guest is stopped after so long, 120 unless told
-#   -f FILE     brings a file along, with its shared libraries; it lands beside the program in /work
+#   -f FILE     brings a file along, with its shared libraries; it lands beside the program in /home
 # GID 0 of a port is its IPv6 link-local address, GID 1 is 10.0.$i.1 (A) or 10.0.$i.2 (B). RAILS is in the
 # program's environment. Its output appears as it comes.
 # Exit status: the program's; 124 it took too long; 125 the guest died; 126 the guest could not be made.
@@ -111,7 +111,7 @@ make_base() {
   local root=$scratch/base program
   base=$cache/base-$release-$(cat "$here"/guest.sh "$here"/init "$here"/rail | cksum | cut -d' ' -f1).cpio
   [ -s "$base" ] && return
-  mkdir -p "$root"/{bin,dev,proc,sys,tmp,run,work,etc/libibverbs.d}
+  mkdir -p "$root"/{bin,dev,proc,sys,tmp,run,home,etc/libibverbs.d}
   install "$(command -v busybox)" "$root/bin/busybox"
   for program in ip tc rdma; do
     with_libraries "$root" "$(command -v $program)" "/sbin/$program"
@@ -131,13 +131,13 @@ make_base() {
 make_overlay() {
   local root=$scratch/overlay file
   for file in "$@"; do
-    with_libraries "$root" "$file" "/work/$(basename "$file")"
+    with_libraries "$root" "$file" "/home/$(basename "$file")"
   done
   {
     printf 'RAILS=%q\nexport RAILS\nset --' "$rails"
     printf ' %q' "./$(basename "$1")" "${arguments[@]}"
     echo
-  } > "$root/work/.command"
+  } > "$root/home/.command"
   cat "$base" <(archive "$root") > "$scratch/initramfs"
 }
 
