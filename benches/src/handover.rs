@@ -1,18 +1,23 @@
 //! What it costs to hand a request to another thread: the engine's ring beside well-known crates.
 //!
-//! One thread pushes requests as fast as it can, another pops them; the time from the first push to
-//! the last pop, divided by the requests, is the cost one way. Everybody carries values of the same
-//! size, that of a request to polyrail's progress thread, through a ring of the same capacity, one at
-//! a time. Floor is the cheapest of the crates in this run; baseline is the standard
-//! library's bounded channel.
+//! One thread pushes requests, one at a time, until the ring is full; then another pops them, one at a
+//! time, until it is empty; and so on. The time from the first push to the last pop, divided by the
+//! requests, is the cost one way. Everybody carries values of the same size, that of a request to
+//! polyrail's progress thread, through a ring of the same capacity. Floor is the cheapest of the crates
+//! in this run; baseline is the standard library's bounded channel.
+//!
+//! Each thread has a processor of its own: on the same one there would be nothing to hand over, and
+//! the scheduler would decide what is measured. They take turns, since two ends that are at work at once
+//! may fall into step, by chance, and then pay for every value on its own.
 
 use crate::measure::{Figures, as_printed, measure_in_turns};
 use crate::workload::Contender;
+use core_affinity::CoreId;
 use polyrail_core::spsc;
 use ringbuf::traits::{Consumer as _, Producer as _, Split as _};
 use std::hint::{black_box, spin_loop};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, LazyLock, Mutex, PoisonError, mpsc};
 use std::thread::{JoinHandle, yield_now};
 use std::time::{Duration, Instant};
 
@@ -86,6 +91,12 @@ impl Pop for mpsc::Receiver<Payload> {
         self.try_recv().ok()
     }
 }
+
+/// Where the two threads stay. Found out once: a thread that stays somewhere sees only that.
+static PROCESSORS: LazyLock<[Option<CoreId>; 2]> = LazyLock::new(|| {
+    let processors = core_affinity::get_core_ids().unwrap_or_default();
+    [0, 1].map(|at| processors.get(at).copied())
+});
 
 /// What was found out.
 #[derive(Clone, Copy, Debug)]
@@ -161,8 +172,10 @@ struct Control {
     meet: Barrier,
     /// Requests of the next turn; 0 ends the consumer.
     requests: AtomicU64,
-    /// The consumer is looking.
-    ready: AtomicBool,
+    /// Requests that were pushed, in all, at the end of a burst.
+    pushed: AtomicU64,
+    /// Requests that were popped, in all, at the end of a burst.
+    popped: AtomicU64,
     /// When it had the last one.
     end: Mutex<Instant>,
 }
@@ -178,11 +191,17 @@ fn contender<P: Push, C: Pop>(producer: P, consumer: C) -> Contender {
     let control = Arc::new(Control {
         meet: Barrier::new(2),
         requests: AtomicU64::new(0),
-        ready: AtomicBool::new(false),
+        pushed: AtomicU64::new(0),
+        popped: AtomicU64::new(0),
         end: Mutex::new(Instant::now()),
     });
     let theirs = Arc::clone(&control);
-    let consumer = Some(std::thread::spawn(move || consume(&theirs, consumer)));
+    let [here, there] = *PROCESSORS;
+    let consumer = Some(std::thread::spawn(move || {
+        stay_on(there);
+        consume(&theirs, consumer);
+    }));
+    stay_on(here);
     let mut line = Line { producer, control, consumer };
     Box::new(move |rounds| line.turn(u64::from(rounds) * u64::from(ROUND)))
 }
@@ -191,14 +210,19 @@ impl<P: Push> Line<P> {
     fn turn(&mut self, requests: u64) -> Duration {
         let Self { producer, control, .. } = self;
         control.requests.store(requests, Ordering::Relaxed);
-        control.ready.store(false, Ordering::Relaxed);
+        control.pushed.store(0, Ordering::Relaxed);
+        control.popped.store(0, Ordering::Relaxed);
         control.meet.wait();
-        until(|| control.ready.load(Ordering::Acquire).then_some(()));
         let start = Instant::now();
         for number in 0..requests {
             let mut payload = black_box([number; REQUEST_BYTES / 8]);
             payload[0] = number;
             until(|| producer.push(payload).then_some(()));
+            let all = number + 1;
+            if all % CAPACITY as u64 == 0 {
+                control.pushed.store(all, Ordering::Release);
+                until(|| (control.popped.load(Ordering::Acquire) == all).then_some(()));
+            }
         }
         control.meet.wait();
         *control.end.lock().unwrap_or_else(PoisonError::into_inner) - start
@@ -222,13 +246,26 @@ fn consume(control: &Control, mut consumer: impl Pop) {
         if requests == 0 {
             return;
         }
-        control.ready.store(true, Ordering::Release);
         for number in 0..requests {
+            if number % CAPACITY as u64 == 0 {
+                until(|| (control.pushed.load(Ordering::Acquire) > number).then_some(()));
+            }
             let payload = black_box(until(|| consumer.pop()));
             assert_eq!(payload[0], number);
+            if (number + 1) % CAPACITY as u64 == 0 {
+                control.popped.store(number + 1, Ordering::Release);
+            }
         }
         *control.end.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         control.meet.wait();
+    }
+}
+
+/// Keeps the calling thread on a processor, if the machine has it.
+fn stay_on(processor: Option<CoreId>) {
+    if let Some(processor) = processor {
+        // Where the system does not let us, it decides.
+        _ = core_affinity::set_for_current(processor);
     }
 }
 
