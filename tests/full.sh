@@ -32,6 +32,8 @@ lint() {
   cargo fmt --all --check
   cargo fmt $NO_STD --check
   cargo fmt --manifest-path fuzz/Cargo.toml --check
+  # cargo-fuzz would bring a lock file up to date silently.
+  cargo tree --manifest-path fuzz/Cargo.toml --locked >/dev/null
   cargo clippy --workspace --all-targets --all-features --locked
   CARGO_TARGET_DIR=target/no_std cargo clippy $NO_STD --locked
   say "polyrail-core alone, and everything that does without libibverbs"
