@@ -7,8 +7,8 @@
 //! in this run; baseline is the standard library's bounded channel.
 //!
 //! Each thread has a processor of its own: on the same one there would be nothing to hand over, and
-//! the scheduler would decide what is measured. They take turns, since two ends that are at work at once
-//! may fall into step, by chance, and then pay for every value on its own.
+//! the scheduler would decide what is measured. They take turns, so that how often the two happen to meet
+//! at an empty or a full ring does not count. A program whose two ends work at once may see other figures.
 
 use crate::measure::{Figures, as_printed, measure_in_turns};
 use crate::workload::Contender;
