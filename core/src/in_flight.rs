@@ -109,14 +109,14 @@ pub(crate) enum TagMatch {
 pub(crate) struct InFlight<const DEPTH: usize> {
     /// Tag of request 0.
     tag: Tag,
-    batches_posted: u64,
+    bytes_posted: u64,
     /// Requests retired: the number of the front batch's first request.
     head: u64,
     /// Requests posted, those missing included: the number of the next one.
     tail: u64,
     limit: u32,
     credits: u32,
-    bytes_posted: u64,
+    batches_posted: u64,
     /// Number of the newest batch's first request, while some are missing.
     unfinished: u64,
     /// Requests of the newest batch that the driver has not taken yet.
@@ -305,13 +305,13 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         batch
     }
 
-    /// Retires the front batch if `wr_id` is its last request's and it is made of fragments, and
+    /// Retires the front batch if `tag` is its last request's and it is made of fragments, and
     /// says whose they were and whether they were READs. Not for a queue with an unfinished batch.
     #[inline]
-    pub(crate) fn retire_fragments(&mut self, wr_id: u64) -> Option<(u64, bool)> {
+    pub(crate) fn retire_fragments(&mut self, tag: Tag) -> Option<(u64, bool)> {
         debug_assert!(!self.is_unfinished());
         let entry = self.front_entry();
-        if entry.last_tag.wr_id() != wr_id || !entry.batch.content.is_fragments() {
+        if entry.last_tag != tag || !entry.batch.content.is_fragments() {
             return None;
         }
         entry.last_tag = Tag::NONE;
@@ -388,8 +388,8 @@ mod tests {
         assert_eq!(queue.compare(tag.plus(2).wr_id()), TagMatch::Mismatch);
         assert_eq!(queue.compare(tag.plus(3).last().wr_id()), TagMatch::Mismatch);
         assert_eq!(queue.compare(tag.plus(2).last().wr_id()), TagMatch::Last);
-        assert_eq!(queue.retire_fragments(tag.plus(3).last().wr_id()), None);
-        assert_eq!(queue.retire_fragments(tag.plus(2).last().wr_id()), Some((7, false)));
+        assert_eq!(queue.retire_fragments(tag.plus(3).last()), None);
+        assert_eq!(queue.retire_fragments(tag.plus(2).last()), Some((7, false)));
         assert_eq!(queue.compare(tag.plus(3).last().wr_id()), TagMatch::Last);
         assert_eq!(queue.retire().count, 1);
         queue.invariants();
@@ -401,11 +401,11 @@ mod tests {
         let tag = queue.tag;
         for number in 0..9 {
             for old in 0..12 {
-                assert_eq!(queue.retire_fragments(tag.plus(old).last().wr_id()), None);
+                assert_eq!(queue.retire_fragments(tag.plus(old).last()), None);
                 assert_eq!(queue.compare(tag.plus(old).last().wr_id()), TagMatch::Mismatch);
             }
             queue.push(fragments(1));
-            assert_eq!(queue.retire_fragments(tag.plus(number).last().wr_id()), Some((7, false)));
+            assert_eq!(queue.retire_fragments(tag.plus(number).last()), Some((7, false)));
         }
     }
 

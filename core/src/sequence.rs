@@ -13,7 +13,6 @@ use crate::verbs::Imm;
 /// Numbers count 0..=0xFFFFFE, then start again: the reference computes `(n + 1) % 0xFFFFFF`.
 pub const MODULUS: u32 = 0xFF_FFFF;
 
-const NUMBER_MASK: u32 = 0xFF_FFFF;
 const LAST_BIT: u32 = 1 << 31;
 
 /// A sequence number, always below [`MODULUS`].
@@ -83,10 +82,8 @@ impl SequenceImm {
     #[inline]
     pub const fn decode(imm: Imm) -> Option<Self> {
         let word = u32::from_le_bytes(imm.wire());
-        if word & !(NUMBER_MASK | LAST_BIT) != 0 {
-            return None;
-        }
-        match SequenceNumber::new(word & NUMBER_MASK) {
+        // Any of bits 24..=30 makes the number too large.
+        match SequenceNumber::new(word & !LAST_BIT) {
             Some(number) => Some(Self { number, last: word & LAST_BIT != 0 }),
             None => None,
         }

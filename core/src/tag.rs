@@ -92,16 +92,18 @@ impl Tag {
         }
     }
 
-    /// Whether it is a tag of this kind.
-    #[inline]
-    pub const fn kind_is(self, kind: TagKind) -> bool {
-        self.0 & Self::KIND_MASK == kind as u64
-    }
-
     /// The rail, or [`NOTIFY_RAIL`](Self::NOTIFY_RAIL).
     #[inline]
     pub const fn rail(self) -> u8 {
         (self.0 >> Self::RAIL_SHIFT) as u8 & Self::NOTIFY_RAIL
+    }
+
+    /// The rail of a last request of this kind; for any other tag a number that no rail has.
+    #[inline]
+    pub const fn rail_of_last(self, kind: TagKind) -> usize {
+        // Where the tag differs from such a one of rail 0. What is wrong moves above the rail.
+        let difference = self.0 as u8 ^ (kind as u8 | Self::LAST as u8);
+        difference.rotate_right(Self::RAIL_SHIFT) as usize
     }
 
     /// Which queue pair in the rail's place.
@@ -154,13 +156,26 @@ mod tests {
                         assert!(!tag.is_last());
                         let tag = Tag::from_wr_id(tag.last().wr_id());
                         assert_eq!(tag.kind(), Some(kind));
-                        assert!(tag.kind_is(kind));
                         assert_eq!(tag.rail(), rail);
                         assert_eq!(tag.generation(), generation);
                         assert_eq!(tag.sequence(), sequence);
                         assert!(tag.is_last());
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn the_rail_of_a_last_request_is_no_rail_for_any_other_tag() {
+        let kinds = [TagKind::Send, TagKind::NotifyRecv, TagKind::DataRecv];
+        for low_byte in 0..=u8::MAX {
+            let tag = Tag::from_wr_id(u64::from(low_byte)).plus(77);
+            for kind in kinds {
+                let fits = tag.kind() == Some(kind) && tag.is_last() && low_byte < 1 << 7;
+                let rail = tag.rail_of_last(kind);
+                assert_eq!(rail <= usize::from(Tag::NOTIFY_RAIL), fits, "{tag:?}");
+                assert!(!fits || rail == usize::from(tag.rail()));
             }
         }
     }

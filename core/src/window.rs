@@ -1,7 +1,7 @@
 //! DQPLB's receive window: which sequence numbers have arrived ahead of their turn.
 //!
-//! Two bitmaps of `8 * RAILS * DEPTH` bits, one for "has arrived" and one for "is the last fragment
-//! of its request", as a ring whose first bit stands for the next number in turn. The window has
+//! Two bits for each of `8 * RAILS * DEPTH` numbers, "has arrived" and "is the last fragment of its
+//! request", as a ring whose first place stands for the next number in turn. The window has
 //! to hold what the sender may have in flight plus what the receiver's NIC has taken and its
 //! software has not seen; both are at most `RAILS * DEPTH`, which leaves the sender six times that
 //! to run ahead of a stalled rail.
@@ -32,8 +32,7 @@ pub struct OutsideWindow {
 /// The numbers that have arrived out of turn, as fixed bitmaps.
 #[derive(Clone, Debug)]
 pub struct SequenceWindow<const RAILS: usize, const DEPTH: usize> {
-    arrived: Bits<RAILS, DEPTH>,
-    last: Bits<RAILS, DEPTH>,
+    words: Words<RAILS, DEPTH>,
     next: SequenceNumber,
     /// The bit that stands for `next`.
     base: u32,
@@ -62,7 +61,7 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
 
     /// An empty window in the middle of a stream: `next` is next.
     pub const fn starting_at(next: SequenceNumber) -> Self {
-        Self { arrived: Bits::new(), last: Bits::new(), next, base: 0 }
+        Self { words: Words::new(), next, base: 0 }
     }
 
     /// The number whose turn it is.
@@ -77,27 +76,37 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
     /// [`OutsideWindow`] if the number is neither in the window nor in one window's length behind.
     #[inline]
     pub fn insert(&mut self, fragment: SequenceImm) -> Result<Arrival, OutsideWindow> {
-        if self.insert_new(fragment) { Ok(Arrival::New) } else { self.why_not_new(fragment.number) }
+        let ahead = fragment.number.distance_from(self.next);
+        let new = self.insert_ahead(ahead, fragment.last);
+        if new { Ok(Arrival::New) } else { self.why_not_new(ahead, fragment.number) }
     }
 
-    /// [`insert`](Self::insert) that says only whether the number is new.
+    /// [`insert`](Self::insert) if that is simple: says whether the number is new, and none of those
+    /// that started from 0 again since the next in turn. Otherwise nothing has changed.
     #[inline]
-    pub(crate) fn insert_new(&mut self, fragment: SequenceImm) -> bool {
-        let ahead = fragment.number.distance_from(self.next);
+    pub(crate) fn insert_simple(&mut self, fragment: SequenceImm) -> bool {
+        self.insert_ahead(fragment.number.get().wrapping_sub(self.next.get()), fragment.last)
+    }
+
+    #[inline]
+    fn insert_ahead(&mut self, ahead: u32, is_last: bool) -> bool {
         if ahead >= Self::CAPACITY {
             return false;
         }
         let bit = Self::wrap(self.base + ahead);
-        let new = !self.arrived.set(bit);
-        if fragment.last && new {
-            self.last.set(bit);
+        let (at, shift) = (bit / 64, bit % 64);
+        let Word { arrived, last } = self.words.get(at);
+        if arrived & 1 << shift != 0 {
+            return false;
         }
-        new
+        // In the middle of traffic nobody can foretell which fragment is a last one: no branch.
+        let last = last | u64::from(is_last) << shift;
+        self.words.set(at, Word { arrived: arrived | 1 << shift, last });
+        true
     }
 
     #[cold]
-    fn why_not_new(&self, number: SequenceNumber) -> Result<Arrival, OutsideWindow> {
-        let ahead = number.distance_from(self.next);
+    fn why_not_new(&self, ahead: u32, number: SequenceNumber) -> Result<Arrival, OutsideWindow> {
         if ahead < Self::CAPACITY || MODULUS - ahead <= Self::CAPACITY {
             return Ok(Arrival::Duplicate);
         }
@@ -110,15 +119,15 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
     pub fn advance(&mut self) -> u32 {
         let mut ended = 0;
         loop {
-            let (word, shift) = (self.base / 64, self.base % 64);
-            let run = (self.arrived.word(word) >> shift).trailing_ones();
+            let (at, shift) = (self.base / 64, self.base % 64);
+            let Word { arrived, last } = self.words.get(at);
+            let run = (arrived >> shift).trailing_ones();
             if run == 0 {
                 return ended;
             }
             let mask = (u64::MAX >> (64 - run)) << shift;
-            ended += (self.last.word(word) & mask).count_ones();
-            self.arrived.clear(word, mask);
-            self.last.clear(word, mask);
+            ended += (last & mask).count_ones();
+            self.words.set(at, Word { arrived: arrived & !mask, last: last & !mask });
             self.base = Self::wrap(self.base + run);
             self.next = self.next.advance(run);
         }
@@ -126,7 +135,13 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
 
     #[inline]
     const fn wrap(bit: u32) -> u32 {
-        if bit >= Self::CAPACITY { bit - Self::CAPACITY } else { bit }
+        if Self::CAPACITY.is_power_of_two() {
+            bit % Self::CAPACITY
+        } else if bit >= Self::CAPACITY {
+            bit - Self::CAPACITY
+        } else {
+            bit
+        }
     }
 
     /// Checks what must hold between any two calls.
@@ -136,50 +151,44 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
     /// If it does not: a bug of this crate.
     pub fn invariants(&self) {
         assert!(self.base < Self::CAPACITY);
-        for word in 0..Self::CAPACITY / 64 {
-            assert!(self.last.word(word) & !self.arrived.word(word) == 0);
+        for at in 0..Self::CAPACITY / 64 {
+            let Word { arrived, last } = self.words.get(at);
+            assert!(last & !arrived == 0, "a number that ends a request has arrived");
         }
     }
 }
 
-/// A bitmap of `8 * RAILS * DEPTH` bits. Stable Rust cannot write that product as an array length,
-/// so the bytes are an array of arrays, read eight at a time.
+/// What is known of 64 numbers in a row, one bit each.
+#[derive(Clone, Copy)]
+struct Word {
+    arrived: u64,
+    /// Those that end a request; all of them have arrived.
+    last: u64,
+}
+
+/// `8 * RAILS * DEPTH` numbers. Stable Rust cannot write an array of so many [`Word`]s, so the bytes
+/// are an array of arrays, read sixteen at a time.
 #[derive(Clone, Debug)]
-struct Bits<const RAILS: usize, const DEPTH: usize>([[u8; DEPTH]; RAILS]);
+#[repr(align(16))]
+struct Words<const RAILS: usize, const DEPTH: usize>([[[u8; 2]; DEPTH]; RAILS]);
 
-impl<const RAILS: usize, const DEPTH: usize> Bits<RAILS, DEPTH> {
+impl<const RAILS: usize, const DEPTH: usize> Words<RAILS, DEPTH> {
     const fn new() -> Self {
-        Self([[0; DEPTH]; RAILS])
+        Self([[[0; 2]; DEPTH]; RAILS])
     }
 
     #[inline]
-    fn bytes(&self, word: u32) -> &[u8; 8] {
-        &self.0.as_flattened().as_chunks::<8>().0[word as usize]
+    fn get(&self, at: u32) -> Word {
+        let bytes = &self.0.as_flattened().as_flattened().as_chunks::<16>().0[at as usize];
+        let word = u128::from_le_bytes(*bytes);
+        Word { arrived: word as u64, last: (word >> 64) as u64 }
     }
 
     #[inline]
-    fn bytes_mut(&mut self, word: u32) -> &mut [u8; 8] {
-        &mut self.0.as_flattened_mut().as_chunks_mut::<8>().0[word as usize]
-    }
-
-    #[inline]
-    fn word(&self, word: u32) -> u64 {
-        u64::from_le_bytes(*self.bytes(word))
-    }
-
-    #[inline]
-    fn clear(&mut self, word: u32, mask: u64) {
-        let kept = self.word(word) & !mask;
-        *self.bytes_mut(word) = kept.to_le_bytes();
-    }
-
-    /// Sets a bit and says whether it was set before.
-    #[inline]
-    fn set(&mut self, bit: u32) -> bool {
-        let mask = 1 << (bit % 64);
-        let old = self.word(bit / 64);
-        *self.bytes_mut(bit / 64) = (old | mask).to_le_bytes();
-        old & mask != 0
+    fn set(&mut self, at: u32, word: Word) {
+        let bytes = self.0.as_flattened_mut().as_flattened_mut();
+        let both = u128::from(word.arrived) | u128::from(word.last) << 64;
+        bytes.as_chunks_mut::<16>().0[at as usize] = both.to_le_bytes();
     }
 }
 

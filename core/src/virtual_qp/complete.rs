@@ -25,7 +25,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         completions: &[Completion],
         direct: &mut DirectCompletions,
     ) -> usize {
-        let taken = self.complete_data(device, completions);
+        let first = completions.first();
+        let taken = match first.and_then(|first| Tag::from_wr_id(first.wr_id).kind()) {
+            Some(TagKind::Send) => self.complete_fragments(device, completions),
+            Some(TagKind::NotifyRecv) => self.complete_arrivals(device, completions),
+            Some(TagKind::DataRecv) | None => 0,
+        };
         if taken > 0 {
             return taken;
         }
@@ -33,46 +38,52 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             Role::Rail(rail) => RailId::Data(rail),
             Role::Notify | Role::Single => RailId::Notify,
         };
-        if let Some(first) = completions.first() {
+        if let Some(first) = first {
             self.complete_one(id, first, direct);
         }
         1
     }
 
-    /// Takes completions for as long as they are what they nearly always are: of one data rail or
-    /// another, its data acknowledged, or DQPLB's fragments arriving.
-    // Not in line: on its own it keeps everything in registers.
+    /// Takes completions for as long as they are what they nearly always are for a sender: of one
+    /// data rail or another, its fragments acknowledged. Says how many.
+    // Not in line, and apart from the next one: on its own either keeps everything in registers.
     #[inline(never)]
-    fn complete_data(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
-        let Self { rails, sends, window, fetching, freed, refill, chooser, .. } = self;
+    fn complete_fragments(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
+        let Self { rails, sends, fetching, freed, chooser, .. } = self;
         let mut taken = 0;
         let (mut freed_now, mut last_freed) = (0, *freed);
         for completion in completions {
-            let at = Tag::from_wr_id(completion.wr_id).rail();
-            let Some(rail) = rails.get_mut(at as usize) else { break };
-            let own = rail.is_open_as(address(device, completion.qp_num));
-            if !own || !completion.status.is_success() {
-                break;
+            let rail = succeeded(rails, TagKind::Send, device, completion);
+            let Some(rail) = rail else { break };
+            let retired = rail.sends.retire_fragments(Tag::from_wr_id(completion.wr_id));
+            let Some((id, read)) = retired else { break };
+            sends.slot(id).outstanding -= 1;
+            if read {
+                *fetching -= 1;
             }
-            if let Some((id, read)) = rail.sends.retire_fragments(completion.wr_id) {
-                sends.slot(id).outstanding -= 1;
-                if read {
-                    *fetching -= 1;
-                }
-                last_freed = rail.turn_bit;
-                freed_now |= last_freed;
-            } else if rail.recvs.arrived(completion, window) {
-                if rail.recvs.is_low() {
-                    refill.insert(rail.id);
-                }
-            } else {
-                break;
-            }
+            last_freed = rail.turn_bit;
+            freed_now |= last_freed;
             rail.completions += 1;
             taken += 1;
         }
         *freed = last_freed;
         chooser.set_ready(freed_now);
+        taken
+    }
+
+    /// The same for a DQPLB receiver: new fragments arriving.
+    #[inline(never)]
+    fn complete_arrivals(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
+        let mut taken = 0;
+        for completion in completions {
+            let rail = succeeded(&mut self.rails, TagKind::NotifyRecv, device, completion);
+            let Some(rail) = rail else { break };
+            if !rail.recvs.arrived(completion, &mut self.window) {
+                break;
+            }
+            rail.completions += 1;
+            taken += 1;
+        }
         taken
     }
 
@@ -213,4 +224,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let wr_id = completion.wr_id;
         self.note_protocol_error(ProtocolError::Tag { rail, wr_id, expected });
     }
+}
+
+/// The data rail that a successful completion is of, if it is open, and the completion is of the last
+/// request of a batch of this kind.
+#[inline]
+fn succeeded<'r, Q: QueuePair, const DEPTH: usize>(
+    rails: &'r mut [Rail<Q, DEPTH>],
+    kind: TagKind,
+    device: DeviceId,
+    completion: &Completion,
+) -> Option<&'r mut Rail<Q, DEPTH>> {
+    let rail = rails.get_mut(Tag::from_wr_id(completion.wr_id).rail_of_last(kind))?;
+    let own = rail.is_open_as(address(device, completion.qp_num));
+    if own && completion.status.is_success() { Some(rail) } else { None }
 }

@@ -32,7 +32,8 @@ pub struct RailCounters {
 pub(super) struct Receives {
     /// Tag of the receive that completes next.
     front: Tag,
-    posted: u32,
+    /// Tag of the receive that is posted next.
+    next: Tag,
     /// The low-water mark: so few posted that a quarter is missing.
     low: u32,
     /// Receives that may be outstanding.
@@ -42,65 +43,68 @@ pub(super) struct Receives {
 impl Receives {
     const fn new(kind: TagKind, rail: u8, limit: u32) -> Self {
         let front = Tag::new(kind, rail, 0).last();
-        Self { front, posted: 0, low: limit - limit.div_ceil(4), limit }
+        Self { front, next: front, low: limit - limit.div_ceil(4), limit }
     }
 
     /// Data receives and notification receives carry different tags.
     pub(super) fn set_kind(&mut self, kind: TagKind) {
-        debug_assert!(self.posted == 0, "the kind is chosen before the first receive");
+        debug_assert!(self.is_empty(), "the kind is chosen before the first receive");
         *self = Self::new(kind, self.front.rail(), self.limit);
     }
 
     #[inline]
     pub(super) const fn posted(&self) -> u32 {
-        self.posted
+        self.next.since(self.front) as u32
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.front == self.next
     }
 
     #[inline]
     pub(super) const fn room(&self) -> u32 {
-        self.limit - self.posted
-    }
-
-    /// The tag of the receive that is posted next.
-    #[inline]
-    const fn next(&self) -> Tag {
-        self.front.plus(self.posted as u64)
+        self.limit - self.posted()
     }
 
     /// The tag of the receive that completes next.
     #[inline]
     pub(super) fn expected(&self) -> Option<Tag> {
-        (self.posted > 0).then_some(self.front)
+        (!self.is_empty()).then_some(self.front)
     }
 
     /// Whether it is time to post receives again.
     #[inline]
     pub(super) const fn is_low(&self) -> bool {
-        self.posted <= self.low
+        self.posted() <= self.low
+    }
+
+    /// `count` more are posted.
+    #[inline]
+    fn push(&mut self, count: u32) {
+        self.next = self.next.plus(u64::from(count));
     }
 
     /// The front receive completed.
     #[inline]
     fn pop(&mut self) {
         self.front = self.front.plus(1);
-        self.posted -= 1;
     }
 
-    /// A successful completion: if it is the front zero-length receive's and brings a new number,
-    /// takes the receive off and notes the number. Says whether it was and did.
+    /// A successful completion with a zero-length receive's tag: if it is the front one's and brings
+    /// a new number, takes the receive off and notes the number. Says whether it was and did.
     #[inline]
     pub(super) fn arrived<const RAILS: usize, const DEPTH: usize>(
         &mut self,
         completion: &Completion,
         window: &mut SequenceWindow<RAILS, DEPTH>,
     ) -> bool {
-        let in_turn = completion.wr_id == self.front.wr_id() && self.posted > 0;
-        if !in_turn || !self.front.kind_is(TagKind::NotifyRecv) {
+        if completion.wr_id != self.front.wr_id() || self.is_empty() {
             return false;
         }
         let Some(imm) = completion.imm() else { return false };
         let Some(fragment) = SequenceImm::decode(imm) else { return false };
-        if !window.insert_new(fragment) {
+        if !window.insert_simple(fragment) {
             return false;
         }
         self.pop();
@@ -277,24 +281,24 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     pub(super) fn post_notify_recvs(&mut self, count: u32) -> (u32, Option<CommitError>) {
         debug_assert!(count <= self.recvs.room());
         let mut batch = self.qp.start_recv();
-        let mut tag = self.recvs.next();
+        let mut tag = self.recvs.next;
         for _ in 0..count {
             batch.add(&RecvRequest { wr_id: tag.wr_id(), sge: Sge::EMPTY });
             tag = tag.plus(1);
         }
         let error = batch.commit().err();
         let accepted = error.map_or(count, |error| error.accepted.min(count));
-        self.recvs.posted += accepted;
+        self.recvs.push(accepted);
         (accepted, error)
     }
 
     /// Posts one receive with a buffer and says its number.
     pub(super) fn post_data_recv(&mut self, sge: Sge) -> Result<u64, CommitError> {
-        let tag = self.recvs.next();
+        let tag = self.recvs.next;
         let mut batch = self.qp.start_recv();
         batch.add(&RecvRequest { wr_id: tag.wr_id(), sge });
         batch.commit()?;
-        self.recvs.posted += 1;
+        self.recvs.push(1);
         Ok(tag.sequence())
     }
 

@@ -257,7 +257,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// An arrival that is not simply the next new number.
     #[cold]
     fn dqplb_arrival(&mut self, id: RailId, completion: &Completion) {
-        self.refill.insert(id);
         let Some(imm) = completion.imm() else {
             return self.peer_failed(id, completion, ProtocolError::NoImm { rail: id });
         };
@@ -331,6 +330,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             ended -= 1;
         }
         self.early_notifications += ended;
+        for rail in &self.rails {
+            if rail.recvs.is_low() {
+                self.refill.insert(rail.id);
+            }
+        }
         if !self.refill.is_empty() {
             self.refill_receives();
         }
@@ -372,7 +376,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// to the notify queue pair come first, when it is flushed.
     #[cold]
     fn flush_receives(&mut self) {
-        if self.notify.as_ref().is_some_and(|notify| notify.recvs.posted() > 0) {
+        if self.notify.as_ref().is_some_and(|notify| !notify.recvs.is_empty()) {
             return;
         }
         while self.recvs.front_pending().is_some() {
