@@ -25,7 +25,7 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{refusal}, after {accepted} requests of the batch")]
 pub struct CommitError {
-    /// Requests that the device took, counted from the batch's first.
+    /// Requests that the device took, counted from the batch's first: fewer than there are.
     pub accepted: u32,
     /// Why the next one was refused.
     pub refusal: Refusal,

@@ -50,7 +50,7 @@ fn a_batch_may_be_taken_one_by_one() {
     assert_eq!(reports, ok(&[1]));
     assert_eq!(rig.pieces(0).concat().len(), 4);
     let counters = rig.qp.counters(RailId::Data(0)).unwrap();
-    assert_eq!((counters.fragments, counters.bytes), (4, 512));
+    assert_eq!((counters.fragments, counters.bytes, counters.doorbells), (4, 512, 4));
 }
 
 #[test]
@@ -181,7 +181,8 @@ fn successes_of_unsignaled_requests_are_ignored() {
     }
     rig.rails[1].complete_all();
     assert_eq!(rig.poll_ids(), ok(&[1]));
-    assert_eq!(rig.qp.protocol_errors(), 0);
+    assert_eq!((rig.qp.protocol_errors(), rig.qp.first_error()), (0, None));
+    assert_eq!(rig.qp.state(), QpState::Ready);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode, WcStatus};
-use polyrail_core::virtual_qp::{PassThroughOrder, PostError, RailId};
+use polyrail_core::virtual_qp::{PassThroughOrder, PeerWindow, PostError, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 
 fn unordered() -> Setup {
@@ -111,6 +111,54 @@ fn unordered_no_send_overtakes_a_fenced_one() {
     rig.post([rig::read(1, 256), rig::send(2, 64).with_flags(fenced), rig::send(3, 64)]);
     assert_eq!(on_rail_0(&rig), [Opcode::RdmaRead]);
     assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn unordered_an_atomic_overtakes_a_read_that_nothing_is_fenced_behind() {
+    let mut rig = unordered().rig();
+    rig.post([rig::read(1, 256), rig::fetch_add(2)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaRead, Opcode::FetchAdd]);
+    rig.rails[0].complete(2);
+    assert_eq!(rig.poll_ids(), ok(&[2]), "reported when it arrives");
+}
+
+/// Else a stream of them could keep it waiting for ever.
+#[test]
+fn unordered_no_atomic_overtakes_a_fence_that_waits() {
+    let mut rig = unordered().rig();
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::read(1, 256), rig::write(2, 128).with_flags(fenced), rig::fetch_add(3)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaRead]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2, 3]);
+}
+
+/// A fence behind nothing that fetches is no reason to wait, whatever else it waits for.
+#[test]
+fn unordered_an_atomic_overtakes_a_fenced_request_that_waits_for_numbers() {
+    let mut setup = Setup::dqplb(2).fragment(128).depth(8);
+    setup.config.pass_through = PassThroughOrder::Unordered;
+    let mut rig = setup.rig();
+    let peer = PeerWindow { window: 2 * 8 + 1, receives_per_rail: 8 };
+    rig.qp.set_peer_window(peer).unwrap();
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::write_imm(1, 128, 0), rig::write_imm(2, 128, 0).with_flags(fenced)]);
+    rig.post([rig::fetch_add(3)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaWriteWithImm, Opcode::FetchAdd]);
+    rig.rails[0].complete(2);
+    assert_eq!(rig.poll_ids(), ok(&[3, 1]), "it took no place in the ring");
+}
+
+#[test]
+fn unordered_sends_that_had_to_wait_leave_nothing_to_wait_for() {
+    let mut rig = unordered().depth(2).rig();
+    rig.post([rig::send(1, 64), rig::send(2, 64), rig::send(3, 64)]);
+    assert_eq!(rig.run_dry().len(), 3);
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::read(4, 64), rig::write(5, 64).with_flags(fenced), rig::send(6, 64)]);
+    assert_eq!(on_rail_0(&rig).last(), Some(&Opcode::Send), "it overtakes 5");
+    assert_eq!(rig.run_dry().len(), 3);
 }
 
 /// It is signaled underneath, so that its credit comes back.

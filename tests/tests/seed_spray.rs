@@ -1,6 +1,6 @@
 //! The seeds' scenarios about SPRAY's notifies, and its receives.
 
-use polyrail_core::hardware::QpLimits;
+use polyrail_core::hardware::{QpLimits, QueuePair};
 use polyrail_core::verbs::{Imm, Opcode, RecvWr, SendFlags, WcOpcode, WcStatus};
 use polyrail_core::virtual_qp::{PostError, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
@@ -28,6 +28,15 @@ fn the_notify_follows_when_both_fragments_are_acknowledged() {
     assert_eq!((notify.remote_addr, notify.rkey), (rig::REMOTE, rig::keys_on(0).rkey));
     rig.notify().complete(1);
     assert_eq!(rig.poll(), [done(42, WcOpcode::RDMA_WRITE, 2 * KB_100)]);
+}
+
+#[test]
+fn the_notify_queue_pair_is_none_of_the_rails() {
+    let qp = Setup::spray(2).rig().qp;
+    assert_eq!(qp.notify_qp().map(QueuePair::qp_num), Some(rig::NOTIFY_QP_NUM));
+    let rails: Vec<_> = qp.rails().map(QueuePair::qp_num).collect();
+    assert_eq!(rails, [rig::FIRST_QP_NUM, rig::FIRST_QP_NUM + 1]);
+    assert!(Setup::dqplb(2).rig().qp.notify_qp().is_none());
 }
 
 /// A rig whose notify queue pair has so many slots.

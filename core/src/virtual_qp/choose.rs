@@ -95,7 +95,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
         ONES[self.ready as usize] as u32
     }
 
-    /// What each rail gets of `fragments`.
+    /// What each rail gets of `fragments`, more than 0; nothing if no rail can take any.
     #[inline]
     pub(super) fn share(&self, fragments: u32) -> u32 {
         // ceil(2^32 / n): exact for any count of fragments of at least 128 bytes in 4 GiB (2^25),
@@ -109,10 +109,8 @@ impl<const RAILS: usize> Chooser<RAILS> {
             }
             table
         };
+        debug_assert!(fragments > 0);
         let rails = self.ready_rails();
-        if fragments == 1 || rails == 0 {
-            return fragments;
-        }
         let sum = u64::from(fragments) + u64::from(rails) - 1;
         ((sum * RECIPROCAL[rails as usize]) >> 32) as u32
     }

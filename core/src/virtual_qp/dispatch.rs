@@ -162,8 +162,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
         }
         let (id, rail, all) = (batch.wr, rail.id, slot.unposted() == 0);
-        // A driver that refuses nothing of a batch and calls it an error may reach its end.
-        let offset = batch.offset + accepted.min(count - 1) * self.config.max_msg_size;
+        let offset = batch.offset + accepted * self.config.max_msg_size;
         self.retry.insert(rail);
         self.update_ready(at);
         match error.refusal {
@@ -278,8 +277,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             if let Some(CommitError { refusal, .. }) = refused {
                 self.retry.insert(rail.id);
                 if let Refusal::Driver(errno) = refusal {
-                    let at = index + accepted.min(missing - 1);
-                    let error = rail.refusal_error(errno, batch.offset + at * size);
+                    let at = batch.offset + (index + accepted) * size;
+                    let error = rail.refusal_error(errno, at);
                     slot.fail(error.status);
                     self.fail(error);
                 }

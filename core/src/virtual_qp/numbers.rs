@@ -86,6 +86,14 @@ mod tests {
     }
 
     #[test]
+    fn whatever_the_peer_says_numbers_in_flight_can_be_told_apart() {
+        use crate::sequence::MODULUS;
+        let peer = PeerWindow { window: u32::MAX, receives_per_rail: 0 };
+        let span = SendNumbers::span(peer, 1);
+        assert!(span.is_some_and(|span| span > 1 << 20 && span < MODULUS / 2), "{span:?}");
+    }
+
+    #[test]
     fn numbers_run_out_at_the_span_and_come_back_with_acknowledgements() {
         let peer = PeerWindow { window: 20, receives_per_rail: 5 };
         let mut numbers = SendNumbers::new((peer, 2));
