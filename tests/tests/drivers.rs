@@ -200,6 +200,40 @@ fn notifies_cut_off_by_a_failure_fail_their_requests() {
     assert_eq!([rig.poll_ids(), rig.poll_ids()].concat(), expected);
 }
 
+#[test]
+fn notifies_may_be_taken_one_by_one() {
+    let mut rig = rig();
+    rig.post((1..=3).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    for accepted in [1, 0, 1, 0] {
+        rig.notify().refuse_next(accepted, Refusal::QueueFull);
+    }
+    for _ in 0..5 {
+        assert_eq!(rig.poll(), []);
+    }
+    assert_eq!(rig.notifies(), [[1], [2], [3]]);
+    rig.notify().complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1, 2, 3]));
+    let counters = rig.qp.counters(RailId::Notify).unwrap();
+    assert_eq!((counters.fragments, counters.doorbells), (3, 3));
+}
+
+/// The rest is offered again all the same: what was taken of the batch retires with it.
+#[test]
+fn a_notify_that_the_driver_refuses_in_the_rest_of_a_batch_fails_its_request() {
+    let mut rig = rig();
+    rig.post((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    rig.notify().refuse_next(1, Refusal::QueueFull);
+    rig.notify().refuse_next(1, Refusal::Driver(5));
+    assert_eq!([rig.poll(), rig.poll()].concat(), []);
+    assert_eq!(rig.notifies(), [vec![1], vec![2], vec![3, 4]]);
+    rig.notify().complete_all();
+    let (done, refused) = (WcStatus::SUCCESS, WcStatus::GENERAL_ERR);
+    let expected = [(1, done), (2, done), (3, refused), (4, done)];
+    assert_eq!(rig.poll_ids(), expected);
+}
+
 /// The name of a fragment that the driver never took cannot complete anything.
 #[test]
 fn a_completion_of_what_was_never_posted_is_a_protocol_error() {

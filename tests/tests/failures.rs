@@ -2,9 +2,11 @@
 
 use polyrail_core::sequence::{SequenceImm, SequenceNumber};
 use polyrail_core::verbs::{Completion, Imm, Opcode, RecvWr, WcOpcode, WcStatus};
-use polyrail_core::virtual_qp::{PostError, ProtocolError, QpState, RailId};
+use polyrail_core::virtual_cq::VirtualCq;
+use polyrail_core::virtual_qp::{Config, PostError, ProtocolError, QpState, RailId, VirtualQp};
 use polyrail_core::window::OutsideWindow;
-use polyrail_tests::rig::{self, KEYS, Rig, Setup, local, ok};
+use polyrail_tests::rig::{self, KEYS, Rig, Setup, TestCq, TestQp, local, ok};
+use polyrail_tests::scripted::{LIMITS, Nic};
 
 #[test]
 fn in_flight_reports_its_real_status_and_unposted_reports_flush() {
@@ -224,6 +226,26 @@ fn names_that_are_not_in_turn_are_protocol_errors_and_change_nothing() {
     let mut ids = rig.poll_ids();
     ids.sort_by_key(|(id, _)| *id);
     assert_eq!(ids, ok(&[8, 9]));
+}
+
+/// Devices number their queue pairs each for itself.
+#[test]
+fn a_name_of_a_rail_with_the_same_number_on_another_device_is_not_in_turn() {
+    let nic = Nic::new();
+    let cqs = [nic.cq(0, 64), nic.cq(1, 64)];
+    let (rails, handles): (Vec<_>, Vec<_>) = cqs.iter().map(|cq| nic.qp(7, cq, LIMITS)).unzip();
+    let (notify, _) = nic.qp(8, &cqs[0], LIMITS);
+    let mut qp: TestQp = VirtualQp::new(Config::default(), rails, Some(notify)).unwrap();
+    let mut cq: TestCq = VirtualCq::new(cqs).unwrap();
+    cq.attach(0, &qp).unwrap();
+    qp.post_send(&rig::write(1, 64)).unwrap();
+    let name = handles[0].sends()[0].wr_id;
+    handles[1].inject(Completion::success(7, name, WcOpcode::RDMA_WRITE));
+    assert_eq!(cq.poll(&mut qp, 8, |event| panic!("{event:?}")).error, None);
+    let error = ProtocolError::Tag { rail: RailId::Data(1), wr_id: name, expected: None };
+    assert_eq!((qp.take_protocol_error(), qp.outstanding_sends()), (Some(error), 1));
+    handles[0].complete(1);
+    assert_eq!(cq.poll(&mut qp, 8, |_| {}).events, 1);
 }
 
 #[test]

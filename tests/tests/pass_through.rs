@@ -4,6 +4,7 @@ use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode, WcStatus};
 use polyrail_core::virtual_qp::{PassThroughOrder, PeerWindow, PostError, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
+use polyrail_tests::scripted::LIMITS;
 
 fn unordered() -> Setup {
     Setup::spray(2).fragment(128).config(|config| config.pass_through = PassThroughOrder::Unordered)
@@ -159,6 +160,38 @@ fn unordered_sends_that_had_to_wait_leave_nothing_to_wait_for() {
     rig.post([rig::read(4, 64), rig::write(5, 64).with_flags(fenced), rig::send(6, 64)]);
     assert_eq!(on_rail_0(&rig).last(), Some(&Opcode::Send), "it overtakes 5");
     assert_eq!(rig.run_dry().len(), 3);
+}
+
+#[test]
+fn unordered_a_fence_behind_nothing_that_fetches_is_passed() {
+    let mut rig = unordered().rig();
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::write(1, 256), rig::send(2, 64).with_flags(fenced)]);
+    rig.rails[0].complete(2);
+    assert_eq!(rig.poll_ids(), ok(&[2]), "it took no place in the ring");
+}
+
+#[test]
+fn unordered_an_inline_send_that_had_to_wait_leaves_nothing_to_wait_for() {
+    let mut rig = unordered().rig();
+    rig.post([rig::read(1, 256)]);
+    let flags = SendFlags::SIGNALED | SendFlags::FENCE | SendFlags::INLINE;
+    let refused = rig.qp.post_send(&rig::send(2, 64).with_flags(flags));
+    assert_eq!(refused, Err(PostError::InlineMustWait));
+    rig.post([rig::send(3, 64)]);
+    rig.rails[0].complete(2);
+    assert_eq!(rig.poll_ids(), ok(&[3]), "it took no place in the ring");
+}
+
+#[test]
+fn an_inline_send_fills_what_rail_0_takes_inline() {
+    let mut rig = Setup::spray(2).rig();
+    let max = LIMITS.max_inline_data;
+    let inline = SendFlags::SIGNALED | SendFlags::INLINE;
+    rig.post([rig::send(1, max).with_flags(inline)]);
+    let too_long = rig.qp.post_send(&rig::send(2, max + 1).with_flags(inline));
+    assert_eq!(too_long, Err(PostError::InlineTooLong { length: max + 1, max }));
+    assert_eq!(rig.run_dry(), [done(1, WcOpcode::SEND, max)]);
 }
 
 /// It is signaled underneath, so that its credit comes back.
