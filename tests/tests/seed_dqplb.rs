@@ -178,3 +178,34 @@ fn an_empty_request_is_refused() {
     assert_eq!(refused, Err(PostError::Empty(Opcode::RdmaWriteWithImm)));
     assert_eq!(rig.qp.counters(RailId::Data(0)).unwrap().doorbells, 0);
 }
+
+/// A plain WRITE has no number, so the receiver cannot count it: what is to tell of it waits until it
+/// is acknowledged, as one queue pair would have it.
+#[test]
+fn a_notification_tells_of_plain_writes_posted_before_it_too() {
+    let mut rig = Setup::dqplb(2).fragment(128).rig();
+    rig.post([rig::write(1, 128), rig::write_imm(2, 256, 0), rig::write(3, 128)]);
+    let posted = |rig: &Rig| [rig.rails[0].sends().len(), rig.rails[1].sends().len()];
+    assert_eq!(posted(&rig), [1, 0]);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(posted(&rig).iter().sum::<usize>(), 3, "3 need not wait for 2");
+    // Behind 3, which is in flight.
+    rig.post([rig::write_imm(4, 128, 0)]);
+    assert_eq!(posted(&rig).iter().sum::<usize>(), 3);
+    assert_eq!(rig.run_dry().len(), 3);
+    // With plain WRITEs settled, and behind READs, nothing waits.
+    rig.post([rig::read(5, 128), rig::write_imm(6, 128, 0), rig::write_imm(7, 128, 0)]);
+    assert_eq!(posted(&rig).iter().sum::<usize>(), 3);
+}
+
+#[test]
+fn a_plain_write_that_was_refused_keeps_no_notification_waiting() {
+    let mut rig = Setup::dqplb(2).fragment(128).rig();
+    rig.post([rig::write_imm(1, 256, 0)]);
+    rig.rails[0].refuse_next(0, polyrail_core::hardware::Refusal::Driver(22));
+    let refused = rig.qp.post_send(&rig::write(2, 128));
+    assert_eq!(refused, Err(PostError::Driver { rail: RailId::Data(0), errno: 22 }));
+    rig.post([rig::write_imm(3, 128, 0)]);
+    assert_eq!(rig.rails[0].sends().len() + rig.rails[1].sends().len(), 3);
+}

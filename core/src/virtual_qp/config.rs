@@ -15,7 +15,9 @@ pub enum Scheme {
     #[default]
     Spray,
     /// Every fragment is a WRITE_WITH_IMM that carries a sequence number; the receiver counts.
-    /// Saves a round trip; the user's immediate does not travel.
+    /// Saves a round trip; the user's immediate does not travel. Plain WRITEs carry no number, so a
+    /// WRITE_WITH_IMM behind some waits until they are acknowledged: a notification tells of
+    /// everything that was posted before it.
     Dqplb,
 }
 

@@ -1,7 +1,7 @@
 //! Step 2: requests go to the rails, oldest first, in batches of fragments.
 
 use super::choose::Load;
-use super::config::PassThroughOrder;
+use super::config::{PassThroughOrder, Scheme};
 use super::error::RailId;
 use super::failure::RailSet;
 use super::rail::Rail;
@@ -73,12 +73,32 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
         }
         let one = slot.unposted() <= self.config.max_msg_size;
-        match (slot.fragment_opcode == Opcode::RdmaWriteWithImm, one) {
-            (false, true) => self.dispatch_fragments::<false, true>(id),
-            (false, false) => self.dispatch_fragments::<false, false>(id),
-            (true, true) => self.dispatch_fragments::<true, true>(id),
-            (true, false) => self.dispatch_fragments::<true, false>(id),
+        if slot.fragment_opcode == Opcode::RdmaWriteWithImm {
+            if self.plain_writes_in_flight() {
+                return Progress::Waits;
+            }
+            return match one {
+                true => self.dispatch_fragments::<true, true>(id),
+                false => self.dispatch_fragments::<true, false>(id),
+            };
         }
+        let plain_write = slot.opcode == Opcode::RdmaWrite;
+        let progress = match one {
+            true => self.dispatch_fragments::<false, true>(id),
+            false => self.dispatch_fragments::<false, false>(id),
+        };
+        let posted = matches!(progress, Progress::Posted);
+        if self.config.scheme == Scheme::Dqplb && plain_write && posted {
+            self.plain_until = id + 1;
+        }
+        progress
+    }
+
+    /// Whether a plain WRITE of a DQPLB sender is not acknowledged. It has no number, so its
+    /// receiver could be told of what follows before it is in place.
+    #[inline]
+    fn plain_writes_in_flight(&self) -> bool {
+        self.sends.front_in_flight().is_some_and(|front| front < self.plain_until)
     }
 
     /// Cuts the request into one share for each rail that has credits. `NUMBERED` requests are

@@ -105,6 +105,8 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     /// The devices of the rails, each once; `keys` of a slot are in this order.
     devices: ArrayVec<DeviceId, RAILS>,
     numbers: SendNumbers,
+    /// DQPLB: the request after the newest plain WRITE that rails were given.
+    plain_until: u64,
     window: SequenceWindow<RAILS, DEPTH>,
     /// DQPLB notifications that arrived before their receives were posted.
     early_notifications: u64,
@@ -167,6 +169,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             notify: None,
             devices: ArrayVec::new(),
             numbers: SendNumbers::default(),
+            plain_until: 0,
             window: SequenceWindow::new(),
             early_notifications: 0,
             receive_kind: None,
