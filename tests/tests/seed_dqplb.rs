@@ -209,3 +209,26 @@ fn a_plain_write_that_was_refused_keeps_no_notification_waiting() {
     rig.post([rig::write_imm(3, 128, 0)]);
     assert_eq!(rig.rails[0].sends().len() + rig.rails[1].sends().len(), 3);
 }
+
+#[test]
+fn only_dqplb_over_several_rails_posts_receives_of_its_own() {
+    for setup in [Setup::spray(2), Setup::dqplb(1), Setup::spray(1)] {
+        let mut rig = setup.depth(8).rig();
+        rig.qp.prepare_receives().unwrap();
+        assert!(rig.rails.iter().all(|rail| rail.recvs().is_empty()));
+        rig.qp.post_recv(&RecvWr::data(1, rig::local(64), &rig::KEYS)).unwrap();
+    }
+}
+
+#[test]
+fn a_queue_that_took_none_of_its_receives_may_still_take_data_receives() {
+    let mut rig = Setup::dqplb(2).depth(8).rig();
+    for rail in &rig.rails {
+        rail.refuse_next_recv(0, polyrail_core::hardware::Refusal::Driver(12));
+    }
+    let refused = PostError::Driver { rail: RailId::Data(0), errno: 12 };
+    assert_eq!(rig.qp.prepare_receives(), Err(refused));
+    rig.qp.post_recv(&RecvWr::data(1, rig::local(64), &rig::KEYS)).unwrap();
+    rig.rails[0].deliver_send(10, None);
+    assert_eq!(rig.poll(), [done(1, WcOpcode::RECV, 10)]);
+}
