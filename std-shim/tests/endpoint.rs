@@ -2,7 +2,7 @@
 
 use polyrail::card::ConnectionCard;
 use polyrail::endpoint::{
-    BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, StallWatch,
+    BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, EndpointQp, StallWatch,
     connect_endpoints,
 };
 use polyrail::nic::{
@@ -202,7 +202,7 @@ fn a_window_that_is_too_small_is_refused_before_anything_is_posted() {
     let mut address = b.endpoint.address();
     let small = PeerWindow { window: 8, receives_per_rail: 100 };
     address.card.window = Some(small);
-    let never = |_: &mut Endpoint| -> Result<(), ConnectError> { panic!("they do not agree") };
+    let never = |_: &mut EndpointQp| -> Result<(), ConnectError> { panic!("they do not agree") };
     let error = a.endpoint.connect_after(&address, never).unwrap_err();
     let refused = PeerWindowError { peer: small, rails: 4 };
     assert_eq!(error, ConnectError::PeerWindow(refused));
@@ -238,16 +238,16 @@ fn receives_are_posted_before_anybody_can_reach_them() {
     let fabric = Fabric::threaded();
     let builder = EndpointBuilder::new();
     let (mut a, b) = (Host::new(&fabric, "a", 2, &builder), Host::new(&fabric, "b", 2, &builder));
-    let states = |endpoint: &Endpoint| {
+    let states = |endpoint: &EndpointQp| {
         let qp = endpoint.virtual_qp();
         qp.rails().chain(qp.notify_qp()).map(|qp| qp.state()).collect::<Vec<_>>()
     };
     let mut peer = b.endpoint.address();
     peer.max_msg_size = 128;
-    let never = |_: &mut Endpoint| -> Result<(), ConnectError> { panic!("they do not agree") };
+    let never = |_: &mut EndpointQp| -> Result<(), ConnectError> { panic!("they do not agree") };
     a.endpoint.connect_after(&peer, never).unwrap_err();
     let mut seen = Vec::new();
-    let post = |endpoint: &mut Endpoint| -> Result<(), ConnectError> {
+    let post = |endpoint: &mut EndpointQp| -> Result<(), ConnectError> {
         seen = states(endpoint);
         endpoint.post_recv(&RecvWr::notification(1)).unwrap();
         Ok(())

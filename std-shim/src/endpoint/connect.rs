@@ -1,10 +1,10 @@
 //! Bringing two endpoints together.
 
 use super::address::{Address, RailAddress};
-use super::{Endpoint, Place};
+use super::qp::{EndpointQp, Place};
 use crate::backend::{Connect, ConnectOptions, DeviceError, RemoteQp};
 use crate::card::ConnectionCard;
-use polyrail_core::hardware::{CompletionQueue, QueuePair};
+use polyrail_core::hardware::QueuePair;
 use polyrail_core::virtual_qp::{PeerWindowError, RailId, Scheme};
 
 /// Two endpoints do not go together, or a queue pair refused. Those that were moved stay so.
@@ -69,11 +69,9 @@ pub enum ConnectError {
     },
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
-    Endpoint<Q, C, RAILS, DEPTH, WRS>
+impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> EndpointQp<Q, RAILS, DEPTH, WRS>
 where
     Q: Connect,
-    C: CompletionQueue,
 {
     /// The connection card: the numbers of the queue pairs, and for DQPLB the receive window.
     pub fn card(&self) -> ConnectionCard {
@@ -214,18 +212,17 @@ where
     }
 }
 
-/// Connects two endpoints of one process.
+/// Connects two endpoints of one process, or two queue pairs of sets.
 ///
 /// # Errors
 ///
-/// As [`Endpoint::connect`].
-pub fn connect_endpoints<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-    a: &mut Endpoint<Q, C, RAILS, DEPTH, WRS>,
-    b: &mut Endpoint<Q, C, RAILS, DEPTH, WRS>,
+/// As [`EndpointQp::connect`].
+pub fn connect_endpoints<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    a: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
+    b: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
 ) -> Result<(), ConnectError>
 where
     Q: Connect,
-    C: CompletionQueue,
 {
     let (address_a, address_b) = (a.address(), b.address());
     a.connect(&address_b)?;

@@ -1,7 +1,7 @@
 //! How an endpoint is: what its rails did, and what failed, with names that people know.
 
-use super::Endpoint;
-use polyrail_core::hardware::{CompletionQueue, CqError, QueuePair};
+use super::EndpointQp;
+use polyrail_core::hardware::{CqError, QueuePair};
 use polyrail_core::verbs::{DeviceId, WcStatus};
 use polyrail_core::virtual_qp::{ProtocolError, QpState, RailCounters, RailError, RailId, RailSet};
 use serde::Serialize;
@@ -88,11 +88,9 @@ pub enum EndpointError {
     },
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
-    Endpoint<Q, C, RAILS, DEPTH, WRS>
+impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> EndpointQp<Q, RAILS, DEPTH, WRS>
 where
     Q: QueuePair,
-    C: CompletionQueue,
 {
     /// How the virtual queue pair is.
     pub fn state(&self) -> QpState {
@@ -159,7 +157,7 @@ where
     }
 
     fn device_name(&self, device: DeviceId) -> String {
-        let known = self.devices.iter().find(|(id, _)| *id == device);
+        let known = self.names.iter().find(|(id, _)| *id == device);
         known.map_or_else(|| format!("number {}", device.0), |(_, name)| name.clone())
     }
 }

@@ -1,9 +1,8 @@
 //! Rails that fall silent: a driver that never completes a request whose peer is gone says nothing,
 //! so somebody has to look at the clock.
 
-use super::{Endpoint, EndpointError};
+use super::{EndpointError, EndpointQp};
 use crate::backend::Connect;
-use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 use std::time::{Duration, Instant};
 
@@ -42,15 +41,14 @@ impl StallWatch {
     ///
     /// [`EndpointError::Silent`]: a rail made no headway for the timeout. Its queue pair was moved
     /// to ERR, so polling on brings its requests back, flushed, and the virtual queue pair fails.
-    pub fn check<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    pub fn check<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
         &mut self,
-        endpoint: &mut Endpoint<Q, C, RAILS, DEPTH, WRS>,
+        endpoint: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
         posted: u64,
         reported: u64,
     ) -> Result<(), EndpointError>
     where
         Q: Connect,
-        C: CompletionQueue,
     {
         let now = Instant::now();
         if self.next.is_some_and(|next| now < next) {

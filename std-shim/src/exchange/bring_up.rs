@@ -4,8 +4,7 @@ use super::error::LinkError;
 use super::link::Link;
 use super::message::{Hello, Message};
 use crate::backend::Connect;
-use crate::endpoint::{ConnectError, Endpoint};
-use polyrail_core::hardware::CompletionQueue;
+use crate::endpoint::{ConnectError, EndpointQp};
 
 /// Connects an endpoint with the peer's, once both have said hello, in the only order that is safe:
 /// both agree; `post_receives` posts what the peer's first requests will meet, while no queue pair
@@ -16,15 +15,14 @@ use polyrail_core::hardware::CompletionQueue;
 ///
 /// The two endpoints do not go together (nothing was posted or moved); a queue pair refused; what
 /// `post_receives` says; the other side gave up, is gone, or does not answer.
-pub fn bring_up<Q, C, E, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-    endpoint: &mut Endpoint<Q, C, RAILS, DEPTH, WRS>,
+pub fn bring_up<Q, E, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    endpoint: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
     link: &mut Link,
     peer: &Hello,
-    post_receives: impl FnOnce(&mut Endpoint<Q, C, RAILS, DEPTH, WRS>) -> Result<(), E>,
+    post_receives: impl FnOnce(&mut EndpointQp<Q, RAILS, DEPTH, WRS>) -> Result<(), E>,
 ) -> Result<(), E>
 where
     Q: Connect,
-    C: CompletionQueue,
     E: From<ConnectError> + From<LinkError>,
 {
     endpoint.connect_after(&peer.endpoint, post_receives)?;

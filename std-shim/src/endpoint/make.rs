@@ -1,0 +1,177 @@
+//! From plans to queue pairs: completion queues that are deep enough for all of them, queue pairs,
+//! virtual queue pairs and routes.
+
+use super::MAX_DEVICES;
+use super::build::{BuildError, EndpointBuilder};
+use super::qp::{DeviceNames, EndpointQp, Place};
+use crate::backend::{Connect, DeviceError, Domain, Port, QpCap};
+use polyrail_core::hardware::CompletionQueue;
+use polyrail_core::routing::RoutingTable;
+use polyrail_core::virtual_cq::VirtualCq;
+use polyrail_core::virtual_qp::{Config, Scheme, VirtualQp};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The number of a process's next virtual queue pair.
+static NEXT_VIRTUAL_QP_NUM: AtomicU32 = AtomicU32::new(1);
+
+/// Drivers grant up to so many times what is asked for: they round up to a power of two, and some
+/// (rxe) from there to nearly the next one.
+const MOST_GRANTED: u32 = 2;
+
+/// Virtual queue pairs, and the completion queue that they share.
+pub(super) type Made<
+    Q,
+    C,
+    const RAILS: usize,
+    const DEPTH: usize,
+    const WRS: usize,
+    const ROUTES: usize,
+> = (Vec<EndpointQp<Q, RAILS, DEPTH, WRS>>, VirtualCq<C, MAX_DEVICES, ROUTES>);
+
+/// One virtual queue pair that is to be made.
+pub(super) struct Plan<'d, D> {
+    builder: EndpointBuilder,
+    /// Those that get rails.
+    domains: &'d [&'d D],
+    /// Where the queue pairs go: devices alternate, then the ports of each device; the notify queue
+    /// pair is with the first rail.
+    places: Vec<Place>,
+}
+
+/// Makes what is planned. If something is refused, nothing is left of it.
+pub(super) fn make<
+    D: Domain,
+    const RAILS: usize,
+    const DEPTH: usize,
+    const WRS: usize,
+    const ROUTES: usize,
+>(
+    plans: &[Plan<'_, D>],
+) -> Result<Made<D::Qp, D::Cq, RAILS, DEPTH, WRS, ROUTES>, BuildError> {
+    let needed = plans.iter().map(|plan| plan.places.len()).sum();
+    let max = RoutingTable::<ROUTES>::CAPACITY;
+    if needed > max {
+        return Err(BuildError::QueuePairs { needed, max });
+    }
+    let domains = devices(plans);
+    let cqs = domains.iter().map(|domain| completion_queue(*domain, plans, DEPTH as u32));
+    let mut cq = VirtualCq::new(cqs.collect::<Result<Vec<_>, _>>()?)?;
+    let name = |domain: &&D| (domain.device_id(), domain.device_name().to_owned());
+    let names: DeviceNames = domains.iter().map(name).collect();
+    let make = |plan: &Plan<'_, D>| plan.make(cq.cqs(), &names);
+    let qps: Vec<EndpointQp<_, RAILS, DEPTH, WRS>> =
+        plans.iter().map(make).collect::<Result<_, _>>()?;
+    for (index, qp) in (0..).zip(&qps) {
+        cq.attach(index, &*qp.qp)?;
+    }
+    Ok((qps, cq))
+}
+
+/// The devices that get rails, each once.
+fn devices<'d, D: Domain>(plans: &[Plan<'d, D>]) -> Vec<&'d D> {
+    let mut devices: Vec<&D> = Vec::new();
+    for &domain in plans.iter().flat_map(|plan| plan.domains) {
+        if !devices.iter().any(|known| known.device_id() == domain.device_id()) {
+            devices.push(domain);
+        }
+    }
+    devices
+}
+
+/// A completion queue for everything that can be in flight on a device.
+fn completion_queue<D: Domain>(
+    domain: &D,
+    plans: &[Plan<'_, D>],
+    depth: u32,
+) -> Result<D::Cq, BuildError> {
+    let qps: u32 = plans.iter().map(|plan| plan.queue_pairs_on(domain)).sum();
+    // On an error every request of both queues of a queue pair completes.
+    let entries = 2 * MOST_GRANTED * most_requests(domain, depth);
+    domain.create_cq(qps.saturating_mul(entries)).map_err(|source| refused(domain, source))
+}
+
+/// Requests that one queue of a queue pair is asked to hold.
+fn most_requests<D: Domain>(domain: &D, depth: u32) -> u32 {
+    // Devices round up to a power of two; the largest that the limit allows stays as it is.
+    depth.min(1 << domain.max_qp_wr().max(1).ilog2())
+}
+
+impl<'d, D: Domain> Plan<'d, D> {
+    /// Plans one for a type of so many rails.
+    pub(super) fn new<const RAILS: usize>(
+        builder: EndpointBuilder,
+        domains: &'d [&'d D],
+    ) -> Result<Self, BuildError> {
+        let (rails, devices) = (builder.rails, domains.len());
+        if !(1..=RAILS).contains(&rails) {
+            return Err(BuildError::Rails { rails, max: RAILS });
+        }
+        if !(1..=MAX_DEVICES).contains(&devices) {
+            return Err(BuildError::Devices { devices, rails });
+        }
+        let domains = &domains[..devices.min(rails)];
+        let ports = domains.iter().map(|domain| ports(*domain)).collect::<Result<Vec<_>, _>>()?;
+        let place = |rail: usize| {
+            let (device, turn) = (rail % domains.len(), rail / domains.len());
+            Place { device, port: ports[device][turn % ports[device].len()] }
+        };
+        let has_notify = rails > 1 && builder.config.scheme == Scheme::Spray;
+        let places = (0..rails).chain(has_notify.then_some(0)).map(place).collect();
+        Ok(Self { builder, domains, places })
+    }
+
+    fn queue_pairs_on(&self, domain: &D) -> u32 {
+        let device = |place: &&Place| self.domains[place.device].device_id();
+        self.places.iter().filter(|place| device(place) == domain.device_id()).count() as u32
+    }
+
+    fn make<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+        &self,
+        cqs: &[D::Cq],
+        names: &DeviceNames,
+    ) -> Result<EndpointQp<D::Qp, RAILS, DEPTH, WRS>, BuildError> {
+        let (rails, options) = (self.builder.rails, self.builder.options);
+        let make = |place: &Place| self.queue_pair(place, cqs, DEPTH as u32);
+        let data = self.places[..rails].iter().map(make).collect::<Result<Vec<_>, _>>()?;
+        let notify = self.places.get(rails).map(make).transpose()?;
+        let virtual_qp_num = NEXT_VIRTUAL_QP_NUM.fetch_add(1, Ordering::Relaxed);
+        let config = Config { virtual_qp_num, ..self.builder.config };
+        let mut qp = Box::new(VirtualQp::new(config, data, notify)?);
+        qp.prepare_receives().map_err(BuildError::Receives)?;
+        let (places, names) = (self.places.clone(), Arc::clone(names));
+        Ok(EndpointQp { qp, names, places, psn: random_psn(), options })
+    }
+
+    fn queue_pair(&self, place: &Place, cqs: &[D::Cq], depth: u32) -> Result<D::Qp, BuildError> {
+        let EndpointBuilder { max_inline_data, options, .. } = self.builder;
+        let domain = self.domains[place.device];
+        let most = most_requests(domain, depth);
+        let cap = QpCap { max_send_wr: most, max_recv_wr: most, max_inline_data };
+        let cq = cqs.iter().find(|cq| cq.device() == domain.device_id());
+        let cq = cq.expect("each device that gets rails has a completion queue");
+        let refused = |source| refused(domain, source);
+        let mut qp = domain.create_qp(cq, cap).map_err(refused)?;
+        qp.init(&place.port, &options).map_err(refused)?;
+        Ok(qp)
+    }
+}
+
+/// The ports of a device; at least one.
+fn ports<D: Domain>(domain: &D) -> Result<Vec<Port>, BuildError> {
+    let ports = domain.ports().map_err(|source| refused(domain, source))?;
+    if ports.is_empty() {
+        return Err(BuildError::NoPort { device: domain.device_name().to_owned() });
+    }
+    Ok(ports)
+}
+
+fn refused<D: Domain>(domain: &D, source: DeviceError) -> BuildError {
+    BuildError::Device { device: domain.device_name().to_owned(), source }
+}
+
+/// A first packet sequence number that old packets of other connections will not match.
+fn random_psn() -> u32 {
+    RandomState::new().build_hasher().finish() as u32 & 0x00ff_ffff
+}

@@ -1,0 +1,277 @@
+//! Many virtual queue pairs on the same completion queues, polled together.
+
+use polyrail::endpoint::{BuildError, Endpoint, EndpointBuilder, EndpointSet, connect_endpoints};
+use polyrail::nic::{
+    self, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
+};
+use polyrail::verbs::{AccessFlags, DeviceKeys, RecvWr, SendWr, WcStatus};
+use polyrail::virtual_cq::TooManyCqs;
+use polyrail::virtual_qp::{PostError, QpState, Scheme};
+use polyrail_core::hardware::CompletionQueue;
+use std::collections::HashMap;
+
+/// Bytes of a request: more fragments than there are rails.
+const LENGTH: u32 = 5000;
+
+/// Domains and memory of one side, each on two devices.
+struct Side {
+    domains: Vec<ProtectionDomain>,
+    buffer: RegisteredBuffer,
+    set: EndpointSet,
+}
+
+impl Side {
+    fn new(fabric: &Fabric, name: &str, builders: &[(EndpointBuilder, &[usize])]) -> Self {
+        let device = |n| fabric.create_device(DeviceConfig::named(format!("{name}{n}")));
+        let domains: Vec<_> = (0..2).map(|n| device(n).alloc_pd().unwrap()).collect();
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let all: Vec<_> = domains.iter().collect();
+        let buffer = RegisteredBuffer::new(LENGTH as usize, access, &all).unwrap();
+        let on = |places: &[usize]| places.iter().map(|at| &domains[*at]).collect::<Vec<_>>();
+        let members = builders.iter().map(|(builder, places)| (*builder, on(places)));
+        let set = EndpointSet::build(members).unwrap();
+        Self { domains, buffer, set }
+    }
+
+    fn device(&self, at: usize) -> &Device {
+        self.domains[at].device()
+    }
+}
+
+/// Two sides whose virtual queue pairs are connected, by number.
+struct Pair {
+    fabric: Fabric,
+    near: Side,
+    far: Side,
+    keys: Vec<DeviceKeys>,
+}
+
+/// Different in all that can differ.
+fn mixed() -> Vec<(EndpointBuilder, &'static [usize])> {
+    let builder = EndpointBuilder::new().max_msg_size(1024);
+    let dqplb = builder.scheme(Scheme::Dqplb).max_msg_size(2048);
+    vec![
+        (builder.rails(4), &[0, 1]),
+        (builder.rails(1), &[0]),
+        (dqplb.rails(3), &[0, 1]),
+        (builder.rails(2), &[1]),
+        (dqplb.rails(8), &[0]),
+        (builder.rails(1), &[1]),
+    ]
+}
+
+impl Pair {
+    fn new(builders: &[(EndpointBuilder, &[usize])]) -> Self {
+        let fabric = Fabric::deterministic(7);
+        let (mut near, mut far) =
+            (Side::new(&fabric, "near", builders), Side::new(&fabric, "far", builders));
+        for (near, far) in near.set.qps_mut().iter_mut().zip(far.set.qps_mut()) {
+            connect_endpoints(near, far).unwrap();
+        }
+        let keys = near.buffer.toward(&far.buffer.remote()).unwrap();
+        Self { fabric, near, far, keys }
+    }
+
+    /// Posts a write, whose keys begin with those of this device.
+    fn write(&mut self, qp: usize, device: usize, wr_id: u64) -> Result<(), PostError> {
+        let local = self.near.buffer.local(0, LENGTH).unwrap();
+        let wr = SendWr::write(wr_id, local, self.far.buffer.addr(), &self.keys[device..]);
+        self.near.set.qps_mut()[qp].post_send(&wr)
+    }
+}
+
+#[test]
+fn each_completion_names_its_queue_pair() {
+    let builders = mixed();
+    let mut pair = Pair::new(&builders);
+    assert_eq!(pair.near.set.virtual_cq().cqs().len(), 2);
+    for round in 0..20 {
+        for (qp, (_, devices)) in builders.iter().enumerate() {
+            // The same names everywhere.
+            pair.write(qp, devices[0], round).unwrap();
+            pair.far.set.qps_mut()[qp].post_recv(&RecvWr::notification(round)).unwrap();
+        }
+    }
+    let mut next = vec![0; builders.len()];
+    while next != vec![20; builders.len()] {
+        assert!(pair.fabric.step().is_some(), "{next:?}");
+        let batch = pair.near.set.poll(16);
+        assert_eq!((batch.foreign, batch.error), (vec![], None));
+        for wc in batch.completions {
+            let qp = pair.near.set.number_of(wc.qp_num).unwrap();
+            assert_eq!((wc.wr_id, wc.status), (next[qp], WcStatus::SUCCESS), "{qp}");
+            next[qp] += 1;
+        }
+    }
+    assert!(pair.near.set.number_of(0).is_none());
+    pair.near.set.virtual_cq().invariants();
+}
+
+#[test]
+fn nobody_starves() {
+    /// Requests that each keeps outstanding.
+    const OUTSTANDING: u64 = 20;
+    let builders = mixed();
+    let all = OUTSTANDING * builders.len() as u64;
+    for (budget, polls) in [(1, 800), (8, 200)] {
+        let mut pair = Pair::new(&builders);
+        for (qp, (_, devices)) in builders.iter().enumerate() {
+            (0..OUTSTANDING).for_each(|wr_id| pair.write(qp, devices[0], wr_id).unwrap());
+        }
+        let (mut served, mut full) = (vec![0; builders.len()], 0);
+        for now in 0..polls {
+            pair.fabric.run_until_idle(1000);
+            _ = pair.far.set.poll(1000);
+            let batch = pair.near.set.poll(budget);
+            full += u64::from(batch.completions.len() == budget);
+            for wc in batch.completions {
+                let qp = pair.near.set.number_of(wc.qp_num).unwrap();
+                served[qp] = now;
+                pair.write(qp, builders[qp].1[0], wc.wr_id).unwrap();
+            }
+            for (qp, last) in served.iter().enumerate() {
+                // Twice the time that it takes to serve whatever else is outstanding.
+                let waited = (now - last) * budget as u64;
+                assert!(waited < 2 * all, "{qp} waits for too long, budget {budget}");
+            }
+        }
+        assert!(full > polls * 9 / 10, "the budget was enough in all but {full} of {polls} polls");
+    }
+}
+
+#[test]
+fn the_queues_hold_everything_that_can_be_in_flight() {
+    let builders = mixed();
+    let mut pair = Pair::new(&builders);
+    let (mut posted, mut flushed) = (vec![0; builders.len()], HashMap::new());
+    for (qp, (_, devices)) in builders.iter().enumerate() {
+        while pair.write(qp, devices[0], 1).is_ok() {
+            posted[qp] += 1;
+        }
+        let receive = RecvWr::notification(2);
+        while pair.near.set.qps_mut()[qp].post_recv(&receive).is_ok() {
+            posted[qp] += 1;
+        }
+        pair.near.set.qps_mut()[qp].fail_all();
+    }
+    pair.fabric.run_until_idle(u64::MAX);
+    loop {
+        let batch = pair.near.set.poll(1000);
+        assert_eq!(batch.error, None);
+        if batch.completions.is_empty() {
+            break;
+        }
+        for wc in batch.completions {
+            assert_eq!(wc.status, WcStatus::WR_FLUSH_ERR);
+            *flushed.entry(pair.near.set.number_of(wc.qp_num).unwrap()).or_insert(0) += 1;
+        }
+        pair.fabric.run_until_idle(u64::MAX);
+    }
+    assert!(posted.iter().all(|posted| *posted >= 200), "{posted:?}");
+    assert_eq!(flushed, posted.into_iter().enumerate().collect());
+}
+
+#[test]
+fn one_that_fails_is_explained_and_costs_the_others_nothing() {
+    let single = EndpointBuilder::new().rails(1);
+    let mut pair = Pair::new(&[(single, &[0]), (single, &[1]), (single.rails(2), &[0])]);
+    pair.near.device(1).inject(When::Now, Fault::LinkDown);
+    for (qp, device) in [(0, 0), (1, 1), (2, 0)] {
+        pair.write(qp, device, 5).unwrap();
+    }
+    let mut statuses = HashMap::new();
+    while statuses.len() < 3 {
+        assert!(pair.fabric.step().is_some());
+        for wc in pair.near.set.poll(16).completions {
+            statuses.insert(pair.near.set.number_of(wc.qp_num).unwrap(), wc.status);
+        }
+        _ = pair.far.set.poll(16);
+    }
+    assert_eq!(statuses[&0], WcStatus::SUCCESS);
+    assert_eq!(statuses[&1], WcStatus::RETRY_EXC_ERR);
+    assert_eq!(statuses[&2], WcStatus::SUCCESS);
+    let qps = pair.near.set.qps();
+    let states: Vec<_> = qps.iter().map(|qp| qp.state()).collect();
+    assert_eq!(states, [QpState::Ready, QpState::Error, QpState::Ready]);
+    let errors: Vec<_> = qps.iter().map(|qp| qp.rail_reports()[0].errors).collect();
+    assert_eq!(errors, [0, 1, 0]);
+    let text = pair.near.set.qps_mut()[1].explain(WcStatus::RETRY_EXC_ERR).to_string();
+    assert!(
+        text.starts_with("rail 0 (device near1, queue pair 17) failed: RETRY_EXC_ERR"),
+        "{text}"
+    );
+}
+
+#[test]
+fn those_on_a_broken_queue_are_known() {
+    let builder = EndpointBuilder::new().rails(2);
+    let mut pair = Pair::new(&[(builder, &[0]), (builder, &[1]), (builder, &[0, 1])]);
+    pair.near.device(1).inject(When::Now, Fault::DeviceGone);
+    let error = pair.near.set.poll(16).error.unwrap();
+    let concerned: Vec<_> =
+        pair.near.set.qps().iter().map(|qp| qp.completes_on(error.cq)).collect();
+    assert_eq!(concerned, [false, true, true]);
+    let text = pair.near.set.qps()[2].queue_error(error).to_string();
+    assert_eq!(text, "completion queue of device near1: polling failed with errno 19");
+}
+
+#[test]
+fn a_set_that_is_too_large_is_refused() {
+    type Small = EndpointSet<nic::QueuePair, nic::CompletionQueue, 8, 128, 256, 16>;
+    let fabric = Fabric::threaded();
+    let domain = |n| fabric.create_device(DeviceConfig::named(format!("nic{n}"))).alloc_pd();
+    let domains: Vec<_> = (0..9).map(|n| domain(n).unwrap()).collect();
+    let builder = EndpointBuilder::new();
+    let two = |builder| Small::build([(builder, [&domains[0]]), (builder, [&domains[1]])]);
+    // Four rails and a notify queue pair each, and three quarters of 16 places.
+    assert_eq!(two(builder).unwrap().qps().len(), 2);
+    assert_eq!(two(builder.scheme(Scheme::Dqplb).rails(6)).unwrap().qps().len(), 2);
+    let refused = two(builder.rails(6)).unwrap_err();
+    assert_eq!(refused, BuildError::QueuePairs { needed: 14, max: 12 });
+    assert_eq!(refused.to_string(), "14 queue pairs, where up to 12 can be");
+    // One completion queue for each device.
+    let single = domains.iter().map(|domain| (builder.rails(1), [domain]));
+    let refused = EndpointSet::<_, _, 8, 128, 256, 256>::build(single).unwrap_err();
+    assert_eq!(refused, BuildError::Cqs(TooManyCqs { max: 8 }));
+    // What one of them cannot be, the set cannot be.
+    let refused = two(builder.rails(9)).unwrap_err();
+    assert_eq!(refused, BuildError::Rails { rails: 9, max: 8 });
+}
+
+#[test]
+fn a_device_that_is_named_twice_has_one_queue() {
+    let fabric = Fabric::threaded();
+    let device = fabric.create_device(DeviceConfig::named("nic"));
+    let domains = [device.alloc_pd().unwrap(), device.alloc_pd().unwrap()];
+    let builder = EndpointBuilder::new().rails(1);
+    let members = domains.iter().map(|domain| (builder, [domain]));
+    let set: EndpointSet = EndpointSet::build(members).unwrap();
+    let [cq] = set.virtual_cq().cqs() else { panic!("one") };
+    assert!(set.qps().iter().all(|qp| qp.completes_on(cq.id())));
+}
+
+#[test]
+fn an_endpoint_is_a_set_of_one() {
+    let fabric = Fabric::threaded();
+    let domain = fabric.create_device(DeviceConfig::named("nic")).alloc_pd().unwrap();
+    let endpoint: Endpoint = EndpointBuilder::new().build(&[&domain]).unwrap();
+    let number = endpoint.virtual_qp().virtual_qp_num();
+    let mut set = EndpointSet::from(endpoint);
+    assert_eq!(set.number_of(number), Some(0));
+    set.qps_mut()[0].post_recv(&RecvWr::notification(3)).unwrap();
+    set.qps_mut()[0].fail_all();
+    let flushed = loop {
+        if let Some(flushed) = set.poll(16).completions.pop() {
+            break flushed;
+        }
+    };
+    assert_eq!((flushed.wr_id, flushed.qp_num), (3, number));
+}
+
+#[test]
+fn a_set_of_none_says_nothing() {
+    let mut set: EndpointSet =
+        EndpointSet::build::<ProtectionDomain, [&ProtectionDomain; 0]>([]).unwrap();
+    assert_eq!(set.poll(16), Default::default());
+    assert!(set.qps().is_empty());
+}
