@@ -2,7 +2,9 @@
 //! software NIC.
 
 use futures_util::future::join_all;
-use polyrail::endpoint::{Endpoint, EndpointBuilder, EndpointError, connect_endpoints};
+use polyrail::endpoint::{
+    Endpoint, EndpointBuilder, EndpointError, EndpointQp, EndpointSet, connect_endpoints,
+};
 use polyrail::nic::{
     ConnectOptions, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
 };
@@ -15,11 +17,11 @@ use std::time::{Duration, Instant};
 
 const BYTES: usize = 1 << 20;
 
-/// Numbers of the two endpoints.
+/// Numbers of the two virtual queue pairs.
 const NEAR: usize = 0;
 const FAR: usize = 1;
 
-/// Two connected endpoints in the care of one thread, and a buffer at each.
+/// Two connected virtual queue pairs in the care of one thread, and a buffer at each.
 struct World {
     thread: ProgressThread,
     devices: Vec<Device>,
@@ -44,16 +46,16 @@ impl World {
         let all = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
         let from = RegisteredBuffer::new(BYTES, all, &[&domains[0]]).unwrap();
         let to = RegisteredBuffer::new(BYTES, all, &[&domains[1]]).unwrap();
-        let mut near: Endpoint = builder.build(&[&domains[0]]).unwrap();
-        let mut far: Endpoint = builder.build(&[&domains[1]]).unwrap();
-        connect_endpoints(&mut near, &mut far).unwrap();
+        let mut set = EndpointSet::build(domains.iter().map(|domain| (builder, [domain]))).unwrap();
+        let [near, far] = set.qps_mut() else { panic!("two") };
+        connect_endpoints(near, far).unwrap();
         let keys = from.toward(&to.remote()).unwrap();
-        let thread = ProgressThread::spawn_with([near, far], drain_timeout).unwrap();
+        let thread = ProgressThread::spawn_with(set, drain_timeout).unwrap();
         Self { thread, devices, from, to, keys, domain: domains[0].clone() }
     }
 
-    fn handle(&self, endpoint: usize) -> Handle {
-        self.thread.handle(endpoint).unwrap()
+    fn handle(&self, qp: usize) -> Handle {
+        self.thread.handle(qp).unwrap()
     }
 
     /// A write of `length` bytes at `offset`.
@@ -236,8 +238,8 @@ fn requests_of_a_dropped_handle_go_their_way() {
             (0..).zip(pending).for_each(|(wr_id, pending)| succeeds(pending, wr_id));
         }
     }
-    let ends = world.thread.shutdown().unwrap();
-    assert_eq!(ends[NEAR].outstanding(), 0);
+    let set = world.thread.shutdown().unwrap();
+    assert_eq!(set.qps()[NEAR].outstanding(), 0);
 }
 
 #[test]
@@ -279,8 +281,8 @@ fn shutting_down_drains_first() {
         .map(|wr_id| submit(|| near.post_send(&world.write(wr_id, 0, BYTES as u32 / 2))))
         .collect();
     let World { thread, .. } = world;
-    let endpoints = thread.shutdown().unwrap();
-    assert!(endpoints.iter().all(|endpoint| endpoint.outstanding() == 0));
+    let set = thread.shutdown().unwrap();
+    assert_eq!(set.qps().iter().map(EndpointQp::outstanding).collect::<Vec<_>>(), [0, 0]);
     for (wr_id, mut pending) in (0..).zip(writes) {
         let wc = pending.try_take().expect("every outcome is there").unwrap();
         assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::SUCCESS));
@@ -341,7 +343,7 @@ fn a_silent_device_does_not_hold_a_shutdown_up() {
 }
 
 #[test]
-fn a_failure_reaches_every_handle_of_the_endpoint_and_no_other() {
+fn a_failure_reaches_every_handle_of_the_queue_pair_and_no_other() {
     for rails in [1, 4] {
         let world = World::new(EndpointBuilder::new().rails(rails));
         let (mut one, mut two) = (world.handle(NEAR), world.handle(NEAR));
@@ -377,6 +379,26 @@ fn a_device_that_goes_away_leaves_nobody_waiting() {
     assert_eq!(awaited.join().unwrap(), Err(RequestError::Abandoned));
     let Some(EndpointError::Queue { device, .. }) = handle.endpoint_error() else { panic!() };
     assert_eq!(device, "near");
+}
+
+#[test]
+fn a_single_endpoint_is_a_set_of_one() {
+    let fabric = Fabric::threaded();
+    let domain = fabric.create_device(DeviceConfig::named("both")).alloc_pd().unwrap();
+    let [mut near, mut far] =
+        [(); 2].map(|()| -> Endpoint { EndpointBuilder::new().build(&[&domain]).unwrap() });
+    connect_endpoints(&mut near, &mut far).unwrap();
+    let [near, far] = [near, far].map(|endpoint| ProgressThread::spawn(endpoint).unwrap());
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let buffer = RegisteredBuffer::new(64, access, &[&domain]).unwrap();
+    let keys = buffer.toward(&buffer.remote()).unwrap();
+    let local = buffer.local(0, 64).unwrap();
+    let received = far.handle(0).unwrap().post_recv(&RecvWr::notification(1)).unwrap();
+    let wr = SendWr::write_with_imm(2, local, buffer.addr(), 3, &keys);
+    succeeds(near.handle(0).unwrap().post_send(&wr).unwrap(), 2);
+    assert_eq!(received.wait().unwrap().imm, Some(3));
+    assert!(near.handle(1).is_none());
+    assert_eq!(near.shutdown().unwrap().qps().len(), 1);
 }
 
 #[test]

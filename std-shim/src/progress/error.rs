@@ -15,7 +15,7 @@ pub enum SubmitError {
     /// INLINE promises that the buffer is free when the call returns, and the thread reads it later.
     #[error("a request that is handed over cannot be inline")]
     Inline,
-    /// The endpoint failed: see [`Handle::endpoint_error`](super::Handle::endpoint_error).
+    /// The virtual queue pair failed: see [`Handle::endpoint_error`](super::Handle::endpoint_error).
     #[error("the endpoint failed")]
     EndpointFailed,
     /// The thread shuts down, or is gone.
@@ -29,14 +29,14 @@ pub enum RequestError {
     /// The engine refused it: it was never posted.
     #[error(transparent)]
     Refused(#[from] PostError),
-    /// The thread ended, or gave the endpoint up because a completion queue broke (see
+    /// The thread ended, or gave the virtual queue pair up because a completion queue broke (see
     /// [`Handle::endpoint_error`](super::Handle::endpoint_error)). Whether the request was carried
-    /// out is unknown, and its buffer may be in use until the endpoint is dropped.
+    /// out is unknown, and its buffer may be in use until the set is dropped.
     #[error("the progress thread gave the request up")]
     Abandoned,
 }
 
-/// The progress thread panicked. Its endpoints are lost, and its handles know.
+/// The progress thread panicked. Its queue pairs are lost, and its handles know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the progress thread panicked")]
 pub struct ThreadPanicked;

@@ -10,8 +10,8 @@ use crate::nic::lock;
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendFlags, SendWr};
 use std::sync::Arc;
 
-/// Posts to one endpoint of a [`ProgressThread`](super::ProgressThread), from whatever thread it is
-/// on. Each producer has its own.
+/// Posts to one virtual queue pair of a [`ProgressThread`](super::ProgressThread), from whatever
+/// thread it is on. Each producer has its own.
 ///
 /// Requests of a handle are posted in the order in which they were handed over, sends and receives
 /// each in their own. Between handles there is no order.
@@ -20,7 +20,8 @@ use std::sync::Arc;
 ///
 /// As with a post of one's own, the buffer is the device's from here until the request is reported;
 /// that is, until its [`Pending`] has an outcome other than
-/// [`Abandoned`](super::RequestError::Abandoned). The device keys are copied.
+/// [`Abandoned`](super::RequestError::Abandoned). The device keys are copied; the handle and the
+/// thread remember the latest 16 sets of them, so that only new ones are allocated for.
 ///
 /// # Dropping
 ///
@@ -28,7 +29,7 @@ use std::sync::Arc;
 /// request ended, the thread forgets the handle.
 #[derive(Debug)]
 pub struct Handle {
-    endpoint: usize,
+    qp: usize,
     messages: Option<MessageProducer>,
     keys: KeySets,
     port: Arc<Port>,
@@ -37,13 +38,13 @@ pub struct Handle {
 
 impl Handle {
     pub(super) fn new(
-        endpoint: usize,
+        qp: usize,
         messages: MessageProducer,
         port: Port,
         shared: Arc<Shared>,
     ) -> Self {
         let (keys, port) = (KeySets::default(), Arc::new(port));
-        Self { endpoint, messages: Some(messages), keys, port, shared }
+        Self { qp, messages: Some(messages), keys, port, shared }
     }
 
     /// Hands over a send request; see
@@ -75,10 +76,10 @@ impl Handle {
         self.submit(Lane::Recv, wr.wr_id, wr.keys, request)
     }
 
-    /// Why the endpoint failed, if it did: the same for all its handles, and known before any
-    /// completion says so.
+    /// Why the virtual queue pair failed, if it did: the same for all its handles, and known before
+    /// any completion says so.
     pub fn endpoint_error(&self) -> Option<&EndpointError> {
-        self.shared.error(self.endpoint)
+        self.shared.error(self.qp)
     }
 
     fn submit(

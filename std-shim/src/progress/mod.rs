@@ -1,24 +1,26 @@
-//! Posting from any thread: one thread owns endpoints and polls, others hand requests to it.
+//! Posting from any thread: one thread owns virtual queue pairs and polls the completion queue that
+//! they share, others hand requests to it.
 //!
 //! ```text
-//!   a producer's thread                                  the progress thread
+//!   a producer's thread                               the progress thread
 //!
-//!   Handle ──post_send──► ring of requests ────────────► post ─┐
-//!                                                              ▼
-//!                                                           Endpoint ◄──► devices
-//!                                                              │
-//!   Pending ◄──.await──── ring of completions ◄───────── poll ─┘
+//!   Handle ──post_send──► ring of requests ─────────► post ──► virtual queue pairs ─┐
+//!                                                                                   ▼
+//!                                                                                devices
+//!                                                                                   │
+//!   Pending ◄──.await──── ring of completions ◄────── poll ◄── completion queue ◄───┘
 //! ```
 //!
-//! Each [`Handle`] has a pair of rings ([`polyrail_core::spsc`]) to the thread and back, so producers
-//! never wait for each other, nor for the thread. `handle` and `pending` are the producer's view,
-//! `inbox` is where completions wait to be asked for; `port` is the thread's side of a handle, `run`
-//! the thread, `idle` how it rests; `message` and `shared` are what they have in common.
+//! An [`EndpointSet`] is what the thread owns. Each [`Handle`] is for one virtual queue pair of it,
+//! and has a pair of rings ([`polyrail_core::spsc`]) to the thread and back, so producers never wait
+//! for each other, nor for the thread. `handle` and `pending` are the producer's view, `inbox` is
+//! where completions wait to be asked for; `port` is the thread's side of a handle, `run` the thread,
+//! `idle` how it rests; `message` and `shared` are what they have in common.
 //!
 //! # Example
 //!
 //! ```
-//! use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+//! use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
 //! use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
 //! use polyrail::progress::ProgressThread;
 //! use polyrail::verbs::{AccessFlags, RecvWr, SendWr};
@@ -27,32 +29,36 @@
 //! let fabric = Fabric::threaded();
 //! let here = fabric.create_device(DeviceConfig::named("here")).alloc_pd()?;
 //! let there = fabric.create_device(DeviceConfig::named("there")).alloc_pd()?;
-//! let mut sender: Endpoint = EndpointBuilder::new().build(&[&here])?;
-//! let mut receiver: Endpoint = EndpointBuilder::new().build(&[&there])?;
-//! connect_endpoints(&mut sender, &mut receiver)?;
+//! // Two virtual queue pairs on each side, one of four rails and one of a single one.
+//! let builders = [EndpointBuilder::new(), EndpointBuilder::new().rails(1)];
+//! let mut senders: EndpointSet = EndpointSet::build(builders.map(|qp| (qp, [&here])))?;
+//! let mut receivers: EndpointSet = EndpointSet::build(builders.map(|qp| (qp, [&there])))?;
+//! for (sender, receiver) in senders.qps_mut().iter_mut().zip(receivers.qps_mut()) {
+//!     connect_endpoints(sender, receiver)?;
+//! }
 //! let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
 //! let from = RegisteredBuffer::new(4096, AccessFlags::empty(), &[&here])?;
 //! let to = RegisteredBuffer::new(4096, writable, &[&there])?;
 //! let keys = from.toward(&to.remote())?;
 //!
-//! let thread = ProgressThread::spawn([sender, receiver])?;
-//! let mut receives = thread.handle(1).unwrap();
-//! let first = receives.post_recv(&RecvWr::notification(1))?;
-//! let second = receives.post_recv(&RecvWr::notification(2))?;
+//! let (senders, receivers) = (ProgressThread::spawn(senders)?, ProgressThread::spawn(receivers)?);
+//! let mut receives = [0, 1].map(|qp| receivers.handle(qp).unwrap());
+//! let first = receives[0].post_recv(&RecvWr::notification(1))?;
+//! let second = receives[1].post_recv(&RecvWr::notification(2))?;
 //! std::thread::scope(|scope| {
-//!     for producer in 0..2 {
-//!         let mut handle = thread.handle(0).unwrap();
+//!     for qp in 0..2 {
+//!         let mut handle = senders.handle(qp).unwrap();
 //!         let (local, addr, keys) = (from.local(0, 4096).unwrap(), to.addr(), &keys);
 //!         scope.spawn(move || {
-//!             let wr = SendWr::write_with_imm(producer, local, addr, 42, keys);
+//!             let wr = SendWr::write_with_imm(7, local, addr, 40 + qp as u32, keys);
 //!             assert!(handle.post_send(&wr).unwrap().wait().unwrap().status.is_success());
 //!         });
 //!     }
 //! });
 //! // Any executor will do; `wait` is for threads without one.
-//! assert_eq!(pollster::block_on(first)?.imm, Some(42));
-//! assert_eq!(second.wait()?.imm, Some(42));
-//! thread.shutdown()?;
+//! assert_eq!(pollster::block_on(first)?.imm, Some(40));
+//! assert_eq!(second.wait()?.imm, Some(41));
+//! senders.shutdown()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -60,17 +66,27 @@
 //! # When there is nothing to do
 //!
 //! The thread looks 64 times more, then yields the processor between looks, about 4000 times, then
-//! sleeps. While devices have requests of its endpoints, or an endpoint of several rails uses DQPLB,
-//! whose receives have to be posted again when peers use them up, it sleeps for 50 µs at a time:
-//! devices do not wake it. Otherwise it sleeps until a handle hands something over, which costs the
-//! handle a system call only then.
+//! sleeps. While devices have requests of its queue pairs, or a virtual queue pair of several rails
+//! uses DQPLB, whose receives have to be posted again when peers use them up, it sleeps for 50 µs at
+//! a time: devices do not wake it. Otherwise it sleeps until a handle hands something over, which
+//! costs the handle a system call only then.
 //!
 //! # What fails
 //!
-//! A request that was posted comes back with its status, as in verbs. When an endpoint fails, all
-//! its queue pairs are moved to ERR, so that everything outstanding comes back as flushed, and all
-//! its handles know why ([`Handle::endpoint_error`]). When a completion queue breaks, or the thread
-//! panics, requests come back as [`RequestError::Abandoned`].
+//! A request that was posted comes back with its status, as in verbs. When a virtual queue pair
+//! fails, all its queue pairs are moved to ERR, so that everything outstanding comes back as flushed,
+//! and all its handles know why ([`Handle::endpoint_error`]). The others of the set go on.
+//!
+//! When a completion queue breaks, every virtual queue pair that completes there, with any of its
+//! rails, is given up: its queue pairs are moved to ERR, and its requests come back as
+//! [`RequestError::Abandoned`], since they may never be heard of. Those on other devices go on. If
+//! the thread panics, all requests come back so.
+//!
+//! # Memory
+//!
+//! A handle allocates when it is made, and when it is handed device keys that are not among the 16
+//! sets it used last. Nothing else on the way of a request allocates, on any thread; where a thread
+//! waits for the first time, what it waits with is made.
 
 mod error;
 mod handle;
@@ -88,9 +104,9 @@ pub use message::REQUEST_BYTES;
 pub use pending::Pending;
 
 use crate::backend::Connect;
-use crate::endpoint::Endpoint;
+use crate::endpoint::EndpointSet;
 use crate::nic;
-use polyrail_core::hardware::{CompletionQueue, QueuePair};
+use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_qp::MAX_RAILS;
 use run::Progress;
 use shared::Shared;
@@ -108,12 +124,8 @@ const SLOTS: usize = 2 * HANDLE_DEPTH;
 /// How long a shutdown waits for sends to complete by themselves.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a thread gives back: its endpoints.
-type Endpoints<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> =
-    Vec<Endpoint<Q, C, RAILS, DEPTH, WRS>>;
-
-/// A thread that owns endpoints, each a virtual queue pair with its completion queues, and makes
-/// progress on them. Dropping it shuts it down, and waits for that.
+/// A thread that owns virtual queue pairs, all on one virtual completion queue, and makes progress on
+/// them. Dropping it shuts it down, and waits for that.
 #[derive(Debug)]
 pub struct ProgressThread<
     Q = nic::QueuePair,
@@ -121,27 +133,28 @@ pub struct ProgressThread<
     const RAILS: usize = MAX_RAILS,
     const DEPTH: usize = 128,
     const WRS: usize = 256,
+    const ROUTES: usize = 256,
 > {
     shared: Arc<Shared>,
     /// `None` when it was joined.
-    thread: Option<JoinHandle<Endpoints<Q, C, RAILS, DEPTH, WRS>>>,
+    thread: Option<JoinHandle<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>>>,
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
-    ProgressThread<Q, C, RAILS, DEPTH, WRS>
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize, const ROUTES: usize>
+    ProgressThread<Q, C, RAILS, DEPTH, WRS, ROUTES>
 where
-    Q: QueuePair + Connect + Send + 'static,
+    Q: Connect + Send + 'static,
     C: CompletionQueue + Send + 'static,
 {
-    /// Starts a thread for connected endpoints, with [`DRAIN_TIMEOUT`].
+    /// Starts a thread for an [`EndpointSet`], or a single [`Endpoint`](crate::endpoint::Endpoint),
+    /// with [`DRAIN_TIMEOUT`]. Its queue pairs are connected, and nothing is posted to them yet: the
+    /// thread gives requests names of its own, and does not know whose others are.
     ///
     /// # Errors
     ///
     /// The system has no thread to give.
-    pub fn spawn(
-        endpoints: impl IntoIterator<Item = Endpoint<Q, C, RAILS, DEPTH, WRS>>,
-    ) -> io::Result<Self> {
-        Self::spawn_with(endpoints, DRAIN_TIMEOUT)
+    pub fn spawn(set: impl Into<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>>) -> io::Result<Self> {
+        Self::spawn_with(set, DRAIN_TIMEOUT)
     }
 
     /// [`spawn`](Self::spawn) with another time for sends to complete when the thread shuts down.
@@ -150,29 +163,29 @@ where
     ///
     /// The system has no thread to give.
     pub fn spawn_with(
-        endpoints: impl IntoIterator<Item = Endpoint<Q, C, RAILS, DEPTH, WRS>>,
+        set: impl Into<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>>,
         drain_timeout: Duration,
     ) -> io::Result<Self> {
-        let endpoints: Vec<_> = endpoints.into_iter().collect();
-        let shared = Arc::new(Shared::new(endpoints.len()));
-        let progress = Progress::new(endpoints, Arc::clone(&shared));
+        let set = set.into();
+        let shared = Arc::new(Shared::new(set.qps().len()));
+        let progress = Progress::new(set, Arc::clone(&shared));
         let builder = std::thread::Builder::new().name("polyrail-progress".to_owned());
         let thread = Some(builder.spawn(move || progress.run(drain_timeout))?);
         Ok(Self { shared, thread })
     }
 
-    /// A handle for one producer on the endpoint with this number, counted from 0 in the order of
-    /// [`spawn`](Self::spawn); `None` if there is none.
-    pub fn handle(&self, endpoint: usize) -> Option<Handle> {
-        if endpoint >= self.shared.endpoints() {
+    /// A handle for one producer on the virtual queue pair with this number in the set; `None` if
+    /// there is none.
+    pub fn handle(&self, qp: usize) -> Option<Handle> {
+        if qp >= self.shared.qps() {
             return None;
         }
-        let (messages, port, side) = port::port(endpoint);
+        let (messages, port, side) = port::port(qp);
         self.shared.introduce(side);
-        Some(Handle::new(endpoint, messages, port, Arc::clone(&self.shared)))
+        Some(Handle::new(qp, messages, port, Arc::clone(&self.shared)))
     }
 
-    /// Drains, ends the thread and gives its endpoints back.
+    /// Drains, ends the thread and gives its set back.
     ///
     /// From now on handles are refused. Everything that they handed over is posted; sends have the
     /// drain timeout to complete. Then all queue pairs are moved to ERR, so that receives, and what
@@ -181,25 +194,29 @@ where
     /// # Errors
     ///
     /// The thread panicked.
-    pub fn shutdown(mut self) -> Result<Endpoints<Q, C, RAILS, DEPTH, WRS>, ThreadPanicked> {
-        self.end().unwrap_or(Ok(Vec::new()))
+    pub fn shutdown(
+        mut self,
+    ) -> Result<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>, ThreadPanicked> {
+        let thread = self.close().expect("nobody but this and drop joins the thread");
+        thread.join().map_err(|_| ThreadPanicked)
     }
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
-    ProgressThread<Q, C, RAILS, DEPTH, WRS>
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize, const ROUTES: usize>
+    ProgressThread<Q, C, RAILS, DEPTH, WRS, ROUTES>
 {
-    fn end(&mut self) -> Option<Result<Endpoints<Q, C, RAILS, DEPTH, WRS>, ThreadPanicked>> {
+    /// Tells the thread to shut down; what is to be joined, unless somebody has that already.
+    fn close(&mut self) -> Option<JoinHandle<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>>> {
         self.shared.close();
-        Some(self.thread.take()?.join().map_err(|_| ThreadPanicked))
+        self.thread.take()
     }
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> Drop
-    for ProgressThread<Q, C, RAILS, DEPTH, WRS>
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize, const ROUTES: usize> Drop
+    for ProgressThread<Q, C, RAILS, DEPTH, WRS, ROUTES>
 {
     fn drop(&mut self) {
         // A panic was printed, and handles see that the thread is gone.
-        _ = self.end();
+        _ = self.close().map(JoinHandle::join);
     }
 }

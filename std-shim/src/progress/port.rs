@@ -3,9 +3,9 @@
 use super::inbox::Inbox;
 use super::message::{KEY_SETS, KeySet, Lane, Message, Report, Request, Work};
 use super::{HANDLE_DEPTH, SLOTS};
-use crate::endpoint::Endpoint;
+use crate::endpoint::EndpointQp;
 use atomic_waker::AtomicWaker;
-use polyrail_core::hardware::{CompletionQueue, QueuePair};
+use polyrail_core::hardware::QueuePair;
 use polyrail_core::spsc::{Consumer, Producer, PushError, Ring};
 use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::PostError;
@@ -23,8 +23,11 @@ type ReportRing = Arc<Ring<Report, SLOTS>>;
 pub(super) type MessageProducer = Producer<Message, MESSAGES, MessageRing>;
 pub(super) type ReportConsumer = Consumer<Report, SLOTS, ReportRing>;
 
-/// What a handle and its [`Pending`](super::Pending)s share. The thread never waits for the lock:
-/// it knows of the wakers only.
+/// What a handle and its [`Pending`](super::Pending)s share.
+///
+/// The lock makes them one consumer of the ring of reports: a handle and its Pendings may be in
+/// different threads, and whoever looks takes the reports of all. It is held for one look, and the
+/// progress thread never waits for it: that knows of the wakers only. Nor do other handles.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) inbox: Mutex<Inbox>,
@@ -52,13 +55,13 @@ struct Held {
 /// The thread's side of a handle.
 #[derive(Debug)]
 pub(super) struct PortSide {
-    /// Its endpoint, by number.
-    pub(super) endpoint: usize,
+    /// Its virtual queue pair, by number.
+    pub(super) qp: usize,
     messages: Consumer<Message, MESSAGES, MessageRing>,
     desk: Desk,
 }
 
-/// Posts a request to the endpoint.
+/// Posts a request to the virtual queue pair.
 trait Post: FnMut(&Work<'_>) -> Result<(), PostError> {}
 
 impl<F: FnMut(&Work<'_>) -> Result<(), PostError>> Post for F {}
@@ -67,7 +70,8 @@ impl<F: FnMut(&Work<'_>) -> Result<(), PostError>> Post for F {}
 #[derive(Debug)]
 struct Desk {
     keys: Vec<KeySet>,
-    /// Requests that wait for room, by lane, oldest first.
+    /// Requests that wait for room, by lane, oldest first. Never more than the lane has slots, for
+    /// which there is room from the start.
     held: [VecDeque<Held>; 2],
     out: Outbox,
 }
@@ -87,7 +91,7 @@ struct Outbox {
 }
 
 /// Makes both sides of a handle.
-pub(super) fn port(endpoint: usize) -> (MessageProducer, Port, PortSide) {
+pub(super) fn port(qp: usize) -> (MessageProducer, Port, PortSide) {
     let ring = MessageRing::default();
     let Ok((sender, messages)) = Ring::split_shared(ring) else { unreachable!("a new ring") };
     let ring = ReportRing::default();
@@ -96,9 +100,9 @@ pub(super) fn port(endpoint: usize) -> (MessageProducer, Port, PortSide) {
     let port = Port { inbox: Mutex::new(Inbox::new(receiver)), wakers: Arc::clone(&wakers) };
     let (is_posted, wakers) = ([false; SLOTS].into(), Wakers(wakers));
     let out = Outbox { number: 0, is_posted, posted: [0; 2], reports, wakers };
-    let held = [VecDeque::new(), VecDeque::new()];
+    let held = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));
     let desk = Desk { keys: Vec::with_capacity(KEY_SETS), held, out };
-    (sender, port, PortSide { endpoint, messages, desk })
+    (sender, port, PortSide { qp, messages, desk })
 }
 
 impl PortSide {
@@ -108,18 +112,17 @@ impl PortSide {
     }
 
     /// Posts what waited, then what came; says whether anything moved.
-    pub(super) fn post<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    pub(super) fn post<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
         &mut self,
-        endpoint: &mut Endpoint<Q, C, RAILS, DEPTH, WRS>,
+        qp: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
     ) -> bool
     where
         Q: QueuePair,
-        C: CompletionQueue,
     {
         let desk = &mut self.desk;
         let mut post = |work: &Work<'_>| match work {
-            Work::Send(wr) => endpoint.post_send(wr),
-            Work::Recv(wr) => endpoint.post_recv(wr),
+            Work::Send(wr) => qp.post_send(wr),
+            Work::Recv(wr) => qp.post_recv(wr),
         };
         let moved = desk.post_held(&mut post);
         let taken = self.messages.pop_batch(TURN, |message| match message {
@@ -164,7 +167,7 @@ impl PortSide {
         Lane::ALL.iter().all(|lane| self.is_idle(*lane))
     }
 
-    /// Requests that the endpoint has.
+    /// Requests that the virtual queue pair has.
     pub(super) fn posted(&self) -> usize {
         self.desk.out.posted.iter().sum()
     }

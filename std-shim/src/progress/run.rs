@@ -5,38 +5,47 @@ use super::message::Lane;
 use super::port::{PortSide, number_and_slot};
 use super::shared::Shared;
 use crate::backend::Connect;
-use crate::endpoint::Endpoint;
-use polyrail_core::hardware::{CompletionQueue, QueuePair};
+use crate::endpoint::{EndpointQp, EndpointSet};
+use arrayvec::ArrayVec;
+use polyrail_core::hardware::{CompletionQueue, CqError};
 use polyrail_core::verbs::WcStatus;
-use polyrail_core::virtual_cq::{Event, Polled, VirtualWc};
+use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::{QpState, Scheme};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Completions taken from one endpoint before it is the next one's turn.
+/// Completions of all virtual queue pairs together that are taken before it is the handles' turn.
 const POLL_BUDGET: usize = 64;
 
 /// How long devices may take to give requests back when the thread shuts down.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An endpoint in the thread's care.
-#[derive(Debug)]
-struct Driven<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> {
-    endpoint: Endpoint<Q, C, RAILS, DEPTH, WRS>,
+/// How a virtual queue pair is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    Working,
     /// It failed, its queue pairs are in ERR, and its handles know.
-    failed: bool,
-    /// A completion queue of it broke: not all requests will be heard of, and none is waited for.
-    broken: bool,
+    Failed,
+    /// Failed, and a completion queue of it broke: not all requests will be heard of, and none is
+    /// waited for.
+    Broken,
 }
 
 /// The thread's state.
 #[derive(Debug)]
-pub(super) struct Progress<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> {
-    driven: Vec<Driven<Q, C, RAILS, DEPTH, WRS>>,
+pub(super) struct Progress<
+    Q,
+    C,
+    const RAILS: usize,
+    const DEPTH: usize,
+    const WRS: usize,
+    const ROUTES: usize,
+> {
+    set: EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>,
+    /// Of each virtual queue pair.
+    conditions: Box<[Condition]>,
     /// The handles, by number.
     ports: Vec<Option<PortSide>>,
-    /// Completions from the first failed one on, until it is known why the endpoint failed.
-    deferred: Vec<VirtualWc>,
     idle: Idle,
     /// The thread was told to shut down.
     draining: bool,
@@ -54,36 +63,32 @@ impl Drop for Presence {
     }
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
-    Progress<Q, C, RAILS, DEPTH, WRS>
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize, const ROUTES: usize>
+    Progress<Q, C, RAILS, DEPTH, WRS, ROUTES>
 where
-    Q: QueuePair + Connect,
+    Q: Connect,
     C: CompletionQueue,
 {
     pub(super) fn new(
-        endpoints: Vec<Endpoint<Q, C, RAILS, DEPTH, WRS>>,
+        set: EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>,
         shared: Arc<Shared>,
     ) -> Self {
-        let driven = |endpoint| Driven { endpoint, failed: false, broken: false };
-        let driven = endpoints.into_iter().map(driven).collect();
-        let (ports, deferred) = (Vec::new(), Vec::new());
+        let conditions = set.qps().iter().map(|_| Condition::Working).collect();
         let (idle, shared) = (Idle::default(), Presence(shared));
-        Self { driven, ports, deferred, idle, draining: false, shared }
+        Self { set, conditions, ports: Vec::new(), idle, draining: false, shared }
     }
 
     /// Runs until it is told to shut down, then drains; `grace` says how long sends may take.
-    pub(super) fn run(mut self, grace: Duration) -> Vec<Endpoint<Q, C, RAILS, DEPTH, WRS>> {
+    pub(super) fn run(mut self, grace: Duration) -> EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES> {
         self.shared.0.enter();
         while !self.shared.0.is_closing() {
             self.round();
         }
         self.draining = true;
         self.drain_until(Instant::now() + grace, |port| port.is_idle(Lane::Send));
-        for driven in &mut self.driven {
-            driven.endpoint.fail_all();
-        }
+        self.set.qps_mut().iter_mut().for_each(EndpointQp::fail_all);
         self.drain_until(Instant::now() + FLUSH_TIMEOUT, PortSide::is_drained);
-        self.driven.into_iter().map(|driven| driven.endpoint).collect()
+        self.set
     }
 
     /// Goes on until it holds for every handle, or until then.
@@ -131,52 +136,79 @@ where
 
     /// Each handle in turn.
     fn post(&mut self) -> bool {
+        let Self { set, conditions, ports, .. } = self;
         let mut moved = false;
-        for port in self.ports.iter_mut().flatten() {
-            moved |= port.post(&mut self.driven[port.endpoint].endpoint);
+        let has_hope = |port: &&mut PortSide| conditions[port.qp] != Condition::Broken;
+        for port in ports.iter_mut().flatten().filter(has_hope) {
+            moved |= port.post(&mut set.qps_mut()[port.qp]);
         }
         moved
     }
 
-    /// Each endpoint in turn.
+    /// Everybody's completions. Nothing is reported before it is known why its virtual queue pair
+    /// failed, if it did.
     fn poll(&mut self) -> bool {
-        let Self { driven, ports, deferred, shared, .. } = self;
-        let mut events = 0;
-        for (at, driven) in driven.iter_mut().enumerate().filter(|(_, driven)| !driven.broken) {
-            let polled = driven.endpoint.poll_with(POLL_BUDGET, |event| {
-                // Foreign ones are of queue pairs that the endpoint's owner destroyed.
-                let Event::Completion(wc) = event else { return };
-                if wc.status.is_success() && deferred.is_empty() {
-                    report(ports, wc);
-                } else {
-                    deferred.push(wc);
-                }
-            });
-            events += polled.events;
-            let bad = deferred.first().map(|wc| wc.status);
-            driven.look(&shared.0, at, polled, bad);
-            deferred.drain(..).for_each(|wc| report(ports, wc));
-        }
-        events > 0
+        let mut completions = ArrayVec::<VirtualWc, POLL_BUDGET>::new();
+        let polled = self.set.poll_with(POLL_BUDGET, |event| {
+            // Foreign ones are of queue pairs that were taken out of the set.
+            completions.extend(event.completion());
+        });
+        self.look_for_failures(polled.error, &completions);
+        completions.into_iter().for_each(|wc| self.report(wc));
+        polled.events > 0
     }
 
-    /// Forgets handles that are done, and those of endpoints that are beyond help.
+    /// Looks who failed. Their handles are told why, and everything of theirs comes back.
+    fn look_for_failures(&mut self, error: Option<CqError>, completions: &[VirtualWc]) {
+        let qps = self.set.qps_mut().iter_mut().zip(&mut self.conditions);
+        for (number, (qp, condition)) in qps.enumerate() {
+            let broken = error.filter(|error| qp.completes_on(error.cq));
+            let reason = match (broken, *condition) {
+                (Some(error), Condition::Working | Condition::Failed) => {
+                    *condition = Condition::Broken;
+                    qp.queue_error(error)
+                }
+                (None, Condition::Working) if qp.state() == QpState::Error => {
+                    *condition = Condition::Failed;
+                    qp.explain(first_failure(completions, qp.virtual_qp().virtual_qp_num()))
+                }
+                _ => continue,
+            };
+            self.shared.0.fail(number, reason);
+            qp.fail_all();
+        }
+    }
+
+    /// Hands a completion to the handle that it belongs to.
+    fn report(&mut self, wc: VirtualWc) {
+        let (number, slot) = number_and_slot(wc.wr_id);
+        // Numbers of handles are given again, and one that was given up may have left requests.
+        if let Some(Some(port)) = self.ports.get_mut(number)
+            && self.set.qps()[port.qp].virtual_qp().virtual_qp_num() == wc.qp_num
+        {
+            port.complete(slot, wc);
+        }
+    }
+
+    /// Forgets handles that are done, and those of virtual queue pairs that are beyond help.
     fn look_after(&mut self) {
+        let is_done =
+            |port: &mut PortSide| self.conditions[port.qp] == Condition::Broken || port.is_done();
         for place in &mut self.ports {
-            drop(place.take_if(|port| self.driven[port.endpoint].broken || port.is_done()));
+            drop(place.take_if(is_done));
         }
     }
 
     fn sleep(&self) {
         let ports = || self.ports.iter().flatten();
         // The receives that DQPLB posts by itself are to be posted again when peers use them up.
-        let listens = |driven: &Driven<Q, C, RAILS, DEPTH, WRS>| {
-            let qp = driven.endpoint.virtual_qp();
+        let listens = |qp: &EndpointQp<Q, RAILS, DEPTH, WRS>| {
+            let qp = qp.virtual_qp();
             qp.is_multi() && qp.config().scheme == Scheme::Dqplb
         };
         let devices_are_busy = self.draining
             || ports().any(|port| port.posted() > 0 || port.is_holding())
-            || self.driven.iter().any(listens);
+            || self.set.qps().iter().any(listens);
         let something_to_do = || {
             (self.shared.0.is_closing() && !self.draining)
                 || self.shared.0.has_newcomers()
@@ -186,43 +218,20 @@ where
     }
 }
 
-/// Hands a completion to the handle that it belongs to.
-fn report(ports: &mut [Option<PortSide>], wc: VirtualWc) {
-    let (number, slot) = number_and_slot(wc.wr_id);
-    if let Some(Some(port)) = ports.get_mut(number) {
-        port.complete(slot, wc);
-    }
-}
-
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> Driven<Q, C, RAILS, DEPTH, WRS>
-where
-    Q: QueuePair + Connect,
-    C: CompletionQueue,
-{
-    /// After a poll: looks whether the endpoint failed. Then its handles are told why, and
-    /// everything comes back.
-    fn look(&mut self, shared: &Shared, at: usize, polled: Polled, bad: Option<WcStatus>) {
-        let error = if let Some(error) = polled.error {
-            self.broken = true;
-            self.endpoint.queue_error(error)
-        } else if self.endpoint.state() == QpState::Error && !self.failed {
-            // A driver that refuses a post leaves no status.
-            self.endpoint.explain(bad.unwrap_or(WcStatus::GENERAL_ERR))
-        } else {
-            return;
-        };
-        self.failed = true;
-        shared.fail(at, error);
-        self.endpoint.fail_all();
-    }
+/// The status with which the requests of a virtual queue pair began to fail. A driver that refuses a
+/// post leaves none.
+fn first_failure(completions: &[VirtualWc], virtual_qp_num: u32) -> WcStatus {
+    let failed = |wc: &&VirtualWc| wc.qp_num == virtual_qp_num && !wc.status.is_success();
+    completions.iter().find(failed).map_or(WcStatus::GENERAL_ERR, |wc| wc.status)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::error::{RequestError, SubmitError};
-    use super::super::{Handle, port};
+    use super::super::{Handle, Pending, port};
     use super::*;
-    use crate::nic;
+    use crate::endpoint::EndpointBuilder;
+    use crate::nic::{self, DeviceConfig, Fabric};
     use polyrail_core::verbs::RecvWr;
     use std::future::Future;
     use std::pin::pin;
@@ -239,26 +248,26 @@ mod tests {
         }
     }
 
-    fn handle(shared: &Arc<Shared>) -> Handle {
-        let (messages, port, side) = port::port(0);
+    fn handle(shared: &Arc<Shared>, qp: usize) -> Handle {
+        let (messages, port, side) = port::port(qp);
         shared.introduce(side);
-        Handle::new(0, messages, port, Arc::clone(shared))
+        Handle::new(qp, messages, port, Arc::clone(shared))
     }
 
     #[test]
     fn a_thread_that_ends_however_it_ends_leaves_nobody_waiting() {
         let shared = Arc::new(Shared::new(1));
-        let mut progress = Progress::<nic::QueuePair, nic::CompletionQueue, 8, 128, 256>::new(
-            Vec::new(),
-            Arc::clone(&shared),
-        );
-        let (mut adopted, mut newcomer) = (handle(&shared), None);
+        let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
+        let domain = device.alloc_pd().unwrap();
+        let set: EndpointSet = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
+        let mut progress = Progress::new(set, Arc::clone(&shared));
+        let (mut adopted, mut newcomer) = (handle(&shared, 0), None);
         let waits = [0, 1].map(|wr_id| {
             let pending = adopted.post_recv(&RecvWr::notification(wr_id)).unwrap();
             assert!(progress.adopt() || wr_id == 1);
             pending
         });
-        let newcomers = newcomer.insert(handle(&shared)).post_recv(&RecvWr::notification(2));
+        let newcomers = newcomer.insert(handle(&shared, 0)).post_recv(&RecvWr::notification(2));
         let [awaited, looked_at] = waits;
         let (mut awaited, wakes) = (pin!(awaited), Arc::new(Counting::default()));
         let waker = Arc::clone(&wakes).into();
@@ -272,7 +281,42 @@ mod tests {
         }
         let refused = adopted.post_recv(&RecvWr::notification(3)).unwrap_err();
         assert_eq!(refused, SubmitError::ThreadGone);
-        let refused = handle(&shared).post_recv(&RecvWr::notification(4)).unwrap_err();
+        let refused = handle(&shared, 0).post_recv(&RecvWr::notification(4)).unwrap_err();
         assert_eq!(refused, SubmitError::ThreadGone);
+    }
+
+    #[test]
+    fn late_completions_of_who_was_given_up_are_nobodys() {
+        let fabric = Fabric::threaded();
+        let devices = ["stays", "goes"].map(|name| fabric.create_device(DeviceConfig::named(name)));
+        let [stays, goes] = devices.each_ref().map(|device| device.alloc_pd().unwrap());
+        // The notify queue pair, which receives, is on the first device.
+        let builder = EndpointBuilder::new();
+        let members = [(builder, vec![&stays, &goes]), (builder, vec![&stays])];
+        let set: EndpointSet = EndpointSet::build(members).unwrap();
+        let shared = Arc::new(Shared::new(2));
+        let mut progress = Progress::new(set, Arc::clone(&shared));
+        let post = |handle: &mut Handle| handle.post_recv(&RecvWr::notification(1)).unwrap();
+
+        let mut gives_up = handle(&shared, 0);
+        let mut given_up: Vec<_> = (0..20).map(|_| post(&mut gives_up)).collect();
+        progress.round();
+        devices[1].inject(nic::When::Now, nic::Fault::DeviceGone);
+        let mut newcomer = handle(&shared, 0);
+        given_up.push(post(&mut newcomer));
+        progress.poll();
+        assert!(progress.adopt() && !progress.post());
+        progress.look_after();
+        let abandoned = |pending: Pending| pending.wait() == Err(RequestError::Abandoned);
+        assert!(given_up.into_iter().all(abandoned));
+        // Another handle gets its number, and its requests the names of those.
+        let mut other = handle(&shared, 1);
+        let mut waits: Vec<_> = (0..20).map(|_| post(&mut other)).collect();
+        let flushed =
+            |progress: &Progress<_, _, 8, 128, 256, 256>| progress.set.qps()[0].outstanding() == 0;
+        assert!(!flushed(&progress));
+        (0..10).for_each(|_| progress.round());
+        assert!(flushed(&progress));
+        assert!(waits.iter_mut().all(|pending| pending.try_take().is_none()));
     }
 }

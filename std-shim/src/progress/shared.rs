@@ -21,23 +21,24 @@ pub(super) struct Shared {
     newcomers: Mutex<Option<Vec<PortSide>>>,
     /// There are some.
     has_newcomers: AtomicBool,
-    /// Why each endpoint failed, if it did.
+    /// Why each virtual queue pair failed, if it did.
     errors: Box<[OnceLock<EndpointError>]>,
 }
 
 impl Shared {
-    pub(super) fn new(endpoints: usize) -> Self {
+    pub(super) fn new(qps: usize) -> Self {
         Self {
             bell: Doorbell::new(),
             thread: OnceLock::new(),
             closing: AtomicBool::new(false),
             newcomers: Mutex::new(Some(Vec::new())),
             has_newcomers: AtomicBool::new(false),
-            errors: (0..endpoints).map(|_| OnceLock::new()).collect(),
+            errors: (0..qps).map(|_| OnceLock::new()).collect(),
         }
     }
 
-    pub(super) fn endpoints(&self) -> usize {
+    /// How many virtual queue pairs the thread has.
+    pub(super) fn qps(&self) -> usize {
         self.errors.len()
     }
 
@@ -69,9 +70,9 @@ impl Shared {
         self.wake();
     }
 
-    /// Why an endpoint failed, if it did.
-    pub(super) fn error(&self, endpoint: usize) -> Option<&EndpointError> {
-        self.errors[endpoint].get()
+    /// Why a virtual queue pair failed, if it did.
+    pub(super) fn error(&self, qp: usize) -> Option<&EndpointError> {
+        self.errors[qp].get()
     }
 }
 
@@ -96,9 +97,9 @@ impl Shared {
         self.has_newcomers.load(Ordering::Acquire)
     }
 
-    /// Keeps why an endpoint failed; the first reason stays.
-    pub(super) fn fail(&self, endpoint: usize, error: EndpointError) {
-        _ = self.errors[endpoint].set(error);
+    /// Keeps why a virtual queue pair failed; the first reason stays.
+    pub(super) fn fail(&self, qp: usize, error: EndpointError) {
+        _ = self.errors[qp].set(error);
     }
 
     /// Sleeps, unless a last look shows something to do.

@@ -1,0 +1,307 @@
+//! A progress thread with many virtual queue pairs on the same completion queues, with real threads
+//! on the software NIC.
+
+use polyrail::endpoint::{
+    EndpointBuilder, EndpointError, EndpointQp, EndpointSet, connect_endpoints,
+};
+use polyrail::nic::{
+    ConnectOptions, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
+};
+use polyrail::progress::{Handle, Pending, ProgressThread, RequestError, SubmitError};
+use polyrail::verbs::{AccessFlags, DeviceKeys, RecvWr, SendWr, WcStatus};
+use polyrail::virtual_qp::Scheme;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::yield_now;
+use std::time::{Duration, Instant};
+
+/// What one virtual queue pair is, and its devices by place.
+type Shape = (EndpointBuilder, &'static [usize]);
+
+/// Two devices, a buffer, and a thread with a virtual queue pair of each shape.
+struct Side {
+    devices: Vec<Device>,
+    buffer: RegisteredBuffer,
+    thread: ProgressThread,
+    /// The numbers that the completions of each virtual queue pair carry.
+    names: Vec<u32>,
+}
+
+/// Two sides, connected.
+struct World {
+    shapes: Vec<Shape>,
+    near: Side,
+    far: Side,
+    keys: Vec<DeviceKeys>,
+}
+
+impl World {
+    fn new(shapes: Vec<Shape>, bytes: usize) -> Self {
+        let fabric = Fabric::threaded();
+        let (near_domains, near, mut near_set) = prepare(&fabric, "near", &shapes, bytes);
+        let (far_domains, far, mut far_set) = prepare(&fabric, "far", &shapes, bytes);
+        for (near, far) in near_set.qps_mut().iter_mut().zip(far_set.qps_mut()) {
+            connect_endpoints(near, far).unwrap();
+        }
+        let keys = near.toward(&far.remote()).unwrap();
+        let side = |domains: Vec<ProtectionDomain>, buffer, set: EndpointSet| {
+            let devices = domains.iter().map(|domain| domain.device().clone()).collect();
+            let name = |qp: &EndpointQp| qp.virtual_qp().virtual_qp_num();
+            let names = set.qps().iter().map(name).collect();
+            Side { devices, buffer, thread: ProgressThread::spawn(set).unwrap(), names }
+        };
+        let (near, far) = (side(near_domains, near, near_set), side(far_domains, far, far_set));
+        Self { shapes, near, far, keys }
+    }
+
+    /// The keys that a virtual queue pair wants, in the order of its devices.
+    fn keys(&self, qp: usize) -> Vec<DeviceKeys> {
+        self.shapes[qp].1.iter().map(|at| self.keys[*at]).collect()
+    }
+
+    /// Writes once and waits for it.
+    fn write(&self, handle: &mut Handle, qp: usize) -> Result<WcStatus, RequestError> {
+        let (local, keys) = (self.near.buffer.local(0, 512).unwrap(), self.keys(qp));
+        let wr = SendWr::write(1, local, self.far.buffer.addr(), &keys);
+        submit(|| handle.post_send(&wr)).wait().map(|wc| wc.status)
+    }
+}
+
+fn prepare(
+    fabric: &Fabric,
+    name: &str,
+    shapes: &[Shape],
+    bytes: usize,
+) -> (Vec<ProtectionDomain>, RegisteredBuffer, EndpointSet) {
+    let device = |n| fabric.create_device(DeviceConfig::named(format!("{name}{n}")));
+    let domains: Vec<_> = (0..2).map(|n| device(n).alloc_pd().unwrap()).collect();
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let all: Vec<_> = domains.iter().collect();
+    let buffer = RegisteredBuffer::new(bytes, access, &all).unwrap();
+    let impatient = ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() };
+    let members = shapes.iter().map(|(builder, places)| {
+        let domains: Vec<_> = places.iter().map(|at| &domains[*at]).collect();
+        (builder.connect_options(impatient), domains)
+    });
+    let set = EndpointSet::build(members).unwrap();
+    (domains, buffer, set)
+}
+
+/// Submits, again while there is no room.
+fn submit(mut post: impl FnMut() -> Result<Pending, SubmitError>) -> Pending {
+    let begin = Instant::now();
+    loop {
+        match post() {
+            Ok(pending) => return pending,
+            Err(SubmitError::Full) => yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "no room for too long");
+    }
+}
+
+/// Many virtual queue pairs, the producers of each, and the requests of each of those.
+const QPS: usize = 20;
+const PRODUCERS: usize = 3;
+const EACH: usize = 20;
+
+/// Bytes of each request's place; what it writes is shorter.
+const PLACE: usize = 5120;
+
+const fn rails(qp: usize) -> usize {
+    [1, 2, 4, 3, 8][qp % 5]
+}
+
+/// No two alike.
+fn shape(qp: usize) -> Shape {
+    let scheme = [Scheme::Spray, Scheme::Dqplb][qp % 2];
+    let max_msg_size = [1024, 4096, 65536][qp % 3];
+    let builder = EndpointBuilder::new().rails(rails(qp)).scheme(scheme).max_msg_size(max_msg_size);
+    (builder, [&[0, 1][..], &[1], &[0], &[1, 0]][qp % 4])
+}
+
+/// Offset and length of a request.
+fn piece(qp: usize, producer: usize, seq: usize) -> (usize, usize) {
+    let place = (qp * PRODUCERS + producer) * EACH + seq;
+    (place * PLACE, length(place))
+}
+
+/// Bytes that are written to a place.
+const fn length(place: usize) -> usize {
+    1 + place * 1237 % 5000
+}
+
+/// Writes that notify, all of them.
+fn produce(world: &World, qp: usize, producer: usize) {
+    let mut handle = world.near.thread.handle(qp).unwrap();
+    let keys = world.keys(qp);
+    let post = |seq| {
+        let (offset, length) = piece(qp, producer, seq);
+        let local = world.near.buffer.local(offset, length as u32).unwrap();
+        let addr = world.far.buffer.addr() + offset as u64;
+        let imm = (qp << 16 | producer << 8 | seq) as u32;
+        let wr = SendWr::write_with_imm(seq as u64, local, addr, imm, &keys);
+        submit(|| handle.post_send(&wr))
+    };
+    let pending: Vec<_> = (0..EACH).map(post).collect();
+    for (seq, pending) in (0..).zip(pending) {
+        let wc = pending.wait().unwrap();
+        let expected = (seq, WcStatus::SUCCESS, world.near.names[qp]);
+        assert_eq!((wc.wr_id, wc.status, wc.qp_num), expected, "{qp}");
+    }
+}
+
+/// Receives all notifications of a virtual queue pair, and no others.
+fn consume(world: &World, qp: usize) {
+    const ALL: u64 = (PRODUCERS * EACH) as u64;
+    let mut handle = world.far.thread.handle(qp).unwrap();
+    let post = |wr_id| submit(|| handle.post_recv(&RecvWr::notification(wr_id)));
+    let pending: Vec<_> = (0..ALL).map(post).collect();
+    let mut next = [0; PRODUCERS];
+    for (wr_id, pending) in (0..).zip(pending) {
+        let wc = pending.wait().unwrap();
+        let expected = (wr_id, WcStatus::SUCCESS, world.far.names[qp]);
+        assert_eq!((wc.wr_id, wc.status, wc.qp_num), expected, "{qp}");
+        // Over several rails DQPLB delivers none.
+        if let Some(imm) = wc.imm {
+            let (from, producer, seq) = (imm >> 16, (imm >> 8 & 0xff) as usize, imm & 0xff);
+            assert_eq!((from as usize, seq), (qp, next[producer]));
+            next[producer] += 1;
+        }
+    }
+    let has_imm = rails(qp) == 1 || qp.is_multiple_of(2);
+    assert_eq!(next, [if has_imm { EACH as u32 } else { 0 }; PRODUCERS]);
+}
+
+#[test]
+fn many_queue_pairs_of_all_kinds() {
+    const BYTES: usize = QPS * PRODUCERS * EACH * PLACE;
+    let world = World::new((0..QPS).map(shape).collect(), BYTES);
+    let bytes: Vec<u8> = (0..BYTES).map(|i| (i * 31 + i / 251) as u8).collect();
+    world.near.buffer.write_at(0, &bytes).unwrap();
+    std::thread::scope(|scope| {
+        let world = &world;
+        for qp in 0..QPS {
+            scope.spawn(move || consume(world, qp));
+            for producer in 0..PRODUCERS {
+                scope.spawn(move || produce(world, qp, producer));
+            }
+        }
+    });
+    let mut arrived = vec![0; BYTES];
+    world.far.buffer.read_at(0, &mut arrived).unwrap();
+    let places = arrived.chunks(PLACE).zip(bytes.chunks(PLACE));
+    for (place, (arrived, sent)) in places.enumerate() {
+        let length = length(place);
+        assert!(arrived[..length] == sent[..length], "place {place}");
+        assert!(arrived[length..].iter().all(|byte| *byte == 0), "behind place {place}");
+    }
+    let set = world.near.thread.shutdown().unwrap();
+    assert!(set.qps().iter().all(|qp| qp.first_error().is_none() && qp.outstanding() == 0));
+}
+
+/// Writes until told to stop, and none may fail.
+fn keep_writing(world: &World, qp: usize, stop: &AtomicBool) {
+    let mut handle = world.near.thread.handle(qp).unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        assert_eq!(world.write(&mut handle, qp), Ok(WcStatus::SUCCESS), "{qp}");
+    }
+    assert_eq!(handle.endpoint_error(), None);
+}
+
+/// Runs `disturb` while these are written to, and a little longer.
+fn while_others_write(world: &World, others: &[usize], disturb: impl FnOnce()) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for qp in others {
+            scope.spawn(|| keep_writing(world, *qp, &stop));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        disturb();
+        std::thread::sleep(Duration::from_millis(20));
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn one_that_fails_does_not_disturb_the_others() {
+    let builder = EndpointBuilder::new();
+    for (rails, device) in [(1, &[1][..]), (4, &[1]), (4, &[0, 1])] {
+        let shapes = vec![(builder, &[0][..]), (builder.rails(rails), device), (builder, &[0])];
+        let world = World::new(shapes, 4096);
+        let (mut one, mut two) = (handle(&world, 1), handle(&world, 1));
+        let receive = two.post_recv(&RecvWr::notification(3)).unwrap();
+        while_others_write(&world, &[0, 2], || {
+            assert_eq!(world.write(&mut one, 1), Ok(WcStatus::SUCCESS));
+            world.near.devices[1].inject(When::Now, Fault::LinkDown);
+            while world.write(&mut one, 1) == Ok(WcStatus::SUCCESS) {}
+            assert_eq!(receive.wait().unwrap().status, WcStatus::WR_FLUSH_ERR);
+            for handle in [&mut one, &mut two] {
+                let Some(EndpointError::Rail(error)) = handle.endpoint_error() else { panic!() };
+                assert_eq!(error.device, "near1");
+                let refused = handle.post_recv(&RecvWr::notification(4)).unwrap_err();
+                assert_eq!(refused, SubmitError::EndpointFailed);
+            }
+        });
+    }
+}
+
+fn handle(world: &World, qp: usize) -> Handle {
+    world.near.thread.handle(qp).unwrap()
+}
+
+#[test]
+fn a_broken_queue_takes_those_along_that_have_rails_on_it() {
+    let builder = EndpointBuilder::new();
+    let world = World::new(
+        vec![(builder, &[0]), (builder, &[1]), (builder, &[0, 1]), (builder.rails(1), &[0])],
+        4096,
+    );
+    let mut concerned = [handle(&world, 1), handle(&world, 2)];
+    let receive = |handle: &mut Handle| handle.post_recv(&RecvWr::notification(3)).unwrap();
+    let receives = concerned.each_mut().map(receive);
+    while_others_write(&world, &[0, 3], || {
+        world.near.devices[1].inject(When::Now, Fault::DeviceGone);
+        for (handle, receive) in concerned.iter().zip(receives) {
+            assert_eq!(receive.wait(), Err(RequestError::Abandoned));
+            let Some(EndpointError::Queue { device, .. }) = handle.endpoint_error() else {
+                panic!()
+            };
+            assert_eq!(device, "near1");
+        }
+    });
+    // New handles take the places of those that were given up.
+    while_others_write(&world, &[3, 0], || {
+        let refused = handle(&world, 2).post_recv(&RecvWr::notification(4)).unwrap_err();
+        assert_eq!(refused, SubmitError::EndpointFailed);
+    });
+    let set = world.near.thread.shutdown().unwrap();
+    let healthy = set.qps().iter().map(|qp| qp.first_error().is_none() && qp.outstanding() == 0);
+    assert_eq!(
+        healthy.enumerate().filter(|(_, ok)| *ok).map(|(n, _)| n).collect::<Vec<_>>(),
+        [0, 3]
+    );
+}
+
+#[test]
+fn every_broken_queue_is_found() {
+    let builder = EndpointBuilder::new().rails(1);
+    let world = World::new(vec![(builder, &[0]), (builder, &[1])], 4096);
+    let mut handles = [handle(&world, 0), handle(&world, 1)];
+    let pending =
+        handles.each_mut().map(|handle| handle.post_recv(&RecvWr::notification(1)).unwrap());
+    world.near.devices.iter().for_each(|device| device.inject(When::Now, Fault::DeviceGone));
+    // Refused by the device, or given up with it.
+    assert!(pending.into_iter().all(|pending| pending.wait().is_err()));
+    let begin = Instant::now();
+    for (handle, name) in handles.iter().zip(["near0", "near1"]) {
+        let error = loop {
+            match handle.endpoint_error() {
+                Some(error) => break error,
+                None => yield_now(),
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "{name} is not known to be gone");
+        };
+        let EndpointError::Queue { device, .. } = error else { panic!("{error}") };
+        assert_eq!(device, name);
+    }
+}
