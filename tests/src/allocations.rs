@@ -1,11 +1,15 @@
-//! An allocator that counts, thread by thread: tests and simulations run side by side.
+//! An allocator that counts, thread by thread, since tests and simulations run side by side, and for
+//! all threads together.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
+
+static OF_ALL_THREADS: AtomicU64 = AtomicU64::new(0);
 
 /// The system's allocator, with allocations counted. A program that wants to know installs it as its
 /// `#[global_allocator]`; elsewhere nothing is ever counted.
@@ -17,6 +21,7 @@ pub struct CountingAllocator;
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        OF_ALL_THREADS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc(layout) }
     }
@@ -30,6 +35,12 @@ unsafe impl GlobalAlloc for CountingAllocator {
 /// Allocations of this thread so far.
 pub fn allocations() -> u64 {
     ALLOCATIONS.get()
+}
+
+/// Allocations of all threads so far. It says something in a program that does nothing else at the
+/// time: in a test that is alone in its file.
+pub fn allocations_of_all_threads() -> u64 {
+    OF_ALL_THREADS.load(Ordering::Relaxed)
 }
 
 /// Calls something that must not allocate.
