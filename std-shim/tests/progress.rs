@@ -388,15 +388,26 @@ fn a_single_endpoint_is_a_set_of_one() {
     let [mut near, mut far] =
         [(); 2].map(|()| -> Endpoint { EndpointBuilder::new().build(&[&domain]).unwrap() });
     connect_endpoints(&mut near, &mut far).unwrap();
+    // What its owner posted before is nobody's, though the thread uses such numbers too.
+    (256..276).for_each(|wr_id| far.post_recv(&RecvWr::notification(wr_id)).unwrap());
     let [near, far] = [near, far].map(|endpoint| ProgressThread::spawn(endpoint).unwrap());
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let buffer = RegisteredBuffer::new(64, access, &[&domain]).unwrap();
     let keys = buffer.toward(&buffer.remote()).unwrap();
     let local = buffer.local(0, 64).unwrap();
-    let received = far.handle(0).unwrap().post_recv(&RecvWr::notification(1)).unwrap();
-    let wr = SendWr::write_with_imm(2, local, buffer.addr(), 3, &keys);
-    succeeds(near.handle(0).unwrap().post_send(&wr).unwrap(), 2);
-    assert_eq!(received.wait().unwrap().imm, Some(3));
+    let mut receiver = far.handle(0).unwrap();
+    let received: Vec<_> = (0..300)
+        .step_by(15)
+        .map(|wr_id| receiver.post_recv(&RecvWr::notification(wr_id)).unwrap())
+        .collect();
+    let mut sender = near.handle(0).unwrap();
+    for imm in 0..40 {
+        let wr = SendWr::write_with_imm(2, local, buffer.addr(), imm, &keys);
+        succeeds(sender.post_send(&wr).unwrap(), 2);
+    }
+    for (imm, received) in (20..).zip(received) {
+        assert_eq!(received.wait().unwrap().imm, Some(imm));
+    }
     assert!(near.handle(1).is_none());
     assert_eq!(near.shutdown().unwrap().qps().len(), 1);
 }

@@ -147,8 +147,9 @@ where
     C: CompletionQueue + Send + 'static,
 {
     /// Starts a thread for an [`EndpointSet`], or a single [`Endpoint`](crate::endpoint::Endpoint),
-    /// with [`DRAIN_TIMEOUT`]. Its queue pairs are connected, and nothing is posted to them yet: the
-    /// thread gives requests names of its own, and does not know whose others are.
+    /// with [`DRAIN_TIMEOUT`]. Its queue pairs are connected. What was posted to them before, with
+    /// a `wr_id` below 2^63, goes its way and nobody hears of it: the names from there on are the
+    /// thread's.
     ///
     /// # Errors
     ///

@@ -235,12 +235,18 @@ impl Outbox {
     }
 }
 
+/// In the names of the thread's requests. What others posted before has names without it.
+const OURS: u64 = 1 << 63;
+
 /// The name under which a request is posted: its handle's number and its slot.
 const fn name(number: u32, slot: u16) -> u64 {
-    (number as u64) << 16 | slot as u64
+    OURS | (number as u64) << 16 | slot as u64
 }
 
-/// Number and slot of a name.
-pub(super) const fn number_and_slot(name: u64) -> (usize, u16) {
-    ((name >> 16) as usize, name as u16)
+/// Number and slot of a name, if it is one of ours.
+pub(super) const fn number_and_slot(name: u64) -> Option<(usize, u16)> {
+    if name & OURS == 0 {
+        return None;
+    }
+    Some((((name & !OURS) >> 16) as usize, name as u16))
 }

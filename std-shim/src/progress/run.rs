@@ -181,9 +181,9 @@ where
 
     /// Hands a completion to the handle that it belongs to.
     fn report(&mut self, wc: VirtualWc) {
-        let (number, slot) = number_and_slot(wc.wr_id);
         // Numbers of handles are given again, and one that was given up may have left requests.
-        if let Some(Some(port)) = self.ports.get_mut(number)
+        if let Some((number, slot)) = number_and_slot(wc.wr_id)
+            && let Some(Some(port)) = self.ports.get_mut(number)
             && self.set.qps()[port.qp].virtual_qp().virtual_qp_num() == wc.qp_num
         {
             port.complete(slot, wc);
