@@ -1,6 +1,10 @@
 //! Many virtual queue pairs on the same completion queues, polled together.
 
-use polyrail::endpoint::{BuildError, Endpoint, EndpointBuilder, EndpointSet, connect_endpoints};
+use polyrail::endpoint::{
+    BuildError, Endpoint, EndpointBuilder, EndpointError, EndpointSet, StallWatch,
+    connect_endpoints,
+};
+use polyrail::exchange::{Hello, Link, Message, bring_up};
 use polyrail::nic::{
     self, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
 };
@@ -9,6 +13,7 @@ use polyrail::virtual_cq::TooManyCqs;
 use polyrail::virtual_qp::{PostError, QpState, Scheme};
 use polyrail_core::hardware::CompletionQueue;
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 /// Bytes of a request: more fragments than there are rails.
 const LENGTH: u32 = 5000;
@@ -72,10 +77,9 @@ impl Pair {
         Self { fabric, near, far, keys }
     }
 
-    /// Posts a write, whose keys begin with those of this device.
-    fn write(&mut self, qp: usize, device: usize, wr_id: u64) -> Result<(), PostError> {
+    fn write(&mut self, qp: usize, wr_id: u64) -> Result<(), PostError> {
         let local = self.near.buffer.local(0, LENGTH).unwrap();
-        let wr = SendWr::write(wr_id, local, self.far.buffer.addr(), &self.keys[device..]);
+        let wr = SendWr::write(wr_id, local, self.far.buffer.addr(), &self.keys);
         self.near.set.qps_mut()[qp].post_send(&wr)
     }
 }
@@ -86,9 +90,9 @@ fn each_completion_names_its_queue_pair() {
     let mut pair = Pair::new(&builders);
     assert_eq!(pair.near.set.virtual_cq().cqs().len(), 2);
     for round in 0..20 {
-        for (qp, (_, devices)) in builders.iter().enumerate() {
+        for qp in 0..builders.len() {
             // The same names everywhere.
-            pair.write(qp, devices[0], round).unwrap();
+            pair.write(qp, round).unwrap();
             pair.far.set.qps_mut()[qp].post_recv(&RecvWr::notification(round)).unwrap();
         }
     }
@@ -113,10 +117,10 @@ fn nobody_starves() {
     const OUTSTANDING: u64 = 20;
     let builders = mixed();
     let all = OUTSTANDING * builders.len() as u64;
-    for (budget, polls) in [(1, 800), (8, 200)] {
+    for (budget, polls) in [(1, 500), (8, 100)] {
         let mut pair = Pair::new(&builders);
-        for (qp, (_, devices)) in builders.iter().enumerate() {
-            (0..OUTSTANDING).for_each(|wr_id| pair.write(qp, devices[0], wr_id).unwrap());
+        for qp in 0..builders.len() {
+            (0..OUTSTANDING).for_each(|wr_id| pair.write(qp, wr_id).unwrap());
         }
         let (mut served, mut full) = (vec![0; builders.len()], 0);
         for now in 0..polls {
@@ -127,7 +131,7 @@ fn nobody_starves() {
             for wc in batch.completions {
                 let qp = pair.near.set.number_of(wc.qp_num).unwrap();
                 served[qp] = now;
-                pair.write(qp, builders[qp].1[0], wc.wr_id).unwrap();
+                pair.write(qp, wc.wr_id).unwrap();
             }
             for (qp, last) in served.iter().enumerate() {
                 // Twice the time that it takes to serve whatever else is outstanding.
@@ -141,16 +145,16 @@ fn nobody_starves() {
 
 #[test]
 fn the_queues_hold_everything_that_can_be_in_flight() {
-    let builders = mixed();
-    let mut pair = Pair::new(&builders);
+    let builders = &mixed()[..3];
+    let mut pair = Pair::new(builders);
     let (mut posted, mut flushed) = (vec![0; builders.len()], HashMap::new());
-    for (qp, (_, devices)) in builders.iter().enumerate() {
-        while pair.write(qp, devices[0], 1).is_ok() {
-            posted[qp] += 1;
+    for (qp, posted) in posted.iter_mut().enumerate() {
+        while pair.write(qp, 1).is_ok() {
+            *posted += 1;
         }
         let receive = RecvWr::notification(2);
         while pair.near.set.qps_mut()[qp].post_recv(&receive).is_ok() {
-            posted[qp] += 1;
+            *posted += 1;
         }
         pair.near.set.qps_mut()[qp].fail_all();
     }
@@ -176,9 +180,7 @@ fn one_that_fails_is_explained_and_costs_the_others_nothing() {
     let single = EndpointBuilder::new().rails(1);
     let mut pair = Pair::new(&[(single, &[0]), (single, &[1]), (single.rails(2), &[0])]);
     pair.near.device(1).inject(When::Now, Fault::LinkDown);
-    for (qp, device) in [(0, 0), (1, 1), (2, 0)] {
-        pair.write(qp, device, 5).unwrap();
-    }
+    (0..3).for_each(|qp| pair.write(qp, 5).unwrap());
     let mut statuses = HashMap::new();
     while statuses.len() < 3 {
         assert!(pair.fabric.step().is_some());
@@ -200,6 +202,73 @@ fn one_that_fails_is_explained_and_costs_the_others_nothing() {
         text.starts_with("rail 0 (device near1, queue pair 17) failed: RETRY_EXC_ERR"),
         "{text}"
     );
+}
+
+#[test]
+fn one_that_falls_silent_is_found() {
+    const SILENCE: Duration = Duration::from_millis(40);
+    let mut pair = Pair::new(&[(EndpointBuilder::new(), &[0]), (EndpointBuilder::new(), &[1])]);
+    pair.near.device(1).inject(When::Now, Fault::Silent(true));
+    (0..2).for_each(|qp| pair.write(qp, 5).unwrap());
+    let mut watches = [const { StallWatch::new(SILENCE) }; 2];
+    let (mut reported, begin) = ([0; 2], Instant::now());
+    let error = loop {
+        pair.fabric.run_until_idle(1000);
+        for wc in pair.near.set.poll(16).completions {
+            reported[pair.near.set.number_of(wc.qp_num).unwrap()] += 1;
+        }
+        _ = pair.far.set.poll(16);
+        let [first, second] = pair.near.set.qps_mut() else { panic!("two") };
+        assert_eq!(watches[0].check(first, 1, reported[0]), Ok(()));
+        if let Err(error) = watches[1].check(second, 1, reported[1]) {
+            break error;
+        }
+        assert!(begin.elapsed() < 100 * SILENCE);
+    };
+    assert!(matches!(error, EndpointError::Silent { device, .. } if device == "near1"));
+    assert_eq!(reported, [1, 0]);
+}
+
+#[test]
+fn each_is_brought_up_over_a_link() {
+    let builders = mixed();
+    let fabric = Fabric::deterministic(3);
+    let [mut near, mut far] = ["near", "far"].map(|name| Side::new(&fabric, name, &builders));
+    let (here, there): (Vec<_>, Vec<_>) = builders.iter().map(|_| Link::pair().unwrap()).unzip();
+    std::thread::scope(|scope| {
+        scope.spawn(|| bring_all_up(&mut far, there));
+        bring_all_up(&mut near, here);
+    });
+    let keys = near.buffer.toward(&far.buffer.remote()).unwrap();
+    let local = near.buffer.local(0, LENGTH).unwrap();
+    for qp in near.set.qps_mut() {
+        let wr = SendWr::write_with_imm(1, local, far.buffer.addr(), 7, &keys);
+        qp.post_send(&wr).unwrap();
+    }
+    let mut notified = Vec::new();
+    while notified.len() < builders.len() {
+        assert!(fabric.step().is_some());
+        _ = near.set.poll(16);
+        notified.extend(far.set.poll(16).completions.iter().map(|wc| (wc.qp_num, wc.wr_id)));
+    }
+    notified.sort_unstable();
+    let expected = far.set.qps().iter().map(|qp| (qp.virtual_qp().virtual_qp_num(), 3));
+    assert!(notified.into_iter().eq(expected));
+}
+
+/// Brings every virtual queue pair up, with a receive, and meets the peer's of the same number.
+fn bring_all_up(side: &mut Side, links: Vec<Link>) {
+    let buffer = side.buffer.remote();
+    for (qp, mut link) in side.set.qps_mut().iter_mut().zip(links) {
+        let (endpoint, buffer) = (qp.address(), buffer.clone());
+        let hello = Hello { endpoint, buffer, plan: None, name: None };
+        link.send(&Message::Hello(hello)).unwrap();
+        let peer = link.expect_hello().unwrap();
+        let up = bring_up(qp, &mut link, &peer, |qp| {
+            Ok::<_, Box<dyn std::error::Error>>(qp.post_recv(&RecvWr::notification(3))?)
+        });
+        up.unwrap();
+    }
 }
 
 #[test]

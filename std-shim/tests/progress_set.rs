@@ -28,17 +28,16 @@ struct Side {
 
 /// Two sides, connected.
 struct World {
-    shapes: Vec<Shape>,
     near: Side,
     far: Side,
     keys: Vec<DeviceKeys>,
 }
 
 impl World {
-    fn new(shapes: Vec<Shape>, bytes: usize) -> Self {
+    fn new(shapes: &[Shape], bytes: usize) -> Self {
         let fabric = Fabric::threaded();
-        let (near_domains, near, mut near_set) = prepare(&fabric, "near", &shapes, bytes);
-        let (far_domains, far, mut far_set) = prepare(&fabric, "far", &shapes, bytes);
+        let (near_domains, near, mut near_set) = prepare(&fabric, "near", shapes, bytes);
+        let (far_domains, far, mut far_set) = prepare(&fabric, "far", shapes, bytes);
         for (near, far) in near_set.qps_mut().iter_mut().zip(far_set.qps_mut()) {
             connect_endpoints(near, far).unwrap();
         }
@@ -50,18 +49,13 @@ impl World {
             Side { devices, buffer, thread: ProgressThread::spawn(set).unwrap(), names }
         };
         let (near, far) = (side(near_domains, near, near_set), side(far_domains, far, far_set));
-        Self { shapes, near, far, keys }
-    }
-
-    /// The keys that a virtual queue pair wants, in the order of its devices.
-    fn keys(&self, qp: usize) -> Vec<DeviceKeys> {
-        self.shapes[qp].1.iter().map(|at| self.keys[*at]).collect()
+        Self { near, far, keys }
     }
 
     /// Writes once and waits for it.
-    fn write(&self, handle: &mut Handle, qp: usize) -> Result<WcStatus, RequestError> {
-        let (local, keys) = (self.near.buffer.local(0, 512).unwrap(), self.keys(qp));
-        let wr = SendWr::write(1, local, self.far.buffer.addr(), &keys);
+    fn write(&self, handle: &mut Handle) -> Result<WcStatus, RequestError> {
+        let local = self.near.buffer.local(0, 512).unwrap();
+        let wr = SendWr::write(1, local, self.far.buffer.addr(), &self.keys);
         submit(|| handle.post_send(&wr)).wait().map(|wc| wc.status)
     }
 }
@@ -133,13 +127,12 @@ const fn length(place: usize) -> usize {
 /// Writes that notify, all of them.
 fn produce(world: &World, qp: usize, producer: usize) {
     let mut handle = world.near.thread.handle(qp).unwrap();
-    let keys = world.keys(qp);
     let post = |seq| {
         let (offset, length) = piece(qp, producer, seq);
         let local = world.near.buffer.local(offset, length as u32).unwrap();
         let addr = world.far.buffer.addr() + offset as u64;
         let imm = (qp << 16 | producer << 8 | seq) as u32;
-        let wr = SendWr::write_with_imm(seq as u64, local, addr, imm, &keys);
+        let wr = SendWr::write_with_imm(seq as u64, local, addr, imm, &world.keys);
         submit(|| handle.post_send(&wr))
     };
     let pending: Vec<_> = (0..EACH).map(post).collect();
@@ -175,7 +168,7 @@ fn consume(world: &World, qp: usize) {
 #[test]
 fn many_queue_pairs_of_all_kinds() {
     const BYTES: usize = QPS * PRODUCERS * EACH * PLACE;
-    let world = World::new((0..QPS).map(shape).collect(), BYTES);
+    let world = World::new(&std::array::from_fn::<_, QPS, _>(shape), BYTES);
     let bytes: Vec<u8> = (0..BYTES).map(|i| (i * 31 + i / 251) as u8).collect();
     world.near.buffer.write_at(0, &bytes).unwrap();
     std::thread::scope(|scope| {
@@ -203,7 +196,7 @@ fn many_queue_pairs_of_all_kinds() {
 fn keep_writing(world: &World, qp: usize, stop: &AtomicBool) {
     let mut handle = world.near.thread.handle(qp).unwrap();
     while !stop.load(Ordering::Relaxed) {
-        assert_eq!(world.write(&mut handle, qp), Ok(WcStatus::SUCCESS), "{qp}");
+        assert_eq!(world.write(&mut handle), Ok(WcStatus::SUCCESS), "{qp}");
     }
     assert_eq!(handle.endpoint_error(), None);
 }
@@ -226,14 +219,14 @@ fn while_others_write(world: &World, others: &[usize], disturb: impl FnOnce()) {
 fn one_that_fails_does_not_disturb_the_others() {
     let builder = EndpointBuilder::new();
     for (rails, device) in [(1, &[1][..]), (4, &[1]), (4, &[0, 1])] {
-        let shapes = vec![(builder, &[0][..]), (builder.rails(rails), device), (builder, &[0])];
-        let world = World::new(shapes, 4096);
+        let shapes = [(builder, &[0][..]), (builder.rails(rails), device), (builder, &[0])];
+        let world = World::new(&shapes, 4096);
         let (mut one, mut two) = (handle(&world, 1), handle(&world, 1));
         let receive = two.post_recv(&RecvWr::notification(3)).unwrap();
         while_others_write(&world, &[0, 2], || {
-            assert_eq!(world.write(&mut one, 1), Ok(WcStatus::SUCCESS));
+            assert_eq!(world.write(&mut one), Ok(WcStatus::SUCCESS));
             world.near.devices[1].inject(When::Now, Fault::LinkDown);
-            while world.write(&mut one, 1) == Ok(WcStatus::SUCCESS) {}
+            while world.write(&mut one) == Ok(WcStatus::SUCCESS) {}
             assert_eq!(receive.wait().unwrap().status, WcStatus::WR_FLUSH_ERR);
             for handle in [&mut one, &mut two] {
                 let Some(EndpointError::Rail(error)) = handle.endpoint_error() else { panic!() };
@@ -253,7 +246,7 @@ fn handle(world: &World, qp: usize) -> Handle {
 fn a_broken_queue_takes_those_along_that_have_rails_on_it() {
     let builder = EndpointBuilder::new();
     let world = World::new(
-        vec![(builder, &[0]), (builder, &[1]), (builder, &[0, 1]), (builder.rails(1), &[0])],
+        &[(builder, &[0]), (builder, &[1]), (builder, &[0, 1]), (builder.rails(1), &[0])],
         4096,
     );
     let mut concerned = [handle(&world, 1), handle(&world, 2)];
@@ -285,7 +278,7 @@ fn a_broken_queue_takes_those_along_that_have_rails_on_it() {
 #[test]
 fn every_broken_queue_is_found() {
     let builder = EndpointBuilder::new().rails(1);
-    let world = World::new(vec![(builder, &[0]), (builder, &[1])], 4096);
+    let world = World::new(&[(builder, &[0]), (builder, &[1])], 4096);
     let mut handles = [handle(&world, 0), handle(&world, 1)];
     let pending =
         handles.each_mut().map(|handle| handle.post_recv(&RecvWr::notification(1)).unwrap());

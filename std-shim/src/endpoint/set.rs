@@ -24,35 +24,43 @@ use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
 /// `RAILS`, `DEPTH` and `WRS` are those of each virtual queue pair. `ROUTES`, a power of two, is the
 /// size of the routing table, of which three quarters can be used, one route for each rail and
 /// notify queue pair: the default of 256 serves 192 of them, such as 38 virtual queue pairs of four
-/// rails and a notify queue pair.
+/// rails and a notify queue pair. A completion queue has room for `DEPTH` requests each way on each
+/// queue pair of its device, and for drivers that grant twice as many; a device that has none so deep
+/// refuses.
 ///
 /// # Example
 ///
 /// ```
 /// use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
-/// use polyrail::nic::{DeviceConfig, Fabric};
-/// use polyrail::verbs::RecvWr;
-/// use polyrail::virtual_cq::Event;
+/// use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
+/// use polyrail::verbs::{AccessFlags, RecvWr, SendWr};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let fabric = Fabric::threaded();
-/// let domains = ["nic0", "nic1"].map(|name| fabric.create_device(DeviceConfig::named(name)));
-/// let [a, b] = [domains[0].alloc_pd()?, domains[1].alloc_pd()?];
-/// let builder = EndpointBuilder::new();
+/// let a = fabric.create_device(DeviceConfig::named("a")).alloc_pd()?;
+/// let b = fabric.create_device(DeviceConfig::named("b")).alloc_pd()?;
 /// // Four rails over both devices, and two times a single one.
-/// let members = [(builder, vec![&a, &b]), (builder.rails(1), vec![&a]), (builder.rails(1), vec![&b])];
+/// let (four, one) = (EndpointBuilder::new(), EndpointBuilder::new().rails(1));
+/// let members = [(four, vec![&a, &b]), (one, vec![&a]), (one, vec![&a])];
 /// let mut set: EndpointSet = EndpointSet::build(members)?;
 /// let [_, near, far] = set.qps_mut() else { unreachable!("there are three") };
 /// connect_endpoints(near, far)?;
 ///
+/// // Registered with all devices, it serves everybody: keys are found by device.
+/// let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+/// let buffer = RegisteredBuffer::new(4096, writable, &[&a, &b])?;
+/// let keys = buffer.toward(&buffer.remote())?;
 /// far.post_recv(&RecvWr::notification(7))?;
-/// far.fail_all();
-/// let mut flushed = None;
-/// while flushed.is_none() {
-///     let polled = set.poll_with(16, |event| flushed = event.completion());
+/// let from = buffer.local(0, 64)?;
+/// near.post_send(&SendWr::write_with_imm(8, from, buffer.addr() + 64, 42, &keys))?;
+/// let mut completed = Vec::new();
+/// while completed.len() < 2 {
+///     let polled = set.poll_with(16, |event| completed.extend(event.completion()));
 ///     assert_eq!(polled.error, None);
 /// }
-/// assert_eq!(flushed.and_then(|wc| set.number_of(wc.qp_num)), Some(2));
+/// completed.sort_by_key(|wc| wc.wr_id);
+/// let whose: Vec<_> = completed.iter().map(|wc| set.number_of(wc.qp_num)).collect();
+/// assert_eq!(whose, [Some(2), Some(1)]);
 /// # Ok(())
 /// # }
 /// ```
