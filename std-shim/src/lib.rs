@@ -52,8 +52,8 @@
 //! 2. [`memory`]: registered buffers, here and at a peer; [`card`]: what two ends tell each other
 //!    of their queue pairs;
 //! 3. [`backend`]: what endpoints ask of a kind of hardware; [`endpoint`]: a virtual queue pair
-//!    with its completion queues, made, connected, watched;
-//! 4. [`progress`]: a thread that owns endpoints, for programs that post from many threads;
+//!    with its completion queues, or many that share theirs, made, connected, watched;
+//! 4. [`progress`]: a thread that owns a set of them, for programs that post from many threads;
 //! 5. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
 //! 6. [`transfer`]: the copy path, with its protocol in the module's documentation;
 //! 7. [`perf`] measures;
