@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// Requests of a handle are posted in the order in which they were handed over, sends and receives
 /// each in their own. Between handles there is no order.
 ///
+/// Posting waits neither for the thread nor for other handles. It waits for a [`Pending`] of its own
+/// that is looked at in another thread, as long as a look takes: they share what was reported.
+///
 /// # Buffer ownership
 ///
 /// As with a post of one's own, the buffer is the device's from here until the request is reported;
@@ -48,7 +51,7 @@ impl Handle {
     }
 
     /// Hands over a send request; see
-    /// [`VirtualQp::post_send`](polyrail_core::virtual_qp::VirtualQp::post_send). Never blocks.
+    /// [`VirtualQp::post_send`](polyrail_core::virtual_qp::VirtualQp::post_send).
     ///
     /// # Errors
     ///
@@ -66,7 +69,7 @@ impl Handle {
     }
 
     /// Hands over a receive; see
-    /// [`VirtualQp::post_recv`](polyrail_core::virtual_qp::VirtualQp::post_recv). Never blocks.
+    /// [`VirtualQp::post_recv`](polyrail_core::virtual_qp::VirtualQp::post_recv).
     ///
     /// # Errors
     ///
