@@ -46,6 +46,8 @@ pub(super) struct Progress<
     conditions: Box<[Condition]>,
     /// The handles, by number.
     ports: Vec<Option<PortSide>>,
+    /// The number of the handle whose requests are posted first.
+    first: usize,
     idle: Idle,
     /// The thread was told to shut down.
     draining: bool,
@@ -75,7 +77,7 @@ where
     ) -> Self {
         let conditions = set.qps().iter().map(|_| Condition::Working).collect();
         let (idle, shared) = (Idle::default(), Presence(shared));
-        Self { set, conditions, ports: Vec::new(), idle, draining: false, shared }
+        Self { set, conditions, ports: Vec::new(), first: 0, idle, draining: false, shared }
     }
 
     /// Runs until it is told to shut down, then drains; `grace` says how long sends may take.
@@ -134,12 +136,14 @@ where
         any
     }
 
-    /// Each handle in turn.
+    /// Each handle in turn, and another one first each time: that takes whatever room there is.
     fn post(&mut self) -> bool {
-        let Self { set, conditions, ports, .. } = self;
+        let Self { set, conditions, ports, first, .. } = self;
+        let (later, sooner) = ports.split_at_mut(*first);
+        *first = if sooner.len() > 1 { *first + 1 } else { 0 };
         let mut moved = false;
         let has_hope = |port: &&mut PortSide| conditions[port.qp] != Condition::Broken;
-        for port in ports.iter_mut().flatten().filter(has_hope) {
+        for port in sooner.iter_mut().chain(later).flatten().filter(has_hope) {
             moved |= port.post(&mut set.qps_mut()[port.qp]);
         }
         moved
@@ -226,97 +230,4 @@ fn first_failure(completions: &[VirtualWc], virtual_qp_num: u32) -> WcStatus {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::error::{RequestError, SubmitError};
-    use super::super::{Handle, Pending, port};
-    use super::*;
-    use crate::endpoint::EndpointBuilder;
-    use crate::nic::{self, DeviceConfig, Fabric};
-    use polyrail_core::verbs::RecvWr;
-    use std::future::Future;
-    use std::pin::pin;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::{Context, Poll, Wake};
-
-    /// Counts wake-ups.
-    #[derive(Default)]
-    struct Counting(AtomicUsize);
-
-    impl Wake for Counting {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn handle(shared: &Arc<Shared>, qp: usize) -> Handle {
-        let (messages, port, side) = port::port(qp);
-        shared.introduce(side);
-        Handle::new(qp, messages, port, Arc::clone(shared))
-    }
-
-    #[test]
-    fn a_thread_that_ends_however_it_ends_leaves_nobody_waiting() {
-        let shared = Arc::new(Shared::new(1));
-        let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
-        let domain = device.alloc_pd().unwrap();
-        let set: EndpointSet = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
-        let mut progress = Progress::new(set, Arc::clone(&shared));
-        let (mut adopted, mut newcomer) = (handle(&shared, 0), None);
-        let waits = [0, 1].map(|wr_id| {
-            let pending = adopted.post_recv(&RecvWr::notification(wr_id)).unwrap();
-            assert!(progress.adopt() || wr_id == 1);
-            pending
-        });
-        let newcomers = newcomer.insert(handle(&shared, 0)).post_recv(&RecvWr::notification(2));
-        let [awaited, looked_at] = waits;
-        let (mut awaited, wakes) = (pin!(awaited), Arc::new(Counting::default()));
-        let waker = Arc::clone(&wakes).into();
-        let context = &mut Context::from_waker(&waker);
-        assert!(awaited.as_mut().poll(context).is_pending());
-        drop(progress);
-        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
-        assert_eq!(awaited.poll(context), Poll::Ready(Err(RequestError::Abandoned)));
-        for pending in [looked_at, newcomers.unwrap()] {
-            assert_eq!(pending.wait(), Err(RequestError::Abandoned));
-        }
-        let refused = adopted.post_recv(&RecvWr::notification(3)).unwrap_err();
-        assert_eq!(refused, SubmitError::ThreadGone);
-        let refused = handle(&shared, 0).post_recv(&RecvWr::notification(4)).unwrap_err();
-        assert_eq!(refused, SubmitError::ThreadGone);
-    }
-
-    #[test]
-    fn late_completions_of_who_was_given_up_are_nobodys() {
-        let fabric = Fabric::threaded();
-        let devices = ["stays", "goes"].map(|name| fabric.create_device(DeviceConfig::named(name)));
-        let [stays, goes] = devices.each_ref().map(|device| device.alloc_pd().unwrap());
-        // The notify queue pair, which receives, is on the first device.
-        let builder = EndpointBuilder::new();
-        let members = [(builder, vec![&stays, &goes]), (builder, vec![&stays])];
-        let set: EndpointSet = EndpointSet::build(members).unwrap();
-        let shared = Arc::new(Shared::new(2));
-        let mut progress = Progress::new(set, Arc::clone(&shared));
-        let post = |handle: &mut Handle| handle.post_recv(&RecvWr::notification(1)).unwrap();
-
-        let mut gives_up = handle(&shared, 0);
-        let mut given_up: Vec<_> = (0..20).map(|_| post(&mut gives_up)).collect();
-        progress.round();
-        devices[1].inject(nic::When::Now, nic::Fault::DeviceGone);
-        let mut newcomer = handle(&shared, 0);
-        given_up.push(post(&mut newcomer));
-        progress.poll();
-        assert!(progress.adopt() && !progress.post());
-        progress.look_after();
-        let abandoned = |pending: Pending| pending.wait() == Err(RequestError::Abandoned);
-        assert!(given_up.into_iter().all(abandoned));
-        // Another handle gets its number, and its requests the names of those.
-        let mut other = handle(&shared, 1);
-        let mut waits: Vec<_> = (0..20).map(|_| post(&mut other)).collect();
-        let flushed =
-            |progress: &Progress<_, _, 8, 128, 256, 256>| progress.set.qps()[0].outstanding() == 0;
-        assert!(!flushed(&progress));
-        (0..10).for_each(|_| progress.round());
-        assert!(flushed(&progress));
-        assert!(waits.iter_mut().all(|pending| pending.try_take().is_none()));
-    }
-}
+mod tests;
