@@ -31,6 +31,12 @@ impl Content {
     const fn is_fragments(self) -> bool {
         self as u8 <= Self::Reads as u8
     }
+
+    /// Whether it is a pass-through request that took no place in the ring.
+    #[inline]
+    pub(crate) const fn passes(self) -> bool {
+        matches!(self, Self::PassThrough | Self::Quiet)
+    }
 }
 
 /// One batch: enough to know whose it is and to post it again elsewhere.

@@ -329,6 +329,17 @@ fn a_send_that_consumes_a_notification_receive_is_a_typed_error() {
 }
 
 #[test]
+fn with_spray_a_send_that_consumes_a_notification_receive_is_a_typed_error() {
+    let mut rig = Setup::spray(2).rig();
+    rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
+    rig.notify().deliver(WcOpcode::RECV, 0, None);
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::BAD_RESP_ERR)]);
+    let error = rig.qp.take_protocol_error();
+    assert_eq!(error, Some(ProtocolError::NoImm { rail: RailId::Notify }));
+    assert_eq!(rig.qp.state(), QpState::Error);
+}
+
+#[test]
 fn requests_posted_behind_the_engines_back_are_protocol_errors() {
     use polyrail_core::hardware::{QueuePair, SendBatch};
     let mut rig = Setup::spray(2).fragment(128).rig();

@@ -70,6 +70,79 @@ fn ordered_a_send_waits_for_the_notify_of_an_earlier_request() {
     assert_eq!(on_rail_0(&rig), [Opcode::Send]);
 }
 
+/// Else the receiver is told of an atomic that has not been carried out.
+#[test]
+fn ordered_a_notify_waits_for_an_earlier_send_that_went_straight_through() {
+    for earlier in
+        [rig::send(1, 64), rig::fetch_add(1), rig::send(1, 64).with_flags(SendFlags::empty())]
+    {
+        let mut rig = Setup::spray(2).fragment(128).rig();
+        rig.post([earlier, rig::write_imm(2, 256, 9)]);
+        rig.rails[1].complete_all();
+        rig.rails[0].complete(1);
+        let signaled = earlier.flags.contains(SendFlags::SIGNALED);
+        assert_eq!(rig.poll_ids(), ok(if signaled { &[1] } else { &[] }));
+        assert!(rig.notify().sends().is_empty(), "its own data is in flight");
+
+        let mut rig = Setup::spray(2).fragment(128).rig();
+        rig.post([rig::write(7, 128)]);
+        assert_eq!(rig.run_dry().len(), 1);
+        rig.post([earlier, rig::write_imm(2, 128, 9)]);
+        rig.rails[1].complete_all();
+        assert_eq!(rig.poll(), []);
+        assert!(rig.notify().sends().is_empty(), "the earlier one is in flight");
+        rig.rails[0].complete_all();
+        assert_eq!(rig.poll_ids(), ok(if signaled { &[1] } else { &[] }));
+        assert_eq!(rig.notifies(), [[9]]);
+    }
+}
+
+#[test]
+fn ordered_numbers_wait_for_an_earlier_send_that_went_straight_through() {
+    let mut rig = Setup::dqplb(2).fragment(128).rig();
+    rig.post([rig::fetch_add(1), rig::write_imm(2, 256, 0)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::FetchAdd]);
+    assert!(rig.rails[1].sends().is_empty());
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.rails[1].sends().len(), 1);
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
+#[test]
+fn ordered_numbers_wait_for_an_earlier_send_that_was_held() {
+    let mut rig = Setup::dqplb(2).fragment(128).rig();
+    rig.post([rig::write(1, 128), rig::send(2, 64), rig::write_imm(3, 256, 0)]);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaWrite, Opcode::Send]);
+    assert!(rig.rails[1].sends().is_empty());
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[2]));
+    assert_eq!(rig.rails[1].sends().len(), 1);
+}
+
+#[test]
+fn unordered_a_notify_waits_for_no_send() {
+    let mut rig = unordered().rig();
+    rig.post([rig::write(7, 128)]);
+    assert_eq!(rig.run_dry().len(), 1);
+    rig.post([rig::send(1, 64), rig::write_imm(2, 128, 9)]);
+    rig.rails[1].complete_all();
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[9]]);
+}
+
+#[test]
+fn rail_0_stays_in_service_while_a_send_waits_for_it() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 128), rig::send(2, 64), rig::write(3, 128)]);
+    assert!(!rig.qp.set_rail_in_service(0, false), "2, and 3 behind it, would wait for ever");
+    assert!(rig.qp.set_rail_in_service(1, false));
+    assert_eq!(rig.run_dry().len(), 3);
+    assert!(rig.qp.set_rail_in_service(1, true) && rig.qp.set_rail_in_service(0, false));
+}
+
 #[test]
 fn ordered_fragmented_requests_behind_a_held_send_wait_for_its_post_only() {
     let mut rig = Setup::spray(2).fragment(128).rig();

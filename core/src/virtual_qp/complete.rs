@@ -170,6 +170,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// All requests of the batch are complete.
     fn retire(&mut self, batch: &Batch, completion: &Completion, direct: &mut DirectCompletions) {
         self.fetching -= u32::from(batch.opcode.is_fetching());
+        self.passing -= u32::from(batch.content.passes());
         match batch.content {
             Content::Fragments | Content::Numbered | Content::Reads | Content::Held => {
                 self.sends.slot(batch.wr).outstanding -= 1;

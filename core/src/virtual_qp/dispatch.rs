@@ -74,7 +74,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let one = slot.unposted() <= self.config.max_msg_size;
         if slot.fragment_opcode == Opcode::RdmaWriteWithImm {
-            if self.plain_writes_in_flight() {
+            if self.unnumbered_in_flight() {
                 return Progress::Waits;
             }
             return match one {
@@ -89,16 +89,24 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         };
         let posted = matches!(progress, Progress::Posted);
         if self.config.scheme == Scheme::Dqplb && plain_write && posted {
-            self.plain_until = id + 1;
+            self.unnumbered_until = id + 1;
         }
         progress
     }
 
-    /// Whether a plain WRITE of a DQPLB sender is not acknowledged. It has no number, so its
-    /// receiver could be told of what follows before it is in place.
+    /// Whether a plain WRITE of a DQPLB sender, or a pass-through request that nothing may
+    /// overtake, may be unacknowledged. They have no numbers, so the receiver could be told of what
+    /// follows before they are in place.
     #[inline]
-    fn plain_writes_in_flight(&self) -> bool {
-        self.sends.front_in_flight().is_some_and(|front| front < self.plain_until)
+    fn unnumbered_in_flight(&self) -> bool {
+        let front = self.sends.front_in_flight();
+        front.is_some_and(|front| front < self.unnumbered_until) || self.pass_through_ahead()
+    }
+
+    /// Whether a request that took no place in the ring is in flight, ahead of all that are there.
+    #[inline]
+    pub(super) fn pass_through_ahead(&self) -> bool {
+        self.passing > 0 && self.config.pass_through == PassThroughOrder::Ordered
     }
 
     /// Cuts the request into one share for each rail that has credits. `NUMBERED` requests are
@@ -227,6 +235,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
             Ok(()) => {}
         }
+        if ordered {
+            self.unnumbered_until = id + 1;
+        }
         slot.offset = length;
         slot.outstanding = 1;
         self.fetching += u32::from(slot.opcode.is_fetching());
@@ -311,6 +322,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn dispatch_invariants(&self) {
         let batches = || self.physical().flat_map(|rail| rail.sends.iter());
         let mut fetching = 0;
+        let mut passing = 0;
         let mut in_flight = 0;
         for batch in batches() {
             match batch.content {
@@ -321,9 +333,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 }
                 Content::PassThrough | Content::Quiet | Content::Notifies => {}
             }
+            passing += u32::from(batch.content.passes());
             fetching += u32::from(batch.opcode.is_fetching());
         }
         assert_eq!(self.fetching, fetching, "FENCE waits for what is in flight");
+        assert_eq!(self.passing, passing, "notifies wait for what passes");
         let outstanding: u32 = self.sends.iter().map(|slot| slot.outstanding).sum();
         assert_eq!(outstanding, in_flight, "slots count the batches in flight");
         for (at, rail) in self.rails.iter().enumerate() {

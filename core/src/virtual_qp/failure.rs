@@ -116,12 +116,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// what is in flight on it completes.
     ///
     /// For maintenance, or on a port event. The virtual queue pair is Degraded meanwhile. With
-    /// rail 0 out of service, pass-through requests are refused. Out of service, the last rail
-    /// would leave requests waiting for ever, so the call is ignored and false returned.
+    /// rail 0 out of service, pass-through requests are refused. What would leave requests waiting
+    /// for ever is ignored, and false returned: to take the last rail out of service, or rail 0
+    /// while pass-through requests wait for it.
     pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool {
         let others = self.rails.iter().enumerate().any(|(at, r)| r.up && at != rail as usize);
         let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
-        if !in_service && !others {
+        let waited_for = rail == 0 && self.held > 0;
+        if !in_service && (!others || waited_for) {
             return false;
         }
         chosen.up = in_service;

@@ -91,6 +91,8 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     recvs: WrTracker<RecvSlot, WRS>,
     /// Batches in flight that bring remote bytes here: what FENCE waits for.
     fetching: u32,
+    /// Pass-through requests in flight that took no place in the ring.
+    passing: u32,
     /// Pass-through requests that wait in the ring.
     held: u32,
     /// Rails whose driver refused something that has to be offered again.
@@ -105,8 +107,9 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     /// The devices of the rails, each once; `keys` of a slot are in this order.
     devices: ArrayVec<DeviceId, RAILS>,
     numbers: SendNumbers,
-    /// DQPLB: the request after the newest plain WRITE that rails were given.
-    plain_until: u64,
+    /// DQPLB: the request after the newest one that rails were given and that has no numbers,
+    /// though a notification behind it tells of it.
+    unnumbered_until: u64,
     window: SequenceWindow<RAILS, DEPTH>,
     /// DQPLB notifications that arrived before their receives were posted.
     early_notifications: u64,
@@ -161,6 +164,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             sends: WrTracker::new(SendSlot::BLANK),
             recvs: WrTracker::new(RecvSlot::new(0)),
             fetching: 0,
+            passing: 0,
             held: 0,
             retry: RailSet::EMPTY,
             refill: RailSet::EMPTY,
@@ -169,7 +173,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             notify: None,
             devices: ArrayVec::new(),
             numbers: SendNumbers::default(),
-            plain_until: 0,
+            unnumbered_until: 0,
             window: SequenceWindow::new(),
             early_notifications: 0,
             receive_kind: None,
@@ -283,14 +287,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.recvs.active_count()
     }
 
-    /// Completion queue entries that one physical queue pair can need at the same time: on an
-    /// error every request of both its queues completes.
+    /// Completion queue entries that one physical queue pair of several can need at the same time:
+    /// on an error every request of both its queues completes. The only rail of a virtual queue
+    /// pair takes what its driver takes: there it is the sum of the driver's two limits.
     pub const fn cq_entries_per_qp() -> u32 {
         2 * DEPTH as u32
     }
 
     /// Completion queue entries that all physical queue pairs together can need, the notify
-    /// queue pair included.
+    /// queue pair included, if there are several.
     pub const fn cq_entries() -> u32 {
         (RAILS as u32 + 1) * Self::cq_entries_per_qp()
     }

@@ -27,7 +27,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 // The receiver must not be told of data that failed, nor past it.
                 slot.state.insert(SlotState::CANCELLED);
                 self.sends.pop_in_flight();
-            } else if !self.post_notifies(id) && !self.failed {
+            } else if self.pass_through_ahead() || !self.post_notifies(id) && !self.failed {
                 return;
             }
         }

@@ -182,7 +182,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
         let posted = rail.post_one(physical(wr, keys), batch);
         match posted {
-            Ok(()) => self.fetching += u32::from(wr.opcode.is_fetching()),
+            Ok(()) => {
+                self.fetching += u32::from(wr.opcode.is_fetching());
+                self.passing += 1;
+            }
             Err(Refusal::QueueFull) => self.retry.insert(RailId::Data(0)),
             Err(Refusal::Driver(_)) => {}
         }

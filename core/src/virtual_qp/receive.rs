@@ -81,11 +81,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ///
     /// # Errors
     ///
-    /// Rail 0 has data receives posted, or a driver refused. After a refusal the next call, or the
+    /// The queue pair failed, rail 0 has data receives posted, or a driver refused. After a refusal the next call, or the
     /// next poll, posts what is missing.
     pub fn prepare_receives(&mut self) -> Result<(), PostError> {
         if !self.is_multi() || self.config.scheme == Scheme::Spray {
             return Ok(());
+        }
+        if self.failed {
+            return Err(PostError::InErrorState);
         }
         match self.receive_kind {
             Some(ReceiveKind::Notification) => {}
@@ -246,10 +249,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn spray_arrival(&mut self, completion: &Completion) {
         let Some(front) = self.recvs.front_in_flight() else { return };
         let slot = self.recvs.slot(front);
-        slot.status = completion.status;
-        slot.imm = completion.imm().map(Imm::number);
+        let imm = completion.imm().map(Imm::number);
+        (slot.status, slot.imm) = (completion.status, imm);
         if completion.status.is_success() {
             slot.byte_len = completion.byte_len;
+            if imm.is_none() {
+                slot.status = WcStatus::BAD_RESP_ERR;
+                let error = ProtocolError::NoImm { rail: RailId::Notify };
+                self.peer_failed(RailId::Notify, completion, error);
+            }
         }
         self.recvs.pop_in_flight();
     }

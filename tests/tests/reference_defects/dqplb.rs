@@ -70,6 +70,17 @@ fn defect_09_a_flushed_receive_is_neither_data_nor_posted_again() {
     assert_eq!((error.rail, error.status), (RailId::Data(1), WcStatus::WR_FLUSH_ERR));
 }
 
+/// Row 9, for receives that were never posted: there is nothing to wait for any more.
+#[test]
+fn defect_09_a_failed_queue_pair_posts_no_receives_of_its_own() {
+    let mut rig = Setup::dqplb(2).depth(4).rig();
+    rig.post([rig::write(1, 64)]);
+    rig.rails[0].fail(WcStatus::RETRY_EXC_ERR);
+    assert_eq!(rig.poll().len(), 1);
+    assert_eq!(rig.qp.prepare_receives(), Err(PostError::InErrorState));
+    assert!(rig.rails.iter().all(|rail| rail.recvs().is_empty()));
+}
+
 /// Row 11: refused cleanly, with the driver's code; later receives are not blocked.
 #[test]
 fn defect_11_a_refused_receive_leaves_no_ghost() {
