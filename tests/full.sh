@@ -105,7 +105,7 @@ copy() {
   local dir scheme
   mkdir -p target
   dir=$(mktemp -d -p target)
-  head -c 256M /dev/urandom > "$dir/source"
+  head -c 1G /dev/urandom > "$dir/source"
   for scheme in spray dqplb; do
     cargo run --release --locked --bin polyrail -- \
       copy "$dir/source" "$dir/$scheme" --rails 4 --scheme $scheme

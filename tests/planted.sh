@@ -64,9 +64,9 @@ fresh_copy
 build
 search
 
-find_bug "the window takes one number too many" core/src/window.rs \
-  '        if ahead >= Self::CAPACITY {' \
-  '        if ahead > Self::CAPACITY {'
+find_bug "the window wraps one bit too late" core/src/window.rs \
+  '            bit % Self::CAPACITY' \
+  '            if bit > Self::CAPACITY { bit - Self::CAPACITY } else { bit }'
 
 find_bug "a notify is sent while one batch of its data is in flight" core/src/virtual_qp/notify.rs \
   '            if slot.outstanding > 0 {' \

@@ -101,7 +101,8 @@ pub trait QueuePair: ReceiveQueue {
     /// The device that the queue pair lives on.
     fn device(&self) -> DeviceId;
 
-    /// The completion queue of both its send and its receive queue.
+    /// The completion queue of both its send and its receive queue: on another one, completions
+    /// would never be polled.
     fn cq(&self) -> CqId;
 
     /// What was granted at creation.

@@ -170,6 +170,13 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             assert!(earlier.clone().all(|earlier| earlier.ended == earlier.length), "{id}");
         }
         if self.span.is_some() && this.opcode == Opcode::RdmaWriteWithImm {
+            let unnumbered = before.iter().filter(|earlier| match earlier.opcode {
+                Opcode::RdmaWrite => true,
+                Opcode::RdmaWriteWithImm | Opcode::RdmaRead => false,
+                _ => self.ordered,
+            });
+            let in_place = |earlier: &Request| earlier.ended == earlier.length;
+            assert!(unnumbered.clone().all(in_place), "{id} would tell of what is not in place");
             let imm = SequenceImm::decode(request.imm).expect("a number");
             assert!(self.unacknowledged.insert(imm.number.get()), "no number twice");
             let last = offset + u64::from(request.sge.length()) == this.length;
@@ -188,6 +195,9 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let fragmented = self.requests[..=id].iter().filter(|request| request.is_fragmented());
         assert!(fragmented.clone().all(Request::data_done), "notify of {id} is premature");
         let earlier = &self.requests[..id];
+        let passing = earlier.iter().filter(|request| self.ordered && !request.is_fragmented());
+        let ended = |request: &Request| request.ended == request.length;
+        assert!(passing.clone().all(ended), "notify of {id} overtakes a pass-through request");
         let wanting = earlier.iter().filter(|r| r.opcode == Opcode::RdmaWriteWithImm);
         assert!(wanting.clone().all(|earlier| earlier.notified), "notifies go in order");
         assert!(!std::mem::replace(&mut self.requests[id].notified, true), "notified once");

@@ -82,7 +82,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|o| o == name);
     let rows = ROWS.into_iter().filter(|row| wanted(row.name));
-    let measured = rows.map(|row| measure(row, options.repeats, allocations));
+    let mut allocating = Vec::new();
+    let measured = rows.map(|row| measure(row, options.repeats, allocations)).inspect(|measured| {
+        if measured.engine.allocs_per_op != 0.0 {
+            allocating.push(measured.row.name);
+        }
+    });
     let handover = || handover::measure(options.repeats, allocations);
     let handover = wanted(handover::NAME).then(handover);
     let out = &mut io::stdout().lock();
@@ -98,7 +103,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         print_copy_rate(out)?;
         print_machine(out, options.repeats)?;
     }
-    Ok(())
+    // Times are for people to judge. This has nothing to do with the machine.
+    if allocating.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("the engine allocates in {}", allocating.join(", ")).into())
+    }
 }
 
 fn print_rows(out: &mut impl Write, rows: impl Iterator<Item = Measured>) -> io::Result<()> {

@@ -153,7 +153,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ///
     /// Nothing changed: see [`AttachError`]. If this queue owns physical queues, every physical
     /// queue pair must complete on one of them, and it must be deep enough for all that can be in
-    /// flight: an overrun is fatal.
+    /// flight: an overrun is fatal. Receives of shared receive queues are not known here, and come
+    /// on top.
     pub fn attach(
         &mut self,
         index: u16,

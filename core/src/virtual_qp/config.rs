@@ -16,8 +16,9 @@ pub enum Scheme {
     Spray,
     /// Every fragment is a WRITE_WITH_IMM that carries a sequence number; the receiver counts.
     /// Saves a round trip; the user's immediate does not travel. Plain WRITEs carry no number, so a
-    /// WRITE_WITH_IMM behind some waits until they are acknowledged: a notification tells of
-    /// everything that was posted before it.
+    /// WRITE_WITH_IMM behind some waits until they, and what was posted before them, are
+    /// acknowledged: a notification tells of everything that was posted before it (of SENDs and
+    /// atomics as [`PassThroughOrder`] says).
     Dqplb,
 }
 
@@ -37,10 +38,12 @@ pub enum RailChoice {
 /// What happens to SENDs and atomics that are posted behind unfinished fragmented requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PassThroughOrder {
-    /// They wait until those are acknowledged, as a single reliable connection has it.
+    /// They wait until those are acknowledged, as a single reliable connection has it, and
+    /// notifications of what is posted behind them wait for them.
     #[default]
     Ordered,
-    /// They go to rail 0 at once and may overtake fragments on other rails.
+    /// They go to rail 0 at once and may overtake fragments on other rails. Notifications do not
+    /// wait for them.
     Unordered,
 }
 

@@ -38,18 +38,6 @@ impl<T> SeedTracker<T> {
         self.active.remove(&id)
     }
 
-    /// Takes out the oldest request, wherever it stands: the next that may be reported.
-    pub fn pop_reported(&mut self) -> Option<T> {
-        let queues = [&mut self.outstanding, &mut self.in_flight, &mut self.pending];
-        let id = queues.into_iter().find_map(VecDeque::pop_front)?;
-        self.active.remove(&id)
-    }
-
-    /// Requests that are not reported.
-    pub fn active_count(&self) -> usize {
-        self.active.len()
-    }
-
     fn pop_pending(&mut self) {
         self.in_flight.extend(self.pending.pop_front());
     }
