@@ -27,7 +27,7 @@ use crate::nic;
 use polyrail_core::hardware::{CompletionQueue, CqError, QueuePair};
 use polyrail_core::verbs::{Completion, DeviceId};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq, VirtualWc};
-use polyrail_core::virtual_qp::MAX_RAILS;
+use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
 use std::ops::{Deref, DerefMut};
 
 /// Devices, and so completion queues, of one endpoint or one set: no more than rails.
@@ -116,5 +116,39 @@ where
     /// The completion queues, one for each device.
     pub fn virtual_cq(&self) -> &VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES> {
         &self.cq
+    }
+
+    /// Both halves, for the ways to poll that this type does not offer: one event, one device's
+    /// queue before the others, completions that somebody else has polled, arming.
+    ///
+    /// ```
+    /// use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+    /// use polyrail::nic::{DeviceConfig, Fabric};
+    /// use polyrail::verbs::{LocalBuffer, SendWr};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let fabric = Fabric::threaded();
+    /// # let device = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd();
+    /// # let (here, there) = (device("here")?, device("there")?);
+    /// # let mut sender: Endpoint = EndpointBuilder::new().rails(1).build(&[&here])?;
+    /// # let mut receiver: Endpoint = EndpointBuilder::new().rails(1).build(&[&there])?;
+    /// # connect_endpoints(&mut sender, &mut receiver)?;
+    /// # receiver.post_recv(&polyrail::verbs::RecvWr::data(1, LocalBuffer::EMPTY, &[]))?;
+    /// sender.post_send(&SendWr::send(7, LocalBuffer::EMPTY, &[]))?;
+    /// let (qp, cq) = sender.parts_mut();
+    /// let event = loop {
+    ///     if let (Some(event), _) = cq.poll_one(qp) {
+    ///         break event;
+    ///     }
+    /// };
+    /// assert_eq!(event.completion().map(|wc| wc.wr_id), Some(7));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn parts_mut(
+        &mut self,
+    ) -> (&mut VirtualQp<Q, RAILS, DEPTH, WRS>, &mut VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>)
+    {
+        (&mut self.qp.qp, &mut self.cq)
     }
 }
