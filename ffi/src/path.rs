@@ -91,8 +91,17 @@ impl Path {
     }
 }
 
-/// An address handle: a path that datagrams can take (`struct ibv_ah`). Keep it until the sends that
-/// name it are complete.
+/// An address handle: a path that datagrams can take (`struct ibv_ah`).
+///
+/// # Dropping it early
+///
+/// A [batch](crate::DatagramBatch) keeps it until it is committed, since the driver reads it then.
+/// Dropped while a send that names it is outstanding, it may cost that send, and never memory. Of
+/// rdma-core's providers (version 44), mlx4, mlx5, hns, pvrdma and mthca without memory of its own
+/// copy the address into the request, which goes on. rxe, efa, irdma, bnxt and ocrdma copy the
+/// handle's number: the send fails, or goes where a handle points that was given the number since.
+/// Older mthca lets the device fetch the address from a page of the provider's, registered for as
+/// long as it is allocated (`mthca_free_av`): likewise.
 #[derive(Debug)]
 pub struct AddressHandle {
     raw: Owned<ibv_ah>,

@@ -198,13 +198,28 @@ impl<S: Connected> hardware::SendBatch for SendBatch<'_, S> {
 }
 
 /// Datagrams on their way to one queue pair. Dropped without commit, it posts nothing.
+///
+/// It borrows the address handles that it was given: the driver reads them when the batch is
+/// committed.
+///
+/// ```compile_fail,E0505
+/// use polyrail_core::verbs::SendRequest;
+/// use polyrail_ffi::{AddressHandle, QueuePair, Ud};
+///
+/// fn too_early(qp: &mut QueuePair<Ud>, request: &SendRequest, to: AddressHandle) {
+///     let mut batch = qp.start_datagrams();
+///     batch.add(request, &to, 17, 0);
+///     drop(to);
+///     batch.commit().unwrap();
+/// }
+/// ```
 #[derive(Debug)]
 pub struct DatagramBatch<'q>(pub(super) SendBatch<'q, Ud>);
 
-impl DatagramBatch<'_> {
+impl<'q> DatagramBatch<'q> {
     /// Appends a SEND to queue pair `qp_num` at the end of a path. The receiver drops it unless
     /// `qkey` is its own. Its buffer is at least 40 bytes longer than the message, for the GRH.
-    pub fn add(&mut self, request: &SendRequest, to: &AddressHandle, qp_num: u32, qkey: u32) {
+    pub fn add(&mut self, request: &SendRequest, to: &'q AddressHandle, qp_num: u32, qkey: u32) {
         self.0.add_to(request, Some(Datagram { ah: to.as_ptr(), qp_num, qkey }));
     }
 
