@@ -5,7 +5,7 @@ use crate::mr::MemoryRegion;
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
 use crate::qp::{Connected, QueuePair};
-use polyrail_core::hardware::CommitError;
+use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::{AccessFlags, SendFlags};
 use rdma_sys::{
     bind_mw_t, bind_mw_tso_union_t, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_send_wr,
@@ -37,7 +37,7 @@ use std::ptr;
 #[derive(Debug)]
 pub struct MemoryWindow<'r> {
     raw: Owned<ibv_mw>,
-    _pd: ProtectionDomain,
+    pd: ProtectionDomain,
     rkey: u32,
     _regions: Regions<'r>,
 }
@@ -79,7 +79,7 @@ impl ProtectionDomain {
         // SAFETY: the window is alive.
         let rkey = unsafe { (*raw.as_ptr()).rkey };
         let _regions = Regions(PhantomData);
-        Ok(MemoryWindow { raw, _pd: self.clone(), rkey, _regions })
+        Ok(MemoryWindow { raw, pd: self.clone(), rkey, _regions })
     }
 }
 
@@ -105,7 +105,8 @@ impl<S: Connected> QueuePair<S> {
     ///
     /// # Errors
     ///
-    /// As a batch of one request; the window keeps its key.
+    /// As a batch of one request, which is refused with EINVAL if the window or the region belongs to
+    /// another device; the window keeps its key.
     pub fn bind_window<'r>(
         &mut self,
         wr_id: u64,
@@ -113,6 +114,10 @@ impl<S: Connected> QueuePair<S> {
         window: &mut MemoryWindow<'r>,
         range: WindowRange<'r>,
     ) -> std::result::Result<(), CommitError> {
+        let own = |pd: &ProtectionDomain| pd.context().id() == self.pd().context().id();
+        if !own(&window.pd) || !own(range.region.pd()) {
+            return Err(CommitError { accepted: 0, refusal: Refusal::Driver(libc::EINVAL) });
+        }
         let rkey = next_key(window.rkey);
         let bind_info = ibv_mw_bind_info {
             mr: range.region.as_ptr(),

@@ -105,7 +105,7 @@ impl Path {
 #[derive(Debug)]
 pub struct AddressHandle {
     raw: Owned<ibv_ah>,
-    _pd: ProtectionDomain,
+    pd: ProtectionDomain,
 }
 
 impl ProtectionDomain {
@@ -121,11 +121,16 @@ impl ProtectionDomain {
         let argument = Argument::Number("port_num", path.port_num.into());
         // SAFETY: null, or a fresh handle that is handed over.
         let raw = unsafe { Owned::new(raw, "ibv_create_ah", argument) }?;
-        Ok(AddressHandle { raw, _pd: self.clone() })
+        Ok(AddressHandle { raw, pd: self.clone() })
     }
 }
 
 impl AddressHandle {
+    /// The domain it was made in.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
     /// Destroys it.
     ///
     /// # Errors

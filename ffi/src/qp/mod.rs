@@ -149,7 +149,8 @@ impl<S: Connected> QueuePair<S> {
 impl QueuePair<Ud> {
     /// Starts a batch of datagrams.
     pub fn start_datagrams(&mut self) -> DatagramBatch<'_> {
-        DatagramBatch(self.start())
+        let device = self.pd.context().id();
+        DatagramBatch { batch: self.start(), device }
     }
 }
 

@@ -4,7 +4,7 @@ use super::service::{Connected, Service, Ud, operation};
 use crate::chain::{Chain, refusal};
 use crate::path::AddressHandle;
 use polyrail_core::hardware::{self, CommitError, Refusal};
-use polyrail_core::verbs::{Opcode, SendFlags, SendRequest};
+use polyrail_core::verbs::{DeviceId, Opcode, SendFlags, SendRequest};
 use rdma_sys::{
     atomic_t, ibv_ah, ibv_qp, ibv_qp_ex, ibv_send_flags, ibv_send_wr, ibv_wr_opcode,
     imm_data_invalidated_rkey_union_t, rdma_t, ud_t, wr_t,
@@ -214,13 +214,23 @@ impl<S: Connected> hardware::SendBatch for SendBatch<'_, S> {
 /// }
 /// ```
 #[derive(Debug)]
-pub struct DatagramBatch<'q>(pub(super) SendBatch<'q, Ud>);
+pub struct DatagramBatch<'q> {
+    pub(super) batch: SendBatch<'q, Ud>,
+    pub(super) device: DeviceId,
+}
 
 impl<'q> DatagramBatch<'q> {
     /// Appends a SEND to queue pair `qp_num` at the end of a path. The receiver drops it unless
     /// `qkey` is its own. Its buffer is at least 40 bytes longer than the message, for the GRH.
+    ///
+    /// A handle of another device is refused with EINVAL when the batch is committed: drivers take
+    /// it for one of theirs.
     pub fn add(&mut self, request: &SendRequest, to: &'q AddressHandle, qp_num: u32, qkey: u32) {
-        self.0.add_to(request, Some(Datagram { ah: to.as_ptr(), qp_num, qkey }));
+        if to.pd().context().id() == self.device {
+            self.batch.add_to(request, Some(Datagram { ah: to.as_ptr(), qp_num, qkey }));
+        } else {
+            self.batch.stop(Refusal::Driver(libc::EINVAL));
+        }
     }
 
     /// Posts what was added, with one doorbell.
@@ -229,7 +239,7 @@ impl<'q> DatagramBatch<'q> {
     ///
     /// Says how many requests, from the first on, the device took; they stay posted.
     pub fn commit(self) -> Result<(), CommitError> {
-        self.0.post()
+        self.batch.post()
     }
 }
 

@@ -10,9 +10,9 @@ use polyrail_core::verbs::{
     WcOpcode, WcStatus,
 };
 use polyrail_ffi::{
-    CompletionQueue, Connected, Context, CqInit, DeviceList, Gid, Grh, Mtu, Path, PostMode,
-    ProtectionDomain, QpCap, QpInit, QueuePair, Rc, Timestamps, ToInit, ToRtr, ToRts, Uc,
-    WindowRange,
+    CompletionQueue, Connected, Context, CqInit, DatagramToInit, DatagramToRtr, DeviceList, Gid,
+    Grh, Mtu, Path, PostMode, ProtectionDomain, QpCap, QpInit, QueuePair, Rc, Timestamps, ToInit,
+    ToRtr, ToRts, Uc, Ud, UnreliableToRts, WindowRange,
 };
 use std::mem::MaybeUninit;
 
@@ -104,6 +104,7 @@ fn both_ways_hand_over_the_same_requests() {
         remote_addr: 0x9000,
         rkey: 6,
         imm: 0,
+        to: None,
     };
     for mode in BOTH {
         let with_imm = SendRequest { sge: Sge::EMPTY, ..request(2, Opcode::RdmaWriteWithImm, 0) };
@@ -220,6 +221,73 @@ fn an_operation_that_the_service_lacks_is_refused() {
         assert_eq!(post(&mut qp, [request(2, Opcode::RdmaWrite, 8)]), Ok(()));
         assert_eq!(ids(), [2]);
     }
+}
+
+fn datagrams(pd: &ProtectionDomain, cq: &CompletionQueue, post_mode: PostMode) -> QueuePair<Ud> {
+    let mut qp = pd.create_qp(&QpInit { post_mode, ..QpInit::new(cq, CAP) }).unwrap();
+    qp.modify(&DatagramToInit { port_num: 1, pkey_index: 0, qkey: 9 }).unwrap();
+    qp.modify(&DatagramToRtr).unwrap();
+    qp.modify(&UnreliableToRts { sq_psn: 0 }).unwrap();
+    qp
+}
+
+fn roce() -> Path {
+    Path::roce(1, Grh::new(Gid([1; 16]), 0))
+}
+
+#[test]
+fn datagrams_go_where_each_says() {
+    let (_, pd, cq) = open();
+    let to = pd.create_ah(&roce()).unwrap();
+    for mode in BOTH {
+        let mut qp = datagrams(&pd, &cq, mode);
+        let mut batch = qp.start_datagrams();
+        for wr_id in 0..3 {
+            batch.add(&request(wr_id, Opcode::Send, 8), &to, 20 + wr_id as u32, 30);
+        }
+        batch.commit().unwrap();
+        let seen: Vec<_> = posted().iter().map(|request| (request.wr_id, request.to)).collect();
+        let expected = [(0, Some((20, 30))), (1, Some((21, 30))), (2, Some((22, 30)))];
+        assert_eq!(seen, expected, "{mode:?}");
+    }
+}
+
+#[test]
+fn address_handles_of_another_device_never_reach_the_driver() {
+    let ((_, pd, cq), (_, there, _)) = (open(), open());
+    let (own, foreign) = (pd.create_ah(&roce()).unwrap(), there.create_ah(&roce()).unwrap());
+    for (mode, accepted) in [(PostMode::Classic, 1), (PostMode::Extended, 0)] {
+        let mut qp = datagrams(&pd, &cq, mode);
+        let mut batch = qp.start_datagrams();
+        for (wr_id, to) in [(0, &own), (1, &foreign), (2, &own)] {
+            batch.add(&request(wr_id, Opcode::Send, 8), to, 5, 6);
+        }
+        let refusal = Refusal::Driver(libc::EINVAL);
+        assert_eq!(batch.commit(), Err(CommitError { accepted, refusal }), "{mode:?}");
+        assert_eq!(ids(), (0..accepted.into()).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn windows_and_regions_of_another_device_never_reach_the_driver() {
+    let mut qp = connected(PostMode::Auto);
+    let (pd, (_, there, _)) = (qp.pd().clone(), open());
+    let access = AccessFlags::MW_BIND;
+    let register = |pd: &ProtectionDomain| {
+        // SAFETY: the fake device never touches memory.
+        unsafe { pd.register(std::ptr::without_provenance_mut(4096), 64, access) }.unwrap()
+    };
+    let (own, foreign) = (register(&pd), register(&there));
+    let refused = CommitError { accepted: 0, refusal: Refusal::Driver(libc::EINVAL) };
+    for (window_of, region, result) in
+        [(&there, &own, Err(refused)), (&pd, &foreign, Err(refused)), (&pd, &own, Ok(()))]
+    {
+        let mut window = window_of.alloc_window().unwrap();
+        let range = WindowRange { region, addr: 4096, length: 64, access };
+        assert_eq!(qp.bind_window(1, SendFlags::empty(), &mut window, range), result);
+        assert_eq!(window.rkey(), 0x500 + u32::from(result.is_ok()));
+    }
+    assert_eq!(ids(), [1]);
 }
 
 #[test]

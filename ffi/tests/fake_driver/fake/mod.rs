@@ -83,6 +83,10 @@ pub(crate) fn alive() -> Vec<&'static str> {
     with(|state| state.objects.values().map(|object| object.kind).collect())
 }
 
+fn is_alive<T>(object: *mut T) -> bool {
+    with(|state| state.objects.contains_key(&object.addr()))
+}
+
 pub(crate) fn violations() -> Vec<String> {
     with(|state| state.violations.clone())
 }

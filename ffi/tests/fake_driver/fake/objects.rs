@@ -162,8 +162,8 @@ exported! {
     }
 
     fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-        let ibv_qp_init_attr { send_cq, recv_cq, srq, .. } = *init;
-        new_qp("ibv_create_qp", pd, [send_cq.addr(), recv_cq.addr(), srq.addr()])
+        let ibv_qp_init_attr { send_cq, recv_cq, srq, qp_type, .. } = *init;
+        new_qp("ibv_create_qp", pd, qp_type, [send_cq.addr(), recv_cq.addr(), srq.addr()])
     }
 
     fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
@@ -214,10 +214,16 @@ unsafe extern "C" fn create_cq_ex(
     create("ibv_create_cq_ex", "cq", &[extended(context).addr(), channel.addr()], cq)
 }
 
-unsafe fn new_qp(name: &'static str, pd: *mut ibv_pd, parents: [usize; 3]) -> *mut ibv_qp {
+unsafe fn new_qp(
+    name: &'static str,
+    pd: *mut ibv_pd,
+    qp_type: ibv_qp_type::Type,
+    parents: [usize; 3],
+) -> *mut ibv_qp {
     let mut qp: ibv_qp_ex = zeroed();
     qp.qp_base.context = (*pd).context;
     qp.qp_base.qp_num = QP_NUM;
+    qp.qp_base.qp_type = qp_type;
     queues::fill_qp(&mut qp);
     let [send_cq, recv_cq, srq] = parents;
     create(name, "qp", &[pd.addr(), send_cq, recv_cq, srq], qp).cast()
@@ -227,10 +233,10 @@ unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    let ibv_qp_init_attr_ex { pd, send_cq, recv_cq, srq, .. } = *init;
+    let ibv_qp_init_attr_ex { pd, send_cq, recv_cq, srq, qp_type, .. } = *init;
     if pd.is_null() {
         set_errno(libc::EINVAL);
         return ptr::null_mut();
     }
-    new_qp("ibv_create_qp_ex", pd, [send_cq.addr(), recv_cq.addr(), srq.addr()])
+    new_qp("ibv_create_qp_ex", pd, qp_type, [send_cq.addr(), recv_cq.addr(), srq.addr()])
 }

@@ -6,7 +6,7 @@ use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 
 /// A request that the device took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Posted {
     pub(crate) wr_id: u64,
     pub(crate) opcode: u32,
@@ -16,6 +16,8 @@ pub(crate) struct Posted {
     pub(crate) remote_addr: u64,
     pub(crate) rkey: u32,
     pub(crate) imm: u32,
+    /// Of a datagram, the queue pair that it goes to and its Q_Key.
+    pub(crate) to: Option<(u32, u32)>,
 }
 
 /// A completion, of which a driver writes only what verbs defines.
@@ -44,8 +46,13 @@ unsafe fn sge_length(sges: *const ibv_sge, count: c_int) -> Option<u32> {
     (count > 0).then(|| (*sges).length)
 }
 
+unsafe fn datagram(ah: *mut ibv_ah, qp_num: u32, qkey: u32) -> Option<(u32, u32)> {
+    assert!(super::is_alive(ah), "the address handle is read while the request is posted");
+    Some((qp_num, qkey))
+}
+
 unsafe extern "C" fn post_send(
-    _qp: *mut ibv_qp,
+    qp: *mut ibv_qp,
     mut at: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
@@ -54,9 +61,15 @@ unsafe extern "C" fn post_send(
         list.push(at);
         at = (*at).next;
     }
+    let is_datagram = (*qp).qp_type == ibv_qp_type::IBV_QPT_UD;
+    let to = |request: *mut ibv_send_wr| {
+        let ud_t { ah, remote_qpn, remote_qkey } = (*request).wr.ud;
+        is_datagram.then(|| datagram(ah, remote_qpn, remote_qkey)).flatten()
+    };
+    let to: Vec<_> = list.iter().map(|&request| to(request)).collect();
     with(|state| {
         let (taken, code) = take(state, list.len());
-        for &request in &list[..taken] {
+        for (&request, &to) in list[..taken].iter().zip(&to) {
             state.posted.push(Posted {
                 wr_id: (*request).wr_id,
                 opcode: (*request).opcode,
@@ -65,6 +78,7 @@ unsafe extern "C" fn post_send(
                 remote_addr: (*request).wr.rdma.remote_addr,
                 rkey: (*request).wr.rdma.rkey,
                 imm: (*request).imm_data_invalidated_rkey_union.imm_data,
+                to,
             });
         }
         if code != 0 {
@@ -85,9 +99,7 @@ unsafe fn post_receives(mut at: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) ->
         for &request in &list[..taken] {
             let length = sge_length((*request).sg_list, (*request).num_sge);
             let wr_id = (*request).wr_id;
-            let none =
-                Posted { wr_id, length, opcode: 128, flags: 0, remote_addr: 0, rkey: 0, imm: 0 };
-            state.posted.push(none);
+            state.posted.push(Posted { wr_id, length, opcode: 128, ..Posted::default() });
         }
         if code != 0 {
             *bad = list[taken];
@@ -214,7 +226,7 @@ pub(super) fn fill_cq(cq: &mut ibv_cq_ex) {
 
 unsafe fn build(qp: *mut ibv_qp_ex, opcode: u32, rkey: u32, remote_addr: u64, imm: u32) {
     let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
-    let request = Posted { wr_id, opcode, flags, length: None, remote_addr, rkey, imm };
+    let request = Posted { wr_id, opcode, flags, remote_addr, rkey, imm, ..Posted::default() };
     with(|state| state.building.push(request));
 }
 
@@ -255,6 +267,15 @@ unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     build(qp, 7, rkey, 0, 0);
 }
 
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    build(qp, 2, 0, 0, 0);
+}
+
+unsafe extern "C" fn wr_set_ud_addr(_qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qp_num: u32, qkey: u32) {
+    let to = datagram(ah, qp_num, qkey);
+    with(|state| state.building.last_mut().expect("a request").to = to);
+}
+
 unsafe extern "C" fn wr_set_sge(_qp: *mut ibv_qp_ex, _lkey: u32, _addr: u64, length: u32) {
     set_length(length);
 }
@@ -274,6 +295,8 @@ pub(super) fn fill_qp(qp: &mut ibv_qp_ex) {
     qp.wr_rdma_write = Some(wr_rdma_write);
     qp.wr_rdma_write_imm = Some(wr_write_imm);
     qp.wr_local_inv = Some(wr_local_inv);
+    qp.wr_send = Some(wr_send);
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
