@@ -71,8 +71,8 @@ pub trait Domain {
     /// The device refuses.
     fn create_qp(&self, cq: &Self::Cq, cap: QpCap) -> Result<Self::Qp, DeviceError>;
 
-    /// Registers the first `length` bytes of `pages`. Until the region is dropped, it keeps the
-    /// pages.
+    /// Registers `pages`, all [`len`](Pages::len) bytes and no more. Until the region is dropped, it
+    /// keeps the pages.
     ///
     /// # Errors
     ///
@@ -80,7 +80,6 @@ pub trait Domain {
     fn register_pages(
         &self,
         pages: &Arc<Pages>,
-        length: usize,
         access: AccessFlags,
     ) -> Result<(Self::Region, RegionKeys), DeviceError>;
 }

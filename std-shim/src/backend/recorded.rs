@@ -79,10 +79,9 @@ impl Domain for Recorded {
     fn register_pages(
         &self,
         pages: &Arc<Pages>,
-        length: usize,
         access: AccessFlags,
     ) -> Result<(MemoryRegion, RegionKeys), DeviceError> {
-        self.domain.register_pages(pages, length, access)
+        self.domain.register_pages(pages, access)
     }
 }
 

@@ -26,7 +26,6 @@ pub struct RegisteredBuffer<R = MemoryRegion> {
     regions: Vec<R>,
     keys: Vec<RegionKeys>,
     pages: Arc<Pages>,
-    length: usize,
 }
 
 impl<R> RegisteredBuffer<R> {
@@ -44,16 +43,16 @@ impl<R> RegisteredBuffer<R> {
             return Err(DeviceError::NoDevice);
         }
         let pages = Arc::new(Pages::new(length)?);
-        let register = |domain: &&D| domain.register_pages(&pages, length, access);
+        let register = |domain: &&D| domain.register_pages(&pages, access);
         let registered = domains.iter().map(register).collect::<Result<Vec<_>, _>>()?;
         let (regions, keys) = registered.into_iter().unzip();
-        Ok(Self { regions, keys, pages, length })
+        Ok(Self { regions, keys, pages })
     }
 
     /// Bytes; never 0.
     #[allow(clippy::len_without_is_empty, reason = "a registered buffer is never empty")]
     pub fn len(&self) -> usize {
-        self.length
+        self.pages.len()
     }
 
     /// Address of the first byte, for peers.
@@ -122,8 +121,8 @@ impl<R> RegisteredBuffer<R> {
 
     fn span(&self, offset: usize, length: usize) -> Result<Span<'_>, OutOfRange> {
         match offset.checked_add(length) {
-            Some(end) if end <= self.length => Ok(self.pages.span(offset, length)),
-            _ => Err(OutOfRange { offset, length, size: self.length }),
+            Some(end) if end <= self.len() => Ok(self.pages.span(offset, length)),
+            _ => Err(OutOfRange { offset, length, size: self.len() }),
         }
     }
 }
@@ -185,5 +184,25 @@ fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nic::{DeviceConfig, Fabric};
+
+    #[test]
+    fn a_region_is_as_long_as_its_buffer_and_no_longer() {
+        let fabric = Fabric::threaded();
+        let domain = fabric.create_device(DeviceConfig::named("a")).alloc_pd().unwrap();
+        let buffer = |length| RegisteredBuffer::new(length, AccessFlags::LOCAL_WRITE, &[&domain]);
+        for length in [1, 4096, 5000] {
+            let buffer = buffer(length).unwrap();
+            let region = &buffer.regions()[0];
+            assert_eq!((region.addr(), region.len()), (buffer.addr(), length));
+            assert_eq!(buffer.len(), length);
+        }
+        assert!(buffer(0).is_err(), "devices refuse empty regions");
     }
 }

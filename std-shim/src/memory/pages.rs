@@ -21,21 +21,29 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 pub struct Pages {
     addr: usize,
     length: usize,
+    mapped: usize,
     exposed: AtomicBool,
 }
 
 impl Pages {
-    /// At least `length` bytes of zeros.
+    /// `length` bytes of zeros, on pages of their own.
     pub(crate) fn new(length: usize) -> Result<Self, OutOfMemory> {
-        let length = length.max(1).checked_next_multiple_of(PAGE_BYTES);
-        let length = length.ok_or(OutOfMemory { bytes: usize::MAX })?;
-        let start = system::map(length).ok_or(OutOfMemory { bytes: length })?;
-        Ok(Self { addr: start.expose_provenance(), length, exposed: AtomicBool::new(false) })
+        let mapped = length.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let mapped = mapped.ok_or(OutOfMemory { bytes: usize::MAX })?;
+        let start = system::map(mapped).ok_or(OutOfMemory { bytes: mapped })?;
+        let exposed = AtomicBool::new(false);
+        Ok(Self { addr: start.expose_provenance(), length, mapped, exposed })
     }
 
     /// Address of the first byte.
     pub const fn addr(&self) -> u64 {
         self.addr as u64
+    }
+
+    /// Bytes that are for use: what a device may be given. The rest of the last page is nobody's.
+    #[allow(clippy::len_without_is_empty, reason = "devices refuse empty regions")]
+    pub const fn len(&self) -> usize {
+        self.length
     }
 
     /// From now on somebody may know the address without holding the pages.
@@ -45,10 +53,10 @@ impl Pages {
 
     /// `length` bytes from `offset` on, or as many of them as there are.
     pub(crate) fn span(&self, offset: usize, length: usize) -> Span<'_> {
-        let offset = offset.min(self.length);
+        let offset = offset.min(self.mapped);
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.addr + offset);
         // SAFETY: within the pages, which live as long as `self` and are accessed through spans only.
-        unsafe { Span::new(start, length.min(self.length - offset)) }
+        unsafe { Span::new(start, length.min(self.mapped - offset)) }
     }
 }
 
@@ -57,10 +65,10 @@ impl Drop for Pages {
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.addr);
         if *self.exposed.get_mut() {
             // SAFETY: these pages were mapped by `new` and are used by nobody who writes.
-            unsafe { system::retire(start, self.length) }
+            unsafe { system::retire(start, self.mapped) }
         } else {
             // SAFETY: these pages were mapped by `new`, and nobody knows of them any more.
-            unsafe { system::unmap(start, self.length) }
+            unsafe { system::unmap(start, self.mapped) }
         }
     }
 }

@@ -48,10 +48,9 @@ impl Domain for ProtectionDomain {
     fn register_pages(
         &self,
         pages: &Arc<Pages>,
-        length: usize,
         access: AccessFlags,
     ) -> Result<(MemoryRegion, RegionKeys), DeviceError> {
-        let region = self.add_region(pages.addr(), length, access, Some(Arc::clone(pages)))?;
+        let region = self.add_region(pages.addr(), pages.len(), access, Some(Arc::clone(pages)))?;
         let keys = region.keys();
         Ok((region, keys))
     }

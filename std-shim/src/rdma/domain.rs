@@ -76,12 +76,12 @@ impl Domain for VerbsDomain {
     fn register_pages(
         &self,
         pages: &Arc<Pages>,
-        length: usize,
         access: AccessFlags,
     ) -> Result<(VerbsRegion, RegionKeys), DeviceError> {
         let start = std::ptr::with_exposed_provenance_mut(pages.addr() as usize);
-        // SAFETY: the region keeps the pages, and their bytes are accessed by copying only.
-        let registered = unsafe { self.pd.register(start, length, access) };
+        // SAFETY: so many bytes are there, the region keeps them, and they are accessed by copying
+        // only.
+        let registered = unsafe { self.pd.register(start, pages.len(), access) };
         let refused = |source: VerbsError| {
             let device = self.device_name().into();
             DeviceError::Register { device, source: Box::new(source) }
