@@ -321,6 +321,9 @@ impl<S: Service> QueuePair<S> {
         let mut raw = unsafe { MaybeUninit::<ibv_qp_attr>::zeroed().assume_init() };
         let given = transition.fill(&mut raw)? | mask::IBV_QP_STATE;
         raw.qp_state = T::TO.raw();
+        // A batch that was forgotten holds the driver's lock; aborted later, it would put back queue
+        // positions from before a reset.
+        self.sender.abort();
         // SAFETY: the queue pair is alive, and the attributes are only read.
         let returned =
             unsafe { rdma_sys::ibv_modify_qp(self.as_ptr(), &raw mut raw, given.0 as libc::c_int) };

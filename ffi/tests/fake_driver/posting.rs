@@ -12,7 +12,7 @@ use polyrail_core::verbs::{
 use polyrail_ffi::{
     CompletionQueue, Connected, Context, CqInit, DatagramToInit, DatagramToRtr, DeviceList, Gid,
     Grh, Mtu, Path, PostMode, ProtectionDomain, QpCap, QpInit, QueuePair, Rc, Timestamps, ToInit,
-    ToRtr, ToRts, Uc, Ud, UnreliableToRts, WindowRange,
+    ToReset, ToRtr, ToRts, Uc, Ud, UnreliableToRts, WindowRange,
 };
 use std::mem::MaybeUninit;
 
@@ -180,6 +180,19 @@ fn a_forgotten_batch_posts_nothing_and_is_aborted_by_the_next() {
         assert_eq!(ids(), [5], "{mode:?}");
     }
     assert_eq!((calls_of("ibv_wr_start"), calls_of("ibv_wr_abort")), (2, 1));
+}
+
+#[test]
+fn a_forgotten_batch_is_aborted_by_a_transition() {
+    let mut qp = connected(PostMode::Extended);
+    let mut batch = qp.start_send();
+    writes(0..2).for_each(|request| batch.add(&request));
+    std::mem::forget(batch);
+    qp.modify(&ToReset).unwrap();
+    let last: Vec<_> = with(|state| state.calls.iter().rev().take(2).copied().collect());
+    assert_eq!(last, ["ibv_modify_qp", "ibv_wr_abort"], "the last first");
+    drop(qp);
+    assert_eq!((ids(), calls_of("ibv_wr_abort")), (vec![], 1));
 }
 
 #[test]
