@@ -48,16 +48,17 @@ impl CompletionChannel {
         // SAFETY: destroying a completion queue waits until all its events are acknowledged, so it
         // is still there.
         unsafe { rdma_sys::ibv_ack_cq_events(cq, 1) };
-        Ok(Some(CqId(cq_context.addr() as u64)))
+        Ok(Some(crate::cq::named(cq_context)))
     }
 
-    /// Waits for an event, for ever without a timeout.
+    /// Waits for an event: for ever without a timeout, or with one beyond what the clock can count.
     ///
     /// # Errors
     ///
     /// As [`next_event`](Self::next_event).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<CqId>> {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        // What the clock cannot count to is for ever.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if let Some(event) = self.next_event()? {
                 return Ok(Some(event));

@@ -166,7 +166,7 @@ unsafe fn read(event: *const ibv_async_event) -> AsyncEvent {
     // SAFETY: only called for kinds whose element is a queue pair, which still exists.
     let qp_num = || unsafe { (*element.qp).qp_num };
     // SAFETY: likewise for completion queues.
-    let cq = || CqId(unsafe { (*element.cq).cq_context }.addr() as u64);
+    let cq = || crate::cq::named(unsafe { (*element.cq).cq_context });
     // SAFETY: likewise for shared receive queues.
     let srq = || SrqId(unsafe { (*element.srq).srq_context }.addr() as u64);
     // SAFETY: likewise for ports; every bit pattern is a number.

@@ -5,6 +5,7 @@
 
 use crate::error::{Argument, VerbsError};
 use std::fmt;
+use std::io::Write;
 use std::ptr::NonNull;
 use std::sync::RwLock;
 
@@ -14,7 +15,8 @@ pub type DestroyHook = fn(&VerbsError);
 static HOOK: RwLock<DestroyHook> = RwLock::new(print);
 
 fn print(error: &VerbsError) {
-    eprintln!("polyrail-ffi: an object is left to the kernel: {error}");
+    // A stderr that takes nothing, such as a file on a full disk, must not turn a drop into a panic.
+    _ = writeln!(std::io::stderr(), "polyrail-ffi: an object is left to the kernel: {error}");
 }
 
 /// Sets what is told of failed destroy calls in drops, for the whole process. It is called on the

@@ -15,11 +15,14 @@ use polyrail_core::verbs::DeviceId;
 use rdma_sys::{ibv_cq, ibv_cq_attr_mask, ibv_moderate_cq, ibv_modify_cq_attr};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Numbers of completion queues are unique per process, and apart from those that the software NIC
 /// gives, which count from 0.
-static NEXT_CQ: AtomicU64 = AtomicU64::new(1 << 63);
+const FIRST_CQ: u64 = 1 << 63;
+
+/// Completion queues made so far.
+static CQS: AtomicUsize = AtomicUsize::new(0);
 
 /// What a new completion queue is made of.
 #[derive(Clone, Copy, Debug)]
@@ -69,13 +72,19 @@ struct Shared {
 #[derive(Clone, Debug)]
 pub struct CqHandle(Arc<Shared>);
 
-/// The pointer by which events name a completion queue: its number.
+/// The pointer by which events name a completion queue: the rest of its number, which fits whatever
+/// the width of a pointer.
 fn name(id: CqId) -> *mut libc::c_void {
-    ptr::without_provenance_mut(id.0 as usize)
+    ptr::without_provenance_mut((id.0 - FIRST_CQ) as usize)
+}
+
+/// The completion queue of a [`name`].
+pub(crate) fn named(name: *mut libc::c_void) -> CqId {
+    CqId(FIRST_CQ + name.addr() as u64)
 }
 
 fn next_id() -> CqId {
-    CqId(NEXT_CQ.fetch_add(1, Ordering::Relaxed))
+    CqId(FIRST_CQ + CQS.fetch_add(1, Ordering::Relaxed) as u64)
 }
 
 impl CqHandle {
@@ -157,5 +166,18 @@ impl CqHandle {
             errno => errno,
         };
         CqError { cq: self.id(), device: self.device(), errno }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queues_name_fits_a_pointer_of_32_bits() {
+        let ids = [next_id(), next_id()];
+        assert!(ids.iter().all(|id| u32::try_from(name(*id).addr()).is_ok()));
+        assert_eq!(ids.map(|id| named(name(id))), ids);
+        assert!(ids[0] != ids[1] && ids[0].0 >= FIRST_CQ);
     }
 }

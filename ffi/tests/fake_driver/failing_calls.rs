@@ -131,6 +131,30 @@ fn a_drop_that_fails_tells_the_hook() {
     assert!(error.hint().is_some_and(|hint| hint.contains("still exist")));
 }
 
+/// The name of the test below, by which it runs itself again, and what tells it so.
+const FULL_STDERR: (&str, &str) =
+    ("failing_calls::a_drop_that_fails_does_not_panic_if_stderr_is_full", "POLYRAIL_FULL_STDERR");
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_drop_that_fails_does_not_panic_if_stderr_is_full() {
+    let (name, child) = FULL_STDERR;
+    if std::env::var_os(child).is_some() {
+        let pd = All::new(PostMode::Classic).unwrap().pd;
+        fail("ibv_dealloc_pd", libc::EBUSY);
+        return drop(pd);
+    }
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let again = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(child, "1")
+        .stderr(full)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&again.stdout);
+    assert!(again.status.success() && said.contains("1 passed"), "{said}");
+}
+
 #[test]
 fn fork_safety_is_initialised_once() {
     let lists = [DeviceList::new().unwrap(), DeviceList::new().unwrap()];
@@ -315,6 +339,9 @@ fn a_channel_names_the_queue_that_has_something() {
     queue_cq_event();
     assert_eq!(all.channel.wait(None), Ok(Some(all.cq.handle().id())));
     assert_eq!(with(|state| state.acknowledged), 1);
+    queue_cq_event();
+    let forever = std::time::Duration::MAX;
+    assert_eq!(all.channel.wait(Some(forever)), Ok(Some(all.cq.handle().id())));
     let soon = std::time::Duration::from_millis(1);
     assert_eq!(all.channel.wait(Some(soon)), Ok(None));
     fail("ibv_get_cq_event", libc::EIO);
