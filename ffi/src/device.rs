@@ -36,12 +36,26 @@ pub enum Transport {
     Other(i32),
 }
 
-/// Makes fork safe (`ibv_fork_init`), once for the process and before the first device is seen: the
-/// library refuses it later. On kernels that copy pinned pages at a fork it does nothing.
-fn init_fork() -> Result<()> {
+/// Whether this process may fork while memory is registered: what `ibv_fork_init` said, which
+/// [`DeviceList::new`] calls before anything else, and this does if nobody did. Once for the process.
+///
+/// Kernels that copy pinned pages at a fork need nothing, and the call does nothing. On older ones it
+/// makes every registration keep its pages out of child processes; see
+/// [`ProtectionDomain::register`](crate::ProtectionDomain::register).
+///
+/// A failure leaves the devices usable. Then a process with registered memory must not fork, unless
+/// all its threads are blocked until the child ends or goes to `exec`: whoever writes a page first
+/// after a fork gets a copy of it, the parent too, and the device keeps the original.
+///
+/// # Errors
+///
+/// EINVAL: another component of the process registered memory before, on an older kernel. It can call
+/// `ibv_fork_init` itself, or RDMAV_FORK_SAFE can be set in the environment. ENOSYS: the kernel does
+/// not know `MADV_DONTFORK`. ENOMEM.
+pub fn fork_safety() -> Result<()> {
     static DONE: OnceLock<Result<()>> = OnceLock::new();
     *DONE.get_or_init(|| {
-        // SAFETY: takes no arguments, and no memory is registered yet, since that needs a device.
+        // SAFETY: takes no arguments, and may be called at any time.
         let returned = unsafe { rdma_sys::ibv_fork_init() };
         VerbsError::check(returned, "ibv_fork_init", Argument::None)
     })
@@ -61,14 +75,14 @@ unsafe impl Send for DeviceList {}
 unsafe impl Sync for DeviceList {}
 
 impl DeviceList {
-    /// Asks for the devices.
+    /// Asks for the devices. First it makes forks safe, if they can be: [`fork_safety`] says.
     ///
     /// # Errors
     ///
-    /// ENOSYS on a kernel without RDMA, ENOMEM; what `ibv_fork_init` reports. A machine without
-    /// devices gives an empty list.
+    /// ENOSYS on a kernel without RDMA, ENOMEM. A machine without devices gives an empty list.
     pub fn new() -> Result<Self> {
-        init_fork()?;
+        // Devices work without; who wants to fork asks.
+        _ = fork_safety();
         let mut length = 0;
         // SAFETY: the number is written to a local variable.
         let list = unsafe { rdma_sys::ibv_get_device_list(&raw mut length) };

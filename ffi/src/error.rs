@@ -66,6 +66,9 @@ impl VerbsError {
         let to_rtr = self.argument == Argument::State(QpState::Rtr);
         Some(match (self.call, self.errno) {
             ("ibv_get_device_list", ENOSYS) => "the kernel module ib_uverbs is not loaded",
+            ("ibv_fork_init", EINVAL) => {
+                "another component of this process registered memory before: set RDMAV_FORK_SAFE=1"
+            }
             ("ibv_open_device", EACCES | EPERM) => {
                 "no permission on the device file, /dev/infiniband/uverbs*"
             }

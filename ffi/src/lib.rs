@@ -90,7 +90,7 @@ pub use context::Context;
 pub use cq::{
     CompletionQueue, CqHandle, CqInit, ExtendedCompletion, ExtendedCompletionQueue, Timestamps,
 };
-pub use device::{Device, DeviceList, NodeType, Transport};
+pub use device::{Device, DeviceList, NodeType, Transport, fork_safety};
 pub use error::{Argument, DeviceName, Result, VerbsError};
 pub use event::{AsyncEvent, SrqId};
 pub use gid::{Gid, GidEntry, GidType};

@@ -43,6 +43,14 @@ impl ProtectionDomain {
     /// [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING) is a wish, which devices that do not know
     /// it ignore; every other flag that a device cannot grant is an error.
     ///
+    /// # Forks
+    ///
+    /// Where the kernel does not copy pinned pages at a fork, and unless `access` has
+    /// [`ON_DEMAND`](AccessFlags::ON_DEMAND), the library takes the pages out of child processes
+    /// (`MADV_DONTFORK`) until the region is gone. It can do that with whole pages only: what else lies
+    /// on them is missing in a child too, and touching it there is a segmentation fault. Memory on
+    /// pages of its own avoids that. [`fork_safety`](crate::fork_safety) says whether forks are safe.
+    ///
     /// # Errors
     ///
     /// ENOMEM: mostly the limit of locked memory; EINVAL: flags that do not go together; EFAULT: the

@@ -10,9 +10,10 @@ use polyrail_ffi::{
     CqInit, DatagramToInit, DatagramToRtr, DeviceList, Gid, Grh, MemoryRegion, ModifyError, Mtu,
     Path, PostMode, ProtectionDomain, QpCap, QpInit, QpState, QueuePair, Rc, Resume, Service,
     SharedReceiveQueue, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, Uc, Ud,
-    UnreliableToRtr, UnreliableToRts, VerbsError, set_destroy_hook,
+    UnreliableToRtr, UnreliableToRts, VerbsError, fork_safety, set_destroy_hook,
 };
 use std::cell::Cell;
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
 /// One of everything.
@@ -131,24 +132,18 @@ fn a_drop_that_fails_tells_the_hook() {
     assert!(error.hint().is_some_and(|hint| hint.contains("still exist")));
 }
 
-/// The name of the test below, by which it runs itself again, and what tells it so.
-const FULL_STDERR: (&str, &str) =
-    ("failing_calls::a_drop_that_fails_does_not_panic_if_stderr_is_full", "POLYRAIL_FULL_STDERR");
+/// Set in a process that runs one test alone.
+const ALONE: &str = "POLYRAIL_TEST_ALONE";
 
-#[test]
-#[cfg(target_os = "linux")]
-fn a_drop_that_fails_does_not_panic_if_stderr_is_full() {
-    let (name, child) = FULL_STDERR;
-    if std::env::var_os(child).is_some() {
-        let pd = All::new(PostMode::Classic).unwrap().pd;
-        fail("ibv_dealloc_pd", libc::EBUSY);
-        return drop(pd);
+/// Runs a test in a process of its own, where `alone` is what it does.
+fn in_own_process(test: &str, stderr: impl Into<Stdio>, alone: fn()) {
+    if std::env::var_os(ALONE).is_some() {
+        return alone();
     }
-    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let again = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
-        .env(child, "1")
-        .stderr(full)
+    let again = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(ALONE, "1")
+        .stderr(stderr)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&again.stdout);
@@ -156,9 +151,37 @@ fn a_drop_that_fails_does_not_panic_if_stderr_is_full() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_drop_that_fails_does_not_panic_if_stderr_is_full() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let name = "failing_calls::a_drop_that_fails_does_not_panic_if_stderr_is_full";
+    in_own_process(name, full, || {
+        let pd = All::new(PostMode::Classic).unwrap().pd;
+        fail("ibv_dealloc_pd", libc::EBUSY);
+        drop(pd);
+    });
+}
+
+#[test]
+fn devices_are_usable_where_forks_cannot_be_made_safe() {
+    let name = "failing_calls::devices_are_usable_where_forks_cannot_be_made_safe";
+    in_own_process(name, Stdio::inherit(), || {
+        fail("ibv_fork_init", libc::EINVAL);
+        drop(All::new(PostMode::Classic).unwrap());
+        let refused =
+            VerbsError { call: "ibv_fork_init", errno: libc::EINVAL, argument: Argument::None };
+        assert_eq!(fork_safety(), Err(refused));
+        assert!(refused.to_string().contains("registered memory before"), "{refused}");
+        heal();
+        assert_eq!(fork_safety(), Err(refused), "what was said first is kept");
+    });
+}
+
+#[test]
 fn fork_safety_is_initialised_once() {
     let lists = [DeviceList::new().unwrap(), DeviceList::new().unwrap()];
     assert_eq!(lists.map(|list| list.iter().len()), [1, 1]);
+    assert_eq!(fork_safety(), Ok(()));
     assert_eq!(FORK_INITS.load(Ordering::Relaxed), 1);
 }
 

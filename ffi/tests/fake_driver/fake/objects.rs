@@ -21,7 +21,7 @@ pub(super) use exported;
 exported! {
     fn ibv_fork_init() -> c_int {
         FORK_INITS.fetch_add(1, Ordering::Relaxed);
-        0
+        call("ibv_fork_init")
     }
 
     fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
