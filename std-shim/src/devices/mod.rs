@@ -7,12 +7,16 @@
 //! # Ok::<(), polyrail::devices::DevicesError>(())
 //! ```
 
+mod missing;
+
+pub use missing::DevicesError;
+pub(crate) use missing::what_is_missing;
+
 use polyrail_ffi::{
     AtomicCap, Context, Device, DeviceAttributes, DeviceList, GidEntry, GidType, LinkLayer,
     NodeType, PortAttributes, PortState, Transport, VerbsError,
 };
 use serde::Serialize;
-use std::path::Path;
 
 /// A device, with what it says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -95,71 +99,27 @@ pub struct GidReport {
     pub interface: Option<String>,
 }
 
-/// There are no devices to report.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DevicesError {
-    /// The library could not ask the kernel.
-    #[error(transparent)]
-    Verbs(#[from] VerbsError),
-    /// The kernel offers no verbs to programs.
-    #[error(
-        "the kernel offers no verbs: load the module ib_uverbs (modprobe ib_uverbs), and the \
-         NIC's driver"
-    )]
-    KernelModule,
-    /// The kernel knows no device.
-    #[error(
-        "the kernel knows no RDMA device: load the NIC's driver, or make one in software \
-         (modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0)"
-    )]
-    NoDevice,
-    /// The kernel knows devices that the library cannot drive.
-    #[error(
-        "the library cannot drive {}: install its provider (packages rdma-core and \
-         ibverbs-providers)",
-        devices.join(", ")
-    )]
-    Provider {
-        /// The kernel's names for them.
-        devices: Vec<String>,
-    },
-}
-
-/// The devices of this machine; never none.
+/// The devices of this machine, of which one at least can be used.
 ///
 /// # Errors
 ///
-/// There is none, and this is why.
+/// There is none, or none that can be used, and this is why.
 pub fn devices() -> Result<Vec<DeviceReport>, DevicesError> {
     let list = DeviceList::new()?;
-    let reports: Vec<_> = list.iter().map(|device| report(&device)).collect();
-    if reports.is_empty() { Err(what_is_missing()) } else { Ok(reports) }
+    some_usable(list.iter().map(|device| report(&device)).collect())
 }
 
-/// Why the library finds no device.
-pub(crate) fn what_is_missing() -> DevicesError {
-    missing_in(Path::new("/sys/class"))
-}
-
-/// The same, from what the kernel shows in its `class` directory.
-fn missing_in(class: &Path) -> DevicesError {
-    let Ok(entries) = class.join("infiniband").read_dir() else {
-        return if class.join("infiniband_verbs").exists() {
-            DevicesError::NoDevice
-        } else {
-            DevicesError::KernelModule
-        };
+/// The reports, unless there is none, or all are of devices that refused.
+fn some_usable(reports: Vec<DeviceReport>) -> Result<Vec<DeviceReport>, DevicesError> {
+    if reports.is_empty() {
+        return Err(what_is_missing());
+    }
+    let refusal = |report: &DeviceReport| {
+        report.error.as_ref().map(|error| format!("{}: {error}", report.name))
     };
-    let name = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
-    let mut devices: Vec<_> = entries.flatten().map(name).collect();
-    devices.sort_unstable();
-    if devices.is_empty() {
-        DevicesError::NoDevice
-    } else if class.join("infiniband_verbs").exists() {
-        DevicesError::Provider { devices }
-    } else {
-        DevicesError::KernelModule
+    match reports.iter().map(refusal).collect() {
+        Some(devices) => Err(DevicesError::Refused { devices }),
+        None => Ok(reports),
     }
 }
 
@@ -263,20 +223,26 @@ fn gid_report(entry: &GidEntry) -> GidReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::create_dir_all;
+
+    fn report_of(name: &str, error: Option<&str>) -> DeviceReport {
+        DeviceReport {
+            name: name.into(),
+            guid: String::new(),
+            node_type: String::new(),
+            transport: String::new(),
+            limits: None,
+            ports: Vec::new(),
+            error: error.map(Into::into),
+        }
+    }
 
     #[test]
-    fn what_is_missing_shows_in_the_kernels_files() {
-        let class = tempfile::tempdir().unwrap();
-        let missing = || missing_in(class.path());
-        assert_eq!(missing(), DevicesError::KernelModule);
-        create_dir_all(class.path().join("infiniband")).unwrap();
-        assert_eq!(missing(), DevicesError::NoDevice);
-        create_dir_all(class.path().join("infiniband/mlx5_0")).unwrap();
-        assert_eq!(missing(), DevicesError::KernelModule, "a driver, and no way to it");
-        create_dir_all(class.path().join("infiniband_verbs")).unwrap();
-        let provider = DevicesError::Provider { devices: vec!["mlx5_0".into()] };
-        assert_eq!(missing(), provider);
-        assert!(provider.to_string().contains("mlx5_0"));
+    fn devices_that_all_refuse_are_an_error_and_one_that_does_not_is_none() {
+        let refused = || report_of("mlx5_0", Some("ibv_open_device(mlx5_0): Permission denied"));
+        let error = some_usable(vec![refused(), report_of("mlx5_1", Some("gone"))]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("Permission denied") && text.contains("mlx5_1: gone"), "{text}");
+        let some = vec![refused(), report_of("mlx5_1", None)];
+        assert_eq!(some_usable(some.clone()), Ok(some));
     }
 }
