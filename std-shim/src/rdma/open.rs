@@ -14,7 +14,8 @@ use polyrail_ffi::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Index of the address in every port's table; `None`: chosen, see the
-    /// [module](crate::rdma#which-address).
+    /// [module](crate::rdma#which-address). A port that has none there is not used, unless it was
+    /// named, which is an error.
     pub gid_index: Option<u8>,
 }
 
@@ -181,20 +182,24 @@ fn open_device(
             vec![usable_port(&context, number, &attributes, &table, options)?]
         }
         None => {
-            let mut ports = Vec::new();
+            let mut active = Vec::new();
             for number in 1..=last {
                 let attributes = context.query_port(number)?;
                 if is_active(&attributes) {
-                    ports.push(usable_port(&context, number, &attributes, &table, options)?);
+                    active.push(usable_port(&context, number, &attributes, &table, options));
                 }
             }
-            ports
+            usable_of(active)?
         }
     };
-    if ports.is_empty() {
-        return Err(Unusable::NoActivePort);
-    }
     Ok(VerbsDomain::new(context.alloc_pd()?, ports))
+}
+
+/// Of a device's active ports, those that can be used; if none can, why the first cannot.
+fn usable_of(active: Vec<Result<Port, Unusable>>) -> Result<Vec<Port>, Unusable> {
+    let first = active.iter().find_map(|port| port.as_ref().err().copied());
+    let usable: Vec<_> = active.into_iter().flatten().collect();
+    if usable.is_empty() { Err(first.unwrap_or(Unusable::NoActivePort)) } else { Ok(usable) }
 }
 
 fn is_active(port: &PortAttributes) -> bool {
@@ -237,6 +242,23 @@ mod tests {
             let error = open_devices(&names, &OpenOptions::default()).unwrap_err();
             assert_eq!(error, OpenError::None(expected.clone()));
         }
+    }
+
+    #[test]
+    fn a_port_without_an_address_does_not_cost_the_others() {
+        let gid = Gid::default();
+        let port = |number| Port {
+            number,
+            gid_index: 0,
+            gid,
+            lid: 0,
+            mtu: Mtu::Mtu4096,
+            max_rd_atomic: 1,
+        };
+        let without = |port| Unusable::NoGid { port, index: Some(3) };
+        assert_eq!(usable_of(vec![Err(without(1)), Ok(port(2))]), Ok(vec![port(2)]));
+        assert_eq!(usable_of(vec![Err(without(1)), Err(without(2))]), Err(without(1)));
+        assert_eq!(usable_of(vec![]), Err(Unusable::NoActivePort));
     }
 
     #[test]
