@@ -102,8 +102,8 @@ pub use pd::ProtectionDomain;
 pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
 pub use qp::{
     Connected, DatagramBatch, DatagramToInit, DatagramToRtr, ModifyError, PostMode, QpAttributes,
-    QpCap, QpInit, QpState, QueuePair, Rc, Resume, SendBatch, Service, ToErr, ToInit, ToReset,
-    ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableToRtr, UnreliableToRts,
+    QpCap, QpInit, QpState, QueuePair, Rc, Recover, Resume, SendBatch, Service, ToErr, ToInit,
+    ToReset, ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableToRtr, UnreliableToRts,
 };
 pub use recv::RecvBatch;
 pub use srq::{SharedReceiveQueue, SrqAttributes};

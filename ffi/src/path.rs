@@ -1,9 +1,10 @@
 //! How packets get to a peer, and address handles.
 
-use crate::error::{Argument, Result, VerbsError};
+use crate::error::{Argument, VerbsError};
 use crate::gid::Gid;
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
+use crate::qp::{ModifyError, bits, small};
 use rdma_sys::{ibv_ah, ibv_ah_attr, ibv_global_route};
 
 /// A global routing header (`struct ibv_global_route`).
@@ -35,7 +36,7 @@ pub enum Route {
     Infiniband {
         /// The peer's LID, or the router's.
         dlid: u16,
-        /// Low bits of the own LID that select a path.
+        /// Low bits of the own LID that select a path, 7 bits.
         src_path_bits: u8,
         /// To another subnet.
         grh: Option<Grh>,
@@ -51,7 +52,7 @@ pub struct Path {
     pub port_num: u8,
     /// How packets find the peer's port.
     pub route: Route,
-    /// Service level; on RoCE, the priority.
+    /// Service level, 4 bits; on RoCE, the priority.
     pub service_level: u8,
 }
 
@@ -67,27 +68,28 @@ impl Path {
         Self { port_num, route: Route::Roce(grh), service_level: 0 }
     }
 
-    pub(crate) fn raw(&self) -> ibv_ah_attr {
+    /// The C struct, unless a value does not fit its field.
+    pub(crate) fn raw(&self) -> Result<ibv_ah_attr, ModifyError> {
         let (dlid, src_path_bits, grh) = match self.route {
             Route::Infiniband { dlid, src_path_bits, grh } => (dlid, src_path_bits, grh),
             Route::Roce(grh) => (0, 0, Some(grh)),
         };
         let route = grh.unwrap_or(Grh::new(Gid::default(), 0));
-        ibv_ah_attr {
+        Ok(ibv_ah_attr {
             grh: ibv_global_route {
                 dgid: route.dgid.raw(),
-                flow_label: route.flow_label,
+                flow_label: bits("flow_label", route.flow_label, 20)?,
                 sgid_index: route.sgid_index,
                 hop_limit: route.hop_limit,
                 traffic_class: route.traffic_class,
             },
             dlid,
-            sl: self.service_level,
-            src_path_bits,
+            sl: small("service_level", self.service_level, 4)?,
+            src_path_bits: small("src_path_bits", src_path_bits, 7)?,
             static_rate: 0,
             is_global: grh.is_some().into(),
             port_num: self.port_num,
-        }
+        })
     }
 }
 
@@ -113,9 +115,10 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// EINVAL: no such port or GID index; ENETUNREACH, EHOSTUNREACH, ETIMEDOUT: no way to the GID.
-    pub fn create_ah(&self, path: &Path) -> Result<AddressHandle> {
-        let mut attr = path.raw();
+    /// A value that does not fit its field. EINVAL: no such port or GID index; ENETUNREACH,
+    /// EHOSTUNREACH, ETIMEDOUT: no way to the GID.
+    pub fn create_ah(&self, path: &Path) -> Result<AddressHandle, ModifyError> {
+        let mut attr = path.raw()?;
         // SAFETY: the domain is alive, and the attributes are only read.
         let raw = unsafe { rdma_sys::ibv_create_ah(self.as_ptr(), &raw mut attr) };
         let argument = Argument::Number("port_num", path.port_num.into());
@@ -136,7 +139,7 @@ impl AddressHandle {
     /// # Errors
     ///
     /// What the driver reports.
-    pub fn close(self) -> std::result::Result<(), VerbsError> {
+    pub fn close(self) -> Result<(), VerbsError> {
         self.raw.close()
     }
 
@@ -151,15 +154,15 @@ mod tests {
 
     #[test]
     fn only_paths_with_a_routing_header_are_global() {
-        let local = Path::infiniband(1, 7).raw();
+        let local = Path::infiniband(1, 7).raw().unwrap();
         assert_eq!((local.is_global, local.dlid, local.port_num), (0, 7, 1));
         let gid = Gid([9; 16]);
-        let roce = Path::roce(2, Grh::new(gid, 3)).raw();
+        let roce = Path::roce(2, Grh::new(gid, 3)).raw().unwrap();
         assert_eq!((roce.is_global, roce.dlid, roce.grh.sgid_index), (1, 0, 3));
         // SAFETY: both readings of the union are plain bytes.
         assert_eq!((unsafe { roce.grh.dgid.raw }, roce.grh.hop_limit), ([9; 16], 64));
         let route = Route::Infiniband { dlid: 5, src_path_bits: 1, grh: Some(Grh::new(gid, 0)) };
-        let routed = Path { port_num: 1, route, service_level: 4 }.raw();
+        let routed = Path { port_num: 1, route, service_level: 4 }.raw().unwrap();
         assert_eq!((routed.is_global, routed.dlid, routed.sl), (1, 5, 4));
     }
 }

@@ -14,9 +14,10 @@ pub use send::{DatagramBatch, SendBatch};
 pub use service::{Connected, Rc, Service, Uc, Ud};
 pub use state::QpState;
 pub use transition::{
-    DatagramToInit, DatagramToRtr, ModifyError, Resume, ToErr, ToInit, ToReset, ToRtr, ToRts,
-    ToSqd, Transition, UnreliableToRtr, UnreliableToRts,
+    DatagramToInit, DatagramToRtr, ModifyError, Recover, Resume, ToErr, ToInit, ToReset, ToRtr,
+    ToRts, ToSqd, Transition, UnreliableToRtr, UnreliableToRts,
 };
+pub(crate) use transition::{bits, small};
 
 use crate::chain::{Chain, refusal};
 use crate::cq::CqHandle;

@@ -12,7 +12,7 @@ use polyrail_core::verbs::AccessFlags;
 use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask};
 use std::mem::MaybeUninit;
 
-/// A transition that did not happen.
+/// A transition, or an address handle, that did not come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModifyError {
@@ -156,6 +156,19 @@ pub struct ToSqd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resume;
 
+/// SQE to RTS, for UC and UD: the send queue takes up work again after a request of it failed. What
+/// was behind that request was flushed; receives went on all the while.
+///
+/// ```compile_fail,E0277
+/// // An RC queue pair whose send queue failed is in ERR, and leaves it by RESET.
+/// use polyrail_ffi::{QueuePair, Rc, Recover};
+/// fn recover(qp: &mut QueuePair<Rc>) {
+///     qp.modify(&Recover).unwrap();
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recover;
+
 /// To ERR: everything outstanding is flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToErr;
@@ -174,15 +187,17 @@ impl Transition<Uc> for UnreliableToRts {}
 impl Transition<Ud> for UnreliableToRts {}
 impl<S: Service> Transition<S> for ToSqd {}
 impl<S: Service> Transition<S> for Resume {}
+impl Transition<Uc> for Recover {}
+impl Transition<Ud> for Recover {}
 impl<S: Service> Transition<S> for ToErr {}
 impl<S: Service> Transition<S> for ToReset {}
 
-fn bits(attribute: &'static str, value: u32, count: u32) -> Result<u32, ModifyError> {
+pub(crate) fn bits(attribute: &'static str, value: u32, count: u32) -> Result<u32, ModifyError> {
     let max = (1 << count) - 1;
     if value <= max { Ok(value) } else { Err(ModifyError::Value { attribute, value, max }) }
 }
 
-fn small(attribute: &'static str, value: u8, count: u32) -> Result<u8, ModifyError> {
+pub(crate) fn small(attribute: &'static str, value: u8, count: u32) -> Result<u8, ModifyError> {
     bits(attribute, value.into(), count).map(|value| value as u8)
 }
 
@@ -212,7 +227,7 @@ impl Fill for UnreliableToRtr {
     const TO: QpState = QpState::Rtr;
 
     fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
-        raw.ah_attr = self.path.raw();
+        raw.ah_attr = self.path.raw()?;
         raw.path_mtu = self.path_mtu as u32;
         raw.dest_qp_num = bits("dest_qp_num", self.dest_qp_num, 24)?;
         raw.rq_psn = bits("rq_psn", self.rq_psn, 24)?;
@@ -280,6 +295,15 @@ impl Fill for Resume {
 
     fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
         raw.cur_qp_state = QpState::Sqd.raw();
+        Ok(mask::IBV_QP_CUR_STATE)
+    }
+}
+
+impl Fill for Recover {
+    const TO: QpState = QpState::Rts;
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        raw.cur_qp_state = QpState::Sqe.raw();
         Ok(mask::IBV_QP_CUR_STATE)
     }
 }

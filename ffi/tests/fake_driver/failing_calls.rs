@@ -1,58 +1,16 @@
 //! Every call that can fail, failing: what is reported, what is left, what is destroyed in which order.
 
-use crate::fake::{
-    FORK_INITS, QP_NUM, alive, calls_of, fail, heal, queue_cq_event, queue_event, violations, with,
-};
-use polyrail_core::hardware::{CqId, ReceiveQueue as _, RecvBatch as _};
-use polyrail_core::verbs::{AccessFlags, RecvRequest, Sge};
+use crate::fake::{FORK_INITS, alive, calls_of, fail, heal, violations, with};
+use crate::fixture::All;
+use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _};
+use polyrail_core::verbs::{RecvRequest, Sge};
 use polyrail_ffi::{
-    AddressHandle, Argument, AsyncEvent, CloseError, CompletionChannel, CompletionQueue, Context,
-    CqInit, DatagramToInit, DatagramToRtr, DeviceList, Gid, Grh, MemoryRegion, ModifyError, Mtu,
-    Path, PostMode, ProtectionDomain, QpCap, QpInit, QpState, QueuePair, Rc, Resume, Service,
-    SharedReceiveQueue, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, Uc, Ud,
-    UnreliableToRtr, UnreliableToRts, VerbsError, fork_safety, set_destroy_hook,
+    Argument, CloseError, CqInit, DeviceList, PostMode, QpCap, QpInit, QueuePair, VerbsError,
+    fork_safety, set_destroy_hook,
 };
 use std::cell::Cell;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
-
-/// One of everything.
-#[allow(dead_code, reason = "fields are there to be dropped")]
-struct All {
-    // In an order of dropping that would be wrong if children did not keep their parents.
-    context: Context,
-    channel: CompletionChannel,
-    pd: ProtectionDomain,
-    cq: CompletionQueue,
-    srq: SharedReceiveQueue,
-    qp: QueuePair,
-    ah: AddressHandle,
-    mr: MemoryRegion,
-}
-
-fn path() -> Path {
-    Path::roce(1, Grh::new(Gid([1; 16]), 0))
-}
-
-impl All {
-    fn new(post_mode: PostMode) -> Result<Self, VerbsError> {
-        let list = DeviceList::new()?;
-        let context = list.find("fake0").expect("the fake device").open()?;
-        drop(list);
-        let pd = context.alloc_pd()?;
-        let access = AccessFlags::LOCAL_WRITE;
-        // SAFETY: the fake device never touches memory.
-        let mr = unsafe { pd.register(std::ptr::without_provenance_mut(4096), 64, access) }?;
-        let channel = context.create_channel()?;
-        let init = CqInit { channel: Some(&channel), ..CqInit::new(64) };
-        let cq = context.create_cq(&init)?;
-        let srq = pd.create_srq(8)?;
-        let ah = pd.create_ah(&path())?;
-        let init = QpInit { srq: Some(&srq), post_mode, ..QpInit::new(&cq, QpCap::default()) };
-        let qp = pd.create_qp(&init)?;
-        Ok(Self { context, channel, pd, cq, srq, qp, ah, mr })
-    }
-}
 
 #[test]
 fn every_failed_call_is_named_and_leaves_nothing() {
@@ -220,101 +178,6 @@ fn objects_of_another_device_never_reach_the_driver() {
     assert_eq!(calls_of("ibv_create_qp"), made);
 }
 
-fn queue_pair<S: Service>(all: &All) -> QueuePair<S> {
-    all.pd.create_qp(&QpInit::new(&all.cq, QpCap::default())).unwrap()
-}
-
-fn to_rtr() -> ToRtr {
-    ToRtr {
-        path: path(),
-        path_mtu: Mtu::Mtu1024,
-        dest_qp_num: 5,
-        rq_psn: 6,
-        max_dest_rd_atomic: 1,
-        min_rnr_timer: 12,
-    }
-}
-
-fn to_rts() -> ToRts {
-    ToRts { sq_psn: 7, timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 1 }
-}
-
-/// The attributes that a transition gives to the driver, without the state itself.
-fn given<S: Service>(qp: &mut QueuePair<S>, transition: &impl Transition<S>) -> u32 {
-    qp.modify(transition).unwrap();
-    let (mask, _) = with(|state| state.modified).unwrap();
-    assert_eq!(mask & 1, 1, "IBV_QP_STATE");
-    mask & !1
-}
-
-#[test]
-fn transitions_give_what_the_manual_demands_and_no_more() {
-    use rdma_sys::ibv_qp_attr_mask as m;
-    let all = All::new(PostMode::Classic).unwrap();
-    let init = ToInit { port_num: 1, pkey_index: 0, access: AccessFlags::empty() };
-    let to_init = m::IBV_QP_PKEY_INDEX | m::IBV_QP_PORT | m::IBV_QP_ACCESS_FLAGS;
-    let path = m::IBV_QP_AV | m::IBV_QP_PATH_MTU | m::IBV_QP_DEST_QPN | m::IBV_QP_RQ_PSN;
-    let mut rc = queue_pair::<Rc>(&all);
-    assert_eq!(given(&mut rc, &init), to_init.0);
-    let responder = m::IBV_QP_MAX_DEST_RD_ATOMIC | m::IBV_QP_MIN_RNR_TIMER;
-    assert_eq!(given(&mut rc, &to_rtr()), (path | responder).0);
-    let requester = m::IBV_QP_TIMEOUT
-        | m::IBV_QP_RETRY_CNT
-        | m::IBV_QP_RNR_RETRY
-        | m::IBV_QP_SQ_PSN
-        | m::IBV_QP_MAX_QP_RD_ATOMIC;
-    assert_eq!(given(&mut rc, &to_rts()), requester.0);
-    assert_eq!(given(&mut rc, &ToSqd { notify: true }), m::IBV_QP_EN_SQD_ASYNC_NOTIFY.0);
-    assert_eq!(given(&mut rc, &Resume), m::IBV_QP_CUR_STATE.0);
-    assert_eq!((given(&mut rc, &ToErr), given(&mut rc, &ToReset)), (0, 0));
-    assert_eq!(rc.last_state(), QpState::Reset);
-
-    let mut uc = queue_pair::<Uc>(&all);
-    let ToRtr { path: way, path_mtu, dest_qp_num, rq_psn, .. } = to_rtr();
-    assert_eq!(given(&mut uc, &init), to_init.0);
-    let unreliable = UnreliableToRtr { path: way, path_mtu, dest_qp_num, rq_psn };
-    assert_eq!(given(&mut uc, &unreliable), path.0);
-    assert_eq!(given(&mut uc, &UnreliableToRts { sq_psn: 1 }), m::IBV_QP_SQ_PSN.0);
-
-    let mut ud = queue_pair::<Ud>(&all);
-    let init = DatagramToInit { port_num: 1, pkey_index: 0, qkey: 9 };
-    let to_init = m::IBV_QP_PKEY_INDEX | m::IBV_QP_PORT | m::IBV_QP_QKEY;
-    assert_eq!(given(&mut ud, &init), to_init.0);
-    assert_eq!(given(&mut ud, &DatagramToRtr), 0);
-    assert_eq!(given(&mut ud, &UnreliableToRts { sq_psn: 1 }), m::IBV_QP_SQ_PSN.0);
-}
-
-#[test]
-fn values_that_do_not_fit_are_refused_before_the_driver_sees_them() {
-    let all = All::new(PostMode::Classic).unwrap();
-    let mut qp = queue_pair::<Rc>(&all);
-    let value = |attribute, value, max| ModifyError::Value { attribute, value, max };
-    let refused = [
-        (ToRts { timeout: 32, ..to_rts() }, value("timeout", 32, 31)),
-        (ToRts { retry_cnt: 8, ..to_rts() }, value("retry_cnt", 8, 7)),
-        (ToRts { rnr_retry: 8, ..to_rts() }, value("rnr_retry", 8, 7)),
-        (ToRts { sq_psn: 1 << 24, ..to_rts() }, value("sq_psn", 1 << 24, (1 << 24) - 1)),
-    ];
-    for (transition, error) in refused {
-        assert_eq!(qp.modify(&transition), Err(error));
-    }
-    let wide = ToRtr { dest_qp_num: 1 << 24, ..to_rtr() };
-    assert_eq!(qp.modify(&wide), Err(value("dest_qp_num", 1 << 24, (1 << 24) - 1)));
-    assert_eq!(calls_of("ibv_modify_qp"), 0);
-}
-
-#[test]
-fn a_refused_transition_says_where_it_led_and_changes_nothing() {
-    let all = All::new(PostMode::Classic).unwrap();
-    let mut qp = queue_pair::<Rc>(&all);
-    fail("ibv_modify_qp", libc::EINVAL);
-    let argument = Argument::State(QpState::Rtr);
-    let error = VerbsError { call: "ibv_modify_qp", errno: libc::EINVAL, argument };
-    assert_eq!(qp.modify(&to_rtr()), Err(ModifyError::Verbs(error)));
-    assert!(error.to_string().contains("GID index"), "{error}");
-    assert_eq!(qp.last_state(), QpState::Reset);
-}
-
 #[test]
 fn a_shared_receive_queue_takes_receives_and_its_queue_pairs_take_none() {
     let mut all = All::new(PostMode::Classic).unwrap();
@@ -330,45 +193,4 @@ fn a_shared_receive_queue_takes_receives_and_its_queue_pairs_take_none() {
     let argument = Argument::Number("srq_limit", 9);
     let error = VerbsError { call: "ibv_modify_srq", errno: libc::EINVAL, argument };
     assert_eq!(all.srq.set_limit(9), Err(error));
-}
-
-#[test]
-fn events_name_their_object_and_are_acknowledged() {
-    let all = All::new(PostMode::Classic).unwrap();
-    assert_eq!(all.context.next_event(), Ok(None));
-    let cq: CqId = all.cq.handle().id();
-    for (number, kind, event) in [
-        (0, "cq", AsyncEvent::CqError(cq)),
-        (1, "qp", AsyncEvent::QpFatal { qp_num: QP_NUM }),
-        (5, "qp", AsyncEvent::SqDrained { qp_num: QP_NUM }),
-        (16, "qp", AsyncEvent::LastWqeReached { qp_num: QP_NUM }),
-        (15, "srq", AsyncEvent::SrqLimitReached(all.srq.id())),
-        (8, "port", AsyncEvent::DeviceFatal),
-        (10, "port", AsyncEvent::PortError { port: 2 }),
-        (18, "port", AsyncEvent::GidChange { port: 2 }),
-        (99, "port", AsyncEvent::Other(99)),
-    ] {
-        queue_event(number, kind);
-        assert_eq!(all.context.next_event(), Ok(Some(event)));
-    }
-    assert_eq!(with(|state| state.acknowledged), 9);
-}
-
-#[test]
-fn a_channel_names_the_queue_that_has_something() {
-    let all = All::new(PostMode::Classic).unwrap();
-    all.cq.handle().arm(false).unwrap();
-    assert_eq!(all.channel.next_event(), Ok(None));
-    queue_cq_event();
-    assert_eq!(all.channel.wait(None), Ok(Some(all.cq.handle().id())));
-    assert_eq!(with(|state| state.acknowledged), 1);
-    queue_cq_event();
-    let forever = std::time::Duration::MAX;
-    assert_eq!(all.channel.wait(Some(forever)), Ok(Some(all.cq.handle().id())));
-    let soon = std::time::Duration::from_millis(1);
-    assert_eq!(all.channel.wait(Some(soon)), Ok(None));
-    fail("ibv_get_cq_event", libc::EIO);
-    assert_eq!(all.channel.next_event().map_err(|error| error.errno), Err(libc::EIO));
-    fail("ibv_req_notify_cq", libc::EINVAL);
-    assert_eq!(all.cq.handle().arm(true).map_err(|error| error.call), Err("ibv_req_notify_cq"));
 }

@@ -32,9 +32,10 @@ pub(crate) fn queue_cq_event() {
 
 exported! {
     fn ibv_get_async_event(_context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+        let errno = call("ibv_get_async_event");
         let next = with(|state| (!state.events.is_empty()).then(|| state.events.remove(0)));
-        let Some(Event { number, element }) = next else {
-            set_errno(libc::EAGAIN);
+        let Some(Event { number, element }) = next.filter(|_| errno == 0) else {
+            set_errno(if errno == 0 { libc::EAGAIN } else { errno });
             return -1;
         };
         (&raw mut (*event).event_type).cast::<u32>().write(number);

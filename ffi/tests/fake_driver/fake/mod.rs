@@ -13,7 +13,7 @@ mod events;
 mod objects;
 mod queues;
 
-use rdma_sys::ibv_context;
+use rdma_sys::{ibv_ah_attr, ibv_context, ibv_qp_attr};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
@@ -56,8 +56,10 @@ pub(crate) struct State {
     cq_events: Vec<usize>,
     /// Events and completion events that were acknowledged.
     pub(crate) acknowledged: u32,
-    /// Attributes given to the last `ibv_modify_qp`: which, and where they lead.
-    pub(crate) modified: Option<(u32, u32)>,
+    /// Which attributes were given to the last `ibv_modify_qp`, and all of them.
+    pub(crate) modified: Option<(u32, ibv_qp_attr)>,
+    /// What the last address handle was made of.
+    pub(crate) ah: Option<ibv_ah_attr>,
 }
 
 thread_local! {

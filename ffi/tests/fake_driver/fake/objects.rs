@@ -152,7 +152,8 @@ exported! {
         destroy("ibv_destroy_srq", srq)
     }
 
-    fn ibv_create_ah(pd: *mut ibv_pd, _attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+        with(|state| state.ah = Some(attr.read()));
         let ah = ibv_ah { context: (*pd).context, pd, handle: 0 };
         create("ibv_create_ah", "ah", &[pd.addr()], ah)
     }
@@ -175,7 +176,7 @@ exported! {
     }
 
     fn ibv_modify_qp(_qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-        with(|state| state.modified = Some((mask as u32, (*attr).qp_state)));
+        with(|state| state.modified = Some((mask as u32, attr.read())));
         call("ibv_modify_qp")
     }
 }

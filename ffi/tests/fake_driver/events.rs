@@ -1,0 +1,67 @@
+//! Events: of devices, and of completion queues.
+
+use crate::fake::{QP_NUM, fail, queue_cq_event, queue_event, with};
+use crate::fixture::All;
+use polyrail_core::hardware::CqId;
+use polyrail_ffi::{AsyncEvent, PostMode};
+use rdma_sys::ibv_event_type as raw;
+
+#[test]
+fn events_name_their_object_and_are_acknowledged() {
+    let all = All::new(PostMode::Classic).unwrap();
+    assert_eq!(all.context.next_event(), Ok(None));
+    let cq: CqId = all.cq.handle().id();
+    let srq = all.srq.id();
+    let (qp_num, port) = (QP_NUM, 2);
+    let table = [
+        (raw::IBV_EVENT_CQ_ERR, "cq", AsyncEvent::CqError(cq)),
+        (raw::IBV_EVENT_QP_FATAL, "qp", AsyncEvent::QpFatal { qp_num }),
+        (raw::IBV_EVENT_QP_REQ_ERR, "qp", AsyncEvent::QpRequestError { qp_num }),
+        (raw::IBV_EVENT_QP_ACCESS_ERR, "qp", AsyncEvent::QpAccessError { qp_num }),
+        (raw::IBV_EVENT_COMM_EST, "qp", AsyncEvent::CommunicationEstablished { qp_num }),
+        (raw::IBV_EVENT_SQ_DRAINED, "qp", AsyncEvent::SqDrained { qp_num }),
+        (raw::IBV_EVENT_PATH_MIG, "qp", AsyncEvent::PathMigrated { qp_num }),
+        (raw::IBV_EVENT_PATH_MIG_ERR, "qp", AsyncEvent::PathMigrationFailed { qp_num }),
+        (raw::IBV_EVENT_DEVICE_FATAL, "port", AsyncEvent::DeviceFatal),
+        (raw::IBV_EVENT_PORT_ACTIVE, "port", AsyncEvent::PortActive { port }),
+        (raw::IBV_EVENT_PORT_ERR, "port", AsyncEvent::PortError { port }),
+        (raw::IBV_EVENT_LID_CHANGE, "port", AsyncEvent::LidChange { port }),
+        (raw::IBV_EVENT_PKEY_CHANGE, "port", AsyncEvent::PkeyChange { port }),
+        (raw::IBV_EVENT_SM_CHANGE, "port", AsyncEvent::SmChange { port }),
+        (raw::IBV_EVENT_SRQ_ERR, "srq", AsyncEvent::SrqError(srq)),
+        (raw::IBV_EVENT_SRQ_LIMIT_REACHED, "srq", AsyncEvent::SrqLimitReached(srq)),
+        (raw::IBV_EVENT_QP_LAST_WQE_REACHED, "qp", AsyncEvent::LastWqeReached { qp_num }),
+        (raw::IBV_EVENT_CLIENT_REREGISTER, "port", AsyncEvent::ClientReregister { port }),
+        (raw::IBV_EVENT_GID_CHANGE, "port", AsyncEvent::GidChange { port }),
+    ];
+    for (read, (number, kind, event)) in (1..).zip(table) {
+        queue_event(number as u32, kind);
+        assert_eq!(all.context.next_event(), Ok(Some(event)));
+        assert_eq!(with(|state| state.acknowledged), read);
+    }
+    // A newer kernel's.
+    queue_event(99, "port");
+    assert_eq!(all.context.next_event(), Ok(Some(AsyncEvent::Other(99))));
+    fail("ibv_get_async_event", libc::EIO);
+    let error = all.context.next_event().map_err(|error| (error.call, error.errno));
+    assert_eq!(error, Err(("ibv_get_async_event", libc::EIO)));
+}
+
+#[test]
+fn a_channel_names_the_queue_that_has_something() {
+    let all = All::new(PostMode::Classic).unwrap();
+    all.cq.handle().arm(false).unwrap();
+    assert_eq!(all.channel.next_event(), Ok(None));
+    queue_cq_event();
+    assert_eq!(all.channel.wait(None), Ok(Some(all.cq.handle().id())));
+    assert_eq!(with(|state| state.acknowledged), 1);
+    queue_cq_event();
+    let forever = std::time::Duration::MAX;
+    assert_eq!(all.channel.wait(Some(forever)), Ok(Some(all.cq.handle().id())));
+    let soon = std::time::Duration::from_millis(1);
+    assert_eq!(all.channel.wait(Some(soon)), Ok(None));
+    fail("ibv_get_cq_event", libc::EIO);
+    assert_eq!(all.channel.next_event().map_err(|error| error.errno), Err(libc::EIO));
+    fail("ibv_req_notify_cq", libc::EINVAL);
+    assert_eq!(all.cq.handle().arm(true).map_err(|error| error.call), Err("ibv_req_notify_cq"));
+}
