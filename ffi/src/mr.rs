@@ -43,6 +43,9 @@ impl ProtectionDomain {
     /// [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING) is a wish, which devices that do not know
     /// it ignore; every other flag that a device cannot grant is an error.
     ///
+    /// With [`ZERO_BASED`](AccessFlags::ZERO_BASED) requests name the bytes by their place in the
+    /// region, from 0 on, and `addr` must be a multiple of the page size.
+    ///
     /// # Forks
     ///
     /// Where the kernel does not copy pinned pages at a fork, and unless `access` has
@@ -53,7 +56,8 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// ENOMEM: mostly the limit of locked memory; EINVAL: flags that do not go together; EFAULT: the
+    /// ENOMEM: mostly the limit of locked memory; EINVAL: flags that do not go together, or a zero
+    /// based region off the start of a page; EFAULT: the
     /// range is not mapped; EOPNOTSUPP: a flag that the device does not know.
     ///
     /// # Safety
@@ -76,15 +80,17 @@ impl ProtectionDomain {
         access: AccessFlags,
     ) -> Result<MemoryRegion> {
         let start = addr.expose_provenance() as u64;
+        // Not every driver looks at the flag.
+        let iova = if access.contains(AccessFlags::ZERO_BASED) { 0 } else { start };
         // SAFETY: the domain is alive, and the caller vouches for the memory. This is what the
         // header's `ibv_reg_mr` calls unless it can see that no optional flag is given.
         let raw = unsafe {
-            rdma_sys::ibv_reg_mr_iova2(self.as_ptr(), addr.cast(), length, start, access.bits())
+            rdma_sys::ibv_reg_mr_iova2(self.as_ptr(), addr.cast(), length, iova, access.bits())
         };
         // SAFETY: null, or a fresh region that is handed over.
         let raw =
             unsafe { Owned::new(raw, "ibv_reg_mr", Argument::Number("length", length as u64)) }?;
-        Ok(MemoryRegion::new(raw, self, start, length))
+        Ok(MemoryRegion::new(raw, self, iova, length))
     }
 
     /// Registers `length` bytes from `offset` on of a dma-buf, such as memory of a GPU. Requests name

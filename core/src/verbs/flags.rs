@@ -14,6 +14,9 @@ bitflags! {
         const SOLICITED = 1 << 2;
         /// Copy the data while posting: the buffer is free when the post returns, no lkey needed.
         const INLINE = 1 << 3;
+        /// Fill in the checksums of IP packets that the request carries: datagrams only, where the
+        /// device does it.
+        const IP_CSUM = 1 << 4;
     }
 }
 

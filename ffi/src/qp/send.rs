@@ -26,6 +26,7 @@ const_assert_eq!(SendFlags::FENCE.bits() as u32, ibv_send_flags::IBV_SEND_FENCE.
 const_assert_eq!(SendFlags::SIGNALED.bits() as u32, ibv_send_flags::IBV_SEND_SIGNALED.0);
 const_assert_eq!(SendFlags::SOLICITED.bits() as u32, ibv_send_flags::IBV_SEND_SOLICITED.0);
 const_assert_eq!(SendFlags::INLINE.bits() as u32, ibv_send_flags::IBV_SEND_INLINE.0);
+const_assert_eq!(SendFlags::IP_CSUM.bits() as u32, ibv_send_flags::IBV_SEND_IP_CSUM.0);
 
 /// How a queue pair posts.
 #[derive(Debug)]

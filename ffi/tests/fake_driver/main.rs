@@ -6,3 +6,4 @@ mod fake;
 mod fixture;
 mod posting;
 mod transitions;
+mod values;

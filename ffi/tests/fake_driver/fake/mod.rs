@@ -19,11 +19,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
 
 pub(crate) use events::{queue_cq_event, queue_event};
-pub(crate) use objects::QP_NUM;
+pub(crate) use objects::{QP_NUM, Registered};
 pub(crate) use queues::{Posted, complete};
 
 /// The device's clock at every completion.
 pub(crate) const TICKS: u64 = 4711;
+
+/// The wall clock at every completion, nanoseconds.
+pub(crate) const WALL_CLOCK_NS: u64 = 1_700_000_000_000_000_000;
 
 /// Calls of `ibv_fork_init` in this process.
 pub(crate) static FORK_INITS: AtomicU32 = AtomicU32::new(0);
@@ -58,6 +61,12 @@ pub(crate) struct State {
     pub(crate) acknowledged: u32,
     /// Which attributes were given to the last `ibv_modify_qp`, and all of them.
     pub(crate) modified: Option<(u32, ibv_qp_attr)>,
+    /// What the last region was made of.
+    pub(crate) registered: Option<Registered>,
+    /// `wc_flags` of the last extended completion queue.
+    pub(crate) wc_flags: u64,
+    /// What the last `ibv_modify_cq` was given: mask, count, period.
+    pub(crate) moderated: Option<(u32, u16, u16)>,
     /// What the last address handle was made of.
     pub(crate) ah: Option<ibv_ah_attr>,
 }

@@ -10,6 +10,13 @@ use std::sync::atomic::Ordering;
 /// The number of every queue pair.
 pub(crate) const QP_NUM: u32 = 77;
 
+/// What a region was made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Registered {
+    Memory { addr: usize, length: usize, iova: u64, access: u32 },
+    DmaBuf { offset: u64, length: usize, iova: u64, fd: c_int, access: u32 },
+}
+
 macro_rules! exported {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {
         $(#[unsafe(no_mangle)]
@@ -55,6 +62,7 @@ exported! {
         whole.query_port = Some(query_port);
         whole.create_cq_ex = Some(create_cq_ex);
         whole.create_qp_ex = Some(create_qp_ex);
+        whole.modify_cq = Some(modify_cq);
         whole.context.device = device;
         whole.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
         whole.context.async_fd = libc::eventfd(0, 0);
@@ -93,11 +101,24 @@ exported! {
     }
 
     fn ibv_reg_mr_iova2(
-        pd: *mut ibv_pd, addr: *mut c_void, length: usize, _iova: u64, _access: u32
+        pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: u32
     ) -> *mut ibv_mr {
+        let memory = Registered::Memory { addr: addr.addr(), length, iova, access };
+        with(|state| state.registered = Some(memory));
         let context = (*pd).context;
         let mr = ibv_mr { context, pd, addr, length, handle: 0, lkey: 5, rkey: 6 };
         create("ibv_reg_mr", "mr", &[pd.addr()], mr)
+    }
+
+    fn ibv_reg_dmabuf_mr(
+        pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int
+    ) -> *mut ibv_mr {
+        let access = access as u32;
+        let buffer = Registered::DmaBuf { offset, length, iova, fd, access };
+        with(|state| state.registered = Some(buffer));
+        let (context, addr) = ((*pd).context, ptr::null_mut());
+        let mr = ibv_mr { context, pd, addr, length, handle: 0, lkey: 7, rkey: 8 };
+        create("ibv_reg_dmabuf_mr", "mr", &[pd.addr()], mr)
     }
 
     fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
@@ -148,6 +169,11 @@ exported! {
         call("ibv_modify_srq")
     }
 
+    fn ibv_query_srq(_srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+        *attr = ibv_srq_attr { max_wr: 15, max_sge: 1, srq_limit: 4 };
+        call("ibv_query_srq")
+    }
+
     fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         destroy("ibv_destroy_srq", srq)
     }
@@ -172,7 +198,40 @@ exported! {
     }
 
     fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-        qp.cast()
+        if call("ibv_qp_to_qp_ex") == 0 { qp.cast() } else { ptr::null_mut() }
+    }
+
+    fn ibv_query_qp(
+        _qp: *mut ibv_qp, attr: *mut ibv_qp_attr, _mask: c_int, _init: *mut ibv_qp_init_attr
+    ) -> c_int {
+        (*attr).qp_state = ibv_qp_state::IBV_QPS_SQE;
+        call("ibv_query_qp")
+    }
+
+    fn _ibv_query_gid_table(
+        _context: *mut ibv_context, entries: *mut ibv_gid_entry, most: usize, _flags: u32,
+        size: usize
+    ) -> isize {
+        assert_eq!((most, size), (2 * GIDS, size_of::<ibv_gid_entry>()));
+        entries.write(gid_entry(2, 1));
+        let errno = call("ibv_query_gid_table");
+        if errno == 0 { 1 } else { -(errno as isize) }
+    }
+
+    fn _ibv_query_gid_ex(
+        _context: *mut ibv_context, port: u32, index: u32, entry: *mut ibv_gid_entry, _flags: u32,
+        size: usize
+    ) -> c_int {
+        assert_eq!(size, size_of::<ibv_gid_entry>());
+        entry.write(gid_entry(port, index));
+        call("ibv_query_gid_ex")
+    }
+
+    fn ibv_query_pkey(_context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int {
+        *pkey = (u16::from(port) << 8 | index as u16).to_be();
+        let errno = call("ibv_query_pkey");
+        set_errno(errno);
+        if errno == 0 { 0 } else { -1 }
     }
 
     fn ibv_modify_qp(_qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
@@ -181,12 +240,29 @@ exported! {
     }
 }
 
+/// Entries in each port's table of addresses.
+const GIDS: usize = 3;
+
+fn gid_entry(port_num: u32, gid_index: u32) -> ibv_gid_entry {
+    let raw = [port_num as u8; 16];
+    let gid = ibv_gid { raw };
+    ibv_gid_entry { gid, gid_index, port_num, gid_type: IBV_GID_TYPE_ROCE_V2, ndev_ifindex: 0 }
+}
+
+unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    let ibv_modify_cq_attr { attr_mask, moderate, .. } = attr.read();
+    let seen = (attr_mask, moderate.cq_count, moderate.cq_period);
+    with(|state| state.moderated = Some(seen));
+    call("ibv_modify_cq")
+}
+
 unsafe extern "C" fn query_port(
     _context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
     _length: usize,
 ) -> c_int {
+    (*attr).gid_tbl_len = GIDS as c_int;
     (*attr).max_msg_sz = 1 << (30 - u32::from(port));
     call("ibv_query_port")
 }
@@ -210,7 +286,8 @@ unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     init: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    let ibv_cq_init_attr_ex { cqe, cq_context, channel, .. } = *init;
+    let ibv_cq_init_attr_ex { cqe, cq_context, channel, wc_flags, .. } = *init;
+    with(|state| state.wc_flags = wc_flags);
     let cq = new_cq(context, cqe as c_int, cq_context, channel);
     create("ibv_create_cq_ex", "cq", &[extended(context).addr(), channel.addr()], cq)
 }

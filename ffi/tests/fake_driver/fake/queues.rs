@@ -2,6 +2,7 @@
 //! queues.
 
 use super::{State, with};
+use rdma_sys::ibv_wr_opcode::*;
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
 
@@ -15,7 +16,10 @@ pub(crate) struct Posted {
     pub(crate) length: Option<u32>,
     pub(crate) remote_addr: u64,
     pub(crate) rkey: u32,
+    /// The immediate, or the key to invalidate.
     pub(crate) imm: u32,
+    /// Of an atomic, what is compared or added, and what is swapped in.
+    pub(crate) operands: (u64, u64),
     /// Of a datagram, the queue pair that it goes to and its Q_Key.
     pub(crate) to: Option<(u32, u32)>,
 }
@@ -51,38 +55,56 @@ unsafe fn datagram(ah: *mut ibv_ah, qp_num: u32, qkey: u32) -> Option<(u32, u32)
     Some((qp_num, qkey))
 }
 
+/// A request as a driver reads it: the fields that its opcode has.
+unsafe fn read(request: *const ibv_send_wr, is_datagram: bool) -> Posted {
+    let ibv_send_wr { wr_id, opcode, send_flags, sg_list, num_sge, .. } = *request;
+    let wr = &(*request).wr;
+    let seen = Posted {
+        wr_id,
+        opcode,
+        flags: send_flags,
+        length: sge_length(sg_list, num_sge),
+        ..Posted::default()
+    };
+    let union = &(*request).imm_data_invalidated_rkey_union;
+    let imm = match opcode {
+        IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_SEND_WITH_IMM => union.imm_data,
+        IBV_WR_LOCAL_INV | IBV_WR_SEND_WITH_INV => union.invalidated_rkey,
+        _ => 0,
+    };
+    let (rdma_t { remote_addr, rkey }, atomic) = (wr.rdma, wr.atomic);
+    match opcode {
+        _ if is_datagram => {
+            let ud_t { ah, remote_qpn, remote_qkey } = wr.ud;
+            Posted { imm, to: datagram(ah, remote_qpn, remote_qkey), ..seen }
+        }
+        IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ => {
+            Posted { imm, remote_addr, rkey, ..seen }
+        }
+        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            let atomic_t { remote_addr, compare_add, swap, rkey } = atomic;
+            Posted { remote_addr, rkey, operands: (compare_add, swap), ..seen }
+        }
+        _ => Posted { imm, ..seen },
+    }
+}
+
 unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     mut at: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
+    let is_datagram = (*qp).qp_type == ibv_qp_type::IBV_QPT_UD;
     let mut list = Vec::new();
     while !at.is_null() {
-        list.push(at);
+        list.push((at, read(at, is_datagram)));
         at = (*at).next;
     }
-    let is_datagram = (*qp).qp_type == ibv_qp_type::IBV_QPT_UD;
-    let to = |request: *mut ibv_send_wr| {
-        let ud_t { ah, remote_qpn, remote_qkey } = (*request).wr.ud;
-        is_datagram.then(|| datagram(ah, remote_qpn, remote_qkey)).flatten()
-    };
-    let to: Vec<_> = list.iter().map(|&request| to(request)).collect();
     with(|state| {
         let (taken, code) = take(state, list.len());
-        for (&request, &to) in list[..taken].iter().zip(&to) {
-            state.posted.push(Posted {
-                wr_id: (*request).wr_id,
-                opcode: (*request).opcode,
-                flags: (*request).send_flags,
-                length: sge_length((*request).sg_list, (*request).num_sge),
-                remote_addr: (*request).wr.rdma.remote_addr,
-                rkey: (*request).wr.rdma.rkey,
-                imm: (*request).imm_data_invalidated_rkey_union.imm_data,
-                to,
-            });
-        }
+        state.posted.extend(list[..taken].iter().map(|(_, request)| *request));
         if code != 0 {
-            *bad = list[taken];
+            *bad = list[taken].0;
         }
         code
     })
@@ -209,6 +231,10 @@ unsafe extern "C" fn read_ticks(_cq: *mut ibv_cq_ex) -> u64 {
     super::TICKS
 }
 
+unsafe extern "C" fn read_wall_clock(_cq: *mut ibv_cq_ex) -> u64 {
+    super::WALL_CLOCK_NS
+}
+
 pub(super) fn fill_cq(cq: &mut ibv_cq_ex) {
     cq.start_poll = Some(start_poll);
     cq.end_poll = Some(end_poll);
@@ -217,6 +243,7 @@ pub(super) fn fill_cq(cq: &mut ibv_cq_ex) {
     cq.read_byte_len = Some(read_byte_len);
     cq.read_vendor_err = Some(read_nothing);
     cq.read_completion_ts = Some(read_ticks);
+    cq.read_completion_wallclock_ns = Some(read_wall_clock);
     cq.read_src_qp = Some(read_nothing);
     cq.read_wc_flags = Some(read_nothing);
     cq.read_slid = Some(read_nothing);
@@ -228,6 +255,12 @@ unsafe fn build(qp: *mut ibv_qp_ex, opcode: u32, rkey: u32, remote_addr: u64, im
     let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
     let request = Posted { wr_id, opcode, flags, remote_addr, rkey, imm, ..Posted::default() };
     with(|state| state.building.push(request));
+}
+
+fn set_operands(compare_add: u64, swap: u64) {
+    with(|state| {
+        state.building.last_mut().expect("a request").operands = (compare_add, swap);
+    });
 }
 
 fn set_length(length: u32) {
@@ -256,19 +289,47 @@ unsafe extern "C" fn wr_abort(_qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    build(qp, 0, rkey, remote_addr, 0);
+    build(qp, IBV_WR_RDMA_WRITE, rkey, remote_addr, 0);
 }
 
 unsafe extern "C" fn wr_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm: u32) {
-    build(qp, 1, rkey, remote_addr, imm);
+    build(qp, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, remote_addr, imm);
 }
 
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    build(qp, 7, rkey, 0, 0);
+    build(qp, IBV_WR_LOCAL_INV, 0, 0, rkey);
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    build(qp, 2, 0, 0, 0);
+    build(qp, IBV_WR_SEND, 0, 0, 0);
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm: u32) {
+    build(qp, IBV_WR_SEND_WITH_IMM, 0, 0, imm);
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    build(qp, IBV_WR_RDMA_READ, rkey, remote_addr, 0);
+}
+
+unsafe extern "C" fn wr_compare_swap(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    build(qp, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, remote_addr, 0);
+    set_operands(compare, swap);
+}
+
+unsafe extern "C" fn wr_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
+    build(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, remote_addr, 0);
+    set_operands(add, 0);
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    build(qp, IBV_WR_SEND_WITH_INV, 0, 0, rkey);
 }
 
 unsafe extern "C" fn wr_set_ud_addr(_qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qp_num: u32, qkey: u32) {
@@ -296,6 +357,11 @@ pub(super) fn fill_qp(qp: &mut ibv_qp_ex) {
     qp.wr_rdma_write_imm = Some(wr_write_imm);
     qp.wr_local_inv = Some(wr_local_inv);
     qp.wr_send = Some(wr_send);
+    qp.wr_send_imm = Some(wr_send_imm);
+    qp.wr_rdma_read = Some(wr_rdma_read);
+    qp.wr_atomic_cmp_swp = Some(wr_compare_swap);
+    qp.wr_atomic_fetch_add = Some(wr_fetch_add);
+    qp.wr_send_inv = Some(wr_send_inv);
     qp.wr_set_ud_addr = Some(wr_set_ud_addr);
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);

@@ -1,0 +1,106 @@
+//! What calls hand over, and what they hand back, value by value.
+
+use crate::fake::{Registered, TICKS, WALL_CLOCK_NS, complete, fail, with};
+use crate::fixture::All;
+use polyrail_core::verbs::{AccessFlags, WcOpcode};
+use polyrail_ffi::{
+    CqInit, Gid, GidType, MemoryRegion, PostMode, ProtectionDomain, QpState, SrqAttributes,
+    Timestamps,
+};
+use rdma_sys::ibv_create_cq_wc_flags as wc;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+
+/// Registers 64 bytes from this address on.
+const ADDR: usize = 0x7000;
+
+fn register(pd: &ProtectionDomain, access: AccessFlags) -> MemoryRegion {
+    // SAFETY: the fake device never touches memory.
+    unsafe { pd.register(ptr::without_provenance_mut(ADDR), 64, access) }.unwrap()
+}
+
+fn registered() -> Registered {
+    with(|state| state.registered.take()).unwrap()
+}
+
+#[test]
+fn every_access_flag_is_handed_over() {
+    let all = All::new(PostMode::Classic).unwrap();
+    let numbers = [1, 2, 4, 8, 16, 32, 64, 128, 1 << 20];
+    let flags: Vec<_> = AccessFlags::all().iter().collect();
+    assert_eq!(flags.len(), numbers.len());
+    for (flag, access) in flags.into_iter().zip(numbers) {
+        let region = register(&all.pd, flag);
+        let is_zero_based = flag == AccessFlags::ZERO_BASED;
+        let iova = if is_zero_based { 0 } else { ADDR as u64 };
+        assert_eq!(registered(), Registered::Memory { addr: ADDR, length: 64, iova, access });
+        assert_eq!((region.addr(), region.len()), (iova, 64), "{flag:?}");
+        assert_eq!((region.lkey(), region.rkey()), (5, 6));
+    }
+}
+
+#[test]
+fn a_dma_buf_is_registered_by_offset_length_and_address() {
+    let all = All::new(PostMode::Classic).unwrap();
+    let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let (offset, length, iova) = (0x1000, 0x2000, 0x5_0000);
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+    let register = || {
+        let fd = std::os::fd::AsFd::as_fd(&file);
+        // SAFETY: the fake device never touches memory.
+        unsafe { all.pd.register_dmabuf(fd, offset, length, iova, access) }
+    };
+    let region = register().unwrap();
+    let fd = file.as_raw_fd();
+    assert_eq!(registered(), Registered::DmaBuf { offset, length, iova, fd, access: 1 | 4 });
+    assert_eq!((region.addr(), region.len(), region.lkey()), (iova, length, 7));
+    fail("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP);
+    let error = register().map_err(|error| (error.call, error.errno));
+    assert_eq!(error.err(), Some(("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP)));
+}
+
+#[test]
+fn moderation_hands_over_count_and_period() {
+    let all = All::new(PostMode::Classic).unwrap();
+    all.cq.handle().moderate(16, 100).unwrap();
+    assert_eq!(with(|state| state.moderated), Some((1, 16, 100)));
+    fail("ibv_modify_cq", libc::EOPNOTSUPP);
+    let error = all.cq.handle().moderate(16, 100).map_err(|error| (error.call, error.errno));
+    assert_eq!(error, Err(("ibv_modify_cq", libc::EOPNOTSUPP)));
+}
+
+#[test]
+fn completions_are_stamped_with_the_times_that_were_asked_for() {
+    let all = All::new(PostMode::Classic).unwrap();
+    let (ticks, wall) = (Timestamps::DEVICE, Timestamps::WALL_CLOCK);
+    let (ticks_flag, wall_flag) = (
+        wc::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0,
+        wc::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0,
+    );
+    for (timestamps, flags, stamps) in [
+        (Timestamps::empty(), 0, (None, None)),
+        (ticks, ticks_flag, (Some(TICKS), None)),
+        (wall, wall_flag, (None, Some(WALL_CLOCK_NS))),
+        (ticks | wall, ticks_flag | wall_flag, (Some(TICKS), Some(WALL_CLOCK_NS))),
+    ] {
+        let mut cq = all.context.create_extended_cq(&CqInit::new(8), timestamps).unwrap();
+        let asked = with(|state| state.wc_flags) as u32;
+        assert_eq!(asked & (ticks_flag | wall_flag), flags);
+        complete(3, 0, WcOpcode::SEND.0, 0);
+        let stamped = cq.poll_next().unwrap().unwrap();
+        assert_eq!(stamped.completion.wr_id, 3);
+        assert_eq!((stamped.device_ticks, stamped.wall_clock_ns), stamps);
+    }
+}
+
+#[test]
+fn queries_give_what_the_driver_says() {
+    let all = All::new(PostMode::Classic).unwrap();
+    assert_eq!(all.qp.query().map(|attributes| attributes.state), Ok(QpState::Sqe));
+    assert_eq!(all.srq.query(), Ok(SrqAttributes { max_wr: 15, limit: 4 }));
+    let entry = all.context.query_gid(2, 1).unwrap();
+    assert_eq!((entry.port, entry.index, entry.gid), (2, 1, Gid([2; 16])));
+    assert_eq!(entry.gid_type, GidType::RoceV2);
+    assert_eq!(all.context.gid_table(), Ok(vec![entry]));
+    assert_eq!(all.context.query_pkey(2, 3), Ok(0x203));
+}
