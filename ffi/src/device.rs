@@ -112,6 +112,16 @@ impl Drop for DeviceList {
     }
 }
 
+/// # Safety
+///
+/// A list or a context keeps the device.
+pub(crate) unsafe fn name(device: *mut ibv_device) -> DeviceName {
+    // SAFETY: the caller's promise; the device keeps its name, a C string of at most 64 bytes with
+    // its end.
+    let name = unsafe { CStr::from_ptr(rdma_sys::ibv_get_device_name(device)) };
+    DeviceName::from(&name.to_string_lossy()).unwrap_or_default()
+}
+
 /// A device that can be opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Device<'l> {
@@ -122,10 +132,8 @@ pub struct Device<'l> {
 impl Device<'_> {
     /// Its name, such as `mlx5_0`.
     pub fn name(&self) -> DeviceName {
-        // SAFETY: the list keeps the device, and the device its name, a C string of at most 64
-        // bytes with its end.
-        let name = unsafe { CStr::from_ptr(rdma_sys::ibv_get_device_name(self.device)) };
-        DeviceName::from(&name.to_string_lossy()).unwrap_or_default()
+        // SAFETY: the list keeps the device.
+        unsafe { name(self.device) }
     }
 
     /// Its GUID, as a number; 0 if the driver does not tell.

@@ -1,6 +1,7 @@
 //! Errors of verbs calls: the call, its errno, the argument that matters, and what to look at.
 
 use arrayvec::ArrayString;
+use polyrail_core::hardware::{CommitError, CqError, Refusal};
 use std::fmt;
 
 /// A device's name (`IBV_SYSFS_NAME_MAX` is 64).
@@ -56,6 +57,25 @@ impl VerbsError {
         }
     }
 
+    /// What a batch of send requests said, with the call's name and a hint. The argument is the place
+    /// in the batch of the first request that was not taken.
+    pub fn of_send(error: CommitError) -> Self {
+        Self::of_post("ibv_post_send", error)
+    }
+
+    /// What a batch of receives said, as [`of_send`](Self::of_send).
+    pub fn of_recv(error: CommitError) -> Self {
+        Self::of_post("ibv_post_recv", error)
+    }
+
+    fn of_post(call: &'static str, CommitError { accepted, refusal }: CommitError) -> Self {
+        let errno = match refusal {
+            Refusal::QueueFull => libc::ENOMEM,
+            Refusal::Driver(errno) => errno,
+        };
+        Self::new(call, errno, Argument::Number("request", accepted.into()))
+    }
+
     /// What usually is the matter with a failed call (the manual's sections 2, 4 and 13).
     pub fn hint(&self) -> Option<&'static str> {
         use crate::qp::QpState;
@@ -98,6 +118,23 @@ impl VerbsError {
             ("ibv_create_ah", EINVAL | ETIMEDOUT | ENETUNREACH | EHOSTUNREACH) => {
                 "check the remote LID or GID and the GID index"
             }
+            ("ibv_post_send", EINVAL) => {
+                "the queue pair is not in RTS, or a field of the request is not valid: inline data \
+                 over the limit, a length, an object of another device"
+            }
+            ("ibv_post_recv", EINVAL) => {
+                "the queue pair is in RESET, or has a shared receive queue, which takes its receives"
+            }
+            ("ibv_post_send" | "ibv_post_recv", ENOMEM) => {
+                "the queue is full: poll for completions, then post again"
+            }
+            ("ibv_post_send", EOPNOTSUPP) => {
+                "the queue pair's service, or its way of posting, does not have the operation"
+            }
+            ("ibv_poll_cq", _) => {
+                "the queue is broken: it overran if it is smaller than what can be outstanding, or \
+                 the device is gone"
+            }
             (_, EBUSY) => "objects that were made from it still exist",
             (_, EOPNOTSUPP | ENOSYS) => "the device or its driver does not offer this",
             _ => return None,
@@ -129,6 +166,12 @@ impl fmt::Display for VerbsError {
 
 impl std::error::Error for VerbsError {}
 
+impl From<CqError> for VerbsError {
+    fn from(CqError { cq, errno, .. }: CqError) -> Self {
+        Self::new("ibv_poll_cq", errno, Argument::Number("cq", cq.0))
+    }
+}
+
 impl From<VerbsError> for std::io::Error {
     fn from(error: VerbsError) -> Self {
         let kind = std::io::Error::from_raw_os_error(error.errno).kind();
@@ -140,6 +183,8 @@ impl From<VerbsError> for std::io::Error {
 mod tests {
     use super::*;
     use crate::qp::QpState;
+    use polyrail_core::hardware::CqId;
+    use polyrail_core::verbs::DeviceId;
 
     #[test]
     fn an_error_names_call_argument_errno_and_what_to_look_at() {
@@ -159,5 +204,30 @@ mod tests {
         assert!(to(QpState::Rtr).hint().is_some_and(|hint| hint.contains("GID")));
         assert!(to(QpState::Rts).hint().is_some_and(|hint| hint.contains("state")));
         assert_eq!(VerbsError::new("ibv_alloc_pd", libc::EIO, Argument::None).hint(), None);
+    }
+
+    #[test]
+    fn a_refused_post_says_which_request_why_and_what_to_look_at() {
+        let of = |accepted, refusal| VerbsError::of_send(CommitError { accepted, refusal });
+        assert_eq!(
+            of(2, Refusal::Driver(libc::EINVAL)).to_string(),
+            "ibv_post_send(request 2): Invalid argument (os error 22); the queue pair is not in RTS, \
+             or a field of the request is not valid: inline data over the limit, a length, an object of \
+             another device"
+        );
+        assert!(of(0, Refusal::QueueFull).to_string().contains("poll for completions"));
+        let lacking = of(0, Refusal::Driver(libc::EOPNOTSUPP));
+        assert!(lacking.hint().is_some_and(|hint| hint.contains("operation")));
+        let refusal = Refusal::Driver(libc::EINVAL);
+        let receive = VerbsError::of_recv(CommitError { accepted: 0, refusal });
+        assert!(receive.hint().is_some_and(|hint| hint.contains("RESET")));
+    }
+
+    #[test]
+    fn a_broken_completion_queue_says_so_in_words() {
+        let error = CqError { cq: CqId(7), device: DeviceId(1), errno: libc::EIO };
+        let text = VerbsError::from(error).to_string();
+        assert!(text.starts_with("ibv_poll_cq(cq 7): Input/output error"), "{text}");
+        assert!(text.contains("overran"), "{text}");
     }
 }

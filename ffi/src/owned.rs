@@ -35,6 +35,13 @@ pub(crate) trait Destroy {
     /// The call's name.
     const CALL: &'static str;
 
+    /// What people know the object by.
+    ///
+    /// # Safety
+    ///
+    /// `object` is alive.
+    unsafe fn named(object: *const Self) -> Argument;
+
     /// Calls it.
     ///
     /// # Safety
@@ -44,9 +51,14 @@ pub(crate) trait Destroy {
 }
 
 macro_rules! destroy {
-    ($($object:ident by $call:ident;)*) => {$(
+    ($($object:ident by $call:ident, $field:ident;)*) => {$(
         impl Destroy for rdma_sys::$object {
             const CALL: &'static str = stringify!($call);
+
+            unsafe fn named(object: *const Self) -> Argument {
+                // SAFETY: the object is alive by the caller's promise; this never changes.
+                Argument::Number(stringify!($field), unsafe { (*object).$field } as u64)
+            }
 
             unsafe fn destroy(object: *mut Self) -> libc::c_int {
                 // SAFETY: the caller's promise is the one that the library asks for.
@@ -57,15 +69,28 @@ macro_rules! destroy {
 }
 
 destroy! {
-    ibv_context by ibv_close_device;
-    ibv_pd by ibv_dealloc_pd;
-    ibv_mr by ibv_dereg_mr;
-    ibv_mw by ibv_dealloc_mw;
-    ibv_comp_channel by ibv_destroy_comp_channel;
-    ibv_cq by ibv_destroy_cq;
-    ibv_srq by ibv_destroy_srq;
-    ibv_qp by ibv_destroy_qp;
-    ibv_ah by ibv_destroy_ah;
+    ibv_pd by ibv_dealloc_pd, handle;
+    ibv_mr by ibv_dereg_mr, lkey;
+    ibv_mw by ibv_dealloc_mw, rkey;
+    ibv_comp_channel by ibv_destroy_comp_channel, fd;
+    ibv_cq by ibv_destroy_cq, handle;
+    ibv_srq by ibv_destroy_srq, handle;
+    ibv_qp by ibv_destroy_qp, qp_num;
+    ibv_ah by ibv_destroy_ah, handle;
+}
+
+impl Destroy for rdma_sys::ibv_context {
+    const CALL: &'static str = "ibv_close_device";
+
+    unsafe fn named(object: *const Self) -> Argument {
+        // SAFETY: the context is alive, and keeps its device.
+        Argument::Device(unsafe { crate::device::name((*object).device) })
+    }
+
+    unsafe fn destroy(object: *mut Self) -> libc::c_int {
+        // SAFETY: the caller's promise is the one that the library asks for.
+        unsafe { rdma_sys::ibv_close_device(object) }
+    }
 }
 
 /// The only owner of a C object. What the object was made from must be dropped later: structs name
@@ -124,9 +149,9 @@ impl<T: Destroy> Drop for Owned<T> {
 ///
 /// As [`Destroy::destroy`].
 unsafe fn destroy<T: Destroy>(object: NonNull<T>) -> Result<(), VerbsError> {
-    // SAFETY: the caller's promise.
-    let returned = unsafe { T::destroy(object.as_ptr()) };
-    VerbsError::check(returned, T::CALL, Argument::None)
+    // SAFETY: the caller's promise; the object is asked for its name while it is alive.
+    let (argument, returned) = unsafe { (T::named(object.as_ptr()), T::destroy(object.as_ptr())) };
+    VerbsError::check(returned, T::CALL, argument)
 }
 
 /// Why an object was not closed.

@@ -80,7 +80,8 @@ impl<S: Service> QueuePair<S> {
                 init.as_mut_ptr(),
             )
         };
-        VerbsError::check(returned, "ibv_query_qp", Argument::None)?;
+        let argument = Argument::Number("qp_num", self.qp_num.into());
+        VerbsError::check(returned, "ibv_query_qp", argument)?;
         // SAFETY: initialised, with zeros at least.
         Ok(from_raw(unsafe { attr.assume_init_ref() }))
     }

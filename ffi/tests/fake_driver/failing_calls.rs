@@ -1,12 +1,12 @@
 //! Every call that can fail, failing: what is reported, what is left, what is destroyed in which order.
 
-use crate::fake::{FORK_INITS, alive, calls_of, fail, heal, violations, with};
+use crate::fake::{FORK_INITS, QP_NUM, alive, calls_of, fail, heal, violations, with};
 use crate::fixture::All;
 use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _};
 use polyrail_core::verbs::{RecvRequest, Sge};
 use polyrail_ffi::{
-    Argument, CloseError, CqInit, DeviceList, PostMode, QpCap, QpInit, QueuePair, VerbsError,
-    fork_safety, set_destroy_hook,
+    Argument, CloseError, CqInit, DeviceList, PostMode, QpCap, QpInit, QueuePair, Timestamps,
+    VerbsError, fork_safety, set_destroy_hook,
 };
 use std::cell::Cell;
 use std::process::{Command, Stdio};
@@ -35,6 +35,73 @@ fn every_failed_call_is_named_and_leaves_nothing() {
     }
 }
 
+#[test]
+fn a_file_descriptor_that_cannot_be_set_is_an_error_and_leaves_nothing() {
+    fail("fcntl", libc::EBADF);
+    let error = All::new(PostMode::Classic).err().expect("no file descriptor");
+    assert_eq!((error.call, error.errno), ("fcntl", libc::EBADF));
+    assert_eq!((alive(), violations()), (vec![], vec![]));
+    heal();
+    let context = All::new(PostMode::Classic).unwrap().context;
+    fail("fcntl", libc::EBADF);
+    assert_eq!(context.create_channel().map_err(|error| error.call).err(), Some("fcntl"));
+    assert_eq!(alive(), ["context"], "the channel is gone");
+}
+
+/// Of a result only the failure.
+fn failure<T>(result: Result<T, VerbsError>) -> Option<VerbsError> {
+    result.err()
+}
+
+#[test]
+fn every_failed_call_on_what_exists_is_named_and_leaves_all_as_it_was() {
+    type Act = fn(&mut All) -> Option<VerbsError>;
+    let (none, number) = (Argument::None, Argument::Number);
+    let table: [(&'static str, Argument, Act); 15] = [
+        ("ibv_create_cq_ex", number("cqe", 8), |all| {
+            failure(all.context.create_extended_cq(&CqInit::new(8), Timestamps::empty()))
+        }),
+        ("ibv_create_qp_ex", number("max_send_wr", 128), |all| failure(extended(all))),
+        ("ibv_query_qp", number("qp_num", QP_NUM.into()), |all| failure(all.qp.query())),
+        ("ibv_query_srq", none, |all| failure(all.srq.query())),
+        ("ibv_modify_srq", number("srq_limit", 3), |all| failure(all.srq.set_limit(3))),
+        ("ibv_query_gid_table", number("max_entries", 6), |all| failure(all.context.gid_table())),
+        ("ibv_query_gid_ex", number("gid_index", 4), |all| failure(all.context.query_gid(1, 4))),
+        ("ibv_query_pkey", number("index", 5), |all| failure(all.context.query_pkey(1, 5))),
+        ("ibv_query_port", number("port_num", 2), |all| failure(all.context.query_port(2))),
+        ("ibv_alloc_mw", number("max_mw", 0), |all| failure(all.pd.alloc_window())),
+        ("ibv_req_notify_cq", number("solicited_only", 1), |all| {
+            failure(all.cq.handle().arm(true))
+        }),
+        ("ibv_modify_cq", number("cq_count", 2), |all| failure(all.cq.handle().moderate(2, 3))),
+        ("ibv_get_cq_event", none, |all| failure(all.channel.next_event())),
+        ("ibv_get_async_event", none, |all| failure(all.context.next_event())),
+        ("ibv_create_comp_channel", none, |all| failure(all.context.create_channel())),
+    ];
+    let mut all = All::new(PostMode::Classic).unwrap();
+    let before = alive();
+    for (call, argument, act) in table {
+        fail(call, libc::EIO);
+        assert_eq!(act(&mut all), Some(VerbsError { call, errno: libc::EIO, argument }));
+        assert_eq!((alive(), violations()), (before.clone(), vec![]), "after {call}");
+    }
+}
+
+fn extended(all: &All) -> Result<QueuePair, VerbsError> {
+    let post_mode = PostMode::Extended;
+    all.pd.create_qp(&QpInit { post_mode, ..QpInit::new(&all.cq, QpCap::default()) })
+}
+
+#[test]
+fn a_queue_pair_without_the_extended_way_is_destroyed_again() {
+    let all = All::new(PostMode::Classic).unwrap();
+    let before = alive();
+    fail("ibv_qp_to_qp_ex", libc::EOPNOTSUPP);
+    let error = extended(&all).map_err(|error| (error.call, error.errno)).err();
+    assert_eq!(error, Some(("ibv_create_qp_ex", libc::EOPNOTSUPP)));
+    assert_eq!((alive(), violations()), (before, vec![]));
+}
+
 /// A device name from text.
 trait ParseName {
     fn parse_name(&self) -> polyrail_ffi::DeviceName;
@@ -50,7 +117,15 @@ impl ParseName for str {
 fn children_are_destroyed_before_their_parents_whatever_is_dropped_first() {
     let all = All::new(PostMode::Classic).unwrap();
     assert_eq!(alive().len(), 8);
+    let init = CqInit { channel: Some(&all.channel), ..CqInit::new(8) };
+    let extended_cq = all.context.create_extended_cq(&init, Timestamps::empty()).unwrap();
+    let window = all.pd.alloc_window().unwrap();
+    let extended = extended(&all).unwrap();
+    assert_eq!(alive().len(), 11);
     drop(all);
+    // Dropped with all: its queue pair, receive queue, address handle and region.
+    assert_eq!(alive().len(), 7, "parents stay for what was made from them: {:?}", alive());
+    drop((extended, extended_cq, window));
     assert_eq!(alive(), [""; 0]);
     assert_eq!(violations(), [""; 0]);
 }
@@ -62,15 +137,17 @@ fn closing_reports_what_still_uses_an_object_and_what_a_driver_says() {
     assert_eq!(cq.close(), Err(CloseError::InUse));
     assert_eq!(pd.close(), Err(CloseError::InUse));
     assert_eq!(channel.close(), Err(CloseError::InUse));
-    let busy = |call| VerbsError { call, errno: libc::EBUSY, argument: Argument::None };
+    let busy = |call, argument| VerbsError { call, errno: libc::EBUSY, argument };
     fail("ibv_dereg_mr", libc::EBUSY);
-    assert_eq!(mr.close(), Err(busy("ibv_dereg_mr")));
+    assert_eq!(mr.close(), Err(busy("ibv_dereg_mr", Argument::Number("lkey", 5))));
     fail("ibv_destroy_qp", libc::EBUSY);
-    assert_eq!(qp.close(), Err(busy("ibv_destroy_qp")));
+    let qp_num = Argument::Number("qp_num", QP_NUM.into());
+    assert_eq!(qp.close(), Err(busy("ibv_destroy_qp", qp_num)));
     heal();
     assert_eq!(ah.close(), Ok(()));
     fail("ibv_close_device", libc::EIO);
-    let io = VerbsError { errno: libc::EIO, ..busy("ibv_close_device") };
+    let device = Argument::Device("fake0".parse_name());
+    let io = VerbsError { errno: libc::EIO, ..busy("ibv_close_device", device) };
     assert_eq!(context.close(), Err(CloseError::Verbs(io)));
     assert_eq!(alive().len(), 3, "what could not be destroyed: {:?}", alive());
 }

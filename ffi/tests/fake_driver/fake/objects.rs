@@ -63,24 +63,27 @@ exported! {
         whole.create_cq_ex = Some(create_cq_ex);
         whole.create_qp_ex = Some(create_qp_ex);
         whole.modify_cq = Some(modify_cq);
-        whole.context.device = device;
+        // The context keeps the device beyond the list.
+        whole.context.device = Box::into_raw(Box::new(device.read()));
         whole.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
-        whole.context.async_fd = libc::eventfd(0, 0);
+        whole.context.async_fd = event_fd();
         queues::fill(&mut whole.context.ops);
-        let fd = whole.context.async_fd;
+        let (fd, device) = (whole.context.async_fd, whole.context.device);
         let whole = create("ibv_open_device", "context", &[], whole);
         if whole.is_null() {
             libc::close(fd);
+            drop(Box::from_raw(device));
             return ptr::null_mut();
         }
         &raw mut (*whole).context
     }
 
     fn ibv_close_device(context: *mut ibv_context) -> c_int {
-        let fd = (*context).async_fd;
+        let ibv_context { async_fd, device, .. } = *context;
         let returned = destroy("ibv_close_device", extended(context));
         if returned == 0 {
-            libc::close(fd);
+            libc::close(async_fd);
+            drop(Box::from_raw(device));
         }
         returned
     }
@@ -126,7 +129,7 @@ exported! {
     }
 
     fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-        let fd = libc::eventfd(0, 0);
+        let fd = event_fd();
         let parents = [extended(context).addr()];
         let channel = ibv_comp_channel { context, fd, refcnt: 0 };
         let channel = create("ibv_create_comp_channel", "channel", &parents, channel);
@@ -238,6 +241,11 @@ exported! {
         with(|state| state.modified = Some((mask as u32, attr.read())));
         call("ibv_modify_qp")
     }
+}
+
+/// A file descriptor for events; -1, which no call takes, if `fcntl` is to fail.
+unsafe fn event_fd() -> c_int {
+    if call("fcntl") == 0 { libc::eventfd(0, 0) } else { -1 }
 }
 
 /// Entries in each port's table of addresses.
