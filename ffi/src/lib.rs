@@ -24,46 +24,66 @@
 //!
 //! # What the verbs manual has, and what exercises it
 //!
-//! Tests named *fake* are in `ffi/tests/fake_driver`, where every call can fail without a device;
-//! those named *guest* run over the kernel's software RDMA driver (`tests/rxe/run.sh`), those named
-//! *both* there and on the software NIC (`tests/src/behaviours`).
+//! Tests named *fake* are in `ffi/tests/fake_driver`, where every call can fail without a device, or
+//! beside the code; those named *guest* run over the kernel's software RDMA driver
+//! (`tests/rxe/run.sh`), those named *both* there and on the software NIC (`tests/src/behaviours`),
+//! those named *host* in `std-shim`.
 //!
 //! | manual | here | test |
 //! |---|---|---|
-//! | 2.1 device list | [`DeviceList`], [`Device`] | guest `devices_say_who_they_are` |
+//! | 1.1, 1.2 headers, linking | `rdma-sys`; what it lacks is in `sys` | guest `devices_say_who_they_are` |
+//! | 2.1 device list | [`DeviceList`], [`Device`] | guest `devices_say_who_they_are`, fake `fork_safety_is_initialised_once` |
 //! | 2.2 open | [`Device::open`] | fake `every_failed_call_is_named_and_leaves_nothing` |
 //! | 2.3 capabilities | [`DeviceAttributes`] | guest `devices_say_who_they_are` |
 //! | 2.4 ports | [`Context::query_port`] | guest `ports_and_addresses_can_be_looked_up` |
-//! | 2.5 GIDs, P_Keys | [`Context::gid_table`], [`Context::query_gid`], [`Context::query_pkey`] | guest `ports_and_addresses_can_be_looked_up` |
+//! | 2.5 GIDs, P_Keys | [`Context::gid_table`], [`Context::query_gid`], [`Context::query_pkey`] | guest `ports_and_addresses_can_be_looked_up`, fake `queries_give_what_the_driver_says` |
 //! | 2.6 close | [`Context::close`] | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
-//! | 3 protection domains | [`ProtectionDomain`] | guest `what_is_in_use_is_not_closed` |
-//! | 4 memory regions | [`ProtectionDomain::register`], [`ProtectionDomain::register_dmabuf`] | guest `memory_that_cannot_be_registered_is_refused`, `what_the_driver_does_not_know_is_refused` |
-//! | 5.1 completion channels | [`CompletionChannel`] | guest `a_channel_wakes_for_a_queue_that_was_armed` |
+//! | 3.1, 3.2 protection domains | [`ProtectionDomain`] | guest `what_is_in_use_is_not_closed` |
+//! | 4.1 registration, access flags | [`ProtectionDomain::register`] | fake `every_access_flag_is_handed_over`, guest `memory_that_cannot_be_registered_is_refused` |
+//! | 4.1 of a dma-buf | [`ProtectionDomain::register_dmabuf`] | fake `a_dma_buf_is_registered_by_offset_length_and_address`, guest `what_the_driver_does_not_know_is_refused` |
+//! | 4.2 deregistration | [`MemoryRegion::close`], drop | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
+//! | 5.1 completion channels | [`CompletionChannel`] | fake `a_channel_names_the_queue_that_has_something`, guest `a_channel_wakes_for_a_queue_that_was_armed` |
 //! | 5.2 completion queues | [`Context::create_cq`] | guest `an_overrun_raises_an_event`, `sizes_over_the_limits_are_refused` |
 //! | 5.3 polling | [`CompletionQueue`] | fake `polling_goes_on_past_one_batch_up_to_the_room_there_is`, `failed_completions_are_whole_although_drivers_write_four_fields` |
 //! | 5.4 notification | [`CqHandle::arm`] | guest `a_channel_can_wait_for_solicited_completions_only` |
-//! | 5.5, 11.3 destruction order | owners keep what they were made from | fake `children_are_destroyed_before_their_parents_whatever_is_dropped_first` |
-//! | 6.1 queue pairs | [`ProtectionDomain::create_qp`] with [`Rc`], [`Uc`], [`Ud`] | guest `an_unreliable_connection_carries_writes` |
-//! | 6.2 transitions | [`QueuePair::modify`] | fake `transitions_give_what_the_manual_demands_and_no_more`, guest `a_drained_send_queue_tells_and_goes_on` |
+//! | 5.5 destruction | owners keep what they were made from | fake `children_are_destroyed_before_their_parents_whatever_is_dropped_first` |
+//! | 6.1 queue pairs | [`ProtectionDomain::create_qp`] with [`Rc`], [`Uc`], [`Ud`] | guest `an_unreliable_connection_carries_writes`, `datagrams_go_where_their_address_handle_says`, fake `objects_of_another_device_never_reach_the_driver` |
+//! | 6.2, 6.2.1, 6.2.2, 6.2.3, 6.2.4 transitions | [`QueuePair::modify`] | fake `transitions_give_what_the_manual_demands_and_no_more`, `transitions_hand_over_every_value`, guest `a_drained_send_queue_tells_and_goes_on` |
 //! | 6.3 query | [`QueuePair::query`] | guest `a_queue_pair_says_what_it_is_set_to` |
 //! | 6.4 destroy | [`QueuePair::close`], drop | fake `a_drop_that_fails_tells_the_hook` |
-//! | 7.1 SEND, WRITE, READ, atomics | [`QueuePair::start_send`] | both `sends_land_in_receives_in_order` and the others of `operations` |
-//! | 7.1.5 inline | `SendFlags::INLINE` | both `inline_data_is_taken_while_posting` |
-//! | 7.1.6 selective signaling | `SendFlags::SIGNALED` | both `one_completion_retires_an_unsignaled_chain` |
-//! | 7.1.7 datagrams | [`QueuePair::start_datagrams`] | guest `datagrams_go_where_their_address_handle_says` |
+//! | 7.1 opcodes, flags | [`QueuePair::start_send`] | fake `both_ways_hand_over_the_same_requests`, `both_ways_hand_over_flags_and_buffers` |
 //! | 7.1 `bad_wr` | `CommitError::accepted` | fake `a_driver_that_stops_half_way_has_taken_what_comes_before_bad_wr` |
 //! | 7.1 LOCAL_INV, SEND_WITH_INV, BIND_MW | [`MemoryWindow`] | guest `a_window_opens_a_part_and_the_peer_closes_it`, `a_window_that_its_owner_invalidates_is_closed` |
+//! | 7.1.1 SEND | `Opcode::Send`, `Opcode::SendWithImm` | both `sends_land_in_receives_in_order` |
+//! | 7.1.2 WRITE | `Opcode::RdmaWrite`, `Opcode::RdmaWriteWithImm` | both `write_arrives_and_the_peer_is_not_told`, `write_with_imm_completes_a_receive` |
+//! | 7.1.3 READ | `Opcode::RdmaRead` | both `read_brings_the_bytes_here` |
+//! | 7.1.4 atomics | `Opcode::CompareSwap`, `Opcode::FetchAdd` | both `atomics_change_the_word_and_bring_the_old_one` |
+//! | 7.1.5 inline | `SendFlags::INLINE` | both `inline_data_is_taken_while_posting`, `an_inline_request_that_is_too_long_is_refused` |
+//! | 7.1.6 selective signaling | `SendFlags::SIGNALED` | both `one_completion_retires_an_unsignaled_chain` |
+//! | 7.1.7 datagrams | [`QueuePair::start_datagrams`] | guest `datagrams_go_where_their_address_handle_says`, fake `datagrams_go_where_each_says` |
 //! | 7.2 receives | [`RecvBatch`] | fake `receives_are_taken_up_to_the_one_that_does_not_fit` |
-//! | 8 shared receive queues | [`SharedReceiveQueue`] | both `a_shared_receive_queue_serves_two_queue_pairs`, guest `a_shared_receive_queue_raises_its_limit_event` |
-//! | 9 address handles | [`ProtectionDomain::create_ah`] | guest `datagrams_go_where_their_address_handle_says` |
-//! | 10 extended completion queues | [`ExtendedCompletionQueue`] | guest `an_extended_completion_queue_reports_what_a_classic_one_does` |
+//! | 8.1 shared receive queues | [`ProtectionDomain::create_srq`] | both `a_shared_receive_queue_serves_two_queue_pairs` |
+//! | 8.2 receives there | [`SharedReceiveQueue`] | fake `a_shared_receive_queue_takes_receives_and_its_queue_pairs_take_none` |
+//! | 8.3 limit | [`SharedReceiveQueue::set_limit`] | guest `a_shared_receive_queue_raises_its_limit_event`, `a_shared_receive_queue_says_what_it_is_set_to` |
+//! | 8.4 destroy | [`SharedReceiveQueue::close`], drop | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
+//! | 9.1 address handles | [`ProtectionDomain::create_ah`] | fake `paths_are_handed_over_field_by_field`, guest `datagrams_go_where_their_address_handle_says` |
+//! | 9.2 destroy | [`AddressHandle::close`], drop | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
+//! | 10.1 extended completion queues | [`ExtendedCompletionQueue`] | guest `an_extended_completion_queue_reports_what_a_classic_one_does` |
+//! | 10.1 timestamps | [`Timestamps`] | fake `completions_are_stamped_with_the_times_that_were_asked_for` |
 //! | 10 extended posting | [`PostMode`] | fake `the_extended_way_takes_all_or_none`; all of *both*, twice |
+//! | 11.1 set-up | all of the above | both `write_arrives_and_the_peer_is_not_told` |
+//! | 11.2 exchange of addresses | `polyrail::exchange` | host `messages_survive_the_round_trip` |
+//! | 11.3 cleanup order | owners keep what they were made from | fake `children_are_destroyed_before_their_parents_whatever_is_dropped_first` |
+//! | 12.1 polling, events | [`CompletionQueue`], [`CompletionChannel::wait`] | guest `a_channel_wakes_for_a_queue_that_was_armed` |
+//! | 12.2 inline data | `SendFlags::INLINE` | both `inline_data_is_taken_while_posting` |
+//! | 12.3 selective signaling | `SendFlags::SIGNALED` | both `one_completion_retires_an_unsignaled_chain` |
+//! | 12.4 registration | `AccessFlags::HUGETLB`, `AccessFlags::ON_DEMAND`; pages in `polyrail::memory` | fake `every_access_flag_is_handed_over`, host `pages_are_aligned_and_zero` |
 //! | 12.5 one doorbell for a chain | [`SendBatch`] | both `one_completion_retires_an_unsignaled_chain` |
-//! | 12.6 moderation | [`CqHandle::moderate`] | guest `what_the_driver_does_not_know_is_refused` |
-//! | 13.1 asynchronous events | [`Context::next_event`] | guest `a_link_that_goes_down_and_up_raises_events`, fake `events_name_their_object_and_are_acknowledged` |
-//! | 13.2 statuses | `WcStatus` | both, all of `failures` and `link` |
-//! | 13.3 error patterns | [`VerbsError::hint`] | guest `a_transition_from_the_wrong_state_is_refused` |
-//! | 14 thread safety | `&mut` where verbs asks for it | the compiler |
+//! | 12.6 moderation | [`CqHandle::moderate`] | fake `moderation_hands_over_count_and_period`, guest `what_the_driver_does_not_know_is_refused` |
+//! | 13.1 asynchronous events | [`Context::next_event`] | fake `events_name_their_object_and_are_acknowledged`, guest `a_link_that_goes_down_and_up_raises_events` |
+//! | 13.2 RETRY_EXC, RNR_RETRY_EXC, REM_ACCESS, LOC_PROT | `WcStatus` | both `a_peer_in_err_does_not_answer`, `a_missing_receive_fails_after_the_retries`, `a_bad_rkey_fails_and_flushes_what_follows`, `a_bad_lkey_fails` |
+//! | 13.3 error patterns | [`VerbsError::hint`] | fake `a_refused_post_says_which_request_why_and_what_to_look_at`, guest `a_transition_from_the_wrong_state_is_refused` |
+//! | 14 thread safety | `&mut` where verbs asks for one thread at a time | fake `everything_moves_between_threads_and_handles_are_shared` |
 mod attributes;
 mod chain;
 mod channel;

@@ -46,6 +46,14 @@ use std::sync::Arc;
 /// [`ReceiveQueue::start_recv`](hardware::ReceiveQueue::start_recv). Nothing allocates.
 ///
 /// *Asking*: [`query`](Self::query), [`limits`](Self::limits), [`qp_num`](Self::qp_num).
+///
+/// ```compile_fail,E0499
+/// // One batch at a time, on one thread: verbs leaves posting to one queue twice at once undefined.
+/// use polyrail_ffi::{QueuePair, Rc};
+/// fn post_twice_at_once(qp: &mut QueuePair<Rc>) {
+///     let (first, second) = (qp.start_send(), qp.start_send());
+/// }
+/// ```
 #[derive(Debug)]
 pub struct QueuePair<S: Service = Rc> {
     // First, so that it is destroyed before what it was made of.

@@ -4,6 +4,7 @@ mod events;
 mod failing_calls;
 mod fake;
 mod fixture;
+mod manual;
 mod posting;
 mod transitions;
 mod values;
