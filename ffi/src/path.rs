@@ -84,7 +84,7 @@ impl Path {
                 traffic_class: route.traffic_class,
             },
             dlid,
-            sl: small("service_level", self.service_level, 4)?,
+            sl: small("sl", self.service_level, 4)?,
             src_path_bits: small("src_path_bits", src_path_bits, 7)?,
             static_rate: 0,
             is_global: grh.is_some().into(),

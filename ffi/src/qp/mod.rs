@@ -1,5 +1,5 @@
-//! Queue pairs: `service` is what kinds there are, `create` makes them, `state` and `transition`
-//! move them, `query` asks them, `send` posts to them.
+//! Queue pairs: `service` is what kinds there are, `create` makes them, `state`, `value` and
+//! `transition` move them, `query` asks them, `send` posts to them.
 
 mod create;
 mod query;
@@ -7,6 +7,7 @@ mod send;
 mod service;
 mod state;
 mod transition;
+mod value;
 
 pub use create::{PostMode, QpCap, QpInit};
 pub use query::QpAttributes;
@@ -14,10 +15,11 @@ pub use send::{DatagramBatch, SendBatch};
 pub use service::{Connected, Rc, Service, Uc, Ud};
 pub use state::QpState;
 pub use transition::{
-    DatagramToInit, DatagramToRtr, ModifyError, Recover, Resume, ToErr, ToInit, ToReset, ToRtr,
-    ToRts, ToSqd, Transition, UnreliableToRtr, UnreliableToRts,
+    DatagramToInit, DatagramToRtr, Recover, Resume, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd,
+    Transition, UnreliableToRtr, UnreliableToRts,
 };
-pub(crate) use transition::{bits, small};
+pub use value::ModifyError;
+pub(crate) use value::{bits, small};
 
 use crate::chain::{Chain, refusal};
 use crate::cq::CqHandle;

@@ -4,6 +4,7 @@
 //! another kind of queue pair wants can be given.
 
 use super::service::{Connected, Rc, Service, Uc, Ud};
+use super::value::{ModifyError, bits, small};
 use super::{QpState, QueuePair};
 use crate::error::{Argument, VerbsError};
 use crate::path::Path;
@@ -11,25 +12,6 @@ use crate::port::Mtu;
 use polyrail_core::verbs::AccessFlags;
 use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask};
 use std::mem::MaybeUninit;
-
-/// A transition, or an address handle, that did not come about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModifyError {
-    /// A value has more bits than its field; drivers would cut them off.
-    #[error("{attribute} of {value} is over {max}")]
-    Value {
-        /// The manual's name of the attribute.
-        attribute: &'static str,
-        /// What it was to be.
-        value: u32,
-        /// The most that fits.
-        max: u32,
-    },
-    /// The driver refused.
-    #[error(transparent)]
-    Verbs(#[from] VerbsError),
-}
 
 mod sealed {
     use super::{ModifyError, QpState, ibv_qp_attr, mask};
@@ -191,15 +173,6 @@ impl Transition<Uc> for Recover {}
 impl Transition<Ud> for Recover {}
 impl<S: Service> Transition<S> for ToErr {}
 impl<S: Service> Transition<S> for ToReset {}
-
-pub(crate) fn bits(attribute: &'static str, value: u32, count: u32) -> Result<u32, ModifyError> {
-    let max = (1 << count) - 1;
-    if value <= max { Ok(value) } else { Err(ModifyError::Value { attribute, value, max }) }
-}
-
-pub(crate) fn small(attribute: &'static str, value: u8, count: u32) -> Result<u8, ModifyError> {
-    bits(attribute, value.into(), count).map(|value| value as u8)
-}
 
 impl Fill for ToInit {
     const TO: QpState = QpState::Init;

@@ -47,3 +47,11 @@ impl All {
         Ok(Self { context, channel, pd, cq, srq, qp, ah, mr })
     }
 }
+
+/// An open device, a domain and a completion queue.
+pub(crate) fn open() -> (Context, ProtectionDomain, CompletionQueue) {
+    let list = DeviceList::new().unwrap();
+    let context = list.find("fake0").unwrap().open().unwrap();
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(&CqInit::new(64)).unwrap());
+    (context, pd, cq)
+}

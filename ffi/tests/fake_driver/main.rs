@@ -5,6 +5,7 @@ mod failing_calls;
 mod fake;
 mod fixture;
 mod manual;
+mod polling;
 mod posting;
 mod transitions;
 mod values;

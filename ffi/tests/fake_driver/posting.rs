@@ -1,27 +1,18 @@
-//! Posting and polling on a driver that refuses, stops half-way, and leaves fields unwritten.
+//! Posting to a driver that refuses, or stops half-way.
 
-use crate::fake::{Posted, QP_NUM, calls_of, complete, fail, with};
+use crate::fake::{Posted, calls_of, fail, with};
+use crate::fixture::{open, path};
 use polyrail_core::hardware::{
-    CommitError, CompletionQueue as _, CqError, ReceiveQueue as _, RecvBatch as _, Refusal,
-    SendBatch as _,
+    CommitError, ReceiveQueue as _, RecvBatch as _, Refusal, SendBatch as _,
 };
 use polyrail_core::verbs::{
-    AccessFlags, Completion, Imm, LocalBuffer, Opcode, RecvRequest, SendFlags, SendRequest, Sge,
-    WcOpcode, WcStatus,
+    AccessFlags, Imm, LocalBuffer, Opcode, RecvRequest, SendFlags, SendRequest, Sge,
 };
 use polyrail_ffi::{
-    CompletionQueue, Connected, Context, CqInit, DatagramToInit, DatagramToRtr, DeviceList, Gid,
-    Grh, Mtu, Path, PostMode, ProtectionDomain, QpCap, QpInit, QueuePair, Rc, Timestamps, ToInit,
-    ToReset, ToRtr, ToRts, Uc, Ud, UnreliableToRts, WindowRange,
+    CompletionQueue, Connected, DatagramToInit, DatagramToRtr, Mtu, Path, PostMode,
+    ProtectionDomain, QpCap, QpInit, QueuePair, Rc, ToInit, ToReset, ToRtr, ToRts, Uc, Ud,
+    UnreliableToRts, WindowRange,
 };
-use std::mem::MaybeUninit;
-
-fn open() -> (Context, ProtectionDomain, CompletionQueue) {
-    let list = DeviceList::new().unwrap();
-    let context = list.find("fake0").unwrap().open().unwrap();
-    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(&CqInit::new(64)).unwrap());
-    (context, pd, cq)
-}
 
 const CAP: QpCap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_inline_data: 64 };
 
@@ -37,7 +28,7 @@ fn in_init<S: Connected>(post_mode: PostMode) -> QueuePair<S> {
 fn connected(post_mode: PostMode) -> QueuePair<Rc> {
     let mut qp = in_init::<Rc>(post_mode);
     qp.modify(&ToRtr {
-        path: Path::roce(1, Grh::new(Gid([1; 16]), 0)),
+        path: path(),
         path_mtu: Mtu::Mtu4096,
         dest_qp_num: 1,
         rq_psn: 2,
@@ -259,14 +250,10 @@ fn datagrams(pd: &ProtectionDomain, cq: &CompletionQueue, post_mode: PostMode) -
     qp
 }
 
-fn roce() -> Path {
-    Path::roce(1, Grh::new(Gid([1; 16]), 0))
-}
-
 #[test]
 fn datagrams_go_where_each_says() {
     let (_, pd, cq) = open();
-    let to = pd.create_ah(&roce()).unwrap();
+    let to = pd.create_ah(&path()).unwrap();
     for mode in BOTH {
         let mut qp = datagrams(&pd, &cq, mode);
         let mut batch = qp.start_datagrams();
@@ -283,7 +270,7 @@ fn datagrams_go_where_each_says() {
 #[test]
 fn address_handles_of_another_device_never_reach_the_driver() {
     let ((_, pd, cq), (_, there, _)) = (open(), open());
-    let (own, foreign) = (pd.create_ah(&roce()).unwrap(), there.create_ah(&roce()).unwrap());
+    let (own, foreign) = (pd.create_ah(&path()).unwrap(), there.create_ah(&path()).unwrap());
     for (mode, accepted) in [(PostMode::Classic, 1), (PostMode::Extended, 0)] {
         let mut qp = datagrams(&pd, &cq, mode);
         let mut batch = qp.start_datagrams();
@@ -367,52 +354,4 @@ fn receives_are_taken_up_to_the_one_that_does_not_fit() {
     assert_eq!(batch.commit(), Err(CommitError { accepted: 2, refusal }));
     let seen: Vec<_> = posted().iter().map(|receive| (receive.wr_id, receive.length)).collect();
     assert_eq!(seen, [(0, None), (1, None)]);
-}
-
-fn poll(
-    cq: &mut impl polyrail_core::hardware::CompletionQueue,
-) -> Result<Vec<Completion>, CqError> {
-    let mut out = [MaybeUninit::uninit(); 40];
-    cq.poll(&mut out).map(<[Completion]>::to_vec)
-}
-
-#[test]
-fn failed_completions_are_whole_although_drivers_write_four_fields() {
-    let (context, _, mut classic) = open();
-    let mut extended = context.create_extended_cq(&CqInit::new(8), Timestamps::empty()).unwrap();
-    let both: [&mut dyn FnMut() -> Vec<Completion>; 2] =
-        [&mut || poll(&mut classic).unwrap(), &mut || poll(&mut extended).unwrap()];
-    for poll in both {
-        complete(1, 0, WcOpcode::RECV.0, 99);
-        complete(2, 12, 0, 0);
-        let seen = poll();
-        assert_eq!((seen[0].wr_id, seen[0].opcode, seen[0].byte_len), (1, WcOpcode::RECV, 99));
-        assert_eq!((seen[1].wr_id, seen[1].status), (2, WcStatus::RETRY_EXC_ERR));
-        assert!(seen.iter().all(|completion| completion.qp_num == QP_NUM));
-        // Every byte may be looked at: it was written by somebody.
-        assert_eq!(format!("{seen:?}").matches("Completion").count(), 2);
-        assert_eq!(poll(), []);
-    }
-}
-
-#[test]
-fn polling_goes_on_past_one_batch_up_to_the_room_there_is() {
-    let (_, _, mut cq) = open();
-    (0..50).for_each(|wr_id| complete(wr_id, 0, 0, 0));
-    let ids = |seen: Vec<Completion>| seen.iter().map(|wc| wc.wr_id).collect::<Vec<_>>();
-    assert_eq!(ids(poll(&mut cq).unwrap()), (0..40).collect::<Vec<_>>());
-    assert_eq!(ids(poll(&mut cq).unwrap()), (40..50).collect::<Vec<_>>());
-    assert_eq!(cq.poll(&mut []).map(<[Completion]>::len), Ok(0));
-}
-
-#[test]
-fn a_broken_queue_hands_over_what_it_has_and_then_says_so() {
-    let (context, _, mut cq) = open();
-    (0..32).for_each(|wr_id| complete(wr_id, 0, 0, 0));
-    with(|state| state.poll_error = Some(-libc::EIO));
-    assert_eq!(poll(&mut cq).map(|seen| seen.len()), Ok(32));
-    let error = CqError { cq: cq.handle().id(), device: context.id(), errno: libc::EIO };
-    assert_eq!(poll(&mut cq), Err(error));
-    let mut extended = context.create_extended_cq(&CqInit::new(8), Timestamps::empty()).unwrap();
-    assert_eq!(poll(&mut extended).map_err(|error| error.errno), Err(libc::EIO));
 }

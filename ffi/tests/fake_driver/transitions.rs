@@ -105,7 +105,7 @@ fn values_that_do_not_fit_are_refused_before_the_driver_sees_them() {
     let bits = Route::Infiniband { dlid: 1, src_path_bits: 128, grh: None };
     let wide = [
         (Path::roce(port_num, grh), value("flow_label", 1 << 20, (1 << 20) - 1)),
-        (Path { service_level: 16, ..path() }, value("service_level", 16, 15)),
+        (Path { service_level: 16, ..path() }, value("sl", 16, 15)),
         (Path { route: bits, ..path() }, value("src_path_bits", 128, 127)),
     ];
     for (path, error) in wide {
