@@ -56,7 +56,7 @@ macro_rules! destroy {
             const CALL: &'static str = stringify!($call);
 
             unsafe fn named(object: *const Self) -> Argument {
-                // SAFETY: the object is alive by the caller's promise; this never changes.
+                // SAFETY: the object is alive by the caller's promise; a plain number of it is read.
                 Argument::Number(stringify!($field), unsafe { (*object).$field } as u64)
             }
 
