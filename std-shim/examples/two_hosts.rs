@@ -30,12 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         false => Listener::bind("0.0.0.0:7471")?.accept(&timeouts)?.0,
     };
     let (address, memory) = (endpoint.address(), buffer.remote());
-    link.send(&Message::Hello(Hello {
-        endpoint: address,
-        buffer: memory,
-        plan: None,
-        name: None,
-    }))?;
+    link.send(&Message::Hello(Hello { endpoint: address, buffer: memory, purpose: None }))?;
     let peer = link.expect_hello()?;
     bring_up(&mut endpoint, &mut link, &peer, |endpoint| {
         Ok::<_, Box<dyn Error>>(endpoint.post_recv(&RecvWr::notification(1))?)

@@ -55,10 +55,12 @@
 //!    with its completion queues, or many that share theirs, made, connected, watched;
 //! 4. [`progress`]: a thread that owns a set of them, for programs that post from many threads;
 //! 5. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
-//! 6. [`transfer`]: the copy path, with its protocol in the module's documentation;
-//! 7. [`perf`] measures;
-//! 8. with the feature `verbs`, `rdma` is real NICs as a backend, and `devices` lists them;
-//! 9. `main.rs` and `cli/`: the program, a thin layer over `transfer` and `perf`.
+//! 6. [`session`]: what two sides have in common once they have met;
+//! 7. [`transfer`]: the copy path, with its protocol in the module's documentation;
+//! 8. [`perf`] measures, within a process and between two;
+//! 9. [`serve`]: the side that waits, for files and measurements;
+//! 10. with the feature `verbs`, `rdma` is real NICs as a backend, and `devices` lists them;
+//! 11. `main.rs` and `cli/`: the program, a thin layer over `transfer`, `perf` and `serve`.
 
 pub mod backend;
 pub mod card;
@@ -73,6 +75,8 @@ pub mod perf;
 pub mod progress;
 #[cfg(feature = "verbs")]
 pub mod rdma;
+pub mod serve;
+pub mod session;
 pub mod size;
 pub mod transfer;
 

@@ -3,7 +3,8 @@
 use polyrail::RemoteBuffer;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointBuilder};
 use polyrail::exchange::{
-    HandshakeError, Hello, Link, LinkError, Listener, Message, Reason, Sum, Timeouts, bring_up,
+    HandshakeError, Hello, Link, LinkError, Listener, Message, Outcome, Reason, Sum, Timeouts,
+    bring_up,
 };
 use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain, RegisteredBuffer};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
@@ -53,13 +54,13 @@ fn rubbish_is_refused_at_once() {
     );
     let error = heard(b"PLYR\0\0\0\x09\0\0\0\x02{}", false, patient);
     assert!(matches!(error, LinkError::Handshake(HandshakeError::Version { peer: 9 })), "{error}");
-    let error = heard(b"PLYR\0\0\0\x01\x7f\xff\xff\xff", false, patient);
+    let error = heard(b"PLYR\0\0\0\x02\x7f\xff\xff\xff", false, patient);
     let length = 0x7fff_ffff;
     assert!(
         matches!(error, LinkError::Handshake(HandshakeError::TooLong { length: l }) if l == length),
         "{error}"
     );
-    let error = heard(b"PLYR\0\0\0\x01\0\0\0\x02no", false, patient);
+    let error = heard(b"PLYR\0\0\0\x02\0\0\0\x02no", false, patient);
     assert!(matches!(error, LinkError::Handshake(HandshakeError::NotJson { .. })), "{error}");
     assert!(begin.elapsed() < patient.message, "none of it was waited for");
 }
@@ -78,7 +79,7 @@ fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
 
 /// Sends a byte now and then, as long as the other side is there.
 fn trickle(mut stranger: TcpStream) {
-    let bytes = (Message::Done(Sum::default())).encode();
+    let bytes = Message::Done(Outcome::Copy(Sum::default())).encode();
     for byte in bytes.iter().take(bytes.len() - 1).cycle() {
         if stranger.write_all(&[*byte]).is_err() {
             return;
@@ -200,7 +201,7 @@ impl Host {
 
     fn hello(&self) -> Hello {
         let (endpoint, buffer) = (self.endpoint.address(), self.buffer.remote());
-        Hello { endpoint, buffer, plan: None, name: None }
+        Hello { endpoint, buffer, purpose: None }
     }
 
     /// Says hello, connects with whoever answers, and says where its buffer is.

@@ -115,6 +115,9 @@ fn without_the_devices_that_two_hosts_need_it_is_said_what_is_missing() {
         &["serve", "--listen", "127.0.0.1:0", "dst"][..],
         &["copy", "--to", "127.0.0.1:1", "src"],
         &["copy", "--to", "127.0.0.1:1", "src", "other name"],
+        &["serve", "--listen", "127.0.0.1:0"],
+        &["perf", "--to", "127.0.0.1:1"],
+        &["perf", "--to", "127.0.0.1:1", "--gid-index", "1", "--csv"],
     ] {
         let output = place.run(&[arguments, &no_such].concat());
         // Named if there are other devices.
@@ -134,7 +137,11 @@ fn options_of_one_host_and_of_two_do_not_mix() {
         &["copy", "--to", "127.0.0.1", "--fault", "0:1", "src"],
         &["copy", "--device", "mlx5_0", "src", "dst"],
         &["copy", "--gid-index", "1", "src", "dst"],
-        &["serve"],
+        &["perf", "--to", "127.0.0.1", "--devices", "2"],
+        &["perf", "--to", "127.0.0.1", "--threads", "1"],
+        &["perf", "--device", "mlx5_0"],
+        &["perf", "--gid-index", "1"],
+        &["serve", "dst", "other"],
         &["serve", "--device", "mlx5_0:0", "dst"],
         &["serve", "--gid-index", "256", "dst"],
     ] {
@@ -530,7 +537,7 @@ fn a_source_that_changes_is_not_copied() {
 #[test]
 fn command_lines_that_make_no_sense() {
     let place = Place::with_source(10);
-    let senseless: [&[&str]; 13] = [
+    let senseless: [&[&str]; 14] = [
         &[],
         &["copy"],
         &["copy", "src"],
@@ -544,6 +551,7 @@ fn command_lines_that_make_no_sense() {
         &["perf", "--sizes", "1M..1K"],
         &["perf", "--json", "--csv"],
         &["perf", "--seconds", "0"],
+        &["perf", "--qp-timeout", "32"],
     ];
     for arguments in senseless {
         let output = place.run(arguments);
@@ -579,7 +587,8 @@ fn help_explains_itself() {
         assert!(help.contains(word), "{word}: {help}");
     }
     let help = stdout(&place.run(&["perf", "--help"]));
-    for word in ["--sizes", "--plot", "--csv", "--json", "--threads", "memcpy"] {
+    for word in ["--sizes", "--plot", "--csv", "--json", "--threads", "memcpy", "--to", "--device"]
+    {
         assert!(help.contains(word), "{word}: {help}");
     }
     assert!(stdout(&place.run(&["--version"])).starts_with("polyrail "));
@@ -628,7 +637,8 @@ fn perf_prints_tables_and_csv() {
     let output = place.run(&[&QUICK[..], &["--threads", "2", "--rails", "2"]].concat());
     assert_success(&output);
     let text = stdout(&output);
-    assert!(text.contains("2 rails") && text.contains("a thread for each end"), "{text}");
+    assert!(text.starts_with("the software NIC: 2 rails, "), "{text}");
+    assert!(text.contains("a thread for each end"), "{text}");
     assert_eq!(text.lines().filter(|line| line.contains(" KiB  ")).count(), 10, "{text}");
     let output = place.run(&[&QUICK[..], &["--csv", "--rails", "1"]].concat());
     assert_success(&output);

@@ -190,8 +190,7 @@ fn meet(side: &Side, builder: &EndpointBuilder, mut link: Link) {
         Post(#[from] PostError),
     }
     let (mut endpoint, buffer) = (side.build(builder), side.buffer());
-    let hello =
-        Hello { endpoint: endpoint.address(), buffer: buffer.remote(), plan: None, name: None };
+    let hello = Hello { endpoint: endpoint.address(), buffer: buffer.remote(), purpose: None };
     link.send(&Message::Hello(hello)).unwrap();
     let peer = link.expect_hello().unwrap();
     let met: Result<(), MeetError> = bring_up(&mut endpoint, &mut link, &peer, |endpoint| {

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use polyrail::backend::DeviceName;
-use polyrail::perf::Operation;
+use polyrail::perf::{self, Operation};
 use polyrail::size::parse_size;
 use polyrail::transfer::{LinkFault, MAX_WINDOW};
 use polyrail::virtual_qp::{FRAGMENT_ALIGN, Scheme};
@@ -16,7 +16,8 @@ Examples:
   polyrail copy --fault 2:64M a b       the link of rail 2 fails after 64 MiB
   polyrail perf --sizes 4K..1M --plot perf.svg
   polyrail serve --device mlx5_0 --device mlx5_1 /data          on one host, and
-  polyrail copy --to 10.0.0.2 --device mlx5_0 --device mlx5_1 model.bin     on another
+  polyrail copy --to 10.0.0.2 --device mlx5_0 --device mlx5_1 model.bin     on another, or
+  polyrail perf --to 10.0.0.2 --device mlx5_0 --device mlx5_1 --rails 8
   polyrail completions bash > /etc/bash_completion.d/polyrail
 
 Sizes are bytes, or K, M, G, T in powers of 1024, also as KiB or KB.";
@@ -57,31 +58,46 @@ Examples:
   polyrail perf --sizes 64K,1M --operations write-imm --threads 2
   polyrail perf --sizes 4K..16M --csv > perf.csv
   polyrail perf --schemes spray --plot perf.svg
+  polyrail perf --to 10.0.0.2 --device mlx5_0 --device mlx5_1 --rails 8 --window 32
 
-Requests move through memory of one process, by software, so the figures say what the engine and \
-the software NIC cost, not what a network does. Beside each stands a plain memcpy of the same \
-bytes between the same two buffers' worth of memory, measured in the same run.
+Without --to, requests move through memory of one process, by software, so the figures say what the \
+engine and the software NIC cost, not what a network does. With it, they go over this host's RDMA \
+devices to `polyrail serve` on another host, one connection for each line; it needs a program that was \
+built with --features verbs. Beside each line stands a plain memcpy of the same bytes between the same \
+two buffers' worth of this host's memory, measured in the same run.
 
-Exit codes: 0 measured; 1 something that should not happen; 2 the command line makes no sense; \
-4 a file could not be written; 6 a rail failed.";
+Throughput is counted by what is acknowledged. Of write-imm and send the server also says how many \
+arrived, and a difference is an error; a write or a read it does not notice.
+
+Exit codes:
+  0    measured
+  1    something that should not happen
+  2    the command line makes no sense
+  4    a file could not be written
+  6    a rail failed, or the virtual queue pair could not be set up, or there is no server
+  7    not everything arrived that was sent
+  9    there is no device to run on, and why
+  130  interrupted";
 
 const SERVE_HELP: &str = "\
 Examples:
   polyrail serve /data                              every active device
+  polyrail serve                                    measurements only, no files
   polyrail serve --device mlx5_0 --once model.bin   one file, and then it ends
   polyrail serve --listen 10.0.0.2:9000 --json /data
 
-Senders are taken one after the other, and decide on rails, scheme and sizes. Devices pair up in \
-order, so both sides name as many, and the i-th here reaches the i-th there. Files replace what has \
-their name when they are complete. In a directory, names are those that senders give; they cannot \
-lead out of it, nor through a symbolic link, nor be hidden. Nobody is asked for a password: listen \
-where only those can connect who may. Ctrl-C ends it.
+Serves `polyrail copy --to` and `polyrail perf --to` from other hosts, one connection after the other \
+(each line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Devices \
+pair up in order, so both sides name as many, and the i-th here reaches the i-th there. Files replace \
+what has their name when they are complete. In a directory, names are those that senders give; they \
+cannot lead out of it, nor through a symbolic link, nor be hidden. Nobody is asked for a password: \
+listen where only those can connect who may. Ctrl-C ends it.
 
 It needs a program that was built with --features verbs.
 
-Exit codes: 0 it was told to end, or with --once a file came; 1 it cannot listen; 2 the command line \
-makes no sense; 9 there is no device to run on; 130 interrupted while a file came; with --once, those \
-of copy.";
+Exit codes: 0 it was told to end, or with --once all went well; 1 it cannot listen; 2 the command line \
+makes no sense; 9 there is no device to run on; 130 interrupted while a file came or a measurement \
+went on; with --once, those of copy and perf.";
 
 const DEVICES_HELP: &str = "\
 Shows devices, ports, addresses (the gid index is what --gid-index takes) and limits.
@@ -101,9 +117,9 @@ pub(super) struct Arguments {
 pub(super) enum Command {
     /// Copy a file through a virtual queue pair, and report what each rail did.
     Copy(CopyArguments),
-    /// Receive the files that `polyrail copy --to` sends from other hosts, over real NICs.
+    /// Serve other hosts, over real NICs: the files of `polyrail copy --to`, and `polyrail perf --to`.
     Serve(ServeArguments),
-    /// Measure requests of many sizes, beside plain memcpy.
+    /// Measure requests of many sizes, beside plain memcpy, here or to another host.
     Perf(PerfArguments),
     /// List the RDMA devices of this machine, or say what is missing.
     Devices(DevicesArguments),
@@ -186,30 +202,30 @@ impl DeviceArguments {
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]
 pub(super) struct ServeArguments {
-    /// A directory that files appear in, or the file that each becomes.
+    /// A directory that files appear in, or the file that each becomes [default: no files are taken].
     #[arg(value_name = "DST", value_hint = clap::ValueHint::AnyPath)]
-    pub(super) destination: PathBuf,
+    pub(super) destination: Option<PathBuf>,
     #[command(flatten)]
     pub(super) devices: DeviceArguments,
-    /// Where senders connect; port 0 is one that the system chooses.
+    /// Where peers connect; port 0 is one that the system chooses.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471")]
     pub(super) listen: String,
-    /// End after one sender, and fail if its file did not come.
+    /// End after one connection, and fail if its file did not come, or its measurement failed.
     #[arg(long)]
     pub(super) once: bool,
-    /// Memory that a sender may have here: its window times its message size.
+    /// Memory that a peer may have here: its window times its message size.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
     pub(super) max_memory: u64,
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
-    /// Seconds that a sender may let nothing happen at all.
+    /// Seconds that a peer may let nothing happen at all.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub(super) idle_timeout: Duration,
     /// Wait until each copy has reached the disk.
     #[arg(long)]
     pub(super) sync: bool,
-    /// Report as JSON, a value for each file.
+    /// Report as JSON, a value for each file or measurement.
     #[arg(long)]
     pub(super) json: bool,
     /// Say nothing but errors.
@@ -220,6 +236,11 @@ pub(super) struct ServeArguments {
 #[derive(Debug, Args)]
 #[command(after_help = PERF_HELP)]
 pub(super) struct PerfArguments {
+    /// Measure to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "threads"])]
+    pub(super) to: Option<String>,
+    #[command(flatten)]
+    pub(super) host_devices: DeviceArguments,
     /// Bytes of a request: a list, or a range of powers of two such as 4K..1M.
     #[arg(long, value_name = "SIZES", default_value = "4K..4M", value_parser = sizes)]
     pub(super) sizes: Sizes,
@@ -254,6 +275,9 @@ pub(super) struct PerfArguments {
     /// Requests to measure for each line, instead of a time.
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
+    /// An acknowledgement is waited for 4.096 us * 2^N before packets are sent again, 1 to 31.
+    #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
+    pub(super) qp_timeout: u8,
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
@@ -320,13 +344,12 @@ impl From<OperationName> for Operation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sizes(pub(super) Vec<u32>);
 
-/// Bytes of the longest request that perf measures: two buffers for each of a window.
-const MAX_PERF_BYTES: u64 = 256 << 20;
-
 fn sizes(text: &str) -> Result<Sizes, String> {
     let size = |text: &str| match parse_size(text) {
         Ok(0) => Err("a request has at least 1 byte".to_owned()),
-        Ok(bytes) if bytes > MAX_PERF_BYTES => Err(format!("{text:?} is more than 256M")),
+        Ok(bytes) if bytes > perf::MAX_MESSAGE_SIZE.into() => {
+            Err(format!("{text:?} is more than 256M"))
+        }
         Ok(bytes) => Ok(bytes as u32),
         Err(error) => Err(error.to_string()),
     };

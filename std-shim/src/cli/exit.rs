@@ -3,6 +3,8 @@
 use polyrail::endpoint::{EndpointError, NamedRailError};
 use polyrail::exchange::LinkError;
 use polyrail::perf::PerfError;
+use polyrail::serve::ServeError;
+use polyrail::session::SessionError;
 use polyrail::transfer::{CopyError, TransferError};
 use polyrail::virtual_qp::RailId;
 use serde::Serialize;
@@ -121,9 +123,9 @@ impl From<CopyError> for Failure {
                 (Exit::Source, None)
             }
             CopyError::Destination { source, .. } if is_full(source) => (Exit::NoSpace, None),
-            CopyError::Destination { .. } | CopyError::DestinationKind { .. } => {
-                (Exit::Destination, None)
-            }
+            CopyError::Destination { .. }
+            | CopyError::DestinationKind { .. }
+            | CopyError::NoDestination => (Exit::Destination, None),
             CopyError::Writing { source, .. } => match &**source {
                 TransferError::Write { source, .. } | TransferError::Finish(source)
                     if is_full(source) =>
@@ -152,20 +154,43 @@ impl From<LinkError> for Failure {
 
 impl From<PerfError> for Failure {
     fn from(error: PerfError) -> Self {
-        let rail = match &error {
-            PerfError::Endpoint(error) => failed_rail(error),
-            _ => None,
+        let (exit, rail) = match &error {
+            PerfError::Session(error) => session_exit(error),
+            PerfError::MessageSize(_) | PerfError::Window(_) => (Exit::Usage, None),
+            PerfError::Lost { .. } => (Exit::Corrupted, None),
+            _ => (Exit::Unexpected, None),
         };
-        Self { exit: Exit::Rail, message: error.to_string(), rail }
+        Self { exit, message: error.to_string(), rail }
+    }
+}
+
+impl From<ServeError> for Failure {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Copy(error) => error.into(),
+            ServeError::Perf(error) => error.into(),
+            ServeError::Session(error) => {
+                let (exit, rail) = session_exit(&error);
+                Self { exit, message: error.to_string(), rail }
+            }
+            error => Self { exit: Exit::Unexpected, message: error.to_string(), rail: None },
+        }
     }
 }
 
 fn transfer_exit(error: &TransferError) -> (Exit, Option<RailFailure>) {
     match error {
-        TransferError::Endpoint(error) => (Exit::Rail, failed_rail(error)),
         TransferError::Checksum { .. } => (Exit::Corrupted, None),
-        TransferError::Interrupted => (Exit::Interrupted, None),
-        TransferError::Protocol(_) | TransferError::Post(_) | TransferError::Range(_) => {
+        TransferError::Session(error) => session_exit(error),
+        _ => (Exit::Rail, None),
+    }
+}
+
+fn session_exit(error: &SessionError) -> (Exit, Option<RailFailure>) {
+    match error {
+        SessionError::Endpoint(error) => (Exit::Rail, failed_rail(error)),
+        SessionError::Interrupted => (Exit::Interrupted, None),
+        SessionError::Protocol(_) | SessionError::Post(_) | SessionError::Range(_) => {
             (Exit::Unexpected, None)
         }
         _ => (Exit::Rail, None),

@@ -2,7 +2,7 @@
 
 use super::args::DeviceArguments;
 use super::exit::Failure;
-use polyrail::transfer::DEFAULT_PORT;
+use polyrail::serve::DEFAULT_PORT;
 
 #[cfg(feature = "verbs")]
 pub(super) fn open(

@@ -2,9 +2,13 @@
 
 use super::args::PerfArguments;
 use super::exit::Failure;
+use super::progress::interrupts;
 use super::table::Table;
-use super::{plot, report};
-use polyrail::perf::{Limit, Measurement, Operation, PerfConfig, Threads, measure};
+use super::{hosts, plot, report};
+use polyrail::backend::Domain;
+use polyrail::perf::{
+    Limit, Measurement, Operation, PerfConfig, PerfError, Threads, measure, measure_to,
+};
 use polyrail::size::human_size;
 use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
@@ -36,7 +40,26 @@ impl Line {
     }
 }
 
+/// Where requests go, and what measures them.
+struct Bench {
+    /// In words.
+    place: String,
+    /// Devices that there are on either side.
+    devices: usize,
+    threads: u8,
+    measure: Box<Measure>,
+}
+
+type Measure = dyn Fn(&PerfConfig) -> Result<Measurement, PerfError>;
+
 pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
+    let bench = match &arguments.to {
+        Some(address) => to_host(arguments, hosts::with_port(address))?,
+        None if arguments.host_devices.are_named() => {
+            return Err(Failure::usage("--device and --gid-index go with --to"));
+        }
+        None => software(arguments),
+    };
     let streamed = !arguments.json && !arguments.csv;
     let mut lines = Vec::new();
     for (operation, scheme) in kinds(arguments) {
@@ -44,7 +67,7 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
             if streamed {
                 progress(&lines, operation, message_size);
             }
-            lines.push(measure_line(arguments, operation, scheme, message_size)?);
+            lines.push(measure_line(arguments, &bench, operation, scheme, message_size)?);
         }
     }
     if streamed {
@@ -55,15 +78,33 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     } else if arguments.csv {
         super::print(csv(&lines).as_bytes())?;
     } else {
-        super::print(text(arguments, &lines).as_bytes())?;
+        super::print(text(arguments, &bench, &lines).as_bytes())?;
     }
     match &arguments.plot {
         None => Ok(()),
         Some(path) => {
             let failed = |error| Failure::output(path.display(), &error);
-            std::fs::write(path, plot::svg(&lines).map_err(failed)?).map_err(failed)
+            std::fs::write(path, plot::svg(&bench.place, &lines).map_err(failed)?).map_err(failed)
         }
     }
+}
+
+/// Within this process, over the software NIC.
+fn software(arguments: &PerfArguments) -> Bench {
+    let devices = arguments.devices.unwrap_or(arguments.rails);
+    let place = "the software NIC".to_owned();
+    Bench { place, devices, threads: arguments.threads, measure: Box::new(measure) }
+}
+
+/// To a `polyrail serve`, over real NICs.
+fn to_host(arguments: &PerfArguments, address: String) -> Result<Bench, Failure> {
+    let domains = hosts::open(&arguments.host_devices)?;
+    let used = domains.len().min(arguments.rails);
+    let names: Vec<&str> = domains[..used].iter().map(Domain::device_name).collect();
+    let place = format!("{}, to {address}", names.join(", "));
+    let interrupted = interrupts();
+    let measure = move |config: &PerfConfig| measure_to(config, &address, &domains, &interrupted);
+    Ok(Bench { place, devices: used, threads: 2, measure: Box::new(measure) })
 }
 
 /// Operations with the schemes that make a difference to them.
@@ -79,11 +120,12 @@ fn kinds(arguments: &PerfArguments) -> Vec<(Operation, Scheme)> {
 
 fn measure_line(
     arguments: &PerfArguments,
+    bench: &Bench,
     operation: Operation,
     scheme: Scheme,
     message_size: u32,
 ) -> Result<Line, Failure> {
-    let devices = arguments.devices.unwrap_or(arguments.rails).min(arguments.rails);
+    let devices = bench.devices.min(arguments.rails);
     let config = PerfConfig {
         operation,
         scheme,
@@ -92,23 +134,28 @@ fn measure_line(
         max_msg_size: arguments.max_msg_size,
         message_size,
         window: arguments.window as u32,
-        threads: if arguments.threads == 2 { Threads::Two } else { Threads::One },
+        threads: if bench.threads == 2 { Threads::Two } else { Threads::One },
         limit: arguments.count.map_or(Limit::Time(arguments.seconds), Limit::Count),
+        qp_timeout: arguments.qp_timeout,
         stall_timeout: arguments.stall_timeout,
     };
-    let measured = measure(&config)?;
-    let differs = operation.has_scheme() && arguments.rails > 1;
+    let measured = (bench.measure)(&config)?;
     Ok(Line {
         operation: operation.name(),
-        scheme: if differs { report::scheme_name(scheme) } else { "-" },
+        scheme: scheme_name(operation, scheme, config.rails),
         message_size,
         rails: config.rails,
         devices,
         max_msg_size: config.max_msg_size,
         window: config.window,
-        threads: arguments.threads,
+        threads: bench.threads,
         measured,
     })
+}
+
+/// The scheme's name, or `-` where it makes no difference.
+pub(super) fn scheme_name(operation: Operation, scheme: Scheme, rails: usize) -> &'static str {
+    if operation.has_scheme() && rails > 1 { report::scheme_name(scheme) } else { "-" }
 }
 
 fn progress(lines: &[Line], operation: Operation, message_size: u32) {
@@ -127,7 +174,7 @@ fn erase_progress() {
     }
 }
 
-fn text(arguments: &PerfArguments, lines: &[Line]) -> String {
+fn text(arguments: &PerfArguments, bench: &Bench, lines: &[Line]) -> String {
     let mut table = Table::new(&[
         "operation",
         "scheme",
@@ -155,9 +202,10 @@ fn text(arguments: &PerfArguments, lines: &[Line]) -> String {
             format!("{:.2}", m.relative_to_memcpy),
         ]);
     }
-    let threads = if arguments.threads == 2 { "a thread for each end" } else { "one thread" };
+    let threads = if bench.threads == 2 { "a thread for each end" } else { "one thread" };
     format!(
-        "software NIC, {} rails, fragments of up to {}, {} requests outstanding, {threads}\n\n{}",
+        "{}: {} rails, fragments of up to {}, {} requests outstanding, {threads}\n\n{}",
+        bench.place,
         arguments.rails,
         human_size(arguments.max_msg_size.into()),
         arguments.window,

@@ -18,17 +18,18 @@ const COLORS: [RGBColor; 5] = [
     RGBColor(213, 94, 0),
 ];
 
-/// Draws the lines: throughput, from 0 on, over message size, on a logarithmic axis.
-pub(super) fn svg(lines: &[Line]) -> io::Result<String> {
+/// Draws the lines: throughput, from 0 on, over message size, on a logarithmic axis. `place` says what
+/// was measured on.
+pub(super) fn svg(place: &str, lines: &[Line]) -> io::Result<String> {
     let mut text = String::new();
-    draw(&mut text, lines).map_err(|error| io::Error::other(error.to_string()))?;
+    draw(&mut text, place, lines).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(text)
 }
 
 /// Points of one line of the picture: size, GB/s.
 type Points = Vec<(f64, f64)>;
 
-fn draw(text: &mut String, lines: &[Line]) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(text: &mut String, place: &str, lines: &[Line]) -> Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let series = series(lines);
@@ -39,7 +40,7 @@ fn draw(text: &mut String, lines: &[Line]) -> Result<(), Box<dyn std::error::Err
     let sizes = (smallest / 1.2..largest * 1.2).log_scale().base(2.0);
     let (area, legend) = root.split_horizontally(SIZE.0 - LEGEND);
     let mut chart = ChartBuilder::on(&area)
-        .caption("polyrail perf: throughput on the software NIC", ("sans-serif", 22))
+        .caption(format!("polyrail perf: throughput on {place}"), ("sans-serif", 22))
         .margin(16)
         .x_label_area_size(48)
         .y_label_area_size(56)

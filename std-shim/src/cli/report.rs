@@ -92,7 +92,6 @@ pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
             table.row(rail_cells(side, rail));
         }
     }
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
     let Shape { rails, devices, .. } = shape;
     format!(
         "{} in {:.3} s, {:.2} GB/s: {} request{} of up to {}, {} over {rails} rail{} on {devices} \
@@ -109,6 +108,11 @@ pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
         report.crc32,
         table.text(),
     )
+}
+
+/// What a noun ends in behind this number.
+pub(super) fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 fn rail_cells(side: &str, report: &RailReport) -> Vec<String> {

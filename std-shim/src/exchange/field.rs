@@ -47,6 +47,17 @@ impl<'v> Place<'v> {
         Ok(Object { path: self.path(), fields })
     }
 
+    /// It is an object with one field of these, which says what the value in it is.
+    pub(super) fn variant(
+        &self,
+        known: &[&str],
+        expected: &'static str,
+    ) -> Result<(&'v str, Place<'v>), HandshakeError> {
+        let object = self.object(known)?;
+        let [(name, value)] = object.fields else { return Err(self.wrong(expected)) };
+        Ok((name, Place { path: below(&self.path, name), value }))
+    }
+
     /// It is a list of so many entries.
     pub(super) fn list(&self, min: usize, max: usize) -> Result<Vec<Place<'v>>, HandshakeError> {
         let Value::List(entries) = self.value else { return Err(self.wrong("a list")) };
@@ -89,10 +100,6 @@ impl<'v> Place<'v> {
 }
 
 impl<'v> Object<'v> {
-    pub(super) fn fields(&self) -> &'v [(String, Value)] {
-        self.fields
-    }
-
     pub(super) fn optional(&self, name: &str) -> Option<Place<'v>> {
         let (_, value) = self.fields.iter().find(|(found, _)| found == name)?;
         Some(Place { path: below(&self.path, name), value })

@@ -32,7 +32,7 @@ pub struct Incoming {
 /// What comes next. A side may give up at any time, and then says nothing more.
 ///
 /// ```text
-/// Hello --> Ready --> Done --> Nothing
+/// Hello --> Ready --> Done --> Nothing     (alive: still Done)
 ///    \--------\--------\---------\--> Over      (failed)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,7 @@ impl Turn {
         match (self, message) {
             (Self::Hello, Message::Hello(_)) => Ok(Self::Ready),
             (Self::Ready, Message::Ready {}) => Ok(Self::Done),
+            (Self::Done, Message::Alive {}) => Ok(Self::Done),
             (Self::Done, Message::Done(_)) => Ok(Self::Nothing),
             (Self::Hello | Self::Ready | Self::Done | Self::Nothing, Message::Failed { .. }) => {
                 Ok(Self::Over)

@@ -125,6 +125,12 @@ impl Link {
         }
     }
 
+    /// Waits until there is something to receive, or it is known that there will be nothing any more;
+    /// at most for `timeout`.
+    pub(crate) fn wait_for_news(&self, timeout: Duration) -> Result<(), LinkError> {
+        wait(&*self.stream, PollFlags::IN, deadline(timeout)).map(|_| ())
+    }
+
     /// Waits for the other side's hello, as long as a message may take.
     ///
     /// # Errors

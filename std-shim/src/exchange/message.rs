@@ -10,7 +10,9 @@ use crate::backend::Mtu;
 use crate::card::ConnectionCard;
 use crate::endpoint::{Address, MAX_DEVICES, RailAddress};
 use crate::json::{Value, without_controls};
-use crate::transfer::{MAX_CHUNK, MAX_WINDOW, Plan};
+use crate::perf::{self, Operation, Workload};
+use crate::session::SessionError;
+use crate::transfer::{self, MAX_CHUNK, Plan};
 use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
 use serde::Serialize;
 use std::fmt;
@@ -23,8 +25,10 @@ pub enum Message {
     Hello(Hello),
     /// My receives are posted and my queue pairs are connected.
     Ready {},
+    /// I have nothing to say, but I am still there.
+    Alive {},
     /// All of it moved, as far as I am concerned.
-    Done(Sum),
+    Done(Outcome),
     /// I cannot go on.
     Failed {
         /// Why.
@@ -38,14 +42,38 @@ pub enum Message {
 pub struct Hello {
     /// Its endpoint.
     pub endpoint: Address,
-    /// The buffer that the other side writes into: chunks to the receiver, credits to the sender.
+    /// The buffer that the other side's requests go to: of a copy, chunks to the receiver, credits to
+    /// the sender.
     pub buffer: RemoteBuffer,
-    /// What is to be moved; the sender's.
+    /// What the connection is for, if this side is the one that asks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub plan: Option<Plan>,
-    /// The name that the sender would give the copy; a receiver may have its own idea.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<FileName>,
+    pub purpose: Option<Purpose>,
+}
+
+/// What a connection is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Purpose {
+    /// A file is to be moved to the other side.
+    Copy {
+        /// In which pieces.
+        plan: Plan,
+        /// The name that the sender would give the copy; a receiver may have its own idea.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<FileName>,
+    },
+    /// Requests are to be measured.
+    Perf(Workload),
+}
+
+impl Purpose {
+    /// Its name on the wire.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Copy { .. } => "copy",
+            Self::Perf(_) => "perf",
+        }
+    }
 }
 
 /// A file's name: no path, and nothing that would be hidden or means a directory. At most 255 bytes,
@@ -67,7 +95,39 @@ impl FileName {
     }
 }
 
-/// What a side saw of the data.
+/// What a side did, in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// What it saw of the file.
+    Copy(Sum),
+    /// What it saw of the requests that were measured.
+    Perf {
+        /// Requests that it posted and saw complete; at the far end, requests that arrived, which are
+        /// 0 of an operation that it does not notice.
+        requests: u64,
+    },
+}
+
+impl Outcome {
+    /// What it saw of a file.
+    pub(crate) fn sum(self) -> Result<Sum, SessionError> {
+        match self {
+            Self::Copy(sum) => Ok(sum),
+            Self::Perf { .. } => Err(SessionError::other_outcome()),
+        }
+    }
+
+    /// What it saw of the requests that were measured.
+    pub(crate) fn requests(self) -> Result<u64, SessionError> {
+        match self {
+            Self::Perf { requests } => Ok(requests),
+            Self::Copy(_) => Err(SessionError::other_outcome()),
+        }
+    }
+}
+
+/// What a side saw of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
     /// Bytes.
@@ -101,6 +161,7 @@ impl Message {
         match self {
             Self::Hello(_) => "hello",
             Self::Ready {} => "ready",
+            Self::Alive {} => "alive",
             Self::Done(_) => "done",
             Self::Failed { .. } => "failed",
         }
@@ -153,27 +214,48 @@ impl Message {
         let value: Value = serde_json::from_slice(body)
             .map_err(|error| HandshakeError::NotJson { reason: error.to_string() })?;
         let place = Place::root(&value);
-        let message = place.object(&["hello", "ready", "done", "failed"])?;
-        let [(name, _)] = message.fields() else {
-            return Err(place.wrong("an object with one field, the message"));
-        };
-        let inner = message.field(name)?;
-        match name.as_str() {
+        let known = ["hello", "ready", "alive", "done", "failed"];
+        let (name, inner) = place.variant(&known, "an object with one field, the message")?;
+        match name {
             "hello" => Ok(Self::Hello(hello(&inner)?)),
             "ready" => inner.object(&[]).map(|_| Self::Ready {}),
-            "done" => Ok(Self::Done(sum(&inner)?)),
+            "alive" => inner.object(&[]).map(|_| Self::Alive {}),
+            "done" => Ok(Self::Done(outcome(&inner)?)),
             _ => Ok(Self::Failed { reason: reason(&inner)? }),
         }
     }
 }
 
 fn hello(place: &Place<'_>) -> Result<Hello, HandshakeError> {
-    let fields = place.object(&["endpoint", "buffer", "plan", "name"])?;
+    let fields = place.object(&["endpoint", "buffer", "purpose"])?;
     Ok(Hello {
         endpoint: address(&fields.field("endpoint")?)?,
         buffer: buffer(&fields.field("buffer")?)?,
-        plan: fields.optional("plan").map(|place| plan(&place)).transpose()?,
-        name: fields.optional("name").map(|place| name(&place)).transpose()?,
+        purpose: fields.optional("purpose").map(|place| purpose(&place)).transpose()?,
+    })
+}
+
+fn purpose(place: &Place<'_>) -> Result<Purpose, HandshakeError> {
+    let (name, inner) =
+        place.variant(&["copy", "perf"], "an object with one field, the purpose")?;
+    if name == "perf" {
+        return Ok(Purpose::Perf(workload(&inner)?));
+    }
+    let fields = inner.object(&["plan", "name"])?;
+    Ok(Purpose::Copy {
+        plan: plan(&fields.field("plan")?)?,
+        name: fields.optional("name").map(|place| file_name(&place)).transpose()?,
+    })
+}
+
+fn workload(place: &Place<'_>) -> Result<Workload, HandshakeError> {
+    let fields = place.object(&["operation", "messageSize", "window"])?;
+    let (operation, max) = (fields.field("operation")?, perf::MAX_MESSAGE_SIZE);
+    Ok(Workload {
+        operation: Operation::from_name(operation.text()?)
+            .ok_or_else(|| operation.wrong("\"write\", \"write-imm\", \"read\" or \"send\""))?,
+        message_size: fields.field("messageSize")?.number(1, max.into())? as u32,
+        window: fields.field("window")?.number(1, perf::MAX_WINDOW.into())? as u32,
     })
 }
 
@@ -231,13 +313,23 @@ fn plan(place: &Place<'_>) -> Result<Plan, HandshakeError> {
     Ok(Plan {
         total: fields.field("total")?.number(0, MAX_TOTAL)?,
         chunk: fields.field("chunk")?.number(1, MAX_CHUNK.into())? as u32,
-        window: fields.field("window")?.number(1, MAX_WINDOW.into())? as u32,
+        window: fields.field("window")?.number(1, transfer::MAX_WINDOW.into())? as u32,
     })
 }
 
-fn name(place: &Place<'_>) -> Result<FileName, HandshakeError> {
+fn file_name(place: &Place<'_>) -> Result<FileName, HandshakeError> {
     FileName::new(place.text()?)
         .ok_or_else(|| place.wrong("a file's name, without a path and not hidden"))
+}
+
+fn outcome(place: &Place<'_>) -> Result<Outcome, HandshakeError> {
+    let (name, inner) =
+        place.variant(&["copy", "perf"], "an object with one field, the purpose")?;
+    if name == "copy" {
+        return Ok(Outcome::Copy(sum(&inner)?));
+    }
+    let requests = inner.object(&["requests"])?.field("requests")?.number(0, u64::MAX)?;
+    Ok(Outcome::Perf { requests })
 }
 
 fn sum(place: &Place<'_>) -> Result<Sum, HandshakeError> {

@@ -5,16 +5,16 @@
 //!
 //! | | one side | the other |
 //! |---|---|---|
-//! | 1 | `hello`: endpoint, buffer, plan, name | |
+//! | 1 | `hello`: endpoint, buffer, purpose | |
 //! | 2 | | `hello`: endpoint, buffer |
 //! | 3 | both check that they agree, post receives (INIT), connect (RTR, RTS): [`bring_up`] | |
 //! | 4 | `ready` | `ready` |
-//! | 5 | data moves over the rails only | |
+//! | 5 | data moves over the rails only; `alive` now and then, where the other side could not tell | |
 //! | 6 | `done`: what it saw of the data | `done` |
 //!
-//! Each side says each of these once and in this order; which of the two is first does not matter.
-//! (In a copy between processes the receiver waits for the sender's hello, whose rails it adopts, and
-//! says `done` when the file is complete.)
+//! Each side says each of these once and in this order (`alive` as often as it likes); which of the two
+//! is first does not matter. (A [server](crate::serve) waits for the other side's hello, whose rails it
+//! adopts, and says `done` last: when the file is complete, when everything measured has arrived.)
 //! At any time a side may say `failed`, with the reason, and then nothing more. Receives are posted
 //! before RTR because [`bring_up`] is the way to `ready`, and because nobody posts requests before
 //! the other side's `ready`, no request meets a queue pair that is not there yet.
@@ -37,11 +37,15 @@
 //!              {"device":1,"gid":"fe80::2","lid":0,"mtu":4096,"psn":7,"rdAtomic":16}],
 //!     "notify":{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"psn":7,"rdAtomic":16}},
 //!   "buffer":{"addr":140000000000000,"length":8388608,"rkeys":[512,768]},
-//!   "plan":{"total":1073741824,"chunk":1048576,"window":8},"name":"model.bin"}}
+//!   "purpose":{"copy":{"plan":{"total":1073741824,"chunk":1048576,"window":8},"name":"model.bin"}}}}
 //! {"ready":{}}
-//! {"done":{"bytes":1073741824,"crc32":3504400640}}
+//! {"alive":{}}
+//! {"done":{"copy":{"bytes":1073741824,"crc32":3504400640}}}
 //! {"failed":{"reason":"no space left on device"}}
 //! ```
+//!
+//! The other purpose is a measurement, `{"perf":{"operation":"write","messageSize":65536,"window":8}}`,
+//! and its end `{"done":{"perf":{"requests":81920}}}`.
 //!
 //! The card is in its own form ([`crate::card`]), which lets others add fields. Apart from it, a
 //! field that is not known, not there or there twice, and a number out of range are errors that say
@@ -80,14 +84,14 @@ pub use bring_up::bring_up;
 pub use error::{HandshakeError, LinkError};
 pub use incoming::Incoming;
 pub use link::{Link, MESSAGE_TIMEOUT};
-pub use message::{FileName, Hello, Message, Reason, Sum};
+pub use message::{FileName, Hello, Message, Outcome, Purpose, Reason, Sum};
 pub use tcp::{Listener, Timeouts};
 
 /// The first bytes of every message.
 pub const MAGIC: [u8; 4] = *b"PLYR";
 
 /// The version of the protocol that this side speaks.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Bytes of a message's header.
 pub const HEADER_BYTES: usize = 12;

@@ -5,6 +5,7 @@ use crate::RemoteBuffer;
 use crate::backend::{Gid, Mtu};
 use crate::card::{CardError, ConnectionCard};
 use crate::endpoint::{Address, RailAddress};
+use crate::perf::{Operation, Workload};
 use crate::transfer::Plan;
 use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
@@ -33,21 +34,32 @@ fn hello(g: &mut Gen) -> Hello {
     let addr = u64::arbitrary(g) >> 1;
     let rkeys = (0..1 + usize::arbitrary(g) % MAX_RAILS).map(|_| u32::arbitrary(g)).collect();
     let buffer = RemoteBuffer { addr, length: 1 + (u64::arbitrary(g) >> 1), rkeys };
-    let plan = Plan {
-        total: u64::arbitrary(g) >> 1,
-        chunk: 1 + (u32::arbitrary(g) >> 2),
-        window: 1 + u32::arbitrary(g) % 128,
-    };
+    Hello { endpoint, buffer, purpose: bool::arbitrary(g).then(|| purpose(g)) }
+}
+
+fn purpose(g: &mut Gen) -> Purpose {
+    let window = 1 + u32::arbitrary(g) % 128;
+    if bool::arbitrary(g) {
+        let operation = *g.choose(&Operation::ALL).unwrap();
+        let message_size = 1 + (u32::arbitrary(g) >> 4);
+        return Purpose::Perf(Workload { operation, message_size, window });
+    }
+    let (total, chunk) = (u64::arbitrary(g) >> 1, 1 + (u32::arbitrary(g) >> 2));
     let name = FileName::new(&String::arbitrary(g));
-    Hello { endpoint, buffer, plan: bool::arbitrary(g).then_some(plan), name }
+    Purpose::Copy { plan: Plan { total, chunk, window }, name }
 }
 
 impl Arbitrary for Message {
     fn arbitrary(g: &mut Gen) -> Self {
-        match u8::arbitrary(g) % 4 {
+        match u8::arbitrary(g) % 6 {
             0 => Self::Ready {},
-            1 => Self::Done(Sum { bytes: u64::arbitrary(g), crc32: u32::arbitrary(g) }),
-            2 => Self::Failed { reason: Reason::new(String::arbitrary(g)) },
+            1 => {
+                let (bytes, crc32) = (u64::arbitrary(g), u32::arbitrary(g));
+                Self::Done(Outcome::Copy(Sum { bytes, crc32 }))
+            }
+            2 => Self::Done(Outcome::Perf { requests: u64::arbitrary(g) }),
+            3 => Self::Alive {},
+            4 => Self::Failed { reason: Reason::new(String::arbitrary(g)) },
             _ => Self::Hello(hello(g)),
         }
     }
@@ -83,7 +95,7 @@ fn a_message_that_is_not_all_there_is_waited_for() {
 #[test]
 fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
     fn any(bytes: Vec<u8>) -> bool {
-        let mut framed = b"PLYR\0\0\0\x01\0\0".to_vec();
+        let mut framed = b"PLYR\0\0\0\x02\0\0".to_vec();
         framed.extend((bytes.len() as u16).to_be_bytes());
         framed.extend(&bytes);
         let decoded = Message::decode(&framed);
@@ -114,9 +126,26 @@ fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
 
 #[test]
 fn the_form_is_the_documented_one() {
-    let bytes = Message::Done(Sum { bytes: 5, crc32: 7 }).encode();
-    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x01\0\0\0\x1e");
-    assert_eq!(&bytes[12..], br#"{"done":{"bytes":5,"crc32":7}}"#.as_slice());
+    let bytes = Message::Done(Outcome::Copy(Sum { bytes: 5, crc32: 7 })).encode();
+    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x02\0\0\0\x27");
+    assert_eq!(&bytes[12..], br#"{"done":{"copy":{"bytes":5,"crc32":7}}}"#.as_slice());
+    let json = |message: Message| String::from_utf8(message.encode()[12..].to_vec()).unwrap();
+    assert_eq!(
+        json(Message::Done(Outcome::Perf { requests: 9 })),
+        r#"{"done":{"perf":{"requests":9}}}"#
+    );
+    assert_eq!(json(Message::Alive {}), r#"{"alive":{}}"#);
+    let mut hello = hello(&mut Gen::new(30));
+    let workload = |operation| Workload { operation, message_size: 65536, window: 8 };
+    for operation in Operation::ALL {
+        hello.purpose = Some(Purpose::Perf(workload(operation)));
+        let purpose = format!(
+            r#""purpose":{{"perf":{{"operation":"{}","messageSize":65536,"window":8}}}}}}}}"#,
+            operation.name()
+        );
+        let said = json(Message::Hello(hello.clone()));
+        assert!(said.ends_with(&purpose), "{said}");
+    }
 }
 
 #[test]
@@ -153,19 +182,80 @@ fn other_programs_and_other_versions_are_told_apart() {
     assert!(Message::decode(b"PLX").is_err());
     assert_eq!(Message::decode(b"PL"), Ok(None));
     // Known before the length is there.
-    let error = Message::decode(b"PLYR\0\0\0\x02").unwrap_err();
-    assert_eq!(error, HandshakeError::Version { peer: 2 });
-    assert_eq!(error.to_string(), "the peer speaks version 2 of the protocol, this side version 1");
-    let error = Message::decode(b"PLYR\0\0\0\x01\0\0\x20\x01").unwrap_err();
+    let error = Message::decode(b"PLYR\0\0\0\x01").unwrap_err();
+    assert_eq!(error, HandshakeError::Version { peer: 1 });
+    assert_eq!(error.to_string(), "the peer speaks version 1 of the protocol, this side version 2");
+    let error = Message::decode(b"PLYR\0\0\0\x02\0\0\x20\x01").unwrap_err();
     assert_eq!(error, HandshakeError::TooLong { length: 8193 });
 }
 
-const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":["17"]},"scheme":"spray","maxMsgSize":65536,"rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"rdAtomic":16,"psn":7}]},"buffer":{"addr":4096,"length":8192,"rkeys":[5]},"plan":{"total":1,"chunk":1,"window":1}}}"#;
+const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":["17"]},"scheme":"spray","maxMsgSize":65536,"rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"rdAtomic":16,"psn":7}]},"buffer":{"addr":4096,"length":8192,"rkeys":[5]},"purpose":{"copy":{"plan":{"total":1,"chunk":1,"window":1}}}}}"#;
+
+/// [`HELLO`], but to measure.
+fn perf_hello() -> String {
+    let (copy, perf) = (
+        r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1}}}"#,
+        r#"{"perf":{"operation":"write","messageSize":65536,"window":8}}"#,
+    );
+    assert!(HELLO.contains(copy));
+    HELLO.replacen(copy, perf, 1)
+}
 
 /// What is said about the hello in which one piece is replaced.
 fn spoilt(piece: &str, by: &str) -> HandshakeError {
-    assert!(HELLO.contains(piece), "{piece}");
-    error(&HELLO.replacen(piece, by, 1))
+    spoilt_in(HELLO, piece, by)
+}
+
+fn spoilt_in(hello: &str, piece: &str, by: &str) -> HandshakeError {
+    assert!(hello.contains(piece), "{piece}");
+    error(&hello.replacen(piece, by, 1))
+}
+
+#[test]
+fn what_is_to_be_measured_is_checked() {
+    let hello = perf_hello();
+    let Ok(Message::Hello(read)) = Message::from_json(hello.as_bytes()) else { panic!("{hello}") };
+    let operation = Operation::Write;
+    let workload = Workload { operation, message_size: 65536, window: 8 };
+    assert_eq!(read.purpose, Some(Purpose::Perf(workload)));
+    let (at, perf) = ("hello.purpose.perf", r#""operation":"write","#);
+    let missing = HandshakeError::Missing { at: format!("{at}.operation") };
+    assert_eq!(spoilt_in(&hello, perf, ""), missing);
+    let HandshakeError::Kind { at: place, .. } = spoilt_in(&hello, "\"write\"", "\"atomic\"")
+    else {
+        panic!()
+    };
+    assert_eq!(place, format!("{at}.operation"));
+    for (piece, by, field, value, max) in [
+        ("65536,\"window\"", "0,\"window\"", "messageSize", "0", 256 << 20),
+        ("65536,\"window\"", "268435457,\"window\"", "messageSize", "268435457", 256 << 20),
+        ("\"window\":8", "\"window\":129", "window", "129", 128),
+    ] {
+        let (at, value) = (format!("{at}.{field}"), value.to_owned());
+        assert_eq!(spoilt_in(&hello, piece, by), HandshakeError::Number { at, value, min: 1, max });
+    }
+    let unknown = spoilt_in(&hello, perf, r#""operation":"write","threads":2,"#);
+    assert_eq!(unknown, HandshakeError::Unknown { at: at.to_owned(), name: "\"threads\"".into() });
+}
+
+#[test]
+fn a_connection_has_one_purpose() {
+    let perf = r#""purpose":{"perf":{"operation":"write","messageSize":1,"window":8},"copy""#;
+    for (piece, by) in [
+        (r#""purpose":{"copy""#, perf),
+        (r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1}}}"#, "{}"),
+    ] {
+        let HandshakeError::Kind { at, expected, .. } = spoilt(piece, by) else { panic!("{by}") };
+        assert_eq!(
+            (at.as_str(), expected),
+            ("hello.purpose", "an object with one field, the purpose")
+        );
+    }
+    let name = "\"move\"".to_owned();
+    let unknown = HandshakeError::Unknown { at: "hello.purpose".into(), name };
+    assert_eq!(spoilt("\"copy\"", "\"move\""), unknown);
+    assert!(matches!(error(r#"{"done":{"bytes":5,"crc32":7}}"#), HandshakeError::Unknown { .. }));
+    assert!(matches!(error(r#"{"done":{"perf":{}}}"#), HandshakeError::Missing { .. }));
 }
 
 #[test]
@@ -224,8 +314,8 @@ fn numbers_out_of_range_are_named_with_their_value() {
         ),
         (r#"[5]"#, r#"[4294967296]"#, "hello.buffer.rkeys[0]", "4294967296", 0, u32::MAX.into()),
         (r#""length":8192"#, r#""length":0"#, "hello.buffer.length", "0", 1, u64::MAX - 4096),
-        (r#""chunk":1"#, r#""chunk":0"#, "hello.plan.chunk", "0", 1, 1 << 30),
-        (r#""window":1"#, r#""window":129"#, "hello.plan.window", "129", 1, 128),
+        (r#""chunk":1"#, r#""chunk":0"#, "hello.purpose.copy.plan.chunk", "0", 1, 1 << 30),
+        (r#""window":1"#, r#""window":129"#, "hello.purpose.copy.plan.window", "129", 1, 128),
     ];
     for (piece, by, at, value, min, max) in cases {
         assert_eq!(spoilt(piece, by), number(at, value, min, max), "{by}");
@@ -284,11 +374,11 @@ fn a_name_leads_nowhere_else() {
         assert_eq!(FileName::new(bad), None, "{bad}");
         let text = serde_json::to_string(bad).unwrap();
         let HandshakeError::Kind { at, .. } =
-            spoilt(r#""buffer":"#, &format!(r#""name":{text},"buffer":"#))
+            spoilt(r#""plan":"#, &format!(r#""name":{text},"plan":"#))
         else {
             panic!("{bad}")
         };
-        assert_eq!(at, "hello.name");
+        assert_eq!(at, "hello.purpose.copy.name");
     }
 }
 
@@ -334,7 +424,9 @@ fn messages_come_in_their_order_however_the_bytes_come() {
         let mut messages = vec![
             Message::Hello(hello(&mut Gen::new(30))),
             Message::Ready {},
-            Message::Done(Sum::default()),
+            Message::Alive {},
+            Message::Alive {},
+            Message::Done(Outcome::Perf { requests: 5 }),
         ];
         if failed {
             messages.push(Message::Failed { reason: Reason::new("tired") });
@@ -363,9 +455,12 @@ fn no_stream_makes_the_receiver_panic_or_run_out_of_room() {
 #[test]
 fn messages_out_of_turn_are_refused() {
     let hello = Message::Hello(hello(&mut Gen::new(30)));
-    let (ready, done) = (Message::Ready {}, Message::Done(Sum::default()));
+    let (ready, done) = (Message::Ready {}, Message::Done(Outcome::Copy(Sum::default())));
     let failed = Message::Failed { reason: Reason::new("x") };
-    let cases: [(&[&Message], &str, &str); 6] = [
+    let alive = Message::Alive {};
+    let cases: [(&[&Message], &str, &str); 8] = [
+        (&[&hello, &alive], "alive", "\"ready\""),
+        (&[&hello, &ready, &done, &alive], "alive", "nothing more"),
         (&[&ready], "ready", "\"hello\""),
         (&[&hello, &hello], "hello", "\"ready\""),
         (&[&hello, &done], "done", "\"ready\""),

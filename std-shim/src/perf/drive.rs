@@ -1,17 +1,17 @@
-//! The loops: one end keeps a window of requests outstanding, the other posts receives.
+//! The loops: one end keeps a window of requests outstanding, the other posts receives. Who calls
+//! them, from which thread or process, makes no difference to them.
 
-use super::rig::{End, PerfError};
-use super::{Limit, Operation, PerfConfig, Round};
+use super::ends::{End, Slots};
+use super::{Limit, Operation, PerfError, Round};
 use crate::backend::Domain;
-use crate::endpoint::StallWatch;
+use crate::endpoint::{Endpoint, StallWatch};
+use crate::exchange::Hello;
+use crate::session::Counterpart;
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::{PostError, RailCounters, RailId};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
-
-/// Requests outstanding at most: one queue pair takes 128.
-pub(super) const MAX_WINDOW: u32 = 128;
+use std::time::{Duration, Instant};
 
 /// Receives that are kept posted: all that a queue pair takes, so that a sender never waits for a
 /// receiver that is a little late.
@@ -24,9 +24,9 @@ const BUDGET: usize = 64;
 const CLOCK_EVERY: u32 = 16;
 
 /// Polls an endpoint and counts its completions; the first failure is an error.
-fn poll<D: Domain>(end: &mut End<D>) -> Result<u64, PerfError> {
+fn poll<D: Domain>(endpoint: &mut Endpoint<D::Qp, D::Cq>) -> Result<u64, PerfError> {
     let (mut completed, mut failed) = (0, None);
-    let polled = end.endpoint.poll_with(BUDGET, |event| {
+    let polled = endpoint.poll_with(BUDGET, |event| {
         let Event::Completion(wc) = event else { return };
         completed += 1;
         if wc.status != WcStatus::SUCCESS {
@@ -34,21 +34,21 @@ fn poll<D: Domain>(end: &mut End<D>) -> Result<u64, PerfError> {
         }
     });
     if let Some(status) = failed {
-        return Err(end.endpoint.explain(status).into());
+        return Err(endpoint.explain(status).into());
     }
     match polled.error {
-        Some(error) => Err(end.endpoint.queue_error(error).into()),
+        Some(error) => Err(endpoint.queue_error(error).into()),
         None => Ok(completed),
     }
 }
 
 /// Leaves the processor to others when there was nothing to do for some time.
 #[derive(Debug, Default)]
-struct Idle(u32);
+pub(super) struct Idle(u32);
 
 impl Idle {
     #[inline]
-    fn note(&mut self, busy: bool) {
+    pub(super) fn note(&mut self, busy: bool) {
         const SPINS: u32 = 256;
         self.0 = if busy { 0 } else { self.0 + 1 };
         if self.0 == SPINS {
@@ -61,22 +61,27 @@ impl Idle {
 /// The end that posts requests.
 pub(super) struct Sender<D: Domain> {
     end: End<D>,
-    operation: Operation,
-    window: u64,
     posted: u64,
     reported: u64,
     watch: StallWatch,
 }
 
 impl<D: Domain> Sender<D> {
-    pub(super) fn new(config: &PerfConfig, end: End<D>) -> Self {
-        let window = config.window.into();
-        let watch = StallWatch::new(config.stall_timeout);
-        Self { end, operation: config.operation, window, posted: 0, reported: 0, watch }
+    pub(super) fn new(end: End<D>, stall_timeout: Duration) -> Self {
+        Self { end, posted: 0, reported: 0, watch: StallWatch::new(stall_timeout) }
     }
 
-    pub(super) fn slots(&self) -> usize {
-        self.end.ring.slots
+    /// Connects with the far end, in another process.
+    pub(super) fn bring_up(
+        &mut self,
+        peer: &mut Counterpart<'_>,
+        hello: &Hello,
+    ) -> Result<(), PerfError> {
+        peer.bring_up(&mut self.end.endpoint, hello, |_| Ok(()))
+    }
+
+    pub(super) fn endpoint(&mut self) -> &mut Endpoint<D::Qp, D::Cq> {
+        &mut self.end.endpoint
     }
 
     pub(super) fn posted(&self) -> u64 {
@@ -105,16 +110,17 @@ impl<D: Domain> Sender<D> {
         mut other: impl FnMut(u64) -> Result<bool, PerfError>,
     ) -> Result<Round, PerfError> {
         let (begin, first) = (Instant::now(), self.posted);
+        let window = u64::from(self.end.slots.workload.window);
         let mut last = match limit {
             Limit::Count(count) => first + count,
             Limit::Time(_) => u64::MAX,
         };
         let (mut until_clock, mut idle) = (CLOCK_EVERY, Idle::default());
         loop {
-            while self.posted < last.min(self.reported + self.window) && self.post()? {
+            while self.posted < last.min(self.reported + window) && self.post()? {
                 self.posted += 1;
             }
-            let completed = poll(&mut self.end)?;
+            let completed = poll::<D>(&mut self.end.endpoint)?;
             self.reported += completed;
             let received = other(self.posted)?;
             if received && self.reported >= last {
@@ -135,10 +141,9 @@ impl<D: Domain> Sender<D> {
     }
 
     fn post(&mut self) -> Result<bool, PerfError> {
-        let (End { ring, keys, peer, endpoint }, request) = (&mut self.end, self.posted);
-        let local = ring.local(request)?;
-        let remote = peer.at(ring.offset(request), ring.message_size)?;
-        let wr = match self.operation {
+        let (End { endpoint, slots }, request) = (&mut self.end, self.posted);
+        let (local, remote, keys) = (slots.local(request)?, slots.remote(request)?, &slots.keys);
+        let wr = match slots.workload.operation {
             Operation::Write => SendWr::write(request, local, remote, keys),
             Operation::WriteImm => {
                 SendWr::write_with_imm(request, local, remote, request as u32, keys)
@@ -158,43 +163,50 @@ impl<D: Domain> Sender<D> {
 /// The other end, which posts receives if the operation consumes them.
 pub(super) struct Receiver<D: Domain> {
     end: End<D>,
-    operation: Operation,
     posted: u64,
     received: u64,
 }
 
 impl<D: Domain> Receiver<D> {
-    /// Posts the first receives.
-    pub(super) fn new(config: &PerfConfig, end: End<D>) -> Result<Self, PerfError> {
-        let mut receiver = Self { end, operation: config.operation, posted: 0, received: 0 };
-        receiver.post_receives()?;
-        Ok(receiver)
+    pub(super) const fn new(end: End<D>) -> Self {
+        Self { end, posted: 0, received: 0 }
+    }
+
+    /// Connects with the near end, in another process; receives are posted before.
+    pub(super) fn bring_up(
+        &mut self,
+        peer: &mut Counterpart<'_>,
+        hello: &Hello,
+    ) -> Result<(), PerfError> {
+        let Self { end: End { endpoint, slots }, posted, received } = self;
+        peer.bring_up(endpoint, hello, |endpoint| {
+            replenish::<D>(endpoint, slots, posted, *received)
+        })
+    }
+
+    /// Posts receives, as many as are to be posted.
+    pub(super) fn post_receives(&mut self) -> Result<(), PerfError> {
+        let Self { end: End { endpoint, slots }, posted, received } = self;
+        replenish::<D>(endpoint, slots, posted, *received)
+    }
+
+    pub(super) fn endpoint(&mut self) -> &mut Endpoint<D::Qp, D::Cq> {
+        &mut self.end.endpoint
+    }
+
+    /// Requests that arrived.
+    pub(super) const fn received(&self) -> u64 {
+        self.received
     }
 
     /// Whether everything has arrived of so many requests.
     pub(super) fn has_all(&self, requests: u64) -> bool {
-        !self.operation.is_received() || self.received >= requests
-    }
-
-    fn post_receives(&mut self) -> Result<(), PerfError> {
-        while self.operation.is_received() && self.posted < self.received + RECEIVES {
-            let End { endpoint, ring, keys, .. } = &mut self.end;
-            let wr = match self.operation {
-                Operation::Send => RecvWr::data(self.posted, ring.local(self.posted)?, keys),
-                _ => RecvWr::notification(self.posted),
-            };
-            match endpoint.post_recv(&wr) {
-                Ok(()) => self.posted += 1,
-                Err(PostError::Full(_) | PostError::QueueFull) => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        !self.end.slots.workload.operation.is_received() || self.received >= requests
     }
 
     /// Says whether anything arrived.
     pub(super) fn poll(&mut self) -> Result<bool, PerfError> {
-        let received = poll(&mut self.end)?;
+        let received = poll::<D>(&mut self.end.endpoint)?;
         self.received += received;
         if received > 0 {
             self.post_receives()?;
@@ -210,4 +222,26 @@ impl<D: Domain> Receiver<D> {
         }
         Ok(())
     }
+}
+
+/// Posts receives until enough are posted, if the operation consumes any.
+fn replenish<D: Domain>(
+    endpoint: &mut Endpoint<D::Qp, D::Cq>,
+    slots: &Slots<D::Region>,
+    posted: &mut u64,
+    received: u64,
+) -> Result<(), PerfError> {
+    let operation = slots.workload.operation;
+    while operation.is_received() && *posted < received + RECEIVES {
+        let wr = match operation {
+            Operation::Send => RecvWr::data(*posted, slots.local(*posted)?, &slots.keys),
+            _ => RecvWr::notification(*posted),
+        };
+        match endpoint.post_recv(&wr) {
+            Ok(()) => *posted += 1,
+            Err(PostError::Full(_) | PostError::QueueFull) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }

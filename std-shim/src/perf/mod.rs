@@ -1,62 +1,62 @@
-//! Measuring: how fast requests move through a virtual queue pair on the software NIC, beside plain
-//! memcpy of the same bytes.
+//! Measuring: how fast requests move through a virtual queue pair, beside plain memcpy of the same
+//! bytes.
 //!
-//! The figures are for comparison with each other and with memcpy in the same run: the time of a
-//! machine says little by itself. Requests and copies are measured in turn, in [`ROUNDS`] rounds,
-//! and the medians are reported.
+//! [`measure`] has both ends in this process, on the software NIC; [`measure_to`] has its far end in
+//! another one, a [server](crate::serve), over any [backend](crate::backend). The figures are for
+//! comparison with each other and with memcpy in the same run: the time of a machine says little by
+//! itself. Requests and copies are measured in turn, in [`ROUNDS`] rounds, and the medians are
+//! reported.
 //!
-//! `rig` is the two endpoints and their buffers, on any [backend](crate::backend); `drive` is the loop that keeps a window of requests
-//! outstanding; `memcpy` is what it is compared with.
+//! # Between two hosts
+//!
+//! One connection is one measurement. The near end says what it wants, a [`Workload`] and the shape of
+//! its endpoint; the far end makes the same, posts receives if the operation consumes any, and takes
+//! what comes. The near end counts what is acknowledged, so a round ends with the last
+//! acknowledgement. When it is done it says how many requests it saw complete. Of an operation that
+//! is [received](Operation::is_received) the far end waits until as many have arrived, and a
+//! difference is an error on both sides; a WRITE or a READ passes by unnoticed there, and there is
+//! nothing to compare.
+//!
+//! # Files
+//!
+//! `workload` is what both ends know; `ends` an endpoint with its ring; `drive` the loops that keep a
+//! window of requests outstanding and post receives, the same for both arrangements: `rig` has two ends
+//! in one process, `near` and `far` one each. `memcpy` is what it is compared with.
 
 mod drive;
+mod ends;
+mod error;
+mod far;
 mod memcpy;
+mod near;
 mod rig;
+#[cfg(test)]
+mod tests;
+mod workload;
 
-pub use rig::PerfError;
+pub use error::PerfError;
+pub use far::Measured;
+pub(crate) use far::answer;
+pub use workload::{MAX_MESSAGE_SIZE, MAX_WINDOW, Operation, Workload};
 
+use crate::backend::{ConnectOptions, Domain};
+use crate::endpoint::EndpointBuilder;
+use crate::exchange::{Link, Timeouts};
 use memcpy::Memcpy;
-use polyrail_core::virtual_qp::Scheme;
+use near::Near;
+use polyrail_core::virtual_qp::{RailCounters, Scheme};
 use rig::Rig;
 use serde::Serialize;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Rounds of one measurement. Odd, so that there is a median.
 pub const ROUNDS: usize = 5;
 
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// RDMA WRITE.
-    Write,
-    /// RDMA WRITE with immediate, notification received.
-    WriteImm,
-    /// RDMA READ.
-    Read,
-    /// SEND, received into a buffer.
-    Send,
-}
-
-impl Operation {
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::WriteImm => "write-imm",
-            Self::Read => "read",
-            Self::Send => "send",
-        }
-    }
-
-    /// Whether the scheme makes a difference: it says how a receiver is notified.
-    pub const fn has_scheme(self) -> bool {
-        matches!(self, Self::WriteImm)
-    }
-
-    /// Whether the other side posts receives for it.
-    const fn is_received(self) -> bool {
-        matches!(self, Self::WriteImm | Self::Send)
-    }
-}
+/// memcpy is measured for no longer than this and with no more than so many bytes a round: it is steady,
+/// and a far end waits meanwhile.
+const MEMCPY_TIME: Duration = Duration::from_secs(1);
+const MEMCPY_BYTES: u64 = 4 << 30;
 
 /// Who drives the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub enum Threads {
 pub enum Limit {
     /// So many requests in all, rounded up to the same number in each round.
     Count(u64),
-    /// Requests for about so long; memcpy takes the same again.
+    /// Requests for about so long; memcpy takes the same again, up to a second for each round.
     Time(Duration),
 }
 
@@ -85,7 +85,7 @@ pub struct PerfConfig {
     pub scheme: Scheme,
     /// Rails of the virtual queue pair.
     pub rails: usize,
-    /// Devices on either side.
+    /// Devices on either side, in one process. Between two hosts, they are those that are given.
     pub devices: usize,
     /// Bytes of the longest fragment.
     pub max_msg_size: u32,
@@ -93,10 +93,13 @@ pub struct PerfConfig {
     pub message_size: u32,
     /// Requests outstanding.
     pub window: u32,
-    /// Who drives the two ends.
+    /// Who drives the two ends, in one process. Two hosts have a thread each.
     pub threads: Threads,
     /// How long.
     pub limit: Limit,
+    /// Code of the time that an acknowledgement is waited for before packets are sent again; see
+    /// [`ConnectOptions::timeout`](crate::backend::ConnectOptions::timeout).
+    pub qp_timeout: u8,
     /// How long a rail may make no headway before it is taken for dead.
     pub stall_timeout: Duration,
 }
@@ -115,8 +118,22 @@ impl Default for PerfConfig {
             window: 8,
             threads: Threads::One,
             limit: Limit::Time(Duration::from_millis(200)),
+            qp_timeout: ConnectOptions::default().timeout,
             stall_timeout: Duration::from_secs(10),
         }
+    }
+}
+
+impl PerfConfig {
+    fn workload(&self) -> Result<Workload, PerfError> {
+        Workload::new(self.operation, self.message_size, self.window)
+    }
+
+    fn builder(&self) -> EndpointBuilder {
+        // The requester's; the far end has no requests.
+        let options = ConnectOptions { timeout: self.qp_timeout, ..ends::connect_options() };
+        ends::builder(self.operation, self.rails, self.scheme, self.max_msg_size)
+            .connect_options(options)
     }
 }
 
@@ -141,32 +158,71 @@ pub struct Measurement {
     pub relative_to_memcpy: f64,
 }
 
-/// Measures one configuration.
+/// Measures one configuration, with both ends in this process, on the software NIC.
 ///
 /// # Errors
 ///
 /// The configuration cannot be, or a rail failed.
 pub fn measure(config: &PerfConfig) -> Result<Measurement, PerfError> {
-    let mut rig = Rig::new(config)?;
-    let mut memcpy = Memcpy::new(config.message_size as usize, rig.slots())
+    measure_ends(config, &mut Rig::new(config)?)
+}
+
+/// Measures one configuration, with this process at the near end and the [server](crate::serve) at
+/// `address`, such as `10.0.0.2:7471`, at the far one. Of the devices those are used that rails
+/// take. Setting `interrupted` ends it.
+///
+/// # Errors
+///
+/// The configuration cannot be; there is no such server, or it refuses; a rail failed; not everything
+/// arrived; the user wants to stop.
+pub fn measure_to<D: Domain>(
+    config: &PerfConfig,
+    address: &str,
+    domains: &[D],
+    interrupted: &AtomicBool,
+) -> Result<Measurement, PerfError> {
+    let domains: Vec<&D> = domains.iter().take(config.rails).collect();
+    let link = Link::connect(address, &Timeouts::default())?;
+    let mut near = Near::meet(config, link, &domains, interrupted)?;
+    let measured = measure_ends(config, &mut near);
+    near.finish(measured)
+}
+
+/// Two ends that are connected, wherever they are.
+trait Ends {
+    /// What the sender's rails did so far, summed up.
+    fn counters(&self) -> RailCounters;
+
+    /// One round: requests up to the limit, until all of them are over.
+    fn run(&mut self, limit: Limit) -> Result<Round, PerfError>;
+}
+
+fn measure_ends(config: &PerfConfig, ends: &mut impl Ends) -> Result<Measurement, PerfError> {
+    let slots = config.workload()?.slots();
+    let mut memcpy = Memcpy::new(config.message_size as usize, slots)
         .map_err(|error| PerfError::Memory(error.to_string()))?;
-    rig.warm_up()?;
-    memcpy.run(Limit::Count(rig.slots() as u64));
-    let before = rig.sender_counters();
+    // Everything happens once before it is measured.
+    ends.run(Limit::Count(2 * slots as u64 + 16))?;
+    memcpy.run(Limit::Count(slots as u64));
+    let before = ends.counters();
     let limit = match config.limit {
         Limit::Count(count) => Limit::Count(count.div_ceil(ROUNDS as u64).max(1)),
         Limit::Time(time) => Limit::Time(time / ROUNDS as u32),
     };
+    let bytes = config.message_size;
+    let copies = match limit {
+        Limit::Count(count) => Limit::Count(count.min((MEMCPY_BYTES / u64::from(bytes)).max(1))),
+        Limit::Time(time) => Limit::Time(time.min(MEMCPY_TIME)),
+    };
     let (mut requests, mut moved, mut copied) = (0, Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let round = rig.run(limit)?;
+        let round = ends.run(limit)?;
         requests += round.requests;
         moved.push(round.seconds_per_request());
-        copied.push(memcpy.run(limit).seconds_per_request());
+        copied.push(memcpy.run(copies).seconds_per_request());
     }
-    let after = rig.sender_counters();
-    let (moved, copied) = (median(&mut moved), median(&mut copied));
-    let bytes = f64::from(config.message_size);
+    let after = ends.counters();
+    let (moved, copied, bytes) = (median(&mut moved), median(&mut copied), f64::from(bytes));
     let per_request = |after: u64, before: u64| (after - before) as f64 / requests as f64;
     Ok(Measurement {
         requests,
@@ -196,59 +252,4 @@ impl Round {
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_are_what_the_scheme_costs() {
-        let quick = PerfConfig { limit: Limit::Count(50), ..PerfConfig::default() };
-        // Per request: four batches, one for each rail, and the notify.
-        let spray = measure(&quick).unwrap();
-        assert_eq!((spray.requests, spray.doorbells_per_request.round()), (50, 5.0));
-        let dqplb = measure(&PerfConfig { scheme: Scheme::Dqplb, ..quick }).unwrap();
-        assert_eq!(dqplb.doorbells_per_request.round(), 4.0);
-        let send = measure(&PerfConfig { operation: Operation::Send, ..quick }).unwrap();
-        assert_eq!((send.doorbells_per_request, send.completions_per_request), (1.0, 1.0));
-    }
-
-    #[test]
-    fn every_operation_runs_with_one_thread_and_with_two() {
-        for operation in [Operation::Write, Operation::WriteImm, Operation::Read, Operation::Send] {
-            for threads in [Threads::One, Threads::Two] {
-                for (rails, message_size) in [(1, 1), (3, 70_000)] {
-                    let limit = Limit::Count(40);
-                    let config = PerfConfig {
-                        operation,
-                        threads,
-                        rails,
-                        message_size,
-                        limit,
-                        devices: rails,
-                        ..PerfConfig::default()
-                    };
-                    let measured = measure(&config).unwrap();
-                    assert_eq!(measured.requests, 40, "{config:?}");
-                    assert!(measured.relative_to_memcpy > 0.0);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn time_limits_end() {
-        let limit = Limit::Time(Duration::from_millis(10));
-        let config = PerfConfig { message_size: 4096, limit, ..PerfConfig::default() };
-        assert!(measure(&config).unwrap().requests > 0);
-    }
-
-    #[test]
-    fn impossible_configurations_are_refused() {
-        let config = PerfConfig { rails: 9, ..PerfConfig::default() };
-        assert!(matches!(measure(&config), Err(PerfError::Build(_))));
-        let config = PerfConfig { window: 0, ..PerfConfig::default() };
-        assert!(matches!(measure(&config), Err(PerfError::Window(0))));
-    }
 }

@@ -6,9 +6,9 @@ use super::hosts::{LinkFault, software_hosts};
 use super::plan::Plan;
 use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
-use super::side::Environment;
 use crate::endpoint::{EndpointBuilder, RailReport};
 use crate::exchange::{Link, Sum};
+use crate::session::{Environment, Failure, SessionError};
 use polyrail_core::virtual_qp::Scheme;
 use serde::Serialize;
 use std::fs::File;
@@ -60,7 +60,7 @@ impl Default for CopyOptions {
 
 impl CopyOptions {
     /// Makes endpoints as they are to be.
-    pub(super) fn builder(&self) -> EndpointBuilder {
+    pub(crate) fn builder(&self) -> EndpointBuilder {
         EndpointBuilder::new().rails(self.rails).scheme(self.scheme).max_msg_size(self.max_msg_size)
     }
 }
@@ -72,7 +72,7 @@ pub struct Progress {
     pub total: AtomicU64,
     /// Bytes that were written.
     pub written: AtomicU64,
-    /// Set it, and the copy ends soon, with [`TransferError::Interrupted`].
+    /// Set it, and the copy ends soon, with [`SessionError::Interrupted`].
     pub interrupted: Arc<AtomicBool>,
 }
 
@@ -179,9 +179,9 @@ fn run_sides(
     watch: impl FnMut(),
 ) -> Result<Outcome, CopyError> {
     let devices = options.devices.unwrap_or(options.rails).max(1);
-    let setup = |source: TransferError| CopyError::Transfer {
+    let setup = |source: SessionError| CopyError::Transfer {
         role: Role::Sender,
-        source: Box::new(source),
+        source: Box::new(source.into()),
     };
     let (here, there) = software_hosts(devices).map_err(|error| setup(error.into()))?;
     for fault in &options.faults {

@@ -1,16 +1,11 @@
 //! What can go wrong with a copy.
 
 use super::plan::PlanError;
-use crate::DeviceCountMismatch;
-use crate::backend::DeviceError;
-use crate::endpoint::{BuildError, ConnectError, EndpointError};
-use crate::exchange::{LinkError, Reason, Sum};
-use crate::memory::OutOfRange;
-use polyrail_core::virtual_qp::PostError;
+use crate::exchange::Sum;
+use crate::session::{Failure, SessionError};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,47 +66,6 @@ pub enum TransferError {
     /// The file could not take its name, or reach the disk.
     #[error("completing it: {0}")]
     Finish(#[source] io::Error),
-    /// The sender wants more memory than it may have.
-    #[error(
-        "the sender asks for {bytes} bytes of memory here, where it may have {limit}: a smaller \
-         window or message size takes less"
-    )]
-    TooMuchMemory {
-        /// Bytes that its plan takes.
-        bytes: u64,
-        /// Bytes that it may have.
-        limit: u64,
-    },
-    /// Nothing happened.
-    #[error("nothing happened for {waited:?}")]
-    Idle {
-        /// For how long.
-        waited: Duration,
-    },
-    /// The endpoint failed.
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
-    /// The endpoint refused a request that it should have taken.
-    #[error("posting: {0}")]
-    Post(#[from] PostError),
-    /// The endpoint could not be made.
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    /// The two endpoints could not be connected.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// A device could not be opened, or refused to register a buffer.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The peer's buffer does not go with ours.
-    #[error(transparent)]
-    Devices(#[from] DeviceCountMismatch),
-    /// A buffer is too short: the peer's, as it told us.
-    #[error("the peer's buffer is too short: {0}")]
-    Range(#[from] OutOfRange),
-    /// The peer did what the protocol does not allow.
-    #[error("the peer broke the protocol: {0}")]
-    Protocol(String),
     /// What arrived is not what was sent.
     #[error("checksums differ: {} bytes with CRC-32 {:08x} were sent, {} bytes with {:08x} arrived", sent.bytes, sent.crc32, received.bytes, received.crc32)]
     Checksum {
@@ -120,30 +74,26 @@ pub enum TransferError {
         /// The receiver's.
         received: Sum,
     },
-    /// The peer gave up, for this reason.
-    #[error("the other side gave up: {0}")]
-    Peer(Reason),
-    /// The other side cannot be heard or understood.
+    /// The two sides could not work together.
     #[error(transparent)]
-    Link(LinkError),
-    /// The user asked to stop.
-    #[error("interrupted")]
-    Interrupted,
+    Session(SessionError),
 }
 
-impl From<LinkError> for TransferError {
-    fn from(error: LinkError) -> Self {
-        match error {
-            LinkError::GaveUp { reason } => Self::Peer(reason),
-            error => Self::Link(error),
-        }
+impl<E: Into<SessionError>> From<E> for TransferError {
+    fn from(error: E) -> Self {
+        Self::Session(error.into())
     }
 }
 
-impl TransferError {
-    /// Whether it only says that the other side has the reason.
-    pub(super) fn is_echo(&self) -> bool {
-        matches!(self, Self::Peer(_) | Self::Link(LinkError::HungUp { .. }))
+impl Failure for TransferError {
+    fn is_echo(&self) -> bool {
+        matches!(self, Self::Session(error) if error.is_echo())
+    }
+}
+
+impl Failure for CopyError {
+    fn is_echo(&self) -> bool {
+        matches!(self, Self::Transfer { source, .. } if source.is_echo())
     }
 }
 
@@ -214,6 +164,9 @@ pub enum CopyError {
         /// The destination.
         to: PathBuf,
     },
+    /// The receiver has no place for files.
+    #[error("no files are taken here, only measurements: it was started without a destination")]
+    NoDestination,
     /// The name that the copy is to get is none that a receiver would take.
     #[error("{}: a receiver takes no such name; give the copy another one", path.display())]
     Name {

@@ -1,5 +1,5 @@
-//! Which hardware a copy runs on: here, two hosts made of software NICs on one fabric. The only file
-//! of the copy path that knows; the rest runs on any [backend](crate::backend).
+//! Which hardware a copy or a measurement within one process runs on: two hosts made of software NICs
+//! on one fabric. The only file of either that knows; the rest runs on any [backend](crate::backend).
 
 use crate::backend::DeviceError;
 use crate::nic::{Device, DeviceConfig, Fabric, Fault, NicError, ProtectionDomain, When};
@@ -36,7 +36,7 @@ impl FromStr for LinkFault {
 
 /// One host: its devices, opened.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(crate) struct Host {
     devices: Vec<Device>,
     domains: Vec<ProtectionDomain>,
 }
@@ -51,18 +51,18 @@ impl Host {
     }
 
     /// The protection domains, one for each device.
-    pub(super) fn domains(&self) -> Vec<&ProtectionDomain> {
+    pub(crate) fn domains(&self) -> Vec<&ProtectionDomain> {
         self.domains.iter().collect()
     }
 
     /// The same, as whoever opens devices has them.
     #[cfg(test)]
-    pub(super) fn all_domains(&self) -> &[ProtectionDomain] {
+    pub(crate) fn all_domains(&self) -> &[ProtectionDomain] {
         &self.domains
     }
 
     /// Lets the device of a rail lose its link.
-    pub(super) fn fail_link(&self, fault: LinkFault) {
+    pub(crate) fn fail_link(&self, fault: LinkFault) {
         let device = &self.devices[fault.rail % self.devices.len()];
         let kind = if fault.silent { Fault::Silent(true) } else { Fault::LinkDown };
         device.inject(When::AfterBytes(fault.bytes), kind);
@@ -70,7 +70,7 @@ impl Host {
 }
 
 /// A sending host and a receiving one, with so many devices each, that reach each other.
-pub(super) fn software_hosts(devices: usize) -> Result<(Host, Host), DeviceError> {
+pub(crate) fn software_hosts(devices: usize) -> Result<(Host, Host), DeviceError> {
     let fabric = Fabric::threaded();
     Ok((Host::new(&fabric, "tx", devices)?, Host::new(&fabric, "rx", devices)?))
 }

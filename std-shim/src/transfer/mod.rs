@@ -27,7 +27,8 @@
 //! `plan` is the arithmetic; `sender` and `receiver` one side each; `side` what both share;
 //! `destination` is the file that appears only when complete. `copy` puts it together within one
 //! process, on the hardware that `hosts` makes, the only file here that knows; `send_to` and `serve`
-//! do between two processes, where the receiver adopts what the sender wants.
+//! do between two processes, where the receiver, a [server](crate::serve), adopts what the sender
+//! wants.
 
 mod copy;
 mod destination;
@@ -47,7 +48,12 @@ pub use error::{CopyError, Role, TransferError};
 pub use hosts::LinkFault;
 pub use plan::{MAX_CHUNK, MAX_WINDOW, Plan, PlanError};
 pub use send_to::send_to;
-pub use serve::{DEFAULT_PORT, Received, Sender, ServeOptions, Server};
+pub use serve::Received;
+
+#[cfg(test)]
+pub(crate) use hosts::Host;
+pub(crate) use hosts::software_hosts;
+pub(crate) use serve::receive;
 
 #[cfg(doc)]
 use crate::endpoint::Endpoint;

@@ -3,12 +3,13 @@
 use super::error::TransferError;
 use super::plan::Plan;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
-use super::side::{self, Environment, Side};
+use super::side::{self, Side};
 use crate::RemoteBuffer;
 use crate::backend::Domain;
 use crate::endpoint::RailReport;
-use crate::exchange::{Hello, Link, Message, Sum};
+use crate::exchange::{Hello, Link, Message, Outcome, Purpose, Sum};
 use crate::memory::RegisteredBuffer;
+use crate::session::{Environment, SessionError, expect_asker};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ pub(super) fn receive_file<D: Domain>(
     file: &File,
     written: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    let peer = side::expect_sender(&mut link)?;
+    let peer = expect_asker(&mut link)?;
     receive_from(environment, link, &peer, Incoming { file, written, complete: || Ok(()) })
 }
 
@@ -63,9 +64,10 @@ fn run<D: Domain>(
     incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError>>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let Incoming { file, written, complete } = incoming;
-    let no_plan = || TransferError::Protocol("the sender's hello has no plan".into());
-    let plan = peer.plan.ok_or_else(no_plan)?;
-
+    let Some(Purpose::Copy { plan, .. }) = &peer.purpose else {
+        return Err(SessionError::Protocol("the sender's hello has no plan".into()).into());
+    };
+    let plan = *plan;
     let domains = &side.environment.domains;
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let ring = RegisteredBuffer::new(plan.ring_bytes(), writable, domains)?;
@@ -81,18 +83,19 @@ fn run<D: Domain>(
     while receiver.taken < plan.chunks() || side.reported < plan.chunks() {
         let progress = receiver.advance(side, written)? | side.poll()?;
         if side.notified > plan.chunks().min(side.posted + u64::from(plan.window)) {
-            return Err(TransferError::Protocol("a chunk that there was no room for".into()));
+            let what = "a chunk that there was no room for";
+            return Err(SessionError::Protocol(what.into()).into());
         }
         side.rest(progress)?;
     }
     let received = Sum { bytes: written.load(Ordering::Relaxed), crc32: receiver.crc.finalize() };
     let sent = side.expect_sum()?;
     if received != sent {
-        side.tell(&Message::Done(received))?;
+        side.tell(&Message::Done(Outcome::Copy(received)))?;
         return Err(TransferError::Checksum { sent, received });
     }
     complete()?;
-    side.tell(&Message::Done(received))?;
+    side.tell(&Message::Done(Outcome::Copy(received)))?;
     Ok((received, side.rail_reports()))
 }
 

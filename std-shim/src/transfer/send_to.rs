@@ -1,19 +1,19 @@
 //! The sending side between two processes: reads a file here, and has it written by a
-//! [`Server`](super::Server).
+//! [`Server`](crate::serve::Server).
 
 use super::copy::{CopyOptions, CopyReport, Progress, SideReport, open_source, watched};
 use super::error::{CopyError, Role, TransferError};
 use super::plan::Plan;
 use super::sender::{Parcel, send_file};
-use super::side::Environment;
 use crate::backend::Domain;
 use crate::exchange::{FileName, Link, Timeouts};
+use crate::session::Environment;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Copies `source` to the [`Server`](super::Server) at `address`, such as `10.0.0.2:7471`, over these
+/// Copies `source` to the [`Server`](crate::serve::Server) at `address`, such as `10.0.0.2:7471`, over these
 /// devices. `name` is what the copy is to be called there; `None`: as the source is. `watch` is called
 /// ten times a second, on this thread, while another does the work.
 ///

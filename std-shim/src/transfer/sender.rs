@@ -2,12 +2,13 @@
 
 use super::error::TransferError;
 use super::plan::Plan;
-use super::side::{self, Environment, Side};
+use super::side::{self, Side};
 use crate::RemoteBuffer;
 use crate::backend::Domain;
 use crate::endpoint::RailReport;
-use crate::exchange::{FileName, Link, Message, Sum};
+use crate::exchange::{FileName, Link, Message, Outcome, Purpose, Sum};
 use crate::memory::RegisteredBuffer;
+use crate::session::{Environment, SessionError};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -53,11 +54,11 @@ fn run<D: Domain>(
     credits: &RegisteredBuffer<D::Region>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let mut hello = side.hello(credits);
-    (hello.plan, hello.name) = (Some(plan), name);
+    hello.purpose = Some(Purpose::Copy { plan, name });
     side.tell(&Message::Hello(hello))?;
     let peer = side.expect_hello()?;
-    if peer.plan.is_some() {
-        return Err(TransferError::Protocol("both sides want to send".into()));
+    if let Some(purpose) = &peer.purpose {
+        return Err(SessionError::both_ask(purpose).into());
     }
     side.meet(&peer, plan.window)?;
     let keys = ring.toward(&peer.buffer)?;
@@ -67,14 +68,14 @@ fn run<D: Domain>(
         let progress = sender.advance(side)? | side.poll()?;
         if side.notified > side.posted {
             let what = "a credit for a chunk that was not sent";
-            return Err(TransferError::Protocol(what.into()));
+            return Err(SessionError::Protocol(what.into()).into());
         }
         taken.store(plan.position(side.notified).min(plan.total), Ordering::Relaxed);
         side.rest(progress)?;
     }
     sender.check_end()?;
     let sent = Sum { bytes: plan.total, crc32: sender.crc.finalize() };
-    side.tell(&Message::Done(sent))?;
+    side.tell(&Message::Done(Outcome::Copy(sent)))?;
     let received = side.expect_sum()?;
     if received != sent {
         return Err(TransferError::Checksum { sent, received });

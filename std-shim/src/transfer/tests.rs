@@ -5,15 +5,16 @@ use super::hosts::{Host, software_hosts};
 use super::plan::Plan;
 use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
-use super::side::Environment;
 use crate::RemoteBuffer;
 use crate::backend::Domain;
 use crate::backend::recorded::{Log, Recorded, receives_come_first};
 use crate::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, RailReport};
 use crate::exchange::{
-    HandshakeError, Hello, Link, LinkError, Listener, Message, Reason, Sum, Timeouts,
+    HandshakeError, Hello, Link, LinkError, Listener, Message, Outcome, Purpose, Reason, Sum,
+    Timeouts,
 };
 use crate::nic::ProtectionDomain;
+use crate::session::{Environment, SessionError};
 use polyrail_core::virtual_qp::Scheme;
 use std::fs::File;
 use std::io::Write;
@@ -49,6 +50,11 @@ fn send<D: Domain>(
     send_file(environment, link, Parcel { plan: plan(), file, name: None }, &AtomicU64::new(0))
 }
 
+fn session(error: &TransferError) -> &SessionError {
+    let TransferError::Session(error) = error else { panic!("{error}") };
+    error
+}
+
 /// What a receiver makes of a sender that says `messages` and hangs up.
 fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
     let (here, there) = software_hosts(2).unwrap();
@@ -64,27 +70,37 @@ fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
     receive_file(environment, far, &file, &AtomicU64::new(0)).unwrap_err()
 }
 
-fn hello(endpoint: Address, plan: Option<Plan>) -> Message {
+fn hello(endpoint: Address, purpose: Option<Purpose>) -> Message {
     let buffer = RemoteBuffer { addr: 0x1000, length: 2048, rkeys: vec![1, 2] };
-    Message::Hello(Hello { endpoint, buffer, plan, name: None })
+    Message::Hello(Hello { endpoint, buffer, purpose })
+}
+
+fn to_copy() -> Option<Purpose> {
+    Some(Purpose::Copy { plan: plan(), name: None })
 }
 
 #[test]
 fn a_sender_that_is_none_is_refused() {
     let error = received(|_| vec![]);
-    assert!(matches!(error, TransferError::Link(LinkError::HungUp { pending: 0 })), "{error}");
+    assert!(
+        matches!(session(&error), SessionError::Link(LinkError::HungUp { pending: 0 })),
+        "{error}"
+    );
     let out_of_turn = |error: &TransferError, said: &str| {
-        matches!(error, TransferError::Link(LinkError::Handshake(
+        matches!(session(error), SessionError::Link(LinkError::Handshake(
             HandshakeError::OutOfTurn { message, .. })) if *message == said)
     };
     let error = received(|_| vec![Message::Ready {}]);
     assert!(out_of_turn(&error, "ready"), "{error}");
     let error = received(|_| vec![Message::Failed { reason: Reason::new("tired") }]);
-    assert!(matches!(&error, TransferError::Peer(reason) if *reason == Reason::new("tired")));
+    assert!(
+        matches!(session(&error), SessionError::Peer(reason) if *reason == Reason::new("tired"))
+    );
     let error = received(|address| vec![hello(address, None)]);
-    assert!(matches!(&error, TransferError::Protocol(_)), "{error}");
-    let error =
-        received(|address| vec![hello(address, Some(plan())), Message::Done(Sum::default())]);
+    assert!(matches!(session(&error), SessionError::Protocol(_)), "{error}");
+    let error = received(|address| {
+        vec![hello(address, to_copy()), Message::Done(Outcome::Copy(Sum::default()))]
+    });
     assert!(out_of_turn(&error, "done"), "{error}");
 }
 
@@ -94,24 +110,24 @@ fn a_receiver_that_wants_to_send_is_refused() {
     let builder = EndpointBuilder::new();
     let endpoint: Endpoint = builder.build(&there.domains()).unwrap();
     let (near, mut far) = Link::pair().unwrap();
-    far.send(&hello(endpoint.address(), Some(plan()))).unwrap();
+    far.send(&hello(endpoint.address(), to_copy())).unwrap();
     let (file, interrupted) = (tempfile::tempfile().unwrap(), AtomicBool::new(false));
     let sent = send(environment(&here, &builder, &interrupted), near, &file);
-    assert!(matches!(sent, Err(TransferError::Protocol(_))), "{sent:?}");
+    assert!(matches!(session(sent.as_ref().unwrap_err()), SessionError::Protocol(_)), "{sent:?}");
     // The other side is told why.
-    assert!(matches!(far.expect_hello(), Ok(hello) if hello.plan == Some(plan())));
+    assert!(matches!(far.expect_hello(), Ok(hello) if hello.purpose == to_copy()));
     let told = far.expect(Duration::ZERO).unwrap_err().to_string();
-    assert!(told.contains("both sides want to send"), "{told}");
+    assert!(told.contains("both sides ask"), "{told}");
 }
 
 #[test]
 fn a_sender_whose_endpoint_does_not_fit_is_refused() {
     let error = received(|mut address| {
         address.card.qp_nums.pop();
-        vec![hello(address, Some(plan()))]
+        vec![hello(address, to_copy())]
     });
     assert!(
-        matches!(error, TransferError::Connect(ConnectError::Rails { peer: 3, .. })),
+        matches!(session(&error), SessionError::Connect(ConnectError::Rails { peer: 3, .. })),
         "{error}"
     );
 }
@@ -169,7 +185,7 @@ fn both_sides_see_the_same_bytes() {
 #[test]
 fn sums_that_differ_fail_both_sides() {
     let (sent, received) = run_with(|message| {
-        if let Message::Done(sum) = message {
+        if let Message::Done(Outcome::Copy(sum)) = message {
             sum.crc32 ^= 1;
         }
     });
@@ -182,19 +198,19 @@ fn sums_that_differ_fail_both_sides() {
 fn a_ring_that_is_too_short_is_noticed_before_anything_is_written() {
     let (sent, _) = run_with(|message| {
         if let Message::Hello(hello) = message
-            && hello.plan.is_none()
+            && hello.purpose.is_none()
         {
             hello.buffer.length = 1000;
         }
     });
-    assert!(matches!(sent, Err(TransferError::Range(_))), "{sent:?}");
+    assert!(matches!(session(sent.as_ref().unwrap_err()), SessionError::Range(_)), "{sent:?}");
 }
 
 #[test]
 fn a_wrong_key_is_the_receivers_devices_to_refuse() {
     let (sent, received) = run_with(|message| {
         if let Message::Hello(hello) = message
-            && hello.plan.is_none()
+            && hello.purpose.is_none()
         {
             hello.buffer.rkeys[1] ^= 0x100;
         }

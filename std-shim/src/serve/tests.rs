@@ -1,0 +1,410 @@
+//! Servers on software NICs, and who comes to them over TCP.
+
+use super::*;
+use crate::endpoint::Endpoint;
+use crate::exchange::{Hello, Message, Outcome, Reason, bring_up};
+use crate::memory::RegisteredBuffer;
+use crate::perf::{Limit, Measurement, Operation, PerfConfig, Workload, measure_to};
+use crate::transfer::{CopyOptions, CopyReport, Host, Plan, send_to, software_hosts};
+use polyrail_core::verbs::AccessFlags;
+use polyrail_core::virtual_qp::Scheme;
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+const ALL_ACCESS: AccessFlags =
+    AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE).union(AccessFlags::REMOTE_READ);
+
+/// A server that serves so many peers, and what came of each.
+fn served<T: Send>(
+    options: &ServeOptions,
+    visitors: usize,
+    visit: impl FnOnce(&str, &Host) -> T + Send,
+) -> (T, Vec<Result<Served, ServeError>>) {
+    let (here, there) = software_hosts(2).unwrap();
+    let server = Server::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let gone = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let visited = scope.spawn(|| {
+            // Nobody else comes, if only because of a panic.
+            let _gone = SetAtEnd(&gone);
+            visit(&address, &here)
+        });
+        let serve = |_| {
+            let (visitor, progress) = (server.accept(&gone).unwrap()?, Progress::default());
+            Some(visitor.serve(there.all_domains(), options, &progress, || ()))
+        };
+        let served = (0..visitors).map_while(serve).collect();
+        (visited.join().unwrap(), served)
+    })
+}
+
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn copied(served: &Result<Served, ServeError>) -> &Received {
+    let Ok(Served::Copy(received)) = served else { panic!("{served:?}") };
+    received
+}
+
+fn send(
+    source: &Path,
+    name: Option<&str>,
+    address: &str,
+    host: &Host,
+    options: &CopyOptions,
+) -> Result<CopyReport, CopyError> {
+    let (name, progress) = (name.map(str::as_ref), Progress::default());
+    send_to(source, name, address, host.all_domains(), options, &progress, || ())
+}
+
+/// A directory with a source of some bytes, and an empty directory for copies.
+fn place_with_source() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, copies) = (directory.path().join("source"), directory.path().join("copies"));
+    fs::write(&source, vec![7; 300_000]).unwrap();
+    fs::create_dir(&copies).unwrap();
+    (directory, source, copies)
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let name =
+        |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    fs::read_dir(directory).unwrap().map(name).collect()
+}
+
+#[test]
+fn a_server_adopts_what_its_senders_want() {
+    let (_directory, source, copies) = place_with_source();
+    let options = |scheme, rails| CopyOptions {
+        scheme,
+        rails,
+        message_size: 70_000,
+        max_msg_size: 4096,
+        ..CopyOptions::default()
+    };
+    let (sent, received) = served(&ServeOptions::new(&copies), 3, |address, host| {
+        let send = |name, options| send(&source, name, address, host, &options).unwrap();
+        let spray = send(None, options(Scheme::Spray, 1));
+        send(Some("other"), options(Scheme::Dqplb, 3));
+        send(Some("other"), options(Scheme::Spray, 8));
+        spray
+    });
+    let received: Vec<&Received> = received.iter().map(copied).collect();
+    assert_eq!(received[0].report.crc32, sent.crc32);
+    assert!(received[0].report.sender.is_none() && sent.receiver.is_none());
+    let of = |received: &&Received| (received.rails, received.devices, received.max_msg_size);
+    assert_eq!(
+        received.iter().map(of).collect::<Vec<_>>(),
+        [(1, 1, 4096), (3, 2, 4096), (8, 2, 4096)]
+    );
+    for name in ["source", "other"] {
+        assert!(fs::read(copies.join(name)).unwrap() == fs::read(&source).unwrap());
+    }
+    assert_eq!(names(&copies).len(), 2);
+}
+
+#[test]
+fn a_bad_peer_costs_nobody_else_anything() {
+    let (_directory, source, copies) = place_with_source();
+    let (_, received) = served(&ServeOptions::new(&copies), 3, |address, host| {
+        TcpStream::connect(address).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        drop(TcpStream::connect(address).unwrap());
+        send(&source, None, address, host, &CopyOptions::default()).unwrap()
+    });
+    let text = |place: usize| received[place].as_ref().unwrap_err().to_string();
+    assert!(text(0).contains("no polyrail"), "{}", text(0));
+    assert!(text(1).contains("hung up"), "{}", text(1));
+    assert!(received[2].is_ok() && names(&copies) == ["source"]);
+}
+
+#[test]
+fn memory_has_a_limit_and_the_sender_is_told() {
+    let (_directory, source, copies) = place_with_source();
+    let limited = ServeOptions { max_memory: 1 << 20, ..ServeOptions::new(&copies) };
+    let (sent, received) = served(&limited, 1, |address, host| {
+        let large = CopyOptions { message_size: 2 << 20, ..CopyOptions::default() };
+        send(&source, None, address, host, &large).unwrap_err().to_string()
+    });
+    assert!(received[0].is_err() && names(&copies).is_empty());
+    assert!(
+        sent.contains("asks for 2097152 bytes of memory") && sent.contains("1048576"),
+        "{sent}"
+    );
+}
+
+#[test]
+fn a_link_in_the_directory_is_not_followed() {
+    let (directory, source, copies) = place_with_source();
+    let outside = directory.path().join("outside");
+    fs::write(&outside, "keep me").unwrap();
+    std::os::unix::fs::symlink(&outside, copies.join("source")).unwrap();
+    let (sent, received) = served(&ServeOptions::new(&copies), 1, |address, host| {
+        send(&source, None, address, host, &CopyOptions::default()).unwrap_err().to_string()
+    });
+    assert!(matches!(
+        received[0],
+        Err(ServeError::Copy(CopyError::DestinationKind { what: "a symbolic link", .. }))
+    ));
+    assert!(sent.contains("a symbolic link"), "{sent}");
+    assert_eq!(fs::read(&outside).unwrap(), b"keep me");
+}
+
+/// A peer that connects, asks for `purpose`, and says nothing more; `then` is what it does with the link.
+fn ask<T>(
+    address: &str,
+    host: &Host,
+    purpose: Option<Purpose>,
+    then: impl FnOnce(&mut Link) -> T,
+) -> T {
+    let builder = CopyOptions::default().builder();
+    let mut link = Link::connect(address, &Timeouts::default()).unwrap();
+    let domains = host.domains();
+    let mut endpoint: Endpoint = builder.build(&domains).unwrap();
+    let buffer = RegisteredBuffer::new(1 << 20, ALL_ACCESS, &domains).unwrap();
+    let (address, buffer) = (endpoint.address(), buffer.remote());
+    link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose })).unwrap();
+    if let Ok(peer) = link.expect_hello() {
+        bring_up(&mut endpoint, &mut link, &peer, |_| Ok::<(), SessionError>(())).unwrap();
+    }
+    then(&mut link)
+}
+
+fn told(link: &mut Link) -> String {
+    link.expect(Duration::from_secs(10)).unwrap_err().to_string()
+}
+
+#[test]
+fn a_peer_that_does_nothing_is_sent_away() {
+    let (_directory, _, copies) = place_with_source();
+    let idle_timeout = Duration::from_millis(100);
+    let options = ServeOptions { idle_timeout, ..ServeOptions::new(copies.join("one")) };
+    let copy = Purpose::Copy { plan: Plan::new(300_000, 4096, 4).unwrap(), name: None };
+    let perf = |operation| Purpose::Perf(Workload::new(operation, 4096, 4).unwrap());
+    let purposes = [copy, perf(Operation::Write), perf(Operation::WriteImm)];
+    let (_, served) = served(&options, purposes.len(), |address, host| {
+        for purpose in purposes {
+            let told = ask(address, host, Some(purpose), told);
+            assert!(told.contains("nothing happened for"), "{told}");
+        }
+    });
+    for served in served {
+        assert!(served.unwrap_err().to_string().contains("nothing happened for"));
+    }
+    assert!(names(&copies).is_empty());
+}
+
+#[test]
+fn a_server_that_is_interrupted_stops_waiting() {
+    let server = Server::bind("127.0.0.1:0").unwrap();
+    let interrupted = Arc::new(AtomicBool::new(true));
+    assert!(server.accept(&interrupted).unwrap().is_none());
+}
+
+/// A line of a sweep, short.
+fn quick(operation: Operation, scheme: Scheme, rails: usize, message_size: u32) -> PerfConfig {
+    let limit = Limit::Count(40);
+    PerfConfig { operation, scheme, rails, message_size, limit, ..PerfConfig::default() }
+}
+
+fn measure_here(config: &PerfConfig, address: &str, host: &Host) -> Result<Measurement, PerfError> {
+    measure_to(config, address, host.all_domains(), &AtomicBool::new(false))
+}
+
+#[test]
+fn every_operation_is_measured_between_two_sides() {
+    let mut lines = Vec::new();
+    for operation in Operation::ALL {
+        for scheme in [Scheme::Spray, Scheme::Dqplb] {
+            for (rails, message_size) in [(1, 1), (3, 70_000), (8, 1 << 20)] {
+                lines.push(quick(operation, scheme, rails, message_size));
+            }
+        }
+    }
+    // Nowhere to put files, and none is needed.
+    let (measured, served) = served(&ServeOptions::default(), lines.len(), |address, host| {
+        lines.iter().map(|line| measure_here(line, address, host).unwrap()).collect::<Vec<_>>()
+    });
+    for ((line, measured), served) in lines.iter().zip(measured).zip(served) {
+        assert!(measured.requests == 40 && measured.gigabytes_per_second > 0.0, "{line:?}");
+        let Ok(Served::Perf(there)) = served else { panic!("{line:?}: {served:?}") };
+        let Workload { operation, message_size, window } = there.workload;
+        assert_eq!((operation, message_size, window), (line.operation, line.message_size, 8));
+        assert_eq!((there.rails, there.devices), (line.rails, line.rails.min(2)));
+        // What was measured, and two windows and 16 before that.
+        assert_eq!(there.requests, 40 + 32, "{line:?}");
+    }
+}
+
+#[test]
+fn files_and_measurements_come_in_any_order() {
+    let (_directory, source, copies) = place_with_source();
+    let (_, served) = served(&ServeOptions::new(&copies), 3, |address, host| {
+        let perf = quick(Operation::WriteImm, Scheme::Spray, 4, 4096);
+        measure_here(&perf, address, host).unwrap();
+        send(&source, None, address, host, &CopyOptions::default()).unwrap();
+        measure_here(&perf, address, host).unwrap();
+    });
+    assert!(matches!(served[..], [Ok(Served::Perf(_)), Ok(Served::Copy(_)), Ok(Served::Perf(_))]));
+    assert_eq!(names(&copies), ["source"]);
+}
+
+#[test]
+fn a_server_without_a_destination_takes_no_files() {
+    let (_directory, source, _) = place_with_source();
+    let (sent, served) = served(&ServeOptions::default(), 1, |address, host| {
+        send(&source, None, address, host, &CopyOptions::default()).unwrap_err().to_string()
+    });
+    assert!(matches!(served[0], Err(ServeError::Copy(CopyError::NoDestination))));
+    assert!(sent.contains("no files are taken here"), "{sent}");
+}
+
+#[test]
+fn memory_of_a_measurement_has_the_same_limit() {
+    let limited = ServeOptions { max_memory: 1 << 20, ..ServeOptions::default() };
+    let (error, served) = served(&limited, 2, |address, host| {
+        let large = quick(Operation::Read, Scheme::Spray, 2, 1 << 20);
+        let error = measure_here(&large, address, host).unwrap_err().to_string();
+        measure_here(&PerfConfig { window: 1, ..large }, address, host).unwrap();
+        error
+    });
+    let text = "the other side gave up: the other side asks for 8388608 bytes of memory here";
+    assert!(error.starts_with(text), "{error}");
+    assert!(matches!(
+        served[0],
+        Err(ServeError::Perf(PerfError::Session(SessionError::TooMuchMemory { .. })))
+    ));
+    assert!(served[1].is_ok());
+}
+
+#[test]
+fn a_near_end_that_goes_away_costs_the_next_one_nothing() {
+    let operations = [Operation::Write, Operation::Send];
+    let (_, served) = served(&ServeOptions::default(), 3, |address, host| {
+        for operation in operations {
+            let perf = Purpose::Perf(Workload::new(operation, 4096, 4).unwrap());
+            ask(address, host, Some(perf), |_| ());
+        }
+        let next = quick(Operation::Send, Scheme::Spray, 2, 4096);
+        measure_here(&next, address, host).unwrap();
+    });
+    for served in &served[..2] {
+        assert!(served.as_ref().unwrap_err().to_string().contains("hung up"), "{served:?}");
+    }
+    assert!(served[2].is_ok());
+}
+
+#[test]
+fn a_near_end_that_counts_wrong_is_contradicted() {
+    let done = |requests| Message::Done(Outcome::Perf { requests });
+    let lie = |message: Message| {
+        move |link: &mut Link| {
+            link.send(&message).unwrap();
+            told(link)
+        }
+    };
+    let (texts, served) = served(&ServeOptions::default(), 2, |address, host| {
+        let perf = |operation| Purpose::Perf(Workload::new(operation, 4096, 4).unwrap());
+        let sum = Message::Done(Outcome::Copy(crate::exchange::Sum::default()));
+        [
+            ask(address, host, Some(perf(Operation::Send)), lie(done(5))),
+            ask(address, host, Some(perf(Operation::Write)), lie(sum)),
+        ]
+    });
+    assert!(texts[0].contains("5 requests were sent, and 0 arrived"), "{}", texts[0]);
+    assert!(matches!(served[0], Err(ServeError::Perf(PerfError::Lost { sent: 5, received: 0 }))));
+    assert!(texts[1].contains("something else than was asked for"), "{}", texts[1]);
+}
+
+/// A far end that serves one measurement in its own way, and what the near end makes of it.
+fn far_end(config: &PerfConfig, then: impl FnOnce(Link, &mut Endpoint) + Send) -> PerfError {
+    let (here, there) = software_hosts(2).unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
+            let hello = link.expect_hello().unwrap();
+            let domains = there.domains();
+            let builder = CopyOptions::default().builder().scheme(hello.endpoint.scheme);
+            let mut endpoint: Endpoint = builder.build(&domains).unwrap();
+            let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
+            let (address, buffer) = (endpoint.address(), ring.remote());
+            link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None })).unwrap();
+            bring_up(&mut endpoint, &mut link, &hello, |_| Ok::<(), SessionError>(())).unwrap();
+            then(link, &mut endpoint);
+        });
+        measure_here(config, &address, &here).unwrap_err()
+    })
+}
+
+#[test]
+fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_go_on() {
+    let endless = PerfConfig {
+        limit: Limit::Time(Duration::from_secs(600)),
+        ..quick(Operation::Write, Scheme::Spray, 4, 4096)
+    };
+    let error = far_end(&endless, |link, endpoint| {
+        drop(link);
+        // Its queue pairs outlive its process's connection.
+        thread::sleep(Duration::from_millis(300));
+        endpoint.flush(Duration::ZERO);
+    });
+    assert_eq!(error.to_string(), "the other side hung up");
+    let error = far_end(&endless, |mut link, _| {
+        link.send(&Message::Failed { reason: Reason::new("no time") }).unwrap();
+    });
+    assert_eq!(error.to_string(), "the other side gave up: no time");
+}
+
+#[test]
+fn a_far_end_that_counts_wrong_is_contradicted() {
+    let config = quick(Operation::Write, Scheme::Spray, 4, 4096);
+    let error = far_end(&config, |mut link, _| {
+        // Of a WRITE there is nothing that it could have seen.
+        while !matches!(link.try_recv(), Ok(Some(Message::Done(_)))) {}
+        link.send(&Message::Done(Outcome::Perf { requests: 1 })).unwrap();
+        while !matches!(link.try_recv(), Err(LinkError::HungUp { .. })) {}
+    });
+    assert!(matches!(error, PerfError::Lost { sent: 0, received: 1 }), "{error}");
+}
+
+#[test]
+fn a_busy_near_end_is_not_taken_for_an_idle_one() {
+    let idle_timeout = Duration::from_millis(600);
+    let options = ServeOptions { idle_timeout, ..ServeOptions::default() };
+    let (_, served) = served(&options, 1, |address, host| {
+        let limit = Limit::Time(Duration::from_secs(1));
+        let config = PerfConfig { limit, ..quick(Operation::Write, Scheme::Spray, 4, 4096) };
+        measure_here(&config, address, host).unwrap();
+    });
+    assert!(served[0].is_ok(), "{served:?}");
+}
+
+#[test]
+fn a_measurement_can_be_interrupted() {
+    let (error, served) = served(&ServeOptions::default(), 1, |address, host| {
+        let limit = Limit::Time(Duration::from_secs(600));
+        let config = PerfConfig { limit, ..quick(Operation::Read, Scheme::Spray, 4, 4096) };
+        let interrupted = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(100));
+                interrupted.store(true, Ordering::Relaxed);
+            });
+            measure_to(&config, address, host.all_domains(), &interrupted).unwrap_err()
+        })
+    });
+    assert!(matches!(error, PerfError::Session(SessionError::Interrupted)), "{error}");
+    let there = served[0].as_ref().unwrap_err().to_string();
+    assert_eq!(there, "the other side gave up: interrupted");
+}

@@ -1,0 +1,87 @@
+//! A side that has connected and asked for something, and what it may have.
+
+use crate::backend::Domain;
+use crate::endpoint::EndpointBuilder;
+use crate::exchange::{Hello, Link};
+use crate::session::{Environment, SessionError};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// What a server does with what comes.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// A directory, in which files appear under the names that senders give them; else the file that
+    /// each copy becomes. `None`: no files are taken.
+    pub destination: Option<PathBuf>,
+    /// Bytes of memory that one peer may have here.
+    pub max_memory: u64,
+    /// How long a rail may make no headway before it is taken for dead.
+    pub stall_timeout: Duration,
+    /// How long a peer may let nothing happen at all.
+    pub idle_timeout: Duration,
+    /// Whether a copy has to reach the disk before it takes its name.
+    pub sync: bool,
+}
+
+impl Default for ServeOptions {
+    /// Measurements only, 1 GiB of memory, 10 s for rails and a minute for peers.
+    fn default() -> Self {
+        Self {
+            destination: None,
+            max_memory: 1 << 30,
+            stall_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            sync: false,
+        }
+    }
+}
+
+impl ServeOptions {
+    /// The default, and files into `destination`.
+    pub fn new(destination: impl Into<PathBuf>) -> Self {
+        Self { destination: Some(destination.into()), ..Self::default() }
+    }
+}
+
+/// A peer that has said hello, and what it is served with.
+pub(crate) struct Visit<'a, D> {
+    pub(crate) link: Link,
+    pub(crate) hello: &'a Hello,
+    pub(crate) domains: &'a [D],
+    pub(crate) options: &'a ServeOptions,
+}
+
+impl<'a, D: Domain> Visit<'a, D> {
+    /// Whether the peer may have so many bytes of memory here.
+    pub(crate) fn allow(&self, bytes: usize) -> Result<(), SessionError> {
+        let (bytes, limit) = (bytes as u64, self.options.max_memory);
+        if bytes > limit { Err(SessionError::TooMuchMemory { bytes, limit }) } else { Ok(()) }
+    }
+
+    /// Makes the endpoint that the peer wants to meet.
+    pub(crate) fn builder(&self) -> EndpointBuilder {
+        let endpoint = &self.hello.endpoint;
+        EndpointBuilder::new()
+            .rails(endpoint.rails.len())
+            .scheme(endpoint.scheme)
+            .max_msg_size(endpoint.max_msg_size)
+    }
+
+    /// What this side runs in.
+    pub(crate) fn environment(
+        &self,
+        builder: &'a EndpointBuilder,
+        interrupted: &'a AtomicBool,
+    ) -> Environment<'a, D> {
+        // The peer's buffer is registered with each of the devices that it uses.
+        let domains = self.domains.iter().take(self.hello.buffer.rkeys.len()).collect();
+        Environment {
+            domains,
+            builder,
+            stall_timeout: self.options.stall_timeout,
+            idle_timeout: Some(self.options.idle_timeout),
+            interrupted,
+        }
+    }
+}
