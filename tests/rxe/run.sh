@@ -9,4 +9,6 @@ cd "$(dirname "$0")/../.."
 tests/rxe/packages.sh
 cargo build --locked -p polyrail-rxe
 tests/rxe/guest.sh -t 300 -- "${CARGO_TARGET_DIR:-target}/debug/polyrail-rxe" "$@"
-[ $# -gt 0 ] || tests/rxe/copy.sh
+[ $# -eq 0 ] || exit 0
+tests/rxe/copy.sh
+tests/rxe/perf.sh

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# perftest's ib_write_bw and `polyrail perf` between two processes, side by side over the same devices, in
+# a guest that has software RDMA (see guest.sh). What is compared is in the script `compare`.
+#   tests/rxe/perf.sh [ROUNDS]
+# Exit status 0 if polyrail has at least 0.9 of perftest's goodput; else see guest.sh.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+tests/rxe/packages.sh
+command -v ib_write_bw >/dev/null ||
+  { apt-get -qq update && apt-get -qq install -y --no-install-recommends perftest >/dev/null; }
+cargo build --release --locked -p polyrail --features verbs
+tests/rxe/guest.sh -t 300 -f "${CARGO_TARGET_DIR:-target}/release/polyrail" \
+  -f "$(command -v ib_write_bw)" -- tests/rxe/compare "$@"
