@@ -1,94 +1,15 @@
 //! The program, run as a process.
 
+mod program_support;
+
+use program_support::*;
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_polyrail");
-
-/// A directory with a source in it.
-struct Place {
-    directory: TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
-    }
-
-    fn with_source(bytes: usize) -> Self {
-        let place = Self::new();
-        fs::write(place.path("src"), pattern(bytes)).unwrap();
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// Runs `polyrail copy ARGUMENTS src dst` here.
-    fn copy(&self, arguments: &[&str]) -> Output {
-        self.run(&[&["copy"], arguments, &["src", "dst"]].concat())
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(PROGRAM).args(arguments).current_dir(&self.directory).output().unwrap()
-    }
-
-    /// Names of all files here, in order.
-    fn files(&self) -> Vec<String> {
-        let name = |entry: std::io::Result<fs::DirEntry>| {
-            entry.unwrap().file_name().into_string().unwrap()
-        };
-        let mut names: Vec<String> = fs::read_dir(&self.directory).unwrap().map(name).collect();
-        names.sort();
-        names
-    }
-
-    fn assert_copied(&self) {
-        assert!(fs::read(self.path("src")).unwrap() == fs::read(self.path("dst")).unwrap());
-        assert_eq!(self.files(), ["dst", "src"]);
-    }
-}
-
-fn pattern(bytes: usize) -> Vec<u8> {
-    (0..bytes as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_str(&stdout(output)).unwrap()
-}
-
-#[track_caller]
-fn assert_success(output: &Output) {
-    assert!(output.status.success(), "{}: {}", output.status, stderr(output));
-    assert_eq!(stderr(output), "");
-}
-
-/// Asserts the exit code, and that each of the words is in the one line on stderr.
-#[track_caller]
-fn assert_failure(output: &Output, code: i32, words: &[&str]) {
-    let message = stderr(output);
-    assert_eq!(output.status.code(), Some(code), "{message}");
-    assert!(message.starts_with("polyrail: ") && message.lines().count() == 1, "{message}");
-    for word in words {
-        assert!(message.contains(word), "{word:?} is not in: {message}");
-    }
-}
 
 fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
@@ -606,8 +527,6 @@ fn shells_get_their_completions() {
         assert!(script.contains(word) && script.contains("max-msg-size"), "{script}");
     }
 }
-
-const QUICK: [&str; 5] = ["perf", "--count", "20", "--sizes", "1K,64K"];
 
 #[test]
 fn perf_measures_every_operation() {

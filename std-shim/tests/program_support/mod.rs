@@ -1,0 +1,101 @@
+//! What the tests of the program share: a place to run it in, and what it left there and said.
+
+#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(unreachable_pub, reason = "a module of several test programs")]
+
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_polyrail");
+
+/// A measurement that is over at once.
+pub const QUICK: [&str; 5] = ["perf", "--count", "20", "--sizes", "1K,64K"];
+
+/// A directory with a source in it.
+pub struct Place {
+    pub directory: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn with_source(bytes: usize) -> Self {
+        let place = Self::new();
+        fs::write(place.path("src"), pattern(bytes)).unwrap();
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Runs `polyrail copy ARGUMENTS src dst` here.
+    pub fn copy(&self, arguments: &[&str]) -> Output {
+        self.run(&[&["copy"], arguments, &["src", "dst"]].concat())
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(PROGRAM).args(arguments).current_dir(&self.directory).output().unwrap()
+    }
+
+    /// Runs it with no more than so many KiB of address space.
+    pub fn run_within(&self, kib: u32, arguments: &[&str]) -> Output {
+        let script = format!("ulimit -v {kib} && exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, PROGRAM]).args(arguments).current_dir(&self.directory);
+        command.output().unwrap()
+    }
+
+    /// Names of all files here, in order.
+    pub fn files(&self) -> Vec<String> {
+        let name = |entry: std::io::Result<fs::DirEntry>| {
+            entry.unwrap().file_name().into_string().unwrap()
+        };
+        let mut names: Vec<String> = fs::read_dir(&self.directory).unwrap().map(name).collect();
+        names.sort();
+        names
+    }
+
+    pub fn assert_copied(&self) {
+        assert!(fs::read(self.path("src")).unwrap() == fs::read(self.path("dst")).unwrap());
+        assert_eq!(self.files(), ["dst", "src"]);
+    }
+}
+
+pub fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+pub fn json(output: &Output) -> Value {
+    serde_json::from_str(&stdout(output)).unwrap()
+}
+
+#[track_caller]
+pub fn assert_success(output: &Output) {
+    assert!(output.status.success(), "{}: {}", output.status, stderr(output));
+    assert_eq!(stderr(output), "");
+}
+
+/// Asserts the exit code, and that each of the words is in the one line on stderr.
+#[track_caller]
+pub fn assert_failure(output: &Output, code: i32, words: &[&str]) {
+    let message = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{message}");
+    assert!(message.starts_with("polyrail: ") && message.lines().count() == 1, "{message}");
+    for word in words {
+        assert!(message.contains(word), "{word:?} is not in: {message}");
+    }
+}
