@@ -97,12 +97,12 @@ impl Failure {
 
     /// Prints the message on stderr, where the command goes on.
     pub(super) fn note(&self, what: &str) {
-        eprintln!("polyrail: {what}: {}", self.message);
+        super::tell(&format!("polyrail: {what}: {}\n", self.message));
     }
 
     /// Prints the message on stderr, and says the exit code.
     pub(super) fn report(&self) -> ExitCode {
-        eprintln!("polyrail: {}", self.message);
+        super::tell(&format!("polyrail: {}\n", self.message));
         ExitCode::from(self.exit as u8)
     }
 

@@ -50,6 +50,11 @@ fn print(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
+/// Writes to stderr. If that is closed or full there is nobody to tell, and no reason to fail.
+fn tell(text: &str) {
+    _ = io::stderr().write_all(text.as_bytes());
+}
+
 /// Prints a value as JSON, with a line end.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string_pretty(value)

@@ -12,7 +12,6 @@ use polyrail::perf::{
 use polyrail::size::human_size;
 use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
-use std::io::Write;
 
 /// One line of the sweep.
 #[derive(Clone, Debug, Serialize)]
@@ -162,15 +161,15 @@ fn progress(lines: &[Line], operation: Operation, message_size: u32) {
     use std::io::IsTerminal;
     if std::io::stderr().is_terminal() {
         let size = human_size(message_size.into());
-        eprint!("\r\x1b[K{} lines measured, now {} of {size}", lines.len(), operation.name());
-        _ = std::io::stderr().flush();
+        let (count, name) = (lines.len(), operation.name());
+        super::tell(&format!("\r\x1b[K{count} lines measured, now {name} of {size}"));
     }
 }
 
 fn erase_progress() {
     use std::io::IsTerminal;
     if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
+        super::tell("\r\x1b[K");
     }
 }
 

@@ -31,7 +31,8 @@ fn serve(arguments: &ServeArguments) -> Result<(), Failure> {
     let interrupted = interrupts();
     if !arguments.quiet {
         let names: Vec<&str> = domains.iter().map(Domain::device_name).collect();
-        eprintln!("polyrail: listening at {}, on {}", server.local_addr()?, names.join(", "));
+        let address = server.local_addr()?;
+        super::tell(&format!("polyrail: listening at {address}, on {}\n", names.join(", ")));
     }
     // An interrupt is how it is meant to end, unless something was under way, or was to come.
     while let Some(visitor) = server.accept(&interrupted)? {

@@ -1,0 +1,30 @@
+//! What the program says, run as a process.
+
+mod program_support;
+
+use program_support::*;
+use std::fs::File;
+use std::io::pipe;
+use std::process::{Command, Stdio};
+
+/// Where nobody reads: a pipe whose other end is closed, and a full disk.
+fn deaf() -> [Stdio; 2] {
+    let (_, closed) = pipe().unwrap();
+    [closed.into(), File::options().write(true).open("/dev/full").unwrap().into()]
+}
+
+#[test]
+fn an_exit_code_does_not_depend_on_who_reads_stderr() {
+    let place = Place::with_source(4 << 20);
+    for (arguments, code) in [
+        (&["copy", "nope", "x"][..], 3),
+        (&["copy", "--fault", "1:1M", "src", "dst"], 6),
+        (&["perf", "--device", "mlx5_0"], 2),
+    ] {
+        for stderr in deaf() {
+            let mut command = Command::new(PROGRAM);
+            command.args(arguments).current_dir(&place.directory).stderr(stderr);
+            assert_eq!(command.status().unwrap().code(), Some(code), "{arguments:?}");
+        }
+    }
+}
