@@ -3,8 +3,10 @@
 mod program_support;
 
 use program_support::*;
-use std::fs::File;
+use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::io::pipe;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
 /// Where nobody reads: a pipe whose other end is closed, and a full disk.
@@ -27,4 +29,20 @@ fn an_exit_code_does_not_depend_on_who_reads_stderr() {
             assert_eq!(command.status().unwrap().code(), Some(code), "{arguments:?}");
         }
     }
+}
+
+#[test]
+fn names_that_are_no_text_are_reported_all_the_same() {
+    let place = Place::new();
+    let name = OsStr::from_bytes(b"src \xff");
+    fs::write(place.directory.path().join(name), pattern(1000)).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["copy", "--json"]).arg(name).arg("dst").current_dir(&place.directory);
+    let output = command.output().unwrap();
+    assert_success(&output);
+    let report = json(&output);
+    assert_eq!(
+        (&report["source"], &report["destination"]),
+        (&"src \u{fffd}".into(), &"dst".into())
+    );
 }

@@ -6,6 +6,7 @@ use polyrail::size::human_size;
 use polyrail::transfer::{CopyOptions, CopyReport};
 use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::path::Path;
 
 /// How a file was copied.
@@ -39,8 +40,8 @@ impl Shape {
 pub(super) struct CopyJson<'a> {
     /// Nothing if it is on another host.
     #[serde(skip_serializing_if = "Option::is_none")]
-    source: Option<&'a Path>,
-    destination: &'a Path,
+    source: Option<Cow<'a, str>>,
+    destination: Cow<'a, str>,
     scheme: &'static str,
     rails: usize,
     devices: usize,
@@ -59,11 +60,11 @@ impl<'a> CopyJson<'a> {
         report: &'a CopyReport,
     ) -> Self {
         let Shape { rails, devices, max_msg_size, message_size, window, .. } = shape;
-        let scheme = scheme_name(shape.scheme);
+        // JSON is text, and paths need not be.
         Self {
-            source,
-            destination,
-            scheme,
+            source: source.map(Path::to_string_lossy),
+            destination: destination.to_string_lossy(),
+            scheme: scheme_name(shape.scheme),
             rails,
             devices,
             max_msg_size,
