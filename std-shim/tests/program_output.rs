@@ -46,3 +46,32 @@ fn names_that_are_no_text_are_reported_all_the_same() {
         (&"src \u{fffd}".into(), &"dst".into())
     );
 }
+
+#[test]
+fn a_report_that_cannot_be_written_is_no_failure_of_the_copy() {
+    let place = Place::with_source(1000);
+    for json in [&["--json"][..], &[]] {
+        let [closed, full] = deaf();
+        let run = |stdout: Stdio| {
+            let mut command = Command::new(PROGRAM);
+            command.arg("copy").args(json).args(["src", "dst"]).current_dir(&place.directory);
+            command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output()
+        };
+        let output = run(full).unwrap();
+        assert_failure(&output, 10, &["cannot write to standard output", "No space left"]);
+        place.assert_copied();
+        // That nobody reads on, as behind `head`, is usual.
+        assert_success(&run(closed).unwrap());
+    }
+}
+
+#[test]
+fn a_failure_keeps_its_code_where_its_report_cannot_be_written() {
+    let place = Place::new();
+    for stdout in deaf() {
+        let mut command = Command::new(PROGRAM);
+        command.args(["copy", "--json", "src", "dst"]).current_dir(&place.directory).stdout(stdout);
+        let output = command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        assert_failure(&output, 3, &["cannot read src"]);
+    }
+}

@@ -50,6 +50,7 @@ Exit codes:
   7    what arrived is not what was sent
   8    SRC and DST are the same file
   9    there is no device to run on, and why
+  10   copied, but the report could not be written to standard output
   130  interrupted";
 
 const PERF_HELP: &str = "\
@@ -77,6 +78,7 @@ Exit codes:
   6    a rail failed, or the virtual queue pair could not be set up, or there is no server
   7    not everything arrived that was sent
   9    there is no device to run on, and why
+  10   measured, but the figures could not be written to standard output
   130  interrupted";
 
 const SERVE_HELP: &str = "\
@@ -96,14 +98,14 @@ listen where only those can connect who may. Ctrl-C ends it.
 It needs a program that was built with --features verbs.
 
 Exit codes: 0 it was told to end, or with --once all went well; 1 it cannot listen; 2 the command line \
-makes no sense; 9 there is no device to run on; 130 interrupted while a file came or a measurement \
-went on; with --once, those of copy and perf.";
+makes no sense; 9 there is no device to run on; 10 it cannot write its reports to standard output; 130 \
+interrupted while a file came or a measurement went on; with --once, those of copy and perf.";
 
 const DEVICES_HELP: &str = "\
 Shows devices, ports, addresses (the gid index is what --gid-index takes) and limits.
 
 Exit codes: 0 there are some; 1 something that should not happen; 2 the command line makes no \
-sense; 9 there are none, and why.";
+sense; 9 there are none, and why; 10 it cannot write to standard output.";
 
 /// One virtual RDMA queue pair made of many physical ones, tried out on a NIC in software.
 #[derive(Debug, Parser)]

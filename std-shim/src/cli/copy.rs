@@ -13,7 +13,7 @@ pub(super) fn run(arguments: &CopyArguments) -> Result<(), Failure> {
     if arguments.json
         && let Err(failure) = &result
     {
-        failure.print_json()?;
+        failure.print_json();
     }
     result
 }

@@ -8,7 +8,7 @@ pub(super) fn run(arguments: &DevicesArguments) -> Result<(), Failure> {
     if arguments.json
         && let Err(failure) = &result
     {
-        failure.print_json()?;
+        failure.print_json();
     }
     result
 }

@@ -25,6 +25,7 @@ enum Exit {
     Corrupted = 7,
     SameFile = 8,
     NoDevices = 9,
+    Stdout = 10,
     Interrupted = 130,
 }
 
@@ -65,7 +66,13 @@ struct FailureReport<'a> {
 }
 
 impl Failure {
-    /// Something could not be written.
+    /// Everything went well, but the report of it could not be written to stdout.
+    pub(super) fn stdout(error: &io::Error) -> Self {
+        let message = format!("cannot write to standard output: {error}");
+        Self { exit: Exit::Stdout, message, rail: None }
+    }
+
+    /// A file could not be written.
     pub(super) fn output(what: impl Display, error: &io::Error) -> Self {
         let exit = if is_full(error) { Exit::NoSpace } else { Exit::Destination };
         Self { exit, message: format!("cannot write {what}: {error}"), rail: None }
@@ -106,13 +113,13 @@ impl Failure {
         ExitCode::from(self.exit as u8)
     }
 
-    /// Prints the failure as JSON on stdout.
-    pub(super) fn print_json(&self) -> Result<(), Self> {
-        super::print_json(&FailureReport {
+    /// Prints the failure as JSON on stdout. Should that fail too, this failure says more than that one.
+    pub(super) fn print_json(&self) {
+        _ = super::print_json(&FailureReport {
             error: &self.message,
             exit_code: self.exit as u8,
             failed_rail: self.rail.as_ref(),
-        })
+        });
     }
 }
 

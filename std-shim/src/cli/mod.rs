@@ -43,9 +43,7 @@ pub(crate) fn main() -> ExitCode {
 fn print(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::output("standard output", &error))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::stdout(&error)),
         _ => Ok(()),
     }
 }
@@ -57,8 +55,8 @@ fn tell(text: &str) {
 
 /// Prints a value as JSON, with a line end.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let mut text = serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::output("the JSON report", &error.into()))?;
+    let mut text =
+        serde_json::to_string_pretty(value).map_err(|error| Failure::stdout(&error.into()))?;
     text.push('\n');
     print(text.as_bytes())
 }

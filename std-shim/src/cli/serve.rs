@@ -20,7 +20,7 @@ pub(super) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
     if arguments.json
         && let Err(failure) = &result
     {
-        failure.print_json()?;
+        failure.print_json();
     }
     result
 }
