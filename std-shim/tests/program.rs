@@ -198,6 +198,16 @@ fn behind_a_symbolic_link_the_file_is_replaced() {
 }
 
 #[test]
+fn a_symbolic_link_that_leads_nowhere_is_refused() {
+    let place = Place::with_source(1000);
+    symlink("nowhere", place.path("dst")).unwrap();
+    let words = ["cannot write dst: it is a symbolic link that leads nowhere"];
+    assert_failure(&place.copy(&[]), 4, &words);
+    assert_eq!(fs::read_link(place.path("dst")).unwrap().to_str(), Some("nowhere"));
+    assert_eq!(place.files(), ["dst", "src"]);
+}
+
+#[test]
 fn a_character_device_is_written_in_place() {
     let place = Place::with_source(100_000);
     let before = fs::metadata("/dev/null").unwrap().ino();

@@ -31,8 +31,8 @@ Examples:
   polyrail copy --to 10.0.0.2 model.bin to a polyrail serve there, over real NICs
 
 DST is written under a temporary name beside it and renamed when it is complete: it is never \
-there half. Behind a symbolic link the file is replaced, and a character device such as \
-/dev/null is written in place.
+there half. Behind a symbolic link the file is replaced; a link that leads nowhere is refused. A \
+character device such as /dev/null is written in place.
 
 With --to, the file goes over this host's RDMA devices to `polyrail serve` on another host, and DST \
 is the name that the copy gets there, if the server has it appear in a directory [default: SRC's]. \

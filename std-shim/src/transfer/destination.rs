@@ -44,7 +44,14 @@ impl Destination {
                 // Behind a symbolic link, the file is replaced, not the link.
                 (Some(existing), fs::canonicalize(path).map_err(failed)?)
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (None, path.to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // What it leads to may be anybody's choice: as with cp, nothing is created there.
+                if path.is_symlink() {
+                    let what = "a symbolic link that leads nowhere";
+                    return Err(CopyError::DestinationKind { path: path.to_owned(), what });
+                }
+                (None, path.to_owned())
+            }
             Err(error) => return Err(failed(error)),
         };
         let directory = match path.parent() {
