@@ -335,6 +335,17 @@ fn destinations_that_cannot_be_written() {
 }
 
 #[test]
+fn names_may_be_as_long_as_the_file_system_has_them() {
+    for name in ["x".repeat(255), format!("x{}", "ü".repeat(127))] {
+        let place = Place::with_source(1000);
+        assert_success(&place.run(&["copy", "src", &name]));
+        assert_eq!(fs::read(place.path(&name)).unwrap(), pattern(1000));
+        let output = place.run(&["copy", "src", &format!("{name}y")]);
+        assert_failure(&output, 4, &["File name too long"]);
+    }
+}
+
+#[test]
 fn permissions_are_respected() {
     let place = Place::with_source(1000);
     fs::set_permissions(&place.directory, Permissions::from_mode(0o755)).unwrap();

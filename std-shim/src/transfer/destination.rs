@@ -1,7 +1,6 @@
 //! The file that a copy becomes, and that is not there before it is complete.
 
 use super::error::CopyError;
-use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown};
@@ -58,12 +57,9 @@ impl Destination {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
         };
-        let name = path.file_name().unwrap_or(OsStr::new(""));
-        let mut prefix = OsStr::new(".").to_owned();
-        prefix.push(name);
         let mode = source.map_or(NEW_FILE, |(_, metadata)| metadata.mode() & 0o777);
         let temporary = tempfile::Builder::new()
-            .prefix(&prefix)
+            .prefix(&temporary_prefix(&path))
             .suffix(".polyrail-part")
             .permissions(Permissions::from_mode(mode))
             .tempfile_in(directory)
@@ -94,6 +90,15 @@ impl Destination {
         }
         Ok(())
     }
+}
+
+/// What the name of the temporary file begins with: a dot, and as much of the destination's as leaves
+/// room for the rest.
+fn temporary_prefix(path: &Path) -> String {
+    /// Names of 255 bytes can be, and of 143 where their file system encrypts them (eCryptfs).
+    const KEPT_BYTES: usize = 100;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    format!(".{}", &name[..name.floor_char_boundary(KEPT_BYTES)])
 }
 
 /// Gives a file the mode of the one that it will replace, and the owner if we may.
