@@ -346,6 +346,16 @@ fn names_may_be_as_long_as_the_file_system_has_them() {
 }
 
 #[test]
+fn an_error_names_the_destination_only() {
+    let place = Place::with_source(1000);
+    for destination in ["missing/dst", "src/dst", "new/"] {
+        let output = place.run(&["copy", "src", destination]);
+        assert_failure(&output, 4, &[&format!("cannot write {destination}: "), " (os error "]);
+        assert!(!stderr(&output).contains("polyrail-part"), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn permissions_are_respected() {
     let place = Place::with_source(1000);
     fs::set_permissions(&place.directory, Permissions::from_mode(0o755)).unwrap();

@@ -3,7 +3,7 @@
 use super::error::CopyError;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -53,17 +53,8 @@ impl Destination {
             }
             Err(error) => return Err(failed(error)),
         };
-        let directory = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
         let mode = source.map_or(NEW_FILE, |(_, metadata)| metadata.mode() & 0o777);
-        let temporary = tempfile::Builder::new()
-            .prefix(&temporary_prefix(&path))
-            .suffix(".polyrail-part")
-            .permissions(Permissions::from_mode(mode))
-            .tempfile_in(directory)
-            .map_err(failed)?;
+        let temporary = temporary(&path, mode).map_err(failed)?;
         if let Some(old) = old {
             succeed(temporary.as_file(), &old).map_err(failed)?;
         }
@@ -92,13 +83,23 @@ impl Destination {
     }
 }
 
-/// What the name of the temporary file begins with: a dot, and as much of the destination's as leaves
-/// room for the rest.
-fn temporary_prefix(path: &Path) -> String {
+/// A file that is written in place of `path` and beside it. Its name begins with a dot and as much of
+/// the other one as leaves room for the rest.
+fn temporary(path: &Path, mode: u32) -> io::Result<NamedTempFile> {
     /// Names of 255 bytes can be, and of 143 where their file system encrypts them (eCryptfs).
     const KEPT_BYTES: usize = 100;
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    format!(".{}", &name[..name.floor_char_boundary(KEPT_BYTES)])
+    // Opened by ourselves, since the errors of `tempfile_in` name the temporary file.
+    tempfile::Builder::new()
+        .prefix(&format!(".{}", &name[..name.floor_char_boundary(KEPT_BYTES)]))
+        .suffix(".polyrail-part")
+        .make_in(directory, |path| {
+            OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
+        })
 }
 
 /// Gives a file the mode of the one that it will replace, and the owner if we may.
