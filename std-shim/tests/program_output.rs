@@ -75,3 +75,35 @@ fn a_failure_keeps_its_code_where_its_report_cannot_be_written() {
         assert_failure(&output, 3, &["cannot read src"]);
     }
 }
+
+#[test]
+fn a_picture_that_cannot_be_drawn_is_known_before_anything_is_measured() {
+    let place = Place::with_source(0);
+    for (file, words) in [
+        ("missing/perf.svg", "cannot write missing/perf.svg: No such file"),
+        (".", "cannot write .: it is a directory"),
+        ("src/perf.svg", "cannot write src/perf.svg: Not a directory"),
+    ] {
+        let output = place.run(&[&QUICK[..], &["--plot", file]].concat());
+        assert_failure(&output, 4, &[words]);
+        assert_eq!(stdout(&output), "");
+    }
+    assert_eq!(place.files(), ["src"]);
+}
+
+#[test]
+fn a_picture_appears_when_it_is_complete() {
+    let place = Place::new();
+    fs::write(place.path("perf.svg"), "old").unwrap();
+    // The last of these sizes takes more memory than there is.
+    let arguments = ["--plot", "perf.svg", "--rails", "1", "--operations", "write"];
+    let huge = ["perf", "--count", "20", "--sizes", "1K,256M"];
+    let output = place.run_within(500_000, &[&huge[..], &arguments].concat());
+    assert!(!output.status.success());
+    assert_eq!(fs::read_to_string(place.path("perf.svg")).unwrap(), "old");
+    assert_success(&place.run(&[&QUICK[..], &arguments].concat()));
+    assert!(fs::read_to_string(place.path("perf.svg")).unwrap().starts_with("<svg"));
+    assert_eq!(place.files(), ["perf.svg"]);
+    let output = place.run(&[&QUICK[..], &["--plot", "/dev/full"]].concat());
+    assert_failure(&output, 5, &["cannot write /dev/full: No space left"]);
+}

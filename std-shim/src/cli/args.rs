@@ -74,7 +74,8 @@ Exit codes:
   0    measured
   1    something that should not happen
   2    the command line makes no sense
-  4    a file could not be written
+  4    the picture cannot be written: a directory, no such directory, no permission
+  5    no space for the picture
   6    a rail failed, or the virtual queue pair could not be set up, or there is no server
   7    not everything arrived that was sent
   9    there is no device to run on, and why
@@ -289,7 +290,7 @@ pub(super) struct PerfArguments {
     /// Print comma separated values.
     #[arg(long)]
     pub(super) csv: bool,
-    /// Draw the throughput into this file too, as SVG.
+    /// Draw the throughput into this file too, as SVG; it is replaced when all is measured.
     #[arg(long, value_name = "FILE.svg", value_hint = clap::ValueHint::FilePath)]
     pub(super) plot: Option<PathBuf>,
 }

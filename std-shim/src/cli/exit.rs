@@ -72,10 +72,10 @@ impl Failure {
         Self { exit: Exit::Stdout, message, rail: None }
     }
 
-    /// A file could not be written.
-    pub(super) fn output(what: impl Display, error: &io::Error) -> Self {
-        let exit = if is_full(error) { Exit::NoSpace } else { Exit::Destination };
-        Self { exit, message: format!("cannot write {what}: {error}"), rail: None }
+    /// A picture cannot be drawn.
+    pub(super) fn drawing(why: impl Display) -> Self {
+        let message = format!("cannot draw the picture: {why}");
+        Self { exit: Exit::Unexpected, message, rail: None }
     }
 
     /// There is no device to run on.

@@ -10,6 +10,7 @@ use polyrail::perf::{
     Limit, Measurement, Operation, PerfConfig, PerfError, Threads, measure, measure_to,
 };
 use polyrail::size::human_size;
+use polyrail::transfer::{check_replaceable, replace_file};
 use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
 
@@ -59,6 +60,10 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
         }
         None => software(arguments),
     };
+    // Better known now than after the measurements.
+    if let Some(path) = &arguments.plot {
+        check_replaceable(path)?;
+    }
     let streamed = !arguments.json && !arguments.csv;
     let mut lines = Vec::new();
     for (operation, scheme) in kinds(arguments) {
@@ -81,10 +86,7 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     }
     match &arguments.plot {
         None => Ok(()),
-        Some(path) => {
-            let failed = |error| Failure::output(path.display(), &error);
-            std::fs::write(path, plot::svg(&bench.place, &lines).map_err(failed)?).map_err(failed)
-        }
+        Some(path) => Ok(replace_file(path, plot::svg(&bench.place, &lines)?.as_bytes())?),
     }
 }
 

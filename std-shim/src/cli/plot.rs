@@ -1,10 +1,10 @@
 //! The sweep as a picture: throughput over message size, memcpy beside.
 
+use super::exit::Failure;
 use super::perf::Line;
 use plotters::prelude::*;
 use polyrail::size::human_size;
 use std::collections::BTreeMap;
-use std::io;
 
 const SIZE: (u32, u32) = (960, 560);
 /// Width of the legend, to the right of the chart.
@@ -20,9 +20,9 @@ const COLORS: [RGBColor; 5] = [
 
 /// Draws the lines: throughput, from 0 on, over message size, on a logarithmic axis. `place` says what
 /// was measured on.
-pub(super) fn svg(place: &str, lines: &[Line]) -> io::Result<String> {
+pub(super) fn svg(place: &str, lines: &[Line]) -> Result<String, Failure> {
     let mut text = String::new();
-    draw(&mut text, place, lines).map_err(|error| io::Error::other(error.to_string()))?;
+    draw(&mut text, place, lines).map_err(Failure::drawing)?;
     Ok(text)
 }
 

@@ -2,7 +2,7 @@
 
 use super::error::CopyError;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
@@ -81,6 +81,27 @@ impl Destination {
         }
         Ok(())
     }
+}
+
+/// Writes a file that is there complete, or as it was before: as the destination of a copy is.
+///
+/// # Errors
+///
+/// The file cannot be created, written or replaced.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), CopyError> {
+    let target = Destination::create(None, path)?;
+    let mut file = target.file();
+    let written = file.write_all(bytes).and_then(|()| target.finish(false));
+    written.map_err(|source| CopyError::Destination { path: path.to_owned(), source })
+}
+
+/// Whether [`replace_file`] could begin now. Nothing stays behind.
+///
+/// # Errors
+///
+/// The file cannot be created or replaced.
+pub fn check_replaceable(path: &Path) -> Result<(), CopyError> {
+    Destination::create(None, path).map(drop)
 }
 
 /// A file that is written in place of `path` and beside it. Its name begins with a dot and as much of

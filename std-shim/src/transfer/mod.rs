@@ -44,6 +44,7 @@ mod side;
 mod tests;
 
 pub use copy::{CopyOptions, CopyReport, Progress, SideReport, copy_file};
+pub use destination::{check_replaceable, replace_file};
 pub use error::{CopyError, Role, TransferError};
 pub use hosts::LinkFault;
 pub use plan::{MAX_CHUNK, MAX_WINDOW, Plan, PlanError};
