@@ -409,29 +409,51 @@ fn a_full_disk_ends_the_copy() {
     }
 }
 
-/// A file system of 4 MiB, for root.
+/// A file system of 4 MiB at `small` in a place, as long as this lives.
+struct Mounted<'a>(&'a Place);
+
+impl<'a> Mounted<'a> {
+    fn new(place: &'a Place) -> Self {
+        fs::create_dir(place.path("small")).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(place.path("small"));
+        assert!(mount.status().unwrap().success(), "cannot mount; this takes root");
+        Self(place)
+    }
+
+    fn files(&self) -> usize {
+        fs::read_dir(self.0.path("small")).unwrap().count()
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        _ = Command::new("umount").arg(self.0.path("small")).status();
+    }
+}
+
 #[test]
+#[ignore = "mounts a file system, as root"]
 fn a_full_file_system_keeps_nothing_of_the_copy() {
     let place = Place::with_source(9 << 20);
-    let small = place.path("small");
-    fs::create_dir(&small).unwrap();
-    let mount = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"])
-        .arg(&small)
-        .stderr(Stdio::null())
-        .status();
-    if !mount.is_ok_and(|status| status.success()) {
-        return;
-    }
+    let small = Mounted::new(&place);
     let output = place.run(&["copy", "src", "small/dst"]);
-    let left = fs::read_dir(&small).unwrap().count();
-    assert!(Command::new("umount").arg(&small).status().unwrap().success());
-    assert_failure(
-        &output,
-        5,
-        &["cannot write small/dst: writing 1048576 bytes at offset 4194304"],
-    );
-    assert_eq!(left, 0);
+    let words = ["cannot write small/dst: writing 1048576 bytes at offset 4194304"];
+    assert_failure(&output, 5, &words);
+    assert_eq!(small.files(), 0);
+}
+
+#[test]
+#[ignore = "mounts a file system, as root"]
+fn a_full_file_system_keeps_the_old_picture() {
+    let place = Place::new();
+    let small = Mounted::new(&place);
+    fs::write(place.path("small/perf.svg"), "old").unwrap();
+    assert!(fs::write(place.path("small/filler"), vec![0; 4 << 20]).is_err());
+    let output = place.run(&[&QUICK[..], &["--plot", "small/perf.svg"]].concat());
+    assert_failure(&output, 5, &["cannot write small/perf.svg: No space left"]);
+    assert_eq!(fs::read_to_string(place.path("small/perf.svg")).unwrap(), "old");
+    assert_eq!(small.files(), 2);
 }
 
 /// A copy that takes for ever, and that has begun.
