@@ -299,8 +299,22 @@ fn a_rail_that_falls_silent_is_found() {
 #[test]
 fn a_fault_that_never_comes_does_no_harm() {
     let place = Place::with_source(1 << 20);
-    assert_success(&place.copy(&["--fault", "2:1G"]));
+    let output = place.copy(&["--fault", "2:1G"]);
+    assert!(output.status.success());
+    let note = "polyrail: the fault on rail 2 did not happen: the copy was over before its device had \
+                carried 1 GiB\n";
+    assert_eq!(stderr(&output), note);
     place.assert_copied();
+    assert_success(&place.copy(&["--fault", "2:1G", "--quiet"]));
+}
+
+#[test]
+fn a_fault_takes_all_rails_of_its_device() {
+    let place = Place::with_source(4 << 20);
+    let output = place.copy(&["--rails", "4", "--devices", "2", "--fault", "3:1M", "--json"]);
+    assert_failure(&output, 6, &["(device tx1, queue pair"]);
+    let rail = json(&output)["failed_rail"]["rail"].clone();
+    assert!(rail == "1" || rail == "3", "{rail}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   polyrail copy model.bin /mnt/model.bin
   polyrail copy --rails 8 --scheme dqplb --window 16 --json a b
-  polyrail copy --fault 2:64M a b       the link of rail 2 fails after 64 MiB
+  polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
   polyrail perf --sizes 4K..1M --plot perf.svg
   polyrail serve --device mlx5_0 --device mlx5_1 /data          on one host, and
   polyrail copy --to 10.0.0.2 --device mlx5_0 --device mlx5_1 model.bin     on another, or
@@ -27,7 +27,7 @@ Examples:
   polyrail copy model.bin /mnt/model.bin
   polyrail copy --rails 8 --devices 2 --scheme dqplb --max-msg-size 128K a b
   polyrail copy --json --quiet a b | jq .gigabytes_per_second
-  polyrail copy --fault 2:64M a b       the link of rail 2 fails after 64 MiB
+  polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
   polyrail copy --to 10.0.0.2 model.bin to a polyrail serve there, over real NICs
 
 DST is written under a temporary name beside it and renamed when it is complete: it is never \
@@ -165,8 +165,9 @@ pub(super) struct CopyArguments {
     /// Requests on their way at once; either side keeps that many in memory.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = window)]
     pub(super) window: u64,
-    /// Let the link of a rail fail after so many bytes, or with `:silent` never answer again.
-    /// Repeatable.
+    /// Let the link of a rail's device fail when it has carried so many bytes, or with `:silent` never
+    /// answer again. Repeatable. With fewer devices than rails, all rails of the device carry these
+    /// bytes and fail, and the first that is seen to is named.
     #[arg(long, value_name = "RAIL:BYTES[:silent]", value_parser = fault)]
     pub(super) fault: Vec<LinkFault>,
     /// Seconds that a rail may make no headway before it is taken for dead.

@@ -5,7 +5,8 @@ use super::exit::Failure;
 use super::progress::{Bar, interrupts};
 use super::report::Shape;
 use super::{hosts, report};
-use polyrail::transfer::{CopyOptions, CopyReport, Progress, copy_file, send_to};
+use polyrail::size::human_size;
+use polyrail::transfer::{CopyOptions, CopyReport, LinkFault, Progress, copy_file, send_to};
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(arguments: &CopyArguments) -> Result<(), Failure> {
@@ -57,8 +58,22 @@ fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied,
     let bar = Bar::new(arguments.quiet || arguments.json);
     let source = &arguments.source;
     let report = copy_file(source, &destination, options, &progress, || bar.show(&progress))?;
+    drop(bar);
+    if !arguments.quiet {
+        options.faults.iter().for_each(note_late_fault);
+    }
     let devices = options.devices.unwrap_or(options.rails);
     Ok((destination, Shape::new(options, devices), report))
+}
+
+/// A copy that ends well has met none of its faults.
+fn note_late_fault(fault: &LinkFault) {
+    let LinkFault { rail, bytes, .. } = *fault;
+    super::tell(&format!(
+        "polyrail: the fault on rail {rail} did not happen: the copy was over before its device had \
+         carried {}\n",
+        human_size(bytes)
+    ));
 }
 
 /// To a `polyrail serve`, over real NICs.

@@ -11,7 +11,7 @@ use std::str::FromStr;
 pub struct LinkFault {
     /// The rail whose sending device loses its link; rails that share the device suffer too.
     pub rail: usize,
-    /// Payload bytes that the device carries before.
+    /// Payload bytes that the device carries before, those of all its rails and of its peers'.
     pub bytes: u64,
     /// Requests are never answered nor given up, as some drivers have it, instead of failing.
     pub silent: bool,
