@@ -423,6 +423,18 @@ fn a_full_disk_ends_the_copy() {
     }
 }
 
+#[test]
+fn memory_that_is_not_there_is_no_failure_of_a_rail() {
+    let place = Place::new();
+    fs::File::create(place.path("src")).unwrap().set_len(1 << 40).unwrap();
+    let output = place.run_within(4_000_000, &["copy", "--message-size", "1G", "src", "dst"]);
+    assert_failure(&output, 11, &["no memory for 8589934592 bytes"]);
+    let perf = ["perf", "--count", "1", "--sizes", "256M", "--window", "128"];
+    let output = place.run_within(500_000, &perf);
+    assert_failure(&output, 11, &["no memory for "]);
+    assert_eq!(place.files(), ["src"]);
+}
+
 /// A file system of 4 MiB at `small` in a place, as long as this lives.
 struct Mounted<'a>(&'a Place);
 

@@ -42,7 +42,7 @@ file, within this process.
 Exit codes:
   0    copied, and the checksums of both ends agree
   1    something that should not happen
-  2    the command line makes no sense
+  2    the command line makes no sense, or the devices cannot do it
   3    SRC cannot be read: missing, a directory, no permission, it changed
   4    DST cannot be written: a directory, no such directory, no permission
   5    no space for DST
@@ -51,6 +51,7 @@ Exit codes:
   8    SRC and DST are the same file
   9    there is no device to run on, and why
   10   copied, but the report could not be written to standard output
+  11   not enough memory, which a smaller window or message size needs less of
   130  interrupted";
 
 const PERF_HELP: &str = "\
@@ -73,13 +74,14 @@ arrived, and a difference is an error; a write or a read it does not notice.
 Exit codes:
   0    measured
   1    something that should not happen
-  2    the command line makes no sense
+  2    the command line makes no sense, or the devices cannot do it
   4    the picture cannot be written: a directory, no such directory, no permission
   5    no space for the picture
   6    a rail failed, or the virtual queue pair could not be set up, or there is no server
   7    not everything arrived that was sent
   9    there is no device to run on, and why
   10   measured, but the figures could not be written to standard output
+  11   not enough memory, which smaller requests or fewer of them need less of
   130  interrupted";
 
 const SERVE_HELP: &str = "\

@@ -1,6 +1,7 @@
 //! How it went: exit codes, and what is said on stderr.
 
-use polyrail::endpoint::{EndpointError, NamedRailError};
+use polyrail::backend::DeviceError;
+use polyrail::endpoint::{BuildError, EndpointError, NamedRailError};
 use polyrail::exchange::LinkError;
 use polyrail::perf::PerfError;
 use polyrail::serve::ServeError;
@@ -26,6 +27,7 @@ enum Exit {
     SameFile = 8,
     NoDevices = 9,
     Stdout = 10,
+    Memory = 11,
     Interrupted = 130,
 }
 
@@ -165,6 +167,7 @@ impl From<PerfError> for Failure {
             PerfError::Session(error) => session_exit(error),
             PerfError::MessageSize(_) | PerfError::Window(_) => (Exit::Usage, None),
             PerfError::Lost { .. } => (Exit::Corrupted, None),
+            PerfError::Memory(_) => (Exit::Memory, None),
             _ => (Exit::Unexpected, None),
         };
         Self { exit, message: error.to_string(), rail }
@@ -200,7 +203,30 @@ fn session_exit(error: &SessionError) -> (Exit, Option<RailFailure>) {
         SessionError::Protocol(_) | SessionError::Post(_) | SessionError::Range(_) => {
             (Exit::Unexpected, None)
         }
+        SessionError::TooMuchMemory { .. } => (Exit::Memory, None),
+        SessionError::Build(error) => (build_exit(error), None),
+        SessionError::Device(error) => (device_exit(error), None),
         _ => (Exit::Rail, None),
+    }
+}
+
+fn build_exit(error: &BuildError) -> Exit {
+    match error {
+        BuildError::Devices { .. } | BuildError::Rails { .. } | BuildError::VirtualQp(_) => {
+            Exit::Usage
+        }
+        BuildError::Device { source, .. } => device_exit(source),
+        _ => Exit::Rail,
+    }
+}
+
+fn device_exit(error: &DeviceError) -> Exit {
+    match error {
+        DeviceError::Memory(_) => Exit::Memory,
+        // Usually it is the limit of memory that may be locked.
+        #[cfg(feature = "verbs")]
+        DeviceError::Register { source, .. } if source.errno == libc::ENOMEM => Exit::Memory,
+        _ => Exit::Rail,
     }
 }
 
@@ -233,4 +259,37 @@ impl RailFailure {
 /// No space on the disk, or none left in a quota.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail::virtual_qp;
+
+    #[test]
+    fn numbers_that_do_not_go_together_are_no_failure_of_a_rail() {
+        let too_long =
+            virtual_qp::BuildError::RailMsgSize { rail: 1, bytes: 1 << 30, limit: 1 << 20 };
+        let too_many = BuildError::Rails { rails: 9, max: 8 };
+        for error in [too_many, too_long.into()] {
+            assert_eq!(Failure::from(PerfError::from(error)).exit, Exit::Usage);
+        }
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn memory_that_may_not_be_locked_is_no_failure_of_a_rail() {
+        use polyrail_ffi::{Argument, VerbsError};
+        for (errno, exit) in [(libc::ENOMEM, Exit::Memory), (libc::EINVAL, Exit::Rail)] {
+            let source = VerbsError { call: "ibv_reg_mr", errno, argument: Argument::None };
+            let error = DeviceError::Register { device: "mlx5_0".into(), source: source.into() };
+            assert_eq!(Failure::from(PerfError::from(error)).exit, exit);
+        }
+    }
+
+    #[test]
+    fn a_peer_that_wants_too_much_memory_is_no_failure_of_a_rail() {
+        let error = SessionError::TooMuchMemory { bytes: 2, limit: 1 };
+        assert_eq!(Failure::from(PerfError::Session(error)).exit, Exit::Memory);
+    }
 }
