@@ -435,6 +435,13 @@ fn memory_that_is_not_there_is_no_failure_of_a_rail() {
     assert_eq!(place.files(), ["src"]);
 }
 
+#[test]
+fn a_short_file_takes_no_more_memory_than_it_has_bytes() {
+    let place = Place::with_source(6 << 20);
+    assert_success(&place.run_within(1_000_000, &["copy", "--message-size", "1G", "src", "dst"]));
+    place.assert_copied();
+}
+
 /// A file system of 4 MiB at `small` in a place, as long as this lives.
 struct Mounted<'a>(&'a Place);
 

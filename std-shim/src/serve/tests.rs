@@ -130,16 +130,12 @@ fn a_bad_peer_costs_nobody_else_anything() {
 #[test]
 fn memory_has_a_limit_and_the_sender_is_told() {
     let (_directory, source, copies) = place_with_source();
-    let limited = ServeOptions { max_memory: 1 << 20, ..ServeOptions::new(&copies) };
+    let limited = ServeOptions { max_memory: 256 << 10, ..ServeOptions::new(&copies) };
     let (sent, received) = served(&limited, 1, |address, host| {
-        let large = CopyOptions { message_size: 2 << 20, ..CopyOptions::default() };
-        send(&source, None, address, host, &large).unwrap_err().to_string()
+        send(&source, None, address, host, &CopyOptions::default()).unwrap_err().to_string()
     });
     assert!(received[0].is_err() && names(&copies).is_empty());
-    assert!(
-        sent.contains("asks for 2097152 bytes of memory") && sent.contains("1048576"),
-        "{sent}"
-    );
+    assert!(sent.contains("asks for 300032 bytes of memory") && sent.contains("262144"), "{sent}");
 }
 
 #[test]

@@ -64,13 +64,15 @@ impl Plan {
         rest.min(self.chunk.into()) as u32
     }
 
-    /// Distance between slots, in bytes: a chunk, rounded up so that slots share no cache line.
-    const fn stride(&self) -> usize {
-        (self.chunk as usize).next_multiple_of(128)
+    /// Distance between slots, in bytes: the longest chunk that there is, rounded up so that slots share
+    /// no cache line. A file shorter than a chunk has one slot only, whose place does not depend on it.
+    fn stride(&self) -> usize {
+        let longest = self.total.clamp(1, self.chunk.into());
+        (longest as usize).next_multiple_of(128)
     }
 
     /// Place of a chunk in the ring, in bytes.
-    pub const fn slot(&self, chunk: u64) -> usize {
+    pub fn slot(&self, chunk: u64) -> usize {
         (chunk % self.window as u64) as usize * self.stride()
     }
 
@@ -108,7 +110,8 @@ mod tests {
         assert_eq!(slots[..4], [0, 128, 256, 0]);
         assert!(slots.iter().all(|slot| slot + 100 <= plan.ring_bytes()));
         assert_eq!(Plan::new(150, 100, 64).unwrap().ring_bytes(), 256);
-        assert_eq!(Plan::new(0, 100, 64).unwrap().ring_bytes(), 128);
+        assert_eq!(Plan::new(0, 1000, 64).unwrap().ring_bytes(), 128);
+        assert_eq!(Plan::new(6 << 20, 1 << 30, 8).unwrap().ring_bytes(), 6 << 20);
     }
 
     #[test]
