@@ -3,10 +3,9 @@
 mod nic_support;
 
 use nic_support::*;
-use polyrail::nic::{ConnectOptions, Fabric, QpCap, QpInit, RegisteredBuffer};
+use polyrail::nic::{QpCap, QpInit, RegisteredBuffer};
 use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest};
 use std::sync::Barrier;
-use std::time::Instant;
 
 const MESSAGE: u32 = 16 * 1024;
 const MESSAGES: u64 = 512;
@@ -95,56 +94,6 @@ fn two_threads_move_megabytes_both_ways_at_once() {
         scope.spawn(|| exchange(a, 0, far_b));
         scope.spawn(|| exchange(b, 1, far_a));
     });
-}
-
-/// Prints, never asserts: machines differ.
-#[test]
-fn throughput_of_64_kib_writes_beside_memcpy() {
-    const LENGTH: usize = 64 * 1024;
-    let rounds = if cfg!(debug_assertions) { 2_000 } else { 40_000 };
-    let mut pair = Pair::with(Fabric::threaded(), QpCap::default(), &ConnectOptions::default());
-    let request = pair.write(1, 0, LENGTH as u32);
-    let start = Instant::now();
-    let mut completed = 0;
-    let mut posted = 0;
-    while completed < rounds {
-        while posted < rounds && posted < completed + 32 {
-            let at = (posted % 16 * LENGTH) as u64;
-            let sge = pair.a.sge(at as usize, LENGTH as u32);
-            let remote_addr = pair.b.buffer.addr() + at;
-            pair.a.post(SendRequest { sge, remote_addr, ..request }).unwrap();
-            posted += 1;
-        }
-        completed += pair.a.poll().len();
-    }
-    let nic = rate(start, rounds * LENGTH);
-    let (source, mut target) = (vec![1_u8; 16 * LENGTH], vec![0_u8; 16 * LENGTH]);
-    let start = Instant::now();
-    for round in 0..rounds {
-        let at = round % 16 * LENGTH..(round % 16 + 1) * LENGTH;
-        std::hint::black_box(&mut target[at.clone()]).copy_from_slice(&source[at]);
-    }
-    let memcpy = rate(start, rounds * LENGTH);
-    println!("64 KiB WRITE {nic:.2} GB/s, memcpy {memcpy:.2} GB/s, ratio {:.2}", nic / memcpy);
-    let small = small_writes(&mut pair, rounds);
-    println!("8 byte WRITE, batches of 16, post to polled completion: {small:.0} ns");
-}
-
-fn small_writes(pair: &mut Pair, rounds: usize) -> f64 {
-    let batch = [pair.write(1, 0, 8); 16];
-    let start = Instant::now();
-    for _ in 0..rounds / 16 {
-        pair.a.post_all(&batch).unwrap();
-        let mut completed = 0;
-        while completed < 16 {
-            completed += pair.a.poll().len();
-        }
-    }
-    start.elapsed().as_nanos() as f64 / (rounds / 16 * 16) as f64
-}
-
-fn rate(start: Instant, bytes: usize) -> f64 {
-    bytes as f64 / start.elapsed().as_nanos() as f64
 }
 
 #[test]
