@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::pipe;
 use std::os::unix::ffi::OsStrExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 /// Where nobody reads: a pipe whose other end is closed, and a full disk.
 fn deaf() -> [Stdio; 2] {
@@ -106,4 +106,31 @@ fn a_picture_appears_when_it_is_complete() {
     assert_eq!(place.files(), ["perf.svg"]);
     let output = place.run(&[&QUICK[..], &["--plot", "/dev/full"]].concat());
     assert_failure(&output, 5, &["cannot write /dev/full: No space left"]);
+}
+
+/// Runs a copy without end for a while, on a terminal of its own or without any, and says what came
+/// out.
+fn copy_for_a_while(terminal: bool) -> Output {
+    let place = Place::new();
+    File::create(place.path("src")).unwrap().set_len(1 << 40).unwrap();
+    let copy =
+        format!("timeout --foreground --preserve-status -s INT 1 {PROGRAM} copy src /dev/null");
+    let (program, arguments) = match terminal {
+        true => ("script", &["-qec", &copy, "/dev/null"][..]),
+        false => ("sh", &["-c", &copy][..]),
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).env("TERM", "xterm").current_dir(&place.directory);
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn a_progress_bar_appears_on_terminals_only() {
+    let shown = stdout(&copy_for_a_while(true));
+    for word in ["   0%  ", " of 1.00 TiB  ", "/s  ", "polyrail: "] {
+        assert!(shown.contains(word), "{word:?} is not in: {shown:?}");
+    }
+    let piped = copy_for_a_while(false);
+    assert_failure(&piped, 130, &["interrupted"]);
+    assert_eq!(stdout(&piped), "");
 }
