@@ -76,8 +76,8 @@ impl Destination {
             temporary.as_file().sync_all()?;
         }
         temporary.persist(&path)?;
-        if sync && let Some(parent) = path.parent().filter(|parent| *parent != Path::new("")) {
-            File::open(parent)?.sync_all()?;
+        if sync {
+            File::open(directory(&path))?.sync_all()?;
         }
         Ok(())
     }
@@ -109,18 +109,22 @@ pub fn check_replaceable(path: &Path) -> Result<(), CopyError> {
 fn temporary(path: &Path, mode: u32) -> io::Result<NamedTempFile> {
     /// Names of 255 bytes can be, and of 143 where their file system encrypts them (eCryptfs).
     const KEPT_BYTES: usize = 100;
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     // Opened by ourselves, since the errors of `tempfile_in` name the temporary file.
     tempfile::Builder::new()
         .prefix(&format!(".{}", &name[..name.floor_char_boundary(KEPT_BYTES)]))
         .suffix(".polyrail-part")
-        .make_in(directory, |path| {
+        .make_in(directory(path), |path| {
             OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
         })
+}
+
+/// The directory that a file is in.
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
 }
 
 /// Gives a file the mode of the one that it will replace, and the owner if we may.
