@@ -261,7 +261,7 @@ fn bring_all_up(side: &mut Side, links: Vec<Link>) {
     let buffer = side.buffer.remote();
     for (qp, mut link) in side.set.qps_mut().iter_mut().zip(links) {
         let (endpoint, buffer) = (qp.address(), buffer.clone());
-        let hello = Hello { endpoint, buffer, plan: None, name: None };
+        let hello = Hello { endpoint, buffer, purpose: None };
         link.send(&Message::Hello(hello)).unwrap();
         let peer = link.expect_hello().unwrap();
         let up = bring_up(qp, &mut link, &peer, |qp| {

@@ -6,7 +6,6 @@ use crate::backend::{Connect, ConnectOptions, DeviceError, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::virtual_qp::{PeerWindowError, RailId, Scheme};
-use std::time::{Duration, Instant};
 
 /// Two endpoints do not go together, or a queue pair refused. Those that were moved stay so.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -201,21 +200,6 @@ where
     pub fn fail_all(&mut self) {
         for rail in (0..RAILS as u8).map(RailId::Data).chain([RailId::Notify]) {
             self.fail_rail(rail);
-        }
-    }
-
-    /// [`fail_all`](Self::fail_all), and then polls until no request is left with the devices, or
-    /// patience ends. What comes back is dropped.
-    pub fn flush(&mut self, patience: Duration) {
-        const BUDGET: usize = 64;
-        self.fail_all();
-        let begin = Instant::now();
-        loop {
-            let polled = self.poll_with(BUDGET, |_| ());
-            let busy = polled.events > 0 || self.outstanding() > 0;
-            if !busy || polled.error.is_some() || begin.elapsed() > patience {
-                return;
-            }
         }
     }
 

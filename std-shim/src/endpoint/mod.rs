@@ -23,12 +23,14 @@ pub use qp::EndpointQp;
 pub use set::EndpointSet;
 pub use stall::StallWatch;
 
+use crate::backend::Connect;
 use crate::nic;
 use polyrail_core::hardware::{CompletionQueue, CqError, QueuePair};
 use polyrail_core::verbs::{Completion, DeviceId};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq, VirtualWc};
 use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
 use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
 
 /// Devices, and so completion queues, of one endpoint or one set: no more than rails.
 pub const MAX_DEVICES: usize = MAX_RAILS;
@@ -150,5 +152,27 @@ where
     ) -> (&mut VirtualQp<Q, RAILS, DEPTH, WRS>, &mut VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>)
     {
         (&mut self.qp.qp, &mut self.cq)
+    }
+}
+
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    Endpoint<Q, C, RAILS, DEPTH, WRS>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    /// [`fail_all`](EndpointQp::fail_all), and then polls until no request is left with the devices, or
+    /// patience ends. What comes back is dropped.
+    pub fn flush(&mut self, patience: Duration) {
+        const BUDGET: usize = 64;
+        self.fail_all();
+        let begin = Instant::now();
+        loop {
+            let polled = self.poll_with(BUDGET, |_| ());
+            let busy = polled.events > 0 || self.outstanding() > 0;
+            if !busy || polled.error.is_some() || begin.elapsed() > patience {
+                return;
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@
 use super::ends::{End, Slots};
 use super::{Limit, Operation, PerfError, Round};
 use crate::backend::Domain;
-use crate::endpoint::{Endpoint, StallWatch};
+use crate::endpoint::{Endpoint, EndpointQp, StallWatch};
 use crate::exchange::Hello;
 use crate::session::Counterpart;
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
@@ -226,7 +226,7 @@ impl<D: Domain> Receiver<D> {
 
 /// Posts receives until enough are posted, if the operation consumes any.
 fn replenish<D: Domain>(
-    endpoint: &mut Endpoint<D::Qp, D::Cq>,
+    endpoint: &mut EndpointQp<D::Qp>,
     slots: &Slots<D::Region>,
     posted: &mut u64,
     received: u64,

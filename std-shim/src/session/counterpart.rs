@@ -3,7 +3,7 @@
 
 use super::{Failure, SessionError};
 use crate::backend::Connect;
-use crate::endpoint::{ConnectError, Endpoint};
+use crate::endpoint::{ConnectError, Endpoint, EndpointQp};
 use crate::exchange::{Hello, Link, LinkError, Message, Outcome, Reason, bring_up};
 use polyrail_core::hardware::CompletionQueue;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,11 +69,11 @@ impl<'a> Counterpart<'a> {
     }
 
     /// Connects an endpoint with the other side's; see [`bring_up`].
-    pub(crate) fn bring_up<Q: Connect, C: CompletionQueue, E>(
+    pub(crate) fn bring_up<Q: Connect, E>(
         &mut self,
-        endpoint: &mut Endpoint<Q, C>,
+        endpoint: &mut EndpointQp<Q>,
         hello: &Hello,
-        post_receives: impl FnOnce(&mut Endpoint<Q, C>) -> Result<(), E>,
+        post_receives: impl FnOnce(&mut EndpointQp<Q>) -> Result<(), E>,
     ) -> Result<(), E>
     where
         E: From<ConnectError> + From<LinkError>,
