@@ -46,6 +46,8 @@ pub(super) struct Connection {
     pub(super) ends: [End; 2],
     /// Something happened to it that requests may fail of, or stand still for ever.
     pub(super) damaged: bool,
+    /// A request past the engine waits on one of its rails for a receive that never comes.
+    pub(super) jammed: bool,
 }
 
 impl Connection {
@@ -67,7 +69,7 @@ impl Connection {
         let near = near.finish(&mut hosts[0], &shape, numbers[0]);
         let far = far.finish(&mut hosts[1], &shape, numbers[1]);
         let damaged = damaged || shape.rnr_retry < 7;
-        let connection = Self { at, shape, ends: [near, far], damaged };
+        let connection = Self { at, shape, ends: [near, far], damaged, jammed: false };
         connection.exchange_windows(hosts);
         connection
     }
@@ -115,9 +117,9 @@ impl Connection {
     }
 
     /// Whether one of its rails is on a device that is gone.
-    pub(super) fn touches(&self, gone: &[[bool; 3]; 2]) -> bool {
-        let ends = self.ends.iter().zip(gone);
-        ends.into_iter().any(|(end, gone)| end.physical.iter().any(|qp| gone[qp.at]))
+    pub(super) fn has_lost_a_device(&self, hosts: &[Host; 2]) -> bool {
+        let ends = self.ends.iter().zip(hosts);
+        ends.into_iter().any(|(end, host)| end.physical.iter().any(|qp| host.is_gone(qp.at)))
     }
 }
 

@@ -1,19 +1,15 @@
 //! How a simulated world ends: faults are lifted, and everything is accounted for.
 
 use super::World;
-use super::places::{AREA, pattern, read};
 use crate::allocations::without_allocating;
 use polyrail::nic;
-use polyrail_core::verbs::SendWr;
-use polyrail_core::virtual_qp::{QpState, RailId};
+use polyrail_core::virtual_qp::{QpState, Scheme};
 
 /// Rounds without any event after which nothing more is expected. Some polls in a row may find
 /// nothing: each looks at some of the virtual queue pairs only.
 const QUIET_ROUNDS: u64 = 4;
 /// No world needs so many.
 const MAX_ROUNDS: u32 = 20_000;
-/// The name of the request that takes all credits.
-pub(super) const BURST: u64 = (1 << 62) - 1;
 
 impl World {
     /// Lifts the faults, lets everything end, and looks whether anything is left.
@@ -22,20 +18,49 @@ impl World {
         self.settle();
         for at in 0..self.connections.len() {
             if self.failed_or_stalled(at) {
-                let damaged = self.connections[at].damaged;
-                assert!(damaged, "connection {at} failed or stands still, and nothing was wrong");
-                self.fail_connection(at);
+                self.give_up(at);
             }
         }
         self.settle();
         for at in 0..self.connections.len() {
             if self.is_healthy(at) {
                 self.check_everything_arrived(at);
+                self.check_notify_credits(at);
                 self.check_frozen(at);
                 self.check_credits(at);
             }
         }
         self.tear_down();
+    }
+
+    /// Moves a connection that cannot go on to the error state. With the faults lifted, there are
+    /// few reasons why it could not.
+    fn give_up(&mut self, at: usize) {
+        let connection = &self.connections[at];
+        assert!(
+            connection.damaged,
+            "connection {at} failed or stands still, and nothing was wrong"
+        );
+        let (bereft, jammed) = (connection.has_lost_a_device(&self.hosts), connection.jammed);
+        let failed = self.has_failed(at);
+        assert!(bereft || jammed || failed, "connection {at} stands still, and nothing holds it");
+        self.summary.bereft += u64::from(bereft);
+        self.summary.failed += u64::from(failed && !bereft);
+        self.summary.jammed += u64::from(jammed && !failed && !bereft);
+        self.fail_connection(at);
+    }
+
+    /// Whether an end, or one of its queue pairs, is in the error state.
+    fn has_failed(&mut self, at: usize) -> bool {
+        [0, 1].into_iter().any(|end| {
+            let this = &self.connections[at].ends[end];
+            let qp = self.hosts[end].qp(this.index);
+            let errored = this.physical.iter().any(|physical| {
+                let qp = qp.physical_mut(physical.rail).expect("a rail of its own");
+                qp.state() == nic::QpState::Err
+            });
+            errored || qp.state() == QpState::Error
+        })
     }
 
     fn lift_everything(&mut self) {
@@ -53,18 +78,24 @@ impl World {
     }
 
     /// Until nothing happens any more.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
+        self.settle_with(&[0, 1], Self::provide_receives);
+    }
+
+    /// Until nothing happens any more, with only these hosts polling, and something to be done in
+    /// each round, which says whether it did anything.
+    pub(super) fn settle_with(&mut self, polling: &[usize], act: impl Fn(&mut Self) -> bool) {
         let (mut quiet, mut rounds) = (0, 0);
         // A receiver that is told to be not ready is so twice for each fault, once in each round.
         while quiet < QUIET_ROUNDS + 2 * self.summary.faults {
             // What was planned may strike still.
             self.lift_faults();
-            let mut busy = self.provide_receives();
+            let mut busy = act(self);
             busy |= self.advance(5000) > 0;
-            for host in [0, 1] {
-                let brought = self.hosts[host].poll_for(usize::MAX);
+            for host in polling {
+                let brought = self.hosts[*host].poll_for(usize::MAX);
                 busy |= !brought.events.is_empty();
-                self.arrived(host, brought);
+                self.arrived(*host, brought);
             }
             self.invariants();
             quiet = if busy { 0 } else { quiet + 1 };
@@ -129,26 +160,27 @@ impl World {
         })
     }
 
-    fn is_healthy(&mut self, at: usize) -> bool {
+    pub(super) fn is_healthy(&mut self, at: usize) -> bool {
         let misled = self.connections[at].ends.iter().any(|end| end.receiver.misled);
         let states = [0, 1].map(|end| {
             let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
             qp.state()
         });
         !misled
-            && !self.connections[at].touches(&self.gone)
+            && !self.connections[at].has_lost_a_device(&self.hosts)
             && states == [QpState::Ready; 2]
             && !self.failed_or_stalled(at)
     }
 
     /// Nothing of a connection that did not fail is missing.
-    fn check_everything_arrived(&mut self, at: usize) {
-        self.settle_quiet(at);
+    pub(super) fn check_everything_arrived(&mut self, at: usize) {
         for end in [0, 1] {
+            self.settle_quiet(at, end);
             let this = &self.connections[at].ends[end];
             assert_eq!(this.sender.outstanding(), 0, "every request is reported");
             assert!(this.sender.notifying.is_empty(), "every notification arrived");
             assert!(this.sender.sending.is_empty(), "every SEND arrived");
+            assert_eq!(this.receiver.strays, 0, "every stray arrived");
             let qp = self.hosts[end].qp(this.index);
             assert_eq!(qp.outstanding_sends(), 0, "the ring is empty");
             assert!(qp.protocol_errors() <= this.provoked, "nobody broke the protocol");
@@ -156,84 +188,66 @@ impl World {
         }
     }
 
-    /// All credits are back: one request takes every send slot of every rail.
-    fn check_credits(&mut self, at: usize) {
-        for end in [0, 1] {
-            if self.connections[at].shape.is_multi() {
-                self.burst(at, end);
-            }
-        }
-    }
-
-    fn burst(&mut self, at: usize, end: usize) {
-        let shape = self.connections[at].shape;
-        let length = shape.credits() * shape.rails as u32 * shape.config.max_msg_size;
-        assert!(length as usize <= AREA, "it fits all places of a direction together");
-        let ground = self.connections[at].ground(end, &self.hosts);
-        let bytes = pattern(BURST ^ at as u64, length as usize);
-        ground.near.write_at(ground.near_at, &bytes).expect("within the buffer");
-        let local = ground.near.local(ground.near_at, length).expect("within the buffer");
-        let remote = ground.far.addr() + ground.far_at as u64;
-        let wr = SendWr::write(BURST, local, remote, &self.keys[end]);
-        let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
-        if let Err(error) = qp.post_send(&wr) {
-            return assert!(self.connections[at].damaged, "{error} of an idle queue pair");
-        }
-        // A driver may be about to refuse something still: polls offer it again.
-        for _ in 0..64 {
-            let brought = self.hosts[end].poll_for(0);
-            self.arrived(end, brought);
-        }
-        self.check_all_taken(at, end);
-        self.burst_arrived = None;
-        self.settle();
-        match self.burst_arrived {
-            Some(true) => {
-                let ground = self.connections[at].ground(end, &self.hosts);
-                let arrived = read(ground.far, ground.far_at, length as usize);
-                assert!(arrived == bytes, "the bytes of the burst are in place");
-            }
-            _ => assert!(self.connections[at].damaged, "the burst succeeds"),
-        }
-    }
-
-    fn check_all_taken(&mut self, at: usize, end: usize) {
-        let shape = self.connections[at].shape;
-        let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
-        if qp.state() == QpState::Error {
-            return assert!(self.connections[at].damaged, "nothing fails by itself");
-        }
-        for rail in 0..shape.rails as u8 {
-            let physical = qp.physical_mut(RailId::Data(rail)).expect("a rail");
-            let (taken, all) = (physical.outstanding_sends(), shape.credits());
-            assert_eq!(taken, all, "credits of rail {rail} of connection {at}");
-        }
-    }
-
     /// Every queue pair goes to the error state; everything is reported, and that is all.
     fn tear_down(&mut self) {
+        let receives = self.count_receives();
         for at in 0..self.connections.len() {
             self.fail_connection(at);
         }
         self.settle();
+        self.check_receives(&receives);
+        for (at, end) in self.all_ends() {
+            self.check_reported(at, end);
+        }
         for at in 0..self.connections.len() {
-            if self.connections[at].touches(&self.gone) {
-                continue;
-            }
-            self.settle_quiet(at);
-            for end in [0, 1] {
-                let this = &self.connections[at].ends[end];
-                assert_eq!(this.sender.outstanding(), 0, "every request is reported");
-                let receives = (this.receiver.posted_notifications(), this.receiver.posted_data());
-                assert_eq!(receives, (0, 0), "every receive is reported");
-                let qp = self.hosts[end].qp(this.index);
-                let left = (qp.outstanding_sends(), qp.outstanding_recvs());
-                assert_eq!(left, (0, 0), "the rings are empty");
-            }
+            self.check_frozen(at);
         }
         if let Some(bystander) = &self.bystander {
-            bystander.check(self.gone[0][0]);
+            bystander.check(self.hosts[0].is_gone(0));
         }
+    }
+
+    /// Everything is reported that no device took with it when it went.
+    fn check_reported(&mut self, at: usize, end: usize) {
+        let bereft = self.connections[at].has_lost_a_device(&self.hosts);
+        let (sends, notifications, data) = self.was_kept(at, end);
+        if sends {
+            self.settle_quiet(at, end);
+        }
+        let this = &self.connections[at].ends[end];
+        let left = (this.receiver.posted_notifications(), this.receiver.posted_data());
+        let qp = self.hosts[end].qp(this.index);
+        if sends {
+            assert_eq!(this.sender.outstanding(), 0, "every request is reported");
+            assert_eq!(qp.outstanding_sends(), 0, "the ring is empty");
+        }
+        if notifications {
+            assert_eq!(left.0, 0, "every notification receive is reported");
+            assert_eq!(qp.outstanding_recvs(), 0, "the ring is empty");
+        }
+        assert!(!data || left.1 == 0, "every receive with a buffer is reported");
+        self.summary.survivors += u64::from(bereft && sends);
+    }
+
+    /// Whether an end still has all that answers for its sends, for its notification receives, and
+    /// for its receives with buffers.
+    fn was_kept(&mut self, at: usize, end: usize) -> (bool, bool, bool) {
+        let connection = &self.connections[at];
+        let host = &mut self.hosts[end];
+        let physical = &connection.ends[end].physical;
+        let gone: Vec<_> = physical.iter().map(|qp| host.is_gone(qp.at)).collect();
+        let qp = host.qp(connection.ends[end].index);
+        // What was in flight on a device that is gone stays so, and what comes after it waits.
+        let sends = physical.iter().zip(&gone).all(|(physical, gone)| {
+            let qp = qp.physical_mut(physical.rail).expect("a rail of its own");
+            !gone || qp.outstanding_sends() == 0
+        });
+        // SPRAY's notify queue pair is on rail 0's device; any rail tells DQPLB of the failure.
+        let notifications = match connection.shape.config.scheme {
+            Scheme::Spray => !gone[0],
+            Scheme::Dqplb => !gone.iter().all(|gone| *gone),
+        };
+        (sends, notifications, !gone[0])
     }
 }
 

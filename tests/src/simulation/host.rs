@@ -65,6 +65,11 @@ impl Host {
         free.expect("more indices than virtual queue pairs") as u16
     }
 
+    /// Whether a device is gone.
+    pub(super) fn is_gone(&self, at: usize) -> bool {
+        self.devices[at].alloc_pd().is_err()
+    }
+
     /// Polls in one of the ways there are. A budget holds.
     pub(super) fn poll(&mut self, choices: &mut dyn Choices) -> Brought {
         let budget = pick(choices, &[1, 3, 7, 32, usize::MAX, usize::MAX]);

@@ -7,14 +7,16 @@
 //! when its receiver hears of it, finds all earlier data in place; so does a SEND or atomic behind
 //! writes, when the NIC carries it out; after a report no byte of its buffers changes; the engine's
 //! invariants hold after every step, and it never allocates; in the end, with faults lifted,
-//! everything completes or is reported failed, and all credits are back.
+//! everything completes or is reported failed, nothing is given up that could have gone on, and all
+//! credits are back, those of receives too.
 //!
 //! `shape` is what a world is made of; `host`, `connection` and `virtual_qp` build it; `places` is its
 //! memory; `traffic`, `trouble`, `peer` and `owner` are what happens; `sender` and `receiver` are the oracle;
-//! `ending` is how it ends; `search` looks for seeds that fail.
+//! `ending` is how it ends, `credits` what is counted then; `search` looks for seeds that fail.
 
 mod bystander;
 mod connection;
+mod credits;
 mod ending;
 mod host;
 mod owner;
@@ -36,7 +38,7 @@ pub use virtual_qp::Size;
 use crate::choices::{Bytes, Choices, Seeded};
 use bystander::Bystander;
 use connection::Connection;
-use ending::BURST;
+use credits::BURST;
 use host::{Brought, Host};
 use peer::STRAY;
 use polyrail::nic::{Fabric, Outcome, RegionKeys, Step};
@@ -228,8 +230,8 @@ impl World {
 
     /// Holds what a poll of a host brought against the oracle.
     fn arrived(&mut self, host: usize, brought: Brought) {
-        let any_gone = self.gone[host].iter().any(|gone| *gone);
-        assert!(brought.error.is_none() || any_gone, "{:?}", brought.error);
+        let any_gone = || (0..self.shape.devices).any(|at| self.hosts[host].is_gone(at));
+        assert!(brought.error.is_none() || any_gone(), "{:?}", brought.error);
         for event in &brought.events {
             match event {
                 Event::Completion(wc) => self.reported(host, wc),
@@ -291,12 +293,10 @@ impl World {
         self.hosts.iter().for_each(Host::invariants);
     }
 
-    fn settle_quiet(&mut self, at: usize) {
+    fn settle_quiet(&mut self, at: usize, end: usize) {
         let Self { connections, hosts, .. } = self;
-        for end in [0, 1] {
-            let ground = connections[at].ground(end, hosts);
-            connections[at].ends[end].sender.settle_quiet(&ground);
-        }
+        let ground = connections[at].ground(end, hosts);
+        connections[at].ends[end].sender.settle_quiet(&ground);
     }
 
     /// Nobody has touched what was reported.

@@ -93,7 +93,7 @@ impl World {
                 return false;
             }
         }
-        self.settle_quiet(at);
+        [0, 1].into_iter().for_each(|end| self.settle_quiet(at, end));
         self.connections[at].is_drained()
     }
 

@@ -11,7 +11,7 @@ use polyrail_core::verbs::{
     Completion, Imm, Opcode, SendFlags, SendRequest, Sge, WcOpcode, WcStatus,
 };
 use polyrail_core::virtual_cq::Event;
-use polyrail_core::virtual_qp::{RailId, Scheme};
+use polyrail_core::virtual_qp::RailId;
 
 /// Set in the `wr_id` of requests posted behind the engine's back. The low bits make it no tag.
 pub(super) const STRAY: u64 = 1 << 62;
@@ -90,15 +90,9 @@ fn stray_request(imm: Imm) -> SendRequest {
     }
 }
 
-/// Whether an end counts DQPLB's sequence numbers.
-fn counts_numbers(connection: &Connection, end: usize) -> bool {
-    let shape = &connection.shape;
-    shape.is_multi() && shape.config.scheme == Scheme::Dqplb && shape.notifies(end)
-}
-
 fn choose_stray_imm(connection: &Connection, to: usize, choices: &mut dyn Choices) -> Imm {
     let number = choices.below(0x1_0000);
-    if !counts_numbers(connection, to) {
+    if !connection.shape.counts_arrivals(to) {
         return Imm::from_number(STRAY_IMM | number);
     }
     let last = choices.coin();
@@ -112,7 +106,7 @@ fn choose_stray_imm(connection: &Connection, to: usize, choices: &mut dyn Choice
 
 /// What a stray on this rail does to both ends.
 fn note_stray(connection: &mut Connection, from: usize, rail: RailId) {
-    let counts = counts_numbers(connection, 1 - from);
+    let counts = connection.shape.counts_arrivals(1 - from);
     let multi = connection.shape.is_multi();
     let with_buffers = connection.shape.data_receives[1 - from];
     connection.ends[from].provoked += u64::from(multi);
@@ -125,6 +119,6 @@ fn note_stray(connection: &mut Connection, from: usize, rail: RailId) {
         to.receiver.strays += 1;
     } else {
         // No receive will ever be there for it: the rail stands still.
-        connection.damaged = true;
+        (connection.damaged, connection.jammed) = (true, true);
     }
 }

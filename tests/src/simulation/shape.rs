@@ -132,9 +132,19 @@ impl ConnectionShape {
         !self.is_multi() || self.config.scheme == Scheme::Spray || !self.data_receives[end]
     }
 
+    /// Whether this end counts the sequence numbers of DQPLB.
+    pub(super) fn counts_arrivals(&self, end: usize) -> bool {
+        self.is_multi() && self.config.scheme == Scheme::Dqplb && self.notifies(end)
+    }
+
     /// The most requests that rail can have in flight.
     pub(super) fn credits(&self) -> u32 {
         self.config.max_msgs_per_qp.min(self.size.depth()).min(self.queue)
+    }
+
+    /// The same for the notify queue pair.
+    pub(super) fn notify_credits(&self) -> u32 {
+        self.config.max_msgs_per_qp.min(self.size.depth()).min(self.notify_queue)
     }
 }
 

@@ -25,6 +25,17 @@ pub struct Summary {
     pub reattached: u64,
     /// Connections that failed and were replaced.
     pub replaced: u64,
+    /// Connections that were moved to the error state at the end, because they had failed, because
+    /// a device of theirs was gone, or because a stray jammed a rail of theirs.
+    pub failed: u64,
+    /// See [`failed`](Self::failed).
+    pub bereft: u64,
+    /// See [`failed`](Self::failed).
+    pub jammed: u64,
+    /// Ends of connections that lost a device of which everything was reported all the same.
+    pub survivors: u64,
+    /// Physical queues whose receives were counted at the end.
+    pub receive_queues: u64,
     /// Stands for all reports, in their order.
     pub history: u64,
 }
@@ -42,6 +53,11 @@ impl std::ops::AddAssign for Summary {
         self.strays += other.strays;
         self.reattached += other.reattached;
         self.replaced += other.replaced;
+        self.failed += other.failed;
+        self.bereft += other.bereft;
+        self.jammed += other.jammed;
+        self.survivors += other.survivors;
+        self.receive_queues += other.receive_queues;
         self.history = self.history.rotate_left(1) ^ other.history;
     }
 }

@@ -24,6 +24,12 @@ impl World {
         let sender = &mut self.connections[at].ends[end].sender;
         let Some(place) = sender.clear_place(&ground) else { return };
         let request = self.choose_request(at, end, place, leans, choices);
+        self.post_request(at, end, request);
+    }
+
+    /// Posts a request in a place that was cleared for it. Says whether it was accepted.
+    pub(super) fn post_request(&mut self, at: usize, end: usize, request: Request) -> bool {
+        let ground = self.connections[at].ground(end, &self.hosts);
         request.prepare(&ground);
         let wr = as_posted(&request, &ground, &self.keys[end]);
         let Self { hosts, connections, .. } = self;
@@ -49,6 +55,7 @@ impl World {
                 assert!(is_fair(error, &request, state, may_fail), "{error} for {request:?}");
             }
         }
+        posted.is_ok()
     }
 
     fn choose_request(

@@ -4,7 +4,8 @@ use polyrail::nic::QueuePair;
 use polyrail_core::verbs::{RecvWr, SendWr};
 use polyrail_core::virtual_cq::{CompletionTarget, QpSet};
 use polyrail_core::virtual_qp::{
-    BuildError, Config, PeerWindow, PeerWindowError, PostError, QpState, RailId, RailSet, VirtualQp,
+    BuildError, Config, PeerWindow, PeerWindowError, PostError, QpState, RailCounters, RailId,
+    RailSet, VirtualQp,
 };
 
 /// What the simulation asks of a virtual queue pair, whatever its const parameters.
@@ -17,6 +18,7 @@ pub(super) trait AnyQp: CompletionTarget {
     fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;
     fn check_stalled(&mut self) -> RailSet;
     fn physical_mut(&mut self, rail: RailId) -> Option<&mut QueuePair>;
+    fn counters(&mut self, rail: RailId) -> Option<RailCounters>;
     fn state(&self) -> QpState;
     fn protocol_errors(&self) -> u64;
     fn duplicates(&self) -> u64;
@@ -48,6 +50,7 @@ forward! {
     set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;
     check_stalled(&mut self) -> RailSet;
     physical_mut(&mut self, rail: RailId) -> Option<&mut QueuePair>;
+    counters(&mut self, rail: RailId) -> Option<RailCounters>;
     ;
     window -> PeerWindow;
     state -> QpState;
@@ -87,6 +90,15 @@ impl Size {
     /// `DEPTH`.
     pub const fn depth(self) -> u32 {
         if matches!(self, Self::Eight) { 16 } else { 8 }
+    }
+
+    /// `WRS`.
+    pub const fn wrs(self) -> u32 {
+        match self {
+            Self::One | Self::Four => 8,
+            Self::Two => 4,
+            Self::Eight => 32,
+        }
     }
 
     pub(super) fn build(
