@@ -113,7 +113,8 @@ impl World {
             let Some(place) = sender.clear_place(&ground) else { return any };
             let id = sender.next_id();
             let (opcode, flags) = (Opcode::RdmaWriteWithImm, SendFlags::SIGNALED);
-            let request = Request { id, opcode, flags, length: 1, place, local: place, salt: id };
+            let request =
+                Request { id, opcode, flags, length: 1, place, local: place, salt: id, flaw: None };
             if !self.post_request(at, end, request) {
                 return any;
             }

@@ -1,6 +1,6 @@
 //! One host: devices, a completion queue that all its virtual queue pairs share, and memory.
 
-use super::places::AREA;
+use super::places::{AREA, EDGE};
 use super::shape::MAX_CONNECTIONS;
 use super::virtual_qp::{AnyQp, QpTable};
 use crate::allocations::without_allocating;
@@ -49,7 +49,7 @@ impl Host {
             | AccessFlags::REMOTE_READ
             | AccessFlags::REMOTE_ATOMIC;
         let domain_refs: Vec<_> = domains.iter().collect();
-        let bytes = MAX_CONNECTIONS * 3 * AREA;
+        let bytes = MAX_CONNECTIONS * 3 * AREA + EDGE;
         let memory = RegisteredBuffer::new(bytes, access, &domain_refs).expect("memory");
         let qps = QpTable((0..INDICES).map(|_| None).collect());
         Self { devices, domains, cq, qps, memory, events: Vec::with_capacity(4096) }

@@ -9,6 +9,9 @@ pub(super) const STRIDE: usize = 4096;
 pub(super) const PLACES: usize = 24;
 /// Bytes of all places together.
 pub(super) const AREA: usize = PLACES * STRIDE;
+/// Bytes behind all places, up to the end of a host's memory: nobody's, for requests that reach
+/// beyond it.
+pub(super) const EDGE: usize = STRIDE;
 
 /// The bytes that a request moves: a pattern that no other request has.
 pub(super) fn pattern(salt: u64, length: usize) -> Vec<u8> {

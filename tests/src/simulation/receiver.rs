@@ -1,8 +1,8 @@
 //! The oracle of one end as a receiver: which receives it posted, and what may fill them.
 
-use super::places::{Ground, PLACES, Places, read};
+use super::places::{Ground, Places, read};
 use super::sender::{Request, Sender};
-use polyrail_core::verbs::{Opcode, WcOpcode};
+use polyrail_core::verbs::{Opcode, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::VirtualWc;
 use std::collections::VecDeque;
 
@@ -20,8 +20,8 @@ fn is_stray(imm: Option<u32>) -> bool {
 pub(super) struct Receiver {
     pub(super) places: Places,
     notifications: VecDeque<u64>,
-    /// With their places.
-    data: VecDeque<(u64, usize)>,
+    /// With their places, and their lengths in bytes.
+    data: VecDeque<(u64, usize, u32)>,
     next_id: u64,
     /// Strays on their way here at most.
     pub(super) strays: u32,
@@ -39,9 +39,9 @@ impl Receiver {
         self.next_id += 1;
     }
 
-    pub(super) fn accept_data(&mut self, place: usize) {
+    pub(super) fn accept_data(&mut self, place: usize, length: u32) {
         self.places.take(place);
-        self.data.push_back((self.next_id(), place));
+        self.data.push_back((self.next_id(), place, length));
         self.next_id += 1;
     }
 
@@ -63,10 +63,13 @@ impl Receiver {
         peers: &Ground<'_>,
         promise: &Promise,
     ) {
-        if self.data.front().is_some_and(|(id, _)| *id == wc.wr_id) {
-            let place = self.data.pop_front().map_or(PLACES, |(_, place)| place);
+        if let Some((_, place, room)) = self.data.pop_front_if(|(id, ..)| *id == wc.wr_id) {
             if wc.status.is_success() {
                 self.filled(wc, place, own, peer, peers);
+                assert!(wc.opcode != WcOpcode::RECV || wc.byte_len <= room, "it fits");
+            } else if wc.status == WcStatus::LOC_LEN_ERR {
+                let request = peer.was_too_long();
+                assert!(request.length > room, "{request:?} is not too long");
             }
             return self.places.release(place, own);
         }
@@ -89,7 +92,7 @@ impl Receiver {
         if wc.opcode == WcOpcode::RECV_RDMA_WITH_IMM && is_stray(wc.imm) {
             return self.stray();
         }
-        let request = peer.sending.pop_front().expect("somebody sent");
+        let request = peer.arrived();
         assert_eq!((wc.imm, wc.byte_len), (imm(&request), request.length), "{request:?}");
         if request.opcode == Opcode::RdmaWriteWithImm {
             assert_eq!(wc.opcode, WcOpcode::RECV_RDMA_WITH_IMM);

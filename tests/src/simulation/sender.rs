@@ -3,7 +3,19 @@
 use super::places::{Ground, PLACES, Places, STRIDE, pattern, read};
 use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode};
 use polyrail_core::virtual_cq::VirtualWc;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What is wrong with a request, so that it fails by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// Keys of no memory region: the sender's own, or the peer's.
+    LocalKey,
+    RemoteKey,
+    /// It begins beyond the peer's memory region.
+    Beyond,
+    /// It begins within the peer's memory region, and ends beyond.
+    Crossing,
+}
 
 /// An accepted request.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +30,8 @@ pub(super) struct Request {
     pub(super) local: usize,
     /// What the bytes it moves are made of.
     pub(super) salt: u64,
+    /// Then it must not succeed.
+    pub(super) flaw: Option<Flaw>,
 }
 
 impl Request {
@@ -124,6 +138,8 @@ pub(super) struct Sender {
     passing_to_run: VecDeque<Request>,
     /// A pass-through request whose data comes later, by its tag.
     deferred: Option<(u64, Request)>,
+    /// What fills receives with buffers and succeeded before the receive was reported.
+    sent: BTreeSet<u64>,
     next_id: u64,
 }
 
@@ -244,7 +260,11 @@ impl Sender {
     }
 
     fn succeed(&mut self, request: &Request, ground: &Ground<'_>) {
+        assert!(request.flaw.is_none(), "{request:?} cannot have succeeded");
         request.check_done(ground);
+        if self.sending.iter().any(|sending| sending.id == request.id) {
+            self.sent.insert(request.id);
+        }
         self.release(request, ground);
     }
 
@@ -253,6 +273,26 @@ impl Sender {
             self.places.unpin(request.local);
         }
         self.places.release(request.place, ground);
+    }
+
+    /// What filled the peer's next receive with a buffer.
+    pub(super) fn arrived(&mut self) -> Request {
+        let request = self.sending.pop_front().expect("somebody sent");
+        self.sent.remove(&request.id);
+        request
+    }
+
+    /// The peer's next receive was too short for what came: that must not have succeeded, nor will
+    /// it.
+    pub(super) fn was_too_long(&mut self) -> Request {
+        let request = self.sending.pop_front().expect("somebody sent");
+        assert!(!self.sent.contains(&request.id), "{request:?} cannot have succeeded");
+        let waiting = self.ordered.iter_mut().chain(self.passing.values_mut());
+        let this = waiting.into_iter().find(|waiting| waiting.id == request.id);
+        if let Some(this) = this {
+            this.flaw = Some(Flaw::Beyond);
+        }
+        request
     }
 
     /// Every write up to this request that `counts` is in place, as far as its place is still its

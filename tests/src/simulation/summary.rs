@@ -11,6 +11,8 @@ pub struct Summary {
     pub requests: u64,
     /// See [`requests`](Self::requests).
     pub refused: u64,
+    /// Accepted requests that could not but fail.
+    pub flawed: u64,
     /// Receives posted.
     pub receives: u64,
     /// Completions of virtual queue pairs.
@@ -49,6 +51,7 @@ impl std::ops::AddAssign for Summary {
         self.receives += other.receives;
         self.reports += other.reports;
         self.failures += other.failures;
+        self.flawed += other.flawed;
         self.faults += other.faults;
         self.strays += other.strays;
         self.reattached += other.reattached;

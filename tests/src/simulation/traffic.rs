@@ -2,7 +2,8 @@
 
 use super::World;
 use super::places::{Ground, STRIDE};
-use super::sender::Request;
+use super::sender::{Flaw, Request};
+use super::shape::Weather;
 use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
 use polyrail_core::verbs::{DeviceKeys, LocalBuffer, Opcode, RecvWr, SendFlags, SendWr};
@@ -31,7 +32,8 @@ impl World {
     pub(super) fn post_request(&mut self, at: usize, end: usize, request: Request) -> bool {
         let ground = self.connections[at].ground(end, &self.hosts);
         request.prepare(&ground);
-        let wr = as_posted(&request, &ground, &self.keys[end]);
+        let keys = with_flaw(request.flaw, &self.keys[end]);
+        let wr = as_posted(&request, &ground, &keys);
         let Self { hosts, connections, .. } = self;
         let connection = &mut connections[at];
         let qp = hosts[end].qp(connection.ends[end].index);
@@ -41,6 +43,8 @@ impl World {
         match posted {
             Ok(()) => {
                 connection.ends[end].sender.accept(request, connection.shape.is_multi());
+                connection.damaged |= request.flaw.is_some();
+                self.summary.flawed += u64::from(request.flaw.is_some());
                 if request.flags.contains(SendFlags::INLINE) {
                     // The buffer is its poster's again.
                     let ground = connection.ground(end, hosts);
@@ -97,8 +101,11 @@ impl World {
         let (id, local) = (sender.next_id(), place);
         let salt = u64::from(shape.config.max_msg_size) << 24 ^ id << 8 ^ (at * 2 + end) as u64;
         let flags = SendFlags::SIGNALED;
-        let mut request = Request { id, opcode, flags, length, place, local, salt };
+        let mut request = Request { id, opcode, flags, length, place, local, salt, flaw: None };
         request.flags = choose_flags(&request, shape.is_multi(), choices);
+        if self.shape.weather == Weather::Storm && choices.one_in(100) {
+            return with_any_flaw(request, choices);
+        }
         // What a READ brings, sent on: only a fence keeps the two apart.
         if request.is_write()
             && choices.one_in(4)
@@ -117,7 +124,10 @@ impl World {
         let notifies = shape.is_multi() && shape.notifies(end);
         let with_buffer = !notifies || (shape.data_receives[end] && choices.one_in(3));
         if with_buffer {
-            self.post_data_recv(at, end);
+            let is_short = self.shape.weather == Weather::Storm && choices.one_in(100);
+            let longest = if is_short { 1 + choices.below(STRIDE as u32) } else { STRIDE as u32 };
+            let posted = self.post_data_recv_of(at, end, longest);
+            self.connections[at].damaged |= posted && is_short;
         } else {
             self.post_notification(at, end);
         }
@@ -133,18 +143,22 @@ impl World {
         posted
     }
 
-    /// Says whether it was accepted.
+    /// A receive that anything fits into. Says whether it was accepted.
     pub(super) fn post_data_recv(&mut self, at: usize, end: usize) -> bool {
+        self.post_data_recv_of(at, end, STRIDE as u32)
+    }
+
+    fn post_data_recv_of(&mut self, at: usize, end: usize, length: u32) -> bool {
         let landing = self.connections[at].landing(end, &self.hosts);
         let receiver = &mut self.connections[at].ends[end].receiver;
         let Some(place) = receiver.places.free() else { return false };
         receiver.places.thaw(place, &landing);
         let offset = landing.near_offset(place);
-        let buffer = landing.near.local(offset, STRIDE as u32).expect("within the buffer");
+        let buffer = landing.near.local(offset, length).expect("within the buffer");
         let (id, keys) = (receiver.next_id(), self.keys[end].clone());
         let posted = self.post_recv_wr(at, end, &RecvWr::data(id, buffer, &keys));
         if posted {
-            self.connections[at].ends[end].receiver.accept_data(place);
+            self.connections[at].ends[end].receiver.accept_data(place, length);
         }
         posted
     }
@@ -187,6 +201,29 @@ impl World {
     }
 }
 
+/// A request that fails by itself, in one of the ways that its kind can.
+fn with_any_flaw(request: Request, choices: &mut dyn Choices) -> Request {
+    use Flaw::{Beyond, Crossing, LocalKey, RemoteKey};
+    let ways: &[Flaw] = match request.opcode {
+        Opcode::Send | Opcode::SendWithImm => &[LocalKey],
+        _ if !request.is_fragmented() || request.length < 2 => &[LocalKey, RemoteKey, Beyond],
+        _ => &[LocalKey, RemoteKey, Beyond, Crossing],
+    };
+    // Inline bytes need no key.
+    let flags = request.flags.difference(SendFlags::INLINE);
+    Request { flags, flaw: Some(pick(choices, ways)), ..request }
+}
+
+/// Keys as a request with a flaw uses them. No region has the complement of another's key.
+fn with_flaw(flaw: Option<Flaw>, keys: &[DeviceKeys]) -> Vec<DeviceKeys> {
+    let spoil = |keys: &DeviceKeys| match flaw {
+        Some(Flaw::LocalKey) => DeviceKeys { lkey: !keys.lkey, ..*keys },
+        Some(Flaw::RemoteKey) => DeviceKeys { rkey: !keys.rkey, ..*keys },
+        _ => *keys,
+    };
+    keys.iter().map(spoil).collect()
+}
+
 fn choose_flags(request: &Request, multi: bool, choices: &mut dyn Choices) -> SendFlags {
     let must_be_signaled = multi && matches!(request.opcode, Opcode::RdmaWrite | Opcode::RdmaRead);
     let inline = request.length <= INLINE && !request.opcode.is_fetching();
@@ -200,7 +237,12 @@ fn choose_flags(request: &Request, multi: bool, choices: &mut dyn Choices) -> Se
 
 fn as_posted<'k>(request: &Request, ground: &Ground<'_>, keys: &'k [DeviceKeys]) -> SendWr<'k> {
     let local = ground.near.local(ground.near_offset(request.local), request.length);
-    let remote = ground.far.addr() + ground.far_offset(request.place) as u64;
+    let offset = match request.flaw {
+        Some(Flaw::Beyond) => ground.far.len(),
+        Some(Flaw::Crossing) => ground.far.len() - request.length as usize / 2,
+        _ => ground.far_offset(request.place),
+    };
+    let remote = ground.far.addr() + offset as u64;
     let wr = SendWr::write(request.id, local.expect("within the buffer"), remote, keys);
     let (compare_add, swap) = request.operands();
     let (opcode, flags, imm) = (request.opcode, request.flags, request.imm());
