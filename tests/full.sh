@@ -59,6 +59,8 @@ loom() {
   say "the ring between threads, in every interleaving"
   RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=target/loom \
     cargo test --profile sweep --locked -p polyrail-tests --test spsc -- --nocapture --test-threads 1
+  RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=target/loom \
+    cargo test --profile sweep --locked -p polyrail-core --lib spsc::wrap
 }
 
 rxe() {

@@ -42,6 +42,8 @@ mod producer;
 mod ring;
 #[cfg(all(test, not(polyrail_loom)))]
 mod tests;
+#[cfg(test)]
+mod wrap;
 
 pub use consumer::{Consumer, PopError};
 pub use doorbell::Doorbell;

@@ -2,23 +2,13 @@
 
 extern crate std;
 
-use super::ring::STEP;
+use super::wrap::about_to_wrap;
 use super::{AlreadySplit, Doorbell, PopError, PushError, Ring};
-use crate::sync::Ordering;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::vec::Vec;
-
-/// A ring whose words stand just before they wrap around.
-fn about_to_wrap<T, const N: usize>() -> Ring<T, N> {
-    let ring = Ring::new();
-    for word in [&ring.tail, &ring.head] {
-        word.store(0_usize.wrapping_sub(STEP), Ordering::Relaxed);
-    }
-    ring
-}
 
 #[test]
 fn values_come_out_in_order_round_after_round() {

@@ -142,6 +142,36 @@ pub(crate) fn a_producer_goes_while_its_consumer_pops(values: usize) {
     pushing.join().unwrap();
 }
 
+/// Pops batches until nothing comes any more: then the last look said so, or the one before it.
+pub(crate) fn a_producer_goes_while_its_consumer_pops_batches(values: usize) {
+    let (_ring, mut producer, mut consumer) = ring::<usize, 2>();
+    let pushing = spawn(move || {
+        let mut pending = 0..values;
+        while pending.start < values {
+            if producer.push_batch(&mut pending) == 0 {
+                yield_now();
+            }
+        }
+    });
+    let mut next = 0;
+    loop {
+        // Asked first: what it pushed before it went is there.
+        let is_gone = consumer.is_closed();
+        let taken = consumer.pop_batch(values, |value| {
+            assert_eq!(value, next);
+            next += 1;
+        });
+        match taken {
+            0 if is_gone => break,
+            0 => yield_now(),
+            _ => {}
+        }
+    }
+    assert_eq!(next, values, "gone and empty means that nothing is left");
+    assert_eq!(consumer.pop(), Err(PopError::Closed));
+    pushing.join().unwrap();
+}
+
 /// A value whose drops are counted.
 type Counted = Arc<()>;
 
@@ -177,6 +207,36 @@ pub(crate) fn a_consumer_goes_while_its_producer_pushes(tries: usize) {
     let pushed = (0..3).take_while(|_| producer.push(value.clone()).is_ok()).count();
     assert!(pushed <= 2);
     assert!(matches!(producer.push(value.clone()), Err(PushError::Closed(_))));
+    drop((producer, ring));
+    assert_eq!(Arc::strong_count(&value), 1, "every value is dropped once");
+}
+
+pub(crate) fn a_consumer_goes_while_its_producer_pushes_batches(batches: usize) {
+    let value = Counted::new(());
+    let (ring, mut producer, mut consumer) = ring::<Counted, 2>();
+    let given = value.clone();
+    let pushing = spawn(move || {
+        let mut taken = 0;
+        for _ in 0..batches {
+            let mut offered = 0;
+            let values = std::iter::repeat_n(&given, 2).cloned();
+            let pushed = producer.push_batch(&mut values.inspect(|_| offered += 1));
+            assert_eq!(pushed, offered, "asked for only when there is room");
+            taken += pushed;
+        }
+        drop(given);
+        (taken, producer)
+    });
+    let mut popped = 0;
+    consumer.pop_batch(1, |_| popped += 1);
+    drop(consumer);
+    let (taken, mut producer) = pushing.join().unwrap();
+    assert!((2..=2 + popped).contains(&taken));
+    assert_eq!(Arc::strong_count(&value) - 1, taken - popped);
+    // Room may be left that the producer knew of; then it learns.
+    producer.push_batch(&mut std::iter::repeat_n(&value, 2).cloned());
+    assert_eq!(producer.push_batch(&mut std::iter::once(value.clone())), 0);
+    assert!(producer.is_closed());
     drop((producer, ring));
     assert_eq!(Arc::strong_count(&value), 1, "every value is dropped once");
 }
