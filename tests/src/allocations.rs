@@ -43,6 +43,17 @@ pub fn allocations_of_all_threads() -> u64 {
     OF_ALL_THREADS.load(Ordering::Relaxed)
 }
 
+/// Makes sure that allocations are counted: without that, whoever looks for them finds none.
+///
+/// # Panics
+///
+/// If [`CountingAllocator`] is not the program's allocator.
+pub fn expect_counting() {
+    let before = allocations();
+    drop(std::hint::black_box(Box::new(7)));
+    assert_eq!(allocations() - before, 1, "allocations are counted");
+}
+
 /// Calls something that must not allocate.
 ///
 /// # Panics

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use polyrail_tests::allocations::CountingAllocator;
+use polyrail_tests::allocations::{CountingAllocator, expect_counting};
 use polyrail_tests::simulation::search::{Failure, Search, capture_panics, shortest};
 use polyrail_tests::simulation::{Summary, shape_of};
 use std::process::ExitCode;
@@ -50,6 +50,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    expect_counting();
     if arguments.show {
         println!("seed {}: {}", arguments.seed, shape_of(arguments.seed));
     }
