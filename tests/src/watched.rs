@@ -3,7 +3,9 @@
 //!
 //! - every byte of a request is posted once, and every accepted request is reported once;
 //! - fragmented requests are reported in posting order, and only when nothing of them is in flight;
-//! - SUCCESS means that all of it, its notify included, succeeded;
+//! - SUCCESS means that all of it, its notify included, succeeded, and only a driver's refusal makes
+//!   a failure of what did so;
+//! - of several errors the first one is reported;
 //! - a notify follows everything before it; nothing is notified at or past a failure;
 //! - a fenced request follows every READ and atomic before it;
 //! - DQPLB's numbers have no holes and stay within the span;
@@ -31,7 +33,9 @@ struct Request {
     /// Bytes posted, and bytes whose requests ended, well or not.
     posted: u64,
     ended: u64,
-    failed: bool,
+    /// The first thing that went wrong with its bytes, and with its notify.
+    error: Option<WcStatus>,
+    notify_error: Option<WcStatus>,
     /// SPRAY: the notify was posted, and acknowledged.
     notified: bool,
     notify_acknowledged: bool,
@@ -45,7 +49,18 @@ impl Request {
     }
 
     fn data_done(&self) -> bool {
-        self.ended == self.length && !self.failed
+        self.ended == self.length && self.error.is_none()
+    }
+
+    /// All that it asks for is acknowledged; over SPRAY that may include a notify.
+    fn is_done(&self, spray: bool) -> bool {
+        let wants_notify = spray && self.opcode == Opcode::RdmaWriteWithImm;
+        self.data_done() && (!wants_notify || self.notify_acknowledged)
+    }
+
+    /// How it has to be reported if it is not done: what never left is flushed.
+    fn expected_error(&self) -> WcStatus {
+        self.error.or(self.notify_error).unwrap_or(WcStatus::WR_FLUSH_ERR)
     }
 }
 
@@ -116,7 +131,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             length,
             posted: 0,
             ended: 0,
-            failed: false,
+            error: None,
+            notify_error: None,
             notified: false,
             notify_acknowledged: false,
             reported: false,
@@ -203,18 +219,19 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         assert!(!std::mem::replace(&mut self.requests[id].notified, true), "notified once");
     }
 
-    /// The next `n` requests of a queue pair end.
+    /// These requests of a queue pair end, the next ones.
     fn ended(&mut self, requests: &[SendRequest], status: WcStatus) {
         for request in requests {
             if request.sge.length() == 0 {
-                let id = ((request.remote_addr - REMOTE) / STRIDE) as usize;
-                self.requests[id].notify_acknowledged = status.is_success();
+                let this = &mut self.requests[((request.remote_addr - REMOTE) / STRIDE) as usize];
+                this.notify_acknowledged = status.is_success();
+                this.notify_error = (!status.is_success()).then_some(status);
                 continue;
             }
             let (id, _) = place(request);
             let this = &mut self.requests[id];
             this.ended += u64::from(request.sge.length());
-            this.failed |= !status.is_success();
+            this.error = this.error.or((!status.is_success()).then_some(status));
             if self.span.is_some() && this.opcode == Opcode::RdmaWriteWithImm {
                 let number = SequenceImm::decode(request.imm).expect("a number").number.get();
                 assert!(self.unacknowledged.remove(&number));
@@ -237,6 +254,16 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         handle.flush();
     }
 
+    /// The next send of a queue pair fails with a status of its own, and everything behind it is
+    /// flushed. Without a send there is only the flush.
+    pub fn fail_next(&mut self, handle: &QpHandle, status: WcStatus) {
+        let sends = handle.sends();
+        let Some((first, rest)) = sends.split_first() else { return self.fail(handle) };
+        self.ended(&[*first], status);
+        self.ended(rest, WcStatus::WR_FLUSH_ERR);
+        handle.fail(status);
+    }
+
     /// Polls, and says how many reports that brought.
     pub fn poll(&mut self, budget: usize) -> usize {
         let (events, polled) = self.rig.poll_events(budget);
@@ -253,13 +280,16 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         assert!(!this.reported, "{id} is reported twice");
         assert_eq!((wc.opcode, u64::from(wc.byte_len)), (this.opcode.completion(), this.length));
         assert_eq!(this.posted, this.ended, "{id} is in flight still");
+        let is_done = this.is_done(self.span.is_none());
         if wc.status.is_success() {
-            assert!(this.data_done(), "{id} is not done");
-            let notify = this.opcode == Opcode::RdmaWriteWithImm && self.span.is_none();
-            assert!(!notify || this.notify_acknowledged, "{id} is not notified");
+            assert!(is_done, "{id} is not done: {this:?}");
             assert!(this.flags.contains(SendFlags::SIGNALED), "{id} is unsignaled");
         } else {
             assert_eq!(self.rig.qp.state(), QpState::Error, "{id} failed, and nothing else");
+            // A driver's refusal has no status of its own, and what it takes later is done still.
+            let refused = wc.status == WcStatus::GENERAL_ERR && self.failing;
+            let first = !is_done && wc.status == this.expected_error();
+            assert!(refused || first, "{id} failed as {wc:?}: {this:?}");
         }
         if this.is_fragmented() {
             let before = self.requests[..id].iter().filter(|earlier| earlier.is_fragmented());
@@ -292,8 +322,9 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         assert_eq!(self.rig.qp.outstanding_sends(), 0);
         assert_eq!(self.rig.qp.protocol_errors(), 0);
         for (id, request) in self.requests.iter().enumerate() {
-            let quiet = !request.flags.contains(SendFlags::SIGNALED);
-            assert!(request.reported || (quiet && !request.failed), "{id} is missing: {request:?}");
+            let signaled = request.flags.contains(SendFlags::SIGNALED);
+            let due = signaled || !request.is_done(self.span.is_none());
+            assert!(request.reported || !due, "{id} is missing: {request:?}");
             assert!(self.failing || request.posted == request.length);
         }
         assert_eq!(self.unacknowledged.len(), 0);

@@ -1,11 +1,14 @@
 //! Every interleaving of small configurations: two rails, up to three requests, up to six
 //! completions, one fault. Nothing is sampled; how many there were is printed.
 //!
+//! Three requests are of the plainest kinds; unsignaled, fenced and atomic ones, and those of more
+//! fragments than rails, come alone or two by two, with each other and with the plain ones.
+//!
 //! `ENUMERATION=all` takes them all; otherwise it is two requests without a fault, or one with.
 
 use polyrail_core::hardware::Refusal;
 use polyrail_core::sequence::{SequenceImm, SequenceNumber};
-use polyrail_core::verbs::{Opcode, RecvWr, SendFlags};
+use polyrail_core::verbs::{Opcode, RecvWr, SendFlags, WcStatus};
 use polyrail_core::virtual_qp::Scheme;
 use polyrail_tests::choices::{Choices, Every, pick};
 use polyrail_tests::rig::{Rig, Setup};
@@ -24,19 +27,59 @@ const FRAGMENT: u32 = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Nothing,
-    /// The queue pair goes to the error state.
+    /// The queue pair goes to the error state: everything is flushed.
+    Flushes,
+    /// The next request fails with a status of its own: what is behind it is flushed.
     Fails,
-    /// The driver takes none of the next batch, for now.
-    QueueFull,
-    /// The driver takes none of the next batch, for good.
-    Refuses,
+    /// The driver takes so many requests of the next batch, and the rest later.
+    QueueFull(u32),
+    /// The driver takes so many requests of the next batch, and never the rest.
+    Refuses(u32),
 }
 
-/// A sender: requests with the number of their fragments, and a fault.
+/// A kind of request: what it is, and into how many fragments it is cut.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    opcode: Opcode,
+    fragments: u32,
+    flags: SendFlags,
+}
+
+impl Kind {
+    const fn new(opcode: Opcode, fragments: u32) -> Self {
+        Self { opcode, fragments, flags: SendFlags::SIGNALED }
+    }
+
+    /// An atomic moves a number.
+    fn length(&self) -> u32 {
+        if self.opcode == Opcode::FetchAdd { 8 } else { self.fragments * FRAGMENT }
+    }
+}
+
+/// What is enumerated three by three.
+const PLAIN: [Kind; 5] = [
+    Kind::new(Opcode::RdmaWrite, 2),
+    Kind::new(Opcode::RdmaWriteWithImm, 1),
+    Kind::new(Opcode::RdmaWriteWithImm, 2),
+    Kind::new(Opcode::RdmaRead, 1),
+    Kind::new(Opcode::Send, 1),
+];
+
+/// What is enumerated two by two, with each other and with the plain ones.
+const SPECIAL: [Kind; 6] = [
+    Kind::new(Opcode::RdmaWrite, 3),
+    Kind::new(Opcode::RdmaWriteWithImm, 3),
+    Kind { flags: SendFlags::empty(), ..Kind::new(Opcode::RdmaWriteWithImm, 1) },
+    Kind { flags: SendFlags::empty(), ..Kind::new(Opcode::Send, 1) },
+    Kind { flags: SendFlags::SIGNALED.union(SendFlags::FENCE), ..Kind::new(Opcode::RdmaWrite, 2) },
+    Kind::new(Opcode::FetchAdd, 1),
+];
+
+/// A sender: requests, and a fault.
 #[derive(Clone, Debug)]
 struct Sender {
     scheme: Scheme,
-    requests: Vec<(Opcode, u32)>,
+    requests: Vec<Kind>,
     fault: Fault,
 }
 
@@ -53,9 +96,10 @@ enum Action {
 impl Sender {
     /// Completions that the requests bring: one for each rail in use, one for each notify.
     fn completions(&self) -> u32 {
-        let notifies =
-            |opcode| u32::from(self.scheme == Scheme::Spray && opcode == Opcode::RdmaWriteWithImm);
-        self.requests.iter().map(|(opcode, fragments)| fragments + notifies(*opcode)).sum()
+        let notifies = |kind: &Kind| {
+            u32::from(self.scheme == Scheme::Spray && kind.opcode == Opcode::RdmaWriteWithImm)
+        };
+        self.requests.iter().map(|kind| kind.fragments.min(2) + notifies(kind)).sum()
     }
 
     fn run(&self, choices: &mut dyn Choices) {
@@ -80,16 +124,18 @@ impl Sender {
             }
             // A fault after the last event changes nothing.
             if !struck && !actions.is_empty() {
-                actions.extend(queues.map(Action::Strike));
+                // It takes a request for one to fail by itself.
+                let needs_one = self.fault == Fault::Fails;
+                let may_strike = |at: &usize| !needs_one || !handles[*at].sends().is_empty();
+                actions.extend(queues.filter(may_strike).map(Action::Strike));
             }
             if actions.is_empty() {
                 break;
             }
             match pick(choices, &actions) {
                 Action::Post => {
-                    let (opcode, fragments) = self.requests[posted];
-                    let length = fragments * FRAGMENT;
-                    world.post(opcode, length, SendFlags::SIGNALED);
+                    let kind = &self.requests[posted];
+                    world.post(kind.opcode, kind.length(), kind.flags);
                     posted += 1;
                 }
                 Action::Complete(at) => world.complete(&handles[at], 1),
@@ -102,9 +148,14 @@ impl Sender {
                     refused = true;
                     match self.fault {
                         Fault::Nothing => {}
-                        Fault::Fails => world.fail(&handles[at]),
-                        Fault::QueueFull => handles[at].refuse_next(0, Refusal::QueueFull),
-                        Fault::Refuses => handles[at].refuse_next(0, Refusal::Driver(5)),
+                        Fault::Flushes => world.fail(&handles[at]),
+                        Fault::Fails => world.fail_next(&handles[at], WcStatus::REM_OP_ERR),
+                        Fault::QueueFull(taken) => {
+                            handles[at].refuse_next(taken, Refusal::QueueFull);
+                        }
+                        Fault::Refuses(taken) => {
+                            handles[at].refuse_next(taken, Refusal::Driver(5));
+                        }
                     }
                 }
             }
@@ -113,7 +164,7 @@ impl Sender {
     }
 
     fn fails(&self) -> bool {
-        matches!(self.fault, Fault::Fails | Fault::Refuses)
+        matches!(self.fault, Fault::Flushes | Fault::Fails | Fault::Refuses(_))
     }
 }
 
@@ -217,16 +268,34 @@ fn sequences<T: Copy>(of: &[T], length: usize) -> Vec<Vec<T>> {
     longer.collect()
 }
 
+/// The sequences of requests that are enumerated, up to so many of the plain kinds.
+fn all_requests(longest: usize) -> Vec<Vec<Kind>> {
+    let plain = (1..=longest).flat_map(|length| sequences(&PLAIN, length));
+    let kinds = [&PLAIN[..], &SPECIAL].concat();
+    let places: Vec<usize> = (0..kinds.len()).collect();
+    let mixed = (1..=longest.min(2)).flat_map(|length| sequences(&places, length));
+    let mixed = mixed.filter(|places| places.iter().any(|place| *place >= PLAIN.len()));
+    let mixed = mixed.map(|places| places.iter().map(|place| kinds[*place]).collect());
+    plain.chain(mixed).collect()
+}
+
+/// What may go wrong with these requests. A batch is taken in part only if there can be one of two;
+/// with three requests there are interleavings enough without that.
+fn all_faults(requests: &[Kind]) -> Vec<Fault> {
+    use Fault::{Fails, Flushes, Nothing, QueueFull, Refuses};
+    let notifies = requests.iter().filter(|kind| kind.opcode == Opcode::RdmaWriteWithImm).count();
+    let long = requests.iter().any(|kind| kind.fragments > 2);
+    let in_part = requests.len() <= 2 && (long || notifies > 1);
+    let in_part: &[Fault] = if in_part { &[QueueFull(1), Refuses(1)] } else { &[] };
+    [&[Nothing, Flushes, Fails, QueueFull(0), Refuses(0)], in_part].concat()
+}
+
 #[test]
 fn every_interleaving_of_posts_completions_polls_and_a_fault_keeps_every_promise() {
-    use Opcode::{RdmaRead, RdmaWrite, RdmaWriteWithImm, Send};
-    let kinds =
-        [(RdmaWrite, 2), (RdmaWriteWithImm, 1), (RdmaWriteWithImm, 2), (RdmaRead, 1), (Send, 1)];
     let mut configurations = Vec::new();
-    let longest = if wants_all() { 3 } else { 2 };
     for scheme in [Scheme::Spray, Scheme::Dqplb] {
-        for requests in (1..=longest).flat_map(|length| sequences(&kinds, length)) {
-            for fault in [Fault::Nothing, Fault::Fails, Fault::QueueFull, Fault::Refuses] {
+        for requests in all_requests(if wants_all() { 3 } else { 2 }) {
+            for fault in all_faults(&requests) {
                 let sender = Sender { scheme, requests: requests.clone(), fault };
                 let quick = requests.len() == 1 || fault == Fault::Nothing;
                 if sender.completions() <= 6 && (quick || wants_all()) {
