@@ -8,7 +8,8 @@
 //! - of several errors the first one is reported;
 //! - a notify follows everything before it; nothing is notified at or past a failure;
 //! - a fenced request follows every READ and atomic before it;
-//! - DQPLB's numbers have no holes and stay within the span;
+//! - DQPLB's numbers have no holes and stay within the span; a numbered request follows every plain
+//!   WRITE before it;
 //! - in the end nothing is left over.
 //!
 //! What happens next is the caller's: random, or every possibility in turn.

@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use super::places::{AREA, Ground};
-use super::receiver::{Promise, Receiver};
+use super::receiver::Receiver;
 use super::sender::Sender;
 use super::shape::ConnectionShape;
 use polyrail::nic::{
@@ -102,10 +102,9 @@ impl Connection {
         Ground { near: memory, far: memory, near_at: base, far_at: base }
     }
 
-    /// What a notification tells.
-    pub(super) fn promise(&self) -> Promise {
-        let is_spray = self.shape.config.scheme == Scheme::Spray;
-        Promise { brings_imm: is_spray, covers_all_writes: is_spray }
+    /// Whether a notification brings the immediate of its request.
+    pub(super) fn brings_imm(&self) -> bool {
+        self.shape.config.scheme == Scheme::Spray
     }
 
     /// Whether everything that was posted is accounted for, at both ends.

@@ -265,10 +265,10 @@ impl World {
             return connection.ends[end].sender.reported(wc, &ground, multi);
         }
         let (own, peers) = (connection.landing(end, hosts), connection.ground(1 - end, hosts));
-        let promise = connection.promise();
+        let brings_imm = connection.brings_imm();
         let [near, far] = &mut connection.ends;
         let (this, peer) = if end == 0 { (near, far) } else { (far, near) };
-        this.receiver.reported(wc, &own, &mut peer.sender, &peers, &promise);
+        this.receiver.reported(wc, &own, &mut peer.sender, &peers, brings_imm);
     }
 
     /// A completion of no virtual queue pair that is attached.

@@ -54,14 +54,14 @@ impl Receiver {
     }
 
     /// A receive was reported. `own` are this end's places for what arrives, `peers` those of what
-    /// the peer sends, and `promise` says which of its earlier writes a notification vouches for.
+    /// the peer sends. Whether a notification brings an immediate depends on the scheme.
     pub(super) fn reported(
         &mut self,
         wc: &VirtualWc,
         own: &Ground<'_>,
         peer: &mut Sender,
         peers: &Ground<'_>,
-        promise: &Promise,
+        brings_imm: bool,
     ) {
         if let Some((_, place, room)) = self.data.pop_front_if(|(id, ..)| *id == wc.wr_id) {
             if wc.status.is_success() {
@@ -77,7 +77,7 @@ impl Receiver {
         assert_eq!(Some(wc.wr_id), first, "receives are reported in order, each once");
         assert_eq!(wc.opcode, WcOpcode::RECV_RDMA_WITH_IMM);
         if wc.status.is_success() {
-            self.notified(wc, peer, peers, promise);
+            self.notified(wc, peer, peers, brings_imm);
         }
     }
 
@@ -96,7 +96,7 @@ impl Receiver {
         assert_eq!((wc.imm, wc.byte_len), (imm(&request), request.length), "{request:?}");
         if request.opcode == Opcode::RdmaWriteWithImm {
             assert_eq!(wc.opcode, WcOpcode::RECV_RDMA_WITH_IMM);
-            return peer.check_earlier(&request, peers, |_| true);
+            return peer.check_earlier(&request, peers);
         }
         assert_eq!(wc.opcode, WcOpcode::RECV);
         let bytes = read(own.near, own.near_offset(place), request.length as usize);
@@ -108,7 +108,7 @@ impl Receiver {
         wc: &VirtualWc,
         peer: &mut Sender,
         peers: &Ground<'_>,
-        promise: &Promise,
+        brings_imm: bool,
     ) {
         if is_stray(wc.imm) {
             return self.stray();
@@ -120,11 +120,9 @@ impl Receiver {
         if self.misled {
             return;
         }
-        let expected = if promise.brings_imm { imm(&request) } else { None };
+        let expected = if brings_imm { imm(&request) } else { None };
         assert_eq!(wc.imm, expected, "{request:?}");
-        peer.check_earlier(&request, peers, |earlier| {
-            promise.covers_all_writes || earlier.opcode == Opcode::RdmaWriteWithImm
-        });
+        peer.check_earlier(&request, peers);
     }
 
     fn stray(&mut self) {
@@ -134,13 +132,4 @@ impl Receiver {
 
 fn imm(request: &Request) -> Option<u32> {
     request.has_imm().then(|| request.imm())
-}
-
-/// What a notification of a scheme tells its receiver.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Promise {
-    /// The user's immediate arrives.
-    pub(super) brings_imm: bool,
-    /// Every write posted before is in place, not only those that notify.
-    pub(super) covers_all_writes: bool,
 }

@@ -295,23 +295,17 @@ impl Sender {
         request
     }
 
-    /// Every write up to this request that `counts` is in place, as far as its place is still its
-    /// own.
-    pub(super) fn check_earlier(
-        &self,
-        request: &Request,
-        ground: &Ground<'_>,
-        counts: impl Fn(&Request) -> bool,
-    ) {
+    /// Every write up to this request is in place, as far as its place is still its own.
+    pub(super) fn check_earlier(&self, request: &Request, ground: &Ground<'_>) {
         let writes = self.latest.iter().flatten().filter(|earlier| earlier.is_write());
-        let earlier = writes.filter(|earlier| earlier.id <= request.id && counts(earlier));
+        let earlier = writes.filter(|earlier| earlier.id <= request.id);
         earlier.for_each(|earlier| earlier.check_done(ground));
     }
 
     /// A NIC carried out the next notify: everything that it stands for is in place.
     pub(super) fn notify_ran(&mut self, ground: &Ground<'_>) {
         let request = self.notifies_to_run.pop_front().expect("a notify of a request");
-        self.check_earlier(&request, ground, |_| true);
+        self.check_earlier(&request, ground);
     }
 
     /// A NIC carried out the next pass-through request, or told its peer to.
@@ -324,7 +318,7 @@ impl Sender {
             self.deferred = Some((tag, request));
         } else if let Some(ground) = ground {
             // A SEND or an atomic stays behind the writes posted before it.
-            self.check_earlier(&request, ground, |_| true);
+            self.check_earlier(&request, ground);
         }
     }
 }
