@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Are the quick tests sharp? Changes the engine in every way that cargo-mutants knows, one at a time, and
-# runs the tests that need no minute. Takes hours for all modules; not part of tests/full.sh.
+# runs the tests that need no minute. Takes an hour for all modules on two free cores; not part of
+# tests/full.sh. On a busy machine mutants time out that nothing has caught.
 #   tests/mutants.sh [MODULE]...    all modules, or those named: tag window tracker routing virtual_qp
 #
 # Survivors that no test can catch are named, with the reason, in .cargo/mutants.toml.
@@ -9,13 +10,11 @@ cd "$(dirname "$0")/.."
 
 cargo mutants --version >/dev/null 2>&1 || cargo install cargo-mutants --locked
 
-# What tests a module most directly, then what takes longer; unit tests come before both.
-DIRECT="--test models"
-INDIRECT="--test simulation --test seed_dqplb"
-QP_DIRECT="--test failures --test completion_queue --test drivers --test pass_through
-  --test distribution --test reference_defects --test seed_dqplb --test seed_fragments
-  --test seed_ordering --test seed_routing --test seed_spray"
-QP_INDIRECT="--test random --test simulation"
+# Scenarios and models, with the unit tests; then, for what survives, random traffic.
+SCENARIOS="--lib --test models --test failures --test completion_queue --test drivers
+  --test pass_through --test distribution --test reference_defects --test seed_dqplb
+  --test seed_fragments --test seed_ordering --test seed_routing --test seed_spray"
+TRAFFIC="--test random --test simulation --test enumeration"
 
 # mutate MODULE FILES ARGUMENT...
 mutate() {
@@ -24,24 +23,20 @@ mutate() {
   cargo mutants --file "$files" --jobs 2 --output "target/mutants/$module" "$@"
 }
 
-# Each stage takes what survived the one before. Later ones compile what they need within their time.
-# mutate_module MODULE FILES DIRECT INDIRECT
 mutate_module() {
-  rm -rf "target/mutants/$1"
-  mkdir -p "target/mutants/$1"
-  mutate "$1" "$2" --timeout 15 -- --lib || true
+  local module=$1 files=core/src/$1.rs
+  [ "$module" = virtual_qp ] && files='core/src/virtual_qp/*.rs'
+  rm -rf "target/mutants/$module"
+  mkdir -p "target/mutants/$module"
   # shellcheck disable=SC2086 # lists of arguments
   {
-    mutate "$1" "$2" --timeout 180 --iterate -- -p polyrail-tests $3 || true
-    mutate "$1" "$2" --timeout 180 --iterate -- -p polyrail-tests $4
+    mutate "$module" "$files" --timeout 45 -- -p polyrail-core -p polyrail-tests $SCENARIOS || true
+    mutate "$module" "$files" --timeout 120 --iterate -- -p polyrail-tests $TRAFFIC
   }
 }
 
 failed=0
 for module in ${@:-tag window tracker routing virtual_qp}; do
-  case $module in
-    virtual_qp) mutate_module "$module" 'core/src/virtual_qp/*.rs' "$QP_DIRECT" "$QP_INDIRECT" ;;
-    *) mutate_module "$module" "core/src/$module.rs" "$DIRECT" "$INDIRECT" ;;
-  esac || failed=1
+  mutate_module "$module" || failed=1
 done
 exit $failed

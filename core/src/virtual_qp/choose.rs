@@ -301,5 +301,8 @@ mod tests {
         assert_eq!(next(&mut { chooser }, 4, busy), Some((1, 4)));
         busy[1].credits = 2;
         assert_eq!(next(&mut { chooser }, 4, busy), Some((1, 2)));
+        // Of idle rails the fastest gets a single fragment, whosever turn it is.
+        let policy = Policy::LeastFinishTime([3, 1]);
+        assert_eq!(next(&mut Chooser { policy, ..chooser }, 1, IDLE), Some((1, 1)));
     }
 }
