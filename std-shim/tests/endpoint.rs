@@ -369,7 +369,8 @@ fn a_device_that_goes_away_is_named_by_its_queue() {
     a.devices[1].inject(When::Now, Fault::DeviceGone);
     let error = a.endpoint.poll(16).error.unwrap();
     let text = a.endpoint.queue_error(error).to_string();
-    assert_eq!(text, "completion queue of device a1: polling failed with errno 19");
+    let expected = "completion queue of device a1: polling failed: No such device (os error 19)";
+    assert_eq!(text, expected);
 }
 
 #[test]

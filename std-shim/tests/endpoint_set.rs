@@ -281,7 +281,8 @@ fn those_on_a_broken_queue_are_known() {
         pair.near.set.qps().iter().map(|qp| qp.completes_on(error.cq)).collect();
     assert_eq!(concerned, [false, true, true]);
     let text = pair.near.set.qps()[2].queue_error(error).to_string();
-    assert_eq!(text, "completion queue of device near1: polling failed with errno 19");
+    let expected = "completion queue of device near1: polling failed: No such device (os error 19)";
+    assert_eq!(text, expected);
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl fmt::Display for NamedRailError {
         let RailError { rail, qp_num, status, vendor_err, errno, offset, .. } = self.error;
         write!(f, "{rail} (device {}, queue pair {qp_num}) failed: ", self.device)?;
         match errno {
-            Some(errno) => write!(f, "the driver refused a post with errno {errno}")?,
+            Some(errno) => write!(f, "the driver refused a post: {}", system_error(errno))?,
             None => write!(f, "{status:?}: {status}, vendor code {vendor_err:#x}")?,
         }
         match offset {
@@ -54,6 +54,11 @@ impl fmt::Display for NamedRailError {
 }
 
 impl std::error::Error for NamedRailError {}
+
+/// An `errno` in the system's words.
+fn system_error(errno: i32) -> std::io::Error {
+    std::io::Error::from_raw_os_error(errno)
+}
 
 /// Why an endpoint cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,7 +84,7 @@ pub enum EndpointError {
         waited: Duration,
     },
     /// A completion queue broke.
-    #[error("completion queue of device {device}: polling failed with errno {}", error.errno)]
+    #[error("completion queue of device {device}: polling failed: {}", system_error(error.errno))]
     Queue {
         /// What happened.
         error: CqError,
