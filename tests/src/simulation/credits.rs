@@ -21,10 +21,11 @@ pub(super) struct Held {
 
 impl World {
     /// All send credits of the rails are back: one request takes every slot. It writes over all
-    /// that was sent before.
+    /// that was sent before, so nothing may be under way: a fault that was planned can have struck
+    /// since the connection was found healthy.
     pub(super) fn check_credits(&mut self, at: usize) {
         for end in [0, 1] {
-            if self.connections[at].shape.is_multi() {
+            if self.connections[at].shape.is_multi() && self.is_healthy(at) {
                 self.burst(at, end);
             }
         }
