@@ -36,9 +36,8 @@ fn the_rest_of_a_batch_goes_to_the_same_rail_before_anything_else() {
 #[test]
 fn a_batch_may_be_taken_one_by_one() {
     let mut rig = rig();
-    for _ in 0..4 {
-        rig.rails[0].refuse_next(1, Refusal::QueueFull);
-        rig.rails[0].refuse_next(0, Refusal::QueueFull);
+    for accepted in [1, 0, 0, 1, 0, 0, 1] {
+        rig.rails[0].refuse_next(accepted, Refusal::QueueFull);
     }
     rig.post([rig::write(1, 8 * 128)]);
     rig.rails[1].complete_all();

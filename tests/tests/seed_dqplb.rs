@@ -29,6 +29,7 @@ fn messages_0_2_1_complete_three_receives_in_order() {
     assert_eq!(rig.qp.outstanding_recvs(), 2);
     rig.rails[1].deliver_imm(imm(1, true));
     assert_eq!(rig.poll_ids(), ok(&[101, 102]));
+    assert_eq!(rig.qp.protocol_errors(), 0);
 }
 
 /// The same with requests of several fragments: only a mark completes a receive.

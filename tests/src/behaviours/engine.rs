@@ -195,3 +195,41 @@ pub(super) fn the_engine_names_the_rail_that_failed<F: Fixture>(fixture: &F) {
         assert_eq!(error.device, engines.near.keys[1].device);
     }
 }
+
+pub(super) fn the_engine_names_the_rail_of_a_bad_lkey<F: Fixture>(fixture: &F) {
+    let status = fixture.statuses().write_with_bad_lkey;
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        let mut engines = Engines::new(fixture, 2, scheme, Patience::SHORT);
+        engines.near.keys[1].lkey ^= 0x0055_5500;
+        let error = fails(&mut engines, status);
+        assert_eq!((error.rail, error.status), (RailId::Data(1), status));
+    }
+}
+
+pub(super) fn the_engine_names_the_rail_that_left_the_region<F: Fixture>(fixture: &F) {
+    const LENGTH: u32 = 100_000;
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        let mut engines = Engines::new(fixture, 2, scheme, Patience::SHORT);
+        // The first rail gets the first half and a bit; the region ends in the second's share.
+        let to = engines.far.memory.addr() + (BYTES - 60_000) as u64;
+        let (local, keys) = (engines.near.memory.local(0, LENGTH), &engines.near.keys);
+        let wr = SendWr::write_with_imm(1, local, to, 0, keys);
+        engines.near.qp.post_send(&wr).expect("room");
+        let [ends, _] = engines.reports(1, 0);
+        let error = engines.near.qp.first_error().expect("an error was reported");
+        assert_eq!((ends[0].status, error.status), (error.status, WcStatus::REM_ACCESS_ERR));
+        assert_eq!((error.rail, error.device), (RailId::Data(1), engines.near.keys[1].device));
+        assert!(error.offset > 0, "{error:?}");
+    }
+}
+
+pub(super) fn the_engine_names_the_notify_queue_pair_that_meets_no_receive<F: Fixture>(
+    fixture: &F,
+) {
+    let mut engines = Engines::new(fixture, 2, Scheme::Spray, Patience::SHORT);
+    engines.write(1, 0, 100_000);
+    let [ends, _] = engines.reports(1, 0);
+    let error = engines.near.qp.first_error().expect("an error was reported");
+    assert_eq!((ends[0].status, error.status), (error.status, WcStatus::RNR_RETRY_EXC_ERR));
+    assert_eq!(error.rail, RailId::Notify);
+}

@@ -178,7 +178,10 @@ pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
             dqplb_over_two_rails_delivers_every_byte
             a_single_rail_delivers_every_byte
             the_engine_passes_sends_and_atomics_through
-            the_engine_names_the_rail_that_failed;
+            the_engine_names_the_rail_that_failed
+            the_engine_names_the_rail_of_a_bad_lkey
+            the_engine_names_the_rail_that_left_the_region
+            the_engine_names_the_notify_queue_pair_that_meets_no_receive;
         allocations:
             physical_queues_do_not_allocate
             the_engine_does_not_allocate;
