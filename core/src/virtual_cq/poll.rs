@@ -75,7 +75,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// [`poll`](Self::poll) of one completion queue only, by its place, for priorities: takes one
-    /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What was complete before and found no budget comes after this queue's completions.
+    /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What was complete
+    /// before and found no budget comes after this queue's completions.
     pub fn poll_cq<S: QpSet + ?Sized>(
         &mut self,
         cq: usize,

@@ -81,8 +81,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ///
     /// # Errors
     ///
-    /// The queue pair failed, rail 0 has data receives posted, or a driver refused. After a refusal the next call, or the
-    /// next poll, posts what is missing.
+    /// The queue pair failed, rail 0 has data receives posted, or a driver refused. After a refusal
+    /// the next call, or the next poll, posts what is missing.
     pub fn prepare_receives(&mut self) -> Result<(), PostError> {
         if !self.is_multi() || self.config.scheme == Scheme::Spray {
             return Ok(());
