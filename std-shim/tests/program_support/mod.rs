@@ -67,6 +67,29 @@ impl Place {
     }
 }
 
+/// A file system of 4 MiB at `small` in a place, as long as this lives.
+pub struct Mounted<'a>(&'a Place);
+
+impl<'a> Mounted<'a> {
+    pub fn new(place: &'a Place) -> Self {
+        fs::create_dir(place.path("small")).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(place.path("small"));
+        assert!(mount.status().unwrap().success(), "cannot mount; this takes root");
+        Self(place)
+    }
+
+    pub fn files(&self) -> usize {
+        fs::read_dir(self.0.path("small")).unwrap().count()
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        _ = Command::new("umount").arg(self.0.path("small")).status();
+    }
+}
+
 pub fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
