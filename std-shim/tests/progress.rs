@@ -9,7 +9,7 @@ use polyrail::nic::{
     ConnectOptions, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
 };
 use polyrail::progress::{
-    HANDLE_DEPTH, Handle, Pending, ProgressThread, RequestError, SubmitError,
+    HANDLE_DEPTH, Handle, Pending, ProgressOptions, ProgressThread, RequestError, SubmitError,
 };
 use polyrail::verbs::{AccessFlags, DeviceKeys, RecvWr, SendFlags, SendWr, WcStatus};
 use polyrail::virtual_qp::{PostError, Scheme};
@@ -33,12 +33,12 @@ struct World {
 
 impl World {
     fn new(builder: EndpointBuilder) -> Self {
-        Self::with_drain_timeout(builder, Duration::from_secs(5))
+        Self::with_options(builder, ProgressOptions::default())
     }
 
-    fn with_drain_timeout(builder: EndpointBuilder, drain_timeout: Duration) -> Self {
-        let options = ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() };
-        let builder = builder.connect_options(options);
+    fn with_options(builder: EndpointBuilder, options: ProgressOptions) -> Self {
+        let attributes = ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() };
+        let builder = builder.connect_options(attributes);
         let fabric = Fabric::threaded();
         let devices: Vec<_> =
             ["near", "far"].map(|name| fabric.create_device(DeviceConfig::named(name))).into();
@@ -50,7 +50,7 @@ impl World {
         let [near, far] = set.qps_mut() else { panic!("two") };
         connect_endpoints(near, far).unwrap();
         let keys = from.toward(&to.remote()).unwrap();
-        let thread = ProgressThread::spawn_with(set, drain_timeout).unwrap();
+        let thread = ProgressThread::spawn_with(set, options).unwrap();
         Self { thread, devices, from, to, keys, domain: domains[0].clone() }
     }
 
@@ -331,7 +331,9 @@ fn producers_that_post_during_a_shutdown_get_an_answer_to_everything() {
 
 #[test]
 fn a_silent_device_does_not_hold_a_shutdown_up() {
-    let world = World::with_drain_timeout(EndpointBuilder::new(), Duration::from_millis(30));
+    let drain_timeout = Duration::from_millis(30);
+    let options = ProgressOptions { drain_timeout, ..ProgressOptions::default() };
+    let world = World::with_options(EndpointBuilder::new(), options);
     world.devices[NEAR].inject(When::Now, Fault::Silent(true));
     let mut handle = world.handle(NEAR);
     let pending = handle.post_send(&world.write(1, 0, 64)).unwrap();
@@ -340,6 +342,30 @@ fn a_silent_device_does_not_hold_a_shutdown_up() {
     thread.shutdown().unwrap();
     assert!(begin.elapsed() < Duration::from_secs(3));
     assert_eq!(pending.wait().unwrap().status, WcStatus::WR_FLUSH_ERR);
+}
+
+#[test]
+fn a_silent_rail_fails_its_queue_pair_after_the_stall_timeout() {
+    let waited = Duration::from_millis(200);
+    for rails in [1, 4] {
+        let options = ProgressOptions { stall_timeout: Some(waited), ..ProgressOptions::default() };
+        let world = World::with_options(EndpointBuilder::new().rails(rails), options);
+        let (mut sends, mut receives) = (world.handle(NEAR), world.handle(NEAR));
+        // Waiting for a peer is no silence, and neither is having nothing to do.
+        let receive = receives.post_recv(&RecvWr::notification(3)).unwrap();
+        succeeds(sends.post_send(&world.write(1, 0, 64)).unwrap(), 1);
+        std::thread::sleep(2 * waited);
+        assert_eq!(sends.endpoint_error(), None);
+        world.devices[NEAR].inject(When::Now, Fault::Silent(true));
+        let begin = Instant::now();
+        let pending = sends.post_send(&world.write(2, 0, 64)).unwrap();
+        assert_eq!(pending.wait().unwrap().status, WcStatus::WR_FLUSH_ERR);
+        assert!(begin.elapsed() >= waited);
+        assert_eq!(receive.wait().unwrap().status, WcStatus::WR_FLUSH_ERR);
+        let silent = receives.endpoint_error().unwrap().to_string();
+        assert!(silent.contains("(device near) fell silent: no headway for 200ms"), "{silent}");
+        assert_eq!(world.handle(FAR).endpoint_error(), None);
+    }
 }
 
 #[test]

@@ -75,7 +75,8 @@
 //!
 //! A request that was posted comes back with its status, as in verbs. When a virtual queue pair
 //! fails, all its queue pairs are moved to ERR, so that everything outstanding comes back as flushed,
-//! and all its handles know why ([`Handle::endpoint_error`]). The others of the set go on.
+//! and all its handles know why ([`Handle::endpoint_error`]). The others of the set go on. A driver
+//! that says nothing of a peer that is gone is found out by [`ProgressOptions::stall_timeout`].
 //!
 //! When a completion queue breaks, every virtual queue pair that completes there, with any of its
 //! rails, is given up: its queue pairs are moved to ERR, and its requests come back as
@@ -121,8 +122,22 @@ pub const HANDLE_DEPTH: usize = 256;
 /// Both together.
 const SLOTS: usize = 2 * HANDLE_DEPTH;
 
-/// How long a shutdown waits for sends to complete by themselves.
-pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How patient a progress thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgressOptions {
+    /// How long a shutdown waits for sends to complete by themselves: 5 s, unless said otherwise.
+    pub drain_timeout: Duration,
+    /// How long a rail may be without headway while it has sends; then its virtual queue pair fails
+    /// with [`EndpointError::Silent`](crate::endpoint::EndpointError::Silent). Unless said
+    /// otherwise there is no limit: a peer that takes its time to post receives is silent, too.
+    pub stall_timeout: Option<Duration>,
+}
+
+impl Default for ProgressOptions {
+    fn default() -> Self {
+        Self { drain_timeout: Duration::from_secs(5), stall_timeout: None }
+    }
+}
 
 /// A thread that owns virtual queue pairs, all on one virtual completion queue, and makes progress on
 /// them. Dropping it shuts it down, and waits for that.
@@ -147,7 +162,7 @@ where
     C: CompletionQueue + Send + 'static,
 {
     /// Starts a thread for an [`EndpointSet`], or a single [`Endpoint`](crate::endpoint::Endpoint),
-    /// with [`DRAIN_TIMEOUT`]. Its queue pairs are connected. What was posted to them before, with
+    /// with the usual [`ProgressOptions`]. Its queue pairs are connected. What was posted to them before, with
     /// a `wr_id` below 2^63, goes its way and nobody hears of it: the names from there on are the
     /// thread's.
     ///
@@ -155,23 +170,23 @@ where
     ///
     /// The system has no thread to give.
     pub fn spawn(set: impl Into<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>>) -> io::Result<Self> {
-        Self::spawn_with(set, DRAIN_TIMEOUT)
+        Self::spawn_with(set, ProgressOptions::default())
     }
 
-    /// [`spawn`](Self::spawn) with another time for sends to complete when the thread shuts down.
+    /// [`spawn`](Self::spawn) with options of one's own.
     ///
     /// # Errors
     ///
     /// The system has no thread to give.
     pub fn spawn_with(
         set: impl Into<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>>,
-        drain_timeout: Duration,
+        options: ProgressOptions,
     ) -> io::Result<Self> {
         let set = set.into();
         let shared = Arc::new(Shared::new(set.qps().len()));
-        let progress = Progress::new(set, Arc::clone(&shared));
+        let progress = Progress::new(set, Arc::clone(&shared), options);
         let builder = std::thread::Builder::new().name("polyrail-progress".to_owned());
-        let thread = Some(builder.spawn(move || progress.run(drain_timeout))?);
+        let thread = Some(builder.spawn(move || progress.run())?);
         Ok(Self { shared, thread })
     }
 
@@ -189,7 +204,7 @@ where
     /// Drains, ends the thread and gives its set back.
     ///
     /// From now on handles are refused. Everything that they handed over is posted; sends have the
-    /// drain timeout to complete. Then all queue pairs are moved to ERR, so that receives, and what
+    /// [drain timeout](ProgressOptions::drain_timeout) to complete. Then all queue pairs are moved to ERR, so that receives, and what
     /// else is left, come back as flushed. Every [`Pending`] has its outcome when this returns.
     ///
     /// # Errors

@@ -85,6 +85,8 @@ struct Outbox {
     is_posted: Box<[bool]>,
     /// How many, by lane.
     posted: [usize; 2],
+    /// Sends that were posted and came back, so far.
+    sent: u64,
     reports: Producer<Report, SLOTS, ReportRing>,
     // After `reports`: whoever is woken at the end finds the ring closed.
     wakers: Wakers,
@@ -99,7 +101,7 @@ pub(super) fn port(qp: usize) -> (MessageProducer, Port, PortSide) {
     let wakers: Arc<[AtomicWaker]> = (0..SLOTS).map(|_| AtomicWaker::new()).collect();
     let port = Port { inbox: Mutex::new(Inbox::new(receiver)), wakers: Arc::clone(&wakers) };
     let (is_posted, wakers) = ([false; SLOTS].into(), Wakers(wakers));
-    let out = Outbox { number: 0, is_posted, posted: [0; 2], reports, wakers };
+    let out = Outbox { number: 0, is_posted, posted: [0; 2], sent: 0, reports, wakers };
     let held = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));
     let desk = Desk { keys: Vec::with_capacity(KEY_SETS), held, out };
     (sender, port, PortSide { qp, messages, desk })
@@ -140,7 +142,9 @@ impl PortSide {
             Some(is_posted) if *is_posted => *is_posted = false,
             _ => return,
         }
-        out.posted[usize::from(slot) / HANDLE_DEPTH] -= 1;
+        let lane = usize::from(slot) / HANDLE_DEPTH;
+        out.posted[lane] -= 1;
+        out.sent += u64::from(lane == Lane::Send as usize);
         out.report(slot, Ok(wc));
     }
 
@@ -170,6 +174,12 @@ impl PortSide {
     /// Requests that the virtual queue pair has.
     pub(super) fn posted(&self) -> usize {
         self.desk.out.posted.iter().sum()
+    }
+
+    /// Sends that were posted so far, and those of them that came back.
+    pub(super) fn sends(&self) -> [u64; 2] {
+        let Outbox { posted, sent, .. } = &self.desk.out;
+        [sent + posted[Lane::Send as usize] as u64, *sent]
     }
 
     /// Requests that wait for room.

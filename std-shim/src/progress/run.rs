@@ -1,11 +1,12 @@
 //! The thread: takes requests, posts them, polls, reports.
 
+use super::ProgressOptions;
 use super::idle::{self, Idle, Rest};
 use super::message::Lane;
 use super::port::{PortSide, number_and_slot};
 use super::shared::Shared;
 use crate::backend::Connect;
-use crate::endpoint::{EndpointQp, EndpointSet};
+use crate::endpoint::{EndpointError, EndpointQp, EndpointSet, StallWatch};
 use arrayvec::ArrayVec;
 use polyrail_core::hardware::{CompletionQueue, CqError};
 use polyrail_core::verbs::WcStatus;
@@ -19,6 +20,9 @@ const POLL_BUDGET: usize = 64;
 
 /// How long devices may take to give requests back when the thread shuts down.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Rounds between two looks for rails that fell silent: a look costs more than a round.
+const ROUNDS_PER_LOOK: u32 = 256;
 
 /// How a virtual queue pair is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +48,10 @@ pub(super) struct Progress<
     set: EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>,
     /// Of each virtual queue pair.
     conditions: Box<[Condition]>,
+    /// Of each virtual queue pair, if silence has a limit.
+    watches: Option<Box<[StallWatch]>>,
+    /// Until the next look at them.
+    rounds_to_look: u32,
     /// The handles, by number.
     ports: Vec<Option<PortSide>>,
     /// The number of the handle whose requests are posted first.
@@ -51,6 +59,8 @@ pub(super) struct Progress<
     idle: Idle,
     /// The thread was told to shut down.
     draining: bool,
+    /// How long sends may take then.
+    drain_timeout: Duration,
     // Last: when it says that the thread is gone, all handles were let go of.
     shared: Presence,
 }
@@ -74,20 +84,33 @@ where
     pub(super) fn new(
         set: EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>,
         shared: Arc<Shared>,
+        options: ProgressOptions,
     ) -> Self {
-        let conditions = set.qps().iter().map(|_| Condition::Working).collect();
-        let (idle, shared) = (Idle::default(), Presence(shared));
-        Self { set, conditions, ports: Vec::new(), first: 0, idle, draining: false, shared }
+        let ProgressOptions { drain_timeout, stall_timeout } = options;
+        let watches = stall_timeout
+            .map(|timeout| set.qps().iter().map(|_| StallWatch::new(timeout)).collect());
+        Self {
+            conditions: set.qps().iter().map(|_| Condition::Working).collect(),
+            set,
+            watches,
+            rounds_to_look: ROUNDS_PER_LOOK,
+            ports: Vec::new(),
+            first: 0,
+            idle: Idle::default(),
+            draining: false,
+            drain_timeout,
+            shared: Presence(shared),
+        }
     }
 
-    /// Runs until it is told to shut down, then drains; `grace` says how long sends may take.
-    pub(super) fn run(mut self, grace: Duration) -> EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES> {
+    /// Runs until it is told to shut down, then drains.
+    pub(super) fn run(mut self) -> EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES> {
         self.shared.0.enter();
         while !self.shared.0.is_closing() {
             self.round();
         }
         self.draining = true;
-        self.drain_until(Instant::now() + grace, |port| port.is_idle(Lane::Send));
+        self.drain_until(Instant::now() + self.drain_timeout, |port| port.is_idle(Lane::Send));
         self.set.qps_mut().iter_mut().for_each(EndpointQp::fail_all);
         self.drain_until(Instant::now() + FLUSH_TIMEOUT, PortSide::is_drained);
         self.set
@@ -108,6 +131,7 @@ where
         let mut busy = self.adopt();
         busy |= self.post();
         busy |= self.poll();
+        self.look_for_silence();
         self.look_after();
         if busy {
             self.idle.reset();
@@ -178,8 +202,31 @@ where
                 }
                 _ => continue,
             };
-            self.shared.0.fail(number, reason);
-            qp.fail_all();
+            give_up(&self.shared, number, qp, reason);
+        }
+    }
+
+    /// Looks from time to time who fell silent: that is a failure like others.
+    fn look_for_silence(&mut self) {
+        let Some(watches) = &mut self.watches else { return };
+        self.rounds_to_look -= 1;
+        if self.rounds_to_look > 0 {
+            return;
+        }
+        self.rounds_to_look = ROUNDS_PER_LOOK;
+        let qps = self.set.qps_mut().iter_mut().zip(&mut self.conditions).zip(watches);
+        for (number, ((qp, condition), watch)) in qps.enumerate() {
+            if *condition != Condition::Working {
+                continue;
+            }
+            let ports = self.ports.iter().flatten().filter(|port| port.qp == number);
+            let [posted, reported] = ports
+                .map(PortSide::sends)
+                .fold([0; 2], |sum, sends| [sum[0] + sends[0], sum[1] + sends[1]]);
+            if let Err(silent) = watch.check(qp, posted, reported) {
+                *condition = Condition::Failed;
+                give_up(&self.shared, number, qp, silent);
+            }
         }
     }
 
@@ -220,6 +267,17 @@ where
         };
         self.shared.0.sleep(something_to_do, || idle::sleep(devices_are_busy));
     }
+}
+
+/// Tells the handles of a virtual queue pair why it failed, and has everything of theirs come back.
+fn give_up<Q: Connect, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    shared: &Presence,
+    number: usize,
+    qp: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
+    reason: EndpointError,
+) {
+    shared.0.fail(number, reason);
+    qp.fail_all();
 }
 
 /// The status with which the requests of a virtual queue pair began to fail. A driver that refuses a
