@@ -96,6 +96,8 @@ fn a_duplicate_is_dropped_and_counted() {
     rig.rails[0].deliver_imm(imm(2, true));
     rig.rails[1].deliver_imm(imm(2, true));
     assert_eq!((rig.poll(), rig.qp.duplicates()), (vec![], 2));
+    let completions = |rail| rig.qp.counters(RailId::Data(rail)).unwrap().completions;
+    assert_eq!([completions(0), completions(1)], [2, 2], "duplicates count");
     rig.rails[0].deliver_imm(imm(1, true));
     assert_eq!(rig.poll_ids(), ok(&[1, 2]));
 }
