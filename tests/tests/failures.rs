@@ -1,7 +1,8 @@
 //! The error state, stalls, rails out of service, and completions that make no sense.
 
+use polyrail_core::hardware::Refusal;
 use polyrail_core::sequence::{SequenceImm, SequenceNumber};
-use polyrail_core::verbs::{Completion, Imm, Opcode, RecvWr, WcOpcode, WcStatus};
+use polyrail_core::verbs::{Completion, Imm, Opcode, RecvWr, WcFlags, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{Config, PostError, ProtocolError, QpState, RailId, VirtualQp};
 use polyrail_core::window::OutsideWindow;
@@ -226,6 +227,40 @@ fn names_that_are_not_in_turn_are_protocol_errors_and_change_nothing() {
     let mut ids = rig.poll_ids();
     ids.sort_by_key(|(id, _)| *id);
     assert_eq!(ids, ok(&[8, 9]));
+}
+
+/// On a DQPLB receiver every receive in line would take the number that comes: only the oldest one
+/// may.
+#[test]
+fn arrivals_in_receives_that_are_not_in_turn_are_protocol_errors_and_change_nothing() {
+    let mut rig = Setup::dqplb(2).fragment(128).depth(4).rig();
+    rig.qp.prepare_receives().unwrap();
+    rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
+    let posted = rig.rails[0].recvs();
+    let is_not_in_turn = |rig: &mut Rig, wr_id, number| {
+        let arrival = Completion::success(10, wr_id, WcOpcode::RECV_RDMA_WITH_IMM);
+        let (imm, wc_flags) = (imm(number), WcFlags::WITH_IMM);
+        rig.rails[0].inject(Completion { imm, wc_flags, ..arrival });
+        assert_eq!(rig.poll(), []);
+        let error = rig.qp.take_protocol_error();
+        assert!(matches!(error, Some(ProtocolError::Tag { .. })), "{wr_id:#x}: {error:?}");
+    };
+    let mut names = vec![posted[1].wr_id, posted[3].wr_id, rig.rails[1].recvs()[0].wr_id];
+    names.extend((0..64).map(|bit| posted[0].wr_id ^ 1 << bit));
+    for name in names {
+        is_not_in_turn(&mut rig, name, 0);
+    }
+    // Nor may one that is still to be posted, when there is none.
+    rig.rails[0].refuse_all_recvs(Some(Refusal::QueueFull));
+    (0..4).for_each(|number| rig.rails[0].deliver_imm(imm(number)));
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    let next = posted[3].wr_id + (posted[3].wr_id - posted[2].wr_id);
+    is_not_in_turn(&mut rig, next, 4);
+    rig.rails[0].refuse_all_recvs(None);
+    rig.qp.post_recv(&RecvWr::notification(2)).unwrap();
+    assert_eq!(rig.poll_ids(), ok(&[2]), "the second of four");
+    assert_eq!(rig.rails[0].recvs()[0].wr_id, next);
+    assert_eq!(rig.qp.duplicates(), 0);
 }
 
 /// Devices number their queue pairs each for itself.

@@ -1,6 +1,6 @@
 //! The seeds' scenarios about the order of reports, errors, and polling.
 
-use polyrail_core::verbs::{Completion, DeviceId, WcOpcode, WcStatus};
+use polyrail_core::verbs::{Completion, DeviceId, Imm, RecvWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::Event;
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 
@@ -207,4 +207,17 @@ fn completions_fed_by_hand_one_or_a_slice_count_as_polled_ones() {
     let expected = [done(1, WcOpcode::RDMA_WRITE, 256), done(2, WcOpcode::RDMA_WRITE, 128)];
     assert_eq!(wcs, expected);
     rig.qp.invariants();
+}
+
+/// Sends and receives are ordered each for themselves; between them, neither keeps the other waiting.
+#[test]
+fn finished_sends_and_receives_are_reported_in_turns() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    for id in [11, 12, 13] {
+        rig.qp.post_recv(&RecvWr::notification(id)).unwrap();
+        rig.notify().deliver_imm(Imm::from_number(0));
+    }
+    rig.post((1..=3).map(|id| rig::write(id, 128)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll_ids(), ok(&[11, 1, 12, 2, 13, 3]));
 }
