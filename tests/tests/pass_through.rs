@@ -236,6 +236,28 @@ fn unordered_sends_that_had_to_wait_leave_nothing_to_wait_for() {
 }
 
 #[test]
+fn unordered_a_send_that_waits_for_room_waits_for_no_read() {
+    let mut rig = unordered().depth(2).rig();
+    rig.post([rig::read(1, 4 * 128), rig::send(2, 64)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaRead; 2], "no room");
+    rig.rails[0].complete(2);
+    assert_eq!(rig.poll(), [], "half of the READ is in flight");
+    assert_eq!(on_rail_0(&rig), [Opcode::Send]);
+}
+
+/// A fence is for what came before.
+#[test]
+fn a_fenced_read_does_not_wait_for_itself() {
+    let mut rig = Setup::spray(2).fragment(128).depth(1).rig();
+    rig.post([rig::read(1, 3 * 128).with_flags(SendFlags::SIGNALED | SendFlags::FENCE)]);
+    assert_eq!((rig.rails[0].sends().len(), rig.rails[1].sends().len()), (1, 1));
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll(), []);
+    assert_eq!((rig.rails[0].sends().len(), rig.rails[1].sends().len()), (1, 1), "the third");
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
+#[test]
 fn unordered_a_fence_behind_nothing_that_fetches_is_passed() {
     let mut rig = unordered().rig();
     let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
