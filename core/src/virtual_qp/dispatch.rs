@@ -5,7 +5,7 @@ use super::config::{PassThroughOrder, Scheme};
 use super::error::RailId;
 use super::failure::RailSet;
 use super::rail::Rail;
-use super::slot::SlotState;
+use super::slot::{SendSlot, SlotState};
 use super::{MAX_RAILS, VirtualQp};
 use crate::hardware::{CommitError, QueuePair, Refusal};
 use crate::in_flight::{Batch, Content};
@@ -338,6 +338,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         assert_eq!(self.fetching, fetching, "FENCE waits for what is in flight");
         assert_eq!(self.passing, passing, "notifies wait for what passes");
+        let has_failed = |slot: &SendSlot<RAILS>| !slot.final_status().is_success();
+        let failed = self.sends.iter().any(has_failed);
+        assert!(self.failed || !failed, "no request fails alone: its receiver could be told of it");
         let outstanding: u32 = self.sends.iter().map(|slot| slot.outstanding).sum();
         assert_eq!(outstanding, in_flight, "slots count the batches in flight");
         for (at, rail) in self.rails.iter().enumerate() {

@@ -23,7 +23,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
             if !slot.state.contains(SlotState::WANTS_NOTIFY) {
                 self.sends.pop_in_flight();
-            } else if self.failed || !slot.may_notify() {
+            } else if self.failed {
                 // The receiver must not be told of data that failed, nor past it.
                 slot.state.insert(SlotState::CANCELLED);
                 self.sends.pop_in_flight();
@@ -102,6 +102,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 }
 
 /// How many requests from `first` on can be notified at once with `credits`, and where they end.
+/// Nothing has failed.
 fn ready_to_notify<const RAILS: usize, const WRS: usize>(
     sends: &WrTracker<SendSlot<RAILS>, WRS>,
     first: u64,
@@ -111,7 +112,7 @@ fn ready_to_notify<const RAILS: usize, const WRS: usize>(
     for id in first.. {
         let Some(slot) = sends.find_posted(id).filter(|slot| slot.outstanding == 0) else { break };
         if slot.state.contains(SlotState::WANTS_NOTIFY) {
-            if !slot.may_notify() || count == credits {
+            if count == credits {
                 break;
             }
             count += 1;

@@ -142,14 +142,6 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         }
     }
 
-    /// Whether its notify may go out, as far as the request itself is concerned.
-    #[inline]
-    pub(super) const fn may_notify(&self) -> bool {
-        self.state.contains(SlotState::WANTS_NOTIFY)
-            && self.status.is_success()
-            && !self.state.contains(SlotState::CANCELLED)
-    }
-
     /// What is reported at the end.
     #[inline]
     pub(super) const fn final_status(&self) -> WcStatus {
