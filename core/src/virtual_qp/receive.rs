@@ -186,13 +186,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.recvs.front_pending() != Some(id) {
             return Ok(());
         }
-        match self.post_pending_recvs() {
-            Some(error) if self.recvs.front_pending() == Some(id) => {
-                self.recvs.take_back();
-                Err(error)
-            }
-            _ => Ok(()),
-        }
+        // It alone is pending, so it is what was refused.
+        let Some(error) = self.post_pending_recvs() else { return Ok(()) };
+        self.recvs.take_back();
+        Err(error)
     }
 
     /// Posts waiting SPRAY receives to the notify queue pair, as far as it has room. Says what a
