@@ -76,5 +76,17 @@ find_bug "a credit is lost when a driver takes a batch in part" core/src/in_flig
   '            self.missing = count - accepted;' \
   '            self.missing = count - accepted; self.credits -= 1;'
 
+find_bug "a notify overtakes a SEND or atomic that went straight to rail 0" core/src/virtual_qp/notify.rs \
+  '            } else if self.pass_through_ahead() || !self.post_notifies(id) && !self.failed {' \
+  '            } else if !self.post_notifies(id) && !self.failed {'
+
+find_bug "numbers of DQPLB overtake a plain WRITE" core/src/virtual_qp/dispatch.rs \
+  '        front.is_some_and(|front| front < self.unnumbered_until) || self.pass_through_ahead()' \
+  '        front.is_some_and(|_| false) || self.pass_through_ahead()'
+
+find_bug "numbers of DQPLB overtake a SEND or atomic that went straight to rail 0" core/src/virtual_qp/dispatch.rs \
+  '        front.is_some_and(|front| front < self.unnumbered_until) || self.pass_through_ahead()' \
+  '        front.is_some_and(|front| front < self.unnumbered_until)'
+
 echo
 echo "every planted bug was found"

@@ -170,7 +170,7 @@ impl Queues {
             attached: true,
             virtual_qp_num,
             physical,
-            sender: Sender::default(),
+            sender: Sender::new(shape.config.pass_through),
             receiver: Receiver::default(),
             backlog: Vec::new(),
             provoked: 0,

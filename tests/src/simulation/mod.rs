@@ -44,7 +44,7 @@ use peer::STRAY;
 use polyrail::nic::{Fabric, Outcome, RegionKeys, Step};
 use polyrail_core::verbs::{Completion, DeviceId, DeviceKeys, Opcode};
 use polyrail_core::virtual_cq::{Event, VirtualWc};
-use polyrail_core::virtual_qp::{PassThroughOrder, RailId};
+use polyrail_core::virtual_qp::RailId;
 use receiver::RECEIVE;
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -203,13 +203,12 @@ impl World {
         let Self { connections, hosts, .. } = self;
         let connection = &mut connections[at];
         let ground = connection.ground(end, hosts);
-        let ordered = connection.shape.config.pass_through == PassThroughOrder::Ordered;
         let sender = &mut connection.ends[end].sender;
         match (rail, opcode) {
             (RailId::Notify, _) => sender.notify_ran(&ground),
             (RailId::Data(0), Opcode::Send | Opcode::SendWithImm)
             | (RailId::Data(0), Opcode::FetchAdd | Opcode::CompareSwap) => {
-                sender.passing_ran(wr_id, is_deferred, ordered.then_some(&ground));
+                sender.passing_ran(wr_id, is_deferred, &ground);
             }
             _ => {}
         }

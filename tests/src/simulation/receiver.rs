@@ -122,7 +122,7 @@ impl Receiver {
         }
         let expected = if brings_imm { imm(&request) } else { None };
         assert_eq!(wc.imm, expected, "{request:?}");
-        peer.check_earlier(&request, peers);
+        peer.check_told(&request, peers);
     }
 
     fn stray(&mut self) {

@@ -3,6 +3,7 @@
 use super::places::{Ground, PLACES, Places, STRIDE, pattern, read};
 use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode};
 use polyrail_core::virtual_cq::VirtualWc;
+use polyrail_core::virtual_qp::PassThroughOrder;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What is wrong with a request, so that it fails by itself.
@@ -123,6 +124,8 @@ impl Request {
 /// Everything that one end posted and that is not accounted for.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
+    /// SENDs and atomics stay in their place among fragmented requests.
+    keeps_order: bool,
     pub(super) places: Places,
     /// The latest request of each place.
     latest: [Option<Request>; PLACES],
@@ -144,6 +147,10 @@ pub(super) struct Sender {
 }
 
 impl Sender {
+    pub(super) fn new(pass_through: PassThroughOrder) -> Self {
+        Self { keeps_order: pass_through == PassThroughOrder::Ordered, ..Self::default() }
+    }
+
     pub(super) fn next_id(&self) -> u64 {
         self.next_id
     }
@@ -302,21 +309,33 @@ impl Sender {
         earlier.for_each(|earlier| earlier.check_done(ground));
     }
 
+    /// The peer may be told of this request: what was posted before it is in place, SENDs and
+    /// atomics among it if they keep their place.
+    pub(super) fn check_told(&self, request: &Request, ground: &Ground<'_>) {
+        self.check_earlier(request, ground);
+        if self.keeps_order {
+            let deferred = self.deferred.as_ref().map(|(_, request)| request);
+            let next = deferred.or(self.passing_to_run.front());
+            let overtaken = next.filter(|earlier| earlier.id < request.id);
+            assert!(overtaken.is_none(), "{request:?} is told of before {overtaken:?}");
+        }
+    }
+
     /// A NIC carried out the next notify: everything that it stands for is in place.
     pub(super) fn notify_ran(&mut self, ground: &Ground<'_>) {
         let request = self.notifies_to_run.pop_front().expect("a notify of a request");
-        self.check_earlier(&request, ground);
+        self.check_told(&request, ground);
     }
 
     /// A NIC carried out the next pass-through request, or told its peer to.
-    pub(super) fn passing_ran(&mut self, tag: u64, is_deferred: bool, ground: Option<&Ground<'_>>) {
+    pub(super) fn passing_ran(&mut self, tag: u64, is_deferred: bool, ground: &Ground<'_>) {
         let request = match self.deferred.take_if(|(waits, _)| *waits == tag) {
             Some((_, request)) => request,
             None => self.passing_to_run.pop_front().expect("a pass-through request"),
         };
         if is_deferred {
             self.deferred = Some((tag, request));
-        } else if let Some(ground) = ground {
+        } else if self.keeps_order {
             // A SEND or an atomic stays behind the writes posted before it.
             self.check_earlier(&request, ground);
         }
