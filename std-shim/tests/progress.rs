@@ -348,7 +348,7 @@ fn a_silent_device_does_not_hold_a_shutdown_up() {
 fn a_silent_rail_fails_its_queue_pair_after_the_stall_timeout() {
     let waited = Duration::from_millis(200);
     for rails in [1, 4] {
-        let options = ProgressOptions { stall_timeout: Some(waited), ..ProgressOptions::default() };
+        let options = ProgressOptions { drain_timeout: Duration::MAX, stall_timeout: Some(waited) };
         let world = World::with_options(EndpointBuilder::new().rails(rails), options);
         let (mut sends, mut receives) = (world.handle(NEAR), world.handle(NEAR));
         // Waiting for a peer is no silence, and neither is having nothing to do.

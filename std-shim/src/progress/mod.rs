@@ -126,6 +126,7 @@ const SLOTS: usize = 2 * HANDLE_DEPTH;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgressOptions {
     /// How long a shutdown waits for sends to complete by themselves: 5 s, unless said otherwise.
+    /// More than clocks can tell is for ever.
     pub drain_timeout: Duration,
     /// How long a rail may be without headway while it has sends; then its virtual queue pair fails
     /// with [`EndpointError::Silent`](crate::endpoint::EndpointError::Silent). Unless said
@@ -162,9 +163,9 @@ where
     C: CompletionQueue + Send + 'static,
 {
     /// Starts a thread for an [`EndpointSet`], or a single [`Endpoint`](crate::endpoint::Endpoint),
-    /// with the usual [`ProgressOptions`]. Its queue pairs are connected. What was posted to them before, with
-    /// a `wr_id` below 2^63, goes its way and nobody hears of it: the names from there on are the
-    /// thread's.
+    /// with the usual [`ProgressOptions`]. Its queue pairs are connected. What was posted to them
+    /// before, with a `wr_id` below 2^63, goes its way and nobody hears of it: the names from there
+    /// on are the thread's.
     ///
     /// # Errors
     ///
@@ -204,8 +205,9 @@ where
     /// Drains, ends the thread and gives its set back.
     ///
     /// From now on handles are refused. Everything that they handed over is posted; sends have the
-    /// [drain timeout](ProgressOptions::drain_timeout) to complete. Then all queue pairs are moved to ERR, so that receives, and what
-    /// else is left, come back as flushed. Every [`Pending`] has its outcome when this returns.
+    /// [drain timeout](ProgressOptions::drain_timeout) to complete. Then all queue pairs are moved to
+    /// ERR, so that receives, and what else is left, come back as flushed. Every [`Pending`] has its
+    /// outcome when this returns.
     ///
     /// # Errors
     ///

@@ -110,16 +110,17 @@ where
             self.round();
         }
         self.draining = true;
-        self.drain_until(Instant::now() + self.drain_timeout, |port| port.is_idle(Lane::Send));
+        self.drain(self.drain_timeout, |port| port.is_idle(Lane::Send));
         self.set.qps_mut().iter_mut().for_each(EndpointQp::fail_all);
-        self.drain_until(Instant::now() + FLUSH_TIMEOUT, PortSide::is_drained);
+        self.drain(FLUSH_TIMEOUT, PortSide::is_drained);
         self.set
     }
 
-    /// Goes on until it holds for every handle, or until then.
-    fn drain_until(&mut self, end: Instant, is_drained: impl Fn(&PortSide) -> bool) {
+    /// Goes on until it holds for every handle, or for so long.
+    fn drain(&mut self, timeout: Duration, is_drained: impl Fn(&PortSide) -> bool) {
+        let end = Instant::now().checked_add(timeout);
         while self.shared.0.has_newcomers() || !self.ports.iter().flatten().all(&is_drained) {
-            if Instant::now() >= end {
+            if end.is_some_and(|end| Instant::now() >= end) {
                 return;
             }
             self.round();
