@@ -237,10 +237,14 @@ impl World {
         let physical = &connection.ends[end].physical;
         let gone: Vec<_> = physical.iter().map(|qp| host.is_gone(qp.at)).collect();
         let qp = host.qp(connection.ends[end].index);
+        // Asked twice, it names every rail with something in flight. The queue pair's own count does
+        // not tell of a batch whose rest its driver never took, if a stray completed behind it.
+        qp.check_stalled();
+        let in_flight = qp.check_stalled();
         // What was in flight on a device that is gone stays so, and what comes after it waits.
         let sends = physical.iter().zip(&gone).all(|(physical, gone)| {
             let qp = qp.physical_mut(physical.rail).expect("a rail of its own");
-            !gone || qp.outstanding_sends() == 0
+            !gone || (qp.outstanding_sends() == 0 && !in_flight.contains(physical.rail))
         });
         // SPRAY's notify queue pair is on rail 0's device; any rail tells DQPLB of the failure.
         let notifications = match connection.shape.config.scheme {
