@@ -58,7 +58,7 @@ test() {
 loom() {
   say "the ring between threads, in every interleaving"
   RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=target/loom \
-    cargo test --profile sweep --locked -p polyrail-tests --test spsc -- --nocapture --test-threads 1
+    cargo test --profile sweep --locked -p polyrail-tests --test spsc -- --nocapture
   RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=target/loom \
     cargo test --profile sweep --locked -p polyrail-core --lib spsc::wrap
 }
