@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Are the quick tests sharp? Changes the engine in every way that cargo-mutants knows, one at a time, and
-# runs the tests that need no minute. Takes an hour for all modules on two free cores; not part of
+# runs the tests that need no minute. Takes over an hour for all modules on two free cores; not part of
 # tests/full.sh. On a busy machine mutants time out that nothing has caught.
 #   tests/mutants.sh [MODULE]...    all modules, or those named: tag window tracker routing virtual_qp
 #
