@@ -14,9 +14,10 @@ use crate::virtual_cq::{DirectCompletions, VirtualWc};
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Takes completions from the front, at least one, as far as they are this queue pair's, and
-    /// says how many. The first one is of the physical queue pair with this role. What passes
-    /// straight through goes to `direct`, which has room for as many as there are completions.
+    /// Takes completions from the front as far as they are this queue pair's, and returns how many.
+    /// The first one should be of the physical queue pair with this role; 0 if it is not, or if the
+    /// engine did not post what completed. What passes straight through goes to `direct`, which has
+    /// room for as many as there are completions.
     #[inline]
     pub(crate) fn complete(
         &mut self,
@@ -25,8 +26,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         completions: &[Completion],
         direct: &mut DirectCompletions,
     ) -> usize {
-        let first = completions.first();
-        let taken = match first.and_then(|first| Tag::from_wr_id(first.wr_id).kind()) {
+        let Some(first) = completions.first() else { return 0 };
+        let taken = match Tag::from_wr_id(first.wr_id).kind() {
             Some(TagKind::Send) => self.complete_fragments(device, completions),
             Some(TagKind::NotifyRecv) => self.complete_arrivals(device, completions),
             Some(TagKind::DataRecv) | None => 0,
@@ -38,10 +39,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             Role::Rail(rail) => RailId::Data(rail),
             Role::Notify | Role::Single => RailId::Notify,
         };
-        if let Some(first) = first {
-            self.complete_one(id, first, direct);
-        }
-        1
+        usize::from(self.complete_one(id, device, first, direct))
     }
 
     /// Takes completions for as long as they are what they nearly always are for a sender: of one
@@ -87,26 +85,30 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         taken
     }
 
-    /// Takes any completion.
+    /// Takes any completion of what the engine posted to this rail, and returns whether it is one.
     #[cold]
     fn complete_one(
         &mut self,
         id: RailId,
+        device: DeviceId,
         completion: &Completion,
         direct: &mut DirectCompletions,
-    ) {
-        if let Some(rail) = self.rail_mut(id) {
-            rail.completions += 1;
+    ) -> bool {
+        let Some(kind) = Tag::from_wr_id(completion.wr_id).kind() else { return false };
+        let Some(rail) = self.rail_mut(id) else { return false };
+        if !rail.is_at(device, completion.qp_num) || !may_complete(kind, completion) {
+            return false;
         }
-        match Tag::from_wr_id(completion.wr_id).kind() {
-            Some(TagKind::Send) => self.complete_send(id, completion, direct),
-            Some(TagKind::NotifyRecv) => self.complete_notify_recv(id, completion),
-            Some(TagKind::DataRecv) => self.complete_data_recv(id, completion, direct),
-            None => self.mismatch(id, completion, None),
+        rail.completions += 1;
+        match kind {
+            TagKind::Send => self.complete_send(id, completion, direct),
+            TagKind::NotifyRecv => self.complete_notify_recv(id, completion),
+            TagKind::DataRecv => self.complete_data_recv(id, completion, direct),
         }
         if let RailId::Data(rail) = id {
             self.update_ready(rail as usize);
         }
+        true
     }
 
     #[inline]
@@ -238,5 +240,14 @@ fn succeeded<'r, Q: QueuePair, const DEPTH: usize>(
 ) -> Option<&'r mut Rail<Q, DEPTH>> {
     let rail = rails.get_mut(Tag::from_wr_id(completion.wr_id).rail_of_last(kind))?;
     let own = rail.is_open_as(address(device, completion.qp_num));
-    if own && completion.status.is_success() { Some(rail) } else { None }
+    let succeeded = completion.status.is_success() && may_complete(kind, completion);
+    if own && succeeded { Some(rail) } else { None }
+}
+
+/// Whether the completion can be of this kind of request. A success says which queue it is of; on a
+/// failure only the tag does.
+#[inline]
+fn may_complete(kind: TagKind, completion: &Completion) -> bool {
+    let receives = kind != TagKind::Send;
+    !completion.status.is_success() || completion.opcode.is_recv() == receives
 }

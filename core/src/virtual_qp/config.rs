@@ -60,7 +60,8 @@ pub enum RailFailure {
 /// defaults: SPRAY, 100 messages a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The number that its completions carry.
+    /// The number that its completions carry; of those on one virtual completion queue, each has
+    /// its own.
     pub virtual_qp_num: u32,
     /// How receivers are notified.
     pub scheme: Scheme,

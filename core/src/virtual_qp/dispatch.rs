@@ -320,7 +320,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// What must hold between slots and batches.
     pub(super) fn dispatch_invariants(&self) {
-        let batches = || self.physical().flat_map(|rail| rail.sends.iter());
+        let batches = || self.all_rails().flat_map(|rail| rail.sends.iter());
         let mut fetching = 0;
         let mut passing = 0;
         let mut in_flight = 0;

@@ -5,7 +5,7 @@ use super::error::{ProtocolError, RailError, RailId};
 use super::slot::SlotState;
 use crate::hardware::QueuePair;
 use crate::tag::Tag;
-use crate::verbs::Completion;
+use crate::verbs::{Completion, DeviceId};
 
 /// How a virtual queue pair is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +158,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             self.sends.pop_pending();
         }
         self.held = 0;
+    }
+
+    /// Whether this queue pair of this device is its only rail.
+    #[inline]
+    pub(crate) fn is_only_rail(&self, device: DeviceId, qp_num: u32) -> bool {
+        !self.is_multi() && self.rails[0].is_at(device, qp_num)
     }
 
     /// Completions of the only rail: they passed straight through, and count.

@@ -199,9 +199,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.notify.is_some() && self.config.scheme == Scheme::Dqplb {
             return Err(BuildError::UnexpectedNotify);
         }
-        for (at, rail) in self.physical().enumerate() {
+        for (at, rail) in self.all_rails().enumerate() {
             let qp_num = rail.qp_num;
-            if self.physical().take(at).any(|r| (r.device, r.qp_num) == (rail.device, qp_num)) {
+            if self.all_rails().take(at).any(|r| (r.device, r.qp_num) == (rail.device, qp_num)) {
                 return Err(BuildError::Duplicate { device: rail.device, qp_num });
             }
             if rail.sends.limit() == 0 {
@@ -259,13 +259,25 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.notify.as_ref().map(|rail| &rail.qp)
     }
 
-    /// A physical queue pair, to be connected, queried or moved to the error state. Requests
-    /// posted to it behind the engine's back complete as [`ProtocolError::Tag`].
-    pub fn physical_mut(&mut self, rail: RailId) -> Option<&mut Q> {
+    /// A physical queue pair, to be connected, queried or moved to the error state.
+    pub fn physical(&self, rail: RailId) -> Option<&Q> {
         match rail {
-            RailId::Data(rail) => self.rails.get_mut(rail as usize).map(|rail| &mut rail.qp),
-            RailId::Notify => self.notify.as_mut().map(|rail| &mut rail.qp),
+            RailId::Data(rail) => self.rails.get(rail as usize).map(|rail| &rail.qp),
+            RailId::Notify => self.notify.as_ref().map(|rail| &rail.qp),
         }
+    }
+
+    /// A physical queue pair for backends whose queue pairs want `&mut` for more than posting.
+    ///
+    /// # Safety
+    ///
+    /// The queue pair is neither replaced nor swapped with another one: the engine would take the
+    /// completions of one for those of the other, and report buffers that are in flight. What is
+    /// posted to it past the engine has `wr_id`s without [`Tag::MARK`](crate::tag::Tag::MARK);
+    /// its completions come out as [foreign](crate::virtual_cq::Event::Foreign).
+    #[allow(unsafe_code, reason = "a contract for the caller")]
+    pub unsafe fn physical_mut(&mut self, rail: RailId) -> Option<&mut Q> {
+        self.rail_mut(rail).map(|rail| &mut rail.qp)
     }
 
     /// What a physical queue pair has done so far.
@@ -301,14 +313,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// The data rails, then the notify queue pair.
-    fn physical(&self) -> impl Iterator<Item = &Rail<Q, DEPTH>> {
+    fn all_rails(&self) -> impl Iterator<Item = &Rail<Q, DEPTH>> {
         self.rails.iter().chain(&self.notify)
     }
 
     /// Calls `each` for every physical queue pair with its role and the completion queue entries
     /// that it can need.
     pub(crate) fn for_each_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
-        for rail in self.physical() {
+        for rail in self.all_rails() {
             let role = match rail.id {
                 RailId::Data(_) if !self.is_multi() => Role::Single,
                 RailId::Data(rail) => Role::Rail(rail),
@@ -336,7 +348,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !self.is_multi() {
             return;
         }
-        for rail in self.physical() {
+        for rail in self.all_rails() {
             rail.sends.invariants();
             assert!(rail.recvs.posted() <= rail.recvs.limit);
         }

@@ -203,6 +203,12 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         self.open_as == address
     }
 
+    /// Whether completions of this queue pair of this device are its own.
+    #[inline]
+    pub(super) fn is_at(&self, device: DeviceId, qp_num: u32) -> bool {
+        self.device == device && self.qp_num == qp_num
+    }
+
     /// What it has done so far.
     pub(super) fn counters(&self) -> RailCounters {
         RailCounters {

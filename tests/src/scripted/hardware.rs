@@ -69,7 +69,8 @@ impl ReceiveQueue for ScriptedQp {
     }
 }
 
-impl QueuePair for ScriptedQp {
+// SAFETY: it touches no memory. (What tests inject breaks the promises on purpose.)
+unsafe impl QueuePair for ScriptedQp {
     type SendBatch<'q> = ScriptedSendBatch<'q>;
 
     fn qp_num(&self) -> u32 {
@@ -100,7 +101,8 @@ pub struct ScriptedCq {
     pub(super) at: usize,
 }
 
-impl CompletionQueue for ScriptedCq {
+// SAFETY: it touches no memory. (What tests inject breaks the promises on purpose.)
+unsafe impl CompletionQueue for ScriptedCq {
     fn id(&self) -> CqId {
         Nic::cq_id(self.at)
     }
