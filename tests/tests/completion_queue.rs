@@ -400,3 +400,45 @@ fn what_cannot_work_is_refused_when_it_is_built() {
     assert_eq!(built(vec![make(1), make(2)], Some(notify)), no_room);
     assert_eq!(nic.owners(), 2, "the physical ones were dropped");
 }
+
+/// Two queue pairs of two rails on a queue of their own each; `each` is called before every one of so
+/// many polls, and then how many completions each queue gave is counted.
+fn taken_from(polls: usize, budget: usize, waiting: [usize; 2]) -> [u32; 2] {
+    let nic = Nic::new();
+    let cqs = [nic.cq(0, 1 << 12), nic.cq(1, 1 << 12)];
+    let mut cq: TestCq = VirtualCq::new(cqs.iter().cloned()).unwrap();
+    let (mut set, handles): (Vec<_>, Vec<_>) =
+        cqs.chunks(1).zip([10, 20]).map(|(one, number)| qp(&nic, one, 1, number)).unzip();
+    for (index, qp) in set.iter().enumerate() {
+        cq.attach(index as u16, qp).unwrap();
+    }
+    let mut taken = [0; 2];
+    for _ in 0..polls {
+        for (at, waiting) in waiting.iter().enumerate() {
+            while (handles[at][0].slots() as usize) < *waiting {
+                set[at].post_send(&rig::write(1, 8)).unwrap();
+            }
+            handles[at][0].complete_all();
+        }
+        let before: Vec<_> = handles.iter().map(|handle| handle[0].slots()).collect();
+        wcs(&mut cq, &mut set, budget);
+        for (at, handle) in handles.iter().enumerate() {
+            taken[at] += before[at] - handle[0].slots();
+        }
+    }
+    taken
+}
+
+/// Polls that end where they began begin the next one elsewhere: a queue that always has as much as
+/// one poll takes leaves the other its turn.
+#[test]
+fn the_first_queue_of_a_poll_changes_after_full_turns_too() {
+    for budget in [4, 16, 32] {
+        // Always a little less than a poll takes, so that the second queue has the last of each.
+        for waiting in [[budget - 1, 200], [200, budget - 1]] {
+            let taken = taken_from(12, budget, waiting);
+            let most = 12 * budget as u32;
+            assert!(taken.iter().all(|taken| *taken >= most / 4), "{taken:?} of {most}");
+        }
+    }
+}
