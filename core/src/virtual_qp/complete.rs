@@ -47,18 +47,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     // Not in line, and apart from the next one: on its own either keeps everything in registers.
     #[inline(never)]
     fn complete_fragments(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
-        let Self { rails, sends, fetching, freed, chooser, .. } = self;
+        let Self { rails, sends, freed, chooser, .. } = self;
         let mut taken = 0;
         let (mut freed_now, mut last_freed) = (0, *freed);
         for completion in completions {
             let rail = succeeded(rails, TagKind::Send, device, completion);
             let Some(rail) = rail else { break };
             let retired = rail.sends.retire_fragments(Tag::from_wr_id(completion.wr_id));
-            let Some((id, read)) = retired else { break };
+            let Some(id) = retired else { break };
             sends.slot(id).outstanding -= 1;
-            if read {
-                *fetching -= 1;
-            }
             last_freed = rail.turn_bit;
             freed_now |= last_freed;
             rail.completions += 1;
@@ -171,15 +168,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// All requests of the batch are complete.
     fn retire(&mut self, batch: &Batch, completion: &Completion, direct: &mut DirectCompletions) {
-        self.fetching -= u32::from(batch.opcode.is_fetching());
         self.passing -= u32::from(batch.content.passes());
         match batch.content {
-            Content::Fragments | Content::Numbered | Content::Reads | Content::Held => {
+            Content::Fragments | Content::Numbered => {
                 self.sends.slot(batch.wr).outstanding -= 1;
             }
+            Content::Deferred => self.complete_deferred(batch, completion, direct),
             Content::Quiet if completion.status.is_success() => {}
             Content::PassThrough | Content::Quiet => {
-                direct.push(self.passed_through(batch, completion));
+                direct.push(self.passed_through(batch.wr, batch, completion));
             }
             Content::Notifies => {
                 for wr in batch.wr..batch.wr + u64::from(batch.length) {
@@ -189,9 +186,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    fn passed_through(&self, batch: &Batch, completion: &Completion) -> VirtualWc {
+    pub(super) fn passed_through(
+        &self,
+        wr_id: u64,
+        batch: &Batch,
+        completion: &Completion,
+    ) -> VirtualWc {
         VirtualWc {
-            wr_id: batch.wr,
+            wr_id,
             status: completion.status,
             opcode: batch.opcode.completion(),
             qp_num: self.config.virtual_qp_num,
@@ -205,13 +207,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn send_failed(&mut self, id: RailId, batch: &Batch, index: u32, completion: &Completion) {
         let mut offset = 0;
         match batch.content {
-            Content::Fragments | Content::Numbered | Content::Reads => {
+            Content::Fragments | Content::Numbered => {
                 offset = batch.offset + index * self.config.max_msg_size;
                 self.sends.slot(batch.wr).fail(completion.status);
             }
-            Content::Held => self.sends.slot(batch.wr).fail(completion.status),
             Content::Notifies => self.notify_failed(batch, index, completion.status),
-            Content::PassThrough | Content::Quiet => {}
+            Content::Deferred | Content::PassThrough | Content::Quiet => {}
         }
         self.completion_failed(id, completion, offset);
     }
