@@ -202,6 +202,9 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         if !accepted {
             let refused = self.requests.pop();
             assert!(refused.is_some_and(|request| request.posted == 0), "refused, yet posted");
+            if self.span.is_some() && flags.contains(SendFlags::INLINE) {
+                self.turns.skip();
+            }
         } else if flags.contains(SendFlags::INLINE) {
             assert_eq!(self.requests[id as usize].posted, length, "inline is posted at once");
         }
