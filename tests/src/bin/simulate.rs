@@ -117,12 +117,12 @@ fn report(failure: Failure, done: u64) {
 fn print(seeds: u64, total: &Summary, time: Duration) {
     let Summary { steps, nic_steps, requests, refused, receives, reports, failures, .. } = total;
     let Summary { faults, strays, reattached, replaced, failed, bereft, jammed, .. } = total;
-    let Summary { flawed, survivors, receive_queues, .. } = total;
+    let Summary { flawed, survivors, receive_queues, displaced, shared, .. } = total;
     println!(
         "{seeds} seeds kept every promise, in {:.1} s: {steps} steps, {nic_steps} of the NIC; \
          {requests} requests ({refused} refused, {flawed} flawed) and {receives} receives posted, {reports} reported \
          ({failures} failed); {faults} faults, {strays} strays, {reattached} re-attached, \
-         {replaced} connections replaced; given up at the end: {failed} that had failed, {bereft} with a \
+         {displaced} displaced, {shared} receives of shared queues, {replaced} connections replaced; given up at the end: {failed} that had failed, {bereft} with a \
          device gone, {jammed} jammed by strays; all reported at {survivors} ends that lost a device, \
          receives counted on {receive_queues} queues",
         time.as_secs_f64()

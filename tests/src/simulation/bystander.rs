@@ -2,9 +2,12 @@
 
 use super::connection::create_qp;
 use super::host::Host;
+use super::shape::Grant;
 use polyrail::nic::{ConnectOptions, QueuePair, connect_pair};
 use polyrail_core::hardware::{QueuePair as _, SendBatch as _};
 use polyrail_core::verbs::{Completion, DeviceId, Imm, Opcode, SendFlags, SendRequest, Sge};
+
+const GRANT: Grant = Grant { send: 4, recv: 4, inline: 0 };
 
 /// Its completions are foreign to the virtual completion queue, which hands over every one.
 pub(super) struct Bystander {
@@ -18,8 +21,8 @@ pub(super) struct Bystander {
 
 impl Bystander {
     pub(super) fn new(hosts: &[Host; 2]) -> Self {
-        let [qp, peer] =
-            [0, 1].map(|end| create_qp(&hosts[end].domains[0], &hosts[end].cq.cqs()[0], 4));
+        let [qp, peer] = [0, 1]
+            .map(|end| create_qp(&hosts[end].domains[0], &hosts[end].cq.cqs()[0], GRANT, None));
         connect_pair(&qp, &peer, &ConnectOptions::default()).expect("fresh queue pairs");
         Self { device: hosts[0].devices[0].id(), qp, _peer: peer, posted: 0, seen: 0 }
     }

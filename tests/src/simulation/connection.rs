@@ -2,15 +2,17 @@
 
 use super::host::Host;
 use super::places::{AREA, Ground};
-use super::receiver::Receiver;
+use super::receiver::{Names, Receiver};
 use super::sender::Sender;
-use super::shape::ConnectionShape;
+use super::shape::{ConnectionShape, Grant};
 use polyrail::nic::{
-    CompletionQueue, ConnectOptions, ProtectionDomain, QpCap, QpInit, QueuePair, connect_pair,
+    CompletionQueue, ConnectOptions, ProtectionDomain, QpCap, QpInit, QueuePair,
+    SharedReceiveQueue, connect_pair,
 };
 use polyrail_core::hardware::QueuePair as _;
 use polyrail_core::verbs::{Completion, DeviceId};
-use polyrail_core::virtual_qp::{Config, RailId, Scheme};
+use polyrail_core::virtual_cq::VirtualWc;
+use polyrail_core::virtual_qp::{BuildError, Config, RailId, Scheme};
 
 /// A physical queue pair of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +34,25 @@ pub(super) struct End {
     pub(super) physical: Vec<Physical>,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
-    /// Completions that came while it was detached.
+    /// Not at its index for now.
+    pub(super) displaced: bool,
+    /// Where rail 0's receives come from, if it does not have its own.
+    pub(super) shared: Option<SharedReceiveQueue>,
+    /// Completions that came while it was detached, or displaced.
     pub(super) backlog: Vec<(DeviceId, Completion)>,
     /// Protocol errors that somebody provoked.
     pub(super) provoked: u64,
+}
+
+impl End {
+    /// Whether a completion is of the next receive that it posted to a shared queue under a name of
+    /// its own.
+    pub(super) fn is_shared_receive(&self, completion: &Completion) -> bool {
+        let of_rail_0 = completion.qp_num == self.physical[0].qp_num;
+        let receives = !completion.status.is_success() || completion.opcode.is_recv();
+        let next = self.receiver.next_data();
+        self.shared.is_some() && of_rail_0 && receives && next == Some(completion.wr_id)
+    }
 }
 
 #[derive(Debug)]
@@ -60,11 +77,8 @@ impl Connection {
         hosts: &mut [Host; 2],
         damaged: bool,
     ) -> Self {
-        let [mut near, mut far] = [0, 1].map(|end| Queues::new(&hosts[end], &shape));
-        let options = ConnectOptions { rnr_retry: shape.rnr_retry, ..ConnectOptions::default() };
-        for (a, b) in near.iter_mut().zip(far.iter_mut()) {
-            connect_pair(a, b, &options).expect("fresh queue pairs");
-        }
+        check_message_limits(&hosts[0], &shape);
+        let [near, far] = Queues::connected(hosts, &shape);
         let numbers = [2 * number + 1, 2 * number + 2];
         let near = near.finish(&mut hosts[0], &shape, numbers[0]);
         let far = far.finish(&mut hosts[1], &shape, numbers[1]);
@@ -77,6 +91,13 @@ impl Connection {
     fn exchange_windows(&self, hosts: &mut [Host; 2]) {
         for end in [0, 1] {
             let window = hosts[1 - end].qp(self.ends[1 - end].index).window();
+            let rails = self
+                .shape
+                .data_rails()
+                .filter(|rail| *rail != RailId::Data(0) || !self.shape.shared_receives[1 - end]);
+            let deepest = rails.map(|rail| self.shape.receives(rail)).max();
+            let told = (self.shape.is_multi()).then_some(window.receives_per_rail);
+            assert_eq!(told.or(deepest), deepest, "the card tells the deepest receive queue");
             let own = hosts[end].qp(self.ends[end].index);
             if self.shape.is_multi() && self.shape.config.scheme == Scheme::Dqplb {
                 own.set_peer_window(window).expect("a window like ours");
@@ -86,6 +107,15 @@ impl Connection {
                 assert!(prepared.is_ok() || self.damaged, "room for receives: {prepared:?}");
             }
         }
+    }
+
+    /// Something was received at an end.
+    pub(super) fn received(&mut self, end: usize, hosts: &[Host; 2], wc: &VirtualWc) {
+        let (own, peers) = (self.landing(end, hosts), self.ground(1 - end, hosts));
+        let brings_imm = self.brings_imm();
+        let [near, far] = &mut self.ends;
+        let (this, peer) = if end == 0 { (near, far) } else { (far, near) };
+        this.receiver.reported(wc, &own, &mut peer.sender, &peers, brings_imm);
     }
 
     /// Places of what this end sends.
@@ -110,7 +140,9 @@ impl Connection {
     /// Whether everything that was posted is accounted for, at both ends.
     pub(super) fn is_drained(&self) -> bool {
         self.ends.iter().all(|end| {
-            let receives = end.receiver.posted_notifications() + end.receiver.posted_data();
+            // What a shared queue holds stays there.
+            let data = if end.shared.is_some() { 0 } else { end.receiver.posted_data() };
+            let receives = end.receiver.posted_notifications() + data;
             end.sender.outstanding() + receives == 0
         })
     }
@@ -122,28 +154,59 @@ impl Connection {
     }
 }
 
+/// What was asked for is refused if a rail cannot carry it, whichever that is.
+fn check_message_limits(host: &Host, shape: &ConnectionShape) {
+    let wanted = shape.wanted_msg_size;
+    if wanted == shape.config.max_msg_size {
+        return;
+    }
+    let Queues { rails, notify, .. } = Queues::new(host, shape, 0);
+    let config = Config { max_msg_size: wanted, ..shape.config };
+    let refused = shape.size.build(config, rails, notify).map(|_| ());
+    let is_refused =
+        matches!(refused, Err(BuildError::RailMsgSize { bytes, .. }) if bytes == wanted);
+    assert!(is_refused, "{refused:?} for fragments of {wanted}");
+}
+
 /// The physical queue pairs of one end: rails, then notify.
-struct Queues {
-    rails: Vec<QueuePair>,
-    notify: Option<QueuePair>,
+pub(super) struct Queues {
+    pub(super) rails: Vec<QueuePair>,
+    pub(super) notify: Option<QueuePair>,
+    shared: Option<SharedReceiveQueue>,
     first_device: usize,
     devices: usize,
 }
 
 impl Queues {
-    fn new(host: &Host, shape: &ConnectionShape) -> Self {
+    fn new(host: &Host, shape: &ConnectionShape, end: usize) -> Self {
         let devices = host.devices.len();
-        let create = |rail: usize, queue| {
-            let at = (shape.first_device + rail) % devices;
-            create_qp(&host.domains[at], &host.cq.cqs()[at], queue)
+        let create = |rail: RailId, shared: Option<&SharedReceiveQueue>| {
+            let of = if let RailId::Data(rail) = rail { rail as usize } else { 0 };
+            let at = (shape.first_device + of) % devices;
+            create_qp(&host.domains[at], &host.cq.cqs()[at], shape.grant(rail), shared)
         };
-        let rails = (0..shape.rails).map(|rail| create(rail, shape.queue)).collect();
-        let notify = shape.has_notify().then(|| create(0, shape.notify_queue));
-        Self { rails, notify, first_device: shape.first_device, devices }
+        let shared = shape.shared_receives[end].then(|| {
+            let domain = &host.domains[shape.first_device];
+            domain.create_srq(SHARED_RECEIVES, 0).expect("a working device")
+        });
+        let of = |rail| if rail == RailId::Data(0) { shared.as_ref() } else { None };
+        let rails = shape.data_rails().map(|rail| create(rail, of(rail))).collect();
+        let notify = shape.has_notify().then(|| create(RailId::Notify, None));
+        Self { rails, notify, shared, first_device: shape.first_device, devices }
     }
 
-    fn iter_mut(&mut self) -> impl Iterator<Item = &mut QueuePair> {
-        self.rails.iter_mut().chain(&mut self.notify)
+    /// Those of both ends, connected.
+    pub(super) fn connected(hosts: &[Host; 2], shape: &ConnectionShape) -> [Self; 2] {
+        let ends = [0, 1].map(|end| Self::new(&hosts[end], shape, end));
+        let options = ConnectOptions { rnr_retry: shape.rnr_retry, ..ConnectOptions::default() };
+        for (a, b) in ends[0].iter().zip(ends[1].iter()) {
+            connect_pair(a, b, &options).expect("fresh queue pairs");
+        }
+        ends
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &QueuePair> {
+        self.rails.iter().chain(&self.notify)
     }
 
     fn physical(&self) -> Vec<Physical> {
@@ -162,6 +225,11 @@ impl Queues {
         let physical = self.physical();
         let config = Config { virtual_qp_num, ..shape.config };
         let qp = shape.size.build(config, self.rails, self.notify).expect("a sound configuration");
+        let names = match &self.shared {
+            None => Names::Own,
+            Some(_) if shape.is_multi() => Names::Any,
+            Some(_) => Names::Shared,
+        };
         let index = host.free_index();
         host.cq.attach(index, &*qp).expect("deep completion queues");
         host.qps.0[index as usize] = Some(qp);
@@ -171,15 +239,26 @@ impl Queues {
             virtual_qp_num,
             physical,
             sender: Sender::new(shape.config.pass_through),
-            receiver: Receiver::default(),
+            receiver: Receiver::new(names),
+            displaced: false,
+            shared: self.shared,
             backlog: Vec::new(),
             provoked: 0,
         }
     }
 }
 
-/// A queue pair of so many requests each way.
-pub(super) fn create_qp(domain: &ProtectionDomain, cq: &CompletionQueue, queue: u32) -> QueuePair {
-    let cap = QpCap { max_send_wr: queue, max_recv_wr: queue, ..QpCap::default() };
-    domain.create_qp(&QpInit::new(cq, cap)).expect("a working device")
+/// Receives that a shared queue holds.
+const SHARED_RECEIVES: u32 = 16;
+
+/// A queue pair that is granted this, with receives of its own or shared ones.
+pub(super) fn create_qp(
+    domain: &ProtectionDomain,
+    cq: &CompletionQueue,
+    grant: Grant,
+    srq: Option<&SharedReceiveQueue>,
+) -> QueuePair {
+    let Grant { send, recv, inline } = grant;
+    let cap = QpCap { max_send_wr: send, max_recv_wr: recv, max_inline_data: inline };
+    domain.create_qp(&QpInit { srq, ..QpInit::new(cq, cap) }).expect("a working device")
 }

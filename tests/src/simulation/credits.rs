@@ -33,7 +33,8 @@ impl World {
 
     fn burst(&mut self, at: usize, end: usize) {
         let shape = self.connections[at].shape;
-        let length = shape.credits() * shape.rails as u32 * shape.config.max_msg_size;
+        let credits: u32 = shape.data_rails().map(|rail| shape.credits(rail)).sum();
+        let length = credits * shape.config.max_msg_size;
         assert!(length as usize <= AREA, "it fits all places of a direction together");
         let ground = self.connections[at].ground(end, &self.hosts);
         let bytes = pattern(BURST ^ at as u64, length as usize);
@@ -69,10 +70,10 @@ impl World {
         if qp.state() == QpState::Error {
             return assert!(self.connections[at].damaged, "nothing fails by itself");
         }
-        for rail in 0..shape.rails as u8 {
-            let physical = qp.physical(RailId::Data(rail)).expect("a rail");
-            let (taken, all) = (physical.outstanding_sends(), shape.credits());
-            assert_eq!(taken, all, "credits of rail {rail} of connection {at}");
+        for rail in shape.data_rails() {
+            let physical = qp.physical(rail).expect("a rail");
+            let (taken, all) = (physical.outstanding_sends(), shape.credits(rail));
+            assert_eq!(taken, all, "credits of {rail} of connection {at}");
         }
     }
 
@@ -94,7 +95,7 @@ impl World {
         if qp.state() == QpState::Error {
             return assert!(connection.damaged, "nothing fails by itself");
         }
-        let (waiting, all) = (qp.outstanding_sends() as u32, shape.notify_credits());
+        let (waiting, all) = (qp.outstanding_sends() as u32, shape.credits(RailId::Notify));
         assert!(waiting >= all.min(shape.size.wrs()), "notifies for all credits");
         let notify = qp.physical(RailId::Notify).expect("a notify queue pair");
         let taken = notify.outstanding_sends();
@@ -152,8 +153,10 @@ impl World {
         for physical in &this.physical {
             let rail = physical.rail;
             let receives = match rail {
-                RailId::Notify => shape.notify_credits().min(qp.outstanding_recvs() as u32),
-                RailId::Data(_) if shape.counts_arrivals(end) => shape.credits(),
+                RailId::Notify => shape.receives(rail).min(qp.outstanding_recvs() as u32),
+                RailId::Data(_) if shape.counts_arrivals(end) => shape.receives(rail),
+                // A shared receive queue is not flushed.
+                RailId::Data(0) if this.shared.is_some() => 0,
                 RailId::Data(0) => this.receiver.posted_data() as u32,
                 RailId::Data(_) => 0,
             };

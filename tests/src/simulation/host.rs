@@ -1,12 +1,12 @@
 //! One host: devices, a completion queue that all its virtual queue pairs share, and memory.
 
 use super::places::{AREA, EDGE};
-use super::shape::MAX_CONNECTIONS;
+use super::shape::{MAX_CONNECTIONS, Shape};
 use super::virtual_qp::{AnyQp, QpTable};
 use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
 use polyrail::nic::{
-    CompletionQueue, Device, DeviceConfig, Fabric, ProtectionDomain, RegisteredBuffer,
+    CompletionQueue, Device, DeviceConfig, DeviceLimits, Fabric, ProtectionDomain, RegisteredBuffer,
 };
 use polyrail_core::hardware::{CompletionQueue as _, CqError};
 use polyrail_core::verbs::{AccessFlags, Completion, DeviceId};
@@ -27,6 +27,8 @@ pub(super) struct Host {
     pub(super) qps: QpTable,
     /// For each connection: local places, places that the peer reaches, places of receives.
     pub(super) memory: RegisteredBuffer,
+    /// Every poll brings so many events at most, if it is always the same.
+    budget: Option<usize>,
     events: Vec<Event>,
 }
 
@@ -37,9 +39,14 @@ pub(super) struct Brought {
 }
 
 impl Host {
-    pub(super) fn new(fabric: &Fabric, name: &str, devices: usize) -> Self {
-        let create = |at| fabric.create_device(DeviceConfig::named(format!("{name}{at}")));
-        let devices: Vec<_> = (0..devices).map(create).collect();
+    pub(super) fn new(fabric: &Fabric, name: &str, shape: &Shape) -> Self {
+        let create = |at: usize| {
+            let max_msg_size = shape.message_limits[at];
+            let limits = DeviceLimits { max_msg_size, ..DeviceLimits::default() };
+            let name = format!("{name}{at}");
+            fabric.create_device(DeviceConfig { limits, ..DeviceConfig::named(name) })
+        };
+        let devices: Vec<_> = (0..shape.devices).map(create).collect();
         let domains: Vec<_> =
             devices.iter().map(|device| device.alloc_pd().expect("a working device")).collect();
         let cq = |device: &Device| device.create_cq(CQ_CAPACITY).expect("a working device");
@@ -52,7 +59,8 @@ impl Host {
         let bytes = MAX_CONNECTIONS * 3 * AREA + EDGE;
         let memory = RegisteredBuffer::new(bytes, access, &domain_refs).expect("memory");
         let qps = QpTable((0..INDICES).map(|_| None).collect());
-        Self { devices, domains, cq, qps, memory, events: Vec::with_capacity(4096) }
+        let (budget, events) = (shape.budget, Vec::with_capacity(4096));
+        Self { devices, domains, cq, qps, memory, budget, events }
     }
 
     pub(super) fn qp(&mut self, index: u16) -> &mut dyn AnyQp {
@@ -72,14 +80,15 @@ impl Host {
 
     /// Polls in one of the ways there are. A budget holds.
     pub(super) fn poll(&mut self, choices: &mut dyn Choices) -> Brought {
-        let budget = pick(choices, &[1, 3, 7, 32, usize::MAX, usize::MAX]);
+        let any = pick(choices, &[1, 3, 7, 32, usize::MAX, usize::MAX]);
+        let budget = self.budget.unwrap_or(any);
         match choices.below(6) {
             0 => {
                 let at = choices.below(self.devices.len() as u32) as usize;
                 self.collect(budget, |host, sink| host.cq.poll_cq(at, &mut host.qps, budget, sink))
             }
             1 => self.poll_one(),
-            2 => {
+            2 if self.budget.is_none() => {
                 let at = choices.below(self.devices.len() as u32) as usize;
                 self.poll_and_feed(at)
             }

@@ -31,7 +31,7 @@ mod traffic;
 mod trouble;
 mod virtual_qp;
 
-pub use shape::{ConnectionShape, Shape, Weather};
+pub use shape::{ConnectionShape, Grant, Shape, Weather};
 pub use summary::Summary;
 pub use virtual_qp::Size;
 
@@ -40,13 +40,15 @@ use bystander::Bystander;
 use connection::Connection;
 use credits::BURST;
 use host::{Brought, Host};
+use owner::IMPOSTOR;
 use peer::STRAY;
 use polyrail::nic::{Fabric, Outcome, RegionKeys, Step};
 use polyrail_core::tag::Tag;
-use polyrail_core::verbs::{Completion, DeviceId, DeviceKeys, Opcode};
+use polyrail_core::verbs::{Completion, DeviceId, DeviceKeys, Imm, Opcode};
 use polyrail_core::virtual_cq::{Event, VirtualWc};
 use polyrail_core::virtual_qp::RailId;
-use receiver::RECEIVE;
+use receiver::{RECEIVE, SHARED};
+use shape::MAX_DEVICES;
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -84,6 +86,14 @@ impl Seeded {
     }
 }
 
+/// A receive of a shared queue, as the report that it would be if it were the engine's.
+fn shared_receive(completion: &Completion, qp_num: u32) -> VirtualWc {
+    let Completion { wr_id, status, opcode, .. } = *completion;
+    let byte_len = if status.is_success() { completion.byte_len } else { 0 };
+    let imm = completion.imm().map(Imm::number);
+    VirtualWc { wr_id, status, opcode, qp_num, byte_len, imm }
+}
+
 struct World {
     shape: Shape,
     fabric: Fabric,
@@ -93,7 +103,7 @@ struct World {
     keys: [Vec<DeviceKeys>; 2],
     bystander: Option<Bystander>,
     /// Devices that are, or will be, gone.
-    gone: [[bool; 3]; 2],
+    gone: [[bool; MAX_DEVICES]; 2],
     /// Some device suffered something that requests may fail of.
     damaged: bool,
     /// Queue pairs of connections that were replaced.
@@ -108,7 +118,7 @@ struct World {
 impl World {
     fn new(shape: Shape, seed: u64) -> Self {
         let fabric = Fabric::deterministic(seed);
-        let mut hosts = ["near", "far"].map(|name| Host::new(&fabric, name, shape.devices));
+        let mut hosts = ["near", "far"].map(|name| Host::new(&fabric, name, &shape));
         let keys = [0, 1].map(|end| {
             let pairs = hosts[end].memory.keys().iter().zip(hosts[1 - end].memory.keys());
             let toward = |(own, far): (&RegionKeys, &RegionKeys)| own.toward(far.rkey);
@@ -256,7 +266,8 @@ impl World {
             self.burst_arrived = Some(wc.status.is_success());
             return;
         }
-        if wc.wr_id & RECEIVE == 0 {
+        assert_eq!(wc.wr_id & IMPOSTOR, 0, "the request of a queue pair that is not attached");
+        if wc.wr_id & (RECEIVE | SHARED) == 0 {
             let multi = connection.shape.is_multi();
             if wc.wr_id & STRAY != 0 {
                 return assert!(!multi, "a stray of several rails has no tag");
@@ -264,11 +275,7 @@ impl World {
             let ground = connection.ground(end, hosts);
             return connection.ends[end].sender.reported(wc, &ground, multi);
         }
-        let (own, peers) = (connection.landing(end, hosts), connection.ground(1 - end, hosts));
-        let brings_imm = connection.brings_imm();
-        let [near, far] = &mut connection.ends;
-        let (this, peer) = if end == 0 { (near, far) } else { (far, near) };
-        this.receiver.reported(wc, &own, &mut peer.sender, &peers, brings_imm);
+        connection.received(end, hosts, wc);
     }
 
     /// A completion of no virtual queue pair that is attached.
@@ -277,10 +284,18 @@ impl World {
         for connection in &mut self.connections {
             let this = &mut connection.ends[end];
             if this.physical.iter().any(|qp| (qp.device, qp.qp_num) == whose) {
-                if completion.wr_id & STRAY != 0 && completion.wr_id & Tag::MARK == 0 {
-                    return assert!(connection.shape.is_multi(), "one rail passes all through");
+                if this.is_shared_receive(completion) {
+                    self.summary.shared += 1;
+                    let wc = shared_receive(completion, this.virtual_qp_num);
+                    assert!(wc.status.is_success() || connection.damaged, "{wc:?}, and no reason");
+                    return connection.received(end, &self.hosts, &wc);
                 }
-                assert!(!this.attached, "an attached queue pair is not foreign");
+                let is_stray = completion.wr_id & STRAY != 0 && completion.wr_id & Tag::MARK == 0;
+                if is_stray && connection.shape.is_multi() {
+                    return;
+                }
+                let attached = this.attached && !this.displaced;
+                assert!(!attached, "an attached queue pair is not foreign");
                 this.backlog.push((device, *completion));
                 return;
             }
@@ -311,6 +326,10 @@ impl World {
             let landing = connections[at].landing(end, hosts);
             connections[at].ends[end].receiver.places.check(&landing);
         }
+    }
+
+    fn budget(&self) -> usize {
+        self.shape.budget.unwrap_or(usize::MAX)
     }
 
     fn bystander_posts(&mut self) {

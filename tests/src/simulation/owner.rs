@@ -1,10 +1,17 @@
 //! What the owner of the queue pairs does: gives up on them, replaces them, detaches them for a while.
 
 use super::World;
-use super::connection::{Connection, End};
+use super::connection::{Connection, End, Queues};
+use super::host::INDICES;
 use super::shape::ConnectionShape;
+use super::virtual_qp::AnyQp;
 use crate::choices::Choices;
-use polyrail_core::virtual_qp::{QpState, RailId};
+use polyrail_core::verbs::{Opcode, SendWr};
+use polyrail_core::virtual_cq::AttachError;
+use polyrail_core::virtual_qp::{Config, QpState, RailId};
+
+/// Set in the `wr_id` of requests of a queue pair that takes another one's place.
+pub(super) const IMPOSTOR: u64 = 1 << 60;
 
 impl World {
     /// The owner gives up on a queue pair.
@@ -53,11 +60,106 @@ impl World {
         host.cq.attach(index, &*qp).expect("there was room for it before");
         host.qps.0[index as usize] = Some(qp);
         (this.index, this.attached) = (index, true);
-        for (device, completion) in std::mem::take(&mut this.backlog) {
+        self.feed_backlog(end, usize::from(index));
+        self.summary.reattached += 1;
+    }
+
+    /// A queue pair is not where it was attached for a while: another one stands there, perhaps one
+    /// with its number, or none. What completes meanwhile is foreign, and fed to it afterwards.
+    pub(super) fn displace(&mut self, choices: &mut dyn Choices) {
+        let (at, end) = self.any_end(choices);
+        if !self.connections[at].ends[end].attached {
+            return;
+        }
+        let index = usize::from(self.connections[at].ends[end].index);
+        let other = choices.below(INDICES as u32) as usize;
+        // On a device that is gone nothing can be made.
+        let any_gone = self.gone.iter().flatten().any(|gone| *gone);
+        let places = if !any_gone && choices.coin() {
+            let impostor = self.impostor(at, end);
+            self.with_impostor(end, index, impostor, choices)
+        } else {
+            self.hosts[end].qps.0.swap(index, other);
+            self.poll_displaced(end, &[index, other], choices);
+            self.hosts[end].qps.0.swap(index, other);
+            vec![index, other]
+        };
+        for place in places {
+            self.feed_backlog(end, place);
+        }
+        self.summary.displaced += 1;
+    }
+
+    /// A virtual queue pair like this one, with its number and requests of its own in flight, and
+    /// what it is connected to.
+    fn impostor(&mut self, at: usize, end: usize) -> (Box<dyn AnyQp>, Queues) {
+        let connection = &self.connections[at];
+        let shape = connection.shape;
+        let ends = Queues::connected(&self.hosts, &shape);
+        let [near, far] = ends;
+        let (own, peers) = if end == 0 { (near, far) } else { (far, near) };
+        let virtual_qp_num = connection.ends[end].virtual_qp_num;
+        let config = Config { virtual_qp_num, ..shape.config };
+        let mut qp = shape.size.build(config, own.rails, own.notify).expect("as the other one");
+        let ground = connection.ground(end, &self.hosts);
+        let local = ground.near.local(ground.near_at, 8).expect("within the buffer");
+        for id in 0..4 {
+            let wr = SendWr::write(IMPOSTOR | id, local, ground.far.addr(), &self.keys[end]);
+            let opcodes = [Opcode::Send, Opcode::RdmaWrite, Opcode::FetchAdd];
+            for opcode in opcodes {
+                // It may be full; the software NIC carries out nothing in the meantime.
+                let _ = qp.post_send(&SendWr { opcode, ..wr });
+            }
+        }
+        (qp, peers)
+    }
+
+    fn with_impostor(
+        &mut self,
+        end: usize,
+        index: usize,
+        (qp, _peers): (Box<dyn AnyQp>, Queues),
+        choices: &mut dyn Choices,
+    ) -> Vec<usize> {
+        let free = self.hosts[end].free_index();
+        let refused = self.hosts[end].cq.attach(free, &*qp);
+        let is_refused = matches!(refused, Err(AttachError::Number { .. }));
+        assert!(is_refused, "a number is attached once: {refused:?}");
+        let own = self.hosts[end].qps.0[index].replace(qp);
+        self.poll_displaced(end, &[index], choices);
+        self.hosts[end].qps.0[index] = own;
+        vec![index]
+    }
+
+    fn poll_displaced(&mut self, end: usize, places: &[usize], choices: &mut dyn Choices) {
+        self.set_displaced(end, places, true);
+        for _ in 0..1 + choices.below(3) {
+            let brought = self.hosts[end].poll(choices);
+            self.arrived(end, brought);
+        }
+        self.set_displaced(end, places, false);
+    }
+
+    fn set_displaced(&mut self, end: usize, places: &[usize], displaced: bool) {
+        for connection in &mut self.connections {
+            let this = &mut connection.ends[end];
+            if places.contains(&usize::from(this.index)) {
+                this.displaced = displaced;
+            }
+        }
+    }
+
+    /// Feeds a queue pair that is back in its place what came meanwhile.
+    fn feed_backlog(&mut self, end: usize, place: usize) {
+        let at = |connection: &Connection| {
+            let this = &connection.ends[end];
+            usize::from(this.index) == place && this.attached
+        };
+        let Some(at) = self.connections.iter().position(at) else { return };
+        for (device, completion) in std::mem::take(&mut self.connections[at].ends[end].backlog) {
             let brought = self.hosts[end].feed(device, completion);
             self.arrived(end, brought);
         }
-        self.summary.reattached += 1;
     }
 
     /// The owner's care: what failed is moved to the error state, and replaced when all is
@@ -106,7 +208,7 @@ impl World {
             host.qps.0[end.index as usize] = None;
             self.retired.extend(end.physical.iter().map(|qp| (qp.device, qp.qp_num)));
         }
-        let shape = ConnectionShape::choose(choices, self.shape.devices, self.shape.weather);
+        let shape = ConnectionShape::choose(choices, &self.shape);
         self.next_number += 1;
         let (number, damaged) = (self.next_number, self.damaged);
         let connection = Connection::new(at, number, shape, &mut self.hosts, damaged);

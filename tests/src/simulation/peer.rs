@@ -44,8 +44,9 @@ impl World {
         let index = this.index;
         let physical = this.physical[choices.below(this.physical.len() as u32) as usize];
         let completion = choose_rubbish(physical.qp_num, choices);
-        let foreign =
-            completion.qp_num != physical.qp_num || !this.attached || !may_be_ours(&completion);
+        // A single rail passes everything through.
+        let of_another = completion.qp_num != physical.qp_num || !this.attached;
+        let foreign = of_another || (multi && !may_be_ours(&completion));
         if !multi && !foreign {
             return;
         }

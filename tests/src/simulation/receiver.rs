@@ -2,17 +2,33 @@
 
 use super::places::{Ground, Places, read};
 use super::sender::{Request, Sender};
+use polyrail_core::tag::{Tag, TagKind};
 use polyrail_core::verbs::{Opcode, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::VirtualWc;
 use std::collections::VecDeque;
 
 /// Set in the `wr_id` of every receive.
 pub(super) const RECEIVE: u64 = 1 << 63;
+/// Set instead in that of a receive of a shared queue that serves a single rail.
+pub(super) const SHARED: u64 = 1 << 59;
 /// The upper half of an immediate that no request of the simulation has.
 pub(super) const STRAY_IMM: u32 = 0xBAD0_0000;
 
 fn is_stray(imm: Option<u32>) -> bool {
     imm.is_some_and(|imm| imm & 0xFFFF_0000 == STRAY_IMM)
+}
+
+/// What receives with buffers are called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Names {
+    /// The virtual queue pair's own ones.
+    #[default]
+    Own,
+    /// Those of a shared queue, through a single rail.
+    Shared,
+    /// Those of a shared queue beside several rails: small numbers, and numbers that look like the
+    /// engine's own, if not for the mark.
+    Any,
 }
 
 /// Everything that one end posted to receive with.
@@ -23,6 +39,8 @@ pub(super) struct Receiver {
     /// With their places, and their lengths in bytes.
     data: VecDeque<(u64, usize, u32)>,
     next_id: u64,
+    /// What receives with buffers are called.
+    names: Names,
     /// Strays on their way here at most.
     pub(super) strays: u32,
     /// A stray took the number of a fragment of DQPLB: what is complete can no longer be known.
@@ -30,8 +48,33 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
+    pub(super) fn new(names: Names) -> Self {
+        Self { names, ..Self::default() }
+    }
+
     pub(super) fn next_id(&self) -> u64 {
         RECEIVE | self.next_id
+    }
+
+    /// The name of the next receive with a buffer.
+    pub(super) fn next_data_id(&self) -> u64 {
+        const KINDS: [TagKind; 3] = [TagKind::Send, TagKind::NotifyRecv, TagKind::DataRecv];
+        let number = self.next_id;
+        match (self.names, number % 4) {
+            (Names::Own, _) => self.next_id(),
+            (Names::Shared, _) => SHARED | number,
+            (Names::Any, 0) => number % 64,
+            (Names::Any, kind) => {
+                let tag = Tag::new(KINDS[kind as usize - 1], 0, 0).plus(number % 32);
+                let tag = if number % 3 > 0 { tag.last() } else { tag };
+                tag.wr_id() & !Tag::MARK
+            }
+        }
+    }
+
+    /// The name of the receive with a buffer that is filled next.
+    pub(super) fn next_data(&self) -> Option<u64> {
+        self.data.front().map(|(id, ..)| *id)
     }
 
     pub(super) fn accept_notification(&mut self) {
@@ -41,7 +84,7 @@ impl Receiver {
 
     pub(super) fn accept_data(&mut self, place: usize, length: u32) {
         self.places.take(place);
-        self.data.push_back((self.next_id(), place, length));
+        self.data.push_back((self.next_data_id(), place, length));
         self.next_id += 1;
     }
 

@@ -2,7 +2,9 @@
 
 use super::virtual_qp::Size;
 use crate::choices::{Choices, pick};
-use polyrail_core::virtual_qp::{Config, PassThroughOrder, RailChoice, Scheme};
+use polyrail_core::virtual_qp::{
+    Config, FRAGMENT_ALIGN, MAX_RAILS, PassThroughOrder, RailChoice, RailId, Scheme,
+};
 use std::fmt;
 
 /// How bad the days in this world are.
@@ -17,6 +19,28 @@ pub enum Weather {
     Storm,
 }
 
+/// What a queue pair is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Send requests that may be outstanding.
+    pub send: u32,
+    /// Receives that may be outstanding.
+    pub recv: u32,
+    /// Bytes of an inline request.
+    pub inline: u32,
+}
+
+impl Grant {
+    /// Powers of two, and a multiple of 16: what is asked for is granted.
+    fn choose(choices: &mut dyn Choices, deepest: u32) -> Self {
+        Self {
+            send: 1 << choices.below(deepest),
+            recv: 1 << choices.below(deepest),
+            inline: 16 * pick(choices, &[0, 1, 2, 4, 4, 10]),
+        }
+    }
+}
+
 /// One connection: two virtual queue pairs, built alike.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionShape {
@@ -28,10 +52,14 @@ pub struct ConnectionShape {
     pub first_device: usize,
     /// The configuration of both ends, their numbers aside.
     pub config: Config,
-    /// Send requests, and receives, that the driver grants each rail.
-    pub queue: u32,
+    /// What was asked for as the longest fragment: more than a rail carries is refused.
+    pub wanted_msg_size: u32,
+    /// What the driver grants each rail.
+    pub grants: [Grant; MAX_RAILS],
     /// The same for the notify queue pair.
-    pub notify_queue: u32,
+    pub notify_grant: Grant,
+    /// Whether rail 0's receives come from a shared receive queue, end by end.
+    pub shared_receives: [bool; 2],
     /// Whether rail 0's receives have buffers, end by end. With DQPLB it is this or notifications;
     /// SPRAY and single rails always have them.
     pub data_receives: [bool; 2],
@@ -52,29 +80,53 @@ pub struct Shape {
     pub leans: bool,
     /// A plain queue pair completes on the same completion queues.
     pub bystander: bool,
+    /// The longest message of each device, at both hosts.
+    pub message_limits: [u32; MAX_DEVICES],
+    /// Every poll brings so many events at most, if it is always the same.
+    pub budget: Option<usize>,
     /// The connections at the beginning.
     pub connections: Vec<ConnectionShape>,
 }
 
+/// Devices of one host.
+pub(super) const MAX_DEVICES: usize = 3;
 /// Connections of one world.
 pub(super) const MAX_CONNECTIONS: usize = 3;
 
 impl Shape {
     pub(super) fn choose(choices: &mut dyn Choices) -> Self {
-        let devices = 1 + choices.below(3) as usize;
+        let devices = 1 + choices.below(MAX_DEVICES as u32) as usize;
         let weather = pick(choices, &[Weather::Fair, Weather::Rough, Weather::Storm]);
         let pace = pick(choices, &[6, 20, 60, 150]);
         let leans = choices.coin();
         let bystander = choices.one_in(3);
+        let budget = pick(choices, &[None, None, None, Some(1)]);
+        let message_limits = match choices.coin() {
+            true => [1 << 30; MAX_DEVICES],
+            false => [(); MAX_DEVICES].map(|()| pick(choices, &[128, 300, 640, 4096, 1 << 30])),
+        };
         let connections = pick(choices, &[1, 1, 2, MAX_CONNECTIONS]);
-        let connections =
-            (0..connections).map(|_| ConnectionShape::choose(choices, devices, weather)).collect();
-        Self { devices, weather, pace, leans, bystander, connections }
+        let mut shape = Self {
+            devices,
+            weather,
+            pace,
+            leans,
+            bystander,
+            message_limits,
+            budget,
+            connections: Vec::new(),
+        };
+        for _ in 0..connections {
+            let connection = ConnectionShape::choose(choices, &shape);
+            shape.connections.push(connection);
+        }
+        shape
     }
 }
 
 impl ConnectionShape {
-    pub(super) fn choose(choices: &mut dyn Choices, devices: usize, weather: Weather) -> Self {
+    pub(super) fn choose(choices: &mut dyn Choices, world: &Shape) -> Self {
+        let (devices, weather) = (world.devices, world.weather);
         let size = pick(choices, &Size::ALL);
         // A type for several rails may have one.
         let fewest = if choices.one_in(8) { 1 } else { size.rails().min(2) };
@@ -82,14 +134,28 @@ impl ConnectionShape {
         let scheme = pick(choices, &[Scheme::Spray, Scheme::Dqplb]);
         let mixed = scheme == Scheme::Spray || rails == 1;
         let impatient = weather == Weather::Storm && choices.one_in(6);
+        let first_device = choices.below(devices as u32) as usize;
+        let mut config = Self::config(choices, scheme, size);
+        let wanted_msg_size = config.max_msg_size;
+        if rails > 1 {
+            let limits =
+                (0..rails).map(|rail| world.message_limits[(first_device + rail) % devices]);
+            let limit = limits.min().unwrap_or(u32::MAX) / FRAGMENT_ALIGN * FRAGMENT_ALIGN;
+            config.max_msg_size = wanted_msg_size.min(limit);
+        }
+        let alike = Grant::choose(choices, 5);
+        let uneven = choices.coin();
+        let grant = |()| if uneven { Grant::choose(choices, 5) } else { alike };
         Self {
             size,
             rails,
-            first_device: choices.below(devices as u32) as usize,
-            config: Self::config(choices, scheme, size),
-            queue: 1 << choices.below(5),
-            notify_queue: 1 << choices.below(4),
+            first_device,
+            config,
+            wanted_msg_size,
+            grants: [(); MAX_RAILS].map(grant),
+            notify_grant: Grant::choose(choices, 4),
             data_receives: [mixed || choices.one_in(4), mixed || choices.one_in(4)],
+            shared_receives: [mixed && choices.one_in(4), mixed && choices.one_in(4)],
             rnr_retry: if impatient { 2 } else { 7 },
         }
     }
@@ -143,30 +209,52 @@ impl ConnectionShape {
         self.is_multi() && self.config.scheme == Scheme::Dqplb && self.notifies(end)
     }
 
-    /// The most requests that rail can have in flight.
-    pub(super) fn credits(&self) -> u32 {
-        self.config.max_msgs_per_qp.min(self.size.depth()).min(self.queue)
+    /// What a physical queue pair is granted.
+    pub(super) fn grant(&self, rail: RailId) -> Grant {
+        match rail {
+            RailId::Data(rail) => self.grants[rail as usize],
+            RailId::Notify => self.notify_grant,
+        }
     }
 
-    /// The same for the notify queue pair.
-    pub(super) fn notify_credits(&self) -> u32 {
-        self.config.max_msgs_per_qp.min(self.size.depth()).min(self.notify_queue)
+    /// The most requests that a physical queue pair can have in flight.
+    pub(super) fn credits(&self, rail: RailId) -> u32 {
+        self.config.max_msgs_per_qp.min(self.size.depth()).min(self.grant(rail).send)
+    }
+
+    /// The same for the receives that the engine posts.
+    pub(super) fn receives(&self, rail: RailId) -> u32 {
+        self.config.max_msgs_per_qp.min(self.size.depth()).min(self.grant(rail).recv)
+    }
+
+    /// The data rails.
+    pub(super) fn data_rails(&self) -> impl Iterator<Item = RailId> + use<> {
+        (0..self.rails as u8).map(RailId::Data)
+    }
+
+    /// Bytes that fit inline into a request of several fragments, or of one whole.
+    pub(super) fn inline_limit(&self, is_cut: bool) -> u32 {
+        let rails = if is_cut { &self.grants[..self.rails] } else { &self.grants[..1] };
+        let least = rails.iter().map(|grant| grant.inline).min().unwrap_or(0);
+        if is_cut { least.min(self.config.max_msg_size) } else { least }
     }
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { devices, weather, pace, leans, bystander, connections } = self;
+        let Self { devices, weather, pace, leans, bystander, connections, .. } = self;
         write!(f, "{devices} devices a host, {weather:?}, pace {pace}")?;
         f.write_str(if *leans { ", leaning" } else { "" })?;
         f.write_str(if *bystander { ", a foreign queue pair" } else { "" })?;
+        write!(f, ", messages of {:?}", &self.message_limits[..*devices])?;
+        self.budget.iter().try_for_each(|budget| write!(f, ", budget {budget}"))?;
         connections.iter().try_for_each(|connection| write!(f, "\n  {connection}"))
     }
 }
 
 impl fmt::Display for ConnectionShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { size, rails, first_device, config, queue, notify_queue, rnr_retry, .. } = self;
+        let Self { size, rails, first_device, config, rnr_retry, .. } = self;
         let Config { scheme, max_msg_size, max_msgs_per_qp, pass_through, .. } = config;
         let policy = match config.rail_choice {
             RailChoice::RoundRobin => "RoundRobin",
@@ -175,9 +263,14 @@ impl fmt::Display for ConnectionShape {
         write!(
             f,
             "{scheme:?} over {rails} rails of a type for {size:?}, fragments of {max_msg_size}, \
-             {max_msgs_per_qp} messages a rail, {policy}, {pass_through:?}, queues of {queue} and \
-             {notify_queue}, rail 0 on device {first_device}, rnr_retry {rnr_retry}, data receives {:?}",
-            self.data_receives
-        )
+             {max_msgs_per_qp} messages a rail, {policy}, {pass_through:?}, rail 0 on device \
+             {first_device}, rnr_retry {rnr_retry}, data receives {:?}, shared {:?}\n    granted",
+            self.data_receives, self.shared_receives
+        )?;
+        let notify = self.has_notify().then_some(&self.notify_grant);
+        self.grants[..*rails].iter().chain(notify).try_for_each(|grant| {
+            let Grant { send, recv, inline } = grant;
+            write!(f, " {send}/{recv}/{inline}")
+        })
     }
 }

@@ -25,6 +25,10 @@ pub struct Summary {
     pub strays: u64,
     /// Virtual queue pairs detached and attached again.
     pub reattached: u64,
+    /// Virtual queue pairs that stood elsewhere for a while.
+    pub displaced: u64,
+    /// Receives of shared queues that completed.
+    pub shared: u64,
     /// Connections that failed and were replaced.
     pub replaced: u64,
     /// Connections that were moved to the error state at the end, because they had failed, because
@@ -55,6 +59,8 @@ impl std::ops::AddAssign for Summary {
         self.faults += other.faults;
         self.strays += other.strays;
         self.reattached += other.reattached;
+        self.displaced += other.displaced;
+        self.shared += other.shared;
         self.replaced += other.replaced;
         self.failed += other.failed;
         self.bereft += other.bereft;

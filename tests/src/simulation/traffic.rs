@@ -3,14 +3,17 @@
 use super::World;
 use super::places::{Ground, STRIDE};
 use super::sender::{Flaw, Request};
-use super::shape::Weather;
+use super::shape::{ConnectionShape, Weather};
 use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
-use polyrail_core::verbs::{DeviceKeys, LocalBuffer, Opcode, RecvWr, SendFlags, SendWr};
+use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _};
+use polyrail_core::verbs::{
+    DeviceKeys, LocalBuffer, Opcode, RecvRequest, RecvWr, SendFlags, SendWr,
+};
 use polyrail_core::virtual_qp::{PostError, QpState};
 
-/// What an inline request may be long: the software NIC's default.
-const INLINE: u32 = 64;
+/// Requests up to this length may be posted inline: some are too long for their rails.
+const INLINE: u32 = 176;
 
 impl World {
     /// Posts a request to one end: any, or most likely a long one that notifies.
@@ -46,6 +49,8 @@ impl World {
                 connection.damaged |= request.flaw.is_some();
                 self.summary.flawed += u64::from(request.flaw.is_some());
                 if request.flags.contains(SendFlags::INLINE) {
+                    let limit = connection.shape.inline_limit_of(&request);
+                    assert!(request.length <= limit, "{request:?} is longer than {limit}");
                     // The buffer is its poster's again.
                     let ground = connection.ground(end, hosts);
                     let offset = ground.near_offset(request.local);
@@ -55,8 +60,16 @@ impl World {
             Err(error) => {
                 self.summary.refused += 1;
                 assert_eq!(qp.outstanding_sends(), before, "a request refused is forgotten");
-                let may_fail = connection.damaged;
-                assert!(is_fair(error, &request, state, may_fail), "{error} for {request:?}");
+                let limit = connection.shape.inline_limit_of(&request);
+                let inline = request.flags.contains(SendFlags::INLINE);
+                let too_long = inline && request.length > limit;
+                // One rail leaves it to its driver.
+                let fair = match error {
+                    PostError::InlineTooLong { max, .. } => too_long && max == limit,
+                    PostError::Driver { .. } => connection.damaged || too_long,
+                    _ => is_fair(error, &request, state),
+                };
+                assert!(fair, "{error} for {request:?}");
             }
         }
         posted.is_ok()
@@ -95,6 +108,9 @@ impl World {
         };
         let longest = pick(choices, &[INLINE, 300, 1024, STRIDE as u32]);
         let longest = if leans { STRIDE as u32 } else { longest };
+        let whole = !shape.is_multi() || matches!(opcode, Send | SendWithImm);
+        let most = if whole { self.shape.message_limits[shape.first_device] } else { u32::MAX };
+        let longest = longest.min(most);
         let is_atomic = matches!(opcode, FetchAdd | CompareSwap);
         let length = if is_atomic { 8 } else { 1 + choices.below(longest) };
         let sender = &connection.ends[end].sender;
@@ -155,8 +171,17 @@ impl World {
         receiver.places.thaw(place, &landing);
         let offset = landing.near_offset(place);
         let buffer = landing.near.local(offset, length).expect("within the buffer");
-        let (id, keys) = (receiver.next_id(), self.keys[end].clone());
-        let posted = self.post_recv_wr(at, end, &RecvWr::data(id, buffer, &keys));
+        let (id, keys) = (receiver.next_data_id(), self.keys[end].clone());
+        let device = self.connections[at].ends[end].physical[0].device;
+        let posted = match &mut self.connections[at].ends[end].shared {
+            None => self.post_recv_wr(at, end, &RecvWr::data(id, buffer, &keys)),
+            Some(shared) => {
+                let keys = keys.iter().find(|keys| keys.device == device).expect("keys of all");
+                let mut batch = shared.start_recv();
+                batch.add(&RecvRequest { wr_id: id, sge: buffer.sge(keys.lkey) });
+                batch.commit().is_ok()
+            }
+        };
         if posted {
             self.connections[at].ends[end].receiver.accept_data(place, length);
         }
@@ -188,6 +213,13 @@ impl World {
         let ground = self.connections[at].ground(end, &self.hosts);
         let local = ground.near.local(ground.near_at, 64).expect("within the buffer");
         let write = SendWr::write(0, local, ground.far.addr(), &self.keys[end]);
+        let before = self.hosts[end].qp(self.connections[at].ends[end].index).outstanding_recvs();
+        if self.connections[at].ends[end].shared.is_some() {
+            let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
+            let refused = qp.post_recv(&RecvWr::data(0, local, &self.keys[end]));
+            assert!(refused.is_err(), "its receives are shared");
+            assert_eq!(qp.outstanding_recvs(), before, "a receive refused is forgotten");
+        }
         let wr = match choices.below(4) {
             0 => SendWr { local: LocalBuffer::EMPTY, ..write },
             1 => write.with_flags(SendFlags::empty()),
@@ -249,12 +281,17 @@ fn as_posted<'k>(request: &Request, ground: &Ground<'_>, keys: &'k [DeviceKeys])
     SendWr { opcode, flags, imm, compare_add, swap, ..wr }
 }
 
+impl ConnectionShape {
+    fn inline_limit_of(&self, request: &Request) -> u32 {
+        self.inline_limit(self.is_multi() && request.is_fragmented())
+    }
+}
+
 /// Whether a request may be refused like this.
-fn is_fair(error: PostError, request: &Request, state: QpState, may_fail: bool) -> bool {
+fn is_fair(error: PostError, request: &Request, state: QpState) -> bool {
     match error {
         PostError::Full(_) | PostError::QueueFull => true,
         PostError::InErrorState => state == QpState::Error,
-        PostError::Driver { .. } => may_fail,
         PostError::InlineMustWait => request.flags.contains(SendFlags::INLINE),
         PostError::RailDown => state == QpState::Degraded,
         _ => false,

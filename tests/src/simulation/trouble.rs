@@ -13,6 +13,7 @@ impl World {
     pub(super) fn trouble(&mut self, choices: &mut dyn Choices) {
         match (self.shape.weather, choices.below(8)) {
             (_, 0) => self.change_service(choices),
+            (_, 1) if choices.one_in(3) => self.displace(choices),
             (_, 1) => self.detach_or_attach(choices),
             (_, 2) => self.bystander_posts(),
             (Weather::Fair, _) => {}

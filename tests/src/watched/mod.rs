@@ -50,6 +50,10 @@ struct Request {
     /// SPRAY: the notify was posted, and acknowledged.
     notified: bool,
     notify_acknowledged: bool,
+    /// What completions tell of: bytes that ended, and that the notify is acknowledged. A batch
+    /// tells of nothing before its last request.
+    told: u64,
+    notify_told: bool,
     reported: bool,
 }
 
@@ -67,6 +71,12 @@ impl Request {
     fn is_done(&self, spray: bool) -> bool {
         let wants_notify = spray && self.opcode == Opcode::RdmaWriteWithImm;
         self.data_done() && (!wants_notify || self.notify_acknowledged)
+    }
+
+    /// Whether completions have told that it is done.
+    fn is_told(&self, spray: bool) -> bool {
+        let wants_notify = spray && self.opcode == Opcode::RdmaWriteWithImm;
+        self.told == self.length && (!wants_notify || self.notify_told)
     }
 
     /// How it has to be reported if it is not done: what never left is flushed.
@@ -91,6 +101,10 @@ pub struct Watched<const RAILS: usize = 4, const DEPTH: usize = 16, const WRS: u
     /// DQPLB: numbers posted, and those not acknowledged.
     next_number: u32,
     unacknowledged: BTreeSet<u32>,
+    /// Those of which no completion has told.
+    untold: BTreeSet<u32>,
+    /// Requests of each queue pair that ended without a completion so far.
+    silent: Vec<Vec<SendRequest>>,
     span: Option<u32>,
     ordered: bool,
     /// Rails may fail and drivers refuse.
@@ -122,9 +136,11 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             rig,
             handles,
             limits,
+            silent: vec![Vec::new(); setup.rails + 1],
             requests: Vec::new(),
             next_number: 0,
             unacknowledged: BTreeSet::new(),
+            untold: BTreeSet::new(),
             span,
             ordered: setup.config.pass_through == PassThroughOrder::Ordered,
             failing,
@@ -174,6 +190,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             notify_error: None,
             notified: false,
             notify_acknowledged: false,
+            told: 0,
+            notify_told: false,
             reported: false,
         });
         self.turns.posts();
@@ -223,7 +241,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         for request in requests {
             self.posted(at, request);
             if is_errored {
-                self.ended(&[*request], WcStatus::WR_FLUSH_ERR);
+                self.ended(qp_num, &[*request], WcStatus::WR_FLUSH_ERR);
             }
         }
     }
@@ -240,11 +258,20 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     }
 
     /// Requests before this one that DQPLB gives no numbers, and that its numbers stay behind.
-    fn unnumbered_before(&self, id: usize) -> impl Iterator<Item = &Request> {
-        self.requests[..id].iter().filter(|earlier| match earlier.opcode {
+    fn unnumbered_before(&self, id: usize) -> impl Iterator<Item = (usize, &Request)> {
+        self.requests[..id].iter().enumerate().filter(|(_, earlier)| match earlier.opcode {
             Opcode::RdmaWrite => true,
             Opcode::RdmaWriteWithImm | Opcode::RdmaRead => false,
             _ => self.ordered,
+        })
+    }
+
+    /// Requests before a solicited one of DQPLB that have numbers and wake nobody.
+    fn quiet_before(&self, id: usize) -> impl Iterator<Item = (usize, &Request)> {
+        let solicited = self.requests[id].flags.contains(SendFlags::SOLICITED);
+        self.requests[..id].iter().enumerate().filter(move |(_, earlier)| {
+            let quiet = !earlier.flags.contains(SendFlags::SOLICITED);
+            solicited && quiet && earlier.opcode == Opcode::RdmaWriteWithImm
         })
     }
 
@@ -273,11 +300,14 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             assert_eq!(wakes, this.flags.contains(SendFlags::SOLICITED), "{id} wakes its receiver");
         }
         if numbered {
-            let in_place = |earlier: &Request| earlier.ended == earlier.length;
+            let in_place = |(_, earlier): (usize, &Request)| earlier.ended == earlier.length;
             let all_in_place = self.unnumbered_before(id).all(in_place);
             assert!(all_in_place, "{id} would tell of what is not in place");
+            let all_woken = self.quiet_before(id).all(in_place);
+            assert!(all_woken, "nobody is woken if {id} arrives before the last of another one");
             let imm = SequenceImm::decode(request.imm).expect("a number");
             assert!(self.unacknowledged.insert(imm.number.get()), "no number twice");
+            self.untold.insert(imm.number.get());
             let last = offset + u64::from(request.sge.length()) == this.length;
             assert_eq!(imm.last, last);
             self.next_number = self.next_number.max(imm.number.get() + 1);
@@ -306,8 +336,13 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     }
 
     /// These requests of a queue pair end, the next ones.
-    fn ended(&mut self, requests: &[SendRequest], status: WcStatus) {
+    fn ended(&mut self, qp_num: u32, requests: &[SendRequest], status: WcStatus) {
+        let at = self.handles.iter().position(|qp| qp.qp_num() == qp_num).expect("one of ours");
         for request in requests {
+            self.silent[at].push(*request);
+            if request.flags.contains(SendFlags::SIGNALED) || !status.is_success() {
+                std::mem::take(&mut self.silent[at]).iter().for_each(|request| self.told(request));
+            }
             if request.sge.length() == 0 {
                 let this = &mut self.requests[((request.remote_addr - REMOTE) / STRIDE) as usize];
                 this.notify_acknowledged = status.is_success();
@@ -325,18 +360,34 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         }
     }
 
+    /// A completion tells that this request ended.
+    fn told(&mut self, request: &SendRequest) {
+        if request.sge.length() == 0 {
+            let id = ((request.remote_addr - REMOTE) / STRIDE) as usize;
+            self.requests[id].notify_told = true;
+            return;
+        }
+        let (id, _) = place(request);
+        self.requests[id].told += u64::from(request.sge.length());
+        if request.opcode == Opcode::RdmaWriteWithImm
+            && let Some(imm) = SequenceImm::decode(request.imm)
+        {
+            self.untold.remove(&imm.number.get());
+        }
+    }
+
     /// The next sends of a queue pair succeed, `most` at most.
     pub fn complete(&mut self, handle: &QpHandle, most: usize) {
         let sends = handle.sends();
         let n = most.min(sends.len());
-        self.ended(&sends[..n], WcStatus::SUCCESS);
+        self.ended(handle.qp_num(), &sends[..n], WcStatus::SUCCESS);
         handle.complete(n);
     }
 
     /// A queue pair goes to the error state.
     pub fn fail(&mut self, handle: &QpHandle) {
         let sends = handle.sends();
-        self.ended(&sends, WcStatus::WR_FLUSH_ERR);
+        self.ended(handle.qp_num(), &sends, WcStatus::WR_FLUSH_ERR);
         handle.flush();
     }
 
@@ -345,8 +396,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     pub fn fail_next(&mut self, handle: &QpHandle, status: WcStatus) {
         let sends = handle.sends();
         let Some((first, rest)) = sends.split_first() else { return self.fail(handle) };
-        self.ended(&[*first], status);
-        self.ended(rest, WcStatus::WR_FLUSH_ERR);
+        self.ended(handle.qp_num(), &[*first], status);
+        self.ended(handle.qp_num(), rest, WcStatus::WR_FLUSH_ERR);
         handle.fail(status);
     }
 

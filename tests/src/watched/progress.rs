@@ -20,13 +20,13 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     }
 
     /// Whether everything posted before is complete.
-    fn all_done(&self, id: usize) -> bool {
-        self.requests[..id].iter().all(|earlier| earlier.is_done(self.span.is_none()))
+    fn all_told(&self, id: usize) -> bool {
+        self.requests[..id].iter().all(|earlier| earlier.is_told(self.span.is_none()))
     }
 
     /// What a request may wait for before it is started: its fence.
     fn waits_for_fence(&self, id: usize) -> bool {
-        self.requests[id].flags.contains(SendFlags::FENCE) && !self.all_done(id)
+        self.requests[id].flags.contains(SendFlags::FENCE) && !self.all_told(id)
     }
 
     fn first(&self, of: impl Fn(&Request) -> bool) -> Option<usize> {
@@ -39,7 +39,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let Some(id) = self.first(waiting) else { return };
         let spray = self.span.is_none();
         let earlier = self.requests[..id].iter().filter(|request| request.is_fragmented());
-        let ordered = self.ordered && !earlier.clone().all(|request| request.is_done(spray));
+        let ordered = self.ordered && !earlier.clone().all(|request| request.is_told(spray));
         let excused = !self.up[0] || !self.room(0) || ordered || self.waits_for_fence(id);
         assert!(excused, "{id} waits for nothing: {:?}", self.requests[id]);
     }
@@ -50,7 +50,10 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             |request: &Request| request.is_fragmented() && request.posted < request.length;
         let Some(id) = self.first(waiting) else { return };
         let this = &self.requests[id];
-        let fenced = this.posted == 0 && self.waits_for_fence(id);
+        // What passed straight to rail 0 has no place by which to tell whether it came before.
+        let passes = |request: &Request| !request.is_fragmented() && request.told < request.posted;
+        let passing = this.flags.contains(SendFlags::FENCE) && self.requests.iter().any(passes);
+        let fenced = this.posted == 0 && (passing || self.waits_for_fence(id));
         let room = (0..self.up.len()).any(|rail| self.up[rail] && self.room(rail));
         let excused = !room || fenced || self.waits_for_numbers(id);
         assert!(excused, "{id} waits for nothing: {this:?}");
@@ -61,10 +64,17 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         if self.requests[id].opcode != Opcode::RdmaWriteWithImm {
             return false;
         }
-        let oldest = self.unacknowledged.first().copied().unwrap_or(self.next_number);
+        let oldest = self.untold.first().copied().unwrap_or(self.next_number);
         let used_up = self.next_number - oldest >= span;
-        let unnumbered = self.unnumbered_before(id).any(|earlier| earlier.ended < earlier.length);
-        used_up || (self.requests[id].posted == 0 && unnumbered)
+        let untold = |earlier: &Request| earlier.told < earlier.length;
+        // Behind one of those it waits for everything fragmented before that one, too.
+        let earlier = self.unnumbered_before(id).chain(self.quiet_before(id));
+        let last = earlier.map(|(at, _)| at).max().unwrap_or(0);
+        let mut up_to_last = self.requests[..last].iter();
+        let mut earlier = self.unnumbered_before(id).chain(self.quiet_before(id));
+        let behind = earlier.any(|(_, earlier)| untold(earlier))
+            || up_to_last.any(|earlier| earlier.is_fragmented() && untold(earlier));
+        used_up || (self.requests[id].posted == 0 && behind)
     }
 
     /// A notify waits for room, for fragmented requests and, ordered, for SENDs and atomics.
@@ -74,7 +84,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let Some(id) = self.first(waiting) else { return };
         let blocks = |request: &&Request| {
             let counts = request.is_fragmented() || self.ordered;
-            counts && request.ended < request.length
+            counts && request.told < request.length
         };
         let blocked = self.requests[..=id].iter().any(|request| blocks(&request));
         assert!(blocked || !self.room(self.up.len()), "the notify of {id} waits for nothing");
@@ -86,7 +96,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let spray = self.span.is_none();
         let mut in_turn = true;
         for (id, request) in self.requests.iter().enumerate() {
-            let done = request.is_done(spray);
+            let done = request.is_told(spray);
             let due = if request.is_fragmented() {
                 in_turn &= done;
                 in_turn
