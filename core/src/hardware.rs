@@ -27,10 +27,27 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{refusal}, after {accepted} requests of the batch")]
 pub struct CommitError {
-    /// Requests that the device took, counted from the batch's first: fewer than there are.
+    /// Requests that the device took, counted from the batch's first: fewer than there are. (Of a
+    /// driver that says it took them all, or more, and complains, all are taken.)
     pub accepted: u32,
     /// Why the next one was refused.
     pub refusal: Refusal,
+}
+
+/// What became of a batch of `count` requests: an error never claims more than there are, and a full
+/// queue that took them all is none.
+#[inline]
+pub(crate) fn settle_commit(
+    result: Result<(), CommitError>,
+    count: u32,
+) -> Result<(), CommitError> {
+    match result {
+        Err(error) if error.accepted >= count => match error.refusal {
+            Refusal::QueueFull => Ok(()),
+            Refusal::Driver(_) => Err(CommitError { accepted: count, ..error }),
+        },
+        settled => settled,
+    }
 }
 
 /// Send requests on their way to one queue pair. Dropped without commit, it posts nothing.

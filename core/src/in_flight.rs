@@ -125,6 +125,8 @@ pub(crate) struct InFlight<const DEPTH: usize> {
     unfinished: u64,
     /// Requests of the newest batch that the driver has not taken yet.
     missing: u32,
+    /// Requests that have a number and never were posted.
+    never_posted: u64,
     /// Each batch in the place of its first request.
     entries: [Entry; DEPTH],
 }
@@ -146,6 +148,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
             batches_posted: 0,
             bytes_posted: 0,
             missing: 0,
+            never_posted: 0,
             unfinished: 0,
             entries: [Entry { last_tag: Tag::NONE, batch: Batch::BLANK }; DEPTH],
         }
@@ -169,7 +172,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
 
     /// Requests that the driver has taken so far.
     pub(crate) const fn requests_posted(&self) -> u64 {
-        self.tail - self.missing as u64
+        self.tail - self.missing as u64 - self.never_posted
     }
 
     /// Batches posted so far; untracked requests are each a batch.
@@ -252,6 +255,22 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         })
     }
 
+    /// What the driver has not taken of the unfinished batch, all but `bytes_taken` of it, will never be
+    /// posted. The batch stays, until [a marker](Self::mark_end) or what was taken retires it.
+    pub(crate) fn withhold(&mut self, bytes_taken: u32) {
+        debug_assert!(self.is_unfinished());
+        let batch = &self.entries[Self::index(self.unfinished)].batch;
+        self.bytes_posted -= u64::from(batch.bytes().saturating_sub(bytes_taken));
+    }
+
+    /// A request that moves nothing was posted under the unfinished batch's last tag, in place of all
+    /// that the driver has not taken.
+    pub(crate) fn mark_end(&mut self) {
+        debug_assert!(self.is_unfinished());
+        self.never_posted += u64::from(self.missing - 1);
+        self.missing = 0;
+    }
+
     /// The driver took `count` more requests of the unfinished batch.
     pub(crate) fn accepted(&mut self, count: u32) {
         debug_assert!(count <= self.missing);
@@ -326,15 +345,27 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     }
 
     /// Request `index` of the front batch failed. If it is the last that the driver has taken, no
-    /// completion can retire the batch any more: then retires it, the requests never taken
-    /// included, and says how many were taken.
-    pub(crate) fn retire_cut(&mut self, index: u32) -> Option<(Batch, u32)> {
+    /// completion can retire the batch any more: then retires it, the requests never taken included.
+    pub(crate) fn retire_cut(&mut self, index: u32) -> Option<Batch> {
         let taken = self.front_taken();
         if index + 1 != taken || taken == u32::from(self.front()?.count) {
             return None;
         }
+        self.never_posted += u64::from(self.missing);
         self.missing = 0;
-        Some((self.retire(), taken))
+        Some(self.retire())
+    }
+
+    /// Number of the oldest request that is not retired, or of the next one: what a stall check
+    /// compares.
+    pub(crate) const fn oldest_request(&self) -> u64 {
+        self.head
+    }
+
+    /// Whether no completion can be expected before the driver takes more: nothing is in flight, or
+    /// only the unsignaled front of a batch.
+    pub(crate) const fn waits_for_driver(&self) -> bool {
+        self.is_empty() || (self.is_unfinished() && self.head == self.unfinished)
     }
 
     /// The number that the next request gets.
@@ -342,7 +373,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.tail
     }
 
-    /// Number of the front batch's first request, if there is one: what a stall check compares.
+    /// Number of the front batch's first request, if there is one.
     pub(crate) fn front_number(&self) -> Option<u64> {
         (!self.is_empty()).then_some(self.head)
     }
@@ -444,7 +475,8 @@ mod tests {
         assert_eq!(queue.compare(last.wr_id()), TagMatch::Mismatch);
         assert_eq!(queue.compare(queue.tag.plus(3).wr_id()), TagMatch::Mismatch);
         assert!(queue.retire_cut(1).is_none());
-        assert_eq!(queue.retire_cut(2).unwrap().1, 3);
+        assert_eq!(queue.retire_cut(2).unwrap().count, 5);
+        assert_eq!(queue.requests_posted(), 3);
         assert_eq!(queue.credits(), 8);
         queue.invariants();
     }

@@ -442,3 +442,65 @@ fn the_first_queue_of_a_poll_changes_after_full_turns_too() {
         }
     }
 }
+
+/// A sink that panics is the caller's fault, and costs one event: the one it was given.
+#[test]
+fn a_sink_that_panics_loses_nothing_else() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let run = |panics_at: usize, budget: usize| {
+        let (nic, cqs, mut cq) = one_cq(1 << 14);
+        let (mut set, handles): (Vec<_>, Vec<_>) = [(1, 10), (2, 20), (2, 30), (1, 40)]
+            .map(|(rails, n)| qp(&nic, &cqs, rails, n))
+            .into_iter()
+            .unzip();
+        for (index, qp) in set.iter().enumerate() {
+            cq.attach(index as u16, qp).unwrap();
+        }
+        for round in 0..3 {
+            for (qp, rails) in set.iter_mut().zip(&handles) {
+                qp.post_send(&rig::send(10 * round, 8)).unwrap();
+                qp.post_send(&rig::write(10 * round + 1, 128)).unwrap();
+                qp.post_send(&rig::write(10 * round + 2, 128)).unwrap();
+                let stranger = Completion::success(99, round, WcOpcode::SEND);
+                rails.iter().for_each(QpHandle::complete_all);
+                rails[0].inject(stranger);
+            }
+        }
+        let mut events = Vec::new();
+        for poll in 0..200 {
+            let mut given = 0;
+            let poll = AssertUnwindSafe(|| {
+                cq.poll(&mut set[..], budget, |event| {
+                    events.push(event);
+                    given += 1;
+                    assert!(poll > 3 || given != panics_at, "the sink's own");
+                })
+            });
+            let _ = catch_unwind(poll).map(|polled| assert_eq!(polled.error, None));
+            handles.iter().flatten().for_each(QpHandle::complete_all);
+            cq.invariants();
+        }
+        let foreign = events.iter().filter(|event| matches!(event, Event::Foreign { .. })).count();
+        let mut wcs: Vec<_> = events.iter().filter_map(|event| event.completion()).collect();
+        assert!(wcs.iter().all(|wc| wc.status.is_success()));
+        wcs.sort_by_key(|wc| (wc.qp_num, wc.wr_id));
+        let expected: Vec<_> = [10, 20, 30, 40]
+            .into_iter()
+            .flat_map(|qp_num| [0, 1, 2, 10, 11, 12, 20, 21, 22].map(|id| (qp_num, id)))
+            .collect();
+        assert_eq!(wcs.iter().map(|wc| (wc.qp_num, wc.wr_id)).collect::<Vec<_>>(), expected);
+        assert_eq!(foreign, 12);
+        assert!(set.iter().all(|qp| qp.outstanding_sends() == 0));
+    };
+    let outcome = catch_unwind(|| {
+        for panics_at in 0..20 {
+            for budget in [1, 2, 3, 7, 32, usize::MAX] {
+                run(panics_at, budget);
+            }
+        }
+    });
+    std::panic::set_hook(hook);
+    outcome.unwrap();
+}

@@ -2,9 +2,10 @@
 
 use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode, WcStatus};
-use polyrail_core::virtual_qp::{QpState, RailId};
+use polyrail_core::virtual_qp::{PostError, QpState, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 use polyrail_tests::view::{Piece, inner, write};
+use std::cmp::Ordering;
 
 fn rig() -> Rig {
     Setup::spray(2).fragment(128).rig()
@@ -220,18 +221,110 @@ fn notifies_may_be_taken_one_by_one() {
 
 /// The rest is offered again all the same: what was taken of the batch retires with it.
 #[test]
-fn a_notify_that_the_driver_refuses_in_the_rest_of_a_batch_fails_its_request() {
-    let mut rig = rig();
-    rig.post((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
+fn a_notify_that_the_driver_refuses_for_good_is_given_up_with_what_is_behind_it() {
+    for (first, second) in [(Some(1), 1), (Some(1), 0), (None, 2)] {
+        let mut rig = rig();
+        rig.post((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
+        rig.rails.iter().for_each(|rail| rail.complete_all());
+        if let Some(accepted) = first {
+            rig.notify().refuse_next(accepted, Refusal::QueueFull);
+        }
+        rig.notify().refuse_next(second, Refusal::Driver(5));
+        let mut reports = Vec::new();
+        for _ in 0..8 {
+            reports.extend(rig.poll_ids());
+        }
+        assert_eq!(reports, []);
+        let sent = first.unwrap_or(0) + second;
+        let posted = rig.notify().take_doorbells().concat();
+        let told: Vec<_> =
+            posted.iter().filter(|one| one.opcode == Opcode::RdmaWriteWithImm).collect();
+        assert_eq!(told.len(), sent as usize, "nobody is told at or past what was given up");
+        let [.., marker] = &posted[..] else { panic!("{posted:?}") };
+        assert_eq!((marker.opcode, marker.flags), (Opcode::RdmaWrite, SendFlags::SIGNALED));
+        rig.notify().complete_all();
+        let status = |id: u64| match id.cmp(&(u64::from(sent) + 1)) {
+            Ordering::Less => WcStatus::SUCCESS,
+            Ordering::Equal => WcStatus::GENERAL_ERR,
+            Ordering::Greater => WcStatus::WR_FLUSH_ERR,
+        };
+        assert_eq!(rig.poll_ids(), [1, 2, 3, 4].map(|id| (id, status(id))));
+        let counters = rig.qp.counters(RailId::Notify).unwrap();
+        assert_eq!(counters.fragments, u64::from(sent) + 1, "what the device was handed");
+    }
+}
+
+/// Nothing that could make room is in flight, or only the front of a batch whose rest is owed, after
+/// every queue pair was moved to ERR too.
+#[test]
+fn a_driver_that_never_takes_the_rest_of_a_batch_ends_in_an_error() {
+    let mut rig = partly_taken(2, Refusal::QueueFull);
+    rig.rails.iter().for_each(|rail| rail.refuse_all(Some(Refusal::QueueFull)));
     rig.rails.iter().for_each(|rail| rail.complete_all());
-    rig.notify().refuse_next(1, Refusal::QueueFull);
-    rig.notify().refuse_next(1, Refusal::Driver(5));
-    assert_eq!([rig.poll(), rig.poll()].concat(), []);
-    assert_eq!(rig.notifies(), [vec![1], vec![2], vec![3, 4]]);
-    rig.notify().complete_all();
-    let (done, refused) = (WcStatus::SUCCESS, WcStatus::GENERAL_ERR);
-    let expected = [(1, done), (2, done), (3, refused), (4, done)];
-    assert_eq!(rig.poll_ids(), expected);
+    for _ in 0..4 {
+        assert_eq!(rig.poll(), []);
+    }
+    assert_eq!(rig.qp.state(), QpState::Ready);
+    assert!(rig.qp.check_stalled().is_empty(), "the first look");
+    assert_eq!(rig.poll(), []);
+    assert!(rig.qp.check_stalled().contains(RailId::Data(0)));
+    let error = rig.qp.first_error().unwrap();
+    assert_eq!((error.rail, error.errno), (RailId::Data(0), Some(12)));
+    assert_eq!(rig.qp.state(), QpState::Error);
+    assert_eq!(rig.qp.post_send(&rig::write(2, 128)), Err(PostError::InErrorState));
+    // A driver that takes requests again, flushed ones say, ends the request too.
+    rig.rails.iter().for_each(|rail| rail.refuse_all(None));
+    assert_eq!(rig.poll(), []);
+    rig.rails[0].flush();
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::WR_FLUSH_ERR)]);
+}
+
+#[test]
+fn a_driver_that_is_always_full_is_named_and_ends_in_an_error() {
+    for rails in [&[0, 1][..], &[0]] {
+        let mut rig = Setup::spray(2).fragment(128).depth(1).rig();
+        rails.iter().for_each(|rail| rig.rails[*rail].refuse_all(Some(Refusal::QueueFull)));
+        rig.post([rig::write(1, 256), rig::write(2, 256)]);
+        assert_eq!(rig.poll(), []);
+        assert!(rig.qp.check_stalled().is_empty());
+        assert_eq!(rig.poll(), []);
+        let stalled = rig.qp.check_stalled();
+        assert!(
+            rails.iter().all(|rail| stalled.contains(RailId::Data(*rail as u8))),
+            "{stalled:?}"
+        );
+        assert_eq!(rig.qp.first_error().map(|error| error.errno), Some(Some(12)));
+        rig.rails.iter().for_each(|rail| rail.complete_all());
+        let flushed = WcStatus::WR_FLUSH_ERR;
+        assert_eq!(rig.poll_ids(), [(1, flushed), (2, flushed)]);
+    }
+}
+
+/// Not what the contract says: an error, and yet everything is taken.
+#[test]
+fn a_driver_that_takes_everything_and_complains_has_everything_in_flight() {
+    let requests = [rig::write(1, 8 * 128), rig::write(1, 128), rig::send(1, 8), rig::fetch_add(1)];
+    for (request, accepted) in
+        requests.into_iter().flat_map(|r| [1, 4, 5, u32::MAX].map(|n| (r, n)))
+    {
+        for refusal in [Refusal::QueueFull, Refusal::Driver(5)] {
+            let mut rig = rig();
+            rig.rails[0].complain_next(accepted, refusal);
+            let posted = rig.qp.post_send(&request);
+            assert_eq!(posted, Ok(()), "{request:?}, {accepted}, {refusal}");
+            rig.qp.invariants();
+            let failed =
+                refusal == Refusal::Driver(5) && accepted >= rig.rails[0].sends().len() as u32;
+            rig.rails.iter().for_each(|rail| rail.complete_all());
+            let mut reports = rig.poll();
+            rig.rails.iter().for_each(|rail| rail.complete_all());
+            reports.extend(rig.poll());
+            assert_eq!(reports.len(), 1, "{request:?}, {accepted}, {refusal}");
+            assert_eq!(rig.qp.outstanding_sends(), 0);
+            assert!(!failed || rig.qp.state() == QpState::Error);
+            assert!(rig.rails.iter().all(|rail| rail.sends().is_empty()));
+        }
+    }
 }
 
 /// The name of a fragment that the driver never took cannot complete anything.

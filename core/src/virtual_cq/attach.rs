@@ -1,7 +1,6 @@
 //! Attaching virtual queue pairs: routes, depth, and the list of those that may have something to
 //! say without a completion.
 
-use super::poll::Touched;
 use super::{CompletionTarget, VirtualCq};
 use crate::hardware::{CompletionQueue, CqId};
 use crate::routing::{Role, Route, RouteError};
@@ -67,7 +66,7 @@ pub(super) struct Registry<const ROUTES: usize> {
     multi: heapless::Vec<u16, ROUTES>,
     /// Where the next look around begins.
     next_look: usize,
-    /// Those that had more to say than the budget allowed, longest waiting first.
+    /// Those that have more to say than the budget allowed, longest waiting first.
     queue: heapless::Deque<u16, ROUTES>,
 }
 
@@ -93,7 +92,7 @@ impl<const ROUTES: usize> Registry<ROUTES> {
 
     /// Takes the one out that has waited longest.
     #[inline]
-    fn dequeue(&mut self) -> Option<u16> {
+    pub(super) fn dequeue(&mut self) -> Option<u16> {
         let index = self.queue.pop_front()?;
         if let Some(Some(attached)) = self.attached.get_mut(index as usize) {
             attached.queued = false;
@@ -101,13 +100,17 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         Some(index)
     }
 
-    /// Takes as many out as fit, those first that have waited longest.
+    /// How many have something left to say.
     #[inline]
-    pub(super) fn dequeue_into(&mut self, touched: &mut Touched) {
-        while !touched.is_full()
-            && let Some(index) = self.dequeue()
-        {
-            touched.push(index);
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Puts all of several rails into the queue.
+    #[cold]
+    pub(super) fn enqueue_all(&mut self) {
+        for at in 0..self.multi.len() {
+            self.enqueue(self.multi[at]);
         }
     }
 

@@ -15,6 +15,7 @@ pub use target::{CompletionTarget, QpSet};
 
 use crate::hardware::CompletionQueue;
 use crate::routing::RoutingTable;
+use crate::verbs::{Completion, DeviceId};
 use arrayvec::ArrayVec;
 use attach::Registry;
 
@@ -52,7 +53,18 @@ pub struct VirtualCq<C, const CQS: usize, const ROUTES: usize> {
     registry: Registry<ROUTES>,
     /// The completion queue that the next poll begins with.
     next_cq: usize,
+    /// What completed and cannot wait in a ring, but found no budget.
+    backlog: Backlog,
+    /// Completions that were polled and not looked at, because a sink panicked.
+    unrouted: Option<(DeviceId, ArrayVec<Completion, POLL_BATCH>)>,
+    /// A poll is under way; if it is not, and this is set, a sink panicked.
+    polling: bool,
+    /// Whether rings come before the backlog: they take turns.
+    rings_first: bool,
 }
+
+/// As many events as one batch of completions can bring.
+type Backlog = heapless::Deque<Event, POLL_BATCH>;
 
 impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
     /// Makes one completion queue out of `cqs`. With none, completions come by
@@ -73,6 +85,10 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             routes: RoutingTable::new(),
             registry: Registry::new(),
             next_cq: 0,
+            backlog: Backlog::new(),
+            unrouted: None,
+            polling: false,
+            rings_first: false,
         })
     }
 

@@ -3,7 +3,7 @@
 //! the caller's budget.
 
 use super::target::DirectCompletions;
-use super::{CompletionTarget, Event, POLL_BATCH, Polled, QpSet, VirtualCq, VirtualWc};
+use super::{Backlog, CompletionTarget, Event, POLL_BATCH, Polled, QpSet, VirtualCq, VirtualWc};
 use crate::hardware::CompletionQueue;
 use crate::routing::{Role, Route};
 use crate::verbs::{Completion, DeviceId};
@@ -26,21 +26,45 @@ impl<F: FnMut(Event)> Budget<F> {
         Self { left, events: 0, sink }
     }
 
+    /// Hands an event over, which the budget allows.
     #[inline]
     fn give(&mut self, event: Event) {
-        self.left = self.left.saturating_sub(1);
+        self.left -= 1;
         self.events += 1;
         (self.sink)(event);
     }
+
+    /// Hands an event over, or keeps it in `backlog` if the budget is used up.
+    #[inline]
+    fn give_or_keep(&mut self, event: Event, backlog: &mut Backlog) {
+        if self.left > 0 {
+            self.give(event);
+        } else {
+            keep(event, backlog);
+        }
+    }
+}
+
+/// Keeps an event for which there is room: no more completions are polled than the backlog takes.
+#[cold]
+fn keep(event: Event, backlog: &mut Backlog) {
+    let kept = backlog.push_back(event);
+    debug_assert!(kept.is_ok(), "the backlog overflows");
 }
 
 impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
     /// Polls every completion queue in turn and hands at most `budget` events to `sink`.
     ///
-    /// Takes at most `budget` physical completions, or one batch of [`POLL_BATCH`] if that is
-    /// more, so the work of a poll is bounded. What is complete beyond the budget stays where it
-    /// is and comes out first next time. `qps` holds the attached virtual queue pairs at their
-    /// indices; completions of one that is missing there are foreign.
+    /// Takes at most `budget` physical completions, or one batch of [`POLL_BATCH`] from each queue if
+    /// that is more, so the work of a poll is bounded. What is complete beyond the budget waits and comes out
+    /// first next time, of the virtual queue pair that has waited longest: requests of several rails
+    /// in their rings, what passes straight through in a backlog of [`POLL_BATCH`] events. The
+    /// completion queues are polled in any case, unless the backlog is full. `qps` holds the attached
+    /// virtual queue pairs at their indices; completions of one that is missing there are foreign.
+    ///
+    /// # Panics
+    ///
+    /// If `sink` does; nothing is lost, the next poll goes on with what comes next.
     #[inline]
     pub fn poll<S: QpSet + ?Sized>(
         &mut self,
@@ -50,16 +74,18 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ) -> Polled {
         let mut budget = Budget::new(budget, sink);
         let mut polled = Polled::default();
-        let mut turns = Turns::new(self.next_cq, self.cqs.len(), budget.left.max(POLL_BATCH));
+        let mut turns = Turns::new(self.next_cq, self.cqs.len(), budget.left);
         let mut touched = Touched::new();
-        self.registry.dequeue_into(&mut touched);
+        self.begin(qps, &mut touched, &mut budget);
+        self.hand_over_waiting(qps, &mut budget);
         let mut looked = false;
         loop {
             for index in &touched {
                 self.drain(*index, qps, &mut budget);
             }
             touched.clear();
-            if let Some((at, limit)) = turns.next(budget.left) {
+            let room = POLL_BATCH - self.backlog.len();
+            if let Some((at, limit)) = turns.next(budget.left, room) {
                 let taken = self.take_from(at, limit, qps, &mut touched, &mut budget, &mut polled);
                 turns.took(taken, limit);
             } else if looked {
@@ -70,6 +96,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             }
         }
         self.next_cq = turns.next_poll_begins_with();
+        self.polling = false;
         polled.events = budget.events;
         polled
     }
@@ -77,6 +104,10 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// [`poll`](Self::poll) of one completion queue only, by its place, for priorities: takes one
     /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What was complete
     /// before and found no budget comes after this queue's completions.
+    ///
+    /// # Panics
+    ///
+    /// As [`poll`](Self::poll).
     pub fn poll_cq<S: QpSet + ?Sized>(
         &mut self,
         cq: usize,
@@ -87,6 +118,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut budget = Budget::new(budget, sink);
         let mut polled = Polled::default();
         let mut touched = Touched::new();
+        self.begin(qps, &mut touched, &mut budget);
         if cq < self.cqs.len() {
             let limit = budget.left.min(POLL_BATCH);
             self.take_from(cq, limit, qps, &mut touched, &mut budget, &mut polled);
@@ -98,7 +130,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// The next event, if there is one. There may be none although completions came: they can
     /// belong to requests that are not finished. As [`poll`](Self::poll), it takes one batch of
-    /// them at most.
+    /// each queue at most.
     pub fn poll_one<S: QpSet + ?Sized>(&mut self, qps: &mut S) -> (Option<Event>, Polled) {
         let mut next = None;
         let polled = self.poll(qps, 1, |event| next = Some(event));
@@ -114,6 +146,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// The completions were polled from a completion queue of this device, each is fed once, and those of
     /// one queue pair in the order in which they came: a buffer is reported because a completion says
     /// that the device is done with it.
+    ///
+    /// # Panics
+    ///
+    /// If `sink` does. Then of `completions` those behind the batch of [`POLL_BATCH`] that it happened
+    /// in are not taken; nothing else is lost.
     #[allow(unsafe_code, reason = "a contract for the caller")]
     pub unsafe fn feed<S: QpSet + ?Sized>(
         &mut self,
@@ -124,6 +161,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ) -> usize {
         let mut budget = Budget::new(usize::MAX, sink);
         let mut touched = Touched::new();
+        self.begin(qps, &mut touched, &mut budget);
         for batch in completions.chunks(POLL_BATCH) {
             self.take(device, batch, qps, &mut touched, &mut budget);
             for index in touched.drain(..) {
@@ -134,6 +172,61 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         budget.events
     }
 
+    /// Begins a poll. After one whose sink panicked, goes on where that stopped.
+    #[inline]
+    fn begin<S: QpSet + ?Sized>(
+        &mut self,
+        qps: &mut S,
+        touched: &mut Touched,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
+        if core::mem::replace(&mut self.polling, true) {
+            self.resume(qps, touched, budget);
+        }
+    }
+
+    #[cold]
+    fn resume<S: QpSet + ?Sized>(
+        &mut self,
+        qps: &mut S,
+        touched: &mut Touched,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
+        // Those that took completions had no chance to go on.
+        self.registry.enqueue_all();
+        if let Some((device, completions)) = self.unrouted.take() {
+            self.take(device, &completions, qps, touched, budget);
+        }
+    }
+
+    /// Hands over what found no budget in earlier polls.
+    #[inline]
+    fn hand_over_waiting<S: QpSet + ?Sized>(
+        &mut self,
+        qps: &mut S,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
+        self.rings_first = !self.rings_first;
+        for rings in [self.rings_first, !self.rings_first] {
+            if rings {
+                // Whoever has more to say than the budget allows waits behind all others.
+                for _ in 0..self.registry.queued() {
+                    if budget.left == 0 {
+                        break;
+                    }
+                    let Some(index) = self.registry.dequeue() else { break };
+                    self.drain(index, qps, budget);
+                }
+            } else {
+                while budget.left > 0
+                    && let Some(event) = self.backlog.pop_front()
+                {
+                    budget.give(event);
+                }
+            }
+        }
+    }
+
     /// Drains those touched, then those that had to wait, then whoever else has something to say.
     fn finish<S: QpSet + ?Sized>(
         &mut self,
@@ -141,16 +234,15 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         touched: &mut Touched,
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
-        for stage in 0..3 {
-            for index in touched.drain(..) {
-                self.drain(index, qps, budget);
-            }
-            match stage {
-                0 => self.registry.dequeue_into(touched),
-                1 => self.look_around(qps, touched),
-                _ => {}
-            }
+        for index in touched.drain(..) {
+            self.drain(index, qps, budget);
         }
+        self.hand_over_waiting(qps, budget);
+        self.look_around(qps, touched);
+        for index in touched.drain(..) {
+            self.drain(index, qps, budget);
+        }
+        self.polling = false;
     }
 
     /// Polls one completion queue for at most `limit` completions and says how many came.
@@ -190,31 +282,42 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         touched: &mut Touched,
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
+        let Self { routes, backlog, unrouted, .. } = self;
         let mut direct = DirectCompletions::new();
-        let mut rest = completions;
-        while let Some(first) = rest.first() {
-            let taken = match self.routes.find(device, first.qp_num) {
+        let mut unrouted = Unrouted { rest: completions, device, saved: unrouted };
+        while let Some(first) = unrouted.rest.first() {
+            let rest = unrouted.rest;
+            match routes.find(device, first.qp_num) {
                 Some(Route { index, role: Role::Single, virtual_qp_num, .. }) => {
                     let qp = resolve(qps, *index, *virtual_qp_num)
                         .filter(|qp| qp.is_only_rail(device, first.qp_num));
-                    qp.map_or(0, |qp| pass_through(qp, rest, budget))
+                    if let Some(qp) = qp {
+                        let (length, any_failed) = run_length(rest);
+                        let (run, rest) = rest.split_at(length);
+                        unrouted.rest = rest;
+                        qp.note_single(run, any_failed);
+                        pass_through(qp.virtual_qp_num(), run, budget, backlog);
+                        continue;
+                    }
                 }
                 Some(Route { index, role, virtual_qp_num, .. }) => {
                     if touched.last() != Some(index) {
                         touched.push(*index);
                     }
                     let qp = resolve(qps, *index, *virtual_qp_num);
-                    qp.map_or(0, |qp| qp.complete(device, *role, rest, &mut direct))
+                    let taken = qp.map_or(0, |qp| qp.complete(device, *role, rest, &mut direct));
+                    if taken > 0 {
+                        unrouted.rest = &rest[taken..];
+                        if !direct.is_empty() {
+                            hand_over(&mut direct, budget, backlog);
+                        }
+                        continue;
+                    }
                 }
-                None => 0,
-            };
-            if taken == 0 {
-                budget.give(Event::Foreign { device, completion: *first });
+                None => {}
             }
-            rest = &rest[taken.max(1)..];
-            if !direct.is_empty() {
-                direct.drain(..).for_each(|wc| budget.give(Event::Completion(wc)));
-            }
+            unrouted.rest = &rest[1..];
+            budget.give_or_keep(Event::Foreign { device, completion: *first }, backlog);
         }
     }
 
@@ -251,7 +354,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 }
 
 /// The virtual queue pairs to be drained: at most one for each completion of a batch.
-pub(super) type Touched = ArrayVec<u16, POLL_BATCH>;
+type Touched = ArrayVec<u16, POLL_BATCH>;
 
 /// Which completion queue is polled next, and for how much.
 struct Turns {
@@ -260,24 +363,30 @@ struct Turns {
     queues: usize,
     /// Completions that the poll may still take.
     allowance: usize,
+    /// Queues asked so far, some perhaps twice.
+    asked: usize,
     /// Queues in a row that gave less than they were asked for: they are empty.
     empty: usize,
 }
 
 impl Turns {
-    const fn new(first: usize, queues: usize, allowance: usize) -> Self {
-        Self { first, next: first, queues, allowance, empty: 0 }
+    fn new(first: usize, queues: usize, budget: usize) -> Self {
+        let allowance = if budget == 0 { 0 } else { budget.max(queues * POLL_BATCH) };
+        Self { first, next: first, queues, allowance, asked: 0, empty: 0 }
     }
 
-    /// The next queue and how many completions to ask it for.
+    /// The next queue and how many completions to ask it for, at most as many as there is `room` for.
+    /// Without budget, each queue is asked once.
     #[inline]
-    fn next(&mut self, budget_left: usize) -> Option<(usize, usize)> {
-        let limit = budget_left.min(self.allowance).min(POLL_BATCH);
-        if limit == 0 || self.empty >= self.queues {
+    fn next(&mut self, budget_left: usize, room: usize) -> Option<(usize, usize)> {
+        let limit = self.allowance.min(room);
+        let asked_all = budget_left == 0 && self.asked >= self.queues;
+        if limit == 0 || asked_all || self.empty >= self.queues {
             return None;
         }
         let at = self.next;
         self.next = self.after(at);
+        self.asked += 1;
         Some((at, limit))
     }
 
@@ -305,28 +414,96 @@ fn resolve<S: QpSet + ?Sized>(qps: &mut S, index: u16, virtual_qp_num: u32) -> O
     qps.qp(index).filter(|qp| qp.virtual_qp_num() == virtual_qp_num)
 }
 
-/// Hands over the completions, from the front, of one queue pair that is the only rail of its
-/// virtual one, and says how many there were.
-#[inline]
-fn pass_through<T: CompletionTarget + ?Sized>(
-    qp: &mut T,
-    completions: &[Completion],
-    budget: &mut Budget<impl FnMut(Event)>,
-) -> usize {
-    let virtual_qp_num = qp.virtual_qp_num();
-    let qp_num = completions.first().map(|first| first.qp_num);
-    let mut taken = 0;
-    let mut failed = 0;
-    for completion in completions {
-        if Some(completion.qp_num) != qp_num {
-            break;
+/// Completions that have not been looked at. Should a sink panic, they are saved for the next poll.
+struct Unrouted<'a> {
+    rest: &'a [Completion],
+    device: DeviceId,
+    saved: &'a mut Option<(DeviceId, ArrayVec<Completion, POLL_BATCH>)>,
+}
+
+impl Drop for Unrouted<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.rest.is_empty() {
+            *self.saved = Some((self.device, self.rest.iter().copied().collect()));
         }
-        failed |= completion.status.0;
-        taken += 1;
+    }
+}
+
+/// Hands over what passed through several rails. Should the sink panic, the rest waits in the backlog.
+fn hand_over(
+    direct: &mut DirectCompletions,
+    budget: &mut Budget<impl FnMut(Event)>,
+    backlog: &mut Backlog,
+) {
+    struct Rest<'a> {
+        direct: &'a mut DirectCompletions,
+        next: usize,
+        backlog: &'a mut Backlog,
+    }
+
+    impl Drop for Rest<'_> {
+        #[inline]
+        fn drop(&mut self) {
+            for wc in &self.direct[self.next..] {
+                keep(Event::Completion(*wc), self.backlog);
+            }
+            self.direct.clear();
+        }
+    }
+
+    let mut rest = Rest { direct, next: 0, backlog };
+    // What the budget does not allow is kept by the drop.
+    while budget.left > 0
+        && let Some(wc) = rest.direct.get(rest.next).copied()
+    {
+        rest.next += 1;
+        budget.give(Event::Completion(wc));
+    }
+}
+
+/// How many completions in a row, from the front, are of one physical queue pair, and whether any of
+/// them failed.
+#[inline]
+fn run_length(completions: &[Completion]) -> (usize, bool) {
+    let qp_num = completions.first().map(|first| first.qp_num);
+    let run = completions.iter().take_while(|completion| Some(completion.qp_num) == qp_num);
+    let (length, failed) =
+        run.fold((0, 0), |(length, failed), completion| (length + 1, failed | completion.status.0));
+    (length, failed != 0)
+}
+
+/// Hands over completions of the only rail of a virtual queue pair. Should the sink panic, the rest
+/// waits in the backlog.
+#[inline]
+fn pass_through(
+    virtual_qp_num: u32,
+    run: &[Completion],
+    budget: &mut Budget<impl FnMut(Event)>,
+    backlog: &mut Backlog,
+) {
+    struct Rest<'a> {
+        run: core::slice::Iter<'a, Completion>,
+        virtual_qp_num: u32,
+        backlog: &'a mut Backlog,
+    }
+
+    impl Drop for Rest<'_> {
+        #[inline]
+        fn drop(&mut self) {
+            for completion in self.run.by_ref() {
+                let wc = VirtualWc::pass_through(self.virtual_qp_num, completion);
+                keep(Event::Completion(wc), self.backlog);
+            }
+        }
+    }
+
+    let allowed = run.len().min(budget.left);
+    // Counted first: what is handed over may panic.
+    budget.left -= allowed;
+    budget.events += allowed;
+    let mut rest = Rest { run: run.iter(), virtual_qp_num, backlog };
+    for completion in rest.run.by_ref().take(allowed) {
         (budget.sink)(Event::Completion(VirtualWc::pass_through(virtual_qp_num, completion)));
     }
-    budget.left = budget.left.saturating_sub(taken);
-    budget.events += taken;
-    qp.note_single(&completions[..taken], failed != 0);
-    taken
 }

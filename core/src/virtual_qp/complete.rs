@@ -8,7 +8,7 @@ use crate::hardware::QueuePair;
 use crate::in_flight::{Batch, Content, TagMatch};
 use crate::routing::Role;
 use crate::tag::{Tag, TagKind};
-use crate::verbs::{Completion, DeviceId, WcStatus};
+use crate::verbs::{Completion, DeviceId};
 use crate::virtual_cq::{DirectCompletions, VirtualWc};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -156,13 +156,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         direct: &mut DirectCompletions,
     ) {
         let cut = self.rail_mut(id).and_then(|rail| rail.sends.retire_cut(index));
-        let Some((batch, taken)) = cut else { return };
-        if batch.content == Content::Notifies {
-            // Last to first: those notified are found by counting.
-            for never_sent in (taken..u32::from(batch.count)).rev() {
-                self.notify_failed(&batch, never_sent, WcStatus::WR_FLUSH_ERR);
-            }
-        }
+        let Some(batch) = cut else { return };
         self.retire(&batch, completion, direct);
     }
 

@@ -107,12 +107,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let request = slot.pass_through();
             let batch = Batch::one(id, slot.local.length(), Content::Deferred, slot.opcode);
             let posted = self.rails[0].post_one(request, batch);
-            match posted {
-                Ok(()) => self.deferred.next = next_after(&self.sends, id),
+            if posted.map_or_else(|error| error.accepted > 0, |()| true) {
+                self.deferred.next = next_after(&self.sends, id);
+            }
+            match posted.map_err(|error| error.refusal) {
+                Ok(()) => {}
                 Err(Refusal::QueueFull) => self.retry.insert(RailId::Data(0)),
                 Err(Refusal::Driver(errno)) => {
                     let error = self.rails[0].refusal_error(errno, 0);
-                    slot.fail(error.status);
+                    self.sends.slot(id).fail(error.status);
                     self.fail(error);
                 }
             }

@@ -192,7 +192,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     fn taken_in_part(&mut self, at: usize, count: u32, error: CommitError) -> Progress {
         let rail = &mut self.rails[at];
-        let accepted = error.accepted.min(count);
+        let accepted = error.accepted;
         let batch = rail.sends.cut(count, accepted);
         let slot = self.sends.slot(batch.wr);
         if accepted == 0 {
@@ -203,7 +203,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
         }
         let (id, rail, all) = (batch.wr, rail.id, slot.unposted() == 0);
-        let offset = batch.offset + accepted * self.config.max_msg_size;
+        let offset = batch.offset + bytes_of(&batch, accepted, self.config.max_msg_size);
         self.retry.insert(rail);
         self.update_ready(at);
         match error.refusal {
@@ -260,6 +260,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     fn retry_rail(&mut self, at: usize) {
+        if self.failed {
+            self.mark_end(RailId::Data(at as u8));
+            return self.update_ready(at);
+        }
         let rail = &mut self.rails[at];
         if let Some((batch, index, tag)) = rail.sends.unfinished() {
             let slot = self.sends.slot(batch.wr);
@@ -271,13 +275,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
             .err();
             let missing = u32::from(batch.count) - index;
-            let accepted = refused.map_or(missing, |error| error.accepted.min(missing));
+            let accepted = refused.map_or(missing, |error| error.accepted);
             rail.sends.accepted(accepted);
             rail.more_doorbells += u64::from(accepted > 0);
             if let Some(CommitError { refusal, .. }) = refused {
                 self.retry.insert(rail.id);
                 if let Refusal::Driver(errno) = refusal {
-                    let at = batch.offset + (index + accepted) * size;
+                    let at = batch.offset + bytes_of(&batch, index + accepted, size);
                     let error = rail.refusal_error(errno, at);
                     slot.fail(error.status);
                     self.fail(error);
@@ -316,6 +320,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             assert_eq!(self.chooser.is_ready(rail.turn_bit), ready, "the chooser knows rail {at}");
         }
     }
+}
+
+/// Bytes of the first `count` fragments of a batch; only its last one may be short.
+pub(super) fn bytes_of(batch: &Batch, count: u32, size: u32) -> u32 {
+    count.saturating_mul(size).min(batch.bytes())
 }
 
 /// What least finish time looks at.

@@ -1,11 +1,15 @@
 //! What happens when a rail fails, and how its owner learns of it.
 
 use super::VirtualQp;
+use super::dispatch::bytes_of;
 use super::error::{ProtocolError, RailError, RailId};
 use super::slot::SlotState;
-use crate::hardware::QueuePair;
+use crate::hardware::{QueuePair, Refusal};
 use crate::tag::Tag;
-use crate::verbs::{Completion, DeviceId};
+use crate::verbs::{Completion, DeviceId, WcStatus};
+
+/// What a full queue is in errno.
+const ENOMEM: i32 = 12;
 
 /// How a virtual queue pair is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,18 +100,34 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.protocol_errors
     }
 
-    /// The rails whose oldest batch is the one that it was at the previous call.
+    /// The rails on which nothing was completed since the previous call although there was something to
+    /// do: their oldest request is the same, or their driver refuses, as a full queue does, what they
+    /// are to post.
     ///
     /// Some drivers never complete a request whose peer is gone. The engine reads no clock: call
     /// this at a period longer than any request may take, and move the queue pairs that it names
     /// to the error state, which flushes them. With one rail nothing is tracked, so nothing is
     /// named.
+    ///
+    /// A driver that refuses and has nothing in flight that could make room, or only the front of a
+    /// batch whose rest it owes, can end by itself no more: then the virtual queue pair is in the error
+    /// state too, and [`first_error`](Self::first_error) has ENOMEM for the refusal.
     pub fn check_stalled(&mut self) -> RailSet {
+        let Self { rails, notify, retry, .. } = self;
         let mut stalled = RailSet::EMPTY;
-        for rail in self.rails.iter_mut().chain(&mut self.notify) {
-            if rail.check_stalled() {
-                stalled.insert(rail.id);
+        let mut never = None;
+        for rail in rails.iter_mut().chain(notify) {
+            let refuses = retry.contains(rail.id);
+            if !rail.check_stalled(refuses) {
+                continue;
             }
+            stalled.insert(rail.id);
+            if refuses && rail.sends.waits_for_driver() {
+                never = never.or(Some(rail.refusal_error(ENOMEM, 0)));
+            }
+        }
+        if let Some(error) = never.filter(|_| !self.failed) {
+            self.fail(error);
         }
         stalled
     }
@@ -148,15 +168,71 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.fail(error);
     }
 
+    /// A driver took everything, and complained all the same: its rail failed.
+    #[cold]
+    pub(super) fn driver_complained(&mut self, id: RailId, refusal: Refusal) {
+        let errno = match refusal {
+            Refusal::QueueFull => ENOMEM,
+            Refusal::Driver(errno) => errno,
+        };
+        let Some(rail) = self.rail_mut(id) else { return };
+        let error = rail.refusal_error(errno, 0);
+        self.fail(error);
+    }
+
     /// Puts the virtual queue pair into the error state: what no rail has is cancelled.
     #[cold]
     pub(super) fn fail(&mut self, error: RailError) {
         self.first_error = self.first_error.or(Some(error));
-        self.failed = true;
+        if !core::mem::replace(&mut self.failed, true) {
+            self.withhold_rests();
+        }
         self.fence_mark = None;
         while let Some(id) = self.sends.front_pending() {
             self.sends.slot(id).state.insert(SlotState::CANCELLED);
             self.sends.pop_pending();
+        }
+    }
+
+    /// What drivers owe of batches that they took in part is not offered any more: nothing is sent for
+    /// a request that was given up, nor past it.
+    fn withhold_rests(&mut self) {
+        for at in 0..self.rails.len() {
+            let rail = &mut self.rails[at];
+            let Some((batch, index, _)) = rail.sends.unfinished() else { continue };
+            rail.sends.withhold(bytes_of(&batch, index, self.config.max_msg_size));
+            self.sends.slot(batch.wr).state.insert(SlotState::CANCELLED);
+        }
+        let Some(notify) = &mut self.notify else { return };
+        let Some((batch, index, _)) = notify.sends.unfinished() else { return };
+        notify.sends.withhold(0);
+        for never_sent in index..u32::from(batch.count) {
+            self.notify_failed(&batch, never_sent, WcStatus::WR_FLUSH_ERR);
+        }
+    }
+
+    /// In the error state: what a driver took of a batch has no signaled request behind it, so it is
+    /// offered one that moves nothing.
+    #[cold]
+    pub(super) fn mark_end(&mut self, id: RailId) {
+        let Some((batch, ..)) = self.rail_mut(id).and_then(|rail| rail.sends.unfinished()) else {
+            return;
+        };
+        let slot = self.sends.slot(batch.wr);
+        let remote_addr = slot.remote_addr;
+        let (rail, rkey) = match id {
+            RailId::Data(at) => {
+                let rail = &mut self.rails[at as usize];
+                let rkey = slot.keys[rail.keys_at as usize].rkey;
+                (rail, rkey)
+            }
+            RailId::Notify => {
+                let Some(notify) = &mut self.notify else { return };
+                (notify, slot.notify_rkey)
+            }
+        };
+        if rail.post_marker(remote_addr, rkey).is_err_and(|error| error.accepted == 0) {
+            self.retry.insert(id);
         }
     }
 

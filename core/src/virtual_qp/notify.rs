@@ -4,7 +4,7 @@ use super::VirtualQp;
 use super::config::PassThroughOrder;
 use super::error::RailId;
 use super::slot::{SendSlot, SlotState};
-use crate::hardware::{CommitError, QueuePair, Refusal, SendBatch};
+use crate::hardware::{CommitError, QueuePair, Refusal, SendBatch, settle_commit};
 use crate::in_flight::{Batch, Content};
 use crate::tag::Tag;
 use crate::tracker::WrTracker;
@@ -53,7 +53,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let batch = Batch { count: count as u16, ..one };
         let tag = notify.sends.push(batch);
         let refused = fill_notifies(&mut notify.qp, sends, &batch, tag, 0).err();
-        let accepted = refused.map_or(count, |error| error.accepted.min(count));
+        let accepted = refused.map_or(count, |error| error.accepted);
         if refused.is_some() {
             notify.sends.cut(count, accepted);
         }
@@ -66,9 +66,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             retry.insert(RailId::Notify);
             if let Refusal::Driver(errno) = refusal {
                 let error = notify.refusal_error(errno, 0);
-                // What was not taken, if nothing was, fails with the driver's refusal.
+                // What comes next and was not taken fails with the driver's refusal.
                 if accepted == 0 {
                     sends.slot(first).fail(error.status);
+                } else {
+                    self.notify_failed(&batch, accepted, error.status);
                 }
                 self.fail(error);
             }
@@ -78,11 +80,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Offers the driver the rest of a batch of notifies that it took in part.
     pub(super) fn retry_notify(&mut self) {
+        if self.failed {
+            return self.mark_end(RailId::Notify);
+        }
         let Self { notify: Some(notify), sends, .. } = self else { return };
         let Some((batch, index, tag)) = notify.sends.unfinished() else { return };
         let missing = u32::from(batch.count) - index;
         let refused = fill_notifies(&mut notify.qp, sends, &batch, tag, index).err();
-        let accepted = refused.map_or(missing, |error| error.accepted.min(missing));
+        let accepted = refused.map_or(missing, |error| error.accepted);
         notify.sends.accepted(accepted);
         notify.more_doorbells += u64::from(accepted > 0);
         if let Some(CommitError { refusal, .. }) = refused {
@@ -140,7 +145,8 @@ fn fill_notifies<Q: QueuePair, const RAILS: usize, const WRS: usize>(
     let requests = batch.wr..batch.wr + u64::from(batch.length);
     let slots = requests.filter_map(|id| sends.find(id));
     let wanting = slots.filter(|slot| slot.state.contains(SlotState::WANTS_NOTIFY));
-    let mut left = u32::from(batch.count) - index;
+    let count = u32::from(batch.count) - index;
+    let mut left = count;
     let mut notifies = qp.start_send();
     for slot in wanting.skip(index as usize) {
         left -= 1;
@@ -150,7 +156,7 @@ fn fill_notifies<Q: QueuePair, const RAILS: usize, const WRS: usize>(
         notifies.add(&notify_request(slot, tag));
         tag = tag.plus(1);
     }
-    notifies.commit()
+    settle_commit(notifies.commit(), count)
 }
 
 /// A zero-length WRITE_WITH_IMM: the user's immediate and nothing else.

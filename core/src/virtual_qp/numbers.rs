@@ -49,8 +49,8 @@ impl SendNumbers {
         self.next = self.next.retreat(count);
     }
 
-    /// How many of `wanted` numbers may be given out now. `unacknowledged` lists, if needed, the
-    /// number that was next when the front batch of each busy rail was posted.
+    /// How many of `wanted` numbers may be given out now. `unacknowledged` lists, if needed, the oldest
+    /// unacknowledged number of each rail that has any.
     #[inline]
     pub(super) fn room<I: Iterator<Item = SequenceNumber>>(
         &mut self,
@@ -61,7 +61,7 @@ impl SendNumbers {
         if self.span.saturating_sub(self.next.distance_from(self.oldest)) < wanted {
             let ages = unacknowledged().map(|number| self.next.distance_from(number));
             let oldest_age = ages.max().unwrap_or(0);
-            // Batches without numbers can be older than the span: they hold numbers up, no more.
+            // After the peer's window turned out smaller, numbers in flight can be older than the span.
             let used = oldest_age.min(self.span);
             self.oldest = self.next.retreat(used);
             return wanted.min(self.span - used);

@@ -5,7 +5,7 @@ use super::config::{PassThroughOrder, Scheme};
 use super::dispatch::{Progress, Refused};
 use super::error::{PostError, RailId};
 use super::slot::{Keys, SlotState};
-use crate::hardware::{QueuePair, Refusal, SendBatch};
+use crate::hardware::{CommitError, QueuePair, Refusal, SendBatch, settle_commit};
 use crate::in_flight::{Batch, Content};
 use crate::verbs::{DeviceId, Imm, Opcode, SendFlags, SendRequest, SendWr};
 
@@ -33,12 +33,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let keys = keys_on(wr, rail.device, 0)?;
         let mut sends = rail.qp.start_send();
         sends.add(&physical(wr, keys));
-        match sends.commit() {
+        match settle_commit(sends.commit(), 1) {
             Ok(()) => {
                 rail.sends.count_untracked(wr.local.length());
                 Ok(())
             }
-            Err(error) => Err(PostError::refused(RailId::Data(0), error.refusal)),
+            Err(CommitError { accepted: 0, refusal }) => {
+                Err(PostError::refused(RailId::Data(0), refusal))
+            }
+            Err(CommitError { refusal, .. }) => {
+                rail.sends.count_untracked(wr.local.length());
+                self.driver_complained(RailId::Data(0), refusal);
+                Ok(())
+            }
         }
     }
 
@@ -158,9 +165,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let keys = keys_on(wr, rail.device, 0)?;
         if self.may_pass(wr) {
             match self.pass_through(wr, keys) {
+                Ok(()) => return Ok(()),
                 Err(Refusal::QueueFull) => {}
                 Err(refusal) => return Err(PostError::refused(RailId::Data(0), refusal)),
-                Ok(()) => return Ok(()),
             }
         }
         if inline { Err(PostError::InlineMustWait) } else { self.defer(wr, keys) }
@@ -183,12 +190,23 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let signaled = wr.flags.contains(SendFlags::SIGNALED);
         let content = if signaled { Content::PassThrough } else { Content::Quiet };
         let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
-        let posted = rail.post_one(physical(wr, keys), batch);
-        match posted {
-            Ok(()) => self.passing += 1,
-            Err(Refusal::QueueFull) => self.retry.insert(RailId::Data(0)),
-            Err(Refusal::Driver(_)) => {}
-        }
+        let posted = match rail.post_one(physical(wr, keys), batch) {
+            Ok(()) => {
+                self.passing += 1;
+                Ok(())
+            }
+            Err(CommitError { accepted: 0, refusal }) => {
+                if refusal == Refusal::QueueFull {
+                    self.retry.insert(RailId::Data(0));
+                }
+                Err(refusal)
+            }
+            Err(CommitError { refusal, .. }) => {
+                self.passing += 1;
+                self.driver_complained(RailId::Data(0), refusal);
+                Ok(())
+            }
+        };
         self.update_ready(0);
         posted
     }

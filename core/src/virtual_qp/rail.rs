@@ -2,7 +2,7 @@
 
 use super::error::{RailError, RailId};
 use super::slot::SendSlot;
-use crate::hardware::{CommitError, QueuePair, RecvBatch, Refusal, SendBatch};
+use crate::hardware::{CommitError, QueuePair, RecvBatch, Refusal, SendBatch, settle_commit};
 use crate::in_flight::{Batch, InFlight};
 use crate::sequence::{SequenceImm, SequenceNumber};
 use crate::tag::{Tag, TagKind};
@@ -14,15 +14,17 @@ use crate::window::SequenceWindow;
 /// What a rail has done so far. Wraps around after 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RailCounters {
-    /// Payload bytes handed to the device.
+    /// Payload bytes of send requests handed to the device. While its driver owes the rest of a batch,
+    /// all bytes of the batch.
     pub bytes: u64,
     /// Send requests handed to the device: fragments, pass-through requests, notifies.
     pub fragments: u64,
-    /// Batches of send requests, each one doorbell.
+    /// Doorbells of send requests: one for a batch, and one more for each further part of a batch that
+    /// the driver took in parts.
     pub doorbells: u64,
-    /// Completions seen, of sends and of receives.
+    /// Completions of what the engine posted, of sends and of receives, those out of turn included.
     pub completions: u64,
-    /// Failed ones among them.
+    /// Failed ones among them, and those that broke DQPLB's or SPRAY's protocol.
     pub errors: u64,
 }
 
@@ -155,7 +157,7 @@ pub(super) struct Rail<Q, const DEPTH: usize> {
     pub(super) errors: u64,
     /// Doorbells beyond one for each batch.
     pub(super) more_doorbells: u64,
-    /// The front batch at the last stall check.
+    /// The oldest request at the last stall check, if there was something to do.
     stall_mark: Option<u64>,
 }
 
@@ -270,23 +272,49 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         let ending = if ends_request { slot.last_flags } else { inner };
         let flags = ending.union(SendFlags::SIGNALED);
         sends.add(&request(tag.last(), flags, offset, end - offset, number, ends_request));
-        sends.commit()
+        settle_commit(sends.commit(), u32::from(batch.count) - index)
     }
 
-    /// Posts one pass-through request, `batch` on its own.
+    /// Posts a request that moves nothing in place of what the driver never took of the unfinished
+    /// batch: what it took has no signaled request behind it, and completes with this one.
+    pub(super) fn post_marker(&mut self, remote_addr: u64, rkey: u32) -> Result<(), CommitError> {
+        let Some((batch, index, next)) = self.sends.unfinished() else { return Ok(()) };
+        let last = next.plus(u64::from(u32::from(batch.count) - index - 1)).last();
+        let mut sends = self.qp.start_send();
+        sends.add(&SendRequest {
+            wr_id: last.wr_id(),
+            opcode: Opcode::RdmaWrite,
+            flags: SendFlags::SIGNALED,
+            imm: Imm::default(),
+            sge: Sge::EMPTY,
+            remote_addr,
+            rkey,
+            compare_add: 0,
+            swap: 0,
+        });
+        let posted = settle_commit(sends.commit(), 1);
+        if posted.map_or_else(|error| error.accepted > 0, |()| true) {
+            self.sends.mark_end();
+            self.more_doorbells += 1;
+        }
+        posted
+    }
+
+    /// Posts one pass-through request, `batch` on its own. An error may say that it was taken.
     pub(super) fn post_one(
         &mut self,
         mut request: SendRequest,
         batch: Batch,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CommitError> {
         request.wr_id = self.sends.push(batch).last().wr_id();
         request.flags |= SendFlags::SIGNALED;
         let mut sends = self.qp.start_send();
         sends.add(&request);
-        sends.commit().map_err(|error| {
+        let posted = settle_commit(sends.commit(), 1);
+        if posted.is_err_and(|error| error.accepted == 0) {
             self.sends.cut(1, 0);
-            error.refusal
-        })
+        }
+        posted
     }
 
     /// Posts `count` zero-length receives and says how many the driver took, and why not more.
@@ -298,27 +326,34 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             batch.add(&RecvRequest { wr_id: tag.wr_id(), sge: Sge::EMPTY });
             tag = tag.plus(1);
         }
-        let error = batch.commit().err();
-        let accepted = error.map_or(count, |error| error.accepted.min(count));
+        let error = settle_commit(batch.commit(), count).err();
+        let accepted = error.map_or(count, |error| error.accepted);
         self.recvs.push(accepted);
         (accepted, error)
     }
 
-    /// Posts one receive with a buffer and says its number.
-    pub(super) fn post_data_recv(&mut self, sge: Sge) -> Result<u64, CommitError> {
+    /// Posts one receive with a buffer. Returns its number if it was posted, and what the driver
+    /// complained of.
+    pub(super) fn post_data_recv(&mut self, sge: Sge) -> (Option<u64>, Option<Refusal>) {
         let tag = self.recvs.next;
         let mut batch = self.qp.start_recv();
         batch.add(&RecvRequest { wr_id: tag.wr_id(), sge });
-        batch.commit()?;
+        let error = settle_commit(batch.commit(), 1).err();
+        let refusal = error.map(|error| error.refusal);
+        if error.is_some_and(|error| error.accepted == 0) {
+            return (None, refusal);
+        }
         self.recvs.push(1);
-        Ok(tag.sequence())
+        (Some(tag.sequence()), refusal)
     }
 
-    /// Whether the front batch is the one that it was at the previous call.
-    pub(super) fn check_stalled(&mut self) -> bool {
-        let front = self.sends.front_number();
-        let stalled = front.is_some() && front == self.stall_mark;
-        self.stall_mark = front;
+    /// Whether nothing has been retired since the previous call although there was something to do:
+    /// requests in flight, or something that its driver `refuses`.
+    pub(super) fn check_stalled(&mut self, refuses: bool) -> bool {
+        let busy = refuses || !self.sends.is_empty();
+        let mark = busy.then_some(self.sends.oldest_request());
+        let stalled = busy && mark == self.stall_mark;
+        self.stall_mark = mark;
         stalled
     }
 

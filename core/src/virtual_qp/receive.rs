@@ -10,7 +10,7 @@ use super::error::{PostError, ProtocolError, RailId};
 use super::failure::RailSet;
 use super::numbers::SendNumbers;
 use super::slot::{Keys, RecvSlot};
-use crate::hardware::{CommitError, QueuePair, RecvBatch, Refusal};
+use crate::hardware::{CommitError, QueuePair, RecvBatch, Refusal, settle_commit};
 use crate::sequence::SequenceImm;
 use crate::tag::TagKind;
 use crate::verbs::{Completion, Imm, RecvRequest, RecvWr, Sge, WcOpcode, WcStatus};
@@ -152,7 +152,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let sge = self.recv_sge(wr)?;
         let mut batch = self.rails[0].qp.start_recv();
         batch.add(&RecvRequest { wr_id: wr.wr_id, sge });
-        batch.commit().map_err(|error| PostError::refused(RailId::Data(0), error.refusal))
+        match settle_commit(batch.commit(), 1) {
+            Ok(()) => Ok(()),
+            Err(CommitError { accepted: 0, refusal }) => {
+                Err(PostError::refused(RailId::Data(0), refusal))
+            }
+            Err(CommitError { refusal, .. }) => {
+                self.driver_complained(RailId::Data(0), refusal);
+                Ok(())
+            }
+        }
     }
 
     fn post_data_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
@@ -170,10 +179,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.receive_kind.is_none() {
             rail.recvs.set_kind(TagKind::DataRecv);
         }
-        let sequence = rail.post_data_recv(sge);
-        let sequence = sequence.map_err(|error| PostError::refused(rail.id, error.refusal))?;
+        let id = rail.id;
+        let (posted, refusal) = rail.post_data_recv(sge);
+        let Some(sequence) = posted else {
+            return refusal.map_or(Ok(()), |refusal| Err(PostError::refused(id, refusal)));
+        };
         self.receive_kind = Some(ReceiveKind::Data);
         self.data_recvs[sequence as usize & (DEPTH - 1)] = wr.wr_id;
+        if let Some(refusal) = refusal {
+            self.driver_complained(id, refusal);
+        }
         Ok(())
     }
 

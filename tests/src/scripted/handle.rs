@@ -151,6 +151,12 @@ impl QpHandle {
         self.with(|qp| qp.send_mood.next.push_back(CommitError { accepted, refusal }));
     }
 
+    /// The next commit of sends takes `accepted` requests, or all there are, says that it took
+    /// `accepted`, and returns an error in either case.
+    pub fn complain_next(&self, accepted: u32, refusal: Refusal) {
+        self.with(|qp| qp.send_mood.complaint = Some(CommitError { accepted, refusal }));
+    }
+
     /// Every commit of sends is refused from now on, or none.
     pub fn refuse_all(&self, refusal: Option<Refusal>) {
         self.with(|qp| qp.send_mood.lasting = refusal);

@@ -73,13 +73,18 @@ pub(super) struct Freed {
 /// How drivers answer to one kind of post: scripted answers first, then the lasting one.
 #[derive(Debug, Default)]
 pub(super) struct Mood {
+    /// The next answer, even if everything is taken.
+    pub(super) complaint: Option<CommitError>,
     pub(super) next: VecDeque<CommitError>,
     pub(super) lasting: Option<Refusal>,
 }
 
 impl Mood {
-    /// How many of `count` are taken, given `room`, and why not more.
+    /// How many of `count` are taken, given `room`, and why not more, or what is complained of.
     fn answer(&mut self, count: u32, room: u32) -> (u32, Option<Refusal>) {
+        if let Some(complaint) = self.complaint.take() {
+            return (complaint.accepted.min(count).min(room), Some(complaint.refusal));
+        }
         let (most, refusal) = match (self.next.pop_front(), self.lasting) {
             (Some(error), _) => (error.accepted, Some(error.refusal)),
             (None, Some(refusal)) => (0, Some(refusal)),
@@ -100,6 +105,8 @@ pub(super) struct QpState {
     pub(super) limits: QpLimits,
     /// Posted and not executed.
     pub(super) sends: VecDeque<SendRequest>,
+    /// Requests that its driver says it took, true or not, at the next answer.
+    pub(super) claims: Option<u32>,
     /// Send slots taken: posted, and not freed by a polled completion.
     pub(super) slots: u32,
     /// Executed without completion since the last completion.
@@ -127,6 +134,7 @@ impl QpState {
             cq,
             limits,
             sends: VecDeque::new(),
+            claims: None,
             slots: 0,
             silent: 0,
             doorbells: Vec::new(),
@@ -150,6 +158,7 @@ impl QpState {
     /// Takes a batch of sends, or the front of it, and says how many. What is logged is not kept here.
     fn post_sends(&mut self, batch: &[SendRequest], logged: bool) -> (usize, Option<Refusal>) {
         let room = self.limits.max_send_wr - self.slots;
+        self.claims = self.send_mood.complaint.map(|complaint| complaint.accepted);
         let (accepted, refusal) = self.send_mood.answer(batch.len() as u32, room);
         let taken = &batch[..accepted as usize];
         let carried = taken.iter().take_while(|request| self.carries(request)).count();
@@ -207,9 +216,10 @@ impl State {
             log.push(Note::Doorbell { qp_num, requests: batch[..taken].to_vec(), slots });
         }
         let Some(refusal) = refusal else { return Ok(()) };
+        let accepted = std::mem::take(&mut self.qps[at].claims).unwrap_or(taken as u32);
         self.refusals += 1;
         self.invalid += u64::from(batch.get(taken).is_some_and(|next| !self.qps[at].carries(next)));
-        Err(CommitError { accepted: taken as u32, refusal })
+        Err(CommitError { accepted, refusal })
     }
 
     /// Takes note of a completion that was polled.
