@@ -2,8 +2,8 @@
 
 use polyrail::card::ConnectionCard;
 use polyrail::endpoint::{
-    BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, EndpointQp, StallWatch,
-    connect_endpoints,
+    Address, BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, EndpointQp,
+    StallWatch, connect_endpoints,
 };
 use polyrail::nic::{
     self, ConnectOptions, Device, DeviceConfig, Fabric, Fault, Mtu, ProtectionDomain,
@@ -188,7 +188,7 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     assert_eq!(error(&mut four, &spread), devices);
     let mut mute = four.endpoint.address();
     mute.notify = None;
-    assert_eq!(four.endpoint.connect(&mute), Err(ConnectError::Notify { here: true }));
+    assert_eq!(four.endpoint.connect(&mute), Err(ConnectError::NoNotify));
     // Nothing had changed.
     let mut fits = host(2, new());
     connect_endpoints(&mut four.endpoint, &mut fits.endpoint).unwrap();
@@ -208,14 +208,49 @@ fn a_window_that_is_too_small_is_refused_before_anything_is_posted() {
     assert_eq!(error, ConnectError::PeerWindow(refused));
 }
 
+/// What the reference says of an endpoint like this one: its card has two fields, and always names a
+/// notify queue pair.
+fn as_the_reference_says(endpoint: &EndpointQp) -> Address {
+    let mut address = endpoint.address();
+    let notify = match address.card.notify_qp_num {
+        0 => 4242,
+        used => used,
+    };
+    let number = |qp_num: &u32| format!("\"{qp_num:010}\"");
+    let numbers: Vec<String> = address.card.qp_nums.iter().map(number).collect();
+    let card = format!(r#"{{"notifyQpNum":"{notify:010}","qpNums":[{}]}}"#, numbers.join(","));
+    address.card = ConnectionCard::from_json(card.as_bytes()).unwrap();
+    address.notify = address.notify.or(Some(address.rails[0]));
+    address
+}
+
 #[test]
-fn a_reference_peers_card_is_taken_for_what_it_is() {
-    let fabric = Fabric::threaded();
-    let builder = EndpointBuilder::new().scheme(Scheme::Dqplb);
-    let (mut a, b) = (Host::new(&fabric, "a", 1, &builder), Host::new(&fabric, "b", 1, &builder));
-    let mut address = b.endpoint.address();
-    address.card.window = None;
-    a.endpoint.connect(&address).unwrap();
+fn a_reference_peers_card_connects_with_either_scheme_and_any_number_of_rails() {
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        for rails in [1, 4] {
+            let fabric = Fabric::threaded();
+            let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
+            let mut a = Host::new(&fabric, "a", 1, &builder);
+            let mut b = Host::new(&fabric, "b", 1, &builder);
+            let mut reference = as_the_reference_says(&b.endpoint);
+            if rails == 1 || scheme == Scheme::Dqplb {
+                // It need not be known where a queue pair lives that is not needed.
+                a.endpoint.connect(&reference).unwrap();
+                a = Host::new(&fabric, "a", 1, &builder);
+                reference.notify = None;
+            }
+            a.endpoint.connect(&reference).unwrap();
+            b.endpoint.connect(&a.endpoint.address()).unwrap();
+            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+            b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
+            let local = a.buffer.local(0, BYTES as u32).unwrap();
+            let wr = SendWr::write_with_imm(2, local, b.buffer.addr(), 3, &keys);
+            a.endpoint.post_send(&wr).unwrap();
+            let (sent, received) = poll_both(&mut a, &mut b, (1, 1));
+            assert_eq!((sent[0].wr_id, sent[0].status), (2, WcStatus::SUCCESS));
+            assert_eq!((received[0].wr_id, received[0].status), (1, WcStatus::SUCCESS));
+        }
+    }
 }
 
 #[test]

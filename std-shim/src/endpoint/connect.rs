@@ -37,12 +37,10 @@ pub enum ConnectError {
         /// And at the peer.
         peer: u32,
     },
-    /// One side has a notify queue pair and the other has none, or does not say where it lives.
-    #[error("{} has no notify queue pair, the other side has one", if *.here { "the peer" } else { "this side" })]
-    Notify {
-        /// It is this side that has one.
-        here: bool,
-    },
+    /// SPRAY over several rails needs a notify queue pair at both ends, and the peer has none, or does
+    /// not say where it lives.
+    #[error("the peer names no notify queue pair, which SPRAY over several rails needs")]
+    NoNotify,
     /// Keys go by the place of the device, so both ends of a rail must be on devices in the same
     /// place.
     #[error("{rail} is on device {here} here and on device {peer} at the peer, counted from 0")]
@@ -78,7 +76,7 @@ where
         let dqplb = self.qp.is_multi() && self.qp.config().scheme == Scheme::Dqplb;
         ConnectionCard {
             qp_nums: self.qp.rails().map(QueuePair::qp_num).collect(),
-            notify_qp_num: self.qp.notify_qp().map_or(0, QueuePair::qp_num),
+            notify_qp_num: self.notify_qp().map_or(0, QueuePair::qp_num),
             window: dqplb.then(|| self.qp.window()),
         }
     }
@@ -87,13 +85,19 @@ where
     pub fn address(&self) -> Address {
         let (config, rails) = (self.qp.config(), self.qp.rails().len());
         let address = |place: &Place| self.rail_address(place);
+        let notify = self.places.get(rails).or(self.idle_place());
         Address {
             card: self.card(),
             scheme: config.scheme,
             max_msg_size: config.max_msg_size,
             rails: self.places[..rails].iter().map(address).collect(),
-            notify: self.places.get(rails).map(address),
+            notify: notify.map(address),
         }
+    }
+
+    /// Where the notify queue pair is if it has no use: with the first rail.
+    fn idle_place(&self) -> Option<&Place> {
+        self.places.first().filter(|_| self.idle_notify.is_some())
     }
 
     fn rail_address(&self, Place { device, port }: &Place) -> RailAddress {
@@ -138,7 +142,7 @@ where
     }
 
     fn connect_rails(&mut self, peer: &Address) -> Result<(), ConnectError> {
-        let places = self.places.clone();
+        let places: Vec<Place> = self.places.iter().chain(self.idle_place()).copied().collect();
         for ((rail, qp_num, address), place) in peer.queue_pairs().zip(&places) {
             self.connect_rail(rail, place, qp_num, address).map_err(|source| {
                 ConnectError::Modify { rail, device: self.device_of(rail), source }
@@ -162,11 +166,13 @@ where
         if here != there {
             return Err(ConnectError::FragmentSize { here, peer: there });
         }
-        let here = own.notify.is_some();
-        if here != peer.notify.is_some() || here != (peer.card.notify_qp_num != 0) {
-            return Err(ConnectError::Notify { here });
+        // One that is not needed, as the reference always has it, may be there or not.
+        let needed = self.places.len();
+        if peer.queue_pairs().count() < needed {
+            return Err(ConnectError::NoNotify);
         }
-        for ((rail, _, own), (_, _, peer)) in own.queue_pairs().zip(peer.queue_pairs()) {
+        let in_use = own.queue_pairs().take(needed);
+        for ((rail, _, own), (_, _, peer)) in in_use.zip(peer.queue_pairs()) {
             if own.device != peer.device {
                 return Err(ConnectError::Devices { rail, here: own.device, peer: peer.device });
             }
@@ -190,7 +196,7 @@ where
         let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..self.options };
         let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
         let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
-        let Some(qp) = self.qp.physical_mut(rail) else { return Ok(()) };
+        let Some(qp) = self.physical_mut(rail) else { return Ok(()) };
         qp.ready_to_receive(&place.port, &remote, &takes)?;
         qp.ready_to_send(own.psn, &sends)
     }
@@ -205,7 +211,7 @@ where
 
     /// Moves one queue pair to ERR; the virtual queue pair follows when it sees a flushed request.
     pub fn fail_rail(&mut self, rail: RailId) {
-        if let Some(qp) = self.qp.physical_mut(rail) {
+        if let Some(qp) = self.physical_mut(rail) {
             // Refused if the device is gone: then there is nothing left to flush either.
             _ = qp.fail();
         }
