@@ -304,7 +304,7 @@ fn pass_through<T: CompletionTarget + ?Sized>(
     completions: &[Completion],
     budget: &mut Budget<impl FnMut(Event)>,
 ) -> usize {
-    let virtual_qp_num = qp.virtual_qp_num();
+    let (virtual_qp_num, imm_order) = (qp.virtual_qp_num(), qp.imm_order());
     let qp_num = completions.first().map(|first| first.qp_num);
     let mut taken = 0;
     let mut failed = 0;
@@ -314,7 +314,8 @@ fn pass_through<T: CompletionTarget + ?Sized>(
         }
         failed |= completion.status.0;
         taken += 1;
-        (budget.sink)(Event::Completion(VirtualWc::pass_through(virtual_qp_num, completion)));
+        let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
+        (budget.sink)(Event::Completion(wc));
     }
     budget.left = budget.left.saturating_sub(taken);
     budget.events += taken;

@@ -7,7 +7,7 @@ use crate::hardware::{CommitError, QueuePair, Refusal, SendBatch};
 use crate::in_flight::{Batch, Content};
 use crate::tag::Tag;
 use crate::tracker::WrTracker;
-use crate::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge, WcStatus};
+use crate::verbs::{Opcode, SendFlags, SendRequest, Sge, WcStatus};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -154,7 +154,7 @@ fn notify_request<const RAILS: usize>(slot: &SendSlot<RAILS>, tag: Tag) -> SendR
         wr_id: tag.wr_id(),
         opcode: Opcode::RdmaWriteWithImm,
         flags: solicited | signaled,
-        imm: Imm::from_number(slot.imm),
+        imm: slot.imm,
         sge: Sge::EMPTY,
         remote_addr: slot.remote_addr,
         rkey: slot.notify_rkey,

@@ -3,6 +3,7 @@
 use super::make::{Plan, make};
 use super::{Endpoint, MAX_DEVICES};
 use crate::backend::{ConnectOptions, DeviceError, Domain};
+use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_cq::{AttachError, TooManyCqs};
 use polyrail_core::virtual_qp::{self, Config, PostError, Scheme};
 
@@ -126,6 +127,13 @@ impl EndpointBuilder {
     #[must_use]
     pub fn connect_options(self, options: ConnectOptions) -> Self {
         Self { options, ..self }
+    }
+
+    /// How users' immediates travel; the same at both ends. Toward a peer that runs the reference
+    /// implementation, [`ImmOrder::LittleEndian`].
+    #[must_use]
+    pub fn imm_order(self, imm_order: ImmOrder) -> Self {
+        self.config(Config { imm_order, ..self.config })
     }
 
     /// Whether there is a notify queue pair also where none is needed: with DQPLB, or a single rail.

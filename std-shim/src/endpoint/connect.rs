@@ -5,6 +5,7 @@ use super::qp::{EndpointQp, Place};
 use crate::backend::{Connect, ConnectOptions, DeviceError, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
+use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_qp::{PeerWindowError, RailId, Scheme};
 
 /// Two endpoints do not go together, or a queue pair refused. Those that were moved stay so.
@@ -36,6 +37,15 @@ pub enum ConnectError {
         here: u32,
         /// And at the peer.
         peer: u32,
+    },
+    /// Immediates would arrive as other numbers than were sent. A peer whose card does not say how
+    /// they travel is believed to have the order of this side.
+    #[error("immediates travel {here} from here, {peer} from the peer")]
+    ImmOrder {
+        /// The order here.
+        here: ImmOrder,
+        /// The peer's.
+        peer: ImmOrder,
     },
     /// SPRAY over several rails needs a notify queue pair at both ends, and the peer has none, or does
     /// not say where it lives.
@@ -71,13 +81,15 @@ impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> EndpointQp<Q, 
 where
     Q: Connect,
 {
-    /// The connection card: the numbers of the queue pairs, and for DQPLB the receive window.
+    /// The connection card: the numbers of the queue pairs, how immediates travel, and for DQPLB the
+    /// receive window.
     pub fn card(&self) -> ConnectionCard {
         let dqplb = self.qp.is_multi() && self.qp.config().scheme == Scheme::Dqplb;
         ConnectionCard {
             qp_nums: self.qp.rails().map(QueuePair::qp_num).collect(),
             notify_qp_num: self.notify_qp().map_or(0, QueuePair::qp_num),
             window: dqplb.then(|| self.qp.window()),
+            imm_order: Some(self.qp.config().imm_order),
         }
     }
 
@@ -165,6 +177,10 @@ where
         let (here, there) = (own.max_msg_size, peer.max_msg_size);
         if here != there {
             return Err(ConnectError::FragmentSize { here, peer: there });
+        }
+        let here = self.qp.config().imm_order;
+        if let Some(peer) = peer.card.imm_order.filter(|peer| *peer != here) {
+            return Err(ConnectError::ImmOrder { here, peer });
         }
         // One that is not needed, as the reference always has it, may be there or not.
         let needed = self.places.len();
