@@ -36,8 +36,8 @@ pub struct SequenceWindow<const RAILS: usize, const DEPTH: usize> {
     next: SequenceNumber,
     /// The bit that stands for `next`.
     base: u32,
-    /// Numbers that were in turn so far; stays at the end of its range.
-    passed: u32,
+    /// Numbers that were in turn so far.
+    passed: u64,
 }
 
 impl<const RAILS: usize, const DEPTH: usize> Default for SequenceWindow<RAILS, DEPTH> {
@@ -113,7 +113,9 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
 
     #[cold]
     fn why_not_new(&self, ahead: u32, number: SequenceNumber) -> Result<Arrival, OutsideWindow> {
-        if ahead < Self::CAPACITY || MODULUS - ahead <= self.passed.min(Self::CAPACITY) {
+        // What was never in turn, as before the first number ever, cannot have arrived before.
+        let (behind, seen) = (MODULUS - ahead, self.passed.min(Self::CAPACITY.into()));
+        if ahead < Self::CAPACITY || u64::from(behind) <= seen {
             return Ok(Arrival::Duplicate);
         }
         let (number, next) = (number.get(), self.next.get());
@@ -136,7 +138,7 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
             self.words.set(at, Word { arrived: arrived & !mask, last: last & !mask });
             self.base = Self::wrap(self.base + run);
             self.next = self.next.advance(run);
-            self.passed = self.passed.saturating_add(run);
+            self.passed += u64::from(run);
         }
     }
 
@@ -261,7 +263,7 @@ mod tests {
     /// The first number comes again after a whole cycle: by then what is behind it was in turn.
     #[test]
     fn the_numbers_in_turn_are_counted_for_ever() {
-        let mut window = Window { passed: u32::MAX - 1, ..Window::new() };
+        let mut window = Window { passed: u32::MAX.into(), ..Window::new() };
         for number in 0..200 {
             window.insert(fragment(number, true)).unwrap();
             assert_eq!(window.advance(), 1);
