@@ -259,14 +259,18 @@ fn as_the_reference_says(endpoint: &EndpointQp) -> Address {
 
 #[test]
 fn a_reference_peers_card_connects_with_either_scheme_and_any_number_of_rails() {
-    for scheme in [Scheme::Spray, Scheme::Dqplb] {
-        for rails in [1, 4] {
+    let cases = [(Scheme::Spray, 1), (Scheme::Spray, 4), (Scheme::Dqplb, 1), (Scheme::Dqplb, 4)];
+    for (scheme, rails) in cases {
+        for always in [false, true] {
             let fabric = Fabric::threaded();
             let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
+            let builder = builder.always_notify_qp(always);
             let mut a = Host::new(&fabric, "a", 1, &builder);
             let mut b = Host::new(&fabric, "b", 1, &builder);
             let mut reference = as_the_reference_says(&b.endpoint);
-            if rails == 1 || scheme == Scheme::Dqplb {
+            let in_use = scheme == Scheme::Spray && rails > 1;
+            assert_eq!(a.endpoint.card().notify_qp_num != 0, in_use || always);
+            if !in_use {
                 // It need not be known where a queue pair lives that is not needed.
                 a.endpoint.connect(&reference).unwrap();
                 a = Host::new(&fabric, "a", 1, &builder);
