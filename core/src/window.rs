@@ -36,6 +36,8 @@ pub struct SequenceWindow<const RAILS: usize, const DEPTH: usize> {
     next: SequenceNumber,
     /// The bit that stands for `next`.
     base: u32,
+    /// Numbers that were in turn so far.
+    passed: u64,
 }
 
 impl<const RAILS: usize, const DEPTH: usize> Default for SequenceWindow<RAILS, DEPTH> {
@@ -59,9 +61,9 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
         Self::starting_at(SequenceNumber::ZERO)
     }
 
-    /// An empty window in the middle of a stream: `next` is next.
+    /// An empty window whose first number is `next`: none was in turn before it.
     pub const fn starting_at(next: SequenceNumber) -> Self {
-        Self { words: Words::new(), next, base: 0 }
+        Self { words: Words::new(), next, base: 0, passed: 0 }
     }
 
     /// The number whose turn it is.
@@ -71,9 +73,13 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
 
     /// Notes that a fragment arrived. Counts nothing yet: see [`advance`](Self::advance).
     ///
+    /// A duplicate is a number that has arrived and is in the window, or that was in turn and is at
+    /// most one window's length behind.
+    ///
     /// # Errors
     ///
-    /// [`OutsideWindow`] if the number is neither in the window nor in one window's length behind.
+    /// [`OutsideWindow`] if the number is neither in the window nor such a duplicate. So is what
+    /// counts as before the first number ever, be it but one step.
     #[inline]
     pub fn insert(&mut self, fragment: SequenceImm) -> Result<Arrival, OutsideWindow> {
         let ahead = fragment.number.distance_from(self.next);
@@ -107,7 +113,9 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
 
     #[cold]
     fn why_not_new(&self, ahead: u32, number: SequenceNumber) -> Result<Arrival, OutsideWindow> {
-        if ahead < Self::CAPACITY || MODULUS - ahead <= Self::CAPACITY {
+        // What was never in turn, as before the first number ever, cannot have arrived before.
+        let (behind, seen) = (MODULUS - ahead, self.passed.min(Self::CAPACITY.into()));
+        if ahead < Self::CAPACITY || u64::from(behind) <= seen {
             return Ok(Arrival::Duplicate);
         }
         let (number, next) = (number.get(), self.next.get());
@@ -130,6 +138,7 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
             self.words.set(at, Word { arrived: arrived & !mask, last: last & !mask });
             self.base = Self::wrap(self.base + run);
             self.next = self.next.advance(run);
+            self.passed += u64::from(run);
         }
     }
 
@@ -235,6 +244,33 @@ mod tests {
         assert_eq!(window.insert(fragment(128, true)), Ok(Arrival::New));
         let stranger = OutsideWindow { number: 129, next: 1, window: 128 };
         assert_eq!(window.insert(fragment(129, true)), Err(stranger));
+    }
+
+    #[test]
+    fn what_was_before_the_first_number_is_no_duplicate() {
+        let stranger = |number, next| Err(OutsideWindow { number, next, window: 128 });
+        let mut window = Window::new();
+        assert_eq!(window.insert(fragment(MODULUS - 1, true)), stranger(MODULUS - 1, 0));
+        assert_eq!(window.insert(fragment(MODULUS - 128, true)), stranger(MODULUS - 128, 0));
+        window.insert(fragment(0, true)).unwrap();
+        assert_eq!(window.advance(), 1);
+        assert_eq!(window.insert(fragment(0, true)), Ok(Arrival::Duplicate));
+        assert_eq!(window.insert(fragment(MODULUS - 1, true)), stranger(MODULUS - 1, 1));
+        let mut window = Window::starting_at(SequenceNumber::new(1000).unwrap());
+        assert_eq!(window.insert(fragment(999, true)), stranger(999, 1000));
+    }
+
+    /// The first number comes again after a whole cycle: by then what is behind it was in turn.
+    #[test]
+    fn the_numbers_in_turn_are_counted_for_ever() {
+        let mut window = Window { passed: u32::MAX.into(), ..Window::new() };
+        for number in 0..200 {
+            window.insert(fragment(number, true)).unwrap();
+            assert_eq!(window.advance(), 1);
+        }
+        assert_eq!(window.insert(fragment(72, true)), Ok(Arrival::Duplicate));
+        let stranger = OutsideWindow { number: 71, next: 200, window: 128 };
+        assert_eq!(window.insert(fragment(71, true)), Err(stranger));
     }
 
     #[test]

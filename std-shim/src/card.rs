@@ -1,16 +1,38 @@
 //! Connection cards: what one end of a virtual queue pair tells the other.
 //!
-//! JSON in the reference implementation's form, with two optional fields of ours for DQPLB, in the
-//! same style, which the reference ignores:
+//! JSON in the reference implementation's form, with optional fields of ours, in the same style, which
+//! the reference ignores: two for DQPLB, and the order of immediates, `"big"` or `"little"` endian.
 //!
 //! ```json
-//! {"notifyQpNum":"0000000005","qpNums":["0000000017"],"recvsPerRail":"0000000100","window":"0000008192"}
+//! {"notifyQpNum":"0000000005","qpNums":["0000000017"],"recvsPerRail":"0000000100","window":"0000008192",
+//!  "immOrder":"big"}
 //! ```
+//!
+//! # Interoperability
+//!
+//! The peer may run the reference implementation, the public C++ one of VirtualQp. What its cards do not
+//! say, both ends have to be told: the same scheme and longest fragment, and where the queue pairs live
+//! ([`Address`](crate::endpoint::Address)).
+//!
+//! - **Notify queue pairs.** The reference always has one, also where it has no use: its card's number
+//!   is then ignored. It connects its own to the number on our card, which is 0 where we need none, unless
+//!   [`always_notify_qp`](crate::endpoint::EndpointBuilder::always_notify_qp) makes one for it.
+//! - **Users' immediates.** The reference hands a number to its NIC as it lies in memory: little endian
+//!   on the wire between the hosts that it runs on. Ours travel big endian; toward the reference, let
+//!   [`imm_order`](crate::endpoint::EndpointBuilder::imm_order) say
+//!   [`LittleEndian`](crate::verbs::ImmOrder::LittleEndian). Of two ends that are both ours, cards tell
+//!   when they differ, and connecting is an error; the reference's cards do not say.
+//! - **Sequence numbers** of DQPLB always travel as the reference sends them
+//!   ([`polyrail_core::sequence`]). A card without a window is taken for the reference's, whose receiver
+//!   bounds nothing.
+//!
+//! # Reading
 //!
 //! A card comes from a peer, so it is read strictly: whatever is not exactly a card is a typed
 //! error that names the field, and nothing in it makes the reader panic or allocate much.
 
 use crate::json::Value;
+use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_qp::{MAX_RAILS, PeerWindow};
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -23,6 +45,11 @@ const QP_NUMS: &str = "qpNums";
 const NOTIFY_QP_NUM: &str = "notifyQpNum";
 const WINDOW: &str = "window";
 const RECVS_PER_RAIL: &str = "recvsPerRail";
+const IMM_ORDER: &str = "immOrder";
+
+/// How immediates travel, as cards say it.
+const IMM_ORDERS: [(ImmOrder, &str); 2] =
+    [(ImmOrder::BigEndian, "big"), (ImmOrder::LittleEndian, "little")];
 
 /// The physical queue pairs of a virtual one, and what a DQPLB sender must know of its receiver.
 ///
@@ -40,10 +67,12 @@ pub struct ConnectionCard {
     /// Numbers of the rails' queue pairs; the i-th connects to the peer's i-th. 1 to
     /// [`MAX_RAILS`] of them.
     pub qp_nums: Vec<u32>,
-    /// Number of the notify queue pair; 0 if there is none.
+    /// Number of the notify queue pair; 0 if there is none. It need not be in use.
     pub notify_qp_num: u32,
     /// The receive window, if the card says it; the reference's does not.
     pub window: Option<PeerWindow>,
+    /// How users' immediates travel, if the card says it; the reference's does not.
+    pub imm_order: Option<ImmOrder>,
 }
 
 /// A text that is no connection card.
@@ -89,6 +118,12 @@ pub enum CardError {
     NotAList {
         /// Its name.
         field: &'static str,
+        /// What is there instead, as JSON; cut off if it is long.
+        value: String,
+    },
+    /// The order of immediates is neither of the two.
+    #[error("field immOrder of the connection card: {value} is neither \"big\" nor \"little\"")]
+    NotAnOrder {
         /// What is there instead, as JSON; cut off if it is long.
         value: String,
     },
@@ -145,6 +180,9 @@ impl Serialize for ConnectionCard {
             map.serialize_entry(RECVS_PER_RAIL, &Digits(window.receives_per_rail))?;
             map.serialize_entry(WINDOW, &Digits(window.window))?;
         }
+        for (_, name) in IMM_ORDERS.iter().filter(|(order, _)| Some(*order) == self.imm_order) {
+            map.serialize_entry(IMM_ORDER, name)?;
+        }
         map.end()
     }
 }
@@ -182,6 +220,7 @@ impl Fields<'_> {
             qp_nums: qp_nums(self.required(QP_NUMS)?)?,
             notify_qp_num: number(NOTIFY_QP_NUM, self.required(NOTIFY_QP_NUM)?)?,
             window,
+            imm_order: self.optional(IMM_ORDER)?.map(imm_order).transpose()?,
         })
     }
 
@@ -209,6 +248,15 @@ fn qp_nums(value: &Value) -> Result<Vec<u32>, CardError> {
     list.iter().map(|entry| number(QP_NUMS, entry)).collect()
 }
 
+fn imm_order(value: &Value) -> Result<ImmOrder, CardError> {
+    let known = |name: &str| IMM_ORDERS.iter().find(|(_, known)| *known == name);
+    match value {
+        Value::Text(text) => known(text).map(|(order, _)| *order),
+        _ => None,
+    }
+    .ok_or_else(|| CardError::NotAnOrder { value: value.shown() })
+}
+
 fn number(field: &'static str, value: &Value) -> Result<u32, CardError> {
     let digits = |text: &str| {
         (1..=10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
@@ -234,6 +282,9 @@ mod tests {
                 notify_qp_num: u32::arbitrary(g),
                 window: window
                     .map(|(window, receives_per_rail)| PeerWindow { window, receives_per_rail }),
+                imm_order: *g
+                    .choose(&[None, Some(ImmOrder::BigEndian), Some(ImmOrder::LittleEndian)])
+                    .unwrap(),
             }
         }
     }
@@ -265,11 +316,31 @@ mod tests {
     #[test]
     fn our_fields_travel() {
         let window = PeerWindow { window: 8192, receives_per_rail: 100 };
-        let card = ConnectionCard { qp_nums: vec![1, 2], notify_qp_num: 0, window: Some(window) };
+        let card = ConnectionCard {
+            qp_nums: vec![1, 2],
+            notify_qp_num: 0,
+            window: Some(window),
+            imm_order: Some(ImmOrder::LittleEndian),
+        };
         let text = card.to_json();
+        assert!(text.contains(r#""immOrder":"little""#), "{text}");
         assert!(text.contains(r#""window":"0000008192""#), "{text}");
         assert!(text.contains(r#""recvsPerRail":"0000000100""#), "{text}");
         assert_eq!(ConnectionCard::from_json(text.as_bytes()).unwrap(), card);
+    }
+
+    #[test]
+    fn the_order_of_immediates_is_one_of_two() {
+        let card =
+            |order: &str| format!(r#"{{"notifyQpNum":"0","qpNums":["1"],"immOrder":{order}}}"#);
+        let read = |order| ConnectionCard::from_json(card(order).as_bytes()).unwrap().imm_order;
+        assert_eq!(read(r#""big""#), Some(ImmOrder::BigEndian));
+        assert_eq!(read(r#""little""#), Some(ImmOrder::LittleEndian));
+        for bad in [r#""Big""#, r#""""#, r#""host""#, "1", "null", "[]", r#"["big"]"#] {
+            assert_eq!(error(&card(bad)), CardError::NotAnOrder { value: bad.into() });
+        }
+        let twice = r#"{"notifyQpNum":"1","qpNums":["1"],"immOrder":"big","immOrder":"big"}"#;
+        assert_eq!(error(twice), CardError::Duplicate { field: "immOrder" });
     }
 
     /// Row 20 of what the reference gets wrong.

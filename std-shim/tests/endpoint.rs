@@ -2,14 +2,14 @@
 
 use polyrail::card::ConnectionCard;
 use polyrail::endpoint::{
-    BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, EndpointQp, StallWatch,
-    connect_endpoints,
+    Address, BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, EndpointQp,
+    StallWatch, connect_endpoints,
 };
 use polyrail::nic::{
     self, ConnectOptions, Device, DeviceConfig, Fabric, Fault, Mtu, ProtectionDomain,
     RegisteredBuffer, When,
 };
-use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcOpcode, WcStatus};
+use polyrail::verbs::{AccessFlags, ImmOrder, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{PeerWindow, PeerWindowError, PostError, QpState, RailId, Scheme};
 use std::time::{Duration, Instant};
@@ -104,6 +104,32 @@ fn both_schemes_deliver_over_any_number_of_rails_and_devices() {
     }
 }
 
+/// Two ends of the same order, whichever, understand each other; what a peer sends whose card does not
+/// say its order is taken as this side's.
+#[test]
+fn immediates_arrive_as_they_were_sent_if_both_ends_have_one_order() {
+    let (big, little) = (ImmOrder::BigEndian, ImmOrder::LittleEndian);
+    for (sends, takes, number) in
+        [(big, big, 0x0102_0304), (little, little, 0x0102_0304), (little, big, 0x0403_0201)]
+    {
+        for rails in [1, 2] {
+            let fabric = Fabric::threaded();
+            let builder = EndpointBuilder::new().rails(rails);
+            let mut a = Host::new(&fabric, "a", 1, &builder.imm_order(sends));
+            let mut b = Host::new(&fabric, "b", 1, &builder.imm_order(takes));
+            a.endpoint.connect(&as_the_reference_says(&b.endpoint)).unwrap();
+            b.endpoint.connect(&as_the_reference_says(&a.endpoint)).unwrap();
+            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+            b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
+            let local = a.buffer.local(0, 4096).unwrap();
+            let wr = SendWr::write_with_imm(2, local, b.buffer.addr(), 0x0102_0304, &keys);
+            a.endpoint.post_send(&wr).unwrap();
+            let arrived = poll_both(&mut a, &mut b, (1, 1)).1[0].imm;
+            assert_eq!(arrived, Some(number), "{sends}, {takes}, {rails} rails");
+        }
+    }
+}
+
 #[test]
 fn reads_sends_and_atomics_pass() {
     let (mut a, mut b) = pair(2, &EndpointBuilder::new());
@@ -132,6 +158,7 @@ fn the_card_names_the_queue_pairs_and_survives_json() {
     assert_eq!(card.qp_nums.len(), 3);
     assert_ne!(card.notify_qp_num, 0);
     assert_eq!(card.window, None);
+    assert_eq!(card.imm_order, Some(ImmOrder::BigEndian));
     assert_eq!(ConnectionCard::from_json(card.to_json().as_bytes()), Ok(card));
 
     let (a, _b) = pair(1, &EndpointBuilder::new().scheme(Scheme::Dqplb));
@@ -184,11 +211,17 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     let fragments = ConnectError::FragmentSize { here: 65536, peer: 4096 };
     assert_eq!(error(&mut four, &short), fragments);
     let spread = host(4, new());
+    let swapped = host(2, new().imm_order(ImmOrder::LittleEndian));
+    let (here, peer) = (ImmOrder::BigEndian, ImmOrder::LittleEndian);
+    let orders = error(&mut four, &swapped);
+    assert_eq!(orders, ConnectError::ImmOrder { here, peer });
+    let text = "immediates travel big endian from here, little endian from the peer";
+    assert_eq!(orders.to_string(), text);
     let devices = ConnectError::Devices { rail: RailId::Data(2), here: 0, peer: 2 };
     assert_eq!(error(&mut four, &spread), devices);
     let mut mute = four.endpoint.address();
     mute.notify = None;
-    assert_eq!(four.endpoint.connect(&mute), Err(ConnectError::Notify { here: true }));
+    assert_eq!(four.endpoint.connect(&mute), Err(ConnectError::NoNotify));
     // Nothing had changed.
     let mut fits = host(2, new());
     connect_endpoints(&mut four.endpoint, &mut fits.endpoint).unwrap();
@@ -208,14 +241,53 @@ fn a_window_that_is_too_small_is_refused_before_anything_is_posted() {
     assert_eq!(error, ConnectError::PeerWindow(refused));
 }
 
+/// What the reference says of an endpoint like this one: its card has two fields, and always names a
+/// notify queue pair.
+fn as_the_reference_says(endpoint: &EndpointQp) -> Address {
+    let mut address = endpoint.address();
+    let notify = match address.card.notify_qp_num {
+        0 => 4242,
+        used => used,
+    };
+    let number = |qp_num: &u32| format!("\"{qp_num:010}\"");
+    let numbers: Vec<String> = address.card.qp_nums.iter().map(number).collect();
+    let card = format!(r#"{{"notifyQpNum":"{notify:010}","qpNums":[{}]}}"#, numbers.join(","));
+    address.card = ConnectionCard::from_json(card.as_bytes()).unwrap();
+    address.notify = address.notify.or(Some(address.rails[0]));
+    address
+}
+
 #[test]
-fn a_reference_peers_card_is_taken_for_what_it_is() {
-    let fabric = Fabric::threaded();
-    let builder = EndpointBuilder::new().scheme(Scheme::Dqplb);
-    let (mut a, b) = (Host::new(&fabric, "a", 1, &builder), Host::new(&fabric, "b", 1, &builder));
-    let mut address = b.endpoint.address();
-    address.card.window = None;
-    a.endpoint.connect(&address).unwrap();
+fn a_reference_peers_card_connects_with_either_scheme_and_any_number_of_rails() {
+    let cases = [(Scheme::Spray, 1), (Scheme::Spray, 4), (Scheme::Dqplb, 1), (Scheme::Dqplb, 4)];
+    for (scheme, rails) in cases {
+        for always in [false, true] {
+            let fabric = Fabric::threaded();
+            let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
+            let builder = builder.always_notify_qp(always);
+            let mut a = Host::new(&fabric, "a", 1, &builder);
+            let mut b = Host::new(&fabric, "b", 1, &builder);
+            let mut reference = as_the_reference_says(&b.endpoint);
+            let in_use = scheme == Scheme::Spray && rails > 1;
+            assert_eq!(a.endpoint.card().notify_qp_num != 0, in_use || always);
+            if !in_use {
+                // It need not be known where a queue pair lives that is not needed.
+                a.endpoint.connect(&reference).unwrap();
+                a = Host::new(&fabric, "a", 1, &builder);
+                reference.notify = None;
+            }
+            a.endpoint.connect(&reference).unwrap();
+            b.endpoint.connect(&a.endpoint.address()).unwrap();
+            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+            b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
+            let local = a.buffer.local(0, BYTES as u32).unwrap();
+            let wr = SendWr::write_with_imm(2, local, b.buffer.addr(), 3, &keys);
+            a.endpoint.post_send(&wr).unwrap();
+            let (sent, received) = poll_both(&mut a, &mut b, (1, 1));
+            assert_eq!((sent[0].wr_id, sent[0].status), (2, WcStatus::SUCCESS));
+            assert_eq!((received[0].wr_id, received[0].status), (1, WcStatus::SUCCESS));
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The error state, stalls, rails out of service, and completions that make no sense.
 
 use polyrail_core::hardware::Refusal;
-use polyrail_core::sequence::{SequenceImm, SequenceNumber};
+use polyrail_core::sequence::{MODULUS, SequenceImm, SequenceNumber};
 use polyrail_core::tag::{Tag, TagKind};
 use polyrail_core::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvWr, WcFlags, WcOpcode, WcStatus,
@@ -373,6 +373,16 @@ fn an_immediate_outside_the_window_is_a_typed_error() {
     let (error, rig) = bad_peer(WcOpcode::RECV_RDMA_WITH_IMM, Some(imm(100_000)));
     let source = OutsideWindow { number: 100_000, next: 0, window: rig.qp.window().window };
     assert_eq!(error, ProtocolError::OutsideWindow { rail: RailId::Data(1), source });
+}
+
+/// Nothing was in turn yet, so nothing can be a duplicate: the peer counts from somewhere else.
+#[test]
+fn a_number_before_the_first_one_ever_is_outside_the_window() {
+    let number = MODULUS - 1;
+    let (error, rig) = bad_peer(WcOpcode::RECV_RDMA_WITH_IMM, Some(imm(number)));
+    let source = OutsideWindow { number, next: 0, window: rig.qp.window().window };
+    assert_eq!(error, ProtocolError::OutsideWindow { rail: RailId::Data(1), source });
+    assert_eq!(rig.qp.duplicates(), 0);
 }
 
 #[test]

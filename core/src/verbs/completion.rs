@@ -1,13 +1,14 @@
-//! The physical completion.
+//! The physical completion, and the immediate in it.
+
+use core::fmt;
 
 use super::{WcFlags, WcOpcode, WcStatus};
 
 /// Immediate data as the verbs structs hold it: the four bytes that cross the wire, in wire order.
 ///
 /// Verbs says "network byte order"; what an application puts there is its own affair. Polyrail's
-/// users give and get plain numbers, which travel big endian ([`from_number`](Self::from_number)).
-/// DQPLB's sequence numbers travel as the reference implementation sends them
-/// ([`crate::sequence`]).
+/// users give and get plain numbers, and [`ImmOrder`] says how those travel. DQPLB's sequence numbers
+/// travel as the reference implementation sends them, whatever it says ([`crate::sequence`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Imm(u32);
@@ -35,6 +36,54 @@ impl Imm {
     #[inline]
     pub const fn wire(self) -> [u8; 4] {
         self.0.to_ne_bytes()
+    }
+}
+
+/// The order in which the bytes of a user's immediate cross the wire: what both ends have to have in
+/// common, so that a number arrives as it was sent.
+///
+/// ```
+/// use polyrail_core::verbs::ImmOrder;
+///
+/// assert_eq!(ImmOrder::BigEndian.encode(0x0102_0304).wire(), [1, 2, 3, 4]);
+/// assert_eq!(ImmOrder::LittleEndian.encode(0x0102_0304).wire(), [4, 3, 2, 1]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ImmOrder {
+    /// The most significant byte first: the network's order, in which programs send that use `htonl`.
+    #[default]
+    BigEndian,
+    /// The least significant byte first. So programs send on little-endian hosts that store the number
+    /// as it is, such as the reference implementation.
+    LittleEndian,
+}
+
+impl ImmOrder {
+    /// The immediate to send.
+    #[inline]
+    pub const fn encode(self, number: u32) -> Imm {
+        match self {
+            Self::BigEndian => Imm(number.to_be()),
+            Self::LittleEndian => Imm(number.to_le()),
+        }
+    }
+
+    /// The number that was sent.
+    #[inline]
+    pub const fn decode(self, imm: Imm) -> u32 {
+        match self {
+            Self::BigEndian => u32::from_be(imm.0),
+            Self::LittleEndian => u32::from_le(imm.0),
+        }
+    }
+}
+
+impl fmt::Display for ImmOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BigEndian => "big endian",
+            Self::LittleEndian => "little endian",
+        })
     }
 }
 

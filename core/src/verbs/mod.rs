@@ -10,7 +10,7 @@ mod request;
 mod status;
 
 pub use buffer::{DeviceId, DeviceKeys, LocalBuffer, Sge};
-pub use completion::{Completion, Imm};
+pub use completion::{Completion, Imm, ImmOrder};
 pub use flags::{AccessFlags, SendFlags, WcFlags};
 pub use opcode::{Opcode, WcOpcode};
 pub use request::{RecvRequest, RecvWr, SendRequest, SendWr};

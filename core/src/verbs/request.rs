@@ -24,7 +24,8 @@ pub struct SendWr<'k> {
     pub opcode: Opcode,
     /// How.
     pub flags: SendFlags,
-    /// Immediate data of the `WithImm` opcodes, as a number; it travels big endian.
+    /// Immediate data of the `WithImm` opcodes, as a number. It travels big endian, unless the queue
+    /// pair's [`imm_order`](crate::virtual_qp::Config::imm_order) says otherwise.
     pub imm: u32,
     /// The local buffer.
     pub local: LocalBuffer,

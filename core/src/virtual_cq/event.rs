@@ -1,7 +1,7 @@
 //! What comes out of a virtual completion queue.
 
 use crate::hardware::CqError;
-use crate::verbs::{Completion, DeviceId, Imm, WcOpcode, WcStatus};
+use crate::verbs::{Completion, DeviceId, ImmOrder, WcOpcode, WcStatus};
 
 /// The completion of a request that was posted to a virtual queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,14 +17,15 @@ pub struct VirtualWc {
     /// Bytes of the whole request; of a receive, those that arrived with its completion, which a
     /// notification over several rails has none of.
     pub byte_len: u32,
-    /// The immediate that arrived, as a number. DQPLB needs the immediate itself: none arrives.
+    /// The immediate that arrived, as the number that was sent, if both ends have the same
+    /// [`imm_order`](crate::virtual_qp::Config::imm_order). DQPLB needs the immediate itself: none arrives.
     pub imm: Option<u32>,
 }
 
 impl VirtualWc {
     /// A completion that passes through: everything is the driver's.
     #[inline]
-    pub(crate) fn pass_through(qp_num: u32, completion: &Completion) -> Self {
+    pub(crate) fn pass_through(qp_num: u32, imm_order: ImmOrder, completion: &Completion) -> Self {
         let ok = completion.status.is_success();
         Self {
             wr_id: completion.wr_id,
@@ -32,7 +33,7 @@ impl VirtualWc {
             opcode: if ok { completion.opcode } else { WcOpcode::UNKNOWN },
             qp_num,
             byte_len: if ok { completion.byte_len } else { 0 },
-            imm: completion.imm().map(Imm::number),
+            imm: completion.imm().map(|imm| imm_order.decode(imm)),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::target::DirectCompletions;
 use super::{Backlog, CompletionTarget, Event, POLL_BATCH, Polled, QpSet, VirtualCq, VirtualWc};
 use crate::hardware::CompletionQueue;
 use crate::routing::{Role, Route};
-use crate::verbs::{Completion, DeviceId};
+use crate::verbs::{Completion, DeviceId, ImmOrder};
 use arrayvec::ArrayVec;
 use core::mem::MaybeUninit;
 
@@ -296,7 +296,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
                         let (run, rest) = rest.split_at(length);
                         unrouted.rest = rest;
                         qp.note_single(run, any_failed);
-                        pass_through(qp.virtual_qp_num(), run, budget, backlog);
+                        let numbers = (qp.virtual_qp_num(), qp.imm_order());
+                        pass_through(numbers, run, budget, backlog);
                         continue;
                     }
                 }
@@ -477,7 +478,7 @@ fn run_length(completions: &[Completion]) -> (usize, bool) {
 /// waits in the backlog.
 #[inline]
 fn pass_through(
-    virtual_qp_num: u32,
+    (virtual_qp_num, imm_order): (u32, ImmOrder),
     run: &[Completion],
     budget: &mut Budget<impl FnMut(Event)>,
     backlog: &mut Backlog,
@@ -485,6 +486,7 @@ fn pass_through(
     struct Rest<'a> {
         run: core::slice::Iter<'a, Completion>,
         virtual_qp_num: u32,
+        imm_order: ImmOrder,
         backlog: &'a mut Backlog,
     }
 
@@ -492,7 +494,7 @@ fn pass_through(
         #[inline]
         fn drop(&mut self) {
             for completion in self.run.by_ref() {
-                let wc = VirtualWc::pass_through(self.virtual_qp_num, completion);
+                let wc = VirtualWc::pass_through(self.virtual_qp_num, self.imm_order, completion);
                 keep(Event::Completion(wc), self.backlog);
             }
         }
@@ -502,8 +504,9 @@ fn pass_through(
     // Counted first: what is handed over may panic.
     budget.left -= allowed;
     budget.events += allowed;
-    let mut rest = Rest { run: run.iter(), virtual_qp_num, backlog };
+    let mut rest = Rest { run: run.iter(), virtual_qp_num, imm_order, backlog };
     for completion in rest.run.by_ref().take(allowed) {
-        (budget.sink)(Event::Completion(VirtualWc::pass_through(virtual_qp_num, completion)));
+        let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
+        (budget.sink)(Event::Completion(wc));
     }
 }

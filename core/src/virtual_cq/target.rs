@@ -3,7 +3,7 @@
 use super::{POLL_BATCH, VirtualWc};
 use crate::hardware::QueuePair;
 use crate::routing::Role;
-use crate::verbs::{Completion, DeviceId};
+use crate::verbs::{Completion, DeviceId, ImmOrder};
 use crate::virtual_qp::{PhysicalQp, VirtualQp};
 use arrayvec::ArrayVec;
 
@@ -24,6 +24,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> sea
 pub trait CompletionTarget: sealed::Sealed {
     /// The number of the virtual queue pair.
     fn virtual_qp_num(&self) -> u32;
+    #[doc(hidden)]
+    fn imm_order(&self) -> ImmOrder;
     #[doc(hidden)]
     fn for_each_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32));
     #[doc(hidden)]
@@ -53,6 +55,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
     #[inline]
     fn virtual_qp_num(&self) -> u32 {
         VirtualQp::virtual_qp_num(self)
+    }
+
+    #[inline]
+    fn imm_order(&self) -> ImmOrder {
+        self.config().imm_order
     }
 
     fn for_each_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {

@@ -1,7 +1,7 @@
 //! What a virtual queue pair is told when it is built.
 
 use super::MAX_RAILS;
-use crate::verbs::DeviceId;
+use crate::verbs::{DeviceId, ImmOrder};
 
 /// Fragment boundaries fall on multiples of this many bytes: a cache line pair, and the
 /// granularity of lengths in the p2p protocol.
@@ -78,6 +78,9 @@ pub struct Config {
     pub pass_through: PassThroughOrder,
     /// What an error on one rail does.
     pub rail_failure: RailFailure,
+    /// How users' immediates travel; the same at both ends. DQPLB's sequence numbers have an order of
+    /// their own.
+    pub imm_order: ImmOrder,
 }
 
 impl Default for Config {
@@ -90,6 +93,7 @@ impl Default for Config {
             rail_choice: RailChoice::default(),
             pass_through: PassThroughOrder::default(),
             rail_failure: RailFailure::default(),
+            imm_order: ImmOrder::default(),
         }
     }
 }

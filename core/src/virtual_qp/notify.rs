@@ -8,7 +8,7 @@ use crate::hardware::{CommitError, QueuePair, Refusal, SendBatch, settle_commit}
 use crate::in_flight::{Batch, Content};
 use crate::tag::Tag;
 use crate::tracker::WrTracker;
-use crate::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge, WcStatus};
+use crate::verbs::{Opcode, SendFlags, SendRequest, Sge, WcStatus};
 use core::ops::Range;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -167,7 +167,7 @@ fn notify_request<const RAILS: usize>(slot: &SendSlot<RAILS>, tag: Tag) -> SendR
         wr_id: tag.wr_id(),
         opcode: Opcode::RdmaWriteWithImm,
         flags: solicited | signaled,
-        imm: Imm::from_number(slot.imm),
+        imm: slot.imm,
         sge: Sge::EMPTY,
         remote_addr: slot.remote_addr,
         rkey: slot.notify_rkey,

@@ -7,7 +7,7 @@ use super::error::{PostError, RailId};
 use super::slot::{Keys, SlotState};
 use crate::hardware::{CommitError, QueuePair, Refusal, SendBatch, settle_commit};
 use crate::in_flight::{Batch, Content};
-use crate::verbs::{DeviceId, Imm, Opcode, SendFlags, SendRequest, SendWr};
+use crate::verbs::{DeviceId, ImmOrder, Opcode, SendFlags, SendRequest, SendWr};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -32,7 +32,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let rail = &mut self.rails[0];
         let keys = keys_on(wr, rail.device, 0)?;
         let mut sends = rail.qp.start_send();
-        sends.add(&physical(wr, keys));
+        sends.add(&physical(wr, keys, self.config.imm_order));
         match settle_commit(sends.commit(), 1) {
             Ok(()) => {
                 rail.sends.count_untracked(wr.local.length());
@@ -79,7 +79,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             for (at, device) in devices.iter().enumerate() {
                 slot.keys[at] = keys_on(wr, *device, at)?;
             }
-            slot.fill(wr, SlotState::empty());
+            slot.fill(wr, config.imm_order, SlotState::empty());
             if wr.opcode == Opcode::RdmaWriteWithImm && config.scheme == Scheme::Spray {
                 let notify = notify.as_ref().ok_or(PostError::NoNotifyQp)?;
                 slot.want_notify(keys_on(wr, notify.device, 0)?.rkey);
@@ -190,7 +190,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let signaled = wr.flags.contains(SendFlags::SIGNALED);
         let content = if signaled { Content::PassThrough } else { Content::Quiet };
         let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
-        let posted = match rail.post_one(physical(wr, keys), batch) {
+        let posted = match rail.post_one(physical(wr, keys, self.config.imm_order), batch) {
             Ok(()) => {
                 self.passing += 1;
                 Ok(())
@@ -214,11 +214,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Gives a pass-through request its place in the ring, from where it goes as soon as its order
     /// and rail 0 let it.
     fn defer(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), PostError> {
-        let id = self.sends.add_with(|slot| {
+        let Self { sends, config, .. } = self;
+        let id = sends.add_with(|slot| {
             slot.keys[0] = keys;
             slot.compare_add = wr.compare_add;
             slot.swap = wr.swap;
-            slot.fill(wr, SlotState::PASS_THROUGH | SlotState::DEFERRED);
+            slot.fill(wr, config.imm_order, SlotState::PASS_THROUGH | SlotState::DEFERRED);
             Ok::<_, PostError>(())
         })?;
         self.note_deferred(id);
@@ -244,12 +245,12 @@ fn no_keys(wr: &SendWr<'_>, device: DeviceId) -> Result<Keys, PostError> {
 
 /// The physical form of a request that is not cut.
 #[inline]
-fn physical(wr: &SendWr<'_>, keys: Keys) -> SendRequest {
+fn physical(wr: &SendWr<'_>, keys: Keys, imm_order: ImmOrder) -> SendRequest {
     SendRequest {
         wr_id: wr.wr_id,
         opcode: wr.opcode,
         flags: wr.flags,
-        imm: Imm::from_number(wr.imm),
+        imm: imm_order.encode(wr.imm),
         sge: wr.local.sge(keys.lkey),
         remote_addr: wr.remote_addr,
         rkey: keys.rkey,

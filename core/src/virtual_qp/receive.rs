@@ -13,7 +13,7 @@ use super::slot::{Keys, RecvSlot};
 use crate::hardware::{CommitError, QueuePair, RecvBatch, Refusal, settle_commit};
 use crate::sequence::SequenceImm;
 use crate::tag::TagKind;
-use crate::verbs::{Completion, Imm, RecvRequest, RecvWr, Sge, WcOpcode, WcStatus};
+use crate::verbs::{Completion, RecvRequest, RecvWr, Sge, WcOpcode, WcStatus};
 use crate::virtual_cq::{DirectCompletions, VirtualWc};
 use crate::window::{Arrival, SequenceWindow};
 
@@ -261,7 +261,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn spray_arrival(&mut self, completion: &Completion) {
         let Some(front) = self.recvs.front_in_flight() else { return };
         let slot = self.recvs.slot(front);
-        let imm = completion.imm().map(Imm::number);
+        let imm = completion.imm().map(|imm| self.config.imm_order.decode(imm));
         (slot.status, slot.imm) = (completion.status, imm);
         if completion.status.is_success() {
             slot.byte_len = completion.byte_len;
@@ -321,7 +321,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             opcode: if ok { completion.opcode } else { WcOpcode::RECV },
             qp_num: self.config.virtual_qp_num,
             byte_len: if ok { completion.byte_len } else { 0 },
-            imm: completion.imm().map(Imm::number),
+            imm: completion.imm().map(|imm| self.config.imm_order.decode(imm)),
         });
         if !ok {
             self.completion_failed(id, completion, 0);

@@ -1,7 +1,8 @@
 //! What the rings remember of a request.
 
 use crate::verbs::{
-    DeviceId, DeviceKeys, LocalBuffer, Opcode, SendFlags, SendRequest, SendWr, WcStatus,
+    DeviceId, DeviceKeys, Imm, ImmOrder, LocalBuffer, Opcode, SendFlags, SendRequest, SendWr,
+    WcStatus,
 };
 use crate::virtual_cq::VirtualWc;
 use bitflags::bitflags;
@@ -58,7 +59,7 @@ pub(super) struct SendSlot<const RAILS: usize> {
     pub(super) outstanding: u32,
     /// The first failure.
     pub(super) status: WcStatus,
-    pub(super) imm: u32,
+    pub(super) imm: Imm,
     pub(super) opcode: Opcode,
     /// What its fragments are.
     pub(super) fragment_opcode: Opcode,
@@ -85,7 +86,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         offset: 0,
         outstanding: 0,
         status: WcStatus::SUCCESS,
-        imm: 0,
+        imm: Imm::from_number(0),
         opcode: Opcode::RdmaWrite,
         fragment_opcode: Opcode::RdmaWrite,
         flags: SendFlags::empty(),
@@ -99,14 +100,14 @@ impl<const RAILS: usize> SendSlot<RAILS> {
 
     /// Takes over everything of a request but its keys.
     #[inline]
-    pub(super) fn fill(&mut self, wr: &SendWr<'_>, state: SlotState) {
+    pub(super) fn fill(&mut self, wr: &SendWr<'_>, imm_order: ImmOrder, state: SlotState) {
         self.wr_id = wr.wr_id;
         self.local = wr.local;
         self.remote_addr = wr.remote_addr;
         self.offset = 0;
         self.outstanding = 0;
         self.status = WcStatus::SUCCESS;
-        self.imm = wr.imm;
+        self.imm = imm_order.encode(wr.imm);
         self.opcode = wr.opcode;
         self.fragment_opcode = wr.opcode;
         self.flags = wr.flags;
@@ -176,7 +177,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
             wr_id: 0,
             opcode: self.opcode,
             flags: self.flags,
-            imm: crate::verbs::Imm::from_number(self.imm),
+            imm: self.imm,
             sge: self.local.sge(self.keys[0].lkey),
             remote_addr: self.remote_addr,
             rkey: self.keys[0].rkey,

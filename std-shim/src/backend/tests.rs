@@ -6,6 +6,7 @@ use crate::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, connect_
 use crate::exchange::{Hello, Link, LinkError, Message, bring_up};
 use crate::memory::RegisteredBuffer;
 use crate::nic::{self, DeviceConfig, DeviceLimits, Fabric};
+use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::{AccessFlags, DeviceId, RecvWr, SendWr, WcStatus};
 use polyrail_core::virtual_qp::{PostError, RailId, Scheme};
 use std::thread;
@@ -78,6 +79,60 @@ fn every_queue_pair_goes_from_init_to_rts_with_the_peers_address() {
         assert_eq!((to.gid, to.lid, to.qp_num, to.psn), (peer.gid, 0, *qp_num, peer.psn));
         assert_eq!((options.path_mtu, psn), (Mtu::Mtu1024, own.rails[0].psn));
     }
+}
+
+/// A peer that has a notify queue pair without a use for it, as the reference always does, finds one to
+/// connect it to; ours without one goes together with both.
+#[test]
+fn a_notify_queue_pair_without_a_use_is_connected_and_failed_with_the_others() {
+    for (scheme, rails) in [(Scheme::Dqplb, 2), (Scheme::Dqplb, 1), (Scheme::Spray, 1)] {
+        let (a, b) = sides(2);
+        let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
+        let with_notify = builder.always_notify_qp(true);
+        let (mut here, mut there) = (a.build(&with_notify), b.build(&with_notify));
+        let (own, peer) = (here.address(), there.address());
+        let qp_num = own.card.notify_qp_num;
+        assert_ne!((qp_num, peer.card.notify_qp_num), (0, 0));
+        assert!(here.virtual_qp().notify_qp().is_none(), "the engine does not know of it");
+        connect_endpoints(&mut here, &mut there).unwrap();
+        let lives = peer.notify.expect("it is said where it lives");
+        assert_eq!(lives.device, 0);
+        let asked = a.asked(0, qp_num);
+        let [Asked::Init { port: 1 }, Asked::Rtr { port: 1, peer: to, .. }, Asked::Rts { psn, .. }] =
+            asked[..]
+        else {
+            panic!("{scheme:?} {rails}: {asked:?}")
+        };
+        assert_eq!((to.gid, to.qp_num, to.psn), (lives.gid, peer.card.notify_qp_num, lives.psn));
+        assert_eq!(Some(psn), own.notify.map(|notify| notify.psn));
+        write(&a, &mut here, &b, &mut there);
+        here.fail_all();
+        assert_eq!(a.asked(0, qp_num).last(), Some(&Asked::Err));
+
+        let mut without = b.build(&builder);
+        assert_eq!((without.card().notify_qp_num, without.address().notify), (0, None));
+        let mut with = a.build(&with_notify);
+        connect_endpoints(&mut with, &mut without).unwrap();
+        let idle = a.asked(0, with.card().notify_qp_num);
+        assert_eq!(idle, [Asked::Init { port: 1 }], "there is nothing to connect it to");
+        write(&a, &mut with, &b, &mut without);
+    }
+}
+
+/// With SPRAY over several rails there is the one that is used, and no other.
+#[test]
+fn a_notify_queue_pair_in_use_is_the_only_one() {
+    let (a, _) = sides(2);
+    let count = |builder: &EndpointBuilder| {
+        a.log.lock().unwrap().clear();
+        let endpoint = a.build(builder);
+        let used = endpoint.virtual_qp().notify_qp().map(QueuePair::qp_num);
+        assert_eq!(used, Some(endpoint.card().notify_qp_num));
+        let log = a.log.lock().unwrap();
+        log.iter().filter(|(.., asked)| matches!(asked, Asked::Init { .. })).count()
+    };
+    assert_eq!(count(&EndpointBuilder::new()), 5);
+    assert_eq!(count(&EndpointBuilder::new().always_notify_qp(true)), 5);
 }
 
 #[test]

@@ -45,10 +45,12 @@ pub struct RailAddress {
 }
 
 impl Address {
-    /// The queue pairs with their numbers, the notify queue pair last.
+    /// The queue pairs with their numbers, the notify queue pair last if it has a number, and it is
+    /// known where it lives.
     pub(super) fn queue_pairs(&self) -> impl Iterator<Item = (RailId, u32, &RailAddress)> {
         let rails = (0..).map(RailId::Data).zip(&self.card.qp_nums).zip(&self.rails);
-        let notify = self.notify.iter().map(|rail| (RailId::Notify, self.card.notify_qp_num, rail));
+        let notify = self.notify.iter().filter(|_| self.card.notify_qp_num != 0);
+        let notify = notify.map(|rail| (RailId::Notify, self.card.notify_qp_num, rail));
         rails.map(|((id, qp_num), rail)| (id, *qp_num, rail)).chain(notify)
     }
 }

@@ -3,6 +3,7 @@
 use super::make::{Plan, make};
 use super::{Endpoint, MAX_DEVICES};
 use crate::backend::{ConnectOptions, DeviceError, Domain};
+use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_cq::{AttachError, TooManyCqs};
 use polyrail_core::virtual_qp::{self, Config, PostError, Scheme};
 
@@ -70,6 +71,7 @@ pub struct EndpointBuilder {
     pub(super) config: Config,
     pub(super) max_inline_data: u32,
     pub(super) options: ConnectOptions,
+    pub(super) always_notify_qp: bool,
 }
 
 impl Default for EndpointBuilder {
@@ -86,6 +88,7 @@ impl EndpointBuilder {
             config: Config::default(),
             max_inline_data: 64,
             options: ConnectOptions::default(),
+            always_notify_qp: false,
         }
     }
 
@@ -124,6 +127,24 @@ impl EndpointBuilder {
     #[must_use]
     pub fn connect_options(self, options: ConnectOptions) -> Self {
         Self { options, ..self }
+    }
+
+    /// How users' immediates travel; the same at both ends. Toward a peer that runs the reference
+    /// implementation, [`ImmOrder::LittleEndian`].
+    #[must_use]
+    pub fn imm_order(self, imm_order: ImmOrder) -> Self {
+        self.config(Config { imm_order, ..self.config })
+    }
+
+    /// Whether there is a notify queue pair also where none is needed: with DQPLB, or a single rail.
+    /// Not by default.
+    ///
+    /// For a peer that runs the reference implementation, which always has one and connects it to the
+    /// one on our card. It is with the first rail, takes one request at a time, and nothing is ever posted
+    /// to it; a peer without one may connect all the same.
+    #[must_use]
+    pub fn always_notify_qp(self, always: bool) -> Self {
+        Self { always_notify_qp: always, ..self }
     }
 
     /// Makes the endpoint: one completion queue for each device, deep enough for all that can be

@@ -5,6 +5,7 @@ use super::qp::{EndpointQp, Place};
 use crate::backend::{Connect, ConnectOptions, DeviceError, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
+use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_qp::{PeerWindowError, RailId, Scheme};
 
 /// Two endpoints do not go together, or a queue pair refused. Those that were moved stay so.
@@ -37,12 +38,19 @@ pub enum ConnectError {
         /// And at the peer.
         peer: u32,
     },
-    /// One side has a notify queue pair and the other has none, or does not say where it lives.
-    #[error("{} has no notify queue pair, the other side has one", if *.here { "the peer" } else { "this side" })]
-    Notify {
-        /// It is this side that has one.
-        here: bool,
+    /// Immediates would arrive as other numbers than were sent. A peer whose card does not say how
+    /// they travel is believed to have the order of this side.
+    #[error("immediates travel {here} from here, {peer} from the peer")]
+    ImmOrder {
+        /// The order here.
+        here: ImmOrder,
+        /// The peer's.
+        peer: ImmOrder,
     },
+    /// SPRAY over several rails needs a notify queue pair at both ends, and the peer has none, or does
+    /// not say where it lives.
+    #[error("the peer names no notify queue pair, which SPRAY over several rails needs")]
+    NoNotify,
     /// Keys go by the place of the device, so both ends of a rail must be on devices in the same
     /// place.
     #[error("{rail} is on device {here} here and on device {peer} at the peer, counted from 0")]
@@ -73,13 +81,15 @@ impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> EndpointQp<Q, 
 where
     Q: Connect,
 {
-    /// The connection card: the numbers of the queue pairs, and for DQPLB the receive window.
+    /// The connection card: the numbers of the queue pairs, how immediates travel, and for DQPLB the
+    /// receive window.
     pub fn card(&self) -> ConnectionCard {
         let dqplb = self.qp.is_multi() && self.qp.config().scheme == Scheme::Dqplb;
         ConnectionCard {
             qp_nums: self.qp.rails().map(QueuePair::qp_num).collect(),
-            notify_qp_num: self.qp.notify_qp().map_or(0, QueuePair::qp_num),
+            notify_qp_num: self.notify_qp().map_or(0, QueuePair::qp_num),
             window: dqplb.then(|| self.qp.window()),
+            imm_order: Some(self.qp.config().imm_order),
         }
     }
 
@@ -87,13 +97,19 @@ where
     pub fn address(&self) -> Address {
         let (config, rails) = (self.qp.config(), self.qp.rails().len());
         let address = |place: &Place| self.rail_address(place);
+        let notify = self.places.get(rails).or(self.idle_place());
         Address {
             card: self.card(),
             scheme: config.scheme,
             max_msg_size: config.max_msg_size,
             rails: self.places[..rails].iter().map(address).collect(),
-            notify: self.places.get(rails).map(address),
+            notify: notify.map(address),
         }
+    }
+
+    /// Where the notify queue pair is if it has no use: with the first rail.
+    fn idle_place(&self) -> Option<&Place> {
+        self.places.first().filter(|_| self.idle_notify.is_some())
     }
 
     fn rail_address(&self, Place { device, port }: &Place) -> RailAddress {
@@ -138,7 +154,7 @@ where
     }
 
     fn connect_rails(&mut self, peer: &Address) -> Result<(), ConnectError> {
-        let places = self.places.clone();
+        let places: Vec<Place> = self.places.iter().chain(self.idle_place()).copied().collect();
         for ((rail, qp_num, address), place) in peer.queue_pairs().zip(&places) {
             self.connect_rail(rail, place, qp_num, address).map_err(|source| {
                 ConnectError::Modify { rail, device: self.device_of(rail), source }
@@ -162,11 +178,17 @@ where
         if here != there {
             return Err(ConnectError::FragmentSize { here, peer: there });
         }
-        let here = own.notify.is_some();
-        if here != peer.notify.is_some() || here != (peer.card.notify_qp_num != 0) {
-            return Err(ConnectError::Notify { here });
+        let here = self.qp.config().imm_order;
+        if let Some(peer) = peer.card.imm_order.filter(|peer| *peer != here) {
+            return Err(ConnectError::ImmOrder { here, peer });
         }
-        for ((rail, _, own), (_, _, peer)) in own.queue_pairs().zip(peer.queue_pairs()) {
+        // One that is not needed, as the reference always has it, may be there or not.
+        let needed = self.places.len();
+        if peer.queue_pairs().count() < needed {
+            return Err(ConnectError::NoNotify);
+        }
+        let in_use = own.queue_pairs().take(needed);
+        for ((rail, _, own), (_, _, peer)) in in_use.zip(peer.queue_pairs()) {
             if own.device != peer.device {
                 return Err(ConnectError::Devices { rail, here: own.device, peer: peer.device });
             }
@@ -190,7 +212,7 @@ where
         let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..self.options };
         let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
         let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
-        let Some(qp) = self.qp.physical(rail) else { return Ok(()) };
+        let Some(qp) = self.physical(rail) else { return Ok(()) };
         qp.ready_to_receive(&place.port, &remote, &takes)?;
         qp.ready_to_send(own.psn, &sends)
     }
@@ -205,7 +227,7 @@ where
 
     /// Moves one queue pair to ERR; the virtual queue pair follows when it sees a flushed request.
     pub fn fail_rail(&mut self, rail: RailId) {
-        if let Some(qp) = self.qp.physical(rail) {
+        if let Some(qp) = self.physical(rail) {
             // Refused if the device is gone: then there is nothing left to flush either.
             _ = qp.fail();
         }

@@ -156,7 +156,7 @@ where
     pub fn device_of(&self, rail: RailId) -> String {
         let qp = match rail {
             RailId::Data(rail) => self.qp.rails().nth(rail.into()),
-            RailId::Notify => self.qp.notify_qp(),
+            RailId::Notify => self.notify_qp(),
         };
         qp.map(|qp| self.device_name(qp.device())).unwrap_or_default()
     }

@@ -140,20 +140,34 @@ impl<'d, D: Domain> Plan<'d, D> {
         let config = Config { virtual_qp_num, ..self.builder.config };
         let mut qp = Box::new(VirtualQp::new(config, data, notify)?);
         qp.prepare_receives().map_err(BuildError::Receives)?;
+        let idle = self.builder.always_notify_qp && self.places.len() == rails;
+        let idle = idle.then(|| self.idle_queue_pair(&self.places[0], cqs));
         let (places, names) = (self.places.clone(), Arc::clone(names));
-        Ok(EndpointQp { qp, names, places, psn: random_psn(), options })
+        let (idle_notify, psn) = (idle.transpose()?, random_psn());
+        Ok(EndpointQp { qp, idle_notify, names, places, psn, options })
     }
 
     fn queue_pair(&self, place: &Place, cqs: &[D::Cq], depth: u32) -> Result<D::Qp, BuildError> {
-        let EndpointBuilder { max_inline_data, options, .. } = self.builder;
-        let domain = self.domains[place.device];
-        let most = most_requests(domain, depth);
+        let most = most_requests(self.domains[place.device], depth);
+        let max_inline_data = self.builder.max_inline_data;
         let cap = QpCap { max_send_wr: most, max_recv_wr: most, max_inline_data };
+        self.queue_pair_of(cap, place, cqs)
+    }
+
+    /// One that is connected and not used: it takes as little as can be, and its completion queue need
+    /// have no room for it.
+    fn idle_queue_pair(&self, place: &Place, cqs: &[D::Cq]) -> Result<D::Qp, BuildError> {
+        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_inline_data: 0 };
+        self.queue_pair_of(cap, place, cqs)
+    }
+
+    fn queue_pair_of(&self, cap: QpCap, place: &Place, cqs: &[D::Cq]) -> Result<D::Qp, BuildError> {
+        let domain = self.domains[place.device];
         let cq = cqs.iter().find(|cq| cq.device() == domain.device_id());
         let cq = cq.expect("each device that gets rails has a completion queue");
         let refused = |source| refused(domain, source);
         let qp = domain.create_qp(cq, cap).map_err(refused)?;
-        qp.init(&place.port, &options).map_err(refused)?;
+        qp.init(&place.port, &self.builder.options).map_err(refused)?;
         Ok(qp)
     }
 }

@@ -5,6 +5,8 @@
 //! to be and `make` makes it, on any [backend](crate::backend), `address` is what a peer has to know
 //! of it, `connect` brings two together, `health` is about counters and failures, `stall` finds
 //! rails that say nothing; `qp` and this file are the data path, which works on any hardware.
+//!
+//! What is to be chosen for a peer that runs the reference implementation is in [`card`](crate::card).
 
 mod address;
 mod build;

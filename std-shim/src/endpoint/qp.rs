@@ -5,7 +5,7 @@ use crate::backend::{ConnectOptions, Port};
 use crate::nic;
 use polyrail_core::hardware::{CqId, QueuePair};
 use polyrail_core::verbs::{DeviceId, RecvWr, SendWr};
-use polyrail_core::virtual_qp::{MAX_RAILS, PostError, VirtualQp};
+use polyrail_core::virtual_qp::{MAX_RAILS, PostError, RailId, VirtualQp};
 use std::sync::Arc;
 
 /// A virtual queue pair that can be connected, watched and failed; its completions come out of the
@@ -22,6 +22,8 @@ pub struct EndpointQp<
 > {
     /// Boxed: it is tens of KiB of state.
     pub(super) qp: Box<VirtualQp<Q, RAILS, DEPTH, WRS>>,
+    /// A notify queue pair that the virtual one has no use for: its peer wants to connect one.
+    pub(super) idle_notify: Option<Q>,
     /// Names of all devices that it shares completion queues on.
     pub(super) names: DeviceNames,
     /// Where the queue pairs are: the rails in their order, then the notify queue pair.
@@ -77,6 +79,17 @@ where
     /// they came.
     pub fn virtual_qp_mut(&mut self) -> &mut VirtualQp<Q, RAILS, DEPTH, WRS> {
         &mut self.qp
+    }
+
+    /// The notify queue pair, used or not.
+    pub(super) fn notify_qp(&self) -> Option<&Q> {
+        self.qp.notify_qp().or(self.idle_notify.as_ref())
+    }
+
+    /// A physical queue pair, to be connected or failed.
+    pub(super) fn physical(&self, rail: RailId) -> Option<&Q> {
+        let idle = self.idle_notify.as_ref().filter(|_| rail == RailId::Notify);
+        self.qp.physical(rail).or(idle)
     }
 
     /// Whether any of its physical queue pairs completes on this queue.

@@ -31,7 +31,7 @@
 //! ```json
 //! {"hello":{
 //!   "endpoint":{
-//!     "card":{"notifyQpNum":"0000000021","qpNums":["0000000017","0000000018"]},
+//!     "card":{"notifyQpNum":"0000000021","qpNums":["0000000017","0000000018"],"immOrder":"big"},
 //!     "scheme":"spray","maxMsgSize":65536,
 //!     "rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"psn":7,"rdAtomic":16},
 //!              {"device":1,"gid":"fe80::2","lid":0,"mtu":4096,"psn":7,"rdAtomic":16}],

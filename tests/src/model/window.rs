@@ -8,14 +8,20 @@ use std::collections::{BTreeMap, VecDeque};
 type Window = SequenceWindow<3, 8>;
 
 /// The seeds' tracker, on numbers that do not wrap.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct SeedWindow {
+    /// The first number ever. Not near 0, so that there are numbers before it.
+    first: u64,
     next: u64,
     /// Early numbers, and whether each ends a request.
     pending: BTreeMap<u64, bool>,
 }
 
 impl SeedWindow {
+    fn starting_at(first: u64) -> Self {
+        Self { first, next: first, pending: BTreeMap::new() }
+    }
+
     fn insert(&mut self, number: u64, last: bool) -> bool {
         number >= self.next && self.pending.insert(number, last).is_none()
     }
@@ -30,24 +36,25 @@ impl SeedWindow {
     }
 }
 
-/// Lets the numbers that `bytes` choose, in turn, early, late or twice, arrive at both windows.
+/// Lets the numbers that `bytes` choose, in turn, early, late, twice or from before the beginning,
+/// arrive at both windows.
 ///
 /// # Panics
 ///
 /// If they disagree.
 pub fn window(bytes: &[u8]) {
     let mut bytes = Bytes::new(bytes);
-    // Start just before the end of the cycle, so that numbers wrap.
-    let start = MODULUS - 1 - bytes.below(400);
+    // Start around the end of the cycle, so that numbers wrap, those before the first one too.
+    let start = (MODULUS - 400 + bytes.below(600)) % MODULUS;
     let mut window = Window::starting_at(SequenceNumber::new(start).expect("below the modulus"));
-    let mut seed = SeedWindow { next: u64::from(start), ..SeedWindow::default() };
+    let mut seed = SeedWindow::starting_at(u64::from(MODULUS) + u64::from(start));
     let mut sent = VecDeque::new();
     while !bytes.is_empty() {
         let capacity = u64::from(Window::CAPACITY);
         let number = match bytes.below(4) {
             0 => seed.next,
             1 => seed.next + u64::from(bytes.below(Window::CAPACITY + 40)),
-            2 => seed.next.saturating_sub(u64::from(bytes.below(Window::CAPACITY + 40))),
+            2 => seed.next - u64::from(bytes.below(Window::CAPACITY + 40)),
             _ => sent.pop_front().unwrap_or(seed.next),
         };
         // Whether a number ends its request is the number's own property.
@@ -69,7 +76,7 @@ fn arrive(window: &mut Window, seed: &mut SeedWindow, number: u64, last: bool) {
     let fragment = SequenceImm { number: SequenceNumber::new(wire).expect("reduced"), last };
     let capacity = u64::from(Window::CAPACITY);
     let behind = seed.next.saturating_sub(number);
-    if number >= seed.next + capacity || behind > capacity {
+    if number >= seed.next + capacity || behind > capacity || number < seed.first {
         let error = window.insert(fragment).expect_err("outside the window");
         assert_eq!(error.number, wire);
         assert_eq!(u64::from(error.next), seed.next % u64::from(MODULUS));

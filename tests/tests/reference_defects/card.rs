@@ -83,6 +83,7 @@ fn defect_20_the_references_form_is_read_and_written() {
     let card = read(text).unwrap();
     assert_eq!((card.notify_qp_num, card.qp_nums.as_slice()), (5, &[17, u32::MAX][..]));
     assert_eq!((card.window, card.peer_window()), (None, PeerWindow::REFERENCE));
+    assert_eq!(card.imm_order, None);
     assert_eq!(card.to_json(), text);
     let reordered = r#" {"qpNums": ["0000000017", "4294967295"], "notifyQpNum": "5", "more": 1} "#;
     assert_eq!(read(reordered).unwrap(), card, "key order and further fields do not matter");
@@ -91,7 +92,7 @@ fn defect_20_the_references_form_is_read_and_written() {
 #[test]
 fn defect_20_the_window_is_part_of_the_card() {
     let window = Some(PeerWindow { window: 8192, receives_per_rail: 100 });
-    let card = ConnectionCard { qp_nums: vec![1], notify_qp_num: 0, window };
+    let card = ConnectionCard { qp_nums: vec![1], notify_qp_num: 0, window, imm_order: None };
     assert_eq!(read(&card.to_json()).unwrap(), card);
     let half = r#"{"notifyQpNum":"1","qpNums":["1"],"window":"1"}"#;
     assert_eq!(read(half), Err(CardError::Missing { field: "recvsPerRail" }));
