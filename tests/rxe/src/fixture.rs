@@ -126,7 +126,7 @@ impl Fixture for Rails {
     ) -> QueuePair {
         let cap = QpCap { max_send_wr: depth, max_recv_wr: depth, max_inline_data: 64 };
         let init = QpInit { srq, post_mode: self.post_mode, ..QpInit::new(cq, cap) };
-        let mut qp: QueuePair = self.domain(end, rail).create_qp(&init).expect("a queue pair");
+        let qp: QueuePair = self.domain(end, rail).create_qp(&init).expect("a queue pair");
         assert_eq!(qp.is_extended(), self.post_mode != PostMode::Classic);
         qp.modify(&ToInit { port_num: PORT, pkey_index: 0, access: ALL_ACCESS }).expect("INIT");
         qp

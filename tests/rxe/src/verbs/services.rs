@@ -58,7 +58,7 @@ impl<S: Service> Plain<S> {
 }
 
 fn datagrams(rails: &Rails, end: End) -> Plain<Ud> {
-    let mut side = Plain::<Ud>::new(rails, end);
+    let side = Plain::<Ud>::new(rails, end);
     side.qp.modify(&DatagramToInit { port_num: PORT, pkey_index: 0, qkey: QKEY }).unwrap();
     side.qp.modify(&DatagramToRtr).unwrap();
     side.qp.modify(&UnreliableToRts { sq_psn: 1 }).unwrap();
@@ -191,7 +191,7 @@ fn engine(rails: &Rails, end: End) -> (Box<Engine>, EngineCq) {
     let cqs = [0, 1].map(|rail| extended_cq(rails, end, rail, Engine::cq_entries()));
     let qp = |rail: usize| {
         let init = QpInit { post_mode: rails.post_mode(), ..QpInit::new(&cqs[rail], CAP) };
-        let mut qp: QueuePair = rails.domain(end, rail).create_qp(&init).unwrap();
+        let qp: QueuePair = rails.domain(end, rail).create_qp(&init).unwrap();
         qp.modify(&ToInit { port_num: PORT, pkey_index: 0, access: ALL_ACCESS }).unwrap();
         qp
     };
