@@ -1,4 +1,5 @@
-//! What rdma-sys 0.3 does not offer, or not right.
+//! What rdma-sys 0.3 does not offer, or not right. The crate of `ffi/rdma-sys`, which stands in for it,
+//! offers no more, so that the two can change places.
 //!
 //! The crate binds every exported function whose name begins with `ibv_` and rewrites the header's
 //! inline functions in Rust. The GID table is read by inline functions over exported ones that
