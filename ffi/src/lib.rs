@@ -42,7 +42,7 @@
 //! | 3.1, 3.2 protection domains | [`ProtectionDomain`] | guest `what_is_in_use_is_not_closed` |
 //! | 4.1 registration, access flags | [`ProtectionDomain::register`] | fake `every_access_flag_is_handed_over`, guest `memory_that_cannot_be_registered_is_refused` |
 //! | 4.1 of a dma-buf | [`ProtectionDomain::register_dmabuf`] | fake `a_dma_buf_is_registered_by_offset_length_and_address`, guest `what_the_driver_does_not_know_is_refused` |
-//! | 4.2 deregistration | [`MemoryRegion::close`], drop | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
+//! | 4.2 deregistration | [`MemoryRegion::close`], drop, [`ProtectionDomain::register_owned`] | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says`, `memory_that_cannot_be_deregistered_is_kept` |
 //! | 5.1 completion channels | [`CompletionChannel`] | fake `a_channel_names_the_queue_that_has_something`, guest `a_channel_wakes_for_a_queue_that_was_armed` |
 //! | 5.2 completion queues | [`Context::create_cq`] | guest `an_overrun_raises_an_event`, `sizes_over_the_limits_are_refused` |
 //! | 5.3 polling | [`CompletionQueue`] | fake `polling_goes_on_past_one_batch_up_to_the_room_there_is`, `failed_completions_are_whole_although_drivers_write_four_fields` |

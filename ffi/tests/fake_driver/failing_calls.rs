@@ -3,14 +3,15 @@
 use crate::fake::{FORK_INITS, QP_NUM, alive, calls_of, fail, heal, violations, with};
 use crate::fixture::All;
 use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _};
-use polyrail_core::verbs::{RecvRequest, Sge};
+use polyrail_core::verbs::{AccessFlags, RecvRequest, Sge};
 use polyrail_ffi::{
-    Argument, CloseError, CqInit, DeviceList, PostMode, QpCap, QpInit, QueuePair, Timestamps,
-    VerbsError, fork_safety, set_destroy_hook,
+    Argument, CloseError, CqInit, DeviceList, PostMode, ProtectionDomain, QpCap, QpInit, QueuePair,
+    Timestamps, VerbsError, fork_safety, set_destroy_hook,
 };
 use std::cell::Cell;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 #[test]
 fn every_failed_call_is_named_and_leaves_nothing() {
@@ -165,6 +166,29 @@ fn a_drop_that_fails_tells_the_hook() {
     let error = REPORTED.take().expect("the hook was called on this thread");
     assert_eq!((error.call, error.errno), ("ibv_dealloc_pd", libc::EBUSY));
     assert!(error.hint().is_some_and(|hint| hint.contains("still exist")));
+}
+
+#[test]
+fn memory_that_cannot_be_deregistered_is_kept() {
+    let register = |pd: &ProtectionDomain| {
+        let pages = Arc::new([0u8; 64]);
+        let (addr, kept) = (pages.as_ptr().cast_mut(), Arc::downgrade(&pages));
+        // SAFETY: the bytes are the owner's, and the fake device never touches memory.
+        let region = unsafe { pd.register_owned(addr, 64, AccessFlags::LOCAL_WRITE, pages) };
+        (region.unwrap(), kept)
+    };
+    let pd = All::new(PostMode::Classic).unwrap().pd;
+    let [dropped, closed, refused, lost] = std::array::from_fn(|_| register(&pd));
+    let is_there = |kept: &Weak<_>| kept.strong_count() == 1;
+    assert!([&dropped, &closed, &refused, &lost].iter().all(|(_, kept)| is_there(kept)));
+    drop(dropped.0);
+    closed.0.close().unwrap();
+    assert!(!is_there(&dropped.1) && !is_there(&closed.1), "the memory is its owner's again");
+    fail("ibv_dereg_mr", libc::EBUSY);
+    assert_eq!(refused.0.close().map_err(|error| error.errno), Err(libc::EBUSY));
+    assert!(is_there(&refused.1), "the device may still write what was not deregistered");
+    drop(lost.0);
+    assert!(is_there(&lost.1), "likewise after a drop");
 }
 
 /// Set in a process that runs one test alone.
