@@ -27,7 +27,7 @@ impl Gid {
         ibv_gid { raw: self.0 }
     }
 
-    fn from_raw(raw: &ibv_gid) -> Self {
+    pub(crate) fn from_raw(raw: &ibv_gid) -> Self {
         // SAFETY: both readings of the union are 16 plain bytes.
         Self(unsafe { raw.raw })
     }

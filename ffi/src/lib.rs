@@ -122,9 +122,11 @@ pub use path::{AddressHandle, Grh, Path, Route};
 pub use pd::ProtectionDomain;
 pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
 pub use qp::{
-    Connected, DatagramBatch, DatagramToInit, DatagramToRtr, ModifyError, PostMode, QpAttributes,
-    QpCap, QpInit, QpState, QueuePair, Rc, Recover, Resume, SendBatch, Service, ToErr, ToInit,
-    ToReset, ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableToRtr, UnreliableToRts,
+    ChangeInit, ChangeRts, ChangeSqd, Connected, DatagramBatch, DatagramChangeInit,
+    DatagramChangeRts, DatagramChangeSqd, DatagramToInit, DatagramToRtr, ModifyError, PostMode,
+    QpAttributes, QpCap, QpInit, QpState, QueuePair, Rc, Recover, Resume, SendBatch, Service,
+    ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableChangeRts,
+    UnreliableChangeSqd, UnreliableToRtr, UnreliableToRts,
 };
 pub use recv::RecvBatch;
 pub use srq::{SharedReceiveQueue, SrqAttributes};

@@ -16,8 +16,9 @@ pub use service::{Connected, Rc, Service, Uc, Ud};
 use state::LastState;
 pub use state::QpState;
 pub use transition::{
+    ChangeInit, ChangeRts, ChangeSqd, DatagramChangeInit, DatagramChangeRts, DatagramChangeSqd,
     DatagramToInit, DatagramToRtr, Recover, Resume, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd,
-    Transition, UnreliableToRtr, UnreliableToRts,
+    Transition, UnreliableChangeRts, UnreliableChangeSqd, UnreliableToRtr, UnreliableToRts,
 };
 pub use value::ModifyError;
 pub(crate) use value::{bits, small};

@@ -205,9 +205,21 @@ exported! {
     }
 
     fn ibv_query_qp(
-        _qp: *mut ibv_qp, attr: *mut ibv_qp_attr, _mask: c_int, _init: *mut ibv_qp_init_attr
+        _qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, _init: *mut ibv_qp_init_attr
     ) -> c_int {
+        // What a driver has of a queue pair, as far as it is asked for.
+        let asked = |attribute: ibv_qp_attr_mask| mask as u32 & attribute.0 != 0;
         (*attr).qp_state = ibv_qp_state::IBV_QPS_SQE;
+        if asked(ibv_qp_attr_mask::IBV_QP_CUR_STATE) {
+            (*attr).cur_qp_state = ibv_qp_state::IBV_QPS_RTS;
+        }
+        let set = with(|state| state.modified);
+        if let Some((_, set)) = set.filter(|_| asked(ibv_qp_attr_mask::IBV_QP_AV)) {
+            (*attr).ah_attr = set.ah_attr;
+        }
+        if let Some((_, set)) = set.filter(|_| asked(ibv_qp_attr_mask::IBV_QP_PATH_MTU)) {
+            (*attr).path_mtu = set.path_mtu;
+        }
         call("ibv_query_qp")
     }
 
