@@ -129,4 +129,4 @@ pub use qp::{
     UnreliableChangeSqd, UnreliableToRtr, UnreliableToRts,
 };
 pub use recv::RecvBatch;
-pub use srq::{SharedReceiveQueue, SrqAttributes};
+pub use srq::{SharedReceiveQueue, SrqAttributes, SrqInit};

@@ -28,11 +28,32 @@ impl Shared {
     }
 }
 
+/// What a new shared receive queue is made of (`struct ibv_srq_init_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqInit {
+    /// Receives that it must hold; drivers round up.
+    pub max_wr: u32,
+    /// Buffers of one receive.
+    pub max_sge: u32,
+    /// See [`SrqAttributes::limit`]. Not every driver looks at it here:
+    /// [`set_limit`](SharedReceiveQueue::set_limit) is certain.
+    pub limit: u32,
+}
+
+impl SrqInit {
+    /// A queue of `max_wr` receives of one buffer each, whose limit is disarmed.
+    pub const fn new(max_wr: u32) -> Self {
+        Self { max_wr, max_sge: 1, limit: 0 }
+    }
+}
+
 /// What a shared receive queue is set to (`struct ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttributes {
     /// Receives that it holds.
     pub max_wr: u32,
+    /// Buffers that a receive can have.
+    pub max_sge: u32,
     /// Falling below this raises
     /// [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached); 0 is disarmed.
     pub limit: u32,
@@ -49,26 +70,29 @@ pub struct SharedReceiveQueue {
 }
 
 impl ProtectionDomain {
-    /// A new shared receive queue of at least `max_wr` receives, of one buffer each.
+    /// A new shared receive queue.
     ///
     /// # Errors
     ///
-    /// EINVAL: over `max_srq_wr`; ENOMEM; EOPNOTSUPP: the device has none.
-    pub fn create_srq(&self, max_wr: u32) -> Result<SharedReceiveQueue> {
+    /// EINVAL: over `max_srq_wr`, or more buffers than the device takes; ENOMEM; EOPNOTSUPP: the device
+    /// has none.
+    pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue> {
+        let SrqInit { max_wr, max_sge, limit } = *init;
         let id = SrqId(NEXT_SRQ.fetch_add(1, Ordering::Relaxed));
-        let mut init = ibv_srq_init_attr {
+        let mut raw_init = ibv_srq_init_attr {
             srq_context: ptr::without_provenance_mut(id.0 as usize),
-            attr: ibv_srq_attr { max_wr, max_sge: 1, srq_limit: 0 },
+            attr: ibv_srq_attr { max_wr, max_sge, srq_limit: limit },
         };
         // SAFETY: the domain is alive; the name is never dereferenced.
-        let raw = unsafe { rdma_sys::ibv_create_srq(self.as_ptr(), &raw mut init) };
+        let raw = unsafe { rdma_sys::ibv_create_srq(self.as_ptr(), &raw mut raw_init) };
         let argument = Argument::Number("max_wr", max_wr.into());
         // SAFETY: null, or a fresh queue that is handed over.
         let raw = unsafe { Owned::new(raw, "ibv_create_srq", argument) }?;
         // The call told what it granted; a driver that did not granted what was asked for.
-        let capacity = init.attr.max_wr.max(max_wr);
+        let capacity = raw_init.attr.max_wr.max(max_wr);
+        let chain = Chain::new(capacity, raw_init.attr.max_sge.max(max_sge));
         let shared = Arc::new(Shared { raw, pd: self.clone() });
-        Ok(SharedReceiveQueue { shared, chain: Chain::new(capacity), id, capacity })
+        Ok(SharedReceiveQueue { shared, chain, id, capacity })
     }
 }
 
@@ -110,7 +134,7 @@ impl SharedReceiveQueue {
         VerbsError::check(returned, "ibv_query_srq", Argument::None)?;
         // SAFETY: initialised, with zeros at least.
         let attr = unsafe { attr.assume_init() };
-        Ok(SrqAttributes { max_wr: attr.max_wr, limit: attr.srq_limit })
+        Ok(SrqAttributes { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.srq_limit })
     }
 
     /// Destroys it.

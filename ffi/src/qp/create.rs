@@ -1,7 +1,7 @@
 //! Making queue pairs.
 
 use super::QueuePair;
-use super::send::Sender;
+use super::send::{Lists, Sender};
 use super::service::Service;
 use super::state::LastState;
 use crate::chain::Chain;
@@ -21,7 +21,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// How large a queue pair is (`struct ibv_qp_cap`, with one buffer for a request).
+/// How large a queue pair is (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCap {
     /// Send requests that may be outstanding.
@@ -30,22 +30,31 @@ pub struct QpCap {
     pub max_recv_wr: u32,
     /// Bytes of an inline request.
     pub max_inline_data: u32,
+    /// Buffers of one send request.
+    pub max_send_sge: u32,
+    /// Buffers of one receive; with a shared receive queue, that one's count.
+    pub max_recv_sge: u32,
 }
 
 impl Default for QpCap {
-    /// 128 requests each way, 64 bytes inline.
+    /// 128 requests each way of one buffer each, 64 bytes inline.
     fn default() -> Self {
-        Self { max_send_wr: 128, max_recv_wr: 128, max_inline_data: 64 }
+        Self::new(128, 128, 64)
     }
 }
 
 impl QpCap {
+    /// So many requests of one buffer each, and bytes inline.
+    pub const fn new(max_send_wr: u32, max_recv_wr: u32, max_inline_data: u32) -> Self {
+        Self { max_send_wr, max_recv_wr, max_inline_data, max_send_sge: 1, max_recv_sge: 1 }
+    }
+
     fn raw(self, has_srq: bool) -> ibv_qp_cap {
         ibv_qp_cap {
             max_send_wr: self.max_send_wr,
             max_recv_wr: if has_srq { 0 } else { self.max_recv_wr },
-            max_send_sge: 1,
-            max_recv_sge: u32::from(!has_srq),
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: if has_srq { 0 } else { self.max_recv_sge },
             max_inline_data: self.max_inline_data,
         }
     }
@@ -55,6 +64,18 @@ impl QpCap {
             max_send_wr: raw.max_send_wr,
             max_recv_wr: raw.max_recv_wr,
             max_inline_data: raw.max_inline_data,
+            max_send_sge: raw.max_send_sge,
+            max_recv_sge: raw.max_recv_sge,
+        }
+    }
+
+    /// What a driver granted. One that tells no count of buffers granted what it was asked for.
+    fn granted(raw: &ibv_qp_cap, asked: Self) -> Self {
+        let cap = Self::from_raw(raw);
+        Self {
+            max_send_sge: cap.max_send_sge.max(asked.max_send_sge),
+            max_recv_sge: cap.max_recv_sge.max(asked.max_recv_sge),
+            ..cap
         }
     }
 }
@@ -155,7 +176,7 @@ impl ProtectionDomain {
         Ok(QueuePair {
             raw,
             sender,
-            receives: Chain::new(limits.max_recv_wr),
+            receives: Chain::new(limits.max_recv_wr, cap.max_recv_sge),
             state: LastState::new(),
             limits,
             qp_num,
@@ -182,8 +203,9 @@ fn classic(pd: &ProtectionDomain, init: &QpInit<'_>, qp_type: ibv_qp_type::Type)
     let raw = unsafe { rdma_sys::ibv_create_qp(pd.as_ptr(), &raw mut attr) };
     // SAFETY: null, or a fresh queue pair that is handed over.
     let raw = unsafe { Owned::new(raw, "ibv_create_qp", init.argument()) }?;
-    let cap = QpCap::from_raw(&attr.cap);
-    Ok(Made { raw, cap, sender: Sender::Classic(Chain::new(cap.max_send_wr)) })
+    let cap = QpCap::granted(&attr.cap, init.cap);
+    let chain = Chain::new(cap.max_send_wr, cap.max_send_sge);
+    Ok(Made { raw, cap, sender: Sender::Classic(chain) })
 }
 
 /// Asks for the first set of operations that the device offers.
@@ -229,6 +251,8 @@ fn extended_with(
     if ex.is_null() {
         return Err(VerbsError::new(CALL, libc::EOPNOTSUPP, init.argument()));
     }
-    let sender = Sender::Extended { qp: ex, operations, building: AtomicBool::new(false) };
-    Ok(Made { raw, cap: QpCap::from_raw(&attr.cap), sender })
+    let cap = QpCap::granted(&attr.cap, init.cap);
+    let lists = Lists::new(cap.max_send_sge);
+    let sender = Sender::Extended { qp: ex, operations, building: AtomicBool::new(false), lists };
+    Ok(Made { raw, cap, sender })
 }

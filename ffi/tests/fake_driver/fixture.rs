@@ -4,7 +4,7 @@ use polyrail_core::verbs::AccessFlags;
 use polyrail_ffi::{
     AddressHandle, CompletionChannel, CompletionQueue, Context, CqInit, DeviceList, Gid, Grh,
     MemoryRegion, ModifyError, Path, PostMode, ProtectionDomain, QpCap, QpInit, QueuePair,
-    SharedReceiveQueue, VerbsError,
+    SharedReceiveQueue, SrqInit, VerbsError,
 };
 
 /// One of everything.
@@ -37,7 +37,7 @@ impl All {
         let channel = context.create_channel()?;
         let init = CqInit { channel: Some(&channel), ..CqInit::new(64) };
         let cq = context.create_cq(&init)?;
-        let srq = pd.create_srq(8)?;
+        let srq = pd.create_srq(&SrqInit::new(8))?;
         let ah = pd.create_ah(&path()).map_err(|error| match error {
             ModifyError::Verbs(error) => error,
             other => panic!("{other}"),

@@ -66,7 +66,7 @@ impl Domain for VerbsDomain {
 
     fn create_qp(&self, cq: &CompletionQueue, cap: QpCap) -> Result<QueuePair, DeviceError> {
         let QpCap { max_send_wr, max_recv_wr, max_inline_data } = cap;
-        let cap = polyrail_ffi::QpCap { max_send_wr, max_recv_wr, max_inline_data };
+        let cap = polyrail_ffi::QpCap::new(max_send_wr, max_recv_wr, max_inline_data);
         Ok(self.pd.create_qp(&QpInit::new(cq, cap))?)
     }
 

@@ -13,7 +13,7 @@ mod events;
 mod objects;
 mod queues;
 
-use rdma_sys::{ibv_ah_attr, ibv_context, ibv_qp_attr};
+use rdma_sys::{ibv_ah_attr, ibv_context, ibv_qp_attr, ibv_qp_cap, ibv_srq_attr};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
@@ -48,6 +48,8 @@ pub(crate) struct State {
     pub(crate) violations: Vec<String>,
     /// Requests that the device took.
     pub(crate) posted: Vec<Posted>,
+    /// The buffers of every request that was handed over, taken or not: address, length, key.
+    pub(crate) buffers: Vec<Vec<(u64, u32, u32)>>,
     /// Requests between `wr_start` and `wr_complete`.
     building: Vec<Posted>,
     /// The next post takes so many requests and returns this.
@@ -61,6 +63,10 @@ pub(crate) struct State {
     pub(crate) acknowledged: u32,
     /// Which attributes were given to the last `ibv_modify_qp`, and all of them.
     pub(crate) modified: Option<(u32, ibv_qp_attr)>,
+    /// How large the last queue pair was to be.
+    pub(crate) cap: Option<ibv_qp_cap>,
+    /// How large the last shared receive queue was to be.
+    pub(crate) srq_attr: Option<ibv_srq_attr>,
     /// What the last region was made of.
     pub(crate) registered: Option<Registered>,
     /// `wc_flags` of the last extended completion queue.

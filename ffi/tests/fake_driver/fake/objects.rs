@@ -162,6 +162,7 @@ exported! {
     }
 
     fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+        with(|state| state.srq_attr = Some((*init).attr));
         let mut srq: ibv_srq = zeroed();
         srq.context = (*pd).context;
         srq.srq_context = (*init).srq_context;
@@ -173,7 +174,7 @@ exported! {
     }
 
     fn ibv_query_srq(_srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-        *attr = ibv_srq_attr { max_wr: 15, max_sge: 1, srq_limit: 4 };
+        *attr = ibv_srq_attr { max_wr: 15, max_sge: 3, srq_limit: 4 };
         call("ibv_query_srq")
     }
 
@@ -192,7 +193,8 @@ exported! {
     }
 
     fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-        let ibv_qp_init_attr { send_cq, recv_cq, srq, qp_type, .. } = *init;
+        let ibv_qp_init_attr { send_cq, recv_cq, srq, cap, qp_type, .. } = *init;
+        with(|state| state.cap = Some(cap));
         new_qp("ibv_create_qp", pd, qp_type, [send_cq.addr(), recv_cq.addr(), srq.addr()])
     }
 
@@ -331,7 +333,8 @@ unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    let ibv_qp_init_attr_ex { pd, send_cq, recv_cq, srq, qp_type, .. } = *init;
+    let ibv_qp_init_attr_ex { pd, send_cq, recv_cq, srq, cap, qp_type, .. } = *init;
+    with(|state| state.cap = Some(cap));
     if pd.is_null() {
         set_errno(libc::EINVAL);
         return ptr::null_mut();

@@ -20,7 +20,7 @@ use polyrail_tests::behaviours::{
 };
 use std::time::{Duration, Instant};
 
-const CAP: QpCap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_inline_data: 64 };
+const CAP: QpCap = QpCap::new(16, 16, 64);
 
 /// Bytes that precede a received datagram: the global routing header.
 const GRH_BYTES: usize = 40;
