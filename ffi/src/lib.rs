@@ -96,6 +96,7 @@ mod event;
 mod gid;
 mod mr;
 mod mw;
+mod named;
 mod owned;
 mod path;
 mod pd;

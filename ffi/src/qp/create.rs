@@ -107,6 +107,8 @@ pub struct QpInit<'a> {
     pub sq_sig_all: bool,
     /// How send requests get to the driver.
     pub post_mode: PostMode,
+    /// What its user knows it by: given back with its events, and never looked at.
+    pub user_context: usize,
 }
 
 impl<'a> QpInit<'a> {
@@ -114,7 +116,8 @@ impl<'a> QpInit<'a> {
     pub fn new(cq: &'a impl AsRef<CqHandle>, cap: QpCap) -> Self {
         let cq = cq.as_ref();
         let post_mode = PostMode::default();
-        Self { send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false, post_mode }
+        let (sq_sig_all, user_context) = (false, 0);
+        Self { send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all, post_mode, user_context }
     }
 
     fn srq_ptr(&self) -> *mut rdma_sys::ibv_srq {
@@ -180,6 +183,7 @@ impl ProtectionDomain {
             state: LastState::new(),
             limits,
             qp_num,
+            user_context: init.user_context,
             send_cq: init.send_cq.clone(),
             recv_cq: init.recv_cq.clone(),
             srq: init.srq.map(|srq| Arc::clone(srq.shared())),
@@ -191,7 +195,7 @@ impl ProtectionDomain {
 
 fn classic(pd: &ProtectionDomain, init: &QpInit<'_>, qp_type: ibv_qp_type::Type) -> Result<Made> {
     let mut attr = ibv_qp_init_attr {
-        qp_context: ptr::null_mut(),
+        qp_context: ptr::without_provenance_mut(init.user_context),
         send_cq: init.send_cq.as_ptr(),
         recv_cq: init.recv_cq.as_ptr(),
         srq: init.srq_ptr(),
@@ -231,6 +235,7 @@ fn extended_with(
     const CALL: &str = "ibv_create_qp_ex";
     // SAFETY: a C struct of numbers and pointers, for which zeros do.
     let mut attr = unsafe { MaybeUninit::<ibv_qp_init_attr_ex>::zeroed().assume_init() };
+    attr.qp_context = ptr::without_provenance_mut(init.user_context);
     attr.send_cq = init.send_cq.as_ptr();
     attr.recv_cq = init.recv_cq.as_ptr();
     attr.srq = init.srq_ptr();

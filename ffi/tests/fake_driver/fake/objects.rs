@@ -193,9 +193,10 @@ exported! {
     }
 
     fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-        let ibv_qp_init_attr { send_cq, recv_cq, srq, cap, qp_type, .. } = *init;
+        let ibv_qp_init_attr { send_cq, recv_cq, srq, cap, qp_type, qp_context, .. } = *init;
         with(|state| state.cap = Some(cap));
-        new_qp("ibv_create_qp", pd, qp_type, [send_cq.addr(), recv_cq.addr(), srq.addr()])
+        let parents = [send_cq.addr(), recv_cq.addr(), srq.addr()];
+        new_qp("ibv_create_qp", pd, qp_type, qp_context, parents)
     }
 
     fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
@@ -318,11 +319,13 @@ unsafe fn new_qp(
     name: &'static str,
     pd: *mut ibv_pd,
     qp_type: ibv_qp_type::Type,
+    qp_context: *mut c_void,
     parents: [usize; 3],
 ) -> *mut ibv_qp {
     let mut qp: ibv_qp_ex = zeroed();
     qp.qp_base.context = (*pd).context;
     qp.qp_base.qp_num = QP_NUM;
+    qp.qp_base.qp_context = qp_context;
     qp.qp_base.qp_type = qp_type;
     queues::fill_qp(&mut qp);
     let [send_cq, recv_cq, srq] = parents;
@@ -333,11 +336,12 @@ unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    let ibv_qp_init_attr_ex { pd, send_cq, recv_cq, srq, cap, qp_type, .. } = *init;
+    let ibv_qp_init_attr_ex { pd, send_cq, recv_cq, srq, cap, qp_type, qp_context, .. } = *init;
     with(|state| state.cap = Some(cap));
     if pd.is_null() {
         set_errno(libc::EINVAL);
         return ptr::null_mut();
     }
-    new_qp("ibv_create_qp_ex", pd, qp_type, [send_cq.addr(), recv_cq.addr(), srq.addr()])
+    let parents = [send_cq.addr(), recv_cq.addr(), srq.addr()];
+    new_qp("ibv_create_qp_ex", pd, qp_type, qp_context, parents)
 }
