@@ -5,8 +5,8 @@
 
 use crate::requests::{ibv_send_wr, ibv_wc};
 use crate::verbs::{
-    ibv_ah, ibv_cq, ibv_cq_ex, ibv_data_buf, ibv_mw, ibv_mw_type, ibv_pd, ibv_poll_cq_attr, ibv_qp,
-    ibv_qp_ex, ibv_recv_wr, ibv_sge, ibv_srq, ibv_wc_opcode,
+    ibv_ah, ibv_cq, ibv_cq_ex, ibv_mw, ibv_mw_type, ibv_pd, ibv_poll_cq_attr, ibv_qp, ibv_qp_ex,
+    ibv_recv_wr, ibv_sge, ibv_srq, ibv_wc_opcode,
 };
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -87,8 +87,6 @@ operations! {
         remote_qkey: u32;
     fn ibv_wr_set_inline_data = wr_set_inline_data of qp: ibv_qp_ex, addr: *mut c_void,
         length: usize;
-    fn ibv_wr_set_inline_data_list = wr_set_inline_data_list of qp: ibv_qp_ex, count: usize,
-        list: *const ibv_data_buf;
     fn ibv_wr_set_sge = wr_set_sge of qp: ibv_qp_ex, lkey: u32, addr: u64, length: u32;
     fn ibv_wr_set_sge_list = wr_set_sge_list of qp: ibv_qp_ex, count: usize, list: *const ibv_sge;
 }

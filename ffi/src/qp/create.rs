@@ -257,7 +257,7 @@ fn extended_with(
         return Err(VerbsError::new(CALL, libc::EOPNOTSUPP, init.argument()));
     }
     let cap = QpCap::granted(&attr.cap, init.cap);
-    let lists = Lists::new(cap.max_send_sge);
+    let lists = Lists::new(cap.max_send_sge, cap.max_inline_data);
     let sender = Sender::Extended { qp: ex, operations, building: AtomicBool::new(false), lists };
     Ok(Made { raw, cap, sender })
 }

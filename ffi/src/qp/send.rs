@@ -6,10 +6,11 @@ use crate::path::AddressHandle;
 use polyrail_core::hardware::{self, CommitError, Refusal};
 use polyrail_core::verbs::{DeviceId, Opcode, SendFlags, SendRequest, Sge};
 use rdma_sys::{
-    atomic_t, ibv_ah, ibv_data_buf, ibv_qp, ibv_qp_ex, ibv_send_flags, ibv_send_wr, ibv_sge,
-    ibv_wr_opcode, imm_data_invalidated_rkey_union_t, rdma_t, ud_t, wr_t,
+    atomic_t, ibv_ah, ibv_qp, ibv_qp_ex, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+    imm_data_invalidated_rkey_union_t, rdma_t, ud_t, wr_t,
 };
 use static_assertions::const_assert_eq;
+use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,9 +49,12 @@ pub(super) enum Sender {
 }
 
 /// Room for a request's list of buffers, which drivers read while it is given to them.
+///
+/// Inline data is joined here: `ibv_wr_set_inline_data_list` of rxe's library (rdma-core 44) loses the
+/// length, so that the message is empty.
 pub(super) struct Lists {
     sges: Box<[ibv_sge]>,
-    inline: Box<[ibv_data_buf]>,
+    inline: Box<[u8]>,
 }
 
 impl fmt::Debug for Lists {
@@ -60,12 +64,29 @@ impl fmt::Debug for Lists {
 }
 
 impl Lists {
-    /// For lists of up to `max_sge` buffers.
-    pub(super) fn new(max_sge: u32) -> Self {
+    /// For lists of up to `max_sge` buffers, or so many bytes inline.
+    pub(super) fn new(max_sge: u32, max_inline_data: u32) -> Self {
         let sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
-        let data = ibv_data_buf { addr: ptr::null_mut(), length: 0 };
-        let length = max_sge as usize;
-        Self { sges: vec![sge; length].into(), inline: vec![data; length].into() }
+        let inline = vec![0; max_inline_data as usize].into();
+        Self { sges: vec![sge; max_sge as usize].into(), inline }
+    }
+
+    /// Joins the buffers' bytes; returns how many there are.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are readable, and no longer than `max_inline_data` together.
+    unsafe fn join(&mut self, buffers: &[Sge]) -> usize {
+        let mut length = 0;
+        for sge in filled(buffers) {
+            let from = ptr::with_exposed_provenance::<c_void>(sge.addr as usize);
+            let to = self.inline[length..][..sge.length as usize].as_mut_ptr();
+            // SAFETY: readable by the caller's promise; the C library copies, as in a driver, since a
+            // device may write what is read.
+            unsafe { libc::memcpy(to.cast(), from, sge.length as usize) };
+            length += sge.length as usize;
+        }
+        length
     }
 }
 
@@ -342,7 +363,7 @@ fn imm(request: &SendRequest) -> u32 {
 /// # Safety
 ///
 /// The queue pair is alive, was created for the opcode, and `ibv_wr_start` was called. There are no more
-/// buffers with bytes than `lists` has room for.
+/// buffers with bytes than `lists` has room for, nor bytes of inline data.
 #[inline]
 unsafe fn build(
     qp: *mut ibv_qp_ex,
@@ -383,7 +404,7 @@ unsafe fn build(
 
 /// # Safety
 ///
-/// A request that has buffers was just added to the batch under way, no more than `lists` has room for.
+/// A request that has buffers was just added to the batch under way, as few as [`build`] wants.
 #[inline]
 unsafe fn set_data(qp: *mut ibv_qp_ex, flags: SendFlags, buffers: &[Sge], lists: &mut Lists) {
     let is_inline = flags.contains(SendFlags::INLINE);
@@ -398,13 +419,8 @@ unsafe fn set_data(qp: *mut ibv_qp_ex, flags: SendFlags, buffers: &[Sge], lists:
             }
             [sge] => rdma_sys::ibv_wr_set_sge(qp, sge.lkey(), sge.addr(), sge.length()),
             _ if is_inline => {
-                let mut count = 0;
-                for (to, sge) in lists.inline.iter_mut().zip(filled(buffers)) {
-                    to.addr = ptr::with_exposed_provenance_mut(sge.addr as usize);
-                    to.length = sge.length as usize;
-                    count += 1;
-                }
-                rdma_sys::ibv_wr_set_inline_data_list(qp, count, lists.inline.as_ptr());
+                let length = lists.join(buffers);
+                rdma_sys::ibv_wr_set_inline_data(qp, lists.inline.as_mut_ptr().cast(), length);
             }
             _ => {
                 let mut count = 0;

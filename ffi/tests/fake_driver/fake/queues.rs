@@ -350,23 +350,8 @@ unsafe extern "C" fn wr_set_sge_list(_qp: *mut ibv_qp_ex, count: usize, sges: *c
 
 /// Inline data has no key.
 unsafe extern "C" fn wr_set_inline_data(_qp: *mut ibv_qp_ex, data: *mut c_void, length: usize) {
-    let sge = ibv_sge { addr: data.addr() as u64, length: length as u32, lkey: 0 };
+    let sge = ibv_sge { addr: data.expose_provenance() as u64, length: length as u32, lkey: 0 };
     set_length(note(&sge, 1));
-}
-
-unsafe extern "C" fn wr_set_inline_data_list(
-    _qp: *mut ibv_qp_ex,
-    count: usize,
-    list: *const ibv_data_buf,
-) {
-    let list = std::slice::from_raw_parts(list, count).iter();
-    let sge = |data: &ibv_data_buf| ibv_sge {
-        addr: data.addr.addr() as u64,
-        length: data.length as u32,
-        lkey: 0,
-    };
-    let sges: Vec<_> = list.map(sge).collect();
-    set_length(note(sges.as_ptr(), count));
 }
 
 pub(super) fn fill_qp(qp: &mut ibv_qp_ex) {
@@ -386,5 +371,4 @@ pub(super) fn fill_qp(qp: &mut ibv_qp_ex) {
     qp.wr_set_sge = Some(wr_set_sge);
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
-    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
 }
