@@ -1,14 +1,16 @@
-//! Translates `infiniband/verbs.h` with the libclang that is there, and links libibverbs.
+//! Translates `infiniband/verbs.h` with the libclang that is there. Nothing is linked: see `library`.
 
-use bindgen::Builder;
+use bindgen::{Builder, CodegenConfig};
 use std::env;
 use std::path::PathBuf;
 
-/// The first release with everything that is named here (rdma-core 28).
-const OLDEST: &str = "1.8.28";
+/// The first release with everything that is named here (rdma-core 34).
+const OLDEST: &str = "1.12.34";
 
-/// Exported functions.
+/// Exported functions, with whose signatures those of `src/library.rs` are compared.
 const FUNCTIONS: &[&str] = &[
+    "_ibv_query_gid_ex",
+    "_ibv_query_gid_table",
     "ibv_ack_async_event",
     "ibv_ack_cq_events",
     "ibv_alloc_pd",
@@ -45,8 +47,21 @@ const FUNCTIONS: &[&str] = &[
     "ibv_reg_mr_iova2",
 ];
 
-/// Types that no exported function leads to.
-const TYPES: &[&str] = &["ibv_cq_ex", "ibv_gid_entry", "ibv_qp_ex", "verbs_context"];
+/// Types, beside those that they lead to.
+const TYPES: &[&str] = &[
+    "__be16",
+    "_compat_ibv_port_attr",
+    "ibv_ah_attr",
+    "ibv_async_event",
+    "ibv_cq_ex",
+    "ibv_device_attr",
+    "ibv_gid_entry",
+    "ibv_qp_attr",
+    "ibv_qp_ex",
+    "ibv_qp_init_attr",
+    "ibv_srq_init_attr",
+    "verbs_context",
+];
 
 /// Enums whose values are sets of bits: types with `|`.
 const FLAGS: &[&str] = &[
@@ -84,19 +99,24 @@ const REQUESTS: &[&str] = &["ibv_send_wr", "ibv_wc"];
 fn main() {
     println!("cargo::rerun-if-env-changed=LIBCLANG_PATH");
     println!("libclang: {}", bindgen::clang_version().full);
-    let library = pkg_config::Config::new().atleast_version(OLDEST).probe("libibverbs");
+    let library =
+        pkg_config::Config::new().atleast_version(OLDEST).cargo_metadata(false).probe("libibverbs");
     let library = library.unwrap_or_else(|error| {
-        panic!("libibverbs {OLDEST} or later and its headers (libibverbs-dev) are needed: {error}")
+        panic!("the headers of libibverbs {OLDEST} or later (libibverbs-dev) are needed: {error}")
     });
     let include: Vec<_> =
         library.include_paths.iter().map(|path| format!("-I{}", path.display())).collect();
 
-    let verbs = builder(&include);
-    let verbs = FUNCTIONS.iter().fold(verbs, |builder, name| builder.allowlist_function(name));
-    let types = TYPES.iter().chain(FLAGS).chain(NUMBERS).chain(&["ibv_gid_type"]);
-    let verbs = types.fold(verbs, |builder, name| builder.allowlist_type(name));
-    let verbs = REQUESTS.iter().fold(verbs, |builder, name| builder.blocklist_type(name));
-    write(verbs, "verbs.rs");
+    let named = || {
+        let all = builder(&include);
+        let all = FUNCTIONS.iter().fold(all, |builder, name| builder.allowlist_function(name));
+        let types = TYPES.iter().chain(FLAGS).chain(NUMBERS).chain(&["ibv_gid_type"]);
+        let all = types.fold(all, |builder, name| builder.allowlist_type(name));
+        REQUESTS.iter().fold(all, |builder, name| builder.blocklist_type(name))
+    };
+    let (functions, rest) = (CodegenConfig::FUNCTIONS, CodegenConfig::all());
+    write(named().with_codegen_config(rest - functions), "verbs.rs");
+    write(named().with_codegen_config(functions), "functions.rs");
 
     let requests = builder(&include);
     let requests = REQUESTS.iter().fold(requests, |builder, name| builder.allowlist_type(name));

@@ -32,7 +32,7 @@
 //!
 //! | manual | here | test |
 //! |---|---|---|
-//! | 1.1, 1.2 headers, linking | `rdma-sys`; what it lacks is in `sys` | guest `devices_say_who_they_are` |
+//! | 1.1, 1.2 headers, linking | `rdma-sys`, which loads the library when it is asked for | fake `a_library_that_cannot_be_loaded_is_an_error_with_a_cure`, `nothing_is_linked_that_may_not_be_installed`, guest `devices_say_who_they_are` |
 //! | 2.1 device list | [`DeviceList`], [`Device`] | guest `devices_say_who_they_are`, fake `fork_safety_is_initialised_once` |
 //! | 2.2 open | [`Device::open`] | fake `every_failed_call_is_named_and_leaves_nothing` |
 //! | 2.3 capabilities | [`DeviceAttributes`] | guest `devices_say_who_they_are` |

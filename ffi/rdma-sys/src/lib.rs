@@ -2,13 +2,16 @@
 //! crate rdma-sys 0.3 of crates.io.
 //!
 //! That crate does not build with libclang 16 and later: it pins bindgen 0.59, which gives structs
-//! without a name the same name there (rust-bindgen issue 2312). This one takes its place in the
-//! workspace until it builds again.
+//! without a name the same name there (rust-bindgen issue 2312). And it links libibverbs, without which
+//! the program then does not start. This one takes its place in the workspace.
 //!
-//! Types, numbers and exported functions are translated from the installed header at build time; what
-//! is inline in the header is in `inline`, and the structs with unnamed unions are in `requests`.
+//! Types and numbers are translated from the installed header at build time, and signatures compared
+//! with it. The exported functions are in `library`, which loads libibverbs when the first of them is
+//! called; what is inline in the header is in `inline`, and the structs with unnamed unions are in
+//! `requests`.
 
 mod inline;
+mod library;
 mod requests;
 
 /// As bindgen wrote it.
@@ -23,5 +26,6 @@ mod verbs {
 }
 
 pub use inline::*;
+pub use library::*;
 pub use requests::*;
 pub use verbs::*;

@@ -1,5 +1,6 @@
 //! One of everything, on the fake device.
 
+use crate::fake::install;
 use polyrail_core::verbs::AccessFlags;
 use polyrail_ffi::{
     AddressHandle, CompletionChannel, CompletionQueue, Context, CqInit, DeviceList, Gid, Grh,
@@ -27,7 +28,7 @@ pub(crate) fn path() -> Path {
 
 impl All {
     pub(crate) fn new(post_mode: PostMode) -> Result<Self, VerbsError> {
-        let list = DeviceList::new()?;
+        let list = devices()?;
         let context = list.find("fake0").expect("the fake device").open()?;
         drop(list);
         let pd = context.alloc_pd()?;
@@ -48,9 +49,15 @@ impl All {
     }
 }
 
+/// The devices of the fake library.
+pub(crate) fn devices() -> Result<DeviceList, VerbsError> {
+    install();
+    DeviceList::new()
+}
+
 /// An open device, a domain and a completion queue.
 pub(crate) fn open() -> (Context, ProtectionDomain, CompletionQueue) {
-    let list = DeviceList::new().unwrap();
+    let list = devices().unwrap();
     let context = list.find("fake0").unwrap().open().unwrap();
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(&CqInit::new(64)).unwrap());
     (context, pd, cq)

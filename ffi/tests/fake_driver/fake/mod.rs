@@ -1,5 +1,4 @@
-//! A libibverbs made for tests. The linker takes these definitions before those of the shared
-//! library, so every call of the crate ends here: calls fail when told to, objects know their parents,
+//! A libibverbs made for tests, in place of the shared library ([`install`]): calls fail when told to, objects know their parents,
 //! and whoever destroys one too early is found out.
 //!
 //! State is kept for each thread, so that tests run side by side. Structs are the library's own, zeroed;
@@ -16,10 +15,11 @@ mod queues;
 use rdma_sys::{ibv_ah_attr, ibv_context, ibv_qp_attr, ibv_qp_cap, ibv_srq_attr};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::sync::atomic::AtomicU32;
 
 pub(crate) use events::{queue_cq_event, queue_event};
-pub(crate) use objects::{QP_NUM, Registered};
+pub(crate) use objects::{GUID, QP_NUM, Registered};
 pub(crate) use queues::{Posted, complete};
 
 /// The device's clock at every completion.
@@ -125,6 +125,16 @@ fn call(name: &'static str) -> i32 {
 
 fn set_errno(errno: i32) {
     unsafe { *libc::__errno_location() = errno }
+}
+
+/// Makes every call of the crate end here, if none was made yet.
+pub(crate) fn install() {
+    let find = |name: &CStr| {
+        let name = name.to_str().expect("a name");
+        let found = objects::find(name).or_else(|| events::find(name));
+        found.unwrap_or_else(|| panic!("the fake library has no {name}"))
+    };
+    unsafe { rdma_sys::load_from(&find) }
 }
 
 /// A new object; null, with errno set, if the call is to fail.

@@ -10,6 +10,9 @@ use std::sync::atomic::Ordering;
 /// The number of every queue pair.
 pub(crate) const QP_NUM: u32 = 77;
 
+/// The device's number in the world.
+pub(crate) const GUID: u64 = 0x0102_0304_0506_0708;
+
 /// What a region was made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Registered {
@@ -19,8 +22,18 @@ pub(crate) enum Registered {
 
 macro_rules! exported {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {
-        $(#[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? $body)*
+        $(unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? $body)*
+
+        /// The function of this name.
+        pub(super) fn find(name: &str) -> Option<*mut std::ffi::c_void> {
+            match name {
+                $(stringify!($name) => {
+                    let function: unsafe extern "C" fn($($type),*) $(-> $result)? = $name;
+                    Some(function as *mut std::ffi::c_void)
+                })*
+                _ => None,
+            }
+        }
     };
 }
 pub(super) use exported;
@@ -54,6 +67,10 @@ exported! {
 
     fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
         (&raw const (*device).name).cast()
+    }
+
+    fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
+        GUID.to_be()
     }
 
     fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
@@ -92,6 +109,13 @@ exported! {
         (*attr).phys_port_cnt = 2;
         (*attr).max_qp_wr = 1000;
         call("ibv_query_device")
+    }
+
+    // The devices here have the newer call, in their context.
+    fn ibv_query_port(
+        _context: *mut ibv_context, _port: u8, _attr: *mut _compat_ibv_port_attr
+    ) -> c_int {
+        libc::EOPNOTSUPP
     }
 
     fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
