@@ -51,8 +51,15 @@ impl World {
         }
     }
 
+    /// What is foreign for now and found no budget comes out, so that it is fed before what follows.
+    fn collect_foreign(&mut self, end: usize) {
+        let brought = self.hosts[end].poll_for(usize::MAX);
+        self.arrived(end, brought);
+    }
+
     /// Attaches an end again, at another index, and feeds it what came meanwhile.
     pub(super) fn attach(&mut self, at: usize, end: usize) {
+        self.collect_foreign(end);
         let index = self.hosts[end].free_index();
         let this = &mut self.connections[at].ends[end];
         let host = &mut self.hosts[end];
@@ -137,6 +144,7 @@ impl World {
             let brought = self.hosts[end].poll(choices);
             self.arrived(end, brought);
         }
+        self.collect_foreign(end);
         self.set_displaced(end, places, false);
     }
 
