@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
-STEPS="lint docs test loom sweep simulate enumerate planted fuzz copy no_std rxe bench"
+STEPS="lint docs test libclang loom sweep simulate enumerate planted fuzz copy no_std rxe bench"
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -53,6 +53,18 @@ test() {
   say "tests, with the engine's invariants checked after every step"
   cargo test --workspace --all-features --locked --lib --bins --tests -- --include-ignored
   cargo test --workspace --all-features --locked --doc
+}
+
+libclang() {
+  say "libibverbs' headers, read by old and new compiler libraries"
+  local version
+  for version in 14 19; do
+    tests/rxe/packages.sh libclang1-$version libclang-common-$version-dev
+    LIBCLANG_PATH=/usr/lib/llvm-$version/lib CARGO_TARGET_DIR=target/libclang \
+      cargo test -p rdma-sys -p polyrail-ffi --locked --lib --tests
+    # What the build script said of itself.
+    grep -qE "libclang: .*version $version\." target/libclang/debug/build/rdma-sys-*/output
+  done
 }
 
 loom() {

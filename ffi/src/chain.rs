@@ -38,7 +38,7 @@ pub(crate) fn refusal(errno: i32) -> Refusal {
     }
 }
 
-/// A list of work requests that is built and posted over and over, with one buffer each.
+/// A list of work requests that is built and posted over and over, with a few buffers each.
 ///
 /// Requests point at each other and at their buffers, so they are only reached through pointers,
 /// never through references to the whole.
@@ -46,6 +46,7 @@ pub(crate) struct Chain<W> {
     requests: NonNull<W>,
     sges: NonNull<ibv_sge>,
     capacity: usize,
+    max_sge: usize,
     length: usize,
     stopped: Option<Refusal>,
 }
@@ -63,18 +64,19 @@ impl<W> fmt::Debug for Chain<W> {
 }
 
 impl<W: WorkRequest> Chain<W> {
-    /// Room for `capacity` requests.
-    pub(crate) fn new(capacity: u32) -> Self {
-        let capacity = capacity as usize;
+    /// Room for `capacity` requests of `max_sge` buffers each.
+    pub(crate) fn new(capacity: u32, max_sge: u32) -> Self {
+        let (capacity, max_sge) = (capacity as usize, max_sge as usize);
         // SAFETY: C structs of numbers and pointers, for which zeros do.
         let blank = |_| unsafe { std::mem::zeroed() };
         let requests: Box<[W]> = (0..capacity).map(blank).collect();
         let empty = ibv_sge { addr: 0, length: 0, lkey: 0 };
-        let sges = vec![empty; capacity].into_boxed_slice();
+        let sges = vec![empty; capacity * max_sge].into_boxed_slice();
         Self {
             requests: NonNull::from(Box::leak(requests)).cast(),
             sges: NonNull::from(Box::leak(sges)).cast(),
             capacity,
+            max_sge,
             length: 0,
             stopped: None,
         }
@@ -91,8 +93,10 @@ impl<W: WorkRequest> Chain<W> {
         self.stopped.get_or_insert(refusal);
     }
 
-    /// Appends a request with one buffer, or none if it is empty; `fill` writes everything else.
-    pub(crate) fn push(&mut self, sge: Sge, fill: impl FnOnce(&mut W)) {
+    /// Appends a request with these buffers but the empty ones, since a length of 0 means 2^31 bytes to
+    /// some devices; `fill` writes everything else. Refuses a list that is too long.
+    #[inline]
+    pub(crate) fn push(&mut self, buffers: &[Sge], fill: impl FnOnce(&mut W)) {
         if self.stopped.is_some() {
             return;
         }
@@ -100,14 +104,22 @@ impl<W: WorkRequest> Chain<W> {
             return self.stop(Refusal::QueueFull);
         }
         let at = self.length;
+        let mut count = 0;
+        for sge in filled(buffers) {
+            if count == self.max_sge {
+                return self.stop(Refusal::Driver(libc::EINVAL));
+            }
+            // SAFETY: `at` is below the capacity, and every request has `max_sge` places.
+            unsafe { self.sges.add(at * self.max_sge + count).write(sge) };
+            count += 1;
+        }
         // SAFETY: `at` is below the capacity, and so are its neighbours that are touched. The
         // references are to one request each, and none lives on.
         unsafe {
             let request = self.requests.add(at);
-            let buffer = self.sges.add(at);
-            buffer.write(ibv_sge { addr: sge.addr(), length: sge.length(), lkey: sge.lkey() });
             fill(&mut *request.as_ptr());
-            (*request.as_ptr()).set_sges(buffer.as_ptr(), (sge.length() != 0).into());
+            let list = self.sges.add(at * self.max_sge);
+            (*request.as_ptr()).set_sges(list.as_ptr(), count as libc::c_int);
             (*request.as_ptr()).set_next(ptr::null_mut());
             if at > 0 {
                 (*request.as_ptr().sub(1)).set_next(request.as_ptr());
@@ -147,11 +159,22 @@ impl<W: WorkRequest> Chain<W> {
     }
 }
 
+/// The buffers that have bytes, as C has them.
+#[inline]
+pub(crate) fn filled(buffers: &[Sge]) -> impl Iterator<Item = ibv_sge> {
+    buffers.iter().filter(|sge| sge.length() != 0).map(|sge| ibv_sge {
+        addr: sge.addr(),
+        length: sge.length(),
+        lkey: sge.lkey(),
+    })
+}
+
 impl<W> Drop for Chain<W> {
     fn drop(&mut self) {
         let requests = ptr::slice_from_raw_parts_mut(self.requests.as_ptr(), self.capacity);
-        let sges = ptr::slice_from_raw_parts_mut(self.sges.as_ptr(), self.capacity);
-        // SAFETY: both were leaked boxes of that length, and nobody else frees them.
+        let places = self.capacity * self.max_sge;
+        let sges = ptr::slice_from_raw_parts_mut(self.sges.as_ptr(), places);
+        // SAFETY: both were leaked boxes of these lengths, and nobody else frees them.
         unsafe {
             drop(Box::from_raw(requests));
             drop(Box::from_raw(sges));
@@ -165,11 +188,11 @@ mod tests {
     use polyrail_core::verbs::LocalBuffer;
 
     fn chain(capacity: u32, wr_ids: impl IntoIterator<Item = u64>) -> Chain<ibv_recv_wr> {
-        let mut chain = Chain::new(capacity);
+        let mut chain = Chain::new(capacity, 1);
         for wr_id in wr_ids {
             // SAFETY: nobody looks at the memory behind the address.
             let buffer = unsafe { LocalBuffer::new(wr_id << 12, wr_id as u32) };
-            chain.push(buffer.sge(9), |request: &mut ibv_recv_wr| request.wr_id = wr_id);
+            chain.push(&[buffer.sge(9)], |request: &mut ibv_recv_wr| request.wr_id = wr_id);
         }
         chain
     }
@@ -180,8 +203,8 @@ mod tests {
         while !at.is_null() {
             // SAFETY: a chain that is being posted.
             let request = unsafe { &*at };
-            // SAFETY: as above; every request has a place for one buffer.
-            let length = unsafe { (*request.sg_list).length };
+            // SAFETY: as above; the list has so many buffers.
+            let length = if request.num_sge > 0 { unsafe { (*request.sg_list).length } } else { 0 };
             seen.push((request.wr_id, request.num_sge, length));
             at = request.next;
         }
@@ -204,7 +227,7 @@ mod tests {
     fn a_shorter_chain_after_a_longer_one_ends_where_it_ends() {
         let mut chain = chain(4, [1, 2, 3]);
         chain.clear();
-        chain.push(Sge::EMPTY, |request| request.wr_id = 8);
+        chain.push(&[Sge::EMPTY], |request| request.wr_id = 8);
         let mut seen = Vec::new();
         let post = |first, _| {
             seen = walk(first);
@@ -212,6 +235,36 @@ mod tests {
         };
         assert_eq!(chain.post(post), Ok(()));
         assert_eq!(seen, [(8, 0, 0)]);
+    }
+
+    #[test]
+    fn a_list_keeps_its_order_and_its_place_and_one_that_is_too_long_is_refused() {
+        let mut chain = Chain::<ibv_recv_wr>::new(4, 3);
+        let sge = |length| {
+            // SAFETY: nobody looks at the memory behind the address.
+            unsafe { LocalBuffer::new(4096, length) }.sge(length + 1)
+        };
+        chain.push(&[sge(1), Sge::EMPTY, sge(2), sge(3)], |request| request.wr_id = 1);
+        chain.push(&[], |request| request.wr_id = 2);
+        chain.push(&[sge(4)], |request| request.wr_id = 3);
+        chain.push(&[sge(1), sge(2), sge(3), sge(4)], |request| request.wr_id = 4);
+        let mut seen = Vec::new();
+        let refused = chain.post(|mut at, _| {
+            while !at.is_null() {
+                // SAFETY: a chain that is being posted, each request with so many buffers.
+                let (request, list) = unsafe {
+                    let request = &*at;
+                    let count = request.num_sge as usize;
+                    (request, std::slice::from_raw_parts(request.sg_list, count))
+                };
+                seen.push(list.iter().map(|sge| (sge.length, sge.lkey)).collect::<Vec<_>>());
+                at = request.next;
+            }
+            0
+        });
+        assert_eq!(seen, [vec![(1, 2), (2, 3), (3, 4)], vec![], vec![(4, 5)]]);
+        let refusal = Refusal::Driver(libc::EINVAL);
+        assert_eq!(refused, Err(CommitError { accepted: 3, refusal }));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::context::{Context, nonblocking};
 use crate::error::{Argument, Result, VerbsError};
+use crate::named::Named;
 use crate::owned::{CloseError, Owned};
 use polyrail_core::hardware::CqId;
 use rdma_sys::ibv_comp_channel;
@@ -37,6 +38,16 @@ impl CompletionChannel {
     ///
     /// What reading the file descriptor reports.
     pub fn next_event(&self) -> Result<Option<CqId>> {
+        Ok(self.next_event_and_user_context()?.map(|(id, _)| id))
+    }
+
+    /// As [`next_event`](Self::next_event), with the queue's
+    /// [`user_context`](crate::CqInit::user_context).
+    ///
+    /// # Errors
+    ///
+    /// What reading the file descriptor reports.
+    pub fn next_event_and_user_context(&self) -> Result<Option<(CqId, usize)>> {
         let (mut cq, mut cq_context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is alive, and both pointers are written to local variables.
         let returned =
@@ -46,9 +57,11 @@ impl CompletionChannel {
             return if error.errno == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
         // SAFETY: destroying a completion queue waits until all its events are acknowledged, so it
-        // is still there.
+        // is still there, and all are made here.
+        let Named { id, user_context } = unsafe { Named::read(cq_context) };
+        // SAFETY: as above; it is acknowledged once.
         unsafe { rdma_sys::ibv_ack_cq_events(cq, 1) };
-        Ok(Some(crate::cq::named(cq_context)))
+        Ok(Some((id, user_context)))
     }
 
     /// Waits for an event: for ever without a timeout, or with one beyond what the clock can count.

@@ -51,14 +51,21 @@ pub enum Transport {
 ///
 /// EINVAL: another component of the process registered memory before, on an older kernel. It can call
 /// `ibv_fork_init` itself, or RDMAV_FORK_SAFE can be set in the environment. ENOSYS: the kernel does
-/// not know `MADV_DONTFORK`. ENOMEM.
+/// not know `MADV_DONTFORK`. ENOMEM. ELIBACC: libibverbs is not there.
 pub fn fork_safety() -> Result<()> {
     static DONE: OnceLock<Result<()>> = OnceLock::new();
     *DONE.get_or_init(|| {
+        loaded()?;
         // SAFETY: takes no arguments, and may be called at any time.
         let returned = unsafe { rdma_sys::ibv_fork_init() };
         VerbsError::check(returned, "ibv_fork_init", Argument::None)
     })
+}
+
+/// Loads libibverbs, which is not linked: programs start where it is not installed.
+fn loaded() -> Result<()> {
+    let refused = |why| VerbsError::new("dlopen", libc::ELIBACC, Argument::Library(why));
+    rdma_sys::load().map_err(refused)
 }
 
 /// The devices of this machine at one moment (`ibv_get_device_list`).
@@ -79,8 +86,9 @@ impl DeviceList {
     ///
     /// # Errors
     ///
-    /// ENOSYS on a kernel without RDMA, ENOMEM. A machine without devices gives an empty list.
+    /// ELIBACC: libibverbs is not installed, or too old. ENOSYS on a kernel without RDMA, ENOMEM. A machine without devices gives an empty list.
     pub fn new() -> Result<Self> {
+        loaded()?;
         // Devices work without; who wants to fork asks.
         _ = fork_safety();
         let mut length = 0;

@@ -15,6 +15,8 @@ pub enum Argument {
     None,
     /// A device.
     Device(DeviceName),
+    /// A library, and what the dynamic linker says of it.
+    Library(&'static str),
     /// A number, with its name in the manual.
     Number(&'static str, u64),
     /// The state that a queue pair was to be moved to.
@@ -85,6 +87,7 @@ impl VerbsError {
         };
         let to_rtr = self.argument == Argument::State(QpState::Rtr);
         Some(match (self.call, self.errno) {
+            ("dlopen", _) => "install packages libibverbs1 and ibverbs-providers",
             ("ibv_get_device_list", ENOSYS) => "the kernel module ib_uverbs is not loaded",
             ("ibv_fork_init", EINVAL) => {
                 "another component of this process registered memory before: set RDMAV_FORK_SAFE=1"
@@ -147,6 +150,7 @@ impl fmt::Display for Argument {
         match self {
             Self::None => Ok(()),
             Self::Device(name) => write!(f, "{name}"),
+            Self::Library(why) => f.write_str(why),
             Self::Number(name, value) => write!(f, "{name} {value}"),
             Self::State(state) => write!(f, "to {state}"),
         }

@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::error::{Argument, Result, VerbsError};
+use crate::named::Named;
 use polyrail_core::hardware::CqId;
 use rdma_sys::{ibv_async_event, ibv_event_type as raw};
 use std::mem::MaybeUninit;
@@ -112,6 +113,17 @@ impl Context {
     ///
     /// What reading the file descriptor reports.
     pub fn next_event(&self) -> Result<Option<AsyncEvent>> {
+        Ok(self.next_event_and_user_context()?.map(|(event, _)| event))
+    }
+
+    /// As [`next_event`](Self::next_event), with the `user_context` that the object which the event
+    /// names was made with: a completion queue, a queue pair, or a shared receive queue. 0 for what is
+    /// about a port or the device.
+    ///
+    /// # Errors
+    ///
+    /// What reading the file descriptor reports.
+    pub fn next_event_and_user_context(&self) -> Result<Option<(AsyncEvent, usize)>> {
         let mut event = MaybeUninit::<ibv_async_event>::zeroed();
         // SAFETY: the context is open, and the event is written to a local variable.
         if unsafe { rdma_sys::ibv_get_async_event(self.as_ptr(), event.as_mut_ptr()) } != 0 {
@@ -158,39 +170,48 @@ kinds! {
 ///
 /// The event came from `ibv_get_async_event` and is not acknowledged: then what it names still
 /// exists, since destroying it waits for the acknowledgement.
-unsafe fn read(event: *const ibv_async_event) -> AsyncEvent {
+unsafe fn read(event: *const ibv_async_event) -> (AsyncEvent, usize) {
     // SAFETY: read as the number that it is in C.
     let kind = unsafe { (&raw const (*event).event_type).cast::<u32>().read() };
     // SAFETY: an initialised union of pointers and a number; its kind says which.
     let element = unsafe { &(*event).element };
-    // SAFETY: only called for kinds whose element is a queue pair, which still exists.
-    let qp_num = || unsafe { (*element.qp).qp_num };
-    // SAFETY: likewise for completion queues.
-    let cq = || crate::cq::named(unsafe { (*element.cq).cq_context });
-    // SAFETY: likewise for shared receive queues.
-    let srq = || SrqId(unsafe { (*element.srq).srq_context }.addr() as u64);
+    let qp = |event: fn(u32) -> AsyncEvent| {
+        // SAFETY: only called for kinds whose element is a queue pair, which still exists.
+        let (qp_num, user) = unsafe { ((*element.qp).qp_num, (*element.qp).qp_context) };
+        (event(qp_num), user.addr())
+    };
+    let cq = |event: fn(CqId) -> AsyncEvent| {
+        // SAFETY: likewise for completion queues, all of which are made here.
+        let Named { id, user_context } = unsafe { Named::read((*element.cq).cq_context) };
+        (event(id), user_context)
+    };
+    let srq = |event: fn(SrqId) -> AsyncEvent| {
+        // SAFETY: likewise for shared receive queues.
+        let Named { id, user_context } = unsafe { Named::read((*element.srq).srq_context) };
+        (event(id), user_context)
+    };
     // SAFETY: likewise for ports; every bit pattern is a number.
-    let port = || unsafe { element.port_num } as u8;
+    let port = |event: fn(u8) -> AsyncEvent| (event(unsafe { element.port_num } as u8), 0);
     match kind {
-        CQ_ERR => AsyncEvent::CqError(cq()),
-        QP_FATAL => AsyncEvent::QpFatal { qp_num: qp_num() },
-        QP_REQ_ERR => AsyncEvent::QpRequestError { qp_num: qp_num() },
-        QP_ACCESS_ERR => AsyncEvent::QpAccessError { qp_num: qp_num() },
-        COMM_EST => AsyncEvent::CommunicationEstablished { qp_num: qp_num() },
-        SQ_DRAINED => AsyncEvent::SqDrained { qp_num: qp_num() },
-        PATH_MIG => AsyncEvent::PathMigrated { qp_num: qp_num() },
-        PATH_MIG_ERR => AsyncEvent::PathMigrationFailed { qp_num: qp_num() },
-        QP_LAST_WQE_REACHED => AsyncEvent::LastWqeReached { qp_num: qp_num() },
-        SRQ_ERR => AsyncEvent::SrqError(srq()),
-        SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached(srq()),
-        DEVICE_FATAL => AsyncEvent::DeviceFatal,
-        PORT_ACTIVE => AsyncEvent::PortActive { port: port() },
-        PORT_ERR => AsyncEvent::PortError { port: port() },
-        LID_CHANGE => AsyncEvent::LidChange { port: port() },
-        PKEY_CHANGE => AsyncEvent::PkeyChange { port: port() },
-        SM_CHANGE => AsyncEvent::SmChange { port: port() },
-        CLIENT_REREGISTER => AsyncEvent::ClientReregister { port: port() },
-        GID_CHANGE => AsyncEvent::GidChange { port: port() },
-        other => AsyncEvent::Other(other),
+        CQ_ERR => cq(AsyncEvent::CqError),
+        QP_FATAL => qp(|qp_num| AsyncEvent::QpFatal { qp_num }),
+        QP_REQ_ERR => qp(|qp_num| AsyncEvent::QpRequestError { qp_num }),
+        QP_ACCESS_ERR => qp(|qp_num| AsyncEvent::QpAccessError { qp_num }),
+        COMM_EST => qp(|qp_num| AsyncEvent::CommunicationEstablished { qp_num }),
+        SQ_DRAINED => qp(|qp_num| AsyncEvent::SqDrained { qp_num }),
+        PATH_MIG => qp(|qp_num| AsyncEvent::PathMigrated { qp_num }),
+        PATH_MIG_ERR => qp(|qp_num| AsyncEvent::PathMigrationFailed { qp_num }),
+        QP_LAST_WQE_REACHED => qp(|qp_num| AsyncEvent::LastWqeReached { qp_num }),
+        SRQ_ERR => srq(AsyncEvent::SrqError),
+        SRQ_LIMIT_REACHED => srq(AsyncEvent::SrqLimitReached),
+        DEVICE_FATAL => (AsyncEvent::DeviceFatal, 0),
+        PORT_ACTIVE => port(|port| AsyncEvent::PortActive { port }),
+        PORT_ERR => port(|port| AsyncEvent::PortError { port }),
+        LID_CHANGE => port(|port| AsyncEvent::LidChange { port }),
+        PKEY_CHANGE => port(|port| AsyncEvent::PkeyChange { port }),
+        SM_CHANGE => port(|port| AsyncEvent::SmChange { port }),
+        CLIENT_REREGISTER => port(|port| AsyncEvent::ClientReregister { port }),
+        GID_CHANGE => port(|port| AsyncEvent::GidChange { port }),
+        other => (AsyncEvent::Other(other), 0),
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::context::Context;
 use crate::error::{Argument, Result, VerbsError};
-use crate::sys;
 use rdma_sys::{ibv_gid, ibv_gid_entry};
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -27,7 +26,7 @@ impl Gid {
         ibv_gid { raw: self.0 }
     }
 
-    fn from_raw(raw: &ibv_gid) -> Self {
+    pub(crate) fn from_raw(raw: &ibv_gid) -> Self {
         // SAFETY: both readings of the union are 16 plain bytes.
         Self(unsafe { raw.raw })
     }
@@ -119,7 +118,7 @@ impl Context {
         let size = size_of::<ibv_gid_entry>();
         // SAFETY: the context is open, and the library writes at most `most` entries of that size.
         let found = unsafe {
-            sys::_ibv_query_gid_table(self.as_ptr(), raw.as_mut_ptr().cast(), most, 0, size)
+            rdma_sys::_ibv_query_gid_table(self.as_ptr(), raw.as_mut_ptr().cast(), most, 0, size)
         };
         let Ok(found) = usize::try_from(found) else {
             let argument = Argument::Number("max_entries", most as u64);
@@ -140,7 +139,14 @@ impl Context {
         let size = size_of::<ibv_gid_entry>();
         // SAFETY: the context is open, and one entry of that size is written.
         let returned = unsafe {
-            sys::_ibv_query_gid_ex(self.as_ptr(), port.into(), index, raw.as_mut_ptr(), 0, size)
+            rdma_sys::_ibv_query_gid_ex(
+                self.as_ptr(),
+                port.into(),
+                index,
+                raw.as_mut_ptr(),
+                0,
+                size,
+            )
         };
         let argument = Argument::Number("gid_index", index.into());
         VerbsError::check(returned, "ibv_query_gid_ex", argument)?;

@@ -32,7 +32,7 @@
 //!
 //! | manual | here | test |
 //! |---|---|---|
-//! | 1.1, 1.2 headers, linking | `rdma-sys`; what it lacks is in `sys` | guest `devices_say_who_they_are` |
+//! | 1.1, 1.2 headers, linking | `rdma-sys`, which loads the library when it is asked for | fake `a_library_that_cannot_be_loaded_is_an_error_with_a_cure`, `nothing_is_linked_that_may_not_be_installed`, guest `devices_say_who_they_are` |
 //! | 2.1 device list | [`DeviceList`], [`Device`] | guest `devices_say_who_they_are`, fake `fork_safety_is_initialised_once` |
 //! | 2.2 open | [`Device::open`] | fake `every_failed_call_is_named_and_leaves_nothing` |
 //! | 2.3 capabilities | [`DeviceAttributes`] | guest `devices_say_who_they_are` |
@@ -42,17 +42,19 @@
 //! | 3.1, 3.2 protection domains | [`ProtectionDomain`] | guest `what_is_in_use_is_not_closed` |
 //! | 4.1 registration, access flags | [`ProtectionDomain::register`] | fake `every_access_flag_is_handed_over`, guest `memory_that_cannot_be_registered_is_refused` |
 //! | 4.1 of a dma-buf | [`ProtectionDomain::register_dmabuf`] | fake `a_dma_buf_is_registered_by_offset_length_and_address`, guest `what_the_driver_does_not_know_is_refused` |
-//! | 4.2 deregistration | [`MemoryRegion::close`], drop | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
+//! | 4.2 deregistration | [`MemoryRegion::close`], drop, [`ProtectionDomain::register_owned`] | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says`, `memory_that_cannot_be_deregistered_is_kept` |
 //! | 5.1 completion channels | [`CompletionChannel`] | fake `a_channel_names_the_queue_that_has_something`, guest `a_channel_wakes_for_a_queue_that_was_armed` |
-//! | 5.2 completion queues | [`Context::create_cq`] | guest `an_overrun_raises_an_event`, `sizes_over_the_limits_are_refused` |
+//! | 5.2 completion queues, `cq_context` | [`Context::create_cq`], [`CqInit::user_context`] | fake `events_give_back_what_their_user_knows_the_object_by`, guest `an_overrun_raises_an_event`, `sizes_over_the_limits_are_refused` |
 //! | 5.3 polling | [`CompletionQueue`] | fake `polling_goes_on_past_one_batch_up_to_the_room_there_is`, `failed_completions_are_whole_although_drivers_write_four_fields` |
 //! | 5.4 notification | [`CqHandle::arm`] | guest `a_channel_can_wait_for_solicited_completions_only` |
 //! | 5.5 destruction | owners keep what they were made from | fake `children_are_destroyed_before_their_parents_whatever_is_dropped_first` |
-//! | 6.1 queue pairs | [`ProtectionDomain::create_qp`] with [`Rc`], [`Uc`], [`Ud`] | guest `an_unreliable_connection_carries_writes`, `datagrams_go_where_their_address_handle_says`, fake `objects_of_another_device_never_reach_the_driver` |
+//! | 6.1 queue pairs, `qp_context` | [`ProtectionDomain::create_qp`] with [`Rc`], [`Uc`], [`Ud`]; [`QpInit::user_context`] | guest `an_unreliable_connection_carries_writes`, `datagrams_go_where_their_address_handle_says`, fake `objects_of_another_device_never_reach_the_driver`, `events_give_back_what_their_user_knows_the_object_by` |
 //! | 6.2, 6.2.1, 6.2.2, 6.2.3, 6.2.4 transitions | [`QueuePair::modify`] | fake `transitions_give_what_the_manual_demands_and_no_more`, `transitions_hand_over_every_value`, guest `a_drained_send_queue_tells_and_goes_on` |
-//! | 6.3 query | [`QueuePair::query`] | guest `a_queue_pair_says_what_it_is_set_to` |
+//! | 6.2 within INIT, RTS, SQD | [`ChangeInit`], [`ChangeRts`], [`ChangeSqd`], and those of [`Uc`] and [`Ud`] | fake `changes_within_a_state_give_what_is_given_and_no_more`, `changes_are_refused_in_another_state_and_with_values_that_do_not_fit`, guest `attributes_change_within_a_state`, `a_drained_send_queue_tells_and_goes_on` |
+//! | 6.3 query | [`QueuePair::query`] | guest `a_queue_pair_says_what_it_is_set_to`, fake `a_query_says_the_path_and_the_state_that_the_driver_assumes` |
 //! | 6.4 destroy | [`QueuePair::close`], drop | fake `a_drop_that_fails_tells_the_hook` |
 //! | 7.1 opcodes, flags | [`QueuePair::start_send`] | fake `both_ways_hand_over_the_same_requests`, `both_ways_hand_over_flags_and_buffers` |
+//! | 7.1 `sg_list`, `num_sge` | [`SendBatch::add_list`], [`DatagramBatch::add_list`], [`QpCap::max_send_sge`] | fake `lists_of_buffers_are_handed_over_in_order`, `inline_lists_arrive_whole`, `lists_that_are_too_long_never_reach_the_driver`, guest `lists_of_buffers_are_gathered_and_scattered` |
 //! | 7.1 `bad_wr` | `CommitError::accepted` | fake `a_driver_that_stops_half_way_has_taken_what_comes_before_bad_wr` |
 //! | 7.1 LOCAL_INV, SEND_WITH_INV, BIND_MW | [`MemoryWindow`] | guest `a_window_opens_a_part_and_the_peer_closes_it`, `a_window_that_its_owner_invalidates_is_closed` |
 //! | 7.1.1 SEND | `Opcode::Send`, `Opcode::SendWithImm` | both `sends_land_in_receives_in_order` |
@@ -62,8 +64,8 @@
 //! | 7.1.5 inline | `SendFlags::INLINE` | both `inline_data_is_taken_while_posting`, `an_inline_request_that_is_too_long_is_refused` |
 //! | 7.1.6 selective signaling | `SendFlags::SIGNALED` | both `one_completion_retires_an_unsignaled_chain` |
 //! | 7.1.7 datagrams | [`QueuePair::start_datagrams`] | guest `datagrams_go_where_their_address_handle_says`, fake `datagrams_go_where_each_says` |
-//! | 7.2 receives | [`RecvBatch`] | fake `receives_are_taken_up_to_the_one_that_does_not_fit` |
-//! | 8.1 shared receive queues | [`ProtectionDomain::create_srq`] | both `a_shared_receive_queue_serves_two_queue_pairs` |
+//! | 7.2 receives | [`RecvBatch`], [`QpCap::max_recv_sge`] | fake `receives_are_taken_up_to_the_one_that_does_not_fit`, `lists_of_buffers_are_handed_over_in_order` |
+//! | 8.1 shared receive queues | [`ProtectionDomain::create_srq`] with [`SrqInit`] | fake `a_shared_receive_queue_takes_lists_of_buffers`, `events_give_back_what_their_user_knows_the_object_by`, both `a_shared_receive_queue_serves_two_queue_pairs` |
 //! | 8.2 receives there | [`SharedReceiveQueue`] | fake `a_shared_receive_queue_takes_receives_and_its_queue_pairs_take_none` |
 //! | 8.3 limit | [`SharedReceiveQueue::set_limit`] | guest `a_shared_receive_queue_raises_its_limit_event`, `a_shared_receive_queue_says_what_it_is_set_to` |
 //! | 8.4 destroy | [`SharedReceiveQueue::close`], drop | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
@@ -85,6 +87,17 @@
 //! | 13.2 RETRY_EXC, RNR_RETRY_EXC, REM_ACCESS, LOC_PROT | `WcStatus` | both `a_peer_in_err_does_not_answer`, `a_missing_receive_fails_after_the_retries`, `a_bad_rkey_fails_and_flushes_what_follows`, `a_bad_lkey_fails` |
 //! | 13.3 error patterns | [`VerbsError::hint`] | fake `a_refused_post_says_which_request_why_and_what_to_look_at`, guest `a_transition_from_the_wrong_state_is_refused` |
 //! | 14 thread safety | `&mut` where verbs asks for one thread at a time | fake `everything_moves_between_threads_and_handles_are_shared` |
+//!
+//! # What is left out
+//!
+//! Of the manual's services, three:
+//!
+//! - `RAW_PACKET`: Ethernet frames, without peers, keys or order, for which a program needs CAP_NET_RAW
+//!   and makes the headers itself. Nothing that is built on this crate could use them, and neither rxe
+//!   nor the software NIC has them, so that nothing would test them.
+//! - `XRC_SEND` and `XRC_RECV`: fewer queue pairs where many processes of a host share receive queues.
+//!   The engine's queue pairs are of one process, where a [`SharedReceiveQueue`] does the same; here too
+//!   nothing would test them.
 mod attributes;
 mod chain;
 mod channel;
@@ -96,6 +109,7 @@ mod event;
 mod gid;
 mod mr;
 mod mw;
+mod named;
 mod owned;
 mod path;
 mod pd;
@@ -122,9 +136,11 @@ pub use path::{AddressHandle, Grh, Path, Route};
 pub use pd::ProtectionDomain;
 pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
 pub use qp::{
-    Connected, DatagramBatch, DatagramToInit, DatagramToRtr, ModifyError, PostMode, QpAttributes,
-    QpCap, QpInit, QpState, QueuePair, Rc, Recover, Resume, SendBatch, Service, ToErr, ToInit,
-    ToReset, ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableToRtr, UnreliableToRts,
+    ChangeInit, ChangeRts, ChangeSqd, Connected, DatagramBatch, DatagramChangeInit,
+    DatagramChangeRts, DatagramChangeSqd, DatagramToInit, DatagramToRtr, ModifyError, PostMode,
+    QpAttributes, QpCap, QpInit, QpState, QueuePair, Rc, Recover, Resume, SendBatch, Service,
+    ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableChangeRts,
+    UnreliableChangeSqd, UnreliableToRtr, UnreliableToRts,
 };
 pub use recv::RecvBatch;
-pub use srq::{SharedReceiveQueue, SrqAttributes};
+pub use srq::{SharedReceiveQueue, SrqAttributes, SrqInit};

@@ -6,7 +6,9 @@ use crate::pd::ProtectionDomain;
 use polyrail_core::verbs::AccessFlags;
 use rdma_sys::{ibv_access_flags, ibv_mr};
 use static_assertions::const_assert_eq;
+use std::any::Any;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 // Access flags are passed through.
 const_assert_eq!(AccessFlags::LOCAL_WRITE.bits(), ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0);
@@ -26,7 +28,8 @@ const_assert_eq!(
 ///
 /// # Buffer ownership
 ///
-/// The region does not own its memory; see [`ProtectionDomain::register`].
+/// The region does not own its memory, unless it was given the owner: see
+/// [`ProtectionDomain::register`] and [`ProtectionDomain::register_owned`].
 #[derive(Debug)]
 pub struct MemoryRegion {
     raw: Owned<ibv_mr>,
@@ -91,6 +94,33 @@ impl ProtectionDomain {
         let raw =
             unsafe { Owned::new(raw, "ibv_reg_mr", Argument::Number("length", length as u64)) }?;
         Ok(MemoryRegion::new(raw, self, iova, length))
+    }
+
+    /// As [`register`](Self::register), of memory that `owner` owns. The region keeps it for as long as
+    /// the device may reach the memory: until it is deregistered, and for the rest of the process if
+    /// that fails, for example because a window that was forgotten is bound to it. So memory can leak
+    /// here, and is never written by a device after it became somebody else's. A failure in a drop tells
+    /// the [hook](crate::set_destroy_hook), once for each region that keeps its owner.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register).
+    ///
+    /// # Safety
+    ///
+    /// The bytes stay allocated as long as `owner` is not dropped. As for the rest, as
+    /// [`register`](Self::register).
+    pub unsafe fn register_owned(
+        &self,
+        addr: *mut u8,
+        length: usize,
+        access: AccessFlags,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<MemoryRegion> {
+        // SAFETY: the caller's promise, and the owner is kept for so long.
+        let mut region = unsafe { self.register(addr, length, access) }?;
+        region.raw.keep(owner);
+        Ok(region)
     }
 
     /// Registers `length` bytes from `offset` on of a dma-buf, such as memory of a GPU. Requests name
@@ -161,11 +191,11 @@ impl MemoryRegion {
         self.raw.as_ptr()
     }
 
-    /// Deregisters the memory.
+    /// Deregisters the memory. If that fails, the device may still reach it.
     ///
     /// # Errors
     ///
-    /// EBUSY: a memory window is bound to it.
+    /// EBUSY, of rxe EINVAL: a memory window is bound to it.
     pub fn close(self) -> std::result::Result<(), VerbsError> {
         self.raw.close()
     }

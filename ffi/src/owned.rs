@@ -1,13 +1,15 @@
 //! Verbs objects that destroy themselves, and what happens when that fails.
 //!
 //! A destroy call that fails leaves the object in the kernel until its device is closed. `close`
-//! returns the error; a drop cannot, so it tells the [hook](set_destroy_hook).
+//! returns the error; a drop cannot, so it tells the [hook](set_destroy_hook). What the object still
+//! reaches then, such as memory that a device may write, is kept for good.
 
 use crate::error::{Argument, VerbsError};
+use std::any::Any;
 use std::fmt;
 use std::io::Write;
 use std::ptr::NonNull;
-use std::sync::RwLock;
+use std::sync::{Arc, RwLock};
 
 /// What is told of objects that could not be destroyed while they were dropped.
 pub type DestroyHook = fn(&VerbsError);
@@ -93,13 +95,20 @@ impl Destroy for rdma_sys::ibv_context {
     }
 }
 
+/// What an object reaches although the library does not know: it must be there as long as the object.
+pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
+
 /// The only owner of a C object. What the object was made from must be dropped later: structs name
 /// it after this.
-pub(crate) struct Owned<T: Destroy>(NonNull<T>);
+pub(crate) struct Owned<T: Destroy> {
+    object: NonNull<T>,
+    /// Dropped once the object is destroyed; never, if it cannot be.
+    kept: Option<Kept>,
+}
 
 impl<T: Destroy> fmt::Debug for Owned<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(&self.object, f)
     }
 }
 
@@ -121,25 +130,44 @@ impl<T: Destroy> Owned<T> {
         call: &'static str,
         argument: Argument,
     ) -> Result<Self, VerbsError> {
-        NonNull::new(object).map(Self).ok_or_else(|| VerbsError::last(call, argument))
+        let object = NonNull::new(object).ok_or_else(|| VerbsError::last(call, argument))?;
+        Ok(Self { object, kept: None })
+    }
+
+    /// Makes the object keep this.
+    pub(crate) fn keep(&mut self, kept: Kept) {
+        self.kept = Some(kept);
     }
 
     pub(crate) const fn as_ptr(&self) -> *mut T {
-        self.0.as_ptr()
+        self.object.as_ptr()
     }
 
     /// Destroys the object. If that fails it is left to the kernel, and so are its parents.
     pub(crate) fn close(self) -> Result<(), VerbsError> {
-        let object = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the owner is gone, so nobody else can use the object.
-        unsafe { destroy(object.0) }
+        let mut owner = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `owner` is not used any more.
+        unsafe { owner.destroy() }
+    }
+
+    /// # Safety
+    ///
+    /// Nobody uses the object any more, or destroys it again.
+    unsafe fn destroy(&mut self) -> Result<(), VerbsError> {
+        // SAFETY: the only owner, by the caller's promise.
+        let destroyed = unsafe { destroy(self.object) };
+        let kept = self.kept.take();
+        if destroyed.is_err() {
+            std::mem::forget(kept);
+        }
+        destroyed
     }
 }
 
 impl<T: Destroy> Drop for Owned<T> {
     fn drop(&mut self) {
         // SAFETY: this was the only owner.
-        if let Err(error) = unsafe { destroy(self.0) } {
+        if let Err(error) = unsafe { self.destroy() } {
             report(&error);
         }
     }

@@ -68,6 +68,24 @@ impl Path {
         Self { port_num, route: Route::Roce(grh), service_level: 0 }
     }
 
+    /// The path that a C struct describes; `None` if it leads nowhere, as before a queue pair is in RTR.
+    pub(crate) fn from_raw(raw: &ibv_ah_attr) -> Option<Self> {
+        let grh = (raw.is_global != 0).then(|| Grh {
+            dgid: Gid::from_raw(&raw.grh.dgid),
+            sgid_index: raw.grh.sgid_index,
+            hop_limit: raw.grh.hop_limit,
+            traffic_class: raw.grh.traffic_class,
+            flow_label: raw.grh.flow_label,
+        });
+        let route = match (raw.dlid, grh) {
+            (0, None) => return None,
+            // LID 0 is no address.
+            (0, Some(grh)) => Route::Roce(grh),
+            (dlid, grh) => Route::Infiniband { dlid, src_path_bits: raw.src_path_bits, grh },
+        };
+        Some(Self { port_num: raw.port_num, route, service_level: raw.sl })
+    }
+
     /// The C struct, unless a value does not fit its field.
     pub(crate) fn raw(&self) -> Result<ibv_ah_attr, ModifyError> {
         let (dlid, src_path_bits, grh) = match self.route {
@@ -164,5 +182,16 @@ mod tests {
         let route = Route::Infiniband { dlid: 5, src_path_bits: 1, grh: Some(Grh::new(gid, 0)) };
         let routed = Path { port_num: 1, route, service_level: 4 }.raw().unwrap();
         assert_eq!((routed.is_global, routed.dlid, routed.sl), (1, 5, 4));
+    }
+
+    #[test]
+    fn a_path_is_read_as_it_was_written() {
+        let grh = Grh { traffic_class: 5, flow_label: 6, ..Grh::new(Gid([9; 16]), 3) };
+        let infiniband = |grh| Route::Infiniband { dlid: 5, src_path_bits: 1, grh };
+        for route in [infiniband(None), infiniband(Some(grh)), Route::Roce(grh)] {
+            let path = Path { port_num: 2, route, service_level: 4 };
+            assert_eq!(Path::from_raw(&path.raw().unwrap()), Some(path));
+        }
+        assert_eq!(Path::from_raw(&Path::infiniband(1, 0).raw().unwrap()), None);
     }
 }

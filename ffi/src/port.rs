@@ -27,7 +27,7 @@ impl Mtu {
         128 << self as u8
     }
 
-    fn from_raw(code: u32) -> Option<Self> {
+    pub(crate) fn from_raw(code: u32) -> Option<Self> {
         Some(match code {
             1 => Self::Mtu256,
             2 => Self::Mtu512,

@@ -3,7 +3,7 @@
 use crate::chain::Chain;
 use polyrail_core::hardware::{self, CommitError, Refusal};
 use polyrail_core::tag::Tag;
-use polyrail_core::verbs::RecvRequest;
+use polyrail_core::verbs::{RecvRequest, Sge};
 use rdma_sys::{ibv_qp, ibv_recv_wr, ibv_srq};
 
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,17 @@ impl<'q> RecvBatch<'q> {
         Self { queue, chain }
     }
 
+    /// Appends a receive into several buffers, one after the other, at most
+    /// [`max_recv_sge`](crate::QpCap::max_recv_sge) or [`max_sge`](crate::SrqInit::max_sge) with bytes;
+    /// a longer list is refused with EINVAL when the batch is committed.
+    #[inline]
+    pub fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
+        if matches!(self.queue, Queue::Shared(_)) && wr_id & Tag::MARK != 0 {
+            return self.chain.stop(Refusal::Driver(libc::EINVAL));
+        }
+        self.chain.push(buffers, |raw| raw.wr_id = wr_id);
+    }
+
     /// A batch that takes no receives.
     pub(crate) fn refusing(self, refusal: Refusal) -> Self {
         self.chain.stop(refusal);
@@ -41,10 +52,7 @@ impl<'q> RecvBatch<'q> {
 impl hardware::RecvBatch for RecvBatch<'_> {
     #[inline]
     fn add(&mut self, request: &RecvRequest) {
-        if matches!(self.queue, Queue::Shared(_)) && request.wr_id & Tag::MARK != 0 {
-            return self.chain.stop(Refusal::Driver(libc::EINVAL));
-        }
-        self.chain.push(request.sge, |raw| raw.wr_id = request.wr_id);
+        self.add_list(request.wr_id, std::slice::from_ref(&request.sge));
     }
 
     #[inline]

@@ -4,13 +4,13 @@ use crate::chain::Chain;
 use crate::context::Context;
 use crate::error::{Argument, Result, VerbsError};
 use crate::event::SrqId;
-use crate::owned::{CloseError, Owned};
+use crate::named::Named;
+use crate::owned::{CloseError, Kept, Owned};
 use crate::pd::ProtectionDomain;
 use crate::recv::{Queue, RecvBatch};
 use polyrail_core::hardware;
 use rdma_sys::{ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr};
 use std::mem::MaybeUninit;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,11 +28,34 @@ impl Shared {
     }
 }
 
+/// What a new shared receive queue is made of (`struct ibv_srq_init_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqInit {
+    /// Receives that it must hold; drivers round up.
+    pub max_wr: u32,
+    /// Buffers of one receive.
+    pub max_sge: u32,
+    /// See [`SrqAttributes::limit`]. Not every driver looks at it here:
+    /// [`set_limit`](SharedReceiveQueue::set_limit) is certain.
+    pub limit: u32,
+    /// What its user knows it by: given back with its events, and never looked at.
+    pub user_context: usize,
+}
+
+impl SrqInit {
+    /// A queue of `max_wr` receives of one buffer each, whose limit is disarmed.
+    pub const fn new(max_wr: u32) -> Self {
+        Self { max_wr, max_sge: 1, limit: 0, user_context: 0 }
+    }
+}
+
 /// What a shared receive queue is set to (`struct ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttributes {
     /// Receives that it holds.
     pub max_wr: u32,
+    /// Buffers that a receive can have.
+    pub max_sge: u32,
     /// Falling below this raises
     /// [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached); 0 is disarmed.
     pub limit: u32,
@@ -45,38 +68,48 @@ pub struct SrqAttributes {
 pub struct SharedReceiveQueue {
     shared: Arc<Shared>,
     chain: Chain<ibv_recv_wr>,
-    id: SrqId,
+    named: Arc<Named<SrqId>>,
     capacity: u32,
 }
 
 impl ProtectionDomain {
-    /// A new shared receive queue of at least `max_wr` receives, of one buffer each.
+    /// A new shared receive queue.
     ///
     /// # Errors
     ///
-    /// EINVAL: over `max_srq_wr`; ENOMEM; EOPNOTSUPP: the device has none.
-    pub fn create_srq(&self, max_wr: u32) -> Result<SharedReceiveQueue> {
+    /// EINVAL: over `max_srq_wr`, or more buffers than the device takes; ENOMEM; EOPNOTSUPP: the device
+    /// has none.
+    pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue> {
+        let SrqInit { max_wr, max_sge, limit, user_context } = *init;
         let id = SrqId(NEXT_SRQ.fetch_add(1, Ordering::Relaxed));
-        let mut init = ibv_srq_init_attr {
-            srq_context: ptr::without_provenance_mut(id.0 as usize),
-            attr: ibv_srq_attr { max_wr, max_sge: 1, srq_limit: 0 },
+        let named = Arc::new(Named { id, user_context });
+        let mut raw_init = ibv_srq_init_attr {
+            srq_context: Named::as_ptr(&named),
+            attr: ibv_srq_attr { max_wr, max_sge, srq_limit: limit },
         };
-        // SAFETY: the domain is alive; the name is never dereferenced.
-        let raw = unsafe { rdma_sys::ibv_create_srq(self.as_ptr(), &raw mut init) };
+        // SAFETY: the domain is alive; what the queue is named by is kept.
+        let raw = unsafe { rdma_sys::ibv_create_srq(self.as_ptr(), &raw mut raw_init) };
         let argument = Argument::Number("max_wr", max_wr.into());
         // SAFETY: null, or a fresh queue that is handed over.
-        let raw = unsafe { Owned::new(raw, "ibv_create_srq", argument) }?;
+        let mut raw = unsafe { Owned::new(raw, "ibv_create_srq", argument) }?;
+        raw.keep(Arc::clone(&named) as Kept);
         // The call told what it granted; a driver that did not granted what was asked for.
-        let capacity = init.attr.max_wr.max(max_wr);
+        let capacity = raw_init.attr.max_wr.max(max_wr);
+        let chain = Chain::new(capacity, raw_init.attr.max_sge.max(max_sge));
         let shared = Arc::new(Shared { raw, pd: self.clone() });
-        Ok(SharedReceiveQueue { shared, chain: Chain::new(capacity), id, capacity })
+        Ok(SharedReceiveQueue { shared, chain, named, capacity })
     }
 }
 
 impl SharedReceiveQueue {
     /// Its number, by which events name it.
     pub fn id(&self) -> SrqId {
-        self.id
+        self.named.id
+    }
+
+    /// What its user knows it by.
+    pub fn user_context(&self) -> usize {
+        self.named.user_context
     }
 
     /// Receives that it was granted.
@@ -111,7 +144,7 @@ impl SharedReceiveQueue {
         VerbsError::check(returned, "ibv_query_srq", Argument::None)?;
         // SAFETY: initialised, with zeros at least.
         let attr = unsafe { attr.assume_init() };
-        Ok(SrqAttributes { max_wr: attr.max_wr, limit: attr.srq_limit })
+        Ok(SrqAttributes { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.srq_limit })
     }
 
     /// Destroys it.

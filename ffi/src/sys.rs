@@ -1,39 +1,11 @@
-//! What rdma-sys 0.3 does not offer, or not right.
-//!
-//! The crate binds every exported function whose name begins with `ibv_` and rewrites the header's
-//! inline functions in Rust. The GID table is read by inline functions over exported ones that
-//! begin with an underscore, which its filter leaves out. Inline functions that look for an
-//! operation in `struct verbs_context` never find it, since the crate compares the mark of such a
-//! context, all ones in the width of a pointer, with 32 ones.
+//! Errors, and the header's inline functions that look for an operation in `struct verbs_context`.
 
 use rdma_sys::{
-    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_gid_entry, ibv_modify_cq_attr,
-    ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, verbs_context,
+    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_port_attr, ibv_qp,
+    ibv_qp_init_attr_ex, verbs_context,
 };
 use std::mem::offset_of;
 use std::ptr;
-
-unsafe extern "C" {
-    /// What `ibv_query_gid_table` of `infiniband/verbs.h` expands to: fills `entries` with the valid
-    /// entries of all ports, and returns their number or a negative errno.
-    pub(crate) fn _ibv_query_gid_table(
-        context: *mut ibv_context,
-        entries: *mut ibv_gid_entry,
-        max_entries: usize,
-        flags: u32,
-        entry_size: usize,
-    ) -> libc::ssize_t;
-
-    /// What `ibv_query_gid_ex` of `infiniband/verbs.h` expands to.
-    pub(crate) fn _ibv_query_gid_ex(
-        context: *mut ibv_context,
-        port_num: u32,
-        gid_index: u32,
-        entry: *mut ibv_gid_entry,
-        flags: u32,
-        entry_size: usize,
-    ) -> libc::c_int;
-}
 
 /// The calling thread's `errno`.
 pub(crate) fn errno() -> i32 {

@@ -1,8 +1,9 @@
 //! The classic completion queue, polled by `ibv_poll_cq`.
 
-use super::{CqHandle, CqInit, name, next_id};
+use super::{CqHandle, CqInit, name};
 use crate::context::Context;
 use crate::error::{Argument, Result};
+use crate::named::Named;
 use crate::owned::{CloseError, Owned};
 use polyrail_core::hardware::{self, CqError, CqId};
 use polyrail_core::verbs::{Completion, DeviceId, WcFlags, WcOpcode, WcStatus};
@@ -83,18 +84,19 @@ impl Context {
     ///
     /// EINVAL: over `max_cqe`, no such completion vector, or a channel of another device; ENOMEM.
     pub fn create_cq(&self, init: &CqInit<'_>) -> Result<CompletionQueue> {
-        let id = next_id();
+        let named = name(init);
+        let user = Named::as_ptr(&named);
         let cqe = libc::c_int::try_from(init.cqe).unwrap_or(libc::c_int::MAX);
         let vector = libc::c_int::try_from(init.comp_vector).unwrap_or(libc::c_int::MAX);
         let channel = init.channel_ptr(self, "ibv_create_cq")?;
-        // SAFETY: the context is open, the channel alive or null; the name is never dereferenced.
-        let raw = unsafe { rdma_sys::ibv_create_cq(self.as_ptr(), cqe, name(id), channel, vector) };
+        // SAFETY: the context is open, the channel alive or null; what the queue is named by is kept.
+        let raw = unsafe { rdma_sys::ibv_create_cq(self.as_ptr(), cqe, user, channel, vector) };
         let argument = Argument::Number("cqe", init.cqe.into());
         // SAFETY: null, or a fresh queue that is handed over.
         let raw = unsafe { Owned::new(raw, "ibv_create_cq", argument) }?;
         let blank = Completion::success(0, 0, WcOpcode::SEND);
         let written = Box::new([blank; POLL_BATCH]);
-        Ok(CompletionQueue { handle: CqHandle::new(raw, self, init, id), written })
+        Ok(CompletionQueue { handle: CqHandle::new(raw, self, init, named), written })
     }
 }
 

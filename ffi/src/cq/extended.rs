@@ -1,8 +1,9 @@
 //! The extended completion queue, which can stamp completions with times.
 
-use super::{CqHandle, CqInit, name, next_id};
+use super::{CqHandle, CqInit, name};
 use crate::context::Context;
 use crate::error::{Argument, Result};
+use crate::named::Named;
 use crate::owned::{CloseError, Owned};
 use bitflags::bitflags;
 use polyrail_core::hardware::{self, CqError, CqId};
@@ -67,10 +68,10 @@ impl Context {
         init: &CqInit<'_>,
         timestamps: Timestamps,
     ) -> Result<ExtendedCompletionQueue> {
-        let id = next_id();
+        let named = name(init);
         let mut attr = ibv_cq_init_attr_ex {
             cqe: init.cqe,
-            cq_context: name(id),
+            cq_context: Named::as_ptr(&named),
             channel: init.channel_ptr(self, "ibv_create_cq_ex")?,
             comp_vector: init.comp_vector,
             wc_flags: STANDARD | timestamps.bits(),
@@ -78,14 +79,14 @@ impl Context {
             flags: 0,
             parent_domain: ptr::null_mut(),
         };
-        // SAFETY: the context is open, the channel alive or null; the name is never dereferenced.
+        // SAFETY: the context is open, the channel alive or null; what the queue is named by is kept.
         let raw = unsafe { crate::sys::create_cq_ex(self.as_ptr(), &raw mut attr) };
         // The classic queue is the first part of the extended one.
         let raw = raw.cast::<ibv_cq>();
         let argument = Argument::Number("cqe", init.cqe.into());
         // SAFETY: null, or a fresh queue that is handed over.
         let raw = unsafe { Owned::new(raw, "ibv_create_cq_ex", argument) }?;
-        Ok(ExtendedCompletionQueue { handle: CqHandle::new(raw, self, init, id), timestamps })
+        Ok(ExtendedCompletionQueue { handle: CqHandle::new(raw, self, init, named), timestamps })
     }
 }
 

@@ -9,20 +9,21 @@ pub use extended::{ExtendedCompletion, ExtendedCompletionQueue, Timestamps};
 use crate::channel::CompletionChannel;
 use crate::context::Context;
 use crate::error::{Argument, Result, VerbsError};
-use crate::owned::{CloseError, Owned};
+use crate::named::Named;
+use crate::owned::{CloseError, Kept, Owned};
 use polyrail_core::hardware::{CqError, CqId};
 use polyrail_core::verbs::DeviceId;
 use rdma_sys::{ibv_cq, ibv_cq_attr_mask, ibv_moderate_cq, ibv_modify_cq_attr};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Numbers of completion queues are unique per process, and apart from those that the software NIC
 /// gives, which count from 0.
 const FIRST_CQ: u64 = 1 << 63;
 
 /// Completion queues made so far.
-static CQS: AtomicUsize = AtomicUsize::new(0);
+static CQS: AtomicU64 = AtomicU64::new(0);
 
 /// What a new completion queue is made of.
 #[derive(Clone, Copy, Debug)]
@@ -34,12 +35,14 @@ pub struct CqInit<'a> {
     pub channel: Option<&'a CompletionChannel>,
     /// Which interrupt tells, below [`Context::num_comp_vectors`].
     pub comp_vector: u32,
+    /// What its user knows it by: given back with its events, and never looked at.
+    pub user_context: usize,
 }
 
 impl CqInit<'_> {
     /// A queue that is only polled.
     pub const fn new(cqe: u32) -> Self {
-        Self { cqe, channel: None, comp_vector: 0 }
+        Self { cqe, channel: None, comp_vector: 0, user_context: 0 }
     }
 
     /// The channel's pointer, or null; an error if the channel is another device's.
@@ -63,7 +66,7 @@ struct Shared {
     raw: Owned<ibv_cq>,
     channel: Option<CompletionChannel>,
     context: Context,
-    id: CqId,
+    named: Arc<Named<CqId>>,
     capacity: u32,
 }
 
@@ -72,32 +75,34 @@ struct Shared {
 #[derive(Clone, Debug)]
 pub struct CqHandle(Arc<Shared>);
 
-/// The pointer by which events name a completion queue: the rest of its number, which fits whatever
-/// the width of a pointer.
-fn name(id: CqId) -> *mut libc::c_void {
-    ptr::without_provenance_mut((id.0 - FIRST_CQ) as usize)
-}
-
-/// The completion queue of a [`name`].
-pub(crate) fn named(name: *mut libc::c_void) -> CqId {
-    CqId(FIRST_CQ + name.addr() as u64)
-}
-
-fn next_id() -> CqId {
-    CqId(FIRST_CQ + CQS.fetch_add(1, Ordering::Relaxed) as u64)
+/// What events will name a new queue by.
+fn name(init: &CqInit<'_>) -> Arc<Named<CqId>> {
+    let id = CqId(FIRST_CQ + CQS.fetch_add(1, Ordering::Relaxed));
+    Arc::new(Named { id, user_context: init.user_context })
 }
 
 impl CqHandle {
-    fn new(raw: Owned<ibv_cq>, context: &Context, init: &CqInit<'_>, id: CqId) -> Self {
+    fn new(
+        mut raw: Owned<ibv_cq>,
+        context: &Context,
+        init: &CqInit<'_>,
+        named: Arc<Named<CqId>>,
+    ) -> Self {
+        raw.keep(Arc::clone(&named) as Kept);
         // SAFETY: the queue is alive, and only `ibv_resize_cq`, which nobody calls, changes this.
         let capacity = u32::try_from(unsafe { (*raw.as_ptr()).cqe }).unwrap_or(0);
         let channel = init.channel.cloned();
-        Self(Arc::new(Shared { raw, channel, context: context.clone(), id, capacity }))
+        Self(Arc::new(Shared { raw, channel, context: context.clone(), named, capacity }))
     }
 
     /// Its number, by which events and the engine name it.
     pub fn id(&self) -> CqId {
-        self.0.id
+        self.0.named.id
+    }
+
+    /// What its user knows it by.
+    pub fn user_context(&self) -> usize {
+        self.0.named.user_context
     }
 
     /// Completions that it holds.
@@ -169,15 +174,8 @@ impl CqHandle {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_queues_name_fits_a_pointer_of_32_bits() {
-        let ids = [next_id(), next_id()];
-        assert!(ids.iter().all(|id| u32::try_from(name(*id).addr()).is_ok()));
-        assert_eq!(ids.map(|id| named(name(id))), ids);
-        assert!(ids[0] != ids[1] && ids[0].0 >= FIRST_CQ);
+impl AsRef<Self> for CqHandle {
+    fn as_ref(&self) -> &Self {
+        self
     }
 }

@@ -1,7 +1,7 @@
 //! Making queue pairs.
 
 use super::QueuePair;
-use super::send::Sender;
+use super::send::{Lists, Sender};
 use super::service::Service;
 use super::state::LastState;
 use crate::chain::Chain;
@@ -21,7 +21,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// How large a queue pair is (`struct ibv_qp_cap`, with one buffer for a request).
+/// How large a queue pair is (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCap {
     /// Send requests that may be outstanding.
@@ -30,22 +30,31 @@ pub struct QpCap {
     pub max_recv_wr: u32,
     /// Bytes of an inline request.
     pub max_inline_data: u32,
+    /// Buffers of one send request.
+    pub max_send_sge: u32,
+    /// Buffers of one receive; with a shared receive queue, that one's count.
+    pub max_recv_sge: u32,
 }
 
 impl Default for QpCap {
-    /// 128 requests each way, 64 bytes inline.
+    /// 128 requests each way of one buffer each, 64 bytes inline.
     fn default() -> Self {
-        Self { max_send_wr: 128, max_recv_wr: 128, max_inline_data: 64 }
+        Self::new(128, 128, 64)
     }
 }
 
 impl QpCap {
+    /// So many requests of one buffer each, and bytes inline.
+    pub const fn new(max_send_wr: u32, max_recv_wr: u32, max_inline_data: u32) -> Self {
+        Self { max_send_wr, max_recv_wr, max_inline_data, max_send_sge: 1, max_recv_sge: 1 }
+    }
+
     fn raw(self, has_srq: bool) -> ibv_qp_cap {
         ibv_qp_cap {
             max_send_wr: self.max_send_wr,
             max_recv_wr: if has_srq { 0 } else { self.max_recv_wr },
-            max_send_sge: 1,
-            max_recv_sge: u32::from(!has_srq),
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: if has_srq { 0 } else { self.max_recv_sge },
             max_inline_data: self.max_inline_data,
         }
     }
@@ -55,6 +64,18 @@ impl QpCap {
             max_send_wr: raw.max_send_wr,
             max_recv_wr: raw.max_recv_wr,
             max_inline_data: raw.max_inline_data,
+            max_send_sge: raw.max_send_sge,
+            max_recv_sge: raw.max_recv_sge,
+        }
+    }
+
+    /// What a driver granted. One that tells no count of buffers granted what it was asked for.
+    fn granted(raw: &ibv_qp_cap, asked: Self) -> Self {
+        let cap = Self::from_raw(raw);
+        Self {
+            max_send_sge: cap.max_send_sge.max(asked.max_send_sge),
+            max_recv_sge: cap.max_recv_sge.max(asked.max_recv_sge),
+            ..cap
         }
     }
 }
@@ -86,6 +107,8 @@ pub struct QpInit<'a> {
     pub sq_sig_all: bool,
     /// How send requests get to the driver.
     pub post_mode: PostMode,
+    /// What its user knows it by: given back with its events, and never looked at.
+    pub user_context: usize,
 }
 
 impl<'a> QpInit<'a> {
@@ -93,7 +116,8 @@ impl<'a> QpInit<'a> {
     pub fn new(cq: &'a impl AsRef<CqHandle>, cap: QpCap) -> Self {
         let cq = cq.as_ref();
         let post_mode = PostMode::default();
-        Self { send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false, post_mode }
+        let (sq_sig_all, user_context) = (false, 0);
+        Self { send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all, post_mode, user_context }
     }
 
     fn srq_ptr(&self) -> *mut rdma_sys::ibv_srq {
@@ -155,10 +179,11 @@ impl ProtectionDomain {
         Ok(QueuePair {
             raw,
             sender,
-            receives: Chain::new(limits.max_recv_wr),
+            receives: Chain::new(limits.max_recv_wr, cap.max_recv_sge),
             state: LastState::new(),
             limits,
             qp_num,
+            user_context: init.user_context,
             send_cq: init.send_cq.clone(),
             recv_cq: init.recv_cq.clone(),
             srq: init.srq.map(|srq| Arc::clone(srq.shared())),
@@ -170,7 +195,7 @@ impl ProtectionDomain {
 
 fn classic(pd: &ProtectionDomain, init: &QpInit<'_>, qp_type: ibv_qp_type::Type) -> Result<Made> {
     let mut attr = ibv_qp_init_attr {
-        qp_context: ptr::null_mut(),
+        qp_context: ptr::without_provenance_mut(init.user_context),
         send_cq: init.send_cq.as_ptr(),
         recv_cq: init.recv_cq.as_ptr(),
         srq: init.srq_ptr(),
@@ -182,8 +207,9 @@ fn classic(pd: &ProtectionDomain, init: &QpInit<'_>, qp_type: ibv_qp_type::Type)
     let raw = unsafe { rdma_sys::ibv_create_qp(pd.as_ptr(), &raw mut attr) };
     // SAFETY: null, or a fresh queue pair that is handed over.
     let raw = unsafe { Owned::new(raw, "ibv_create_qp", init.argument()) }?;
-    let cap = QpCap::from_raw(&attr.cap);
-    Ok(Made { raw, cap, sender: Sender::Classic(Chain::new(cap.max_send_wr)) })
+    let cap = QpCap::granted(&attr.cap, init.cap);
+    let chain = Chain::new(cap.max_send_wr, cap.max_send_sge);
+    Ok(Made { raw, cap, sender: Sender::Classic(chain) })
 }
 
 /// Asks for the first set of operations that the device offers.
@@ -209,6 +235,7 @@ fn extended_with(
     const CALL: &str = "ibv_create_qp_ex";
     // SAFETY: a C struct of numbers and pointers, for which zeros do.
     let mut attr = unsafe { MaybeUninit::<ibv_qp_init_attr_ex>::zeroed().assume_init() };
+    attr.qp_context = ptr::without_provenance_mut(init.user_context);
     attr.send_cq = init.send_cq.as_ptr();
     attr.recv_cq = init.recv_cq.as_ptr();
     attr.srq = init.srq_ptr();
@@ -229,6 +256,8 @@ fn extended_with(
     if ex.is_null() {
         return Err(VerbsError::new(CALL, libc::EOPNOTSUPP, init.argument()));
     }
-    let sender = Sender::Extended { qp: ex, operations, building: AtomicBool::new(false) };
-    Ok(Made { raw, cap: QpCap::from_raw(&attr.cap), sender })
+    let cap = QpCap::granted(&attr.cap, init.cap);
+    let lists = Lists::new(cap.max_send_sge, cap.max_inline_data);
+    let sender = Sender::Extended { qp: ex, operations, building: AtomicBool::new(false), lists };
+    Ok(Made { raw, cap, sender })
 }

@@ -16,8 +16,9 @@ pub use service::{Connected, Rc, Service, Uc, Ud};
 use state::LastState;
 pub use state::QpState;
 pub use transition::{
+    ChangeInit, ChangeRts, ChangeSqd, DatagramChangeInit, DatagramChangeRts, DatagramChangeSqd,
     DatagramToInit, DatagramToRtr, Recover, Resume, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd,
-    Transition, UnreliableToRtr, UnreliableToRts,
+    Transition, UnreliableChangeRts, UnreliableChangeSqd, UnreliableToRtr, UnreliableToRts,
 };
 pub use value::ModifyError;
 pub(crate) use value::{bits, small};
@@ -66,6 +67,7 @@ pub struct QueuePair<S: Service = Rc> {
     state: LastState,
     limits: QpLimits,
     qp_num: u32,
+    user_context: usize,
     send_cq: CqHandle,
     recv_cq: CqHandle,
     srq: Option<Arc<srq::Shared>>,
@@ -77,6 +79,11 @@ impl<S: Service> QueuePair<S> {
     /// Its number, unique on its device.
     pub fn qp_num(&self) -> u32 {
         self.qp_num
+    }
+
+    /// What its user knows it by.
+    pub fn user_context(&self) -> usize {
+        self.user_context
     }
 
     /// What it was granted.

@@ -3,6 +3,8 @@
 use super::service::Service;
 use super::{QpCap, QpState, QueuePair};
 use crate::error::{Argument, Result, VerbsError};
+use crate::path::Path;
+use crate::port::Mtu;
 use polyrail_core::verbs::AccessFlags;
 use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_init_attr};
 use std::mem::MaybeUninit;
@@ -13,6 +15,12 @@ use std::mem::MaybeUninit;
 pub struct QpAttributes {
     /// The state it is in.
     pub state: QpState,
+    /// The state that the driver takes it to be in (`IBV_QP_CUR_STATE`): it may lag behind a failure.
+    pub cur_state: QpState,
+    /// The way to the peer, if it has one.
+    pub path: Option<Path>,
+    /// Payload bytes of a packet, if the driver gave a code that verbs knows.
+    pub path_mtu: Option<Mtu>,
     /// The local port.
     pub port_num: u8,
     /// Which entry of the port's P_Key table.
@@ -54,6 +62,9 @@ impl<S: Service> QueuePair<S> {
     /// What the driver reports.
     pub fn query(&self) -> Result<QpAttributes> {
         let wanted = mask::IBV_QP_STATE
+            | mask::IBV_QP_CUR_STATE
+            | mask::IBV_QP_AV
+            | mask::IBV_QP_PATH_MTU
             | mask::IBV_QP_PKEY_INDEX
             | mask::IBV_QP_PORT
             | mask::IBV_QP_ACCESS_FLAGS
@@ -90,6 +101,9 @@ impl<S: Service> QueuePair<S> {
 fn from_raw(raw: &ibv_qp_attr) -> QpAttributes {
     QpAttributes {
         state: QpState::from_raw(raw.qp_state),
+        cur_state: QpState::from_raw(raw.cur_qp_state),
+        path: Path::from_raw(&raw.ah_attr),
+        path_mtu: Mtu::from_raw(raw.path_mtu),
         port_num: raw.port_num,
         pkey_index: raw.pkey_index,
         access: AccessFlags::from_bits_retain(raw.qp_access_flags),

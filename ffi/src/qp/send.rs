@@ -1,17 +1,20 @@
 //! Posting send requests.
 
 use super::service::{Connected, Service, Ud, operation};
-use crate::chain::{Chain, refusal};
+use crate::chain::{Chain, filled, refusal};
 use crate::path::AddressHandle;
 use polyrail_core::hardware::{self, CommitError, Refusal};
-use polyrail_core::verbs::{DeviceId, Opcode, SendFlags, SendRequest};
+use polyrail_core::verbs::{DeviceId, Opcode, SendFlags, SendRequest, Sge};
 use rdma_sys::{
-    atomic_t, ibv_ah, ibv_qp, ibv_qp_ex, ibv_send_flags, ibv_send_wr, ibv_wr_opcode,
+    atomic_t, ibv_ah, ibv_qp, ibv_qp_ex, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
     imm_data_invalidated_rkey_union_t, rdma_t, ud_t, wr_t,
 };
 use static_assertions::const_assert_eq;
+use std::ffi::c_void;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::{ptr, slice};
 
 // Opcodes and flags are passed through.
 const_assert_eq!(Opcode::RdmaWrite as u32, ibv_wr_opcode::IBV_WR_RDMA_WRITE);
@@ -41,7 +44,50 @@ pub(super) enum Sender {
         operations: u64,
         /// Between `ibv_wr_start` and its end, where the driver may hold a lock.
         building: AtomicBool,
+        lists: Lists,
     },
+}
+
+/// Room for a request's list of buffers, which drivers read while it is given to them.
+///
+/// Inline data is joined here: `ibv_wr_set_inline_data_list` of rxe's library (rdma-core 44) loses the
+/// length, so that the message is empty.
+pub(super) struct Lists {
+    sges: Box<[ibv_sge]>,
+    inline: Box<[u8]>,
+}
+
+impl fmt::Debug for Lists {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lists(of {})", self.sges.len())
+    }
+}
+
+impl Lists {
+    /// For lists of up to `max_sge` buffers, or so many bytes inline.
+    pub(super) fn new(max_sge: u32, max_inline_data: u32) -> Self {
+        let sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
+        let inline = vec![0; max_inline_data as usize].into();
+        Self { sges: vec![sge; max_sge as usize].into(), inline }
+    }
+
+    /// Joins the buffers' bytes; returns how many there are.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are readable, and no longer than `max_inline_data` together.
+    unsafe fn join(&mut self, buffers: &[Sge]) -> usize {
+        let mut length = 0;
+        for sge in filled(buffers) {
+            let from = ptr::with_exposed_provenance::<c_void>(sge.addr as usize);
+            let to = self.inline[length..][..sge.length as usize].as_mut_ptr();
+            // SAFETY: readable by the caller's promise; the C library copies, as in a driver, since a
+            // device may write what is read.
+            unsafe { libc::memcpy(to.cast(), from, sge.length as usize) };
+            length += sge.length as usize;
+        }
+        length
+    }
 }
 
 impl Sender {
@@ -121,33 +167,41 @@ impl<'q, S: Service> SendBatch<'q, S> {
 
     /// Refuses what drivers answer in ways of their own, from a full queue to a wild read.
     #[inline]
-    fn check(&self, request: &SendRequest) -> Result<(), Refusal> {
-        let offered = match &*self.sender {
-            Sender::Classic(_) => S::supports(request.opcode),
-            Sender::Extended { operations, .. } => *operations & operation(request.opcode) != 0,
+    fn check(&self, request: &SendRequest, buffers: &[Sge]) -> Result<(), Refusal> {
+        let (offered, fits) = match &*self.sender {
+            // The chain looks how many buffers there are.
+            Sender::Classic(_) => (S::supports(request.opcode), true),
+            Sender::Extended { operations, lists, .. } => (
+                *operations & operation(request.opcode) != 0,
+                // Counted only if some may be empty and the rest fit.
+                buffers.len() <= lists.sges.len() || filled(buffers).count() <= lists.sges.len(),
+            ),
         };
         if !offered {
             return Err(Refusal::Driver(libc::EOPNOTSUPP));
         }
         let inline = request.flags.contains(SendFlags::INLINE);
-        let too_long = request.sge.length() > self.max_inline_data;
-        if inline && (too_long || request.opcode.is_fetching()) {
+        let length = || buffers.iter().map(|sge| u64::from(sge.length())).sum::<u64>();
+        let is_bad =
+            inline && (request.opcode.is_fetching() || length() > u64::from(self.max_inline_data));
+        if is_bad || !fits {
             return Err(Refusal::Driver(libc::EINVAL));
         }
         Ok(())
     }
 
+    /// Appends a request with `buffers` in place of its own.
     #[inline]
-    fn add_to(&mut self, request: &SendRequest, to: Option<Datagram>) {
-        if let Err(refusal) = self.check(request) {
+    fn add_to(&mut self, request: &SendRequest, buffers: &[Sge], to: Option<Datagram>) {
+        if let Err(refusal) = self.check(request, buffers) {
             return self.stop(refusal);
         }
         match self.sender {
-            Sender::Classic(chain) => chain.push(request.sge, |raw| fill(raw, request, to)),
-            // SAFETY: the queue pair is alive, a batch is under way, and the opcode is one of those
-            // that the queue pair was created for.
-            Sender::Extended { qp, .. } if self.refused.is_none() => unsafe {
-                build(*qp, request, to);
+            Sender::Classic(chain) => chain.push(buffers, |raw| fill(raw, request, to)),
+            // SAFETY: the queue pair is alive, a batch is under way, the opcode is one of those that
+            // the queue pair was created for, and so many buffers fit.
+            Sender::Extended { qp, lists, .. } if self.refused.is_none() => unsafe {
+                build(*qp, request, buffers, lists, to);
             },
             Sender::Extended { .. } => {}
         }
@@ -190,10 +244,21 @@ impl<S: Service> Drop for SendBatch<'_, S> {
     }
 }
 
+impl<S: Connected> SendBatch<'_, S> {
+    /// Appends a request whose bytes come from, or of a READ go to, several buffers, one after the
+    /// other, in place of [`sge`](SendRequest::sge): at most
+    /// [`max_send_sge`](crate::QpCap::max_send_sge) with bytes. A longer list is refused with EINVAL
+    /// when the batch is committed.
+    #[inline]
+    pub fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
+        self.add_to(request, buffers, None);
+    }
+}
+
 impl<S: Connected> hardware::SendBatch for SendBatch<'_, S> {
     #[inline]
     fn add(&mut self, request: &SendRequest) {
-        self.add_to(request, None);
+        self.add_to(request, slice::from_ref(&request.sge), None);
     }
 
     #[inline]
@@ -231,8 +296,22 @@ impl<'q> DatagramBatch<'q> {
     /// A handle of another device is refused with EINVAL when the batch is committed: drivers take
     /// it for one of theirs.
     pub fn add(&mut self, request: &SendRequest, to: &'q AddressHandle, qp_num: u32, qkey: u32) {
+        self.add_list(request, slice::from_ref(&request.sge), to, qp_num, qkey);
+    }
+
+    /// As [`add`](Self::add), of a message from several buffers in place of the request's own; see
+    /// [`SendBatch::add_list`].
+    pub fn add_list(
+        &mut self,
+        request: &SendRequest,
+        buffers: &[Sge],
+        to: &'q AddressHandle,
+        qp_num: u32,
+        qkey: u32,
+    ) {
         if to.pd().context().id() == self.device {
-            self.batch.add_to(request, Some(Datagram { ah: to.as_ptr(), qp_num, qkey }));
+            let to = Datagram { ah: to.as_ptr(), qp_num, qkey };
+            self.batch.add_to(request, buffers, Some(to));
         } else {
             self.batch.stop(Refusal::Driver(libc::EINVAL));
         }
@@ -283,9 +362,16 @@ fn imm(request: &SendRequest) -> u32 {
 ///
 /// # Safety
 ///
-/// The queue pair is alive, was created for the opcode, and `ibv_wr_start` was called.
+/// The queue pair is alive, was created for the opcode, and `ibv_wr_start` was called. There are no more
+/// buffers with bytes than `lists` has room for, nor bytes of inline data.
 #[inline]
-unsafe fn build(qp: *mut ibv_qp_ex, request: &SendRequest, to: Option<Datagram>) {
+unsafe fn build(
+    qp: *mut ibv_qp_ex,
+    request: &SendRequest,
+    buffers: &[Sge],
+    lists: &mut Lists,
+    to: Option<Datagram>,
+) {
     let SendRequest { remote_addr, rkey, compare_add, swap, .. } = *request;
     // SAFETY: the caller's promise.
     unsafe {
@@ -312,26 +398,38 @@ unsafe fn build(qp: *mut ibv_qp_ex, request: &SendRequest, to: Option<Datagram>)
         if let Some(Datagram { ah, qp_num, qkey }) = to {
             rdma_sys::ibv_wr_set_ud_addr(qp, ah, qp_num, qkey);
         }
-        set_data(qp, request);
+        set_data(qp, request.flags, buffers, lists);
     }
 }
 
 /// # Safety
 ///
-/// A request that has buffers was just added to the batch under way.
+/// A request that has buffers was just added to the batch under way, as few as [`build`] wants.
 #[inline]
-unsafe fn set_data(qp: *mut ibv_qp_ex, request: &SendRequest) {
-    let sge = request.sge;
-    // SAFETY: the caller's promise; inline data is copied now, and whoever made the buffer promised
+unsafe fn set_data(qp: *mut ibv_qp_ex, flags: SendFlags, buffers: &[Sge], lists: &mut Lists) {
+    let is_inline = flags.contains(SendFlags::INLINE);
+    // SAFETY: the caller's promise; inline data is copied now, and whoever made a buffer promised
     // that it is readable until the post returns.
     unsafe {
-        if sge.length() == 0 {
-            rdma_sys::ibv_wr_set_sge_list(qp, 0, std::ptr::null());
-        } else if request.flags.contains(SendFlags::INLINE) {
-            let data = std::ptr::with_exposed_provenance_mut(sge.addr() as usize);
-            rdma_sys::ibv_wr_set_inline_data(qp, data, sge.length() as usize);
-        } else {
-            rdma_sys::ibv_wr_set_sge(qp, sge.lkey(), sge.addr(), sge.length());
+        match *buffers {
+            [sge] if sge.length() == 0 => rdma_sys::ibv_wr_set_sge_list(qp, 0, ptr::null()),
+            [sge] if is_inline => {
+                let data = ptr::with_exposed_provenance_mut(sge.addr() as usize);
+                rdma_sys::ibv_wr_set_inline_data(qp, data, sge.length() as usize);
+            }
+            [sge] => rdma_sys::ibv_wr_set_sge(qp, sge.lkey(), sge.addr(), sge.length()),
+            _ if is_inline => {
+                let length = lists.join(buffers);
+                rdma_sys::ibv_wr_set_inline_data(qp, lists.inline.as_mut_ptr().cast(), length);
+            }
+            _ => {
+                let mut count = 0;
+                for (to, sge) in lists.sges.iter_mut().zip(filled(buffers)) {
+                    *to = sge;
+                    count += 1;
+                }
+                rdma_sys::ibv_wr_set_sge_list(qp, count, lists.sges.as_ptr());
+            }
         }
     }
 }

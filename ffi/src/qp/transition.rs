@@ -1,7 +1,11 @@
 //! Moving a queue pair from state to state.
 //!
 //! A transition is a struct with the fields that verbs demands: none can be forgotten, and none that
-//! another kind of queue pair wants can be given.
+//! another kind of queue pair wants can be given. Those that lead from a state to itself have only
+//! fields that may be left out.
+//!
+//! Alternate paths (`IBV_QP_ALT_PATH`, `IBV_QP_PATH_MIG_STATE`) are left out: RoCE has none, and the
+//! engine's own rails do what they are for.
 
 use super::service::{Connected, Rc, Service, Uc, Ud};
 use super::value::{ModifyError, bits, small};
@@ -19,6 +23,9 @@ mod sealed {
     pub trait Fill {
         /// Where it leads.
         const TO: QpState;
+
+        /// The only state that it may be made from, if the driver must not be asked elsewhere.
+        const FROM: Option<QpState> = None;
 
         /// Writes the attributes; returns which.
         fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError>;
@@ -151,6 +158,102 @@ pub struct Resume;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recover;
 
+/// INIT to INIT, for RC and UC: changes what is given, and leaves the rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChangeInit {
+    /// See [`ToInit::port_num`].
+    pub port_num: Option<u8>,
+    /// See [`ToInit::pkey_index`].
+    pub pkey_index: Option<u16>,
+    /// See [`ToInit::access`].
+    pub access: Option<AccessFlags>,
+}
+
+/// INIT to INIT, for UD: changes what is given, and leaves the rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramChangeInit {
+    /// See [`DatagramToInit::port_num`].
+    pub port_num: Option<u8>,
+    /// See [`DatagramToInit::pkey_index`].
+    pub pkey_index: Option<u16>,
+    /// See [`DatagramToInit::qkey`].
+    pub qkey: Option<u32>,
+}
+
+/// RTS to RTS, for RC: changes what is given while requests go on. The path is changed in SQD.
+///
+/// ```compile_fail,E0560
+/// // A path in use cannot be changed.
+/// fn elsewhere(path: polyrail_ffi::Path) -> polyrail_ffi::ChangeRts {
+///     polyrail_ffi::ChangeRts { path: Some(path), ..Default::default() }
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChangeRts {
+    /// What the peer may do from now on.
+    pub access: Option<AccessFlags>,
+    /// See [`ToRtr::min_rnr_timer`].
+    pub min_rnr_timer: Option<u8>,
+}
+
+/// RTS to RTS, for UC: changes what is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnreliableChangeRts {
+    /// What the peer may do from now on.
+    pub access: Option<AccessFlags>,
+}
+
+/// RTS to RTS, for UD: changes what is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramChangeRts {
+    /// What datagrams must carry from now on.
+    pub qkey: Option<u32>,
+}
+
+/// SQD to SQD, for RC: changes what is given, the path among it, once nothing is under way any more
+/// ([`SqDrained`](crate::AsyncEvent::SqDrained)). [`Resume`] goes on, by the new path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChangeSqd {
+    /// The way to the peer.
+    pub path: Option<Path>,
+    /// See [`ToInit::pkey_index`].
+    pub pkey_index: Option<u16>,
+    /// What the peer may do from now on.
+    pub access: Option<AccessFlags>,
+    /// See [`ToRtr::max_dest_rd_atomic`].
+    pub max_dest_rd_atomic: Option<u8>,
+    /// See [`ToRtr::min_rnr_timer`].
+    pub min_rnr_timer: Option<u8>,
+    /// See [`ToRts::timeout`].
+    pub timeout: Option<u8>,
+    /// See [`ToRts::retry_cnt`].
+    pub retry_cnt: Option<u8>,
+    /// See [`ToRts::rnr_retry`].
+    pub rnr_retry: Option<u8>,
+    /// See [`ToRts::max_rd_atomic`].
+    pub max_rd_atomic: Option<u8>,
+}
+
+/// SQD to SQD, for UC: changes what is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnreliableChangeSqd {
+    /// The way to the peer.
+    pub path: Option<Path>,
+    /// See [`ToInit::pkey_index`].
+    pub pkey_index: Option<u16>,
+    /// What the peer may do from now on.
+    pub access: Option<AccessFlags>,
+}
+
+/// SQD to SQD, for UD: changes what is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramChangeSqd {
+    /// See [`DatagramToInit::pkey_index`].
+    pub pkey_index: Option<u16>,
+    /// What datagrams must carry from now on.
+    pub qkey: Option<u32>,
+}
+
 /// To ERR: everything outstanding is flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToErr;
@@ -171,6 +274,14 @@ impl<S: Service> Transition<S> for ToSqd {}
 impl<S: Service> Transition<S> for Resume {}
 impl Transition<Uc> for Recover {}
 impl Transition<Ud> for Recover {}
+impl<S: Connected> Transition<S> for ChangeInit {}
+impl Transition<Ud> for DatagramChangeInit {}
+impl Transition<Rc> for ChangeRts {}
+impl Transition<Uc> for UnreliableChangeRts {}
+impl Transition<Ud> for DatagramChangeRts {}
+impl Transition<Rc> for ChangeSqd {}
+impl Transition<Uc> for UnreliableChangeSqd {}
+impl Transition<Ud> for DatagramChangeSqd {}
 impl<S: Service> Transition<S> for ToErr {}
 impl<S: Service> Transition<S> for ToReset {}
 
@@ -215,7 +326,7 @@ impl Fill for ToRtr {
         let Self { path, path_mtu, dest_qp_num, rq_psn, .. } = *self;
         let common = UnreliableToRtr { path, path_mtu, dest_qp_num, rq_psn }.fill(raw)?;
         raw.max_dest_rd_atomic = self.max_dest_rd_atomic;
-        raw.min_rnr_timer = small("min_rnr_timer", self.min_rnr_timer, 5)?;
+        raw.min_rnr_timer = min_rnr_timer(self.min_rnr_timer)?;
         Ok(common | mask::IBV_QP_MAX_DEST_RD_ATOMIC | mask::IBV_QP_MIN_RNR_TIMER)
     }
 }
@@ -242,9 +353,9 @@ impl Fill for ToRts {
 
     fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
         let common = UnreliableToRts { sq_psn: self.sq_psn }.fill(raw)?;
-        raw.timeout = small("timeout", self.timeout, 5)?;
-        raw.retry_cnt = small("retry_cnt", self.retry_cnt, 3)?;
-        raw.rnr_retry = small("rnr_retry", self.rnr_retry, 3)?;
+        raw.timeout = timeout(self.timeout)?;
+        raw.retry_cnt = retry_cnt(self.retry_cnt)?;
+        raw.rnr_retry = rnr_retry(self.rnr_retry)?;
         raw.max_rd_atomic = self.max_rd_atomic;
         Ok(common
             | mask::IBV_QP_TIMEOUT
@@ -279,6 +390,140 @@ impl Fill for Recover {
         raw.cur_qp_state = QpState::Sqe.raw();
         Ok(mask::IBV_QP_CUR_STATE)
     }
+}
+
+/// Writes what is given, each value checked or as it is; returns which attributes that was.
+macro_rules! given {
+    ($raw:ident: $($value:expr => $field:ident by $attribute:ident $(, $check:expr)?;)*) => {{
+        let mut given = mask(0);
+        $(if let Some(value) = $value {
+            $raw.$field = given!(@check value $(, $check)?);
+            given |= mask::$attribute;
+        })*
+        Ok(given)
+    }};
+    (@check $value:ident) => { $value };
+    (@check $value:ident, $check:expr) => { $check($value)? };
+}
+
+impl Fill for ChangeInit {
+    const TO: QpState = QpState::Init;
+    const FROM: Option<QpState> = Some(Self::TO);
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        given! { raw:
+            self.port_num => port_num by IBV_QP_PORT;
+            self.pkey_index => pkey_index by IBV_QP_PKEY_INDEX;
+            self.access => qp_access_flags by IBV_QP_ACCESS_FLAGS, flags;
+        }
+    }
+}
+
+impl Fill for DatagramChangeInit {
+    const TO: QpState = QpState::Init;
+    const FROM: Option<QpState> = Some(Self::TO);
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        given! { raw:
+            self.port_num => port_num by IBV_QP_PORT;
+            self.pkey_index => pkey_index by IBV_QP_PKEY_INDEX;
+            self.qkey => qkey by IBV_QP_QKEY;
+        }
+    }
+}
+
+impl Fill for ChangeRts {
+    const TO: QpState = QpState::Rts;
+    const FROM: Option<QpState> = Some(Self::TO);
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        given! { raw:
+            self.access => qp_access_flags by IBV_QP_ACCESS_FLAGS, flags;
+            self.min_rnr_timer => min_rnr_timer by IBV_QP_MIN_RNR_TIMER, min_rnr_timer;
+        }
+    }
+}
+
+impl Fill for UnreliableChangeRts {
+    const TO: QpState = QpState::Rts;
+    const FROM: Option<QpState> = Some(Self::TO);
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        given! { raw: self.access => qp_access_flags by IBV_QP_ACCESS_FLAGS, flags; }
+    }
+}
+
+impl Fill for DatagramChangeRts {
+    const TO: QpState = QpState::Rts;
+    const FROM: Option<QpState> = Some(Self::TO);
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        given! { raw: self.qkey => qkey by IBV_QP_QKEY; }
+    }
+}
+
+impl Fill for ChangeSqd {
+    const TO: QpState = QpState::Sqd;
+    const FROM: Option<QpState> = Some(Self::TO);
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        let Self { path, pkey_index, access, .. } = *self;
+        let common = UnreliableChangeSqd { path, pkey_index, access }.fill(raw)?;
+        let more: Result<mask, ModifyError> = given! { raw:
+            self.max_dest_rd_atomic => max_dest_rd_atomic by IBV_QP_MAX_DEST_RD_ATOMIC;
+            self.min_rnr_timer => min_rnr_timer by IBV_QP_MIN_RNR_TIMER, min_rnr_timer;
+            self.timeout => timeout by IBV_QP_TIMEOUT, timeout;
+            self.retry_cnt => retry_cnt by IBV_QP_RETRY_CNT, retry_cnt;
+            self.rnr_retry => rnr_retry by IBV_QP_RNR_RETRY, rnr_retry;
+            self.max_rd_atomic => max_rd_atomic by IBV_QP_MAX_QP_RD_ATOMIC;
+        };
+        Ok(common | more?)
+    }
+}
+
+impl Fill for UnreliableChangeSqd {
+    const TO: QpState = QpState::Sqd;
+    const FROM: Option<QpState> = Some(Self::TO);
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        given! { raw:
+            self.path => ah_attr by IBV_QP_AV, |path: Path| path.raw();
+            self.pkey_index => pkey_index by IBV_QP_PKEY_INDEX;
+            self.access => qp_access_flags by IBV_QP_ACCESS_FLAGS, flags;
+        }
+    }
+}
+
+impl Fill for DatagramChangeSqd {
+    const TO: QpState = QpState::Sqd;
+    const FROM: Option<QpState> = Some(Self::TO);
+
+    fn fill(&self, raw: &mut ibv_qp_attr) -> Result<mask, ModifyError> {
+        given! { raw:
+            self.pkey_index => pkey_index by IBV_QP_PKEY_INDEX;
+            self.qkey => qkey by IBV_QP_QKEY;
+        }
+    }
+}
+
+fn flags(access: AccessFlags) -> Result<u32, ModifyError> {
+    Ok(access.bits())
+}
+
+fn min_rnr_timer(code: u8) -> Result<u8, ModifyError> {
+    small("min_rnr_timer", code, 5)
+}
+
+fn timeout(code: u8) -> Result<u8, ModifyError> {
+    small("timeout", code, 5)
+}
+
+fn retry_cnt(count: u8) -> Result<u8, ModifyError> {
+    small("retry_cnt", count, 3)
+}
+
+fn rnr_retry(count: u8) -> Result<u8, ModifyError> {
+    small("rnr_retry", count, 3)
 }
 
 impl Fill for ToErr {
@@ -320,6 +565,11 @@ impl<S: Service> QueuePair<S> {
         let given = transition.fill(&mut raw)? | mask::IBV_QP_STATE;
         raw.qp_state = T::TO.raw();
         let mut last = self.state.lock();
+        // A change of attributes elsewhere would be a move to that state, as from SQD to RTS.
+        if T::FROM.is_some_and(|from| from != self.last_state()) {
+            let argument = Argument::State(T::TO);
+            return Err(VerbsError::new("ibv_modify_qp", libc::EINVAL, argument).into());
+        }
         // A batch that was forgotten holds the driver's lock; aborted later, it would put back queue
         // positions from before a reset.
         self.sender.abort();

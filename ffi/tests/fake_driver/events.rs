@@ -1,9 +1,9 @@
 //! Events: of devices, and of completion queues.
 
 use crate::fake::{QP_NUM, fail, queue_cq_event, queue_event, with};
-use crate::fixture::All;
+use crate::fixture::{All, open};
 use polyrail_core::hardware::CqId;
-use polyrail_ffi::{AsyncEvent, PostMode};
+use polyrail_ffi::{AsyncEvent, CqInit, PostMode, QpCap, QpInit, QueuePair, SrqInit, Timestamps};
 use rdma_sys::ibv_event_type as raw;
 
 #[test]
@@ -45,6 +45,38 @@ fn events_name_their_object_and_are_acknowledged() {
     fail("ibv_get_async_event", libc::EIO);
     let error = all.context.next_event().map_err(|error| (error.call, error.errno));
     assert_eq!(error, Err(("ibv_get_async_event", libc::EIO)));
+}
+
+#[test]
+fn events_give_back_what_their_user_knows_the_object_by() {
+    for (post_mode, is_extended) in [(PostMode::Classic, false), (PostMode::Extended, true)] {
+        let (context, pd, _) = open();
+        let channel = context.create_channel().unwrap();
+        let init = CqInit { channel: Some(&channel), user_context: 11, ..CqInit::new(8) };
+        let (mut classic, mut extended) = (None, None);
+        let cq = if is_extended {
+            let cq = context.create_extended_cq(&init, Timestamps::empty()).unwrap();
+            extended.insert(cq).handle()
+        } else {
+            classic.insert(context.create_cq(&init).unwrap()).handle()
+        };
+        let srq = pd.create_srq(&SrqInit { user_context: 12, ..SrqInit::new(8) }).unwrap();
+        let init = QpInit { post_mode, user_context: 13, ..QpInit::new(cq, QpCap::default()) };
+        let qp: QueuePair = pd.create_qp(&init).unwrap();
+        assert_eq!((cq.user_context(), srq.user_context(), qp.user_context()), (11, 12, 13));
+        let qp_num = QP_NUM;
+        for (number, kind, event) in [
+            (raw::IBV_EVENT_CQ_ERR, "cq", (AsyncEvent::CqError(cq.id()), 11)),
+            (raw::IBV_EVENT_SRQ_ERR, "srq", (AsyncEvent::SrqError(srq.id()), 12)),
+            (raw::IBV_EVENT_QP_FATAL, "qp", (AsyncEvent::QpFatal { qp_num }, 13)),
+            (raw::IBV_EVENT_PORT_ERR, "port", (AsyncEvent::PortError { port: 2 }, 0)),
+        ] {
+            queue_event(number as u32, kind);
+            assert_eq!(context.next_event_and_user_context(), Ok(Some(event)));
+        }
+        queue_cq_event();
+        assert_eq!(channel.next_event_and_user_context(), Ok(Some((cq.id(), 11))));
+    }
 }
 
 #[test]

@@ -1,16 +1,17 @@
 //! Every call that can fail, failing: what is reported, what is left, what is destroyed in which order.
 
-use crate::fake::{FORK_INITS, QP_NUM, alive, calls_of, fail, heal, violations, with};
-use crate::fixture::All;
+use crate::fake::{FORK_INITS, GUID, QP_NUM, alive, calls_of, fail, heal, violations, with};
+use crate::fixture::{All, devices};
 use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _};
-use polyrail_core::verbs::{RecvRequest, Sge};
+use polyrail_core::verbs::{AccessFlags, RecvRequest, Sge};
 use polyrail_ffi::{
-    Argument, CloseError, CqInit, DeviceList, PostMode, QpCap, QpInit, QueuePair, Timestamps,
-    VerbsError, fork_safety, set_destroy_hook,
+    Argument, CloseError, CqInit, DeviceList, PostMode, ProtectionDomain, QpCap, QpInit, QueuePair,
+    Timestamps, VerbsError, fork_safety, set_destroy_hook,
 };
 use std::cell::Cell;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 #[test]
 fn every_failed_call_is_named_and_leaves_nothing() {
@@ -167,6 +168,29 @@ fn a_drop_that_fails_tells_the_hook() {
     assert!(error.hint().is_some_and(|hint| hint.contains("still exist")));
 }
 
+#[test]
+fn memory_that_cannot_be_deregistered_is_kept() {
+    let register = |pd: &ProtectionDomain| {
+        let pages = Arc::new([0u8; 64]);
+        let (addr, kept) = (pages.as_ptr().cast_mut(), Arc::downgrade(&pages));
+        // SAFETY: the bytes are the owner's, and the fake device never touches memory.
+        let region = unsafe { pd.register_owned(addr, 64, AccessFlags::LOCAL_WRITE, pages) };
+        (region.unwrap(), kept)
+    };
+    let pd = All::new(PostMode::Classic).unwrap().pd;
+    let [dropped, closed, refused, lost] = std::array::from_fn(|_| register(&pd));
+    let is_there = |kept: &Weak<_>| kept.strong_count() == 1;
+    assert!([&dropped, &closed, &refused, &lost].iter().all(|(_, kept)| is_there(kept)));
+    drop(dropped.0);
+    closed.0.close().unwrap();
+    assert!(!is_there(&dropped.1) && !is_there(&closed.1), "the memory is its owner's again");
+    fail("ibv_dereg_mr", libc::EBUSY);
+    assert_eq!(refused.0.close().map_err(|error| error.errno), Err(libc::EBUSY));
+    assert!(is_there(&refused.1), "the device may still write what was not deregistered");
+    drop(lost.0);
+    assert!(is_there(&lost.1), "likewise after a drop");
+}
+
 /// Set in a process that runs one test alone.
 const ALONE: &str = "POLYRAIL_TEST_ALONE";
 
@@ -198,6 +222,30 @@ fn a_drop_that_fails_does_not_panic_if_stderr_is_full() {
 }
 
 #[test]
+fn a_library_that_cannot_be_loaded_is_an_error_with_a_cure() {
+    let name = "failing_calls::a_library_that_cannot_be_loaded_is_an_error_with_a_cure";
+    in_own_process(name, Stdio::inherit(), || {
+        // SAFETY: no function at all is given.
+        unsafe { rdma_sys::load_from(&|_| std::ptr::null_mut()) };
+        let error = DeviceList::new().expect_err("a library without functions");
+        assert_eq!((error.call, error.errno), ("dlopen", libc::ELIBACC));
+        let text = error.to_string();
+        assert!(text.starts_with("dlopen(libibverbs.so.1: it is too old and lacks "), "{text}");
+        assert!(text.ends_with("install packages libibverbs1 and ibverbs-providers"), "{text}");
+        assert_eq!(fork_safety(), Err(error));
+    });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn nothing_is_linked_that_may_not_be_installed() {
+    drop(All::new(PostMode::Classic).unwrap());
+    let mapped = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(mapped.contains("libc.so"), "{mapped}");
+    assert!(!mapped.contains("libibverbs"), "programs must start without the library: {mapped}");
+}
+
+#[test]
 fn devices_are_usable_where_forks_cannot_be_made_safe() {
     let name = "failing_calls::devices_are_usable_where_forks_cannot_be_made_safe";
     in_own_process(name, Stdio::inherit(), || {
@@ -214,8 +262,9 @@ fn devices_are_usable_where_forks_cannot_be_made_safe() {
 
 #[test]
 fn fork_safety_is_initialised_once() {
-    let lists = [DeviceList::new().unwrap(), DeviceList::new().unwrap()];
-    assert_eq!(lists.map(|list| list.iter().len()), [1, 1]);
+    let lists = [devices().unwrap(), devices().unwrap()];
+    assert_eq!(lists.each_ref().map(|list| list.iter().len()), [1, 1]);
+    assert_eq!(lists[0].iter().next().map(|device| device.guid()), Some(GUID));
     assert_eq!(fork_safety(), Ok(()));
     assert_eq!(FORK_INITS.load(Ordering::Relaxed), 1);
 }

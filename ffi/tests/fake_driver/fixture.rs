@@ -1,10 +1,11 @@
 //! One of everything, on the fake device.
 
+use crate::fake::install;
 use polyrail_core::verbs::AccessFlags;
 use polyrail_ffi::{
     AddressHandle, CompletionChannel, CompletionQueue, Context, CqInit, DeviceList, Gid, Grh,
     MemoryRegion, ModifyError, Path, PostMode, ProtectionDomain, QpCap, QpInit, QueuePair,
-    SharedReceiveQueue, VerbsError,
+    SharedReceiveQueue, SrqInit, VerbsError,
 };
 
 /// One of everything.
@@ -27,7 +28,7 @@ pub(crate) fn path() -> Path {
 
 impl All {
     pub(crate) fn new(post_mode: PostMode) -> Result<Self, VerbsError> {
-        let list = DeviceList::new()?;
+        let list = devices()?;
         let context = list.find("fake0").expect("the fake device").open()?;
         drop(list);
         let pd = context.alloc_pd()?;
@@ -37,7 +38,7 @@ impl All {
         let channel = context.create_channel()?;
         let init = CqInit { channel: Some(&channel), ..CqInit::new(64) };
         let cq = context.create_cq(&init)?;
-        let srq = pd.create_srq(8)?;
+        let srq = pd.create_srq(&SrqInit::new(8))?;
         let ah = pd.create_ah(&path()).map_err(|error| match error {
             ModifyError::Verbs(error) => error,
             other => panic!("{other}"),
@@ -48,9 +49,15 @@ impl All {
     }
 }
 
+/// The devices of the fake library.
+pub(crate) fn devices() -> Result<DeviceList, VerbsError> {
+    install();
+    DeviceList::new()
+}
+
 /// An open device, a domain and a completion queue.
 pub(crate) fn open() -> (Context, ProtectionDomain, CompletionQueue) {
-    let list = DeviceList::new().unwrap();
+    let list = devices().unwrap();
     let context = list.find("fake0").unwrap().open().unwrap();
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(&CqInit::new(64)).unwrap());
     (context, pd, cq)

@@ -10,15 +10,19 @@ use polyrail_core::verbs::{
 };
 use polyrail_ffi::{
     CompletionQueue, Connected, DatagramToInit, DatagramToRtr, Mtu, Path, PostMode,
-    ProtectionDomain, QpCap, QpInit, QueuePair, Rc, ToInit, ToReset, ToRtr, ToRts, Uc, Ud,
+    ProtectionDomain, QpCap, QpInit, QueuePair, Rc, SrqInit, ToInit, ToReset, ToRtr, ToRts, Uc, Ud,
     UnreliableToRts, WindowRange,
 };
 
-const CAP: QpCap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_inline_data: 64 };
+const CAP: QpCap = QpCap::new(4, 4, 64);
 
 fn in_init<S: Connected>(post_mode: PostMode) -> QueuePair<S> {
+    with_cap(post_mode, CAP)
+}
+
+fn with_cap<S: Connected>(post_mode: PostMode, cap: QpCap) -> QueuePair<S> {
     let (_, pd, cq) = open();
-    let init = QpInit { post_mode, ..QpInit::new(&cq, CAP) };
+    let init = QpInit { post_mode, ..QpInit::new(&cq, cap) };
     let qp = pd.create_qp(&init).unwrap();
     let to_init = ToInit { port_num: 1, pkey_index: 0, access: AccessFlags::empty() };
     qp.modify(&to_init).unwrap();
@@ -26,7 +30,10 @@ fn in_init<S: Connected>(post_mode: PostMode) -> QueuePair<S> {
 }
 
 fn connected(post_mode: PostMode) -> QueuePair<Rc> {
-    let qp = in_init::<Rc>(post_mode);
+    connect(in_init(post_mode))
+}
+
+fn connect(qp: QueuePair<Rc>) -> QueuePair<Rc> {
     qp.modify(&ToRtr {
         path: path(),
         path_mtu: Mtu::Mtu4096,
@@ -81,6 +88,10 @@ fn ids() -> Vec<u64> {
     posted().iter().map(|request| request.wr_id).collect()
 }
 
+fn buffers() -> Vec<Vec<(u64, u32, u32)>> {
+    with(|state| std::mem::take(&mut state.buffers))
+}
+
 const BOTH: [PostMode; 2] = [PostMode::Classic, PostMode::Extended];
 
 #[test]
@@ -125,6 +136,111 @@ fn both_ways_hand_over_flags_and_buffers() {
             assert_eq!(seen, [(bits, Some(64)), (bits, None)], "{mode:?} {flags:?}");
         }
     }
+}
+
+/// A buffer of so many bytes, at an address and with a key of its own.
+fn part(length: u32) -> Sge {
+    // SAFETY: the fake device never touches memory.
+    unsafe { LocalBuffer::new(u64::from(length) << 12, length) }.sge(length + 1)
+}
+
+/// Three buffers, one of which is empty, and as a driver sees them.
+fn list() -> ([Sge; 4], Vec<(u64, u32, u32)>) {
+    let seen = [7, 8, 9].map(|length| (u64::from(length) << 12, length, length + 1));
+    ([part(7), part(8), Sge::EMPTY, part(9)], seen.into())
+}
+
+#[test]
+fn lists_of_buffers_are_handed_over_in_order() {
+    let cap = QpCap { max_send_sge: 3, max_recv_sge: 3, ..CAP };
+    let (parts, expected) = list();
+    for mode in BOTH {
+        let mut qp = connect(with_cap(mode, cap));
+        let asked = with(|state| state.cap).unwrap();
+        assert_eq!((asked.max_send_sge, asked.max_recv_sge), (3, 3));
+        let write = request(1, Opcode::RdmaWrite, 100);
+        let mut batch = qp.start_send();
+        batch.add_list(&write, &parts);
+        batch.add_list(&write, &[]);
+        batch.add_list(&write, &[part(5)]);
+        batch.commit().unwrap();
+        assert_eq!(buffers(), [expected.clone(), vec![], vec![(5 << 12, 5, 6)]], "{mode:?}");
+        posted();
+
+        let mut batch = qp.start_recv();
+        batch.add_list(1, &parts);
+        batch.add(&RecvRequest { wr_id: 2, sge: part(5) });
+        batch.commit().unwrap();
+        assert_eq!(buffers(), [expected.clone(), vec![(5 << 12, 5, 6)]]);
+        assert_eq!(ids(), [1, 2]);
+    }
+}
+
+#[test]
+fn inline_lists_arrive_whole() {
+    let cap = QpCap { max_send_sge: 3, ..CAP };
+    for mode in BOTH {
+        let mut qp = connect(with_cap(mode, cap));
+        let parts = [&b"in"[..], b"", b"li", b"ne"].map(|bytes| {
+            let addr = bytes.as_ptr().expose_provenance() as u64;
+            // SAFETY: the bytes are constant.
+            unsafe { LocalBuffer::new(addr, bytes.len() as u32) }.sge(0)
+        });
+        let inline = SendRequest { flags: SendFlags::INLINE, ..request(1, Opcode::Send, 0) };
+        let mut batch = qp.start_send();
+        batch.add_list(&inline, &parts);
+        batch.commit().unwrap();
+        let seen = buffers().concat().into_iter().flat_map(|(addr, length, _)| {
+            let start = std::ptr::with_exposed_provenance::<u8>(addr as usize);
+            // SAFETY: the constants, or what the queue pair joined them in.
+            unsafe { std::slice::from_raw_parts(start, length as usize) }.to_vec()
+        });
+        assert_eq!(seen.collect::<Vec<_>>(), b"inline", "{mode:?}");
+        assert_eq!(posted().len(), 1);
+    }
+}
+
+#[test]
+fn lists_that_are_too_long_never_reach_the_driver() {
+    let cap = QpCap { max_send_sge: 2, max_recv_sge: 2, ..CAP };
+    let einval = Refusal::Driver(libc::EINVAL);
+    let fits = SendRequest { flags: SendFlags::INLINE, ..request(1, Opcode::RdmaWrite, 0) };
+    for (mode, accepted) in [(PostMode::Classic, 1), (PostMode::Extended, 0)] {
+        let too_many = (request(2, Opcode::RdmaWrite, 0), list().0.to_vec());
+        let too_long = (SendRequest { wr_id: 2, ..fits }, vec![part(32), part(33)]);
+        for (bad, parts) in [too_many, too_long] {
+            let mut qp = connect(with_cap(mode, cap));
+            let mut batch = qp.start_send();
+            batch.add_list(
+                &SendRequest { flags: SendFlags::empty(), ..fits },
+                &[part(32), part(31)],
+            );
+            batch.add_list(&bad, &parts);
+            assert_eq!(batch.commit(), Err(CommitError { accepted, refusal: einval }), "{mode:?}");
+            assert_eq!(ids(), if accepted == 1 { vec![1] } else { vec![] });
+        }
+    }
+    let mut qp = with_cap::<Rc>(PostMode::Classic, cap);
+    let mut batch = qp.start_recv();
+    batch.add_list(1, &list().0[..3]);
+    batch.add_list(2, &list().0);
+    assert_eq!(batch.commit(), Err(CommitError { accepted: 1, refusal: einval }));
+    assert_eq!(ids(), [1]);
+}
+
+#[test]
+fn a_shared_receive_queue_takes_lists_of_buffers() {
+    let (_, pd, _) = open();
+    let mut srq = pd.create_srq(&SrqInit { max_sge: 3, limit: 2, ..SrqInit::new(4) }).unwrap();
+    let asked = with(|state| state.srq_attr).unwrap();
+    assert_eq!((asked.max_wr, asked.max_sge, asked.srq_limit), (4, 3, 2));
+    let (parts, expected) = list();
+    let mut batch = srq.start_recv();
+    batch.add_list(1, &parts);
+    batch.add_list(2, &[parts, parts].concat());
+    let refusal = Refusal::Driver(libc::EINVAL);
+    assert_eq!(batch.commit(), Err(CommitError { accepted: 1, refusal }));
+    assert_eq!((buffers(), ids()), (vec![expected], vec![1]));
 }
 
 #[test]
@@ -242,8 +358,13 @@ fn an_operation_that_the_service_lacks_is_refused() {
     }
 }
 
-fn datagrams(pd: &ProtectionDomain, cq: &CompletionQueue, post_mode: PostMode) -> QueuePair<Ud> {
-    let qp = pd.create_qp(&QpInit { post_mode, ..QpInit::new(cq, CAP) }).unwrap();
+fn datagrams(
+    pd: &ProtectionDomain,
+    cq: &CompletionQueue,
+    post_mode: PostMode,
+    cap: QpCap,
+) -> QueuePair<Ud> {
+    let qp = pd.create_qp(&QpInit { post_mode, ..QpInit::new(cq, cap) }).unwrap();
     qp.modify(&DatagramToInit { port_num: 1, pkey_index: 0, qkey: 9 }).unwrap();
     qp.modify(&DatagramToRtr).unwrap();
     qp.modify(&UnreliableToRts { sq_psn: 0 }).unwrap();
@@ -255,7 +376,7 @@ fn datagrams_go_where_each_says() {
     let (_, pd, cq) = open();
     let to = pd.create_ah(&path()).unwrap();
     for mode in BOTH {
-        let mut qp = datagrams(&pd, &cq, mode);
+        let mut qp = datagrams(&pd, &cq, mode, CAP);
         let mut batch = qp.start_datagrams();
         for wr_id in 0..3 {
             batch.add(&request(wr_id, Opcode::Send, 8), &to, 20 + wr_id as u32, 30);
@@ -264,6 +385,13 @@ fn datagrams_go_where_each_says() {
         let seen: Vec<_> = posted().iter().map(|request| (request.wr_id, request.to)).collect();
         let expected = [(0, Some((20, 30))), (1, Some((21, 30))), (2, Some((22, 30)))];
         assert_eq!(seen, expected, "{mode:?}");
+        let two = QpCap { max_send_sge: 2, ..CAP };
+        let mut qp = datagrams(&pd, &cq, mode, two);
+        buffers();
+        let mut batch = qp.start_datagrams();
+        batch.add_list(&request(3, Opcode::Send, 8), &[part(7), part(8)], &to, 5, 6);
+        batch.commit().unwrap();
+        assert_eq!((posted()[0].to, buffers()[0].len()), (Some((5, 6)), 2), "{mode:?}");
     }
 }
 
@@ -272,7 +400,7 @@ fn address_handles_of_another_device_never_reach_the_driver() {
     let ((_, pd, cq), (_, there, _)) = (open(), open());
     let (own, foreign) = (pd.create_ah(&path()).unwrap(), there.create_ah(&path()).unwrap());
     for (mode, accepted) in [(PostMode::Classic, 1), (PostMode::Extended, 0)] {
-        let mut qp = datagrams(&pd, &cq, mode);
+        let mut qp = datagrams(&pd, &cq, mode, CAP);
         let mut batch = qp.start_datagrams();
         for (wr_id, to) in [(0, &own), (1, &foreign), (2, &own)] {
             batch.add(&request(wr_id, Opcode::Send, 8), to, 5, 6);

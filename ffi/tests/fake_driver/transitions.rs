@@ -4,9 +4,11 @@ use crate::fake::{calls_of, fail, with};
 use crate::fixture::{All, path};
 use polyrail_core::verbs::AccessFlags;
 use polyrail_ffi::{
-    Argument, DatagramToInit, DatagramToRtr, Gid, Grh, ModifyError, Mtu, Path, PostMode, QpCap,
-    QpInit, QpState, QueuePair, Rc, Recover, Resume, Route, Service, ToErr, ToInit, ToReset, ToRtr,
-    ToRts, ToSqd, Transition, Uc, Ud, UnreliableToRtr, UnreliableToRts, VerbsError,
+    Argument, ChangeInit, ChangeRts, ChangeSqd, DatagramChangeInit, DatagramChangeRts,
+    DatagramChangeSqd, DatagramToInit, DatagramToRtr, Gid, Grh, ModifyError, Mtu, Path, PostMode,
+    QpCap, QpInit, QpState, QueuePair, Rc, Recover, Resume, Route, Service, ToErr, ToInit, ToReset,
+    ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableChangeRts, UnreliableChangeSqd,
+    UnreliableToRtr, UnreliableToRts, VerbsError,
 };
 use rdma_sys::{ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as m, ibv_qp_state};
 
@@ -190,4 +192,108 @@ fn transitions_hand_over_every_value() {
     let ud = queue_pair::<Ud>(&all);
     let (_, seen) = both(&ud, &DatagramToInit { port_num: 1, pkey_index: 3, qkey: 1 << 30 });
     assert_eq!((seen.port_num, seen.pkey_index, seen.qkey), (1, 3, 1 << 30));
+}
+
+#[test]
+fn changes_within_a_state_give_what_is_given_and_no_more() {
+    let all = All::new(PostMode::Classic).unwrap();
+    let access = Some(AccessFlags::REMOTE_READ);
+    let rc = queue_pair::<Rc>(&all);
+    rc.modify(&ToInit { port_num: 1, pkey_index: 0, access: AccessFlags::empty() }).unwrap();
+    let change = ChangeInit { port_num: Some(2), pkey_index: Some(3), access };
+    let (mask, seen) = both(&rc, &change);
+    assert_eq!(mask, (m::IBV_QP_PORT | m::IBV_QP_PKEY_INDEX | m::IBV_QP_ACCESS_FLAGS).0);
+    assert_eq!((seen.port_num, seen.pkey_index, seen.qp_access_flags), (2, 3, 4));
+    assert_eq!(seen.qp_state, ibv_qp_state::IBV_QPS_INIT);
+    assert_eq!(given(&rc, &ChangeInit::default()), 0);
+    assert_eq!(rc.last_state(), QpState::Init);
+
+    rc.modify(&to_rtr()).unwrap();
+    rc.modify(&to_rts()).unwrap();
+    let (mask, seen) = both(&rc, &ChangeRts { access, min_rnr_timer: Some(7) });
+    assert_eq!(mask, (m::IBV_QP_ACCESS_FLAGS | m::IBV_QP_MIN_RNR_TIMER).0);
+    assert_eq!((seen.qp_access_flags, seen.min_rnr_timer), (4, 7));
+    assert_eq!(seen.qp_state, ibv_qp_state::IBV_QPS_RTS);
+    assert_eq!(given(&rc, &ChangeRts { access, ..ChangeRts::default() }), m::IBV_QP_ACCESS_FLAGS.0);
+
+    rc.modify(&ToSqd { notify: false }).unwrap();
+    let path = Path::infiniband(2, 0x4321);
+    let (mask, seen) = both(&rc, &ChangeSqd { path: Some(path), ..ChangeSqd::default() });
+    assert_eq!((mask, seen.ah_attr.dlid), (m::IBV_QP_AV.0, 0x4321));
+    assert_eq!(seen.qp_state, ibv_qp_state::IBV_QPS_SQD);
+    let all_of_it = ChangeSqd {
+        path: Some(path),
+        pkey_index: Some(1),
+        access,
+        max_dest_rd_atomic: Some(2),
+        min_rnr_timer: Some(3),
+        timeout: Some(4),
+        retry_cnt: Some(5),
+        rnr_retry: Some(6),
+        max_rd_atomic: Some(7),
+    };
+    let (mask, seen) = both(&rc, &all_of_it);
+    let common = m::IBV_QP_AV | m::IBV_QP_PKEY_INDEX | m::IBV_QP_ACCESS_FLAGS;
+    let more = m::IBV_QP_MAX_DEST_RD_ATOMIC
+        | m::IBV_QP_MIN_RNR_TIMER
+        | m::IBV_QP_TIMEOUT
+        | m::IBV_QP_RETRY_CNT
+        | m::IBV_QP_RNR_RETRY
+        | m::IBV_QP_MAX_QP_RD_ATOMIC;
+    assert_eq!(mask, (common | more).0);
+    assert_eq!((seen.pkey_index, seen.qp_access_flags, seen.max_dest_rd_atomic), (1, 4, 2));
+    let bytes = [seen.min_rnr_timer, seen.timeout, seen.retry_cnt, seen.rnr_retry];
+    assert_eq!((bytes, seen.max_rd_atomic), ([3, 4, 5, 6], 7));
+
+    let uc = queue_pair::<Uc>(&all);
+    uc.modify(&Recover).unwrap();
+    assert_eq!(given(&uc, &UnreliableChangeRts { access }), m::IBV_QP_ACCESS_FLAGS.0);
+    uc.modify(&ToSqd { notify: false }).unwrap();
+    let change = UnreliableChangeSqd { path: Some(path), pkey_index: Some(1), access };
+    assert_eq!(given(&uc, &change), common.0);
+
+    let ud = queue_pair::<Ud>(&all);
+    ud.modify(&DatagramToInit { port_num: 1, pkey_index: 0, qkey: 9 }).unwrap();
+    let qkey = Some(8);
+    let change = DatagramChangeInit { port_num: None, pkey_index: None, qkey };
+    let (mask, seen) = both(&ud, &change);
+    assert_eq!((mask, seen.qkey), (m::IBV_QP_QKEY.0, 8));
+    ud.modify(&Recover).unwrap();
+    assert_eq!(given(&ud, &DatagramChangeRts { qkey }), m::IBV_QP_QKEY.0);
+    ud.modify(&ToSqd { notify: false }).unwrap();
+    let change = DatagramChangeSqd { pkey_index: Some(1), qkey };
+    assert_eq!(given(&ud, &change), (m::IBV_QP_PKEY_INDEX | m::IBV_QP_QKEY).0);
+}
+
+#[test]
+fn changes_are_refused_in_another_state_and_with_values_that_do_not_fit() {
+    let all = All::new(PostMode::Classic).unwrap();
+    let qp = queue_pair::<Rc>(&all);
+    let refused = |state| {
+        let argument = Argument::State(state);
+        Err(VerbsError { call: "ibv_modify_qp", errno: libc::EINVAL, argument }.into())
+    };
+    assert_eq!(qp.modify(&ChangeInit::default()), refused(QpState::Init));
+    assert_eq!(qp.modify(&ChangeRts::default()), refused(QpState::Rts));
+    assert_eq!(qp.modify(&ChangeSqd::default()), refused(QpState::Sqd));
+    assert_eq!(calls_of("ibv_modify_qp"), 0);
+    qp.modify(&ToSqd { notify: false }).unwrap();
+    assert_eq!(qp.modify(&ChangeRts::default()), refused(QpState::Rts), "it would resume");
+    let value = |attribute, value, max| Err(ModifyError::Value { attribute, value, max });
+    let wide = ChangeSqd { timeout: Some(32), ..ChangeSqd::default() };
+    assert_eq!(qp.modify(&wide), value("timeout", 32, 31));
+    let path = Some(Path { service_level: 16, ..path() });
+    assert_eq!(qp.modify(&ChangeSqd { path, ..ChangeSqd::default() }), value("sl", 16, 15));
+    assert_eq!(calls_of("ibv_modify_qp"), 1);
+}
+
+#[test]
+fn a_query_says_the_path_and_the_state_that_the_driver_assumes() {
+    let all = All::new(PostMode::Classic).unwrap();
+    let qp = queue_pair::<Rc>(&all);
+    assert_eq!(qp.query().unwrap().path, None);
+    qp.modify(&to_rtr()).unwrap();
+    let said = qp.query().unwrap();
+    assert_eq!((said.path, said.path_mtu), (Some(path()), Some(Mtu::Mtu1024)));
+    assert_eq!((said.state, said.cur_state), (QpState::Sqe, QpState::Rts));
 }

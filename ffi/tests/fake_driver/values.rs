@@ -97,7 +97,7 @@ fn completions_are_stamped_with_the_times_that_were_asked_for() {
 fn queries_give_what_the_driver_says() {
     let all = All::new(PostMode::Classic).unwrap();
     assert_eq!(all.qp.query().map(|attributes| attributes.state), Ok(QpState::Sqe));
-    assert_eq!(all.srq.query(), Ok(SrqAttributes { max_wr: 15, limit: 4 }));
+    assert_eq!(all.srq.query(), Ok(SrqAttributes { max_wr: 15, max_sge: 3, limit: 4 }));
     let entry = all.context.query_gid(2, 1).unwrap();
     assert_eq!((entry.port, entry.index, entry.gid), (2, 1, Gid([2; 16])));
     assert_eq!(entry.gid_type, GidType::RoceV2);

@@ -94,8 +94,8 @@ impl Failure {
     #[cfg(not(feature = "verbs"))]
     pub(super) fn without_verbs() -> Self {
         Self::no_devices(
-            "this program was built without verbs: install libibverbs-dev, librdmacm-dev, \
-             libclang-dev and pkg-config, and build it with --features verbs",
+            "this program was built without verbs: install libibverbs-dev, libclang-dev and \
+             pkg-config, and build it with --features verbs",
         )
     }
 

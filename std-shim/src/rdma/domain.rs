@@ -26,18 +26,15 @@ impl VerbsDomain {
     }
 }
 
-/// Registered memory, and the pages that it keeps.
+/// Registered memory, which keeps its pages; for good, if it cannot be deregistered: see
+/// [`register_owned`](ProtectionDomain::register_owned).
 #[derive(Debug)]
-pub struct VerbsRegion {
-    // Before the pages: deregistered first.
-    region: MemoryRegion,
-    _pages: Arc<Pages>,
-}
+pub struct VerbsRegion(MemoryRegion);
 
 impl VerbsRegion {
     /// The region itself.
     pub fn region(&self) -> &MemoryRegion {
-        &self.region
+        &self.0
     }
 }
 
@@ -69,7 +66,7 @@ impl Domain for VerbsDomain {
 
     fn create_qp(&self, cq: &CompletionQueue, cap: QpCap) -> Result<QueuePair, DeviceError> {
         let QpCap { max_send_wr, max_recv_wr, max_inline_data } = cap;
-        let cap = polyrail_ffi::QpCap { max_send_wr, max_recv_wr, max_inline_data };
+        let cap = polyrail_ffi::QpCap::new(max_send_wr, max_recv_wr, max_inline_data);
         Ok(self.pd.create_qp(&QpInit::new(cq, cap))?)
     }
 
@@ -79,9 +76,9 @@ impl Domain for VerbsDomain {
         access: AccessFlags,
     ) -> Result<(VerbsRegion, RegionKeys), DeviceError> {
         let start = std::ptr::with_exposed_provenance_mut(pages.addr() as usize);
-        // SAFETY: so many bytes are there, the region keeps them, and they are accessed by copying
-        // only.
-        let registered = unsafe { self.pd.register(start, pages.len(), access) };
+        let owner = Arc::<Pages>::clone(pages);
+        // SAFETY: so many bytes are there as long as the pages, and they are accessed by copying only.
+        let registered = unsafe { self.pd.register_owned(start, pages.len(), access, owner) };
         let refused = |source: VerbsError| {
             let device = self.device_name().into();
             DeviceError::Register { device, source: Box::new(source) }
@@ -89,6 +86,6 @@ impl Domain for VerbsDomain {
         let region = registered.map_err(refused)?;
         let keys =
             RegionKeys { device: self.device_id(), lkey: region.lkey(), rkey: region.rkey() };
-        Ok((VerbsRegion { region, _pages: Arc::clone(pages) }, keys))
+        Ok((VerbsRegion(region), keys))
     }
 }

@@ -4,8 +4,8 @@ use crate::memory::Buffer;
 use polyrail_core::verbs::{AccessFlags, WcStatus};
 use polyrail_ffi::{
     CompletionQueue, Context, CqInit, DeviceList, Grh, Mtu, Path, PortState, PostMode,
-    ProtectionDomain, QpCap, QpInit, QpState, QueuePair, SharedReceiveQueue, ToErr, ToInit, ToRtr,
-    ToRts,
+    ProtectionDomain, QpCap, QpInit, QpState, QueuePair, SharedReceiveQueue, SrqInit, ToErr,
+    ToInit, ToRtr, ToRts,
 };
 use polyrail_tests::behaviours::{ALL_ACCESS, End, Fixture, LIMIT, Patience, Statuses};
 use std::process::Command;
@@ -113,7 +113,7 @@ impl Fixture for Rails {
     }
 
     fn create_srq(&self, end: End, rail: usize, max_wr: u32) -> SharedReceiveQueue {
-        self.domain(end, rail).create_srq(max_wr).expect("a shared receive queue")
+        self.domain(end, rail).create_srq(&SrqInit::new(max_wr)).expect("a shared receive queue")
     }
 
     fn create_qp(
@@ -124,7 +124,7 @@ impl Fixture for Rails {
         srq: Option<&SharedReceiveQueue>,
         depth: u32,
     ) -> QueuePair {
-        let cap = QpCap { max_send_wr: depth, max_recv_wr: depth, max_inline_data: 64 };
+        let cap = QpCap::new(depth, depth, 64);
         let init = QpInit { srq, post_mode: self.post_mode, ..QpInit::new(cq, cap) };
         let qp: QueuePair = self.domain(end, rail).create_qp(&init).expect("a queue pair");
         assert_eq!(qp.is_extended(), self.post_mode != PostMode::Classic);

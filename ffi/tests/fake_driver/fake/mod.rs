@@ -1,5 +1,4 @@
-//! A libibverbs made for tests. The linker takes these definitions before those of the shared
-//! library, so every call of the crate ends here: calls fail when told to, objects know their parents,
+//! A libibverbs made for tests, in place of the shared library ([`install`]): calls fail when told to, objects know their parents,
 //! and whoever destroys one too early is found out.
 //!
 //! State is kept for each thread, so that tests run side by side. Structs are the library's own, zeroed;
@@ -13,13 +12,14 @@ mod events;
 mod objects;
 mod queues;
 
-use rdma_sys::{ibv_ah_attr, ibv_context, ibv_qp_attr};
+use rdma_sys::{ibv_ah_attr, ibv_context, ibv_qp_attr, ibv_qp_cap, ibv_srq_attr};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::sync::atomic::AtomicU32;
 
 pub(crate) use events::{queue_cq_event, queue_event};
-pub(crate) use objects::{QP_NUM, Registered};
+pub(crate) use objects::{GUID, QP_NUM, Registered};
 pub(crate) use queues::{Posted, complete};
 
 /// The device's clock at every completion.
@@ -48,6 +48,8 @@ pub(crate) struct State {
     pub(crate) violations: Vec<String>,
     /// Requests that the device took.
     pub(crate) posted: Vec<Posted>,
+    /// The buffers of every request that was handed over, taken or not: address, length, key.
+    pub(crate) buffers: Vec<Vec<(u64, u32, u32)>>,
     /// Requests between `wr_start` and `wr_complete`.
     building: Vec<Posted>,
     /// The next post takes so many requests and returns this.
@@ -61,6 +63,10 @@ pub(crate) struct State {
     pub(crate) acknowledged: u32,
     /// Which attributes were given to the last `ibv_modify_qp`, and all of them.
     pub(crate) modified: Option<(u32, ibv_qp_attr)>,
+    /// How large the last queue pair was to be.
+    pub(crate) cap: Option<ibv_qp_cap>,
+    /// How large the last shared receive queue was to be.
+    pub(crate) srq_attr: Option<ibv_srq_attr>,
     /// What the last region was made of.
     pub(crate) registered: Option<Registered>,
     /// `wc_flags` of the last extended completion queue.
@@ -119,6 +125,16 @@ fn call(name: &'static str) -> i32 {
 
 fn set_errno(errno: i32) {
     unsafe { *libc::__errno_location() = errno }
+}
+
+/// Makes every call of the crate end here, if none was made yet.
+pub(crate) fn install() {
+    let find = |name: &CStr| {
+        let name = name.to_str().expect("a name");
+        let found = objects::find(name).or_else(|| events::find(name));
+        found.unwrap_or_else(|| panic!("the fake library has no {name}"))
+    };
+    unsafe { rdma_sys::load_from(&find) }
 }
 
 /// A new object; null, with errno set, if the call is to fail.

@@ -10,6 +10,9 @@ use std::sync::atomic::Ordering;
 /// The number of every queue pair.
 pub(crate) const QP_NUM: u32 = 77;
 
+/// The device's number in the world.
+pub(crate) const GUID: u64 = 0x0102_0304_0506_0708;
+
 /// What a region was made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Registered {
@@ -19,8 +22,18 @@ pub(crate) enum Registered {
 
 macro_rules! exported {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {
-        $(#[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? $body)*
+        $(unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? $body)*
+
+        /// The function of this name.
+        pub(super) fn find(name: &str) -> Option<*mut std::ffi::c_void> {
+            match name {
+                $(stringify!($name) => {
+                    let function: unsafe extern "C" fn($($type),*) $(-> $result)? = $name;
+                    Some(function as *mut std::ffi::c_void)
+                })*
+                _ => None,
+            }
+        }
     };
 }
 pub(super) use exported;
@@ -54,6 +67,10 @@ exported! {
 
     fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
         (&raw const (*device).name).cast()
+    }
+
+    fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
+        GUID.to_be()
     }
 
     fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
@@ -92,6 +109,13 @@ exported! {
         (*attr).phys_port_cnt = 2;
         (*attr).max_qp_wr = 1000;
         call("ibv_query_device")
+    }
+
+    // The devices here have the newer call, in their context.
+    fn ibv_query_port(
+        _context: *mut ibv_context, _port: u8, _attr: *mut _compat_ibv_port_attr
+    ) -> c_int {
+        libc::EOPNOTSUPP
     }
 
     fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
@@ -162,6 +186,7 @@ exported! {
     }
 
     fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+        with(|state| state.srq_attr = Some((*init).attr));
         let mut srq: ibv_srq = zeroed();
         srq.context = (*pd).context;
         srq.srq_context = (*init).srq_context;
@@ -173,7 +198,7 @@ exported! {
     }
 
     fn ibv_query_srq(_srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-        *attr = ibv_srq_attr { max_wr: 15, max_sge: 1, srq_limit: 4 };
+        *attr = ibv_srq_attr { max_wr: 15, max_sge: 3, srq_limit: 4 };
         call("ibv_query_srq")
     }
 
@@ -192,8 +217,10 @@ exported! {
     }
 
     fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-        let ibv_qp_init_attr { send_cq, recv_cq, srq, qp_type, .. } = *init;
-        new_qp("ibv_create_qp", pd, qp_type, [send_cq.addr(), recv_cq.addr(), srq.addr()])
+        let ibv_qp_init_attr { send_cq, recv_cq, srq, cap, qp_type, qp_context, .. } = *init;
+        with(|state| state.cap = Some(cap));
+        let parents = [send_cq.addr(), recv_cq.addr(), srq.addr()];
+        new_qp("ibv_create_qp", pd, qp_type, qp_context, parents)
     }
 
     fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
@@ -205,9 +232,21 @@ exported! {
     }
 
     fn ibv_query_qp(
-        _qp: *mut ibv_qp, attr: *mut ibv_qp_attr, _mask: c_int, _init: *mut ibv_qp_init_attr
+        _qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, _init: *mut ibv_qp_init_attr
     ) -> c_int {
+        // What a driver has of a queue pair, as far as it is asked for.
+        let asked = |attribute: ibv_qp_attr_mask| mask as u32 & attribute.0 != 0;
         (*attr).qp_state = ibv_qp_state::IBV_QPS_SQE;
+        if asked(ibv_qp_attr_mask::IBV_QP_CUR_STATE) {
+            (*attr).cur_qp_state = ibv_qp_state::IBV_QPS_RTS;
+        }
+        let set = with(|state| state.modified);
+        if let Some((_, set)) = set.filter(|_| asked(ibv_qp_attr_mask::IBV_QP_AV)) {
+            (*attr).ah_attr = set.ah_attr;
+        }
+        if let Some((_, set)) = set.filter(|_| asked(ibv_qp_attr_mask::IBV_QP_PATH_MTU)) {
+            (*attr).path_mtu = set.path_mtu;
+        }
         call("ibv_query_qp")
     }
 
@@ -304,11 +343,13 @@ unsafe fn new_qp(
     name: &'static str,
     pd: *mut ibv_pd,
     qp_type: ibv_qp_type::Type,
+    qp_context: *mut c_void,
     parents: [usize; 3],
 ) -> *mut ibv_qp {
     let mut qp: ibv_qp_ex = zeroed();
     qp.qp_base.context = (*pd).context;
     qp.qp_base.qp_num = QP_NUM;
+    qp.qp_base.qp_context = qp_context;
     qp.qp_base.qp_type = qp_type;
     queues::fill_qp(&mut qp);
     let [send_cq, recv_cq, srq] = parents;
@@ -319,10 +360,12 @@ unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    let ibv_qp_init_attr_ex { pd, send_cq, recv_cq, srq, qp_type, .. } = *init;
+    let ibv_qp_init_attr_ex { pd, send_cq, recv_cq, srq, cap, qp_type, qp_context, .. } = *init;
+    with(|state| state.cap = Some(cap));
     if pd.is_null() {
         set_errno(libc::EINVAL);
         return ptr::null_mut();
     }
-    new_qp("ibv_create_qp_ex", pd, qp_type, [send_cq.addr(), recv_cq.addr(), srq.addr()])
+    let parents = [send_cq.addr(), recv_cq.addr(), srq.addr()];
+    new_qp("ibv_create_qp_ex", pd, qp_type, qp_context, parents)
 }

@@ -46,8 +46,12 @@ fn take(state: &mut State, length: usize) -> (usize, c_int) {
     }
 }
 
-unsafe fn sge_length(sges: *const ibv_sge, count: c_int) -> Option<u32> {
-    (count > 0).then(|| (*sges).length)
+/// Notes a request's buffers; the length of the first.
+unsafe fn note(sges: *const ibv_sge, count: usize) -> Option<u32> {
+    let list = if count > 0 { std::slice::from_raw_parts(sges, count) } else { &[] };
+    let seen: Vec<_> = list.iter().map(|sge| (sge.addr, sge.length, sge.lkey)).collect();
+    with(|state| state.buffers.push(seen));
+    list.first().map(|sge| sge.length)
 }
 
 unsafe fn datagram(ah: *mut ibv_ah, qp_num: u32, qkey: u32) -> Option<(u32, u32)> {
@@ -63,7 +67,7 @@ unsafe fn read(request: *const ibv_send_wr, is_datagram: bool) -> Posted {
         wr_id,
         opcode,
         flags: send_flags,
-        length: sge_length(sg_list, num_sge),
+        length: note(sg_list, num_sge as usize),
         ..Posted::default()
     };
     let union = &(*request).imm_data_invalidated_rkey_union;
@@ -113,18 +117,17 @@ unsafe extern "C" fn post_send(
 unsafe fn post_receives(mut at: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     let mut list = Vec::new();
     while !at.is_null() {
-        list.push(at);
+        list.push((at, note((*at).sg_list, (*at).num_sge as usize)));
         at = (*at).next;
     }
     with(|state| {
         let (taken, code) = take(state, list.len());
-        for &request in &list[..taken] {
-            let length = sge_length((*request).sg_list, (*request).num_sge);
+        for &(request, length) in &list[..taken] {
             let wr_id = (*request).wr_id;
             state.posted.push(Posted { wr_id, length, opcode: 128, ..Posted::default() });
         }
         if code != 0 {
-            *bad = list[taken];
+            *bad = list[taken].0;
         }
         code
     })
@@ -263,8 +266,8 @@ fn set_operands(compare_add: u64, swap: u64) {
     });
 }
 
-fn set_length(length: u32) {
-    with(|state| state.building.last_mut().expect("a request").length = Some(length));
+fn set_length(length: Option<u32>) {
+    with(|state| state.building.last_mut().expect("a request").length = length);
 }
 
 unsafe extern "C" fn wr_start(_qp: *mut ibv_qp_ex) {
@@ -337,16 +340,18 @@ unsafe extern "C" fn wr_set_ud_addr(_qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qp_num
     with(|state| state.building.last_mut().expect("a request").to = to);
 }
 
-unsafe extern "C" fn wr_set_sge(_qp: *mut ibv_qp_ex, _lkey: u32, _addr: u64, length: u32) {
-    set_length(length);
+unsafe extern "C" fn wr_set_sge(_qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    set_length(note(&ibv_sge { addr, length, lkey }, 1));
 }
 
-unsafe extern "C" fn wr_set_sge_list(_qp: *mut ibv_qp_ex, count: usize, _sges: *const ibv_sge) {
-    assert_eq!(count, 0, "the crate has one buffer for a request at most");
+unsafe extern "C" fn wr_set_sge_list(_qp: *mut ibv_qp_ex, count: usize, sges: *const ibv_sge) {
+    set_length(note(sges, count));
 }
 
-unsafe extern "C" fn wr_set_inline_data(_qp: *mut ibv_qp_ex, _data: *mut c_void, length: usize) {
-    set_length(length as u32);
+/// Inline data has no key.
+unsafe extern "C" fn wr_set_inline_data(_qp: *mut ibv_qp_ex, data: *mut c_void, length: usize) {
+    let sge = ibv_sge { addr: data.expose_provenance() as u64, length: length as u32, lkey: 0 };
+    set_length(note(&sge, 1));
 }
 
 pub(super) fn fill_qp(qp: &mut ibv_qp_ex) {

@@ -58,6 +58,9 @@ pub(super) fn a_queue_pair_says_what_it_is_set_to(rails: &Rails) {
     assert_eq!((set.timeout, set.retry_cnt, set.rnr_retry), (14, 2, 1));
     assert_eq!((set.min_rnr_timer, set.max_rd_atomic, set.max_dest_rd_atomic), (12, 16, 16));
     assert_eq!(set.access, ALL_ACCESS);
+    // Not looked at: `cur_state`, which rxe leaves at RESET.
+    assert_eq!(set.path_mtu, Some(Mtu::Mtu4096));
+    assert_eq!(set.path, Some(rails.path_from(End::Near, 0)));
     assert_eq!(set.sq_psn, pair.far.qp.query().unwrap().rq_psn);
     let granted = pair.near.qp.limits();
     // rxe rounds up, and tells so only when it is asked.

@@ -31,6 +31,8 @@ pub(crate) fn list() -> Vec<Behaviour<Rails>> {
         services:
             datagrams_go_where_their_address_handle_says
             an_unreliable_connection_carries_writes
+            lists_of_buffers_are_gathered_and_scattered
+            attributes_change_within_a_state
             an_extended_completion_queue_reports_what_a_classic_one_does
             the_engine_runs_on_extended_completion_queues
             a_drained_send_queue_tells_and_goes_on;

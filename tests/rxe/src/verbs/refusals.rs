@@ -3,8 +3,8 @@
 use crate::fixture::{PORT, Rails};
 use polyrail_core::verbs::AccessFlags;
 use polyrail_ffi::{
-    Argument, CloseError, CqInit, ModifyError, QpCap, QpInit, QpState, QueuePair, Timestamps,
-    ToRts, VerbsError,
+    Argument, CloseError, CqInit, ModifyError, QpCap, QpInit, QpState, QueuePair, SrqInit,
+    Timestamps, ToRts, VerbsError,
 };
 use polyrail_tests::behaviours::{End, Fixture, Side};
 use std::os::fd::AsFd;
@@ -43,7 +43,8 @@ pub(super) fn sizes_over_the_limits_are_refused(rails: &Rails) {
     let error = context.create_cq(&CqInit::new(limits.max_cqe + 1)).unwrap_err();
     assert_eq!((error.call, error.errno), ("ibv_create_cq", libc::EINVAL));
     assert!(error.hint().is_some_and(|hint| hint.contains("max_cqe")));
-    let error = rails.domain(End::Near, 0).create_srq(limits.max_srq_wr + 1).unwrap_err();
+    let error =
+        rails.domain(End::Near, 0).create_srq(&SrqInit::new(limits.max_srq_wr + 1)).unwrap_err();
     assert_eq!((error.call, error.errno), ("ibv_create_srq", libc::EINVAL));
     let cq = rails.create_cq(End::Near, 0, 8);
     let cap = QpCap { max_send_wr: limits.max_qp_wr + 1, ..QpCap::default() };

@@ -2,17 +2,17 @@
 
 use crate::fixture::{PORT, Rails};
 use crate::memory::Buffer;
-use polyrail_core::hardware::SendBatch as _;
+use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _, SendBatch as _};
 use polyrail_core::verbs::{
-    Completion, DeviceKeys, Imm, Opcode, RecvWr, SendFlags, SendRequest, SendWr, Sge, WcFlags,
-    WcOpcode, WcStatus,
+    AccessFlags, Completion, DeviceKeys, Imm, Opcode, RecvWr, SendFlags, SendRequest, SendWr, Sge,
+    WcFlags, WcOpcode, WcStatus,
 };
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{Config, RailId, Scheme, VirtualQp};
 use polyrail_ffi::{
-    AsyncEvent, CompletionQueue, CqInit, DatagramToInit, DatagramToRtr, ExtendedCompletionQueue,
-    Mtu, QpCap, QpInit, QueuePair, Resume, Service, Timestamps, ToInit, ToSqd, Uc, Ud,
-    UnreliableToRtr, UnreliableToRts,
+    AsyncEvent, ChangeInit, ChangeRts, ChangeSqd, CompletionQueue, CqInit, DatagramToInit,
+    DatagramToRtr, ExtendedCompletionQueue, Mtu, QpCap, QpInit, QueuePair, Resume, Route, Service,
+    Timestamps, ToInit, ToSqd, Uc, Ud, UnreliableToRtr, UnreliableToRts,
 };
 use polyrail_tests::behaviours::pair::{pattern, poll, recv};
 use polyrail_tests::behaviours::{
@@ -20,7 +20,7 @@ use polyrail_tests::behaviours::{
 };
 use std::time::{Duration, Instant};
 
-const CAP: QpCap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_inline_data: 64 };
+const CAP: QpCap = QpCap { max_send_sge: 3, max_recv_sge: 3, ..QpCap::new(16, 16, 64) };
 
 /// Bytes that precede a received datagram: the global routing header.
 const GRH_BYTES: usize = 40;
@@ -102,18 +102,79 @@ pub(super) fn datagrams_go_where_their_address_handle_says(rails: &Rails) {
     handle.close().unwrap();
 }
 
-pub(super) fn an_unreliable_connection_carries_writes(rails: &Rails) {
-    let mut near = Plain::<Uc>::new(rails, End::Near);
-    let mut far = Plain::<Uc>::new(rails, End::Far);
-    let connect = |qp: &mut QueuePair<Uc>, end, dest_qp_num| {
+/// Both ends of an unreliable connection.
+fn unreliable(rails: &Rails) -> [Plain<Uc>; 2] {
+    let [near, far] = [End::Near, End::Far].map(|end| Plain::<Uc>::new(rails, end));
+    let connect = |qp: &QueuePair<Uc>, end, dest_qp_num| {
         qp.modify(&ToInit { port_num: PORT, pkey_index: 0, access: ALL_ACCESS }).unwrap();
         let path = rails.path_from(end, 0);
         let path_mtu = Mtu::Mtu1024;
         qp.modify(&UnreliableToRtr { path, path_mtu, dest_qp_num, rq_psn: 9 }).unwrap();
         qp.modify(&UnreliableToRts { sq_psn: 9 }).unwrap();
     };
-    connect(&mut near.qp, End::Near, far.qp.qp_num());
-    connect(&mut far.qp, End::Far, near.qp.qp_num());
+    connect(&near.qp, End::Near, far.qp.qp_num());
+    connect(&far.qp, End::Far, near.qp.qp_num());
+    [near, far]
+}
+
+pub(super) fn lists_of_buffers_are_gathered_and_scattered(rails: &Rails) {
+    let [mut near, mut far] = unreliable(rails);
+    for (flags, length) in [(SendFlags::SIGNALED, 2_000), (SendFlags::INLINE, 20)] {
+        let bytes = pattern(3 * length, length as u64);
+        // Neither in order nor beside each other, and cut elsewhere at the other end.
+        let places = [4096, 0, 8192];
+        let cut = [length / 2, 2 * length, length / 2];
+        let mut parts = Vec::new();
+        for (part, place) in bytes.chunks(length).zip(places) {
+            near.memory.write(place, part);
+            parts.push(near.sge(place, length as u32));
+        }
+        let into: Vec<_> =
+            places.iter().zip(cut).map(|(&place, cut)| far.sge(place, cut as u32)).collect();
+        let mut batch = far.qp.start_recv();
+        batch.add_list(11, &into);
+        batch.commit().unwrap();
+        let request = SendRequest {
+            wr_id: 7,
+            opcode: Opcode::Send,
+            flags: flags | SendFlags::SIGNALED,
+            imm: Imm::from_number(0),
+            sge: Sge::EMPTY,
+            remote_addr: 0,
+            rkey: 0,
+            compare_add: 0,
+            swap: 0,
+        };
+        let mut batch = near.qp.start_send();
+        batch.add_list(&request, &parts);
+        batch.commit().unwrap();
+        assert_eq!(near.wait().status, WcStatus::SUCCESS);
+        let told = far.wait();
+        assert_eq!((told.wr_id, told.byte_len), (11, 3 * length as u32));
+        let read = places.iter().zip(cut).map(|(&place, cut)| far.memory.read(place, cut));
+        assert_eq!(read.collect::<Vec<_>>().concat(), bytes);
+    }
+}
+
+pub(super) fn attributes_change_within_a_state(rails: &Rails) {
+    let cq = rails.create_cq(End::Near, 0, 16);
+    let init = QpInit { post_mode: rails.post_mode(), ..QpInit::new(&cq, CAP) };
+    let fresh: QueuePair = rails.domain(End::Near, 0).create_qp(&init).unwrap();
+    let access = AccessFlags::empty();
+    fresh.modify(&ToInit { port_num: PORT, pkey_index: 0, access }).unwrap();
+    let access = Some(AccessFlags::REMOTE_READ);
+    fresh.modify(&ChangeInit { access, ..ChangeInit::default() }).unwrap();
+    assert_eq!(fresh.query().map(|set| set.access), Ok(AccessFlags::REMOTE_READ));
+
+    let pair = Pair::new(rails);
+    let qp = &pair.near.qp;
+    qp.modify(&ChangeRts { access, min_rnr_timer: Some(3) }).unwrap();
+    let set = qp.query().unwrap();
+    assert_eq!((set.access, set.min_rnr_timer), (AccessFlags::REMOTE_READ, 3));
+}
+
+pub(super) fn an_unreliable_connection_carries_writes(rails: &Rails) {
+    let [mut near, mut far] = unreliable(rails);
     near.memory.write(0, &pattern(9_000, 8));
     recv(&mut far.qp, 11, Sge::EMPTY).unwrap();
     let request = SendRequest {
@@ -249,6 +310,13 @@ pub(super) fn a_drained_send_queue_tells_and_goes_on(rails: &Rails) {
     }
     pair.near.post(&[pair.write(1, 0, 8)]).unwrap();
     pair.near.stays_quiet();
+    let mut path = rails.path_from(End::Near, 0);
+    let Route::Roce(grh) = &mut path.route else { panic!("{path:?}") };
+    grh.traffic_class = 4;
+    let change = ChangeSqd { path: Some(path), timeout: Some(13), ..ChangeSqd::default() };
+    pair.near.qp.modify(&change).unwrap();
+    let set = pair.near.qp.query().unwrap();
+    assert_eq!((set.path, set.timeout), (Some(path), 13));
     pair.near.qp.modify(&Resume).unwrap();
     // rxe looks at its queue again at the next post only.
     pair.near.post(&[pair.write(2, 0, 8)]).unwrap();
