@@ -56,11 +56,12 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// Polls every completion queue in turn and hands at most `budget` events to `sink`.
     ///
     /// Takes at most `budget` physical completions, or one batch of [`POLL_BATCH`] from each queue if
-    /// that is more, so the work of a poll is bounded. What is complete beyond the budget waits and comes out
-    /// first next time, of the virtual queue pair that has waited longest: requests of several rails
-    /// in their rings, what passes straight through in a backlog of [`POLL_BATCH`] events. The
-    /// completion queues are polled in any case, unless the backlog is full. `qps` holds the attached
-    /// virtual queue pairs at their indices; completions of one that is missing there are foreign.
+    /// that is more, so the work of a poll is bounded. What is complete beyond the budget waits and
+    /// comes out first next time, of the virtual queue pair that has waited longest: requests of
+    /// several rails in their rings, what passes straight through in a backlog of [`POLL_BATCH`]
+    /// events; the two take turns. The completion queues are polled in any case, unless the backlog is
+    /// full. `qps` holds the attached virtual queue pairs at their indices; completions of one that is
+    /// missing there are foreign.
     ///
     /// # Panics
     ///
@@ -76,7 +77,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut polled = Polled::default();
         let mut turns = Turns::new(self.next_cq, self.cqs.len(), budget.left);
         let mut touched = Touched::new();
-        self.begin(qps, &mut touched, &mut budget);
+        self.begin(qps, &mut budget);
         self.hand_over_waiting(qps, &mut budget);
         let mut looked = false;
         loop {
@@ -102,8 +103,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// [`poll`](Self::poll) of one completion queue only, by its place, for priorities: takes one
-    /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What was complete
-    /// before and found no budget comes after this queue's completions.
+    /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What passed straight
+    /// through before and found no budget comes first, requests of several rails that did come last.
     ///
     /// # Panics
     ///
@@ -118,7 +119,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut budget = Budget::new(budget, sink);
         let mut polled = Polled::default();
         let mut touched = Touched::new();
-        self.begin(qps, &mut touched, &mut budget);
+        self.begin(qps, &mut budget);
         self.hand_over_backlog(&mut budget);
         let limit = budget.left.min(POLL_BATCH);
         if cq < self.cqs.len() && limit > 0 {
@@ -162,7 +163,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ) -> usize {
         let mut budget = Budget::new(usize::MAX, sink);
         let mut touched = Touched::new();
-        self.begin(qps, &mut touched, &mut budget);
+        self.begin(qps, &mut budget);
         self.hand_over_backlog(&mut budget);
         for batch in completions.chunks(POLL_BATCH) {
             self.take(device, batch, qps, &mut touched, &mut budget);
@@ -176,40 +177,19 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// Begins a poll. After one whose sink panicked, goes on where that stopped.
     #[inline]
-    fn begin<S: QpSet + ?Sized>(
-        &mut self,
-        qps: &mut S,
-        touched: &mut Touched,
-        budget: &mut Budget<impl FnMut(Event)>,
-    ) {
+    fn begin<S: QpSet + ?Sized>(&mut self, qps: &mut S, budget: &mut Budget<impl FnMut(Event)>) {
         if core::mem::replace(&mut self.polling, true) {
-            self.resume(qps, touched, budget);
-        }
-    }
-
-    /// Hands over what passed straight through in earlier polls and found no budget. What passes
-    /// through after it must not come before it.
-    #[inline]
-    fn hand_over_backlog(&mut self, budget: &mut Budget<impl FnMut(Event)>) {
-        while budget.left > 0
-            && let Some(event) = self.backlog.pop_front()
-        {
-            budget.give(event);
+            self.resume(qps, budget);
         }
     }
 
     #[cold]
-    fn resume<S: QpSet + ?Sized>(
-        &mut self,
-        qps: &mut S,
-        touched: &mut Touched,
-        budget: &mut Budget<impl FnMut(Event)>,
-    ) {
-        // Those that took completions had no chance to go on.
+    fn resume<S: QpSet + ?Sized>(&mut self, qps: &mut S, budget: &mut Budget<impl FnMut(Event)>) {
+        // Those that took completions had no chance to go on, nor have those that do now.
         self.registry.enqueue_all();
         self.hand_over_backlog(budget);
         if let Some((device, completions)) = self.unrouted.take() {
-            self.take(device, &completions, qps, touched, budget);
+            self.take(device, &completions, qps, &mut Touched::new(), budget);
         }
     }
 
@@ -234,6 +214,17 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             } else {
                 self.hand_over_backlog(budget);
             }
+        }
+    }
+
+    /// Hands over what passed straight through in earlier polls and found no budget. Before anything
+    /// that passes straight through now, which may be of the same queue pair.
+    #[inline]
+    fn hand_over_backlog(&mut self, budget: &mut Budget<impl FnMut(Event)>) {
+        while budget.left > 0
+            && let Some(event) = self.backlog.pop_front()
+        {
+            budget.give(event);
         }
     }
 
