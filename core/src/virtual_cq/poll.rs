@@ -403,10 +403,11 @@ impl Turns {
         if queue + 1 < self.queues { queue + 1 } else { 0 }
     }
 
-    /// Another queue than this poll, also after full turns.
+    /// Another queue than this poll, also after full turns; the same one if there was no room to ask
+    /// any, or two that take turns with something else would always be met at the same one's turn.
     #[inline]
     const fn next_poll_begins_with(&self) -> usize {
-        if self.next == self.first { self.after(self.first) } else { self.next }
+        if self.next == self.first && self.asked > 0 { self.after(self.first) } else { self.next }
     }
 }
 
