@@ -84,6 +84,7 @@ sweep() {
   say "models and random traffic, many more cases than in the edit loop"
   QUICKCHECK_TESTS=50000 cargo test --profile sweep --locked -p polyrail-tests --test models
   RANDOM_SEEDS=100000 cargo test --profile sweep --locked -p polyrail-tests --test random
+  FAIRNESS_SEEDS=2000 cargo test --profile sweep --locked -p polyrail-tests --test fairness
 }
 
 simulate() {
@@ -98,7 +99,7 @@ enumerate() {
 }
 
 planted() {
-  say "bugs planted on purpose, which the simulation has to find"
+  say "bugs planted on purpose, which have to be found"
   tests/planted.sh
 }
 

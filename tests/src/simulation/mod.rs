@@ -1,6 +1,7 @@
 //! A simulated world: virtual queue pairs of random shapes between two hosts, on completion queues
 //! that they share, over the deterministic software NIC, with random traffic, faults and peers, and
-//! an oracle that knows what was posted.
+//! an oracle that knows what was posted. Rails are granted different things, devices carry different
+//! messages, receives may come from shared queues, polls may have a budget of 1, and queue pairs move.
 //!
 //! What is checked: every accepted request is reported exactly once, in order; memory is what the
 //! oracle says for every success, and nothing beside it; a notify, when the NIC carries it out and

@@ -81,7 +81,7 @@ impl World {
         }
         self.collect_backlog(end);
         let index = usize::from(self.connections[at].ends[end].index);
-        let other = choices.below(INDICES as u32) as usize;
+        let other = (index + 1 + choices.below(INDICES as u32 - 1) as usize) % INDICES;
         // On a device that is gone nothing can be made.
         let any_gone = self.gone.iter().flatten().any(|gone| *gone);
         let places = if !any_gone && choices.coin() {
