@@ -168,10 +168,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// In the error state, the next deferred request that will not be posted any more.
-    #[cold]
-    pub(super) fn report_deferred(&mut self) -> Option<VirtualWc> {
-        if !self.deferred.is_waiting() {
+    /// Whether deferred requests wait that will not be posted any more.
+    #[inline]
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.failed && self.deferred.is_waiting()
+    }
+
+    /// The next deferred request that will not be posted any more.
+    pub(crate) fn next_flushed(&mut self) -> Option<VirtualWc> {
+        if !self.is_flushing() {
             return None;
         }
         let id = self.deferred.next;

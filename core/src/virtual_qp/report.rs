@@ -69,7 +69,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 return Some(wc);
             }
         }
-        if self.failed { self.report_deferred() } else { None }
+        None
     }
 
     #[inline]
@@ -100,8 +100,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         !self.retry.is_empty()
             || self.recvs.front_outstanding().is_some()
             || send_ready()
-            || (self.failed
-                && (self.sends.front_in_flight().is_some() || self.deferred.is_waiting()))
+            || (self.failed && self.sends.front_in_flight().is_some())
+            || self.is_flushing()
             || (self.config.scheme == Scheme::Dqplb && !self.refill.is_empty())
     }
 }
