@@ -168,10 +168,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
+    /// Whether deferred requests wait, and no pass-through request is in flight before them: in the
+    /// error state, their turn to be reported.
+    pub(super) fn may_flush_deferred(&self) -> bool {
+        self.deferred.is_waiting()
+            && self.passing == 0
+            && self.deferred.oldest == self.deferred.next
+    }
+
     /// In the error state, the next deferred request that will not be posted any more.
     #[cold]
     pub(super) fn report_deferred(&mut self) -> Option<VirtualWc> {
-        if !self.deferred.is_waiting() {
+        if !self.may_flush_deferred() {
             return None;
         }
         let id = self.deferred.next;

@@ -101,7 +101,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             || self.recvs.front_outstanding().is_some()
             || send_ready()
             || (self.failed
-                && (self.sends.front_in_flight().is_some() || self.deferred.is_waiting()))
+                && (self.sends.front_in_flight().is_some() || self.may_flush_deferred()))
             || (self.config.scheme == Scheme::Dqplb && !self.refill.is_empty())
     }
 }
