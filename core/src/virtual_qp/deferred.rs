@@ -168,10 +168,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Whether deferred requests wait that will not be posted any more.
+    /// Whether deferred requests wait that will not be posted any more, and no pass-through request is
+    /// in flight before them: their turn to be reported.
     #[inline]
     pub(crate) fn is_flushing(&self) -> bool {
-        self.failed && self.deferred.is_waiting()
+        self.failed
+            && self.deferred.is_waiting()
+            && self.passing == 0
+            && self.deferred.oldest == self.deferred.next
     }
 
     /// The next deferred request that will not be posted any more.

@@ -126,7 +126,8 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     fence_mark: Option<u64>,
     /// Rails whose driver refused something that has to be offered again.
     retry: RailSet,
-    /// Rails whose posted receives have sunk to the low-water mark.
+    /// Rails whose posted receives have sunk to the low-water mark (DQPLB), or whose driver refused
+    /// receives that have to be offered again.
     refill: RailSet,
     /// The turn bit of the rail that completions came from last: waiting requests go there first.
     freed: u8,

@@ -1,7 +1,6 @@
 //! Step 5: finished requests come out of the rings, in posting order.
 
 use super::VirtualQp;
-use super::config::Scheme;
 use super::slot::SlotState;
 use crate::hardware::QueuePair;
 use crate::verbs::{SendFlags, WcOpcode};
@@ -102,6 +101,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             || send_ready()
             || (self.failed && self.sends.front_in_flight().is_some())
             || self.is_flushing()
-            || (self.config.scheme == Scheme::Dqplb && !self.refill.is_empty())
+            || !self.refill.is_empty()
     }
 }
