@@ -4,6 +4,7 @@ mod program_support;
 
 use program_support::*;
 use std::fs::{self, Permissions};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -396,16 +397,21 @@ fn a_full_file_system_keeps_nothing_of_the_copy() {
     assert_eq!(small.files(), 0);
 }
 
-/// A copy that takes for ever, and that has begun.
-struct Endless {
+/// A copy that takes long, and that has begun.
+struct Long {
     place: Place,
     child: Child,
 }
 
-impl Endless {
-    fn new() -> Self {
+impl Long {
+    /// One that does not end by itself.
+    fn endless() -> Self {
+        Self::new(1 << 40)
+    }
+
+    fn new(bytes: u64) -> Self {
         let place = Place::new();
-        fs::File::create(place.path("src")).unwrap().set_len(1 << 40).unwrap();
+        fs::File::create(place.path("src")).unwrap().set_len(bytes).unwrap();
         let child = Command::new(PROGRAM)
             .args(["copy", "--window", "1", "--message-size", "4K", "src", "dst"])
             .current_dir(&place.directory)
@@ -413,11 +419,28 @@ impl Endless {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        while place.files().len() < 2 {
-            thread::sleep(Duration::from_millis(10));
+        let copy = Self { place, child };
+        while copy.written() == 0 {
+            thread::sleep(Duration::from_millis(1));
         }
-        thread::sleep(Duration::from_millis(100));
-        Self { place, child }
+        copy
+    }
+
+    /// Bytes of the copy so far, whether it has a name or not.
+    fn written(&self) -> u64 {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let lengths = descriptors.filter_map(|entry| {
+            let path = entry.unwrap().path();
+            let open = fs::read_link(&path).ok()?;
+            let part = open.starts_with(&self.place.directory) && !open.ends_with("src");
+            Some(if part { fs::metadata(path).ok()?.len() } else { 0 })
+        });
+        lengths.sum()
+    }
+
+    fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     }
 
     #[track_caller]
@@ -431,19 +454,32 @@ impl Endless {
 #[test]
 fn an_interrupt_removes_what_was_written() {
     for signal in ["INT", "TERM"] {
-        let copy = Endless::new();
-        let kill = format!("kill -{signal} {}", copy.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        let copy = Long::endless();
+        copy.signal(signal);
         copy.assert_failure(130, &["interrupted"]);
     }
 }
 
 #[test]
 fn a_source_that_changes_is_not_copied() {
-    let copy = Endless::new();
+    let copy = Long::endless();
     fs::File::options().write(true).open(copy.place.path("src")).unwrap().set_len(1000).unwrap();
     copy.assert_failure(3, &["cannot read src: it ends after", "1099511627776 were there"]);
     // A file that says that it is empty, and is not.
     let output = Place::new().run(&["copy", "/proc/self/status", "dst"]);
     assert_failure(&output, 3, &["cannot read /proc/self/status: there is more than the 0 bytes"]);
+}
+
+#[test]
+fn a_source_that_changes_and_keeps_its_length_is_not_copied() {
+    const BYTES: u64 = 32 << 20;
+    let copy = Long::new(BYTES);
+    copy.signal("STOP");
+    assert!(copy.written() < BYTES);
+    fs::File::options().write(true).open(copy.place.path("src")).unwrap().write_all(b"x").unwrap();
+    copy.signal("CONT");
+    copy.assert_failure(
+        3,
+        &["cannot read src: it changed while it was copied", "modification time"],
+    );
 }

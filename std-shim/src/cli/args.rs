@@ -43,7 +43,7 @@ Exit codes:
   0    copied, and the checksums of both ends agree
   1    something that should not happen
   2    the command line makes no sense, or the devices cannot do it
-  3    SRC cannot be read: missing, a directory, no permission, it changed
+  3    SRC cannot be read: missing, a directory, no permission, it changed meanwhile
   4    DST cannot be written: a directory, no such directory, no permission
   5    no space for DST
   6    a rail failed, or the virtual queue pair could not be set up
