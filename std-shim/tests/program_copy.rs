@@ -410,16 +410,25 @@ impl Long {
     }
 
     fn new(bytes: u64) -> Self {
+        Self::with_hangup(bytes, libc::SIG_DFL)
+    }
+
+    /// One that is started with this disposition of SIGHUP, whatever the one of the tests is.
+    fn with_hangup(bytes: u64, disposition: libc::sighandler_t) -> Self {
         let place = Place::new();
         fs::File::create(place.path("src")).unwrap().set_len(bytes).unwrap();
-        let child = Command::new(PROGRAM)
-            .args(["copy", "--window", "1", "--message-size", "4K", "src", "dst"])
-            .current_dir(&place.directory)
-            .stderr(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let copy = Self { place, child };
+        let mut command = Command::new(PROGRAM);
+        command.args(["copy", "--window", "1", "--message-size", "4K", "src", "dst"]);
+        command.current_dir(&place.directory).stderr(Stdio::piped()).stdout(Stdio::piped());
+        let dispose = move || {
+            // SAFETY: it may be called between fork and exec, and the disposition is none that calls
+            // anything.
+            unsafe { libc::signal(libc::SIGHUP, disposition) };
+            Ok(())
+        };
+        // SAFETY: what is called allocates nothing and takes no lock.
+        unsafe { command.pre_exec(dispose) };
+        let copy = Self { place, child: command.spawn().unwrap() };
         while copy.written() == 0 {
             thread::sleep(Duration::from_millis(1));
         }
@@ -453,7 +462,7 @@ impl Long {
 
 #[test]
 fn an_interrupt_removes_what_was_written() {
-    for signal in ["INT", "TERM"] {
+    for signal in ["INT", "TERM", "HUP"] {
         let copy = Long::endless();
         copy.signal(signal);
         copy.assert_failure(130, &["interrupted"]);
@@ -482,4 +491,36 @@ fn a_source_that_changes_and_keeps_its_length_is_not_copied() {
         3,
         &["cannot read src: it changed while it was copied", "modification time"],
     );
+}
+
+#[test]
+fn behind_nohup_a_hangup_is_nothing() {
+    const BYTES: u64 = 4 << 20;
+    let copy = Long::with_hangup(BYTES, libc::SIG_IGN);
+    copy.signal("HUP");
+    let output = copy.child.wait_with_output().unwrap();
+    assert_success(&output);
+    assert_eq!(fs::metadata(copy.place.path("dst")).unwrap().len(), BYTES);
+}
+
+#[test]
+fn a_copy_that_is_killed_leaves_nothing() {
+    let mut copy = Long::endless();
+    copy.child.kill().unwrap();
+    copy.child.wait().unwrap();
+    assert_eq!(copy.place.files(), ["src"]);
+}
+
+#[test]
+fn a_limit_on_the_length_of_files_is_no_space() {
+    let place = Place::with_source(3 << 20);
+    fs::write(place.path("dst"), "old").unwrap();
+    // 1 MiB, or 2 where a shell counts in units of 1024 bytes.
+    let script = format!("ulimit -f 2048 && exec {PROGRAM} copy src dst");
+    let mut command = Command::new("sh");
+    let output = command.args(["-c", &script]).current_dir(&place.directory).output().unwrap();
+    let words = ["cannot write dst: writing 1048576 bytes at offset", "File too large"];
+    assert_failure(&output, 5, &words);
+    assert_eq!(fs::read(place.path("dst")).unwrap(), b"old");
+    assert_eq!(place.files(), ["dst", "src"]);
 }

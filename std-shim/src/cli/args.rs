@@ -30,8 +30,9 @@ Examples:
   polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
   polyrail copy --to 10.0.0.2 model.bin to a polyrail serve there, over real NICs
 
-DST is written under a temporary name beside it and renamed when it is complete: it is never \
-there half. Behind a symbolic link the file is replaced; a link that leads nowhere is refused. A \
+DST gets its name when it is complete: it is never there half. Until then it is a file without a \
+name, of which nothing stays even if the program is killed, or, where the file system has none (NFS), \
+a hidden one beside it, .DST....polyrail-part. Behind a symbolic link the file is replaced; a link that leads nowhere is refused. A \
 character device such as /dev/null is written in place.
 
 With --to, the file goes over this host's RDMA devices to `polyrail serve` on another host, and DST \
@@ -45,14 +46,14 @@ Exit codes:
   2    the command line makes no sense, or the devices cannot do it
   3    SRC cannot be read: missing, a directory, no permission, it changed meanwhile
   4    DST cannot be written: a directory, no such directory, no permission
-  5    no space for DST
+  5    no space for DST, or a limit on the length of files (ulimit -f)
   6    a rail failed, or the virtual queue pair could not be set up
   7    what arrived is not what was sent
   8    SRC and DST are the same file
   9    there is no device to run on, and why
   10   copied, but the report could not be written to standard output
   11   not enough memory, which a smaller window or message size needs less of
-  130  interrupted";
+  130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
 
 const PERF_HELP: &str = "\
 Examples:
@@ -76,13 +77,13 @@ Exit codes:
   1    something that should not happen
   2    the command line makes no sense, or the devices cannot do it
   4    the picture cannot be written: a directory, no such directory, no permission
-  5    no space for the picture
+  5    no space for the picture, or a limit on the length of files (ulimit -f)
   6    a rail failed, or the virtual queue pair could not be set up, or there is no server
   7    not everything arrived that was sent
   9    there is no device to run on, and why
   10   measured, but the figures could not be written to standard output
   11   not enough memory, which smaller requests or fewer of them need less of
-  130  interrupted";
+  130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
 
 const SERVE_HELP: &str = "\
 Examples:

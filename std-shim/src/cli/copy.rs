@@ -2,8 +2,9 @@
 
 use super::args::CopyArguments;
 use super::exit::Failure;
-use super::progress::{Bar, interrupts};
+use super::progress::Bar;
 use super::report::Shape;
+use super::signals::interrupts;
 use super::{hosts, report};
 use polyrail::size::human_size;
 use polyrail::transfer::{CopyOptions, CopyReport, LinkFault, Progress, copy_file, send_to};

@@ -256,9 +256,10 @@ impl RailFailure {
     }
 }
 
-/// No space on the disk, or none left in a quota.
+/// No space on the disk, none left in a quota, or a limit on the length of files.
 fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+    use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }
 
 #[cfg(test)]

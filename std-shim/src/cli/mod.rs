@@ -1,5 +1,6 @@
 //! The command line: `args` says what can be asked for, `copy`, `serve`, `perf` and `devices` do
-//! it, `hosts` is what two hosts need; `report`, `table` and `plot` show what came of it, `exit` says how it went.
+//! it, `hosts` is what two hosts need, `signals` the wish to stop;
+//! `report`, `table` and `plot` show what came of it, `exit` says how it went.
 
 mod args;
 mod copy;
@@ -11,6 +12,7 @@ mod plot;
 mod progress;
 mod report;
 mod serve;
+mod signals;
 mod table;
 
 use args::{Arguments, Command};
@@ -21,6 +23,7 @@ use std::process::ExitCode;
 
 /// Runs what the command line asks for.
 pub(crate) fn main() -> ExitCode {
+    signals::make_file_limits_errors();
     let arguments = Arguments::parse();
     let result = match &arguments.command {
         Command::Copy(arguments) => copy::run(arguments),

@@ -2,7 +2,7 @@
 
 use super::args::PerfArguments;
 use super::exit::Failure;
-use super::progress::interrupts;
+use super::signals::interrupts;
 use super::table::Table;
 use super::{hosts, plot, report};
 use polyrail::backend::Domain;

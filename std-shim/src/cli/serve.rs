@@ -2,8 +2,9 @@
 
 use super::args::ServeArguments;
 use super::exit::Failure;
-use super::progress::{Bar, interrupts};
+use super::progress::Bar;
 use super::report::plural;
+use super::signals::interrupts;
 use super::{hosts, perf, report};
 use polyrail::backend::Domain;
 use polyrail::perf::Measured;
