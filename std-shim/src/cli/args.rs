@@ -32,8 +32,8 @@ Examples:
 
 DST gets its name when it is complete: it is never there half. Until then it is a file without a \
 name, of which nothing stays even if the program is killed, or, where the file system has none (NFS), \
-a hidden one beside it, .DST....polyrail-part. Behind a symbolic link the file is replaced; a link that leads nowhere is refused. A \
-character device such as /dev/null is written in place.
+a hidden one beside it. Behind a symbolic link the file is replaced; a link that leads nowhere is \
+refused. A character device such as /dev/null is written in place.
 
 With --to, the file goes over this host's RDMA devices to `polyrail serve` on another host, and DST \
 is the name that the copy gets there, if the server has it appear in a directory [default: SRC's]. \
