@@ -141,7 +141,7 @@ impl<'d, D: Domain> Plan<'d, D> {
         let mut qp = Box::new(VirtualQp::new(config, data, notify)?);
         qp.prepare_receives().map_err(BuildError::Receives)?;
         let (places, names) = (self.places.clone(), Arc::clone(names));
-        Ok(EndpointQp { qp, names, places, psn: random_psn(), options })
+        Ok(EndpointQp { qp, names, places, psn: random_psn(), options, connected: false })
     }
 
     fn queue_pair(&self, place: &Place, cqs: &[D::Cq], depth: u32) -> Result<D::Qp, BuildError> {
