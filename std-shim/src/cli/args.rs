@@ -1,11 +1,14 @@
 //! What can be asked for on the command line.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use polyrail::backend::DeviceName;
 use polyrail::perf::{self, Operation};
+use polyrail::printable;
 use polyrail::size::parse_size;
 use polyrail::transfer::{LinkFault, MAX_WINDOW};
 use polyrail::virtual_qp::{FRAGMENT_ALIGN, Scheme};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -111,6 +114,44 @@ Shows devices, ports, addresses (the gid index is what --gid-index takes) and li
 Exit codes: 0 there are some; 1 something that should not happen; 2 the command line makes no \
 sense; 9 there are none, and why; 10 it cannot write to standard output.";
 
+/// Returns what the command line asks for. If that makes no sense, or is the help, it says so and ends
+/// the process.
+pub(super) fn parse() -> Arguments {
+    let parsed = command()
+        .try_get_matches()
+        .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches));
+    parsed.unwrap_or_else(|error| refuse(error))
+}
+
+/// The definition. No option is a number, so a negative number is always a value.
+fn command() -> clap::Command {
+    Arguments::command().mut_subcommands(|command| {
+        command.mut_args(|argument| {
+            let negative = argument.get_action().takes_values() && !argument.is_positional();
+            argument.allow_negative_numbers(negative)
+        })
+    })
+}
+
+fn refuse(mut error: clap::Error) -> ! {
+    // Behind an option, as in --message-size -1M, the tip to write "-- -1" is wrong.
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
+        && argument.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit())
+    {
+        error.remove(ContextKind::Suggested);
+    }
+    let printable = |text: OsString| text.to_string_lossy().chars().all(printable::is_printable);
+    if std::env::args_os().all(printable) {
+        error.exit();
+    }
+    // What it says names them, among colours of its own; as plain text it has neither.
+    let said = error.to_string();
+    let lines = said.lines().map(printable::escaped);
+    super::tell(&(lines.collect::<Vec<_>>().join("\n") + "\n"));
+    std::process::exit(error.exit_code());
+}
+
 /// One virtual RDMA queue pair made of many physical ones, tried out on a NIC in software.
 #[derive(Debug, Parser)]
 #[command(name = "polyrail", version, about, after_help = EXAMPLES, max_term_width = 100)]
@@ -153,7 +194,8 @@ pub(super) struct CopyArguments {
     /// Physical queue pairs that carry the data.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
     pub(super) rails: usize,
-    /// Devices on either side, which the rails are spread over [default: one for each rail].
+    /// Devices on either side, which the rails are spread over; if there are more, the last stay unused
+    /// [default: one for each rail].
     #[arg(long, value_name = "N", value_parser = rails)]
     pub(super) devices: Option<usize>,
     /// How the receiver learns that a request is complete.
@@ -264,7 +306,8 @@ pub(super) struct PerfArguments {
     /// Physical queue pairs that carry the data.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
     pub(super) rails: usize,
-    /// Devices on either side, which the rails are spread over [default: one for each rail].
+    /// Devices on either side, which the rails are spread over; if there are more, the last stay unused
+    /// [default: one for each rail].
     #[arg(long, value_name = "N", value_parser = rails)]
     pub(super) devices: Option<usize>,
     /// Bytes of the longest fragment, a multiple of 128.
@@ -419,11 +462,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {
-        Arguments::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
