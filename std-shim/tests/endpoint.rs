@@ -459,3 +459,36 @@ fn polling_with_a_callback_sees_the_same() {
     assert_eq!(seen[0].wr_id, 9);
     assert_eq!(a.endpoint.outstanding(), 0);
 }
+
+#[test]
+fn a_post_before_the_connection_says_what_is_missing() {
+    let fabric = Fabric::threaded();
+    for (rails, scheme) in [(1, Scheme::Spray), (2, Scheme::Spray), (2, Scheme::Dqplb)] {
+        let builder = EndpointBuilder::new().rails(rails).scheme(scheme);
+        let mut host = Host::new(&fabric, "mlx5_", 2, &builder);
+        let keys = host.buffer.toward(&host.buffer.remote()).unwrap();
+        let local = host.buffer.local(0, 4096).unwrap();
+        let wr = SendWr::write_with_imm(1, local, host.buffer.addr(), 7, &keys);
+        let error = host.endpoint.post_send(&wr).unwrap_err();
+        assert!(error.to_string().contains("connect first"), "{error}");
+        let named = host.endpoint.post_error(error).to_string();
+        let begin =
+            "rail 0 (device mlx5_0) takes no requests before it is connected: connect first";
+        assert_eq!(named, begin);
+    }
+}
+
+#[test]
+fn missing_keys_are_of_a_device_that_has_a_name() {
+    let (mut a, b) = pair(2, &EndpointBuilder::new().rails(2));
+    let mut keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+    keys.pop();
+    let local = a.buffer.local(0, 4096).unwrap();
+    let error = a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap_err();
+    assert!(error.to_string().contains("register its buffer with every device"), "{error}");
+    let named = a.endpoint.post_error(error).to_string();
+    assert!(named.starts_with("the request has no keys for device a1: register"), "{named}");
+    // What has nothing to do with a device is as it was.
+    let empty = a.endpoint.post_error(PostError::InErrorState).to_string();
+    assert_eq!(empty, PostError::InErrorState.to_string());
+}

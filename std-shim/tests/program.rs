@@ -95,6 +95,44 @@ fn command_lines_that_make_no_sense() {
 }
 
 #[test]
+fn negative_numbers_are_numbers_that_make_no_sense() {
+    let place = Place::with_source(10);
+    for (option, number, word) in [
+        ("--rails", "-1", "1 to 8 can be"),
+        ("--devices", "-2", "1 to 8 can be"),
+        ("--window", "-1", "1 to 128 can be"),
+        ("--stall-timeout", "-0.5", "more than 0"),
+        ("--message-size", "-1", "not a size"),
+        ("--message-size", "-1M", "unexpected argument '-1'"),
+    ] {
+        let output = place.copy(&[option, number]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(word), "{said}");
+        assert!(!said.contains("tip:"), "{said}");
+    }
+    assert_eq!(place.files(), ["src"]);
+}
+
+#[test]
+fn devices_that_stay_unused_are_told_of() {
+    let place = Place::with_source(10);
+    let one = "polyrail: of 5 devices the last one stays unused: there are 4 rails\n";
+    let two = "polyrail: of 3 devices the last 2 stay unused: there is 1 rail\n";
+    for (devices, rails, note) in [("5", "4", one), ("3", "1", two), ("4", "4", ""), ("1", "4", "")]
+    {
+        let shape = ["--devices", devices, "--rails", rails];
+        let output = place.copy(&shape);
+        assert!(output.status.success());
+        assert_eq!(stderr(&output), note);
+        let output = place.run(&[&QUICK[..], &["--operations", "write"], &shape].concat());
+        assert!(output.status.success());
+        assert_eq!(stderr(&output), note);
+        assert_success(&place.copy(&[&shape[..], &["--quiet"]].concat()));
+    }
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_failure() {
     let place = Place::with_source(10);
     let script = format!("{PROGRAM} copy src dst | true; {PROGRAM} completions bash | head -n 1");

@@ -1,11 +1,14 @@
 //! What can be asked for on the command line.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use polyrail::backend::DeviceName;
 use polyrail::perf::{self, Operation};
+use polyrail::printable;
 use polyrail::size::parse_size;
 use polyrail::transfer::{LinkFault, MAX_WINDOW};
 use polyrail::virtual_qp::{FRAGMENT_ALIGN, Scheme};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,9 +33,10 @@ Examples:
   polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
   polyrail copy --to 10.0.0.2 model.bin to a polyrail serve there, over real NICs
 
-DST is written under a temporary name beside it and renamed when it is complete: it is never \
-there half. Behind a symbolic link the file is replaced; a link that leads nowhere is refused. A \
-character device such as /dev/null is written in place.
+DST gets its name when it is complete: it is never there half. Until then it is a file without a \
+name, of which nothing stays even if the program is killed, or, where the file system has none (NFS), \
+a hidden one beside it. Behind a symbolic link the file is replaced; a link that leads nowhere is \
+refused. A character device such as /dev/null is written in place.
 
 With --to, the file goes over this host's RDMA devices to `polyrail serve` on another host, and DST \
 is the name that the copy gets there, if the server has it appear in a directory [default: SRC's]. \
@@ -43,16 +47,16 @@ Exit codes:
   0    copied, and the checksums of both ends agree
   1    something that should not happen
   2    the command line makes no sense, or the devices cannot do it
-  3    SRC cannot be read: missing, a directory, no permission, it changed
+  3    SRC cannot be read: missing, a directory, no permission, it changed meanwhile
   4    DST cannot be written: a directory, no such directory, no permission
-  5    no space for DST
+  5    no space for DST, or a limit on the length of files (ulimit -f)
   6    a rail failed, or the virtual queue pair could not be set up
   7    what arrived is not what was sent
   8    SRC and DST are the same file
   9    there is no device to run on, and why
   10   copied, but the report could not be written to standard output
   11   not enough memory, which a smaller window or message size needs less of
-  130  interrupted";
+  130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
 
 const PERF_HELP: &str = "\
 Examples:
@@ -76,13 +80,13 @@ Exit codes:
   1    something that should not happen
   2    the command line makes no sense, or the devices cannot do it
   4    the picture cannot be written: a directory, no such directory, no permission
-  5    no space for the picture
+  5    no space for the picture, or a limit on the length of files (ulimit -f)
   6    a rail failed, or the virtual queue pair could not be set up, or there is no server
   7    not everything arrived that was sent
   9    there is no device to run on, and why
   10   measured, but the figures could not be written to standard output
   11   not enough memory, which smaller requests or fewer of them need less of
-  130  interrupted";
+  130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
 
 const SERVE_HELP: &str = "\
 Examples:
@@ -109,6 +113,44 @@ Shows devices, ports, addresses (the gid index is what --gid-index takes) and li
 
 Exit codes: 0 there are some; 1 something that should not happen; 2 the command line makes no \
 sense; 9 there are none, and why; 10 it cannot write to standard output.";
+
+/// Returns what the command line asks for. If that makes no sense, or is the help, it says so and ends
+/// the process.
+pub(super) fn parse() -> Arguments {
+    let parsed = command()
+        .try_get_matches()
+        .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches));
+    parsed.unwrap_or_else(|error| refuse(error))
+}
+
+/// The definition. No option is a number, so a negative number is always a value.
+fn command() -> clap::Command {
+    Arguments::command().mut_subcommands(|command| {
+        command.mut_args(|argument| {
+            let negative = argument.get_action().takes_values() && !argument.is_positional();
+            argument.allow_negative_numbers(negative)
+        })
+    })
+}
+
+fn refuse(mut error: clap::Error) -> ! {
+    // Behind an option, as in --message-size -1M, the tip to write "-- -1" is wrong.
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
+        && argument.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit())
+    {
+        error.remove(ContextKind::Suggested);
+    }
+    let printable = |text: OsString| text.to_string_lossy().chars().all(printable::is_printable);
+    if std::env::args_os().all(printable) {
+        error.exit();
+    }
+    // What it says names them, among colours of its own; as plain text it has neither.
+    let said = error.to_string();
+    let lines = said.lines().map(printable::escaped);
+    super::tell(&(lines.collect::<Vec<_>>().join("\n") + "\n"));
+    std::process::exit(error.exit_code());
+}
 
 /// One virtual RDMA queue pair made of many physical ones, tried out on a NIC in software.
 #[derive(Debug, Parser)]
@@ -152,7 +194,8 @@ pub(super) struct CopyArguments {
     /// Physical queue pairs that carry the data.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
     pub(super) rails: usize,
-    /// Devices on either side, which the rails are spread over [default: one for each rail].
+    /// Devices on either side, which the rails are spread over; if there are more, the last stay unused
+    /// [default: one for each rail].
     #[arg(long, value_name = "N", value_parser = rails)]
     pub(super) devices: Option<usize>,
     /// How the receiver learns that a request is complete.
@@ -263,7 +306,8 @@ pub(super) struct PerfArguments {
     /// Physical queue pairs that carry the data.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
     pub(super) rails: usize,
-    /// Devices on either side, which the rails are spread over [default: one for each rail].
+    /// Devices on either side, which the rails are spread over; if there are more, the last stay unused
+    /// [default: one for each rail].
     #[arg(long, value_name = "N", value_parser = rails)]
     pub(super) devices: Option<usize>,
     /// Bytes of the longest fragment, a multiple of 128.
@@ -418,11 +462,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {
-        Arguments::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

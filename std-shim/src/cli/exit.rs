@@ -4,6 +4,7 @@ use polyrail::backend::DeviceError;
 use polyrail::endpoint::{BuildError, EndpointError, NamedRailError};
 use polyrail::exchange::LinkError;
 use polyrail::perf::PerfError;
+use polyrail::printable;
 use polyrail::serve::ServeError;
 use polyrail::session::SessionError;
 use polyrail::transfer::{CopyError, TransferError};
@@ -106,19 +107,19 @@ impl Failure {
 
     /// Prints the message on stderr, where the command goes on.
     pub(super) fn note(&self, what: &str) {
-        super::tell(&format!("polyrail: {what}: {}\n", self.message));
+        super::tell(&format!("polyrail: {what}: {}\n", printable::escaped(&self.message)));
     }
 
     /// Prints the message on stderr, and says the exit code.
     pub(super) fn report(&self) -> ExitCode {
-        super::tell(&format!("polyrail: {}\n", self.message));
+        super::tell(&format!("polyrail: {}\n", printable::escaped(&self.message)));
         ExitCode::from(self.exit as u8)
     }
 
     /// Prints the failure as JSON on stdout. Should that fail too, this failure says more than that one.
     pub(super) fn print_json(&self) {
         _ = super::print_json(&FailureReport {
-            error: &self.message,
+            error: &printable::escaped(&self.message),
             exit_code: self.exit as u8,
             failed_rail: self.rail.as_ref(),
         });
@@ -256,9 +257,10 @@ impl RailFailure {
     }
 }
 
-/// No space on the disk, or none left in a quota.
+/// No space on the disk, none left in a quota, or a limit on the length of files.
 fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+    use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }
 
 #[cfg(test)]

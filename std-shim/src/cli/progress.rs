@@ -1,9 +1,8 @@
-//! While it goes on: the progress bar, on terminals only, and the wish to stop.
+//! While it goes on: the progress bar, on terminals only.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use polyrail::transfer::Progress;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Shows how far a copy is, or nothing if it is to be quiet or stderr is no terminal.
 pub(super) struct Bar(ProgressBar);
@@ -33,15 +32,4 @@ impl Drop for Bar {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
-}
-
-/// A flag that SIGINT and SIGTERM set, so that the temporary file is removed.
-pub(super) fn interrupts() -> Arc<AtomicBool> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second one ends the process at once. Without handlers, as the first one would.
-        _ = signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag));
-        _ = signal_hook::flag::register(signal, Arc::clone(&flag));
-    }
-    flag
 }

@@ -2,11 +2,13 @@
 
 use super::args::ServeArguments;
 use super::exit::Failure;
-use super::progress::{Bar, interrupts};
+use super::progress::Bar;
 use super::report::plural;
+use super::signals::interrupts;
 use super::{hosts, perf, report};
 use polyrail::backend::Domain;
 use polyrail::perf::Measured;
+use polyrail::printable;
 use polyrail::serve::{ServeError, ServeOptions, Served, Server, Visitor};
 use polyrail::size::human_size;
 use polyrail::transfer::{Progress, Received};
@@ -86,7 +88,8 @@ fn show_copy(arguments: &ServeArguments, received: &Received) -> Result<(), Fail
         Ok(())
     } else {
         let text = report::copy_text(shape, report);
-        super::print(format!("{}: {text}\n", path.display()).as_bytes())
+        let path = printable::escaped(&path.to_string_lossy());
+        super::print(format!("{path}: {text}\n").as_bytes())
     }
 }
 

@@ -160,6 +160,7 @@ where
                 ConnectError::Modify { rail, device: self.device_of(rail), source }
             })?;
         }
+        self.connected = true;
         Ok(())
     }
 

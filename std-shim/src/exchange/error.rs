@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Bytes that are no message, or not the one whose turn it is.
 ///
 /// `at` says where in the message, such as `hello.endpoint.rails[2].mtu`. What a peer sent is shown
-/// cut off, so that messages stay short, and without control characters.
+/// cut off, so that messages stay short, and without what a terminal would obey.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {

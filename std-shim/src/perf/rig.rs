@@ -124,6 +124,22 @@ mod tests {
     }
 
     #[test]
+    fn a_time_limit_ends_a_measurement_however_slow_its_rounds_are() {
+        const LIMIT: Duration = Duration::from_millis(1);
+        let config = PerfConfig { message_size: 4096, window: 3, ..PerfConfig::default() };
+        let (here, there) = software_hosts(config.devices).unwrap();
+        let mut rig = Rig::between(&config, &here.domains(), &there.domains()).unwrap();
+        let Rig { sender, receiver, .. } = &mut rig;
+        let slow = |sent| {
+            std::thread::sleep(LIMIT);
+            receiver.poll()?;
+            Ok(receiver.has_all(sent))
+        };
+        // The first round of the loop takes the time, so what it posted is all that there is.
+        assert_eq!(sender.run(Limit::Time(LIMIT), slow).unwrap().requests, 3);
+    }
+
+    #[test]
     fn a_silent_rail_ends_a_measurement() {
         const TIMEOUT: Duration = Duration::from_millis(200);
         for (rails, operation, threads) in [

@@ -1,18 +1,18 @@
 //! Copying a file: two threads, one for each side, and the file that appears at the end.
 
-use super::destination::{self, Destination};
+use super::destination::Destination;
 use super::error::{CopyError, Role, TransferError};
 use super::hosts::{LinkFault, software_hosts};
 use super::plan::Plan;
 use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
+use super::source::Source;
 use crate::endpoint::{EndpointBuilder, RailReport};
 use crate::exchange::{Link, Sum};
 use crate::session::{Environment, Failure, SessionError};
 use polyrail_core::virtual_qp::Scheme;
 use serde::Serialize;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -119,13 +119,13 @@ pub fn copy_file(
     watch: impl FnMut(),
 ) -> Result<CopyReport, CopyError> {
     let begin = Instant::now();
-    let opened = open_source(source)?;
-    let total = opened.1.len();
+    let opened = Source::open(source)?;
+    let total = opened.metadata().len();
     let plan = Plan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
-    let target = Destination::create(Some((source, &opened.1)), destination)?;
+    let target = Destination::create(Some((source, opened.metadata())), destination)?;
     progress.total.store(total, Ordering::Relaxed);
 
-    let outcome = run_sides(plan, &opened.0, target.file(), options, progress, watch)?;
+    let outcome = run_sides(plan, &opened, target.file(), options, progress, watch)?;
     let (sum, sender, receiver) =
         outcome.map_err(|(role, error)| CopyError::of_side(role, error, source, destination))?;
     target
@@ -152,27 +152,12 @@ impl CopyReport {
     }
 }
 
-pub(super) fn open_source(path: &Path) -> Result<(File, std::fs::Metadata), CopyError> {
-    let failed = |source| CopyError::Source { path: path.to_owned(), source };
-    // Before opening: opening a pipe would wait for its other end.
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        let what = destination::kind(&metadata);
-        return Err(CopyError::SourceKind { path: path.to_owned(), what });
-    }
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    // Whatever cannot be read at all is better known before anything is created.
-    file.read_at(&mut [0], 0).map_err(failed)?;
-    Ok((file, metadata))
-}
-
 type Outcome = Result<(Sum, Vec<RailReport>, Vec<RailReport>), (Role, TransferError)>;
 
 /// Runs both sides, each in a thread.
 fn run_sides(
     plan: Plan,
-    source: &File,
+    source: &Source,
     target: &File,
     options: &CopyOptions,
     progress: &Progress,
@@ -201,7 +186,7 @@ fn run_sides(
         interrupted: &progress.interrupted,
     };
     let (here, there) = (environment(here.domains()), environment(there.domains()));
-    let parcel = Parcel { plan, file: source, name: None };
+    let parcel = Parcel { plan, source, name: None };
     let work = || {
         std::thread::scope(|scope| {
             // The link goes with its side, so that the other notices should the thread panic.

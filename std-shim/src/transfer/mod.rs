@@ -24,22 +24,24 @@
 //!
 //! # Files
 //!
-//! `plan` is the arithmetic; `sender` and `receiver` one side each; `side` what both share;
-//! `destination` is the file that appears only when complete. `copy` puts it together within one
-//! process, on the hardware that `hosts` makes, the only file here that knows; `send_to` and `serve`
-//! do between two processes, where the receiver, a [server](crate::serve), adopts what the sender
-//! wants.
+//! `plan` is the arithmetic; `sender` and `receiver` one side each; `side` what both share; `source`
+//! is the file that must not change meanwhile, `destination` the one that appears only when complete,
+//! and `part` what it is until then. `copy` puts it together within one process, on the hardware that
+//! `hosts` makes, the only file here that knows; `send_to` and `serve` do between two processes, where
+//! the receiver, a [server](crate::serve), adopts what the sender wants.
 
 mod copy;
 mod destination;
 mod error;
 mod hosts;
+mod part;
 mod plan;
 mod receiver;
 mod send_to;
 mod sender;
 mod serve;
 mod side;
+mod source;
 #[cfg(test)]
 mod tests;
 

@@ -1,10 +1,11 @@
 //! The sending side between two processes: reads a file here, and has it written by a
 //! [`Server`](crate::serve::Server).
 
-use super::copy::{CopyOptions, CopyReport, Progress, SideReport, open_source, watched};
+use super::copy::{CopyOptions, CopyReport, Progress, SideReport, watched};
 use super::error::{CopyError, Role, TransferError};
 use super::plan::Plan;
 use super::sender::{Parcel, send_file};
+use super::source::Source;
 use crate::backend::Domain;
 use crate::exchange::{FileName, Link, Timeouts};
 use crate::session::Environment;
@@ -33,9 +34,9 @@ pub fn send_to<D: Domain + Sync>(
     watch: impl FnMut(),
 ) -> Result<CopyReport, CopyError> {
     let begin = Instant::now();
-    let (file, metadata) = open_source(source)?;
-    let plan =
-        Plan::new(metadata.len(), options.message_size, options.window).map_err(CopyError::Plan)?;
+    let opened = Source::open(source)?;
+    let total = opened.metadata().len();
+    let plan = Plan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
     let wanted = name.or(source.file_name()).unwrap_or_default();
     let name = wanted.to_str().and_then(FileName::new);
     let name = name.ok_or_else(|| CopyError::Name { path: wanted.into() })?;
@@ -54,7 +55,7 @@ pub fn send_to<D: Domain + Sync>(
         idle_timeout: None,
         interrupted: &progress.interrupted,
     };
-    let parcel = Parcel { plan, file: &file, name: Some(name) };
+    let parcel = Parcel { plan, source: &opened, name: Some(name) };
     let (sum, rails) = watched(|| send_file(environment, link, parcel, &progress.written), watch)
         .map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());

@@ -4,7 +4,10 @@ use super::error::TransferError;
 use super::hosts::{Host, software_hosts};
 use super::plan::Plan;
 use super::receiver::receive_file;
+use super::send_to::send_to;
 use super::sender::{Parcel, send_file};
+use super::source::Source;
+use super::{CopyError, CopyOptions, Progress};
 use crate::RemoteBuffer;
 use crate::backend::Domain;
 use crate::backend::recorded::{Log, Recorded, receives_come_first};
@@ -16,7 +19,7 @@ use crate::exchange::{
 use crate::nic::ProtectionDomain;
 use crate::session::{Environment, SessionError};
 use polyrail_core::virtual_qp::Scheme;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
@@ -47,7 +50,8 @@ fn send<D: Domain>(
     link: Link,
     file: &File,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    send_file(environment, link, Parcel { plan: plan(), file, name: None }, &AtomicU64::new(0))
+    let source = &Source::new(file.try_clone().unwrap()).unwrap();
+    send_file(environment, link, Parcel { plan: plan(), source, name: None }, &AtomicU64::new(0))
 }
 
 fn session(error: &TransferError) -> &SessionError {
@@ -257,6 +261,36 @@ fn a_file_moves_between_sides_that_meet_over_tcp() {
         let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
         over_tcp(here.domains(), there.domains(), builder);
     }
+}
+
+#[test]
+fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
+    let mut source = tempfile::NamedTempFile::new().unwrap();
+    source.write_all(&vec![7; TOTAL as usize]).unwrap();
+    let (here, there) = software_hosts(2).unwrap();
+    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+    let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
+    let address = listener.local_addr().unwrap().to_string();
+    let (sent, received) = thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let (link, _) = listener.accept(&timeouts).unwrap();
+            // The sender has opened it. The system's clock for files goes in steps of up to 10 ms.
+            thread::sleep(Duration::from_millis(50));
+            fs::OpenOptions::new().write(true).open(&source).unwrap().write_all(b"8").unwrap();
+            let target = tempfile::tempfile().unwrap();
+            let environment = environment(&there, &builder, &interrupted);
+            receive_file(environment, link, &target, &AtomicU64::new(0))
+        });
+        let (options, progress) = (CopyOptions::default(), Progress::default());
+        let domains = here.all_domains();
+        let name = Some("copy".as_ref());
+        let sent = send_to(source.path(), name, &address, domains, &options, &progress, || ());
+        (sent, receiver.join().unwrap())
+    });
+    let Err(CopyError::Reading { source: cause, .. }) = sent else { panic!("{sent:?}") };
+    assert!(matches!(*cause, TransferError::Changed { what: "modification time", .. }), "{cause}");
+    let told = received.unwrap_err().to_string();
+    assert!(told.contains("the other side gave up: it changed while it was copied"), "{told}");
 }
 
 #[test]
