@@ -2,9 +2,10 @@
 
 use crate::DeviceCountMismatch;
 use crate::backend::DeviceError;
-use crate::endpoint::{BuildError, ConnectError, EndpointError};
+use crate::endpoint::{BuildError, ConnectError, Endpoint, EndpointError};
 use crate::exchange::{HandshakeError, LinkError, Message, Purpose, Reason};
 use crate::memory::OutOfRange;
+use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_qp::PostError;
 use std::fmt::Display;
 use std::time::Duration;
@@ -95,6 +96,14 @@ impl SessionError {
     /// The other side is done with something else.
     pub(crate) fn other_outcome() -> Self {
         Self::Protocol("it says \"done\" of something else than was asked for".into())
+    }
+
+    /// A post was refused: for what failed before it, if anything did.
+    pub(crate) fn refused<Q: QueuePair, C: CompletionQueue>(
+        endpoint: &mut Endpoint<Q, C>,
+        refusal: PostError,
+    ) -> Self {
+        endpoint.explain_refusal(refusal).map_or(Self::Post(refusal), Self::Endpoint)
     }
 
     pub(super) fn out_of_turn(message: &Message, expected: &'static str) -> Self {

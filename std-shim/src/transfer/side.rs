@@ -94,11 +94,7 @@ impl<'a, D: Domain> Side<'a, D> {
                 Ok(true)
             }
             Err(PostError::Full(_) | PostError::QueueFull) => Ok(false),
-            // The reason is with the endpoint, and more telling.
-            Err(PostError::InErrorState) => {
-                Err(self.endpoint.explain(WcStatus::WR_FLUSH_ERR).into())
-            }
-            Err(error) => Err(error.into()),
+            Err(refusal) => Err(SessionError::refused(&mut self.endpoint, refusal).into()),
         }
     }
 
@@ -131,7 +127,8 @@ impl<'a, D: Domain> Side<'a, D> {
             return Err(SessionError::Protocol(what).into());
         }
         for _ in 0..arrived {
-            self.endpoint.post_recv(&RecvWr::notification(NOTIFICATION))?;
+            let posted = self.endpoint.post_recv(&RecvWr::notification(NOTIFICATION));
+            posted.map_err(|refusal| SessionError::refused(&mut self.endpoint, refusal))?;
         }
         Ok(polled.events > 0)
     }
@@ -211,4 +208,97 @@ pub(super) fn checksum<R>(
         crc.update(bytes);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::{EndpointBuilder, EndpointError, connect_endpoints};
+    use crate::nic::{Fault, WorkQueue};
+    use crate::transfer::{Host, software_hosts};
+    use polyrail_core::hardware::Refusal;
+    use polyrail_core::verbs::AccessFlags;
+    use polyrail_core::virtual_qp::RailId;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Instant;
+
+    const DELAY: Duration = Duration::from_millis(100);
+
+    /// What a side, which has posted one receive, makes of a notification after which something
+    /// happens to its rails.
+    fn notified(
+        rails: usize,
+        after: impl FnOnce(&mut Side<'_, crate::nic::ProtectionDomain>, &Host),
+    ) -> TransferError {
+        let (here, there) = software_hosts(2).unwrap();
+        let (builder, interrupted) = (EndpointBuilder::new().rails(rails), AtomicBool::new(false));
+        let environment = Environment {
+            domains: there.domains(),
+            builder: &builder,
+            stall_timeout: Duration::from_secs(60),
+            idle_timeout: None,
+            interrupted: &interrupted,
+        };
+        let (_near, far) = Link::pair().unwrap();
+        let mut side = Side::new(environment, far).unwrap();
+        let mut peer: Endpoint = builder.build(&here.domains()).unwrap();
+        side.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
+        connect_endpoints(&mut side.endpoint, &mut peer).unwrap();
+        let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let to = RegisteredBuffer::new(256, writable, &there.domains()).unwrap();
+        let from = RegisteredBuffer::new(256, writable, &here.domains()).unwrap();
+        let keys = from.toward(&to.remote()).unwrap();
+        let wr = SendWr::write_with_imm(0, from.local(0, 8).unwrap(), to.addr(), 0, &keys);
+        there.inject(0, Fault::DelayCompletions(DELAY));
+        peer.post_send(&wr).unwrap();
+        let begin = Instant::now();
+        while peer.poll(1).completions.is_empty() {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        after(&mut side, &there);
+        loop {
+            match side.poll() {
+                Ok(_) => assert!(begin.elapsed() < Duration::from_secs(60)),
+                Err(error) => return error,
+            }
+        }
+    }
+
+    #[test]
+    fn a_receive_that_is_refused_after_a_rail_failed_is_no_reason_of_its_own() {
+        let error = notified(2, |side, host| {
+            let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+            let buffer = RegisteredBuffer::new(256, writable, &host.domains()).unwrap();
+            let keys = buffer.toward(&buffer.remote()).unwrap();
+            let wr = SendWr::write(1, buffer.local(0, 8).unwrap(), buffer.addr(), &keys);
+            // The first request hides the second one's failure, since reports are in order.
+            host.inject(0, Fault::Silent(true));
+            side.endpoint.fail_rail(RailId::Data(1));
+            assert!(side.post(&wr).unwrap() && side.post(&wr).unwrap());
+            std::thread::sleep(2 * DELAY);
+        });
+        let TransferError::Session(SessionError::Endpoint(EndpointError::Rail(failure))) = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(failure.error.rail, RailId::Data(1), "{error}");
+    }
+
+    #[test]
+    fn a_single_rails_failure_is_looked_for_when_its_driver_refuses_a_receive() {
+        let error = notified(1, |side, host| {
+            side.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
+            std::thread::sleep(DELAY / 2);
+            side.endpoint.fail_rail(RailId::Data(0));
+            let refusal = Refusal::Driver(libc::EINVAL);
+            let refused =
+                Fault::AcceptOnly { queue: WorkQueue::Recv, nth_batch: 0, requests: 0, refusal };
+            host.inject(0, refused);
+        });
+        let TransferError::Session(SessionError::Endpoint(EndpointError::Rail(failure))) = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(failure.error.status, WcStatus::WR_FLUSH_ERR, "{error}");
+    }
 }
