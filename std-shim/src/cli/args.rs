@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use polyrail::backend::DeviceName;
 use polyrail::perf::{self, Operation};
+use polyrail::session::Patience;
 use polyrail::size::parse_size;
 use polyrail::transfer::{LinkFault, MAX_WINDOW};
 use polyrail::virtual_qp::{FRAGMENT_ALIGN, Scheme};
@@ -46,7 +47,8 @@ Exit codes:
   3    SRC cannot be read: missing, a directory, no permission, it changed
   4    DST cannot be written: a directory, no such directory, no permission
   5    no space for DST
-  6    a rail failed, or the virtual queue pair could not be set up
+  6    a rail failed, the virtual queue pair could not be set up, or the other host cannot be reached,
+       hung up, gave up or fell silent
   7    what arrived is not what was sent
   8    SRC and DST are the same file
   9    there is no device to run on, and why
@@ -77,7 +79,8 @@ Exit codes:
   2    the command line makes no sense, or the devices cannot do it
   4    the picture cannot be written: a directory, no such directory, no permission
   5    no space for the picture
-  6    a rail failed, or the virtual queue pair could not be set up, or there is no server
+  6    a rail failed, the virtual queue pair could not be set up, or the server cannot be reached, hung
+       up, gave up or fell silent
   7    not everything arrived that was sent
   9    there is no device to run on, and why
   10   measured, but the figures could not be written to standard output
@@ -175,6 +178,8 @@ pub(super) struct CopyArguments {
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
+    #[command(flatten)]
+    pub(super) patience: PatienceArguments,
     /// Wait until the copy has reached the disk.
     #[arg(long)]
     pub(super) sync: bool,
@@ -205,6 +210,31 @@ impl DeviceArguments {
     }
 }
 
+/// How long another host is waited for.
+#[derive(Debug, Args)]
+pub(super) struct PatienceArguments {
+    /// Seconds that another host may take to connect, and for each answer while the two sides meet.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(super) answer_timeout: Duration,
+    /// Seconds that another host may let nothing happen at all.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub(super) idle_timeout: Duration,
+    /// Seconds in which nothing may move, though the other host says that it is there. Of a measured
+    /// write or read nothing is seen to move, so there it is the most that one may take.
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    pub(super) progress_timeout: Duration,
+}
+
+impl PatienceArguments {
+    pub(super) fn patience(&self) -> Patience {
+        Patience {
+            answer: self.answer_timeout,
+            idle: self.idle_timeout,
+            progress: self.progress_timeout,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]
 pub(super) struct ServeArguments {
@@ -225,9 +255,8 @@ pub(super) struct ServeArguments {
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
-    /// Seconds that a peer may let nothing happen at all.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
-    pub(super) idle_timeout: Duration,
+    #[command(flatten)]
+    pub(super) patience: PatienceArguments,
     /// Wait until each copy has reached the disk.
     #[arg(long)]
     pub(super) sync: bool,
@@ -287,6 +316,9 @@ pub(super) struct PerfArguments {
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
+    /// Seconds that the other host may take to connect, and for each answer.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(super) answer_timeout: Duration,
     /// Print JSON.
     #[arg(long, conflicts_with = "csv")]
     pub(super) json: bool,

@@ -62,7 +62,7 @@ fn attend<D: Domain + Sync>(
         destination: arguments.destination.clone(),
         max_memory: arguments.max_memory,
         stall_timeout: arguments.stall_timeout,
-        idle_timeout: arguments.idle_timeout,
+        patience: arguments.patience.patience(),
         sync: arguments.sync,
     };
     let bar = Bar::new(arguments.quiet || arguments.json);

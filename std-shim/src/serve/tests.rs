@@ -5,8 +5,9 @@ use crate::endpoint::Endpoint;
 use crate::exchange::{Hello, Message, Outcome, Reason, bring_up};
 use crate::memory::RegisteredBuffer;
 use crate::perf::{Limit, Measurement, Operation, PerfConfig, Workload, measure_to};
+use crate::session::Patience;
 use crate::transfer::{CopyOptions, CopyReport, Host, Plan, send_to, software_hosts};
-use polyrail_core::verbs::AccessFlags;
+use polyrail_core::verbs::{AccessFlags, RecvWr};
 use polyrail_core::virtual_qp::Scheme;
 use std::fs;
 use std::io::Write;
@@ -175,15 +176,101 @@ fn ask<T>(
     then(&mut link)
 }
 
+/// A receiver that says hello and that it is ready, and then takes nothing; `then` is what it says.
+fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> CopyError {
+    let (_directory, source, _) = place_with_source();
+    let (here, there) = software_hosts(4).unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
+            let hello = link.expect_hello().unwrap();
+            let domains = there.domains();
+            let mut endpoint: Endpoint = options.builder().build(&domains).unwrap();
+            let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
+            let (address, buffer) = (endpoint.address(), ring.remote());
+            link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None })).unwrap();
+            bring_up(&mut endpoint, &mut link, &hello, |endpoint| {
+                (0..8).try_for_each(|n| endpoint.post_recv(&RecvWr::notification(n)))?;
+                Ok::<(), SessionError>(())
+            })
+            .unwrap();
+            then(link);
+        });
+        send(&source, None, &address, &here, options).unwrap_err()
+    })
+}
+
+#[test]
+fn a_receiver_that_goes_quiet_is_not_waited_for_for_ever() {
+    let patience = Patience { idle: Duration::from_millis(300), ..Patience::default() };
+    let options = CopyOptions { patience, ..CopyOptions::default() };
+    let error = quiet_receiver(&options, |mut link| {
+        let told = told(&mut link);
+        assert!(told.contains("gave up: nothing happened for 300ms"), "{told}");
+    });
+    let text = "sender: nothing happened for 300ms, where the receiver's credit for what was sent should \
+                have come";
+    assert_eq!(error.to_string(), text);
+}
+
+/// Says that it is there, until the other side has enough of it.
+fn say_alive(link: &mut Link) -> LinkError {
+    loop {
+        link.send(&Message::Alive {}).unwrap();
+        match link.expect(Duration::from_millis(20)) {
+            Err(LinkError::NoAnswer { .. }) | Ok(Message::Alive {}) => {}
+            Ok(message) => panic!("{message:?}"),
+            Err(error) => return error,
+        }
+    }
+}
+
+/// More silence than `say_alive` needs, and less than that.
+fn no_progress() -> Patience {
+    let (idle, progress) = (Duration::from_secs(3), Duration::from_secs(4));
+    Patience { idle, progress, ..Patience::default() }
+}
+
+#[test]
+fn a_receiver_that_only_says_that_it_is_there_is_not_waited_for_for_ever() {
+    let options = CopyOptions { patience: no_progress(), ..CopyOptions::default() };
+    let error = quiet_receiver(&options, |mut link| {
+        let told = say_alive(&mut link).to_string();
+        assert!(told.contains("gave up: nothing moved for 4s"), "{told}");
+    });
+    assert!(error.to_string().starts_with("sender: nothing moved for 4s, where"), "{error}");
+}
+
+#[test]
+fn a_peer_that_only_says_that_it_is_there_is_sent_away() {
+    let (_directory, _, copies) = place_with_source();
+    let options = ServeOptions { patience: no_progress(), ..ServeOptions::new(copies.join("one")) };
+    let copy = Purpose::Copy { plan: Plan::new(300_000, 4096, 4).unwrap(), name: None };
+    let perf = |operation| Purpose::Perf(Workload::new(operation, 4096, 4).unwrap());
+    let purposes = [copy, perf(Operation::Write), perf(Operation::Send)];
+    let (_, served) = served(&options, purposes.len(), |address, host| {
+        for purpose in purposes {
+            let told = ask(address, host, Some(purpose), say_alive).to_string();
+            assert!(told.contains("nothing moved for 4s"), "{told}");
+        }
+    });
+    for served in served {
+        assert!(served.unwrap_err().to_string().contains("nothing moved for 4s"));
+    }
+    assert!(names(&copies).is_empty());
+}
+
 fn told(link: &mut Link) -> String {
-    link.expect(Duration::from_secs(10)).unwrap_err().to_string()
+    link.expect(Duration::from_secs(60)).unwrap_err().to_string()
 }
 
 #[test]
 fn a_peer_that_does_nothing_is_sent_away() {
     let (_directory, _, copies) = place_with_source();
-    let idle_timeout = Duration::from_millis(100);
-    let options = ServeOptions { idle_timeout, ..ServeOptions::new(copies.join("one")) };
+    let patience = Patience { idle: Duration::from_millis(100), ..Patience::default() };
+    let options = ServeOptions { patience, ..ServeOptions::new(copies.join("one")) };
     let copy = Purpose::Copy { plan: Plan::new(300_000, 4096, 4).unwrap(), name: None };
     let perf = |operation| Purpose::Perf(Workload::new(operation, 4096, 4).unwrap());
     let purposes = [copy, perf(Operation::Write), perf(Operation::WriteImm)];
@@ -363,6 +450,59 @@ fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_go_on() {
 }
 
 #[test]
+fn a_far_end_that_goes_quiet_is_not_waited_for_for_ever() {
+    for (operation, text) in [
+        (
+            Operation::Write,
+            "the other side did not answer within 300ms: it should have said \"done\"",
+        ),
+        (
+            Operation::Read,
+            "the other side did not answer within 300ms: it should have said \"done\"",
+        ),
+        (Operation::WriteImm, "fell silent: no headway for 300ms"),
+        (Operation::Send, "fell silent: no headway for 300ms"),
+    ] {
+        let timeout = Duration::from_millis(300);
+        let config = PerfConfig {
+            stall_timeout: timeout,
+            answer_timeout: timeout,
+            ..quick(operation, Scheme::Spray, 4, 64)
+        };
+        let error = far_end(&config, |mut link, _| {
+            // It has no receives, and takes none of what is said.
+            while !matches!(link.try_recv(), Err(LinkError::HungUp { .. })) {
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        assert!(error.to_string().contains(text), "{operation:?}: {error}");
+    }
+}
+
+#[test]
+fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
+    let (here, _there) = software_hosts(2).unwrap();
+    let (_directory, source, _) = place_with_source();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let patience = Patience { answer: Duration::from_secs(600), ..Patience::default() };
+    let options = CopyOptions { patience, ..CopyOptions::default() };
+    let progress = Progress::default();
+    let error = thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
+            link.expect_hello().unwrap();
+            progress.interrupted.store(true, Ordering::Relaxed);
+            let told = told(&mut link);
+            assert!(told.contains("gave up: interrupted"), "{told}");
+        });
+        let domains = here.all_domains();
+        send_to(&source, None, &address, domains, &options, &progress, || ()).unwrap_err()
+    });
+    assert_eq!(error.to_string(), "sender: interrupted");
+}
+
+#[test]
 fn a_far_end_that_counts_wrong_is_contradicted() {
     let config = quick(Operation::Write, Scheme::Spray, 4, 4096);
     let error = far_end(&config, |mut link, _| {
@@ -377,8 +517,8 @@ fn a_far_end_that_counts_wrong_is_contradicted() {
 #[test]
 fn a_busy_near_end_is_not_taken_for_an_idle_one() {
     // Rounds and memcpy's together take twice the limit; between them nobody is silent for long.
-    let idle_timeout = Duration::from_millis(1500);
-    let options = ServeOptions { idle_timeout, ..ServeOptions::default() };
+    let patience = Patience { idle: Duration::from_millis(1500), ..Patience::default() };
+    let options = ServeOptions { patience, ..ServeOptions::default() };
     let (_, served) = served(&options, 1, |address, host| {
         let limit = Limit::Time(Duration::from_secs(1));
         let config = PerfConfig { limit, ..quick(Operation::Write, Scheme::Spray, 4, 4096) };

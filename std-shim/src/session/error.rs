@@ -26,8 +26,21 @@ pub enum SessionError {
         limit: u64,
     },
     /// Nothing happened.
-    #[error("nothing happened for {waited:?}")]
+    #[error("nothing happened for {waited:?}, where {awaited} should have come")]
     Idle {
+        /// What was waited for.
+        awaited: &'static str,
+        /// For how long.
+        waited: Duration,
+    },
+    /// The other side was there, and nothing moved.
+    #[error(
+        "nothing moved for {waited:?}, where {awaited} should have come, though the other side says \
+         that it is there"
+    )]
+    NoProgress {
+        /// What was waited for.
+        awaited: &'static str,
         /// For how long.
         waited: Duration,
     },

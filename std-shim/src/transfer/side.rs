@@ -1,6 +1,7 @@
 //! What sender and receiver share: the handshake, counting completions, patience while nothing
 //! happens, and a tidy end.
 
+use super::copy::watched;
 use super::error::TransferError;
 use crate::backend::Domain;
 use crate::endpoint::{Endpoint, RailReport, StallWatch};
@@ -45,7 +46,7 @@ pub(super) struct Side<'a, D: Domain> {
 
 impl<'a, D: Domain> Side<'a, D> {
     pub(super) fn new(environment: Environment<'a, D>, link: Link) -> Result<Self, TransferError> {
-        let mut peer = Counterpart::new(link, environment.idle_timeout, environment.interrupted);
+        let mut peer = Counterpart::new(link, environment.patience, environment.interrupted);
         let built = environment.builder.build(&environment.domains).map_err(TransferError::from);
         let endpoint = built.inspect_err(|error| peer.tell_failure(error))?;
         Ok(Self {
@@ -68,6 +69,27 @@ impl<'a, D: Domain> Side<'a, D> {
     /// Tells the other side something.
     pub(super) fn tell(&mut self, message: &Message) -> Result<(), TransferError> {
         Ok(self.peer.tell(message)?)
+    }
+
+    /// Says, for errors, what is waited for from now on.
+    pub(super) fn awaits(&mut self, what: &'static str) {
+        self.peer.awaits(what);
+    }
+
+    /// A part of long work of this side's own is done: looks at the other side, and lets it know that
+    /// this one is there.
+    ///
+    /// # Errors
+    ///
+    /// The other side failed or is gone; the user wants to stop.
+    pub(super) fn keep_company(&mut self) -> Result<(), TransferError> {
+        Ok(self.peer.keep_company()?)
+    }
+
+    /// Does work that cannot look at the other side, and lets it know that this one is there.
+    pub(super) fn keeping_company<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
+        // If it is gone, that does not undo the work, and shows afterwards.
+        watched(work, || _ = self.peer.say_alive())
     }
 
     /// Waits for the receiver's hello.
@@ -141,14 +163,15 @@ impl<'a, D: Domain> Side<'a, D> {
     pub(super) fn rest(&mut self, progress: bool) -> Result<(), TransferError> {
         if progress {
             self.idle = 0;
-            self.peer.moved();
-            return Ok(());
+            return Ok(self.peer.go_on()?);
         }
         self.wait()
     }
 
-    /// Waits for what the other side saw. The receiver may say it before its last credit is seen here.
-    pub(super) fn expect_sum(&mut self) -> Result<Sum, TransferError> {
+    /// Waits for what the other side saw, `awaited` in words. The receiver may say it before its last
+    /// credit is seen here.
+    pub(super) fn expect_sum(&mut self, awaited: &'static str) -> Result<Sum, TransferError> {
+        self.awaits(awaited);
         loop {
             if let Some(outcome) = self.peer.outcome() {
                 return Ok(outcome.sum()?);
@@ -190,6 +213,14 @@ impl<'a, D: Domain> Side<'a, D> {
     pub(super) fn conclude(&mut self, failure: Option<&TransferError>) {
         self.peer.conclude(&mut self.endpoint, failure);
     }
+}
+
+/// Bytes of a chunk that are read or written at once: with a slow disk, what an interrupt waits for.
+pub(super) const PIECE: u32 = 256 << 10;
+
+/// The pieces of a chunk of `length` bytes, as offset and length.
+pub(super) fn pieces(length: u32) -> impl Iterator<Item = (u32, u32)> {
+    (0..length).step_by(PIECE as usize).map(move |start| (start, PIECE.min(length - start)))
 }
 
 /// Adds `length` bytes of a buffer to a checksum. Through a small buffer of our own, since nobody
@@ -236,7 +267,7 @@ mod tests {
             domains: there.domains(),
             builder: &builder,
             stall_timeout: Duration::from_secs(60),
-            idle_timeout: None,
+            patience: None,
             interrupted: &interrupted,
         };
         let (_near, far) = Link::pair().unwrap();
@@ -300,5 +331,33 @@ mod tests {
             panic!("{error}")
         };
         assert_eq!(failure.error.status, WcStatus::WR_FLUSH_ERR, "{error}");
+    }
+
+    #[test]
+    fn a_side_that_is_busy_says_that_it_is_there() {
+        let (_here, there) = software_hosts(1).unwrap();
+        let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+        let environment = Environment {
+            domains: there.domains(),
+            builder: &builder,
+            stall_timeout: Duration::from_secs(60),
+            patience: None,
+            interrupted: &interrupted,
+        };
+        let (mut near, far) = Link::pair().unwrap();
+        let mut side = Side::new(environment, far).unwrap();
+        let buffer = RegisteredBuffer::new(64, AccessFlags::empty(), &there.domains()).unwrap();
+        side.tell(&Message::Hello(side.hello(&buffer))).unwrap();
+        side.tell(&Message::Ready {}).unwrap();
+        near.expect_hello().unwrap();
+        near.expect_ready().unwrap();
+        let heard = side.keeping_company(|| near.expect(Duration::from_secs(60)));
+        assert_eq!(heard.unwrap(), Message::Alive {});
+        let begin = Instant::now();
+        while near.try_recv().unwrap() != Some(Message::Alive {}) {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(10));
+            side.keep_company().unwrap();
+        }
     }
 }
