@@ -71,7 +71,8 @@ built with --features verbs. Beside each line stands a plain memcpy of the same 
 two buffers' worth of this host's memory, measured in the same run.
 
 Throughput is counted by what is acknowledged. Of write-imm and send the server also says how many \
-arrived, and a difference is an error; a write or a read it does not notice.
+arrived, and a difference is an error; a write or a read it does not notice, so a line of these may \
+take no longer than its --progress-timeout.
 
 Exit codes:
   0    measured
@@ -94,8 +95,8 @@ Examples:
   polyrail serve --device mlx5_0 --once model.bin   one file, and then it ends
   polyrail serve --listen 10.0.0.2:9000 --json /data
 
-Serves `polyrail copy --to` and `polyrail perf --to` from other hosts, one connection after the other \
-(each line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Devices \
+Serves `polyrail copy --to` and `polyrail perf --to` from other hosts, --peers of them at a time (each \
+line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Devices \
 pair up in order, so both sides name as many, and the i-th here reaches the i-th there. Files replace \
 what has their name when they are complete. In a directory, names are those that senders give; they \
 cannot lead out of it, nor through a symbolic link, nor be hidden. Nobody is asked for a password: \
@@ -246,8 +247,13 @@ pub(super) struct ServeArguments {
     /// Where peers connect; port 0 is one that the system chooses.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471")]
     pub(super) listen: String,
-    /// End after one connection, and fail if its file did not come, or its measurement failed.
-    #[arg(long)]
+    /// Peers to serve at a time, each with --max-memory; others wait a little, then are told to come
+    /// back. With 1, no measurement disturbs another.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(super) peers: u8,
+    /// End after one peer, and fail if its file did not come, or its measurement failed. Who connects and
+    /// asks for nothing does not count.
+    #[arg(long, conflicts_with = "peers")]
     pub(super) once: bool,
     /// Memory that a peer may have here: its window times its message size.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]

@@ -6,7 +6,7 @@ use super::message::{Hello, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Debug;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -137,6 +137,11 @@ impl Link {
             let until = [deadline, complete_by].into_iter().flatten().min();
             wait(&*self.stream, PollFlags::IN, until)?;
         }
+    }
+
+    /// For waiting for many.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        (*self.stream).as_fd()
     }
 
     /// Waits until there is something to receive, or it is known that there will be nothing any more;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::endpoint::Endpoint;
-use crate::exchange::{Hello, Message, Outcome, Reason, bring_up};
+use crate::exchange::{Hello, Message, Outcome, Reason, Timeouts, bring_up};
 use crate::memory::RegisteredBuffer;
 use crate::perf::{Limit, Measurement, Operation, PerfConfig, Workload, measure_to};
 use crate::session::Patience;
@@ -10,38 +10,59 @@ use crate::transfer::{CopyOptions, CopyReport, Host, Plan, send_to, software_hos
 use polyrail_core::verbs::{AccessFlags, RecvWr};
 use polyrail_core::virtual_qp::Scheme;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 const ALL_ACCESS: AccessFlags =
     AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE).union(AccessFlags::REMOTE_READ);
 
-/// A server that serves so many peers, and what came of each.
+/// A server that serves so many peers, one at a time, and what came of each.
 fn served<T: Send>(
     options: &ServeOptions,
     visitors: usize,
     visit: impl FnOnce(&str, &Host) -> T + Send,
 ) -> (T, Vec<Result<Served, ServeError>>) {
+    let options = ServeOptions { peers: 1, ..options.clone() };
+    let (visited, served, _) = run_server(&options, visitors, visit);
+    (visited, served)
+}
+
+/// A server that serves so many peers, what came of each, and why others were not served.
+fn run_server<T: Send>(
+    options: &ServeOptions,
+    visitors: usize,
+    visit: impl FnOnce(&str, &Host) -> T + Send,
+) -> (T, Vec<Result<Served, ServeError>>, Vec<SessionError>) {
     let (here, there) = software_hosts(2).unwrap();
     let server = Server::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap().to_string();
     let gone = AtomicBool::new(false);
-    thread::scope(|scope| {
+    let (served, mut strays) = (Mutex::new(Vec::new()), Vec::new());
+    let visited = thread::scope(|scope| {
         let visited = scope.spawn(|| {
             // Nobody else comes, if only because of a panic.
             let _gone = SetAtEnd(&gone);
             visit(&address, &here)
         });
-        let serve = |_| {
-            let (visitor, progress) = (server.accept(&gone).unwrap()?, Progress::default());
-            Some(visitor.serve(there.all_domains(), options, &progress, || ()))
+        let attend = |visitor: Visitor| {
+            let progress = Progress::default();
+            let result = visitor.serve(there.all_domains(), options, &progress, || ());
+            let mut served = served.lock().unwrap();
+            served.push(result);
+            if served.len() == visitors {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         };
-        let served = (0..visitors).map_while(serve).collect();
-        (visited.join().unwrap(), served)
-    })
+        server.run(options, &gone, attend, |_, error| strays.push(error)).unwrap();
+        visited.join().unwrap()
+    });
+    (visited, served.into_inner().unwrap(), strays)
 }
 
 struct SetAtEnd<'a>(&'a AtomicBool);
@@ -117,15 +138,130 @@ fn a_server_adopts_what_its_senders_want() {
 #[test]
 fn a_bad_peer_costs_nobody_else_anything() {
     let (_directory, source, copies) = place_with_source();
-    let (_, received) = served(&ServeOptions::new(&copies), 3, |address, host| {
-        TcpStream::connect(address).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let (_, served, strays) = run_server(&ServeOptions::new(&copies), 1, |address, host| {
+        let mut garbage = TcpStream::connect(address).unwrap();
+        garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         drop(TcpStream::connect(address).unwrap());
+        let (mut link, ..) = say_hello(address, host, None);
+        let told = told(&mut link);
+        assert!(told.contains("gave up: the peer broke the protocol: its hello"), "{told}");
         send(&source, None, address, host, &CopyOptions::default()).unwrap()
     });
-    let text = |place: usize| received[place].as_ref().unwrap_err().to_string();
-    assert!(text(0).contains("no polyrail"), "{}", text(0));
-    assert!(text(1).contains("hung up"), "{}", text(1));
-    assert!(received[2].is_ok() && names(&copies) == ["source"]);
+    assert!(served.len() == 1 && served[0].is_ok() && names(&copies) == ["source"]);
+    let strays: Vec<String> = strays.iter().map(ToString::to_string).collect();
+    assert_eq!(strays.len(), 3, "{strays:?}");
+    for text in ["no polyrail", "hung up", "does not say what for"] {
+        assert!(strays.iter().any(|stray| stray.contains(text)), "{text}: {strays:?}");
+    }
+}
+
+/// Peers that say nothing are as patient as this.
+const AGES: Duration = Duration::from_secs(600);
+
+#[test]
+fn any_number_of_silent_peers_holds_nobody_up() {
+    let (_directory, source, copies) = place_with_source();
+    let patience = Patience { answer: AGES, ..Patience::default() };
+    let options = ServeOptions { patience, ..ServeOptions::new(&copies) };
+    let (_, served, strays) = run_server(&options, 2, |address, host| {
+        let connect = |count| -> Vec<TcpStream> {
+            (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
+        };
+        let few = connect(3);
+        send(&source, None, address, host, &CopyOptions::default()).unwrap();
+        let many = connect(200);
+        send(&source, Some("other"), address, host, &CopyOptions::default()).unwrap();
+        drop((few, many));
+    });
+    assert!(served.iter().all(Result::is_ok), "{served:?}");
+    // As many as there is no place for.
+    assert!(strays.len() >= 100, "{}", strays.len());
+}
+
+#[test]
+fn a_silent_peer_loses_its_place_after_a_time() {
+    let patience = Patience { answer: Duration::from_millis(200), ..Patience::default() };
+    let options = ServeOptions { patience, ..ServeOptions::default() };
+    let (_, served, strays) = run_server(&options, 1, |address, _| {
+        for beginning in [&b""[..], b"PLYR\0\0"] {
+            let mut stranger = TcpStream::connect(address).unwrap();
+            stranger.write_all(beginning).unwrap();
+            let mut said = String::new();
+            stranger.read_to_string(&mut said).unwrap();
+            assert!(said.contains("the other side "), "{said}");
+        }
+    });
+    assert!(served.is_empty());
+    assert!(matches!(
+        strays[..],
+        [
+            SessionError::Link(LinkError::NoAnswer { expected: "\"hello\"", .. }),
+            SessionError::Link(LinkError::Stalled { pending: 6, .. })
+        ]
+    ));
+}
+
+/// A measurement that is asked for, and then takes its time: as long as `meanwhile` does.
+fn hold<T>(address: &str, host: &Host, meanwhile: impl FnOnce() -> T) -> T {
+    let perf = Purpose::Perf(Workload::new(Operation::Write, 4096, 4).unwrap());
+    ask(address, host, Some(perf), |_| meanwhile())
+}
+
+#[test]
+fn peers_are_served_at_the_same_time() {
+    let (_directory, source, copies) = place_with_source();
+    let options = ServeOptions { peers: 3, ..ServeOptions::new(&copies) };
+    let (_, served, strays) = run_server(&options, 4, |address, host| {
+        hold(address, host, || {
+            hold(address, host, || {
+                for name in ["one", "two"] {
+                    send(&source, Some(name), address, host, &CopyOptions::default()).unwrap();
+                }
+            });
+        });
+    });
+    assert_eq!((served.iter().filter(|served| served.is_ok()).count(), strays.len()), (2, 0));
+    assert_eq!(names(&copies).len(), 2);
+}
+
+#[test]
+fn a_peer_for_whom_nobody_has_time_is_told_so() {
+    let (_directory, source, copies) = place_with_source();
+    let patience = Patience { answer: Duration::from_secs(2), ..Patience::default() };
+    let options = ServeOptions { peers: 1, patience, ..ServeOptions::new(&copies) };
+    let (error, served, strays) = run_server(&options, 2, |address, host| {
+        let send = || send(&source, None, address, host, &CopyOptions::default());
+        let error = hold(address, host, || send().unwrap_err());
+        send().unwrap();
+        error
+    });
+    let text = "sender: the other side gave up: busy with 1 other, as many as are served at a time: try \
+                again later";
+    assert_eq!(error.to_string(), text);
+    assert!(served[0].is_err() && served[1].is_ok());
+    assert!(matches!(strays[..], [SessionError::Busy { peers: 1 }]));
+}
+
+#[test]
+fn a_peer_that_waits_has_its_turn_or_leaves() {
+    let (_directory, source, copies) = place_with_source();
+    let options = ServeOptions { peers: 1, ..ServeOptions::new(&copies) };
+    let (_, served, strays) = run_server(&options, 2, |address, host| {
+        thread::scope(|scope| {
+            let sent = hold(address, host, || {
+                let plan = Plan::new(1, 1, 1).unwrap();
+                let purpose = Some(Purpose::Copy { plan, name: None });
+                drop(say_hello(address, host, purpose));
+                let sent =
+                    scope.spawn(|| send(&source, None, address, host, &CopyOptions::default()));
+                thread::sleep(Duration::from_millis(500));
+                sent
+            });
+            sent.join().unwrap().unwrap();
+        });
+    });
+    assert!(served[0].is_err() && served[1].is_ok(), "{served:?}");
+    assert!(matches!(strays[..], [SessionError::Link(LinkError::HungUp { .. })]), "{strays:?}");
 }
 
 #[test]
@@ -156,20 +292,29 @@ fn a_link_in_the_directory_is_not_followed() {
     assert_eq!(fs::read(&outside).unwrap(), b"keep me");
 }
 
-/// A peer that connects, asks for `purpose`, and says nothing more; `then` is what it does with the link.
+/// A peer that connects, asks for `purpose`, and says nothing more.
+fn say_hello(
+    address: &str,
+    host: &Host,
+    purpose: Option<Purpose>,
+) -> (Link, Endpoint, RegisteredBuffer) {
+    let mut link = Link::connect(address, &Timeouts::default()).unwrap();
+    let domains = host.domains();
+    let endpoint: Endpoint = CopyOptions::default().builder().build(&domains).unwrap();
+    let buffer = RegisteredBuffer::new(1 << 20, ALL_ACCESS, &domains).unwrap();
+    let (address, remote) = (endpoint.address(), buffer.remote());
+    link.send(&Message::Hello(Hello { endpoint: address, buffer: remote, purpose })).unwrap();
+    (link, endpoint, buffer)
+}
+
+/// The same, ready as well; `then` is what it does with the link.
 fn ask<T>(
     address: &str,
     host: &Host,
     purpose: Option<Purpose>,
     then: impl FnOnce(&mut Link) -> T,
 ) -> T {
-    let builder = CopyOptions::default().builder();
-    let mut link = Link::connect(address, &Timeouts::default()).unwrap();
-    let domains = host.domains();
-    let mut endpoint: Endpoint = builder.build(&domains).unwrap();
-    let buffer = RegisteredBuffer::new(1 << 20, ALL_ACCESS, &domains).unwrap();
-    let (address, buffer) = (endpoint.address(), buffer.remote());
-    link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose })).unwrap();
+    let (mut link, mut endpoint, _buffer) = say_hello(address, host, purpose);
     if let Ok(peer) = link.expect_hello() {
         bring_up(&mut endpoint, &mut link, &peer, |_| Ok::<(), SessionError>(())).unwrap();
     }
@@ -287,10 +432,35 @@ fn a_peer_that_does_nothing_is_sent_away() {
 }
 
 #[test]
-fn a_server_that_is_interrupted_stops_waiting() {
+fn a_server_that_is_interrupted_stops_waiting_and_says_so_to_those_who_wait() {
+    let (_directory, source, _) = place_with_source();
+    let options = ServeOptions { peers: 1, ..ServeOptions::default() };
+    let (here, there) = software_hosts(2).unwrap();
     let server = Server::bind("127.0.0.1:0").unwrap();
-    let interrupted = Arc::new(AtomicBool::new(true));
-    assert!(server.accept(&interrupted).unwrap().is_none());
+    let address = server.local_addr().unwrap().to_string();
+    let progress = Progress::default();
+    let interrupted = Arc::clone(&progress.interrupted);
+    let mut strays = Vec::new();
+    let error = thread::scope(|scope| {
+        let visit = scope.spawn(|| {
+            hold(&address, &here, || {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(500));
+                    interrupted.store(true, Ordering::Relaxed);
+                });
+                send(&source, None, &address, &here, &CopyOptions::default()).unwrap_err()
+            })
+        });
+        let attend = |visitor: Visitor| {
+            let error = visitor.serve(there.all_domains(), &options, &progress, || ()).unwrap_err();
+            assert_eq!(error.to_string(), "interrupted");
+            ControlFlow::Continue(())
+        };
+        server.run(&options, &interrupted, attend, |_, error| strays.push(error)).unwrap();
+        visit.join().unwrap()
+    });
+    assert_eq!(error.to_string(), "sender: the other side gave up: interrupted");
+    assert!(matches!(strays[..], [SessionError::Interrupted]), "{strays:?}");
 }
 
 /// A line of a sweep, short.

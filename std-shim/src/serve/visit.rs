@@ -18,6 +18,8 @@ pub struct ServeOptions {
     pub max_memory: u64,
     /// How long a rail may make no headway before it is taken for dead.
     pub stall_timeout: Duration,
+    /// Peers that are served at a time, at least one; others wait a little, and are sent away then.
+    pub peers: usize,
     /// How long a peer is waited for.
     pub patience: Patience,
     /// Whether a copy has to reach the disk before it takes its name.
@@ -25,12 +27,13 @@ pub struct ServeOptions {
 }
 
 impl Default for ServeOptions {
-    /// Measurements only, 1 GiB of memory, 10 s for rails.
+    /// Measurements only, 4 peers at a time with 1 GiB of memory each, 10 s for rails.
     fn default() -> Self {
         Self {
             destination: None,
             max_memory: 1 << 30,
             stall_timeout: Duration::from_secs(10),
+            peers: 4,
             patience: Patience::default(),
             sync: false,
         }

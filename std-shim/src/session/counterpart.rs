@@ -173,7 +173,11 @@ impl<'a> Counterpart<'a> {
         for _ in 0..AT_ONCE {
             match self.link.try_recv() {
                 Ok(Some(Message::Failed { reason })) => return Err(SessionError::Peer(reason)),
-                Ok(Some(Message::Done(outcome))) => self.outcome = Some(outcome),
+                Ok(Some(Message::Done(outcome))) => {
+                    // Compared before what it may say about a difference is heard.
+                    self.outcome = Some(outcome);
+                    break;
+                }
                 Ok(Some(Message::Alive {})) => self.idle_since = None,
                 Ok(Some(message)) => return Err(SessionError::out_of_turn(&message, DONE)),
                 Ok(None) => break,

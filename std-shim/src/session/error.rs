@@ -74,6 +74,18 @@ pub enum SessionError {
     /// The other side cannot be heard or understood.
     #[error(transparent)]
     Link(LinkError),
+    /// A server has other peers to serve.
+    #[error(
+        "busy with {peers} other{}, as many as are served at a time: try again later", if *.peers == 1 {
+            ""
+        } else {
+            "s"
+        }
+    )]
+    Busy {
+        /// How many.
+        peers: usize,
+    },
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,
@@ -119,7 +131,7 @@ impl SessionError {
         endpoint.explain_refusal(refusal).map_or(Self::Post(refusal), Self::Endpoint)
     }
 
-    pub(super) fn out_of_turn(message: &Message, expected: &'static str) -> Self {
+    pub(crate) fn out_of_turn(message: &Message, expected: &'static str) -> Self {
         LinkError::from(HandshakeError::out_of_turn(message, expected)).into()
     }
 }
