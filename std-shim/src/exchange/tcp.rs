@@ -170,3 +170,18 @@ fn link(stream: TcpStream, timeouts: &Timeouts) -> Result<Link, LinkError> {
     prepare().map_err(|source| LinkError::Io { doing: "preparing a connection", source })?;
     Ok(Link::over(stream, timeouts.message))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_ended_early_is_told_from_a_listener_that_did() {
+        for errno in [Errno::CONNABORTED, Errno::INTR, Errno::PROTO, Errno::HOSTUNREACH] {
+            assert!(ended_early(&errno.into()), "{errno}");
+        }
+        for errno in [Errno::MFILE, Errno::INVAL, Errno::WOULDBLOCK] {
+            assert!(!ended_early(&errno.into()), "{errno}");
+        }
+    }
+}

@@ -203,3 +203,20 @@ fn is_out_of_room(error: &LinkError) -> bool {
     let errno = Errno::from_io_error(source);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn want_of_room_passes_and_other_errors_do_not() {
+        let accepting = |errno: Errno| LinkError::Io { doing: "accepting", source: errno.into() };
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            assert!(is_out_of_room(&accepting(errno)), "{errno}");
+        }
+        assert!(!is_out_of_room(&accepting(Errno::INVAL)));
+        let other = LinkError::Io { doing: "accepting", source: io::ErrorKind::Other.into() };
+        assert!(!is_out_of_room(&other) && !is_out_of_room(&LinkError::HungUp { pending: 0 }));
+    }
+}

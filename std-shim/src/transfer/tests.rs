@@ -343,14 +343,19 @@ fn a_receiver_hears_the_sender_in_every_turn_though_there_is_work() {
 
 #[test]
 fn a_receiver_sees_an_interrupt_in_the_middle_of_a_chunk() {
-    const CHUNK: u32 = 128 << 20;
-    let (written, error) = one_chunk_received(CHUNK, |stream, written, interrupted| {
-        stream.write_all(&Message::Ready {}.encode()).unwrap();
-        while written.load(Ordering::Relaxed) == 0 {
-            std::hint::spin_loop();
-        }
-        interrupted.store(true, Ordering::Relaxed);
-    });
-    assert!(matches!(session(&error), SessionError::Interrupted), "{error}");
-    assert!(written > 0 && written < CHUNK.into(), "{written}");
+    const CHUNK: u32 = 64 << 20;
+    let interrupted = || {
+        let (written, error) = one_chunk_received(CHUNK, |stream, written, interrupted| {
+            stream.write_all(&Message::Ready {}.encode()).unwrap();
+            while written.load(Ordering::Relaxed) == 0 {
+                std::hint::spin_loop();
+            }
+            interrupted.store(true, Ordering::Relaxed);
+        });
+        assert!(matches!(session(&error), SessionError::Interrupted), "{error}");
+        assert!(written > 0);
+        written < CHUNK.into()
+    };
+    // On a busy machine the interrupt may come when the chunk is through.
+    assert!((0..20).any(|_| interrupted()));
 }
