@@ -57,7 +57,8 @@ pub struct Counted<T> {
     account: Account,
 }
 
-impl<Q: QueuePair> QueuePair for Counted<Q> {
+// SAFETY: everything is handed on to the one inside, which keeps the promises.
+unsafe impl<Q: QueuePair> QueuePair for Counted<Q> {
     type SendBatch<'q>
         = Counted<Q::SendBatch<'q>>
     where
@@ -119,7 +120,8 @@ impl<B: RecvBatch> RecvBatch for Counted<B> {
     }
 }
 
-impl<C: CompletionQueue> CompletionQueue for Counted<C> {
+// SAFETY: everything is handed on to the one inside, which keeps the promises.
+unsafe impl<C: CompletionQueue> CompletionQueue for Counted<C> {
     fn id(&self) -> CqId {
         self.inner.id()
     }

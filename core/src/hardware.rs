@@ -3,6 +3,8 @@
 //! The shape is that of the extended verbs API (`ibv_wr_start` .. `ibv_wr_complete`): a queue pair
 //! starts a batch, the batch takes requests one by one, and [`commit`](SendBatch::commit) rings the
 //! doorbell once. Implemented by the verbs binding, by the software NIC and by null devices.
+//!
+//! The two traits on which the ownership of buffers rests are unsafe to implement; using them is not.
 
 use crate::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
 use core::mem::MaybeUninit;
@@ -88,8 +90,24 @@ pub struct CqId(pub u64);
 
 /// A reliable connected queue pair.
 ///
-/// Requests of one queue complete in posting order, failed and flushed ones included.
-pub trait QueuePair: ReceiveQueue {
+/// # Safety
+///
+/// A buffer is its owner's again when its request is reported, and the engine reports what
+/// completions say. So an implementation promises that
+///
+/// - requests of one queue complete in posting order, failed and flushed ones included, each at most
+///   once; a completion with the `wr_id` and [`qp_num`](Self::qp_num) of a request says that the
+///   device touches neither its buffer nor those of the requests before it on its queue any more;
+/// - [`qp_num`](Self::qp_num), [`device`](Self::device), [`cq`](Self::cq) and
+///   [`limits`](Self::limits) never change, and no other queue pair of the process has this device
+///   and number for as long as completions of this one may be polled;
+/// - its batches post nothing before [`commit`](SendBatch::commit), and what `commit` says was not
+///   taken is not executed;
+/// - if its receives come from a shared receive queue, that queue takes none whose `wr_id` has
+///   [`Tag::MARK`](crate::tag::Tag::MARK) set: a failed completion does not say which queue it is
+///   of.
+#[allow(unsafe_code, reason = "a contract for implementations")]
+pub unsafe trait QueuePair: ReceiveQueue {
     /// The batch builder, which borrows the queue pair.
     type SendBatch<'q>: SendBatch
     where
@@ -125,7 +143,13 @@ pub struct CqError {
 }
 
 /// A completion queue.
-pub trait CompletionQueue {
+///
+/// # Safety
+///
+/// [`poll`](Self::poll) returns completions of queue pairs that live on [`device`](Self::device), each
+/// once and as [`QueuePair`] says; [`id`](Self::id) and `device` never change.
+#[allow(unsafe_code, reason = "a contract for implementations")]
+pub unsafe trait CompletionQueue {
     /// Its identity; [`QueuePair::cq`] of the queue pairs that complete here.
     fn id(&self) -> CqId;
 

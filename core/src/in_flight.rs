@@ -10,14 +10,12 @@ use crate::verbs::Opcode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Content {
-    /// Consecutive fragments of one WRITE; `wr` is its id in the ring.
+    /// Consecutive fragments of one WRITE or READ; `wr` is its id in the ring.
     Fragments,
     /// The same, with DQPLB's sequence numbers.
     Numbered,
-    /// Consecutive fragments of one READ.
-    Reads,
-    /// One pass-through request that waited in the ring; `wr` is its id there.
-    Held,
+    /// One pass-through request that had to wait; `wr` is its id in the ring.
+    Deferred,
     /// One pass-through request that went straight to the rail; `wr` is the caller's `wr_id`.
     PassThrough,
     /// The same, unsignaled: its success is not reported.
@@ -29,7 +27,7 @@ pub(crate) enum Content {
 impl Content {
     #[inline]
     const fn is_fragments(self) -> bool {
-        self as u8 <= Self::Reads as u8
+        self as u8 <= Self::Numbered as u8
     }
 
     /// Whether it is a pass-through request that took no place in the ring.
@@ -312,19 +310,19 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     }
 
     /// Retires the front batch if `tag` is its last request's and it is made of fragments, and
-    /// says whose they were and whether they were READs. Not for a queue with an unfinished batch.
+    /// returns whose they were. Not for a queue with an unfinished batch.
     #[inline]
-    pub(crate) fn retire_fragments(&mut self, tag: Tag) -> Option<(u64, bool)> {
+    pub(crate) fn retire_fragments(&mut self, tag: Tag) -> Option<u64> {
         debug_assert!(!self.is_unfinished());
         let entry = self.front_entry();
         if entry.last_tag != tag || !entry.batch.content.is_fragments() {
             return None;
         }
         entry.last_tag = Tag::NONE;
-        let Batch { wr, count, content, .. } = entry.batch;
+        let Batch { wr, count, .. } = entry.batch;
         self.head += u64::from(count);
         self.credits += u32::from(count);
-        Some((wr, content == Content::Reads))
+        Some(wr)
     }
 
     /// Request `index` of the front batch failed. If it is the last that the driver has taken, no
@@ -337,6 +335,11 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         }
         self.missing = 0;
         Some((self.retire(), taken))
+    }
+
+    /// The number that the next request gets.
+    pub(crate) const fn next_number(&self) -> u64 {
+        self.tail
     }
 
     /// Number of the front batch's first request, if there is one: what a stall check compares.
@@ -395,7 +398,7 @@ mod tests {
         assert_eq!(queue.compare(tag.plus(3).last().wr_id()), TagMatch::Mismatch);
         assert_eq!(queue.compare(tag.plus(2).last().wr_id()), TagMatch::Last);
         assert_eq!(queue.retire_fragments(tag.plus(3).last()), None);
-        assert_eq!(queue.retire_fragments(tag.plus(2).last()), Some((7, false)));
+        assert_eq!(queue.retire_fragments(tag.plus(2).last()), Some(7));
         assert_eq!(queue.compare(tag.plus(3).last().wr_id()), TagMatch::Last);
         assert_eq!(queue.retire().count, 1);
         queue.invariants();
@@ -411,7 +414,7 @@ mod tests {
                 assert_eq!(queue.compare(tag.plus(old).last().wr_id()), TagMatch::Mismatch);
             }
             queue.push(fragments(1));
-            assert_eq!(queue.retire_fragments(tag.plus(number).last()), Some((7, false)));
+            assert_eq!(queue.retire_fragments(tag.plus(number).last()), Some(7));
         }
     }
 

@@ -4,16 +4,20 @@
 //! So everything needed to route a completion is in its tag:
 //!
 //! ```text
-//!  63              24 23         8   7   6    3   2   1    0
-//! +------------------+------------+-----+------+------+------+
-//! |     sequence     | generation |  0  | rail | last | kind |
-//! +------------------+------------+-----+------+------+------+
+//!  63   62           24 23         8   7   6    3   2   1    0
+//! +----+---------------+------------+-----+------+------+------+
+//! | 1  |   sequence    | generation |  0  | rail | last | kind |
+//! +----+---------------+------------+-----+------+------+------+
 //! ```
 //!
 //! *Sequence* counts the requests of one queue, *last* marks the one request of a batch that
 //! retires it. *Generation* changes when another queue pair takes the rail's place, so that
-//! stragglers of the old one are recognised. The sequence stands on top so that it may overflow:
-//! the next request's tag is one addition away, always.
+//! stragglers of the old one are recognised. The sequence stands high so that it may overflow: the
+//! next request's tag is one addition away, always.
+//!
+//! *Bit 63* is set in every tag and in no `wr_id` of a shared receive queue's receives
+//! ([`QueuePair`](crate::hardware::QueuePair) asks that of implementations). A failed completion
+//! does not say which queue it is of, so this bit alone tells them apart.
 
 use core::fmt;
 
@@ -41,18 +45,22 @@ impl Tag {
     const GENERATION_SHIFT: u32 = 8;
     const SEQUENCE_SHIFT: u32 = 24;
 
+    /// Set in every tag, and in no other `wr_id` that completes on a queue pair of several.
+    pub const MARK: u64 = 1 << 63;
+
     /// The rail number that stands for the notify queue pair.
     pub const NOTIFY_RAIL: u8 = (1 << Self::RAIL_BITS) - 1;
 
-    /// No tag at all: it has no kind, and names no data rail, on which alone a completion is
-    /// compared with it.
+    /// No tag at all: it has no mark, no kind, and names no data rail, on which alone a completion
+    /// is compared with it.
     pub const NONE: Self = Self((Self::NOTIFY_RAIL as u64) << Self::RAIL_SHIFT);
 
     /// The tag of request 0, not the last of its batch, on `rail`.
     pub const fn new(kind: TagKind, rail: u8, generation: u16) -> Self {
         debug_assert!(rail <= Self::NOTIFY_RAIL);
         Self(
-            kind as u64
+            Self::MARK
+                | kind as u64
                 | (rail as u64) << Self::RAIL_SHIFT
                 | (generation as u64) << Self::GENERATION_SHIFT,
         )
@@ -73,7 +81,8 @@ impl Tag {
     /// The tag of the request `count` requests after this one.
     #[inline]
     pub const fn plus(self, count: u64) -> Self {
-        Self(self.0.wrapping_add(count << Self::SEQUENCE_SHIFT))
+        // An overflow of the sequence would clear the mark.
+        Self(self.0.wrapping_add(count << Self::SEQUENCE_SHIFT) | Self::MARK)
     }
 
     /// This tag, marked as the one that retires its batch.
@@ -82,8 +91,11 @@ impl Tag {
         Self(self.0 | Self::LAST)
     }
 
-    /// What the request is for; `None` if the number is no tag of ours.
+    /// What the request is for; `None` if the number is not a tag.
     pub const fn kind(self) -> Option<TagKind> {
+        if self.0 & Self::MARK == 0 {
+            return None;
+        }
         match self.0 & Self::KIND_MASK {
             1 => Some(TagKind::Send),
             2 => Some(TagKind::NotifyRecv),
@@ -117,13 +129,13 @@ impl Tag {
         self.0 & Self::LAST != 0
     }
 
-    /// The request's number on its queue, modulo 2^40.
+    /// The request's number on its queue, modulo 2^39.
     #[inline]
     pub const fn sequence(self) -> u64 {
-        self.0 >> Self::SEQUENCE_SHIFT
+        (self.0 & !Self::MARK) >> Self::SEQUENCE_SHIFT
     }
 
-    /// Requests from `earlier` to this one, modulo 2^40.
+    /// Requests from `earlier` to this one, modulo 2^39.
     #[inline]
     pub const fn since(self, earlier: Self) -> u64 {
         Self(self.0.wrapping_sub(earlier.0)).sequence()
@@ -151,7 +163,7 @@ mod tests {
         for kind in [TagKind::Send, TagKind::NotifyRecv, TagKind::DataRecv] {
             for rail in [0, 7, Tag::NOTIFY_RAIL] {
                 for generation in [0, u16::MAX] {
-                    for sequence in [0, 1, (1 << 40) - 1] {
+                    for sequence in [0, 1, (1 << 39) - 1] {
                         let tag = Tag::new(kind, rail, generation).plus(sequence);
                         assert!(!tag.is_last());
                         let tag = Tag::from_wr_id(tag.last().wr_id());
@@ -183,7 +195,7 @@ mod tests {
     #[test]
     fn the_sequence_wraps_and_nothing_else_changes() {
         let first = Tag::new(TagKind::Send, 3, 5);
-        let top = first.plus((1 << 40) - 1);
+        let top = first.plus((1 << 39) - 1);
         assert_eq!(top.plus(1), first);
         assert_eq!(top.plus(3).since(top), 3);
     }
@@ -192,5 +204,8 @@ mod tests {
     fn numbers_that_are_no_tags_have_no_kind() {
         assert_eq!(Tag::from_wr_id(0).kind(), None);
         assert_eq!(Tag::from_wr_id(u64::MAX << 2).kind(), None);
+        let tag = Tag::new(TagKind::Send, 0, 0).last();
+        assert_eq!(tag.kind(), Some(TagKind::Send));
+        assert_eq!(Tag::from_wr_id(tag.wr_id() & !Tag::MARK).kind(), None);
     }
 }

@@ -11,7 +11,10 @@
 //!      | reported      |               | rails        |
 //! ```
 //!
-//! Slots in `reported..added` are alive. A full ring refuses the next request.
+//! Slots in `reported..added` are alive, and earlier ones for as long as they are kept. A full ring
+//! refuses the next request.
+
+use core::ops::Range;
 
 /// The ring was full; nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,13 +32,15 @@ pub struct WrTracker<T, const N: usize> {
     notified: u64,
     posted: u64,
     added: u64,
+    /// Slots from here on stay alive although their requests are reported; `u64::MAX` if none.
+    kept: u64,
 }
 
 impl<T: Copy, const N: usize> WrTracker<T, N> {
     /// An empty ring; `blank` fills the slots until requests do.
     pub const fn new(blank: T) -> Self {
         const { assert!(N.is_power_of_two(), "a ring's size is a power of two") };
-        Self { slots: [blank; N], reported: 0, notified: 0, posted: 0, added: 0 }
+        Self { slots: [blank; N], reported: 0, notified: 0, posted: 0, added: 0, kept: u64::MAX }
     }
 
     #[inline]
@@ -110,14 +115,31 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         &mut self.slots[Self::index(id)]
     }
 
-    /// The requests alive, oldest first.
+    /// The requests that are not reported, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         (self.reported..self.added).map(|id| &self.slots[Self::index(id)])
     }
 
+    /// Keeps the slots from `id` on alive, reported or not; with `u64::MAX`, only those unreported.
+    /// The slot at `id` must be alive.
+    pub(crate) fn keep_from(&mut self, id: u64) {
+        debug_assert!(id == u64::MAX || self.is_alive(id));
+        self.kept = id;
+    }
+
+    /// Ids of the slots alive.
+    pub(crate) fn alive(&self) -> Range<u64> {
+        self.oldest_alive()..self.added
+    }
+
+    #[inline]
+    const fn oldest_alive(&self) -> u64 {
+        if self.kept < self.reported { self.kept } else { self.reported }
+    }
+
     #[inline]
     fn is_alive(&self, id: u64) -> bool {
-        id >= self.reported && id < self.added
+        id >= self.oldest_alive() && id < self.added
     }
 
     /// The oldest request that waits for rails.
@@ -163,10 +185,10 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     /// Whether the next [`add`](Self::add) will be refused.
     #[inline]
     pub const fn is_full(&self) -> bool {
-        self.added - self.reported == N as u64
+        self.added - self.oldest_alive() == N as u64
     }
 
-    /// Requests alive.
+    /// Requests that are not reported.
     #[inline]
     pub const fn active_count(&self) -> usize {
         (self.added - self.reported) as usize
@@ -193,6 +215,6 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         assert!(self.reported <= self.notified);
         assert!(self.notified <= self.posted);
         assert!(self.posted <= self.added);
-        assert!(self.added - self.reported <= N as u64);
+        assert!(self.added - self.oldest_alive() <= N as u64);
     }
 }

@@ -19,8 +19,9 @@
 //!
 //! Everything may move between threads. Posting to a queue and polling a completion queue need
 //! `&mut`, so no queue is ever posted to twice at once; handles ([`Context`], [`ProtectionDomain`],
-//! [`CqHandle`], [`CompletionChannel`]) may be used from many threads. No lock is taken but the
-//! driver's own.
+//! [`CqHandle`], [`CompletionChannel`]) may be used from many threads, and queue pairs may be moved
+//! and asked from many threads. No lock is taken but the driver's own, and one for each queue pair
+//! around its transitions.
 //!
 //! # What the verbs manual has, and what exercises it
 //!

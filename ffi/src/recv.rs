@@ -2,6 +2,7 @@
 
 use crate::chain::Chain;
 use polyrail_core::hardware::{self, CommitError, Refusal};
+use polyrail_core::tag::Tag;
 use polyrail_core::verbs::RecvRequest;
 use rdma_sys::{ibv_qp, ibv_recv_wr, ibv_srq};
 
@@ -12,6 +13,9 @@ pub(crate) enum Queue {
 }
 
 /// Receives on their way to one queue. Dropped without commit, it posts nothing.
+///
+/// A shared receive queue refuses a `wr_id` with [`Tag::MARK`] with EINVAL: see
+/// [`hardware::QueuePair`].
 #[derive(Debug)]
 pub struct RecvBatch<'q> {
     queue: Queue,
@@ -37,6 +41,9 @@ impl<'q> RecvBatch<'q> {
 impl hardware::RecvBatch for RecvBatch<'_> {
     #[inline]
     fn add(&mut self, request: &RecvRequest) {
+        if matches!(self.queue, Queue::Shared(_)) && request.wr_id & Tag::MARK != 0 {
+            return self.chain.stop(Refusal::Driver(libc::EINVAL));
+        }
         self.chain.push(request.sge, |raw| raw.wr_id = request.wr_id);
     }
 

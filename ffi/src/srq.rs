@@ -39,7 +39,8 @@ pub struct SrqAttributes {
 }
 
 /// A shared receive queue: its receives serve all queue pairs created with it, whoever's message
-/// comes first. Queue pairs keep it alive.
+/// comes first. Queue pairs keep it alive. It refuses (EINVAL) a `wr_id` with the bit that the engine's
+/// tags are known by: see [`hardware::QueuePair`].
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     shared: Arc<Shared>,

@@ -312,7 +312,7 @@ fn a_rail_that_falls_silent_is_named_and_moved_to_err() {
         let expected = EndpointError::Silent { rail: silent, device, waited: SILENCE };
         assert_eq!(error, expected);
         assert!(took >= SILENCE && took < 10 * SILENCE, "{took:?}");
-        let state = a.endpoint.virtual_qp_mut().physical_mut(silent).unwrap().state();
+        let state = a.endpoint.virtual_qp().physical(silent).unwrap().state();
         assert_eq!(state, nic::QpState::Err);
         // Its requests come back, and so does the caller's.
         let (sent, _) = poll_both(&mut a, &mut b, (1, 0));

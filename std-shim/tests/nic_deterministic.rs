@@ -23,8 +23,8 @@ impl Rails {
         let more = (0..3).map(|_| {
             let create =
                 |side: &Side| side.pd.create_qp(&QpInit::new(&side.cq, QpCap::default())).unwrap();
-            let (mut a, mut b) = (create(&pair.a), create(&pair.b));
-            connect_pair(&mut a, &mut b, &options).unwrap();
+            let (a, b) = (create(&pair.a), create(&pair.b));
+            connect_pair(&a, &b, &options).unwrap();
             (a, b)
         });
         let more = more.collect();

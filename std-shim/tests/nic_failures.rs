@@ -273,16 +273,16 @@ fn unanswered(mut pair: Pair, why: u32) {
 
 #[test]
 fn a_peer_in_reset_init_or_err_does_not_answer() {
-    both_ways(|mut pair| {
+    both_ways(|pair| {
         pair.b.qp.reset().unwrap();
         unanswered(pair, vendor::PEER_STATE);
     });
-    both_ways(|mut pair| {
+    both_ways(|pair| {
         pair.b.qp.reset().unwrap();
         pair.b.qp.to_init(&impatient()).unwrap();
         unanswered(pair, vendor::PEER_STATE);
     });
-    both_ways(|mut pair| {
+    both_ways(|pair| {
         pair.b.qp.to_error().unwrap();
         unanswered(pair, vendor::PEER_STATE);
     });
@@ -298,7 +298,7 @@ fn a_destroyed_peer_does_not_answer() {
 
 #[test]
 fn a_peer_that_is_connected_to_somebody_else_does_not_answer() {
-    let mut pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
+    let pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
     pair.b.qp.to_init(&impatient()).unwrap();
     pair.a.qp.connect(1, &pair.b.qp.as_remote(2), &impatient()).unwrap();
     let somebody = polyrail::nic::RemoteQp { qp_num: 999, ..pair.a.qp.as_remote(1) };
@@ -308,7 +308,7 @@ fn a_peer_that_is_connected_to_somebody_else_does_not_answer() {
 
 #[test]
 fn a_peer_that_expects_another_sequence_number_does_not_answer() {
-    let mut pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
+    let pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
     pair.b.qp.to_init(&impatient()).unwrap();
     pair.a.qp.connect(1, &pair.b.qp.as_remote(2), &impatient()).unwrap();
     pair.b.qp.connect(2, &pair.a.qp.as_remote(4), &impatient()).unwrap();
@@ -405,7 +405,7 @@ fn a_failed_responders_receives_are_flushed_though_nobody_polls_for_its_sends() 
     let mut recv_cq = pair.b.device.create_cq(16).unwrap();
     let init = QpInit { recv_cq: &recv_cq, ..QpInit::new(&pair.b.cq, QpCap::default()) };
     pair.b.qp = pair.b.pd.create_qp(&init).unwrap();
-    polyrail::nic::connect_pair(&mut pair.a.qp, &mut pair.b.qp, &impatient()).unwrap();
+    polyrail::nic::connect_pair(&pair.a.qp, &pair.b.qp, &impatient()).unwrap();
     pair.b.recv(101, nothing()).unwrap();
     pair.a.post(SendRequest { rkey: 7, ..pair.write(1, 0, 8) }).unwrap();
     pair.a.poll();
@@ -448,9 +448,9 @@ fn an_overrun_breaks_the_queue_and_fails_its_queue_pairs() {
         let init = QpInit::new(&pair.a.cq, QpCap::default());
         pair.a.qp = pair.a.pd.create_qp(&init).unwrap();
         let bystander = pair.a.pd.create_qp(&init).unwrap();
-        let mut bystander = bystander;
+        let bystander = bystander;
         bystander.to_init(&impatient()).unwrap();
-        polyrail::nic::connect_pair(&mut pair.a.qp, &mut pair.b.qp, &impatient()).unwrap();
+        polyrail::nic::connect_pair(&pair.a.qp, &pair.b.qp, &impatient()).unwrap();
         (1..=4).for_each(|wr_id| pair.a.post(pair.write(wr_id, 0, 8)).unwrap());
         pair.fabric.run_until_idle(1000);
         let broken = CqError { cq: pair.a.cq.id(), device: pair.a.device.id(), errno: 5 };
@@ -468,7 +468,7 @@ fn a_full_queue_that_is_polled_in_time_does_not_overrun() {
     let mut pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
     pair.a.cq = pair.a.device.create_cq(2).unwrap();
     pair.a.qp = pair.a.pd.create_qp(&QpInit::new(&pair.a.cq, QpCap::default())).unwrap();
-    polyrail::nic::connect_pair(&mut pair.a.qp, &mut pair.b.qp, &impatient()).unwrap();
+    polyrail::nic::connect_pair(&pair.a.qp, &pair.b.qp, &impatient()).unwrap();
     for wr_id in 0..10 {
         pair.a.post_all(&[pair.write(wr_id, 0, 8); 2]).unwrap();
         assert_eq!(ids(&pair.settle().0), [wr_id; 2]);
@@ -487,7 +487,7 @@ fn reset_forgets_everything_and_the_queue_pair_can_be_used_again() {
             side.qp.reset().unwrap();
             assert_eq!(side.qp.state(), QpState::Reset);
         }
-        polyrail::nic::connect_pair(&mut pair.a.qp, &mut pair.b.qp, &impatient()).unwrap();
+        polyrail::nic::connect_pair(&pair.a.qp, &pair.b.qp, &impatient()).unwrap();
         pair.a.recv(102, nothing()).unwrap();
         pair.a.post_all(&[pair.write(3, 0, 8); 128]).unwrap();
         let (a, _) = pair.settle();

@@ -197,7 +197,7 @@ fn a_queue_pair_that_signals_all_completes_unsignaled_requests() {
     let init = QpInit { sq_sig_all: true, ..QpInit::new(&pair.a.cq, QpCap::default()) };
     pair.a.qp = pair.a.pd.create_qp(&init).unwrap();
     let options = ConnectOptions::default();
-    polyrail::nic::connect_pair(&mut pair.a.qp, &mut pair.b.qp, &options).unwrap();
+    polyrail::nic::connect_pair(&pair.a.qp, &pair.b.qp, &options).unwrap();
     pair.a.post(SendRequest { flags: SendFlags::empty(), ..pair.write(5, 0, 8) }).unwrap();
     assert_eq!(ids(&pair.settle().0), [5]);
 }
@@ -280,7 +280,7 @@ fn sends_and_receives_may_complete_in_different_queues() {
     let mut recv_cq = pair.b.device.create_cq(16).unwrap();
     let init = QpInit { recv_cq: &recv_cq, ..QpInit::new(&pair.b.cq, QpCap::default()) };
     pair.b.qp = pair.b.pd.create_qp(&init).unwrap();
-    polyrail::nic::connect_pair(&mut pair.a.qp, &mut pair.b.qp, &impatient()).unwrap();
+    polyrail::nic::connect_pair(&pair.a.qp, &pair.b.qp, &impatient()).unwrap();
     pair.b.recv(1, nothing()).unwrap();
     pair.a.post(pair.request(2, Opcode::RdmaWriteWithImm, 0, 0)).unwrap();
     assert_eq!(pair.settle().1, []);

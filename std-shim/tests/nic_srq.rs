@@ -22,11 +22,11 @@ impl Shared {
         let srq = pair.b.pd.create_srq(8, limit).unwrap();
         let init = QpInit { srq: Some(&srq), ..QpInit::new(&pair.b.cq, QpCap::default()) };
         pair.b.qp = pair.b.pd.create_qp(&init).unwrap();
-        let mut receiver = pair.b.pd.create_qp(&init).unwrap();
+        let receiver = pair.b.pd.create_qp(&init).unwrap();
         let init = QpInit::new(&pair.a.cq, QpCap::default());
-        let mut sender = pair.a.pd.create_qp(&init).unwrap();
-        connect_pair(&mut pair.a.qp, &mut pair.b.qp, &impatient()).unwrap();
-        connect_pair(&mut sender, &mut receiver, &impatient()).unwrap();
+        let sender = pair.a.pd.create_qp(&init).unwrap();
+        connect_pair(&pair.a.qp, &pair.b.qp, &impatient()).unwrap();
+        connect_pair(&sender, &receiver, &impatient()).unwrap();
         Self { pair, srq, second: (sender, receiver) }
     }
 

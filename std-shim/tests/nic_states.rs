@@ -27,7 +27,7 @@ fn required(pair: &Pair, from: QpState, to: QpState) -> QpAttributes {
 
 /// A pair whose `a` is in `state`.
 fn pair_in(state: QpState) -> Pair {
-    let mut pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
+    let pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
     let path: &[QpState] = match state {
         Reset => &[],
         Init => &[Init],
@@ -56,7 +56,7 @@ fn every_pair_of_states_is_allowed_or_refused() {
     ];
     for (from, targets) in allowed {
         for to in QpState::ALL {
-            let mut pair = pair_in(from);
+            let pair = pair_in(from);
             let attributes = required(&pair, from, to);
             let result = pair.a.qp.modify(to, &attributes);
             if targets.contains(&to) {
@@ -73,7 +73,7 @@ fn every_pair_of_states_is_allowed_or_refused() {
 fn every_required_attribute_is_missed_by_name() {
     let mut missed = 0;
     for (from, to) in [(Reset, Init), (Init, Rtr), (Rtr, Rts)] {
-        let mut pair = pair_in(from);
+        let pair = pair_in(from);
         let full = required(&pair, from, to);
         for &attribute in Attribute::ALL.iter().filter(|&&attribute| full.has(attribute)) {
             let result = pair.a.qp.modify(to, &full.without(attribute));
@@ -100,7 +100,7 @@ fn attributes_that_do_not_belong_are_refused_by_name() {
         (Rts, Reset, Attribute::Timeout),
     ];
     for (from, to, attribute) in cases {
-        let mut pair = pair_in(from);
+        let pair = pair_in(from);
         let mut attributes = required(&pair, from, to);
         match attribute {
             Attribute::SqPsn => attributes.sq_psn = Some(1),
@@ -215,7 +215,7 @@ fn capacities_are_granted_rounded_up_and_refused_over_the_limits() {
 
 #[test]
 fn nothing_changes_on_a_device_that_is_gone() {
-    let mut pair = pair_in(Init);
+    let pair = pair_in(Init);
     pair.a.device.inject(When::Now, Fault::DeviceGone);
     assert_eq!(pair.a.qp.reset(), Result::Err(ModifyError::DeviceGone));
     assert_eq!(pair.a.qp.state(), Init);

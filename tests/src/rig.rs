@@ -1,11 +1,13 @@
 //! A virtual queue pair and its completion queue on the scripted NIC.
 
+use crate::choices::{Choices, pick};
 use crate::scripted::{LIMITS, Nic, QpHandle, ScriptedCq, ScriptedQp};
 use crate::view::{Piece, pieces};
-use polyrail_core::hardware::QpLimits;
+use polyrail_core::hardware::{CompletionQueue, QpLimits};
 use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer, Opcode, SendWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq, VirtualWc};
 use polyrail_core::virtual_qp::{Config, Scheme, VirtualQp};
+use std::mem::MaybeUninit;
 
 /// First byte of the local buffer of every request made by [`local`].
 pub const LOCAL: u64 = 0x10_0000_0000;
@@ -60,7 +62,7 @@ pub fn fetch_add(wr_id: u64) -> SendWr<'static> {
 /// How a [`Rig`] is to be built.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Rails; rail `i` is on device `i % devices`.
+    /// Rails; rail `i` is on device `i % devices` unless `rail_devices` says otherwise.
     pub rails: usize,
     /// Devices, with one completion queue each.
     pub devices: usize,
@@ -68,8 +70,12 @@ pub struct Setup {
     pub notify: bool,
     /// The virtual queue pair's configuration.
     pub config: Config,
+    /// The device of each rail, where they do not simply alternate.
+    pub rail_devices: Vec<usize>,
     /// Limits of the rails.
     pub limits: QpLimits,
+    /// Limits of each rail, where they are not all alike.
+    pub rail_limits: Vec<QpLimits>,
     /// Limits of the notify queue pair.
     pub notify_limits: QpLimits,
     /// Entries of each completion queue.
@@ -84,7 +90,9 @@ impl Setup {
             devices: 1,
             notify: rails > 1,
             config: Config { virtual_qp_num: VIRTUAL_QP_NUM, ..Config::default() },
+            rail_devices: Vec::new(),
             limits: LIMITS,
+            rail_limits: Vec::new(),
             notify_limits: LIMITS,
             cq_capacity: 1 << 16,
         }
@@ -95,6 +103,11 @@ impl Setup {
         let mut setup = Self { notify: false, ..Self::spray(rails) };
         setup.config.scheme = Scheme::Dqplb;
         setup
+    }
+
+    /// The device of a rail.
+    pub fn device_of(&self, rail: usize) -> usize {
+        self.rail_devices.get(rail).copied().unwrap_or(rail % self.devices)
     }
 
     /// On so many devices.
@@ -128,8 +141,8 @@ impl Setup {
         first_qp_num: u32,
     ) -> (TestQp<RAILS, DEPTH, WRS>, Vec<QpHandle>, Option<QpHandle>) {
         let rails = (0..self.rails).map(|rail| {
-            let cq = &cqs[rail % self.devices];
-            nic.qp(first_qp_num + rail as u32, cq, self.limits)
+            let limits = self.rail_limits.get(rail).copied().unwrap_or(self.limits);
+            nic.qp(first_qp_num + rail as u32, &cqs[self.device_of(rail)], limits)
         });
         let (rails, handles): (Vec<_>, Vec<_>) = rails.unzip();
         let notify_num = first_qp_num + NOTIFY_QP_NUM - FIRST_QP_NUM;
@@ -208,6 +221,42 @@ pub type TestQp<const RAILS: usize = 4, const DEPTH: usize = 16, const WRS: usiz
 /// ```
 pub type TestCq = VirtualCq<ScriptedCq, 4, 64>;
 
+/// A way to have completions looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// All queues, for so many events at most.
+    All(usize),
+    /// All queues, for one event.
+    One,
+    /// One queue, by its place, for so many events at most.
+    Queue(usize, usize),
+    /// One queue, by its place, polled by a runtime of its own that feeds what came.
+    Feed(usize),
+}
+
+impl Way {
+    /// Any of them, of so many queues.
+    pub fn choose(choices: &mut dyn Choices, queues: usize) -> Self {
+        let budget = pick(choices, &[1, 1, 2, 3, 7, usize::MAX]);
+        let at = choices.below(queues as u32) as usize;
+        match choices.below(8) {
+            0 => Self::One,
+            1 => Self::Queue(at, budget),
+            2 => Self::Feed(at),
+            _ => Self::All(budget),
+        }
+    }
+
+    /// The most events that it may bring.
+    pub fn budget(self) -> usize {
+        match self {
+            Self::All(budget) | Self::Queue(_, budget) => budget,
+            Self::One => 1,
+            Self::Feed(_) => usize::MAX,
+        }
+    }
+}
+
 /// A virtual queue pair, attached at index 0, with everything that scripts it.
 #[derive(Debug)]
 pub struct Rig<const RAILS: usize = 4, const DEPTH: usize = 16, const WRS: usize = 32> {
@@ -256,6 +305,34 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Rig<RAILS, DEPTH,
         let polled = self.cq.poll(&mut self.qp, budget, |event| events.push(event));
         assert_eq!(polled.events, events.len());
         assert!(events.len() <= budget, "the budget is kept");
+        self.qp.invariants();
+        self.cq.invariants();
+        (events, polled)
+    }
+
+    /// One poll in this way, and what it said.
+    pub fn poll_by(&mut self, way: Way) -> (Vec<Event>, Polled) {
+        let mut events = Vec::new();
+        let mut sink = |event| events.push(event);
+        let polled = match way {
+            Way::All(budget) => self.cq.poll(&mut self.qp, budget, sink),
+            Way::Queue(at, budget) => self.cq.poll_cq(at, &mut self.qp, budget, sink),
+            Way::One => {
+                let (event, polled) = self.cq.poll_one(&mut self.qp);
+                event.into_iter().for_each(&mut sink);
+                polled
+            }
+            Way::Feed(at) => {
+                let mut batch = [const { MaybeUninit::uninit() }; 20];
+                let device = self.cqs[at].device();
+                let completions = self.cqs[at].poll(&mut batch).expect("a working queue");
+                // SAFETY: just polled from a queue of this device, in order.
+                let events = unsafe { self.cq.feed(&mut self.qp, device, completions, sink) };
+                Polled { events, error: None }
+            }
+        };
+        assert_eq!((polled.events, polled.error), (events.len(), None));
+        assert!(events.len() <= way.budget(), "the budget is kept");
         self.qp.invariants();
         self.cq.invariants();
         (events, polled)

@@ -109,18 +109,18 @@ impl Fixture for Software {
     ) -> QueuePair {
         let cap = QpCap { max_send_wr: depth, max_recv_wr: depth, ..QpCap::default() };
         let init = QpInit { srq, ..QpInit::new(cq, cap) };
-        let mut qp = self.domain(end, rail).create_qp(&init).unwrap();
+        let qp = self.domain(end, rail).create_qp(&init).unwrap();
         qp.to_init(&ConnectOptions::default()).unwrap();
         qp
     }
 
-    fn connect(&self, _: usize, near: &mut QueuePair, far: &mut QueuePair, patience: Patience) {
+    fn connect(&self, _: usize, near: &QueuePair, far: &QueuePair, patience: Patience) {
         let Patience { timeout, retry_cnt, rnr_retry } = patience;
         let options = ConnectOptions { timeout, retry_cnt, rnr_retry, ..ConnectOptions::default() };
         connect_pair(near, far, &options).unwrap();
     }
 
-    fn fail(&self, qp: &mut QueuePair) {
+    fn fail(&self, qp: &QueuePair) {
         qp.to_error().unwrap();
     }
 

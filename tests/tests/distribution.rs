@@ -1,6 +1,10 @@
-//! Which rail gets what: round robin, least finish time, shares, boundaries.
+//! Which rail gets what: round robin, least finish time, shares, boundaries, rails that are not alike.
 
-use polyrail_core::virtual_qp::{BuildError, Config, MAX_RAILS, RailChoice, RailId};
+use polyrail_core::hardware::{QpLimits, Refusal};
+use polyrail_core::verbs::SendFlags;
+use polyrail_core::virtual_qp::{
+    BuildError, Config, MAX_RAILS, PostError, RailChoice, RailId, Scheme,
+};
 use polyrail_tests::rig::{self, Rig, Setup, TestQp};
 use polyrail_tests::scripted::{LIMITS, Nic, ScriptedQp};
 
@@ -162,4 +166,135 @@ fn eight_rails_share_evenly_over_time() {
         (0..8).map(|rail| rig.qp.counters(RailId::Data(rail)).unwrap().fragments).collect();
     let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
     assert!(most - least <= most / 3, "{counts:?}");
+}
+
+/// Waiting requests go to the rail whose completion came last, whichever that is, and on from there.
+#[test]
+fn waiting_requests_begin_with_the_rail_freed_last() {
+    for order in [[0, 2], [2, 0], [1, 3], [3, 1], [2, 3], [3, 2]] {
+        let mut rig = Setup::spray(4).fragment(128).depth(1).rig();
+        rig.post((0..4).map(|id| rig::write(id, 128)));
+        rig.post([rig::write(4, 128)]);
+        order.iter().for_each(|rail| rig.rails[*rail].complete(1));
+        rig.poll();
+        let expected = [0, 1, 2, 3].map(|rail| usize::from(rail != order[0]));
+        assert_eq!(loads(&rig), expected, "rail {} was freed last", order[1]);
+        rig.run_dry();
+    }
+}
+
+/// A request that gives each rail its share leaves the turn where it was.
+#[test]
+fn turns_go_on_after_a_request_over_all_rails() {
+    for first in 0..4 {
+        let mut rig: Rig<4, 16, 64> = Setup::spray(4).fragment(128).build();
+        rig.post((0..first).map(|id| rig::write(id, 128)));
+        rig.post([rig::write(8, 4 * 128), rig::write(9, 8 * 128)]);
+        rig.rails.iter().for_each(|rail| drop(rail.take_doorbells()));
+        for step in 0..6 {
+            rig.post([rig::write(10, 128)]);
+            let rung = |rail: &usize| !rig.rails[*rail].take_doorbells().is_empty();
+            let expected = (first as usize + step) % 4;
+            assert_eq!((0..4).filter(rung).collect::<Vec<_>>(), [expected]);
+        }
+    }
+}
+
+/// Rails that are granted different things, on devices that can do different things.
+fn uneven() -> Setup {
+    let mut setup = Setup::spray(3).devices(2).fragment(128);
+    let limits = |send, recv, inline| QpLimits {
+        max_send_wr: send,
+        max_recv_wr: recv,
+        max_inline_data: inline,
+        max_msg_size: 1 << 20,
+    };
+    setup.rail_limits = vec![limits(4, 9, 200), limits(1, 3, 16), limits(2, 5, 64)];
+    setup
+}
+
+#[test]
+fn an_inline_request_fits_every_rail() {
+    let inline = SendFlags::SIGNALED | SendFlags::INLINE;
+    for rotation in 0..3 {
+        let mut setup = uneven();
+        setup.rail_limits.rotate_left(rotation);
+        let mut rig = setup.rig();
+        for id in 0..3 {
+            rig.post([rig::write(id, 16).with_flags(inline)]);
+            let long = rig.qp.post_send(&rig::write(9, 17).with_flags(inline));
+            assert_eq!(long, Err(PostError::InlineTooLong { length: 17, max: 16 }));
+        }
+        // SENDs go to rail 0 alone.
+        rig.run_dry();
+        let max = setup.rail_limits[0].max_inline_data;
+        rig.post([rig::send(4, max).with_flags(inline)]);
+        assert_eq!((rig.run_dry().len(), rig.nic.invalid()), (1, 0));
+    }
+}
+
+#[test]
+fn a_fragment_fits_every_rail() {
+    for short in 0..3 {
+        let nic = Nic::new();
+        let cq = nic.cq(0, 64);
+        let limit = |rail| if rail == short { 128 } else { 1 << 20 };
+        let rails = |size: u32| {
+            let limits = |rail| QpLimits { max_msg_size: limit(rail), ..LIMITS };
+            let rails = (0..3).map(|rail| nic.qp(rail, &cq, limits(rail)).0);
+            let config = Config { max_msg_size: size, ..Config::default() };
+            TestQp::<4, 8, 8>::new(config, rails, None).map(|_| ())
+        };
+        let refused = BuildError::RailMsgSize { rail: short as u8, bytes: 256, limit: 128 };
+        assert_eq!((rails(128), rails(256)), (Ok(()), Err(refused)));
+    }
+}
+
+#[test]
+fn each_rail_has_as_many_requests_in_flight_as_it_was_granted() {
+    let mut rig = uneven().rig();
+    rig.post([rig::write(1, 20 * 128)]);
+    assert_eq!(loads(&rig), [4, 1, 2]);
+    rig.rails[1].complete_all();
+    assert!(rig.poll().is_empty());
+    assert_eq!(loads(&rig), [4, 1, 2]);
+    assert_eq!(rig.run_dry().len(), 1);
+    for (at, rail) in rig.rails.iter().enumerate() {
+        assert_eq!(rig.qp.counters(RailId::Data(at as u8)), Some(rail.counters()));
+    }
+}
+
+/// The sender leaves room for what the receiver's NIC has taken and its software has not seen: on
+/// each rail as much as its deepest receive queue holds.
+#[test]
+fn the_card_tells_the_deepest_receive_queue() {
+    for rotation in 0..3 {
+        let mut setup = uneven();
+        (setup.notify, setup.config.scheme) = (false, Scheme::Dqplb);
+        setup.rail_limits.rotate_left(rotation);
+        let mut rig = setup.rig();
+        assert_eq!(rig.qp.window().receives_per_rail, 9);
+        rig.qp.prepare_receives().unwrap();
+        let posted: Vec<_> = rig.rails.iter().map(|rail| rail.recvs().len() as u32).collect();
+        let granted: Vec<_> = setup.rail_limits.iter().map(|limits| limits.max_recv_wr).collect();
+        assert_eq!(posted, granted);
+    }
+}
+
+/// Nothing of what a driver did not take was handed to its device.
+#[test]
+fn counters_give_back_what_a_driver_refuses() {
+    for refusal in [Refusal::QueueFull, Refusal::Driver(5)] {
+        for (taken, length) in [(0, 128), (0, 512), (1, 512)] {
+            let mut rig = Setup::spray(2).fragment(128).rig();
+            rig.rails[0].refuse_next(taken, refusal);
+            let _ = rig.qp.post_send(&rig::write(1, length));
+            rig.rails[0].refuse_next(0, Refusal::Driver(5));
+            rig.poll();
+            for (at, rail) in rig.rails.iter().enumerate() {
+                let counters = rig.qp.counters(RailId::Data(at as u8));
+                assert_eq!(counters, Some(rail.counters()), "rail {at}, {taken}, {refusal}");
+            }
+        }
+    }
 }

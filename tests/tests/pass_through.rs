@@ -4,7 +4,7 @@ use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode, WcStatus};
 use polyrail_core::virtual_qp::{PassThroughOrder, PeerWindow, PostError, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
-use polyrail_tests::scripted::LIMITS;
+use polyrail_tests::scripted::{LIMITS, QpHandle};
 
 fn unordered() -> Setup {
     Setup::spray(2).fragment(128).config(|config| config.pass_through = PassThroughOrder::Unordered)
@@ -44,7 +44,7 @@ fn ordered_a_send_waits_until_what_was_posted_before_is_acknowledged() {
 /// Only fragmented requests are waited for: a stream of SENDs must not slow down to one at a time
 /// because one of them once had to wait.
 #[test]
-fn ordered_a_send_behind_held_sends_in_flight_goes_straight_to_the_rail() {
+fn ordered_a_send_behind_deferred_sends_in_flight_goes_straight_to_the_rail() {
     let mut rig = Setup::spray(2).fragment(128).rig();
     rig.post([rig::write(1, 128), rig::send(2, 64)]);
     rig.rails[0].complete(1);
@@ -110,12 +110,12 @@ fn ordered_numbers_wait_for_an_earlier_send_that_went_straight_through() {
 }
 
 #[test]
-fn ordered_numbers_wait_for_an_earlier_send_that_was_held() {
+fn ordered_numbers_wait_for_an_earlier_atomic_that_was_deferred() {
     let mut rig = Setup::dqplb(2).fragment(128).rig();
-    rig.post([rig::write(1, 128), rig::send(2, 64), rig::write_imm(3, 256, 0)]);
+    rig.post([rig::write(1, 128), rig::fetch_add(2), rig::write_imm(3, 256, 0)]);
     rig.rails[0].complete(1);
     assert_eq!(rig.poll_ids(), ok(&[1]));
-    assert_eq!(on_rail_0(&rig), [Opcode::RdmaWrite, Opcode::Send]);
+    assert_eq!(on_rail_0(&rig), [Opcode::RdmaWrite, Opcode::FetchAdd]);
     assert!(rig.rails[1].sends().is_empty());
     rig.rails[0].complete(1);
     assert_eq!(rig.poll_ids(), ok(&[2]));
@@ -143,16 +143,109 @@ fn rail_0_stays_in_service_while_a_send_waits_for_it() {
     assert!(rig.qp.set_rail_in_service(1, true) && rig.qp.set_rail_in_service(0, false));
 }
 
+/// They may overtake it, so it holds up neither their fragments nor their reports.
 #[test]
-fn ordered_fragmented_requests_behind_a_held_send_wait_for_its_post_only() {
+fn ordered_fragmented_requests_behind_a_deferred_send_wait_for_nothing() {
     let mut rig = Setup::spray(2).fragment(128).rig();
-    rig.post([rig::write(1, 128), rig::send(2, 64), rig::write(3, 256)]);
-    assert_eq!(rig.rails[1].sends().len(), 0);
+    rig.post([rig::write(1, 256), rig::send(2, 64), rig::write(3, 256), rig::read(4, 128)]);
+    let expected = [Opcode::RdmaWrite, Opcode::RdmaWrite, Opcode::RdmaRead];
+    assert_eq!(on_rail_0(&rig), expected);
+    assert_eq!(rig.rails[1].sends().len(), 2);
+    rig.rails[1].complete_all();
+    rig.rails[0].complete(3);
+    assert_eq!(rig.poll_ids(), ok(&[1, 3, 4]));
+    assert_eq!(on_rail_0(&rig), [Opcode::Send]);
+    assert_eq!(rig.qp.outstanding_sends(), 1);
+    rig.post([rig::write(5, 256)]);
+    rig.rails[1].complete_all();
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.run_dry(), [done(2, WcOpcode::SEND, 64), done(5, WcOpcode::RDMA_WRITE, 256)]);
+}
+
+/// Rounds of 2 ms, say, in each of which everything in flight is acknowledged.
+fn rounds(order: PassThroughOrder) -> u32 {
+    let mut rig: Rig<4, 32, 128> =
+        Setup::spray(4).fragment(128).config(|config| config.pass_through = order).build();
+    let mut reported = 0;
+    for id in 0..50 {
+        rig.post([rig::write(2 * id, 128), rig::send(2 * id + 1, 8)]);
+    }
+    for round in 1.. {
+        rig.rails.iter().for_each(QpHandle::complete_all);
+        reported += rig.poll().len();
+        if reported == 100 {
+            return round;
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn pairs_of_write_and_send_take_at_most_twice_as_long_ordered_as_unordered() {
+    let (ordered, unordered) =
+        (rounds(PassThroughOrder::Ordered), rounds(PassThroughOrder::Unordered));
+    assert!(ordered <= 2 * unordered, "{ordered} and {unordered} rounds");
+}
+
+/// A peer that posts receives for SENDs once it is notified would wait for ever.
+#[test]
+fn unordered_a_send_without_credit_blocks_no_notification_and_no_idle_rail() {
+    let mut rig = unordered().depth(2).rig();
+    rig.post([rig::send(1, 8), rig::send(2, 8), rig::send(3, 8)]);
+    rig.post([rig::write_imm(4, 256, 9), rig::write(5, 128)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::Send; 2]);
+    rig.rails[1].complete_all();
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[9]]);
+    rig.rails[1].complete_all();
+    rig.notify().complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[4, 5]));
+    assert_eq!(rig.qp.outstanding_sends(), 1, "3; the other two took no place in the ring");
+    assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+/// The ring goes on around a request that stays: its slot is kept, and what it holds.
+#[test]
+fn a_deferred_request_keeps_its_slot_while_the_ring_goes_on() {
+    let mut rig = unordered().depth(1).rig();
+    rig.post([rig::send(1, 8), rig::send(2, 16)]);
+    for id in 10..41 {
+        rig.post([rig::write(id, 128)]);
+        rig.rails[1].complete_all();
+        assert_eq!(rig.poll_ids(), ok(&[id]));
+    }
+    let full = rig.qp.post_send(&rig::write(41, 128));
+    assert!(matches!(full, Err(PostError::Full(_))), "32 slots: {full:?}");
     rig.rails[0].complete(1);
     assert_eq!(rig.poll_ids(), ok(&[1]));
-    assert_eq!(on_rail_0(&rig), [Opcode::RdmaWrite, Opcode::Send, Opcode::RdmaWrite]);
-    assert_eq!(rig.rails[1].sends().len(), 1);
-    assert_eq!(rig.run_dry().len(), 2);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll(), [done(2, WcOpcode::SEND, 16)]);
+    rig.post([rig::write(41, 128)]);
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
+#[test]
+fn deferred_requests_that_will_not_be_posted_any_more_are_reported_as_flushed() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 256), rig::send(2, 8).with_flags(SendFlags::empty())]);
+    rig.post([rig::fetch_add(3), rig::write(4, 128)]);
+    rig.rails[0].fail(WcStatus::RETRY_EXC_ERR);
+    rig.rails[1].fail(WcStatus::WR_FLUSH_ERR);
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        seen.extend(rig.poll_events(1).0.into_iter().filter_map(|event| event.completion()));
+    }
+    seen.sort_by_key(|wc| wc.wr_id);
+    let seen: Vec<_> = seen.iter().map(|wc| (wc.wr_id, wc.status, wc.opcode)).collect();
+    let flushed = WcStatus::WR_FLUSH_ERR;
+    let expected = [
+        (1, WcStatus::RETRY_EXC_ERR, WcOpcode::RDMA_WRITE),
+        (2, flushed, WcOpcode::SEND),
+        (3, flushed, WcOpcode::FETCH_ADD),
+        (4, flushed, WcOpcode::RDMA_WRITE),
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!(rig.qp.outstanding_sends(), 0);
 }
 
 #[test]
@@ -196,19 +289,60 @@ fn unordered_an_atomic_overtakes_a_read_that_nothing_is_fenced_behind() {
     assert_eq!(rig.poll_ids(), ok(&[2]), "reported when it arrives");
 }
 
-/// Else a stream of them could keep it waiting for ever.
+/// And a stream of them does not keep it waiting for ever.
 #[test]
-fn unordered_no_atomic_overtakes_a_fence_that_waits() {
+fn unordered_a_fence_waits_for_what_was_posted_before_it_only() {
     let mut rig = unordered().rig();
     let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
-    rig.post([rig::read(1, 256), rig::write(2, 128).with_flags(fenced), rig::fetch_add(3)]);
-    assert_eq!(on_rail_0(&rig), [Opcode::RdmaRead]);
-    rig.rails.iter().for_each(|rail| rail.complete_all());
+    rig.post([rig::fetch_add(1), rig::write(2, 128).with_flags(fenced), rig::fetch_add(3)]);
+    assert_eq!(on_rail_0(&rig), [Opcode::FetchAdd; 2], "an atomic may overtake the fence");
+    rig.rails[0].complete(1);
     assert_eq!(rig.poll_ids(), ok(&[1]));
-    assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2, 3]);
+    let writes: usize = rig
+        .rails
+        .iter()
+        .map(|rail| {
+            rail.sends().iter().filter(|request| request.opcode == Opcode::RdmaWrite).count()
+        })
+        .sum();
+    assert_eq!(writes, 1);
+    let mut ids: Vec<_> = rig.run_dry().iter().map(|wc| wc.wr_id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [2, 3]);
 }
 
-/// A fence behind nothing that fetches is no reason to wait, whatever else it waits for.
+/// Rails keep no order among each other, so a READ behind a WRITE needs a fence.
+#[test]
+fn a_fenced_request_waits_for_everything_before_it() {
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    let earlier = [rig::write(1, 256), rig::read(1, 256), rig::write_imm(1, 256, 9)];
+    let earlier = earlier.into_iter().chain([rig::send(1, 8), rig::fetch_add(1)]);
+    for (earlier, setup) in earlier
+        .flat_map(|earlier| [(earlier, unordered()), (earlier, Setup::spray(2).fragment(128))])
+    {
+        for later in [rig::read(2, 256), rig::write(2, 256), rig::send(2, 8), rig::fetch_add(2)] {
+            let mut rig = setup.rig();
+            rig.post([earlier, later.with_flags(fenced)]);
+            let posted = |rig: &Rig| {
+                let rails = rig.rails.iter();
+                rails.map(|rail| rail.take_doorbells().concat().len()).sum::<usize>()
+            };
+            assert!(posted(&rig) > 0);
+            // One acknowledgement after the other.
+            loop {
+                let mut handles = rig.rails.iter().chain(&rig.notify);
+                handles.find(|handle| !handle.sends().is_empty()).expect("in flight").complete(1);
+                if rig.poll_ids() == ok(&[1]) {
+                    break;
+                }
+                assert_eq!(posted(&rig), 0, "{later:?} behind {earlier:?}");
+            }
+            assert!(posted(&rig) > 0, "{later:?} behind {earlier:?}");
+            assert_eq!(rig.run_dry().len(), 1);
+        }
+    }
+}
+
 #[test]
 fn unordered_an_atomic_overtakes_a_fenced_request_that_waits_for_numbers() {
     let mut setup = Setup::dqplb(2).fragment(128).depth(8);
@@ -255,15 +389,6 @@ fn a_fenced_read_does_not_wait_for_itself() {
     assert_eq!(rig.poll(), []);
     assert_eq!((rig.rails[0].sends().len(), rig.rails[1].sends().len()), (1, 1), "the third");
     assert_eq!(rig.run_dry().len(), 1);
-}
-
-#[test]
-fn unordered_a_fence_behind_nothing_that_fetches_is_passed() {
-    let mut rig = unordered().rig();
-    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
-    rig.post([rig::write(1, 256), rig::send(2, 64).with_flags(fenced)]);
-    rig.rails[0].complete(2);
-    assert_eq!(rig.poll_ids(), ok(&[2]), "it took no place in the ring");
 }
 
 #[test]
@@ -322,7 +447,7 @@ fn an_unsignaled_send_that_fails_is_reported() {
 }
 
 #[test]
-fn a_held_unsignaled_send_that_fails_is_reported() {
+fn a_deferred_unsignaled_send_that_fails_is_reported() {
     let mut rig = Setup::spray(2).fragment(128).rig();
     rig.post([rig::write(1, 128), rig::send(2, 64).with_flags(SendFlags::empty())]);
     rig.rails[0].complete(1);
@@ -332,15 +457,33 @@ fn a_held_unsignaled_send_that_fails_is_reported() {
 }
 
 #[test]
-fn a_held_request_that_the_driver_refuses_fails_with_what_is_behind_it() {
+fn a_deferred_request_that_the_driver_refuses_fails_with_what_waits_behind_it() {
     let mut rig = Setup::spray(2).fragment(128).rig();
-    rig.post([rig::write(1, 128), rig::send(2, 64), rig::write(3, 128)]);
+    rig.post([rig::write(1, 128), rig::send(2, 64), rig::write(3, 128), rig::fetch_add(4)]);
     rig.rails[0].refuse_next(0, Refusal::Driver(22));
     rig.rails[0].complete(1);
-    let expected =
-        [(1, WcStatus::SUCCESS), (2, WcStatus::GENERAL_ERR), (3, WcStatus::WR_FLUSH_ERR)];
+    rig.rails[1].complete(1);
+    let expected = [
+        (1, WcStatus::SUCCESS),
+        (3, WcStatus::SUCCESS),
+        (2, WcStatus::GENERAL_ERR),
+        (4, WcStatus::WR_FLUSH_ERR),
+    ];
     assert_eq!(rig.poll_ids(), expected);
     assert_eq!(rig.qp.first_error().unwrap().errno, Some(22));
+}
+
+/// Receives of a DQPLB peer have no buffers.
+#[test]
+fn with_dqplb_a_send_over_several_rails_is_refused() {
+    let mut rig = Setup::dqplb(2).rig();
+    let refused = rig.qp.post_send(&rig::send(1, 64));
+    assert_eq!(refused, Err(PostError::SendWithDqplb(Opcode::Send)));
+    assert!(rig.rails[0].take_doorbells().is_empty());
+    assert_eq!(rig.qp.outstanding_sends(), 0);
+    let mut single = Setup::dqplb(1).rig();
+    single.post([rig::send(1, 64)]);
+    assert_eq!(single.run_dry().len(), 1);
 }
 
 #[test]

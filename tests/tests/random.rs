@@ -3,11 +3,11 @@
 //!
 //! `RANDOM_SEED=n` repeats one seed, `RANDOM_SEEDS=n` runs so many.
 
-use polyrail_core::hardware::Refusal;
+use polyrail_core::hardware::{QpLimits, Refusal};
 use polyrail_core::verbs::{Opcode, SendFlags};
 use polyrail_core::virtual_qp::{PassThroughOrder, RailChoice};
 use polyrail_tests::choices::{Choices, Seeded, pick};
-use polyrail_tests::rig::Setup;
+use polyrail_tests::rig::{Setup, Way};
 use polyrail_tests::scripted::QpHandle;
 use polyrail_tests::watched::Watched;
 
@@ -16,25 +16,50 @@ struct World {
     random: Seeded,
     /// Rails may fail and drivers refuse.
     failing: bool,
+    /// Drivers refuse nothing and rails stay in service, so that their turns can be foretold.
+    calm: bool,
+}
+
+/// One to three devices, and rails that are alike or that are granted and carry different things.
+fn choose_setup(random: &mut Seeded) -> Setup {
+    let rails = 2 + random.below(3) as usize;
+    let mut setup = if random.coin() { Setup::spray(rails) } else { Setup::dqplb(rails) };
+    setup.notify_limits.max_send_wr = 1 + random.below(4);
+    setup = setup.fragment(128).devices(1 + random.below(3) as usize);
+    if random.coin() {
+        let devices = setup.devices as u32;
+        setup.rail_devices = (0..rails).map(|_| random.below(devices) as usize).collect();
+        setup.rail_limits = (0..rails).map(|_| choose_limits(random)).collect();
+    }
+    let most = if random.one_in(4) { u32::MAX } else { 1 + random.below(6) };
+    let (ordered, fastest) = (random.coin(), random.one_in(3));
+    setup.depth(most).config(|config| {
+        if !ordered {
+            config.pass_through = PassThroughOrder::Unordered;
+        }
+        if fastest {
+            let bandwidth_mbps = [3, 1, 5, 3, 0, 0, 0, 0];
+            config.rail_choice = RailChoice::LeastFinishTime { bandwidth_mbps };
+        }
+    })
+}
+
+fn choose_limits(random: &mut Seeded) -> QpLimits {
+    QpLimits {
+        max_send_wr: pick(random, &[1, 2, 3, 5, 8, 1024]),
+        max_recv_wr: pick(random, &[1, 2, 4, 9, 1024]),
+        max_inline_data: pick(random, &[0, 16, 64, 200]),
+        max_msg_size: pick(random, &[128, 129, 1 << 31]),
+    }
 }
 
 impl World {
     fn new(seed: u64, failing: bool) -> Self {
         let mut random = Seeded::new(seed);
-        let rails = 2 + random.below(3) as usize;
-        let mut setup = if random.coin() { Setup::spray(rails) } else { Setup::dqplb(rails) };
-        setup.notify_limits.max_send_wr = 1 + random.below(4);
-        let (ordered, fastest) = (random.coin(), random.one_in(3));
-        let setup = setup.fragment(128).depth(1 + random.below(6)).devices(2).config(|config| {
-            if !ordered {
-                config.pass_through = PassThroughOrder::Unordered;
-            }
-            if fastest {
-                config.rail_choice = RailChoice::LeastFinishTime { bandwidth_mbps: [3; 8] };
-            }
-        });
+        let setup = choose_setup(&mut random);
         let watched = Watched::new(&setup, 1 + random.below(20), failing);
-        Self { watched, random, failing }
+        let calm = !failing && random.coin();
+        Self { watched, random, failing, calm }
     }
 
     fn any_handle(&mut self) -> QpHandle {
@@ -46,14 +71,18 @@ impl World {
         use Opcode::{FetchAdd, RdmaRead, RdmaWrite, RdmaWriteWithImm, Send};
         let kinds = [RdmaWrite, RdmaWriteWithImm, RdmaWriteWithImm, RdmaRead, Send, FetchAdd];
         let opcode = pick(&mut self.random, &kinds);
-        let longest = if self.random.one_in(4) { 3000 } else { 300 };
+        let longest = pick(&mut self.random, &[70, 300, 300, 3000]);
+        // A SEND goes as a whole.
+        let whole = self.watched.handles()[0].limits().max_msg_size;
+        let longest = if opcode == Send { longest.min(whole) } else { longest };
         let length = if opcode == FetchAdd { 8 } else { 1 + self.random.below(longest) };
         let mut flags = SendFlags::SIGNALED;
         let may_be_quiet = !matches!(opcode, RdmaWrite | RdmaRead);
         flags.set(SendFlags::SIGNALED, !(may_be_quiet && self.random.one_in(4)));
         flags.set(SendFlags::FENCE, self.random.one_in(6));
-        let inline = opcode != RdmaRead && opcode != FetchAdd && self.random.one_in(10);
-        flags.set(SendFlags::INLINE, inline && length <= 128);
+        flags.set(SendFlags::SOLICITED, self.random.one_in(5));
+        let inline = opcode != RdmaRead && opcode != FetchAdd && self.random.one_in(6);
+        flags.set(SendFlags::INLINE, inline && length <= 200);
         self.watched.post(opcode, length, flags);
     }
 
@@ -65,19 +94,19 @@ impl World {
                 let most = self.random.below(6) as usize;
                 self.watched.complete(&handle, most);
             }
-            8 => {
+            8 if !self.calm => {
                 let accepted = self.random.below(3);
                 let for_good = self.failing && self.random.one_in(8);
                 let refusal = if for_good { Refusal::Driver(5) } else { Refusal::QueueFull };
                 self.any_handle().refuse_next(accepted, refusal);
             }
-            9 if self.random.one_in(4) => {
+            9 if !self.calm && self.random.one_in(4) => {
                 let rail = self.random.below(4) as u8;
                 self.watched.set_rail_in_service(rail, self.random.coin());
             }
             _ => {
-                let budget = pick(&mut self.random, &[1, 2, 3, 7, usize::MAX]);
-                self.watched.poll(budget);
+                let way = Way::choose(&mut self.random, self.watched.queues());
+                self.watched.poll_by(way);
             }
         }
     }

@@ -201,8 +201,12 @@ fn completions_fed_by_hand_one_or_a_slice_count_as_polled_ones() {
     let (one, slice) = (completion(0, 0), [completion(1, 0), completion(0, 1)]);
     let mut seen = Vec::new();
     let device = DeviceId(0);
-    assert_eq!(rig.cq.feed(&mut rig.qp, device, &[one], |event| seen.push(event)), 0);
-    assert_eq!(rig.cq.feed(&mut rig.qp, device, &slice, |event| seen.push(event)), 2);
+    let mut feed = |completions: &[Completion]| {
+        // SAFETY: the scripted NIC touches no memory.
+        unsafe { rig.cq.feed(&mut rig.qp, device, completions, |event| seen.push(event)) }
+    };
+    assert_eq!(feed(&[one]), 0);
+    assert_eq!(feed(&slice), 2);
     let wcs: Vec<_> = seen.into_iter().filter_map(Event::completion).collect();
     let expected = [done(1, WcOpcode::RDMA_WRITE, 256), done(2, WcOpcode::RDMA_WRITE, 128)];
     assert_eq!(wcs, expected);

@@ -18,6 +18,15 @@ pub enum AttachError {
         /// Indices are below this.
         limit: usize,
     },
+    /// Another attached virtual queue pair has this number: nobody could tell their completions
+    /// apart.
+    #[error("virtual queue pair number {virtual_qp_num} is taken by the one at index {index}")]
+    Number {
+        /// The number of both.
+        virtual_qp_num: u32,
+        /// Index of the one that has it.
+        index: u16,
+    },
     /// A physical queue pair completes elsewhere.
     #[error("queue pair {qp_num} of device {} completes on a queue that is not ours", device.0)]
     ForeignCq {
@@ -44,6 +53,8 @@ pub enum AttachError {
 /// What is known of an attached virtual queue pair.
 #[derive(Clone, Copy, Debug)]
 struct Attached {
+    /// The number that its completions carry.
+    virtual_qp_num: u32,
     /// It stands in the queue of those that have something left to say.
     queued: bool,
 }
@@ -119,8 +130,16 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         matches!(self.attached.get(index as usize), Some(None))
     }
 
-    fn add(&mut self, index: u16, multi: bool) {
-        self.attached[index as usize] = Some(Attached { queued: false });
+    /// Index of the one with this number.
+    fn index_of(&self, virtual_qp_num: u32) -> Option<u16> {
+        let has_it = |attached: &Option<Attached>| {
+            attached.is_some_and(|attached| attached.virtual_qp_num == virtual_qp_num)
+        };
+        self.attached.iter().position(has_it).map(|index| index as u16)
+    }
+
+    fn add(&mut self, index: u16, virtual_qp_num: u32, multi: bool) {
+        self.attached[index as usize] = Some(Attached { virtual_qp_num, queued: false });
         if multi {
             // One place for each index: the list cannot be full.
             let _ = self.multi.push(index);
@@ -163,6 +182,10 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         if !self.registry.is_free(index) {
             return Err(AttachError::Index { index, limit: ROUTES });
         }
+        let virtual_qp_num = qp.virtual_qp_num();
+        if let Some(index) = self.registry.index_of(virtual_qp_num) {
+            return Err(AttachError::Number { virtual_qp_num, index });
+        }
         let mut reserved = self.reserved;
         let mut multi = false;
         let mut result = Ok(());
@@ -170,7 +193,6 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             multi |= role != Role::Single;
             if result.is_ok() {
                 let (device, qp_num) = (physical.device(), physical.qp_num());
-                let virtual_qp_num = qp.virtual_qp_num();
                 result = self
                     .reserve(&mut reserved, physical.cq(), entries)
                     .and_then(|cq| cq.ok_or(AttachError::ForeignCq { device, qp_num }))
@@ -181,7 +203,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             }
         });
         // Taken for a failed attachment too, so that its routes are found and removed.
-        self.registry.add(index, multi);
+        self.registry.add(index, virtual_qp_num, multi);
         match result {
             Ok(()) => self.reserved = reserved,
             Err(_) => self.forget(index),

@@ -106,8 +106,16 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Takes completions of `device` that the caller has polled itself, oldest first, and hands
-    /// over everything that they finish, and what became reportable without a completion.
-    pub fn feed<S: QpSet + ?Sized>(
+    /// over everything that they finish, and what became reportable without a completion. Returns the
+    /// number of events.
+    ///
+    /// # Safety
+    ///
+    /// The completions were polled from a completion queue of this device, each is fed once, and those of
+    /// one queue pair in the order in which they came: a buffer is reported because a completion says
+    /// that the device is done with it.
+    #[allow(unsafe_code, reason = "a contract for the caller")]
+    pub unsafe fn feed<S: QpSet + ?Sized>(
         &mut self,
         qps: &mut S,
         device: DeviceId,
@@ -187,7 +195,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         while let Some(first) = rest.first() {
             let taken = match self.routes.find(device, first.qp_num) {
                 Some(Route { index, role: Role::Single, virtual_qp_num, .. }) => {
-                    let qp = resolve(qps, *index, *virtual_qp_num);
+                    let qp = resolve(qps, *index, *virtual_qp_num)
+                        .filter(|qp| qp.is_only_rail(device, first.qp_num));
                     qp.map_or(0, |qp| pass_through(qp, rest, budget))
                 }
                 Some(Route { index, role, virtual_qp_num, .. }) => {

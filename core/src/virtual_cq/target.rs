@@ -35,6 +35,8 @@ pub trait CompletionTarget: sealed::Sealed {
         direct: &mut DirectCompletions,
     ) -> usize;
     #[doc(hidden)]
+    fn is_only_rail(&self, device: DeviceId, qp_num: u32) -> bool;
+    #[doc(hidden)]
     fn note_single(&mut self, completions: &[Completion], any_failed: bool);
     #[doc(hidden)]
     fn settle(&mut self);
@@ -66,6 +68,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
         direct: &mut DirectCompletions,
     ) -> usize {
         VirtualQp::complete(self, device, role, completions, direct)
+    }
+
+    #[inline]
+    fn is_only_rail(&self, device: DeviceId, qp_num: u32) -> bool {
+        VirtualQp::is_only_rail(self, device, qp_num)
     }
 
     #[inline]

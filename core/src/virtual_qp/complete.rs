@@ -14,9 +14,10 @@ use crate::virtual_cq::{DirectCompletions, VirtualWc};
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Takes completions from the front, at least one, as far as they are this queue pair's, and
-    /// says how many. The first one is of the physical queue pair with this role. What passes
-    /// straight through goes to `direct`, which has room for as many as there are completions.
+    /// Takes completions from the front as far as they are this queue pair's, and returns how many.
+    /// The first one should be of the physical queue pair with this role; 0 if it is not, or if the
+    /// engine did not post what completed. What passes straight through goes to `direct`, which has
+    /// room for as many as there are completions.
     #[inline]
     pub(crate) fn complete(
         &mut self,
@@ -25,8 +26,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         completions: &[Completion],
         direct: &mut DirectCompletions,
     ) -> usize {
-        let first = completions.first();
-        let taken = match first.and_then(|first| Tag::from_wr_id(first.wr_id).kind()) {
+        let Some(first) = completions.first() else { return 0 };
+        let taken = match Tag::from_wr_id(first.wr_id).kind() {
             Some(TagKind::Send) => self.complete_fragments(device, completions),
             Some(TagKind::NotifyRecv) => self.complete_arrivals(device, completions),
             Some(TagKind::DataRecv) | None => 0,
@@ -38,10 +39,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             Role::Rail(rail) => RailId::Data(rail),
             Role::Notify | Role::Single => RailId::Notify,
         };
-        if let Some(first) = first {
-            self.complete_one(id, first, direct);
-        }
-        1
+        usize::from(self.complete_one(id, device, first, direct))
     }
 
     /// Takes completions for as long as they are what they nearly always are for a sender: of one
@@ -49,18 +47,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     // Not in line, and apart from the next one: on its own either keeps everything in registers.
     #[inline(never)]
     fn complete_fragments(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
-        let Self { rails, sends, fetching, freed, chooser, .. } = self;
+        let Self { rails, sends, freed, chooser, .. } = self;
         let mut taken = 0;
         let (mut freed_now, mut last_freed) = (0, *freed);
         for completion in completions {
             let rail = succeeded(rails, TagKind::Send, device, completion);
             let Some(rail) = rail else { break };
             let retired = rail.sends.retire_fragments(Tag::from_wr_id(completion.wr_id));
-            let Some((id, read)) = retired else { break };
+            let Some(id) = retired else { break };
             sends.slot(id).outstanding -= 1;
-            if read {
-                *fetching -= 1;
-            }
             last_freed = rail.turn_bit;
             freed_now |= last_freed;
             rail.completions += 1;
@@ -87,26 +82,30 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         taken
     }
 
-    /// Takes any completion.
+    /// Takes any completion of what the engine posted to this rail, and returns whether it is one.
     #[cold]
     fn complete_one(
         &mut self,
         id: RailId,
+        device: DeviceId,
         completion: &Completion,
         direct: &mut DirectCompletions,
-    ) {
-        if let Some(rail) = self.rail_mut(id) {
-            rail.completions += 1;
+    ) -> bool {
+        let Some(kind) = Tag::from_wr_id(completion.wr_id).kind() else { return false };
+        let Some(rail) = self.rail_mut(id) else { return false };
+        if !rail.is_at(device, completion.qp_num) || !may_complete(kind, completion) {
+            return false;
         }
-        match Tag::from_wr_id(completion.wr_id).kind() {
-            Some(TagKind::Send) => self.complete_send(id, completion, direct),
-            Some(TagKind::NotifyRecv) => self.complete_notify_recv(id, completion),
-            Some(TagKind::DataRecv) => self.complete_data_recv(id, completion, direct),
-            None => self.mismatch(id, completion, None),
+        rail.completions += 1;
+        match kind {
+            TagKind::Send => self.complete_send(id, completion, direct),
+            TagKind::NotifyRecv => self.complete_notify_recv(id, completion),
+            TagKind::DataRecv => self.complete_data_recv(id, completion, direct),
         }
         if let RailId::Data(rail) = id {
             self.update_ready(rail as usize);
         }
+        true
     }
 
     #[inline]
@@ -169,15 +168,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// All requests of the batch are complete.
     fn retire(&mut self, batch: &Batch, completion: &Completion, direct: &mut DirectCompletions) {
-        self.fetching -= u32::from(batch.opcode.is_fetching());
         self.passing -= u32::from(batch.content.passes());
         match batch.content {
-            Content::Fragments | Content::Numbered | Content::Reads | Content::Held => {
+            Content::Fragments | Content::Numbered => {
                 self.sends.slot(batch.wr).outstanding -= 1;
             }
+            Content::Deferred => self.complete_deferred(batch, completion, direct),
             Content::Quiet if completion.status.is_success() => {}
             Content::PassThrough | Content::Quiet => {
-                direct.push(self.passed_through(batch, completion));
+                direct.push(self.passed_through(batch.wr, batch, completion));
             }
             Content::Notifies => {
                 for wr in batch.wr..batch.wr + u64::from(batch.length) {
@@ -187,9 +186,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    fn passed_through(&self, batch: &Batch, completion: &Completion) -> VirtualWc {
+    pub(super) fn passed_through(
+        &self,
+        wr_id: u64,
+        batch: &Batch,
+        completion: &Completion,
+    ) -> VirtualWc {
         VirtualWc {
-            wr_id: batch.wr,
+            wr_id,
             status: completion.status,
             opcode: batch.opcode.completion(),
             qp_num: self.config.virtual_qp_num,
@@ -203,13 +207,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn send_failed(&mut self, id: RailId, batch: &Batch, index: u32, completion: &Completion) {
         let mut offset = 0;
         match batch.content {
-            Content::Fragments | Content::Numbered | Content::Reads => {
+            Content::Fragments | Content::Numbered => {
                 offset = batch.offset + index * self.config.max_msg_size;
                 self.sends.slot(batch.wr).fail(completion.status);
             }
-            Content::Held => self.sends.slot(batch.wr).fail(completion.status),
             Content::Notifies => self.notify_failed(batch, index, completion.status),
-            Content::PassThrough | Content::Quiet => {}
+            Content::Deferred | Content::PassThrough | Content::Quiet => {}
         }
         self.completion_failed(id, completion, offset);
     }
@@ -238,5 +241,14 @@ fn succeeded<'r, Q: QueuePair, const DEPTH: usize>(
 ) -> Option<&'r mut Rail<Q, DEPTH>> {
     let rail = rails.get_mut(Tag::from_wr_id(completion.wr_id).rail_of_last(kind))?;
     let own = rail.is_open_as(address(device, completion.qp_num));
-    if own && completion.status.is_success() { Some(rail) } else { None }
+    let succeeded = completion.status.is_success() && may_complete(kind, completion);
+    if own && succeeded { Some(rail) } else { None }
+}
+
+/// Whether the completion can be of this kind of request. A success says which queue it is of; on a
+/// failure only the tag does.
+#[inline]
+fn may_complete(kind: TagKind, completion: &Completion) -> bool {
+    let receives = kind != TagKind::Send;
+    !completion.status.is_success() || completion.opcode.is_recv() == receives
 }

@@ -39,7 +39,8 @@ pub enum RailChoice {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PassThroughOrder {
     /// They wait until those are acknowledged, as a single reliable connection has it, and
-    /// notifications of what is posted behind them wait for them.
+    /// notifications of what is posted behind them wait for them. Other requests behind them do not
+    /// wait: see [Order](super::VirtualQp#order).
     #[default]
     Ordered,
     /// They go to rail 0 at once and may overtake fragments on other rails. Notifications do not
@@ -60,7 +61,8 @@ pub enum RailFailure {
 /// defaults: SPRAY, 100 messages a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The number that its completions carry.
+    /// The number that its completions carry; of those on one virtual completion queue, each has
+    /// its own.
     pub virtual_qp_num: u32,
     /// How receivers are notified.
     pub scheme: Scheme,

@@ -1,7 +1,7 @@
 //! Step 2: requests go to the rails, oldest first, in batches of fragments.
 
 use super::choose::Load;
-use super::config::{PassThroughOrder, Scheme};
+use super::config::Scheme;
 use super::error::RailId;
 use super::failure::RailSet;
 use super::rail::Rail;
@@ -10,7 +10,7 @@ use super::{MAX_RAILS, VirtualQp};
 use crate::hardware::{CommitError, QueuePair, Refusal};
 use crate::in_flight::{Batch, Content};
 use crate::sequence::SequenceNumber;
-use crate::verbs::Opcode;
+use crate::verbs::{Opcode, SendFlags};
 
 /// How far the dispatch of one request got.
 #[derive(Debug)]
@@ -47,12 +47,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Whether the front pending request waits behind its fence.
-    pub(super) fn fence_waits(&self) -> bool {
-        let front = self.sends.front_pending().and_then(|id| self.sends.find(id));
-        front.is_some_and(|slot| slot.is_fenced()) && self.fetching > 0
-    }
-
     /// Posts what it can of the front pending request.
     #[inline(never)]
     pub(super) fn dispatch(&mut self, id: u64) -> Progress {
@@ -64,23 +58,28 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn dispatch_now(&mut self, id: u64) -> Progress {
         let slot = self.sends.slot(id);
         if slot.state.intersects(SlotState::FENCED.union(SlotState::PASS_THROUGH)) {
-            // A fence on one rail says nothing about the others, so the request itself waits.
-            if slot.is_fenced() && self.fetching > 0 {
-                return Progress::Waits;
-            }
             if slot.state.contains(SlotState::PASS_THROUGH) {
-                return self.dispatch_held(id);
+                return Progress::Posted;
+            }
+            if slot.is_fenced() && !self.passes_fence(id) {
+                return Progress::Waits;
             }
         }
+        let slot = self.sends.slot(id);
         let one = slot.unposted() <= self.config.max_msg_size;
         if slot.fragment_opcode == Opcode::RdmaWriteWithImm {
-            if self.unnumbered_in_flight() {
+            let solicited = slot.flags.contains(SendFlags::SOLICITED);
+            if self.unnumbered_in_flight(id) || solicited && self.unsolicited_in_flight() {
                 return Progress::Waits;
             }
-            return match one {
+            let progress = match one {
                 true => self.dispatch_fragments::<true, true>(id),
                 false => self.dispatch_fragments::<true, false>(id),
             };
+            if !solicited && matches!(progress, Progress::Posted) {
+                self.unsolicited_until = id + 1;
+            }
+            return progress;
         }
         let plain_write = slot.opcode == Opcode::RdmaWrite;
         let progress = match one {
@@ -94,19 +93,41 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         progress
     }
 
-    /// Whether a plain WRITE of a DQPLB sender, or a pass-through request that nothing may
+    /// Whether everything that was posted before the front pending request is complete.
+    ///
+    /// A fence on one rail says nothing about the others, so the request itself waits. What passed
+    /// straight through is known by its number on rail 0 when the fence came to the front: later ones
+    /// must not keep it waiting for ever.
+    #[cold]
+    fn passes_fence(&mut self, id: u64) -> bool {
+        let on_rail_0 = &self.rails[0].sends;
+        let mark = *self.fence_mark.get_or_insert(on_rail_0.next_number());
+        let passed_through = on_rail_0.front_number().is_none_or(|front| front >= mark);
+        let passes = passed_through
+            && self.deferred.oldest() > id
+            && self.is_acknowledged_before(id)
+            && self.sends.front_in_flight().is_none();
+        if passes {
+            self.fence_mark = None;
+        }
+        passes
+    }
+
+    /// Whether a plain WRITE of a DQPLB sender, or a pass-through request that request `id` may not
     /// overtake, may be unacknowledged. They have no numbers, so the receiver could be told of what
     /// follows before they are in place.
     #[inline]
-    fn unnumbered_in_flight(&self) -> bool {
+    fn unnumbered_in_flight(&self, id: u64) -> bool {
         let front = self.sends.front_in_flight();
-        front.is_some_and(|front| front < self.unnumbered_until) || self.pass_through_ahead()
+        front.is_some_and(|front| front < self.unnumbered_until) || self.pass_through_ahead(id)
     }
 
-    /// Whether a request that took no place in the ring is in flight, ahead of all that are there.
+    /// Whether numbered fragments that wake nobody may be unacknowledged. The last of them to arrive
+    /// could be what completes a solicited request behind them.
     #[inline]
-    pub(super) fn pass_through_ahead(&self) -> bool {
-        self.passing > 0 && self.config.pass_through == PassThroughOrder::Ordered
+    fn unsolicited_in_flight(&self) -> bool {
+        let front = self.sends.front_in_flight();
+        front.is_some_and(|front| front < self.unsolicited_until)
     }
 
     /// Cuts the request into one share for each rail that has credits. `NUMBERED` requests are
@@ -115,15 +136,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline(always)]
     fn dispatch_fragments<const NUMBERED: bool, const ONE: bool>(&mut self, id: u64) -> Progress {
         // Disjoint fields: a batch borrows its rail while slot and numbers are at work.
-        let Self { rails, sends, chooser, numbers, fetching, config, .. } = self;
+        let Self { rails, sends, chooser, numbers, config, .. } = self;
         let size = config.max_msg_size;
         let slot = sends.slot(id);
         let opcode = slot.opcode;
-        let content = match opcode {
-            _ if NUMBERED => Content::Numbered,
-            Opcode::RdmaRead => Content::Reads,
-            _ => Content::Fragments,
-        };
+        let content = if NUMBERED { Content::Numbered } else { Content::Fragments };
         let mut left = if ONE { 1 } else { chooser.fragments_in(slot.unposted()) };
         let share = if ONE { 1 } else { chooser.share(left) };
         let mut round = chooser.round();
@@ -151,9 +168,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
             slot.offset += length;
             slot.outstanding += 1;
-            if content == Content::Reads {
-                *fetching += 1;
-            }
             if NUMBERED {
                 numbers.consume(count);
             }
@@ -184,7 +198,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if accepted == 0 {
             slot.offset -= batch.length;
             slot.outstanding -= 1;
-            self.fetching -= u32::from(batch.content == Content::Reads);
             if batch.content == Content::Numbered {
                 self.numbers.take_back(count);
             }
@@ -208,50 +221,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let error = rail.refusal_error(errno, offset);
         self.sends.slot(id).fail(error.status);
         self.fail(error);
-    }
-
-    /// Posts a pass-through request that waited in the ring.
-    #[cold]
-    fn dispatch_held(&mut self, id: u64) -> Progress {
-        let ordered = self.config.pass_through == PassThroughOrder::Ordered;
-        if ordered && (!self.only_pass_through_in_flight() || !self.notify_idle()) {
-            return Progress::Waits;
-        }
-        if !self.rail_0_has_room() {
-            return Progress::Waits;
-        }
-        let slot = self.sends.slot(id);
-        let rail = &mut self.rails[0];
-        let length = slot.local.length();
-        let batch = Batch::one(id, length, Content::Held, slot.opcode);
-        match rail.post_one(slot.pass_through(), batch) {
-            Err(Refusal::QueueFull) => {
-                self.retry.insert(RailId::Data(0));
-                self.update_ready(0);
-                return Progress::Waits;
-            }
-            Err(Refusal::Driver(errno)) => {
-                return Progress::Refused(Refused { rail: rail.id, errno, offset: 0 });
-            }
-            Ok(()) => {}
-        }
-        if ordered {
-            self.unnumbered_until = id + 1;
-        }
-        slot.offset = length;
-        slot.outstanding = 1;
-        self.fetching += u32::from(slot.opcode.is_fetching());
-        self.held -= 1;
-        self.update_ready(0);
-        Progress::Posted
-    }
-
-    /// Whether everything in flight is on rail 0, which keeps its requests in order.
-    fn only_pass_through_in_flight(&self) -> bool {
-        let first = self.sends.front_in_flight();
-        let slots =
-            first.into_iter().flat_map(|id| id..).map_while(|id| self.sends.find_posted(id));
-        slots.into_iter().all(|slot| slot.state.contains(SlotState::PASS_THROUGH))
     }
 
     /// Whether no notify waits for its acknowledgement.
@@ -320,23 +289,20 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// What must hold between slots and batches.
     pub(super) fn dispatch_invariants(&self) {
-        let batches = || self.physical().flat_map(|rail| rail.sends.iter());
-        let mut fetching = 0;
+        let batches = || self.all_rails().flat_map(|rail| rail.sends.iter());
         let mut passing = 0;
         let mut in_flight = 0;
         for batch in batches() {
             match batch.content {
-                Content::Fragments | Content::Numbered | Content::Reads | Content::Held => {
+                Content::Fragments | Content::Numbered => {
                     let slot = self.sends.find(batch.wr).expect("a request in flight is alive");
                     assert_eq!(slot.opcode, batch.opcode);
                     in_flight += 1;
                 }
-                Content::PassThrough | Content::Quiet | Content::Notifies => {}
+                Content::Deferred | Content::PassThrough | Content::Quiet | Content::Notifies => {}
             }
             passing += u32::from(batch.content.passes());
-            fetching += u32::from(batch.opcode.is_fetching());
         }
-        assert_eq!(self.fetching, fetching, "FENCE waits for what is in flight");
         assert_eq!(self.passing, passing, "notifies wait for what passes");
         let has_failed = |slot: &SendSlot<RAILS>| !slot.final_status().is_success();
         let failed = self.sends.iter().any(has_failed);

@@ -55,6 +55,10 @@ pub enum PostError {
     /// The opcode has no meaning over several rails.
     #[error("{0:?} is not supported over several rails")]
     UnsupportedOpcode(Opcode),
+    /// Over several rails, receives of a DQPLB peer have no buffers, so a SEND would break the
+    /// connection.
+    #[error("{0:?} over several rails needs SPRAY: with DQPLB the peer's receives have no buffers")]
+    SendWithDqplb(Opcode),
     /// The request has no keys for a device that it needs.
     #[error("no keys for device {}", device.0)]
     MissingKeys {

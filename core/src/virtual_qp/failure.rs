@@ -5,7 +5,7 @@ use super::error::{ProtocolError, RailError, RailId};
 use super::slot::SlotState;
 use crate::hardware::QueuePair;
 use crate::tag::Tag;
-use crate::verbs::Completion;
+use crate::verbs::{Completion, DeviceId};
 
 /// How a virtual queue pair is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool {
         let others = self.rails.iter().enumerate().any(|(at, r)| r.up && at != rail as usize);
         let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
-        let waited_for = rail == 0 && self.held > 0;
+        let waited_for = rail == 0 && self.deferred.is_waiting();
         if !in_service && (!others || waited_for) {
             return false;
         }
@@ -153,11 +153,17 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn fail(&mut self, error: RailError) {
         self.first_error = self.first_error.or(Some(error));
         self.failed = true;
+        self.fence_mark = None;
         while let Some(id) = self.sends.front_pending() {
             self.sends.slot(id).state.insert(SlotState::CANCELLED);
             self.sends.pop_pending();
         }
-        self.held = 0;
+    }
+
+    /// Whether this queue pair of this device is its only rail.
+    #[inline]
+    pub(crate) fn is_only_rail(&self, device: DeviceId, qp_num: u32) -> bool {
+        !self.is_multi() && self.rails[0].is_at(device, qp_num)
     }
 
     /// Completions of the only rail: they passed straight through, and count.

@@ -8,12 +8,13 @@
 //! 4. `notify`: what is acknowledged moves on, and SPRAY's receiver is told;
 //! 5. `report`: finished requests come out, in posting order.
 //!
-//! `receive` is the same for receives; `failure` is what happens when a rail fails; `rail` and
+//! `deferred` is about SENDs and atomics that have to wait; `receive` is the same for receives; `failure` is what happens when a rail fails; `rail` and
 //! `slot` hold the state of one rail and of one request; `config` and `error` are plain data.
 
 mod choose;
 mod complete;
 mod config;
+mod deferred;
 mod dispatch;
 mod error;
 mod failure;
@@ -41,6 +42,7 @@ use crate::verbs::DeviceId;
 use crate::window::SequenceWindow;
 use arrayvec::ArrayVec;
 use choose::Chooser;
+use deferred::Deferred;
 use numbers::SendNumbers;
 use rail::Rail;
 use receive::ReceiveKind;
@@ -75,6 +77,30 @@ pub const MAX_RAILS: usize = 8;
 /// only after every completion of its posted fragments is in, failed or not, so a reported buffer
 /// is never touched again.
 ///
+/// # Order
+///
+/// Over several rails. *Fragmented* are WRITE, WRITE_WITH_IMM and READ; *pass-through* are SENDs and
+/// atomics, which all use rail 0. *Complete* is what the peer's NIC has acknowledged, the notify
+/// included. Everything that is not in the table may overtake, and what waits holds up nothing else
+/// but what is posted behind it and of its own kind.
+///
+/// | | behind | is held to this order |
+/// |---|---|---|
+/// | fragmented | fragmented | started in posting order, and reported in posting order; on the wire they overtake |
+/// | fragmented | pass-through | may overtake |
+/// | pass-through | pass-through | in posting order, as on one connection |
+/// | pass-through | fragmented | [`Ordered`](PassThroughOrder::Ordered): starts when they are complete; [`Unordered`](PassThroughOrder::Unordered): may overtake |
+/// | notification of a WRITE_WITH_IMM | fragmented | arrives when they are complete |
+/// | notification of a WRITE_WITH_IMM | pass-through | `Ordered`: arrives when they are complete; `Unordered`: may overtake |
+/// | any request with FENCE | any | starts when they are complete |
+///
+/// So a READ of what an earlier WRITE wrote needs FENCE: one rail says nothing about the others.
+/// Pass-through requests are reported when they complete, neither before nor after fragmented ones.
+/// Over one rail the order is that of a reliable connection.
+///
+/// With DQPLB a request that is SOLICITED starts when earlier ones with immediate that are not are
+/// complete: a fragment that wakes nobody could be the last to arrive.
+///
 /// # One rail
 ///
 /// A virtual queue pair of one rail is that queue pair: the caller's `wr_id`, the driver's
@@ -89,12 +115,12 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     chooser: Chooser<RAILS>,
     sends: WrTracker<SendSlot<RAILS>, WRS>,
     recvs: WrTracker<RecvSlot, WRS>,
-    /// Batches in flight that bring remote bytes here: what FENCE waits for.
-    fetching: u32,
     /// Pass-through requests in flight that took no place in the ring.
     passing: u32,
-    /// Pass-through requests that wait in the ring.
-    held: u32,
+    /// Pass-through requests that had to wait.
+    deferred: Deferred,
+    /// Rail 0's next request when the fence that is waited at came to the front.
+    fence_mark: Option<u64>,
     /// Rails whose driver refused something that has to be offered again.
     retry: RailSet,
     /// Rails whose posted receives have sunk to the low-water mark.
@@ -110,6 +136,8 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     /// DQPLB: the request after the newest one that rails were given and that has no numbers,
     /// though a notification behind it tells of it.
     unnumbered_until: u64,
+    /// DQPLB: the request after the newest one that has numbers and wakes nobody.
+    unsolicited_until: u64,
     window: SequenceWindow<RAILS, DEPTH>,
     /// DQPLB notifications that arrived before their receives were posted.
     early_notifications: u64,
@@ -163,9 +191,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             chooser: Chooser::EMPTY,
             sends: WrTracker::new(SendSlot::BLANK),
             recvs: WrTracker::new(RecvSlot::new(0)),
-            fetching: 0,
             passing: 0,
-            held: 0,
+            deferred: Deferred::NONE,
+            fence_mark: None,
             retry: RailSet::EMPTY,
             refill: RailSet::EMPTY,
             freed: 1,
@@ -174,6 +202,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             devices: ArrayVec::new(),
             numbers: SendNumbers::default(),
             unnumbered_until: 0,
+            unsolicited_until: 0,
             window: SequenceWindow::new(),
             early_notifications: 0,
             receive_kind: None,
@@ -199,9 +228,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.notify.is_some() && self.config.scheme == Scheme::Dqplb {
             return Err(BuildError::UnexpectedNotify);
         }
-        for (at, rail) in self.physical().enumerate() {
+        for (at, rail) in self.all_rails().enumerate() {
             let qp_num = rail.qp_num;
-            if self.physical().take(at).any(|r| (r.device, r.qp_num) == (rail.device, qp_num)) {
+            if self.all_rails().take(at).any(|r| (r.device, r.qp_num) == (rail.device, qp_num)) {
                 return Err(BuildError::Duplicate { device: rail.device, qp_num });
             }
             if rail.sends.limit() == 0 {
@@ -259,13 +288,25 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.notify.as_ref().map(|rail| &rail.qp)
     }
 
-    /// A physical queue pair, to be connected, queried or moved to the error state. Requests
-    /// posted to it behind the engine's back complete as [`ProtocolError::Tag`].
-    pub fn physical_mut(&mut self, rail: RailId) -> Option<&mut Q> {
+    /// A physical queue pair, to be connected, queried or moved to the error state.
+    pub fn physical(&self, rail: RailId) -> Option<&Q> {
         match rail {
-            RailId::Data(rail) => self.rails.get_mut(rail as usize).map(|rail| &mut rail.qp),
-            RailId::Notify => self.notify.as_mut().map(|rail| &mut rail.qp),
+            RailId::Data(rail) => self.rails.get(rail as usize).map(|rail| &rail.qp),
+            RailId::Notify => self.notify.as_ref().map(|rail| &rail.qp),
         }
+    }
+
+    /// A physical queue pair for backends whose queue pairs want `&mut` for more than posting.
+    ///
+    /// # Safety
+    ///
+    /// The queue pair is neither replaced nor swapped with another one: the engine would take the
+    /// completions of one for those of the other, and report buffers that are in flight. What is
+    /// posted to it past the engine has `wr_id`s without [`Tag::MARK`](crate::tag::Tag::MARK);
+    /// its completions come out as [foreign](crate::virtual_cq::Event::Foreign).
+    #[allow(unsafe_code, reason = "a contract for the caller")]
+    pub unsafe fn physical_mut(&mut self, rail: RailId) -> Option<&mut Q> {
+        self.rail_mut(rail).map(|rail| &mut rail.qp)
     }
 
     /// What a physical queue pair has done so far.
@@ -279,7 +320,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Sends that were accepted and not reported.
     pub fn outstanding_sends(&self) -> usize {
-        self.sends.active_count()
+        let (incomplete, in_ring) = self.deferred.count();
+        self.sends.active_count() - in_ring as usize + incomplete as usize
     }
 
     /// Notification receives that were accepted and not reported.
@@ -301,14 +343,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// The data rails, then the notify queue pair.
-    fn physical(&self) -> impl Iterator<Item = &Rail<Q, DEPTH>> {
+    fn all_rails(&self) -> impl Iterator<Item = &Rail<Q, DEPTH>> {
         self.rails.iter().chain(&self.notify)
     }
 
     /// Calls `each` for every physical queue pair with its role and the completion queue entries
     /// that it can need.
     pub(crate) fn for_each_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
-        for rail in self.physical() {
+        for rail in self.all_rails() {
             let role = match rail.id {
                 RailId::Data(_) if !self.is_multi() => Role::Single,
                 RailId::Data(rail) => Role::Rail(rail),
@@ -336,11 +378,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !self.is_multi() {
             return;
         }
-        for rail in self.physical() {
+        for rail in self.all_rails() {
             rail.sends.invariants();
             assert!(rail.recvs.posted() <= rail.recvs.limit);
         }
         self.dispatch_invariants();
+        self.deferred_invariants();
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! Step 4: requests whose data is acknowledged move on, and SPRAY's receiver is told.
 
 use super::VirtualQp;
+use super::config::PassThroughOrder;
 use super::error::RailId;
 use super::slot::{SendSlot, SlotState};
 use crate::hardware::{CommitError, QueuePair, Refusal, SendBatch};
@@ -8,6 +9,7 @@ use crate::in_flight::{Batch, Content};
 use crate::tag::Tag;
 use crate::tracker::WrTracker;
 use crate::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge, WcStatus};
+use core::ops::Range;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -27,7 +29,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 // The receiver must not be told of data that failed, nor past it.
                 slot.state.insert(SlotState::CANCELLED);
                 self.sends.pop_in_flight();
-            } else if self.pass_through_ahead() || !self.post_notifies(id) && !self.failed {
+            } else if self.pass_through_ahead(id) || !self.post_notifies(id) && !self.failed {
                 return;
             }
         }
@@ -36,11 +38,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Posts the notifies of consecutive acknowledged requests from `first` on, as one batch and
     /// as far as there are credits. Says whether any went out.
     fn post_notifies(&mut self, first: u64) -> bool {
+        // Those behind a pass-through request that is not complete wait for it.
+        let limit = match self.config.pass_through {
+            PassThroughOrder::Ordered => self.deferred.oldest(),
+            PassThroughOrder::Unordered => u64::MAX,
+        };
         let Self { notify: Some(notify), sends, retry, .. } = self else { return false };
         if notify.sends.credits() == 0 || retry.contains(RailId::Notify) {
             return false;
         }
-        let (count, end) = ready_to_notify(sends, first, notify.sends.credits());
+        let (count, end) = ready_to_notify(sends, first..limit, notify.sends.credits());
         let length = (end - first) as u32;
         let one = Batch::one(first, length, Content::Notifies, Opcode::RdmaWriteWithImm);
         let batch = Batch { count: count as u16, ..one };
@@ -101,15 +108,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 }
 
-/// How many requests from `first` on can be notified at once with `credits`, and where they end.
-/// Nothing has failed.
+/// How many of these requests, from the first on, can be notified at once with `credits`, and where
+/// they end. Nothing has failed.
 fn ready_to_notify<const RAILS: usize, const WRS: usize>(
     sends: &WrTracker<SendSlot<RAILS>, WRS>,
-    first: u64,
+    requests: Range<u64>,
     credits: u32,
 ) -> (u32, u64) {
-    let (mut count, mut end) = (0, first);
-    for id in first.. {
+    let (mut count, mut end) = (0, requests.start);
+    for id in requests {
         let Some(slot) = sends.find_posted(id).filter(|slot| slot.outstanding == 0) else { break };
         if slot.state.contains(SlotState::WANTS_NOTIFY) {
             if count == credits {

@@ -101,6 +101,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     fn refuse_newest(&mut self, error: PostError) -> Result<(), PostError> {
         self.sends.take_back();
+        self.fence_mark = None;
         Err(error)
     }
 
@@ -138,6 +139,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     fn post_pass_through(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let sends = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm);
+        if sends && self.config.scheme == Scheme::Dqplb {
+            return Err(PostError::SendWithDqplb(wr.opcode));
+        }
         let rail = &self.rails[0];
         if !rail.up {
             return Err(PostError::RailDown);
@@ -158,21 +163,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 Ok(()) => return Ok(()),
             }
         }
-        self.hold(wr, keys)
+        if inline { Err(PostError::InlineMustWait) } else { self.defer(wr, keys) }
     }
 
     /// Whether a pass-through request may go straight to rail 0.
     fn may_pass(&self, wr: &SendWr<'_>) -> bool {
-        let nothing_ahead = match self.config.pass_through {
-            PassThroughOrder::Ordered => self.sends.unfinished_count() == 0 && self.notify_idle(),
-            PassThroughOrder::Unordered => self.held == 0,
-        };
-        // What waits for rails may be a READ.
-        let fetches_ahead = self.fetching > 0 || self.sends.front_pending().is_some();
-        let fenced = wr.flags.contains(SendFlags::FENCE) && fetches_ahead;
-        // A stream of atomics must not keep an earlier fence from ever being passed.
-        let starves = wr.opcode.is_fetching() && self.fence_waits();
-        nothing_ahead && !fenced && !starves && self.rail_0_has_room()
+        let fenced = wr.flags.contains(SendFlags::FENCE);
+        let waits = fenced || self.config.pass_through == PassThroughOrder::Ordered;
+        let overtakes = self.sends.unfinished_count() > 0 || !self.notify_idle();
+        let behind = self.passing > 0 || self.deferred.oldest() != u64::MAX;
+        !self.deferred.is_waiting()
+            && !(fenced && behind)
+            && !(waits && overtakes)
+            && self.rail_0_has_room()
     }
 
     fn pass_through(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), Refusal> {
@@ -182,10 +185,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
         let posted = rail.post_one(physical(wr, keys), batch);
         match posted {
-            Ok(()) => {
-                self.fetching += u32::from(wr.opcode.is_fetching());
-                self.passing += 1;
-            }
+            Ok(()) => self.passing += 1,
             Err(Refusal::QueueFull) => self.retry.insert(RailId::Data(0)),
             Err(Refusal::Driver(_)) => {}
         }
@@ -193,29 +193,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         posted
     }
 
-    /// Gives a pass-through request its place in the ring, from where it goes in its turn, which
-    /// may be now: behind others that were held, and that rail 0 keeps in order.
-    fn hold(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), PostError> {
+    /// Gives a pass-through request its place in the ring, from where it goes as soon as its order
+    /// and rail 0 let it.
+    fn defer(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), PostError> {
         let id = self.sends.add_with(|slot| {
             slot.keys[0] = keys;
             slot.compare_add = wr.compare_add;
             slot.swap = wr.swap;
-            slot.fill(wr, SlotState::PASS_THROUGH);
+            slot.fill(wr, SlotState::PASS_THROUGH | SlotState::DEFERRED);
             Ok::<_, PostError>(())
         })?;
-        self.held += 1;
-        let in_turn = self.sends.front_pending() == Some(id);
-        let refused = match if in_turn { self.dispatch(id) } else { Progress::Waits } {
-            Progress::Posted => {
-                self.sends.pop_pending();
-                return Ok(());
-            }
-            Progress::Refused(Refused { rail, errno, .. }) => PostError::Driver { rail, errno },
-            Progress::Waits if wr.flags.contains(SendFlags::INLINE) => PostError::InlineMustWait,
-            Progress::Waits => return Ok(()),
-        };
-        self.held -= 1;
-        self.refuse_newest(refused)
+        self.note_deferred(id);
+        Ok(())
     }
 }
 

@@ -203,6 +203,12 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         self.open_as == address
     }
 
+    /// Whether completions of this queue pair of this device are its own.
+    #[inline]
+    pub(super) fn is_at(&self, device: DeviceId, qp_num: u32) -> bool {
+        self.device == device && self.qp_num == qp_num
+    }
+
     /// What it has done so far.
     pub(super) fn counters(&self) -> RailCounters {
         RailCounters {
@@ -233,6 +239,12 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             number = number.advance(index);
         }
         let opcode = if NUMBERED { Opcode::RdmaWriteWithImm } else { slot.fragment_opcode };
+        // Any numbered fragment can be the one whose arrival completes the request.
+        let inner = if NUMBERED {
+            slot.last_flags.intersection(SendFlags::SOLICITED)
+        } else {
+            SendFlags::empty()
+        };
         let request = |tag: Tag, flags, offset, length, number, last| SendRequest {
             wr_id: tag.wr_id(),
             opcode,
@@ -246,7 +258,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         };
         let mut sends = self.qp.start_send();
         for _ in index + 1..u32::from(batch.count) {
-            sends.add(&request(tag, SendFlags::empty(), offset, size, number, false));
+            sends.add(&request(tag, inner, offset, size, number, false));
             tag = tag.plus(1);
             offset += size;
             if NUMBERED {
@@ -255,7 +267,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         }
         let end = batch.offset + batch.length;
         let ends_request = end == slot.local.length();
-        let ending = if ends_request { slot.last_flags } else { SendFlags::empty() };
+        let ending = if ends_request { slot.last_flags } else { inner };
         let flags = ending.union(SendFlags::SIGNALED);
         sends.add(&request(tag.last(), flags, offset, end - offset, number, ends_request));
         sends.commit()

@@ -18,10 +18,17 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             self.retry_refused();
         }
         self.acknowledge();
+        if self.deferred.is_waiting() {
+            // Before fragments take the credits of rail 0.
+            self.post_deferred();
+        }
         if self.sends.front_pending().is_some() {
             self.dispatch_pending();
-            // Requests that were cancelled in the meantime are done with.
+            // Requests that were cancelled, or that the ring's cursor passes, are done with.
             self.acknowledge();
+            if self.deferred.is_waiting() {
+                self.post_deferred();
+            }
         }
         self.settle_receives();
         self.debug_invariants();
@@ -45,26 +52,24 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn report_send(&mut self) -> Option<VirtualWc> {
         while let Some(id) = self.sends.front_outstanding() {
             let slot = self.sends.slot(id);
-            if slot.state.contains(SlotState::NOTIFY_IN_FLIGHT) {
-                return None;
+            if slot.state.intersects(SlotState::NOTIFY_IN_FLIGHT.union(SlotState::PASS_THROUGH)) {
+                if slot.state.contains(SlotState::NOTIFY_IN_FLIGHT) {
+                    return None;
+                }
+                // Reported when it completes.
+                self.deferred.passed();
+                self.sends.pop_outstanding();
+                continue;
             }
-            let status = slot.final_status();
-            let wc = VirtualWc {
-                wr_id: slot.wr_id,
-                status,
-                opcode: slot.opcode.completion(),
-                qp_num: self.config.virtual_qp_num,
-                byte_len: slot.local.length(),
-                imm: None,
-            };
+            let wc = slot.report(self.config.virtual_qp_num);
             // As in verbs, an unsignaled request is heard of only when it fails.
-            let quiet = status.is_success() && !slot.flags.contains(SendFlags::SIGNALED);
+            let quiet = wc.status.is_success() && !slot.flags.contains(SendFlags::SIGNALED);
             self.sends.pop_outstanding();
             if !quiet {
                 return Some(wc);
             }
         }
-        None
+        if self.failed { self.report_deferred() } else { None }
     }
 
     #[inline]
@@ -95,7 +100,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         !self.retry.is_empty()
             || self.recvs.front_outstanding().is_some()
             || send_ready()
-            || (self.failed && self.sends.front_in_flight().is_some())
+            || (self.failed
+                && (self.sends.front_in_flight().is_some() || self.deferred.is_waiting()))
             || (self.config.scheme == Scheme::Dqplb && !self.refill.is_empty())
     }
 }

@@ -3,6 +3,7 @@
 use crate::verbs::{
     DeviceId, DeviceKeys, LocalBuffer, Opcode, SendFlags, SendRequest, SendWr, WcStatus,
 };
+use crate::virtual_cq::VirtualWc;
 use bitflags::bitflags;
 
 /// Both keys of a request on one device.
@@ -29,16 +30,18 @@ bitflags! {
     /// Where a send request stands beyond its numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct SlotState: u8 {
-        /// One request for rail 0, not fragments.
+        /// One request for rail 0, not fragments: it had to wait.
         const PASS_THROUGH = 1 << 0;
         /// The receiver is to be notified once the data is acknowledged (SPRAY).
         const WANTS_NOTIFY = 1 << 1;
         /// The notify is posted and not acknowledged.
         const NOTIFY_IN_FLIGHT = 1 << 2;
-        /// Nothing may be posted before every earlier READ and atomic is complete.
-        const FENCED = 1 << 4;
         /// Something of the request was not, and never will be, posted.
         const CANCELLED = 1 << 3;
+        /// Nothing may be posted before every earlier request is complete.
+        const FENCED = 1 << 4;
+        /// A pass-through request that is not complete, and reported when it is.
+        const DEFERRED = 1 << 5;
     }
 }
 
@@ -60,7 +63,8 @@ pub(super) struct SendSlot<const RAILS: usize> {
     /// What its fragments are.
     pub(super) fragment_opcode: Opcode,
     pub(super) flags: SendFlags,
-    /// Flags of the fragment that ends the request, SIGNALED aside.
+    /// Flags of the fragment that ends the request, SIGNALED aside. Of numbered fragments all carry
+    /// SOLICITED.
     pub(super) last_flags: SendFlags,
     pub(super) state: SlotState,
     /// Key for the notify, whose device may be none of the rails'.
@@ -129,7 +133,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         self.local.length() - self.offset
     }
 
-    /// Whether it may start only when every earlier READ and atomic is complete.
+    /// Whether it may start only when every earlier request is complete.
     #[inline]
     pub(super) const fn is_fenced(&self) -> bool {
         self.state.contains(SlotState::FENCED) && self.offset == 0
@@ -151,6 +155,19 @@ impl<const RAILS: usize> SendSlot<RAILS> {
     #[cold]
     const fn cancelled(&self) -> WcStatus {
         if self.status.is_success() { WcStatus::WR_FLUSH_ERR } else { self.status }
+    }
+
+    /// Its completion.
+    #[inline]
+    pub(super) fn report(&self, qp_num: u32) -> VirtualWc {
+        VirtualWc {
+            wr_id: self.wr_id,
+            status: self.final_status(),
+            opcode: self.opcode.completion(),
+            qp_num,
+            byte_len: self.local.length(),
+            imm: None,
+        }
     }
 
     /// The physical form of a pass-through request.

@@ -138,7 +138,8 @@ impl AsRef<CqHandle> for CompletionQueue {
     }
 }
 
-impl hardware::CompletionQueue for CompletionQueue {
+// SAFETY: completions are handed on as libibverbs polls them, each once.
+unsafe impl hardware::CompletionQueue for CompletionQueue {
     fn id(&self) -> CqId {
         self.handle.id()
     }

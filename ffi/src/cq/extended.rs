@@ -180,7 +180,8 @@ impl AsRef<CqHandle> for ExtendedCompletionQueue {
     }
 }
 
-impl hardware::CompletionQueue for ExtendedCompletionQueue {
+// SAFETY: completions are handed on as libibverbs polls them, each once.
+unsafe impl hardware::CompletionQueue for ExtendedCompletionQueue {
     fn id(&self) -> CqId {
         self.handle.id()
     }

@@ -1,8 +1,9 @@
 //! Making queue pairs.
 
+use super::QueuePair;
 use super::send::Sender;
 use super::service::Service;
-use super::{QpState, QueuePair};
+use super::state::LastState;
 use crate::chain::Chain;
 use crate::context::Context;
 use crate::cq::CqHandle;
@@ -18,6 +19,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// How large a queue pair is (`struct ibv_qp_cap`, with one buffer for a request).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +156,7 @@ impl ProtectionDomain {
             raw,
             sender,
             receives: Chain::new(limits.max_recv_wr),
-            state: QpState::Reset,
+            state: LastState::new(),
             limits,
             qp_num,
             send_cq: init.send_cq.clone(),
@@ -227,6 +229,6 @@ fn extended_with(
     if ex.is_null() {
         return Err(VerbsError::new(CALL, libc::EOPNOTSUPP, init.argument()));
     }
-    let sender = Sender::Extended { qp: ex, operations, building: false };
+    let sender = Sender::Extended { qp: ex, operations, building: AtomicBool::new(false) };
     Ok(Made { raw, cap: QpCap::from_raw(&attr.cap), sender })
 }

@@ -13,6 +13,7 @@ pub use create::{PostMode, QpCap, QpInit};
 pub use query::QpAttributes;
 pub use send::{DatagramBatch, SendBatch};
 pub use service::{Connected, Rc, Service, Uc, Ud};
+use state::LastState;
 pub use state::QpState;
 pub use transition::{
     DatagramToInit, DatagramToRtr, Recover, Resume, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd,
@@ -62,7 +63,7 @@ pub struct QueuePair<S: Service = Rc> {
     raw: Owned<ibv_qp>,
     sender: Sender,
     receives: Chain<ibv_recv_wr>,
-    state: QpState,
+    state: LastState,
     limits: QpLimits,
     qp_num: u32,
     send_cq: CqHandle,
@@ -91,7 +92,7 @@ impl<S: Service> QueuePair<S> {
     /// The state that it was last moved to. A failure moves it to ERR without this showing it; see
     /// [`query`](Self::query).
     pub fn last_state(&self) -> QpState {
-        self.state
+        self.state.get()
     }
 
     /// Where its send requests complete.
@@ -124,7 +125,7 @@ impl<S: Service> QueuePair<S> {
     ///
     /// Everything that the request names is alive.
     pub(crate) unsafe fn post_one(&mut self, request: *mut ibv_send_wr) -> Result<(), CommitError> {
-        if !self.state.takes_sends() {
+        if !self.last_state().takes_sends() {
             return Err(CommitError { accepted: 0, refusal: Refusal::Driver(libc::EINVAL) });
         }
         self.sender.abort();
@@ -143,7 +144,7 @@ impl<S: Service> QueuePair<S> {
 
     #[inline]
     fn start(&mut self) -> SendBatch<'_, S> {
-        let (qp, is_ready) = (self.as_ptr(), self.state.takes_sends());
+        let (qp, is_ready) = (self.as_ptr(), self.last_state().takes_sends());
         // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster.
         unsafe { SendBatch::new(qp, &mut self.sender, self.limits.max_inline_data, is_ready) }
     }
@@ -170,14 +171,18 @@ impl<S: Service> hardware::ReceiveQueue for QueuePair<S> {
 
     #[inline]
     fn start_recv(&mut self) -> RecvBatch<'_> {
-        let takes_receives = self.state != QpState::Reset && self.srq.is_none();
+        let takes_receives = self.last_state() != QpState::Reset && self.srq.is_none();
         // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster.
         let batch = unsafe { RecvBatch::new(Queue::Own(self.as_ptr()), &mut self.receives) };
         if takes_receives { batch } else { batch.refusing(Refusal::Driver(libc::EINVAL)) }
     }
 }
 
-impl hardware::QueuePair for QueuePair<Rc> {
+// SAFETY: these are the promises of libibverbs for a reliable connection. The number stays taken until
+// `ibv_destroy_qp`, which removes the queue pair's completions (mlx5 and its like) or is followed by
+// numbers counting on (rxe). Identity and limits are kept here, and a shared receive queue is a
+// `SharedReceiveQueue`, which refuses marked names.
+unsafe impl hardware::QueuePair for QueuePair<Rc> {
     type SendBatch<'q> = SendBatch<'q, Rc>;
 
     fn qp_num(&self) -> u32 {

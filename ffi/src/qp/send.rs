@@ -11,6 +11,7 @@ use rdma_sys::{
 };
 use static_assertions::const_assert_eq;
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 // Opcodes and flags are passed through.
 const_assert_eq!(Opcode::RdmaWrite as u32, ibv_wr_opcode::IBV_WR_RDMA_WRITE);
@@ -39,16 +40,19 @@ pub(super) enum Sender {
         /// The operations that it was created for.
         operations: u64,
         /// Between `ibv_wr_start` and its end, where the driver may hold a lock.
-        building: bool,
+        building: AtomicBool,
     },
 }
 
 impl Sender {
-    /// Aborts a batch that is under way: one that is dropped, or was forgotten.
+    /// Aborts a batch that is under way: one that is dropped, or was forgotten. One caller at a time:
+    /// who has the queue pair alone, or its transition's lock.
     #[inline]
-    pub(super) fn abort(&mut self) {
-        if let Self::Extended { qp, building: building @ true, .. } = self {
-            *building = false;
+    pub(super) fn abort(&self) {
+        if let Self::Extended { qp, building, .. } = self
+            && building.load(Ordering::Relaxed)
+        {
+            building.store(false, Ordering::Relaxed);
             // SAFETY: the queue pair is alive as long as this, which is a part of it, and a batch is
             // under way.
             unsafe { rdma_sys::ibv_wr_abort(*qp) };
@@ -58,7 +62,7 @@ impl Sender {
 
 // SAFETY: the pointer is the queue pair itself, whose owner may move between threads.
 unsafe impl Send for Sender {}
-// SAFETY: nothing can be reached through a shared reference.
+// SAFETY: through a shared reference a batch can only be aborted, by one caller at a time.
 unsafe impl Sync for Sender {}
 
 /// Where a datagram goes.
@@ -98,7 +102,7 @@ impl<'q, S: Service> SendBatch<'q, S> {
             Sender::Extended { qp, building, .. } if is_ready => {
                 // SAFETY: the queue pair is alive and was created for this way of posting.
                 unsafe { rdma_sys::ibv_wr_start(*qp) };
-                *building = true;
+                *building.get_mut() = true;
             }
             Sender::Extended { .. } => {}
         }
@@ -160,7 +164,7 @@ impl<'q, S: Service> SendBatch<'q, S> {
             }),
             Sender::Extended { .. } if self.refused.is_some() => Ok(()),
             Sender::Extended { qp, building, .. } => {
-                *building = false;
+                *building.get_mut() = false;
                 // SAFETY: the queue pair is alive, and the batch is under way.
                 match unsafe { rdma_sys::ibv_wr_complete(*qp) } {
                     0 => Ok(()),

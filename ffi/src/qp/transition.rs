@@ -298,7 +298,8 @@ impl Fill for ToReset {
 }
 
 impl<S: Service> QueuePair<S> {
-    /// Makes a transition (`ibv_modify_qp`).
+    /// Makes a transition (`ibv_modify_qp`). Threads that ask for one at the same time make theirs one
+    /// after the other.
     ///
     /// ```compile_fail,E0277
     /// // Datagrams have no peer to connect to.
@@ -313,11 +314,12 @@ impl<S: Service> QueuePair<S> {
     /// A value that does not fit its field. EINVAL: the queue pair is in another state, or the
     /// device does not like the attributes; ENETUNREACH, EHOSTUNREACH, ETIMEDOUT: no way to the
     /// GID.
-    pub fn modify<T: Transition<S>>(&mut self, transition: &T) -> Result<(), ModifyError> {
+    pub fn modify<T: Transition<S>>(&self, transition: &T) -> Result<(), ModifyError> {
         // SAFETY: a C struct of numbers, for which zeros do.
         let mut raw = unsafe { MaybeUninit::<ibv_qp_attr>::zeroed().assume_init() };
         let given = transition.fill(&mut raw)? | mask::IBV_QP_STATE;
         raw.qp_state = T::TO.raw();
+        let mut last = self.state.lock();
         // A batch that was forgotten holds the driver's lock; aborted later, it would put back queue
         // positions from before a reset.
         self.sender.abort();
@@ -325,7 +327,7 @@ impl<S: Service> QueuePair<S> {
         let returned =
             unsafe { rdma_sys::ibv_modify_qp(self.as_ptr(), &raw mut raw, given.0 as libc::c_int) };
         VerbsError::check(returned, "ibv_modify_qp", Argument::State(T::TO))?;
-        self.state = T::TO;
+        last.set(T::TO);
         Ok(())
     }
 }

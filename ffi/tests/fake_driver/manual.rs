@@ -82,10 +82,12 @@ fn every_item_of_the_manual_has_a_row_whose_tests_exist() {
 fn everything_moves_between_threads_and_handles_are_shared() {
     fn moves<T: Send>() {}
     fn is_shared<T: Send + Sync + Clone>() {}
+    fn is_asked<T: Sync>() {}
     is_shared::<Context>();
     is_shared::<ProtectionDomain>();
     is_shared::<CqHandle>();
     is_shared::<CompletionChannel>();
+    is_asked::<QueuePair<Rc>>();
     moves::<DeviceList>();
     moves::<CompletionQueue>();
     moves::<ExtendedCompletionQueue>();

@@ -19,14 +19,14 @@ const CAP: QpCap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_inline_data: 64 }
 fn in_init<S: Connected>(post_mode: PostMode) -> QueuePair<S> {
     let (_, pd, cq) = open();
     let init = QpInit { post_mode, ..QpInit::new(&cq, CAP) };
-    let mut qp = pd.create_qp(&init).unwrap();
+    let qp = pd.create_qp(&init).unwrap();
     let to_init = ToInit { port_num: 1, pkey_index: 0, access: AccessFlags::empty() };
     qp.modify(&to_init).unwrap();
     qp
 }
 
 fn connected(post_mode: PostMode) -> QueuePair<Rc> {
-    let mut qp = in_init::<Rc>(post_mode);
+    let qp = in_init::<Rc>(post_mode);
     qp.modify(&ToRtr {
         path: path(),
         path_mtu: Mtu::Mtu4096,
@@ -243,7 +243,7 @@ fn an_operation_that_the_service_lacks_is_refused() {
 }
 
 fn datagrams(pd: &ProtectionDomain, cq: &CompletionQueue, post_mode: PostMode) -> QueuePair<Ud> {
-    let mut qp = pd.create_qp(&QpInit { post_mode, ..QpInit::new(cq, CAP) }).unwrap();
+    let qp = pd.create_qp(&QpInit { post_mode, ..QpInit::new(cq, CAP) }).unwrap();
     qp.modify(&DatagramToInit { port_num: 1, pkey_index: 0, qkey: 9 }).unwrap();
     qp.modify(&DatagramToRtr).unwrap();
     qp.modify(&UnreliableToRts { sq_psn: 0 }).unwrap();

@@ -30,14 +30,14 @@ fn to_rts() -> ToRts {
 }
 
 /// What a transition gives to the driver: which attributes, without the state itself, and all of them.
-fn both<S: Service>(qp: &mut QueuePair<S>, transition: &impl Transition<S>) -> (u32, ibv_qp_attr) {
+fn both<S: Service>(qp: &QueuePair<S>, transition: &impl Transition<S>) -> (u32, ibv_qp_attr) {
     qp.modify(transition).unwrap();
     let (mask, attributes) = with(|state| state.modified.take()).unwrap();
     assert_eq!(mask & 1, 1, "IBV_QP_STATE");
     (mask & !1, attributes)
 }
 
-fn given<S: Service>(qp: &mut QueuePair<S>, transition: &impl Transition<S>) -> u32 {
+fn given<S: Service>(qp: &QueuePair<S>, transition: &impl Transition<S>) -> u32 {
     both(qp, transition).0
 }
 
@@ -47,37 +47,37 @@ fn transitions_give_what_the_manual_demands_and_no_more() {
     let init = ToInit { port_num: 1, pkey_index: 0, access: AccessFlags::empty() };
     let to_init = m::IBV_QP_PKEY_INDEX | m::IBV_QP_PORT | m::IBV_QP_ACCESS_FLAGS;
     let path = m::IBV_QP_AV | m::IBV_QP_PATH_MTU | m::IBV_QP_DEST_QPN | m::IBV_QP_RQ_PSN;
-    let mut rc = queue_pair::<Rc>(&all);
-    assert_eq!(given(&mut rc, &init), to_init.0);
+    let rc = queue_pair::<Rc>(&all);
+    assert_eq!(given(&rc, &init), to_init.0);
     let responder = m::IBV_QP_MAX_DEST_RD_ATOMIC | m::IBV_QP_MIN_RNR_TIMER;
-    assert_eq!(given(&mut rc, &to_rtr()), (path | responder).0);
+    assert_eq!(given(&rc, &to_rtr()), (path | responder).0);
     let requester = m::IBV_QP_TIMEOUT
         | m::IBV_QP_RETRY_CNT
         | m::IBV_QP_RNR_RETRY
         | m::IBV_QP_SQ_PSN
         | m::IBV_QP_MAX_QP_RD_ATOMIC;
-    assert_eq!(given(&mut rc, &to_rts()), requester.0);
-    assert_eq!(given(&mut rc, &ToSqd { notify: true }), m::IBV_QP_EN_SQD_ASYNC_NOTIFY.0);
-    assert_eq!(given(&mut rc, &Resume), m::IBV_QP_CUR_STATE.0);
-    assert_eq!((given(&mut rc, &ToErr), given(&mut rc, &ToReset)), (0, 0));
+    assert_eq!(given(&rc, &to_rts()), requester.0);
+    assert_eq!(given(&rc, &ToSqd { notify: true }), m::IBV_QP_EN_SQD_ASYNC_NOTIFY.0);
+    assert_eq!(given(&rc, &Resume), m::IBV_QP_CUR_STATE.0);
+    assert_eq!((given(&rc, &ToErr), given(&rc, &ToReset)), (0, 0));
     assert_eq!(rc.last_state(), QpState::Reset);
 
-    let mut uc = queue_pair::<Uc>(&all);
+    let uc = queue_pair::<Uc>(&all);
     let ToRtr { path: way, path_mtu, dest_qp_num, rq_psn, .. } = to_rtr();
-    assert_eq!(given(&mut uc, &init), to_init.0);
+    assert_eq!(given(&uc, &init), to_init.0);
     let unreliable = UnreliableToRtr { path: way, path_mtu, dest_qp_num, rq_psn };
-    assert_eq!(given(&mut uc, &unreliable), path.0);
-    assert_eq!(given(&mut uc, &UnreliableToRts { sq_psn: 1 }), m::IBV_QP_SQ_PSN.0);
+    assert_eq!(given(&uc, &unreliable), path.0);
+    assert_eq!(given(&uc, &UnreliableToRts { sq_psn: 1 }), m::IBV_QP_SQ_PSN.0);
 
-    let mut ud = queue_pair::<Ud>(&all);
+    let ud = queue_pair::<Ud>(&all);
     let init = DatagramToInit { port_num: 1, pkey_index: 0, qkey: 9 };
     let to_init = m::IBV_QP_PKEY_INDEX | m::IBV_QP_PORT | m::IBV_QP_QKEY;
-    assert_eq!(given(&mut ud, &init), to_init.0);
-    assert_eq!(given(&mut ud, &DatagramToRtr), 0);
-    assert_eq!(given(&mut ud, &UnreliableToRts { sq_psn: 1 }), m::IBV_QP_SQ_PSN.0);
+    assert_eq!(given(&ud, &init), to_init.0);
+    assert_eq!(given(&ud, &DatagramToRtr), 0);
+    assert_eq!(given(&ud, &UnreliableToRts { sq_psn: 1 }), m::IBV_QP_SQ_PSN.0);
 
     // The state that a failure led to is told, since nobody moved the queue pair there.
-    for (given, attributes) in [both(&mut uc, &Recover), both(&mut ud, &Recover)] {
+    for (given, attributes) in [both(&uc, &Recover), both(&ud, &Recover)] {
         assert_eq!(given, m::IBV_QP_CUR_STATE.0);
         assert_eq!(attributes.cur_qp_state, ibv_qp_state::IBV_QPS_SQE);
     }
@@ -87,7 +87,7 @@ fn transitions_give_what_the_manual_demands_and_no_more() {
 #[test]
 fn values_that_do_not_fit_are_refused_before_the_driver_sees_them() {
     let all = All::new(PostMode::Classic).unwrap();
-    let mut qp = queue_pair::<Rc>(&all);
+    let qp = queue_pair::<Rc>(&all);
     let value = |attribute, value, max| ModifyError::Value { attribute, value, max };
     let refused = [
         (ToRts { timeout: 32, ..to_rts() }, value("timeout", 32, 31)),
@@ -118,7 +118,7 @@ fn values_that_do_not_fit_are_refused_before_the_driver_sees_them() {
 #[test]
 fn a_refused_transition_says_where_it_led_and_changes_nothing() {
     let all = All::new(PostMode::Classic).unwrap();
-    let mut qp = queue_pair::<Rc>(&all);
+    let qp = queue_pair::<Rc>(&all);
     fail("ibv_modify_qp", libc::EINVAL);
     let argument = Argument::State(QpState::Rtr);
     let error = VerbsError { call: "ibv_modify_qp", errno: libc::EINVAL, argument };
@@ -128,7 +128,7 @@ fn a_refused_transition_says_where_it_led_and_changes_nothing() {
 }
 
 /// The path is written by the C struct's fields, for a transition and for an address handle.
-fn handed_over(qp: &mut QueuePair<Rc>, all: &All, path: Path) -> ibv_ah_attr {
+fn handed_over(qp: &QueuePair<Rc>, all: &All, path: Path) -> ibv_ah_attr {
     let (_, attributes) = both(qp, &ToRtr { path, ..to_rtr() });
     drop(all.pd.create_ah(&path).unwrap());
     let ah = with(|state| state.ah.take()).unwrap();
@@ -151,43 +151,43 @@ fn fields(ah: &ibv_ah_attr) -> ([u32; 6], [u8; 16], [u32; 4]) {
 #[test]
 fn paths_are_handed_over_field_by_field() {
     let all = All::new(PostMode::Classic).unwrap();
-    let mut qp = queue_pair::<Rc>(&all);
+    let qp = queue_pair::<Rc>(&all);
     let near = Path::infiniband(2, 0x1234);
-    let ah = handed_over(&mut qp, &all, near);
+    let ah = handed_over(&qp, &all, near);
     assert_eq!(fields(&ah).0, [0x1234, 0, 0, 0, 0, 2], "by LID, and no header");
 
     let dgid = Gid(std::array::from_fn(|byte| byte as u8));
     let grh = Grh { dgid, sgid_index: 3, hop_limit: 4, traffic_class: 5, flow_label: 0x6_0007 };
     let route = Route::Infiniband { dlid: 8, src_path_bits: 9, grh: Some(grh) };
-    let ah = handed_over(&mut qp, &all, Path { port_num: 1, route, service_level: 10 });
+    let ah = handed_over(&qp, &all, Path { port_num: 1, route, service_level: 10 });
     assert_eq!(fields(&ah), ([8, 10, 9, 0, 1, 1], dgid.0, [0x6_0007, 3, 4, 5]));
 
-    let ah = handed_over(&mut qp, &all, Path { service_level: 7, ..Path::roce(2, grh) });
+    let ah = handed_over(&qp, &all, Path { service_level: 7, ..Path::roce(2, grh) });
     assert_eq!(fields(&ah), ([0, 7, 0, 0, 1, 2], dgid.0, [0x6_0007, 3, 4, 5]));
 }
 
 #[test]
 fn transitions_hand_over_every_value() {
     let all = All::new(PostMode::Classic).unwrap();
-    let mut qp = queue_pair::<Rc>(&all);
+    let qp = queue_pair::<Rc>(&all);
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-    let (_, seen) = both(&mut qp, &ToInit { port_num: 2, pkey_index: 0x102, access });
+    let (_, seen) = both(&qp, &ToInit { port_num: 2, pkey_index: 0x102, access });
     assert_eq!((seen.port_num, seen.pkey_index, seen.qp_access_flags), (2, 0x102, 2 | 8));
     assert_eq!(seen.qp_state, ibv_qp_state::IBV_QPS_INIT);
     let to_rtr = ToRtr { max_dest_rd_atomic: 9, ..to_rtr() };
-    let (_, seen) = both(&mut qp, &to_rtr);
+    let (_, seen) = both(&qp, &to_rtr);
     assert_eq!((seen.path_mtu, seen.dest_qp_num, seen.rq_psn), (3, 5, 6));
     assert_eq!((seen.max_dest_rd_atomic, seen.min_rnr_timer), (9, 12));
     let to_rts = ToRts { sq_psn: 1, timeout: 2, retry_cnt: 3, rnr_retry: 4, max_rd_atomic: 5 };
-    let (_, seen) = both(&mut qp, &to_rts);
+    let (_, seen) = both(&qp, &to_rts);
     let bytes = [seen.timeout, seen.retry_cnt, seen.rnr_retry, seen.max_rd_atomic];
     assert_eq!((seen.sq_psn, bytes), (1, [2, 3, 4, 5]));
-    let (_, seen) = both(&mut qp, &ToSqd { notify: true });
+    let (_, seen) = both(&qp, &ToSqd { notify: true });
     assert_eq!((seen.qp_state, seen.en_sqd_async_notify), (ibv_qp_state::IBV_QPS_SQD, 1));
-    let (_, seen) = both(&mut qp, &Resume);
+    let (_, seen) = both(&qp, &Resume);
     assert_eq!(seen.cur_qp_state, ibv_qp_state::IBV_QPS_SQD);
 
-    let mut ud = queue_pair::<Ud>(&all);
-    let (_, seen) = both(&mut ud, &DatagramToInit { port_num: 1, pkey_index: 3, qkey: 1 << 30 });
+    let ud = queue_pair::<Ud>(&all);
+    let (_, seen) = both(&ud, &DatagramToInit { port_num: 1, pkey_index: 3, qkey: 1 << 30 });
     assert_eq!((seen.port_num, seen.pkey_index, seen.qkey), (1, 3, 1 << 30));
 }

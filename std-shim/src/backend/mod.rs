@@ -91,7 +91,7 @@ pub trait Connect: QueuePair {
     /// # Errors
     ///
     /// The device refuses, as with the other transitions.
-    fn init(&mut self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError>;
+    fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError>;
 
     /// INIT to RTR, on the same port: the peer's requests are carried out. Of the options,
     /// `path_mtu` is the path's, and `max_rd_atomic` what the peer was told.
@@ -100,7 +100,7 @@ pub trait Connect: QueuePair {
     ///
     /// See [`init`](Self::init).
     fn ready_to_receive(
-        &mut self,
+        &self,
         port: &Port,
         peer: &RemoteQp,
         options: &ConnectOptions,
@@ -112,12 +112,12 @@ pub trait Connect: QueuePair {
     /// # Errors
     ///
     /// See [`init`](Self::init).
-    fn ready_to_send(&mut self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError>;
+    fn ready_to_send(&self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError>;
 
     /// To ERR, from any state but RESET: everything outstanding completes, flushed.
     ///
     /// # Errors
     ///
     /// See [`init`](Self::init).
-    fn fail(&mut self) -> Result<(), DeviceError>;
+    fn fail(&self) -> Result<(), DeviceError>;
 }

@@ -99,13 +99,13 @@ impl RecordedQp {
 }
 
 impl Connect for RecordedQp {
-    fn init(&mut self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
+    fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
         self.note(Asked::Init { port: port.number });
         self.qp.init(port, options)
     }
 
     fn ready_to_receive(
-        &mut self,
+        &self,
         port: &Port,
         peer: &RemoteQp,
         options: &ConnectOptions,
@@ -117,18 +117,19 @@ impl Connect for RecordedQp {
         self.qp.ready_to_receive(port, peer, options)
     }
 
-    fn ready_to_send(&mut self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
+    fn ready_to_send(&self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
         self.note(Asked::Rts { psn, options: *options });
         self.qp.ready_to_send(psn, options)
     }
 
-    fn fail(&mut self) -> Result<(), DeviceError> {
+    fn fail(&self) -> Result<(), DeviceError> {
         self.note(Asked::Err);
         self.qp.fail()
     }
 }
 
-impl QueuePair for RecordedQp {
+// SAFETY: it touches no memory.
+unsafe impl QueuePair for RecordedQp {
     type SendBatch<'q> = nic::SendBatch<'q>;
 
     fn qp_num(&self) -> u32 {

@@ -190,7 +190,7 @@ where
         let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..self.options };
         let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
         let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
-        let Some(qp) = self.qp.physical_mut(rail) else { return Ok(()) };
+        let Some(qp) = self.qp.physical(rail) else { return Ok(()) };
         qp.ready_to_receive(&place.port, &remote, &takes)?;
         qp.ready_to_send(own.psn, &sends)
     }
@@ -205,7 +205,7 @@ where
 
     /// Moves one queue pair to ERR; the virtual queue pair follows when it sees a flushed request.
     pub fn fail_rail(&mut self, rail: RailId) {
-        if let Some(qp) = self.qp.physical_mut(rail) {
+        if let Some(qp) = self.qp.physical(rail) {
             // Refused if the device is gone: then there is nothing left to flush either.
             _ = qp.fail();
         }

@@ -152,7 +152,7 @@ impl<'d, D: Domain> Plan<'d, D> {
         let cq = cqs.iter().find(|cq| cq.device() == domain.device_id());
         let cq = cq.expect("each device that gets rails has a completion queue");
         let refused = |source| refused(domain, source);
-        let mut qp = domain.create_qp(cq, cap).map_err(refused)?;
+        let qp = domain.create_qp(cq, cap).map_err(refused)?;
         qp.init(&place.port, &options).map_err(refused)?;
         Ok(qp)
     }

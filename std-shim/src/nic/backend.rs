@@ -57,13 +57,13 @@ impl Domain for ProtectionDomain {
 }
 
 impl Connect for QueuePair {
-    fn init(&mut self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
+    fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
         let attributes = QpAttributes { port_num: Some(port.number), ..options.to_init() };
         Ok(self.modify(QpState::Init, &attributes)?)
     }
 
     fn ready_to_receive(
-        &mut self,
+        &self,
         _port: &Port,
         peer: &RemoteQp,
         options: &ConnectOptions,
@@ -71,11 +71,11 @@ impl Connect for QueuePair {
         Ok(self.modify(QpState::Rtr, &options.to_rtr(peer))?)
     }
 
-    fn ready_to_send(&mut self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
+    fn ready_to_send(&self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
         Ok(self.modify(QpState::Rts, &options.to_rts(psn))?)
     }
 
-    fn fail(&mut self) -> Result<(), DeviceError> {
+    fn fail(&self) -> Result<(), DeviceError> {
         Ok(self.to_error()?)
     }
 }

@@ -15,6 +15,7 @@ use super::state::QpState;
 use super::sync::lock;
 use crate::memory::Span;
 use polyrail_core::hardware::{self, CommitError, Refusal};
+use polyrail_core::tag::Tag;
 use polyrail_core::verbs::{Opcode, RecvRequest, SendFlags, SendRequest};
 
 /// Requests gathered so far; more than fit the queue are only remembered as too many.
@@ -211,7 +212,13 @@ fn post_shared(
     fault: Option<(u32, Refusal)>,
 ) -> Result<(), CommitError> {
     let take = |request: &RecvRequest| {
-        if srq.push(request) { Ok(()) } else { Err(Refusal::QueueFull) }
+        if request.wr_id & Tag::MARK != 0 {
+            Err(Refusal::Driver(EINVAL))
+        } else if srq.push(request) {
+            Ok(())
+        } else {
+            Err(Refusal::QueueFull)
+        }
     };
     staged.commit(fault, take).1
 }

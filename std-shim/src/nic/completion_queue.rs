@@ -332,7 +332,9 @@ impl CompletionQueue {
     }
 }
 
-impl hardware::CompletionQueue for CompletionQueue {
+// SAFETY: a completion is shown once its request is executed, in the order of its queue, and is taken
+// out when it is polled.
+unsafe impl hardware::CompletionQueue for CompletionQueue {
     fn id(&self) -> CqId {
         self.shared.id
     }

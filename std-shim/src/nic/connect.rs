@@ -47,7 +47,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// As [`modify`](Self::modify).
-    pub fn to_init(&mut self, options: &ConnectOptions) -> Result<(), ModifyError> {
+    pub fn to_init(&self, options: &ConnectOptions) -> Result<(), ModifyError> {
         self.modify(QpState::Init, &options.to_init())
     }
 
@@ -57,7 +57,7 @@ impl QueuePair {
     ///
     /// As [`modify`](Self::modify); transitions that went well before stay.
     pub fn connect(
-        &mut self,
+        &self,
         local_psn: u32,
         remote: &RemoteQp,
         options: &ConnectOptions,
@@ -74,7 +74,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// The queue pair is in RESET, or the device is gone.
-    pub fn to_error(&mut self) -> Result<(), ModifyError> {
+    pub fn to_error(&self) -> Result<(), ModifyError> {
         self.modify(QpState::Err, &QpAttributes::default())
     }
 
@@ -83,7 +83,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// The device is gone.
-    pub fn reset(&mut self) -> Result<(), ModifyError> {
+    pub fn reset(&self) -> Result<(), ModifyError> {
         self.modify(QpState::Reset, &QpAttributes::default())
     }
 
@@ -99,12 +99,12 @@ impl QueuePair {
 ///
 /// As [`QueuePair::modify`].
 pub fn connect_pair(
-    a: &mut QueuePair,
-    b: &mut QueuePair,
+    a: &QueuePair,
+    b: &QueuePair,
     options: &ConnectOptions,
 ) -> Result<(), ModifyError> {
     let (psn_a, psn_b) = (0x00a0_0000 + a.number(), 0x00b0_0000 + b.number());
-    for qp in [&mut *a, &mut *b] {
+    for qp in [a, b] {
         if qp.state() == QpState::Reset {
             qp.to_init(options)?;
         }

@@ -21,7 +21,7 @@ impl QueuePair {
     ///
     /// No such transition, attributes that are missing, not allowed or out of range, a device that
     /// is gone. Nothing changed.
-    pub fn modify(&mut self, to: QpState, attributes: &QpAttributes) -> Result<(), ModifyError> {
+    pub fn modify(&self, to: QpState, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let qp = &*self.shared;
         qp.device.alive().map_err(|_| ModifyError::DeviceGone)?;
         {

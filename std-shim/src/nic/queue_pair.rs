@@ -253,7 +253,10 @@ impl hardware::ReceiveQueue for QueuePair {
     }
 }
 
-impl hardware::QueuePair for QueuePair {
+// SAFETY: requests of one queue are executed and completed in posting order; numbers of a device count
+// up and are not given twice; what `accept` refuses is in no queue; a shared receive queue refuses
+// marked names.
+unsafe impl hardware::QueuePair for QueuePair {
     type SendBatch<'q> = SendBatch<'q>;
 
     fn qp_num(&self) -> u32 {

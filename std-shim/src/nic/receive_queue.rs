@@ -124,7 +124,9 @@ impl SrqShared {
 }
 
 /// A shared receive queue: its receives serve all queue pairs created with it, whoever's message
-/// comes first. Receives in it are never flushed. Queue pairs keep it alive.
+/// comes first. Receives in it are never flushed. Queue pairs keep it alive. It refuses (EINVAL) a
+/// `wr_id` with the bit that the engine's tags are known by: see
+/// [`hardware::QueuePair`].
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     pub(super) shared: Arc<SrqShared>,

@@ -4,13 +4,13 @@ use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, Remot
 use polyrail_ffi::{Grh, Path, QueuePair, Route, ToErr, ToInit, ToRtr, ToRts};
 
 impl Connect for QueuePair {
-    fn init(&mut self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
+    fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
         let to = ToInit { port_num: port.number, pkey_index: 0, access: options.access };
         Ok(self.modify(&to)?)
     }
 
     fn ready_to_receive(
-        &mut self,
+        &self,
         port: &Port,
         peer: &RemoteQp,
         options: &ConnectOptions,
@@ -25,7 +25,7 @@ impl Connect for QueuePair {
         })?)
     }
 
-    fn ready_to_send(&mut self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
+    fn ready_to_send(&self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
         Ok(self.modify(&ToRts {
             sq_psn: psn,
             timeout: options.timeout,
@@ -35,7 +35,7 @@ impl Connect for QueuePair {
         })?)
     }
 
-    fn fail(&mut self) -> Result<(), DeviceError> {
+    fn fail(&self) -> Result<(), DeviceError> {
         Ok(self.modify(&ToErr)?)
     }
 }

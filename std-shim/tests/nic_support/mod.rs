@@ -123,8 +123,8 @@ impl Pair {
     }
 
     pub fn with(fabric: Fabric, cap: QpCap, options: &ConnectOptions) -> Self {
-        let mut pair = Self::unconnected(fabric, cap);
-        connect_pair(&mut pair.a.qp, &mut pair.b.qp, options).unwrap();
+        let pair = Self::unconnected(fabric, cap);
+        connect_pair(&pair.a.qp, &pair.b.qp, options).unwrap();
         pair
     }
 

@@ -62,7 +62,8 @@ impl ReceiveQueue for LoopbackQp {
     }
 }
 
-impl QueuePair for LoopbackQp {
+// SAFETY: a request is executed while it is posted, and completes in order, once.
+unsafe impl QueuePair for LoopbackQp {
     type SendBatch<'q> = Batch<'q>;
 
     fn qp_num(&self) -> u32 {
@@ -89,7 +90,8 @@ impl QueuePair for LoopbackQp {
 
 pub struct LoopbackCq;
 
-impl CompletionQueue for LoopbackCq {
+// SAFETY: a request is executed while it is posted, and completes in order, once.
+unsafe impl CompletionQueue for LoopbackCq {
     fn id(&self) -> CqId {
         CqId(0)
     }

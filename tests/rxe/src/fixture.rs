@@ -67,7 +67,7 @@ impl Rails {
     }
 }
 
-fn to_rts(qp: &mut QueuePair, path: Path, peer: &QueuePair, patience: Patience) {
+fn to_rts(qp: &QueuePair, path: Path, peer: &QueuePair, patience: Patience) {
     qp.modify(&ToRtr {
         path,
         path_mtu: Mtu::Mtu4096,
@@ -126,18 +126,18 @@ impl Fixture for Rails {
     ) -> QueuePair {
         let cap = QpCap { max_send_wr: depth, max_recv_wr: depth, max_inline_data: 64 };
         let init = QpInit { srq, post_mode: self.post_mode, ..QpInit::new(cq, cap) };
-        let mut qp: QueuePair = self.domain(end, rail).create_qp(&init).expect("a queue pair");
+        let qp: QueuePair = self.domain(end, rail).create_qp(&init).expect("a queue pair");
         assert_eq!(qp.is_extended(), self.post_mode != PostMode::Classic);
         qp.modify(&ToInit { port_num: PORT, pkey_index: 0, access: ALL_ACCESS }).expect("INIT");
         qp
     }
 
-    fn connect(&self, rail: usize, near: &mut QueuePair, far: &mut QueuePair, patience: Patience) {
+    fn connect(&self, rail: usize, near: &QueuePair, far: &QueuePair, patience: Patience) {
         to_rts(near, self.path_from(End::Near, rail), far, patience);
         to_rts(far, self.path_from(End::Far, rail), near, patience);
     }
 
-    fn fail(&self, qp: &mut QueuePair) {
+    fn fail(&self, qp: &QueuePair) {
         qp.modify(&ToErr).expect("ERR can always be entered");
     }
 

@@ -74,7 +74,7 @@ impl<F: Fixture> Engines<F> {
         let ids = (0..rails as u8).map(RailId::Data).chain([RailId::Notify]);
         for (rail, id) in ids.enumerate() {
             let device = if id == RailId::Notify { 0 } else { rail % fixture.rails() };
-            if let (Some(a), Some(b)) = (near.qp.physical_mut(id), far.qp.physical_mut(id)) {
+            if let (Some(a), Some(b)) = (near.qp.physical(id), far.qp.physical(id)) {
                 fixture.connect(device, a, b, patience);
             }
         }

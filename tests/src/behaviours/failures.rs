@@ -116,7 +116,7 @@ pub(super) fn moving_to_err_flushes_everything_in_order<F: Fixture>(fixture: &F)
     let unsignaled = SendRequest { flags: SendFlags::empty(), ..pair.write(2, 0, 8) };
     pair.near.post(&[waits, unsignaled, pair.write(3, 0, 8)]).unwrap();
     pair.near.stays_quiet();
-    fixture.fail(&mut pair.near.qp);
+    fixture.fail(&pair.near.qp);
     let (receives, sends): (Vec<_>, Vec<_>) =
         pair.near.ends(7).into_iter().partition(|&(wr_id, _)| wr_id > 10);
     assert_eq!(sends, [1, 2, 3].map(|wr_id| (wr_id, FLUSHED)));
@@ -125,7 +125,7 @@ pub(super) fn moving_to_err_flushes_everything_in_order<F: Fixture>(fixture: &F)
 
 pub(super) fn a_peer_in_err_does_not_answer<F: Fixture>(fixture: &F) {
     let mut pair = Pair::impatient(fixture);
-    fixture.fail(&mut pair.far.qp);
+    fixture.fail(&pair.far.qp);
     let request = pair.write(1, 0, 8);
     fails(fixture, &mut pair, request, WcStatus::RETRY_EXC_ERR);
 }
@@ -133,7 +133,7 @@ pub(super) fn a_peer_in_err_does_not_answer<F: Fixture>(fixture: &F) {
 /// Sends only: rxe leaves receives that are posted in ERR where they are.
 pub(super) fn a_failed_queue_pair_accepts_sends_and_flushes_them<F: Fixture>(fixture: &F) {
     let mut pair = Pair::new(fixture);
-    fixture.fail(&mut pair.near.qp);
+    fixture.fail(&pair.near.qp);
     pair.near.post(&[pair.write(1, 0, 8), pair.write(2, 0, 8)]).unwrap();
     assert_eq!(pair.near.ends(2), [(1, FLUSHED), (2, FLUSHED)]);
 }

@@ -106,9 +106,9 @@ pub trait Fixture: Debug {
         depth: u32,
     ) -> Self::Qp;
     /// Connects two queue pairs in INIT.
-    fn connect(&self, rail: usize, near: &mut Self::Qp, far: &mut Self::Qp, patience: Patience);
+    fn connect(&self, rail: usize, near: &Self::Qp, far: &Self::Qp, patience: Patience);
     /// Moves a queue pair to ERR.
-    fn fail(&self, qp: &mut Self::Qp);
+    fn fail(&self, qp: &Self::Qp);
     /// Whether a queue pair is in ERR.
     fn is_failed(&self, qp: &Self::Qp) -> bool;
     /// Zeroed memory.
@@ -157,6 +157,7 @@ pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
             a_full_queue_is_back_pressure
             sends_before_rts_are_refused
             receives_on_a_queue_pair_with_a_shared_queue_are_refused
+            a_shared_queue_refuses_names_that_could_be_tags
             an_inline_request_that_is_too_long_is_refused;
         failures:
             a_bad_rkey_fails_and_flushes_what_follows

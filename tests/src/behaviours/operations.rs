@@ -125,9 +125,9 @@ pub(super) fn two_rails_carry_at_the_same_time<F: Fixture>(fixture: &F) {
 pub(super) fn a_shared_receive_queue_serves_two_queue_pairs<F: Fixture>(fixture: &F) {
     let mut srq = fixture.create_srq(End::Far, 0, 8);
     let mut pairs = [1, 2].map(|_| {
-        let mut near = Side::new(fixture, End::Near, 0, None);
-        let mut far = Side::new(fixture, End::Far, 0, Some(&srq));
-        fixture.connect(0, &mut near.qp, &mut far.qp, Patience::LONG);
+        let near = Side::new(fixture, End::Near, 0, None);
+        let far = Side::new(fixture, End::Far, 0, Some(&srq));
+        fixture.connect(0, &near.qp, &far.qp, Patience::LONG);
         Pair { near, far }
     });
     recv(&mut srq, 1, pairs[0].far.sge(0, 100)).unwrap();

@@ -123,9 +123,9 @@ impl<F: Fixture> Pair<F> {
 
     /// On any rail.
     pub fn on(fixture: &F, rail: usize, patience: Patience) -> Self {
-        let mut near = Side::new(fixture, End::Near, rail, None);
-        let mut far = Side::new(fixture, End::Far, rail, None);
-        fixture.connect(rail, &mut near.qp, &mut far.qp, patience);
+        let near = Side::new(fixture, End::Near, rail, None);
+        let far = Side::new(fixture, End::Far, rail, None);
+        fixture.connect(rail, &near.qp, &far.qp, patience);
         Self { near, far }
     }
 

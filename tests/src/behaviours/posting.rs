@@ -1,8 +1,9 @@
 //! Batches, chains, back-pressure and refusals.
 
-use super::pair::{Pair, Side, pattern};
+use super::pair::{Pair, Side, pattern, recv};
 use super::{End, Fixture, Memory};
 use polyrail_core::hardware::{CommitError, QueuePair, Refusal, SendBatch};
+use polyrail_core::tag::Tag;
 use polyrail_core::verbs::{SendFlags, SendRequest, Sge, WcStatus};
 
 /// Linux' number; the traits give errno values.
@@ -68,6 +69,15 @@ pub(super) fn receives_on_a_queue_pair_with_a_shared_queue_are_refused<F: Fixtur
     let srq = fixture.create_srq(End::Near, 0, 8);
     let mut side = Side::new(fixture, End::Near, 0, Some(&srq));
     assert_eq!(side.recv(1, Sge::EMPTY), REFUSED);
+}
+
+/// The bit that the engine's tags are known by, also on a failure, which says nothing of its queue.
+pub(super) fn a_shared_queue_refuses_names_that_could_be_tags<F: Fixture>(fixture: &F) {
+    let mut srq = fixture.create_srq(End::Near, 0, 8);
+    assert_eq!(recv(&mut srq, u64::MAX >> 1, Sge::EMPTY), Ok(()));
+    for wr_id in [Tag::MARK, u64::MAX, Tag::MARK | 5] {
+        assert_eq!(recv(&mut srq, wr_id, Sge::EMPTY), REFUSED);
+    }
 }
 
 pub(super) fn an_inline_request_that_is_too_long_is_refused<F: Fixture>(fixture: &F) {

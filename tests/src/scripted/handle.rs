@@ -2,10 +2,11 @@
 
 use super::Nic;
 use super::state::{QpState, State};
-use polyrail_core::hardware::{CommitError, Refusal};
+use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
 use polyrail_core::verbs::{
     Completion, Imm, RecvRequest, SendRequest, WcFlags, WcOpcode, WcStatus,
 };
+use polyrail_core::virtual_qp::RailCounters;
 
 /// Scripts one queue pair. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -26,6 +27,21 @@ impl QpHandle {
     /// Its number.
     pub fn qp_num(&self) -> u32 {
         self.with(|qp| qp.qp_num)
+    }
+
+    /// What it was granted.
+    pub fn limits(&self) -> QpLimits {
+        self.with(|qp| qp.limits)
+    }
+
+    /// What the device did for it: completions count when they are polled.
+    pub fn counters(&self) -> RailCounters {
+        self.with(|qp| qp.counters)
+    }
+
+    /// Whether its driver took only the front of the last batch, and may take the rest later.
+    pub fn owes(&self) -> bool {
+        self.with(|qp| qp.owes && !qp.errored)
     }
 
     /// Whether it is in the error state: what is posted to it is flushed at once.

@@ -37,7 +37,7 @@ impl SendBatch for ScriptedSendBatch<'_> {
     fn commit(self) -> Result<(), CommitError> {
         assert!(!self.requests.is_empty(), "no doorbell without a request");
         let mut state = self.qp.nic.state.borrow_mut();
-        let posted = state.qps[self.qp.at].post_sends(self.requests);
+        let posted = state.post_sends(self.qp.at, &self.requests);
         if state.qps[self.qp.at].errored {
             state.flush(self.qp.at);
         }
@@ -69,7 +69,8 @@ impl ReceiveQueue for ScriptedQp {
     }
 }
 
-impl QueuePair for ScriptedQp {
+// SAFETY: it touches no memory. (What tests inject breaks the promises on purpose.)
+unsafe impl QueuePair for ScriptedQp {
     type SendBatch<'q> = ScriptedSendBatch<'q>;
 
     fn qp_num(&self) -> u32 {
@@ -100,7 +101,8 @@ pub struct ScriptedCq {
     pub(super) at: usize,
 }
 
-impl CompletionQueue for ScriptedCq {
+// SAFETY: it touches no memory. (What tests inject breaks the promises on purpose.)
+unsafe impl CompletionQueue for ScriptedCq {
     fn id(&self) -> CqId {
         Nic::cq_id(self.at)
     }
@@ -124,10 +126,9 @@ impl CompletionQueue for ScriptedCq {
             return Err(CqError { cq: Nic::cq_id(self.at), device: cq.device, errno });
         }
         let count = out.len().min(cq.entries.len());
-        for (place, entry) in out.iter_mut().zip(cq.entries.drain(..count)) {
-            if let Some((qp, slots)) = entry.frees {
-                state.qps[qp].slots -= slots;
-            }
+        for place in &mut out[..count] {
+            let entry = state.cqs[self.at].entries.pop_front().expect("as many as were counted");
+            state.polled(&entry);
             place.write(entry.completion);
         }
         // SAFETY: the loop above initialised the first `count` places.

@@ -13,6 +13,7 @@ mod state;
 
 pub use handle::QpHandle;
 pub use hardware::{ScriptedCq, ScriptedQp, ScriptedRecvBatch, ScriptedSendBatch};
+pub use state::Note;
 
 use polyrail_core::hardware::{CqId, QpLimits};
 use polyrail_core::verbs::DeviceId;
@@ -61,6 +62,26 @@ impl Nic {
     /// Completions that wait to be polled, on all queues.
     pub fn unpolled(&self) -> usize {
         self.state.borrow().cqs.iter().map(|cq| cq.entries.len()).sum()
+    }
+
+    /// Takes note of what happens from now on; [`QpHandle::take_doorbells`] has nothing of it then.
+    pub fn keep_log(&self) {
+        self.state.borrow_mut().log = Some(Vec::new());
+    }
+
+    /// What happened since the last call.
+    pub fn take_log(&self) -> Vec<Note> {
+        self.state.borrow_mut().log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Commits of sends that were not taken whole so far.
+    pub fn refusals(&self) -> u64 {
+        self.state.borrow().refusals
+    }
+
+    /// Requests that were refused because they are longer than their queue pair carries.
+    pub fn invalid(&self) -> u64 {
+        self.state.borrow().invalid
     }
 
     /// Queue pairs and completion queues that somebody owns, handles and this one included.

@@ -2,9 +2,14 @@
 
 use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
 use polyrail_core::verbs::{
-    Completion, DeviceId, Imm, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode, WcStatus,
+    Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
+    WcStatus,
 };
+use polyrail_core::virtual_qp::RailCounters;
 use std::collections::VecDeque;
+
+/// What a driver says to a request that its device cannot carry.
+const EINVAL: i32 = 22;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -12,6 +17,33 @@ pub(super) struct State {
     pub(super) qps: Vec<QpState>,
     /// Failed completions so far: picks the rubbish.
     failures: u32,
+    /// What happened since the test last looked, if it wants to know.
+    pub(super) log: Option<Vec<Note>>,
+    /// Commits that were not taken whole.
+    pub(super) refusals: u64,
+    /// Requests that were refused because their queue pair cannot carry them.
+    pub(super) invalid: u64,
+}
+
+/// What happened on the NIC, in the order of all its queue pairs.
+#[derive(Clone, Debug)]
+pub enum Note {
+    /// A doorbell was rung.
+    Doorbell {
+        /// The queue pair.
+        qp_num: u32,
+        /// The requests that it brought.
+        requests: Vec<SendRequest>,
+        /// Send slots that were taken before it, of every queue pair in the order of their making.
+        slots: Vec<u32>,
+    },
+    /// A completion was polled.
+    Polled {
+        /// Its queue pair.
+        qp_num: u32,
+        /// The success of a WRITE or READ that moved bytes.
+        freed: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -25,8 +57,17 @@ pub(super) struct CqState {
 /// A completion, and the send slots of which queue pair it frees when it is polled.
 #[derive(Debug)]
 pub(super) struct Entry {
+    pub(super) at: usize,
     pub(super) completion: Completion,
-    pub(super) frees: Option<(usize, u32)>,
+    pub(super) frees: Option<Freed>,
+}
+
+/// What a completion of a send frees.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Freed {
+    slots: u32,
+    /// A WRITE or READ that moved bytes succeeded.
+    moved: bool,
 }
 
 /// How drivers answer to one kind of post: scripted answers first, then the lasting one.
@@ -72,6 +113,10 @@ pub(super) struct QpState {
     pub(super) recv_mood: Mood,
     /// In the error state: whatever is posted is flushed.
     pub(super) errored: bool,
+    /// What the device did for it.
+    pub(super) counters: RailCounters,
+    /// The last commit was taken in part, for want of room.
+    pub(super) owes: bool,
 }
 
 impl QpState {
@@ -90,20 +135,40 @@ impl QpState {
             send_mood: Mood::default(),
             recv_mood: Mood::default(),
             errored: false,
+            counters: RailCounters::default(),
+            owes: false,
         }
     }
 
-    /// Takes a batch of sends, or the front of it.
-    pub(super) fn post_sends(&mut self, mut batch: Vec<SendRequest>) -> Result<(), CommitError> {
+    /// Whether it can carry a request: else its driver refuses it.
+    fn carries(&self, request: &SendRequest) -> bool {
+        let is_inline = request.flags.contains(SendFlags::INLINE);
+        let longest = if is_inline { self.limits.max_inline_data } else { u32::MAX };
+        request.sge.length() <= longest.min(self.limits.max_msg_size)
+    }
+
+    /// Takes a batch of sends, or the front of it, and says how many. What is logged is not kept here.
+    fn post_sends(&mut self, batch: &[SendRequest], logged: bool) -> (usize, Option<Refusal>) {
         let room = self.limits.max_send_wr - self.slots;
         let (accepted, refusal) = self.send_mood.answer(batch.len() as u32, room);
-        batch.truncate(accepted as usize);
-        self.slots += accepted;
-        self.sends.extend(batch.iter().copied());
-        if !batch.is_empty() {
-            self.doorbells.push(batch);
+        let taken = &batch[..accepted as usize];
+        let carried = taken.iter().take_while(|request| self.carries(request)).count();
+        let taken = &taken[..carried];
+        self.slots += carried as u32;
+        self.sends.extend(taken.iter().copied());
+        if !taken.is_empty() {
+            if !logged {
+                self.doorbells.push(taken.to_vec());
+            }
+            self.counters.doorbells += 1;
+            self.counters.fragments += carried as u64;
+            let bytes = taken.iter().map(|request| u64::from(request.sge.length()));
+            self.counters.bytes += bytes.sum::<u64>();
         }
-        refusal.map_or(Ok(()), |refusal| Err(CommitError { accepted, refusal }))
+        let in_part = carried < batch.len() && (carried > 0 || self.owes);
+        self.owes = in_part && refusal == Some(Refusal::QueueFull);
+        let cannot = carried < accepted as usize;
+        (carried, if cannot { Some(Refusal::Driver(EINVAL)) } else { refusal })
     }
 
     /// Takes a batch of receives, or the front of it.
@@ -125,6 +190,40 @@ impl CqState {
 }
 
 impl State {
+    /// Takes a batch of sends of a queue pair, or the front of it.
+    pub(super) fn post_sends(
+        &mut self,
+        at: usize,
+        batch: &[SendRequest],
+    ) -> Result<(), CommitError> {
+        let slots = self.qps.iter().map(|qp| qp.slots);
+        let slots = self.log.is_some().then(|| slots.collect()).unwrap_or_default();
+        let qp = &mut self.qps[at];
+        let qp_num = qp.qp_num;
+        let (taken, refusal) = qp.post_sends(batch, self.log.is_some());
+        if let Some(log) = &mut self.log
+            && taken > 0
+        {
+            log.push(Note::Doorbell { qp_num, requests: batch[..taken].to_vec(), slots });
+        }
+        let Some(refusal) = refusal else { return Ok(()) };
+        self.refusals += 1;
+        self.invalid += u64::from(batch.get(taken).is_some_and(|next| !self.qps[at].carries(next)));
+        Err(CommitError { accepted: taken as u32, refusal })
+    }
+
+    /// Takes note of a completion that was polled.
+    pub(super) fn polled(&mut self, entry: &Entry) {
+        let qp = &mut self.qps[entry.at];
+        qp.slots -= entry.frees.map_or(0, |freed| freed.slots);
+        qp.counters.completions += 1;
+        qp.counters.errors += u64::from(!entry.completion.status.is_success());
+        if let Some(log) = &mut self.log {
+            let freed = entry.frees.is_some_and(|freed| freed.moved);
+            log.push(Note::Polled { qp_num: qp.qp_num, freed });
+        }
+    }
+
     /// Executes the next send of a queue pair with this outcome.
     pub(super) fn execute(&mut self, at: usize, status: WcStatus) {
         let qp = &mut self.qps[at];
@@ -133,7 +232,12 @@ impl State {
         if status.is_success() && !request.flags.contains(SendFlags::SIGNALED) {
             return;
         }
-        let frees = Some((at, core::mem::take(&mut qp.silent)));
+        let is_fragment = matches!(
+            request.opcode,
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead
+        );
+        let moved = status.is_success() && is_fragment && request.sge.length() > 0;
+        let frees = Some(Freed { slots: core::mem::take(&mut qp.silent), moved });
         let (qp_num, opcode) = (qp.qp_num, request.opcode.completion());
         let completion = if status.is_success() {
             Completion::success(qp_num, request.wr_id, opcode)
@@ -157,15 +261,10 @@ impl State {
     }
 
     /// Puts a completion of this queue pair on its completion queue.
-    pub(super) fn complete(
-        &mut self,
-        at: usize,
-        completion: Completion,
-        frees: Option<(usize, u32)>,
-    ) {
+    pub(super) fn complete(&mut self, at: usize, completion: Completion, frees: Option<Freed>) {
         let cq = &mut self.cqs[self.qps[at].cq];
         assert!(cq.entries.len() < cq.capacity as usize, "completion queue overrun");
-        cq.entries.push_back(Entry { completion, frees });
+        cq.entries.push_back(Entry { at, completion, frees });
     }
 
     /// A failed completion with rubbish in every field that verbs leaves undefined.

@@ -18,9 +18,9 @@ pub(super) struct Bystander {
 
 impl Bystander {
     pub(super) fn new(hosts: &[Host; 2]) -> Self {
-        let [mut qp, mut peer] =
+        let [qp, peer] =
             [0, 1].map(|end| create_qp(&hosts[end].domains[0], &hosts[end].cq.cqs()[0], 4));
-        connect_pair(&mut qp, &mut peer, &ConnectOptions::default()).expect("fresh queue pairs");
+        connect_pair(&qp, &peer, &ConnectOptions::default()).expect("fresh queue pairs");
         Self { device: hosts[0].devices[0].id(), qp, _peer: peer, posted: 0, seen: 0 }
     }
 

@@ -70,7 +70,7 @@ impl World {
             return assert!(self.connections[at].damaged, "nothing fails by itself");
         }
         for rail in 0..shape.rails as u8 {
-            let physical = qp.physical_mut(RailId::Data(rail)).expect("a rail");
+            let physical = qp.physical(RailId::Data(rail)).expect("a rail");
             let (taken, all) = (physical.outstanding_sends(), shape.credits());
             assert_eq!(taken, all, "credits of rail {rail} of connection {at}");
         }
@@ -96,7 +96,7 @@ impl World {
         }
         let (waiting, all) = (qp.outstanding_sends() as u32, shape.notify_credits());
         assert!(waiting >= all.min(shape.size.wrs()), "notifies for all credits");
-        let notify = qp.physical_mut(RailId::Notify).expect("a notify queue pair");
+        let notify = qp.physical(RailId::Notify).expect("a notify queue pair");
         let taken = notify.outstanding_sends();
         assert_eq!(taken, all.min(waiting), "credits of the notify queue pair of connection {at}");
         self.settle();

@@ -56,7 +56,7 @@ impl World {
             let this = &self.connections[at].ends[end];
             let qp = self.hosts[end].qp(this.index);
             let errored = this.physical.iter().any(|physical| {
-                let qp = qp.physical_mut(physical.rail).expect("a rail of its own");
+                let qp = qp.physical(physical.rail).expect("a rail of its own");
                 qp.state() == nic::QpState::Err
             });
             errored || qp.state() == QpState::Error
@@ -152,7 +152,7 @@ impl World {
                 if multi { qp.outstanding_sends() > 0 } else { this.sender.has_signaled() };
             let failed = qp.state() == QpState::Error;
             let stuck = this.physical.iter().any(|physical| {
-                let qp = qp.physical_mut(physical.rail).expect("a rail of its own");
+                let qp = qp.physical(physical.rail).expect("a rail of its own");
                 // Of strays the engine knows nothing; a single rail keeps unsignaled requests.
                 qp.state() == nic::QpState::Err || (multi && qp.outstanding_sends() > 0)
             });
@@ -243,7 +243,7 @@ impl World {
         let in_flight = qp.check_stalled();
         // What was in flight on a device that is gone stays so, and what comes after it waits.
         let sends = physical.iter().zip(&gone).all(|(physical, gone)| {
-            let qp = qp.physical_mut(physical.rail).expect("a rail of its own");
+            let qp = qp.physical(physical.rail).expect("a rail of its own");
             !gone || (qp.outstanding_sends() == 0 && !in_flight.contains(physical.rail))
         });
         // SPRAY's notify queue pair is on rail 0's device; any rail tells DQPLB of the failure.

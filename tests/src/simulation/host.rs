@@ -107,10 +107,11 @@ impl Host {
             let cq = &mut host.cq.cqs_mut()[at];
             let device = cq.device();
             match cq.poll(&mut batch) {
-                Ok(completions) => Polled {
-                    events: host.cq.feed(&mut host.qps, device, completions, sink),
-                    error: None,
-                },
+                Ok(completions) => {
+                    // SAFETY: just polled from a queue of this device, in order.
+                    let events = unsafe { host.cq.feed(&mut host.qps, device, completions, sink) };
+                    Polled { events, error: None }
+                }
                 Err(error) => Polled { events: 0, error: Some(error) },
             }
         })
@@ -118,9 +119,10 @@ impl Host {
 
     /// Feeds one completion.
     pub(super) fn feed(&mut self, device: DeviceId, completion: Completion) -> Brought {
-        self.collect(usize::MAX, |host, sink| Polled {
-            events: host.cq.feed(&mut host.qps, device, &[completion], sink),
-            error: None,
+        self.collect(usize::MAX, |host, sink| {
+            // SAFETY: it was polled from a queue of this device, or names nothing that is in flight.
+            let events = unsafe { host.cq.feed(&mut host.qps, device, &[completion], sink) };
+            Polled { events, error: None }
         })
     }
 

@@ -42,6 +42,7 @@ use credits::BURST;
 use host::{Brought, Host};
 use peer::STRAY;
 use polyrail::nic::{Fabric, Outcome, RegionKeys, Step};
+use polyrail_core::tag::Tag;
 use polyrail_core::verbs::{Completion, DeviceId, DeviceKeys, Opcode};
 use polyrail_core::virtual_cq::{Event, VirtualWc};
 use polyrail_core::virtual_qp::RailId;
@@ -276,6 +277,9 @@ impl World {
         for connection in &mut self.connections {
             let this = &mut connection.ends[end];
             if this.physical.iter().any(|qp| (qp.device, qp.qp_num) == whose) {
+                if completion.wr_id & STRAY != 0 && completion.wr_id & Tag::MARK == 0 {
+                    return assert!(connection.shape.is_multi(), "one rail passes all through");
+                }
                 assert!(!this.attached, "an attached queue pair is not foreign");
                 this.backlog.push((device, *completion));
                 return;

@@ -18,7 +18,7 @@ impl World {
 
     fn fail_rail(&mut self, at: usize, end: usize, rail: RailId) {
         let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
-        let qp = qp.physical_mut(rail).expect("a rail of its own");
+        let qp = qp.physical(rail).expect("a rail of its own");
         // A queue pair of a device that is gone cannot be moved, and need not be.
         _ = qp.to_error();
     }
@@ -86,7 +86,7 @@ impl World {
             let qp = self.hosts[end].qp(this.index);
             let mut busy = qp.outstanding_sends() + qp.outstanding_recvs() > 0 || !this.attached;
             for physical in &this.physical {
-                let qp = qp.physical_mut(physical.rail).expect("a rail of its own");
+                let qp = qp.physical(physical.rail).expect("a rail of its own");
                 busy |= qp.outstanding_sends() > 0;
             }
             if busy {

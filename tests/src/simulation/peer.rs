@@ -13,7 +13,7 @@ use polyrail_core::verbs::{
 use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::RailId;
 
-/// Set in the `wr_id` of requests posted behind the engine's back. The low bits make it no tag.
+/// Set in the `wr_id` of requests posted behind the engine's back, which have no tag's mark.
 pub(super) const STRAY: u64 = 1 << 62;
 
 impl World {
@@ -25,7 +25,8 @@ impl World {
         let rail = connection.ends[end].physical[choices.below(rails) as usize].rail;
         let imm = choose_stray_imm(connection, 1 - end, choices);
         let qp = self.hosts[end].qp(connection.ends[end].index);
-        let qp = qp.physical_mut(rail).expect("a rail of its own");
+        // SAFETY: the queue pair stays where it is, and the request has no tag.
+        let qp = unsafe { qp.physical_mut(rail) }.expect("a rail of its own");
         let mut batch = qp.start_send();
         batch.add(&stray_request(imm));
         if batch.commit().is_ok() {
@@ -34,7 +35,8 @@ impl World {
         }
     }
 
-    /// Completions that no NIC can have produced: each is an error that changes nothing.
+    /// Completions that no NIC can have produced: each changes nothing, and is an error if it could
+    /// be one of the engine's, or foreign.
     pub(super) fn feed_rubbish(&mut self, choices: &mut dyn Choices) {
         let (at, end) = self.any_end(choices);
         let multi = self.connections[at].shape.is_multi();
@@ -42,7 +44,8 @@ impl World {
         let index = this.index;
         let physical = this.physical[choices.below(this.physical.len() as u32) as usize];
         let completion = choose_rubbish(physical.qp_num, choices);
-        let foreign = completion.qp_num != physical.qp_num || !this.attached;
+        let foreign =
+            completion.qp_num != physical.qp_num || !this.attached || !may_be_ours(&completion);
         if !multi && !foreign {
             return;
         }
@@ -61,6 +64,12 @@ impl World {
     }
 }
 
+/// Whether the completion carries a tag of its own queue.
+fn may_be_ours(completion: &Completion) -> bool {
+    let receives = Tag::from_wr_id(completion.wr_id).kind() != Some(TagKind::Send);
+    !completion.status.is_success() || completion.opcode.is_recv() == receives
+}
+
 /// A completion with a tag that nobody gave, of this queue pair or of one that does not exist.
 fn choose_rubbish(qp_num: u32, choices: &mut dyn Choices) -> Completion {
     let kind = pick(choices, &[TagKind::Send, TagKind::NotifyRecv, TagKind::DataRecv]);
@@ -70,7 +79,8 @@ fn choose_rubbish(qp_num: u32, choices: &mut dyn Choices) -> Completion {
     let tag = if choices.coin() { tag.last() } else { tag };
     let number = if choices.coin() { qp_num } else { 1 << 30 };
     if choices.coin() {
-        Completion::success(number, tag.wr_id(), WcOpcode::RDMA_WRITE)
+        let opcode = pick(choices, &[WcOpcode::RDMA_WRITE, WcOpcode::RECV]);
+        Completion::success(number, tag.wr_id(), opcode)
     } else {
         Completion::failure(number, tag.wr_id(), WcStatus::RETRY_EXC_ERR, 0)
     }
@@ -107,9 +117,7 @@ fn choose_stray_imm(connection: &Connection, to: usize, choices: &mut dyn Choice
 /// What a stray on this rail does to both ends.
 fn note_stray(connection: &mut Connection, from: usize, rail: RailId) {
     let counts = connection.shape.counts_arrivals(1 - from);
-    let multi = connection.shape.is_multi();
     let with_buffers = connection.shape.data_receives[1 - from];
-    connection.ends[from].provoked += u64::from(multi);
     let to = &mut connection.ends[1 - from];
     if counts {
         to.receiver.misled = true;

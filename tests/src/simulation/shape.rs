@@ -132,6 +132,12 @@ impl ConnectionShape {
         !self.is_multi() || self.config.scheme == Scheme::Spray || !self.data_receives[end]
     }
 
+    /// Whether SENDs may be posted toward this end.
+    pub(super) fn takes_sends(&self, end: usize) -> bool {
+        let dqplb = self.is_multi() && self.config.scheme == Scheme::Dqplb;
+        self.data_receives[end] && !dqplb
+    }
+
     /// Whether this end counts the sequence numbers of DQPLB.
     pub(super) fn counts_arrivals(&self, end: usize) -> bool {
         self.is_multi() && self.config.scheme == Scheme::Dqplb && self.notifies(end)

@@ -90,7 +90,7 @@ impl World {
         let chosen = pick(choices, &KINDS);
         let opcode = match if leans && choices.coin() { RdmaWriteWithImm } else { chosen } {
             RdmaWriteWithImm if !shape.notifies(1 - end) => RdmaWrite,
-            Send | SendWithImm if !shape.data_receives[1 - end] => RdmaWriteWithImm,
+            Send | SendWithImm if !shape.takes_sends(1 - end) => RdmaWrite,
             opcode => opcode,
         };
         let longest = pick(choices, &[INLINE, 300, 1024, STRIDE as u32]);

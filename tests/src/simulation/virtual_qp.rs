@@ -17,7 +17,11 @@ pub(super) trait AnyQp: CompletionTarget {
     fn set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;
     fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;
     fn check_stalled(&mut self) -> RailSet;
-    fn physical_mut(&mut self, rail: RailId) -> Option<&mut QueuePair>;
+    fn physical(&self, rail: RailId) -> Option<&QueuePair>;
+    /// # Safety
+    ///
+    /// As [`VirtualQp::physical_mut`].
+    unsafe fn physical_mut(&mut self, rail: RailId) -> Option<&mut QueuePair>;
     fn counters(&mut self, rail: RailId) -> Option<RailCounters>;
     fn state(&self) -> QpState;
     fn protocol_errors(&self) -> u64;
@@ -38,6 +42,15 @@ macro_rules! forward {
             $(fn $get(&self) -> $got {
                 VirtualQp::$get(self)
             })*
+
+            fn physical(&self, rail: RailId) -> Option<&QueuePair> {
+                VirtualQp::physical(self, rail)
+            }
+
+            unsafe fn physical_mut(&mut self, rail: RailId) -> Option<&mut QueuePair> {
+                // SAFETY: the caller keeps to the contract.
+                unsafe { VirtualQp::physical_mut(self, rail) }
+            }
         }
     };
 }
@@ -49,7 +62,6 @@ forward! {
     set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;
     set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;
     check_stalled(&mut self) -> RailSet;
-    physical_mut(&mut self, rail: RailId) -> Option<&mut QueuePair>;
     counters(&mut self, rail: RailId) -> Option<RailCounters>;
     ;
     window -> PeerWindow;

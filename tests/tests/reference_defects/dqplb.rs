@@ -28,7 +28,7 @@ fn numbers(rig: &Rig) -> Vec<(u32, bool)> {
 fn defect_05_plain_writes_and_reads_consume_no_sequence_numbers() {
     let mut rig = Setup::dqplb(2).fragment(128).rig();
     rig.post([rig::write(1, 256), rig::write_imm(2, 256, 0), rig::read(3, 256)]);
-    rig.post([rig::send(4, 8), rig::write_imm(5, 256, 0)]);
+    rig.post([rig::fetch_add(4), rig::write_imm(5, 256, 0)]);
     let all = rig.run_dry();
     assert_eq!(all.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
     assert_eq!(numbers(&rig), [(0, false), (1, true), (2, false), (3, true)]);

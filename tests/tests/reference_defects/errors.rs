@@ -1,6 +1,7 @@
 //! Rows about failures: 1, 2, 3, 6, 7, 16, 18, 23.
 
 use polyrail_core::hardware::Refusal;
+use polyrail_core::tag::{Tag, TagKind};
 use polyrail_core::verbs::{Completion, RecvWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::{PostError, ProtocolError, QpState, RailId};
@@ -157,7 +158,8 @@ fn defect_07_bad_completions_cost_the_good_ones_of_their_batch_nothing() {
     let mut rig = Setup::spray(2).fragment(128).rig();
     rig.post([rig::write(1, 128), rig::write(2, 128)]);
     rig.rails[0].complete(1);
-    rig.rails[0].inject(Completion::success(10, 0xBAD, WcOpcode::SEND));
+    let out_of_turn = Tag::new(TagKind::Send, 0, 1).wr_id();
+    rig.rails[0].inject(Completion::success(10, out_of_turn, WcOpcode::SEND));
     let stranger = Completion::success(99, 5, WcOpcode::SEND);
     rig.rails[0].inject(stranger);
     rig.rails[1].complete(1);
@@ -167,7 +169,7 @@ fn defect_07_bad_completions_cost_the_good_ones_of_their_batch_nothing() {
     assert_eq!(completions.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2]);
     let device = polyrail_core::verbs::DeviceId(0);
     assert!(events.contains(&Event::Foreign { device, completion: stranger }));
-    let error = ProtocolError::Tag { rail: RailId::Data(0), wr_id: 0xBAD, expected: None };
+    let error = ProtocolError::Tag { rail: RailId::Data(0), wr_id: out_of_turn, expected: None };
     assert_eq!(rig.qp.take_protocol_error(), Some(error));
     assert_eq!(rig.qp.state(), QpState::Ready);
 }

@@ -7,7 +7,7 @@ use polyrail_core::verbs::{
 use polyrail_core::virtual_qp::{BuildError, Config, PassThroughOrder, PostError, Scheme};
 use polyrail_tests::rig::{self, KEYS, Rig, Setup, done, local, ok};
 use polyrail_tests::scripted::{LIMITS, Nic, ScriptedQp};
-use polyrail_tests::view::{inner, of, write};
+use polyrail_tests::view::{inner, write};
 
 /// Row 4: all notifies that are ready go out together, in order, as credits allow.
 #[test]
@@ -274,31 +274,52 @@ fn defect_21_a_fenced_send_waits_for_reads_even_unordered() {
 }
 
 /// Row 21, FENCE: an earlier READ that is not even posted yet counts too. Here DQPLB's span holds
-/// up the request ahead of the READ, while rail 0 has room for a SEND.
+/// up the request ahead of the READ, while rail 0 has room for an atomic.
 #[test]
-fn defect_21_a_fenced_send_waits_for_reads_that_wait_themselves() {
+fn defect_21_a_fenced_atomic_waits_for_reads_that_wait_themselves() {
     let unordered = |config: &mut Config| config.pass_through = PassThroughOrder::Unordered;
     let mut rig = Setup::dqplb(2).fragment(128).depth(8).config(unordered).rig();
     let peer = polyrail_core::virtual_qp::PeerWindow { window: 17, receives_per_rail: 8 };
     rig.qp.set_peer_window(peer).unwrap();
     rig.post([rig::write_imm(1, 128, 0), rig::write_imm(2, 128, 0), rig::read(3, 128)]);
-    rig.post([rig::send(4, 8).with_flags(SendFlags::SIGNALED | SendFlags::FENCE)]);
+    rig.post([rig::fetch_add(4).with_flags(SendFlags::SIGNALED | SendFlags::FENCE)]);
     let opcodes: Vec<_> = rig.rails[0].sends().iter().map(|request| request.opcode).collect();
     assert_eq!(opcodes, [Opcode::RdmaWriteWithImm], "span 1: request 2 and the READ wait");
     assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3, 4]);
 }
 
-/// Row 21, SOLICITED: on the last fragment, and on no other.
+/// Row 21, SOLICITED with DQPLB: on every fragment, since any of them can be the one whose arrival
+/// completes the request.
 #[test]
-fn defect_21_solicited_goes_on_the_last_fragment() {
+fn defect_21_solicited_goes_on_every_numbered_fragment() {
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
     let mut rig = Setup::dqplb(2).fragment(128).rig();
     rig.post([rig::write_imm(1, 4 * 128, 0).with_flags(flags)]);
-    let with_imm = |piece| of(Opcode::RdmaWriteWithImm, piece);
-    assert_eq!(rig.pieces(0), [[inner(with_imm(write(0, 128))), with_imm(write(128, 128))]]);
-    let mut last = with_imm(write(384, 128));
-    last.flags = flags;
-    assert_eq!(rig.pieces(1), [[inner(with_imm(write(256, 128))), last]]);
+    for rail in 0..2 {
+        let posted = rig.pieces(rail).concat();
+        assert_eq!(posted.len(), 2);
+        assert!(posted.iter().all(|piece| piece.flags.contains(SendFlags::SOLICITED)));
+        assert!(!posted[0].flags.contains(SendFlags::SIGNALED), "one completion for two");
+    }
+    rig.post([rig::write(2, 256).with_flags(flags)]);
+    assert_eq!(rig.pieces(0), [[write(0, 128)]], "nobody is told of a plain WRITE's fragment");
+}
+
+/// A fragment of an earlier request that wakes nobody could be the last to arrive of all that a
+/// solicited one waits for.
+#[test]
+fn defect_21_a_solicited_request_waits_for_numbers_that_wake_nobody() {
+    let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    let mut rig = Setup::dqplb(2).fragment(128).rig();
+    rig.post([rig::write_imm(1, 256, 0), rig::write_imm(2, 256, 0).with_flags(flags)]);
+    rig.post([rig::write_imm(3, 256, 0).with_flags(flags)]);
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.rails[0].sends().len(), 0);
+    rig.rails[1].complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.rails[0].sends().len(), 2, "solicited ones wait for none of their kind");
+    assert_eq!(rig.run_dry().len(), 2);
 }
 
 /// Row 21, SOLICITED: with SPRAY on the notify, which is what the peer's queue sees.

@@ -18,9 +18,9 @@ fn with_channel(rails: &Rails) -> (Pair<Rails>, CompletionChannel) {
     let cq = rails.context(End::Far, 0).create_cq(&init).unwrap();
     let qp = rails.create_qp(End::Far, 0, &cq, None, 16);
     let memory = rails.memory(End::Far, 4096, ALL_ACCESS);
-    let mut far = Side { rail: 0, cq, qp, memory };
-    let mut near = Side::new(rails, End::Near, 0, None);
-    rails.connect(0, &mut near.qp, &mut far.qp, Patience::LONG);
+    let far = Side { rail: 0, cq, qp, memory };
+    let near = Side::new(rails, End::Near, 0, None);
+    rails.connect(0, &near.qp, &far.qp, Patience::LONG);
     (Pair { near, far }, channel)
 }
 
@@ -89,9 +89,9 @@ pub(super) fn a_shared_receive_queue_raises_its_limit_event(rails: &Rails) {
     let context = rails.context(End::Far, 0);
     forget_events(context);
     let mut srq = rails.create_srq(End::Far, 0, 8);
-    let mut near = Side::new(rails, End::Near, 0, None);
-    let mut far = Side::new(rails, End::Far, 0, Some(&srq));
-    rails.connect(0, &mut near.qp, &mut far.qp, Patience::LONG);
+    let near = Side::new(rails, End::Near, 0, None);
+    let far = Side::new(rails, End::Far, 0, Some(&srq));
+    rails.connect(0, &near.qp, &far.qp, Patience::LONG);
     let mut pair = Pair { near, far };
     (0..3).for_each(|wr_id| recv(&mut srq, wr_id, Sge::EMPTY).unwrap());
     srq.set_limit(3).unwrap();
@@ -108,9 +108,9 @@ pub(super) fn an_overrun_raises_an_event(rails: &Rails) {
     let cq: CompletionQueue = rails.create_cq(End::Near, 0, 1);
     let qp = rails.create_qp(End::Near, 0, &cq, None, 16);
     let memory = rails.memory(End::Near, 4096, ALL_ACCESS);
-    let mut near = Side { rail: 0, cq, qp, memory };
-    let mut far = Side::new(rails, End::Far, 0, None);
-    rails.connect(0, &mut near.qp, &mut far.qp, Patience::LONG);
+    let near = Side { rail: 0, cq, qp, memory };
+    let far = Side::new(rails, End::Far, 0, None);
+    rails.connect(0, &near.qp, &far.qp, Patience::LONG);
     let mut pair = Pair { near, far };
     let capacity = u64::from(pair.near.cq.capacity());
     let writes: Vec<_> = (0..capacity + 2).map(|wr_id| pair.write(wr_id, 0, 8)).collect();

@@ -10,7 +10,7 @@ use polyrail_tests::behaviours::{End, Fixture, Side};
 use std::os::fd::AsFd;
 
 pub(super) fn a_transition_from_the_wrong_state_is_refused(rails: &Rails) {
-    let mut side = Side::new(rails, End::Near, 0, None);
+    let side = Side::new(rails, End::Near, 0, None);
     let to_rts = ToRts { sq_psn: 0, timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 1 };
     let argument = Argument::State(QpState::Rts);
     let error = VerbsError { call: "ibv_modify_qp", errno: libc::EINVAL, argument };

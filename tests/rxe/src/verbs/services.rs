@@ -58,7 +58,7 @@ impl<S: Service> Plain<S> {
 }
 
 fn datagrams(rails: &Rails, end: End) -> Plain<Ud> {
-    let mut side = Plain::<Ud>::new(rails, end);
+    let side = Plain::<Ud>::new(rails, end);
     side.qp.modify(&DatagramToInit { port_num: PORT, pkey_index: 0, qkey: QKEY }).unwrap();
     side.qp.modify(&DatagramToRtr).unwrap();
     side.qp.modify(&UnreliableToRts { sq_psn: 1 }).unwrap();
@@ -142,12 +142,12 @@ fn extended_cq(rails: &Rails, end: End, rail: usize, cqe: u32) -> ExtendedComple
 }
 
 pub(super) fn an_extended_completion_queue_reports_what_a_classic_one_does(rails: &Rails) {
-    let mut near = Side::new(rails, End::Near, 0, None);
+    let near = Side::new(rails, End::Near, 0, None);
     let mut cq = extended_cq(rails, End::Far, 0, 64);
     let init = QpInit { post_mode: rails.post_mode(), ..QpInit::new(&cq, CAP) };
-    let mut qp: QueuePair = rails.domain(End::Far, 0).create_qp(&init).unwrap();
+    let qp: QueuePair = rails.domain(End::Far, 0).create_qp(&init).unwrap();
     qp.modify(&ToInit { port_num: PORT, pkey_index: 0, access: ALL_ACCESS }).unwrap();
-    rails.connect(0, &mut near.qp, &mut qp, Patience::LONG);
+    rails.connect(0, &near.qp, &qp, Patience::LONG);
     let far = Side {
         rail: 0,
         cq: rails.create_cq(End::Far, 0, 1),
@@ -172,7 +172,7 @@ pub(super) fn an_extended_completion_queue_reports_what_a_classic_one_does(rails
     let rest = poll(&mut cq);
     assert_eq!(rest.iter().map(|wc| (wc.wr_id, wc.byte_len)).collect::<Vec<_>>(), [(12, 70)]);
     assert_eq!(rest[0].imm(), None);
-    rails.fail(&mut pair.far.qp);
+    rails.fail(&pair.far.qp);
     let start = Instant::now();
     let flushed = loop {
         if let Some(flushed) = poll(&mut cq).pop() {
@@ -191,7 +191,7 @@ fn engine(rails: &Rails, end: End) -> (Box<Engine>, EngineCq) {
     let cqs = [0, 1].map(|rail| extended_cq(rails, end, rail, Engine::cq_entries()));
     let qp = |rail: usize| {
         let init = QpInit { post_mode: rails.post_mode(), ..QpInit::new(&cqs[rail], CAP) };
-        let mut qp: QueuePair = rails.domain(end, rail).create_qp(&init).unwrap();
+        let qp: QueuePair = rails.domain(end, rail).create_qp(&init).unwrap();
         qp.modify(&ToInit { port_num: PORT, pkey_index: 0, access: ALL_ACCESS }).unwrap();
         qp
     };
@@ -208,7 +208,7 @@ pub(super) fn the_engine_runs_on_extended_completion_queues(rails: &Rails) {
         (engine(rails, End::Near), engine(rails, End::Far));
     for rail in 0..2 {
         let id = RailId::Data(rail as u8);
-        let (a, b) = (near.physical_mut(id).unwrap(), far.physical_mut(id).unwrap());
+        let (a, b) = (near.physical(id).unwrap(), far.physical(id).unwrap());
         rails.connect(rail, a, b, Patience::LONG);
     }
     let from = rails.memory(End::Near, 100_000, ALL_ACCESS);

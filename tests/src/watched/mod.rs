@@ -6,21 +6,31 @@
 //! - SUCCESS means that all of it, its notify included, succeeded, and only a driver's refusal makes
 //!   a failure of what did so;
 //! - of several errors the first one is reported;
+//! - fragmented requests are started in posting order, SENDs and atomics are posted in it;
 //! - a notify follows everything before it; nothing is notified at or past a failure;
-//! - a fenced request follows every READ and atomic before it;
+//! - a fenced request follows everything before it;
 //! - DQPLB's numbers have no holes and stay within the span; a numbered request follows every plain
-//!   WRITE before it;
+//!   WRITE before it; every fragment of a solicited one wakes the receiver; SENDs are refused;
+//! - each fragment has the keys of its rail's device, and none is longer than its rail takes;
+//! - rails take turns (`turns`), and nothing waits without a reason (`progress`);
+//! - counters say what the NIC saw;
 //! - in the end nothing is left over.
 //!
 //! What happens next is the caller's: random, or every possibility in turn.
 
-use crate::rig::{KEYS, LOCAL, REMOTE, Rig, Setup};
-use crate::scripted::QpHandle;
+mod progress;
+mod turns;
+
+use crate::rig::{KEYS, LOCAL, REMOTE, Rig, Setup, Way, keys_on};
+use crate::scripted::{Note, QpHandle};
 use polyrail_core::sequence::SequenceImm;
 use polyrail_core::verbs::{LocalBuffer, Opcode, SendFlags, SendRequest, SendWr, WcStatus};
-use polyrail_core::virtual_cq::{Event, VirtualWc};
-use polyrail_core::virtual_qp::{PassThroughOrder, PeerWindow, QpState, Scheme};
+use polyrail_core::virtual_cq::VirtualWc;
+use polyrail_core::virtual_qp::{
+    PassThroughOrder, PeerWindow, QpState, RailCounters, RailId, Scheme,
+};
 use std::collections::BTreeSet;
+use turns::Turns;
 
 /// Address space of one request, so that an address tells whose it is.
 const STRIDE: u64 = 1 << 32;
@@ -69,6 +79,14 @@ impl Request {
 #[derive(Debug)]
 pub struct Watched<const RAILS: usize = 4, const DEPTH: usize = 16, const WRS: usize = 32> {
     rig: Rig<RAILS, DEPTH, WRS>,
+    /// The rails, then the notify queue pair.
+    handles: Vec<QpHandle>,
+    /// Requests that may be in flight on each of them, and the device of each.
+    limits: Vec<u32>,
+    devices: Vec<usize>,
+    /// Which rails are in service.
+    up: Vec<bool>,
+    turns: Turns,
     requests: Vec<Request>,
     /// DQPLB: numbers posted, and those not acknowledged.
     next_number: u32,
@@ -93,14 +111,34 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             let peer = PeerWindow { window: span + setup.rails as u32, receives_per_rail: 1 };
             rig.qp.set_peer_window(peer).expect("a span of at least 1");
         }
-        let ordered = setup.config.pass_through == PassThroughOrder::Ordered;
-        let (requests, unacknowledged) = Default::default();
-        Self { rig, requests, next_number: 0, unacknowledged, span, ordered, failing }
+        rig.nic.keep_log();
+        let handles: Vec<_> = rig.rails.iter().chain(&rig.notify).cloned().collect();
+        let most = setup.config.max_msgs_per_qp.min(DEPTH as u32);
+        let limits: Vec<_> = handles.iter().map(|qp| most.min(qp.limits().max_send_wr)).collect();
+        Self {
+            turns: Turns::new(setup, limits.clone()),
+            devices: (0..setup.rails).map(|rail| setup.device_of(rail)).chain([0]).collect(),
+            up: vec![true; setup.rails],
+            rig,
+            handles,
+            limits,
+            requests: Vec::new(),
+            next_number: 0,
+            unacknowledged: BTreeSet::new(),
+            span,
+            ordered: setup.config.pass_through == PassThroughOrder::Ordered,
+            failing,
+        }
     }
 
     /// The rails, then the notify queue pair.
     pub fn handles(&self) -> Vec<QpHandle> {
-        self.rig.rails.iter().chain(&self.rig.notify).cloned().collect()
+        self.handles.clone()
+    }
+
+    /// Completion queues.
+    pub fn queues(&self) -> usize {
+        self.rig.cqs.len()
     }
 
     /// Whether a rail failed.
@@ -138,9 +176,11 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             notify_acknowledged: false,
             reported: false,
         });
+        self.turns.posts();
         let accepted = self.rig.qp.post_send(&wr).is_ok();
         self.rig.qp.invariants();
         self.look();
+        assert!(!accepted || self.span.is_none() || opcode != Opcode::Send, "no receive for it");
         if !accepted {
             let refused = self.requests.pop();
             assert!(refused.is_some_and(|request| request.posted == 0), "refused, yet posted");
@@ -152,48 +192,90 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
 
     /// Takes a rail out of service, or back in.
     pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) {
-        self.rig.qp.set_rail_in_service(rail, in_service);
+        self.turns.upset();
+        if self.rig.qp.set_rail_in_service(rail, in_service) {
+            self.up[rail as usize] = in_service;
+        }
         self.look();
     }
 
     /// Looks at everything that was posted since the last look.
     fn look(&mut self) {
-        for handle in self.handles() {
-            for request in handle.take_doorbells().concat() {
-                self.posted(&request);
-                if handle.is_errored() {
-                    self.ended(&[request], WcStatus::WR_FLUSH_ERR);
-                }
+        if self.rig.nic.refusals() > 0 || self.has_failed() {
+            self.turns.upset();
+        }
+        assert_eq!(self.rig.nic.invalid(), 0, "no rail gets more than it takes");
+        for note in self.rig.nic.take_log() {
+            self.turns.note(&note);
+            if let Note::Doorbell { qp_num, requests, .. } = note {
+                self.rung(qp_num, &requests);
             }
         }
         if let Some(oldest) = self.unacknowledged.first() {
             assert!(Some(self.next_number - oldest) <= self.span, "the span is kept");
         }
+        self.check_counters();
     }
 
-    fn posted(&mut self, request: &SendRequest) {
+    fn rung(&mut self, qp_num: u32, requests: &[SendRequest]) {
+        let at = self.handles.iter().position(|qp| qp.qp_num() == qp_num).expect("one of ours");
+        let is_errored = self.handles[at].is_errored();
+        for request in requests {
+            self.posted(at, request);
+            if is_errored {
+                self.ended(&[*request], WcStatus::WR_FLUSH_ERR);
+            }
+        }
+    }
+
+    /// The engine counted what the NIC saw. Bytes of a batch whose rest a driver will take later may
+    /// be counted already.
+    fn check_counters(&self) {
+        for (at, handle) in self.handles.iter().enumerate() {
+            let id = if at < self.up.len() { RailId::Data(at as u8) } else { RailId::Notify };
+            let counted = self.rig.qp.counters(id).expect("a rail of its own");
+            let bytes = if handle.owes() { counted.bytes } else { handle.counters().bytes };
+            assert_eq!(counted, RailCounters { bytes, ..handle.counters() }, "counters of {id}");
+        }
+    }
+
+    /// Requests before this one that DQPLB gives no numbers, and that its numbers stay behind.
+    fn unnumbered_before(&self, id: usize) -> impl Iterator<Item = &Request> {
+        self.requests[..id].iter().filter(|earlier| match earlier.opcode {
+            Opcode::RdmaWrite => true,
+            Opcode::RdmaWriteWithImm | Opcode::RdmaRead => false,
+            _ => self.ordered,
+        })
+    }
+
+    fn posted(&mut self, at: usize, request: &SendRequest) {
         if request.sge.length() == 0 {
             return self.notify_posted(request);
         }
         let (id, offset) = place(request);
+        let spray = self.span.is_none();
+        let keys = keys_on(self.devices[at] as u32);
+        assert_eq!((request.sge.lkey(), request.rkey), (keys.lkey, keys.rkey), "keys of {id}");
         let before = &self.requests[..id];
         let this = &self.requests[id];
         if this.flags.contains(SendFlags::FENCE) {
-            let fetches = before.iter().filter(|earlier| earlier.opcode.is_fetching());
-            assert!(fetches.clone().all(|fetch| fetch.ended == fetch.length), "fence of {id}");
+            assert!(before.iter().all(|earlier| earlier.is_done(spray)), "fence of {id}");
         }
+        let alike = before.iter().filter(|other| other.is_fragmented() == this.is_fragmented());
+        assert!(alike.clone().all(|earlier| earlier.posted > 0), "{id} is started out of order");
         if self.ordered && !this.is_fragmented() {
             let earlier = before.iter().filter(|earlier| earlier.is_fragmented());
-            assert!(earlier.clone().all(|earlier| earlier.ended == earlier.length), "{id}");
+            assert!(earlier.clone().all(|earlier| earlier.is_done(spray)), "{id}");
         }
-        if self.span.is_some() && this.opcode == Opcode::RdmaWriteWithImm {
-            let unnumbered = before.iter().filter(|earlier| match earlier.opcode {
-                Opcode::RdmaWrite => true,
-                Opcode::RdmaWriteWithImm | Opcode::RdmaRead => false,
-                _ => self.ordered,
-            });
+        let numbered = !spray && this.opcode == Opcode::RdmaWriteWithImm;
+        if numbered || !this.is_fragmented() {
+            let wakes = request.flags.contains(SendFlags::SOLICITED);
+            assert_eq!(wakes, this.flags.contains(SendFlags::SOLICITED), "{id} wakes its receiver");
+        }
+        if numbered {
             let in_place = |earlier: &Request| earlier.ended == earlier.length;
-            assert!(unnumbered.clone().all(in_place), "{id} would tell of what is not in place");
+            let all_in_place = self.unnumbered_before(id).all(in_place);
+            assert!(all_in_place, "{id} would tell of what is not in place");
             let imm = SequenceImm::decode(request.imm).expect("a number");
             assert!(self.unacknowledged.insert(imm.number.get()), "no number twice");
             let last = offset + u64::from(request.sge.length()) == this.length;
@@ -209,6 +291,9 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     fn notify_posted(&mut self, request: &SendRequest) {
         let id = ((request.remote_addr - REMOTE) / STRIDE) as usize;
         assert_eq!(request.imm.number(), id as u32, "the user's immediate");
+        let wakes = request.flags.contains(SendFlags::SOLICITED);
+        let asked = self.requests[id].flags.contains(SendFlags::SOLICITED);
+        assert_eq!(wakes, asked, "{id} wakes its receiver");
         let fragmented = self.requests[..=id].iter().filter(|request| request.is_fragmented());
         assert!(fragmented.clone().all(Request::data_done), "notify of {id} is premature");
         let earlier = &self.requests[..id];
@@ -267,12 +352,23 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
 
     /// Polls, and says how many reports that brought.
     pub fn poll(&mut self, budget: usize) -> usize {
-        let (events, polled) = self.rig.poll_events(budget);
-        assert_eq!(polled.error, None);
+        self.poll_by(Way::All(budget))
+    }
+
+    /// Polls in this way, and says how many reports that brought.
+    pub fn poll_by(&mut self, way: Way) -> usize {
+        let refusals = self.rig.nic.refusals();
+        let (events, _) = self.rig.poll_by(way);
         self.look();
-        let wcs: Vec<_> = events.into_iter().filter_map(Event::completion).collect();
-        wcs.iter().for_each(|wc| self.reported(wc));
-        wcs.len()
+        for event in &events {
+            let wc = event.completion().expect("nothing foreign");
+            self.reported(&wc);
+        }
+        let saw_all = way == Way::All(usize::MAX) && self.unpolled() == 0;
+        if saw_all && !self.has_failed() && self.rig.nic.refusals() == refusals {
+            self.check_progress();
+        }
+        events.len()
     }
 
     fn reported(&mut self, wc: &VirtualWc) {
@@ -302,10 +398,11 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
 
     /// Lets everything end and looks whether anything is left.
     pub fn finish(&mut self) {
-        for rail in 0..self.rig.rails.len() as u8 {
-            self.rig.qp.set_rail_in_service(rail, true);
+        for rail in 0..self.up.len() as u8 {
+            if !self.up[rail as usize] {
+                self.set_rail_in_service(rail, true);
+            }
         }
-        self.look();
         let mut idle = 0;
         while idle < 8 {
             let mut busy = self.poll(usize::MAX);

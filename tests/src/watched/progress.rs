@@ -1,0 +1,100 @@
+//! Nothing waits without a reason: what must have been posted, notified and reported once a poll has
+//! seen everything.
+
+use super::{Request, Watched};
+use polyrail_core::verbs::{Opcode, SendFlags};
+
+impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DEPTH, WRS> {
+    /// After a poll that saw all there was, and in which no driver refused anything.
+    pub(super) fn check_progress(&self) {
+        self.check_pass_through();
+        self.check_fragmented();
+        if self.span.is_none() {
+            self.check_notifies();
+        }
+        self.check_reports();
+    }
+
+    fn room(&self, at: usize) -> bool {
+        self.handles[at].slots() < self.limits[at]
+    }
+
+    /// Whether everything posted before is complete.
+    fn all_done(&self, id: usize) -> bool {
+        self.requests[..id].iter().all(|earlier| earlier.is_done(self.span.is_none()))
+    }
+
+    /// What a request may wait for before it is started: its fence.
+    fn waits_for_fence(&self, id: usize) -> bool {
+        self.requests[id].flags.contains(SendFlags::FENCE) && !self.all_done(id)
+    }
+
+    fn first(&self, of: impl Fn(&Request) -> bool) -> Option<usize> {
+        self.requests.iter().position(of)
+    }
+
+    /// A SEND or atomic waits for room on rail 0, its fence and, ordered, for fragmented requests.
+    fn check_pass_through(&self) {
+        let waiting = |request: &Request| !request.is_fragmented() && request.posted == 0;
+        let Some(id) = self.first(waiting) else { return };
+        let spray = self.span.is_none();
+        let earlier = self.requests[..id].iter().filter(|request| request.is_fragmented());
+        let ordered = self.ordered && !earlier.clone().all(|request| request.is_done(spray));
+        let excused = !self.up[0] || !self.room(0) || ordered || self.waits_for_fence(id);
+        assert!(excused, "{id} waits for nothing: {:?}", self.requests[id]);
+    }
+
+    /// A fragmented request waits for room on any rail, its fence, and for numbers.
+    fn check_fragmented(&self) {
+        let waiting =
+            |request: &Request| request.is_fragmented() && request.posted < request.length;
+        let Some(id) = self.first(waiting) else { return };
+        let this = &self.requests[id];
+        let fenced = this.posted == 0 && self.waits_for_fence(id);
+        let room = (0..self.up.len()).any(|rail| self.up[rail] && self.room(rail));
+        let excused = !room || fenced || self.waits_for_numbers(id);
+        assert!(excused, "{id} waits for nothing: {this:?}");
+    }
+
+    fn waits_for_numbers(&self, id: usize) -> bool {
+        let Some(span) = self.span else { return false };
+        if self.requests[id].opcode != Opcode::RdmaWriteWithImm {
+            return false;
+        }
+        let oldest = self.unacknowledged.first().copied().unwrap_or(self.next_number);
+        let used_up = self.next_number - oldest >= span;
+        let unnumbered = self.unnumbered_before(id).any(|earlier| earlier.ended < earlier.length);
+        used_up || (self.requests[id].posted == 0 && unnumbered)
+    }
+
+    /// A notify waits for room, for fragmented requests and, ordered, for SENDs and atomics.
+    fn check_notifies(&self) {
+        let waiting =
+            |request: &Request| request.opcode == Opcode::RdmaWriteWithImm && !request.notified;
+        let Some(id) = self.first(waiting) else { return };
+        let blocks = |request: &&Request| {
+            let counts = request.is_fragmented() || self.ordered;
+            counts && request.ended < request.length
+        };
+        let blocked = self.requests[..=id].iter().any(|request| blocks(&request));
+        assert!(blocked || !self.room(self.up.len()), "the notify of {id} waits for nothing");
+    }
+
+    /// SENDs and atomics are reported when they are done; fragmented requests, when those before
+    /// are done too.
+    fn check_reports(&self) {
+        let spray = self.span.is_none();
+        let mut in_turn = true;
+        for (id, request) in self.requests.iter().enumerate() {
+            let done = request.is_done(spray);
+            let due = if request.is_fragmented() {
+                in_turn &= done;
+                in_turn
+            } else {
+                done
+            };
+            let due = due && request.flags.contains(SendFlags::SIGNALED);
+            assert!(request.reported || !due, "{id} is done, and not reported: {request:?}");
+        }
+    }
+}
