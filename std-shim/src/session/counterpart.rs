@@ -48,7 +48,7 @@ pub(crate) struct Counterpart<'a> {
     until_clock: u32,
     clock_every: u32,
     clock: Instant,
-    looked: Instant,
+    looked: Option<Instant>,
     /// When the other side was last told that this one is there.
     told: Instant,
 }
@@ -68,7 +68,7 @@ impl<'a> Counterpart<'a> {
             until_clock: 1,
             clock_every: 1,
             clock: now,
-            looked: now,
+            looked: None,
             told: now,
         }
     }
@@ -243,9 +243,9 @@ impl<'a> Counterpart<'a> {
 
     /// Looks at the link if it is time to, and says whether it did.
     fn look_if_due(&mut self, now: Instant) -> Result<bool, SessionError> {
-        let due = now.duration_since(self.looked) >= GLANCE_EVERY;
+        let due = self.looked.is_none_or(|looked| now.duration_since(looked) >= GLANCE_EVERY);
         if due {
-            self.looked = now;
+            self.looked = Some(now);
             self.look()?;
         }
         Ok(due)

@@ -342,6 +342,36 @@ fn a_receiver_hears_the_sender_in_every_turn_though_there_is_work() {
 }
 
 #[test]
+fn a_sender_hears_the_receiver_while_it_reads_a_chunk() {
+    let (here, there) = software_hosts(2).unwrap();
+    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+    let mut source = tempfile::tempfile().unwrap();
+    source.write_all(&vec![7; TOTAL as usize]).unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (link, _) = listener.accept(&Timeouts::default()).unwrap();
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let ring = RegisteredBuffer::new(plan().ring_bytes(), access, &there.domains()).unwrap();
+    let error = thread::scope(|scope| {
+        let sender =
+            scope.spawn(|| send(environment(&here, &builder, &interrupted), link, &source));
+        let mut endpoint: Endpoint = builder.build(&there.domains()).unwrap();
+        let mut incoming = Incoming::new();
+        let Message::Hello(peer) = hear(&mut stream, &mut incoming) else { panic!() };
+        let (address, buffer) = (endpoint.address(), ring.remote());
+        let hello = Message::Hello(Hello { endpoint: address, buffer, purpose: None });
+        endpoint.connect(&peer.endpoint).unwrap();
+        let messages = [hello, Message::Ready {}, Message::Failed { reason: Reason::new("tired") }];
+        stream.write_all(&messages.map(|message| message.encode()).concat()).unwrap();
+        sender.join().unwrap().unwrap_err()
+    });
+    assert!(matches!(session(&error), SessionError::Peer(_)), "{error}");
+    let mut first = [1];
+    ring.read_at(0, &mut first).unwrap();
+    assert_eq!(first, [0], "a chunk was sent to a receiver that had given up");
+}
+
+#[test]
 fn a_receiver_sees_an_interrupt_in_the_middle_of_a_chunk() {
     const CHUNK: u32 = 64 << 20;
     let interrupted = || {
