@@ -66,7 +66,7 @@ fn options_of_one_host_and_of_two_do_not_mix() {
 #[test]
 fn command_lines_that_make_no_sense() {
     let place = Place::with_source(10);
-    let senseless: [&[&str]; 14] = [
+    let senseless: [&[&str]; 18] = [
         &[],
         &["copy"],
         &["copy", "src"],
@@ -81,6 +81,10 @@ fn command_lines_that_make_no_sense() {
         &["perf", "--json", "--csv"],
         &["perf", "--seconds", "0"],
         &["perf", "--qp-timeout", "32"],
+        &["perf", "--to", "127.0.0.1", "--answer-timeout", "0"],
+        &["copy", "--to", "127.0.0.1", "--idle-timeout", "0", "src"],
+        &["serve", "--peers", "0"],
+        &["serve", "--peers", "2", "--once"],
     ];
     for arguments in senseless {
         let output = place.run(arguments);
@@ -156,6 +160,10 @@ fn help_explains_itself() {
     let help = stdout(&place.run(&["perf", "--help"]));
     for word in ["--sizes", "--plot", "--csv", "--json", "--threads", "memcpy", "--to", "--device"]
     {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+    let help = stdout(&place.run(&["serve", "--help"]));
+    for word in ["--peers", "--once", "--answer-timeout", "--idle-timeout", "--progress-timeout"] {
         assert!(help.contains(word), "{word}: {help}");
     }
     assert!(stdout(&place.run(&["--version"])).starts_with("polyrail "));

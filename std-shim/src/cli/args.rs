@@ -5,6 +5,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use polyrail::backend::DeviceName;
 use polyrail::perf::{self, Operation};
 use polyrail::printable;
+use polyrail::session::Patience;
 use polyrail::size::parse_size;
 use polyrail::transfer::{LinkFault, MAX_WINDOW};
 use polyrail::virtual_qp::{FRAGMENT_ALIGN, Scheme};
@@ -50,7 +51,8 @@ Exit codes:
   3    SRC cannot be read: missing, a directory, no permission, it changed meanwhile
   4    DST cannot be written: a directory, no such directory, no permission
   5    no space for DST, or a limit on the length of files (ulimit -f)
-  6    a rail failed, or the virtual queue pair could not be set up
+  6    a rail failed, the virtual queue pair could not be set up, or the other host cannot be reached,
+       hung up, gave up or fell silent
   7    what arrived is not what was sent
   8    SRC and DST are the same file
   9    there is no device to run on, and why
@@ -73,7 +75,8 @@ built with --features verbs. Beside each line stands a plain memcpy of the same 
 two buffers' worth of this host's memory, measured in the same run.
 
 Throughput is counted by what is acknowledged. Of write-imm and send the server also says how many \
-arrived, and a difference is an error; a write or a read it does not notice.
+arrived, and a difference is an error; a write or a read it does not notice, so a line of these may \
+take no longer than its --progress-timeout.
 
 Exit codes:
   0    measured
@@ -81,7 +84,8 @@ Exit codes:
   2    the command line makes no sense, or the devices cannot do it
   4    the picture cannot be written: a directory, no such directory, no permission
   5    no space for the picture, or a limit on the length of files (ulimit -f)
-  6    a rail failed, or the virtual queue pair could not be set up, or there is no server
+  6    a rail failed, the virtual queue pair could not be set up, or the server cannot be reached, hung
+       up, gave up or fell silent
   7    not everything arrived that was sent
   9    there is no device to run on, and why
   10   measured, but the figures could not be written to standard output
@@ -95,8 +99,8 @@ Examples:
   polyrail serve --device mlx5_0 --once model.bin   one file, and then it ends
   polyrail serve --listen 10.0.0.2:9000 --json /data
 
-Serves `polyrail copy --to` and `polyrail perf --to` from other hosts, one connection after the other \
-(each line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Devices \
+Serves `polyrail copy --to` and `polyrail perf --to` from other hosts, --peers of them at a time (each \
+line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Devices \
 pair up in order, so both sides name as many, and the i-th here reaches the i-th there. Files replace \
 what has their name when they are complete. In a directory, names are those that senders give; they \
 cannot lead out of it, nor through a symbolic link, nor be hidden. Nobody is asked for a password: \
@@ -218,6 +222,8 @@ pub(super) struct CopyArguments {
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
+    #[command(flatten)]
+    pub(super) patience: PatienceArguments,
     /// Wait until the copy has reached the disk.
     #[arg(long)]
     pub(super) sync: bool,
@@ -248,6 +254,31 @@ impl DeviceArguments {
     }
 }
 
+/// How long another host is waited for.
+#[derive(Debug, Args)]
+pub(super) struct PatienceArguments {
+    /// Seconds that another host may take to connect, and for each answer while the two sides meet.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(super) answer_timeout: Duration,
+    /// Seconds that another host may let nothing happen at all.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub(super) idle_timeout: Duration,
+    /// Seconds in which nothing may move, though the other host says that it is there. Of a measured
+    /// write or read nothing is seen to move, so there it is the most that one may take.
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    pub(super) progress_timeout: Duration,
+}
+
+impl PatienceArguments {
+    pub(super) fn patience(&self) -> Patience {
+        Patience {
+            answer: self.answer_timeout,
+            idle: self.idle_timeout,
+            progress: self.progress_timeout,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]
 pub(super) struct ServeArguments {
@@ -259,8 +290,13 @@ pub(super) struct ServeArguments {
     /// Where peers connect; port 0 is one that the system chooses.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471")]
     pub(super) listen: String,
-    /// End after one connection, and fail if its file did not come, or its measurement failed.
-    #[arg(long)]
+    /// Peers to serve at a time, each with --max-memory; others wait a little, then are told to come
+    /// back. With 1, no measurement disturbs another.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(super) peers: u8,
+    /// End after one peer, and fail if its file did not come, or its measurement failed. Who connects and
+    /// asks for nothing does not count.
+    #[arg(long, conflicts_with = "peers")]
     pub(super) once: bool,
     /// Memory that a peer may have here: its window times its message size.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
@@ -268,9 +304,8 @@ pub(super) struct ServeArguments {
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
-    /// Seconds that a peer may let nothing happen at all.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
-    pub(super) idle_timeout: Duration,
+    #[command(flatten)]
+    pub(super) patience: PatienceArguments,
     /// Wait until each copy has reached the disk.
     #[arg(long)]
     pub(super) sync: bool,
@@ -331,6 +366,9 @@ pub(super) struct PerfArguments {
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
+    /// Seconds that the other host may take to connect, and for each answer.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(super) answer_timeout: Duration,
     /// Print JSON.
     #[arg(long, conflicts_with = "csv")]
     pub(super) json: bool,

@@ -33,6 +33,7 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         window: arguments.window,
         faults: arguments.fault.clone(),
         stall_timeout: arguments.stall_timeout,
+        patience: arguments.patience.patience(),
         sync: arguments.sync,
     };
     let (destination, shape, report) = match &arguments.to {

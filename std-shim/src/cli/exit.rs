@@ -8,7 +8,7 @@ use polyrail::printable;
 use polyrail::serve::ServeError;
 use polyrail::session::SessionError;
 use polyrail::transfer::{CopyError, TransferError};
-use polyrail::virtual_qp::RailId;
+use polyrail::virtual_qp::{PostError, RailId};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
@@ -201,6 +201,7 @@ fn session_exit(error: &SessionError) -> (Exit, Option<RailFailure>) {
     match error {
         SessionError::Endpoint(error) => (Exit::Rail, failed_rail(error)),
         SessionError::Interrupted => (Exit::Interrupted, None),
+        SessionError::Post(PostError::Driver { .. }) => (Exit::Rail, None),
         SessionError::Protocol(_) | SessionError::Post(_) | SessionError::Range(_) => {
             (Exit::Unexpected, None)
         }
@@ -287,6 +288,14 @@ mod tests {
             let error = DeviceError::Register { device: "mlx5_0".into(), source: source.into() };
             assert_eq!(Failure::from(PerfError::from(error)).exit, exit);
         }
+    }
+
+    #[test]
+    fn a_driver_that_refuses_a_request_is_a_failure_of_its_rail() {
+        let refused = PostError::Driver { rail: RailId::Data(0), errno: 22 };
+        assert_eq!(Failure::from(PerfError::from(refused)).exit, Exit::Rail);
+        let mistaken = PostError::NoNotifyQp;
+        assert_eq!(Failure::from(PerfError::from(mistaken)).exit, Exit::Unexpected);
     }
 
     #[test]

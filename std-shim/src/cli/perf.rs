@@ -141,6 +141,7 @@ fn measure_line(
         limit: arguments.count.map_or(Limit::Time(arguments.seconds), Limit::Count),
         qp_timeout: arguments.qp_timeout,
         stall_timeout: arguments.stall_timeout,
+        answer_timeout: arguments.answer_timeout,
     };
     let measured = (bench.measure)(&config)?;
     Ok(Line {

@@ -166,8 +166,10 @@ pub enum LinkError {
         pending: usize,
     },
     /// The peer said nothing.
-    #[error("the other side did not answer within {waited:?}")]
+    #[error("the other side did not answer within {waited:?}: it should have said {expected}")]
     NoAnswer {
+        /// What was waited for.
+        expected: &'static str,
         /// How long was waited.
         waited: Duration,
     },

@@ -6,7 +6,7 @@ use super::{Limit, Operation, PerfError, Round};
 use crate::backend::Domain;
 use crate::endpoint::{Endpoint, EndpointQp, StallWatch};
 use crate::exchange::Hello;
-use crate::session::Counterpart;
+use crate::session::{Counterpart, SessionError};
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::{PostError, RailCounters, RailId};
@@ -155,8 +155,7 @@ impl<D: Domain> Sender<D> {
         match endpoint.post_send(&wr) {
             Ok(()) => Ok(true),
             Err(PostError::Full(_) | PostError::QueueFull) => Ok(false),
-            Err(PostError::InErrorState) => Err(endpoint.explain(WcStatus::WR_FLUSH_ERR).into()),
-            Err(error) => Err(error.into()),
+            Err(refusal) => Err(SessionError::refused(endpoint, refusal).into()),
         }
     }
 }
@@ -188,7 +187,12 @@ impl<D: Domain> Receiver<D> {
     /// Posts receives, as many as are to be posted.
     pub(super) fn post_receives(&mut self) -> Result<(), PerfError> {
         let Self { end: End { endpoint, slots }, posted, received } = self;
-        replenish::<D>(endpoint, slots, posted, *received)
+        replenish::<D>(endpoint, slots, posted, *received).map_err(|error| match error {
+            PerfError::Session(SessionError::Post(refusal)) => {
+                SessionError::refused(endpoint, refusal).into()
+            }
+            error => error,
+        })
     }
 
     pub(super) fn endpoint(&mut self) -> &mut Endpoint<D::Qp, D::Cq> {

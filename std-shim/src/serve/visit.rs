@@ -3,7 +3,7 @@
 use crate::backend::Domain;
 use crate::endpoint::EndpointBuilder;
 use crate::exchange::{Hello, Link};
-use crate::session::{Environment, SessionError};
+use crate::session::{Environment, Patience, SessionError};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -18,20 +18,23 @@ pub struct ServeOptions {
     pub max_memory: u64,
     /// How long a rail may make no headway before it is taken for dead.
     pub stall_timeout: Duration,
-    /// How long a peer may let nothing happen at all.
-    pub idle_timeout: Duration,
+    /// Peers that are served at a time, at least one; others wait a little, and are sent away then.
+    pub peers: usize,
+    /// How long a peer is waited for.
+    pub patience: Patience,
     /// Whether a copy has to reach the disk before it takes its name.
     pub sync: bool,
 }
 
 impl Default for ServeOptions {
-    /// Measurements only, 1 GiB of memory, 10 s for rails and a minute for peers.
+    /// Measurements only, 4 peers at a time with 1 GiB of memory each, 10 s for rails.
     fn default() -> Self {
         Self {
             destination: None,
             max_memory: 1 << 30,
             stall_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(60),
+            peers: 4,
+            patience: Patience::default(),
             sync: false,
         }
     }
@@ -80,7 +83,7 @@ impl<'a, D: Domain> Visit<'a, D> {
             domains,
             builder,
             stall_timeout: self.options.stall_timeout,
-            idle_timeout: Some(self.options.idle_timeout),
+            patience: Some(self.options.patience),
             interrupted,
         }
     }

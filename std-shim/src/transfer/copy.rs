@@ -9,7 +9,7 @@ use super::sender::{Parcel, send_file};
 use super::source::Source;
 use crate::endpoint::{EndpointBuilder, RailReport};
 use crate::exchange::{Link, Sum};
-use crate::session::{Environment, Failure, SessionError};
+use crate::session::{Environment, Failure, Patience, SessionError};
 use polyrail_core::virtual_qp::Scheme;
 use serde::Serialize;
 use std::fs::File;
@@ -37,6 +37,8 @@ pub struct CopyOptions {
     pub faults: Vec<LinkFault>,
     /// How long a rail may make no headway before it is taken for dead.
     pub stall_timeout: Duration,
+    /// How long a receiver on another host is waited for.
+    pub patience: Patience,
     /// Whether the copy has to reach the disk before it takes its name.
     pub sync: bool,
 }
@@ -53,6 +55,7 @@ impl Default for CopyOptions {
             window: 8,
             faults: Vec::new(),
             stall_timeout: Duration::from_secs(10),
+            patience: Patience::default(),
             sync: false,
         }
     }
@@ -182,7 +185,8 @@ fn run_sides(
         domains,
         builder: &builder,
         stall_timeout: options.stall_timeout,
-        idle_timeout: None,
+        // Both sides are here, and wait for nothing but this host's files.
+        patience: None,
         interrupted: &progress.interrupted,
     };
     let (here, there) = (environment(here.domains()), environment(there.domains()));

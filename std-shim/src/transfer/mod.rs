@@ -19,6 +19,9 @@
 //!    read from the file, the receiver's those that arrived in its memory. The sender says its own
 //!    first; the receiver's says that the file is complete, too.
 //!
+//! Reading or writing a long chunk, a side looks at the link after each piece of it, and says `alive`
+//! now and then, so that the other one waits for as long as something is done, and not for ever.
+//!
 //! Data and flow control use the rails only. The link carries what must arrive when rails fail too:
 //! who failed, and why. So an error on either side ends both.
 //!

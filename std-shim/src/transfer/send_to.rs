@@ -7,7 +7,7 @@ use super::plan::Plan;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
 use crate::backend::Domain;
-use crate::exchange::{FileName, Link, Timeouts};
+use crate::exchange::{FileName, Link};
 use crate::session::Environment;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -44,15 +44,15 @@ pub fn send_to<D: Domain + Sync>(
 
     let failed =
         |error: TransferError| CopyError::of_side(Role::Sender, error, source, Path::new(address));
-    let link =
-        Link::connect(address, &Timeouts::default()).map_err(|error| failed(error.into()))?;
+    let link = Link::connect(address, &options.patience.timeouts());
+    let link = link.map_err(|error| failed(error.into()))?;
     let builder = options.builder();
     let environment = Environment {
         // Buffers are registered with all of them, so those that no rail takes stay away.
         domains: domains.iter().take(options.rails).collect(),
         builder: &builder,
         stall_timeout: options.stall_timeout,
-        idle_timeout: None,
+        patience: Some(options.patience),
         interrupted: &progress.interrupted,
     };
     let parcel = Parcel { plan, source: &opened, name: Some(name) };

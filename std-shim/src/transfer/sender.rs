@@ -63,6 +63,7 @@ fn run<D: Domain>(
     side.meet(&peer, plan.window)?;
     let keys = ring.toward(&peer.buffer)?;
     let (crc, peer) = (crc32fast::Hasher::new(), &peer.buffer);
+    side.awaits("the receiver's credit for what was sent");
     let mut sender = Sender { plan, source, ring, keys, peer, crc, loaded: 0 };
     while side.notified < plan.chunks() || side.reported < plan.chunks() {
         let progress = sender.advance(side)? | side.poll()?;
@@ -76,7 +77,7 @@ fn run<D: Domain>(
     sender.check_end()?;
     let sent = Sum { bytes: plan.total, crc32: sender.crc.finalize() };
     side.tell(&Message::Done(Outcome::Copy(sent)))?;
-    let received = side.expect_sum()?;
+    let received = side.expect_sum("the receiver's word that the file is complete")?;
     if received != sent {
         return Err(TransferError::Checksum { sent, received });
     }
@@ -100,28 +101,32 @@ impl<R> Sender<'_, R> {
     fn advance<D: Domain>(&mut self, side: &mut Side<'_, D>) -> Result<bool, TransferError> {
         let free = side.notified.min(side.reported) + u64::from(self.plan.window);
         if self.loaded == side.posted && self.loaded < self.plan.chunks().min(free) {
-            self.load(self.loaded)?;
+            self.load(side, self.loaded)?;
             self.loaded += 1;
         }
         Ok(side.posted < self.loaded && self.post(side, side.posted)?)
     }
 
-    fn load(&mut self, chunk: u64) -> Result<(), TransferError> {
+    fn load<D: Domain>(&mut self, side: &mut Side<'_, D>, chunk: u64) -> Result<(), TransferError> {
         let (position, length) = (self.plan.position(chunk), self.plan.length(chunk));
         let slot = self.plan.slot(chunk);
-        let mut done = 0;
-        while done < length as usize {
-            let (at, rest) = (position + done as u64, length as usize - done);
-            match self.ring.read_from_file(slot + done, rest, self.source.file(), at) {
-                Ok(0) => {
-                    let expected = self.plan.total;
-                    return Err(TransferError::Shrunk { found: at, expected });
+        for (start, piece) in side::pieces(length) {
+            let (mut done, end) = (start as usize, (start + piece) as usize);
+            while done < end {
+                let at = position + done as u64;
+                match self.ring.read_from_file(slot + done, end - done, self.source.file(), at) {
+                    Ok(0) => {
+                        let expected = self.plan.total;
+                        return Err(TransferError::Shrunk { found: at, expected });
+                    }
+                    Ok(bytes) => done += bytes,
+                    Err(source) => return Err(TransferError::Read { position, length, source }),
                 }
-                Ok(bytes) => done += bytes,
-                Err(source) => return Err(TransferError::Read { position, length, source }),
             }
+            side::checksum(&mut self.crc, self.ring, slot + start as usize, piece)?;
+            side.keep_company()?;
         }
-        Ok(side::checksum(&mut self.crc, self.ring, slot, length)?)
+        Ok(())
     }
 
     /// What was to be read must be all there is: else the copy would be a part that looks whole. And it
