@@ -61,6 +61,7 @@ fn attend<D: Domain + Sync>(
     let options = ServeOptions {
         destination: arguments.destination.clone(),
         max_memory: arguments.max_memory,
+        qp_timeout: arguments.connection.qp_timeout(true),
         stall_timeout: arguments.stall_timeout,
         idle_timeout: arguments.idle_timeout,
         sync: arguments.sync,
