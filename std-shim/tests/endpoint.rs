@@ -227,6 +227,42 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     connect_endpoints(&mut four.endpoint, &mut fits.endpoint).unwrap();
 }
 
+/// Packets of the two versions of IP do not meet, and every driver says no more of it than EINVAL.
+#[test]
+fn addresses_of_two_kinds_are_named_before_anything_is_posted() {
+    let fabric = Fabric::threaded();
+    let builder = EndpointBuilder::new();
+    let (mut a, b) = (Host::new(&fabric, "a", 2, &builder), Host::new(&fabric, "b", 2, &builder));
+    let refused = |a: &mut Host, address: &Address| {
+        let never = |_: &mut EndpointQp| -> Result<(), ConnectError> { panic!("{address:?}") };
+        a.endpoint.connect_after(address, never).unwrap_err().to_string()
+    };
+    let own = a.devices[1].gid(1).unwrap();
+    let mut address = b.endpoint.address();
+    address.rails[3].gid = "::ffff:10.0.0.2".parse().unwrap();
+    let said = format!(
+        "rail 3 (device a1): IPv6 link-local here ({own}), IPv4 at the peer (::ffff:10.0.0.2)"
+    );
+    assert_eq!(refused(&mut a, &address), said);
+    let mut address = b.endpoint.address();
+    address.notify.as_mut().unwrap().gid = "::ffff:10.0.0.2".parse().unwrap();
+    let error = refused(&mut a, &address);
+    assert!(error.starts_with("the notify queue pair (device a0): IPv6 link-local"), "{error}");
+    // Which addresses of IPv6 reach each other is for the routes to say, and on InfiniBand packets go by
+    // LID: nothing had changed, and both get as far as the receives.
+    let mut routed = b.endpoint.address();
+    routed.rails[3].gid = "2001:db8::2".parse().unwrap();
+    let mut infiniband = b.endpoint.address();
+    for rail in infiniband.rails.iter_mut().chain(&mut infiniband.notify) {
+        (rail.lid, rail.gid) = (7, "::ffff:10.0.0.2".parse().unwrap());
+    }
+    for address in [routed, infiniband] {
+        let enough = |_: &mut EndpointQp| Err(ConnectError::NoNotify);
+        let error = a.endpoint.connect_after(&address, enough).unwrap_err();
+        assert_eq!(error, ConnectError::NoNotify);
+    }
+}
+
 #[test]
 fn a_window_that_is_too_small_is_refused_before_anything_is_posted() {
     let fabric = Fabric::threaded();

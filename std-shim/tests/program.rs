@@ -66,7 +66,7 @@ fn options_of_one_host_and_of_two_do_not_mix() {
 #[test]
 fn command_lines_that_make_no_sense() {
     let place = Place::with_source(10);
-    let senseless: [&[&str]; 18] = [
+    let senseless: [&[&str]; 20] = [
         &[],
         &["copy"],
         &["copy", "src"],
@@ -81,6 +81,8 @@ fn command_lines_that_make_no_sense() {
         &["perf", "--json", "--csv"],
         &["perf", "--seconds", "0"],
         &["perf", "--qp-timeout", "32"],
+        &["copy", "--qp-timeout", "32", "src", "dst"],
+        &["serve", "--qp-timeout", "0"],
         &["perf", "--to", "127.0.0.1", "--answer-timeout", "0"],
         &["copy", "--to", "127.0.0.1", "--idle-timeout", "0", "src"],
         &["serve", "--peers", "0"],
@@ -156,6 +158,10 @@ fn help_explains_itself() {
         ["--rails", "--scheme", "spray", "dqplb", "--fault", "Exit codes:", "130", "[default: 1M]"]
     {
         assert!(help.contains(word), "{word}: {help}");
+    }
+    for command in ["copy", "perf", "serve"] {
+        let help = stdout(&place.run(&[command, "--help"]));
+        assert!(help.contains("--qp-timeout <N>"), "{help}");
     }
     let help = stdout(&place.run(&["perf", "--help"]));
     for word in ["--sizes", "--plot", "--csv", "--json", "--threads", "memcpy", "--to", "--device"]

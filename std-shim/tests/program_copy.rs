@@ -240,6 +240,15 @@ fn a_rail_that_falls_silent_is_found() {
     });
 }
 
+/// A link that has failed is given up after eight of these timeouts, half a second unless told otherwise:
+/// before that rail is taken for dead.
+#[test]
+fn acknowledgements_are_waited_for_as_long_as_is_said() {
+    let place = Place::with_source(1 << 20);
+    let options = ["--fault", "1:64K", "--stall-timeout", "3", "--qp-timeout", "31"];
+    assert_failure(&place.copy(&options), 6, &["rail 1 (device tx1) fell silent"]);
+}
+
 #[test]
 fn a_fault_that_never_comes_does_no_harm() {
     let place = Place::with_source(1 << 20);

@@ -2,7 +2,7 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use polyrail::backend::DeviceName;
+use polyrail::backend::{ConnectOptions, DeviceName};
 use polyrail::perf::{self, Operation};
 use polyrail::printable;
 use polyrail::session::Patience;
@@ -219,6 +219,8 @@ pub(super) struct CopyArguments {
     /// bytes and fail, and the first that is seen to is named.
     #[arg(long, value_name = "RAIL:BYTES[:silent]", value_parser = fault)]
     pub(super) fault: Vec<LinkFault>,
+    #[command(flatten)]
+    pub(super) connection: ConnectionArguments,
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
@@ -279,6 +281,26 @@ impl PatienceArguments {
     }
 }
 
+/// How queue pairs are connected.
+#[derive(Debug, Args)]
+pub(super) struct ConnectionArguments {
+    /// An acknowledgement is waited for 4.096 us * 2^N before packets are sent again, 1 to 31; each side
+    /// has its own [default: 18, a second; within one process 14].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
+    qp_timeout: Option<u8>,
+}
+
+impl ConnectionArguments {
+    /// The code, `between_hosts` or within one process.
+    pub(super) fn qp_timeout(&self, between_hosts: bool) -> u8 {
+        /// 67 ms. The software NIC is never late, so that a link that fails is better known soon.
+        const WITHIN_A_PROCESS: u8 = 14;
+        let default =
+            if between_hosts { ConnectOptions::default().timeout } else { WITHIN_A_PROCESS };
+        self.qp_timeout.unwrap_or(default)
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]
 pub(super) struct ServeArguments {
@@ -301,6 +323,8 @@ pub(super) struct ServeArguments {
     /// Memory that a peer may have here: its window times its message size.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
     pub(super) max_memory: u64,
+    #[command(flatten)]
+    pub(super) connection: ConnectionArguments,
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
@@ -360,9 +384,8 @@ pub(super) struct PerfArguments {
     /// Requests to measure for each line, instead of a time.
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
-    /// An acknowledgement is waited for 4.096 us * 2^N before packets are sent again, 1 to 31.
-    #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
-    pub(super) qp_timeout: u8,
+    #[command(flatten)]
+    pub(super) connection: ConnectionArguments,
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,

@@ -32,6 +32,7 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         message_size: arguments.message_size,
         window: arguments.window,
         faults: arguments.fault.clone(),
+        qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
         stall_timeout: arguments.stall_timeout,
         patience: arguments.patience.patience(),
         sync: arguments.sync,

@@ -1,6 +1,7 @@
 //! Servers on software NICs, and who comes to them over TCP.
 
 use super::*;
+use crate::backend::recorded::{Asked, Log, Recorded};
 use crate::endpoint::Endpoint;
 use crate::exchange::{Hello, Message, Outcome, Reason, Timeouts, bring_up};
 use crate::memory::RegisteredBuffer;
@@ -290,6 +291,44 @@ fn a_link_in_the_directory_is_not_followed() {
     ));
     assert!(sent.contains("a symbolic link"), "{sent}");
     assert_eq!(fs::read(&outside).unwrap(), b"keep me");
+}
+
+/// The timeouts that a side's queue pairs were told.
+fn timeouts(log: &Log) -> Vec<u8> {
+    let told = log.lock().unwrap();
+    let timeout = |asked: &Asked| match asked {
+        Asked::Rts { options, .. } => Some(options.timeout),
+        _ => None,
+    };
+    told.iter().filter_map(|(_, _, asked)| timeout(asked)).collect()
+}
+
+#[test]
+fn either_side_waits_for_acknowledgements_as_long_as_it_was_told() {
+    let (_directory, source, copies) = place_with_source();
+    let (here, there) = software_hosts(1).unwrap();
+    let (near, far) = (Log::default(), Log::default());
+    let recorded = |host: &Host, log| vec![Recorded::new(host.domains()[0].clone(), log)];
+    let (here, there) = (recorded(&here, &near), recorded(&there, &far));
+    let server = Server::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let options = CopyOptions { qp_timeout: 20, ..CopyOptions::default() };
+    let others = ServeOptions { qp_timeout: 21, ..ServeOptions::new(&copies) };
+    let gone = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _gone = SetAtEnd(&gone);
+            let progress = Progress::default();
+            send_to(&source, None, &address, &here, &options, &progress, || ()).unwrap();
+        });
+        let attend = |visitor: Visitor| {
+            visitor.serve(&there, &others, &Progress::default(), || ()).unwrap();
+            ControlFlow::Break(())
+        };
+        server.run(&others, &gone, attend, |_, stray| panic!("{stray}")).unwrap();
+    });
+    // Four rails, and the one that notifies.
+    assert_eq!((timeouts(&near), timeouts(&far)), (vec![20; 5], vec![21; 5]));
 }
 
 /// A peer that connects, asks for `purpose`, and says nothing more.

@@ -1,6 +1,6 @@
 //! A side that has connected and asked for something, and what it may have.
 
-use crate::backend::Domain;
+use crate::backend::{ConnectOptions, Domain};
 use crate::endpoint::EndpointBuilder;
 use crate::exchange::{Hello, Link};
 use crate::session::{Environment, Patience, SessionError};
@@ -16,6 +16,9 @@ pub struct ServeOptions {
     pub destination: Option<PathBuf>,
     /// Bytes of memory that one peer may have here.
     pub max_memory: u64,
+    /// Code of the time that an acknowledgement of this side's requests, a copy's credits, is waited for
+    /// before packets are sent again; see [`ConnectOptions::timeout`].
+    pub qp_timeout: u8,
     /// How long a rail may make no headway before it is taken for dead.
     pub stall_timeout: Duration,
     /// Peers that are served at a time, at least one; others wait a little, and are sent away then.
@@ -32,6 +35,7 @@ impl Default for ServeOptions {
         Self {
             destination: None,
             max_memory: 1 << 30,
+            qp_timeout: ConnectOptions::default().timeout,
             stall_timeout: Duration::from_secs(10),
             peers: 4,
             patience: Patience::default(),
@@ -65,10 +69,12 @@ impl<'a, D: Domain> Visit<'a, D> {
     /// Makes the endpoint that the peer wants to meet.
     pub(crate) fn builder(&self) -> EndpointBuilder {
         let endpoint = &self.hello.endpoint;
+        let timeout = self.options.qp_timeout;
         EndpointBuilder::new()
             .rails(endpoint.rails.len())
             .scheme(endpoint.scheme)
             .max_msg_size(endpoint.max_msg_size)
+            .connect_options(ConnectOptions { timeout, ..ConnectOptions::default() })
     }
 
     /// What this side runs in.

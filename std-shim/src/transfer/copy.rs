@@ -7,6 +7,7 @@ use super::plan::Plan;
 use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
+use crate::backend::ConnectOptions;
 use crate::endpoint::{EndpointBuilder, RailReport};
 use crate::exchange::{Link, Sum};
 use crate::session::{Environment, Failure, Patience, SessionError};
@@ -35,6 +36,9 @@ pub struct CopyOptions {
     pub window: u64,
     /// Links that are to fail.
     pub faults: Vec<LinkFault>,
+    /// Code of the time that an acknowledgement is waited for before packets are sent again; see
+    /// [`ConnectOptions::timeout`].
+    pub qp_timeout: u8,
     /// How long a rail may make no headway before it is taken for dead.
     pub stall_timeout: Duration,
     /// How long a receiver on another host is waited for.
@@ -54,6 +58,7 @@ impl Default for CopyOptions {
             message_size: 1 << 20,
             window: 8,
             faults: Vec::new(),
+            qp_timeout: ConnectOptions::default().timeout,
             stall_timeout: Duration::from_secs(10),
             patience: Patience::default(),
             sync: false,
@@ -64,7 +69,12 @@ impl Default for CopyOptions {
 impl CopyOptions {
     /// Makes endpoints as they are to be.
     pub(crate) fn builder(&self) -> EndpointBuilder {
-        EndpointBuilder::new().rails(self.rails).scheme(self.scheme).max_msg_size(self.max_msg_size)
+        let options = ConnectOptions { timeout: self.qp_timeout, ..ConnectOptions::default() };
+        EndpointBuilder::new()
+            .rails(self.rails)
+            .scheme(self.scheme)
+            .max_msg_size(self.max_msg_size)
+            .connect_options(options)
     }
 }
 
