@@ -515,7 +515,7 @@ fn a_post_before_the_connection_says_what_is_missing() {
 }
 
 #[test]
-fn missing_keys_are_of_a_device_that_has_a_name() {
+fn what_a_post_is_refused_for_is_of_a_device_that_has_a_name() {
     let (mut a, b) = pair(2, &EndpointBuilder::new().rails(2));
     let mut keys = a.buffer.toward(&b.buffer.remote()).unwrap();
     keys.pop();
@@ -524,6 +524,11 @@ fn missing_keys_are_of_a_device_that_has_a_name() {
     assert!(error.to_string().contains("register its buffer with every device"), "{error}");
     let named = a.endpoint.post_error(error).to_string();
     assert!(named.starts_with("the request has no keys for device a1: register"), "{named}");
+    // Nothing is missing of a connection that there is.
+    let refused = PostError::Driver { rail: RailId::Data(1), errno: libc::ENOMEM };
+    let named = a.endpoint.post_error(refused).to_string();
+    let begin = "rail 1 (device a1): the driver refused the request: Cannot allocate memory";
+    assert!(named.starts_with(begin), "{named}");
     // What has nothing to do with a device is as it was.
     let empty = a.endpoint.post_error(PostError::InErrorState).to_string();
     assert_eq!(empty, PostError::InErrorState.to_string());

@@ -201,7 +201,9 @@ fn session_exit(error: &SessionError) -> (Exit, Option<RailFailure>) {
     match error {
         SessionError::Endpoint(error) => (Exit::Rail, failed_rail(error)),
         SessionError::Interrupted => (Exit::Interrupted, None),
-        SessionError::Post(PostError::Driver { .. }) => (Exit::Rail, None),
+        SessionError::Post(
+            EndpointError::Driver { .. } | EndpointError::Refused(PostError::Driver { .. }),
+        ) => (Exit::Rail, None),
         SessionError::Protocol(_) | SessionError::Post(_) | SessionError::Range(_) => {
             (Exit::Unexpected, None)
         }
@@ -294,6 +296,8 @@ mod tests {
     fn a_driver_that_refuses_a_request_is_a_failure_of_its_rail() {
         let refused = PostError::Driver { rail: RailId::Data(0), errno: 22 };
         assert_eq!(Failure::from(PerfError::from(refused)).exit, Exit::Rail);
+        let named = EndpointError::Driver { rail: RailId::Data(0), device: "a0".into(), errno: 22 };
+        assert_eq!(Failure::from(PerfError::from(SessionError::Post(named))).exit, Exit::Rail);
         let mistaken = PostError::NoNotifyQp;
         assert_eq!(Failure::from(PerfError::from(mistaken)).exit, Exit::Unexpected);
     }

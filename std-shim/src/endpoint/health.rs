@@ -93,6 +93,16 @@ pub enum EndpointError {
         /// Its device's name.
         device: String,
     },
+    /// The driver refused a request.
+    #[error("{rail} (device {device}): the driver refused the request: {}", system_error(*errno))]
+    Driver {
+        /// The rail.
+        rail: RailId,
+        /// Its device's name.
+        device: String,
+        /// The error.
+        errno: i32,
+    },
     /// A request has no keys for a device that it needs.
     #[error(
         "the request has no keys for device {device}: register its buffer with every device that rails are on"
@@ -148,6 +158,9 @@ where
         match error {
             PostError::Driver { rail, .. } if !self.connected => {
                 EndpointError::NotConnected { rail, device: self.device_of(rail) }
+            }
+            PostError::Driver { rail, errno } => {
+                EndpointError::Driver { rail, device: self.device_of(rail), errno }
             }
             PostError::MissingKeys { device } => {
                 EndpointError::MissingKeys { device: self.device_name(device) }

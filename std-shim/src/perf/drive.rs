@@ -4,7 +4,7 @@
 use super::ends::{End, Slots};
 use super::{Limit, Operation, PerfError, Round};
 use crate::backend::Domain;
-use crate::endpoint::{Endpoint, EndpointQp, StallWatch};
+use crate::endpoint::{Endpoint, EndpointError, EndpointQp, StallWatch};
 use crate::exchange::Hello;
 use crate::session::{Counterpart, SessionError};
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
@@ -188,7 +188,7 @@ impl<D: Domain> Receiver<D> {
     pub(super) fn post_receives(&mut self) -> Result<(), PerfError> {
         let Self { end: End { endpoint, slots }, posted, received } = self;
         replenish::<D>(endpoint, slots, posted, *received).map_err(|error| match error {
-            PerfError::Session(SessionError::Post(refusal)) => {
+            PerfError::Session(SessionError::Post(EndpointError::Refused(refusal))) => {
                 SessionError::refused(endpoint, refusal).into()
             }
             error => error,

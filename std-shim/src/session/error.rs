@@ -49,7 +49,7 @@ pub enum SessionError {
     Endpoint(#[from] EndpointError),
     /// The endpoint refused a request that it should have taken.
     #[error("posting: {0}")]
-    Post(#[from] PostError),
+    Post(EndpointError),
     /// The endpoint could not be made.
     #[error(transparent)]
     Build(#[from] BuildError),
@@ -91,6 +91,13 @@ pub enum SessionError {
     Interrupted,
 }
 
+impl From<PostError> for SessionError {
+    /// Without the names that [`EndpointQp::post_error`](crate::endpoint::EndpointQp::post_error) knows.
+    fn from(error: PostError) -> Self {
+        Self::Post(EndpointError::Refused(error))
+    }
+}
+
 impl From<LinkError> for SessionError {
     fn from(error: LinkError) -> Self {
         match error {
@@ -128,7 +135,10 @@ impl SessionError {
         endpoint: &mut Endpoint<Q, C>,
         refusal: PostError,
     ) -> Self {
-        endpoint.explain_refusal(refusal).map_or(Self::Post(refusal), Self::Endpoint)
+        match endpoint.explain_refusal(refusal) {
+            Some(failure) => Self::Endpoint(failure),
+            None => Self::Post(endpoint.post_error(refusal)),
+        }
     }
 
     pub(crate) fn out_of_turn(message: &Message, expected: &'static str) -> Self {
