@@ -8,7 +8,7 @@ use polyrail_core::virtual_cq::{
     AttachError, CompletionTarget, Event, TooManyCqs, VirtualCq, VirtualWc,
 };
 use polyrail_core::virtual_qp::{BuildError, Config};
-use polyrail_tests::rig::{self, Rig, Setup, TestCq, TestQp};
+use polyrail_tests::rig::{self, Rig, Setup, TestCq, TestQp, Way};
 use polyrail_tests::scripted::{LIMITS, Nic, QpHandle, ScriptedCq, ScriptedQp};
 
 type Qp = TestQp<4, 8, 16>;
@@ -503,4 +503,27 @@ fn a_sink_that_panics_loses_nothing_else() {
     });
     std::panic::set_hook(hook);
     outcome.unwrap();
+}
+
+/// What found no budget comes before what completed after it, however it is polled next.
+#[test]
+fn what_waits_for_budget_keeps_its_order() {
+    for way in [Way::Queue(0, 1), Way::Queue(0, 7), Way::One, Way::All(1), Way::Feed(0)] {
+        for rails in [1, 2] {
+            let mut rig = Setup::spray(rails).fragment(128).rig();
+            rig.post((0..3).map(|id| rig::send(id, 8)));
+            rig.rails[0].complete_all();
+            let mut ids: Vec<_> = names(rig.poll_by(Way::All(1)).0);
+            rig.post([rig::send(3, 8)]);
+            rig.rails[0].complete_all();
+            for _ in 0..4 {
+                ids.extend(names(rig.poll_by(way).0));
+            }
+            assert_eq!(ids, [0, 1, 2, 3], "{rails} rails, {way:?}");
+        }
+    }
+}
+
+fn names(events: Vec<Event>) -> Vec<u64> {
+    events.into_iter().filter_map(|event| event.completion().map(|wc| wc.wr_id)).collect()
 }

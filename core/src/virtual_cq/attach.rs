@@ -235,7 +235,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Removes the routes of the virtual queue pair at `index`, which need not exist any more, and
-    /// says whether there were any. Completions still to come are foreign.
+    /// returns whether there were any. Completions still to come are foreign; some may wait for budget
+    /// already. Whoever attaches it again and feeds it what was foreign polls until nothing foreign
+    /// comes before that, so that all come in their order.
     pub fn detach(&mut self, index: u16) -> bool {
         if self.registry.attached.get(index as usize).is_none_or(|attached| attached.is_none()) {
             return false;

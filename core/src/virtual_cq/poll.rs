@@ -102,8 +102,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// [`poll`](Self::poll) of one completion queue only, by its place, for priorities: takes one
-    /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What was complete
-    /// before and found no budget comes after this queue's completions.
+    /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What passed straight
+    /// through before and found no budget comes first, requests of several rails that did come last.
     ///
     /// # Panics
     ///
@@ -119,8 +119,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut polled = Polled::default();
         let mut touched = Touched::new();
         self.begin(qps, &mut touched, &mut budget);
-        if cq < self.cqs.len() {
-            let limit = budget.left.min(POLL_BATCH);
+        self.hand_over_backlog(&mut budget);
+        let limit = budget.left.min(POLL_BATCH);
+        if cq < self.cqs.len() && limit > 0 {
             self.take_from(cq, limit, qps, &mut touched, &mut budget, &mut polled);
         }
         self.finish(qps, &mut touched, &mut budget);
@@ -162,6 +163,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut budget = Budget::new(usize::MAX, sink);
         let mut touched = Touched::new();
         self.begin(qps, &mut touched, &mut budget);
+        self.hand_over_backlog(&mut budget);
         for batch in completions.chunks(POLL_BATCH) {
             self.take(device, batch, qps, &mut touched, &mut budget);
             for index in touched.drain(..) {
@@ -185,6 +187,17 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
+    /// Hands over what passed straight through in earlier polls and found no budget. What passes
+    /// through after it must not come before it.
+    #[inline]
+    fn hand_over_backlog(&mut self, budget: &mut Budget<impl FnMut(Event)>) {
+        while budget.left > 0
+            && let Some(event) = self.backlog.pop_front()
+        {
+            budget.give(event);
+        }
+    }
+
     #[cold]
     fn resume<S: QpSet + ?Sized>(
         &mut self,
@@ -194,6 +207,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ) {
         // Those that took completions had no chance to go on.
         self.registry.enqueue_all();
+        self.hand_over_backlog(budget);
         if let Some((device, completions)) = self.unrouted.take() {
             self.take(device, &completions, qps, touched, budget);
         }
@@ -218,12 +232,19 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
                     self.drain(index, qps, budget);
                 }
             } else {
-                while budget.left > 0
-                    && let Some(event) = self.backlog.pop_front()
-                {
-                    budget.give(event);
-                }
+                self.hand_over_backlog(budget);
             }
+        }
+    }
+
+    /// Hands over what passed straight through in earlier polls and found no budget. Before anything
+    /// that passes straight through now, which may be of the same queue pair.
+    #[inline]
+    fn hand_over_backlog(&mut self, budget: &mut Budget<impl FnMut(Event)>) {
+        while budget.left > 0
+            && let Some(event) = self.backlog.pop_front()
+        {
+            budget.give(event);
         }
     }
 

@@ -179,10 +179,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let waits = fenced || self.config.pass_through == PassThroughOrder::Ordered;
         let overtakes = self.sends.unfinished_count() > 0 || !self.notify_idle();
         let behind = self.passing > 0 || self.deferred.oldest() != u64::MAX;
-        !self.deferred.is_waiting()
-            && !(fenced && behind)
-            && !(waits && overtakes)
-            && self.rail_0_has_room()
+        let must_wait = self.deferred.is_waiting() || (fenced && behind) || (waits && overtakes);
+        !must_wait && self.rail_0_has_room()
     }
 
     fn pass_through(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), Refusal> {

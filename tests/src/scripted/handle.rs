@@ -41,7 +41,7 @@ impl QpHandle {
 
     /// Whether its driver took only the front of the last batch, and may take the rest later.
     pub fn owes(&self) -> bool {
-        self.with(|qp| qp.owes && !qp.errored)
+        self.with(|qp| qp.owes)
     }
 
     /// Whether it is in the error state: what is posted to it is flushed at once.

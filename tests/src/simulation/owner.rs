@@ -51,8 +51,15 @@ impl World {
         }
     }
 
+    /// What found no budget so far comes out: nothing of what is to be judged, or fed, waits still.
+    fn collect_backlog(&mut self, end: usize) {
+        let brought = self.hosts[end].poll_for(usize::MAX);
+        self.arrived(end, brought);
+    }
+
     /// Attaches an end again, at another index, and feeds it what came meanwhile.
     pub(super) fn attach(&mut self, at: usize, end: usize) {
+        self.collect_backlog(end);
         let index = self.hosts[end].free_index();
         let this = &mut self.connections[at].ends[end];
         let host = &mut self.hosts[end];
@@ -137,6 +144,7 @@ impl World {
             let brought = self.hosts[end].poll(choices);
             self.arrived(end, brought);
         }
+        self.collect_backlog(end);
         self.set_displaced(end, places, false);
     }
 
@@ -195,7 +203,10 @@ impl World {
                 return false;
             }
         }
-        [0, 1].into_iter().for_each(|end| self.settle_quiet(at, end));
+        for end in [0, 1] {
+            self.collect_backlog(end);
+            self.settle_quiet(at, end);
+        }
         self.connections[at].is_drained()
     }
 

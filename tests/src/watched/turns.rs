@@ -43,6 +43,11 @@ impl Turns {
         self.known = false;
     }
 
+    /// An inline request found a rail, and no number: whose turn is next is not seen.
+    pub(super) fn skip(&mut self) {
+        self.freed_since.extend(0..self.order.len());
+    }
+
     /// A post begins: it is no request that waited.
     pub(super) fn posts(&mut self) {
         self.polling = false;
