@@ -187,17 +187,6 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Hands over what passed straight through in earlier polls and found no budget. What passes
-    /// through after it must not come before it.
-    #[inline]
-    fn hand_over_backlog(&mut self, budget: &mut Budget<impl FnMut(Event)>) {
-        while budget.left > 0
-            && let Some(event) = self.backlog.pop_front()
-        {
-            budget.give(event);
-        }
-    }
-
     #[cold]
     fn resume<S: QpSet + ?Sized>(
         &mut self,
