@@ -51,8 +51,8 @@ Exit codes:
   3    SRC cannot be read: missing, a directory, no permission, it changed meanwhile
   4    DST cannot be written: a directory, no such directory, no permission
   5    no space for DST, or a limit on the length of files (ulimit -f)
-  6    a rail failed, the virtual queue pair could not be set up, or the other host cannot be reached,
-       hung up, gave up or fell silent
+  6    a rail failed, the virtual queue pair could not be set up, or the other host cannot be
+       reached, hung up, gave up or fell silent
   7    what arrived is not what was sent
   8    SRC and DST are the same file
   9    there is no device to run on, and why
@@ -84,8 +84,8 @@ Exit codes:
   2    the command line makes no sense, or the devices cannot do it
   4    the picture cannot be written: a directory, no such directory, no permission
   5    no space for the picture, or a limit on the length of files (ulimit -f)
-  6    a rail failed, the virtual queue pair could not be set up, or the server cannot be reached, hung
-       up, gave up or fell silent
+  6    a rail failed, the virtual queue pair could not be set up, or the server cannot be reached,
+       hung up, gave up or fell silent
   7    not everything arrived that was sent
   9    there is no device to run on, and why
   10   measured, but the figures could not be written to standard output
