@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Is the simulation sharp? Plants bugs in a copy of the tree, one at a time, and has the simulation find
-# each within 1,000 seeds.
+# Are the tests sharp? Plants bugs in a copy of the tree, and has each found: by the simulation, within
+# 1,000 seeds, or by a test that `cargo test` runs too.
 #   tests/planted.sh
 #
-# A bug is a line of the engine and what to put in its place. A line that is not there exactly once is
-# an error: then the engine has changed, and the bug has to be planted anew.
+# A bug is one or more places of the engine and what to put there, where PLANTED says whether this bug
+# is the one: all are planted at once and built once, and the environment chooses. A place that is not
+# there exactly once is an error: then the engine has changed, and the bug has to be planted anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,80 +14,198 @@ COPY=$PWD/target/planted/tree
 export CARGO_TARGET_DIR=$PWD/target/planted/build
 # The engine as users build it, without its own assertions, but built faster.
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+# What is planted need not be pretty.
+export RUSTFLAGS="--cap-lints=allow" RUST_BACKTRACE=0 RANDOM_SEEDS=$SEEDS FAIRNESS_SEEDS=60
+
+names=() finders=()
+
+# bug NAME FINDER: what is planted next; `simulate`, or the test that has to find it.
+bug() {
+  names+=("$1") finders+=("$2")
+}
+
+# plant FILE FROM TO
+plant() {
+  local file=$COPY/$1 content without
+  content=$(cat "$file" && echo end)
+  content=${content%end}
+  without=${content//"$2"/}
+  if [ $((${#content} - ${#without})) != ${#2} ]; then
+    echo "$1 has this $(((${#content} - ${#without}) / ${#2})) times, not once: $2" >&2
+    exit 1
+  fi
+  printf '%s' "${content/"$2"/"${3//PLANTED/crate::planted(${#names[@]})}"}" > "$file"
+}
 
 fresh_copy() {
   rm -rf "$COPY"
   mkdir -p "$COPY"
   # With the times of now: what was planted before must not pass for compiled.
   git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -C "$COPY" -xmf -
+  cat >> "$COPY/core/src/lib.rs" << 'RUST'
+
+extern crate std;
+
+static PLANTED: std::sync::LazyLock<usize> = std::sync::LazyLock::new(|| {
+    std::env::var("PLANTED").map_or(0, |bug| bug.parse().expect("the number of a bug"))
+});
+
+/// Whether this bug is planted.
+pub fn planted(bug: usize) -> bool {
+    *PLANTED == bug
+}
+RUST
 }
 
-# plant FILE LINE REPLACEMENT
-plant() {
-  local file=$COPY/$1 count
-  count=$(grep -cxF -- "$2" "$file" || true)
-  if [ "$count" != 1 ]; then
-    echo "$1 has this line $count times, not once: $2" >&2
-    exit 1
-  fi
-  WANTED=$2 PLANTED=$3 awk '{ print ($0 == ENVIRON["WANTED"]) ? ENVIRON["PLANTED"] : $0 }' \
-    "$file" > "$file.new"
-  mv "$file.new" "$file"
+run_cargo() {
+  cargo "$1" --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-tests "${@:2}"
 }
 
-build() {
-  cargo build --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-tests --bin simulate
-}
-
+# search FINDER
 search() {
-  "$CARGO_TARGET_DIR/release/simulate" --seed 1 --seeds "$SEEDS" 2>&1
+  case $1 in
+    simulate) "$CARGO_TARGET_DIR/release/simulate" --seed 1 --seeds "$SEEDS" ;;
+    *) run_cargo test --test "$1" ;;
+  esac
 }
 
-# find_bug NAME FILE LINE REPLACEMENT
+# find_bug NUMBER: counted from 1
 find_bug() {
-  local output
-  fresh_copy
-  plant "$2" "$3" "$4"
-  build
-  if output=$(search); then
-    echo "not found within $SEEDS seeds: $1" >&2
+  local name=${names[$1 - 1]} finder=${finders[$1 - 1]} output
+  if output=$(PLANTED=$1 search "$finder" 2>&1); then
+    echo "not found by $finder: $name" >&2
     exit 1
   fi
-  if ! grep -q "shortest prefix" <<< "$output"; then
+  if ! grep -q "shortest prefix\|^test result: FAILED" <<< "$output"; then
     echo "$output" >&2
     exit 1
   fi
-  printf '\nfound: %s\n%s\n' "$1" "$output"
+  printf '\nfound: %s\n' "$name"
+  grep -A1 "shortest prefix\|panicked at" <<< "$output" | head -4
 }
 
-# What is found even if nothing is planted is another matter.
 fresh_copy
-build
-search
 
-find_bug "the window wraps one bit too late" core/src/window.rs \
-  '            bit % Self::CAPACITY' \
-  '            if bit > Self::CAPACITY { bit - Self::CAPACITY } else { bit }'
+bug "the window wraps one bit too late" simulate
+plant core/src/window.rs 'const fn wrap(' 'fn wrap('
+plant core/src/window.rs '            bit % Self::CAPACITY' \
+  '            if PLANTED && bit == Self::CAPACITY { bit - 1 } else { bit % Self::CAPACITY }'
 
-find_bug "a notify is sent while one batch of its data is in flight" core/src/virtual_qp/notify.rs \
-  '            if slot.outstanding > 0 {' \
-  '            if slot.outstanding > 1 {'
+bug "a notify is sent while one batch of its data is in flight" simulate
+plant core/src/virtual_qp/notify.rs 'if slot.outstanding > 0 {' \
+  'if slot.outstanding > u32::from(PLANTED) {'
 
-find_bug "a credit is lost when a driver takes a batch in part" core/src/in_flight.rs \
-  '            self.missing = count - accepted;' \
-  '            self.missing = count - accepted; self.credits -= 1;'
+bug "a credit is lost when a driver takes a batch in part" simulate
+plant core/src/in_flight.rs 'self.missing = count - accepted;' \
+  'self.missing = count - accepted; self.credits -= u32::from(PLANTED);'
 
-find_bug "a notify overtakes a SEND or atomic that went straight to rail 0" core/src/virtual_qp/notify.rs \
-  '            } else if self.pass_through_ahead() || !self.post_notifies(id) && !self.failed {' \
-  '            } else if !self.post_notifies(id) && !self.failed {'
+bug "a notify overtakes a SEND or atomic that went straight to rail 0" simulate
+plant core/src/virtual_qp/notify.rs 'self.pass_through_ahead(id) ||' \
+  '(self.pass_through_ahead(id) && !PLANTED) ||'
 
-find_bug "numbers of DQPLB overtake a plain WRITE" core/src/virtual_qp/dispatch.rs \
-  '        front.is_some_and(|front| front < self.unnumbered_until) || self.pass_through_ahead()' \
-  '        front.is_some_and(|_| false) || self.pass_through_ahead()'
+bug "numbers of DQPLB overtake a plain WRITE" simulate
+plant core/src/virtual_qp/dispatch.rs 'front < self.unnumbered_until)' \
+  'front < self.unnumbered_until && !PLANTED)'
 
-find_bug "numbers of DQPLB overtake a SEND or atomic that went straight to rail 0" core/src/virtual_qp/dispatch.rs \
-  '        front.is_some_and(|front| front < self.unnumbered_until) || self.pass_through_ahead()' \
-  '        front.is_some_and(|front| front < self.unnumbered_until)'
+bug "numbers of DQPLB overtake an atomic that went straight to rail 0" simulate
+plant core/src/virtual_qp/dispatch.rs '|| self.pass_through_ahead(id)' \
+  '|| (self.pass_through_ahead(id) && !PLANTED)'
+
+bug "an inline request is compared with rail 0 only" simulate
+plant core/src/virtual_qp/post.rs 'let inline = self.rails.iter()' \
+  'let inline = self.rails.iter().take(if PLANTED { 1 } else { RAILS })'
+
+bug "the longest fragment is compared with rail 0 only" simulate
+plant core/src/virtual_qp/mod.rs '&& limit < bytes' \
+  '&& limit < bytes && !(PLANTED && rail > 0)'
+
+bug "a card tells the smallest receive queue" simulate
+plant core/src/virtual_qp/receive.rs \
+  'let receives = self.rails.iter().map(|rail| rail.recvs.limit).max();' \
+  'let receives = self.rails.iter().map(|rail| rail.recvs.limit);
+   let receives = if PLANTED { receives.min() } else { receives.max() };'
+
+bug "a completion is matched by its number only, whatever device and queue pair it is of" simulate
+plant core/src/virtual_qp/complete.rs '!rail.is_at(device, completion.qp_num) ||' \
+  '!(PLANTED || rail.is_at(device, completion.qp_num)) ||'
+
+bug "a single rail takes the completions of another one with its number" simulate
+plant core/src/virtual_cq/poll.rs 'qp.is_only_rail(device, first.qp_num)' \
+  'PLANTED || qp.is_only_rail(device, first.qp_num)'
+
+bug "equal numbers may be attached" simulate
+plant core/src/virtual_cq/attach.rs \
+  'if let Some(index) = self.registry.index_of(virtual_qp_num) {' \
+  'if let Some(index) = self.registry.index_of(virtual_qp_num).filter(|_| !PLANTED) {'
+
+bug "a receive of a shared queue is taken for a send" simulate
+plant core/src/tag.rs 'pub const fn from_wr_id(wr_id: u64) -> Self {
+        Self(wr_id)' 'pub fn from_wr_id(wr_id: u64) -> Self {
+        Self(if PLANTED { wr_id | Self::MARK } else { wr_id })'
+plant core/src/virtual_qp/complete.rs 'completion.opcode.is_recv() == receives' \
+  'PLANTED || completion.opcode.is_recv() == receives'
+
+bug "what found no budget comes after what completed later" simulate
+plant core/src/virtual_cq/poll.rs 'self.hand_over_backlog(&mut budget);
+        let limit' 'if !PLANTED { self.hand_over_backlog(&mut budget); }
+        let limit'
+
+bug "the rail freed last is not preferred" random
+plant core/src/virtual_qp/dispatch.rs 'self.chooser.prefer(self.freed);' \
+  'if !PLANTED { self.chooser.prefer(self.freed); }'
+
+bug "turns begin anew after each rail has had its turn" random
+plant core/src/virtual_qp/choose.rs 'self.ahead = 0xFE << turn;' \
+  'self.ahead = if PLANTED && round.0 == 0 { 0xFF } else { 0xFE << turn };'
+
+bug "bytes are not given back when a driver refuses" random
+plant core/src/in_flight.rs 'self.bytes_posted -= u64::from(batch.bytes());' \
+  'self.bytes_posted -= if PLANTED { 0 } else { u64::from(batch.bytes()) };'
+
+bug "FENCE waits for READs only" random
+plant core/src/virtual_qp/dispatch.rs 'let passes = passed_through' \
+  'let fetches = || self.all_rails().flat_map(|rail| rail.sends.iter()).any(|b| b.opcode.is_fetching());
+   let passes = PLANTED && !fetches() || passed_through'
+
+bug "a SEND that waits holds up the WRITEs behind it" random
+plant core/src/virtual_qp/post.rs 'let waits = self.sends.front_pending().is_some();' \
+  'let waits = self.sends.front_pending().is_some() || PLANTED && self.deferred.is_waiting();'
+plant core/src/virtual_qp/dispatch.rs 'while let Some(id) = self.sends.front_pending() {' \
+  'while let Some(id) = self.sends.front_pending().filter(|_| !PLANTED || !self.deferred.is_waiting()) {'
+
+bug "only the last fragment of a request of DQPLB is SOLICITED" random
+plant core/src/virtual_qp/rail.rs 'let inner = if NUMBERED {' 'let inner = if NUMBERED && !PLANTED {'
+
+bug "a solicited request of DQPLB overtakes one that wakes nobody" random
+plant core/src/virtual_qp/dispatch.rs 'solicited && self.unsolicited_in_flight()' \
+  'solicited && !PLANTED && self.unsolicited_in_flight()'
+
+bug "SENDs over several rails are taken with DQPLB" random
+plant core/src/virtual_qp/post.rs 'if sends && self.config.scheme == Scheme::Dqplb {' \
+  'if sends && !PLANTED && self.config.scheme == Scheme::Dqplb {'
+
+bug "with a budget of 1 the first virtual queue pair is served first, always" fairness
+plant core/src/virtual_cq/attach.rs 'attached.queued = self.queue.push_back(index).is_ok();' \
+  'attached.queued =
+     if PLANTED { self.queue.push_front(index) } else { self.queue.push_back(index) }.is_ok();'
+
+bug "the first completion queue stays the first after full turns" completion_queue
+plant core/src/virtual_cq/poll.rs 'const fn next_poll_begins_with' 'fn next_poll_begins_with'
+plant core/src/virtual_cq/poll.rs 'if self.next == self.first { self.after' \
+  'if self.next == self.first && !PLANTED { self.after'
+
+run_cargo build --bin simulate
+tests=$(printf '%s\n' "${finders[@]}" | sort -u | grep -v simulate)
+# shellcheck disable=SC2046,SC2086
+run_cargo test --no-run $(printf -- '--test %s ' $tests)
+
+# What is found even if nothing is planted is another matter.
+for finder in simulate $tests; do
+  search "$finder"
+done
+for number in "${!names[@]}"; do
+  find_bug $((number + 1))
+done
 
 echo
 echo "every planted bug was found"

@@ -6,7 +6,8 @@ bitflags! {
     /// How a send work request is to be carried out (`enum ibv_send_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct SendFlags: u8 {
-        /// Start only when every earlier READ and atomic is complete.
+        /// Start only when every earlier READ and atomic is complete; over several rails, everything
+        /// earlier.
         const FENCE = 1 << 0;
         /// Report a completion on success too.
         const SIGNALED = 1 << 1;

@@ -39,7 +39,7 @@ impl Opcode {
         }
     }
 
-    /// Whether the request brings remote bytes here: READ and the atomics, which FENCE waits for.
+    /// Whether the request brings remote bytes here: READ and the atomics.
     pub const fn is_fetching(self) -> bool {
         matches!(self, Self::RdmaRead | Self::CompareSwap | Self::FetchAdd)
     }

@@ -66,7 +66,8 @@ pub(super) struct Registry<const ROUTES: usize> {
     multi: heapless::Vec<u16, ROUTES>,
     /// Where the next look around begins.
     next_look: usize,
-    /// Those that have more to say than the budget allowed, longest waiting first.
+    /// Those with something left to say, for want of budget or because a driver refuses what they
+    /// have to post; longest waiting first.
     queue: heapless::Deque<u16, ROUTES>,
 }
 

@@ -56,11 +56,12 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// Polls every completion queue in turn and hands at most `budget` events to `sink`.
     ///
     /// Takes at most `budget` physical completions, or one batch of [`POLL_BATCH`] from each queue if
-    /// that is more, so the work of a poll is bounded. What is complete beyond the budget waits and comes out
-    /// first next time, of the virtual queue pair that has waited longest: requests of several rails
-    /// in their rings, what passes straight through in a backlog of [`POLL_BATCH`] events. The
-    /// completion queues are polled in any case, unless the backlog is full. `qps` holds the attached
-    /// virtual queue pairs at their indices; completions of one that is missing there are foreign.
+    /// that is more, so the work of a poll is bounded. What is complete beyond the budget waits and
+    /// comes out first next time, of the virtual queue pair that has waited longest: requests of
+    /// several rails in their rings, what passes straight through in a backlog of [`POLL_BATCH`]
+    /// events; the two take turns. The completion queues are polled in any case, unless the backlog is
+    /// full. `qps` holds the attached virtual queue pairs at their indices; completions of one that is
+    /// missing there are foreign.
     ///
     /// # Panics
     ///
@@ -76,7 +77,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut polled = Polled::default();
         let mut turns = Turns::new(self.next_cq, self.cqs.len(), budget.left);
         let mut touched = Touched::new();
-        self.begin(qps, &mut touched, &mut budget);
+        self.begin(qps, &mut budget);
         self.hand_over_waiting(qps, &mut budget);
         let mut looked = false;
         loop {
@@ -118,7 +119,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut budget = Budget::new(budget, sink);
         let mut polled = Polled::default();
         let mut touched = Touched::new();
-        self.begin(qps, &mut touched, &mut budget);
+        self.begin(qps, &mut budget);
         self.hand_over_backlog(&mut budget);
         let limit = budget.left.min(POLL_BATCH);
         if cq < self.cqs.len() && limit > 0 {
@@ -162,7 +163,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ) -> usize {
         let mut budget = Budget::new(usize::MAX, sink);
         let mut touched = Touched::new();
-        self.begin(qps, &mut touched, &mut budget);
+        self.begin(qps, &mut budget);
         self.hand_over_backlog(&mut budget);
         for batch in completions.chunks(POLL_BATCH) {
             self.take(device, batch, qps, &mut touched, &mut budget);
@@ -176,29 +177,19 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// Begins a poll. After one whose sink panicked, goes on where that stopped.
     #[inline]
-    fn begin<S: QpSet + ?Sized>(
-        &mut self,
-        qps: &mut S,
-        touched: &mut Touched,
-        budget: &mut Budget<impl FnMut(Event)>,
-    ) {
+    fn begin<S: QpSet + ?Sized>(&mut self, qps: &mut S, budget: &mut Budget<impl FnMut(Event)>) {
         if core::mem::replace(&mut self.polling, true) {
-            self.resume(qps, touched, budget);
+            self.resume(qps, budget);
         }
     }
 
     #[cold]
-    fn resume<S: QpSet + ?Sized>(
-        &mut self,
-        qps: &mut S,
-        touched: &mut Touched,
-        budget: &mut Budget<impl FnMut(Event)>,
-    ) {
-        // Those that took completions had no chance to go on.
+    fn resume<S: QpSet + ?Sized>(&mut self, qps: &mut S, budget: &mut Budget<impl FnMut(Event)>) {
+        // Those that took completions had no chance to go on, nor have those that do now.
         self.registry.enqueue_all();
         self.hand_over_backlog(budget);
         if let Some((device, completions)) = self.unrouted.take() {
-            self.take(device, &completions, qps, touched, budget);
+            self.take(device, &completions, qps, &mut Touched::new(), budget);
         }
     }
 

@@ -94,6 +94,9 @@ pub const MAX_RAILS: usize = 8;
 /// | notification of a WRITE_WITH_IMM | pass-through | `Ordered`: arrives when they are complete; `Unordered`: may overtake |
 /// | any request with FENCE | any | starts when they are complete |
 ///
+/// A fragmented request with FENCE may wait, besides, for SENDs and atomics that were posted after it,
+/// as long as others are ahead of it.
+///
 /// So a READ of what an earlier WRITE wrote needs FENCE: one rail says nothing about the others.
 /// Pass-through requests are reported when they complete, neither before nor after fragmented ones.
 /// Over one rail the order is that of a reliable connection.

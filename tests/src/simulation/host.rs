@@ -126,11 +126,11 @@ impl Host {
         })
     }
 
-    /// Feeds one completion.
-    pub(super) fn feed(&mut self, device: DeviceId, completion: Completion) -> Brought {
+    /// Feeds completions.
+    pub(super) fn feed(&mut self, device: DeviceId, completions: &[Completion]) -> Brought {
         self.collect(usize::MAX, |host, sink| {
-            // SAFETY: it was polled from a queue of this device, or names nothing that is in flight.
-            let events = unsafe { host.cq.feed(&mut host.qps, device, &[completion], sink) };
+            // SAFETY: they were polled from a queue of this device, or name nothing that is in flight.
+            let events = unsafe { host.cq.feed(&mut host.qps, device, completions, sink) };
             Polled { events, error: None }
         })
     }

@@ -260,6 +260,8 @@ impl World {
         let Self { connections, hosts, .. } = self;
         let own = |connection: &&mut Connection| connection.ends[end].virtual_qp_num == wc.qp_num;
         let connection = connections.iter_mut().find(own).expect("a virtual queue pair of ours");
+        let passed = connection.ends[end].displaced && !connection.shape.is_multi();
+        assert!(!passed, "{wc:?} passed through another queue pair");
         let fair = wc.status.is_success() || connection.damaged;
         assert!(fair, "{wc:?} and nothing was wrong");
         if wc.wr_id == BURST {

@@ -53,7 +53,8 @@ impl World {
 
     /// What found no budget so far comes out: nothing of what is to be judged, or fed, waits still.
     fn collect_backlog(&mut self, end: usize) {
-        let brought = self.hosts[end].poll_for(usize::MAX);
+        let device = self.hosts[end].devices[0].id();
+        let brought = self.hosts[end].feed(device, &[]);
         self.arrived(end, brought);
     }
 
@@ -78,6 +79,7 @@ impl World {
         if !self.connections[at].ends[end].attached {
             return;
         }
+        self.collect_backlog(end);
         let index = usize::from(self.connections[at].ends[end].index);
         let other = choices.below(INDICES as u32) as usize;
         // On a device that is gone nothing can be made.
@@ -165,7 +167,7 @@ impl World {
         };
         let Some(at) = self.connections.iter().position(at) else { return };
         for (device, completion) in std::mem::take(&mut self.connections[at].ends[end].backlog) {
-            let brought = self.hosts[end].feed(device, completion);
+            let brought = self.hosts[end].feed(device, &[completion]);
             self.arrived(end, brought);
         }
     }

@@ -51,7 +51,7 @@ impl World {
             return;
         }
         let before = self.hosts[end].qp(index).protocol_errors();
-        let mut brought = self.hosts[end].feed(physical.device, completion);
+        let mut brought = self.hosts[end].feed(physical.device, &[completion]);
         let expected = Event::Foreign { device: physical.device, completion };
         if foreign {
             let first = brought.events.iter().position(|event| *event == expected);
