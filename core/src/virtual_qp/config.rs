@@ -142,6 +142,9 @@ pub enum BuildError {
         /// The rail's limit.
         limit: u32,
     },
+    /// [`Config::max_msgs_per_qp`] lets no request through.
+    #[error("max_msgs_per_qp is 0, so that no request could ever be posted")]
+    NoMessages,
     /// No request could ever be posted.
     #[error("{} of queue pair {qp_num} may hold no request at all", if *.send { "the send queue" } else { "the receive queue" })]
     NoRoom {

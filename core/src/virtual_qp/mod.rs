@@ -232,6 +232,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.notify.is_some() && self.config.scheme == Scheme::Dqplb {
             return Err(BuildError::UnexpectedNotify);
         }
+        if self.config.max_msgs_per_qp == 0 {
+            return Err(BuildError::NoMessages);
+        }
         for (at, rail) in self.all_rails().enumerate() {
             let qp_num = rail.qp_num;
             if self.all_rails().take(at).any(|r| (r.device, r.qp_num) == (rail.device, qp_num)) {

@@ -205,8 +205,10 @@ impl State {
         at: usize,
         batch: &[SendRequest],
     ) -> Result<(), CommitError> {
-        let slots = self.qps.iter().map(|qp| qp.slots);
-        let slots = self.log.is_some().then(|| slots.collect()).unwrap_or_default();
+        let slots = match self.log {
+            Some(_) => self.qps.iter().map(|qp| qp.slots).collect(),
+            None => Vec::new(),
+        };
         let qp = &mut self.qps[at];
         let qp_num = qp.qp_num;
         let (taken, refusal) = qp.post_sends(batch, self.log.is_some());

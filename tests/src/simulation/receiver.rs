@@ -66,7 +66,7 @@ impl Receiver {
             (Names::Any, 0) => number % 64,
             (Names::Any, kind) => {
                 let tag = Tag::new(KINDS[kind as usize - 1], 0, 0).plus(number % 32);
-                let tag = if number % 3 > 0 { tag.last() } else { tag };
+                let tag = if number.is_multiple_of(3) { tag } else { tag.last() };
                 tag.wr_id() & !Tag::MARK
             }
         }
