@@ -194,10 +194,6 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         if let Some((device, completions)) = self.unrouted.take() {
             self.take(device, &completions, qps, &mut Touched::new(), budget);
         }
-        // The next batch may touch as many.
-        for index in touched.drain(..) {
-            self.drain(index, qps, budget);
-        }
     }
 
     /// Hands over what found no budget in earlier polls.
