@@ -3,7 +3,9 @@
 //! the caller's budget.
 
 use super::target::DirectCompletions;
-use super::{Backlog, CompletionTarget, Event, POLL_BATCH, Polled, QpSet, VirtualCq, VirtualWc};
+use super::{
+    Backlog, CompletionTarget, Event, POLL_BATCH, Polled, QpSet, Saved, VirtualCq, VirtualWc,
+};
 use crate::hardware::CompletionQueue;
 use crate::routing::{Role, Route};
 use crate::verbs::{Completion, DeviceId};
@@ -187,6 +189,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     #[cold]
+    #[inline(never)]
     fn resume<S: QpSet + ?Sized>(&mut self, qps: &mut S, budget: &mut Budget<impl FnMut(Event)>) {
         // Those that took completions had no chance to go on, nor have those that do now.
         self.registry.enqueue_all();
@@ -279,7 +282,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// Routes completions of one device, and notes the virtual queue pairs whose rings are to be
     /// drained. One look-up serves all completions in a row that are of one virtual queue pair.
-    #[inline]
+    // In line, so that what the sink counts can stay in registers.
+    #[inline(always)]
     fn take<S: QpSet + ?Sized>(
         &mut self,
         device: DeviceId,
@@ -423,16 +427,23 @@ fn resolve<S: QpSet + ?Sized>(qps: &mut S, index: u16, virtual_qp_num: u32) -> O
 struct Unrouted<'a> {
     rest: &'a [Completion],
     device: DeviceId,
-    saved: &'a mut Option<(DeviceId, ArrayVec<Completion, POLL_BATCH>)>,
+    saved: &'a mut Saved,
 }
 
 impl Drop for Unrouted<'_> {
-    #[inline]
+    // A call that takes `self` would keep it in memory, with a store for each completion.
+    #[inline(always)]
     fn drop(&mut self) {
         if !self.rest.is_empty() {
-            *self.saved = Some((self.device, self.rest.iter().copied().collect()));
+            save(self.saved, self.device, self.rest);
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn save(saved: &mut Saved, device: DeviceId, rest: &[Completion]) {
+    *saved = Some((device, rest.iter().copied().collect()));
 }
 
 /// Hands over deferred requests that will not be posted any more.
@@ -488,7 +499,7 @@ struct Counted<'a, T: CompletionTarget + ?Sized> {
 }
 
 impl<T: CompletionTarget + ?Sized> Drop for Counted<'_, T> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         self.qp.note_single(&self.completions[..self.count], self.failed != 0);
     }
