@@ -59,7 +59,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// that is more, so the work of a poll is bounded. What is complete beyond the budget waits and comes out
     /// first next time, of the virtual queue pair that has waited longest: requests of several rails
     /// in their rings, what passes straight through in a backlog of [`POLL_BATCH`] events. The
-    /// completion queues are polled in any case, unless the backlog is full. `qps` holds the attached
+    /// completion queues are polled in any case, unless the backlog is full or the budget 0. `qps` holds the attached
     /// virtual queue pairs at their indices; completions of one that is missing there are foreign.
     ///
     /// # Panics
@@ -151,7 +151,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// # Panics
     ///
     /// If `sink` does. Then of `completions` those behind the batch of [`POLL_BATCH`] that it happened
-    /// in are not taken; nothing else is lost.
+    /// in are not taken, and none if it happened with what waited from before; nothing else is lost.
+    /// Who has such a sink feeds nothing first, and then one batch: that one is taken in any case.
     #[allow(unsafe_code, reason = "a contract for the caller")]
     pub unsafe fn feed<S: QpSet + ?Sized>(
         &mut self,
