@@ -575,3 +575,24 @@ fn what_waits_for_budget_keeps_its_order() {
 fn names(events: Vec<Event>) -> Vec<u64> {
     events.into_iter().filter_map(|event| event.completion().map(|wc| wc.wr_id)).collect()
 }
+
+/// Who is touched by the queue that is polled for priority does not keep others waiting for good.
+#[test]
+fn polling_one_queue_with_a_small_budget_starves_nobody() {
+    let (nic, cqs, mut cq) = one_cq(1 << 14);
+    let (mut set, handles): (Vec<_>, Vec<_>) =
+        [10, 20].map(|number| qp(&nic, &cqs, 2, number)).into_iter().unzip();
+    for (index, qp) in set.iter().enumerate() {
+        cq.attach(index as u16, qp).unwrap();
+    }
+    (0..4).for_each(|id| set[0].post_send(&rig::write(id, 128)).unwrap());
+    handles[0].iter().for_each(QpHandle::complete_all);
+    let mut first = 0;
+    for _ in 0..12 {
+        set[1].post_send(&rig::write(9, 128)).unwrap();
+        handles[1].iter().for_each(QpHandle::complete_all);
+        let sink = |event: Event| first += usize::from(event.completion().unwrap().qp_num == 10);
+        assert_eq!(cq.poll_cq(0, &mut set[..], 1, sink).error, None);
+    }
+    assert_eq!(first, 4);
+}

@@ -300,6 +300,22 @@ fn a_driver_that_is_always_full_is_named_and_ends_in_an_error() {
     }
 }
 
+/// It is refused and forgotten, so nothing waits for its driver.
+#[test]
+fn a_refused_inline_request_is_no_stall() {
+    let mut rig = rig();
+    let inline = rig::send(1, 8).with_flags(SendFlags::SIGNALED | SendFlags::INLINE);
+    for _ in 0..3 {
+        rig.rails[0].refuse_next(0, Refusal::QueueFull);
+        assert_eq!(rig.qp.post_send(&inline), Err(PostError::InlineMustWait));
+        assert!(rig.qp.check_stalled().is_empty());
+        assert_eq!(rig.qp.state(), QpState::Ready);
+    }
+    rig.poll();
+    rig.post([inline]);
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
 /// Not what the contract says: an error, and yet everything is taken.
 #[test]
 fn a_driver_that_takes_everything_and_complains_has_everything_in_flight() {

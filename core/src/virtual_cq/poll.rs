@@ -63,8 +63,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// comes out first next time, of the virtual queue pair that has waited longest: requests of
     /// several rails in their rings, what passes straight through in a backlog of [`POLL_BATCH`]
     /// events; the two take turns. The completion queues are polled in any case, unless the backlog is
-    /// full. `qps` holds the attached virtual queue pairs at their indices; completions of one that is
-    /// missing there are foreign.
+    /// full or the budget 0. `qps` holds the attached virtual queue pairs at their indices; completions
+    /// of one that is missing there are foreign.
     ///
     /// # Panics
     ///
@@ -108,8 +108,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// [`poll`](Self::poll) of one completion queue only, by its place, for priorities: takes one
-    /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What passed straight
-    /// through before and found no budget comes first, requests of several rails that did come last.
+    /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What found no
+    /// budget before comes first.
     ///
     /// # Panics
     ///
@@ -157,7 +157,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// # Panics
     ///
     /// If `sink` does. Then of `completions` those behind the batch of [`POLL_BATCH`] that it happened
-    /// in are not taken; nothing else is lost.
+    /// in are not taken, and none if it happened with what waited from before; nothing else is lost.
+    /// Who has such a sink feeds nothing first, and then one batch: that one is taken in any case.
     #[allow(unsafe_code, reason = "a contract for the caller")]
     pub unsafe fn feed<S: QpSet + ?Sized>(
         &mut self,
@@ -236,17 +237,17 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Drains those touched, then those that had to wait, then whoever else has something to say.
+    /// Drains those that had to wait, then those touched, then whoever else has something to say.
     fn finish<S: QpSet + ?Sized>(
         &mut self,
         qps: &mut S,
         touched: &mut Touched,
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
+        self.hand_over_waiting(qps, budget);
         for index in touched.drain(..) {
             self.drain(index, qps, budget);
         }
-        self.hand_over_waiting(qps, budget);
         self.look_around(qps, touched);
         for index in touched.drain(..) {
             self.drain(index, qps, budget);

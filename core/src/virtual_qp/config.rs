@@ -15,8 +15,8 @@ pub enum Scheme {
     #[default]
     Spray,
     /// Every fragment is a WRITE_WITH_IMM that carries a sequence number; the receiver counts.
-    /// Saves a round trip; the user's immediate does not travel. Plain WRITEs carry no number, so a
-    /// WRITE_WITH_IMM behind some waits until they, and what was posted before them, are
+    /// Saves a round trip; the user's immediate does not travel. Plain WRITEs and READs carry no number,
+    /// so a WRITE_WITH_IMM behind some waits until they, and what was posted before them, are
     /// acknowledged: a notification tells of everything that was posted before it (of SENDs and
     /// atomics as [`PassThroughOrder`] says).
     Dqplb,

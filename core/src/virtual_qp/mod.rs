@@ -325,10 +325,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         rail.map(Rail::counters)
     }
 
-    /// Sends that were accepted and not reported.
+    /// Sends that were accepted and are not complete, or not reported; unsignaled ones count until they
+    /// are complete. With one rail nothing is tracked: 0.
     pub fn outstanding_sends(&self) -> usize {
         let (incomplete, in_ring) = self.deferred.count();
-        self.sends.active_count() - in_ring as usize + incomplete as usize
+        self.sends.active_count() - in_ring as usize + (incomplete + self.passing) as usize
     }
 
     /// Notification receives that were accepted and not reported.
