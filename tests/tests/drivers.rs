@@ -310,8 +310,8 @@ fn a_refused_inline_request_is_no_stall() {
         assert_eq!(rig.qp.post_send(&inline), Err(PostError::InlineMustWait));
         assert!(rig.qp.check_stalled().is_empty());
         assert_eq!(rig.qp.state(), QpState::Ready);
+        assert_eq!(rig.poll(), []);
     }
-    rig.poll();
     rig.post([inline]);
     assert_eq!(rig.run_dry().len(), 1);
 }
