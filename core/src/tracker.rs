@@ -18,7 +18,7 @@ use core::ops::Range;
 
 /// The ring was full; nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("all {capacity} slots hold unreported requests")]
+#[error("all {capacity} slots hold requests that are unreported, or behind one that is")]
 pub struct TrackerFull {
     /// Slots of the ring.
     pub capacity: usize,
@@ -52,7 +52,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     ///
     /// # Errors
     ///
-    /// [`TrackerFull`] while `N` requests are unreported.
+    /// [`TrackerFull`] while `N` slots are alive: their requests are unreported, or they are kept.
     #[inline]
     pub fn add(&mut self, request: T) -> Result<u64, TrackerFull> {
         self.add_with(|slot| {

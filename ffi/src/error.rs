@@ -88,7 +88,9 @@ impl VerbsError {
         let to_rtr = self.argument == Argument::State(QpState::Rtr);
         Some(match (self.call, self.errno) {
             ("dlopen", _) => "install packages libibverbs1 and ibverbs-providers",
-            ("ibv_get_device_list", ENOSYS) => "the kernel module ib_uverbs is not loaded",
+            ("ibv_get_device_list", ENOSYS) => {
+                "the kernel module ib_uverbs is not loaded: modprobe ib_uverbs"
+            }
             ("ibv_fork_init", EINVAL) => {
                 "another component of this process registered memory before: set RDMAV_FORK_SAFE=1"
             }
@@ -199,6 +201,16 @@ mod tests {
             "ibv_reg_mr(length 1073741824): Cannot allocate memory (os error 12); too little memory \
              may be locked (ulimit -l unlimited, or memlock in /etc/security/limits.conf), or the range is \
              not mapped"
+        );
+    }
+
+    #[test]
+    fn a_kernel_without_verbs_gets_the_module_that_has_them() {
+        let error = VerbsError::new("ibv_get_device_list", libc::ENOSYS, Argument::None);
+        assert!(
+            error
+                .to_string()
+                .ends_with("; the kernel module ib_uverbs is not loaded: modprobe ib_uverbs")
         );
     }
 

@@ -1,5 +1,6 @@
 //! JSON from strangers, as it came: repeated fields are kept, so that they can be refused.
 
+use crate::printable;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Number;
@@ -23,18 +24,12 @@ impl Value {
     pub(crate) fn shown(&self) -> String {
         const LONGEST: usize = 40;
         // Nothing in it fails to serialize.
-        let text = without_controls(&serde_json::to_string(self).unwrap_or_default());
+        let text = printable::replaced(&serde_json::to_string(self).unwrap_or_default());
         match text.char_indices().nth(LONGEST) {
             Some((end, _)) => format!("{}...", &text[..end]),
             None => text,
         }
     }
-}
-
-/// A peer's text, for people: control characters, which could move a cursor or hide what was
-/// printed before, are replaced.
-pub(crate) fn without_controls(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
 }
 
 impl Serialize for Value {
@@ -122,6 +117,9 @@ mod tests {
             assert_eq!(serde_json::from_str::<Value>(text).unwrap().shown(), text);
         }
         assert_eq!(Value::Text("1".repeat(3000)).shown().len(), 43);
-        assert_eq!(Value::Text("a\u{9b}2Jb\u{1b}".into()).shown(), "\"a\u{fffd}2Jb\\u001b\"");
+        assert_eq!(
+            Value::Text("a\u{9b}2\u{202e}b\u{1b}".into()).shown(),
+            "\"a\u{fffd}2\u{fffd}b\\u001b\""
+        );
     }
 }

@@ -59,8 +59,9 @@
 //! 7. [`transfer`]: the copy path, with its protocol in the module's documentation;
 //! 8. [`perf`] measures, within a process and between two;
 //! 9. [`serve`]: the side that waits, for files and measurements;
-//! 10. with the feature `verbs`, `rdma` is real NICs as a backend, and `devices` lists them;
-//! 11. `main.rs` and `cli/`: the program, a thin layer over `transfer`, `perf` and `serve`.
+//! 10. [`printable`] is about texts of others, such as names of files;
+//! 11. with the feature `verbs`, `rdma` is real NICs as a backend, and `devices` lists them;
+//! 12. `main.rs` and `cli/`: the program, a thin layer over `transfer`, `perf` and `serve`.
 
 pub mod backend;
 pub mod card;
@@ -72,6 +73,7 @@ mod json;
 pub mod memory;
 pub mod nic;
 pub mod perf;
+pub mod printable;
 pub mod progress;
 #[cfg(feature = "verbs")]
 pub mod rdma;

@@ -227,6 +227,42 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     connect_endpoints(&mut four.endpoint, &mut fits.endpoint).unwrap();
 }
 
+/// Packets of the two versions of IP do not meet, and every driver says no more of it than EINVAL.
+#[test]
+fn addresses_of_two_kinds_are_named_before_anything_is_posted() {
+    let fabric = Fabric::threaded();
+    let builder = EndpointBuilder::new();
+    let (mut a, b) = (Host::new(&fabric, "a", 2, &builder), Host::new(&fabric, "b", 2, &builder));
+    let refused = |a: &mut Host, address: &Address| {
+        let never = |_: &mut EndpointQp| -> Result<(), ConnectError> { panic!("{address:?}") };
+        a.endpoint.connect_after(address, never).unwrap_err().to_string()
+    };
+    let own = a.devices[1].gid(1).unwrap();
+    let mut address = b.endpoint.address();
+    address.rails[3].gid = "::ffff:10.0.0.2".parse().unwrap();
+    let said = format!(
+        "rail 3 (device a1): IPv6 link-local here ({own}), IPv4 at the peer (::ffff:10.0.0.2)"
+    );
+    assert_eq!(refused(&mut a, &address), said);
+    let mut address = b.endpoint.address();
+    address.notify.as_mut().unwrap().gid = "::ffff:10.0.0.2".parse().unwrap();
+    let error = refused(&mut a, &address);
+    assert!(error.starts_with("the notify queue pair (device a0): IPv6 link-local"), "{error}");
+    // Which addresses of IPv6 reach each other is for the routes to say, and on InfiniBand packets go by
+    // LID: nothing had changed, and both get as far as the receives.
+    let mut routed = b.endpoint.address();
+    routed.rails[3].gid = "2001:db8::2".parse().unwrap();
+    let mut infiniband = b.endpoint.address();
+    for rail in infiniband.rails.iter_mut().chain(&mut infiniband.notify) {
+        (rail.lid, rail.gid) = (7, "::ffff:10.0.0.2".parse().unwrap());
+    }
+    for address in [routed, infiniband] {
+        let enough = |_: &mut EndpointQp| Err(ConnectError::NoNotify);
+        let error = a.endpoint.connect_after(&address, enough).unwrap_err();
+        assert_eq!(error, ConnectError::NoNotify);
+    }
+}
+
 #[test]
 fn a_window_that_is_too_small_is_refused_before_anything_is_posted() {
     let fabric = Fabric::threaded();
@@ -458,4 +494,42 @@ fn polling_with_a_callback_sees_the_same() {
     }
     assert_eq!(seen[0].wr_id, 9);
     assert_eq!(a.endpoint.outstanding(), 0);
+}
+
+#[test]
+fn a_post_before_the_connection_says_what_is_missing() {
+    let fabric = Fabric::threaded();
+    for (rails, scheme) in [(1, Scheme::Spray), (2, Scheme::Spray), (2, Scheme::Dqplb)] {
+        let builder = EndpointBuilder::new().rails(rails).scheme(scheme);
+        let mut host = Host::new(&fabric, "mlx5_", 2, &builder);
+        let keys = host.buffer.toward(&host.buffer.remote()).unwrap();
+        let local = host.buffer.local(0, 4096).unwrap();
+        let wr = SendWr::write_with_imm(1, local, host.buffer.addr(), 7, &keys);
+        let error = host.endpoint.post_send(&wr).unwrap_err();
+        assert!(error.to_string().contains("connect first"), "{error}");
+        let named = host.endpoint.post_error(error).to_string();
+        let begin =
+            "rail 0 (device mlx5_0) takes no requests before it is connected: connect first";
+        assert_eq!(named, begin);
+    }
+}
+
+#[test]
+fn what_a_post_is_refused_for_is_of_a_device_that_has_a_name() {
+    let (mut a, b) = pair(2, &EndpointBuilder::new().rails(2));
+    let mut keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+    keys.pop();
+    let local = a.buffer.local(0, 4096).unwrap();
+    let error = a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap_err();
+    assert!(error.to_string().contains("register its buffer with every device"), "{error}");
+    let named = a.endpoint.post_error(error).to_string();
+    assert!(named.starts_with("the request has no keys for device a1: register"), "{named}");
+    // Nothing is missing of a connection that there is.
+    let refused = PostError::Driver { rail: RailId::Data(1), errno: libc::ENOMEM };
+    let named = a.endpoint.post_error(refused).to_string();
+    let begin = "rail 1 (device a1): the driver refused the request: Cannot allocate memory";
+    assert!(named.starts_with(begin), "{named}");
+    // What has nothing to do with a device is as it was.
+    let empty = a.endpoint.post_error(PostError::InErrorState).to_string();
+    assert_eq!(empty, PostError::InErrorState.to_string());
 }

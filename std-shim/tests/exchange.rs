@@ -70,7 +70,9 @@ fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
     assert!(matches!(heard(b"", true, impatient()), LinkError::HungUp { pending: 0 }));
     let error = heard(b"PLYR\0\0", true, impatient());
     assert_eq!(error.to_string(), "the other side hung up after 6 bytes of a message");
-    assert!(matches!(heard(b"", false, impatient()), LinkError::NoAnswer { waited: SOON }));
+    let error = heard(b"", false, impatient());
+    let text = "the other side did not answer within 200ms: it should have said \"hello\"";
+    assert_eq!(error.to_string(), text);
     assert!(matches!(
         heard(b"PLYR\0\0\0", false, impatient()),
         LinkError::Stalled { pending: 7, waited: SOON }
@@ -329,7 +331,13 @@ fn a_peer_that_is_never_ready_is_not_waited_for() {
     let (mut link, mut stranger) = link_to_stranger(impatient());
     stranger.write_all(&Message::Hello(there.hello()).encode()).unwrap();
     let error = here.meet(&mut link).unwrap_err();
-    assert!(matches!(error, MeetError::Link(LinkError::NoAnswer { waited: SOON })), "{error}");
+    assert!(
+        matches!(
+            error,
+            MeetError::Link(LinkError::NoAnswer { expected: "\"ready\"", waited: SOON })
+        ),
+        "{error}"
+    );
     drop(link);
     let mut said = Vec::new();
     stranger.read_to_end(&mut said).unwrap();

@@ -66,7 +66,7 @@ fn options_of_one_host_and_of_two_do_not_mix() {
 #[test]
 fn command_lines_that_make_no_sense() {
     let place = Place::with_source(10);
-    let senseless: [&[&str]; 14] = [
+    let senseless: [&[&str]; 20] = [
         &[],
         &["copy"],
         &["copy", "src"],
@@ -81,6 +81,12 @@ fn command_lines_that_make_no_sense() {
         &["perf", "--json", "--csv"],
         &["perf", "--seconds", "0"],
         &["perf", "--qp-timeout", "32"],
+        &["copy", "--qp-timeout", "32", "src", "dst"],
+        &["serve", "--qp-timeout", "0"],
+        &["perf", "--to", "127.0.0.1", "--answer-timeout", "0"],
+        &["copy", "--to", "127.0.0.1", "--idle-timeout", "0", "src"],
+        &["serve", "--peers", "0"],
+        &["serve", "--peers", "2", "--once"],
     ];
     for arguments in senseless {
         let output = place.run(arguments);
@@ -92,6 +98,44 @@ fn command_lines_that_make_no_sense() {
         &["a fault on rail 4, where rails are 0 to 3"],
     );
     assert_eq!(place.files(), ["src"]);
+}
+
+#[test]
+fn negative_numbers_are_numbers_that_make_no_sense() {
+    let place = Place::with_source(10);
+    for (option, number, word) in [
+        ("--rails", "-1", "1 to 8 can be"),
+        ("--devices", "-2", "1 to 8 can be"),
+        ("--window", "-1", "1 to 128 can be"),
+        ("--stall-timeout", "-0.5", "more than 0"),
+        ("--message-size", "-1", "not a size"),
+        ("--message-size", "-1M", "unexpected argument '-1'"),
+    ] {
+        let output = place.copy(&[option, number]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(word), "{said}");
+        assert!(!said.contains("tip:"), "{said}");
+    }
+    assert_eq!(place.files(), ["src"]);
+}
+
+#[test]
+fn devices_that_stay_unused_are_told_of() {
+    let place = Place::with_source(10);
+    let one = "polyrail: of 5 devices the last one stays unused: there are 4 rails\n";
+    let two = "polyrail: of 3 devices the last 2 stay unused: there is 1 rail\n";
+    for (devices, rails, note) in [("5", "4", one), ("3", "1", two), ("4", "4", ""), ("1", "4", "")]
+    {
+        let shape = ["--devices", devices, "--rails", rails];
+        let output = place.copy(&shape);
+        assert!(output.status.success());
+        assert_eq!(stderr(&output), note);
+        let output = place.run(&[&QUICK[..], &["--operations", "write"], &shape].concat());
+        assert!(output.status.success());
+        assert_eq!(stderr(&output), note);
+        assert_success(&place.copy(&[&shape[..], &["--quiet"]].concat()));
+    }
 }
 
 #[test]
@@ -115,9 +159,17 @@ fn help_explains_itself() {
     {
         assert!(help.contains(word), "{word}: {help}");
     }
+    for command in ["copy", "perf", "serve"] {
+        let help = stdout(&place.run(&[command, "--help"]));
+        assert!(help.contains("--qp-timeout <N>"), "{help}");
+    }
     let help = stdout(&place.run(&["perf", "--help"]));
     for word in ["--sizes", "--plot", "--csv", "--json", "--threads", "memcpy", "--to", "--device"]
     {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+    let help = stdout(&place.run(&["serve", "--help"]));
+    for word in ["--peers", "--once", "--answer-timeout", "--idle-timeout", "--progress-timeout"] {
         assert!(help.contains(word), "{word}: {help}");
     }
     assert!(stdout(&place.run(&["--version"])).starts_with("polyrail "));

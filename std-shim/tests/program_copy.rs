@@ -4,6 +4,7 @@ mod program_support;
 
 use program_support::*;
 use std::fs::{self, Permissions};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -36,7 +37,7 @@ fn any_number_of_rails_and_devices_will_do() {
     for scheme in ["spray", "dqplb"] {
         for rails in 1..=8 {
             let place = Place::with_source((3 << 20) + 77);
-            let (rails, devices) = (rails.to_string(), (rails % 3 + 1).to_string());
+            let (rails, devices) = (rails.to_string(), (rails % 3 + 1).min(rails).to_string());
             let output = place.copy(&[
                 "--rails",
                 &rails,
@@ -239,6 +240,15 @@ fn a_rail_that_falls_silent_is_found() {
     });
 }
 
+/// A link that has failed is given up after eight of these timeouts, half a second unless told otherwise:
+/// before that rail is taken for dead.
+#[test]
+fn acknowledgements_are_waited_for_as_long_as_is_said() {
+    let place = Place::with_source(1 << 20);
+    let options = ["--fault", "1:64K", "--stall-timeout", "3", "--qp-timeout", "31"];
+    assert_failure(&place.copy(&options), 6, &["rail 1 (device tx1) fell silent"]);
+}
+
 #[test]
 fn a_fault_that_never_comes_does_no_harm() {
     let place = Place::with_source(1 << 20);
@@ -396,28 +406,59 @@ fn a_full_file_system_keeps_nothing_of_the_copy() {
     assert_eq!(small.files(), 0);
 }
 
-/// A copy that takes for ever, and that has begun.
-struct Endless {
+/// A copy that takes long, and that has begun.
+struct Long {
     place: Place,
     child: Child,
 }
 
-impl Endless {
-    fn new() -> Self {
+impl Long {
+    /// One that does not end by itself.
+    fn endless() -> Self {
+        Self::new(1 << 40)
+    }
+
+    fn new(bytes: u64) -> Self {
+        Self::with_hangup(bytes, libc::SIG_DFL)
+    }
+
+    /// One that is started with this disposition of SIGHUP, whatever the one of the tests is.
+    fn with_hangup(bytes: u64, disposition: libc::sighandler_t) -> Self {
         let place = Place::new();
-        fs::File::create(place.path("src")).unwrap().set_len(1 << 40).unwrap();
-        let child = Command::new(PROGRAM)
-            .args(["copy", "--window", "1", "--message-size", "4K", "src", "dst"])
-            .current_dir(&place.directory)
-            .stderr(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        while place.files().len() < 2 {
-            thread::sleep(Duration::from_millis(10));
+        fs::File::create(place.path("src")).unwrap().set_len(bytes).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.args(["copy", "--window", "1", "--message-size", "4K", "src", "dst"]);
+        command.current_dir(&place.directory).stderr(Stdio::piped()).stdout(Stdio::piped());
+        let dispose = move || {
+            // SAFETY: it may be called between fork and exec, and the disposition is none that calls
+            // anything.
+            unsafe { libc::signal(libc::SIGHUP, disposition) };
+            Ok(())
+        };
+        // SAFETY: what is called allocates nothing and takes no lock.
+        unsafe { command.pre_exec(dispose) };
+        let copy = Self { place, child: command.spawn().unwrap() };
+        while copy.written() == 0 {
+            thread::sleep(Duration::from_millis(1));
         }
-        thread::sleep(Duration::from_millis(100));
-        Self { place, child }
+        copy
+    }
+
+    /// Bytes of the copy so far, whether it has a name or not.
+    fn written(&self) -> u64 {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let lengths = descriptors.filter_map(|entry| {
+            let path = entry.unwrap().path();
+            let open = fs::read_link(&path).ok()?;
+            let part = open.starts_with(&self.place.directory) && !open.ends_with("src");
+            Some(if part { fs::metadata(path).ok()?.len() } else { 0 })
+        });
+        lengths.sum()
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: a call that touches no memory of ours, for a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, signal) }, 0);
     }
 
     #[track_caller]
@@ -430,20 +471,65 @@ impl Endless {
 
 #[test]
 fn an_interrupt_removes_what_was_written() {
-    for signal in ["INT", "TERM"] {
-        let copy = Endless::new();
-        let kill = format!("kill -{signal} {}", copy.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let copy = Long::endless();
+        copy.signal(signal);
         copy.assert_failure(130, &["interrupted"]);
     }
 }
 
 #[test]
 fn a_source_that_changes_is_not_copied() {
-    let copy = Endless::new();
+    let copy = Long::endless();
     fs::File::options().write(true).open(copy.place.path("src")).unwrap().set_len(1000).unwrap();
     copy.assert_failure(3, &["cannot read src: it ends after", "1099511627776 were there"]);
     // A file that says that it is empty, and is not.
     let output = Place::new().run(&["copy", "/proc/self/status", "dst"]);
     assert_failure(&output, 3, &["cannot read /proc/self/status: there is more than the 0 bytes"]);
+}
+
+#[test]
+fn a_source_that_changes_and_keeps_its_length_is_not_copied() {
+    const BYTES: u64 = 8 << 20;
+    let copy = Long::new(BYTES);
+    copy.signal(libc::SIGSTOP);
+    assert!(copy.written() < BYTES);
+    fs::File::options().write(true).open(copy.place.path("src")).unwrap().write_all(b"x").unwrap();
+    copy.signal(libc::SIGCONT);
+    copy.assert_failure(
+        3,
+        &["cannot read src: it changed while it was copied", "modification time"],
+    );
+}
+
+#[test]
+fn behind_nohup_a_hangup_is_nothing() {
+    const BYTES: u64 = 4 << 20;
+    let copy = Long::with_hangup(BYTES, libc::SIG_IGN);
+    copy.signal(libc::SIGHUP);
+    let output = copy.child.wait_with_output().unwrap();
+    assert_success(&output);
+    assert_eq!(fs::metadata(copy.place.path("dst")).unwrap().len(), BYTES);
+}
+
+#[test]
+fn a_copy_that_is_killed_leaves_nothing() {
+    let mut copy = Long::endless();
+    copy.child.kill().unwrap();
+    copy.child.wait().unwrap();
+    assert_eq!(copy.place.files(), ["src"]);
+}
+
+#[test]
+fn a_limit_on_the_length_of_files_is_no_space() {
+    let place = Place::with_source(3 << 20);
+    fs::write(place.path("dst"), "old").unwrap();
+    // 1 MiB, or 2 where a shell counts in units of 1024 bytes.
+    let script = format!("ulimit -f 2048 && exec {PROGRAM} copy src dst");
+    let mut command = Command::new("sh");
+    let output = command.args(["-c", &script]).current_dir(&place.directory).output().unwrap();
+    let words = ["cannot write dst: writing 1048576 bytes at offset", "File too large"];
+    assert_failure(&output, 5, &words);
+    assert_eq!(fs::read(place.path("dst")).unwrap(), b"old");
+    assert_eq!(place.files(), ["dst", "src"]);
 }

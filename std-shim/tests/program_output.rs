@@ -48,6 +48,28 @@ fn names_that_are_no_text_are_reported_all_the_same() {
 }
 
 #[test]
+fn names_that_a_terminal_would_obey_are_escaped() {
+    let place = Place::with_source(1000);
+    // It would show as "exe.txt", in red.
+    let (name, escaped) = ("\u{1b}[31m\u{202e}txt.exe", "\\u{1b}[31m\\u{202e}txt.exe");
+    let output = place.run(&["copy", name, "dst"]);
+    assert_failure(&output, 3, &[&format!("cannot read {escaped}: No such file")]);
+    assert!(!stderr(&output).contains(['\u{1b}', '\u{202e}']));
+    // Where the command line makes no sense, too: names come from `*`.
+    let output = place.run(&["copy", "src", "dst", name]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.contains("\\u{202e}txt.exe") && said.contains("Usage:"), "{said}");
+    assert!(!said.contains(['\u{1b}', '\u{202e}']), "{said}");
+    // To programs, messages are as they are to people, and names what they are.
+    let output = place.run(&["copy", "--json", name, "dst"]);
+    assert!(json(&output)["error"].as_str().unwrap().contains(escaped), "{}", json(&output));
+    let output = place.run(&["copy", "--json", "src", name]);
+    assert!(!stdout(&output).contains(['\u{1b}', '\u{202e}']), "{}", stdout(&output));
+    assert_eq!(json(&output)["destination"], name);
+}
+
+#[test]
 fn a_report_that_cannot_be_written_is_no_failure_of_the_copy() {
     let place = Place::with_source(1000);
     for json in [&["--json"][..], &[]] {

@@ -505,6 +505,54 @@ fn a_sink_that_panics_loses_nothing_else() {
     outcome.unwrap();
 }
 
+/// After a panic, each completion of the rest of that batch and of the next one may be of another
+/// queue pair than the one before it.
+#[test]
+fn after_a_sink_panicked_every_way_to_poll_goes_on() {
+    use polyrail_core::hardware::CompletionQueue;
+    use std::mem::MaybeUninit;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let run = |way: Way| {
+        let (nic, cqs, mut cq) = one_cq(1 << 14);
+        let (mut set, handles): (Vec<_>, Vec<_>) =
+            [10, 20, 30, 40].map(|number| qp(&nic, &cqs, 2, number)).into_iter().unzip();
+        for (index, qp) in set.iter().enumerate() {
+            cq.attach(index as u16, qp).unwrap();
+        }
+        handles[0][0].inject(Completion::success(99, 0, WcOpcode::SEND));
+        for id in 0..16 {
+            for (qp, handles) in set.iter_mut().zip(&handles) {
+                qp.post_send(&rig::write(id, 128)).unwrap();
+                handles.iter().for_each(QpHandle::complete_all);
+            }
+        }
+        let panics = AssertUnwindSafe(|| cq.poll(&mut set[..], 32, |_| panic!("the sink's own")));
+        assert!(catch_unwind(panics).is_err());
+        let mut reports = 0;
+        let mut sink = |event: Event| reports += u32::from(event.completion().is_some());
+        match way {
+            Way::Queue(at, budget) => {
+                let _ = cq.poll_cq(at, &mut set[..], budget, &mut sink);
+            }
+            _ => {
+                let mut batch = [const { MaybeUninit::uninit() }; 32];
+                let completions = cqs[0].clone().poll(&mut batch).unwrap();
+                // SAFETY: just polled from a queue of this device, in order.
+                unsafe { cq.feed(&mut set[..], DeviceId(0), completions, &mut sink) };
+            }
+        }
+        while cq.poll(&mut set[..], 32, &mut sink).events > 0 {}
+        assert_eq!(reports, 64, "{way:?}");
+    };
+    let outcome = catch_unwind(|| {
+        [Way::Queue(0, usize::MAX), Way::Queue(0, 40), Way::Feed(0)].into_iter().for_each(run);
+    });
+    std::panic::set_hook(hook);
+    outcome.unwrap();
+}
+
 /// What found no budget comes before what completed after it, however it is polled next.
 #[test]
 fn what_waits_for_budget_keeps_its_order() {
@@ -526,4 +574,25 @@ fn what_waits_for_budget_keeps_its_order() {
 
 fn names(events: Vec<Event>) -> Vec<u64> {
     events.into_iter().filter_map(|event| event.completion().map(|wc| wc.wr_id)).collect()
+}
+
+/// Who is touched by the queue that is polled for priority does not keep others waiting for good.
+#[test]
+fn polling_one_queue_with_a_small_budget_starves_nobody() {
+    let (nic, cqs, mut cq) = one_cq(1 << 14);
+    let (mut set, handles): (Vec<_>, Vec<_>) =
+        [10, 20].map(|number| qp(&nic, &cqs, 2, number)).into_iter().unzip();
+    for (index, qp) in set.iter().enumerate() {
+        cq.attach(index as u16, qp).unwrap();
+    }
+    (0..4).for_each(|id| set[0].post_send(&rig::write(id, 128)).unwrap());
+    handles[0].iter().for_each(QpHandle::complete_all);
+    let mut first = 0;
+    for _ in 0..12 {
+        set[1].post_send(&rig::write(9, 128)).unwrap();
+        handles[1].iter().for_each(QpHandle::complete_all);
+        let sink = |event: Event| first += usize::from(event.completion().unwrap().qp_num == 10);
+        assert_eq!(cq.poll_cq(0, &mut set[..], 1, sink).error, None);
+    }
+    assert_eq!(first, 4);
 }

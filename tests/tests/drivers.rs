@@ -1,7 +1,7 @@
 //! Drivers that take a batch in part, or not now, or not at all.
 
 use polyrail_core::hardware::Refusal;
-use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode, WcStatus};
+use polyrail_core::verbs::{Imm, Opcode, RecvWr, SendFlags, WcOpcode, WcStatus};
 use polyrail_core::virtual_qp::{PostError, QpState, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 use polyrail_tests::view::{Piece, inner, write};
@@ -300,6 +300,22 @@ fn a_driver_that_is_always_full_is_named_and_ends_in_an_error() {
     }
 }
 
+/// It is refused and forgotten, so nothing waits for its driver.
+#[test]
+fn a_refused_inline_request_is_no_stall() {
+    let mut rig = rig();
+    let inline = rig::send(1, 8).with_flags(SendFlags::SIGNALED | SendFlags::INLINE);
+    for _ in 0..3 {
+        rig.rails[0].refuse_next(0, Refusal::QueueFull);
+        assert_eq!(rig.qp.post_send(&inline), Err(PostError::InlineMustWait));
+        assert!(rig.qp.check_stalled().is_empty());
+        assert_eq!(rig.qp.state(), QpState::Ready);
+        assert_eq!(rig.poll(), []);
+    }
+    rig.post([inline]);
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
 /// Not what the contract says: an error, and yet everything is taken.
 #[test]
 fn a_driver_that_takes_everything_and_complains_has_everything_in_flight() {
@@ -348,4 +364,47 @@ fn a_completion_of_what_was_never_posted_is_a_protocol_error() {
     rig.rails[0].refuse_all(None);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.run_dry().len(), 1);
+}
+
+/// Receives that are posted make room when they complete, however quiet the peer is.
+#[test]
+fn a_full_receive_queue_is_no_stall_while_it_holds_receives() {
+    let mut rig = rig();
+    rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
+    rig.notify().refuse_all_recvs(Some(Refusal::QueueFull));
+    rig.qp.post_recv(&RecvWr::notification(2)).unwrap();
+    for _ in 0..4 {
+        assert_eq!(rig.poll(), []);
+        assert!(rig.qp.check_stalled().is_empty());
+    }
+    rig.post([rig::write_imm(3, 128, 0)]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies().len(), 1, "sends are not refused");
+    rig.notify().complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[3]));
+    rig.notify().deliver_imm(Imm::from_number(0));
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    // With none posted nothing can make room any more.
+    assert!(rig.qp.check_stalled().is_empty());
+    assert_eq!(rig.poll(), []);
+    assert!(rig.qp.check_stalled().contains(RailId::Notify));
+    assert_eq!(rig.qp.first_error().map(|error| error.errno), Some(Some(12)));
+    assert_eq!(rig.poll_ids(), [(2, WcStatus::WR_FLUSH_ERR)]);
+}
+
+#[test]
+fn a_driver_that_takes_receives_and_complains_has_them_posted() {
+    for (accepted, refusal) in [1, 5].into_iter().flat_map(|accepted| {
+        [Refusal::QueueFull, Refusal::Driver(5)].map(|refusal| (accepted, refusal))
+    }) {
+        let mut rig = rig();
+        rig.notify().complain_next_recv(accepted, refusal);
+        assert_eq!(rig.qp.post_recv(&RecvWr::notification(1)), Ok(()), "{accepted}, {refusal}");
+        assert_eq!((rig.qp.outstanding_recvs(), rig.notify().recvs().len()), (1, 1));
+        assert_eq!(rig.qp.state() == QpState::Error, refusal == Refusal::Driver(5));
+        assert_eq!(rig.poll(), []);
+        rig.notify().flush();
+        assert_eq!(rig.poll_ids(), [(1, WcStatus::WR_FLUSH_ERR)]);
+    }
 }

@@ -7,7 +7,9 @@ use polyrail_core::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvWr, WcFlags, WcOpcode, WcStatus,
 };
 use polyrail_core::virtual_cq::{Event, VirtualCq};
-use polyrail_core::virtual_qp::{Config, PostError, ProtocolError, QpState, RailId, VirtualQp};
+use polyrail_core::virtual_qp::{
+    Config, PassThroughOrder, PostError, ProtocolError, QpState, RailId, VirtualQp,
+};
 use polyrail_core::window::OutsideWindow;
 use polyrail_tests::rig::{self, KEYS, Rig, Setup, TestCq, TestQp, local, ok};
 use polyrail_tests::scripted::{LIMITS, Nic};
@@ -482,4 +484,23 @@ fn the_record_of_an_error_reads_well() {
     let expected = "rail 1 (device 1, queue pair 11) failed: transport retries exceeded \
                     (status 12), vendor code 0x81, at offset 384";
     assert_eq!(text, expected);
+}
+
+/// As one connection would report them: what waits is flushed behind what is in flight.
+#[test]
+fn pass_through_requests_that_waited_are_flushed_behind_those_in_flight() {
+    for order in [PassThroughOrder::Ordered, PassThroughOrder::Unordered] {
+        let setup = Setup::spray(2).fragment(128).depth(2);
+        let mut rig = setup.config(|config| config.pass_through = order).rig();
+        rig.post((1..=3).map(|id| rig::send(id, 8)));
+        rig.rails[0].complete(1);
+        assert_eq!(rig.poll_ids(), ok(&[1]), "request 3 took its place");
+        rig.post([rig::send(4, 8), rig::write(5, 128)]);
+        rig.rails[1].fail(WcStatus::RETRY_EXC_ERR);
+        assert_eq!(rig.poll_ids(), [(5, WcStatus::RETRY_EXC_ERR)]);
+        rig.rails[0].complete(1);
+        assert_eq!(rig.poll_ids(), ok(&[2]));
+        rig.rails[0].flush();
+        assert_eq!(rig.poll_ids(), [3, 4].map(|id| (id, WcStatus::WR_FLUSH_ERR)));
+    }
 }

@@ -20,7 +20,7 @@ fn with_nothing_ahead_a_send_goes_straight_through() {
     let mut rig = Setup::spray(2).rig();
     rig.post([rig::send(1, 64)]);
     assert_eq!(on_rail_0(&rig), [Opcode::Send]);
-    assert_eq!(rig.qp.outstanding_sends(), 0, "it takes no place in the ring");
+    assert_eq!(rig.qp.outstanding_sends(), 1);
     rig.rails[0].complete(1);
     assert_eq!(rig.poll(), [done(1, WcOpcode::SEND, 64)]);
 }
@@ -200,7 +200,7 @@ fn unordered_a_send_without_credit_blocks_no_notification_and_no_idle_rail() {
     rig.rails[1].complete_all();
     rig.notify().complete(1);
     assert_eq!(rig.poll_ids(), ok(&[4, 5]));
-    assert_eq!(rig.qp.outstanding_sends(), 1, "3; the other two took no place in the ring");
+    assert_eq!(rig.qp.outstanding_sends(), 3, "1 to 3");
     assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3]);
 }
 
@@ -524,4 +524,22 @@ fn an_empty_send_needs_no_keys() {
     let mut rig = Setup::spray(2).rig();
     rig.post([SendWr::send(1, LocalBuffer::EMPTY, &[])]);
     assert_eq!(rig.run_dry(), [done(1, WcOpcode::SEND, 0)]);
+}
+
+/// Whoever waits for none to be outstanding may take the buffers back.
+#[test]
+fn a_request_is_outstanding_until_it_is_complete_whichever_way_it_takes() {
+    let mut rig = Setup::spray(2).fragment(128).depth(1).rig();
+    let mut quiet = rig::send(1, 8);
+    quiet.flags.remove(SendFlags::SIGNALED);
+    rig.post([quiet]);
+    assert_eq!(rig.qp.outstanding_sends(), 1, "it passed straight through");
+    rig.post([rig::send(2, 8)]);
+    assert_eq!(rig.qp.outstanding_sends(), 2, "it waits for a credit");
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.qp.outstanding_sends(), 1);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[2]));
+    assert_eq!(rig.qp.outstanding_sends(), 0);
 }

@@ -56,12 +56,15 @@ pub struct VirtualCq<C, const CQS: usize, const ROUTES: usize> {
     /// What completed and cannot wait in a ring, but found no budget.
     backlog: Backlog,
     /// Completions that were polled and not looked at, because a sink panicked.
-    unrouted: Option<(DeviceId, ArrayVec<Completion, POLL_BATCH>)>,
+    unrouted: Saved,
     /// A poll is under way; if it is not, and this is set, a sink panicked.
     polling: bool,
     /// Whether rings come before the backlog: they take turns.
     rings_first: bool,
 }
+
+/// Completions of one device, at most one batch.
+type Saved = Option<(DeviceId, ArrayVec<Completion, POLL_BATCH>)>;
 
 /// As many events as one batch of completions can bring.
 type Backlog = heapless::Deque<Event, POLL_BATCH>;

@@ -3,10 +3,12 @@
 //! the caller's budget.
 
 use super::target::DirectCompletions;
-use super::{Backlog, CompletionTarget, Event, POLL_BATCH, Polled, QpSet, VirtualCq, VirtualWc};
+use super::{
+    Backlog, CompletionTarget, Event, POLL_BATCH, Polled, QpSet, Saved, VirtualCq, VirtualWc,
+};
 use crate::hardware::CompletionQueue;
 use crate::routing::{Role, Route};
-use crate::verbs::{Completion, DeviceId, ImmOrder};
+use crate::verbs::{Completion, DeviceId};
 use arrayvec::ArrayVec;
 use core::mem::MaybeUninit;
 
@@ -35,7 +37,8 @@ impl<F: FnMut(Event)> Budget<F> {
     }
 
     /// Hands an event over, or keeps it in `backlog` if the budget is used up.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn give_or_keep(&mut self, event: Event, backlog: &mut Backlog) {
         if self.left > 0 {
             self.give(event);
@@ -60,8 +63,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// comes out first next time, of the virtual queue pair that has waited longest: requests of
     /// several rails in their rings, what passes straight through in a backlog of [`POLL_BATCH`]
     /// events; the two take turns. The completion queues are polled in any case, unless the backlog is
-    /// full. `qps` holds the attached virtual queue pairs at their indices; completions of one that is
-    /// missing there are foreign.
+    /// full or the budget 0. `qps` holds the attached virtual queue pairs at their indices; completions
+    /// of one that is missing there are foreign.
     ///
     /// # Panics
     ///
@@ -78,7 +81,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut turns = Turns::new(self.next_cq, self.cqs.len(), budget.left);
         let mut touched = Touched::new();
         self.begin(qps, &mut budget);
-        self.hand_over_waiting(qps, &mut budget);
+        if self.registry.queued() > 0 || !self.backlog.is_empty() {
+            self.hand_over_waiting(qps, &mut budget);
+        }
         let mut looked = false;
         loop {
             for index in &touched {
@@ -103,8 +108,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// [`poll`](Self::poll) of one completion queue only, by its place, for priorities: takes one
-    /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What passed straight
-    /// through before and found no budget comes first, requests of several rails that did come last.
+    /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What found no
+    /// budget before comes first.
     ///
     /// # Panics
     ///
@@ -152,7 +157,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// # Panics
     ///
     /// If `sink` does. Then of `completions` those behind the batch of [`POLL_BATCH`] that it happened
-    /// in are not taken; nothing else is lost.
+    /// in are not taken, and none if it happened with what waited from before; nothing else is lost.
+    /// Who has such a sink feeds nothing first, and then one batch: that one is taken in any case.
     #[allow(unsafe_code, reason = "a contract for the caller")]
     pub unsafe fn feed<S: QpSet + ?Sized>(
         &mut self,
@@ -184,6 +190,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     #[cold]
+    #[inline(never)]
     fn resume<S: QpSet + ?Sized>(&mut self, qps: &mut S, budget: &mut Budget<impl FnMut(Event)>) {
         // Those that took completions had no chance to go on, nor have those that do now.
         self.registry.enqueue_all();
@@ -194,7 +201,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Hands over what found no budget in earlier polls.
-    #[inline]
+    // Not in line, as everything else that hands events over seldom: the sink is in line where it is
+    // called in a loop.
+    #[inline(never)]
     fn hand_over_waiting<S: QpSet + ?Sized>(
         &mut self,
         qps: &mut S,
@@ -219,7 +228,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// Hands over what passed straight through in earlier polls and found no budget. Before anything
     /// that passes straight through now, which may be of the same queue pair.
-    #[inline]
+    #[inline(never)]
     fn hand_over_backlog(&mut self, budget: &mut Budget<impl FnMut(Event)>) {
         while budget.left > 0
             && let Some(event) = self.backlog.pop_front()
@@ -228,17 +237,17 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Drains those touched, then those that had to wait, then whoever else has something to say.
+    /// Drains those that had to wait, then those touched, then whoever else has something to say.
     fn finish<S: QpSet + ?Sized>(
         &mut self,
         qps: &mut S,
         touched: &mut Touched,
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
+        self.hand_over_waiting(qps, budget);
         for index in touched.drain(..) {
             self.drain(index, qps, budget);
         }
-        self.hand_over_waiting(qps, budget);
         self.look_around(qps, touched);
         for index in touched.drain(..) {
             self.drain(index, qps, budget);
@@ -274,7 +283,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// Routes completions of one device, and notes the virtual queue pairs whose rings are to be
     /// drained. One look-up serves all completions in a row that are of one virtual queue pair.
-    #[inline]
+    // In line, so that what the sink counts can stay in registers.
+    #[inline(always)]
     fn take<S: QpSet + ?Sized>(
         &mut self,
         device: DeviceId,
@@ -293,12 +303,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
                     let qp = resolve(qps, *index, *virtual_qp_num)
                         .filter(|qp| qp.is_only_rail(device, first.qp_num));
                     if let Some(qp) = qp {
-                        let (length, any_failed) = run_length(rest);
-                        let (run, rest) = rest.split_at(length);
-                        unrouted.rest = rest;
-                        qp.note_single(run, any_failed);
-                        let numbers = (qp.virtual_qp_num(), qp.imm_order());
-                        pass_through(numbers, run, budget, backlog);
+                        pass_through(qp, &mut unrouted, budget, backlog);
                         continue;
                     }
                 }
@@ -337,6 +342,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         while budget.left > 0 {
             let Some(wc) = qp.next_report() else { break };
             budget.give(Event::Completion(wc));
+        }
+        if qp.is_flushing() {
+            give_flushed(qp, budget);
         }
         if qp.wants_poll() {
             self.registry.enqueue(index);
@@ -421,19 +429,38 @@ fn resolve<S: QpSet + ?Sized>(qps: &mut S, index: u16, virtual_qp_num: u32) -> O
 struct Unrouted<'a> {
     rest: &'a [Completion],
     device: DeviceId,
-    saved: &'a mut Option<(DeviceId, ArrayVec<Completion, POLL_BATCH>)>,
+    saved: &'a mut Saved,
 }
 
 impl Drop for Unrouted<'_> {
-    #[inline]
+    // A call that takes `self` would keep it in memory, with a store for each completion.
+    #[inline(always)]
     fn drop(&mut self) {
         if !self.rest.is_empty() {
-            *self.saved = Some((self.device, self.rest.iter().copied().collect()));
+            save(self.saved, self.device, self.rest);
         }
     }
 }
 
+#[cold]
+#[inline(never)]
+fn save(saved: &mut Saved, device: DeviceId, rest: &[Completion]) {
+    *saved = Some((device, rest.iter().copied().collect()));
+}
+
+/// Hands over deferred requests that will not be posted any more.
+#[cold]
+#[inline(never)]
+fn give_flushed<T: CompletionTarget + ?Sized>(qp: &mut T, budget: &mut Budget<impl FnMut(Event)>) {
+    while budget.left > 0
+        && let Some(wc) = qp.next_flushed()
+    {
+        budget.give(Event::Completion(wc));
+    }
+}
+
 /// Hands over what passed through several rails. Should the sink panic, the rest waits in the backlog.
+#[inline(never)]
 fn hand_over(
     direct: &mut DirectCompletions,
     budget: &mut Budget<impl FnMut(Event)>,
@@ -465,50 +492,59 @@ fn hand_over(
     }
 }
 
-/// How many completions in a row, from the front, are of one physical queue pair, and whether any of
-/// them failed.
-#[inline]
-fn run_length(completions: &[Completion]) -> (usize, bool) {
-    let qp_num = completions.first().map(|first| first.qp_num);
-    let run = completions.iter().take_while(|completion| Some(completion.qp_num) == qp_num);
-    let (length, failed) =
-        run.fold((0, 0), |(length, failed), completion| (length + 1, failed | completion.status.0));
-    (length, failed != 0)
+/// Counts the completions of the only rail of a virtual queue pair, also if the sink panics.
+struct Counted<'a, T: CompletionTarget + ?Sized> {
+    qp: &'a mut T,
+    completions: &'a [Completion],
+    count: usize,
+    failed: u32,
 }
 
-/// Hands over completions of the only rail of a virtual queue pair. Should the sink panic, the rest
-/// waits in the backlog.
-#[inline]
-fn pass_through(
-    (virtual_qp_num, imm_order): (u32, ImmOrder),
-    run: &[Completion],
+impl<T: CompletionTarget + ?Sized> Drop for Counted<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.qp.note_single(&self.completions[..self.count], self.failed != 0);
+    }
+}
+
+/// Hands over the completions, from the front, of one queue pair that is the only rail of its virtual
+/// one.
+#[inline(always)]
+fn pass_through<T: CompletionTarget + ?Sized>(
+    qp: &mut T,
+    unrouted: &mut Unrouted<'_>,
     budget: &mut Budget<impl FnMut(Event)>,
     backlog: &mut Backlog,
 ) {
-    struct Rest<'a> {
-        run: core::slice::Iter<'a, Completion>,
-        virtual_qp_num: u32,
-        imm_order: ImmOrder,
-        backlog: &'a mut Backlog,
-    }
-
-    impl Drop for Rest<'_> {
-        #[inline]
-        fn drop(&mut self) {
-            for completion in self.run.by_ref() {
-                let wc = VirtualWc::pass_through(self.virtual_qp_num, self.imm_order, completion);
-                keep(Event::Completion(wc), self.backlog);
-            }
+    let (virtual_qp_num, imm_order) = (qp.virtual_qp_num(), qp.imm_order());
+    let completions = unrouted.rest;
+    let qp_num = completions.first().map(|first| first.qp_num);
+    let mut counted = Counted { qp, completions, count: 0, failed: 0 };
+    if budget.left < completions.len() {
+        // Apart, so that the usual case is a loop that nothing but the sink interrupts.
+        let mut rest = completions.iter();
+        while let Some(completion) = rest.next()
+            && Some(completion.qp_num) == qp_num
+        {
+            unrouted.rest = rest.as_slice();
+            counted.count += 1;
+            counted.failed |= completion.status.0;
+            let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
+            budget.give_or_keep(Event::Completion(wc), backlog);
         }
+        return;
     }
-
-    let allowed = run.len().min(budget.left);
-    // Counted first: what is handed over may panic.
-    budget.left -= allowed;
-    budget.events += allowed;
-    let mut rest = Rest { run: run.iter(), virtual_qp_num, imm_order, backlog };
-    for completion in rest.run.by_ref().take(allowed) {
+    let mut rest = completions.iter();
+    while let Some(completion) = rest.next()
+        && Some(completion.qp_num) == qp_num
+    {
+        // Taken off first: should the sink panic, only this one is lost.
+        unrouted.rest = rest.as_slice();
+        counted.count += 1;
+        counted.failed |= completion.status.0;
         let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
         (budget.sink)(Event::Completion(wc));
     }
+    budget.left -= counted.count;
+    budget.events += counted.count;
 }

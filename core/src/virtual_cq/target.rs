@@ -45,6 +45,10 @@ pub trait CompletionTarget: sealed::Sealed {
     #[doc(hidden)]
     fn next_report(&mut self) -> Option<VirtualWc>;
     #[doc(hidden)]
+    fn is_flushing(&self) -> bool;
+    #[doc(hidden)]
+    fn next_flushed(&mut self) -> Option<VirtualWc>;
+    #[doc(hidden)]
     fn wants_poll(&self) -> bool;
 }
 
@@ -95,6 +99,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
     #[inline]
     fn next_report(&mut self) -> Option<VirtualWc> {
         VirtualQp::next_report(self)
+    }
+
+    #[inline]
+    fn is_flushing(&self) -> bool {
+        VirtualQp::is_flushing(self)
+    }
+
+    fn next_flushed(&mut self) -> Option<VirtualWc> {
+        VirtualQp::next_flushed(self)
     }
 
     #[inline]

@@ -15,8 +15,8 @@ pub enum Scheme {
     #[default]
     Spray,
     /// Every fragment is a WRITE_WITH_IMM that carries a sequence number; the receiver counts.
-    /// Saves a round trip; the user's immediate does not travel. Plain WRITEs carry no number, so a
-    /// WRITE_WITH_IMM behind some waits until they, and what was posted before them, are
+    /// Saves a round trip; the user's immediate does not travel. Plain WRITEs and READs carry no number,
+    /// so a WRITE_WITH_IMM behind some waits until they, and what was posted before them, are
     /// acknowledged: a notification tells of everything that was posted before it (of SENDs and
     /// atomics as [`PassThroughOrder`] says).
     Dqplb,
@@ -142,6 +142,9 @@ pub enum BuildError {
         /// The rail's limit.
         limit: u32,
     },
+    /// [`Config::max_msgs_per_qp`] lets no request through.
+    #[error("max_msgs_per_qp is 0, so that no request could ever be posted")]
+    NoMessages,
     /// No request could ever be posted.
     #[error("{} of queue pair {qp_num} may hold no request at all", if *.send { "the send queue" } else { "the receive queue" })]
     NoRoom {

@@ -168,10 +168,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// In the error state, the next deferred request that will not be posted any more.
-    #[cold]
-    pub(super) fn report_deferred(&mut self) -> Option<VirtualWc> {
-        if !self.deferred.is_waiting() {
+    /// Whether deferred requests wait that will not be posted any more, and no pass-through request is
+    /// in flight before them: their turn to be reported.
+    #[inline]
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.failed
+            && self.deferred.is_waiting()
+            && self.passing == 0
+            && self.deferred.oldest == self.deferred.next
+    }
+
+    /// The next deferred request that will not be posted any more.
+    pub(crate) fn next_flushed(&mut self) -> Option<VirtualWc> {
+        if !self.is_flushing() {
             return None;
         }
         let id = self.deferred.next;

@@ -81,13 +81,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
             return progress;
         }
-        let plain_write = slot.opcode == Opcode::RdmaWrite;
         let progress = match one {
             true => self.dispatch_fragments::<false, true>(id),
             false => self.dispatch_fragments::<false, false>(id),
         };
-        let posted = matches!(progress, Progress::Posted);
-        if self.config.scheme == Scheme::Dqplb && plain_write && posted {
+        if self.config.scheme == Scheme::Dqplb && matches!(progress, Progress::Posted) {
             self.unnumbered_until = id + 1;
         }
         progress
@@ -113,9 +111,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         passes
     }
 
-    /// Whether a plain WRITE of a DQPLB sender, or a pass-through request that request `id` may not
-    /// overtake, may be unacknowledged. They have no numbers, so the receiver could be told of what
-    /// follows before they are in place.
+    /// Whether a plain WRITE or a READ of a DQPLB sender, or a pass-through request that request `id` may
+    /// not overtake, may be unacknowledged. They have no numbers, so the receiver could be told of what
+    /// follows before they are in place, or before its memory was read.
     #[inline]
     fn unnumbered_in_flight(&self, id: u64) -> bool {
         let front = self.sends.front_in_flight();

@@ -39,7 +39,7 @@ pub enum PostError {
     #[error("the queue of rail 0 is full")]
     QueueFull,
     /// The driver refused the request.
-    #[error("the driver of {rail} refused the request with errno {errno}")]
+    #[error("the driver of {rail} refused the request with errno {errno}{}", hint(*errno))]
     Driver {
         /// Where.
         rail: RailId,
@@ -60,7 +60,10 @@ pub enum PostError {
     #[error("{0:?} over several rails needs SPRAY: with DQPLB the peer's receives have no buffers")]
     SendWithDqplb(Opcode),
     /// The request has no keys for a device that it needs.
-    #[error("no keys for device {}", device.0)]
+    #[error(
+        "the request has no keys for device {}: register its buffer with every device that rails are on",
+        device.0
+    )]
     MissingKeys {
         /// The device.
         device: DeviceId,
@@ -110,6 +113,15 @@ impl PostError {
             Refusal::QueueFull => Self::QueueFull,
             Refusal::Driver(errno) => Self::Driver { rail, errno },
         }
+    }
+}
+
+/// What usually is the matter.
+const fn hint(errno: i32) -> &'static str {
+    const EINVAL: i32 = 22;
+    match errno {
+        EINVAL => " (EINVAL; if it is not connected: connect first)",
+        _ => "",
     }
 }
 

@@ -113,11 +113,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// batch whose rest it owes, can end by itself no more: then the virtual queue pair is in the error
     /// state too, and [`first_error`](Self::first_error) has ENOMEM for the refusal.
     pub fn check_stalled(&mut self) -> RailSet {
-        let Self { rails, notify, retry, .. } = self;
+        // A request that was refused and forgotten is not waited for.
+        let waits = self.sends.unfinished_count() > 0 || self.deferred.is_waiting();
+        let Self { rails, notify, retry, refill, .. } = self;
         let mut stalled = RailSet::EMPTY;
         let mut never = None;
         for rail in rails.iter_mut().chain(notify) {
-            let refuses = retry.contains(rail.id);
+            // Receives that are posted make room for more when they complete, be it late.
+            let refuses_all = refill.contains(rail.id) && rail.recvs.is_empty();
+            let refuses = (waits && retry.contains(rail.id)) || refuses_all;
             if !rail.check_stalled(refuses) {
                 continue;
             }

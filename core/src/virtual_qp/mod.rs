@@ -126,7 +126,8 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     fence_mark: Option<u64>,
     /// Rails whose driver refused something that has to be offered again.
     retry: RailSet,
-    /// Rails whose posted receives have sunk to the low-water mark.
+    /// Rails whose posted receives have sunk to the low-water mark (DQPLB), or whose driver refused
+    /// receives that have to be offered again.
     refill: RailSet,
     /// The turn bit of the rail that completions came from last: waiting requests go there first.
     freed: u8,
@@ -231,6 +232,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.notify.is_some() && self.config.scheme == Scheme::Dqplb {
             return Err(BuildError::UnexpectedNotify);
         }
+        if self.config.max_msgs_per_qp == 0 {
+            return Err(BuildError::NoMessages);
+        }
         for (at, rail) in self.all_rails().enumerate() {
             let qp_num = rail.qp_num;
             if self.all_rails().take(at).any(|r| (r.device, r.qp_num) == (rail.device, qp_num)) {
@@ -321,10 +325,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         rail.map(Rail::counters)
     }
 
-    /// Sends that were accepted and not reported.
+    /// Sends that were accepted and are not complete, or not reported; unsignaled ones count until they
+    /// are complete. With one rail nothing is tracked: 0.
     pub fn outstanding_sends(&self) -> usize {
         let (incomplete, in_ring) = self.deferred.count();
-        self.sends.active_count() - in_ring as usize + incomplete as usize
+        self.sends.active_count() - in_ring as usize + (incomplete + self.passing) as usize
     }
 
     /// Notification receives that were accepted and not reported.

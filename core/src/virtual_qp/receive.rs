@@ -210,6 +210,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Posts waiting SPRAY receives to the notify queue pair, as far as it has room. Says what a
     /// driver refused for good.
     fn post_pending_recvs(&mut self) -> Option<PostError> {
+        self.refill = RailSet::EMPTY;
         let notify = self.notify.as_mut()?;
         let count = notify.recvs.room().min(self.recvs.pending_count() as u32);
         if count == 0 {
@@ -221,7 +222,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let refusal = error?.refusal;
         if refusal == Refusal::QueueFull {
-            self.retry.insert(RailId::Notify);
+            self.refill.insert(RailId::Notify);
+            return None;
+        }
+        if accepted == count {
+            self.driver_complained(RailId::Notify, refusal);
             return None;
         }
         Some(PostError::refused(RailId::Notify, refusal))
@@ -362,6 +367,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     fn settle_spray(&mut self) {
         if self.failed {
+            self.refill = RailSet::EMPTY;
             return;
         }
         if let Some(PostError::Driver { errno, .. }) = self.post_pending_recvs()

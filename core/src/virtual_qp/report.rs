@@ -1,7 +1,6 @@
 //! Step 5: finished requests come out of the rings, in posting order.
 
 use super::VirtualQp;
-use super::config::Scheme;
 use super::slot::SlotState;
 use crate::hardware::QueuePair;
 use crate::verbs::{SendFlags, WcOpcode};
@@ -69,7 +68,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 return Some(wc);
             }
         }
-        if self.failed { self.report_deferred() } else { None }
+        None
     }
 
     #[inline]
@@ -100,8 +99,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         !self.retry.is_empty()
             || self.recvs.front_outstanding().is_some()
             || send_ready()
-            || (self.failed
-                && (self.sends.front_in_flight().is_some() || self.deferred.is_waiting()))
-            || (self.config.scheme == Scheme::Dqplb && !self.refill.is_empty())
+            || (self.failed && self.sends.front_in_flight().is_some())
+            || self.is_flushing()
+            || !self.refill.is_empty()
     }
 }

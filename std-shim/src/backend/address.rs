@@ -14,6 +14,18 @@ impl Gid {
     pub const fn link_local(guid: u64) -> Self {
         Self(((0xfe80_u128 << 112) | guid as u128).to_be_bytes())
     }
+
+    /// What it stands for.
+    pub fn kind(self) -> GidKind {
+        let address = Ipv6Addr::from(self.0);
+        if address.to_ipv4_mapped().is_some() {
+            GidKind::Ipv4
+        } else if address.is_unicast_link_local() {
+            GidKind::Ipv6LinkLocal
+        } else {
+            GidKind::Ipv6
+        }
+    }
 }
 
 impl fmt::Debug for Gid {
@@ -41,6 +53,35 @@ impl FromStr for Gid {
 
     fn from_str(text: &str) -> Result<Self, AddrParseError> {
         Ok(Self(text.parse::<Ipv6Addr>()?.octets()))
+    }
+}
+
+/// What the address of a RoCE port stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidKind {
+    /// An IPv4 address, `::ffff:a.b.c.d`.
+    Ipv4,
+    /// An IPv6 address that is valid only on its own link, `fe80::/10`.
+    Ipv6LinkLocal,
+    /// Any other IPv6 address.
+    Ipv6,
+}
+
+impl GidKind {
+    /// Whether packets can go between the two. Those of the two versions of IP cannot; which
+    /// addresses of IPv6 reach each other is for the routes to say.
+    pub fn meets(self, other: Self) -> bool {
+        (self == Self::Ipv4) == (other == Self::Ipv4)
+    }
+}
+
+impl fmt::Display for GidKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6LinkLocal => "IPv6 link-local",
+            Self::Ipv6 => "IPv6",
+        })
     }
 }
 
@@ -120,4 +161,23 @@ pub struct RemoteQp {
     pub qp_num: u32,
     /// The packet sequence number that it starts with.
     pub psn: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_know_what_they_stand_for() {
+        for (gid, kind) in [
+            ("::ffff:10.0.0.2", GidKind::Ipv4),
+            ("fe80::1", GidKind::Ipv6LinkLocal),
+            ("2001:db8::1", GidKind::Ipv6),
+            // An IPv4 address in another notation is none that RoCE knows.
+            ("::10.0.0.2", GidKind::Ipv6),
+        ] {
+            assert_eq!(gid.parse::<Gid>().unwrap().kind(), kind, "{gid}");
+        }
+        assert_eq!(Gid::link_local(7).kind(), GidKind::Ipv6LinkLocal);
+    }
 }

@@ -20,7 +20,7 @@ pub(crate) mod recorded;
 #[cfg(test)]
 mod tests;
 
-pub use address::{Gid, Mtu, Port, RemoteQp};
+pub use address::{Gid, GidKind, Mtu, Port, RemoteQp};
 pub use error::DeviceError;
 pub use name::{DeviceName, DeviceNameError};
 pub use options::{ConnectOptions, QpCap};

@@ -32,7 +32,9 @@ pub struct ConnectOptions {
     /// Code of the time that the peer waits before it retries when no receive was posted, 0 to 31
     /// (see [`rnr_delay`](crate::nic::rnr_delay)).
     pub min_rnr_timer: u8,
-    /// The acknowledgement timeout is 4.096 us * 2^timeout; 0 waits for ever, at most 31.
+    /// The acknowledgement timeout is 4.096 us * 2^timeout, and a device may wait longer; 0 waits for
+    /// ever, at most 31. What is late is sent again though nothing was lost, so it should be longer than
+    /// any path delays anything.
     pub timeout: u8,
     /// Retries before an unanswered request fails, 0 to 7.
     pub retry_cnt: u8,
@@ -45,7 +47,8 @@ pub struct ConnectOptions {
 
 impl Default for ConnectOptions {
     /// Everything is permitted; packets of 4096 bytes; an unanswered request fails after 8 times
-    /// 67 ms; a missing receive is waited for, in steps of 0.64 ms.
+    /// 1.07 s, sooner than a rail is taken for dead that makes no headway; a missing receive is waited
+    /// for, in steps of 0.64 ms.
     fn default() -> Self {
         Self {
             access: AccessFlags::LOCAL_WRITE
@@ -54,7 +57,7 @@ impl Default for ConnectOptions {
                 | AccessFlags::REMOTE_ATOMIC,
             path_mtu: Mtu::Mtu4096,
             min_rnr_timer: 12,
-            timeout: 14,
+            timeout: 18,
             retry_cnt: 7,
             rnr_retry: 7,
             max_rd_atomic: 16,

@@ -1,11 +1,15 @@
 //! What can be asked for on the command line.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use polyrail::backend::DeviceName;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use polyrail::backend::{ConnectOptions, DeviceName};
 use polyrail::perf::{self, Operation};
+use polyrail::printable;
+use polyrail::session::Patience;
 use polyrail::size::parse_size;
 use polyrail::transfer::{LinkFault, MAX_WINDOW};
 use polyrail::virtual_qp::{FRAGMENT_ALIGN, Scheme};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,9 +34,10 @@ Examples:
   polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
   polyrail copy --to 10.0.0.2 model.bin to a polyrail serve there, over real NICs
 
-DST is written under a temporary name beside it and renamed when it is complete: it is never \
-there half. Behind a symbolic link the file is replaced; a link that leads nowhere is refused. A \
-character device such as /dev/null is written in place.
+DST gets its name when it is complete: it is never there half. Until then it is a file without a \
+name, of which nothing stays even if the program is killed, or, where the file system has none (NFS), \
+a hidden one beside it. Behind a symbolic link the file is replaced; a link that leads nowhere is \
+refused. A character device such as /dev/null is written in place.
 
 With --to, the file goes over this host's RDMA devices to `polyrail serve` on another host, and DST \
 is the name that the copy gets there, if the server has it appear in a directory [default: SRC's]. \
@@ -43,16 +48,17 @@ Exit codes:
   0    copied, and the checksums of both ends agree
   1    something that should not happen
   2    the command line makes no sense, or the devices cannot do it
-  3    SRC cannot be read: missing, a directory, no permission, it changed
+  3    SRC cannot be read: missing, a directory, no permission, it changed meanwhile
   4    DST cannot be written: a directory, no such directory, no permission
-  5    no space for DST
-  6    a rail failed, or the virtual queue pair could not be set up
+  5    no space for DST, or a limit on the length of files (ulimit -f)
+  6    a rail failed, the virtual queue pair could not be set up, or the other host cannot be
+       reached, hung up, gave up or fell silent
   7    what arrived is not what was sent
   8    SRC and DST are the same file
   9    there is no device to run on, and why
   10   copied, but the report could not be written to standard output
   11   not enough memory, which a smaller window or message size needs less of
-  130  interrupted";
+  130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
 
 const PERF_HELP: &str = "\
 Examples:
@@ -69,20 +75,22 @@ built with --features verbs. Beside each line stands a plain memcpy of the same 
 two buffers' worth of this host's memory, measured in the same run.
 
 Throughput is counted by what is acknowledged. Of write-imm and send the server also says how many \
-arrived, and a difference is an error; a write or a read it does not notice.
+arrived, and a difference is an error; a write or a read it does not notice, so a line of these may \
+take no longer than its --progress-timeout.
 
 Exit codes:
   0    measured
   1    something that should not happen
   2    the command line makes no sense, or the devices cannot do it
   4    the picture cannot be written: a directory, no such directory, no permission
-  5    no space for the picture
-  6    a rail failed, or the virtual queue pair could not be set up, or there is no server
+  5    no space for the picture, or a limit on the length of files (ulimit -f)
+  6    a rail failed, the virtual queue pair could not be set up, or the server cannot be reached,
+       hung up, gave up or fell silent
   7    not everything arrived that was sent
   9    there is no device to run on, and why
   10   measured, but the figures could not be written to standard output
   11   not enough memory, which smaller requests or fewer of them need less of
-  130  interrupted";
+  130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
 
 const SERVE_HELP: &str = "\
 Examples:
@@ -91,8 +99,8 @@ Examples:
   polyrail serve --device mlx5_0 --once model.bin   one file, and then it ends
   polyrail serve --listen 10.0.0.2:9000 --json /data
 
-Serves `polyrail copy --to` and `polyrail perf --to` from other hosts, one connection after the other \
-(each line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Devices \
+Serves `polyrail copy --to` and `polyrail perf --to` from other hosts, --peers of them at a time (each \
+line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Devices \
 pair up in order, so both sides name as many, and the i-th here reaches the i-th there. Files replace \
 what has their name when they are complete. In a directory, names are those that senders give; they \
 cannot lead out of it, nor through a symbolic link, nor be hidden. Nobody is asked for a password: \
@@ -109,6 +117,44 @@ Shows devices, ports, addresses (the gid index is what --gid-index takes) and li
 
 Exit codes: 0 there are some; 1 something that should not happen; 2 the command line makes no \
 sense; 9 there are none, and why; 10 it cannot write to standard output.";
+
+/// Returns what the command line asks for. If that makes no sense, or is the help, it says so and ends
+/// the process.
+pub(super) fn parse() -> Arguments {
+    let parsed = command()
+        .try_get_matches()
+        .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches));
+    parsed.unwrap_or_else(|error| refuse(error))
+}
+
+/// The definition. No option is a number, so a negative number is always a value.
+fn command() -> clap::Command {
+    Arguments::command().mut_subcommands(|command| {
+        command.mut_args(|argument| {
+            let negative = argument.get_action().takes_values() && !argument.is_positional();
+            argument.allow_negative_numbers(negative)
+        })
+    })
+}
+
+fn refuse(mut error: clap::Error) -> ! {
+    // Behind an option, as in --message-size -1M, the tip to write "-- -1" is wrong.
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
+        && argument.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit())
+    {
+        error.remove(ContextKind::Suggested);
+    }
+    let printable = |text: OsString| text.to_string_lossy().chars().all(printable::is_printable);
+    if std::env::args_os().all(printable) {
+        error.exit();
+    }
+    // What it says names them, among colours of its own; as plain text it has neither.
+    let said = error.to_string();
+    let lines = said.lines().map(printable::escaped);
+    super::tell(&(lines.collect::<Vec<_>>().join("\n") + "\n"));
+    std::process::exit(error.exit_code());
+}
 
 /// One virtual RDMA queue pair made of many physical ones, tried out on a NIC in software.
 #[derive(Debug, Parser)]
@@ -152,7 +198,8 @@ pub(super) struct CopyArguments {
     /// Physical queue pairs that carry the data.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
     pub(super) rails: usize,
-    /// Devices on either side, which the rails are spread over [default: one for each rail].
+    /// Devices on either side, which the rails are spread over; if there are more, the last stay unused
+    /// [default: one for each rail].
     #[arg(long, value_name = "N", value_parser = rails)]
     pub(super) devices: Option<usize>,
     /// How the receiver learns that a request is complete.
@@ -172,9 +219,13 @@ pub(super) struct CopyArguments {
     /// bytes and fail, and the first that is seen to is named.
     #[arg(long, value_name = "RAIL:BYTES[:silent]", value_parser = fault)]
     pub(super) fault: Vec<LinkFault>,
+    #[command(flatten)]
+    pub(super) connection: ConnectionArguments,
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
+    #[command(flatten)]
+    pub(super) patience: PatienceArguments,
     /// Wait until the copy has reached the disk.
     #[arg(long)]
     pub(super) sync: bool,
@@ -205,6 +256,51 @@ impl DeviceArguments {
     }
 }
 
+/// How long another host is waited for.
+#[derive(Debug, Args)]
+pub(super) struct PatienceArguments {
+    /// Seconds that another host may take to connect, and for each answer while the two sides meet.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(super) answer_timeout: Duration,
+    /// Seconds that another host may let nothing happen at all.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub(super) idle_timeout: Duration,
+    /// Seconds in which nothing may move, though the other host says that it is there. Of a measured
+    /// write or read nothing is seen to move, so there it is the most that one may take.
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    pub(super) progress_timeout: Duration,
+}
+
+impl PatienceArguments {
+    pub(super) fn patience(&self) -> Patience {
+        Patience {
+            answer: self.answer_timeout,
+            idle: self.idle_timeout,
+            progress: self.progress_timeout,
+        }
+    }
+}
+
+/// How queue pairs are connected.
+#[derive(Debug, Args)]
+pub(super) struct ConnectionArguments {
+    /// An acknowledgement is waited for 4.096 us * 2^N before packets are sent again, 1 to 31; each side
+    /// has its own [default: 18, a second; within one process 14].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
+    qp_timeout: Option<u8>,
+}
+
+impl ConnectionArguments {
+    /// The code, `between_hosts` or within one process.
+    pub(super) fn qp_timeout(&self, between_hosts: bool) -> u8 {
+        /// 67 ms. The software NIC is never late, so that a link that fails is better known soon.
+        const WITHIN_A_PROCESS: u8 = 14;
+        let default =
+            if between_hosts { ConnectOptions::default().timeout } else { WITHIN_A_PROCESS };
+        self.qp_timeout.unwrap_or(default)
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]
 pub(super) struct ServeArguments {
@@ -216,18 +312,24 @@ pub(super) struct ServeArguments {
     /// Where peers connect; port 0 is one that the system chooses.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471")]
     pub(super) listen: String,
-    /// End after one connection, and fail if its file did not come, or its measurement failed.
-    #[arg(long)]
+    /// Peers to serve at a time, each with --max-memory; others wait a little, then are told to come
+    /// back. With 1, no measurement disturbs another.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(super) peers: u8,
+    /// End after one peer, and fail if its file did not come, or its measurement failed. Who connects and
+    /// asks for nothing does not count.
+    #[arg(long, conflicts_with = "peers")]
     pub(super) once: bool,
     /// Memory that a peer may have here: its window times its message size.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
     pub(super) max_memory: u64,
+    #[command(flatten)]
+    pub(super) connection: ConnectionArguments,
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
-    /// Seconds that a peer may let nothing happen at all.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
-    pub(super) idle_timeout: Duration,
+    #[command(flatten)]
+    pub(super) patience: PatienceArguments,
     /// Wait until each copy has reached the disk.
     #[arg(long)]
     pub(super) sync: bool,
@@ -263,7 +365,8 @@ pub(super) struct PerfArguments {
     /// Physical queue pairs that carry the data.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
     pub(super) rails: usize,
-    /// Devices on either side, which the rails are spread over [default: one for each rail].
+    /// Devices on either side, which the rails are spread over; if there are more, the last stay unused
+    /// [default: one for each rail].
     #[arg(long, value_name = "N", value_parser = rails)]
     pub(super) devices: Option<usize>,
     /// Bytes of the longest fragment, a multiple of 128.
@@ -281,12 +384,14 @@ pub(super) struct PerfArguments {
     /// Requests to measure for each line, instead of a time.
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
-    /// An acknowledgement is waited for 4.096 us * 2^N before packets are sent again, 1 to 31.
-    #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
-    pub(super) qp_timeout: u8,
+    #[command(flatten)]
+    pub(super) connection: ConnectionArguments,
     /// Seconds that a rail may make no headway before it is taken for dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
+    /// Seconds that the other host may take to connect, and for each answer.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(super) answer_timeout: Duration,
     /// Print JSON.
     #[arg(long, conflicts_with = "csv")]
     pub(super) json: bool,
@@ -418,11 +523,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {
-        Arguments::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use super::args::CopyArguments;
 use super::exit::Failure;
-use super::progress::{Bar, interrupts};
+use super::progress::Bar;
 use super::report::Shape;
+use super::signals::interrupts;
 use super::{hosts, report};
 use polyrail::size::human_size;
 use polyrail::transfer::{CopyOptions, CopyReport, LinkFault, Progress, copy_file, send_to};
@@ -31,7 +32,9 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         message_size: arguments.message_size,
         window: arguments.window,
         faults: arguments.fault.clone(),
+        qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
         stall_timeout: arguments.stall_timeout,
+        patience: arguments.patience.patience(),
         sync: arguments.sync,
     };
     let (destination, shape, report) = match &arguments.to {
@@ -54,6 +57,10 @@ type Copied = (PathBuf, Shape, CopyReport);
 fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied, Failure> {
     // The command line has one, unless it names another host.
     let destination = arguments.destination.clone().unwrap_or_default();
+    let devices = options.devices.unwrap_or(options.rails);
+    if !arguments.quiet {
+        hosts::note_unused(devices, options.rails);
+    }
     let progress = Progress { interrupted: interrupts(), ..Progress::default() };
     let bar = Bar::new(arguments.quiet || arguments.json);
     let source = &arguments.source;
@@ -62,7 +69,6 @@ fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied,
     if !arguments.quiet {
         options.faults.iter().for_each(note_late_fault);
     }
-    let devices = options.devices.unwrap_or(options.rails);
     Ok((destination, Shape::new(options, devices), report))
 }
 
@@ -83,6 +89,9 @@ fn copy_to(
     options: &CopyOptions,
 ) -> Result<Copied, Failure> {
     let domains = hosts::open(&arguments.host_devices)?;
+    if !arguments.quiet {
+        hosts::note_unused(domains.len(), options.rails);
+    }
     let progress = Progress { interrupted: interrupts(), ..Progress::default() };
     let bar = Bar::new(arguments.quiet || arguments.json);
     let (source, name) = (&arguments.source, arguments.destination.as_deref().map(Path::as_os_str));

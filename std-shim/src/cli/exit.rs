@@ -4,10 +4,11 @@ use polyrail::backend::DeviceError;
 use polyrail::endpoint::{BuildError, EndpointError, NamedRailError};
 use polyrail::exchange::LinkError;
 use polyrail::perf::PerfError;
+use polyrail::printable;
 use polyrail::serve::ServeError;
 use polyrail::session::SessionError;
 use polyrail::transfer::{CopyError, TransferError};
-use polyrail::virtual_qp::RailId;
+use polyrail::virtual_qp::{PostError, RailId};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
@@ -106,19 +107,19 @@ impl Failure {
 
     /// Prints the message on stderr, where the command goes on.
     pub(super) fn note(&self, what: &str) {
-        super::tell(&format!("polyrail: {what}: {}\n", self.message));
+        super::tell(&format!("polyrail: {what}: {}\n", printable::escaped(&self.message)));
     }
 
     /// Prints the message on stderr, and says the exit code.
     pub(super) fn report(&self) -> ExitCode {
-        super::tell(&format!("polyrail: {}\n", self.message));
+        super::tell(&format!("polyrail: {}\n", printable::escaped(&self.message)));
         ExitCode::from(self.exit as u8)
     }
 
     /// Prints the failure as JSON on stdout. Should that fail too, this failure says more than that one.
     pub(super) fn print_json(&self) {
         _ = super::print_json(&FailureReport {
-            error: &self.message,
+            error: &printable::escaped(&self.message),
             exit_code: self.exit as u8,
             failed_rail: self.rail.as_ref(),
         });
@@ -200,6 +201,9 @@ fn session_exit(error: &SessionError) -> (Exit, Option<RailFailure>) {
     match error {
         SessionError::Endpoint(error) => (Exit::Rail, failed_rail(error)),
         SessionError::Interrupted => (Exit::Interrupted, None),
+        SessionError::Post(
+            EndpointError::Driver { .. } | EndpointError::Refused(PostError::Driver { .. }),
+        ) => (Exit::Rail, None),
         SessionError::Protocol(_) | SessionError::Post(_) | SessionError::Range(_) => {
             (Exit::Unexpected, None)
         }
@@ -256,9 +260,10 @@ impl RailFailure {
     }
 }
 
-/// No space on the disk, or none left in a quota.
+/// No space on the disk, none left in a quota, or a limit on the length of files.
 fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+    use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }
 
 #[cfg(test)]
@@ -285,6 +290,16 @@ mod tests {
             let error = DeviceError::Register { device: "mlx5_0".into(), source: source.into() };
             assert_eq!(Failure::from(PerfError::from(error)).exit, exit);
         }
+    }
+
+    #[test]
+    fn a_driver_that_refuses_a_request_is_a_failure_of_its_rail() {
+        let refused = PostError::Driver { rail: RailId::Data(0), errno: 22 };
+        assert_eq!(Failure::from(PerfError::from(refused)).exit, Exit::Rail);
+        let named = EndpointError::Driver { rail: RailId::Data(0), device: "a0".into(), errno: 22 };
+        assert_eq!(Failure::from(PerfError::from(SessionError::Post(named))).exit, Exit::Rail);
+        let mistaken = PostError::NoNotifyQp;
+        assert_eq!(Failure::from(PerfError::from(mistaken)).exit, Exit::Unexpected);
     }
 
     #[test]

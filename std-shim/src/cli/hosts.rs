@@ -19,6 +19,19 @@ pub(super) fn open(_: &DeviceArguments) -> Result<Vec<polyrail::nic::ProtectionD
     Err(Failure::without_verbs())
 }
 
+/// Says which devices stay unused: each rail is on one.
+pub(super) fn note_unused(devices: usize, rails: usize) {
+    let unused = match devices.saturating_sub(rails) {
+        0 => return,
+        1 => "one stays".to_owned(),
+        several => format!("{several} stay"),
+    };
+    let (are, s) = if rails == 1 { ("is", "") } else { ("are", "s") };
+    super::tell(&format!(
+        "polyrail: of {devices} devices the last {unused} unused: there {are} {rails} rail{s}\n"
+    ));
+}
+
 /// `HOST` or `HOST:PORT`, with the port that servers listen at unless told otherwise. An IPv6 address
 /// stands in brackets.
 pub(super) fn with_port(address: &str) -> String {

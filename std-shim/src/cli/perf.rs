@@ -2,7 +2,7 @@
 
 use super::args::PerfArguments;
 use super::exit::Failure;
-use super::progress::interrupts;
+use super::signals::interrupts;
 use super::table::Table;
 use super::{hosts, plot, report};
 use polyrail::backend::Domain;
@@ -93,6 +93,7 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
 /// Within this process, over the software NIC.
 fn software(arguments: &PerfArguments) -> Bench {
     let devices = arguments.devices.unwrap_or(arguments.rails);
+    hosts::note_unused(devices, arguments.rails);
     let place = "the software NIC".to_owned();
     Bench { place, devices, threads: arguments.threads, measure: Box::new(measure) }
 }
@@ -100,6 +101,7 @@ fn software(arguments: &PerfArguments) -> Bench {
 /// To a `polyrail serve`, over real NICs.
 fn to_host(arguments: &PerfArguments, address: String) -> Result<Bench, Failure> {
     let domains = hosts::open(&arguments.host_devices)?;
+    hosts::note_unused(domains.len(), arguments.rails);
     let used = domains.len().min(arguments.rails);
     let names: Vec<&str> = domains[..used].iter().map(Domain::device_name).collect();
     let place = format!("{}, to {address}", names.join(", "));
@@ -137,8 +139,9 @@ fn measure_line(
         window: arguments.window as u32,
         threads: if bench.threads == 2 { Threads::Two } else { Threads::One },
         limit: arguments.count.map_or(Limit::Time(arguments.seconds), Limit::Count),
-        qp_timeout: arguments.qp_timeout,
+        qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
         stall_timeout: arguments.stall_timeout,
+        answer_timeout: arguments.answer_timeout,
     };
     let measured = (bench.measure)(&config)?;
     Ok(Line {

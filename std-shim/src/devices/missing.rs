@@ -10,7 +10,7 @@ use std::path::Path;
 pub enum DevicesError {
     /// The library could not ask the kernel.
     #[error(transparent)]
-    Verbs(#[from] VerbsError),
+    Verbs(VerbsError),
     /// The kernel offers no verbs to programs.
     #[error(
         "the kernel offers no verbs: load the module ib_uverbs (modprobe ib_uverbs), and the \
@@ -56,6 +56,16 @@ pub enum DevicesError {
         /// The kernel's names for them.
         devices: Vec<String>,
     },
+}
+
+impl From<VerbsError> for DevicesError {
+    /// Without the module, the library fails before it could find no device.
+    fn from(error: VerbsError) -> Self {
+        match (error.call, error.errno) {
+            ("ibv_get_device_list", libc::ENOSYS) => Self::KernelModule,
+            _ => Self::Verbs(error),
+        }
+    }
 }
 
 /// Why the library finds no device.
@@ -143,6 +153,22 @@ mod tests {
         assert!(provider.to_string().contains("mlx5_0"));
         let no_device = Kernel::new().with("class/infiniband_verbs");
         assert_eq!(no_device.missing(), DevicesError::NoDevice);
+    }
+
+    #[test]
+    fn a_library_that_finds_no_kernel_module_says_how_to_load_it() {
+        let refused = |errno| VerbsError {
+            call: "ibv_get_device_list",
+            errno,
+            argument: polyrail_ffi::Argument::None,
+        };
+        let error = DevicesError::from(refused(libc::ENOSYS));
+        assert_eq!(error, DevicesError::KernelModule);
+        let text = error.to_string();
+        assert!(text.starts_with("the kernel offers no verbs"), "{text}");
+        assert!(text.contains("modprobe ib_uverbs"), "{text}");
+        let other = refused(libc::ENOMEM);
+        assert_eq!(DevicesError::from(other), DevicesError::Verbs(other));
     }
 
     fn two_devices() -> Kernel {

@@ -44,6 +44,13 @@ pub struct RailAddress {
     pub rd_atomic: u8,
 }
 
+impl RailAddress {
+    /// Whether the addresses of the two ports can be joined. Ports that have LIDs go by those.
+    pub(super) fn meets(&self, peer: &Self) -> bool {
+        self.lid != 0 || peer.lid != 0 || self.gid.kind().meets(peer.gid.kind())
+    }
+}
+
 impl Address {
     /// The queue pairs with their numbers, the notify queue pair last if it has a number, and it is
     /// known where it lives.

@@ -2,7 +2,7 @@
 
 use super::address::{Address, RailAddress};
 use super::qp::{EndpointQp, Place};
-use crate::backend::{Connect, ConnectOptions, DeviceError, RemoteQp};
+use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
@@ -61,6 +61,22 @@ pub enum ConnectError {
         here: u8,
         /// Place of its device at the peer.
         peer: u8,
+    },
+    /// The two ports of a rail have addresses of different versions of IP, and no way to each other.
+    #[error(
+        "{rail} (device {device}): {} here ({here}), {} at the peer ({peer})",
+        here.kind(),
+        peer.kind()
+    )]
+    Gids {
+        /// The rail.
+        rail: RailId,
+        /// Its device's name.
+        device: String,
+        /// Address of its port here.
+        here: Gid,
+        /// Address of its port at the peer.
+        peer: Gid,
     },
     /// DQPLB cannot run in the peer's window.
     #[error(transparent)]
@@ -160,6 +176,7 @@ where
                 ConnectError::Modify { rail, device: self.device_of(rail), source }
             })?;
         }
+        self.connected = true;
         Ok(())
     }
 
@@ -191,6 +208,10 @@ where
         for ((rail, _, own), (_, _, peer)) in in_use.zip(peer.queue_pairs()) {
             if own.device != peer.device {
                 return Err(ConnectError::Devices { rail, here: own.device, peer: peer.device });
+            }
+            if !own.meets(peer) {
+                let (device, here, peer) = (self.device_of(rail), own.gid, peer.gid);
+                return Err(ConnectError::Gids { rail, device, here, peer });
             }
         }
         if self.qp.is_multi() && own.scheme == Scheme::Dqplb {

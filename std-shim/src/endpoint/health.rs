@@ -3,7 +3,9 @@
 use super::EndpointQp;
 use polyrail_core::hardware::{CqError, QueuePair};
 use polyrail_core::verbs::{DeviceId, WcStatus};
-use polyrail_core::virtual_qp::{ProtocolError, QpState, RailCounters, RailError, RailId, RailSet};
+use polyrail_core::virtual_qp::{
+    PostError, ProtocolError, QpState, RailCounters, RailError, RailId, RailSet,
+};
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -83,6 +85,35 @@ pub enum EndpointError {
         /// For how long at least.
         waited: Duration,
     },
+    /// A request was posted before the endpoint was connected.
+    #[error("{rail} (device {device}) takes no requests before it is connected: connect first")]
+    NotConnected {
+        /// The rail that refused it.
+        rail: RailId,
+        /// Its device's name.
+        device: String,
+    },
+    /// The driver refused a request.
+    #[error("{rail} (device {device}): the driver refused the request: {}", system_error(*errno))]
+    Driver {
+        /// The rail.
+        rail: RailId,
+        /// Its device's name.
+        device: String,
+        /// The error.
+        errno: i32,
+    },
+    /// A request has no keys for a device that it needs.
+    #[error(
+        "the request has no keys for device {device}: register its buffer with every device that rails are on"
+    )]
+    MissingKeys {
+        /// The device's name.
+        device: String,
+    },
+    /// A request was refused.
+    #[error(transparent)]
+    Refused(PostError),
     /// A completion queue broke.
     #[error("completion queue of device {device}: polling failed: {}", system_error(error.errno))]
     Queue {
@@ -120,6 +151,22 @@ where
     /// The error of a poll, with its device's name.
     pub fn queue_error(&self, error: CqError) -> EndpointError {
         EndpointError::Queue { error, device: self.device_name(error.device) }
+    }
+
+    /// Why a post was refused, with the names of devices, and whether a connection is what it lacks.
+    pub fn post_error(&self, error: PostError) -> EndpointError {
+        match error {
+            PostError::Driver { rail, .. } if !self.connected => {
+                EndpointError::NotConnected { rail, device: self.device_of(rail) }
+            }
+            PostError::Driver { rail, errno } => {
+                EndpointError::Driver { rail, device: self.device_of(rail), errno }
+            }
+            PostError::MissingKeys { device } => {
+                EndpointError::MissingKeys { device: self.device_name(device) }
+            }
+            error => EndpointError::Refused(error),
+        }
     }
 
     /// The rails whose oldest batch is the one that it was at the previous call; see

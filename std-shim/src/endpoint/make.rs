@@ -144,7 +144,7 @@ impl<'d, D: Domain> Plan<'d, D> {
         let idle = idle.then(|| self.idle_queue_pair(&self.places[0], cqs));
         let (places, names) = (self.places.clone(), Arc::clone(names));
         let (idle_notify, psn) = (idle.transpose()?, random_psn());
-        Ok(EndpointQp { qp, idle_notify, names, places, psn, options })
+        Ok(EndpointQp { qp, idle_notify, names, places, psn, options, connected: false })
     }
 
     fn queue_pair(&self, place: &Place, cqs: &[D::Cq], depth: u32) -> Result<D::Qp, BuildError> {

@@ -28,9 +28,9 @@ pub use stall::StallWatch;
 use crate::backend::Connect;
 use crate::nic;
 use polyrail_core::hardware::{CompletionQueue, CqError, QueuePair};
-use polyrail_core::verbs::{Completion, DeviceId};
+use polyrail_core::verbs::{Completion, DeviceId, WcStatus};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq, VirtualWc};
-use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
+use polyrail_core::virtual_qp::{MAX_RAILS, PostError, VirtualQp};
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
@@ -115,6 +115,34 @@ where
     /// [`poll_with`](Self::poll_with) into vectors.
     pub fn poll(&mut self, budget: usize) -> PollBatch {
         PollBatch::collect(|sink| self.poll_with(budget, sink))
+    }
+
+    /// Why a post was refused, if something failed before it: then the refusal only follows from that.
+    /// Over a single rail the device alone knows of the failure, so its completions are polled for a
+    /// moment, and dropped.
+    pub fn explain_refusal(&mut self, refusal: PostError) -> Option<EndpointError> {
+        /// How long the completions of a queue pair that failed may take to show.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        const BUDGET: usize = 64;
+        if !matches!(refusal, PostError::InErrorState | PostError::Driver { .. }) {
+            return None;
+        }
+        let begin = Instant::now();
+        let mut failed = refusal == PostError::InErrorState || self.qp.first_error().is_some();
+        while !failed {
+            // Looked at before the poll, so that a thread that had to wait does poll once more.
+            let late = begin.elapsed() >= PATIENCE;
+            let polled = self.poll_with(BUDGET, |event| {
+                failed |= event.completion().is_some_and(|wc| wc.status != WcStatus::SUCCESS);
+            });
+            if let Some(error) = polled.error {
+                return Some(self.qp.queue_error(error));
+            }
+            if late {
+                break;
+            }
+        }
+        failed.then(|| self.qp.explain(WcStatus::WR_FLUSH_ERR))
     }
 
     /// The completion queues, one for each device.

@@ -32,6 +32,8 @@ pub struct EndpointQp<
     pub(super) psn: u32,
     /// What connections are made with.
     pub(super) options: ConnectOptions,
+    /// Whether its queue pairs were connected.
+    pub(super) connected: bool,
 }
 
 /// Names of devices, for people.
@@ -54,7 +56,7 @@ where
     /// # Errors
     ///
     /// The request is refused and forgotten. [`PostError::Full`] and [`PostError::QueueFull`] ask
-    /// for a poll, the others for another request.
+    /// for a poll, the others for another request; [`post_error`](Self::post_error) says them with names.
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.qp.post_send(wr)

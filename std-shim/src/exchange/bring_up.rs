@@ -25,7 +25,21 @@ where
     Q: Connect,
     E: From<ConnectError> + From<LinkError>,
 {
-    endpoint.connect_after(&peer.endpoint, post_receives)?;
-    link.send(&Message::Ready {})?;
+    get_ready(endpoint, link, peer, post_receives)?;
     Ok(link.expect_ready()?)
+}
+
+/// The same without the wait for the other side.
+pub(crate) fn get_ready<Q, E, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    endpoint: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
+    link: &mut Link,
+    peer: &Hello,
+    post_receives: impl FnOnce(&mut EndpointQp<Q, RAILS, DEPTH, WRS>) -> Result<(), E>,
+) -> Result<(), E>
+where
+    Q: Connect,
+    E: From<ConnectError> + From<LinkError>,
+{
+    endpoint.connect_after(&peer.endpoint, post_receives)?;
+    Ok(link.send(&Message::Ready {})?)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Bytes that are no message, or not the one whose turn it is.
 ///
 /// `at` says where in the message, such as `hello.endpoint.rails[2].mtu`. What a peer sent is shown
-/// cut off, so that messages stay short, and without control characters.
+/// cut off, so that messages stay short, and without what a terminal would obey.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
@@ -166,8 +166,10 @@ pub enum LinkError {
         pending: usize,
     },
     /// The peer said nothing.
-    #[error("the other side did not answer within {waited:?}")]
+    #[error("the other side did not answer within {waited:?}: it should have said {expected}")]
     NoAnswer {
+        /// What was waited for.
+        expected: &'static str,
         /// How long was waited.
         waited: Duration,
     },

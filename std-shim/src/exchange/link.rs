@@ -6,13 +6,18 @@ use super::message::{Hello, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Debug;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// How long a peer may take for one message, from its first byte to its last, and for its part of
 /// the set-up: long enough for a host that swaps or registers much memory, short enough for people.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Messages that are waited for.
+pub(crate) const HELLO: &str = "\"hello\"";
+pub(crate) const READY: &str = "\"ready\"";
+pub(crate) const DONE: &str = "\"done\"";
 
 /// Something that bytes go through, never blocking.
 pub(super) trait Stream: Read + Write + AsFd + Debug + Send {}
@@ -98,7 +103,8 @@ impl Link {
         if self.incoming.pending() > 0
             && self.began.get_or_insert_with(Instant::now).elapsed() >= self.message_timeout
         {
-            return Err(self.stalled(self.message_timeout));
+            let (pending, waited) = (self.incoming.pending(), self.message_timeout);
+            return Err(LinkError::Stalled { pending, waited });
         }
         Ok(None)
     }
@@ -109,6 +115,14 @@ impl Link {
     ///
     /// As [`try_recv`](Self::try_recv); the other side gave up; nothing came within `timeout`.
     pub fn expect(&mut self, timeout: Duration) -> Result<Message, LinkError> {
+        self.expect_what("a message", timeout)
+    }
+
+    fn expect_what(
+        &mut self,
+        expected: &'static str,
+        timeout: Duration,
+    ) -> Result<Message, LinkError> {
         let deadline = deadline(timeout);
         loop {
             match self.try_recv()? {
@@ -117,12 +131,17 @@ impl Link {
                 None => {}
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(self.stalled(timeout));
+                return Err(self.no_answer(expected, timeout));
             }
             let complete_by = self.began.and_then(|began| began.checked_add(self.message_timeout));
             let until = [deadline, complete_by].into_iter().flatten().min();
             wait(&*self.stream, PollFlags::IN, until)?;
         }
+    }
+
+    /// For waiting for many.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        (*self.stream).as_fd()
     }
 
     /// Waits until there is something to receive, or it is known that there will be nothing any more;
@@ -137,9 +156,9 @@ impl Link {
     ///
     /// As [`expect`](Self::expect).
     pub fn expect_hello(&mut self) -> Result<Hello, LinkError> {
-        match self.expect(self.message_timeout)? {
+        match self.expect_what(HELLO, self.message_timeout)? {
             Message::Hello(hello) => Ok(hello),
-            other => Err(HandshakeError::out_of_turn(&other, "\"hello\"").into()),
+            other => Err(HandshakeError::out_of_turn(&other, HELLO).into()),
         }
     }
 
@@ -149,9 +168,9 @@ impl Link {
     ///
     /// As [`expect`](Self::expect).
     pub fn expect_ready(&mut self) -> Result<(), LinkError> {
-        match self.expect(self.message_timeout)? {
+        match self.expect_what(READY, self.message_timeout)? {
             Message::Ready {} => Ok(()),
-            other => Err(HandshakeError::out_of_turn(&other, "\"ready\"").into()),
+            other => Err(HandshakeError::out_of_turn(&other, READY).into()),
         }
     }
 
@@ -159,9 +178,15 @@ impl Link {
         LinkError::HungUp { pending: self.incoming.pending() }
     }
 
-    fn stalled(&self, waited: Duration) -> LinkError {
+    /// How long the other side may take for one message, and for its part of the set-up.
+    pub(crate) fn message_timeout(&self) -> Duration {
+        self.message_timeout
+    }
+
+    /// What was to come did not come in time, or not to its end.
+    pub(crate) fn no_answer(&self, expected: &'static str, waited: Duration) -> LinkError {
         match self.incoming.pending() {
-            0 => LinkError::NoAnswer { waited },
+            0 => LinkError::NoAnswer { expected, waited },
             pending => LinkError::Stalled { pending, waited },
         }
     }

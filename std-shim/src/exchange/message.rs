@@ -9,8 +9,9 @@ use crate::RemoteBuffer;
 use crate::backend::Mtu;
 use crate::card::ConnectionCard;
 use crate::endpoint::{Address, MAX_DEVICES, RailAddress};
-use crate::json::{Value, without_controls};
+use crate::json::Value;
 use crate::perf::{self, Operation, Workload};
+use crate::printable;
 use crate::session::SessionError;
 use crate::transfer::{self, MAX_CHUNK, Plan};
 use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
@@ -141,9 +142,9 @@ pub struct Sum {
 pub struct Reason(String);
 
 impl Reason {
-    /// What `why` says, cut off if it is long, control characters replaced.
+    /// What `why` says, cut off if it is long; what is not [printable](printable::is_printable) is replaced.
     pub fn new(why: impl fmt::Display) -> Self {
-        let mut text = without_controls(&why.to_string());
+        let mut text = printable::replaced(&why.to_string());
         text.truncate(text.floor_char_boundary(MAX_REASON_BYTES));
         Self(text)
     }

@@ -9,7 +9,7 @@
 //! | 2 | | `hello`: endpoint, buffer |
 //! | 3 | both check that they agree, post receives (INIT), connect (RTR, RTS): [`bring_up`] | |
 //! | 4 | `ready` | `ready` |
-//! | 5 | data moves over the rails only; `alive` now and then, where the other side could not tell | |
+//! | 5 | data moves over the rails only; `alive` now and then, where the other side could not tell that this one is busy | |
 //! | 6 | `done`: what it saw of the data | `done` |
 //!
 //! Each side says each of these once and in this order (`alive` as often as it likes); which of the two
@@ -59,6 +59,7 @@
 //! | [`MAX_REASON_BYTES`] a reason | it is for one line on a terminal |
 //! | [`MESSAGE_TIMEOUT`] a message, whole | each read on its own could be made to last for ever, byte by byte |
 //! | [`Timeouts`] to connect and to accept | nothing waits for ever unasked |
+//! | [`Patience`](crate::session::Patience) while data moves | the same |
 //! | 20 s without a sign of life (TCP) | a host without power says no goodbye |
 //!
 //! The link is not authenticated, as verbs themselves are not: who can reach the port, or the rails,
@@ -81,8 +82,10 @@ mod tcp;
 mod tests;
 
 pub use bring_up::bring_up;
+pub(crate) use bring_up::get_ready;
 pub use error::{HandshakeError, LinkError};
 pub use incoming::Incoming;
+pub(crate) use link::{DONE, HELLO, READY};
 pub use link::{Link, MESSAGE_TIMEOUT};
 pub use message::{FileName, Hello, Message, Outcome, Purpose, Reason, Sum};
 pub use tcp::{Listener, Timeouts};

@@ -3,9 +3,11 @@
 use super::error::LinkError;
 use super::link::{Link, MESSAGE_TIMEOUT, deadline, wait};
 use rustix::event::PollFlags;
+use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// How long connections of one side may take.
@@ -100,22 +102,56 @@ impl Listener {
     pub fn accept(&self, timeouts: &Timeouts) -> Result<(Link, SocketAddr), LinkError> {
         let deadline = timeouts.accept.and_then(deadline);
         loop {
+            if let Some(accepted) = self.try_accept(timeouts)? {
+                return Ok(accepted);
+            }
+            if !wait(&self.listener, PollFlags::IN, deadline)? {
+                return Err(LinkError::Nobody { waited: timeouts.accept.unwrap_or_default() });
+            }
+        }
+    }
+
+    /// The next connection, if there is one.
+    pub(crate) fn try_accept(
+        &self,
+        timeouts: &Timeouts,
+    ) -> Result<Option<(Link, SocketAddr)>, LinkError> {
+        loop {
             match self.listener.accept() {
-                Ok((stream, peer)) => return Ok((link(stream, timeouts)?, peer)),
-                // The connection ended before it was accepted.
-                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if !wait(&self.listener, PollFlags::IN, deadline)? {
-                        return Err(LinkError::Nobody {
-                            waited: timeouts.accept.unwrap_or_default(),
-                        });
+                Ok((stream, peer)) => {
+                    // One that cannot be prepared has ended already.
+                    if let Ok(link) = link(stream, timeouts) {
+                        return Ok(Some((link, peer)));
                     }
                 }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if ended_early(&error) => {}
                 Err(source) => return Err(LinkError::Io { doing: "accepting", source }),
             }
         }
     }
+
+    /// For waiting.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+/// Whether it is the connection that failed, not the waiting for connections (`accept(2)`, "Error
+/// handling").
+fn ended_early(error: &io::Error) -> bool {
+    let network = matches!(
+        Errno::from_io_error(error),
+        Some(
+            Errno::NETDOWN
+                | Errno::PROTO
+                | Errno::NOPROTOOPT
+                | Errno::HOSTDOWN
+                | Errno::HOSTUNREACH
+                | Errno::NETUNREACH
+        )
+    );
+    network || matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted)
 }
 
 fn link(stream: TcpStream, timeouts: &Timeouts) -> Result<Link, LinkError> {
@@ -133,4 +169,19 @@ fn link(stream: TcpStream, timeouts: &Timeouts) -> Result<Link, LinkError> {
     };
     prepare().map_err(|source| LinkError::Io { doing: "preparing a connection", source })?;
     Ok(Link::over(stream, timeouts.message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_ended_early_is_told_from_a_listener_that_did() {
+        for errno in [Errno::CONNABORTED, Errno::INTR, Errno::PROTO, Errno::HOSTUNREACH] {
+            assert!(ended_early(&errno.into()), "{errno}");
+        }
+        for errno in [Errno::MFILE, Errno::INVAL, Errno::WOULDBLOCK] {
+            assert!(!ended_early(&errno.into()), "{errno}");
+        }
+    }
 }

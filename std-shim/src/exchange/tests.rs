@@ -396,9 +396,9 @@ fn a_reason_obeys_nobody() {
     let text = "\u{1b}[2J".repeat(500) + "\u{9b}";
     let sent = Reason::new(&text).to_string();
     assert!(sent.len() <= MAX_REASON_BYTES && !sent.contains(char::is_control));
-    let json = r#"{"failed":{"reason":"a\u001b[2Jb"}}"#;
+    let json = r#"{"failed":{"reason":"a\u001b[2Jb\u202ec"}}"#;
     let Ok(Message::Failed { reason }) = Message::from_json(json.as_bytes()) else { panic!() };
-    assert_eq!(reason.to_string(), "a\u{fffd}[2Jb");
+    assert_eq!(reason.to_string(), "a\u{fffd}[2Jb\u{fffd}c");
 }
 
 /// Lets bytes in, so many at a time, and collects what comes of them.

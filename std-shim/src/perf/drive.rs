@@ -4,9 +4,9 @@
 use super::ends::{End, Slots};
 use super::{Limit, Operation, PerfError, Round};
 use crate::backend::Domain;
-use crate::endpoint::{Endpoint, EndpointQp, StallWatch};
+use crate::endpoint::{Endpoint, EndpointError, EndpointQp, StallWatch};
 use crate::exchange::Hello;
-use crate::session::Counterpart;
+use crate::session::{Counterpart, SessionError};
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::{PostError, RailCounters, RailId};
@@ -20,8 +20,9 @@ const RECEIVES: u64 = 128;
 /// Events that one poll hands over at most.
 const BUDGET: usize = 64;
 
-/// Rounds of the loop between looks at the clock.
-const CLOCK_EVERY: u32 = 16;
+/// Between looks at rails that may have fallen silent. By time, since over slow paths a round of the
+/// loop can take a second.
+const WATCH_EVERY: Duration = Duration::from_millis(1);
 
 /// Polls an endpoint and counts its completions; the first failure is an error.
 fn poll<D: Domain>(endpoint: &mut Endpoint<D::Qp, D::Cq>) -> Result<u64, PerfError> {
@@ -115,7 +116,7 @@ impl<D: Domain> Sender<D> {
             Limit::Count(count) => first + count,
             Limit::Time(_) => u64::MAX,
         };
-        let (mut until_clock, mut idle) = (CLOCK_EVERY, Idle::default());
+        let (mut next_watch, mut idle) = (WATCH_EVERY, Idle::default());
         loop {
             while self.posted < last.min(self.reported + window) && self.post()? {
                 self.posted += 1;
@@ -127,15 +128,15 @@ impl<D: Domain> Sender<D> {
                 return Ok(Round { requests: self.posted - first, time: begin.elapsed() });
             }
             idle.note(completed > 0);
-            until_clock -= 1;
-            if until_clock == 0 {
-                until_clock = CLOCK_EVERY;
+            let elapsed = begin.elapsed();
+            if let Limit::Time(time) = limit
+                && elapsed >= time
+            {
+                last = self.posted;
+            }
+            if elapsed >= next_watch {
+                next_watch = elapsed + WATCH_EVERY;
                 self.watch.check(&mut self.end.endpoint, self.posted, self.reported)?;
-                if let Limit::Time(time) = limit
-                    && begin.elapsed() >= time
-                {
-                    last = self.posted;
-                }
             }
         }
     }
@@ -154,8 +155,7 @@ impl<D: Domain> Sender<D> {
         match endpoint.post_send(&wr) {
             Ok(()) => Ok(true),
             Err(PostError::Full(_) | PostError::QueueFull) => Ok(false),
-            Err(PostError::InErrorState) => Err(endpoint.explain(WcStatus::WR_FLUSH_ERR).into()),
-            Err(error) => Err(error.into()),
+            Err(refusal) => Err(SessionError::refused(endpoint, refusal).into()),
         }
     }
 }
@@ -187,7 +187,12 @@ impl<D: Domain> Receiver<D> {
     /// Posts receives, as many as are to be posted.
     pub(super) fn post_receives(&mut self) -> Result<(), PerfError> {
         let Self { end: End { endpoint, slots }, posted, received } = self;
-        replenish::<D>(endpoint, slots, posted, *received)
+        replenish::<D>(endpoint, slots, posted, *received).map_err(|error| match error {
+            PerfError::Session(SessionError::Post(EndpointError::Refused(refusal))) => {
+                SessionError::refused(endpoint, refusal).into()
+            }
+            error => error,
+        })
     }
 
     pub(super) fn endpoint(&mut self) -> &mut Endpoint<D::Qp, D::Cq> {

@@ -57,10 +57,11 @@ pub(crate) fn answer<D: Domain>(
     let builder = ends::builder(workload.operation, rails, scheme, max_msg_size);
     let environment = visit.environment(&builder, interrupted);
     let allowed = visit.allow(workload.ring_bytes());
-    let mut peer = Counterpart::new(visit.link, environment.idle_timeout, interrupted);
+    let mut peer = Counterpart::new(visit.link, environment.patience, interrupted);
     let met = allowed
         .map_err(PerfError::from)
         .and_then(|()| meet(workload, &environment, &mut peer, hello));
+    peer.awaits("the near end's requests, or its word that it is done");
     let mut receiver = met.inspect_err(|error| peer.tell_failure(error))?;
     let result = follow(&mut receiver, &mut peer, workload).map_err(|failure| match failure {
         PerfError::Session(error) => peer.defer(error).into(),

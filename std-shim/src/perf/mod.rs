@@ -41,7 +41,8 @@ pub use workload::{MAX_MESSAGE_SIZE, MAX_WINDOW, Operation, Workload};
 
 use crate::backend::{ConnectOptions, Domain};
 use crate::endpoint::EndpointBuilder;
-use crate::exchange::{Link, Timeouts};
+use crate::exchange::Link;
+use crate::session::Patience;
 use memcpy::Memcpy;
 use near::Near;
 use polyrail_core::virtual_qp::{RailCounters, Scheme};
@@ -102,6 +103,9 @@ pub struct PerfConfig {
     pub qp_timeout: u8,
     /// How long a rail may make no headway before it is taken for dead.
     pub stall_timeout: Duration,
+    /// How long the far end on another host may take to connect, and for each answer while the two ends
+    /// meet and part.
+    pub answer_timeout: Duration,
 }
 
 impl Default for PerfConfig {
@@ -120,6 +124,7 @@ impl Default for PerfConfig {
             limit: Limit::Time(Duration::from_millis(200)),
             qp_timeout: ConnectOptions::default().timeout,
             stall_timeout: Duration::from_secs(10),
+            answer_timeout: Patience::default().answer,
         }
     }
 }
@@ -182,7 +187,8 @@ pub fn measure_to<D: Domain>(
     interrupted: &AtomicBool,
 ) -> Result<Measurement, PerfError> {
     let domains: Vec<&D> = domains.iter().take(config.rails).collect();
-    let link = Link::connect(address, &Timeouts::default())?;
+    let patience = Patience { answer: config.answer_timeout, ..Patience::default() };
+    let link = Link::connect(address, &patience.timeouts())?;
     let mut near = Near::meet(config, link, &domains, interrupted)?;
     let measured = measure_ends(config, &mut near);
     near.finish(measured)

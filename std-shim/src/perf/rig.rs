@@ -85,9 +85,12 @@ mod tests {
     use super::*;
     use crate::backend::recorded::{Asked, Log, Recorded};
     use crate::endpoint::EndpointError;
+    use crate::nic::{Fault, WorkQueue};
     use crate::perf::Operation;
     use crate::session::SessionError;
     use crate::transfer::LinkFault;
+    use polyrail_core::hardware::Refusal;
+    use polyrail_core::verbs::WcStatus;
     use polyrail_core::virtual_qp::RailId;
     use std::time::{Duration, Instant};
 
@@ -121,6 +124,55 @@ mod tests {
             .collect::<Vec<_>>();
         // Two rails and the notify queue pair at either end.
         assert_eq!(timeouts, [qp_timeout; 6]);
+    }
+
+    #[test]
+    fn a_time_limit_ends_a_measurement_however_slow_its_rounds_are() {
+        const LIMIT: Duration = Duration::from_millis(1);
+        let config = PerfConfig { message_size: 4096, window: 3, ..PerfConfig::default() };
+        let (here, there) = software_hosts(config.devices).unwrap();
+        let mut rig = Rig::between(&config, &here.domains(), &there.domains()).unwrap();
+        let Rig { sender, receiver, .. } = &mut rig;
+        let slow = |sent| {
+            std::thread::sleep(LIMIT);
+            receiver.poll()?;
+            Ok(receiver.has_all(sent))
+        };
+        // The first round of the loop takes the time, so what it posted is all that there is.
+        assert_eq!(sender.run(Limit::Time(LIMIT), slow).unwrap().requests, 3);
+    }
+
+    #[test]
+    fn a_failure_is_looked_for_when_a_driver_refuses_a_receive() {
+        const DELAY: Duration = Duration::from_millis(100);
+        let config = PerfConfig {
+            rails: 1,
+            operation: Operation::Send,
+            message_size: 64,
+            ..PerfConfig::default()
+        };
+        let (here, there) = software_hosts(1).unwrap();
+        let mut rig = Rig::between(&config, &here.domains(), &there.domains()).unwrap();
+        there.inject(0, Fault::DelayCompletions(DELAY));
+        rig.sender.run(Limit::Count(1), |_| Ok(true)).unwrap();
+        std::thread::sleep(DELAY / 2);
+        rig.receiver.endpoint().fail_rail(RailId::Data(0));
+        let refusal = Refusal::Driver(libc::EINVAL);
+        let refused =
+            Fault::AcceptOnly { queue: WorkQueue::Recv, nth_batch: 0, requests: 0, refusal };
+        there.inject(0, refused);
+        let begin = Instant::now();
+        let error = loop {
+            match rig.receiver.poll() {
+                Ok(_) => assert!(begin.elapsed() < Duration::from_secs(60)),
+                Err(error) => break error,
+            }
+        };
+        let PerfError::Session(SessionError::Endpoint(EndpointError::Rail(failure))) = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(failure.error.status, WcStatus::WR_FLUSH_ERR, "{error}");
     }
 
     #[test]

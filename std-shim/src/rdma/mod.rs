@@ -28,7 +28,9 @@
 //! 4. whatever the port has, in the order of its table: RoCE v1, InfiniBand.
 //!
 //! Both ends of a rail need addresses of one kind: who overrides it on one side probably has to on
-//! the other. On InfiniBand packets go by LID, and carry the address only to another subnet.
+//! the other. IPv4 and IPv6 do not meet, which is said when the two sides connect
+//! ([`ConnectError::Gids`](crate::endpoint::ConnectError::Gids)). On InfiniBand packets go by LID, and
+//! carry the address only to another subnet.
 //!
 //! # Files
 //!

@@ -1,8 +1,9 @@
-//! The side that waits: takes files and measurements from whoever connects, one after the other.
+//! The side that waits: takes files and measurements from whoever connects, a few at a time.
 //!
-//! `visit` is a peer that has asked, and what it may have; [`transfer`] takes its
-//! file, [`perf`] is the far end of its measurement.
+//! `door` is where peers connect and ask for something, many at once; `visit` is a peer that has asked,
+//! and what it may have; [`transfer`] takes its file, [`perf`] is the far end of its measurement.
 
+mod door;
 #[cfg(test)]
 mod tests;
 mod visit;
@@ -11,13 +12,17 @@ pub use visit::ServeOptions;
 pub(crate) use visit::Visit;
 
 use crate::backend::Domain;
-use crate::exchange::{Link, LinkError, Listener, Purpose, Timeouts};
+use crate::exchange::{Hello, Link, LinkError, Listener, Purpose};
 use crate::perf::{self, Measured, PerfError};
-use crate::session::{SessionError, expect_asker, tell_failure};
+use crate::session::SessionError;
 use crate::transfer::{self, CopyError, Progress, Received};
+use door::Door;
+use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 /// The port that servers listen at unless told otherwise.
 pub const DEFAULT_PORT: u16 = 7471;
@@ -28,10 +33,12 @@ pub struct Server {
     listener: Listener,
 }
 
-/// A peer that has connected, and not said anything yet.
+/// A peer that has connected, and asked for something.
 #[derive(Debug)]
 pub struct Visitor {
     link: Link,
+    hello: Hello,
+    purpose: Purpose,
     /// Where it connected from.
     pub address: SocketAddr,
 }
@@ -49,7 +56,7 @@ pub enum Served {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// It did not get as far as to ask for something.
+    /// It did not get its turn.
     #[error(transparent)]
     Session(#[from] SessionError),
     /// Its file did not come.
@@ -79,21 +86,78 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Waits for the next peer; `None` when `interrupted` is set.
+    /// Has `attend` called for each peer that asks for something, in a thread of its own, for
+    /// [`ServeOptions::peers`] of them at a time, until `attend` breaks, or `interrupted` is set; and
+    /// returns when all calls have. Peers that leave before their turn, or are sent away, such as those
+    /// that say nothing, or nothing that makes sense, are `stray`'s, on this thread.
+    ///
+    /// Many peers can be at the door at once without holding each other up. When all places there are
+    /// taken, the one that has been silent for longest loses its own.
     ///
     /// # Errors
     ///
     /// The system refuses.
-    pub fn accept(&self, interrupted: &AtomicBool) -> Result<Option<Visitor>, LinkError> {
-        let timeouts = Timeouts { accept: Some(Duration::from_millis(100)), ..Timeouts::default() };
-        while !interrupted.load(Ordering::Relaxed) {
-            match self.listener.accept(&timeouts) {
-                Ok((link, address)) => return Ok(Some(Visitor { link, address })),
-                Err(LinkError::Nobody { .. }) => {}
-                Err(error) => return Err(error),
+    pub fn run(
+        &self,
+        options: &ServeOptions,
+        interrupted: &AtomicBool,
+        attend: impl Fn(Visitor) -> ControlFlow<()> + Sync,
+        mut stray: impl FnMut(SocketAddr, SessionError),
+    ) -> Result<(), LinkError> {
+        let failed = |source| LinkError::Io { doing: "preparing to serve", source };
+        let (bell, ringer) = UnixStream::pair().map_err(failed)?;
+        bell.set_nonblocking(true).and_then(|()| ringer.set_nonblocking(true)).map_err(failed)?;
+        let (inside, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let peers = options.peers.max(1);
+        let mut door = Door::new(&self.listener, options.patience, bell);
+        thread::scope(|scope| {
+            while !interrupted.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) {
+                while inside.load(Ordering::Acquire) < peers
+                    && let Some(visitor) = door.next()
+                {
+                    let visit = Inside::new(&inside, &over, &ringer);
+                    let (address, attend) = (visitor.address, &attend);
+                    let work = move || visit.over_if(attend(visitor).is_break());
+                    if let Err(source) = thread::Builder::new().spawn_scoped(scope, work) {
+                        let error = LinkError::Io { doing: "starting a thread", source };
+                        stray(address, error.into());
+                    }
+                }
+                door.attend(peers, &mut stray)?;
             }
-        }
-        Ok(None)
+            door.close(&mut stray);
+            Ok(())
+        })
+    }
+}
+
+/// A peer that is being served: counted until it is through, which the door is told.
+#[derive(Debug)]
+struct Inside<'a> {
+    count: &'a AtomicUsize,
+    over: &'a AtomicBool,
+    ringer: &'a UnixStream,
+}
+
+impl<'a> Inside<'a> {
+    fn new(count: &'a AtomicUsize, over: &'a AtomicBool, ringer: &'a UnixStream) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self { count, over, ringer }
+    }
+
+    /// The peer is through; perhaps it was the last one.
+    fn over_if(self, last: bool) {
+        self.over.fetch_or(last, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        // A panic is passed on when all threads have ended: nobody else is let in.
+        self.over.fetch_or(thread::panicking(), Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::AcqRel);
+        // If the pipe is full, it has been rung already.
+        _ = self.ringer.write(&[0]);
     }
 }
 
@@ -106,26 +170,21 @@ impl Visitor {
     ///
     /// See [`ServeError`]; the peer is told.
     pub fn serve<D: Domain + Sync>(
-        mut self,
+        self,
         domains: &[D],
         options: &ServeOptions,
         progress: &Progress,
         watch: impl FnMut(),
     ) -> Result<Served, ServeError> {
-        let hello = &expect_asker(&mut self.link)?;
-        let mut visit = Visit { link: self.link, hello, domains, options };
-        match &hello.purpose {
-            Some(Purpose::Copy { plan, name }) => {
-                let received = transfer::receive(visit, *plan, name.as_ref(), progress, watch);
+        let Self { link, hello, purpose, .. } = self;
+        let visit = Visit { link, hello: &hello, domains, options };
+        match purpose {
+            Purpose::Copy { plan, name } => {
+                let received = transfer::receive(visit, plan, name.as_ref(), progress, watch);
                 Ok(Served::Copy(received?))
             }
-            Some(Purpose::Perf(workload)) => {
-                Ok(Served::Perf(perf::answer(visit, *workload, &progress.interrupted)?))
-            }
-            None => {
-                let error = SessionError::Protocol("its hello does not say what for".into());
-                tell_failure(&mut visit.link, &error);
-                Err(error.into())
+            Purpose::Perf(workload) => {
+                Ok(Served::Perf(perf::answer(visit, workload, &progress.interrupted)?))
             }
         }
     }

@@ -1,9 +1,9 @@
 //! A side that has connected and asked for something, and what it may have.
 
-use crate::backend::Domain;
+use crate::backend::{ConnectOptions, Domain};
 use crate::endpoint::EndpointBuilder;
 use crate::exchange::{Hello, Link};
-use crate::session::{Environment, SessionError};
+use crate::session::{Environment, Patience, SessionError};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -16,22 +16,29 @@ pub struct ServeOptions {
     pub destination: Option<PathBuf>,
     /// Bytes of memory that one peer may have here.
     pub max_memory: u64,
+    /// Code of the time that an acknowledgement of this side's requests, a copy's credits, is waited for
+    /// before packets are sent again; see [`ConnectOptions::timeout`].
+    pub qp_timeout: u8,
     /// How long a rail may make no headway before it is taken for dead.
     pub stall_timeout: Duration,
-    /// How long a peer may let nothing happen at all.
-    pub idle_timeout: Duration,
+    /// Peers that are served at a time, at least one; others wait a little, and are sent away then.
+    pub peers: usize,
+    /// How long a peer is waited for.
+    pub patience: Patience,
     /// Whether a copy has to reach the disk before it takes its name.
     pub sync: bool,
 }
 
 impl Default for ServeOptions {
-    /// Measurements only, 1 GiB of memory, 10 s for rails and a minute for peers.
+    /// Measurements only, 4 peers at a time with 1 GiB of memory each, 10 s for rails.
     fn default() -> Self {
         Self {
             destination: None,
             max_memory: 1 << 30,
+            qp_timeout: ConnectOptions::default().timeout,
             stall_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(60),
+            peers: 4,
+            patience: Patience::default(),
             sync: false,
         }
     }
@@ -62,10 +69,12 @@ impl<'a, D: Domain> Visit<'a, D> {
     /// Makes the endpoint that the peer wants to meet.
     pub(crate) fn builder(&self) -> EndpointBuilder {
         let endpoint = &self.hello.endpoint;
+        let timeout = self.options.qp_timeout;
         EndpointBuilder::new()
             .rails(endpoint.rails.len())
             .scheme(endpoint.scheme)
             .max_msg_size(endpoint.max_msg_size)
+            .connect_options(ConnectOptions { timeout, ..ConnectOptions::default() })
     }
 
     /// What this side runs in.
@@ -80,7 +89,7 @@ impl<'a, D: Domain> Visit<'a, D> {
             domains,
             builder,
             stall_timeout: self.options.stall_timeout,
-            idle_timeout: Some(self.options.idle_timeout),
+            patience: Some(self.options.patience),
             interrupted,
         }
     }

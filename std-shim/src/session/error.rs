@@ -2,9 +2,10 @@
 
 use crate::DeviceCountMismatch;
 use crate::backend::DeviceError;
-use crate::endpoint::{BuildError, ConnectError, EndpointError};
+use crate::endpoint::{BuildError, ConnectError, Endpoint, EndpointError};
 use crate::exchange::{HandshakeError, LinkError, Message, Purpose, Reason};
 use crate::memory::OutOfRange;
+use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_qp::PostError;
 use std::fmt::Display;
 use std::time::Duration;
@@ -25,8 +26,21 @@ pub enum SessionError {
         limit: u64,
     },
     /// Nothing happened.
-    #[error("nothing happened for {waited:?}")]
+    #[error("nothing happened for {waited:?}, where {awaited} should have come")]
     Idle {
+        /// What was waited for.
+        awaited: &'static str,
+        /// For how long.
+        waited: Duration,
+    },
+    /// The other side was there, and nothing moved.
+    #[error(
+        "nothing moved for {waited:?}, where {awaited} should have come, though the other side says \
+         that it is there"
+    )]
+    NoProgress {
+        /// What was waited for.
+        awaited: &'static str,
         /// For how long.
         waited: Duration,
     },
@@ -35,7 +49,7 @@ pub enum SessionError {
     Endpoint(#[from] EndpointError),
     /// The endpoint refused a request that it should have taken.
     #[error("posting: {0}")]
-    Post(#[from] PostError),
+    Post(EndpointError),
     /// The endpoint could not be made.
     #[error(transparent)]
     Build(#[from] BuildError),
@@ -60,9 +74,28 @@ pub enum SessionError {
     /// The other side cannot be heard or understood.
     #[error(transparent)]
     Link(LinkError),
+    /// A server has other peers to serve.
+    #[error(
+        "busy with {peers} other{}, as many as are served at a time: try again later", if *.peers == 1 {
+            ""
+        } else {
+            "s"
+        }
+    )]
+    Busy {
+        /// How many.
+        peers: usize,
+    },
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl From<PostError> for SessionError {
+    /// Without the names that [`EndpointQp::post_error`](crate::endpoint::EndpointQp::post_error) knows.
+    fn from(error: PostError) -> Self {
+        Self::Post(EndpointError::Refused(error))
+    }
 }
 
 impl From<LinkError> for SessionError {
@@ -97,7 +130,18 @@ impl SessionError {
         Self::Protocol("it says \"done\" of something else than was asked for".into())
     }
 
-    pub(super) fn out_of_turn(message: &Message, expected: &'static str) -> Self {
+    /// A post was refused: for what failed before it, if anything did.
+    pub(crate) fn refused<Q: QueuePair, C: CompletionQueue>(
+        endpoint: &mut Endpoint<Q, C>,
+        refusal: PostError,
+    ) -> Self {
+        match endpoint.explain_refusal(refusal) {
+            Some(failure) => Self::Endpoint(failure),
+            None => Self::Post(endpoint.post_error(refusal)),
+        }
+    }
+
+    pub(crate) fn out_of_turn(message: &Message, expected: &'static str) -> Self {
         LinkError::from(HandshakeError::out_of_turn(message, expected)).into()
     }
 }

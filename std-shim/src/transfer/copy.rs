@@ -1,18 +1,19 @@
 //! Copying a file: two threads, one for each side, and the file that appears at the end.
 
-use super::destination::{self, Destination};
+use super::destination::Destination;
 use super::error::{CopyError, Role, TransferError};
 use super::hosts::{LinkFault, software_hosts};
 use super::plan::Plan;
 use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
+use super::source::Source;
+use crate::backend::ConnectOptions;
 use crate::endpoint::{EndpointBuilder, RailReport};
 use crate::exchange::{Link, Sum};
-use crate::session::{Environment, Failure, SessionError};
+use crate::session::{Environment, Failure, Patience, SessionError};
 use polyrail_core::virtual_qp::Scheme;
 use serde::Serialize;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -35,8 +36,13 @@ pub struct CopyOptions {
     pub window: u64,
     /// Links that are to fail.
     pub faults: Vec<LinkFault>,
+    /// Code of the time that an acknowledgement is waited for before packets are sent again; see
+    /// [`ConnectOptions::timeout`].
+    pub qp_timeout: u8,
     /// How long a rail may make no headway before it is taken for dead.
     pub stall_timeout: Duration,
+    /// How long a receiver on another host is waited for.
+    pub patience: Patience,
     /// Whether the copy has to reach the disk before it takes its name.
     pub sync: bool,
 }
@@ -52,7 +58,9 @@ impl Default for CopyOptions {
             message_size: 1 << 20,
             window: 8,
             faults: Vec::new(),
+            qp_timeout: ConnectOptions::default().timeout,
             stall_timeout: Duration::from_secs(10),
+            patience: Patience::default(),
             sync: false,
         }
     }
@@ -61,7 +69,12 @@ impl Default for CopyOptions {
 impl CopyOptions {
     /// Makes endpoints as they are to be.
     pub(crate) fn builder(&self) -> EndpointBuilder {
-        EndpointBuilder::new().rails(self.rails).scheme(self.scheme).max_msg_size(self.max_msg_size)
+        let options = ConnectOptions { timeout: self.qp_timeout, ..ConnectOptions::default() };
+        EndpointBuilder::new()
+            .rails(self.rails)
+            .scheme(self.scheme)
+            .max_msg_size(self.max_msg_size)
+            .connect_options(options)
     }
 }
 
@@ -119,13 +132,13 @@ pub fn copy_file(
     watch: impl FnMut(),
 ) -> Result<CopyReport, CopyError> {
     let begin = Instant::now();
-    let opened = open_source(source)?;
-    let total = opened.1.len();
+    let opened = Source::open(source)?;
+    let total = opened.metadata().len();
     let plan = Plan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
-    let target = Destination::create(Some((source, &opened.1)), destination)?;
+    let target = Destination::create(Some((source, opened.metadata())), destination)?;
     progress.total.store(total, Ordering::Relaxed);
 
-    let outcome = run_sides(plan, &opened.0, target.file(), options, progress, watch)?;
+    let outcome = run_sides(plan, &opened, target.file(), options, progress, watch)?;
     let (sum, sender, receiver) =
         outcome.map_err(|(role, error)| CopyError::of_side(role, error, source, destination))?;
     target
@@ -152,27 +165,12 @@ impl CopyReport {
     }
 }
 
-pub(super) fn open_source(path: &Path) -> Result<(File, std::fs::Metadata), CopyError> {
-    let failed = |source| CopyError::Source { path: path.to_owned(), source };
-    // Before opening: opening a pipe would wait for its other end.
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        let what = destination::kind(&metadata);
-        return Err(CopyError::SourceKind { path: path.to_owned(), what });
-    }
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    // Whatever cannot be read at all is better known before anything is created.
-    file.read_at(&mut [0], 0).map_err(failed)?;
-    Ok((file, metadata))
-}
-
 type Outcome = Result<(Sum, Vec<RailReport>, Vec<RailReport>), (Role, TransferError)>;
 
 /// Runs both sides, each in a thread.
 fn run_sides(
     plan: Plan,
-    source: &File,
+    source: &Source,
     target: &File,
     options: &CopyOptions,
     progress: &Progress,
@@ -197,11 +195,12 @@ fn run_sides(
         domains,
         builder: &builder,
         stall_timeout: options.stall_timeout,
-        idle_timeout: None,
+        // Both sides are here, and wait for nothing but this host's files.
+        patience: None,
         interrupted: &progress.interrupted,
     };
     let (here, there) = (environment(here.domains()), environment(there.domains()));
-    let parcel = Parcel { plan, file: source, name: None };
+    let parcel = Parcel { plan, source, name: None };
     let work = || {
         std::thread::scope(|scope| {
             // The link goes with its side, so that the other notices should the thread panic.

@@ -1,20 +1,19 @@
 //! The file that a copy becomes, and that is not there before it is complete.
 
 use super::error::CopyError;
-use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use super::part::{Part, directory, succeed};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
 
 /// Where the bytes go.
 #[derive(Debug)]
 pub(super) enum Destination {
-    /// A temporary file beside the destination, which takes its name when it is complete, and is
-    /// removed if it is dropped before.
+    /// A file beside the destination, which takes its name when it is complete.
     File {
         /// The file that is being written.
-        temporary: NamedTempFile,
+        part: Part,
         /// The name that it will take.
         path: PathBuf,
     },
@@ -54,28 +53,25 @@ impl Destination {
             Err(error) => return Err(failed(error)),
         };
         let mode = source.map_or(NEW_FILE, |(_, metadata)| metadata.mode() & 0o777);
-        let temporary = temporary(&path, mode).map_err(failed)?;
+        let part = Part::create(&path, mode).map_err(failed)?;
         if let Some(old) = old {
-            succeed(temporary.as_file(), &old).map_err(failed)?;
+            succeed(part.file(), &old).map_err(failed)?;
         }
-        Ok(Self::File { temporary, path })
+        Ok(Self::File { part, path })
     }
 
     /// The file to write to.
     pub(super) fn file(&self) -> &File {
         match self {
-            Self::File { temporary, .. } => temporary.as_file(),
+            Self::File { part, .. } => part.file(),
             Self::Device(file) => file,
         }
     }
 
     /// The copy is complete: it takes its name. With `sync`, after it has reached the disk.
     pub(super) fn finish(self, sync: bool) -> io::Result<()> {
-        let Self::File { temporary, path } = self else { return Ok(()) };
-        if sync {
-            temporary.as_file().sync_all()?;
-        }
-        temporary.persist(&path)?;
+        let Self::File { part, path } = self else { return Ok(()) };
+        part.take_name(&path, sync)?;
         if sync {
             File::open(directory(&path))?.sync_all()?;
         }
@@ -102,38 +98,6 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), CopyError> {
 /// The file cannot be created or replaced.
 pub fn check_replaceable(path: &Path) -> Result<(), CopyError> {
     Destination::create(None, path).map(drop)
-}
-
-/// A file that is written in place of `path` and beside it. Its name begins with a dot and as much of
-/// the other one as leaves room for the rest.
-fn temporary(path: &Path, mode: u32) -> io::Result<NamedTempFile> {
-    /// Names of 255 bytes can be, and of 143 where their file system encrypts them (eCryptfs).
-    const KEPT_BYTES: usize = 100;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Opened by ourselves, since the errors of `tempfile_in` name the temporary file.
-    tempfile::Builder::new()
-        .prefix(&format!(".{}", &name[..name.floor_char_boundary(KEPT_BYTES)]))
-        .suffix(".polyrail-part")
-        .make_in(directory(path), |path| {
-            OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
-        })
-}
-
-/// The directory that a file is in.
-fn directory(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    }
-}
-
-/// Gives a file the mode of the one that it will replace, and the owner if we may.
-fn succeed(file: &File, old: &Metadata) -> io::Result<()> {
-    let new = file.metadata()?;
-    if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-        _ = fchown(file, Some(old.uid()), Some(old.gid()));
-    }
-    file.set_permissions(Permissions::from_mode(old.mode() & 0o777))
 }
 
 /// Refuses what a copy must not replace.

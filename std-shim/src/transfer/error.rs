@@ -53,6 +53,16 @@ pub enum TransferError {
         /// Bytes that were expected.
         expected: u64,
     },
+    /// The file changed, though not its length.
+    #[error("it changed while it was copied: its {what} was {before}, and is {after} now")]
+    Changed {
+        /// What the system says of it.
+        what: &'static str,
+        /// That when the copy began; times in seconds since 1970.
+        before: String,
+        /// And at its end.
+        after: String,
+    },
     /// The file could not be written.
     #[error("writing {length} bytes at offset {position}: {source}")]
     Write {
@@ -109,7 +119,8 @@ impl CopyError {
         match *cause {
             TransferError::Read { .. }
             | TransferError::Shrunk { .. }
-            | TransferError::Grew { .. } => {
+            | TransferError::Grew { .. }
+            | TransferError::Changed { .. } => {
                 Self::Reading { path: source.to_owned(), source: cause }
             }
             TransferError::Write { .. } | TransferError::Finish(_) => {

@@ -61,6 +61,12 @@ impl Host {
         &self.domains
     }
 
+    /// Has something happen to the device of a rail, at once.
+    #[cfg(test)]
+    pub(crate) fn inject(&self, rail: usize, fault: Fault) {
+        self.devices[rail % self.devices.len()].inject(When::Now, fault);
+    }
+
     /// Lets the device of a rail lose its link.
     pub(crate) fn fail_link(&self, fault: LinkFault) {
         let device = &self.devices[fault.rail % self.devices.len()];

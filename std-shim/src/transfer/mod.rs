@@ -19,27 +19,32 @@
 //!    read from the file, the receiver's those that arrived in its memory. The sender says its own
 //!    first; the receiver's says that the file is complete, too.
 //!
+//! Reading or writing a long chunk, a side looks at the link after each piece of it, and says `alive`
+//! now and then, so that the other one waits for as long as something is done, and not for ever.
+//!
 //! Data and flow control use the rails only. The link carries what must arrive when rails fail too:
 //! who failed, and why. So an error on either side ends both.
 //!
 //! # Files
 //!
-//! `plan` is the arithmetic; `sender` and `receiver` one side each; `side` what both share;
-//! `destination` is the file that appears only when complete. `copy` puts it together within one
-//! process, on the hardware that `hosts` makes, the only file here that knows; `send_to` and `serve`
-//! do between two processes, where the receiver, a [server](crate::serve), adopts what the sender
-//! wants.
+//! `plan` is the arithmetic; `sender` and `receiver` one side each; `side` what both share; `source`
+//! is the file that must not change meanwhile, `destination` the one that appears only when complete,
+//! and `part` what it is until then. `copy` puts it together within one process, on the hardware that
+//! `hosts` makes, the only file here that knows; `send_to` and `serve` do between two processes, where
+//! the receiver, a [server](crate::serve), adopts what the sender wants.
 
 mod copy;
 mod destination;
 mod error;
 mod hosts;
+mod part;
 mod plan;
 mod receiver;
 mod send_to;
 mod sender;
 mod serve;
 mod side;
+mod source;
 #[cfg(test)]
 mod tests;
 

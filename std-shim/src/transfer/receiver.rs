@@ -40,7 +40,7 @@ pub(super) fn receive_from<D: Domain>(
     environment: Environment<'_, D>,
     link: Link,
     peer: &Hello,
-    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError>>,
+    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let mut side = Side::new(environment, link)?;
     // Made when the plan is known, and kept until no request of the other side can come any more.
@@ -61,7 +61,7 @@ fn run<D: Domain>(
     side: &mut Side<'_, D>,
     peer: &Hello,
     buffers: &mut Option<Buffers<D::Region>>,
-    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError>>,
+    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let Incoming { file, written, complete } = incoming;
     let Some(Purpose::Copy { plan, .. }) = &peer.purpose else {
@@ -80,6 +80,7 @@ fn run<D: Domain>(
     let crc = crc32fast::Hasher::new();
     let mut receiver =
         Receiver { plan, file, ring, credits, keys, peer: &peer.buffer, crc, taken: 0 };
+    side.awaits("what the sender has yet to send");
     while receiver.taken < plan.chunks() || side.reported < plan.chunks() {
         let progress = receiver.advance(side, written)? | side.poll()?;
         if side.notified > plan.chunks().min(side.posted + u64::from(plan.window)) {
@@ -89,12 +90,12 @@ fn run<D: Domain>(
         side.rest(progress)?;
     }
     let received = Sum { bytes: written.load(Ordering::Relaxed), crc32: receiver.crc.finalize() };
-    let sent = side.expect_sum()?;
+    let sent = side.expect_sum("the sender's checksum")?;
     if received != sent {
         side.tell(&Message::Done(Outcome::Copy(received)))?;
         return Err(TransferError::Checksum { sent, received });
     }
-    complete()?;
+    side.keeping_company(complete)?;
     side.tell(&Message::Done(Outcome::Copy(received)))?;
     Ok((received, side.rail_reports()))
 }
@@ -119,28 +120,36 @@ impl<R> Receiver<'_, R> {
         written: &AtomicU64,
     ) -> Result<bool, TransferError> {
         if self.taken == side.posted && self.taken < side.notified {
-            self.take(self.taken)?;
-            written.fetch_add(self.plan.length(self.taken).into(), Ordering::Relaxed);
+            self.take(side, self.taken, written)?;
             self.taken += 1;
         }
         Ok(side.posted < self.taken && self.post_credit(side, side.posted)?)
     }
 
-    fn take(&mut self, chunk: u64) -> Result<(), TransferError> {
+    fn take<D: Domain>(
+        &mut self,
+        side: &mut Side<'_, D>,
+        chunk: u64,
+        written: &AtomicU64,
+    ) -> Result<(), TransferError> {
         let (position, length) = (self.plan.position(chunk), self.plan.length(chunk));
         let slot = self.plan.slot(chunk);
-        side::checksum(&mut self.crc, self.ring, slot, length)?;
-        let mut done = 0;
-        while done < length as usize {
-            let (at, rest) = (position + done as u64, length as usize - done);
-            match self.ring.write_to_file(slot + done, rest, self.file, at) {
-                Ok(0) => {
-                    let source = std::io::ErrorKind::WriteZero.into();
-                    return Err(TransferError::Write { position, length, source });
+        for (start, piece) in side::pieces(length) {
+            side::checksum(&mut self.crc, self.ring, slot + start as usize, piece)?;
+            let (mut done, end) = (start as usize, (start + piece) as usize);
+            while done < end {
+                let at = position + done as u64;
+                match self.ring.write_to_file(slot + done, end - done, self.file, at) {
+                    Ok(0) => {
+                        let source = std::io::ErrorKind::WriteZero.into();
+                        return Err(TransferError::Write { position, length, source });
+                    }
+                    Ok(bytes) => done += bytes,
+                    Err(source) => return Err(TransferError::Write { position, length, source }),
                 }
-                Ok(bytes) => done += bytes,
-                Err(source) => return Err(TransferError::Write { position, length, source }),
             }
+            written.fetch_add(piece.into(), Ordering::Relaxed);
+            side.keep_company()?;
         }
         Ok(())
     }

@@ -1,12 +1,13 @@
 //! The sending side between two processes: reads a file here, and has it written by a
 //! [`Server`](crate::serve::Server).
 
-use super::copy::{CopyOptions, CopyReport, Progress, SideReport, open_source, watched};
+use super::copy::{CopyOptions, CopyReport, Progress, SideReport, watched};
 use super::error::{CopyError, Role, TransferError};
 use super::plan::Plan;
 use super::sender::{Parcel, send_file};
+use super::source::Source;
 use crate::backend::Domain;
-use crate::exchange::{FileName, Link, Timeouts};
+use crate::exchange::{FileName, Link};
 use crate::session::Environment;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -33,9 +34,9 @@ pub fn send_to<D: Domain + Sync>(
     watch: impl FnMut(),
 ) -> Result<CopyReport, CopyError> {
     let begin = Instant::now();
-    let (file, metadata) = open_source(source)?;
-    let plan =
-        Plan::new(metadata.len(), options.message_size, options.window).map_err(CopyError::Plan)?;
+    let opened = Source::open(source)?;
+    let total = opened.metadata().len();
+    let plan = Plan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
     let wanted = name.or(source.file_name()).unwrap_or_default();
     let name = wanted.to_str().and_then(FileName::new);
     let name = name.ok_or_else(|| CopyError::Name { path: wanted.into() })?;
@@ -43,18 +44,18 @@ pub fn send_to<D: Domain + Sync>(
 
     let failed =
         |error: TransferError| CopyError::of_side(Role::Sender, error, source, Path::new(address));
-    let link =
-        Link::connect(address, &Timeouts::default()).map_err(|error| failed(error.into()))?;
+    let link = Link::connect(address, &options.patience.timeouts());
+    let link = link.map_err(|error| failed(error.into()))?;
     let builder = options.builder();
     let environment = Environment {
         // Buffers are registered with all of them, so those that no rail takes stay away.
         domains: domains.iter().take(options.rails).collect(),
         builder: &builder,
         stall_timeout: options.stall_timeout,
-        idle_timeout: None,
+        patience: Some(options.patience),
         interrupted: &progress.interrupted,
     };
-    let parcel = Parcel { plan, file: &file, name: Some(name) };
+    let parcel = Parcel { plan, source: &opened, name: Some(name) };
     let (sum, rails) = watched(|| send_file(environment, link, parcel, &progress.written), watch)
         .map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());

@@ -3,6 +3,7 @@
 use super::error::TransferError;
 use super::plan::Plan;
 use super::side::{self, Side};
+use super::source::Source;
 use crate::RemoteBuffer;
 use crate::backend::Domain;
 use crate::endpoint::RailReport;
@@ -10,7 +11,6 @@ use crate::exchange::{FileName, Link, Message, Outcome, Purpose, Sum};
 use crate::memory::RegisteredBuffer;
 use crate::session::{Environment, SessionError};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, SendWr};
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,7 +24,7 @@ pub(super) const CREDIT_SLOTS: usize = 256;
 #[derive(Debug)]
 pub(super) struct Parcel<'a> {
     pub(super) plan: Plan,
-    pub(super) file: &'a File,
+    pub(super) source: &'a Source,
     /// The name that the copy is to get, if the receiver leaves that to us.
     pub(super) name: Option<FileName>,
 }
@@ -48,7 +48,7 @@ pub(super) fn send_file<D: Domain>(
 
 fn run<D: Domain>(
     side: &mut Side<'_, D>,
-    Parcel { plan, file, name }: Parcel<'_>,
+    Parcel { plan, source, name }: Parcel<'_>,
     taken: &AtomicU64,
     ring: &RegisteredBuffer<D::Region>,
     credits: &RegisteredBuffer<D::Region>,
@@ -63,7 +63,8 @@ fn run<D: Domain>(
     side.meet(&peer, plan.window)?;
     let keys = ring.toward(&peer.buffer)?;
     let (crc, peer) = (crc32fast::Hasher::new(), &peer.buffer);
-    let mut sender = Sender { plan, file, ring, keys, peer, crc, loaded: 0 };
+    side.awaits("the receiver's credit for what was sent");
+    let mut sender = Sender { plan, source, ring, keys, peer, crc, loaded: 0 };
     while side.notified < plan.chunks() || side.reported < plan.chunks() {
         let progress = sender.advance(side)? | side.poll()?;
         if side.notified > side.posted {
@@ -76,7 +77,7 @@ fn run<D: Domain>(
     sender.check_end()?;
     let sent = Sum { bytes: plan.total, crc32: sender.crc.finalize() };
     side.tell(&Message::Done(Outcome::Copy(sent)))?;
-    let received = side.expect_sum()?;
+    let received = side.expect_sum("the receiver's word that the file is complete")?;
     if received != sent {
         return Err(TransferError::Checksum { sent, received });
     }
@@ -85,7 +86,7 @@ fn run<D: Domain>(
 
 struct Sender<'a, R> {
     plan: Plan,
-    file: &'a File,
+    source: &'a Source,
     ring: &'a RegisteredBuffer<R>,
     keys: Vec<DeviceKeys>,
     peer: &'a RemoteBuffer,
@@ -100,35 +101,40 @@ impl<R> Sender<'_, R> {
     fn advance<D: Domain>(&mut self, side: &mut Side<'_, D>) -> Result<bool, TransferError> {
         let free = side.notified.min(side.reported) + u64::from(self.plan.window);
         if self.loaded == side.posted && self.loaded < self.plan.chunks().min(free) {
-            self.load(self.loaded)?;
+            self.load(side, self.loaded)?;
             self.loaded += 1;
         }
         Ok(side.posted < self.loaded && self.post(side, side.posted)?)
     }
 
-    fn load(&mut self, chunk: u64) -> Result<(), TransferError> {
+    fn load<D: Domain>(&mut self, side: &mut Side<'_, D>, chunk: u64) -> Result<(), TransferError> {
         let (position, length) = (self.plan.position(chunk), self.plan.length(chunk));
         let slot = self.plan.slot(chunk);
-        let mut done = 0;
-        while done < length as usize {
-            let (at, rest) = (position + done as u64, length as usize - done);
-            match self.ring.read_from_file(slot + done, rest, self.file, at) {
-                Ok(0) => {
-                    let expected = self.plan.total;
-                    return Err(TransferError::Shrunk { found: at, expected });
+        for (start, piece) in side::pieces(length) {
+            let (mut done, end) = (start as usize, (start + piece) as usize);
+            while done < end {
+                let at = position + done as u64;
+                match self.ring.read_from_file(slot + done, end - done, self.source.file(), at) {
+                    Ok(0) => {
+                        let expected = self.plan.total;
+                        return Err(TransferError::Shrunk { found: at, expected });
+                    }
+                    Ok(bytes) => done += bytes,
+                    Err(source) => return Err(TransferError::Read { position, length, source }),
                 }
-                Ok(bytes) => done += bytes,
-                Err(source) => return Err(TransferError::Read { position, length, source }),
             }
+            side::checksum(&mut self.crc, self.ring, slot + start as usize, piece)?;
+            side.keep_company()?;
         }
-        Ok(side::checksum(&mut self.crc, self.ring, slot, length)?)
+        Ok(())
     }
 
-    /// What was to be read must be all there is: else the copy would be a part that looks whole.
+    /// What was to be read must be all there is: else the copy would be a part that looks whole. And it
+    /// must be as it was: else the copy would be of a file that never was.
     fn check_end(&self) -> Result<(), TransferError> {
         let (position, length, expected) = (self.plan.total, 1, self.plan.total);
-        match self.file.read_at(&mut [0], position) {
-            Ok(0) => Ok(()),
+        match self.source.file().read_at(&mut [0], position) {
+            Ok(0) => self.source.check_unchanged(),
             Ok(_) => Err(TransferError::Grew { expected }),
             Err(source) => Err(TransferError::Read { position, length, source }),
         }

@@ -1,6 +1,7 @@
 //! What sender and receiver share: the handshake, counting completions, patience while nothing
 //! happens, and a tidy end.
 
+use super::copy::watched;
 use super::error::TransferError;
 use crate::backend::Domain;
 use crate::endpoint::{Endpoint, RailReport, StallWatch};
@@ -45,7 +46,7 @@ pub(super) struct Side<'a, D: Domain> {
 
 impl<'a, D: Domain> Side<'a, D> {
     pub(super) fn new(environment: Environment<'a, D>, link: Link) -> Result<Self, TransferError> {
-        let mut peer = Counterpart::new(link, environment.idle_timeout, environment.interrupted);
+        let mut peer = Counterpart::new(link, environment.patience, environment.interrupted);
         let built = environment.builder.build(&environment.domains).map_err(TransferError::from);
         let endpoint = built.inspect_err(|error| peer.tell_failure(error))?;
         Ok(Self {
@@ -68,6 +69,27 @@ impl<'a, D: Domain> Side<'a, D> {
     /// Tells the other side something.
     pub(super) fn tell(&mut self, message: &Message) -> Result<(), TransferError> {
         Ok(self.peer.tell(message)?)
+    }
+
+    /// Says, for errors, what is waited for from now on.
+    pub(super) fn awaits(&mut self, what: &'static str) {
+        self.peer.awaits(what);
+    }
+
+    /// A part of long work of this side's own is done: looks at the other side, and lets it know that
+    /// this one is there.
+    ///
+    /// # Errors
+    ///
+    /// The other side failed or is gone; the user wants to stop.
+    pub(super) fn keep_company(&mut self) -> Result<(), TransferError> {
+        Ok(self.peer.keep_company()?)
+    }
+
+    /// Does work that cannot look at the other side, and lets it know that this one is there.
+    pub(super) fn keeping_company<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
+        // If it is gone, that does not undo the work, and shows afterwards.
+        watched(work, || _ = self.peer.say_alive())
     }
 
     /// Waits for the receiver's hello.
@@ -94,11 +116,7 @@ impl<'a, D: Domain> Side<'a, D> {
                 Ok(true)
             }
             Err(PostError::Full(_) | PostError::QueueFull) => Ok(false),
-            // The reason is with the endpoint, and more telling.
-            Err(PostError::InErrorState) => {
-                Err(self.endpoint.explain(WcStatus::WR_FLUSH_ERR).into())
-            }
-            Err(error) => Err(error.into()),
+            Err(refusal) => Err(SessionError::refused(&mut self.endpoint, refusal).into()),
         }
     }
 
@@ -131,7 +149,8 @@ impl<'a, D: Domain> Side<'a, D> {
             return Err(SessionError::Protocol(what).into());
         }
         for _ in 0..arrived {
-            self.endpoint.post_recv(&RecvWr::notification(NOTIFICATION))?;
+            let posted = self.endpoint.post_recv(&RecvWr::notification(NOTIFICATION));
+            posted.map_err(|refusal| SessionError::refused(&mut self.endpoint, refusal))?;
         }
         Ok(polled.events > 0)
     }
@@ -144,14 +163,15 @@ impl<'a, D: Domain> Side<'a, D> {
     pub(super) fn rest(&mut self, progress: bool) -> Result<(), TransferError> {
         if progress {
             self.idle = 0;
-            self.peer.moved();
-            return Ok(());
+            return Ok(self.peer.go_on()?);
         }
         self.wait()
     }
 
-    /// Waits for what the other side saw. The receiver may say it before its last credit is seen here.
-    pub(super) fn expect_sum(&mut self) -> Result<Sum, TransferError> {
+    /// Waits for what the other side saw, `awaited` in words. The receiver may say it before its last
+    /// credit is seen here.
+    pub(super) fn expect_sum(&mut self, awaited: &'static str) -> Result<Sum, TransferError> {
+        self.awaits(awaited);
         loop {
             if let Some(outcome) = self.peer.outcome() {
                 return Ok(outcome.sum()?);
@@ -195,6 +215,14 @@ impl<'a, D: Domain> Side<'a, D> {
     }
 }
 
+/// Bytes of a chunk that are read or written at once: with a slow disk, what an interrupt waits for.
+pub(super) const PIECE: u32 = 256 << 10;
+
+/// The pieces of a chunk of `length` bytes, as offset and length.
+pub(super) fn pieces(length: u32) -> impl Iterator<Item = (u32, u32)> {
+    (0..length).step_by(PIECE as usize).map(move |start| (start, PIECE.min(length - start)))
+}
+
 /// Adds `length` bytes of a buffer to a checksum. Through a small buffer of our own, since nobody
 /// gets a reference to memory that devices may write.
 pub(super) fn checksum<R>(
@@ -211,4 +239,125 @@ pub(super) fn checksum<R>(
         crc.update(bytes);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::{EndpointBuilder, EndpointError, connect_endpoints};
+    use crate::nic::{Fault, WorkQueue};
+    use crate::transfer::{Host, software_hosts};
+    use polyrail_core::hardware::Refusal;
+    use polyrail_core::verbs::AccessFlags;
+    use polyrail_core::virtual_qp::RailId;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Instant;
+
+    const DELAY: Duration = Duration::from_millis(100);
+
+    /// What a side, which has posted one receive, makes of a notification after which something
+    /// happens to its rails.
+    fn notified(
+        rails: usize,
+        after: impl FnOnce(&mut Side<'_, crate::nic::ProtectionDomain>, &Host),
+    ) -> TransferError {
+        let (here, there) = software_hosts(2).unwrap();
+        let (builder, interrupted) = (EndpointBuilder::new().rails(rails), AtomicBool::new(false));
+        let environment = Environment {
+            domains: there.domains(),
+            builder: &builder,
+            stall_timeout: Duration::from_secs(60),
+            patience: None,
+            interrupted: &interrupted,
+        };
+        let (_near, far) = Link::pair().unwrap();
+        let mut side = Side::new(environment, far).unwrap();
+        let mut peer: Endpoint = builder.build(&here.domains()).unwrap();
+        side.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
+        connect_endpoints(&mut side.endpoint, &mut peer).unwrap();
+        let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let to = RegisteredBuffer::new(256, writable, &there.domains()).unwrap();
+        let from = RegisteredBuffer::new(256, writable, &here.domains()).unwrap();
+        let keys = from.toward(&to.remote()).unwrap();
+        let wr = SendWr::write_with_imm(0, from.local(0, 8).unwrap(), to.addr(), 0, &keys);
+        there.inject(0, Fault::DelayCompletions(DELAY));
+        peer.post_send(&wr).unwrap();
+        let begin = Instant::now();
+        while peer.poll(1).completions.is_empty() {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        after(&mut side, &there);
+        loop {
+            match side.poll() {
+                Ok(_) => assert!(begin.elapsed() < Duration::from_secs(60)),
+                Err(error) => return error,
+            }
+        }
+    }
+
+    #[test]
+    fn a_receive_that_is_refused_after_a_rail_failed_is_no_reason_of_its_own() {
+        let error = notified(2, |side, host| {
+            let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+            let buffer = RegisteredBuffer::new(256, writable, &host.domains()).unwrap();
+            let keys = buffer.toward(&buffer.remote()).unwrap();
+            let wr = SendWr::write(1, buffer.local(0, 8).unwrap(), buffer.addr(), &keys);
+            // The first request hides the second one's failure, since reports are in order.
+            host.inject(0, Fault::Silent(true));
+            side.endpoint.fail_rail(RailId::Data(1));
+            assert!(side.post(&wr).unwrap() && side.post(&wr).unwrap());
+            std::thread::sleep(2 * DELAY);
+        });
+        let TransferError::Session(SessionError::Endpoint(EndpointError::Rail(failure))) = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(failure.error.rail, RailId::Data(1), "{error}");
+    }
+
+    #[test]
+    fn a_single_rails_failure_is_looked_for_when_its_driver_refuses_a_receive() {
+        let error = notified(1, |side, host| {
+            side.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
+            std::thread::sleep(DELAY / 2);
+            side.endpoint.fail_rail(RailId::Data(0));
+            let refusal = Refusal::Driver(libc::EINVAL);
+            let refused =
+                Fault::AcceptOnly { queue: WorkQueue::Recv, nth_batch: 0, requests: 0, refusal };
+            host.inject(0, refused);
+        });
+        let TransferError::Session(SessionError::Endpoint(EndpointError::Rail(failure))) = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(failure.error.status, WcStatus::WR_FLUSH_ERR, "{error}");
+    }
+
+    #[test]
+    fn a_side_that_is_busy_says_that_it_is_there() {
+        let (_here, there) = software_hosts(1).unwrap();
+        let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+        let environment = Environment {
+            domains: there.domains(),
+            builder: &builder,
+            stall_timeout: Duration::from_secs(60),
+            patience: None,
+            interrupted: &interrupted,
+        };
+        let (mut near, far) = Link::pair().unwrap();
+        let mut side = Side::new(environment, far).unwrap();
+        let buffer = RegisteredBuffer::new(64, AccessFlags::empty(), &there.domains()).unwrap();
+        side.tell(&Message::Hello(side.hello(&buffer))).unwrap();
+        side.tell(&Message::Ready {}).unwrap();
+        near.expect_hello().unwrap();
+        near.expect_ready().unwrap();
+        let heard = side.keeping_company(|| near.expect(Duration::from_secs(60)));
+        assert_eq!(heard.unwrap(), Message::Alive {});
+        let begin = Instant::now();
+        while near.try_recv().unwrap() != Some(Message::Alive {}) {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(10));
+            side.keep_company().unwrap();
+        }
+    }
 }

@@ -4,21 +4,27 @@ use super::error::TransferError;
 use super::hosts::{Host, software_hosts};
 use super::plan::Plan;
 use super::receiver::receive_file;
+use super::send_to::send_to;
 use super::sender::{Parcel, send_file};
+use super::source::Source;
+use super::{CopyError, CopyOptions, Progress};
 use crate::RemoteBuffer;
 use crate::backend::Domain;
 use crate::backend::recorded::{Log, Recorded, receives_come_first};
 use crate::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, RailReport};
 use crate::exchange::{
-    HandshakeError, Hello, Link, LinkError, Listener, Message, Outcome, Purpose, Reason, Sum,
-    Timeouts,
+    HandshakeError, Hello, Incoming, Link, LinkError, Listener, Message, Outcome, Purpose, Reason,
+    Sum, Timeouts,
 };
+use crate::memory::RegisteredBuffer;
 use crate::nic::ProtectionDomain;
 use crate::session::{Environment, SessionError};
+use polyrail_core::verbs::{AccessFlags, SendWr};
 use polyrail_core::virtual_qp::Scheme;
-use std::fs::File;
-use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -37,7 +43,7 @@ fn environment<'a>(
         domains: host.domains(),
         builder,
         stall_timeout: Duration::from_secs(5),
-        idle_timeout: None,
+        patience: None,
         interrupted,
     }
 }
@@ -47,7 +53,8 @@ fn send<D: Domain>(
     link: Link,
     file: &File,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    send_file(environment, link, Parcel { plan: plan(), file, name: None }, &AtomicU64::new(0))
+    let source = &Source::new(file.try_clone().unwrap()).unwrap();
+    send_file(environment, link, Parcel { plan: plan(), source, name: None }, &AtomicU64::new(0))
 }
 
 fn session(error: &TransferError) -> &SessionError {
@@ -232,7 +239,7 @@ where
     let (builder, interrupted) = (&builder, &AtomicBool::new(false));
     let side = |domains| {
         let stall_timeout = Duration::from_secs(5);
-        Environment { domains, builder, stall_timeout, idle_timeout: None, interrupted }
+        Environment { domains, builder, stall_timeout, patience: None, interrupted }
     };
     let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
     let address = listener.local_addr().unwrap().to_string();
@@ -260,6 +267,36 @@ fn a_file_moves_between_sides_that_meet_over_tcp() {
 }
 
 #[test]
+fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
+    let mut source = tempfile::NamedTempFile::new().unwrap();
+    source.write_all(&vec![7; TOTAL as usize]).unwrap();
+    let (here, there) = software_hosts(2).unwrap();
+    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+    let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
+    let address = listener.local_addr().unwrap().to_string();
+    let (sent, received) = thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let (link, _) = listener.accept(&timeouts).unwrap();
+            // The sender has opened it. The system's clock for files goes in steps of up to 10 ms.
+            thread::sleep(Duration::from_millis(50));
+            fs::OpenOptions::new().write(true).open(&source).unwrap().write_all(b"8").unwrap();
+            let target = tempfile::tempfile().unwrap();
+            let environment = environment(&there, &builder, &interrupted);
+            receive_file(environment, link, &target, &AtomicU64::new(0))
+        });
+        let (options, progress) = (CopyOptions::default(), Progress::default());
+        let domains = here.all_domains();
+        let name = Some("copy".as_ref());
+        let sent = send_to(source.path(), name, &address, domains, &options, &progress, || ());
+        (sent, receiver.join().unwrap())
+    });
+    let Err(CopyError::Reading { source: cause, .. }) = sent else { panic!("{sent:?}") };
+    assert!(matches!(*cause, TransferError::Changed { what: "modification time", .. }), "{cause}");
+    let told = received.unwrap_err().to_string();
+    assert!(told.contains("the other side gave up: it changed while it was copied"), "{told}");
+}
+
+#[test]
 fn a_copy_runs_on_other_backends_too_and_posts_its_receives_first() {
     for scheme in [Scheme::Spray, Scheme::Dqplb] {
         let (here, there) = software_hosts(2).unwrap();
@@ -272,4 +309,117 @@ fn a_copy_runs_on_other_backends_too_and_posts_its_receives_first() {
         over_tcp(here.iter().collect(), there.iter().collect(), builder);
         assert!(receives_come_first(&log) && receives_come_first(&other));
     }
+}
+
+/// A sender of one chunk that speaks TCP by hand, and a receiver that has got the chunk before it hears
+/// that the sender is ready; `then` is what the sender does then. Returns the bytes that the receiver
+/// wrote, and its error.
+fn one_chunk_received(
+    chunk: u32,
+    then: impl FnOnce(&mut TcpStream, &AtomicU64, &AtomicBool),
+) -> (u64, TransferError) {
+    let (here, there) = software_hosts(2).unwrap();
+    let builder = EndpointBuilder::new();
+    let (written, interrupted) = (AtomicU64::new(0), AtomicBool::new(false));
+    let target = tempfile::tempfile().unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (link, _) = listener.accept(&Timeouts::default()).unwrap();
+    let error = thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            receive_file(environment(&there, &builder, &interrupted), link, &target, &written)
+        });
+        let mut endpoint: Endpoint = builder.build(&here.domains()).unwrap();
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let buffer = RegisteredBuffer::new(chunk as usize, access, &here.domains()).unwrap();
+        let plan = Plan::new(chunk.into(), chunk.into(), 1).unwrap();
+        let purpose = Some(Purpose::Copy { plan, name: None });
+        let (address, remote) = (endpoint.address(), buffer.remote());
+        let hello = Message::Hello(Hello { endpoint: address, buffer: remote, purpose });
+        stream.write_all(&hello.encode()).unwrap();
+        let mut incoming = Incoming::new();
+        let Message::Hello(peer) = hear(&mut stream, &mut incoming) else { panic!() };
+        endpoint.connect(&peer.endpoint).unwrap();
+        assert_eq!(hear(&mut stream, &mut incoming), Message::Ready {});
+        let keys = buffer.toward(&peer.buffer).unwrap();
+        let local = buffer.local(0, chunk).unwrap();
+        let wr = SendWr::write_with_imm(0, local, peer.buffer.addr, 0, &keys);
+        endpoint.post_send(&wr).unwrap();
+        while endpoint.poll(1).completions.is_empty() {}
+        then(&mut stream, &written, &interrupted);
+        // Memory and queue pairs stay until the receiver is through.
+        receiver.join().unwrap().unwrap_err()
+    });
+    (written.into_inner(), error)
+}
+
+/// The next message that comes.
+fn hear(stream: &mut TcpStream, incoming: &mut Incoming) -> Message {
+    loop {
+        if let Some(message) = incoming.next_message().unwrap() {
+            return message;
+        }
+        let bytes = stream.read(incoming.room()).unwrap();
+        assert!(bytes > 0, "hung up");
+        incoming.filled(bytes);
+    }
+}
+
+#[test]
+fn a_receiver_hears_the_sender_in_every_turn_though_there_is_work() {
+    let (written, error) = one_chunk_received(32 << 20, |stream, _, _| {
+        let messages = [Message::Ready {}, Message::Failed { reason: Reason::new("tired") }];
+        stream.write_all(&messages.map(|message| message.encode()).concat()).unwrap();
+    });
+    assert!(matches!(session(&error), SessionError::Peer(_)), "{error}");
+    assert_eq!(written, 0);
+}
+
+#[test]
+fn a_sender_hears_the_receiver_while_it_reads_a_chunk() {
+    let (here, there) = software_hosts(2).unwrap();
+    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+    let mut source = tempfile::tempfile().unwrap();
+    source.write_all(&vec![7; TOTAL as usize]).unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (link, _) = listener.accept(&Timeouts::default()).unwrap();
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let ring = RegisteredBuffer::new(plan().ring_bytes(), access, &there.domains()).unwrap();
+    let error = thread::scope(|scope| {
+        let sender =
+            scope.spawn(|| send(environment(&here, &builder, &interrupted), link, &source));
+        let mut endpoint: Endpoint = builder.build(&there.domains()).unwrap();
+        let mut incoming = Incoming::new();
+        let Message::Hello(peer) = hear(&mut stream, &mut incoming) else { panic!() };
+        let (address, buffer) = (endpoint.address(), ring.remote());
+        let hello = Message::Hello(Hello { endpoint: address, buffer, purpose: None });
+        endpoint.connect(&peer.endpoint).unwrap();
+        let messages = [hello, Message::Ready {}, Message::Failed { reason: Reason::new("tired") }];
+        stream.write_all(&messages.map(|message| message.encode()).concat()).unwrap();
+        sender.join().unwrap().unwrap_err()
+    });
+    assert!(matches!(session(&error), SessionError::Peer(_)), "{error}");
+    let mut first = [1];
+    ring.read_at(0, &mut first).unwrap();
+    assert_eq!(first, [0], "a chunk was sent to a receiver that had given up");
+}
+
+#[test]
+fn a_receiver_sees_an_interrupt_in_the_middle_of_a_chunk() {
+    const CHUNK: u32 = 64 << 20;
+    let interrupted = || {
+        let (written, error) = one_chunk_received(CHUNK, |stream, written, interrupted| {
+            stream.write_all(&Message::Ready {}.encode()).unwrap();
+            while written.load(Ordering::Relaxed) == 0 {
+                std::hint::spin_loop();
+            }
+            interrupted.store(true, Ordering::Relaxed);
+        });
+        assert!(matches!(session(&error), SessionError::Interrupted), "{error}");
+        assert!(written > 0);
+        written < CHUNK.into()
+    };
+    // On a busy machine the interrupt may come when the chunk is through.
+    assert!((0..20).any(|_| interrupted()));
 }

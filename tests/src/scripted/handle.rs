@@ -167,6 +167,11 @@ impl QpHandle {
         self.with(|qp| qp.recv_mood.next.push_back(CommitError { accepted, refusal }));
     }
 
+    /// The next commit of receives takes what it has room for, and returns this error all the same.
+    pub fn complain_next_recv(&self, accepted: u32, refusal: Refusal) {
+        self.with(|qp| qp.recv_mood.complaint = Some(CommitError { accepted, refusal }));
+    }
+
     /// Every commit of receives is refused from now on, or none.
     pub fn refuse_all_recvs(&self, refusal: Option<Refusal>) {
         self.with(|qp| qp.recv_mood.lasting = refusal);

@@ -205,7 +205,7 @@ impl State {
         at: usize,
         batch: &[SendRequest],
     ) -> Result<(), CommitError> {
-        let slots = match &self.log {
+        let slots = match self.log {
             Some(_) => self.qps.iter().map(|qp| qp.slots).collect(),
             None => Vec::new(),
         };

@@ -267,8 +267,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     /// Requests before this one that DQPLB gives no numbers, and that its numbers stay behind.
     fn unnumbered_before(&self, id: usize) -> impl Iterator<Item = (usize, &Request)> {
         self.requests[..id].iter().enumerate().filter(|(_, earlier)| match earlier.opcode {
-            Opcode::RdmaWrite => true,
-            Opcode::RdmaWriteWithImm | Opcode::RdmaRead => false,
+            Opcode::RdmaWrite | Opcode::RdmaRead => true,
+            Opcode::RdmaWriteWithImm => false,
             _ => self.ordered,
         })
     }

@@ -66,8 +66,10 @@ fn defect_13_a_limit_of_zero_messages_cannot_be_built() {
         let config = Config { scheme, max_msgs_per_qp, ..Config::default() };
         build(config, limits).map(|_| ())
     };
-    let none = Err(BuildError::NoRoom { qp_num: 10, send: true });
-    assert_eq!(built(Scheme::Spray, 0, LIMITS), none);
+    assert_eq!(built(Scheme::Spray, 0, LIMITS), Err(BuildError::NoMessages));
+    // In words that are in the program, not in numbers that nobody gave.
+    let text = BuildError::NoMessages.to_string();
+    assert_eq!(text, "max_msgs_per_qp is 0, so that no request could ever be posted");
     let limits = QpLimits { max_recv_wr: 0, ..LIMITS };
     assert_eq!(
         built(Scheme::Dqplb, 1, limits),

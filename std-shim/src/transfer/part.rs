@@ -1,0 +1,292 @@
+//! The file that a copy is written to before it is complete.
+//!
+//! Linux has files without names: nothing is left of one however the process ends. Where the file
+//! system has none, the file has a hidden name beside the destination, and is removed when it is
+//! dropped; a process that is killed leaves it.
+
+use rustix::fs::{AtFlags, CWD, linkat};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Seek};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// A file that is to take a name when it is complete.
+#[derive(Debug)]
+pub(super) enum Part {
+    /// It has no name.
+    Unnamed(File),
+    /// It has a hidden one.
+    Named(Hidden),
+}
+
+/// A file with a hidden name, which is removed when this is dropped. If another file has the name by
+/// then, that is somebody else's, and stays.
+#[derive(Debug)]
+pub(super) struct Hidden(NamedTempFile);
+
+/// At the hidden name of a part there is another file than the one that was written.
+#[derive(Debug, thiserror::Error)]
+#[error("another file is at {} than the one that was written; it stays there", path.display())]
+struct Swapped {
+    path: PathBuf,
+}
+
+impl Part {
+    /// Makes a file with this mode, from which the umask takes, in the directory of `path`.
+    pub(super) fn create(path: &Path, mode: u32) -> io::Result<Self> {
+        // Whatever is in the way of the first kind, the second one works or says why not.
+        unnamed(path, mode)
+            .map_or_else(|_| named(path, mode).map(Self::Named), |f| Ok(Self::Unnamed(f)))
+    }
+
+    /// The file to write to.
+    pub(super) fn file(&self) -> &File {
+        match self {
+            Self::Unnamed(file) => file,
+            Self::Named(hidden) => hidden.0.as_file(),
+        }
+    }
+
+    /// Takes the name `path`, from the file that has it if there is one. With `sync`, after it has
+    /// reached the disk.
+    pub(super) fn take_name(self, path: &Path, sync: bool) -> io::Result<()> {
+        if sync {
+            self.file().sync_all()?;
+        }
+        let file = match self {
+            Self::Named(hidden) => return hidden.replace(path),
+            Self::Unnamed(file) => file,
+        };
+        let linked = match link(&file, path) {
+            Ok(()) => return Ok(()),
+            // A link replaces nothing, so a hidden name has to be renamed.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                Hidden::new(path, |name| link(&file, name).and_then(|()| file.try_clone()))
+            }
+            Err(error) => Err(error),
+        };
+        match linked {
+            Err(error) if refuses_links(&error) => copy_of(&file, path, sync)?.replace(path),
+            linked => linked?.replace(path),
+        }
+    }
+}
+
+impl Hidden {
+    /// Makes a file with a hidden name beside `path`. It begins with a dot and as much of the other name
+    /// as leaves room for the rest.
+    fn new(path: &Path, make: impl FnMut(&Path) -> io::Result<File>) -> io::Result<Self> {
+        /// Names of 255 bytes can be, and of 143 where their file system encrypts them (eCryptfs).
+        const KEPT_BYTES: usize = 100;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        tempfile::Builder::new()
+            .prefix(&format!(".{}", &name[..name.floor_char_boundary(KEPT_BYTES)]))
+            .suffix(".polyrail-part")
+            .make_in(directory(path), make)
+            .map(Self)
+    }
+
+    /// Whether the file is still at its name.
+    fn is_there(&self) -> io::Result<bool> {
+        is_at(self.0.as_file(), &fs::symlink_metadata(self.0.path())?)
+    }
+
+    /// Renames the file.
+    fn replace(self, path: &Path) -> io::Result<()> {
+        if self.is_there()? {
+            fs::rename(self.0.path(), path)
+        } else {
+            Err(io::Error::other(Swapped { path: self.0.path().to_owned() }))
+        }
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        let ours = self.is_there().unwrap_or(false);
+        self.0.disable_cleanup(!ours);
+    }
+}
+
+/// Whether it is links that are refused: file systems of other programs (FUSE) may have unnamed files
+/// without them.
+fn refuses_links(error: &io::Error) -> bool {
+    use ErrorKind::{CrossesDevices, PermissionDenied, Unsupported};
+    matches!(error.kind(), CrossesDevices | PermissionDenied | Unsupported)
+}
+
+/// A file without a name, to which one can be given.
+#[cfg(target_os = "linux")]
+fn unnamed(path: &Path, mode: u32) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::TMPFILE.bits() as i32;
+    let mut options = OpenOptions::new();
+    let file =
+        options.read(true).write(true).mode(mode).custom_flags(flags).open(directory(path))?;
+    // Where /proc is not mounted, it could never have one.
+    if is_at(&file, &fs::metadata(proc_path(&file))?)? {
+        Ok(file)
+    } else {
+        Err(ErrorKind::Unsupported.into())
+    }
+}
+
+/// Other systems have none.
+#[cfg(not(target_os = "linux"))]
+fn unnamed(_: &Path, _: u32) -> io::Result<File> {
+    Err(ErrorKind::Unsupported.into())
+}
+
+/// A file with a hidden name.
+fn named(path: &Path, mode: u32) -> io::Result<Hidden> {
+    // Opened by ourselves, since the errors of `tempfile_in` name the temporary file.
+    Hidden::new(path, |name| {
+        OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(name)
+    })
+}
+
+/// Gives a file without a name this one.
+fn link(file: &File, path: &Path) -> io::Result<()> {
+    Ok(linkat(CWD, proc_path(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+}
+
+/// Another way to an open file.
+fn proc_path(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Whether it is this file that something was found out of.
+fn is_at(file: &File, found: &Metadata) -> io::Result<bool> {
+    let file = file.metadata()?;
+    Ok((file.dev(), file.ino()) == (found.dev(), found.ino()))
+}
+
+/// A copy of a file that cannot have a name, with one.
+fn copy_of(mut file: &File, path: &Path, sync: bool) -> io::Result<Hidden> {
+    let metadata = file.metadata()?;
+    let hidden = named(path, metadata.mode() & 0o777)?;
+    let mut copy = hidden.0.as_file();
+    file.rewind()?;
+    io::copy(&mut file, &mut copy)?;
+    succeed(copy, &metadata)?;
+    if sync {
+        copy.sync_all()?;
+    }
+    Ok(hidden)
+}
+
+/// The directory that a file is in.
+pub(super) fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Gives a file the mode of another one, whose place it takes, and the owner if we may.
+pub(super) fn succeed(file: &File, old: &Metadata) -> io::Result<()> {
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+        _ = fchown(file, Some(old.uid()), Some(old.gid()));
+    }
+    file.set_permissions(Permissions::from_mode(old.mode() & 0o777))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Parts of either kind for `dst` in a new directory.
+    fn both_kinds(check: impl Fn(Part, &Path)) {
+        for make in [
+            |path: &Path| Part::Unnamed(unnamed(path, 0o640).unwrap()),
+            |path: &Path| Part::Named(named(path, 0o640).unwrap()),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("dst");
+            check(make(&path), &path);
+        }
+    }
+
+    #[test]
+    fn a_part_takes_a_name_that_is_free_or_not() {
+        for old in [None, Some("old")] {
+            both_kinds(|part, path| {
+                if let Some(old) = old {
+                    fs::write(path, old).unwrap();
+                }
+                part.file().write_all(b"new").unwrap();
+                part.take_name(path, true).unwrap();
+                assert_eq!(fs::read(path).unwrap(), b"new");
+                assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o640);
+                assert_eq!(names(directory(path)), ["dst"]);
+            });
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_part_that_took_no_name() {
+        both_kinds(|part, path| {
+            let named = usize::from(matches!(part, Part::Named(_)));
+            assert_eq!(names(directory(path)).len(), named);
+            drop(part);
+            assert_eq!(names(directory(path)).len(), 0);
+        });
+    }
+
+    #[test]
+    fn a_part_that_was_swapped_is_noticed_and_what_is_there_now_stays() {
+        for complete in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("dst");
+            fs::write(&path, "old").unwrap();
+            let part = named(&path, 0o640).unwrap();
+            let (hidden, other) = (part.0.path().to_owned(), directory.path().join("other"));
+            fs::write(&other, "not what was copied").unwrap();
+            fs::rename(&other, &hidden).unwrap();
+            let part = Part::Named(part);
+            if complete {
+                let error = part.take_name(&path, false).unwrap_err().to_string();
+                let said = format!("another file is at {}", hidden.display());
+                assert!(error.contains(&said), "{error}");
+            } else {
+                drop(part);
+            }
+            assert_eq!(fs::read(&path).unwrap(), b"old");
+            assert_eq!(fs::read(&hidden).unwrap(), b"not what was copied");
+        }
+    }
+
+    #[test]
+    fn a_part_that_was_removed_is_noticed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dst");
+        let part = named(&path, 0o640).unwrap();
+        fs::remove_file(part.0.path()).unwrap();
+        let error = Part::Named(part).take_name(&path, false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_cannot_have_a_name_is_copied_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dst");
+        let mut file = unnamed(&path, 0o604).unwrap();
+        file.write_all(b"all of it").unwrap();
+        let copy = copy_of(&file, &path, true).unwrap();
+        assert_eq!(fs::read(copy.0.path()).unwrap(), b"all of it");
+        assert_eq!(copy.0.as_file().metadata().unwrap().mode() & 0o777, 0o604);
+    }
+}

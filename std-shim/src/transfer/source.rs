@@ -1,0 +1,130 @@
+//! The file that is read, and whether it stays as it is meanwhile.
+
+use super::destination;
+use super::error::{CopyError, TransferError};
+use std::fmt::Display;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+/// A file to copy, and what the system said of it before its first byte was read.
+#[derive(Debug)]
+pub(super) struct Source {
+    file: File,
+    metadata: Metadata,
+}
+
+impl Source {
+    /// Opens a regular file that can be read.
+    pub(super) fn open(path: &Path) -> Result<Self, CopyError> {
+        let failed = |source| CopyError::Source { path: path.to_owned(), source };
+        // Before opening: opening a pipe would wait for its other end.
+        let metadata = fs::metadata(path).map_err(failed)?;
+        if !metadata.is_file() {
+            let what = destination::kind(&metadata);
+            return Err(CopyError::SourceKind { path: path.to_owned(), what });
+        }
+        let source = Self::new(File::open(path).map_err(failed)?).map_err(failed)?;
+        // Whatever cannot be read at all is better known before anything is created.
+        source.file.read_at(&mut [0], 0).map_err(failed)?;
+        Ok(source)
+    }
+
+    /// A file that is open already.
+    pub(super) fn new(file: File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self { file, metadata })
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// What it was before its first byte was read.
+    pub(super) fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Whether it is still the file that it was: what was read of it at different times is then of
+    /// one state. To be asked after its last byte was read.
+    pub(super) fn check_unchanged(&self) -> Result<(), TransferError> {
+        let (before, length) = (&self.metadata, 0);
+        let after = self.file.metadata().map_err(|source| TransferError::Read {
+            position: before.len(),
+            length,
+            source,
+        })?;
+        same("inode", before.ino(), after.ino())?;
+        same("length", before.len(), after.len())?;
+        same("modification time", modified(before), modified(&after))?;
+        // Programs can set the modification time, but not this one.
+        same("change time", changed(before), changed(&after))
+    }
+}
+
+fn same<T: PartialEq + Display>(
+    what: &'static str,
+    before: T,
+    after: T,
+) -> Result<(), TransferError> {
+    if before == after {
+        return Ok(());
+    }
+    Err(TransferError::Changed { what, before: before.to_string(), after: after.to_string() })
+}
+
+/// When the contents changed last.
+fn modified(metadata: &Metadata) -> String {
+    time(metadata.mtime(), metadata.mtime_nsec())
+}
+
+/// When the contents, the names or the permissions changed last.
+fn changed(metadata: &Metadata) -> String {
+    time(metadata.ctime(), metadata.ctime_nsec())
+}
+
+/// A time in seconds since 1970, as `stat` and `date +%s.%N` write it.
+fn time(seconds: i64, nanoseconds: i64) -> String {
+    format!("{seconds}.{nanoseconds:09}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::time::Duration;
+
+    /// What is found of a file that `change` happens to.
+    fn found(change: impl FnOnce(&File, &Path)) -> Option<&'static str> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"12345678").unwrap();
+        let source = Source::open(file.path()).unwrap();
+        // The system's clock for files goes in steps of up to 10 ms.
+        std::thread::sleep(Duration::from_millis(50));
+        change(file.as_file(), file.path());
+        match source.check_unchanged() {
+            Ok(()) => None,
+            Err(TransferError::Changed { what, before, after }) => {
+                assert_ne!(before, after);
+                Some(what)
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn a_change_shows_whatever_it_is() {
+        assert_eq!(found(|_, path| drop(fs::read(path).unwrap())), None);
+        assert_eq!(found(|file, _| file.set_len(4).unwrap()), Some("length"));
+        let write = |file: &File| file.write_all_at(b"x", 0).unwrap();
+        assert_eq!(found(|file, _| write(file)), Some("modification time"));
+        // As if nothing had been written.
+        let covered = |file: &File, path: &Path| {
+            let modified = fs::metadata(path).unwrap().modified().unwrap();
+            write(file);
+            file.set_modified(modified).unwrap();
+        };
+        assert_eq!(found(covered), Some("change time"));
+    }
+}
