@@ -191,8 +191,8 @@ plant core/src/virtual_cq/attach.rs 'attached.queued = self.queue.push_back(inde
 
 bug "the first completion queue stays the first after full turns" completion_queue
 plant core/src/virtual_cq/poll.rs 'const fn next_poll_begins_with' 'fn next_poll_begins_with'
-plant core/src/virtual_cq/poll.rs 'if self.next == self.first &&' \
-  'if !PLANTED && self.next == self.first &&'
+plant core/src/virtual_cq/poll.rs 'if self.next == self.first && self.asked > 0 {' \
+  'if self.next == self.first && self.asked > 0 && !PLANTED {'
 
 run_cargo build --bin simulate
 tests=$(printf '%s\n' "${finders[@]}" | sort -u | grep -v simulate)
