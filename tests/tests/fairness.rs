@@ -236,7 +236,8 @@ fn nobody_waits_for_good_whoever_is_busy() {
         return World::new(seed).run();
     }
     let seeds = std::env::var("FAIRNESS_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    for seed in 0..seeds.unwrap_or(3) {
+    // In the last one a poll without room for completions once cost a queue its turn for good.
+    for seed in (0..seeds.unwrap_or(3)).chain([1018]) {
         let outcome = std::panic::catch_unwind(|| World::new(seed).run());
         assert!(outcome.is_ok(), "repeat with FAIRNESS_SEED={seed} cargo test --test fairness");
     }
