@@ -518,13 +518,13 @@ fn pass_through<T: CompletionTarget + ?Sized>(
 ) {
     let (virtual_qp_num, imm_order) = (qp.virtual_qp_num(), qp.imm_order());
     let completions = unrouted.rest;
-    let qp_num = completions.first().map(|first| first.qp_num);
+    let Some(Completion { qp_num, .. }) = completions.first().copied() else { return };
     let mut counted = Counted { qp, completions, count: 0, failed: 0 };
     if budget.left < completions.len() {
         // Apart, so that the usual case is a loop that nothing but the sink interrupts.
         let mut rest = completions.iter();
         while let Some(completion) = rest.next()
-            && Some(completion.qp_num) == qp_num
+            && completion.qp_num == qp_num
         {
             unrouted.rest = rest.as_slice();
             counted.count += 1;
@@ -536,7 +536,7 @@ fn pass_through<T: CompletionTarget + ?Sized>(
     }
     let mut rest = completions.iter();
     while let Some(completion) = rest.next()
-        && Some(completion.qp_num) == qp_num
+        && completion.qp_num == qp_num
     {
         // Taken off first: should the sink panic, only this one is lost.
         unrouted.rest = rest.as_slice();
