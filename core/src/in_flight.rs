@@ -357,7 +357,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     }
 
     /// Number of the oldest request that is not retired, or of the next one: what a stall check
-    /// compares.
+    /// and a fence compare.
     pub(crate) const fn oldest_request(&self) -> u64 {
         self.head
     }
@@ -371,11 +371,6 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// The number that the next request gets.
     pub(crate) const fn next_number(&self) -> u64 {
         self.tail
-    }
-
-    /// Number of the front batch's first request, if there is one.
-    pub(crate) fn front_number(&self) -> Option<u64> {
-        (!self.is_empty()).then_some(self.head)
     }
 
     /// The oldest unacknowledged sequence number.

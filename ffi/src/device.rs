@@ -86,7 +86,8 @@ impl DeviceList {
     ///
     /// # Errors
     ///
-    /// ELIBACC: libibverbs is not installed, or too old. ENOSYS on a kernel without RDMA, ENOMEM. A machine without devices gives an empty list.
+    /// ELIBACC: libibverbs is not installed, or too old. ENOSYS on a kernel without RDMA, ENOMEM. A
+    /// machine without devices gives an empty list.
     pub fn new() -> Result<Self> {
         loaded()?;
         // Devices work without; who wants to fork asks.

@@ -255,7 +255,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.polling = false;
     }
 
-    /// Polls one completion queue for at most `limit` completions and says how many came.
+    /// Polls one completion queue for at most `limit` completions and returns how many came.
     #[inline]
     fn take_from<S: QpSet + ?Sized>(
         &mut self,

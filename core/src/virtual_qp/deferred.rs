@@ -46,7 +46,8 @@ impl Deferred {
         self.oldest
     }
 
-    /// Unreported ones, less those of the ring that are reported or will be by themselves.
+    /// Those not complete, and pass-through requests that the report cursor has still to pass: what the
+    /// ring counts in their place.
     pub(super) const fn count(&self) -> (u32, u32) {
         (self.incomplete, self.to_pass)
     }

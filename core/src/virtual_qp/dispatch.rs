@@ -100,7 +100,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn passes_fence(&mut self, id: u64) -> bool {
         let on_rail_0 = &self.rails[0].sends;
         let mark = *self.fence_mark.get_or_insert(on_rail_0.next_number());
-        let passed_through = on_rail_0.front_number().is_none_or(|front| front >= mark);
+        let passed_through = on_rail_0.oldest_request() >= mark;
         let passes = passed_through
             && self.deferred.oldest() > id
             && self.is_acknowledged_before(id)

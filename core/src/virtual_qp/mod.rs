@@ -8,8 +8,9 @@
 //! 4. `notify`: what is acknowledged moves on, and SPRAY's receiver is told;
 //! 5. `report`: finished requests come out, in posting order.
 //!
-//! `deferred` is about SENDs and atomics that have to wait; `receive` is the same for receives; `failure` is what happens when a rail fails; `rail` and
-//! `slot` hold the state of one rail and of one request; `config` and `error` are plain data.
+//! `deferred` is about SENDs and atomics that have to wait, `receive` about receives; `failure` is what
+//! happens when a rail fails; `rail` and `slot` hold the state of one rail and of one request; `config`
+//! and `error` are plain data.
 
 mod choose;
 mod complete;
