@@ -3,7 +3,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use polyrail_benches::random::XorShift;
 use polyrail_benches::workload::DEVICE;
-use polyrail_core::routing::{Role, Route, RoutingTable};
+use polyrail_core::internals::{Role, Route, RoutingTable};
 use std::hint::black_box;
 
 /// Look-ups of one pass: long enough that no branch predictor learns them by heart.

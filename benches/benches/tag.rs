@@ -1,7 +1,7 @@
 //! Tags: written once for every physical request, read once for every completion.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use polyrail_core::tag::{Tag, TagKind};
+use polyrail_core::internals::{Tag, TagKind};
 use std::hint::black_box;
 
 fn tag(c: &mut Criterion) {

@@ -4,7 +4,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use polyrail_benches::baseline;
 use polyrail_benches::engine::WRS;
 use polyrail_benches::workload::OUTSTANDING;
-use polyrail_core::tracker::WrTracker;
+use polyrail_core::internals::WrTracker;
 use std::hint::black_box;
 
 /// As large as what the engine keeps of a request.
@@ -25,9 +25,9 @@ fn tracker(c: &mut Criterion) {
             while ring.front_in_flight().is_some() {
                 ring.pop_in_flight();
             }
-            while let Some(id) = ring.front_outstanding() {
+            while let Some(id) = ring.front_finished() {
                 black_box(ring.find(id));
-                ring.pop_outstanding();
+                ring.pop_finished();
             }
         });
     });
@@ -40,10 +40,10 @@ fn tracker(c: &mut Criterion) {
                 black_box(tracker.find(id)).expect("it was just added");
                 tracker.pop_pending();
             }
-            while let Some(id) = tracker.front_outstanding() {
+            while let Some(id) = tracker.front_finished() {
                 black_box(tracker.find(id)).expect("it is outstanding");
                 tracker.remove(id);
-                tracker.pop_outstanding();
+                tracker.pop_finished();
             }
         });
     });

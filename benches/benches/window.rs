@@ -3,8 +3,8 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use polyrail_benches::random::XorShift;
 use polyrail_benches::workload::{DEPTH, FRAGMENTS, POLL, RAILS};
-use polyrail_core::sequence::{SequenceImm, SequenceNumber};
-use polyrail_core::window::SequenceWindow;
+use polyrail_core::internals::SequenceWindow;
+use polyrail_core::internals::{SequenceImm, SequenceNumber};
 use std::hint::black_box;
 
 /// Numbers of one poll, in the order of their arrival.

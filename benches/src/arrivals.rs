@@ -3,7 +3,7 @@
 use crate::null::{Inbox, Wire};
 use crate::random::XorShift;
 use crate::workload::{FRAGMENTS, RAILS};
-use polyrail_core::sequence::{SequenceImm, SequenceNumber};
+use polyrail_core::internals::{SequenceImm, SequenceNumber};
 use std::collections::VecDeque;
 use std::rc::Rc;
 

@@ -7,7 +7,7 @@ use crate::workload::{
 };
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendWr};
-use polyrail_core::virtual_cq::{Event, QpSet, VirtualCq};
+use polyrail_core::virtual_cq::{Event, TargetSet, VirtualCq};
 use polyrail_core::virtual_qp::{Config, Scheme, VirtualQp};
 
 /// Unreported requests that a virtual queue pair holds.
@@ -64,7 +64,7 @@ fn note(reported: &mut Reported, event: Event) {
 #[inline]
 fn poll<C: CompletionQueue, const ROUTES: usize>(
     cq: &mut VirtualCq<C, 1, ROUTES>,
-    qps: &mut (impl QpSet + ?Sized),
+    qps: &mut (impl TargetSet + ?Sized),
     count: usize,
 ) -> Reported {
     let mut reported = Reported::default();

@@ -13,7 +13,7 @@ use crate::workload::{
     messages,
 };
 use polyrail_core::hardware::{CompletionQueue, QueuePair, RecvBatch, SendBatch};
-use polyrail_core::sequence::{SequenceImm, SequenceNumber};
+use polyrail_core::internals::{SequenceImm, SequenceNumber};
 use polyrail_core::verbs::{
     Completion, Imm, LocalBuffer, Opcode, RecvRequest, SendFlags, SendRequest, Sge,
 };

@@ -9,6 +9,11 @@
 use crate::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
 use core::mem::MaybeUninit;
 
+/// The bit that is set in the `wr_id` of everything that the engine posts to a queue pair of several,
+/// and that shared receive queues refuse: a failed completion does not say which queue it is of, so
+/// this bit alone tells the engine's requests from the caller's receives.
+pub const ENGINE_WR_ID: u64 = 1 << 63;
+
 /// Why a driver did not take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -59,7 +64,7 @@ pub trait SendBatch {
     ///
     /// # Errors
     ///
-    /// Says how many requests, from the first on, the device took; they stay posted.
+    /// Tells how many requests, from the first on, the device took; they stay posted.
     fn commit(self) -> Result<(), CommitError>;
 }
 
@@ -72,7 +77,7 @@ pub trait RecvBatch {
     ///
     /// # Errors
     ///
-    /// Says how many receives, from the first on, the device took; they stay posted.
+    /// Tells how many receives, from the first on, the device took; they stay posted.
     fn commit(self) -> Result<(), CommitError>;
 }
 
@@ -121,8 +126,7 @@ pub struct CqId(pub u64);
 /// - its batches post nothing before [`commit`](SendBatch::commit), and what `commit` says was not
 ///   taken is not executed;
 /// - if its receives come from a shared receive queue, that queue takes none whose `wr_id` has
-///   [`Tag::MARK`](crate::tag::Tag::MARK) set: a failed completion does not say which queue it is
-///   of.
+///   [`ENGINE_WR_ID`] set: a failed completion does not say which queue it is of.
 #[allow(unsafe_code, reason = "a contract for implementations")]
 pub unsafe trait QueuePair: ReceiveQueue {
     /// The batch builder, which borrows the queue pair.

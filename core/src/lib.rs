@@ -1,27 +1,30 @@
 //! The polyrail engine: one virtual RDMA queue pair made of many physical ones.
 //!
-//! `no_std`, no allocation, no operating system. Reading order, from the bottom up:
+//! `no_std`, no allocation, no operating system. From the bottom up, each layer knowing only those
+//! before it:
 //!
 //! 1. [`verbs`]: requests, completions, opcodes, statuses, flags, as plain data;
 //! 2. [`hardware`]: what the engine asks of queue pairs and completion queues;
-//! 3. [`tag`], `in_flight`: how a completion is matched with what was posted;
-//! 4. [`tracker`]: the ring of requests;
-//! 5. [`sequence`], [`window`]: DQPLB's numbers and the receiver's window;
+//! 3. `rail`: one physical queue pair: its credits, what is in flight on it, its receives, and the tags
+//!    by which completions are matched with what was posted;
+//! 4. `completion`: what comes out of a poll, and what a target of completions must offer;
+//! 5. [`virtual_cq`]: where completions go, and polling;
 //! 6. [`virtual_qp`]: the virtual queue pair, whose files are the steps of a request's way;
-//! 7. [`routing`], [`virtual_cq`]: where completions go, and polling;
-//! 8. [`spsc`]: the ring that carries requests and completions between threads.
+//! 7. [`spsc`]: the ring that carries requests and completions between threads; it stands alone.
 #![no_std]
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(feature = "internals"),
+    allow(unreachable_pub, reason = "what `internals` shows is public")
+)]
 
+mod completion;
 pub mod hardware;
-mod in_flight;
-pub mod routing;
-pub mod sequence;
+#[cfg(feature = "internals")]
+pub mod internals;
+mod rail;
 pub mod spsc;
 mod sync;
-pub mod tag;
-pub mod tracker;
 pub mod verbs;
 pub mod virtual_cq;
 pub mod virtual_qp;
-pub mod window;

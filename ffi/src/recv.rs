@@ -1,8 +1,8 @@
 //! Batches of receives, for queue pairs and shared receive queues.
 
 use crate::chain::Chain;
+use polyrail_core::hardware::ENGINE_WR_ID;
 use polyrail_core::hardware::{self, CommitError, Refusal};
-use polyrail_core::tag::Tag;
 use polyrail_core::verbs::{RecvRequest, Sge};
 use rdma_sys::{ibv_qp, ibv_recv_wr, ibv_srq};
 
@@ -14,7 +14,7 @@ pub(crate) enum Queue {
 
 /// Receives on their way to one queue. Dropped without commit, it posts nothing.
 ///
-/// A shared receive queue refuses a `wr_id` with [`Tag::MARK`] with EINVAL: see
+/// A shared receive queue refuses a `wr_id` with [`ENGINE_WR_ID`] with EINVAL: see
 /// [`hardware::QueuePair`].
 #[derive(Debug)]
 pub struct RecvBatch<'q> {
@@ -36,7 +36,7 @@ impl<'q> RecvBatch<'q> {
     /// a longer list is refused with EINVAL when the batch is committed.
     #[inline]
     pub fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
-        if matches!(self.queue, Queue::Shared(_)) && wr_id & Tag::MARK != 0 {
+        if matches!(self.queue, Queue::Shared(_)) && wr_id & ENGINE_WR_ID != 0 {
             return self.chain.stop(Refusal::Driver(libc::EINVAL));
         }
         self.chain.push(buffers, |raw| raw.wr_id = wr_id);

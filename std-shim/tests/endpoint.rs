@@ -11,7 +11,7 @@ use polyrail::nic::{
 };
 use polyrail::verbs::{AccessFlags, ImmOrder, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_cq::VirtualWc;
-use polyrail::virtual_qp::{PeerWindow, PeerWindowError, PostError, QpState, RailId, Scheme};
+use polyrail::virtual_qp::{PeerWindow, PeerWindowError, PostSendError, QpState, RailId, Scheme};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 1 << 20;
@@ -380,7 +380,7 @@ fn a_link_that_fails_is_named() {
     let text = error.to_string();
     assert!(text.starts_with("rail 2 (device a2, queue pair 17) failed: RETRY_EXC_ERR"), "{text}");
     let again = a.endpoint.post_send(&SendWr::write(2, local, b.buffer.addr(), &keys));
-    assert_eq!(again, Err(PostError::InErrorState));
+    assert_eq!(again, Err(PostSendError::InErrorState));
     assert_eq!(a.endpoint.rail_reports()[2].errors, 4);
     drop(b.domains);
 }
@@ -525,11 +525,11 @@ fn what_a_post_is_refused_for_is_of_a_device_that_has_a_name() {
     let named = a.endpoint.post_error(error).to_string();
     assert!(named.starts_with("the request has no keys for device a1: register"), "{named}");
     // Nothing is missing of a connection that there is.
-    let refused = PostError::Driver { rail: RailId::Data(1), errno: libc::ENOMEM };
+    let refused = PostSendError::Driver { rail: RailId::Data(1), errno: libc::ENOMEM };
     let named = a.endpoint.post_error(refused).to_string();
     let begin = "rail 1 (device a1): the driver refused the request: Cannot allocate memory";
     assert!(named.starts_with(begin), "{named}");
     // What has nothing to do with a device is as it was.
-    let empty = a.endpoint.post_error(PostError::InErrorState).to_string();
-    assert_eq!(empty, PostError::InErrorState.to_string());
+    let empty = a.endpoint.post_error(PostSendError::InErrorState).to_string();
+    assert_eq!(empty, PostSendError::InErrorState.to_string());
 }

@@ -10,7 +10,7 @@ use polyrail::nic::{
 };
 use polyrail::verbs::{AccessFlags, DeviceKeys, RecvWr, SendWr, WcStatus};
 use polyrail::virtual_cq::TooManyCqs;
-use polyrail::virtual_qp::{PostError, QpState, Scheme};
+use polyrail::virtual_qp::{PostSendError, QpState, Scheme};
 use polyrail_core::hardware::CompletionQueue;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ impl Pair {
         Self { fabric, near, far, keys }
     }
 
-    fn write(&mut self, qp: usize, wr_id: u64) -> Result<(), PostError> {
+    fn write(&mut self, qp: usize, wr_id: u64) -> Result<(), PostSendError> {
         let local = self.near.buffer.local(0, LENGTH).unwrap();
         let wr = SendWr::write(wr_id, local, self.far.buffer.addr(), &self.keys);
         self.near.set.qps_mut()[qp].post_send(&wr)

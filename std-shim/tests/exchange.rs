@@ -8,7 +8,7 @@ use polyrail::exchange::{
 };
 use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain, RegisteredBuffer};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
-use polyrail::virtual_qp::{PostError, Scheme};
+use polyrail::virtual_qp::{PostRecvError, Scheme};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -227,7 +227,7 @@ enum MeetError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
-    Post(#[from] PostError),
+    Post(#[from] PostRecvError),
 }
 
 /// Two sides on one fabric that know each other only by what they say over TCP.

@@ -12,7 +12,7 @@ use polyrail::progress::{
     HANDLE_DEPTH, Handle, Pending, ProgressOptions, ProgressThread, RequestError, SubmitError,
 };
 use polyrail::verbs::{AccessFlags, DeviceKeys, RecvWr, SendFlags, SendWr, WcStatus};
-use polyrail::virtual_qp::{PostError, Scheme};
+use polyrail::virtual_qp::{PostSendError, Scheme};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 1 << 20;
@@ -449,7 +449,7 @@ fn what_cannot_be_handed_over_is_refused_at_once_or_by_the_engine() {
     assert_eq!(refused(&mut handle, &wr.with_flags(inline)), SubmitError::Inline);
     let outcome = handle.post_send(&SendWr { keys: &[], ..wr }).unwrap().wait();
     let device = world.devices[NEAR].id();
-    assert_eq!(outcome, Err(RequestError::Refused(PostError::MissingKeys { device })));
+    assert_eq!(outcome, Err(RequestError::Refused(PostSendError::MissingKeys { device }.into())));
     succeeds(handle.post_send(&wr).unwrap(), 1);
     assert!(world.thread.handle(2).is_none());
 }

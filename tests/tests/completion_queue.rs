@@ -1,9 +1,9 @@
 //! The virtual completion queue: attaching, fairness, feeding, moving, sets of several sizes.
 
 use polyrail_core::hardware::QpLimits;
-use polyrail_core::routing::RouteError;
-use polyrail_core::tag::{Tag, TagKind};
+use polyrail_core::internals::{Tag, TagKind};
 use polyrail_core::verbs::{Completion, DeviceId, RecvWr, WcOpcode, WcStatus};
+use polyrail_core::virtual_cq::RouteError;
 use polyrail_core::virtual_cq::{
     AttachError, CompletionTarget, Event, TooManyCqs, VirtualCq, VirtualWc,
 };
@@ -363,11 +363,10 @@ fn an_error_of_one_queue_pair_costs_the_others_nothing() {
 
 #[test]
 fn a_ring_full_of_unreported_requests_refuses_and_recovers() {
-    use polyrail_core::tracker::TrackerFull;
-    use polyrail_core::virtual_qp::PostError;
+    use polyrail_core::virtual_qp::{PostRecvError, PostSendError, TrackerFull};
     let mut rig: Rig<2, 8, 4> = Setup::spray(2).fragment(128).build();
     rig.post((0..4).map(|id| rig::write(id, 128)));
-    let full = Err(PostError::Full(TrackerFull { capacity: 4 }));
+    let full = Err(PostSendError::Full(TrackerFull { capacity: 4 }));
     assert_eq!(rig.qp.post_send(&rig::write(4, 128)), full);
     assert_eq!(rig.qp.post_send(&rig::send(4, 128)), full, "it would have to wait in the ring");
     rig.rails.iter().for_each(QpHandle::complete_all);
@@ -376,7 +375,8 @@ fn a_ring_full_of_unreported_requests_refuses_and_recovers() {
     assert_eq!(rig.qp.post_send(&rig::write(5, 128)), full);
     assert_eq!(rig.run_dry().len(), 4);
     (0..4).for_each(|id| rig.qp.post_recv(&RecvWr::notification(id)).unwrap());
-    assert_eq!(rig.qp.post_recv(&RecvWr::notification(4)), full);
+    let full = PostRecvError::Full(TrackerFull { capacity: 4 });
+    assert_eq!(rig.qp.post_recv(&RecvWr::notification(4)), Err(full));
 }
 
 #[test]
@@ -492,7 +492,7 @@ fn a_sink_that_panics_loses_nothing_else() {
             .collect();
         assert_eq!(wcs.iter().map(|wc| (wc.qp_num, wc.wr_id)).collect::<Vec<_>>(), expected);
         assert_eq!(foreign, 12);
-        assert!(set.iter().all(|qp| qp.outstanding_sends() == 0));
+        assert!(set.iter().all(|qp| qp.unreported_sends() == 0));
     };
     let outcome = catch_unwind(|| {
         for panics_at in 0..20 {

@@ -3,7 +3,7 @@
 use polyrail_core::hardware::{QpLimits, Refusal};
 use polyrail_core::verbs::SendFlags;
 use polyrail_core::virtual_qp::{
-    BuildError, Config, MAX_RAILS, PostError, RailChoice, RailId, Scheme,
+    BuildError, Config, MAX_RAILS, PostSendError, RailChoice, RailId, Scheme,
 };
 use polyrail_tests::rig::{self, Rig, Setup, TestQp};
 use polyrail_tests::scripted::{LIMITS, Nic, ScriptedQp};
@@ -80,7 +80,7 @@ fn fragment_boundaries_are_multiples_of_128_whatever_is_full() {
     for length in [1u32, 127, 128, 383, 384, 385, 3 * 384, 20_000, 65_537] {
         rig.post([rig::write(1, length)]);
         let mut ends = vec![0];
-        while rig.qp.outstanding_sends() > 0 {
+        while rig.qp.unreported_sends() > 0 {
             for rail in 0..3 {
                 for piece in rig.pieces(rail).concat() {
                     assert_eq!(piece.offset % 384, 0);
@@ -163,7 +163,7 @@ fn eight_rails_share_evenly_over_time() {
         assert_eq!(rig.run_dry().len(), 1);
     }
     let counts: Vec<_> =
-        (0..8).map(|rail| rig.qp.counters(RailId::Data(rail)).unwrap().fragments).collect();
+        (0..8).map(|rail| rig.qp.counters(RailId::Data(rail)).unwrap().send_requests).collect();
     let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
     assert!(most - least <= most / 3, "{counts:?}");
 }
@@ -223,7 +223,7 @@ fn an_inline_request_fits_every_rail() {
         for id in 0..3 {
             rig.post([rig::write(id, 16).with_flags(inline)]);
             let long = rig.qp.post_send(&rig::write(9, 17).with_flags(inline));
-            assert_eq!(long, Err(PostError::InlineTooLong { length: 17, max: 16 }));
+            assert_eq!(long, Err(PostSendError::InlineTooLong { length: 17, max: 16 }));
         }
         // SENDs go to rail 0 alone.
         rig.run_dry();

@@ -2,7 +2,7 @@
 
 use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::{Imm, Opcode, RecvWr, SendFlags, WcOpcode, WcStatus};
-use polyrail_core::virtual_qp::{PostError, QpState, RailId};
+use polyrail_core::virtual_qp::{PostSendError, QpState, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 use polyrail_tests::view::{Piece, inner, write};
 use std::cmp::Ordering;
@@ -43,14 +43,14 @@ fn a_batch_may_be_taken_one_by_one() {
     rig.post([rig::write(1, 8 * 128)]);
     rig.rails[1].complete_all();
     let mut reports = Vec::new();
-    while rig.qp.outstanding_sends() > 0 {
+    while rig.qp.unreported_sends() > 0 {
         rig.rails[0].complete_all();
         reports.extend(rig.poll_ids());
     }
     assert_eq!(reports, ok(&[1]));
     assert_eq!(rig.pieces(0).concat().len(), 4);
     let counters = rig.qp.counters(RailId::Data(0)).unwrap();
-    assert_eq!((counters.fragments, counters.bytes, counters.doorbells), (4, 512, 4));
+    assert_eq!((counters.send_requests, counters.bytes, counters.doorbells), (4, 512, 4));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn notifies_may_be_taken_one_by_one() {
     rig.notify().complete_all();
     assert_eq!(rig.poll_ids(), ok(&[1, 2, 3]));
     let counters = rig.qp.counters(RailId::Notify).unwrap();
-    assert_eq!((counters.fragments, counters.doorbells), (3, 3));
+    assert_eq!((counters.send_requests, counters.doorbells), (3, 3));
 }
 
 /// The rest is offered again all the same: what was taken of the batch retires with it.
@@ -250,7 +250,7 @@ fn a_notify_that_the_driver_refuses_for_good_is_given_up_with_what_is_behind_it(
         };
         assert_eq!(rig.poll_ids(), [1, 2, 3, 4].map(|id| (id, status(id))));
         let counters = rig.qp.counters(RailId::Notify).unwrap();
-        assert_eq!(counters.fragments, u64::from(sent) + 1, "what the device was handed");
+        assert_eq!(counters.send_requests, u64::from(sent) + 1, "what the device was handed");
     }
 }
 
@@ -271,7 +271,7 @@ fn a_driver_that_never_takes_the_rest_of_a_batch_ends_in_an_error() {
     let error = rig.qp.first_error().unwrap();
     assert_eq!((error.rail, error.errno), (RailId::Data(0), Some(12)));
     assert_eq!(rig.qp.state(), QpState::Error);
-    assert_eq!(rig.qp.post_send(&rig::write(2, 128)), Err(PostError::InErrorState));
+    assert_eq!(rig.qp.post_send(&rig::write(2, 128)), Err(PostSendError::InErrorState));
     // A driver that takes requests again, flushed ones say, ends the request too.
     rig.rails.iter().for_each(|rail| rail.refuse_all(None));
     assert_eq!(rig.poll(), []);
@@ -307,7 +307,7 @@ fn a_refused_inline_request_is_no_stall() {
     let inline = rig::send(1, 8).with_flags(SendFlags::SIGNALED | SendFlags::INLINE);
     for _ in 0..3 {
         rig.rails[0].refuse_next(0, Refusal::QueueFull);
-        assert_eq!(rig.qp.post_send(&inline), Err(PostError::InlineMustWait));
+        assert_eq!(rig.qp.post_send(&inline), Err(PostSendError::InlineMustWait));
         assert!(rig.qp.check_stalled().is_empty());
         assert_eq!(rig.qp.state(), QpState::Ready);
         assert_eq!(rig.poll(), []);
@@ -336,7 +336,7 @@ fn a_driver_that_takes_everything_and_complains_has_everything_in_flight() {
             rig.rails.iter().for_each(|rail| rail.complete_all());
             reports.extend(rig.poll());
             assert_eq!(reports.len(), 1, "{request:?}, {accepted}, {refusal}");
-            assert_eq!(rig.qp.outstanding_sends(), 0);
+            assert_eq!(rig.qp.unreported_sends(), 0);
             assert!(!failed || rig.qp.state() == QpState::Error);
             assert!(rig.rails.iter().all(|rail| rail.sends().is_empty()));
         }
@@ -401,7 +401,7 @@ fn a_driver_that_takes_receives_and_complains_has_them_posted() {
         let mut rig = rig();
         rig.notify().complain_next_recv(accepted, refusal);
         assert_eq!(rig.qp.post_recv(&RecvWr::notification(1)), Ok(()), "{accepted}, {refusal}");
-        assert_eq!((rig.qp.outstanding_recvs(), rig.notify().recvs().len()), (1, 1));
+        assert_eq!((rig.qp.unreported_recvs(), rig.notify().recvs().len()), (1, 1));
         assert_eq!(rig.qp.state() == QpState::Error, refusal == Refusal::Driver(5));
         assert_eq!(rig.poll(), []);
         rig.notify().flush();

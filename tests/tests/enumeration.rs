@@ -7,7 +7,7 @@
 //! `ENUMERATION=all` takes them all; otherwise it is two requests without a fault, or one with.
 
 use polyrail_core::hardware::Refusal;
-use polyrail_core::sequence::{SequenceImm, SequenceNumber};
+use polyrail_core::internals::{SequenceImm, SequenceNumber};
 use polyrail_core::verbs::{Opcode, RecvWr, SendFlags, WcStatus};
 use polyrail_core::virtual_qp::Scheme;
 use polyrail_tests::choices::{Choices, Every, pick};

@@ -1,16 +1,17 @@
 //! The error state, stalls, rails out of service, and completions that make no sense.
 
 use polyrail_core::hardware::Refusal;
-use polyrail_core::sequence::{MODULUS, SequenceImm, SequenceNumber};
-use polyrail_core::tag::{Tag, TagKind};
+use polyrail_core::internals::{MODULUS, SequenceImm, SequenceNumber};
+use polyrail_core::internals::{Tag, TagKind};
 use polyrail_core::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvWr, WcFlags, WcOpcode, WcStatus,
 };
 use polyrail_core::virtual_cq::{Event, VirtualCq};
+use polyrail_core::virtual_qp::OutsideWindow;
 use polyrail_core::virtual_qp::{
-    Config, PassThroughOrder, PostError, ProtocolError, QpState, RailId, VirtualQp,
+    Config, PassThroughOrder, PostRecvError, PostSendError, ProtocolError, QpState, RailId,
+    VirtualQp,
 };
-use polyrail_core::window::OutsideWindow;
 use polyrail_tests::rig::{self, KEYS, Rig, Setup, TestCq, TestQp, local, ok};
 use polyrail_tests::scripted::{LIMITS, Nic};
 
@@ -21,12 +22,12 @@ fn in_flight_reports_its_real_status_and_unposted_reports_flush() {
     // 1 and 3 on rail 0, 2 and 4 on rail 1, 5 and 6 in the ring only.
     rig.rails[0].fail(WcStatus::RETRY_EXC_ERR);
     assert_eq!(rig.poll_ids(), [(1, WcStatus::RETRY_EXC_ERR)], "2 is in flight");
-    assert_eq!(rig.qp.post_send(&rig::write(7, 128)), Err(PostError::InErrorState));
+    assert_eq!(rig.qp.post_send(&rig::write(7, 128)), Err(PostSendError::InErrorState));
     rig.rails[1].complete(2);
     let flush = WcStatus::WR_FLUSH_ERR;
     let ok = WcStatus::SUCCESS;
     assert_eq!(rig.poll_ids(), [(2, ok), (3, flush), (4, ok), (5, flush), (6, flush)]);
-    assert_eq!((rig.qp.state(), rig.qp.outstanding_sends()), (QpState::Error, 0));
+    assert_eq!((rig.qp.state(), rig.qp.unreported_sends()), (QpState::Error, 0));
     assert!(rig.rails.iter().all(|rail| rail.take_doorbells().len() == 2));
 }
 
@@ -298,7 +299,7 @@ fn a_name_of_a_rail_with_the_same_number_on_another_device_is_not_in_turn() {
     handles[1].inject(Completion::success(7, name, WcOpcode::RDMA_WRITE));
     assert_eq!(cq.poll(&mut qp, 8, |event| panic!("{event:?}")).error, None);
     let error = ProtocolError::Tag { rail: RailId::Data(1), wr_id: name, expected: None };
-    assert_eq!((qp.take_protocol_error(), qp.outstanding_sends()), (Some(error), 1));
+    assert_eq!((qp.take_protocol_error(), qp.unreported_sends()), (Some(error), 1));
     handles[0].complete(1);
     assert_eq!(cq.poll(&mut qp, 8, |_| {}).events, 1);
 }
@@ -313,7 +314,7 @@ fn a_duplicate_completion_is_a_protocol_error_and_the_rest_works() {
     assert_eq!(rig.poll_ids(), ok(&[1]));
     let error = rig.qp.take_protocol_error().unwrap();
     let ProtocolError::Tag { expected: Some(expected), .. } = error else { panic!("{error}") };
-    assert_eq!(expected.wr_id(), rig.rails[0].sends()[0].wr_id);
+    assert_eq!(expected, rig.rails[0].sends()[0].wr_id);
     assert_eq!(rig.qp.take_protocol_error(), None, "taken");
     assert_eq!(rig.run_dry().len(), 2);
 }
@@ -411,10 +412,10 @@ fn counters_count() {
     assert_eq!(rig.run_dry().len(), 2);
     let rail = |rail| rig.qp.counters(rail).unwrap();
     let (zero, one, notify) = (rail(RailId::Data(0)), rail(RailId::Data(1)), rail(RailId::Notify));
-    assert_eq!((zero.bytes, zero.fragments, zero.doorbells), (3 * 128 + 64, 4, 2));
+    assert_eq!((zero.bytes, zero.send_requests, zero.doorbells), (3 * 128 + 64, 4, 2));
     assert_eq!((zero.completions, zero.errors), (2, 0));
-    assert_eq!((one.bytes, one.fragments, one.doorbells, one.completions), (256, 2, 1, 1));
-    assert_eq!((notify.bytes, notify.fragments, notify.doorbells), (0, 1, 1));
+    assert_eq!((one.bytes, one.send_requests, one.doorbells, one.completions), (256, 2, 1, 1));
+    assert_eq!((notify.bytes, notify.send_requests, notify.doorbells), (0, 1, 1));
     assert_eq!(rig.qp.counters(RailId::Data(2)), None);
     rig.post([rig::write(3, 4 * 128)]);
     rig.rails[0].fail(WcStatus::RETRY_EXC_ERR);
@@ -430,7 +431,7 @@ fn counters_count_on_a_single_rail_too() {
     rig.rails[0].fail(WcStatus::REM_OP_ERR);
     rig.poll();
     let counters = rig.qp.counters(RailId::Data(0)).unwrap();
-    assert_eq!((counters.bytes, counters.fragments, counters.doorbells), (129, 3, 3));
+    assert_eq!((counters.bytes, counters.send_requests, counters.doorbells), (129, 3, 3));
     assert_eq!((counters.completions, counters.errors), (3, 1));
 }
 
@@ -451,9 +452,9 @@ fn without_a_receive_queue_of_its_own_rail_0_takes_no_data_receives() {
     (setup.limits.max_recv_wr, setup.notify_limits.max_recv_wr) = (0, 0);
     let mut rig = setup.rig();
     let data = rig.qp.post_recv(&RecvWr::data(1, local(8), &KEYS));
-    assert_eq!(data, Err(PostError::NoReceiveQueue(RailId::Data(0))));
+    assert_eq!(data, Err(PostRecvError::NoReceiveQueue(RailId::Data(0))));
     let notification = rig.qp.post_recv(&RecvWr::notification(1));
-    assert_eq!(notification, Err(PostError::NoReceiveQueue(RailId::Notify)));
+    assert_eq!(notification, Err(PostRecvError::NoReceiveQueue(RailId::Notify)));
 }
 
 #[test]
@@ -462,7 +463,7 @@ fn data_receives_beyond_the_queue_are_refused_until_one_completes() {
     let data = |id| RecvWr::data(id, local(8), &KEYS);
     rig.qp.post_recv(&data(1)).unwrap();
     rig.qp.post_recv(&data(2)).unwrap();
-    assert_eq!(rig.qp.post_recv(&data(3)), Err(PostError::QueueFull));
+    assert_eq!(rig.qp.post_recv(&data(3)), Err(PostRecvError::QueueFull(RailId::Data(0))));
     rig.rails[0].deliver_send(8, None);
     assert_eq!(rig.poll_ids(), ok(&[1]));
     assert_eq!(rig.qp.post_recv(&data(3)), Ok(()));

@@ -4,7 +4,7 @@
 //! `FAIRNESS_SEED=n` repeats one seed, `FAIRNESS_SEEDS=n` runs so many.
 
 use polyrail_core::hardware::CompletionQueue as _;
-use polyrail_core::sequence::{SequenceImm, SequenceNumber};
+use polyrail_core::internals::{SequenceImm, SequenceNumber};
 use polyrail_core::verbs::{Imm, Opcode, RecvWr};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
 use polyrail_tests::choices::{Choices, Seeded, pick};

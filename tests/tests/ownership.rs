@@ -2,7 +2,7 @@
 //! else's, whatever the owner does with indices, numbers and places.
 
 use polyrail_core::hardware::QpLimits;
-use polyrail_core::tag::Tag;
+use polyrail_core::internals::Tag;
 use polyrail_core::verbs::{Completion, DeviceId, RecvWr, SendRequest, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::{AttachError, Event, VirtualCq};
 use polyrail_core::virtual_qp::RailId;
@@ -150,7 +150,7 @@ fn receives_of_a_shared_queue_are_the_callers_each_one() {
     }
     assert_eq!(seen, expected);
     assert_eq!(rig.qp.protocol_errors(), 0);
-    assert_eq!(rig.qp.outstanding_sends(), 1, "the WRITE is with the NIC");
+    assert_eq!(rig.qp.unreported_sends(), 1, "the WRITE is with the NIC");
     rig.rails.iter().for_each(QpHandle::complete_all);
     assert_eq!(rig.poll_ids(), ok(&[1]));
 }
@@ -168,7 +168,7 @@ fn a_successful_receive_is_never_taken_for_a_send() {
     }
     let (seen, _) = rig.poll_events(usize::MAX);
     assert_eq!((seen.len(), seen.iter().all(is_foreign)), (2, true), "{seen:?}");
-    assert_eq!(rig.qp.outstanding_sends(), 1);
+    assert_eq!(rig.qp.unreported_sends(), 1);
     rig.rails.iter().for_each(QpHandle::complete_all);
     assert_eq!(rig.poll_ids(), ok(&[1]));
 }

@@ -2,7 +2,7 @@
 
 use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::{Opcode, SendFlags, WcOpcode, WcStatus};
-use polyrail_core::virtual_qp::{PassThroughOrder, PeerWindow, PostError, RailId};
+use polyrail_core::virtual_qp::{PassThroughOrder, PeerWindow, PostSendError, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 use polyrail_tests::scripted::{LIMITS, QpHandle};
 
@@ -20,7 +20,7 @@ fn with_nothing_ahead_a_send_goes_straight_through() {
     let mut rig = Setup::spray(2).rig();
     rig.post([rig::send(1, 64)]);
     assert_eq!(on_rail_0(&rig), [Opcode::Send]);
-    assert_eq!(rig.qp.outstanding_sends(), 1);
+    assert_eq!(rig.qp.unreported_sends(), 1);
     rig.rails[0].complete(1);
     assert_eq!(rig.poll(), [done(1, WcOpcode::SEND, 64)]);
 }
@@ -155,7 +155,7 @@ fn ordered_fragmented_requests_behind_a_deferred_send_wait_for_nothing() {
     rig.rails[0].complete(3);
     assert_eq!(rig.poll_ids(), ok(&[1, 3, 4]));
     assert_eq!(on_rail_0(&rig), [Opcode::Send]);
-    assert_eq!(rig.qp.outstanding_sends(), 1);
+    assert_eq!(rig.qp.unreported_sends(), 1);
     rig.post([rig::write(5, 256)]);
     rig.rails[1].complete_all();
     assert_eq!(rig.poll(), []);
@@ -200,7 +200,7 @@ fn unordered_a_send_without_credit_blocks_no_notification_and_no_idle_rail() {
     rig.rails[1].complete_all();
     rig.notify().complete(1);
     assert_eq!(rig.poll_ids(), ok(&[4, 5]));
-    assert_eq!(rig.qp.outstanding_sends(), 3, "1 to 3");
+    assert_eq!(rig.qp.unreported_sends(), 3, "1 to 3");
     assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3]);
 }
 
@@ -215,7 +215,7 @@ fn a_deferred_request_keeps_its_slot_while_the_ring_goes_on() {
         assert_eq!(rig.poll_ids(), ok(&[id]));
     }
     let full = rig.qp.post_send(&rig::write(41, 128));
-    assert!(matches!(full, Err(PostError::Full(_))), "32 slots: {full:?}");
+    assert!(matches!(full, Err(PostSendError::Full(_))), "32 slots: {full:?}");
     rig.rails[0].complete(1);
     assert_eq!(rig.poll_ids(), ok(&[1]));
     rig.rails[0].complete(1);
@@ -245,7 +245,7 @@ fn deferred_requests_that_will_not_be_posted_any_more_are_reported_as_flushed() 
         (4, flushed, WcOpcode::RDMA_WRITE),
     ];
     assert_eq!(seen, expected);
-    assert_eq!(rig.qp.outstanding_sends(), 0);
+    assert_eq!(rig.qp.unreported_sends(), 0);
 }
 
 #[test]
@@ -397,7 +397,7 @@ fn unordered_an_inline_send_that_had_to_wait_leaves_nothing_to_wait_for() {
     rig.post([rig::read(1, 256)]);
     let flags = SendFlags::SIGNALED | SendFlags::FENCE | SendFlags::INLINE;
     let refused = rig.qp.post_send(&rig::send(2, 64).with_flags(flags));
-    assert_eq!(refused, Err(PostError::InlineMustWait));
+    assert_eq!(refused, Err(PostSendError::InlineMustWait));
     rig.post([rig::send(3, 64)]);
     rig.rails[0].complete(2);
     assert_eq!(rig.poll_ids(), ok(&[3]), "it took no place in the ring");
@@ -410,7 +410,7 @@ fn an_inline_send_fills_what_rail_0_takes_inline() {
     let inline = SendFlags::SIGNALED | SendFlags::INLINE;
     rig.post([rig::send(1, max).with_flags(inline)]);
     let too_long = rig.qp.post_send(&rig::send(2, max + 1).with_flags(inline));
-    assert_eq!(too_long, Err(PostError::InlineTooLong { length: max + 1, max }));
+    assert_eq!(too_long, Err(PostSendError::InlineTooLong { length: max + 1, max }));
     assert_eq!(rig.run_dry(), [done(1, WcOpcode::SEND, max)]);
 }
 
@@ -425,7 +425,7 @@ fn an_unsignaled_send_is_swallowed_on_success() {
             assert!(rail.sends().iter().all(|r| r.flags.contains(SendFlags::SIGNALED)));
         }
         assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1]);
-        assert_eq!((rig.qp.outstanding_sends(), rig.rails[0].slots()), (0, 0));
+        assert_eq!((rig.qp.unreported_sends(), rig.rails[0].slots()), (0, 0));
         // Credits come back: many more than there are slots.
         for _ in 0..100 {
             rig.post([quiet]);
@@ -478,9 +478,9 @@ fn a_deferred_request_that_the_driver_refuses_fails_with_what_waits_behind_it() 
 fn with_dqplb_a_send_over_several_rails_is_refused() {
     let mut rig = Setup::dqplb(2).rig();
     let refused = rig.qp.post_send(&rig::send(1, 64));
-    assert_eq!(refused, Err(PostError::SendWithDqplb(Opcode::Send)));
+    assert_eq!(refused, Err(PostSendError::SendWithDqplb(Opcode::Send)));
     assert!(rig.rails[0].take_doorbells().is_empty());
-    assert_eq!(rig.qp.outstanding_sends(), 0);
+    assert_eq!(rig.qp.unreported_sends(), 0);
     let mut single = Setup::dqplb(1).rig();
     single.post([rig::send(1, 64)]);
     assert_eq!(single.run_dry().len(), 1);
@@ -491,7 +491,7 @@ fn a_send_that_the_driver_refuses_is_forgotten() {
     let mut rig = Setup::spray(2).rig();
     rig.rails[0].refuse_next(0, Refusal::Driver(22));
     let refused = rig.qp.post_send(&rig::send(1, 64));
-    assert_eq!(refused, Err(PostError::Driver { rail: RailId::Data(0), errno: 22 }));
+    assert_eq!(refused, Err(PostSendError::Driver { rail: RailId::Data(0), errno: 22 }));
     rig.post([rig::send(2, 64)]);
     assert_eq!(rig.run_dry(), [done(2, WcOpcode::SEND, 64)]);
 }
@@ -512,7 +512,7 @@ fn a_send_that_finds_the_drivers_queue_full_is_offered_again() {
 fn with_rail_0_out_of_service_sends_are_refused() {
     let mut rig = Setup::spray(2).rig();
     assert!(rig.qp.set_rail_in_service(0, false));
-    assert_eq!(rig.qp.post_send(&rig::send(1, 64)), Err(PostError::RailDown));
+    assert_eq!(rig.qp.post_send(&rig::send(1, 64)), Err(PostSendError::RailDown));
     assert!(rig.qp.set_rail_in_service(0, true));
     rig.post([rig::send(1, 64)]);
     assert_eq!(rig.run_dry().len(), 1);
@@ -533,13 +533,13 @@ fn a_request_is_outstanding_until_it_is_complete_whichever_way_it_takes() {
     let mut quiet = rig::send(1, 8);
     quiet.flags.remove(SendFlags::SIGNALED);
     rig.post([quiet]);
-    assert_eq!(rig.qp.outstanding_sends(), 1, "it passed straight through");
+    assert_eq!(rig.qp.unreported_sends(), 1, "it passed straight through");
     rig.post([rig::send(2, 8)]);
-    assert_eq!(rig.qp.outstanding_sends(), 2, "it waits for a credit");
+    assert_eq!(rig.qp.unreported_sends(), 2, "it waits for a credit");
     rig.rails[0].complete(1);
     assert_eq!(rig.poll(), []);
-    assert_eq!(rig.qp.outstanding_sends(), 1);
+    assert_eq!(rig.qp.unreported_sends(), 1);
     rig.rails[0].complete(1);
     assert_eq!(rig.poll_ids(), ok(&[2]));
-    assert_eq!(rig.qp.outstanding_sends(), 0);
+    assert_eq!(rig.qp.unreported_sends(), 0);
 }

@@ -1,8 +1,8 @@
 //! The seeds' scenarios about DQPLB, sender and receiver.
 
-use polyrail_core::sequence::{MODULUS, SequenceImm, SequenceNumber};
+use polyrail_core::internals::{MODULUS, SequenceImm, SequenceNumber};
 use polyrail_core::verbs::{Imm, Opcode, RecvWr, SendRequest, WcOpcode};
-use polyrail_core::virtual_qp::{PostError, RailId, Scheme};
+use polyrail_core::virtual_qp::{PostRecvError, PostSendError, RailId, Scheme};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 
 fn imm(number: u32, last: bool) -> Imm {
@@ -26,7 +26,7 @@ fn messages_0_2_1_complete_three_receives_in_order() {
     assert_eq!(rig.poll(), [done(100, WcOpcode::RECV_RDMA_WITH_IMM, 0)]);
     rig.rails[0].deliver_imm(imm(2, true));
     assert_eq!(rig.poll(), []);
-    assert_eq!(rig.qp.outstanding_recvs(), 2);
+    assert_eq!(rig.qp.unreported_recvs(), 2);
     rig.rails[1].deliver_imm(imm(1, true));
     assert_eq!(rig.poll_ids(), ok(&[101, 102]));
     assert_eq!(rig.qp.protocol_errors(), 0);
@@ -178,7 +178,7 @@ fn dqplb_takes_no_notify_queue_pair() {
 fn an_empty_request_is_refused() {
     let mut rig = Setup::dqplb(2).rig();
     let refused = rig.qp.post_send(&rig::write_imm(1, 0, 0));
-    assert_eq!(refused, Err(PostError::Empty(Opcode::RdmaWriteWithImm)));
+    assert_eq!(refused, Err(PostSendError::Empty(Opcode::RdmaWriteWithImm)));
     assert_eq!(rig.qp.counters(RailId::Data(0)).unwrap().doorbells, 0);
 }
 
@@ -220,7 +220,7 @@ fn a_plain_write_that_was_refused_keeps_no_notification_waiting() {
     rig.post([rig::write_imm(1, 256, 0)]);
     rig.rails[0].refuse_next(0, polyrail_core::hardware::Refusal::Driver(22));
     let refused = rig.qp.post_send(&rig::write(2, 128));
-    assert_eq!(refused, Err(PostError::Driver { rail: RailId::Data(0), errno: 22 }));
+    assert_eq!(refused, Err(PostSendError::Driver { rail: RailId::Data(0), errno: 22 }));
     rig.post([rig::write_imm(3, 128, 0)]);
     assert_eq!(rig.rails[0].sends().len() + rig.rails[1].sends().len(), 3);
 }
@@ -241,7 +241,7 @@ fn a_queue_that_took_none_of_its_receives_may_still_take_data_receives() {
     for rail in &rig.rails {
         rail.refuse_next_recv(0, polyrail_core::hardware::Refusal::Driver(12));
     }
-    let refused = PostError::Driver { rail: RailId::Data(0), errno: 12 };
+    let refused = PostRecvError::Driver { rail: RailId::Data(0), errno: 12 };
     assert_eq!(rig.qp.prepare_receives(), Err(refused));
     rig.qp.post_recv(&RecvWr::data(1, rig::local(64), &rig::KEYS)).unwrap();
     rig.rails[0].deliver_send(10, None);

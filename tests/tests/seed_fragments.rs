@@ -1,8 +1,9 @@
 //! The seeds' scenarios about fragments: where they go, what waits, what resumes.
 
-use polyrail_core::tracker::{TrackerFull, WrTracker};
+use polyrail_core::internals::WrTracker;
 use polyrail_core::verbs::{SendFlags, WcOpcode};
 use polyrail_core::virtual_qp::RailId;
+use polyrail_core::virtual_qp::TrackerFull;
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 use polyrail_tests::view::{Piece, inner, write};
 
@@ -20,11 +21,11 @@ fn a_300_kb_message_in_three_fragments_is_reported_once_with_its_whole_length() 
     for rail in [1, 2] {
         rig.rails[rail].complete(1);
         assert_eq!(rig.poll(), []);
-        assert_eq!(rig.qp.outstanding_sends(), 1);
+        assert_eq!(rig.qp.unreported_sends(), 1);
     }
     rig.rails[0].complete(1);
     assert_eq!(rig.poll(), [done(42, WcOpcode::RDMA_WRITE, 3 * KB_100)]);
-    assert_eq!(rig.qp.outstanding_sends(), 0);
+    assert_eq!(rig.qp.unreported_sends(), 0);
 }
 
 /// Workflows, 1.3, "normal case": three fragments over two rails. The seed posts each with its own
@@ -114,21 +115,21 @@ fn the_trackers_queues_evolve_as_in_the_table() {
     let mut tracker = WrTracker::<u32, 4>::new(0);
     let id = tracker.add(7).unwrap();
     assert_eq!(tracker.find(id), Some(&7));
-    assert_eq!((tracker.front_pending(), tracker.active_count()), (Some(id), 1));
+    assert_eq!((tracker.front_pending(), tracker.unreported_count()), (Some(id), 1));
     assert_eq!(tracker.find_posted(id), None);
 
     tracker.pop_pending();
     assert_eq!((tracker.front_pending(), tracker.pending_count()), (None, 0));
-    assert_eq!((tracker.front_in_flight(), tracker.active_count()), (Some(id), 1));
+    assert_eq!((tracker.front_in_flight(), tracker.unreported_count()), (Some(id), 1));
     assert_eq!(tracker.find_posted(id), Some(&7));
 
     *tracker.find_mut(id).unwrap() -= 1;
-    assert_eq!(tracker.front_outstanding(), None, "partial completions change no queue");
+    assert_eq!(tracker.front_finished(), None, "partial completions change no queue");
 
     tracker.pop_in_flight();
-    assert_eq!(tracker.front_outstanding(), Some(id));
-    tracker.pop_outstanding();
-    assert_eq!((tracker.find(id), tracker.active_count()), (None, 0));
+    assert_eq!(tracker.front_finished(), Some(id));
+    tracker.pop_finished();
+    assert_eq!((tracker.find(id), tracker.unreported_count()), (None, 0));
     tracker.invariants();
 }
 
@@ -140,7 +141,7 @@ fn the_tracker_never_gives_an_id_twice_and_refuses_when_full() {
         assert_eq!(tracker.add(1), Ok(expected));
         tracker.pop_pending();
         tracker.pop_in_flight();
-        tracker.pop_outstanding();
+        tracker.pop_finished();
     }
     tracker.add(1).unwrap();
     tracker.add(2).unwrap();

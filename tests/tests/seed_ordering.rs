@@ -110,7 +110,7 @@ fn completions_in_one_batch_and_one_by_one_report_the_same() {
     let mut rig = abc();
     rig.rails.iter().for_each(|rail| rail.complete_all());
     let mut one_by_one = Vec::new();
-    while rig.nic.unpolled() > 0 || rig.qp.outstanding_sends() > 0 {
+    while rig.nic.unpolled() > 0 || rig.qp.unreported_sends() > 0 {
         let (events, _) = rig.poll_events(1);
         one_by_one.extend(events.into_iter().filter_map(Event::completion));
     }
@@ -127,7 +127,7 @@ fn the_budget_cuts_reports_and_the_rest_comes_first_in_order() {
     rig.rails.iter().for_each(|rail| rail.complete_all());
     let mut seen = Vec::new();
     let mut polls = 0;
-    while rig.qp.outstanding_sends() > 0 {
+    while rig.qp.unreported_sends() > 0 {
         let (events, _) = rig.poll_events(3);
         seen.extend(events.into_iter().filter_map(Event::completion).map(|wc| wc.wr_id));
         polls += 1;

@@ -4,7 +4,7 @@ use polyrail_core::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvWr, SendFlags, SendWr, WcOpcode, WcStatus,
 };
 use polyrail_core::virtual_cq::{CompletionTarget, Event, VirtualCq};
-use polyrail_core::virtual_qp::{PostError, RailId};
+use polyrail_core::virtual_qp::{PostSendError, RailId};
 use polyrail_tests::rig::{self, KEYS, Rig, Setup, TestCq, TestQp, done, local, ok};
 use polyrail_tests::scripted::Nic;
 
@@ -58,7 +58,7 @@ fn over_one_rail_every_opcode_passes_through_as_it_is() {
         assert_eq!((posted[0].wr_id, posted[0].opcode), (request.wr_id, request.opcode));
         assert_eq!(posted[0].imm.number(), request.imm);
         assert_eq!((posted[0].compare_add, posted[0].swap), (request.compare_add, request.swap));
-        assert_eq!(rig.qp.outstanding_sends(), 0, "no tracking");
+        assert_eq!(rig.qp.unreported_sends(), 0, "no tracking");
         rig.rails[0].complete(1);
         assert_eq!(rig.poll_ids(), ok(&[request.wr_id]));
     }
@@ -87,15 +87,15 @@ fn what_cannot_be_spread_is_refused_and_nothing_changes() {
     let refused = |rig: &mut Rig, wr: SendWr<'_>| rig.qp.post_send(&wr).unwrap_err();
     for opcode in [Opcode::LocalInv, Opcode::SendWithInv] {
         let wr = SendWr { opcode, ..rig::write(1, 8) };
-        assert_eq!(refused(&mut rig, wr), PostError::UnsupportedOpcode(opcode));
+        assert_eq!(refused(&mut rig, wr), PostSendError::UnsupportedOpcode(opcode));
     }
     for opcode in [Opcode::RdmaWrite, Opcode::RdmaRead] {
         let wr = SendWr { opcode, ..rig::write(1, 8) }.with_flags(SendFlags::empty());
-        assert_eq!(refused(&mut rig, wr), PostError::Unsignaled(opcode));
+        assert_eq!(refused(&mut rig, wr), PostSendError::Unsignaled(opcode));
         let wr = SendWr { opcode, ..rig::write(1, 0) };
-        assert_eq!(refused(&mut rig, wr), PostError::Empty(opcode));
+        assert_eq!(refused(&mut rig, wr), PostSendError::Empty(opcode));
     }
-    assert_eq!(rig.qp.outstanding_sends(), 0);
+    assert_eq!(rig.qp.unreported_sends(), 0);
     assert!(rig.rails.iter().all(|rail| rail.take_doorbells().is_empty()));
 }
 

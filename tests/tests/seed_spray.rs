@@ -2,7 +2,7 @@
 
 use polyrail_core::hardware::{QpLimits, QueuePair};
 use polyrail_core::verbs::{Imm, Opcode, RecvWr, SendFlags, WcOpcode, WcStatus};
-use polyrail_core::virtual_qp::{PostError, RailId};
+use polyrail_core::virtual_qp::{PostRecvError, PostSendError, RailId};
 use polyrail_tests::rig::{self, Rig, Setup, done, ok};
 use polyrail_tests::scripted::LIMITS;
 use polyrail_tests::view::write;
@@ -108,7 +108,7 @@ fn an_unsignaled_write_with_imm_is_notified_and_not_reported() {
     assert_eq!(rig.notifies(), [[7]]);
     rig.notify().complete(1);
     assert_eq!(rig.poll_ids(), ok(&[2]));
-    assert_eq!(rig.qp.outstanding_sends(), 0);
+    assert_eq!(rig.qp.unreported_sends(), 0);
 }
 
 #[test]
@@ -123,8 +123,8 @@ fn an_unsignaled_write_with_imm_that_fails_is_reported() {
 #[test]
 fn write_with_imm_needs_a_notify_queue_pair() {
     let mut rig = Setup { notify: false, ..Setup::spray(2) }.fragment(128).rig();
-    assert_eq!(rig.qp.post_send(&rig::write_imm(1, 256, 7)), Err(PostError::NoNotifyQp));
-    assert_eq!(rig.qp.post_recv(&RecvWr::notification(1)), Err(PostError::NoNotifyQp));
+    assert_eq!(rig.qp.post_send(&rig::write_imm(1, 256, 7)), Err(PostSendError::NoNotifyQp));
+    assert_eq!(rig.qp.post_recv(&RecvWr::notification(1)), Err(PostRecvError::NoNotifyQp));
     rig.post([rig::write(2, 256)]);
     assert_eq!(rig.run_dry().len(), 1);
 }
@@ -176,5 +176,5 @@ fn notifies_that_a_driver_took_in_part_are_completed_and_reported() {
     rig.notify().complete(3);
     assert_eq!(rig.poll_ids(), ok(&[0, 1, 2, 3]));
     let counters = rig.qp.counters(RailId::Notify).unwrap();
-    assert_eq!((counters.fragments, counters.doorbells, counters.bytes), (4, 2, 0));
+    assert_eq!((counters.send_requests, counters.doorbells, counters.bytes), (4, 2, 0));
 }

@@ -36,7 +36,7 @@ impl Traffic {
         loop {
             match post(self, posted) {
                 Ok(()) => posted += 1,
-                Err(PostError::Full(_) | PostError::QueueFull) => break,
+                Err(error) if error.is_back_pressure() => break,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -67,7 +67,7 @@ impl Traffic {
 fn write(traffic: &mut Traffic, wr_id: u64) -> Result<(), PostError> {
     let local = traffic.near.memory.local(0, LENGTH).expect("within the buffer");
     let wr = SendWr::write(wr_id, local, traffic.far.memory.addr(), &traffic.keys);
-    traffic.near.qp.post_send(&wr)
+    Ok(traffic.near.qp.post_send(&wr)?)
 }
 
 fn write_with_imm(traffic: &mut Traffic, wr_id: u64) -> Result<(), PostError> {
@@ -75,26 +75,26 @@ fn write_with_imm(traffic: &mut Traffic, wr_id: u64) -> Result<(), PostError> {
     traffic.far.qp.post_recv(&RecvWr::notification(wr_id))?;
     let local = traffic.near.memory.local(0, LENGTH).expect("within the buffer");
     let wr = SendWr::write_with_imm(wr_id, local, traffic.far.memory.addr(), 7, &traffic.keys);
-    traffic.near.qp.post_send(&wr)
+    Ok(traffic.near.qp.post_send(&wr)?)
 }
 
 fn read(traffic: &mut Traffic, wr_id: u64) -> Result<(), PostError> {
     let local = traffic.near.memory.local(0, LENGTH).expect("within the buffer");
     let wr = SendWr::read(wr_id, local, traffic.far.memory.addr(), &traffic.keys);
-    traffic.near.qp.post_send(&wr)
+    Ok(traffic.near.qp.post_send(&wr)?)
 }
 
 fn send(traffic: &mut Traffic, wr_id: u64) -> Result<(), PostError> {
     let into = traffic.far.memory.local(0, LENGTH).expect("within the buffer");
     traffic.far.qp.post_recv(&RecvWr::data(wr_id, into, &traffic.far_keys))?;
     let local = traffic.near.memory.local(0, LENGTH).expect("within the buffer");
-    traffic.near.qp.post_send(&SendWr::send(wr_id, local, &traffic.keys))
+    Ok(traffic.near.qp.post_send(&SendWr::send(wr_id, local, &traffic.keys))?)
 }
 
 fn fetch_add(traffic: &mut Traffic, wr_id: u64) -> Result<(), PostError> {
     let local = traffic.near.memory.local(0, 8).expect("within the buffer");
     let wr = SendWr::fetch_add(wr_id, local, traffic.far.memory.addr(), 1, &traffic.keys);
-    traffic.near.qp.post_send(&wr)
+    Ok(traffic.near.qp.post_send(&wr)?)
 }
 
 fn spray() -> Config {

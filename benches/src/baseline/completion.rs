@@ -61,7 +61,7 @@ impl<Q: QueuePair> VirtualQp<Q> {
         let mut results = Vec::new();
         self.rails[rail].pop_recv(completion.wr_id)?;
         for _ in 0..self.sequence.receive_imm(completion.imm) {
-            let id = self.recvs.front_outstanding().ok_or(Error::NoReceive)?;
+            let id = self.recvs.front_finished().ok_or(Error::NoReceive)?;
             self.recvs.find(id)?.complete_one(completion.status, completion.opcode);
             self.report_recvs(&mut results)?;
         }
@@ -72,7 +72,7 @@ impl<Q: QueuePair> VirtualQp<Q> {
     /// Reports finished sends from the front on. A front whose data is done gets its notify, and
     /// holds the rest back until that is acknowledged.
     fn report_sends(&mut self, results: &mut Vec<VirtualWc>) -> Result<(), Error> {
-        while let Some(id) = self.sends.front_outstanding() {
+        while let Some(id) = self.sends.front_finished() {
             let max_notifies = self.config.max_msgs_per_qp;
             let front = self.sends.find(id)?;
             if front.needs_notify && !front.notify_posted {
@@ -93,20 +93,20 @@ impl<Q: QueuePair> VirtualQp<Q> {
             }
             results.push(virtual_wc(front, self.config.virtual_qp_num));
             self.sends.remove(id);
-            self.sends.pop_outstanding();
+            self.sends.pop_finished();
         }
         Ok(())
     }
 
     fn report_recvs(&mut self, results: &mut Vec<VirtualWc>) -> Result<(), Error> {
-        while let Some(id) = self.recvs.front_outstanding() {
+        while let Some(id) = self.recvs.front_finished() {
             let front = self.recvs.find(id)?;
             if front.remaining > 0 {
                 break;
             }
             results.push(virtual_wc(front, self.config.virtual_qp_num));
             self.recvs.remove(id);
-            self.recvs.pop_outstanding();
+            self.recvs.pop_finished();
         }
         Ok(())
     }

@@ -126,12 +126,12 @@ impl WrTracker {
     }
 
     /// The oldest request that waits for report.
-    pub fn front_outstanding(&self) -> Option<u64> {
+    pub fn front_finished(&self) -> Option<u64> {
         self.outstanding.front().copied()
     }
 
     /// It is reported.
-    pub fn pop_outstanding(&mut self) {
+    pub fn pop_finished(&mut self) {
         self.outstanding.pop_front();
     }
 }

@@ -1,9 +1,9 @@
-//! Attaching virtual queue pairs: routes, depth, and the list of those that may have something to
-//! say without a completion.
+//! Attaching virtual queue pairs: their routes, and the depth that they need.
 
-use super::{CompletionTarget, VirtualCq};
+use super::cq::VirtualCq;
+use super::routing::{Route, RouteError};
+use crate::completion::{CompletionTarget, Role};
 use crate::hardware::{CompletionQueue, CqId};
-use crate::routing::{Role, Route, RouteError};
 use crate::verbs::DeviceId;
 
 /// A virtual queue pair could not be attached; nothing changed.
@@ -47,125 +47,6 @@ pub enum AttachError {
     /// No route could be added.
     #[error(transparent)]
     Route(#[from] RouteError),
-}
-
-/// What is known of an attached virtual queue pair.
-#[derive(Clone, Copy, Debug)]
-struct Attached {
-    /// The number that its completions carry.
-    virtual_qp_num: u32,
-    /// It stands in the queue of those that have something left to say.
-    queued: bool,
-}
-
-/// The attached virtual queue pairs, by index.
-#[derive(Debug)]
-pub(super) struct Registry<const ROUTES: usize> {
-    attached: [Option<Attached>; ROUTES],
-    /// Those of several rails: they can have something to say without a completion.
-    multi: heapless::Vec<u16, ROUTES>,
-    /// Where the next look around begins.
-    next_look: usize,
-    /// Those with something left to say, for want of budget or because a driver refuses what they
-    /// have to post; longest waiting first.
-    queue: heapless::Deque<u16, ROUTES>,
-}
-
-impl<const ROUTES: usize> Registry<ROUTES> {
-    pub(super) const fn new() -> Self {
-        Self {
-            attached: [None; ROUTES],
-            multi: heapless::Vec::new(),
-            next_look: 0,
-            queue: heapless::Deque::new(),
-        }
-    }
-
-    /// Puts a virtual queue pair into the queue of those with something left to say.
-    pub(super) fn enqueue(&mut self, index: u16) {
-        if let Some(Some(attached)) = self.attached.get_mut(index as usize)
-            && !attached.queued
-        {
-            // One place for each index: the queue cannot be full.
-            attached.queued = self.queue.push_back(index).is_ok();
-        }
-    }
-
-    /// Takes the one out that has waited longest.
-    #[inline]
-    pub(super) fn dequeue(&mut self) -> Option<u16> {
-        let index = self.queue.pop_front()?;
-        if let Some(Some(attached)) = self.attached.get_mut(index as usize) {
-            attached.queued = false;
-        }
-        Some(index)
-    }
-
-    /// How many have something left to say.
-    #[inline]
-    pub(super) fn queued(&self) -> usize {
-        self.queue.len()
-    }
-
-    /// Puts all of several rails into the queue.
-    #[cold]
-    pub(super) fn enqueue_all(&mut self) {
-        for at in 0..self.multi.len() {
-            self.enqueue(self.multi[at]);
-        }
-    }
-
-    /// The next virtual queue pair of several rails to look at.
-    #[inline]
-    pub(super) fn look(&mut self) -> Option<u16> {
-        let index = *self.multi.get(self.next_look).or_else(|| self.multi.first())?;
-        self.next_look =
-            if self.next_look + 1 >= self.multi.len() { 0 } else { self.next_look + 1 };
-        Some(index)
-    }
-
-    /// How many there are to look at.
-    #[inline]
-    pub(super) fn to_look_at(&self) -> usize {
-        self.multi.len()
-    }
-
-    fn is_free(&self, index: u16) -> bool {
-        matches!(self.attached.get(index as usize), Some(None))
-    }
-
-    /// Index of the one with this number.
-    fn index_of(&self, virtual_qp_num: u32) -> Option<u16> {
-        let has_it = |attached: &Option<Attached>| {
-            attached.is_some_and(|attached| attached.virtual_qp_num == virtual_qp_num)
-        };
-        self.attached.iter().position(has_it).map(|index| index as u16)
-    }
-
-    fn add(&mut self, index: u16, virtual_qp_num: u32, multi: bool) {
-        self.attached[index as usize] = Some(Attached { virtual_qp_num, queued: false });
-        if multi {
-            // One place for each index: the list cannot be full.
-            let _ = self.multi.push(index);
-        }
-    }
-
-    fn remove(&mut self, index: u16) {
-        self.multi.retain(|other| *other != index);
-        for _ in 0..self.queue.len() {
-            if let Some(other) = self.queue.pop_front()
-                && other != index
-            {
-                let _ = self.queue.push_back(other);
-            }
-        }
-        self.attached[index as usize] = None;
-    }
-
-    pub(super) fn invariants(&self) {
-        let queued = self.attached.iter().flatten().filter(|attached| attached.queued).count();
-        assert_eq!(queued, self.queue.len(), "the queue holds those marked");
-    }
 }
 
 impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
@@ -215,7 +96,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         result
     }
 
-    /// Reserves entries and says on which completion queue; `None` if it is not ours.
+    /// Reserves entries and returns the place of the completion queue; `None` if it is not ours.
     fn reserve(
         &self,
         reserved: &mut [u32; CQS],
@@ -240,7 +121,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// already. Whoever attaches it again and feeds it what was foreign polls until nothing foreign
     /// comes before that, so that all come in their order.
     pub fn detach(&mut self, index: u16) -> bool {
-        if self.registry.attached.get(index as usize).is_none_or(|attached| attached.is_none()) {
+        if !self.registry.contains(index) {
             return false;
         }
         for route in self.routes.iter().filter(|route| route.index == index) {

@@ -1,118 +1,20 @@
 //! The virtual completion queue: polls the physical ones and routes what comes.
 //!
-//! `event` is what comes out, `target` is what a virtual queue pair must offer, `attach` keeps the
-//! routes, `poll` moves completions.
+//! - `cq`: the queue and what it owns;
+//! - `routing`: which target a physical completion belongs to;
+//! - `registry`: the attached targets, and who of them is to be drained next;
+//! - `attach`: attaching and detaching them;
+//! - `poll`: polling, with `turns` of the physical queues and the caller's `budget`.
 
 mod attach;
-mod event;
+mod budget;
+mod cq;
 mod poll;
-mod target;
+mod registry;
+pub(crate) mod routing;
+mod turns;
 
+pub use crate::completion::{CompletionTarget, Event, POLL_BATCH, Polled, TargetSet, VirtualWc};
 pub use attach::AttachError;
-pub use event::{Event, Polled, VirtualWc};
-pub(crate) use target::DirectCompletions;
-pub use target::{CompletionTarget, QpSet};
-
-use crate::hardware::CompletionQueue;
-use crate::routing::RoutingTable;
-use crate::verbs::{Completion, DeviceId};
-use arrayvec::ArrayVec;
-use attach::Registry;
-
-/// Completions taken from a physical queue at a time, as in the reference implementation.
-pub const POLL_BATCH: usize = 32;
-
-/// More physical completion queues than the type holds; those given are dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("more than {max} completion queues")]
-pub struct TooManyCqs {
-    /// The const parameter `CQS`.
-    pub max: usize,
-}
-
-/// Up to `CQS` physical completion queues as one, for virtual queue pairs of any sizes.
-///
-/// It does not own the virtual queue pairs: [`poll`](Self::poll) is handed the set of them, and
-/// routes hold their indices in that set. `ROUTES`, a power of two, is the size of the routing
-/// table, of which three quarters can be used: one route for each physical queue pair. Virtual
-/// queue pairs have indices below `ROUTES`.
-///
-/// # Method families
-///
-/// *Set-up*: [`new`](Self::new), [`attach`](Self::attach), [`detach`](Self::detach).
-///
-/// *Polling*: [`poll`](Self::poll) all queues, [`poll_cq`](Self::poll_cq) one of them,
-/// [`poll_one`](Self::poll_one) completion, or [`feed`](Self::feed) completions that a runtime has
-/// polled itself.
-#[derive(Debug)]
-pub struct VirtualCq<C, const CQS: usize, const ROUTES: usize> {
-    cqs: ArrayVec<C, CQS>,
-    /// Entries of each completion queue that attached queue pairs may need.
-    reserved: [u32; CQS],
-    routes: RoutingTable<ROUTES>,
-    registry: Registry<ROUTES>,
-    /// The completion queue that the next poll begins with.
-    next_cq: usize,
-    /// What completed and cannot wait in a ring, but found no budget.
-    backlog: Backlog,
-    /// Completions that were polled and not looked at, because a sink panicked.
-    unrouted: Saved,
-    /// A poll is under way; if it is not, and this is set, a sink panicked.
-    polling: bool,
-    /// Whether rings come before the backlog: they take turns.
-    rings_first: bool,
-}
-
-/// Completions of one device, at most one batch.
-type Saved = Option<(DeviceId, ArrayVec<Completion, POLL_BATCH>)>;
-
-/// As many events as one batch of completions can bring.
-type Backlog = heapless::Deque<Event, POLL_BATCH>;
-
-impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
-    /// Makes one completion queue out of `cqs`. With none, completions come by
-    /// [`feed`](Self::feed) only.
-    ///
-    /// # Errors
-    ///
-    /// More than `CQS` queues.
-    pub fn new(cqs: impl IntoIterator<Item = C>) -> Result<Self, TooManyCqs> {
-        const { assert!(ROUTES <= 1 << 16, "indices have 16 bits") };
-        let mut owned = ArrayVec::new();
-        for cq in cqs {
-            owned.try_push(cq).map_err(|_| TooManyCqs { max: CQS })?;
-        }
-        Ok(Self {
-            cqs: owned,
-            reserved: [0; CQS],
-            routes: RoutingTable::new(),
-            registry: Registry::new(),
-            next_cq: 0,
-            backlog: Backlog::new(),
-            unrouted: None,
-            polling: false,
-            rings_first: false,
-        })
-    }
-
-    /// The physical completion queues.
-    pub fn cqs(&self) -> &[C] {
-        &self.cqs
-    }
-
-    /// The physical completion queues, to arm or to resize them. Completions that are polled here
-    /// must be [`fed`](Self::feed) back.
-    pub fn cqs_mut(&mut self) -> &mut [C] {
-        &mut self.cqs
-    }
-
-    /// Checks what must hold between any two calls.
-    ///
-    /// # Panics
-    ///
-    /// If it does not: a bug of this crate.
-    pub fn invariants(&self) {
-        self.routes.invariants();
-        self.registry.invariants();
-    }
-}
+pub use cq::{TooManyCqs, VirtualCq};
+pub use routing::RouteError;

@@ -2,12 +2,14 @@
 //! passes straight through is handed over at once, the rings are drained after that, both within
 //! the caller's budget.
 
-use super::target::DirectCompletions;
-use super::{
-    Backlog, CompletionTarget, Event, POLL_BATCH, Polled, QpSet, Saved, VirtualCq, VirtualWc,
+use super::budget::{Backlog, Budget, keep};
+use super::cq::{Saved, VirtualCq};
+use super::routing::Route;
+use super::turns::Turns;
+use crate::completion::{
+    CompletionTarget, DirectCompletions, Event, POLL_BATCH, Polled, Role, TargetSet, VirtualWc,
 };
 use crate::hardware::CompletionQueue;
-use crate::routing::{Role, Route};
 use crate::verbs::{Completion, DeviceId};
 use arrayvec::ArrayVec;
 use core::mem::MaybeUninit;
@@ -15,45 +17,6 @@ use core::mem::MaybeUninit;
 /// Virtual queue pairs that one poll looks at for something to say without a completion. With
 /// more attached, polls take turns.
 const LOOKS: usize = 16;
-
-/// A caller's sink and what it may still be given.
-struct Budget<F> {
-    left: usize,
-    events: usize,
-    sink: F,
-}
-
-impl<F: FnMut(Event)> Budget<F> {
-    const fn new(left: usize, sink: F) -> Self {
-        Self { left, events: 0, sink }
-    }
-
-    /// Hands an event over, which the budget allows.
-    #[inline]
-    fn give(&mut self, event: Event) {
-        self.left -= 1;
-        self.events += 1;
-        (self.sink)(event);
-    }
-
-    /// Hands an event over, or keeps it in `backlog` if the budget is used up.
-    #[cold]
-    #[inline(never)]
-    fn give_or_keep(&mut self, event: Event, backlog: &mut Backlog) {
-        if self.left > 0 {
-            self.give(event);
-        } else {
-            keep(event, backlog);
-        }
-    }
-}
-
-/// Keeps an event for which there is room: no more completions are polled than the backlog takes.
-#[cold]
-fn keep(event: Event, backlog: &mut Backlog) {
-    let kept = backlog.push_back(event);
-    debug_assert!(kept.is_ok(), "the backlog overflows");
-}
 
 impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
     /// Polls every completion queue in turn and hands at most `budget` events to `sink`.
@@ -70,7 +33,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ///
     /// If `sink` does; nothing is lost, the next poll goes on with what comes next.
     #[inline]
-    pub fn poll<S: QpSet + ?Sized>(
+    pub fn poll<S: TargetSet + ?Sized>(
         &mut self,
         qps: &mut S,
         budget: usize,
@@ -114,7 +77,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// # Panics
     ///
     /// As [`poll`](Self::poll).
-    pub fn poll_cq<S: QpSet + ?Sized>(
+    pub fn poll_cq<S: TargetSet + ?Sized>(
         &mut self,
         cq: usize,
         qps: &mut S,
@@ -138,7 +101,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// The next event, if there is one. There may be none although completions came: they can
     /// belong to requests that are not finished. As [`poll`](Self::poll), it takes one batch of
     /// each queue at most.
-    pub fn poll_one<S: QpSet + ?Sized>(&mut self, qps: &mut S) -> (Option<Event>, Polled) {
+    pub fn poll_one<S: TargetSet + ?Sized>(&mut self, qps: &mut S) -> (Option<Event>, Polled) {
         let mut next = None;
         let polled = self.poll(qps, 1, |event| next = Some(event));
         (next, polled)
@@ -160,7 +123,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// in are not taken, and none if it happened with what waited from before; nothing else is lost.
     /// Who has such a sink feeds nothing first, and then one batch: that one is taken in any case.
     #[allow(unsafe_code, reason = "a contract for the caller")]
-    pub unsafe fn feed<S: QpSet + ?Sized>(
+    pub unsafe fn feed<S: TargetSet + ?Sized>(
         &mut self,
         qps: &mut S,
         device: DeviceId,
@@ -183,7 +146,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// Begins a poll. After one whose sink panicked, goes on where that stopped.
     #[inline]
-    fn begin<S: QpSet + ?Sized>(&mut self, qps: &mut S, budget: &mut Budget<impl FnMut(Event)>) {
+    fn begin<S: TargetSet + ?Sized>(
+        &mut self,
+        qps: &mut S,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
         if core::mem::replace(&mut self.polling, true) {
             self.resume(qps, budget);
         }
@@ -191,7 +158,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     #[cold]
     #[inline(never)]
-    fn resume<S: QpSet + ?Sized>(&mut self, qps: &mut S, budget: &mut Budget<impl FnMut(Event)>) {
+    fn resume<S: TargetSet + ?Sized>(
+        &mut self,
+        qps: &mut S,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
         // Those that took completions had no chance to go on, nor have those that do now.
         self.registry.enqueue_all();
         self.hand_over_backlog(budget);
@@ -204,7 +175,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     // Not in line, as everything else that hands events over seldom: the sink is in line where it is
     // called in a loop.
     #[inline(never)]
-    fn hand_over_waiting<S: QpSet + ?Sized>(
+    fn hand_over_waiting<S: TargetSet + ?Sized>(
         &mut self,
         qps: &mut S,
         budget: &mut Budget<impl FnMut(Event)>,
@@ -238,7 +209,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Drains those that had to wait, then those touched, then whoever else has something to say.
-    fn finish<S: QpSet + ?Sized>(
+    fn finish<S: TargetSet + ?Sized>(
         &mut self,
         qps: &mut S,
         touched: &mut Touched,
@@ -257,7 +228,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// Polls one completion queue for at most `limit` completions and returns how many came.
     #[inline]
-    fn take_from<S: QpSet + ?Sized>(
+    fn take_from<S: TargetSet + ?Sized>(
         &mut self,
         at: usize,
         limit: usize,
@@ -285,7 +256,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// drained. One look-up serves all completions in a row that are of one virtual queue pair.
     // In line, so that what the sink counts can stay in registers.
     #[inline(always)]
-    fn take<S: QpSet + ?Sized>(
+    fn take<S: TargetSet + ?Sized>(
         &mut self,
         device: DeviceId,
         completions: &[Completion],
@@ -331,20 +302,17 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     /// Lets a virtual queue pair go on, and hands over what it has finished. What the budget does
     /// not allow is queued.
     #[inline(always)]
-    fn drain<S: QpSet + ?Sized>(
+    fn drain<S: TargetSet + ?Sized>(
         &mut self,
         index: u16,
         qps: &mut S,
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
-        let Some(qp) = qps.qp(index) else { return };
-        qp.settle();
+        let Some(qp) = qps.target(index) else { return };
+        qp.pump();
         while budget.left > 0 {
             let Some(wc) = qp.next_report() else { break };
             budget.give(Event::Completion(wc));
-        }
-        if qp.is_flushing() {
-            give_flushed(qp, budget);
         }
         if qp.wants_poll() {
             self.registry.enqueue(index);
@@ -353,10 +321,10 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// Looks at some of the virtual queue pairs for something to say without a completion.
     #[inline]
-    fn look_around<S: QpSet + ?Sized>(&mut self, qps: &mut S, touched: &mut Touched) {
+    fn look_around<S: TargetSet + ?Sized>(&mut self, qps: &mut S, touched: &mut Touched) {
         for _ in 0..self.registry.to_look_at().min(LOOKS) {
             let Some(index) = self.registry.look() else { return };
-            if qps.qp(index).is_some_and(|qp| qp.wants_poll()) {
+            if qps.target(index).is_some_and(|qp| qp.wants_poll()) {
                 touched.push(index);
             }
         }
@@ -366,63 +334,14 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 /// The virtual queue pairs to be drained: at most one for each completion of a batch.
 type Touched = ArrayVec<u16, POLL_BATCH>;
 
-/// Which completion queue is polled next, and for how much.
-struct Turns {
-    first: usize,
-    next: usize,
-    queues: usize,
-    /// Completions that the poll may still take.
-    allowance: usize,
-    /// Queues asked so far, some perhaps twice.
-    asked: usize,
-    /// Queues in a row that gave less than they were asked for: they are empty.
-    empty: usize,
-}
-
-impl Turns {
-    fn new(first: usize, queues: usize, budget: usize) -> Self {
-        let allowance = if budget == 0 { 0 } else { budget.max(queues * POLL_BATCH) };
-        Self { first, next: first, queues, allowance, asked: 0, empty: 0 }
-    }
-
-    /// The next queue and how many completions to ask it for, at most as many as there is `room` for.
-    /// Without budget, each queue is asked once.
-    #[inline]
-    fn next(&mut self, budget_left: usize, room: usize) -> Option<(usize, usize)> {
-        let limit = self.allowance.min(room);
-        let asked_all = budget_left == 0 && self.asked >= self.queues;
-        if limit == 0 || asked_all || self.empty >= self.queues {
-            return None;
-        }
-        let at = self.next;
-        self.next = self.after(at);
-        self.asked += 1;
-        Some((at, limit))
-    }
-
-    #[inline]
-    const fn took(&mut self, taken: usize, limit: usize) {
-        self.allowance -= taken;
-        self.empty = if taken == limit { 0 } else { self.empty + 1 };
-    }
-
-    #[inline]
-    const fn after(&self, queue: usize) -> usize {
-        if queue + 1 < self.queues { queue + 1 } else { 0 }
-    }
-
-    /// Another queue than this poll, also after full turns; the same one if there was no room to ask
-    /// any, or two that take turns with something else would always be met at the same one's turn.
-    #[inline]
-    const fn next_poll_begins_with(&self) -> usize {
-        if self.next == self.first && self.asked > 0 { self.after(self.first) } else { self.next }
-    }
-}
-
 /// The virtual queue pair at an index, if it is still the one that was attached there.
 #[inline]
-fn resolve<S: QpSet + ?Sized>(qps: &mut S, index: u16, virtual_qp_num: u32) -> Option<&mut S::Qp> {
-    qps.qp(index).filter(|qp| qp.virtual_qp_num() == virtual_qp_num)
+fn resolve<S: TargetSet + ?Sized>(
+    qps: &mut S,
+    index: u16,
+    virtual_qp_num: u32,
+) -> Option<&mut S::Target> {
+    qps.target(index).filter(|qp| qp.virtual_qp_num() == virtual_qp_num)
 }
 
 /// Completions that have not been looked at. Should a sink panic, they are saved for the next poll.
@@ -446,17 +365,6 @@ impl Drop for Unrouted<'_> {
 #[inline(never)]
 fn save(saved: &mut Saved, device: DeviceId, rest: &[Completion]) {
     *saved = Some((device, rest.iter().copied().collect()));
-}
-
-/// Hands over deferred requests that will not be posted any more.
-#[cold]
-#[inline(never)]
-fn give_flushed<T: CompletionTarget + ?Sized>(qp: &mut T, budget: &mut Budget<impl FnMut(Event)>) {
-    while budget.left > 0
-        && let Some(wc) = qp.next_flushed()
-    {
-        budget.give(Event::Completion(wc));
-    }
 }
 
 /// Hands over what passed through several rails. Should the sink panic, the rest waits in the backlog.
@@ -503,7 +411,7 @@ struct Counted<'a, T: CompletionTarget + ?Sized> {
 impl<T: CompletionTarget + ?Sized> Drop for Counted<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.qp.note_single(&self.completions[..self.count], self.failed != 0);
+        self.qp.count_passed(&self.completions[..self.count], self.failed != 0);
     }
 }
 

@@ -1,20 +1,21 @@
 //! Which rail gets the next fragments, and how many.
 
-use super::config::{BuildError, Config, RailChoice};
-use super::rail::Rail;
-use super::{MAX_RAILS, RailId};
+use super::config::{BuildError, Config, MAX_RAILS, RailChoice};
+use crate::rail::{Rail, RailId};
 use arrayvec::ArrayVec;
 
 /// The rails that can take fragments, and whose turn it is.
 ///
-/// Rails take turns in an order that interleaves devices. A request's fragments are cut into
+/// Rails take turns in an order that interleaves devices. A request's fragments are split into
 /// contiguous shares, one for each rail that has credits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chooser<const RAILS: usize> {
-    /// Bit `turn` of every rail that is in service, has credits and is not waiting for its driver.
-    ready: u8,
+    /// Bit `turn` of every rail that accepts fragments and has credits.
+    available: u8,
     /// Bit `turn` of every rail whose turn comes before the order starts again.
     ahead: u8,
+    /// The turn bit of the rail that completions came from last: waiting requests go there first.
+    last_freed_turn: u8,
     /// The rail of each turn. Of full length, so that no turn is out of bounds.
     order: [u8; MAX_RAILS],
     fragment: Divisor,
@@ -43,8 +44,9 @@ pub(super) struct Round(u32);
 
 impl<const RAILS: usize> Chooser<RAILS> {
     pub(super) const EMPTY: Self = Self {
-        ready: 0,
+        available: 0,
         ahead: 0xFF,
+        last_freed_turn: 1,
         order: [0; MAX_RAILS],
         fragment: Divisor::new(1),
         policy: Policy::RoundRobin,
@@ -67,12 +69,12 @@ impl<const RAILS: usize> Chooser<RAILS> {
         for (turn, rail) in interleave(rails).into_iter().enumerate() {
             chooser.order[turn] = rail;
             rails[rail as usize].turn_bit = 1 << turn;
-            chooser.ready |= 1 << turn;
+            chooser.available |= 1 << turn;
         }
         Ok(chooser)
     }
 
-    /// Fragments that `bytes`, more than 0, are cut into.
+    /// Fragments that `bytes`, more than 0, are split into.
     #[inline]
     pub(super) fn fragments_in(&self, bytes: u32) -> u32 {
         debug_assert!(bytes > 0);
@@ -82,7 +84,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
     /// Rails that can take fragments. A table, because x86-64 has an instruction for it only from
     /// its second version on, and distributions build for the first.
     #[inline]
-    const fn ready_rails(&self) -> u32 {
+    const fn available_rails(&self) -> u32 {
         const ONES: [u8; 1 << MAX_RAILS] = {
             let mut table = [0; 1 << MAX_RAILS];
             let mut set = 0;
@@ -92,7 +94,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
             }
             table
         };
-        ONES[self.ready as usize] as u32
+        ONES[self.available as usize] as u32
     }
 
     /// What each rail gets of `fragments`, more than 0; nothing if no rail can take any.
@@ -110,7 +112,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
             table
         };
         debug_assert!(fragments > 0);
-        let rails = self.ready_rails();
+        let rails = self.available_rails();
         let sum = u64::from(fragments) + u64::from(rails) - 1;
         ((sum * RECIPROCAL[rails as usize]) >> 32) as u32
     }
@@ -118,8 +120,8 @@ impl<const RAILS: usize> Chooser<RAILS> {
     /// The turns to come.
     #[inline]
     pub(super) fn round(&self) -> Round {
-        let ahead = self.ready & self.ahead;
-        Round(u32::from(ahead) | u32::from(self.ready ^ ahead) << 8)
+        let ahead = self.available & self.ahead;
+        Round(u32::from(ahead) | u32::from(self.available ^ ahead) << 8)
     }
 
     /// The next rail, and how many of the `left` fragments it gets at most; `None` if no rail can
@@ -149,7 +151,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
     }
 
     /// Deals `left` fragments out one by one, each to the rail that would finish it first, and
-    /// says which rail got the first one and how many it got.
+    /// returns which rail got the first one and how many it got.
     #[cold]
     #[inline(never)]
     fn first_to_finish(
@@ -166,39 +168,53 @@ impl<const RAILS: usize> Chooser<RAILS> {
                 let bytes = loads[rail].bytes + fragment * (u64::from(dealt[rail]) + 1);
                 u128::from(bytes) * u128::from(cost[rail])
             };
-            let ready = (0..RAILS).filter(|turn| self.ready & 1 << turn != 0);
-            let open = ready
+            let available = (0..RAILS).filter(|turn| self.available & 1 << turn != 0);
+            let open = available
                 .map(|turn| self.order[turn] as usize)
                 .filter(|rail| dealt[*rail] < loads[*rail].credits);
             let Some(rail) = open.min_by_key(|rail| finish(*rail)) else { break };
             dealt[rail] += 1;
             first = first.or(Some(rail));
         }
-        let rail = first.unwrap_or(self.order[self.ready.trailing_zeros() as usize] as usize);
+        let rail = first.unwrap_or(self.order[self.available.trailing_zeros() as usize] as usize);
         (rail, dealt[rail])
     }
 
-    /// The rail with this turn bit can take fragments.
+    /// Whether the rail with this turn bit can take fragments.
     #[inline]
-    pub(super) fn set_ready(&mut self, turn_bit: u8) {
-        self.ready |= turn_bit;
+    pub(super) fn set_available(&mut self, turn_bit: u8, available: bool) {
+        let others = self.available & !turn_bit;
+        self.available = if available { others | turn_bit } else { others };
     }
 
-    /// The rail with this turn bit cannot take fragments.
+    /// The rail with this turn bit has no credits any more.
     #[inline]
-    pub(super) fn set_busy(&mut self, turn_bit: u8) {
-        self.ready &= !turn_bit;
+    pub(super) fn set_exhausted(&mut self, turn_bit: u8) {
+        self.available &= !turn_bit;
+    }
+
+    /// Completions freed credits of the rails with these turn bits, of `last` at last.
+    #[inline]
+    pub(super) fn freed(&mut self, turn_bits: u8, last: u8) {
+        self.available |= turn_bits;
+        self.last_freed_turn = last;
+    }
+
+    /// The turn of the rail that was freed last.
+    #[inline]
+    pub(super) const fn last_freed(&self) -> u8 {
+        self.last_freed_turn
     }
 
     /// Whether the rail with this turn bit can take fragments.
-    pub(super) fn is_ready(&self, turn_bit: u8) -> bool {
-        self.ready & turn_bit != 0
+    pub(super) const fn is_available(&self, turn_bit: u8) -> bool {
+        self.available & turn_bit != 0
     }
 
-    /// The rail with this turn bit was just freed: it is next.
+    /// The rail that was freed last is next.
     #[inline]
-    pub(super) fn prefer(&mut self, turn_bit: u8) {
-        self.ahead = turn_bit.wrapping_neg();
+    pub(super) fn prefer_freed(&mut self) {
+        self.ahead = self.last_freed_turn.wrapping_neg();
     }
 }
 
@@ -252,7 +268,7 @@ mod tests {
     #[test]
     fn shares_cover_everything_and_no_more_than_needed() {
         for rails in 1..=MAX_RAILS as u32 {
-            let chooser = Chooser::<8> { ready: ((1u32 << rails) - 1) as u8, ..Chooser::EMPTY };
+            let chooser = Chooser::<8> { available: ((1u32 << rails) - 1) as u8, ..Chooser::EMPTY };
             for fragments in (1..100).chain([1 << 25, (1 << 25) - 1]) {
                 assert_eq!(chooser.share(fragments), fragments.div_ceil(rails));
             }
@@ -271,24 +287,25 @@ mod tests {
     const IDLE: [Load; MAX_RAILS] = [Load { bytes: 0, credits: 99 }; MAX_RAILS];
 
     #[test]
-    fn round_robin_skips_busy_rails_and_wraps() {
+    fn round_robin_skips_exhausted_rails_and_wraps() {
         let order = [0, 1, 2, 3, 0, 0, 0, 0];
-        let mut chooser = Chooser::<4> { ready: 0b1011, order, ..Chooser::EMPTY };
+        let mut chooser = Chooser::<4> { available: 0b1011, order, ..Chooser::EMPTY };
         let turns = [(); 5].map(|()| next(&mut chooser, 8, IDLE).unwrap().0);
         assert_eq!(turns, [0, 1, 3, 0, 1]);
         let mut round = chooser.round();
         let turns = [(); 5].map(|()| chooser.next(&mut round, 8, 2, || IDLE).unwrap().0);
         assert_eq!(turns, [3, 0, 1, 3, 0]);
-        chooser.prefer(1 << 3);
+        chooser.freed(1 << 3, 1 << 3);
+        chooser.prefer_freed();
         assert_eq!(next(&mut chooser, 1, IDLE), Some((3, 1)));
-        chooser.set_busy(0b1011);
+        chooser.set_exhausted(0b1011);
         assert_eq!(next(&mut chooser, 1, IDLE), None);
     }
 
     #[test]
     fn least_finish_time_deals_by_bandwidth_and_load() {
         let chooser = Chooser::<2> {
-            ready: 0b11,
+            available: 0b11,
             order: [0, 1, 0, 0, 0, 0, 0, 0],
             fragment: Divisor::new(1024),
             policy: Policy::LeastFinishTime([1, 3]),

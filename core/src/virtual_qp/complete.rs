@@ -1,25 +1,21 @@
 //! Step 3: physical completions retire batches and receives.
 
-use super::VirtualQp;
-use super::error::{ProtocolError, RailId};
-use super::rail::{Rail, address};
-use super::slot::SlotState;
+use super::error::ProtocolError;
+use super::qp::VirtualQp;
+use super::scheme::{SchemeRules, notified, notify_failed};
+use crate::completion::{DirectCompletions, Role};
 use crate::hardware::QueuePair;
-use crate::in_flight::{Batch, Content, TagMatch};
-use crate::routing::Role;
-use crate::tag::{Tag, TagKind};
+use crate::rail::tag::{Tag, TagKind};
+use crate::rail::{Batch, Content, Rail, RailId, TagMatch, address};
 use crate::verbs::{Completion, DeviceId};
-use crate::virtual_cq::{DirectCompletions, VirtualWc};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Takes completions from the front as far as they are this queue pair's, and returns how many.
-    /// The first one should be of the physical queue pair with this role; 0 if it is not, or if the
-    /// engine did not post what completed. What passes straight through goes to `direct`, which has
-    /// room for as many as there are completions.
+    /// Takes completions from the front as far as they are this queue pair's: see
+    /// [`CompletionTarget`](crate::completion::CompletionTarget).
     #[inline]
-    pub(crate) fn complete(
+    pub(super) fn take_completions(
         &mut self,
         device: DeviceId,
         role: Role,
@@ -43,37 +39,40 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// Takes completions for as long as they are what they nearly always are for a sender: of one
-    /// data rail or another, its fragments acknowledged. Says how many.
+    /// data rail or another, its fragments acknowledged. Returns how many.
     // Not in line, and apart from the next one: on its own either keeps everything in registers.
     #[inline(never)]
     fn complete_fragments(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
-        let Self { rails, sends, freed, chooser, .. } = self;
+        let Self { rails, sends, chooser, .. } = self;
         let mut taken = 0;
-        let (mut freed_now, mut last_freed) = (0, *freed);
+        let mut freed = 0;
+        let mut last_freed = chooser.last_freed();
         for completion in completions {
             let rail = succeeded(rails, TagKind::Send, device, completion);
             let Some(rail) = rail else { break };
             let retired = rail.sends.retire_fragments(Tag::from_wr_id(completion.wr_id));
             let Some(id) = retired else { break };
-            sends.slot(id).outstanding -= 1;
+            sends.slot(id).batches_in_flight -= 1;
             last_freed = rail.turn_bit;
-            freed_now |= last_freed;
+            freed |= last_freed;
             rail.completions += 1;
             taken += 1;
         }
-        *freed = last_freed;
-        chooser.set_ready(freed_now);
+        chooser.freed(freed, last_freed);
         taken
     }
 
-    /// The same for a DQPLB receiver: new fragments arriving.
+    /// The same for a receiver of numbered fragments: new ones arriving.
     #[inline(never)]
     fn complete_arrivals(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
+        let Self { rails, scheme, .. } = self;
+        let Some(window) = scheme.window() else { return 0 };
         let mut taken = 0;
         for completion in completions {
-            let rail = succeeded(&mut self.rails, TagKind::NotifyRecv, device, completion);
+            let rail = succeeded(rails, TagKind::NotifyRecv, device, completion);
             let Some(rail) = rail else { break };
-            if !rail.recvs.arrived(completion, &mut self.window) {
+            let is_new = || completion.imm().is_some_and(|imm| window.note_new(imm));
+            if rail.recvs.complete_if(completion.wr_id, is_new).is_none() {
                 break;
             }
             rail.completions += 1;
@@ -83,7 +82,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// Takes any completion of what the engine posted to this rail, and returns whether it is one.
-    #[cold]
+    #[inline(never)]
     fn complete_one(
         &mut self,
         id: RailId,
@@ -103,17 +102,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             TagKind::DataRecv => self.complete_data_recv(id, completion, direct),
         }
         if let RailId::Data(rail) = id {
-            self.update_ready(rail as usize);
+            self.update_availability(rail as usize);
         }
         true
-    }
-
-    #[inline]
-    pub(super) fn rail_mut(&mut self, id: RailId) -> Option<&mut Rail<Q, DEPTH>> {
-        match id {
-            RailId::Data(rail) => self.rails.get_mut(rail as usize),
-            RailId::Notify => self.notify.as_mut(),
-        }
     }
 
     fn complete_send(
@@ -133,12 +124,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
             // A queue pair with sq_sig_all reports the success of unsignaled requests too.
             TagMatch::Inner(_) if completion.status.is_success() => {}
-            TagMatch::Inner(index) => {
-                if let Some(batch) = rail.sends.front().copied() {
-                    self.send_failed(id, &batch, index, completion);
-                    self.retire_cut(id, index, completion, direct);
-                }
-            }
+            TagMatch::Inner(index) => self.inner_failed(id, index, completion, direct),
             TagMatch::Mismatch => {
                 let expected = rail.sends.expected();
                 self.mismatch(id, completion, expected);
@@ -146,53 +132,39 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Retires a batch that failed while the driver owed the rest of it: no more will come.
+    /// Request `index` of a batch failed, and is not the last of it. If the driver owed the rest of the
+    /// batch, no more completions of it will come.
     #[cold]
-    fn retire_cut(
+    fn inner_failed(
         &mut self,
         id: RailId,
         index: u32,
         completion: &Completion,
         direct: &mut DirectCompletions,
     ) {
-        let cut = self.rail_mut(id).and_then(|rail| rail.sends.retire_cut(index));
-        let Some(batch) = cut else { return };
-        self.retire(&batch, completion, direct);
+        let front = self.rail_mut(id).and_then(|rail| rail.sends.front().copied());
+        let Some(batch) = front else { return };
+        self.send_failed(id, &batch, index, completion);
+        let truncated = self.rail_mut(id).and_then(|rail| rail.sends.retire_truncated(index));
+        if let Some(batch) = truncated {
+            self.retire(&batch, completion, direct);
+        }
     }
 
     /// All requests of the batch are complete.
     fn retire(&mut self, batch: &Batch, completion: &Completion, direct: &mut DirectCompletions) {
-        self.passing -= u32::from(batch.content.passes());
         match batch.content {
             Content::Fragments | Content::Numbered => {
-                self.sends.slot(batch.wr).outstanding -= 1;
+                self.sends.slot(batch.wr).batches_in_flight -= 1;
             }
+            Content::Notifies => notified(&mut self.sends, batch),
             Content::Deferred => self.complete_deferred(batch, completion, direct),
-            Content::Quiet if completion.status.is_success() => {}
-            Content::PassThrough | Content::Quiet => {
-                direct.push(self.passed_through(batch.wr, batch, completion));
-            }
-            Content::Notifies => {
-                for wr in batch.wr..batch.wr + u64::from(batch.length) {
-                    self.sends.slot(wr).state.remove(SlotState::NOTIFY_IN_FLIGHT);
+            Content::PassThrough | Content::Unsignaled => {
+                self.pass_through.bypassed();
+                if batch.content == Content::PassThrough || !completion.status.is_success() {
+                    direct.push(self.passed_through(batch.wr, batch, completion));
                 }
             }
-        }
-    }
-
-    pub(super) fn passed_through(
-        &self,
-        wr_id: u64,
-        batch: &Batch,
-        completion: &Completion,
-    ) -> VirtualWc {
-        VirtualWc {
-            wr_id,
-            status: completion.status,
-            opcode: batch.opcode.completion(),
-            qp_num: self.config.virtual_qp_num,
-            byte_len: batch.length,
-            imm: None,
         }
     }
 
@@ -205,8 +177,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 offset = batch.offset + index * self.config.max_msg_size;
                 self.sends.slot(batch.wr).fail(completion.status);
             }
-            Content::Notifies => self.notify_failed(batch, index, completion.status),
-            Content::Deferred | Content::PassThrough | Content::Quiet => {}
+            Content::Notifies => notify_failed(&mut self.sends, batch, index, completion.status),
+            Content::Deferred | Content::PassThrough | Content::Unsignaled => {}
         }
         self.completion_failed(id, completion, offset);
     }
@@ -220,12 +192,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         expected: Option<Tag>,
     ) {
         let wr_id = completion.wr_id;
-        self.note_protocol_error(ProtocolError::Tag { rail, wr_id, expected });
+        let expected = expected.map(Tag::wr_id);
+        self.health.note_protocol_error(ProtocolError::Tag { rail, wr_id, expected });
     }
 }
 
-/// The data rail that a successful completion is of, if it is open, and the completion is of the last
-/// request of a batch of this kind.
+/// The data rail that a successful completion is of, if it accepts fragments, and the completion is of
+/// the last request of a batch of this kind.
 #[inline]
 fn succeeded<'r, Q: QueuePair, const DEPTH: usize>(
     rails: &'r mut [Rail<Q, DEPTH>],
@@ -234,12 +207,12 @@ fn succeeded<'r, Q: QueuePair, const DEPTH: usize>(
     completion: &Completion,
 ) -> Option<&'r mut Rail<Q, DEPTH>> {
     let rail = rails.get_mut(Tag::from_wr_id(completion.wr_id).rail_of_last(kind))?;
-    let own = rail.is_open_as(address(device, completion.qp_num));
+    let own = rail.accepts_at(address(device, completion.qp_num));
     let succeeded = completion.status.is_success() && may_complete(kind, completion);
     if own && succeeded { Some(rail) } else { None }
 }
 
-/// Whether the completion can be of this kind of request. A success says which queue it is of; on a
+/// Whether the completion can be of this kind of request. A success tells which queue it is of; on a
 /// failure only the tag does.
 #[inline]
 fn may_complete(kind: TagKind, completion: &Completion) -> bool {

@@ -1,26 +1,14 @@
 //! What a virtual queue pair is told when it is built.
 
-use super::MAX_RAILS;
+use super::scheme::Scheme;
 use crate::verbs::{DeviceId, ImmOrder};
 
 /// Fragment boundaries fall on multiples of this many bytes: a cache line pair, and the
 /// granularity of lengths in the p2p protocol.
 pub const FRAGMENT_ALIGN: u32 = 128;
 
-/// How the receiver learns that a WRITE_WITH_IMM is complete.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Scheme {
-    /// Fragments travel as plain writes; when all are acknowledged, one zero-length
-    /// WRITE_WITH_IMM with the user's immediate follows on the notify queue pair.
-    #[default]
-    Spray,
-    /// Every fragment is a WRITE_WITH_IMM that carries a sequence number; the receiver counts.
-    /// Saves a round trip; the user's immediate does not travel. Plain WRITEs and READs carry no number,
-    /// so a WRITE_WITH_IMM behind some waits until they, and what was posted before them, are
-    /// acknowledged: a notification tells of everything that was posted before it (of SENDs and
-    /// atomics as [`PassThroughOrder`] says).
-    Dqplb,
-}
+/// Rails that one virtual queue pair can have.
+pub const MAX_RAILS: usize = 8;
 
 /// Which rail gets the next fragments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +57,7 @@ pub struct Config {
     /// Longest fragment, in bytes; a multiple of [`FRAGMENT_ALIGN`]. 64 KiB by default: long
     /// enough that a NIC reaches its line rate, short enough that 1 MiB keeps 8 rails busy.
     pub max_msg_size: u32,
-    /// At most so many requests, and receives, are outstanding on one physical queue pair. What
+    /// Most requests, and most receives, that are outstanding on one physical queue pair. What
     /// it was granted and `DEPTH` bound it too, so `u32::MAX` means "the queue pair's own depth".
     pub max_msgs_per_qp: u32,
     /// Which rail gets the next fragments.
@@ -96,22 +84,6 @@ impl Default for Config {
             imm_order: ImmOrder::default(),
         }
     }
-}
-
-/// What a DQPLB sender must know of its receiver; on the connection card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerWindow {
-    /// Sequence numbers that the receiver's window holds.
-    pub window: u32,
-    /// Receives that it keeps posted on each rail.
-    pub receives_per_rail: u32,
-}
-
-impl PeerWindow {
-    /// The reference implementation: its map has no bound, so any span does that keeps numbers
-    /// apart.
-    pub const REFERENCE: Self =
-        Self { window: crate::sequence::MODULUS / 4, receives_per_rail: 100 };
 }
 
 /// A virtual queue pair could not be built. The physical ones given are dropped.

@@ -1,34 +1,15 @@
-//! Errors of posting, of rails and of peers.
+//! Errors of posting and of peers.
 
+use super::scheme::dqplb::OutsideWindow;
+use super::tracker::TrackerFull;
 use crate::hardware::Refusal;
-use crate::tag::Tag;
-use crate::tracker::TrackerFull;
-use crate::verbs::{DeviceId, Opcode, WcStatus};
-use crate::window::OutsideWindow;
-use core::fmt;
+use crate::rail::RailId;
+use crate::verbs::{DeviceId, Opcode};
 
-/// One physical queue pair of a virtual one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RailId {
-    /// A data rail, by number.
-    Data(u8),
-    /// The notify queue pair.
-    Notify,
-}
-
-impl fmt::Display for RailId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Data(rail) => write!(f, "rail {rail}"),
-            Self::Notify => f.write_str("the notify queue pair"),
-        }
-    }
-}
-
-/// A post was refused. The virtual queue pair is as it was before: a request refused is a request
-/// forgotten.
+/// A send request was refused. The virtual queue pair is as it was before: a request refused is a
+/// request forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostError {
+pub enum PostSendError {
     /// The virtual queue pair is in the error state.
     #[error("the virtual queue pair is in the error state")]
     InErrorState,
@@ -36,8 +17,8 @@ pub enum PostError {
     #[error(transparent)]
     Full(#[from] TrackerFull),
     /// The physical queue is full: poll, then try again.
-    #[error("the queue of rail 0 is full")]
-    QueueFull,
+    #[error("the queue of {0} is full")]
+    QueueFull(RailId),
     /// The driver refused the request.
     #[error("the driver of {rail} refused the request with errno {errno}{}", hint(*errno))]
     Driver {
@@ -93,6 +74,58 @@ pub enum PostError {
     /// INLINE is for requests that send bytes.
     #[error("{0:?} cannot be inline")]
     InlineOpcode(Opcode),
+    /// Pass-through requests use rail 0, which was taken out of service.
+    #[error("rail 0 is out of service")]
+    RailDown,
+}
+
+impl PostSendError {
+    /// Whether there is no room now: poll, then try again.
+    pub const fn is_back_pressure(&self) -> bool {
+        matches!(self, Self::Full(_) | Self::QueueFull(_))
+    }
+
+    pub(super) const fn refused(rail: RailId, refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::QueueFull => Self::QueueFull(rail),
+            Refusal::Driver(errno) => Self::Driver { rail, errno },
+        }
+    }
+}
+
+/// A receive was refused. The virtual queue pair is as it was before: a receive refused is a receive
+/// forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostRecvError {
+    /// The virtual queue pair is in the error state.
+    #[error("the virtual queue pair is in the error state")]
+    InErrorState,
+    /// The ring is full: poll, then try again.
+    #[error(transparent)]
+    Full(#[from] TrackerFull),
+    /// The physical queue is full: poll, then try again.
+    #[error("the receive queue of {0} is full")]
+    QueueFull(RailId),
+    /// The driver refused the receive.
+    #[error("the driver of {rail} refused the receive with errno {errno}{}", hint(*errno))]
+    Driver {
+        /// Where.
+        rail: RailId,
+        /// Its code.
+        errno: i32,
+    },
+    /// The receive has no keys for the device of rail 0.
+    #[error(
+        "the receive has no keys for device {}: register its buffer with the device of rail 0",
+        device.0
+    )]
+    MissingKeys {
+        /// The device.
+        device: DeviceId,
+    },
+    /// SPRAY's notifications arrive on a queue pair that was not given.
+    #[error("a notification receive with SPRAY needs a notify queue pair")]
+    NoNotifyQp,
     /// DQPLB's notification receives and data receives cannot share rail 0's receive queue.
     #[error("DQPLB: rail 0 serves {} receives already", if *.serves_data { "data" } else { "notification" })]
     MixedReceives {
@@ -102,21 +135,70 @@ pub enum PostError {
     /// The receive queue that this receive needs does not exist: its queue pair uses a shared one.
     #[error("{0} has no receive queue of its own")]
     NoReceiveQueue(RailId),
-    /// Pass-through requests use rail 0, which was taken out of service.
-    #[error("rail 0 is out of service")]
-    RailDown,
 }
 
-impl PostError {
+impl PostRecvError {
+    /// Whether there is no room now: poll, then try again.
+    pub const fn is_back_pressure(&self) -> bool {
+        matches!(self, Self::Full(_) | Self::QueueFull(_))
+    }
+
     pub(super) const fn refused(rail: RailId, refusal: Refusal) -> Self {
         match refusal {
-            Refusal::QueueFull => Self::QueueFull,
+            Refusal::QueueFull => Self::QueueFull(rail),
             Refusal::Driver(errno) => Self::Driver { rail, errno },
         }
     }
 }
 
-/// What usually is the matter.
+/// A request was refused, for code that treats sends and receives alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// A send request.
+    #[error(transparent)]
+    Send(#[from] PostSendError),
+    /// A receive.
+    #[error(transparent)]
+    Recv(#[from] PostRecvError),
+}
+
+impl PostError {
+    /// Whether there is no room now: poll, then try again.
+    pub const fn is_back_pressure(&self) -> bool {
+        match self {
+            Self::Send(error) => error.is_back_pressure(),
+            Self::Recv(error) => error.is_back_pressure(),
+        }
+    }
+
+    /// Whether the virtual queue pair is in the error state.
+    pub const fn is_in_error_state(&self) -> bool {
+        matches!(
+            self,
+            Self::Send(PostSendError::InErrorState) | Self::Recv(PostRecvError::InErrorState)
+        )
+    }
+
+    /// The rail whose driver refused the request, and its code, if that is what happened.
+    pub const fn driver_refusal(&self) -> Option<(RailId, i32)> {
+        match *self {
+            Self::Send(PostSendError::Driver { rail, errno })
+            | Self::Recv(PostRecvError::Driver { rail, errno }) => Some((rail, errno)),
+            Self::Send(_) | Self::Recv(_) => None,
+        }
+    }
+
+    /// The device that the request has no keys for, if that is what is wrong.
+    pub const fn missing_keys(&self) -> Option<DeviceId> {
+        match *self {
+            Self::Send(PostSendError::MissingKeys { device })
+            | Self::Recv(PostRecvError::MissingKeys { device }) => Some(device),
+            Self::Send(_) | Self::Recv(_) => None,
+        }
+    }
+}
+
+/// The usual reason for a driver's code.
 const fn hint(errno: i32) -> &'static str {
     const EINVAL: i32 = 22;
     match errno {
@@ -124,39 +206,6 @@ const fn hint(errno: i32) -> &'static str {
         _ => "",
     }
 }
-
-/// How a rail failed; kept for the first failure of a virtual queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RailError {
-    /// Which rail.
-    pub rail: RailId,
-    /// Its device.
-    pub device: DeviceId,
-    /// Its queue pair.
-    pub qp_num: u32,
-    /// The completion's status; GENERAL_ERR if there was none because the driver refused a post.
-    pub status: WcStatus,
-    /// The completion's vendor code.
-    pub vendor_err: u32,
-    /// The driver's code, if it refused a post.
-    pub errno: Option<i32>,
-    /// First byte, within its request, of the fragment that failed; 0 for everything else.
-    pub offset: u32,
-}
-
-impl fmt::Display for RailError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rail, device, qp_num, status, vendor_err, errno, offset } = self;
-        write!(f, "{rail} (device {}, queue pair {qp_num}) failed: ", device.0)?;
-        match errno {
-            Some(errno) => write!(f, "the driver refused a post with errno {errno}")?,
-            None => write!(f, "{status}, vendor code {vendor_err:#x}")?,
-        }
-        write!(f, ", at offset {offset}")
-    }
-}
-
-impl core::error::Error for RailError {}
 
 /// Something arrived that no correct NIC or peer produces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -168,17 +217,17 @@ pub enum ProtocolError {
         rail: RailId,
         /// What came.
         wr_id: u64,
-        /// What would have been in turn, if anything is in flight.
-        expected: Option<Tag>,
+        /// The `wr_id` that would have been in turn, if anything is in flight.
+        expected: Option<u64>,
     },
-    /// DQPLB: a fragment arrived without a sequence number. The virtual queue pair failed.
-    #[error("DQPLB: a notification on {rail} carries no immediate")]
+    /// A notification arrived without an immediate. The virtual queue pair failed.
+    #[error("a notification on {rail} carries no immediate")]
     NoImm {
         /// Where.
         rail: RailId,
     },
-    /// DQPLB: an immediate that is no sequence number. The virtual queue pair failed.
-    #[error("DQPLB: immediate bytes {imm:02x?} on {rail} are no sequence number")]
+    /// DQPLB: an immediate that is not a sequence number. The virtual queue pair failed.
+    #[error("DQPLB: immediate bytes {imm:02x?} on {rail} are not a sequence number")]
     MalformedImm {
         /// Where.
         rail: RailId,
@@ -186,7 +235,7 @@ pub enum ProtocolError {
         imm: [u8; 4],
     },
     /// DQPLB: a number outside the window. The virtual queue pair failed.
-    #[error("DQPLB: on {rail}: {source}")]
+    #[error("DQPLB: a sequence number on {rail} that no correct sender gives out now")]
     OutsideWindow {
         /// Where.
         rail: RailId,

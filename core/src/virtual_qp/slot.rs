@@ -1,11 +1,19 @@
 //! What the rings remember of a request.
 
+use super::error::PostSendError;
+use super::tracker::WrTracker;
+use crate::completion::VirtualWc;
 use crate::verbs::{
     DeviceId, DeviceKeys, Imm, ImmOrder, LocalBuffer, Opcode, SendFlags, SendRequest, SendWr,
-    WcStatus,
+    WcOpcode, WcStatus,
 };
-use crate::virtual_cq::VirtualWc;
 use bitflags::bitflags;
+
+/// The ring of send requests.
+pub(super) type Sends<const RAILS: usize, const WRS: usize> = WrTracker<SendSlot<RAILS>, WRS>;
+
+/// The ring of notification receives.
+pub(super) type Recvs<const WRS: usize> = WrTracker<RecvSlot, WRS>;
 
 /// Both keys of a request on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +33,46 @@ impl Keys {
         };
         Some(Self { lkey: found.lkey, rkey: found.rkey })
     }
+
+    /// The keys of a request on a device. Requests that need none get none.
+    #[inline]
+    pub(super) fn of(
+        wr: &SendWr<'_>,
+        device: DeviceId,
+        hint: usize,
+    ) -> Result<Self, PostSendError> {
+        match Self::find(wr.keys, device, hint) {
+            Some(keys) => Ok(keys),
+            None => Self::missing(wr, device),
+        }
+    }
+
+    /// The physical form of a request that is not split.
+    #[inline]
+    pub(super) fn request(self, wr: &SendWr<'_>, imm_order: ImmOrder) -> SendRequest {
+        SendRequest {
+            wr_id: wr.wr_id,
+            opcode: wr.opcode,
+            flags: wr.flags,
+            imm: imm_order.encode(wr.imm),
+            sge: wr.local.sge(self.lkey),
+            remote_addr: wr.remote_addr,
+            rkey: self.rkey,
+            compare_add: wr.compare_add,
+            swap: wr.swap,
+        }
+    }
+
+    #[cold]
+    fn missing(wr: &SendWr<'_>, device: DeviceId) -> Result<Self, PostSendError> {
+        let sends = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm);
+        let no_buffer = wr.local.length() == 0 || wr.flags.contains(SendFlags::INLINE);
+        if sends && no_buffer {
+            Ok(Self::default())
+        } else {
+            Err(PostSendError::MissingKeys { device })
+        }
+    }
 }
 
 bitflags! {
@@ -33,7 +81,7 @@ bitflags! {
     pub(super) struct SlotState: u8 {
         /// One request for rail 0, not fragments: it had to wait.
         const PASS_THROUGH = 1 << 0;
-        /// The receiver is to be notified once the data is acknowledged (SPRAY).
+        /// The receiver is to be notified once the data is acknowledged.
         const WANTS_NOTIFY = 1 << 1;
         /// The notify is posted and not acknowledged.
         const NOTIFY_IN_FLIGHT = 1 << 2;
@@ -55,8 +103,7 @@ pub(super) struct SendSlot<const RAILS: usize> {
     pub(super) remote_addr: u64,
     /// Bytes handed to rails.
     pub(super) offset: u32,
-    /// Batches in flight.
-    pub(super) outstanding: u32,
+    pub(super) batches_in_flight: u32,
     /// The first failure.
     pub(super) status: WcStatus,
     pub(super) imm: Imm,
@@ -84,7 +131,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         local: LocalBuffer::EMPTY,
         remote_addr: 0,
         offset: 0,
-        outstanding: 0,
+        batches_in_flight: 0,
         status: WcStatus::SUCCESS,
         imm: Imm::from_number(0),
         opcode: Opcode::RdmaWrite,
@@ -105,7 +152,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         self.local = wr.local;
         self.remote_addr = wr.remote_addr;
         self.offset = 0;
-        self.outstanding = 0;
+        self.batches_in_flight = 0;
         self.status = WcStatus::SUCCESS;
         self.imm = imm_order.encode(wr.imm);
         self.opcode = wr.opcode;
@@ -119,13 +166,25 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         }
     }
 
-    /// SPRAY: fragments travel as plain writes, and the notify is what wakes the receiver.
+    /// Fragments travel as plain writes, and the notify is what wakes the receiver.
     #[inline]
     pub(super) fn want_notify(&mut self, rkey: u32) {
         self.state.insert(SlotState::WANTS_NOTIFY);
         self.fragment_opcode = Opcode::RdmaWrite;
         self.last_flags.remove(SendFlags::SOLICITED);
         self.notify_rkey = rkey;
+    }
+
+    /// Whether its fragments carry numbers in their immediates.
+    #[inline]
+    pub(super) fn is_numbered(&self) -> bool {
+        self.fragment_opcode == Opcode::RdmaWriteWithImm
+    }
+
+    /// Whether its receiver has still to be notified.
+    #[inline]
+    pub(super) const fn wants_notify(&self) -> bool {
+        self.state.contains(SlotState::WANTS_NOTIFY)
     }
 
     /// Bytes not handed to rails yet.
@@ -199,5 +258,18 @@ pub(super) struct RecvSlot {
 impl RecvSlot {
     pub(super) const fn new(wr_id: u64) -> Self {
         Self { wr_id, status: WcStatus::SUCCESS, byte_len: 0, imm: None }
+    }
+
+    /// Its completion.
+    #[inline]
+    pub(super) const fn report(&self, qp_num: u32) -> VirtualWc {
+        VirtualWc {
+            wr_id: self.wr_id,
+            status: self.status,
+            opcode: WcOpcode::RECV_RDMA_WITH_IMM,
+            qp_num,
+            byte_len: self.byte_len,
+            imm: self.imm,
+        }
     }
 }

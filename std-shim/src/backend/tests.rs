@@ -8,7 +8,7 @@ use crate::memory::RegisteredBuffer;
 use crate::nic::{self, DeviceConfig, DeviceLimits, Fabric};
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::{AccessFlags, DeviceId, RecvWr, SendWr, WcStatus};
-use polyrail_core::virtual_qp::{PostError, RailId, Scheme};
+use polyrail_core::virtual_qp::{PostRecvError, RailId, Scheme};
 use std::thread;
 
 type RecordedEndpoint = Endpoint<RecordedQp, nic::CompletionQueue>;
@@ -242,7 +242,7 @@ fn meet(side: &Side, builder: &EndpointBuilder, mut link: Link) {
     enum MeetError {
         Link(#[from] LinkError),
         Connect(#[from] ConnectError),
-        Post(#[from] PostError),
+        Post(#[from] PostRecvError),
     }
     let (mut endpoint, buffer) = (side.build(builder), side.buffer());
     let hello = Hello { endpoint: endpoint.address(), buffer: buffer.remote(), purpose: None };

@@ -8,7 +8,7 @@ use polyrail::printable;
 use polyrail::serve::ServeError;
 use polyrail::session::SessionError;
 use polyrail::transfer::{CopyError, TransferError};
-use polyrail::virtual_qp::{PostError, RailId};
+use polyrail::virtual_qp::RailId;
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
@@ -201,9 +201,10 @@ fn session_exit(error: &SessionError) -> (Exit, Option<RailFailure>) {
     match error {
         SessionError::Endpoint(error) => (Exit::Rail, failed_rail(error)),
         SessionError::Interrupted => (Exit::Interrupted, None),
-        SessionError::Post(
-            EndpointError::Driver { .. } | EndpointError::Refused(PostError::Driver { .. }),
-        ) => (Exit::Rail, None),
+        SessionError::Post(EndpointError::Driver { .. }) => (Exit::Rail, None),
+        SessionError::Post(EndpointError::Refused(error)) if error.driver_refusal().is_some() => {
+            (Exit::Rail, None)
+        }
         SessionError::Protocol(_) | SessionError::Post(_) | SessionError::Range(_) => {
             (Exit::Unexpected, None)
         }
@@ -294,11 +295,12 @@ mod tests {
 
     #[test]
     fn a_driver_that_refuses_a_request_is_a_failure_of_its_rail() {
-        let refused = PostError::Driver { rail: RailId::Data(0), errno: 22 };
+        use polyrail::virtual_qp::PostRecvError;
+        let refused = PostRecvError::Driver { rail: RailId::Data(0), errno: 22 };
         assert_eq!(Failure::from(PerfError::from(refused)).exit, Exit::Rail);
         let named = EndpointError::Driver { rail: RailId::Data(0), device: "a0".into(), errno: 22 };
         assert_eq!(Failure::from(PerfError::from(SessionError::Post(named))).exit, Exit::Rail);
-        let mistaken = PostError::NoNotifyQp;
+        let mistaken = PostRecvError::NoNotifyQp;
         assert_eq!(Failure::from(PerfError::from(mistaken)).exit, Exit::Unexpected);
     }
 

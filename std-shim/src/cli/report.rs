@@ -83,7 +83,7 @@ pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
         "device",
         "qp_num",
         "bytes",
-        "fragments",
+        "requests",
         "doorbells",
         "completions",
         "errors",
@@ -117,9 +117,9 @@ pub(super) fn plural(count: usize) -> &'static str {
 }
 
 fn rail_cells(side: &str, report: &RailReport) -> Vec<String> {
-    let RailReport { rail, device, qp_num, bytes, fragments, doorbells, completions, errors } =
+    let RailReport { rail, device, qp_num, bytes, send_requests, doorbells, completions, errors } =
         report;
-    let numbers = [*bytes, *fragments, *doorbells, *completions, *errors];
+    let numbers = [*bytes, *send_requests, *doorbells, *completions, *errors];
     let names = [side.to_owned(), rail.clone(), device.clone(), qp_num.to_string()];
     names.into_iter().chain(numbers.map(|number| number.to_string())).collect()
 }

@@ -5,7 +5,7 @@ use super::{Endpoint, MAX_DEVICES};
 use crate::backend::{ConnectOptions, DeviceError, Domain};
 use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_cq::{AttachError, TooManyCqs};
-use polyrail_core::virtual_qp::{self, Config, PostError, Scheme};
+use polyrail_core::virtual_qp::{self, Config, PostRecvError, Scheme};
 
 /// An endpoint, or a set, could not be made; nothing of it is left.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +54,7 @@ pub enum BuildError {
     VirtualQp(#[from] virtual_qp::BuildError),
     /// DQPLB's receives could not be posted.
     #[error("posting DQPLB's receives: {0}")]
-    Receives(#[source] PostError),
+    Receives(#[source] PostRecvError),
     /// The engine refused the completion queues.
     #[error(transparent)]
     Cqs(#[from] TooManyCqs),

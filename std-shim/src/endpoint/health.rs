@@ -22,7 +22,7 @@ pub struct RailReport {
     /// Payload bytes handed to the device.
     pub bytes: u64,
     /// Send requests handed to the device.
-    pub fragments: u64,
+    pub send_requests: u64,
     /// Batches of send requests.
     pub doorbells: u64,
     /// Completions seen, of sends and receives.
@@ -154,18 +154,19 @@ where
     }
 
     /// Why a post was refused, with the names of devices, and whether a connection is what it lacks.
-    pub fn post_error(&self, error: PostError) -> EndpointError {
-        match error {
-            PostError::Driver { rail, .. } if !self.connected => {
-                EndpointError::NotConnected { rail, device: self.device_of(rail) }
-            }
-            PostError::Driver { rail, errno } => {
-                EndpointError::Driver { rail, device: self.device_of(rail), errno }
-            }
-            PostError::MissingKeys { device } => {
-                EndpointError::MissingKeys { device: self.device_name(device) }
-            }
-            error => EndpointError::Refused(error),
+    pub fn post_error(&self, error: impl Into<PostError>) -> EndpointError {
+        let error = error.into();
+        if let Some((rail, errno)) = error.driver_refusal() {
+            let device = self.device_of(rail);
+            return if self.connected {
+                EndpointError::Driver { rail, device, errno }
+            } else {
+                EndpointError::NotConnected { rail, device }
+            };
+        }
+        match error.missing_keys() {
+            Some(device) => EndpointError::MissingKeys { device: self.device_name(device) },
+            None => EndpointError::Refused(error),
         }
     }
 
@@ -178,7 +179,7 @@ where
     /// Requests that were accepted and not reported, sends and notification receives. With one
     /// rail the device keeps the count, and this is 0.
     pub fn outstanding(&self) -> usize {
-        self.qp.outstanding_sends() + self.qp.outstanding_recvs()
+        self.qp.unreported_sends() + self.qp.unreported_recvs()
     }
 
     /// What every rail did so far, the notify queue pair last.
@@ -190,13 +191,22 @@ where
 
     fn rail_report(&self, rail: RailId, qp: &Q) -> RailReport {
         let counters = self.qp.counters(rail).unwrap_or_default();
-        let RailCounters { bytes, fragments, doorbells, completions, errors } = counters;
+        let RailCounters { bytes, send_requests, doorbells, completions, errors } = counters;
         let name = match rail {
             RailId::Data(number) => number.to_string(),
             RailId::Notify => "notify".to_owned(),
         };
         let (device, qp_num) = (self.device_name(qp.device()), qp.qp_num());
-        RailReport { rail: name, device, qp_num, bytes, fragments, doorbells, completions, errors }
+        RailReport {
+            rail: name,
+            device,
+            qp_num,
+            bytes,
+            send_requests,
+            doorbells,
+            completions,
+            errors,
+        }
     }
 
     /// Name of a rail's device; empty if there is no such rail.

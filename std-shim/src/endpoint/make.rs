@@ -6,7 +6,6 @@ use super::build::{BuildError, EndpointBuilder};
 use super::qp::{DeviceNames, EndpointQp, Place};
 use crate::backend::{Connect, DeviceError, Domain, Port, QpCap};
 use polyrail_core::hardware::CompletionQueue;
-use polyrail_core::routing::RoutingTable;
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{Config, Scheme, VirtualQp};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -51,7 +50,7 @@ pub(super) fn make<
     plans: &[Plan<'_, D>],
 ) -> Result<Made<D::Qp, D::Cq, RAILS, DEPTH, WRS, ROUTES>, BuildError> {
     let needed = plans.iter().map(|plan| plan.places.len()).sum();
-    let max = RoutingTable::<ROUTES>::CAPACITY;
+    let max = VirtualCq::<D::Cq, MAX_DEVICES, ROUTES>::CAPACITY;
     if needed > max {
         return Err(BuildError::QueuePairs { needed, max });
     }

@@ -124,11 +124,11 @@ where
         /// How long the completions of a queue pair that failed may take to show.
         const PATIENCE: Duration = Duration::from_secs(1);
         const BUDGET: usize = 64;
-        if !matches!(refusal, PostError::InErrorState | PostError::Driver { .. }) {
+        if !refusal.is_in_error_state() && refusal.driver_refusal().is_none() {
             return None;
         }
         let begin = Instant::now();
-        let mut failed = refusal == PostError::InErrorState || self.qp.first_error().is_some();
+        let mut failed = refusal.is_in_error_state() || self.qp.first_error().is_some();
         while !failed {
             // Looked at before the poll, so that a thread that had to wait does poll once more.
             let late = begin.elapsed() >= PATIENCE;

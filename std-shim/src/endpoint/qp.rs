@@ -5,7 +5,7 @@ use crate::backend::{ConnectOptions, Port};
 use crate::nic;
 use polyrail_core::hardware::{CqId, QueuePair};
 use polyrail_core::verbs::{DeviceId, RecvWr, SendWr};
-use polyrail_core::virtual_qp::{MAX_RAILS, PostError, RailId, VirtualQp};
+use polyrail_core::virtual_qp::{MAX_RAILS, PostRecvError, PostSendError, RailId, VirtualQp};
 use std::sync::Arc;
 
 /// A virtual queue pair that can be connected, watched and failed; its completions come out of the
@@ -55,10 +55,10 @@ where
     ///
     /// # Errors
     ///
-    /// The request is refused and forgotten. [`PostError::Full`] and [`PostError::QueueFull`] ask
+    /// The request is refused and forgotten. [`PostSendError::Full`] and [`PostSendError::QueueFull`] ask
     /// for a poll, the others for another request; [`post_error`](Self::post_error) says them with names.
     #[inline]
-    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         self.qp.post_send(wr)
     }
 
@@ -68,7 +68,7 @@ where
     ///
     /// As [`post_send`](Self::post_send).
     #[inline]
-    pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+    pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         self.qp.post_recv(wr)
     }
 

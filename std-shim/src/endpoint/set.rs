@@ -7,7 +7,7 @@ use super::{ENDPOINT_ROUTES, Endpoint, MAX_DEVICES, PollBatch};
 use crate::backend::Domain;
 use crate::nic;
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
-use polyrail_core::virtual_cq::{Event, Polled, QpSet, VirtualCq};
+use polyrail_core::virtual_cq::{Event, Polled, TargetSet, VirtualCq};
 use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
 
 /// Virtual queue pairs that share one virtual completion queue, and so one physical completion queue
@@ -83,15 +83,15 @@ struct Members<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
     Vec<EndpointQp<Q, RAILS, DEPTH, WRS>>,
 );
 
-impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> QpSet
+impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> TargetSet
     for Members<Q, RAILS, DEPTH, WRS>
 where
     Q: QueuePair,
 {
-    type Qp = VirtualQp<Q, RAILS, DEPTH, WRS>;
+    type Target = VirtualQp<Q, RAILS, DEPTH, WRS>;
 
     #[inline]
-    fn qp(&mut self, index: u16) -> Option<&mut Self::Qp> {
+    fn target(&mut self, index: u16) -> Option<&mut Self::Target> {
         self.0.get_mut(usize::from(index)).map(EndpointQp::virtual_qp_mut)
     }
 }

@@ -14,8 +14,7 @@ use super::send_queue::SendQueue;
 use super::state::QpState;
 use super::sync::lock;
 use crate::memory::Span;
-use polyrail_core::hardware::{self, CommitError, Refusal};
-use polyrail_core::tag::Tag;
+use polyrail_core::hardware::{self, CommitError, ENGINE_WR_ID, Refusal};
 use polyrail_core::verbs::{Opcode, RecvRequest, SendFlags, SendRequest};
 
 /// Requests gathered so far; more than fit the queue are only remembered as too many.
@@ -212,7 +211,7 @@ fn post_shared(
     fault: Option<(u32, Refusal)>,
 ) -> Result<(), CommitError> {
     let take = |request: &RecvRequest| {
-        if request.wr_id & Tag::MARK != 0 {
+        if request.wr_id & ENGINE_WR_ID != 0 {
             Err(Refusal::Driver(EINVAL))
         } else if srq.push(request) {
             Ok(())

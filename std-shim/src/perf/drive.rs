@@ -9,7 +9,7 @@ use crate::exchange::Hello;
 use crate::session::{Counterpart, SessionError};
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_core::virtual_cq::Event;
-use polyrail_core::virtual_qp::{PostError, RailCounters, RailId};
+use polyrail_core::virtual_qp::{RailCounters, RailId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,7 @@ impl<D: Domain> Sender<D> {
         rails.filter_map(|rail| qp.counters(rail)).fold(RailCounters::default(), |sum, rail| {
             RailCounters {
                 bytes: sum.bytes + rail.bytes,
-                fragments: sum.fragments + rail.fragments,
+                send_requests: sum.send_requests + rail.send_requests,
                 doorbells: sum.doorbells + rail.doorbells,
                 completions: sum.completions + rail.completions,
                 errors: sum.errors + rail.errors,
@@ -154,7 +154,7 @@ impl<D: Domain> Sender<D> {
         };
         match endpoint.post_send(&wr) {
             Ok(()) => Ok(true),
-            Err(PostError::Full(_) | PostError::QueueFull) => Ok(false),
+            Err(refusal) if refusal.is_back_pressure() => Ok(false),
             Err(refusal) => Err(SessionError::refused(endpoint, refusal).into()),
         }
     }
@@ -244,7 +244,7 @@ fn replenish<D: Domain>(
         };
         match endpoint.post_recv(&wr) {
             Ok(()) => *posted += 1,
-            Err(PostError::Full(_) | PostError::QueueFull) => break,
+            Err(refusal) if refusal.is_back_pressure() => break,
             Err(error) => return Err(error.into()),
         }
     }

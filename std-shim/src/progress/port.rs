@@ -123,8 +123,8 @@ impl PortSide {
     {
         let desk = &mut self.desk;
         let mut post = |work: &Work<'_>| match work {
-            Work::Send(wr) => qp.post_send(wr),
-            Work::Recv(wr) => qp.post_recv(wr),
+            Work::Send(wr) => qp.post_send(wr).map_err(PostError::from),
+            Work::Recv(wr) => qp.post_recv(wr).map_err(PostError::from),
         };
         let moved = desk.post_held(&mut post);
         let taken = self.messages.pop_batch(TURN, |message| match message {
@@ -229,7 +229,7 @@ impl Outbox {
                 self.is_posted[usize::from(slot)] = true;
                 self.posted[request.lane() as usize] += 1;
             }
-            Err(PostError::Full(_) | PostError::QueueFull) => return false,
+            Err(error) if error.is_back_pressure() => return false,
             Err(error) => self.report(slot, Err(error)),
         }
         true

@@ -6,7 +6,7 @@ use crate::endpoint::{BuildError, ConnectError, Endpoint, EndpointError};
 use crate::exchange::{HandshakeError, LinkError, Message, Purpose, Reason};
 use crate::memory::OutOfRange;
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
-use polyrail_core::virtual_qp::PostError;
+use polyrail_core::virtual_qp::{PostError, PostRecvError};
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -91,10 +91,10 @@ pub enum SessionError {
     Interrupted,
 }
 
-impl From<PostError> for SessionError {
+impl From<PostRecvError> for SessionError {
     /// Without the names that [`EndpointQp::post_error`](crate::endpoint::EndpointQp::post_error) knows.
-    fn from(error: PostError) -> Self {
-        Self::Post(EndpointError::Refused(error))
+    fn from(error: PostRecvError) -> Self {
+        Self::Post(EndpointError::Refused(error.into()))
     }
 }
 
@@ -133,8 +133,9 @@ impl SessionError {
     /// A post was refused: for what failed before it, if anything did.
     pub(crate) fn refused<Q: QueuePair, C: CompletionQueue>(
         endpoint: &mut Endpoint<Q, C>,
-        refusal: PostError,
+        refusal: impl Into<PostError>,
     ) -> Self {
+        let refusal = refusal.into();
         match endpoint.explain_refusal(refusal) {
             Some(failure) => Self::Endpoint(failure),
             None => Self::Post(endpoint.post_error(refusal)),

@@ -10,7 +10,6 @@ use crate::memory::{OutOfRange, RegisteredBuffer};
 use crate::session::{Counterpart, Environment, SessionError};
 use polyrail_core::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail_core::virtual_cq::Event;
-use polyrail_core::virtual_qp::PostError;
 use std::time::Duration;
 
 /// Events that one poll hands over at most.
@@ -115,7 +114,7 @@ impl<'a, D: Domain> Side<'a, D> {
                 self.posted += 1;
                 Ok(true)
             }
-            Err(PostError::Full(_) | PostError::QueueFull) => Ok(false),
+            Err(refusal) if refusal.is_back_pressure() => Ok(false),
             Err(refusal) => Err(SessionError::refused(&mut self.endpoint, refusal).into()),
         }
     }

@@ -3,7 +3,7 @@
 use super::pair::{Pair, Side, pattern, recv};
 use super::{End, Fixture, Memory};
 use polyrail_core::hardware::{CommitError, QueuePair, Refusal, SendBatch};
-use polyrail_core::tag::Tag;
+use polyrail_core::internals::Tag;
 use polyrail_core::verbs::{SendFlags, SendRequest, Sge, WcStatus};
 
 /// Linux' number; the traits give errno values.

@@ -1,8 +1,9 @@
 //! The routing table beside a hash map.
 
 use crate::choices::{Bytes, Choices};
-use polyrail_core::routing::{Role, Route, RouteError, RoutingTable};
+use polyrail_core::internals::{Role, Route, RoutingTable};
 use polyrail_core::verbs::DeviceId;
+use polyrail_core::virtual_cq::RouteError;
 use std::collections::HashMap;
 
 type Table = RoutingTable<32>;

@@ -1,7 +1,7 @@
 //! Tags beside their fields, one by one.
 
 use crate::choices::{Bytes, Choices, pick};
-use polyrail_core::tag::{Tag, TagKind};
+use polyrail_core::internals::{Tag, TagKind};
 
 const KINDS: [TagKind; 3] = [TagKind::Send, TagKind::NotifyRecv, TagKind::DataRecv];
 

@@ -1,7 +1,8 @@
 //! The ring beside the seeds' three structures.
 
 use crate::choices::{Bytes, Choices};
-use polyrail_core::tracker::{TrackerFull, WrTracker};
+use polyrail_core::internals::WrTracker;
+use polyrail_core::virtual_qp::TrackerFull;
 use std::collections::{HashMap, VecDeque};
 
 /// The seeds' tracker: a map of the active requests and queues of their ids.
@@ -46,7 +47,7 @@ impl<T> SeedTracker<T> {
         self.outstanding.extend(self.in_flight.pop_front());
     }
 
-    fn pop_outstanding(&mut self) {
+    fn pop_finished(&mut self) {
         if let Some(id) = self.outstanding.pop_front() {
             self.active.remove(&id);
         }
@@ -78,9 +79,9 @@ pub fn tracker(bytes: &[u8]) {
                 ring.pop_in_flight();
                 seed.pop_in_flight();
             }
-            5 if ring.front_outstanding().is_some() => {
-                ring.pop_outstanding();
-                seed.pop_outstanding();
+            5 if ring.front_finished().is_some() => {
+                ring.pop_finished();
+                seed.pop_finished();
             }
             _ => {}
         }
@@ -100,10 +101,10 @@ fn compare(ring: &mut WrTracker<u32, SLOTS>, seed: &SeedTracker<u32>) {
     ring.invariants();
     assert_eq!(ring.front_pending(), seed.pending.front().copied());
     assert_eq!(ring.front_in_flight(), seed.in_flight.front().copied());
-    assert_eq!(ring.front_outstanding(), seed.outstanding.front().copied());
-    assert_eq!(ring.active_count(), seed.active.len());
+    assert_eq!(ring.front_finished(), seed.outstanding.front().copied());
+    assert_eq!(ring.unreported_count(), seed.active.len());
     assert_eq!(ring.pending_count(), seed.pending.len());
-    assert_eq!(ring.unfinished_count(), seed.pending.len() + seed.in_flight.len());
+    assert_eq!(ring.unacknowledged_count(), seed.pending.len() + seed.in_flight.len());
     assert_eq!(ring.is_full(), seed.active.len() == SLOTS);
     let newest = seed.next_id + 2;
     for id in newest.saturating_sub(2 * SLOTS as u64)..newest {

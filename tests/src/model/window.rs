@@ -1,8 +1,8 @@
 //! The receive window beside the seeds' sequence tracker, which keeps early numbers in a map.
 
 use crate::choices::{Bytes, Choices};
-use polyrail_core::sequence::{MODULUS, SequenceImm, SequenceNumber};
-use polyrail_core::window::{Arrival, SequenceWindow};
+use polyrail_core::internals::{Arrival, SequenceWindow};
+use polyrail_core::internals::{MODULUS, SequenceImm, SequenceNumber};
 use std::collections::{BTreeMap, VecDeque};
 
 type Window = SequenceWindow<3, 8>;

@@ -170,7 +170,7 @@ impl QpState {
                 self.doorbells.push(taken.to_vec());
             }
             self.counters.doorbells += 1;
-            self.counters.fragments += carried as u64;
+            self.counters.send_requests += carried as u64;
             let bytes = taken.iter().map(|request| u64::from(request.sge.length()));
             self.counters.bytes += bytes.sum::<u64>();
         }

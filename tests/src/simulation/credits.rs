@@ -95,7 +95,7 @@ impl World {
         if qp.state() == QpState::Error {
             return assert!(connection.damaged, "nothing fails by itself");
         }
-        let (waiting, all) = (qp.outstanding_sends() as u32, shape.credits(RailId::Notify));
+        let (waiting, all) = (qp.unreported_sends() as u32, shape.credits(RailId::Notify));
         assert!(waiting >= all.min(shape.size.wrs()), "notifies for all credits");
         let notify = qp.physical(RailId::Notify).expect("a notify queue pair");
         let taken = notify.outstanding_sends();
@@ -153,7 +153,7 @@ impl World {
         for physical in &this.physical {
             let rail = physical.rail;
             let receives = match rail {
-                RailId::Notify => shape.receives(rail).min(qp.outstanding_recvs() as u32),
+                RailId::Notify => shape.receives(rail).min(qp.unreported_recvs() as u32),
                 RailId::Data(_) if shape.counts_arrivals(end) => shape.receives(rail),
                 // A shared receive queue is not flushed.
                 RailId::Data(0) if this.shared.is_some() => 0,

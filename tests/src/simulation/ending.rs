@@ -149,7 +149,7 @@ impl World {
             without_allocating("check_stalled", || qp.check_stalled());
             let stalled = !without_allocating("check_stalled", || qp.check_stalled()).is_empty();
             let waiting =
-                if multi { qp.outstanding_sends() > 0 } else { this.sender.has_signaled() };
+                if multi { qp.unreported_sends() > 0 } else { this.sender.has_signaled() };
             let failed = qp.state() == QpState::Error;
             let stuck = this.physical.iter().any(|physical| {
                 let qp = qp.physical(physical.rail).expect("a rail of its own");
@@ -182,7 +182,7 @@ impl World {
             assert!(this.sender.sending.is_empty(), "every SEND arrived");
             assert_eq!(this.receiver.strays, 0, "every stray arrived");
             let qp = self.hosts[end].qp(this.index);
-            assert_eq!(qp.outstanding_sends(), 0, "the ring is empty");
+            assert_eq!(qp.unreported_sends(), 0, "the ring is empty");
             assert!(qp.protocol_errors() <= this.provoked, "nobody broke the protocol");
             assert_eq!(qp.duplicates(), 0, "nothing arrives twice");
         }
@@ -219,11 +219,11 @@ impl World {
         let qp = self.hosts[end].qp(this.index);
         if sends {
             assert_eq!(this.sender.outstanding(), 0, "every request is reported");
-            assert_eq!(qp.outstanding_sends(), 0, "the ring is empty");
+            assert_eq!(qp.unreported_sends(), 0, "the ring is empty");
         }
         if notifications {
             assert_eq!(left.0, 0, "every notification receive is reported");
-            assert_eq!(qp.outstanding_recvs(), 0, "the ring is empty");
+            assert_eq!(qp.unreported_recvs(), 0, "the ring is empty");
         }
         let data = data && this.shared.is_none();
         assert!(!data || left.1 == 0, "every receive with a buffer is reported");

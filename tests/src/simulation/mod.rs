@@ -44,7 +44,7 @@ use host::{Brought, Host};
 use owner::IMPOSTOR;
 use peer::STRAY;
 use polyrail::nic::{Fabric, Outcome, RegionKeys, Step};
-use polyrail_core::tag::Tag;
+use polyrail_core::internals::Tag;
 use polyrail_core::verbs::{Completion, DeviceId, DeviceKeys, Imm, Opcode};
 use polyrail_core::virtual_cq::{Event, VirtualWc};
 use polyrail_core::virtual_qp::RailId;

@@ -196,7 +196,7 @@ impl World {
         for end in [0, 1] {
             let this = &self.connections[at].ends[end];
             let qp = self.hosts[end].qp(this.index);
-            let mut busy = qp.outstanding_sends() + qp.outstanding_recvs() > 0 || !this.attached;
+            let mut busy = qp.unreported_sends() + qp.unreported_recvs() > 0 || !this.attached;
             for physical in &this.physical {
                 let qp = qp.physical(physical.rail).expect("a rail of its own");
                 busy |= qp.outstanding_sends() > 0;

@@ -5,8 +5,8 @@ use super::connection::Connection;
 use super::receiver::STRAY_IMM;
 use crate::choices::{Choices, pick};
 use polyrail_core::hardware::{QueuePair as _, SendBatch as _};
-use polyrail_core::sequence::{SequenceImm, SequenceNumber};
-use polyrail_core::tag::{Tag, TagKind};
+use polyrail_core::internals::{SequenceImm, SequenceNumber};
+use polyrail_core::internals::{Tag, TagKind};
 use polyrail_core::verbs::{
     Completion, Imm, Opcode, SendFlags, SendRequest, Sge, WcOpcode, WcStatus,
 };

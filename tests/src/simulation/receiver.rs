@@ -2,7 +2,7 @@
 
 use super::places::{Ground, Places, read};
 use super::sender::{Request, Sender};
-use polyrail_core::tag::{Tag, TagKind};
+use polyrail_core::internals::{Tag, TagKind};
 use polyrail_core::verbs::{Opcode, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::VirtualWc;
 use std::collections::VecDeque;

@@ -10,7 +10,7 @@ use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _};
 use polyrail_core::verbs::{
     DeviceKeys, LocalBuffer, Opcode, RecvRequest, RecvWr, SendFlags, SendWr,
 };
-use polyrail_core::virtual_qp::{PostError, QpState};
+use polyrail_core::virtual_qp::{PostRecvError, PostSendError, QpState};
 
 /// Requests up to this length may be posted inline: some are too long for their rails.
 const INLINE: u32 = 176;
@@ -40,7 +40,7 @@ impl World {
         let Self { hosts, connections, .. } = self;
         let connection = &mut connections[at];
         let qp = hosts[end].qp(connection.ends[end].index);
-        let (before, state) = (qp.outstanding_sends(), qp.state());
+        let (before, state) = (qp.unreported_sends(), qp.state());
         let posted = without_allocating("post_send", || qp.post_send(&wr));
         self.summary.requests += 1;
         match posted {
@@ -59,14 +59,14 @@ impl World {
             }
             Err(error) => {
                 self.summary.refused += 1;
-                assert_eq!(qp.outstanding_sends(), before, "a request refused is forgotten");
+                assert_eq!(qp.unreported_sends(), before, "a request refused is forgotten");
                 let limit = connection.shape.inline_limit_of(&request);
                 let inline = request.flags.contains(SendFlags::INLINE);
                 let too_long = inline && request.length > limit;
                 // One rail leaves it to its driver.
                 let fair = match error {
-                    PostError::InlineTooLong { max, .. } => too_long && max == limit,
-                    PostError::Driver { .. } => connection.damaged || too_long,
+                    PostSendError::InlineTooLong { max, .. } => too_long && max == limit,
+                    PostSendError::Driver { .. } => connection.damaged || too_long,
                     _ => is_fair(error, &request, state),
                 };
                 assert!(fair, "{error} for {request:?}");
@@ -196,9 +196,9 @@ impl World {
         self.summary.receives += 1;
         let Err(error) = posted else { return true };
         let fair = match error {
-            PostError::Full(_) | PostError::QueueFull => true,
-            PostError::InErrorState => state == QpState::Error,
-            PostError::Driver { .. } => connection.damaged,
+            PostRecvError::Full(_) | PostRecvError::QueueFull(_) => true,
+            PostRecvError::InErrorState => state == QpState::Error,
+            PostRecvError::Driver { .. } => connection.damaged,
             _ => false,
         };
         assert!(fair, "{error} for a receive");
@@ -213,12 +213,12 @@ impl World {
         let ground = self.connections[at].ground(end, &self.hosts);
         let local = ground.near.local(ground.near_at, 64).expect("within the buffer");
         let write = SendWr::write(0, local, ground.far.addr(), &self.keys[end]);
-        let before = self.hosts[end].qp(self.connections[at].ends[end].index).outstanding_recvs();
+        let before = self.hosts[end].qp(self.connections[at].ends[end].index).unreported_recvs();
         if self.connections[at].ends[end].shared.is_some() {
             let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
             let refused = qp.post_recv(&RecvWr::data(0, local, &self.keys[end]));
             assert!(refused.is_err(), "its receives are shared");
-            assert_eq!(qp.outstanding_recvs(), before, "a receive refused is forgotten");
+            assert_eq!(qp.unreported_recvs(), before, "a receive refused is forgotten");
         }
         let wr = match choices.below(4) {
             0 => SendWr { local: LocalBuffer::EMPTY, ..write },
@@ -227,9 +227,9 @@ impl World {
             _ => SendWr { opcode: Opcode::LocalInv, ..write },
         };
         let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
-        let before = qp.outstanding_sends();
+        let before = qp.unreported_sends();
         assert!(qp.post_send(&wr).is_err(), "{wr:?} makes no sense");
-        assert_eq!(qp.outstanding_sends(), before, "a request refused is forgotten");
+        assert_eq!(qp.unreported_sends(), before, "a request refused is forgotten");
     }
 }
 
@@ -288,12 +288,12 @@ impl ConnectionShape {
 }
 
 /// Whether a request may be refused like this.
-fn is_fair(error: PostError, request: &Request, state: QpState) -> bool {
+fn is_fair(error: PostSendError, request: &Request, state: QpState) -> bool {
     match error {
-        PostError::Full(_) | PostError::QueueFull => true,
-        PostError::InErrorState => state == QpState::Error,
-        PostError::InlineMustWait => request.flags.contains(SendFlags::INLINE),
-        PostError::RailDown => state == QpState::Degraded,
+        PostSendError::Full(_) | PostSendError::QueueFull(_) => true,
+        PostSendError::InErrorState => state == QpState::Error,
+        PostSendError::InlineMustWait => request.flags.contains(SendFlags::INLINE),
+        PostSendError::RailDown => state == QpState::Degraded,
         _ => false,
     }
 }

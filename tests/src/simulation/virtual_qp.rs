@@ -2,17 +2,17 @@
 
 use polyrail::nic::QueuePair;
 use polyrail_core::verbs::{RecvWr, SendWr};
-use polyrail_core::virtual_cq::{CompletionTarget, QpSet};
+use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
 use polyrail_core::virtual_qp::{
-    BuildError, Config, PeerWindow, PeerWindowError, PostError, QpState, RailCounters, RailId,
-    RailSet, VirtualQp,
+    BuildError, Config, PeerWindow, PeerWindowError, PostRecvError, PostSendError, QpState,
+    RailCounters, RailId, RailSet, VirtualQp,
 };
 
 /// What the simulation asks of a virtual queue pair, whatever its const parameters.
 pub(super) trait AnyQp: CompletionTarget {
-    fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
-    fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError>;
-    fn prepare_receives(&mut self) -> Result<(), PostError>;
+    fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError>;
+    fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError>;
+    fn prepare_receives(&mut self) -> Result<(), PostRecvError>;
     fn window(&self) -> PeerWindow;
     fn set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;
     fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;
@@ -26,8 +26,8 @@ pub(super) trait AnyQp: CompletionTarget {
     fn state(&self) -> QpState;
     fn protocol_errors(&self) -> u64;
     fn duplicates(&self) -> u64;
-    fn outstanding_sends(&self) -> usize;
-    fn outstanding_recvs(&self) -> usize;
+    fn unreported_sends(&self) -> usize;
+    fn unreported_recvs(&self) -> usize;
     fn invariants(&self);
 }
 
@@ -56,9 +56,9 @@ macro_rules! forward {
 }
 
 forward! {
-    post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
-    post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError>;
-    prepare_receives(&mut self) -> Result<(), PostError>;
+    post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError>;
+    post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError>;
+    prepare_receives(&mut self) -> Result<(), PostRecvError>;
     set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;
     set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;
     check_stalled(&mut self) -> RailSet;
@@ -68,8 +68,8 @@ forward! {
     state -> QpState;
     protocol_errors -> u64;
     duplicates -> u64;
-    outstanding_sends -> usize;
-    outstanding_recvs -> usize;
+    unreported_sends -> usize;
+    unreported_recvs -> usize;
     invariants -> ();
 }
 
@@ -132,10 +132,10 @@ impl Size {
 #[derive(Default)]
 pub(super) struct QpTable(pub(super) Vec<Option<Box<dyn AnyQp>>>);
 
-impl QpSet for QpTable {
-    type Qp = dyn AnyQp + 'static;
+impl TargetSet for QpTable {
+    type Target = dyn AnyQp + 'static;
 
-    fn qp(&mut self, index: u16) -> Option<&mut (dyn AnyQp + 'static)> {
+    fn target(&mut self, index: u16) -> Option<&mut (dyn AnyQp + 'static)> {
         self.0.get_mut(index as usize)?.as_deref_mut()
     }
 }

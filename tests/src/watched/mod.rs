@@ -23,7 +23,7 @@ mod turns;
 
 use crate::rig::{KEYS, LOCAL, REMOTE, Rig, Setup, Way, keys_on};
 use crate::scripted::{Note, QpHandle};
-use polyrail_core::sequence::SequenceImm;
+use polyrail_core::internals::SequenceImm;
 use polyrail_core::verbs::{LocalBuffer, Opcode, SendFlags, SendRequest, SendWr, WcStatus};
 use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::{
@@ -484,7 +484,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             }
             idle = if busy == 0 { idle + 1 } else { 0 };
         }
-        assert_eq!(self.rig.qp.outstanding_sends(), 0);
+        assert_eq!(self.rig.qp.unreported_sends(), 0);
         assert_eq!(self.rig.qp.protocol_errors(), 0);
         for (id, request) in self.requests.iter().enumerate() {
             let signaled = request.flags.contains(SendFlags::SIGNALED);

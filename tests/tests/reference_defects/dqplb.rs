@@ -1,9 +1,9 @@
 //! Rows about DQPLB and receives: 5, 8, 9, 11, 12, 17, 25.
 
 use polyrail_core::hardware::Refusal;
-use polyrail_core::sequence::{SequenceImm, SequenceNumber};
+use polyrail_core::internals::{SequenceImm, SequenceNumber};
 use polyrail_core::verbs::{Imm, RecvWr, WcOpcode, WcStatus};
-use polyrail_core::virtual_qp::{PeerWindow, PostError, RailId};
+use polyrail_core::virtual_qp::{PeerWindow, PostRecvError, RailId};
 use polyrail_tests::rig::{self, KEYS, Rig, Setup, done, local, ok};
 
 fn imm(number: u32, last: bool) -> Imm {
@@ -77,7 +77,7 @@ fn defect_09_a_failed_queue_pair_posts_no_receives_of_its_own() {
     rig.post([rig::write(1, 64)]);
     rig.rails[0].fail(WcStatus::RETRY_EXC_ERR);
     assert_eq!(rig.poll().len(), 1);
-    assert_eq!(rig.qp.prepare_receives(), Err(PostError::InErrorState));
+    assert_eq!(rig.qp.prepare_receives(), Err(PostRecvError::InErrorState));
     assert!(rig.rails.iter().all(|rail| rail.recvs().is_empty()));
 }
 
@@ -87,8 +87,8 @@ fn defect_11_a_refused_receive_leaves_no_ghost() {
     let mut rig = Setup::spray(2).rig();
     rig.notify().refuse_next_recv(0, Refusal::Driver(12345));
     let refused = rig.qp.post_recv(&RecvWr::notification(1));
-    assert_eq!(refused, Err(PostError::Driver { rail: RailId::Notify, errno: 12345 }));
-    assert_eq!(rig.qp.outstanding_recvs(), 0);
+    assert_eq!(refused, Err(PostRecvError::Driver { rail: RailId::Notify, errno: 12345 }));
+    assert_eq!(rig.qp.unreported_recvs(), 0);
     rig.qp.post_recv(&RecvWr::notification(2)).unwrap();
     rig.notify().deliver_imm(Imm::from_number(5));
     assert_eq!(rig.poll_ids(), ok(&[2]));
@@ -96,7 +96,7 @@ fn defect_11_a_refused_receive_leaves_no_ghost() {
     rig.rails[0].refuse_next_recv(0, Refusal::Driver(77));
     let data = |id| RecvWr::data(id, local(64), &KEYS);
     let refused = rig.qp.post_recv(&data(3));
-    assert_eq!(refused, Err(PostError::Driver { rail: RailId::Data(0), errno: 77 }));
+    assert_eq!(refused, Err(PostRecvError::Driver { rail: RailId::Data(0), errno: 77 }));
     rig.qp.post_recv(&data(4)).unwrap();
     rig.rails[0].deliver_send(10, None);
     assert_eq!(rig.poll(), [done(4, WcOpcode::RECV, 10)]);
@@ -108,7 +108,7 @@ fn defect_11_dqplb_receives_refused_once_are_posted_later() {
     let mut rig = Setup::dqplb(3).depth(8).rig();
     rig.rails[1].refuse_next_recv(3, Refusal::Driver(12));
     let refused = rig.qp.prepare_receives();
-    assert_eq!(refused, Err(PostError::Driver { rail: RailId::Data(1), errno: 12 }));
+    assert_eq!(refused, Err(PostRecvError::Driver { rail: RailId::Data(1), errno: 12 }));
     rig.qp.prepare_receives().unwrap();
     let posted: Vec<_> = rig.rails.iter().map(|rail| rail.recvs().len()).collect();
     assert_eq!(posted, [8, 8, 8], "no sender may meet an empty receive queue");
@@ -130,7 +130,7 @@ fn defect_12_data_and_notification_receives_do_not_mix_on_rail_0() {
     let data = RecvWr::data(1, local(64), &KEYS);
     let mut rig = Setup::dqplb(2).rig();
     rig.qp.post_recv(&data).unwrap();
-    let refused = Err(PostError::MixedReceives { serves_data: true });
+    let refused = Err(PostRecvError::MixedReceives { serves_data: true });
     assert_eq!(rig.qp.post_recv(&RecvWr::notification(2)), refused);
     assert_eq!(rig.qp.prepare_receives(), refused);
     assert_eq!((rig.rails[0].recvs().len(), rig.rails[1].recvs().len()), (1, 0));
@@ -139,7 +139,7 @@ fn defect_12_data_and_notification_receives_do_not_mix_on_rail_0() {
 
     let mut rig = Setup::dqplb(2).depth(4).rig();
     rig.qp.post_recv(&RecvWr::notification(2)).unwrap();
-    assert_eq!(rig.qp.post_recv(&data), Err(PostError::MixedReceives { serves_data: false }));
+    assert_eq!(rig.qp.post_recv(&data), Err(PostRecvError::MixedReceives { serves_data: false }));
     assert_eq!(rig.rails[0].recvs().len(), 4);
 }
 
@@ -214,7 +214,7 @@ fn defect_25_a_sender_keeps_within_its_span_of_a_stalled_rail() {
     rig.rails[0].complete(1);
     assert_ne!(rig.poll_ids(), [], "the stall ends");
     rig.run_dry();
-    assert_eq!(rig.qp.outstanding_sends(), 0);
+    assert_eq!(rig.qp.unreported_sends(), 0);
     let rest = numbers(&rig);
     assert_eq!(rest.last(), Some(&(19, true)));
 }

@@ -1,10 +1,10 @@
 //! Rows about failures: 1, 2, 3, 6, 7, 16, 18, 23.
 
 use polyrail_core::hardware::Refusal;
-use polyrail_core::tag::{Tag, TagKind};
+use polyrail_core::internals::{Tag, TagKind};
 use polyrail_core::verbs::{Completion, RecvWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::Event;
-use polyrail_core::virtual_qp::{PostError, ProtocolError, QpState, RailId};
+use polyrail_core::virtual_qp::{PostRecvError, PostSendError, ProtocolError, QpState, RailId};
 use polyrail_tests::rig::{self, Setup, ok};
 
 /// Row 1: completions are routed by tag, whatever the opcode field holds.
@@ -95,8 +95,8 @@ fn defect_06_a_refused_post_leaves_no_ghost() {
     let mut rig = Setup::spray(2).fragment(128).rig();
     rig.rails[0].refuse_next(0, Refusal::Driver(22));
     let refused = rig.qp.post_send(&rig::write(1, 128));
-    assert_eq!(refused, Err(PostError::Driver { rail: RailId::Data(0), errno: 22 }));
-    assert_eq!(rig.qp.outstanding_sends(), 0);
+    assert_eq!(refused, Err(PostSendError::Driver { rail: RailId::Data(0), errno: 22 }));
+    assert_eq!(rig.qp.unreported_sends(), 0);
     assert_eq!(rig.qp.state(), QpState::Ready);
     assert_eq!(rig.poll(), []);
     rig.post([rig::write(2, 256)]);
@@ -116,7 +116,7 @@ fn defect_06_a_request_that_one_rail_took_and_another_refused_fails() {
     assert_eq!(rig.poll_ids(), [(1, WcStatus::GENERAL_ERR)]);
     let error = rig.qp.first_error().unwrap();
     assert_eq!((error.rail, error.errno, error.offset), (RailId::Data(1), Some(5), 128));
-    assert_eq!(rig.qp.post_send(&rig::write(2, 1)), Err(PostError::InErrorState));
+    assert_eq!(rig.qp.post_send(&rig::write(2, 1)), Err(PostSendError::InErrorState));
 }
 
 /// Row 6, DQPLB: numbers are consumed on acceptance, so a refused post leaves no hole.
@@ -147,7 +147,7 @@ fn defect_07_an_error_while_polling_costs_no_completion() {
         let ids: Vec<_> = events.into_iter().filter_map(Event::completion).collect();
         assert!(ids.iter().all(|wc| wc.wr_id == 1) && ids.len() <= 1);
     }
-    assert_eq!(rig.qp.outstanding_sends(), 1);
+    assert_eq!(rig.qp.unreported_sends(), 1);
     rig.nic.break_cq(&broken, None);
     assert_eq!(rig.poll_ids(), ok(&[2]));
 }
@@ -199,8 +199,8 @@ fn defect_16_a_failed_queue_pair_is_given_nothing() {
     for rail in &rig.rails {
         assert!(rail.take_doorbells().is_empty(), "unposted fragments are cancelled");
     }
-    assert_eq!(rig.qp.post_send(&rig::send(2, 1)), Err(PostError::InErrorState));
-    assert_eq!(rig.qp.post_recv(&RecvWr::notification(3)), Err(PostError::InErrorState));
+    assert_eq!(rig.qp.post_send(&rig::send(2, 1)), Err(PostSendError::InErrorState));
+    assert_eq!(rig.qp.post_recv(&RecvWr::notification(3)), Err(PostRecvError::InErrorState));
 }
 
 /// Row 18: a completion after its virtual queue pair is gone belongs to the caller.

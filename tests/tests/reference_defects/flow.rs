@@ -4,7 +4,9 @@ use polyrail_core::hardware::QpLimits;
 use polyrail_core::verbs::{
     DeviceId, Imm, Opcode, RecvWr, SendFlags, SendRequest, SendWr, WcOpcode, WcStatus,
 };
-use polyrail_core::virtual_qp::{BuildError, Config, PassThroughOrder, PostError, Scheme};
+use polyrail_core::virtual_qp::{
+    BuildError, Config, PassThroughOrder, PostRecvError, PostSendError, RailId, Scheme,
+};
 use polyrail_tests::rig::{self, KEYS, Rig, Setup, done, local, ok};
 use polyrail_tests::scripted::{LIMITS, Nic, ScriptedQp};
 use polyrail_tests::view::{inner, write};
@@ -40,7 +42,7 @@ fn defect_10_a_hundred_thousand_receives_leave_nothing_behind() {
         }
         assert_eq!(rig.poll().len(), 4);
     }
-    assert_eq!(rig.qp.outstanding_recvs(), 0);
+    assert_eq!(rig.qp.unreported_recvs(), 0);
     assert!(rig.notify().recvs().is_empty());
 }
 
@@ -145,7 +147,7 @@ fn covers_every_byte_once(fragment: u32, expected_fragments: u64) {
     rig.post([rig::write(1, u32::MAX)]);
     let (mut bytes, mut fragments) = (0u64, 0u64);
     let mut ends = std::collections::BTreeSet::from([0u64]);
-    while rig.qp.outstanding_sends() > 0 {
+    while rig.qp.unreported_sends() > 0 {
         for rail in &rig.rails {
             for batch in rail.take_doorbells() {
                 let (start, end) = span(&batch, fragment);
@@ -180,7 +182,7 @@ fn defect_14_a_remote_range_that_wraps_is_refused() {
     let mut rig = Setup::spray(2).rig();
     let addr = u64::MAX - 99;
     let wr = SendWr { remote_addr: addr, ..rig::write(1, 100) };
-    assert_eq!(rig.qp.post_send(&wr), Err(PostError::RemoteRange { addr, length: 100 }));
+    assert_eq!(rig.qp.post_send(&wr), Err(PostSendError::RemoteRange { addr, length: 100 }));
     rig.post([SendWr { remote_addr: addr - 1, ..rig::write(2, 100) }]);
     assert_eq!(rig.run_dry().len(), 1);
 }
@@ -189,7 +191,7 @@ fn defect_14_a_remote_range_that_wraps_is_refused() {
 #[test]
 fn defect_15_missing_keys_are_refused_before_anything_changes() {
     let mut rig = Setup::spray(2).devices(2).fragment(128).rig();
-    let missing = |device| Err(PostError::MissingKeys { device: DeviceId(device) });
+    let missing = |device| Err(PostSendError::MissingKeys { device: DeviceId(device) });
     for opcode in [Opcode::RdmaWrite, Opcode::RdmaWriteWithImm, Opcode::RdmaRead] {
         let wr = SendWr { opcode, keys: &KEYS[..1], ..rig::write(1, 128) };
         assert_eq!(rig.qp.post_send(&wr), missing(1));
@@ -198,8 +200,9 @@ fn defect_15_missing_keys_are_refused_before_anything_changes() {
         assert_eq!(rig.qp.post_send(&SendWr { keys: &KEYS[1..], ..wr }), missing(0));
     }
     let recv = RecvWr::data(1, local(8), &KEYS[1..]);
-    assert_eq!(rig.qp.post_recv(&recv), missing(0));
-    assert_eq!((rig.qp.outstanding_sends(), rig.qp.outstanding_recvs()), (0, 0));
+    let missing = PostRecvError::MissingKeys { device: DeviceId(0) };
+    assert_eq!(rig.qp.post_recv(&recv), Err(missing));
+    assert_eq!((rig.qp.unreported_sends(), rig.qp.unreported_recvs()), (0, 0));
     assert!(rig.rails.iter().all(|rail| rail.sends().is_empty() && rail.recvs().is_empty()));
     rig.post([rig::write(2, 256)]);
     assert_eq!(rig.run_dry(), [done(2, WcOpcode::RDMA_WRITE, 256)]);
@@ -214,7 +217,7 @@ fn defect_15_missing_keys_of_the_notify_device_are_refused() {
     let notify = nic.qp(20, &cqs[1], LIMITS).0;
     let mut qp = <rig::TestQp>::new(Config::default(), rails, Some(notify)).unwrap();
     let wr = SendWr { keys: &KEYS[..1], ..rig::write_imm(1, 128, 1) };
-    assert_eq!(qp.post_send(&wr), Err(PostError::MissingKeys { device: DeviceId(1) }));
+    assert_eq!(qp.post_send(&wr), Err(PostSendError::MissingKeys { device: DeviceId(1) }));
     let plain = SendWr { keys: &KEYS[..1], ..rig::write(1, 128) };
     assert_eq!(qp.post_send(&plain), Ok(()), "a plain WRITE needs no notify");
 }
@@ -345,24 +348,24 @@ fn defect_21_solicited_goes_on_the_notify() {
 fn defect_21_an_inline_request_is_posted_at_once_or_refused() {
     let inline = SendFlags::SIGNALED | SendFlags::INLINE;
     let mut rig = Setup::spray(2).fragment(512).depth(1).rig();
-    let too_long = Err(PostError::InlineTooLong { length: 257, max: 256 });
+    let too_long = Err(PostSendError::InlineTooLong { length: 257, max: 256 });
     for wr in [rig::write(1, 257), rig::write_imm(1, 257, 0), rig::send(1, 257)] {
         assert_eq!(rig.qp.post_send(&wr.with_flags(inline)), too_long);
     }
     let read = rig.qp.post_send(&rig::read(1, 8).with_flags(inline));
-    assert_eq!(read, Err(PostError::InlineOpcode(Opcode::RdmaRead)));
+    assert_eq!(read, Err(PostSendError::InlineOpcode(Opcode::RdmaRead)));
     let atomic = rig.qp.post_send(&rig::fetch_add(1).with_flags(inline));
-    assert_eq!(atomic, Err(PostError::InlineOpcode(Opcode::FetchAdd)));
+    assert_eq!(atomic, Err(PostSendError::InlineOpcode(Opcode::FetchAdd)));
 
     rig.post([rig::write(1, 256).with_flags(inline)]);
     assert_eq!(rig.rails[0].sends()[0].flags, inline);
     rig.post([rig::write(2, 128)]);
     // Both rails are full now.
-    let must_wait = Err(PostError::InlineMustWait);
+    let must_wait = Err(PostSendError::InlineMustWait);
     for wr in [rig::write(3, 8), rig::write_imm(3, 8, 0), rig::send(3, 8)] {
         assert_eq!(rig.qp.post_send(&wr.with_flags(inline)), must_wait);
     }
-    assert_eq!(rig.qp.outstanding_sends(), 2);
+    assert_eq!(rig.qp.unreported_sends(), 2);
     assert_eq!(rig.run_dry().len(), 2);
 }
 
@@ -399,10 +402,10 @@ fn defect_22_a_single_rail_reports_the_drivers_queue_full() {
     setup.limits = QpLimits { max_send_wr: 2, max_recv_wr: 1, ..LIMITS };
     let mut rig = setup.rig();
     rig.post([rig::write(1, 8), rig::send(2, 8)]);
-    assert_eq!(rig.qp.post_send(&rig::write(3, 8)), Err(PostError::QueueFull));
+    assert_eq!(rig.qp.post_send(&rig::write(3, 8)), Err(PostSendError::QueueFull(RailId::Data(0))));
     rig.qp.post_recv(&RecvWr::data(4, local(8), &KEYS)).unwrap();
     let full = rig.qp.post_recv(&RecvWr::data(5, local(8), &KEYS));
-    assert_eq!(full, Err(PostError::QueueFull));
+    assert_eq!(full, Err(PostRecvError::QueueFull(RailId::Data(0))));
     rig.rails[0].complete(1);
     assert_eq!(rig.poll(), [done(1, WcOpcode::RDMA_WRITE, 0)]);
     assert_eq!(rig.qp.post_send(&rig::write(3, 8)), Ok(()));

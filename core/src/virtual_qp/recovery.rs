@@ -1,12 +1,13 @@
 //! What happens when a rail fails, and how its owner learns of it.
 
-use super::VirtualQp;
-use super::dispatch::bytes_of;
-use super::error::{ProtocolError, RailError, RailId};
+use super::error::ProtocolError;
+use super::qp::VirtualQp;
+use super::scheme::SchemeRules;
 use super::slot::SlotState;
+use crate::completion::CompletionTarget;
 use crate::hardware::{QueuePair, Refusal};
-use crate::tag::Tag;
-use crate::verbs::{Completion, DeviceId, WcStatus};
+use crate::rail::{RailError, RailId, RailSet};
+use crate::verbs::Completion;
 
 /// What a full queue is in errno.
 const ENOMEM: i32 = 12;
@@ -25,60 +26,14 @@ pub enum QpState {
     Error,
 }
 
-/// A set of rails, the notify queue pair included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RailSet(u16);
-
-impl RailSet {
-    pub(super) const EMPTY: Self = Self(0);
-
-    const fn bit(rail: RailId) -> u16 {
-        match rail {
-            RailId::Data(rail) => 1 << rail,
-            RailId::Notify => 1 << Tag::NOTIFY_RAIL,
-        }
-    }
-
-    #[inline]
-    pub(super) fn insert(&mut self, rail: RailId) {
-        self.0 |= Self::bit(rail);
-    }
-
-    /// Whether no rail is in the set.
-    #[inline]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Whether this rail is in the set.
-    #[inline]
-    pub const fn contains(self, rail: RailId) -> bool {
-        self.0 & Self::bit(rail) != 0
-    }
-}
-
-impl Iterator for RailSet {
-    type Item = RailId;
-
-    fn next(&mut self) -> Option<RailId> {
-        let bit = self.0.trailing_zeros() as u8;
-        self.0 &= self.0.wrapping_sub(1);
-        match bit {
-            16.. => None,
-            Tag::NOTIFY_RAIL => Some(RailId::Notify),
-            rail => Some(RailId::Data(rail)),
-        }
-    }
-}
-
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
     /// How the virtual queue pair is.
     pub fn state(&self) -> QpState {
-        if self.failed {
+        if self.health.failed {
             QpState::Error
-        } else if self.rails.iter().all(|rail| rail.up) {
+        } else if self.rails.iter().all(|rail| rail.in_service) {
             QpState::Ready
         } else {
             QpState::Degraded
@@ -87,17 +42,17 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// The first failure: which rail, which status, where. Stays.
     pub fn first_error(&self) -> Option<RailError> {
-        self.first_error
+        self.health.first_error
     }
 
     /// The first thing that no correct NIC or peer produces, since the last call, if any.
     pub fn take_protocol_error(&mut self) -> Option<ProtocolError> {
-        self.protocol_error.take()
+        self.health.protocol_error.take()
     }
 
     /// Protocol errors in all.
     pub fn protocol_errors(&self) -> u64 {
-        self.protocol_errors
+        self.health.protocol_errors
     }
 
     /// The rails on which nothing was completed since the previous call although there was something to
@@ -114,14 +69,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// state too, and [`first_error`](Self::first_error) has ENOMEM for the refusal.
     pub fn check_stalled(&mut self) -> RailSet {
         // A request that was refused and forgotten is not waited for.
-        let waits = self.sends.unfinished_count() > 0 || self.deferred.is_waiting();
-        let Self { rails, notify, retry, refill, .. } = self;
+        let waits = self.sends.unacknowledged_count() > 0 || self.pass_through.is_waiting();
+        let offers = self.offers;
         let mut stalled = RailSet::EMPTY;
         let mut never = None;
-        for rail in rails.iter_mut().chain(notify) {
+        for rail in self.all_rails_mut() {
             // Receives that are posted make room for more when they complete, be it late.
-            let refuses_all = refill.contains(rail.id) && rail.recvs.is_empty();
-            let refuses = (waits && retry.contains(rail.id)) || refuses_all;
+            let refuses_all = offers.receives.contains(rail.id) && rail.recvs.is_empty();
+            let refuses = (waits && offers.sends.contains(rail.id)) || refuses_all;
             if !rail.check_stalled(refuses) {
                 continue;
             }
@@ -130,7 +85,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 never = never.or(Some(rail.refusal_error(ENOMEM, 0)));
             }
         }
-        if let Some(error) = never.filter(|_| !self.failed) {
+        if let Some(error) = never.filter(|_| !self.health.failed) {
             self.fail(error);
         }
         stalled
@@ -144,23 +99,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// for ever is ignored, and false returned: to take the last rail out of service, or rail 0
     /// while pass-through requests wait for it.
     pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool {
-        let others = self.rails.iter().enumerate().any(|(at, r)| r.up && at != rail as usize);
+        let others =
+            self.rails.iter().enumerate().any(|(at, r)| r.in_service && at != rail as usize);
         let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
-        let waited_for = rail == 0 && self.deferred.is_waiting();
+        let waited_for = rail == 0 && self.pass_through.is_waiting();
         if !in_service && (!others || waited_for) {
             return false;
         }
-        chosen.up = in_service;
-        self.update_ready(rail as usize);
+        chosen.in_service = in_service;
+        self.update_availability(rail as usize);
         // Requests that found no rail may find this one.
-        self.settle();
+        self.pump();
         true
-    }
-
-    #[cold]
-    pub(super) fn note_protocol_error(&mut self, error: ProtocolError) {
-        self.protocol_error = self.protocol_error.or(Some(error));
-        self.protocol_errors += 1;
     }
 
     /// A completion failed, so its queue pair is in the error state.
@@ -187,11 +137,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Puts the virtual queue pair into the error state: what no rail has is cancelled.
     #[cold]
     pub(super) fn fail(&mut self, error: RailError) {
-        self.first_error = self.first_error.or(Some(error));
-        if !core::mem::replace(&mut self.failed, true) {
+        if self.health.fail(error) {
             self.withhold_rests();
         }
-        self.fence_mark = None;
+        self.pass_through.forget_fence();
         while let Some(id) = self.sends.front_pending() {
             self.sends.slot(id).state.insert(SlotState::CANCELLED);
             self.sends.pop_pending();
@@ -201,84 +150,40 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// What drivers owe of batches that they took in part is not offered any more: nothing is sent for
     /// a request that was given up, nor past it.
     fn withhold_rests(&mut self) {
-        for at in 0..self.rails.len() {
-            let rail = &mut self.rails[at];
-            let Some((batch, index, _)) = rail.sends.unfinished() else { continue };
-            rail.sends.withhold(bytes_of(&batch, index, self.config.max_msg_size));
+        for rail in &mut self.rails {
+            let Some((batch, index, _)) = rail.sends.partial() else { continue };
+            rail.sends.withhold(batch.bytes_of(index, self.config.max_msg_size));
             self.sends.slot(batch.wr).state.insert(SlotState::CANCELLED);
         }
-        let Some(notify) = &mut self.notify else { return };
-        let Some((batch, index, _)) = notify.sends.unfinished() else { return };
-        notify.sends.withhold(0);
-        for never_sent in index..u32::from(batch.count) {
-            self.notify_failed(&batch, never_sent, WcStatus::WR_FLUSH_ERR);
-        }
+        self.scheme.withhold(&mut self.sends);
     }
 
     /// In the error state: what a driver took of a batch has no signaled request behind it, so it is
     /// offered one that moves nothing.
     #[cold]
     pub(super) fn mark_end(&mut self, id: RailId) {
-        let Some((batch, ..)) = self.rail_mut(id).and_then(|rail| rail.sends.unfinished()) else {
+        let Some((batch, ..)) = self.rail_mut(id).and_then(|rail| rail.sends.partial()) else {
             return;
         };
-        let slot = self.sends.slot(batch.wr);
-        let remote_addr = slot.remote_addr;
-        let (rail, rkey) = match id {
-            RailId::Data(at) => {
-                let rail = &mut self.rails[at as usize];
-                let rkey = slot.keys[rail.keys_at as usize].rkey;
-                (rail, rkey)
-            }
-            RailId::Notify => {
-                let Some(notify) = &mut self.notify else { return };
-                (notify, slot.notify_rkey)
-            }
+        let slot = *self.sends.slot(batch.wr);
+        let Some(rail) = self.rail_mut(id) else { return };
+        let rkey = match id {
+            RailId::Data(_) => slot.keys[rail.keys_at as usize].rkey,
+            RailId::Notify => slot.notify_rkey,
         };
-        if rail.post_marker(remote_addr, rkey).is_err_and(|error| error.accepted == 0) {
-            self.retry.insert(id);
+        if rail.post_marker(slot.remote_addr, rkey).is_err_and(|error| error.accepted == 0) {
+            self.offers.sends.insert(id);
         }
     }
 
-    /// Whether this queue pair of this device is its only rail.
-    #[inline]
-    pub(crate) fn is_only_rail(&self, device: DeviceId, qp_num: u32) -> bool {
-        !self.is_multi() && self.rails[0].is_at(device, qp_num)
-    }
-
-    /// Completions of the only rail: they passed straight through, and count.
-    #[inline]
-    pub(crate) fn note_single(&mut self, completions: &[Completion], any_failed: bool) {
-        self.rails[0].completions += completions.len() as u64;
-        if any_failed {
-            self.note_single_failure(completions);
-        }
-    }
-
+    /// Completions of the only rail passed straight through, some of them failed.
     #[cold]
-    fn note_single_failure(&mut self, completions: &[Completion]) {
+    pub(super) fn note_passed_failures(&mut self, completions: &[Completion]) {
         let rail = &mut self.rails[0];
         for completion in completions.iter().filter(|completion| !completion.status.is_success()) {
             rail.errors += 1;
             let error = rail.completion_error(completion, 0);
-            self.first_error = self.first_error.or(Some(error));
+            self.health.fail(error);
         }
-        self.failed = true;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rail_set_lists_what_was_put_in() {
-        let mut set = RailSet::EMPTY;
-        set.insert(RailId::Notify);
-        set.insert(RailId::Data(7));
-        set.insert(RailId::Data(0));
-        assert!(set.contains(RailId::Data(7)) && !set.contains(RailId::Data(1)));
-        assert!(set.eq([RailId::Data(0), RailId::Data(7), RailId::Notify]));
-        assert!(RailSet::EMPTY.is_empty());
     }
 }

@@ -4,18 +4,9 @@
 //! stays free, so that probes stay short. Removal shifts entries back instead of leaving
 //! tombstones: the table is as fast after a million re-attachments as when new.
 
+use crate::completion::Role;
+use crate::rail::address;
 use crate::verbs::DeviceId;
-
-/// What a physical queue pair is to its virtual one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The only rail: completions pass straight through.
-    Single,
-    /// One of many rails, by number.
-    Rail(u8),
-    /// SPRAY's notify queue pair.
-    Notify,
-}
 
 /// Where completions of a physical queue pair go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +44,7 @@ pub enum RouteError {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    key: u64,
+    address: u64,
     route: Route,
 }
 
@@ -83,33 +74,31 @@ impl<const N: usize> RoutingTable<N> {
     }
 
     /// Routes in the table.
+    #[cfg(any(test, feature = "internals"))]
     pub const fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there are none.
+    #[cfg(any(test, feature = "internals"))]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    const fn key(device: DeviceId, qp_num: u32) -> u64 {
-        (device.0 as u64) << 32 | qp_num as u64
-    }
-
-    /// Where the search for a key starts. Numbers are handed out in runs, so the low bits of the
+    /// Where the search for an address starts. Numbers are handed out in runs, so the low bits of the
     /// product would do; the high ones also part devices (the constant is 2^64 over the golden
     /// ratio, Knuth's multiplicative hashing).
     #[inline]
-    const fn home(key: u64) -> usize {
-        (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - N.trailing_zeros())) as usize
+    const fn home(address: u64) -> usize {
+        (address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - N.trailing_zeros())) as usize
     }
 
     #[inline]
-    fn position(&self, key: u64) -> Result<usize, usize> {
-        let mut at = Self::home(key);
+    fn position(&self, address: u64) -> Result<usize, usize> {
+        let mut at = Self::home(address);
         loop {
             match &self.entries[at & (N - 1)] {
-                Some(entry) if entry.key == key => return Ok(at & (N - 1)),
+                Some(entry) if entry.address == address => return Ok(at & (N - 1)),
                 Some(_) => at += 1,
                 None => return Err(at & (N - 1)),
             }
@@ -119,7 +108,7 @@ impl<const N: usize> RoutingTable<N> {
     /// The route of a physical queue pair.
     #[inline]
     pub fn find(&self, device: DeviceId, qp_num: u32) -> Option<&Route> {
-        let at = self.position(Self::key(device, qp_num)).ok()?;
+        let at = self.position(address(device, qp_num)).ok()?;
         self.entries[at].as_ref().map(|entry| &entry.route)
     }
 
@@ -134,21 +123,21 @@ impl<const N: usize> RoutingTable<N> {
         qp_num: u32,
         route: Route,
     ) -> Result<(), RouteError> {
-        let key = Self::key(device, qp_num);
-        let Err(free) = self.position(key) else {
+        let address = address(device, qp_num);
+        let Err(free) = self.position(address) else {
             return Err(RouteError::Taken { device, qp_num });
         };
         if self.len == Self::CAPACITY {
             return Err(RouteError::Full { capacity: Self::CAPACITY });
         }
-        self.entries[free] = Some(Entry { key, route });
+        self.entries[free] = Some(Entry { address, route });
         self.len += 1;
         Ok(())
     }
 
     /// Removes a route and returns it.
     pub fn remove(&mut self, device: DeviceId, qp_num: u32) -> Option<Route> {
-        let mut hole = self.position(Self::key(device, qp_num)).ok()?;
+        let mut hole = self.position(address(device, qp_num)).ok()?;
         let removed = self.entries[hole].take()?;
         self.len -= 1;
         let mut at = hole;
@@ -156,7 +145,7 @@ impl<const N: usize> RoutingTable<N> {
             at = (at + 1) & (N - 1);
             let Some(entry) = self.entries[at] else { return Some(removed.route) };
             // An entry may move back only if its home does not lie behind the hole.
-            let from_home = at.wrapping_sub(Self::home(entry.key)) & (N - 1);
+            let from_home = at.wrapping_sub(Self::home(entry.address)) & (N - 1);
             let from_hole = at.wrapping_sub(hole) & (N - 1);
             if from_home >= from_hole {
                 self.entries[hole] = self.entries[at].take();
@@ -170,7 +159,7 @@ impl<const N: usize> RoutingTable<N> {
         self.entries.iter().flatten().map(|entry| &entry.route)
     }
 
-    /// Removes every route to the virtual queue pair at `index`, and says how many there were.
+    /// Removes every route to the virtual queue pair at `index`, and returns how many there were.
     pub fn remove_index(&mut self, index: u16) -> usize {
         let before = self.len;
         let mut at = 0;
@@ -178,7 +167,7 @@ impl<const N: usize> RoutingTable<N> {
             match self.entries[at] {
                 // Another entry may have moved here: look at the same place again.
                 Some(entry) if entry.route.index == index => {
-                    self.remove(DeviceId((entry.key >> 32) as u32), entry.key as u32);
+                    self.remove(DeviceId((entry.address >> 32) as u32), entry.address as u32);
                 }
                 _ => at += 1,
             }
@@ -196,7 +185,7 @@ impl<const N: usize> RoutingTable<N> {
         assert!(self.entries.iter().flatten().count() == self.len);
         for (at, entry) in self.entries.iter().enumerate() {
             if let Some(entry) = entry {
-                assert!(self.position(entry.key) == Ok(at));
+                assert!(self.position(entry.address) == Ok(at));
             }
         }
     }

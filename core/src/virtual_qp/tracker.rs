@@ -1,6 +1,6 @@
 //! One ring that tracks work requests from post to report.
 //!
-//! The seeds keep a hash map of active requests and two queues of ids. Both queues are FIFO in the
+//! The seeds' design keeps a hash map of active requests and two queues of ids. Both queues are FIFO in the
 //! same id order, so a ring indexed by `id & (N - 1)` and four cursors say the same:
 //!
 //! ```text
@@ -97,7 +97,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     }
 
     /// The request with this id, if it is alive.
-    #[inline]
+    #[cfg(any(test, feature = "internals"))]
     pub fn find_mut(&mut self, id: u64) -> Option<&mut T> {
         if self.is_alive(id) { Some(&mut self.slots[Self::index(id)]) } else { None }
     }
@@ -171,13 +171,13 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
 
     /// The oldest request that is only waiting to be reported; no other may be.
     #[inline]
-    pub fn front_outstanding(&self) -> Option<u64> {
+    pub fn front_finished(&self) -> Option<u64> {
         (self.reported < self.notified).then_some(self.reported)
     }
 
-    /// The front outstanding request was reported; its slot is free.
+    /// The front finished request was reported; its slot is free.
     #[inline]
-    pub fn pop_outstanding(&mut self) {
+    pub fn pop_finished(&mut self) {
         debug_assert!(self.reported < self.notified);
         self.reported += 1;
     }
@@ -190,7 +190,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
 
     /// Requests that are not reported.
     #[inline]
-    pub const fn active_count(&self) -> usize {
+    pub const fn unreported_count(&self) -> usize {
         (self.added - self.reported) as usize
     }
 
@@ -202,7 +202,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
 
     /// Requests alive that nothing may overtake: all but those only waiting to be reported.
     #[inline]
-    pub const fn unfinished_count(&self) -> usize {
+    pub const fn unacknowledged_count(&self) -> usize {
         (self.added - self.notified) as usize
     }
 

@@ -19,6 +19,7 @@
 //! ([`QueuePair`](crate::hardware::QueuePair) asks that of implementations). A failed completion
 //! does not say which queue it is of, so this bit alone tells them apart.
 
+use crate::hardware::ENGINE_WR_ID;
 use core::fmt;
 
 /// What a physical request is for, direction included.
@@ -46,7 +47,7 @@ impl Tag {
     const SEQUENCE_SHIFT: u32 = 24;
 
     /// Set in every tag, and in no other `wr_id` that completes on a queue pair of several.
-    pub const MARK: u64 = 1 << 63;
+    pub const MARK: u64 = ENGINE_WR_ID;
 
     /// The rail number that stands for the notify queue pair.
     pub const NOTIFY_RAIL: u8 = (1 << Self::RAIL_BITS) - 1;

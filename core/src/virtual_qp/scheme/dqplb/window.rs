@@ -6,7 +6,8 @@
 //! software has not seen; both are at most `RAILS * DEPTH`, which leaves the sender six times that
 //! to run ahead of a stalled rail.
 
-use crate::sequence::{MODULUS, SequenceImm, SequenceNumber};
+use super::sequence::{MODULUS, SequenceImm, SequenceNumber};
+use crate::verbs::Imm;
 
 /// What became of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,7 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
     }
 
     /// The number whose turn it is.
+    #[cfg(any(test, feature = "internals"))]
     pub const fn next(&self) -> SequenceNumber {
         self.next
     }
@@ -87,11 +89,13 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
         if new { Ok(Arrival::New) } else { self.why_not_new(ahead, fragment.number) }
     }
 
-    /// [`insert`](Self::insert) if that is simple: says whether the number is new, and none of those
-    /// that started from 0 again since the next in turn. Otherwise nothing has changed.
+    /// [`insert`](Self::insert) if that is simple: returns whether the immediate is a number, new, and
+    /// none of those that started from 0 again since the next in turn. Otherwise nothing has changed.
     #[inline]
-    pub(crate) fn insert_simple(&mut self, fragment: SequenceImm) -> bool {
-        self.insert_ahead(fragment.number.get().wrapping_sub(self.next.get()), fragment.last)
+    pub(crate) fn note_new(&mut self, imm: Imm) -> bool {
+        let Some(fragment) = SequenceImm::decode(imm) else { return false };
+        let ahead = fragment.number.get().wrapping_sub(self.next.get());
+        self.insert_ahead(ahead, fragment.last)
     }
 
     #[inline]
@@ -122,7 +126,7 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
         Err(OutsideWindow { number, next, window: Self::CAPACITY })
     }
 
-    /// Moves past every number that has arrived in turn, and says how many requests that ends.
+    /// Moves past every number that has arrived in turn, and returns how many requests that ends.
     #[inline]
     pub fn advance(&mut self) -> u32 {
         let mut ended = 0;

@@ -3,7 +3,7 @@
 //! A reliable connection completes its requests in posting order, and only the last request of a
 //! batch is signaled, so the front batch is the only one that the next completion may belong to.
 
-use crate::tag::{Tag, TagKind};
+use super::tag::{Tag, TagKind};
 use crate::verbs::Opcode;
 
 /// What a batch is made of.
@@ -19,8 +19,8 @@ pub(crate) enum Content {
     /// One pass-through request that went straight to the rail; `wr` is the caller's `wr_id`.
     PassThrough,
     /// The same, unsignaled: its success is not reported.
-    Quiet,
-    /// Notifies of requests `wr .. wr + length`, those that need one.
+    Unsignaled,
+    /// Notifies of those of the requests `wr .. wr + number` that need one.
     Notifies,
 }
 
@@ -32,8 +32,8 @@ impl Content {
 
     /// Whether it is a pass-through request that took no place in the ring.
     #[inline]
-    pub(crate) const fn passes(self) -> bool {
-        matches!(self, Self::PassThrough | Self::Quiet)
+    pub(crate) const fn bypasses_ring(self) -> bool {
+        matches!(self, Self::PassThrough | Self::Unsignaled)
     }
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Batch {
     pub(crate) wr: u64,
     /// First byte within the request.
     pub(crate) offset: u32,
-    /// Bytes; of [`Content::Notifies`], ring ids.
+    /// Payload bytes.
     pub(crate) length: u32,
-    /// Sequence number of the first fragment, if they are numbered.
+    /// Sequence number of the first fragment, if they are numbered; of notifies, ring ids.
     pub(crate) number: u32,
     /// Physical requests.
     pub(crate) count: u16,
@@ -77,15 +77,26 @@ impl Batch {
         opcode: Opcode::RdmaWrite,
     };
 
-    /// One request that is not cut.
+    /// One request that is not split.
     pub(crate) const fn one(wr: u64, length: u32, content: Content, opcode: Opcode) -> Self {
         Self { wr, length, count: 1, content, opcode, ..Self::BLANK }
     }
 
-    /// Payload bytes.
-    #[inline]
-    pub(crate) const fn bytes(&self) -> u32 {
-        if matches!(self.content, Content::Notifies) { 0 } else { self.length }
+    /// `count` notifies of the `requests` requests from `first` on.
+    pub(crate) const fn notifies(first: u64, requests: u32, count: u32) -> Self {
+        Self {
+            wr: first,
+            number: requests,
+            count: count as u16,
+            content: Content::Notifies,
+            opcode: Opcode::RdmaWriteWithImm,
+            ..Self::BLANK
+        }
+    }
+
+    /// Bytes of the first `count` fragments; only the last one of a batch may be short.
+    pub(crate) fn bytes_of(&self, count: u32, fragment_bytes: u32) -> u32 {
+        count.saturating_mul(fragment_bytes).min(self.length)
     }
 }
 
@@ -122,7 +133,7 @@ pub(crate) struct InFlight<const DEPTH: usize> {
     credits: u32,
     batches_posted: u64,
     /// Number of the newest batch's first request, while some are missing.
-    unfinished: u64,
+    partial: u64,
     /// Requests of the newest batch that the driver has not taken yet.
     missing: u32,
     /// Requests that have a number and never were posted.
@@ -149,7 +160,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
             bytes_posted: 0,
             missing: 0,
             never_posted: 0,
-            unfinished: 0,
+            partial: 0,
             entries: [Entry { last_tag: Tag::NONE, batch: Batch::BLANK }; DEPTH],
         }
     }
@@ -187,7 +198,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
 
     /// Payload bytes in flight. Adds them up: whoever needs to know pays, not every batch.
     pub(crate) fn bytes(&self) -> u64 {
-        self.iter().map(|batch| u64::from(batch.bytes())).sum()
+        self.iter().map(|batch| u64::from(batch.length)).sum()
     }
 
     #[inline]
@@ -195,8 +206,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.credits == self.limit
     }
 
-    /// Takes note of a batch that is about to be posted, and says the tag of its first request.
-    /// What the driver does not take of it is [cut off](Self::cut) again.
+    /// Takes note of a batch that is about to be posted, and returns the tag of its first request.
+    /// What the driver does not take of it is [taken off](Self::truncate) again.
     #[inline]
     pub(crate) fn push(&mut self, batch: Batch) -> Tag {
         debug_assert!(batch.count as u32 <= self.credits && self.missing == 0);
@@ -206,28 +217,28 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.tail += batch.count as u64;
         self.credits -= batch.count as u32;
         self.batches_posted += 1;
-        self.bytes_posted += batch.bytes() as u64;
+        self.bytes_posted += batch.length as u64;
         first
     }
 
     /// The driver took only the first `accepted` of the newest batch's `count` requests. With none
-    /// taken, it is as if the batch had never been. Says which it was.
+    /// taken, it is as if the batch had never been. Returns the batch.
     #[cold]
-    pub(crate) fn cut(&mut self, count: u32, accepted: u32) -> Batch {
+    pub(crate) fn truncate(&mut self, count: u32, accepted: u32) -> Batch {
         debug_assert!(accepted <= count && self.missing == 0);
         let first = self.tail - u64::from(count);
         let entry = &mut self.entries[Self::index(first)];
         debug_assert!(u32::from(entry.batch.count) == count);
         let batch = entry.batch;
         if accepted > 0 {
-            self.unfinished = first;
+            self.partial = first;
             self.missing = count - accepted;
         } else {
             entry.last_tag = Tag::NONE;
             self.tail = first;
             self.credits += count;
             self.batches_posted -= 1;
-            self.bytes_posted -= u64::from(batch.bytes());
+            self.bytes_posted -= u64::from(batch.length);
         }
         batch
     }
@@ -241,37 +252,37 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
 
     /// Whether the driver has not taken all of the newest batch yet.
     #[inline]
-    pub(crate) const fn is_unfinished(&self) -> bool {
+    pub(crate) const fn is_partial(&self) -> bool {
         self.missing > 0
     }
 
     /// The newest batch, if the driver took only its front, with the index and the tag of the
     /// first request that it has not taken.
-    pub(crate) fn unfinished(&self) -> Option<(Batch, u32, Tag)> {
-        let batch = self.entries[Self::index(self.unfinished)].batch;
-        self.is_unfinished().then(|| {
+    pub(crate) fn partial(&self) -> Option<(Batch, u32, Tag)> {
+        let batch = self.entries[Self::index(self.partial)].batch;
+        self.is_partial().then(|| {
             let index = u32::from(batch.count) - self.missing;
-            (batch, index, self.tag.plus(self.unfinished + u64::from(index)))
+            (batch, index, self.tag.plus(self.partial + u64::from(index)))
         })
     }
 
-    /// What the driver has not taken of the unfinished batch, all but `bytes_taken` of it, will never be
+    /// What the driver has not taken of the partial batch, all but `bytes_taken` of it, will never be
     /// posted. The batch stays, until [a marker](Self::mark_end) or what was taken retires it.
     pub(crate) fn withhold(&mut self, bytes_taken: u32) {
-        debug_assert!(self.is_unfinished());
-        let batch = &self.entries[Self::index(self.unfinished)].batch;
-        self.bytes_posted -= u64::from(batch.bytes().saturating_sub(bytes_taken));
+        debug_assert!(self.is_partial());
+        let batch = &self.entries[Self::index(self.partial)].batch;
+        self.bytes_posted -= u64::from(batch.length.saturating_sub(bytes_taken));
     }
 
-    /// A request that moves nothing was posted under the unfinished batch's last tag, in place of all
+    /// A request that moves nothing was posted under the partial batch's last tag, in place of all
     /// that the driver has not taken.
     pub(crate) fn mark_end(&mut self) {
-        debug_assert!(self.is_unfinished());
+        debug_assert!(self.is_partial());
         self.never_posted += u64::from(self.missing - 1);
         self.missing = 0;
     }
 
-    /// The driver took `count` more requests of the unfinished batch.
+    /// The driver took `count` more requests of the partial batch.
     pub(crate) fn accepted(&mut self, count: u32) {
         debug_assert!(count <= self.missing);
         self.missing -= count;
@@ -308,8 +319,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// Requests of the front batch that the driver has taken.
     fn front_taken(&self) -> u32 {
         let Some(front) = self.front() else { return 0 };
-        let unfinished = self.is_unfinished() && self.head == self.unfinished;
-        u32::from(front.count) - if unfinished { self.missing } else { 0 }
+        let partial = self.is_partial() && self.head == self.partial;
+        u32::from(front.count) - if partial { self.missing } else { 0 }
     }
 
     /// The tag that would retire the front batch.
@@ -329,10 +340,10 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     }
 
     /// Retires the front batch if `tag` is its last request's and it is made of fragments, and
-    /// returns whose they were. Not for a queue with an unfinished batch.
+    /// returns whose they were. Not for a queue with an partial batch.
     #[inline]
     pub(crate) fn retire_fragments(&mut self, tag: Tag) -> Option<u64> {
-        debug_assert!(!self.is_unfinished());
+        debug_assert!(!self.is_partial());
         let entry = self.front_entry();
         if entry.last_tag != tag || !entry.batch.content.is_fragments() {
             return None;
@@ -346,7 +357,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
 
     /// Request `index` of the front batch failed. If it is the last that the driver has taken, no
     /// completion can retire the batch any more: then retires it, the requests never taken included.
-    pub(crate) fn retire_cut(&mut self, index: u32) -> Option<Batch> {
+    pub(crate) fn retire_truncated(&mut self, index: u32) -> Option<Batch> {
         let taken = self.front_taken();
         if index + 1 != taken || taken == u32::from(self.front()?.count) {
             return None;
@@ -365,7 +376,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// Whether no completion can be expected before the driver takes more: nothing is in flight, or
     /// only the unsignaled front of a batch.
     pub(crate) const fn waits_for_driver(&self) -> bool {
-        self.is_empty() || (self.is_unfinished() && self.head == self.unfinished)
+        self.is_empty() || (self.is_partial() && self.head == self.partial)
     }
 
     /// The number that the next request gets.
@@ -399,7 +410,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         assert!(self.iter().all(|batch| batch.count > 0), "no batch is empty");
         let in_flight: u32 = self.iter().map(|batch| u32::from(batch.count)).sum();
         assert_eq!(in_flight + self.credits, self.limit, "credits are conserved");
-        assert!(self.missing == 0 || !self.is_empty(), "only a batch in flight can be unfinished");
+        assert!(self.missing == 0 || !self.is_empty(), "only a batch in flight can be partial");
     }
 }
 
@@ -450,27 +461,27 @@ mod tests {
         let tag = queue.tag;
         queue.push(fragments(1));
         queue.push(fragments(5));
-        queue.cut(5, 2);
+        queue.truncate(5, 2);
         assert_eq!(queue.requests_posted(), 3);
-        let (batch, index, next) = queue.unfinished().unwrap();
+        let (batch, index, next) = queue.partial().unwrap();
         assert_eq!((batch.count, index, next), (5, 2, tag.plus(3)));
         queue.accepted(2);
-        assert_eq!(queue.unfinished().unwrap().1, 4);
+        assert_eq!(queue.partial().unwrap().1, 4);
         queue.accepted(1);
-        assert!(queue.unfinished().is_none());
+        assert!(queue.partial().is_none());
         queue.invariants();
     }
 
     #[test]
-    fn a_batch_cut_off_retires_with_the_last_request_taken() {
+    fn a_truncated_batch_retires_with_the_last_request_taken() {
         let mut queue = InFlight::<8>::new(0, 8);
         queue.push(fragments(5));
-        queue.cut(5, 3);
+        queue.truncate(5, 3);
         let last = queue.tag.plus(4).last();
         assert_eq!(queue.compare(last.wr_id()), TagMatch::Mismatch);
         assert_eq!(queue.compare(queue.tag.plus(3).wr_id()), TagMatch::Mismatch);
-        assert!(queue.retire_cut(1).is_none());
-        assert_eq!(queue.retire_cut(2).unwrap().count, 5);
+        assert!(queue.retire_truncated(1).is_none());
+        assert_eq!(queue.retire_truncated(2).unwrap().count, 5);
         assert_eq!(queue.requests_posted(), 3);
         assert_eq!(queue.credits(), 8);
         queue.invariants();

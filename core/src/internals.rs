@@ -1,0 +1,9 @@
+//! Parts of the engine for its own tests, models and benches. Not a promise: they change without
+//! notice.
+
+pub use crate::completion::Role;
+pub use crate::rail::tag::{Tag, TagKind};
+pub use crate::virtual_cq::routing::{Route, RoutingTable};
+pub use crate::virtual_qp::scheme::dqplb::sequence::{MODULUS, SequenceImm, SequenceNumber};
+pub use crate::virtual_qp::scheme::dqplb::window::{Arrival, SequenceWindow};
+pub use crate::virtual_qp::tracker::WrTracker;

@@ -1,0 +1,55 @@
+//! How a rail failed, and what it has done so far.
+
+use super::id::RailId;
+use crate::verbs::{DeviceId, WcStatus};
+use core::fmt;
+
+/// How a rail failed; kept for the first failure of a virtual queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RailError {
+    /// Which rail.
+    pub rail: RailId,
+    /// Its device.
+    pub device: DeviceId,
+    /// Its queue pair.
+    pub qp_num: u32,
+    /// The completion's status; GENERAL_ERR if there was none because the driver refused a post.
+    pub status: WcStatus,
+    /// The completion's vendor code.
+    pub vendor_err: u32,
+    /// The driver's code, if it refused a post.
+    pub errno: Option<i32>,
+    /// First byte, within its request, of the fragment that failed; 0 for everything else.
+    pub offset: u32,
+}
+
+impl fmt::Display for RailError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rail, device, qp_num, status, vendor_err, errno, offset } = self;
+        write!(f, "{rail} (device {}, queue pair {qp_num}) failed: ", device.0)?;
+        match errno {
+            Some(errno) => write!(f, "the driver refused a post with errno {errno}")?,
+            None => write!(f, "{status}, vendor code {vendor_err:#x}")?,
+        }
+        write!(f, ", at offset {offset}")
+    }
+}
+
+impl core::error::Error for RailError {}
+
+/// What a rail has done so far. Wraps around after 2^64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RailCounters {
+    /// Payload bytes of send requests handed to the device. While its driver owes the rest of a batch,
+    /// all bytes of the batch.
+    pub bytes: u64,
+    /// Send requests handed to the device: fragments, pass-through requests, notifies.
+    pub send_requests: u64,
+    /// Doorbells of send requests: one for a batch, and one more for each further part of a batch that
+    /// the driver took in parts.
+    pub doorbells: u64,
+    /// Completions of what the engine posted, of sends and of receives, those out of turn included.
+    pub completions: u64,
+    /// Failed ones among them, and those that broke DQPLB's or SPRAY's protocol.
+    pub errors: u64,
+}

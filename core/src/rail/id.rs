@@ -1,0 +1,100 @@
+//! Which physical queue pair of a virtual one, and sets of them.
+
+use super::tag::Tag;
+use core::fmt;
+
+/// One physical queue pair of a virtual one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RailId {
+    /// A data rail, by number.
+    Data(u8),
+    /// The notify queue pair.
+    Notify,
+}
+
+impl RailId {
+    /// The number that tags carry.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Data(rail) => rail,
+            Self::Notify => Tag::NOTIFY_RAIL,
+        }
+    }
+}
+
+impl fmt::Display for RailId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Data(rail) => write!(f, "rail {rail}"),
+            Self::Notify => f.write_str("the notify queue pair"),
+        }
+    }
+}
+
+/// A set of rails, the notify queue pair included. As an iterator, it lists them.
+///
+/// ```
+/// use polyrail_core::virtual_qp::{RailId, RailSet};
+///
+/// let set = RailSet::of(RailId::Data(2));
+/// assert!(set.contains(RailId::Data(2)) && !set.contains(RailId::Notify));
+/// assert!(set.eq([RailId::Data(2)]));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RailSet(u16);
+
+impl RailSet {
+    pub(crate) const EMPTY: Self = Self(0);
+
+    /// The set of this one rail.
+    pub const fn of(rail: RailId) -> Self {
+        Self(1 << rail.number())
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, rail: RailId) {
+        self.0 |= Self::of(rail).0;
+    }
+
+    /// Whether no rail is in the set.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether this rail is in the set.
+    #[inline]
+    pub const fn contains(self, rail: RailId) -> bool {
+        self.0 & Self::of(rail).0 != 0
+    }
+}
+
+impl Iterator for RailSet {
+    type Item = RailId;
+
+    fn next(&mut self) -> Option<RailId> {
+        let bit = self.0.trailing_zeros() as u8;
+        self.0 &= self.0.wrapping_sub(1);
+        match bit {
+            16.. => None,
+            Tag::NOTIFY_RAIL => Some(RailId::Notify),
+            rail => Some(RailId::Data(rail)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rail_set_lists_what_was_put_in() {
+        let mut set = RailSet::EMPTY;
+        set.insert(RailId::Notify);
+        set.insert(RailId::Data(7));
+        set.insert(RailId::Data(0));
+        assert!(set.contains(RailId::Data(7)) && !set.contains(RailId::Data(1)));
+        assert!(set.eq([RailId::Data(0), RailId::Data(7), RailId::Notify]));
+        assert!(RailSet::EMPTY.is_empty());
+    }
+}

@@ -1,0 +1,217 @@
+//! One physical queue pair with its credits, what is in flight on it, and its receives.
+
+use super::error::{RailCounters, RailError};
+use super::id::RailId;
+use super::in_flight::{Batch, InFlight};
+use super::receives::Receives;
+use super::tag::TagKind;
+use crate::hardware::{CommitError, QueuePair, RecvBatch, Refusal, SendBatch, settle_commit};
+use crate::verbs::{
+    Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, Sge, WcStatus,
+};
+
+/// A queue pair, wherever in the process it is.
+#[inline]
+pub(crate) const fn address(device: DeviceId, qp_num: u32) -> u64 {
+    (device.0 as u64) << 32 | qp_num as u64
+}
+
+/// The address of no queue pair: numbers have 24 bits.
+const NO_ADDRESS: u64 = u64::MAX;
+
+/// A rail, or the notify queue pair.
+///
+/// Laid out as written: what every post and completion of a single rail touches stands together,
+/// up to the beginning of `sends`, since with thousands of queue pairs each line is a miss.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Rail<Q, const DEPTH: usize> {
+    pub(crate) qp: Q,
+    pub(crate) device: DeviceId,
+    /// What completions of this rail carry.
+    pub(crate) qp_num: u32,
+    /// Its address while it [accepts](Self::accepts) fragments, else [`NO_ADDRESS`].
+    accepts_as: u64,
+    pub(crate) completions: u64,
+    pub(crate) id: RailId,
+    /// Place of the device's keys in a slot.
+    pub(crate) keys_at: u8,
+    /// The rail's bit in the round robin.
+    pub(crate) turn_bit: u8,
+    /// Its owner wants it to be given fragments.
+    pub(crate) in_service: bool,
+    pub(crate) sends: InFlight<DEPTH>,
+    pub(crate) recvs: Receives,
+    pub(crate) errors: u64,
+    /// Doorbells beyond one for each batch.
+    pub(crate) more_doorbells: u64,
+    /// The oldest request at the last stall check, if there was something to do.
+    stall_mark: Option<u64>,
+}
+
+impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
+    pub(crate) fn new(qp: Q, id: RailId, max_msgs: u32) -> Self {
+        let number = id.number();
+        let limits = qp.limits();
+        let bound = max_msgs.min(DEPTH as u32);
+        Self {
+            id,
+            device: qp.device(),
+            qp_num: qp.qp_num(),
+            keys_at: 0,
+            turn_bit: 0,
+            in_service: true,
+            accepts_as: address(qp.device(), qp.qp_num()),
+            completions: 0,
+            errors: 0,
+            more_doorbells: 0,
+            recvs: Receives::new(TagKind::NotifyRecv, number, bound.min(limits.max_recv_wr)),
+            stall_mark: None,
+            sends: InFlight::new(number, bound.min(limits.max_send_wr)),
+            qp,
+        }
+    }
+
+    /// Says whether the rail accepts fragments. While it does not, its completions are looked at one by
+    /// one.
+    pub(crate) fn set_accepts(&mut self, accepts: bool) {
+        self.accepts_as = if accepts { address(self.device, self.qp_num) } else { NO_ADDRESS };
+    }
+
+    /// Whether it may be given fragments, credits aside: it is in service, and its driver owes nothing.
+    #[inline]
+    pub(crate) const fn accepts(&self) -> bool {
+        self.accepts_as != NO_ADDRESS
+    }
+
+    /// Whether it accepts fragments, and completions with this address are its own.
+    #[inline]
+    pub(crate) const fn accepts_at(&self, address: u64) -> bool {
+        self.accepts_as == address
+    }
+
+    /// Whether completions of this queue pair of this device are its own.
+    #[inline]
+    pub(crate) fn is_at(&self, device: DeviceId, qp_num: u32) -> bool {
+        self.device == device && self.qp_num == qp_num
+    }
+
+    /// What it has done so far.
+    pub(crate) fn counters(&self) -> RailCounters {
+        RailCounters {
+            bytes: self.sends.bytes_posted(),
+            send_requests: self.sends.requests_posted(),
+            doorbells: self.sends.batches_posted() + self.more_doorbells,
+            completions: self.completions,
+            errors: self.errors,
+        }
+    }
+
+    /// Posts a request that moves nothing in place of what the driver never took of the partial
+    /// batch: what it took has no signaled request behind it, and completes with this one.
+    pub(crate) fn post_marker(&mut self, remote_addr: u64, rkey: u32) -> Result<(), CommitError> {
+        let Some((batch, index, next)) = self.sends.partial() else { return Ok(()) };
+        let last = next.plus(u64::from(u32::from(batch.count) - index - 1)).last();
+        let mut sends = self.qp.start_send();
+        sends.add(&SendRequest {
+            wr_id: last.wr_id(),
+            opcode: Opcode::RdmaWrite,
+            flags: SendFlags::SIGNALED,
+            imm: Imm::default(),
+            sge: Sge::EMPTY,
+            remote_addr,
+            rkey,
+            compare_add: 0,
+            swap: 0,
+        });
+        let posted = settle_commit(sends.commit(), 1);
+        if posted.map_or_else(|error| error.accepted > 0, |()| true) {
+            self.sends.mark_end();
+            self.more_doorbells += 1;
+        }
+        posted
+    }
+
+    /// Posts one pass-through request, `batch` on its own. An error may say that it was taken.
+    pub(crate) fn post_one(
+        &mut self,
+        mut request: SendRequest,
+        batch: Batch,
+    ) -> Result<(), CommitError> {
+        request.wr_id = self.sends.push(batch).last().wr_id();
+        request.flags |= SendFlags::SIGNALED;
+        let mut sends = self.qp.start_send();
+        sends.add(&request);
+        let posted = settle_commit(sends.commit(), 1);
+        if posted.is_err_and(|error| error.accepted == 0) {
+            self.sends.truncate(1, 0);
+        }
+        posted
+    }
+
+    /// Posts `count` zero-length receives and returns how many the driver took, and why not more.
+    pub(crate) fn post_empty_recvs(&mut self, count: u32) -> (u32, Option<CommitError>) {
+        debug_assert!(count <= self.recvs.room());
+        let mut batch = self.qp.start_recv();
+        let mut tag = self.recvs.next();
+        for _ in 0..count {
+            batch.add(&RecvRequest { wr_id: tag.wr_id(), sge: Sge::EMPTY });
+            tag = tag.plus(1);
+        }
+        let error = settle_commit(batch.commit(), count).err();
+        let accepted = error.map_or(count, |error| error.accepted);
+        self.recvs.push(accepted);
+        (accepted, error)
+    }
+
+    /// Posts one receive with a buffer. Returns its number if it was posted, and what the driver
+    /// complained of.
+    pub(crate) fn post_data_recv(&mut self, sge: Sge) -> (Option<u64>, Option<Refusal>) {
+        let tag = self.recvs.next();
+        let mut batch = self.qp.start_recv();
+        batch.add(&RecvRequest { wr_id: tag.wr_id(), sge });
+        let error = settle_commit(batch.commit(), 1).err();
+        let refusal = error.map(|error| error.refusal);
+        if error.is_some_and(|error| error.accepted == 0) {
+            return (None, refusal);
+        }
+        self.recvs.push(1);
+        (Some(tag.sequence()), refusal)
+    }
+
+    /// Whether nothing has been retired since the previous call although there was something to do:
+    /// requests in flight, or something that its driver `refuses`.
+    pub(crate) fn check_stalled(&mut self, refuses: bool) -> bool {
+        let busy = refuses || !self.sends.is_empty();
+        let mark = busy.then_some(self.sends.oldest_request());
+        let stalled = busy && mark == self.stall_mark;
+        self.stall_mark = mark;
+        stalled
+    }
+
+    /// The record of a failed completion.
+    pub(crate) fn completion_error(&self, completion: &Completion, offset: u32) -> RailError {
+        RailError {
+            rail: self.id,
+            device: self.device,
+            qp_num: completion.qp_num,
+            status: completion.status,
+            vendor_err: completion.vendor_err,
+            errno: None,
+            offset,
+        }
+    }
+
+    /// The record of a post that the driver refused.
+    pub(crate) fn refusal_error(&self, errno: i32, offset: u32) -> RailError {
+        RailError {
+            rail: self.id,
+            device: self.device,
+            qp_num: self.qp_num,
+            status: WcStatus::GENERAL_ERR,
+            vendor_err: 0,
+            errno: Some(errno),
+            offset,
+        }
+    }
+}

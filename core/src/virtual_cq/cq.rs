@@ -1,0 +1,104 @@
+//! The virtual completion queue: what it owns.
+
+use super::budget::Backlog;
+use super::registry::Registry;
+use super::routing::RoutingTable;
+use crate::completion::POLL_BATCH;
+use crate::hardware::CompletionQueue;
+use crate::verbs::{Completion, DeviceId};
+use arrayvec::ArrayVec;
+
+/// More physical completion queues than the type holds; those given are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {max} completion queues")]
+pub struct TooManyCqs {
+    /// The const parameter `CQS`.
+    pub max: usize,
+}
+
+/// Up to `CQS` physical completion queues as one, for virtual queue pairs of any sizes.
+///
+/// It does not own the virtual queue pairs: [`poll`](Self::poll) is handed the set of them, and
+/// routes hold their indices in that set. `ROUTES`, a power of two, is the size of the routing
+/// table, of which three quarters can be used: one route for each physical queue pair. Virtual
+/// queue pairs have indices below `ROUTES`.
+///
+/// # Method families
+///
+/// *Set-up*: [`new`](Self::new), [`attach`](Self::attach), [`detach`](Self::detach).
+///
+/// *Polling*: [`poll`](Self::poll) all queues, [`poll_cq`](Self::poll_cq) one of them,
+/// [`poll_one`](Self::poll_one) completion, or [`feed`](Self::feed) completions that a runtime has
+/// polled itself.
+#[derive(Debug)]
+pub struct VirtualCq<C, const CQS: usize, const ROUTES: usize> {
+    pub(super) cqs: ArrayVec<C, CQS>,
+    /// Entries of each completion queue that attached queue pairs may need.
+    pub(super) reserved: [u32; CQS],
+    pub(super) routes: RoutingTable<ROUTES>,
+    pub(super) registry: Registry<ROUTES>,
+    /// The completion queue that the next poll begins with.
+    pub(super) next_cq: usize,
+    /// What completed and cannot wait in a ring, but found no budget.
+    pub(super) backlog: Backlog,
+    /// Completions that were polled and not looked at, because a sink panicked.
+    pub(super) unrouted: Saved,
+    /// A poll is under way; if it is not, and this is set, a sink panicked.
+    pub(super) polling: bool,
+    /// Whether rings come before the backlog: they take turns.
+    pub(super) rings_first: bool,
+}
+
+/// Completions of one device, at most one batch.
+pub(super) type Saved = Option<(DeviceId, ArrayVec<Completion, POLL_BATCH>)>;
+
+impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
+    /// Physical queue pairs whose completions can be routed at the same time.
+    pub const CAPACITY: usize = RoutingTable::<ROUTES>::CAPACITY;
+
+    /// Makes one completion queue out of `cqs`. With none, completions come by
+    /// [`feed`](Self::feed) only.
+    ///
+    /// # Errors
+    ///
+    /// More than `CQS` queues.
+    pub fn new(cqs: impl IntoIterator<Item = C>) -> Result<Self, TooManyCqs> {
+        const { assert!(ROUTES <= 1 << 16, "indices have 16 bits") };
+        let mut owned = ArrayVec::new();
+        for cq in cqs {
+            owned.try_push(cq).map_err(|_| TooManyCqs { max: CQS })?;
+        }
+        Ok(Self {
+            cqs: owned,
+            reserved: [0; CQS],
+            routes: RoutingTable::new(),
+            registry: Registry::new(),
+            next_cq: 0,
+            backlog: Backlog::new(),
+            unrouted: None,
+            polling: false,
+            rings_first: false,
+        })
+    }
+
+    /// The physical completion queues.
+    pub fn cqs(&self) -> &[C] {
+        &self.cqs
+    }
+
+    /// The physical completion queues, to arm or to resize them. Completions that are polled here
+    /// must be [`fed`](Self::feed) back.
+    pub fn cqs_mut(&mut self) -> &mut [C] {
+        &mut self.cqs
+    }
+
+    /// Checks what must hold between any two calls.
+    ///
+    /// # Panics
+    ///
+    /// If it does not: a bug of this crate.
+    pub fn invariants(&self) {
+        self.routes.invariants();
+        self.registry.invariants();
+    }
+}

@@ -1,0 +1,139 @@
+//! Making a virtual queue pair: what cannot work is refused here.
+
+use super::choose::Chooser;
+use super::config::{BuildError, Config, FRAGMENT_ALIGN, MAX_RAILS};
+use super::data_receives::DataReceives;
+use super::health::Health;
+use super::offers::Offers;
+use super::pass_through::PassThrough;
+use super::qp::VirtualQp;
+use super::scheme::SchemeState;
+use super::scheme::dqplb::{PeerWindow, SequenceWindow};
+use super::slot::{RecvSlot, Recvs, SendSlot, Sends};
+use crate::hardware::QueuePair;
+use crate::rail::{Rail, RailId};
+use arrayvec::ArrayVec;
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// Makes one queue pair out of `rails`, with `notify` for SPRAY's notifies.
+    ///
+    /// The i-th rail is to be connected to the peer's i-th. Rail 0 also carries pass-through
+    /// requests and data receives.
+    ///
+    /// # Errors
+    ///
+    /// What cannot work is refused here rather than in the middle of traffic; the queue pairs
+    /// are dropped.
+    pub fn new(
+        config: Config,
+        rails: impl IntoIterator<Item = Q>,
+        notify: Option<Q>,
+    ) -> Result<Self, BuildError> {
+        const { assert!(RAILS >= 1 && RAILS <= MAX_RAILS, "1 to 8 rails") };
+        // In place, piece by piece: the whole can be large, and each move of it costs stack.
+        let mut qp = Self::without_rails(config);
+        for (number, rail) in rails.into_iter().enumerate() {
+            let rail = Rail::new(rail, RailId::Data(number as u8), config.max_msgs_per_qp);
+            qp.rails.try_push(rail).map_err(|_| BuildError::TooManyRails { max: RAILS })?;
+        }
+        let notify = notify.map(|qp| Rail::new(qp, RailId::Notify, config.max_msgs_per_qp));
+        validate(&config, &qp.rails, notify.as_ref())?;
+        qp.scheme = SchemeState::new(config.scheme, notify, qp.window(), qp.rails.len());
+        qp.find_devices();
+        qp.chooser = Chooser::new(&config, &mut qp.rails)?;
+        Ok(qp)
+    }
+
+    fn without_rails(config: Config) -> Self {
+        Self {
+            rails: ArrayVec::new(),
+            health: Health::GOOD,
+            chooser: Chooser::EMPTY,
+            sends: Sends::new(SendSlot::BLANK),
+            recvs: Recvs::new(RecvSlot::new(0)),
+            pass_through: PassThrough::new(config.pass_through),
+            offers: Offers::NONE,
+            recvs_first: false,
+            devices: ArrayVec::new(),
+            scheme: SchemeState::NONE,
+            data_receives: DataReceives::NONE,
+            config,
+        }
+    }
+
+    /// What this side's connection card tells a DQPLB sender.
+    pub fn window(&self) -> PeerWindow {
+        let receives = self.rails.iter().map(|rail| rail.recvs.limit()).max();
+        PeerWindow {
+            window: SequenceWindow::<RAILS, DEPTH>::CAPACITY,
+            receives_per_rail: receives.unwrap_or_default(),
+        }
+    }
+
+    /// Gives every rail the place of its device's keys. Rail 0's is 0.
+    fn find_devices(&mut self) {
+        for rail in &mut self.rails {
+            let known = self.devices.iter().position(|device| *device == rail.device);
+            rail.keys_at = known.unwrap_or(self.devices.len()) as u8;
+            if known.is_none() {
+                self.devices.push(rail.device);
+            }
+        }
+    }
+}
+
+/// What cannot work is refused before there is traffic.
+fn validate<Q: QueuePair, const DEPTH: usize>(
+    config: &Config,
+    rails: &[Rail<Q, DEPTH>],
+    notify: Option<&Rail<Q, DEPTH>>,
+) -> Result<(), BuildError> {
+    let bytes = config.max_msg_size;
+    if bytes == 0 || !bytes.is_multiple_of(FRAGMENT_ALIGN) {
+        return Err(BuildError::MaxMsgSize { bytes });
+    }
+    if rails.is_empty() {
+        return Err(BuildError::NoRails);
+    }
+    let several = rails.len() > 1;
+    if notify.is_some() && !(several && config.scheme.uses_notify_qp()) {
+        return Err(BuildError::UnexpectedNotify);
+    }
+    // A single rail is its driver's.
+    if !several {
+        return Ok(());
+    }
+    if config.max_msgs_per_qp == 0 {
+        return Err(BuildError::NoMessages);
+    }
+    for (at, rail) in rails.iter().chain(notify).enumerate() {
+        let same = |other: &Rail<Q, DEPTH>| other.is_at(rail.device, rail.qp_num);
+        if rails.iter().take(at).any(same) {
+            return Err(BuildError::Duplicate { device: rail.device, qp_num: rail.qp_num });
+        }
+        validate_rail(config, rail)?;
+    }
+    Ok(())
+}
+
+fn validate_rail<Q: QueuePair, const DEPTH: usize>(
+    config: &Config,
+    rail: &Rail<Q, DEPTH>,
+) -> Result<(), BuildError> {
+    let qp_num = rail.qp_num;
+    if rail.sends.limit() == 0 {
+        return Err(BuildError::NoRoom { qp_num, send: true });
+    }
+    if config.scheme.receives_on_rails() && rail.recvs.limit() == 0 {
+        return Err(BuildError::NoRoom { qp_num, send: false });
+    }
+    let limit = rail.qp.limits().max_msg_size;
+    match rail.id {
+        RailId::Data(rail) if limit < config.max_msg_size => {
+            Err(BuildError::RailMsgSize { rail, bytes: config.max_msg_size, limit })
+        }
+        RailId::Data(_) | RailId::Notify => Ok(()),
+    }
+}

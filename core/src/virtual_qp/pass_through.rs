@@ -1,0 +1,356 @@
+//! SENDs and atomics: they pass through to rail 0, at once if their order allows it, else deferred.
+//!
+//! A deferred request has its place in the ring, which tells what was posted before it, but the ring's
+//! cursors pass it: it holds up neither dispatch nor notifies nor reports of other requests, but for
+//! what their order promises. Deferred requests are posted to rail 0 in posting order, complete in that
+//! order, and are reported when they complete. Until then their slots are kept.
+
+use super::config::PassThroughOrder;
+use super::error::PostSendError;
+use super::qp::VirtualQp;
+use super::scheme::SchemeRules;
+use super::slot::{Keys, Sends, SlotState};
+use crate::completion::{DirectCompletions, VirtualWc};
+use crate::hardware::{CommitError, QueuePair, Refusal};
+use crate::rail::{Batch, Content, RailId};
+use crate::verbs::{Completion, Opcode, SendFlags, SendWr, WcStatus};
+
+/// No request.
+const NONE: u64 = u64::MAX;
+
+/// Which pass-through requests are not complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PassThrough {
+    order: PassThroughOrder,
+    /// Those in flight that took no place in the ring.
+    bypassing: u32,
+    /// The oldest deferred one that is not complete, [`NONE`] if all are.
+    oldest: u64,
+    /// The oldest deferred one that is not posted, [`NONE`] if all are.
+    next: u64,
+    /// Deferred ones that are not complete.
+    incomplete: u32,
+    /// Deferred ones, complete or not, that the report cursor has still to pass.
+    to_pass: u32,
+    /// Rail 0's next request when the fence that is waited at came to the front.
+    fence_mark: Option<u64>,
+}
+
+impl PassThrough {
+    pub(super) const fn new(order: PassThroughOrder) -> Self {
+        Self {
+            order,
+            bypassing: 0,
+            oldest: NONE,
+            next: NONE,
+            incomplete: 0,
+            to_pass: 0,
+            fence_mark: None,
+        }
+    }
+
+    /// Whether a deferred request waits to be posted.
+    #[inline]
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.next != NONE
+    }
+
+    /// Deferred requests that are not complete.
+    pub(super) const fn incomplete(&self) -> usize {
+        (self.incomplete + self.bypassing) as usize
+    }
+
+    /// Deferred requests that the report cursor has still to pass.
+    pub(super) const fn unpassed(&self) -> usize {
+        self.to_pass as usize
+    }
+
+    /// The report cursor passed one.
+    pub(super) fn passed(&mut self) {
+        self.to_pass -= 1;
+    }
+
+    /// A request that took no place in the ring completed.
+    pub(super) fn bypassed(&mut self) {
+        self.bypassing -= 1;
+    }
+
+    /// Whether a notification of request `id` would overtake a pass-through request that was posted
+    /// before it and promised to be in place.
+    #[inline]
+    pub(super) fn is_ahead_of(&self, id: u64) -> bool {
+        (self.bypassing > 0 || self.oldest < id) && self.order == PassThroughOrder::Ordered
+    }
+
+    /// Notifications of requests from here on wait for pass-through requests.
+    pub(super) const fn notify_limit(&self) -> u64 {
+        match self.order {
+            PassThroughOrder::Ordered => self.oldest,
+            PassThroughOrder::Unordered => NONE,
+        }
+    }
+
+    /// Whether every pass-through request before `id`, which is fenced, is complete. `next` is rail 0's
+    /// next request, `oldest` its oldest one that is not complete. What bypassed the ring is known by
+    /// its number on rail 0 when the fence came to the front: later ones must not keep it waiting
+    /// for good.
+    pub(super) fn passes_fence(&mut self, id: u64, next: u64, oldest: u64) -> bool {
+        let mark = *self.fence_mark.get_or_insert(next);
+        oldest >= mark && self.oldest > id
+    }
+
+    /// The fence that was waited at is passed, or its request is gone.
+    pub(super) fn forget_fence(&mut self) {
+        self.fence_mark = None;
+    }
+
+    fn add(&mut self, id: u64) {
+        self.oldest = self.oldest.min(id);
+        self.next = self.next.min(id);
+        self.incomplete += 1;
+        self.to_pass += 1;
+    }
+}
+
+/// The first request after `id` that is deferred and not complete.
+fn next_after<const RAILS: usize, const WRS: usize>(sends: &Sends<RAILS, WRS>, id: u64) -> u64 {
+    let later = (id + 1..).map_while(|id| sends.find(id).map(|slot| (id, slot)));
+    let mut deferred = later.filter(|(_, slot)| slot.state.contains(SlotState::DEFERRED));
+    deferred.next().map_or(NONE, |(id, _)| id)
+}
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// Step 1 of a SEND or atomic: it bypasses the ring if its order allows it, else takes its place
+    /// there.
+    pub(super) fn post_pass_through(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        let keys = self.check_pass_through(wr)?;
+        if self.may_bypass(wr) {
+            match self.bypass(wr, keys) {
+                Ok(()) => return Ok(()),
+                Err(Refusal::QueueFull) => {}
+                Err(refusal) => return Err(PostSendError::refused(RailId::Data(0), refusal)),
+            }
+        }
+        if wr.flags.contains(SendFlags::INLINE) {
+            Err(PostSendError::InlineMustWait)
+        } else {
+            self.defer(wr, keys)
+        }
+    }
+
+    fn check_pass_through(&self, wr: &SendWr<'_>) -> Result<Keys, PostSendError> {
+        if matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm) {
+            self.scheme.check_send(wr.opcode)?;
+        }
+        let rail = &self.rails[0];
+        if !rail.in_service {
+            return Err(PostSendError::RailDown);
+        }
+        if wr.flags.contains(SendFlags::INLINE) {
+            if wr.opcode.is_fetching() {
+                return Err(PostSendError::InlineOpcode(wr.opcode));
+            }
+            let length = wr.local.length();
+            let max = rail.qp.limits().max_inline_data;
+            if length > max {
+                return Err(PostSendError::InlineTooLong { length, max });
+            }
+        }
+        Keys::of(wr, rail.device, 0)
+    }
+
+    /// Whether a pass-through request may go straight to rail 0.
+    fn may_bypass(&self, wr: &SendWr<'_>) -> bool {
+        let PassThrough { order, bypassing, oldest, .. } = self.pass_through;
+        let fenced = wr.flags.contains(SendFlags::FENCE);
+        let waits = fenced || order == PassThroughOrder::Ordered;
+        let overtakes = self.sends.unacknowledged_count() > 0 || self.scheme.is_notifying();
+        let behind = bypassing > 0 || oldest != NONE;
+        let must_wait =
+            self.pass_through.is_waiting() || (fenced && behind) || (waits && overtakes);
+        !must_wait && self.rail_0_has_room()
+    }
+
+    fn bypass(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), Refusal> {
+        let signaled = wr.flags.contains(SendFlags::SIGNALED);
+        let content = if signaled { Content::PassThrough } else { Content::Unsignaled };
+        let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
+        let request = keys.request(wr, self.config.imm_order);
+        let posted = match self.rails[0].post_one(request, batch) {
+            Ok(()) => {
+                self.pass_through.bypassing += 1;
+                Ok(())
+            }
+            Err(CommitError { accepted: 0, refusal }) => {
+                if refusal == Refusal::QueueFull {
+                    self.offers.sends.insert(RailId::Data(0));
+                }
+                Err(refusal)
+            }
+            Err(CommitError { refusal, .. }) => {
+                self.pass_through.bypassing += 1;
+                self.driver_complained(RailId::Data(0), refusal);
+                Ok(())
+            }
+        };
+        self.update_availability(0);
+        posted
+    }
+
+    /// Gives a pass-through request its place in the ring, from where it goes as soon as its order
+    /// and rail 0 let it.
+    fn defer(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), PostSendError> {
+        let imm_order = self.config.imm_order;
+        let id = self.sends.add_with(|slot| {
+            slot.keys[0] = keys;
+            slot.compare_add = wr.compare_add;
+            slot.swap = wr.swap;
+            slot.fill(wr, imm_order, SlotState::PASS_THROUGH | SlotState::DEFERRED);
+            Ok::<_, PostSendError>(())
+        })?;
+        self.pass_through.add(id);
+        self.sends.keep_from(self.pass_through.oldest);
+        // With requests before it that wait for rails, the ring's cursor passes it in its turn.
+        if self.sends.front_pending() == Some(id) {
+            self.sends.pop_pending();
+        }
+        Ok(())
+    }
+
+    /// Posts deferred requests, oldest first, until one has to wait on.
+    #[cold]
+    pub(super) fn post_deferred(&mut self) {
+        while !self.health.failed && self.pass_through.is_waiting() {
+            let id = self.pass_through.next;
+            if !self.may_post_deferred(id) {
+                return;
+            }
+            let slot = self.sends.slot(id);
+            let request = slot.pass_through();
+            let batch = Batch::one(id, slot.local.length(), Content::Deferred, slot.opcode);
+            let posted = self.rails[0].post_one(request, batch);
+            if posted.map_or_else(|error| error.accepted > 0, |()| true) {
+                self.pass_through.next = next_after(&self.sends, id);
+            }
+            match posted.map_err(|error| error.refusal) {
+                Ok(()) => {}
+                Err(Refusal::QueueFull) => self.offers.sends.insert(RailId::Data(0)),
+                Err(Refusal::Driver(errno)) => {
+                    let error = self.rails[0].refusal_error(errno, 0);
+                    self.sends.slot(id).fail(error.status);
+                    self.fail(error);
+                }
+            }
+            self.update_availability(0);
+        }
+    }
+
+    fn may_post_deferred(&self, id: u64) -> bool {
+        let PassThrough { order, bypassing, oldest, .. } = self.pass_through;
+        let fenced = self.sends.find(id).is_some_and(|slot| slot.flags.contains(SendFlags::FENCE));
+        let waits = fenced || order == PassThroughOrder::Ordered;
+        let first = bypassing == 0 && oldest == id;
+        self.rail_0_has_room() && (first || !fenced) && (!waits || self.is_acknowledged_before(id))
+    }
+
+    /// Whether everything fragmented that was posted before request `id` is acknowledged, notifies
+    /// included.
+    pub(super) fn is_acknowledged_before(&self, id: u64) -> bool {
+        let acknowledged = self.sends.front_in_flight().is_none_or(|front| front >= id)
+            && self.sends.front_pending().is_none_or(|front| front >= id);
+        acknowledged && !(self.scheme.is_notifying() && self.has_notify_before(id))
+    }
+
+    fn has_notify_before(&self, id: u64) -> bool {
+        let first = self.sends.front_finished().unwrap_or(id);
+        let mut earlier = (first..id).map_while(|id| self.sends.find(id));
+        earlier.any(|slot| slot.state.contains(SlotState::NOTIFY_IN_FLIGHT))
+    }
+
+    /// A deferred request completed: it is reported at once, unless it succeeded and is unsignaled.
+    pub(super) fn complete_deferred(
+        &mut self,
+        batch: &Batch,
+        completion: &Completion,
+        direct: &mut DirectCompletions,
+    ) {
+        let slot = self.sends.slot(batch.wr);
+        slot.state.remove(SlotState::DEFERRED);
+        let wr_id = slot.wr_id;
+        if slot.flags.contains(SendFlags::SIGNALED) || !completion.status.is_success() {
+            direct.push(self.passed_through(wr_id, batch, completion));
+        }
+        self.finish_deferred(batch.wr);
+    }
+
+    /// The report of a pass-through request.
+    pub(super) fn passed_through(
+        &self,
+        wr_id: u64,
+        batch: &Batch,
+        completion: &Completion,
+    ) -> VirtualWc {
+        VirtualWc {
+            wr_id,
+            status: completion.status,
+            opcode: batch.opcode.completion(),
+            qp_num: self.config.virtual_qp_num,
+            byte_len: batch.length,
+            imm: None,
+        }
+    }
+
+    fn finish_deferred(&mut self, id: u64) {
+        self.pass_through.incomplete -= 1;
+        if self.pass_through.oldest == id {
+            self.pass_through.oldest = next_after(&self.sends, id);
+            self.sends.keep_from(self.pass_through.oldest);
+        }
+    }
+
+    /// Whether deferred requests wait that will not be posted any more, and no pass-through request is
+    /// in flight before them: their turn to be reported.
+    #[inline]
+    pub(super) fn is_flushing(&self) -> bool {
+        let PassThrough { bypassing, oldest, next, .. } = self.pass_through;
+        self.health.failed && next != NONE && bypassing == 0 && oldest == next
+    }
+
+    /// The next deferred request that will not be posted any more.
+    #[cold]
+    pub(super) fn report_flushed(&mut self) -> Option<VirtualWc> {
+        let id = self.pass_through.next;
+        self.pass_through.next = next_after(&self.sends, id);
+        let slot = self.sends.slot(id);
+        slot.state.remove(SlotState::DEFERRED);
+        slot.fail(WcStatus::WR_FLUSH_ERR);
+        let wc = slot.report(self.config.virtual_qp_num);
+        self.finish_deferred(id);
+        Some(wc)
+    }
+
+    /// What must hold between the ring, rail 0 and the pass-through requests.
+    pub(super) fn pass_through_invariants(&self) {
+        let PassThrough { bypassing, oldest, next, incomplete, to_pass, .. } = self.pass_through;
+        let on_rail_0 = || self.rails[0].sends.iter();
+        let bypasses = on_rail_0().filter(|batch| batch.content.bypasses_ring()).count();
+        assert_eq!(bypassing as usize, bypasses, "notifies wait for what bypasses the ring");
+        let is_deferred = |id: &u64| {
+            self.sends.find(*id).is_some_and(|slot| slot.state.contains(SlotState::DEFERRED))
+        };
+        let alive = self.sends.alive();
+        assert_eq!(alive.clone().find(is_deferred).unwrap_or(NONE), oldest, "the oldest");
+        assert_eq!(alive.clone().filter(is_deferred).count(), incomplete as usize);
+        let passes = self.sends.iter().filter(|slot| slot.state.contains(SlotState::PASS_THROUGH));
+        assert_eq!(passes.count(), to_pass as usize, "pass-through requests in the ring");
+        let in_flight = |id: u64| {
+            let mut deferred = on_rail_0().filter(|batch| batch.content == Content::Deferred);
+            deferred.any(|batch| batch.wr == id)
+        };
+        for id in alive.filter(is_deferred) {
+            assert_eq!(in_flight(id), id < next, "deferred requests are posted in order");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Step 4: what completions allow is done, once for a batch of them: acknowledged requests move on and
+//! their receivers are notified, waiting requests go out, receives are posted again.
+
+use super::qp::VirtualQp;
+use super::scheme::SchemeRules;
+use super::slot::SlotState;
+use crate::hardware::QueuePair;
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// Does what the completions since the last call allow.
+    #[inline]
+    pub(super) fn pump_all(&mut self) {
+        if !self.offers.sends.is_empty() {
+            self.retry_refused();
+        }
+        self.acknowledge();
+        if self.pass_through.is_waiting() {
+            // Before fragments take the credits of rail 0.
+            self.post_deferred();
+        }
+        if self.sends.front_pending().is_some() {
+            self.dispatch_pending();
+            // Requests that were cancelled, or that the ring's cursor passes, are done with.
+            self.acknowledge();
+            if self.pass_through.is_waiting() {
+                self.post_deferred();
+            }
+        }
+        self.settle_receives();
+        self.debug_invariants();
+    }
+
+    /// Moves past every request, in posting order, whose data is acknowledged; its notify goes
+    /// out on the way. So a notify says that everything posted before it is in place too.
+    #[inline]
+    fn acknowledge(&mut self) {
+        while let Some(id) = self.sends.front_in_flight() {
+            let slot = self.sends.slot(id);
+            if slot.batches_in_flight > 0 {
+                return;
+            }
+            if !slot.wants_notify() {
+                self.sends.pop_in_flight();
+            } else if self.health.failed {
+                // The receiver must not be told of data that failed, nor past it.
+                slot.state.insert(SlotState::CANCELLED);
+                self.sends.pop_in_flight();
+            } else if self.pass_through.is_ahead_of(id) || !self.notify_from(id) {
+                return;
+            }
+        }
+    }
+
+    /// Posts notifies of acknowledged requests from `first` on. Returns whether anything changed.
+    fn notify_from(&mut self, first: u64) -> bool {
+        // Those behind a pass-through request that is not complete wait for it.
+        let requests = first..self.pass_through.notify_limit();
+        match self.scheme.post_notifies(&mut self.sends, requests, &mut self.offers) {
+            Ok(posted) => posted,
+            Err(error) => {
+                self.fail(error);
+                true
+            }
+        }
+    }
+}

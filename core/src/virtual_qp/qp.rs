@@ -1,0 +1,238 @@
+//! The virtual queue pair itself: its parts, and what its owner may look at.
+
+use super::choose::Chooser;
+use super::config::Config;
+use super::data_receives::DataReceives;
+use super::health::Health;
+use super::offers::Offers;
+use super::pass_through::PassThrough;
+use super::scheme::{SchemeRules, SchemeState};
+use super::slot::{Recvs, Sends};
+use crate::completion::{PhysicalQp, Role};
+use crate::hardware::QueuePair;
+use crate::rail::{Rail, RailCounters, RailId};
+use crate::verbs::DeviceId;
+use arrayvec::ArrayVec;
+
+/// One queue pair made of up to `RAILS` physical ones.
+///
+/// Each rail may have `DEPTH` requests in flight; `WRS` sends and `WRS` receives may be
+/// unreported. Both are powers of two. All memory is inside the value, `size_of` tells how much;
+/// nothing is allocated, ever, and the value may be moved at any time.
+///
+/// # Method families
+///
+/// *Set-up*, in this order: [`new`](Self::new); with DQPLB [`prepare_receives`](Self::prepare_receives)
+/// while the queue pairs are in INIT, and [`set_peer_window`](Self::set_peer_window) with what the
+/// peer's card says; [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
+///
+/// *Data path*: [`post_send`](Self::post_send), [`post_recv`](Self::post_recv). Completions come
+/// out of [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll), which drives everything that
+/// does not happen inside a post.
+///
+/// *Health*: [`state`](Self::state), [`first_error`](Self::first_error),
+/// [`take_protocol_error`](Self::take_protocol_error), [`check_stalled`](Self::check_stalled),
+/// [`set_rail_in_service`](Self::set_rail_in_service), [`counters`](Self::counters).
+///
+/// # Buffer ownership
+///
+/// A buffer belongs to the NIC from the post until its request is reported. A request is reported
+/// only after every completion of its posted fragments is in, failed or not, so a reported buffer
+/// is never touched again.
+///
+/// # Order
+///
+/// Over several rails. *Fragmented* are WRITE, WRITE_WITH_IMM and READ; *pass-through* are SENDs and
+/// atomics, which all use rail 0. *Complete* is what the peer's NIC has acknowledged, the notify
+/// included. Everything that is not in the table may overtake, and what waits holds up nothing else
+/// but what is posted behind it and of its own kind.
+///
+/// | | behind | is held to this order |
+/// |---|---|---|
+/// | fragmented | fragmented | started in posting order, and reported in posting order; on the wire they overtake |
+/// | fragmented | pass-through | may overtake |
+/// | pass-through | pass-through | in posting order, as on one connection |
+/// | pass-through | fragmented | [`Ordered`](PassThroughOrder::Ordered): starts when they are complete; [`Unordered`](PassThroughOrder::Unordered): may overtake |
+/// | notification of a WRITE_WITH_IMM | fragmented | arrives when they are complete |
+/// | notification of a WRITE_WITH_IMM | pass-through | `Ordered`: arrives when they are complete; `Unordered`: may overtake |
+/// | any request with FENCE | any | starts when they are complete |
+///
+/// A fragmented request with FENCE may wait, besides, for SENDs and atomics that were posted after it,
+/// as long as others are ahead of it.
+///
+/// So a READ of what an earlier WRITE wrote needs FENCE: one rail says nothing about the others.
+/// Pass-through requests are reported when they complete, neither before nor after fragmented ones.
+/// Over one rail the order is that of a reliable connection.
+///
+/// With DQPLB a request that is SOLICITED starts when earlier ones with immediate that are not are
+/// complete: a fragment that wakes nobody could be the last to arrive.
+///
+/// # One rail
+///
+/// A virtual queue pair of one rail is that queue pair: the caller's `wr_id`, the driver's
+/// queue-full, and no tracking at all.
+#[derive(Debug)]
+#[repr(C)] // with a single rail all that traffic touches stands at the front
+pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> {
+    pub(super) config: Config,
+    pub(super) rails: ArrayVec<Rail<Q, DEPTH>, RAILS>,
+    /// Whether it failed, and how.
+    pub(super) health: Health,
+    /// Which rail gets the next fragments.
+    pub(super) chooser: Chooser<RAILS>,
+    /// Send requests, from their post to their report.
+    pub(super) sends: Sends<RAILS, WRS>,
+    /// Notification receives, from their post to their report.
+    pub(super) recvs: Recvs<WRS>,
+    /// SENDs and atomics.
+    pub(super) pass_through: PassThrough,
+    /// What is to be offered to drivers again.
+    pub(super) offers: Offers,
+    /// Which ring is looked at first for the next report: they take turns.
+    pub(super) recvs_first: bool,
+    /// The devices of the rails, each once; `keys` of a slot are in this order.
+    pub(super) devices: ArrayVec<DeviceId, RAILS>,
+    /// How receivers of a WRITE_WITH_IMM learn of it.
+    pub(super) scheme: SchemeState<Q, RAILS, DEPTH>,
+    /// Receives with buffers.
+    pub(super) data_receives: DataReceives<DEPTH>,
+}
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// Whether requests are spread: more than one rail.
+    #[inline]
+    pub fn is_multi(&self) -> bool {
+        // A type of one rail knows it when it is compiled.
+        RAILS > 1 && self.rails.len() > 1
+    }
+
+    /// What it was built with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The number that its completions carry.
+    #[inline]
+    pub fn virtual_qp_num(&self) -> u32 {
+        self.config.virtual_qp_num
+    }
+
+    /// The data rails, in order.
+    pub fn rails(&self) -> impl ExactSizeIterator<Item = &Q> {
+        self.rails.iter().map(|rail| &rail.qp)
+    }
+
+    /// SPRAY's notify queue pair.
+    pub fn notify_qp(&self) -> Option<&Q> {
+        self.scheme.notify().map(|rail| &rail.qp)
+    }
+
+    /// A physical queue pair, to be connected, queried or moved to the error state.
+    pub fn physical(&self, rail: RailId) -> Option<&Q> {
+        self.rail(rail).map(|rail| &rail.qp)
+    }
+
+    /// A physical queue pair for backends whose queue pairs want `&mut` for more than posting.
+    ///
+    /// # Safety
+    ///
+    /// The queue pair is neither replaced nor swapped with another one: the engine would take the
+    /// completions of one for those of the other, and report buffers that are in flight. What is
+    /// posted to it past the engine has `wr_id`s without [`ENGINE_WR_ID`](crate::hardware::ENGINE_WR_ID);
+    /// its completions come out as [foreign](crate::virtual_cq::Event::Foreign).
+    #[allow(unsafe_code, reason = "a contract for the caller")]
+    pub unsafe fn physical_mut(&mut self, rail: RailId) -> Option<&mut Q> {
+        self.rail_mut(rail).map(|rail| &mut rail.qp)
+    }
+
+    /// What a physical queue pair has done so far.
+    pub fn counters(&self, rail: RailId) -> Option<RailCounters> {
+        self.rail(rail).map(Rail::counters)
+    }
+
+    /// Sends that were accepted and are not complete, or not reported; unsignaled ones count until they
+    /// are complete. With one rail nothing is tracked: 0.
+    pub fn unreported_sends(&self) -> usize {
+        let in_ring = self.sends.unreported_count();
+        in_ring + self.pass_through.incomplete() - self.pass_through.unpassed()
+    }
+
+    /// Notification receives that were accepted and not reported.
+    pub fn unreported_recvs(&self) -> usize {
+        self.recvs.unreported_count()
+    }
+
+    /// Completion queue entries that one physical queue pair of several can need at the same time:
+    /// on an error every request of both its queues completes. The only rail of a virtual queue
+    /// pair takes what its driver takes: there it is the sum of the driver's two limits.
+    pub const fn cq_entries_per_qp() -> u32 {
+        2 * DEPTH as u32
+    }
+
+    /// Completion queue entries that all physical queue pairs together can need, the notify
+    /// queue pair included, if there are several.
+    pub const fn cq_entries() -> u32 {
+        (RAILS as u32 + 1) * Self::cq_entries_per_qp()
+    }
+
+    /// The data rails, then the notify queue pair.
+    pub(super) fn all_rails(&self) -> impl Iterator<Item = &Rail<Q, DEPTH>> {
+        self.rails.iter().chain(self.scheme.notify())
+    }
+
+    /// The data rails, then the notify queue pair.
+    pub(super) fn all_rails_mut(&mut self) -> impl Iterator<Item = &mut Rail<Q, DEPTH>> {
+        self.rails.iter_mut().chain(self.scheme.notify_mut())
+    }
+
+    fn rail(&self, id: RailId) -> Option<&Rail<Q, DEPTH>> {
+        match id {
+            RailId::Data(rail) => self.rails.get(rail as usize),
+            RailId::Notify => self.scheme.notify(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn rail_mut(&mut self, id: RailId) -> Option<&mut Rail<Q, DEPTH>> {
+        match id {
+            RailId::Data(rail) => self.rails.get_mut(rail as usize),
+            RailId::Notify => self.scheme.notify_mut(),
+        }
+    }
+
+    /// Takes note of what may have changed whether a data rail takes fragments.
+    #[inline]
+    pub(super) fn update_availability(&mut self, at: usize) {
+        let rail = &mut self.rails[at];
+        let owed = rail.sends.is_partial() || self.offers.sends.contains(rail.id);
+        rail.set_accepts(rail.in_service && !owed);
+        let has_credit = rail.sends.credits() > 0;
+        self.chooser.set_available(rail.turn_bit, rail.accepts() && has_credit);
+    }
+
+    /// Whether rail 0 takes a pass-through request now.
+    pub(super) fn rail_0_has_room(&self) -> bool {
+        self.rails[0].accepts() && self.rails[0].sends.credits() > 0
+    }
+
+    /// Calls `each` for every physical queue pair with its role and the completion queue entries
+    /// that it can need.
+    pub(super) fn list_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
+        for rail in self.all_rails() {
+            let role = match rail.id {
+                RailId::Data(_) if !self.is_multi() => Role::Single,
+                RailId::Data(rail) => Role::Rail(rail),
+                RailId::Notify => Role::Notify,
+            };
+            let entries = if self.is_multi() {
+                rail.sends.limit() + rail.recvs.limit()
+            } else {
+                let limits = rail.qp.limits();
+                limits.max_send_wr.saturating_add(limits.max_recv_wr)
+            };
+            each(&rail.qp, role, entries);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! DQPLB as a scheme: what waits for what, the receives that fragments consume, and notifications.
+
+use super::numbers::{PeerWindow, PeerWindowError, SendNumbers};
+use super::sequence::SequenceImm;
+use super::window::{Arrival, SequenceWindow};
+use crate::hardware::{CommitError, QueuePair, Refusal};
+use crate::rail::tag::TagKind;
+use crate::rail::{RailError, RailSet};
+use crate::verbs::{Opcode, SendFlags, SendWr};
+use crate::virtual_qp::error::{PostRecvError, PostSendError, ProtocolError};
+use crate::virtual_qp::scheme::rules::{Notification, Receiving, SchemeRules};
+use crate::virtual_qp::slot::{RecvSlot, Recvs, SendSlot};
+
+/// Both ends of the protocol.
+#[derive(Debug)]
+pub(in crate::virtual_qp) struct Dqplb<const RAILS: usize, const DEPTH: usize> {
+    numbers: SendNumbers,
+    /// The request after the newest one that rails were given and that has no numbers, though a
+    /// notification behind it tells of it.
+    unnumbered_until: u64,
+    /// The request after the newest one that has numbers and wakes nobody.
+    unsolicited_until: u64,
+    window: SequenceWindow<RAILS, DEPTH>,
+    /// Notifications that arrived before their receives were posted.
+    early_notifications: u64,
+    duplicates: u64,
+    /// The rails' receive queues hold receives of the scheme, or are about to.
+    prepared: bool,
+}
+
+impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
+    pub(in crate::virtual_qp::scheme) fn new(peer: PeerWindow, rails: usize) -> Self {
+        Self {
+            numbers: SendNumbers::new(peer, rails),
+            unnumbered_until: 0,
+            unsolicited_until: 0,
+            window: SequenceWindow::new(),
+            early_notifications: 0,
+            duplicates: 0,
+            prepared: false,
+        }
+    }
+
+    /// Posts receives again on the rails that are at their low-water mark. A rail that failed
+    /// gets none: they would only be flushed.
+    fn refill<Q: QueuePair>(receiving: &mut Receiving<'_, Q, DEPTH>) -> Result<(), RailError> {
+        let refill = core::mem::take(&mut receiving.offers.receives);
+        if receiving.failed {
+            return Ok(());
+        }
+        for id in refill {
+            let Some(rail) = receiving.rails.get_mut(usize::from(id.number())) else { continue };
+            match rail.post_empty_recvs(rail.recvs.room()).1.map(|error| error.refusal) {
+                None => {}
+                Some(Refusal::QueueFull) => receiving.offers.receives.insert(id),
+                Some(Refusal::Driver(errno)) => return Err(rail.refusal_error(errno, 0)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS, DEPTH>
+    for Dqplb<RAILS, DEPTH>
+{
+    fn check_send(&self, opcode: Opcode) -> Result<(), PostSendError> {
+        Err(PostSendError::SendWithDqplb(opcode))
+    }
+
+    #[inline]
+    fn prepare(&self, _: &SendWr<'_>, _: &mut SendSlot<RAILS>) -> Result<(), PostSendError> {
+        Ok(())
+    }
+
+    /// Plain WRITEs, READs and pass-through requests have no numbers, so the receiver could be told of
+    /// what follows before they are in place, or before its memory was read. Of numbered fragments that
+    /// wake nobody, the last one to arrive could be what completes a solicited request behind them.
+    #[inline]
+    fn holds_back(
+        &self,
+        slot: &SendSlot<RAILS>,
+        oldest_in_flight: Option<u64>,
+        pass_through_ahead: bool,
+    ) -> bool {
+        let in_flight_before = |until| oldest_in_flight.is_some_and(|oldest| oldest < until);
+        let solicited = slot.flags.contains(SendFlags::SOLICITED);
+        in_flight_before(self.unnumbered_until)
+            || pass_through_ahead
+            || solicited && in_flight_before(self.unsolicited_until)
+    }
+
+    #[inline]
+    fn numbers(&mut self) -> Option<&mut SendNumbers> {
+        Some(&mut self.numbers)
+    }
+
+    #[inline]
+    fn dispatched(&mut self, id: u64, slot: &SendSlot<RAILS>) {
+        if !slot.is_numbered() {
+            self.unnumbered_until = id + 1;
+        } else if !slot.flags.contains(SendFlags::SOLICITED) {
+            self.unsolicited_until = id + 1;
+        }
+    }
+
+    fn set_peer_window(&mut self, peer: PeerWindow, rails: usize) -> Result<(), PeerWindowError> {
+        self.numbers.set_peer(peer, rails)
+    }
+
+    fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    fn prepare_receives(
+        &mut self,
+        receiving: &mut Receiving<'_, Q, DEPTH>,
+    ) -> Result<(), PostRecvError> {
+        if receiving.failed {
+            return Err(PostRecvError::InErrorState);
+        }
+        if receiving.serves_data {
+            return Err(PostRecvError::MixedReceives { serves_data: true });
+        }
+        if !self.prepared {
+            // A data receive may have been tried and refused.
+            receiving.rails[0].recvs.set_kind(TagKind::NotifyRecv);
+        }
+        let mut posted = 0;
+        let mut refused = None;
+        for rail in receiving.rails.iter_mut().filter(|rail| rail.recvs.room() > 0) {
+            let (accepted, error) = rail.post_empty_recvs(rail.recvs.room());
+            posted += accepted;
+            let Some(CommitError { refusal, .. }) = error else { continue };
+            receiving.offers.receives.insert(rail.id);
+            if refusal != Refusal::QueueFull {
+                refused = refused.or(Some(PostRecvError::refused(rail.id, refusal)));
+            }
+        }
+        // From the first one posted on, the queues serve notifications; polls post what is missing.
+        if posted > 0 || refused.is_none() {
+            self.prepared = true;
+        } else if !self.prepared {
+            receiving.offers.receives = RailSet::EMPTY;
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    fn has_receives_on_rails(&self) -> bool {
+        self.prepared
+    }
+
+    fn post_recv<const WRS: usize>(
+        &mut self,
+        wr_id: u64,
+        recvs: &mut Recvs<WRS>,
+        receiving: &mut Receiving<'_, Q, DEPTH>,
+    ) -> Result<Option<RailError>, PostRecvError> {
+        if !self.prepared {
+            self.prepare_receives(receiving)?;
+        }
+        recvs.add(RecvSlot::new(wr_id))?;
+        recvs.pop_pending();
+        if self.early_notifications > 0 {
+            self.early_notifications -= 1;
+            recvs.pop_in_flight();
+        }
+        Ok(None)
+    }
+
+    #[inline]
+    fn window(&mut self) -> Option<&mut SequenceWindow<RAILS, DEPTH>> {
+        Some(&mut self.window)
+    }
+
+    /// An arrival that is not simply the next new number.
+    #[cold]
+    fn arrived<const WRS: usize>(
+        &mut self,
+        notification: Notification<'_>,
+        _: &mut Recvs<WRS>,
+    ) -> Result<(), ProtocolError> {
+        let Notification { rail, completion, .. } = notification;
+        // Status first: a flushed receive is not data, whatever its immediate says.
+        if !completion.status.is_success() {
+            return Ok(());
+        }
+        let imm = completion.imm().ok_or(ProtocolError::NoImm { rail })?;
+        let malformed = ProtocolError::MalformedImm { rail, imm: imm.wire() };
+        let fragment = SequenceImm::decode(imm).ok_or(malformed)?;
+        let outside = |source| ProtocolError::OutsideWindow { rail, source };
+        if self.window.insert(fragment).map_err(outside)? == Arrival::Duplicate {
+            self.duplicates += 1;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn settle_receives<const WRS: usize>(
+        &mut self,
+        recvs: &mut Recvs<WRS>,
+        receiving: &mut Receiving<'_, Q, DEPTH>,
+    ) -> Result<(), RailError> {
+        if !self.prepared {
+            return Ok(());
+        }
+        let mut ended = u64::from(self.window.advance());
+        while ended > 0 && recvs.front_in_flight().is_some() {
+            recvs.pop_in_flight();
+            ended -= 1;
+        }
+        self.early_notifications += ended;
+        for rail in &*receiving.rails {
+            if rail.recvs.is_low() {
+                receiving.offers.receives.insert(rail.id);
+            }
+        }
+        if receiving.offers.receives.is_empty() { Ok(()) } else { Self::refill(receiving) }
+    }
+
+    fn invariants(&self) {
+        self.window.invariants();
+    }
+}

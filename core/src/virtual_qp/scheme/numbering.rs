@@ -1,0 +1,86 @@
+//! What distinguishes numbered fragments from others, known when the loop over them is compiled.
+
+use crate::rail::{Batch, Content};
+use crate::verbs::{Imm, Opcode, SendFlags};
+use crate::virtual_qp::slot::SendSlot;
+
+/// Gives fragments their numbers, or none.
+pub(in crate::virtual_qp) trait Numbering {
+    /// The number of one fragment.
+    type Number: Copy;
+
+    /// What its batches are made of.
+    const CONTENT: Content;
+
+    /// How many of `wanted` fragments may be numbered now. `unacknowledged` lists, if needed, the
+    /// oldest unacknowledged number of each rail that has any.
+    fn room<I: Iterator<Item = u32>>(
+        &mut self,
+        wanted: u32,
+        unacknowledged: impl FnOnce() -> I,
+    ) -> u32;
+
+    /// The number of the next fragment, as a batch remembers it.
+    fn next(&self) -> u32;
+
+    /// The next `count` fragments go to a driver.
+    fn consume(&mut self, count: u32);
+
+    /// The number of fragment `index` of a batch.
+    fn number_of(batch: &Batch, index: u32) -> Self::Number;
+
+    /// The number after this one.
+    fn after(number: Self::Number) -> Self::Number;
+
+    /// The immediate of a fragment, which may be the last one of its request.
+    fn imm(number: Self::Number, is_last: bool) -> Imm;
+
+    /// What a fragment asks for.
+    fn opcode<const RAILS: usize>(slot: &SendSlot<RAILS>) -> Opcode;
+
+    /// The flags of fragments that do not end their request, SIGNALED aside.
+    fn inner_flags<const RAILS: usize>(slot: &SendSlot<RAILS>) -> SendFlags;
+}
+
+/// Fragments without numbers.
+pub(in crate::virtual_qp) struct Unnumbered;
+
+impl Numbering for Unnumbered {
+    type Number = ();
+
+    const CONTENT: Content = Content::Fragments;
+
+    #[inline(always)]
+    fn room<I: Iterator<Item = u32>>(&mut self, wanted: u32, _: impl FnOnce() -> I) -> u32 {
+        wanted
+    }
+
+    #[inline(always)]
+    fn next(&self) -> u32 {
+        0
+    }
+
+    #[inline(always)]
+    fn consume(&mut self, _: u32) {}
+
+    #[inline(always)]
+    fn number_of(_: &Batch, _: u32) {}
+
+    #[inline(always)]
+    fn after((): ()) {}
+
+    #[inline(always)]
+    fn imm((): (), _: bool) -> Imm {
+        Imm::default()
+    }
+
+    #[inline(always)]
+    fn opcode<const RAILS: usize>(slot: &SendSlot<RAILS>) -> Opcode {
+        slot.fragment_opcode
+    }
+
+    #[inline(always)]
+    fn inner_flags<const RAILS: usize>(_: &SendSlot<RAILS>) -> SendFlags {
+        SendFlags::empty()
+    }
+}

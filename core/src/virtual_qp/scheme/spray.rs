@@ -1,0 +1,325 @@
+//! SPRAY: fragments travel as plain writes; when all of a request is acknowledged, one zero-length
+//! WRITE_WITH_IMM with the user's immediate follows on the notify queue pair, whose receives are the
+//! users'.
+
+use super::rules::{Notification, Receiving, SchemeRules};
+use crate::hardware::{CommitError, QueuePair, Refusal, SendBatch, settle_commit};
+use crate::rail::tag::Tag;
+use crate::rail::{Batch, Rail, RailError, RailId, RailSet};
+use crate::verbs::{Opcode, SendFlags, SendRequest, SendWr, Sge, WcStatus};
+use crate::virtual_qp::error::{PostRecvError, PostSendError, ProtocolError};
+use crate::virtual_qp::offers::Offers;
+use crate::virtual_qp::slot::{Keys, RecvSlot, Recvs, SendSlot, Sends, SlotState};
+use core::ops::Range;
+
+/// The notify queue pair; without one, no WRITE_WITH_IMM can be posted.
+#[derive(Debug)]
+pub(in crate::virtual_qp) struct Spray<Q, const DEPTH: usize> {
+    notify: Option<Rail<Q, DEPTH>>,
+}
+
+impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
+    pub(super) const fn new(notify: Option<Rail<Q, DEPTH>>) -> Self {
+        Self { notify }
+    }
+
+    /// Posts waiting receives to the notify queue pair, as far as it has room. Returns how many it took,
+    /// and what its driver refused, or complained of, for good.
+    fn post_pending_recvs<const WRS: usize>(
+        &mut self,
+        recvs: &mut Recvs<WRS>,
+        offers: &mut Offers,
+    ) -> (u32, Option<i32>) {
+        offers.receives = RailSet::EMPTY;
+        let Some(notify) = &mut self.notify else { return (0, None) };
+        let count = notify.recvs.room().min(recvs.pending_count() as u32);
+        if count == 0 {
+            return (0, None);
+        }
+        let (accepted, error) = notify.post_empty_recvs(count);
+        for _ in 0..accepted {
+            recvs.pop_pending();
+        }
+        let errno = match error.map(|error| error.refusal) {
+            None => None,
+            Some(Refusal::Driver(errno)) => Some(errno),
+            Some(Refusal::QueueFull) => {
+                offers.receives.insert(RailId::Notify);
+                None
+            }
+        };
+        (accepted, errno)
+    }
+
+    fn refused(&self, errno: i32) -> Option<RailError> {
+        self.notify.as_ref().map(|notify| notify.refusal_error(errno, 0))
+    }
+}
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS, DEPTH>
+    for Spray<Q, DEPTH>
+{
+    #[inline]
+    fn notify(&self) -> Option<&Rail<Q, DEPTH>> {
+        self.notify.as_ref()
+    }
+
+    #[inline]
+    fn notify_mut(&mut self) -> Option<&mut Rail<Q, DEPTH>> {
+        self.notify.as_mut()
+    }
+
+    #[inline]
+    fn prepare(&self, wr: &SendWr<'_>, slot: &mut SendSlot<RAILS>) -> Result<(), PostSendError> {
+        let notify = self.notify.as_ref().ok_or(PostSendError::NoNotifyQp)?;
+        slot.want_notify(Keys::of(wr, notify.device, 0)?.rkey);
+        Ok(())
+    }
+
+    fn post_notifies<const WRS: usize>(
+        &mut self,
+        sends: &mut Sends<RAILS, WRS>,
+        requests: Range<u64>,
+        offers: &mut Offers,
+    ) -> Result<bool, RailError> {
+        let Some(notify) = &mut self.notify else { return Ok(false) };
+        if notify.sends.credits() == 0 || offers.sends.contains(RailId::Notify) {
+            return Ok(false);
+        }
+        let first = requests.start;
+        let (count, end) = ready_to_notify(sends, requests, notify.sends.credits());
+        let batch = Batch::notifies(first, (end - first) as u32, count);
+        let tag = notify.sends.push(batch);
+        let refused = post_notify_batch(&mut notify.qp, sends, &batch, tag, 0).err();
+        let accepted = refused.map_or(count, |error| error.accepted);
+        if refused.is_some() {
+            notify.sends.truncate(count, accepted);
+        }
+        if accepted > 0 {
+            while sends.front_in_flight().is_some_and(|id| id < end) {
+                mark_notified(sends);
+            }
+        }
+        let Some(CommitError { refusal, .. }) = refused else { return Ok(true) };
+        offers.sends.insert(RailId::Notify);
+        match refusal {
+            Refusal::QueueFull => Ok(accepted > 0),
+            Refusal::Driver(errno) => {
+                let error = notify.refusal_error(errno, 0);
+                // What comes next and was not taken fails with the driver's refusal.
+                if accepted == 0 {
+                    sends.slot(first).fail(error.status);
+                } else {
+                    notify_failed(sends, &batch, accepted, error.status);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn retry_notifies<const WRS: usize>(
+        &mut self,
+        sends: &mut Sends<RAILS, WRS>,
+        offers: &mut Offers,
+    ) -> Result<(), RailError> {
+        let Some(notify) = &mut self.notify else { return Ok(()) };
+        let Some((batch, index, tag)) = notify.sends.partial() else { return Ok(()) };
+        let missing = u32::from(batch.count) - index;
+        let refused = post_notify_batch(&mut notify.qp, sends, &batch, tag, index).err();
+        let accepted = refused.map_or(missing, |error| error.accepted);
+        notify.sends.accepted(accepted);
+        notify.more_doorbells += u64::from(accepted > 0);
+        let Some(CommitError { refusal, .. }) = refused else { return Ok(()) };
+        offers.sends.insert(RailId::Notify);
+        match refusal {
+            Refusal::QueueFull => Ok(()),
+            Refusal::Driver(errno) => {
+                let error = notify.refusal_error(errno, 0);
+                notify_failed(sends, &batch, index + accepted, error.status);
+                Err(error)
+            }
+        }
+    }
+
+    #[inline]
+    fn is_notifying(&self) -> bool {
+        self.notify.as_ref().is_some_and(|notify| !notify.sends.is_empty())
+    }
+
+    fn withhold<const WRS: usize>(&mut self, sends: &mut Sends<RAILS, WRS>) {
+        let Some(notify) = &mut self.notify else { return };
+        let Some((batch, index, _)) = notify.sends.partial() else { return };
+        notify.sends.withhold(0);
+        for never_sent in index..u32::from(batch.count) {
+            notify_failed(sends, &batch, never_sent, WcStatus::WR_FLUSH_ERR);
+        }
+    }
+
+    fn post_recv<const WRS: usize>(
+        &mut self,
+        wr_id: u64,
+        recvs: &mut Recvs<WRS>,
+        receiving: &mut Receiving<'_, Q, DEPTH>,
+    ) -> Result<Option<RailError>, PostRecvError> {
+        let notify = self.notify.as_ref().ok_or(PostRecvError::NoNotifyQp)?;
+        if notify.recvs.limit() == 0 {
+            return Err(PostRecvError::NoReceiveQueue(notify.id));
+        }
+        let id = recvs.add(RecvSlot::new(wr_id))?;
+        if recvs.front_pending() != Some(id) {
+            return Ok(None);
+        }
+        // It alone is pending, so it is what was refused.
+        let (accepted, errno) = self.post_pending_recvs(recvs, receiving.offers);
+        let Some(errno) = errno else { return Ok(None) };
+        if accepted > 0 {
+            return Ok(self.refused(errno));
+        }
+        recvs.take_back();
+        Err(PostRecvError::Driver { rail: RailId::Notify, errno })
+    }
+
+    fn arrived<const WRS: usize>(
+        &mut self,
+        notification: Notification<'_>,
+        recvs: &mut Recvs<WRS>,
+    ) -> Result<(), ProtocolError> {
+        let Some(front) = recvs.front_in_flight() else { return Ok(()) };
+        let Notification { rail, completion, imm_order } = notification;
+        let slot = recvs.slot(front);
+        // Status first: a flushed receive is not data, whatever its immediate says.
+        slot.status = completion.status;
+        slot.imm = completion.imm().map(|imm| imm_order.decode(imm));
+        let mut result = Ok(());
+        if completion.status.is_success() {
+            slot.byte_len = completion.byte_len;
+            if slot.imm.is_none() {
+                slot.status = WcStatus::BAD_RESP_ERR;
+                result = Err(ProtocolError::NoImm { rail });
+            }
+        }
+        recvs.pop_in_flight();
+        result
+    }
+
+    #[inline]
+    fn settle_receives<const WRS: usize>(
+        &mut self,
+        recvs: &mut Recvs<WRS>,
+        receiving: &mut Receiving<'_, Q, DEPTH>,
+    ) -> Result<(), RailError> {
+        if recvs.front_pending().is_none() {
+            return Ok(());
+        }
+        if receiving.failed {
+            receiving.offers.receives = RailSet::EMPTY;
+            return Ok(());
+        }
+        let (_, errno) = self.post_pending_recvs(recvs, receiving.offers);
+        errno.and_then(|errno| self.refused(errno)).map_or(Ok(()), Err)
+    }
+}
+
+/// How many of these requests, from the first on, can be notified at once with `credits`, and where
+/// they end. Nothing has failed.
+fn ready_to_notify<const RAILS: usize, const WRS: usize>(
+    sends: &Sends<RAILS, WRS>,
+    requests: Range<u64>,
+    credits: u32,
+) -> (u32, u64) {
+    let mut count = 0;
+    let mut end = requests.start;
+    for id in requests {
+        let posted = sends.find_posted(id).filter(|slot| slot.batches_in_flight == 0);
+        let Some(slot) = posted else { break };
+        if slot.wants_notify() {
+            if count == credits {
+                break;
+            }
+            count += 1;
+            end = id + 1;
+        }
+    }
+    (count, end)
+}
+
+/// Posts the notifies of `batch` from `index` on, only the last signaled.
+fn post_notify_batch<Q: QueuePair, const RAILS: usize, const WRS: usize>(
+    qp: &mut Q,
+    sends: &Sends<RAILS, WRS>,
+    batch: &Batch,
+    mut tag: Tag,
+    index: u32,
+) -> Result<(), CommitError> {
+    let requests = batch.wr..batch.wr + u64::from(batch.number);
+    let slots = requests.filter_map(|id| sends.find(id));
+    let wanting = slots.filter(|slot| slot.wants_notify());
+    let count = u32::from(batch.count) - index;
+    let mut left = count;
+    let mut notifies = qp.start_send();
+    for slot in wanting.skip(index as usize) {
+        left -= 1;
+        if left == 0 {
+            tag = tag.last();
+        }
+        notifies.add(&notify_request(slot, tag));
+        tag = tag.plus(1);
+    }
+    settle_commit(notifies.commit(), count)
+}
+
+/// A zero-length WRITE_WITH_IMM: the user's immediate and nothing else.
+fn notify_request<const RAILS: usize>(slot: &SendSlot<RAILS>, tag: Tag) -> SendRequest {
+    let solicited = slot.flags & SendFlags::SOLICITED;
+    let signaled = if tag.is_last() { SendFlags::SIGNALED } else { SendFlags::empty() };
+    SendRequest {
+        wr_id: tag.wr_id(),
+        opcode: Opcode::RdmaWriteWithImm,
+        flags: solicited | signaled,
+        imm: slot.imm,
+        sge: Sge::EMPTY,
+        remote_addr: slot.remote_addr,
+        rkey: slot.notify_rkey,
+        compare_add: 0,
+        swap: 0,
+    }
+}
+
+/// The front request in flight is acknowledged, and its notify, if it wants one, is posted.
+fn mark_notified<const RAILS: usize, const WRS: usize>(sends: &mut Sends<RAILS, WRS>) {
+    if let Some(id) = sends.front_in_flight() {
+        let slot = sends.slot(id);
+        if slot.wants_notify() {
+            slot.state.insert(SlotState::NOTIFY_IN_FLIGHT);
+        }
+        sends.pop_in_flight();
+    }
+}
+
+/// A batch of notifies is acknowledged.
+pub(in crate::virtual_qp) fn notified<const RAILS: usize, const WRS: usize>(
+    sends: &mut Sends<RAILS, WRS>,
+    batch: &Batch,
+) {
+    for wr in batch.wr..batch.wr + u64::from(batch.number) {
+        sends.slot(wr).state.remove(SlotState::NOTIFY_IN_FLIGHT);
+    }
+}
+
+/// Notify `index` of a batch failed: so did the request that it belongs to.
+pub(in crate::virtual_qp) fn notify_failed<const RAILS: usize, const WRS: usize>(
+    sends: &mut Sends<RAILS, WRS>,
+    batch: &Batch,
+    index: u32,
+    status: WcStatus,
+) {
+    let mut requests = batch.wr..batch.wr + u64::from(batch.number);
+    let notified = |id: &u64| {
+        let slot = sends.find(*id);
+        slot.is_some_and(|slot| slot.state.contains(SlotState::NOTIFY_IN_FLIGHT))
+    };
+    let failed = requests.by_ref().filter(notified).nth(index as usize);
+    if let Some(id) = failed {
+        sends.slot(id).fail(status);
+    }
+}
