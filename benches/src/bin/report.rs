@@ -2,7 +2,6 @@
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use polyrail::perf::{self, Measurement, PerfConfig};
 use polyrail::progress;
 use polyrail_benches::allocations::{CountingAllocator, allocations};
 use polyrail_benches::engine::WRS;
@@ -12,6 +11,7 @@ use polyrail_benches::null::NullQp;
 use polyrail_benches::rows::ROWS;
 use polyrail_benches::workload::DEPTH;
 use polyrail_core::virtual_qp::{Scheme, VirtualQp};
+use polyrail_program::perf::{self, Measurement, PerfConfig};
 use serde::Serialize;
 use std::error::Error;
 use std::io::{self, Write};

@@ -1,8 +1,9 @@
 //! Readers of text that comes from outside.
 
 use polyrail::card::ConnectionCard;
-use polyrail::exchange::{HandshakeError, Incoming, Message};
-use polyrail::size::{human_size, parse_size};
+use polyrail::exchange::HandshakeError;
+use polyrail_program::job::{Incoming, Message};
+use polyrail_program::size::{human_size, parse_size};
 
 /// Reads a connection card. What is one survives being written and read again; what is none is an
 /// error of a length that fits a terminal.

@@ -1,0 +1,80 @@
+//! The software NIC as a backend of endpoints.
+
+use super::{Connect, DeviceError, Domain, Port};
+use polyrail_core::verbs::{AccessFlags, DeviceId};
+use polyrail_software_nic::{
+    CompletionQueue, ConnectOptions, MemoryRegion, Mtu, Pages, ProtectionDomain, QpAttributes,
+    QpCap, QpInit, QpState, QueuePair, RegionKeys, RemoteQp,
+};
+use std::sync::Arc;
+
+impl Domain for ProtectionDomain {
+    type Qp = QueuePair;
+    type Cq = CompletionQueue;
+    type Region = MemoryRegion;
+
+    fn device_id(&self) -> DeviceId {
+        self.device().id()
+    }
+
+    fn device_name(&self) -> &str {
+        self.device().name()
+    }
+
+    fn max_qp_wr(&self) -> u32 {
+        self.device().limits().max_qp_wr
+    }
+
+    /// All ports of the device. It has neither LIDs nor a table of addresses.
+    fn ports(&self) -> Result<Vec<Port>, DeviceError> {
+        let device = self.device();
+        let max_rd_atomic = device.limits().max_qp_rd_atom;
+        let port = |number| {
+            let gid = device.gid(number)?;
+            Some(Port { number, gid_index: 0, gid, lid: 0, mtu: Mtu::default(), max_rd_atomic })
+        };
+        Ok((1..=device.ports()).filter_map(port).collect())
+    }
+
+    fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, DeviceError> {
+        Ok(self.device().create_cq(capacity)?)
+    }
+
+    fn create_qp(&self, cq: &CompletionQueue, cap: QpCap) -> Result<QueuePair, DeviceError> {
+        Ok(self.create_qp(&QpInit::new(cq, cap))?)
+    }
+
+    fn register_pages(
+        &self,
+        pages: &Arc<Pages>,
+        access: AccessFlags,
+    ) -> Result<(MemoryRegion, RegionKeys), DeviceError> {
+        let region = self.register_pages(pages, access)?;
+        let keys = region.keys();
+        Ok((region, keys))
+    }
+}
+
+impl Connect for QueuePair {
+    fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
+        let attributes = QpAttributes { port_num: Some(port.number), ..options.to_init() };
+        Ok(self.modify(QpState::Init, &attributes)?)
+    }
+
+    fn ready_to_receive(
+        &self,
+        _port: &Port,
+        peer: &RemoteQp,
+        options: &ConnectOptions,
+    ) -> Result<(), DeviceError> {
+        Ok(self.modify(QpState::Rtr, &options.to_rtr(peer))?)
+    }
+
+    fn ready_to_send(&self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
+        Ok(self.modify(QpState::Rts, &options.to_rts(psn))?)
+    }
+
+    fn fail(&self) -> Result<(), DeviceError> {
+        Ok(self.to_error()?)
+    }
+}

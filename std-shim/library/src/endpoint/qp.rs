@@ -1,0 +1,101 @@
+//! A virtual queue pair and what is known of the physical ones: all of an endpoint but its
+//! completion queues. The data path of posts is here.
+
+use crate::backend::{ConnectOptions, Port};
+use polyrail_core::hardware::{CqId, QueuePair};
+use polyrail_core::verbs::{DeviceId, RecvWr, SendWr};
+use polyrail_core::virtual_qp::{MAX_RAILS, PostRecvError, PostSendError, RailId, VirtualQp};
+use polyrail_software_nic as nic;
+use std::sync::Arc;
+
+/// A virtual queue pair that can be connected, watched and failed; its completions come out of the
+/// [`Endpoint`](super::Endpoint) or the [`EndpointSet`](super::EndpointSet) that it belongs to.
+///
+/// The capacities serve nearly everybody: 8 rails, 128 requests in flight on each, 256 unreported
+/// virtual requests each way. [`virtual_qp`](Self::virtual_qp) gives access to the engine.
+#[derive(Debug)]
+pub struct EndpointQp<
+    Q = nic::QueuePair,
+    const RAILS: usize = MAX_RAILS,
+    const DEPTH: usize = 128,
+    const WRS: usize = 256,
+> {
+    /// Boxed: it is tens of KiB of state.
+    pub(super) qp: Box<VirtualQp<Q, RAILS, DEPTH, WRS>>,
+    /// A notify queue pair that the virtual one has no use for: its peer wants to connect one.
+    pub(super) idle_notify: Option<Q>,
+    /// Names of all devices that it shares completion queues on.
+    pub(super) names: DeviceNames,
+    /// Where the queue pairs are: the rails in their order, then the notify queue pair.
+    pub(super) places: Vec<Place>,
+    /// The packet sequence number that all queue pairs start with.
+    pub(super) psn: u32,
+    /// What connections are made with.
+    pub(super) options: ConnectOptions,
+    /// Whether its queue pairs were connected.
+    pub(super) connected: bool,
+}
+
+/// Names of devices, for people.
+pub(super) type DeviceNames = Arc<[(DeviceId, String)]>;
+
+/// Where a queue pair is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Place of its device in the list of devices.
+    pub(super) device: usize,
+    pub(super) port: Port,
+}
+
+impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> EndpointQp<Q, RAILS, DEPTH, WRS>
+where
+    Q: QueuePair,
+{
+    /// Posts a send request; see [`VirtualQp::post_send`].
+    ///
+    /// # Errors
+    ///
+    /// The request is refused and forgotten. [`PostSendError::Full`] and [`PostSendError::QueueFull`] ask
+    /// for a poll, the others for another request; [`post_error`](Self::post_error) says them with names.
+    #[inline]
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        self.qp.post_send(wr)
+    }
+
+    /// Posts a receive; see [`VirtualQp::post_recv`].
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send).
+    #[inline]
+    pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+        self.qp.post_recv(wr)
+    }
+
+    /// The virtual queue pair.
+    pub fn virtual_qp(&self) -> &VirtualQp<Q, RAILS, DEPTH, WRS> {
+        &self.qp
+    }
+
+    /// The virtual queue pair, for what this type does not offer. Completions keep coming where
+    /// they came.
+    pub fn virtual_qp_mut(&mut self) -> &mut VirtualQp<Q, RAILS, DEPTH, WRS> {
+        &mut self.qp
+    }
+
+    /// The notify queue pair, used or not.
+    pub(super) fn notify_qp(&self) -> Option<&Q> {
+        self.qp.notify_qp().or(self.idle_notify.as_ref())
+    }
+
+    /// A physical queue pair, to be connected or failed.
+    pub(super) fn physical(&self, rail: RailId) -> Option<&Q> {
+        let idle = self.idle_notify.as_ref().filter(|_| rail == RailId::Notify);
+        self.qp.physical(rail).or(idle)
+    }
+
+    /// Whether any of its physical queue pairs completes on this queue.
+    pub fn completes_on(&self, cq: CqId) -> bool {
+        self.qp.rails().chain(self.qp.notify_qp()).any(|qp| qp.cq() == cq)
+    }
+}

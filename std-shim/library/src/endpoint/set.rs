@@ -1,0 +1,173 @@
+//! Many virtual queue pairs on the same completion queues.
+
+use super::build::{BuildError, EndpointBuilder};
+use super::make::{Plan, make};
+use super::qp::EndpointQp;
+use super::{ENDPOINT_ROUTES, Endpoint, MAX_DEVICES, PollBatch};
+use crate::backend::Domain;
+use polyrail_core::hardware::{CompletionQueue, QueuePair};
+use polyrail_core::virtual_cq::{Event, Polled, TargetSet, VirtualCq};
+use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
+use polyrail_software_nic as nic;
+
+/// Virtual queue pairs that share one virtual completion queue, and so one physical completion queue
+/// for each device: a poll serves all of them.
+///
+/// They have numbers, from 0 on in the order of [`build`](Self::build), and each is connected,
+/// posted to and watched by itself, as an [`Endpoint`] is. A completion says whose it is by
+/// [`qp_num`](polyrail_core::virtual_cq::VirtualWc::qp_num); see [`number_of`](Self::number_of).
+/// One that fails costs the others nothing. A completion queue that breaks concerns those that
+/// [complete on it](EndpointQp::completes_on).
+///
+/// # Capacities
+///
+/// `RAILS`, `DEPTH` and `WRS` are those of each virtual queue pair. `ROUTES`, a power of two, is the
+/// size of the routing table, of which three quarters can be used, one route for each rail and
+/// notify queue pair: the default of 256 serves 192 of them, such as 38 virtual queue pairs of four
+/// rails and a notify queue pair. A completion queue has room for `DEPTH` requests each way on each
+/// queue pair of its device, and for drivers that grant twice as many; a device that has none so deep
+/// refuses.
+///
+/// # Example
+///
+/// ```
+/// use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
+/// use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
+/// use polyrail::verbs::{AccessFlags, RecvWr, SendWr};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let fabric = Fabric::threaded();
+/// let a = fabric.create_device(DeviceConfig::named("a")).alloc_pd()?;
+/// let b = fabric.create_device(DeviceConfig::named("b")).alloc_pd()?;
+/// // Four rails over both devices, and two times a single one.
+/// let (four, one) = (EndpointBuilder::new(), EndpointBuilder::new().rails(1));
+/// let members = [(four, vec![&a, &b]), (one, vec![&a]), (one, vec![&a])];
+/// let mut set: EndpointSet = EndpointSet::build(members)?;
+/// let [_, near, far] = set.qps_mut() else { unreachable!("there are three") };
+/// connect_endpoints(near, far)?;
+///
+/// // Registered with all devices, it serves everybody: keys are found by device.
+/// let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+/// let buffer = RegisteredBuffer::new(4096, writable, &[&a, &b])?;
+/// let keys = buffer.toward(&buffer.remote())?;
+/// far.post_recv(&RecvWr::notification(7))?;
+/// let from = buffer.local(0, 64)?;
+/// near.post_send(&SendWr::write_with_imm(8, from, buffer.addr() + 64, 42, &keys))?;
+/// let mut completed = Vec::new();
+/// while completed.len() < 2 {
+///     let polled = set.poll_with(16, |event| completed.extend(event.completion()));
+///     assert_eq!(polled.error, None);
+/// }
+/// completed.sort_by_key(|wc| wc.wr_id);
+/// let whose: Vec<_> = completed.iter().map(|wc| set.number_of(wc.qp_num)).collect();
+/// assert_eq!(whose, [Some(2), Some(1)]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct EndpointSet<
+    Q = nic::QueuePair,
+    C = nic::CompletionQueue,
+    const RAILS: usize = MAX_RAILS,
+    const DEPTH: usize = 128,
+    const WRS: usize = 256,
+    const ROUTES: usize = 256,
+> {
+    members: Members<Q, RAILS, DEPTH, WRS>,
+    cq: VirtualCq<C, MAX_DEVICES, ROUTES>,
+}
+
+/// The virtual queue pairs, each at the index under which it is attached.
+#[derive(Debug)]
+struct Members<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    Vec<EndpointQp<Q, RAILS, DEPTH, WRS>>,
+);
+
+impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> TargetSet
+    for Members<Q, RAILS, DEPTH, WRS>
+where
+    Q: QueuePair,
+{
+    type Target = VirtualQp<Q, RAILS, DEPTH, WRS>;
+
+    #[inline]
+    fn target(&mut self, index: u16) -> Option<&mut Self::Target> {
+        self.0.get_mut(usize::from(index)).map(EndpointQp::virtual_qp_mut)
+    }
+}
+
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize, const ROUTES: usize>
+    EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>
+where
+    Q: QueuePair,
+    C: CompletionQueue,
+{
+    /// Makes one virtual queue pair for each builder, on the devices that come with it, as
+    /// [`EndpointBuilder::build`] does, and one completion queue for each device, deep enough for
+    /// all that can be in flight there.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::QueuePairs`]: the routing table has no room for so many, and nothing was made.
+    /// [`BuildError::Cqs`]: more than [`MAX_DEVICES`] devices. Else what the
+    /// devices or the engine refuse.
+    pub fn build<'d, D, S>(
+        members: impl IntoIterator<Item = (EndpointBuilder, S)>,
+    ) -> Result<Self, BuildError>
+    where
+        D: Domain<Qp = Q, Cq = C> + 'd,
+        S: AsRef<[&'d D]>,
+    {
+        let members: Vec<(EndpointBuilder, S)> = members.into_iter().collect();
+        let plans = members
+            .iter()
+            .map(|(builder, domains)| Plan::new::<RAILS>(*builder, domains.as_ref()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (qps, cq) = make(&plans)?;
+        Ok(Self { members: Members(qps), cq })
+    }
+
+    /// The virtual queue pairs, by number.
+    pub fn qps(&self) -> &[EndpointQp<Q, RAILS, DEPTH, WRS>] {
+        &self.members.0
+    }
+
+    /// The virtual queue pairs, to be connected, posted to, failed. One that is moved away takes
+    /// its routes with it: its completions are foreign.
+    pub fn qps_mut(&mut self) -> &mut [EndpointQp<Q, RAILS, DEPTH, WRS>] {
+        &mut self.members.0
+    }
+
+    /// The number in this set of the virtual queue pair that a completion names.
+    pub fn number_of(&self, virtual_qp_num: u32) -> Option<usize> {
+        self.qps().iter().position(|qp| qp.virtual_qp().virtual_qp_num() == virtual_qp_num)
+    }
+
+    /// Hands at most `budget` events of all virtual queue pairs together to `sink`, and drives
+    /// everything that waits for completions. Whoever had to wait is served first next time, so
+    /// none starves another. Allocates nothing.
+    #[inline]
+    pub fn poll_with(&mut self, budget: usize, sink: impl FnMut(Event)) -> Polled {
+        self.cq.poll(&mut self.members, budget, sink)
+    }
+
+    /// [`poll_with`](Self::poll_with) into vectors.
+    pub fn poll(&mut self, budget: usize) -> PollBatch {
+        PollBatch::collect(|sink| self.poll_with(budget, sink))
+    }
+
+    /// The completion queues, one for each device.
+    pub fn virtual_cq(&self) -> &VirtualCq<C, MAX_DEVICES, ROUTES> {
+        &self.cq
+    }
+}
+
+/// A set of one.
+impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    From<Endpoint<Q, C, RAILS, DEPTH, WRS>>
+    for EndpointSet<Q, C, RAILS, DEPTH, WRS, ENDPOINT_ROUTES>
+{
+    fn from(Endpoint { qp, cq }: Endpoint<Q, C, RAILS, DEPTH, WRS>) -> Self {
+        Self { members: Members(vec![qp]), cq }
+    }
+}

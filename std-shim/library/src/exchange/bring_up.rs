@@ -1,0 +1,53 @@
+//! From two hellos to two endpoints that can talk.
+
+use super::error::LinkError;
+use super::hello::Hello;
+use super::link::Link;
+use super::message::Message;
+use super::purpose::Purpose;
+use crate::backend::Connect;
+use crate::endpoint::{ConnectError, EndpointQp};
+
+/// Connects an endpoint with the peer's, once both have said hello, in the only order that is safe:
+/// both agree; `post_receives` posts what the peer's first requests will meet, while no queue pair
+/// can be reached; the queue pairs go to RTR and RTS; this side says that it is ready, and waits
+/// until the other one is. After it requests can be posted.
+///
+/// # Errors
+///
+/// The two endpoints do not go together (nothing was posted or moved); a queue pair refused; what
+/// `post_receives` says; the other side gave up, is gone, or does not answer.
+pub fn bring_up<Q, E, P, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    endpoint: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
+    link: &mut Link<P>,
+    peer: &Hello<P>,
+    post_receives: impl FnOnce(&mut EndpointQp<Q, RAILS, DEPTH, WRS>) -> Result<(), E>,
+) -> Result<(), E>
+where
+    Q: Connect,
+    E: From<ConnectError> + From<LinkError>,
+    P: Purpose,
+{
+    get_ready(endpoint, link, peer, post_receives)?;
+    Ok(link.expect_ready()?)
+}
+
+/// [`bring_up`] without the wait for the other side.
+///
+/// # Errors
+///
+/// As [`bring_up`].
+pub fn get_ready<Q, E, P, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    endpoint: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
+    link: &mut Link<P>,
+    peer: &Hello<P>,
+    post_receives: impl FnOnce(&mut EndpointQp<Q, RAILS, DEPTH, WRS>) -> Result<(), E>,
+) -> Result<(), E>
+where
+    Q: Connect,
+    E: From<ConnectError> + From<LinkError>,
+    P: Purpose,
+{
+    endpoint.connect_after(&peer.endpoint, post_receives)?;
+    Ok(link.send(&Message::Ready {})?)
+}

@@ -1,0 +1,82 @@
+//! The first message either way: where a side can be reached.
+
+use super::error::HandshakeError;
+use super::field::Place;
+use super::purpose::{NoPurpose, Purpose};
+use crate::backend::Mtu;
+use crate::card::ConnectionCard;
+use crate::endpoint::{Address, MAX_DEVICES, RailAddress};
+use crate::memory::RemoteBuffer;
+use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
+use serde::Serialize;
+
+/// Where a side can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hello<P = NoPurpose> {
+    /// Its endpoint.
+    pub endpoint: Address,
+    /// The buffer that the other side's requests go to.
+    pub buffer: RemoteBuffer,
+    /// What the connection is for, if this side is the one that asks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<P>,
+}
+
+impl<P: Purpose> Hello<P> {
+    pub(super) fn read(place: &Place<'_>) -> Result<Self, HandshakeError> {
+        let fields = place.object(&["endpoint", "buffer", "purpose"])?;
+        Ok(Self {
+            endpoint: address(&fields.field("endpoint")?)?,
+            buffer: buffer(&fields.field("buffer")?)?,
+            purpose: fields.optional("purpose").map(|place| P::read(&place)).transpose()?,
+        })
+    }
+}
+
+fn address(place: &Place<'_>) -> Result<Address, HandshakeError> {
+    /// Bytes of the longest message of a reliable connection (InfiniBand, volume 1, 9.7.7).
+    const MAX_MSG_SIZE: u64 = 1 << 31;
+    let fields = place.object(&["card", "scheme", "maxMsgSize", "rails", "notify"])?;
+    let (card, rails) = (fields.field("card")?, fields.field("rails")?.list(1, MAX_RAILS)?);
+    let scheme = fields.field("scheme")?;
+    Ok(Address {
+        card: ConnectionCard::from_value(card.value())
+            .map_err(|source| HandshakeError::Card { at: card.path(), source })?,
+        scheme: match scheme.text()? {
+            "spray" => Scheme::Spray,
+            "dqplb" => Scheme::Dqplb,
+            _ => return Err(scheme.wrong("\"spray\" or \"dqplb\"")),
+        },
+        max_msg_size: fields.field("maxMsgSize")?.number(1, MAX_MSG_SIZE)? as u32,
+        rails: rails.iter().map(rail).collect::<Result<_, _>>()?,
+        notify: fields.optional("notify").map(|place| rail(&place)).transpose()?,
+    })
+}
+
+fn rail(place: &Place<'_>) -> Result<RailAddress, HandshakeError> {
+    let fields = place.object(&["device", "gid", "lid", "mtu", "psn", "rdAtomic"])?;
+    let (gid, mtu) = (fields.field("gid")?, fields.field("mtu")?);
+    let bytes = mtu.number(0, u32::MAX.into())? as u32;
+    Ok(RailAddress {
+        device: fields.field("device")?.number(0, MAX_DEVICES as u64 - 1)? as u8,
+        gid: gid.text()?.parse().map_err(|_| gid.wrong("an IPv6 address"))?,
+        lid: fields.field("lid")?.number(0, u16::MAX.into())? as u16,
+        mtu: Mtu::from_bytes(bytes).ok_or_else(|| mtu.wrong("256, 512, 1024, 2048 or 4096"))?,
+        psn: fields.field("psn")?.number(0, 0x00ff_ffff)? as u32,
+        rd_atomic: fields.field("rdAtomic")?.number(0, u8::MAX.into())? as u8,
+    })
+}
+
+fn buffer(place: &Place<'_>) -> Result<RemoteBuffer, HandshakeError> {
+    let fields = place.object(&["addr", "length", "rkeys"])?;
+    let rkeys = fields.field("rkeys")?.list(1, MAX_DEVICES)?;
+    let rkey = |place: &Place<'_>| Ok(place.number(0, u32::MAX.into())? as u32);
+    let addr = fields.field("addr")?.number(0, u64::MAX - 1)?;
+    Ok(RemoteBuffer {
+        addr,
+        // It does not wrap around the end of the address space.
+        length: fields.field("length")?.number(1, u64::MAX - addr)?,
+        rkeys: rkeys.iter().map(rkey).collect::<Result<_, HandshakeError>>()?,
+    })
+}

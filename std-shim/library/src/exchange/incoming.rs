@@ -1,0 +1,123 @@
+//! What comes in: bytes become messages, in the order that the protocol has. No I/O, no clock.
+
+use super::error::HandshakeError;
+use super::message::Message;
+use super::purpose::{NoPurpose, Purpose};
+use super::wire::{HEADER_BYTES, MAX_MESSAGE_BYTES};
+use std::marker::PhantomData;
+
+/// Bytes of the longest message with its header.
+const MAX_FRAME_BYTES: usize = HEADER_BYTES + MAX_MESSAGE_BYTES as usize;
+
+/// The receiving half of a link: a bounded buffer, and whose turn it is.
+///
+/// Put bytes into [`room`](Self::room), say how many with [`filled`](Self::filled), and take
+/// messages out with [`next_message`](Self::next_message) until there is none. After an error
+/// nothing that follows can be understood.
+///
+/// ```
+/// use polyrail::exchange::{HandshakeError, Incoming};
+///
+/// let mut incoming: Incoming = Incoming::new();
+/// incoming.room()[..4].copy_from_slice(b"GET ");
+/// incoming.filled(4);
+/// let start = "GET ".into();
+/// assert_eq!(incoming.next_message(), Err(HandshakeError::NotPolyrail { start }));
+/// ```
+#[derive(Debug)]
+pub struct Incoming<P = NoPurpose> {
+    buffer: Box<[u8]>,
+    /// Bytes of the buffer that are not taken yet.
+    pending: usize,
+    turn: Turn,
+    purpose: PhantomData<fn() -> P>,
+}
+
+/// What comes next. A side may give up at any time, and then says nothing more.
+///
+/// ```text
+/// Hello --> Ready --> Done --> Nothing     (alive: still Done)
+///    \--------\--------\---------\--> Over      (failed)
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Hello,
+    Ready,
+    Done,
+    Nothing,
+    Over,
+}
+
+impl Turn {
+    /// What may come besides "failed".
+    const fn expected(self) -> &'static str {
+        match self {
+            Self::Hello => "\"hello\"",
+            Self::Ready => "\"ready\"",
+            Self::Done => "\"done\"",
+            Self::Nothing | Self::Over => "nothing more",
+        }
+    }
+
+    /// The turn after a message.
+    fn after<P: Purpose>(self, message: &Message<P>) -> Result<Self, HandshakeError> {
+        match (self, message) {
+            (Self::Hello, Message::Hello(_)) => Ok(Self::Ready),
+            (Self::Ready, Message::Ready {}) => Ok(Self::Done),
+            (Self::Done, Message::Alive {}) => Ok(Self::Done),
+            (Self::Done, Message::Done(_)) => Ok(Self::Nothing),
+            (Self::Hello | Self::Ready | Self::Done | Self::Nothing, Message::Failed { .. }) => {
+                Ok(Self::Over)
+            }
+            _ => Err(message.out_of_turn(self.expected())),
+        }
+    }
+}
+
+impl<P: Purpose> Default for Incoming<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Purpose> Incoming<P> {
+    /// Nothing has come yet.
+    pub fn new() -> Self {
+        Self {
+            buffer: vec![0; MAX_FRAME_BYTES].into(),
+            pending: 0,
+            turn: Turn::Hello,
+            purpose: PhantomData,
+        }
+    }
+
+    /// Where the next bytes go. Never empty, unless messages wait to be taken.
+    pub fn room(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.pending..]
+    }
+
+    /// So many bytes of [`room`](Self::room) were filled.
+    pub fn filled(&mut self, bytes: usize) {
+        self.pending = (self.pending + bytes).min(self.buffer.len());
+    }
+
+    /// Bytes that came and are not taken: the beginning of a message, unless some wait.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Takes the next message; `None` if there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// What came is no message, or not one whose turn it is.
+    pub fn next_message(&mut self) -> Result<Option<Message<P>>, HandshakeError> {
+        let Some((message, bytes)) = Message::decode(&self.buffer[..self.pending])? else {
+            return Ok(None);
+        };
+        self.turn = self.turn.after(&message)?;
+        self.buffer.copy_within(bytes..self.pending, 0);
+        self.pending -= bytes;
+        Ok(Some(message))
+    }
+}

@@ -1,0 +1,112 @@
+//! What one side tells the other, as plain data and as the bytes that travel.
+
+use super::error::HandshakeError;
+use super::field::Place;
+use super::hello::Hello;
+use super::purpose::{NoPurpose, Purpose};
+use super::reason::Reason;
+use super::wire::{HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};
+use crate::json::Value;
+use serde::Serialize;
+
+/// What one side tells the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Message<P: Purpose = NoPurpose> {
+    /// Who I am; the first message either way.
+    Hello(Hello<P>),
+    /// My receives are posted and my queue pairs are connected.
+    Ready {},
+    /// I have nothing to say, but I am still there.
+    Alive {},
+    /// All of it moved, as far as I am concerned.
+    Done(P::Outcome),
+    /// I cannot go on.
+    Failed {
+        /// Why.
+        reason: Reason,
+    },
+}
+
+impl<P: Purpose> Message<P> {
+    /// Its name on the wire.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "hello",
+            Self::Ready {} => "ready",
+            Self::Alive {} => "alive",
+            Self::Done(_) => "done",
+            Self::Failed { .. } => "failed",
+        }
+    }
+
+    /// The error that it came where `expected` should have.
+    pub fn out_of_turn(&self, expected: &'static str) -> HandshakeError {
+        HandshakeError::OutOfTurn { message: self.name(), expected }
+    }
+
+    /// The bytes that travel: header and JSON.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_BYTES];
+        // Numbers and strings into memory: there is nothing that could fail.
+        _ = serde_json::to_writer(&mut bytes, self);
+        let length = (bytes.len() - HEADER_BYTES) as u32;
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4..8].copy_from_slice(&VERSION.to_be_bytes());
+        bytes[8..12].copy_from_slice(&length.to_be_bytes());
+        bytes
+    }
+
+    /// Reads the message at the beginning of `bytes`, and says how many bytes it took; `None` if
+    /// it is not all there yet. What is wrong is said as soon as it can be known.
+    ///
+    /// # Errors
+    ///
+    /// See [`HandshakeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, HandshakeError> {
+        let start = &bytes[..bytes.len().min(MAGIC.len())];
+        if !MAGIC.starts_with(start) {
+            return Err(HandshakeError::not_polyrail(bytes));
+        }
+        let number = |at: usize| bytes.get(at..)?.first_chunk().map(|n| u32::from_be_bytes(*n));
+        if let Some(peer) = number(4).filter(|version| *version != VERSION) {
+            return Err(HandshakeError::Version { peer });
+        }
+        let Some(length) = number(8) else { return Ok(None) };
+        if length > MAX_MESSAGE_BYTES {
+            return Err(HandshakeError::TooLong { length });
+        }
+        let end = HEADER_BYTES + length as usize;
+        match bytes.get(HEADER_BYTES..end) {
+            Some(body) => Ok(Some((Self::from_json(body)?, end))),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads the part of a message that follows its header.
+    ///
+    /// # Errors
+    ///
+    /// See [`HandshakeError`].
+    pub fn from_json(body: &[u8]) -> Result<Self, HandshakeError> {
+        let value: Value = serde_json::from_slice(body)
+            .map_err(|error| HandshakeError::NotJson { reason: error.to_string() })?;
+        let place = Place::root(&value);
+        let known = ["hello", "ready", "alive", "done", "failed"];
+        let (name, inner) = place.variant(&known, "an object with one field, the message")?;
+        match name {
+            "hello" => Ok(Self::Hello(Hello::read(&inner)?)),
+            "ready" => inner.object(&[]).map(|_| Self::Ready {}),
+            "alive" => inner.object(&[]).map(|_| Self::Alive {}),
+            "done" => Ok(Self::Done(P::read_outcome(&inner)?)),
+            _ => Ok(Self::Failed { reason: reason(&inner)? }),
+        }
+    }
+}
+
+fn reason(place: &Place<'_>) -> Result<Reason, HandshakeError> {
+    let place = place.object(&["reason"])?.field("reason")?;
+    let text = place.text()?;
+    place.check_length(text.len(), 0, MAX_REASON_BYTES)?;
+    Ok(Reason::new(text))
+}

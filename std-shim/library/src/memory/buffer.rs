@@ -1,0 +1,202 @@
+//! Registered memory for people who write no `unsafe`.
+
+use super::OutOfRange;
+use crate::backend::{DeviceError, Domain};
+use polyrail_core::verbs::{AccessFlags, DeviceId, LocalBuffer};
+use polyrail_software_nic::{MemoryRegion, Pages, RegionKeys, Span};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+/// Page-aligned memory, zeroed, owned, and registered with one or more devices.
+///
+/// Devices may write the bytes at any time, so nobody ever gets a reference to them: they are copied
+/// in and out. Racing with a device gives torn bytes, never undefined behaviour.
+///
+/// # Buffer ownership
+///
+/// A [`LocalBuffer`] from [`local`](Self::local) may outlive the buffer. Dropping the buffer
+/// deregisters it, after waiting for accesses that are under way; requests that name it fail from
+/// then on with LOC_PROT_ERR or REM_ACCESS_ERR, and an INLINE request reads zeros.
+#[derive(Debug)]
+pub struct RegisteredBuffer<R = MemoryRegion> {
+    // Before `pages`: deregistered first, though the pages are shared with the regions anyway.
+    regions: Vec<R>,
+    keys: Vec<RegionKeys>,
+    pages: Arc<Pages>,
+}
+
+impl<R> RegisteredBuffer<R> {
+    /// `length` zero bytes, registered with the same access in each of the domains.
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::register_pages`]; no memory; no domain at all.
+    pub fn new<D: Domain<Region = R>>(
+        length: usize,
+        access: AccessFlags,
+        domains: &[&D],
+    ) -> Result<Self, DeviceError> {
+        if domains.is_empty() {
+            return Err(DeviceError::NoDevice);
+        }
+        let pages = Arc::new(Pages::new(length)?);
+        let register = |domain: &&D| domain.register_pages(&pages, access);
+        let registered = domains.iter().map(register).collect::<Result<Vec<_>, _>>()?;
+        let (regions, keys) = registered.into_iter().unzip();
+        Ok(Self { regions, keys, pages })
+    }
+
+    /// Bytes; never 0.
+    #[allow(clippy::len_without_is_empty, reason = "a registered buffer is never empty")]
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Address of the first byte, for peers.
+    pub fn addr(&self) -> u64 {
+        self.pages.addr()
+    }
+
+    /// Keys on every device, in the order of the domains.
+    pub fn keys(&self) -> &[RegionKeys] {
+        &self.keys
+    }
+
+    /// Keys on one device: those of the first region there.
+    pub fn keys_on(&self, device: DeviceId) -> Option<RegionKeys> {
+        self.keys.iter().copied().find(|keys| keys.device == device)
+    }
+
+    /// The regions, in the order of the domains.
+    pub fn regions(&self) -> &[R] {
+        &self.regions
+    }
+
+    /// Describes `length` bytes from `offset` on, for requests.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within the buffer.
+    pub fn local(&self, offset: usize, length: u32) -> Result<LocalBuffer, OutOfRange> {
+        let local = self.pages.local(offset, length);
+        local.ok_or(OutOfRange { offset, length: length as usize, size: self.len() })
+    }
+
+    /// Copies `bytes` into the buffer.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within the buffer; nothing was copied.
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
+        self.span(offset, bytes.len())?.write(bytes);
+        Ok(())
+    }
+
+    /// Copies out of the buffer.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within the buffer; nothing was copied.
+    pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfRange> {
+        self.span(offset, bytes.len())?.read(bytes);
+        Ok(())
+    }
+
+    /// Sets `length` bytes to `byte`.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within the buffer; nothing was written.
+    pub fn fill(&self, offset: usize, length: usize, byte: u8) -> Result<(), OutOfRange> {
+        self.span(offset, length)?.fill(byte);
+        Ok(())
+    }
+
+    fn span(&self, offset: usize, length: usize) -> Result<Span<'_>, OutOfRange> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.len() => Ok(self.pages.span(offset, length)),
+            _ => Err(OutOfRange { offset, length, size: self.len() }),
+        }
+    }
+}
+
+/// Files, without a copy in between. Positions are bytes from the file's start; like `pread` and
+/// `pwrite` these may move fewer bytes than asked for, and reading moves 0 at the end of the file.
+#[cfg(unix)]
+impl<R> RegisteredBuffer<R> {
+    /// Reads from `file` into `length` bytes from `offset` on; returns the bytes read.
+    ///
+    /// # Errors
+    ///
+    /// What `pread` reports; an [`OutOfRange`] as `InvalidInput`.
+    pub fn read_from_file(
+        &self,
+        offset: usize,
+        length: usize,
+        file: &File,
+        position: u64,
+    ) -> io::Result<usize> {
+        use std::os::fd::AsRawFd;
+        let span = self.span(offset, length)?;
+        let (fd, target) = (file.as_raw_fd(), span.as_ptr().cast());
+        // SAFETY: the kernel writes at most the span's bytes, which stay allocated meanwhile, and
+        // no reference to them exists.
+        retry(|| unsafe { libc::pread(fd, target, span.len(), position as libc::off_t) })
+    }
+
+    /// Writes `length` bytes from `offset` on to `file`; returns the bytes written.
+    ///
+    /// # Errors
+    ///
+    /// What `pwrite` reports; an [`OutOfRange`] as `InvalidInput`.
+    pub fn write_to_file(
+        &self,
+        offset: usize,
+        length: usize,
+        file: &File,
+        position: u64,
+    ) -> io::Result<usize> {
+        use std::os::fd::AsRawFd;
+        let span = self.span(offset, length)?;
+        let (fd, source) = (file.as_raw_fd(), span.as_ptr().cast());
+        // SAFETY: the kernel reads at most the span's bytes, which stay allocated meanwhile.
+        retry(|| unsafe { libc::pwrite(fd, source, span.len(), position as libc::off_t) })
+    }
+}
+
+/// Repeats a system call that a signal interrupted.
+#[cfg(unix)]
+fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
+    loop {
+        match usize::try_from(call()) {
+            Ok(bytes) => return Ok(bytes),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_software_nic::{DeviceConfig, Fabric};
+
+    #[test]
+    fn a_region_is_as_long_as_its_buffer_and_no_longer() {
+        let fabric = Fabric::threaded();
+        let domain = fabric.create_device(DeviceConfig::named("a")).alloc_pd().unwrap();
+        let buffer = |length| RegisteredBuffer::new(length, AccessFlags::LOCAL_WRITE, &[&domain]);
+        for length in [1, 4096, 5000] {
+            let buffer = buffer(length).unwrap();
+            let region = &buffer.regions()[0];
+            assert_eq!((region.addr(), region.len()), (buffer.addr(), length));
+            assert_eq!(buffer.len(), length);
+        }
+        assert!(buffer(0).is_err(), "devices refuse empty regions");
+    }
+}

@@ -1,0 +1,91 @@
+//! A request that was handed over, to be waited for in one of three ways.
+
+use super::inbox::Outcome;
+use super::lock::lock;
+use super::port::Port;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Looks before a blocking wait puts its thread to sleep.
+const SPINS: u32 = 64;
+
+/// The completion of a request, which is there or will come: a future for any runtime, or
+/// [`wait`](Self::wait) for it, or [`try_take`](Self::try_take) it now and then.
+///
+/// It holds `Ok` with the completion of a request that was posted, as verbs reports it, failed or
+/// not (see [`VirtualWc::status`](polyrail_core::virtual_cq::VirtualWc::status)), and an error for
+/// one that has none.
+///
+/// # Cancel safety
+///
+/// Dropping it cancels nothing: verbs cannot take a request back. The request goes its way, its
+/// buffer stays in use until it ends, and its completion is discarded.
+#[derive(Debug)]
+#[must_use = "dropping it discards the completion, and with it the news of when the buffer is free"]
+pub struct Pending {
+    port: Arc<Port>,
+    /// `None` when the outcome was taken.
+    slot: Option<u16>,
+}
+
+impl Pending {
+    pub(super) const fn new(port: Arc<Port>, slot: u16) -> Self {
+        Self { port, slot: Some(slot) }
+    }
+
+    /// How the request ended, if it did.
+    ///
+    /// # Panics
+    ///
+    /// The outcome was taken before.
+    pub fn try_take(&mut self) -> Option<Outcome> {
+        let slot = self.slot.expect("the outcome was taken");
+        let outcome = lock(&self.port.inbox).take(slot)?;
+        self.slot = None;
+        Some(outcome)
+    }
+
+    /// Blocks the calling thread until the request ended.
+    ///
+    /// # Errors
+    ///
+    /// It ended without a completion.
+    pub fn wait(mut self) -> Outcome {
+        for _ in 0..SPINS {
+            if let Some(outcome) = self.try_take() {
+                return outcome;
+            }
+            std::hint::spin_loop();
+        }
+        pollster::block_on(self)
+    }
+}
+
+impl Future for Pending {
+    type Output = Outcome;
+
+    /// # Panics
+    ///
+    /// The outcome was taken before.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        if let Some(outcome) = self.try_take() {
+            return Poll::Ready(outcome);
+        }
+        // Registered first, then looked again: the thread reports first and wakes then.
+        if let Some(slot) = self.slot {
+            self.port.wakers[usize::from(slot)].register(context.waker());
+        }
+        self.try_take().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            drop(self.port.wakers[usize::from(slot)].take());
+            lock(&self.port.inbox).abandon(slot);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The thread's rounds, one at a time.
+
+use super::super::error::{RequestError, SubmitError};
+use super::super::{HANDLE_DEPTH, Handle, Pending, port};
+use super::*;
+use crate::endpoint::{EndpointBuilder, connect_endpoints};
+use crate::memory::RegisteredBuffer;
+use polyrail_core::verbs::{AccessFlags, RecvWr, SendWr};
+use polyrail_software_nic::{self as nic, DeviceConfig, Fabric};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake};
+
+/// Counts wake-ups.
+#[derive(Default)]
+struct Counting(AtomicUsize);
+
+impl Wake for Counting {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn handle(shared: &Arc<Shared>, qp: usize) -> Handle {
+    let (messages, port, side) = port::port(qp);
+    shared.introduce(side);
+    Handle::new(qp, messages, port, Arc::clone(shared))
+}
+
+#[test]
+fn a_thread_that_ends_however_it_ends_leaves_nobody_waiting() {
+    let shared = Arc::new(Shared::new(1));
+    let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
+    let domain = device.alloc_pd().unwrap();
+    let set: EndpointSet = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
+    let mut progress = Progress::new(set, Arc::clone(&shared), ProgressOptions::default());
+    let (mut adopted, mut newcomer) = (handle(&shared, 0), None);
+    let waits = [0, 1].map(|wr_id| {
+        let pending = adopted.post_recv(&RecvWr::notification(wr_id)).unwrap();
+        assert!(progress.adopt() || wr_id == 1);
+        pending
+    });
+    let newcomers = newcomer.insert(handle(&shared, 0)).post_recv(&RecvWr::notification(2));
+    let [awaited, looked_at] = waits;
+    let (mut awaited, wakes) = (pin!(awaited), Arc::new(Counting::default()));
+    let waker = Arc::clone(&wakes).into();
+    let context = &mut Context::from_waker(&waker);
+    assert!(awaited.as_mut().poll(context).is_pending());
+    drop(progress);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    assert_eq!(awaited.poll(context), Poll::Ready(Err(RequestError::Abandoned)));
+    for pending in [looked_at, newcomers.unwrap()] {
+        assert_eq!(pending.wait(), Err(RequestError::Abandoned));
+    }
+    let refused = adopted.post_recv(&RecvWr::notification(3)).unwrap_err();
+    assert_eq!(refused, SubmitError::ThreadGone);
+    let refused = handle(&shared, 0).post_recv(&RecvWr::notification(4)).unwrap_err();
+    assert_eq!(refused, SubmitError::ThreadGone);
+}
+
+#[test]
+fn late_completions_of_who_was_given_up_are_nobodys() {
+    let fabric = Fabric::threaded();
+    let devices = ["stays", "goes"].map(|name| fabric.create_device(DeviceConfig::named(name)));
+    let [stays, goes] = devices.each_ref().map(|device| device.alloc_pd().unwrap());
+    // The notify queue pair, which receives, is on the first device.
+    let builder = EndpointBuilder::new();
+    let members = [(builder, vec![&stays, &goes]), (builder, vec![&stays])];
+    let set: EndpointSet = EndpointSet::build(members).unwrap();
+    let shared = Arc::new(Shared::new(2));
+    let mut progress = Progress::new(set, Arc::clone(&shared), ProgressOptions::default());
+    let post = |handle: &mut Handle| handle.post_recv(&RecvWr::notification(1)).unwrap();
+
+    let mut gives_up = handle(&shared, 0);
+    let mut given_up: Vec<_> = (0..20).map(|_| post(&mut gives_up)).collect();
+    progress.round();
+    devices[1].inject(nic::When::Now, nic::Fault::DeviceGone);
+    let mut newcomer = handle(&shared, 0);
+    given_up.push(post(&mut newcomer));
+    progress.poll();
+    assert!(progress.adopt() && !progress.post());
+    progress.look_after();
+    let abandoned = |pending: Pending| pending.wait() == Err(RequestError::Abandoned);
+    assert!(given_up.into_iter().all(abandoned));
+    // Another handle gets its number, and its requests the names of those.
+    let mut other = handle(&shared, 1);
+    let mut waits: Vec<_> = (0..20).map(|_| post(&mut other)).collect();
+    let flushed =
+        |progress: &Progress<_, _, 8, 128, 256, 256>| progress.set.qps()[0].outstanding() == 0;
+    assert!(!flushed(&progress));
+    (0..10).for_each(|_| progress.round());
+    assert!(flushed(&progress));
+    assert!(waits.iter_mut().all(|pending| pending.try_take().is_none()));
+}
+
+#[test]
+fn a_greedy_handle_leaves_room_for_others() {
+    for rails in [1, 4] {
+        let fabric = Fabric::threaded();
+        let domain = fabric.create_device(DeviceConfig::named("nic")).alloc_pd().unwrap();
+        let builder = EndpointBuilder::new().rails(rails);
+        let mut set: EndpointSet = EndpointSet::build([(builder, [&domain]); 2]).unwrap();
+        let [near, far] = set.qps_mut() else { panic!("two") };
+        connect_endpoints(near, far).unwrap();
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let buffer = RegisteredBuffer::new(64, access, &[&domain]).unwrap();
+        let keys = buffer.toward(&buffer.remote()).unwrap();
+        let wr = SendWr::write(1, buffer.local(0, 64).unwrap(), buffer.addr(), &keys);
+        let shared = Arc::new(Shared::new(2));
+        let mut progress = Progress::new(set, Arc::clone(&shared), ProgressOptions::default());
+        let [mut first, mut second, mut third] = [(); 3].map(|()| handle(&shared, 0));
+        // Those on both sides want all that there is, and take every place that becomes free.
+        let mut greedy = Vec::with_capacity(2 * HANDLE_DEPTH);
+        let mut modest = None;
+        for round in 0.. {
+            greedy.retain_mut(|pending: &mut Pending| pending.try_take().is_none());
+            for handle in [&mut first, &mut third] {
+                greedy.extend(std::iter::from_fn(|| handle.post_send(&wr).ok()));
+            }
+            progress.round();
+            if round == 20 {
+                modest = Some(second.post_send(&wr).unwrap());
+            }
+            if modest.as_mut().is_some_and(|modest| modest.try_take().is_some()) {
+                break;
+            }
+            assert!(round < 100, "over {rails} rails");
+        }
+    }
+}

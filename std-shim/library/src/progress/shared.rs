@@ -1,0 +1,120 @@
+//! What the thread, its owner and all handles share.
+
+use super::lock::lock;
+use super::port::PortSide;
+use crate::endpoint::EndpointError;
+use polyrail_core::spsc::Doorbell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::thread::Thread;
+
+/// Read often and written seldom, so that it stays in every processor's cache.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Says whether the thread sleeps.
+    bell: Doorbell,
+    /// The thread; set by itself, before it ever sleeps.
+    thread: OnceLock<Thread>,
+    /// The thread takes no more requests.
+    closing: AtomicBool,
+    /// Handles that the thread does not know yet; `None` when it will not look any more.
+    newcomers: Mutex<Option<Vec<PortSide>>>,
+    /// There are some.
+    has_newcomers: AtomicBool,
+    /// Why each virtual queue pair failed, if it did.
+    errors: Box<[OnceLock<EndpointError>]>,
+}
+
+impl Shared {
+    pub(super) fn new(qps: usize) -> Self {
+        Self {
+            bell: Doorbell::new(),
+            thread: OnceLock::new(),
+            closing: AtomicBool::new(false),
+            newcomers: Mutex::new(Some(Vec::new())),
+            has_newcomers: AtomicBool::new(false),
+            errors: (0..qps).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    /// How many virtual queue pairs the thread has.
+    pub(super) fn qps(&self) -> usize {
+        self.errors.len()
+    }
+
+    /// After anything that the thread has to see.
+    pub(super) fn wake(&self) {
+        if self.bell.ring()
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// Hands a handle's other side to the thread. If that is gone, the handle learns it by its
+    /// rings.
+    pub(super) fn introduce(&self, side: PortSide) {
+        if let Some(newcomers) = lock(&self.newcomers).as_mut() {
+            newcomers.push(side);
+            self.has_newcomers.store(true, Ordering::Release);
+        }
+        self.wake();
+    }
+
+    /// Why a virtual queue pair failed, if it did.
+    pub(super) fn error(&self, qp: usize) -> Option<&EndpointError> {
+        self.errors[qp].get()
+    }
+}
+
+/// The thread's methods.
+impl Shared {
+    /// Says which thread it is.
+    pub(super) fn enter(&self) {
+        // Called once.
+        _ = self.thread.set(std::thread::current());
+    }
+
+    /// The handles that were made since the last call.
+    pub(super) fn take_newcomers(&self) -> Vec<PortSide> {
+        if !self.has_newcomers() {
+            return Vec::new();
+        }
+        self.has_newcomers.store(false, Ordering::Relaxed);
+        lock(&self.newcomers).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    pub(super) fn has_newcomers(&self) -> bool {
+        self.has_newcomers.load(Ordering::Acquire)
+    }
+
+    /// Keeps why a virtual queue pair failed; the first reason stays.
+    pub(super) fn fail(&self, qp: usize, error: EndpointError) {
+        _ = self.errors[qp].set(error);
+    }
+
+    /// Sleeps, unless a last look shows something to do.
+    pub(super) fn sleep(&self, something_to_do: impl FnOnce() -> bool, sleep: impl FnOnce()) {
+        self.bell.arm();
+        if !something_to_do() {
+            sleep();
+        }
+        self.bell.disarm();
+    }
+
+    /// The thread ends: no handle is taken up any more.
+    pub(super) fn leave(&self) {
+        self.closing.store(true, Ordering::Release);
+        let newcomers = lock(&self.newcomers).take();
+        drop(newcomers);
+    }
+}

@@ -1,0 +1,47 @@
+//! Real NICs, by libibverbs, as a [backend](crate::backend) of endpoints.
+//!
+//! [`open_devices`] opens devices by name, or all that could carry data, as [`VerbsDomain`]s.
+//! Endpoints, buffers, the copy path and the program take them as they take the software NIC's
+//! protection domains; rails go to the devices in turn.
+//!
+//! ```no_run
+//! use polyrail::endpoint::{Endpoint, EndpointBuilder};
+//! use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
+//! use polyrail::rdma::{CompletionQueue, QueuePair};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let names = ["mlx5_0".parse()?, "mlx5_1:1".parse()?];
+//! let domains = open_devices(&names, &OpenOptions::default())?;
+//! let domains: Vec<&VerbsDomain> = domains.iter().collect();
+//! let endpoint: Endpoint<QueuePair, CompletionQueue> = EndpointBuilder::new().build(&domains)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Which address
+//!
+//! A RoCE port has several addresses (GIDs). Unless told otherwise, rails take the first of
+//!
+//! 1. RoCE v2 over IPv4, which is routed and needs nothing but the interface's address;
+//! 2. RoCE v2 over IPv6 that is valid beyond its own link;
+//! 3. RoCE v2 over IPv6, link-local;
+//! 4. whatever the port has, in the order of its table: RoCE v1, InfiniBand.
+//!
+//! Both ends of a rail need addresses of one kind: who overrides it on one side probably has to on
+//! the other. IPv4 and IPv6 do not meet, which is said when the two sides connect
+//! ([`ConnectError::Gids`](crate::endpoint::ConnectError::Gids)). On InfiniBand packets go by LID, and
+//! carry the address only to another subnet.
+//!
+//! # Files
+//!
+//! `gid` chooses addresses; `open` makes domains of devices; `domain` is what endpoints ask of a
+//! device; `connect` brings queue pairs through their states.
+
+mod connect;
+mod domain;
+mod gid;
+mod open;
+
+pub use domain::{VerbsDomain, VerbsRegion};
+pub use open::{OpenError, OpenOptions, Unusable, open_devices};
+pub use polyrail_ffi::{Argument, CompletionQueue, QueuePair, VerbsError};

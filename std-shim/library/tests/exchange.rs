@@ -1,0 +1,346 @@
+//! Two sides that meet over TCP, and sides that meet somebody else.
+
+use polyrail::RemoteBuffer;
+use polyrail::endpoint::{ConnectError, Endpoint, EndpointBuilder};
+use polyrail::exchange::{
+    HandshakeError, Hello, Link, LinkError, Listener, Message, NoPurpose, Reason, Timeouts,
+    bring_up,
+};
+use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain, RegisteredBuffer};
+use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
+use polyrail::virtual_qp::{PostRecvError, Scheme};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Long enough for a loaded machine, short enough for a test.
+const SOON: Duration = Duration::from_millis(200);
+
+fn impatient() -> Timeouts {
+    Timeouts { connect: SOON, accept: Some(SOON), message: SOON }
+}
+
+fn listen() -> (Listener, SocketAddr) {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// A link to somebody who is not bound by the rules.
+fn link_to_stranger(timeouts: Timeouts) -> (Link, TcpStream) {
+    let (listener, address) = listen();
+    let stranger = TcpStream::connect(address).unwrap();
+    (listener.accept(&timeouts).unwrap().0, stranger)
+}
+
+/// What a side makes of these bytes, after which the stranger hangs up or goes on holding.
+fn heard(bytes: &[u8], hang_up: bool, timeouts: Timeouts) -> LinkError {
+    let (mut link, mut stranger) = link_to_stranger(timeouts);
+    stranger.write_all(bytes).unwrap();
+    let held = (!hang_up).then_some(stranger);
+    let error = link.expect_hello().unwrap_err();
+    drop(held);
+    error
+}
+
+#[test]
+fn rubbish_is_refused_at_once() {
+    let (begin, patient) = (Instant::now(), Timeouts::default());
+    let error = heard(b"GET / HTTP/1.1\r\n\r\n", false, patient);
+    assert_eq!(
+        error.to_string(),
+        "the peer is no polyrail: what it sends begins with \"GET / HTTP/1.1\\r\\n\""
+    );
+    let error = heard(b"PLYR\0\0\0\x09\0\0\0\x02{}", false, patient);
+    assert!(matches!(error, LinkError::Handshake(HandshakeError::Version { peer: 9 })), "{error}");
+    let error = heard(b"PLYR\0\0\0\x02\x7f\xff\xff\xff", false, patient);
+    let length = 0x7fff_ffff;
+    assert!(
+        matches!(error, LinkError::Handshake(HandshakeError::TooLong { length: l }) if l == length),
+        "{error}"
+    );
+    let error = heard(b"PLYR\0\0\0\x02\0\0\0\x02no", false, patient);
+    assert!(matches!(error, LinkError::Handshake(HandshakeError::NotJson { .. })), "{error}");
+    assert!(begin.elapsed() < patient.message, "none of it was waited for");
+}
+
+#[test]
+fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
+    assert!(matches!(heard(b"", true, impatient()), LinkError::HungUp { pending: 0 }));
+    let error = heard(b"PLYR\0\0", true, impatient());
+    assert_eq!(error.to_string(), "the other side hung up after 6 bytes of a message");
+    let error = heard(b"", false, impatient());
+    let text = "the other side did not answer within 200ms: it should have said \"hello\"";
+    assert_eq!(error.to_string(), text);
+    assert!(matches!(
+        heard(b"PLYR\0\0\0", false, impatient()),
+        LinkError::Stalled { pending: 7, waited: SOON }
+    ));
+}
+
+/// Sends a byte now and then, as long as the other side is there.
+fn trickle(mut stranger: TcpStream) {
+    let bytes = Message::<NoPurpose>::Failed { reason: Reason::new("x".repeat(100)) }.encode();
+    for byte in bytes.iter().take(bytes.len() - 1).cycle() {
+        if stranger.write_all(&[*byte]).is_err() {
+            return;
+        }
+        thread::sleep(SOON / 20);
+    }
+}
+
+#[test]
+fn a_peer_that_trickles_bytes_gains_no_time() {
+    let (mut link, stranger) = link_to_stranger(impatient());
+    let (begin, trickler) = (Instant::now(), thread::spawn(|| trickle(stranger)));
+    let error = link.expect_hello().unwrap_err();
+    assert!(matches!(error, LinkError::Stalled { pending, .. } if pending > 1), "{error}");
+    assert!(begin.elapsed() >= SOON && begin.elapsed() < 5 * SOON, "{:?}", begin.elapsed());
+    drop(link);
+    trickler.join().unwrap();
+}
+
+#[test]
+fn whoever_only_looks_now_and_then_is_not_held_either() {
+    let (mut link, stranger) = link_to_stranger(impatient());
+    let (begin, trickler) = (Instant::now(), thread::spawn(|| trickle(stranger)));
+    let error = loop {
+        match link.try_recv() {
+            Ok(None) => thread::sleep(Duration::from_millis(1)),
+            Ok(Some(message)) => panic!("{message:?}"),
+            Err(error) => break error,
+        }
+        assert!(begin.elapsed() < 5 * SOON);
+    };
+    assert!(matches!(error, LinkError::Stalled { .. }), "{error}");
+    drop(link);
+    trickler.join().unwrap();
+}
+
+#[test]
+fn a_peer_that_does_not_listen_does_not_hold_the_sender() {
+    let (mut link, stranger) = link_to_stranger(impatient());
+    let failed = Message::Failed { reason: Reason::new("x".repeat(1000)) };
+    let begin = Instant::now();
+    let error = loop {
+        // Until the buffers of both ends are full.
+        if let Err(error) = link.send(&failed) {
+            break error;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    };
+    assert!(matches!(error, LinkError::Deaf { waited: SOON }), "{error}");
+    drop(stranger);
+}
+
+#[test]
+fn what_was_said_last_is_heard_though_the_speaker_is_gone() {
+    let (listener, address) = listen();
+    let mut near = <Link>::connect(&address.to_string(), &impatient()).unwrap();
+    let (mut far, _) = listener.accept::<NoPurpose>(&impatient()).unwrap();
+    near.send(&Message::Failed { reason: Reason::new("no disk") }).unwrap();
+    drop(near);
+    thread::sleep(SOON / 10);
+    far.send(&Message::Failed { reason: Reason::new("no answer") }).unwrap();
+    let error = far.expect(SOON).unwrap_err();
+    assert_eq!(error.to_string(), "the other side gave up: no disk");
+    assert!(matches!(far.expect(SOON), Err(LinkError::HungUp { pending: 0 })));
+}
+
+#[test]
+fn connecting_and_accepting_end_in_time() {
+    let (listener, address) = listen();
+    let begin = Instant::now();
+    let error = listener.accept::<NoPurpose>(&impatient()).unwrap_err();
+    assert!(matches!(error, LinkError::Nobody { waited: SOON }), "{error}");
+    assert!(begin.elapsed() >= SOON && begin.elapsed() < 5 * SOON);
+    let error = Listener::bind(&address.to_string()).unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot listen at {address}: ")), "{error}");
+    drop(listener);
+    let error = <Link>::connect(&address.to_string(), &impatient()).unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot connect to {address}: ")), "{error}");
+    let error = <Link>::connect("no address", &impatient()).unwrap_err();
+    assert!(error.to_string().starts_with("cannot connect to no address: "), "{error}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_listener_that_accepts_nobody_does_not_hold_those_who_connect() {
+    // On Linux, connections beyond the backlog get no answer at all.
+    let full = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = full.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    let begin = Instant::now();
+    let error = loop {
+        match <Link>::connect(&address.to_string(), &impatient()) {
+            Ok(link) => waiting.push(link),
+            Err(error) => break error,
+        }
+        assert!(waiting.len() < 10_000);
+    };
+    let LinkError::Connect { source, .. } = &error else { panic!("{error}") };
+    assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
+    assert!(begin.elapsed() < Duration::from_secs(10));
+}
+
+/// One side of a pair that is going to meet.
+struct Host {
+    endpoint: Endpoint,
+    buffer: RegisteredBuffer,
+    _domains: Vec<ProtectionDomain>,
+}
+
+impl Host {
+    fn new(fabric: &Fabric, name: &str, builder: &EndpointBuilder) -> Self {
+        let device = |n| fabric.create_device(DeviceConfig::named(format!("{name}{n}")));
+        let domains: Vec<_> = (0..2).map(|n| device(n).alloc_pd().unwrap()).collect();
+        let all: Vec<&ProtectionDomain> = domains.iter().collect();
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let buffer = RegisteredBuffer::new(1 << 20, access, &all).unwrap();
+        Self { endpoint: builder.build(&all).unwrap(), buffer, _domains: domains }
+    }
+
+    fn hello(&self) -> Hello {
+        let (endpoint, buffer) = (self.endpoint.address(), self.buffer.remote());
+        Hello { endpoint, buffer, purpose: None }
+    }
+
+    /// Says hello, connects with whoever answers, and says where its buffer is.
+    fn meet(&mut self, link: &mut Link) -> Result<RemoteBuffer, MeetError> {
+        link.send(&Message::Hello(self.hello()))?;
+        let peer = link.expect_hello()?;
+        let result = bring_up(&mut self.endpoint, link, &peer, |endpoint| {
+            Ok::<(), MeetError>(endpoint.post_recv(&RecvWr::notification(1))?)
+        });
+        if let Err(error) = &result {
+            link.send(&Message::Failed { reason: Reason::new(error) })?;
+        }
+        result.map(|()| peer.buffer)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum MeetError {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Post(#[from] PostRecvError),
+}
+
+/// Two sides on one fabric that know each other only by what they say over TCP.
+fn meet(
+    here: EndpointBuilder,
+    there: EndpointBuilder,
+) -> [(Host, Result<RemoteBuffer, MeetError>); 2] {
+    let fabric = Fabric::threaded();
+    let (mut here, mut there) = (Host::new(&fabric, "a", &here), Host::new(&fabric, "b", &there));
+    let (listener, address) = listen();
+    // Patience without end is none of the system's business.
+    let timeouts = Timeouts { accept: None, message: Duration::MAX, ..Timeouts::default() };
+    let (connected, listened) = thread::scope(|scope| {
+        let listening = scope.spawn(|| {
+            let (mut link, _) = listener.accept(&timeouts).unwrap();
+            there.meet(&mut link)
+        });
+        let mut link = Link::connect(&address.to_string(), &timeouts).unwrap();
+        (here.meet(&mut link), listening.join().unwrap())
+    });
+    [(here, connected), (there, listened)]
+}
+
+#[test]
+fn two_sides_that_meet_over_tcp_move_data() {
+    for (scheme, rails) in [(Scheme::Spray, 4), (Scheme::Dqplb, 4), (Scheme::Spray, 1)] {
+        let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
+        let [(mut here, peer), (mut there, other)] = meet(builder, builder);
+        let peer = peer.unwrap();
+        other.unwrap();
+        here.buffer.write_at(0, &[7; 1 << 20]).unwrap();
+        let keys = here.buffer.toward(&peer).unwrap();
+        let local = here.buffer.local(0, 1 << 20).unwrap();
+        here.endpoint.post_send(&SendWr::write_with_imm(2, local, peer.addr, 3, &keys)).unwrap();
+        let begin = Instant::now();
+        let told = loop {
+            _ = here.endpoint.poll(16);
+            if let Some(told) = there.endpoint.poll(16).completions.pop() {
+                break told;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(10));
+        };
+        assert_eq!((told.wr_id, told.status), (1, WcStatus::SUCCESS));
+        let mut bytes = vec![0; 1 << 20];
+        there.buffer.read_at(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7), "{scheme:?} {rails}");
+    }
+}
+
+#[test]
+fn every_disagreement_is_named_by_both_sides() {
+    let new = EndpointBuilder::new;
+    let cases = [
+        (new().rails(2), ["4 rails here, 2 rails", "2 rails here, 4 rails"]),
+        (
+            new().scheme(Scheme::Dqplb),
+            ["scheme Spray here, Dqplb at", "scheme Dqplb here, Spray at"],
+        ),
+        (
+            new().max_msg_size(4096),
+            ["65536 bytes here, of up to 4096", "4096 bytes here, of up to 65536"],
+        ),
+    ];
+    for (other, texts) in cases {
+        let ends = meet(new(), other);
+        for ((_, result), text) in ends.iter().zip(texts) {
+            let error = result.as_ref().unwrap_err();
+            assert!(matches!(error, MeetError::Connect(_)), "{error}");
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        // Nothing was posted.
+        assert!(ends.iter().all(|(host, _)| host.endpoint.outstanding() == 0));
+    }
+}
+
+#[test]
+fn devices_that_do_not_match_are_named() {
+    let fabric = Fabric::threaded();
+    let builder = EndpointBuilder::new();
+    let (mut here, there) = (Host::new(&fabric, "a", &builder), Host::new(&fabric, "b", &builder));
+    let (mut near, mut far) = Link::pair().unwrap();
+    let mut hello = there.hello();
+    hello.endpoint.rails[1].device = 0;
+    far.send(&Message::Hello(hello)).unwrap();
+    let error = here.meet(&mut near).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "rail 1 is on device 1 here and on device 0 at the peer, counted from 0"
+    );
+    // The other side hears of it.
+    far.expect_hello().unwrap();
+    let told = far.expect(SOON).unwrap_err();
+    assert!(told.to_string().contains("gave up: rail 1 is on device 1"), "{told}");
+}
+
+#[test]
+fn a_peer_that_is_never_ready_is_not_waited_for() {
+    let fabric = Fabric::threaded();
+    let builder = EndpointBuilder::new();
+    let (mut here, there) = (Host::new(&fabric, "a", &builder), Host::new(&fabric, "b", &builder));
+    let (mut link, mut stranger) = link_to_stranger(impatient());
+    stranger.write_all(&Message::Hello(there.hello()).encode()).unwrap();
+    let error = here.meet(&mut link).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            MeetError::Link(LinkError::NoAnswer { expected: "\"ready\"", waited: SOON })
+        ),
+        "{error}"
+    );
+    drop(link);
+    let mut said = Vec::new();
+    stranger.read_to_end(&mut said).unwrap();
+    let text = String::from_utf8_lossy(&said);
+    assert!(text.contains(r#"{"failed":{"reason":"the other side did not answer"#), "{text}");
+}

@@ -1,0 +1,188 @@
+//! A backend for tests: the software NIC, with a record of what endpoints ask of it, with drivers
+//! that grant more than they are asked for, and with transitions that are refused.
+
+#![allow(dead_code, reason = "every test program uses its own part")]
+#![allow(unreachable_pub, reason = "a module of several test programs")]
+
+use polyrail::backend::{Connect, ConnectOptions, DeviceError, Domain, Port, QpCap, RemoteQp};
+use polyrail::hardware::{CommitError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch};
+use polyrail::memory::{Pages, RegionKeys};
+use polyrail::nic::{self, MemoryRegion, NicError, ProtectionDomain};
+use polyrail::verbs::{AccessFlags, DeviceId, RecvRequest};
+use std::sync::{Arc, Mutex};
+
+/// What an endpoint asked of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Asked {
+    Init { port: u8 },
+    Receives(u32),
+    Rtr { port: u8, peer: RemoteQp, options: ConnectOptions },
+    Rts { psn: u32, options: ConnectOptions },
+    Err,
+}
+
+/// What was asked of which queue pair, in order.
+pub type Log = Arc<Mutex<Vec<(DeviceId, u32, Asked)>>>;
+
+#[derive(Debug)]
+pub struct Recorded {
+    pub domain: ProtectionDomain,
+    pub log: Log,
+    /// The queue pair that is not moved to RTR.
+    pub stubborn: Option<u32>,
+}
+
+impl Recorded {
+    pub fn new(domain: ProtectionDomain, log: &Log) -> Self {
+        Self { domain, log: Arc::clone(log), stubborn: None }
+    }
+}
+
+/// Whether receives were posted, and the first of them before any queue pair could be reached.
+pub fn receives_come_first(log: &Log) -> bool {
+    let log = log.lock().unwrap();
+    let receives = log.iter().position(|(.., asked)| matches!(asked, Asked::Receives(_)));
+    let reachable = log.iter().position(|(.., asked)| matches!(asked, Asked::Rtr { .. }));
+    receives.is_some_and(|receives| reachable.is_some_and(|reachable| receives < reachable))
+}
+
+impl Domain for Recorded {
+    type Qp = RecordedQp;
+    type Cq = nic::CompletionQueue;
+    type Region = MemoryRegion;
+
+    fn device_id(&self) -> DeviceId {
+        self.domain.device_id()
+    }
+
+    fn device_name(&self) -> &str {
+        self.domain.device_name()
+    }
+
+    fn max_qp_wr(&self) -> u32 {
+        self.domain.max_qp_wr()
+    }
+
+    fn ports(&self) -> Result<Vec<Port>, DeviceError> {
+        self.domain.ports()
+    }
+
+    fn create_cq(&self, capacity: u32) -> Result<Self::Cq, DeviceError> {
+        self.domain.create_cq(capacity)
+    }
+
+    /// Grants twice what is asked for, as some drivers do.
+    fn create_qp(&self, cq: &Self::Cq, cap: QpCap) -> Result<RecordedQp, DeviceError> {
+        let (max_send_wr, max_recv_wr) = (2 * cap.max_send_wr, 2 * cap.max_recv_wr);
+        let qp = Domain::create_qp(&self.domain, cq, QpCap { max_send_wr, max_recv_wr, ..cap })?;
+        let stubborn = self.stubborn == Some(qp.qp_num());
+        Ok(RecordedQp { qp, log: Arc::clone(&self.log), stubborn })
+    }
+
+    fn register_pages(
+        &self,
+        pages: &Arc<Pages>,
+        access: AccessFlags,
+    ) -> Result<(MemoryRegion, RegionKeys), DeviceError> {
+        Domain::register_pages(&self.domain, pages, access)
+    }
+}
+
+#[derive(Debug)]
+pub struct RecordedQp {
+    qp: nic::QueuePair,
+    log: Log,
+    stubborn: bool,
+}
+
+impl RecordedQp {
+    fn note(&self, asked: Asked) {
+        self.log.lock().unwrap().push((self.qp.device(), self.qp.qp_num(), asked));
+    }
+}
+
+impl Connect for RecordedQp {
+    fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
+        self.note(Asked::Init { port: port.number });
+        self.qp.init(port, options)
+    }
+
+    fn ready_to_receive(
+        &self,
+        port: &Port,
+        peer: &RemoteQp,
+        options: &ConnectOptions,
+    ) -> Result<(), DeviceError> {
+        if self.stubborn {
+            return Err(NicError::DeviceGone.into());
+        }
+        self.note(Asked::Rtr { port: port.number, peer: *peer, options: *options });
+        self.qp.ready_to_receive(port, peer, options)
+    }
+
+    fn ready_to_send(&self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
+        self.note(Asked::Rts { psn, options: *options });
+        self.qp.ready_to_send(psn, options)
+    }
+
+    fn fail(&self) -> Result<(), DeviceError> {
+        self.note(Asked::Err);
+        self.qp.fail()
+    }
+}
+
+// SAFETY: it touches no memory.
+unsafe impl QueuePair for RecordedQp {
+    type SendBatch<'q> = nic::SendBatch<'q>;
+
+    fn qp_num(&self) -> u32 {
+        self.qp.qp_num()
+    }
+
+    fn device(&self) -> DeviceId {
+        self.qp.device()
+    }
+
+    fn cq(&self) -> CqId {
+        self.qp.cq()
+    }
+
+    fn limits(&self) -> QpLimits {
+        self.qp.limits()
+    }
+
+    fn start_send(&mut self) -> Self::SendBatch<'_> {
+        self.qp.start_send()
+    }
+}
+
+impl ReceiveQueue for RecordedQp {
+    type RecvBatch<'q> = RecordedBatch<'q>;
+
+    fn start_recv(&mut self) -> RecordedBatch<'_> {
+        let of = (self.qp.device(), self.qp.qp_num());
+        RecordedBatch { batch: self.qp.start_recv(), log: &self.log, of, receives: 0 }
+    }
+}
+
+#[derive(Debug)]
+pub struct RecordedBatch<'q> {
+    batch: nic::RecvBatch<'q>,
+    log: &'q Log,
+    of: (DeviceId, u32),
+    receives: u32,
+}
+
+impl RecvBatch for RecordedBatch<'_> {
+    fn add(&mut self, request: &RecvRequest) {
+        self.receives += 1;
+        self.batch.add(request);
+    }
+
+    fn commit(self) -> Result<(), CommitError> {
+        self.batch.commit()?;
+        let (device, qp_num) = self.of;
+        self.log.lock().unwrap().push((device, qp_num, Asked::Receives(self.receives)));
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! `polyrail copy`.
+
+use super::args::CopyArguments;
+use super::exit::Failure;
+use super::progress::Bar;
+use super::report::Shape;
+use super::signals::interrupts;
+use super::{hosts, report};
+use polyrail_program::size::human_size;
+use polyrail_program::transfer::{
+    CopyOptions, CopyReport, LinkFault, Progress, copy_file, send_to,
+};
+use std::path::{Path, PathBuf};
+
+pub(super) fn run(arguments: &CopyArguments) -> Result<(), Failure> {
+    let result = copy(arguments);
+    if arguments.json
+        && let Err(failure) = &result
+    {
+        failure.print_json();
+    }
+    result
+}
+
+fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
+    if arguments.to.is_none() && arguments.host_devices.are_named() {
+        return Err(Failure::usage("--device and --gid-index go with --to"));
+    }
+    let options = CopyOptions {
+        rails: arguments.rails,
+        devices: arguments.devices,
+        scheme: arguments.scheme.into(),
+        max_msg_size: arguments.max_msg_size,
+        message_size: arguments.message_size,
+        window: arguments.window,
+        faults: arguments.fault.clone(),
+        qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
+        stall_timeout: arguments.stall_timeout,
+        patience: arguments.patience.patience(),
+        sync: arguments.sync,
+    };
+    let (destination, shape, report) = match &arguments.to {
+        Some(address) => copy_to(arguments, &hosts::with_port(address), &options)?,
+        None => copy_here(arguments, &options)?,
+    };
+    if arguments.json {
+        let source = Some(arguments.source.as_path());
+        super::print_json(&report::CopyJson::new(source, &destination, shape, &report))
+    } else if arguments.quiet {
+        Ok(())
+    } else {
+        super::print(report::copy_text(shape, &report).as_bytes())
+    }
+}
+
+type Copied = (PathBuf, Shape, CopyReport);
+
+/// To a file of this host, over the software NIC.
+fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied, Failure> {
+    // The command line has one, unless it names another host.
+    let destination = arguments.destination.clone().unwrap_or_default();
+    let devices = options.devices.unwrap_or(options.rails);
+    if !arguments.quiet {
+        hosts::note_unused(devices, options.rails);
+    }
+    let progress = Progress { interrupted: interrupts(), ..Progress::default() };
+    let bar = Bar::new(arguments.quiet || arguments.json);
+    let source = &arguments.source;
+    let report = copy_file(source, &destination, options, &progress, || bar.show(&progress))?;
+    drop(bar);
+    if !arguments.quiet {
+        options.faults.iter().for_each(note_late_fault);
+    }
+    Ok((destination, Shape::new(options, devices), report))
+}
+
+/// A copy that ends well has met none of its faults.
+fn note_late_fault(fault: &LinkFault) {
+    let LinkFault { rail, bytes, .. } = *fault;
+    super::tell(&format!(
+        "polyrail: the fault on rail {rail} did not happen: the copy was over before its device had \
+         carried {}\n",
+        human_size(bytes)
+    ));
+}
+
+/// To a `polyrail serve`, over real NICs.
+fn copy_to(
+    arguments: &CopyArguments,
+    address: &str,
+    options: &CopyOptions,
+) -> Result<Copied, Failure> {
+    let domains = hosts::open(&arguments.host_devices)?;
+    if !arguments.quiet {
+        hosts::note_unused(domains.len(), options.rails);
+    }
+    let progress = Progress { interrupted: interrupts(), ..Progress::default() };
+    let bar = Bar::new(arguments.quiet || arguments.json);
+    let (source, name) = (&arguments.source, arguments.destination.as_deref().map(Path::as_os_str));
+    let report =
+        send_to(source, name, address, &domains, options, &progress, || bar.show(&progress))?;
+    let name = name.or(source.file_name()).unwrap_or_default();
+    Ok((PathBuf::from(name), Shape::new(options, domains.len()), report))
+}

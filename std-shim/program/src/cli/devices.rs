@@ -1,0 +1,137 @@
+//! `polyrail devices`: what there is to run on.
+
+use super::args::DevicesArguments;
+use super::exit::Failure;
+
+pub(super) fn run(arguments: &DevicesArguments) -> Result<(), Failure> {
+    let result = list(arguments);
+    if arguments.json
+        && let Err(failure) = &result
+    {
+        failure.print_json();
+    }
+    result
+}
+
+/// Without verbs there is nothing to list.
+#[cfg(not(feature = "verbs"))]
+fn list(_: &DevicesArguments) -> Result<(), Failure> {
+    Err(Failure::without_verbs())
+}
+
+#[cfg(feature = "verbs")]
+fn list(arguments: &DevicesArguments) -> Result<(), Failure> {
+    let devices = polyrail::devices::devices().map_err(Failure::no_devices)?;
+    if arguments.json {
+        super::print_json(&devices)
+    } else {
+        super::print(text::tables(&devices).as_bytes())
+    }
+}
+
+#[cfg(feature = "verbs")]
+mod text {
+    use crate::cli::table::Table;
+    use polyrail::devices::{DeviceReport, Limits, PortReport};
+    use polyrail_program::size::human_size;
+    use std::fmt::Write;
+
+    /// Devices, ports, addresses and limits, a table each, and below them what could not be asked.
+    pub(super) fn tables(devices: &[DeviceReport]) -> String {
+        let tables = [names(devices), ports(devices), gids(devices), limits(devices)];
+        let mut text = tables.map(|table| table.text()).join("\n");
+        for device in devices {
+            if let Some(error) = &device.error {
+                // Writing to a string cannot fail.
+                _ = write!(text, "\n{}: {error}\n", device.name);
+            }
+        }
+        text
+    }
+
+    fn names(devices: &[DeviceReport]) -> Table {
+        let mut table = Table::new(&["device", "guid", "type", "transport"]);
+        for DeviceReport { name, guid, node_type, transport, .. } in devices {
+            table.row([name, guid, node_type, transport].map(Clone::clone).into());
+        }
+        table
+    }
+
+    fn each_port(devices: &[DeviceReport]) -> impl Iterator<Item = (&str, &PortReport)> {
+        devices
+            .iter()
+            .flat_map(|device| device.ports.iter().map(|port| (device.name.as_str(), port)))
+    }
+
+    fn ports(devices: &[DeviceReport]) -> Table {
+        let head = ["device", "port", "state", "link", "mtu", "max mtu", "lid", "lanes", "Gbit/s"];
+        let mut table = Table::new(&head);
+        for (device, port) in each_port(devices) {
+            table.row(vec![
+                device.to_owned(),
+                port.port.to_string(),
+                port.state.clone(),
+                port.link_layer.to_owned(),
+                port.active_mtu.to_string(),
+                port.max_mtu.to_string(),
+                port.lid.to_string(),
+                port.lanes.to_string(),
+                (f64::from(port.mbps) / 1000.0).to_string(),
+            ]);
+        }
+        table
+    }
+
+    fn gids(devices: &[DeviceReport]) -> Table {
+        let mut table = Table::new(&["device", "port", "gid index", "type", "interface", "gid"]);
+        for (device, port) in each_port(devices) {
+            for gid in &port.gids {
+                table.row(vec![
+                    device.to_owned(),
+                    port.port.to_string(),
+                    gid.index.to_string(),
+                    gid.gid_type.clone(),
+                    gid.interface.clone().unwrap_or_default(),
+                    gid.gid.clone(),
+                ]);
+            }
+        }
+        table
+    }
+
+    fn limits(devices: &[DeviceReport]) -> Table {
+        let mut table = Table::new(&[
+            "device",
+            "queue pairs",
+            "requests",
+            "completions",
+            "reads",
+            "regions",
+            "region",
+            "message",
+            "srqs",
+            "atomics",
+        ]);
+        for device in devices {
+            let Some(limits) = &device.limits else { continue };
+            let Limits { queue_pairs, requests_per_queue, completions_per_queue, .. } = *limits;
+            table.row(vec![
+                device.name.clone(),
+                queue_pairs.to_string(),
+                requests_per_queue.to_string(),
+                completions_per_queue.to_string(),
+                limits.reads_in_flight.to_string(),
+                limits.memory_regions.to_string(),
+                size_or_unlimited(limits.region_bytes),
+                human_size(limits.message_bytes.into()),
+                limits.shared_receive_queues.to_string(),
+                limits.atomics.to_owned(),
+            ]);
+        }
+        table
+    }
+
+    fn size_or_unlimited(bytes: u64) -> String {
+        if bytes == u64::MAX { "unlimited".into() } else { human_size(bytes) }
+    }
+}

@@ -1,0 +1,312 @@
+//! How it went: exit codes, and what is said on stderr.
+
+use polyrail::backend::DeviceError;
+use polyrail::endpoint::{BuildError, EndpointError, NamedRailError};
+use polyrail::exchange::LinkError;
+use polyrail::printable;
+use polyrail::virtual_qp::RailId;
+use polyrail_program::perf::PerfError;
+use polyrail_program::serve::ServeError;
+use polyrail_program::session::SessionError;
+use polyrail_program::transfer::{CopyError, TransferError};
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{self, ErrorKind};
+use std::process::ExitCode;
+
+/// Exit codes, as the help lists them. 2 is clap's, for command lines that make no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Exit {
+    Unexpected = 1,
+    Usage = 2,
+    Source = 3,
+    Destination = 4,
+    NoSpace = 5,
+    Rail = 6,
+    Corrupted = 7,
+    SameFile = 8,
+    NoDevices = 9,
+    Stdout = 10,
+    Memory = 11,
+    Interrupted = 130,
+}
+
+/// A command that failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    exit: Exit,
+    message: String,
+    rail: Option<RailFailure>,
+}
+
+/// The rail that failed, for programs.
+#[derive(Clone, Debug, Serialize)]
+struct RailFailure {
+    rail: String,
+    device: String,
+    /// How it failed; a rail that fell silent has nothing to say.
+    #[serde(flatten)]
+    completion: Option<FailedCompletion>,
+}
+
+/// The completion that told of it.
+#[derive(Clone, Debug, Serialize)]
+struct FailedCompletion {
+    qp_num: u32,
+    status: String,
+    status_code: u32,
+    vendor_err: u32,
+}
+
+/// A failure as JSON.
+#[derive(Debug, Serialize)]
+struct FailureReport<'a> {
+    error: &'a str,
+    exit_code: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed_rail: Option<&'a RailFailure>,
+}
+
+impl Failure {
+    /// Everything went well, but the report of it could not be written to stdout.
+    pub(super) fn stdout(error: &io::Error) -> Self {
+        let message = format!("cannot write to standard output: {error}");
+        Self { exit: Exit::Stdout, message, rail: None }
+    }
+
+    /// A picture cannot be drawn.
+    pub(super) fn drawing(why: impl Display) -> Self {
+        let message = format!("cannot draw the picture: {why}");
+        Self { exit: Exit::Unexpected, message, rail: None }
+    }
+
+    /// There is no device to run on.
+    pub(super) fn no_devices(why: impl Display) -> Self {
+        Self { exit: Exit::NoDevices, message: why.to_string(), rail: None }
+    }
+
+    /// The command line makes no sense, in a way that its definition cannot say.
+    pub(super) fn usage(why: &str) -> Self {
+        Self { exit: Exit::Usage, message: why.to_owned(), rail: None }
+    }
+
+    /// The program was built without what real NICs need.
+    #[cfg(not(feature = "verbs"))]
+    pub(super) fn without_verbs() -> Self {
+        Self::no_devices(
+            "this program was built without verbs: install libibverbs-dev, libclang-dev and \
+             pkg-config, and build it with --features verbs",
+        )
+    }
+
+    /// The user asked to stop.
+    pub(super) fn interrupted() -> Self {
+        Self { exit: Exit::Interrupted, message: "interrupted".to_owned(), rail: None }
+    }
+
+    /// Prints the message on stderr, where the command goes on.
+    pub(super) fn note(&self, what: &str) {
+        super::tell(&format!("polyrail: {what}: {}\n", printable::escaped(&self.message)));
+    }
+
+    /// Prints the message on stderr, and says the exit code.
+    pub(super) fn report(&self) -> ExitCode {
+        super::tell(&format!("polyrail: {}\n", printable::escaped(&self.message)));
+        ExitCode::from(self.exit as u8)
+    }
+
+    /// Prints the failure as JSON on stdout. Should that fail too, this failure says more than that one.
+    pub(super) fn print_json(&self) {
+        _ = super::print_json(&FailureReport {
+            error: &printable::escaped(&self.message),
+            exit_code: self.exit as u8,
+            failed_rail: self.rail.as_ref(),
+        });
+    }
+}
+
+impl From<CopyError> for Failure {
+    fn from(error: CopyError) -> Self {
+        let (exit, rail) = match &error {
+            CopyError::Source { .. } | CopyError::SourceKind { .. } | CopyError::Reading { .. } => {
+                (Exit::Source, None)
+            }
+            CopyError::Destination { source, .. } if is_full(source) => (Exit::NoSpace, None),
+            CopyError::Destination { .. }
+            | CopyError::DestinationKind { .. }
+            | CopyError::NoDestination => (Exit::Destination, None),
+            CopyError::Writing { source, .. } => match &**source {
+                TransferError::Write { source, .. } | TransferError::Finish(source)
+                    if is_full(source) =>
+                {
+                    (Exit::NoSpace, None)
+                }
+                _ => (Exit::Destination, None),
+            },
+            CopyError::SameFile { .. } => (Exit::SameFile, None),
+            CopyError::Plan(_) | CopyError::Fault { .. } | CopyError::Name { .. } => {
+                (Exit::Usage, None)
+            }
+            CopyError::Transfer { source, .. } => transfer_exit(source),
+            _ => (Exit::Unexpected, None),
+        };
+        Self { exit, message: error.to_string(), rail }
+    }
+}
+
+/// Nobody can be waited for.
+impl From<LinkError> for Failure {
+    fn from(error: LinkError) -> Self {
+        Self { exit: Exit::Unexpected, message: error.to_string(), rail: None }
+    }
+}
+
+impl From<PerfError> for Failure {
+    fn from(error: PerfError) -> Self {
+        let (exit, rail) = match &error {
+            PerfError::Session(error) => session_exit(error),
+            PerfError::Workload(_) => (Exit::Usage, None),
+            PerfError::Lost { .. } => (Exit::Corrupted, None),
+            PerfError::Memory(_) => (Exit::Memory, None),
+            _ => (Exit::Unexpected, None),
+        };
+        Self { exit, message: error.to_string(), rail }
+    }
+}
+
+impl From<ServeError> for Failure {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Copy(error) => error.into(),
+            ServeError::Perf(error) => error.into(),
+            ServeError::Session(error) => {
+                let (exit, rail) = session_exit(&error);
+                Self { exit, message: error.to_string(), rail }
+            }
+            error => Self { exit: Exit::Unexpected, message: error.to_string(), rail: None },
+        }
+    }
+}
+
+fn transfer_exit(error: &TransferError) -> (Exit, Option<RailFailure>) {
+    match error {
+        TransferError::Checksum { .. } => (Exit::Corrupted, None),
+        TransferError::Session(error) => session_exit(error),
+        _ => (Exit::Rail, None),
+    }
+}
+
+fn session_exit(error: &SessionError) -> (Exit, Option<RailFailure>) {
+    match error {
+        SessionError::Endpoint(error) => (Exit::Rail, failed_rail(error)),
+        SessionError::Interrupted => (Exit::Interrupted, None),
+        SessionError::Post(EndpointError::Driver { .. }) => (Exit::Rail, None),
+        SessionError::Post(EndpointError::Refused(error)) if error.driver_refusal().is_some() => {
+            (Exit::Rail, None)
+        }
+        SessionError::Protocol(_) | SessionError::Post(_) | SessionError::Range(_) => {
+            (Exit::Unexpected, None)
+        }
+        SessionError::TooMuchMemory { .. } => (Exit::Memory, None),
+        SessionError::Build(error) => (build_exit(error), None),
+        SessionError::Device(error) => (device_exit(error), None),
+        _ => (Exit::Rail, None),
+    }
+}
+
+fn build_exit(error: &BuildError) -> Exit {
+    match error {
+        BuildError::Devices { .. } | BuildError::Rails { .. } | BuildError::VirtualQp(_) => {
+            Exit::Usage
+        }
+        BuildError::Device { source, .. } => device_exit(source),
+        _ => Exit::Rail,
+    }
+}
+
+fn device_exit(error: &DeviceError) -> Exit {
+    match error {
+        DeviceError::Memory(_) => Exit::Memory,
+        // Usually it is the limit of memory that may be locked.
+        #[cfg(feature = "verbs")]
+        DeviceError::Register { source, .. } if source.errno == libc::ENOMEM => Exit::Memory,
+        _ => Exit::Rail,
+    }
+}
+
+fn failed_rail(error: &EndpointError) -> Option<RailFailure> {
+    match error {
+        EndpointError::Rail(NamedRailError { error, device }) => {
+            let completion = FailedCompletion {
+                qp_num: error.qp_num,
+                status: format!("{:?}", error.status),
+                status_code: error.status.0,
+                vendor_err: error.vendor_err,
+            };
+            Some(RailFailure::new(error.rail, device, Some(completion)))
+        }
+        EndpointError::Silent { rail, device, .. } => Some(RailFailure::new(*rail, device, None)),
+        _ => None,
+    }
+}
+
+impl RailFailure {
+    fn new(rail: RailId, device: &str, completion: Option<FailedCompletion>) -> Self {
+        let rail = match rail {
+            RailId::Data(rail) => rail.to_string(),
+            RailId::Notify => "notify".to_owned(),
+        };
+        Self { rail, device: device.to_owned(), completion }
+    }
+}
+
+/// No space on the disk, none left in a quota, or a limit on the length of files.
+fn is_full(error: &io::Error) -> bool {
+    use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail::virtual_qp;
+
+    #[test]
+    fn numbers_that_do_not_go_together_are_no_failure_of_a_rail() {
+        let too_long =
+            virtual_qp::BuildError::RailMsgSize { rail: 1, bytes: 1 << 30, limit: 1 << 20 };
+        let too_many = BuildError::Rails { rails: 9, max: 8 };
+        for error in [too_many, too_long.into()] {
+            assert_eq!(Failure::from(PerfError::from(error)).exit, Exit::Usage);
+        }
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn memory_that_may_not_be_locked_is_no_failure_of_a_rail() {
+        use polyrail::rdma::{Argument, VerbsError};
+        for (errno, exit) in [(libc::ENOMEM, Exit::Memory), (libc::EINVAL, Exit::Rail)] {
+            let source = VerbsError { call: "ibv_reg_mr", errno, argument: Argument::None };
+            let error = DeviceError::Register { device: "mlx5_0".into(), source: source.into() };
+            assert_eq!(Failure::from(PerfError::from(error)).exit, exit);
+        }
+    }
+
+    #[test]
+    fn a_driver_that_refuses_a_request_is_a_failure_of_its_rail() {
+        use polyrail::virtual_qp::PostRecvError;
+        let refused = PostRecvError::Driver { rail: RailId::Data(0), errno: 22 };
+        assert_eq!(Failure::from(PerfError::from(refused)).exit, Exit::Rail);
+        let named = EndpointError::Driver { rail: RailId::Data(0), device: "a0".into(), errno: 22 };
+        assert_eq!(Failure::from(PerfError::from(SessionError::Post(named))).exit, Exit::Rail);
+        let mistaken = PostRecvError::NoNotifyQp;
+        assert_eq!(Failure::from(PerfError::from(mistaken)).exit, Exit::Unexpected);
+    }
+
+    #[test]
+    fn a_peer_that_wants_too_much_memory_is_no_failure_of_a_rail() {
+        let error = SessionError::TooMuchMemory { bytes: 2, limit: 1 };
+        assert_eq!(Failure::from(PerfError::Session(error)).exit, Exit::Memory);
+    }
+}

@@ -1,0 +1,61 @@
+//! Between two hosts: addresses, and the devices to run on.
+
+use super::args::DeviceArguments;
+use super::exit::Failure;
+use polyrail_program::serve::DEFAULT_PORT;
+
+#[cfg(feature = "verbs")]
+pub(super) fn open(
+    arguments: &DeviceArguments,
+) -> Result<Vec<polyrail::rdma::VerbsDomain>, Failure> {
+    use polyrail::rdma::{OpenOptions, open_devices};
+    let options = OpenOptions { gid_index: arguments.gid_index };
+    open_devices(&arguments.device, &options).map_err(Failure::no_devices)
+}
+
+/// Without verbs there is nothing to open. The type is one that could be.
+#[cfg(not(feature = "verbs"))]
+pub(super) fn open(_: &DeviceArguments) -> Result<Vec<polyrail::nic::ProtectionDomain>, Failure> {
+    Err(Failure::without_verbs())
+}
+
+/// Says which devices stay unused: each rail is on one.
+pub(super) fn note_unused(devices: usize, rails: usize) {
+    let unused = match devices.saturating_sub(rails) {
+        0 => return,
+        1 => "one stays".to_owned(),
+        several => format!("{several} stay"),
+    };
+    let (are, s) = if rails == 1 { ("is", "") } else { ("are", "s") };
+    super::tell(&format!(
+        "polyrail: of {devices} devices the last {unused} unused: there {are} {rails} rail{s}\n"
+    ));
+}
+
+/// `HOST` or `HOST:PORT`, with the port that servers listen at unless told otherwise. An IPv6 address
+/// stands in brackets.
+pub(super) fn with_port(address: &str) -> String {
+    let after_brackets = address.rsplit_once(']').map_or(address, |(_, rest)| rest);
+    if after_brackets.contains(':') {
+        address.to_owned()
+    } else {
+        format!("{address}:{DEFAULT_PORT}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_added_where_none_is() {
+        for (given, meant) in [
+            ("10.0.0.2", "10.0.0.2:7471"),
+            ("storage:9000", "storage:9000"),
+            ("[fe80::1]", "[fe80::1]:7471"),
+            ("[fe80::1]:9000", "[fe80::1]:9000"),
+        ] {
+            assert_eq!(with_port(given), meant);
+        }
+    }
+}

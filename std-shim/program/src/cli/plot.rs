@@ -1,0 +1,96 @@
+//! The sweep as a picture: throughput over message size, memcpy beside.
+
+use super::exit::Failure;
+use super::perf::Line;
+use plotters::prelude::*;
+use polyrail_program::size::human_size;
+use std::collections::BTreeMap;
+
+const SIZE: (u32, u32) = (960, 560);
+/// Width of the legend, to the right of the chart.
+const LEGEND: u32 = 170;
+/// Colors that people with any kind of color vision tell apart (Okabe and Ito 2008).
+const COLORS: [RGBColor; 5] = [
+    RGBColor(0, 114, 178),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(213, 94, 0),
+];
+
+/// Draws the lines: throughput, from 0 on, over message size, on a logarithmic axis. `place` says what
+/// was measured on.
+pub(super) fn svg(place: &str, lines: &[Line]) -> Result<String, Failure> {
+    let mut text = String::new();
+    draw(&mut text, place, lines).map_err(Failure::drawing)?;
+    Ok(text)
+}
+
+/// Points of one line of the picture: size, GB/s.
+type Points = Vec<(f64, f64)>;
+
+fn draw(text: &mut String, place: &str, lines: &[Line]) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
+    root.fill(&WHITE)?;
+    let series = series(lines);
+    let points = || series.iter().flat_map(|(_, points)| points);
+    let smallest = points().map(|point| point.0).fold(f64::INFINITY, f64::min);
+    let largest = points().map(|point| point.0).fold(0.0, f64::max);
+    let fastest = points().map(|point| point.1).fold(0.0, f64::max);
+    let sizes = (smallest / 1.2..largest * 1.2).log_scale().base(2.0);
+    let (area, legend) = root.split_horizontally(SIZE.0 - LEGEND);
+    let mut chart = ChartBuilder::on(&area)
+        .caption(format!("polyrail perf: throughput on {place}"), ("sans-serif", 22))
+        .margin(16)
+        .x_label_area_size(48)
+        .y_label_area_size(56)
+        .build_cartesian_2d(sizes, 0.0..fastest * 1.1)?;
+    chart
+        .configure_mesh()
+        .x_desc("bytes of a request")
+        .y_desc("GB/s")
+        .x_labels(24)
+        .x_label_formatter(&|bytes| human_size(bytes.round() as u64))
+        .y_label_formatter(&|rate| format!("{rate:.1}"))
+        .light_line_style(WHITE)
+        .draw()?;
+    for (index, (name, points)) in series.iter().enumerate() {
+        let color = if name == MEMCPY { BLACK } else { COLORS[index % COLORS.len()] };
+        let style = ShapeStyle { color: color.to_rgba(), filled: true, stroke_width: 2 };
+        chart.draw_series(LineSeries::new(points.iter().copied(), style))?;
+        chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, style)))?;
+        let y = 80 + 26 * index as i32;
+        legend.draw(&PathElement::new([(0, y), (24, y)], style))?;
+        legend.draw(&Text::new(name.as_str(), (32, y - 7), ("sans-serif", 14)))?;
+    }
+    root.present()?;
+    Ok(())
+}
+
+const MEMCPY: &str = "memcpy";
+
+/// What was measured, series by series in their order, and memcpy last: the median of what was
+/// measured beside each.
+fn series(lines: &[Line]) -> Vec<(String, Points)> {
+    let mut series: Vec<(String, Points)> = Vec::new();
+    let mut memcpy = BTreeMap::<u32, Vec<f64>>::new();
+    for line in lines {
+        let point = (f64::from(line.message_size), line.measured.gigabytes_per_second);
+        let name = line.series();
+        match series.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, points)) => points.push(point),
+            None => series.push((name, vec![point])),
+        }
+        let copied = line.measured.memcpy_gigabytes_per_second;
+        memcpy.entry(line.message_size).or_default().push(copied);
+    }
+    let median = |(size, mut rates): (u32, Vec<f64>)| {
+        rates.sort_by(f64::total_cmp);
+        (f64::from(size), rates[rates.len() / 2])
+    };
+    series.push((MEMCPY.to_owned(), memcpy.into_iter().map(median).collect()));
+    for (_, points) in &mut series {
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    series
+}

@@ -1,0 +1,58 @@
+//! While it goes on: the progress bar, on terminals only.
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use polyrail_program::transfer::Progress;
+use std::sync::atomic::Ordering;
+
+/// Shows how far a copy is, or nothing if it is to be quiet or stderr is no terminal.
+pub(super) struct Bar(ProgressBar);
+
+impl Bar {
+    pub(super) fn new(quiet: bool) -> Self {
+        Self(styled(ProgressBar::with_draw_target(None, target(quiet))))
+    }
+
+    pub(super) fn show(&self, progress: &Progress) {
+        self.0.set_length(progress.total.load(Ordering::Relaxed));
+        self.0.set_position(progress.written.load(Ordering::Relaxed));
+    }
+}
+
+/// The bars of many copies, one below the other, and lines in between.
+pub(super) struct Bars(MultiProgress);
+
+impl Bars {
+    pub(super) fn new(quiet: bool) -> Self {
+        Self(MultiProgress::with_draw_target(target(quiet)))
+    }
+
+    /// One more, as long as it lives.
+    pub(super) fn add(&self) -> Bar {
+        Bar(self.0.add(styled(ProgressBar::no_length())))
+    }
+
+    /// Prints something without a bar in its way.
+    pub(super) fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.0.suspend(print)
+    }
+}
+
+fn target(quiet: bool) -> ProgressDrawTarget {
+    if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() }
+}
+
+fn styled(bar: ProgressBar) -> ProgressBar {
+    // Fits into 80 columns.
+    let template = "{bar:20} {percent:>3}%  {binary_bytes} of {binary_total_bytes}  \
+                    {binary_bytes_per_sec}  {eta} left";
+    // The template is ours, and right.
+    bar.with_style(
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+    )
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

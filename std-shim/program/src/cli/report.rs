@@ -1,0 +1,132 @@
+//! What a copy did, for people and for programs.
+
+use super::table::Table;
+use polyrail::endpoint::RailReport;
+use polyrail::virtual_qp::Scheme;
+use polyrail_program::size::human_size;
+use polyrail_program::transfer::{CopyOptions, CopyReport};
+use serde::Serialize;
+use std::borrow::Cow;
+use std::path::Path;
+
+/// How a file was copied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) scheme: Scheme,
+    pub(super) rails: usize,
+    /// Devices that rails are on, on either side.
+    pub(super) devices: usize,
+    pub(super) max_msg_size: u32,
+    pub(super) message_size: u64,
+    pub(super) window: u64,
+}
+
+impl Shape {
+    /// As the options have it, where there are so many devices.
+    pub(super) fn new(options: &CopyOptions, devices: usize) -> Self {
+        Self {
+            scheme: options.scheme,
+            rails: options.rails,
+            devices: devices.min(options.rails),
+            max_msg_size: options.max_msg_size,
+            message_size: options.message_size,
+            window: options.window,
+        }
+    }
+}
+
+/// The report of a copy as JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct CopyJson<'a> {
+    /// Nothing if it is on another host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<Cow<'a, str>>,
+    destination: Cow<'a, str>,
+    scheme: &'static str,
+    rails: usize,
+    devices: usize,
+    max_msg_size: u32,
+    message_size: u64,
+    window: u64,
+    #[serde(flatten)]
+    report: &'a CopyReport,
+}
+
+impl<'a> CopyJson<'a> {
+    pub(super) fn new(
+        source: Option<&'a Path>,
+        destination: &'a Path,
+        shape: Shape,
+        report: &'a CopyReport,
+    ) -> Self {
+        let Shape { rails, devices, max_msg_size, message_size, window, .. } = shape;
+        // JSON is text, and paths need not be.
+        Self {
+            source: source.map(Path::to_string_lossy),
+            destination: destination.to_string_lossy(),
+            scheme: scheme_name(shape.scheme),
+            rails,
+            devices,
+            max_msg_size,
+            message_size,
+            window,
+            report,
+        }
+    }
+}
+
+/// The report of a copy as text.
+pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
+    let mut table = Table::new(&[
+        "side",
+        "rail",
+        "device",
+        "qp_num",
+        "bytes",
+        "requests",
+        "doorbells",
+        "completions",
+        "errors",
+    ]);
+    for (side, rails) in [("sender", &report.sender), ("receiver", &report.receiver)] {
+        for rail in rails.iter().flat_map(|side| &side.rails) {
+            table.row(rail_cells(side, rail));
+        }
+    }
+    let Shape { rails, devices, .. } = shape;
+    format!(
+        "{} in {:.3} s, {:.2} GB/s: {} request{} of up to {}, {} over {rails} rail{} on {devices} \
+         device{}\nCRC-32 {}, the same at both ends\n\n{}",
+        human_size(report.bytes),
+        report.seconds,
+        report.gigabytes_per_second,
+        report.requests,
+        plural(report.requests as usize),
+        human_size(shape.message_size),
+        scheme_name(shape.scheme),
+        plural(rails),
+        plural(devices),
+        report.crc32,
+        table.text(),
+    )
+}
+
+/// What a noun ends in behind this number.
+pub(super) fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+fn rail_cells(side: &str, report: &RailReport) -> Vec<String> {
+    let RailReport { rail, device, qp_num, bytes, send_requests, doorbells, completions, errors } =
+        report;
+    let numbers = [*bytes, *send_requests, *doorbells, *completions, *errors];
+    let names = [side.to_owned(), rail.clone(), device.clone(), qp_num.to_string()];
+    names.into_iter().chain(numbers.map(|number| number.to_string())).collect()
+}
+
+pub(super) fn scheme_name(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::Spray => "spray",
+        Scheme::Dqplb => "dqplb",
+    }
+}

@@ -1,0 +1,272 @@
+//! `polyrail serve`.
+
+use super::args::ServeArguments;
+use super::exit::Failure;
+use super::progress::Bars;
+use super::report::plural;
+use super::signals::interrupts;
+use super::{hosts, perf, report};
+use polyrail::backend::Domain;
+use polyrail::printable;
+use polyrail_program::perf::Measured;
+use polyrail_program::serve::{ServeError, ServeOptions, Served, Server, Visitor};
+use polyrail_program::size::human_size;
+use polyrail_program::transfer::{Progress, Received};
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub(super) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
+    let result = serve(arguments);
+    if arguments.json
+        && let Err(failure) = &result
+    {
+        failure.print_json();
+    }
+    result
+}
+
+fn serve(arguments: &ServeArguments) -> Result<(), Failure> {
+    let domains = hosts::open(&arguments.devices)?;
+    let server = Server::bind(&hosts::with_port(&arguments.listen))?;
+    let interrupted = interrupts();
+    if !arguments.quiet {
+        let names: Vec<&str> = domains.iter().map(Domain::device_name).collect();
+        let address = server.local_addr()?;
+        super::tell(&format!("polyrail: listening at {address}, on {}\n", names.join(", ")));
+    }
+    Serving::new(arguments, &interrupted).run(&server, &domains)
+}
+
+/// What those have in common who serve peers at the same time.
+struct Serving<'a> {
+    arguments: &'a ServeArguments,
+    options: ServeOptions,
+    interrupted: &'a Arc<AtomicBool>,
+    bars: Bars,
+    /// How the first peer went of whom there was something to say at the end.
+    end: Mutex<Option<Result<(), Failure>>>,
+}
+
+impl<'a> Serving<'a> {
+    fn new(arguments: &'a ServeArguments, interrupted: &'a Arc<AtomicBool>) -> Self {
+        let options = ServeOptions {
+            destination: arguments.destination.clone(),
+            max_memory: arguments.max_memory,
+            qp_timeout: arguments.connection.qp_timeout(true),
+            stall_timeout: arguments.stall_timeout,
+            peers: if arguments.once { 1 } else { arguments.peers.into() },
+            patience: arguments.patience.patience(),
+            sync: arguments.sync,
+        };
+        let bars = Bars::new(arguments.quiet || arguments.json);
+        Self { arguments, options, interrupted, bars, end: Mutex::new(None) }
+    }
+
+    fn run<D: Domain + Sync>(self, server: &Server, domains: &[D]) -> Result<(), Failure> {
+        let stray = |address, error| {
+            self.note(address, Failure::from(ServeError::Session(error)));
+        };
+        let attend = |visitor| self.attend(visitor, domains);
+        server.run(&self.options, self.interrupted, attend, stray)?;
+        let end = self.end.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // An interrupt is how it is meant to end, unless something was under way, or was to come.
+        let nobody = if self.arguments.once { Err(Failure::interrupted()) } else { Ok(()) };
+        end.unwrap_or(nobody)
+    }
+
+    /// Serves a peer. Breaks with the last one.
+    fn attend<D: Domain + Sync>(&self, visitor: Visitor, domains: &[D]) -> ControlFlow<()> {
+        let address = visitor.address;
+        let progress =
+            Progress { interrupted: Arc::clone(self.interrupted), ..Progress::default() };
+        let bar = self.bars.add();
+        let served = visitor.serve(domains, &self.options, &progress, || bar.show(&progress));
+        drop(bar);
+        let shown = match served {
+            Ok(Served::Copy(received)) => self.bars.beside(|| show_copy(self.arguments, &received)),
+            Ok(Served::Perf(measured)) => {
+                self.bars.beside(|| show_perf(self.arguments, address, &measured))
+            }
+            Err(error) if self.arguments.once => Err(error.into()),
+            Err(_) if self.interrupted.load(Ordering::Relaxed) => Err(Failure::interrupted()),
+            Err(error) => {
+                self.note(address, error.into());
+                Ok(())
+            }
+        };
+        if shown.is_ok() && !self.arguments.once {
+            return ControlFlow::Continue(());
+        }
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        end.get_or_insert(shown);
+        ControlFlow::Break(())
+    }
+
+    /// Says why a peer was not served.
+    fn note(&self, address: SocketAddr, failure: Failure) {
+        self.bars.beside(|| failure.note(&format!("from {address}")));
+    }
+}
+
+fn show_copy(arguments: &ServeArguments, received: &Received) -> Result<(), Failure> {
+    let Received { path, scheme, rails, devices, max_msg_size, message_size, window, report } =
+        received;
+    let shape = report::Shape {
+        scheme: *scheme,
+        rails: *rails,
+        devices: *devices,
+        max_msg_size: *max_msg_size,
+        message_size: *message_size,
+        window: *window,
+    };
+    if arguments.json {
+        super::print_json(&report::CopyJson::new(None, path, shape, report))
+    } else if arguments.quiet {
+        Ok(())
+    } else {
+        let text = report::copy_text(shape, report);
+        let path = printable::escaped(&path.to_string_lossy());
+        super::print(format!("{path}: {text}\n").as_bytes())
+    }
+}
+
+/// A measurement that was served, as JSON.
+#[derive(Debug, Serialize)]
+struct PerfJson {
+    operation: &'static str,
+    scheme: &'static str,
+    message_size: u32,
+    rails: usize,
+    devices: usize,
+    max_msg_size: u32,
+    window: u32,
+    requests: u64,
+    seconds: f64,
+}
+
+fn show_perf(
+    arguments: &ServeArguments,
+    address: SocketAddr,
+    measured: &Measured,
+) -> Result<(), Failure> {
+    if arguments.json {
+        let Measured { workload, rails, devices, max_msg_size, requests, seconds, .. } = *measured;
+        super::print_json(&PerfJson {
+            operation: workload.operation.name(),
+            scheme: perf::scheme_name(workload.operation, measured.scheme, rails),
+            message_size: workload.message_size,
+            rails,
+            devices,
+            max_msg_size,
+            window: workload.window,
+            requests,
+            seconds,
+        })
+    } else if arguments.quiet {
+        Ok(())
+    } else {
+        super::print(perf_text(address, measured).as_bytes())
+    }
+}
+
+/// A measurement that was served, as a line of text.
+fn perf_text(address: SocketAddr, measured: &Measured) -> String {
+    let Measured { workload, scheme, rails, devices, requests, seconds, .. } = *measured;
+    let scheme = match perf::scheme_name(workload.operation, scheme, rails) {
+        "-" => String::new(),
+        scheme => format!(" {scheme}"),
+    };
+    let arrived = if workload.operation.is_received() { ", all arrived" } else { "" };
+    format!(
+        "{address} measured {}{scheme} of {} over {rails} rail{} on {devices} device{}: {requests} \
+         requests{arrived}, {seconds:.2} s in all\n",
+        workload.operation.name(),
+        human_size(workload.message_size.into()),
+        plural(rails),
+        plural(devices),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::{Arguments, Command};
+    use super::*;
+    use clap::Parser;
+    use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
+    use polyrail_program::transfer::{CopyOptions, send_to};
+    use std::io::Write;
+    use std::net::TcpStream;
+    use std::path::Path;
+    use std::process::ExitCode;
+
+    /// `polyrail serve ARGUMENTS`, on a software NIC, and what comes to it meanwhile.
+    fn serve_here(
+        arguments: &[&str],
+        interrupted: &Arc<AtomicBool>,
+        come: impl FnOnce(&str, &ProtectionDomain) + Send,
+    ) -> Result<(), Failure> {
+        let command = ["polyrail", "serve", "--quiet"].iter().chain(arguments);
+        let Command::Serve(arguments) = Arguments::parse_from(command).command else { panic!() };
+        let fabric = Fabric::threaded();
+        let domain = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap();
+        let (here, there) = (domain("here"), domain("there"));
+        let server = Server::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap().to_string();
+        std::thread::scope(|scope| {
+            scope.spawn(|| come(&address, &here));
+            Serving::new(&arguments, interrupted).run(&server, &[there])
+        })
+    }
+
+    fn send(source: &Path, address: &str, domain: &ProtectionDomain, message_size: u64) -> bool {
+        let options = CopyOptions { message_size, ..CopyOptions::default() };
+        let (domains, progress) = (std::slice::from_ref(domain), Progress::default());
+        send_to(source, None, address, domains, &options, &progress, || ()).is_ok()
+    }
+
+    #[test]
+    fn a_stray_connection_is_not_the_one_that_once_waits_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        std::fs::write(&source, [7; 5000]).unwrap();
+        let arguments = ["--once", copy.to_str().unwrap()];
+        serve_here(&arguments, &Arc::default(), |address, domain| {
+            let silent = TcpStream::connect(address).unwrap();
+            let mut garbage = TcpStream::connect(address).unwrap();
+            garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            drop(TcpStream::connect(address).unwrap());
+            assert!(send(&source, address, domain, 4096));
+            drop((silent, garbage));
+        })
+        .unwrap();
+        assert_eq!(std::fs::read(&copy).unwrap(), [7; 5000]);
+    }
+
+    #[test]
+    fn once_fails_as_its_only_peer_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = directory.path().join("source");
+        std::fs::write(&source, [7; 5000]).unwrap();
+        let copy = directory.path().join("copy");
+        let arguments = ["--once", "--max-memory", "1K", copy.to_str().unwrap()];
+        let failure = serve_here(&arguments, &Arc::default(), |address, domain| {
+            assert!(!send(&source, address, domain, 4096));
+        });
+        assert_eq!(
+            format!("{:?}", failure.unwrap_err().report()),
+            format!("{:?}", ExitCode::from(11))
+        );
+        assert!(!copy.exists());
+    }
+
+    #[test]
+    fn an_interrupt_is_how_it_ends_unless_something_was_to_come() {
+        let interrupted = Arc::new(AtomicBool::new(true));
+        serve_here(&[], &interrupted, |_, _| ()).unwrap();
+        let failure = serve_here(&["--once"], &interrupted, |_, _| ()).unwrap_err();
+        assert_eq!(format!("{:?}", failure.report()), format!("{:?}", ExitCode::from(130)));
+    }
+}

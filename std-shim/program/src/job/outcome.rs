@@ -1,0 +1,44 @@
+//! What a side says in the end.
+
+use serde::Serialize;
+
+/// What a side did, in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// What it saw of the file.
+    Copy(Sum),
+    /// What it saw of the requests that were measured.
+    Perf {
+        /// Requests that it posted and saw complete; at the far end, requests that arrived, which are
+        /// 0 of an operation that it does not notice.
+        requests: u64,
+    },
+}
+
+impl Outcome {
+    /// What it saw of a file, if that is what it did.
+    pub const fn sum(self) -> Option<Sum> {
+        match self {
+            Self::Copy(sum) => Some(sum),
+            Self::Perf { .. } => None,
+        }
+    }
+
+    /// What it saw of the requests that were measured, if that is what it did.
+    pub const fn requests(self) -> Option<u64> {
+        match self {
+            Self::Perf { requests } => Some(requests),
+            Self::Copy(_) => None,
+        }
+    }
+}
+
+/// What a side saw of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sum {
+    /// Bytes.
+    pub bytes: u64,
+    /// CRC-32 (IEEE 802.3) of them, as `crc32(1)` and gzip compute it.
+    pub crc32: u32,
+}

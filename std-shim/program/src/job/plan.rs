@@ -1,0 +1,125 @@
+//! How a file is cut into chunks, and chunks are laid into a ring.
+
+use serde::Serialize;
+
+/// Requests that may be on their way at once: one queue pair takes 128. Each chunk of a copy needs a
+/// receive, of which the engine tracks 256.
+pub const MAX_WINDOW: u32 = 128;
+
+/// Bytes of the longest chunk: a request's length has 32 bits, and a device's message 2^31.
+pub const MAX_CHUNK: u32 = 1 << 30;
+
+/// What is to be moved, and in which pieces. Both sides compute everything from these numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// Bytes of the file.
+    pub total: u64,
+    /// Bytes of a chunk; the last one may be shorter.
+    pub chunk: u32,
+    /// Chunks on their way at once: slots of either ring.
+    pub window: u32,
+}
+
+/// Numbers that make no plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A chunk size that cannot be.
+    #[error("a message size of {0} bytes: 1 to {MAX_CHUNK} can be")]
+    Chunk(u64),
+    /// A window that cannot be.
+    #[error("a window of {0} requests: 1 to {MAX_WINDOW} can be")]
+    Window(u64),
+}
+
+impl Plan {
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    ///
+    /// A chunk or window of 0, or too large.
+    pub fn new(total: u64, chunk: u64, window: u64) -> Result<Self, PlanError> {
+        let valid = |number: u64, max: u32| number >= 1 && number <= max.into();
+        if !valid(chunk, MAX_CHUNK) {
+            return Err(PlanError::Chunk(chunk));
+        }
+        if !valid(window, MAX_WINDOW) {
+            return Err(PlanError::Window(window));
+        }
+        Ok(Self { total, chunk: chunk as u32, window: window as u32 })
+    }
+
+    /// Number of chunks.
+    pub const fn chunks(&self) -> u64 {
+        self.total.div_ceil(self.chunk as u64)
+    }
+
+    /// Place of a chunk in the file, in bytes.
+    pub const fn position(&self, chunk: u64) -> u64 {
+        chunk * self.chunk as u64
+    }
+
+    /// Bytes of a chunk.
+    pub fn length(&self, chunk: u64) -> u32 {
+        let rest = self.total - self.position(chunk);
+        rest.min(self.chunk.into()) as u32
+    }
+
+    /// Distance between slots, in bytes: the longest chunk that there is, rounded up so that slots share
+    /// no cache line. A file shorter than a chunk has one slot only, whose place does not depend on it.
+    fn stride(&self) -> usize {
+        let longest = self.total.clamp(1, self.chunk.into());
+        (longest as usize).next_multiple_of(128)
+    }
+
+    /// Place of a chunk in the ring, in bytes.
+    pub fn slot(&self, chunk: u64) -> usize {
+        (chunk % self.window as u64) as usize * self.stride()
+    }
+
+    /// Bytes of a ring. No longer than a short file needs.
+    pub fn ring_bytes(&self) -> usize {
+        let slots = self.chunks().clamp(1, self.window.into());
+        slots as usize * self.stride()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quickcheck::QuickCheck;
+
+    #[test]
+    fn chunks_cover_the_file_without_gap_or_overlap() {
+        fn covered(total: u32, chunk: u16, window: u8) -> bool {
+            let Ok(plan) = Plan::new(total.into(), chunk.into(), window.into()) else {
+                return chunk == 0 || window == 0 || u32::from(window) > MAX_WINDOW;
+            };
+            let last = plan.chunks().saturating_sub(1);
+            let whole = (0..last.min(100)).all(|i| plan.length(i) == u32::from(chunk));
+            let end =
+                if total == 0 { 0 } else { plan.position(last) + u64::from(plan.length(last)) };
+            whole && end == u64::from(total)
+        }
+        QuickCheck::new().quickcheck(covered as fn(u32, u16, u8) -> bool);
+    }
+
+    #[test]
+    fn slots_lie_within_the_ring_and_repeat_after_a_window() {
+        let plan = Plan::new(1000, 100, 3).unwrap();
+        let slots: Vec<usize> = (0..plan.chunks()).map(|chunk| plan.slot(chunk)).collect();
+        assert_eq!(slots[..4], [0, 128, 256, 0]);
+        assert!(slots.iter().all(|slot| slot + 100 <= plan.ring_bytes()));
+        assert_eq!(Plan::new(150, 100, 64).unwrap().ring_bytes(), 256);
+        assert_eq!(Plan::new(0, 1000, 64).unwrap().ring_bytes(), 128);
+        assert_eq!(Plan::new(6 << 20, 1 << 30, 8).unwrap().ring_bytes(), 6 << 20);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        assert_eq!(Plan::new(1, 0, 1), Err(PlanError::Chunk(0)));
+        assert_eq!(Plan::new(1, 1 << 31, 1), Err(PlanError::Chunk(1 << 31)));
+        assert_eq!(Plan::new(1, 1, 0), Err(PlanError::Window(0)));
+        assert_eq!(Plan::new(1, 1, 129), Err(PlanError::Window(129)));
+    }
+}

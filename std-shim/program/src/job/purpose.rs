@@ -1,0 +1,107 @@
+//! What two sides meet for, and how it travels.
+
+use super::file_name::FileName;
+use super::outcome::{Outcome, Sum};
+use super::plan::{MAX_CHUNK, MAX_WINDOW, Plan};
+use super::workload::{MAX_MESSAGE_SIZE, Operation, Workload};
+use polyrail::exchange::{self, HandshakeError, Place, Purpose};
+use serde::Serialize;
+
+/// A link between two sides of a job.
+pub type Link = exchange::Link<Job>;
+
+/// What the sides of a job tell each other.
+pub type Message = exchange::Message<Job>;
+
+/// Where a side of a job can be reached. Of a copy, the buffer is where chunks go at the receiver, and
+/// credits at the sender.
+pub type Hello = exchange::Hello<Job>;
+
+/// What comes in from the other side of a job.
+pub type Incoming = exchange::Incoming<Job>;
+
+/// What a connection is for: [`Purpose`] has how it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Job {
+    /// A file is to be moved to the other side.
+    Copy {
+        /// In which pieces.
+        plan: Plan,
+        /// The name that the sender would give the copy; a receiver may have its own idea.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<FileName>,
+    },
+    /// Requests are to be measured.
+    Perf(Workload),
+}
+
+impl Job {
+    /// Its name on the wire.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Copy { .. } => "copy",
+            Self::Perf(_) => "perf",
+        }
+    }
+}
+
+impl Purpose for Job {
+    type Outcome = Outcome;
+
+    fn read(place: &Place<'_>) -> Result<Self, HandshakeError> {
+        let (name, inner) =
+            place.variant(&["copy", "perf"], "an object with one field, the purpose")?;
+        if name == "perf" {
+            return Ok(Self::Perf(workload(&inner)?));
+        }
+        let fields = inner.object(&["plan", "name"])?;
+        Ok(Self::Copy {
+            plan: plan(&fields.field("plan")?)?,
+            name: fields.optional("name").map(|place| file_name(&place)).transpose()?,
+        })
+    }
+
+    fn read_outcome(place: &Place<'_>) -> Result<Outcome, HandshakeError> {
+        let (name, inner) =
+            place.variant(&["copy", "perf"], "an object with one field, the purpose")?;
+        if name == "copy" {
+            return Ok(Outcome::Copy(sum(&inner)?));
+        }
+        let requests = inner.object(&["requests"])?.field("requests")?.number(0, u64::MAX)?;
+        Ok(Outcome::Perf { requests })
+    }
+}
+
+fn workload(place: &Place<'_>) -> Result<Workload, HandshakeError> {
+    let fields = place.object(&["operation", "messageSize", "window"])?;
+    let (operation, max) = (fields.field("operation")?, MAX_MESSAGE_SIZE);
+    Ok(Workload {
+        operation: Operation::from_name(operation.text()?)
+            .ok_or_else(|| operation.wrong("\"write\", \"write-imm\", \"read\" or \"send\""))?,
+        message_size: fields.field("messageSize")?.number(1, max.into())? as u32,
+        window: fields.field("window")?.number(1, MAX_WINDOW.into())? as u32,
+    })
+}
+
+fn plan(place: &Place<'_>) -> Result<Plan, HandshakeError> {
+    /// Bytes of the longest file: offsets are signed.
+    const MAX_TOTAL: u64 = i64::MAX as u64;
+    let fields = place.object(&["total", "chunk", "window"])?;
+    Ok(Plan {
+        total: fields.field("total")?.number(0, MAX_TOTAL)?,
+        chunk: fields.field("chunk")?.number(1, MAX_CHUNK.into())? as u32,
+        window: fields.field("window")?.number(1, MAX_WINDOW.into())? as u32,
+    })
+}
+
+fn file_name(place: &Place<'_>) -> Result<FileName, HandshakeError> {
+    FileName::new(place.text()?)
+        .ok_or_else(|| place.wrong("a file's name, without a path and not hidden"))
+}
+
+fn sum(place: &Place<'_>) -> Result<Sum, HandshakeError> {
+    let fields = place.object(&["bytes", "crc32"])?;
+    let crc32 = fields.field("crc32")?.number(0, u32::MAX.into())? as u32;
+    Ok(Sum { bytes: fields.field("bytes")?.number(0, u64::MAX)?, crc32 })
+}

@@ -1,0 +1,156 @@
+//! What is measured, as both ends have to know it.
+
+use super::plan::MAX_WINDOW;
+use serde::Serialize;
+
+/// Bytes of the longest request: either end keeps at least one in memory.
+pub const MAX_MESSAGE_SIZE: u32 = 256 << 20;
+
+/// Bytes of either ring at most. Beyond, requests share slots.
+const MAX_RING_BYTES: usize = 256 << 20;
+
+/// What a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// RDMA WRITE.
+    Write,
+    /// RDMA WRITE with immediate, notification received.
+    WriteImm,
+    /// RDMA READ.
+    Read,
+    /// SEND, received into a buffer.
+    Send,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Write, Self::WriteImm, Self::Read, Self::Send];
+
+    /// Its name, on the command line and between two hosts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::WriteImm => "write-imm",
+            Self::Read => "read",
+            Self::Send => "send",
+        }
+    }
+
+    /// The operation of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|operation| operation.name() == name)
+    }
+
+    /// Whether the scheme makes a difference: it says how a receiver is notified.
+    pub const fn has_scheme(self) -> bool {
+        matches!(self, Self::WriteImm)
+    }
+
+    /// Whether the other side posts receives for it, and so notices it.
+    pub const fn is_received(self) -> bool {
+        matches!(self, Self::WriteImm | Self::Send)
+    }
+}
+
+/// Numbers that make no workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkloadError {
+    /// A message size that cannot be.
+    #[error("requests of {0} bytes: 1 to {MAX_MESSAGE_SIZE} can be")]
+    MessageSize(u32),
+    /// A window that cannot be.
+    #[error("a window of {0} requests: 1 to {MAX_WINDOW} can be")]
+    Window(u32),
+}
+
+/// Requests that are all alike, a window of them outstanding. Both ends compute their rings from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Workload {
+    /// What they are.
+    pub operation: Operation,
+    /// Bytes of each.
+    pub message_size: u32,
+    /// Requests outstanding.
+    pub window: u32,
+}
+
+impl Workload {
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    ///
+    /// A size or window of 0, or too large.
+    pub fn new(
+        operation: Operation,
+        message_size: u32,
+        window: u32,
+    ) -> Result<Self, WorkloadError> {
+        if !(1..=MAX_MESSAGE_SIZE).contains(&message_size) {
+            return Err(WorkloadError::MessageSize(message_size));
+        }
+        if !(1..=MAX_WINDOW).contains(&window) {
+            return Err(WorkloadError::Window(window));
+        }
+        Ok(Self { operation, message_size, window })
+    }
+
+    /// Slots of either ring: one for each request outstanding, as far as there is memory.
+    pub const fn slots(&self) -> usize {
+        let (window, room) = (self.window as usize, MAX_RING_BYTES / self.stride());
+        if window < room { window } else { room }
+    }
+
+    /// Bytes of either ring.
+    pub const fn ring_bytes(&self) -> usize {
+        self.slots() * self.stride()
+    }
+
+    /// Place of a request's slot in the ring, in bytes.
+    pub const fn slot(&self, request: u64) -> usize {
+        (request % self.slots() as u64) as usize * self.stride()
+    }
+
+    /// Distance between slots, in bytes: a message, rounded up so that slots share no cache line.
+    const fn stride(&self) -> usize {
+        (self.message_size as usize).next_multiple_of(128)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_hold_a_window_or_what_there_is_memory_for() {
+        let of = |message_size, window| {
+            let workload = Workload::new(Operation::Write, message_size, window).unwrap();
+            (workload.slots(), workload.ring_bytes())
+        };
+        assert_eq!(of(1, 128), (128, 128 * 128));
+        assert_eq!(of(70_000, 8), (8, 8 * 70_016));
+        assert_eq!(of(100 << 20, 8), (2, 200 << 20));
+        assert_eq!(of(MAX_MESSAGE_SIZE, 8), (1, 256 << 20));
+        let workload = Workload::new(Operation::Read, 129, 3).unwrap();
+        assert_eq!([0, 1, 2, 3].map(|request| workload.slot(request)), [0, 256, 512, 0]);
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        let new = |size, window| Workload::new(Operation::Send, size, window);
+        assert!(matches!(new(0, 8), Err(WorkloadError::MessageSize(0))));
+        assert!(matches!(new(MAX_MESSAGE_SIZE + 1, 8), Err(WorkloadError::MessageSize(_))));
+        assert!(matches!(new(1, 0), Err(WorkloadError::Window(0))));
+        assert!(matches!(new(1, 129), Err(WorkloadError::Window(129))));
+    }
+
+    #[test]
+    fn names_lead_back() {
+        for operation in Operation::ALL {
+            assert_eq!(Operation::from_name(operation.name()), Some(operation));
+        }
+        assert_eq!(Operation::from_name("writes"), None);
+    }
+}

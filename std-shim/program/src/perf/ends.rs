@@ -1,0 +1,90 @@
+//! One end of a measurement: an endpoint with a ring of slots, and the other end's ring.
+
+use super::{Operation, Workload};
+use crate::session::SessionError;
+use polyrail::RemoteBuffer;
+use polyrail::backend::{ConnectOptions, Domain};
+use polyrail::endpoint::{Endpoint, EndpointBuilder};
+use polyrail::memory::{OutOfRange, RegisteredBuffer};
+use polyrail::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
+use polyrail::virtual_qp::{Config, Scheme};
+
+/// An end that knows nothing of the other one yet.
+pub(super) struct Half<D: Domain> {
+    pub(super) endpoint: Endpoint<D::Qp, D::Cq>,
+    pub(super) ring: RegisteredBuffer<D::Region>,
+    workload: Workload,
+}
+
+impl<D: Domain> Half<D> {
+    /// Fills its ring with `byte`: untouched memory would all be the same page.
+    pub(super) fn new(
+        workload: Workload,
+        builder: &EndpointBuilder,
+        domains: &[&D],
+        byte: u8,
+    ) -> Result<Self, SessionError> {
+        let access = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC;
+        let ring = RegisteredBuffer::new(workload.ring_bytes(), access, domains)?;
+        ring.fill(0, ring.len(), byte)?;
+        Ok(Self { endpoint: builder.build(domains)?, ring, workload })
+    }
+
+    /// The end, once it knows where the other one's ring is.
+    pub(super) fn toward(self, peer: RemoteBuffer) -> Result<End<D>, SessionError> {
+        let Self { endpoint, ring, workload } = self;
+        let keys = ring.toward(&peer)?;
+        Ok(End { endpoint, slots: Slots { ring, workload, keys, peer } })
+    }
+}
+
+/// One end.
+pub(super) struct End<D: Domain> {
+    /// Gone before its memory is.
+    pub(super) endpoint: Endpoint<D::Qp, D::Cq>,
+    pub(super) slots: Slots<D::Region>,
+}
+
+/// The ring here, and the other end's.
+pub(super) struct Slots<R> {
+    ring: RegisteredBuffer<R>,
+    pub(super) workload: Workload,
+    /// Keys of requests from this ring to the other end's.
+    pub(super) keys: Vec<DeviceKeys>,
+    /// The other end's ring.
+    peer: RemoteBuffer,
+}
+
+impl<R> Slots<R> {
+    /// The slot of a request.
+    pub(super) fn local(&self, request: u64) -> Result<LocalBuffer, OutOfRange> {
+        self.ring.local(self.workload.slot(request), self.workload.message_size)
+    }
+
+    /// Address of the slot at the other end.
+    pub(super) fn remote(&self, request: u64) -> Result<u64, OutOfRange> {
+        self.peer.at(self.workload.slot(request), self.workload.message_size)
+    }
+}
+
+/// Makes endpoints that requests are measured over.
+pub(super) fn builder(
+    operation: Operation,
+    rails: usize,
+    scheme: Scheme,
+    max_msg_size: u32,
+) -> EndpointBuilder {
+    // A SEND consumes a receive, which DQPLB would have posted for notifications.
+    let scheme = if operation == Operation::Send { Scheme::Spray } else { scheme };
+    let config = Config { scheme, max_msg_size, max_msgs_per_qp: u32::MAX, ..Config::default() };
+    EndpointBuilder::new().rails(rails).config(config).connect_options(connect_options())
+}
+
+/// What they are connected with.
+pub(super) fn connect_options() -> ConnectOptions {
+    // A receiver that is late must not cost a millisecond: 10 us.
+    ConnectOptions { min_rnr_timer: 1, ..ConnectOptions::default() }
+}

@@ -1,0 +1,44 @@
+//! What can go wrong with a measurement.
+
+use crate::job::{Outcome, WorkloadError};
+use crate::session::{Failure, SessionError};
+
+/// Why nothing could be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PerfError {
+    /// Numbers that cannot be.
+    #[error(transparent)]
+    Workload(WorkloadError),
+    /// The system gave no memory to compare with.
+    #[error("no memory to compare with: {0}")]
+    Memory(String),
+    /// Not what was sent arrived.
+    #[error("{sent} requests were sent, and {received} arrived at the far end")]
+    Lost {
+        /// Requests that the near end saw complete.
+        sent: u64,
+        /// Requests that the far end saw arrive.
+        received: u64,
+    },
+    /// The two ends could not work together.
+    #[error(transparent)]
+    Session(SessionError),
+}
+
+impl<E: Into<SessionError>> From<E> for PerfError {
+    fn from(error: E) -> Self {
+        Self::Session(error.into())
+    }
+}
+
+impl Failure for PerfError {
+    fn is_echo(&self) -> bool {
+        matches!(self, Self::Session(error) if error.is_echo())
+    }
+}
+
+/// Requests that the other side counted in the end, if it measured.
+pub(super) fn requests_of(outcome: Outcome) -> Result<u64, SessionError> {
+    outcome.requests().ok_or_else(SessionError::other_outcome)
+}

@@ -1,0 +1,140 @@
+//! The far end of a measurement between two hosts: it is asked, posts the receives, and says what
+//! arrived.
+
+use super::drive::{Idle, Receiver};
+use super::ends::{self, Half};
+use super::error::requests_of;
+use super::{PerfError, Workload};
+use crate::job::{Hello, Message, Outcome};
+use crate::session::{Counterpart, Environment};
+use crate::visit::Visit;
+use polyrail::backend::Domain;
+use polyrail::endpoint::Address;
+use polyrail::virtual_qp::Scheme;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// Between looks at the link, while requests pass by unnoticed. Polling would take processor time from
+/// what is measured.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long requests may be missing that the near end saw acknowledged: their completions are here
+/// already, or never will be.
+const LATE: Duration = Duration::from_secs(2);
+
+/// A measurement that was served.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// What was measured.
+    pub workload: Workload,
+    /// How this side was notified.
+    pub scheme: Scheme,
+    /// Rails of the virtual queue pair.
+    pub rails: usize,
+    /// Devices that they were on.
+    pub devices: usize,
+    /// Bytes of the longest fragment.
+    pub max_msg_size: u32,
+    /// Requests that the near end counted, its warming up included. As many arrived here, if the
+    /// operation is one that is [received](super::Operation::is_received).
+    pub requests: u64,
+    /// Time from the hello to the end, in seconds.
+    pub seconds: f64,
+}
+
+/// Is the far end of the measurement that a visitor has asked for.
+///
+/// # Errors
+///
+/// See [`PerfError`]; the near end is told.
+pub(crate) fn answer<D: Domain>(
+    visit: Visit<'_, D>,
+    workload: Workload,
+    interrupted: &AtomicBool,
+) -> Result<Measured, PerfError> {
+    let (begin, hello) = (Instant::now(), visit.hello);
+    let Address { scheme, max_msg_size, .. } = hello.endpoint;
+    let rails = hello.endpoint.rails.len();
+    let builder = ends::builder(workload.operation, rails, scheme, max_msg_size);
+    let environment = visit.environment(&builder, interrupted);
+    let allowed = visit.allow(workload.ring_bytes());
+    let mut peer = Counterpart::new(visit.link, environment.patience, interrupted);
+    let met = allowed
+        .map_err(PerfError::from)
+        .and_then(|()| meet(workload, &environment, &mut peer, hello));
+    peer.awaits("the near end's requests, or its word that it is done");
+    let mut receiver = met.inspect_err(|error| peer.tell_failure(error))?;
+    let result = follow(&mut receiver, &mut peer, workload).map_err(|failure| match failure {
+        PerfError::Session(error) => peer.defer(error).into(),
+        failure => failure,
+    });
+    peer.conclude(receiver.endpoint(), result.as_ref().err());
+    Ok(Measured {
+        workload,
+        scheme,
+        rails,
+        devices: environment.domains.len(),
+        max_msg_size,
+        requests: result?,
+        seconds: begin.elapsed().as_secs_f64(),
+    })
+}
+
+fn meet<D: Domain>(
+    workload: Workload,
+    environment: &Environment<'_, D>,
+    peer: &mut Counterpart<'_>,
+    hello: &Hello,
+) -> Result<Receiver<D>, PerfError> {
+    let far = Half::new(workload, environment.builder, &environment.domains, 2)?;
+    let (endpoint, buffer) = (far.endpoint.address(), far.ring.remote());
+    peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose: None }))?;
+    let mut receiver = Receiver::new(far.toward(hello.buffer.clone())?);
+    receiver.bring_up(peer, hello)?;
+    Ok(receiver)
+}
+
+/// Takes what arrives until the near end is done, and says how many requests it counted.
+fn follow<D: Domain>(
+    receiver: &mut Receiver<D>,
+    peer: &mut Counterpart<'_>,
+    workload: Workload,
+) -> Result<u64, PerfError> {
+    let sent = if workload.operation.is_received() {
+        receive(receiver, peer)?
+    } else {
+        loop {
+            if let Some(outcome) = peer.outcome() {
+                break requests_of(outcome)?;
+            }
+            peer.listen(PATIENCE)?;
+        }
+    };
+    peer.tell(&Message::Done(Outcome::Perf { requests: receiver.received() }))?;
+    Ok(sent)
+}
+
+/// Takes requests until all have arrived.
+fn receive<D: Domain>(
+    receiver: &mut Receiver<D>,
+    peer: &mut Counterpart<'_>,
+) -> Result<u64, PerfError> {
+    let (mut idle, mut missing_since) = (Idle::default(), None);
+    loop {
+        let arrived = receiver.poll()?;
+        if arrived {
+            peer.moved();
+        }
+        idle.note(arrived);
+        peer.glance()?;
+        let Some(outcome) = peer.outcome() else { continue };
+        let (sent, received) = (requests_of(outcome)?, receiver.received());
+        if received == sent {
+            return Ok(sent);
+        }
+        let since = missing_since.get_or_insert_with(Instant::now);
+        if received > sent || since.elapsed() >= LATE {
+            return Err(PerfError::Lost { sent, received });
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The near end of a measurement between two hosts: it asks, posts the requests, and counts.
+
+use super::drive::Sender;
+use super::ends::Half;
+use super::error::requests_of;
+use super::{Ends, Limit, PerfConfig, PerfError, Round, Workload};
+use crate::job::{Hello, Job, Link, Message, Outcome};
+use crate::session::{Counterpart, SessionError};
+use polyrail::backend::Domain;
+use polyrail::virtual_qp::RailCounters;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// How often the far end is told that this one is still there, while it is busy: the far end of a
+/// READ or a WRITE does not notice.
+const ALIVE_EVERY: Duration = Duration::from_millis(200);
+
+/// The near end, connected with the far one.
+pub(super) struct Near<'a, D: Domain> {
+    peer: Counterpart<'a>,
+    sender: Sender<D>,
+    workload: Workload,
+    /// When the far end was told last.
+    told: Instant,
+}
+
+impl<'a, D: Domain> Near<'a, D> {
+    /// Asks the far end for a measurement, and connects with it.
+    pub(super) fn meet(
+        config: &PerfConfig,
+        link: Link,
+        domains: &[&D],
+        interrupted: &'a AtomicBool,
+    ) -> Result<Self, PerfError> {
+        // While requests are measured, the far end has nothing to say: it is the rails that fall silent.
+        let mut peer = Counterpart::new(link, None, interrupted);
+        let met = meet(config, &mut peer, domains);
+        let (sender, workload) = met.inspect_err(|error| peer.tell_failure(error))?;
+        Ok(Self { peer, sender, workload, told: Instant::now() })
+    }
+
+    /// Compares with the far end, and parts.
+    pub(super) fn finish<T>(mut self, measured: Result<T, PerfError>) -> Result<T, PerfError> {
+        let result = measured.and_then(|measured| self.compare().map(|()| measured));
+        self.peer.conclude(self.sender.endpoint(), result.as_ref().err());
+        result
+    }
+
+    /// Whether as many requests arrived as were sent, of an operation that is noticed.
+    fn compare(&mut self) -> Result<(), PerfError> {
+        let requests = self.sender.posted();
+        self.peer.tell(&Message::Done(Outcome::Perf { requests }))?;
+        let sent = if self.workload.operation.is_received() { requests } else { 0 };
+        let received = requests_of(self.peer.expect_outcome()?)?;
+        if received == sent { Ok(()) } else { Err(PerfError::Lost { sent, received }) }
+    }
+}
+
+impl<D: Domain> Ends for Near<'_, D> {
+    fn counters(&self) -> RailCounters {
+        self.sender.counters()
+    }
+
+    /// Until all requests are acknowledged.
+    fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
+        let Self { peer, sender, told, .. } = self;
+        let round = sender.run(limit, |_| {
+            if peer.glance()? && told.elapsed() >= ALIVE_EVERY {
+                *told = Instant::now();
+                peer.tell(&Message::Alive {})?;
+            }
+            Ok(true)
+        });
+        // A far end that is gone may show as a rail that failed before it is heard.
+        if let Err(PerfError::Session(SessionError::Endpoint(_))) = round {
+            peer.look()?;
+        }
+        round
+    }
+}
+
+fn meet<D: Domain>(
+    config: &PerfConfig,
+    peer: &mut Counterpart<'_>,
+    domains: &[&D],
+) -> Result<(Sender<D>, Workload), PerfError> {
+    let workload = config.workload()?;
+    let near = Half::new(workload, &config.builder(), domains, 1)?;
+    let (endpoint, buffer) = (near.endpoint.address(), near.ring.remote());
+    let purpose = Some(Job::Perf(workload));
+    peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose }))?;
+    let hello = peer.expect_hello()?;
+    if let Some(purpose) = &hello.purpose {
+        return Err(SessionError::both_ask(purpose).into());
+    }
+    let mut sender = Sender::new(near.toward(hello.buffer.clone())?, config.stall_timeout);
+    sender.bring_up(peer, &hello)?;
+    Ok((sender, workload))
+}

@@ -1,0 +1,212 @@
+//! Both ends in one process.
+
+use super::drive::{Receiver, Sender};
+use super::ends::Half;
+use super::{Ends, Limit, PerfConfig, PerfError, Round, Threads};
+use crate::hosts::software_hosts;
+use polyrail::backend::Domain;
+use polyrail::endpoint::connect_endpoints;
+use polyrail::nic::ProtectionDomain;
+use polyrail::virtual_qp::RailCounters;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Two ends that are connected.
+pub(super) struct Rig<D: Domain> {
+    sender: Sender<D>,
+    receiver: Receiver<D>,
+    threads: Threads,
+}
+
+impl Rig<ProtectionDomain> {
+    /// Two ends on software NICs.
+    pub(super) fn new(config: &PerfConfig) -> Result<Self, PerfError> {
+        let (here, there) = software_hosts(config.devices)?;
+        Self::between(config, &here.domains(), &there.domains())
+    }
+}
+
+impl<D> Rig<D>
+where
+    D: Domain<Qp: Send, Cq: Send, Region: Send>,
+{
+    /// Two ends on these devices.
+    fn between(config: &PerfConfig, here: &[&D], there: &[&D]) -> Result<Self, PerfError> {
+        let workload = config.workload()?;
+        let builder = config.builder();
+        let mut near = Half::new(workload, &builder, here, 1)?;
+        let mut far = Half::new(workload, &builder, there, 2)?;
+        connect_endpoints(&mut near.endpoint, &mut far.endpoint)?;
+        let (here, there) = (near.ring.remote(), far.ring.remote());
+        let mut receiver = Receiver::new(far.toward(here)?);
+        receiver.post_receives()?;
+        let sender = Sender::new(near.toward(there)?, config.stall_timeout);
+        Ok(Self { sender, receiver, threads: config.threads })
+    }
+}
+
+impl<D> Ends for Rig<D>
+where
+    D: Domain<Qp: Send, Cq: Send, Region: Send>,
+{
+    fn counters(&self) -> RailCounters {
+        self.sender.counters()
+    }
+
+    /// Until all requests are over at both ends.
+    fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
+        let Self { sender, receiver, threads } = self;
+        if *threads == Threads::One {
+            return sender.run(limit, |sent| {
+                receiver.poll()?;
+                Ok(receiver.has_all(sent))
+            });
+        }
+        let stop = AtomicBool::new(false);
+        let round = std::thread::scope(|scope| {
+            let other = scope.spawn(|| -> Result<(), PerfError> {
+                let result = receiver.run_until(&stop);
+                stop.store(true, Ordering::Release);
+                result
+            });
+            let round = sender.run(limit, |_| Ok(true));
+            stop.store(true, Ordering::Release);
+            let received = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            received.and(round)
+        })?;
+        while !receiver.has_all(sender.posted()) {
+            receiver.poll()?;
+        }
+        Ok(round)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::LinkFault;
+    use crate::perf::Operation;
+    use crate::recorded::{Asked, Log, Recorded};
+    use crate::session::SessionError;
+    use polyrail::endpoint::EndpointError;
+    use polyrail::hardware::Refusal;
+    use polyrail::nic::{Fault, WorkQueue};
+    use polyrail::verbs::WcStatus;
+    use polyrail::virtual_qp::RailId;
+    use std::time::{Duration, Instant};
+
+    /// Silences the device of a sender's rail, and runs until that is found.
+    fn fall_silent(config: &PerfConfig, rail: usize) -> PerfError {
+        let (here, there) = software_hosts(config.devices).unwrap();
+        let mut rig = Rig::between(config, &here.domains(), &there.domains()).unwrap();
+        rig.run(Limit::Count(20)).unwrap();
+        here.fail_link(LinkFault { rail, bytes: 0, silent: true });
+        rig.run(Limit::Count(1000)).unwrap_err()
+    }
+
+    #[test]
+    fn any_backend_can_be_measured() {
+        let ((here, there), log) = (software_hosts(1).unwrap(), Log::default());
+        let [here, there] =
+            [here, there].map(|host| Recorded::new(host.domains()[0].clone(), &log));
+        let (rails, qp_timeout) = (2, 9);
+        let config =
+            PerfConfig { rails, message_size: 70_000, qp_timeout, ..PerfConfig::default() };
+        let mut rig = Rig::between(&config, &[&here], &[&there]).unwrap();
+        assert_eq!(rig.run(Limit::Count(20)).unwrap().requests, 20);
+        let timeouts = log
+            .lock()
+            .unwrap()
+            .iter()
+            .filter_map(|(.., asked)| match asked {
+                Asked::Rts { options, .. } => Some(options.timeout),
+                _ => None,
+            })
+            .collect::<Vec<_>>();
+        // Two rails and the notify queue pair at either end.
+        assert_eq!(timeouts, [qp_timeout; 6]);
+    }
+
+    #[test]
+    fn a_time_limit_ends_a_measurement_however_slow_its_rounds_are() {
+        const LIMIT: Duration = Duration::from_millis(1);
+        let config = PerfConfig { message_size: 4096, window: 3, ..PerfConfig::default() };
+        let (here, there) = software_hosts(config.devices).unwrap();
+        let mut rig = Rig::between(&config, &here.domains(), &there.domains()).unwrap();
+        let Rig { sender, receiver, .. } = &mut rig;
+        let slow = |sent| {
+            std::thread::sleep(LIMIT);
+            receiver.poll()?;
+            Ok(receiver.has_all(sent))
+        };
+        // The first round of the loop takes the time, so what it posted is all that there is.
+        assert_eq!(sender.run(Limit::Time(LIMIT), slow).unwrap().requests, 3);
+    }
+
+    #[test]
+    fn a_failure_is_looked_for_when_a_driver_refuses_a_receive() {
+        const DELAY: Duration = Duration::from_millis(100);
+        let config = PerfConfig {
+            rails: 1,
+            operation: Operation::Send,
+            message_size: 64,
+            ..PerfConfig::default()
+        };
+        let (here, there) = software_hosts(1).unwrap();
+        let mut rig = Rig::between(&config, &here.domains(), &there.domains()).unwrap();
+        there.inject(0, Fault::DelayCompletions(DELAY));
+        rig.sender.run(Limit::Count(1), |_| Ok(true)).unwrap();
+        std::thread::sleep(DELAY / 2);
+        rig.receiver.endpoint().fail_rail(RailId::Data(0));
+        let refusal = Refusal::Driver(libc::EINVAL);
+        let refused =
+            Fault::AcceptOnly { queue: WorkQueue::Recv, nth_batch: 0, requests: 0, refusal };
+        there.inject(0, refused);
+        let begin = Instant::now();
+        let error = loop {
+            match rig.receiver.poll() {
+                Ok(_) => assert!(begin.elapsed() < Duration::from_secs(60)),
+                Err(error) => break error,
+            }
+        };
+        let PerfError::Session(SessionError::Endpoint(EndpointError::Rail(failure))) = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(failure.error.status, WcStatus::WR_FLUSH_ERR, "{error}");
+    }
+
+    #[test]
+    fn a_silent_rail_ends_a_measurement() {
+        const TIMEOUT: Duration = Duration::from_millis(200);
+        for (rails, operation, threads) in [
+            (4, Operation::Write, Threads::One),
+            (4, Operation::WriteImm, Threads::Two),
+            (4, Operation::Read, Threads::One),
+            (1, Operation::Write, Threads::One),
+            (1, Operation::Send, Threads::Two),
+        ] {
+            let config = PerfConfig {
+                rails,
+                devices: rails,
+                operation,
+                threads,
+                message_size: 1 << 20,
+                stall_timeout: TIMEOUT,
+                ..PerfConfig::default()
+            };
+            let (begin, device) = (Instant::now(), rails - 1);
+            let error = fall_silent(&config, device);
+            let PerfError::Session(SessionError::Endpoint(EndpointError::Silent {
+                rail,
+                device: name,
+                waited,
+            })) = error
+            else {
+                panic!("{error}")
+            };
+            assert_eq!((rail, name), (RailId::Data(device as u8), format!("tx{device}")));
+            assert!(waited == TIMEOUT && begin.elapsed() >= TIMEOUT);
+            assert!(begin.elapsed() < 20 * TIMEOUT, "{:?}", begin.elapsed());
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The door: peers that have connected and not been served yet. Many can stand there at once, and what
+//! one of them says, or does not say, holds up no other.
+
+use super::Visitor;
+use crate::job::{Hello, Job, Link, Message};
+use crate::session::{Patience, SessionError, tell_failure};
+use polyrail::exchange::{HELLO, LinkError, Listener};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Peers that may stand at the door without having said hello, and as many that have and wait for their
+/// turn. Each takes a socket and some 8 KiB.
+const PLACES: usize = 64;
+
+/// How long the door may be waited at before it is asked what else happened.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Told why somebody left without having been served.
+pub(super) type Stray<'a> = dyn FnMut(SocketAddr, SessionError) + 'a;
+
+/// Who is at the door.
+#[derive(Debug)]
+pub(super) struct Door<'a> {
+    listener: &'a Listener,
+    patience: Patience,
+    /// Rung when somebody inside is through.
+    bell: UnixStream,
+    /// Peers that have not said hello, the one that came first in front.
+    silent: VecDeque<Guest>,
+    /// Peers that have, likewise.
+    waiting: VecDeque<(Visitor, Instant)>,
+    /// The system has no room for another connection.
+    full: bool,
+}
+
+/// A peer that has not said hello.
+#[derive(Debug)]
+struct Guest {
+    link: Link,
+    address: SocketAddr,
+    since: Instant,
+}
+
+impl<'a> Door<'a> {
+    pub(super) fn new(listener: &'a Listener, patience: Patience, bell: UnixStream) -> Self {
+        let (silent, waiting) = (VecDeque::new(), VecDeque::new());
+        Self { listener, patience, bell, silent, waiting, full: false }
+    }
+
+    /// The peer whose turn it is.
+    pub(super) fn next(&mut self) -> Option<Visitor> {
+        self.waiting.pop_front().map(|(visitor, _)| visitor)
+    }
+
+    /// Waits a moment for something to happen, and sees to everybody at the door; `inside` are as many
+    /// peers as can be served at a time, or fewer.
+    ///
+    /// # Errors
+    ///
+    /// Nobody can be waited for any more.
+    pub(super) fn attend(&mut self, inside: usize, stray: &mut Stray<'_>) -> Result<(), LinkError> {
+        self.wait()?;
+        // Before others may take the places of those who have said something meanwhile.
+        self.listen_to_the_silent(stray);
+        self.let_in(stray)?;
+        self.listen_to_the_silent(stray);
+        self.look_after_the_waiting(inside, stray);
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), LinkError> {
+        let silent = self.silent.iter().map(|guest| guest.link.as_fd());
+        let waiting = self.waiting.iter().map(|(visitor, _)| visitor.link.as_fd());
+        let listener = (!self.full).then(|| self.listener.as_fd());
+        let fds = silent.chain(waiting).chain(listener).chain([self.bell.as_fd()]);
+        let mut fds: Vec<PollFd<'_>> =
+            fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+        match poll(&mut fds, Some(&tick)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                return Err(LinkError::Io { doing: "waiting for peers", source: error.into() });
+            }
+        }
+        while matches!((&self.bell).read(&mut [0; 64]), Ok(1..)) {}
+        Ok(())
+    }
+
+    /// Takes new connections. If there is no place for one, the peer that has been silent for longest
+    /// leaves: peers that mean to ask for something do so at once.
+    fn let_in(&mut self, stray: &mut Stray<'_>) -> Result<(), LinkError> {
+        self.full = false;
+        let timeouts = self.patience.timeouts();
+        // No more than would push out one that has just come.
+        for _ in 0..PLACES / 2 {
+            let accepted = match self.listener.try_accept(&timeouts) {
+                Ok(Some(accepted)) => Some(accepted),
+                Ok(None) => return Ok(()),
+                Err(error) if is_out_of_room(&error) => None,
+                Err(error) => return Err(error),
+            };
+            self.full = accepted.is_none();
+            if (self.full || self.silent.len() == PLACES)
+                && let Some(guest) = self.silent.pop_front()
+            {
+                guest.leave_silently(stray);
+            }
+            let Some((link, address)) = accepted else { return Ok(()) };
+            self.silent.push_back(Guest { link, address, since: Instant::now() });
+        }
+        Ok(())
+    }
+
+    fn listen_to_the_silent(&mut self, stray: &mut Stray<'_>) {
+        for _ in 0..self.silent.len() {
+            let Some(mut guest) = self.silent.pop_front() else { return };
+            let said = match guest.link.try_recv() {
+                Ok(None) if guest.since.elapsed() < self.patience.answer => {
+                    self.silent.push_back(guest);
+                    continue;
+                }
+                Ok(None) => {
+                    guest.leave_silently(stray);
+                    continue;
+                }
+                Ok(Some(message)) => what_it_asks(message),
+                Err(error) => Err(error.into()),
+            };
+            let Guest { mut link, address, .. } = guest;
+            match said {
+                Ok((hello, purpose)) => {
+                    self.waiting
+                        .push_back((Visitor { link, hello, purpose, address }, Instant::now()));
+                }
+                Err(error) => send_away(&mut link, address, error, stray),
+            }
+        }
+    }
+
+    /// Peers do not wait for longer than they would for an answer: they are told that nobody has time.
+    fn look_after_the_waiting(&mut self, inside: usize, stray: &mut Stray<'_>) {
+        // Sooner than the peer, whose patience is the same unless told otherwise.
+        let patience = self.patience.answer.mul_f64(0.8);
+        for place in 0..self.waiting.len() {
+            let Some((mut visitor, since)) = self.waiting.pop_front() else { return };
+            let late = since.elapsed() >= patience || place >= PLACES;
+            let error = match visitor.link.try_recv() {
+                Ok(None) if !late => {
+                    self.waiting.push_back((visitor, since));
+                    continue;
+                }
+                Ok(None) => SessionError::Busy { peers: inside },
+                Ok(Some(Message::Failed { reason })) => SessionError::Peer(reason),
+                Ok(Some(message)) => SessionError::out_of_turn(&message, "nothing more"),
+                Err(error) => error.into(),
+            };
+            send_away(&mut visitor.link, visitor.address, error, stray);
+        }
+    }
+
+    /// Nobody is let in any more; those who wait are told so.
+    pub(super) fn close(mut self, stray: &mut Stray<'_>) {
+        while let Some(mut visitor) = self.next() {
+            send_away(&mut visitor.link, visitor.address, SessionError::Interrupted, stray);
+        }
+    }
+}
+
+impl Guest {
+    /// It said too little for too long.
+    fn leave_silently(mut self, stray: &mut Stray<'_>) {
+        let waited = Duration::from_millis(self.since.elapsed().as_millis() as u64);
+        let error = self.link.no_answer(HELLO, waited).into();
+        send_away(&mut self.link, self.address, error, stray);
+    }
+}
+
+fn send_away(link: &mut Link, address: SocketAddr, error: SessionError, stray: &mut Stray<'_>) {
+    tell_failure(link, &error);
+    stray(address, error);
+}
+
+/// What a peer asks for with its first message.
+fn what_it_asks(message: Message) -> Result<(Hello, Job), SessionError> {
+    match message {
+        Message::Hello(hello) => match hello.purpose.clone() {
+            Some(purpose) => Ok((hello, purpose)),
+            None => Err(SessionError::Protocol("its hello does not say what for".into())),
+        },
+        Message::Failed { reason } => Err(SessionError::Peer(reason)),
+        message => Err(SessionError::out_of_turn(&message, HELLO)),
+    }
+}
+
+/// Whether the system lacks room for one more connection, which passes.
+fn is_out_of_room(error: &LinkError) -> bool {
+    let LinkError::Io { source, .. } = error else { return false };
+    let errno = Errno::from_io_error(source);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn want_of_room_passes_and_other_errors_do_not() {
+        let accepting = |errno: Errno| LinkError::Io { doing: "accepting", source: errno.into() };
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            assert!(is_out_of_room(&accepting(errno)), "{errno}");
+        }
+        assert!(!is_out_of_room(&accepting(Errno::INVAL)));
+        let other = LinkError::Io { doing: "accepting", source: io::ErrorKind::Other.into() };
+        assert!(!is_out_of_room(&other) && !is_out_of_room(&LinkError::HungUp { pending: 0 }));
+    }
+}

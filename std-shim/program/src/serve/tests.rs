@@ -1,0 +1,758 @@
+//! Servers on software NICs, and who comes to them over TCP.
+
+use super::*;
+use crate::hosts::{Host, software_hosts};
+use crate::job::{Hello, Message, Outcome};
+use crate::perf::{Limit, Measurement, Operation, PerfConfig, Workload, measure_to};
+use crate::recorded::{Asked, Log, Recorded};
+use crate::session::Patience;
+use crate::transfer::{CopyOptions, CopyReport, Plan, send_to};
+use polyrail::endpoint::Endpoint;
+use polyrail::exchange::{Reason, Timeouts, bring_up};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::verbs::{AccessFlags, RecvWr};
+use polyrail::virtual_qp::Scheme;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const ALL_ACCESS: AccessFlags =
+    AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE).union(AccessFlags::REMOTE_READ);
+
+/// A server that serves so many peers, one at a time, and what came of each.
+fn served<T: Send>(
+    options: &ServeOptions,
+    visitors: usize,
+    visit: impl FnOnce(&str, &Host) -> T + Send,
+) -> (T, Vec<Result<Served, ServeError>>) {
+    let options = ServeOptions { peers: 1, ..options.clone() };
+    let (visited, served, _) = run_server(&options, visitors, visit);
+    (visited, served)
+}
+
+/// A server that serves so many peers, what came of each, and why others were not served.
+fn run_server<T: Send>(
+    options: &ServeOptions,
+    visitors: usize,
+    visit: impl FnOnce(&str, &Host) -> T + Send,
+) -> (T, Vec<Result<Served, ServeError>>, Vec<SessionError>) {
+    let (here, there) = software_hosts(2).unwrap();
+    let server = Server::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let gone = AtomicBool::new(false);
+    let (served, mut strays) = (Mutex::new(Vec::new()), Vec::new());
+    let visited = thread::scope(|scope| {
+        let visited = scope.spawn(|| {
+            // Nobody else comes, if only because of a panic.
+            let _gone = SetAtEnd(&gone);
+            visit(&address, &here)
+        });
+        let attend = |visitor: Visitor| {
+            let progress = Progress::default();
+            let result = visitor.serve(there.all_domains(), options, &progress, || ());
+            let mut served = served.lock().unwrap();
+            served.push(result);
+            if served.len() == visitors {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        };
+        server.run(options, &gone, attend, |_, error| strays.push(error)).unwrap();
+        visited.join().unwrap()
+    });
+    (visited, served.into_inner().unwrap(), strays)
+}
+
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn copied(served: &Result<Served, ServeError>) -> &Received {
+    let Ok(Served::Copy(received)) = served else { panic!("{served:?}") };
+    received
+}
+
+fn send(
+    source: &Path,
+    name: Option<&str>,
+    address: &str,
+    host: &Host,
+    options: &CopyOptions,
+) -> Result<CopyReport, CopyError> {
+    let (name, progress) = (name.map(str::as_ref), Progress::default());
+    send_to(source, name, address, host.all_domains(), options, &progress, || ())
+}
+
+/// A directory with a source of some bytes, and an empty directory for copies.
+fn place_with_source() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, copies) = (directory.path().join("source"), directory.path().join("copies"));
+    fs::write(&source, vec![7; 300_000]).unwrap();
+    fs::create_dir(&copies).unwrap();
+    (directory, source, copies)
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let name =
+        |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    fs::read_dir(directory).unwrap().map(name).collect()
+}
+
+#[test]
+fn a_server_adopts_what_its_senders_want() {
+    let (_directory, source, copies) = place_with_source();
+    let options = |scheme, rails| CopyOptions {
+        scheme,
+        rails,
+        message_size: 70_000,
+        max_msg_size: 4096,
+        ..CopyOptions::default()
+    };
+    let (sent, received) = served(&ServeOptions::new(&copies), 3, |address, host| {
+        let send = |name, options| send(&source, name, address, host, &options).unwrap();
+        let spray = send(None, options(Scheme::Spray, 1));
+        send(Some("other"), options(Scheme::Dqplb, 3));
+        send(Some("other"), options(Scheme::Spray, 8));
+        spray
+    });
+    let received: Vec<&Received> = received.iter().map(copied).collect();
+    assert_eq!(received[0].report.crc32, sent.crc32);
+    assert!(received[0].report.sender.is_none() && sent.receiver.is_none());
+    let of = |received: &&Received| (received.rails, received.devices, received.max_msg_size);
+    assert_eq!(
+        received.iter().map(of).collect::<Vec<_>>(),
+        [(1, 1, 4096), (3, 2, 4096), (8, 2, 4096)]
+    );
+    for name in ["source", "other"] {
+        assert!(fs::read(copies.join(name)).unwrap() == fs::read(&source).unwrap());
+    }
+    assert_eq!(names(&copies).len(), 2);
+}
+
+#[test]
+fn a_bad_peer_costs_nobody_else_anything() {
+    let (_directory, source, copies) = place_with_source();
+    let (_, served, strays) = run_server(&ServeOptions::new(&copies), 1, |address, host| {
+        let mut garbage = TcpStream::connect(address).unwrap();
+        garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        drop(TcpStream::connect(address).unwrap());
+        let (mut link, ..) = say_hello(address, host, None);
+        let told = told(&mut link);
+        assert!(told.contains("gave up: the peer broke the protocol: its hello"), "{told}");
+        send(&source, None, address, host, &CopyOptions::default()).unwrap()
+    });
+    assert!(served.len() == 1 && served[0].is_ok() && names(&copies) == ["source"]);
+    let strays: Vec<String> = strays.iter().map(ToString::to_string).collect();
+    assert_eq!(strays.len(), 3, "{strays:?}");
+    for text in ["no polyrail", "hung up", "does not say what for"] {
+        assert!(strays.iter().any(|stray| stray.contains(text)), "{text}: {strays:?}");
+    }
+}
+
+/// Peers that say nothing are as patient as this.
+const AGES: Duration = Duration::from_secs(600);
+
+#[test]
+fn any_number_of_silent_peers_holds_nobody_up() {
+    let (_directory, source, copies) = place_with_source();
+    let patience = Patience { answer: AGES, ..Patience::default() };
+    let options = ServeOptions { patience, ..ServeOptions::new(&copies) };
+    let (_, served, strays) = run_server(&options, 2, |address, host| {
+        let connect = |count| -> Vec<TcpStream> {
+            (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
+        };
+        let few = connect(3);
+        send(&source, None, address, host, &CopyOptions::default()).unwrap();
+        let many = connect(200);
+        send(&source, Some("other"), address, host, &CopyOptions::default()).unwrap();
+        drop((few, many));
+    });
+    assert!(served.iter().all(Result::is_ok), "{served:?}");
+    // As many as there is no place for.
+    assert!(strays.len() >= 100, "{}", strays.len());
+}
+
+#[test]
+fn a_silent_peer_loses_its_place_after_a_time() {
+    let patience = Patience { answer: Duration::from_millis(200), ..Patience::default() };
+    let options = ServeOptions { patience, ..ServeOptions::default() };
+    let (_, served, strays) = run_server(&options, 1, |address, _| {
+        for beginning in [&b""[..], b"PLYR\0\0"] {
+            let mut stranger = TcpStream::connect(address).unwrap();
+            stranger.write_all(beginning).unwrap();
+            let mut said = String::new();
+            stranger.read_to_string(&mut said).unwrap();
+            assert!(said.contains("the other side "), "{said}");
+        }
+    });
+    assert!(served.is_empty());
+    assert!(matches!(
+        strays[..],
+        [
+            SessionError::Link(LinkError::NoAnswer { expected: "\"hello\"", .. }),
+            SessionError::Link(LinkError::Stalled { pending: 6, .. })
+        ]
+    ));
+}
+
+/// A measurement that is asked for, and then takes its time: as long as `meanwhile` does.
+fn hold<T>(address: &str, host: &Host, meanwhile: impl FnOnce() -> T) -> T {
+    let perf = Job::Perf(Workload::new(Operation::Write, 4096, 4).unwrap());
+    ask(address, host, Some(perf), |_| meanwhile())
+}
+
+#[test]
+fn peers_are_served_at_the_same_time() {
+    let (_directory, source, copies) = place_with_source();
+    let options = ServeOptions { peers: 3, ..ServeOptions::new(&copies) };
+    let (_, served, strays) = run_server(&options, 4, |address, host| {
+        hold(address, host, || {
+            hold(address, host, || {
+                for name in ["one", "two"] {
+                    send(&source, Some(name), address, host, &CopyOptions::default()).unwrap();
+                }
+            });
+        });
+    });
+    assert_eq!((served.iter().filter(|served| served.is_ok()).count(), strays.len()), (2, 0));
+    assert_eq!(names(&copies).len(), 2);
+}
+
+#[test]
+fn a_peer_for_whom_nobody_has_time_is_told_so() {
+    let (_directory, source, copies) = place_with_source();
+    let patience = Patience { answer: Duration::from_secs(2), ..Patience::default() };
+    let options = ServeOptions { peers: 1, patience, ..ServeOptions::new(&copies) };
+    let (error, served, strays) = run_server(&options, 2, |address, host| {
+        let send = || send(&source, None, address, host, &CopyOptions::default());
+        let error = hold(address, host, || send().unwrap_err());
+        send().unwrap();
+        error
+    });
+    let text = "sender: the other side gave up: busy with 1 other, as many as are served at a time: try \
+                again later";
+    assert_eq!(error.to_string(), text);
+    assert!(served[0].is_err() && served[1].is_ok());
+    assert!(matches!(strays[..], [SessionError::Busy { peers: 1 }]));
+}
+
+#[test]
+fn a_peer_that_waits_has_its_turn_or_leaves() {
+    let (_directory, source, copies) = place_with_source();
+    let options = ServeOptions { peers: 1, ..ServeOptions::new(&copies) };
+    let (_, served, strays) = run_server(&options, 2, |address, host| {
+        thread::scope(|scope| {
+            let sent = hold(address, host, || {
+                let plan = Plan::new(1, 1, 1).unwrap();
+                let purpose = Some(Job::Copy { plan, name: None });
+                drop(say_hello(address, host, purpose));
+                let sent =
+                    scope.spawn(|| send(&source, None, address, host, &CopyOptions::default()));
+                thread::sleep(Duration::from_millis(500));
+                sent
+            });
+            sent.join().unwrap().unwrap();
+        });
+    });
+    assert!(served[0].is_err() && served[1].is_ok(), "{served:?}");
+    assert!(matches!(strays[..], [SessionError::Link(LinkError::HungUp { .. })]), "{strays:?}");
+}
+
+#[test]
+fn memory_has_a_limit_and_the_sender_is_told() {
+    let (_directory, source, copies) = place_with_source();
+    let limited = ServeOptions { max_memory: 256 << 10, ..ServeOptions::new(&copies) };
+    let (sent, received) = served(&limited, 1, |address, host| {
+        send(&source, None, address, host, &CopyOptions::default()).unwrap_err().to_string()
+    });
+    assert!(received[0].is_err() && names(&copies).is_empty());
+    assert!(sent.contains("asks for 300032 bytes of memory") && sent.contains("262144"), "{sent}");
+}
+
+#[test]
+fn a_link_in_the_directory_is_not_followed() {
+    let (directory, source, copies) = place_with_source();
+    let outside = directory.path().join("outside");
+    fs::write(&outside, "keep me").unwrap();
+    std::os::unix::fs::symlink(&outside, copies.join("source")).unwrap();
+    let (sent, received) = served(&ServeOptions::new(&copies), 1, |address, host| {
+        send(&source, None, address, host, &CopyOptions::default()).unwrap_err().to_string()
+    });
+    assert!(matches!(
+        received[0],
+        Err(ServeError::Copy(CopyError::DestinationKind { what: "a symbolic link", .. }))
+    ));
+    assert!(sent.contains("a symbolic link"), "{sent}");
+    assert_eq!(fs::read(&outside).unwrap(), b"keep me");
+}
+
+/// The timeouts that a side's queue pairs were told.
+fn timeouts(log: &Log) -> Vec<u8> {
+    let told = log.lock().unwrap();
+    let timeout = |asked: &Asked| match asked {
+        Asked::Rts { options, .. } => Some(options.timeout),
+        _ => None,
+    };
+    told.iter().filter_map(|(_, _, asked)| timeout(asked)).collect()
+}
+
+#[test]
+fn either_side_waits_for_acknowledgements_as_long_as_it_was_told() {
+    let (_directory, source, copies) = place_with_source();
+    let (here, there) = software_hosts(1).unwrap();
+    let (near, far) = (Log::default(), Log::default());
+    let recorded = |host: &Host, log| vec![Recorded::new(host.domains()[0].clone(), log)];
+    let (here, there) = (recorded(&here, &near), recorded(&there, &far));
+    let server = Server::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let options = CopyOptions { qp_timeout: 20, ..CopyOptions::default() };
+    let others = ServeOptions { qp_timeout: 21, ..ServeOptions::new(&copies) };
+    let gone = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _gone = SetAtEnd(&gone);
+            let progress = Progress::default();
+            send_to(&source, None, &address, &here, &options, &progress, || ()).unwrap();
+        });
+        let attend = |visitor: Visitor| {
+            visitor.serve(&there, &others, &Progress::default(), || ()).unwrap();
+            ControlFlow::Break(())
+        };
+        server.run(&others, &gone, attend, |_, stray| panic!("{stray}")).unwrap();
+    });
+    // Four rails, and the one that notifies.
+    assert_eq!((timeouts(&near), timeouts(&far)), (vec![20; 5], vec![21; 5]));
+}
+
+/// A peer that connects, asks for `purpose`, and says nothing more.
+fn say_hello(
+    address: &str,
+    host: &Host,
+    purpose: Option<Job>,
+) -> (Link, Endpoint, RegisteredBuffer) {
+    let mut link = Link::connect(address, &Timeouts::default()).unwrap();
+    let domains = host.domains();
+    let endpoint: Endpoint = CopyOptions::default().builder().build(&domains).unwrap();
+    let buffer = RegisteredBuffer::new(1 << 20, ALL_ACCESS, &domains).unwrap();
+    let (address, remote) = (endpoint.address(), buffer.remote());
+    link.send(&Message::Hello(Hello { endpoint: address, buffer: remote, purpose })).unwrap();
+    (link, endpoint, buffer)
+}
+
+/// The same, ready as well; `then` is what it does with the link.
+fn ask<T>(
+    address: &str,
+    host: &Host,
+    purpose: Option<Job>,
+    then: impl FnOnce(&mut Link) -> T,
+) -> T {
+    let (mut link, mut endpoint, _buffer) = say_hello(address, host, purpose);
+    if let Ok(peer) = link.expect_hello() {
+        bring_up(&mut endpoint, &mut link, &peer, |_| Ok::<(), SessionError>(())).unwrap();
+    }
+    then(&mut link)
+}
+
+/// A receiver that says hello and that it is ready, and then takes nothing; `then` is what it says.
+fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> CopyError {
+    let (_directory, source, _) = place_with_source();
+    let (here, there) = software_hosts(4).unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
+            let hello = link.expect_hello().unwrap();
+            let domains = there.domains();
+            let mut endpoint: Endpoint = options.builder().build(&domains).unwrap();
+            let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
+            let (address, buffer) = (endpoint.address(), ring.remote());
+            link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None })).unwrap();
+            bring_up(&mut endpoint, &mut link, &hello, |endpoint| {
+                (0..8).try_for_each(|n| endpoint.post_recv(&RecvWr::notification(n)))?;
+                Ok::<(), SessionError>(())
+            })
+            .unwrap();
+            then(link);
+        });
+        send(&source, None, &address, &here, options).unwrap_err()
+    })
+}
+
+#[test]
+fn a_receiver_that_goes_quiet_is_not_waited_for_for_ever() {
+    let patience = Patience { idle: Duration::from_millis(300), ..Patience::default() };
+    let options = CopyOptions { patience, ..CopyOptions::default() };
+    let error = quiet_receiver(&options, |mut link| {
+        let told = told(&mut link);
+        assert!(told.contains("gave up: nothing happened for 300ms"), "{told}");
+    });
+    let text = "sender: nothing happened for 300ms, where the receiver's credit for what was sent should \
+                have come";
+    assert_eq!(error.to_string(), text);
+}
+
+/// Says that it is there, until the other side has enough of it.
+fn say_alive(link: &mut Link) -> LinkError {
+    loop {
+        link.send(&Message::Alive {}).unwrap();
+        match link.expect(Duration::from_millis(20)) {
+            Err(LinkError::NoAnswer { .. }) | Ok(Message::Alive {}) => {}
+            Ok(message) => panic!("{message:?}"),
+            Err(error) => return error,
+        }
+    }
+}
+
+/// More silence than `say_alive` needs, and less than that.
+fn no_progress() -> Patience {
+    let (idle, progress) = (Duration::from_secs(3), Duration::from_secs(4));
+    Patience { idle, progress, ..Patience::default() }
+}
+
+#[test]
+fn a_receiver_that_only_says_that_it_is_there_is_not_waited_for_for_ever() {
+    let options = CopyOptions { patience: no_progress(), ..CopyOptions::default() };
+    let error = quiet_receiver(&options, |mut link| {
+        let told = say_alive(&mut link).to_string();
+        assert!(told.contains("gave up: nothing moved for 4s"), "{told}");
+    });
+    assert!(error.to_string().starts_with("sender: nothing moved for 4s, where"), "{error}");
+}
+
+#[test]
+fn a_peer_that_only_says_that_it_is_there_is_sent_away() {
+    let (_directory, _, copies) = place_with_source();
+    let options = ServeOptions { patience: no_progress(), ..ServeOptions::new(copies.join("one")) };
+    let copy = Job::Copy { plan: Plan::new(300_000, 4096, 4).unwrap(), name: None };
+    let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
+    let purposes = [copy, perf(Operation::Write), perf(Operation::Send)];
+    let (_, served) = served(&options, purposes.len(), |address, host| {
+        for purpose in purposes {
+            let told = ask(address, host, Some(purpose), say_alive).to_string();
+            assert!(told.contains("nothing moved for 4s"), "{told}");
+        }
+    });
+    for served in served {
+        assert!(served.unwrap_err().to_string().contains("nothing moved for 4s"));
+    }
+    assert!(names(&copies).is_empty());
+}
+
+fn told(link: &mut Link) -> String {
+    link.expect(Duration::from_secs(60)).unwrap_err().to_string()
+}
+
+#[test]
+fn a_peer_that_does_nothing_is_sent_away() {
+    let (_directory, _, copies) = place_with_source();
+    let patience = Patience { idle: Duration::from_millis(100), ..Patience::default() };
+    let options = ServeOptions { patience, ..ServeOptions::new(copies.join("one")) };
+    let copy = Job::Copy { plan: Plan::new(300_000, 4096, 4).unwrap(), name: None };
+    let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
+    let purposes = [copy, perf(Operation::Write), perf(Operation::WriteImm)];
+    let (_, served) = served(&options, purposes.len(), |address, host| {
+        for purpose in purposes {
+            let told = ask(address, host, Some(purpose), told);
+            assert!(told.contains("nothing happened for"), "{told}");
+        }
+    });
+    for served in served {
+        assert!(served.unwrap_err().to_string().contains("nothing happened for"));
+    }
+    assert!(names(&copies).is_empty());
+}
+
+#[test]
+fn a_server_that_is_interrupted_stops_waiting_and_says_so_to_those_who_wait() {
+    let (_directory, source, _) = place_with_source();
+    let options = ServeOptions { peers: 1, ..ServeOptions::default() };
+    let (here, there) = software_hosts(2).unwrap();
+    let server = Server::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let progress = Progress::default();
+    let interrupted = Arc::clone(&progress.interrupted);
+    let mut strays = Vec::new();
+    let error = thread::scope(|scope| {
+        let visit = scope.spawn(|| {
+            hold(&address, &here, || {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(500));
+                    interrupted.store(true, Ordering::Relaxed);
+                });
+                send(&source, None, &address, &here, &CopyOptions::default()).unwrap_err()
+            })
+        });
+        let attend = |visitor: Visitor| {
+            let error = visitor.serve(there.all_domains(), &options, &progress, || ()).unwrap_err();
+            assert_eq!(error.to_string(), "interrupted");
+            ControlFlow::Continue(())
+        };
+        server.run(&options, &interrupted, attend, |_, error| strays.push(error)).unwrap();
+        visit.join().unwrap()
+    });
+    assert_eq!(error.to_string(), "sender: the other side gave up: interrupted");
+    assert!(matches!(strays[..], [SessionError::Interrupted]), "{strays:?}");
+}
+
+/// A line of a sweep, short.
+fn quick(operation: Operation, scheme: Scheme, rails: usize, message_size: u32) -> PerfConfig {
+    let limit = Limit::Count(40);
+    PerfConfig { operation, scheme, rails, message_size, limit, ..PerfConfig::default() }
+}
+
+fn measure_here(config: &PerfConfig, address: &str, host: &Host) -> Result<Measurement, PerfError> {
+    measure_to(config, address, host.all_domains(), &AtomicBool::new(false))
+}
+
+#[test]
+fn every_operation_is_measured_between_two_sides() {
+    let mut lines = Vec::new();
+    for operation in Operation::ALL {
+        for scheme in [Scheme::Spray, Scheme::Dqplb] {
+            for (rails, message_size) in [(1, 1), (3, 70_000), (8, 1 << 20)] {
+                lines.push(quick(operation, scheme, rails, message_size));
+            }
+        }
+    }
+    // Nowhere to put files, and none is needed.
+    let (measured, served) = served(&ServeOptions::default(), lines.len(), |address, host| {
+        lines.iter().map(|line| measure_here(line, address, host).unwrap()).collect::<Vec<_>>()
+    });
+    for ((line, measured), served) in lines.iter().zip(measured).zip(served) {
+        assert!(measured.requests == 40 && measured.gigabytes_per_second > 0.0, "{line:?}");
+        let Ok(Served::Perf(there)) = served else { panic!("{line:?}: {served:?}") };
+        let Workload { operation, message_size, window } = there.workload;
+        assert_eq!((operation, message_size, window), (line.operation, line.message_size, 8));
+        assert_eq!((there.rails, there.devices), (line.rails, line.rails.min(2)));
+        // What was measured, and two windows and 16 before that.
+        assert_eq!(there.requests, 40 + 32, "{line:?}");
+    }
+}
+
+#[test]
+fn files_and_measurements_come_in_any_order() {
+    let (_directory, source, copies) = place_with_source();
+    let (_, served) = served(&ServeOptions::new(&copies), 3, |address, host| {
+        let perf = quick(Operation::WriteImm, Scheme::Spray, 4, 4096);
+        measure_here(&perf, address, host).unwrap();
+        send(&source, None, address, host, &CopyOptions::default()).unwrap();
+        measure_here(&perf, address, host).unwrap();
+    });
+    assert!(matches!(served[..], [Ok(Served::Perf(_)), Ok(Served::Copy(_)), Ok(Served::Perf(_))]));
+    assert_eq!(names(&copies), ["source"]);
+}
+
+#[test]
+fn a_server_without_a_destination_takes_no_files() {
+    let (_directory, source, _) = place_with_source();
+    let (sent, served) = served(&ServeOptions::default(), 1, |address, host| {
+        send(&source, None, address, host, &CopyOptions::default()).unwrap_err().to_string()
+    });
+    assert!(matches!(served[0], Err(ServeError::Copy(CopyError::NoDestination))));
+    assert!(sent.contains("no files are taken here"), "{sent}");
+}
+
+#[test]
+fn memory_of_a_measurement_has_the_same_limit() {
+    let limited = ServeOptions { max_memory: 1 << 20, ..ServeOptions::default() };
+    let (error, served) = served(&limited, 2, |address, host| {
+        let large = quick(Operation::Read, Scheme::Spray, 2, 1 << 20);
+        let error = measure_here(&large, address, host).unwrap_err().to_string();
+        measure_here(&PerfConfig { window: 1, ..large }, address, host).unwrap();
+        error
+    });
+    let text = "the other side gave up: the other side asks for 8388608 bytes of memory here";
+    assert!(error.starts_with(text), "{error}");
+    assert!(matches!(
+        served[0],
+        Err(ServeError::Perf(PerfError::Session(SessionError::TooMuchMemory { .. })))
+    ));
+    assert!(served[1].is_ok());
+}
+
+#[test]
+fn a_near_end_that_goes_away_costs_the_next_one_nothing() {
+    let operations = [Operation::Write, Operation::Send];
+    let (_, served) = served(&ServeOptions::default(), 3, |address, host| {
+        for operation in operations {
+            let perf = Job::Perf(Workload::new(operation, 4096, 4).unwrap());
+            ask(address, host, Some(perf), |_| ());
+        }
+        let next = quick(Operation::Send, Scheme::Spray, 2, 4096);
+        measure_here(&next, address, host).unwrap();
+    });
+    for served in &served[..2] {
+        assert!(served.as_ref().unwrap_err().to_string().contains("hung up"), "{served:?}");
+    }
+    assert!(served[2].is_ok());
+}
+
+#[test]
+fn a_near_end_that_counts_wrong_is_contradicted() {
+    let done = |requests| Message::Done(Outcome::Perf { requests });
+    let lie = |message: Message| {
+        move |link: &mut Link| {
+            link.send(&message).unwrap();
+            told(link)
+        }
+    };
+    let (texts, served) = served(&ServeOptions::default(), 2, |address, host| {
+        let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
+        let sum = Message::Done(Outcome::Copy(crate::job::Sum::default()));
+        [
+            ask(address, host, Some(perf(Operation::Send)), lie(done(5))),
+            ask(address, host, Some(perf(Operation::Write)), lie(sum)),
+        ]
+    });
+    assert!(texts[0].contains("5 requests were sent, and 0 arrived"), "{}", texts[0]);
+    assert!(matches!(served[0], Err(ServeError::Perf(PerfError::Lost { sent: 5, received: 0 }))));
+    assert!(texts[1].contains("something else than was asked for"), "{}", texts[1]);
+}
+
+/// A far end that serves one measurement in its own way, and what the near end makes of it.
+fn far_end(config: &PerfConfig, then: impl FnOnce(Link, &mut Endpoint) + Send) -> PerfError {
+    let (here, there) = software_hosts(2).unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
+            let hello = link.expect_hello().unwrap();
+            let domains = there.domains();
+            let builder = CopyOptions::default().builder().scheme(hello.endpoint.scheme);
+            let mut endpoint: Endpoint = builder.build(&domains).unwrap();
+            let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
+            let (address, buffer) = (endpoint.address(), ring.remote());
+            link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None })).unwrap();
+            bring_up(&mut endpoint, &mut link, &hello, |_| Ok::<(), SessionError>(())).unwrap();
+            then(link, &mut endpoint);
+        });
+        measure_here(config, &address, &here).unwrap_err()
+    })
+}
+
+#[test]
+fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_go_on() {
+    let endless = PerfConfig {
+        limit: Limit::Time(Duration::from_secs(600)),
+        ..quick(Operation::Write, Scheme::Spray, 4, 4096)
+    };
+    let error = far_end(&endless, |link, endpoint| {
+        drop(link);
+        // Its queue pairs outlive its process's connection.
+        thread::sleep(Duration::from_millis(300));
+        endpoint.flush(Duration::ZERO);
+    });
+    assert_eq!(error.to_string(), "the other side hung up");
+    let error = far_end(&endless, |mut link, _| {
+        link.send(&Message::Failed { reason: Reason::new("no time") }).unwrap();
+    });
+    assert_eq!(error.to_string(), "the other side gave up: no time");
+}
+
+#[test]
+fn a_far_end_that_goes_quiet_is_not_waited_for_for_ever() {
+    for (operation, text) in [
+        (
+            Operation::Write,
+            "the other side did not answer within 300ms: it should have said \"done\"",
+        ),
+        (
+            Operation::Read,
+            "the other side did not answer within 300ms: it should have said \"done\"",
+        ),
+        (Operation::WriteImm, "fell silent: no headway for 300ms"),
+        (Operation::Send, "fell silent: no headway for 300ms"),
+    ] {
+        let timeout = Duration::from_millis(300);
+        let config = PerfConfig {
+            stall_timeout: timeout,
+            answer_timeout: timeout,
+            ..quick(operation, Scheme::Spray, 4, 64)
+        };
+        let error = far_end(&config, |mut link, _| {
+            // It has no receives, and takes none of what is said.
+            while !matches!(link.try_recv(), Err(LinkError::HungUp { .. })) {
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        assert!(error.to_string().contains(text), "{operation:?}: {error}");
+    }
+}
+
+#[test]
+fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
+    let (here, _there) = software_hosts(2).unwrap();
+    let (_directory, source, _) = place_with_source();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let patience = Patience { answer: Duration::from_secs(600), ..Patience::default() };
+    let options = CopyOptions { patience, ..CopyOptions::default() };
+    let progress = Progress::default();
+    let error = thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
+            link.expect_hello().unwrap();
+            progress.interrupted.store(true, Ordering::Relaxed);
+            let told = told(&mut link);
+            assert!(told.contains("gave up: interrupted"), "{told}");
+        });
+        let domains = here.all_domains();
+        send_to(&source, None, &address, domains, &options, &progress, || ()).unwrap_err()
+    });
+    assert_eq!(error.to_string(), "sender: interrupted");
+}
+
+#[test]
+fn a_far_end_that_counts_wrong_is_contradicted() {
+    let config = quick(Operation::Write, Scheme::Spray, 4, 4096);
+    let error = far_end(&config, |mut link, _| {
+        // Of a WRITE there is nothing that it could have seen.
+        while !matches!(link.try_recv(), Ok(Some(Message::Done(_)))) {}
+        link.send(&Message::Done(Outcome::Perf { requests: 1 })).unwrap();
+        while !matches!(link.try_recv(), Err(LinkError::HungUp { .. })) {}
+    });
+    assert!(matches!(error, PerfError::Lost { sent: 0, received: 1 }), "{error}");
+}
+
+#[test]
+fn a_busy_near_end_is_not_taken_for_an_idle_one() {
+    // Rounds and memcpy's together take twice the limit; between them nobody is silent for long.
+    let patience = Patience { idle: Duration::from_millis(1500), ..Patience::default() };
+    let options = ServeOptions { patience, ..ServeOptions::default() };
+    let (_, served) = served(&options, 1, |address, host| {
+        let limit = Limit::Time(Duration::from_secs(1));
+        let config = PerfConfig { limit, ..quick(Operation::Write, Scheme::Spray, 4, 4096) };
+        measure_here(&config, address, host).unwrap();
+    });
+    assert!(served[0].is_ok(), "{served:?}");
+}
+
+#[test]
+fn a_measurement_can_be_interrupted() {
+    let (error, served) = served(&ServeOptions::default(), 1, |address, host| {
+        let limit = Limit::Time(Duration::from_secs(600));
+        let config = PerfConfig { limit, ..quick(Operation::Read, Scheme::Spray, 4, 4096) };
+        let interrupted = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(100));
+                interrupted.store(true, Ordering::Relaxed);
+            });
+            measure_to(&config, address, host.all_domains(), &interrupted).unwrap_err()
+        })
+    });
+    assert!(matches!(error, PerfError::Session(SessionError::Interrupted)), "{error}");
+    let there = served[0].as_ref().unwrap_err().to_string();
+    assert_eq!(there, "the other side gave up: interrupted");
+}

@@ -1,0 +1,244 @@
+//! Copying a file: two threads, one for each side, and the file that appears at the end.
+
+use super::destination::Destination;
+use super::error::{CopyError, Role, TransferError};
+use super::receiver::receive_file;
+use super::sender::{Parcel, send_file};
+use super::source::Source;
+use crate::hosts::{LinkFault, software_hosts};
+use crate::job::Plan;
+use crate::job::{Link, Sum};
+use crate::session::{Environment, Failure, Patience, SessionError};
+use polyrail::backend::ConnectOptions;
+use polyrail::endpoint::{EndpointBuilder, RailReport};
+use polyrail::virtual_qp::Scheme;
+use serde::Serialize;
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// How a file is to be copied.
+#[derive(Clone, Debug)]
+pub struct CopyOptions {
+    /// Rails of the virtual queue pair.
+    pub rails: usize,
+    /// Devices on either side, which the rails are spread over; `None`: one for each rail.
+    pub devices: Option<usize>,
+    /// How the receiver learns that a chunk is there.
+    pub scheme: Scheme,
+    /// Bytes of the longest fragment.
+    pub max_msg_size: u32,
+    /// Bytes of one request.
+    pub message_size: u64,
+    /// Requests on their way at once.
+    pub window: u64,
+    /// Links that are to fail.
+    pub faults: Vec<LinkFault>,
+    /// Code of the time that an acknowledgement is waited for before packets are sent again; see
+    /// [`ConnectOptions::timeout`].
+    pub qp_timeout: u8,
+    /// How long a rail may make no headway before it is taken for dead.
+    pub stall_timeout: Duration,
+    /// How long a receiver on another host is waited for.
+    pub patience: Patience,
+    /// Whether the copy has to reach the disk before it takes its name.
+    pub sync: bool,
+}
+
+impl Default for CopyOptions {
+    /// Four rails on four devices, SPRAY, fragments of 64 KiB, 8 requests of 1 MiB on their way.
+    fn default() -> Self {
+        Self {
+            rails: 4,
+            devices: None,
+            scheme: Scheme::Spray,
+            max_msg_size: 64 << 10,
+            message_size: 1 << 20,
+            window: 8,
+            faults: Vec::new(),
+            qp_timeout: ConnectOptions::default().timeout,
+            stall_timeout: Duration::from_secs(10),
+            patience: Patience::default(),
+            sync: false,
+        }
+    }
+}
+
+impl CopyOptions {
+    /// Makes endpoints as they are to be.
+    pub(crate) fn builder(&self) -> EndpointBuilder {
+        let options = ConnectOptions { timeout: self.qp_timeout, ..ConnectOptions::default() };
+        EndpointBuilder::new()
+            .rails(self.rails)
+            .scheme(self.scheme)
+            .max_msg_size(self.max_msg_size)
+            .connect_options(options)
+    }
+}
+
+/// How far a copy is; shared with whoever wants to watch or to stop it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes of the source; known once it was opened.
+    pub total: AtomicU64,
+    /// Bytes that were written.
+    pub written: AtomicU64,
+    /// Set it, and the copy ends soon, with [`SessionError::Interrupted`].
+    pub interrupted: Arc<AtomicBool>,
+}
+
+/// What one side did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SideReport {
+    /// Its rails, the notify queue pair last.
+    pub rails: Vec<RailReport>,
+}
+
+/// What a copy did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CopyReport {
+    /// Bytes copied.
+    pub bytes: u64,
+    /// Time from opening the source to the destination's name, in seconds.
+    pub seconds: f64,
+    /// Throughput over that time, in GB/s (10^9 bytes a second).
+    pub gigabytes_per_second: f64,
+    /// CRC-32 of the bytes, computed at both ends, in hexadecimal.
+    pub crc32: String,
+    /// Requests that carried the file.
+    pub requests: u64,
+    /// The side that read, if it was this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender: Option<SideReport>,
+    /// The side that wrote, if it was this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiver: Option<SideReport>,
+}
+
+/// Copies `source` to `destination` through a virtual queue pair on the software NIC. `watch` is
+/// called ten times a second, on this thread, while two others do the work.
+///
+/// # Errors
+///
+/// See [`CopyError`]. Unless the copy is complete and its checksums agree, the destination is as it
+/// was before.
+pub fn copy_file(
+    source: &Path,
+    destination: &Path,
+    options: &CopyOptions,
+    progress: &Progress,
+    watch: impl FnMut(),
+) -> Result<CopyReport, CopyError> {
+    let begin = Instant::now();
+    let opened = Source::open(source)?;
+    let total = opened.metadata().len();
+    let plan = Plan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
+    let target = Destination::create(Some((source, opened.metadata())), destination)?;
+    progress.total.store(total, Ordering::Relaxed);
+
+    let outcome = run_sides(plan, &opened, target.file(), options, progress, watch)?;
+    let (sum, sender, receiver) =
+        outcome.map_err(|(role, error)| CopyError::of_side(role, error, source, destination))?;
+    target
+        .finish(options.sync)
+        .map_err(|error| CopyError::Destination { path: destination.to_owned(), source: error })?;
+    let report = CopyReport::new(sum, plan, begin.elapsed());
+    let (sender, receiver) = (SideReport { rails: sender }, SideReport { rails: receiver });
+    Ok(CopyReport { sender: Some(sender), receiver: Some(receiver), ..report })
+}
+
+impl CopyReport {
+    /// What was copied; not yet what the rails did.
+    pub(super) fn new(sum: Sum, plan: Plan, time: Duration) -> Self {
+        let seconds = time.as_secs_f64();
+        Self {
+            bytes: sum.bytes,
+            seconds,
+            gigabytes_per_second: sum.bytes as f64 / seconds / 1e9,
+            crc32: format!("{:08x}", sum.crc32),
+            requests: plan.chunks(),
+            sender: None,
+            receiver: None,
+        }
+    }
+}
+
+type Outcome = Result<(Sum, Vec<RailReport>, Vec<RailReport>), (Role, TransferError)>;
+
+/// Runs both sides, each in a thread.
+fn run_sides(
+    plan: Plan,
+    source: &Source,
+    target: &File,
+    options: &CopyOptions,
+    progress: &Progress,
+    watch: impl FnMut(),
+) -> Result<Outcome, CopyError> {
+    let devices = options.devices.unwrap_or(options.rails).max(1);
+    let setup = |source: SessionError| CopyError::Transfer {
+        role: Role::Sender,
+        source: Box::new(source.into()),
+    };
+    let (here, there) = software_hosts(devices).map_err(|error| setup(error.into()))?;
+    for fault in &options.faults {
+        if fault.rail >= options.rails {
+            let last = options.rails.saturating_sub(1);
+            return Err(CopyError::Fault { rail: fault.rail, last });
+        }
+        here.fail_link(*fault);
+    }
+    let builder = options.builder();
+    let (near, far) = Link::pair().map_err(|error| setup(error.into()))?;
+    let environment = |domains| Environment {
+        domains,
+        builder: &builder,
+        stall_timeout: options.stall_timeout,
+        // Both sides are here, and wait for nothing but this host's files.
+        patience: None,
+        interrupted: &progress.interrupted,
+    };
+    let (here, there) = (environment(here.domains()), environment(there.domains()));
+    let parcel = Parcel { plan, source, name: None };
+    let work = || {
+        std::thread::scope(|scope| {
+            // The link goes with its side, so that the other notices should the thread panic.
+            let receiver = scope.spawn(|| receive_file(there, far, target, &progress.written));
+            let sent = send_file(here, near, parcel, &AtomicU64::new(0));
+            (sent, receiver.join())
+        })
+    };
+    let (sent, received) = watched(work, watch);
+    let received = received.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    Ok(judge(sent, received))
+}
+
+/// Does the work in a thread, and calls `watch` ten times a second meanwhile.
+pub(super) fn watched<T: Send>(work: impl FnOnce() -> T + Send, mut watch: impl FnMut()) -> T {
+    std::thread::scope(|scope| {
+        let (done, finished) = mpsc::channel::<()>();
+        let worker = scope.spawn(move || {
+            let _done = done;
+            work()
+        });
+        while finished.recv_timeout(Duration::from_millis(100))
+            == Err(mpsc::RecvTimeoutError::Timeout)
+        {
+            watch();
+        }
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+type SideResult = Result<(Sum, Vec<RailReport>), TransferError>;
+
+/// One result of two. If both failed, the cause, not its echo.
+fn judge(sent: SideResult, received: SideResult) -> Outcome {
+    match (sent, received) {
+        (Ok((sum, sender)), Ok((_, receiver))) => Ok((sum, sender, receiver)),
+        (Err(echo), Err(cause)) if echo.is_echo() => Err((Role::Receiver, cause)),
+        (Err(cause), _) => Err((Role::Sender, cause)),
+        (Ok(_), Err(cause)) => Err((Role::Receiver, cause)),
+    }
+}

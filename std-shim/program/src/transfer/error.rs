@@ -1,0 +1,225 @@
+//! What can go wrong with a copy.
+
+use crate::job::PlanError;
+use crate::job::Sum;
+use crate::session::{Failure, SessionError};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// One of the two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The one that reads the file.
+    Sender,
+    /// The one that writes it.
+    Receiver,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sender => "sender",
+            Self::Receiver => "receiver",
+        })
+    }
+}
+
+/// Why one side could not do its part.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The file could not be read.
+    #[error("reading {length} bytes at offset {position}: {source}")]
+    Read {
+        /// Where, in bytes from the file's start.
+        position: u64,
+        /// How many bytes.
+        length: u32,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file ended early.
+    #[error("it ends after {found} bytes, {expected} were there when the copy began")]
+    Shrunk {
+        /// Bytes that were found.
+        found: u64,
+        /// Bytes that were expected.
+        expected: u64,
+    },
+    /// The file grew, or it is one of those that do not say how long they are.
+    #[error("there is more than the {expected} bytes that it had when the copy began")]
+    Grew {
+        /// Bytes that were expected.
+        expected: u64,
+    },
+    /// The file changed, though not its length.
+    #[error("it changed while it was copied: its {what} was {before}, and is {after} now")]
+    Changed {
+        /// What the system says of it.
+        what: &'static str,
+        /// That when the copy began; times in seconds since 1970.
+        before: String,
+        /// And at its end.
+        after: String,
+    },
+    /// The file could not be written.
+    #[error("writing {length} bytes at offset {position}: {source}")]
+    Write {
+        /// Where, in bytes from the file's start.
+        position: u64,
+        /// How many bytes.
+        length: u32,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file could not take its name, or reach the disk.
+    #[error("completing it: {0}")]
+    Finish(#[source] io::Error),
+    /// What arrived is not what was sent.
+    #[error("checksums differ: {} bytes with CRC-32 {:08x} were sent, {} bytes with {:08x} arrived", sent.bytes, sent.crc32, received.bytes, received.crc32)]
+    Checksum {
+        /// The sender's.
+        sent: Sum,
+        /// The receiver's.
+        received: Sum,
+    },
+    /// The two sides could not work together.
+    #[error(transparent)]
+    Session(SessionError),
+}
+
+impl<E: Into<SessionError>> From<E> for TransferError {
+    fn from(error: E) -> Self {
+        Self::Session(error.into())
+    }
+}
+
+impl Failure for TransferError {
+    fn is_echo(&self) -> bool {
+        matches!(self, Self::Session(error) if error.is_echo())
+    }
+}
+
+impl Failure for CopyError {
+    fn is_echo(&self) -> bool {
+        matches!(self, Self::Transfer { source, .. } if source.is_echo())
+    }
+}
+
+impl CopyError {
+    /// What a side's failure means for the files.
+    pub(super) fn of_side(
+        role: Role,
+        error: TransferError,
+        source: &Path,
+        destination: &Path,
+    ) -> Self {
+        let cause = Box::new(error);
+        match *cause {
+            TransferError::Read { .. }
+            | TransferError::Shrunk { .. }
+            | TransferError::Grew { .. }
+            | TransferError::Changed { .. } => {
+                Self::Reading { path: source.to_owned(), source: cause }
+            }
+            TransferError::Write { .. } | TransferError::Finish(_) => {
+                Self::Writing { path: destination.to_owned(), source: cause }
+            }
+            _ => Self::Transfer { role, source: cause },
+        }
+    }
+}
+
+/// Why a file was not copied.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// The source could not be opened or examined.
+    #[error("cannot read {}: {source}", path.display())]
+    Source {
+        /// The source.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The source is no regular file.
+    #[error("cannot read {}: it is {what}, not a regular file", path.display())]
+    SourceKind {
+        /// The source.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The destination could not be created, replaced or examined.
+    #[error("cannot write {}: {source}", path.display())]
+    Destination {
+        /// The destination.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The destination is nothing that a copy can become.
+    #[error("cannot write {}: it is {what}", path.display())]
+    DestinationKind {
+        /// The destination.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// Source and destination are one file.
+    #[error("{} and {} are the same file", from.display(), to.display())]
+    SameFile {
+        /// The source.
+        from: PathBuf,
+        /// The destination.
+        to: PathBuf,
+    },
+    /// The receiver has no place for files.
+    #[error("no files are taken here, only measurements: it was started without a destination")]
+    NoDestination,
+    /// The name that the copy is to get is none that a receiver would take.
+    #[error("{}: a receiver takes no such name; give the copy another one", path.display())]
+    Name {
+        /// The name.
+        path: PathBuf,
+    },
+    /// Options that do not go together.
+    #[error(transparent)]
+    Plan(PlanError),
+    /// A fault was asked for on a rail that is not there.
+    #[error("a fault on rail {rail}, where rails are 0 to {last}")]
+    Fault {
+        /// The rail.
+        rail: usize,
+        /// The last rail that is there.
+        last: usize,
+    },
+    /// The source could not be read to its end.
+    #[error("cannot read {}: {source}", path.display())]
+    Reading {
+        /// The source.
+        path: PathBuf,
+        /// Where and why.
+        #[source]
+        source: Box<TransferError>,
+    },
+    /// The destination could not be written to its end.
+    #[error("cannot write {}: {source}", path.display())]
+    Writing {
+        /// The destination.
+        path: PathBuf,
+        /// Where and why.
+        #[source]
+        source: Box<TransferError>,
+    },
+    /// One side failed.
+    #[error("{role}: {source}")]
+    Transfer {
+        /// Which.
+        role: Role,
+        /// Why.
+        #[source]
+        source: Box<TransferError>,
+    },
+}

@@ -1,0 +1,170 @@
+//! The side that writes the file: takes chunks from its ring, and returns credits.
+
+use super::error::TransferError;
+use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
+use super::side::{self, Side};
+use crate::job::Plan;
+use crate::job::{Hello, Job, Link, Message, Outcome, Sum};
+use crate::session::{Environment, SessionError, expect_asker};
+use polyrail::RemoteBuffer;
+use polyrail::backend::Domain;
+use polyrail::endpoint::RailReport;
+use polyrail::memory::RegisteredBuffer;
+use polyrail::verbs::{AccessFlags, DeviceKeys, SendWr};
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Writes what the other side sends to `file`, and counts the bytes in `written`.
+pub(super) fn receive_file<D: Domain>(
+    environment: Environment<'_, D>,
+    mut link: Link,
+    file: &File,
+    written: &AtomicU64,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    let peer = expect_asker(&mut link)?;
+    receive_from(environment, link, &peer, Incoming { file, written, complete: || Ok(()) })
+}
+
+/// Where the bytes go.
+#[derive(Debug)]
+pub(super) struct Incoming<'a, F> {
+    pub(super) file: &'a File,
+    /// Counts the bytes.
+    pub(super) written: &'a AtomicU64,
+    /// Called when all of them are there and right, before the sender is told so.
+    pub(super) complete: F,
+}
+
+/// The same, after the sender has said hello.
+pub(super) fn receive_from<D: Domain>(
+    environment: Environment<'_, D>,
+    link: Link,
+    peer: &Hello,
+    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    let mut side = Side::new(environment, link)?;
+    // Made when the plan is known, and kept until no request of the other side can come any more.
+    let mut buffers = None;
+    let result = run(&mut side, peer, &mut buffers, incoming)
+        .map_err(|failure| side.defer_to_sender(failure));
+    side.conclude(result.as_ref().err());
+    result
+}
+
+/// The receiver's registered memory.
+struct Buffers<R> {
+    ring: RegisteredBuffer<R>,
+    credits: RegisteredBuffer<R>,
+}
+
+fn run<D: Domain>(
+    side: &mut Side<'_, D>,
+    peer: &Hello,
+    buffers: &mut Option<Buffers<D::Region>>,
+    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    let Incoming { file, written, complete } = incoming;
+    let Some(Job::Copy { plan, .. }) = &peer.purpose else {
+        return Err(SessionError::Protocol("the sender's hello has no plan".into()).into());
+    };
+    let plan = *plan;
+    let domains = &side.environment.domains;
+    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let ring = RegisteredBuffer::new(plan.ring_bytes(), writable, domains)?;
+    let credits = CREDIT_SLOTS * CREDIT_BYTES;
+    let credits = RegisteredBuffer::new(credits, AccessFlags::empty(), domains)?;
+    let Buffers { ring, credits } = buffers.insert(Buffers { ring, credits });
+    side.tell(&Message::Hello(side.hello(ring)))?;
+    side.meet(peer, plan.window)?;
+    let keys = credits.toward(&peer.buffer)?;
+    let crc = crc32fast::Hasher::new();
+    let mut receiver =
+        Receiver { plan, file, ring, credits, keys, peer: &peer.buffer, crc, taken: 0 };
+    side.awaits("what the sender has yet to send");
+    while receiver.taken < plan.chunks() || side.reported < plan.chunks() {
+        let progress = receiver.advance(side, written)? | side.poll()?;
+        if side.notified > plan.chunks().min(side.posted + u64::from(plan.window)) {
+            let what = "a chunk that there was no room for";
+            return Err(SessionError::Protocol(what.into()).into());
+        }
+        side.rest(progress)?;
+    }
+    let received = Sum { bytes: written.load(Ordering::Relaxed), crc32: receiver.crc.finalize() };
+    let sent = side.expect_sum("the sender's checksum")?;
+    if received != sent {
+        side.tell(&Message::Done(Outcome::Copy(received)))?;
+        return Err(TransferError::Checksum { sent, received });
+    }
+    side.keeping_company(complete)?;
+    side.tell(&Message::Done(Outcome::Copy(received)))?;
+    Ok((received, side.rail_reports()))
+}
+
+struct Receiver<'a, R> {
+    plan: Plan,
+    file: &'a File,
+    ring: &'a RegisteredBuffer<R>,
+    credits: &'a RegisteredBuffer<R>,
+    keys: Vec<DeviceKeys>,
+    peer: &'a RemoteBuffer,
+    crc: crc32fast::Hasher,
+    /// Chunks that were written to the file; at most one more than credits were posted.
+    taken: u64,
+}
+
+impl<R> Receiver<'_, R> {
+    /// Takes the next chunk, if one has arrived, and returns its credit, if there is room.
+    fn advance<D: Domain>(
+        &mut self,
+        side: &mut Side<'_, D>,
+        written: &AtomicU64,
+    ) -> Result<bool, TransferError> {
+        if self.taken == side.posted && self.taken < side.notified {
+            self.take(side, self.taken, written)?;
+            self.taken += 1;
+        }
+        Ok(side.posted < self.taken && self.post_credit(side, side.posted)?)
+    }
+
+    fn take<D: Domain>(
+        &mut self,
+        side: &mut Side<'_, D>,
+        chunk: u64,
+        written: &AtomicU64,
+    ) -> Result<(), TransferError> {
+        let (position, length) = (self.plan.position(chunk), self.plan.length(chunk));
+        let slot = self.plan.slot(chunk);
+        for (start, piece) in side::pieces(length) {
+            side::checksum(&mut self.crc, self.ring, slot + start as usize, piece)?;
+            let (mut done, end) = (start as usize, (start + piece) as usize);
+            while done < end {
+                let at = position + done as u64;
+                match self.ring.write_to_file(slot + done, end - done, self.file, at) {
+                    Ok(0) => {
+                        let source = std::io::ErrorKind::WriteZero.into();
+                        return Err(TransferError::Write { position, length, source });
+                    }
+                    Ok(bytes) => done += bytes,
+                    Err(source) => return Err(TransferError::Write { position, length, source }),
+                }
+            }
+            written.fetch_add(piece.into(), Ordering::Relaxed);
+            side.keep_company()?;
+        }
+        Ok(())
+    }
+
+    /// A credit is a notification; the bytes that it needs to have say how many there were.
+    fn post_credit<D: Domain>(
+        &self,
+        side: &mut Side<'_, D>,
+        chunk: u64,
+    ) -> Result<bool, TransferError> {
+        let slot = (chunk % CREDIT_SLOTS as u64) as usize * CREDIT_BYTES;
+        let length = CREDIT_BYTES as u32;
+        self.credits.write_at(slot, &(chunk + 1).to_be_bytes())?;
+        let local = self.credits.local(slot, length)?;
+        let remote = self.peer.at(slot, length)?;
+        side.post(&SendWr::write_with_imm(chunk, local, remote, chunk as u32, &self.keys))
+    }
+}

@@ -1,0 +1,63 @@
+//! The sending side between two processes: reads a file here, and has it written by a
+//! [`Server`](crate::serve::Server).
+
+use super::copy::{CopyOptions, CopyReport, Progress, SideReport, watched};
+use super::error::{CopyError, Role, TransferError};
+use super::sender::{Parcel, send_file};
+use super::source::Source;
+use crate::job::Plan;
+use crate::job::{FileName, Link};
+use crate::session::Environment;
+use polyrail::backend::Domain;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Copies `source` to the [`Server`](crate::serve::Server) at `address`, such as `10.0.0.2:7471`, over these
+/// devices. `name` is what the copy is to be called there; `None`: as the source is. `watch` is called
+/// ten times a second, on this thread, while another does the work.
+///
+/// Of the options, `devices`, `faults` and `sync` are for copies within one process, and have no
+/// meaning here.
+///
+/// # Errors
+///
+/// See [`CopyError`]. Once this returns well, the server's file is complete and has its name.
+pub fn send_to<D: Domain + Sync>(
+    source: &Path,
+    name: Option<&OsStr>,
+    address: &str,
+    domains: &[D],
+    options: &CopyOptions,
+    progress: &Progress,
+    watch: impl FnMut(),
+) -> Result<CopyReport, CopyError> {
+    let begin = Instant::now();
+    let opened = Source::open(source)?;
+    let total = opened.metadata().len();
+    let plan = Plan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
+    let wanted = name.or(source.file_name()).unwrap_or_default();
+    let name = wanted.to_str().and_then(FileName::new);
+    let name = name.ok_or_else(|| CopyError::Name { path: wanted.into() })?;
+    progress.total.store(plan.total, Ordering::Relaxed);
+
+    let failed =
+        |error: TransferError| CopyError::of_side(Role::Sender, error, source, Path::new(address));
+    let link = Link::connect(address, &options.patience.timeouts());
+    let link = link.map_err(|error| failed(error.into()))?;
+    let builder = options.builder();
+    let environment = Environment {
+        // Buffers are registered with all of them, so those that no rail takes stay away.
+        domains: domains.iter().take(options.rails).collect(),
+        builder: &builder,
+        stall_timeout: options.stall_timeout,
+        patience: Some(options.patience),
+        interrupted: &progress.interrupted,
+    };
+    let parcel = Parcel { plan, source: &opened, name: Some(name) };
+    let (sum, rails) = watched(|| send_file(environment, link, parcel, &progress.written), watch)
+        .map_err(failed)?;
+    let report = CopyReport::new(sum, plan, begin.elapsed());
+    Ok(CopyReport { sender: Some(SideReport { rails }), ..report })
+}

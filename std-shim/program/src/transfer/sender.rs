@@ -1,0 +1,149 @@
+//! The side that reads the file: reads chunks into its ring, posts them, and waits for credits.
+
+use super::error::TransferError;
+use super::side::{self, Side};
+use super::source::Source;
+use crate::job::Plan;
+use crate::job::{FileName, Job, Link, Message, Outcome, Sum};
+use crate::session::{Environment, SessionError};
+use polyrail::RemoteBuffer;
+use polyrail::backend::Domain;
+use polyrail::endpoint::RailReport;
+use polyrail::memory::RegisteredBuffer;
+use polyrail::verbs::{AccessFlags, DeviceKeys, SendWr};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a credit.
+pub(super) const CREDIT_BYTES: usize = 8;
+/// Credits that the sender's buffer has room for: as many as can be on their way, since a virtual
+/// queue pair tracks 256 requests.
+pub(super) const CREDIT_SLOTS: usize = 256;
+
+/// What is to be sent.
+#[derive(Debug)]
+pub(super) struct Parcel<'a> {
+    pub(super) plan: Plan,
+    pub(super) source: &'a Source,
+    /// The name that the copy is to get, if the receiver leaves that to us.
+    pub(super) name: Option<FileName>,
+}
+
+/// Moves a file to the other side, and counts the bytes that it has taken in `taken`.
+pub(super) fn send_file<D: Domain>(
+    environment: Environment<'_, D>,
+    link: Link,
+    parcel: Parcel<'_>,
+    taken: &AtomicU64,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    let domains = &environment.domains;
+    let ring = RegisteredBuffer::new(parcel.plan.ring_bytes(), AccessFlags::empty(), domains)?;
+    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let credits = RegisteredBuffer::new(CREDIT_SLOTS * CREDIT_BYTES, writable, domains)?;
+    let mut side = Side::new(environment, link)?;
+    let result = run(&mut side, parcel, taken, &ring, &credits);
+    side.conclude(result.as_ref().err());
+    result
+}
+
+fn run<D: Domain>(
+    side: &mut Side<'_, D>,
+    Parcel { plan, source, name }: Parcel<'_>,
+    taken: &AtomicU64,
+    ring: &RegisteredBuffer<D::Region>,
+    credits: &RegisteredBuffer<D::Region>,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    let mut hello = side.hello(credits);
+    hello.purpose = Some(Job::Copy { plan, name });
+    side.tell(&Message::Hello(hello))?;
+    let peer = side.expect_hello()?;
+    if let Some(purpose) = &peer.purpose {
+        return Err(SessionError::both_ask(purpose).into());
+    }
+    side.meet(&peer, plan.window)?;
+    let keys = ring.toward(&peer.buffer)?;
+    let (crc, peer) = (crc32fast::Hasher::new(), &peer.buffer);
+    side.awaits("the receiver's credit for what was sent");
+    let mut sender = Sender { plan, source, ring, keys, peer, crc, loaded: 0 };
+    while side.notified < plan.chunks() || side.reported < plan.chunks() {
+        let progress = sender.advance(side)? | side.poll()?;
+        if side.notified > side.posted {
+            let what = "a credit for a chunk that was not sent";
+            return Err(SessionError::Protocol(what.into()).into());
+        }
+        taken.store(plan.position(side.notified).min(plan.total), Ordering::Relaxed);
+        side.rest(progress)?;
+    }
+    sender.check_end()?;
+    let sent = Sum { bytes: plan.total, crc32: sender.crc.finalize() };
+    side.tell(&Message::Done(Outcome::Copy(sent)))?;
+    let received = side.expect_sum("the receiver's word that the file is complete")?;
+    if received != sent {
+        return Err(TransferError::Checksum { sent, received });
+    }
+    Ok((sent, side.rail_reports()))
+}
+
+struct Sender<'a, R> {
+    plan: Plan,
+    source: &'a Source,
+    ring: &'a RegisteredBuffer<R>,
+    keys: Vec<DeviceKeys>,
+    peer: &'a RemoteBuffer,
+    crc: crc32fast::Hasher,
+    /// Chunks that were read into the ring; at most one more than are posted.
+    loaded: u64,
+}
+
+impl<R> Sender<'_, R> {
+    /// Reads the next chunk if its slot is free, and posts it if there is room. One at a time, so
+    /// that data moves in between.
+    fn advance<D: Domain>(&mut self, side: &mut Side<'_, D>) -> Result<bool, TransferError> {
+        let free = side.notified.min(side.reported) + u64::from(self.plan.window);
+        if self.loaded == side.posted && self.loaded < self.plan.chunks().min(free) {
+            self.load(side, self.loaded)?;
+            self.loaded += 1;
+        }
+        Ok(side.posted < self.loaded && self.post(side, side.posted)?)
+    }
+
+    fn load<D: Domain>(&mut self, side: &mut Side<'_, D>, chunk: u64) -> Result<(), TransferError> {
+        let (position, length) = (self.plan.position(chunk), self.plan.length(chunk));
+        let slot = self.plan.slot(chunk);
+        for (start, piece) in side::pieces(length) {
+            let (mut done, end) = (start as usize, (start + piece) as usize);
+            while done < end {
+                let at = position + done as u64;
+                match self.ring.read_from_file(slot + done, end - done, self.source.file(), at) {
+                    Ok(0) => {
+                        let expected = self.plan.total;
+                        return Err(TransferError::Shrunk { found: at, expected });
+                    }
+                    Ok(bytes) => done += bytes,
+                    Err(source) => return Err(TransferError::Read { position, length, source }),
+                }
+            }
+            side::checksum(&mut self.crc, self.ring, slot + start as usize, piece)?;
+            side.keep_company()?;
+        }
+        Ok(())
+    }
+
+    /// What was to be read must be all there is: else the copy would be a part that looks whole. And it
+    /// must be as it was: else the copy would be of a file that never was.
+    fn check_end(&self) -> Result<(), TransferError> {
+        let (position, length, expected) = (self.plan.total, 1, self.plan.total);
+        match self.source.file().read_at(&mut [0], position) {
+            Ok(0) => self.source.check_unchanged(),
+            Ok(_) => Err(TransferError::Grew { expected }),
+            Err(source) => Err(TransferError::Read { position, length, source }),
+        }
+    }
+
+    fn post<D: Domain>(&self, side: &mut Side<'_, D>, chunk: u64) -> Result<bool, TransferError> {
+        let (slot, length) = (self.plan.slot(chunk), self.plan.length(chunk));
+        let local = self.ring.local(slot, length)?;
+        let remote = self.peer.at(slot, length)?;
+        side.post(&SendWr::write_with_imm(chunk, local, remote, chunk as u32, &self.keys))
+    }
+}

@@ -1,0 +1,134 @@
+//! The receiving side between two processes: takes a file from whoever asked a
+//! [`Server`](crate::serve::Server) to.
+//!
+//! A peer is trusted with nothing but the bytes of its file: it cannot choose a path, nor have more
+//! memory than it may, nor keep the server by saying nothing.
+
+use super::copy::{CopyReport, Progress, SideReport, watched};
+use super::destination::{self, Destination};
+use super::error::{CopyError, Role, TransferError};
+use super::receiver::{Incoming, receive_from};
+use crate::job::FileName;
+use crate::job::Plan;
+use crate::session::{SessionError, tell_failure};
+use crate::visit::Visit;
+use polyrail::backend::Domain;
+use polyrail::virtual_qp::Scheme;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// A file that came.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Received {
+    /// Where it is.
+    pub path: PathBuf,
+    /// How its sender had it copied.
+    pub scheme: Scheme,
+    /// Rails of the virtual queue pair.
+    pub rails: usize,
+    /// Devices that they were on.
+    pub devices: usize,
+    /// Bytes of the longest fragment.
+    pub max_msg_size: u32,
+    /// Bytes of one request.
+    pub message_size: u64,
+    /// Requests on their way at once.
+    pub window: u64,
+    /// What was copied.
+    pub report: CopyReport,
+}
+
+/// Takes the file of a visitor that has asked for it, in these pieces and under this name. `watch` is
+/// called ten times a second, on this thread, while another does the work.
+///
+/// # Errors
+///
+/// See [`CopyError`]; the sender is told. Unless the copy is complete and its checksums agree, the
+/// destination is as it was before.
+pub(crate) fn receive<D: Domain + Sync>(
+    mut visit: Visit<'_, D>,
+    plan: Plan,
+    name: Option<&FileName>,
+    progress: &Progress,
+    watch: impl FnMut(),
+) -> Result<Received, CopyError> {
+    let begin = Instant::now();
+    let prepared = prepare(&visit, plan, name);
+    let Prepared { path, target, file } =
+        prepared.inspect_err(|error| tell_failure(&mut visit.link, error))?;
+    progress.total.store(plan.total, Ordering::Relaxed);
+    let failed = |error| CopyError::of_side(Role::Receiver, error, Path::new(""), &path);
+
+    let builder = visit.builder();
+    let environment = visit.environment(&builder, &progress.interrupted);
+    let (endpoint, devices) = (&visit.hello.endpoint, environment.domains.len());
+    let complete = || target.finish(visit.options.sync).map_err(TransferError::Finish);
+    let incoming = Incoming { file: &file, written: &progress.written, complete };
+    let work = || receive_from(environment, visit.link, visit.hello, incoming);
+    let (sum, reports) = watched(work, watch).map_err(failed)?;
+    let report = CopyReport::new(sum, plan, begin.elapsed());
+    let receiver = Some(SideReport { rails: reports });
+    Ok(Received {
+        scheme: endpoint.scheme,
+        rails: endpoint.rails.len(),
+        devices,
+        max_msg_size: endpoint.max_msg_size,
+        message_size: plan.chunk.into(),
+        window: plan.window.into(),
+        report: CopyReport { receiver, ..report },
+        path,
+    })
+}
+
+fn receiver_failed(error: SessionError) -> CopyError {
+    CopyError::Transfer { role: Role::Receiver, source: Box::new(error.into()) }
+}
+
+/// Where a file goes.
+struct Prepared {
+    path: PathBuf,
+    target: Destination,
+    /// The target's, to write to until the target is complete.
+    file: File,
+}
+
+/// Whether it may come, and where it goes.
+fn prepare<D: Domain>(
+    visit: &Visit<'_, D>,
+    plan: Plan,
+    name: Option<&FileName>,
+) -> Result<Prepared, CopyError> {
+    visit.allow(plan.ring_bytes()).map_err(receiver_failed)?;
+    let destination = visit.options.destination.as_ref().ok_or(CopyError::NoDestination)?;
+    let path = place(destination, name)?;
+    let target = Destination::create(None, &path)?;
+    match target.file().try_clone() {
+        Ok(file) => Ok(Prepared { path, target, file }),
+        Err(source) => Err(CopyError::Destination { path, source }),
+    }
+}
+
+/// Where a file goes. In a directory a peer's name replaces regular files only: a link would lead
+/// elsewhere.
+fn place(destination: &Path, name: Option<&FileName>) -> Result<PathBuf, CopyError> {
+    if !destination.is_dir() {
+        return Ok(destination.to_owned());
+    }
+    let Some(name) = name else {
+        let what = "a directory, and the sender gives no name";
+        return Err(CopyError::DestinationKind { path: destination.to_owned(), what });
+    };
+    let path = destination.join(name.as_str());
+    match fs::symlink_metadata(&path) {
+        Ok(existing) if !existing.is_file() => {
+            Err(CopyError::DestinationKind { path, what: destination::kind(&existing) })
+        }
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            Err(CopyError::Destination { path, source })
+        }
+        _ => Ok(path),
+    }
+}

@@ -1,0 +1,362 @@
+//! What sender and receiver share: the handshake, counting completions, patience while nothing
+//! happens, and a tidy end.
+
+use super::copy::watched;
+use super::error::TransferError;
+use crate::job::{Hello, Link, Message, Sum};
+use crate::session::{Counterpart, Environment, SessionError};
+use polyrail::backend::Domain;
+use polyrail::endpoint::{Endpoint, RailReport, StallWatch};
+use polyrail::memory::{OutOfRange, RegisteredBuffer};
+use polyrail::verbs::{RecvWr, SendWr, WcStatus};
+use polyrail::virtual_cq::Event;
+use std::time::Duration;
+
+/// Events that one poll hands over at most.
+const POLL_BUDGET: usize = 64;
+
+/// `wr_id` of notification receives. Own requests have their sequence number; over a single rail a
+/// failed completion has nothing else to tell them apart.
+const NOTIFICATION: u64 = u64::MAX;
+
+/// Idle polls before the processor is offered to others, and before it is given up for a while.
+const SPINS: u32 = 64;
+const YIELDS: u32 = 4096;
+/// A nap, when nothing happened for some time: the disk is slower than the rails.
+const NAP: Duration = Duration::from_micros(50);
+/// Idle polls between looks at the link.
+const LOOK_EVERY: u32 = 32;
+
+/// One side of a copy. Its own requests and the other side's notifications are numbered from 0 on
+/// and complete in order, so that counters are all there is to know.
+pub(super) struct Side<'a, D: Domain> {
+    pub(super) environment: Environment<'a, D>,
+    peer: Counterpart<'a>,
+    endpoint: Endpoint<D::Qp, D::Cq>,
+    /// Own requests that were posted, and those that were reported.
+    pub(super) posted: u64,
+    pub(super) reported: u64,
+    /// Notifications that came.
+    pub(super) notified: u64,
+    /// Polls since something happened.
+    idle: u32,
+    watch: StallWatch,
+}
+
+impl<'a, D: Domain> Side<'a, D> {
+    pub(super) fn new(environment: Environment<'a, D>, link: Link) -> Result<Self, TransferError> {
+        let mut peer = Counterpart::new(link, environment.patience, environment.interrupted);
+        let built = environment.builder.build(&environment.domains).map_err(TransferError::from);
+        let endpoint = built.inspect_err(|error| peer.tell_failure(error))?;
+        Ok(Self {
+            peer,
+            endpoint,
+            posted: 0,
+            reported: 0,
+            notified: 0,
+            idle: 0,
+            watch: StallWatch::new(environment.stall_timeout),
+            environment,
+        })
+    }
+
+    /// Who we are.
+    pub(super) fn hello(&self, buffer: &RegisteredBuffer<D::Region>) -> Hello {
+        Hello { endpoint: self.endpoint.address(), buffer: buffer.remote(), purpose: None }
+    }
+
+    /// Tells the other side something.
+    pub(super) fn tell(&mut self, message: &Message) -> Result<(), TransferError> {
+        Ok(self.peer.tell(message)?)
+    }
+
+    /// Says, for errors, what is waited for from now on.
+    pub(super) fn awaits(&mut self, what: &'static str) {
+        self.peer.awaits(what);
+    }
+
+    /// A part of long work of this side's own is done: looks at the other side, and lets it know that
+    /// this one is there.
+    ///
+    /// # Errors
+    ///
+    /// The other side failed or is gone; the user wants to stop.
+    pub(super) fn keep_company(&mut self) -> Result<(), TransferError> {
+        Ok(self.peer.keep_company()?)
+    }
+
+    /// Does work that cannot look at the other side, and lets it know that this one is there.
+    pub(super) fn keeping_company<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
+        // If it is gone, that does not undo the work, and shows afterwards.
+        watched(work, || _ = self.peer.say_alive())
+    }
+
+    /// Waits for the receiver's hello.
+    pub(super) fn expect_hello(&mut self) -> Result<Hello, TransferError> {
+        Ok(self.peer.expect_hello()?)
+    }
+
+    /// Posts `receives` notification receives, connects with the other side, and waits until the
+    /// other side has done the same.
+    pub(super) fn meet(&mut self, hello: &Hello, receives: u32) -> Result<(), TransferError> {
+        self.peer.bring_up(&mut self.endpoint, hello, |endpoint| {
+            for _ in 0..receives {
+                endpoint.post_recv(&RecvWr::notification(NOTIFICATION))?;
+            }
+            Ok::<(), TransferError>(())
+        })
+    }
+
+    /// Posts a request; `false` if there is no room before something completes.
+    pub(super) fn post(&mut self, wr: &SendWr<'_>) -> Result<bool, TransferError> {
+        match self.endpoint.post_send(wr) {
+            Ok(()) => {
+                self.posted += 1;
+                Ok(true)
+            }
+            Err(refusal) if refusal.is_back_pressure() => Ok(false),
+            Err(refusal) => Err(SessionError::refused(&mut self.endpoint, refusal).into()),
+        }
+    }
+
+    /// Counts what completed, and posts receives again. Says whether anything did.
+    pub(super) fn poll(&mut self) -> Result<bool, TransferError> {
+        let (mut failed, mut stray) = (None, None);
+        let (reported, notified) = (&mut self.reported, &mut self.notified);
+        let before = *notified;
+        let polled = self.endpoint.poll_with(POLL_BUDGET, |event| {
+            let Event::Completion(wc) = event else { return };
+            if wc.status != WcStatus::SUCCESS {
+                failed = failed.or(Some(wc.status));
+            } else if wc.wr_id == NOTIFICATION {
+                // With DQPLB there is none, and the order of arrival says the same.
+                stray = stray.or(wc.imm.filter(|imm| *imm != *notified as u32));
+                *notified += 1;
+            } else {
+                *reported += 1;
+            }
+        });
+        let arrived = *notified - before;
+        if let Some(status) = failed {
+            return Err(self.endpoint.explain(status).into());
+        }
+        if let Some(error) = polled.error {
+            return Err(self.endpoint.queue_error(error).into());
+        }
+        if let Some(imm) = stray {
+            let what = format!("a notification carries {imm}, which is not its number");
+            return Err(SessionError::Protocol(what).into());
+        }
+        for _ in 0..arrived {
+            let posted = self.endpoint.post_recv(&RecvWr::notification(NOTIFICATION));
+            posted.map_err(|refusal| SessionError::refused(&mut self.endpoint, refusal))?;
+        }
+        Ok(polled.events > 0)
+    }
+
+    /// After a round: waits a little if nothing happened.
+    ///
+    /// # Errors
+    ///
+    /// The other side failed or is gone; the user wants to stop; own requests are stuck.
+    pub(super) fn rest(&mut self, progress: bool) -> Result<(), TransferError> {
+        if progress {
+            self.idle = 0;
+            return Ok(self.peer.go_on()?);
+        }
+        self.wait()
+    }
+
+    /// Waits for what the other side saw, `awaited` in words. The receiver may say it before its last
+    /// credit is seen here.
+    pub(super) fn expect_sum(&mut self, awaited: &'static str) -> Result<Sum, TransferError> {
+        self.awaits(awaited);
+        loop {
+            if let Some(outcome) = self.peer.outcome() {
+                return Ok(outcome.sum().ok_or_else(SessionError::other_outcome)?);
+            }
+            // The other side may need answers of our device.
+            let progress = self.poll()?;
+            self.rest(progress)?;
+        }
+    }
+
+    fn wait(&mut self) -> Result<(), TransferError> {
+        self.idle = self.idle.checked_add(1).unwrap_or(YIELDS + 1);
+        match self.idle {
+            0..SPINS => std::hint::spin_loop(),
+            SPINS..YIELDS => std::thread::yield_now(),
+            _ => std::thread::sleep(NAP),
+        }
+        if !self.idle.is_multiple_of(LOOK_EVERY) {
+            return Ok(());
+        }
+        self.watch.check(&mut self.endpoint, self.posted, self.reported)?;
+        Ok(self.peer.look()?)
+    }
+
+    /// A receiver whose rail failed waits for the sender's word on it.
+    pub(super) fn defer_to_sender(&mut self, failure: TransferError) -> TransferError {
+        match failure {
+            TransferError::Session(error) => self.peer.defer(error).into(),
+            failure => failure,
+        }
+    }
+
+    /// What the rails did.
+    pub(super) fn rail_reports(&self) -> Vec<RailReport> {
+        self.endpoint.rail_reports()
+    }
+
+    /// Ends this side's part; see [`Counterpart::conclude`].
+    pub(super) fn conclude(&mut self, failure: Option<&TransferError>) {
+        self.peer.conclude(&mut self.endpoint, failure);
+    }
+}
+
+/// Bytes of a chunk that are read or written at once: with a slow disk, what an interrupt waits for.
+pub(super) const PIECE: u32 = 256 << 10;
+
+/// The pieces of a chunk of `length` bytes, as offset and length.
+pub(super) fn pieces(length: u32) -> impl Iterator<Item = (u32, u32)> {
+    (0..length).step_by(PIECE as usize).map(move |start| (start, PIECE.min(length - start)))
+}
+
+/// Adds `length` bytes of a buffer to a checksum. Through a small buffer of our own, since nobody
+/// gets a reference to memory that devices may write.
+pub(super) fn checksum<R>(
+    crc: &mut crc32fast::Hasher,
+    buffer: &RegisteredBuffer<R>,
+    offset: usize,
+    length: u32,
+) -> Result<(), OutOfRange> {
+    const PIECE: usize = 16 << 10;
+    let mut piece = [0; PIECE];
+    for start in (0..length as usize).step_by(PIECE) {
+        let bytes = &mut piece[..PIECE.min(length as usize - start)];
+        buffer.read_at(offset + start, bytes)?;
+        crc.update(bytes);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::{Host, software_hosts};
+    use polyrail::endpoint::{EndpointBuilder, EndpointError, connect_endpoints};
+    use polyrail::hardware::Refusal;
+    use polyrail::nic::{Fault, WorkQueue};
+    use polyrail::verbs::AccessFlags;
+    use polyrail::virtual_qp::RailId;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Instant;
+
+    const DELAY: Duration = Duration::from_millis(100);
+
+    /// What a side, which has posted one receive, makes of a notification after which something
+    /// happens to its rails.
+    fn notified(
+        rails: usize,
+        after: impl FnOnce(&mut Side<'_, polyrail::nic::ProtectionDomain>, &Host),
+    ) -> TransferError {
+        let (here, there) = software_hosts(2).unwrap();
+        let (builder, interrupted) = (EndpointBuilder::new().rails(rails), AtomicBool::new(false));
+        let environment = Environment {
+            domains: there.domains(),
+            builder: &builder,
+            stall_timeout: Duration::from_secs(60),
+            patience: None,
+            interrupted: &interrupted,
+        };
+        let (_near, far) = Link::pair().unwrap();
+        let mut side = Side::new(environment, far).unwrap();
+        let mut peer: Endpoint = builder.build(&here.domains()).unwrap();
+        side.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
+        connect_endpoints(&mut side.endpoint, &mut peer).unwrap();
+        let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let to = RegisteredBuffer::new(256, writable, &there.domains()).unwrap();
+        let from = RegisteredBuffer::new(256, writable, &here.domains()).unwrap();
+        let keys = from.toward(&to.remote()).unwrap();
+        let wr = SendWr::write_with_imm(0, from.local(0, 8).unwrap(), to.addr(), 0, &keys);
+        there.inject(0, Fault::DelayCompletions(DELAY));
+        peer.post_send(&wr).unwrap();
+        let begin = Instant::now();
+        while peer.poll(1).completions.is_empty() {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        after(&mut side, &there);
+        loop {
+            match side.poll() {
+                Ok(_) => assert!(begin.elapsed() < Duration::from_secs(60)),
+                Err(error) => return error,
+            }
+        }
+    }
+
+    #[test]
+    fn a_receive_that_is_refused_after_a_rail_failed_is_no_reason_of_its_own() {
+        let error = notified(2, |side, host| {
+            let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+            let buffer = RegisteredBuffer::new(256, writable, &host.domains()).unwrap();
+            let keys = buffer.toward(&buffer.remote()).unwrap();
+            let wr = SendWr::write(1, buffer.local(0, 8).unwrap(), buffer.addr(), &keys);
+            // The first request hides the second one's failure, since reports are in order.
+            host.inject(0, Fault::Silent(true));
+            side.endpoint.fail_rail(RailId::Data(1));
+            assert!(side.post(&wr).unwrap() && side.post(&wr).unwrap());
+            std::thread::sleep(2 * DELAY);
+        });
+        let TransferError::Session(SessionError::Endpoint(EndpointError::Rail(failure))) = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(failure.error.rail, RailId::Data(1), "{error}");
+    }
+
+    #[test]
+    fn a_single_rails_failure_is_looked_for_when_its_driver_refuses_a_receive() {
+        let error = notified(1, |side, host| {
+            side.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
+            std::thread::sleep(DELAY / 2);
+            side.endpoint.fail_rail(RailId::Data(0));
+            let refusal = Refusal::Driver(libc::EINVAL);
+            let refused =
+                Fault::AcceptOnly { queue: WorkQueue::Recv, nth_batch: 0, requests: 0, refusal };
+            host.inject(0, refused);
+        });
+        let TransferError::Session(SessionError::Endpoint(EndpointError::Rail(failure))) = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(failure.error.status, WcStatus::WR_FLUSH_ERR, "{error}");
+    }
+
+    #[test]
+    fn a_side_that_is_busy_says_that_it_is_there() {
+        let (_here, there) = software_hosts(1).unwrap();
+        let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+        let environment = Environment {
+            domains: there.domains(),
+            builder: &builder,
+            stall_timeout: Duration::from_secs(60),
+            patience: None,
+            interrupted: &interrupted,
+        };
+        let (mut near, far) = Link::pair().unwrap();
+        let mut side = Side::new(environment, far).unwrap();
+        let buffer = RegisteredBuffer::new(64, AccessFlags::empty(), &there.domains()).unwrap();
+        side.tell(&Message::Hello(side.hello(&buffer))).unwrap();
+        side.tell(&Message::Ready {}).unwrap();
+        near.expect_hello().unwrap();
+        near.expect_ready().unwrap();
+        let heard = side.keeping_company(|| near.expect(Duration::from_secs(60)));
+        assert_eq!(heard.unwrap(), Message::Alive {});
+        let begin = Instant::now();
+        while near.try_recv().unwrap() != Some(Message::Alive {}) {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(10));
+            side.keep_company().unwrap();
+        }
+    }
+}

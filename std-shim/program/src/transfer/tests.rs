@@ -1,0 +1,423 @@
+//! Sides that meet something else than each other.
+
+use super::error::TransferError;
+use super::receiver::receive_file;
+use super::send_to::send_to;
+use super::sender::{Parcel, send_file};
+use super::source::Source;
+use super::{CopyError, CopyOptions, Progress};
+use crate::hosts::{Host, software_hosts};
+use crate::job::Plan;
+use crate::job::{Hello, Incoming, Job, Link, Message, Outcome, Sum};
+use crate::recorded::{Log, Recorded, receives_come_first};
+use crate::session::{Environment, SessionError};
+use polyrail::RemoteBuffer;
+use polyrail::backend::Domain;
+use polyrail::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, RailReport};
+use polyrail::exchange::{HandshakeError, LinkError, Listener, Reason, Timeouts};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::ProtectionDomain;
+use polyrail::verbs::{AccessFlags, SendWr};
+use polyrail::virtual_qp::Scheme;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const TOTAL: u64 = 300_000;
+
+fn plan() -> Plan {
+    Plan::new(TOTAL, 100_000, 2).unwrap()
+}
+
+fn environment<'a>(
+    host: &'a Host,
+    builder: &'a EndpointBuilder,
+    interrupted: &'a AtomicBool,
+) -> Environment<'a, ProtectionDomain> {
+    Environment {
+        domains: host.domains(),
+        builder,
+        stall_timeout: Duration::from_secs(5),
+        patience: None,
+        interrupted,
+    }
+}
+
+fn send<D: Domain>(
+    environment: Environment<'_, D>,
+    link: Link,
+    file: &File,
+) -> Result<(Sum, Vec<RailReport>), TransferError> {
+    let source = &Source::new(file.try_clone().unwrap()).unwrap();
+    send_file(environment, link, Parcel { plan: plan(), source, name: None }, &AtomicU64::new(0))
+}
+
+fn session(error: &TransferError) -> &SessionError {
+    let TransferError::Session(error) = error else { panic!("{error}") };
+    error
+}
+
+/// What a receiver makes of a sender that says `messages` and hangs up.
+fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
+    let (here, there) = software_hosts(2).unwrap();
+    let builder = EndpointBuilder::new();
+    let endpoint: Endpoint = builder.build(&here.domains()).unwrap();
+    let (mut near, far) = Link::pair().unwrap();
+    for message in messages(endpoint.address()) {
+        near.send(&message).unwrap();
+    }
+    drop(near);
+    let (file, interrupted) = (tempfile::tempfile().unwrap(), AtomicBool::new(false));
+    let environment = environment(&there, &builder, &interrupted);
+    receive_file(environment, far, &file, &AtomicU64::new(0)).unwrap_err()
+}
+
+fn hello(endpoint: Address, purpose: Option<Job>) -> Message {
+    let buffer = RemoteBuffer { addr: 0x1000, length: 2048, rkeys: vec![1, 2] };
+    Message::Hello(Hello { endpoint, buffer, purpose })
+}
+
+fn to_copy() -> Option<Job> {
+    Some(Job::Copy { plan: plan(), name: None })
+}
+
+#[test]
+fn a_sender_that_is_none_is_refused() {
+    let error = received(|_| vec![]);
+    assert!(
+        matches!(session(&error), SessionError::Link(LinkError::HungUp { pending: 0 })),
+        "{error}"
+    );
+    let out_of_turn = |error: &TransferError, said: &str| {
+        matches!(session(error), SessionError::Link(LinkError::Handshake(
+            HandshakeError::OutOfTurn { message, .. })) if *message == said)
+    };
+    let error = received(|_| vec![Message::Ready {}]);
+    assert!(out_of_turn(&error, "ready"), "{error}");
+    let error = received(|_| vec![Message::Failed { reason: Reason::new("tired") }]);
+    assert!(
+        matches!(session(&error), SessionError::Peer(reason) if *reason == Reason::new("tired"))
+    );
+    let error = received(|address| vec![hello(address, None)]);
+    assert!(matches!(session(&error), SessionError::Protocol(_)), "{error}");
+    let error = received(|address| {
+        vec![hello(address, to_copy()), Message::Done(Outcome::Copy(Sum::default()))]
+    });
+    assert!(out_of_turn(&error, "done"), "{error}");
+}
+
+#[test]
+fn a_receiver_that_wants_to_send_is_refused() {
+    let (here, there) = software_hosts(2).unwrap();
+    let builder = EndpointBuilder::new();
+    let endpoint: Endpoint = builder.build(&there.domains()).unwrap();
+    let (near, mut far) = Link::pair().unwrap();
+    far.send(&hello(endpoint.address(), to_copy())).unwrap();
+    let (file, interrupted) = (tempfile::tempfile().unwrap(), AtomicBool::new(false));
+    let sent = send(environment(&here, &builder, &interrupted), near, &file);
+    assert!(matches!(session(sent.as_ref().unwrap_err()), SessionError::Protocol(_)), "{sent:?}");
+    // The other side is told why.
+    assert!(matches!(far.expect_hello(), Ok(hello) if hello.purpose == to_copy()));
+    let told = far.expect(Duration::ZERO).unwrap_err().to_string();
+    assert!(told.contains("both sides ask"), "{told}");
+}
+
+#[test]
+fn a_sender_whose_endpoint_does_not_fit_is_refused() {
+    let error = received(|mut address| {
+        address.card.qp_nums.pop();
+        vec![hello(address, to_copy())]
+    });
+    assert!(
+        matches!(session(&error), SessionError::Connect(ConnectError::Rails { peer: 3, .. })),
+        "{error}"
+    );
+}
+
+/// Runs both sides with somebody in between who may change what is said over the link.
+fn run_with(
+    meddle: impl Fn(&mut Message) + Sync,
+) -> (Result<Sum, TransferError>, Result<Sum, TransferError>) {
+    let (here, there) = software_hosts(4).unwrap();
+    let mut source = tempfile::tempfile().unwrap();
+    source.write_all(&vec![7; TOTAL as usize]).unwrap();
+    let target = tempfile::tempfile().unwrap();
+    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+    let (near, mut from_near) = Link::pair().unwrap();
+    let (mut to_far, far) = Link::pair().unwrap();
+    thread::scope(|scope| {
+        let sender =
+            scope.spawn(|| send(environment(&here, &builder, &interrupted), near, &source));
+        let receiver = scope.spawn(|| {
+            let written = AtomicU64::new(0);
+            receive_file(environment(&there, &builder, &interrupted), far, &target, &written)
+        });
+        let forward = |from: &mut Link, to: &mut Link| match from.try_recv() {
+            Ok(Some(mut message)) => {
+                meddle(&mut message);
+                to.send(&message).unwrap();
+                true
+            }
+            Ok(None) => {
+                thread::sleep(Duration::from_millis(1));
+                true
+            }
+            Err(_) => false,
+        };
+        let (a, b) = (&mut from_near, &mut to_far);
+        while forward(a, b) & forward(b, a) {}
+        // The one that is still there hears what was said last.
+        while forward(a, b) {}
+        while forward(b, a) {}
+        drop((from_near, to_far));
+        let sum = |result: thread::Result<Result<(Sum, _), _>>| {
+            result.unwrap().map(|(sum, _): (Sum, Vec<RailReport>)| sum)
+        };
+        (sum(sender.join()), sum(receiver.join()))
+    })
+}
+
+#[test]
+fn both_sides_see_the_same_bytes() {
+    let (sent, received) = run_with(|_| ());
+    let sum = Sum { bytes: TOTAL, crc32: crc32fast::hash(&vec![7; TOTAL as usize]) };
+    assert_eq!((sent.unwrap(), received.unwrap()), (sum, sum));
+}
+
+#[test]
+fn sums_that_differ_fail_both_sides() {
+    let (sent, received) = run_with(|message| {
+        if let Message::Done(Outcome::Copy(sum)) = message {
+            sum.crc32 ^= 1;
+        }
+    });
+    assert!(matches!(sent, Err(TransferError::Checksum { .. })), "{sent:?}");
+    let text = received.unwrap_err().to_string();
+    assert!(text.contains("checksums differ: 300000 bytes with CRC-32"), "{text}");
+}
+
+#[test]
+fn a_ring_that_is_too_short_is_noticed_before_anything_is_written() {
+    let (sent, _) = run_with(|message| {
+        if let Message::Hello(hello) = message
+            && hello.purpose.is_none()
+        {
+            hello.buffer.length = 1000;
+        }
+    });
+    assert!(matches!(session(sent.as_ref().unwrap_err()), SessionError::Range(_)), "{sent:?}");
+}
+
+#[test]
+fn a_wrong_key_is_the_receivers_devices_to_refuse() {
+    let (sent, received) = run_with(|message| {
+        if let Message::Hello(hello) = message
+            && hello.purpose.is_none()
+        {
+            hello.buffer.rkeys[1] ^= 0x100;
+        }
+    });
+    let text = sent.unwrap_err().to_string();
+    assert!(text.contains("rail 1 (device tx1") && text.contains("REM_ACCESS_ERR"), "{text}");
+    let text = received.unwrap_err().to_string();
+    assert!(text.contains("the other side gave up: rail 1 (device tx1"), "{text}");
+}
+
+/// Moves the file between two sides that know each other only by what they say over TCP.
+fn over_tcp<D>(here: Vec<&D>, there: Vec<&D>, builder: EndpointBuilder)
+where
+    D: Domain<Qp: Send, Cq: Send, Region: Send> + Sync,
+{
+    let mut source = tempfile::tempfile().unwrap();
+    source.write_all(&vec![7; TOTAL as usize]).unwrap();
+    let target = tempfile::tempfile().unwrap();
+    let (builder, interrupted) = (&builder, &AtomicBool::new(false));
+    let side = |domains| {
+        let stall_timeout = Duration::from_secs(5);
+        Environment { domains, builder, stall_timeout, patience: None, interrupted }
+    };
+    let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
+    let address = listener.local_addr().unwrap().to_string();
+    let sums = thread::scope(|scope| {
+        let (here, there) = (side(here), side(there));
+        let receiver = scope.spawn(|| {
+            let (link, _) = listener.accept(&timeouts).unwrap();
+            receive_file(there, link, &target, &AtomicU64::new(0))
+        });
+        let link = Link::connect(&address, &timeouts).unwrap();
+        let sent = send(here, link, &source);
+        [sent, receiver.join().unwrap()].map(|result| result.unwrap().0)
+    });
+    let sum = Sum { bytes: TOTAL, crc32: crc32fast::hash(&vec![7; TOTAL as usize]) };
+    assert_eq!(sums, [sum; 2]);
+}
+
+#[test]
+fn a_file_moves_between_sides_that_meet_over_tcp() {
+    for (scheme, rails) in [(Scheme::Spray, 1), (Scheme::Spray, 4), (Scheme::Dqplb, 3)] {
+        let (here, there) = software_hosts(2).unwrap();
+        let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
+        over_tcp(here.domains(), there.domains(), builder);
+    }
+}
+
+#[test]
+fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
+    let mut source = tempfile::NamedTempFile::new().unwrap();
+    source.write_all(&vec![7; TOTAL as usize]).unwrap();
+    let (here, there) = software_hosts(2).unwrap();
+    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+    let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
+    let address = listener.local_addr().unwrap().to_string();
+    let (sent, received) = thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let (link, _) = listener.accept(&timeouts).unwrap();
+            // The sender has opened it. The system's clock for files goes in steps of up to 10 ms.
+            thread::sleep(Duration::from_millis(50));
+            fs::OpenOptions::new().write(true).open(&source).unwrap().write_all(b"8").unwrap();
+            let target = tempfile::tempfile().unwrap();
+            let environment = environment(&there, &builder, &interrupted);
+            receive_file(environment, link, &target, &AtomicU64::new(0))
+        });
+        let (options, progress) = (CopyOptions::default(), Progress::default());
+        let domains = here.all_domains();
+        let name = Some("copy".as_ref());
+        let sent = send_to(source.path(), name, &address, domains, &options, &progress, || ());
+        (sent, receiver.join().unwrap())
+    });
+    let Err(CopyError::Reading { source: cause, .. }) = sent else { panic!("{sent:?}") };
+    assert!(matches!(*cause, TransferError::Changed { what: "modification time", .. }), "{cause}");
+    let told = received.unwrap_err().to_string();
+    assert!(told.contains("the other side gave up: it changed while it was copied"), "{told}");
+}
+
+#[test]
+fn a_copy_runs_on_other_backends_too_and_posts_its_receives_first() {
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        let (here, there) = software_hosts(2).unwrap();
+        let (log, other) = (Log::default(), Log::default());
+        let recorded = |host: &Host, log: &Log| -> Vec<Recorded> {
+            host.domains().iter().map(|&domain| Recorded::new(domain.clone(), log)).collect()
+        };
+        let (here, there) = (recorded(&here, &log), recorded(&there, &other));
+        let builder = EndpointBuilder::new().scheme(scheme);
+        over_tcp(here.iter().collect(), there.iter().collect(), builder);
+        assert!(receives_come_first(&log) && receives_come_first(&other));
+    }
+}
+
+/// A sender of one chunk that speaks TCP by hand, and a receiver that has got the chunk before it hears
+/// that the sender is ready; `then` is what the sender does then. Returns the bytes that the receiver
+/// wrote, and its error.
+fn one_chunk_received(
+    chunk: u32,
+    then: impl FnOnce(&mut TcpStream, &AtomicU64, &AtomicBool),
+) -> (u64, TransferError) {
+    let (here, there) = software_hosts(2).unwrap();
+    let builder = EndpointBuilder::new();
+    let (written, interrupted) = (AtomicU64::new(0), AtomicBool::new(false));
+    let target = tempfile::tempfile().unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (link, _) = listener.accept(&Timeouts::default()).unwrap();
+    let error = thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            receive_file(environment(&there, &builder, &interrupted), link, &target, &written)
+        });
+        let mut endpoint: Endpoint = builder.build(&here.domains()).unwrap();
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let buffer = RegisteredBuffer::new(chunk as usize, access, &here.domains()).unwrap();
+        let plan = Plan::new(chunk.into(), chunk.into(), 1).unwrap();
+        let purpose = Some(Job::Copy { plan, name: None });
+        let (address, remote) = (endpoint.address(), buffer.remote());
+        let hello = Message::Hello(Hello { endpoint: address, buffer: remote, purpose });
+        stream.write_all(&hello.encode()).unwrap();
+        let mut incoming = Incoming::new();
+        let Message::Hello(peer) = hear(&mut stream, &mut incoming) else { panic!() };
+        endpoint.connect(&peer.endpoint).unwrap();
+        assert_eq!(hear(&mut stream, &mut incoming), Message::Ready {});
+        let keys = buffer.toward(&peer.buffer).unwrap();
+        let local = buffer.local(0, chunk).unwrap();
+        let wr = SendWr::write_with_imm(0, local, peer.buffer.addr, 0, &keys);
+        endpoint.post_send(&wr).unwrap();
+        while endpoint.poll(1).completions.is_empty() {}
+        then(&mut stream, &written, &interrupted);
+        // Memory and queue pairs stay until the receiver is through.
+        receiver.join().unwrap().unwrap_err()
+    });
+    (written.into_inner(), error)
+}
+
+/// The next message that comes.
+fn hear(stream: &mut TcpStream, incoming: &mut Incoming) -> Message {
+    loop {
+        if let Some(message) = incoming.next_message().unwrap() {
+            return message;
+        }
+        let bytes = stream.read(incoming.room()).unwrap();
+        assert!(bytes > 0, "hung up");
+        incoming.filled(bytes);
+    }
+}
+
+#[test]
+fn a_receiver_hears_the_sender_in_every_turn_though_there_is_work() {
+    let (written, error) = one_chunk_received(32 << 20, |stream, _, _| {
+        let messages = [Message::Ready {}, Message::Failed { reason: Reason::new("tired") }];
+        stream.write_all(&messages.map(|message| message.encode()).concat()).unwrap();
+    });
+    assert!(matches!(session(&error), SessionError::Peer(_)), "{error}");
+    assert_eq!(written, 0);
+}
+
+#[test]
+fn a_sender_hears_the_receiver_while_it_reads_a_chunk() {
+    let (here, there) = software_hosts(2).unwrap();
+    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+    let mut source = tempfile::tempfile().unwrap();
+    source.write_all(&vec![7; TOTAL as usize]).unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (link, _) = listener.accept(&Timeouts::default()).unwrap();
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let ring = RegisteredBuffer::new(plan().ring_bytes(), access, &there.domains()).unwrap();
+    let error = thread::scope(|scope| {
+        let sender =
+            scope.spawn(|| send(environment(&here, &builder, &interrupted), link, &source));
+        let mut endpoint: Endpoint = builder.build(&there.domains()).unwrap();
+        let mut incoming = Incoming::new();
+        let Message::Hello(peer) = hear(&mut stream, &mut incoming) else { panic!() };
+        let (address, buffer) = (endpoint.address(), ring.remote());
+        let hello = Message::Hello(Hello { endpoint: address, buffer, purpose: None });
+        endpoint.connect(&peer.endpoint).unwrap();
+        let messages = [hello, Message::Ready {}, Message::Failed { reason: Reason::new("tired") }];
+        stream.write_all(&messages.map(|message| message.encode()).concat()).unwrap();
+        sender.join().unwrap().unwrap_err()
+    });
+    assert!(matches!(session(&error), SessionError::Peer(_)), "{error}");
+    let mut first = [1];
+    ring.read_at(0, &mut first).unwrap();
+    assert_eq!(first, [0], "a chunk was sent to a receiver that had given up");
+}
+
+#[test]
+fn a_receiver_sees_an_interrupt_in_the_middle_of_a_chunk() {
+    const CHUNK: u32 = 64 << 20;
+    let interrupted = || {
+        let (written, error) = one_chunk_received(CHUNK, |stream, written, interrupted| {
+            stream.write_all(&Message::Ready {}.encode()).unwrap();
+            while written.load(Ordering::Relaxed) == 0 {
+                std::hint::spin_loop();
+            }
+            interrupted.store(true, Ordering::Relaxed);
+        });
+        assert!(matches!(session(&error), SessionError::Interrupted), "{error}");
+        assert!(written > 0);
+        written < CHUNK.into()
+    };
+    // On a busy machine the interrupt may come when the chunk is through.
+    assert!((0..20).any(|_| interrupted()));
+}

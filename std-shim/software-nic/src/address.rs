@@ -1,0 +1,150 @@
+//! Addresses of ports and queue pairs, and the packets that go between them.
+
+use std::fmt;
+use std::net::{AddrParseError, Ipv6Addr};
+use std::str::FromStr;
+
+/// The address of a port (`union ibv_gid`): link-local prefix, then the port's GUID.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The default GID of the port with this GUID.
+    pub const fn link_local(guid: u64) -> Self {
+        Self(((0xfe80_u128 << 112) | guid as u128).to_be_bytes())
+    }
+
+    /// What it stands for.
+    pub fn kind(self) -> GidKind {
+        let address = Ipv6Addr::from(self.0);
+        if address.to_ipv4_mapped().is_some() {
+            GidKind::Ipv4
+        } else if address.is_unicast_link_local() {
+            GidKind::Ipv6LinkLocal
+        } else {
+            GidKind::Ipv6
+        }
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Ipv6Addr::from(self.0), f)
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// As tools show it: an IPv6 address.
+impl FromStr for Gid {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, AddrParseError> {
+        Ok(Self(text.parse::<Ipv6Addr>()?.octets()))
+    }
+}
+
+/// What the address of a RoCE port stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidKind {
+    /// An IPv4 address, `::ffff:a.b.c.d`.
+    Ipv4,
+    /// An IPv6 address that is valid only on its own link, `fe80::/10`.
+    Ipv6LinkLocal,
+    /// Any other IPv6 address.
+    Ipv6,
+}
+
+impl GidKind {
+    /// Whether packets can go between the two. Those of the two versions of IP cannot; which
+    /// addresses of IPv6 reach each other is for the routes to say.
+    pub fn meets(self, other: Self) -> bool {
+        (self == Self::Ipv4) == (other == Self::Ipv4)
+    }
+}
+
+impl fmt::Display for GidKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6LinkLocal => "IPv6 link-local",
+            Self::Ipv6 => "IPv6",
+        })
+    }
+}
+
+/// Bytes of payload in one packet (`enum ibv_mtu`). Counts packets, hence sequence numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mtu {
+    /// 256 bytes.
+    Mtu256,
+    /// 512 bytes.
+    Mtu512,
+    /// 1024 bytes.
+    Mtu1024,
+    /// 2048 bytes.
+    Mtu2048,
+    /// 4096 bytes.
+    #[default]
+    Mtu4096,
+}
+
+impl Mtu {
+    /// Every one, the smallest first.
+    pub const ALL: [Self; 5] =
+        [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
+
+    /// So many bytes.
+    pub const fn bytes(self) -> u32 {
+        256 << self as u32
+    }
+
+    /// The one of so many bytes, if there is one.
+    pub fn from_bytes(bytes: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
+    }
+
+    /// Packets that a message of `length` bytes takes; an empty one takes one too.
+    pub(crate) const fn packets(self, length: u32) -> u32 {
+        let shift = 8 + self as u32;
+        let full = length >> shift;
+        let rest = (length & ((1 << shift) - 1) != 0) as u32;
+        if length == 0 { 1 } else { full + rest }
+    }
+}
+
+/// What one side has to know of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteQp {
+    /// Address of its port.
+    pub gid: Gid,
+    /// Local identifier of its port; 0 where there is none (RoCE).
+    pub lid: u16,
+    /// Its number.
+    pub qp_num: u32,
+    /// The packet sequence number that it starts with.
+    pub psn: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_know_what_they_stand_for() {
+        for (gid, kind) in [
+            ("::ffff:10.0.0.2", GidKind::Ipv4),
+            ("fe80::1", GidKind::Ipv6LinkLocal),
+            ("2001:db8::1", GidKind::Ipv6),
+            // An IPv4 address in another notation is none that RoCE knows.
+            ("::10.0.0.2", GidKind::Ipv6),
+        ] {
+            assert_eq!(gid.parse::<Gid>().unwrap().kind(), kind, "{gid}");
+        }
+        assert_eq!(Gid::link_local(7).kind(), GidKind::Ipv6LinkLocal);
+    }
+}

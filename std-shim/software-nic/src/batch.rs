@@ -1,0 +1,223 @@
+//! Batches: how requests enter a queue.
+//!
+//! A batch gathers its requests in memory of its queue's handle, which was set aside at creation.
+//! Committing takes the queue's lock once, checks each request and copies it into its slot; inline
+//! data is copied along.
+
+use crate::dma::Span;
+use crate::error::errno::{EINVAL, ENODEV, EOPNOTSUPP};
+use crate::execute;
+use crate::fault::WorkQueue;
+use crate::queue_pair::QpShared;
+use crate::receive_queue::SrqShared;
+use crate::responder;
+use crate::send_queue::SendQueue;
+use crate::state::QpState;
+use crate::sync::lock;
+use polyrail_core::hardware::{self, CommitError, ENGINE_WR_ID, Refusal};
+use polyrail_core::verbs::{Opcode, RecvRequest, SendFlags, SendRequest};
+
+/// Requests gathered so far; more than fit the queue are only remembered as too many.
+#[derive(Debug)]
+struct Staged<'q, T> {
+    requests: &'q mut Vec<T>,
+    too_many: bool,
+}
+
+impl<'q, T: Copy> Staged<'q, T> {
+    fn new(requests: &'q mut Vec<T>) -> Self {
+        requests.clear();
+        Self { requests, too_many: false }
+    }
+
+    fn add(&mut self, request: &T) {
+        if self.requests.len() < self.requests.capacity() {
+            self.requests.push(*request);
+        } else {
+            self.too_many = true;
+        }
+    }
+
+    /// Hands over one request after the other, until one is refused or the fault plan says stop.
+    /// Returns how many were taken beside what happened.
+    fn commit(
+        &self,
+        fault: Option<(u32, Refusal)>,
+        mut take: impl FnMut(&T) -> Result<(), Refusal>,
+    ) -> (u32, Result<(), CommitError>) {
+        let mut accepted = 0;
+        let stop = |accepted, refusal| (accepted, Err(CommitError { accepted, refusal }));
+        for request in self.requests.iter() {
+            match fault {
+                Some((limit, refusal)) if accepted == limit => return stop(accepted, refusal),
+                _ => {}
+            }
+            if let Err(refusal) = take(request) {
+                return stop(accepted, refusal);
+            }
+            accepted += 1;
+        }
+        if self.too_many { stop(accepted, Refusal::QueueFull) } else { (accepted, Ok(())) }
+    }
+}
+
+const GONE: CommitError = CommitError { accepted: 0, refusal: Refusal::Driver(ENODEV) };
+
+/// Send requests on their way to a queue pair.
+#[derive(Debug)]
+pub struct SendBatch<'q> {
+    qp: &'q QpShared,
+    staged: Staged<'q, SendRequest>,
+}
+
+impl<'q> SendBatch<'q> {
+    pub(crate) fn new(qp: &'q QpShared, staged: &'q mut Vec<SendRequest>) -> Self {
+        Self { qp, staged: Staged::new(staged) }
+    }
+}
+
+impl hardware::SendBatch for SendBatch<'_> {
+    fn add(&mut self, request: &SendRequest) {
+        self.staged.add(request);
+    }
+
+    fn commit(self) -> Result<(), CommitError> {
+        let qp = self.qp;
+        if qp.device.is_gone() {
+            return Err(GONE);
+        }
+        let fault = qp.device.faults.on_commit(WorkQueue::Send);
+        let mut send = lock(&qp.send);
+        let (accepted, result) =
+            self.staged.commit(fault, |request| accept(qp, &mut send, request));
+        if qp.state.get() == QpState::Err {
+            execute::flush(qp, &mut send);
+        } else if accepted > 0 {
+            drop(send);
+            qp.list_work();
+        }
+        result
+    }
+}
+
+/// Takes one request into the send queue.
+fn accept(qp: &QpShared, send: &mut SendQueue, request: &SendRequest) -> Result<(), Refusal> {
+    if matches!(qp.state.get(), QpState::Reset | QpState::Init | QpState::Rtr) {
+        return Err(Refusal::Driver(EINVAL));
+    }
+    if matches!(request.opcode, Opcode::LocalInv | Opcode::SendWithInv) {
+        return Err(Refusal::Driver(EOPNOTSUPP));
+    }
+    let inline = request.flags.contains(SendFlags::INLINE);
+    let too_long = request.sge.length() > qp.limits.max_inline_data;
+    if inline && (request.opcode.is_fetching() || too_long) {
+        return Err(Refusal::Driver(EINVAL));
+    }
+    if send.is_full(qp.progress.sends()) {
+        return Err(Refusal::QueueFull);
+    }
+    if inline {
+        copy_inline(send, request);
+    }
+    send.push(request);
+    Ok(())
+}
+
+/// Copies an inline request's bytes into the slot that comes next.
+fn copy_inline(send: &SendQueue, request: &SendRequest) {
+    let sge = request.sge;
+    let start = std::ptr::with_exposed_provenance_mut::<u8>(sge.addr() as usize);
+    // SAFETY: a scatter/gather entry comes from a `LocalBuffer` only. Whoever made that promised
+    // that the bytes are allocated, and not written, until the post returns.
+    let source = unsafe { Span::new(start, sge.length() as usize) };
+    send.inline_span(send.posted).copy_from(source);
+}
+
+/// Receives on their way to a queue pair's own or a shared receive queue.
+#[derive(Debug)]
+pub struct RecvBatch<'q> {
+    queue: Queue<'q>,
+    staged: Staged<'q, RecvRequest>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Queue<'q> {
+    Own(&'q QpShared),
+    Shared(&'q SrqShared),
+}
+
+impl<'q> RecvBatch<'q> {
+    pub(crate) fn for_qp(qp: &'q QpShared, staged: &'q mut Vec<RecvRequest>) -> Self {
+        Self { queue: Queue::Own(qp), staged: Staged::new(staged) }
+    }
+
+    pub(crate) fn for_srq(srq: &'q SrqShared, staged: &'q mut Vec<RecvRequest>) -> Self {
+        Self { queue: Queue::Shared(srq), staged: Staged::new(staged) }
+    }
+}
+
+impl hardware::RecvBatch for RecvBatch<'_> {
+    fn add(&mut self, request: &RecvRequest) {
+        self.staged.add(request);
+    }
+
+    fn commit(self) -> Result<(), CommitError> {
+        let device = match self.queue {
+            Queue::Own(qp) => &qp.device,
+            Queue::Shared(srq) => &srq.device,
+        };
+        if device.is_gone() {
+            return Err(GONE);
+        }
+        let fault = device.faults.on_commit(WorkQueue::Recv);
+        let result = match self.queue {
+            Queue::Own(qp) => post_own(qp, &self.staged, fault),
+            Queue::Shared(srq) => post_shared(srq, &self.staged, fault),
+        };
+        if !device.fabric.threaded {
+            device.fabric.note_change();
+        }
+        result
+    }
+}
+
+fn post_own(
+    qp: &QpShared,
+    staged: &Staged<'_, RecvRequest>,
+    fault: Option<(u32, Refusal)>,
+) -> Result<(), CommitError> {
+    if qp.srq.is_some() && (staged.too_many || !staged.requests.is_empty()) {
+        return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EINVAL) });
+    }
+    let mut recv = lock(&qp.recv);
+    let (_, result) = staged.commit(fault, |request| {
+        if qp.state.get() == QpState::Reset {
+            Err(Refusal::Driver(EINVAL))
+        } else if recv.ring.push(request, qp.progress.recvs()) {
+            Ok(())
+        } else {
+            Err(Refusal::QueueFull)
+        }
+    });
+    if qp.state.get() == QpState::Err {
+        responder::flush(qp, &mut recv);
+    }
+    result
+}
+
+fn post_shared(
+    srq: &SrqShared,
+    staged: &Staged<'_, RecvRequest>,
+    fault: Option<(u32, Refusal)>,
+) -> Result<(), CommitError> {
+    let take = |request: &RecvRequest| {
+        if request.wr_id & ENGINE_WR_ID != 0 {
+            Err(Refusal::Driver(EINVAL))
+        } else if srq.push(request) {
+            Ok(())
+        } else {
+            Err(Refusal::QueueFull)
+        }
+    };
+    staged.commit(fault, take).1
+}

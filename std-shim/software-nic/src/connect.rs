@@ -1,0 +1,116 @@
+//! Connecting in one call: the usual attributes for the usual transitions.
+
+use crate::address::RemoteQp;
+use crate::options::ConnectOptions;
+use crate::queue_pair::QueuePair;
+use crate::state::{ModifyError, QpAttributes, QpState};
+
+impl ConnectOptions {
+    /// Attributes for RESET to INIT, on port 1.
+    pub fn to_init(&self) -> QpAttributes {
+        QpAttributes {
+            pkey_index: Some(0),
+            port_num: Some(1),
+            access: Some(self.access),
+            ..QpAttributes::default()
+        }
+    }
+
+    /// Attributes for INIT to RTR.
+    pub fn to_rtr(&self, remote: &RemoteQp) -> QpAttributes {
+        QpAttributes {
+            gid: Some(remote.gid),
+            path_mtu: Some(self.path_mtu),
+            dest_qp_num: Some(remote.qp_num),
+            rq_psn: Some(remote.psn),
+            max_dest_rd_atomic: Some(self.max_rd_atomic),
+            min_rnr_timer: Some(self.min_rnr_timer),
+            ..QpAttributes::default()
+        }
+    }
+
+    /// Attributes for RTR to RTS.
+    pub fn to_rts(&self, local_psn: u32) -> QpAttributes {
+        QpAttributes {
+            timeout: Some(self.timeout),
+            retry_cnt: Some(self.retry_cnt),
+            rnr_retry: Some(self.rnr_retry),
+            sq_psn: Some(local_psn),
+            max_rd_atomic: Some(self.max_rd_atomic),
+            ..QpAttributes::default()
+        }
+    }
+}
+
+impl QueuePair {
+    /// RESET to INIT on port 1, so that receives can be posted before the peer is known.
+    ///
+    /// # Errors
+    ///
+    /// As [`modify`](Self::modify).
+    pub fn to_init(&self, options: &ConnectOptions) -> Result<(), ModifyError> {
+        self.modify(QpState::Init, &options.to_init())
+    }
+
+    /// From RESET, on port 1, or INIT to RTS. `local_psn` is the 24-bit number that the peer was told.
+    ///
+    /// # Errors
+    ///
+    /// As [`modify`](Self::modify); transitions that went well before stay.
+    pub fn connect(
+        &self,
+        local_psn: u32,
+        remote: &RemoteQp,
+        options: &ConnectOptions,
+    ) -> Result<(), ModifyError> {
+        if self.state() == QpState::Reset {
+            self.to_init(options)?;
+        }
+        self.modify(QpState::Rtr, &options.to_rtr(remote))?;
+        self.modify(QpState::Rts, &options.to_rts(local_psn))
+    }
+
+    /// To ERR: everything outstanding is flushed.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair is in RESET, or the device is gone.
+    pub fn to_error(&self) -> Result<(), ModifyError> {
+        self.modify(QpState::Err, &QpAttributes::default())
+    }
+
+    /// To RESET: everything outstanding is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    pub fn reset(&self) -> Result<(), ModifyError> {
+        self.modify(QpState::Reset, &QpAttributes::default())
+    }
+
+    /// What a peer has to know of this queue pair, if it will start with `psn`.
+    pub fn as_remote(&self, psn: u32) -> RemoteQp {
+        RemoteQp { gid: self.gid(), lid: 0, qp_num: self.number(), psn }
+    }
+}
+
+/// Connects two queue pairs of one process with each other.
+///
+/// # Errors
+///
+/// As [`QueuePair::modify`].
+pub fn connect_pair(
+    a: &QueuePair,
+    b: &QueuePair,
+    options: &ConnectOptions,
+) -> Result<(), ModifyError> {
+    let (psn_a, psn_b) = (0x00a0_0000 + a.number(), 0x00b0_0000 + b.number());
+    for qp in [a, b] {
+        if qp.state() == QpState::Reset {
+            qp.to_init(options)?;
+        }
+    }
+    let (remote_a, remote_b) = (a.as_remote(psn_a), b.as_remote(psn_b));
+    a.connect(psn_a, &remote_b, options)?;
+    b.connect(psn_b, &remote_a, options)
+}

@@ -1,0 +1,143 @@
+//! READs and atomics whose data comes later, on deterministic fabrics.
+//!
+//! A responder may take its time to send what it was asked for, while it carries out requests that
+//! came later. Only FENCE forbids that, so a sender that forgets FENCE must meet it here. READs and
+//! atomics stay in order among themselves, so at most one of them is deferred at a time.
+//! Completions keep the posting order: what overtook completes when the deferred request does.
+
+use crate::dma::Span;
+use crate::error::vendor;
+use crate::execute::{
+    Turn, acknowledge, arrival, carried, complete, drained, ends, find_peer, flush_from,
+    flush_turn, packets, reach, succeed,
+};
+use crate::memory::MemoryTable;
+use crate::queue_pair::QpShared;
+use crate::responder::{self, Answer, Arrival};
+use crate::retry::{self, Verdict};
+use crate::scheduler::Outcome;
+use crate::send_queue::{Deferred, Front, SendQueue};
+use crate::state::QpState;
+use polyrail_core::verbs::{Completion, SendFlags, SendRequest, WcStatus};
+
+/// Whether the request at the front may be carried out before a deferred one has its data.
+pub(crate) fn may_overtake(send: &SendQueue) -> bool {
+    if send.next == send.posted {
+        return false;
+    }
+    let front = send.get(send.next);
+    !front.flags.contains(SendFlags::FENCE) && !front.opcode.is_fetching()
+}
+
+/// Has the peer admit the READ or atomic at the front, and leaves its data for later. `None` if the
+/// front is nothing of the kind, or not in order; then it takes the usual way.
+pub(crate) fn defer(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
+    let ready = send.next < send.posted && qp.state.get() == QpState::Rts;
+    if !ready || send.front.started {
+        return None;
+    }
+    let request = *send.get(send.next);
+    if !request.opcode.is_fetching() || send.timers.max_rd_atomic == 0 {
+        return None;
+    }
+    let peer = find_peer(qp, send);
+    let peer = reach(qp, send, peer).ok()?;
+    let arrival = arrival(send, &request, Span::EMPTY);
+    if responder::admit_only(&peer, &arrival) != Answer::Ack {
+        return None;
+    }
+    send.deferred = Some(Deferred { position: send.next, front: Front::default() });
+    send.step_past(packets(send, &request));
+    Some(turn(&request, Outcome::Deferred))
+}
+
+/// Brings the data of the deferred request, if it can be had now, and completes it and what
+/// overtook it.
+pub(crate) fn fetch(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) -> Option<Turn> {
+    if qp.state.get() == QpState::Err {
+        return flush_turn(qp, send);
+    }
+    let mut deferred = send.deferred?;
+    let fabric = &qp.device.fabric;
+    if retry::waits(&deferred.front, fabric) {
+        return None;
+    }
+    let changes = fabric.changes();
+    let request = *send.get(deferred.position);
+    let answer = attempt(qp, send, &deferred, &request, memory);
+    deferred.front.delivered |= answer == Answer::Silence(vendor::ACK_LOST);
+    let verdict = retry::judge(answer, &mut deferred.front, send.timers, changes, fabric);
+    send.deferred = Some(deferred);
+    let outcome = match verdict {
+        Verdict::Done => succeed_all(qp, send, deferred.position),
+        Verdict::Failed(status, vendor) => fail_all(qp, send, deferred.position, status, vendor),
+        Verdict::Later(outcome) => outcome,
+        Verdict::Unnoticed => return None,
+    };
+    Some(turn(&request, outcome))
+}
+
+/// Ends the deferred request, if there is one, because a later request has failed: with its data
+/// if they come at once, as unanswered if not.
+pub(crate) fn conclude(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) {
+    if let Some(deferred) = &mut send.deferred {
+        deferred.front.until = None;
+        deferred.front.blocked = None;
+        fetch(qp, send, memory);
+    }
+    if let Some(deferred) = send.deferred {
+        let status = WcStatus::RETRY_EXC_ERR;
+        fail_all(qp, send, deferred.position, status, vendor::LINK_DOWN);
+    }
+}
+
+fn attempt(
+    qp: &QpShared,
+    send: &mut SendQueue,
+    deferred: &Deferred,
+    request: &SendRequest,
+    memory: &MemoryTable,
+) -> Answer {
+    let peer = find_peer(qp, send);
+    let (local, peer) = match ends(qp, send, request, peer, memory) {
+        Ok(ends) => ends,
+        Err(answer) => return answer,
+    };
+    if !deferred.front.delivered {
+        let arrival = Arrival { admitted: true, ..arrival(send, request, local) };
+        let answer = responder::deliver(&peer, &arrival, memory);
+        if answer != Answer::Ack {
+            return answer;
+        }
+        carried(qp, &peer, request.sge.length());
+    }
+    acknowledge(qp, &peer)
+}
+
+fn succeed_all(qp: &QpShared, send: &mut SendQueue, position: u64) -> Outcome {
+    send.deferred = None;
+    for done in position..send.next {
+        succeed(qp, send.get(done), done);
+    }
+    drained(qp, send);
+    Outcome::Done
+}
+
+/// What overtook was carried out, yet is flushed: nobody may complete before the one that failed.
+fn fail_all(
+    qp: &QpShared,
+    send: &mut SendQueue,
+    position: u64,
+    status: WcStatus,
+    vendor: u32,
+) -> Outcome {
+    let wr_id = send.get(position).wr_id;
+    complete(qp, position, Completion::failure(qp.number, wr_id, status, vendor));
+    qp.state.fail();
+    flush_from(qp, send, position + 1);
+    Outcome::Failed(status)
+}
+
+fn turn(request: &SendRequest, outcome: Outcome) -> Turn {
+    Turn { wr_id: request.wr_id, opcode: request.opcode, outcome, bytes: 0 }
+}

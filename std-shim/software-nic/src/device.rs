@@ -1,0 +1,297 @@
+//! Devices: identity, limits, ports, and the faults they suffer.
+
+use crate::address::Gid;
+use crate::completion_queue::{CompletionQueue, CqShared};
+use crate::domain::ProtectionDomain;
+use crate::error::NicError;
+use crate::event::{AsyncEvent, EventQueue};
+use crate::fabric::FabricShared;
+use crate::fault::{Fault, FaultPlan, Faults, When, WorkQueue};
+use crate::sync::lock;
+use polyrail_core::hardware::Refusal;
+use polyrail_core::verbs::DeviceId;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What a device can do (`struct ibv_device_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Requests of one queue of a queue pair.
+    pub max_qp_wr: u32,
+    /// Completions in one completion queue.
+    pub max_cqe: u32,
+    /// Receives in one shared receive queue.
+    pub max_srq_wr: u32,
+    /// Bytes of an inline request.
+    pub max_inline_data: u32,
+    /// Bytes of a message; at most 2^31.
+    pub max_msg_size: u32,
+    /// Bytes of a memory region.
+    pub max_mr_size: u64,
+    /// READs and atomics outstanding on one queue pair, as initiator or as target.
+    pub max_qp_rd_atom: u8,
+}
+
+impl Default for DeviceLimits {
+    fn default() -> Self {
+        Self {
+            max_qp_wr: 32_768,
+            max_cqe: 1 << 20,
+            max_srq_wr: 32_768,
+            max_inline_data: 512,
+            max_msg_size: 1 << 30,
+            max_mr_size: 1 << 40,
+            max_qp_rd_atom: 16,
+        }
+    }
+}
+
+/// What a device is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// Its name, for people.
+    pub name: String,
+    /// Number of ports, at least 1 (0 counts as 1); all come up active.
+    pub ports: u8,
+    /// What it can do.
+    pub limits: DeviceLimits,
+}
+
+impl DeviceConfig {
+    /// One port and the default limits.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ports: 1, limits: DeviceLimits::default() }
+    }
+}
+
+/// Whether a port carries data (`enum ibv_port_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortState {
+    /// No link.
+    Down,
+    /// Ready.
+    Active,
+}
+
+#[derive(Debug)]
+pub(crate) struct DeviceShared {
+    pub(crate) id: DeviceId,
+    /// Place among its fabric's devices: the same in every run, unlike `id`.
+    pub(crate) index: u32,
+    name: String,
+    guid: u64,
+    pub(crate) limits: DeviceLimits,
+    pub(crate) fabric: Arc<FabricShared>,
+    ports_up: Box<[AtomicBool]>,
+    gone: AtomicBool,
+    pub(crate) faults: Faults,
+    pub(crate) next_qp_num: AtomicU32,
+    events: Mutex<EventQueue>,
+}
+
+/// Device numbers are unique per process.
+static NEXT_DEVICE: AtomicU32 = AtomicU32::new(0);
+
+/// Every device counts its queue pairs from here, so that numbers repeat from device to device as
+/// they do in real machines.
+const FIRST_QP_NUM: u32 = 17;
+
+impl DeviceShared {
+    pub(crate) fn new(fabric: &Arc<FabricShared>, index: u32, config: DeviceConfig) -> Self {
+        let ports = config.ports.max(1);
+        Self {
+            id: DeviceId(NEXT_DEVICE.fetch_add(1, Ordering::Relaxed)),
+            index,
+            name: config.name,
+            // A locally administered EUI-64; the low byte counts ports.
+            guid: 0x0200_00ff_fe00_0000 | (u64::from(index) << 8),
+            limits: config.limits,
+            fabric: Arc::clone(fabric),
+            ports_up: (0..ports).map(|_| AtomicBool::new(true)).collect(),
+            gone: AtomicBool::new(false),
+            faults: Faults::new(),
+            next_qp_num: AtomicU32::new(FIRST_QP_NUM),
+            events: Mutex::new(EventQueue::new()),
+        }
+    }
+
+    pub(crate) fn gid(&self, port: u8) -> Option<Gid> {
+        self.port(port).map(|_| Gid::link_local(self.guid | u64::from(port)))
+    }
+
+    pub(crate) fn has_gid(&self, gid: Gid) -> bool {
+        (1..=self.ports_up.len() as u8).any(|port| self.gid(port) == Some(gid))
+    }
+
+    fn port(&self, port: u8) -> Option<&AtomicBool> {
+        self.ports_up.get(usize::from(port.checked_sub(1)?))
+    }
+
+    /// Whether the port exists, is up, and its device is there.
+    pub(crate) fn carries(&self, port: u8) -> bool {
+        !self.is_gone() && self.port(port).is_some_and(|up| up.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn alive(&self) -> Result<(), NicError> {
+        if self.is_gone() { Err(NicError::DeviceGone) } else { Ok(()) }
+    }
+
+    pub(crate) fn push_event(&self, event: AsyncEvent) {
+        lock(&self.events).push(event);
+    }
+
+    /// Counts bytes that went through this device, and lets planned faults happen.
+    pub(crate) fn carried(&self, length: u32) {
+        if self.faults.count(length) {
+            while let Some(fault) = self.faults.take_due_bytes() {
+                self.suffer(fault);
+            }
+        }
+    }
+
+    /// Makes a fault happen. Takes leaf locks only, so it may be called while executing.
+    pub(crate) fn suffer(&self, fault: Fault) {
+        match fault {
+            Fault::LinkDown => self.set_ports(false),
+            Fault::LinkUp => self.set_ports(true),
+            Fault::DeviceGone => self.vanish(),
+            Fault::AcceptOnly { queue, nth_batch, requests, refusal } => {
+                self.faults.plan_commit(queue, nth_batch, 1, requests, refusal);
+            }
+            Fault::QueueFull { queue, commits } => self.refuse_commits(queue, commits),
+            Fault::ForceRnr { requests } => self.faults.add_forced_rnr(requests),
+            Fault::DelayCompletions(delay) => self.faults.set_delay(delay),
+            Fault::Silent(silent) => self.faults.set_silent(silent),
+            Fault::LoseAcks(loses) => self.faults.set_loses_acks(loses),
+        }
+        self.fabric.note_change();
+    }
+
+    fn set_ports(&self, up: bool) {
+        for (port, state) in (1..).zip(&self.ports_up) {
+            if state.swap(up, Ordering::AcqRel) != up {
+                let down = AsyncEvent::PortError { port };
+                self.push_event(if up { AsyncEvent::PortActive { port } } else { down });
+            }
+        }
+    }
+
+    fn vanish(&self) {
+        if !self.gone.swap(true, Ordering::AcqRel) {
+            self.push_event(AsyncEvent::DeviceFatal);
+        }
+    }
+
+    fn refuse_commits(&self, queue: WorkQueue, commits: u32) {
+        if commits > 0 {
+            self.faults.plan_commit(queue, 0, commits, 0, Refusal::QueueFull);
+        }
+    }
+}
+
+/// A device. A cheap handle: clones mean the same device.
+#[derive(Clone, Debug)]
+pub struct Device(pub(crate) Arc<DeviceShared>);
+
+impl Device {
+    /// Its number, unique in this process.
+    pub fn id(&self) -> DeviceId {
+        self.0.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its GUID, unique on its fabric.
+    pub fn guid(&self) -> u64 {
+        self.0.guid
+    }
+
+    /// What it can do.
+    pub fn limits(&self) -> &DeviceLimits {
+        &self.0.limits
+    }
+
+    /// Number of ports.
+    pub fn ports(&self) -> u8 {
+        self.0.ports_up.len() as u8
+    }
+
+    /// The address of a port, counted from 1; `None` if there is no such port.
+    pub fn gid(&self, port: u8) -> Option<Gid> {
+        self.0.gid(port)
+    }
+
+    /// State of a port, counted from 1; `None` if there is no such port.
+    pub fn port_state(&self, port: u8) -> Option<PortState> {
+        self.0.port(port)?;
+        Some(if self.0.carries(port) { PortState::Active } else { PortState::Down })
+    }
+
+    /// A new protection domain.
+    ///
+    /// # Errors
+    ///
+    /// [`NicError::DeviceGone`].
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain, NicError> {
+        self.0.alive()?;
+        Ok(ProtectionDomain::new(self))
+    }
+
+    /// A new completion queue that holds exactly `capacity` completions.
+    ///
+    /// # Errors
+    ///
+    /// A capacity of 0 or over the device's limit; a device that is gone.
+    pub fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, NicError> {
+        self.0.alive()?;
+        in_limits("the completion queue's capacity", capacity, self.0.limits.max_cqe)?;
+        let cq = CqShared::new(&self.0, capacity);
+        self.0.fabric.add_cq(&cq);
+        Ok(CompletionQueue::new(cq))
+    }
+
+    /// The oldest event that was not read yet.
+    pub fn next_event(&self) -> Option<AsyncEvent> {
+        lock(&self.0.events).pop()
+    }
+
+    /// Payload bytes carried so far: own requests and those of peers.
+    pub fn carried_bytes(&self) -> u64 {
+        self.0.faults.bytes()
+    }
+
+    /// Makes a fault happen, now or later.
+    pub fn inject(&self, when: When, fault: Fault) {
+        match when {
+            When::Now => self.0.suffer(fault),
+            When::AfterBytes(0) => self.0.suffer(fault),
+            When::AfterBytes(bytes) => self.0.faults.plan_bytes(bytes, fault),
+            When::AtStep(step) => self.0.faults.plan_step(step, fault),
+        }
+    }
+
+    /// Injects a whole plan.
+    pub fn apply(&self, plan: &FaultPlan) {
+        for &(when, fault) in &plan.faults {
+            self.inject(when, fault);
+        }
+    }
+}
+
+/// Refuses 0 and what is over a limit.
+pub(crate) fn in_limits(what: &'static str, asked: u32, limit: u32) -> Result<(), NicError> {
+    match asked {
+        0 => Err(NicError::Zero { what }),
+        _ if asked > limit => {
+            Err(NicError::Limit { what, asked: asked.into(), limit: limit.into() })
+        }
+        _ => Ok(()),
+    }
+}

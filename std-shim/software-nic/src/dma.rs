@@ -1,0 +1,271 @@
+//! The only place where registered memory is read and written.
+//!
+//! A NIC writes memory while its owner may look at it. In Rust that is a data race unless both
+//! sides agree on something weaker than plain access. Here both sides, the executing thread and the
+//! owner of the memory, go through this module:
+//!
+//! - on x86-64 an `asm!` block with `rep movsb`. An assembly block may do what relaxed atomics may,
+//!   byte by byte, so a race gives torn data and nothing worse; and the microcode copies as fast as
+//!   memcpy does;
+//! - elsewhere, and under Miri, relaxed atomic bytes.
+//!
+//! Nothing here orders anything: completions do, through the lock of their queue.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Bytes that may be read and written, racing with anybody else who goes through this module.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'m> {
+    start: *mut u8,
+    length: usize,
+    memory: PhantomData<&'m [AtomicU8]>,
+}
+
+impl<'m> Span<'m> {
+    /// No bytes.
+    pub const EMPTY: Self =
+        Self { start: std::ptr::dangling_mut(), length: 0, memory: PhantomData };
+
+    /// `length` bytes from `start` on.
+    ///
+    /// # Safety
+    ///
+    /// For `'m`, the bytes stay allocated, and nobody accesses them but through this module or in
+    /// ways that do not race with it. If the memory must not be written, no writing method is used.
+    pub const unsafe fn new(start: *mut u8, length: usize) -> Self {
+        Self { start, length, memory: PhantomData }
+    }
+
+    /// Bytes that are shared anyway.
+    pub fn of(bytes: &'m [AtomicU8]) -> Self {
+        Self { start: bytes.as_ptr().cast_mut().cast(), length: bytes.len(), memory: PhantomData }
+    }
+
+    /// How many bytes there are.
+    pub const fn len(self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.length == 0
+    }
+
+    /// The first `length` bytes, or all there are.
+    pub fn prefix(self, length: usize) -> Self {
+        Self { length: length.min(self.length), ..self }
+    }
+
+    /// Copies as many bytes as both have.
+    pub fn copy_from(self, source: Span<'_>) {
+        let length = self.length.min(source.length);
+        // SAFETY: both spans have `length` bytes, shared only with users of this module.
+        unsafe { raw::copy(source.start, self.start, length) }
+    }
+
+    /// Copies as many bytes as both have.
+    pub fn write(self, bytes: &[u8]) {
+        let length = self.length.min(bytes.len());
+        // SAFETY: as in `copy_from`; the source is ordinary memory that nobody writes.
+        unsafe { raw::store(bytes.as_ptr(), self.start, length) }
+    }
+
+    /// Copies as many bytes as both have.
+    pub fn read(self, bytes: &mut [u8]) {
+        let length = self.length.min(bytes.len());
+        // SAFETY: as in `copy_from`; the destination is ordinary memory that is ours alone.
+        unsafe { raw::load(self.start, bytes.as_mut_ptr(), length) }
+    }
+
+    /// Sets every byte.
+    pub fn fill(self, byte: u8) {
+        // SAFETY: the span has that many bytes, shared only with users of this module.
+        unsafe { raw::fill(self.start, byte, self.length) }
+    }
+
+    /// The bytes' address, for system calls that read or write them.
+    pub const fn as_ptr(self) -> *mut u8 {
+        self.start
+    }
+
+    /// Adds to the first 8 bytes, which must be aligned; returns what they were.
+    pub fn fetch_add(self, add: u64) -> Option<u64> {
+        Some(self.atomic()?.fetch_add(add, Ordering::AcqRel))
+    }
+
+    /// Swaps the first 8 bytes, which must be aligned, if they are `compare`; returns what they
+    /// were.
+    pub fn compare_swap(self, compare: u64, swap: u64) -> Option<u64> {
+        let word = self.atomic()?;
+        let old = word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
+        Some(old.unwrap_or_else(|old| old))
+    }
+
+    fn atomic(self) -> Option<&'m AtomicU64> {
+        let word = self.start.cast::<u64>();
+        if self.length < 8 || !word.is_aligned() {
+            return None;
+        }
+        // SAFETY: 8 aligned bytes that live for `'m`, and racing users of this module access them
+        // as atomics do.
+        Some(unsafe { AtomicU64::from_ptr(word) })
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod raw {
+    use std::arch::asm;
+
+    /// # Safety
+    ///
+    /// Both ranges are allocated; only users of this module race with it on either.
+    #[inline]
+    pub(super) unsafe fn copy(source: *const u8, target: *mut u8, length: usize) {
+        // SAFETY: copies `length` bytes upwards; the ABI keeps the direction flag clear.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rcx") length => _,
+                inout("rsi") source => _,
+                inout("rdi") target => _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`copy`]; nobody writes the source.
+    #[inline]
+    pub(super) unsafe fn store(source: *const u8, target: *mut u8, length: usize) {
+        // SAFETY: the caller's promise covers `copy`'s.
+        unsafe { copy(source, target, length) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`copy`]; nobody else uses the target.
+    #[inline]
+    pub(super) unsafe fn load(source: *const u8, target: *mut u8, length: usize) {
+        // SAFETY: the caller's promise covers `copy`'s.
+        unsafe { copy(source, target, length) }
+    }
+
+    /// # Safety
+    ///
+    /// The range is allocated; only users of this module race with it.
+    #[inline]
+    pub(super) unsafe fn fill(target: *mut u8, byte: u8, length: usize) {
+        // SAFETY: stores `length` bytes upwards; the ABI keeps the direction flag clear.
+        unsafe {
+            asm!(
+                "rep stosb",
+                inout("rcx") length => _,
+                inout("rdi") target => _,
+                in("al") byte,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod raw {
+    use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+    /// # Safety
+    ///
+    /// `at` is allocated; only users of this module race with it.
+    unsafe fn cell<'c>(at: *mut u8) -> &'c AtomicU8 {
+        // SAFETY: one allocated byte, which is always aligned; the caller vouches for the rest.
+        unsafe { AtomicU8::from_ptr(at) }
+    }
+
+    /// # Safety
+    ///
+    /// Both ranges are allocated; only users of this module race with it on either.
+    pub(super) unsafe fn copy(source: *const u8, target: *mut u8, length: usize) {
+        for i in 0..length {
+            // SAFETY: `i` is within both ranges.
+            unsafe {
+                cell(target.add(i)).store(cell(source.cast_mut().add(i)).load(Relaxed), Relaxed)
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`copy`]; nobody writes the source.
+    pub(super) unsafe fn store(source: *const u8, target: *mut u8, length: usize) {
+        for i in 0..length {
+            // SAFETY: `i` is within both ranges, and the source is plain memory.
+            unsafe { cell(target.add(i)).store(source.add(i).read(), Relaxed) }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`copy`]; nobody else uses the target.
+    pub(super) unsafe fn load(source: *const u8, target: *mut u8, length: usize) {
+        for i in 0..length {
+            // SAFETY: `i` is within both ranges, and the target is plain memory that is ours.
+            unsafe { target.add(i).write(cell(source.cast_mut().add(i)).load(Relaxed)) }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The range is allocated; only users of this module race with it.
+    pub(super) unsafe fn fill(target: *mut u8, byte: u8, length: usize) {
+        for i in 0..length {
+            // SAFETY: `i` is within the range.
+            unsafe { cell(target.add(i)).store(byte, Relaxed) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells(length: usize) -> Vec<AtomicU8> {
+        (0..length).map(|i| AtomicU8::new(i as u8)).collect()
+    }
+
+    #[test]
+    fn bytes_arrive_unchanged_at_every_length() {
+        for length in (0..70).chain([255, 256, 4096]) {
+            let (from, to) = (cells(length), cells(length));
+            Span::of(&to).fill(0xee);
+            Span::of(&to).copy_from(Span::of(&from));
+            let mut out = vec![0; length];
+            Span::of(&to).read(&mut out);
+            assert!(out.iter().enumerate().all(|(i, &b)| b == i as u8), "length {length}");
+        }
+    }
+
+    #[test]
+    fn the_shorter_side_bounds_every_copy() {
+        let (short, long) = (cells(3), cells(9));
+        Span::of(&long).fill(0xee);
+        Span::of(&long).copy_from(Span::of(&short));
+        Span::of(&short).write(&[9; 9]);
+        let mut out = [0; 4];
+        Span::of(&long).read(&mut out);
+        assert_eq!(out, [0, 1, 2, 0xee]);
+        assert_eq!(Span::of(&long).prefix(99).len(), 9);
+    }
+
+    #[test]
+    fn atomics_need_eight_aligned_bytes() {
+        let word = AtomicU64::new(40);
+        // SAFETY: 8 bytes that live as long as `word`, used through the span only.
+        let span = unsafe { Span::new(word.as_ptr().cast(), 8) };
+        assert_eq!(span.fetch_add(2), Some(40));
+        assert_eq!(span.compare_swap(42, 7), Some(42));
+        assert_eq!(span.compare_swap(42, 8), Some(7));
+        assert_eq!(word.load(Ordering::Relaxed), 7);
+        assert_eq!(span.prefix(7).fetch_add(1), None);
+    }
+}

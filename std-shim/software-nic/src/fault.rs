@@ -1,0 +1,332 @@
+//! Faults on request: what real devices, links and drivers do on bad days, when it is asked for.
+
+use crate::sync::{lock, nanos};
+use polyrail_core::hardware::Refusal;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// When a fault happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At once.
+    Now,
+    /// When the device has carried that many more payload bytes, its own requests and its peers'
+    /// counted together. A link that goes down this way cuts the message that crosses the mark:
+    /// the bytes before it may have arrived, the request fails all the same.
+    AfterBytes(u64),
+    /// Before this step of a deterministic fabric, counted from the fabric's creation. Never, on a
+    /// threaded one.
+    AtStep(u64),
+}
+
+/// Which queue of a queue pair a driver fault is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkQueue {
+    /// Send queues.
+    Send,
+    /// Receive queues, shared ones included.
+    Recv,
+}
+
+/// What happens to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// All ports go down. Requests through them are retried, then fail with RETRY_EXC_ERR.
+    LinkDown,
+    /// All ports come up.
+    LinkUp,
+    /// The device is unplugged: posting is refused with ENODEV, polling fails, peers get no answer.
+    DeviceGone,
+    /// The driver takes only some requests of one batch.
+    AcceptOnly {
+        /// Batches of which queues.
+        queue: WorkQueue,
+        /// Batches that pass before; 0 is the next one.
+        nth_batch: u32,
+        /// Requests that are taken.
+        requests: u32,
+        /// What the driver says about the next one.
+        refusal: Refusal,
+    },
+    /// The driver says that its queue is full, whatever there is room for.
+    QueueFull {
+        /// Batches of which queues.
+        queue: WorkQueue,
+        /// For how many batches.
+        commits: u32,
+    },
+    /// The next requests that need a receive here are told that there is none.
+    ForceRnr {
+        /// How many requests; each retry counts.
+        requests: u32,
+    },
+    /// Completions of this device show only after this time; zero ends it.
+    DelayCompletions(Duration),
+    /// The link swallows requests without an error: they complete only when their queue pair is
+    /// moved to ERR, as with drivers that never give up.
+    Silent(bool),
+    /// Acknowledgements are lost: requests are carried out, yet their sender sees
+    /// RETRY_EXC_ERR.
+    LoseAcks(bool),
+}
+
+/// Faults of one device, in any order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlan {
+    /// What happens, and when.
+    pub faults: Vec<(When, Fault)>,
+}
+
+/// The faults that a device is suffering or waiting for.
+///
+/// The fields that executing requests read are atomics; the lists behind the locks are looked at
+/// only when an atomic says so.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    silent: AtomicBool,
+    lose_acks: AtomicBool,
+    force_rnr: AtomicU32,
+    delay: AtomicU64,
+    commits_armed: AtomicBool,
+    commits: Mutex<Vec<CommitFault>>,
+    /// Payload bytes carried so far.
+    bytes: AtomicU64,
+    /// The nearest mark in `planned`, and the nearest that cuts the link; `u64::MAX` is none.
+    next_mark: AtomicU64,
+    next_cut: AtomicU64,
+    planned: Mutex<Vec<Planned>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct CommitFault {
+    queue: WorkQueue,
+    skip: u32,
+    repeat: u32,
+    requests: u32,
+    refusal: Refusal,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Planned {
+    at: Mark,
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    Bytes(u64),
+    Step(u64),
+}
+
+impl Faults {
+    pub(crate) fn new() -> Self {
+        Self {
+            silent: AtomicBool::new(false),
+            lose_acks: AtomicBool::new(false),
+            force_rnr: AtomicU32::new(0),
+            delay: AtomicU64::new(0),
+            commits_armed: AtomicBool::new(false),
+            commits: Mutex::new(Vec::new()),
+            bytes: AtomicU64::new(0),
+            next_mark: AtomicU64::new(u64::MAX),
+            next_cut: AtomicU64::new(u64::MAX),
+            planned: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Relaxed)
+    }
+
+    pub(crate) fn set_silent(&self, silent: bool) {
+        self.silent.store(silent, Relaxed);
+    }
+
+    pub(crate) fn loses_acks(&self) -> bool {
+        self.lose_acks.load(Relaxed)
+    }
+
+    pub(crate) fn set_loses_acks(&self, loses: bool) {
+        self.lose_acks.store(loses, Relaxed);
+    }
+
+    /// How long completions take to show, in nanoseconds.
+    pub(crate) fn delay(&self) -> u64 {
+        self.delay.load(Relaxed)
+    }
+
+    pub(crate) fn set_delay(&self, delay: Duration) {
+        self.delay.store(nanos(delay), Relaxed);
+    }
+
+    pub(crate) fn add_forced_rnr(&self, requests: u32) {
+        self.force_rnr.fetch_add(requests, Relaxed);
+    }
+
+    /// Whether the request at hand is to find no receive.
+    pub(crate) fn takes_forced_rnr(&self) -> bool {
+        self.force_rnr.load(Relaxed) != 0
+            && self.force_rnr.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    pub(crate) fn plan_commit(
+        &self,
+        queue: WorkQueue,
+        skip: u32,
+        repeat: u32,
+        requests: u32,
+        refusal: Refusal,
+    ) {
+        let mut commits = lock(&self.commits);
+        commits.push(CommitFault { queue, skip, repeat, requests, refusal });
+        self.commits_armed.store(true, Relaxed);
+    }
+
+    /// What the driver does to the batch at hand: how many requests it takes, and what it says
+    /// then.
+    pub(crate) fn on_commit(&self, queue: WorkQueue) -> Option<(u32, Refusal)> {
+        if !self.commits_armed.load(Relaxed) {
+            return None;
+        }
+        let mut commits = lock(&self.commits);
+        let mut hit = None;
+        for fault in commits.iter_mut().filter(|fault| fault.queue == queue) {
+            if fault.skip > 0 {
+                fault.skip -= 1;
+            } else if hit.is_none() {
+                fault.repeat -= 1;
+                hit = Some((fault.requests, fault.refusal));
+            }
+        }
+        commits.retain(|fault| fault.repeat > 0);
+        self.commits_armed.store(!commits.is_empty(), Relaxed);
+        hit
+    }
+
+    /// Payload bytes carried so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// How many of `length` bytes pass before the link is cut.
+    pub(crate) fn room(&self, length: u32) -> u32 {
+        let cut = self.next_cut.load(Relaxed);
+        if cut == u64::MAX {
+            return length;
+        }
+        let left = cut.saturating_sub(self.bytes());
+        u32::try_from(left).map_or(length, |left| left.min(length))
+    }
+
+    /// Counts `length` bytes; whether a planned fault is due now.
+    pub(crate) fn count(&self, length: u32) -> bool {
+        let before = self.bytes.fetch_add(u64::from(length), Relaxed);
+        before + u64::from(length) >= self.next_mark.load(Relaxed)
+    }
+
+    pub(crate) fn plan_bytes(&self, after: u64, fault: Fault) {
+        let at = Mark::Bytes(self.bytes().saturating_add(after));
+        let mut planned = lock(&self.planned);
+        planned.push(Planned { at, fault });
+        self.refresh_marks(&planned);
+    }
+
+    pub(crate) fn plan_step(&self, step: u64, fault: Fault) {
+        lock(&self.planned).push(Planned { at: Mark::Step(step), fault });
+    }
+
+    /// The next fault whose bytes have been carried, taken off the plan.
+    pub(crate) fn take_due_bytes(&self) -> Option<Fault> {
+        let bytes = self.bytes();
+        self.take(|at| matches!(at, Mark::Bytes(mark) if mark <= bytes))
+    }
+
+    /// The next fault whose step has come, taken off the plan.
+    pub(crate) fn take_due_step(&self, step: u64) -> Option<Fault> {
+        self.take(|at| matches!(at, Mark::Step(mark) if mark <= step))
+    }
+
+    /// The nearest step with a fault.
+    pub(crate) fn next_step(&self) -> Option<u64> {
+        let planned = lock(&self.planned);
+        let steps = planned.iter().filter_map(|planned| match planned.at {
+            Mark::Step(step) => Some(step),
+            Mark::Bytes(_) => None,
+        });
+        steps.min()
+    }
+
+    fn take(&self, due: impl Fn(Mark) -> bool) -> Option<Fault> {
+        let mut planned = lock(&self.planned);
+        let index = planned.iter().position(|planned| due(planned.at))?;
+        let fault = planned.remove(index).fault;
+        self.refresh_marks(&planned);
+        Some(fault)
+    }
+
+    fn refresh_marks(&self, planned: &[Planned]) {
+        let nearest = |wanted: fn(&Fault) -> bool| {
+            let marks = planned.iter().filter_map(|planned| match planned.at {
+                Mark::Bytes(mark) if wanted(&planned.fault) => Some(mark),
+                _ => None,
+            });
+            marks.min().unwrap_or(u64::MAX)
+        };
+        self.next_mark.store(nearest(|_| true), Relaxed);
+        self.next_cut.store(nearest(|fault| matches!(fault, Fault::LinkDown)), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commit_faults_hit_the_batch_they_were_planned_for() {
+        let faults = Faults::new();
+        faults.plan_commit(WorkQueue::Send, 1, 1, 2, Refusal::Driver(5));
+        faults.plan_commit(WorkQueue::Recv, 0, 2, 0, Refusal::QueueFull);
+        assert_eq!(faults.on_commit(WorkQueue::Send), None);
+        assert_eq!(faults.on_commit(WorkQueue::Send), Some((2, Refusal::Driver(5))));
+        assert_eq!(faults.on_commit(WorkQueue::Send), None);
+        assert_eq!(faults.on_commit(WorkQueue::Recv), Some((0, Refusal::QueueFull)));
+        assert_eq!(faults.on_commit(WorkQueue::Recv), Some((0, Refusal::QueueFull)));
+        assert_eq!(faults.on_commit(WorkQueue::Recv), None);
+    }
+
+    #[test]
+    fn a_cut_leaves_room_up_to_its_mark() {
+        let faults = Faults::new();
+        assert_eq!(faults.room(100), 100);
+        assert!(!faults.count(10));
+        faults.plan_bytes(50, Fault::LinkDown);
+        faults.plan_bytes(20, Fault::LinkUp);
+        assert_eq!(faults.room(100), 50);
+        assert!(faults.count(30));
+        assert_eq!(faults.take_due_bytes(), Some(Fault::LinkUp));
+        assert_eq!(faults.take_due_bytes(), None);
+        assert_eq!(faults.room(100), 20);
+        assert!(faults.count(20));
+        assert_eq!(faults.take_due_bytes(), Some(Fault::LinkDown));
+        assert_eq!(faults.room(100), 100);
+    }
+
+    #[test]
+    fn steps_are_taken_in_their_turn() {
+        let faults = Faults::new();
+        faults.plan_step(7, Fault::LinkDown);
+        assert_eq!(faults.next_step(), Some(7));
+        assert_eq!(faults.take_due_step(6), None);
+        assert_eq!(faults.take_due_step(8), Some(Fault::LinkDown));
+        assert_eq!(faults.next_step(), None);
+    }
+
+    #[test]
+    fn forced_rnr_is_used_up() {
+        let faults = Faults::new();
+        faults.add_forced_rnr(2);
+        let taken: Vec<bool> = (0..3).map(|_| faults.takes_forced_rnr()).collect();
+        assert_eq!(taken, [true, true, false]);
+    }
+}

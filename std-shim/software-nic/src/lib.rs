@@ -1,0 +1,129 @@
+//! A verbs device in software.
+//!
+//! Good enough that code tested on it works on real verbs: states, keys, flushes and failures are
+//! those of the specification, and where devices differ it takes the stricter way.
+//!
+//! # Reading order
+//!
+//! 1. [`Fabric`] (`fabric`): what connects devices, and the two ways to run;
+//! 2. [`Device`] (`device`), [`ProtectionDomain`] and [`MemoryRegion`] (`domain`), keys (`memory`);
+//! 3. [`QueuePair`] (`queue_pair`, with the order of locks), its states (`state`, `modify`,
+//!    `connect`, with what they are told in `address` and `options`), [`SharedReceiveQueue`] (`receive_queue`), [`CompletionQueue`]
+//!    (`completion_queue`);
+//! 4. the way of a request: `batch` (posting), `send_queue`, `execute` (the sending end),
+//!    `responder` (the receiving end), `retry`, `deferred`, `completion_queue`;
+//! 5. `scheduler` (one step, one thing), [`Fault`] (`fault`), [`AsyncEvent`] (`event`);
+//! 6. `sync`, the small tools; [`Pages`] (`pages`), memory to register, and [`Span`] (`dma`), by
+//!    which alone it is touched.
+//!
+//! # Example
+//!
+//! ```
+//! use polyrail_core::hardware::{CompletionQueue as _, QueuePair as _, SendBatch as _};
+//! use polyrail_core::verbs::{AccessFlags, Imm, Opcode, SendFlags, SendRequest};
+//! use polyrail_software_nic::{
+//!     ConnectOptions, DeviceConfig, Fabric, Pages, QpCap, QpInit, connect_pair,
+//! };
+//! use std::mem::MaybeUninit;
+//! use std::sync::Arc;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let fabric = Fabric::threaded();
+//! let here = fabric.create_device(DeviceConfig::named("soft0")).alloc_pd()?;
+//! let there = fabric.create_device(DeviceConfig::named("soft1")).alloc_pd()?;
+//! let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+//! let source = Arc::new(Pages::new(4096)?);
+//! let target = Arc::new(Pages::new(4096)?);
+//! let local = here.register_pages(&source, access)?;
+//! let remote = there.register_pages(&target, access)?;
+//! let mut cq = here.device().create_cq(16)?;
+//! let peer_cq = there.device().create_cq(16)?;
+//! let mut qp = here.create_qp(&QpInit::new(&cq, QpCap::default()))?;
+//! let mut peer = there.create_qp(&QpInit::new(&peer_cq, QpCap::default()))?;
+//! connect_pair(&mut qp, &mut peer, &ConnectOptions::default())?;
+//!
+//! source.span(0, 13).write(b"over the rail");
+//! let mut batch = qp.start_send();
+//! batch.add(&SendRequest {
+//!     wr_id: 1,
+//!     opcode: Opcode::RdmaWrite,
+//!     flags: SendFlags::SIGNALED,
+//!     imm: Imm::default(),
+//!     sge: source.local(0, 13).ok_or("within the pages")?.sge(local.lkey()),
+//!     remote_addr: target.addr(),
+//!     rkey: remote.rkey(),
+//!     compare_add: 0,
+//!     swap: 0,
+//! });
+//! batch.commit()?;
+//!
+//! let mut completions = [MaybeUninit::uninit(); 4];
+//! let done = cq.poll(&mut completions)?;
+//! assert!(done[0].status.is_success());
+//! let mut bytes = [0; 13];
+//! target.span(0, 13).read(&mut bytes);
+//! assert_eq!(&bytes, b"over the rail");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Differences from other devices
+//!
+//! | | here | elsewhere |
+//! |---|---|---|
+//! | bad lkey of a WRITE or SEND | LOC_PROT_ERR, as the verbs manual has it | rxe: LOC_QP_OP_ERR |
+//! | bad lkey in a receive, receive too short | the receive completes LOC_PROT_ERR, LOC_LEN_ERR | rxe: LOC_QP_OP_ERR |
+//! | SEND longer than the receive, at the sender | REM_INV_REQ_ERR | rxe: REM_OP_ERR |
+//! | `retry_cnt` 7 | seven retries | rxe: for ever |
+//! | receives posted in ERR | flushed at once | rxe: they stay where they are |
+//! | when requests run | while their completion queue is polled | rxe, hardware: by themselves |
+//! | SQD to RTS | held requests go on at once | rxe: at the next post |
+//! | local port down | RETRY_EXC_ERR after the retries | rxe: LOC_QP_OP_ERR |
+//! | completion queue overrun | the queue breaks, its queue pairs go to ERR | rxe: completions are lost |
+//! | slots of the send and receive queue | free when a completion is polled, as mlx5 | rxe: at once |
+//! | what verbs leaves undefined | rubbish | rxe: zeros |
+
+mod address;
+mod batch;
+mod completion_queue;
+mod connect;
+mod deferred;
+mod device;
+mod dma;
+mod domain;
+mod error;
+mod event;
+mod execute;
+mod fabric;
+mod fault;
+mod memory;
+mod modify;
+mod options;
+mod pages;
+mod queue_pair;
+mod receive_queue;
+mod responder;
+mod retry;
+mod scheduler;
+mod send_queue;
+mod state;
+mod sync;
+
+pub use address::{Gid, GidKind, Mtu, RemoteQp};
+pub use batch::{RecvBatch, SendBatch};
+pub use completion_queue::CompletionQueue;
+pub use connect::connect_pair;
+pub use device::{Device, DeviceConfig, DeviceLimits, PortState};
+pub use dma::Span;
+pub use domain::{MemoryRegion, ProtectionDomain};
+pub use error::{NicError, errno, vendor};
+pub use event::AsyncEvent;
+pub use fabric::Fabric;
+pub use fault::{Fault, FaultPlan, When, WorkQueue};
+pub use memory::RegionKeys;
+pub use options::{ConnectOptions, QpCap};
+pub use pages::{OutOfMemory, Pages};
+pub use queue_pair::{QpInit, QueuePair};
+pub use receive_queue::SharedReceiveQueue;
+pub use scheduler::{FaultKind, Outcome, Step};
+pub use state::{Attribute, ModifyError, QpAttributes, QpState, ack_timeout, rnr_delay};

@@ -1,0 +1,311 @@
+//! Memory regions: which key names which bytes, and who may do what to them.
+//!
+//! One table serves a whole fabric. Executing a request holds it for reading, registering and
+//! deregistering for writing. So deregistration waits for accesses that are under way, and when it
+//! is over, no device touches the memory again.
+
+use crate::dma::Span;
+use crate::error::{NicError, vendor};
+use crate::pages::Pages;
+use crate::sync::SplitMix64;
+use polyrail_core::verbs::{AccessFlags, DeviceId, DeviceKeys};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A protection domain's number, unique on its fabric: it implies the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DomainId(pub(crate) u32);
+
+/// What a region covers and permits.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) domain: DomainId,
+    pub(crate) start: u64,
+    pub(crate) length: u64,
+    pub(crate) access: AccessFlags,
+    /// Keeps owned memory alive while a key names it. `None` for foreign memory, whose owner
+    /// promised to.
+    #[expect(dead_code, reason = "held for its life, never looked at")]
+    pub(crate) pages: Option<Arc<Pages>>,
+}
+
+impl Region {
+    /// Refuses what no device would register.
+    pub(crate) fn validate(&self, max_bytes: u64) -> Result<(), NicError> {
+        let remote_writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+        let supported = remote_writes
+            | AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::RELAXED_ORDERING;
+        if !supported.contains(self.access) {
+            return Err(NicError::UnsupportedAccess(self.access - supported));
+        }
+        if self.access.intersects(remote_writes) && !self.access.contains(AccessFlags::LOCAL_WRITE)
+        {
+            return Err(NicError::AccessWithoutLocalWrite(self.access));
+        }
+        if self.length == 0 {
+            return Err(NicError::Zero { what: "the length of a memory region" });
+        }
+        if self.length > max_bytes {
+            let what = "a memory region's length";
+            return Err(NicError::Limit { what, asked: self.length, limit: max_bytes });
+        }
+        self.start.checked_add(self.length).map(|_| ()).ok_or(NicError::AddressWraps)
+    }
+
+    fn span(&self, addr: u64, length: u32) -> Option<Span<'_>> {
+        let offset = addr.checked_sub(self.start)?;
+        if offset.checked_add(u64::from(length))? > self.length {
+            return None;
+        }
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
+        // SAFETY: within the region, whose memory stays allocated while the region exists: owned
+        // pages are held by it, foreign memory was promised to `ProtectionDomain::register`. The
+        // table is borrowed for the span's life, so the region cannot go meanwhile.
+        Some(unsafe { Span::new(start, length as usize) })
+    }
+}
+
+/// The keys of one region on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionKeys {
+    /// The device that the region is registered with.
+    pub device: DeviceId,
+    /// Key for requests of the device's own queue pairs.
+    pub lkey: u32,
+    /// Key for requests of their peers.
+    pub rkey: u32,
+}
+
+impl RegionKeys {
+    /// The keys of a request that moves data between this region and one that the peer calls
+    /// `remote_rkey`.
+    pub const fn toward(self, remote_rkey: u32) -> DeviceKeys {
+        DeviceKeys { device: self.device, lkey: self.lkey, rkey: remote_rkey }
+    }
+}
+
+/// Why a key does not open the range it was presented for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyFault {
+    Unknown,
+    Domain,
+    Bounds,
+    Access,
+}
+
+impl KeyFault {
+    /// The `vendor_err` for it.
+    pub(crate) const fn vendor(self) -> u32 {
+        match self {
+            Self::Unknown => vendor::KEY_UNKNOWN,
+            Self::Domain => vendor::KEY_DOMAIN,
+            Self::Bounds => vendor::KEY_BOUNDS,
+            Self::Access => vendor::KEY_ACCESS,
+        }
+    }
+}
+
+/// A range as a request names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) key: u32,
+    pub(crate) addr: u64,
+    pub(crate) length: u32,
+}
+
+/// All regions of a fabric.
+#[derive(Debug)]
+pub(crate) struct MemoryTable {
+    slots: Vec<Slot>,
+    /// Unused slots, the longest unused first, so that a stale key stays unknown for long.
+    free: VecDeque<u16>,
+    rng: SplitMix64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Tag of the lkey; the rkey's is one more. Moves on with every registration.
+    tag: u16,
+    region: Option<Region>,
+}
+
+/// Keys are `tag << 16 | slot`, scrambled so that nobody mistakes them for indices.
+const SCRAMBLE: u32 = 0x9e37_79b1;
+const UNSCRAMBLE: u32 = 0x0e8b_2f51;
+const _: () = assert!(SCRAMBLE.wrapping_mul(UNSCRAMBLE) == 1);
+
+const fn key_of(tag: u16, slot: u16) -> u32 {
+    (((tag as u32) << 16) | slot as u32).wrapping_mul(SCRAMBLE)
+}
+
+const fn tag_and_slot(key: u32) -> (u16, u16) {
+    let plain = key.wrapping_mul(UNSCRAMBLE);
+    ((plain >> 16) as u16, plain as u16)
+}
+
+/// Regions that a fabric can hold at a time.
+const MAX_REGIONS: usize = 1 << 16;
+
+impl MemoryTable {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { slots: Vec::new(), free: VecDeque::new(), rng: SplitMix64::new(seed) }
+    }
+
+    /// Registers; returns lkey and rkey.
+    pub(crate) fn insert(&mut self, region: Region) -> Result<(u32, u32), NicError> {
+        let index = self.take_slot()?;
+        let slot = &mut self.slots[usize::from(index)];
+        slot.region = Some(region);
+        Ok((key_of(slot.tag, index), key_of(slot.tag + 1, index)))
+    }
+
+    fn take_slot(&mut self) -> Result<u16, NicError> {
+        if let Some(index) = self.free.pop_front() {
+            return Ok(index);
+        }
+        let index = u16::try_from(self.slots.len()).map_err(|_| NicError::Limit {
+            what: "the number of memory regions",
+            asked: MAX_REGIONS as u64 + 1,
+            limit: MAX_REGIONS as u64,
+        })?;
+        // Even, so that an rkey is odd, and neither is 0.
+        let tag = (self.rng.next() as u16 & !1).max(2);
+        self.slots.push(Slot { tag, region: None });
+        Ok(index)
+    }
+
+    /// Deregisters; afterwards neither key opens anything.
+    pub(crate) fn remove(&mut self, lkey: u32) -> Option<Region> {
+        let (tag, index) = tag_and_slot(lkey);
+        let slot = self.slots.get_mut(usize::from(index)).filter(|slot| slot.tag == tag)?;
+        let region = slot.region.take()?;
+        slot.tag = slot.tag.wrapping_add(2).max(2);
+        self.free.push_back(index);
+        Some(region)
+    }
+
+    /// The bytes that a request of a local queue pair names, for reading or, with
+    /// [`AccessFlags::LOCAL_WRITE`], for writing.
+    pub(crate) fn local(
+        &self,
+        domain: DomainId,
+        range: Range,
+        access: AccessFlags,
+    ) -> Result<Span<'_>, KeyFault> {
+        let (tag, index) = tag_and_slot(range.key);
+        self.open(tag, index, domain, range, access)
+    }
+
+    /// The bytes that a peer's request names.
+    pub(crate) fn remote(
+        &self,
+        domain: DomainId,
+        range: Range,
+        access: AccessFlags,
+    ) -> Result<Span<'_>, KeyFault> {
+        let (tag, index) = tag_and_slot(range.key);
+        self.open(tag.wrapping_sub(1), index, domain, range, access)
+    }
+
+    fn open(
+        &self,
+        tag: u16,
+        index: u16,
+        domain: DomainId,
+        range: Range,
+        access: AccessFlags,
+    ) -> Result<Span<'_>, KeyFault> {
+        let slot = self.slots.get(usize::from(index)).filter(|slot| slot.tag == tag);
+        let region = slot.and_then(|slot| slot.region.as_ref()).ok_or(KeyFault::Unknown)?;
+        if region.domain != domain {
+            return Err(KeyFault::Domain);
+        }
+        if !region.access.contains(access) {
+            return Err(KeyFault::Access);
+        }
+        region.span(range.addr, range.length).ok_or(KeyFault::Bounds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOME: DomainId = DomainId(1);
+
+    fn region(pages: &Arc<Pages>, access: AccessFlags) -> Region {
+        let (start, pages) = (pages.addr(), Some(Arc::clone(pages)));
+        Region { domain: HOME, start, length: 100, access, pages }
+    }
+
+    fn table() -> (MemoryTable, Arc<Pages>, u32, u32) {
+        let pages = Arc::new(Pages::new(100).unwrap());
+        let mut table = MemoryTable::new(3);
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+        let (lkey, rkey) = table.insert(region(&pages, access)).unwrap();
+        (table, pages, lkey, rkey)
+    }
+
+    #[test]
+    fn keys_are_distinct_nonzero_and_open_their_own_side_only() {
+        let (table, pages, lkey, rkey) = table();
+        assert!(lkey != rkey && lkey != 0 && rkey != 0);
+        let range = |key| Range { key, addr: pages.addr(), length: 100 };
+        assert!(table.local(HOME, range(lkey), AccessFlags::LOCAL_WRITE).is_ok());
+        assert!(table.remote(HOME, range(rkey), AccessFlags::REMOTE_READ).is_ok());
+        let swapped = table.local(HOME, range(rkey), AccessFlags::empty());
+        assert_eq!(swapped.unwrap_err(), KeyFault::Unknown);
+        let swapped = table.remote(HOME, range(lkey), AccessFlags::empty());
+        assert_eq!(swapped.unwrap_err(), KeyFault::Unknown);
+    }
+
+    #[test]
+    fn bounds_access_and_domain_are_checked() {
+        let (table, pages, lkey, _) = table();
+        let open = |domain, offset: i64, length, access| {
+            let addr = pages.addr().wrapping_add_signed(offset);
+            table.local(domain, Range { key: lkey, addr, length }, access).err()
+        };
+        let none = AccessFlags::empty();
+        assert_eq!(open(HOME, 99, 1, none), None);
+        assert_eq!(open(HOME, 100, 0, none), None);
+        assert_eq!(open(HOME, 99, 2, none), Some(KeyFault::Bounds));
+        assert_eq!(open(HOME, -1, 1, none), Some(KeyFault::Bounds));
+        assert_eq!(open(HOME, 1, u32::MAX, none), Some(KeyFault::Bounds));
+        assert_eq!(open(HOME, 0, 1, AccessFlags::REMOTE_WRITE), Some(KeyFault::Access));
+        assert_eq!(open(DomainId(2), 0, 1, none), Some(KeyFault::Domain));
+    }
+
+    #[test]
+    fn a_removed_region_stays_unknown_though_its_slot_is_used_again() {
+        let (mut table, pages, lkey, _) = table();
+        assert!(table.remove(lkey).is_some());
+        assert!(table.remove(lkey).is_none());
+        for _ in 0..10_000 {
+            let (next, _) = table.insert(region(&pages, AccessFlags::empty())).unwrap();
+            let stale = Range { key: lkey, addr: pages.addr(), length: 1 };
+            let opened = table.local(HOME, stale, AccessFlags::empty());
+            assert_eq!(opened.unwrap_err(), KeyFault::Unknown);
+            table.remove(next).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_no_device_registers_is_refused() {
+        let pages = Arc::new(Pages::new(100).unwrap());
+        let check = |access| region(&pages, access).validate(1000);
+        assert!(check(AccessFlags::all() - AccessFlags::all()).is_ok());
+        let remote = AccessFlags::REMOTE_WRITE;
+        assert_eq!(check(remote), Err(NicError::AccessWithoutLocalWrite(remote)));
+        let paging = AccessFlags::ON_DEMAND;
+        assert_eq!(check(paging), Err(NicError::UnsupportedAccess(paging)));
+        assert!(matches!(
+            region(&pages, AccessFlags::empty()).validate(99),
+            Err(NicError::Limit { limit: 99, .. })
+        ));
+        let wraps = Region { start: u64::MAX - 5, ..region(&pages, AccessFlags::empty()) };
+        assert_eq!(wraps.validate(1000), Err(NicError::AddressWraps));
+    }
+}

@@ -1,0 +1,112 @@
+//! Changing a queue pair's state and attributes.
+
+use crate::device::DeviceShared;
+use crate::event::AsyncEvent;
+use crate::execute;
+use crate::queue_pair::{QpShared, QueuePair};
+use crate::responder::{self, Responder};
+use crate::send_queue::SendQueue;
+use crate::state::{self, Attribute, ModifyError, QpAttributes, QpState};
+use crate::sync::lock;
+use std::sync::atomic::Ordering;
+
+impl QueuePair {
+    /// Moves the queue pair to a state, and changes the attributes that are given (`ibv_modify_qp`).
+    ///
+    /// To ERR, everything outstanding is flushed; to RESET, it is forgotten, and so are completions
+    /// that do not show yet. When either returns, no device touches memory on behalf of what was
+    /// outstanding.
+    ///
+    /// # Errors
+    ///
+    /// No such transition, attributes that are missing, not allowed or out of range, a device that
+    /// is gone. Nothing changed.
+    pub fn modify(&self, to: QpState, attributes: &QpAttributes) -> Result<(), ModifyError> {
+        let qp = &*self.shared;
+        qp.device.alive().map_err(|_| ModifyError::DeviceGone)?;
+        {
+            let mut send = lock(&qp.send);
+            let mut recv = lock(&qp.recv);
+            let from = qp.state.get();
+            state::check(from, to, attributes)?;
+            check_device(&qp.device, attributes)?;
+            apply(qp, &mut send, &mut recv, attributes);
+            enter(qp, &mut send, &mut recv, from, to);
+        }
+        if matches!(to, QpState::Reset | QpState::Err) {
+            qp.device.fabric.quiesce();
+        }
+        qp.device.fabric.note_change();
+        qp.list_work();
+        Ok(())
+    }
+}
+
+/// Checks what depends on the device.
+fn check_device(device: &DeviceShared, attributes: &QpAttributes) -> Result<(), ModifyError> {
+    let value = |attribute, value: u8| ModifyError::Value { attribute, value: value.into() };
+    if let Some(port) = attributes.port_num.filter(|&port| device.gid(port).is_none()) {
+        return Err(value(Attribute::Port, port));
+    }
+    let max = device.limits.max_qp_rd_atom;
+    if let Some(depth) = attributes.max_rd_atomic.filter(|&depth| depth > max) {
+        return Err(value(Attribute::MaxRdAtomic, depth));
+    }
+    if let Some(depth) = attributes.max_dest_rd_atomic.filter(|&depth| depth > max) {
+        return Err(value(Attribute::MaxDestRdAtomic, depth));
+    }
+    Ok(())
+}
+
+fn set<T: Copy>(place: &mut T, given: Option<T>) {
+    if let Some(value) = given {
+        *place = value;
+    }
+}
+
+fn apply(qp: &QpShared, send: &mut SendQueue, recv: &mut Responder, a: &QpAttributes) {
+    if let Some(port) = a.port_num {
+        qp.port.store(port, Ordering::Relaxed);
+        send.path.port = port;
+        send.path.own_gid = qp.device.gid(port).unwrap_or_default();
+        send.own_qp_num = qp.number;
+    }
+    if a.gid.is_some() || a.dest_qp_num.is_some() {
+        send.path.peer = execute::NO_PEER;
+    }
+    set(&mut send.path.gid, a.gid);
+    set(&mut send.path.dest_qp_num, a.dest_qp_num);
+    set(&mut send.path.mtu, a.path_mtu);
+    set(&mut send.psn, a.sq_psn);
+    set(&mut send.timers.timeout, a.timeout);
+    set(&mut send.timers.retry_cnt, a.retry_cnt);
+    set(&mut send.timers.rnr_retry, a.rnr_retry);
+    set(&mut send.timers.max_rd_atomic, a.max_rd_atomic);
+    set(&mut recv.gid, a.gid);
+    set(&mut recv.dest_qp_num, a.dest_qp_num);
+    set(&mut recv.mtu, a.path_mtu);
+    set(&mut recv.expected_psn, a.rq_psn);
+    set(&mut recv.access, a.access);
+    set(&mut recv.max_dest_rd_atomic, a.max_dest_rd_atomic);
+    set(&mut recv.min_rnr_timer, a.min_rnr_timer);
+}
+
+fn enter(qp: &QpShared, send: &mut SendQueue, recv: &mut Responder, from: QpState, to: QpState) {
+    qp.state.set(to);
+    match to {
+        QpState::Reset => {
+            qp.clear(send, recv);
+            qp.port.store(0, Ordering::Relaxed);
+            qp.send_cq.forget_pending(qp.send_owner);
+            qp.recv_cq.forget_pending(qp.recv_owner);
+        }
+        QpState::Err => {
+            execute::flush(qp, send);
+            responder::flush(qp, recv);
+        }
+        QpState::Sqd if from == QpState::Rts && !send.is_underway() => {
+            qp.device.push_event(AsyncEvent::SqDrained { qp_num: qp.number });
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,66 @@
+//! What queue pairs and connections are asked to be.
+
+use crate::address::Mtu;
+use polyrail_core::verbs::AccessFlags;
+
+/// What is asked of a new queue pair (`struct ibv_qp_cap`, with one buffer per request).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCap {
+    /// Send requests that may be outstanding; rounded up to a power of two.
+    pub max_send_wr: u32,
+    /// Receives that may be outstanding; rounded up to a power of two. Ignored with a shared
+    /// receive queue.
+    pub max_recv_wr: u32,
+    /// Bytes of an inline request; rounded up to a multiple of 16.
+    pub max_inline_data: u32,
+}
+
+impl Default for QpCap {
+    /// 128 requests each way, 64 bytes inline.
+    fn default() -> Self {
+        Self { max_send_wr: 128, max_recv_wr: 128, max_inline_data: 64 }
+    }
+}
+
+/// Attributes of a connection that both sides usually share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// What the peer may do.
+    pub access: AccessFlags,
+    /// Payload bytes of a packet; in an endpoint, at most, since ports have a say.
+    pub path_mtu: Mtu,
+    /// Code of the time that the peer waits before it retries when no receive was posted, 0 to 31
+    /// (see [`rnr_delay`](crate::rnr_delay)).
+    pub min_rnr_timer: u8,
+    /// The acknowledgement timeout is 4.096 us * 2^timeout, and a device may wait longer; 0 waits for
+    /// ever, at most 31. What is late is sent again though nothing was lost, so it should be longer than
+    /// any path delays anything.
+    pub timeout: u8,
+    /// Retries before an unanswered request fails, 0 to 7.
+    pub retry_cnt: u8,
+    /// Retries while the peer has no receive posted, 0 to 6; 7 is for ever.
+    pub rnr_retry: u8,
+    /// READs and atomics outstanding, in either direction; in an endpoint, at most, since devices
+    /// have a say.
+    pub max_rd_atomic: u8,
+}
+
+impl Default for ConnectOptions {
+    /// Everything is permitted; packets of 4096 bytes; an unanswered request fails after 8 times
+    /// 1.07 s, sooner than a rail is taken for dead that makes no headway; a missing receive is waited
+    /// for, in steps of 0.64 ms.
+    fn default() -> Self {
+        Self {
+            access: AccessFlags::LOCAL_WRITE
+                | AccessFlags::REMOTE_WRITE
+                | AccessFlags::REMOTE_READ
+                | AccessFlags::REMOTE_ATOMIC,
+            path_mtu: Mtu::Mtu4096,
+            min_rnr_timer: 12,
+            timeout: 18,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 16,
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Queue pairs: creation, identity, destruction. Their states change in [`crate::modify`], requests
+//! enter in [`crate::batch`] and are carried out in [`crate::execute`].
+//!
+//! # Locks
+//!
+//! Taken in this order, and never against it:
+//!
+//! 1. the scheduler (deterministic fabrics);
+//! 2. a queue pair's send queue, one at a time;
+//! 3. the memory table, for reading;
+//! 4. a queue pair's responder side, one at a time;
+//! 5. a shared receive queue;
+//! 6. a completion queue;
+//! 7. leaves: lists of work, events, planned faults, the registry.
+//!
+//! Executing takes the sender's 2, then 3, then the peer's 4. Two queue pairs that execute toward
+//! each other hold their own 2 and ask for the other's 4, which nobody keeps while asking for a 2.
+//! That is why a responder that fails only marks its send queue as failed: whoever polls for that
+//! queue flushes it.
+
+use crate::address::Gid;
+use crate::batch::{RecvBatch, SendBatch};
+use crate::completion_queue::{CompletionQueue, CqShared};
+use crate::device::DeviceShared;
+use crate::error::NicError;
+use crate::memory::DomainId;
+use crate::options::QpCap;
+use crate::receive_queue::{SharedReceiveQueue, SrqShared};
+use crate::responder::Responder;
+use crate::send_queue::SendQueue;
+use crate::state::{QpState, StateCell};
+use crate::sync::lock;
+use polyrail_core::hardware::{self, CqId, QpLimits};
+use polyrail_core::verbs::{DeviceId, RecvRequest, SendRequest};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// What a new queue pair is made of (`struct ibv_qp_init_attr`).
+#[derive(Clone, Copy, Debug)]
+pub struct QpInit<'a> {
+    /// Where send requests complete.
+    pub send_cq: &'a CompletionQueue,
+    /// Where receives complete; may be the same.
+    pub recv_cq: &'a CompletionQueue,
+    /// Where receives come from; `None`: the queue pair has its own.
+    pub srq: Option<&'a SharedReceiveQueue>,
+    /// How large.
+    pub cap: QpCap,
+    /// Every send request completes visibly, SIGNALED or not.
+    pub sq_sig_all: bool,
+}
+
+impl<'a> QpInit<'a> {
+    /// One completion queue for everything, own receives, completions only where asked for.
+    pub const fn new(cq: &'a CompletionQueue, cap: QpCap) -> Self {
+        Self { send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false }
+    }
+}
+
+/// Slots that are free again, counted from the beginning. Written by whoever polls.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    send: AtomicU64,
+    recv: AtomicU64,
+}
+
+impl Progress {
+    /// Everything below `position` is free. Older news than what is known changes nothing, such as
+    /// a completion from before a reset.
+    pub(crate) fn release(&self, is_recv: bool, position: u64) {
+        let side = if is_recv { &self.recv } else { &self.send };
+        side.fetch_max(position, Ordering::AcqRel);
+    }
+
+    pub(crate) fn sends(&self) -> u64 {
+        self.send.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn recvs(&self) -> u64 {
+        self.recv.load(Ordering::Acquire)
+    }
+}
+
+/// A queue pair as devices see it.
+#[derive(Debug)]
+pub(crate) struct QpShared {
+    me: Weak<Self>,
+    pub(crate) number: u32,
+    pub(crate) device: Arc<DeviceShared>,
+    pub(crate) domain: DomainId,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
+    pub(crate) srq: Option<Arc<SrqShared>>,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) limits: QpLimits,
+    pub(crate) state: StateCell,
+    /// The port in use, from 1 on; 0 before INIT.
+    pub(crate) port: AtomicU8,
+    pub(crate) send: Mutex<SendQueue>,
+    pub(crate) recv: Mutex<Responder>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) send_owner: u32,
+    pub(crate) recv_owner: u32,
+    /// On the list of work of `send_cq`.
+    pub(crate) listed: AtomicBool,
+}
+
+impl QpShared {
+    fn new(
+        device: &Arc<DeviceShared>,
+        domain: DomainId,
+        number: u32,
+        init: &QpInit<'_>,
+    ) -> Arc<Self> {
+        let max_inline_data =
+            init.cap.max_inline_data.next_multiple_of(16).min(device.limits.max_inline_data);
+        let send = SendQueue::new(init.cap.max_send_wr, max_inline_data);
+        let max_recv_wr = if init.srq.is_some() { 0 } else { init.cap.max_recv_wr };
+        let recv = Responder::new(max_recv_wr);
+        let limits = QpLimits {
+            max_send_wr: send.capacity(),
+            max_recv_wr: recv.ring.capacity(),
+            max_inline_data,
+            max_msg_size: device.limits.max_msg_size,
+        };
+        let (send_cq, recv_cq) = (&init.send_cq.shared, &init.recv_cq.shared);
+        let progress = Arc::new(Progress::default());
+        Arc::new_cyclic(|me: &Weak<Self>| Self {
+            me: me.clone(),
+            number,
+            device: Arc::clone(device),
+            domain,
+            send_owner: send_cq.attach(me.clone(), Arc::clone(&progress), true),
+            recv_owner: recv_cq.attach(me.clone(), Arc::clone(&progress), false),
+            send_cq: Arc::clone(send_cq),
+            recv_cq: Arc::clone(recv_cq),
+            srq: init.srq.map(|srq| Arc::clone(&srq.shared)),
+            sq_sig_all: init.sq_sig_all,
+            limits,
+            state: StateCell::new(),
+            port: AtomicU8::new(0),
+            send: Mutex::new(send),
+            recv: Mutex::new(recv),
+            progress,
+            listed: AtomicBool::new(false),
+        })
+    }
+
+    /// Tells the poller of the send completions that there is something to do. Nobody needs to be
+    /// told on a deterministic fabric.
+    pub(crate) fn list_work(&self) {
+        if self.device.fabric.threaded && !self.listed.swap(true, Ordering::AcqRel) {
+            self.send_cq.list(self.me.clone());
+        }
+    }
+
+    /// Drops everything that is outstanding, without a completion.
+    pub(crate) fn clear(&self, send: &mut SendQueue, recv: &mut Responder) {
+        send.clear();
+        recv.ring.clear();
+        self.progress.release(false, send.posted);
+        self.progress.release(true, recv.ring.posted());
+    }
+}
+
+/// A reliable connected queue pair. Dropping it destroys it: what is outstanding is forgotten,
+/// completions that its queues hold stay, and peers get no answer any more.
+#[derive(Debug)]
+pub struct QueuePair {
+    pub(crate) shared: Arc<QpShared>,
+    staged_sends: Vec<SendRequest>,
+    staged_recvs: Vec<RecvRequest>,
+}
+
+/// Queue pair numbers have 24 bits.
+const MAX_QP_NUM: u32 = (1 << 24) - 1;
+
+impl QueuePair {
+    pub(crate) fn create(
+        device: &Arc<DeviceShared>,
+        domain: DomainId,
+        init: &QpInit<'_>,
+    ) -> Result<Self, NicError> {
+        let number = device.next_qp_num.fetch_add(1, Ordering::Relaxed);
+        if number > MAX_QP_NUM {
+            let (asked, limit) = (number.into(), MAX_QP_NUM.into());
+            return Err(NicError::Limit { what: "the queue pair number", asked, limit });
+        }
+        let shared = QpShared::new(device, domain, number, init);
+        device.fabric.add_qp(&shared);
+        let limits = shared.limits;
+        Ok(Self {
+            shared,
+            staged_sends: Vec::with_capacity(limits.max_send_wr as usize),
+            staged_recvs: Vec::with_capacity(limits.max_recv_wr as usize),
+        })
+    }
+
+    /// The state it is in. Failures change it at any time.
+    pub fn state(&self) -> QpState {
+        self.shared.state.get()
+    }
+
+    /// The address of its port; of port 1 before INIT.
+    pub fn gid(&self) -> Gid {
+        let port = self.shared.port.load(Ordering::Relaxed).max(1);
+        self.shared.device.gid(port).unwrap_or_default()
+    }
+
+    /// Where its send requests complete.
+    pub fn send_cq(&self) -> CqId {
+        self.shared.send_cq.id
+    }
+
+    /// Where its receives complete.
+    pub fn recv_cq(&self) -> CqId {
+        self.shared.recv_cq.id
+    }
+
+    /// Send requests that occupy a slot: posted, and neither they nor later signaled ones polled.
+    pub fn outstanding_sends(&self) -> u32 {
+        (lock(&self.shared.send).posted - self.shared.progress.sends()) as u32
+    }
+
+    /// Its number on its device.
+    pub fn number(&self) -> u32 {
+        self.shared.number
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        let qp = &self.shared;
+        let fabric = &qp.device.fabric;
+        fabric.remove_qp(&qp.device, qp.number);
+        {
+            let mut send = lock(&qp.send);
+            let mut recv = lock(&qp.recv);
+            qp.state.set(QpState::Reset);
+            qp.clear(&mut send, &mut recv);
+        }
+        qp.send_cq.detach(qp.send_owner);
+        qp.recv_cq.detach(qp.recv_owner);
+        fabric.quiesce();
+        fabric.note_change();
+    }
+}
+
+impl hardware::ReceiveQueue for QueuePair {
+    type RecvBatch<'q> = RecvBatch<'q>;
+
+    fn start_recv(&mut self) -> RecvBatch<'_> {
+        RecvBatch::for_qp(&self.shared, &mut self.staged_recvs)
+    }
+}
+
+// SAFETY: requests of one queue are executed and completed in posting order; numbers of a device count
+// up and are not given twice; what `accept` refuses is in no queue; a shared receive queue refuses
+// marked names.
+unsafe impl hardware::QueuePair for QueuePair {
+    type SendBatch<'q> = SendBatch<'q>;
+
+    fn qp_num(&self) -> u32 {
+        self.shared.number
+    }
+
+    fn device(&self) -> DeviceId {
+        self.shared.device.id
+    }
+
+    /// The completion queue of its send requests; see [`recv_cq`](Self::recv_cq) for the other.
+    fn cq(&self) -> CqId {
+        self.shared.send_cq.id
+    }
+
+    fn limits(&self) -> QpLimits {
+        self.shared.limits
+    }
+
+    fn start_send(&mut self) -> SendBatch<'_> {
+        SendBatch::new(&self.shared, &mut self.staged_sends)
+    }
+}

@@ -1,0 +1,381 @@
+//! The receiving end: what a queue pair does with a request that arrives for it.
+
+use crate::address::{Gid, Mtu};
+use crate::completion_queue::Entry;
+use crate::dma::Span;
+use crate::error::vendor;
+use crate::event::AsyncEvent;
+use crate::memory::{DomainId, KeyFault, MemoryTable, Range};
+use crate::queue_pair::QpShared;
+use crate::receive_queue::RecvRing;
+use crate::send_queue::PSN_MASK;
+use crate::sync::lock;
+use polyrail_core::verbs::{
+    AccessFlags, Completion, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
+    WcStatus,
+};
+use std::sync::MutexGuard;
+
+/// The responder side of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    pub(crate) ring: RecvRing,
+    /// Whom requests may come from.
+    pub(crate) gid: Gid,
+    pub(crate) dest_qp_num: u32,
+    pub(crate) mtu: Mtu,
+    pub(crate) expected_psn: u32,
+    pub(crate) access: AccessFlags,
+    pub(crate) max_dest_rd_atomic: u8,
+    pub(crate) min_rnr_timer: u8,
+}
+
+impl Responder {
+    pub(crate) fn new(max_recv_wr: u32) -> Self {
+        Self {
+            ring: RecvRing::new(max_recv_wr),
+            gid: Gid::default(),
+            dest_qp_num: 0,
+            mtu: Mtu::default(),
+            expected_psn: 0,
+            access: AccessFlags::empty(),
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+        }
+    }
+
+    fn pass(&mut self, arrival: &Arrival<'_>) {
+        if !arrival.admitted {
+            self.expected_psn = self.expected_psn.wrapping_add(arrival.packets) & PSN_MASK;
+        }
+    }
+}
+
+/// A request as it reaches its responder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival<'a> {
+    pub(crate) request: &'a SendRequest,
+    pub(crate) from_gid: Gid,
+    pub(crate) from_qp_num: u32,
+    pub(crate) psn: u32,
+    pub(crate) packets: u32,
+    pub(crate) mtu: Mtu,
+    /// The sender's bytes: what to write or send, or where what is fetched goes.
+    pub(crate) local: Span<'a>,
+    /// The data of a WRITE_WITH_IMM is in place already.
+    pub(crate) data_done: bool,
+    /// The request was admitted before: a deferred READ or atomic whose data comes now.
+    pub(crate) admitted: bool,
+}
+
+impl Arrival<'_> {
+    fn length(&self) -> u32 {
+        self.request.sge.length()
+    }
+
+    fn remote(&self, length: u32) -> Range {
+        Range { key: self.request.rkey, addr: self.request.remote_addr, length }
+    }
+}
+
+/// What the sender hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Carried out.
+    Ack,
+    /// Refused: the sender's status and what more there is to say.
+    Nak(WcStatus, u32),
+    /// No receive is posted; try again after the time that the code stands for.
+    NotReady(u8),
+    /// Nothing, for this reason.
+    Silence(u32),
+    /// Nothing, and the sender does not even notice.
+    Never,
+}
+
+type Guard<'a> = MutexGuard<'a, Responder>;
+
+/// Carries out a request on its responder.
+pub(crate) fn deliver(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Answer {
+    let carry_out = match arrival.request.opcode {
+        Opcode::RdmaWrite => write,
+        Opcode::RdmaWriteWithImm => write_with_imm,
+        Opcode::RdmaRead => read,
+        Opcode::CompareSwap | Opcode::FetchAdd => atomic,
+        Opcode::Send | Opcode::SendWithImm | Opcode::LocalInv | Opcode::SendWithInv => send,
+    };
+    carry_out(peer, arrival, memory).unwrap_or_else(|answer| answer)
+}
+
+/// Admits a READ or atomic whose data will be fetched later.
+pub(crate) fn admit_only(peer: &QpShared, arrival: &Arrival<'_>) -> Answer {
+    match admit(peer, arrival) {
+        Ok(mut recv) => {
+            recv.pass(arrival);
+            Answer::Ack
+        }
+        Err(answer) => answer,
+    }
+}
+
+/// Moves only the first `bytes` of a WRITE or READ: the link fails before the rest.
+pub(crate) fn deliver_part(
+    peer: &QpShared,
+    arrival: &Arrival<'_>,
+    bytes: u32,
+    memory: &MemoryTable,
+) {
+    let Ok(recv) = admit(peer, arrival) else { return };
+    let (local, range) = (arrival.local.prefix(bytes as usize), arrival.remote(arrival.length()));
+    let open = |access| {
+        if recv.access.contains(access) {
+            memory.remote(peer.domain, range, access).ok()
+        } else {
+            None
+        }
+    };
+    match arrival.request.opcode {
+        Opcode::RdmaWrite | Opcode::RdmaWriteWithImm if !arrival.data_done => {
+            if let Some(remote) = open(AccessFlags::REMOTE_WRITE) {
+                remote.copy_from(local);
+            }
+        }
+        Opcode::RdmaRead => {
+            if let Some(remote) = open(AccessFlags::REMOTE_READ) {
+                local.copy_from(remote);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether the request is one that this queue pair listens to. If not, it is dropped in silence.
+fn admit<'p>(peer: &'p QpShared, arrival: &Arrival<'_>) -> Result<Guard<'p>, Answer> {
+    let recv = lock(&peer.recv);
+    if arrival.admitted {
+        return Ok(recv);
+    }
+    if !peer.state.get().receives() {
+        return Err(Answer::Silence(vendor::PEER_STATE));
+    }
+    if recv.gid != arrival.from_gid || recv.dest_qp_num != arrival.from_qp_num {
+        return Err(Answer::Silence(vendor::PEER_DESTINATION));
+    }
+    if recv.expected_psn != arrival.psn {
+        return Err(Answer::Silence(vendor::PEER_PSN));
+    }
+    if recv.mtu != arrival.mtu && arrival.packets > 1 {
+        return Err(refuse(peer, recv, WcStatus::REM_INV_REQ_ERR, vendor::MTU_MISMATCH));
+    }
+    Ok(recv)
+}
+
+fn write(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<Answer, Answer> {
+    let recv = admit(peer, arrival)?;
+    let (mut recv, remote) = open_remote(peer, recv, arrival, AccessFlags::REMOTE_WRITE, memory)?;
+    recv.pass(arrival);
+    // The responder is not needed while bytes move: its owner can post receives meanwhile.
+    drop(recv);
+    remote.copy_from(arrival.local);
+    Ok(Answer::Ack)
+}
+
+fn write_with_imm(
+    peer: &QpShared,
+    arrival: &Arrival<'_>,
+    memory: &MemoryTable,
+) -> Result<Answer, Answer> {
+    let mut recv = admit(peer, arrival)?;
+    if !arrival.data_done && arrival.length() > 0 {
+        let remote = open_for_write_with_imm(peer, recv, arrival, memory)?;
+        remote.copy_from(arrival.local);
+        recv = admit(peer, arrival)?;
+    }
+    let taken = take(peer, &mut recv)?;
+    recv.pass(arrival);
+    let done = Completion {
+        byte_len: arrival.length(),
+        ..Completion::success(peer.number, taken.request.wr_id, WcOpcode::RECV_RDMA_WITH_IMM)
+    };
+    report(peer, &taken, with_imm(done, arrival), arrival);
+    Ok(Answer::Ack)
+}
+
+/// Opens the target of a WRITE_WITH_IMM. A bad key consumes a receive, as the kernel's driver has
+/// it; the receive says why.
+fn open_for_write_with_imm<'m>(
+    peer: &QpShared,
+    mut recv: Guard<'_>,
+    arrival: &Arrival<'_>,
+    memory: &'m MemoryTable,
+) -> Result<Span<'m>, Answer> {
+    let access = AccessFlags::REMOTE_WRITE;
+    if recv.access.contains(access)
+        && let Err(fault) = memory.remote(peer.domain, arrival.remote(arrival.length()), access)
+        && let Some(taken) = take_posted(peer, &mut recv)
+    {
+        fail_receive(peer, &taken, WcStatus::REM_ACCESS_ERR, fault.vendor());
+    }
+    open_remote(peer, recv, arrival, access, memory).map(|(_, remote)| remote)
+}
+
+fn read(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<Answer, Answer> {
+    let recv = admit(peer, arrival)?;
+    let recv = check_read_resources(peer, recv)?;
+    let (mut recv, remote) = open_remote(peer, recv, arrival, AccessFlags::REMOTE_READ, memory)?;
+    recv.pass(arrival);
+    drop(recv);
+    arrival.local.copy_from(remote);
+    Ok(Answer::Ack)
+}
+
+fn atomic(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<Answer, Answer> {
+    let recv = admit(peer, arrival)?;
+    let recv = check_read_resources(peer, recv)?;
+    let access = AccessFlags::REMOTE_ATOMIC;
+    if !recv.access.contains(access) {
+        return Err(refuse(peer, recv, WcStatus::REM_INV_REQ_ERR, vendor::QP_ACCESS));
+    }
+    let remote = match memory.remote(peer.domain, arrival.remote(8), access) {
+        Ok(remote) => remote,
+        Err(fault) => return Err(refuse_key(peer, recv, fault)),
+    };
+    let request = arrival.request;
+    let old = match request.opcode {
+        Opcode::FetchAdd => remote.fetch_add(request.compare_add),
+        _ => remote.compare_swap(request.compare_add, request.swap),
+    };
+    let Some(old) = old else {
+        return Err(refuse(peer, recv, WcStatus::REM_INV_REQ_ERR, vendor::ATOMIC_MISALIGNED));
+    };
+    let mut recv = recv;
+    recv.pass(arrival);
+    arrival.local.write(&old.to_ne_bytes());
+    Ok(Answer::Ack)
+}
+
+fn check_read_resources<'p>(peer: &QpShared, recv: Guard<'p>) -> Result<Guard<'p>, Answer> {
+    if recv.max_dest_rd_atomic == 0 {
+        let status = WcStatus::REM_INV_REQ_ERR;
+        return Err(refuse(peer, recv, status, vendor::NO_READ_RESOURCES));
+    }
+    Ok(recv)
+}
+
+fn send(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<Answer, Answer> {
+    // The lock is held while bytes move, so that a flush cannot overtake this receive.
+    let mut recv = admit(peer, arrival)?;
+    let taken = take(peer, &mut recv)?;
+    let sge = taken.request.sge;
+    let length = arrival.length();
+    if length > sge.length() {
+        let why = vendor::RECEIVE_TOO_SHORT;
+        fail_receive(peer, &taken, WcStatus::LOC_LEN_ERR, why);
+        return Err(refuse(peer, recv, WcStatus::REM_INV_REQ_ERR, why));
+    }
+    if length > 0 {
+        let range = Range { key: sge.lkey(), addr: sge.addr(), length };
+        match memory.local(taken.domain, range, AccessFlags::LOCAL_WRITE) {
+            Ok(target) => target.copy_from(arrival.local),
+            Err(fault) => {
+                fail_receive(peer, &taken, WcStatus::LOC_PROT_ERR, fault.vendor());
+                return Err(refuse(peer, recv, WcStatus::REM_OP_ERR, vendor::RECEIVE_MEMORY));
+            }
+        }
+    }
+    recv.pass(arrival);
+    let done = Completion {
+        byte_len: length,
+        ..Completion::success(peer.number, taken.request.wr_id, WcOpcode::RECV)
+    };
+    let has_imm = arrival.request.opcode == Opcode::SendWithImm;
+    report(peer, &taken, if has_imm { with_imm(done, arrival) } else { done }, arrival);
+    Ok(Answer::Ack)
+}
+
+/// Opens the remote range of a WRITE or READ. No bytes need no key (InfiniBand specification,
+/// C9-88).
+fn open_remote<'p, 'm>(
+    peer: &QpShared,
+    recv: Guard<'p>,
+    arrival: &Arrival<'_>,
+    access: AccessFlags,
+    memory: &'m MemoryTable,
+) -> Result<(Guard<'p>, Span<'m>), Answer> {
+    if !recv.access.contains(access) {
+        return Err(refuse(peer, recv, WcStatus::REM_INV_REQ_ERR, vendor::QP_ACCESS));
+    }
+    if arrival.length() == 0 {
+        return Ok((recv, Span::EMPTY));
+    }
+    match memory.remote(peer.domain, arrival.remote(arrival.length()), access) {
+        Ok(remote) => Ok((recv, remote)),
+        Err(fault) => Err(refuse_key(peer, recv, fault)),
+    }
+}
+
+fn refuse_key(peer: &QpShared, recv: Guard<'_>, fault: KeyFault) -> Answer {
+    refuse(peer, recv, WcStatus::REM_ACCESS_ERR, fault.vendor())
+}
+
+/// Refuses a request for good: the responder fails too, and its receives are flushed. Its send
+/// queue is flushed by whoever polls for it (see the lock order in [`crate::queue_pair`]).
+fn refuse(peer: &QpShared, mut recv: Guard<'_>, status: WcStatus, vendor: u32) -> Answer {
+    if peer.state.fail() {
+        peer.device.push_event(AsyncEvent::QpAccessError { qp_num: peer.number });
+        flush(peer, &mut recv);
+        peer.list_work();
+    }
+    Answer::Nak(status, vendor)
+}
+
+/// A receive that a request consumed.
+struct Taken {
+    request: RecvRequest,
+    /// The domain that its buffer must be registered in.
+    domain: DomainId,
+    releases: u64,
+}
+
+fn take(peer: &QpShared, recv: &mut Responder) -> Result<Taken, Answer> {
+    let forced = peer.device.faults.takes_forced_rnr();
+    let taken = if forced { None } else { take_posted(peer, recv) };
+    taken.ok_or(Answer::NotReady(recv.min_rnr_timer))
+}
+
+fn take_posted(peer: &QpShared, recv: &mut Responder) -> Option<Taken> {
+    if let Some(srq) = &peer.srq {
+        let request = srq.pop()?;
+        return Some(Taken { request, domain: srq.domain, releases: 0 });
+    }
+    let (request, releases) = recv.ring.pop()?;
+    Some(Taken { request, domain: peer.domain, releases })
+}
+
+fn with_imm(completion: Completion, arrival: &Arrival<'_>) -> Completion {
+    Completion { imm: arrival.request.imm, wc_flags: WcFlags::WITH_IMM, ..completion }
+}
+
+fn report(peer: &QpShared, taken: &Taken, completion: Completion, arrival: &Arrival<'_>) {
+    let solicited = arrival.request.flags.contains(SendFlags::SOLICITED);
+    push(peer, taken.releases, completion, solicited);
+}
+
+fn fail_receive(peer: &QpShared, taken: &Taken, status: WcStatus, vendor: u32) {
+    let failed = Completion::failure(peer.number, taken.request.wr_id, status, vendor);
+    push(peer, taken.releases, failed, true);
+}
+
+/// Completes every posted receive as flushed. Receives of a shared queue stay there.
+pub(crate) fn flush(qp: &QpShared, recv: &mut Responder) {
+    while let Some((request, releases)) = recv.ring.pop() {
+        let status = WcStatus::WR_FLUSH_ERR;
+        let flushed = Completion::failure(qp.number, request.wr_id, status, vendor::FLUSHED);
+        push(qp, releases, flushed, true);
+    }
+}
+
+fn push(qp: &QpShared, releases: u64, completion: Completion, solicited: bool) {
+    let owner = qp.recv_owner;
+    qp.recv_cq.push(Entry { completion, releases, owner, is_recv: true, solicited });
+}

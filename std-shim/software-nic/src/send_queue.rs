@@ -1,0 +1,175 @@
+//! The send queue of one queue pair: its ring, its inline bytes, and how far its front has come.
+
+use crate::address::{Gid, Mtu};
+use crate::dma::Span;
+use crate::queue_pair::QpShared;
+use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge};
+use std::sync::Weak;
+use std::sync::atomic::AtomicU8;
+
+/// Send requests, oldest first. Positions count from the queue's beginning and never repeat:
+///
+/// ```text
+/// released <= settled <= next <= posted
+/// ```
+///
+/// Slots below `released` (kept in [`crate::queue_pair::Progress`]) are free: their completion, or
+/// a later one, was polled. Requests below `settled` are complete; those up to `next` have been
+/// carried out, or started, behind a deferred READ or atomic; the one at `next` is the front.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    slots: Box<[SendRequest]>,
+    inline: Box<[AtomicU8]>,
+    inline_bytes: usize,
+    pub(crate) posted: u64,
+    pub(crate) next: u64,
+    /// A READ or atomic that the peer has accepted, and whose data has not come back.
+    pub(crate) deferred: Option<Deferred>,
+    pub(crate) front: Front,
+    pub(crate) path: Path,
+    pub(crate) timers: Timers,
+    pub(crate) psn: u32,
+    pub(crate) own_qp_num: u32,
+}
+
+/// What has happened to the request at the front so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Front {
+    pub(crate) rnr_tries: u8,
+    pub(crate) timeouts: u8,
+    /// Not to be tried again before this time.
+    pub(crate) until: Option<u64>,
+    /// Not to be tried again before the fabric has seen more changes than this.
+    pub(crate) blocked: Option<u64>,
+    /// The data of a WRITE_WITH_IMM arrived; only its receive is missing.
+    pub(crate) data_done: bool,
+    /// The peer carried the request out; only its acknowledgement is missing.
+    pub(crate) delivered: bool,
+    /// An attempt was made.
+    pub(crate) started: bool,
+}
+
+/// A READ or atomic that the peer has accepted, and whose data has not come back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deferred {
+    pub(crate) position: u64,
+    pub(crate) front: Front,
+}
+
+/// Where the requests go.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Path {
+    /// The local port and its address.
+    pub(crate) port: u8,
+    pub(crate) own_gid: Gid,
+    pub(crate) gid: Gid,
+    pub(crate) dest_qp_num: u32,
+    pub(crate) mtu: Mtu,
+    /// The peer as it was last found.
+    pub(crate) peer: Weak<QpShared>,
+}
+
+/// How patient the sender is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timers {
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) max_rd_atomic: u8,
+}
+
+/// Packet sequence numbers have 24 bits.
+pub(crate) const PSN_MASK: u32 = (1 << 24) - 1;
+
+/// What an unused slot holds.
+const EMPTY: SendRequest = SendRequest {
+    wr_id: 0,
+    opcode: Opcode::RdmaWrite,
+    flags: SendFlags::empty(),
+    imm: Imm::from_number(0),
+    sge: Sge::EMPTY,
+    remote_addr: 0,
+    rkey: 0,
+    compare_add: 0,
+    swap: 0,
+};
+
+impl SendQueue {
+    /// A ring of at least `min` requests with `inline_bytes` each.
+    pub(crate) fn new(min: u32, inline_bytes: u32) -> Self {
+        let size = (min as usize).next_power_of_two();
+        let inline_bytes = inline_bytes as usize;
+        Self {
+            slots: vec![EMPTY; size].into_boxed_slice(),
+            inline: (0..size * inline_bytes).map(|_| AtomicU8::new(0)).collect(),
+            inline_bytes,
+            posted: 0,
+            next: 0,
+            deferred: None,
+            front: Front::default(),
+            path: Path::default(),
+            timers: Timers::default(),
+            psn: 0,
+            own_qp_num: 0,
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Whether every slot is taken, if those below `released` are free.
+    pub(crate) fn is_full(&self, released: u64) -> bool {
+        self.posted - released >= self.slots.len() as u64
+    }
+
+    /// Adds a request. The queue must not be full.
+    pub(crate) fn push(&mut self, request: &SendRequest) {
+        let index = self.index(self.posted);
+        self.slots[index] = *request;
+        self.posted += 1;
+    }
+
+    /// Where the inline bytes of the request at `position` are kept.
+    pub(crate) fn inline_span(&self, position: u64) -> Span<'_> {
+        let start = self.index(position) * self.inline_bytes;
+        Span::of(&self.inline[start..start + self.inline_bytes])
+    }
+
+    pub(crate) fn get(&self, position: u64) -> &SendRequest {
+        &self.slots[self.index(position)]
+    }
+
+    /// The first request that has not completed.
+    pub(crate) fn settled(&self) -> u64 {
+        self.deferred.map_or(self.next, |deferred| deferred.position)
+    }
+
+    /// Whether a request waits to be carried out or to complete.
+    pub(crate) fn has_work(&self) -> bool {
+        self.settled() < self.posted
+    }
+
+    /// Whether something has begun that SQD lets end.
+    pub(crate) fn is_underway(&self) -> bool {
+        self.deferred.is_some() || (self.next < self.posted && self.front.started)
+    }
+
+    /// The front was carried out, or started for good: the next request is the front.
+    pub(crate) fn step_past(&mut self, packets: u32) {
+        self.psn = self.psn.wrapping_add(packets) & PSN_MASK;
+        self.next += 1;
+        self.front = Front::default();
+    }
+
+    /// Forgets all requests.
+    pub(crate) fn clear(&mut self) {
+        self.next = self.posted;
+        self.deferred = None;
+        self.front = Front::default();
+    }
+
+    fn index(&self, position: u64) -> usize {
+        position as usize & (self.slots.len() - 1)
+    }
+}

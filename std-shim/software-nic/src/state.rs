@@ -1,0 +1,361 @@
+//! Queue pair states, and which attributes each transition needs or allows.
+//!
+//! ```text
+//! RESET --> INIT --> RTR --> RTS <--> SQD      every state but RESET --> ERR
+//!                                              every state           --> RESET
+//! ```
+//!
+//! The rules are those of the InfiniBand specification, volume 1, section 11.2.5.2 ("Modify queue
+//! pair") for reliable connections, as the Linux kernel's `ib_modify_qp_is_ok` enforces them.
+
+use crate::address::{Gid, Mtu};
+use polyrail_core::verbs::AccessFlags;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The state of a queue pair (`enum ibv_qp_state`, without SQE, which reliable connections never
+/// enter).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum QpState {
+    /// As created: nothing can be posted.
+    Reset,
+    /// Receives can be posted.
+    Init,
+    /// Ready to receive: requests of the peer are carried out.
+    Rtr,
+    /// Ready to send: own requests are carried out too.
+    Rts,
+    /// Send queue drain: requests are accepted but not started.
+    Sqd,
+    /// Failed: everything is flushed.
+    Err,
+}
+
+impl QpState {
+    /// Every state.
+    pub const ALL: [Self; 6] =
+        [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Err];
+
+    /// Whether requests of the peer are carried out.
+    pub(crate) const fn receives(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts | Self::Sqd)
+    }
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Err => "ERR",
+        })
+    }
+}
+
+/// The state as both queues' executors see it.
+///
+/// ERR may be entered by whoever holds the lock of the send or of the receive queue; every other
+/// change is made under both.
+#[derive(Debug)]
+pub(crate) struct StateCell(AtomicU8);
+
+impl StateCell {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU8::new(QpState::Reset as u8))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> QpState {
+        QpState::ALL[usize::from(self.0.load(Ordering::Acquire))]
+    }
+
+    pub(crate) fn set(&self, state: QpState) {
+        self.0.store(state as u8, Ordering::Release);
+    }
+
+    /// Enters ERR from any state but RESET; whether that changed anything.
+    pub(crate) fn fail(&self) -> bool {
+        let reset_or_failed = |state| {
+            (state != QpState::Reset as u8 && state != QpState::Err as u8)
+                .then_some(QpState::Err as u8)
+        };
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, reset_or_failed).is_ok()
+    }
+}
+
+macro_rules! attributes {
+    ($($(#[$doc:meta])* $variant:ident, $field:ident: $type:ty, $name:literal;)*) => {
+        /// An attribute of a queue pair (`enum ibv_qp_attr_mask`).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Attribute {
+            $($(#[$doc])* $variant,)*
+        }
+
+        /// Attributes given with a transition; those that are `None` are not given.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct QpAttributes {
+            $($(#[$doc])* pub $field: Option<$type>,)*
+        }
+
+        impl Attribute {
+            /// Every attribute.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Its name in verbs, without `IBV_QP_`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+
+        impl QpAttributes {
+            /// Whether `attribute` is given.
+            pub const fn has(&self, attribute: Attribute) -> bool {
+                match attribute {
+                    $(Attribute::$variant => self.$field.is_some(),)*
+                }
+            }
+
+            /// The same attributes without `attribute`.
+            #[must_use]
+            pub const fn without(mut self, attribute: Attribute) -> Self {
+                match attribute {
+                    $(Attribute::$variant => self.$field = None,)*
+                }
+                self
+            }
+        }
+    };
+}
+
+attributes! {
+    /// Index into the port's table of partition keys; only 0 exists.
+    PkeyIndex, pkey_index: u16, "PKEY_INDEX";
+    /// The port to use, from 1 on.
+    Port, port_num: u8, "PORT";
+    /// What peers may do through this queue pair.
+    AccessFlags, access: AccessFlags, "ACCESS_FLAGS";
+    /// The address vector: the GID of the peer's port.
+    AddressVector, gid: Gid, "AV";
+    /// Payload bytes of a packet; both ends must agree.
+    PathMtu, path_mtu: Mtu, "PATH_MTU";
+    /// The peer's queue pair number, 24 bits.
+    DestQpNum, dest_qp_num: u32, "DEST_QPN";
+    /// The packet sequence number that the peer starts with, 24 bits.
+    RqPsn, rq_psn: u32, "RQ_PSN";
+    /// READs and atomics of the peer that may be outstanding here.
+    MaxDestRdAtomic, max_dest_rd_atomic: u8, "MAX_DEST_RD_ATOMIC";
+    /// Code of the time that the peer waits before it retries when no receive was posted, 0 to 31
+    /// (see [`rnr_delay`]).
+    MinRnrTimer, min_rnr_timer: u8, "MIN_RNR_TIMER";
+    /// The acknowledgement timeout is 4.096 us * 2^timeout; 0 waits for ever, at most 31.
+    Timeout, timeout: u8, "TIMEOUT";
+    /// Retries before an unanswered request fails, 0 to 7.
+    RetryCnt, retry_cnt: u8, "RETRY_CNT";
+    /// Retries while the peer has no receive posted, 0 to 6; 7 is for ever.
+    RnrRetry, rnr_retry: u8, "RNR_RETRY";
+    /// The packet sequence number to start with, 24 bits.
+    SqPsn, sq_psn: u32, "SQ_PSN";
+    /// Own READs and atomics that may be outstanding.
+    MaxRdAtomic, max_rd_atomic: u8, "MAX_QP_RD_ATOMIC";
+}
+
+impl fmt::Display for Attribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A transition that was refused; nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModifyError {
+    /// There is no such transition.
+    #[error("a queue pair cannot go from {from} to {to}")]
+    Transition {
+        /// The state that the queue pair is in.
+        from: QpState,
+        /// The state that was asked for.
+        to: QpState,
+    },
+    /// The transition needs an attribute that was not given.
+    #[error("the transition from {from} to {to} needs {attribute}")]
+    Missing {
+        /// The state that the queue pair is in.
+        from: QpState,
+        /// The state that was asked for.
+        to: QpState,
+        /// What is missing.
+        attribute: Attribute,
+    },
+    /// The transition cannot change an attribute that was given.
+    #[error("the transition from {from} to {to} does not take {attribute}")]
+    NotAllowed {
+        /// The state that the queue pair is in.
+        from: QpState,
+        /// The state that was asked for.
+        to: QpState,
+        /// What must not be there.
+        attribute: Attribute,
+    },
+    /// An attribute's value is out of range.
+    #[error("{attribute} must not be {value}")]
+    Value {
+        /// Which one.
+        attribute: Attribute,
+        /// Its value.
+        value: u64,
+    },
+    /// The device is gone.
+    #[error("the device is gone")]
+    DeviceGone,
+}
+
+/// The attributes that a transition must and may come with.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    required: &'static [Attribute],
+    optional: &'static [Attribute],
+}
+
+impl Rule {
+    const PLAIN: Self = Self { required: &[], optional: &[] };
+}
+
+/// The rule of a transition, or `None` if there is no such transition.
+pub(crate) const fn rule(from: QpState, to: QpState) -> Option<Rule> {
+    use Attribute::{
+        AccessFlags, AddressVector, DestQpNum, MaxDestRdAtomic, MaxRdAtomic, MinRnrTimer, PathMtu,
+        PkeyIndex, Port, RetryCnt, RnrRetry, RqPsn, SqPsn, Timeout,
+    };
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd};
+    Some(match (from, to) {
+        (_, Reset) | (Init | Rtr | Rts | Sqd | Err, Err) | (Rts, Sqd) => Rule::PLAIN,
+        (Reset, Init) => Rule { required: &[PkeyIndex, Port, AccessFlags], optional: &[] },
+        (Init, Init) => Rule { required: &[], optional: &[PkeyIndex, Port, AccessFlags] },
+        (Init, Rtr) => Rule {
+            required: &[AddressVector, PathMtu, DestQpNum, RqPsn, MaxDestRdAtomic, MinRnrTimer],
+            optional: &[PkeyIndex, AccessFlags],
+        },
+        (Rtr, Rts) => Rule {
+            required: &[Timeout, RetryCnt, RnrRetry, SqPsn, MaxRdAtomic],
+            optional: &[AccessFlags, MinRnrTimer],
+        },
+        (Rts, Rts) | (Sqd, Rts) => Rule { required: &[], optional: &[AccessFlags, MinRnrTimer] },
+        (Sqd, Sqd) => Rule {
+            required: &[],
+            optional: &[
+                PkeyIndex,
+                Port,
+                AccessFlags,
+                AddressVector,
+                MaxDestRdAtomic,
+                MinRnrTimer,
+                Timeout,
+                RetryCnt,
+                RnrRetry,
+                MaxRdAtomic,
+            ],
+        },
+        _ => return None,
+    })
+}
+
+/// Checks a transition against its rule.
+pub(crate) fn check(
+    from: QpState,
+    to: QpState,
+    attributes: &QpAttributes,
+) -> Result<(), ModifyError> {
+    let rule = rule(from, to).ok_or(ModifyError::Transition { from, to })?;
+    for &attribute in Attribute::ALL {
+        let needed = rule.required.contains(&attribute);
+        match (attributes.has(attribute), needed) {
+            (false, true) => return Err(ModifyError::Missing { from, to, attribute }),
+            (true, false) if !rule.optional.contains(&attribute) => {
+                return Err(ModifyError::NotAllowed { from, to, attribute });
+            }
+            _ => {}
+        }
+    }
+    check_values(attributes)
+}
+
+/// Checks what can be checked without knowing the device.
+fn check_values(a: &QpAttributes) -> Result<(), ModifyError> {
+    const BITS_24: u64 = (1 << 24) - 1;
+    let limits = [
+        (Attribute::PkeyIndex, a.pkey_index.map(u64::from), 0),
+        (Attribute::DestQpNum, a.dest_qp_num.map(u64::from), BITS_24),
+        (Attribute::RqPsn, a.rq_psn.map(u64::from), BITS_24),
+        (Attribute::SqPsn, a.sq_psn.map(u64::from), BITS_24),
+        (Attribute::MinRnrTimer, a.min_rnr_timer.map(u64::from), 31),
+        (Attribute::Timeout, a.timeout.map(u64::from), 31),
+        (Attribute::RetryCnt, a.retry_cnt.map(u64::from), 7),
+        (Attribute::RnrRetry, a.rnr_retry.map(u64::from), 7),
+    ];
+    for (attribute, value, max) in limits {
+        if let Some(value) = value.filter(|&value| value > max) {
+            return Err(ModifyError::Value { attribute, value });
+        }
+    }
+    Ok(())
+}
+
+/// Nanoseconds that a peer waits after "receiver not ready" with this `min_rnr_timer` code
+/// (InfiniBand specification, volume 1, table 45). Codes over 31 do not exist; they count as 31.
+pub const fn rnr_delay(code: u8) -> u64 {
+    const UNITS_OF_10_US: [u64; 32] = [
+        65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+    ];
+    let index = if code > 31 { 31 } else { code as usize };
+    UNITS_OF_10_US[index] * 10_000
+}
+
+/// Nanoseconds that an acknowledgement may take with this `timeout` code; `None` is for ever.
+pub const fn ack_timeout(code: u8) -> Option<u64> {
+    match code {
+        0 => None,
+        1..=31 => Some(4096 << code),
+        _ => Some(4096 << 31),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_take_as_many_packets_as_the_mtu_says() {
+        let cases = [(0, 1), (1, 1), (256, 1), (257, 2), (u32::MAX, 1 << 24)];
+        for (length, packets) in cases {
+            assert_eq!(Mtu::Mtu256.packets(length), packets, "{length} bytes");
+        }
+        assert_eq!(Mtu::Mtu4096.packets(65_536), 16);
+    }
+
+    #[test]
+    fn timers_are_those_of_the_specification() {
+        assert_eq!(rnr_delay(0), 655_360_000);
+        assert_eq!(rnr_delay(1), 10_000);
+        assert_eq!(rnr_delay(12), 640_000);
+        assert_eq!(rnr_delay(31), 491_520_000);
+        assert_eq!(ack_timeout(0), None);
+        assert_eq!(ack_timeout(14), Some(67_108_864));
+    }
+
+    #[test]
+    fn err_is_entered_once_and_never_from_reset() {
+        let state = StateCell::new();
+        assert!(!state.fail());
+        state.set(QpState::Rtr);
+        assert!(state.fail());
+        assert!(!state.fail());
+        assert_eq!(state.get(), QpState::Err);
+    }
+}

@@ -1,0 +1,106 @@
+//! Locks, random numbers and clocks: the small tools that every other file uses.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+/// Locks, whatever happened to an earlier holder: a device goes on when a user's thread panics.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// [`lock`] for readers.
+pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// [`lock`] for the writer.
+pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014): small, seedable, good enough to pick what comes next.
+#[derive(Clone, Debug)]
+pub(crate) struct SplitMix64(u64);
+
+impl SplitMix64 {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = self.0;
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`; 0 if `bound` is 0.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        // Multiply and shift: the bias is below 2^-32 for the small bounds used here.
+        ((u128::from(self.next()) * bound as u128) >> 64) as usize
+    }
+}
+
+/// What time it is on a fabric, in nanoseconds since its creation.
+#[derive(Debug)]
+pub(crate) enum Clock {
+    /// Real time, for the threaded way to run.
+    Wall(Instant),
+    /// Time that only steps move, for the deterministic way.
+    Virtual(AtomicU64),
+}
+
+impl Clock {
+    pub(crate) fn now(&self) -> u64 {
+        match self {
+            Self::Wall(start) => nanos(start.elapsed()),
+            Self::Virtual(now) => now.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Moves virtual time forward to `to`; real time moves by itself.
+    pub(crate) fn advance_to(&self, to: u64) {
+        if let Self::Virtual(now) = self {
+            now.fetch_max(to, Ordering::Relaxed);
+        }
+    }
+}
+
+/// `duration` in nanoseconds, capped at 584 years.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generator_gives_the_published_sequence() {
+        let mut rng = SplitMix64::new(1_234_567);
+        assert_eq!(rng.next(), 6_457_827_717_110_365_317);
+        assert_eq!(rng.next(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn numbers_stay_below_their_bound_and_reach_all_of_it() {
+        let mut rng = SplitMix64::new(7);
+        let mut seen = [false; 5];
+        for _ in 0..200 {
+            seen[rng.below(5)] = true;
+        }
+        assert_eq!(seen, [true; 5]);
+        assert_eq!(rng.below(0), 0);
+    }
+
+    #[test]
+    fn virtual_time_never_runs_backwards() {
+        let clock = Clock::Virtual(AtomicU64::new(5));
+        clock.advance_to(3);
+        assert_eq!(clock.now(), 5);
+        clock.advance_to(9);
+        assert_eq!(clock.now(), 9);
+    }
+}

@@ -1,0 +1,277 @@
+//! Faults on request.
+
+mod support;
+
+use polyrail_core::hardware::{CommitError, CompletionQueue as _, Refusal};
+use polyrail_core::verbs::{Opcode, SendRequest, WcStatus};
+use polyrail_software_nic::{
+    AsyncEvent, ConnectOptions, Fabric, Fault, FaultKind, FaultPlan, NicError, Outcome, PortState,
+    QpCap, QpState, Step, When, WorkQueue, vendor,
+};
+use std::time::Duration;
+use support::*;
+
+const FLUSHED: WcStatus = WcStatus::WR_FLUSH_ERR;
+const EXCEEDED: WcStatus = WcStatus::RETRY_EXC_ERR;
+
+fn both_ways(test: impl Fn(Pair)) {
+    test(Pair::impatient());
+    (0..8).for_each(|seed| test(Pair::deterministic(seed)));
+}
+
+#[test]
+fn a_link_that_is_down_at_either_end_exceeds_the_retries() {
+    for at_peer in [false, true] {
+        both_ways(|mut pair| {
+            let device = if at_peer { &pair.b.device } else { &pair.a.device };
+            device.inject(When::Now, Fault::LinkDown);
+            assert_eq!(device.port_state(1), Some(PortState::Down));
+            assert_eq!(device.next_event(), Some(AsyncEvent::PortError { port: 1 }));
+            pair.a.post_all(&[pair.write(1, 0, 8), pair.write(2, 0, 8)]).unwrap();
+            let (a, b) = pair.settle();
+            assert_eq!(ends(&a), [(1, EXCEEDED), (2, FLUSHED)]);
+            assert_eq!((a[0].vendor_err, b), (vendor::LINK_DOWN, vec![]));
+            assert_eq!(pair.b.qp.state(), QpState::Rts);
+        });
+    }
+}
+
+#[test]
+fn a_link_that_comes_back_in_time_loses_nothing() {
+    let options = ConnectOptions { timeout: 12, retry_cnt: 7, ..impatient() };
+    for fabric in [Fabric::threaded(), Fabric::deterministic(2)] {
+        let mut pair = Pair::with(fabric, QpCap::default(), &options);
+        pair.a.device.inject(When::Now, Fault::LinkDown);
+        pair.a.post(pair.write(1, 0, 8)).unwrap();
+        assert_eq!(pair.a.poll(), []);
+        pair.fabric.run_until_idle(3);
+        pair.a.device.inject(When::Now, Fault::LinkUp);
+        assert_eq!(pair.a.device.port_state(1), Some(PortState::Active));
+        let mut completions = Vec::new();
+        while completions.is_empty() {
+            completions = pair.settle().0;
+        }
+        assert_eq!(ends(&completions), [(1, WcStatus::SUCCESS)]);
+    }
+}
+
+#[test]
+fn a_link_cut_after_some_bytes_leaves_those_bytes_there() {
+    both_ways(|mut pair| {
+        pair.a.buffer.fill(0, 3000, 7);
+        pair.a.device.inject(When::AfterBytes(2500), Fault::LinkDown);
+        let chain = [0, 1, 2].map(|i| pair.write(i, 1000 * i as usize, 1000));
+        pair.a.post_all(&chain).unwrap();
+        let (a, _) = pair.settle();
+        let success = WcStatus::SUCCESS;
+        assert_eq!(ends(&a), [(0, success), (1, success), (2, EXCEEDED)]);
+        assert_eq!(pair.a.device.carried_bytes(), 2500);
+        let there = pair.b.bytes(0, 3000);
+        assert!(there[..2500].iter().all(|&b| b == 7) && there[2500..].iter().all(|&b| b == 0));
+    });
+}
+
+#[test]
+fn a_link_cut_at_the_end_of_a_message_lets_it_through() {
+    both_ways(|mut pair| {
+        pair.b.device.inject(When::AfterBytes(1000), Fault::LinkDown);
+        pair.a.post_all(&[pair.write(1, 0, 1000), pair.write(2, 0, 0)]).unwrap();
+        assert_eq!(ends(&pair.settle().0), [(1, WcStatus::SUCCESS), (2, EXCEEDED)]);
+    });
+}
+
+#[test]
+fn a_fault_strikes_at_its_step() {
+    let mut pair = Pair::deterministic(1);
+    pair.a.device.inject(When::AtStep(3), Fault::LinkDown);
+    pair.a.post_all(&[pair.write(1, 0, 8); 20]).unwrap();
+    let history: Vec<Step> = std::iter::from_fn(|| pair.fabric.step()).collect();
+    assert_eq!(history[3], Step::Struck { device: 0, fault: FaultKind::LinkDown });
+    assert!(
+        history.iter().any(|step| {
+            matches!(step, Step::Executed { outcome: Outcome::Failed(EXCEEDED), .. })
+        })
+    );
+}
+
+#[test]
+fn a_fault_at_a_later_step_strikes_an_idle_fabric() {
+    let pair = Pair::deterministic(1);
+    pair.b.device.inject(When::AtStep(1000), Fault::DeviceGone);
+    let struck = Step::Struck { device: 1, fault: FaultKind::DeviceGone };
+    assert_eq!(pair.fabric.step(), Some(struck));
+    assert_eq!((pair.fabric.step(), pair.fabric.steps()), (None, 1001));
+}
+
+#[test]
+fn a_device_that_goes_away_fails_everything_on_it() {
+    both_ways(|mut pair| {
+        pair.b.device.inject(When::Now, Fault::DeviceGone);
+        let gone = Err(CommitError { accepted: 0, refusal: Refusal::Driver(19) });
+        let request = pair.write(1, 0, 8);
+        assert_eq!(pair.b.post(request), gone);
+        assert_eq!(pair.b.recv(1, nothing()), gone);
+        let error = poll(&mut pair.b.cq).unwrap_err();
+        assert_eq!((error.errno, error.cq), (19, pair.b.cq.id()));
+        assert_eq!(pair.b.device.create_cq(8).unwrap_err(), NicError::DeviceGone);
+        assert_eq!(pair.b.device.next_event(), Some(AsyncEvent::DeviceFatal));
+        pair.a.post(request).unwrap();
+        pair.fabric.run_until_idle(1000);
+        let a = loop {
+            let completions = pair.a.poll();
+            if !completions.is_empty() {
+                break completions;
+            }
+        };
+        assert_eq!((ends(&a), a[0].vendor_err), (vec![(1, EXCEEDED)], vendor::PEER_GONE));
+    });
+}
+
+#[test]
+fn a_driver_that_takes_part_of_a_batch_runs_that_part() {
+    both_ways(|mut pair| {
+        let refusal = Refusal::Driver(5);
+        let fault =
+            Fault::AcceptOnly { queue: WorkQueue::Send, nth_batch: 1, requests: 2, refusal };
+        pair.a.device.inject(When::Now, fault);
+        let batch = |first: u64| [0, 1, 2].map(|i| pair.write(first + i, 0, 8));
+        let batches = [batch(10), batch(20), batch(30)];
+        assert_eq!(pair.a.post_all(&batches[0]), Ok(()));
+        assert_eq!(pair.a.post_all(&batches[1]), Err(CommitError { accepted: 2, refusal }));
+        assert_eq!(pair.a.post_all(&batches[2]), Ok(()));
+        assert_eq!(ids(&pair.settle().0), [10, 11, 12, 20, 21, 30, 31, 32]);
+    });
+}
+
+#[test]
+fn a_driver_that_says_full_takes_nothing_that_often() {
+    let mut pair = Pair::impatient();
+    let fault = |queue| Fault::QueueFull { queue, commits: 2 };
+    pair.a.device.inject(When::Now, fault(WorkQueue::Send));
+    pair.a.device.inject(When::Now, fault(WorkQueue::Recv));
+    let full = Err(CommitError { accepted: 0, refusal: Refusal::QueueFull });
+    let request = pair.write(1, 0, 8);
+    let posts: Vec<_> = (0..3).map(|_| pair.a.post(request)).collect();
+    assert_eq!(posts, [full, full, Ok(())]);
+    let receives: Vec<_> = (0..3).map(|wr_id| pair.a.recv(wr_id, nothing())).collect();
+    assert_eq!(receives, [full, full, Ok(())]);
+    assert_eq!(ids(&pair.settle().0), [1]);
+}
+
+#[test]
+fn forced_rnr_is_retried_as_often_as_allowed() {
+    both_ways(|mut pair| {
+        pair.b.recv(101, nothing()).unwrap();
+        pair.b.device.inject(When::Now, Fault::ForceRnr { requests: 1 });
+        pair.a.post(pair.request(1, Opcode::RdmaWriteWithImm, 0, 100)).unwrap();
+        let (a, b) = pair.settle();
+        assert_eq!((ends(&a), ids(&b)), (vec![(1, WcStatus::SUCCESS)], vec![101]));
+        pair.b.recv(102, nothing()).unwrap();
+        pair.b.device.inject(When::Now, Fault::ForceRnr { requests: 2 });
+        pair.a.post(pair.request(2, Opcode::RdmaWriteWithImm, 0, 100)).unwrap();
+        assert_eq!(ends(&pair.settle().0), [(2, WcStatus::RNR_RETRY_EXC_ERR)]);
+    });
+}
+
+#[test]
+fn the_data_of_a_write_with_imm_comes_before_its_receive_and_once() {
+    let mut pair = Pair::deterministic(1);
+    pair.a.buffer.fill(0, 8, 1);
+    pair.a.post(pair.request(1, Opcode::RdmaWriteWithImm, 0, 8)).unwrap();
+    let step = pair.fabric.step();
+    assert!(matches!(step, Some(Step::Executed { outcome: Outcome::NotReady, .. })), "{step:?}");
+    assert_eq!(pair.b.bytes(0, 8), [1; 8]);
+    pair.a.buffer.fill(0, 8, 2);
+    pair.b.recv(101, nothing()).unwrap();
+    assert_eq!(ends(&pair.settle().0), [(1, WcStatus::SUCCESS)]);
+    assert_eq!(pair.b.bytes(0, 8), [1; 8]);
+}
+
+#[test]
+fn delayed_completions_come_later_and_in_order() {
+    let delay = Duration::from_millis(20);
+    for fabric in [Fabric::threaded(), Fabric::deterministic(2)] {
+        let mut pair = Pair::with(fabric, QpCap::default(), &impatient());
+        pair.a.device.inject(When::Now, Fault::DelayCompletions(delay));
+        let start = pair.fabric.now();
+        pair.a.post_all(&[pair.write(1, 0, 8), pair.write(2, 0, 8)]).unwrap();
+        assert_eq!(pair.a.poll(), []);
+        pair.fabric.step();
+        pair.a.device.inject(When::Now, Fault::DelayCompletions(Duration::ZERO));
+        pair.a.post(pair.write(3, 0, 8)).unwrap();
+        let mut completions = Vec::new();
+        while completions.len() < 3 {
+            completions.extend(pair.settle().0);
+        }
+        assert_eq!(ids(&completions), [1, 2, 3]);
+        assert!(pair.fabric.now() - start >= delay);
+    }
+}
+
+#[test]
+fn a_silent_link_completes_nothing_until_the_queue_pair_is_moved_to_err() {
+    for at_peer in [false, true] {
+        both_ways(|mut pair| {
+            let device = if at_peer { &pair.b.device } else { &pair.a.device };
+            device.inject(When::Now, Fault::Silent(true));
+            pair.a.post_all(&[pair.write(1, 0, 8), pair.write(2, 0, 8)]).unwrap();
+            assert_eq!(pair.settle(), (vec![], vec![]));
+            pair.a.qp.to_error().unwrap();
+            assert_eq!(ends(&pair.settle().0), [(1, FLUSHED), (2, FLUSHED)]);
+        });
+    }
+}
+
+#[test]
+fn a_silent_link_that_speaks_again_goes_on() {
+    both_ways(|mut pair| {
+        pair.a.device.inject(When::Now, Fault::Silent(true));
+        pair.a.post(pair.write(1, 0, 8)).unwrap();
+        assert_eq!(pair.settle().0, []);
+        pair.a.device.inject(When::Now, Fault::Silent(false));
+        assert_eq!(ends(&pair.settle().0), [(1, WcStatus::SUCCESS)]);
+    });
+}
+
+#[test]
+fn a_lost_acknowledgement_fails_a_request_that_was_carried_out_once() {
+    both_ways(|mut pair| {
+        pair.b.recv(101, nothing()).unwrap();
+        pair.b.recv(102, nothing()).unwrap();
+        pair.a.buffer.fill(0, 100, 5);
+        pair.a.device.inject(When::Now, Fault::LoseAcks(true));
+        pair.a.post(pair.request(1, Opcode::RdmaWriteWithImm, 0, 100)).unwrap();
+        let (a, b) = pair.settle();
+        assert_eq!((ends(&a), ends(&b)), (vec![(1, EXCEEDED)], vec![(101, WcStatus::SUCCESS)]));
+        assert_eq!(a[0].vendor_err, vendor::ACK_LOST);
+        assert_eq!(pair.b.bytes(0, 100), [5; 100]);
+    });
+}
+
+#[test]
+fn acknowledgements_that_get_through_in_time_complete_the_request_once() {
+    let options = ConnectOptions { timeout: 0, ..impatient() };
+    let mut pair = Pair::with(Fabric::deterministic(1), QpCap::default(), &options);
+    pair.b.buffer.fill(0, 8, 0);
+    pair.a.device.inject(When::Now, Fault::LoseAcks(true));
+    let add = SendRequest { compare_add: 1, ..pair.request(1, Opcode::FetchAdd, 0, 8) };
+    pair.a.post(add).unwrap();
+    pair.settle();
+    pair.a.device.inject(When::Now, Fault::LoseAcks(false));
+    assert_eq!(ends(&pair.settle().0), [(1, WcStatus::SUCCESS)]);
+    assert_eq!(pair.b.bytes(0, 8), 1_u64.to_ne_bytes());
+}
+
+#[test]
+fn a_plan_is_plain_data() {
+    let mut pair = Pair::impatient();
+    let plan = FaultPlan {
+        faults: vec![
+            (When::Now, Fault::ForceRnr { requests: 9 }),
+            (When::AfterBytes(8), Fault::LinkDown),
+        ],
+    };
+    pair.b.device.apply(&plan.clone());
+    pair.a.post_all(&[pair.write(1, 0, 8), pair.write(2, 0, 8)]).unwrap();
+    assert_eq!(ends(&pair.settle().0), [(1, WcStatus::SUCCESS), (2, EXCEEDED)]);
+}
