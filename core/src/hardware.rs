@@ -25,6 +25,22 @@ pub enum Refusal {
     Driver(i32),
 }
 
+impl Refusal {
+    /// The driver's code of a refusal for good; `None` if there only was no room.
+    pub const fn errno(self) -> Option<i32> {
+        match self {
+            Self::QueueFull => None,
+            Self::Driver(errno) => Some(errno),
+        }
+    }
+
+    /// The driver's code, ENOMEM for a full queue.
+    pub(crate) fn errno_or_full(self) -> i32 {
+        const ENOMEM: i32 = 12;
+        self.errno().unwrap_or(ENOMEM)
+    }
+}
+
 /// A batch that was not taken whole.
 ///
 /// Plain `ibv_post_send` can stop half-way (`bad_wr`): the first `accepted` requests are with the
@@ -39,19 +55,39 @@ pub struct CommitError {
     pub refusal: Refusal,
 }
 
-/// What became of a batch of `count` requests: an error never claims more than there are, and a full
-/// queue that took them all is none.
-#[inline]
-pub(crate) fn settle_commit(
-    result: Result<(), CommitError>,
-    count: u32,
-) -> Result<(), CommitError> {
-    match result {
-        Err(error) if error.accepted >= count => match error.refusal {
-            Refusal::QueueFull => Ok(()),
-            Refusal::Driver(_) => Err(CommitError { accepted: count, ..error }),
-        },
-        settled => settled,
+/// What a driver took of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    /// Requests, counted from the batch's first.
+    pub(crate) count: u32,
+    /// Why it did not take the rest, or its complaint though it took all of them.
+    pub(crate) refusal: Option<Refusal>,
+}
+
+impl Taken {
+    /// What became of a batch of `offered` requests: a driver never took more than there are, and one
+    /// that took all of them had room.
+    #[inline]
+    pub(crate) fn of(offered: u32, committed: Result<(), CommitError>) -> Self {
+        match committed {
+            Ok(()) => Self { count: offered, refusal: None },
+            Err(error) => Self::in_part(offered, error),
+        }
+    }
+
+    #[cold]
+    fn in_part(offered: u32, CommitError { accepted, refusal }: CommitError) -> Self {
+        let had_room = accepted >= offered && refusal == Refusal::QueueFull;
+        Self { count: accepted.min(offered), refusal: (!had_room).then_some(refusal) }
+    }
+
+    /// The outcome of a single request: a complaint of a driver that took it is in `Ok`.
+    #[inline]
+    pub(crate) fn single(self) -> Result<Option<Refusal>, Refusal> {
+        match self.refusal {
+            Some(refusal) if self.count == 0 => Err(refusal),
+            complaint => Ok(complaint),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::id::RailId;
 use super::in_flight::{Batch, InFlight};
 use super::receives::Receives;
 use super::tag::TagKind;
-use crate::hardware::{CommitError, QueuePair, RecvBatch, Refusal, SendBatch, settle_commit};
+use crate::hardware::{QueuePair, RecvBatch, Refusal, SendBatch, Taken};
 use crate::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, Sge, WcStatus,
 };
@@ -108,9 +108,10 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     }
 
     /// Posts a request that moves nothing in place of what the driver never took of the partial
-    /// batch: what it took has no signaled request behind it, and completes with this one.
-    pub(crate) fn post_marker(&mut self, remote_addr: u64, rkey: u32) -> Result<(), CommitError> {
-        let Some((batch, index, next)) = self.sends.partial() else { return Ok(()) };
+    /// batch: what it took has no signaled request behind it, and completes with this one. Returns
+    /// whether the driver took it.
+    pub(crate) fn post_marker(&mut self, remote_addr: u64, rkey: u32) -> bool {
+        let Some((batch, index, next)) = self.sends.partial() else { return true };
         let last = next.plus(u64::from(u32::from(batch.count) - index - 1)).last();
         let mut sends = self.qp.start_send();
         sends.add(&SendRequest {
@@ -124,33 +125,33 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             compare_add: 0,
             swap: 0,
         });
-        let posted = settle_commit(sends.commit(), 1);
-        if posted.map_or_else(|error| error.accepted > 0, |()| true) {
+        let is_taken = Taken::of(1, sends.commit()).count > 0;
+        if is_taken {
             self.sends.mark_end();
             self.more_doorbells += 1;
         }
-        posted
+        is_taken
     }
 
-    /// Posts one pass-through request, `batch` on its own. An error may say that it was taken.
+    /// Posts one pass-through request, `batch` on its own.
     pub(crate) fn post_one(
         &mut self,
         mut request: SendRequest,
         batch: Batch,
-    ) -> Result<(), CommitError> {
+    ) -> Result<Option<Refusal>, Refusal> {
         request.wr_id = self.sends.push(batch).last().wr_id();
         request.flags |= SendFlags::SIGNALED;
         let mut sends = self.qp.start_send();
         sends.add(&request);
-        let posted = settle_commit(sends.commit(), 1);
-        if posted.is_err_and(|error| error.accepted == 0) {
+        let posted = Taken::of(1, sends.commit()).single();
+        if posted.is_err() {
             self.sends.truncate(1, 0);
         }
         posted
     }
 
-    /// Posts `count` zero-length receives and returns how many the driver took, and why not more.
-    pub(crate) fn post_empty_recvs(&mut self, count: u32) -> (u32, Option<CommitError>) {
+    /// Posts `count` zero-length receives.
+    pub(crate) fn post_empty_recvs(&mut self, count: u32) -> Taken {
         debug_assert!(count <= self.recvs.room());
         let mut batch = self.qp.start_recv();
         let mut tag = self.recvs.next();
@@ -158,25 +159,19 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             batch.add(&RecvRequest { wr_id: tag.wr_id(), sge: Sge::EMPTY });
             tag = tag.plus(1);
         }
-        let error = settle_commit(batch.commit(), count).err();
-        let accepted = error.map_or(count, |error| error.accepted);
-        self.recvs.push(accepted);
-        (accepted, error)
+        let taken = Taken::of(count, batch.commit());
+        self.recvs.push(taken.count);
+        taken
     }
 
-    /// Posts one receive with a buffer. Returns its number if it was posted, and what the driver
-    /// complained of.
-    pub(crate) fn post_data_recv(&mut self, sge: Sge) -> (Option<u64>, Option<Refusal>) {
+    /// Posts one receive with a buffer. Returns its number.
+    pub(crate) fn post_data_recv(&mut self, sge: Sge) -> Result<(u64, Option<Refusal>), Refusal> {
         let tag = self.recvs.next();
         let mut batch = self.qp.start_recv();
         batch.add(&RecvRequest { wr_id: tag.wr_id(), sge });
-        let error = settle_commit(batch.commit(), 1).err();
-        let refusal = error.map(|error| error.refusal);
-        if error.is_some_and(|error| error.accepted == 0) {
-            return (None, refusal);
-        }
+        let complaint = Taken::of(1, batch.commit()).single()?;
         self.recvs.push(1);
-        (Some(tag.sequence()), refusal)
+        Ok((tag.sequence(), complaint))
     }
 
     /// Whether nothing has been retired since the previous call although there was something to do:

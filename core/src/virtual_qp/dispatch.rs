@@ -6,7 +6,7 @@ use super::fragments::post_fragments;
 use super::qp::VirtualQp;
 use super::scheme::{Numbering, SchemeRules, Unnumbered};
 use super::slot::{SendSlot, SlotState};
-use crate::hardware::{CommitError, QueuePair, Refusal};
+use crate::hardware::{QueuePair, Refusal};
 use crate::rail::{Batch, Content, Rail, RailId};
 
 /// How far the dispatch of one request got.
@@ -35,7 +35,9 @@ struct Truncated {
     at: usize,
     /// Requests in it.
     count: u32,
-    error: CommitError,
+    /// Requests that the driver took.
+    taken: u32,
+    refusal: Refusal,
 }
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -138,13 +140,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// request taken.
     #[cold]
     fn taken_in_part(&mut self, truncated: &Truncated) -> Progress {
-        let Truncated { at, count, error: CommitError { accepted, refusal } } = *truncated;
+        let Truncated { at, count, taken, refusal } = *truncated;
         let rail = &mut self.rails[at];
-        let batch = rail.sends.truncate(count, accepted);
+        let batch = rail.sends.truncate(count, taken);
         let id = batch.wr;
         let rail = rail.id;
         let slot = self.sends.slot(id);
-        if accepted == 0 {
+        if taken == 0 {
             slot.offset -= batch.length;
             slot.batches_in_flight -= 1;
             if let Some(numbers) = self.scheme.numbers().filter(|_| slot.is_numbered()) {
@@ -152,7 +154,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
         }
         let all = slot.unposted() == 0;
-        let offset = batch.offset + batch.bytes_of(accepted, self.config.max_msg_size);
+        let offset = batch.offset + batch.bytes_of(taken, self.config.max_msg_size);
         if refusal == Refusal::QueueFull && all {
             self.scheme.dispatched(id, slot);
         }
@@ -245,8 +247,9 @@ fn dispatch_fragments<
         slot.offset += length;
         slot.batches_in_flight += 1;
         numbers.consume(count);
-        if let Err(error) = post_fragments::<N, Q, RAILS, DEPTH>(rail, slot, &batch, size, tag, 0) {
-            return Err(Truncated { at, count, error });
+        let taken = post_fragments::<N, Q, RAILS, DEPTH>(rail, slot, &batch, size, tag, 0);
+        if let Some(refusal) = taken.refusal {
+            return Err(Truncated { at, count, taken: taken.count, refusal });
         }
         left -= count;
         if ONE || left == 0 {

@@ -84,13 +84,6 @@ impl PostSendError {
     pub const fn is_back_pressure(&self) -> bool {
         matches!(self, Self::Full(_) | Self::QueueFull(_))
     }
-
-    pub(super) const fn refused(rail: RailId, refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::QueueFull => Self::QueueFull(rail),
-            Refusal::Driver(errno) => Self::Driver { rail, errno },
-        }
-    }
 }
 
 /// A receive was refused. The virtual queue pair is as it was before: a receive refused is a receive
@@ -142,11 +135,29 @@ impl PostRecvError {
     pub const fn is_back_pressure(&self) -> bool {
         matches!(self, Self::Full(_) | Self::QueueFull(_))
     }
+}
 
-    pub(super) const fn refused(rail: RailId, refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::QueueFull => Self::QueueFull(rail),
-            Refusal::Driver(errno) => Self::Driver { rail, errno },
+/// A physical queue pair that refused a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RefusedBy {
+    pub(super) rail: RailId,
+    pub(super) refusal: Refusal,
+}
+
+impl From<RefusedBy> for PostSendError {
+    fn from(RefusedBy { rail, refusal }: RefusedBy) -> Self {
+        match refusal.errno() {
+            None => Self::QueueFull(rail),
+            Some(errno) => Self::Driver { rail, errno },
+        }
+    }
+}
+
+impl From<RefusedBy> for PostRecvError {
+    fn from(RefusedBy { rail, refusal }: RefusedBy) -> Self {
+        match refusal.errno() {
+            None => Self::QueueFull(rail),
+            Some(errno) => Self::Driver { rail, errno },
         }
     }
 }

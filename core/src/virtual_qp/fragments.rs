@@ -2,7 +2,7 @@
 
 use super::scheme::Numbering;
 use super::slot::SendSlot;
-use crate::hardware::{CommitError, QueuePair, SendBatch, settle_commit};
+use crate::hardware::{QueuePair, SendBatch, Taken};
 use crate::rail::tag::Tag;
 use crate::rail::{Batch, Rail};
 use crate::verbs::{SendFlags, SendRequest};
@@ -17,7 +17,7 @@ pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, con
     size: u32,
     mut tag: Tag,
     index: u32,
-) -> Result<(), CommitError> {
+) -> Taken {
     let keys = slot.keys[rail.keys_at as usize];
     let opcode = N::opcode(slot);
     let inner_flags = N::inner_flags(slot);
@@ -47,5 +47,5 @@ pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, con
     let ending = if ends_request { slot.last_flags } else { inner_flags };
     let flags = ending.union(SendFlags::SIGNALED);
     sends.add(&request(tag.last(), flags, offset, end - offset, number, ends_request));
-    settle_commit(sends.commit(), u32::from(batch.count) - index)
+    Taken::of(u32::from(batch.count) - index, sends.commit())
 }

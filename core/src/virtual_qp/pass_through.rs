@@ -6,12 +6,12 @@
 //! order, and are reported when they complete. Until then their slots are kept.
 
 use super::config::PassThroughOrder;
-use super::error::PostSendError;
+use super::error::{PostSendError, RefusedBy};
 use super::qp::VirtualQp;
 use super::scheme::SchemeRules;
 use super::slot::{Keys, Sends, SlotState};
 use crate::completion::{DirectCompletions, VirtualWc};
-use crate::hardware::{CommitError, QueuePair, Refusal};
+use crate::hardware::{QueuePair, Refusal};
 use crate::rail::{Batch, Content, RailId};
 use crate::verbs::{Completion, Opcode, SendFlags, SendWr, WcStatus};
 
@@ -128,9 +128,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let keys = self.check_pass_through(wr)?;
         if self.may_bypass(wr) {
             match self.bypass(wr, keys) {
-                Ok(()) => return Ok(()),
-                Err(Refusal::QueueFull) => {}
-                Err(refusal) => return Err(PostSendError::refused(RailId::Data(0), refusal)),
+                Err(RefusedBy { refusal: Refusal::QueueFull, .. }) => {}
+                posted => return Ok(posted?),
             }
         }
         if wr.flags.contains(SendFlags::INLINE) {
@@ -173,28 +172,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         !must_wait && self.rail_0_has_room()
     }
 
-    fn bypass(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), Refusal> {
+    fn bypass(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), RefusedBy> {
         let signaled = wr.flags.contains(SendFlags::SIGNALED);
         let content = if signaled { Content::PassThrough } else { Content::Unsignaled };
         let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
         let request = keys.request(wr, self.config.imm_order);
-        let posted = match self.rails[0].post_one(request, batch) {
-            Ok(()) => {
-                self.pass_through.bypassing += 1;
-                Ok(())
-            }
-            Err(CommitError { accepted: 0, refusal }) => {
-                if refusal == Refusal::QueueFull {
-                    self.offers.sends.insert(RailId::Data(0));
-                }
-                Err(refusal)
-            }
-            Err(CommitError { refusal, .. }) => {
-                self.pass_through.bypassing += 1;
-                self.driver_complained(RailId::Data(0), refusal);
-                Ok(())
-            }
-        };
+        let posted = self.rails[0].post_one(request, batch);
+        match posted {
+            Ok(_) => self.pass_through.bypassing += 1,
+            Err(Refusal::QueueFull) => self.offers.sends.insert(RailId::Data(0)),
+            Err(Refusal::Driver(_)) => {}
+        }
+        let posted = self.posted_to_rail_0(posted);
         self.update_availability(0);
         posted
     }
@@ -231,14 +220,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let request = slot.pass_through();
             let batch = Batch::one(id, slot.local.length(), Content::Deferred, slot.opcode);
             let posted = self.rails[0].post_one(request, batch);
-            if posted.map_or_else(|error| error.accepted > 0, |()| true) {
+            if posted.is_ok() {
                 self.pass_through.next = next_after(&self.sends, id);
             }
-            match posted.map_err(|error| error.refusal) {
-                Ok(()) => {}
+            match posted {
+                Ok(None) => {}
                 Err(Refusal::QueueFull) => self.offers.sends.insert(RailId::Data(0)),
-                Err(Refusal::Driver(errno)) => {
-                    let error = self.rails[0].refusal_error(errno, 0);
+                Ok(Some(refusal)) | Err(refusal) => {
+                    let error = self.rails[0].refusal_error(refusal.errno_or_full(), 0);
                     self.sends.slot(id).fail(error.status);
                     self.fail(error);
                 }

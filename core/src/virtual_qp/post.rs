@@ -1,11 +1,11 @@
 //! Step 1: a send request is checked, then takes a slot of the ring, or passes straight through.
 
 use super::dispatch::{Progress, Refused};
-use super::error::PostSendError;
+use super::error::{PostSendError, RefusedBy};
 use super::qp::VirtualQp;
 use super::scheme::SchemeRules;
 use super::slot::{Keys, SlotState};
-use crate::hardware::{CommitError, QueuePair, SendBatch, settle_commit};
+use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::RailId;
 use crate::verbs::{Opcode, SendFlags, SendWr};
 
@@ -33,19 +33,27 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let keys = Keys::of(wr, rail.device, 0)?;
         let mut sends = rail.qp.start_send();
         sends.add(&keys.request(wr, self.config.imm_order));
-        match settle_commit(sends.commit(), 1) {
-            Ok(()) => {
-                rail.sends.count_untracked(wr.local.length());
+        let posted = Taken::of(1, sends.commit()).single();
+        if posted.is_ok() {
+            rail.sends.count_untracked(wr.local.length());
+        }
+        Ok(self.posted_to_rail_0(posted)?)
+    }
+
+    /// The outcome of a request that was posted to rail 0 on its own.
+    #[inline]
+    pub(super) fn posted_to_rail_0(
+        &mut self,
+        posted: Result<Option<Refusal>, Refusal>,
+    ) -> Result<(), RefusedBy> {
+        let rail = RailId::Data(0);
+        match posted {
+            Ok(None) => Ok(()),
+            Ok(Some(complaint)) => {
+                self.driver_complained(rail, complaint);
                 Ok(())
             }
-            Err(CommitError { accepted: 0, refusal }) => {
-                Err(PostSendError::refused(RailId::Data(0), refusal))
-            }
-            Err(CommitError { refusal, .. }) => {
-                rail.sends.count_untracked(wr.local.length());
-                self.driver_complained(RailId::Data(0), refusal);
-                Ok(())
-            }
+            Err(refusal) => Err(RefusedBy { rail, refusal }),
         }
     }
 

@@ -9,7 +9,7 @@ use super::scheme::dqplb::{PeerWindow, PeerWindowError};
 use super::scheme::{Notification, Receiving, SchemeRules, SchemeState};
 use super::slot::{Keys, Recvs};
 use crate::completion::{DirectCompletions, VirtualWc};
-use crate::hardware::{CommitError, QueuePair, RecvBatch, settle_commit};
+use crate::hardware::{QueuePair, RecvBatch, Taken};
 use crate::rail::RailId;
 use crate::rail::tag::TagKind;
 use crate::verbs::{Completion, RecvRequest, RecvWr, Sge, WcOpcode, WcStatus};
@@ -85,16 +85,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let sge = self.recv_sge(wr)?;
         let mut batch = self.rails[0].qp.start_recv();
         batch.add(&RecvRequest { wr_id: wr.wr_id, sge });
-        match settle_commit(batch.commit(), 1) {
-            Ok(()) => Ok(()),
-            Err(CommitError { accepted: 0, refusal }) => {
-                Err(PostRecvError::refused(RailId::Data(0), refusal))
-            }
-            Err(CommitError { refusal, .. }) => {
-                self.driver_complained(RailId::Data(0), refusal);
-                Ok(())
-            }
-        }
+        let posted = Taken::of(1, batch.commit()).single();
+        Ok(self.posted_to_rail_0(posted)?)
     }
 
     fn post_data_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
@@ -113,15 +105,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !self.data_receives.used() {
             rail.recvs.set_kind(TagKind::DataRecv);
         }
-        let (posted, refusal) = rail.post_data_recv(sge);
-        let Some(sequence) = posted else {
-            return refusal.map_or(Ok(()), |refusal| Err(PostRecvError::refused(id, refusal)));
-        };
-        self.data_receives.posted(sequence, wr.wr_id);
-        if let Some(refusal) = refusal {
-            self.driver_complained(id, refusal);
-        }
-        Ok(())
+        let posted = rail.post_data_recv(sge).map(|(sequence, complaint)| {
+            self.data_receives.posted(sequence, wr.wr_id);
+            complaint
+        });
+        Ok(self.posted_to_rail_0(posted)?)
     }
 
     fn post_notification_recv(&mut self, wr_id: u64) -> Result<(), PostRecvError> {

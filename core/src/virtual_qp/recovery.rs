@@ -9,9 +9,6 @@ use crate::hardware::{QueuePair, Refusal};
 use crate::rail::{RailError, RailId, RailSet};
 use crate::verbs::Completion;
 
-/// What a full queue is in errno.
-const ENOMEM: i32 = 12;
-
 /// How a virtual queue pair is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpState {
@@ -82,7 +79,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
             stalled.insert(rail.id);
             if refuses && rail.sends.waits_for_driver() {
-                never = never.or(Some(rail.refusal_error(ENOMEM, 0)));
+                never = never.or(Some(rail.refusal_error(Refusal::QueueFull.errno_or_full(), 0)));
             }
         }
         if let Some(error) = never.filter(|_| !self.health.failed) {
@@ -125,12 +122,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// A driver took everything, and complained all the same: its rail failed.
     #[cold]
     pub(super) fn driver_complained(&mut self, id: RailId, refusal: Refusal) {
-        let errno = match refusal {
-            Refusal::QueueFull => ENOMEM,
-            Refusal::Driver(errno) => errno,
-        };
         let Some(rail) = self.rail_mut(id) else { return };
-        let error = rail.refusal_error(errno, 0);
+        let error = rail.refusal_error(refusal.errno_or_full(), 0);
         self.fail(error);
     }
 
@@ -171,7 +164,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             RailId::Data(_) => slot.keys[rail.keys_at as usize].rkey,
             RailId::Notify => slot.notify_rkey,
         };
-        if rail.post_marker(slot.remote_addr, rkey).is_err_and(|error| error.accepted == 0) {
+        if !rail.post_marker(slot.remote_addr, rkey) {
             self.offers.sends.insert(id);
         }
     }

@@ -5,7 +5,7 @@ use super::fragments::post_fragments;
 use super::qp::VirtualQp;
 use super::scheme::dqplb::SendNumbers;
 use super::scheme::{SchemeRules, Unnumbered};
-use crate::hardware::{CommitError, QueuePair, Refusal};
+use crate::hardware::QueuePair;
 use crate::rail::{RailError, RailId, RailSet};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -40,25 +40,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Some((batch, index, tag)) = rail.sends.partial() else { return Ok(()) };
         let slot = self.sends.slot(batch.wr);
         let size = self.config.max_msg_size;
-        let posted = if slot.is_numbered() {
+        let taken = if slot.is_numbered() {
             post_fragments::<SendNumbers, Q, RAILS, DEPTH>(rail, slot, &batch, size, tag, index)
         } else {
             post_fragments::<Unnumbered, Q, RAILS, DEPTH>(rail, slot, &batch, size, tag, index)
         };
-        let missing = u32::from(batch.count) - index;
-        let accepted = posted.map_or_else(|error| error.accepted, |()| missing);
-        rail.sends.accepted(accepted);
-        rail.more_doorbells += u64::from(accepted > 0);
-        let Err(CommitError { refusal, .. }) = posted else { return Ok(()) };
+        rail.sends.accepted(taken.count);
+        rail.more_doorbells += u64::from(taken.count > 0);
+        let Some(refusal) = taken.refusal else { return Ok(()) };
         self.offers.sends.insert(rail.id);
-        match refusal {
-            Refusal::QueueFull => Ok(()),
-            Refusal::Driver(errno) => {
-                let offset = batch.offset + batch.bytes_of(index + accepted, size);
-                let error = rail.refusal_error(errno, offset);
-                slot.fail(error.status);
-                Err(error)
-            }
-        }
+        let Some(errno) = refusal.errno() else { return Ok(()) };
+        let offset = batch.offset + batch.bytes_of(index + taken.count, size);
+        let error = rail.refusal_error(errno, offset);
+        slot.fail(error.status);
+        Err(error)
     }
 }

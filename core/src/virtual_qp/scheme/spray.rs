@@ -3,7 +3,7 @@
 //! users'.
 
 use super::rules::{Notification, Receiving, SchemeRules};
-use crate::hardware::{CommitError, QueuePair, Refusal, SendBatch, settle_commit};
+use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::tag::Tag;
 use crate::rail::{Batch, Rail, RailError, RailId, RailSet};
 use crate::verbs::{Opcode, SendFlags, SendRequest, SendWr, Sge, WcStatus};
@@ -36,19 +36,14 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         if count == 0 {
             return (0, None);
         }
-        let (accepted, error) = notify.post_empty_recvs(count);
-        for _ in 0..accepted {
+        let taken = notify.post_empty_recvs(count);
+        for _ in 0..taken.count {
             recvs.pop_pending();
         }
-        let errno = match error.map(|error| error.refusal) {
-            None => None,
-            Some(Refusal::Driver(errno)) => Some(errno),
-            Some(Refusal::QueueFull) => {
-                offers.receives.insert(RailId::Notify);
-                None
-            }
-        };
-        (accepted, errno)
+        if taken.refusal == Some(Refusal::QueueFull) {
+            offers.receives.insert(RailId::Notify);
+        }
+        (taken.count, taken.refusal.and_then(Refusal::errno))
     }
 
     fn refused(&self, errno: i32) -> Option<RailError> {
@@ -90,31 +85,26 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         let (count, end) = ready_to_notify(sends, requests, notify.sends.credits());
         let batch = Batch::notifies(first, (end - first) as u32, count);
         let tag = notify.sends.push(batch);
-        let refused = post_notify_batch(&mut notify.qp, sends, &batch, tag, 0).err();
-        let accepted = refused.map_or(count, |error| error.accepted);
-        if refused.is_some() {
-            notify.sends.truncate(count, accepted);
+        let taken = post_notify_batch(&mut notify.qp, sends, &batch, tag, 0);
+        if taken.refusal.is_some() {
+            notify.sends.truncate(count, taken.count);
         }
-        if accepted > 0 {
+        if taken.count > 0 {
             while sends.front_in_flight().is_some_and(|id| id < end) {
                 mark_notified(sends);
             }
         }
-        let Some(CommitError { refusal, .. }) = refused else { return Ok(true) };
+        let Some(refusal) = taken.refusal else { return Ok(true) };
         offers.sends.insert(RailId::Notify);
-        match refusal {
-            Refusal::QueueFull => Ok(accepted > 0),
-            Refusal::Driver(errno) => {
-                let error = notify.refusal_error(errno, 0);
-                // What comes next and was not taken fails with the driver's refusal.
-                if accepted == 0 {
-                    sends.slot(first).fail(error.status);
-                } else {
-                    notify_failed(sends, &batch, accepted, error.status);
-                }
-                Err(error)
-            }
+        let Some(errno) = refusal.errno() else { return Ok(taken.count > 0) };
+        let error = notify.refusal_error(errno, 0);
+        // What comes next and was not taken fails with the driver's refusal.
+        if taken.count == 0 {
+            sends.slot(first).fail(error.status);
+        } else {
+            notify_failed(sends, &batch, taken.count, error.status);
         }
+        Err(error)
     }
 
     fn retry_notifies<const WRS: usize>(
@@ -124,21 +114,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
     ) -> Result<(), RailError> {
         let Some(notify) = &mut self.notify else { return Ok(()) };
         let Some((batch, index, tag)) = notify.sends.partial() else { return Ok(()) };
-        let missing = u32::from(batch.count) - index;
-        let refused = post_notify_batch(&mut notify.qp, sends, &batch, tag, index).err();
-        let accepted = refused.map_or(missing, |error| error.accepted);
-        notify.sends.accepted(accepted);
-        notify.more_doorbells += u64::from(accepted > 0);
-        let Some(CommitError { refusal, .. }) = refused else { return Ok(()) };
+        let taken = post_notify_batch(&mut notify.qp, sends, &batch, tag, index);
+        notify.sends.accepted(taken.count);
+        notify.more_doorbells += u64::from(taken.count > 0);
+        let Some(refusal) = taken.refusal else { return Ok(()) };
         offers.sends.insert(RailId::Notify);
-        match refusal {
-            Refusal::QueueFull => Ok(()),
-            Refusal::Driver(errno) => {
-                let error = notify.refusal_error(errno, 0);
-                notify_failed(sends, &batch, index + accepted, error.status);
-                Err(error)
-            }
-        }
+        let Some(errno) = refusal.errno() else { return Ok(()) };
+        let error = notify.refusal_error(errno, 0);
+        notify_failed(sends, &batch, index + taken.count, error.status);
+        Err(error)
     }
 
     #[inline]
@@ -250,7 +234,7 @@ fn post_notify_batch<Q: QueuePair, const RAILS: usize, const WRS: usize>(
     batch: &Batch,
     mut tag: Tag,
     index: u32,
-) -> Result<(), CommitError> {
+) -> Taken {
     let requests = batch.wr..batch.wr + u64::from(batch.number);
     let slots = requests.filter_map(|id| sends.find(id));
     let wanting = slots.filter(|slot| slot.wants_notify());
@@ -265,7 +249,7 @@ fn post_notify_batch<Q: QueuePair, const RAILS: usize, const WRS: usize>(
         notifies.add(&notify_request(slot, tag));
         tag = tag.plus(1);
     }
-    settle_commit(notifies.commit(), count)
+    Taken::of(count, notifies.commit())
 }
 
 /// A zero-length WRITE_WITH_IMM: the user's immediate and nothing else.

@@ -3,11 +3,11 @@
 use super::numbers::{PeerWindow, PeerWindowError, SendNumbers};
 use super::sequence::SequenceImm;
 use super::window::{Arrival, SequenceWindow};
-use crate::hardware::{CommitError, QueuePair, Refusal};
+use crate::hardware::{QueuePair, Refusal};
 use crate::rail::tag::TagKind;
 use crate::rail::{RailError, RailSet};
 use crate::verbs::{Opcode, SendFlags, SendWr};
-use crate::virtual_qp::error::{PostRecvError, PostSendError, ProtocolError};
+use crate::virtual_qp::error::{PostRecvError, PostSendError, ProtocolError, RefusedBy};
 use crate::virtual_qp::scheme::rules::{Notification, Receiving, SchemeRules};
 use crate::virtual_qp::slot::{RecvSlot, Recvs, SendSlot};
 
@@ -50,7 +50,7 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         }
         for id in refill {
             let Some(rail) = receiving.rails.get_mut(usize::from(id.number())) else { continue };
-            match rail.post_empty_recvs(rail.recvs.room()).1.map(|error| error.refusal) {
+            match rail.post_empty_recvs(rail.recvs.room()).refusal {
                 None => {}
                 Some(Refusal::QueueFull) => receiving.offers.receives.insert(id),
                 Some(Refusal::Driver(errno)) => return Err(rail.refusal_error(errno, 0)),
@@ -128,12 +128,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         let mut posted = 0;
         let mut refused = None;
         for rail in receiving.rails.iter_mut().filter(|rail| rail.recvs.room() > 0) {
-            let (accepted, error) = rail.post_empty_recvs(rail.recvs.room());
-            posted += accepted;
-            let Some(CommitError { refusal, .. }) = error else { continue };
+            let taken = rail.post_empty_recvs(rail.recvs.room());
+            posted += taken.count;
+            let Some(refusal) = taken.refusal else { continue };
             receiving.offers.receives.insert(rail.id);
             if refusal != Refusal::QueueFull {
-                refused = refused.or(Some(PostRecvError::refused(rail.id, refusal)));
+                refused = refused.or(Some(RefusedBy { rail: rail.id, refusal }.into()));
             }
         }
         // From the first one posted on, the queues serve notifications; polls post what is missing.
