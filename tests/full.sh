@@ -130,7 +130,8 @@ copy() {
 }
 
 no_std() {
-  say "a program without std"
+  say "the smallest backend: an example, and a program without std"
+  cargo run --locked -p polyrail-core --example loopback
   CARGO_TARGET_DIR=target/no_std cargo run --release --locked $NO_STD
   CARGO_TARGET_DIR=target/no_std cargo run --locked $NO_STD
 }

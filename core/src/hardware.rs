@@ -2,7 +2,8 @@
 //!
 //! The shape is that of the extended verbs API (`ibv_wr_start` .. `ibv_wr_complete`): a queue pair
 //! starts a batch, the batch takes requests one by one, and [`commit`](SendBatch::commit) rings the
-//! doorbell once. Implemented by the verbs binding, by the software NIC and by null devices.
+//! doorbell once. Implemented by the verbs binding, by the software NIC and by null devices; the
+//! smallest implementation is `examples/loopback`.
 //!
 //! The two traits on which the ownership of buffers rests are unsafe to implement; using them is not.
 

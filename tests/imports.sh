@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# No two modules of a crate import each other, neither directly nor by way of others. Lists those that do.
+#   tests/imports.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# The crates that users build; a file may be gone before git knows it.
+roots=()
+while IFS= read -rd '' root; do
+  [ -e "$root" ] && roots+=("$root")
+done < <(git ls-files -z --cached --others --exclude-standard --deduplicate -- \
+  ':(glob)**/src/lib.rs' ':(glob)**/src/main.rs' ':(glob)**/src/bin/*.rs' ':(glob)**/src/bin/*/main.rs' \
+  ':!benches' ':!tests')
+
+cargo run --quiet --locked -p polyrail-tests --bin imports -- "${roots[@]}"
