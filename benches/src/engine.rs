@@ -3,7 +3,7 @@
 use crate::arrivals::REQUESTS;
 use crate::rig::Rig;
 use crate::workload::{
-    DEPTH, FRAGMENT, KEYS, Message, OUTSTANDING, POLL, RAILS, Reported, SMALL, messages,
+    DEPTH, FRAGMENT, Message, OUTSTANDING, POLL, RAILS, Reported, SMALL, keys, messages,
 };
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendWr};
@@ -80,15 +80,15 @@ fn poll<C: CompletionQueue, const ROUTES: usize>(
 pub struct Sender<Q, C, const RAILS: usize> {
     qp: Box<VirtualQp<Q, RAILS, DEPTH, WRS>>,
     cq: Box<VirtualCq<C, 1, 64>>,
-    messages: [Message; OUTSTANDING],
-    keys: [DeviceKeys; 1],
+    messages: Vec<Message>,
+    keys: Vec<DeviceKeys>,
 }
 
 impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
     /// Over all rails of `rig`, for requests of `length` bytes.
     pub fn new(rig: Rig<Q, C>, scheme: Scheme, length: u32) -> Self {
         let (qp, cq) = connect(rig, scheme);
-        Self { qp, cq, messages: messages(length), keys: [KEYS] }
+        Self { qp, cq, messages: messages(length), keys: keys() }
     }
 
     /// Posts the burst as writes.
@@ -114,7 +114,7 @@ impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
     /// Polls until the burst is reported.
     #[inline(never)]
     pub fn poll(&mut self) -> Reported {
-        poll(&mut self.cq, &mut *self.qp, OUTSTANDING)
+        poll(&mut self.cq, &mut *self.qp, self.messages.len())
     }
 }
 
@@ -158,8 +158,8 @@ impl<Q: QueuePair, C: CompletionQueue> Receiver<Q, C> {
 pub struct Many<Q, C, const ROUTES: usize> {
     qps: Box<[SmallQp<Q>]>,
     cq: Box<VirtualCq<C, 1, ROUTES>>,
-    messages: [Message; OUTSTANDING],
-    keys: [DeviceKeys; 1],
+    messages: Vec<Message>,
+    keys: Vec<DeviceKeys>,
     targets: Vec<u16>,
     next: usize,
 }
@@ -179,7 +179,7 @@ impl<Q: QueuePair, C: CompletionQueue, const ROUTES: usize> Many<Q, C, ROUTES> {
         for (index, qp) in (0..).zip(&qps) {
             cq.attach(index, qp).expect("a deep completion queue and a large table");
         }
-        Self { qps, cq, messages: messages(SMALL), keys: [KEYS], targets, next: 0 }
+        Self { qps, cq, messages: messages(SMALL), keys: keys(), targets, next: 0 }
     }
 
     /// Post to report, each request on the next of the targets.
@@ -192,6 +192,6 @@ impl<Q: QueuePair, C: CompletionQueue, const ROUTES: usize> Many<Q, C, ROUTES> {
             self.qps[*target as usize].post_send(&wr).expect("there is room for a burst");
         }
         self.next = (self.next + OUTSTANDING) % self.targets.len();
-        poll(&mut self.cq, &mut *self.qps, OUTSTANDING)
+        poll(&mut self.cq, &mut *self.qps, self.messages.len())
     }
 }
