@@ -1,9 +1,10 @@
 //! The engine at the rows' work: the real [`VirtualQp`] and [`VirtualCq`] on the null device.
 
 use crate::arrivals::REQUESTS;
+use crate::polled::Polled;
 use crate::rig::Rig;
 use crate::workload::{
-    DEPTH, FRAGMENT, Message, OUTSTANDING, POLL, RAILS, Reported, SMALL, keys, messages,
+    DEPTH, DEVICE, FRAGMENT, Message, OUTSTANDING, POLL, RAILS, Reported, SMALL, keys, messages,
 };
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendWr};
@@ -82,13 +83,15 @@ pub struct Sender<Q, C, const RAILS: usize> {
     cq: Box<VirtualCq<C, 1, 64>>,
     messages: Vec<Message>,
     keys: Vec<DeviceKeys>,
+    /// Completions of a burst, for [`feed`](Self::feed).
+    polled: Polled,
 }
 
 impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
     /// Over all rails of `rig`, for requests of `length` bytes.
     pub fn new(rig: Rig<Q, C>, scheme: Scheme, length: u32) -> Self {
         let (qp, cq) = connect(rig, scheme);
-        Self { qp, cq, messages: messages(length), keys: keys() }
+        Self { qp, cq, messages: messages(length), keys: keys(), polled: Polled::new() }
     }
 
     /// Posts the burst as writes.
@@ -111,10 +114,62 @@ impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
         }
     }
 
+    /// Posts the burst as SENDs.
+    #[inline(never)]
+    pub fn post_sends(&mut self) {
+        for message in &self.messages {
+            let wr = SendWr::send(message.wr_id, message.local, &self.keys);
+            self.qp.post_send(&wr).expect("there is room for a burst");
+        }
+    }
+
     /// Polls until the burst is reported.
     #[inline(never)]
     pub fn poll(&mut self) -> Reported {
         poll(&mut self.cq, &mut *self.qp, self.messages.len())
+    }
+
+    /// Polls the first completion queue alone until the burst is reported.
+    #[inline(never)]
+    pub fn poll_cq(&mut self) -> Reported {
+        let mut reported = Reported::default();
+        while reported.count < self.messages.len() {
+            let sink = |event| note(&mut reported, event);
+            let polled = self.cq.poll_cq(0, &mut *self.qp, POLL, sink);
+            debug_assert!(polled.error.is_none());
+        }
+        reported
+    }
+
+    /// Polls for one event at a time until the burst is reported.
+    #[inline(never)]
+    pub fn poll_one(&mut self) -> Reported {
+        let mut reported = Reported::default();
+        while reported.count < self.messages.len() {
+            let (event, polled) = self.cq.poll_one(&mut *self.qp);
+            debug_assert!(polled.error.is_none());
+            if let Some(event) = event {
+                note(&mut reported, event);
+            }
+        }
+        reported
+    }
+
+    /// Posts the burst as WRITEs and polls its completions from the physical queue, to be fed.
+    pub fn complete(&mut self) {
+        self.post_writes();
+        self.polled.refill(&mut self.cq.cqs_mut()[0]);
+    }
+
+    /// Feeds the completions that were polled.
+    #[inline(never)]
+    pub fn feed(&mut self) -> Reported {
+        let mut reported = Reported::default();
+        let sink = |event| note(&mut reported, event);
+        // SAFETY: they were polled from a queue of this device, are in order, and `Polled` gives them
+        // out once.
+        unsafe { self.cq.feed(&mut *self.qp, DEVICE, self.polled.take(), sink) };
+        reported
     }
 }
 

@@ -27,7 +27,12 @@
 //! at run time only.
 //!
 //! - `single_post` and `single_poll` do one half, for which the null device forgets, or repeats,
-//!   completions at the cost of two stores.
+//!   completions at the cost of two stores. `poll_cq` and `poll_one` are `single_poll` in other ways;
+//!   the baseline has only one.
+//! - `feed` is handed completions that were polled, outside the measured part, from the physical queue;
+//!   its floor looks at each of them. The baseline, which has nothing of the kind, polls.
+//! - `pass_through_4` posts SENDs to a virtual queue pair of several rails, the floor to the first
+//!   rail.
 //! - `dqplb_recv_ooo` delivers 16 requests of 16 fragments, the rails randomly merged, outside the
 //!   measured part; measured are polling them, posting the zero-length receives again, and posting the
 //!   caller's 16 receives again (floor: the first two, as the third is no physical work).
@@ -46,6 +51,7 @@ pub mod floor;
 pub mod handover;
 pub mod measure;
 pub mod null;
+pub mod polled;
 pub mod random;
 pub mod rig;
 pub mod rows;

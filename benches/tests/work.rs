@@ -97,6 +97,84 @@ fn single_rail_work_is_one_batch_a_request() {
     assert_eq!(baseline, Work { empty_polls: 1, ..floor });
 }
 
+/// Work of the engine's sender over `RAILS` rails, each burst of which is done by `burst`.
+fn engine_burst<const RAILS: usize>(
+    rig: Rig,
+    burst: impl Fn(&mut engine::Sender<Qp, Cq, RAILS>) -> Reported,
+) -> Work {
+    let account = Account::default();
+    let mut engine = engine::Sender::new(rig.counted(&account), Scheme::Spray, SMALL);
+    work(&account, &mut engine, |engine| {
+        let reported = burst(engine);
+        assert_eq!(reported, whole_burst());
+        reported
+    })
+}
+
+/// The same of the floor's single queue pair.
+fn floor_burst(rig: Rig, burst: impl Fn(&mut floor::Single<Qp, Cq>) -> Reported) -> Work {
+    let account = Account::default();
+    let mut floor = floor::Single::new(rig.counted(&account));
+    work(&account, &mut floor, |floor| {
+        let reported = burst(floor);
+        assert_eq!(reported, whole_burst());
+        reported
+    })
+}
+
+#[test]
+fn what_passes_through_is_one_batch_a_request_on_the_first_rail() {
+    let floor = floor_burst(Rig::striped(), |floor| {
+        floor.post_sends();
+        floor.poll()
+    });
+    assert_eq!(floor, sends(BURST, BURST));
+    let engine = engine_burst::<RAILS>(Rig::striped(), |engine| {
+        engine.post_sends();
+        engine.poll()
+    });
+    assert_eq!(engine, floor);
+}
+
+#[test]
+fn one_completion_queue_is_polled_as_seldom_as_all() {
+    let engine = engine_burst::<1>(Rig::single(), |engine| {
+        engine.post_writes();
+        engine.poll_cq()
+    });
+    assert_eq!(engine, sends(BURST, BURST));
+}
+
+#[test]
+fn one_completion_at_a_time_is_at_most_a_poll_for_each() {
+    let floor = floor_burst(Rig::single(), |floor| {
+        floor.post_writes();
+        floor.poll_one()
+    });
+    assert_eq!(floor, Work { polls: BURST, ..sends(BURST, BURST) });
+    let engine = engine_burst::<1>(Rig::single(), |engine| {
+        engine.post_writes();
+        engine.poll_one()
+    });
+    // It takes a batch at once, keeps what nobody asked for, and looks for more each time.
+    assert_eq!((engine.sends, engine.completions), (floor.sends, floor.completions));
+    assert!(engine.polls + engine.empty_polls <= floor.polls, "{engine:?}");
+}
+
+#[test]
+fn what_is_fed_is_polled_once_and_by_the_caller() {
+    let floor = floor_burst(Rig::single(), |floor| {
+        floor.complete();
+        floor.look()
+    });
+    assert_eq!(floor, sends(BURST, BURST));
+    let engine = engine_burst::<1>(Rig::single(), |engine| {
+        engine.complete();
+        engine.feed()
+    });
+    assert_eq!(engine, floor);
+}
+
 #[test]
 fn many_queue_pairs_take_one_batch_a_request() {
     let targets = || (0..OUTSTANDING as u16).rev().chain([7; OUTSTANDING]).collect();

@@ -1,10 +1,12 @@
 //! One queue pair, one request a batch.
 
 use super::{Rail, poll, post_one, write};
+use crate::polled::Polled;
 use crate::rig::Rig;
-use crate::workload::{Message, Reported, SMALL, keys, messages};
+use crate::workload::{BLANK_REQUEST, Message, Reported, SMALL, keys, messages};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
-use polyrail_core::verbs::{DeviceKeys, SendFlags};
+use polyrail_core::verbs::{DeviceKeys, Opcode, SendFlags, SendRequest};
+use std::mem::MaybeUninit;
 
 /// A queue pair that small requests are posted to as they are.
 #[derive(Debug)]
@@ -13,6 +15,8 @@ pub struct Single<Q, C> {
     cq: C,
     messages: Vec<Message>,
     keys: Vec<DeviceKeys>,
+    /// Completions of a burst, for [`look`](Self::look).
+    polled: Polled,
 }
 
 impl<Q: QueuePair, C: CompletionQueue> Single<Q, C> {
@@ -25,7 +29,7 @@ impl<Q: QueuePair, C: CompletionQueue> Single<Q, C> {
         let qp = rig.rails.into_iter().next().expect("a rig has a rail");
         let keys = keys();
         let rail = Rail::new(qp, &keys);
-        Self { rail, cq: rig.cq, messages: messages(SMALL), keys }
+        Self { rail, cq: rig.cq, messages: messages(SMALL), keys, polled: Polled::new() }
     }
 
     /// Posts the burst as WRITEs.
@@ -38,6 +42,15 @@ impl<Q: QueuePair, C: CompletionQueue> Single<Q, C> {
         }
     }
 
+    /// Posts the burst as SENDs.
+    #[inline(never)]
+    pub fn post_sends(&mut self) {
+        for message in &self.messages {
+            let keys = self.keys[self.rail.keys_at];
+            post_one(&mut self.rail.qp, &send(message, keys));
+        }
+    }
+
     /// Polls until the burst is reported.
     #[inline(never)]
     pub fn poll(&mut self) -> Reported {
@@ -46,5 +59,50 @@ impl<Q: QueuePair, C: CompletionQueue> Single<Q, C> {
             poll(&mut self.cq, |completion| reported.note(completion.wr_id, completion.status));
         }
         reported
+    }
+
+    /// The same with room for one completion at a time.
+    ///
+    /// # Panics
+    ///
+    /// If the device fails.
+    #[inline(never)]
+    pub fn poll_one(&mut self) -> Reported {
+        let mut reported = Reported::default();
+        while reported.count < self.messages.len() {
+            let mut record = [MaybeUninit::uninit()];
+            let polled = self.cq.poll(&mut record).expect("the null device does not fail");
+            if let [completion] = polled {
+                reported.note(completion.wr_id, completion.status);
+            }
+        }
+        reported
+    }
+
+    /// Posts the burst as WRITEs and polls its completions, to be looked at.
+    pub fn complete(&mut self) {
+        self.post_writes();
+        self.polled.refill(&mut self.cq);
+    }
+
+    /// Looks at the completions that were polled.
+    #[inline(never)]
+    pub fn look(&mut self) -> Reported {
+        let mut reported = Reported::default();
+        for completion in self.polled.take() {
+            reported.note(completion.wr_id, completion.status);
+        }
+        reported
+    }
+}
+
+#[inline]
+fn send(message: &Message, keys: DeviceKeys) -> SendRequest {
+    SendRequest {
+        wr_id: message.wr_id,
+        opcode: Opcode::Send,
+        flags: SendFlags::SIGNALED,
+        sge: message.local.sge(keys.lkey),
+        ..BLANK_REQUEST
     }
 }

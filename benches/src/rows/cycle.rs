@@ -4,7 +4,7 @@ use super::{NullSender, Row, baseline_cycle, baseline_writes, engine_striped};
 use crate::contender::{Contender, whole};
 use crate::null::{NullCq, NullQp};
 use crate::rig::Rig;
-use crate::workload::{FRAGMENT, FRAGMENTS, OUTSTANDING, RAILS, Reported};
+use crate::workload::{FRAGMENT, FRAGMENTS, OUTSTANDING, RAILS, Reported, SMALL};
 use crate::{baseline, floor};
 use polyrail_core::verbs::Opcode;
 use polyrail_core::virtual_qp::Scheme;
@@ -74,6 +74,31 @@ pub(super) const DQPLB: Row = Row {
     instruction_limit: 1.65,
     time_limit: None,
     baseline_limit: Some(1.0 / 6.0),
+};
+
+pub(super) const PASS_THROUGH: Row = Row {
+    name: "pass_through_4",
+    work: "4 rails, 4 KiB SEND, post to reported completion",
+    operations: OUTSTANDING,
+    floor: || {
+        let mut single = floor::Single::new(Rig::striped());
+        whole(move || {
+            let single = black_box(&mut single);
+            single.post_sends();
+            black_box(single.poll());
+        })
+    },
+    baseline: || {
+        let scheme = baseline::Scheme::Spray;
+        baseline_cycle(baseline::Sender::striped(Rig::striped(), scheme, Opcode::Send, SMALL))
+    },
+    engine: || {
+        let sender = engine_striped(Rig::striped(), Scheme::Spray, SMALL);
+        engine_cycle(sender, NullSender::post_sends)
+    },
+    instruction_limit: 6.21,
+    time_limit: None,
+    baseline_limit: None,
 };
 
 fn floor_cycle(

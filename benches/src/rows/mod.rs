@@ -1,6 +1,7 @@
 //! The rows of the report: what is measured, and what the engine must reach.
 
 mod cycle;
+mod polling;
 mod receive;
 mod routes;
 mod single;
@@ -48,7 +49,7 @@ impl Row {
 }
 
 /// All rows, in the order in which they are printed.
-pub const ROWS: [Row; 10] = [
+pub const ROWS: [Row; 14] = [
     single::POST,
     single::POLL,
     single::CYCLE,
@@ -56,7 +57,11 @@ pub const ROWS: [Row; 10] = [
     cycle::MULTI16,
     cycle::SPRAY,
     cycle::DQPLB,
+    cycle::PASS_THROUGH,
     receive::DQPLB,
+    polling::POLL_CQ,
+    polling::POLL_ONE,
+    polling::FEED,
     routes::IDLE,
     routes::RANDOM,
 ];

@@ -91,7 +91,9 @@ fn polling<T: 'static>(
 type NullFloor = floor::Single<NullQp, NullCq>;
 
 /// The floor polls.
-fn floor_polling(poll: impl Fn(&mut NullFloor) -> Reported + 'static) -> Box<dyn Contender> {
+pub(super) fn floor_polling(
+    poll: impl Fn(&mut NullFloor) -> Reported + 'static,
+) -> Box<dyn Contender> {
     let cycle = |single: &mut NullFloor| {
         single.post_writes();
         single.poll();
@@ -100,7 +102,7 @@ fn floor_polling(poll: impl Fn(&mut NullFloor) -> Reported + 'static) -> Box<dyn
 }
 
 /// The baseline polls in the one way that it has.
-fn baseline_polling() -> Box<dyn Contender> {
+pub(super) fn baseline_polling() -> Box<dyn Contender> {
     let cycle = |sender: &mut NullBaseline| {
         sender.cycle();
     };
@@ -108,7 +110,9 @@ fn baseline_polling() -> Box<dyn Contender> {
 }
 
 /// The engine polls.
-fn engine_polling(poll: impl Fn(&mut NullSender<1>) -> Reported + 'static) -> Box<dyn Contender> {
+pub(super) fn engine_polling(
+    poll: impl Fn(&mut NullSender<1>) -> Reported + 'static,
+) -> Box<dyn Contender> {
     let cycle = |sender: &mut NullSender<1>| {
         sender.post_writes();
         sender.poll();
