@@ -1,11 +1,23 @@
-//! What does a row's work, burst by burst, to be timed.
+//! What does a row's work, burst by burst, to be timed or to have its instructions counted.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// One of the three that do a row's work.
 pub trait Contender {
     /// Does the work of `bursts` bursts. Returns how long that took.
     fn time(&mut self, bursts: u32) -> Duration;
+
+    /// Does the same work, each burst within [`collected`].
+    fn count(&mut self, bursts: u32);
+}
+
+/// The function whose instructions callgrind counts, with all that it calls.
+#[inline(never)]
+pub fn collected(burst: &mut dyn FnMut()) {
+    burst();
+    // Something to come back to: of a tail call, callgrind would not see the end.
+    black_box(());
 }
 
 /// Is timed as a whole.
@@ -18,6 +30,12 @@ impl<B: FnMut()> Contender for Whole<B> {
             (self.0)();
         }
         start.elapsed()
+    }
+
+    fn count(&mut self, bursts: u32) {
+        for _ in 0..bursts {
+            collected(&mut self.0);
+        }
     }
 }
 
@@ -40,6 +58,13 @@ impl<S, P: FnMut(&mut S), B: FnMut(&mut S)> Contender for Prepared<S, P, B> {
             elapsed += start.elapsed();
         }
         elapsed.saturating_sub(self.clock * bursts)
+    }
+
+    fn count(&mut self, bursts: u32) {
+        for _ in 0..bursts {
+            (self.prepare)(&mut self.state);
+            collected(&mut || (self.burst)(&mut self.state));
+        }
     }
 }
 

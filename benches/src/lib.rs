@@ -6,16 +6,19 @@
 //! - the *baseline* is the seeds' design, plainly written: what the engine replaces;
 //! - the *engine* is the real `VirtualQp` and `VirtualCq`.
 //!
-//! They are measured alternately in one run and compared as ratios, since nanoseconds differ from
-//! machine to machine. `cargo run --release -p polyrail-benches --bin report` prints them; the
-//! criterion benches (`cargo bench -p polyrail-benches`) look at the engine's modules one by one.
+//! They are compared as ratios, in two ways. `cargo run --release -p polyrail-benches --bin report`
+//! times them alternately in one run, since nanoseconds differ from machine to machine.
+//! `benches/instructions.sh` counts their instructions with callgrind, which do not: what a change
+//! costs is judged by those. The criterion benches (`cargo bench -p polyrail-benches`) look at the
+//! engine's modules one by one.
 //!
 //! # Reading order
 //!
 //! 1. [`workload`]: what is asked for: bursts of 32 requests, fragments of 64 KiB;
 //! 2. [`null`]: the device; [`rig`]: its queue pairs, set up alike for everybody;
 //! 3. [`floor`], [`baseline`], [`engine`]: the three; [`contender`]: what they have in common;
-//! 4. [`rows`]: the report's rows and what they must reach; [`measure`]: how they are measured;
+//! 4. [`rows`]: the rows and what they must reach; [`measure`]: how they are timed;
+//!    [`instructions`]: how their instructions are counted;
 //! 5. [`handover`]: the ring between threads, beside well-known crates;
 //! 6. [`counted`]: how the tests know that floor and engine do the same work.
 //!
@@ -40,6 +43,16 @@
 //!   queue pair in a table of 64 places, the engine has 4096 in 8192 and uses one of them.
 //! - `routes_random_4096` uses them all, in random order. Its floor posts in the same order to as many
 //!   raw queue pairs, whose rings take up the same memory.
+//!
+//! # Instructions
+//!
+//! Counted are 512 bursts, after a warm-up, with everything that they call, in the program as users
+//! build it. `benches/instructions.json` has the counts that were accepted and the compiler that they
+//! are of. With the same compiler, `benches/instructions.sh` fails if the engine needs over 3% more in
+//! a row; with another one it only tells. `--accept` writes the file anew. Engine and floor call nothing
+//! outside of this workspace, so their counts are the same on every machine; the baseline's contain
+//! the system's allocator. `callgrind_annotate` shows where the instructions go, given a file of
+//! `target/release/instructions.callgrind/`, which has one for each contender of the last run.
 
 pub mod allocations;
 pub mod arrivals;
@@ -49,6 +62,7 @@ pub mod counted;
 pub mod engine;
 pub mod floor;
 pub mod handover;
+pub mod instructions;
 pub mod measure;
 pub mod null;
 pub mod polled;
