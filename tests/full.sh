@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
-STEPS="lint docs test libclang loom sweep simulate enumerate planted fuzz copy no_std rxe bench"
+STEPS="lint docs test libclang loom sweep simulate enumerate planted fuzz copy no_std rxe bench instructions"
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -140,6 +140,11 @@ bench() {
   say "benches, a smoke run: nothing is timed"
   cargo bench -p polyrail-benches --locked -- --test
   cargo run --release --locked -p polyrail-benches --bin report -- --repeats 21
+}
+
+instructions() {
+  say "instructions of the benches, beside those that were accepted"
+  benches/instructions.sh
 }
 
 install

@@ -1,9 +1,10 @@
 //! The engine at the rows' work: the real [`VirtualQp`] and [`VirtualCq`] on the null device.
 
 use crate::arrivals::REQUESTS;
+use crate::polled::Polled;
 use crate::rig::Rig;
 use crate::workload::{
-    DEPTH, FRAGMENT, KEYS, Message, OUTSTANDING, POLL, RAILS, Reported, SMALL, messages,
+    DEPTH, DEVICE, FRAGMENT, Message, OUTSTANDING, POLL, RAILS, Reported, SMALL, keys, messages,
 };
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendWr};
@@ -80,15 +81,17 @@ fn poll<C: CompletionQueue, const ROUTES: usize>(
 pub struct Sender<Q, C, const RAILS: usize> {
     qp: Box<VirtualQp<Q, RAILS, DEPTH, WRS>>,
     cq: Box<VirtualCq<C, 1, 64>>,
-    messages: [Message; OUTSTANDING],
-    keys: [DeviceKeys; 1],
+    messages: Vec<Message>,
+    keys: Vec<DeviceKeys>,
+    /// Completions of a burst, for [`feed`](Self::feed).
+    polled: Polled,
 }
 
 impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
     /// Over all rails of `rig`, for requests of `length` bytes.
     pub fn new(rig: Rig<Q, C>, scheme: Scheme, length: u32) -> Self {
         let (qp, cq) = connect(rig, scheme);
-        Self { qp, cq, messages: messages(length), keys: [KEYS] }
+        Self { qp, cq, messages: messages(length), keys: keys(), polled: Polled::new() }
     }
 
     /// Posts the burst as writes.
@@ -111,10 +114,62 @@ impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
         }
     }
 
+    /// Posts the burst as SENDs.
+    #[inline(never)]
+    pub fn post_sends(&mut self) {
+        for message in &self.messages {
+            let wr = SendWr::send(message.wr_id, message.local, &self.keys);
+            self.qp.post_send(&wr).expect("there is room for a burst");
+        }
+    }
+
     /// Polls until the burst is reported.
     #[inline(never)]
     pub fn poll(&mut self) -> Reported {
-        poll(&mut self.cq, &mut *self.qp, OUTSTANDING)
+        poll(&mut self.cq, &mut *self.qp, self.messages.len())
+    }
+
+    /// Polls the first completion queue alone until the burst is reported.
+    #[inline(never)]
+    pub fn poll_cq(&mut self) -> Reported {
+        let mut reported = Reported::default();
+        while reported.count < self.messages.len() {
+            let sink = |event| note(&mut reported, event);
+            let polled = self.cq.poll_cq(0, &mut *self.qp, POLL, sink);
+            debug_assert!(polled.error.is_none());
+        }
+        reported
+    }
+
+    /// Polls for one event at a time until the burst is reported.
+    #[inline(never)]
+    pub fn poll_one(&mut self) -> Reported {
+        let mut reported = Reported::default();
+        while reported.count < self.messages.len() {
+            let (event, polled) = self.cq.poll_one(&mut *self.qp);
+            debug_assert!(polled.error.is_none());
+            if let Some(event) = event {
+                note(&mut reported, event);
+            }
+        }
+        reported
+    }
+
+    /// Posts the burst as WRITEs and polls its completions from the physical queue, to be fed.
+    pub fn complete(&mut self) {
+        self.post_writes();
+        self.polled.refill(&mut self.cq.cqs_mut()[0]);
+    }
+
+    /// Feeds the completions that were polled.
+    #[inline(never)]
+    pub fn feed(&mut self) -> Reported {
+        let mut reported = Reported::default();
+        let sink = |event| note(&mut reported, event);
+        // SAFETY: they were polled from a queue of this device, are in order, and `Polled` gives them
+        // out once.
+        unsafe { self.cq.feed(&mut *self.qp, DEVICE, self.polled.take(), sink) };
+        reported
     }
 }
 
@@ -158,8 +213,8 @@ impl<Q: QueuePair, C: CompletionQueue> Receiver<Q, C> {
 pub struct Many<Q, C, const ROUTES: usize> {
     qps: Box<[SmallQp<Q>]>,
     cq: Box<VirtualCq<C, 1, ROUTES>>,
-    messages: [Message; OUTSTANDING],
-    keys: [DeviceKeys; 1],
+    messages: Vec<Message>,
+    keys: Vec<DeviceKeys>,
     targets: Vec<u16>,
     next: usize,
 }
@@ -179,7 +234,7 @@ impl<Q: QueuePair, C: CompletionQueue, const ROUTES: usize> Many<Q, C, ROUTES> {
         for (index, qp) in (0..).zip(&qps) {
             cq.attach(index, qp).expect("a deep completion queue and a large table");
         }
-        Self { qps, cq, messages: messages(SMALL), keys: [KEYS], targets, next: 0 }
+        Self { qps, cq, messages: messages(SMALL), keys: keys(), targets, next: 0 }
     }
 
     /// Post to report, each request on the next of the targets.
@@ -192,6 +247,6 @@ impl<Q: QueuePair, C: CompletionQueue, const ROUTES: usize> Many<Q, C, ROUTES> {
             self.qps[*target as usize].post_send(&wr).expect("there is room for a burst");
         }
         self.next = (self.next + OUTSTANDING) % self.targets.len();
-        poll(&mut self.cq, &mut *self.qps, OUTSTANDING)
+        poll(&mut self.cq, &mut *self.qps, self.messages.len())
     }
 }

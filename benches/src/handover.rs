@@ -10,8 +10,7 @@
 //! the scheduler would decide what is measured. They take turns, so that how often the two happen to meet
 //! at an empty or a full ring does not count. A program whose two ends work at once may see other figures.
 
-use crate::measure::{Figures, as_printed, measure_in_turns};
-use crate::workload::Contender;
+use crate::measure::{Figures, Timed, as_printed, measure_in_turns};
 use core_affinity::CoreId;
 use polyrail_core::spsc;
 use ringbuf::traits::{Consumer as _, Producer as _, Split as _};
@@ -143,31 +142,31 @@ pub fn measure(repeats: u32, allocations: fn() -> u64) -> Handover {
     Handover { crates, baseline, ours }
 }
 
-fn ours() -> Contender {
+fn ours() -> Timed {
     let Ok((producer, consumer)) = spsc::Ring::split_shared(OurRing::default()) else {
         unreachable!("a new ring")
     };
     contender(producer, consumer)
 }
 
-fn rtrb() -> Contender {
+fn rtrb() -> Timed {
     let (producer, consumer) = rtrb::RingBuffer::new(CAPACITY);
     contender(producer, consumer)
 }
 
-fn heapless() -> Contender {
+fn heapless() -> Timed {
     // It keeps one place free, and lends its ends: the memory stays until the program ends.
     let queue = Box::leak(Box::new(heapless::spsc::Queue::<Payload, { CAPACITY + 1 }>::new()));
     let (producer, consumer) = queue.split();
     contender(producer, consumer)
 }
 
-fn ringbuf() -> Contender {
+fn ringbuf() -> Timed {
     let (producer, consumer) = ringbuf::HeapRb::new(CAPACITY).split();
     contender(producer, consumer)
 }
 
-fn channel() -> Contender {
+fn channel() -> Timed {
     let (producer, consumer) = mpsc::sync_channel(CAPACITY);
     contender(producer, consumer)
 }
@@ -193,7 +192,7 @@ struct Line<P> {
     consumer: Option<JoinHandle<()>>,
 }
 
-fn contender<P: Push, C: Pop>(producer: P, consumer: C) -> Contender {
+fn contender<P: Push, C: Pop>(producer: P, consumer: C) -> Timed {
     let control = Arc::new(Control {
         meet: Barrier::new(2),
         requests: AtomicU64::new(0),

@@ -6,42 +6,66 @@
 //! - the *baseline* is the seeds' design, plainly written: what the engine replaces;
 //! - the *engine* is the real `VirtualQp` and `VirtualCq`.
 //!
-//! They are measured alternately in one run and compared as ratios, since nanoseconds differ from
-//! machine to machine. `cargo run --release -p polyrail-benches --bin report` prints them; the
-//! criterion benches (`cargo bench -p polyrail-benches`) look at the engine's modules one by one.
+//! They are compared as ratios, in two ways. `cargo run --release -p polyrail-benches --bin report`
+//! times them alternately in one run, since nanoseconds differ from machine to machine.
+//! `benches/instructions.sh` counts their instructions with callgrind, which do not: what a change
+//! costs is judged by those. The criterion benches (`cargo bench -p polyrail-benches`) look at the
+//! engine's modules one by one.
 //!
 //! # Reading order
 //!
 //! 1. [`workload`]: what is asked for: bursts of 32 requests, fragments of 64 KiB;
 //! 2. [`null`]: the device; [`rig`]: its queue pairs, set up alike for everybody;
-//! 3. [`floor`], [`baseline`], [`engine`]: the three;
-//! 4. [`rows`]: the report's rows and what they must reach; [`measure`]: how they are measured;
+//! 3. [`floor`], [`baseline`], [`engine`]: the three; [`contender`]: what they have in common;
+//! 4. [`rows`]: the rows and what they must reach; [`measure`]: how they are timed;
+//!    [`instructions`]: how their instructions are counted;
 //! 5. [`handover`]: the ring between threads, beside well-known crates;
 //! 6. [`counted`]: how the tests know that floor and engine do the same work.
 //!
-//! # What is timed
+//! # What is measured
 //!
 //! A burst posts 32 requests, then polls until all 32 are reported, with room for 32 completions at
 //! a time. Its functions are never inlined, so that no contender gains by what happens to be known
-//! at one place of call. `single_post` and `single_poll` do one half, for which the null device forgets, or
-//! repeats, completions at the cost of two stores. `dqplb_recv_ooo` delivers 16 requests of 16
-//! fragments, the rails randomly merged, outside the timed part; timed are polling them, posting the
-//! zero-length receives again, and posting the caller's 16 receives again (floor: the first two,
-//! as the third is no physical work).
+//! at one place of call, and messages, keys and rails are lists whose contents and lengths are known
+//! at run time only.
 //!
-//! The two routes rows compare the engine with itself: `floor_ns` is the engine with 1 (or 32)
-//! registered queue pairs in a table of 64 places, `engine_ns` the one with 4096 in 8192, and
-//! `baseline_ns` the seeds' design with 4096.
+//! - `single_post` and `single_poll` do one half, for which the null device forgets, or repeats,
+//!   completions at the cost of two stores. `poll_cq` and `poll_one` are `single_poll` in other ways;
+//!   the baseline has only one.
+//! - `feed` is handed completions that were polled, outside the measured part, from the physical queue;
+//!   its floor looks at each of them. The baseline, which has nothing of the kind, polls.
+//! - `pass_through_4` posts SENDs to a virtual queue pair of several rails, the floor to the first
+//!   rail.
+//! - `dqplb_recv_ooo` delivers 16 requests of 16 fragments, the rails randomly merged, outside the
+//!   measured part; measured are polling them, posting the zero-length receives again, and posting the
+//!   caller's 16 receives again (floor: the first two, as the third is no physical work).
+//! - `routes_idle_4096` compares the engine with itself: its floor is the engine with one registered
+//!   queue pair in a table of 64 places, the engine has 4096 in 8192 and uses one of them.
+//! - `routes_random_4096` uses them all, in random order. Its floor posts in the same order to as many
+//!   raw queue pairs, whose rings take up the same memory.
+//!
+//! # Instructions
+//!
+//! Counted are 512 bursts, after a warm-up, with everything that they call, in the program as users
+//! build it. `benches/instructions.json` has the counts that were accepted and the compiler that they
+//! are of. With the same compiler, `benches/instructions.sh` fails if the engine needs over 3% more in
+//! a row; with another one it only tells. `--accept` writes the file anew. Engine and floor call nothing
+//! outside of this workspace, so their counts are the same on every machine; the baseline's contain
+//! the system's allocator. `callgrind_annotate` shows where the instructions go, given a file of
+//! `target/release/instructions.callgrind/`, which has one for each contender of the last run.
 
 pub mod allocations;
 pub mod arrivals;
 pub mod baseline;
+pub mod contender;
 pub mod counted;
 pub mod engine;
 pub mod floor;
 pub mod handover;
+pub mod instructions;
 pub mod measure;
 pub mod null;
+pub mod polled;
 pub mod random;
 pub mod rig;
 pub mod rows;

@@ -1,8 +1,7 @@
 //! Interleaved measurement: floor, baseline and engine take turns, so that whatever else the
 //! machine does meanwhile meets them alike, and the median of each is taken.
 
-use crate::rows::Row;
-use crate::workload::Contender;
+use crate::rows::{Make, Row};
 use std::time::Duration;
 
 /// One turn of one contender: long enough for the clock and to warm the caches up again, short
@@ -47,7 +46,7 @@ impl Measured {
 
     /// Whether the engine reaches what the row asks for, to the precision that is printed.
     pub fn holds(&self) -> bool {
-        as_printed(self.floor_ratio()) <= self.row.floor_limit
+        self.row.time_limit.is_none_or(|limit| as_printed(self.floor_ratio()) <= limit)
             && self.row.baseline_limit.is_none_or(|limit| self.baseline_ratio() <= limit)
             && self.engine.allocs_per_op == 0.0
     }
@@ -58,8 +57,11 @@ pub fn as_printed(ratio: f64) -> f64 {
     (ratio * 100.0).round() / 100.0
 }
 
+/// What is timed: does its work so many times and returns how long that took.
+pub type Timed = Box<dyn FnMut(u32) -> Duration>;
+
 struct Runner {
-    contender: Contender,
+    contender: Timed,
     rounds: u32,
     ns_per_round: Vec<f64>,
     allocations: u64,
@@ -67,7 +69,7 @@ struct Runner {
 
 impl Runner {
     /// Warms the contender up and finds out how many rounds make a turn.
-    fn new(mut contender: Contender) -> Self {
+    fn new(mut contender: Timed) -> Self {
         let mut rounds = 1;
         let mut elapsed = contender(rounds);
         while elapsed < TURN {
@@ -97,9 +99,9 @@ impl Runner {
 }
 
 /// Measures contenders in turns, `repeats` of them and at least [`MIN_REPEATS`]. `operations` is what
-/// one round does; `allocations` says how many there have been so far.
+/// one round does; `allocations` returns how many there have been so far.
 pub fn measure_in_turns<const N: usize>(
-    contenders: [Contender; N],
+    contenders: [Timed; N],
     operations: usize,
     repeats: u32,
     allocations: fn() -> u64,
@@ -115,7 +117,11 @@ pub fn measure_in_turns<const N: usize>(
 
 /// Measures a row; see [`measure_in_turns`].
 pub fn measure(row: Row, repeats: u32, allocations: fn() -> u64) -> Measured {
-    let contenders = [row.floor, row.baseline, row.engine].map(|make| make());
+    let timed = |(_, make): (_, Make)| -> Timed {
+        let mut contender = make();
+        Box::new(move |bursts| contender.time(bursts))
+    };
+    let contenders = row.contenders().map(timed);
     let [floor, baseline, engine] =
         measure_in_turns(contenders, row.operations, repeats, allocations);
     Measured { row, floor, baseline, engine }

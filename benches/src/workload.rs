@@ -6,7 +6,6 @@ use polyrail_core::verbs::{
     DeviceId, DeviceKeys, Imm, LocalBuffer, Opcode, SendFlags, SendRequest, Sge, WcStatus,
 };
 use std::hint::black_box;
-use std::time::{Duration, Instant};
 
 /// Requests outstanding: a burst posts so many, then polls until all are reported.
 pub const OUTSTANDING: usize = 32;
@@ -69,25 +68,31 @@ impl Message {
         self.wr_id as u32
     }
 
-    /// `FRAGMENT` bytes of a large message, without the bounds check that
-    /// [`LocalBuffer::slice`] makes: what a raw poster writes.
+    /// `length` bytes from `offset` on, without the bounds check that [`LocalBuffer::slice`] makes:
+    /// what a raw poster writes.
     #[inline]
-    pub const fn fragment(&self, number: u32) -> LocalBuffer {
-        debug_assert!((number + 1) * FRAGMENT <= self.local.length());
-        let addr = self.local.addr() + number as u64 * FRAGMENT as u64;
+    pub const fn part(&self, offset: u32, length: u32) -> LocalBuffer {
+        debug_assert!(offset as u64 + length as u64 <= self.local.length() as u64);
         // SAFETY: the null device, on which alone messages are posted, does not follow addresses.
-        unsafe { LocalBuffer::new(addr, FRAGMENT) }
+        unsafe { LocalBuffer::new(self.local.addr() + offset as u64, length) }
     }
 }
 
-/// The messages of a burst, each `length` bytes, side by side.
-pub fn messages(length: u32) -> [Message; OUTSTANDING] {
-    black_box(std::array::from_fn(|at| {
+/// The messages of a burst, each `length` bytes, side by side. Their number is for their users to find
+/// out.
+pub fn messages(length: u32) -> Vec<Message> {
+    let message = |at| {
         let offset = at as u64 * u64::from(length);
         // SAFETY: the null device, on which alone messages are posted, does not follow addresses.
         let local = unsafe { LocalBuffer::new(0x10_0000_0000 + offset, length) };
         Message { wr_id: 1000 + at as u64, local, remote_addr: 0x7f_0000_0000 + offset }
-    }))
+    };
+    black_box((0..OUTSTANDING).map(message).collect())
+}
+
+/// The keys of the memory that all messages lie in, for each device.
+pub fn keys() -> Vec<DeviceKeys> {
+    black_box(vec![KEYS])
 }
 
 /// What came back. Every contender reads `wr_id` and `status` of everything that is reported to
@@ -108,57 +113,25 @@ impl Reported {
     /// If it failed: nothing fails on the null device.
     #[inline]
     pub fn note(&mut self, wr_id: u64, status: WcStatus) {
-        if !status.is_success() {
-            failed(wr_id, status);
-        }
+        check(wr_id, status);
         self.count += 1;
         self.wr_ids = self.wr_ids.wrapping_add(wr_id);
+    }
+}
+
+/// Looks at the status of a completion.
+///
+/// # Panics
+///
+/// If it failed.
+#[inline]
+pub fn check(wr_id: u64, status: WcStatus) {
+    if !status.is_success() {
+        failed(wr_id, status);
     }
 }
 
 #[cold]
 fn failed(wr_id: u64, status: WcStatus) -> ! {
     panic!("request {wr_id}: {status}")
-}
-
-/// One of the three that do a row's work: does it in so many bursts and says how long that took.
-pub type Contender = Box<dyn FnMut(u32) -> Duration>;
-
-/// A contender that is timed as a whole.
-pub fn contender(mut burst: impl FnMut() + 'static) -> Contender {
-    Box::new(move |rounds| {
-        let start = Instant::now();
-        for _ in 0..rounds {
-            burst();
-        }
-        start.elapsed()
-    })
-}
-
-/// A contender of which only `burst` is timed, and not what `prepare` does before each.
-///
-/// Reading the clock takes as long as several completions, so what it takes is subtracted.
-pub fn prepared_contender<S: 'static>(
-    mut state: S,
-    mut prepare: impl FnMut(&mut S) + 'static,
-    mut burst: impl FnMut(&mut S) + 'static,
-) -> Contender {
-    let clock = clock_cost();
-    Box::new(move |rounds| {
-        let mut elapsed = Duration::ZERO;
-        for _ in 0..rounds {
-            prepare(&mut state);
-            let start = Instant::now();
-            burst(&mut state);
-            elapsed += start.elapsed();
-        }
-        elapsed.saturating_sub(clock * rounds)
-    })
-}
-
-/// What an empty interval measures: the median of many.
-fn clock_cost() -> Duration {
-    let mut intervals: Vec<_> = (0..10_001).map(|_| Instant::now().elapsed()).collect();
-    intervals.sort_unstable();
-    intervals[intervals.len() / 2]
 }

@@ -10,7 +10,7 @@ use polyrail_benches::workload::{
     DEPTH, FRAGMENT, FRAGMENTS, OUTSTANDING, POLL, RAILS, Reported, SMALL, messages,
 };
 use polyrail_benches::{baseline, engine, floor};
-use polyrail_core::verbs::Opcode;
+use polyrail_core::verbs::{Opcode, WcStatus};
 use polyrail_core::virtual_qp::Scheme;
 
 type Qp = Counted<NullQp>;
@@ -29,6 +29,13 @@ fn work<C>(account: &Account, contender: &mut C, burst: impl Fn(&mut C) -> Repor
     account.take()
 }
 
+/// What a sender reports of a burst, whatever the length of its messages.
+fn whole_burst() -> Reported {
+    let mut reported = Reported::default();
+    messages(SMALL).iter().for_each(|message| reported.note(message.wr_id, WcStatus::SUCCESS));
+    reported
+}
+
 fn engine_work<const RAILS: usize>(rig: Rig, scheme: Scheme, length: u32, imm: bool) -> Work {
     let account = Account::default();
     let mut engine = engine::Sender::<_, _, RAILS>::new(rig.counted(&account), scheme, length);
@@ -39,8 +46,7 @@ fn engine_work<const RAILS: usize>(rig: Rig, scheme: Scheme, length: u32, imm: b
             engine.post_writes();
         }
         let reported = engine.poll();
-        assert_eq!(reported.count, OUTSTANDING);
-        assert_eq!(reported.wr_ids, messages(length).iter().map(|message| message.wr_id).sum());
+        assert_eq!(reported, whole_burst());
         reported
     })
 }
@@ -52,7 +58,11 @@ fn floor_work(
 ) -> Work {
     let account = Account::default();
     let mut floor = floor::Striped::new(rig.counted(&account), length);
-    work(&account, &mut floor, burst)
+    work(&account, &mut floor, |floor| {
+        let reported = burst(floor);
+        assert_eq!(reported, whole_burst());
+        reported
+    })
 }
 
 fn baseline_work(rig: Rig, scheme: baseline::Scheme, opcode: Opcode, length: u32) -> Work {
@@ -61,7 +71,7 @@ fn baseline_work(rig: Rig, scheme: baseline::Scheme, opcode: Opcode, length: u32
     let mut baseline = baseline::Sender::striped(rig, scheme, opcode, length);
     work(&account, &mut baseline, |baseline| {
         let reported = baseline.cycle();
-        assert_eq!(reported.wr_ids, messages(length).iter().map(|message| message.wr_id).sum());
+        assert_eq!(reported, whole_burst());
         reported
     })
 }
@@ -77,7 +87,7 @@ fn single_rail_work_is_one_batch_a_request() {
     let account = Account::default();
     let mut floor = floor::Single::new(Rig::single().counted(&account));
     let floor = work(&account, &mut floor, |floor| {
-        floor.post();
+        floor.post_writes();
         floor.poll()
     });
     assert_eq!(floor, sends(BURST, BURST));
@@ -87,23 +97,113 @@ fn single_rail_work_is_one_batch_a_request() {
     assert_eq!(baseline, Work { empty_polls: 1, ..floor });
 }
 
+/// Work of the engine's sender over `RAILS` rails, each burst of which is done by `burst`.
+fn engine_burst<const RAILS: usize>(
+    rig: Rig,
+    burst: impl Fn(&mut engine::Sender<Qp, Cq, RAILS>) -> Reported,
+) -> Work {
+    let account = Account::default();
+    let mut engine = engine::Sender::new(rig.counted(&account), Scheme::Spray, SMALL);
+    work(&account, &mut engine, |engine| {
+        let reported = burst(engine);
+        assert_eq!(reported, whole_burst());
+        reported
+    })
+}
+
+/// The same of the floor's single queue pair.
+fn floor_burst(rig: Rig, burst: impl Fn(&mut floor::Single<Qp, Cq>) -> Reported) -> Work {
+    let account = Account::default();
+    let mut floor = floor::Single::new(rig.counted(&account));
+    work(&account, &mut floor, |floor| {
+        let reported = burst(floor);
+        assert_eq!(reported, whole_burst());
+        reported
+    })
+}
+
+#[test]
+fn what_passes_through_is_one_batch_a_request_on_the_first_rail() {
+    let floor = floor_burst(Rig::striped(), |floor| {
+        floor.post_sends();
+        floor.poll()
+    });
+    assert_eq!(floor, sends(BURST, BURST));
+    let engine = engine_burst::<RAILS>(Rig::striped(), |engine| {
+        engine.post_sends();
+        engine.poll()
+    });
+    assert_eq!(engine, floor);
+}
+
+#[test]
+fn one_completion_queue_is_polled_as_seldom_as_all() {
+    let engine = engine_burst::<1>(Rig::single(), |engine| {
+        engine.post_writes();
+        engine.poll_cq()
+    });
+    assert_eq!(engine, sends(BURST, BURST));
+}
+
+#[test]
+fn one_completion_at_a_time_is_at_most_a_poll_for_each() {
+    let floor = floor_burst(Rig::single(), |floor| {
+        floor.post_writes();
+        floor.poll_one()
+    });
+    assert_eq!(floor, Work { polls: BURST, ..sends(BURST, BURST) });
+    let engine = engine_burst::<1>(Rig::single(), |engine| {
+        engine.post_writes();
+        engine.poll_one()
+    });
+    // It takes a batch at once, keeps what nobody asked for, and looks for more each time.
+    assert_eq!((engine.sends, engine.completions), (floor.sends, floor.completions));
+    assert!(engine.polls + engine.empty_polls <= floor.polls, "{engine:?}");
+}
+
+#[test]
+fn what_is_fed_is_polled_once_and_by_the_caller() {
+    let floor = floor_burst(Rig::single(), |floor| {
+        floor.complete();
+        floor.look()
+    });
+    assert_eq!(floor, sends(BURST, BURST));
+    let engine = engine_burst::<1>(Rig::single(), |engine| {
+        engine.complete();
+        engine.feed()
+    });
+    assert_eq!(engine, floor);
+}
+
+#[test]
+fn many_queue_pairs_take_one_batch_a_request() {
+    let targets = || (0..OUTSTANDING as u16).rev().chain([7; OUTSTANDING]).collect();
+    let account = Account::default();
+    let mut floor = floor::Many::new(Rig::many(OUTSTANDING).counted(&account), targets());
+    let floor = work(&account, &mut floor, floor::Many::scattered);
+    assert_eq!(floor, sends(BURST, BURST));
+    let rig = Rig::many(OUTSTANDING).counted(&account);
+    let mut engine = engine::Many::<_, _, 64>::new(rig, targets());
+    assert_eq!(work(&account, &mut engine, engine::Many::scattered), floor);
+}
+
 #[test]
 fn one_fragment_is_one_batch_on_one_rail() {
-    let floor = floor_work(Rig::striped(), FRAGMENT, floor::Striped::multi1);
+    let floor = floor_work(Rig::striped(), FRAGMENT, floor::Striped::write);
     assert_eq!(floor, sends(BURST, BURST));
     assert_eq!(engine_work::<RAILS>(Rig::striped(), Scheme::Spray, FRAGMENT, false), floor);
 }
 
 #[test]
 fn sixteen_fragments_are_four_batches() {
-    let floor = floor_work(Rig::striped(), LARGE, floor::Striped::multi16);
+    let floor = floor_work(Rig::striped(), LARGE, floor::Striped::write);
     assert_eq!(floor, sends(SENDS, BATCHES));
     assert_eq!(engine_work::<RAILS>(Rig::striped(), Scheme::Spray, LARGE, false), floor);
 }
 
 #[test]
 fn spray_adds_a_batch_of_notifies_for_each_poll() {
-    let floor = floor_work(Rig::striped_with_notify(), LARGE, floor::Striped::spray_imm16);
+    let floor = floor_work(Rig::striped_with_notify(), LARGE, floor::Striped::write_and_notify);
     let polls = BATCHES / POLL as u64;
     assert_eq!(floor, sends(SENDS + BURST, BATCHES + polls));
     let rig = Rig::striped_with_notify();
@@ -112,7 +212,7 @@ fn spray_adds_a_batch_of_notifies_for_each_poll() {
 
 #[test]
 fn numbering_fragments_changes_no_count() {
-    let floor = floor_work(Rig::striped(), LARGE, floor::Striped::dqplb_imm16);
+    let floor = floor_work(Rig::striped(), LARGE, floor::Striped::write_numbered);
     assert_eq!(floor, sends(SENDS, BATCHES));
     assert_eq!(engine_work::<RAILS>(Rig::striped(), Scheme::Dqplb, LARGE, true), floor);
 }
@@ -195,8 +295,8 @@ fn the_baseline_reports_in_posting_order_whatever_order_rails_complete_in() {
 #[test]
 fn every_row_runs() {
     for row in ROWS {
-        for make in [row.floor, row.baseline, row.engine] {
-            make()(20);
+        for (_, make) in row.contenders() {
+            make().time(20);
         }
     }
 }

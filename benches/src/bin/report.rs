@@ -128,16 +128,16 @@ fn print_rows(out: &mut impl Write, rows: impl Iterator<Item = Measured>) -> io:
     )?;
     for measured in rows {
         let Measured { row, floor, baseline, engine } = &measured;
+        let time_limit = row.time_limit.map_or(String::new(), |limit| format!("{limit:.2}"));
         let limit = row.baseline_limit.map_or(String::new(), |limit| format!("{limit:.3}"));
         writeln!(
             out,
-            "{:<19} {:>8.2} {:>9.2} {:>8.2}  {:>7.2} {:>5.2}  {:>10.3} {limit:>6}  {:>7.3} {:>9.3}  {:<5}  {}",
+            "{:<19} {:>8.2} {:>9.2} {:>8.2}  {:>7.2} {time_limit:>5}  {:>10.3} {limit:>6}  {:>7.3} {:>9.3}  {:<5}  {}",
             row.name,
             floor.ns,
             baseline.ns,
             engine.ns,
             measured.floor_ratio(),
-            row.floor_limit,
             measured.baseline_ratio(),
             engine.allocs_per_op,
             baseline.allocs_per_op,
@@ -199,7 +199,7 @@ fn print_copy_rate(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
 fn print_machine(out: &mut impl Write, repeats: u32) -> io::Result<()> {
     writeln!(
         out,
-        "\nMedians of {repeats} interleaved repeats. A row holds if both ratios are within their"
+        "\nMedians of {repeats} interleaved repeats. A row holds if its ratios are within their"
     )?;
     writeln!(out, "limits and the engine allocates nothing. {}.", machine())?;
     if cfg!(debug_assertions) {

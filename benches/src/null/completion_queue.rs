@@ -226,7 +226,7 @@ mod tests {
             cq.notes.push(note(wr_id));
         }
         assert_eq!(polled(&mut cq, 32), [45, 46, 47, 48, 49]);
-        assert_eq!(polled(&mut cq, 32), []);
+        assert!(polled(&mut cq, 32).is_empty());
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         let mut cq = NullCq::new(CqId(0), DeviceId(0), 8);
         (0..3).for_each(|wr_id| cq.notes.push(note(wr_id)));
         cq.wire().forget();
-        assert_eq!(polled(&mut cq, 32), []);
+        assert!(polled(&mut cq, 32).is_empty());
         (3..6).for_each(|wr_id| cq.notes.push(note(wr_id)));
         assert_eq!(polled(&mut cq, 32), [3, 4, 5]);
         cq.wire().replay(3);

@@ -1,0 +1,35 @@
+//! Instructions of every row, counted by callgrind: the same in every run, whatever else the machine
+//! does.
+//!
+//! [`callgrind`] runs the contenders under valgrind and reads what it counted; [`accepted`] compares
+//! that with what was accepted before, in `benches/instructions.json`.
+
+pub mod accepted;
+pub mod callgrind;
+
+use serde::{Deserialize, Serialize};
+
+/// Instructions of one operation of each contender of a row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    /// The row.
+    pub name: String,
+    /// The same work done raw.
+    pub floor: f64,
+    /// The seeds' design.
+    pub baseline: f64,
+    /// Ours.
+    pub engine: f64,
+}
+
+impl Counts {
+    /// Engine over floor.
+    pub fn floor_ratio(&self) -> f64 {
+        self.engine / self.floor
+    }
+
+    /// Engine over baseline.
+    pub fn baseline_ratio(&self) -> f64 {
+        self.engine / self.baseline
+    }
+}

@@ -1,0 +1,128 @@
+//! Several rails, from the post to the reported completion.
+
+use super::{NullSender, Row, baseline_cycle, baseline_writes, engine_striped};
+use crate::contender::{Contender, whole};
+use crate::null::{NullCq, NullQp};
+use crate::rig::Rig;
+use crate::workload::{FRAGMENT, FRAGMENTS, OUTSTANDING, RAILS, Reported, SMALL};
+use crate::{baseline, floor};
+use polyrail_core::verbs::Opcode;
+use polyrail_core::virtual_qp::Scheme;
+use std::hint::black_box;
+
+/// Bytes of a request of 16 fragments.
+const LARGE: u32 = FRAGMENTS * FRAGMENT;
+
+pub(super) const MULTI1: Row = Row {
+    name: "multi1_cycle",
+    work: "4 rails, 1 fragment, post to reported completion",
+    operations: OUTSTANDING,
+    floor: || floor_cycle(Rig::striped(), FRAGMENT, floor::Striped::write),
+    baseline: || baseline_cycle(baseline_writes(Rig::striped(), FRAGMENT)),
+    engine: || {
+        let sender = engine_striped(Rig::striped(), Scheme::Spray, FRAGMENT);
+        engine_cycle(sender, NullSender::post_writes)
+    },
+    instruction_limit: 3.1,
+    time_limit: None,
+    baseline_limit: Some(1.0 / 5.0),
+};
+
+pub(super) const MULTI16: Row = Row {
+    name: "multi16_cycle",
+    work: "4 rails, 1 MiB in 16 fragments",
+    operations: OUTSTANDING,
+    floor: || floor_cycle(Rig::striped(), LARGE, floor::Striped::write),
+    baseline: || baseline_cycle(baseline_writes(Rig::striped(), LARGE)),
+    engine: || {
+        let sender = engine_striped(Rig::striped(), Scheme::Spray, LARGE);
+        engine_cycle(sender, NullSender::post_writes)
+    },
+    instruction_limit: 1.75,
+    time_limit: None,
+    baseline_limit: Some(1.0 / 6.0),
+};
+
+pub(super) const SPRAY: Row = Row {
+    name: "spray_imm16_cycle",
+    work: "the same with imm and notify",
+    operations: OUTSTANDING,
+    floor: || floor_cycle(Rig::striped_with_notify(), LARGE, floor::Striped::write_and_notify),
+    baseline: || {
+        let rig = Rig::striped_with_notify();
+        baseline_imm(rig, baseline::Scheme::Spray)
+    },
+    engine: || {
+        let sender = engine_striped(Rig::striped_with_notify(), Scheme::Spray, LARGE);
+        engine_cycle(sender, NullSender::post_writes_with_imm)
+    },
+    instruction_limit: 1.8,
+    time_limit: None,
+    baseline_limit: Some(1.0 / 6.0),
+};
+
+pub(super) const DQPLB: Row = Row {
+    name: "dqplb_imm16_cycle",
+    work: "the same, DQPLB sender",
+    operations: OUTSTANDING,
+    floor: || floor_cycle(Rig::striped(), LARGE, floor::Striped::write_numbered),
+    baseline: || baseline_imm(Rig::striped(), baseline::Scheme::Dqplb),
+    engine: || {
+        let sender = engine_striped(Rig::striped(), Scheme::Dqplb, LARGE);
+        engine_cycle(sender, NullSender::post_writes_with_imm)
+    },
+    instruction_limit: 1.65,
+    time_limit: None,
+    baseline_limit: Some(1.0 / 6.0),
+};
+
+pub(super) const PASS_THROUGH: Row = Row {
+    name: "pass_through_4",
+    work: "4 rails, 4 KiB SEND, post to reported completion",
+    operations: OUTSTANDING,
+    floor: || {
+        let mut single = floor::Single::new(Rig::striped());
+        whole(move || {
+            let single = black_box(&mut single);
+            single.post_sends();
+            black_box(single.poll());
+        })
+    },
+    baseline: || {
+        let scheme = baseline::Scheme::Spray;
+        baseline_cycle(baseline::Sender::striped(Rig::striped(), scheme, Opcode::Send, SMALL))
+    },
+    engine: || {
+        let sender = engine_striped(Rig::striped(), Scheme::Spray, SMALL);
+        engine_cycle(sender, NullSender::post_sends)
+    },
+    instruction_limit: 6.21,
+    time_limit: None,
+    baseline_limit: None,
+};
+
+fn floor_cycle(
+    rig: Rig,
+    length: u32,
+    burst: impl Fn(&mut floor::Striped<NullQp, NullCq>) -> Reported + 'static,
+) -> Box<dyn Contender> {
+    let mut striped = floor::Striped::new(rig, length);
+    whole(move || {
+        black_box(burst(black_box(&mut striped)));
+    })
+}
+
+fn engine_cycle(
+    mut sender: NullSender<RAILS>,
+    post: impl Fn(&mut NullSender<RAILS>) + 'static,
+) -> Box<dyn Contender> {
+    whole(move || {
+        let sender = black_box(&mut sender);
+        post(sender);
+        black_box(sender.poll());
+    })
+}
+
+fn baseline_imm(rig: Rig, scheme: baseline::Scheme) -> Box<dyn Contender> {
+    baseline_cycle(baseline::Sender::striped(rig, scheme, Opcode::RdmaWriteWithImm, LARGE))
+}

@@ -1,0 +1,88 @@
+//! The rows of the report: what is measured, and what the engine must reach.
+
+mod cycle;
+mod polling;
+mod receive;
+mod routes;
+mod single;
+
+use crate::contender::{Contender, whole};
+use crate::null::{NullCq, NullQp};
+use crate::rig::Rig;
+use crate::workload::{RAILS, SMALL};
+use crate::{baseline, engine};
+use polyrail_core::verbs::Opcode;
+use polyrail_core::virtual_qp::Scheme;
+use std::hint::black_box;
+
+/// One row.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// What one operation is.
+    pub work: &'static str,
+    /// Operations of one burst.
+    pub operations: usize,
+    /// The same physical work done raw; of `routes_idle_4096`, the engine with the smaller table.
+    pub floor: Make,
+    /// The seeds' design.
+    pub baseline: Make,
+    /// Ours.
+    pub engine: Make,
+    /// At most this many times the instructions of the floor.
+    pub instruction_limit: f64,
+    /// At most this many times the time of the floor, if the row has a limit in time.
+    pub time_limit: Option<f64>,
+    /// At most this part of the baseline's time.
+    pub baseline_limit: Option<f64>,
+}
+
+/// Makes a contender.
+pub type Make = fn() -> Box<dyn Contender>;
+
+impl Row {
+    /// The contenders by name, in the order in which they run.
+    pub const fn contenders(&self) -> [(&'static str, Make); 3] {
+        [("floor", self.floor), ("baseline", self.baseline), ("engine", self.engine)]
+    }
+}
+
+/// All rows, in the order in which they are printed.
+pub const ROWS: [Row; 14] = [
+    single::POST,
+    single::POLL,
+    single::CYCLE,
+    cycle::MULTI1,
+    cycle::MULTI16,
+    cycle::SPRAY,
+    cycle::DQPLB,
+    cycle::PASS_THROUGH,
+    receive::DQPLB,
+    polling::POLL_CQ,
+    polling::POLL_ONE,
+    polling::FEED,
+    routes::IDLE,
+    routes::RANDOM,
+];
+
+type NullSender<const RAILS: usize> = engine::Sender<NullQp, NullCq, RAILS>;
+type NullBaseline = baseline::Sender<NullQp, NullCq>;
+
+fn engine_single(rig: Rig) -> NullSender<1> {
+    engine::Sender::new(rig, Scheme::Spray, SMALL)
+}
+
+fn engine_striped(rig: Rig, scheme: Scheme, length: u32) -> NullSender<RAILS> {
+    engine::Sender::new(rig, scheme, length)
+}
+
+fn baseline_writes(rig: Rig, length: u32) -> NullBaseline {
+    baseline::Sender::striped(rig, baseline::Scheme::Spray, Opcode::RdmaWrite, length)
+}
+
+fn baseline_cycle(mut sender: NullBaseline) -> Box<dyn Contender> {
+    whole(move || {
+        black_box(black_box(&mut sender).cycle());
+    })
+}
