@@ -1,6 +1,6 @@
 //! How an endpoint is: what its rails did, and what failed, with names that people know.
 
-use super::EndpointQp;
+use super::qp::EndpointQp;
 use polyrail_core::hardware::{CqError, QueuePair};
 use polyrail_core::verbs::{DeviceId, WcStatus};
 use polyrail_core::virtual_qp::{

@@ -1,9 +1,10 @@
 //! From plans to queue pairs: completion queues that are deep enough for all of them, queue pairs,
 //! virtual queue pairs and routes.
 
-use super::MAX_DEVICES;
-use super::build::{BuildError, EndpointBuilder};
+use super::build_error::BuildError;
+use super::builder::EndpointBuilder;
 use super::qp::{DeviceNames, EndpointQp, Place};
+use super::sizes::MAX_DEVICES;
 use crate::backend::{Connect, DeviceError, Domain, Port, QpCap};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::routing::RoutingTable;

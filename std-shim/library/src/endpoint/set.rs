@@ -1,9 +1,12 @@
 //! Many virtual queue pairs on the same completion queues.
 
-use super::build::{BuildError, EndpointBuilder};
+use super::build_error::BuildError;
+use super::builder::EndpointBuilder;
 use super::make::{Plan, make};
+use super::poll_batch::PollBatch;
 use super::qp::EndpointQp;
-use super::{ENDPOINT_ROUTES, Endpoint, MAX_DEVICES, PollBatch};
+use super::single::Endpoint;
+use super::sizes::{ENDPOINT_ROUTES, MAX_DEVICES};
 use crate::backend::Domain;
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_cq::{Event, Polled, QpSet, VirtualCq};

@@ -1,7 +1,8 @@
 //! Rails that fall silent: a driver that never completes a request whose peer is gone says nothing,
 //! so somebody has to look at the clock.
 
-use super::{EndpointError, EndpointQp};
+use super::health::EndpointError;
+use super::qp::EndpointQp;
 use crate::backend::Connect;
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 use std::time::{Duration, Instant};

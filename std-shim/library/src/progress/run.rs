@@ -1,8 +1,8 @@
 //! The thread: takes requests, posts them, polls, reports.
 
-use super::ProgressOptions;
 use super::idle::{self, Idle, Rest};
 use super::message::Lane;
+use super::options::ProgressOptions;
 use super::port::{PortSide, number_and_slot};
 use super::shared::Shared;
 use crate::backend::Connect;
