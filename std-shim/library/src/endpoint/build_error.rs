@@ -17,12 +17,12 @@ pub enum BuildError {
         /// Rails asked for.
         rails: usize,
     },
-    /// More rails than the type has room for, or none.
+    /// More rails than a virtual queue pair has room for, or none.
     #[error("{rails} rails, where 1 to {max} can be")]
     Rails {
         /// What was asked for.
         rails: usize,
-        /// The const parameter `RAILS`.
+        /// How many there can be.
         max: usize,
     },
     /// More queue pairs than a set has routes for.

@@ -124,7 +124,7 @@ pub enum EndpointError {
     },
 }
 
-impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> EndpointQp<Q, RAILS, DEPTH, WRS>
+impl<Q> EndpointQp<Q>
 where
     Q: QueuePair,
 {

@@ -31,5 +31,5 @@ pub use poll_batch::PollBatch;
 pub use qp::EndpointQp;
 pub use set::EndpointSet;
 pub use single::Endpoint;
-pub use sizes::{ENDPOINT_ROUTES, MAX_DEVICES};
+pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, WRS};
 pub use stall::StallWatch;

@@ -6,12 +6,12 @@ use super::health::EndpointError;
 use super::make::{Plan, make};
 use super::poll_batch::PollBatch;
 use super::qp::EndpointQp;
-use super::sizes::{ENDPOINT_ROUTES, MAX_DEVICES};
+use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES};
 use crate::backend::{Connect, Domain};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
-use polyrail_core::virtual_qp::{MAX_RAILS, PostError, VirtualQp};
+use polyrail_core::virtual_qp::PostError;
 use polyrail_software_nic as nic;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
@@ -20,21 +20,13 @@ use std::time::{Duration, Instant};
 ///
 /// It is an [`EndpointQp`], to be connected, posted to and watched, that can be polled.
 #[derive(Debug)]
-pub struct Endpoint<
-    Q = nic::QueuePair,
-    C = nic::CompletionQueue,
-    const RAILS: usize = MAX_RAILS,
-    const DEPTH: usize = 128,
-    const WRS: usize = 256,
-> {
-    pub(super) qp: EndpointQp<Q, RAILS, DEPTH, WRS>,
+pub struct Endpoint<Q = nic::QueuePair, C = nic::CompletionQueue> {
+    pub(super) qp: EndpointQp<Q>,
     pub(super) cq: VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>,
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> Deref
-    for Endpoint<Q, C, RAILS, DEPTH, WRS>
-{
-    type Target = EndpointQp<Q, RAILS, DEPTH, WRS>;
+impl<Q, C> Deref for Endpoint<Q, C> {
+    type Target = EndpointQp<Q>;
 
     #[inline]
     fn deref(&self) -> &Self::Target {
@@ -42,9 +34,7 @@ impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> Deref
     }
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize> DerefMut
-    for Endpoint<Q, C, RAILS, DEPTH, WRS>
-{
+impl<Q, C> DerefMut for Endpoint<Q, C> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.qp
@@ -61,18 +51,14 @@ impl EndpointBuilder {
     /// # Errors
     ///
     /// What the devices or the engine refuse.
-    pub fn build<D: Domain, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-        &self,
-        domains: &[&D],
-    ) -> Result<Endpoint<D::Qp, D::Cq, RAILS, DEPTH, WRS>, BuildError> {
-        let (mut qps, cq) = make(&[Plan::new::<RAILS>(*self, domains)?])?;
+    pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<Endpoint<D::Qp, D::Cq>, BuildError> {
+        let (mut qps, cq) = make(&[Plan::new(*self, domains)?])?;
         let qp = qps.pop().expect("as many as are planned");
         Ok(Endpoint { qp, cq })
     }
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
-    Endpoint<Q, C, RAILS, DEPTH, WRS>
+impl<Q, C> Endpoint<Q, C>
 where
     Q: QueuePair,
     C: CompletionQueue,
@@ -151,14 +137,12 @@ where
     /// ```
     pub fn parts_mut(
         &mut self,
-    ) -> (&mut VirtualQp<Q, RAILS, DEPTH, WRS>, &mut VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>)
-    {
+    ) -> (&mut EngineQp<Q>, &mut VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>) {
         (&mut self.qp.qp, &mut self.cq)
     }
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
-    Endpoint<Q, C, RAILS, DEPTH, WRS>
+impl<Q, C> Endpoint<Q, C>
 where
     Q: Connect,
     C: CompletionQueue,

@@ -106,10 +106,7 @@ impl PortSide {
     }
 
     /// Posts what waited, then what came; says whether anything moved.
-    pub(super) fn post<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-        &mut self,
-        qp: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
-    ) -> bool
+    pub(super) fn post<Q>(&mut self, qp: &mut EndpointQp<Q>) -> bool
     where
         Q: QueuePair,
     {

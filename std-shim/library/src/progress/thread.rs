@@ -9,7 +9,6 @@ use super::shared::Shared;
 use crate::backend::Connect;
 use crate::endpoint::EndpointSet;
 use polyrail_core::hardware::CompletionQueue;
-use polyrail_core::virtual_qp::MAX_RAILS;
 use polyrail_software_nic as nic;
 use std::io;
 use std::sync::Arc;
@@ -18,21 +17,13 @@ use std::thread::JoinHandle;
 /// A thread that owns virtual queue pairs, all on one virtual completion queue, and makes progress on
 /// them. Dropping it shuts it down, and waits for that.
 #[derive(Debug)]
-pub struct ProgressThread<
-    Q = nic::QueuePair,
-    C = nic::CompletionQueue,
-    const RAILS: usize = MAX_RAILS,
-    const DEPTH: usize = 128,
-    const WRS: usize = 256,
-    const ROUTES: usize = 256,
-> {
+pub struct ProgressThread<Q = nic::QueuePair, C = nic::CompletionQueue, const ROUTES: usize = 256> {
     shared: Arc<Shared>,
     /// `None` when it was joined.
-    thread: Option<JoinHandle<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>>>,
+    thread: Option<JoinHandle<EndpointSet<Q, C, ROUTES>>>,
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize, const ROUTES: usize>
-    ProgressThread<Q, C, RAILS, DEPTH, WRS, ROUTES>
+impl<Q, C, const ROUTES: usize> ProgressThread<Q, C, ROUTES>
 where
     Q: Connect + Send + 'static,
     C: CompletionQueue + Send + 'static,
@@ -45,7 +36,7 @@ where
     /// # Errors
     ///
     /// The system has no thread to give.
-    pub fn spawn(set: impl Into<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>>) -> io::Result<Self> {
+    pub fn spawn(set: impl Into<EndpointSet<Q, C, ROUTES>>) -> io::Result<Self> {
         Self::spawn_with(set, ProgressOptions::default())
     }
 
@@ -55,7 +46,7 @@ where
     ///
     /// The system has no thread to give.
     pub fn spawn_with(
-        set: impl Into<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>>,
+        set: impl Into<EndpointSet<Q, C, ROUTES>>,
         options: ProgressOptions,
     ) -> io::Result<Self> {
         let set = set.into();
@@ -87,27 +78,21 @@ where
     /// # Errors
     ///
     /// The thread panicked.
-    pub fn shutdown(
-        mut self,
-    ) -> Result<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>, ThreadPanicked> {
+    pub fn shutdown(mut self) -> Result<EndpointSet<Q, C, ROUTES>, ThreadPanicked> {
         let thread = self.close().expect("nobody but this and drop joins the thread");
         thread.join().map_err(|_| ThreadPanicked)
     }
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize, const ROUTES: usize>
-    ProgressThread<Q, C, RAILS, DEPTH, WRS, ROUTES>
-{
+impl<Q, C, const ROUTES: usize> ProgressThread<Q, C, ROUTES> {
     /// Tells the thread to shut down; what is to be joined, unless somebody has that already.
-    fn close(&mut self) -> Option<JoinHandle<EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>>> {
+    fn close(&mut self) -> Option<JoinHandle<EndpointSet<Q, C, ROUTES>>> {
         self.shared.close();
         self.thread.take()
     }
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize, const ROUTES: usize> Drop
-    for ProgressThread<Q, C, RAILS, DEPTH, WRS, ROUTES>
-{
+impl<Q, C, const ROUTES: usize> Drop for ProgressThread<Q, C, ROUTES> {
     fn drop(&mut self) {
         // A panic was printed, and handles see that the thread is gone.
         _ = self.close().map(JoinHandle::join);
