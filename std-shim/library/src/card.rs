@@ -23,7 +23,7 @@
 //!   [`LittleEndian`](crate::verbs::ImmOrder::LittleEndian). Of two ends that are both ours, cards tell
 //!   when they differ, and connecting is an error; the reference's cards do not say.
 //! - **Sequence numbers** of DQPLB always travel as the reference sends them
-//!   ([`polyrail_core::sequence`]). A card without a window is taken for the reference's, whose receiver
+//!   (`scheme/dqplb/sequence.rs` in the engine). A card without a window is taken for the reference's, whose receiver
 //!   bounds nothing.
 //!
 //! # Reading

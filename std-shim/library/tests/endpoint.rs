@@ -178,7 +178,7 @@ fn what_cannot_be_built_is_refused() {
     let fabric = Fabric::threaded();
     let domain = fabric.create_device(DeviceConfig::named("x")).alloc_pd().unwrap();
     let build = |builder: EndpointBuilder, domains: &[&ProtectionDomain]| {
-        builder.build::<_, 8, 128, 256>(domains).map(|_| ()).unwrap_err()
+        builder.build(domains).map(|_| ()).unwrap_err()
     };
     let new = EndpointBuilder::new;
     assert_eq!(build(new().rails(0), &[&domain]), BuildError::Rails { rails: 0, max: 8 });

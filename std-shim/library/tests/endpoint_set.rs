@@ -287,7 +287,7 @@ fn those_on_a_broken_queue_are_known() {
 
 #[test]
 fn a_set_that_is_too_large_is_refused() {
-    type Small = EndpointSet<nic::QueuePair, nic::CompletionQueue, 8, 128, 256, 16>;
+    type Small = EndpointSet<nic::QueuePair, nic::CompletionQueue, 16>;
     let fabric = Fabric::threaded();
     let domain = |n| fabric.create_device(DeviceConfig::named(format!("nic{n}"))).alloc_pd();
     let domains: Vec<_> = (0..9).map(|n| domain(n).unwrap()).collect();
@@ -301,7 +301,7 @@ fn a_set_that_is_too_large_is_refused() {
     assert_eq!(refused.to_string(), "14 queue pairs, where up to 12 can be");
     // One completion queue for each device.
     let single = domains.iter().map(|domain| (builder.rails(1), [domain]));
-    let refused = EndpointSet::<_, _, 8, 128, 256, 256>::build(single).unwrap_err();
+    let refused = EndpointSet::<_, _, 256>::build(single).unwrap_err();
     assert_eq!(refused, BuildError::Cqs(TooManyCqs { max: 8 }));
     // What one of them cannot be, the set cannot be.
     let refused = two(builder.rails(9)).unwrap_err();

@@ -6,14 +6,12 @@
 
 use crate::dma::Span;
 use crate::error::errno::{EINVAL, ENODEV, EOPNOTSUPP};
-use crate::execute;
 use crate::fault::WorkQueue;
-use crate::queue_pair::QpShared;
-use crate::receive_queue::SrqShared;
 use crate::responder;
-use crate::send_queue::SendQueue;
+use crate::shared::{QpShared, SendQueue, SrqShared};
 use crate::state::QpState;
 use crate::sync::lock;
+use crate::transmit;
 use polyrail_core::hardware::{self, CommitError, ENGINE_WR_ID, Refusal};
 use polyrail_core::verbs::{Opcode, RecvRequest, SendFlags, SendRequest};
 
@@ -91,7 +89,7 @@ impl hardware::SendBatch for SendBatch<'_> {
         let (accepted, result) =
             self.staged.commit(fault, |request| accept(qp, &mut send, request));
         if qp.state.get() == QpState::Err {
-            execute::flush(qp, &mut send);
+            transmit::flush(qp, &mut send);
         } else if accepted > 0 {
             drop(send);
             qp.list_work();

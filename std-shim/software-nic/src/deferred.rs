@@ -7,17 +7,17 @@
 
 use crate::dma::Span;
 use crate::error::vendor;
-use crate::execute::{
+use crate::memory::MemoryTable;
+use crate::responder::{self, Answer, Arrival};
+use crate::retry::{self, Verdict};
+use crate::send_queue::{Deferred, Front};
+use crate::shared::{QpShared, SendQueue};
+use crate::state::QpState;
+use crate::step::Outcome;
+use crate::transmit::{
     Turn, acknowledge, arrival, carried, complete, drained, ends, find_peer, flush_from,
     flush_turn, packets, reach, succeed,
 };
-use crate::memory::MemoryTable;
-use crate::queue_pair::QpShared;
-use crate::responder::{self, Answer, Arrival};
-use crate::retry::{self, Verdict};
-use crate::scheduler::Outcome;
-use crate::send_queue::{Deferred, Front, SendQueue};
-use crate::state::QpState;
 use polyrail_core::verbs::{Completion, SendFlags, SendRequest, WcStatus};
 
 /// Whether the request at the front may be carried out before a deferred one has its data.

@@ -1,68 +1,16 @@
 //! Devices: identity, limits, ports, and the faults they suffer.
 
 use crate::address::Gid;
-use crate::completion_queue::{CompletionQueue, CqShared};
-use crate::domain::ProtectionDomain;
 use crate::error::NicError;
 use crate::event::{AsyncEvent, EventQueue};
-use crate::fabric::FabricShared;
 use crate::fault::{Fault, FaultPlan, Faults, When, WorkQueue};
+use crate::options::{DeviceConfig, DeviceLimits};
+use crate::shared::{DeviceShared, FabricShared};
 use crate::sync::lock;
 use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::DeviceId;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-
-/// What a device can do (`struct ibv_device_attr`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceLimits {
-    /// Requests of one queue of a queue pair.
-    pub max_qp_wr: u32,
-    /// Completions in one completion queue.
-    pub max_cqe: u32,
-    /// Receives in one shared receive queue.
-    pub max_srq_wr: u32,
-    /// Bytes of an inline request.
-    pub max_inline_data: u32,
-    /// Bytes of a message; at most 2^31.
-    pub max_msg_size: u32,
-    /// Bytes of a memory region.
-    pub max_mr_size: u64,
-    /// READs and atomics outstanding on one queue pair, as initiator or as target.
-    pub max_qp_rd_atom: u8,
-}
-
-impl Default for DeviceLimits {
-    fn default() -> Self {
-        Self {
-            max_qp_wr: 32_768,
-            max_cqe: 1 << 20,
-            max_srq_wr: 32_768,
-            max_inline_data: 512,
-            max_msg_size: 1 << 30,
-            max_mr_size: 1 << 40,
-            max_qp_rd_atom: 16,
-        }
-    }
-}
-
-/// What a device is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceConfig {
-    /// Its name, for people.
-    pub name: String,
-    /// Number of ports, at least 1 (0 counts as 1); all come up active.
-    pub ports: u8,
-    /// What it can do.
-    pub limits: DeviceLimits,
-}
-
-impl DeviceConfig {
-    /// One port and the default limits.
-    pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), ports: 1, limits: DeviceLimits::default() }
-    }
-}
 
 /// Whether a port carries data (`enum ibv_port_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,22 +19,6 @@ pub enum PortState {
     Down,
     /// Ready.
     Active,
-}
-
-#[derive(Debug)]
-pub(crate) struct DeviceShared {
-    pub(crate) id: DeviceId,
-    /// Place among its fabric's devices: the same in every run, unlike `id`.
-    pub(crate) index: u32,
-    name: String,
-    guid: u64,
-    pub(crate) limits: DeviceLimits,
-    pub(crate) fabric: Arc<FabricShared>,
-    ports_up: Box<[AtomicBool]>,
-    gone: AtomicBool,
-    pub(crate) faults: Faults,
-    pub(crate) next_qp_num: AtomicU32,
-    events: Mutex<EventQueue>,
 }
 
 /// Device numbers are unique per process.
@@ -232,29 +164,6 @@ impl Device {
     pub fn port_state(&self, port: u8) -> Option<PortState> {
         self.0.port(port)?;
         Some(if self.0.carries(port) { PortState::Active } else { PortState::Down })
-    }
-
-    /// A new protection domain.
-    ///
-    /// # Errors
-    ///
-    /// [`NicError::DeviceGone`].
-    pub fn alloc_pd(&self) -> Result<ProtectionDomain, NicError> {
-        self.0.alive()?;
-        Ok(ProtectionDomain::new(self))
-    }
-
-    /// A new completion queue that holds exactly `capacity` completions.
-    ///
-    /// # Errors
-    ///
-    /// A capacity of 0 or over the device's limit; a device that is gone.
-    pub fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, NicError> {
-        self.0.alive()?;
-        in_limits("the completion queue's capacity", capacity, self.0.limits.max_cqe)?;
-        let cq = CqShared::new(&self.0, capacity);
-        self.0.fabric.add_cq(&cq);
-        Ok(CompletionQueue::new(cq))
     }
 
     /// The oldest event that was not read yet.

@@ -1,12 +1,10 @@
 //! Protection domains, and the memory regions registered in them.
 
-use crate::completion_queue::CompletionQueue;
-use crate::device::{Device, DeviceShared, in_limits};
+use crate::device::Device;
 use crate::error::NicError;
 use crate::memory::{DomainId, Region, RegionKeys};
 use crate::pages::Pages;
-use crate::queue_pair::{QpInit, QueuePair};
-use crate::receive_queue::{SharedReceiveQueue, SrqShared};
+use crate::shared::DeviceShared;
 use crate::sync::write;
 use polyrail_core::verbs::AccessFlags;
 use std::sync::Arc;
@@ -19,11 +17,19 @@ pub struct ProtectionDomain {
     pub(crate) id: DomainId,
 }
 
-impl ProtectionDomain {
-    pub(crate) fn new(device: &Device) -> Self {
-        Self { device: device.clone(), id: device.0.fabric.next_domain() }
+impl Device {
+    /// A new protection domain.
+    ///
+    /// # Errors
+    ///
+    /// [`NicError::DeviceGone`].
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain, NicError> {
+        self.0.alive()?;
+        Ok(ProtectionDomain { device: self.clone(), id: self.0.fabric.next_domain() })
     }
+}
 
+impl ProtectionDomain {
     /// The device it belongs to.
     pub fn device(&self) -> &Device {
         &self.device
@@ -86,51 +92,6 @@ impl ProtectionDomain {
         let (lkey, rkey) = write(&device.fabric.memory).insert(region)?;
         let keys = RegionKeys { device: device.id, lkey, rkey };
         Ok(MemoryRegion { keys, addr: start, length, device: Arc::clone(device) })
-    }
-
-    /// A new shared receive queue of at least `max_wr` receives. Falling below `limit` raises
-    /// [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) once; 0 is never.
-    ///
-    /// # Errors
-    ///
-    /// A size of 0 or over the device's limit; a device that is gone.
-    pub fn create_srq(&self, max_wr: u32, limit: u32) -> Result<SharedReceiveQueue, NicError> {
-        let device = &self.device.0;
-        device.alive()?;
-        in_limits("the shared receive queue's size", max_wr, device.limits.max_srq_wr)?;
-        Ok(SharedReceiveQueue::new(SrqShared::new(device, self.id, max_wr, limit)))
-    }
-
-    /// A new reliable connected queue pair, in RESET.
-    ///
-    /// # Errors
-    ///
-    /// Capacities of 0 or over the device's limits, objects of another device, a device that is
-    /// gone.
-    pub fn create_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, NicError> {
-        let device = &self.device.0;
-        device.alive()?;
-        self.own(init.send_cq)?;
-        self.own(init.recv_cq)?;
-        let srq_device = init.srq.map(|srq| srq.shared.device.id);
-        if srq_device.is_some_and(|id| id != device.id) {
-            return Err(NicError::OtherDevice { what: "shared receive queue" });
-        }
-        let limits = &device.limits;
-        in_limits("max_send_wr", init.cap.max_send_wr, limits.max_qp_wr)?;
-        if init.srq.is_none() {
-            in_limits("max_recv_wr", init.cap.max_recv_wr, limits.max_qp_wr)?;
-        }
-        in_limits("max_inline_data", init.cap.max_inline_data.max(1), limits.max_inline_data)?;
-        QueuePair::create(device, self.id, init)
-    }
-
-    fn own(&self, cq: &CompletionQueue) -> Result<(), NicError> {
-        if cq.shared.device.id == self.device.id() {
-            Ok(())
-        } else {
-            Err(NicError::OtherDevice { what: "completion queue" })
-        }
     }
 }
 

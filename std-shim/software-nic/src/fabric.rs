@@ -1,103 +1,13 @@
 //! The fabric: what connects devices, and what makes data move.
 
-use crate::address::Gid;
-use crate::completion_queue::CqShared;
-use crate::device::{Device, DeviceConfig, DeviceShared};
-use crate::memory::{DomainId, MemoryTable};
-use crate::queue_pair::QpShared;
-use crate::scheduler::{Scheduler, Step};
-use crate::sync::{Clock, lock, write};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock, Weak};
+use crate::device::Device;
+use crate::options::DeviceConfig;
+use crate::shared::{DeviceShared, FabricShared};
+use crate::step::Step;
+use crate::sync::{Clock, lock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
-
-/// Everything that the devices of one fabric share.
-#[derive(Debug)]
-pub(crate) struct FabricShared {
-    pub(crate) threaded: bool,
-    pub(crate) clock: Clock,
-    pub(crate) seed: u64,
-    pub(crate) memory: RwLock<MemoryTable>,
-    pub(crate) registry: Mutex<Registry>,
-    pub(crate) scheduler: Mutex<Scheduler>,
-    /// Counts changes that may let a blocked request go on.
-    changes: AtomicU64,
-    next_domain: AtomicU32,
-}
-
-/// Who is there. Weak, since handles own what they name.
-#[derive(Debug, Default)]
-pub(crate) struct Registry {
-    pub(crate) devices: Vec<Weak<DeviceShared>>,
-    /// By the device's index and the queue pair's number, so that iteration repeats from run to
-    /// run.
-    pub(crate) qps: BTreeMap<(u32, u32), Weak<QpShared>>,
-    pub(crate) cqs: Vec<Weak<CqShared>>,
-    cqs_made: u32,
-}
-
-impl FabricShared {
-    fn new(threaded: bool, clock: Clock, seed: u64) -> Self {
-        Self {
-            threaded,
-            clock,
-            seed,
-            memory: RwLock::new(MemoryTable::new(seed ^ 0x6d65_6d6f_7279)),
-            registry: Mutex::new(Registry::default()),
-            scheduler: Mutex::new(Scheduler::new(seed)),
-            changes: AtomicU64::new(0),
-            next_domain: AtomicU32::new(0),
-        }
-    }
-
-    pub(crate) fn next_domain(&self) -> DomainId {
-        DomainId(self.next_domain.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Number of changes so far.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
-    }
-
-    /// Something changed that blocked requests may have waited for.
-    pub(crate) fn note_change(&self) {
-        self.changes.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Waits until nobody moves data any more that began before the call. Call without locks.
-    pub(crate) fn quiesce(&self) {
-        drop(write(&self.memory));
-    }
-
-    /// Place of the next completion queue among the fabric's.
-    pub(crate) fn next_cq_index(&self) -> u32 {
-        let mut registry = lock(&self.registry);
-        registry.cqs_made += 1;
-        registry.cqs_made - 1
-    }
-
-    pub(crate) fn add_cq(&self, cq: &Arc<CqShared>) {
-        let mut registry = lock(&self.registry);
-        registry.cqs.retain(|cq| cq.strong_count() > 0);
-        registry.cqs.push(Arc::downgrade(cq));
-    }
-
-    pub(crate) fn add_qp(&self, qp: &Arc<QpShared>) {
-        lock(&self.registry).qps.insert((qp.device.index, qp.number), Arc::downgrade(qp));
-    }
-
-    pub(crate) fn remove_qp(&self, device: &DeviceShared, number: u32) {
-        lock(&self.registry).qps.remove(&(device.index, number));
-    }
-
-    /// The queue pair with this number on the device with this address.
-    pub(crate) fn find_qp(&self, gid: Gid, number: u32) -> Option<Arc<QpShared>> {
-        let registry = lock(&self.registry);
-        let device = registry.devices.iter().filter_map(Weak::upgrade).find(|d| d.has_gid(gid))?;
-        registry.qps.get(&(device.index, number))?.upgrade()
-    }
-}
 
 /// A set of devices that reach each other. A cheap handle: clones mean the same fabric.
 ///

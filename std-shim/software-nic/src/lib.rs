@@ -1,20 +1,23 @@
-//! A verbs device in software.
+//! A verbs device in software: the same kind of thing as `polyrail-ffi`, with a fabric in memory
+//! instead of libibverbs behind it.
 //!
 //! Good enough that code tested on it works on real verbs: states, keys, flushes and failures are
 //! those of the specification, and where devices differ it takes the stricter way.
 //!
 //! # Reading order
 //!
-//! 1. [`Fabric`] (`fabric`): what connects devices, and the two ways to run;
-//! 2. [`Device`] (`device`), [`ProtectionDomain`] and [`MemoryRegion`] (`domain`), keys (`memory`);
-//! 3. [`QueuePair`] (`queue_pair`, with the order of locks), its states (`state`, `modify`,
-//!    `connect`, with what they are told in `address` and `options`), [`SharedReceiveQueue`] (`receive_queue`), [`CompletionQueue`]
-//!    (`completion_queue`);
-//! 4. the way of a request: `batch` (posting), `send_queue`, `execute` (the sending end),
-//!    `responder` (the receiving end), `retry`, `deferred`, `completion_queue`;
-//! 5. `scheduler` (one step, one thing), [`Fault`] (`fault`), [`AsyncEvent`] (`event`);
-//! 6. `sync`, the small tools; [`Pages`] (`pages`), memory to register, and [`Span`] (`dma`), by
-//!    which alone it is touched.
+//! 1. What things are told and made of, plain data: `address`, `options`, `error`, `step`,
+//!    [`AsyncEvent`] (`event`), [`Fault`] (`fault`), the states of queue pairs (`state`); [`Pages`]
+//!    (`pages`), memory to register, and [`Span`] (`dma`), by which alone it is touched; `sync`, the
+//!    small tools;
+//! 2. what is behind a lock: keys (`memory`), `send_queue`, `receives`, `completions`;
+//! 3. `shared`: what a fabric, its devices and their queues know of each other, with the order of locks;
+//! 4. the way of a request: `batch` (posting), `execute` (the sending end, of the steps in
+//!    `transmit`), `responder` (the receiving end), `retry`, `deferred`, `completion_queue`;
+//! 5. what users hold: [`Fabric`] (`fabric`), which connects devices, with the two ways to run, one of
+//!    them by `scheduler` (one step, one thing); [`Device`] (`device`), [`ProtectionDomain`] and
+//!    [`MemoryRegion`] (`domain`), [`CompletionQueue`] (`poll`), [`SharedReceiveQueue`]
+//!    (`receive_queue`), [`QueuePair`] (`queue_pair`, and its transitions in `modify` and `connect`).
 //!
 //! # Example
 //!
@@ -86,6 +89,7 @@
 mod address;
 mod batch;
 mod completion_queue;
+mod completions;
 mod connect;
 mod deferred;
 mod device;
@@ -100,20 +104,24 @@ mod memory;
 mod modify;
 mod options;
 mod pages;
+mod poll;
 mod queue_pair;
 mod receive_queue;
+mod receives;
 mod responder;
 mod retry;
 mod scheduler;
 mod send_queue;
+mod shared;
 mod state;
+mod step;
 mod sync;
+mod transmit;
 
 pub use address::{Gid, GidKind, Mtu, RemoteQp};
 pub use batch::{RecvBatch, SendBatch};
-pub use completion_queue::CompletionQueue;
 pub use connect::connect_pair;
-pub use device::{Device, DeviceConfig, DeviceLimits, PortState};
+pub use device::{Device, PortState};
 pub use dma::Span;
 pub use domain::{MemoryRegion, ProtectionDomain};
 pub use error::{NicError, errno, vendor};
@@ -121,9 +129,10 @@ pub use event::AsyncEvent;
 pub use fabric::Fabric;
 pub use fault::{Fault, FaultPlan, When, WorkQueue};
 pub use memory::RegionKeys;
-pub use options::{ConnectOptions, QpCap};
+pub use options::{ConnectOptions, DeviceConfig, DeviceLimits, QpCap};
 pub use pages::{OutOfMemory, Pages};
+pub use poll::CompletionQueue;
 pub use queue_pair::{QpInit, QueuePair};
 pub use receive_queue::SharedReceiveQueue;
-pub use scheduler::{FaultKind, Outcome, Step};
 pub use state::{Attribute, ModifyError, QpAttributes, QpState, ack_timeout, rnr_delay};
+pub use step::{FaultKind, Outcome, Step};

@@ -1,13 +1,13 @@
 //! Changing a queue pair's state and attributes.
 
-use crate::device::DeviceShared;
 use crate::event::AsyncEvent;
-use crate::execute;
-use crate::queue_pair::{QpShared, QueuePair};
-use crate::responder::{self, Responder};
-use crate::send_queue::SendQueue;
+use crate::queue_pair::QueuePair;
+use crate::receives::Responder;
+use crate::responder;
+use crate::shared::{DeviceShared, QpShared, SendQueue};
 use crate::state::{self, Attribute, ModifyError, QpAttributes, QpState};
 use crate::sync::lock;
+use crate::transmit;
 use std::sync::atomic::Ordering;
 
 impl QueuePair {
@@ -72,7 +72,7 @@ fn apply(qp: &QpShared, send: &mut SendQueue, recv: &mut Responder, a: &QpAttrib
         send.own_qp_num = qp.number;
     }
     if a.gid.is_some() || a.dest_qp_num.is_some() {
-        send.path.peer = execute::NO_PEER;
+        send.path.peer = transmit::NO_PEER;
     }
     set(&mut send.path.gid, a.gid);
     set(&mut send.path.dest_qp_num, a.dest_qp_num);
@@ -101,7 +101,7 @@ fn enter(qp: &QpShared, send: &mut SendQueue, recv: &mut Responder, from: QpStat
             qp.recv_cq.forget_pending(qp.recv_owner);
         }
         QpState::Err => {
-            execute::flush(qp, send);
+            transmit::flush(qp, send);
             responder::flush(qp, recv);
         }
         QpState::Sqd if from == QpState::Rts && !send.is_underway() => {

@@ -1,4 +1,4 @@
-//! What queue pairs and connections are asked to be.
+//! What devices, queue pairs and connections are asked to be.
 
 use crate::address::Mtu;
 use polyrail_core::verbs::AccessFlags;
@@ -62,5 +62,56 @@ impl Default for ConnectOptions {
             rnr_retry: 7,
             max_rd_atomic: 16,
         }
+    }
+}
+
+/// What a device can do (`struct ibv_device_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Requests of one queue of a queue pair.
+    pub max_qp_wr: u32,
+    /// Completions in one completion queue.
+    pub max_cqe: u32,
+    /// Receives in one shared receive queue.
+    pub max_srq_wr: u32,
+    /// Bytes of an inline request.
+    pub max_inline_data: u32,
+    /// Bytes of a message; at most 2^31.
+    pub max_msg_size: u32,
+    /// Bytes of a memory region.
+    pub max_mr_size: u64,
+    /// READs and atomics outstanding on one queue pair, as initiator or as target.
+    pub max_qp_rd_atom: u8,
+}
+
+impl Default for DeviceLimits {
+    fn default() -> Self {
+        Self {
+            max_qp_wr: 32_768,
+            max_cqe: 1 << 20,
+            max_srq_wr: 32_768,
+            max_inline_data: 512,
+            max_msg_size: 1 << 30,
+            max_mr_size: 1 << 40,
+            max_qp_rd_atom: 16,
+        }
+    }
+}
+
+/// What a device is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// Its name, for people.
+    pub name: String,
+    /// Number of ports, at least 1 (0 counts as 1); all come up active.
+    pub ports: u8,
+    /// What it can do.
+    pub limits: DeviceLimits,
+}
+
+impl DeviceConfig {
+    /// One port and the default limits.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ports: 1, limits: DeviceLimits::default() }
     }
 }

@@ -1,38 +1,23 @@
 //! Queue pairs: creation, identity, destruction. Their states change in [`crate::modify`], requests
 //! enter in [`crate::batch`] and are carried out in [`crate::execute`].
-//!
-//! # Locks
-//!
-//! Taken in this order, and never against it:
-//!
-//! 1. the scheduler (deterministic fabrics);
-//! 2. a queue pair's send queue, one at a time;
-//! 3. the memory table, for reading;
-//! 4. a queue pair's responder side, one at a time;
-//! 5. a shared receive queue;
-//! 6. a completion queue;
-//! 7. leaves: lists of work, events, planned faults, the registry.
-//!
-//! Executing takes the sender's 2, then 3, then the peer's 4. Two queue pairs that execute toward
-//! each other hold their own 2 and ask for the other's 4, which nobody keeps while asking for a 2.
-//! That is why a responder that fails only marks its send queue as failed: whoever polls for that
-//! queue flushes it.
 
 use crate::address::Gid;
 use crate::batch::{RecvBatch, SendBatch};
-use crate::completion_queue::{CompletionQueue, CqShared};
-use crate::device::DeviceShared;
+use crate::completions::Progress;
+use crate::device::in_limits;
+use crate::domain::ProtectionDomain;
 use crate::error::NicError;
 use crate::memory::DomainId;
 use crate::options::QpCap;
-use crate::receive_queue::{SharedReceiveQueue, SrqShared};
-use crate::responder::Responder;
-use crate::send_queue::SendQueue;
+use crate::poll::CompletionQueue;
+use crate::receive_queue::SharedReceiveQueue;
+use crate::receives::Responder;
+use crate::shared::{DeviceShared, QpShared, SendQueue};
 use crate::state::{QpState, StateCell};
 use crate::sync::lock;
 use polyrail_core::hardware::{self, CqId, QpLimits};
 use polyrail_core::verbs::{DeviceId, RecvRequest, SendRequest};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// What a new queue pair is made of (`struct ibv_qp_init_attr`).
@@ -55,54 +40,6 @@ impl<'a> QpInit<'a> {
     pub const fn new(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self { send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false }
     }
-}
-
-/// Slots that are free again, counted from the beginning. Written by whoever polls.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    send: AtomicU64,
-    recv: AtomicU64,
-}
-
-impl Progress {
-    /// Everything below `position` is free. Older news than what is known changes nothing, such as
-    /// a completion from before a reset.
-    pub(crate) fn release(&self, is_recv: bool, position: u64) {
-        let side = if is_recv { &self.recv } else { &self.send };
-        side.fetch_max(position, Ordering::AcqRel);
-    }
-
-    pub(crate) fn sends(&self) -> u64 {
-        self.send.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn recvs(&self) -> u64 {
-        self.recv.load(Ordering::Acquire)
-    }
-}
-
-/// A queue pair as devices see it.
-#[derive(Debug)]
-pub(crate) struct QpShared {
-    me: Weak<Self>,
-    pub(crate) number: u32,
-    pub(crate) device: Arc<DeviceShared>,
-    pub(crate) domain: DomainId,
-    pub(crate) send_cq: Arc<CqShared>,
-    pub(crate) recv_cq: Arc<CqShared>,
-    pub(crate) srq: Option<Arc<SrqShared>>,
-    pub(crate) sq_sig_all: bool,
-    pub(crate) limits: QpLimits,
-    pub(crate) state: StateCell,
-    /// The port in use, from 1 on; 0 before INIT.
-    pub(crate) port: AtomicU8,
-    pub(crate) send: Mutex<SendQueue>,
-    pub(crate) recv: Mutex<Responder>,
-    pub(crate) progress: Arc<Progress>,
-    pub(crate) send_owner: u32,
-    pub(crate) recv_owner: u32,
-    /// On the list of work of `send_cq`.
-    pub(crate) listed: AtomicBool,
 }
 
 impl QpShared {
@@ -146,14 +83,6 @@ impl QpShared {
         })
     }
 
-    /// Tells the poller of the send completions that there is something to do. Nobody needs to be
-    /// told on a deterministic fabric.
-    pub(crate) fn list_work(&self) {
-        if self.device.fabric.threaded && !self.listed.swap(true, Ordering::AcqRel) {
-            self.send_cq.list(self.me.clone());
-        }
-    }
-
     /// Drops everything that is outstanding, without a completion.
     pub(crate) fn clear(&self, send: &mut SendQueue, recv: &mut Responder) {
         send.clear();
@@ -175,8 +104,42 @@ pub struct QueuePair {
 /// Queue pair numbers have 24 bits.
 const MAX_QP_NUM: u32 = (1 << 24) - 1;
 
+impl ProtectionDomain {
+    /// A new reliable connected queue pair, in RESET.
+    ///
+    /// # Errors
+    ///
+    /// Capacities of 0 or over the device's limits, objects of another device, a device that is
+    /// gone.
+    pub fn create_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, NicError> {
+        let device = &self.device().0;
+        device.alive()?;
+        self.own(init.send_cq)?;
+        self.own(init.recv_cq)?;
+        let srq_device = init.srq.map(|srq| srq.shared.device.id);
+        if srq_device.is_some_and(|id| id != device.id) {
+            return Err(NicError::OtherDevice { what: "shared receive queue" });
+        }
+        let limits = &device.limits;
+        in_limits("max_send_wr", init.cap.max_send_wr, limits.max_qp_wr)?;
+        if init.srq.is_none() {
+            in_limits("max_recv_wr", init.cap.max_recv_wr, limits.max_qp_wr)?;
+        }
+        in_limits("max_inline_data", init.cap.max_inline_data.max(1), limits.max_inline_data)?;
+        QueuePair::create(device, self.id, init)
+    }
+
+    fn own(&self, cq: &CompletionQueue) -> Result<(), NicError> {
+        if cq.shared.device.id == self.device().id() {
+            Ok(())
+        } else {
+            Err(NicError::OtherDevice { what: "completion queue" })
+        }
+    }
+}
+
 impl QueuePair {
-    pub(crate) fn create(
+    fn create(
         device: &Arc<DeviceShared>,
         domain: DomainId,
         init: &QpInit<'_>,

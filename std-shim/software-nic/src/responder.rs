@@ -1,55 +1,20 @@
 //! The receiving end: what a queue pair does with a request that arrives for it.
 
 use crate::address::{Gid, Mtu};
-use crate::completion_queue::Entry;
+use crate::completions::Entry;
 use crate::dma::Span;
 use crate::error::vendor;
 use crate::event::AsyncEvent;
 use crate::memory::{DomainId, KeyFault, MemoryTable, Range};
-use crate::queue_pair::QpShared;
-use crate::receive_queue::RecvRing;
+use crate::receives::Responder;
 use crate::send_queue::PSN_MASK;
+use crate::shared::QpShared;
 use crate::sync::lock;
 use polyrail_core::verbs::{
     AccessFlags, Completion, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
     WcStatus,
 };
 use std::sync::MutexGuard;
-
-/// The responder side of a queue pair.
-#[derive(Debug)]
-pub(crate) struct Responder {
-    pub(crate) ring: RecvRing,
-    /// Whom requests may come from.
-    pub(crate) gid: Gid,
-    pub(crate) dest_qp_num: u32,
-    pub(crate) mtu: Mtu,
-    pub(crate) expected_psn: u32,
-    pub(crate) access: AccessFlags,
-    pub(crate) max_dest_rd_atomic: u8,
-    pub(crate) min_rnr_timer: u8,
-}
-
-impl Responder {
-    pub(crate) fn new(max_recv_wr: u32) -> Self {
-        Self {
-            ring: RecvRing::new(max_recv_wr),
-            gid: Gid::default(),
-            dest_qp_num: 0,
-            mtu: Mtu::default(),
-            expected_psn: 0,
-            access: AccessFlags::empty(),
-            max_dest_rd_atomic: 0,
-            min_rnr_timer: 0,
-        }
-    }
-
-    fn pass(&mut self, arrival: &Arrival<'_>) {
-        if !arrival.admitted {
-            self.expected_psn = self.expected_psn.wrapping_add(arrival.packets) & PSN_MASK;
-        }
-    }
-}
 
 /// A request as it reaches its responder.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +40,14 @@ impl Arrival<'_> {
 
     fn remote(&self, length: u32) -> Range {
         Range { key: self.request.rkey, addr: self.request.remote_addr, length }
+    }
+}
+
+impl Responder {
+    fn pass(&mut self, arrival: &Arrival<'_>) {
+        if !arrival.admitted {
+            self.expected_psn = self.expected_psn.wrapping_add(arrival.packets) & PSN_MASK;
+        }
     }
 }
 
@@ -319,7 +292,7 @@ fn refuse_key(peer: &QpShared, recv: Guard<'_>, fault: KeyFault) -> Answer {
 }
 
 /// Refuses a request for good: the responder fails too, and its receives are flushed. Its send
-/// queue is flushed by whoever polls for it (see the lock order in [`crate::queue_pair`]).
+/// queue is flushed by whoever polls for it (see the lock order in [`crate::shared`]).
 fn refuse(peer: &QpShared, mut recv: Guard<'_>, status: WcStatus, vendor: u32) -> Answer {
     if peer.state.fail() {
         peer.device.push_event(AsyncEvent::QpAccessError { qp_num: peer.number });

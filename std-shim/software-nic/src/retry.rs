@@ -1,11 +1,11 @@
 //! When a request is tried again, and when it is given up.
 
 use crate::error::vendor;
-use crate::fabric::FabricShared;
 use crate::responder::Answer;
-use crate::scheduler::Outcome;
 use crate::send_queue::{Front, Timers};
+use crate::shared::FabricShared;
 use crate::state::{ack_timeout, rnr_delay};
+use crate::step::Outcome;
 use polyrail_core::verbs::WcStatus;
 
 /// What becomes of a request.

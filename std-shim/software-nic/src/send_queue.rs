@@ -1,8 +1,8 @@
-//! The send queue of one queue pair: its ring, its inline bytes, and how far its front has come.
+//! The send queue of one queue pair: its ring, its inline bytes, and how far its front has come. `P`
+//! is the queue pair that its requests go to.
 
 use crate::address::{Gid, Mtu};
 use crate::dma::Span;
-use crate::queue_pair::QpShared;
 use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge};
 use std::sync::Weak;
 use std::sync::atomic::AtomicU8;
@@ -13,11 +13,11 @@ use std::sync::atomic::AtomicU8;
 /// released <= settled <= next <= posted
 /// ```
 ///
-/// Slots below `released` (kept in [`crate::queue_pair::Progress`]) are free: their completion, or
+/// Slots below `released` (kept in [`crate::shared::Progress`]) are free: their completion, or
 /// a later one, was polled. Requests below `settled` are complete; those up to `next` have been
 /// carried out, or started, behind a deferred READ or atomic; the one at `next` is the front.
 #[derive(Debug)]
-pub(crate) struct SendQueue {
+pub(crate) struct SendQueue<P> {
     slots: Box<[SendRequest]>,
     inline: Box<[AtomicU8]>,
     inline_bytes: usize,
@@ -26,7 +26,7 @@ pub(crate) struct SendQueue {
     /// A READ or atomic that the peer has accepted, and whose data has not come back.
     pub(crate) deferred: Option<Deferred>,
     pub(crate) front: Front,
-    pub(crate) path: Path,
+    pub(crate) path: Path<P>,
     pub(crate) timers: Timers,
     pub(crate) psn: u32,
     pub(crate) own_qp_num: u32,
@@ -57,8 +57,8 @@ pub(crate) struct Deferred {
 }
 
 /// Where the requests go.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Path {
+#[derive(Debug)]
+pub(crate) struct Path<P> {
     /// The local port and its address.
     pub(crate) port: u8,
     pub(crate) own_gid: Gid,
@@ -66,7 +66,14 @@ pub(crate) struct Path {
     pub(crate) dest_qp_num: u32,
     pub(crate) mtu: Mtu,
     /// The peer as it was last found.
-    pub(crate) peer: Weak<QpShared>,
+    pub(crate) peer: Weak<P>,
+}
+
+impl<P> Default for Path<P> {
+    fn default() -> Self {
+        let (gid, peer) = (Gid::default(), Weak::new());
+        Self { port: 0, own_gid: gid, gid, dest_qp_num: 0, mtu: Mtu::default(), peer }
+    }
 }
 
 /// How patient the sender is.
@@ -94,7 +101,7 @@ const EMPTY: SendRequest = SendRequest {
     swap: 0,
 };
 
-impl SendQueue {
+impl<P> SendQueue<P> {
     /// A ring of at least `min` requests with `inline_bytes` each.
     pub(crate) fn new(min: u32, inline_bytes: u32) -> Self {
         let size = (min as usize).next_power_of_two();

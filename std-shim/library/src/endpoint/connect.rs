@@ -1,7 +1,7 @@
 //! Bringing two endpoints together.
 
 use super::address::{Address, RailAddress};
-use super::qp::{EndpointQp, Place};
+use super::qp::{EndpointQp, Place, rail_ids};
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
@@ -93,7 +93,7 @@ pub enum ConnectError {
     },
 }
 
-impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> EndpointQp<Q, RAILS, DEPTH, WRS>
+impl<Q> EndpointQp<Q>
 where
     Q: Connect,
 {
@@ -241,7 +241,7 @@ where
     /// Moves every queue pair to ERR, so that everything outstanding comes back as flushed.
     /// Poll until nothing is outstanding; then no device touches the buffers any more.
     pub fn fail_all(&mut self) {
-        for rail in (0..RAILS as u8).map(RailId::Data).chain([RailId::Notify]) {
+        for rail in rail_ids() {
             self.fail_rail(rail);
         }
     }
@@ -260,9 +260,9 @@ where
 /// # Errors
 ///
 /// As [`EndpointQp::connect`].
-pub fn connect_endpoints<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-    a: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
-    b: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
+pub fn connect_endpoints<Q>(
+    a: &mut EndpointQp<Q>,
+    b: &mut EndpointQp<Q>,
 ) -> Result<(), ConnectError>
 where
     Q: Connect,

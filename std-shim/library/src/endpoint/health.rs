@@ -1,6 +1,6 @@
 //! How an endpoint is: what its rails did, and what failed, with names that people know.
 
-use super::EndpointQp;
+use super::qp::EndpointQp;
 use polyrail_core::hardware::{CqError, QueuePair};
 use polyrail_core::verbs::{DeviceId, WcStatus};
 use polyrail_core::virtual_qp::{
@@ -124,7 +124,7 @@ pub enum EndpointError {
     },
 }
 
-impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> EndpointQp<Q, RAILS, DEPTH, WRS>
+impl<Q> EndpointQp<Q>
 where
     Q: QueuePair,
 {

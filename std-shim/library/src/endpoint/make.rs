@@ -1,13 +1,14 @@
 //! From plans to queue pairs: completion queues that are deep enough for all of them, queue pairs,
 //! virtual queue pairs and routes.
 
-use super::MAX_DEVICES;
-use super::build::{BuildError, EndpointBuilder};
+use super::build_error::BuildError;
+use super::builder::EndpointBuilder;
 use super::qp::{DeviceNames, EndpointQp, Place};
+use super::sizes::{DEPTH, MAX_DEVICES};
 use crate::backend::{Connect, DeviceError, Domain, Port, QpCap};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
-use polyrail_core::virtual_qp::{Config, Scheme, VirtualQp};
+use polyrail_core::virtual_qp::{Config, MAX_RAILS, Scheme, VirtualQp};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,14 +21,8 @@ static NEXT_VIRTUAL_QP_NUM: AtomicU32 = AtomicU32::new(1);
 const MOST_GRANTED: u32 = 2;
 
 /// Virtual queue pairs, and the completion queue that they share.
-pub(super) type Made<
-    Q,
-    C,
-    const RAILS: usize,
-    const DEPTH: usize,
-    const WRS: usize,
-    const ROUTES: usize,
-> = (Vec<EndpointQp<Q, RAILS, DEPTH, WRS>>, VirtualCq<C, MAX_DEVICES, ROUTES>);
+pub(super) type Made<Q, C, const ROUTES: usize> =
+    (Vec<EndpointQp<Q>>, VirtualCq<C, MAX_DEVICES, ROUTES>);
 
 /// One virtual queue pair that is to be made.
 pub(super) struct Plan<'d, D> {
@@ -40,15 +35,9 @@ pub(super) struct Plan<'d, D> {
 }
 
 /// Makes what is planned. If something is refused, nothing is left of it.
-pub(super) fn make<
-    D: Domain,
-    const RAILS: usize,
-    const DEPTH: usize,
-    const WRS: usize,
-    const ROUTES: usize,
->(
+pub(super) fn make<D: Domain, const ROUTES: usize>(
     plans: &[Plan<'_, D>],
-) -> Result<Made<D::Qp, D::Cq, RAILS, DEPTH, WRS, ROUTES>, BuildError> {
+) -> Result<Made<D::Qp, D::Cq, ROUTES>, BuildError> {
     let needed = plans.iter().map(|plan| plan.places.len()).sum();
     let max = VirtualCq::<D::Cq, MAX_DEVICES, ROUTES>::CAPACITY;
     if needed > max {
@@ -60,8 +49,7 @@ pub(super) fn make<
     let name = |domain: &&D| (domain.device_id(), domain.device_name().to_owned());
     let names: DeviceNames = domains.iter().map(name).collect();
     let make = |plan: &Plan<'_, D>| plan.make(cq.cqs(), &names);
-    let qps: Vec<EndpointQp<_, RAILS, DEPTH, WRS>> =
-        plans.iter().map(make).collect::<Result<_, _>>()?;
+    let qps: Vec<EndpointQp<_>> = plans.iter().map(make).collect::<Result<_, _>>()?;
     for (index, qp) in (0..).zip(&qps) {
         cq.attach(index, &*qp.qp)?;
     }
@@ -99,13 +87,10 @@ fn most_requests<D: Domain>(domain: &D, depth: u32) -> u32 {
 
 impl<'d, D: Domain> Plan<'d, D> {
     /// Plans one for a type of so many rails.
-    pub(super) fn new<const RAILS: usize>(
-        builder: EndpointBuilder,
-        domains: &'d [&'d D],
-    ) -> Result<Self, BuildError> {
+    pub(super) fn new(builder: EndpointBuilder, domains: &'d [&'d D]) -> Result<Self, BuildError> {
         let (rails, devices) = (builder.rails, domains.len());
-        if !(1..=RAILS).contains(&rails) {
-            return Err(BuildError::Rails { rails, max: RAILS });
+        if !(1..=MAX_RAILS).contains(&rails) {
+            return Err(BuildError::Rails { rails, max: MAX_RAILS });
         }
         if !(1..=MAX_DEVICES).contains(&devices) {
             return Err(BuildError::Devices { devices, rails });
@@ -126,11 +111,7 @@ impl<'d, D: Domain> Plan<'d, D> {
         self.places.iter().filter(|place| device(place) == domain.device_id()).count() as u32
     }
 
-    fn make<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-        &self,
-        cqs: &[D::Cq],
-        names: &DeviceNames,
-    ) -> Result<EndpointQp<D::Qp, RAILS, DEPTH, WRS>, BuildError> {
+    fn make(&self, cqs: &[D::Cq], names: &DeviceNames) -> Result<EndpointQp<D::Qp>, BuildError> {
         let (rails, options) = (self.builder.rails, self.builder.options);
         let make = |place: &Place| self.queue_pair(place, cqs, DEPTH as u32);
         let data = self.places[..rails].iter().map(make).collect::<Result<Vec<_>, _>>()?;

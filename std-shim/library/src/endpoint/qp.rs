@@ -1,27 +1,27 @@
 //! A virtual queue pair and what is known of the physical ones: all of an endpoint but its
 //! completion queues. The data path of posts is here.
 
+use super::sizes::EngineQp;
 use crate::backend::{ConnectOptions, Port};
 use polyrail_core::hardware::{CqId, QueuePair};
 use polyrail_core::verbs::{DeviceId, RecvWr, SendWr};
-use polyrail_core::virtual_qp::{MAX_RAILS, PostRecvError, PostSendError, RailId, VirtualQp};
+use polyrail_core::virtual_qp::{MAX_RAILS, PostRecvError, PostSendError, RailId};
 use polyrail_software_nic as nic;
 use std::sync::Arc;
 
 /// A virtual queue pair that can be connected, watched and failed; its completions come out of the
 /// [`Endpoint`](super::Endpoint) or the [`EndpointSet`](super::EndpointSet) that it belongs to.
 ///
-/// The capacities serve nearly everybody: 8 rails, 128 requests in flight on each, 256 unreported
-/// virtual requests each way. [`virtual_qp`](Self::virtual_qp) gives access to the engine.
+/// The capacities serve nearly everybody: 8 rails, 128 requests in flight on each ([`DEPTH`]), 256
+/// unreported virtual requests each way ([`WRS`]). [`virtual_qp`](Self::virtual_qp) gives access to the
+/// engine.
+///
+/// [`DEPTH`]: super::DEPTH
+/// [`WRS`]: super::WRS
 #[derive(Debug)]
-pub struct EndpointQp<
-    Q = nic::QueuePair,
-    const RAILS: usize = MAX_RAILS,
-    const DEPTH: usize = 128,
-    const WRS: usize = 256,
-> {
+pub struct EndpointQp<Q = nic::QueuePair> {
     /// Boxed: it is tens of KiB of state.
-    pub(super) qp: Box<VirtualQp<Q, RAILS, DEPTH, WRS>>,
+    pub(super) qp: Box<EngineQp<Q>>,
     /// A notify queue pair that the virtual one has no use for: its peer wants to connect one.
     pub(super) idle_notify: Option<Q>,
     /// Names of all devices that it shares completion queues on.
@@ -47,11 +47,11 @@ pub(super) struct Place {
     pub(super) port: Port,
 }
 
-impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> EndpointQp<Q, RAILS, DEPTH, WRS>
+impl<Q> EndpointQp<Q>
 where
     Q: QueuePair,
 {
-    /// Posts a send request; see [`VirtualQp::post_send`].
+    /// Posts a send request; see [`VirtualQp::post_send`](polyrail_core::virtual_qp::VirtualQp::post_send).
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ where
         self.qp.post_send(wr)
     }
 
-    /// Posts a receive; see [`VirtualQp::post_recv`].
+    /// Posts a receive; see [`VirtualQp::post_recv`](polyrail_core::virtual_qp::VirtualQp::post_recv).
     ///
     /// # Errors
     ///
@@ -73,13 +73,13 @@ where
     }
 
     /// The virtual queue pair.
-    pub fn virtual_qp(&self) -> &VirtualQp<Q, RAILS, DEPTH, WRS> {
+    pub fn virtual_qp(&self) -> &EngineQp<Q> {
         &self.qp
     }
 
     /// The virtual queue pair, for what this type does not offer. Completions keep coming where
     /// they came.
-    pub fn virtual_qp_mut(&mut self) -> &mut VirtualQp<Q, RAILS, DEPTH, WRS> {
+    pub fn virtual_qp_mut(&mut self) -> &mut EngineQp<Q> {
         &mut self.qp
     }
 
@@ -98,4 +98,9 @@ where
     pub fn completes_on(&self, cq: CqId) -> bool {
         self.qp.rails().chain(self.qp.notify_qp()).any(|qp| qp.cq() == cq)
     }
+}
+
+/// The rails that a virtual queue pair can have, and the notify queue pair behind them.
+pub(super) fn rail_ids() -> impl Iterator<Item = RailId> {
+    (0..MAX_RAILS as u8).map(RailId::Data).chain([RailId::Notify])
 }

@@ -1,13 +1,15 @@
 //! Many virtual queue pairs on the same completion queues.
 
-use super::build::{BuildError, EndpointBuilder};
+use super::build_error::BuildError;
+use super::builder::EndpointBuilder;
 use super::make::{Plan, make};
+use super::poll_batch::PollBatch;
 use super::qp::EndpointQp;
-use super::{ENDPOINT_ROUTES, Endpoint, MAX_DEVICES, PollBatch};
+use super::single::Endpoint;
+use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES};
 use crate::backend::Domain;
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_cq::{Event, Polled, TargetSet, VirtualCq};
-use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
 use polyrail_software_nic as nic;
 
 /// Virtual queue pairs that share one virtual completion queue, and so one physical completion queue
@@ -21,10 +23,10 @@ use polyrail_software_nic as nic;
 ///
 /// # Capacities
 ///
-/// `RAILS`, `DEPTH` and `WRS` are those of each virtual queue pair. `ROUTES`, a power of two, is the
+/// Each virtual queue pair has those of an [`EndpointQp`]. `ROUTES`, a power of two, is the
 /// size of the routing table, of which three quarters can be used, one route for each rail and
 /// notify queue pair: the default of 256 serves 192 of them, such as 38 virtual queue pairs of four
-/// rails and a notify queue pair. A completion queue has room for `DEPTH` requests each way on each
+/// rails and a notify queue pair. A completion queue has room for [`DEPTH`](super::DEPTH) requests each way on each
 /// queue pair of its device, and for drivers that grant twice as many; a device that has none so deep
 /// refuses.
 ///
@@ -65,30 +67,20 @@ use polyrail_software_nic as nic;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct EndpointSet<
-    Q = nic::QueuePair,
-    C = nic::CompletionQueue,
-    const RAILS: usize = MAX_RAILS,
-    const DEPTH: usize = 128,
-    const WRS: usize = 256,
-    const ROUTES: usize = 256,
-> {
-    members: Members<Q, RAILS, DEPTH, WRS>,
+pub struct EndpointSet<Q = nic::QueuePair, C = nic::CompletionQueue, const ROUTES: usize = 256> {
+    members: Members<Q>,
     cq: VirtualCq<C, MAX_DEVICES, ROUTES>,
 }
 
 /// The virtual queue pairs, each at the index under which it is attached.
 #[derive(Debug)]
-struct Members<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-    Vec<EndpointQp<Q, RAILS, DEPTH, WRS>>,
-);
+struct Members<Q>(Vec<EndpointQp<Q>>);
 
-impl<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> TargetSet
-    for Members<Q, RAILS, DEPTH, WRS>
+impl<Q> TargetSet for Members<Q>
 where
     Q: QueuePair,
 {
-    type Target = VirtualQp<Q, RAILS, DEPTH, WRS>;
+    type Target = EngineQp<Q>;
 
     #[inline]
     fn target(&mut self, index: u16) -> Option<&mut Self::Target> {
@@ -96,8 +88,7 @@ where
     }
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize, const ROUTES: usize>
-    EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>
+impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>
 where
     Q: QueuePair,
     C: CompletionQueue,
@@ -121,20 +112,20 @@ where
         let members: Vec<(EndpointBuilder, S)> = members.into_iter().collect();
         let plans = members
             .iter()
-            .map(|(builder, domains)| Plan::new::<RAILS>(*builder, domains.as_ref()))
+            .map(|(builder, domains)| Plan::new(*builder, domains.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
         let (qps, cq) = make(&plans)?;
         Ok(Self { members: Members(qps), cq })
     }
 
     /// The virtual queue pairs, by number.
-    pub fn qps(&self) -> &[EndpointQp<Q, RAILS, DEPTH, WRS>] {
+    pub fn qps(&self) -> &[EndpointQp<Q>] {
         &self.members.0
     }
 
     /// The virtual queue pairs, to be connected, posted to, failed. One that is moved away takes
     /// its routes with it: its completions are foreign.
-    pub fn qps_mut(&mut self) -> &mut [EndpointQp<Q, RAILS, DEPTH, WRS>] {
+    pub fn qps_mut(&mut self) -> &mut [EndpointQp<Q>] {
         &mut self.members.0
     }
 
@@ -163,11 +154,8 @@ where
 }
 
 /// A set of one.
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize>
-    From<Endpoint<Q, C, RAILS, DEPTH, WRS>>
-    for EndpointSet<Q, C, RAILS, DEPTH, WRS, ENDPOINT_ROUTES>
-{
-    fn from(Endpoint { qp, cq }: Endpoint<Q, C, RAILS, DEPTH, WRS>) -> Self {
+impl<Q, C> From<Endpoint<Q, C>> for EndpointSet<Q, C, ENDPOINT_ROUTES> {
+    fn from(Endpoint { qp, cq }: Endpoint<Q, C>) -> Self {
         Self { members: Members(vec![qp]), cq }
     }
 }

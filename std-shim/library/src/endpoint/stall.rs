@@ -1,7 +1,8 @@
 //! Rails that fall silent: a driver that never completes a request whose peer is gone says nothing,
 //! so somebody has to look at the clock.
 
-use super::{EndpointError, EndpointQp};
+use super::health::EndpointError;
+use super::qp::{EndpointQp, rail_ids};
 use crate::backend::Connect;
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 use std::time::{Duration, Instant};
@@ -41,9 +42,9 @@ impl StallWatch {
     ///
     /// [`EndpointError::Silent`]: a rail made no headway for the timeout. Its queue pair was moved
     /// to ERR, so polling on brings its requests back, flushed, and the virtual queue pair fails.
-    pub fn check<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    pub fn check<Q>(
         &mut self,
-        endpoint: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
+        endpoint: &mut EndpointQp<Q>,
         posted: u64,
         reported: u64,
     ) -> Result<(), EndpointError>
@@ -61,11 +62,11 @@ impl StallWatch {
         let still = self.reported == Some(reported);
         self.reported = (posted > reported).then_some(reported);
         let single = !endpoint.virtual_qp().is_multi() && still && posted > reported;
-        for (rail, unmoved) in rails().zip(&mut self.unmoved) {
+        for (rail, unmoved) in rail_ids().zip(&mut self.unmoved) {
             let found = stalled.contains(rail) || (single && rail == RailId::Data(0));
             *unmoved = if found { *unmoved + 1 } else { 0 };
         }
-        match rails().zip(self.unmoved).find(|(_, unmoved)| *unmoved >= LOOKS) {
+        match rail_ids().zip(self.unmoved).find(|(_, unmoved)| *unmoved >= LOOKS) {
             None => Ok(()),
             Some((rail, _)) => {
                 endpoint.fail_rail(rail);
@@ -74,8 +75,4 @@ impl StallWatch {
             }
         }
     }
-}
-
-fn rails() -> impl Iterator<Item = RailId> {
-    (0..MAX_RAILS as u8).map(RailId::Data).chain([RailId::Notify])
 }

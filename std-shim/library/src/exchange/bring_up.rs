@@ -17,11 +17,11 @@ use crate::endpoint::{ConnectError, EndpointQp};
 ///
 /// The two endpoints do not go together (nothing was posted or moved); a queue pair refused; what
 /// `post_receives` says; the other side gave up, is gone, or does not answer.
-pub fn bring_up<Q, E, P, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-    endpoint: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
+pub fn bring_up<Q, E, P>(
+    endpoint: &mut EndpointQp<Q>,
     link: &mut Link<P>,
     peer: &Hello<P>,
-    post_receives: impl FnOnce(&mut EndpointQp<Q, RAILS, DEPTH, WRS>) -> Result<(), E>,
+    post_receives: impl FnOnce(&mut EndpointQp<Q>) -> Result<(), E>,
 ) -> Result<(), E>
 where
     Q: Connect,
@@ -37,11 +37,11 @@ where
 /// # Errors
 ///
 /// As [`bring_up`].
-pub fn get_ready<Q, E, P, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-    endpoint: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
+pub fn get_ready<Q, E, P>(
+    endpoint: &mut EndpointQp<Q>,
     link: &mut Link<P>,
     peer: &Hello<P>,
-    post_receives: impl FnOnce(&mut EndpointQp<Q, RAILS, DEPTH, WRS>) -> Result<(), E>,
+    post_receives: impl FnOnce(&mut EndpointQp<Q>) -> Result<(), E>,
 ) -> Result<(), E>
 where
     Q: Connect,

@@ -1,6 +1,6 @@
 //! Registered memory for people who write no `unsafe`.
 
-use super::OutOfRange;
+use super::range::OutOfRange;
 use crate::backend::{DeviceError, Domain};
 use polyrail_core::verbs::{AccessFlags, DeviceId, LocalBuffer};
 use polyrail_software_nic::{MemoryRegion, Pages, RegionKeys, Span};

@@ -1,6 +1,7 @@
 //! Registered memory between two ends: which keys lead from a buffer here to a buffer there.
 
-use super::{OutOfRange, RegisteredBuffer};
+use super::buffer::RegisteredBuffer;
+use super::range::OutOfRange;
 use polyrail_core::verbs::DeviceKeys;
 use polyrail_software_nic::RegionKeys;
 use serde::{Deserialize, Serialize};

@@ -2,8 +2,7 @@
 
 use super::error::{RequestError, SubmitError};
 use super::message::{Lane, Report};
-use super::port::ReportConsumer;
-use super::{HANDLE_DEPTH, SLOTS};
+use super::rings::{HANDLE_DEPTH, ReportConsumer, SLOTS};
 use polyrail_core::spsc::PopError;
 use polyrail_core::virtual_cq::VirtualWc;
 

@@ -2,7 +2,7 @@
 
 use super::inbox::Inbox;
 use super::message::{KEY_SETS, KeySet, Lane, Message, Report, Request, Work};
-use super::{HANDLE_DEPTH, SLOTS};
+use super::rings::{HANDLE_DEPTH, MESSAGES, MessageProducer, MessageRing, ReportRing, SLOTS};
 use crate::endpoint::EndpointQp;
 use atomic_waker::AtomicWaker;
 use polyrail_core::hardware::QueuePair;
@@ -12,16 +12,8 @@ use polyrail_core::virtual_qp::PostError;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// Messages that a handle can have on their way.
-const MESSAGES: usize = 256;
-
 /// Messages taken from one handle before it is the next one's turn.
 const TURN: usize = 32;
-
-type MessageRing = Arc<Ring<Message, MESSAGES>>;
-type ReportRing = Arc<Ring<Report, SLOTS>>;
-pub(super) type MessageProducer = Producer<Message, MESSAGES, MessageRing>;
-pub(super) type ReportConsumer = Consumer<Report, SLOTS, ReportRing>;
 
 /// What a handle and its [`Pending`](super::Pending)s share.
 ///
@@ -114,10 +106,7 @@ impl PortSide {
     }
 
     /// Posts what waited, then what came; says whether anything moved.
-    pub(super) fn post<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
-        &mut self,
-        qp: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
-    ) -> bool
+    pub(super) fn post<Q>(&mut self, qp: &mut EndpointQp<Q>) -> bool
     where
         Q: QueuePair,
     {

@@ -1,8 +1,8 @@
 //! The thread: takes requests, posts them, polls, reports.
 
-use super::ProgressOptions;
 use super::idle::{self, Idle, Rest};
 use super::message::Lane;
+use super::options::ProgressOptions;
 use super::port::{PortSide, number_and_slot};
 use super::shared::Shared;
 use crate::backend::Connect;
@@ -37,15 +37,8 @@ enum Condition {
 
 /// The thread's state.
 #[derive(Debug)]
-pub(super) struct Progress<
-    Q,
-    C,
-    const RAILS: usize,
-    const DEPTH: usize,
-    const WRS: usize,
-    const ROUTES: usize,
-> {
-    set: EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>,
+pub(super) struct Progress<Q, C, const ROUTES: usize> {
+    set: EndpointSet<Q, C, ROUTES>,
     /// Of each virtual queue pair.
     conditions: Box<[Condition]>,
     /// Of each virtual queue pair, if silence has a limit.
@@ -75,14 +68,13 @@ impl Drop for Presence {
     }
 }
 
-impl<Q, C, const RAILS: usize, const DEPTH: usize, const WRS: usize, const ROUTES: usize>
-    Progress<Q, C, RAILS, DEPTH, WRS, ROUTES>
+impl<Q, C, const ROUTES: usize> Progress<Q, C, ROUTES>
 where
     Q: Connect,
     C: CompletionQueue,
 {
     pub(super) fn new(
-        set: EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES>,
+        set: EndpointSet<Q, C, ROUTES>,
         shared: Arc<Shared>,
         options: ProgressOptions,
     ) -> Self {
@@ -104,7 +96,7 @@ where
     }
 
     /// Runs until it is told to shut down, then drains.
-    pub(super) fn run(mut self) -> EndpointSet<Q, C, RAILS, DEPTH, WRS, ROUTES> {
+    pub(super) fn run(mut self) -> EndpointSet<Q, C, ROUTES> {
         self.shared.0.enter();
         while !self.shared.0.is_closing() {
             self.round();
@@ -254,7 +246,7 @@ where
     fn sleep(&self) {
         let ports = || self.ports.iter().flatten();
         // The receives that DQPLB posts by itself are to be posted again when peers use them up.
-        let listens = |qp: &EndpointQp<Q, RAILS, DEPTH, WRS>| {
+        let listens = |qp: &EndpointQp<Q>| {
             let qp = qp.virtual_qp();
             qp.is_multi() && qp.config().scheme == Scheme::Dqplb
         };
@@ -271,10 +263,10 @@ where
 }
 
 /// Tells the handles of a virtual queue pair why it failed, and has everything of theirs come back.
-fn give_up<Q: Connect, const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+fn give_up<Q: Connect>(
     shared: &Presence,
     number: usize,
-    qp: &mut EndpointQp<Q, RAILS, DEPTH, WRS>,
+    qp: &mut EndpointQp<Q>,
     reason: EndpointError,
 ) {
     shared.0.fail(number, reason);

@@ -1,5 +1,6 @@
 //! What can be asked for on the command line.
 
+use super::output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use polyrail::backend::{ConnectOptions, DeviceName};
@@ -152,7 +153,7 @@ fn refuse(mut error: clap::Error) -> ! {
     // What it says names them, among colours of its own; as plain text it has neither.
     let said = error.to_string();
     let lines = said.lines().map(printable::escaped);
-    super::tell(&(lines.collect::<Vec<_>>().join("\n") + "\n"));
+    output::tell(&(lines.collect::<Vec<_>>().join("\n") + "\n"));
     std::process::exit(error.exit_code());
 }
 

@@ -2,6 +2,8 @@
 
 use super::args::CopyArguments;
 use super::exit::Failure;
+use super::output;
+use super::print;
 use super::progress::Bar;
 use super::report::Shape;
 use super::signals::interrupts;
@@ -45,11 +47,11 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
     };
     if arguments.json {
         let source = Some(arguments.source.as_path());
-        super::print_json(&report::CopyJson::new(source, &destination, shape, &report))
+        print::print_json(&report::CopyJson::new(source, &destination, shape, &report))
     } else if arguments.quiet {
         Ok(())
     } else {
-        super::print(report::copy_text(shape, &report).as_bytes())
+        print::print(report::copy_text(shape, &report).as_bytes())
     }
 }
 
@@ -77,7 +79,7 @@ fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied,
 /// A copy that ends well has met none of its faults.
 fn note_late_fault(fault: &LinkFault) {
     let LinkFault { rail, bytes, .. } = *fault;
-    super::tell(&format!(
+    output::tell(&format!(
         "polyrail: the fault on rail {rail} did not happen: the copy was over before its device had \
          carried {}\n",
         human_size(bytes)

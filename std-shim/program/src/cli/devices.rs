@@ -2,6 +2,7 @@
 
 use super::args::DevicesArguments;
 use super::exit::Failure;
+use super::print;
 
 pub(super) fn run(arguments: &DevicesArguments) -> Result<(), Failure> {
     let result = list(arguments);
@@ -23,9 +24,9 @@ fn list(_: &DevicesArguments) -> Result<(), Failure> {
 fn list(arguments: &DevicesArguments) -> Result<(), Failure> {
     let devices = polyrail::devices::devices().map_err(Failure::no_devices)?;
     if arguments.json {
-        super::print_json(&devices)
+        print::print_json(&devices)
     } else {
-        super::print(text::tables(&devices).as_bytes())
+        print::print(text::tables(&devices).as_bytes())
     }
 }
 

@@ -1,5 +1,6 @@
 //! How it went: exit codes, and what is said on stderr.
 
+use super::output;
 use polyrail::backend::DeviceError;
 use polyrail::endpoint::{BuildError, EndpointError, NamedRailError};
 use polyrail::exchange::LinkError;
@@ -107,18 +108,18 @@ impl Failure {
 
     /// Prints the message on stderr, where the command goes on.
     pub(super) fn note(&self, what: &str) {
-        super::tell(&format!("polyrail: {what}: {}\n", printable::escaped(&self.message)));
+        output::tell(&format!("polyrail: {what}: {}\n", printable::escaped(&self.message)));
     }
 
     /// Prints the message on stderr, and says the exit code.
     pub(super) fn report(&self) -> ExitCode {
-        super::tell(&format!("polyrail: {}\n", printable::escaped(&self.message)));
+        output::tell(&format!("polyrail: {}\n", printable::escaped(&self.message)));
         ExitCode::from(self.exit as u8)
     }
 
     /// Prints the failure as JSON on stdout. Should that fail too, this failure says more than that one.
     pub(super) fn print_json(&self) {
-        _ = super::print_json(&FailureReport {
+        _ = output::write_json(&FailureReport {
             error: &printable::escaped(&self.message),
             exit_code: self.exit as u8,
             failed_rail: self.rail.as_ref(),

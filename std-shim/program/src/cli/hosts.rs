@@ -2,6 +2,7 @@
 
 use super::args::DeviceArguments;
 use super::exit::Failure;
+use super::output;
 use polyrail_program::serve::DEFAULT_PORT;
 
 #[cfg(feature = "verbs")]
@@ -27,7 +28,7 @@ pub(super) fn note_unused(devices: usize, rails: usize) {
         several => format!("{several} stay"),
     };
     let (are, s) = if rails == 1 { ("is", "") } else { ("are", "s") };
-    super::tell(&format!(
+    output::tell(&format!(
         "polyrail: of {devices} devices the last {unused} unused: there {are} {rails} rail{s}\n"
     ));
 }

@@ -2,6 +2,9 @@
 
 use super::args::PerfArguments;
 use super::exit::Failure;
+use super::line::Line;
+use super::output;
+use super::print;
 use super::signals::interrupts;
 use super::table::Table;
 use super::{hosts, plot, report};
@@ -12,33 +15,6 @@ use polyrail_program::perf::{
 };
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::{check_replaceable, replace_file};
-use serde::Serialize;
-
-/// One line of the sweep.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Line {
-    operation: &'static str,
-    /// `-` where it makes no difference.
-    scheme: &'static str,
-    pub(super) message_size: u32,
-    rails: usize,
-    devices: usize,
-    max_msg_size: u32,
-    window: u32,
-    threads: u8,
-    #[serde(flatten)]
-    pub(super) measured: Measurement,
-}
-
-impl Line {
-    /// What distinguishes lines besides the size.
-    pub(super) fn series(&self) -> String {
-        match self.scheme {
-            "-" => self.operation.to_owned(),
-            scheme => format!("{} {scheme}", self.operation),
-        }
-    }
-}
 
 /// Where requests go, and what measures them.
 struct Bench {
@@ -78,11 +54,11 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
         erase_progress();
     }
     if arguments.json {
-        super::print_json(&lines)?;
+        print::print_json(&lines)?;
     } else if arguments.csv {
-        super::print(csv(&lines).as_bytes())?;
+        print::print(csv(&lines).as_bytes())?;
     } else {
-        super::print(text(arguments, &bench, &lines).as_bytes())?;
+        print::print(text(arguments, &bench, &lines).as_bytes())?;
     }
     match &arguments.plot {
         None => Ok(()),
@@ -167,14 +143,14 @@ fn progress(lines: &[Line], operation: Operation, message_size: u32) {
     if std::io::stderr().is_terminal() {
         let size = human_size(message_size.into());
         let (count, name) = (lines.len(), operation.name());
-        super::tell(&format!("\r\x1b[K{count} lines measured, now {name} of {size}"));
+        output::tell(&format!("\r\x1b[K{count} lines measured, now {name} of {size}"));
     }
 }
 
 fn erase_progress() {
     use std::io::IsTerminal;
     if std::io::stderr().is_terminal() {
-        super::tell("\r\x1b[K");
+        output::tell("\r\x1b[K");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The sweep as a picture: throughput over message size, memcpy beside.
 
 use super::exit::Failure;
-use super::perf::Line;
+use super::line::Line;
 use plotters::prelude::*;
 use polyrail_program::size::human_size;
 use std::collections::BTreeMap;

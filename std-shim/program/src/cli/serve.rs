@@ -2,6 +2,8 @@
 
 use super::args::ServeArguments;
 use super::exit::Failure;
+use super::output;
+use super::print;
 use super::progress::Bars;
 use super::report::plural;
 use super::signals::interrupts;
@@ -35,7 +37,7 @@ fn serve(arguments: &ServeArguments) -> Result<(), Failure> {
     if !arguments.quiet {
         let names: Vec<&str> = domains.iter().map(Domain::device_name).collect();
         let address = server.local_addr()?;
-        super::tell(&format!("polyrail: listening at {address}, on {}\n", names.join(", ")));
+        output::tell(&format!("polyrail: listening at {address}, on {}\n", names.join(", ")));
     }
     Serving::new(arguments, &interrupted).run(&server, &domains)
 }
@@ -123,13 +125,13 @@ fn show_copy(arguments: &ServeArguments, received: &Received) -> Result<(), Fail
         window: *window,
     };
     if arguments.json {
-        super::print_json(&report::CopyJson::new(None, path, shape, report))
+        print::print_json(&report::CopyJson::new(None, path, shape, report))
     } else if arguments.quiet {
         Ok(())
     } else {
         let text = report::copy_text(shape, report);
         let path = printable::escaped(&path.to_string_lossy());
-        super::print(format!("{path}: {text}\n").as_bytes())
+        print::print(format!("{path}: {text}\n").as_bytes())
     }
 }
 
@@ -154,7 +156,7 @@ fn show_perf(
 ) -> Result<(), Failure> {
     if arguments.json {
         let Measured { workload, rails, devices, max_msg_size, requests, seconds, .. } = *measured;
-        super::print_json(&PerfJson {
+        print::print_json(&PerfJson {
             operation: workload.operation.name(),
             scheme: perf::scheme_name(workload.operation, measured.scheme, rails),
             message_size: workload.message_size,
@@ -168,7 +170,7 @@ fn show_perf(
     } else if arguments.quiet {
         Ok(())
     } else {
-        super::print(perf_text(address, measured).as_bytes())
+        print::print(perf_text(address, measured).as_bytes())
     }
 }
 

@@ -1,9 +1,12 @@
 //! The loops: one end keeps a window of requests outstanding, the other posts receives. Who calls
 //! them, from which thread or process, makes no difference to them.
 
+use super::config::Limit;
 use super::ends::{End, Slots};
-use super::{Limit, Operation, PerfError, Round};
+use super::error::PerfError;
+use super::round::Round;
 use crate::job::Hello;
+use crate::job::Operation;
 use crate::session::{Counterpart, SessionError};
 use polyrail::backend::Domain;
 use polyrail::endpoint::{Endpoint, EndpointError, EndpointQp, StallWatch};

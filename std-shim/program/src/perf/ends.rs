@@ -1,6 +1,6 @@
 //! One end of a measurement: an endpoint with a ring of slots, and the other end's ring.
 
-use super::{Operation, Workload};
+use crate::job::{Operation, Workload};
 use crate::session::SessionError;
 use polyrail::RemoteBuffer;
 use polyrail::backend::{ConnectOptions, Domain};

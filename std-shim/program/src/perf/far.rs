@@ -3,8 +3,8 @@
 
 use super::drive::{Idle, Receiver};
 use super::ends::{self, Half};
-use super::error::requests_of;
-use super::{PerfError, Workload};
+use super::error::{PerfError, requests_of};
+use crate::job::Workload;
 use crate::job::{Hello, Message, Outcome};
 use crate::session::{Counterpart, Environment};
 use crate::visit::Visit;

@@ -1,6 +1,7 @@
 //! What everything is compared with: plain memcpy, slot by slot, over as much memory.
 
-use super::{Limit, Round};
+use super::config::Limit;
+use super::round::Round;
 use memmap2::MmapMut;
 use std::hint::black_box;
 use std::io;

@@ -1,9 +1,11 @@
 //! The near end of a measurement between two hosts: it asks, posts the requests, and counts.
 
+use super::config::{Limit, PerfConfig};
 use super::drive::Sender;
 use super::ends::Half;
-use super::error::requests_of;
-use super::{Ends, Limit, PerfConfig, PerfError, Round, Workload};
+use super::error::{PerfError, requests_of};
+use super::round::{Ends, Round};
+use crate::job::Workload;
 use crate::job::{Hello, Job, Link, Message, Outcome};
 use crate::session::{Counterpart, SessionError};
 use polyrail::backend::Domain;

@@ -1,8 +1,10 @@
 //! Both ends in one process.
 
+use super::config::{Limit, PerfConfig, Threads};
 use super::drive::{Receiver, Sender};
 use super::ends::Half;
-use super::{Ends, Limit, PerfConfig, PerfError, Round, Threads};
+use super::error::PerfError;
+use super::round::{Ends, Round};
 use crate::hosts::software_hosts;
 use polyrail::backend::Domain;
 use polyrail::endpoint::connect_endpoints;

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::session::SessionError;
+use polyrail::virtual_qp::Scheme;
+use std::time::Duration;
 
 #[test]
 fn counts_are_what_the_scheme_costs() {

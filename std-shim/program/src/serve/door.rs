@@ -1,7 +1,7 @@
 //! The door: peers that have connected and not been served yet. Many can stand there at once, and what
 //! one of them says, or does not say, holds up no other.
 
-use super::Visitor;
+use super::visitor::Visitor;
 use crate::job::{Hello, Job, Link, Message};
 use crate::session::{Patience, SessionError, tell_failure};
 use polyrail::exchange::{HELLO, LinkError, Listener};

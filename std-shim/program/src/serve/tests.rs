@@ -2,20 +2,22 @@
 
 use super::*;
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Hello, Message, Outcome};
-use crate::perf::{Limit, Measurement, Operation, PerfConfig, Workload, measure_to};
+use crate::job::{Hello, Job, Link, Message, Outcome};
+use crate::perf::{Limit, Measurement, Operation, PerfConfig, PerfError, Workload, measure_to};
 use crate::recorded::{Asked, Log, Recorded};
-use crate::session::Patience;
-use crate::transfer::{CopyOptions, CopyReport, Plan, send_to};
+use crate::session::{Patience, SessionError};
+use crate::transfer::{CopyError, CopyOptions, CopyReport, Plan, Progress, Received, send_to};
 use polyrail::endpoint::Endpoint;
-use polyrail::exchange::{Reason, Timeouts, bring_up};
+use polyrail::exchange::{LinkError, Listener, Reason, Timeouts, bring_up};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::verbs::{AccessFlags, RecvWr};
 use polyrail::virtual_qp::Scheme;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;

@@ -5,6 +5,7 @@ use super::error::{CopyError, Role, TransferError};
 use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
+use super::watched::watched;
 use crate::hosts::{LinkFault, software_hosts};
 use crate::job::Plan;
 use crate::job::{Link, Sum};
@@ -15,8 +16,8 @@ use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// How a file is to be copied.
@@ -212,23 +213,6 @@ fn run_sides(
     let (sent, received) = watched(work, watch);
     let received = received.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok(judge(sent, received))
-}
-
-/// Does the work in a thread, and calls `watch` ten times a second meanwhile.
-pub(super) fn watched<T: Send>(work: impl FnOnce() -> T + Send, mut watch: impl FnMut()) -> T {
-    std::thread::scope(|scope| {
-        let (done, finished) = mpsc::channel::<()>();
-        let worker = scope.spawn(move || {
-            let _done = done;
-            work()
-        });
-        while finished.recv_timeout(Duration::from_millis(100))
-            == Err(mpsc::RecvTimeoutError::Timeout)
-        {
-            watch();
-        }
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }
 
 type SideResult = Result<(Sum, Vec<RailReport>), TransferError>;

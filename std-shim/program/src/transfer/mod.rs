@@ -44,6 +44,7 @@ mod side;
 mod source;
 #[cfg(test)]
 mod tests;
+mod watched;
 
 pub use crate::hosts::LinkFault;
 pub use crate::job::{MAX_CHUNK, MAX_WINDOW, Plan, PlanError};

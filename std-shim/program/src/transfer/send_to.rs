@@ -1,10 +1,11 @@
 //! The sending side between two processes: reads a file here, and has it written by a
 //! [`Server`](crate::serve::Server).
 
-use super::copy::{CopyOptions, CopyReport, Progress, SideReport, watched};
+use super::copy::{CopyOptions, CopyReport, Progress, SideReport};
 use super::error::{CopyError, Role, TransferError};
 use super::sender::{Parcel, send_file};
 use super::source::Source;
+use super::watched::watched;
 use crate::job::Plan;
 use crate::job::{FileName, Link};
 use crate::session::Environment;

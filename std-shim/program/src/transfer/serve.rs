@@ -4,10 +4,11 @@
 //! A peer is trusted with nothing but the bytes of its file: it cannot choose a path, nor have more
 //! memory than it may, nor keep the server by saying nothing.
 
-use super::copy::{CopyReport, Progress, SideReport, watched};
+use super::copy::{CopyReport, Progress, SideReport};
 use super::destination::{self, Destination};
 use super::error::{CopyError, Role, TransferError};
 use super::receiver::{Incoming, receive_from};
+use super::watched::watched;
 use crate::job::FileName;
 use crate::job::Plan;
 use crate::session::{SessionError, tell_failure};

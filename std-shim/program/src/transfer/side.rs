@@ -1,8 +1,8 @@
 //! What sender and receiver share: the handshake, counting completions, patience while nothing
 //! happens, and a tidy end.
 
-use super::copy::watched;
 use super::error::TransferError;
+use super::watched::watched;
 use crate::job::{Hello, Link, Message, Sum};
 use crate::session::{Counterpart, Environment, SessionError};
 use polyrail::backend::Domain;

@@ -86,8 +86,7 @@ fn late_completions_of_who_was_given_up_are_nobodys() {
     // Another handle gets its number, and its requests the names of those.
     let mut other = handle(&shared, 1);
     let mut waits: Vec<_> = (0..20).map(|_| post(&mut other)).collect();
-    let flushed =
-        |progress: &Progress<_, _, 8, 128, 256, 256>| progress.set.qps()[0].outstanding() == 0;
+    let flushed = |progress: &Progress<_, _, 256>| progress.set.qps()[0].outstanding() == 0;
     assert!(!flushed(&progress));
     (0..10).for_each(|_| progress.round());
     assert!(flushed(&progress));

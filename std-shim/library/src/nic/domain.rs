@@ -1,10 +1,10 @@
-//! The software NIC as a backend of endpoints.
+//! A device as endpoints use it.
 
-use super::{Connect, DeviceError, Domain, Port};
+use crate::backend::{DeviceError, Domain, Port};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{
-    CompletionQueue, ConnectOptions, MemoryRegion, Mtu, Pages, ProtectionDomain, QpAttributes,
-    QpCap, QpInit, QpState, QueuePair, RegionKeys, RemoteQp,
+    CompletionQueue, MemoryRegion, Mtu, Pages, ProtectionDomain, QpCap, QpInit, QueuePair,
+    RegionKeys,
 };
 use std::sync::Arc;
 
@@ -52,29 +52,5 @@ impl Domain for ProtectionDomain {
         let region = self.register_pages(pages, access)?;
         let keys = region.keys();
         Ok((region, keys))
-    }
-}
-
-impl Connect for QueuePair {
-    fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
-        let attributes = QpAttributes { port_num: Some(port.number), ..options.to_init() };
-        Ok(self.modify(QpState::Init, &attributes)?)
-    }
-
-    fn ready_to_receive(
-        &self,
-        _port: &Port,
-        peer: &RemoteQp,
-        options: &ConnectOptions,
-    ) -> Result<(), DeviceError> {
-        Ok(self.modify(QpState::Rtr, &options.to_rtr(peer))?)
-    }
-
-    fn ready_to_send(&self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
-        Ok(self.modify(QpState::Rts, &options.to_rts(psn))?)
-    }
-
-    fn fail(&self) -> Result<(), DeviceError> {
-        Ok(self.to_error()?)
     }
 }

@@ -1,0 +1,63 @@
+//! What is asked of a device.
+
+use super::connect::Connect;
+use super::error::DeviceError;
+use super::port::Port;
+use polyrail_core::hardware::CompletionQueue;
+use polyrail_core::verbs::{AccessFlags, DeviceId};
+use polyrail_software_nic::{Pages, QpCap, RegionKeys};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A device as endpoints use it: opened, with a protection domain, and with the ports that rails
+/// are to take.
+pub trait Domain {
+    /// Its queue pairs.
+    type Qp: Connect;
+    /// Its completion queues.
+    type Cq: CompletionQueue;
+    /// Registered memory. Dropping it deregisters the memory.
+    type Region: Debug;
+
+    /// The device's number, unique in this process.
+    fn device_id(&self) -> DeviceId;
+
+    /// The device's name, for people.
+    fn device_name(&self) -> &str;
+
+    /// Requests that one queue of a queue pair can hold.
+    fn max_qp_wr(&self) -> u32;
+
+    /// The ports that rails take in turn, at least one.
+    ///
+    /// # Errors
+    ///
+    /// The device does not say, or is gone.
+    fn ports(&self) -> Result<Vec<Port>, DeviceError>;
+
+    /// A completion queue for at least `capacity` completions.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses.
+    fn create_cq(&self, capacity: u32) -> Result<Self::Cq, DeviceError>;
+
+    /// A reliable connected queue pair in RESET, both of whose queues complete on `cq`.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses.
+    fn create_qp(&self, cq: &Self::Cq, cap: QpCap) -> Result<Self::Qp, DeviceError>;
+
+    /// Registers `pages`, all [`len`](Pages::len) bytes and no more. Until the region is dropped, it
+    /// keeps the pages.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses.
+    fn register_pages(
+        &self,
+        pages: &Arc<Pages>,
+        access: AccessFlags,
+    ) -> Result<(Self::Region, RegionKeys), DeviceError>;
+}

@@ -1,0 +1,62 @@
+//! What can go wrong when endpoints are made.
+
+use super::sizes::MAX_DEVICES;
+use crate::backend::DeviceError;
+use polyrail_core::virtual_cq::{AttachError, TooManyCqs};
+use polyrail_core::virtual_qp::{self, PostRecvError};
+
+/// An endpoint, or a set, could not be made; nothing of it is left.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No device, or more than an endpoint takes.
+    #[error("an endpoint of {rails} rails on {devices} devices: 1 to {MAX_DEVICES} can be")]
+    Devices {
+        /// Protection domains given.
+        devices: usize,
+        /// Rails asked for.
+        rails: usize,
+    },
+    /// More rails than a virtual queue pair has room for, or none.
+    #[error("{rails} rails, where 1 to {max} can be")]
+    Rails {
+        /// What was asked for.
+        rails: usize,
+        /// How many there can be.
+        max: usize,
+    },
+    /// More queue pairs than a set has routes for.
+    #[error("{needed} queue pairs, where up to {max} can be")]
+    QueuePairs {
+        /// Rails and notify queue pairs, of all virtual queue pairs together.
+        needed: usize,
+        /// Three quarters of the const parameter `ROUTES`.
+        max: usize,
+    },
+    /// A device refused.
+    #[error("device {device}: {source}")]
+    Device {
+        /// Its name.
+        device: String,
+        /// Why.
+        source: DeviceError,
+    },
+    /// A device has no port that rails could take.
+    #[error("device {device} has no port")]
+    NoPort {
+        /// The device's name.
+        device: String,
+    },
+    /// The engine refused the configuration.
+    #[error(transparent)]
+    VirtualQp(#[from] virtual_qp::BuildError),
+    /// DQPLB's receives could not be posted.
+    #[error("posting DQPLB's receives: {0}")]
+    Receives(#[source] PostRecvError),
+    /// The engine refused the completion queues.
+    #[error(transparent)]
+    Cqs(#[from] TooManyCqs),
+    /// The engine refused to route completions.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+}

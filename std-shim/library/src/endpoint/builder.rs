@@ -1,0 +1,90 @@
+//! What an endpoint is to be.
+
+use crate::backend::ConnectOptions;
+use polyrail_core::verbs::ImmOrder;
+use polyrail_core::virtual_qp::{Config, Scheme};
+
+/// What an endpoint is to be; [`build`](Self::build) makes it, and
+/// [`EndpointSet::build`](super::EndpointSet::build) makes many that share completion queues.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointBuilder {
+    pub(super) rails: usize,
+    pub(super) config: Config,
+    pub(super) max_inline_data: u32,
+    pub(super) options: ConnectOptions,
+    pub(super) always_notify_qp: bool,
+}
+
+impl Default for EndpointBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl EndpointBuilder {
+    /// Four rails, SPRAY, fragments of 64 KiB, 100 messages a queue pair.
+    pub fn new() -> Self {
+        Self {
+            rails: 4,
+            config: Config::default(),
+            max_inline_data: 64,
+            options: ConnectOptions::default(),
+            always_notify_qp: false,
+        }
+    }
+
+    /// Number of rails.
+    #[must_use]
+    pub fn rails(self, rails: usize) -> Self {
+        Self { rails, ..self }
+    }
+
+    /// How receivers are notified.
+    #[must_use]
+    pub fn scheme(self, scheme: Scheme) -> Self {
+        self.config(Config { scheme, ..self.config })
+    }
+
+    /// Bytes of the longest fragment, a multiple of 128.
+    #[must_use]
+    pub fn max_msg_size(self, max_msg_size: u32) -> Self {
+        self.config(Config { max_msg_size, ..self.config })
+    }
+
+    /// Everything that the engine can be told, except the number: that is given by
+    /// [`build`](Self::build).
+    #[must_use]
+    pub fn config(self, config: Config) -> Self {
+        Self { config, ..self }
+    }
+
+    /// Bytes that an inline request can have.
+    #[must_use]
+    pub fn max_inline_data(self, max_inline_data: u32) -> Self {
+        Self { max_inline_data, ..self }
+    }
+
+    /// Packet size, timeouts and retries of the connections.
+    #[must_use]
+    pub fn connect_options(self, options: ConnectOptions) -> Self {
+        Self { options, ..self }
+    }
+
+    /// How users' immediates travel; the same at both ends. Toward a peer that runs the reference
+    /// implementation, [`ImmOrder::LittleEndian`].
+    #[must_use]
+    pub fn imm_order(self, imm_order: ImmOrder) -> Self {
+        self.config(Config { imm_order, ..self.config })
+    }
+
+    /// Whether there is a notify queue pair also where none is needed: with DQPLB, or a single rail.
+    /// Not by default.
+    ///
+    /// For a peer that runs the reference implementation, which always has one and connects it to the
+    /// one on our card. It is with the first rail, takes one request at a time, and nothing is ever posted
+    /// to it; a peer without one may connect all the same.
+    #[must_use]
+    pub fn always_notify_qp(self, always: bool) -> Self {
+        Self { always_notify_qp: always, ..self }
+    }
+}

@@ -1,0 +1,29 @@
+//! What a poll brings, in vectors.
+
+use polyrail_core::hardware::CqError;
+use polyrail_core::verbs::{Completion, DeviceId};
+use polyrail_core::virtual_cq::{Event, Polled, VirtualWc};
+
+/// What one [`Endpoint::poll`](super::Endpoint::poll) or [`EndpointSet::poll`](super::EndpointSet::poll) brought.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "a completion queue may have failed"]
+pub struct PollBatch {
+    /// Completions of requests, in the order they are to be seen.
+    pub completions: Vec<VirtualWc>,
+    /// Completions of queue pairs that the endpoint does not know.
+    pub foreign: Vec<(DeviceId, Completion)>,
+    /// The first completion queue that could not be polled; the others were.
+    pub error: Option<CqError>,
+}
+
+impl PollBatch {
+    pub(super) fn collect(poll: impl FnOnce(&mut dyn FnMut(Event)) -> Polled) -> Self {
+        let mut batch = Self::default();
+        let polled = poll(&mut |event| match event {
+            Event::Completion(wc) => batch.completions.push(wc),
+            Event::Foreign { device, completion } => batch.foreign.push((device, completion)),
+        });
+        batch.error = polled.error;
+        batch
+    }
+}

@@ -1,0 +1,164 @@
+//! A virtual queue pair with completion queues of its own.
+
+use super::build_error::BuildError;
+use super::builder::EndpointBuilder;
+use super::health::EndpointError;
+use super::make::{Plan, make};
+use super::poll_batch::PollBatch;
+use super::qp::EndpointQp;
+use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES};
+use crate::backend::{Connect, Domain};
+use polyrail_core::hardware::{CompletionQueue, QueuePair};
+use polyrail_core::verbs::WcStatus;
+use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
+use polyrail_core::virtual_qp::PostError;
+use polyrail_software_nic as nic;
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
+
+/// A virtual queue pair with the completion queues that belong to it.
+///
+/// It is an [`EndpointQp`], to be connected, posted to and watched, that can be polled.
+#[derive(Debug)]
+pub struct Endpoint<Q = nic::QueuePair, C = nic::CompletionQueue> {
+    pub(super) qp: EndpointQp<Q>,
+    pub(super) cq: VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>,
+}
+
+impl<Q, C> Deref for Endpoint<Q, C> {
+    type Target = EndpointQp<Q>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.qp
+    }
+}
+
+impl<Q, C> DerefMut for Endpoint<Q, C> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.qp
+    }
+}
+
+impl EndpointBuilder {
+    /// Makes the endpoint: one completion queue for each device, deep enough for all that can be
+    /// in flight; rails on the devices in turn, and on the ports of a device in turn; the notify
+    /// queue pair on the first; all queue pairs in INIT, with the receives posted that DQPLB needs.
+    ///
+    /// With more devices than rails, the last devices stay idle.
+    ///
+    /// # Errors
+    ///
+    /// What the devices or the engine refuse.
+    pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<Endpoint<D::Qp, D::Cq>, BuildError> {
+        let (mut qps, cq) = make(&[Plan::new(*self, domains)?])?;
+        let qp = qps.pop().expect("as many as are planned");
+        Ok(Endpoint { qp, cq })
+    }
+}
+
+impl<Q, C> Endpoint<Q, C>
+where
+    Q: QueuePair,
+    C: CompletionQueue,
+{
+    /// Hands at most `budget` events to `sink`, and drives everything that waits for completions.
+    /// Allocates nothing.
+    #[inline]
+    pub fn poll_with(&mut self, budget: usize, sink: impl FnMut(Event)) -> Polled {
+        self.cq.poll(&mut *self.qp.qp, budget, sink)
+    }
+
+    /// [`poll_with`](Self::poll_with) into vectors.
+    pub fn poll(&mut self, budget: usize) -> PollBatch {
+        PollBatch::collect(|sink| self.poll_with(budget, sink))
+    }
+
+    /// Why a post was refused, if something failed before it: then the refusal only follows from that.
+    /// Over a single rail the device alone knows of the failure, so its completions are polled for a
+    /// moment, and dropped.
+    pub fn explain_refusal(&mut self, refusal: PostError) -> Option<EndpointError> {
+        /// How long the completions of a queue pair that failed may take to show.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        const BUDGET: usize = 64;
+        if !refusal.is_in_error_state() && refusal.driver_refusal().is_none() {
+            return None;
+        }
+        let begin = Instant::now();
+        let mut failed = refusal.is_in_error_state() || self.qp.first_error().is_some();
+        while !failed {
+            // Looked at before the poll, so that a thread that had to wait does poll once more.
+            let late = begin.elapsed() >= PATIENCE;
+            let polled = self.poll_with(BUDGET, |event| {
+                failed |= event.completion().is_some_and(|wc| wc.status != WcStatus::SUCCESS);
+            });
+            if let Some(error) = polled.error {
+                return Some(self.qp.queue_error(error));
+            }
+            if late {
+                break;
+            }
+        }
+        failed.then(|| self.qp.explain(WcStatus::WR_FLUSH_ERR))
+    }
+
+    /// The completion queues, one for each device.
+    pub fn virtual_cq(&self) -> &VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES> {
+        &self.cq
+    }
+
+    /// Both halves, for the ways to poll that this type does not offer: one event, one device's
+    /// queue before the others, completions that somebody else has polled, arming.
+    ///
+    /// ```
+    /// use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+    /// use polyrail::nic::{DeviceConfig, Fabric};
+    /// use polyrail::verbs::{LocalBuffer, SendWr};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let fabric = Fabric::threaded();
+    /// # let device = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd();
+    /// # let (here, there) = (device("here")?, device("there")?);
+    /// # let mut sender: Endpoint = EndpointBuilder::new().rails(1).build(&[&here])?;
+    /// # let mut receiver: Endpoint = EndpointBuilder::new().rails(1).build(&[&there])?;
+    /// # connect_endpoints(&mut sender, &mut receiver)?;
+    /// # receiver.post_recv(&polyrail::verbs::RecvWr::data(1, LocalBuffer::EMPTY, &[]))?;
+    /// sender.post_send(&SendWr::send(7, LocalBuffer::EMPTY, &[]))?;
+    /// let (qp, cq) = sender.parts_mut();
+    /// let event = loop {
+    ///     if let (Some(event), _) = cq.poll_one(qp) {
+    ///         break event;
+    ///     }
+    /// };
+    /// assert_eq!(event.completion().map(|wc| wc.wr_id), Some(7));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn parts_mut(
+        &mut self,
+    ) -> (&mut EngineQp<Q>, &mut VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>) {
+        (&mut self.qp.qp, &mut self.cq)
+    }
+}
+
+impl<Q, C> Endpoint<Q, C>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    /// [`fail_all`](EndpointQp::fail_all), and then polls until no request is left with the devices, or
+    /// patience ends. What comes back is dropped.
+    pub fn flush(&mut self, patience: Duration) {
+        const BUDGET: usize = 64;
+        self.fail_all();
+        let begin = Instant::now();
+        loop {
+            let polled = self.poll_with(BUDGET, |_| ());
+            let busy = polled.events > 0 || self.outstanding() > 0;
+            if !busy || polled.error.is_some() || begin.elapsed() > patience {
+                return;
+            }
+        }
+    }
+}

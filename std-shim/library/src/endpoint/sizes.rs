@@ -1,0 +1,20 @@
+//! How large endpoints are. Programs that need other sizes use the engine itself, whose types have
+//! them as parameters.
+
+use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
+
+/// Devices, and so completion queues, of one endpoint or one set: no more than rails.
+pub const MAX_DEVICES: usize = MAX_RAILS;
+
+/// Requests that one rail may have in flight each way: what NICs keep busy with, and little enough that
+/// a completion queue has room for all of them.
+pub const DEPTH: usize = 128;
+
+/// Virtual requests that may be unreported each way.
+pub const WRS: usize = 256;
+
+/// Places in an endpoint's routing table: three quarters hold the rails and the notify queue pair.
+pub const ENDPOINT_ROUTES: usize = 16;
+
+/// The engine's virtual queue pair, in the sizes of an endpoint.
+pub type EngineQp<Q> = VirtualQp<Q, MAX_RAILS, DEPTH, WRS>;

@@ -1,0 +1,100 @@
+//! The thread as its owner sees it.
+
+use super::error::ThreadPanicked;
+use super::handle::Handle;
+use super::options::ProgressOptions;
+use super::port;
+use super::run::Progress;
+use super::shared::Shared;
+use crate::backend::Connect;
+use crate::endpoint::EndpointSet;
+use polyrail_core::hardware::CompletionQueue;
+use polyrail_software_nic as nic;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// A thread that owns virtual queue pairs, all on one virtual completion queue, and makes progress on
+/// them. Dropping it shuts it down, and waits for that.
+#[derive(Debug)]
+pub struct ProgressThread<Q = nic::QueuePair, C = nic::CompletionQueue, const ROUTES: usize = 256> {
+    shared: Arc<Shared>,
+    /// `None` when it was joined.
+    thread: Option<JoinHandle<EndpointSet<Q, C, ROUTES>>>,
+}
+
+impl<Q, C, const ROUTES: usize> ProgressThread<Q, C, ROUTES>
+where
+    Q: Connect + Send + 'static,
+    C: CompletionQueue + Send + 'static,
+{
+    /// Starts a thread for an [`EndpointSet`], or a single [`Endpoint`](crate::endpoint::Endpoint),
+    /// with the usual [`ProgressOptions`]. Its queue pairs are connected. What was posted to them
+    /// before, with a `wr_id` below 2^63, goes its way and nobody hears of it: the names from there
+    /// on are the thread's.
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread to give.
+    pub fn spawn(set: impl Into<EndpointSet<Q, C, ROUTES>>) -> io::Result<Self> {
+        Self::spawn_with(set, ProgressOptions::default())
+    }
+
+    /// [`spawn`](Self::spawn) with options of one's own.
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread to give.
+    pub fn spawn_with(
+        set: impl Into<EndpointSet<Q, C, ROUTES>>,
+        options: ProgressOptions,
+    ) -> io::Result<Self> {
+        let set = set.into();
+        let shared = Arc::new(Shared::new(set.qps().len()));
+        let progress = Progress::new(set, Arc::clone(&shared), options);
+        let builder = std::thread::Builder::new().name("polyrail-progress".to_owned());
+        let thread = Some(builder.spawn(move || progress.run())?);
+        Ok(Self { shared, thread })
+    }
+
+    /// A handle for one producer on the virtual queue pair with this number in the set; `None` if
+    /// there is none.
+    pub fn handle(&self, qp: usize) -> Option<Handle> {
+        if qp >= self.shared.qps() {
+            return None;
+        }
+        let (messages, port, side) = port::port(qp);
+        self.shared.introduce(side);
+        Some(Handle::new(qp, messages, port, Arc::clone(&self.shared)))
+    }
+
+    /// Drains, ends the thread and gives its set back.
+    ///
+    /// From now on handles are refused. Everything that they handed over is posted; sends have the
+    /// [drain timeout](ProgressOptions::drain_timeout) to complete. Then all queue pairs are moved to
+    /// ERR, so that receives, and what else is left, come back as flushed. Every [`Pending`](super::Pending) has its
+    /// outcome when this returns.
+    ///
+    /// # Errors
+    ///
+    /// The thread panicked.
+    pub fn shutdown(mut self) -> Result<EndpointSet<Q, C, ROUTES>, ThreadPanicked> {
+        let thread = self.close().expect("nobody but this and drop joins the thread");
+        thread.join().map_err(|_| ThreadPanicked)
+    }
+}
+
+impl<Q, C, const ROUTES: usize> ProgressThread<Q, C, ROUTES> {
+    /// Tells the thread to shut down; what is to be joined, unless somebody has that already.
+    fn close(&mut self) -> Option<JoinHandle<EndpointSet<Q, C, ROUTES>>> {
+        self.shared.close();
+        self.thread.take()
+    }
+}
+
+impl<Q, C, const ROUTES: usize> Drop for ProgressThread<Q, C, ROUTES> {
+    fn drop(&mut self) {
+        // A panic was printed, and handles see that the thread is gone.
+        _ = self.close().map(JoinHandle::join);
+    }
+}

@@ -1,0 +1,55 @@
+//! What goes to standard output and standard error.
+
+use polyrail::printable;
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// Writes to stdout. That nobody reads on, as behind `head`, is no failure.
+pub(super) fn write(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes to stderr. If that is closed or full there is nobody to tell, and no reason to fail.
+pub(super) fn tell(text: &str) {
+    _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Writes a value as JSON to stdout, with a line end. What a terminal would obey is escaped; it means the same.
+pub(super) fn write_json(value: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    write(json_escaped(&text).as_bytes())
+}
+
+/// JSON without what a terminal would obey. Outside of strings that is line ends only, which stay.
+fn json_escaped(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if printable::is_printable(c) || c == '\n' {
+            escaped.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                escaped += &format!("\\u{unit:04x}");
+            }
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escaped_json_means_what_it_meant() {
+        let value = serde_json::json!({ "name \u{9b}": ["a\u{202e}b\u{1b}\n", "\u{e0041} 漢字"] });
+        let text = serde_json::to_string_pretty(&value).unwrap();
+        let escaped = json_escaped(&text);
+        assert!(escaped.chars().all(|c| c == '\n' || printable::is_printable(c)), "{escaped}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).unwrap(), value);
+    }
+}

@@ -1,0 +1,118 @@
+//! Measuring in rounds, beside memcpy.
+
+use super::config::{Limit, PerfConfig};
+use super::error::PerfError;
+use super::memcpy::Memcpy;
+use super::near::Near;
+use super::rig::Rig;
+use super::round::Ends;
+use crate::job::Link;
+use crate::session::Patience;
+use polyrail::backend::Domain;
+use serde::Serialize;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Rounds of one measurement. Odd, so that there is a median.
+pub const ROUNDS: usize = 5;
+
+/// memcpy is measured for no longer than this and with no more than so many bytes a round: it is steady,
+/// and a far end waits meanwhile.
+const MEMCPY_TIME: Duration = Duration::from_secs(1);
+const MEMCPY_BYTES: u64 = 4 << 30;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Measurement {
+    /// Requests that were measured, all rounds together.
+    pub requests: u64,
+    /// Requests a second; from here on medians of the rounds.
+    pub requests_per_second: f64,
+    /// Payload, in GB/s (10^9 bytes a second).
+    pub gigabytes_per_second: f64,
+    /// Time of a request, in nanoseconds: that of a round over its requests.
+    pub nanoseconds_per_request: f64,
+    /// Doorbells that the sender rang for a request.
+    pub doorbells_per_request: f64,
+    /// Completions that the sender saw for a request.
+    pub completions_per_request: f64,
+    /// What memcpy moves of the same bytes, in GB/s.
+    pub memcpy_gigabytes_per_second: f64,
+    /// Throughput relative to memcpy.
+    pub relative_to_memcpy: f64,
+}
+
+/// Measures one configuration, with both ends in this process, on the software NIC.
+///
+/// # Errors
+///
+/// The configuration cannot be, or a rail failed.
+pub fn measure(config: &PerfConfig) -> Result<Measurement, PerfError> {
+    measure_ends(config, &mut Rig::new(config)?)
+}
+
+/// Measures one configuration, with this process at the near end and the [server](crate::serve) at
+/// `address`, such as `10.0.0.2:7471`, at the far one. Of the devices those are used that rails
+/// take. Setting `interrupted` ends it.
+///
+/// # Errors
+///
+/// The configuration cannot be; there is no such server, or it refuses; a rail failed; not everything
+/// arrived; the user wants to stop.
+pub fn measure_to<D: Domain>(
+    config: &PerfConfig,
+    address: &str,
+    domains: &[D],
+    interrupted: &AtomicBool,
+) -> Result<Measurement, PerfError> {
+    let domains: Vec<&D> = domains.iter().take(config.rails).collect();
+    let patience = Patience { answer: config.answer_timeout, ..Patience::default() };
+    let link = Link::connect(address, &patience.timeouts())?;
+    let mut near = Near::meet(config, link, &domains, interrupted)?;
+    let measured = measure_ends(config, &mut near);
+    near.finish(measured)
+}
+
+fn measure_ends(config: &PerfConfig, ends: &mut impl Ends) -> Result<Measurement, PerfError> {
+    let slots = config.workload()?.slots();
+    let mut memcpy = Memcpy::new(config.message_size as usize, slots)
+        .map_err(|error| PerfError::Memory(error.to_string()))?;
+    // Everything happens once before it is measured.
+    ends.run(Limit::Count(2 * slots as u64 + 16))?;
+    memcpy.run(Limit::Count(slots as u64));
+    let before = ends.counters();
+    let limit = match config.limit {
+        Limit::Count(count) => Limit::Count(count.div_ceil(ROUNDS as u64).max(1)),
+        Limit::Time(time) => Limit::Time(time / ROUNDS as u32),
+    };
+    let bytes = config.message_size;
+    let copies = match limit {
+        Limit::Count(count) => Limit::Count(count.min((MEMCPY_BYTES / u64::from(bytes)).max(1))),
+        Limit::Time(time) => Limit::Time(time.min(MEMCPY_TIME)),
+    };
+    let (mut requests, mut moved, mut copied) = (0, Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let round = ends.run(limit)?;
+        requests += round.requests;
+        moved.push(round.seconds_per_request());
+        copied.push(memcpy.run(copies).seconds_per_request());
+    }
+    let after = ends.counters();
+    let (moved, copied, bytes) = (median(&mut moved), median(&mut copied), f64::from(bytes));
+    let per_request = |after: u64, before: u64| (after - before) as f64 / requests as f64;
+    Ok(Measurement {
+        requests,
+        requests_per_second: 1.0 / moved,
+        gigabytes_per_second: bytes / moved / 1e9,
+        nanoseconds_per_request: moved * 1e9,
+        doorbells_per_request: per_request(after.doorbells, before.doorbells),
+        completions_per_request: per_request(after.completions, before.completions),
+        memcpy_gigabytes_per_second: bytes / copied / 1e9,
+        relative_to_memcpy: copied / moved,
+    })
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,28 @@
+//! One round of a measurement.
+
+use super::config::Limit;
+use super::error::PerfError;
+use polyrail::virtual_qp::RailCounters;
+use std::time::Duration;
+
+/// Two ends that are connected, wherever they are.
+pub(super) trait Ends {
+    /// What the sender's rails did so far, summed up.
+    fn counters(&self) -> RailCounters;
+
+    /// One round: requests up to the limit, until all of them are over.
+    fn run(&mut self, limit: Limit) -> Result<Round, PerfError>;
+}
+
+/// One round's result.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    pub(super) requests: u64,
+    pub(super) time: Duration,
+}
+
+impl Round {
+    pub(super) fn seconds_per_request(self) -> f64 {
+        self.time.as_secs_f64().max(1e-9) / self.requests.max(1) as f64
+    }
+}

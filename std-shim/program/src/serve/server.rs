@@ -1,0 +1,116 @@
+//! Waiting for peers.
+
+use super::door::Door;
+use super::visitor::Visitor;
+use crate::session::SessionError;
+use crate::visit::ServeOptions;
+use polyrail::exchange::{LinkError, Listener};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+/// The port that servers listen at unless told otherwise.
+pub const DEFAULT_PORT: u16 = 7471;
+
+/// Waits for peers.
+#[derive(Debug)]
+pub struct Server {
+    listener: Listener,
+}
+
+impl Server {
+    /// Listens at `address`, such as `0.0.0.0:7471`.
+    ///
+    /// # Errors
+    ///
+    /// See [`Listener::bind`].
+    pub fn bind(address: &str) -> Result<Self, LinkError> {
+        Ok(Self { listener: Listener::bind(address)? })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    ///
+    /// The system does not say.
+    pub fn local_addr(&self) -> Result<SocketAddr, LinkError> {
+        self.listener.local_addr()
+    }
+
+    /// Has `attend` called for each peer that asks for something, in a thread of its own, for
+    /// [`ServeOptions::peers`] of them at a time, until `attend` breaks, or `interrupted` is set; and
+    /// returns when all calls have. Peers that leave before their turn, or are sent away, such as those
+    /// that say nothing, or nothing that makes sense, are `stray`'s, on this thread.
+    ///
+    /// Many peers can be at the door at once without holding each other up. When all places there are
+    /// taken, the one that has been silent for longest loses its own.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses.
+    pub fn run(
+        &self,
+        options: &ServeOptions,
+        interrupted: &AtomicBool,
+        attend: impl Fn(Visitor) -> ControlFlow<()> + Sync,
+        mut stray: impl FnMut(SocketAddr, SessionError),
+    ) -> Result<(), LinkError> {
+        let failed = |source| LinkError::Io { doing: "preparing to serve", source };
+        let (bell, ringer) = UnixStream::pair().map_err(failed)?;
+        bell.set_nonblocking(true).and_then(|()| ringer.set_nonblocking(true)).map_err(failed)?;
+        let (inside, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let peers = options.peers.max(1);
+        let mut door = Door::new(&self.listener, options.patience, bell);
+        thread::scope(|scope| {
+            while !interrupted.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) {
+                while inside.load(Ordering::Acquire) < peers
+                    && let Some(visitor) = door.next()
+                {
+                    let visit = Inside::new(&inside, &over, &ringer);
+                    let (address, attend) = (visitor.address, &attend);
+                    let work = move || visit.over_if(attend(visitor).is_break());
+                    if let Err(source) = thread::Builder::new().spawn_scoped(scope, work) {
+                        let error = LinkError::Io { doing: "starting a thread", source };
+                        stray(address, error.into());
+                    }
+                }
+                door.attend(peers, &mut stray)?;
+            }
+            door.close(&mut stray);
+            Ok(())
+        })
+    }
+}
+
+/// A peer that is being served: counted until it is through, which the door is told.
+#[derive(Debug)]
+struct Inside<'a> {
+    count: &'a AtomicUsize,
+    over: &'a AtomicBool,
+    ringer: &'a UnixStream,
+}
+
+impl<'a> Inside<'a> {
+    fn new(count: &'a AtomicUsize, over: &'a AtomicBool, ringer: &'a UnixStream) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self { count, over, ringer }
+    }
+
+    /// The peer is through; perhaps it was the last one.
+    fn over_if(self, last: bool) {
+        self.over.fetch_or(last, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        // A panic is passed on when all threads have ended: nobody else is let in.
+        self.over.fetch_or(thread::panicking(), Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::AcqRel);
+        // If the pipe is full, it has been rung already.
+        _ = self.ringer.write(&[0]);
+    }
+}

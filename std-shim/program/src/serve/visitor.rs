@@ -1,0 +1,72 @@
+//! A peer that has asked for something, and what it is served with.
+
+use crate::job::{Hello, Job, Link};
+use crate::perf::{self, Measured, PerfError};
+use crate::session::SessionError;
+use crate::transfer::{self, CopyError, Progress, Received};
+use crate::visit::{ServeOptions, Visit};
+use polyrail::backend::Domain;
+use std::net::SocketAddr;
+
+/// A peer that has connected, and asked for something.
+#[derive(Debug)]
+pub struct Visitor {
+    pub(super) link: Link,
+    pub(super) hello: Hello,
+    pub(super) purpose: Job,
+    /// Where it connected from.
+    pub address: SocketAddr,
+}
+
+/// What a peer was served with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Served {
+    /// Its file came.
+    Copy(Received),
+    /// Its requests were measured.
+    Perf(Measured),
+}
+
+/// Why a peer was not served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// It did not get its turn.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// Its file did not come.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    /// Its measurement failed.
+    #[error(transparent)]
+    Perf(#[from] PerfError),
+}
+
+impl Visitor {
+    /// Gives the peer what it asks for, over these devices; how many of them, the rails, the scheme
+    /// and the fragment size are its choice. While a file comes, `watch` is called ten times a
+    /// second, on this thread.
+    ///
+    /// # Errors
+    ///
+    /// See [`ServeError`]; the peer is told.
+    pub fn serve<D: Domain + Sync>(
+        self,
+        domains: &[D],
+        options: &ServeOptions,
+        progress: &Progress,
+        watch: impl FnMut(),
+    ) -> Result<Served, ServeError> {
+        let Self { link, hello, purpose, .. } = self;
+        let visit = Visit { link, hello: &hello, domains, options };
+        match purpose {
+            Job::Copy { plan, name } => {
+                let received = transfer::receive(visit, plan, name.as_ref(), progress, watch);
+                Ok(Served::Copy(received?))
+            }
+            Job::Perf(workload) => {
+                Ok(Served::Perf(perf::answer(visit, workload, &progress.interrupted)?))
+            }
+        }
+    }
+}

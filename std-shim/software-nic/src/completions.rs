@@ -1,0 +1,158 @@
+//! What a completion queue holds.
+//!
+//! Two rings, made at creation: completions that *show*, which polling takes, and completions that
+//! are *pending*, because the scheduler has not shown them yet or because a fault delays them.
+//! Both count against the capacity. Showing keeps the order of each work queue. `Q` is the queue pair
+//! that is told of its completions.
+
+use crate::sync::SplitMix64;
+use polyrail_core::verbs::{Completion, Imm, WcFlags, WcOpcode};
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// A completion on its way to its poller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) completion: Completion,
+    /// Slots of its work queue that are free once it was polled, counted from the beginning.
+    pub(crate) releases: u64,
+    /// Who is told, as an index into the queue's owners.
+    pub(crate) owner: u32,
+    /// Which work queue it belongs to.
+    pub(crate) is_recv: bool,
+    /// Wakes those who wait for solicited completions only.
+    pub(crate) solicited: bool,
+}
+
+/// The owner of entries whose queue pair is destroyed.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    pub(crate) due: u64,
+    pub(crate) entry: Entry,
+}
+
+impl Pending {
+    pub(crate) fn same_queue(&self, other: &Self) -> bool {
+        let key = |entry: &Entry| (entry.owner, entry.completion.qp_num, entry.is_recv);
+        key(&self.entry) == key(&other.entry)
+    }
+}
+
+/// Slots that are free again, counted from the beginning. Written by whoever polls.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    send: AtomicU64,
+    recv: AtomicU64,
+}
+
+impl Progress {
+    /// Everything below `position` is free. Older news than what is known changes nothing, such as
+    /// a completion from before a reset.
+    pub(crate) fn release(&self, is_recv: bool, position: u64) {
+        let side = if is_recv { &self.recv } else { &self.send };
+        side.fetch_max(position, Ordering::AcqRel);
+    }
+
+    pub(crate) fn sends(&self) -> u64 {
+        self.send.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn recvs(&self) -> u64 {
+        self.recv.load(Ordering::Acquire)
+    }
+}
+
+/// A work queue's end of the line: who is told that completions were polled.
+#[derive(Debug)]
+pub(crate) struct Owner<Q> {
+    pub(crate) qp: Weak<Q>,
+    pub(crate) progress: Arc<Progress>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Completions<Q> {
+    pub(crate) showing: VecDeque<Entry>,
+    pub(crate) pending: VecDeque<Pending>,
+    pub(crate) owners: Vec<Option<Owner<Q>>>,
+    pub(crate) overrun: bool,
+    pub(crate) rubbish: SplitMix64,
+    pub(crate) solicited: u64,
+    pub(crate) armed: Option<Notify>,
+    pub(crate) notified: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notify {
+    Any,
+    Solicited,
+}
+
+impl<Q> Completions<Q> {
+    pub(crate) fn show(&mut self, entry: Entry) {
+        self.showing.push_back(entry);
+        // As verbs has it, a failed completion wakes those who wait for solicited ones too.
+        let solicited = entry.solicited || !entry.completion.status.is_success();
+        self.solicited += u64::from(solicited);
+        if self.armed == Some(Notify::Any) || (solicited && self.armed.is_some()) {
+            self.armed = None;
+            self.notified = true;
+        }
+    }
+
+    /// Whether a pending entry is due and the first of its work queue.
+    pub(crate) fn may_show(&self, index: usize, now: u64) -> bool {
+        let this = &self.pending[index];
+        this.due <= now && !self.pending.range(..index).any(|earlier| earlier.same_queue(this))
+    }
+
+    /// Shows everything that is due, in the order it came.
+    pub(crate) fn show_due(&mut self, now: u64) {
+        let mut index = 0;
+        while index < self.pending.len() {
+            if !self.may_show(index, now) {
+                index += 1;
+            } else if let Some(pending) = self.pending.remove(index) {
+                self.show(pending.entry);
+            }
+        }
+    }
+
+    pub(crate) fn take<'o>(&mut self, out: &'o mut [MaybeUninit<Completion>]) -> &'o [Completion] {
+        let count = out.len().min(self.showing.len());
+        let out = &mut out[..count];
+        for (slot, entry) in out.iter_mut().zip(self.showing.drain(..count)) {
+            slot.write(entry.completion);
+            if let Some(Some(owner)) = self.owners.get(entry.owner as usize) {
+                owner.progress.release(entry.is_recv, entry.releases);
+            }
+        }
+        // SAFETY: `showing` had `count` entries, so each of the `count` slots was written.
+        unsafe { out.assume_init_ref() }
+    }
+}
+
+/// Fills what verbs leaves undefined on a failed completion with what misleads most.
+pub(crate) fn spoil(completion: &mut Completion, rng: &mut SplitMix64) {
+    const LIES: [WcOpcode; 6] = [
+        WcOpcode::SEND,
+        WcOpcode::RDMA_WRITE,
+        WcOpcode::RDMA_READ,
+        WcOpcode::RECV,
+        WcOpcode::RECV_RDMA_WITH_IMM,
+        WcOpcode(0xdead),
+    ];
+    let (a, b) = (rng.next(), rng.next());
+    completion.opcode = LIES[rng.below(LIES.len())];
+    completion.byte_len = a as u32;
+    completion.imm = Imm::from_number((a >> 32) as u32);
+    completion.src_qp = b as u32;
+    completion.wc_flags = WcFlags::from_bits_retain((b >> 32) as u32 | 2);
+    completion.pkey_index = (a >> 16) as u16;
+    completion.slid = (b >> 16) as u16;
+    completion.sl = (a >> 8) as u8;
+    completion.dlid_path_bits = (b >> 8) as u8;
+}

@@ -1,0 +1,114 @@
+//! Completion queues as their owners see them: polling, which also drives the queue pairs that complete
+//! here, and notifications.
+
+use crate::completions::Notify;
+use crate::device::{Device, in_limits};
+use crate::error::{NicError, errno};
+use crate::execute;
+use crate::shared::CqShared;
+use crate::sync::lock;
+use polyrail_core::hardware::{self, CqError, CqId};
+use polyrail_core::verbs::{Completion, DeviceId};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+impl Device {
+    /// A new completion queue that holds exactly `capacity` completions.
+    ///
+    /// # Errors
+    ///
+    /// A capacity of 0 or over the device's limit; a device that is gone.
+    pub fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, NicError> {
+        self.0.alive()?;
+        in_limits("the completion queue's capacity", capacity, self.0.limits.max_cqe)?;
+        let cq = CqShared::new(&self.0, capacity);
+        self.0.fabric.add_cq(&cq);
+        Ok(CompletionQueue { shared: cq })
+    }
+}
+
+impl CqShared {
+    /// Executes a share of what the listed queue pairs have to do. One round: whoever has more to
+    /// do goes to the end of the list and waits for the next poll.
+    fn run_work(&self) {
+        let listed = lock(&self.work).len();
+        for _ in 0..listed {
+            let Some(qp) = lock(&self.work).pop_front() else { return };
+            if let Some(qp) = qp.upgrade() {
+                execute::service(&qp);
+            }
+        }
+    }
+}
+
+/// A completion queue. Dropping it is fine at any time: its queue pairs keep it alive.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    pub(crate) shared: Arc<CqShared>,
+}
+
+impl CompletionQueue {
+    /// Asks for a notification of the next completion that shows (`ibv_req_notify_cq`): of any, or
+    /// of the next that is solicited or failed. Asking for any outlasts asking for solicited ones.
+    pub fn req_notify(&mut self, solicited_only: bool) {
+        let mut inner = lock(&self.shared.inner);
+        if !solicited_only {
+            inner.armed = Some(Notify::Any);
+        } else if inner.armed.is_none() {
+            inner.armed = Some(Notify::Solicited);
+        }
+    }
+
+    /// Whether the notification asked for has come; tells it once (`ibv_get_cq_event`, without
+    /// waiting).
+    pub fn take_event(&mut self) -> bool {
+        std::mem::take(&mut lock(&self.shared.inner).notified)
+    }
+
+    /// Completions so far that were solicited by the sender, or failed.
+    pub fn solicited_completions(&self) -> u64 {
+        lock(&self.shared.inner).solicited
+    }
+
+    fn error(&self, errno: i32) -> CqError {
+        CqError { cq: self.shared.id, device: self.shared.device.id, errno }
+    }
+}
+
+// SAFETY: a completion is shown once its request is executed, in the order of its queue, and is taken
+// out when it is polled.
+unsafe impl hardware::CompletionQueue for CompletionQueue {
+    fn id(&self) -> CqId {
+        self.shared.id
+    }
+
+    fn device(&self) -> DeviceId {
+        self.shared.device.id
+    }
+
+    fn capacity(&self) -> u32 {
+        self.shared.capacity
+    }
+
+    fn poll<'o>(
+        &mut self,
+        out: &'o mut [MaybeUninit<Completion>],
+    ) -> Result<&'o [Completion], CqError> {
+        let device = &self.shared.device;
+        if device.is_gone() {
+            return Err(self.error(errno::ENODEV));
+        }
+        if device.fabric.threaded {
+            self.shared.run_work();
+        }
+        let mut inner = lock(&self.shared.inner);
+        if inner.overrun {
+            return Err(self.error(errno::EIO));
+        }
+        if device.fabric.threaded && !inner.pending.is_empty() {
+            let now = device.fabric.clock.now();
+            inner.show_due(now);
+        }
+        Ok(inner.take(out))
+    }
+}

@@ -1,0 +1,204 @@
+//! What a fabric, its devices and their queues know of each other. They refer to each other in circles,
+//! so they are declared in one place; what they do is in the files of their names.
+//!
+//! # Locks
+//!
+//! Taken in this order, and never against it:
+//!
+//! 1. the scheduler (deterministic fabrics);
+//! 2. a queue pair's send queue, one at a time;
+//! 3. the memory table, for reading;
+//! 4. a queue pair's responder side, one at a time;
+//! 5. a shared receive queue;
+//! 6. a completion queue;
+//! 7. leaves: lists of work, events, planned faults, the registry.
+//!
+//! Executing takes the sender's 2, then 3, then the peer's 4. Two queue pairs that execute toward
+//! each other hold their own 2 and ask for the other's 4, which nobody keeps while asking for a 2.
+//! That is why a responder that fails only marks its send queue as failed: whoever polls for that
+//! queue flushes it.
+
+use crate::address::Gid;
+use crate::completions::{Completions, Progress};
+use crate::event::EventQueue;
+use crate::fault::Faults;
+use crate::memory::{DomainId, MemoryTable};
+use crate::options::DeviceLimits;
+use crate::receives::{Responder, SrqInner};
+use crate::send_queue;
+use crate::state::StateCell;
+use crate::sync::{Clock, SplitMix64, lock, write};
+use polyrail_core::hardware::{CqId, QpLimits};
+use polyrail_core::verbs::DeviceId;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+
+/// A send queue whose peer is a queue pair of the same fabric.
+pub(crate) type SendQueue = send_queue::SendQueue<QpShared>;
+
+/// Everything that the devices of one fabric share.
+#[derive(Debug)]
+pub(crate) struct FabricShared {
+    pub(crate) threaded: bool,
+    pub(crate) clock: Clock,
+    pub(crate) seed: u64,
+    pub(crate) memory: RwLock<MemoryTable>,
+    pub(crate) registry: Mutex<Registry>,
+    pub(crate) scheduler: Mutex<Scheduler>,
+    /// Counts changes that may let a blocked request go on.
+    pub(crate) changes: AtomicU64,
+    pub(crate) next_domain: AtomicU32,
+}
+
+/// Who is there. Weak, since handles own what they name.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    pub(crate) devices: Vec<Weak<DeviceShared>>,
+    /// By the device's index and the queue pair's number, so that iteration repeats from run to
+    /// run.
+    pub(crate) qps: BTreeMap<(u32, u32), Weak<QpShared>>,
+    pub(crate) cqs: Vec<Weak<CqShared>>,
+    pub(crate) cqs_made: u32,
+}
+
+impl FabricShared {
+    pub(crate) fn new(threaded: bool, clock: Clock, seed: u64) -> Self {
+        Self {
+            threaded,
+            clock,
+            seed,
+            memory: RwLock::new(MemoryTable::new(seed ^ 0x6d65_6d6f_7279)),
+            registry: Mutex::new(Registry::default()),
+            scheduler: Mutex::new(Scheduler::new(seed)),
+            changes: AtomicU64::new(0),
+            next_domain: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn next_domain(&self) -> DomainId {
+        DomainId(self.next_domain.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Number of changes so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Something changed that blocked requests may have waited for.
+    pub(crate) fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Waits until nobody moves data any more that began before the call. Call without locks.
+    pub(crate) fn quiesce(&self) {
+        drop(write(&self.memory));
+    }
+
+    /// Place of the next completion queue among the fabric's.
+    pub(crate) fn next_cq_index(&self) -> u32 {
+        let mut registry = lock(&self.registry);
+        registry.cqs_made += 1;
+        registry.cqs_made - 1
+    }
+
+    pub(crate) fn add_cq(&self, cq: &Arc<CqShared>) {
+        let mut registry = lock(&self.registry);
+        registry.cqs.retain(|cq| cq.strong_count() > 0);
+        registry.cqs.push(Arc::downgrade(cq));
+    }
+
+    pub(crate) fn add_qp(&self, qp: &Arc<QpShared>) {
+        lock(&self.registry).qps.insert((qp.device.index, qp.number), Arc::downgrade(qp));
+    }
+
+    pub(crate) fn remove_qp(&self, device: &DeviceShared, number: u32) {
+        lock(&self.registry).qps.remove(&(device.index, number));
+    }
+
+    /// The queue pair with this number on the device with this address.
+    pub(crate) fn find_qp(&self, gid: Gid, number: u32) -> Option<Arc<QpShared>> {
+        let registry = lock(&self.registry);
+        let device = registry.devices.iter().filter_map(Weak::upgrade).find(|d| d.has_gid(gid))?;
+        registry.qps.get(&(device.index, number))?.upgrade()
+    }
+}
+
+/// What decides what happens next, on a deterministic fabric.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    pub(crate) rng: SplitMix64,
+    pub(crate) steps: u64,
+}
+
+impl Scheduler {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { rng: SplitMix64::new(seed), steps: 0 }
+    }
+
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+}
+
+/// A device as its queues see it.
+#[derive(Debug)]
+pub(crate) struct DeviceShared {
+    pub(crate) id: DeviceId,
+    /// Place among its fabric's devices: the same in every run, unlike `id`.
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) guid: u64,
+    pub(crate) limits: DeviceLimits,
+    pub(crate) fabric: Arc<FabricShared>,
+    pub(crate) ports_up: Box<[AtomicBool]>,
+    pub(crate) gone: AtomicBool,
+    pub(crate) faults: Faults,
+    pub(crate) next_qp_num: AtomicU32,
+    pub(crate) events: Mutex<EventQueue>,
+}
+
+/// A completion queue as queue pairs see it.
+#[derive(Debug)]
+pub(crate) struct CqShared {
+    pub(crate) id: CqId,
+    /// Place among its fabric's queues: the same in every run, unlike `id`.
+    pub(crate) index: u32,
+    pub(crate) device: Arc<DeviceShared>,
+    pub(crate) capacity: u32,
+    pub(crate) inner: Mutex<Completions<QpShared>>,
+    /// Queue pairs with send requests to execute. A leaf: nothing is locked while it is held.
+    pub(crate) work: Mutex<VecDeque<Weak<QpShared>>>,
+}
+
+/// A shared receive queue as queue pairs see it.
+#[derive(Debug)]
+pub(crate) struct SrqShared {
+    pub(crate) device: Arc<DeviceShared>,
+    pub(crate) domain: DomainId,
+    pub(crate) inner: Mutex<SrqInner>,
+}
+
+/// A queue pair as devices see it.
+#[derive(Debug)]
+pub(crate) struct QpShared {
+    pub(crate) me: Weak<Self>,
+    pub(crate) number: u32,
+    pub(crate) device: Arc<DeviceShared>,
+    pub(crate) domain: DomainId,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
+    pub(crate) srq: Option<Arc<SrqShared>>,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) limits: QpLimits,
+    pub(crate) state: StateCell,
+    /// The port in use, from 1 on; 0 before INIT.
+    pub(crate) port: AtomicU8,
+    pub(crate) send: Mutex<SendQueue>,
+    pub(crate) recv: Mutex<Responder>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) send_owner: u32,
+    pub(crate) recv_owner: u32,
+    /// On the list of work of `send_cq`.
+    pub(crate) listed: AtomicBool,
+}

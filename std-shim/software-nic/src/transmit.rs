@@ -1,0 +1,200 @@
+//! The steps of a request at its sending end: to its peer, and to its completion. `execute` and
+//! `deferred` put them together.
+
+use crate::completions::Entry;
+use crate::dma::Span;
+use crate::error::vendor;
+use crate::event::AsyncEvent;
+use crate::memory::{MemoryTable, Range};
+use crate::responder::{Answer, Arrival};
+use crate::shared::{QpShared, SendQueue};
+use crate::state::QpState;
+use crate::step::Outcome;
+use polyrail_core::verbs::{AccessFlags, Completion, Opcode, SendFlags, SendRequest, WcStatus};
+use std::sync::{Arc, Weak};
+
+/// What one turn of a queue pair did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: Opcode,
+    pub(crate) outcome: Outcome,
+    pub(crate) bytes: u32,
+}
+
+/// An acknowledgement on its way back, which may get lost.
+pub(crate) fn acknowledge(qp: &QpShared, peer: &QpShared) -> Answer {
+    if qp.device.faults.loses_acks() || peer.device.faults.loses_acks() {
+        return Answer::Silence(vendor::ACK_LOST);
+    }
+    Answer::Ack
+}
+
+pub(crate) fn carried(qp: &QpShared, peer: &QpShared, bytes: u32) {
+    qp.device.carried(bytes);
+    if !Arc::ptr_eq(&qp.device, &peer.device) {
+        peer.device.carried(bytes);
+    }
+}
+
+pub(crate) fn arrival<'a>(
+    send: &SendQueue,
+    request: &'a SendRequest,
+    local: Span<'a>,
+) -> Arrival<'a> {
+    Arrival {
+        request,
+        from_gid: send.path.own_gid,
+        from_qp_num: send.own_qp_num,
+        psn: send.psn,
+        packets: packets(send, request),
+        mtu: send.path.mtu,
+        local,
+        data_done: send.front.data_done,
+        admitted: false,
+    }
+}
+
+/// Sequence numbers that the request takes. A READ takes those of its response.
+pub(crate) fn packets(send: &SendQueue, request: &SendRequest) -> u32 {
+    match request.opcode {
+        Opcode::CompareSwap | Opcode::FetchAdd => 1,
+        _ => send.path.mtu.packets(request.sge.length()),
+    }
+}
+
+/// The peer, remembered from the last time if it is still there.
+pub(crate) fn find_peer(qp: &QpShared, send: &mut SendQueue) -> Option<Arc<QpShared>> {
+    if let Some(peer) = send.path.peer.upgrade() {
+        return Some(peer);
+    }
+    let peer = qp.device.fabric.find_qp(send.path.gid, send.path.dest_qp_num)?;
+    send.path.peer = Arc::downgrade(&peer);
+    Some(peer)
+}
+
+/// Both ends of a request, if they can be used: its local bytes and the peer. The local end is
+/// checked first, as hardware does before anything is sent.
+pub(crate) fn ends<'m>(
+    qp: &QpShared,
+    send: &'m SendQueue,
+    request: &SendRequest,
+    peer: Option<Arc<QpShared>>,
+    memory: &'m MemoryTable,
+) -> Result<(Span<'m>, Arc<QpShared>), Answer> {
+    let local = local_bytes(qp, send, request, memory)?;
+    Ok((local, reach(qp, send, peer)?))
+}
+
+/// The peer, if its requests get through to it.
+pub(crate) fn reach(
+    qp: &QpShared,
+    send: &SendQueue,
+    peer: Option<Arc<QpShared>>,
+) -> Result<Arc<QpShared>, Answer> {
+    let silent = |qp: &QpShared| qp.device.faults.is_silent();
+    if silent(qp) || peer.as_deref().is_some_and(silent) {
+        return Err(Answer::Never);
+    }
+    if !qp.device.carries(send.path.port) {
+        return Err(Answer::Silence(vendor::LINK_DOWN));
+    }
+    let peer = peer.ok_or(Answer::Silence(vendor::PEER_GONE))?;
+    if peer.device.is_gone() {
+        return Err(Answer::Silence(vendor::PEER_GONE));
+    }
+    let port = peer.port.load(std::sync::atomic::Ordering::Relaxed);
+    if port != 0 && !peer.device.carries(port) {
+        return Err(Answer::Silence(vendor::LINK_DOWN));
+    }
+    Ok(peer)
+}
+
+/// The request's own bytes, checked as the sending device checks them.
+fn local_bytes<'m>(
+    qp: &QpShared,
+    send: &'m SendQueue,
+    request: &SendRequest,
+    memory: &'m MemoryTable,
+) -> Result<Span<'m>, Answer> {
+    let sge = request.sge;
+    if sge.length() > qp.limits.max_msg_size {
+        return Err(Answer::Nak(WcStatus::LOC_LEN_ERR, vendor::MESSAGE_TOO_LONG));
+    }
+    if request.opcode.is_fetching() && send.timers.max_rd_atomic == 0 {
+        return Err(Answer::Nak(WcStatus::LOC_QP_OP_ERR, vendor::NO_READ_RESOURCES));
+    }
+    let is_atomic = request.opcode.is_fetching() && request.opcode != Opcode::RdmaRead;
+    if is_atomic && sge.length() < 8 {
+        return Err(Answer::Nak(WcStatus::LOC_LEN_ERR, vendor::ATOMIC_TOO_SHORT));
+    }
+    if request.flags.contains(SendFlags::INLINE) {
+        return Ok(send.inline_span(send.next).prefix(sge.length() as usize));
+    }
+    if sge.length() == 0 {
+        return Ok(Span::EMPTY);
+    }
+    let access = match request.opcode.is_fetching() {
+        true => AccessFlags::LOCAL_WRITE,
+        false => AccessFlags::empty(),
+    };
+    let range = Range { key: sge.lkey(), addr: sge.addr(), length: sge.length() };
+    memory
+        .local(qp.domain, range, access)
+        .map_err(|fault| Answer::Nak(WcStatus::LOC_PROT_ERR, fault.vendor()))
+}
+
+/// Completes every outstanding send request as flushed, in posting order, signaled or not.
+pub(crate) fn flush(qp: &QpShared, send: &mut SendQueue) {
+    flush_from(qp, send, send.settled());
+}
+
+/// [`flush`] for a queue whose requests before `position` are complete.
+pub(crate) fn flush_from(qp: &QpShared, send: &mut SendQueue, position: u64) {
+    for position in position..send.posted {
+        let wr_id = send.get(position).wr_id;
+        let status = WcStatus::WR_FLUSH_ERR;
+        complete(qp, position, Completion::failure(qp.number, wr_id, status, vendor::FLUSHED));
+    }
+    send.clear();
+}
+
+pub(crate) fn flush_turn(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
+    let first = *send.get(send.settled());
+    if !send.has_work() {
+        return None;
+    }
+    flush(qp, send);
+    let (wr_id, opcode) = (first.wr_id, first.opcode);
+    Some(Turn { wr_id, opcode, outcome: Outcome::Flushed, bytes: 0 })
+}
+
+pub(crate) fn succeed(qp: &QpShared, request: &SendRequest, position: u64) {
+    if !qp.sq_sig_all && !request.flags.contains(SendFlags::SIGNALED) {
+        return;
+    }
+    let opcode = request.opcode;
+    let byte_len = if opcode.is_fetching() { request.sge.length() } else { 0 };
+    let done = Completion::success(qp.number, request.wr_id, opcode.completion());
+    complete(qp, position, Completion { byte_len, ..done });
+}
+
+pub(crate) fn complete(qp: &QpShared, position: u64, completion: Completion) {
+    qp.send_cq.push(Entry {
+        completion,
+        releases: position + 1,
+        owner: qp.send_owner,
+        is_recv: false,
+        solicited: false,
+    });
+}
+
+/// Tells the owner of a draining queue pair that the last request that had begun has ended.
+pub(crate) fn drained(qp: &QpShared, send: &SendQueue) {
+    if qp.state.get() == QpState::Sqd && !send.is_underway() {
+        qp.device.push_event(AsyncEvent::SqDrained { qp_num: qp.number });
+    }
+}
+
+/// A queue pair that forgets its peer looks for it anew.
+pub(crate) const NO_PEER: Weak<QpShared> = Weak::new();
