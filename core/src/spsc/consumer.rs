@@ -52,7 +52,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Consumer<T, N, S> {
     #[inline]
     pub fn pop(&mut self) -> Result<T, PopError> {
         if self.head == self.tail {
-            self.look()?;
+            self.reload()?;
         }
         // SAFETY: this is the consumer, `head` is below `tail`, and moves on here.
         let value = unsafe { self.ring.read(self.head) };
@@ -78,7 +78,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Consumer<T, N, S> {
         let batch = Batch { first: self.head, consumer: self };
         let consumer = &mut *batch.consumer;
         for taken in 0..limit {
-            if consumer.head == consumer.tail && consumer.look().is_err() {
+            if consumer.head == consumer.tail && consumer.reload().is_err() {
                 return taken;
             }
             // SAFETY: as in `pop`. The head moves on before `sink` can panic.
@@ -117,7 +117,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Consumer<T, N, S> {
 
     /// Looks at the producer's word.
     #[inline]
-    fn look(&mut self) -> Result<(), PopError> {
+    fn reload(&mut self) -> Result<(), PopError> {
         let word = self.ring.tail.load(Ordering::Acquire);
         self.tail = word & !CLOSED;
         if self.head != self.tail {

@@ -40,6 +40,7 @@ mod consumer;
 mod doorbell;
 mod producer;
 mod ring;
+mod split;
 #[cfg(all(test, not(polyrail_loom)))]
 mod tests;
 #[cfg(test)]
@@ -48,4 +49,5 @@ mod wrap;
 pub use consumer::{Consumer, PopError};
 pub use doorbell::Doorbell;
 pub use producer::{Producer, PushError};
-pub use ring::{AlreadySplit, Ring};
+pub use ring::Ring;
+pub use split::AlreadySplit;

@@ -68,10 +68,10 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
     #[inline]
     pub fn push(&mut self, value: T) -> Result<(), PushError<T>> {
         if self.is_out_of_room() {
-            match self.look() {
-                Look::Room => {}
-                Look::Full => return Err(PushError::Full(value)),
-                Look::Closed => return Err(PushError::Closed(value)),
+            match self.reload() {
+                Reload::Room => {}
+                Reload::Full => return Err(PushError::Full(value)),
+                Reload::Closed => return Err(PushError::Closed(value)),
             }
         }
         // SAFETY: this is the producer, and there is room below `head + N`.
@@ -99,7 +99,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
     pub fn push_batch(&mut self, values: &mut impl Iterator<Item = T>) -> usize {
         let batch = Batch { first: self.tail, producer: self };
         let producer = &mut *batch.producer;
-        while !producer.is_out_of_room() || producer.look() == Look::Room {
+        while !producer.is_out_of_room() || producer.reload() == Reload::Room {
             let Some(value) = values.next() else { break };
             // SAFETY: as in `push`.
             unsafe { producer.ring.write(producer.tail, value) };
@@ -128,13 +128,13 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
 
     /// Looks at the consumer's word.
     #[inline]
-    fn look(&mut self) -> Look {
+    fn reload(&mut self) -> Reload {
         let word = self.ring.head.load(Ordering::Acquire);
         if word & CLOSED != 0 {
-            return Look::Closed;
+            return Reload::Closed;
         }
         self.head = word;
-        if self.is_out_of_room() { Look::Full } else { Look::Room }
+        if self.is_out_of_room() { Reload::Full } else { Reload::Room }
     }
 
     /// Lets the consumer see what was filled.
@@ -144,9 +144,9 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
     }
 }
 
-/// What a look at the consumer's word showed.
+/// What the consumer's word was when it was loaded again.
 #[derive(PartialEq, Eq)]
-enum Look {
+enum Reload {
     Room,
     Full,
     Closed,

@@ -1,12 +1,10 @@
 //! The memory of the ring.
 #![allow(unsafe_code, reason = "slots are shared between two threads")]
 
-use super::{Consumer, Producer};
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 use core::fmt;
 use core::mem::{MaybeUninit, needs_drop};
 use crossbeam_utils::CachePadded;
-use stable_deref_trait::CloneStableDeref;
 
 /// The lowest bit of a word: its end is gone.
 pub(super) const CLOSED: usize = 1;
@@ -46,7 +44,7 @@ pub struct Ring<T, const N: usize> {
     /// The consumer's word: the position that is taken next.
     pub(super) head: CachePadded<AtomicUsize>,
     /// The two ends were given out.
-    split: AtomicBool,
+    pub(super) split: AtomicBool,
     /// Positions `head..tail`, modulo `N`, are initialised.
     slots: [UnsafeCell<MaybeUninit<T>>; N],
 }
@@ -54,11 +52,6 @@ pub struct Ring<T, const N: usize> {
 // SAFETY: a slot is accessed by one end at a time, as the two words say, and there is one end of
 // each kind: so sharing a ring hands values from thread to thread, for which `T: Send` is enough.
 unsafe impl<T: Send, const N: usize> Sync for Ring<T, N> {}
-
-/// The ring was split before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the ring has its two ends already")]
-pub struct AlreadySplit;
 
 impl<T, const N: usize> Ring<T, N> {
     const CHECK: () = assert!(
@@ -88,64 +81,6 @@ impl<T, const N: usize> Ring<T, N> {
             split: AtomicBool::new(false),
             slots: core::array::from_fn(|_| UnsafeCell::new(MaybeUninit::uninit())),
         }
-    }
-
-    /// The two ends, which borrow the ring. Values that an earlier pair left come out first.
-    ///
-    /// ```
-    /// use polyrail_core::spsc::{PopError, Ring};
-    ///
-    /// let mut ring = Ring::<&str, 2>::new();
-    /// ring.split().0.push("left behind").unwrap();
-    /// let (_producer, mut consumer) = ring.split();
-    /// assert_eq!(consumer.pop(), Ok("left behind"));
-    /// assert_eq!(consumer.pop(), Err(PopError::Empty));
-    /// ```
-    pub fn split(&mut self) -> (Producer<T, N, &Self>, Consumer<T, N, &Self>) {
-        let [tail, head] = [&self.tail, &self.head].map(|word| {
-            let open = word.load(Ordering::Relaxed) & !CLOSED;
-            word.store(open, Ordering::Relaxed);
-            open
-        });
-        self.split.store(true, Ordering::Relaxed);
-        let ring = &*self;
-        (Producer::new(ring, tail, head), Consumer::new(ring, head, tail))
-    }
-
-    /// The two ends of a ring that they own together, for instance in an `Arc` (for which the crate
-    /// `stable_deref_trait` needs its feature `alloc` or `std`).
-    ///
-    /// ```
-    /// use polyrail_core::spsc::{AlreadySplit, Ring};
-    /// use std::sync::Arc;
-    ///
-    /// let ring = Arc::new(Ring::<u64, 64>::new());
-    /// let (mut producer, mut consumer) = Ring::split_shared(Arc::clone(&ring))?;
-    /// let consumer = std::thread::spawn(move || loop {
-    ///     if let Ok(value) = consumer.pop() {
-    ///         break value;
-    ///     }
-    /// });
-    /// producer.push(7).unwrap();
-    /// assert_eq!(consumer.join().unwrap(), 7);
-    /// assert!(Ring::split_shared(ring).is_err());
-    /// # Ok::<(), AlreadySplit>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The ring was split before: there is one end of each kind.
-    #[allow(clippy::type_complexity, reason = "two ends")]
-    pub fn split_shared<S>(ring: S) -> Result<(Producer<T, N, S>, Consumer<T, N, S>), AlreadySplit>
-    where
-        S: CloneStableDeref<Target = Self>,
-    {
-        // Relaxed: whoever shares the ring came by it in an orderly way, and a ring that was never
-        // split is empty.
-        if ring.split.swap(true, Ordering::Relaxed) {
-            return Err(AlreadySplit);
-        }
-        Ok((Producer::new(ring.clone(), 0, 0), Consumer::new(ring, 0, 0)))
     }
 
     /// Values that fit.

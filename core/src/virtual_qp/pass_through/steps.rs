@@ -1,116 +1,15 @@
-//! SENDs and atomics: they pass through to rail 0, at once if their order allows it, else deferred.
-//!
-//! A deferred request has its place in the ring, which tells what was posted before it, but the ring's
-//! cursors pass it: it holds up neither dispatch nor notifies nor reports of other requests, but for
-//! what their order promises. Deferred requests are posted to rail 0 in posting order, complete in that
-//! order, and are reported when they complete. Until then their slots are kept.
+//! The way of a SEND or atomic, from its post to its report.
 
-use super::config::PassThroughOrder;
-use super::error::{PostSendError, RefusedBy};
-use super::qp::VirtualQp;
-use super::scheme::SchemeRules;
-use super::slot::{Keys, Sends, SlotState};
+use super::state::{NONE, PassThrough};
 use crate::completion::{DirectCompletions, VirtualWc};
 use crate::hardware::{QueuePair, Refusal};
 use crate::rail::{Batch, Content, RailId};
 use crate::verbs::{Completion, Opcode, SendFlags, SendWr, WcStatus};
-
-/// No request.
-const NONE: u64 = u64::MAX;
-
-/// Which pass-through requests are not complete.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PassThrough {
-    order: PassThroughOrder,
-    /// Those in flight that took no place in the ring.
-    bypassing: u32,
-    /// The oldest deferred one that is not complete, [`NONE`] if all are.
-    oldest: u64,
-    /// The oldest deferred one that is not posted, [`NONE`] if all are.
-    next: u64,
-    /// Deferred ones that are not complete.
-    incomplete: u32,
-    /// Deferred ones, complete or not, that the report cursor has still to pass.
-    to_pass: u32,
-    /// Rail 0's next request when the fence that is waited at came to the front.
-    fence_mark: Option<u64>,
-}
-
-impl PassThrough {
-    pub(super) const fn new(order: PassThroughOrder) -> Self {
-        Self {
-            order,
-            bypassing: 0,
-            oldest: NONE,
-            next: NONE,
-            incomplete: 0,
-            to_pass: 0,
-            fence_mark: None,
-        }
-    }
-
-    /// Whether a deferred request waits to be posted.
-    #[inline]
-    pub(super) const fn is_waiting(&self) -> bool {
-        self.next != NONE
-    }
-
-    /// Deferred requests that are not complete.
-    pub(super) const fn incomplete(&self) -> usize {
-        (self.incomplete + self.bypassing) as usize
-    }
-
-    /// Deferred requests that the report cursor has still to pass.
-    pub(super) const fn unpassed(&self) -> usize {
-        self.to_pass as usize
-    }
-
-    /// The report cursor passed one.
-    pub(super) fn passed(&mut self) {
-        self.to_pass -= 1;
-    }
-
-    /// A request that took no place in the ring completed.
-    pub(super) fn bypassed(&mut self) {
-        self.bypassing -= 1;
-    }
-
-    /// Whether a notification of request `id` would overtake a pass-through request that was posted
-    /// before it and promised to be in place.
-    #[inline]
-    pub(super) fn is_ahead_of(&self, id: u64) -> bool {
-        (self.bypassing > 0 || self.oldest < id) && self.order == PassThroughOrder::Ordered
-    }
-
-    /// Notifications of requests from here on wait for pass-through requests.
-    pub(super) const fn notify_limit(&self) -> u64 {
-        match self.order {
-            PassThroughOrder::Ordered => self.oldest,
-            PassThroughOrder::Unordered => NONE,
-        }
-    }
-
-    /// Whether every pass-through request before `id`, which is fenced, is complete. `next` is rail 0's
-    /// next request, `oldest` its oldest one that is not complete. What bypassed the ring is known by
-    /// its number on rail 0 when the fence came to the front: later ones must not keep it waiting
-    /// for good.
-    pub(super) fn passes_fence(&mut self, id: u64, next: u64, oldest: u64) -> bool {
-        let mark = *self.fence_mark.get_or_insert(next);
-        oldest >= mark && self.oldest > id
-    }
-
-    /// The fence that was waited at is passed, or its request is gone.
-    pub(super) fn forget_fence(&mut self) {
-        self.fence_mark = None;
-    }
-
-    fn add(&mut self, id: u64) {
-        self.oldest = self.oldest.min(id);
-        self.next = self.next.min(id);
-        self.incomplete += 1;
-        self.to_pass += 1;
-    }
-}
+use crate::virtual_qp::config::PassThroughOrder;
+use crate::virtual_qp::error::{PostSendError, RefusedBy};
+use crate::virtual_qp::qp::VirtualQp;
+use crate::virtual_qp::scheme::SchemeRules;
+use crate::virtual_qp::slot::{Keys, Sends, SlotState};
 
 /// The first request after `id` that is deferred and not complete.
 fn next_after<const RAILS: usize, const WRS: usize>(sends: &Sends<RAILS, WRS>, id: u64) -> u64 {
@@ -124,7 +23,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 {
     /// Step 1 of a SEND or atomic: it bypasses the ring if its order allows it, else takes its place
     /// there.
-    pub(super) fn post_pass_through(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+    pub(in crate::virtual_qp) fn post_pass_through(
+        &mut self,
+        wr: &SendWr<'_>,
+    ) -> Result<(), PostSendError> {
         let keys = self.check_pass_through(wr)?;
         if self.may_bypass(wr) {
             match self.bypass(wr, keys) {
@@ -210,7 +112,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Posts deferred requests, oldest first, until one has to wait on.
     #[cold]
-    pub(super) fn post_deferred(&mut self) {
+    pub(in crate::virtual_qp) fn post_deferred(&mut self) {
         while !self.health.failed && self.pass_through.is_waiting() {
             let id = self.pass_through.next;
             if !self.may_post_deferred(id) {
@@ -246,7 +148,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Whether everything fragmented that was posted before request `id` is acknowledged, notifies
     /// included.
-    pub(super) fn is_acknowledged_before(&self, id: u64) -> bool {
+    pub(in crate::virtual_qp) fn is_acknowledged_before(&self, id: u64) -> bool {
         let acknowledged = self.sends.front_in_flight().is_none_or(|front| front >= id)
             && self.sends.front_pending().is_none_or(|front| front >= id);
         acknowledged && !(self.scheme.is_notifying() && self.has_notify_before(id))
@@ -259,7 +161,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// A deferred request completed: it is reported at once, unless it succeeded and is unsignaled.
-    pub(super) fn complete_deferred(
+    pub(in crate::virtual_qp) fn complete_deferred(
         &mut self,
         batch: &Batch,
         completion: &Completion,
@@ -275,7 +177,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// The report of a pass-through request.
-    pub(super) fn passed_through(
+    pub(in crate::virtual_qp) fn passed_through(
         &self,
         wr_id: u64,
         batch: &Batch,
@@ -302,14 +204,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Whether deferred requests wait that will not be posted any more, and no pass-through request is
     /// in flight before them: their turn to be reported.
     #[inline]
-    pub(super) fn is_flushing(&self) -> bool {
+    pub(in crate::virtual_qp) fn is_flushing(&self) -> bool {
         let PassThrough { bypassing, oldest, next, .. } = self.pass_through;
         self.health.failed && next != NONE && bypassing == 0 && oldest == next
     }
 
     /// The next deferred request that will not be posted any more.
     #[cold]
-    pub(super) fn report_flushed(&mut self) -> Option<VirtualWc> {
+    pub(in crate::virtual_qp) fn report_flushed(&mut self) -> Option<VirtualWc> {
         let id = self.pass_through.next;
         self.pass_through.next = next_after(&self.sends, id);
         let slot = self.sends.slot(id);
@@ -321,7 +223,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// What must hold between the ring, rail 0 and the pass-through requests.
-    pub(super) fn pass_through_invariants(&self) {
+    pub(in crate::virtual_qp) fn pass_through_invariants(&self) {
         let PassThrough { bypassing, oldest, next, incomplete, to_pass, .. } = self.pass_through;
         let on_rail_0 = || self.rails[0].sends.iter();
         let bypasses = on_rail_0().filter(|batch| batch.content.bypasses_ring()).count();

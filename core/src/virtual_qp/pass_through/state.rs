@@ -1,0 +1,101 @@
+//! Which pass-through requests are not complete.
+
+use crate::virtual_qp::config::PassThroughOrder;
+
+/// No request.
+pub(super) const NONE: u64 = u64::MAX;
+
+/// Which pass-through requests are not complete.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::virtual_qp) struct PassThrough {
+    pub(super) order: PassThroughOrder,
+    /// Those in flight that took no place in the ring.
+    pub(super) bypassing: u32,
+    /// The oldest deferred one that is not complete, [`NONE`] if all are.
+    pub(super) oldest: u64,
+    /// The oldest deferred one that is not posted, [`NONE`] if all are.
+    pub(super) next: u64,
+    /// Deferred ones that are not complete.
+    pub(super) incomplete: u32,
+    /// Deferred ones, complete or not, that the report cursor has still to pass.
+    pub(super) to_pass: u32,
+    /// Rail 0's next request when the fence that is waited at came to the front.
+    fence_mark: Option<u64>,
+}
+
+impl PassThrough {
+    pub(in crate::virtual_qp) const fn new(order: PassThroughOrder) -> Self {
+        Self {
+            order,
+            bypassing: 0,
+            oldest: NONE,
+            next: NONE,
+            incomplete: 0,
+            to_pass: 0,
+            fence_mark: None,
+        }
+    }
+
+    /// Whether a deferred request waits to be posted.
+    #[inline]
+    pub(in crate::virtual_qp) const fn is_waiting(&self) -> bool {
+        self.next != NONE
+    }
+
+    /// Deferred requests that are not complete.
+    pub(in crate::virtual_qp) const fn incomplete(&self) -> usize {
+        (self.incomplete + self.bypassing) as usize
+    }
+
+    /// Deferred requests that the report cursor has still to pass.
+    pub(in crate::virtual_qp) const fn unpassed(&self) -> usize {
+        self.to_pass as usize
+    }
+
+    /// The report cursor passed one.
+    pub(in crate::virtual_qp) fn passed(&mut self) {
+        self.to_pass -= 1;
+    }
+
+    /// A request that took no place in the ring completed.
+    pub(in crate::virtual_qp) fn bypassed(&mut self) {
+        self.bypassing -= 1;
+    }
+
+    /// Whether a notification of request `id` would overtake a pass-through request that was posted
+    /// before it and promised to be in place.
+    #[inline]
+    pub(in crate::virtual_qp) fn is_ahead_of(&self, id: u64) -> bool {
+        (self.bypassing > 0 || self.oldest < id) && self.order == PassThroughOrder::Ordered
+    }
+
+    /// Notifications of requests from here on wait for pass-through requests.
+    pub(in crate::virtual_qp) const fn notify_limit(&self) -> u64 {
+        match self.order {
+            PassThroughOrder::Ordered => self.oldest,
+            PassThroughOrder::Unordered => NONE,
+        }
+    }
+
+    /// Whether every pass-through request before `id`, which is fenced, is complete. `next` is rail 0's
+    /// next request, `oldest` its oldest one that is not complete. What bypassed the ring is known by
+    /// its number on rail 0 when the fence came to the front: later ones must not keep it waiting
+    /// for good.
+    pub(in crate::virtual_qp) fn passes_fence(&mut self, id: u64, next: u64, oldest: u64) -> bool {
+        let mark = *self.fence_mark.get_or_insert(next);
+        oldest >= mark && self.oldest > id
+    }
+
+    /// The fence that was waited at is passed, or its request is gone.
+    pub(in crate::virtual_qp) fn forget_fence(&mut self) {
+        self.fence_mark = None;
+    }
+
+    /// The newest request of the ring is deferred.
+    pub(super) fn add(&mut self, id: u64) {
+        self.oldest = self.oldest.min(id);
+        self.next = self.next.min(id);
+        self.incomplete += 1;
+        self.to_pass += 1;
+    }
+}
