@@ -69,7 +69,7 @@ fn poll<C: CompletionQueue, const ROUTES: usize>(
     count: usize,
 ) -> Reported {
     let mut reported = Reported::default();
-    while reported.count < count {
+    while reported.count() < count {
         let polled = cq.poll(qps, POLL, |event| note(&mut reported, event));
         debug_assert!(polled.error.is_none());
     }
@@ -133,7 +133,7 @@ impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
     #[inline(never)]
     pub fn poll_cq(&mut self) -> Reported {
         let mut reported = Reported::default();
-        while reported.count < self.messages.len() {
+        while reported.count() < self.messages.len() {
             let sink = |event| note(&mut reported, event);
             let polled = self.cq.poll_cq(0, &mut *self.qp, POLL, sink);
             debug_assert!(polled.error.is_none());
@@ -145,7 +145,7 @@ impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
     #[inline(never)]
     pub fn poll_one(&mut self) -> Reported {
         let mut reported = Reported::default();
-        while reported.count < self.messages.len() {
+        while reported.count() < self.messages.len() {
             let (event, polled) = self.cq.poll_one(&mut *self.qp);
             debug_assert!(polled.error.is_none());
             if let Some(event) = event {

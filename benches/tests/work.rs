@@ -244,7 +244,7 @@ fn receive_work<R>(
     assert_eq!(account.take().recvs, (RAILS * DEPTH) as u64);
     for _ in 0..20 {
         arrivals.deliver();
-        assert_eq!(receive(&mut receiver).count, reported);
+        assert_eq!(receive(&mut receiver).count(), reported);
     }
     account.take()
 }

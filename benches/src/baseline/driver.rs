@@ -75,7 +75,7 @@ impl<Q: QueuePair, C: CompletionQueue> Sender<Q, C> {
     #[inline(never)]
     pub fn poll(&mut self) -> Reported {
         let mut reported = Reported::default();
-        while reported.count < OUTSTANDING {
+        while reported.count() < OUTSTANDING {
             note(&mut reported, &self.cq.poll_cq(&mut self.qps).expect("nothing fails"));
         }
         reported
@@ -139,7 +139,7 @@ impl<Q: QueuePair, C: CompletionQueue> Receiver<Q, C> {
     #[inline(never)]
     pub fn receive(&mut self) -> Reported {
         let mut reported = Reported::default();
-        while reported.count < REQUESTS {
+        while reported.count() < REQUESTS {
             note(&mut reported, &self.cq.poll_cq(&mut self.qps).expect("nothing fails"));
         }
         self.post(REQUESTS);

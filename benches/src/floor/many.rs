@@ -37,7 +37,7 @@ impl<Q: QueuePair, C: CompletionQueue> Many<Q, C> {
         }
         self.next = (self.next + OUTSTANDING) % self.targets.len();
         let mut reported = Reported::default();
-        while reported.count < self.messages.len() {
+        while reported.count() < self.messages.len() {
             poll(&mut self.cq, |completion| reported.note(completion.wr_id, completion.status));
         }
         reported

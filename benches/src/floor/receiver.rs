@@ -43,7 +43,7 @@ impl<Q: QueuePair, C: CompletionQueue> Receiver<Q, C> {
     pub fn receive(&mut self) -> (Reported, u32) {
         let mut reported = Reported::default();
         let mut imms = 0;
-        while reported.count < self.arrivals {
+        while reported.count() < self.arrivals {
             poll(&mut self.cq, |completion| {
                 reported.note(completion.wr_id, completion.status);
                 imms ^= completion.imm.number();

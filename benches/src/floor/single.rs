@@ -55,7 +55,7 @@ impl<Q: QueuePair, C: CompletionQueue> Single<Q, C> {
     #[inline(never)]
     pub fn poll(&mut self) -> Reported {
         let mut reported = Reported::default();
-        while reported.count < self.messages.len() {
+        while reported.count() < self.messages.len() {
             poll(&mut self.cq, |completion| reported.note(completion.wr_id, completion.status));
         }
         reported
@@ -69,7 +69,7 @@ impl<Q: QueuePair, C: CompletionQueue> Single<Q, C> {
     #[inline(never)]
     pub fn poll_one(&mut self) -> Reported {
         let mut reported = Reported::default();
-        while reported.count < self.messages.len() {
+        while reported.count() < self.messages.len() {
             let mut record = [MaybeUninit::uninit()];
             let polled = self.cq.poll(&mut record).expect("the null device does not fail");
             if let [completion] = polled {

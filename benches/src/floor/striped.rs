@@ -172,7 +172,7 @@ impl<Q: QueuePair, C: CompletionQueue> Striped<Q, C> {
     #[inline]
     fn acknowledged(&mut self) -> Reported {
         let mut reported = Reported::default();
-        while reported.count < self.requests.len() {
+        while reported.count() < self.requests.len() {
             poll(&mut self.cq, |completion| {
                 if let Some(message) = acknowledge(&mut self.requests, completion) {
                     reported.note(message.wr_id, completion.status);

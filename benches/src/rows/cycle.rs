@@ -96,7 +96,7 @@ pub(super) const PASS_THROUGH: Row = Row {
         let sender = engine_striped(Rig::striped(), Scheme::Spray, SMALL);
         engine_cycle(sender, NullSender::post_sends)
     },
-    instruction_limit: 6.21,
+    instruction_limit: 6.15,
     time_limit: None,
     baseline_limit: None,
 };

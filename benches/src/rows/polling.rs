@@ -15,7 +15,7 @@ pub(super) const POLL_CQ: Row = Row {
     floor: || floor_polling(floor::Single::poll),
     baseline: baseline_polling,
     engine: || engine_polling(NullSender::poll_cq),
-    instruction_limit: 1.59,
+    instruction_limit: 1.47,
     time_limit: None,
     baseline_limit: None,
 };
@@ -27,7 +27,7 @@ pub(super) const POLL_ONE: Row = Row {
     floor: || floor_polling(floor::Single::poll_one),
     baseline: baseline_polling,
     engine: || engine_polling(NullSender::poll_one),
-    instruction_limit: 5.1,
+    instruction_limit: 5.07,
     time_limit: None,
     baseline_limit: None,
 };
@@ -49,7 +49,7 @@ pub(super) const FEED: Row = Row {
             black_box(black_box(sender).feed());
         })
     },
-    instruction_limit: 2.73,
+    instruction_limit: 2.33,
     time_limit: None,
     baseline_limit: None,
 };

@@ -26,7 +26,7 @@ pub(super) const DQPLB: Row = Row {
             black_box(receiver.receive());
         })
     },
-    instruction_limit: 2.57,
+    instruction_limit: 2.56,
     time_limit: Some(2.2),
     baseline_limit: None,
 };

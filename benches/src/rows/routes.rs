@@ -39,7 +39,7 @@ pub(super) const RANDOM: Row = Row {
     },
     baseline: || baseline_many(any),
     engine: || engine_many::<MANY_ROUTES>(MANY, any),
-    instruction_limit: 2.49,
+    instruction_limit: 2.48,
     time_limit: Some(1.4),
     baseline_limit: None,
 };

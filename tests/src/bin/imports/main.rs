@@ -26,7 +26,7 @@ it; declaring a module and re-exporting its items does not count as an import. N
 compiled for tests only. Method calls are not seen: they name no module.
 
 Checked twice: between files, and between the modules of the crate's root, each with all that is \
-within it.
+within it. A circle of both kinds is listed once.
 
 Exit codes: 0 no circles; 1 there are circles, and they are listed; 2 the sources cannot be read.";
 

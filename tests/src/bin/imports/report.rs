@@ -27,11 +27,13 @@ impl Section {
 }
 
 impl<'t> Report<'t> {
-    /// Looks for circles between the files of a crate, and between the modules of its root.
+    /// Looks for circles between the files of a crate, and between the modules of its root: those that
+    /// the files do not show already.
     pub(crate) fn new(tree: &'t Tree) -> Self {
-        let files = Graph::of_files(tree);
-        let folded = Section::new(files.fold(tree));
-        Self { tree, files: Section::new(files), folded }
+        let files = Section::new(Graph::of_files(tree));
+        let mut folded = Section::new(files.graph.fold(tree));
+        folded.circles.retain(|circle| !files.circles.contains(circle));
+        Self { tree, files, folded }
     }
 
     /// How many circles there are, of both kinds.
@@ -49,10 +51,13 @@ impl<'t> Report<'t> {
 
     fn section(&self, f: &mut fmt::Formatter<'_>, kind: &str, section: &Section) -> fmt::Result {
         for component in components(&section.graph.imports()) {
-            let count = component.len();
-            writeln!(f, "{count} {kind} import one another: {}", self.names(component.clone()))?;
             let is_within = |circle: &&Circle| component.contains(&circle[0]);
-            for circle in section.circles.iter().filter(is_within) {
+            let mut circles = section.circles.iter().filter(is_within).peekable();
+            if circles.peek().is_some() {
+                let names = self.names(component.iter().copied());
+                writeln!(f, "{} {kind} import one another: {names}", component.len())?;
+            }
+            for circle in circles {
                 self.circle(f, &section.graph, circle)?;
             }
         }
