@@ -70,10 +70,8 @@ impl Taken {
     /// that took all of them had room.
     #[inline]
     pub(crate) fn of(offered: u32, committed: Result<(), CommitError>) -> Self {
-        match committed {
-            Ok(()) => Self { count: offered, refusal: None },
-            Err(error) => Self::in_part(offered, error),
-        }
+        let all = Self { count: offered, refusal: None };
+        committed.map_or_else(|error| Self::in_part(offered, error), |()| all)
     }
 
     #[cold]

@@ -15,10 +15,7 @@ pub enum RailId {
 impl RailId {
     /// The number that tags carry.
     pub(crate) const fn number(self) -> u8 {
-        match self {
-            Self::Data(rail) => rail,
-            Self::Notify => Tag::NOTIFY_RAIL,
-        }
+        if let Self::Data(rail) = self { rail } else { Tag::NOTIFY_RAIL }
     }
 }
 

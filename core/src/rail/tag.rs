@@ -34,6 +34,11 @@ pub enum TagKind {
     DataRecv = 3,
 }
 
+impl TagKind {
+    const BY_NUMBER: [Option<Self>; 4] =
+        [None, Some(Self::Send), Some(Self::NotifyRecv), Some(Self::DataRecv)];
+}
+
 /// A tag, field by field in one word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag(u64);
@@ -93,16 +98,10 @@ impl Tag {
     }
 
     /// What the request is for; `None` if the number is not a tag.
+    #[inline]
     pub const fn kind(self) -> Option<TagKind> {
-        if self.0 & Self::MARK == 0 {
-            return None;
-        }
-        match self.0 & Self::KIND_MASK {
-            1 => Some(TagKind::Send),
-            2 => Some(TagKind::NotifyRecv),
-            3 => Some(TagKind::DataRecv),
-            _ => None,
-        }
+        let kind = TagKind::BY_NUMBER[(self.0 & Self::KIND_MASK) as usize];
+        if self.0 & Self::MARK == 0 { None } else { kind }
     }
 
     /// The rail, or [`NOTIFY_RAIL`](Self::NOTIFY_RAIL).
@@ -111,10 +110,10 @@ impl Tag {
         (self.0 >> Self::RAIL_SHIFT) as u8 & Self::NOTIFY_RAIL
     }
 
-    /// The rail of a last request of this kind; for any other tag a number that no rail has.
+    /// The rail of a last request of this kind; for any other tag a number that no rail has: whatever
+    /// differs from such a tag of rail 0 moves above the rail.
     #[inline]
     pub const fn rail_of_last(self, kind: TagKind) -> usize {
-        // Where the tag differs from such a one of rail 0. What is wrong moves above the rail.
         let difference = self.0 as u8 ^ (kind as u8 | Self::LAST as u8);
         difference.rotate_right(Self::RAIL_SHIFT) as usize
     }

@@ -62,19 +62,15 @@ impl ImmOrder {
     /// The immediate to send.
     #[inline]
     pub const fn encode(self, number: u32) -> Imm {
-        match self {
-            Self::BigEndian => Imm(number.to_be()),
-            Self::LittleEndian => Imm(number.to_le()),
-        }
+        let big = matches!(self, Self::BigEndian);
+        Imm(if big { number.to_be() } else { number.to_le() })
     }
 
     /// The number that was sent.
     #[inline]
     pub const fn decode(self, imm: Imm) -> u32 {
-        match self {
-            Self::BigEndian => u32::from_be(imm.0),
-            Self::LittleEndian => u32::from_le(imm.0),
-        }
+        let big = matches!(self, Self::BigEndian);
+        if big { u32::from_be(imm.0) } else { u32::from_le(imm.0) }
     }
 }
 

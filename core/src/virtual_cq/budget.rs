@@ -8,20 +8,18 @@ pub(super) type Backlog = heapless::Deque<Event, POLL_BATCH>;
 /// A caller's sink and what it may still be given.
 pub(super) struct Budget<F> {
     pub(super) left: usize,
-    pub(super) events: usize,
     pub(super) sink: F,
 }
 
 impl<F: FnMut(Event)> Budget<F> {
     pub(super) const fn new(left: usize, sink: F) -> Self {
-        Self { left, events: 0, sink }
+        Self { left, sink }
     }
 
     /// Hands an event over, which the budget allows.
     #[inline]
     pub(super) fn give(&mut self, event: Event) {
         self.left -= 1;
-        self.events += 1;
         (self.sink)(event);
     }
 

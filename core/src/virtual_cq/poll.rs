@@ -1,20 +1,16 @@
-//! Polling: completions come in runs of one virtual queue pair, which takes a run at a time; what
-//! passes straight through is handed over at once, the rings are drained after that, both within
-//! the caller's budget.
+//! Polling: what waits from before is handed over first, then completion queues are polled in turn, and
+//! the rings of the virtual queue pairs that completions came for are drained, all within the caller's
+//! budget.
 
-use super::budget::{Backlog, Budget, keep};
-use super::cq::{Saved, VirtualCq};
-use super::routing::Route;
-use super::turns::Turns;
-use crate::completion::{
-    CompletionTarget, DirectCompletions, Event, POLL_BATCH, Polled, Role, TargetSet, VirtualWc,
-};
+use super::budget::Budget;
+use super::cq::VirtualCq;
+use super::deliver::Touched;
+use crate::completion::{CompletionTarget, Event, POLL_BATCH, Polled, TargetSet};
 use crate::hardware::CompletionQueue;
 use crate::verbs::{Completion, DeviceId};
-use arrayvec::ArrayVec;
 use core::mem::MaybeUninit;
 
-/// Virtual queue pairs that one poll looks at for something to say without a completion. With
+/// Virtual queue pairs that one poll looks at for something to report without a completion. With
 /// more attached, polls take turns.
 const LOOKS: usize = 16;
 
@@ -39,6 +35,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         budget: usize,
         sink: impl FnMut(Event),
     ) -> Polled {
+        let allowed = budget;
         let mut budget = Budget::new(budget, sink);
         let mut polled = Polled::default();
         let mut turns = Turns::new(self.next_cq, self.cqs.len(), budget.left);
@@ -48,9 +45,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             self.hand_over_waiting(qps, &mut budget);
         }
         let mut looked = false;
+        let mut drained = None;
         loop {
             for index in &touched {
                 self.drain(*index, qps, &mut budget);
+                drained = Some(*index);
             }
             touched.clear();
             let room = POLL_BATCH - self.backlog.len();
@@ -60,13 +59,13 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             } else if looked {
                 break;
             } else {
-                self.look_around(qps, &mut touched);
+                self.look_around(qps, drained, &mut touched);
                 looked = true;
             }
         }
         self.next_cq = turns.next_poll_begins_with();
         self.polling = false;
-        polled.events = budget.events;
+        polled.events = allowed - budget.left;
         polled
     }
 
@@ -84,6 +83,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         budget: usize,
         sink: impl FnMut(Event),
     ) -> Polled {
+        let allowed = budget;
         let mut budget = Budget::new(budget, sink);
         let mut polled = Polled::default();
         let mut touched = Touched::new();
@@ -94,7 +94,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             self.take_from(cq, limit, qps, &mut touched, &mut budget, &mut polled);
         }
         self.finish(qps, &mut touched, &mut budget);
-        polled.events = budget.events;
+        polled.events = allowed - budget.left;
         polled
     }
 
@@ -141,7 +141,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             }
         }
         self.finish(qps, &mut touched, &mut budget);
-        budget.events
+        usize::MAX - budget.left
     }
 
     /// Begins a poll. After one whose sink panicked, goes on where that stopped.
@@ -216,10 +216,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
         self.hand_over_waiting(qps, budget);
+        let drained = touched.last().copied();
         for index in touched.drain(..) {
             self.drain(index, qps, budget);
         }
-        self.look_around(qps, touched);
+        self.look_around(qps, drained, touched);
         for index in touched.drain(..) {
             self.drain(index, qps, budget);
         }
@@ -252,53 +253,6 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Routes completions of one device, and notes the virtual queue pairs whose rings are to be
-    /// drained. One look-up serves all completions in a row that are of one virtual queue pair.
-    // In line, so that what the sink counts can stay in registers.
-    #[inline(always)]
-    fn take<S: TargetSet + ?Sized>(
-        &mut self,
-        device: DeviceId,
-        completions: &[Completion],
-        qps: &mut S,
-        touched: &mut Touched,
-        budget: &mut Budget<impl FnMut(Event)>,
-    ) {
-        let Self { routes, backlog, unrouted, .. } = self;
-        let mut direct = DirectCompletions::new();
-        let mut unrouted = Unrouted { rest: completions, device, saved: unrouted };
-        while let Some(first) = unrouted.rest.first() {
-            let rest = unrouted.rest;
-            match routes.find(device, first.qp_num) {
-                Some(Route { index, role: Role::Single, virtual_qp_num, .. }) => {
-                    let qp = resolve(qps, *index, *virtual_qp_num)
-                        .filter(|qp| qp.is_only_rail(device, first.qp_num));
-                    if let Some(qp) = qp {
-                        pass_through(qp, &mut unrouted, budget, backlog);
-                        continue;
-                    }
-                }
-                Some(Route { index, role, virtual_qp_num, .. }) => {
-                    if touched.last() != Some(index) {
-                        touched.push(*index);
-                    }
-                    let qp = resolve(qps, *index, *virtual_qp_num);
-                    let taken = qp.map_or(0, |qp| qp.complete(device, *role, rest, &mut direct));
-                    if taken > 0 {
-                        unrouted.rest = &rest[taken..];
-                        if !direct.is_empty() {
-                            hand_over(&mut direct, budget, backlog);
-                        }
-                        continue;
-                    }
-                }
-                None => {}
-            }
-            unrouted.rest = &rest[1..];
-            budget.give_or_keep(Event::Foreign { device, completion: *first }, backlog);
-        }
-    }
-
     /// Lets a virtual queue pair go on, and hands over what it has finished. What the budget does
     /// not allow is queued.
     #[inline(always)]
@@ -319,140 +273,78 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Looks at some of the virtual queue pairs for something to say without a completion.
+    /// Looks at some of the virtual queue pairs for something to report without a completion, but for
+    /// the one that was drained last.
     #[inline]
-    fn look_around<S: TargetSet + ?Sized>(&mut self, qps: &mut S, touched: &mut Touched) {
-        for _ in 0..self.registry.to_look_at().min(LOOKS) {
+    fn look_around<S: TargetSet + ?Sized>(
+        &mut self,
+        qps: &mut S,
+        drained: Option<u16>,
+        touched: &mut Touched,
+    ) {
+        let all = self.registry.to_look_at();
+        if all == usize::from(drained.is_some()) {
+            return;
+        }
+        for _ in 0..all.min(LOOKS) {
             let Some(index) = self.registry.look() else { return };
-            if qps.target(index).is_some_and(|qp| qp.wants_poll()) {
+            if drained != Some(index) && qps.target(index).is_some_and(|qp| qp.wants_poll()) {
                 touched.push(index);
             }
         }
     }
 }
 
-/// The virtual queue pairs to be drained: at most one for each completion of a batch.
-type Touched = ArrayVec<u16, POLL_BATCH>;
-
-/// The virtual queue pair at an index, if it is still the one that was attached there.
-#[inline]
-fn resolve<S: TargetSet + ?Sized>(
-    qps: &mut S,
-    index: u16,
-    virtual_qp_num: u32,
-) -> Option<&mut S::Target> {
-    qps.target(index).filter(|qp| qp.virtual_qp_num() == virtual_qp_num)
+/// Which completion queue is polled next, and for how much.
+struct Turns {
+    first: usize,
+    next: usize,
+    queues: usize,
+    /// Completions that the poll may still take.
+    allowance: usize,
+    /// Queues asked so far, some perhaps twice.
+    asked: usize,
+    /// Queues in a row that gave less than they were asked for: they are empty.
+    empty: usize,
 }
 
-/// Completions that have not been looked at. Should a sink panic, they are saved for the next poll.
-struct Unrouted<'a> {
-    rest: &'a [Completion],
-    device: DeviceId,
-    saved: &'a mut Saved,
-}
+impl Turns {
+    fn new(first: usize, queues: usize, budget: usize) -> Self {
+        let allowance = if budget == 0 { 0 } else { budget.max(queues * POLL_BATCH) };
+        Self { first, next: first, queues, allowance, asked: 0, empty: 0 }
+    }
 
-impl Drop for Unrouted<'_> {
-    // A call that takes `self` would keep it in memory, with a store for each completion.
-    #[inline(always)]
-    fn drop(&mut self) {
-        if !self.rest.is_empty() {
-            save(self.saved, self.device, self.rest);
+    /// The next queue and how many completions to ask it for, at most as many as there is `room` for.
+    /// Without budget, each queue is asked once.
+    #[inline]
+    fn next(&mut self, budget_left: usize, room: usize) -> Option<(usize, usize)> {
+        let limit = self.allowance.min(room);
+        let asked_all = budget_left == 0 && self.asked >= self.queues;
+        if limit == 0 || asked_all || self.empty >= self.queues {
+            return None;
         }
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn save(saved: &mut Saved, device: DeviceId, rest: &[Completion]) {
-    *saved = Some((device, rest.iter().copied().collect()));
-}
-
-/// Hands over what passed through several rails. Should the sink panic, the rest waits in the backlog.
-#[inline(never)]
-fn hand_over(
-    direct: &mut DirectCompletions,
-    budget: &mut Budget<impl FnMut(Event)>,
-    backlog: &mut Backlog,
-) {
-    struct Rest<'a> {
-        direct: &'a mut DirectCompletions,
-        next: usize,
-        backlog: &'a mut Backlog,
+        let at = self.next;
+        self.next = self.after(at);
+        self.asked += 1;
+        Some((at, limit))
     }
 
-    impl Drop for Rest<'_> {
-        #[inline]
-        fn drop(&mut self) {
-            for wc in &self.direct[self.next..] {
-                keep(Event::Completion(*wc), self.backlog);
-            }
-            self.direct.clear();
-        }
+    /// The queue asked last gave `taken` of the `limit` completions that it was asked for.
+    #[inline]
+    const fn took(&mut self, taken: usize, limit: usize) {
+        self.allowance -= taken;
+        self.empty = if taken == limit { 0 } else { self.empty + 1 };
     }
 
-    let mut rest = Rest { direct, next: 0, backlog };
-    // What the budget does not allow is kept by the drop.
-    while budget.left > 0
-        && let Some(wc) = rest.direct.get(rest.next).copied()
-    {
-        rest.next += 1;
-        budget.give(Event::Completion(wc));
+    #[inline]
+    const fn after(&self, queue: usize) -> usize {
+        if queue + 1 < self.queues { queue + 1 } else { 0 }
     }
-}
 
-/// Counts the completions of the only rail of a virtual queue pair, also if the sink panics.
-struct Counted<'a, T: CompletionTarget + ?Sized> {
-    qp: &'a mut T,
-    completions: &'a [Completion],
-    count: usize,
-    failed: u32,
-}
-
-impl<T: CompletionTarget + ?Sized> Drop for Counted<'_, T> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.qp.count_passed(&self.completions[..self.count], self.failed != 0);
+    /// Another queue than this poll, also after full turns; the same one if there was no room to ask
+    /// any, or two that take turns with something else would always be met at the same one's turn.
+    #[inline]
+    const fn next_poll_begins_with(&self) -> usize {
+        if self.next == self.first && self.asked > 0 { self.after(self.first) } else { self.next }
     }
-}
-
-/// Hands over the completions, from the front, of one queue pair that is the only rail of its virtual
-/// one.
-#[inline(always)]
-fn pass_through<T: CompletionTarget + ?Sized>(
-    qp: &mut T,
-    unrouted: &mut Unrouted<'_>,
-    budget: &mut Budget<impl FnMut(Event)>,
-    backlog: &mut Backlog,
-) {
-    let (virtual_qp_num, imm_order) = (qp.virtual_qp_num(), qp.imm_order());
-    let completions = unrouted.rest;
-    let Some(Completion { qp_num, .. }) = completions.first().copied() else { return };
-    let mut counted = Counted { qp, completions, count: 0, failed: 0 };
-    if budget.left < completions.len() {
-        // Apart, so that the usual case is a loop that nothing but the sink interrupts.
-        let mut rest = completions.iter();
-        while let Some(completion) = rest.next()
-            && completion.qp_num == qp_num
-        {
-            unrouted.rest = rest.as_slice();
-            counted.count += 1;
-            counted.failed |= completion.status.0;
-            let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
-            budget.give_or_keep(Event::Completion(wc), backlog);
-        }
-        return;
-    }
-    let mut rest = completions.iter();
-    while let Some(completion) = rest.next()
-        && completion.qp_num == qp_num
-    {
-        // Taken off first: should the sink panic, only this one is lost.
-        unrouted.rest = rest.as_slice();
-        counted.count += 1;
-        counted.failed |= completion.status.0;
-        let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
-        (budget.sink)(Event::Completion(wc));
-    }
-    budget.left -= counted.count;
-    budget.events += counted.count;
 }

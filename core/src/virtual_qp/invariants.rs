@@ -29,8 +29,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     #[inline]
     pub(super) fn debug_invariants(&self) {
-        if cfg!(debug_assertions) {
-            self.invariants();
-        }
+        #[cfg(debug_assertions)]
+        self.invariants();
     }
 }

@@ -2,9 +2,10 @@
 //! their receivers are notified, waiting requests go out, receives are posted again.
 
 use super::qp::VirtualQp;
-use super::scheme::SchemeRules;
-use super::slot::SlotState;
+use super::scheme::{Receiving, SchemeRules, SchemeState};
+use super::slot::{Recvs, SlotState};
 use crate::hardware::QueuePair;
+use crate::verbs::WcStatus;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -64,5 +65,43 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 true
             }
         }
+    }
+
+    /// Completes the receives that arrivals allow, and posts receives again.
+    #[inline]
+    fn settle_receives(&mut self) {
+        let (scheme, recvs, mut receiving) = self.receiving();
+        if let Err(error) = scheme.settle_receives(recvs, &mut receiving) {
+            self.fail(error);
+        }
+        if self.health.failed {
+            self.flush_receives();
+        }
+    }
+
+    /// In the error state, receives that no queue pair holds are reported as flushed; those posted
+    /// to the notify queue pair come first, when it is flushed.
+    #[cold]
+    fn flush_receives(&mut self) {
+        if self.scheme.notify().is_some_and(|notify| !notify.recvs.is_empty()) {
+            return;
+        }
+        while self.recvs.front_pending().is_some() {
+            self.recvs.pop_pending();
+        }
+        while let Some(id) = self.recvs.front_in_flight() {
+            self.recvs.slot(id).status = WcStatus::WR_FLUSH_ERR;
+            self.recvs.pop_in_flight();
+        }
+    }
+
+    /// The scheme, and what it needs to post receives.
+    #[inline]
+    pub(super) fn receiving(
+        &mut self,
+    ) -> (&mut SchemeState<Q, RAILS, DEPTH>, &mut Recvs<WRS>, Receiving<'_, Q, DEPTH>) {
+        let Self { scheme, recvs, rails, offers, data_receives, health, .. } = self;
+        let serves_data = data_receives.used();
+        (scheme, recvs, Receiving { rails, offers, serves_data, failed: health.failed })
     }
 }

@@ -196,10 +196,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     #[inline]
     pub(super) fn rail_mut(&mut self, id: RailId) -> Option<&mut Rail<Q, DEPTH>> {
-        match id {
-            RailId::Data(rail) => self.rails.get_mut(rail as usize),
-            RailId::Notify => self.scheme.notify_mut(),
-        }
+        let Self { rails, scheme, .. } = self;
+        if let RailId::Data(rail) = id { rails.get_mut(rail as usize) } else { scheme.notify_mut() }
     }
 
     /// Takes note of what may have changed whether a data rail takes fragments.

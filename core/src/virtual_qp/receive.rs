@@ -6,8 +6,8 @@
 use super::error::PostRecvError;
 use super::qp::VirtualQp;
 use super::scheme::dqplb::{PeerWindow, PeerWindowError};
-use super::scheme::{Notification, Receiving, SchemeRules, SchemeState};
-use super::slot::{Keys, Recvs};
+use super::scheme::{Notification, SchemeRules};
+use super::slot::Keys;
 use crate::completion::{DirectCompletions, VirtualWc};
 use crate::hardware::{QueuePair, RecvBatch, Taken};
 use crate::rail::RailId;
@@ -120,16 +120,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// The scheme, and what it needs to post receives.
-    #[inline]
-    fn receiving(
-        &mut self,
-    ) -> (&mut SchemeState<Q, RAILS, DEPTH>, &mut Recvs<WRS>, Receiving<'_, Q, DEPTH>) {
-        let Self { scheme, recvs, rails, offers, data_receives, health, .. } = self;
-        let serves_data = data_receives.used();
-        (scheme, recvs, Receiving { rails, offers, serves_data, failed: health.failed })
-    }
-
     /// A zero-length receive completed: a notification, or the flush of its queue pair.
     pub(super) fn complete_notify_recv(&mut self, id: RailId, completion: &Completion) {
         let Some(rail) = self.rail_mut(id) else { return };
@@ -172,34 +162,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         });
         if !ok {
             self.completion_failed(id, completion, 0);
-        }
-    }
-
-    /// Completes the receives that arrivals allow, and posts receives again.
-    #[inline]
-    pub(super) fn settle_receives(&mut self) {
-        let (scheme, recvs, mut receiving) = self.receiving();
-        if let Err(error) = scheme.settle_receives(recvs, &mut receiving) {
-            self.fail(error);
-        }
-        if self.health.failed {
-            self.flush_receives();
-        }
-    }
-
-    /// In the error state, receives that no queue pair holds are reported as flushed; those posted
-    /// to the notify queue pair come first, when it is flushed.
-    #[cold]
-    fn flush_receives(&mut self) {
-        if self.scheme.notify().is_some_and(|notify| !notify.recvs.is_empty()) {
-            return;
-        }
-        while self.recvs.front_pending().is_some() {
-            self.recvs.pop_pending();
-        }
-        while let Some(id) = self.recvs.front_in_flight() {
-            self.recvs.slot(id).status = WcStatus::WR_FLUSH_ERR;
-            self.recvs.pop_in_flight();
         }
     }
 }

@@ -166,15 +166,6 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         }
     }
 
-    /// Fragments travel as plain writes, and the notify is what wakes the receiver.
-    #[inline]
-    pub(super) fn want_notify(&mut self, rkey: u32) {
-        self.state.insert(SlotState::WANTS_NOTIFY);
-        self.fragment_opcode = Opcode::RdmaWrite;
-        self.last_flags.remove(SendFlags::SOLICITED);
-        self.notify_rkey = rkey;
-    }
-
     /// Whether its fragments carry numbers in their immediates.
     #[inline]
     pub(super) fn is_numbered(&self) -> bool {

@@ -71,10 +71,8 @@ impl PassThrough {
 
     /// Notifications of requests from here on wait for pass-through requests.
     pub(in crate::virtual_qp) const fn notify_limit(&self) -> u64 {
-        match self.order {
-            PassThroughOrder::Ordered => self.oldest,
-            PassThroughOrder::Unordered => NONE,
-        }
+        let ordered = matches!(self.order, PassThroughOrder::Ordered);
+        if ordered { self.oldest } else { NONE }
     }
 
     /// Whether every pass-through request before `id`, which is fenced, is complete. `next` is rail 0's

@@ -1,0 +1,189 @@
+//! Completions of one batch go to their targets. They come in runs of one virtual queue pair, which
+//! takes a run at a time; what passes straight through is handed over at once.
+
+use super::budget::{Backlog, Budget, keep};
+use super::cq::{Saved, VirtualCq};
+use super::routing::Route;
+use crate::completion::{
+    CompletionTarget, DirectCompletions, Event, POLL_BATCH, Role, TargetSet, VirtualWc,
+};
+use crate::verbs::{Completion, DeviceId, ImmOrder};
+use arrayvec::ArrayVec;
+
+/// The virtual queue pairs to be drained: at most one for each completion of a batch.
+pub(super) type Touched = ArrayVec<u16, POLL_BATCH>;
+
+impl<C, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS, ROUTES> {
+    /// Routes completions of one device, and notes the virtual queue pairs whose rings are to be
+    /// drained. One look-up serves all completions in a row that are of one virtual queue pair.
+    // In line, so that what the sink counts can stay in registers.
+    #[inline(always)]
+    pub(super) fn take<S: TargetSet + ?Sized>(
+        &mut self,
+        device: DeviceId,
+        completions: &[Completion],
+        qps: &mut S,
+        touched: &mut Touched,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
+        let Self { routes, backlog, unrouted, .. } = self;
+        let mut direct = DirectCompletions::new();
+        let mut unrouted = Unrouted { rest: completions, device, saved: unrouted };
+        while let Some(first) = unrouted.rest.first() {
+            let rest = unrouted.rest;
+            match routes.find(device, first.qp_num) {
+                Some(Route { index, role: Role::Single, virtual_qp_num, .. }) => {
+                    let qp = resolve(qps, *index, *virtual_qp_num)
+                        .filter(|qp| qp.is_only_rail(device, first.qp_num));
+                    if let Some(qp) = qp {
+                        pass_through(qp, &mut unrouted, budget, backlog);
+                        continue;
+                    }
+                }
+                Some(Route { index, role, virtual_qp_num, .. }) => {
+                    if touched.last() != Some(index) {
+                        touched.push(*index);
+                    }
+                    let qp = resolve(qps, *index, *virtual_qp_num);
+                    let taken = qp.map_or(0, |qp| qp.complete(device, *role, rest, &mut direct));
+                    if taken > 0 {
+                        unrouted.rest = &rest[taken..];
+                        if !direct.is_empty() {
+                            hand_over(&mut direct, budget, backlog);
+                        }
+                        continue;
+                    }
+                }
+                None => {}
+            }
+            unrouted.rest = &rest[1..];
+            budget.give_or_keep(Event::Foreign { device, completion: *first }, backlog);
+        }
+    }
+}
+
+/// The virtual queue pair at an index, if it is still the one that was attached there.
+#[inline]
+fn resolve<S: TargetSet + ?Sized>(
+    qps: &mut S,
+    index: u16,
+    virtual_qp_num: u32,
+) -> Option<&mut S::Target> {
+    qps.target(index).filter(|qp| qp.virtual_qp_num() == virtual_qp_num)
+}
+
+/// Completions that have not been looked at. Should a sink panic, they are saved for the next poll.
+struct Unrouted<'a> {
+    rest: &'a [Completion],
+    device: DeviceId,
+    saved: &'a mut Saved,
+}
+
+impl Drop for Unrouted<'_> {
+    // A call that takes `self` would keep it in memory, with a store for each completion.
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.rest.is_empty() {
+            save(self.saved, self.device, self.rest);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn save(saved: &mut Saved, device: DeviceId, rest: &[Completion]) {
+    *saved = Some((device, rest.iter().copied().collect()));
+}
+
+/// Hands over what passed through several rails. Should the sink panic, the rest waits in the backlog.
+#[inline(never)]
+fn hand_over(
+    direct: &mut DirectCompletions,
+    budget: &mut Budget<impl FnMut(Event)>,
+    backlog: &mut Backlog,
+) {
+    struct Rest<'a> {
+        direct: &'a mut DirectCompletions,
+        next: usize,
+        backlog: &'a mut Backlog,
+    }
+
+    impl Drop for Rest<'_> {
+        #[inline]
+        fn drop(&mut self) {
+            for wc in &self.direct[self.next..] {
+                keep(Event::Completion(*wc), self.backlog);
+            }
+            self.direct.clear();
+        }
+    }
+
+    let mut rest = Rest { direct, next: 0, backlog };
+    // What the budget does not allow is kept by the drop.
+    while budget.left > 0
+        && let Some(wc) = rest.direct.get(rest.next).copied()
+    {
+        rest.next += 1;
+        budget.give(Event::Completion(wc));
+    }
+}
+
+/// What a sink that panicked was not given of a run that passes straight through: it waits in the
+/// backlog.
+struct Handing<'a> {
+    rest: core::slice::Iter<'a, Completion>,
+    virtual_qp_num: u32,
+    imm_order: ImmOrder,
+    backlog: &'a mut Backlog,
+}
+
+impl Drop for Handing<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.rest.as_slice().is_empty() {
+            keep_run(self.virtual_qp_num, self.imm_order, self.rest.as_slice(), self.backlog);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn keep_run(virtual_qp_num: u32, imm_order: ImmOrder, run: &[Completion], backlog: &mut Backlog) {
+    for completion in run {
+        let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
+        keep(Event::Completion(wc), backlog);
+    }
+}
+
+/// Hands over the completions, from the front, of one queue pair that is the only rail of its virtual
+/// one.
+#[inline(always)]
+fn pass_through<T: CompletionTarget + ?Sized>(
+    qp: &mut T,
+    unrouted: &mut Unrouted<'_>,
+    budget: &mut Budget<impl FnMut(Event)>,
+    backlog: &mut Backlog,
+) {
+    let Some(Completion { qp_num, .. }) = unrouted.rest.first().copied() else { return };
+    let mut failed = 0;
+    let mut count = 0;
+    while let Some(completion) = unrouted.rest.get(count)
+        && completion.qp_num == qp_num
+    {
+        failed |= completion.status.0;
+        count += 1;
+    }
+    let (run, rest) = unrouted.rest.split_at(count);
+    qp.count_passed(run, failed != 0);
+    unrouted.rest = rest;
+    // What the budget does not allow waits in the backlog, as does the rest should the sink panic.
+    let given = count.min(budget.left);
+    budget.left -= given;
+    let (virtual_qp_num, imm_order) = (qp.virtual_qp_num(), qp.imm_order());
+    let mut handing = Handing { rest: run.iter(), virtual_qp_num, imm_order, backlog };
+    for _ in 0..given {
+        let Some(completion) = handing.rest.next() else { return };
+        let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
+        (budget.sink)(Event::Completion(wc));
+    }
+}
