@@ -52,7 +52,7 @@ pub(crate) struct Batch {
     pub(crate) count: u16,
     /// What they are.
     pub(crate) content: Content,
-    /// What the request asks for.
+    /// What a request that is not split asks for; of fragments, their slot knows.
     pub(crate) opcode: Opcode,
 }
 
@@ -80,6 +80,19 @@ impl Batch {
     /// One request that is not split.
     pub(crate) const fn one(wr: u64, length: u32, content: Content, opcode: Opcode) -> Self {
         Self { wr, length, count: 1, content, opcode, ..Self::BLANK }
+    }
+
+    /// `count` fragments of the request with ring id `wr`: `length` bytes from `offset` on.
+    #[inline(always)]
+    pub(crate) const fn fragments(
+        wr: u64,
+        content: Content,
+        offset: u32,
+        length: u32,
+        number: u32,
+        count: u32,
+    ) -> Self {
+        Self { wr, offset, length, number, count: count as u16, content, ..Self::BLANK }
     }
 
     /// `count` notifies of the `requests` requests from `first` on.
@@ -208,11 +221,12 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
 
     /// Takes note of a batch that is about to be posted, and returns the tag of its first request.
     /// What the driver does not take of it is [taken off](Self::truncate) again.
-    #[inline]
+    // Where it is called, a batch need not be put together in memory first.
+    #[inline(always)]
     pub(crate) fn push(&mut self, batch: Batch) -> Tag {
         debug_assert!(batch.count as u32 <= self.credits && self.missing == 0);
         let first = self.tag.plus(self.tail);
-        let last_tag = first.plus(batch.count as u64 - 1).last();
+        let last_tag = first.last_of(u32::from(batch.count));
         self.entries[Self::index(self.tail)] = Entry { last_tag, batch };
         self.tail += batch.count as u64;
         self.credits -= batch.count as u32;
@@ -337,6 +351,13 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.head += u64::from(batch.count);
         self.credits += u32::from(batch.count);
         batch
+    }
+
+    /// Whether the batch in the front's place is made of fragments; if nothing is in flight, the last
+    /// one there was.
+    #[inline]
+    pub(crate) const fn front_is_fragments(&self) -> bool {
+        self.entries[Self::index(self.head)].batch.content.is_fragments()
     }
 
     /// Retires the front batch if `tag` is its last request's and it is made of fragments, and

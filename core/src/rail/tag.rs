@@ -91,6 +91,15 @@ impl Tag {
         Self(self.0.wrapping_add(count << Self::SEQUENCE_SHIFT) | Self::MARK)
     }
 
+    /// The tag of the last request of a batch of `count`, of which this is the first.
+    #[inline]
+    pub const fn last_of(self, count: u32) -> Self {
+        let beyond = self.0.wrapping_add((count as u64) << Self::SEQUENCE_SHIFT);
+        // One request back, and marked as the last, in one step: no carry, the bit is clear.
+        let last = beyond.wrapping_sub((1 << Self::SEQUENCE_SHIFT) - Self::LAST);
+        Self(last | Self::MARK)
+    }
+
     /// This tag, marked as the one that retires its batch.
     #[inline]
     pub const fn last(self) -> Self {

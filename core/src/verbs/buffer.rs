@@ -99,6 +99,12 @@ impl Sge {
     /// No bytes: the request has no scatter/gather list.
     pub const EMPTY: Self = LocalBuffer::EMPTY.sge(0);
 
+    /// The part behind this one, `length` bytes long. The caller has the whole buffer.
+    #[inline(always)]
+    pub(crate) const fn behind(self, length: u32) -> Self {
+        Self { addr: self.addr.wrapping_add(self.length as u64), length, lkey: self.lkey }
+    }
+
     /// Virtual address of the first byte.
     #[inline]
     pub const fn addr(&self) -> u64 {

@@ -7,7 +7,7 @@ use super::routing::Route;
 use crate::completion::{
     CompletionTarget, DirectCompletions, Event, POLL_BATCH, Role, TargetSet, VirtualWc,
 };
-use crate::verbs::{Completion, DeviceId, ImmOrder};
+use crate::verbs::{Completion, DeviceId};
 use arrayvec::ArrayVec;
 
 /// The virtual queue pairs to be drained: at most one for each completion of a batch.
@@ -128,30 +128,24 @@ fn hand_over(
     }
 }
 
-/// What a sink that panicked was not given of a run that passes straight through: it waits in the
-/// backlog.
-struct Handing<'a> {
-    rest: core::slice::Iter<'a, Completion>,
-    virtual_qp_num: u32,
-    imm_order: ImmOrder,
-    backlog: &'a mut Backlog,
+/// A run of completions of the only rail of a virtual queue pair on its way to the sink. Whatever the
+/// sink does, those that it was given are counted, and the others are not routed.
+struct Handing<'a, 'c, T: CompletionTarget + ?Sized> {
+    qp: &'a mut T,
+    unrouted: &'a mut Unrouted<'c>,
+    /// Completions, from the front of the unrouted ones, that may be handed over.
+    offered: usize,
+    rest: core::slice::Iter<'c, Completion>,
+    failed: u32,
 }
 
-impl Drop for Handing<'_> {
+impl<T: CompletionTarget + ?Sized> Drop for Handing<'_, '_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if !self.rest.as_slice().is_empty() {
-            keep_run(self.virtual_qp_num, self.imm_order, self.rest.as_slice(), self.backlog);
-        }
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn keep_run(virtual_qp_num: u32, imm_order: ImmOrder, run: &[Completion], backlog: &mut Backlog) {
-    for completion in run {
-        let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
-        keep(Event::Completion(wc), backlog);
+        let given = self.offered - self.rest.as_slice().len();
+        let (given, rest) = self.unrouted.rest.split_at(given);
+        self.qp.count_passed(given, self.failed != 0);
+        self.unrouted.rest = rest;
     }
 }
 
@@ -165,25 +159,42 @@ fn pass_through<T: CompletionTarget + ?Sized>(
     backlog: &mut Backlog,
 ) {
     let Some(Completion { qp_num, .. }) = unrouted.rest.first().copied() else { return };
-    let mut failed = 0;
-    let mut count = 0;
-    while let Some(completion) = unrouted.rest.get(count)
+    let offered = budget.left.min(unrouted.rest.len());
+    if offered == 0 {
+        return keep_passed(qp, unrouted, backlog);
+    }
+    let virtual_qp_num = qp.virtual_qp_num();
+    let imm_order = qp.imm_order();
+    let rest = unrouted.rest[..offered].iter();
+    let mut handing = Handing { qp, unrouted, offered, rest, failed: 0 };
+    while let Some(completion) = handing.rest.as_slice().first()
         && completion.qp_num == qp_num
     {
-        failed |= completion.status.0;
-        count += 1;
-    }
-    let (run, rest) = unrouted.rest.split_at(count);
-    qp.count_passed(run, failed != 0);
-    unrouted.rest = rest;
-    // What the budget does not allow waits in the backlog, as does the rest should the sink panic.
-    let given = count.min(budget.left);
-    budget.left -= given;
-    let (virtual_qp_num, imm_order) = (qp.virtual_qp_num(), qp.imm_order());
-    let mut handing = Handing { rest: run.iter(), virtual_qp_num, imm_order, backlog };
-    for _ in 0..given {
-        let Some(completion) = handing.rest.next() else { return };
+        // Taken off first: should the sink panic, only this one is lost.
+        handing.rest.next();
+        handing.failed |= completion.status.0;
         let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
         (budget.sink)(Event::Completion(wc));
+    }
+    budget.left -= offered - handing.rest.as_slice().len();
+}
+
+/// There is no budget for what passes straight through: it waits in the backlog.
+#[cold]
+#[inline(never)]
+fn keep_passed<T: CompletionTarget + ?Sized>(
+    qp: &mut T,
+    unrouted: &mut Unrouted<'_>,
+    backlog: &mut Backlog,
+) {
+    let mut runs = unrouted.rest.chunk_by(|one, next| one.qp_num == next.qp_num);
+    let Some(run) = runs.next() else { return };
+    unrouted.rest = &unrouted.rest[run.len()..];
+    qp.count_passed(run, run.iter().any(|completion| !completion.status.is_success()));
+    let virtual_qp_num = qp.virtual_qp_num();
+    let imm_order = qp.imm_order();
+    for completion in run {
+        let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
+        keep(Event::Completion(wc), backlog);
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct Chooser<const RAILS: usize> {
     ahead: u8,
     /// The turn bit of the rail that completions came from last: waiting requests go there first.
     last_freed_turn: u8,
+    /// Masks the turns of a round: all bits, or none where nobody takes turns.
+    turns: u32,
     /// The rail of each turn. Of full length, so that no turn is out of bounds.
     order: [u8; MAX_RAILS],
     fragment: Divisor,
@@ -37,16 +39,23 @@ pub(super) struct Load {
     pub(super) credits: u32,
 }
 
-/// The rails whose turn comes until the order starts again: their bits first, then, eight places
-/// up, those of the rails that have had their turn.
+/// The turns of one request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Round(u32);
+pub(super) struct Round {
+    /// The rails whose turn comes until the order starts again: their bits first, then, eight places
+    /// up, those of the rails that have had their turn. Always empty with least finish time, where
+    /// nobody takes turns.
+    left: u32,
+    /// What the chooser's `ahead` becomes.
+    ahead: u8,
+}
 
 impl<const RAILS: usize> Chooser<RAILS> {
     pub(super) const EMPTY: Self = Self {
         available: 0,
         ahead: 0xFF,
         last_freed_turn: 1,
+        turns: u32::MAX,
         order: [0; MAX_RAILS],
         fragment: Divisor::new(1),
         policy: Policy::RoundRobin,
@@ -65,6 +74,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
                 cost[rail] = time.ok_or(BuildError::Bandwidth { rail: rail as u8 })?;
             }
             chooser.policy = Policy::LeastFinishTime(cost);
+            chooser.turns = 0;
         }
         for (turn, rail) in interleave(rails).into_iter().enumerate() {
             chooser.order[turn] = rail;
@@ -121,7 +131,14 @@ impl<const RAILS: usize> Chooser<RAILS> {
     #[inline]
     pub(super) fn round(&self) -> Round {
         let ahead = self.available & self.ahead;
-        Round(u32::from(ahead) | u32::from(self.available ^ ahead) << 8)
+        let left = u32::from(ahead) | u32::from(self.available ^ ahead) << 8;
+        Round { left: left & self.turns, ahead: self.ahead }
+    }
+
+    /// The request is done with its turns: the next one goes on from there.
+    #[inline]
+    pub(super) fn end(&mut self, round: Round) {
+        self.ahead = round.ahead;
     }
 
     /// The next rail, and how many of the `left` fragments it gets at most; `None` if no rail can
@@ -134,19 +151,19 @@ impl<const RAILS: usize> Chooser<RAILS> {
         share: u32,
         loads: impl FnOnce() -> [Load; MAX_RAILS],
     ) -> Option<(usize, u32)> {
-        if round.0 == 0 {
+        if round.left == 0 {
+            if let Policy::LeastFinishTime(cost) = &self.policy {
+                return (self.available != 0).then(|| self.first_to_finish(cost, left, loads()));
+            }
+            self.ahead = round.ahead;
             *round = self.round();
-            if round.0 == 0 {
+            if round.left == 0 {
                 return None;
             }
         }
-        if let Policy::LeastFinishTime(cost) = &self.policy {
-            *round = Round(0);
-            return Some(self.first_to_finish(cost, left, loads()));
-        }
-        let turn = round.0.trailing_zeros() & 7;
-        round.0 &= round.0 - 1;
-        self.ahead = 0xFE << turn;
+        let turn = round.left.trailing_zeros() & 7;
+        round.left &= round.left - 1;
+        round.ahead = 0xFE << turn;
         Some((self.order[turn as usize] as usize, share.min(left)))
     }
 
@@ -281,7 +298,9 @@ mod tests {
         loads: [Load; MAX_RAILS],
     ) -> Option<(usize, u32)> {
         let mut round = chooser.round();
-        chooser.next(&mut round, left, 2, || loads)
+        let next = chooser.next(&mut round, left, 2, || loads);
+        chooser.end(round);
+        next
     }
 
     const IDLE: [Load; MAX_RAILS] = [Load { bytes: 0, credits: 99 }; MAX_RAILS];
@@ -295,6 +314,7 @@ mod tests {
         let mut round = chooser.round();
         let turns = [(); 5].map(|()| chooser.next(&mut round, 8, 2, || IDLE).unwrap().0);
         assert_eq!(turns, [3, 0, 1, 3, 0]);
+        chooser.end(round);
         chooser.freed(1 << 3, 1 << 3);
         chooser.prefer_freed();
         assert_eq!(next(&mut chooser, 1, IDLE), Some((3, 1)));
@@ -309,6 +329,7 @@ mod tests {
             order: [0, 1, 0, 0, 0, 0, 0, 0],
             fragment: Divisor::new(1024),
             policy: Policy::LeastFinishTime([1, 3]),
+            turns: 0,
             ..Chooser::EMPTY
         };
         // Rail 0 is three times as fast: it gets three of four.

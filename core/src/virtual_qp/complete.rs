@@ -23,19 +23,20 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         direct: &mut DirectCompletions,
     ) -> usize {
         let Some(first) = completions.first() else { return 0 };
+        let Role::Rail(at) = role else {
+            return usize::from(self.complete_one(RailId::Notify, device, first, direct));
+        };
         let taken = match Tag::from_wr_id(first.wr_id).kind() {
-            Some(TagKind::Send) => self.complete_fragments(device, completions),
+            Some(TagKind::Send) if self.rails[at as usize].sends.front_is_fragments() => {
+                self.complete_fragments(device, completions)
+            }
             Some(TagKind::NotifyRecv) => self.complete_arrivals(device, completions),
-            Some(TagKind::DataRecv) | None => 0,
+            Some(TagKind::Send | TagKind::DataRecv) | None => 0,
         };
         if taken > 0 {
             return taken;
         }
-        let id = match role {
-            Role::Rail(rail) => RailId::Data(rail),
-            Role::Notify | Role::Single => RailId::Notify,
-        };
-        usize::from(self.complete_one(id, device, first, direct))
+        usize::from(self.complete_one(RailId::Data(at), device, first, direct))
     }
 
     /// Takes completions for as long as they are what they nearly always are for a sender: of one

@@ -2,7 +2,7 @@
 
 use super::choose::{Chooser, Load};
 use super::config::MAX_RAILS;
-use super::fragments::post_fragments;
+use super::fragments::{Offered, post_fragments};
 use super::qp::VirtualQp;
 use super::scheme::{Numbering, SchemeRules, Unnumbered};
 use super::slot::{SendSlot, SlotState};
@@ -183,7 +183,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         for batch in self.all_rails().flat_map(|rail| rail.sends.iter()) {
             if matches!(batch.content, Content::Fragments | Content::Numbered) {
                 let slot = self.sends.find(batch.wr).expect("a request in flight is alive");
-                assert_eq!(slot.opcode, batch.opcode);
+                assert!(slot.batches_in_flight > 0);
                 in_flight += 1;
             }
         }
@@ -220,42 +220,43 @@ fn dispatch_fragments<
     size: u32,
     id: u64,
 ) -> Result<bool, Truncated> {
-    let opcode = slot.opcode;
-    let content = N::CONTENT;
-    let mut left = if ONE { 1 } else { chooser.fragments_in(slot.unposted()) };
-    let share = if ONE { 1 } else { chooser.share(left) };
+    let all = if ONE { 1 } else { chooser.fragments_in(slot.unposted()) };
+    let share = if ONE { 1 } else { chooser.share(all) };
+    let mut left = numbers.room(all, || unacknowledged(rails));
+    let without_number = all - left;
     let mut round = chooser.round();
-    loop {
-        let Some((at, most)) = chooser.next(&mut round, left, share, || load(rails)) else {
-            return Ok(false);
-        };
-        let most = numbers.room(most, || unacknowledged(rails));
-        if most == 0 {
-            return Ok(false);
-        }
+    while left > 0 {
+        let Some((at, most)) = chooser.next(&mut round, left, share, || load(rails)) else { break };
         let rail = &mut rails[at];
         let count = if ONE { 1 } else { most.min(rail.sends.credits()) };
+        left -= count;
         let offset = slot.offset;
-        let length = if ONE || count == left { slot.unposted() } else { count * size };
+        let is_end = ONE || left + without_number == 0;
+        let end = if is_end { slot.local.length() } else { offset + count * size };
         let number = numbers.next();
-        let batch = Batch { wr: id, offset, length, number, count: count as u16, content, opcode };
+        let remembered = N::remembered(number);
+        let batch = Batch::fragments(id, N::CONTENT, offset, end - offset, remembered, count);
         // Noted first: a request that is posted leaves nothing to be remembered meanwhile.
         let tag = rail.sends.push(batch);
         if rail.sends.credits() == 0 {
             chooser.set_exhausted(rail.turn_bit);
         }
-        slot.offset += length;
+        slot.offset = end;
         slot.batches_in_flight += 1;
         numbers.consume(count);
-        let taken = post_fragments::<N, Q, RAILS, DEPTH>(rail, slot, &batch, size, tag, 0);
+        let offered = Offered { count, offset, end, tag, number, is_end };
+        let taken = post_fragments::<N, Q, RAILS, DEPTH>(rail, slot, offered, size);
         if let Some(refusal) = taken.refusal {
+            chooser.end(round);
             return Err(Truncated { at, count, taken: taken.count, refusal });
         }
-        left -= count;
-        if ONE || left == 0 {
+        if is_end {
+            chooser.end(round);
             return Ok(true);
         }
     }
+    chooser.end(round);
+    Ok(false)
 }
 
 /// What least finish time looks at.

@@ -7,45 +7,80 @@ use crate::rail::tag::Tag;
 use crate::rail::{Batch, Rail};
 use crate::verbs::{SendFlags, SendRequest};
 
-/// Posts the fragments of `batch` from `index` on, the first of them under `tag`. All but the last
-/// one of a request are `size` bytes long.
+/// The fragments of a batch that a driver is to be offered.
+#[derive(Clone, Copy)]
+pub(super) struct Offered<N: Numbering> {
+    /// How many, at least 1.
+    pub(super) count: u32,
+    /// First byte of them within the request, and the byte after their last.
+    pub(super) offset: u32,
+    pub(super) end: u32,
+    /// Tag and number of the first one.
+    pub(super) tag: Tag,
+    pub(super) number: N::Number,
+    /// The request ends with them.
+    pub(super) is_end: bool,
+}
+
+impl<N: Numbering> Offered<N> {
+    /// Those of `batch` from `index` on, the first of them under `tag`.
+    pub(super) fn rest<const RAILS: usize>(
+        batch: &Batch,
+        index: u32,
+        tag: Tag,
+        slot: &SendSlot<RAILS>,
+        size: u32,
+    ) -> Self {
+        let end = batch.offset + batch.length;
+        Self {
+            count: u32::from(batch.count) - index,
+            offset: batch.offset + index * size,
+            end,
+            tag,
+            number: N::number_of(batch, index),
+            is_end: end == slot.local.length(),
+        }
+    }
+}
+
+/// Posts fragments of a request to one rail. All but the last one of a request are `size` bytes long.
 #[inline(always)]
 pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, const DEPTH: usize>(
     rail: &mut Rail<Q, DEPTH>,
     slot: &SendSlot<RAILS>,
-    batch: &Batch,
+    offered: Offered<N>,
     size: u32,
-    mut tag: Tag,
-    index: u32,
 ) -> Taken {
+    let Offered { count, offset, end, mut tag, mut number, is_end } = offered;
     let keys = slot.keys[rail.keys_at as usize];
     let opcode = N::opcode(slot);
     let inner_flags = N::inner_flags(slot);
-    let request = |tag: Tag, flags, offset, length, number, is_last| SendRequest {
+    // The last one is as long as it has to be, the others are full.
+    let last_length = end - offset - (count - 1) * size;
+    let mut sge = slot.local.part(offset, 0).sge(keys.lkey);
+    let mut remote_addr = slot.remote_addr + u64::from(offset);
+    let request = |tag: Tag, flags, imm, sge, remote_addr| SendRequest {
         wr_id: tag.wr_id(),
         opcode,
         flags,
-        imm: N::imm(number, is_last),
-        sge: slot.local.part(offset, length).sge(keys.lkey),
-        remote_addr: slot.remote_addr + u64::from(offset),
+        imm,
+        sge,
+        remote_addr,
         rkey: keys.rkey,
         compare_add: 0,
         swap: 0,
     };
-    let mut offset = batch.offset + index * size;
-    let mut number = N::number_of(batch, index);
     let mut sends = rail.qp.start_send();
-    for _ in index + 1..u32::from(batch.count) {
-        sends.add(&request(tag, inner_flags, offset, size, number, false));
+    for _ in 1..count {
+        sge = sge.behind(size);
+        sends.add(&request(tag, inner_flags, N::imm(number, false), sge, remote_addr));
         tag = tag.plus(1);
-        offset += size;
         number = N::after(number);
+        remote_addr += u64::from(size);
     }
-    let end = batch.offset + batch.length;
-    let ends_request = end == slot.local.length();
+    let sge = sge.behind(last_length);
     // Only the last request of a batch is signaled: its completion retires all of them.
-    let ending = if ends_request { slot.last_flags } else { inner_flags };
-    let flags = ending.union(SendFlags::SIGNALED);
-    sends.add(&request(tag.last(), flags, offset, end - offset, number, ends_request));
-    Taken::of(u32::from(batch.count) - index, sends.commit())
+    let flags = if is_end { slot.last_flags } else { inner_flags }.union(SendFlags::SIGNALED);
+    sends.add(&request(tag.last(), flags, N::imm(number, is_end), sge, remote_addr));
+    Taken::of(count, sends.commit())
 }

@@ -86,8 +86,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let Self { sends, devices, scheme, config, .. } = self;
         let id = sends.add_with(|slot| {
-            for (at, device) in devices.iter().enumerate() {
-                slot.keys[at] = Keys::of(wr, *device, at)?;
+            for (at, (keys, device)) in slot.keys.iter_mut().zip(devices).enumerate() {
+                *keys = Keys::of(wr, *device, at)?;
             }
             slot.fill(wr, config.imm_order, SlotState::empty());
             if wr.opcode == Opcode::RdmaWriteWithImm { scheme.prepare(wr, slot) } else { Ok(()) }

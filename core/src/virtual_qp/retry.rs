@@ -1,7 +1,7 @@
 //! Drivers are offered again what they refused: the rest of batches that they took in part, before
 //! anything else goes to those rails.
 
-use super::fragments::post_fragments;
+use super::fragments::{Offered, post_fragments};
 use super::qp::VirtualQp;
 use super::scheme::dqplb::SendNumbers;
 use super::scheme::{SchemeRules, Unnumbered};
@@ -41,9 +41,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let slot = self.sends.slot(batch.wr);
         let size = self.config.max_msg_size;
         let taken = if slot.is_numbered() {
-            post_fragments::<SendNumbers, Q, RAILS, DEPTH>(rail, slot, &batch, size, tag, index)
+            let rest = Offered::<SendNumbers>::rest(&batch, index, tag, slot, size);
+            post_fragments::<_, Q, RAILS, DEPTH>(rail, slot, rest, size)
         } else {
-            post_fragments::<Unnumbered, Q, RAILS, DEPTH>(rail, slot, &batch, size, tag, index)
+            let rest = Offered::<Unnumbered>::rest(&batch, index, tag, slot, size);
+            post_fragments::<_, Q, RAILS, DEPTH>(rail, slot, rest, size)
         };
         rail.sends.accepted(taken.count);
         rail.more_doorbells += u64::from(taken.count > 0);

@@ -20,8 +20,11 @@ pub(in crate::virtual_qp) trait Numbering {
         unacknowledged: impl FnOnce() -> I,
     ) -> u32;
 
-    /// The number of the next fragment, as a batch remembers it.
-    fn next(&self) -> u32;
+    /// The number of the next fragment.
+    fn next(&self) -> Self::Number;
+
+    /// A number as a batch remembers it.
+    fn remembered(number: Self::Number) -> u32;
 
     /// The next `count` fragments go to a driver.
     fn consume(&mut self, count: u32);
@@ -56,7 +59,10 @@ impl Numbering for Unnumbered {
     }
 
     #[inline(always)]
-    fn next(&self) -> u32 {
+    fn next(&self) {}
+
+    #[inline(always)]
+    fn remembered((): ()) -> u32 {
         0
     }
 

@@ -99,9 +99,14 @@ impl Numbering for SendNumbers {
         wanted
     }
 
-    #[inline]
-    fn next(&self) -> u32 {
-        self.next.get()
+    #[inline(always)]
+    fn next(&self) -> SequenceNumber {
+        self.next
+    }
+
+    #[inline(always)]
+    fn remembered(number: SequenceNumber) -> u32 {
+        number.get()
     }
 
     #[inline]
