@@ -93,7 +93,7 @@ const NUMBERS: &[&str] = &[
     "ibv_wr_opcode",
 ];
 
-/// Structs with unions that have no name in C: `src/requests.rs` has them, under names.
+/// Structs with unions that have no name in C: `src/verbs.rs` has them, with names.
 const REQUESTS: &[&str] = &["ibv_send_wr", "ibv_wc"];
 
 fn main() {
