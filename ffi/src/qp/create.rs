@@ -1,9 +1,9 @@
 //! Making queue pairs.
 
 use super::QueuePair;
+use super::last_state::LastState;
 use super::send::{Lists, Sender};
 use super::service::Service;
-use super::state::LastState;
 use crate::chain::Chain;
 use crate::context::Context;
 use crate::cq::CqHandle;

@@ -1,35 +1,32 @@
-//! Queue pairs: `service` is what kinds there are, `create` makes them, `state`, `value` and
-//! `transition` move them, `query` asks them, `send` posts to them.
+//! Queue pairs: `service` is what kinds there are, `create` makes them, `transition` moves them,
+//! `last_state` keeps where to, `query` asks them, `send` posts to them.
 
 mod create;
+mod last_state;
 mod query;
 mod send;
 mod service;
-mod state;
 mod transition;
-mod value;
 
 pub use create::{PostMode, QpCap, QpInit};
 pub use query::QpAttributes;
 pub use send::{DatagramBatch, SendBatch};
 pub use service::{Connected, Rc, Service, Uc, Ud};
-use state::LastState;
-pub use state::QpState;
 pub use transition::{
     ChangeInit, ChangeRts, ChangeSqd, DatagramChangeInit, DatagramChangeRts, DatagramChangeSqd,
     DatagramToInit, DatagramToRtr, Recover, Resume, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd,
     Transition, UnreliableChangeRts, UnreliableChangeSqd, UnreliableToRtr, UnreliableToRts,
 };
-pub use value::ModifyError;
-pub(crate) use value::{bits, small};
 
 use crate::chain::{Chain, refusal};
 use crate::cq::CqHandle;
 use crate::error::VerbsError;
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
+use crate::qp_state::QpState;
 use crate::recv::{Queue, RecvBatch};
 use crate::srq;
+use last_state::LastState;
 use polyrail_core::hardware::{self, CommitError, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::DeviceId;
 use rdma_sys::{ibv_qp, ibv_recv_wr, ibv_send_wr};
