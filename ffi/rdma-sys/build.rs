@@ -114,8 +114,8 @@ fn main() {
         let all = types.fold(all, |builder, name| builder.allowlist_type(name));
         REQUESTS.iter().fold(all, |builder, name| builder.blocklist_type(name))
     };
-    let (functions, rest) = (CodegenConfig::FUNCTIONS, CodegenConfig::all());
-    write(named().with_codegen_config(rest - functions), "verbs.rs");
+    let functions = CodegenConfig::FUNCTIONS;
+    write(named().with_codegen_config(CodegenConfig::all() - functions), "verbs.rs");
     write(named().with_codegen_config(functions), "functions.rs");
 
     let requests = builder(&include);

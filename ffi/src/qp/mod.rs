@@ -52,7 +52,8 @@ use std::sync::Arc;
 /// // One batch at a time, on one thread: verbs leaves posting to one queue twice at once undefined.
 /// use polyrail_ffi::{QueuePair, Rc};
 /// fn post_twice_at_once(qp: &mut QueuePair<Rc>) {
-///     let (first, second) = (qp.start_send(), qp.start_send());
+///     let first = qp.start_send();
+///     let second = qp.start_send();
 /// }
 /// ```
 #[derive(Debug)]
@@ -148,7 +149,8 @@ impl<S: Service> QueuePair<S> {
 
     #[inline]
     fn start(&mut self) -> SendBatch<'_, S> {
-        let (qp, is_ready) = (self.as_ptr(), self.last_state().takes_sends());
+        let qp = self.as_ptr();
+        let is_ready = self.last_state().takes_sends();
         // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster.
         unsafe { SendBatch::new(qp, &mut self.sender, self.limits.max_inline_data, is_ready) }
     }
