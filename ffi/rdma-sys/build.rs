@@ -93,7 +93,7 @@ const NUMBERS: &[&str] = &[
     "ibv_wr_opcode",
 ];
 
-/// Structs with unions that have no name in C: `src/requests.rs` has them, under names.
+/// Structs with unions that have no name in C: `src/verbs.rs` has them, with names.
 const REQUESTS: &[&str] = &["ibv_send_wr", "ibv_wc"];
 
 fn main() {
@@ -114,8 +114,8 @@ fn main() {
         let all = types.fold(all, |builder, name| builder.allowlist_type(name));
         REQUESTS.iter().fold(all, |builder, name| builder.blocklist_type(name))
     };
-    let (functions, rest) = (CodegenConfig::FUNCTIONS, CodegenConfig::all());
-    write(named().with_codegen_config(rest - functions), "verbs.rs");
+    let functions = CodegenConfig::FUNCTIONS;
+    write(named().with_codegen_config(CodegenConfig::all() - functions), "verbs.rs");
     write(named().with_codegen_config(functions), "functions.rs");
 
     let requests = builder(&include);

@@ -66,7 +66,8 @@ impl<W> fmt::Debug for Chain<W> {
 impl<W: WorkRequest> Chain<W> {
     /// Room for `capacity` requests of `max_sge` buffers each.
     pub(crate) fn new(capacity: u32, max_sge: u32) -> Self {
-        let (capacity, max_sge) = (capacity as usize, max_sge as usize);
+        let capacity = capacity as usize;
+        let max_sge = max_sge as usize;
         // SAFETY: C structs of numbers and pointers, for which zeros do.
         let blank = |_| unsafe { std::mem::zeroed() };
         let requests: Box<[W]> = (0..capacity).map(blank).collect();
@@ -251,12 +252,11 @@ mod tests {
         let mut seen = Vec::new();
         let refused = chain.post(|mut at, _| {
             while !at.is_null() {
-                // SAFETY: a chain that is being posted, each request with so many buffers.
-                let (request, list) = unsafe {
-                    let request = &*at;
-                    let count = request.num_sge as usize;
-                    (request, std::slice::from_raw_parts(request.sg_list, count))
-                };
+                // SAFETY: a chain that is being posted.
+                let request = unsafe { &*at };
+                let count = request.num_sge as usize;
+                // SAFETY: as above; the list has `num_sge` buffers.
+                let list = unsafe { std::slice::from_raw_parts(request.sg_list, count) };
                 seen.push(list.iter().map(|sge| (sge.length, sge.lkey)).collect::<Vec<_>>());
                 at = request.next;
             }

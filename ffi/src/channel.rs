@@ -48,7 +48,8 @@ impl CompletionChannel {
     ///
     /// What reading the file descriptor reports.
     pub fn next_event_and_user_context(&self) -> Result<Option<(CqId, usize)>> {
-        let (mut cq, mut cq_context) = (ptr::null_mut(), ptr::null_mut());
+        let mut cq = ptr::null_mut();
+        let mut cq_context = ptr::null_mut();
         // SAFETY: the channel is alive, and both pointers are written to local variables.
         let returned =
             unsafe { rdma_sys::ibv_get_cq_event(self.as_ptr(), &raw mut cq, &raw mut cq_context) };

@@ -30,7 +30,7 @@ struct Shared {
 pub struct Context(Arc<Shared>);
 
 impl Context {
-    pub(crate) fn open(device: &Device<'_>) -> Result<Self> {
+    fn open(device: &Device<'_>) -> Result<Self> {
         let name = device.name();
         // SAFETY: the device list, which `device` borrows, keeps the device.
         let raw = unsafe { rdma_sys::ibv_open_device(device.device) };
@@ -86,12 +86,47 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
     }
 
+    /// What a port says of itself now. Ports are numbered from 1 on.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL: there is no such port.
+    pub fn query_port(&self, port: u8) -> Result<PortAttributes> {
+        PortAttributes::query(self.as_ptr(), port)
+    }
+
+    /// An entry of a port's table of partition keys.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port or entry.
+    pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
+        let mut pkey = 0;
+        // SAFETY: the context is open, and the key is written to a local variable.
+        let returned =
+            unsafe { rdma_sys::ibv_query_pkey(self.as_ptr(), port, index.into(), &raw mut pkey) };
+        let argument = Argument::Number("index", index.into());
+        VerbsError::check(returned, "ibv_query_pkey", argument)?;
+        Ok(u16::from_be(pkey))
+    }
+
     pub(crate) fn device_name(&self) -> DeviceName {
         self.0.name
     }
 
     pub(crate) fn as_ptr(&self) -> *mut ibv_context {
         self.0.raw.as_ptr()
+    }
+}
+
+impl Device<'_> {
+    /// Opens it. The list may go while the context stays.
+    ///
+    /// # Errors
+    ///
+    /// No permission on the device file, no driver, no memory; what querying the device reports.
+    pub fn open(&self) -> Result<Context> {
+        Context::open(self)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Which devices there are.
 
-use crate::context::Context;
 use crate::error::{Argument, DeviceName, Result, VerbsError};
 use rdma_sys::{ibv_device, ibv_node_type, ibv_transport_type};
 use std::ffi::CStr;
@@ -171,14 +170,5 @@ impl Device<'_> {
             ibv_transport_type::IBV_TRANSPORT_IWARP => Transport::Iwarp,
             other => Transport::Other(other),
         }
-    }
-
-    /// Opens it. The list may go while the context stays.
-    ///
-    /// # Errors
-    ///
-    /// No permission on the device file, no driver, no memory; what querying the device reports.
-    pub fn open(&self) -> Result<Context> {
-        Context::open(self)
     }
 }

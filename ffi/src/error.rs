@@ -1,5 +1,6 @@
 //! Errors of verbs calls: the call, its errno, the argument that matters, and what to look at.
 
+use crate::qp_state::QpState;
 use arrayvec::ArrayString;
 use polyrail_core::hardware::{CommitError, CqError, Refusal};
 use std::fmt;
@@ -20,7 +21,7 @@ pub enum Argument {
     /// A number, with its name in the manual.
     Number(&'static str, u64),
     /// The state that a queue pair was to be moved to.
-    State(crate::qp::QpState),
+    State(QpState),
 }
 
 /// A verbs call that failed. Nothing changed, unless the call says otherwise.
@@ -80,7 +81,6 @@ impl VerbsError {
 
     /// What usually is the matter with a failed call (the manual's sections 2, 4 and 13).
     pub fn hint(&self) -> Option<&'static str> {
-        use crate::qp::QpState;
         use libc::{
             EACCES, EBUSY, EFAULT, EHOSTUNREACH, EINVAL, ENETUNREACH, ENOENT, ENOMEM, ENOSPC,
             ENOSYS, EOPNOTSUPP, EPERM, ETIMEDOUT,
@@ -188,7 +188,6 @@ impl From<VerbsError> for std::io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qp::QpState;
     use polyrail_core::hardware::CqId;
     use polyrail_core::verbs::DeviceId;
 

@@ -177,8 +177,10 @@ unsafe fn read(event: *const ibv_async_event) -> (AsyncEvent, usize) {
     let element = unsafe { &(*event).element };
     let qp = |event: fn(u32) -> AsyncEvent| {
         // SAFETY: only called for kinds whose element is a queue pair, which still exists.
-        let (qp_num, user) = unsafe { ((*element.qp).qp_num, (*element.qp).qp_context) };
-        (event(qp_num), user.addr())
+        let qp_num = unsafe { (*element.qp).qp_num };
+        // SAFETY: as above.
+        let user_context = unsafe { (*element.qp).qp_context }.addr();
+        (event(qp_num), user_context)
     };
     let cq = |event: fn(CqId) -> AsyncEvent| {
         // SAFETY: likewise for completion queues, all of which are made here.

@@ -6,14 +6,16 @@
 //!
 //! # Reading order
 //!
-//! 1. `owned`: destroying, and failing to; `error`: what a failed call says;
-//! 2. [`DeviceList`], [`Context`], [`PortAttributes`], [`GidEntry`]: what there is;
-//! 3. [`ProtectionDomain`], [`MemoryRegion`]: memory;
-//! 4. [`CompletionQueue`], [`ExtendedCompletionQueue`], [`CompletionChannel`]: completions;
-//! 5. [`QueuePair`] with its transitions, [`SharedReceiveQueue`], [`AddressHandle`],
-//!    [`MemoryWindow`];
-//! 6. `chain`, `recv`, `qp::send`: the way of a request;
-//! 7. [`AsyncEvent`]: what happens beside.
+//! From the bottom up; no module imports one of a later line:
+//!
+//! 1. `sys`, `qp_state`, `error`, `value`: calls that fail, and values that do not fit;
+//! 2. [`DeviceList`], [`DeviceAttributes`], [`PortAttributes`]: what there is;
+//! 3. `owned`: destroying, and failing to; [`Context`], [`GidEntry`]: an open device;
+//! 4. [`ProtectionDomain`], [`MemoryRegion`], [`AddressHandle`]: what requests name;
+//! 5. [`CompletionChannel`], [`CompletionQueue`], [`ExtendedCompletionQueue`]: completions;
+//!    [`AsyncEvent`]: what happens without one;
+//! 6. `chain`, `recv`, [`SharedReceiveQueue`]: lists of requests on their way to a driver;
+//! 7. [`QueuePair`] with its transitions and `qp::send`, [`MemoryWindow`].
 //!
 //! # Threads
 //!
@@ -115,9 +117,11 @@ mod path;
 mod pd;
 mod port;
 mod qp;
+mod qp_state;
 mod recv;
 mod srq;
 mod sys;
+mod value;
 
 pub use attributes::{AtomicCap, DeviceAttributes};
 pub use channel::CompletionChannel;
@@ -137,10 +141,12 @@ pub use pd::ProtectionDomain;
 pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
 pub use qp::{
     ChangeInit, ChangeRts, ChangeSqd, Connected, DatagramBatch, DatagramChangeInit,
-    DatagramChangeRts, DatagramChangeSqd, DatagramToInit, DatagramToRtr, ModifyError, PostMode,
-    QpAttributes, QpCap, QpInit, QpState, QueuePair, Rc, Recover, Resume, SendBatch, Service,
-    ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableChangeRts,
-    UnreliableChangeSqd, UnreliableToRtr, UnreliableToRts,
+    DatagramChangeRts, DatagramChangeSqd, DatagramToInit, DatagramToRtr, PostMode, QpAttributes,
+    QpCap, QpInit, QueuePair, Rc, Recover, Resume, SendBatch, Service, ToErr, ToInit, ToReset,
+    ToRtr, ToRts, ToSqd, Transition, Uc, Ud, UnreliableChangeRts, UnreliableChangeSqd,
+    UnreliableToRtr, UnreliableToRts,
 };
+pub use qp_state::QpState;
 pub use recv::RecvBatch;
 pub use srq::{SharedReceiveQueue, SrqAttributes, SrqInit};
+pub use value::ModifyError;

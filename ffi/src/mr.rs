@@ -156,8 +156,10 @@ impl ProtectionDomain {
 
 impl MemoryRegion {
     fn new(raw: Owned<ibv_mr>, pd: &ProtectionDomain, addr: u64, length: usize) -> Self {
-        // SAFETY: a region's keys do not change.
-        let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
+        // SAFETY: the region is alive, and its keys do not change.
+        let lkey = unsafe { (*raw.as_ptr()).lkey };
+        // SAFETY: as above.
+        let rkey = unsafe { (*raw.as_ptr()).rkey };
         Self { raw, pd: pd.clone(), lkey, rkey, addr, length }
     }
 

@@ -177,8 +177,10 @@ impl<T: Destroy> Drop for Owned<T> {
 ///
 /// As [`Destroy::destroy`].
 unsafe fn destroy<T: Destroy>(object: NonNull<T>) -> Result<(), VerbsError> {
-    // SAFETY: the caller's promise; the object is asked for its name while it is alive.
-    let (argument, returned) = unsafe { (T::named(object.as_ptr()), T::destroy(object.as_ptr())) };
+    // SAFETY: the object is alive by the caller's promise.
+    let argument = unsafe { T::named(object.as_ptr()) };
+    // SAFETY: the caller's promise.
+    let returned = unsafe { T::destroy(object.as_ptr()) };
     VerbsError::check(returned, T::CALL, argument)
 }
 

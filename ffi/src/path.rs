@@ -4,7 +4,7 @@ use crate::error::{Argument, VerbsError};
 use crate::gid::Gid;
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
-use crate::qp::{ModifyError, bits, small};
+use crate::value::{ModifyError, bits, small};
 use rdma_sys::{ibv_ah, ibv_ah_attr, ibv_global_route};
 
 /// A global routing header (`struct ibv_global_route`).

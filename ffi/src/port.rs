@@ -1,6 +1,5 @@
 //! Ports: state, addresses, speed.
 
-use crate::context::Context;
 use crate::error::{Argument, Result, VerbsError};
 use rdma_sys::{ibv_context, ibv_port_attr, ibv_port_state};
 use std::mem::MaybeUninit;
@@ -166,32 +165,6 @@ const fn lane_mbps(code: u8) -> u32 {
         64 => 50_000,
         128 => 100_000,
         _ => 0,
-    }
-}
-
-impl Context {
-    /// What a port says of itself now. Ports are numbered from 1 on.
-    ///
-    /// # Errors
-    ///
-    /// EINVAL: there is no such port.
-    pub fn query_port(&self, port: u8) -> Result<PortAttributes> {
-        PortAttributes::query(self.as_ptr(), port)
-    }
-
-    /// An entry of a port's table of partition keys.
-    ///
-    /// # Errors
-    ///
-    /// There is no such port or entry.
-    pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
-        let mut pkey = 0;
-        // SAFETY: the context is open, and the key is written to a local variable.
-        let returned =
-            unsafe { rdma_sys::ibv_query_pkey(self.as_ptr(), port, index.into(), &raw mut pkey) };
-        let argument = Argument::Number("index", index.into());
-        VerbsError::check(returned, "ibv_query_pkey", argument)?;
-        Ok(u16::from_be(pkey))
     }
 }
 

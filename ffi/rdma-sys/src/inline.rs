@@ -3,10 +3,9 @@
 //! They are written in Rust rather than compiled from the header, so that posting and polling cost no
 //! call more than in C. What they rely on, where an operation is, is the library's binary interface.
 
-use crate::requests::{ibv_send_wr, ibv_wc};
 use crate::verbs::{
     ibv_ah, ibv_cq, ibv_cq_ex, ibv_mw, ibv_mw_type, ibv_pd, ibv_poll_cq_attr, ibv_qp, ibv_qp_ex,
-    ibv_recv_wr, ibv_sge, ibv_srq, ibv_wc_opcode,
+    ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc, ibv_wc_opcode,
 };
 use std::ffi::{c_int, c_uint, c_void};
 

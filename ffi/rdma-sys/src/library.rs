@@ -83,7 +83,8 @@ macro_rules! functions {
             unsafe fn new(find: Find<'_>) -> Result<Self, String> {
                 let find = |name: &CStr| {
                     let found = find(name);
-                    let (library, name) = (NAME.to_string_lossy(), name.to_string_lossy());
+                    let library = NAME.to_string_lossy();
+                    let name = name.to_string_lossy();
                     let lacking = || format!("{library}: it is too old and lacks {name}");
                     (!found.is_null()).then_some(found).ok_or_else(lacking)
                 };

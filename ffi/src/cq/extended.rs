@@ -148,9 +148,12 @@ impl ExtendedCompletionQueue {
 ///
 /// A poll of `cq` is under way, at a completion, and `STANDARD` was asked for.
 unsafe fn read_standard(cq: *mut ibv_cq_ex) -> Completion {
-    // SAFETY: as above; on a failure only these four mean anything.
-    let (qp_num, wr_id, status) =
-        unsafe { (rdma_sys::ibv_wc_read_qp_num(cq), (*cq).wr_id, WcStatus((*cq).status)) };
+    // SAFETY: as above. On a failure only these three and the vendor's error mean anything.
+    let qp_num = unsafe { rdma_sys::ibv_wc_read_qp_num(cq) };
+    // SAFETY: as above.
+    let wr_id = unsafe { (*cq).wr_id };
+    // SAFETY: as above.
+    let status = WcStatus(unsafe { (*cq).status });
     if !status.is_success() {
         // SAFETY: as above.
         let vendor_err = unsafe { rdma_sys::ibv_wc_read_vendor_err(cq) };

@@ -1,9 +1,9 @@
 //! Making queue pairs.
 
 use super::QueuePair;
+use super::last_state::LastState;
 use super::send::{Lists, Sender};
 use super::service::Service;
-use super::state::LastState;
 use crate::chain::Chain;
 use crate::context::Context;
 use crate::cq::CqHandle;
@@ -115,9 +115,15 @@ impl<'a> QpInit<'a> {
     /// One completion queue for everything, own receives, completions only where asked for.
     pub fn new(cq: &'a impl AsRef<CqHandle>, cap: QpCap) -> Self {
         let cq = cq.as_ref();
-        let post_mode = PostMode::default();
-        let (sq_sig_all, user_context) = (false, 0);
-        Self { send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all, post_mode, user_context }
+        Self {
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            cap,
+            sq_sig_all: false,
+            post_mode: PostMode::default(),
+            user_context: 0,
+        }
     }
 
     fn srq_ptr(&self) -> *mut rdma_sys::ibv_srq {

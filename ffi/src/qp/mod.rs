@@ -1,35 +1,32 @@
-//! Queue pairs: `service` is what kinds there are, `create` makes them, `state`, `value` and
-//! `transition` move them, `query` asks them, `send` posts to them.
+//! Queue pairs: `service` is what kinds there are, `create` makes them, `transition` moves them,
+//! `last_state` keeps where to, `query` asks them, `send` posts to them.
 
 mod create;
+mod last_state;
 mod query;
 mod send;
 mod service;
-mod state;
 mod transition;
-mod value;
 
 pub use create::{PostMode, QpCap, QpInit};
 pub use query::QpAttributes;
 pub use send::{DatagramBatch, SendBatch};
 pub use service::{Connected, Rc, Service, Uc, Ud};
-use state::LastState;
-pub use state::QpState;
 pub use transition::{
     ChangeInit, ChangeRts, ChangeSqd, DatagramChangeInit, DatagramChangeRts, DatagramChangeSqd,
     DatagramToInit, DatagramToRtr, Recover, Resume, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd,
     Transition, UnreliableChangeRts, UnreliableChangeSqd, UnreliableToRtr, UnreliableToRts,
 };
-pub use value::ModifyError;
-pub(crate) use value::{bits, small};
 
 use crate::chain::{Chain, refusal};
 use crate::cq::CqHandle;
 use crate::error::VerbsError;
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
+use crate::qp_state::QpState;
 use crate::recv::{Queue, RecvBatch};
 use crate::srq;
+use last_state::LastState;
 use polyrail_core::hardware::{self, CommitError, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::DeviceId;
 use rdma_sys::{ibv_qp, ibv_recv_wr, ibv_send_wr};
@@ -55,7 +52,8 @@ use std::sync::Arc;
 /// // One batch at a time, on one thread: verbs leaves posting to one queue twice at once undefined.
 /// use polyrail_ffi::{QueuePair, Rc};
 /// fn post_twice_at_once(qp: &mut QueuePair<Rc>) {
-///     let (first, second) = (qp.start_send(), qp.start_send());
+///     let first = qp.start_send();
+///     let second = qp.start_send();
 /// }
 /// ```
 #[derive(Debug)]
@@ -151,7 +149,8 @@ impl<S: Service> QueuePair<S> {
 
     #[inline]
     fn start(&mut self) -> SendBatch<'_, S> {
-        let (qp, is_ready) = (self.as_ptr(), self.last_state().takes_sends());
+        let qp = self.as_ptr();
+        let is_ready = self.last_state().takes_sends();
         // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster.
         unsafe { SendBatch::new(qp, &mut self.sender, self.limits.max_inline_data, is_ready) }
     }

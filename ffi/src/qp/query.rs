@@ -1,10 +1,11 @@
 //! Asking a queue pair what it is set to.
 
 use super::service::Service;
-use super::{QpCap, QpState, QueuePair};
+use super::{QpCap, QueuePair};
 use crate::error::{Argument, Result, VerbsError};
 use crate::path::Path;
 use crate::port::Mtu;
+use crate::qp_state::QpState;
 use polyrail_core::verbs::AccessFlags;
 use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_init_attr};
 use std::mem::MaybeUninit;

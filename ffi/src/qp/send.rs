@@ -330,7 +330,7 @@ impl<'q> DatagramBatch<'q> {
 /// Writes everything but list and buffers.
 #[inline]
 fn fill(raw: &mut ibv_send_wr, request: &SendRequest, to: Option<Datagram>) {
-    let (remote_addr, rkey) = (request.remote_addr, request.rkey);
+    let SendRequest { remote_addr, rkey, .. } = *request;
     raw.wr_id = request.wr_id;
     raw.opcode = request.opcode as u32;
     raw.send_flags = request.flags.bits().into();

@@ -7,12 +7,13 @@
 //! Alternate paths (`IBV_QP_ALT_PATH`, `IBV_QP_PATH_MIG_STATE`) are left out: RoCE has none, and the
 //! engine's own rails do what they are for.
 
+use super::QueuePair;
 use super::service::{Connected, Rc, Service, Uc, Ud};
-use super::value::{ModifyError, bits, small};
-use super::{QpState, QueuePair};
 use crate::error::{Argument, VerbsError};
 use crate::path::Path;
 use crate::port::Mtu;
+use crate::qp_state::QpState;
+use crate::value::{ModifyError, bits, small};
 use polyrail_core::verbs::AccessFlags;
 use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask};
 use std::mem::MaybeUninit;

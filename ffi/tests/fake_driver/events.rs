@@ -12,7 +12,8 @@ fn events_name_their_object_and_are_acknowledged() {
     assert_eq!(all.context.next_event(), Ok(None));
     let cq: CqId = all.cq.handle().id();
     let srq = all.srq.id();
-    let (qp_num, port) = (QP_NUM, 2);
+    let qp_num = QP_NUM;
+    let port = 2;
     let table = [
         (raw::IBV_EVENT_CQ_ERR, "cq", AsyncEvent::CqError(cq)),
         (raw::IBV_EVENT_QP_FATAL, "qp", AsyncEvent::QpFatal { qp_num }),
@@ -53,7 +54,8 @@ fn events_give_back_what_their_user_knows_the_object_by() {
         let (context, pd, _) = open();
         let channel = context.create_channel().unwrap();
         let init = CqInit { channel: Some(&channel), user_context: 11, ..CqInit::new(8) };
-        let (mut classic, mut extended) = (None, None);
+        let mut classic = None;
+        let mut extended = None;
         let cq = if is_extended {
             let cq = context.create_extended_cq(&init, Timestamps::empty()).unwrap();
             extended.insert(cq).handle()

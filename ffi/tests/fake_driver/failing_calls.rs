@@ -57,7 +57,8 @@ fn failure<T>(result: Result<T, VerbsError>) -> Option<VerbsError> {
 #[test]
 fn every_failed_call_on_what_exists_is_named_and_leaves_all_as_it_was() {
     type Act = fn(&mut All) -> Option<VerbsError>;
-    let (none, number) = (Argument::None, Argument::Number);
+    let none = Argument::None;
+    let number = Argument::Number;
     let table: [(&'static str, Argument, Act); 15] = [
         ("ibv_create_cq_ex", number("cqe", 8), |all| {
             failure(all.context.create_extended_cq(&CqInit::new(8), Timestamps::empty()))
@@ -172,7 +173,8 @@ fn a_drop_that_fails_tells_the_hook() {
 fn memory_that_cannot_be_deregistered_is_kept() {
     let register = |pd: &ProtectionDomain| {
         let pages = Arc::new([0u8; 64]);
-        let (addr, kept) = (pages.as_ptr().cast_mut(), Arc::downgrade(&pages));
+        let addr = pages.as_ptr().cast_mut();
+        let kept = Arc::downgrade(&pages);
         // SAFETY: the bytes are the owner's, and the fake device never touches memory.
         let region = unsafe { pd.register_owned(addr, 64, AccessFlags::LOCAL_WRITE, pages) };
         (region.unwrap(), kept)
@@ -286,8 +288,8 @@ fn queue_pairs_post_the_classic_way_where_the_extended_one_is_refused() {
 
 #[test]
 fn objects_of_another_device_never_reach_the_driver() {
-    let (here, there) =
-        (All::new(PostMode::Classic).unwrap(), All::new(PostMode::Classic).unwrap());
+    let here = All::new(PostMode::Classic).unwrap();
+    let there = All::new(PostMode::Classic).unwrap();
     let made = calls_of("ibv_create_qp");
     let own = QpInit::new(&here.cq, QpCap::default());
     for foreign in [

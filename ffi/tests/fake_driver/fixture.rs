@@ -59,6 +59,7 @@ pub(crate) fn devices() -> Result<DeviceList, VerbsError> {
 pub(crate) fn open() -> (Context, ProtectionDomain, CompletionQueue) {
     let list = devices().unwrap();
     let context = list.find("fake0").unwrap().open().unwrap();
-    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(&CqInit::new(64)).unwrap());
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(&CqInit::new(64)).unwrap();
     (context, pd, cq)
 }

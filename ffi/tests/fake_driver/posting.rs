@@ -97,7 +97,9 @@ const BOTH: [PostMode; 2] = [PostMode::Classic, PostMode::Extended];
 #[test]
 fn both_ways_hand_over_the_same_requests() {
     let imm = u32::from_ne_bytes([1, 2, 3, 4]);
-    let (remote_addr, rkey, operands) = (0x9000, 6, (7, 8));
+    let remote_addr = 0x9000;
+    let rkey = 6;
+    let operands = (7, 8);
     let seen = Posted { flags: 2, length: Some(8), ..Posted::default() };
     let table = [
         (Opcode::RdmaWrite, Posted { remote_addr, rkey, ..seen }),
@@ -397,8 +399,10 @@ fn datagrams_go_where_each_says() {
 
 #[test]
 fn address_handles_of_another_device_never_reach_the_driver() {
-    let ((_, pd, cq), (_, there, _)) = (open(), open());
-    let (own, foreign) = (pd.create_ah(&path()).unwrap(), there.create_ah(&path()).unwrap());
+    let (_, pd, cq) = open();
+    let (_, there, _) = open();
+    let own = pd.create_ah(&path()).unwrap();
+    let foreign = there.create_ah(&path()).unwrap();
     for (mode, accepted) in [(PostMode::Classic, 1), (PostMode::Extended, 0)] {
         let mut qp = datagrams(&pd, &cq, mode, CAP);
         let mut batch = qp.start_datagrams();
@@ -414,13 +418,15 @@ fn address_handles_of_another_device_never_reach_the_driver() {
 #[test]
 fn windows_and_regions_of_another_device_never_reach_the_driver() {
     let mut qp = connected(PostMode::Auto);
-    let (pd, (_, there, _)) = (qp.pd().clone(), open());
+    let pd = qp.pd().clone();
+    let (_, there, _) = open();
     let access = AccessFlags::MW_BIND;
     let register = |pd: &ProtectionDomain| {
         // SAFETY: the fake device never touches memory.
         unsafe { pd.register(std::ptr::without_provenance_mut(4096), 64, access) }.unwrap()
     };
-    let (own, foreign) = (register(&pd), register(&there));
+    let own = register(&pd);
+    let foreign = register(&there);
     let refused = CommitError { accepted: 0, refusal: Refusal::Driver(libc::EINVAL) };
     for (window_of, region, result) in
         [(&there, &own, Err(refused)), (&pd, &foreign, Err(refused)), (&pd, &own, Ok(()))]

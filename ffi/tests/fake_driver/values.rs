@@ -43,7 +43,9 @@ fn every_access_flag_is_handed_over() {
 fn a_dma_buf_is_registered_by_offset_length_and_address() {
     let all = All::new(PostMode::Classic).unwrap();
     let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-    let (offset, length, iova) = (0x1000, 0x2000, 0x5_0000);
+    let offset = 0x1000;
+    let length = 0x2000;
+    let iova = 0x5_0000;
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
     let register = || {
         let fd = std::os::fd::AsFd::as_fd(&file);
@@ -72,11 +74,10 @@ fn moderation_hands_over_count_and_period() {
 #[test]
 fn completions_are_stamped_with_the_times_that_were_asked_for() {
     let all = All::new(PostMode::Classic).unwrap();
-    let (ticks, wall) = (Timestamps::DEVICE, Timestamps::WALL_CLOCK);
-    let (ticks_flag, wall_flag) = (
-        wc::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0,
-        wc::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0,
-    );
+    let ticks = Timestamps::DEVICE;
+    let wall = Timestamps::WALL_CLOCK;
+    let ticks_flag = wc::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0;
+    let wall_flag = wc::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
     for (timestamps, flags, stamps) in [
         (Timestamps::empty(), 0, (None, None)),
         (ticks, ticks_flag, (Some(TICKS), None)),

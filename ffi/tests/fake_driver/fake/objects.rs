@@ -85,7 +85,8 @@ exported! {
         whole.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
         whole.context.async_fd = event_fd();
         queues::fill(&mut whole.context.ops);
-        let (fd, device) = (whole.context.async_fd, whole.context.device);
+        let fd = whole.context.async_fd;
+        let device = whole.context.device;
         let whole = create("ibv_open_device", "context", &[], whole);
         if whole.is_null() {
             libc::close(fd);
@@ -143,7 +144,8 @@ exported! {
         let access = access as u32;
         let buffer = Registered::DmaBuf { offset, length, iova, fd, access };
         with(|state| state.registered = Some(buffer));
-        let (context, addr) = ((*pd).context, ptr::null_mut());
+        let context = (*pd).context;
+        let addr = ptr::null_mut();
         let mr = ibv_mr { context, pd, addr, length, handle: 0, lkey: 7, rkey: 8 };
         create("ibv_reg_dmabuf_mr", "mr", &[pd.addr()], mr)
     }

@@ -76,17 +76,17 @@ unsafe fn read(request: *const ibv_send_wr, is_datagram: bool) -> Posted {
         IBV_WR_LOCAL_INV | IBV_WR_SEND_WITH_INV => union.invalidated_rkey,
         _ => 0,
     };
-    let (rdma_t { remote_addr, rkey }, atomic) = (wr.rdma, wr.atomic);
     match opcode {
         _ if is_datagram => {
             let ud_t { ah, remote_qpn, remote_qkey } = wr.ud;
             Posted { imm, to: datagram(ah, remote_qpn, remote_qkey), ..seen }
         }
         IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ => {
+            let rdma_t { remote_addr, rkey } = wr.rdma;
             Posted { imm, remote_addr, rkey, ..seen }
         }
         IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
-            let atomic_t { remote_addr, compare_add, swap, rkey } = atomic;
+            let atomic_t { remote_addr, compare_add, swap, rkey } = wr.atomic;
             Posted { remote_addr, rkey, operands: (compare_add, swap), ..seen }
         }
         _ => Posted { imm, ..seen },
@@ -255,7 +255,8 @@ pub(super) fn fill_cq(cq: &mut ibv_cq_ex) {
 }
 
 unsafe fn build(qp: *mut ibv_qp_ex, opcode: u32, rkey: u32, remote_addr: u64, imm: u32) {
-    let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
+    let wr_id = (*qp).wr_id;
+    let flags = (*qp).wr_flags;
     let request = Posted { wr_id, opcode, flags, remote_addr, rkey, imm, ..Posted::default() };
     with(|state| state.building.push(request));
 }

@@ -1,17 +1,29 @@
-//! Requests and completions, whose unions have no names in C.
+//! The header's types: requests and completions, written here because their unions have no names in C,
+//! and all others, as bindgen translates them.
+//!
+//! They are one module because they refer to each other: objects hold the functions that take
+//! requests, and requests point to objects.
 
 #![allow(non_camel_case_types, reason = "names of C, and of rdma-sys for what has none there")]
 #![allow(missing_docs, reason = "the library's own manual pages")]
 #![allow(missing_debug_implementations, reason = "C structs with unions")]
 
-use crate::verbs::{
-    ibv_ah, ibv_mw, ibv_mw_bind_info, ibv_sge, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
-};
+pub use generated::*;
+
 use static_assertions::{assert_eq_align, assert_eq_size, const_assert_eq};
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::offset_of;
 
-/// An immediate as it travels, or a key to invalidate.
+/// As bindgen wrote it.
+#[allow(non_snake_case, non_upper_case_globals, reason = "names of C")]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, reason = "generated")]
+mod generated {
+    use super::{ibv_send_wr, ibv_wc};
+    use libc::{pthread_cond_t, pthread_mutex_t};
+    include!(concat!(env!("OUT_DIR"), "/verbs.rs"));
+}
+
+/// An immediate in network byte order, or a key to invalidate.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union imm_data_invalidated_rkey_union_t {
