@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Are the quick tests sharp? Changes the engine in every way that cargo-mutants knows, one at a time, and
-# runs the tests that need no minute. Takes over an hour for all modules on two free cores; not part of
+# runs the tests that need no minute. Takes hours for all modules on two free cores; not part of
 # tests/full.sh. On a busy machine mutants time out that nothing has caught.
-#   tests/mutants.sh [MODULE]...    all modules, or those named: tag window tracker routing virtual_qp
+#   tests/mutants.sh [MODULE]...    rail, virtual_cq and virtual_qp, or the modules named, by their paths
+#                                   in core/src: rail/tag, virtual_qp/scheme, ...
 #
 # Survivors that no test can catch are named, with the reason, in .cargo/mutants.toml.
 set -euo pipefail
@@ -12,31 +13,35 @@ cargo mutants --version >/dev/null 2>&1 || cargo install cargo-mutants --locked
 
 # Scenarios and models, with the unit tests; then, for what survives, random traffic.
 SCENARIOS="--lib --test models --test failures --test completion_queue --test drivers
-  --test pass_through --test distribution --test reference_defects --test seed_dqplb
-  --test seed_fragments --test seed_ordering --test seed_routing --test seed_spray"
+  --test pass_through --test distribution --test ownership --test immediates
+  --test reference_defects --test seed_dqplb --test seed_fragments --test seed_ordering
+  --test seed_routing --test seed_spray"
 TRAFFIC="--test random --test simulation --test enumeration"
 
-# mutate MODULE FILES ARGUMENT...
+# mutate MODULE OUTPUT ARGUMENT...
 mutate() {
-  local module=$1 files=$2
+  local file=core/src/$1.rs folder=core/src/$1/**/*.rs output=$2
   shift 2
-  cargo mutants --file "$files" --jobs 2 --output "target/mutants/$module" "$@"
+  cargo mutants --file "$file" --file "$folder" --jobs 2 --output "$output" "$@"
 }
 
 mutate_module() {
-  local module=$1 files=core/src/$1.rs
-  [ "$module" = virtual_qp ] && files='core/src/virtual_qp/*.rs'
-  rm -rf "target/mutants/$module"
-  mkdir -p "target/mutants/$module"
+  local module=$1 output=target/mutants/${1//\//-}
+  if ! [ -e "core/src/$module.rs" ] && ! [ -d "core/src/$module" ]; then
+    echo "there is no module core/src/$module" >&2
+    return 1
+  fi
+  rm -rf "$output"
+  mkdir -p "$output"
   # shellcheck disable=SC2086 # lists of arguments
   {
-    mutate "$module" "$files" --timeout 45 -- -p polyrail-core -p polyrail-tests $SCENARIOS || true
-    mutate "$module" "$files" --timeout 120 --iterate -- -p polyrail-tests $TRAFFIC
+    mutate "$module" "$output" --timeout 45 -- -p polyrail-core -p polyrail-tests $SCENARIOS || true
+    mutate "$module" "$output" --timeout 120 --iterate -- -p polyrail-tests $TRAFFIC
   }
 }
 
 failed=0
-for module in ${@:-tag window tracker routing virtual_qp}; do
+for module in ${@:-rail virtual_cq virtual_qp}; do
   mutate_module "$module" || failed=1
 done
 exit $failed
