@@ -14,12 +14,13 @@
 //! # Files
 //!
 //! `purpose` is both and their form; `plan` and `file_name` are of a copy, `workload` is of a
-//! measurement; `outcome` is what is said in the end.
+//! measurement, and `ring` how both lay requests into memory; `outcome` is what is said in the end.
 
 mod file_name;
 mod outcome;
 mod plan;
 mod purpose;
+mod ring;
 #[cfg(test)]
 mod tests;
 mod workload;

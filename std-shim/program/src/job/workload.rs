@@ -1,6 +1,7 @@
 //! What is measured, as both ends have to know it.
 
 use super::plan::MAX_WINDOW;
+use super::ring::Ring;
 use serde::Serialize;
 
 /// Bytes of the longest request: either end keeps at least one in memory.
@@ -97,25 +98,24 @@ impl Workload {
         Ok(Self { operation, message_size, window })
     }
 
-    /// Slots of either ring: one for each request outstanding, as far as there is memory.
+    /// The ring at either end: a slot for each request outstanding, as far as there is memory.
+    const fn ring(&self) -> Ring {
+        Ring::new(self.message_size as usize, self.window as usize, MAX_RING_BYTES)
+    }
+
+    /// Slots of either ring.
     pub const fn slots(&self) -> usize {
-        let (window, room) = (self.window as usize, MAX_RING_BYTES / self.stride());
-        if window < room { window } else { room }
+        self.ring().slots()
     }
 
     /// Bytes of either ring.
     pub const fn ring_bytes(&self) -> usize {
-        self.slots() * self.stride()
+        self.ring().bytes()
     }
 
     /// Place of a request's slot in the ring, in bytes.
     pub const fn slot(&self, request: u64) -> usize {
-        (request % self.slots() as u64) as usize * self.stride()
-    }
-
-    /// Distance between slots, in bytes: a message, rounded up so that slots share no cache line.
-    const fn stride(&self) -> usize {
-        (self.message_size as usize).next_multiple_of(128)
+        self.ring().slot(request)
     }
 }
 
