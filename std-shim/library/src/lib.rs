@@ -54,7 +54,8 @@
 //!    of their queue pairs;
 //! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share theirs, made,
 //!    connected, watched;
-//! 5. [`progress`]: a thread that owns a set of them, for programs that post from many threads;
+//! 5. [`progress`]: a thread that owns a set of them, for programs that post from many threads; [`idle`]
+//!    is how a thread that polls rests;
 //! 6. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
 //! 7. [`printable`] is about texts of others, such as what peers say.
 //!
@@ -66,6 +67,7 @@ pub mod card;
 pub mod devices;
 pub mod endpoint;
 pub mod exchange;
+pub mod idle;
 mod json;
 pub mod memory;
 pub mod nic;

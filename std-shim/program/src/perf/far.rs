@@ -1,7 +1,7 @@
 //! The far end of a measurement between two hosts: it is asked, posts the receives, and says what
 //! arrived.
 
-use super::drive::{Idle, Receiver};
+use super::drive::{Eager, Receiver};
 use super::ends::{self, Half};
 use super::error::{PerfError, requests_of};
 use crate::job::Workload;
@@ -89,7 +89,7 @@ fn meet<D: Domain>(
     let far = Half::new(workload, environment.builder, &environment.domains, 2)?;
     let (endpoint, buffer) = (far.endpoint.address(), far.ring.remote());
     peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose: None }))?;
-    let mut receiver = Receiver::new(far.toward(hello.buffer.clone())?);
+    let mut receiver = Receiver::new(far.toward(hello.buffer.clone(), environment.stall_timeout)?);
     receiver.bring_up(peer, hello)?;
     Ok(receiver)
 }
@@ -119,7 +119,7 @@ fn receive<D: Domain>(
     receiver: &mut Receiver<D>,
     peer: &mut Counterpart<'_>,
 ) -> Result<u64, PerfError> {
-    let (mut idle, mut missing_since) = (Idle::default(), None);
+    let (mut idle, mut missing_since) = (Eager::default(), None);
     loop {
         let arrived = receiver.poll()?;
         if arrived {

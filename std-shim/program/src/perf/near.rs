@@ -95,7 +95,7 @@ fn meet<D: Domain>(
     if let Some(purpose) = &hello.purpose {
         return Err(SessionError::both_ask(purpose).into());
     }
-    let mut sender = Sender::new(near.toward(hello.buffer.clone())?, config.stall_timeout);
+    let mut sender = Sender::new(near.toward(hello.buffer.clone(), config.stall_timeout)?);
     sender.bring_up(peer, &hello)?;
     Ok((sender, workload))
 }
