@@ -1,13 +1,15 @@
 //! Two sides that meet over TCP, and sides that meet somebody else.
 
+mod fixture;
+
 use polyrail::RemoteBuffer;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointBuilder};
 use polyrail::exchange::{
     HandshakeError, Hello, Link, LinkError, Listener, Message, NoPurpose, Reason, Timeouts,
     bring_up,
 };
-use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain, RegisteredBuffer};
-use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
+use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
+use polyrail::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::{PostError, Scheme};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -193,12 +195,9 @@ struct Host {
 
 impl Host {
     fn new(fabric: &Fabric, name: &str, builder: &EndpointBuilder) -> Self {
-        let device = |n| fabric.create_device(DeviceConfig::named(format!("{name}{n}")));
-        let domains: Vec<_> = (0..2).map(|n| device(n).alloc_pd().unwrap()).collect();
-        let all: Vec<&ProtectionDomain> = domains.iter().collect();
-        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-        let buffer = RegisteredBuffer::new(1 << 20, access, &all).unwrap();
-        Self { endpoint: builder.build(&all).unwrap(), buffer, _domains: domains }
+        let host = fixture::Host::new(fabric, name, 2, 1 << 20);
+        let endpoint = builder.build(&host.all()).unwrap();
+        Self { endpoint, buffer: host.buffer, _domains: host.domains }
     }
 
     fn hello(&self) -> Hello {
