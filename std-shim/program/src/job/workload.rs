@@ -2,6 +2,7 @@
 
 use super::plan::MAX_WINDOW;
 use super::ring::Ring;
+use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
 
 /// Bytes of the longest request: either end keeps at least one in memory.
@@ -46,6 +47,11 @@ impl Operation {
     /// Whether the scheme makes a difference: it says how a receiver is notified.
     pub const fn has_scheme(self) -> bool {
         matches!(self, Self::WriteImm)
+    }
+
+    /// The scheme of requests over so many rails, if it makes a difference.
+    pub fn scheme_of(self, scheme: Scheme, rails: usize) -> Option<Scheme> {
+        (self.has_scheme() && rails > 1).then_some(scheme)
     }
 
     /// Whether the other side posts receives for it, and so notices it.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Hello, Job, Link, Message, Outcome};
+use crate::job::{Hello, Job, Link, Message, Outcome, Shape};
 use crate::perf::{Limit, Measurement, Operation, PerfConfig, PerfError, Workload, measure_to};
 use crate::recorded::{Asked, Log, Recorded};
 use crate::session::{Patience, SessionError};
@@ -129,7 +129,9 @@ fn a_server_adopts_what_its_senders_want() {
     let received: Vec<&Received> = received.iter().map(copied).collect();
     assert_eq!(received[0].report.crc32, sent.crc32);
     assert!(received[0].report.sender.is_none() && sent.receiver.is_none());
-    let of = |received: &&Received| (received.rails, received.devices, received.max_msg_size);
+    let of = |received: &&Received| {
+        (received.shape.rails, received.shape.devices, received.shape.max_msg_size)
+    };
     assert_eq!(
         received.iter().map(of).collect::<Vec<_>>(),
         [(1, 1, 4096), (3, 2, 4096), (8, 2, 4096)]
@@ -533,9 +535,10 @@ fn every_operation_is_measured_between_two_sides() {
     for ((line, measured), served) in lines.iter().zip(measured).zip(served) {
         assert!(measured.requests == 40 && measured.gigabytes_per_second > 0.0, "{line:?}");
         let Ok(Served::Perf(there)) = served else { panic!("{line:?}: {served:?}") };
-        let Workload { operation, message_size, window } = there.workload;
-        assert_eq!((operation, message_size, window), (line.operation, line.message_size, 8));
-        assert_eq!((there.rails, there.devices), (line.rails, line.rails.min(2)));
+        let Shape { rails, devices, message_size, window, .. } = there.shape;
+        assert_eq!(there.operation, line.operation);
+        assert_eq!((message_size, window), (line.message_size.into(), 8));
+        assert_eq!((rails, devices), (line.rails, line.rails.min(2)));
         // What was measured, and two windows and 16 before that.
         assert_eq!(there.requests, 40 + 32, "{line:?}");
     }

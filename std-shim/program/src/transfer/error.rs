@@ -1,7 +1,6 @@
 //! What can go wrong with a copy.
 
-use crate::job::PlanError;
-use crate::job::Sum;
+use crate::job::{PlanError, Sum};
 use crate::session::{Failure, SessionError};
 use std::fmt;
 use std::io;

@@ -3,8 +3,7 @@
 use super::error::TransferError;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
 use super::side::{self, Side};
-use crate::job::Plan;
-use crate::job::{Hello, Job, Link, Message, Outcome, Sum};
+use crate::job::{Hello, Job, Link, Message, Outcome, Plan, Sum};
 use crate::session::{Environment, SessionError, expect_asker};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;

@@ -3,8 +3,7 @@
 use super::error::TransferError;
 use super::side::{self, Side};
 use super::source::Source;
-use crate::job::Plan;
-use crate::job::{FileName, Job, Link, Message, Outcome, Sum};
+use crate::job::{FileName, Job, Link, Message, Outcome, Plan, Sum};
 use crate::session::{Environment, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
