@@ -4,6 +4,7 @@ mod fixture;
 
 use fixture::impatient;
 use polyrail::card::ConnectionCard;
+use polyrail::chain::Chain;
 use polyrail::endpoint::{
     Address, BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, EndpointQp,
     StallWatch, connect_endpoints,
@@ -179,9 +180,9 @@ fn what_cannot_be_built_is_refused() {
     let error = build(new().max_msg_size(100), &[&domain]);
     assert!(error.to_string().contains("max_msg_size 100"), "{error}");
     let error = build(new().max_inline_data(1 << 20), &[&domain]);
-    assert!(error.to_string().starts_with("device x: max_inline_data"), "{error}");
+    assert!(Chain(&error).to_string().starts_with("device x: max_inline_data"), "{error}");
     domain.device().inject(When::Now, Fault::DeviceGone);
-    assert_eq!(build(new(), &[&domain]).to_string(), "device x: the device is gone");
+    assert_eq!(Chain(&build(new(), &[&domain])).to_string(), "device x: the device is gone");
 }
 
 #[test]
