@@ -45,7 +45,8 @@ impl World {
         let [near, far] = ["near", "far"].map(|name| Host::new(&fabric, name, 1, BYTES));
         let domains = [near.domains[0].clone(), far.domains[0].clone()];
         let devices = [near.devices, far.devices].concat();
-        let (from, to) = (near.buffer, far.buffer);
+        let from = near.buffer;
+        let to = far.buffer;
         let mut set = EndpointSet::build(domains.iter().map(|domain| (builder, [domain]))).unwrap();
         let [near, far] = set.qps_mut() else { panic!("two") };
         connect_endpoints(near, far).unwrap();

@@ -40,7 +40,8 @@ impl World {
             .map(|(builder, places)| (builder.connect_options(impatient()), *places))
             .collect();
         let [near, far] = ["near", "far"].map(|name| Host::new(&fabric, name, 2, bytes));
-        let (mut near_set, mut far_set) = (near.set(&shapes), far.set(&shapes));
+        let mut near_set = near.set(&shapes);
+        let mut far_set = far.set(&shapes);
         connect_sets(&mut near_set, &mut far_set);
         let keys = near.buffer.toward(&far.buffer.remote()).unwrap();
         let side = |host: Host, set: EndpointSet| {
