@@ -54,18 +54,22 @@
 //!    of their queue pairs;
 //! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share theirs, made,
 //!    connected, watched;
-//! 5. [`progress`]: a thread that owns a set of them, for programs that post from many threads;
+//! 5. [`progress`]: a thread that owns a set of them, for programs that post from many threads; [`idle`]
+//!    is how a thread that polls rests;
 //! 6. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
-//! 7. [`printable`] is about texts of others, such as what peers say.
+//! 7. [`printable`] is about texts of others, such as what peers say; [`chain`] about errors with their
+//!    reasons.
 //!
 //! The program `polyrail`, which copies files and measures, is the crate `polyrail-program`.
 
 pub mod backend;
 pub mod card;
+pub mod chain;
 #[cfg(feature = "verbs")]
 pub mod devices;
 pub mod endpoint;
 pub mod exchange;
+pub mod idle;
 mod json;
 pub mod memory;
 pub mod nic;

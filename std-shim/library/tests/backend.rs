@@ -3,6 +3,7 @@
 mod recorded;
 
 use polyrail::backend::{ConnectOptions, Mtu};
+use polyrail::chain::Chain;
 use polyrail::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, connect_endpoints};
 use polyrail::exchange::{Hello, Link, LinkError, Message, bring_up};
 use polyrail::hardware::QueuePair;
@@ -216,7 +217,7 @@ fn a_transition_that_is_refused_is_named() {
     let (mut here, there) = (a.build(&EndpointBuilder::new()), b.build(&EndpointBuilder::new()));
     let error = here.connect(&there.address()).unwrap_err();
     assert!(matches!(error, ConnectError::Modify { rail: RailId::Data(2), .. }), "{error:?}");
-    assert_eq!(error.to_string(), "rail 2 (device a0): the device is gone");
+    assert_eq!(Chain(&error).to_string(), "rail 2 (device a0): the device is gone");
 }
 
 #[test]

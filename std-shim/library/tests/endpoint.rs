@@ -1,6 +1,10 @@
 //! Endpoints: making, connecting, moving data, failing.
 
+mod fixture;
+
+use fixture::impatient;
 use polyrail::card::ConnectionCard;
+use polyrail::chain::Chain;
 use polyrail::endpoint::{
     Address, BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, EndpointQp,
     StallWatch, connect_endpoints,
@@ -9,7 +13,7 @@ use polyrail::nic::{
     self, ConnectOptions, Device, DeviceConfig, Fabric, Fault, Mtu, ProtectionDomain,
     RegisteredBuffer, When,
 };
-use polyrail::verbs::{AccessFlags, ImmOrder, RecvWr, SendWr, WcOpcode, WcStatus};
+use polyrail::verbs::{ImmOrder, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{PeerWindow, PeerWindowError, PostSendError, QpState, RailId, Scheme};
 use std::time::{Duration, Instant};
@@ -26,16 +30,9 @@ struct Host {
 
 impl Host {
     fn new(fabric: &Fabric, prefix: &str, devices: usize, builder: &EndpointBuilder) -> Self {
-        let device = |n| fabric.create_device(DeviceConfig::named(format!("{prefix}{n}")));
-        let devices: Vec<Device> = (0..devices).map(device).collect();
-        let domains: Vec<_> = devices.iter().map(|device| device.alloc_pd().unwrap()).collect();
-        let all: Vec<&ProtectionDomain> = domains.iter().collect();
-        let access = AccessFlags::LOCAL_WRITE
-            | AccessFlags::REMOTE_WRITE
-            | AccessFlags::REMOTE_READ
-            | AccessFlags::REMOTE_ATOMIC;
-        let buffer = RegisteredBuffer::new(BYTES, access, &all).unwrap();
-        let endpoint = builder.build(&all).unwrap();
+        let host = fixture::Host::new(fabric, prefix, devices, BYTES);
+        let endpoint = builder.build(&host.all()).unwrap();
+        let fixture::Host { devices, domains, buffer } = host;
         Self { devices, domains, buffer, endpoint }
     }
 
@@ -44,11 +41,6 @@ impl Host {
         self.buffer.read_at(0, &mut bytes).unwrap();
         bytes
     }
-}
-
-/// Timers that give up soon.
-fn impatient() -> ConnectOptions {
-    ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() }
 }
 
 fn pair(devices: usize, builder: &EndpointBuilder) -> (Host, Host) {
@@ -188,9 +180,9 @@ fn what_cannot_be_built_is_refused() {
     let error = build(new().max_msg_size(100), &[&domain]);
     assert!(error.to_string().contains("max_msg_size 100"), "{error}");
     let error = build(new().max_inline_data(1 << 20), &[&domain]);
-    assert!(error.to_string().starts_with("device x: max_inline_data"), "{error}");
+    assert!(Chain(&error).to_string().starts_with("device x: max_inline_data"), "{error}");
     domain.device().inject(When::Now, Fault::DeviceGone);
-    assert_eq!(build(new(), &[&domain]).to_string(), "device x: the device is gone");
+    assert_eq!(Chain(&build(new(), &[&domain])).to_string(), "device x: the device is gone");
 }
 
 #[test]

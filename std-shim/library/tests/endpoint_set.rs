@@ -1,14 +1,16 @@
 //! Many virtual queue pairs on the same completion queues, polled together.
 
+mod fixture;
+
+use fixture::{Host, Shape, connect_sets};
 use polyrail::endpoint::{
     BuildError, Endpoint, EndpointBuilder, EndpointError, EndpointSet, StallWatch,
-    connect_endpoints,
 };
 use polyrail::exchange::{Hello, Link, Message, bring_up};
 use polyrail::nic::{
     self, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
 };
-use polyrail::verbs::{AccessFlags, DeviceKeys, RecvWr, SendWr, WcStatus};
+use polyrail::verbs::{DeviceKeys, RecvWr, SendWr, WcStatus};
 use polyrail::virtual_cq::TooManyCqs;
 use polyrail::virtual_qp::{PostSendError, QpState, Scheme};
 use polyrail_core::hardware::CompletionQueue;
@@ -26,15 +28,10 @@ struct Side {
 }
 
 impl Side {
-    fn new(fabric: &Fabric, name: &str, builders: &[(EndpointBuilder, &[usize])]) -> Self {
-        let device = |n| fabric.create_device(DeviceConfig::named(format!("{name}{n}")));
-        let domains: Vec<_> = (0..2).map(|n| device(n).alloc_pd().unwrap()).collect();
-        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-        let all: Vec<_> = domains.iter().collect();
-        let buffer = RegisteredBuffer::new(LENGTH as usize, access, &all).unwrap();
-        let on = |places: &[usize]| places.iter().map(|at| &domains[*at]).collect::<Vec<_>>();
-        let members = builders.iter().map(|(builder, places)| (*builder, on(places)));
-        let set = EndpointSet::build(members).unwrap();
+    fn new(fabric: &Fabric, name: &str, builders: &[Shape<'_>]) -> Self {
+        let host = Host::new(fabric, name, 2, LENGTH as usize);
+        let set = host.set(builders);
+        let Host { domains, buffer, .. } = host;
         Self { domains, buffer, set }
     }
 
@@ -52,7 +49,7 @@ struct Pair {
 }
 
 /// Different in all that can differ.
-fn mixed() -> Vec<(EndpointBuilder, &'static [usize])> {
+fn mixed() -> Vec<Shape<'static>> {
     let builder = EndpointBuilder::new().max_msg_size(1024);
     let dqplb = builder.scheme(Scheme::Dqplb).max_msg_size(2048);
     vec![
@@ -66,13 +63,11 @@ fn mixed() -> Vec<(EndpointBuilder, &'static [usize])> {
 }
 
 impl Pair {
-    fn new(builders: &[(EndpointBuilder, &[usize])]) -> Self {
+    fn new(builders: &[Shape<'_>]) -> Self {
         let fabric = Fabric::deterministic(7);
         let (mut near, mut far) =
             (Side::new(&fabric, "near", builders), Side::new(&fabric, "far", builders));
-        for (near, far) in near.set.qps_mut().iter_mut().zip(far.set.qps_mut()) {
-            connect_endpoints(near, far).unwrap();
-        }
+        connect_sets(&mut near.set, &mut far.set);
         let keys = near.buffer.toward(&far.buffer.remote()).unwrap();
         Self { fabric, near, far, keys }
     }

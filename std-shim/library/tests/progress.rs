@@ -1,12 +1,15 @@
 //! The progress thread: many producers, back-pressure, ends and failures, with real threads on the
 //! software NIC.
 
+mod fixture;
+
+use fixture::{Host, impatient, submit};
 use futures_util::future::join_all;
 use polyrail::endpoint::{
     Endpoint, EndpointBuilder, EndpointError, EndpointQp, EndpointSet, connect_endpoints,
 };
 use polyrail::nic::{
-    ConnectOptions, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
+    Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
 };
 use polyrail::progress::{
     HANDLE_DEPTH, Handle, Pending, ProgressOptions, ProgressThread, RequestError, SubmitError,
@@ -37,15 +40,13 @@ impl World {
     }
 
     fn with_options(builder: EndpointBuilder, options: ProgressOptions) -> Self {
-        let attributes = ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() };
-        let builder = builder.connect_options(attributes);
+        let builder = builder.connect_options(impatient());
         let fabric = Fabric::threaded();
-        let devices: Vec<_> =
-            ["near", "far"].map(|name| fabric.create_device(DeviceConfig::named(name))).into();
-        let domains: Vec<_> = devices.iter().map(|device| device.alloc_pd().unwrap()).collect();
-        let all = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-        let from = RegisteredBuffer::new(BYTES, all, &[&domains[0]]).unwrap();
-        let to = RegisteredBuffer::new(BYTES, all, &[&domains[1]]).unwrap();
+        let [near, far] = ["near", "far"].map(|name| Host::new(&fabric, name, 1, BYTES));
+        let domains = [near.domains[0].clone(), far.domains[0].clone()];
+        let devices = [near.devices, far.devices].concat();
+        let from = near.buffer;
+        let to = far.buffer;
         let mut set = EndpointSet::build(domains.iter().map(|domain| (builder, [domain]))).unwrap();
         let [near, far] = set.qps_mut() else { panic!("two") };
         connect_endpoints(near, far).unwrap();
@@ -68,19 +69,6 @@ impl World {
     fn notify(&self, wr_id: u64, imm: u32) -> SendWr<'_> {
         let local = self.from.local(0, 64).unwrap();
         SendWr::write_with_imm(wr_id, local, self.to.addr(), imm, &self.keys)
-    }
-}
-
-/// Submits, again while there is no room.
-fn submit(mut post: impl FnMut() -> Result<Pending, SubmitError>) -> Pending {
-    let begin = Instant::now();
-    loop {
-        match post() {
-            Ok(pending) => return pending,
-            Err(SubmitError::Full) => std::thread::yield_now(),
-            Err(error) => panic!("{error}"),
-        }
-        assert!(begin.elapsed() < Duration::from_secs(20), "no room for too long");
     }
 }
 
@@ -363,7 +351,7 @@ fn a_silent_rail_fails_its_queue_pair_after_the_stall_timeout() {
         assert!(begin.elapsed() >= waited);
         assert_eq!(receive.wait().unwrap().status, WcStatus::WR_FLUSH_ERR);
         let silent = receives.endpoint_error().unwrap().to_string();
-        assert!(silent.contains("(device near) fell silent: no headway for 200ms"), "{silent}");
+        assert!(silent.contains("(device near0) fell silent: no headway for 200ms"), "{silent}");
         assert_eq!(world.handle(FAR).endpoint_error(), None);
     }
 }
@@ -383,7 +371,7 @@ fn a_failure_reaches_every_handle_of_the_queue_pair_and_no_other() {
         assert_eq!(receive.wait().unwrap().status, WcStatus::WR_FLUSH_ERR);
         for handle in [&mut one, &mut two] {
             let Some(EndpointError::Rail(error)) = handle.endpoint_error() else { panic!() };
-            assert_eq!(error.device, "near");
+            assert_eq!(error.device, "near0");
             let refused = handle.post_send(&world.write(4, 0, 64)).unwrap_err();
             assert_eq!(refused, SubmitError::EndpointFailed);
         }
@@ -404,7 +392,7 @@ fn a_device_that_goes_away_leaves_nobody_waiting() {
     assert!(!matches!(outcome, Ok(Ok(wc)) if wc.status.is_success()), "{outcome:?}");
     assert_eq!(awaited.join().unwrap(), Err(RequestError::Abandoned));
     let Some(EndpointError::Queue { device, .. }) = handle.endpoint_error() else { panic!() };
-    assert_eq!(device, "near");
+    assert_eq!(device, "near0");
 }
 
 #[test]

@@ -1,21 +1,20 @@
 //! A progress thread with many virtual queue pairs on the same completion queues, with real threads
 //! on the software NIC.
 
-use polyrail::endpoint::{
-    EndpointBuilder, EndpointError, EndpointQp, EndpointSet, connect_endpoints,
-};
-use polyrail::nic::{
-    ConnectOptions, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
-};
-use polyrail::progress::{Handle, Pending, ProgressThread, RequestError, SubmitError};
-use polyrail::verbs::{AccessFlags, DeviceKeys, RecvWr, SendWr, WcStatus};
+mod fixture;
+
+use fixture::{Host, connect_sets, impatient, submit};
+use polyrail::endpoint::{EndpointBuilder, EndpointError, EndpointQp, EndpointSet};
+use polyrail::nic::{Device, Fabric, Fault, RegisteredBuffer, When};
+use polyrail::progress::{Handle, ProgressThread, RequestError, SubmitError};
+use polyrail::verbs::{DeviceKeys, RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::Scheme;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 /// What one virtual queue pair is, and its devices by place.
-type Shape = (EndpointBuilder, &'static [usize]);
+type Shape = fixture::Shape<'static>;
 
 /// Two devices, a buffer, and a thread with a virtual queue pair of each shape.
 struct Side {
@@ -36,19 +35,22 @@ struct World {
 impl World {
     fn new(shapes: &[Shape], bytes: usize) -> Self {
         let fabric = Fabric::threaded();
-        let (near_domains, near, mut near_set) = prepare(&fabric, "near", shapes, bytes);
-        let (far_domains, far, mut far_set) = prepare(&fabric, "far", shapes, bytes);
-        for (near, far) in near_set.qps_mut().iter_mut().zip(far_set.qps_mut()) {
-            connect_endpoints(near, far).unwrap();
-        }
-        let keys = near.toward(&far.remote()).unwrap();
-        let side = |domains: Vec<ProtectionDomain>, buffer, set: EndpointSet| {
-            let devices = domains.iter().map(|domain| domain.device().clone()).collect();
+        let shapes: Vec<Shape> = shapes
+            .iter()
+            .map(|(builder, places)| (builder.connect_options(impatient()), *places))
+            .collect();
+        let [near, far] = ["near", "far"].map(|name| Host::new(&fabric, name, 2, bytes));
+        let mut near_set = near.set(&shapes);
+        let mut far_set = far.set(&shapes);
+        connect_sets(&mut near_set, &mut far_set);
+        let keys = near.buffer.toward(&far.buffer.remote()).unwrap();
+        let side = |host: Host, set: EndpointSet| {
+            let Host { devices, buffer, .. } = host;
             let name = |qp: &EndpointQp| qp.virtual_qp().virtual_qp_num();
             let names = set.qps().iter().map(name).collect();
             Side { devices, buffer, thread: ProgressThread::spawn(set).unwrap(), names }
         };
-        let (near, far) = (side(near_domains, near, near_set), side(far_domains, far, far_set));
+        let (near, far) = (side(near, near_set), side(far, far_set));
         Self { near, far, keys }
     }
 
@@ -57,39 +59,6 @@ impl World {
         let local = self.near.buffer.local(0, 512).unwrap();
         let wr = SendWr::write(1, local, self.far.buffer.addr(), &self.keys);
         submit(|| handle.post_send(&wr)).wait().map(|wc| wc.status)
-    }
-}
-
-fn prepare(
-    fabric: &Fabric,
-    name: &str,
-    shapes: &[Shape],
-    bytes: usize,
-) -> (Vec<ProtectionDomain>, RegisteredBuffer, EndpointSet) {
-    let device = |n| fabric.create_device(DeviceConfig::named(format!("{name}{n}")));
-    let domains: Vec<_> = (0..2).map(|n| device(n).alloc_pd().unwrap()).collect();
-    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let all: Vec<_> = domains.iter().collect();
-    let buffer = RegisteredBuffer::new(bytes, access, &all).unwrap();
-    let impatient = ConnectOptions { timeout: 8, retry_cnt: 1, ..ConnectOptions::default() };
-    let members = shapes.iter().map(|(builder, places)| {
-        let domains: Vec<_> = places.iter().map(|at| &domains[*at]).collect();
-        (builder.connect_options(impatient), domains)
-    });
-    let set = EndpointSet::build(members).unwrap();
-    (domains, buffer, set)
-}
-
-/// Submits, again while there is no room.
-fn submit(mut post: impl FnMut() -> Result<Pending, SubmitError>) -> Pending {
-    let begin = Instant::now();
-    loop {
-        match post() {
-            Ok(pending) => return pending,
-            Err(SubmitError::Full) => yield_now(),
-            Err(error) => panic!("{error}"),
-        }
-        assert!(begin.elapsed() < Duration::from_secs(20), "no room for too long");
     }
 }
 

@@ -71,8 +71,14 @@ pub(crate) struct Path<P> {
 
 impl<P> Default for Path<P> {
     fn default() -> Self {
-        let (gid, peer) = (Gid::default(), Weak::new());
-        Self { port: 0, own_gid: gid, gid, dest_qp_num: 0, mtu: Mtu::default(), peer }
+        Self {
+            port: 0,
+            own_gid: Gid::default(),
+            gid: Gid::default(),
+            dest_qp_num: 0,
+            mtu: Mtu::default(),
+            peer: Weak::new(),
+        }
     }
 }
 

@@ -25,7 +25,7 @@ pub enum DeviceError {
     Transition(Box<polyrail_ffi::ModifyError>),
     /// Real verbs, to register memory.
     #[cfg(feature = "verbs")]
-    #[error("device {device}: {source}")]
+    #[error("device {device}")]
     Register {
         /// Name of the device.
         device: Box<str>,

@@ -34,7 +34,7 @@ pub enum BuildError {
         max: usize,
     },
     /// A device refused.
-    #[error("device {device}: {source}")]
+    #[error("device {device}")]
     Device {
         /// Its name.
         device: String,
@@ -51,7 +51,7 @@ pub enum BuildError {
     #[error(transparent)]
     VirtualQp(#[from] virtual_qp::BuildError),
     /// DQPLB's receives could not be posted.
-    #[error("posting DQPLB's receives: {0}")]
+    #[error("posting DQPLB's receives")]
     Receives(#[source] PostRecvError),
     /// The engine refused the completion queues.
     #[error(transparent)]

@@ -82,7 +82,7 @@ pub enum ConnectError {
     #[error(transparent)]
     PeerWindow(#[from] PeerWindowError),
     /// A queue pair could not be moved on.
-    #[error("{rail} (device {device}): {source}")]
+    #[error("{rail} (device {device})")]
     Modify {
         /// Which.
         rail: RailId,

@@ -67,8 +67,8 @@ fn system_error(errno: i32) -> std::io::Error {
 #[non_exhaustive]
 pub enum EndpointError {
     /// A rail failed.
-    #[error("{0}")]
-    Rail(#[source] NamedRailError),
+    #[error(transparent)]
+    Rail(NamedRailError),
     /// Something arrived that no correct device or peer produces.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),

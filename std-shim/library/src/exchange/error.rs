@@ -92,7 +92,7 @@ pub enum HandshakeError {
         max: usize,
     },
     /// The connection card is none.
-    #[error("{at}: {source}")]
+    #[error("{at}")]
     Card {
         /// Where it stands.
         at: String,
@@ -125,7 +125,7 @@ fn whole(at: &str) -> &str {
 #[non_exhaustive]
 pub enum LinkError {
     /// Nobody could be reached there.
-    #[error("cannot connect to {address}: {source}")]
+    #[error("cannot connect to {address}")]
     Connect {
         /// The address as it was given.
         address: String,
@@ -133,7 +133,7 @@ pub enum LinkError {
         source: io::Error,
     },
     /// Nobody can be waited for there.
-    #[error("cannot listen at {address}: {source}")]
+    #[error("cannot listen at {address}")]
     Listen {
         /// The address as it was given.
         address: String,
@@ -184,7 +184,7 @@ pub enum LinkError {
         waited: Duration,
     },
     /// The system refused.
-    #[error("{doing}: {source}")]
+    #[error("{doing}")]
     Io {
         /// What was tried.
         doing: &'static str,

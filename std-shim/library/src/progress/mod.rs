@@ -15,7 +15,7 @@
 //! and has a pair of rings ([`polyrail_core::spsc`]) to the thread and back, so producers never wait
 //! for each other, nor for the thread. `handle` and `pending` are the producer's view, `inbox` is
 //! where completions wait to be asked for; `port` is the thread's side of a handle, `run` the thread,
-//! `idle` how it rests, `thread` its owner's view; `message`, `rings` and `shared` are what they have in
+//! `sleep` how it rests, `thread` its owner's view; `message`, `rings` and `shared` are what they have in
 //! common.
 //!
 //! # Example
@@ -92,7 +92,6 @@
 
 mod error;
 mod handle;
-mod idle;
 mod inbox;
 mod lock;
 mod message;
@@ -102,6 +101,7 @@ mod port;
 mod rings;
 mod run;
 mod shared;
+mod sleep;
 mod thread;
 
 pub use error::{RequestError, SubmitError, ThreadPanicked};

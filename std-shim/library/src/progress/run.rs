@@ -1,12 +1,13 @@
 //! The thread: takes requests, posts them, polls, reports.
 
-use super::idle::{self, Idle, Rest};
 use super::message::Lane;
 use super::options::ProgressOptions;
 use super::port::{PortSide, number_and_slot};
 use super::shared::Shared;
+use super::sleep::sleep;
 use crate::backend::Connect;
 use crate::endpoint::{EndpointError, EndpointQp, EndpointSet, StallWatch};
+use crate::idle::{Idle, Rest};
 use arrayvec::ArrayVec;
 use polyrail_core::hardware::{CompletionQueue, CqError};
 use polyrail_core::verbs::WcStatus;
@@ -258,7 +259,7 @@ where
                 || self.shared.0.has_newcomers()
                 || ports().any(PortSide::has_news)
         };
-        self.shared.0.sleep(something_to_do, || idle::sleep(devices_are_busy));
+        self.shared.0.sleep(something_to_do, || sleep(devices_are_busy));
     }
 }
 

@@ -89,11 +89,12 @@ pub enum OpenError {
         devices: usize,
     },
     /// A device that was named cannot carry rails.
-    #[error("device {device}: {reason}")]
+    #[error("device {device}")]
     Unusable {
         /// Its name.
         device: String,
         /// Why.
+        #[source]
         reason: Unusable,
     },
     /// No device can carry rails.

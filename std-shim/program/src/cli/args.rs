@@ -196,25 +196,14 @@ pub(super) struct CopyArguments {
     pub(super) to: Option<String>,
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
-    /// Physical queue pairs that carry the data.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
-    pub(super) rails: usize,
-    /// Devices on either side, which the rails are spread over; if there are more, the last stay unused
-    /// [default: one for each rail].
-    #[arg(long, value_name = "N", value_parser = rails)]
-    pub(super) devices: Option<usize>,
+    #[command(flatten)]
+    pub(super) requests: RequestArguments,
     /// How the receiver learns that a request is complete.
     #[arg(long, value_enum, default_value_t = SchemeName::Spray)]
     pub(super) scheme: SchemeName,
-    /// Bytes of the longest fragment, a multiple of 128.
-    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = fragment)]
-    pub(super) max_msg_size: u32,
     /// Bytes of one request, 1 to 1G.
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = message)]
     pub(super) message_size: u64,
-    /// Requests on their way at once; either side keeps that many in memory.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = window)]
-    pub(super) window: u64,
     /// Let the link of a rail's device fail when it has carried so many bytes, or with `:silent` never
     /// answer again. Repeatable. With fewer devices than rails, all rails of the device carry these
     /// bytes and fail, and the first that is seen to is named.
@@ -236,6 +225,24 @@ pub(super) struct CopyArguments {
     /// No progress bar and no table. (A progress bar appears on terminals only.)
     #[arg(long, short)]
     pub(super) quiet: bool,
+}
+
+/// How requests go, whatever they are for.
+#[derive(Debug, Args)]
+pub(super) struct RequestArguments {
+    /// Physical queue pairs that carry the data.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
+    pub(super) rails: usize,
+    /// Devices on either side, which the rails are spread over; if there are more, the last stay unused
+    /// [default: one for each rail].
+    #[arg(long, value_name = "N", value_parser = rails)]
+    pub(super) devices: Option<usize>,
+    /// Bytes of the longest fragment, a multiple of 128.
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = fragment)]
+    pub(super) max_msg_size: u32,
+    /// Requests on their way at once; either side keeps that many in memory.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = window)]
+    pub(super) window: u64,
 }
 
 /// The devices of this host.
@@ -363,19 +370,8 @@ pub(super) struct PerfArguments {
         SchemeName::Spray, SchemeName::Dqplb,
     ])]
     pub(super) schemes: Vec<SchemeName>,
-    /// Physical queue pairs that carry the data.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
-    pub(super) rails: usize,
-    /// Devices on either side, which the rails are spread over; if there are more, the last stay unused
-    /// [default: one for each rail].
-    #[arg(long, value_name = "N", value_parser = rails)]
-    pub(super) devices: Option<usize>,
-    /// Bytes of the longest fragment, a multiple of 128.
-    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = fragment)]
-    pub(super) max_msg_size: u32,
-    /// Requests outstanding.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = window)]
-    pub(super) window: u64,
+    #[command(flatten)]
+    pub(super) requests: RequestArguments,
     /// Threads: one that drives both ends, or one for each end.
     #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(super) threads: u8,

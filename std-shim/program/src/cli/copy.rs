@@ -5,9 +5,9 @@ use super::exit::Failure;
 use super::output;
 use super::print;
 use super::progress::Bar;
-use super::report::Shape;
 use super::signals::interrupts;
 use super::{hosts, report};
+use polyrail_program::job::Shape;
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::{
     CopyOptions, CopyReport, LinkFault, Progress, copy_file, send_to,
@@ -29,12 +29,12 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         return Err(Failure::usage("--device and --gid-index go with --to"));
     }
     let options = CopyOptions {
-        rails: arguments.rails,
-        devices: arguments.devices,
+        rails: arguments.requests.rails,
+        devices: arguments.requests.devices,
         scheme: arguments.scheme.into(),
-        max_msg_size: arguments.max_msg_size,
+        max_msg_size: arguments.requests.max_msg_size,
         message_size: arguments.message_size,
-        window: arguments.window,
+        window: arguments.requests.window,
         faults: arguments.fault.clone(),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
         stall_timeout: arguments.stall_timeout,
@@ -73,7 +73,7 @@ fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied,
     if !arguments.quiet {
         options.faults.iter().for_each(note_late_fault);
     }
-    Ok((destination, Shape::new(options, devices), report))
+    Ok((destination, options.shape(devices), report))
 }
 
 /// A copy that ends well has met none of its faults.
@@ -102,5 +102,5 @@ fn copy_to(
     let report =
         send_to(source, name, address, &domains, options, &progress, || bar.show(&progress))?;
     let name = name.or(source.file_name()).unwrap_or_default();
-    Ok((PathBuf::from(name), Shape::new(options, domains.len()), report))
+    Ok((PathBuf::from(name), options.shape(domains.len()), report))
 }

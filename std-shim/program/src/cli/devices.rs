@@ -2,6 +2,7 @@
 
 use super::args::DevicesArguments;
 use super::exit::Failure;
+#[cfg(feature = "verbs")]
 use super::print;
 
 pub(super) fn run(arguments: &DevicesArguments) -> Result<(), Failure> {
@@ -22,7 +23,7 @@ fn list(_: &DevicesArguments) -> Result<(), Failure> {
 
 #[cfg(feature = "verbs")]
 fn list(arguments: &DevicesArguments) -> Result<(), Failure> {
-    let devices = polyrail::devices::devices().map_err(Failure::no_devices)?;
+    let devices = polyrail::devices::devices().map_err(|error| Failure::no_devices(&error))?;
     if arguments.json {
         print::print_json(&devices)
     } else {

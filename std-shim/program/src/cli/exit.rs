@@ -2,6 +2,7 @@
 
 use super::output;
 use polyrail::backend::DeviceError;
+use polyrail::chain::Chain;
 use polyrail::endpoint::{BuildError, EndpointError, NamedRailError};
 use polyrail::exchange::LinkError;
 use polyrail::printable;
@@ -83,8 +84,9 @@ impl Failure {
     }
 
     /// There is no device to run on.
-    pub(super) fn no_devices(why: impl Display) -> Self {
-        Self { exit: Exit::NoDevices, message: why.to_string(), rail: None }
+    #[cfg(feature = "verbs")]
+    pub(super) fn no_devices(why: &dyn std::error::Error) -> Self {
+        Self { exit: Exit::NoDevices, message: Chain(why).to_string(), rail: None }
     }
 
     /// The command line makes no sense, in a way that its definition cannot say.
@@ -95,10 +97,9 @@ impl Failure {
     /// The program was built without what real NICs need.
     #[cfg(not(feature = "verbs"))]
     pub(super) fn without_verbs() -> Self {
-        Self::no_devices(
-            "this program was built without verbs: install libibverbs-dev, libclang-dev and \
-             pkg-config, and build it with --features verbs",
-        )
+        let message = "this program was built without verbs: install libibverbs-dev, libclang-dev and \
+                       pkg-config, and build it with --features verbs";
+        Self { exit: Exit::NoDevices, message: message.to_owned(), rail: None }
     }
 
     /// The user asked to stop.
@@ -152,14 +153,14 @@ impl From<CopyError> for Failure {
             CopyError::Transfer { source, .. } => transfer_exit(source),
             _ => (Exit::Unexpected, None),
         };
-        Self { exit, message: error.to_string(), rail }
+        Self { exit, message: Chain(&error).to_string(), rail }
     }
 }
 
 /// Nobody can be waited for.
 impl From<LinkError> for Failure {
     fn from(error: LinkError) -> Self {
-        Self { exit: Exit::Unexpected, message: error.to_string(), rail: None }
+        Self { exit: Exit::Unexpected, message: Chain(&error).to_string(), rail: None }
     }
 }
 
@@ -172,7 +173,7 @@ impl From<PerfError> for Failure {
             PerfError::Memory(_) => (Exit::Memory, None),
             _ => (Exit::Unexpected, None),
         };
-        Self { exit, message: error.to_string(), rail }
+        Self { exit, message: Chain(&error).to_string(), rail }
     }
 }
 
@@ -183,9 +184,11 @@ impl From<ServeError> for Failure {
             ServeError::Perf(error) => error.into(),
             ServeError::Session(error) => {
                 let (exit, rail) = session_exit(&error);
-                Self { exit, message: error.to_string(), rail }
+                Self { exit, message: Chain(&error).to_string(), rail }
             }
-            error => Self { exit: Exit::Unexpected, message: error.to_string(), rail: None },
+            error => {
+                Self { exit: Exit::Unexpected, message: Chain(&error).to_string(), rail: None }
+            }
         }
     }
 }

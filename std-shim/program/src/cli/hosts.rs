@@ -11,7 +11,7 @@ pub(super) fn open(
 ) -> Result<Vec<polyrail::rdma::VerbsDomain>, Failure> {
     use polyrail::rdma::{OpenOptions, open_devices};
     let options = OpenOptions { gid_index: arguments.gid_index };
-    open_devices(&arguments.device, &options).map_err(Failure::no_devices)
+    open_devices(&arguments.device, &options).map_err(|error| Failure::no_devices(&error))
 }
 
 /// Without verbs there is nothing to open. The type is one that could be.

@@ -1,5 +1,6 @@
 //! One line of the sweep.
 
+use polyrail_program::job::Shape;
 use polyrail_program::perf::Measurement;
 use serde::Serialize;
 
@@ -7,13 +8,8 @@ use serde::Serialize;
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Line {
     pub(super) operation: &'static str,
-    /// `-` where it makes no difference.
-    pub(super) scheme: &'static str,
-    pub(super) message_size: u32,
-    pub(super) rails: usize,
-    pub(super) devices: usize,
-    pub(super) max_msg_size: u32,
-    pub(super) window: u32,
+    #[serde(flatten)]
+    pub(super) shape: Shape,
     pub(super) threads: u8,
     #[serde(flatten)]
     pub(super) measured: Measurement,
@@ -22,7 +18,7 @@ pub(super) struct Line {
 impl Line {
     /// What distinguishes lines besides the size.
     pub(super) fn series(&self) -> String {
-        match self.scheme {
+        match self.shape.scheme_name() {
             "-" => self.operation.to_owned(),
             scheme => format!("{} {scheme}", self.operation),
         }

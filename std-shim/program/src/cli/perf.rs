@@ -7,9 +7,10 @@ use super::output;
 use super::print;
 use super::signals::interrupts;
 use super::table::Table;
-use super::{hosts, plot, report};
+use super::{hosts, plot};
 use polyrail::backend::Domain;
 use polyrail::virtual_qp::Scheme;
+use polyrail_program::job::Shape;
 use polyrail_program::perf::{
     Limit, Measurement, Operation, PerfConfig, PerfError, Threads, measure, measure_to,
 };
@@ -68,8 +69,8 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
 
 /// Within this process, over the software NIC.
 fn software(arguments: &PerfArguments) -> Bench {
-    let devices = arguments.devices.unwrap_or(arguments.rails);
-    hosts::note_unused(devices, arguments.rails);
+    let devices = arguments.requests.devices.unwrap_or(arguments.requests.rails);
+    hosts::note_unused(devices, arguments.requests.rails);
     let place = "the software NIC".to_owned();
     Bench { place, devices, threads: arguments.threads, measure: Box::new(measure) }
 }
@@ -77,8 +78,8 @@ fn software(arguments: &PerfArguments) -> Bench {
 /// To a `polyrail serve`, over real NICs.
 fn to_host(arguments: &PerfArguments, address: String) -> Result<Bench, Failure> {
     let domains = hosts::open(&arguments.host_devices)?;
-    hosts::note_unused(domains.len(), arguments.rails);
-    let used = domains.len().min(arguments.rails);
+    hosts::note_unused(domains.len(), arguments.requests.rails);
+    let used = domains.len().min(arguments.requests.rails);
     let names: Vec<&str> = domains[..used].iter().map(Domain::device_name).collect();
     let place = format!("{}, to {address}", names.join(", "));
     let interrupted = interrupts();
@@ -91,7 +92,8 @@ fn kinds(arguments: &PerfArguments) -> Vec<(Operation, Scheme)> {
     let mut kinds = Vec::new();
     for operation in arguments.operations.iter().map(|&name| Operation::from(name)) {
         let schemes = arguments.schemes.iter().map(|&name| Scheme::from(name));
-        let count = if operation.has_scheme() && arguments.rails > 1 { usize::MAX } else { 1 };
+        let count =
+            if operation.has_scheme() && arguments.requests.rails > 1 { usize::MAX } else { 1 };
         kinds.extend(schemes.take(count).map(|scheme| (operation, scheme)));
     }
     kinds
@@ -104,15 +106,15 @@ fn measure_line(
     scheme: Scheme,
     message_size: u32,
 ) -> Result<Line, Failure> {
-    let devices = bench.devices.min(arguments.rails);
+    let devices = bench.devices.min(arguments.requests.rails);
     let config = PerfConfig {
         operation,
         scheme,
-        rails: arguments.rails,
+        rails: arguments.requests.rails,
         devices,
-        max_msg_size: arguments.max_msg_size,
+        max_msg_size: arguments.requests.max_msg_size,
         message_size,
-        window: arguments.window as u32,
+        window: arguments.requests.window as u32,
         threads: if bench.threads == 2 { Threads::Two } else { Threads::One },
         limit: arguments.count.map_or(Limit::Time(arguments.seconds), Limit::Count),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
@@ -122,20 +124,10 @@ fn measure_line(
     let measured = (bench.measure)(&config)?;
     Ok(Line {
         operation: operation.name(),
-        scheme: scheme_name(operation, scheme, config.rails),
-        message_size,
-        rails: config.rails,
-        devices,
-        max_msg_size: config.max_msg_size,
-        window: config.window,
+        shape: config.shape(),
         threads: bench.threads,
         measured,
     })
-}
-
-/// The scheme's name, or `-` where it makes no difference.
-pub(super) fn scheme_name(operation: Operation, scheme: Scheme, rails: usize) -> &'static str {
-    if operation.has_scheme() && rails > 1 { report::scheme_name(scheme) } else { "-" }
 }
 
 fn progress(lines: &[Line], operation: Operation, message_size: u32) {
@@ -171,8 +163,8 @@ fn text(arguments: &PerfArguments, bench: &Bench, lines: &[Line]) -> String {
         let m = &line.measured;
         table.row(vec![
             line.operation.to_owned(),
-            line.scheme.to_owned(),
-            human_size(line.message_size.into()),
+            line.shape.scheme_name().to_owned(),
+            human_size(line.shape.message_size),
             format!("{:.0}", m.requests_per_second),
             format!("{:.2}", m.gigabytes_per_second),
             format!("{:.0}", m.nanoseconds_per_request),
@@ -186,9 +178,9 @@ fn text(arguments: &PerfArguments, bench: &Bench, lines: &[Line]) -> String {
     format!(
         "{}: {} rails, fragments of up to {}, {} requests outstanding, {threads}\n\n{}",
         bench.place,
-        arguments.rails,
-        human_size(arguments.max_msg_size.into()),
-        arguments.window,
+        arguments.requests.rails,
+        human_size(arguments.requests.max_msg_size.into()),
+        arguments.requests.window,
         table.text(),
     )
 }
@@ -200,8 +192,9 @@ fn csv(lines: &[Line]) -> String {
          completions_per_request,memcpy_gigabytes_per_second,relative_to_memcpy\n",
     );
     for line in lines {
-        let Line { operation, scheme, message_size, rails, devices, max_msg_size, .. } = line;
-        let (Line { window, threads, .. }, m) = (line, &line.measured);
+        let Line { operation, shape, threads, measured: m } = line;
+        let Shape { rails, devices, max_msg_size, message_size, window, .. } = shape;
+        let scheme = shape.scheme_name();
         text += &format!(
             "{operation},{scheme},{message_size},{rails},{devices},{max_msg_size},{window},\
              {threads},{},{:.1},{:.4},{:.1},{:.3},{:.3},{:.4},{:.4}\n",

@@ -73,20 +73,20 @@ const MEMCPY: &str = "memcpy";
 /// measured beside each.
 fn series(lines: &[Line]) -> Vec<(String, Points)> {
     let mut series: Vec<(String, Points)> = Vec::new();
-    let mut memcpy = BTreeMap::<u32, Vec<f64>>::new();
+    let mut memcpy = BTreeMap::<u64, Vec<f64>>::new();
     for line in lines {
-        let point = (f64::from(line.message_size), line.measured.gigabytes_per_second);
+        let point = (line.shape.message_size as f64, line.measured.gigabytes_per_second);
         let name = line.series();
         match series.iter_mut().find(|(known, _)| *known == name) {
             Some((_, points)) => points.push(point),
             None => series.push((name, vec![point])),
         }
         let copied = line.measured.memcpy_gigabytes_per_second;
-        memcpy.entry(line.message_size).or_default().push(copied);
+        memcpy.entry(line.shape.message_size).or_default().push(copied);
     }
-    let median = |(size, mut rates): (u32, Vec<f64>)| {
+    let median = |(size, mut rates): (u64, Vec<f64>)| {
         rates.sort_by(f64::total_cmp);
-        (f64::from(size), rates[rates.len() / 2])
+        (size as f64, rates[rates.len() / 2])
     };
     series.push((MEMCPY.to_owned(), memcpy.into_iter().map(median).collect()));
     for (_, points) in &mut series {

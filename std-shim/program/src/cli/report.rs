@@ -2,38 +2,12 @@
 
 use super::table::Table;
 use polyrail::endpoint::RailReport;
-use polyrail::virtual_qp::Scheme;
+use polyrail_program::job::Shape;
 use polyrail_program::size::human_size;
-use polyrail_program::transfer::{CopyOptions, CopyReport};
+use polyrail_program::transfer::CopyReport;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::path::Path;
-
-/// How a file was copied.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    pub(super) scheme: Scheme,
-    pub(super) rails: usize,
-    /// Devices that rails are on, on either side.
-    pub(super) devices: usize,
-    pub(super) max_msg_size: u32,
-    pub(super) message_size: u64,
-    pub(super) window: u64,
-}
-
-impl Shape {
-    /// As the options have it, where there are so many devices.
-    pub(super) fn new(options: &CopyOptions, devices: usize) -> Self {
-        Self {
-            scheme: options.scheme,
-            rails: options.rails,
-            devices: devices.min(options.rails),
-            max_msg_size: options.max_msg_size,
-            message_size: options.message_size,
-            window: options.window,
-        }
-    }
-}
 
 /// The report of a copy as JSON.
 #[derive(Debug, Serialize)]
@@ -42,12 +16,8 @@ pub(super) struct CopyJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<Cow<'a, str>>,
     destination: Cow<'a, str>,
-    scheme: &'static str,
-    rails: usize,
-    devices: usize,
-    max_msg_size: u32,
-    message_size: u64,
-    window: u64,
+    #[serde(flatten)]
+    shape: Shape,
     #[serde(flatten)]
     report: &'a CopyReport,
 }
@@ -59,17 +29,11 @@ impl<'a> CopyJson<'a> {
         shape: Shape,
         report: &'a CopyReport,
     ) -> Self {
-        let Shape { rails, devices, max_msg_size, message_size, window, .. } = shape;
         // JSON is text, and paths need not be.
         Self {
             source: source.map(Path::to_string_lossy),
             destination: destination.to_string_lossy(),
-            scheme: scheme_name(shape.scheme),
-            rails,
-            devices,
-            max_msg_size,
-            message_size,
-            window,
+            shape,
             report,
         }
     }
@@ -103,7 +67,7 @@ pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
         report.requests,
         plural(report.requests as usize),
         human_size(shape.message_size),
-        scheme_name(shape.scheme),
+        shape.scheme_name(),
         plural(rails),
         plural(devices),
         report.crc32,
@@ -122,11 +86,4 @@ fn rail_cells(side: &str, report: &RailReport) -> Vec<String> {
     let numbers = [*bytes, *send_requests, *doorbells, *completions, *errors];
     let names = [side.to_owned(), rail.clone(), device.clone(), qp_num.to_string()];
     names.into_iter().chain(numbers.map(|number| number.to_string())).collect()
-}
-
-pub(super) fn scheme_name(scheme: Scheme) -> &'static str {
-    match scheme {
-        Scheme::Spray => "spray",
-        Scheme::Dqplb => "dqplb",
-    }
 }

@@ -7,9 +7,10 @@ use super::print;
 use super::progress::Bars;
 use super::report::plural;
 use super::signals::interrupts;
-use super::{hosts, perf, report};
+use super::{hosts, report};
 use polyrail::backend::Domain;
 use polyrail::printable;
+use polyrail_program::job::Shape;
 use polyrail_program::perf::Measured;
 use polyrail_program::serve::{ServeError, ServeOptions, Served, Server, Visitor};
 use polyrail_program::size::human_size;
@@ -114,22 +115,13 @@ impl<'a> Serving<'a> {
 }
 
 fn show_copy(arguments: &ServeArguments, received: &Received) -> Result<(), Failure> {
-    let Received { path, scheme, rails, devices, max_msg_size, message_size, window, report } =
-        received;
-    let shape = report::Shape {
-        scheme: *scheme,
-        rails: *rails,
-        devices: *devices,
-        max_msg_size: *max_msg_size,
-        message_size: *message_size,
-        window: *window,
-    };
+    let Received { path, shape, report } = received;
     if arguments.json {
-        print::print_json(&report::CopyJson::new(None, path, shape, report))
+        print::print_json(&report::CopyJson::new(None, path, *shape, report))
     } else if arguments.quiet {
         Ok(())
     } else {
-        let text = report::copy_text(shape, report);
+        let text = report::copy_text(*shape, report);
         let path = printable::escaped(&path.to_string_lossy());
         print::print(format!("{path}: {text}\n").as_bytes())
     }
@@ -139,12 +131,8 @@ fn show_copy(arguments: &ServeArguments, received: &Received) -> Result<(), Fail
 #[derive(Debug, Serialize)]
 struct PerfJson {
     operation: &'static str,
-    scheme: &'static str,
-    message_size: u32,
-    rails: usize,
-    devices: usize,
-    max_msg_size: u32,
-    window: u32,
+    #[serde(flatten)]
+    shape: Shape,
     requests: u64,
     seconds: f64,
 }
@@ -155,18 +143,8 @@ fn show_perf(
     measured: &Measured,
 ) -> Result<(), Failure> {
     if arguments.json {
-        let Measured { workload, rails, devices, max_msg_size, requests, seconds, .. } = *measured;
-        print::print_json(&PerfJson {
-            operation: workload.operation.name(),
-            scheme: perf::scheme_name(workload.operation, measured.scheme, rails),
-            message_size: workload.message_size,
-            rails,
-            devices,
-            max_msg_size,
-            window: workload.window,
-            requests,
-            seconds,
-        })
+        let Measured { operation, shape, requests, seconds } = *measured;
+        print::print_json(&PerfJson { operation: operation.name(), shape, requests, seconds })
     } else if arguments.quiet {
         Ok(())
     } else {
@@ -176,17 +154,18 @@ fn show_perf(
 
 /// A measurement that was served, as a line of text.
 fn perf_text(address: SocketAddr, measured: &Measured) -> String {
-    let Measured { workload, scheme, rails, devices, requests, seconds, .. } = *measured;
-    let scheme = match perf::scheme_name(workload.operation, scheme, rails) {
-        "-" => String::new(),
-        scheme => format!(" {scheme}"),
+    let Measured { operation, shape, requests, seconds } = *measured;
+    let Shape { rails, devices, message_size, .. } = shape;
+    let scheme = match shape.scheme {
+        None => String::new(),
+        Some(_) => format!(" {}", shape.scheme_name()),
     };
-    let arrived = if workload.operation.is_received() { ", all arrived" } else { "" };
+    let arrived = if operation.is_received() { ", all arrived" } else { "" };
     format!(
         "{address} measured {}{scheme} of {} over {rails} rail{} on {devices} device{}: {requests} \
          requests{arrived}, {seconds:.2} s in all\n",
-        workload.operation.name(),
-        human_size(workload.message_size.into()),
+        operation.name(),
+        human_size(message_size),
         plural(rails),
         plural(devices),
     )

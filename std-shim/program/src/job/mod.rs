@@ -14,12 +14,14 @@
 //! # Files
 //!
 //! `purpose` is both and their form; `plan` and `file_name` are of a copy, `workload` is of a
-//! measurement; `outcome` is what is said in the end.
+//! measurement; `ring` is how both lay requests into memory, `shape` how requests go; `outcome` is what is said in the end.
 
 mod file_name;
 mod outcome;
 mod plan;
 mod purpose;
+mod ring;
+mod shape;
 #[cfg(test)]
 mod tests;
 mod workload;
@@ -28,4 +30,5 @@ pub use file_name::{FileName, MAX_NAME_BYTES};
 pub use outcome::{Outcome, Sum};
 pub use plan::{MAX_CHUNK, MAX_WINDOW, Plan, PlanError};
 pub use purpose::{Hello, Incoming, Job, Link, Message};
+pub use shape::Shape;
 pub use workload::{MAX_MESSAGE_SIZE, Operation, Workload, WorkloadError};

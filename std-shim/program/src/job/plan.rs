@@ -1,5 +1,6 @@
 //! How a file is cut into chunks, and chunks are laid into a ring.
 
+use super::ring::Ring;
 use serde::Serialize;
 
 /// Requests that may be on their way at once: one queue pair takes 128. Each chunk of a copy needs a
@@ -65,22 +66,23 @@ impl Plan {
         rest.min(self.chunk.into()) as u32
     }
 
-    /// Distance between slots, in bytes: the longest chunk that there is, rounded up so that slots share
-    /// no cache line. A file shorter than a chunk has one slot only, whose place does not depend on it.
-    fn stride(&self) -> usize {
-        let longest = self.total.clamp(1, self.chunk.into());
-        (longest as usize).next_multiple_of(128)
+    /// The ring at either end. A file shorter than a chunk has one slot only, and a ring is no longer than
+    /// a short file needs.
+    const fn ring(&self) -> Ring {
+        let longest = if self.total < self.chunk as u64 { self.total } else { self.chunk as u64 };
+        let slots =
+            if self.chunks() < self.window as u64 { self.chunks() } else { self.window as u64 };
+        Ring::new(if longest == 0 { 1 } else { longest as usize }, slots as usize, usize::MAX)
     }
 
     /// Place of a chunk in the ring, in bytes.
-    pub fn slot(&self, chunk: u64) -> usize {
-        (chunk % self.window as u64) as usize * self.stride()
+    pub const fn slot(&self, chunk: u64) -> usize {
+        self.ring().slot(chunk)
     }
 
-    /// Bytes of a ring. No longer than a short file needs.
-    pub fn ring_bytes(&self) -> usize {
-        let slots = self.chunks().clamp(1, self.window.into());
-        slots as usize * self.stride()
+    /// Bytes of a ring.
+    pub const fn ring_bytes(&self) -> usize {
+        self.ring().bytes()
     }
 }
 

@@ -1,6 +1,8 @@
 //! What is measured, as both ends have to know it.
 
 use super::plan::MAX_WINDOW;
+use super::ring::Ring;
+use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
 
 /// Bytes of the longest request: either end keeps at least one in memory.
@@ -45,6 +47,11 @@ impl Operation {
     /// Whether the scheme makes a difference: it says how a receiver is notified.
     pub const fn has_scheme(self) -> bool {
         matches!(self, Self::WriteImm)
+    }
+
+    /// The scheme of requests over so many rails, if it makes a difference.
+    pub fn scheme_of(self, scheme: Scheme, rails: usize) -> Option<Scheme> {
+        (self.has_scheme() && rails > 1).then_some(scheme)
     }
 
     /// Whether the other side posts receives for it, and so notices it.
@@ -97,25 +104,24 @@ impl Workload {
         Ok(Self { operation, message_size, window })
     }
 
-    /// Slots of either ring: one for each request outstanding, as far as there is memory.
+    /// The ring at either end: a slot for each request outstanding, as far as there is memory.
+    const fn ring(&self) -> Ring {
+        Ring::new(self.message_size as usize, self.window as usize, MAX_RING_BYTES)
+    }
+
+    /// Slots of either ring.
     pub const fn slots(&self) -> usize {
-        let (window, room) = (self.window as usize, MAX_RING_BYTES / self.stride());
-        if window < room { window } else { room }
+        self.ring().slots()
     }
 
     /// Bytes of either ring.
     pub const fn ring_bytes(&self) -> usize {
-        self.slots() * self.stride()
+        self.ring().bytes()
     }
 
     /// Place of a request's slot in the ring, in bytes.
     pub const fn slot(&self, request: u64) -> usize {
-        (request % self.slots() as u64) as usize * self.stride()
-    }
-
-    /// Distance between slots, in bytes: a message, rounded up so that slots share no cache line.
-    const fn stride(&self) -> usize {
-        (self.message_size as usize).next_multiple_of(128)
+        self.ring().slot(request)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::ends;
 use super::error::PerfError;
-use crate::job::{Operation, Workload};
+use crate::job::{Operation, Shape, Workload};
 use crate::session::Patience;
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::EndpointBuilder;
@@ -80,6 +80,18 @@ impl Default for PerfConfig {
 }
 
 impl PerfConfig {
+    /// How requests go.
+    pub fn shape(&self) -> Shape {
+        Shape {
+            scheme: self.operation.scheme_of(self.scheme, self.rails),
+            rails: self.rails,
+            devices: self.devices,
+            max_msg_size: self.max_msg_size,
+            message_size: self.message_size.into(),
+            window: self.window.into(),
+        }
+    }
+
     pub(super) fn workload(&self) -> Result<Workload, PerfError> {
         Workload::new(self.operation, self.message_size, self.window).map_err(PerfError::Workload)
     }

@@ -5,13 +5,12 @@ use super::config::Limit;
 use super::ends::{End, Slots};
 use super::error::PerfError;
 use super::round::Round;
-use crate::job::Hello;
-use crate::job::Operation;
-use crate::session::{Counterpart, SessionError};
+use crate::job::{Hello, Operation};
+use crate::session::{About, Counterpart, SessionError, Traffic};
 use polyrail::backend::Domain;
-use polyrail::endpoint::{Endpoint, EndpointError, EndpointQp, StallWatch};
-use polyrail::verbs::{RecvWr, SendWr, WcStatus};
-use polyrail::virtual_cq::Event;
+use polyrail::endpoint::{Endpoint, EndpointError, EndpointQp};
+use polyrail::idle::{Idle, Rest};
+use polyrail::verbs::{RecvWr, SendWr};
 use polyrail::virtual_qp::{RailCounters, RailId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,43 +19,22 @@ use std::time::{Duration, Instant};
 /// receiver that is a little late.
 const RECEIVES: u64 = 128;
 
-/// Events that one poll hands over at most.
-const BUDGET: usize = 64;
-
 /// Between looks at rails that may have fallen silent. By time, since over slow paths a round of the
 /// loop can take a second.
 const WATCH_EVERY: Duration = Duration::from_millis(1);
 
-/// Polls an endpoint and counts its completions; the first failure is an error.
-fn poll<D: Domain>(endpoint: &mut Endpoint<D::Qp, D::Cq>) -> Result<u64, PerfError> {
-    let (mut completed, mut failed) = (0, None);
-    let polled = endpoint.poll_with(BUDGET, |event| {
-        let Event::Completion(wc) = event else { return };
-        completed += 1;
-        if wc.status != WcStatus::SUCCESS {
-            failed = failed.or(Some(wc.status));
-        }
-    });
-    if let Some(status) = failed {
-        return Err(endpoint.explain(status).into());
-    }
-    match polled.error {
-        Some(error) => Err(endpoint.queue_error(error).into()),
-        None => Ok(completed),
-    }
-}
-
-/// Leaves the processor to others when there was nothing to do for some time.
+/// Lets others run when there was nothing to do for some time. Never sleeps: what is measured does not
+/// wait.
 #[derive(Debug, Default)]
-pub(super) struct Idle(u32);
+pub(super) struct Eager(Idle);
 
-impl Idle {
+impl Eager {
     #[inline]
     pub(super) fn note(&mut self, busy: bool) {
-        const SPINS: u32 = 256;
-        self.0 = if busy { 0 } else { self.0 + 1 };
-        if self.0 == SPINS {
-            self.0 = 0;
+        if busy {
+            self.0.reset();
+        } else if self.0.rest() != Rest::Spin {
+            self.0.reset();
             std::thread::yield_now();
         }
     }
@@ -65,14 +43,11 @@ impl Idle {
 /// The end that posts requests.
 pub(super) struct Sender<D: Domain> {
     end: End<D>,
-    posted: u64,
-    reported: u64,
-    watch: StallWatch,
 }
 
 impl<D: Domain> Sender<D> {
-    pub(super) fn new(end: End<D>, stall_timeout: Duration) -> Self {
-        Self { end, posted: 0, reported: 0, watch: StallWatch::new(stall_timeout) }
+    pub(super) const fn new(end: End<D>) -> Self {
+        Self { end }
     }
 
     /// Connects with the far end, in another process.
@@ -81,19 +56,19 @@ impl<D: Domain> Sender<D> {
         peer: &mut Counterpart<'_>,
         hello: &Hello,
     ) -> Result<(), PerfError> {
-        peer.bring_up(&mut self.end.endpoint, hello, |_| Ok(()))
+        peer.bring_up(&mut self.end.traffic.endpoint, hello, |_| Ok(()))
     }
 
     pub(super) fn endpoint(&mut self) -> &mut Endpoint<D::Qp, D::Cq> {
-        &mut self.end.endpoint
+        &mut self.end.traffic.endpoint
     }
 
     pub(super) fn posted(&self) -> u64 {
-        self.posted
+        self.end.traffic.posted
     }
 
     pub(super) fn counters(&self) -> RailCounters {
-        let qp = self.end.endpoint.virtual_qp();
+        let qp = self.end.traffic.endpoint.virtual_qp();
         let rails = (0..8).map(RailId::Data).chain([RailId::Notify]);
         rails.filter_map(|rail| qp.counters(rail)).fold(RailCounters::default(), |sum, rail| {
             RailCounters {
@@ -113,39 +88,37 @@ impl<D: Domain> Sender<D> {
         limit: Limit,
         mut other: impl FnMut(u64) -> Result<bool, PerfError>,
     ) -> Result<Round, PerfError> {
-        let (begin, first) = (Instant::now(), self.posted);
+        let (begin, first) = (Instant::now(), self.posted());
         let window = u64::from(self.end.slots.workload.window);
         let mut last = match limit {
             Limit::Count(count) => first + count,
             Limit::Time(_) => u64::MAX,
         };
-        let (mut next_watch, mut idle) = (WATCH_EVERY, Idle::default());
+        let (mut next_watch, mut idle) = (WATCH_EVERY, Eager::default());
         loop {
-            while self.posted < last.min(self.reported + window) && self.post()? {
-                self.posted += 1;
-            }
-            let completed = poll::<D>(&mut self.end.endpoint)?;
-            self.reported += completed;
-            let received = other(self.posted)?;
-            if received && self.reported >= last {
-                return Ok(Round { requests: self.posted - first, time: begin.elapsed() });
+            while self.posted() < last.min(self.end.traffic.reported + window) && self.post()? {}
+            let completed = self.end.traffic.poll(|_, _| About::Own)?;
+            let received = other(self.posted())?;
+            if received && self.end.traffic.reported >= last {
+                return Ok(Round { requests: self.posted() - first, time: begin.elapsed() });
             }
             idle.note(completed > 0);
             let elapsed = begin.elapsed();
             if let Limit::Time(time) = limit
                 && elapsed >= time
             {
-                last = self.posted;
+                last = self.posted();
             }
             if elapsed >= next_watch {
                 next_watch = elapsed + WATCH_EVERY;
-                self.watch.check(&mut self.end.endpoint, self.posted, self.reported)?;
+                self.end.traffic.check_headway()?;
             }
         }
     }
 
     fn post(&mut self) -> Result<bool, PerfError> {
-        let (End { endpoint, slots }, request) = (&mut self.end, self.posted);
+        let End { traffic, slots } = &mut self.end;
+        let request = traffic.posted;
         let (local, remote, keys) = (slots.local(request)?, slots.remote(request)?, &slots.keys);
         let wr = match slots.workload.operation {
             Operation::Write => SendWr::write(request, local, remote, keys),
@@ -155,24 +128,20 @@ impl<D: Domain> Sender<D> {
             Operation::Read => SendWr::read(request, local, remote, keys),
             Operation::Send => SendWr::send(request, local, keys),
         };
-        match endpoint.post_send(&wr) {
-            Ok(()) => Ok(true),
-            Err(refusal) if refusal.is_back_pressure() => Ok(false),
-            Err(refusal) => Err(SessionError::refused(endpoint, refusal).into()),
-        }
+        Ok(traffic.post(&wr)?)
     }
 }
 
 /// The other end, which posts receives if the operation consumes them.
 pub(super) struct Receiver<D: Domain> {
     end: End<D>,
+    /// Receives that were posted.
     posted: u64,
-    received: u64,
 }
 
 impl<D: Domain> Receiver<D> {
     pub(super) const fn new(end: End<D>) -> Self {
-        Self { end, posted: 0, received: 0 }
+        Self { end, posted: 0 }
     }
 
     /// Connects with the near end, in another process; receives are posted before.
@@ -181,16 +150,14 @@ impl<D: Domain> Receiver<D> {
         peer: &mut Counterpart<'_>,
         hello: &Hello,
     ) -> Result<(), PerfError> {
-        let Self { end: End { endpoint, slots }, posted, received } = self;
-        peer.bring_up(endpoint, hello, |endpoint| {
-            replenish::<D>(endpoint, slots, posted, *received)
-        })
+        let Self { end: End { traffic: Traffic { endpoint, arrived, .. }, slots }, posted } = self;
+        peer.bring_up(endpoint, hello, |endpoint| replenish::<D>(endpoint, slots, posted, *arrived))
     }
 
     /// Posts receives, as many as are to be posted.
     pub(super) fn post_receives(&mut self) -> Result<(), PerfError> {
-        let Self { end: End { endpoint, slots }, posted, received } = self;
-        replenish::<D>(endpoint, slots, posted, *received).map_err(|error| match error {
+        let Self { end: End { traffic: Traffic { endpoint, arrived, .. }, slots }, posted } = self;
+        replenish::<D>(endpoint, slots, posted, *arrived).map_err(|error| match error {
             PerfError::Session(SessionError::Post(EndpointError::Refused(refusal))) => {
                 SessionError::refused(endpoint, refusal).into()
             }
@@ -199,23 +166,22 @@ impl<D: Domain> Receiver<D> {
     }
 
     pub(super) fn endpoint(&mut self) -> &mut Endpoint<D::Qp, D::Cq> {
-        &mut self.end.endpoint
+        &mut self.end.traffic.endpoint
     }
 
     /// Requests that arrived.
     pub(super) const fn received(&self) -> u64 {
-        self.received
+        self.end.traffic.arrived
     }
 
     /// Whether everything has arrived of so many requests.
     pub(super) fn has_all(&self, requests: u64) -> bool {
-        !self.end.slots.workload.operation.is_received() || self.received >= requests
+        !self.end.slots.workload.operation.is_received() || self.received() >= requests
     }
 
     /// Says whether anything arrived.
     pub(super) fn poll(&mut self) -> Result<bool, PerfError> {
-        let received = poll::<D>(&mut self.end.endpoint)?;
-        self.received += received;
+        let received = self.end.traffic.poll(|_, _| About::Arrival)?;
         if received > 0 {
             self.post_receives()?;
         }
@@ -224,7 +190,7 @@ impl<D: Domain> Receiver<D> {
 
     /// Polls until told to stop.
     pub(super) fn run_until(&mut self, stop: &AtomicBool) -> Result<(), PerfError> {
-        let mut idle = Idle::default();
+        let mut idle = Eager::default();
         while !stop.load(Ordering::Acquire) {
             idle.note(self.poll()?);
         }

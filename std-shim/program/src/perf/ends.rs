@@ -1,13 +1,14 @@
 //! One end of a measurement: an endpoint with a ring of slots, and the other end's ring.
 
 use crate::job::{Operation, Workload};
-use crate::session::SessionError;
+use crate::session::{SessionError, Traffic};
 use polyrail::RemoteBuffer;
 use polyrail::backend::{ConnectOptions, Domain};
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
 use polyrail::memory::{OutOfRange, RegisteredBuffer};
 use polyrail::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
 use polyrail::virtual_qp::{Config, Scheme};
+use std::time::Duration;
 
 /// An end that knows nothing of the other one yet.
 pub(super) struct Half<D: Domain> {
@@ -33,18 +34,24 @@ impl<D: Domain> Half<D> {
         Ok(Self { endpoint: builder.build(domains)?, ring, workload })
     }
 
-    /// The end, once it knows where the other one's ring is.
-    pub(super) fn toward(self, peer: RemoteBuffer) -> Result<End<D>, SessionError> {
+    /// The end, once it knows where the other one's ring is. Its requests may make no headway for
+    /// `stall_timeout`.
+    pub(super) fn toward(
+        self,
+        peer: RemoteBuffer,
+        stall_timeout: Duration,
+    ) -> Result<End<D>, SessionError> {
         let Self { endpoint, ring, workload } = self;
         let keys = ring.toward(&peer)?;
-        Ok(End { endpoint, slots: Slots { ring, workload, keys, peer } })
+        let traffic = Traffic::new(endpoint, stall_timeout);
+        Ok(End { traffic, slots: Slots { ring, workload, keys, peer } })
     }
 }
 
 /// One end.
 pub(super) struct End<D: Domain> {
     /// Gone before its memory is.
-    pub(super) endpoint: Endpoint<D::Qp, D::Cq>,
+    pub(super) traffic: Traffic<D>,
     pub(super) slots: Slots<D::Region>,
 }
 

@@ -1,16 +1,14 @@
 //! The far end of a measurement between two hosts: it is asked, posts the receives, and says what
 //! arrived.
 
-use super::drive::{Idle, Receiver};
+use super::drive::{Eager, Receiver};
 use super::ends::{self, Half};
 use super::error::{PerfError, requests_of};
-use crate::job::Workload;
-use crate::job::{Hello, Message, Outcome};
+use crate::job::{Hello, Message, Operation, Outcome, Shape, Workload};
 use crate::session::{Counterpart, Environment};
 use crate::visit::Visit;
 use polyrail::backend::Domain;
 use polyrail::endpoint::Address;
-use polyrail::virtual_qp::Scheme;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -26,15 +24,9 @@ const LATE: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// What was measured.
-    pub workload: Workload,
-    /// How this side was notified.
-    pub scheme: Scheme,
-    /// Rails of the virtual queue pair.
-    pub rails: usize,
-    /// Devices that they were on.
-    pub devices: usize,
-    /// Bytes of the longest fragment.
-    pub max_msg_size: u32,
+    pub operation: Operation,
+    /// How requests went.
+    pub shape: Shape,
     /// Requests that the near end counted, its warming up included. As many arrived here, if the
     /// operation is one that is [received](super::Operation::is_received).
     pub requests: u64,
@@ -69,12 +61,17 @@ pub(crate) fn answer<D: Domain>(
         failure => failure,
     });
     peer.conclude(receiver.endpoint(), result.as_ref().err());
-    Ok(Measured {
-        workload,
-        scheme,
+    let shape = Shape {
+        scheme: workload.operation.scheme_of(scheme, rails),
         rails,
         devices: environment.domains.len(),
         max_msg_size,
+        message_size: workload.message_size.into(),
+        window: workload.window.into(),
+    };
+    Ok(Measured {
+        operation: workload.operation,
+        shape,
         requests: result?,
         seconds: begin.elapsed().as_secs_f64(),
     })
@@ -89,7 +86,7 @@ fn meet<D: Domain>(
     let far = Half::new(workload, environment.builder, &environment.domains, 2)?;
     let (endpoint, buffer) = (far.endpoint.address(), far.ring.remote());
     peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose: None }))?;
-    let mut receiver = Receiver::new(far.toward(hello.buffer.clone())?);
+    let mut receiver = Receiver::new(far.toward(hello.buffer.clone(), environment.stall_timeout)?);
     receiver.bring_up(peer, hello)?;
     Ok(receiver)
 }
@@ -119,7 +116,7 @@ fn receive<D: Domain>(
     receiver: &mut Receiver<D>,
     peer: &mut Counterpart<'_>,
 ) -> Result<u64, PerfError> {
-    let (mut idle, mut missing_since) = (Idle::default(), None);
+    let (mut idle, mut missing_since) = (Eager::default(), None);
     loop {
         let arrived = receiver.poll()?;
         if arrived {

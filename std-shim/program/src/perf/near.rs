@@ -5,8 +5,7 @@ use super::drive::Sender;
 use super::ends::Half;
 use super::error::{PerfError, requests_of};
 use super::round::{Ends, Round};
-use crate::job::Workload;
-use crate::job::{Hello, Job, Link, Message, Outcome};
+use crate::job::{Hello, Job, Link, Message, Outcome, Workload};
 use crate::session::{Counterpart, SessionError};
 use polyrail::backend::Domain;
 use polyrail::virtual_qp::RailCounters;
@@ -95,7 +94,7 @@ fn meet<D: Domain>(
     if let Some(purpose) = &hello.purpose {
         return Err(SessionError::both_ask(purpose).into());
     }
-    let mut sender = Sender::new(near.toward(hello.buffer.clone())?, config.stall_timeout);
+    let mut sender = Sender::new(near.toward(hello.buffer.clone(), config.stall_timeout)?);
     sender.bring_up(peer, &hello)?;
     Ok((sender, workload))
 }

@@ -39,9 +39,9 @@ where
         let mut far = Half::new(workload, &builder, there, 2)?;
         connect_endpoints(&mut near.endpoint, &mut far.endpoint)?;
         let (here, there) = (near.ring.remote(), far.ring.remote());
-        let mut receiver = Receiver::new(far.toward(here)?);
+        let mut receiver = Receiver::new(far.toward(here, config.stall_timeout)?);
         receiver.post_receives()?;
-        let sender = Sender::new(near.toward(there)?, config.stall_timeout);
+        let sender = Sender::new(near.toward(there, config.stall_timeout)?);
         Ok(Self { sender, receiver, threads: config.threads })
     }
 }

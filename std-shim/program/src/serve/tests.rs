@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Hello, Job, Link, Message, Outcome};
+use crate::job::{Hello, Job, Link, Message, Outcome, Shape};
 use crate::perf::{Limit, Measurement, Operation, PerfConfig, PerfError, Workload, measure_to};
 use crate::recorded::{Asked, Log, Recorded};
 use crate::session::{Patience, SessionError};
 use crate::transfer::{CopyError, CopyOptions, CopyReport, Plan, Progress, Received, send_to};
+use polyrail::chain::Chain;
 use polyrail::endpoint::Endpoint;
 use polyrail::exchange::{LinkError, Listener, Reason, Timeouts, bring_up};
 use polyrail::memory::RegisteredBuffer;
@@ -129,7 +130,9 @@ fn a_server_adopts_what_its_senders_want() {
     let received: Vec<&Received> = received.iter().map(copied).collect();
     assert_eq!(received[0].report.crc32, sent.crc32);
     assert!(received[0].report.sender.is_none() && sent.receiver.is_none());
-    let of = |received: &&Received| (received.rails, received.devices, received.max_msg_size);
+    let of = |received: &&Received| {
+        (received.shape.rails, received.shape.devices, received.shape.max_msg_size)
+    };
     assert_eq!(
         received.iter().map(of).collect::<Vec<_>>(),
         [(1, 1, 4096), (3, 2, 4096), (8, 2, 4096)]
@@ -242,7 +245,7 @@ fn a_peer_for_whom_nobody_has_time_is_told_so() {
     });
     let text = "sender: the other side gave up: busy with 1 other, as many as are served at a time: try \
                 again later";
-    assert_eq!(error.to_string(), text);
+    assert_eq!(Chain(&error).to_string(), text);
     assert!(served[0].is_err() && served[1].is_ok());
     assert!(matches!(strays[..], [SessionError::Busy { peers: 1 }]));
 }
@@ -274,7 +277,8 @@ fn memory_has_a_limit_and_the_sender_is_told() {
     let (_directory, source, copies) = place_with_source();
     let limited = ServeOptions { max_memory: 256 << 10, ..ServeOptions::new(&copies) };
     let (sent, received) = served(&limited, 1, |address, host| {
-        send(&source, None, address, host, &CopyOptions::default()).unwrap_err().to_string()
+        let sent = send(&source, None, address, host, &CopyOptions::default());
+        Chain(&sent.unwrap_err()).to_string()
     });
     assert!(received[0].is_err() && names(&copies).is_empty());
     assert!(sent.contains("asks for 300032 bytes of memory") && sent.contains("262144"), "{sent}");
@@ -287,7 +291,8 @@ fn a_link_in_the_directory_is_not_followed() {
     fs::write(&outside, "keep me").unwrap();
     std::os::unix::fs::symlink(&outside, copies.join("source")).unwrap();
     let (sent, received) = served(&ServeOptions::new(&copies), 1, |address, host| {
-        send(&source, None, address, host, &CopyOptions::default()).unwrap_err().to_string()
+        let sent = send(&source, None, address, host, &CopyOptions::default());
+        Chain(&sent.unwrap_err()).to_string()
     });
     assert!(matches!(
         received[0],
@@ -400,7 +405,7 @@ fn a_receiver_that_goes_quiet_is_not_waited_for_for_ever() {
     });
     let text = "sender: nothing happened for 300ms, where the receiver's credit for what was sent should \
                 have come";
-    assert_eq!(error.to_string(), text);
+    assert_eq!(Chain(&error).to_string(), text);
 }
 
 /// Says that it is there, until the other side has enough of it.
@@ -428,7 +433,10 @@ fn a_receiver_that_only_says_that_it_is_there_is_not_waited_for_for_ever() {
         let told = say_alive(&mut link).to_string();
         assert!(told.contains("gave up: nothing moved for 4s"), "{told}");
     });
-    assert!(error.to_string().starts_with("sender: nothing moved for 4s, where"), "{error}");
+    assert!(
+        Chain(&error).to_string().starts_with("sender: nothing moved for 4s, where"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -445,7 +453,7 @@ fn a_peer_that_only_says_that_it_is_there_is_sent_away() {
         }
     });
     for served in served {
-        assert!(served.unwrap_err().to_string().contains("nothing moved for 4s"));
+        assert!(Chain(&served.unwrap_err()).to_string().contains("nothing moved for 4s"));
     }
     assert!(names(&copies).is_empty());
 }
@@ -469,7 +477,7 @@ fn a_peer_that_does_nothing_is_sent_away() {
         }
     });
     for served in served {
-        assert!(served.unwrap_err().to_string().contains("nothing happened for"));
+        assert!(Chain(&served.unwrap_err()).to_string().contains("nothing happened for"));
     }
     assert!(names(&copies).is_empty());
 }
@@ -496,13 +504,13 @@ fn a_server_that_is_interrupted_stops_waiting_and_says_so_to_those_who_wait() {
         });
         let attend = |visitor: Visitor| {
             let error = visitor.serve(there.all_domains(), &options, &progress, || ()).unwrap_err();
-            assert_eq!(error.to_string(), "interrupted");
+            assert_eq!(Chain(&error).to_string(), "interrupted");
             ControlFlow::Continue(())
         };
         server.run(&options, &interrupted, attend, |_, error| strays.push(error)).unwrap();
         visit.join().unwrap()
     });
-    assert_eq!(error.to_string(), "sender: the other side gave up: interrupted");
+    assert_eq!(Chain(&error).to_string(), "sender: the other side gave up: interrupted");
     assert!(matches!(strays[..], [SessionError::Interrupted]), "{strays:?}");
 }
 
@@ -533,9 +541,10 @@ fn every_operation_is_measured_between_two_sides() {
     for ((line, measured), served) in lines.iter().zip(measured).zip(served) {
         assert!(measured.requests == 40 && measured.gigabytes_per_second > 0.0, "{line:?}");
         let Ok(Served::Perf(there)) = served else { panic!("{line:?}: {served:?}") };
-        let Workload { operation, message_size, window } = there.workload;
-        assert_eq!((operation, message_size, window), (line.operation, line.message_size, 8));
-        assert_eq!((there.rails, there.devices), (line.rails, line.rails.min(2)));
+        let Shape { rails, devices, message_size, window, .. } = there.shape;
+        assert_eq!(there.operation, line.operation);
+        assert_eq!((message_size, window), (line.message_size.into(), 8));
+        assert_eq!((rails, devices), (line.rails, line.rails.min(2)));
         // What was measured, and two windows and 16 before that.
         assert_eq!(there.requests, 40 + 32, "{line:?}");
     }
@@ -558,7 +567,8 @@ fn files_and_measurements_come_in_any_order() {
 fn a_server_without_a_destination_takes_no_files() {
     let (_directory, source, _) = place_with_source();
     let (sent, served) = served(&ServeOptions::default(), 1, |address, host| {
-        send(&source, None, address, host, &CopyOptions::default()).unwrap_err().to_string()
+        let sent = send(&source, None, address, host, &CopyOptions::default());
+        Chain(&sent.unwrap_err()).to_string()
     });
     assert!(matches!(served[0], Err(ServeError::Copy(CopyError::NoDestination))));
     assert!(sent.contains("no files are taken here"), "{sent}");
@@ -569,7 +579,7 @@ fn memory_of_a_measurement_has_the_same_limit() {
     let limited = ServeOptions { max_memory: 1 << 20, ..ServeOptions::default() };
     let (error, served) = served(&limited, 2, |address, host| {
         let large = quick(Operation::Read, Scheme::Spray, 2, 1 << 20);
-        let error = measure_here(&large, address, host).unwrap_err().to_string();
+        let error = Chain(&measure_here(&large, address, host).unwrap_err()).to_string();
         measure_here(&PerfConfig { window: 1, ..large }, address, host).unwrap();
         error
     });
@@ -594,7 +604,7 @@ fn a_near_end_that_goes_away_costs_the_next_one_nothing() {
         measure_here(&next, address, host).unwrap();
     });
     for served in &served[..2] {
-        assert!(served.as_ref().unwrap_err().to_string().contains("hung up"), "{served:?}");
+        assert!(Chain(served.as_ref().unwrap_err()).to_string().contains("hung up"), "{served:?}");
     }
     assert!(served[2].is_ok());
 }
@@ -655,11 +665,11 @@ fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_go_on() {
         thread::sleep(Duration::from_millis(300));
         endpoint.flush(Duration::ZERO);
     });
-    assert_eq!(error.to_string(), "the other side hung up");
+    assert_eq!(Chain(&error).to_string(), "the other side hung up");
     let error = far_end(&endless, |mut link, _| {
         link.send(&Message::Failed { reason: Reason::new("no time") }).unwrap();
     });
-    assert_eq!(error.to_string(), "the other side gave up: no time");
+    assert_eq!(Chain(&error).to_string(), "the other side gave up: no time");
 }
 
 #[test]
@@ -688,7 +698,7 @@ fn a_far_end_that_goes_quiet_is_not_waited_for_for_ever() {
                 thread::sleep(Duration::from_millis(10));
             }
         });
-        assert!(error.to_string().contains(text), "{operation:?}: {error}");
+        assert!(Chain(&error).to_string().contains(text), "{operation:?}: {error}");
     }
 }
 
@@ -712,7 +722,7 @@ fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
         let domains = here.all_domains();
         send_to(&source, None, &address, domains, &options, &progress, || ()).unwrap_err()
     });
-    assert_eq!(error.to_string(), "sender: interrupted");
+    assert_eq!(Chain(&error).to_string(), "sender: interrupted");
 }
 
 #[test]
@@ -755,6 +765,6 @@ fn a_measurement_can_be_interrupted() {
         })
     });
     assert!(matches!(error, PerfError::Session(SessionError::Interrupted)), "{error}");
-    let there = served[0].as_ref().unwrap_err().to_string();
+    let there = Chain(served[0].as_ref().unwrap_err()).to_string();
     assert_eq!(there, "the other side gave up: interrupted");
 }

@@ -4,6 +4,7 @@
 use super::{Failure, Patience, SessionError};
 use crate::job::{Hello, Link, Message, Outcome};
 use polyrail::backend::Connect;
+use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointQp};
 use polyrail::exchange::{DONE, HELLO, LinkError, READY, Reason, get_ready};
 use polyrail::hardware::CompletionQueue;
@@ -304,7 +305,7 @@ impl<'a> Counterpart<'a> {
 pub(crate) fn tell_failure(link: &mut Link, failure: &impl Failure) {
     if !failure.is_echo() {
         // If it cannot be told, the other side sees that we are gone.
-        _ = link.send(&Message::Failed { reason: Reason::new(failure) });
+        _ = link.send(&Message::Failed { reason: Reason::new(Chain(failure)) });
     }
 }
 

@@ -8,7 +8,7 @@ use polyrail::exchange::{LinkError, Reason};
 use polyrail::hardware::{CompletionQueue, QueuePair};
 use polyrail::memory::OutOfRange;
 use polyrail::virtual_qp::{PostError, PostRecvError};
-use std::fmt::Display;
+use std::error::Error;
 use std::time::Duration;
 
 /// Why one side could not do its part, though there is nothing wrong with its files or figures.
@@ -49,8 +49,8 @@ pub enum SessionError {
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// The endpoint refused a request that it should have taken.
-    #[error("posting: {0}")]
-    Post(EndpointError),
+    #[error("posting")]
+    Post(#[source] EndpointError),
     /// The endpoint could not be made.
     #[error(transparent)]
     Build(#[from] BuildError),
@@ -64,7 +64,7 @@ pub enum SessionError {
     #[error(transparent)]
     Devices(#[from] DeviceCountMismatch),
     /// A buffer is too short: the peer's, as it told us.
-    #[error("the peer's buffer is too short: {0}")]
+    #[error("the peer's buffer is too short")]
     Range(#[from] OutOfRange),
     /// The peer did what the protocol does not allow.
     #[error("the peer broke the protocol: {0}")]
@@ -109,7 +109,7 @@ impl From<LinkError> for SessionError {
 }
 
 /// A side's failure, which the other side is told of.
-pub(crate) trait Failure: Display {
+pub(crate) trait Failure: Error {
     /// Whether it only says that the other side has the reason.
     fn is_echo(&self) -> bool;
 }

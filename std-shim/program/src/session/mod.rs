@@ -6,9 +6,11 @@ mod counterpart;
 mod environment;
 mod error;
 mod patience;
+mod traffic;
 
 pub(crate) use counterpart::{Counterpart, expect_asker, tell_failure};
 pub(crate) use environment::Environment;
 pub(crate) use error::Failure;
 pub use error::SessionError;
 pub use patience::Patience;
+pub(crate) use traffic::{About, Traffic};

@@ -7,8 +7,7 @@ use super::sender::{Parcel, send_file};
 use super::source::Source;
 use super::watched::watched;
 use crate::hosts::{LinkFault, software_hosts};
-use crate::job::Plan;
-use crate::job::{Link, Sum};
+use crate::job::{Link, Plan, Shape, Sum};
 use crate::session::{Environment, Failure, Patience, SessionError};
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::{EndpointBuilder, RailReport};
@@ -68,6 +67,18 @@ impl Default for CopyOptions {
 }
 
 impl CopyOptions {
+    /// How requests go where there are so many devices.
+    pub fn shape(&self, devices: usize) -> Shape {
+        Shape {
+            scheme: Some(self.scheme),
+            rails: self.rails,
+            devices: devices.min(self.rails),
+            max_msg_size: self.max_msg_size,
+            message_size: self.message_size,
+            window: self.window,
+        }
+    }
+
     /// Makes endpoints as they are to be.
     pub(crate) fn builder(&self) -> EndpointBuilder {
         let options = ConnectOptions { timeout: self.qp_timeout, ..ConnectOptions::default() };

@@ -1,7 +1,6 @@
 //! What can go wrong with a copy.
 
-use crate::job::PlanError;
-use crate::job::Sum;
+use crate::job::{PlanError, Sum};
 use crate::session::{Failure, SessionError};
 use std::fmt;
 use std::io;
@@ -30,7 +29,7 @@ impl fmt::Display for Role {
 #[non_exhaustive]
 pub enum TransferError {
     /// The file could not be read.
-    #[error("reading {length} bytes at offset {position}: {source}")]
+    #[error("reading {length} bytes at offset {position}")]
     Read {
         /// Where, in bytes from the file's start.
         position: u64,
@@ -64,7 +63,7 @@ pub enum TransferError {
         after: String,
     },
     /// The file could not be written.
-    #[error("writing {length} bytes at offset {position}: {source}")]
+    #[error("writing {length} bytes at offset {position}")]
     Write {
         /// Where, in bytes from the file's start.
         position: u64,
@@ -74,7 +73,7 @@ pub enum TransferError {
         source: io::Error,
     },
     /// The file could not take its name, or reach the disk.
-    #[error("completing it: {0}")]
+    #[error("completing it")]
     Finish(#[source] io::Error),
     /// What arrived is not what was sent.
     #[error("checksums differ: {} bytes with CRC-32 {:08x} were sent, {} bytes with {:08x} arrived", sent.bytes, sent.crc32, received.bytes, received.crc32)]
@@ -136,7 +135,7 @@ impl CopyError {
 #[non_exhaustive]
 pub enum CopyError {
     /// The source could not be opened or examined.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}", path.display())]
     Source {
         /// The source.
         path: PathBuf,
@@ -152,7 +151,7 @@ pub enum CopyError {
         what: &'static str,
     },
     /// The destination could not be created, replaced or examined.
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}", path.display())]
     Destination {
         /// The destination.
         path: PathBuf,
@@ -196,7 +195,7 @@ pub enum CopyError {
         last: usize,
     },
     /// The source could not be read to its end.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}", path.display())]
     Reading {
         /// The source.
         path: PathBuf,
@@ -205,7 +204,7 @@ pub enum CopyError {
         source: Box<TransferError>,
     },
     /// The destination could not be written to its end.
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}", path.display())]
     Writing {
         /// The destination.
         path: PathBuf,
@@ -214,7 +213,7 @@ pub enum CopyError {
         source: Box<TransferError>,
     },
     /// One side failed.
-    #[error("{role}: {source}")]
+    #[error("{role}")]
     Transfer {
         /// Which.
         role: Role,

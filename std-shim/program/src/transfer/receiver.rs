@@ -3,8 +3,7 @@
 use super::error::TransferError;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
 use super::side::{self, Side};
-use crate::job::Plan;
-use crate::job::{Hello, Job, Link, Message, Outcome, Sum};
+use crate::job::{Hello, Job, Link, Message, Outcome, Plan, Sum};
 use crate::session::{Environment, SessionError, expect_asker};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -81,9 +80,9 @@ fn run<D: Domain>(
     let mut receiver =
         Receiver { plan, file, ring, credits, keys, peer: &peer.buffer, crc, taken: 0 };
     side.awaits("what the sender has yet to send");
-    while receiver.taken < plan.chunks() || side.reported < plan.chunks() {
+    while receiver.taken < plan.chunks() || side.traffic.reported < plan.chunks() {
         let progress = receiver.advance(side, written)? | side.poll()?;
-        if side.notified > plan.chunks().min(side.posted + u64::from(plan.window)) {
+        if side.traffic.arrived > plan.chunks().min(side.traffic.posted + u64::from(plan.window)) {
             let what = "a chunk that there was no room for";
             return Err(SessionError::Protocol(what.into()).into());
         }
@@ -119,11 +118,11 @@ impl<R> Receiver<'_, R> {
         side: &mut Side<'_, D>,
         written: &AtomicU64,
     ) -> Result<bool, TransferError> {
-        if self.taken == side.posted && self.taken < side.notified {
+        if self.taken == side.traffic.posted && self.taken < side.traffic.arrived {
             self.take(side, self.taken, written)?;
             self.taken += 1;
         }
-        Ok(side.posted < self.taken && self.post_credit(side, side.posted)?)
+        Ok(side.traffic.posted < self.taken && self.post_credit(side, side.traffic.posted)?)
     }
 
     fn take<D: Domain>(

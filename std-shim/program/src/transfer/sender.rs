@@ -3,8 +3,7 @@
 use super::error::TransferError;
 use super::side::{self, Side};
 use super::source::Source;
-use crate::job::Plan;
-use crate::job::{FileName, Job, Link, Message, Outcome, Sum};
+use crate::job::{FileName, Job, Link, Message, Outcome, Plan, Sum};
 use crate::session::{Environment, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -65,13 +64,13 @@ fn run<D: Domain>(
     let (crc, peer) = (crc32fast::Hasher::new(), &peer.buffer);
     side.awaits("the receiver's credit for what was sent");
     let mut sender = Sender { plan, source, ring, keys, peer, crc, loaded: 0 };
-    while side.notified < plan.chunks() || side.reported < plan.chunks() {
+    while side.traffic.arrived < plan.chunks() || side.traffic.reported < plan.chunks() {
         let progress = sender.advance(side)? | side.poll()?;
-        if side.notified > side.posted {
+        if side.traffic.arrived > side.traffic.posted {
             let what = "a credit for a chunk that was not sent";
             return Err(SessionError::Protocol(what.into()).into());
         }
-        taken.store(plan.position(side.notified).min(plan.total), Ordering::Relaxed);
+        taken.store(plan.position(side.traffic.arrived).min(plan.total), Ordering::Relaxed);
         side.rest(progress)?;
     }
     sender.check_end()?;
@@ -99,12 +98,12 @@ impl<R> Sender<'_, R> {
     /// Reads the next chunk if its slot is free, and posts it if there is room. One at a time, so
     /// that data moves in between.
     fn advance<D: Domain>(&mut self, side: &mut Side<'_, D>) -> Result<bool, TransferError> {
-        let free = side.notified.min(side.reported) + u64::from(self.plan.window);
-        if self.loaded == side.posted && self.loaded < self.plan.chunks().min(free) {
+        let free = side.traffic.arrived.min(side.traffic.reported) + u64::from(self.plan.window);
+        if self.loaded == side.traffic.posted && self.loaded < self.plan.chunks().min(free) {
             self.load(side, self.loaded)?;
             self.loaded += 1;
         }
-        Ok(side.posted < self.loaded && self.post(side, side.posted)?)
+        Ok(side.traffic.posted < self.loaded && self.post(side, side.traffic.posted)?)
     }
 
     fn load<D: Domain>(&mut self, side: &mut Side<'_, D>, chunk: u64) -> Result<(), TransferError> {

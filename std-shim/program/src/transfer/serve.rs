@@ -9,12 +9,10 @@ use super::destination::{self, Destination};
 use super::error::{CopyError, Role, TransferError};
 use super::receiver::{Incoming, receive_from};
 use super::watched::watched;
-use crate::job::FileName;
-use crate::job::Plan;
+use crate::job::{FileName, Plan, Shape};
 use crate::session::{SessionError, tell_failure};
 use crate::visit::Visit;
 use polyrail::backend::Domain;
-use polyrail::virtual_qp::Scheme;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -27,17 +25,7 @@ pub struct Received {
     /// Where it is.
     pub path: PathBuf,
     /// How its sender had it copied.
-    pub scheme: Scheme,
-    /// Rails of the virtual queue pair.
-    pub rails: usize,
-    /// Devices that they were on.
-    pub devices: usize,
-    /// Bytes of the longest fragment.
-    pub max_msg_size: u32,
-    /// Bytes of one request.
-    pub message_size: u64,
-    /// Requests on their way at once.
-    pub window: u64,
+    pub shape: Shape,
     /// What was copied.
     pub report: CopyReport,
 }
@@ -72,16 +60,15 @@ pub(crate) fn receive<D: Domain + Sync>(
     let (sum, reports) = watched(work, watch).map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
     let receiver = Some(SideReport { rails: reports });
-    Ok(Received {
-        scheme: endpoint.scheme,
+    let shape = Shape {
+        scheme: Some(endpoint.scheme),
         rails: endpoint.rails.len(),
         devices,
         max_msg_size: endpoint.max_msg_size,
         message_size: plan.chunk.into(),
         window: plan.window.into(),
-        report: CopyReport { receiver, ..report },
-        path,
-    })
+    };
+    Ok(Received { shape, report: CopyReport { receiver, ..report }, path })
 }
 
 fn receiver_failed(error: SessionError) -> CopyError {

@@ -4,43 +4,29 @@
 use super::error::TransferError;
 use super::watched::watched;
 use crate::job::{Hello, Link, Message, Sum};
-use crate::session::{Counterpart, Environment, SessionError};
+use crate::session::{About, Counterpart, Environment, SessionError, Traffic};
 use polyrail::backend::Domain;
-use polyrail::endpoint::{Endpoint, RailReport, StallWatch};
+use polyrail::endpoint::RailReport;
+use polyrail::idle::{Idle, NAP, Rest};
 use polyrail::memory::{OutOfRange, RegisteredBuffer};
-use polyrail::verbs::{RecvWr, SendWr, WcStatus};
-use polyrail::virtual_cq::Event;
-use std::time::Duration;
-
-/// Events that one poll hands over at most.
-const POLL_BUDGET: usize = 64;
+use polyrail::verbs::{RecvWr, SendWr};
 
 /// `wr_id` of notification receives. Own requests have their sequence number; over a single rail a
 /// failed completion has nothing else to tell them apart.
 const NOTIFICATION: u64 = u64::MAX;
 
-/// Idle polls before the processor is offered to others, and before it is given up for a while.
-const SPINS: u32 = 64;
-const YIELDS: u32 = 4096;
-/// A nap, when nothing happened for some time: the disk is slower than the rails.
-const NAP: Duration = Duration::from_micros(50);
 /// Idle polls between looks at the link.
 const LOOK_EVERY: u32 = 32;
 
-/// One side of a copy. Its own requests and the other side's notifications are numbered from 0 on
-/// and complete in order, so that counters are all there is to know.
+/// One side of a copy. What arrives are the other side's notifications, which are numbered as requests
+/// are.
 pub(super) struct Side<'a, D: Domain> {
     pub(super) environment: Environment<'a, D>,
     peer: Counterpart<'a>,
-    endpoint: Endpoint<D::Qp, D::Cq>,
-    /// Own requests that were posted, and those that were reported.
-    pub(super) posted: u64,
-    pub(super) reported: u64,
-    /// Notifications that came.
-    pub(super) notified: u64,
-    /// Polls since something happened.
-    idle: u32,
-    watch: StallWatch,
+    pub(super) traffic: Traffic<D>,
+    idle: Idle,
+    /// Idle polls since the link was looked at.
+    unlooked: u32,
 }
 
 impl<'a, D: Domain> Side<'a, D> {
@@ -48,21 +34,13 @@ impl<'a, D: Domain> Side<'a, D> {
         let mut peer = Counterpart::new(link, environment.patience, environment.interrupted);
         let built = environment.builder.build(&environment.domains).map_err(TransferError::from);
         let endpoint = built.inspect_err(|error| peer.tell_failure(error))?;
-        Ok(Self {
-            peer,
-            endpoint,
-            posted: 0,
-            reported: 0,
-            notified: 0,
-            idle: 0,
-            watch: StallWatch::new(environment.stall_timeout),
-            environment,
-        })
+        let traffic = Traffic::new(endpoint, environment.stall_timeout);
+        Ok(Self { peer, traffic, idle: Idle::default(), unlooked: 0, environment })
     }
 
     /// Who we are.
     pub(super) fn hello(&self, buffer: &RegisteredBuffer<D::Region>) -> Hello {
-        Hello { endpoint: self.endpoint.address(), buffer: buffer.remote(), purpose: None }
+        Hello { endpoint: self.traffic.endpoint.address(), buffer: buffer.remote(), purpose: None }
     }
 
     /// Tells the other side something.
@@ -99,7 +77,7 @@ impl<'a, D: Domain> Side<'a, D> {
     /// Posts `receives` notification receives, connects with the other side, and waits until the
     /// other side has done the same.
     pub(super) fn meet(&mut self, hello: &Hello, receives: u32) -> Result<(), TransferError> {
-        self.peer.bring_up(&mut self.endpoint, hello, |endpoint| {
+        self.peer.bring_up(&mut self.traffic.endpoint, hello, |endpoint| {
             for _ in 0..receives {
                 endpoint.post_recv(&RecvWr::notification(NOTIFICATION))?;
             }
@@ -109,49 +87,31 @@ impl<'a, D: Domain> Side<'a, D> {
 
     /// Posts a request; `false` if there is no room before something completes.
     pub(super) fn post(&mut self, wr: &SendWr<'_>) -> Result<bool, TransferError> {
-        match self.endpoint.post_send(wr) {
-            Ok(()) => {
-                self.posted += 1;
-                Ok(true)
-            }
-            Err(refusal) if refusal.is_back_pressure() => Ok(false),
-            Err(refusal) => Err(SessionError::refused(&mut self.endpoint, refusal).into()),
-        }
+        Ok(self.traffic.post(wr)?)
     }
 
-    /// Counts what completed, and posts receives again. Says whether anything did.
+    /// Counts what completed, and posts receives again. Returns whether anything did.
     pub(super) fn poll(&mut self) -> Result<bool, TransferError> {
-        let (mut failed, mut stray) = (None, None);
-        let (reported, notified) = (&mut self.reported, &mut self.notified);
-        let before = *notified;
-        let polled = self.endpoint.poll_with(POLL_BUDGET, |event| {
-            let Event::Completion(wc) = event else { return };
-            if wc.status != WcStatus::SUCCESS {
-                failed = failed.or(Some(wc.status));
-            } else if wc.wr_id == NOTIFICATION {
-                // With DQPLB there is none, and the order of arrival says the same.
-                stray = stray.or(wc.imm.filter(|imm| *imm != *notified as u32));
-                *notified += 1;
-            } else {
-                *reported += 1;
+        let Traffic { arrived: before, .. } = self.traffic;
+        let mut stray = None;
+        let completed = self.traffic.poll(|wc, notified| {
+            if wc.wr_id != NOTIFICATION {
+                return About::Own;
             }
-        });
-        let arrived = *notified - before;
-        if let Some(status) = failed {
-            return Err(self.endpoint.explain(status).into());
-        }
-        if let Some(error) = polled.error {
-            return Err(self.endpoint.queue_error(error).into());
-        }
+            // With DQPLB there is none, and the order of arrival says the same.
+            stray = stray.or(wc.imm.filter(|imm| *imm != notified as u32));
+            About::Arrival
+        })?;
         if let Some(imm) = stray {
             let what = format!("a notification carries {imm}, which is not its number");
             return Err(SessionError::Protocol(what).into());
         }
-        for _ in 0..arrived {
-            let posted = self.endpoint.post_recv(&RecvWr::notification(NOTIFICATION));
-            posted.map_err(|refusal| SessionError::refused(&mut self.endpoint, refusal))?;
+        let Traffic { endpoint, arrived, .. } = &mut self.traffic;
+        for _ in before..*arrived {
+            let posted = endpoint.post_recv(&RecvWr::notification(NOTIFICATION));
+            posted.map_err(|refusal| SessionError::refused(endpoint, refusal))?;
         }
-        Ok(polled.events > 0)
+        Ok(completed > 0)
     }
 
     /// After a round: waits a little if nothing happened.
@@ -161,7 +121,7 @@ impl<'a, D: Domain> Side<'a, D> {
     /// The other side failed or is gone; the user wants to stop; own requests are stuck.
     pub(super) fn rest(&mut self, progress: bool) -> Result<(), TransferError> {
         if progress {
-            self.idle = 0;
+            self.idle.reset();
             return Ok(self.peer.go_on()?);
         }
         self.wait()
@@ -182,16 +142,18 @@ impl<'a, D: Domain> Side<'a, D> {
     }
 
     fn wait(&mut self) -> Result<(), TransferError> {
-        self.idle = self.idle.checked_add(1).unwrap_or(YIELDS + 1);
-        match self.idle {
-            0..SPINS => std::hint::spin_loop(),
-            SPINS..YIELDS => std::thread::yield_now(),
-            _ => std::thread::sleep(NAP),
+        match self.idle.rest() {
+            Rest::Spin => std::hint::spin_loop(),
+            Rest::Yield => std::thread::yield_now(),
+            // The disk is slower than the rails.
+            Rest::Sleep => std::thread::sleep(NAP),
         }
-        if !self.idle.is_multiple_of(LOOK_EVERY) {
+        self.unlooked += 1;
+        if self.unlooked < LOOK_EVERY {
             return Ok(());
         }
-        self.watch.check(&mut self.endpoint, self.posted, self.reported)?;
+        self.unlooked = 0;
+        self.traffic.check_headway()?;
         Ok(self.peer.look()?)
     }
 
@@ -205,12 +167,12 @@ impl<'a, D: Domain> Side<'a, D> {
 
     /// What the rails did.
     pub(super) fn rail_reports(&self) -> Vec<RailReport> {
-        self.endpoint.rail_reports()
+        self.traffic.rail_reports()
     }
 
     /// Ends this side's part; see [`Counterpart::conclude`].
     pub(super) fn conclude(&mut self, failure: Option<&TransferError>) {
-        self.peer.conclude(&mut self.endpoint, failure);
+        self.peer.conclude(&mut self.traffic.endpoint, failure);
     }
 }
 
@@ -244,13 +206,13 @@ pub(super) fn checksum<R>(
 mod tests {
     use super::*;
     use crate::hosts::{Host, software_hosts};
-    use polyrail::endpoint::{EndpointBuilder, EndpointError, connect_endpoints};
+    use polyrail::endpoint::{Endpoint, EndpointBuilder, EndpointError, connect_endpoints};
     use polyrail::hardware::Refusal;
     use polyrail::nic::{Fault, WorkQueue};
-    use polyrail::verbs::AccessFlags;
+    use polyrail::verbs::{AccessFlags, WcStatus};
     use polyrail::virtual_qp::RailId;
     use std::sync::atomic::AtomicBool;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     const DELAY: Duration = Duration::from_millis(100);
 
@@ -272,8 +234,8 @@ mod tests {
         let (_near, far) = Link::pair().unwrap();
         let mut side = Side::new(environment, far).unwrap();
         let mut peer: Endpoint = builder.build(&here.domains()).unwrap();
-        side.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
-        connect_endpoints(&mut side.endpoint, &mut peer).unwrap();
+        side.traffic.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
+        connect_endpoints(&mut side.traffic.endpoint, &mut peer).unwrap();
         let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let to = RegisteredBuffer::new(256, writable, &there.domains()).unwrap();
         let from = RegisteredBuffer::new(256, writable, &here.domains()).unwrap();
@@ -303,7 +265,7 @@ mod tests {
             let wr = SendWr::write(1, buffer.local(0, 8).unwrap(), buffer.addr(), &keys);
             // The first request hides the second one's failure, since reports are in order.
             host.inject(0, Fault::Silent(true));
-            side.endpoint.fail_rail(RailId::Data(1));
+            side.traffic.endpoint.fail_rail(RailId::Data(1));
             assert!(side.post(&wr).unwrap() && side.post(&wr).unwrap());
             std::thread::sleep(2 * DELAY);
         });
@@ -317,9 +279,9 @@ mod tests {
     #[test]
     fn a_single_rails_failure_is_looked_for_when_its_driver_refuses_a_receive() {
         let error = notified(1, |side, host| {
-            side.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
+            side.traffic.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
             std::thread::sleep(DELAY / 2);
-            side.endpoint.fail_rail(RailId::Data(0));
+            side.traffic.endpoint.fail_rail(RailId::Data(0));
             let refusal = Refusal::Driver(libc::EINVAL);
             let refused =
                 Fault::AcceptOnly { queue: WorkQueue::Recv, nth_batch: 0, requests: 0, refusal };

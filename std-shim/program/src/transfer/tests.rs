@@ -1,18 +1,18 @@
 //! Sides that meet something else than each other.
 
-use super::error::TransferError;
+use super::error::{CopyError, Role, TransferError};
 use super::receiver::receive_file;
 use super::send_to::send_to;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
-use super::{CopyError, CopyOptions, Progress};
+use super::{CopyOptions, Progress};
 use crate::hosts::{Host, software_hosts};
-use crate::job::Plan;
-use crate::job::{Hello, Incoming, Job, Link, Message, Outcome, Sum};
+use crate::job::{Hello, Incoming, Job, Link, Message, Outcome, Plan, Sum};
 use crate::recorded::{Log, Recorded, receives_come_first};
 use crate::session::{Environment, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
+use polyrail::chain::Chain;
 use polyrail::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, RailReport};
 use polyrail::exchange::{HandshakeError, LinkError, Listener, Reason, Timeouts};
 use polyrail::memory::RegisteredBuffer;
@@ -22,6 +22,7 @@ use polyrail::virtual_qp::Scheme;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -195,7 +196,7 @@ fn sums_that_differ_fail_both_sides() {
         }
     });
     assert!(matches!(sent, Err(TransferError::Checksum { .. })), "{sent:?}");
-    let text = received.unwrap_err().to_string();
+    let text = Chain(&received.unwrap_err()).to_string();
     assert!(text.contains("checksums differ: 300000 bytes with CRC-32"), "{text}");
 }
 
@@ -220,9 +221,9 @@ fn a_wrong_key_is_the_receivers_devices_to_refuse() {
             hello.buffer.rkeys[1] ^= 0x100;
         }
     });
-    let text = sent.unwrap_err().to_string();
+    let text = Chain(&sent.unwrap_err()).to_string();
     assert!(text.contains("rail 1 (device tx1") && text.contains("REM_ACCESS_ERR"), "{text}");
-    let text = received.unwrap_err().to_string();
+    let text = Chain(&received.unwrap_err()).to_string();
     assert!(text.contains("the other side gave up: rail 1 (device tx1"), "{text}");
 }
 
@@ -290,7 +291,7 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
     });
     let Err(CopyError::Reading { source: cause, .. }) = sent else { panic!("{sent:?}") };
     assert!(matches!(*cause, TransferError::Changed { what: "modification time", .. }), "{cause}");
-    let told = received.unwrap_err().to_string();
+    let told = Chain(&received.unwrap_err()).to_string();
     assert!(told.contains("the other side gave up: it changed while it was copied"), "{told}");
 }
 
@@ -420,4 +421,16 @@ fn a_receiver_sees_an_interrupt_in_the_middle_of_a_chunk() {
     };
     // On a busy machine the interrupt may come when the chunk is through.
     assert!((0..20).any(|_| interrupted()));
+}
+
+#[test]
+fn errors_say_their_reasons_once() {
+    let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+    let write = TransferError::Write { position: 5, length: 7, source: full() };
+    let error = CopyError::of_side(Role::Receiver, write, Path::new("src"), Path::new("dst"));
+    let all = "cannot write dst: writing 7 bytes at offset 5: no storage space";
+    assert_eq!(Chain(&error).to_string(), all);
+    let link = LinkError::Io { doing: "accepting", source: full() };
+    let error = CopyError::of_side(Role::Sender, link.into(), Path::new("src"), Path::new("dst"));
+    assert_eq!(Chain(&error).to_string(), "sender: accepting: no storage space");
 }

@@ -1,4 +1,4 @@
-//! What the thread does when there is nothing to do.
+//! What a thread that polls does when there is nothing to do.
 
 use std::time::Duration;
 
@@ -6,48 +6,51 @@ use std::time::Duration;
 const SPINS: u32 = 64;
 const YIELDS: u32 = 4096;
 
-/// How long the thread sleeps while a device may complete something: devices do not wake it.
-const NAP: Duration = Duration::from_micros(50);
+/// How long a thread sleeps while a device may complete something: devices do not wake it.
+pub const NAP: Duration = Duration::from_micros(50);
 
-/// Counts rounds without anything to do.
+/// Counts rounds without anything to do: 64 of them in which a thread looks again at once, about 4000 in
+/// which it lets others run in between, and from then on it should sleep.
+///
+/// ```
+/// use polyrail::idle::{Idle, Rest};
+///
+/// let mut idle = Idle::default();
+/// assert_eq!(idle.rest(), Rest::Spin);
+/// let slept = (0..5000).find(|_| idle.rest() == Rest::Sleep);
+/// assert!(slept.is_some());
+/// idle.reset();
+/// assert_eq!(idle.rest(), Rest::Spin);
+/// ```
 #[derive(Debug, Default)]
-pub(super) struct Idle {
+pub struct Idle {
     rounds: u32,
 }
 
-/// What to do about it.
+/// What to do about a round without anything to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub enum Rest {
     /// Look again at once.
     Spin,
     /// Let others run first.
     Yield,
-    /// Sleep, until woken or for a nap.
+    /// Sleep, until woken or for a [nap](NAP).
     Sleep,
 }
 
 impl Idle {
     /// There was something to do.
-    pub(super) const fn reset(&mut self) {
+    pub const fn reset(&mut self) {
         self.rounds = 0;
     }
 
-    /// Another round without.
-    pub(super) const fn rest(&mut self) -> Rest {
+    /// Another round without anything to do.
+    pub const fn rest(&mut self) -> Rest {
         match self.rounds {
             YIELDS.. => return Rest::Sleep,
             _ => self.rounds += 1,
         }
         if self.rounds <= SPINS { Rest::Spin } else { Rest::Yield }
-    }
-}
-
-/// How long to sleep: until woken if devices have nothing of ours.
-pub(super) fn sleep(devices_are_busy: bool) {
-    if devices_are_busy {
-        std::thread::park_timeout(NAP);
-    } else {
-        std::thread::park();
     }
 }
 

@@ -1,0 +1,41 @@
+//! How requests go, whatever they are for.
+
+use polyrail::virtual_qp::Scheme;
+use serde::{Serialize, Serializer};
+
+/// How requests go from one side to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Shape {
+    /// How receivers are notified; `None` where it makes no difference.
+    #[serde(serialize_with = "as_name")]
+    pub scheme: Option<Scheme>,
+    /// Rails of the virtual queue pair.
+    pub rails: usize,
+    /// Devices that rails are on, on either side.
+    pub devices: usize,
+    /// Bytes of the longest fragment.
+    pub max_msg_size: u32,
+    /// Bytes of one request.
+    pub message_size: u64,
+    /// Requests on their way at once.
+    pub window: u64,
+}
+
+impl Shape {
+    /// The scheme's name, or `-` where it makes no difference.
+    pub const fn scheme_name(&self) -> &'static str {
+        name(self.scheme)
+    }
+}
+
+const fn name(scheme: Option<Scheme>) -> &'static str {
+    match scheme {
+        Some(Scheme::Spray) => "spray",
+        Some(Scheme::Dqplb) => "dqplb",
+        None => "-",
+    }
+}
+
+fn as_name<S: Serializer>(scheme: &Option<Scheme>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(name(*scheme))
+}
