@@ -209,7 +209,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.bytes_posted
     }
 
-    /// Payload bytes in flight. Adds them up: whoever needs to know pays, not every batch.
+    /// Payload bytes in flight. Adds them up when asked, so that not every batch pays for it.
     pub(crate) fn bytes(&self) -> u64 {
         self.iter().map(|batch| u64::from(batch.length)).sum()
     }
@@ -316,7 +316,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// Compares a completion's `wr_id` with the front batch.
     pub(crate) fn compare(&self, wr_id: u64) -> TagMatch {
         let Some(front) = self.front() else { return TagMatch::Mismatch };
-        let (count, taken) = (u32::from(front.count), self.front_taken());
+        let count = u32::from(front.count);
+        let taken = self.front_taken();
         let tag = Tag::from_wr_id(wr_id);
         if Some(tag) == self.expected() && taken == count {
             return TagMatch::Last;

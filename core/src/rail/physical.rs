@@ -72,7 +72,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         }
     }
 
-    /// Says whether the rail accepts fragments. While it does not, its completions are looked at one by
+    /// Sets whether the rail accepts fragments. While it does not, its completions are looked at one by
     /// one.
     pub(crate) fn set_accepts(&mut self, accepts: bool) {
         self.accepts_as = if accepts { address(self.device, self.qp_num) } else { NO_ADDRESS };

@@ -120,7 +120,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     #[inline]
     fn check_fragmented(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        let (opcode, length) = (wr.opcode, wr.local.length());
+        let opcode = wr.opcode;
+        let length = wr.local.length();
         if length == 0 {
             return Err(PostSendError::Empty(opcode));
         }

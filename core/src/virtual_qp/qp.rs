@@ -34,6 +34,42 @@ use arrayvec::ArrayVec;
 /// [`take_protocol_error`](Self::take_protocol_error), [`check_stalled`](Self::check_stalled),
 /// [`set_rail_in_service`](Self::set_rail_in_service), [`counters`](Self::counters).
 ///
+/// # Example
+///
+/// Over any backend; `core/examples/loopback` is a whole one, and runs.
+///
+/// ```
+/// use polyrail_core::hardware::{CompletionQueue, QueuePair};
+/// use polyrail_core::verbs::{DeviceKeys, LocalBuffer, SendWr};
+/// use polyrail_core::virtual_cq::VirtualCq;
+/// use polyrail_core::virtual_qp::{Config, VirtualQp};
+/// use std::error::Error;
+///
+/// /// Writes `local` to `remote_addr` over four connected rails, and waits until it is there.
+/// fn write<Q: QueuePair, C: CompletionQueue>(
+///     rails: [Q; 4],
+///     notify: Q,
+///     cqs: [C; 2],
+///     (local, remote_addr): (LocalBuffer, u64),
+///     keys: &[DeviceKeys],
+/// ) -> Result<bool, Box<dyn Error>> {
+///     let mut qp = VirtualQp::<Q, 4, 128, 256>::new(Config::default(), rails, Some(notify))?;
+///     let mut cq = VirtualCq::<C, 2, 16>::new(cqs)?;
+///     cq.attach(0, &qp)?;
+///     qp.post_send(&SendWr::write(1, local, remote_addr, keys))?;
+///     loop {
+///         let mut done = None;
+///         let polled = cq.poll(&mut qp, 1, |event| done = event.completion());
+///         if let Some(error) = polled.error {
+///             return Err(error.into());
+///         }
+///         if let Some(completion) = done {
+///             return Ok(completion.status.is_success());
+///         }
+///     }
+/// }
+/// ```
+///
 /// # Buffer ownership
 ///
 /// A buffer belongs to the NIC from the post until its request is reported. A request is reported
@@ -52,7 +88,7 @@ use arrayvec::ArrayVec;
 /// | fragmented | fragmented | started in posting order, and reported in posting order; on the wire they overtake |
 /// | fragmented | pass-through | may overtake |
 /// | pass-through | pass-through | in posting order, as on one connection |
-/// | pass-through | fragmented | [`Ordered`](PassThroughOrder::Ordered): starts when they are complete; [`Unordered`](PassThroughOrder::Unordered): may overtake |
+/// | pass-through | fragmented | [`Ordered`](super::PassThroughOrder::Ordered): starts when they are complete; [`Unordered`](super::PassThroughOrder::Unordered): may overtake |
 /// | notification of a WRITE_WITH_IMM | fragmented | arrives when they are complete |
 /// | notification of a WRITE_WITH_IMM | pass-through | `Ordered`: arrives when they are complete; `Unordered`: may overtake |
 /// | any request with FENCE | any | starts when they are complete |
