@@ -199,9 +199,9 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.tail - self.missing as u64 - self.never_posted
     }
 
-    /// Batches posted so far; untracked requests are each a batch.
+    /// Batches posted so far.
     pub(crate) const fn batches_posted(&self) -> u64 {
-        if self.batches_posted == 0 { self.tail } else { self.batches_posted }
+        self.batches_posted
     }
 
     /// Payload bytes posted so far.
@@ -255,13 +255,6 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
             self.bytes_posted -= u64::from(batch.length);
         }
         batch
-    }
-
-    /// A request that is not tracked, on the only rail: it counts, no more.
-    #[inline]
-    pub(crate) fn count_untracked(&mut self, bytes: u32) {
-        self.tail += 1;
-        self.bytes_posted += bytes as u64;
     }
 
     /// Whether the driver has not taken all of the newest batch yet.

@@ -11,7 +11,7 @@ use super::slot::{Recvs, Sends};
 use crate::completion::{PhysicalQp, Role};
 use crate::hardware::QueuePair;
 use crate::rail::{Rail, RailCounters, RailId};
-use crate::verbs::DeviceId;
+use crate::verbs::{DeviceId, ImmOrder};
 use arrayvec::ArrayVec;
 
 /// One queue pair made of up to `RAILS` physical ones.
@@ -108,10 +108,11 @@ use arrayvec::ArrayVec;
 /// A virtual queue pair of one rail is that queue pair: the caller's `wr_id`, the driver's
 /// queue-full, and no tracking at all.
 #[derive(Debug)]
-#[repr(C)] // with a single rail all that traffic touches stands at the front
+#[repr(C, align(128))] // with a single rail all that traffic touches is the first pair of cache lines
 pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> {
-    pub(super) config: Config,
+    pub(super) header: Header,
     pub(super) rails: ArrayVec<Rail<Q, DEPTH>, RAILS>,
+    pub(super) config: Config,
     /// Whether it failed, and how.
     pub(super) health: Health,
     /// Which rail gets the next fragments.
@@ -134,6 +135,14 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     pub(super) data_receives: DataReceives<DEPTH>,
 }
 
+/// What a single rail needs of the configuration for every request, beside that rail: with thousands of
+/// queue pairs each cache line is a miss.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub(super) virtual_qp_num: u32,
+    pub(super) imm_order: ImmOrder,
+}
+
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
@@ -152,7 +161,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// The number that its completions carry.
     #[inline]
     pub fn virtual_qp_num(&self) -> u32 {
-        self.config.virtual_qp_num
+        self.header.virtual_qp_num
     }
 
     /// The data rails, in order.
