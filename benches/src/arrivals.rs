@@ -36,7 +36,8 @@ impl Arrivals {
     pub fn deliver(&mut self) {
         for _ in 0..REQUESTS {
             for fragment in 0..FRAGMENTS {
-                let (number, last) = (self.number, fragment + 1 == FRAGMENTS);
+                let number = self.number;
+                let last = fragment + 1 == FRAGMENTS;
                 let rail = fragment as usize * RAILS / FRAGMENTS as usize;
                 self.rails[rail].push_back(SequenceImm { number, last });
                 self.number = number.next();

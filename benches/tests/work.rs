@@ -238,7 +238,8 @@ fn receive_work<R>(
     receive: impl Fn(&mut R) -> Reported,
     reported: usize,
 ) -> Work {
-    let (account, rig) = (Account::default(), Rig::striped());
+    let account = Account::default();
+    let rig = Rig::striped();
     let mut arrivals = Arrivals::new(rig.wire.clone(), rig.inboxes.clone());
     let mut receiver = make(rig.counted(&account));
     assert_eq!(account.take().recvs, (RAILS * DEPTH) as u64);
@@ -274,7 +275,8 @@ fn the_baseline_reports_in_posting_order_whatever_order_rails_complete_in() {
     let mut cq = baseline::VirtualCq::new(vec![rig.cq]);
     cq.register(0, &qps[0]);
     let mut random = XorShift::new();
-    let (mut posted, mut reported) = (0, 0);
+    let mut posted = 0;
+    let mut reported = 0;
     while reported < 1000 {
         while posted < reported + 20 {
             let opcode = if posted % 3 == 0 { Opcode::RdmaWriteWithImm } else { Opcode::RdmaWrite };

@@ -385,7 +385,8 @@ fn notified(request: &polyrail_core::verbs::SendRequest) -> u32 {
 
 /// The successful completion of a request of a rig.
 pub fn done(wr_id: u64, opcode: WcOpcode, byte_len: u32) -> VirtualWc {
-    let (status, qp_num) = (WcStatus::SUCCESS, VIRTUAL_QP_NUM);
+    let status = WcStatus::SUCCESS;
+    let qp_num = VIRTUAL_QP_NUM;
     VirtualWc { wr_id, status, opcode, qp_num, byte_len, imm: None }
 }
 

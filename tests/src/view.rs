@@ -40,7 +40,8 @@ impl Piece {
     pub fn of(request: &SendRequest) -> Self {
         let offset = request.sge.addr() - LOCAL;
         assert_eq!(request.remote_addr - REMOTE, offset, "local and remote offset agree");
-        let (opcode, flags) = (request.opcode, request.flags);
+        let opcode = request.opcode;
+        let flags = request.flags;
         Self { opcode, offset, length: request.sge.length(), flags }
     }
 }

@@ -232,7 +232,8 @@ mod tests {
     fn signaled_requests_complete_in_order_wherever_they_stand_in_a_batch() {
         let mut cq = NullCq::new(CqId(0), DeviceId(0), 64);
         let mut qp = cq.queue_pair(7, 256, 0);
-        let (signaled, quiet) = (SendFlags::SIGNALED, SendFlags::empty());
+        let signaled = SendFlags::SIGNALED;
+        let quiet = SendFlags::empty();
         for flags in [[quiet; 3], [quiet, quiet, signaled], [signaled, quiet, quiet], [signaled; 3]]
         {
             let mut batch = qp.start_send();
@@ -250,7 +251,8 @@ mod tests {
         let mut cq = NullCq::new(CqId(0), DeviceId(0), 64);
         let mut first = cq.queue_pair(1, 256, 0);
         let mut second = cq.queue_pair(2, 256, 0);
-        let (mut one, mut two) = (first.start_send(), second.start_send());
+        let mut one = first.start_send();
+        let mut two = second.start_send();
         one.add(&request(10, SendFlags::SIGNALED));
         two.add(&request(20, SendFlags::SIGNALED));
         assert!(polled(&mut cq).is_empty());

@@ -46,7 +46,8 @@ impl<F: Fixture> Side<F> {
         for (at, qp) in self.qp.rails().enumerate() {
             let device = qp.device();
             if self.keys.iter().all(|keys| keys.device != device) {
-                let (lkey, rkey) = (self.memory.lkey(at), peer.rkey(at));
+                let lkey = self.memory.lkey(at);
+                let rkey = peer.rkey(at);
                 self.keys.push(DeviceKeys { device, lkey, rkey });
             }
         }
@@ -85,7 +86,8 @@ impl<F: Fixture> Engines<F> {
 
     /// Polls both ends until so many requests were reported at each.
     fn reports(&mut self, near: usize, far: usize) -> [Vec<VirtualWc>; 2] {
-        let (mut seen, start) = ([Vec::new(), Vec::new()], Instant::now());
+        let mut seen = [Vec::new(), Vec::new()];
+        let start = Instant::now();
         while seen[0].len() < near || seen[1].len() < far {
             self.near.poll(|wc| seen[0].push(wc));
             self.far.poll(|wc| seen[1].push(wc));
@@ -212,7 +214,8 @@ pub(super) fn the_engine_names_the_rail_that_left_the_region<F: Fixture>(fixture
         let mut engines = Engines::new(fixture, 2, scheme, Patience::SHORT);
         // The first rail gets the first half and a bit; the region ends in the second's share.
         let to = engines.far.memory.addr() + (BYTES - 60_000) as u64;
-        let (local, keys) = (engines.near.memory.local(0, LENGTH), &engines.near.keys);
+        let local = engines.near.memory.local(0, LENGTH);
+        let keys = &engines.near.keys;
         let wr = SendWr::write_with_imm(1, local, to, 0, keys);
         engines.near.qp.post_send(&wr).expect("room");
         let [ends, _] = engines.reports(1, 0);

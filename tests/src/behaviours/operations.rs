@@ -51,8 +51,8 @@ pub(super) fn sends_land_in_receives_in_order<F: Fixture>(fixture: &F) {
         let sge = pair.far.sge(offset, 100);
         pair.far.recv(wr_id, sge).unwrap();
     }
-    let (plain, with_imm) =
-        (pair.request(7, Opcode::Send, 0, 5), pair.request(8, Opcode::SendWithImm, 6, 6));
+    let plain = pair.request(7, Opcode::Send, 0, 5);
+    let with_imm = pair.request(8, Opcode::SendWithImm, 6, 6);
     pair.near.post(&[plain, with_imm]).unwrap();
     assert_eq!(pair.near.ends(2), [(7, WcStatus::SUCCESS), (8, WcStatus::SUCCESS)]);
     let told = pair.far.completions(2);
@@ -88,7 +88,8 @@ pub(super) fn atomics_change_the_word_and_bring_the_old_one<F: Fixture>(fixture:
     let miss = SendRequest { sge: pair.near.sge(80, 8), wr_id: 3, ..swap };
     pair.near.post(&[add, swap, miss]).unwrap();
     let seen: Vec<_> = pair.near.completions(3).iter().map(|wc| (wc.wr_id, wc.opcode)).collect();
-    let (add, swap) = (WcOpcode::FETCH_ADD, WcOpcode::COMP_SWAP);
+    let add = WcOpcode::FETCH_ADD;
+    let swap = WcOpcode::COMP_SWAP;
     assert_eq!(seen, [(1, add), (2, swap), (3, swap)]);
     let word = |memory: &F::Memory, at| {
         u64::from_ne_bytes(memory.read(at, 8).try_into().expect("eight bytes"))

@@ -57,7 +57,8 @@ impl<F: Fixture> Side<F> {
 
     /// Polls until so many completions came.
     pub fn completions(&mut self, count: usize) -> Vec<Completion> {
-        let (mut all, start) = (Vec::new(), Instant::now());
+        let mut all = Vec::new();
+        let start = Instant::now();
         while all.len() < count {
             all.extend(poll(&mut self.cq));
             assert!(start.elapsed() < LIMIT, "{} of {count} completions: {all:?}", all.len());

@@ -29,7 +29,8 @@ pub(super) fn one_completion_retires_an_unsignaled_chain<F: Fixture>(fixture: &F
 pub(super) fn a_dropped_batch_posts_nothing<F: Fixture>(fixture: &F) {
     let mut pair = Pair::new(fixture);
     pair.near.memory.write(0, b"no yes");
-    let (dropped, posted) = (pair.write(1, 0, 2), pair.write(2, 3, 3));
+    let dropped = pair.write(1, 0, 2);
+    let posted = pair.write(2, 3, 3);
     let mut batch = pair.near.qp.start_send();
     batch.add(&dropped);
     drop(batch);

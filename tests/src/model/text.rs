@@ -45,7 +45,8 @@ pub fn handshake(bytes: &[u8]) {
 
 /// The messages of a stream that arrives in pieces of `piece` bytes, and the error that ends it.
 fn read_stream(mut stream: &[u8], piece: usize) -> (Vec<Message>, Option<HandshakeError>) {
-    let (mut incoming, mut messages) = (Incoming::new(), Vec::new());
+    let mut incoming = Incoming::new();
+    let mut messages = Vec::new();
     loop {
         match incoming.next_message() {
             Ok(Some(message)) => messages.push(message),

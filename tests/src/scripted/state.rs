@@ -250,7 +250,8 @@ impl State {
         );
         let moved = status.is_success() && is_fragment && request.sge.length() > 0;
         let frees = Some(Freed { slots: core::mem::take(&mut qp.silent), moved });
-        let (qp_num, opcode) = (qp.qp_num, request.opcode.completion());
+        let qp_num = qp.qp_num;
+        let opcode = request.opcode.completion();
         let completion = if status.is_success() {
             Completion::success(qp_num, request.wr_id, opcode)
         } else {

@@ -111,7 +111,8 @@ impl Connection {
 
     /// Something was received at an end.
     pub(super) fn received(&mut self, end: usize, hosts: &[Host; 2], wc: &VirtualWc) {
-        let (own, peers) = (self.landing(end, hosts), self.ground(1 - end, hosts));
+        let own = self.landing(end, hosts);
+        let peers = self.ground(1 - end, hosts);
         let brings_imm = self.brings_imm();
         let [near, far] = &mut self.ends;
         let (this, peer) = if end == 0 { (near, far) } else { (far, near) };
@@ -121,7 +122,8 @@ impl Connection {
     /// Places of what this end sends.
     pub(super) fn ground<'h>(&self, end: usize, hosts: &'h [Host; 2]) -> Ground<'h> {
         let base = 3 * AREA * self.at;
-        let (near, far) = (&hosts[end].memory, &hosts[1 - end].memory);
+        let near = &hosts[end].memory;
+        let far = &hosts[1 - end].memory;
         Ground { near, far, near_at: base, far_at: base + AREA }
     }
 
@@ -215,7 +217,8 @@ impl Queues {
         let rails = rails.map(|(at, qp)| (RailId::Data(at as u8), place(at), qp));
         let notify = self.notify.iter().map(|qp| (RailId::Notify, place(0), qp));
         let of = |(rail, at, qp): (RailId, usize, &QueuePair)| {
-            let (device, qp_num) = (qp.device(), qp.qp_num());
+            let device = qp.device();
+            let qp_num = qp.qp_num();
             Physical { rail, at, device, qp_num }
         };
         rails.chain(notify).map(of).collect()

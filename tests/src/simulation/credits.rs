@@ -72,7 +72,8 @@ impl World {
         }
         for rail in shape.data_rails() {
             let physical = qp.physical(rail).expect("a rail");
-            let (taken, all) = (physical.outstanding_sends(), shape.credits(rail));
+            let taken = physical.outstanding_sends();
+            let all = shape.credits(rail);
             assert_eq!(taken, all, "credits of {rail} of connection {at}");
         }
     }
@@ -95,7 +96,8 @@ impl World {
         if qp.state() == QpState::Error {
             return assert!(connection.damaged, "nothing fails by itself");
         }
-        let (waiting, all) = (qp.unreported_sends() as u32, shape.credits(RailId::Notify));
+        let waiting = qp.unreported_sends() as u32;
+        let all = shape.credits(RailId::Notify);
         assert!(waiting >= all.min(shape.size.wrs()), "notifies for all credits");
         let notify = qp.physical(RailId::Notify).expect("a notify queue pair");
         let taken = notify.outstanding_sends();
@@ -114,7 +116,8 @@ impl World {
             let sender = &mut self.connections[at].ends[end].sender;
             let Some(place) = sender.clear_place(&ground) else { return any };
             let id = sender.next_id();
-            let (opcode, flags) = (Opcode::RdmaWriteWithImm, SendFlags::SIGNALED);
+            let opcode = Opcode::RdmaWriteWithImm;
+            let flags = SendFlags::SIGNALED;
             let request =
                 Request { id, opcode, flags, length: 1, place, local: place, salt: id, flaw: None };
             if !self.post_request(at, end, request) {
@@ -148,7 +151,8 @@ impl World {
     fn note_receives(&mut self, at: usize, end: usize, held: &mut Vec<Held>) {
         let Self { connections, hosts, .. } = self;
         let connection = &connections[at];
-        let (shape, this) = (&connection.shape, &connection.ends[end]);
+        let shape = &connection.shape;
+        let this = &connection.ends[end];
         let qp = hosts[end].qp(this.index);
         for physical in &this.physical {
             let rail = physical.rail;

@@ -41,7 +41,8 @@ impl World {
             connection.damaged,
             "connection {at} failed or stands still, and nothing was wrong"
         );
-        let (bereft, jammed) = (connection.has_lost_a_device(&self.hosts), connection.jammed);
+        let bereft = connection.has_lost_a_device(&self.hosts);
+        let jammed = connection.jammed;
         let failed = self.has_failed(at);
         assert!(bereft || jammed || failed, "connection {at} stands still, and nothing holds it");
         self.summary.bereft += u64::from(bereft);
@@ -85,7 +86,8 @@ impl World {
     /// Until nothing happens any more, with only these hosts polling, and something to be done in
     /// each round, which says whether it did anything.
     pub(super) fn settle_with(&mut self, polling: &[usize], act: impl Fn(&mut Self) -> bool) {
-        let (mut quiet, mut rounds) = (0, 0);
+        let mut quiet = 0;
+        let mut rounds = 0;
         // A receiver that is told to be not ready is so twice for each fault, once in each round.
         while quiet < QUIET_ROUNDS + 2 * self.summary.faults {
             // What was planned may strike still.

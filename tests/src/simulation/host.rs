@@ -59,7 +59,8 @@ impl Host {
         let bytes = MAX_CONNECTIONS * 3 * AREA + EDGE;
         let memory = RegisteredBuffer::new(bytes, access, &domain_refs).expect("memory");
         let qps = QpTable((0..INDICES).map(|_| None).collect());
-        let (budget, events) = (shape.budget, Vec::with_capacity(4096));
+        let budget = shape.budget;
+        let events = Vec::with_capacity(4096);
         Self { devices, domains, cq, qps, memory, budget, events }
     }
 

@@ -228,8 +228,8 @@ impl World {
 
     /// Whose physical queue pair it is, if it is one of several rails.
     fn multi_rail(&self, device: u32, qp_num: u32) -> Option<(usize, usize, RailId)> {
-        let (end, place) =
-            (device as usize / self.shape.devices, device as usize % self.shape.devices);
+        let end = device as usize / self.shape.devices;
+        let place = device as usize % self.shape.devices;
         self.connections.iter().filter(|connection| connection.shape.is_multi()).find_map(
             |connection| {
                 let physical = &connection.ends[end].physical;

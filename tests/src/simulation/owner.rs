@@ -223,7 +223,8 @@ impl World {
         }
         let shape = ConnectionShape::choose(choices, &self.shape);
         self.next_number += 1;
-        let (number, damaged) = (self.next_number, self.damaged);
+        let number = self.next_number;
+        let damaged = self.damaged;
         let connection = Connection::new(at, number, shape, &mut self.hosts, damaged);
         self.connections[at] = connection;
         self.summary.replaced += 1;

@@ -87,7 +87,8 @@ impl Request {
 
     /// Lays out both places before the post.
     pub(super) fn prepare(&self, ground: &Ground<'_>) {
-        let (near, far) = (ground.near_offset(self.place), ground.far_offset(self.place));
+        let near = ground.near_offset(self.place);
+        let far = ground.far_offset(self.place);
         ground.far.fill(far, STRIDE, 0).expect("within the buffer");
         if self.local == self.place {
             ground.near.fill(near, STRIDE, 0).expect("within the buffer");
@@ -105,7 +106,8 @@ impl Request {
 
     /// What the request was to do is done, and nothing beside it.
     pub(super) fn check_done(&self, ground: &Ground<'_>) {
-        let (near, far) = (ground.near_offset(self.place), ground.far_offset(self.place));
+        let near = ground.near_offset(self.place);
+        let far = ground.far_offset(self.place);
         let (memory, at, mut expected) = match self.opcode {
             Opcode::RdmaWrite | Opcode::RdmaWriteWithImm => (ground.far, far, self.pattern()),
             Opcode::RdmaRead => (ground.near, near, self.pattern()),

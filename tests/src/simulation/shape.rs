@@ -126,7 +126,8 @@ impl Shape {
 
 impl ConnectionShape {
     pub(super) fn choose(choices: &mut dyn Choices, world: &Shape) -> Self {
-        let (devices, weather) = (world.devices, world.weather);
+        let devices = world.devices;
+        let weather = world.weather;
         let size = pick(choices, &Size::ALL);
         // A type for several rails may have one.
         let fewest = if choices.one_in(8) { 1 } else { size.rails().min(2) };

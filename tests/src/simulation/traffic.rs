@@ -40,7 +40,8 @@ impl World {
         let Self { hosts, connections, .. } = self;
         let connection = &mut connections[at];
         let qp = hosts[end].qp(connection.ends[end].index);
-        let (before, state) = (qp.unreported_sends(), qp.state());
+        let before = qp.unreported_sends();
+        let state = qp.state();
         let posted = without_allocating("post_send", || qp.post_send(&wr));
         self.summary.requests += 1;
         match posted {
@@ -114,7 +115,8 @@ impl World {
         let is_atomic = matches!(opcode, FetchAdd | CompareSwap);
         let length = if is_atomic { 8 } else { 1 + choices.below(longest) };
         let sender = &connection.ends[end].sender;
-        let (id, local) = (sender.next_id(), place);
+        let id = sender.next_id();
+        let local = place;
         let salt = u64::from(shape.config.max_msg_size) << 24 ^ id << 8 ^ (at * 2 + end) as u64;
         let flags = SendFlags::SIGNALED;
         let mut request = Request { id, opcode, flags, length, place, local, salt, flaw: None };
@@ -171,7 +173,8 @@ impl World {
         receiver.places.thaw(place, &landing);
         let offset = landing.near_offset(place);
         let buffer = landing.near.local(offset, length).expect("within the buffer");
-        let (id, keys) = (receiver.next_data_id(), self.keys[end].clone());
+        let id = receiver.next_data_id();
+        let keys = self.keys[end].clone();
         let device = self.connections[at].ends[end].physical[0].device;
         let posted = match &mut self.connections[at].ends[end].shared {
             None => self.post_recv_wr(at, end, &RecvWr::data(id, buffer, &keys)),
@@ -277,7 +280,9 @@ fn as_posted<'k>(request: &Request, ground: &Ground<'_>, keys: &'k [DeviceKeys])
     let remote = ground.far.addr() + offset as u64;
     let wr = SendWr::write(request.id, local.expect("within the buffer"), remote, keys);
     let (compare_add, swap) = request.operands();
-    let (opcode, flags, imm) = (request.opcode, request.flags, request.imm());
+    let opcode = request.opcode;
+    let flags = request.flags;
+    let imm = request.imm();
     SendWr { opcode, flags, imm, compare_add, swap, ..wr }
 }
 

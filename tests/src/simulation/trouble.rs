@@ -56,7 +56,8 @@ impl World {
                 refusal: Refusal::QueueFull,
             },
         };
-        let (device, when) = (self.any_device(choices), self.some_time(choices));
+        let device = self.any_device(choices);
+        let when = self.some_time(choices);
         self.inject(device, when, fault);
     }
 
@@ -98,7 +99,8 @@ impl World {
 
     fn change_service(&mut self, choices: &mut dyn Choices) {
         let (at, end) = self.any_end(choices);
-        let (rail, in_service) = (choices.below(8) as u8, choices.coin());
+        let rail = choices.below(8) as u8;
+        let in_service = choices.coin();
         let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
         without_allocating("set_rail_in_service", || qp.set_rail_in_service(rail, in_service));
     }

@@ -59,7 +59,8 @@ pub(super) fn a_channel_can_wait_for_solicited_completions_only(rails: &Rails) {
 
 /// Reads events until the one that is waited for.
 fn expect(context: &Context, wanted: AsyncEvent) {
-    let (mut others, start) = (Vec::new(), Instant::now());
+    let mut others = Vec::new();
+    let start = Instant::now();
     loop {
         match context.next_event().unwrap() {
             Some(event) if event == wanted => return,

@@ -66,7 +66,8 @@ fn datagrams(rails: &Rails, end: End) -> Plain<Ud> {
 }
 
 pub(super) fn datagrams_go_where_their_address_handle_says(rails: &Rails) {
-    let (mut near, mut far) = (datagrams(rails, End::Near), datagrams(rails, End::Far));
+    let mut near = datagrams(rails, End::Near);
+    let mut far = datagrams(rails, End::Far);
     let handle = rails.domain(End::Near, 0).create_ah(&rails.path_from(End::Near, 0)).unwrap();
     near.memory.write(0, b"datagram");
     let into = far.sge(0, 100);
@@ -265,11 +266,12 @@ fn engine(rails: &Rails, end: End) -> (Box<Engine>, EngineCq) {
 }
 
 pub(super) fn the_engine_runs_on_extended_completion_queues(rails: &Rails) {
-    let ((mut near, mut near_cq), (mut far, mut far_cq)) =
-        (engine(rails, End::Near), engine(rails, End::Far));
+    let (mut near, mut near_cq) = engine(rails, End::Near);
+    let (mut far, mut far_cq) = engine(rails, End::Far);
     for rail in 0..2 {
         let id = RailId::Data(rail as u8);
-        let (a, b) = (near.physical(id).unwrap(), far.physical(id).unwrap());
+        let a = near.physical(id).unwrap();
+        let b = far.physical(id).unwrap();
         rails.connect(rail, a, b, Patience::LONG);
     }
     let from = rails.memory(End::Near, 100_000, ALL_ACCESS);
@@ -284,7 +286,8 @@ pub(super) fn the_engine_runs_on_extended_completion_queues(rails: &Rails) {
     far.post_recv(&RecvWr::notification(11)).unwrap();
     let wr = SendWr::write_with_imm(7, from.local(0, 100_000), to.addr(), 0, &keys);
     near.post_send(&wr).unwrap();
-    let (mut seen, start) = ([None; 2], Instant::now());
+    let mut seen = [None; 2];
+    let start = Instant::now();
     while seen.contains(&None) {
         let polled = near_cq.poll(&mut *near, 16, |event| seen[0] = event.completion());
         assert_eq!(polled.error, None);

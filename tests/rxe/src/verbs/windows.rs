@@ -15,7 +15,8 @@ fn closed(rails: &Rails) -> Buffer {
 
 /// Opens the second kilobyte of `memory` for writes by `near`.
 fn open<'r>(pair: &mut Pair<Rails>, window: &mut MemoryWindow<'r>, memory: &'r Buffer) {
-    let (region, access) = (memory.region(0), AccessFlags::REMOTE_WRITE);
+    let region = memory.region(0);
+    let access = AccessFlags::REMOTE_WRITE;
     let range = WindowRange { region, addr: memory.addr() + 1024, length: 1024, access };
     let before = window.rkey();
     pair.far.qp.bind_window(21, SendFlags::SIGNALED, window, range).unwrap();
@@ -27,7 +28,8 @@ fn open<'r>(pair: &mut Pair<Rails>, window: &mut MemoryWindow<'r>, memory: &'r B
 
 /// A write of 8 bytes through a window.
 fn through(pair: &Pair<Rails>, window: &MemoryWindow<'_>, memory: &Buffer, at: u64) -> SendRequest {
-    let (remote_addr, rkey) = (memory.addr() + at, window.rkey());
+    let remote_addr = memory.addr() + at;
+    let rkey = window.rkey();
     SendRequest { remote_addr, rkey, ..pair.write(1, 0, 8) }
 }
 
