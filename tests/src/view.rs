@@ -1,4 +1,4 @@
-//! What the NIC was asked to do, in a form that fits an assertion.
+//! The requests to the NIC, in a form that fits an assertion.
 
 use crate::rig::{LOCAL, REMOTE};
 use polyrail_core::verbs::{Opcode, SendFlags, SendRequest};

@@ -43,7 +43,7 @@ fn a_half_posted_request_is_reported_only_when_its_fragments_are_in() {
 }
 
 #[test]
-fn held_requests_are_flushed_in_the_error_state() {
+fn deferred_requests_are_flushed_in_the_error_state() {
     let mut rig = Setup::spray(2).fragment(128).rig();
     rig.post([rig::write(1, 256), rig::send(2, 8), rig::fetch_add(3)]);
     rig.rails[1].fail(WcStatus::REM_ACCESS_ERR);

@@ -103,7 +103,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         print_copy_rate(out)?;
         print_machine(out, options.repeats)?;
     }
-    // Times are for people to judge. This has nothing to do with the machine.
+    // Times are for people to judge. This does not depend on the machine.
     if allocating.is_empty() {
         Ok(())
     } else {

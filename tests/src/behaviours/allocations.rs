@@ -63,7 +63,7 @@ pub(super) fn the_engine_does_not_allocate<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Writes of more fragments than there are credits, told to the peer.
+/// Writes of more fragments than there are credits, with notifications.
 fn burst<F: Fixture>(engines: &mut Engines<F>) {
     const WRITES: usize = 4;
     let Engines { near, far } = engines;

@@ -1,4 +1,4 @@
-//! What is counted when a world ends: every credit is back where it belongs.
+//! The counts at the end of a world: every credit is back where it belongs.
 
 use super::World;
 use super::places::{AREA, pattern, read};
@@ -10,7 +10,7 @@ use polyrail_core::virtual_qp::{QpState, RailId};
 pub(super) const BURST: u64 = (1 << 62) - 1;
 
 /// Receives that a physical queue has to hold when it is flushed.
-pub(super) struct Held {
+pub(super) struct PostedReceives {
     at: usize,
     end: usize,
     rail: RailId,
@@ -46,7 +46,7 @@ impl World {
         if let Err(error) = qp.post_send(&wr) {
             return assert!(self.connections[at].damaged, "{error} of an idle queue pair");
         }
-        // A driver may be about to refuse something still: polls offer it again.
+        // A driver may still be about to refuse something: polls offer it again.
         for _ in 0..64 {
             let brought = self.hosts[end].poll_for(0);
             self.arrived(end, brought);
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// Posts short requests that notify, as many as are accepted. Says whether any were.
+    /// Posts short requests that notify, as many as are accepted. Returns whether any were.
     fn post_notifying(&mut self, at: usize, end: usize) -> bool {
         let mut any = false;
         loop {
@@ -127,9 +127,9 @@ impl World {
         }
     }
 
-    /// Fills the receive queues that the engine fills by itself, and says what each queue of a
-    /// healthy connection has to hold then.
-    pub(super) fn count_receives(&mut self) -> Vec<Held> {
+    /// Fills the receive queues that the engine fills by itself, and returns what each queue of a
+    /// healthy connection then has to hold.
+    pub(super) fn count_receives(&mut self) -> Vec<PostedReceives> {
         for (at, end) in self.all_ends() {
             let connection = &self.connections[at];
             if connection.shape.counts_arrivals(end) {
@@ -139,16 +139,16 @@ impl World {
             }
         }
         self.settle();
-        let mut held = Vec::new();
+        let mut posted = Vec::new();
         for (at, end) in self.all_ends() {
             if self.is_healthy(at) {
-                self.note_receives(at, end, &mut held);
+                self.note_receives(at, end, &mut posted);
             }
         }
-        held
+        posted
     }
 
-    fn note_receives(&mut self, at: usize, end: usize, held: &mut Vec<Held>) {
+    fn note_receives(&mut self, at: usize, end: usize, posted: &mut Vec<PostedReceives>) {
         let Self { connections, hosts, .. } = self;
         let connection = &connections[at];
         let shape = &connection.shape;
@@ -165,13 +165,13 @@ impl World {
                 RailId::Data(_) => 0,
             };
             let completions = qp.counters(rail).expect("a rail of its own").completions;
-            held.push(Held { at, end, rail, receives, completions });
+            posted.push(PostedReceives { at, end, rail, receives, completions });
         }
     }
 
     /// After everything was flushed: a queue held as many receives as the engine believed.
-    pub(super) fn check_receives(&mut self, held: &[Held]) {
-        for Held { at, end, rail, receives, completions } in held {
+    pub(super) fn check_receives(&mut self, posted: &[PostedReceives]) {
+        for PostedReceives { at, end, rail, receives, completions } in posted {
             if self.connections[*at].has_lost_a_device(&self.hosts) {
                 continue;
             }
@@ -180,7 +180,7 @@ impl World {
             let now = qp.counters(*rail).expect("a rail of its own").completions;
             let flushed = now - completions;
             assert_eq!(flushed, u64::from(*receives), "receives of {rail:?} of connection {at}");
-            assert!(qp.protocol_errors() <= this.provoked, "every one of them was expected");
+            assert!(qp.protocol_errors() <= this.provoked, "every protocol error was expected");
             self.summary.receive_queues += 1;
         }
     }

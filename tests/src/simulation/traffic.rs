@@ -31,7 +31,7 @@ impl World {
         self.post_request(at, end, request);
     }
 
-    /// Posts a request in a place that was cleared for it. Says whether it was accepted.
+    /// Posts a request in a place that was cleared for it. Returns whether it was accepted.
     pub(super) fn post_request(&mut self, at: usize, end: usize, request: Request) -> bool {
         let ground = self.connections[at].ground(end, &self.hosts);
         request.prepare(&ground);
@@ -52,7 +52,7 @@ impl World {
                 if request.flags.contains(SendFlags::INLINE) {
                     let limit = connection.shape.inline_limit_of(&request);
                     assert!(request.length <= limit, "{request:?} is longer than {limit}");
-                    // The buffer is its poster's again.
+                    // The buffer belongs to its poster again.
                     let ground = connection.ground(end, hosts);
                     let offset = ground.near_offset(request.local);
                     ground.near.fill(offset, request.length as usize, 0xEE).expect("within");
@@ -64,7 +64,7 @@ impl World {
                 let limit = connection.shape.inline_limit_of(&request);
                 let inline = request.flags.contains(SendFlags::INLINE);
                 let too_long = inline && request.length > limit;
-                // One rail leaves it to its driver.
+                // A single rail leaves it to its driver.
                 let fair = match error {
                     PostSendError::InlineTooLong { max, .. } => too_long && max == limit,
                     PostSendError::Driver { .. } => connection.damaged || too_long,
@@ -124,7 +124,7 @@ impl World {
         if self.shape.weather == Weather::Storm && choices.one_in(100) {
             return with_any_flaw(request, choices);
         }
-        // What a READ brings, sent on: only a fence keeps the two apart.
+        // Forwards the bytes of a READ: only a fence keeps the two apart.
         if request.is_write()
             && choices.one_in(4)
             && let Some(read) = sender.newest_read()
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// Says whether it was accepted.
+    /// Returns whether it was accepted.
     pub(super) fn post_notification(&mut self, at: usize, end: usize) -> bool {
         let wr = RecvWr::notification(self.connections[at].ends[end].receiver.next_id());
         let posted = self.post_recv_wr(at, end, &wr);
@@ -161,7 +161,7 @@ impl World {
         posted
     }
 
-    /// A receive that anything fits into. Says whether it was accepted.
+    /// Posts a receive that any message fits into. Returns whether it was accepted.
     pub(super) fn post_data_recv(&mut self, at: usize, end: usize) -> bool {
         self.post_data_recv_of(at, end, STRIDE as u32)
     }
@@ -292,7 +292,7 @@ impl ConnectionShape {
     }
 }
 
-/// Whether a request may be refused like this.
+/// Whether a request may be refused with this error.
 fn is_fair(error: PostSendError, request: &Request, state: QpState) -> bool {
     match error {
         PostSendError::Full(_) | PostSendError::QueueFull(_) => true,

@@ -1,4 +1,4 @@
-//! What goes wrong with devices, links and drivers, and with rails that leave service.
+//! Faults of devices, links and drivers, and rails that leave service.
 
 use super::World;
 use super::shape::Weather;
@@ -9,7 +9,7 @@ use polyrail_core::hardware::Refusal;
 use std::time::Duration;
 
 impl World {
-    /// Something happens that nobody asked for.
+    /// Injects a fault.
     pub(super) fn trouble(&mut self, choices: &mut dyn Choices) {
         match (self.shape.weather, choices.below(8)) {
             (_, 0) => self.change_service(choices),
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// What costs time and nothing else.
+    /// A fault that only costs time.
     fn hinder(&mut self, choices: &mut dyn Choices) {
         let queue = pick(choices, &[WorkQueue::Send, WorkQueue::Send, WorkQueue::Recv]);
         let fault = match choices.below(4) {
@@ -61,7 +61,7 @@ impl World {
         self.inject(device, when, fault);
     }
 
-    /// What requests may fail of.
+    /// A fault that may make requests fail.
     fn break_something(&mut self, choices: &mut dyn Choices) {
         let (host, at) = self.any_device(choices);
         let queue = pick(choices, &[WorkQueue::Send, WorkQueue::Send, WorkQueue::Recv]);
@@ -88,7 +88,7 @@ impl World {
         self.inject((host, at), when, fault);
     }
 
-    /// Whatever uses this device may fail from now on.
+    /// Everything that uses this device may fail from now on.
     fn damage(&mut self, host: usize, at: usize) {
         for connection in &mut self.connections {
             let uses = connection.ends[host].physical.iter().any(|physical| physical.at == at);

@@ -65,7 +65,7 @@ fn datagrams(rails: &Rails, end: End) -> Plain<Ud> {
     side
 }
 
-pub(super) fn datagrams_go_where_their_address_handle_says(rails: &Rails) {
+pub(super) fn datagrams_go_where_their_address_handle_points(rails: &Rails) {
     let mut near = datagrams(rails, End::Near);
     let mut far = datagrams(rails, End::Far);
     let handle = rails.domain(End::Near, 0).create_ah(&rails.path_from(End::Near, 0)).unwrap();
@@ -94,11 +94,14 @@ pub(super) fn datagrams_go_where_their_address_handle_says(rails: &Rails) {
     std::thread::sleep(QUIET);
     assert_eq!(poll(&mut far.cq), [], "datagrams with another Q_Key are dropped");
     send(&mut near, QKEY);
-    let told = far.wait();
-    assert_eq!((told.wr_id, told.status, told.opcode), (11, WcStatus::SUCCESS, WcOpcode::RECV));
-    assert_eq!((told.byte_len, told.src_qp), (8 + GRH_BYTES as u32, near.qp.qp_num()));
-    assert!(told.wc_flags.contains(WcFlags::GRH));
-    assert_eq!(told.imm(), Some(Imm::from_number(3)));
+    let arrived = far.wait();
+    assert_eq!(
+        (arrived.wr_id, arrived.status, arrived.opcode),
+        (11, WcStatus::SUCCESS, WcOpcode::RECV)
+    );
+    assert_eq!((arrived.byte_len, arrived.src_qp), (8 + GRH_BYTES as u32, near.qp.qp_num()));
+    assert!(arrived.wc_flags.contains(WcFlags::GRH));
+    assert_eq!(arrived.imm(), Some(Imm::from_number(3)));
     assert_eq!(far.memory.read(GRH_BYTES, 8), b"datagram");
     handle.close().unwrap();
 }
@@ -122,7 +125,7 @@ pub(super) fn lists_of_buffers_are_gathered_and_scattered(rails: &Rails) {
     let [mut near, mut far] = unreliable(rails);
     for (flags, length) in [(SendFlags::SIGNALED, 2_000), (SendFlags::INLINE, 20)] {
         let bytes = pattern(3 * length, length as u64);
-        // Neither in order nor beside each other, and cut elsewhere at the other end.
+        // Neither in order nor adjacent, and split elsewhere at the other end.
         let places = [4096, 0, 8192];
         let cut = [length / 2, 2 * length, length / 2];
         let mut parts = Vec::new();
@@ -150,8 +153,8 @@ pub(super) fn lists_of_buffers_are_gathered_and_scattered(rails: &Rails) {
         batch.add_list(&request, &parts);
         batch.commit().unwrap();
         assert_eq!(near.wait().status, WcStatus::SUCCESS);
-        let told = far.wait();
-        assert_eq!((told.wr_id, told.byte_len), (11, 3 * length as u32));
+        let arrived = far.wait();
+        assert_eq!((arrived.wr_id, arrived.byte_len), (11, 3 * length as u32));
         let read = places.iter().zip(cut).map(|(&place, cut)| far.memory.read(place, cut));
         assert_eq!(read.collect::<Vec<_>>().concat(), bytes);
     }
@@ -193,8 +196,8 @@ pub(super) fn an_unreliable_connection_carries_writes(rails: &Rails) {
     batch.add(&request);
     batch.commit().unwrap();
     assert_eq!(near.wait().status, WcStatus::SUCCESS);
-    let told = far.wait();
-    assert_eq!((told.wr_id, told.byte_len), (11, 9_000));
+    let arrived = far.wait();
+    assert_eq!((arrived.wr_id, arrived.byte_len), (11, 9_000));
     assert_eq!(far.memory.read(0, 9_000), pattern(9_000, 8));
 }
 
@@ -300,7 +303,7 @@ pub(super) fn the_engine_runs_on_extended_completion_queues(rails: &Rails) {
     assert_eq!(to.read(0, 100_000), pattern(100_000, 6));
 }
 
-pub(super) fn a_drained_send_queue_tells_and_goes_on(rails: &Rails) {
+pub(super) fn a_drained_send_queue_raises_an_event_and_goes_on(rails: &Rails) {
     let mut pair = Pair::new(rails);
     let context = rails.context(End::Near, 0);
     while context.next_event().unwrap().is_some() {}
@@ -321,7 +324,7 @@ pub(super) fn a_drained_send_queue_tells_and_goes_on(rails: &Rails) {
     let set = pair.near.qp.query().unwrap();
     assert_eq!((set.path, set.timeout), (Some(path), 13));
     pair.near.qp.modify(&Resume).unwrap();
-    // rxe looks at its queue again at the next post only.
+    // rxe checks its queue again at the next post only.
     pair.near.post(&[pair.write(2, 0, 8)]).unwrap();
     assert_eq!(pair.near.ends(2), [(1, WcStatus::SUCCESS), (2, WcStatus::SUCCESS)]);
 }
