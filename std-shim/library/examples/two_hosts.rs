@@ -24,12 +24,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let buffer = RegisteredBuffer::new(LENGTH as usize, writable, &domains)?;
 
-    let (sends, timeouts) = (peer != "listen", Timeouts { accept: None, ..Timeouts::default() });
+    let sends = peer != "listen";
+    let timeouts = Timeouts { accept: None, ..Timeouts::default() };
     let mut link: Link = match sends {
         true => Link::connect(&peer, &timeouts)?,
         false => Listener::bind("0.0.0.0:7471")?.accept(&timeouts)?.0,
     };
-    let (address, memory) = (endpoint.address(), buffer.remote());
+    let address = endpoint.address();
+    let memory = buffer.remote();
     link.send(&Message::Hello(Hello { endpoint: address, buffer: memory, purpose: None }))?;
     let peer = link.expect_hello()?;
     bring_up(&mut endpoint, &mut link, &peer, |endpoint| {
@@ -38,7 +40,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     if sends {
         buffer.write_at(0, b"hello")?;
-        let (from, keys) = (buffer.local(0, LENGTH)?, buffer.toward(&peer.buffer)?);
+        let from = buffer.local(0, LENGTH)?;
+        let keys = buffer.toward(&peer.buffer)?;
         endpoint.post_send(&SendWr::write_with_imm(2, from, peer.buffer.addr, 42, &keys))?;
     }
     let completion = loop {

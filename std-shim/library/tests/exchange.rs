@@ -49,7 +49,8 @@ fn heard(bytes: &[u8], hang_up: bool, timeouts: Timeouts) -> LinkError {
 
 #[test]
 fn rubbish_is_refused_at_once() {
-    let (begin, patient) = (Instant::now(), Timeouts::default());
+    let begin = Instant::now();
+    let patient = Timeouts::default();
     let error = heard(b"GET / HTTP/1.1\r\n\r\n", false, patient);
     assert_eq!(
         error.to_string(),
@@ -96,7 +97,8 @@ fn trickle(mut stranger: TcpStream) {
 #[test]
 fn a_peer_that_trickles_bytes_gains_no_time() {
     let (mut link, stranger) = link_to_stranger(impatient());
-    let (begin, trickler) = (Instant::now(), thread::spawn(|| trickle(stranger)));
+    let begin = Instant::now();
+    let trickler = thread::spawn(|| trickle(stranger));
     let error = link.expect_hello().unwrap_err();
     assert!(matches!(error, LinkError::Stalled { pending, .. } if pending > 1), "{error}");
     assert!(begin.elapsed() >= SOON && begin.elapsed() < 5 * SOON, "{:?}", begin.elapsed());
@@ -107,7 +109,8 @@ fn a_peer_that_trickles_bytes_gains_no_time() {
 #[test]
 fn whoever_only_looks_now_and_then_is_not_held_either() {
     let (mut link, stranger) = link_to_stranger(impatient());
-    let (begin, trickler) = (Instant::now(), thread::spawn(|| trickle(stranger)));
+    let begin = Instant::now();
+    let trickler = thread::spawn(|| trickle(stranger));
     let error = loop {
         match link.try_recv() {
             Ok(None) => thread::sleep(Duration::from_millis(1)),
@@ -208,7 +211,8 @@ impl Host {
     }
 
     fn hello(&self) -> Hello {
-        let (endpoint, buffer) = (self.endpoint.address(), self.buffer.remote());
+        let endpoint = self.endpoint.address();
+        let buffer = self.buffer.remote();
         Hello { endpoint, buffer, purpose: None }
     }
 
@@ -242,7 +246,8 @@ fn meet(
     there: EndpointBuilder,
 ) -> [(Host, Result<RemoteBuffer, MeetError>); 2] {
     let fabric = Fabric::threaded();
-    let (mut here, mut there) = (Host::new(&fabric, "a", &here), Host::new(&fabric, "b", &there));
+    let mut here = Host::new(&fabric, "a", &here);
+    let mut there = Host::new(&fabric, "b", &there);
     let (listener, address) = listen();
     // Patience without end is none of the system's business.
     let timeouts = Timeouts { accept: None, message: Duration::MAX, ..Timeouts::default() };
@@ -313,7 +318,8 @@ fn every_disagreement_is_named_by_both_sides() {
 fn devices_that_do_not_match_are_named() {
     let fabric = Fabric::threaded();
     let builder = EndpointBuilder::new();
-    let (mut here, there) = (Host::new(&fabric, "a", &builder), Host::new(&fabric, "b", &builder));
+    let mut here = Host::new(&fabric, "a", &builder);
+    let there = Host::new(&fabric, "b", &builder);
     let (mut near, mut far) = Link::pair().unwrap();
     let mut hello = there.hello();
     hello.endpoint.rails[1].device = 0;
@@ -333,7 +339,8 @@ fn devices_that_do_not_match_are_named() {
 fn a_peer_that_is_never_ready_is_not_waited_for() {
     let fabric = Fabric::threaded();
     let builder = EndpointBuilder::new();
-    let (mut here, there) = (Host::new(&fabric, "a", &builder), Host::new(&fabric, "b", &builder));
+    let mut here = Host::new(&fabric, "a", &builder);
+    let there = Host::new(&fabric, "b", &builder);
     let (mut link, mut stranger) = link_to_stranger(impatient());
     stranger.write_all(&Message::Hello(there.hello()).encode()).unwrap();
     let error = here.meet(&mut link).unwrap_err();

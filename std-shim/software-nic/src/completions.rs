@@ -145,7 +145,8 @@ pub(crate) fn spoil(completion: &mut Completion, rng: &mut SplitMix64) {
         WcOpcode::RECV_RDMA_WITH_IMM,
         WcOpcode(0xdead),
     ];
-    let (a, b) = (rng.next(), rng.next());
+    let a = rng.next();
+    let b = rng.next();
     completion.opcode = LIES[rng.below(LIES.len())];
     completion.byte_len = a as u32;
     completion.imm = Imm::from_number((a >> 32) as u32);

@@ -60,7 +60,8 @@ impl QpShared {
             max_inline_data,
             max_msg_size: device.limits.max_msg_size,
         };
-        let (send_cq, recv_cq) = (&init.send_cq.shared, &init.recv_cq.shared);
+        let send_cq = &init.send_cq.shared;
+        let recv_cq = &init.recv_cq.shared;
         let progress = Arc::new(Progress::default());
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
@@ -146,7 +147,8 @@ impl QueuePair {
     ) -> Result<Self, NicError> {
         let number = device.next_qp_num.fetch_add(1, Ordering::Relaxed);
         if number > MAX_QP_NUM {
-            let (asked, limit) = (number.into(), MAX_QP_NUM.into());
+            let asked = number.into();
+            let limit = MAX_QP_NUM.into();
             return Err(NicError::Limit { what: "the queue pair number", asked, limit });
         }
         let shared = QpShared::new(device, domain, number, init);

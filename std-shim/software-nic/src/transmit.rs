@@ -165,7 +165,8 @@ pub(crate) fn flush_turn(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
         return None;
     }
     flush(qp, send);
-    let (wr_id, opcode) = (first.wr_id, first.opcode);
+    let wr_id = first.wr_id;
+    let opcode = first.opcode;
     Some(Turn { wr_id, opcode, outcome: Outcome::Flushed, bytes: 0 })
 }
 

@@ -196,7 +196,8 @@ where
             RailId::Data(number) => number.to_string(),
             RailId::Notify => "notify".to_owned(),
         };
-        let (device, qp_num) = (self.device_name(qp.device()), qp.qp_num());
+        let device = self.device_name(qp.device());
+        let qp_num = qp.qp_num();
         RailReport {
             rail: name,
             device,

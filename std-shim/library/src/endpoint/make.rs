@@ -88,7 +88,8 @@ fn most_requests<D: Domain>(domain: &D, depth: u32) -> u32 {
 impl<'d, D: Domain> Plan<'d, D> {
     /// Plans one for a type of so many rails.
     pub(super) fn new(builder: EndpointBuilder, domains: &'d [&'d D]) -> Result<Self, BuildError> {
-        let (rails, devices) = (builder.rails, domains.len());
+        let rails = builder.rails;
+        let devices = domains.len();
         if !(1..=MAX_RAILS).contains(&rails) {
             return Err(BuildError::Rails { rails, max: MAX_RAILS });
         }
@@ -98,7 +99,8 @@ impl<'d, D: Domain> Plan<'d, D> {
         let domains = &domains[..devices.min(rails)];
         let ports = domains.iter().map(|domain| ports(*domain)).collect::<Result<Vec<_>, _>>()?;
         let place = |rail: usize| {
-            let (device, turn) = (rail % domains.len(), rail / domains.len());
+            let device = rail % domains.len();
+            let turn = rail / domains.len();
             Place { device, port: ports[device][turn % ports[device].len()] }
         };
         let has_notify = rails > 1 && builder.config.scheme == Scheme::Spray;
@@ -112,7 +114,8 @@ impl<'d, D: Domain> Plan<'d, D> {
     }
 
     fn make(&self, cqs: &[D::Cq], names: &DeviceNames) -> Result<EndpointQp<D::Qp>, BuildError> {
-        let (rails, options) = (self.builder.rails, self.builder.options);
+        let rails = self.builder.rails;
+        let options = self.builder.options;
         let make = |place: &Place| self.queue_pair(place, cqs, DEPTH as u32);
         let data = self.places[..rails].iter().map(make).collect::<Result<Vec<_>, _>>()?;
         let notify = self.places.get(rails).map(make).transpose()?;
@@ -122,8 +125,10 @@ impl<'d, D: Domain> Plan<'d, D> {
         qp.prepare_receives().map_err(BuildError::Receives)?;
         let idle = self.builder.always_notify_qp && self.places.len() == rails;
         let idle = idle.then(|| self.idle_queue_pair(&self.places[0], cqs));
-        let (places, names) = (self.places.clone(), Arc::clone(names));
-        let (idle_notify, psn) = (idle.transpose()?, random_psn());
+        let places = self.places.clone();
+        let names = Arc::clone(names);
+        let idle_notify = idle.transpose()?;
+        let psn = random_psn();
         Ok(EndpointQp { qp, idle_notify, names, places, psn, options, connected: false })
     }
 

@@ -42,7 +42,8 @@ use polyrail_software_nic as nic;
 /// let a = fabric.create_device(DeviceConfig::named("a")).alloc_pd()?;
 /// let b = fabric.create_device(DeviceConfig::named("b")).alloc_pd()?;
 /// // Four rails over both devices, and two times a single one.
-/// let (four, one) = (EndpointBuilder::new(), EndpointBuilder::new().rails(1));
+/// let four = EndpointBuilder::new();
+/// let one = EndpointBuilder::new().rails(1);
 /// let members = [(four, vec![&a, &b]), (one, vec![&a]), (one, vec![&a])];
 /// let mut set: EndpointSet = EndpointSet::build(members)?;
 /// let [_, near, far] = set.qps_mut() else { unreachable!("there are three") };

@@ -119,7 +119,8 @@ where
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let fabric = Fabric::threaded();
     /// # let device = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd();
-    /// # let (here, there) = (device("here")?, device("there")?);
+    /// # let here = device("here")?;
+    /// # let there = device("there")?;
     /// # let mut sender: Endpoint = EndpointBuilder::new().rails(1).build(&[&here])?;
     /// # let mut receiver: Endpoint = EndpointBuilder::new().rails(1).build(&[&there])?;
     /// # connect_endpoints(&mut sender, &mut receiver)?;

@@ -40,7 +40,8 @@ pub struct Link<P = NoPurpose> {
 
 impl<P: Purpose> Link<P> {
     pub(super) fn over(stream: impl Stream + 'static, message_timeout: Duration) -> Self {
-        let (stream, incoming) = (Box::new(stream), Incoming::new());
+        let stream = Box::new(stream);
+        let incoming = Incoming::new();
         Self { stream, incoming, began: None, message_timeout }
     }
 
@@ -66,7 +67,8 @@ impl<P: Purpose> Link<P> {
     /// The other side does not take the message.
     pub fn send(&mut self, message: &Message<P>) -> Result<(), LinkError> {
         let bytes = message.encode();
-        let (mut rest, deadline) = (&bytes[..], deadline(self.message_timeout));
+        let mut rest = &bytes[..];
+        let deadline = deadline(self.message_timeout);
         while !rest.is_empty() {
             match self.stream.write(rest) {
                 Ok(written) => rest = &rest[written..],
@@ -107,7 +109,8 @@ impl<P: Purpose> Link<P> {
         if self.incoming.pending() > 0
             && self.began.get_or_insert_with(Instant::now).elapsed() >= self.message_timeout
         {
-            let (pending, waited) = (self.incoming.pending(), self.message_timeout);
+            let pending = self.incoming.pending();
+            let waited = self.message_timeout;
             return Err(LinkError::Stalled { pending, waited });
         }
         Ok(None)

@@ -47,7 +47,8 @@ impl Handle {
         port: Port,
         shared: Arc<Shared>,
     ) -> Self {
-        let (keys, port) = (KeySets::default(), Arc::new(port));
+        let keys = KeySets::default();
+        let port = Arc::new(port);
         Self { qp, messages: Some(messages), keys, port, shared }
     }
 

@@ -66,7 +66,8 @@ impl Request {
     }
 
     pub(super) const fn recv(slot: u16, keys: u8, wr: &RecvWr<'_>) -> Self {
-        let (flags, local) = (SendFlags::empty(), wr.local);
+        let flags = SendFlags::empty();
+        let local = wr.local;
         let [imm, remote_addr, compare_add, swap] = [0; 4];
         let imm = imm as u32;
         Self { slot, keys, opcode: None, flags, imm, local, remote_addr, compare_add, swap }

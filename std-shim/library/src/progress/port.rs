@@ -92,7 +92,8 @@ pub(super) fn port(qp: usize) -> (MessageProducer, Port, PortSide) {
     let Ok((reports, receiver)) = Ring::split_shared(ring) else { unreachable!("a new ring") };
     let wakers: Arc<[AtomicWaker]> = (0..SLOTS).map(|_| AtomicWaker::new()).collect();
     let port = Port { inbox: Mutex::new(Inbox::new(receiver)), wakers: Arc::clone(&wakers) };
-    let (is_posted, wakers) = ([false; SLOTS].into(), Wakers(wakers));
+    let is_posted = [false; SLOTS].into();
+    let wakers = Wakers(wakers);
     let out = Outbox { number: 0, is_posted, posted: [0; 2], sent: 0, reports, wakers };
     let held = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));
     let desk = Desk { keys: Vec::with_capacity(KEY_SETS), held, out };

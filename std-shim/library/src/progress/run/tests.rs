@@ -35,7 +35,8 @@ fn a_thread_that_ends_however_it_ends_leaves_nobody_waiting() {
     let domain = device.alloc_pd().unwrap();
     let set: EndpointSet = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
     let mut progress = Progress::new(set, Arc::clone(&shared), ProgressOptions::default());
-    let (mut adopted, mut newcomer) = (handle(&shared, 0), None);
+    let mut adopted = handle(&shared, 0);
+    let mut newcomer = None;
     let waits = [0, 1].map(|wr_id| {
         let pending = adopted.post_recv(&RecvWr::notification(wr_id)).unwrap();
         assert!(progress.adopt() || wr_id == 1);
@@ -43,7 +44,8 @@ fn a_thread_that_ends_however_it_ends_leaves_nobody_waiting() {
     });
     let newcomers = newcomer.insert(handle(&shared, 0)).post_recv(&RecvWr::notification(2));
     let [awaited, looked_at] = waits;
-    let (mut awaited, wakes) = (pin!(awaited), Arc::new(Counting::default()));
+    let mut awaited = pin!(awaited);
+    let wakes = Arc::new(Counting::default());
     let waker = Arc::clone(&wakes).into();
     let context = &mut Context::from_waker(&waker);
     assert!(awaited.as_mut().poll(context).is_pending());
