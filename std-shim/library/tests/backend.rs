@@ -5,7 +5,7 @@ mod recorded;
 use polyrail::backend::{ConnectOptions, Mtu};
 use polyrail::chain::Chain;
 use polyrail::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, connect_endpoints};
-use polyrail::exchange::{Hello, Link, LinkError, Message, bring_up};
+use polyrail::exchange::{Control, ControlError, Hello, Message, bring_up};
 use polyrail::hardware::QueuePair;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{self, DeviceConfig, DeviceLimits, Fabric};
@@ -230,7 +230,7 @@ fn receives_are_posted_before_any_queue_pair_can_be_reached() {
     for (scheme, rails) in [(Scheme::Spray, 4), (Scheme::Dqplb, 4), (Scheme::Spray, 1)] {
         let (a, b) = sides(2);
         let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
-        let (near, far) = Link::pair().unwrap();
+        let (near, far) = Control::pair().unwrap();
         thread::scope(|scope| {
             let a = &a;
             let b = &b;
@@ -245,20 +245,20 @@ fn receives_are_posted_before_any_queue_pair_can_be_reached() {
 }
 
 /// Brings one side up with three notification receives.
-fn meet(side: &Side, builder: &EndpointBuilder, mut link: Link) {
+fn meet(side: &Side, builder: &EndpointBuilder, mut control: Control) {
     #[derive(Debug, thiserror::Error)]
     #[error(transparent)]
     enum MeetError {
-        Link(#[from] LinkError),
+        Control(#[from] ControlError),
         Connect(#[from] ConnectError),
         Post(#[from] PostRecvError),
     }
     let mut endpoint = side.build(builder);
     let buffer = side.buffer();
     let hello = Hello { endpoint: endpoint.address(), buffer: buffer.remote(), purpose: None };
-    link.send(&Message::Hello(hello)).unwrap();
-    let peer = link.expect_hello().unwrap();
-    let met: Result<(), MeetError> = bring_up(&mut endpoint, &mut link, &peer, |endpoint| {
+    control.send(&Message::Hello(hello)).unwrap();
+    let peer = control.expect_hello().unwrap();
+    let met: Result<(), MeetError> = bring_up(&mut endpoint, &mut control, &peer, |endpoint| {
         for wr_id in 0..3 {
             endpoint.post_recv(&RecvWr::notification(wr_id))?;
         }

@@ -426,7 +426,7 @@ fn a_rail_that_falls_silent_is_named_and_moved_to_err() {
         // Its requests come back, and so does the caller's.
         let (sent, _) = poll_both(&mut a, &mut b, (1, 0));
         assert_eq!((sent[0].wr_id, sent[0].status), (1, WcStatus::WR_FLUSH_ERR));
-        assert_eq!(a.endpoint.outstanding(), 0);
+        assert_eq!(a.endpoint.unreported(), 0);
     }
 }
 
@@ -469,7 +469,7 @@ fn failing_all_rails_flushes_everything() {
         let (_, flushed) = poll_both(&mut a, &mut b, (0, 10));
         assert!((0..).zip(&flushed).all(|(i, wc)| wc.wr_id == i));
         assert!(flushed.iter().all(|wc| wc.status == WcStatus::WR_FLUSH_ERR), "{flushed:?}");
-        assert_eq!(b.endpoint.outstanding(), 0);
+        assert_eq!(b.endpoint.unreported(), 0);
     }
 }
 
@@ -495,7 +495,7 @@ fn polling_with_a_callback_sees_the_same() {
         assert_eq!(polled.error, None);
     }
     assert_eq!(seen[0].wr_id, 9);
-    assert_eq!(a.endpoint.outstanding(), 0);
+    assert_eq!(a.endpoint.unreported(), 0);
 }
 
 #[test]

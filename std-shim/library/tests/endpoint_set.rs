@@ -6,7 +6,7 @@ use fixture::{Host, Shape, connect_sets};
 use polyrail::endpoint::{
     BuildError, Endpoint, EndpointBuilder, EndpointError, EndpointSet, StallWatch,
 };
-use polyrail::exchange::{Hello, Link, Message, bring_up};
+use polyrail::exchange::{Control, Hello, Message, bring_up};
 use polyrail::nic::{
     self, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
 };
@@ -228,11 +228,11 @@ fn one_that_falls_silent_is_found() {
 }
 
 #[test]
-fn each_is_brought_up_over_a_link() {
+fn each_is_brought_up_over_a_control_connection() {
     let builders = mixed();
     let fabric = Fabric::deterministic(3);
     let [mut near, mut far] = ["near", "far"].map(|name| Side::new(&fabric, name, &builders));
-    let (here, there): (Vec<_>, Vec<_>) = builders.iter().map(|_| Link::pair().unwrap()).unzip();
+    let (here, there): (Vec<_>, Vec<_>) = builders.iter().map(|_| Control::pair().unwrap()).unzip();
     std::thread::scope(|scope| {
         scope.spawn(|| bring_all_up(&mut far, there));
         bring_all_up(&mut near, here);
@@ -255,15 +255,15 @@ fn each_is_brought_up_over_a_link() {
 }
 
 /// Brings every virtual queue pair up, with a receive, and meets the peer's of the same number.
-fn bring_all_up(side: &mut Side, links: Vec<Link>) {
+fn bring_all_up(side: &mut Side, controls: Vec<Control>) {
     let buffer = side.buffer.remote();
-    for (qp, mut link) in side.set.qps_mut().iter_mut().zip(links) {
+    for (qp, mut control) in side.set.qps_mut().iter_mut().zip(controls) {
         let endpoint = qp.address();
         let buffer = buffer.clone();
         let hello = Hello { endpoint, buffer, purpose: None };
-        link.send(&Message::Hello(hello)).unwrap();
-        let peer = link.expect_hello().unwrap();
-        let up = bring_up(qp, &mut link, &peer, |qp| {
+        control.send(&Message::Hello(hello)).unwrap();
+        let peer = control.expect_hello().unwrap();
+        let up = bring_up(qp, &mut control, &peer, |qp| {
             Ok::<_, Box<dyn std::error::Error>>(qp.post_recv(&RecvWr::notification(3))?)
         });
         up.unwrap();

@@ -230,7 +230,7 @@ fn requests_of_a_dropped_handle_go_their_way() {
         }
     }
     let set = world.thread.shutdown().unwrap();
-    assert_eq!(set.qps()[NEAR].outstanding(), 0);
+    assert_eq!(set.qps()[NEAR].unreported(), 0);
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn shutting_down_drains_first() {
         .collect();
     let World { thread, .. } = world;
     let set = thread.shutdown().unwrap();
-    assert_eq!(set.qps().iter().map(EndpointQp::outstanding).collect::<Vec<_>>(), [0, 0]);
+    assert_eq!(set.qps().iter().map(EndpointQp::unreported).collect::<Vec<_>>(), [0, 0]);
     for (wr_id, mut pending) in (0..).zip(writes) {
         let wc = pending.try_take().expect("every outcome is there").unwrap();
         assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::SUCCESS));

@@ -161,7 +161,7 @@ fn many_queue_pairs_of_all_kinds() {
         assert!(arrived[length..].iter().all(|byte| *byte == 0), "behind place {place}");
     }
     let set = world.near.thread.shutdown().unwrap();
-    assert!(set.qps().iter().all(|qp| qp.first_error().is_none() && qp.outstanding() == 0));
+    assert!(set.qps().iter().all(|qp| qp.first_error().is_none() && qp.unreported() == 0));
 }
 
 /// Writes until told to stop, and none may fail.
@@ -241,7 +241,7 @@ fn a_broken_queue_takes_those_along_that_have_rails_on_it() {
         assert_eq!(refused, SubmitError::EndpointFailed);
     });
     let set = world.near.thread.shutdown().unwrap();
-    let healthy = set.qps().iter().map(|qp| qp.first_error().is_none() && qp.outstanding() == 0);
+    let healthy = set.qps().iter().map(|qp| qp.first_error().is_none() && qp.unreported() == 0);
     assert_eq!(
         healthy.enumerate().filter(|(_, ok)| *ok).map(|(n, _)| n).collect::<Vec<_>>(),
         [0, 3]

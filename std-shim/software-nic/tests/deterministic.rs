@@ -5,7 +5,7 @@ mod support;
 use polyrail_core::hardware::{QueuePair as _, SendBatch as _};
 use polyrail_core::verbs::{Completion, Opcode, SendFlags, SendRequest, WcStatus};
 use polyrail_software_nic::{
-    ConnectOptions, Fabric, Outcome, QpCap, QpInit, QueuePair, Step, connect_pair,
+    ConnectOptions, Fabric, QpCap, QpInit, QueuePair, Step, TurnOutcome, connect_pair,
 };
 use std::collections::HashMap;
 use support::*;
@@ -125,9 +125,9 @@ fn waiting_is_a_step_that_moves_time() {
     let history: Vec<Step> = std::iter::from_fn(|| pair.fabric.step()).collect();
     let outcome =
         |wanted| move |s: &Step| matches!(s, Step::Executed { outcome, .. } if *outcome == wanted);
-    assert!(history.iter().any(outcome(Outcome::NotReady)));
+    assert!(history.iter().any(outcome(TurnOutcome::NotReady)));
     assert!(history.iter().any(|step| matches!(step, Step::Waited { .. })));
-    assert!(history.iter().any(outcome(Outcome::Failed(WcStatus::RNR_RETRY_EXC_ERR))));
+    assert!(history.iter().any(outcome(TurnOutcome::Failed(WcStatus::RNR_RETRY_EXC_ERR))));
 }
 
 /// Reads 8 bytes from the peer and writes them back elsewhere, from the same local buffer; what

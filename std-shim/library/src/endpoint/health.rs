@@ -178,7 +178,7 @@ where
 
     /// Requests that were accepted and not reported, sends and notification receives. With one
     /// rail the device keeps the count, and this is 0.
-    pub fn outstanding(&self) -> usize {
+    pub fn unreported(&self) -> usize {
         self.qp.unreported_sends() + self.qp.unreported_recvs()
     }
 

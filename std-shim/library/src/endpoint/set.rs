@@ -2,7 +2,7 @@
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
-use super::make::{Plan, make};
+use super::make::{EndpointPlan, make};
 use super::poll_batch::PollBatch;
 use super::qp::EndpointQp;
 use super::single::Endpoint;
@@ -113,7 +113,7 @@ where
         let members: Vec<(EndpointBuilder, S)> = members.into_iter().collect();
         let plans = members
             .iter()
-            .map(|(builder, domains)| Plan::new(*builder, domains.as_ref()))
+            .map(|(builder, domains)| EndpointPlan::new(*builder, domains.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
         let (qps, cq) = make(&plans)?;
         Ok(Self { members: Members(qps), cq })

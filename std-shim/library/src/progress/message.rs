@@ -13,7 +13,7 @@ pub(super) type KeySet = Arc<[DeviceKeys]>;
 
 /// From a handle to the thread.
 #[derive(Debug)]
-pub(super) enum Message {
+pub(super) enum HandleMessage {
     /// Requests that follow refer to these keys by this place.
     Keys { place: u8, keys: KeySet },
     /// A request.
@@ -21,7 +21,7 @@ pub(super) enum Message {
 }
 
 /// Bytes that cross to the thread for each request.
-pub const REQUEST_BYTES: usize = size_of::<Message>();
+pub const REQUEST_BYTES: usize = size_of::<HandleMessage>();
 
 const _: () = assert!(REQUEST_BYTES <= 64, "a cache line for each request");
 
