@@ -62,7 +62,8 @@ pub(crate) struct Visit<'a, D> {
 impl<'a, D: Domain> Visit<'a, D> {
     /// Whether the peer may have so many bytes of memory here.
     pub(crate) fn allow(&self, bytes: usize) -> Result<(), SessionError> {
-        let (bytes, limit) = (bytes as u64, self.options.max_memory);
+        let bytes = bytes as u64;
+        let limit = self.options.max_memory;
         if bytes > limit { Err(SessionError::TooMuchMemory { bytes, limit }) } else { Ok(()) }
     }
 

@@ -98,7 +98,8 @@ fn copy_to(
     }
     let progress = Progress { interrupted: interrupts(), ..Progress::default() };
     let bar = Bar::new(arguments.quiet || arguments.json);
-    let (source, name) = (&arguments.source, arguments.destination.as_deref().map(Path::as_os_str));
+    let source = &arguments.source;
+    let name = arguments.destination.as_deref().map(Path::as_os_str);
     let report =
         send_to(source, name, address, &domains, options, &progress, || bar.show(&progress))?;
     let name = name.or(source.file_name()).unwrap_or_default();

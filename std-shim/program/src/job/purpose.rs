@@ -75,7 +75,8 @@ impl Purpose for Job {
 
 fn workload(place: &Place<'_>) -> Result<Workload, HandshakeError> {
     let fields = place.object(&["operation", "messageSize", "window"])?;
-    let (operation, max) = (fields.field("operation")?, MAX_MESSAGE_SIZE);
+    let operation = fields.field("operation")?;
+    let max = MAX_MESSAGE_SIZE;
     Ok(Workload {
         operation: Operation::from_name(operation.text()?)
             .ok_or_else(|| operation.wrong("\"write\", \"write-imm\", \"read\" or \"send\""))?,

@@ -46,7 +46,8 @@ fn job(g: &mut Gen) -> Job {
         let message_size = 1 + (u32::arbitrary(g) >> 4);
         return Job::Perf(Workload { operation, message_size, window });
     }
-    let (total, chunk) = (u64::arbitrary(g) >> 1, 1 + (u32::arbitrary(g) >> 2));
+    let total = u64::arbitrary(g) >> 1;
+    let chunk = 1 + (u32::arbitrary(g) >> 2);
     let name = FileName::new(&String::arbitrary(g));
     Job::Copy { plan: Plan { total, chunk, window }, name }
 }
@@ -60,7 +61,8 @@ impl Arbitrary for Any {
         Self(match u8::arbitrary(g) % 6 {
             0 => Message::Ready {},
             1 => {
-                let (bytes, crc32) = (u64::arbitrary(g), u32::arbitrary(g));
+                let bytes = u64::arbitrary(g);
+                let crc32 = u32::arbitrary(g);
                 Message::Done(Outcome::Copy(Sum { bytes, crc32 }))
             }
             2 => Message::Done(Outcome::Perf { requests: u64::arbitrary(g) }),
@@ -174,10 +176,8 @@ const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":
 
 /// [`HELLO`], but to measure.
 fn perf_hello() -> String {
-    let (copy, perf) = (
-        r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1}}}"#,
-        r#"{"perf":{"operation":"write","messageSize":65536,"window":8}}"#,
-    );
+    let copy = r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1}}}"#;
+    let perf = r#"{"perf":{"operation":"write","messageSize":65536,"window":8}}"#;
     assert!(HELLO.contains(copy));
     HELLO.replacen(copy, perf, 1)
 }
@@ -199,7 +199,8 @@ fn what_is_to_be_measured_is_checked() {
     let operation = Operation::Write;
     let workload = Workload { operation, message_size: 65536, window: 8 };
     assert_eq!(read.purpose, Some(Job::Perf(workload)));
-    let (at, perf) = ("hello.purpose.perf", r#""operation":"write","#);
+    let at = "hello.purpose.perf";
+    let perf = r#""operation":"write","#;
     let missing = HandshakeError::Missing { at: format!("{at}.operation") };
     assert_eq!(spoilt_in(&hello, perf, ""), missing);
     let HandshakeError::Kind { at: place, .. } = spoilt_in(&hello, "\"write\"", "\"atomic\"")
@@ -212,7 +213,8 @@ fn what_is_to_be_measured_is_checked() {
         ("65536,\"window\"", "268435457,\"window\"", "messageSize", "268435457", 256 << 20),
         ("\"window\":8", "\"window\":129", "window", "129", 128),
     ] {
-        let (at, value) = (format!("{at}.{field}"), value.to_owned());
+        let at = format!("{at}.{field}");
+        let value = value.to_owned();
         assert_eq!(spoilt_in(&hello, piece, by), HandshakeError::Number { at, value, min: 1, max });
     }
     let unknown = spoilt_in(&hello, perf, r#""operation":"write","threads":2,"#);

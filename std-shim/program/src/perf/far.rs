@@ -44,7 +44,8 @@ pub(crate) fn answer<D: Domain>(
     workload: Workload,
     interrupted: &AtomicBool,
 ) -> Result<Measured, PerfError> {
-    let (begin, hello) = (Instant::now(), visit.hello);
+    let begin = Instant::now();
+    let hello = visit.hello;
     let Address { scheme, max_msg_size, .. } = hello.endpoint;
     let rails = hello.endpoint.rails.len();
     let builder = ends::builder(workload.operation, rails, scheme, max_msg_size);
@@ -84,7 +85,8 @@ fn meet<D: Domain>(
     hello: &Hello,
 ) -> Result<Receiver<D>, PerfError> {
     let far = Half::new(workload, environment.builder, &environment.domains, 2)?;
-    let (endpoint, buffer) = (far.endpoint.address(), far.ring.remote());
+    let endpoint = far.endpoint.address();
+    let buffer = far.ring.remote();
     peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose: None }))?;
     let mut receiver = Receiver::new(far.toward(hello.buffer.clone(), environment.stall_timeout)?);
     receiver.bring_up(peer, hello)?;
@@ -116,7 +118,8 @@ fn receive<D: Domain>(
     receiver: &mut Receiver<D>,
     peer: &mut Counterpart<'_>,
 ) -> Result<u64, PerfError> {
-    let (mut idle, mut missing_since) = (Eager::default(), None);
+    let mut idle = Eager::default();
+    let mut missing_since = None;
     loop {
         let arrived = receiver.poll()?;
         if arrived {
@@ -125,7 +128,8 @@ fn receive<D: Domain>(
         idle.note(arrived);
         peer.glance()?;
         let Some(outcome) = peer.outcome() else { continue };
-        let (sent, received) = (requests_of(outcome)?, receiver.received());
+        let sent = requests_of(outcome)?;
+        let received = receiver.received();
         if received == sent {
             return Ok(sent);
         }

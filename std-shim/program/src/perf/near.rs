@@ -87,7 +87,8 @@ fn meet<D: Domain>(
 ) -> Result<(Sender<D>, Workload), PerfError> {
     let workload = config.workload()?;
     let near = Half::new(workload, &config.builder(), domains, 1)?;
-    let (endpoint, buffer) = (near.endpoint.address(), near.ring.remote());
+    let endpoint = near.endpoint.address();
+    let buffer = near.ring.remote();
     let purpose = Some(Job::Perf(workload));
     peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose }))?;
     let hello = peer.expect_hello()?;

@@ -49,7 +49,8 @@ struct Guest {
 
 impl<'a> Door<'a> {
     pub(super) fn new(listener: &'a Listener, patience: Patience, bell: UnixStream) -> Self {
-        let (silent, waiting) = (VecDeque::new(), VecDeque::new());
+        let silent = VecDeque::new();
+        let waiting = VecDeque::new();
         Self { listener, patience, bell, silent, waiting, full: false }
     }
 

@@ -47,7 +47,8 @@ fn run_server<T: Send>(
     let server = Server::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap().to_string();
     let gone = AtomicBool::new(false);
-    let (served, mut strays) = (Mutex::new(Vec::new()), Vec::new());
+    let served = Mutex::new(Vec::new());
+    let mut strays = Vec::new();
     let visited = thread::scope(|scope| {
         let visited = scope.spawn(|| {
             // Nobody else comes, if only because of a panic.
@@ -91,14 +92,16 @@ fn send(
     host: &Host,
     options: &CopyOptions,
 ) -> Result<CopyReport, CopyError> {
-    let (name, progress) = (name.map(str::as_ref), Progress::default());
+    let name = name.map(str::as_ref);
+    let progress = Progress::default();
     send_to(source, name, address, host.all_domains(), options, &progress, || ())
 }
 
 /// A directory with a source of some bytes, and an empty directory for copies.
 fn place_with_source() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
-    let (source, copies) = (directory.path().join("source"), directory.path().join("copies"));
+    let source = directory.path().join("source");
+    let copies = directory.path().join("copies");
     fs::write(&source, vec![7; 300_000]).unwrap();
     fs::create_dir(&copies).unwrap();
     (directory, source, copies)
@@ -316,9 +319,11 @@ fn timeouts(log: &Log) -> Vec<u8> {
 fn either_side_waits_for_acknowledgements_as_long_as_it_was_told() {
     let (_directory, source, copies) = place_with_source();
     let (here, there) = software_hosts(1).unwrap();
-    let (near, far) = (Log::default(), Log::default());
+    let near = Log::default();
+    let far = Log::default();
     let recorded = |host: &Host, log| vec![Recorded::new(host.domains()[0].clone(), log)];
-    let (here, there) = (recorded(&here, &near), recorded(&there, &far));
+    let here = recorded(&here, &near);
+    let there = recorded(&there, &far);
     let server = Server::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap().to_string();
     let options = CopyOptions { qp_timeout: 20, ..CopyOptions::default() };
@@ -350,7 +355,8 @@ fn say_hello(
     let domains = host.domains();
     let endpoint: Endpoint = CopyOptions::default().builder().build(&domains).unwrap();
     let buffer = RegisteredBuffer::new(1 << 20, ALL_ACCESS, &domains).unwrap();
-    let (address, remote) = (endpoint.address(), buffer.remote());
+    let address = endpoint.address();
+    let remote = buffer.remote();
     link.send(&Message::Hello(Hello { endpoint: address, buffer: remote, purpose })).unwrap();
     (link, endpoint, buffer)
 }
@@ -382,7 +388,8 @@ fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> Copy
             let domains = there.domains();
             let mut endpoint: Endpoint = options.builder().build(&domains).unwrap();
             let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
-            let (address, buffer) = (endpoint.address(), ring.remote());
+            let address = endpoint.address();
+            let buffer = ring.remote();
             link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None })).unwrap();
             bring_up(&mut endpoint, &mut link, &hello, |endpoint| {
                 (0..8).try_for_each(|n| endpoint.post_recv(&RecvWr::notification(n)))?;
@@ -422,7 +429,8 @@ fn say_alive(link: &mut Link) -> LinkError {
 
 /// More silence than `say_alive` needs, and less than that.
 fn no_progress() -> Patience {
-    let (idle, progress) = (Duration::from_secs(3), Duration::from_secs(4));
+    let idle = Duration::from_secs(3);
+    let progress = Duration::from_secs(4);
     Patience { idle, progress, ..Patience::default() }
 }
 
@@ -644,7 +652,8 @@ fn far_end(config: &PerfConfig, then: impl FnOnce(Link, &mut Endpoint) + Send) -
             let builder = CopyOptions::default().builder().scheme(hello.endpoint.scheme);
             let mut endpoint: Endpoint = builder.build(&domains).unwrap();
             let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
-            let (address, buffer) = (endpoint.address(), ring.remote());
+            let address = endpoint.address();
+            let buffer = ring.remote();
             link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None })).unwrap();
             bring_up(&mut endpoint, &mut link, &hello, |_| Ok::<(), SessionError>(())).unwrap();
             then(link, &mut endpoint);

@@ -186,7 +186,8 @@ impl<'a> Counterpart<'a> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let (now, awaited) = (Instant::now(), self.awaited);
+        let now = Instant::now();
+        let awaited = self.awaited;
         let idle = now.duration_since(*self.idle_since.get_or_insert(now));
         let still = now.duration_since(*self.still_since.get_or_insert(now));
         let Some(patience) = self.patience else { return Ok(()) };

@@ -157,7 +157,8 @@ pub fn copy_file(
         .finish(options.sync)
         .map_err(|error| CopyError::Destination { path: destination.to_owned(), source: error })?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
-    let (sender, receiver) = (SideReport { rails: sender }, SideReport { rails: receiver });
+    let sender = SideReport { rails: sender };
+    let receiver = SideReport { rails: receiver };
     Ok(CopyReport { sender: Some(sender), receiver: Some(receiver), ..report })
 }
 
@@ -211,7 +212,8 @@ fn run_sides(
         patience: None,
         interrupted: &progress.interrupted,
     };
-    let (here, there) = (environment(here.domains()), environment(there.domains()));
+    let here = environment(here.domains());
+    let there = environment(there.domains());
     let parcel = Parcel { plan, source, name: None };
     let work = || {
         std::thread::scope(|scope| {

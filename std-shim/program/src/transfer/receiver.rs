@@ -131,11 +131,13 @@ impl<R> Receiver<'_, R> {
         chunk: u64,
         written: &AtomicU64,
     ) -> Result<(), TransferError> {
-        let (position, length) = (self.plan.position(chunk), self.plan.length(chunk));
+        let position = self.plan.position(chunk);
+        let length = self.plan.length(chunk);
         let slot = self.plan.slot(chunk);
         for (start, piece) in side::pieces(length) {
             side::checksum(&mut self.crc, self.ring, slot + start as usize, piece)?;
-            let (mut done, end) = (start as usize, (start + piece) as usize);
+            let mut done = start as usize;
+            let end = (start + piece) as usize;
             while done < end {
                 let at = position + done as u64;
                 match self.ring.write_to_file(slot + done, end - done, self.file, at) {

@@ -61,7 +61,8 @@ fn run<D: Domain>(
     }
     side.meet(&peer, plan.window)?;
     let keys = ring.toward(&peer.buffer)?;
-    let (crc, peer) = (crc32fast::Hasher::new(), &peer.buffer);
+    let crc = crc32fast::Hasher::new();
+    let peer = &peer.buffer;
     side.awaits("the receiver's credit for what was sent");
     let mut sender = Sender { plan, source, ring, keys, peer, crc, loaded: 0 };
     while side.traffic.arrived < plan.chunks() || side.traffic.reported < plan.chunks() {
@@ -107,10 +108,12 @@ impl<R> Sender<'_, R> {
     }
 
     fn load<D: Domain>(&mut self, side: &mut Side<'_, D>, chunk: u64) -> Result<(), TransferError> {
-        let (position, length) = (self.plan.position(chunk), self.plan.length(chunk));
+        let position = self.plan.position(chunk);
+        let length = self.plan.length(chunk);
         let slot = self.plan.slot(chunk);
         for (start, piece) in side::pieces(length) {
-            let (mut done, end) = (start as usize, (start + piece) as usize);
+            let mut done = start as usize;
+            let end = (start + piece) as usize;
             while done < end {
                 let at = position + done as u64;
                 match self.ring.read_from_file(slot + done, end - done, self.source.file(), at) {
@@ -131,7 +134,9 @@ impl<R> Sender<'_, R> {
     /// What was to be read must be all there is: else the copy would be a part that looks whole. And it
     /// must be as it was: else the copy would be of a file that never was.
     fn check_end(&self) -> Result<(), TransferError> {
-        let (position, length, expected) = (self.plan.total, 1, self.plan.total);
+        let position = self.plan.total;
+        let length = 1;
+        let expected = self.plan.total;
         match self.source.file().read_at(&mut [0], position) {
             Ok(0) => self.source.check_unchanged(),
             Ok(_) => Err(TransferError::Grew { expected }),
@@ -140,7 +145,8 @@ impl<R> Sender<'_, R> {
     }
 
     fn post<D: Domain>(&self, side: &mut Side<'_, D>, chunk: u64) -> Result<bool, TransferError> {
-        let (slot, length) = (self.plan.slot(chunk), self.plan.length(chunk));
+        let slot = self.plan.slot(chunk);
+        let length = self.plan.length(chunk);
         let local = self.ring.local(slot, length)?;
         let remote = self.peer.at(slot, length)?;
         side.post(&SendWr::write_with_imm(chunk, local, remote, chunk as u32, &self.keys))

@@ -53,7 +53,8 @@ pub(crate) fn receive<D: Domain + Sync>(
 
     let builder = visit.builder();
     let environment = visit.environment(&builder, &progress.interrupted);
-    let (endpoint, devices) = (&visit.hello.endpoint, environment.domains.len());
+    let endpoint = &visit.hello.endpoint;
+    let devices = environment.domains.len();
     let complete = || target.finish(visit.options.sync).map_err(TransferError::Finish);
     let incoming = Incoming { file: &file, written: &progress.written, complete };
     let work = || receive_from(environment, visit.link, visit.hello, incoming);

@@ -223,7 +223,8 @@ mod tests {
         after: impl FnOnce(&mut Side<'_, polyrail::nic::ProtectionDomain>, &Host),
     ) -> TransferError {
         let (here, there) = software_hosts(2).unwrap();
-        let (builder, interrupted) = (EndpointBuilder::new().rails(rails), AtomicBool::new(false));
+        let builder = EndpointBuilder::new().rails(rails);
+        let interrupted = AtomicBool::new(false);
         let environment = Environment {
             domains: there.domains(),
             builder: &builder,
@@ -297,7 +298,8 @@ mod tests {
     #[test]
     fn a_side_that_is_busy_says_that_it_is_there() {
         let (_here, there) = software_hosts(1).unwrap();
-        let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+        let builder = EndpointBuilder::new();
+        let interrupted = AtomicBool::new(false);
         let environment = Environment {
             domains: there.domains(),
             builder: &builder,

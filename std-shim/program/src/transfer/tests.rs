@@ -71,7 +71,8 @@ fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
         near.send(&message).unwrap();
     }
     drop(near);
-    let (file, interrupted) = (tempfile::tempfile().unwrap(), AtomicBool::new(false));
+    let file = tempfile::tempfile().unwrap();
+    let interrupted = AtomicBool::new(false);
     let environment = environment(&there, &builder, &interrupted);
     receive_file(environment, far, &file, &AtomicU64::new(0)).unwrap_err()
 }
@@ -117,7 +118,8 @@ fn a_receiver_that_wants_to_send_is_refused() {
     let endpoint: Endpoint = builder.build(&there.domains()).unwrap();
     let (near, mut far) = Link::pair().unwrap();
     far.send(&hello(endpoint.address(), to_copy())).unwrap();
-    let (file, interrupted) = (tempfile::tempfile().unwrap(), AtomicBool::new(false));
+    let file = tempfile::tempfile().unwrap();
+    let interrupted = AtomicBool::new(false);
     let sent = send(environment(&here, &builder, &interrupted), near, &file);
     assert!(matches!(session(sent.as_ref().unwrap_err()), SessionError::Protocol(_)), "{sent:?}");
     // The other side is told why.
@@ -146,7 +148,8 @@ fn run_with(
     let mut source = tempfile::tempfile().unwrap();
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let target = tempfile::tempfile().unwrap();
-    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+    let builder = EndpointBuilder::new();
+    let interrupted = AtomicBool::new(false);
     let (near, mut from_near) = Link::pair().unwrap();
     let (mut to_far, far) = Link::pair().unwrap();
     thread::scope(|scope| {
@@ -168,7 +171,8 @@ fn run_with(
             }
             Err(_) => false,
         };
-        let (a, b) = (&mut from_near, &mut to_far);
+        let a = &mut from_near;
+        let b = &mut to_far;
         while forward(a, b) & forward(b, a) {}
         // The one that is still there hears what was said last.
         while forward(a, b) {}
@@ -235,15 +239,18 @@ where
     let mut source = tempfile::tempfile().unwrap();
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let target = tempfile::tempfile().unwrap();
-    let (builder, interrupted) = (&builder, &AtomicBool::new(false));
+    let builder = &builder;
+    let interrupted = &AtomicBool::new(false);
     let side = |domains| {
         let stall_timeout = Duration::from_secs(5);
         Environment { domains, builder, stall_timeout, patience: None, interrupted }
     };
-    let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let timeouts = Timeouts::default();
     let address = listener.local_addr().unwrap().to_string();
     let sums = thread::scope(|scope| {
-        let (here, there) = (side(here), side(there));
+        let here = side(here);
+        let there = side(there);
         let receiver = scope.spawn(|| {
             let (link, _) = listener.accept(&timeouts).unwrap();
             receive_file(there, link, &target, &AtomicU64::new(0))
@@ -270,8 +277,10 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
     let mut source = tempfile::NamedTempFile::new().unwrap();
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let (here, there) = software_hosts(2).unwrap();
-    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
-    let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
+    let builder = EndpointBuilder::new();
+    let interrupted = AtomicBool::new(false);
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let timeouts = Timeouts::default();
     let address = listener.local_addr().unwrap().to_string();
     let (sent, received) = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
@@ -283,7 +292,8 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
             let environment = environment(&there, &builder, &interrupted);
             receive_file(environment, link, &target, &AtomicU64::new(0))
         });
-        let (options, progress) = (CopyOptions::default(), Progress::default());
+        let options = CopyOptions::default();
+        let progress = Progress::default();
         let domains = here.all_domains();
         let name = Some("copy".as_ref());
         let sent = send_to(source.path(), name, &address, domains, &options, &progress, || ());
@@ -299,11 +309,13 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
 fn a_copy_runs_on_other_backends_too_and_posts_its_receives_first() {
     for scheme in [Scheme::Spray, Scheme::Dqplb] {
         let (here, there) = software_hosts(2).unwrap();
-        let (log, other) = (Log::default(), Log::default());
+        let log = Log::default();
+        let other = Log::default();
         let recorded = |host: &Host, log: &Log| -> Vec<Recorded> {
             host.domains().iter().map(|&domain| Recorded::new(domain.clone(), log)).collect()
         };
-        let (here, there) = (recorded(&here, &log), recorded(&there, &other));
+        let here = recorded(&here, &log);
+        let there = recorded(&there, &other);
         let builder = EndpointBuilder::new().scheme(scheme);
         over_tcp(here.iter().collect(), there.iter().collect(), builder);
         assert!(receives_come_first(&log) && receives_come_first(&other));
@@ -319,7 +331,8 @@ fn one_chunk_received(
 ) -> (u64, TransferError) {
     let (here, there) = software_hosts(2).unwrap();
     let builder = EndpointBuilder::new();
-    let (written, interrupted) = (AtomicU64::new(0), AtomicBool::new(false));
+    let written = AtomicU64::new(0);
+    let interrupted = AtomicBool::new(false);
     let target = tempfile::tempfile().unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -333,7 +346,8 @@ fn one_chunk_received(
         let buffer = RegisteredBuffer::new(chunk as usize, access, &here.domains()).unwrap();
         let plan = Plan::new(chunk.into(), chunk.into(), 1).unwrap();
         let purpose = Some(Job::Copy { plan, name: None });
-        let (address, remote) = (endpoint.address(), buffer.remote());
+        let address = endpoint.address();
+        let remote = buffer.remote();
         let hello = Message::Hello(Hello { endpoint: address, buffer: remote, purpose });
         stream.write_all(&hello.encode()).unwrap();
         let mut incoming = Incoming::new();
@@ -377,7 +391,8 @@ fn a_receiver_hears_the_sender_in_every_turn_though_there_is_work() {
 #[test]
 fn a_sender_hears_the_receiver_while_it_reads_a_chunk() {
     let (here, there) = software_hosts(2).unwrap();
-    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+    let builder = EndpointBuilder::new();
+    let interrupted = AtomicBool::new(false);
     let mut source = tempfile::tempfile().unwrap();
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
@@ -391,7 +406,8 @@ fn a_sender_hears_the_receiver_while_it_reads_a_chunk() {
         let mut endpoint: Endpoint = builder.build(&there.domains()).unwrap();
         let mut incoming = Incoming::new();
         let Message::Hello(peer) = hear(&mut stream, &mut incoming) else { panic!() };
-        let (address, buffer) = (endpoint.address(), ring.remote());
+        let address = endpoint.address();
+        let buffer = ring.remote();
         let hello = Message::Hello(Hello { endpoint: address, buffer, purpose: None });
         endpoint.connect(&peer.endpoint).unwrap();
         let messages = [hello, Message::Ready {}, Message::Failed { reason: Reason::new("tired") }];
