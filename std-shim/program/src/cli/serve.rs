@@ -14,7 +14,7 @@ use polyrail_program::job::Shape;
 use polyrail_program::perf::Measured;
 use polyrail_program::serve::{ServeError, ServeOptions, Served, Server, Visitor};
 use polyrail_program::size::human_size;
-use polyrail_program::transfer::{Progress, Received};
+use polyrail_program::transfer::{CopyProgress, Received};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -84,7 +84,7 @@ impl<'a> Serving<'a> {
     fn attend<D: Domain + Sync>(&self, visitor: Visitor, domains: &[D]) -> ControlFlow<()> {
         let address = visitor.address;
         let progress =
-            Progress { interrupted: Arc::clone(self.interrupted), ..Progress::default() };
+            CopyProgress { interrupted: Arc::clone(self.interrupted), ..CopyProgress::default() };
         let bar = self.bars.add();
         let served = visitor.serve(domains, &self.options, &progress, || bar.show(&progress));
         drop(bar);
@@ -206,7 +206,7 @@ mod tests {
     fn send(source: &Path, address: &str, domain: &ProtectionDomain, message_size: u64) -> bool {
         let options = CopyOptions { message_size, ..CopyOptions::default() };
         let domains = std::slice::from_ref(domain);
-        let progress = Progress::default();
+        let progress = CopyProgress::default();
         send_to(source, None, address, domains, &options, &progress, || ()).is_ok()
     }
 

@@ -49,7 +49,7 @@ fn job(g: &mut Gen) -> Job {
     let total = u64::arbitrary(g) >> 1;
     let chunk = 1 + (u32::arbitrary(g) >> 2);
     let name = FileName::new(&String::arbitrary(g));
-    Job::Copy { plan: Plan { total, chunk, window }, name }
+    Job::Copy { plan: CopyPlan { total, chunk, window }, name }
 }
 
 /// A message, for this crate's tests to choose.
@@ -63,9 +63,9 @@ impl Arbitrary for Any {
             1 => {
                 let bytes = u64::arbitrary(g);
                 let crc32 = u32::arbitrary(g);
-                Message::Done(Outcome::Copy(Sum { bytes, crc32 }))
+                Message::Done(JobOutcome::Copy(Sum { bytes, crc32 }))
             }
-            2 => Message::Done(Outcome::Perf { requests: u64::arbitrary(g) }),
+            2 => Message::Done(JobOutcome::Perf { requests: u64::arbitrary(g) }),
             3 => Message::Alive {},
             4 => Message::Failed { reason: Reason::new(String::arbitrary(g)) },
             _ => Message::Hello(hello(g)),
@@ -125,12 +125,12 @@ fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
 
 #[test]
 fn the_form_is_the_documented_one() {
-    let bytes = Message::Done(Outcome::Copy(Sum { bytes: 5, crc32: 7 })).encode();
+    let bytes = Message::Done(JobOutcome::Copy(Sum { bytes: 5, crc32: 7 })).encode();
     assert_eq!(&bytes[..12], b"PLYR\0\0\0\x02\0\0\0\x27");
     assert_eq!(&bytes[12..], br#"{"done":{"copy":{"bytes":5,"crc32":7}}}"#.as_slice());
     let json = |message: Message| String::from_utf8(message.encode()[12..].to_vec()).unwrap();
     assert_eq!(
-        json(Message::Done(Outcome::Perf { requests: 9 })),
+        json(Message::Done(JobOutcome::Perf { requests: 9 })),
         r#"{"done":{"perf":{"requests":9}}}"#
     );
     assert_eq!(json(Message::Alive {}), r#"{"alive":{}}"#);
@@ -165,7 +165,7 @@ fn the_longest_messages_fit() {
     longest.endpoint.notify = longest.endpoint.rails.first().copied();
     longest.buffer.rkeys = vec![u32::MAX; MAX_RAILS];
     longest.purpose = Some(Job::Copy {
-        plan: Plan { total: u64::MAX, chunk: u32::MAX, window: u32::MAX },
+        plan: CopyPlan { total: u64::MAX, chunk: u32::MAX, window: u32::MAX },
         name: FileName::new(&"x".repeat(MAX_NAME_BYTES)),
     });
     let bytes = Message::Hello(longest).encode();

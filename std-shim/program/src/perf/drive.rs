@@ -41,11 +41,11 @@ impl Eager {
 }
 
 /// The end that posts requests.
-pub(super) struct Sender<D: Domain> {
+pub(super) struct PerfSender<D: Domain> {
     end: End<D>,
 }
 
-impl<D: Domain> Sender<D> {
+impl<D: Domain> PerfSender<D> {
     pub(super) const fn new(end: End<D>) -> Self {
         Self { end }
     }
@@ -137,13 +137,13 @@ impl<D: Domain> Sender<D> {
 }
 
 /// The other end, which posts receives if the operation consumes them.
-pub(super) struct Receiver<D: Domain> {
+pub(super) struct PerfReceiver<D: Domain> {
     end: End<D>,
     /// Receives that were posted.
     posted: u64,
 }
 
-impl<D: Domain> Receiver<D> {
+impl<D: Domain> PerfReceiver<D> {
     pub(super) const fn new(end: End<D>) -> Self {
         Self { end, posted: 0 }
     }

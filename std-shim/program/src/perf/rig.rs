@@ -1,7 +1,7 @@
 //! Both ends in one process.
 
 use super::config::{Limit, PerfConfig, Threads};
-use super::drive::{Receiver, Sender};
+use super::drive::{PerfReceiver, PerfSender};
 use super::ends::Half;
 use super::error::PerfError;
 use super::round::{Ends, Round};
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Two ends that are connected.
 pub(super) struct Rig<D: Domain> {
-    sender: Sender<D>,
-    receiver: Receiver<D>,
+    sender: PerfSender<D>,
+    receiver: PerfReceiver<D>,
     threads: Threads,
 }
 
@@ -40,9 +40,9 @@ where
         connect_endpoints(&mut near.endpoint, &mut far.endpoint)?;
         let here = near.ring.remote();
         let there = far.ring.remote();
-        let mut receiver = Receiver::new(far.toward(here, config.stall_timeout)?);
+        let mut receiver = PerfReceiver::new(far.toward(here, config.stall_timeout)?);
         receiver.post_receives()?;
-        let sender = Sender::new(near.toward(there, config.stall_timeout)?);
+        let sender = PerfSender::new(near.toward(there, config.stall_timeout)?);
         Ok(Self { sender, receiver, threads: config.threads })
     }
 }

@@ -2,11 +2,13 @@
 
 use super::*;
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Hello, Job, Link, Message, Outcome, Shape};
+use crate::job::{Hello, Job, JobOutcome, Link, Message, Shape};
 use crate::perf::{Limit, Measurement, Operation, PerfConfig, PerfError, Workload, measure_to};
 use crate::recorded::{Asked, Log, Recorded};
 use crate::session::{Patience, SessionError};
-use crate::transfer::{CopyError, CopyOptions, CopyReport, Plan, Progress, Received, send_to};
+use crate::transfer::{
+    CopyError, CopyOptions, CopyPlan, CopyProgress, CopyReport, Received, send_to,
+};
 use polyrail::chain::Chain;
 use polyrail::endpoint::Endpoint;
 use polyrail::exchange::{LinkError, Listener, Reason, Timeouts, bring_up};
@@ -56,7 +58,7 @@ fn run_server<T: Send>(
             visit(&address, &here)
         });
         let attend = |visitor: Visitor| {
-            let progress = Progress::default();
+            let progress = CopyProgress::default();
             let result = visitor.serve(there.all_domains(), options, &progress, || ());
             let mut served = served.lock().unwrap();
             served.push(result);
@@ -93,7 +95,7 @@ fn send(
     options: &CopyOptions,
 ) -> Result<CopyReport, CopyError> {
     let name = name.map(str::as_ref);
-    let progress = Progress::default();
+    let progress = CopyProgress::default();
     send_to(source, name, address, host.all_domains(), options, &progress, || ())
 }
 
@@ -260,7 +262,7 @@ fn a_peer_that_waits_has_its_turn_or_leaves() {
     let (_, served, strays) = run_server(&options, 2, |address, host| {
         thread::scope(|scope| {
             let sent = hold(address, host, || {
-                let plan = Plan::new(1, 1, 1).unwrap();
+                let plan = CopyPlan::new(1, 1, 1).unwrap();
                 let purpose = Some(Job::Copy { plan, name: None });
                 drop(say_hello(address, host, purpose));
                 let sent =
@@ -332,11 +334,11 @@ fn either_side_waits_for_acknowledgements_as_long_as_it_was_told() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let _gone = SetAtEnd(&gone);
-            let progress = Progress::default();
+            let progress = CopyProgress::default();
             send_to(&source, None, &address, &here, &options, &progress, || ()).unwrap();
         });
         let attend = |visitor: Visitor| {
-            visitor.serve(&there, &others, &Progress::default(), || ()).unwrap();
+            visitor.serve(&there, &others, &CopyProgress::default(), || ()).unwrap();
             ControlFlow::Break(())
         };
         server.run(&others, &gone, attend, |_, stray| panic!("{stray}")).unwrap();
@@ -451,7 +453,7 @@ fn a_receiver_that_only_says_that_it_is_there_is_not_waited_for_for_ever() {
 fn a_peer_that_only_says_that_it_is_there_is_sent_away() {
     let (_directory, _, copies) = place_with_source();
     let options = ServeOptions { patience: no_progress(), ..ServeOptions::new(copies.join("one")) };
-    let copy = Job::Copy { plan: Plan::new(300_000, 4096, 4).unwrap(), name: None };
+    let copy = Job::Copy { plan: CopyPlan::new(300_000, 4096, 4).unwrap(), name: None };
     let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
     let purposes = [copy, perf(Operation::Write), perf(Operation::Send)];
     let (_, served) = served(&options, purposes.len(), |address, host| {
@@ -475,7 +477,7 @@ fn a_peer_that_does_nothing_is_sent_away() {
     let (_directory, _, copies) = place_with_source();
     let patience = Patience { idle: Duration::from_millis(100), ..Patience::default() };
     let options = ServeOptions { patience, ..ServeOptions::new(copies.join("one")) };
-    let copy = Job::Copy { plan: Plan::new(300_000, 4096, 4).unwrap(), name: None };
+    let copy = Job::Copy { plan: CopyPlan::new(300_000, 4096, 4).unwrap(), name: None };
     let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
     let purposes = [copy, perf(Operation::Write), perf(Operation::WriteImm)];
     let (_, served) = served(&options, purposes.len(), |address, host| {
@@ -497,7 +499,7 @@ fn a_server_that_is_interrupted_stops_waiting_and_says_so_to_those_who_wait() {
     let (here, there) = software_hosts(2).unwrap();
     let server = Server::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap().to_string();
-    let progress = Progress::default();
+    let progress = CopyProgress::default();
     let interrupted = Arc::clone(&progress.interrupted);
     let mut strays = Vec::new();
     let error = thread::scope(|scope| {
@@ -619,7 +621,7 @@ fn a_near_end_that_goes_away_costs_the_next_one_nothing() {
 
 #[test]
 fn a_near_end_that_counts_wrong_is_contradicted() {
-    let done = |requests| Message::Done(Outcome::Perf { requests });
+    let done = |requests| Message::Done(JobOutcome::Perf { requests });
     let lie = |message: Message| {
         move |link: &mut Link| {
             link.send(&message).unwrap();
@@ -628,7 +630,7 @@ fn a_near_end_that_counts_wrong_is_contradicted() {
     };
     let (texts, served) = served(&ServeOptions::default(), 2, |address, host| {
         let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
-        let sum = Message::Done(Outcome::Copy(crate::job::Sum::default()));
+        let sum = Message::Done(JobOutcome::Copy(crate::job::Sum::default()));
         [
             ask(address, host, Some(perf(Operation::Send)), lie(done(5))),
             ask(address, host, Some(perf(Operation::Write)), lie(sum)),
@@ -719,7 +721,7 @@ fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
     let address = listener.local_addr().unwrap().to_string();
     let patience = Patience { answer: Duration::from_secs(600), ..Patience::default() };
     let options = CopyOptions { patience, ..CopyOptions::default() };
-    let progress = Progress::default();
+    let progress = CopyProgress::default();
     let error = thread::scope(|scope| {
         scope.spawn(|| {
             let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
@@ -740,7 +742,7 @@ fn a_far_end_that_counts_wrong_is_contradicted() {
     let error = far_end(&config, |mut link, _| {
         // Of a WRITE there is nothing that it could have seen.
         while !matches!(link.try_recv(), Ok(Some(Message::Done(_)))) {}
-        link.send(&Message::Done(Outcome::Perf { requests: 1 })).unwrap();
+        link.send(&Message::Done(JobOutcome::Perf { requests: 1 })).unwrap();
         while !matches!(link.try_recv(), Err(LinkError::HungUp { .. })) {}
     });
     assert!(matches!(error, PerfError::Lost { sent: 0, received: 1 }), "{error}");

@@ -3,7 +3,7 @@
 use crate::job::{Hello, Job, Link};
 use crate::perf::{self, Measured, PerfError};
 use crate::session::SessionError;
-use crate::transfer::{self, CopyError, Progress, Received};
+use crate::transfer::{self, CopyError, CopyProgress, Received};
 use crate::visit::{ServeOptions, Visit};
 use polyrail::backend::Domain;
 use std::net::SocketAddr;
@@ -54,7 +54,7 @@ impl Visitor {
         self,
         domains: &[D],
         options: &ServeOptions,
-        progress: &Progress,
+        progress: &CopyProgress,
         watch: impl FnMut(),
     ) -> Result<Served, ServeError> {
         let Self { link, hello, purpose, .. } = self;

@@ -2,7 +2,7 @@
 //! say and do nothing.
 
 use super::{Failure, Patience, SessionError};
-use crate::job::{Hello, Link, Message, Outcome};
+use crate::job::{Hello, JobOutcome, Link, Message};
 use polyrail::backend::Connect;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointQp};
@@ -17,11 +17,11 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a side whose rail failed waits for the other's word on it.
 const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Calls of [`Counterpart::glance`] between looks at the clock, at most: rounds of nanoseconds.
+/// Calls of [`Counterpart::poll_control_sparsely`] between looks at the clock, at most: rounds of nanoseconds.
 const CLOCK_EVERY: u32 = 32;
 
 /// Between looks at the link of a side that is busy.
-const GLANCE_EVERY: Duration = Duration::from_millis(1);
+const POLL_EVERY: Duration = Duration::from_millis(1);
 
 /// Between looks for an interrupt of a side that only waits.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
@@ -40,7 +40,7 @@ pub(crate) struct Counterpart<'a> {
     /// What is waited for, for people.
     awaited: &'static str,
     /// What it did in the end, once it has said so.
-    outcome: Option<Outcome>,
+    outcome: Option<JobOutcome>,
     /// When it was noticed that nothing happens, and that nothing moves.
     idle_since: Option<Instant>,
     still_since: Option<Instant>,
@@ -48,7 +48,7 @@ pub(crate) struct Counterpart<'a> {
     until_clock: u32,
     clock_every: u32,
     clock: Instant,
-    looked: Option<Instant>,
+    polled: Option<Instant>,
     /// When the other side was last told that this one is there.
     told: Instant,
 }
@@ -68,7 +68,7 @@ impl<'a> Counterpart<'a> {
             until_clock: 1,
             clock_every: 1,
             clock: now,
-            looked: None,
+            polled: None,
             told: now,
         }
     }
@@ -138,7 +138,7 @@ impl<'a> Counterpart<'a> {
     }
 
     /// What the other side did in the end, if it has said so.
-    pub(crate) fn outcome(&self) -> Option<Outcome> {
+    pub(crate) fn outcome(&self) -> Option<JobOutcome> {
         self.outcome
     }
 
@@ -147,7 +147,7 @@ impl<'a> Counterpart<'a> {
     /// # Errors
     ///
     /// It failed or is gone, or does not answer in time; the user wants to stop.
-    pub(crate) fn expect_outcome(&mut self) -> Result<Outcome, SessionError> {
+    pub(crate) fn expect_outcome(&mut self) -> Result<JobOutcome, SessionError> {
         match self.expect(DONE, self.link.message_timeout())? {
             Message::Done(outcome) => Ok(outcome),
             message => Err(SessionError::out_of_turn(&message, DONE)),
@@ -165,7 +165,7 @@ impl<'a> Counterpart<'a> {
     ///
     /// The other side failed or is gone, or nothing happened, or moved, for too long; the user wants to
     /// stop.
-    pub(crate) fn look(&mut self) -> Result<(), SessionError> {
+    pub(crate) fn poll_control(&mut self) -> Result<(), SessionError> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Err(SessionError::Interrupted);
         }
@@ -206,8 +206,8 @@ impl<'a> Counterpart<'a> {
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look).
-    pub(crate) fn glance(&mut self) -> Result<bool, SessionError> {
+    /// As [`poll_control`](Self::poll_control).
+    pub(crate) fn poll_control_sparsely(&mut self) -> Result<bool, SessionError> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Err(SessionError::Interrupted);
         }
@@ -216,10 +216,10 @@ impl<'a> Counterpart<'a> {
             return Ok(false);
         }
         let now = Instant::now();
-        let slow = now.duration_since(self.clock) >= GLANCE_EVERY;
+        let slow = now.duration_since(self.clock) >= POLL_EVERY;
         self.clock_every = if slow { 1 } else { (2 * self.clock_every).min(CLOCK_EVERY) };
         (self.clock, self.until_clock) = (now, self.clock_every);
-        self.look_if_due(now)
+        self.poll_control_if_due(now)
     }
 
     /// Looks at the link if it is time to, in the middle of long work of this side's own, and lets the
@@ -227,7 +227,7 @@ impl<'a> Counterpart<'a> {
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look).
+    /// As [`poll_control`](Self::poll_control).
     pub(crate) fn keep_company(&mut self) -> Result<(), SessionError> {
         self.go_on()?;
         self.say_alive()
@@ -243,11 +243,11 @@ impl<'a> Counterpart<'a> {
     }
 
     /// Looks at the link if it is time to, and says whether it did.
-    fn look_if_due(&mut self, now: Instant) -> Result<bool, SessionError> {
-        let due = self.looked.is_none_or(|looked| now.duration_since(looked) >= GLANCE_EVERY);
+    fn poll_control_if_due(&mut self, now: Instant) -> Result<bool, SessionError> {
+        let due = self.polled.is_none_or(|polled| now.duration_since(polled) >= POLL_EVERY);
         if due {
-            self.looked = Some(now);
-            self.look()?;
+            self.polled = Some(now);
+            self.poll_control()?;
         }
         Ok(due)
     }
@@ -257,10 +257,10 @@ impl<'a> Counterpart<'a> {
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look).
+    /// As [`poll_control`](Self::poll_control).
     pub(crate) fn go_on(&mut self) -> Result<(), SessionError> {
         self.moved();
-        self.look_if_due(Instant::now()).map(|_| ())
+        self.poll_control_if_due(Instant::now()).map(|_| ())
     }
 
     /// Looks at the link when there is something to hear, at the latest after `patience`: for a side
@@ -268,10 +268,10 @@ impl<'a> Counterpart<'a> {
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look).
+    /// As [`poll_control`](Self::poll_control).
     pub(crate) fn listen(&mut self, patience: Duration) -> Result<(), SessionError> {
         self.link.wait_for_news(patience)?;
-        self.look()
+        self.poll_control()
     }
 
     /// A side whose rail failed waits for the other's word: a link that fails, fails for both, and

@@ -3,7 +3,7 @@
 use super::error::TransferError;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
 use super::side::{self, Side};
-use crate::job::{Hello, Job, Link, Message, Outcome, Plan, Sum};
+use crate::job::{CopyPlan, Hello, Job, JobOutcome, Link, Message, Sum};
 use crate::session::{Environment, SessionError, expect_asker};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -21,12 +21,12 @@ pub(super) fn receive_file<D: Domain>(
     written: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let peer = expect_asker(&mut link)?;
-    receive_from(environment, link, &peer, Incoming { file, written, complete: || Ok(()) })
+    receive_from(environment, link, &peer, IncomingFile { file, written, complete: || Ok(()) })
 }
 
 /// Where the bytes go.
 #[derive(Debug)]
-pub(super) struct Incoming<'a, F> {
+pub(super) struct IncomingFile<'a, F> {
     pub(super) file: &'a File,
     /// Counts the bytes.
     pub(super) written: &'a AtomicU64,
@@ -39,7 +39,7 @@ pub(super) fn receive_from<D: Domain>(
     environment: Environment<'_, D>,
     link: Link,
     peer: &Hello,
-    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
+    incoming: IncomingFile<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let mut side = Side::new(environment, link)?;
     // Made when the plan is known, and kept until no request of the other side can come any more.
@@ -60,9 +60,9 @@ fn run<D: Domain>(
     side: &mut Side<'_, D>,
     peer: &Hello,
     buffers: &mut Option<Buffers<D::Region>>,
-    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
+    incoming: IncomingFile<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    let Incoming { file, written, complete } = incoming;
+    let IncomingFile { file, written, complete } = incoming;
     let Some(Job::Copy { plan, .. }) = &peer.purpose else {
         return Err(SessionError::Protocol("the sender's hello has no plan".into()).into());
     };
@@ -78,7 +78,7 @@ fn run<D: Domain>(
     let keys = credits.toward(&peer.buffer)?;
     let crc = crc32fast::Hasher::new();
     let mut receiver =
-        Receiver { plan, file, ring, credits, keys, peer: &peer.buffer, crc, taken: 0 };
+        FileReceiver { plan, file, ring, credits, keys, peer: &peer.buffer, crc, taken: 0 };
     side.awaits("what the sender has yet to send");
     while receiver.taken < plan.chunks() || side.traffic.reported < plan.chunks() {
         let progress = receiver.advance(side, written)? | side.poll()?;
@@ -91,16 +91,16 @@ fn run<D: Domain>(
     let received = Sum { bytes: written.load(Ordering::Relaxed), crc32: receiver.crc.finalize() };
     let sent = side.expect_sum("the sender's checksum")?;
     if received != sent {
-        side.tell(&Message::Done(Outcome::Copy(received)))?;
+        side.tell(&Message::Done(JobOutcome::Copy(received)))?;
         return Err(TransferError::Checksum { sent, received });
     }
     side.keeping_company(complete)?;
-    side.tell(&Message::Done(Outcome::Copy(received)))?;
+    side.tell(&Message::Done(JobOutcome::Copy(received)))?;
     Ok((received, side.rail_reports()))
 }
 
-struct Receiver<'a, R> {
-    plan: Plan,
+struct FileReceiver<'a, R> {
+    plan: CopyPlan,
     file: &'a File,
     ring: &'a RegisteredBuffer<R>,
     credits: &'a RegisteredBuffer<R>,
@@ -111,7 +111,7 @@ struct Receiver<'a, R> {
     taken: u64,
 }
 
-impl<R> Receiver<'_, R> {
+impl<R> FileReceiver<'_, R> {
     /// Takes the next chunk, if one has arrived, and returns its credit, if there is room.
     fn advance<D: Domain>(
         &mut self,

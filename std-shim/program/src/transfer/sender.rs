@@ -3,7 +3,7 @@
 use super::error::TransferError;
 use super::side::{self, Side};
 use super::source::Source;
-use crate::job::{FileName, Job, Link, Message, Outcome, Plan, Sum};
+use crate::job::{CopyPlan, FileName, Job, JobOutcome, Link, Message, Sum};
 use crate::session::{Environment, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -22,7 +22,7 @@ pub(super) const CREDIT_SLOTS: usize = 256;
 /// What is to be sent.
 #[derive(Debug)]
 pub(super) struct Parcel<'a> {
-    pub(super) plan: Plan,
+    pub(super) plan: CopyPlan,
     pub(super) source: &'a Source,
     /// The name that the copy is to get, if the receiver leaves that to us.
     pub(super) name: Option<FileName>,
@@ -64,7 +64,7 @@ fn run<D: Domain>(
     let crc = crc32fast::Hasher::new();
     let peer = &peer.buffer;
     side.awaits("the receiver's credit for what was sent");
-    let mut sender = Sender { plan, source, ring, keys, peer, crc, loaded: 0 };
+    let mut sender = FileSender { plan, source, ring, keys, peer, crc, loaded: 0 };
     while side.traffic.arrived < plan.chunks() || side.traffic.reported < plan.chunks() {
         let progress = sender.advance(side)? | side.poll()?;
         if side.traffic.arrived > side.traffic.posted {
@@ -76,7 +76,7 @@ fn run<D: Domain>(
     }
     sender.check_end()?;
     let sent = Sum { bytes: plan.total, crc32: sender.crc.finalize() };
-    side.tell(&Message::Done(Outcome::Copy(sent)))?;
+    side.tell(&Message::Done(JobOutcome::Copy(sent)))?;
     let received = side.expect_sum("the receiver's word that the file is complete")?;
     if received != sent {
         return Err(TransferError::Checksum { sent, received });
@@ -84,8 +84,8 @@ fn run<D: Domain>(
     Ok((sent, side.rail_reports()))
 }
 
-struct Sender<'a, R> {
-    plan: Plan,
+struct FileSender<'a, R> {
+    plan: CopyPlan,
     source: &'a Source,
     ring: &'a RegisteredBuffer<R>,
     keys: Vec<DeviceKeys>,
@@ -95,7 +95,7 @@ struct Sender<'a, R> {
     loaded: u64,
 }
 
-impl<R> Sender<'_, R> {
+impl<R> FileSender<'_, R> {
     /// Reads the next chunk if its slot is free, and posts it if there is room. One at a time, so
     /// that data moves in between.
     fn advance<D: Domain>(&mut self, side: &mut Side<'_, D>) -> Result<bool, TransferError> {

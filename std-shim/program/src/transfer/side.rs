@@ -16,7 +16,7 @@ use polyrail::verbs::{RecvWr, SendWr};
 const NOTIFICATION: u64 = u64::MAX;
 
 /// Idle polls between looks at the link.
-const LOOK_EVERY: u32 = 32;
+const POLL_EVERY: u32 = 32;
 
 /// One side of a copy. What arrives are the other side's notifications, which are numbered as requests
 /// are.
@@ -26,7 +26,7 @@ pub(super) struct Side<'a, D: Domain> {
     pub(super) traffic: Traffic<D>,
     idle: Idle,
     /// Idle polls since the link was looked at.
-    unlooked: u32,
+    idle_polls: u32,
 }
 
 impl<'a, D: Domain> Side<'a, D> {
@@ -35,7 +35,7 @@ impl<'a, D: Domain> Side<'a, D> {
         let built = environment.builder.build(&environment.domains).map_err(TransferError::from);
         let endpoint = built.inspect_err(|error| peer.tell_failure(error))?;
         let traffic = Traffic::new(endpoint, environment.stall_timeout);
-        Ok(Self { peer, traffic, idle: Idle::default(), unlooked: 0, environment })
+        Ok(Self { peer, traffic, idle: Idle::default(), idle_polls: 0, environment })
     }
 
     /// Who we are.
@@ -148,13 +148,13 @@ impl<'a, D: Domain> Side<'a, D> {
             // The disk is slower than the rails.
             Rest::Sleep => std::thread::sleep(NAP),
         }
-        self.unlooked += 1;
-        if self.unlooked < LOOK_EVERY {
+        self.idle_polls += 1;
+        if self.idle_polls < POLL_EVERY {
             return Ok(());
         }
-        self.unlooked = 0;
+        self.idle_polls = 0;
         self.traffic.check_headway()?;
-        Ok(self.peer.look()?)
+        Ok(self.peer.poll_control()?)
     }
 
     /// A receiver whose rail failed waits for the sender's word on it.

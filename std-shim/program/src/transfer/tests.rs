@@ -1,13 +1,13 @@
 //! Sides that meet something else than each other.
 
-use super::error::{CopyError, Role, TransferError};
+use super::error::{CopyError, CopyRole, TransferError};
 use super::receiver::receive_file;
 use super::send_to::send_to;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
-use super::{CopyOptions, Progress};
+use super::{CopyOptions, CopyProgress};
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Hello, Incoming, Job, Link, Message, Outcome, Plan, Sum};
+use crate::job::{CopyPlan, Hello, Incoming, Job, JobOutcome, Link, Message, Sum};
 use crate::recorded::{Log, Recorded, receives_come_first};
 use crate::session::{Environment, SessionError};
 use polyrail::RemoteBuffer;
@@ -29,8 +29,8 @@ use std::time::Duration;
 
 const TOTAL: u64 = 300_000;
 
-fn plan() -> Plan {
-    Plan::new(TOTAL, 100_000, 2).unwrap()
+fn plan() -> CopyPlan {
+    CopyPlan::new(TOTAL, 100_000, 2).unwrap()
 }
 
 fn environment<'a>(
@@ -106,7 +106,7 @@ fn a_sender_that_is_none_is_refused() {
     let error = received(|address| vec![hello(address, None)]);
     assert!(matches!(session(&error), SessionError::Protocol(_)), "{error}");
     let error = received(|address| {
-        vec![hello(address, to_copy()), Message::Done(Outcome::Copy(Sum::default()))]
+        vec![hello(address, to_copy()), Message::Done(JobOutcome::Copy(Sum::default()))]
     });
     assert!(out_of_turn(&error, "done"), "{error}");
 }
@@ -195,7 +195,7 @@ fn both_sides_see_the_same_bytes() {
 #[test]
 fn sums_that_differ_fail_both_sides() {
     let (sent, received) = run_with(|message| {
-        if let Message::Done(Outcome::Copy(sum)) = message {
+        if let Message::Done(JobOutcome::Copy(sum)) = message {
             sum.crc32 ^= 1;
         }
     });
@@ -293,7 +293,7 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
             receive_file(environment, link, &target, &AtomicU64::new(0))
         });
         let options = CopyOptions::default();
-        let progress = Progress::default();
+        let progress = CopyProgress::default();
         let domains = here.all_domains();
         let name = Some("copy".as_ref());
         let sent = send_to(source.path(), name, &address, domains, &options, &progress, || ());
@@ -344,7 +344,7 @@ fn one_chunk_received(
         let mut endpoint: Endpoint = builder.build(&here.domains()).unwrap();
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let buffer = RegisteredBuffer::new(chunk as usize, access, &here.domains()).unwrap();
-        let plan = Plan::new(chunk.into(), chunk.into(), 1).unwrap();
+        let plan = CopyPlan::new(chunk.into(), chunk.into(), 1).unwrap();
         let purpose = Some(Job::Copy { plan, name: None });
         let address = endpoint.address();
         let remote = buffer.remote();
@@ -443,10 +443,11 @@ fn a_receiver_sees_an_interrupt_in_the_middle_of_a_chunk() {
 fn errors_say_their_reasons_once() {
     let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
     let write = TransferError::Write { position: 5, length: 7, source: full() };
-    let error = CopyError::of_side(Role::Receiver, write, Path::new("src"), Path::new("dst"));
+    let error = CopyError::of_side(CopyRole::Receiver, write, Path::new("src"), Path::new("dst"));
     let all = "cannot write dst: writing 7 bytes at offset 5: no storage space";
     assert_eq!(Chain(&error).to_string(), all);
     let link = LinkError::Io { doing: "accepting", source: full() };
-    let error = CopyError::of_side(Role::Sender, link.into(), Path::new("src"), Path::new("dst"));
+    let error =
+        CopyError::of_side(CopyRole::Sender, link.into(), Path::new("src"), Path::new("dst"));
     assert_eq!(Chain(&error).to_string(), "sender: accepting: no storage space");
 }
