@@ -6,7 +6,7 @@
 //! ```
 
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
-use polyrail::exchange::{Hello, Link, Listener, Message, Timeouts, bring_up};
+use polyrail::exchange::{Control, Hello, Listener, Message, Timeouts, bring_up};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::rdma::{CompletionQueue, OpenOptions, QueuePair, open_devices};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
@@ -24,21 +24,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let buffer = RegisteredBuffer::new(LENGTH as usize, writable, &domains)?;
 
-    let (sends, timeouts) = (peer != "listen", Timeouts { accept: None, ..Timeouts::default() });
-    let mut link: Link = match sends {
-        true => Link::connect(&peer, &timeouts)?,
+    let sends = peer != "listen";
+    let timeouts = Timeouts { accept: None, ..Timeouts::default() };
+    let mut control: Control = match sends {
+        true => Control::connect(&peer, &timeouts)?,
         false => Listener::bind("0.0.0.0:7471")?.accept(&timeouts)?.0,
     };
-    let (address, memory) = (endpoint.address(), buffer.remote());
-    link.send(&Message::Hello(Hello { endpoint: address, buffer: memory, purpose: None }))?;
-    let peer = link.expect_hello()?;
-    bring_up(&mut endpoint, &mut link, &peer, |endpoint| {
+    let address = endpoint.address();
+    let memory = buffer.remote();
+    control.send(&Message::Hello(Hello { endpoint: address, buffer: memory, purpose: None }))?;
+    let peer = control.expect_hello()?;
+    bring_up(&mut endpoint, &mut control, &peer, |endpoint| {
         Ok::<_, Box<dyn Error>>(endpoint.post_recv(&RecvWr::notification(1))?)
     })?;
 
     if sends {
         buffer.write_at(0, b"hello")?;
-        let (from, keys) = (buffer.local(0, LENGTH)?, buffer.toward(&peer.buffer)?);
+        let from = buffer.local(0, LENGTH)?;
+        let keys = buffer.toward(&peer.buffer)?;
         endpoint.post_send(&SendWr::write_with_imm(2, from, peer.buffer.addr, 42, &keys))?;
     }
     let completion = loop {

@@ -5,7 +5,7 @@ mod recorded;
 use polyrail::backend::{ConnectOptions, Mtu};
 use polyrail::chain::Chain;
 use polyrail::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, connect_endpoints};
-use polyrail::exchange::{Hello, Link, LinkError, Message, bring_up};
+use polyrail::exchange::{Control, ControlError, Hello, Message, bring_up};
 use polyrail::hardware::QueuePair;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{self, DeviceConfig, DeviceLimits, Fabric};
@@ -92,8 +92,10 @@ fn a_notify_queue_pair_without_a_use_is_connected_and_failed_with_the_others() {
         let (a, b) = sides(2);
         let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
         let with_notify = builder.always_notify_qp(true);
-        let (mut here, mut there) = (a.build(&with_notify), b.build(&with_notify));
-        let (own, peer) = (here.address(), there.address());
+        let mut here = a.build(&with_notify);
+        let mut there = b.build(&with_notify);
+        let own = here.address();
+        let peer = there.address();
         let qp_num = own.card.notify_qp_num;
         assert_ne!((qp_num, peer.card.notify_qp_num), (0, 0));
         assert!(here.virtual_qp().notify_qp().is_none(), "the engine does not know of it");
@@ -162,7 +164,8 @@ fn devices_alternate_and_then_their_ports() {
 
 /// Moves a megabyte, which must not fail.
 fn write(a: &Side, here: &mut RecordedEndpoint, b: &Side, there: &mut RecordedEndpoint) {
-    let (from, to) = (a.buffer(), b.buffer());
+    let from = a.buffer();
+    let to = b.buffer();
     from.fill(0, 1 << 20, 7).unwrap();
     let keys = from.toward(&to.remote()).unwrap();
     let local = from.local(0, 1 << 20).unwrap();
@@ -184,7 +187,8 @@ fn a_driver_that_grants_more_than_is_asked_for_is_taken_as_it_is() {
     for rails in [1, 4] {
         let (a, b) = sides(1);
         let builder = EndpointBuilder::new().rails(rails);
-        let (mut here, mut there) = (a.build(&builder), b.build(&builder));
+        let mut here = a.build(&builder);
+        let mut there = b.build(&builder);
         connect_endpoints(&mut here, &mut there).unwrap();
         write(&a, &mut here, &b, &mut there);
     }
@@ -196,8 +200,8 @@ fn fewer_reads_than_asked_for_are_agreed_on() {
     let a = Side::new(&fabric, 1, &DeviceConfig::named("a"));
     let limits = DeviceLimits { max_qp_rd_atom: 4, ..DeviceLimits::default() };
     let b = Side::new(&fabric, 1, &DeviceConfig { limits, ..DeviceConfig::named("b") });
-    let (mut here, mut there) =
-        (a.build(&EndpointBuilder::new()), b.build(&EndpointBuilder::new()));
+    let mut here = a.build(&EndpointBuilder::new());
+    let mut there = b.build(&EndpointBuilder::new());
     connect_endpoints(&mut here, &mut there).unwrap();
     let depths = |side: &Side| match side.asked(0, 17)[..] {
         [.., Asked::Rtr { options: takes, .. }, Asked::Rts { options: sends, .. }] => {
@@ -214,7 +218,8 @@ fn a_transition_that_is_refused_is_named() {
     let (mut a, b) = sides(2);
     // The second queue pair on its device: rail 2.
     a.domains[0].stubborn = Some(18);
-    let (mut here, there) = (a.build(&EndpointBuilder::new()), b.build(&EndpointBuilder::new()));
+    let mut here = a.build(&EndpointBuilder::new());
+    let there = b.build(&EndpointBuilder::new());
     let error = here.connect(&there.address()).unwrap_err();
     assert!(matches!(error, ConnectError::Modify { rail: RailId::Data(2), .. }), "{error:?}");
     assert_eq!(Chain(&error).to_string(), "rail 2 (device a0): the device is gone");
@@ -225,9 +230,10 @@ fn receives_are_posted_before_any_queue_pair_can_be_reached() {
     for (scheme, rails) in [(Scheme::Spray, 4), (Scheme::Dqplb, 4), (Scheme::Spray, 1)] {
         let (a, b) = sides(2);
         let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
-        let (near, far) = Link::pair().unwrap();
+        let (near, far) = Control::pair().unwrap();
         thread::scope(|scope| {
-            let (a, b) = (&a, &b);
+            let a = &a;
+            let b = &b;
             let other = scope.spawn(move || meet(b, &builder, far));
             meet(a, &builder, near);
             other.join().unwrap();
@@ -239,19 +245,20 @@ fn receives_are_posted_before_any_queue_pair_can_be_reached() {
 }
 
 /// Brings one side up with three notification receives.
-fn meet(side: &Side, builder: &EndpointBuilder, mut link: Link) {
+fn meet(side: &Side, builder: &EndpointBuilder, mut control: Control) {
     #[derive(Debug, thiserror::Error)]
     #[error(transparent)]
     enum MeetError {
-        Link(#[from] LinkError),
+        Control(#[from] ControlError),
         Connect(#[from] ConnectError),
         Post(#[from] PostRecvError),
     }
-    let (mut endpoint, buffer) = (side.build(builder), side.buffer());
+    let mut endpoint = side.build(builder);
+    let buffer = side.buffer();
     let hello = Hello { endpoint: endpoint.address(), buffer: buffer.remote(), purpose: None };
-    link.send(&Message::Hello(hello)).unwrap();
-    let peer = link.expect_hello().unwrap();
-    let met: Result<(), MeetError> = bring_up(&mut endpoint, &mut link, &peer, |endpoint| {
+    control.send(&Message::Hello(hello)).unwrap();
+    let peer = control.expect_hello().unwrap();
+    let met: Result<(), MeetError> = bring_up(&mut endpoint, &mut control, &peer, |endpoint| {
         for wr_id in 0..3 {
             endpoint.post_recv(&RecvWr::notification(wr_id))?;
         }

@@ -46,8 +46,8 @@ impl Host {
 fn pair(devices: usize, builder: &EndpointBuilder) -> (Host, Host) {
     let fabric = Fabric::threaded();
     let builder = builder.connect_options(impatient());
-    let (mut a, mut b) =
-        (Host::new(&fabric, "a", devices, &builder), Host::new(&fabric, "b", devices, &builder));
+    let mut a = Host::new(&fabric, "a", devices, &builder);
+    let mut b = Host::new(&fabric, "b", devices, &builder);
     connect_endpoints(&mut a.endpoint, &mut b.endpoint).unwrap();
     (a, b)
 }
@@ -58,11 +58,13 @@ fn poll_both(
     b: &mut Host,
     wanted: (usize, usize),
 ) -> (Vec<VirtualWc>, Vec<VirtualWc>) {
-    let (mut from_a, mut from_b) = (Vec::new(), Vec::new());
+    let mut from_a = Vec::new();
+    let mut from_b = Vec::new();
     let begin = Instant::now();
     while from_a.len() < wanted.0 || from_b.len() < wanted.1 {
         assert!(begin.elapsed() < Duration::from_secs(10), "a: {from_a:?}, b: {from_b:?}");
-        let (batch_a, batch_b) = (a.endpoint.poll(32), b.endpoint.poll(32));
+        let batch_a = a.endpoint.poll(32);
+        let batch_b = b.endpoint.poll(32);
         assert_eq!((batch_a.error, batch_b.error), (None, None));
         from_a.extend(batch_a.completions);
         from_b.extend(batch_b.completions);
@@ -100,7 +102,8 @@ fn both_schemes_deliver_over_any_number_of_rails_and_devices() {
 /// say its order is taken as this side's.
 #[test]
 fn immediates_arrive_as_they_were_sent_if_both_ends_have_one_order() {
-    let (big, little) = (ImmOrder::BigEndian, ImmOrder::LittleEndian);
+    let big = ImmOrder::BigEndian;
+    let little = ImmOrder::LittleEndian;
     for (sends, takes, number) in
         [(big, big, 0x0102_0304), (little, little, 0x0102_0304), (little, big, 0x0403_0201)]
     {
@@ -197,14 +200,16 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     let three = host(2, new().rails(3));
     assert_eq!(error(&mut four, &three), ConnectError::Rails { local: 4, peer: 3, addresses: 3 });
     let dqplb = host(2, new().scheme(Scheme::Dqplb));
-    let (here, peer) = (Scheme::Spray, Scheme::Dqplb);
+    let here = Scheme::Spray;
+    let peer = Scheme::Dqplb;
     assert_eq!(error(&mut four, &dqplb), ConnectError::Scheme { here, peer });
     let short = host(2, new().max_msg_size(4096));
     let fragments = ConnectError::FragmentSize { here: 65536, peer: 4096 };
     assert_eq!(error(&mut four, &short), fragments);
     let spread = host(4, new());
     let swapped = host(2, new().imm_order(ImmOrder::LittleEndian));
-    let (here, peer) = (ImmOrder::BigEndian, ImmOrder::LittleEndian);
+    let here = ImmOrder::BigEndian;
+    let peer = ImmOrder::LittleEndian;
     let orders = error(&mut four, &swapped);
     assert_eq!(orders, ConnectError::ImmOrder { here, peer });
     let text = "immediates travel big endian from here, little endian from the peer";
@@ -224,7 +229,8 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
 fn addresses_of_two_kinds_are_named_before_anything_is_posted() {
     let fabric = Fabric::threaded();
     let builder = EndpointBuilder::new();
-    let (mut a, b) = (Host::new(&fabric, "a", 2, &builder), Host::new(&fabric, "b", 2, &builder));
+    let mut a = Host::new(&fabric, "a", 2, &builder);
+    let b = Host::new(&fabric, "b", 2, &builder);
     let refused = |a: &mut Host, address: &Address| {
         let never = |_: &mut EndpointQp| -> Result<(), ConnectError> { panic!("{address:?}") };
         a.endpoint.connect_after(address, never).unwrap_err().to_string()
@@ -259,7 +265,8 @@ fn addresses_of_two_kinds_are_named_before_anything_is_posted() {
 fn a_window_that_is_too_small_is_refused_before_anything_is_posted() {
     let fabric = Fabric::threaded();
     let builder = EndpointBuilder::new().scheme(Scheme::Dqplb);
-    let (mut a, b) = (Host::new(&fabric, "a", 1, &builder), Host::new(&fabric, "b", 1, &builder));
+    let mut a = Host::new(&fabric, "a", 1, &builder);
+    let b = Host::new(&fabric, "b", 1, &builder);
     let mut address = b.endpoint.address();
     let small = PeerWindow { window: 8, receives_per_rail: 100 };
     address.card.window = Some(small);
@@ -337,7 +344,8 @@ fn the_smaller_packets_of_the_two_ends_are_used() {
 fn receives_are_posted_before_anybody_can_reach_them() {
     let fabric = Fabric::threaded();
     let builder = EndpointBuilder::new();
-    let (mut a, b) = (Host::new(&fabric, "a", 2, &builder), Host::new(&fabric, "b", 2, &builder));
+    let mut a = Host::new(&fabric, "a", 2, &builder);
+    let b = Host::new(&fabric, "b", 2, &builder);
     let states = |endpoint: &EndpointQp| {
         let qp = endpoint.virtual_qp();
         qp.rails().chain(qp.notify_qp()).map(|qp| qp.state()).collect::<Vec<_>>()
@@ -379,7 +387,8 @@ fn a_link_that_fails_is_named() {
 
 /// Polls and watches until a rail is found silent; the time that took.
 fn fall_silent(a: &mut Host, b: &mut Host, posted: u64) -> (EndpointError, Duration) {
-    let (mut watch, begin) = (StallWatch::new(SILENCE), Instant::now());
+    let mut watch = StallWatch::new(SILENCE);
+    let begin = Instant::now();
     let mut reported = 0;
     loop {
         reported += a.endpoint.poll(16).completions.len() as u64;
@@ -417,7 +426,7 @@ fn a_rail_that_falls_silent_is_named_and_moved_to_err() {
         // Its requests come back, and so does the caller's.
         let (sent, _) = poll_both(&mut a, &mut b, (1, 0));
         assert_eq!((sent[0].wr_id, sent[0].status), (1, WcStatus::WR_FLUSH_ERR));
-        assert_eq!(a.endpoint.outstanding(), 0);
+        assert_eq!(a.endpoint.unreported(), 0);
     }
 }
 
@@ -431,7 +440,8 @@ fn rails_that_are_slow_or_idle_are_not_silent() {
         let local = a.buffer.local(0, BYTES as u32).unwrap();
         let mut watch = StallWatch::new(SILENCE);
         let begin = Instant::now();
-        let (mut posted, mut reported) = (0, 0);
+        let mut posted = 0;
+        let mut reported = 0;
         let mut done = None;
         while done.is_none_or(|done: Instant| done.elapsed() < 2 * SILENCE) {
             if posted == reported && posted < 4 {
@@ -459,7 +469,7 @@ fn failing_all_rails_flushes_everything() {
         let (_, flushed) = poll_both(&mut a, &mut b, (0, 10));
         assert!((0..).zip(&flushed).all(|(i, wc)| wc.wr_id == i));
         assert!(flushed.iter().all(|wc| wc.status == WcStatus::WR_FLUSH_ERR), "{flushed:?}");
-        assert_eq!(b.endpoint.outstanding(), 0);
+        assert_eq!(b.endpoint.unreported(), 0);
     }
 }
 
@@ -485,7 +495,7 @@ fn polling_with_a_callback_sees_the_same() {
         assert_eq!(polled.error, None);
     }
     assert_eq!(seen[0].wr_id, 9);
-    assert_eq!(a.endpoint.outstanding(), 0);
+    assert_eq!(a.endpoint.unreported(), 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use fixture::{Host, Shape, connect_sets};
 use polyrail::endpoint::{
     BuildError, Endpoint, EndpointBuilder, EndpointError, EndpointSet, StallWatch,
 };
-use polyrail::exchange::{Hello, Link, Message, bring_up};
+use polyrail::exchange::{Control, Hello, Message, bring_up};
 use polyrail::nic::{
     self, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, RegisteredBuffer, When,
 };
@@ -65,8 +65,8 @@ fn mixed() -> Vec<Shape<'static>> {
 impl Pair {
     fn new(builders: &[Shape<'_>]) -> Self {
         let fabric = Fabric::deterministic(7);
-        let (mut near, mut far) =
-            (Side::new(&fabric, "near", builders), Side::new(&fabric, "far", builders));
+        let mut near = Side::new(&fabric, "near", builders);
+        let mut far = Side::new(&fabric, "far", builders);
         connect_sets(&mut near.set, &mut far.set);
         let keys = near.buffer.toward(&far.buffer.remote()).unwrap();
         Self { fabric, near, far, keys }
@@ -117,7 +117,8 @@ fn nobody_starves() {
         for qp in 0..builders.len() {
             (0..OUTSTANDING).for_each(|wr_id| pair.write(qp, wr_id).unwrap());
         }
-        let (mut served, mut full) = (vec![0; builders.len()], 0);
+        let mut served = vec![0; builders.len()];
+        let mut full = 0;
         for now in 0..polls {
             pair.fabric.run_until_idle(1000);
             _ = pair.far.set.poll(1000);
@@ -142,7 +143,8 @@ fn nobody_starves() {
 fn the_queues_hold_everything_that_can_be_in_flight() {
     let builders = &mixed()[..3];
     let mut pair = Pair::new(builders);
-    let (mut posted, mut flushed) = (vec![0; builders.len()], HashMap::new());
+    let mut posted = vec![0; builders.len()];
+    let mut flushed = HashMap::new();
     for (qp, posted) in posted.iter_mut().enumerate() {
         while pair.write(qp, 1).is_ok() {
             *posted += 1;
@@ -206,7 +208,8 @@ fn one_that_falls_silent_is_found() {
     pair.near.device(1).inject(When::Now, Fault::Silent(true));
     (0..2).for_each(|qp| pair.write(qp, 5).unwrap());
     let mut watches = [const { StallWatch::new(SILENCE) }; 2];
-    let (mut reported, begin) = ([0; 2], Instant::now());
+    let mut reported = [0; 2];
+    let begin = Instant::now();
     let error = loop {
         pair.fabric.run_until_idle(1000);
         for wc in pair.near.set.poll(16).completions {
@@ -225,11 +228,11 @@ fn one_that_falls_silent_is_found() {
 }
 
 #[test]
-fn each_is_brought_up_over_a_link() {
+fn each_is_brought_up_over_a_control_connection() {
     let builders = mixed();
     let fabric = Fabric::deterministic(3);
     let [mut near, mut far] = ["near", "far"].map(|name| Side::new(&fabric, name, &builders));
-    let (here, there): (Vec<_>, Vec<_>) = builders.iter().map(|_| Link::pair().unwrap()).unzip();
+    let (here, there): (Vec<_>, Vec<_>) = builders.iter().map(|_| Control::pair().unwrap()).unzip();
     std::thread::scope(|scope| {
         scope.spawn(|| bring_all_up(&mut far, there));
         bring_all_up(&mut near, here);
@@ -252,14 +255,15 @@ fn each_is_brought_up_over_a_link() {
 }
 
 /// Brings every virtual queue pair up, with a receive, and meets the peer's of the same number.
-fn bring_all_up(side: &mut Side, links: Vec<Link>) {
+fn bring_all_up(side: &mut Side, controls: Vec<Control>) {
     let buffer = side.buffer.remote();
-    for (qp, mut link) in side.set.qps_mut().iter_mut().zip(links) {
-        let (endpoint, buffer) = (qp.address(), buffer.clone());
+    for (qp, mut control) in side.set.qps_mut().iter_mut().zip(controls) {
+        let endpoint = qp.address();
+        let buffer = buffer.clone();
         let hello = Hello { endpoint, buffer, purpose: None };
-        link.send(&Message::Hello(hello)).unwrap();
-        let peer = link.expect_hello().unwrap();
-        let up = bring_up(qp, &mut link, &peer, |qp| {
+        control.send(&Message::Hello(hello)).unwrap();
+        let peer = control.expect_hello().unwrap();
+        let up = bring_up(qp, &mut control, &peer, |qp| {
             Ok::<_, Box<dyn std::error::Error>>(qp.post_recv(&RecvWr::notification(3))?)
         });
         up.unwrap();

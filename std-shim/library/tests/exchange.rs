@@ -6,7 +6,7 @@ use polyrail::RemoteBuffer;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointBuilder};
 use polyrail::exchange::{
-    HandshakeError, Hello, Link, LinkError, Listener, Message, NoPurpose, Reason, Timeouts,
+    Control, ControlError, HandshakeError, Hello, Listener, Message, NoPurpose, Reason, Timeouts,
     bring_up,
 };
 use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
@@ -30,47 +30,51 @@ fn listen() -> (Listener, SocketAddr) {
     (listener, address)
 }
 
-/// A link to somebody who is not bound by the rules.
-fn link_to_stranger(timeouts: Timeouts) -> (Link, TcpStream) {
+/// A control connection to a peer that does not keep the rules.
+fn control_to_stranger(timeouts: Timeouts) -> (Control, TcpStream) {
     let (listener, address) = listen();
     let stranger = TcpStream::connect(address).unwrap();
     (listener.accept(&timeouts).unwrap().0, stranger)
 }
 
 /// What a side makes of these bytes, after which the stranger hangs up or goes on holding.
-fn heard(bytes: &[u8], hang_up: bool, timeouts: Timeouts) -> LinkError {
-    let (mut link, mut stranger) = link_to_stranger(timeouts);
+fn heard(bytes: &[u8], hang_up: bool, timeouts: Timeouts) -> ControlError {
+    let (mut control, mut stranger) = control_to_stranger(timeouts);
     stranger.write_all(bytes).unwrap();
     let held = (!hang_up).then_some(stranger);
-    let error = link.expect_hello().unwrap_err();
+    let error = control.expect_hello().unwrap_err();
     drop(held);
     error
 }
 
 #[test]
 fn rubbish_is_refused_at_once() {
-    let (begin, patient) = (Instant::now(), Timeouts::default());
+    let begin = Instant::now();
+    let patient = Timeouts::default();
     let error = heard(b"GET / HTTP/1.1\r\n\r\n", false, patient);
     assert_eq!(
         error.to_string(),
         "the peer is no polyrail: what it sends begins with \"GET / HTTP/1.1\\r\\n\""
     );
     let error = heard(b"PLYR\0\0\0\x09\0\0\0\x02{}", false, patient);
-    assert!(matches!(error, LinkError::Handshake(HandshakeError::Version { peer: 9 })), "{error}");
+    assert!(
+        matches!(error, ControlError::Handshake(HandshakeError::Version { peer: 9 })),
+        "{error}"
+    );
     let error = heard(b"PLYR\0\0\0\x02\x7f\xff\xff\xff", false, patient);
     let length = 0x7fff_ffff;
     assert!(
-        matches!(error, LinkError::Handshake(HandshakeError::TooLong { length: l }) if l == length),
+        matches!(error, ControlError::Handshake(HandshakeError::TooLong { length: l }) if l == length),
         "{error}"
     );
     let error = heard(b"PLYR\0\0\0\x02\0\0\0\x02no", false, patient);
-    assert!(matches!(error, LinkError::Handshake(HandshakeError::NotJson { .. })), "{error}");
+    assert!(matches!(error, ControlError::Handshake(HandshakeError::NotJson { .. })), "{error}");
     assert!(begin.elapsed() < patient.message, "none of it was waited for");
 }
 
 #[test]
 fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
-    assert!(matches!(heard(b"", true, impatient()), LinkError::HungUp { pending: 0 }));
+    assert!(matches!(heard(b"", true, impatient()), ControlError::HungUp { pending: 0 }));
     let error = heard(b"PLYR\0\0", true, impatient());
     assert_eq!(error.to_string(), "the other side hung up after 6 bytes of a message");
     let error = heard(b"", false, impatient());
@@ -78,7 +82,7 @@ fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
     assert_eq!(error.to_string(), text);
     assert!(matches!(
         heard(b"PLYR\0\0\0", false, impatient()),
-        LinkError::Stalled { pending: 7, waited: SOON }
+        ControlError::Stalled { pending: 7, waited: SOON }
     ));
 }
 
@@ -95,52 +99,54 @@ fn trickle(mut stranger: TcpStream) {
 
 #[test]
 fn a_peer_that_trickles_bytes_gains_no_time() {
-    let (mut link, stranger) = link_to_stranger(impatient());
-    let (begin, trickler) = (Instant::now(), thread::spawn(|| trickle(stranger)));
-    let error = link.expect_hello().unwrap_err();
-    assert!(matches!(error, LinkError::Stalled { pending, .. } if pending > 1), "{error}");
+    let (mut control, stranger) = control_to_stranger(impatient());
+    let begin = Instant::now();
+    let trickler = thread::spawn(|| trickle(stranger));
+    let error = control.expect_hello().unwrap_err();
+    assert!(matches!(error, ControlError::Stalled { pending, .. } if pending > 1), "{error}");
     assert!(begin.elapsed() >= SOON && begin.elapsed() < 5 * SOON, "{:?}", begin.elapsed());
-    drop(link);
+    drop(control);
     trickler.join().unwrap();
 }
 
 #[test]
 fn whoever_only_looks_now_and_then_is_not_held_either() {
-    let (mut link, stranger) = link_to_stranger(impatient());
-    let (begin, trickler) = (Instant::now(), thread::spawn(|| trickle(stranger)));
+    let (mut control, stranger) = control_to_stranger(impatient());
+    let begin = Instant::now();
+    let trickler = thread::spawn(|| trickle(stranger));
     let error = loop {
-        match link.try_recv() {
+        match control.try_recv() {
             Ok(None) => thread::sleep(Duration::from_millis(1)),
             Ok(Some(message)) => panic!("{message:?}"),
             Err(error) => break error,
         }
         assert!(begin.elapsed() < 5 * SOON);
     };
-    assert!(matches!(error, LinkError::Stalled { .. }), "{error}");
-    drop(link);
+    assert!(matches!(error, ControlError::Stalled { .. }), "{error}");
+    drop(control);
     trickler.join().unwrap();
 }
 
 #[test]
 fn a_peer_that_does_not_listen_does_not_hold_the_sender() {
-    let (mut link, stranger) = link_to_stranger(impatient());
+    let (mut control, stranger) = control_to_stranger(impatient());
     let failed = Message::Failed { reason: Reason::new("x".repeat(1000)) };
     let begin = Instant::now();
     let error = loop {
         // Until the buffers of both ends are full.
-        if let Err(error) = link.send(&failed) {
+        if let Err(error) = control.send(&failed) {
             break error;
         }
         assert!(begin.elapsed() < Duration::from_secs(10));
     };
-    assert!(matches!(error, LinkError::Deaf { waited: SOON }), "{error}");
+    assert!(matches!(error, ControlError::Deaf { waited: SOON }), "{error}");
     drop(stranger);
 }
 
 #[test]
 fn what_was_said_last_is_heard_though_the_speaker_is_gone() {
     let (listener, address) = listen();
-    let mut near = <Link>::connect(&address.to_string(), &impatient()).unwrap();
+    let mut near = <Control>::connect(&address.to_string(), &impatient()).unwrap();
     let (mut far, _) = listener.accept::<NoPurpose>(&impatient()).unwrap();
     near.send(&Message::Failed { reason: Reason::new("no disk") }).unwrap();
     drop(near);
@@ -148,7 +154,7 @@ fn what_was_said_last_is_heard_though_the_speaker_is_gone() {
     far.send(&Message::Failed { reason: Reason::new("no answer") }).unwrap();
     let error = far.expect(SOON).unwrap_err();
     assert_eq!(error.to_string(), "the other side gave up: no disk");
-    assert!(matches!(far.expect(SOON), Err(LinkError::HungUp { pending: 0 })));
+    assert!(matches!(far.expect(SOON), Err(ControlError::HungUp { pending: 0 })));
 }
 
 #[test]
@@ -156,7 +162,7 @@ fn connecting_and_accepting_end_in_time() {
     let (listener, address) = listen();
     let begin = Instant::now();
     let error = listener.accept::<NoPurpose>(&impatient()).unwrap_err();
-    assert!(matches!(error, LinkError::Nobody { waited: SOON }), "{error}");
+    assert!(matches!(error, ControlError::Nobody { waited: SOON }), "{error}");
     assert!(begin.elapsed() >= SOON && begin.elapsed() < 5 * SOON);
     let error = Listener::bind(&address.to_string()).unwrap_err();
     assert!(
@@ -164,12 +170,12 @@ fn connecting_and_accepting_end_in_time() {
         "{error}"
     );
     drop(listener);
-    let error = <Link>::connect(&address.to_string(), &impatient()).unwrap_err();
+    let error = <Control>::connect(&address.to_string(), &impatient()).unwrap_err();
     assert!(
         Chain(&error).to_string().starts_with(&format!("cannot connect to {address}: ")),
         "{error}"
     );
-    let error = <Link>::connect("no address", &impatient()).unwrap_err();
+    let error = <Control>::connect("no address", &impatient()).unwrap_err();
     assert!(Chain(&error).to_string().starts_with("cannot connect to no address: "), "{error}");
 }
 
@@ -182,13 +188,13 @@ fn a_listener_that_accepts_nobody_does_not_hold_those_who_connect() {
     let mut waiting = Vec::new();
     let begin = Instant::now();
     let error = loop {
-        match <Link>::connect(&address.to_string(), &impatient()) {
-            Ok(link) => waiting.push(link),
+        match <Control>::connect(&address.to_string(), &impatient()) {
+            Ok(control) => waiting.push(control),
             Err(error) => break error,
         }
         assert!(waiting.len() < 10_000);
     };
-    let LinkError::Connect { source, .. } = &error else { panic!("{error}") };
+    let ControlError::Connect { source, .. } = &error else { panic!("{error}") };
     assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
     assert!(begin.elapsed() < Duration::from_secs(10));
 }
@@ -208,19 +214,20 @@ impl Host {
     }
 
     fn hello(&self) -> Hello {
-        let (endpoint, buffer) = (self.endpoint.address(), self.buffer.remote());
+        let endpoint = self.endpoint.address();
+        let buffer = self.buffer.remote();
         Hello { endpoint, buffer, purpose: None }
     }
 
     /// Says hello, connects with whoever answers, and says where its buffer is.
-    fn meet(&mut self, link: &mut Link) -> Result<RemoteBuffer, MeetError> {
-        link.send(&Message::Hello(self.hello()))?;
-        let peer = link.expect_hello()?;
-        let result = bring_up(&mut self.endpoint, link, &peer, |endpoint| {
+    fn meet(&mut self, control: &mut Control) -> Result<RemoteBuffer, MeetError> {
+        control.send(&Message::Hello(self.hello()))?;
+        let peer = control.expect_hello()?;
+        let result = bring_up(&mut self.endpoint, control, &peer, |endpoint| {
             Ok::<(), MeetError>(endpoint.post_recv(&RecvWr::notification(1))?)
         });
         if let Err(error) = &result {
-            link.send(&Message::Failed { reason: Reason::new(error) })?;
+            control.send(&Message::Failed { reason: Reason::new(error) })?;
         }
         result.map(|()| peer.buffer)
     }
@@ -229,7 +236,7 @@ impl Host {
 #[derive(Debug, thiserror::Error)]
 enum MeetError {
     #[error(transparent)]
-    Link(#[from] LinkError),
+    Control(#[from] ControlError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
@@ -242,17 +249,18 @@ fn meet(
     there: EndpointBuilder,
 ) -> [(Host, Result<RemoteBuffer, MeetError>); 2] {
     let fabric = Fabric::threaded();
-    let (mut here, mut there) = (Host::new(&fabric, "a", &here), Host::new(&fabric, "b", &there));
+    let mut here = Host::new(&fabric, "a", &here);
+    let mut there = Host::new(&fabric, "b", &there);
     let (listener, address) = listen();
     // Patience without end is none of the system's business.
     let timeouts = Timeouts { accept: None, message: Duration::MAX, ..Timeouts::default() };
     let (connected, listened) = thread::scope(|scope| {
         let listening = scope.spawn(|| {
-            let (mut link, _) = listener.accept(&timeouts).unwrap();
-            there.meet(&mut link)
+            let (mut control, _) = listener.accept(&timeouts).unwrap();
+            there.meet(&mut control)
         });
-        let mut link = Link::connect(&address.to_string(), &timeouts).unwrap();
-        (here.meet(&mut link), listening.join().unwrap())
+        let mut control = Control::connect(&address.to_string(), &timeouts).unwrap();
+        (here.meet(&mut control), listening.join().unwrap())
     });
     [(here, connected), (there, listened)]
 }
@@ -305,7 +313,7 @@ fn every_disagreement_is_named_by_both_sides() {
             assert!(error.to_string().contains(text), "{error}");
         }
         // Nothing was posted.
-        assert!(ends.iter().all(|(host, _)| host.endpoint.outstanding() == 0));
+        assert!(ends.iter().all(|(host, _)| host.endpoint.unreported() == 0));
     }
 }
 
@@ -313,8 +321,9 @@ fn every_disagreement_is_named_by_both_sides() {
 fn devices_that_do_not_match_are_named() {
     let fabric = Fabric::threaded();
     let builder = EndpointBuilder::new();
-    let (mut here, there) = (Host::new(&fabric, "a", &builder), Host::new(&fabric, "b", &builder));
-    let (mut near, mut far) = Link::pair().unwrap();
+    let mut here = Host::new(&fabric, "a", &builder);
+    let there = Host::new(&fabric, "b", &builder);
+    let (mut near, mut far) = Control::pair().unwrap();
     let mut hello = there.hello();
     hello.endpoint.rails[1].device = 0;
     far.send(&Message::Hello(hello)).unwrap();
@@ -333,18 +342,19 @@ fn devices_that_do_not_match_are_named() {
 fn a_peer_that_is_never_ready_is_not_waited_for() {
     let fabric = Fabric::threaded();
     let builder = EndpointBuilder::new();
-    let (mut here, there) = (Host::new(&fabric, "a", &builder), Host::new(&fabric, "b", &builder));
-    let (mut link, mut stranger) = link_to_stranger(impatient());
+    let mut here = Host::new(&fabric, "a", &builder);
+    let there = Host::new(&fabric, "b", &builder);
+    let (mut control, mut stranger) = control_to_stranger(impatient());
     stranger.write_all(&Message::Hello(there.hello()).encode()).unwrap();
-    let error = here.meet(&mut link).unwrap_err();
+    let error = here.meet(&mut control).unwrap_err();
     assert!(
         matches!(
             error,
-            MeetError::Link(LinkError::NoAnswer { expected: "\"ready\"", waited: SOON })
+            MeetError::Control(ControlError::NoAnswer { expected: "\"ready\"", waited: SOON })
         ),
         "{error}"
     );
-    drop(link);
+    drop(control);
     let mut said = Vec::new();
     stranger.read_to_end(&mut said).unwrap();
     let text = String::from_utf8_lossy(&said);

@@ -87,7 +87,8 @@ fn many_producers_each_in_order_and_every_request_once() {
         let mut receives = world.handle(FAR);
         std::thread::scope(|scope| {
             for producer in 0..PRODUCERS {
-                let (world, mut handle) = (&world, world.handle(NEAR));
+                let mut handle = world.handle(NEAR);
+                let world = &world;
                 scope.spawn(move || {
                     let mut pending = std::collections::VecDeque::new();
                     for seq in 0..EACH {
@@ -110,7 +111,8 @@ fn many_producers_each_in_order_and_every_request_once() {
                 while posted.len() > 200 || (wr_id + 1 == PRODUCERS * EACH && !posted.is_empty()) {
                     let wc = posted.pop_front().unwrap().wait().unwrap();
                     let imm = wc.imm.unwrap();
-                    let (producer, seq) = ((imm >> 16) as usize, imm & 0xffff);
+                    let producer = (imm >> 16) as usize;
+                    let seq = imm & 0xffff;
                     assert_eq!(seq, next[producer], "producer {producer}");
                     next[producer] += 1;
                 }
@@ -128,7 +130,8 @@ fn the_bytes_of_all_producers_arrive() {
     world.from.write_at(0, &bytes).unwrap();
     std::thread::scope(|scope| {
         for producer in 0..4 {
-            let (world, mut handle) = (&world, world.handle(NEAR));
+            let mut handle = world.handle(NEAR);
+            let world = &world;
             scope.spawn(move || {
                 let pieces = (producer..BYTES / 4096).step_by(4);
                 let pending: Vec<_> = pieces
@@ -227,7 +230,7 @@ fn requests_of_a_dropped_handle_go_their_way() {
         }
     }
     let set = world.thread.shutdown().unwrap();
-    assert_eq!(set.qps()[NEAR].outstanding(), 0);
+    assert_eq!(set.qps()[NEAR].unreported(), 0);
 }
 
 #[test]
@@ -248,7 +251,8 @@ fn a_thread_that_sleeps_is_woken() {
 fn a_receiver_that_sleeps_keeps_its_queues_filled_for_dqplb() {
     let builder = EndpointBuilder::new().scheme(Scheme::Dqplb).max_msg_size(128);
     let world = World::new(builder);
-    let (mut near, mut far) = (world.handle(NEAR), world.handle(FAR));
+    let mut near = world.handle(NEAR);
+    let mut far = world.handle(FAR);
     for wr_id in 0..3 {
         std::thread::sleep(Duration::from_millis(60));
         let local = world.from.local(0, 128 * 1024).unwrap();
@@ -263,14 +267,15 @@ fn a_receiver_that_sleeps_keeps_its_queues_filled_for_dqplb() {
 #[test]
 fn shutting_down_drains_first() {
     let world = World::new(EndpointBuilder::new());
-    let (mut near, mut far) = (world.handle(NEAR), world.handle(FAR));
+    let mut near = world.handle(NEAR);
+    let mut far = world.handle(FAR);
     let receive = far.post_recv(&RecvWr::notification(5)).unwrap();
     let writes: Vec<_> = (0..200)
         .map(|wr_id| submit(|| near.post_send(&world.write(wr_id, 0, BYTES as u32 / 2))))
         .collect();
     let World { thread, .. } = world;
     let set = thread.shutdown().unwrap();
-    assert_eq!(set.qps().iter().map(EndpointQp::outstanding).collect::<Vec<_>>(), [0, 0]);
+    assert_eq!(set.qps().iter().map(EndpointQp::unreported).collect::<Vec<_>>(), [0, 0]);
     for (wr_id, mut pending) in (0..).zip(writes) {
         let wc = pending.try_take().expect("every outcome is there").unwrap();
         assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::SUCCESS));
@@ -287,7 +292,9 @@ fn producers_that_post_during_a_shutdown_get_an_answer_to_everything() {
         let world = World::new(EndpointBuilder::new().rails(rails));
         let handles: Vec<_> = (0..3).map(|_| world.handle(NEAR)).collect();
         let local = world.from.local(0, 4096).unwrap();
-        let (thread, addr, keys) = (world.thread, world.to.addr(), &world.keys);
+        let thread = world.thread;
+        let addr = world.to.addr();
+        let keys = &world.keys;
         std::thread::scope(|scope| {
             for mut handle in handles {
                 scope.spawn(move || {
@@ -338,7 +345,8 @@ fn a_silent_rail_fails_its_queue_pair_after_the_stall_timeout() {
     for rails in [1, 4] {
         let options = ProgressOptions { drain_timeout: Duration::MAX, stall_timeout: Some(waited) };
         let world = World::with_options(EndpointBuilder::new().rails(rails), options);
-        let (mut sends, mut receives) = (world.handle(NEAR), world.handle(NEAR));
+        let mut sends = world.handle(NEAR);
+        let mut receives = world.handle(NEAR);
         // Waiting for a peer is no silence, and neither is having nothing to do.
         let receive = receives.post_recv(&RecvWr::notification(3)).unwrap();
         succeeds(sends.post_send(&world.write(1, 0, 64)).unwrap(), 1);
@@ -360,7 +368,8 @@ fn a_silent_rail_fails_its_queue_pair_after_the_stall_timeout() {
 fn a_failure_reaches_every_handle_of_the_queue_pair_and_no_other() {
     for rails in [1, 4] {
         let world = World::new(EndpointBuilder::new().rails(rails));
-        let (mut one, mut two) = (world.handle(NEAR), world.handle(NEAR));
+        let mut one = world.handle(NEAR);
+        let mut two = world.handle(NEAR);
         let receive = two.post_recv(&RecvWr::notification(3)).unwrap();
         succeeds(one.post_send(&world.write(1, 0, 64)).unwrap(), 1);
         assert_eq!(one.endpoint_error(), None);
@@ -458,7 +467,8 @@ fn more_buffers_than_the_thread_keeps_keys_of_are_served() {
         let pending: Vec<_> = (0..)
             .zip(&buffers)
             .map(|(n, (buffer, keys))| {
-                let (local, at) = (buffer.local(0, 64).unwrap(), n * 64);
+                let local = buffer.local(0, 64).unwrap();
+                let at = n * 64;
                 let wr = SendWr::write(n, local, world.to.addr() + at, keys);
                 submit(|| handle.post_send(&wr))
             })

@@ -50,7 +50,8 @@ impl World {
             let names = set.qps().iter().map(name).collect();
             Side { devices, buffer, thread: ProgressThread::spawn(set).unwrap(), names }
         };
-        let (near, far) = (side(near, near_set), side(far, far_set));
+        let near = side(near, near_set);
+        let far = side(far, far_set);
         Self { near, far, keys }
     }
 
@@ -125,7 +126,9 @@ fn consume(world: &World, qp: usize) {
         assert_eq!((wc.wr_id, wc.status, wc.qp_num), expected, "{qp}");
         // Over several rails DQPLB delivers none.
         if let Some(imm) = wc.imm {
-            let (from, producer, seq) = (imm >> 16, (imm >> 8 & 0xff) as usize, imm & 0xff);
+            let from = imm >> 16;
+            let producer = (imm >> 8 & 0xff) as usize;
+            let seq = imm & 0xff;
             assert_eq!((from as usize, seq), (qp, next[producer]));
             next[producer] += 1;
         }
@@ -158,7 +161,7 @@ fn many_queue_pairs_of_all_kinds() {
         assert!(arrived[length..].iter().all(|byte| *byte == 0), "behind place {place}");
     }
     let set = world.near.thread.shutdown().unwrap();
-    assert!(set.qps().iter().all(|qp| qp.first_error().is_none() && qp.outstanding() == 0));
+    assert!(set.qps().iter().all(|qp| qp.first_error().is_none() && qp.unreported() == 0));
 }
 
 /// Writes until told to stop, and none may fail.
@@ -190,7 +193,8 @@ fn one_that_fails_does_not_disturb_the_others() {
     for (rails, device) in [(1, &[1][..]), (4, &[1]), (4, &[0, 1])] {
         let shapes = [(builder, &[0][..]), (builder.rails(rails), device), (builder, &[0])];
         let world = World::new(&shapes, 4096);
-        let (mut one, mut two) = (handle(&world, 1), handle(&world, 1));
+        let mut one = handle(&world, 1);
+        let mut two = handle(&world, 1);
         let receive = two.post_recv(&RecvWr::notification(3)).unwrap();
         while_others_write(&world, &[0, 2], || {
             assert_eq!(world.write(&mut one), Ok(WcStatus::SUCCESS));
@@ -237,7 +241,7 @@ fn a_broken_queue_takes_those_along_that_have_rails_on_it() {
         assert_eq!(refused, SubmitError::EndpointFailed);
     });
     let set = world.near.thread.shutdown().unwrap();
-    let healthy = set.qps().iter().map(|qp| qp.first_error().is_none() && qp.outstanding() == 0);
+    let healthy = set.qps().iter().map(|qp| qp.first_error().is_none() && qp.unreported() == 0);
     assert_eq!(
         healthy.enumerate().filter(|(_, ok)| *ok).map(|(n, _)| n).collect::<Vec<_>>(),
         [0, 3]

@@ -111,7 +111,7 @@ fn accept(qp: &QpShared, send: &mut SendQueue, request: &SendRequest) -> Result<
     if inline && (request.opcode.is_fetching() || too_long) {
         return Err(Refusal::Driver(EINVAL));
     }
-    if send.is_full(qp.progress.sends()) {
+    if send.is_full(qp.released.sends()) {
         return Err(Refusal::QueueFull);
     }
     if inline {
@@ -191,7 +191,7 @@ fn post_own(
     let (_, result) = staged.commit(fault, |request| {
         if qp.state.get() == QpState::Reset {
             Err(Refusal::Driver(EINVAL))
-        } else if recv.ring.push(request, qp.progress.recvs()) {
+        } else if recv.ring.push(request, qp.released.recvs()) {
             Ok(())
         } else {
             Err(Refusal::QueueFull)

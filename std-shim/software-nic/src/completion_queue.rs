@@ -1,6 +1,6 @@
 //! Completion queues as queue pairs see them: where completions go, and who has work to do.
 
-use crate::completions::{Completions, Entry, NOBODY, Owner, Pending, Progress, spoil};
+use crate::completions::{Completions, Entry, NOBODY, Owner, Pending, ReleasedSlots, spoil};
 use crate::event::AsyncEvent;
 use crate::shared::{CqShared, DeviceShared, QpShared};
 use crate::sync::{SplitMix64, lock};
@@ -44,9 +44,14 @@ impl CqShared {
 
     /// Makes a work queue of `qp` complete here; returns its owner index. `sends` reserves a place
     /// in the list of work, so that listing allocates nothing.
-    pub(crate) fn attach(&self, qp: Weak<QpShared>, progress: Arc<Progress>, sends: bool) -> u32 {
+    pub(crate) fn attach(
+        &self,
+        qp: Weak<QpShared>,
+        released: Arc<ReleasedSlots>,
+        sends: bool,
+    ) -> u32 {
         let mut inner = lock(&self.inner);
-        let owner = Some(Owner { qp, progress });
+        let owner = Some(Owner { qp, released });
         if sends {
             // Room for everybody beside what is listed, dropped queue pairs included.
             let attached = inner.owners.len() + 1;

@@ -44,12 +44,12 @@ impl Pending {
 
 /// Slots that are free again, counted from the beginning. Written by whoever polls.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct ReleasedSlots {
     send: AtomicU64,
     recv: AtomicU64,
 }
 
-impl Progress {
+impl ReleasedSlots {
     /// Everything below `position` is free. Older news than what is known changes nothing, such as
     /// a completion from before a reset.
     pub(crate) fn release(&self, is_recv: bool, position: u64) {
@@ -70,7 +70,7 @@ impl Progress {
 #[derive(Debug)]
 pub(crate) struct Owner<Q> {
     pub(crate) qp: Weak<Q>,
-    pub(crate) progress: Arc<Progress>,
+    pub(crate) released: Arc<ReleasedSlots>,
 }
 
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl<Q> Completions<Q> {
         for (slot, entry) in out.iter_mut().zip(self.showing.drain(..count)) {
             slot.write(entry.completion);
             if let Some(Some(owner)) = self.owners.get(entry.owner as usize) {
-                owner.progress.release(entry.is_recv, entry.releases);
+                owner.released.release(entry.is_recv, entry.releases);
             }
         }
         // SAFETY: `showing` had `count` entries, so each of the `count` slots was written.
@@ -145,7 +145,8 @@ pub(crate) fn spoil(completion: &mut Completion, rng: &mut SplitMix64) {
         WcOpcode::RECV_RDMA_WITH_IMM,
         WcOpcode(0xdead),
     ];
-    let (a, b) = (rng.next(), rng.next());
+    let a = rng.next();
+    let b = rng.next();
     completion.opcode = LIES[rng.below(LIES.len())];
     completion.byte_len = a as u32;
     completion.imm = Imm::from_number((a >> 32) as u32);

@@ -104,13 +104,15 @@ pub fn connect_pair(
     b: &QueuePair,
     options: &ConnectOptions,
 ) -> Result<(), ModifyError> {
-    let (psn_a, psn_b) = (0x00a0_0000 + a.number(), 0x00b0_0000 + b.number());
+    let psn_a = 0x00a0_0000 + a.number();
+    let psn_b = 0x00b0_0000 + b.number();
     for qp in [a, b] {
         if qp.state() == QpState::Reset {
             qp.to_init(options)?;
         }
     }
-    let (remote_a, remote_b) = (a.as_remote(psn_a), b.as_remote(psn_b));
+    let remote_a = a.as_remote(psn_a);
+    let remote_b = b.as_remote(psn_b);
     a.connect(psn_a, &remote_b, options)?;
     b.connect(psn_b, &remote_a, options)
 }

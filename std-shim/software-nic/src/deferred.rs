@@ -13,7 +13,7 @@ use crate::retry::{self, Verdict};
 use crate::send_queue::{Deferred, Front};
 use crate::shared::{QpShared, SendQueue};
 use crate::state::QpState;
-use crate::step::Outcome;
+use crate::step::TurnOutcome;
 use crate::transmit::{
     Turn, acknowledge, arrival, carried, complete, drained, ends, find_peer, flush_from,
     flush_turn, packets, reach, succeed,
@@ -48,7 +48,7 @@ pub(crate) fn defer(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
     }
     send.deferred = Some(Deferred { position: send.next, front: Front::default() });
     send.step_past(packets(send, &request));
-    Some(turn(&request, Outcome::Deferred))
+    Some(turn(&request, TurnOutcome::Deferred))
 }
 
 /// Brings the data of the deferred request, if it can be had now, and completes it and what
@@ -114,13 +114,13 @@ fn attempt(
     acknowledge(qp, &peer)
 }
 
-fn succeed_all(qp: &QpShared, send: &mut SendQueue, position: u64) -> Outcome {
+fn succeed_all(qp: &QpShared, send: &mut SendQueue, position: u64) -> TurnOutcome {
     send.deferred = None;
     for done in position..send.next {
         succeed(qp, send.get(done), done);
     }
     drained(qp, send);
-    Outcome::Done
+    TurnOutcome::Done
 }
 
 /// What overtook was carried out, yet is flushed: nobody may complete before the one that failed.
@@ -130,14 +130,14 @@ fn fail_all(
     position: u64,
     status: WcStatus,
     vendor: u32,
-) -> Outcome {
+) -> TurnOutcome {
     let wr_id = send.get(position).wr_id;
     complete(qp, position, Completion::failure(qp.number, wr_id, status, vendor));
     qp.state.fail();
     flush_from(qp, send, position + 1);
-    Outcome::Failed(status)
+    TurnOutcome::Failed(status)
 }
 
-fn turn(request: &SendRequest, outcome: Outcome) -> Turn {
+fn turn(request: &SendRequest, outcome: TurnOutcome) -> Turn {
     Turn { wr_id: request.wr_id, opcode: request.opcode, outcome, bytes: 0 }
 }

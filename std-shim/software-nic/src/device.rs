@@ -68,7 +68,7 @@ impl DeviceShared {
         self.gone.load(Ordering::Acquire)
     }
 
-    pub(crate) fn alive(&self) -> Result<(), NicError> {
+    pub(crate) fn check_alive(&self) -> Result<(), NicError> {
         if self.is_gone() { Err(NicError::DeviceGone) } else { Ok(()) }
     }
 

@@ -236,7 +236,8 @@ mod tests {
     #[test]
     fn bytes_arrive_unchanged_at_every_length() {
         for length in (0..70).chain([255, 256, 4096]) {
-            let (from, to) = (cells(length), cells(length));
+            let from = cells(length);
+            let to = cells(length);
             Span::of(&to).fill(0xee);
             Span::of(&to).copy_from(Span::of(&from));
             let mut out = vec![0; length];
@@ -247,7 +248,8 @@ mod tests {
 
     #[test]
     fn the_shorter_side_bounds_every_copy() {
-        let (short, long) = (cells(3), cells(9));
+        let short = cells(3);
+        let long = cells(9);
         Span::of(&long).fill(0xee);
         Span::of(&long).copy_from(Span::of(&short));
         Span::of(&short).write(&[9; 9]);

@@ -24,7 +24,7 @@ impl Device {
     ///
     /// [`NicError::DeviceGone`].
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, NicError> {
-        self.0.alive()?;
+        self.0.check_alive()?;
         Ok(ProtectionDomain { device: self.clone(), id: self.0.fabric.next_domain() })
     }
 }
@@ -86,7 +86,7 @@ impl ProtectionDomain {
         pages: Option<Arc<Pages>>,
     ) -> Result<MemoryRegion, NicError> {
         let device = &self.device.0;
-        device.alive()?;
+        device.check_alive()?;
         let region = Region { domain: self.id, start, length: length as u64, access, pages };
         region.validate(device.limits.max_mr_size)?;
         let (lkey, rkey) = write(&device.fabric.memory).insert(region)?;

@@ -7,7 +7,7 @@ use crate::responder::{self, Answer};
 use crate::retry::{self, Verdict};
 use crate::shared::{QpShared, SendQueue};
 use crate::state::QpState;
-use crate::step::Outcome;
+use crate::step::TurnOutcome;
 use crate::sync::{lock, read};
 use crate::transmit::{
     Turn, acknowledge, arrival, carried, complete, drained, ends, find_peer, flush, flush_turn,
@@ -95,7 +95,7 @@ fn turn(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) -> Option<Tur
     send.front.started = true;
     let answer = attempt(qp, send, &request, memory);
     let outcome = settle(qp, send, &request, answer, changes, memory)?;
-    let bytes = if outcome == Outcome::Done { request.sge.length() } else { 0 };
+    let bytes = if outcome == TurnOutcome::Done { request.sge.length() } else { 0 };
     Some(Turn { wr_id: request.wr_id, opcode: request.opcode, outcome, bytes })
 }
 
@@ -138,7 +138,7 @@ fn settle(
     answer: Answer,
     changes: u64,
     memory: &MemoryTable,
-) -> Option<Outcome> {
+) -> Option<TurnOutcome> {
     let fabric = &qp.device.fabric;
     match answer {
         Answer::NotReady(_) if request.opcode == Opcode::RdmaWriteWithImm => {
@@ -155,16 +155,16 @@ fn settle(
                 succeed(qp, request, position);
                 drained(qp, send);
             }
-            Some(Outcome::Done)
+            Some(TurnOutcome::Done)
         }
         Verdict::Failed(status, vendor) => {
             deferred::conclude(qp, send, memory);
             if send.next == send.posted {
                 // The deferred one failed, and took this one with it.
-                return Some(Outcome::Flushed);
+                return Some(TurnOutcome::Flushed);
             }
             fail(qp, send, request, status, vendor);
-            Some(Outcome::Failed(status))
+            Some(TurnOutcome::Failed(status))
         }
         Verdict::Later(outcome) => Some(outcome),
         Verdict::Unnoticed => None,

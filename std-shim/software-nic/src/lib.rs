@@ -135,4 +135,4 @@ pub use poll::CompletionQueue;
 pub use queue_pair::{QpInit, QueuePair};
 pub use receive_queue::SharedReceiveQueue;
 pub use state::{Attribute, ModifyError, QpAttributes, QpState, ack_timeout, rnr_delay};
-pub use step::{FaultKind, Outcome, Step};
+pub use step::{FaultKind, Step, TurnOutcome};

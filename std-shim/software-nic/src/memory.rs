@@ -236,7 +236,8 @@ mod tests {
     const HOME: DomainId = DomainId(1);
 
     fn region(pages: &Arc<Pages>, access: AccessFlags) -> Region {
-        let (start, pages) = (pages.addr(), Some(Arc::clone(pages)));
+        let start = pages.addr();
+        let pages = Some(Arc::clone(pages));
         Region { domain: HOME, start, length: 100, access, pages }
     }
 

@@ -23,7 +23,7 @@ impl QueuePair {
     /// is gone. Nothing changed.
     pub fn modify(&self, to: QpState, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let qp = &*self.shared;
-        qp.device.alive().map_err(|_| ModifyError::DeviceGone)?;
+        qp.device.check_alive().map_err(|_| ModifyError::DeviceGone)?;
         {
             let mut send = lock(&qp.send);
             let mut recv = lock(&qp.recv);

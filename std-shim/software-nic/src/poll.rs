@@ -19,7 +19,7 @@ impl Device {
     ///
     /// A capacity of 0 or over the device's limit; a device that is gone.
     pub fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, NicError> {
-        self.0.alive()?;
+        self.0.check_alive()?;
         in_limits("the completion queue's capacity", capacity, self.0.limits.max_cqe)?;
         let cq = CqShared::new(&self.0, capacity);
         self.0.fabric.add_cq(&cq);

@@ -3,7 +3,7 @@
 
 use crate::address::Gid;
 use crate::batch::{RecvBatch, SendBatch};
-use crate::completions::Progress;
+use crate::completions::ReleasedSlots;
 use crate::device::in_limits;
 use crate::domain::ProtectionDomain;
 use crate::error::NicError;
@@ -60,15 +60,16 @@ impl QpShared {
             max_inline_data,
             max_msg_size: device.limits.max_msg_size,
         };
-        let (send_cq, recv_cq) = (&init.send_cq.shared, &init.recv_cq.shared);
-        let progress = Arc::new(Progress::default());
+        let send_cq = &init.send_cq.shared;
+        let recv_cq = &init.recv_cq.shared;
+        let released = Arc::new(ReleasedSlots::default());
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
             number,
             device: Arc::clone(device),
             domain,
-            send_owner: send_cq.attach(me.clone(), Arc::clone(&progress), true),
-            recv_owner: recv_cq.attach(me.clone(), Arc::clone(&progress), false),
+            send_owner: send_cq.attach(me.clone(), Arc::clone(&released), true),
+            recv_owner: recv_cq.attach(me.clone(), Arc::clone(&released), false),
             send_cq: Arc::clone(send_cq),
             recv_cq: Arc::clone(recv_cq),
             srq: init.srq.map(|srq| Arc::clone(&srq.shared)),
@@ -78,7 +79,7 @@ impl QpShared {
             port: AtomicU8::new(0),
             send: Mutex::new(send),
             recv: Mutex::new(recv),
-            progress,
+            released,
             listed: AtomicBool::new(false),
         })
     }
@@ -87,8 +88,8 @@ impl QpShared {
     pub(crate) fn clear(&self, send: &mut SendQueue, recv: &mut Responder) {
         send.clear();
         recv.ring.clear();
-        self.progress.release(false, send.posted);
-        self.progress.release(true, recv.ring.posted());
+        self.released.release(false, send.posted);
+        self.released.release(true, recv.ring.posted());
     }
 }
 
@@ -113,9 +114,9 @@ impl ProtectionDomain {
     /// gone.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, NicError> {
         let device = &self.device().0;
-        device.alive()?;
-        self.own(init.send_cq)?;
-        self.own(init.recv_cq)?;
+        device.check_alive()?;
+        self.check_device(init.send_cq)?;
+        self.check_device(init.recv_cq)?;
         let srq_device = init.srq.map(|srq| srq.shared.device.id);
         if srq_device.is_some_and(|id| id != device.id) {
             return Err(NicError::OtherDevice { what: "shared receive queue" });
@@ -129,7 +130,7 @@ impl ProtectionDomain {
         QueuePair::create(device, self.id, init)
     }
 
-    fn own(&self, cq: &CompletionQueue) -> Result<(), NicError> {
+    fn check_device(&self, cq: &CompletionQueue) -> Result<(), NicError> {
         if cq.shared.device.id == self.device().id() {
             Ok(())
         } else {
@@ -146,7 +147,8 @@ impl QueuePair {
     ) -> Result<Self, NicError> {
         let number = device.next_qp_num.fetch_add(1, Ordering::Relaxed);
         if number > MAX_QP_NUM {
-            let (asked, limit) = (number.into(), MAX_QP_NUM.into());
+            let asked = number.into();
+            let limit = MAX_QP_NUM.into();
             return Err(NicError::Limit { what: "the queue pair number", asked, limit });
         }
         let shared = QpShared::new(device, domain, number, init);
@@ -182,7 +184,7 @@ impl QueuePair {
 
     /// Send requests that occupy a slot: posted, and neither they nor later signaled ones polled.
     pub fn outstanding_sends(&self) -> u32 {
-        (lock(&self.shared.send).posted - self.shared.progress.sends()) as u32
+        (lock(&self.shared.send).posted - self.shared.released.sends()) as u32
     }
 
     /// Its number on its device.

@@ -22,7 +22,7 @@ impl ProtectionDomain {
     /// A size of 0 or over the device's limit; a device that is gone.
     pub fn create_srq(&self, max_wr: u32, limit: u32) -> Result<SharedReceiveQueue, NicError> {
         let device = &self.device().0;
-        device.alive()?;
+        device.check_alive()?;
         in_limits("the shared receive queue's size", max_wr, device.limits.max_srq_wr)?;
         Ok(SharedReceiveQueue::new(SrqShared::new(device, self.id, max_wr, limit)))
     }

@@ -99,7 +99,8 @@ pub(crate) fn deliver_part(
     memory: &MemoryTable,
 ) {
     let Ok(recv) = admit(peer, arrival) else { return };
-    let (local, range) = (arrival.local.prefix(bytes as usize), arrival.remote(arrival.length()));
+    let local = arrival.local.prefix(bytes as usize);
+    let range = arrival.remote(arrival.length());
     let open = |access| {
         if recv.access.contains(access) {
             memory.remote(peer.domain, range, access).ok()

@@ -5,7 +5,7 @@ use crate::responder::Answer;
 use crate::send_queue::{Front, Timers};
 use crate::shared::FabricShared;
 use crate::state::{ack_timeout, rnr_delay};
-use crate::step::Outcome;
+use crate::step::TurnOutcome;
 use polyrail_core::verbs::WcStatus;
 
 /// What becomes of a request.
@@ -16,7 +16,7 @@ pub(crate) enum Verdict {
     /// Failed, with this status and `vendor_err`.
     Failed(WcStatus, u32),
     /// To be tried again.
-    Later(Outcome),
+    Later(TurnOutcome),
     /// To be tried again, and nothing happened that anybody could tell.
     Unnoticed,
 }
@@ -68,14 +68,14 @@ fn not_ready(
         } else {
             front.blocked = Some(changes);
         }
-        return Verdict::Later(Outcome::NotReady);
+        return Verdict::Later(TurnOutcome::NotReady);
     }
     if front.rnr_tries == timers.rnr_retry {
         return Verdict::Failed(WcStatus::RNR_RETRY_EXC_ERR, vendor::NO_RECEIVE);
     }
     front.rnr_tries += 1;
     front.until = Some(fabric.clock.now() + rnr_delay(code));
-    Verdict::Later(Outcome::NotReady)
+    Verdict::Later(TurnOutcome::NotReady)
 }
 
 /// No answer came within the acknowledgement timeout, which passes after every attempt, the last
@@ -89,12 +89,12 @@ fn unanswered(
 ) -> Verdict {
     let Some(timeout) = ack_timeout(timers.timeout) else {
         front.blocked = Some(changes);
-        return Verdict::Later(Outcome::NoAnswer);
+        return Verdict::Later(TurnOutcome::NoAnswer);
     };
     if front.timeouts > timers.retry_cnt {
         return Verdict::Failed(WcStatus::RETRY_EXC_ERR, vendor);
     }
     front.timeouts += 1;
     front.until = Some(fabric.clock.now() + timeout);
-    Verdict::Later(Outcome::NoAnswer)
+    Verdict::Later(TurnOutcome::NoAnswer)
 }

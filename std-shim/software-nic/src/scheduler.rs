@@ -126,9 +126,12 @@ impl FabricShared {
 
 fn execute(qp: &QpShared, rng: &mut SplitMix64) -> Option<Step> {
     let coins = rng.next();
-    let (device, qp_num) = (qp.device.index, qp.number);
+    let device = qp.device.index;
+    let qp_num = qp.number;
     if let Some(turn) = execute::run_one(qp, coins & 1 != 0, coins & 2 != 0) {
-        let (wr_id, opcode, outcome) = (turn.wr_id, turn.opcode, turn.outcome);
+        let wr_id = turn.wr_id;
+        let opcode = turn.opcode;
+        let outcome = turn.outcome;
         return Some(Step::Executed { device, qp_num, wr_id, opcode, outcome });
     }
     execute::finish_if_failed(qp).then_some(Step::FlushedReceives { device, qp_num })

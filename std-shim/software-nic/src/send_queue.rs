@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU8;
 /// released <= settled <= next <= posted
 /// ```
 ///
-/// Slots below `released` (kept in [`crate::shared::Progress`]) are free: their completion, or
+/// Slots below `released` (kept in [`crate::completions::ReleasedSlots`]) are free: their completion, or
 /// a later one, was polled. Requests below `settled` are complete; those up to `next` have been
 /// carried out, or started, behind a deferred READ or atomic; the one at `next` is the front.
 #[derive(Debug)]

@@ -19,7 +19,7 @@
 //! queue flushes it.
 
 use crate::address::Gid;
-use crate::completions::{Completions, Progress};
+use crate::completions::{Completions, ReleasedSlots};
 use crate::event::EventQueue;
 use crate::fault::Faults;
 use crate::memory::{DomainId, MemoryTable};
@@ -196,7 +196,7 @@ pub(crate) struct QpShared {
     pub(crate) port: AtomicU8,
     pub(crate) send: Mutex<SendQueue>,
     pub(crate) recv: Mutex<Responder>,
-    pub(crate) progress: Arc<Progress>,
+    pub(crate) released: Arc<ReleasedSlots>,
     pub(crate) send_owner: u32,
     pub(crate) recv_owner: u32,
     /// On the list of work of `send_cq`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// How a turn of a queue pair ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum TurnOutcome {
     /// The request was carried out and acknowledged.
     Done,
     /// The request failed; its queue pair is in ERR, and the rest was flushed.
@@ -38,7 +38,7 @@ pub enum Step {
         /// What it asked for.
         opcode: Opcode,
         /// What came of it.
-        outcome: Outcome,
+        outcome: TurnOutcome,
     },
     /// A completion can be polled from now on.
     Shown {

@@ -9,7 +9,7 @@ use crate::memory::{MemoryTable, Range};
 use crate::responder::{Answer, Arrival};
 use crate::shared::{QpShared, SendQueue};
 use crate::state::QpState;
-use crate::step::Outcome;
+use crate::step::TurnOutcome;
 use polyrail_core::verbs::{AccessFlags, Completion, Opcode, SendFlags, SendRequest, WcStatus};
 use std::sync::{Arc, Weak};
 
@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 pub(crate) struct Turn {
     pub(crate) wr_id: u64,
     pub(crate) opcode: Opcode,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: TurnOutcome,
     pub(crate) bytes: u32,
 }
 
@@ -165,8 +165,9 @@ pub(crate) fn flush_turn(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
         return None;
     }
     flush(qp, send);
-    let (wr_id, opcode) = (first.wr_id, first.opcode);
-    Some(Turn { wr_id, opcode, outcome: Outcome::Flushed, bytes: 0 })
+    let wr_id = first.wr_id;
+    let opcode = first.opcode;
+    Some(Turn { wr_id, opcode, outcome: TurnOutcome::Flushed, bytes: 0 })
 }
 
 pub(crate) fn succeed(qp: &QpShared, request: &SendRequest, position: u64) {

@@ -44,7 +44,8 @@ fn allocations(work: impl FnOnce()) -> u64 {
 /// Polls both sides until nothing comes; how many completions there were.
 fn drain(pair: &mut Pair) -> usize {
     let mut out: [MaybeUninit<Completion>; 32] = [MaybeUninit::uninit(); 32];
-    let (mut total, mut idle) = (0, 0);
+    let mut total = 0;
+    let mut idle = 0;
     while idle < 2 {
         pair.fabric.run_until_idle(100_000);
         let count =

@@ -5,7 +5,7 @@ mod support;
 use polyrail_core::hardware::{QueuePair as _, SendBatch as _};
 use polyrail_core::verbs::{Completion, Opcode, SendFlags, SendRequest, WcStatus};
 use polyrail_software_nic::{
-    ConnectOptions, Fabric, Outcome, QpCap, QpInit, QueuePair, Step, connect_pair,
+    ConnectOptions, Fabric, QpCap, QpInit, QueuePair, Step, TurnOutcome, connect_pair,
 };
 use std::collections::HashMap;
 use support::*;
@@ -23,7 +23,8 @@ impl Rails {
         let more = (0..3).map(|_| {
             let create =
                 |side: &Side| side.pd.create_qp(&QpInit::new(&side.cq, QpCap::default())).unwrap();
-            let (a, b) = (create(&pair.a), create(&pair.b));
+            let a = create(&pair.a);
+            let b = create(&pair.b);
             connect_pair(&a, &b, &options).unwrap();
             (a, b)
         });
@@ -62,7 +63,8 @@ fn shown(completions: &[Completion]) -> Vec<(u32, u64)> {
 #[test]
 fn equal_seeds_give_equal_histories() {
     for seed in 0..20 {
-        let (first, second) = (Rails::new(seed).run(), Rails::new(seed).run());
+        let first = Rails::new(seed).run();
+        let second = Rails::new(seed).run();
         assert!(first.0.len() > 4 * (12 + 12 + 4));
         assert_eq!(first, second, "seed {seed}");
     }
@@ -123,9 +125,9 @@ fn waiting_is_a_step_that_moves_time() {
     let history: Vec<Step> = std::iter::from_fn(|| pair.fabric.step()).collect();
     let outcome =
         |wanted| move |s: &Step| matches!(s, Step::Executed { outcome, .. } if *outcome == wanted);
-    assert!(history.iter().any(outcome(Outcome::NotReady)));
+    assert!(history.iter().any(outcome(TurnOutcome::NotReady)));
     assert!(history.iter().any(|step| matches!(step, Step::Waited { .. })));
-    assert!(history.iter().any(outcome(Outcome::Failed(WcStatus::RNR_RETRY_EXC_ERR))));
+    assert!(history.iter().any(outcome(TurnOutcome::Failed(WcStatus::RNR_RETRY_EXC_ERR))));
 }
 
 /// Reads 8 bytes from the peer and writes them back elsewhere, from the same local buffer; what
@@ -160,7 +162,8 @@ fn a_request_that_overtook_a_read_completes_after_it_even_when_it_fails() {
         let bad = SendRequest { rkey: 1, ..pair.write(3, 0, 8) };
         let read = pair.request(1, Opcode::RdmaRead, 0, 8);
         pair.a.post_all(&[read, pair.write(2, 0, 8), bad, pair.write(4, 0, 8)]).unwrap();
-        let (success, flushed) = (WcStatus::SUCCESS, WcStatus::WR_FLUSH_ERR);
+        let success = WcStatus::SUCCESS;
+        let flushed = WcStatus::WR_FLUSH_ERR;
         let expected = [(1, success), (2, success), (3, WcStatus::REM_ACCESS_ERR), (4, flushed)];
         assert_eq!(ends(&pair.settle().0), expected, "seed {seed}");
     }

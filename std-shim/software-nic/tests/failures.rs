@@ -75,7 +75,8 @@ fn a_remote_range_beyond_its_region_fails_both_ends() {
 fn a_deregistered_region_fails_both_ends() {
     let bad = |pair: &mut Pair| {
         let gone = Buffer::new(4096, ALL_ACCESS, &pair.b.pd);
-        let (remote_addr, rkey) = (gone.addr(), gone.rkey());
+        let remote_addr = gone.addr();
+        let rkey = gone.rkey();
         SendRequest { remote_addr, rkey, ..pair.write(1, 0, 8) }
     };
     fails(bad, WcStatus::REM_ACCESS_ERR, vendor::KEY_UNKNOWN, QpState::Err, &[FLUSHED; 2]);
@@ -92,7 +93,8 @@ fn a_region_without_the_access_fails_both_ends() {
     for (opcode, access) in cases {
         both_ways(|mut pair| {
             let target = Buffer::new(4096, access, &pair.b.pd);
-            let (remote_addr, rkey) = (target.addr(), target.rkey());
+            let remote_addr = target.addr();
+            let rkey = target.rkey();
             let bad = SendRequest { remote_addr, rkey, ..pair.request(1, opcode, 0, 8) };
             pair.a.post(bad).unwrap();
             let (a, _) = pair.settle();
@@ -108,7 +110,8 @@ fn a_region_of_another_domain_fails_both_ends() {
     both_ways(|mut pair| {
         let other = pair.b.device.alloc_pd().unwrap();
         let target = Buffer::new(4096, ALL_ACCESS, &other);
-        let (remote_addr, rkey) = (target.addr(), target.rkey());
+        let remote_addr = target.addr();
+        let rkey = target.rkey();
         pair.a.post(SendRequest { remote_addr, rkey, ..pair.write(1, 0, 8) }).unwrap();
         let (a, _) = pair.settle();
         assert_eq!(ends(&a), [(1, WcStatus::REM_ACCESS_ERR)]);
@@ -341,7 +344,8 @@ fn timeouts_take_as_long_as_they_say() {
     pair.b.qp.to_error().unwrap();
     pair.a.post(pair.write(1, 0, 8)).unwrap();
     pair.settle();
-    let (took, one) = (pair.fabric.now(), Duration::from_nanos(67_108_864));
+    let took = pair.fabric.now();
+    let one = Duration::from_nanos(67_108_864);
     assert!(took >= one * 3 && took < one * 3 + Duration::from_millis(1), "{took:?}");
 
     let options = ConnectOptions { timeout: 8, retry_cnt: 2, ..impatient() };

@@ -5,8 +5,8 @@ mod support;
 use polyrail_core::hardware::{CommitError, CompletionQueue as _, Refusal};
 use polyrail_core::verbs::{Opcode, SendRequest, WcStatus};
 use polyrail_software_nic::{
-    AsyncEvent, ConnectOptions, Fabric, Fault, FaultKind, FaultPlan, NicError, Outcome, PortState,
-    QpCap, QpState, Step, When, WorkQueue, vendor,
+    AsyncEvent, ConnectOptions, Fabric, Fault, FaultKind, FaultPlan, NicError, PortState, QpCap,
+    QpState, Step, TurnOutcome, When, WorkQueue, vendor,
 };
 use std::time::Duration;
 use support::*;
@@ -87,11 +87,9 @@ fn a_fault_strikes_at_its_step() {
     pair.a.post_all(&[pair.write(1, 0, 8); 20]).unwrap();
     let history: Vec<Step> = std::iter::from_fn(|| pair.fabric.step()).collect();
     assert_eq!(history[3], Step::Struck { device: 0, fault: FaultKind::LinkDown });
-    assert!(
-        history.iter().any(|step| {
-            matches!(step, Step::Executed { outcome: Outcome::Failed(EXCEEDED), .. })
-        })
-    );
+    assert!(history.iter().any(|step| {
+        matches!(step, Step::Executed { outcome: TurnOutcome::Failed(EXCEEDED), .. })
+    }));
 }
 
 #[test]
@@ -179,7 +177,10 @@ fn the_data_of_a_write_with_imm_comes_before_its_receive_and_once() {
     pair.a.buffer.fill(0, 8, 1);
     pair.a.post(pair.request(1, Opcode::RdmaWriteWithImm, 0, 8)).unwrap();
     let step = pair.fabric.step();
-    assert!(matches!(step, Some(Step::Executed { outcome: Outcome::NotReady, .. })), "{step:?}");
+    assert!(
+        matches!(step, Some(Step::Executed { outcome: TurnOutcome::NotReady, .. })),
+        "{step:?}"
+    );
     assert_eq!(pair.b.bytes(0, 8), [1; 8]);
     pair.a.buffer.fill(0, 8, 2);
     pair.b.recv(101, nothing()).unwrap();

@@ -54,7 +54,8 @@ fn receives_serve_whoever_comes_first() {
     shared.pair.a.post(send).unwrap();
     let (_, b) = shared.pair.settle();
     assert_eq!(ids(&b), [0, 1, 2]);
-    let (first, second) = (shared.pair.b.qp.qp_num(), shared.second.1.qp_num());
+    let first = shared.pair.b.qp.qp_num();
+    let second = shared.second.1.qp_num();
     assert_eq!(b.iter().map(|c| c.qp_num).collect::<Vec<_>>(), [first, second, first]);
     assert!(shared.srq.is_empty());
 }

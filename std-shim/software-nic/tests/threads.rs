@@ -29,7 +29,10 @@ fn pattern(from: u8, message: u64) -> Vec<u8> {
 /// Sends `MESSAGES` patterns and checks as many, one slot of the window after the other. A slot is
 /// sent again only when the peer has answered that it has looked at it.
 fn exchange(mut side: Side, me: u8, far: Far) {
-    let (mut sent, mut acked, mut seen, mut done) = (0, 0, 0, 0);
+    let mut sent = 0;
+    let mut acked = 0;
+    let mut seen = 0;
+    let mut done = 0;
     for wr_id in 0..SLOTS * 2 {
         side.recv(wr_id, nothing()).unwrap();
     }
@@ -88,7 +91,8 @@ fn notify(wr_id: u64, imm: Imm, sge: polyrail_core::verbs::Sge, far: Far, at: u6
 fn two_threads_move_megabytes_both_ways_at_once() {
     let pair = Pair::threaded();
     let far = |side: &Side| Far { addr: side.buffer.addr(), rkey: side.rkey() };
-    let (far_a, far_b) = (far(&pair.a), far(&pair.b));
+    let far_a = far(&pair.a);
+    let far_b = far(&pair.b);
     let Pair { a, b, .. } = pair;
     std::thread::scope(|scope| {
         scope.spawn(|| exchange(a, 0, far_b));
@@ -164,10 +168,12 @@ fn sides_that_fail_reset_register_and_destroy_at_random_never_deadlock() {
         for seed in 0..4 {
             let pair = Pair::impatient();
             let far = |side: &Side| Far { addr: side.buffer.addr(), rkey: side.rkey() };
-            let (far_a, far_b) = (far(&pair.a), far(&pair.b));
+            let far_a = far(&pair.a);
+            let far_b = far(&pair.b);
             let second =
                 |side: &Side| side.pd.create_qp(&QpInit::new(&side.cq, QpCap::default())).unwrap();
-            let (other_a, other_b) = (second(&pair.a), second(&pair.b));
+            let other_a = second(&pair.a);
+            let other_b = second(&pair.b);
             let Pair { a, b, .. } = pair;
             std::thread::scope(|scope| {
                 scope.spawn(move || brawl(a, other_a, far_b, seed));

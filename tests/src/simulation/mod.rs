@@ -43,7 +43,7 @@ use credits::BURST;
 use host::{Brought, Host};
 use owner::IMPOSTOR;
 use peer::STRAY;
-use polyrail::nic::{Fabric, Outcome, RegionKeys, Step};
+use polyrail::nic::{Fabric, RegionKeys, Step, TurnOutcome};
 use polyrail_core::internals::Tag;
 use polyrail_core::verbs::{Completion, DeviceId, DeviceKeys, Imm, Opcode};
 use polyrail_core::virtual_cq::{Event, VirtualWc};
@@ -198,7 +198,7 @@ impl World {
         for _ in 0..steps {
             let Some(step) = self.fabric.step() else { break };
             self.observe(&step);
-            let in_vain = matches!(step, Step::Executed { outcome: Outcome::NotReady, .. });
+            let in_vain = matches!(step, Step::Executed { outcome: TurnOutcome::NotReady, .. });
             led_anywhere += u64::from(!in_vain);
         }
         led_anywhere
@@ -207,9 +207,9 @@ impl World {
     /// Looks at what a NIC did: a request that has to keep its place is carried out in its place.
     fn observe(&mut self, step: &Step) {
         let Step::Executed { device, qp_num, wr_id, opcode, outcome } = *step else { return };
-        let is_deferred = outcome == Outcome::Deferred;
+        let is_deferred = outcome == TurnOutcome::Deferred;
         let Some((at, end, rail)) = self.multi_rail(device, qp_num) else { return };
-        if wr_id & STRAY != 0 && wr_id & 3 == 0 || !(outcome == Outcome::Done || is_deferred) {
+        if wr_id & STRAY != 0 && wr_id & 3 == 0 || !(outcome == TurnOutcome::Done || is_deferred) {
             return;
         }
         let Self { connections, hosts, .. } = self;

@@ -87,7 +87,8 @@ fn missing_in(class: &Path, files: &Path) -> DevicesError {
     }
     // Besides its devices, the kernel has a file of its version here.
     let uverbs = uverbs.iter().filter(|name| name.starts_with("uverbs"));
-    let (mut missing, mut forbidden) = (Vec::new(), Vec::new());
+    let mut missing = Vec::new();
+    let mut forbidden = Vec::new();
     for file in uverbs.map(|name| files.join(name)) {
         let name = || file.display().to_string();
         match file.metadata().map_err(|error| error.kind()) {

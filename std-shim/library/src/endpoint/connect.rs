@@ -111,7 +111,8 @@ where
 
     /// What the peer's [`connect`](Self::connect) has to be told.
     pub fn address(&self) -> Address {
-        let (config, rails) = (self.qp.config(), self.qp.rails().len());
+        let config = self.qp.config();
+        let rails = self.qp.rails().len();
         let address = |place: &Place| self.rail_address(place);
         let notify = self.places.get(rails).or(self.idle_place());
         Address {
@@ -184,14 +185,16 @@ where
     /// peer's window.
     fn agree(&mut self, peer: &Address) -> Result<(), ConnectError> {
         let own = self.address();
-        let (rails, addresses) = (peer.card.qp_nums.len(), peer.rails.len());
+        let rails = peer.card.qp_nums.len();
+        let addresses = peer.rails.len();
         if own.rails.len() != rails || rails != addresses {
             return Err(ConnectError::Rails { local: own.rails.len(), peer: rails, addresses });
         }
         if own.scheme != peer.scheme {
             return Err(ConnectError::Scheme { here: own.scheme, peer: peer.scheme });
         }
-        let (here, there) = (own.max_msg_size, peer.max_msg_size);
+        let here = own.max_msg_size;
+        let there = peer.max_msg_size;
         if here != there {
             return Err(ConnectError::FragmentSize { here, peer: there });
         }
@@ -210,7 +213,9 @@ where
                 return Err(ConnectError::Devices { rail, here: own.device, peer: peer.device });
             }
             if !own.meets(peer) {
-                let (device, here, peer) = (self.device_of(rail), own.gid, peer.gid);
+                let device = self.device_of(rail);
+                let here = own.gid;
+                let peer = peer.gid;
                 return Err(ConnectError::Gids { rail, device, here, peer });
             }
         }
@@ -267,7 +272,8 @@ pub fn connect_endpoints<Q>(
 where
     Q: Connect,
 {
-    let (address_a, address_b) = (a.address(), b.address());
+    let address_a = a.address();
+    let address_b = b.address();
     a.connect(&address_b)?;
     b.connect(&address_a)
 }

@@ -178,7 +178,7 @@ where
 
     /// Requests that were accepted and not reported, sends and notification receives. With one
     /// rail the device keeps the count, and this is 0.
-    pub fn outstanding(&self) -> usize {
+    pub fn unreported(&self) -> usize {
         self.qp.unreported_sends() + self.qp.unreported_recvs()
     }
 
@@ -196,7 +196,8 @@ where
             RailId::Data(number) => number.to_string(),
             RailId::Notify => "notify".to_owned(),
         };
-        let (device, qp_num) = (self.device_name(qp.device()), qp.qp_num());
+        let device = self.device_name(qp.device());
+        let qp_num = qp.qp_num();
         RailReport {
             rail: name,
             device,

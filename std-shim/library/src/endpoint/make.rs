@@ -25,7 +25,7 @@ pub(super) type Made<Q, C, const ROUTES: usize> =
     (Vec<EndpointQp<Q>>, VirtualCq<C, MAX_DEVICES, ROUTES>);
 
 /// One virtual queue pair that is to be made.
-pub(super) struct Plan<'d, D> {
+pub(super) struct EndpointPlan<'d, D> {
     builder: EndpointBuilder,
     /// Those that get rails.
     domains: &'d [&'d D],
@@ -36,7 +36,7 @@ pub(super) struct Plan<'d, D> {
 
 /// Makes what is planned. If something is refused, nothing is left of it.
 pub(super) fn make<D: Domain, const ROUTES: usize>(
-    plans: &[Plan<'_, D>],
+    plans: &[EndpointPlan<'_, D>],
 ) -> Result<Made<D::Qp, D::Cq, ROUTES>, BuildError> {
     let needed = plans.iter().map(|plan| plan.places.len()).sum();
     let max = VirtualCq::<D::Cq, MAX_DEVICES, ROUTES>::CAPACITY;
@@ -48,7 +48,7 @@ pub(super) fn make<D: Domain, const ROUTES: usize>(
     let mut cq = VirtualCq::new(cqs.collect::<Result<Vec<_>, _>>()?)?;
     let name = |domain: &&D| (domain.device_id(), domain.device_name().to_owned());
     let names: DeviceNames = domains.iter().map(name).collect();
-    let make = |plan: &Plan<'_, D>| plan.make(cq.cqs(), &names);
+    let make = |plan: &EndpointPlan<'_, D>| plan.make(cq.cqs(), &names);
     let qps: Vec<EndpointQp<_>> = plans.iter().map(make).collect::<Result<_, _>>()?;
     for (index, qp) in (0..).zip(&qps) {
         cq.attach(index, &*qp.qp)?;
@@ -57,7 +57,7 @@ pub(super) fn make<D: Domain, const ROUTES: usize>(
 }
 
 /// The devices that get rails, each once.
-fn devices<'d, D: Domain>(plans: &[Plan<'d, D>]) -> Vec<&'d D> {
+fn devices<'d, D: Domain>(plans: &[EndpointPlan<'d, D>]) -> Vec<&'d D> {
     let mut devices: Vec<&D> = Vec::new();
     for &domain in plans.iter().flat_map(|plan| plan.domains) {
         if !devices.iter().any(|known| known.device_id() == domain.device_id()) {
@@ -70,7 +70,7 @@ fn devices<'d, D: Domain>(plans: &[Plan<'d, D>]) -> Vec<&'d D> {
 /// A completion queue for everything that can be in flight on a device.
 fn completion_queue<D: Domain>(
     domain: &D,
-    plans: &[Plan<'_, D>],
+    plans: &[EndpointPlan<'_, D>],
     depth: u32,
 ) -> Result<D::Cq, BuildError> {
     let qps: u32 = plans.iter().map(|plan| plan.queue_pairs_on(domain)).sum();
@@ -85,10 +85,11 @@ fn most_requests<D: Domain>(domain: &D, depth: u32) -> u32 {
     depth.min(1 << domain.max_qp_wr().max(1).ilog2())
 }
 
-impl<'d, D: Domain> Plan<'d, D> {
+impl<'d, D: Domain> EndpointPlan<'d, D> {
     /// Plans one for a type of so many rails.
     pub(super) fn new(builder: EndpointBuilder, domains: &'d [&'d D]) -> Result<Self, BuildError> {
-        let (rails, devices) = (builder.rails, domains.len());
+        let rails = builder.rails;
+        let devices = domains.len();
         if !(1..=MAX_RAILS).contains(&rails) {
             return Err(BuildError::Rails { rails, max: MAX_RAILS });
         }
@@ -98,7 +99,8 @@ impl<'d, D: Domain> Plan<'d, D> {
         let domains = &domains[..devices.min(rails)];
         let ports = domains.iter().map(|domain| ports(*domain)).collect::<Result<Vec<_>, _>>()?;
         let place = |rail: usize| {
-            let (device, turn) = (rail % domains.len(), rail / domains.len());
+            let device = rail % domains.len();
+            let turn = rail / domains.len();
             Place { device, port: ports[device][turn % ports[device].len()] }
         };
         let has_notify = rails > 1 && builder.config.scheme == Scheme::Spray;
@@ -112,7 +114,8 @@ impl<'d, D: Domain> Plan<'d, D> {
     }
 
     fn make(&self, cqs: &[D::Cq], names: &DeviceNames) -> Result<EndpointQp<D::Qp>, BuildError> {
-        let (rails, options) = (self.builder.rails, self.builder.options);
+        let rails = self.builder.rails;
+        let options = self.builder.options;
         let make = |place: &Place| self.queue_pair(place, cqs, DEPTH as u32);
         let data = self.places[..rails].iter().map(make).collect::<Result<Vec<_>, _>>()?;
         let notify = self.places.get(rails).map(make).transpose()?;
@@ -122,8 +125,10 @@ impl<'d, D: Domain> Plan<'d, D> {
         qp.prepare_receives().map_err(BuildError::Receives)?;
         let idle = self.builder.always_notify_qp && self.places.len() == rails;
         let idle = idle.then(|| self.idle_queue_pair(&self.places[0], cqs));
-        let (places, names) = (self.places.clone(), Arc::clone(names));
-        let (idle_notify, psn) = (idle.transpose()?, random_psn());
+        let places = self.places.clone();
+        let names = Arc::clone(names);
+        let idle_notify = idle.transpose()?;
+        let psn = random_psn();
         Ok(EndpointQp { qp, idle_notify, names, places, psn, options, connected: false })
     }
 

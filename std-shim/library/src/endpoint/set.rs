@@ -2,7 +2,7 @@
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
-use super::make::{Plan, make};
+use super::make::{EndpointPlan, make};
 use super::poll_batch::PollBatch;
 use super::qp::EndpointQp;
 use super::single::Endpoint;
@@ -42,7 +42,8 @@ use polyrail_software_nic as nic;
 /// let a = fabric.create_device(DeviceConfig::named("a")).alloc_pd()?;
 /// let b = fabric.create_device(DeviceConfig::named("b")).alloc_pd()?;
 /// // Four rails over both devices, and two times a single one.
-/// let (four, one) = (EndpointBuilder::new(), EndpointBuilder::new().rails(1));
+/// let four = EndpointBuilder::new();
+/// let one = EndpointBuilder::new().rails(1);
 /// let members = [(four, vec![&a, &b]), (one, vec![&a]), (one, vec![&a])];
 /// let mut set: EndpointSet = EndpointSet::build(members)?;
 /// let [_, near, far] = set.qps_mut() else { unreachable!("there are three") };
@@ -112,7 +113,7 @@ where
         let members: Vec<(EndpointBuilder, S)> = members.into_iter().collect();
         let plans = members
             .iter()
-            .map(|(builder, domains)| Plan::new(*builder, domains.as_ref()))
+            .map(|(builder, domains)| EndpointPlan::new(*builder, domains.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
         let (qps, cq) = make(&plans)?;
         Ok(Self { members: Members(qps), cq })

@@ -3,7 +3,7 @@
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
 use super::health::EndpointError;
-use super::make::{Plan, make};
+use super::make::{EndpointPlan, make};
 use super::poll_batch::PollBatch;
 use super::qp::EndpointQp;
 use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES};
@@ -52,7 +52,7 @@ impl EndpointBuilder {
     ///
     /// What the devices or the engine refuse.
     pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<Endpoint<D::Qp, D::Cq>, BuildError> {
-        let (mut qps, cq) = make(&[Plan::new(*self, domains)?])?;
+        let (mut qps, cq) = make(&[EndpointPlan::new(*self, domains)?])?;
         let qp = qps.pop().expect("as many as are planned");
         Ok(Endpoint { qp, cq })
     }
@@ -119,7 +119,8 @@ where
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let fabric = Fabric::threaded();
     /// # let device = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd();
-    /// # let (here, there) = (device("here")?, device("there")?);
+    /// # let here = device("here")?;
+    /// # let there = device("there")?;
     /// # let mut sender: Endpoint = EndpointBuilder::new().rails(1).build(&[&here])?;
     /// # let mut receiver: Endpoint = EndpointBuilder::new().rails(1).build(&[&there])?;
     /// # connect_endpoints(&mut sender, &mut receiver)?;
@@ -155,7 +156,7 @@ where
         let begin = Instant::now();
         loop {
             let polled = self.poll_with(BUDGET, |_| ());
-            let busy = polled.events > 0 || self.outstanding() > 0;
+            let busy = polled.events > 0 || self.unreported() > 0;
             if !busy || polled.error.is_some() || begin.elapsed() > patience {
                 return;
             }

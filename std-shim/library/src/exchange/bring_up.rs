@@ -1,8 +1,8 @@
 //! From two hellos to two endpoints that can talk.
 
-use super::error::LinkError;
+use super::control::Control;
+use super::error::ControlError;
 use super::hello::Hello;
-use super::link::Link;
 use super::message::Message;
 use super::purpose::Purpose;
 use crate::backend::Connect;
@@ -19,17 +19,17 @@ use crate::endpoint::{ConnectError, EndpointQp};
 /// `post_receives` says; the other side gave up, is gone, or does not answer.
 pub fn bring_up<Q, E, P>(
     endpoint: &mut EndpointQp<Q>,
-    link: &mut Link<P>,
+    control: &mut Control<P>,
     peer: &Hello<P>,
     post_receives: impl FnOnce(&mut EndpointQp<Q>) -> Result<(), E>,
 ) -> Result<(), E>
 where
     Q: Connect,
-    E: From<ConnectError> + From<LinkError>,
+    E: From<ConnectError> + From<ControlError>,
     P: Purpose,
 {
-    get_ready(endpoint, link, peer, post_receives)?;
-    Ok(link.expect_ready()?)
+    get_ready(endpoint, control, peer, post_receives)?;
+    Ok(control.expect_ready()?)
 }
 
 /// [`bring_up`] without the wait for the other side.
@@ -39,15 +39,15 @@ where
 /// As [`bring_up`].
 pub fn get_ready<Q, E, P>(
     endpoint: &mut EndpointQp<Q>,
-    link: &mut Link<P>,
+    control: &mut Control<P>,
     peer: &Hello<P>,
     post_receives: impl FnOnce(&mut EndpointQp<Q>) -> Result<(), E>,
 ) -> Result<(), E>
 where
     Q: Connect,
-    E: From<ConnectError> + From<LinkError>,
+    E: From<ConnectError> + From<ControlError>,
     P: Purpose,
 {
     endpoint.connect_after(&peer.endpoint, post_receives)?;
-    Ok(link.send(&Message::Ready {})?)
+    Ok(control.send(&Message::Ready {})?)
 }

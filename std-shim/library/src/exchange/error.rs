@@ -120,10 +120,10 @@ fn whole(at: &str) -> &str {
     if at.is_empty() { "the message" } else { at }
 }
 
-/// A link between two processes that cannot be made, or does not carry messages any more.
+/// A control connection cannot be made, or does not carry messages any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LinkError {
+pub enum ControlError {
     /// Nobody could be reached there.
     #[error("cannot connect to {address}")]
     Connect {

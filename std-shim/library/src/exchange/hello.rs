@@ -38,7 +38,8 @@ fn address(place: &Place<'_>) -> Result<Address, HandshakeError> {
     /// Bytes of the longest message of a reliable connection (InfiniBand, volume 1, 9.7.7).
     const MAX_MSG_SIZE: u64 = 1 << 31;
     let fields = place.object(&["card", "scheme", "maxMsgSize", "rails", "notify"])?;
-    let (card, rails) = (fields.field("card")?, fields.field("rails")?.list(1, MAX_RAILS)?);
+    let card = fields.field("card")?;
+    let rails = fields.field("rails")?.list(1, MAX_RAILS)?;
     let scheme = fields.field("scheme")?;
     Ok(Address {
         card: ConnectionCard::from_value(card.value())
@@ -56,7 +57,8 @@ fn address(place: &Place<'_>) -> Result<Address, HandshakeError> {
 
 fn rail(place: &Place<'_>) -> Result<RailAddress, HandshakeError> {
     let fields = place.object(&["device", "gid", "lid", "mtu", "psn", "rdAtomic"])?;
-    let (gid, mtu) = (fields.field("gid")?, fields.field("mtu")?);
+    let gid = fields.field("gid")?;
+    let mtu = fields.field("mtu")?;
     let bytes = mtu.number(0, u32::MAX.into())? as u32;
     Ok(RailAddress {
         device: fields.field("device")?.number(0, MAX_DEVICES as u64 - 1)? as u8,

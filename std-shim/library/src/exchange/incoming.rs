@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 /// Bytes of the longest message with its header.
 const MAX_FRAME_BYTES: usize = HEADER_BYTES + MAX_MESSAGE_BYTES as usize;
 
-/// The receiving half of a link: a bounded buffer, and whose turn it is.
+/// The receiving half of a control connection: a bounded buffer, and whose turn it is.
 ///
 /// Put bytes into [`room`](Self::room), say how many with [`filled`](Self::filled), and take
 /// messages out with [`next_message`](Self::next_message) until there is none. After an error

@@ -60,22 +60,22 @@
 //! | [`Timeouts`] to connect and to accept | nothing waits for ever unasked |
 //! | 20 s without a sign of life (TCP) | a host without power says no goodbye |
 //!
-//! The link is not authenticated, as verbs themselves are not: who can reach the port, or the rails,
+//! The control connection is not authenticated, as verbs themselves are not: whoever can reach the port, or the rails,
 //! can write what the keys open. Use it in networks where that is so anyway.
 //!
 //! # Files
 //!
 //! `message` is what is said and its bytes, with `hello`, `purpose` and `reason` in it, framed as
 //! `wire` has it; `field` walks through JSON; `incoming` finds messages in a stream and knows whose
-//! turn it is; none of these do I/O. `link` is a stream with timeouts; `tcp` makes one between
+//! turn it is; none of these do I/O. `control` is a stream with timeouts; `tcp` makes one between
 //! processes; `bring_up` connects an endpoint.
 
 mod bring_up;
+mod control;
 mod error;
 mod field;
 mod hello;
 mod incoming;
-mod link;
 mod message;
 mod purpose;
 mod reason;
@@ -85,11 +85,11 @@ mod tests;
 mod wire;
 
 pub use bring_up::{bring_up, get_ready};
-pub use error::{HandshakeError, LinkError};
+pub use control::{Control, DONE, HELLO, MESSAGE_TIMEOUT, READY};
+pub use error::{ControlError, HandshakeError};
 pub use field::{Object, Place};
 pub use hello::Hello;
 pub use incoming::Incoming;
-pub use link::{DONE, HELLO, Link, MESSAGE_TIMEOUT, READY};
 pub use message::Message;
 pub use purpose::{NoOutcome, NoPurpose, Purpose};
 pub use reason::Reason;

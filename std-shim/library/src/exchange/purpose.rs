@@ -1,4 +1,4 @@
-//! What two sides meet for, as far as a link has to know.
+//! What two sides meet for, as far as a control connection has to know.
 
 use super::error::HandshakeError;
 use super::field::Place;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Debug;
 
 /// What two sides meet for: the side that asks states it in its hello, and in the end both say what
-/// they did. What there can be is for those to define who use the link.
+/// they did. Users of the connection define what there can be.
 ///
 /// Both travel as JSON. Reading is strict, as for everything that a peer says: [`Place`] has what
 /// it takes.

@@ -1,7 +1,7 @@
 //! Links between processes: TCP, with timeouts on connecting and accepting.
 
-use super::error::LinkError;
-use super::link::{Link, MESSAGE_TIMEOUT, deadline, wait};
+use super::control::{Control, MESSAGE_TIMEOUT, deadline, wait};
+use super::error::ControlError;
 use super::purpose::Purpose;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -41,14 +41,14 @@ const KEEPALIVE_PROBES: u32 = 3;
 #[cfg(target_os = "linux")]
 const UNANSWERED_MS: u32 = 20_000;
 
-impl<P: Purpose> Link<P> {
+impl<P: Purpose> Control<P> {
     /// Connects with a side that [listens](Listener) at `address`, such as `10.0.0.2:7471`.
     ///
     /// # Errors
     ///
     /// The name is not known; nobody listens there; nobody answers in time.
-    pub fn connect(address: &str, timeouts: &Timeouts) -> Result<Self, LinkError> {
-        let failed = |source| LinkError::Connect { address: address.to_owned(), source };
+    pub fn connect(address: &str, timeouts: &Timeouts) -> Result<Self, ControlError> {
+        let failed = |source| ControlError::Connect { address: address.to_owned(), source };
         let begin = Instant::now();
         let mut last = io::Error::from(ErrorKind::NotFound);
         for socket_address in address.to_socket_addrs().map_err(failed)? {
@@ -58,7 +58,7 @@ impl<P: Purpose> Link<P> {
                 break;
             }
             match TcpStream::connect_timeout(&socket_address, left) {
-                Ok(stream) => return link(stream, timeouts),
+                Ok(stream) => return control(stream, timeouts),
                 Err(error) => last = error,
             }
         }
@@ -78,8 +78,8 @@ impl Listener {
     /// # Errors
     ///
     /// No such address here, or it is taken.
-    pub fn bind(address: &str) -> Result<Self, LinkError> {
-        let failed = |source| LinkError::Listen { address: address.to_owned(), source };
+    pub fn bind(address: &str) -> Result<Self, ControlError> {
+        let failed = |source| ControlError::Listen { address: address.to_owned(), source };
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(Self { listener })
@@ -90,8 +90,8 @@ impl Listener {
     /// # Errors
     ///
     /// The system does not say.
-    pub fn local_addr(&self) -> Result<SocketAddr, LinkError> {
-        let failed = |source| LinkError::Io { doing: "asking for the own address", source };
+    pub fn local_addr(&self) -> Result<SocketAddr, ControlError> {
+        let failed = |source| ControlError::Io { doing: "asking for the own address", source };
         self.listener.local_addr().map_err(failed)
     }
 
@@ -103,14 +103,14 @@ impl Listener {
     pub fn accept<P: Purpose>(
         &self,
         timeouts: &Timeouts,
-    ) -> Result<(Link<P>, SocketAddr), LinkError> {
+    ) -> Result<(Control<P>, SocketAddr), ControlError> {
         let deadline = timeouts.accept.and_then(deadline);
         loop {
             if let Some(accepted) = self.try_accept(timeouts)? {
                 return Ok(accepted);
             }
             if !wait(&self.listener, PollFlags::IN, deadline)? {
-                return Err(LinkError::Nobody { waited: timeouts.accept.unwrap_or_default() });
+                return Err(ControlError::Nobody { waited: timeouts.accept.unwrap_or_default() });
             }
         }
     }
@@ -123,18 +123,18 @@ impl Listener {
     pub fn try_accept<P: Purpose>(
         &self,
         timeouts: &Timeouts,
-    ) -> Result<Option<(Link<P>, SocketAddr)>, LinkError> {
+    ) -> Result<Option<(Control<P>, SocketAddr)>, ControlError> {
         loop {
             match self.listener.accept() {
                 Ok((stream, peer)) => {
                     // One that cannot be prepared has ended already.
-                    if let Ok(link) = link(stream, timeouts) {
-                        return Ok(Some((link, peer)));
+                    if let Ok(control) = control(stream, timeouts) {
+                        return Ok(Some((control, peer)));
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if ended_early(&error) => {}
-                Err(source) => return Err(LinkError::Io { doing: "accepting", source }),
+                Err(source) => return Err(ControlError::Io { doing: "accepting", source }),
             }
         }
     }
@@ -164,7 +164,7 @@ fn ended_early(error: &io::Error) -> bool {
     network || matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted)
 }
 
-fn link<P: Purpose>(stream: TcpStream, timeouts: &Timeouts) -> Result<Link<P>, LinkError> {
+fn control<P: Purpose>(stream: TcpStream, timeouts: &Timeouts) -> Result<Control<P>, ControlError> {
     let prepare = || -> io::Result<()> {
         stream.set_nonblocking(true)?;
         // Messages are short, and each is waited for.
@@ -177,8 +177,8 @@ fn link<P: Purpose>(stream: TcpStream, timeouts: &Timeouts) -> Result<Link<P>, L
         sockopt::set_tcp_user_timeout(&stream, UNANSWERED_MS)?;
         Ok(())
     };
-    prepare().map_err(|source| LinkError::Io { doing: "preparing a connection", source })?;
-    Ok(Link::over(stream, timeouts.message))
+    prepare().map_err(|source| ControlError::Io { doing: "preparing a connection", source })?;
+    Ok(Control::over(stream, timeouts.message))
 }
 
 #[cfg(test)]

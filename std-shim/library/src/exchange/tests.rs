@@ -273,7 +273,8 @@ fn what_is_something_else_is_named() {
 
 #[test]
 fn sides_without_a_purpose_state_none() {
-    let (at, expected) = ("hello.purpose".to_owned(), "nothing: neither side asks");
+    let at = "hello.purpose".to_owned();
+    let expected = "nothing: neither side asks";
     let asked = spoilt(r#""rkeys":[5]}"#, r#""rkeys":[5]},"purpose":17"#);
     assert_eq!(asked, HandshakeError::Kind { at, expected, value: "17".into() });
     assert!(matches!(error(r#"{"done":{"bytes":5}}"#), HandshakeError::Unknown { .. }));
@@ -300,7 +301,8 @@ fn a_reason_obeys_nobody() {
 
 /// Lets bytes in, so many at a time, and collects what comes of them.
 fn read(mut bytes: &[u8], at_once: usize) -> Result<Vec<Message>, HandshakeError> {
-    let (mut incoming, mut messages) = (Incoming::new(), Vec::new());
+    let mut incoming = Incoming::new();
+    let mut messages = Vec::new();
     while !bytes.is_empty() {
         let room = incoming.room();
         assert!(!room.is_empty());
@@ -352,7 +354,8 @@ fn no_stream_makes_the_receiver_panic_or_run_out_of_room() {
 #[test]
 fn messages_out_of_turn_are_refused() {
     let hello = Message::Hello(hello(&mut Gen::new(30)));
-    let (ready, done) = (Message::Ready {}, Message::Done(NoOutcome {}));
+    let ready = Message::Ready {};
+    let done = Message::Done(NoOutcome {});
     let failed = Message::Failed { reason: Reason::new("x") };
     let alive = Message::Alive {};
     let cases: [(&[&Message], &str, &str); 8] = [

@@ -139,7 +139,8 @@ impl<R> RegisteredBuffer<R> {
     ) -> io::Result<usize> {
         use std::os::fd::AsRawFd;
         let span = self.span(offset, length)?;
-        let (fd, target) = (file.as_raw_fd(), span.as_ptr().cast());
+        let fd = file.as_raw_fd();
+        let target = span.as_ptr().cast();
         // SAFETY: the kernel writes at most the span's bytes, which stay allocated meanwhile, and
         // no reference to them exists.
         retry(|| unsafe { libc::pread(fd, target, span.len(), position as libc::off_t) })
@@ -159,7 +160,8 @@ impl<R> RegisteredBuffer<R> {
     ) -> io::Result<usize> {
         use std::os::fd::AsRawFd;
         let span = self.span(offset, length)?;
-        let (fd, source) = (file.as_raw_fd(), span.as_ptr().cast());
+        let fd = file.as_raw_fd();
+        let source = span.as_ptr().cast();
         // SAFETY: the kernel reads at most the span's bytes, which stay allocated meanwhile.
         retry(|| unsafe { libc::pwrite(fd, source, span.len(), position as libc::off_t) })
     }

@@ -28,7 +28,8 @@ impl RemoteBuffer {
     pub fn at(&self, offset: usize, length: u32) -> Result<u64, OutOfRange> {
         let end = (offset as u64).checked_add(length.into());
         if end.is_none_or(|end| end > self.length) {
-            let (length, size) = (length as usize, self.length as usize);
+            let length = length as usize;
+            let size = self.length as usize;
             return Err(OutOfRange { offset, length, size });
         }
         Ok(self.addr.wrapping_add(offset as u64))
@@ -62,7 +63,8 @@ impl<R> RegisteredBuffer<R> {
     ///
     /// The numbers of devices differ.
     pub fn toward(&self, peer: &RemoteBuffer) -> Result<Vec<DeviceKeys>, DeviceCountMismatch> {
-        let (local, remote) = (self.keys().len(), peer.rkeys.len());
+        let local = self.keys().len();
+        let remote = peer.rkeys.len();
         if local != remote {
             return Err(DeviceCountMismatch { local, remote });
         }

@@ -2,9 +2,9 @@
 
 use super::error::SubmitError;
 use super::lock::lock;
-use super::message::{KeySets, Lane, Message, Request};
+use super::message::{HandleMessage, KeySets, Lane, Request};
 use super::pending::Pending;
-use super::port::Port;
+use super::port::HandlePort;
 use super::rings::MessageProducer;
 use super::shared::Shared;
 use crate::endpoint::EndpointError;
@@ -36,7 +36,7 @@ pub struct Handle {
     qp: usize,
     messages: Option<MessageProducer>,
     keys: KeySets,
-    port: Arc<Port>,
+    port: Arc<HandlePort>,
     shared: Arc<Shared>,
 }
 
@@ -44,10 +44,11 @@ impl Handle {
     pub(super) fn new(
         qp: usize,
         messages: MessageProducer,
-        port: Port,
+        port: HandlePort,
         shared: Arc<Shared>,
     ) -> Self {
-        let (keys, port) = (KeySets::default(), Arc::new(port));
+        let keys = KeySets::default();
+        let port = Arc::new(port);
         Self { qp, messages: Some(messages), keys, port, shared }
     }
 
@@ -101,7 +102,7 @@ impl Handle {
         }
         let keys = self.place_of(keys)?;
         let slot = lock(&self.port.inbox).reserve(lane, wr_id)?;
-        if let Err(error) = self.push(Message::Post(request(slot, keys))) {
+        if let Err(error) = self.push(HandleMessage::Post(request(slot, keys))) {
             lock(&self.port.inbox).release(slot);
             return Err(error);
         }
@@ -115,12 +116,12 @@ impl Handle {
             return Ok(place);
         }
         let (place, keys) = self.keys.announce(keys);
-        self.push(Message::Keys { place, keys: Arc::clone(&keys) })?;
+        self.push(HandleMessage::Keys { place, keys: Arc::clone(&keys) })?;
         self.keys.add(keys);
         Ok(place)
     }
 
-    fn push(&mut self, message: Message) -> Result<(), SubmitError> {
+    fn push(&mut self, message: HandleMessage) -> Result<(), SubmitError> {
         use polyrail_core::spsc::PushError;
         let messages = self.messages.as_mut().ok_or(SubmitError::ThreadGone)?;
         messages.push(message).map_err(|refused| match refused {

@@ -7,7 +7,7 @@ use polyrail_core::spsc::PopError;
 use polyrail_core::virtual_cq::VirtualWc;
 
 /// How a request ended.
-pub(super) type Outcome = Result<VirtualWc, RequestError>;
+pub(super) type RequestOutcome = Result<VirtualWc, RequestError>;
 
 /// One place for an unreported request.
 ///
@@ -24,7 +24,7 @@ enum Slot {
     Waiting {
         wr_id: u64,
     },
-    Done(Outcome),
+    Done(RequestOutcome),
     /// Nobody waits any more.
     Abandoned,
 }
@@ -93,7 +93,7 @@ impl Inbox {
     }
 
     /// How the request ended, if it did; then its slot is free.
-    pub(super) fn take(&mut self, slot: u16) -> Option<Outcome> {
+    pub(super) fn take(&mut self, slot: u16) -> Option<RequestOutcome> {
         self.receive();
         let outcome = match self.slots[usize::from(slot)] {
             Slot::Done(outcome) => outcome,

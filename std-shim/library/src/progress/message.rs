@@ -13,7 +13,7 @@ pub(super) type KeySet = Arc<[DeviceKeys]>;
 
 /// From a handle to the thread.
 #[derive(Debug)]
-pub(super) enum Message {
+pub(super) enum HandleMessage {
     /// Requests that follow refer to these keys by this place.
     Keys { place: u8, keys: KeySet },
     /// A request.
@@ -21,7 +21,7 @@ pub(super) enum Message {
 }
 
 /// Bytes that cross to the thread for each request.
-pub const REQUEST_BYTES: usize = size_of::<Message>();
+pub const REQUEST_BYTES: usize = size_of::<HandleMessage>();
 
 const _: () = assert!(REQUEST_BYTES <= 64, "a cache line for each request");
 
@@ -66,7 +66,8 @@ impl Request {
     }
 
     pub(super) const fn recv(slot: u16, keys: u8, wr: &RecvWr<'_>) -> Self {
-        let (flags, local) = (SendFlags::empty(), wr.local);
+        let flags = SendFlags::empty();
+        let local = wr.local;
         let [imm, remote_addr, compare_add, swap] = [0; 4];
         let imm = imm as u32;
         Self { slot, keys, opcode: None, flags, imm, local, remote_addr, compare_add, swap }

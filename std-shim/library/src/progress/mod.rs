@@ -42,14 +42,17 @@
 //! let to = RegisteredBuffer::new(4096, writable, &[&there])?;
 //! let keys = from.toward(&to.remote())?;
 //!
-//! let (senders, receivers) = (ProgressThread::spawn(senders)?, ProgressThread::spawn(receivers)?);
+//! let senders = ProgressThread::spawn(senders)?;
+//! let receivers = ProgressThread::spawn(receivers)?;
 //! let mut receives = [0, 1].map(|qp| receivers.handle(qp).unwrap());
 //! let first = receives[0].post_recv(&RecvWr::notification(1))?;
 //! let second = receives[1].post_recv(&RecvWr::notification(2))?;
 //! std::thread::scope(|scope| {
 //!     for qp in 0..2 {
 //!         let mut handle = senders.handle(qp).unwrap();
-//!         let (local, addr, keys) = (from.local(0, 4096).unwrap(), to.addr(), &keys);
+//!         let local = from.local(0, 4096).unwrap();
+//!         let addr = to.addr();
+//!         let keys = &keys;
 //!         scope.spawn(move || {
 //!             let wr = SendWr::write_with_imm(7, local, addr, 40 + qp as u32, keys);
 //!             assert!(handle.post_send(&wr).unwrap().wait().unwrap().status.is_success());

@@ -1,8 +1,8 @@
 //! A request that was handed over, to be waited for in one of three ways.
 
-use super::inbox::Outcome;
+use super::inbox::RequestOutcome;
 use super::lock::lock;
-use super::port::Port;
+use super::port::HandlePort;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ const SPINS: u32 = 64;
 #[derive(Debug)]
 #[must_use = "dropping it discards the completion, and with it the news of when the buffer is free"]
 pub struct Pending {
-    port: Arc<Port>,
+    port: Arc<HandlePort>,
     /// `None` when the outcome was taken.
     slot: Option<u16>,
 }
 
 impl Pending {
-    pub(super) const fn new(port: Arc<Port>, slot: u16) -> Self {
+    pub(super) const fn new(port: Arc<HandlePort>, slot: u16) -> Self {
         Self { port, slot: Some(slot) }
     }
 
@@ -40,7 +40,7 @@ impl Pending {
     /// # Panics
     ///
     /// The outcome was taken before.
-    pub fn try_take(&mut self) -> Option<Outcome> {
+    pub fn try_take(&mut self) -> Option<RequestOutcome> {
         let slot = self.slot.expect("the outcome was taken");
         let outcome = lock(&self.port.inbox).take(slot)?;
         self.slot = None;
@@ -52,7 +52,7 @@ impl Pending {
     /// # Errors
     ///
     /// It ended without a completion.
-    pub fn wait(mut self) -> Outcome {
+    pub fn wait(mut self) -> RequestOutcome {
         for _ in 0..SPINS {
             if let Some(outcome) = self.try_take() {
                 return outcome;
@@ -64,12 +64,12 @@ impl Pending {
 }
 
 impl Future for Pending {
-    type Output = Outcome;
+    type Output = RequestOutcome;
 
     /// # Panics
     ///
     /// The outcome was taken before.
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<RequestOutcome> {
         if let Some(outcome) = self.try_take() {
             return Poll::Ready(outcome);
         }

@@ -1,7 +1,7 @@
 //! The thread's side of one handle.
 
 use super::inbox::Inbox;
-use super::message::{KEY_SETS, KeySet, Lane, Message, Report, Request, Work};
+use super::message::{HandleMessage, KEY_SETS, KeySet, Lane, Report, Request, Work};
 use super::rings::{HANDLE_DEPTH, MESSAGES, MessageProducer, MessageRing, ReportRing, SLOTS};
 use crate::endpoint::EndpointQp;
 use atomic_waker::AtomicWaker;
@@ -21,7 +21,7 @@ const TURN: usize = 32;
 /// different threads, and whoever looks takes the reports of all. It is held for one look, and the
 /// progress thread never waits for it: that knows of the wakers only. Nor do other handles.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct HandlePort {
     pub(super) inbox: Mutex<Inbox>,
     /// Of whoever waits for a slot's request.
     pub(super) wakers: Arc<[AtomicWaker]>,
@@ -39,17 +39,17 @@ impl Drop for Wakers {
 
 /// A request that the engine has no room for, with its keys: their place may be taken by others.
 #[derive(Debug)]
-struct Held {
+struct Deferred {
     request: Request,
     keys: KeySet,
 }
 
 /// The thread's side of a handle.
 #[derive(Debug)]
-pub(super) struct PortSide {
+pub(super) struct ThreadPort {
     /// Its virtual queue pair, by number.
     pub(super) qp: usize,
-    messages: Consumer<Message, MESSAGES, MessageRing>,
+    messages: Consumer<HandleMessage, MESSAGES, MessageRing>,
     desk: Desk,
 }
 
@@ -64,7 +64,7 @@ struct Desk {
     keys: Vec<KeySet>,
     /// Requests that wait for room, by lane, oldest first. Never more than the lane has slots, for
     /// which there is room from the start.
-    held: [VecDeque<Held>; 2],
+    deferred: [VecDeque<Deferred>; 2],
     out: Outbox,
 }
 
@@ -85,21 +85,22 @@ struct Outbox {
 }
 
 /// Makes both sides of a handle.
-pub(super) fn port(qp: usize) -> (MessageProducer, Port, PortSide) {
+pub(super) fn port(qp: usize) -> (MessageProducer, HandlePort, ThreadPort) {
     let ring = MessageRing::default();
     let Ok((sender, messages)) = Ring::split_shared(ring) else { unreachable!("a new ring") };
     let ring = ReportRing::default();
     let Ok((reports, receiver)) = Ring::split_shared(ring) else { unreachable!("a new ring") };
     let wakers: Arc<[AtomicWaker]> = (0..SLOTS).map(|_| AtomicWaker::new()).collect();
-    let port = Port { inbox: Mutex::new(Inbox::new(receiver)), wakers: Arc::clone(&wakers) };
-    let (is_posted, wakers) = ([false; SLOTS].into(), Wakers(wakers));
+    let port = HandlePort { inbox: Mutex::new(Inbox::new(receiver)), wakers: Arc::clone(&wakers) };
+    let is_posted = [false; SLOTS].into();
+    let wakers = Wakers(wakers);
     let out = Outbox { number: 0, is_posted, posted: [0; 2], sent: 0, reports, wakers };
-    let held = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));
-    let desk = Desk { keys: Vec::with_capacity(KEY_SETS), held, out };
-    (sender, port, PortSide { qp, messages, desk })
+    let deferred = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));
+    let desk = Desk { keys: Vec::with_capacity(KEY_SETS), deferred, out };
+    (sender, port, ThreadPort { qp, messages, desk })
 }
 
-impl PortSide {
+impl ThreadPort {
     /// Gives it a number, for the names of its requests.
     pub(super) fn set_number(&mut self, number: u32) {
         self.desk.out.number = number;
@@ -115,10 +116,10 @@ impl PortSide {
             Work::Send(wr) => qp.post_send(wr).map_err(PostError::from),
             Work::Recv(wr) => qp.post_recv(wr).map_err(PostError::from),
         };
-        let moved = desk.post_held(&mut post);
+        let moved = desk.post_deferred(&mut post);
         let taken = self.messages.pop_batch(TURN, |message| match message {
-            Message::Keys { place, keys } => desk.learn(place, keys),
-            Message::Post(request) => desk.take(request, &mut post),
+            HandleMessage::Keys { place, keys } => desk.learn(place, keys),
+            HandleMessage::Post(request) => desk.take(request, &mut post),
         });
         moved || taken > 0
     }
@@ -148,11 +149,11 @@ impl PortSide {
         self.messages.is_closed() && self.is_drained()
     }
 
-    /// No request of the lane is on its way, held or posted.
+    /// No request of the lane is on its way, deferred or posted.
     pub(super) fn is_idle(&self, lane: Lane) -> bool {
-        let Desk { held, out, .. } = &self.desk;
+        let Desk { deferred, out, .. } = &self.desk;
         let lane = lane as usize;
-        self.messages.is_empty() && held[lane].is_empty() && out.posted[lane] == 0
+        self.messages.is_empty() && deferred[lane].is_empty() && out.posted[lane] == 0
     }
 
     /// No request at all is.
@@ -172,8 +173,8 @@ impl PortSide {
     }
 
     /// Requests that wait for room.
-    pub(super) fn is_holding(&self) -> bool {
-        self.desk.held.iter().any(|held| !held.is_empty())
+    pub(super) fn has_deferred(&self) -> bool {
+        self.desk.deferred.iter().any(|deferred| !deferred.is_empty())
     }
 }
 
@@ -185,23 +186,23 @@ impl Desk {
         }
     }
 
-    /// Posts a request, or holds it: behind those of its lane that are held, or for lack of room.
+    /// Posts a request, or holds it: behind those of its lane that are deferred, or for lack of room.
     fn take(&mut self, request: Request, post: &mut impl Post) {
         let keys = &self.keys[usize::from(request.keys)];
-        let held = &mut self.held[request.lane() as usize];
-        if !held.is_empty() || !self.out.try_post(&request, keys, post) {
-            held.push_back(Held { request, keys: Arc::clone(keys) });
+        let deferred = &mut self.deferred[request.lane() as usize];
+        if !deferred.is_empty() || !self.out.try_post(&request, keys, post) {
+            deferred.push_back(Deferred { request, keys: Arc::clone(keys) });
         }
     }
 
-    /// Posts what is held, in order, as far as there is room.
-    fn post_held(&mut self, post: &mut impl Post) -> bool {
+    /// Posts what is deferred, in order, as far as there is room.
+    fn post_deferred(&mut self, post: &mut impl Post) -> bool {
         let mut moved = false;
-        for held in &mut self.held {
-            while let Some(Held { request, keys }) = held.front()
+        for deferred in &mut self.deferred {
+            while let Some(Deferred { request, keys }) = deferred.front()
                 && self.out.try_post(request, keys, post)
             {
-                held.pop_front();
+                deferred.pop_front();
                 moved = true;
             }
         }

@@ -1,6 +1,6 @@
 //! The rings between a handle and the thread.
 
-use super::message::{Message, Report};
+use super::message::{HandleMessage, Report};
 use polyrail_core::spsc::{Consumer, Producer, Ring};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(super) const SLOTS: usize = 2 * HANDLE_DEPTH;
 /// Messages that a handle can have on their way.
 pub(super) const MESSAGES: usize = 256;
 
-pub(super) type MessageRing = Arc<Ring<Message, MESSAGES>>;
+pub(super) type MessageRing = Arc<Ring<HandleMessage, MESSAGES>>;
 pub(super) type ReportRing = Arc<Ring<Report, SLOTS>>;
-pub(super) type MessageProducer = Producer<Message, MESSAGES, MessageRing>;
+pub(super) type MessageProducer = Producer<HandleMessage, MESSAGES, MessageRing>;
 pub(super) type ReportConsumer = Consumer<Report, SLOTS, ReportRing>;

@@ -2,7 +2,7 @@
 
 use super::message::Lane;
 use super::options::ProgressOptions;
-use super::port::{PortSide, number_and_slot};
+use super::port::{ThreadPort, number_and_slot};
 use super::shared::Shared;
 use super::sleep::sleep;
 use crate::backend::Connect;
@@ -38,7 +38,7 @@ enum Condition {
 
 /// The thread's state.
 #[derive(Debug)]
-pub(super) struct Progress<Q, C, const ROUTES: usize> {
+pub(super) struct ProgressLoop<Q, C, const ROUTES: usize> {
     set: EndpointSet<Q, C, ROUTES>,
     /// Of each virtual queue pair.
     conditions: Box<[Condition]>,
@@ -47,7 +47,7 @@ pub(super) struct Progress<Q, C, const ROUTES: usize> {
     /// Until the next look at them.
     rounds_to_look: u32,
     /// The handles, by number.
-    ports: Vec<Option<PortSide>>,
+    ports: Vec<Option<ThreadPort>>,
     /// The number of the handle whose requests are posted first.
     first: usize,
     idle: Idle,
@@ -69,7 +69,7 @@ impl Drop for Presence {
     }
 }
 
-impl<Q, C, const ROUTES: usize> Progress<Q, C, ROUTES>
+impl<Q, C, const ROUTES: usize> ProgressLoop<Q, C, ROUTES>
 where
     Q: Connect,
     C: CompletionQueue,
@@ -105,12 +105,12 @@ where
         self.draining = true;
         self.drain(self.drain_timeout, |port| port.is_idle(Lane::Send));
         self.set.qps_mut().iter_mut().for_each(EndpointQp::fail_all);
-        self.drain(FLUSH_TIMEOUT, PortSide::is_drained);
+        self.drain(FLUSH_TIMEOUT, ThreadPort::is_drained);
         self.set
     }
 
     /// Goes on until it holds for every handle, or for so long.
-    fn drain(&mut self, timeout: Duration, is_drained: impl Fn(&PortSide) -> bool) {
+    fn drain(&mut self, timeout: Duration, is_drained: impl Fn(&ThreadPort) -> bool) {
         let end = Instant::now().checked_add(timeout);
         while self.shared.0.has_newcomers() || !self.ports.iter().flatten().all(&is_drained) {
             if end.is_some_and(|end| Instant::now() >= end) {
@@ -160,7 +160,7 @@ where
         let (later, sooner) = ports.split_at_mut(*first);
         *first = if sooner.len() > 1 { *first + 1 } else { 0 };
         let mut moved = false;
-        let has_hope = |port: &&mut PortSide| conditions[port.qp] != Condition::Broken;
+        let has_hope = |port: &&mut ThreadPort| conditions[port.qp] != Condition::Broken;
         for port in sooner.iter_mut().chain(later).flatten().filter(has_hope) {
             moved |= port.post(&mut set.qps_mut()[port.qp]);
         }
@@ -215,7 +215,7 @@ where
             }
             let ports = self.ports.iter().flatten().filter(|port| port.qp == number);
             let [posted, reported] = ports
-                .map(PortSide::sends)
+                .map(ThreadPort::sends)
                 .fold([0; 2], |sum, sends| [sum[0] + sends[0], sum[1] + sends[1]]);
             if let Err(silent) = watch.check(qp, posted, reported) {
                 *condition = Condition::Failed;
@@ -238,7 +238,7 @@ where
     /// Forgets handles that are done, and those of virtual queue pairs that are beyond help.
     fn look_after(&mut self) {
         let is_done =
-            |port: &mut PortSide| self.conditions[port.qp] == Condition::Broken || port.is_done();
+            |port: &mut ThreadPort| self.conditions[port.qp] == Condition::Broken || port.is_done();
         for place in &mut self.ports {
             drop(place.take_if(is_done));
         }
@@ -252,12 +252,12 @@ where
             qp.is_multi() && qp.config().scheme == Scheme::Dqplb
         };
         let devices_are_busy = self.draining
-            || ports().any(|port| port.posted() > 0 || port.is_holding())
+            || ports().any(|port| port.posted() > 0 || port.has_deferred())
             || self.set.qps().iter().any(listens);
         let something_to_do = || {
             (self.shared.0.is_closing() && !self.draining)
                 || self.shared.0.has_newcomers()
-                || ports().any(PortSide::has_news)
+                || ports().any(ThreadPort::has_news)
         };
         self.shared.0.sleep(something_to_do, || sleep(devices_are_busy));
     }

@@ -1,7 +1,7 @@
 //! What the thread, its owner and all handles share.
 
 use super::lock::lock;
-use super::port::PortSide;
+use super::port::ThreadPort;
 use crate::endpoint::EndpointError;
 use polyrail_core::spsc::Doorbell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ pub(super) struct Shared {
     /// The thread takes no more requests.
     closing: AtomicBool,
     /// Handles that the thread does not know yet; `None` when it will not look any more.
-    newcomers: Mutex<Option<Vec<PortSide>>>,
+    newcomers: Mutex<Option<Vec<ThreadPort>>>,
     /// There are some.
     has_newcomers: AtomicBool,
     /// Why each virtual queue pair failed, if it did.
@@ -62,7 +62,7 @@ impl Shared {
 
     /// Hands a handle's other side to the thread. If that is gone, the handle learns it by its
     /// rings.
-    pub(super) fn introduce(&self, side: PortSide) {
+    pub(super) fn introduce(&self, side: ThreadPort) {
         if let Some(newcomers) = lock(&self.newcomers).as_mut() {
             newcomers.push(side);
             self.has_newcomers.store(true, Ordering::Release);
@@ -85,7 +85,7 @@ impl Shared {
     }
 
     /// The handles that were made since the last call.
-    pub(super) fn take_newcomers(&self) -> Vec<PortSide> {
+    pub(super) fn take_newcomers(&self) -> Vec<ThreadPort> {
         if !self.has_newcomers() {
             return Vec::new();
         }

@@ -4,7 +4,7 @@ use super::error::ThreadPanicked;
 use super::handle::Handle;
 use super::options::ProgressOptions;
 use super::port;
-use super::run::Progress;
+use super::run::ProgressLoop;
 use super::shared::Shared;
 use crate::backend::Connect;
 use crate::endpoint::EndpointSet;
@@ -51,7 +51,7 @@ where
     ) -> io::Result<Self> {
         let set = set.into();
         let shared = Arc::new(Shared::new(set.qps().len()));
-        let progress = Progress::new(set, Arc::clone(&shared), options);
+        let progress = ProgressLoop::new(set, Arc::clone(&shared), options);
         let builder = std::thread::Builder::new().name("polyrail-progress".to_owned());
         let thread = Some(builder.spawn(move || progress.run())?);
         Ok(Self { shared, thread })

@@ -151,7 +151,8 @@ fn open_named(
 }
 
 fn open_usable(list: &DeviceList, options: &OpenOptions) -> Result<Vec<VerbsDomain>, OpenError> {
-    let (mut domains, mut devices) = (Vec::new(), Vec::new());
+    let mut domains = Vec::new();
+    let mut devices = Vec::new();
     for device in list.iter() {
         match open_device(&device, None, options) {
             Ok(domain) => domains.push(domain),

@@ -73,7 +73,8 @@ impl Domain for Recorded {
 
     /// Grants twice what is asked for, as some drivers do.
     fn create_qp(&self, cq: &Self::Cq, cap: QpCap) -> Result<RecordedQp, DeviceError> {
-        let (max_send_wr, max_recv_wr) = (2 * cap.max_send_wr, 2 * cap.max_recv_wr);
+        let max_send_wr = 2 * cap.max_send_wr;
+        let max_recv_wr = 2 * cap.max_recv_wr;
         let qp = Domain::create_qp(&self.domain, cq, QpCap { max_send_wr, max_recv_wr, ..cap })?;
         let stubborn = self.stubborn == Some(qp.qp_num());
         Ok(RecordedQp { qp, log: Arc::clone(&self.log), stubborn })

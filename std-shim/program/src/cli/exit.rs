@@ -4,7 +4,7 @@ use super::output;
 use polyrail::backend::DeviceError;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{BuildError, EndpointError, NamedRailError};
-use polyrail::exchange::LinkError;
+use polyrail::exchange::ControlError;
 use polyrail::printable;
 use polyrail::virtual_qp::RailId;
 use polyrail_program::perf::PerfError;
@@ -158,8 +158,8 @@ impl From<CopyError> for Failure {
 }
 
 /// Nobody can be waited for.
-impl From<LinkError> for Failure {
-    fn from(error: LinkError) -> Self {
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
         Self { exit: Exit::Unexpected, message: Chain(&error).to_string(), rail: None }
     }
 }

@@ -4,7 +4,7 @@
 use super::visitor::Visitor;
 use crate::job::{Hello, Job, Link, Message};
 use crate::session::{Patience, SessionError, tell_failure};
-use polyrail::exchange::{HELLO, LinkError, Listener};
+use polyrail::exchange::{ControlError, HELLO, Listener};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -65,7 +65,11 @@ impl<'a> Door<'a> {
     /// # Errors
     ///
     /// Nobody can be waited for any more.
-    pub(super) fn attend(&mut self, inside: usize, stray: &mut Stray<'_>) -> Result<(), LinkError> {
+    pub(super) fn attend(
+        &mut self,
+        inside: usize,
+        stray: &mut Stray<'_>,
+    ) -> Result<(), ControlError> {
         self.wait()?;
         // Before others may take the places of those who have said something meanwhile.
         self.listen_to_the_silent(stray);
@@ -75,7 +79,7 @@ impl<'a> Door<'a> {
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), LinkError> {
+    fn wait(&mut self) -> Result<(), ControlError> {
         let silent = self.silent.iter().map(|guest| guest.link.as_fd());
         let waiting = self.waiting.iter().map(|(visitor, _)| visitor.link.as_fd());
         let listener = (!self.full).then(|| self.listener.as_fd());
@@ -86,7 +90,7 @@ impl<'a> Door<'a> {
         match poll(&mut fds, Some(&tick)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
-                return Err(LinkError::Io { doing: "waiting for peers", source: error.into() });
+                return Err(ControlError::Io { doing: "waiting for peers", source: error.into() });
             }
         }
         while matches!((&self.bell).read(&mut [0; 64]), Ok(1..)) {}
@@ -95,7 +99,7 @@ impl<'a> Door<'a> {
 
     /// Takes new connections. If there is no place for one, the peer that has been silent for longest
     /// leaves: peers that mean to ask for something do so at once.
-    fn let_in(&mut self, stray: &mut Stray<'_>) -> Result<(), LinkError> {
+    fn let_in(&mut self, stray: &mut Stray<'_>) -> Result<(), ControlError> {
         self.full = false;
         let timeouts = self.patience.timeouts();
         // No more than would push out one that has just come.
@@ -200,8 +204,8 @@ fn what_it_asks(message: Message) -> Result<(Hello, Job), SessionError> {
 }
 
 /// Whether the system lacks room for one more connection, which passes.
-fn is_out_of_room(error: &LinkError) -> bool {
-    let LinkError::Io { source, .. } = error else { return false };
+fn is_out_of_room(error: &ControlError) -> bool {
+    let ControlError::Io { source, .. } = error else { return false };
     let errno = Errno::from_io_error(source);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
@@ -213,12 +217,13 @@ mod tests {
 
     #[test]
     fn want_of_room_passes_and_other_errors_do_not() {
-        let accepting = |errno: Errno| LinkError::Io { doing: "accepting", source: errno.into() };
+        let accepting =
+            |errno: Errno| ControlError::Io { doing: "accepting", source: errno.into() };
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
             assert!(is_out_of_room(&accepting(errno)), "{errno}");
         }
         assert!(!is_out_of_room(&accepting(Errno::INVAL)));
-        let other = LinkError::Io { doing: "accepting", source: io::ErrorKind::Other.into() };
-        assert!(!is_out_of_room(&other) && !is_out_of_room(&LinkError::HungUp { pending: 0 }));
+        let other = ControlError::Io { doing: "accepting", source: io::ErrorKind::Other.into() };
+        assert!(!is_out_of_room(&other) && !is_out_of_room(&ControlError::HungUp { pending: 0 }));
     }
 }

@@ -11,7 +11,7 @@ use crate::transfer::{
 };
 use polyrail::chain::Chain;
 use polyrail::endpoint::Endpoint;
-use polyrail::exchange::{LinkError, Listener, Reason, Timeouts, bring_up};
+use polyrail::exchange::{ControlError, Listener, Reason, Timeouts, bring_up};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::verbs::{AccessFlags, RecvWr};
 use polyrail::virtual_qp::Scheme;
@@ -208,8 +208,8 @@ fn a_silent_peer_loses_its_place_after_a_time() {
     assert!(matches!(
         strays[..],
         [
-            SessionError::Link(LinkError::NoAnswer { expected: "\"hello\"", .. }),
-            SessionError::Link(LinkError::Stalled { pending: 6, .. })
+            SessionError::Link(ControlError::NoAnswer { expected: "\"hello\"", .. }),
+            SessionError::Link(ControlError::Stalled { pending: 6, .. })
         ]
     ));
 }
@@ -274,7 +274,7 @@ fn a_peer_that_waits_has_its_turn_or_leaves() {
         });
     });
     assert!(served[0].is_err() && served[1].is_ok(), "{served:?}");
-    assert!(matches!(strays[..], [SessionError::Link(LinkError::HungUp { .. })]), "{strays:?}");
+    assert!(matches!(strays[..], [SessionError::Link(ControlError::HungUp { .. })]), "{strays:?}");
 }
 
 #[test]
@@ -418,11 +418,11 @@ fn a_receiver_that_goes_quiet_is_not_waited_for_for_ever() {
 }
 
 /// Says that it is there, until the other side has enough of it.
-fn say_alive(link: &mut Link) -> LinkError {
+fn say_alive(link: &mut Link) -> ControlError {
     loop {
         link.send(&Message::Alive {}).unwrap();
         match link.expect(Duration::from_millis(20)) {
-            Err(LinkError::NoAnswer { .. }) | Ok(Message::Alive {}) => {}
+            Err(ControlError::NoAnswer { .. }) | Ok(Message::Alive {}) => {}
             Ok(message) => panic!("{message:?}"),
             Err(error) => return error,
         }
@@ -705,7 +705,7 @@ fn a_far_end_that_goes_quiet_is_not_waited_for_for_ever() {
         };
         let error = far_end(&config, |mut link, _| {
             // It has no receives, and takes none of what is said.
-            while !matches!(link.try_recv(), Err(LinkError::HungUp { .. })) {
+            while !matches!(link.try_recv(), Err(ControlError::HungUp { .. })) {
                 thread::sleep(Duration::from_millis(10));
             }
         });
@@ -743,7 +743,7 @@ fn a_far_end_that_counts_wrong_is_contradicted() {
         // Of a WRITE there is nothing that it could have seen.
         while !matches!(link.try_recv(), Ok(Some(Message::Done(_)))) {}
         link.send(&Message::Done(JobOutcome::Perf { requests: 1 })).unwrap();
-        while !matches!(link.try_recv(), Err(LinkError::HungUp { .. })) {}
+        while !matches!(link.try_recv(), Err(ControlError::HungUp { .. })) {}
     });
     assert!(matches!(error, PerfError::Lost { sent: 0, received: 1 }), "{error}");
 }

@@ -6,7 +6,7 @@ use crate::job::{Hello, JobOutcome, Link, Message};
 use polyrail::backend::Connect;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointQp};
-use polyrail::exchange::{DONE, HELLO, LinkError, READY, Reason, get_ready};
+use polyrail::exchange::{ControlError, DONE, HELLO, READY, Reason, get_ready};
 use polyrail::hardware::CompletionQueue;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -128,7 +128,7 @@ impl<'a> Counterpart<'a> {
         post_receives: impl FnOnce(&mut EndpointQp<Q>) -> Result<(), E>,
     ) -> Result<(), E>
     where
-        E: From<ConnectError> + From<LinkError> + From<SessionError>,
+        E: From<ConnectError> + From<ControlError> + From<SessionError>,
     {
         get_ready(endpoint, &mut self.link, hello, post_receives)?;
         match self.expect(READY, self.link.message_timeout())? {
@@ -182,7 +182,7 @@ impl<'a> Counterpart<'a> {
                 Ok(Some(message)) => return Err(SessionError::out_of_turn(&message, DONE)),
                 Ok(None) => break,
                 // It has said all that it had to; what it did is still on its way over the rails.
-                Err(LinkError::HungUp { .. }) if self.outcome.is_some() => break,
+                Err(ControlError::HungUp { .. }) if self.outcome.is_some() => break,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -281,7 +281,7 @@ impl<'a> Counterpart<'a> {
             return failure;
         }
         match self.link.expect(BLAME_TIMEOUT) {
-            Err(LinkError::GaveUp { reason }) => SessionError::Peer(reason),
+            Err(ControlError::GaveUp { reason }) => SessionError::Peer(reason),
             _ => failure,
         }
     }

@@ -4,7 +4,7 @@ use crate::job::{Job, Message};
 use polyrail::DeviceCountMismatch;
 use polyrail::backend::DeviceError;
 use polyrail::endpoint::{BuildError, ConnectError, Endpoint, EndpointError};
-use polyrail::exchange::{LinkError, Reason};
+use polyrail::exchange::{ControlError, Reason};
 use polyrail::hardware::{CompletionQueue, QueuePair};
 use polyrail::memory::OutOfRange;
 use polyrail::virtual_qp::{PostError, PostRecvError};
@@ -74,7 +74,7 @@ pub enum SessionError {
     Peer(Reason),
     /// The other side cannot be heard or understood.
     #[error(transparent)]
-    Link(LinkError),
+    Link(ControlError),
     /// A server has other peers to serve.
     #[error(
         "busy with {peers} other{}, as many as are served at a time: try again later", if *.peers == 1 {
@@ -99,10 +99,10 @@ impl From<PostRecvError> for SessionError {
     }
 }
 
-impl From<LinkError> for SessionError {
-    fn from(error: LinkError) -> Self {
+impl From<ControlError> for SessionError {
+    fn from(error: ControlError) -> Self {
         match error {
-            LinkError::GaveUp { reason } => Self::Peer(reason),
+            ControlError::GaveUp { reason } => Self::Peer(reason),
             error => Self::Link(error),
         }
     }
@@ -116,7 +116,7 @@ pub(crate) trait Failure: Error {
 
 impl Failure for SessionError {
     fn is_echo(&self) -> bool {
-        matches!(self, Self::Peer(_) | Self::Link(LinkError::HungUp { .. }))
+        matches!(self, Self::Peer(_) | Self::Link(ControlError::HungUp { .. }))
     }
 }
 
@@ -144,6 +144,6 @@ impl SessionError {
     }
 
     pub(crate) fn out_of_turn(message: &Message, expected: &'static str) -> Self {
-        LinkError::from(message.out_of_turn(expected)).into()
+        ControlError::from(message.out_of_turn(expected)).into()
     }
 }

@@ -14,7 +14,7 @@ use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder, RailReport};
-use polyrail::exchange::{HandshakeError, LinkError, Listener, Reason, Timeouts};
+use polyrail::exchange::{ControlError, HandshakeError, Listener, Reason, Timeouts};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::ProtectionDomain;
 use polyrail::verbs::{AccessFlags, SendWr};
@@ -90,11 +90,11 @@ fn to_copy() -> Option<Job> {
 fn a_sender_that_is_none_is_refused() {
     let error = received(|_| vec![]);
     assert!(
-        matches!(session(&error), SessionError::Link(LinkError::HungUp { pending: 0 })),
+        matches!(session(&error), SessionError::Link(ControlError::HungUp { pending: 0 })),
         "{error}"
     );
     let out_of_turn = |error: &TransferError, said: &str| {
-        matches!(session(error), SessionError::Link(LinkError::Handshake(
+        matches!(session(error), SessionError::Link(ControlError::Handshake(
             HandshakeError::OutOfTurn { message, .. })) if *message == said)
     };
     let error = received(|_| vec![Message::Ready {}]);
@@ -446,7 +446,7 @@ fn errors_say_their_reasons_once() {
     let error = CopyError::of_side(CopyRole::Receiver, write, Path::new("src"), Path::new("dst"));
     let all = "cannot write dst: writing 7 bytes at offset 5: no storage space";
     assert_eq!(Chain(&error).to_string(), all);
-    let link = LinkError::Io { doing: "accepting", source: full() };
+    let link = ControlError::Io { doing: "accepting", source: full() };
     let error =
         CopyError::of_side(CopyRole::Sender, link.into(), Path::new("src"), Path::new("dst"));
     assert_eq!(Chain(&error).to_string(), "sender: accepting: no storage space");

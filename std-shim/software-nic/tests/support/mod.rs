@@ -171,7 +171,8 @@ impl Pair {
     }
 
     pub fn unconnected(fabric: Fabric, cap: QpCap) -> Self {
-        let (a, b) = (Side::new(&fabric, "soft0", cap), Side::new(&fabric, "soft1", cap));
+        let a = Side::new(&fabric, "soft0", cap);
+        let b = Side::new(&fabric, "soft1", cap);
         Self { fabric, a, b }
     }
 
@@ -196,10 +197,13 @@ impl Pair {
 
     /// Polls or steps both sides until nothing comes any more; what `a` got, what `b` got.
     pub fn settle(&mut self) -> (Vec<Completion>, Vec<Completion>) {
-        let (mut a, mut b, mut idle) = (Vec::new(), Vec::new(), 0);
+        let mut a = Vec::new();
+        let mut b = Vec::new();
+        let mut idle = 0;
         while idle < 3 {
             self.fabric.run_until_idle(10_000);
-            let (from_a, from_b) = (self.a.poll(), self.b.poll());
+            let from_a = self.a.poll();
+            let from_b = self.b.poll();
             idle = if from_a.len() + from_b.len() == 0 { idle + 1 } else { 0 };
             a.extend(from_a);
             b.extend(from_b);

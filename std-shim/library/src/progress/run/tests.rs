@@ -34,8 +34,9 @@ fn a_thread_that_ends_however_it_ends_leaves_nobody_waiting() {
     let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
     let domain = device.alloc_pd().unwrap();
     let set: EndpointSet = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
-    let mut progress = Progress::new(set, Arc::clone(&shared), ProgressOptions::default());
-    let (mut adopted, mut newcomer) = (handle(&shared, 0), None);
+    let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
+    let mut adopted = handle(&shared, 0);
+    let mut newcomer = None;
     let waits = [0, 1].map(|wr_id| {
         let pending = adopted.post_recv(&RecvWr::notification(wr_id)).unwrap();
         assert!(progress.adopt() || wr_id == 1);
@@ -43,7 +44,8 @@ fn a_thread_that_ends_however_it_ends_leaves_nobody_waiting() {
     });
     let newcomers = newcomer.insert(handle(&shared, 0)).post_recv(&RecvWr::notification(2));
     let [awaited, looked_at] = waits;
-    let (mut awaited, wakes) = (pin!(awaited), Arc::new(Counting::default()));
+    let mut awaited = pin!(awaited);
+    let wakes = Arc::new(Counting::default());
     let waker = Arc::clone(&wakes).into();
     let context = &mut Context::from_waker(&waker);
     assert!(awaited.as_mut().poll(context).is_pending());
@@ -69,7 +71,7 @@ fn late_completions_of_who_was_given_up_are_nobodys() {
     let members = [(builder, vec![&stays, &goes]), (builder, vec![&stays])];
     let set: EndpointSet = EndpointSet::build(members).unwrap();
     let shared = Arc::new(Shared::new(2));
-    let mut progress = Progress::new(set, Arc::clone(&shared), ProgressOptions::default());
+    let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
     let post = |handle: &mut Handle| handle.post_recv(&RecvWr::notification(1)).unwrap();
 
     let mut gives_up = handle(&shared, 0);
@@ -86,7 +88,7 @@ fn late_completions_of_who_was_given_up_are_nobodys() {
     // Another handle gets its number, and its requests the names of those.
     let mut other = handle(&shared, 1);
     let mut waits: Vec<_> = (0..20).map(|_| post(&mut other)).collect();
-    let flushed = |progress: &Progress<_, _, 256>| progress.set.qps()[0].outstanding() == 0;
+    let flushed = |progress: &ProgressLoop<_, _, 256>| progress.set.qps()[0].unreported() == 0;
     assert!(!flushed(&progress));
     (0..10).for_each(|_| progress.round());
     assert!(flushed(&progress));
@@ -107,7 +109,7 @@ fn a_greedy_handle_leaves_room_for_others() {
         let keys = buffer.toward(&buffer.remote()).unwrap();
         let wr = SendWr::write(1, buffer.local(0, 64).unwrap(), buffer.addr(), &keys);
         let shared = Arc::new(Shared::new(2));
-        let mut progress = Progress::new(set, Arc::clone(&shared), ProgressOptions::default());
+        let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
         let [mut first, mut second, mut third] = [(); 3].map(|()| handle(&shared, 0));
         // Those on both sides want all that there is, and take every place that becomes free.
         let mut greedy = Vec::with_capacity(2 * HANDLE_DEPTH);

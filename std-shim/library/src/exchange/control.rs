@@ -1,6 +1,6 @@
 //! A stream that carries messages, with patience that ends.
 
-use super::error::LinkError;
+use super::error::ControlError;
 use super::hello::Hello;
 use super::incoming::Incoming;
 use super::message::Message;
@@ -30,7 +30,7 @@ impl<S: Read + Write + AsFd + Debug + Send> Stream for S {}
 
 /// One end of a connection between two sides that meet for a [`Purpose`].
 #[derive(Debug)]
-pub struct Link<P = NoPurpose> {
+pub struct Control<P = NoPurpose> {
     stream: Box<dyn Stream>,
     incoming: Incoming<P>,
     /// When the message that is incomplete began.
@@ -38,19 +38,20 @@ pub struct Link<P = NoPurpose> {
     message_timeout: Duration,
 }
 
-impl<P: Purpose> Link<P> {
+impl<P: Purpose> Control<P> {
     pub(super) fn over(stream: impl Stream + 'static, message_timeout: Duration) -> Self {
-        let (stream, incoming) = (Box::new(stream), Incoming::new());
+        let stream = Box::new(stream);
+        let incoming = Incoming::new();
         Self { stream, incoming, began: None, message_timeout }
     }
 
-    /// The two ends of a link within this process.
+    /// The two ends of a control connection within this process.
     ///
     /// # Errors
     ///
     /// The system gave no pair of sockets.
-    pub fn pair() -> Result<(Self, Self), LinkError> {
-        let failed = |source| LinkError::Io { doing: "making a pair of sockets", source };
+    pub fn pair() -> Result<(Self, Self), ControlError> {
+        let failed = |source| ControlError::Io { doing: "making a pair of sockets", source };
         let (a, b) = UnixStream::pair().map_err(failed)?;
         for end in [&a, &b] {
             end.set_nonblocking(true).map_err(failed)?;
@@ -64,20 +65,21 @@ impl<P: Purpose> Link<P> {
     /// # Errors
     ///
     /// The other side does not take the message.
-    pub fn send(&mut self, message: &Message<P>) -> Result<(), LinkError> {
+    pub fn send(&mut self, message: &Message<P>) -> Result<(), ControlError> {
         let bytes = message.encode();
-        let (mut rest, deadline) = (&bytes[..], deadline(self.message_timeout));
+        let mut rest = &bytes[..];
+        let deadline = deadline(self.message_timeout);
         while !rest.is_empty() {
             match self.stream.write(rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if !wait(&*self.stream, PollFlags::OUT, deadline)? {
-                        return Err(LinkError::Deaf { waited: self.message_timeout });
+                        return Err(ControlError::Deaf { waited: self.message_timeout });
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if is_gone(&error) => return Ok(()),
-                Err(source) => return Err(LinkError::Io { doing: "sending a message", source }),
+                Err(source) => return Err(ControlError::Io { doing: "sending a message", source }),
             }
         }
         Ok(())
@@ -89,7 +91,7 @@ impl<P: Purpose> Link<P> {
     ///
     /// The other side is gone, and its last message was taken; it broke the protocol; it began a
     /// message and takes too long to finish it.
-    pub fn try_recv(&mut self) -> Result<Option<Message<P>>, LinkError> {
+    pub fn try_recv(&mut self) -> Result<Option<Message<P>>, ControlError> {
         loop {
             if let Some(message) = self.incoming.next_message()? {
                 self.began = None;
@@ -101,14 +103,17 @@ impl<P: Purpose> Link<P> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if is_gone(&error) => return Err(self.hung_up()),
-                Err(source) => return Err(LinkError::Io { doing: "receiving a message", source }),
+                Err(source) => {
+                    return Err(ControlError::Io { doing: "receiving a message", source });
+                }
             }
         }
         if self.incoming.pending() > 0
             && self.began.get_or_insert_with(Instant::now).elapsed() >= self.message_timeout
         {
-            let (pending, waited) = (self.incoming.pending(), self.message_timeout);
-            return Err(LinkError::Stalled { pending, waited });
+            let pending = self.incoming.pending();
+            let waited = self.message_timeout;
+            return Err(ControlError::Stalled { pending, waited });
         }
         Ok(None)
     }
@@ -118,7 +123,7 @@ impl<P: Purpose> Link<P> {
     /// # Errors
     ///
     /// As [`try_recv`](Self::try_recv); the other side gave up; nothing came within `timeout`.
-    pub fn expect(&mut self, timeout: Duration) -> Result<Message<P>, LinkError> {
+    pub fn expect(&mut self, timeout: Duration) -> Result<Message<P>, ControlError> {
         self.expect_what("a message", timeout)
     }
 
@@ -126,11 +131,11 @@ impl<P: Purpose> Link<P> {
         &mut self,
         expected: &'static str,
         timeout: Duration,
-    ) -> Result<Message<P>, LinkError> {
+    ) -> Result<Message<P>, ControlError> {
         let deadline = deadline(timeout);
         loop {
             match self.try_recv()? {
-                Some(Message::Failed { reason }) => return Err(LinkError::GaveUp { reason }),
+                Some(Message::Failed { reason }) => return Err(ControlError::GaveUp { reason }),
                 Some(message) => return Ok(message),
                 None => {}
             }
@@ -149,7 +154,7 @@ impl<P: Purpose> Link<P> {
     /// # Errors
     ///
     /// The system refuses.
-    pub fn wait_for_news(&self, timeout: Duration) -> Result<(), LinkError> {
+    pub fn wait_for_news(&self, timeout: Duration) -> Result<(), ControlError> {
         wait(&*self.stream, PollFlags::IN, deadline(timeout)).map(|_| ())
     }
 
@@ -158,7 +163,7 @@ impl<P: Purpose> Link<P> {
     /// # Errors
     ///
     /// As [`expect`](Self::expect).
-    pub fn expect_hello(&mut self) -> Result<Hello<P>, LinkError> {
+    pub fn expect_hello(&mut self) -> Result<Hello<P>, ControlError> {
         match self.expect_what(HELLO, self.message_timeout)? {
             Message::Hello(hello) => Ok(hello),
             other => Err(other.out_of_turn(HELLO).into()),
@@ -170,15 +175,15 @@ impl<P: Purpose> Link<P> {
     /// # Errors
     ///
     /// As [`expect`](Self::expect).
-    pub fn expect_ready(&mut self) -> Result<(), LinkError> {
+    pub fn expect_ready(&mut self) -> Result<(), ControlError> {
         match self.expect_what(READY, self.message_timeout)? {
             Message::Ready {} => Ok(()),
             other => Err(other.out_of_turn(READY).into()),
         }
     }
 
-    fn hung_up(&self) -> LinkError {
-        LinkError::HungUp { pending: self.incoming.pending() }
+    fn hung_up(&self) -> ControlError {
+        ControlError::HungUp { pending: self.incoming.pending() }
     }
 
     /// How long the other side may take for one message, and for its part of the set-up.
@@ -187,16 +192,16 @@ impl<P: Purpose> Link<P> {
     }
 
     /// The error that what was to come did not come in time, or not to its end.
-    pub fn no_answer(&self, expected: &'static str, waited: Duration) -> LinkError {
+    pub fn no_answer(&self, expected: &'static str, waited: Duration) -> ControlError {
         match self.incoming.pending() {
-            0 => LinkError::NoAnswer { expected, waited },
-            pending => LinkError::Stalled { pending, waited },
+            0 => ControlError::NoAnswer { expected, waited },
+            pending => ControlError::Stalled { pending, waited },
         }
     }
 }
 
 /// For waiting for many.
-impl<P> AsFd for Link<P> {
+impl<P> AsFd for Control<P> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         (*self.stream).as_fd()
     }
@@ -220,7 +225,7 @@ pub(super) fn wait(
     stream: impl AsFd,
     for_what: PollFlags,
     deadline: Option<Instant>,
-) -> Result<bool, LinkError> {
+) -> Result<bool, ControlError> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // More seconds than the system can count are as good as for ever.
@@ -229,7 +234,7 @@ pub(super) fn wait(
             Ok(ready) => return Ok(ready > 0),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
-                return Err(LinkError::Io { doing: "waiting for a peer", source: error.into() });
+                return Err(ControlError::Io { doing: "waiting for a peer", source: error.into() });
             }
         }
     }
