@@ -1,6 +1,6 @@
 //! A side that has connected and asked for something, and what it may have.
 
-use crate::job::{Hello, Link};
+use crate::job::{Control, Hello};
 use crate::session::{Environment, Patience, SessionError};
 use polyrail::backend::{ConnectOptions, Domain};
 use polyrail::endpoint::EndpointBuilder;
@@ -53,7 +53,7 @@ impl ServeOptions {
 
 /// A peer that has said hello, and what it is served with.
 pub(crate) struct Visit<'a, D> {
-    pub(crate) link: Link,
+    pub(crate) control: Control,
     pub(crate) hello: &'a Hello,
     pub(crate) domains: &'a [D],
     pub(crate) options: &'a ServeOptions,

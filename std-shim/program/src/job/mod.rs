@@ -29,6 +29,6 @@ mod workload;
 pub use file_name::{FileName, MAX_NAME_BYTES};
 pub use outcome::{JobOutcome, Sum};
 pub use plan::{CopyPlan, CopyPlanError, MAX_CHUNK, MAX_WINDOW};
-pub use purpose::{Hello, Incoming, Job, Link, Message};
+pub use purpose::{Control, Hello, Incoming, Job, Message};
 pub use shape::Shape;
 pub use workload::{MAX_MESSAGE_SIZE, Operation, Workload, WorkloadError};

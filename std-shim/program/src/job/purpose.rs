@@ -8,7 +8,7 @@ use polyrail::exchange::{self, HandshakeError, Place, Purpose};
 use serde::Serialize;
 
 /// A link between two sides of a job.
-pub type Link = exchange::Control<Job>;
+pub type Control = exchange::Control<Job>;
 
 /// What the sides of a job tell each other.
 pub type Message = exchange::Message<Job>;

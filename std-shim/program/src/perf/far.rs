@@ -51,7 +51,7 @@ pub(crate) fn answer<D: Domain>(
     let builder = ends::builder(workload.operation, rails, scheme, max_msg_size);
     let environment = visit.environment(&builder, interrupted);
     let allowed = visit.allow(workload.ring_bytes());
-    let mut peer = Counterpart::new(visit.link, environment.patience, interrupted);
+    let mut peer = Counterpart::new(visit.control, environment.patience, interrupted);
     let met = allowed
         .map_err(PerfError::from)
         .and_then(|()| meet(workload, &environment, &mut peer, hello));

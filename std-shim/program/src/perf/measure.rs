@@ -6,7 +6,7 @@ use super::memcpy::Memcpy;
 use super::near::Near;
 use super::rig::Rig;
 use super::round::Ends;
-use crate::job::Link;
+use crate::job::Control;
 use crate::session::Patience;
 use polyrail::backend::Domain;
 use serde::Serialize;
@@ -67,8 +67,8 @@ pub fn measure_to<D: Domain>(
 ) -> Result<Measurement, PerfError> {
     let domains: Vec<&D> = domains.iter().take(config.rails).collect();
     let patience = Patience { answer: config.answer_timeout, ..Patience::default() };
-    let link = Link::connect(address, &patience.timeouts())?;
-    let mut near = Near::meet(config, link, &domains, interrupted)?;
+    let control = Control::connect(address, &patience.timeouts())?;
+    let mut near = Near::meet(config, control, &domains, interrupted)?;
     let measured = measure_ends(config, &mut near);
     near.finish(measured)
 }

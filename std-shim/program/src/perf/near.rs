@@ -5,7 +5,7 @@ use super::drive::PerfSender;
 use super::ends::Half;
 use super::error::{PerfError, requests_of};
 use super::round::{Ends, Round};
-use crate::job::{Hello, Job, JobOutcome, Link, Message, Workload};
+use crate::job::{Control, Hello, Job, JobOutcome, Message, Workload};
 use crate::session::{Counterpart, SessionError};
 use polyrail::backend::Domain;
 use polyrail::virtual_qp::RailCounters;
@@ -29,12 +29,12 @@ impl<'a, D: Domain> Near<'a, D> {
     /// Asks the far end for a measurement, and connects with it.
     pub(super) fn meet(
         config: &PerfConfig,
-        link: Link,
+        control: Control,
         domains: &[&D],
         interrupted: &'a AtomicBool,
     ) -> Result<Self, PerfError> {
         // While requests are measured, the far end has nothing to say: it is the rails that fall silent.
-        let mut peer = Counterpart::new(link, None, interrupted);
+        let mut peer = Counterpart::new(control, None, interrupted);
         let met = meet(config, &mut peer, domains);
         let (sender, workload) = met.inspect_err(|error| peer.tell_failure(error))?;
         Ok(Self { peer, sender, workload, told: Instant::now() })

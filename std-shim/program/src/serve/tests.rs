@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Hello, Job, JobOutcome, Link, Message, Shape};
+use crate::job::{Control, Hello, Job, JobOutcome, Message, Shape};
 use crate::perf::{Limit, Measurement, Operation, PerfConfig, PerfError, Workload, measure_to};
 use crate::recorded::{Asked, Log, Recorded};
 use crate::session::{Patience, SessionError};
@@ -155,8 +155,8 @@ fn a_bad_peer_costs_nobody_else_anything() {
         let mut garbage = TcpStream::connect(address).unwrap();
         garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         drop(TcpStream::connect(address).unwrap());
-        let (mut link, ..) = say_hello(address, host, None);
-        let told = told(&mut link);
+        let (mut control, ..) = say_hello(address, host, None);
+        let told = told(&mut control);
         assert!(told.contains("gave up: the peer broke the protocol: its hello"), "{told}");
         send(&source, None, address, host, &CopyOptions::default()).unwrap()
     });
@@ -208,8 +208,8 @@ fn a_silent_peer_loses_its_place_after_a_time() {
     assert!(matches!(
         strays[..],
         [
-            SessionError::Link(ControlError::NoAnswer { expected: "\"hello\"", .. }),
-            SessionError::Link(ControlError::Stalled { pending: 6, .. })
+            SessionError::Control(ControlError::NoAnswer { expected: "\"hello\"", .. }),
+            SessionError::Control(ControlError::Stalled { pending: 6, .. })
         ]
     ));
 }
@@ -274,7 +274,10 @@ fn a_peer_that_waits_has_its_turn_or_leaves() {
         });
     });
     assert!(served[0].is_err() && served[1].is_ok(), "{served:?}");
-    assert!(matches!(strays[..], [SessionError::Link(ControlError::HungUp { .. })]), "{strays:?}");
+    assert!(
+        matches!(strays[..], [SessionError::Control(ControlError::HungUp { .. })]),
+        "{strays:?}"
+    );
 }
 
 #[test]
@@ -352,15 +355,15 @@ fn say_hello(
     address: &str,
     host: &Host,
     purpose: Option<Job>,
-) -> (Link, Endpoint, RegisteredBuffer) {
-    let mut link = Link::connect(address, &Timeouts::default()).unwrap();
+) -> (Control, Endpoint, RegisteredBuffer) {
+    let mut control = Control::connect(address, &Timeouts::default()).unwrap();
     let domains = host.domains();
     let endpoint: Endpoint = CopyOptions::default().builder().build(&domains).unwrap();
     let buffer = RegisteredBuffer::new(1 << 20, ALL_ACCESS, &domains).unwrap();
     let address = endpoint.address();
     let remote = buffer.remote();
-    link.send(&Message::Hello(Hello { endpoint: address, buffer: remote, purpose })).unwrap();
-    (link, endpoint, buffer)
+    control.send(&Message::Hello(Hello { endpoint: address, buffer: remote, purpose })).unwrap();
+    (control, endpoint, buffer)
 }
 
 /// The same, ready as well; `then` is what it does with the link.
@@ -368,37 +371,39 @@ fn ask<T>(
     address: &str,
     host: &Host,
     purpose: Option<Job>,
-    then: impl FnOnce(&mut Link) -> T,
+    then: impl FnOnce(&mut Control) -> T,
 ) -> T {
-    let (mut link, mut endpoint, _buffer) = say_hello(address, host, purpose);
-    if let Ok(peer) = link.expect_hello() {
-        bring_up(&mut endpoint, &mut link, &peer, |_| Ok::<(), SessionError>(())).unwrap();
+    let (mut control, mut endpoint, _buffer) = say_hello(address, host, purpose);
+    if let Ok(peer) = control.expect_hello() {
+        bring_up(&mut endpoint, &mut control, &peer, |_| Ok::<(), SessionError>(())).unwrap();
     }
-    then(&mut link)
+    then(&mut control)
 }
 
 /// A receiver that says hello and that it is ready, and then takes nothing; `then` is what it says.
-fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> CopyError {
+fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Control) + Send) -> CopyError {
     let (_directory, source, _) = place_with_source();
     let (here, there) = software_hosts(4).unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
-            let hello = link.expect_hello().unwrap();
+            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
+            let hello = control.expect_hello().unwrap();
             let domains = there.domains();
             let mut endpoint: Endpoint = options.builder().build(&domains).unwrap();
             let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
             let address = endpoint.address();
             let buffer = ring.remote();
-            link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None })).unwrap();
-            bring_up(&mut endpoint, &mut link, &hello, |endpoint| {
+            control
+                .send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None }))
+                .unwrap();
+            bring_up(&mut endpoint, &mut control, &hello, |endpoint| {
                 (0..8).try_for_each(|n| endpoint.post_recv(&RecvWr::notification(n)))?;
                 Ok::<(), SessionError>(())
             })
             .unwrap();
-            then(link);
+            then(control);
         });
         send(&source, None, &address, &here, options).unwrap_err()
     })
@@ -408,8 +413,8 @@ fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> Copy
 fn a_receiver_that_goes_quiet_is_not_waited_for_for_ever() {
     let patience = Patience { idle: Duration::from_millis(300), ..Patience::default() };
     let options = CopyOptions { patience, ..CopyOptions::default() };
-    let error = quiet_receiver(&options, |mut link| {
-        let told = told(&mut link);
+    let error = quiet_receiver(&options, |mut control| {
+        let told = told(&mut control);
         assert!(told.contains("gave up: nothing happened for 300ms"), "{told}");
     });
     let text = "sender: nothing happened for 300ms, where the receiver's credit for what was sent should \
@@ -418,10 +423,10 @@ fn a_receiver_that_goes_quiet_is_not_waited_for_for_ever() {
 }
 
 /// Says that it is there, until the other side has enough of it.
-fn say_alive(link: &mut Link) -> ControlError {
+fn say_alive(control: &mut Control) -> ControlError {
     loop {
-        link.send(&Message::Alive {}).unwrap();
-        match link.expect(Duration::from_millis(20)) {
+        control.send(&Message::Alive {}).unwrap();
+        match control.expect(Duration::from_millis(20)) {
             Err(ControlError::NoAnswer { .. }) | Ok(Message::Alive {}) => {}
             Ok(message) => panic!("{message:?}"),
             Err(error) => return error,
@@ -439,8 +444,8 @@ fn no_progress() -> Patience {
 #[test]
 fn a_receiver_that_only_says_that_it_is_there_is_not_waited_for_for_ever() {
     let options = CopyOptions { patience: no_progress(), ..CopyOptions::default() };
-    let error = quiet_receiver(&options, |mut link| {
-        let told = say_alive(&mut link).to_string();
+    let error = quiet_receiver(&options, |mut control| {
+        let told = say_alive(&mut control).to_string();
         assert!(told.contains("gave up: nothing moved for 4s"), "{told}");
     });
     assert!(
@@ -468,8 +473,8 @@ fn a_peer_that_only_says_that_it_is_there_is_sent_away() {
     assert!(names(&copies).is_empty());
 }
 
-fn told(link: &mut Link) -> String {
-    link.expect(Duration::from_secs(60)).unwrap_err().to_string()
+fn told(control: &mut Control) -> String {
+    control.expect(Duration::from_secs(60)).unwrap_err().to_string()
 }
 
 #[test]
@@ -623,9 +628,9 @@ fn a_near_end_that_goes_away_costs_the_next_one_nothing() {
 fn a_near_end_that_counts_wrong_is_contradicted() {
     let done = |requests| Message::Done(JobOutcome::Perf { requests });
     let lie = |message: Message| {
-        move |link: &mut Link| {
-            link.send(&message).unwrap();
-            told(link)
+        move |control: &mut Control| {
+            control.send(&message).unwrap();
+            told(control)
         }
     };
     let (texts, served) = served(&ServeOptions::default(), 2, |address, host| {
@@ -642,23 +647,25 @@ fn a_near_end_that_counts_wrong_is_contradicted() {
 }
 
 /// A far end that serves one measurement in its own way, and what the near end makes of it.
-fn far_end(config: &PerfConfig, then: impl FnOnce(Link, &mut Endpoint) + Send) -> PerfError {
+fn far_end(config: &PerfConfig, then: impl FnOnce(Control, &mut Endpoint) + Send) -> PerfError {
     let (here, there) = software_hosts(2).unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
-            let hello = link.expect_hello().unwrap();
+            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
+            let hello = control.expect_hello().unwrap();
             let domains = there.domains();
             let builder = CopyOptions::default().builder().scheme(hello.endpoint.scheme);
             let mut endpoint: Endpoint = builder.build(&domains).unwrap();
             let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
             let address = endpoint.address();
             let buffer = ring.remote();
-            link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None })).unwrap();
-            bring_up(&mut endpoint, &mut link, &hello, |_| Ok::<(), SessionError>(())).unwrap();
-            then(link, &mut endpoint);
+            control
+                .send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None }))
+                .unwrap();
+            bring_up(&mut endpoint, &mut control, &hello, |_| Ok::<(), SessionError>(())).unwrap();
+            then(control, &mut endpoint);
         });
         measure_here(config, &address, &here).unwrap_err()
     })
@@ -670,15 +677,15 @@ fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_go_on() {
         limit: Limit::Time(Duration::from_secs(600)),
         ..quick(Operation::Write, Scheme::Spray, 4, 4096)
     };
-    let error = far_end(&endless, |link, endpoint| {
-        drop(link);
+    let error = far_end(&endless, |control, endpoint| {
+        drop(control);
         // Its queue pairs outlive its process's connection.
         thread::sleep(Duration::from_millis(300));
         endpoint.flush(Duration::ZERO);
     });
     assert_eq!(Chain(&error).to_string(), "the other side hung up");
-    let error = far_end(&endless, |mut link, _| {
-        link.send(&Message::Failed { reason: Reason::new("no time") }).unwrap();
+    let error = far_end(&endless, |mut control, _| {
+        control.send(&Message::Failed { reason: Reason::new("no time") }).unwrap();
     });
     assert_eq!(Chain(&error).to_string(), "the other side gave up: no time");
 }
@@ -703,9 +710,9 @@ fn a_far_end_that_goes_quiet_is_not_waited_for_for_ever() {
             answer_timeout: timeout,
             ..quick(operation, Scheme::Spray, 4, 64)
         };
-        let error = far_end(&config, |mut link, _| {
+        let error = far_end(&config, |mut control, _| {
             // It has no receives, and takes none of what is said.
-            while !matches!(link.try_recv(), Err(ControlError::HungUp { .. })) {
+            while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {
                 thread::sleep(Duration::from_millis(10));
             }
         });
@@ -724,10 +731,10 @@ fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
     let progress = CopyProgress::default();
     let error = thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
-            link.expect_hello().unwrap();
+            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
+            control.expect_hello().unwrap();
             progress.interrupted.store(true, Ordering::Relaxed);
-            let told = told(&mut link);
+            let told = told(&mut control);
             assert!(told.contains("gave up: interrupted"), "{told}");
         });
         let domains = here.all_domains();
@@ -739,11 +746,11 @@ fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
 #[test]
 fn a_far_end_that_counts_wrong_is_contradicted() {
     let config = quick(Operation::Write, Scheme::Spray, 4, 4096);
-    let error = far_end(&config, |mut link, _| {
+    let error = far_end(&config, |mut control, _| {
         // Of a WRITE there is nothing that it could have seen.
-        while !matches!(link.try_recv(), Ok(Some(Message::Done(_)))) {}
-        link.send(&Message::Done(JobOutcome::Perf { requests: 1 })).unwrap();
-        while !matches!(link.try_recv(), Err(ControlError::HungUp { .. })) {}
+        while !matches!(control.try_recv(), Ok(Some(Message::Done(_)))) {}
+        control.send(&Message::Done(JobOutcome::Perf { requests: 1 })).unwrap();
+        while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {}
     });
     assert!(matches!(error, PerfError::Lost { sent: 0, received: 1 }), "{error}");
 }

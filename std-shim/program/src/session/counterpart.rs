@@ -2,7 +2,7 @@
 //! say and do nothing.
 
 use super::{Failure, Patience, SessionError};
-use crate::job::{Hello, JobOutcome, Link, Message};
+use crate::job::{Control, Hello, JobOutcome, Message};
 use polyrail::backend::Connect;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointQp};
@@ -34,7 +34,7 @@ const AT_ONCE: usize = 16;
 
 /// The other side of a connection.
 pub(crate) struct Counterpart<'a> {
-    link: Link,
+    control: Control,
     patience: Option<Patience>,
     interrupted: &'a AtomicBool,
     /// What is waited for, for people.
@@ -55,10 +55,14 @@ pub(crate) struct Counterpart<'a> {
 
 impl<'a> Counterpart<'a> {
     /// `patience`: how long it is waited for; `None`: for ever, once it is ready.
-    pub(crate) fn new(link: Link, patience: Option<Patience>, interrupted: &'a AtomicBool) -> Self {
+    pub(crate) fn new(
+        control: Control,
+        patience: Option<Patience>,
+        interrupted: &'a AtomicBool,
+    ) -> Self {
         let now = Instant::now();
         Self {
-            link,
+            control,
             patience,
             interrupted,
             awaited: "news",
@@ -80,17 +84,17 @@ impl<'a> Counterpart<'a> {
 
     /// Tells the other side something.
     pub(crate) fn tell(&mut self, message: &Message) -> Result<(), SessionError> {
-        Ok(self.link.send(message)?)
+        Ok(self.control.send(message)?)
     }
 
     /// Tells the other side of a failure, unless it has told us.
     pub(crate) fn tell_failure(&mut self, failure: &impl Failure) {
-        tell_failure(&mut self.link, failure);
+        tell_failure(&mut self.control, failure);
     }
 
     /// Waits for the other side's hello.
     pub(crate) fn expect_hello(&mut self) -> Result<Hello, SessionError> {
-        match self.expect(HELLO, self.link.message_timeout())? {
+        match self.expect(HELLO, self.control.message_timeout())? {
             Message::Hello(hello) => Ok(hello),
             message => Err(SessionError::out_of_turn(&message, HELLO)),
         }
@@ -107,16 +111,16 @@ impl<'a> Counterpart<'a> {
             if self.interrupted.load(Ordering::Relaxed) {
                 return Err(SessionError::Interrupted);
             }
-            match self.link.try_recv()? {
+            match self.control.try_recv()? {
                 Some(Message::Failed { reason }) => return Err(SessionError::Peer(reason)),
                 Some(message) => return Ok(message),
                 None => {}
             }
             let left = patience.saturating_sub(begin.elapsed());
             if left.is_zero() {
-                return Err(self.link.no_answer(expected, patience).into());
+                return Err(self.control.no_answer(expected, patience).into());
             }
-            self.link.wait_for_news(left.min(INTERRUPT_EVERY))?;
+            self.control.wait_for_news(left.min(INTERRUPT_EVERY))?;
         }
     }
 
@@ -130,8 +134,8 @@ impl<'a> Counterpart<'a> {
     where
         E: From<ConnectError> + From<ControlError> + From<SessionError>,
     {
-        get_ready(endpoint, &mut self.link, hello, post_receives)?;
-        match self.expect(READY, self.link.message_timeout())? {
+        get_ready(endpoint, &mut self.control, hello, post_receives)?;
+        match self.expect(READY, self.control.message_timeout())? {
             Message::Ready {} => Ok(()),
             message => Err(SessionError::out_of_turn(&message, READY).into()),
         }
@@ -148,7 +152,7 @@ impl<'a> Counterpart<'a> {
     ///
     /// It failed or is gone, or does not answer in time; the user wants to stop.
     pub(crate) fn expect_outcome(&mut self) -> Result<JobOutcome, SessionError> {
-        match self.expect(DONE, self.link.message_timeout())? {
+        match self.expect(DONE, self.control.message_timeout())? {
             Message::Done(outcome) => Ok(outcome),
             message => Err(SessionError::out_of_turn(&message, DONE)),
         }
@@ -171,7 +175,7 @@ impl<'a> Counterpart<'a> {
         }
         // What came while this side was busy counts before patience does.
         for _ in 0..AT_ONCE {
-            match self.link.try_recv() {
+            match self.control.try_recv() {
                 Ok(Some(Message::Failed { reason })) => return Err(SessionError::Peer(reason)),
                 Ok(Some(Message::Done(outcome))) => {
                     // Compared before what it may say about a difference is heard.
@@ -270,7 +274,7 @@ impl<'a> Counterpart<'a> {
     ///
     /// As [`poll_control`](Self::poll_control).
     pub(crate) fn listen(&mut self, patience: Duration) -> Result<(), SessionError> {
-        self.link.wait_for_news(patience)?;
+        self.control.wait_for_news(patience)?;
         self.poll_control()
     }
 
@@ -280,7 +284,7 @@ impl<'a> Counterpart<'a> {
         if !matches!(failure, SessionError::Endpoint(_)) {
             return failure;
         }
-        match self.link.expect(BLAME_TIMEOUT) {
+        match self.control.expect(BLAME_TIMEOUT) {
             Err(ControlError::GaveUp { reason }) => SessionError::Peer(reason),
             _ => failure,
         }
@@ -303,15 +307,15 @@ impl<'a> Counterpart<'a> {
 }
 
 /// Tells the other side of a failure, unless it has told us.
-pub(crate) fn tell_failure(link: &mut Link, failure: &impl Failure) {
+pub(crate) fn tell_failure(control: &mut Control, failure: &impl Failure) {
     if !failure.is_echo() {
         // If it cannot be told, the other side sees that we are gone.
-        _ = link.send(&Message::Failed { reason: Reason::new(Chain(failure)) });
+        _ = control.send(&Message::Failed { reason: Reason::new(Chain(failure)) });
     }
 }
 
 /// Waits for the hello of a side that asks for something; if it is none, tells it so.
-pub(crate) fn expect_asker(link: &mut Link) -> Result<Hello, SessionError> {
-    let hello = link.expect_hello().map_err(SessionError::from);
-    hello.inspect_err(|error| tell_failure(link, error))
+pub(crate) fn expect_asker(control: &mut Control) -> Result<Hello, SessionError> {
+    let hello = control.expect_hello().map_err(SessionError::from);
+    hello.inspect_err(|error| tell_failure(control, error))
 }

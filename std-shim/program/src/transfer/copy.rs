@@ -7,7 +7,7 @@ use super::sender::{Parcel, send_file};
 use super::source::Source;
 use super::watched::watched;
 use crate::hosts::{LinkFault, software_hosts};
-use crate::job::{CopyPlan, Link, Shape, Sum};
+use crate::job::{Control, CopyPlan, Shape, Sum};
 use crate::session::{Environment, Failure, Patience, SessionError};
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::{EndpointBuilder, RailReport};
@@ -204,7 +204,7 @@ fn run_sides(
         here.fail_link(*fault);
     }
     let builder = options.builder();
-    let (near, far) = Link::pair().map_err(|error| setup(error.into()))?;
+    let (near, far) = Control::pair().map_err(|error| setup(error.into()))?;
     let environment = |domains| Environment {
         domains,
         builder: &builder,

@@ -5,7 +5,7 @@
 //! Two threads or processes, a *sender* and a *receiver*, each with an [`Endpoint`] and a ring of
 //! `window` slots of `chunk` bytes in registered memory.
 //!
-//! 1. Over a [`Link`](crate::job::Link), out of band, each says
+//! 1. Over a [`Control`](crate::job::Control), out of band, each says
 //!    [`Hello`](crate::job::Hello): address of its endpoint, address and keys of its buffer,
 //!    the sender also its [`CopyPlan`]. Both post their notification receives, connect, and say that
 //!    they are ready.

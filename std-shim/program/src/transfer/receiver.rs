@@ -3,7 +3,7 @@
 use super::error::TransferError;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
 use super::side::{self, Side};
-use crate::job::{CopyPlan, Hello, Job, JobOutcome, Link, Message, Sum};
+use crate::job::{Control, CopyPlan, Hello, Job, JobOutcome, Message, Sum};
 use crate::session::{Environment, SessionError, expect_asker};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Writes what the other side sends to `file`, and counts the bytes in `written`.
 pub(super) fn receive_file<D: Domain>(
     environment: Environment<'_, D>,
-    mut link: Link,
+    mut control: Control,
     file: &File,
     written: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    let peer = expect_asker(&mut link)?;
-    receive_from(environment, link, &peer, IncomingFile { file, written, complete: || Ok(()) })
+    let peer = expect_asker(&mut control)?;
+    receive_from(environment, control, &peer, IncomingFile { file, written, complete: || Ok(()) })
 }
 
 /// Where the bytes go.
@@ -37,11 +37,11 @@ pub(super) struct IncomingFile<'a, F> {
 /// The same, after the sender has said hello.
 pub(super) fn receive_from<D: Domain>(
     environment: Environment<'_, D>,
-    link: Link,
+    control: Control,
     peer: &Hello,
     incoming: IncomingFile<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    let mut side = Side::new(environment, link)?;
+    let mut side = Side::new(environment, control)?;
     // Made when the plan is known, and kept until no request of the other side can come any more.
     let mut buffers = None;
     let result = run(&mut side, peer, &mut buffers, incoming)

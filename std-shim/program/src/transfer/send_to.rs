@@ -6,7 +6,7 @@ use super::error::{CopyError, CopyRole, TransferError};
 use super::sender::{Parcel, send_file};
 use super::source::Source;
 use super::watched::watched;
-use crate::job::{CopyPlan, FileName, Link};
+use crate::job::{Control, CopyPlan, FileName};
 use crate::session::Environment;
 use polyrail::backend::Domain;
 use std::ffi::OsStr;
@@ -46,8 +46,8 @@ pub fn send_to<D: Domain + Sync>(
     let failed = |error: TransferError| {
         CopyError::of_side(CopyRole::Sender, error, source, Path::new(address))
     };
-    let link = Link::connect(address, &options.patience.timeouts());
-    let link = link.map_err(|error| failed(error.into()))?;
+    let control = Control::connect(address, &options.patience.timeouts());
+    let control = control.map_err(|error| failed(error.into()))?;
     let builder = options.builder();
     let environment = Environment {
         // Buffers are registered with all of them, so those that no rail takes stay away.
@@ -58,8 +58,9 @@ pub fn send_to<D: Domain + Sync>(
         interrupted: &progress.interrupted,
     };
     let parcel = Parcel { plan, source: &opened, name: Some(name) };
-    let (sum, rails) = watched(|| send_file(environment, link, parcel, &progress.written), watch)
-        .map_err(failed)?;
+    let (sum, rails) =
+        watched(|| send_file(environment, control, parcel, &progress.written), watch)
+            .map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
     Ok(CopyReport { sender: Some(SideReport { rails }), ..report })
 }

@@ -3,7 +3,7 @@
 use super::error::TransferError;
 use super::side::{self, Side};
 use super::source::Source;
-use crate::job::{CopyPlan, FileName, Job, JobOutcome, Link, Message, Sum};
+use crate::job::{Control, CopyPlan, FileName, Job, JobOutcome, Message, Sum};
 use crate::session::{Environment, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -31,7 +31,7 @@ pub(super) struct Parcel<'a> {
 /// Moves a file to the other side, and counts the bytes that it has taken in `taken`.
 pub(super) fn send_file<D: Domain>(
     environment: Environment<'_, D>,
-    link: Link,
+    control: Control,
     parcel: Parcel<'_>,
     taken: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
@@ -39,7 +39,7 @@ pub(super) fn send_file<D: Domain>(
     let ring = RegisteredBuffer::new(parcel.plan.ring_bytes(), AccessFlags::empty(), domains)?;
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let credits = RegisteredBuffer::new(CREDIT_SLOTS * CREDIT_BYTES, writable, domains)?;
-    let mut side = Side::new(environment, link)?;
+    let mut side = Side::new(environment, control)?;
     let result = run(&mut side, parcel, taken, &ring, &credits);
     side.conclude(result.as_ref().err());
     result

@@ -47,7 +47,7 @@ pub(crate) fn receive<D: Domain + Sync>(
     let begin = Instant::now();
     let prepared = prepare(&visit, plan, name);
     let Prepared { path, target, file } =
-        prepared.inspect_err(|error| tell_failure(&mut visit.link, error))?;
+        prepared.inspect_err(|error| tell_failure(&mut visit.control, error))?;
     progress.total.store(plan.total, Ordering::Relaxed);
     let failed = |error| CopyError::of_side(CopyRole::Receiver, error, Path::new(""), &path);
 
@@ -57,7 +57,7 @@ pub(crate) fn receive<D: Domain + Sync>(
     let devices = environment.domains.len();
     let complete = || target.finish(visit.options.sync).map_err(TransferError::Finish);
     let incoming = IncomingFile { file: &file, written: &progress.written, complete };
-    let work = || receive_from(environment, visit.link, visit.hello, incoming);
+    let work = || receive_from(environment, visit.control, visit.hello, incoming);
     let (sum, reports) = watched(work, watch).map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
     let receiver = Some(SideReport { rails: reports });

@@ -3,7 +3,7 @@
 
 use super::error::TransferError;
 use super::watched::watched;
-use crate::job::{Hello, Link, Message, Sum};
+use crate::job::{Control, Hello, Message, Sum};
 use crate::session::{About, Counterpart, Environment, SessionError, Traffic};
 use polyrail::backend::Domain;
 use polyrail::endpoint::RailReport;
@@ -30,8 +30,11 @@ pub(super) struct Side<'a, D: Domain> {
 }
 
 impl<'a, D: Domain> Side<'a, D> {
-    pub(super) fn new(environment: Environment<'a, D>, link: Link) -> Result<Self, TransferError> {
-        let mut peer = Counterpart::new(link, environment.patience, environment.interrupted);
+    pub(super) fn new(
+        environment: Environment<'a, D>,
+        control: Control,
+    ) -> Result<Self, TransferError> {
+        let mut peer = Counterpart::new(control, environment.patience, environment.interrupted);
         let built = environment.builder.build(&environment.domains).map_err(TransferError::from);
         let endpoint = built.inspect_err(|error| peer.tell_failure(error))?;
         let traffic = Traffic::new(endpoint, environment.stall_timeout);
@@ -232,7 +235,7 @@ mod tests {
             patience: None,
             interrupted: &interrupted,
         };
-        let (_near, far) = Link::pair().unwrap();
+        let (_near, far) = Control::pair().unwrap();
         let mut side = Side::new(environment, far).unwrap();
         let mut peer: Endpoint = builder.build(&here.domains()).unwrap();
         side.traffic.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
@@ -307,7 +310,7 @@ mod tests {
             patience: None,
             interrupted: &interrupted,
         };
-        let (mut near, far) = Link::pair().unwrap();
+        let (mut near, far) = Control::pair().unwrap();
         let mut side = Side::new(environment, far).unwrap();
         let buffer = RegisteredBuffer::new(64, AccessFlags::empty(), &there.domains()).unwrap();
         side.tell(&Message::Hello(side.hello(&buffer))).unwrap();

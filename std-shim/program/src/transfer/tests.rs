@@ -7,7 +7,7 @@ use super::sender::{Parcel, send_file};
 use super::source::Source;
 use super::{CopyOptions, CopyProgress};
 use crate::hosts::{Host, software_hosts};
-use crate::job::{CopyPlan, Hello, Incoming, Job, JobOutcome, Link, Message, Sum};
+use crate::job::{Control, CopyPlan, Hello, Incoming, Job, JobOutcome, Message, Sum};
 use crate::recorded::{Log, Recorded, receives_come_first};
 use crate::session::{Environment, SessionError};
 use polyrail::RemoteBuffer;
@@ -49,11 +49,11 @@ fn environment<'a>(
 
 fn send<D: Domain>(
     environment: Environment<'_, D>,
-    link: Link,
+    control: Control,
     file: &File,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let source = &Source::new(file.try_clone().unwrap()).unwrap();
-    send_file(environment, link, Parcel { plan: plan(), source, name: None }, &AtomicU64::new(0))
+    send_file(environment, control, Parcel { plan: plan(), source, name: None }, &AtomicU64::new(0))
 }
 
 fn session(error: &TransferError) -> &SessionError {
@@ -66,7 +66,7 @@ fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
     let (here, there) = software_hosts(2).unwrap();
     let builder = EndpointBuilder::new();
     let endpoint: Endpoint = builder.build(&here.domains()).unwrap();
-    let (mut near, far) = Link::pair().unwrap();
+    let (mut near, far) = Control::pair().unwrap();
     for message in messages(endpoint.address()) {
         near.send(&message).unwrap();
     }
@@ -90,11 +90,11 @@ fn to_copy() -> Option<Job> {
 fn a_sender_that_is_none_is_refused() {
     let error = received(|_| vec![]);
     assert!(
-        matches!(session(&error), SessionError::Link(ControlError::HungUp { pending: 0 })),
+        matches!(session(&error), SessionError::Control(ControlError::HungUp { pending: 0 })),
         "{error}"
     );
     let out_of_turn = |error: &TransferError, said: &str| {
-        matches!(session(error), SessionError::Link(ControlError::Handshake(
+        matches!(session(error), SessionError::Control(ControlError::Handshake(
             HandshakeError::OutOfTurn { message, .. })) if *message == said)
     };
     let error = received(|_| vec![Message::Ready {}]);
@@ -116,7 +116,7 @@ fn a_receiver_that_wants_to_send_is_refused() {
     let (here, there) = software_hosts(2).unwrap();
     let builder = EndpointBuilder::new();
     let endpoint: Endpoint = builder.build(&there.domains()).unwrap();
-    let (near, mut far) = Link::pair().unwrap();
+    let (near, mut far) = Control::pair().unwrap();
     far.send(&hello(endpoint.address(), to_copy())).unwrap();
     let file = tempfile::tempfile().unwrap();
     let interrupted = AtomicBool::new(false);
@@ -150,8 +150,8 @@ fn run_with(
     let target = tempfile::tempfile().unwrap();
     let builder = EndpointBuilder::new();
     let interrupted = AtomicBool::new(false);
-    let (near, mut from_near) = Link::pair().unwrap();
-    let (mut to_far, far) = Link::pair().unwrap();
+    let (near, mut from_near) = Control::pair().unwrap();
+    let (mut to_far, far) = Control::pair().unwrap();
     thread::scope(|scope| {
         let sender =
             scope.spawn(|| send(environment(&here, &builder, &interrupted), near, &source));
@@ -159,7 +159,7 @@ fn run_with(
             let written = AtomicU64::new(0);
             receive_file(environment(&there, &builder, &interrupted), far, &target, &written)
         });
-        let forward = |from: &mut Link, to: &mut Link| match from.try_recv() {
+        let forward = |from: &mut Control, to: &mut Control| match from.try_recv() {
             Ok(Some(mut message)) => {
                 meddle(&mut message);
                 to.send(&message).unwrap();
@@ -252,11 +252,11 @@ where
         let here = side(here);
         let there = side(there);
         let receiver = scope.spawn(|| {
-            let (link, _) = listener.accept(&timeouts).unwrap();
-            receive_file(there, link, &target, &AtomicU64::new(0))
+            let (control, _) = listener.accept(&timeouts).unwrap();
+            receive_file(there, control, &target, &AtomicU64::new(0))
         });
-        let link = Link::connect(&address, &timeouts).unwrap();
-        let sent = send(here, link, &source);
+        let control = Control::connect(&address, &timeouts).unwrap();
+        let sent = send(here, control, &source);
         [sent, receiver.join().unwrap()].map(|result| result.unwrap().0)
     });
     let sum = Sum { bytes: TOTAL, crc32: crc32fast::hash(&vec![7; TOTAL as usize]) };
@@ -284,13 +284,13 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
     let address = listener.local_addr().unwrap().to_string();
     let (sent, received) = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
-            let (link, _) = listener.accept(&timeouts).unwrap();
+            let (control, _) = listener.accept(&timeouts).unwrap();
             // The sender has opened it. The system's clock for files goes in steps of up to 10 ms.
             thread::sleep(Duration::from_millis(50));
             fs::OpenOptions::new().write(true).open(&source).unwrap().write_all(b"8").unwrap();
             let target = tempfile::tempfile().unwrap();
             let environment = environment(&there, &builder, &interrupted);
-            receive_file(environment, link, &target, &AtomicU64::new(0))
+            receive_file(environment, control, &target, &AtomicU64::new(0))
         });
         let options = CopyOptions::default();
         let progress = CopyProgress::default();
@@ -336,10 +336,10 @@ fn one_chunk_received(
     let target = tempfile::tempfile().unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (link, _) = listener.accept(&Timeouts::default()).unwrap();
+    let (control, _) = listener.accept(&Timeouts::default()).unwrap();
     let error = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
-            receive_file(environment(&there, &builder, &interrupted), link, &target, &written)
+            receive_file(environment(&there, &builder, &interrupted), control, &target, &written)
         });
         let mut endpoint: Endpoint = builder.build(&here.domains()).unwrap();
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
@@ -397,12 +397,12 @@ fn a_sender_hears_the_receiver_while_it_reads_a_chunk() {
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (link, _) = listener.accept(&Timeouts::default()).unwrap();
+    let (control, _) = listener.accept(&Timeouts::default()).unwrap();
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let ring = RegisteredBuffer::new(plan().ring_bytes(), access, &there.domains()).unwrap();
     let error = thread::scope(|scope| {
         let sender =
-            scope.spawn(|| send(environment(&here, &builder, &interrupted), link, &source));
+            scope.spawn(|| send(environment(&here, &builder, &interrupted), control, &source));
         let mut endpoint: Endpoint = builder.build(&there.domains()).unwrap();
         let mut incoming = Incoming::new();
         let Message::Hello(peer) = hear(&mut stream, &mut incoming) else { panic!() };
@@ -446,8 +446,8 @@ fn errors_say_their_reasons_once() {
     let error = CopyError::of_side(CopyRole::Receiver, write, Path::new("src"), Path::new("dst"));
     let all = "cannot write dst: writing 7 bytes at offset 5: no storage space";
     assert_eq!(Chain(&error).to_string(), all);
-    let link = ControlError::Io { doing: "accepting", source: full() };
+    let broken = ControlError::Io { doing: "accepting", source: full() };
     let error =
-        CopyError::of_side(CopyRole::Sender, link.into(), Path::new("src"), Path::new("dst"));
+        CopyError::of_side(CopyRole::Sender, broken.into(), Path::new("src"), Path::new("dst"));
     assert_eq!(Chain(&error).to_string(), "sender: accepting: no storage space");
 }
