@@ -1,6 +1,6 @@
 //! A side that has connected and asked for something, and what it may have.
 
-use crate::job::{Hello, Link};
+use crate::job::{Control, Hello};
 use crate::session::{Environment, Patience, SessionError};
 use polyrail::backend::{ConnectOptions, Domain};
 use polyrail::endpoint::EndpointBuilder;
@@ -53,7 +53,7 @@ impl ServeOptions {
 
 /// A peer that has said hello, and what it is served with.
 pub(crate) struct Visit<'a, D> {
-    pub(crate) link: Link,
+    pub(crate) control: Control,
     pub(crate) hello: &'a Hello,
     pub(crate) domains: &'a [D],
     pub(crate) options: &'a ServeOptions,
@@ -62,7 +62,8 @@ pub(crate) struct Visit<'a, D> {
 impl<'a, D: Domain> Visit<'a, D> {
     /// Whether the peer may have so many bytes of memory here.
     pub(crate) fn allow(&self, bytes: usize) -> Result<(), SessionError> {
-        let (bytes, limit) = (bytes as u64, self.options.max_memory);
+        let bytes = bytes as u64;
+        let limit = self.options.max_memory;
         if bytes > limit { Err(SessionError::TooMuchMemory { bytes, limit }) } else { Ok(()) }
     }
 

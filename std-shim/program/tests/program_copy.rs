@@ -37,7 +37,8 @@ fn any_number_of_rails_and_devices_will_do() {
     for scheme in ["spray", "dqplb"] {
         for rails in 1..=8 {
             let place = Place::with_source((3 << 20) + 77);
-            let (rails, devices) = (rails.to_string(), (rails % 3 + 1).min(rails).to_string());
+            let devices = (rails % 3 + 1).min(rails).to_string();
+            let rails = rails.to_string();
             let output = place.copy(&[
                 "--rails",
                 &rails,

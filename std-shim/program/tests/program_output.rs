@@ -51,7 +51,8 @@ fn names_that_are_no_text_are_reported_all_the_same() {
 fn names_that_a_terminal_would_obey_are_escaped() {
     let place = Place::with_source(1000);
     // It would show as "exe.txt", in red.
-    let (name, escaped) = ("\u{1b}[31m\u{202e}txt.exe", "\\u{1b}[31m\\u{202e}txt.exe");
+    let name = "\u{1b}[31m\u{202e}txt.exe";
+    let escaped = "\\u{1b}[31m\\u{202e}txt.exe";
     let output = place.run(&["copy", name, "dst"]);
     assert_failure(&output, 3, &[&format!("cannot read {escaped}: No such file")]);
     assert!(!stderr(&output).contains(['\u{1b}', '\u{202e}']));

@@ -464,7 +464,8 @@ fn sizes(text: &str) -> Result<Sizes, String> {
     let Some((first, last)) = text.split_once("..") else {
         return text.split(',').map(size).collect::<Result<_, _>>().map(Sizes);
     };
-    let (first, last) = (size(first)?, size(last)?);
+    let first = size(first)?;
+    let last = size(last)?;
     if first > last {
         return Err(format!("{text:?} counts down"));
     }

@@ -10,7 +10,7 @@ use super::{hosts, report};
 use polyrail_program::job::Shape;
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::{
-    CopyOptions, CopyReport, LinkFault, Progress, copy_file, send_to,
+    CopyOptions, CopyProgress, CopyReport, LinkFault, copy_file, send_to,
 };
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied,
     if !arguments.quiet {
         hosts::note_unused(devices, options.rails);
     }
-    let progress = Progress { interrupted: interrupts(), ..Progress::default() };
+    let progress = CopyProgress { interrupted: interrupts(), ..CopyProgress::default() };
     let bar = Bar::new(arguments.quiet || arguments.json);
     let source = &arguments.source;
     let report = copy_file(source, &destination, options, &progress, || bar.show(&progress))?;
@@ -96,9 +96,10 @@ fn copy_to(
     if !arguments.quiet {
         hosts::note_unused(domains.len(), options.rails);
     }
-    let progress = Progress { interrupted: interrupts(), ..Progress::default() };
+    let progress = CopyProgress { interrupted: interrupts(), ..CopyProgress::default() };
     let bar = Bar::new(arguments.quiet || arguments.json);
-    let (source, name) = (&arguments.source, arguments.destination.as_deref().map(Path::as_os_str));
+    let source = &arguments.source;
+    let name = arguments.destination.as_deref().map(Path::as_os_str);
     let report =
         send_to(source, name, address, &domains, options, &progress, || bar.show(&progress))?;
     let name = name.or(source.file_name()).unwrap_or_default();

@@ -134,7 +134,8 @@ fn progress(lines: &[Line], operation: Operation, message_size: u32) {
     use std::io::IsTerminal;
     if std::io::stderr().is_terminal() {
         let size = human_size(message_size.into());
-        let (count, name) = (lines.len(), operation.name());
+        let count = lines.len();
+        let name = operation.name();
         output::tell(&format!("\r\x1b[K{count} lines measured, now {name} of {size}"));
     }
 }

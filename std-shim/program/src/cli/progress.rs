@@ -1,7 +1,7 @@
 //! While it goes on: the progress bar, on terminals only.
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use polyrail_program::transfer::Progress;
+use polyrail_program::transfer::CopyProgress;
 use std::sync::atomic::Ordering;
 
 /// Shows how far a copy is, or nothing if it is to be quiet or stderr is no terminal.
@@ -12,7 +12,7 @@ impl Bar {
         Self(styled(ProgressBar::with_draw_target(None, target(quiet))))
     }
 
-    pub(super) fn show(&self, progress: &Progress) {
+    pub(super) fn show(&self, progress: &CopyProgress) {
         self.0.set_length(progress.total.load(Ordering::Relaxed));
         self.0.set_position(progress.written.load(Ordering::Relaxed));
     }

@@ -14,7 +14,7 @@ use polyrail_program::job::Shape;
 use polyrail_program::perf::Measured;
 use polyrail_program::serve::{ServeError, ServeOptions, Served, Server, Visitor};
 use polyrail_program::size::human_size;
-use polyrail_program::transfer::{Progress, Received};
+use polyrail_program::transfer::{CopyProgress, Received};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -84,7 +84,7 @@ impl<'a> Serving<'a> {
     fn attend<D: Domain + Sync>(&self, visitor: Visitor, domains: &[D]) -> ControlFlow<()> {
         let address = visitor.address;
         let progress =
-            Progress { interrupted: Arc::clone(self.interrupted), ..Progress::default() };
+            CopyProgress { interrupted: Arc::clone(self.interrupted), ..CopyProgress::default() };
         let bar = self.bars.add();
         let served = visitor.serve(domains, &self.options, &progress, || bar.show(&progress));
         drop(bar);
@@ -193,7 +193,8 @@ mod tests {
         let Command::Serve(arguments) = Arguments::parse_from(command).command else { panic!() };
         let fabric = Fabric::threaded();
         let domain = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap();
-        let (here, there) = (domain("here"), domain("there"));
+        let here = domain("here");
+        let there = domain("there");
         let server = Server::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap().to_string();
         std::thread::scope(|scope| {
@@ -204,14 +205,16 @@ mod tests {
 
     fn send(source: &Path, address: &str, domain: &ProtectionDomain, message_size: u64) -> bool {
         let options = CopyOptions { message_size, ..CopyOptions::default() };
-        let (domains, progress) = (std::slice::from_ref(domain), Progress::default());
+        let domains = std::slice::from_ref(domain);
+        let progress = CopyProgress::default();
         send_to(source, None, address, domains, &options, &progress, || ()).is_ok()
     }
 
     #[test]
     fn a_stray_connection_is_not_the_one_that_once_waits_for() {
         let directory = tempfile::tempdir().unwrap();
-        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        let source = directory.path().join("source");
+        let copy = directory.path().join("copy");
         std::fs::write(&source, [7; 5000]).unwrap();
         let arguments = ["--once", copy.to_str().unwrap()];
         serve_here(&arguments, &Arc::default(), |address, domain| {

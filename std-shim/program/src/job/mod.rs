@@ -27,8 +27,8 @@ mod tests;
 mod workload;
 
 pub use file_name::{FileName, MAX_NAME_BYTES};
-pub use outcome::{Outcome, Sum};
-pub use plan::{MAX_CHUNK, MAX_WINDOW, Plan, PlanError};
-pub use purpose::{Hello, Incoming, Job, Link, Message};
+pub use outcome::{JobOutcome, Sum};
+pub use plan::{CopyPlan, CopyPlanError, MAX_CHUNK, MAX_WINDOW};
+pub use purpose::{Control, Hello, Incoming, Job, Message};
 pub use shape::Shape;
 pub use workload::{MAX_MESSAGE_SIZE, Operation, Workload, WorkloadError};

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// What a side did, in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Outcome {
+pub enum JobOutcome {
     /// What it saw of the file.
     Copy(Sum),
     /// What it saw of the requests that were measured.
@@ -16,7 +16,7 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl JobOutcome {
     /// What it saw of a file, if that is what it did.
     pub const fn sum(self) -> Option<Sum> {
         match self {

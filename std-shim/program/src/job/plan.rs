@@ -12,7 +12,7 @@ pub const MAX_CHUNK: u32 = 1 << 30;
 
 /// What is to be moved, and in which pieces. Both sides compute everything from these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Plan {
+pub struct CopyPlan {
     /// Bytes of the file.
     pub total: u64,
     /// Bytes of a chunk; the last one may be shorter.
@@ -24,7 +24,7 @@ pub struct Plan {
 /// Numbers that make no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum PlanError {
+pub enum CopyPlanError {
     /// A chunk size that cannot be.
     #[error("a message size of {0} bytes: 1 to {MAX_CHUNK} can be")]
     Chunk(u64),
@@ -33,19 +33,19 @@ pub enum PlanError {
     Window(u64),
 }
 
-impl Plan {
+impl CopyPlan {
     /// Checks the numbers.
     ///
     /// # Errors
     ///
     /// A chunk or window of 0, or too large.
-    pub fn new(total: u64, chunk: u64, window: u64) -> Result<Self, PlanError> {
+    pub fn new(total: u64, chunk: u64, window: u64) -> Result<Self, CopyPlanError> {
         let valid = |number: u64, max: u32| number >= 1 && number <= max.into();
         if !valid(chunk, MAX_CHUNK) {
-            return Err(PlanError::Chunk(chunk));
+            return Err(CopyPlanError::Chunk(chunk));
         }
         if !valid(window, MAX_WINDOW) {
-            return Err(PlanError::Window(window));
+            return Err(CopyPlanError::Window(window));
         }
         Ok(Self { total, chunk: chunk as u32, window: window as u32 })
     }
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn chunks_cover_the_file_without_gap_or_overlap() {
         fn covered(total: u32, chunk: u16, window: u8) -> bool {
-            let Ok(plan) = Plan::new(total.into(), chunk.into(), window.into()) else {
+            let Ok(plan) = CopyPlan::new(total.into(), chunk.into(), window.into()) else {
                 return chunk == 0 || window == 0 || u32::from(window) > MAX_WINDOW;
             };
             let last = plan.chunks().saturating_sub(1);
@@ -108,20 +108,20 @@ mod tests {
 
     #[test]
     fn slots_lie_within_the_ring_and_repeat_after_a_window() {
-        let plan = Plan::new(1000, 100, 3).unwrap();
+        let plan = CopyPlan::new(1000, 100, 3).unwrap();
         let slots: Vec<usize> = (0..plan.chunks()).map(|chunk| plan.slot(chunk)).collect();
         assert_eq!(slots[..4], [0, 128, 256, 0]);
         assert!(slots.iter().all(|slot| slot + 100 <= plan.ring_bytes()));
-        assert_eq!(Plan::new(150, 100, 64).unwrap().ring_bytes(), 256);
-        assert_eq!(Plan::new(0, 1000, 64).unwrap().ring_bytes(), 128);
-        assert_eq!(Plan::new(6 << 20, 1 << 30, 8).unwrap().ring_bytes(), 6 << 20);
+        assert_eq!(CopyPlan::new(150, 100, 64).unwrap().ring_bytes(), 256);
+        assert_eq!(CopyPlan::new(0, 1000, 64).unwrap().ring_bytes(), 128);
+        assert_eq!(CopyPlan::new(6 << 20, 1 << 30, 8).unwrap().ring_bytes(), 6 << 20);
     }
 
     #[test]
     fn numbers_out_of_range_are_refused() {
-        assert_eq!(Plan::new(1, 0, 1), Err(PlanError::Chunk(0)));
-        assert_eq!(Plan::new(1, 1 << 31, 1), Err(PlanError::Chunk(1 << 31)));
-        assert_eq!(Plan::new(1, 1, 0), Err(PlanError::Window(0)));
-        assert_eq!(Plan::new(1, 1, 129), Err(PlanError::Window(129)));
+        assert_eq!(CopyPlan::new(1, 0, 1), Err(CopyPlanError::Chunk(0)));
+        assert_eq!(CopyPlan::new(1, 1 << 31, 1), Err(CopyPlanError::Chunk(1 << 31)));
+        assert_eq!(CopyPlan::new(1, 1, 0), Err(CopyPlanError::Window(0)));
+        assert_eq!(CopyPlan::new(1, 1, 129), Err(CopyPlanError::Window(129)));
     }
 }

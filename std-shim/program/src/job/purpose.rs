@@ -1,14 +1,14 @@
 //! What two sides meet for, and how it travels.
 
 use super::file_name::FileName;
-use super::outcome::{Outcome, Sum};
-use super::plan::{MAX_CHUNK, MAX_WINDOW, Plan};
+use super::outcome::{JobOutcome, Sum};
+use super::plan::{CopyPlan, MAX_CHUNK, MAX_WINDOW};
 use super::workload::{MAX_MESSAGE_SIZE, Operation, Workload};
 use polyrail::exchange::{self, HandshakeError, Place, Purpose};
 use serde::Serialize;
 
 /// A link between two sides of a job.
-pub type Link = exchange::Control<Job>;
+pub type Control = exchange::Control<Job>;
 
 /// What the sides of a job tell each other.
 pub type Message = exchange::Message<Job>;
@@ -27,7 +27,7 @@ pub enum Job {
     /// A file is to be moved to the other side.
     Copy {
         /// In which pieces.
-        plan: Plan,
+        plan: CopyPlan,
         /// The name that the sender would give the copy; a receiver may have its own idea.
         #[serde(skip_serializing_if = "Option::is_none")]
         name: Option<FileName>,
@@ -47,7 +47,7 @@ impl Job {
 }
 
 impl Purpose for Job {
-    type Outcome = Outcome;
+    type Outcome = JobOutcome;
 
     fn read(place: &Place<'_>) -> Result<Self, HandshakeError> {
         let (name, inner) =
@@ -62,20 +62,21 @@ impl Purpose for Job {
         })
     }
 
-    fn read_outcome(place: &Place<'_>) -> Result<Outcome, HandshakeError> {
+    fn read_outcome(place: &Place<'_>) -> Result<JobOutcome, HandshakeError> {
         let (name, inner) =
             place.variant(&["copy", "perf"], "an object with one field, the purpose")?;
         if name == "copy" {
-            return Ok(Outcome::Copy(sum(&inner)?));
+            return Ok(JobOutcome::Copy(sum(&inner)?));
         }
         let requests = inner.object(&["requests"])?.field("requests")?.number(0, u64::MAX)?;
-        Ok(Outcome::Perf { requests })
+        Ok(JobOutcome::Perf { requests })
     }
 }
 
 fn workload(place: &Place<'_>) -> Result<Workload, HandshakeError> {
     let fields = place.object(&["operation", "messageSize", "window"])?;
-    let (operation, max) = (fields.field("operation")?, MAX_MESSAGE_SIZE);
+    let operation = fields.field("operation")?;
+    let max = MAX_MESSAGE_SIZE;
     Ok(Workload {
         operation: Operation::from_name(operation.text()?)
             .ok_or_else(|| operation.wrong("\"write\", \"write-imm\", \"read\" or \"send\""))?,
@@ -84,11 +85,11 @@ fn workload(place: &Place<'_>) -> Result<Workload, HandshakeError> {
     })
 }
 
-fn plan(place: &Place<'_>) -> Result<Plan, HandshakeError> {
+fn plan(place: &Place<'_>) -> Result<CopyPlan, HandshakeError> {
     /// Bytes of the longest file: offsets are signed.
     const MAX_TOTAL: u64 = i64::MAX as u64;
     let fields = place.object(&["total", "chunk", "window"])?;
-    Ok(Plan {
+    Ok(CopyPlan {
         total: fields.field("total")?.number(0, MAX_TOTAL)?,
         chunk: fields.field("chunk")?.number(1, MAX_CHUNK.into())? as u32,
         window: fields.field("window")?.number(1, MAX_WINDOW.into())? as u32,

@@ -46,9 +46,10 @@ fn job(g: &mut Gen) -> Job {
         let message_size = 1 + (u32::arbitrary(g) >> 4);
         return Job::Perf(Workload { operation, message_size, window });
     }
-    let (total, chunk) = (u64::arbitrary(g) >> 1, 1 + (u32::arbitrary(g) >> 2));
+    let total = u64::arbitrary(g) >> 1;
+    let chunk = 1 + (u32::arbitrary(g) >> 2);
     let name = FileName::new(&String::arbitrary(g));
-    Job::Copy { plan: Plan { total, chunk, window }, name }
+    Job::Copy { plan: CopyPlan { total, chunk, window }, name }
 }
 
 /// A message, for this crate's tests to choose.
@@ -60,10 +61,11 @@ impl Arbitrary for Any {
         Self(match u8::arbitrary(g) % 6 {
             0 => Message::Ready {},
             1 => {
-                let (bytes, crc32) = (u64::arbitrary(g), u32::arbitrary(g));
-                Message::Done(Outcome::Copy(Sum { bytes, crc32 }))
+                let bytes = u64::arbitrary(g);
+                let crc32 = u32::arbitrary(g);
+                Message::Done(JobOutcome::Copy(Sum { bytes, crc32 }))
             }
-            2 => Message::Done(Outcome::Perf { requests: u64::arbitrary(g) }),
+            2 => Message::Done(JobOutcome::Perf { requests: u64::arbitrary(g) }),
             3 => Message::Alive {},
             4 => Message::Failed { reason: Reason::new(String::arbitrary(g)) },
             _ => Message::Hello(hello(g)),
@@ -123,12 +125,12 @@ fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
 
 #[test]
 fn the_form_is_the_documented_one() {
-    let bytes = Message::Done(Outcome::Copy(Sum { bytes: 5, crc32: 7 })).encode();
+    let bytes = Message::Done(JobOutcome::Copy(Sum { bytes: 5, crc32: 7 })).encode();
     assert_eq!(&bytes[..12], b"PLYR\0\0\0\x02\0\0\0\x27");
     assert_eq!(&bytes[12..], br#"{"done":{"copy":{"bytes":5,"crc32":7}}}"#.as_slice());
     let json = |message: Message| String::from_utf8(message.encode()[12..].to_vec()).unwrap();
     assert_eq!(
-        json(Message::Done(Outcome::Perf { requests: 9 })),
+        json(Message::Done(JobOutcome::Perf { requests: 9 })),
         r#"{"done":{"perf":{"requests":9}}}"#
     );
     assert_eq!(json(Message::Alive {}), r#"{"alive":{}}"#);
@@ -163,7 +165,7 @@ fn the_longest_messages_fit() {
     longest.endpoint.notify = longest.endpoint.rails.first().copied();
     longest.buffer.rkeys = vec![u32::MAX; MAX_RAILS];
     longest.purpose = Some(Job::Copy {
-        plan: Plan { total: u64::MAX, chunk: u32::MAX, window: u32::MAX },
+        plan: CopyPlan { total: u64::MAX, chunk: u32::MAX, window: u32::MAX },
         name: FileName::new(&"x".repeat(MAX_NAME_BYTES)),
     });
     let bytes = Message::Hello(longest).encode();
@@ -174,10 +176,8 @@ const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":
 
 /// [`HELLO`], but to measure.
 fn perf_hello() -> String {
-    let (copy, perf) = (
-        r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1}}}"#,
-        r#"{"perf":{"operation":"write","messageSize":65536,"window":8}}"#,
-    );
+    let copy = r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1}}}"#;
+    let perf = r#"{"perf":{"operation":"write","messageSize":65536,"window":8}}"#;
     assert!(HELLO.contains(copy));
     HELLO.replacen(copy, perf, 1)
 }
@@ -199,7 +199,8 @@ fn what_is_to_be_measured_is_checked() {
     let operation = Operation::Write;
     let workload = Workload { operation, message_size: 65536, window: 8 };
     assert_eq!(read.purpose, Some(Job::Perf(workload)));
-    let (at, perf) = ("hello.purpose.perf", r#""operation":"write","#);
+    let at = "hello.purpose.perf";
+    let perf = r#""operation":"write","#;
     let missing = HandshakeError::Missing { at: format!("{at}.operation") };
     assert_eq!(spoilt_in(&hello, perf, ""), missing);
     let HandshakeError::Kind { at: place, .. } = spoilt_in(&hello, "\"write\"", "\"atomic\"")
@@ -212,7 +213,8 @@ fn what_is_to_be_measured_is_checked() {
         ("65536,\"window\"", "268435457,\"window\"", "messageSize", "268435457", 256 << 20),
         ("\"window\":8", "\"window\":129", "window", "129", 128),
     ] {
-        let (at, value) = (format!("{at}.{field}"), value.to_owned());
+        let at = format!("{at}.{field}");
+        let value = value.to_owned();
         assert_eq!(spoilt_in(&hello, piece, by), HandshakeError::Number { at, value, min: 1, max });
     }
     let unknown = spoilt_in(&hello, perf, r#""operation":"write","threads":2,"#);

@@ -41,11 +41,11 @@ impl Eager {
 }
 
 /// The end that posts requests.
-pub(super) struct Sender<D: Domain> {
+pub(super) struct PerfSender<D: Domain> {
     end: End<D>,
 }
 
-impl<D: Domain> Sender<D> {
+impl<D: Domain> PerfSender<D> {
     pub(super) const fn new(end: End<D>) -> Self {
         Self { end }
     }
@@ -88,13 +88,15 @@ impl<D: Domain> Sender<D> {
         limit: Limit,
         mut other: impl FnMut(u64) -> Result<bool, PerfError>,
     ) -> Result<Round, PerfError> {
-        let (begin, first) = (Instant::now(), self.posted());
+        let begin = Instant::now();
+        let first = self.posted();
         let window = u64::from(self.end.slots.workload.window);
         let mut last = match limit {
             Limit::Count(count) => first + count,
             Limit::Time(_) => u64::MAX,
         };
-        let (mut next_watch, mut idle) = (WATCH_EVERY, Eager::default());
+        let mut next_watch = WATCH_EVERY;
+        let mut idle = Eager::default();
         loop {
             while self.posted() < last.min(self.end.traffic.reported + window) && self.post()? {}
             let completed = self.end.traffic.poll(|_, _| About::Own)?;
@@ -119,7 +121,9 @@ impl<D: Domain> Sender<D> {
     fn post(&mut self) -> Result<bool, PerfError> {
         let End { traffic, slots } = &mut self.end;
         let request = traffic.posted;
-        let (local, remote, keys) = (slots.local(request)?, slots.remote(request)?, &slots.keys);
+        let local = slots.local(request)?;
+        let remote = slots.remote(request)?;
+        let keys = &slots.keys;
         let wr = match slots.workload.operation {
             Operation::Write => SendWr::write(request, local, remote, keys),
             Operation::WriteImm => {
@@ -133,13 +137,13 @@ impl<D: Domain> Sender<D> {
 }
 
 /// The other end, which posts receives if the operation consumes them.
-pub(super) struct Receiver<D: Domain> {
+pub(super) struct PerfReceiver<D: Domain> {
     end: End<D>,
     /// Receives that were posted.
     posted: u64,
 }
 
-impl<D: Domain> Receiver<D> {
+impl<D: Domain> PerfReceiver<D> {
     pub(super) const fn new(end: End<D>) -> Self {
         Self { end, posted: 0 }
     }

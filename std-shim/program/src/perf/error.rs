@@ -1,6 +1,6 @@
 //! What can go wrong with a measurement.
 
-use crate::job::{Outcome, WorkloadError};
+use crate::job::{JobOutcome, WorkloadError};
 use crate::session::{Failure, SessionError};
 
 /// Why nothing could be measured.
@@ -39,6 +39,6 @@ impl Failure for PerfError {
 }
 
 /// Requests that the other side counted in the end, if it measured.
-pub(super) fn requests_of(outcome: Outcome) -> Result<u64, SessionError> {
+pub(super) fn requests_of(outcome: JobOutcome) -> Result<u64, SessionError> {
     outcome.requests().ok_or_else(SessionError::other_outcome)
 }

@@ -1,10 +1,10 @@
 //! The far end of a measurement between two hosts: it is asked, posts the receives, and says what
 //! arrived.
 
-use super::drive::{Eager, Receiver};
+use super::drive::{Eager, PerfReceiver};
 use super::ends::{self, Half};
 use super::error::{PerfError, requests_of};
-use crate::job::{Hello, Message, Operation, Outcome, Shape, Workload};
+use crate::job::{Hello, JobOutcome, Message, Operation, Shape, Workload};
 use crate::session::{Counterpart, Environment};
 use crate::visit::Visit;
 use polyrail::backend::Domain;
@@ -44,13 +44,14 @@ pub(crate) fn answer<D: Domain>(
     workload: Workload,
     interrupted: &AtomicBool,
 ) -> Result<Measured, PerfError> {
-    let (begin, hello) = (Instant::now(), visit.hello);
+    let begin = Instant::now();
+    let hello = visit.hello;
     let Address { scheme, max_msg_size, .. } = hello.endpoint;
     let rails = hello.endpoint.rails.len();
     let builder = ends::builder(workload.operation, rails, scheme, max_msg_size);
     let environment = visit.environment(&builder, interrupted);
     let allowed = visit.allow(workload.ring_bytes());
-    let mut peer = Counterpart::new(visit.link, environment.patience, interrupted);
+    let mut peer = Counterpart::new(visit.control, environment.patience, interrupted);
     let met = allowed
         .map_err(PerfError::from)
         .and_then(|()| meet(workload, &environment, &mut peer, hello));
@@ -82,18 +83,20 @@ fn meet<D: Domain>(
     environment: &Environment<'_, D>,
     peer: &mut Counterpart<'_>,
     hello: &Hello,
-) -> Result<Receiver<D>, PerfError> {
+) -> Result<PerfReceiver<D>, PerfError> {
     let far = Half::new(workload, environment.builder, &environment.domains, 2)?;
-    let (endpoint, buffer) = (far.endpoint.address(), far.ring.remote());
+    let endpoint = far.endpoint.address();
+    let buffer = far.ring.remote();
     peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose: None }))?;
-    let mut receiver = Receiver::new(far.toward(hello.buffer.clone(), environment.stall_timeout)?);
+    let mut receiver =
+        PerfReceiver::new(far.toward(hello.buffer.clone(), environment.stall_timeout)?);
     receiver.bring_up(peer, hello)?;
     Ok(receiver)
 }
 
 /// Takes what arrives until the near end is done, and says how many requests it counted.
 fn follow<D: Domain>(
-    receiver: &mut Receiver<D>,
+    receiver: &mut PerfReceiver<D>,
     peer: &mut Counterpart<'_>,
     workload: Workload,
 ) -> Result<u64, PerfError> {
@@ -107,25 +110,27 @@ fn follow<D: Domain>(
             peer.listen(PATIENCE)?;
         }
     };
-    peer.tell(&Message::Done(Outcome::Perf { requests: receiver.received() }))?;
+    peer.tell(&Message::Done(JobOutcome::Perf { requests: receiver.received() }))?;
     Ok(sent)
 }
 
 /// Takes requests until all have arrived.
 fn receive<D: Domain>(
-    receiver: &mut Receiver<D>,
+    receiver: &mut PerfReceiver<D>,
     peer: &mut Counterpart<'_>,
 ) -> Result<u64, PerfError> {
-    let (mut idle, mut missing_since) = (Eager::default(), None);
+    let mut idle = Eager::default();
+    let mut missing_since = None;
     loop {
         let arrived = receiver.poll()?;
         if arrived {
             peer.moved();
         }
         idle.note(arrived);
-        peer.glance()?;
+        peer.poll_control_sparsely()?;
         let Some(outcome) = peer.outcome() else { continue };
-        let (sent, received) = (requests_of(outcome)?, receiver.received());
+        let sent = requests_of(outcome)?;
+        let received = receiver.received();
         if received == sent {
             return Ok(sent);
         }

@@ -6,7 +6,7 @@ use super::memcpy::Memcpy;
 use super::near::Near;
 use super::rig::Rig;
 use super::round::Ends;
-use crate::job::Link;
+use crate::job::Control;
 use crate::session::Patience;
 use polyrail::backend::Domain;
 use serde::Serialize;
@@ -67,8 +67,8 @@ pub fn measure_to<D: Domain>(
 ) -> Result<Measurement, PerfError> {
     let domains: Vec<&D> = domains.iter().take(config.rails).collect();
     let patience = Patience { answer: config.answer_timeout, ..Patience::default() };
-    let link = Link::connect(address, &patience.timeouts())?;
-    let mut near = Near::meet(config, link, &domains, interrupted)?;
+    let control = Control::connect(address, &patience.timeouts())?;
+    let mut near = Near::meet(config, control, &domains, interrupted)?;
     let measured = measure_ends(config, &mut near);
     near.finish(measured)
 }
@@ -90,7 +90,9 @@ fn measure_ends(config: &PerfConfig, ends: &mut impl Ends) -> Result<Measurement
         Limit::Count(count) => Limit::Count(count.min((MEMCPY_BYTES / u64::from(bytes)).max(1))),
         Limit::Time(time) => Limit::Time(time.min(MEMCPY_TIME)),
     };
-    let (mut requests, mut moved, mut copied) = (0, Vec::new(), Vec::new());
+    let mut requests = 0;
+    let mut moved = Vec::new();
+    let mut copied = Vec::new();
     for _ in 0..ROUNDS {
         let round = ends.run(limit)?;
         requests += round.requests;
@@ -98,7 +100,9 @@ fn measure_ends(config: &PerfConfig, ends: &mut impl Ends) -> Result<Measurement
         copied.push(memcpy.run(copies).seconds_per_request());
     }
     let after = ends.counters();
-    let (moved, copied, bytes) = (median(&mut moved), median(&mut copied), f64::from(bytes));
+    let moved = median(&mut moved);
+    let copied = median(&mut copied);
+    let bytes = f64::from(bytes);
     let per_request = |after: u64, before: u64| (after - before) as f64 / requests as f64;
     Ok(Measurement {
         requests,

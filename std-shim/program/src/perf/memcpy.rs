@@ -13,13 +13,13 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// A ring of slots in ordinary memory.
 #[derive(Debug)]
-struct Ring {
+struct PlainRing {
     memory: MmapMut,
     start: usize,
     length: usize,
 }
 
-impl Ring {
+impl PlainRing {
     fn new(length: usize, byte: u8) -> io::Result<Self> {
         let memory = MmapMut::map_anon(length + HUGE_PAGE)?;
         #[cfg(target_os = "linux")]
@@ -46,15 +46,15 @@ impl Ring {
 /// Copies from one ring to another.
 #[derive(Debug)]
 pub(super) struct Memcpy {
-    from: Ring,
-    to: Ring,
+    from: PlainRing,
+    to: PlainRing,
     message_size: usize,
 }
 
 impl Memcpy {
     pub(super) fn new(message_size: usize, slots: usize) -> io::Result<Self> {
         let length = message_size * slots;
-        Ok(Self { from: Ring::new(length, 1)?, to: Ring::new(length, 2)?, message_size })
+        Ok(Self { from: PlainRing::new(length, 1)?, to: PlainRing::new(length, 2)?, message_size })
     }
 
     pub(super) fn run(&mut self, limit: Limit) -> Round {

@@ -1,11 +1,11 @@
 //! The near end of a measurement between two hosts: it asks, posts the requests, and counts.
 
 use super::config::{Limit, PerfConfig};
-use super::drive::Sender;
+use super::drive::PerfSender;
 use super::ends::Half;
 use super::error::{PerfError, requests_of};
 use super::round::{Ends, Round};
-use crate::job::{Hello, Job, Link, Message, Outcome, Workload};
+use crate::job::{Control, Hello, Job, JobOutcome, Message, Workload};
 use crate::session::{Counterpart, SessionError};
 use polyrail::backend::Domain;
 use polyrail::virtual_qp::RailCounters;
@@ -19,7 +19,7 @@ const ALIVE_EVERY: Duration = Duration::from_millis(200);
 /// The near end, connected with the far one.
 pub(super) struct Near<'a, D: Domain> {
     peer: Counterpart<'a>,
-    sender: Sender<D>,
+    sender: PerfSender<D>,
     workload: Workload,
     /// When the far end was told last.
     told: Instant,
@@ -29,12 +29,12 @@ impl<'a, D: Domain> Near<'a, D> {
     /// Asks the far end for a measurement, and connects with it.
     pub(super) fn meet(
         config: &PerfConfig,
-        link: Link,
+        control: Control,
         domains: &[&D],
         interrupted: &'a AtomicBool,
     ) -> Result<Self, PerfError> {
         // While requests are measured, the far end has nothing to say: it is the rails that fall silent.
-        let mut peer = Counterpart::new(link, None, interrupted);
+        let mut peer = Counterpart::new(control, None, interrupted);
         let met = meet(config, &mut peer, domains);
         let (sender, workload) = met.inspect_err(|error| peer.tell_failure(error))?;
         Ok(Self { peer, sender, workload, told: Instant::now() })
@@ -50,7 +50,7 @@ impl<'a, D: Domain> Near<'a, D> {
     /// Whether as many requests arrived as were sent, of an operation that is noticed.
     fn compare(&mut self) -> Result<(), PerfError> {
         let requests = self.sender.posted();
-        self.peer.tell(&Message::Done(Outcome::Perf { requests }))?;
+        self.peer.tell(&Message::Done(JobOutcome::Perf { requests }))?;
         let sent = if self.workload.operation.is_received() { requests } else { 0 };
         let received = requests_of(self.peer.expect_outcome()?)?;
         if received == sent { Ok(()) } else { Err(PerfError::Lost { sent, received }) }
@@ -66,7 +66,7 @@ impl<D: Domain> Ends for Near<'_, D> {
     fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
         let Self { peer, sender, told, .. } = self;
         let round = sender.run(limit, |_| {
-            if peer.glance()? && told.elapsed() >= ALIVE_EVERY {
+            if peer.poll_control_sparsely()? && told.elapsed() >= ALIVE_EVERY {
                 *told = Instant::now();
                 peer.tell(&Message::Alive {})?;
             }
@@ -74,7 +74,7 @@ impl<D: Domain> Ends for Near<'_, D> {
         });
         // A far end that is gone may show as a rail that failed before it is heard.
         if let Err(PerfError::Session(SessionError::Endpoint(_))) = round {
-            peer.look()?;
+            peer.poll_control()?;
         }
         round
     }
@@ -84,17 +84,18 @@ fn meet<D: Domain>(
     config: &PerfConfig,
     peer: &mut Counterpart<'_>,
     domains: &[&D],
-) -> Result<(Sender<D>, Workload), PerfError> {
+) -> Result<(PerfSender<D>, Workload), PerfError> {
     let workload = config.workload()?;
     let near = Half::new(workload, &config.builder(), domains, 1)?;
-    let (endpoint, buffer) = (near.endpoint.address(), near.ring.remote());
+    let endpoint = near.endpoint.address();
+    let buffer = near.ring.remote();
     let purpose = Some(Job::Perf(workload));
     peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose }))?;
     let hello = peer.expect_hello()?;
     if let Some(purpose) = &hello.purpose {
         return Err(SessionError::both_ask(purpose).into());
     }
-    let mut sender = Sender::new(near.toward(hello.buffer.clone(), config.stall_timeout)?);
+    let mut sender = PerfSender::new(near.toward(hello.buffer.clone(), config.stall_timeout)?);
     sender.bring_up(peer, &hello)?;
     Ok((sender, workload))
 }

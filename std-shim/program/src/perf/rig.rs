@@ -1,7 +1,7 @@
 //! Both ends in one process.
 
 use super::config::{Limit, PerfConfig, Threads};
-use super::drive::{Receiver, Sender};
+use super::drive::{PerfReceiver, PerfSender};
 use super::ends::Half;
 use super::error::PerfError;
 use super::round::{Ends, Round};
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Two ends that are connected.
 pub(super) struct Rig<D: Domain> {
-    sender: Sender<D>,
-    receiver: Receiver<D>,
+    sender: PerfSender<D>,
+    receiver: PerfReceiver<D>,
     threads: Threads,
 }
 
@@ -38,10 +38,11 @@ where
         let mut near = Half::new(workload, &builder, here, 1)?;
         let mut far = Half::new(workload, &builder, there, 2)?;
         connect_endpoints(&mut near.endpoint, &mut far.endpoint)?;
-        let (here, there) = (near.ring.remote(), far.ring.remote());
-        let mut receiver = Receiver::new(far.toward(here, config.stall_timeout)?);
+        let here = near.ring.remote();
+        let there = far.ring.remote();
+        let mut receiver = PerfReceiver::new(far.toward(here, config.stall_timeout)?);
         receiver.post_receives()?;
-        let sender = Sender::new(near.toward(there, config.stall_timeout)?);
+        let sender = PerfSender::new(near.toward(there, config.stall_timeout)?);
         Ok(Self { sender, receiver, threads: config.threads })
     }
 }
@@ -107,10 +108,12 @@ mod tests {
 
     #[test]
     fn any_backend_can_be_measured() {
-        let ((here, there), log) = (software_hosts(1).unwrap(), Log::default());
+        let (here, there) = software_hosts(1).unwrap();
+        let log = Log::default();
         let [here, there] =
             [here, there].map(|host| Recorded::new(host.domains()[0].clone(), &log));
-        let (rails, qp_timeout) = (2, 9);
+        let rails = 2;
+        let qp_timeout = 9;
         let config =
             PerfConfig { rails, message_size: 70_000, qp_timeout, ..PerfConfig::default() };
         let mut rig = Rig::between(&config, &[&here], &[&there]).unwrap();
@@ -196,7 +199,8 @@ mod tests {
                 stall_timeout: TIMEOUT,
                 ..PerfConfig::default()
             };
-            let (begin, device) = (Instant::now(), rails - 1);
+            let begin = Instant::now();
+            let device = rails - 1;
             let error = fall_silent(&config, device);
             let PerfError::Session(SessionError::Endpoint(EndpointError::Silent {
                 rail,

@@ -2,7 +2,7 @@
 //! one of them says, or does not say, holds up no other.
 
 use super::visitor::Visitor;
-use crate::job::{Hello, Job, Link, Message};
+use crate::job::{Control, Hello, Job, Message};
 use crate::session::{Patience, SessionError, tell_failure};
 use polyrail::exchange::{ControlError, HELLO, Listener};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,14 +42,15 @@ pub(super) struct Door<'a> {
 /// A peer that has not said hello.
 #[derive(Debug)]
 struct Guest {
-    link: Link,
+    control: Control,
     address: SocketAddr,
     since: Instant,
 }
 
 impl<'a> Door<'a> {
     pub(super) fn new(listener: &'a Listener, patience: Patience, bell: UnixStream) -> Self {
-        let (silent, waiting) = (VecDeque::new(), VecDeque::new());
+        let silent = VecDeque::new();
+        let waiting = VecDeque::new();
         Self { listener, patience, bell, silent, waiting, full: false }
     }
 
@@ -79,8 +80,8 @@ impl<'a> Door<'a> {
     }
 
     fn wait(&mut self) -> Result<(), ControlError> {
-        let silent = self.silent.iter().map(|guest| guest.link.as_fd());
-        let waiting = self.waiting.iter().map(|(visitor, _)| visitor.link.as_fd());
+        let silent = self.silent.iter().map(|guest| guest.control.as_fd());
+        let waiting = self.waiting.iter().map(|(visitor, _)| visitor.control.as_fd());
         let listener = (!self.full).then(|| self.listener.as_fd());
         let fds = silent.chain(waiting).chain(listener).chain([self.bell.as_fd()]);
         let mut fds: Vec<PollFd<'_>> =
@@ -115,8 +116,8 @@ impl<'a> Door<'a> {
             {
                 guest.leave_silently(stray);
             }
-            let Some((link, address)) = accepted else { return Ok(()) };
-            self.silent.push_back(Guest { link, address, since: Instant::now() });
+            let Some((control, address)) = accepted else { return Ok(()) };
+            self.silent.push_back(Guest { control, address, since: Instant::now() });
         }
         Ok(())
     }
@@ -124,7 +125,7 @@ impl<'a> Door<'a> {
     fn listen_to_the_silent(&mut self, stray: &mut Stray<'_>) {
         for _ in 0..self.silent.len() {
             let Some(mut guest) = self.silent.pop_front() else { return };
-            let said = match guest.link.try_recv() {
+            let said = match guest.control.try_recv() {
                 Ok(None) if guest.since.elapsed() < self.patience.answer => {
                     self.silent.push_back(guest);
                     continue;
@@ -136,13 +137,13 @@ impl<'a> Door<'a> {
                 Ok(Some(message)) => what_it_asks(message),
                 Err(error) => Err(error.into()),
             };
-            let Guest { mut link, address, .. } = guest;
+            let Guest { mut control, address, .. } = guest;
             match said {
                 Ok((hello, purpose)) => {
                     self.waiting
-                        .push_back((Visitor { link, hello, purpose, address }, Instant::now()));
+                        .push_back((Visitor { control, hello, purpose, address }, Instant::now()));
                 }
-                Err(error) => send_away(&mut link, address, error, stray),
+                Err(error) => send_away(&mut control, address, error, stray),
             }
         }
     }
@@ -154,7 +155,7 @@ impl<'a> Door<'a> {
         for place in 0..self.waiting.len() {
             let Some((mut visitor, since)) = self.waiting.pop_front() else { return };
             let late = since.elapsed() >= patience || place >= PLACES;
-            let error = match visitor.link.try_recv() {
+            let error = match visitor.control.try_recv() {
                 Ok(None) if !late => {
                     self.waiting.push_back((visitor, since));
                     continue;
@@ -164,14 +165,14 @@ impl<'a> Door<'a> {
                 Ok(Some(message)) => SessionError::out_of_turn(&message, "nothing more"),
                 Err(error) => error.into(),
             };
-            send_away(&mut visitor.link, visitor.address, error, stray);
+            send_away(&mut visitor.control, visitor.address, error, stray);
         }
     }
 
     /// Nobody is let in any more; those who wait are told so.
     pub(super) fn close(mut self, stray: &mut Stray<'_>) {
         while let Some(mut visitor) = self.next() {
-            send_away(&mut visitor.link, visitor.address, SessionError::Interrupted, stray);
+            send_away(&mut visitor.control, visitor.address, SessionError::Interrupted, stray);
         }
     }
 }
@@ -180,13 +181,18 @@ impl Guest {
     /// It said too little for too long.
     fn leave_silently(mut self, stray: &mut Stray<'_>) {
         let waited = Duration::from_millis(self.since.elapsed().as_millis() as u64);
-        let error = self.link.no_answer(HELLO, waited).into();
-        send_away(&mut self.link, self.address, error, stray);
+        let error = self.control.no_answer(HELLO, waited).into();
+        send_away(&mut self.control, self.address, error, stray);
     }
 }
 
-fn send_away(link: &mut Link, address: SocketAddr, error: SessionError, stray: &mut Stray<'_>) {
-    tell_failure(link, &error);
+fn send_away(
+    control: &mut Control,
+    address: SocketAddr,
+    error: SessionError,
+    stray: &mut Stray<'_>,
+) {
+    tell_failure(control, &error);
     stray(address, error);
 }
 

@@ -61,7 +61,8 @@ impl Server {
         let failed = |source| ControlError::Io { doing: "preparing to serve", source };
         let (bell, ringer) = UnixStream::pair().map_err(failed)?;
         bell.set_nonblocking(true).and_then(|()| ringer.set_nonblocking(true)).map_err(failed)?;
-        let (inside, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let inside = AtomicUsize::new(0);
+        let over = AtomicBool::new(false);
         let peers = options.peers.max(1);
         let mut door = Door::new(&self.listener, options.patience, bell);
         thread::scope(|scope| {
@@ -70,7 +71,8 @@ impl Server {
                     && let Some(visitor) = door.next()
                 {
                     let visit = Inside::new(&inside, &over, &ringer);
-                    let (address, attend) = (visitor.address, &attend);
+                    let address = visitor.address;
+                    let attend = &attend;
                     let work = move || visit.over_if(attend(visitor).is_break());
                     if let Err(source) = thread::Builder::new().spawn_scoped(scope, work) {
                         let error = ControlError::Io { doing: "starting a thread", source };

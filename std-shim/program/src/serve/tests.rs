@@ -2,11 +2,13 @@
 
 use super::*;
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Hello, Job, Link, Message, Outcome, Shape};
+use crate::job::{Control, Hello, Job, JobOutcome, Message, Shape};
 use crate::perf::{Limit, Measurement, Operation, PerfConfig, PerfError, Workload, measure_to};
 use crate::recorded::{Asked, Log, Recorded};
 use crate::session::{Patience, SessionError};
-use crate::transfer::{CopyError, CopyOptions, CopyReport, Plan, Progress, Received, send_to};
+use crate::transfer::{
+    CopyError, CopyOptions, CopyPlan, CopyProgress, CopyReport, Received, send_to,
+};
 use polyrail::chain::Chain;
 use polyrail::endpoint::Endpoint;
 use polyrail::exchange::{ControlError, Listener, Reason, Timeouts, bring_up};
@@ -47,7 +49,8 @@ fn run_server<T: Send>(
     let server = Server::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap().to_string();
     let gone = AtomicBool::new(false);
-    let (served, mut strays) = (Mutex::new(Vec::new()), Vec::new());
+    let served = Mutex::new(Vec::new());
+    let mut strays = Vec::new();
     let visited = thread::scope(|scope| {
         let visited = scope.spawn(|| {
             // Nobody else comes, if only because of a panic.
@@ -55,7 +58,7 @@ fn run_server<T: Send>(
             visit(&address, &here)
         });
         let attend = |visitor: Visitor| {
-            let progress = Progress::default();
+            let progress = CopyProgress::default();
             let result = visitor.serve(there.all_domains(), options, &progress, || ());
             let mut served = served.lock().unwrap();
             served.push(result);
@@ -91,14 +94,16 @@ fn send(
     host: &Host,
     options: &CopyOptions,
 ) -> Result<CopyReport, CopyError> {
-    let (name, progress) = (name.map(str::as_ref), Progress::default());
+    let name = name.map(str::as_ref);
+    let progress = CopyProgress::default();
     send_to(source, name, address, host.all_domains(), options, &progress, || ())
 }
 
 /// A directory with a source of some bytes, and an empty directory for copies.
 fn place_with_source() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
-    let (source, copies) = (directory.path().join("source"), directory.path().join("copies"));
+    let source = directory.path().join("source");
+    let copies = directory.path().join("copies");
     fs::write(&source, vec![7; 300_000]).unwrap();
     fs::create_dir(&copies).unwrap();
     (directory, source, copies)
@@ -150,8 +155,8 @@ fn a_bad_peer_costs_nobody_else_anything() {
         let mut garbage = TcpStream::connect(address).unwrap();
         garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         drop(TcpStream::connect(address).unwrap());
-        let (mut link, ..) = say_hello(address, host, None);
-        let told = told(&mut link);
+        let (mut control, ..) = say_hello(address, host, None);
+        let told = told(&mut control);
         assert!(told.contains("gave up: the peer broke the protocol: its hello"), "{told}");
         send(&source, None, address, host, &CopyOptions::default()).unwrap()
     });
@@ -203,8 +208,8 @@ fn a_silent_peer_loses_its_place_after_a_time() {
     assert!(matches!(
         strays[..],
         [
-            SessionError::Link(ControlError::NoAnswer { expected: "\"hello\"", .. }),
-            SessionError::Link(ControlError::Stalled { pending: 6, .. })
+            SessionError::Control(ControlError::NoAnswer { expected: "\"hello\"", .. }),
+            SessionError::Control(ControlError::Stalled { pending: 6, .. })
         ]
     ));
 }
@@ -257,7 +262,7 @@ fn a_peer_that_waits_has_its_turn_or_leaves() {
     let (_, served, strays) = run_server(&options, 2, |address, host| {
         thread::scope(|scope| {
             let sent = hold(address, host, || {
-                let plan = Plan::new(1, 1, 1).unwrap();
+                let plan = CopyPlan::new(1, 1, 1).unwrap();
                 let purpose = Some(Job::Copy { plan, name: None });
                 drop(say_hello(address, host, purpose));
                 let sent =
@@ -269,7 +274,10 @@ fn a_peer_that_waits_has_its_turn_or_leaves() {
         });
     });
     assert!(served[0].is_err() && served[1].is_ok(), "{served:?}");
-    assert!(matches!(strays[..], [SessionError::Link(ControlError::HungUp { .. })]), "{strays:?}");
+    assert!(
+        matches!(strays[..], [SessionError::Control(ControlError::HungUp { .. })]),
+        "{strays:?}"
+    );
 }
 
 #[test]
@@ -316,9 +324,11 @@ fn timeouts(log: &Log) -> Vec<u8> {
 fn either_side_waits_for_acknowledgements_as_long_as_it_was_told() {
     let (_directory, source, copies) = place_with_source();
     let (here, there) = software_hosts(1).unwrap();
-    let (near, far) = (Log::default(), Log::default());
+    let near = Log::default();
+    let far = Log::default();
     let recorded = |host: &Host, log| vec![Recorded::new(host.domains()[0].clone(), log)];
-    let (here, there) = (recorded(&here, &near), recorded(&there, &far));
+    let here = recorded(&here, &near);
+    let there = recorded(&there, &far);
     let server = Server::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap().to_string();
     let options = CopyOptions { qp_timeout: 20, ..CopyOptions::default() };
@@ -327,11 +337,11 @@ fn either_side_waits_for_acknowledgements_as_long_as_it_was_told() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let _gone = SetAtEnd(&gone);
-            let progress = Progress::default();
+            let progress = CopyProgress::default();
             send_to(&source, None, &address, &here, &options, &progress, || ()).unwrap();
         });
         let attend = |visitor: Visitor| {
-            visitor.serve(&there, &others, &Progress::default(), || ()).unwrap();
+            visitor.serve(&there, &others, &CopyProgress::default(), || ()).unwrap();
             ControlFlow::Break(())
         };
         server.run(&others, &gone, attend, |_, stray| panic!("{stray}")).unwrap();
@@ -345,14 +355,15 @@ fn say_hello(
     address: &str,
     host: &Host,
     purpose: Option<Job>,
-) -> (Link, Endpoint, RegisteredBuffer) {
-    let mut link = Link::connect(address, &Timeouts::default()).unwrap();
+) -> (Control, Endpoint, RegisteredBuffer) {
+    let mut control = Control::connect(address, &Timeouts::default()).unwrap();
     let domains = host.domains();
     let endpoint: Endpoint = CopyOptions::default().builder().build(&domains).unwrap();
     let buffer = RegisteredBuffer::new(1 << 20, ALL_ACCESS, &domains).unwrap();
-    let (address, remote) = (endpoint.address(), buffer.remote());
-    link.send(&Message::Hello(Hello { endpoint: address, buffer: remote, purpose })).unwrap();
-    (link, endpoint, buffer)
+    let address = endpoint.address();
+    let remote = buffer.remote();
+    control.send(&Message::Hello(Hello { endpoint: address, buffer: remote, purpose })).unwrap();
+    (control, endpoint, buffer)
 }
 
 /// The same, ready as well; `then` is what it does with the link.
@@ -360,36 +371,39 @@ fn ask<T>(
     address: &str,
     host: &Host,
     purpose: Option<Job>,
-    then: impl FnOnce(&mut Link) -> T,
+    then: impl FnOnce(&mut Control) -> T,
 ) -> T {
-    let (mut link, mut endpoint, _buffer) = say_hello(address, host, purpose);
-    if let Ok(peer) = link.expect_hello() {
-        bring_up(&mut endpoint, &mut link, &peer, |_| Ok::<(), SessionError>(())).unwrap();
+    let (mut control, mut endpoint, _buffer) = say_hello(address, host, purpose);
+    if let Ok(peer) = control.expect_hello() {
+        bring_up(&mut endpoint, &mut control, &peer, |_| Ok::<(), SessionError>(())).unwrap();
     }
-    then(&mut link)
+    then(&mut control)
 }
 
 /// A receiver that says hello and that it is ready, and then takes nothing; `then` is what it says.
-fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> CopyError {
+fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Control) + Send) -> CopyError {
     let (_directory, source, _) = place_with_source();
     let (here, there) = software_hosts(4).unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
-            let hello = link.expect_hello().unwrap();
+            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
+            let hello = control.expect_hello().unwrap();
             let domains = there.domains();
             let mut endpoint: Endpoint = options.builder().build(&domains).unwrap();
             let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
-            let (address, buffer) = (endpoint.address(), ring.remote());
-            link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None })).unwrap();
-            bring_up(&mut endpoint, &mut link, &hello, |endpoint| {
+            let address = endpoint.address();
+            let buffer = ring.remote();
+            control
+                .send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None }))
+                .unwrap();
+            bring_up(&mut endpoint, &mut control, &hello, |endpoint| {
                 (0..8).try_for_each(|n| endpoint.post_recv(&RecvWr::notification(n)))?;
                 Ok::<(), SessionError>(())
             })
             .unwrap();
-            then(link);
+            then(control);
         });
         send(&source, None, &address, &here, options).unwrap_err()
     })
@@ -399,8 +413,8 @@ fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> Copy
 fn a_receiver_that_goes_quiet_is_not_waited_for_for_ever() {
     let patience = Patience { idle: Duration::from_millis(300), ..Patience::default() };
     let options = CopyOptions { patience, ..CopyOptions::default() };
-    let error = quiet_receiver(&options, |mut link| {
-        let told = told(&mut link);
+    let error = quiet_receiver(&options, |mut control| {
+        let told = told(&mut control);
         assert!(told.contains("gave up: nothing happened for 300ms"), "{told}");
     });
     let text = "sender: nothing happened for 300ms, where the receiver's credit for what was sent should \
@@ -409,10 +423,10 @@ fn a_receiver_that_goes_quiet_is_not_waited_for_for_ever() {
 }
 
 /// Says that it is there, until the other side has enough of it.
-fn say_alive(link: &mut Link) -> ControlError {
+fn say_alive(control: &mut Control) -> ControlError {
     loop {
-        link.send(&Message::Alive {}).unwrap();
-        match link.expect(Duration::from_millis(20)) {
+        control.send(&Message::Alive {}).unwrap();
+        match control.expect(Duration::from_millis(20)) {
             Err(ControlError::NoAnswer { .. }) | Ok(Message::Alive {}) => {}
             Ok(message) => panic!("{message:?}"),
             Err(error) => return error,
@@ -422,15 +436,16 @@ fn say_alive(link: &mut Link) -> ControlError {
 
 /// More silence than `say_alive` needs, and less than that.
 fn no_progress() -> Patience {
-    let (idle, progress) = (Duration::from_secs(3), Duration::from_secs(4));
+    let idle = Duration::from_secs(3);
+    let progress = Duration::from_secs(4);
     Patience { idle, progress, ..Patience::default() }
 }
 
 #[test]
 fn a_receiver_that_only_says_that_it_is_there_is_not_waited_for_for_ever() {
     let options = CopyOptions { patience: no_progress(), ..CopyOptions::default() };
-    let error = quiet_receiver(&options, |mut link| {
-        let told = say_alive(&mut link).to_string();
+    let error = quiet_receiver(&options, |mut control| {
+        let told = say_alive(&mut control).to_string();
         assert!(told.contains("gave up: nothing moved for 4s"), "{told}");
     });
     assert!(
@@ -443,7 +458,7 @@ fn a_receiver_that_only_says_that_it_is_there_is_not_waited_for_for_ever() {
 fn a_peer_that_only_says_that_it_is_there_is_sent_away() {
     let (_directory, _, copies) = place_with_source();
     let options = ServeOptions { patience: no_progress(), ..ServeOptions::new(copies.join("one")) };
-    let copy = Job::Copy { plan: Plan::new(300_000, 4096, 4).unwrap(), name: None };
+    let copy = Job::Copy { plan: CopyPlan::new(300_000, 4096, 4).unwrap(), name: None };
     let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
     let purposes = [copy, perf(Operation::Write), perf(Operation::Send)];
     let (_, served) = served(&options, purposes.len(), |address, host| {
@@ -458,8 +473,8 @@ fn a_peer_that_only_says_that_it_is_there_is_sent_away() {
     assert!(names(&copies).is_empty());
 }
 
-fn told(link: &mut Link) -> String {
-    link.expect(Duration::from_secs(60)).unwrap_err().to_string()
+fn told(control: &mut Control) -> String {
+    control.expect(Duration::from_secs(60)).unwrap_err().to_string()
 }
 
 #[test]
@@ -467,7 +482,7 @@ fn a_peer_that_does_nothing_is_sent_away() {
     let (_directory, _, copies) = place_with_source();
     let patience = Patience { idle: Duration::from_millis(100), ..Patience::default() };
     let options = ServeOptions { patience, ..ServeOptions::new(copies.join("one")) };
-    let copy = Job::Copy { plan: Plan::new(300_000, 4096, 4).unwrap(), name: None };
+    let copy = Job::Copy { plan: CopyPlan::new(300_000, 4096, 4).unwrap(), name: None };
     let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
     let purposes = [copy, perf(Operation::Write), perf(Operation::WriteImm)];
     let (_, served) = served(&options, purposes.len(), |address, host| {
@@ -489,7 +504,7 @@ fn a_server_that_is_interrupted_stops_waiting_and_says_so_to_those_who_wait() {
     let (here, there) = software_hosts(2).unwrap();
     let server = Server::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap().to_string();
-    let progress = Progress::default();
+    let progress = CopyProgress::default();
     let interrupted = Arc::clone(&progress.interrupted);
     let mut strays = Vec::new();
     let error = thread::scope(|scope| {
@@ -611,16 +626,16 @@ fn a_near_end_that_goes_away_costs_the_next_one_nothing() {
 
 #[test]
 fn a_near_end_that_counts_wrong_is_contradicted() {
-    let done = |requests| Message::Done(Outcome::Perf { requests });
+    let done = |requests| Message::Done(JobOutcome::Perf { requests });
     let lie = |message: Message| {
-        move |link: &mut Link| {
-            link.send(&message).unwrap();
-            told(link)
+        move |control: &mut Control| {
+            control.send(&message).unwrap();
+            told(control)
         }
     };
     let (texts, served) = served(&ServeOptions::default(), 2, |address, host| {
         let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
-        let sum = Message::Done(Outcome::Copy(crate::job::Sum::default()));
+        let sum = Message::Done(JobOutcome::Copy(crate::job::Sum::default()));
         [
             ask(address, host, Some(perf(Operation::Send)), lie(done(5))),
             ask(address, host, Some(perf(Operation::Write)), lie(sum)),
@@ -632,22 +647,25 @@ fn a_near_end_that_counts_wrong_is_contradicted() {
 }
 
 /// A far end that serves one measurement in its own way, and what the near end makes of it.
-fn far_end(config: &PerfConfig, then: impl FnOnce(Link, &mut Endpoint) + Send) -> PerfError {
+fn far_end(config: &PerfConfig, then: impl FnOnce(Control, &mut Endpoint) + Send) -> PerfError {
     let (here, there) = software_hosts(2).unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
-            let hello = link.expect_hello().unwrap();
+            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
+            let hello = control.expect_hello().unwrap();
             let domains = there.domains();
             let builder = CopyOptions::default().builder().scheme(hello.endpoint.scheme);
             let mut endpoint: Endpoint = builder.build(&domains).unwrap();
             let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
-            let (address, buffer) = (endpoint.address(), ring.remote());
-            link.send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None })).unwrap();
-            bring_up(&mut endpoint, &mut link, &hello, |_| Ok::<(), SessionError>(())).unwrap();
-            then(link, &mut endpoint);
+            let address = endpoint.address();
+            let buffer = ring.remote();
+            control
+                .send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None }))
+                .unwrap();
+            bring_up(&mut endpoint, &mut control, &hello, |_| Ok::<(), SessionError>(())).unwrap();
+            then(control, &mut endpoint);
         });
         measure_here(config, &address, &here).unwrap_err()
     })
@@ -659,15 +677,15 @@ fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_go_on() {
         limit: Limit::Time(Duration::from_secs(600)),
         ..quick(Operation::Write, Scheme::Spray, 4, 4096)
     };
-    let error = far_end(&endless, |link, endpoint| {
-        drop(link);
+    let error = far_end(&endless, |control, endpoint| {
+        drop(control);
         // Its queue pairs outlive its process's connection.
         thread::sleep(Duration::from_millis(300));
         endpoint.flush(Duration::ZERO);
     });
     assert_eq!(Chain(&error).to_string(), "the other side hung up");
-    let error = far_end(&endless, |mut link, _| {
-        link.send(&Message::Failed { reason: Reason::new("no time") }).unwrap();
+    let error = far_end(&endless, |mut control, _| {
+        control.send(&Message::Failed { reason: Reason::new("no time") }).unwrap();
     });
     assert_eq!(Chain(&error).to_string(), "the other side gave up: no time");
 }
@@ -692,9 +710,9 @@ fn a_far_end_that_goes_quiet_is_not_waited_for_for_ever() {
             answer_timeout: timeout,
             ..quick(operation, Scheme::Spray, 4, 64)
         };
-        let error = far_end(&config, |mut link, _| {
+        let error = far_end(&config, |mut control, _| {
             // It has no receives, and takes none of what is said.
-            while !matches!(link.try_recv(), Err(ControlError::HungUp { .. })) {
+            while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {
                 thread::sleep(Duration::from_millis(10));
             }
         });
@@ -710,13 +728,13 @@ fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
     let address = listener.local_addr().unwrap().to_string();
     let patience = Patience { answer: Duration::from_secs(600), ..Patience::default() };
     let options = CopyOptions { patience, ..CopyOptions::default() };
-    let progress = Progress::default();
+    let progress = CopyProgress::default();
     let error = thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut link, _) = listener.accept(&Timeouts::default()).unwrap();
-            link.expect_hello().unwrap();
+            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
+            control.expect_hello().unwrap();
             progress.interrupted.store(true, Ordering::Relaxed);
-            let told = told(&mut link);
+            let told = told(&mut control);
             assert!(told.contains("gave up: interrupted"), "{told}");
         });
         let domains = here.all_domains();
@@ -728,11 +746,11 @@ fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
 #[test]
 fn a_far_end_that_counts_wrong_is_contradicted() {
     let config = quick(Operation::Write, Scheme::Spray, 4, 4096);
-    let error = far_end(&config, |mut link, _| {
+    let error = far_end(&config, |mut control, _| {
         // Of a WRITE there is nothing that it could have seen.
-        while !matches!(link.try_recv(), Ok(Some(Message::Done(_)))) {}
-        link.send(&Message::Done(Outcome::Perf { requests: 1 })).unwrap();
-        while !matches!(link.try_recv(), Err(ControlError::HungUp { .. })) {}
+        while !matches!(control.try_recv(), Ok(Some(Message::Done(_)))) {}
+        control.send(&Message::Done(JobOutcome::Perf { requests: 1 })).unwrap();
+        while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {}
     });
     assert!(matches!(error, PerfError::Lost { sent: 0, received: 1 }), "{error}");
 }

@@ -1,9 +1,9 @@
 //! A peer that has asked for something, and what it is served with.
 
-use crate::job::{Hello, Job, Link};
+use crate::job::{Control, Hello, Job};
 use crate::perf::{self, Measured, PerfError};
 use crate::session::SessionError;
-use crate::transfer::{self, CopyError, Progress, Received};
+use crate::transfer::{self, CopyError, CopyProgress, Received};
 use crate::visit::{ServeOptions, Visit};
 use polyrail::backend::Domain;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 /// A peer that has connected, and asked for something.
 #[derive(Debug)]
 pub struct Visitor {
-    pub(super) link: Link,
+    pub(super) control: Control,
     pub(super) hello: Hello,
     pub(super) purpose: Job,
     /// Where it connected from.
@@ -54,11 +54,11 @@ impl Visitor {
         self,
         domains: &[D],
         options: &ServeOptions,
-        progress: &Progress,
+        progress: &CopyProgress,
         watch: impl FnMut(),
     ) -> Result<Served, ServeError> {
-        let Self { link, hello, purpose, .. } = self;
-        let visit = Visit { link, hello: &hello, domains, options };
+        let Self { control, hello, purpose, .. } = self;
+        let visit = Visit { control, hello: &hello, domains, options };
         match purpose {
             Job::Copy { plan, name } => {
                 let received = transfer::receive(visit, plan, name.as_ref(), progress, watch);

@@ -2,7 +2,7 @@
 //! say and do nothing.
 
 use super::{Failure, Patience, SessionError};
-use crate::job::{Hello, Link, Message, Outcome};
+use crate::job::{Control, Hello, JobOutcome, Message};
 use polyrail::backend::Connect;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointQp};
@@ -17,11 +17,11 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a side whose rail failed waits for the other's word on it.
 const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Calls of [`Counterpart::glance`] between looks at the clock, at most: rounds of nanoseconds.
+/// Calls of [`Counterpart::poll_control_sparsely`] between looks at the clock, at most: rounds of nanoseconds.
 const CLOCK_EVERY: u32 = 32;
 
 /// Between looks at the link of a side that is busy.
-const GLANCE_EVERY: Duration = Duration::from_millis(1);
+const POLL_EVERY: Duration = Duration::from_millis(1);
 
 /// Between looks for an interrupt of a side that only waits.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
@@ -34,13 +34,13 @@ const AT_ONCE: usize = 16;
 
 /// The other side of a connection.
 pub(crate) struct Counterpart<'a> {
-    link: Link,
+    control: Control,
     patience: Option<Patience>,
     interrupted: &'a AtomicBool,
     /// What is waited for, for people.
     awaited: &'static str,
     /// What it did in the end, once it has said so.
-    outcome: Option<Outcome>,
+    outcome: Option<JobOutcome>,
     /// When it was noticed that nothing happens, and that nothing moves.
     idle_since: Option<Instant>,
     still_since: Option<Instant>,
@@ -48,17 +48,21 @@ pub(crate) struct Counterpart<'a> {
     until_clock: u32,
     clock_every: u32,
     clock: Instant,
-    looked: Option<Instant>,
+    polled: Option<Instant>,
     /// When the other side was last told that this one is there.
     told: Instant,
 }
 
 impl<'a> Counterpart<'a> {
     /// `patience`: how long it is waited for; `None`: for ever, once it is ready.
-    pub(crate) fn new(link: Link, patience: Option<Patience>, interrupted: &'a AtomicBool) -> Self {
+    pub(crate) fn new(
+        control: Control,
+        patience: Option<Patience>,
+        interrupted: &'a AtomicBool,
+    ) -> Self {
         let now = Instant::now();
         Self {
-            link,
+            control,
             patience,
             interrupted,
             awaited: "news",
@@ -68,7 +72,7 @@ impl<'a> Counterpart<'a> {
             until_clock: 1,
             clock_every: 1,
             clock: now,
-            looked: None,
+            polled: None,
             told: now,
         }
     }
@@ -80,17 +84,17 @@ impl<'a> Counterpart<'a> {
 
     /// Tells the other side something.
     pub(crate) fn tell(&mut self, message: &Message) -> Result<(), SessionError> {
-        Ok(self.link.send(message)?)
+        Ok(self.control.send(message)?)
     }
 
     /// Tells the other side of a failure, unless it has told us.
     pub(crate) fn tell_failure(&mut self, failure: &impl Failure) {
-        tell_failure(&mut self.link, failure);
+        tell_failure(&mut self.control, failure);
     }
 
     /// Waits for the other side's hello.
     pub(crate) fn expect_hello(&mut self) -> Result<Hello, SessionError> {
-        match self.expect(HELLO, self.link.message_timeout())? {
+        match self.expect(HELLO, self.control.message_timeout())? {
             Message::Hello(hello) => Ok(hello),
             message => Err(SessionError::out_of_turn(&message, HELLO)),
         }
@@ -107,16 +111,16 @@ impl<'a> Counterpart<'a> {
             if self.interrupted.load(Ordering::Relaxed) {
                 return Err(SessionError::Interrupted);
             }
-            match self.link.try_recv()? {
+            match self.control.try_recv()? {
                 Some(Message::Failed { reason }) => return Err(SessionError::Peer(reason)),
                 Some(message) => return Ok(message),
                 None => {}
             }
             let left = patience.saturating_sub(begin.elapsed());
             if left.is_zero() {
-                return Err(self.link.no_answer(expected, patience).into());
+                return Err(self.control.no_answer(expected, patience).into());
             }
-            self.link.wait_for_news(left.min(INTERRUPT_EVERY))?;
+            self.control.wait_for_news(left.min(INTERRUPT_EVERY))?;
         }
     }
 
@@ -130,15 +134,15 @@ impl<'a> Counterpart<'a> {
     where
         E: From<ConnectError> + From<ControlError> + From<SessionError>,
     {
-        get_ready(endpoint, &mut self.link, hello, post_receives)?;
-        match self.expect(READY, self.link.message_timeout())? {
+        get_ready(endpoint, &mut self.control, hello, post_receives)?;
+        match self.expect(READY, self.control.message_timeout())? {
             Message::Ready {} => Ok(()),
             message => Err(SessionError::out_of_turn(&message, READY).into()),
         }
     }
 
     /// What the other side did in the end, if it has said so.
-    pub(crate) fn outcome(&self) -> Option<Outcome> {
+    pub(crate) fn outcome(&self) -> Option<JobOutcome> {
         self.outcome
     }
 
@@ -147,8 +151,8 @@ impl<'a> Counterpart<'a> {
     /// # Errors
     ///
     /// It failed or is gone, or does not answer in time; the user wants to stop.
-    pub(crate) fn expect_outcome(&mut self) -> Result<Outcome, SessionError> {
-        match self.expect(DONE, self.link.message_timeout())? {
+    pub(crate) fn expect_outcome(&mut self) -> Result<JobOutcome, SessionError> {
+        match self.expect(DONE, self.control.message_timeout())? {
             Message::Done(outcome) => Ok(outcome),
             message => Err(SessionError::out_of_turn(&message, DONE)),
         }
@@ -165,13 +169,13 @@ impl<'a> Counterpart<'a> {
     ///
     /// The other side failed or is gone, or nothing happened, or moved, for too long; the user wants to
     /// stop.
-    pub(crate) fn look(&mut self) -> Result<(), SessionError> {
+    pub(crate) fn poll_control(&mut self) -> Result<(), SessionError> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Err(SessionError::Interrupted);
         }
         // What came while this side was busy counts before patience does.
         for _ in 0..AT_ONCE {
-            match self.link.try_recv() {
+            match self.control.try_recv() {
                 Ok(Some(Message::Failed { reason })) => return Err(SessionError::Peer(reason)),
                 Ok(Some(Message::Done(outcome))) => {
                     // Compared before what it may say about a difference is heard.
@@ -186,7 +190,8 @@ impl<'a> Counterpart<'a> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let (now, awaited) = (Instant::now(), self.awaited);
+        let now = Instant::now();
+        let awaited = self.awaited;
         let idle = now.duration_since(*self.idle_since.get_or_insert(now));
         let still = now.duration_since(*self.still_since.get_or_insert(now));
         let Some(patience) = self.patience else { return Ok(()) };
@@ -205,8 +210,8 @@ impl<'a> Counterpart<'a> {
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look).
-    pub(crate) fn glance(&mut self) -> Result<bool, SessionError> {
+    /// As [`poll_control`](Self::poll_control).
+    pub(crate) fn poll_control_sparsely(&mut self) -> Result<bool, SessionError> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Err(SessionError::Interrupted);
         }
@@ -215,10 +220,10 @@ impl<'a> Counterpart<'a> {
             return Ok(false);
         }
         let now = Instant::now();
-        let slow = now.duration_since(self.clock) >= GLANCE_EVERY;
+        let slow = now.duration_since(self.clock) >= POLL_EVERY;
         self.clock_every = if slow { 1 } else { (2 * self.clock_every).min(CLOCK_EVERY) };
         (self.clock, self.until_clock) = (now, self.clock_every);
-        self.look_if_due(now)
+        self.poll_control_if_due(now)
     }
 
     /// Looks at the link if it is time to, in the middle of long work of this side's own, and lets the
@@ -226,7 +231,7 @@ impl<'a> Counterpart<'a> {
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look).
+    /// As [`poll_control`](Self::poll_control).
     pub(crate) fn keep_company(&mut self) -> Result<(), SessionError> {
         self.go_on()?;
         self.say_alive()
@@ -242,11 +247,11 @@ impl<'a> Counterpart<'a> {
     }
 
     /// Looks at the link if it is time to, and says whether it did.
-    fn look_if_due(&mut self, now: Instant) -> Result<bool, SessionError> {
-        let due = self.looked.is_none_or(|looked| now.duration_since(looked) >= GLANCE_EVERY);
+    fn poll_control_if_due(&mut self, now: Instant) -> Result<bool, SessionError> {
+        let due = self.polled.is_none_or(|polled| now.duration_since(polled) >= POLL_EVERY);
         if due {
-            self.looked = Some(now);
-            self.look()?;
+            self.polled = Some(now);
+            self.poll_control()?;
         }
         Ok(due)
     }
@@ -256,10 +261,10 @@ impl<'a> Counterpart<'a> {
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look).
+    /// As [`poll_control`](Self::poll_control).
     pub(crate) fn go_on(&mut self) -> Result<(), SessionError> {
         self.moved();
-        self.look_if_due(Instant::now()).map(|_| ())
+        self.poll_control_if_due(Instant::now()).map(|_| ())
     }
 
     /// Looks at the link when there is something to hear, at the latest after `patience`: for a side
@@ -267,10 +272,10 @@ impl<'a> Counterpart<'a> {
     ///
     /// # Errors
     ///
-    /// As [`look`](Self::look).
+    /// As [`poll_control`](Self::poll_control).
     pub(crate) fn listen(&mut self, patience: Duration) -> Result<(), SessionError> {
-        self.link.wait_for_news(patience)?;
-        self.look()
+        self.control.wait_for_news(patience)?;
+        self.poll_control()
     }
 
     /// A side whose rail failed waits for the other's word: a link that fails, fails for both, and
@@ -279,7 +284,7 @@ impl<'a> Counterpart<'a> {
         if !matches!(failure, SessionError::Endpoint(_)) {
             return failure;
         }
-        match self.link.expect(BLAME_TIMEOUT) {
+        match self.control.expect(BLAME_TIMEOUT) {
             Err(ControlError::GaveUp { reason }) => SessionError::Peer(reason),
             _ => failure,
         }
@@ -302,15 +307,15 @@ impl<'a> Counterpart<'a> {
 }
 
 /// Tells the other side of a failure, unless it has told us.
-pub(crate) fn tell_failure(link: &mut Link, failure: &impl Failure) {
+pub(crate) fn tell_failure(control: &mut Control, failure: &impl Failure) {
     if !failure.is_echo() {
         // If it cannot be told, the other side sees that we are gone.
-        _ = link.send(&Message::Failed { reason: Reason::new(Chain(failure)) });
+        _ = control.send(&Message::Failed { reason: Reason::new(Chain(failure)) });
     }
 }
 
 /// Waits for the hello of a side that asks for something; if it is none, tells it so.
-pub(crate) fn expect_asker(link: &mut Link) -> Result<Hello, SessionError> {
-    let hello = link.expect_hello().map_err(SessionError::from);
-    hello.inspect_err(|error| tell_failure(link, error))
+pub(crate) fn expect_asker(control: &mut Control) -> Result<Hello, SessionError> {
+    let hello = control.expect_hello().map_err(SessionError::from);
+    hello.inspect_err(|error| tell_failure(control, error))
 }

@@ -74,7 +74,7 @@ pub enum SessionError {
     Peer(Reason),
     /// The other side cannot be heard or understood.
     #[error(transparent)]
-    Link(ControlError),
+    Control(ControlError),
     /// A server has other peers to serve.
     #[error(
         "busy with {peers} other{}, as many as are served at a time: try again later", if *.peers == 1 {
@@ -103,7 +103,7 @@ impl From<ControlError> for SessionError {
     fn from(error: ControlError) -> Self {
         match error {
             ControlError::GaveUp { reason } => Self::Peer(reason),
-            error => Self::Link(error),
+            error => Self::Control(error),
         }
     }
 }
@@ -116,7 +116,7 @@ pub(crate) trait Failure: Error {
 
 impl Failure for SessionError {
     fn is_echo(&self) -> bool {
-        matches!(self, Self::Peer(_) | Self::Link(ControlError::HungUp { .. }))
+        matches!(self, Self::Peer(_) | Self::Control(ControlError::HungUp { .. }))
     }
 }
 

@@ -18,7 +18,8 @@ pub struct Patience {
 impl Default for Patience {
     /// 10 seconds for an answer, a minute of silence, 10 minutes in which nothing moves.
     fn default() -> Self {
-        let (idle, progress) = (Duration::from_secs(60), Duration::from_secs(600));
+        let idle = Duration::from_secs(60);
+        let progress = Duration::from_secs(600);
         Self { answer: MESSAGE_TIMEOUT, idle, progress }
     }
 }

@@ -1,13 +1,13 @@
 //! Copying a file: two threads, one for each side, and the file that appears at the end.
 
 use super::destination::Destination;
-use super::error::{CopyError, Role, TransferError};
+use super::error::{CopyError, CopyRole, TransferError};
 use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
 use super::watched::watched;
 use crate::hosts::{LinkFault, software_hosts};
-use crate::job::{Link, Plan, Shape, Sum};
+use crate::job::{Control, CopyPlan, Shape, Sum};
 use crate::session::{Environment, Failure, Patience, SessionError};
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::{EndpointBuilder, RailReport};
@@ -92,7 +92,7 @@ impl CopyOptions {
 
 /// How far a copy is; shared with whoever wants to watch or to stop it.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct CopyProgress {
     /// Bytes of the source; known once it was opened.
     pub total: AtomicU64,
     /// Bytes that were written.
@@ -140,13 +140,14 @@ pub fn copy_file(
     source: &Path,
     destination: &Path,
     options: &CopyOptions,
-    progress: &Progress,
+    progress: &CopyProgress,
     watch: impl FnMut(),
 ) -> Result<CopyReport, CopyError> {
     let begin = Instant::now();
     let opened = Source::open(source)?;
     let total = opened.metadata().len();
-    let plan = Plan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
+    let plan =
+        CopyPlan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
     let target = Destination::create(Some((source, opened.metadata())), destination)?;
     progress.total.store(total, Ordering::Relaxed);
 
@@ -157,13 +158,14 @@ pub fn copy_file(
         .finish(options.sync)
         .map_err(|error| CopyError::Destination { path: destination.to_owned(), source: error })?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
-    let (sender, receiver) = (SideReport { rails: sender }, SideReport { rails: receiver });
+    let sender = SideReport { rails: sender };
+    let receiver = SideReport { rails: receiver };
     Ok(CopyReport { sender: Some(sender), receiver: Some(receiver), ..report })
 }
 
 impl CopyReport {
     /// What was copied; not yet what the rails did.
-    pub(super) fn new(sum: Sum, plan: Plan, time: Duration) -> Self {
+    pub(super) fn new(sum: Sum, plan: CopyPlan, time: Duration) -> Self {
         let seconds = time.as_secs_f64();
         Self {
             bytes: sum.bytes,
@@ -177,20 +179,20 @@ impl CopyReport {
     }
 }
 
-type Outcome = Result<(Sum, Vec<RailReport>, Vec<RailReport>), (Role, TransferError)>;
+type CopyOutcome = Result<(Sum, Vec<RailReport>, Vec<RailReport>), (CopyRole, TransferError)>;
 
 /// Runs both sides, each in a thread.
 fn run_sides(
-    plan: Plan,
+    plan: CopyPlan,
     source: &Source,
     target: &File,
     options: &CopyOptions,
-    progress: &Progress,
+    progress: &CopyProgress,
     watch: impl FnMut(),
-) -> Result<Outcome, CopyError> {
+) -> Result<CopyOutcome, CopyError> {
     let devices = options.devices.unwrap_or(options.rails).max(1);
     let setup = |source: SessionError| CopyError::Transfer {
-        role: Role::Sender,
+        role: CopyRole::Sender,
         source: Box::new(source.into()),
     };
     let (here, there) = software_hosts(devices).map_err(|error| setup(error.into()))?;
@@ -202,7 +204,7 @@ fn run_sides(
         here.fail_link(*fault);
     }
     let builder = options.builder();
-    let (near, far) = Link::pair().map_err(|error| setup(error.into()))?;
+    let (near, far) = Control::pair().map_err(|error| setup(error.into()))?;
     let environment = |domains| Environment {
         domains,
         builder: &builder,
@@ -211,7 +213,8 @@ fn run_sides(
         patience: None,
         interrupted: &progress.interrupted,
     };
-    let (here, there) = (environment(here.domains()), environment(there.domains()));
+    let here = environment(here.domains());
+    let there = environment(there.domains());
     let parcel = Parcel { plan, source, name: None };
     let work = || {
         std::thread::scope(|scope| {
@@ -229,11 +232,11 @@ fn run_sides(
 type SideResult = Result<(Sum, Vec<RailReport>), TransferError>;
 
 /// One result of two. If both failed, the cause, not its echo.
-fn judge(sent: SideResult, received: SideResult) -> Outcome {
+fn judge(sent: SideResult, received: SideResult) -> CopyOutcome {
     match (sent, received) {
         (Ok((sum, sender)), Ok((_, receiver))) => Ok((sum, sender, receiver)),
-        (Err(echo), Err(cause)) if echo.is_echo() => Err((Role::Receiver, cause)),
-        (Err(cause), _) => Err((Role::Sender, cause)),
-        (Ok(_), Err(cause)) => Err((Role::Receiver, cause)),
+        (Err(echo), Err(cause)) if echo.is_echo() => Err((CopyRole::Receiver, cause)),
+        (Err(cause), _) => Err((CopyRole::Sender, cause)),
+        (Ok(_), Err(cause)) => Err((CopyRole::Receiver, cause)),
     }
 }

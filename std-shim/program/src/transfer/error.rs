@@ -1,6 +1,6 @@
 //! What can go wrong with a copy.
 
-use crate::job::{PlanError, Sum};
+use crate::job::{CopyPlanError, Sum};
 use crate::session::{Failure, SessionError};
 use std::fmt;
 use std::io;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 /// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum CopyRole {
     /// The one that reads the file.
     Sender,
     /// The one that writes it.
     Receiver,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for CopyRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Sender => "sender",
@@ -109,7 +109,7 @@ impl Failure for CopyError {
 impl CopyError {
     /// What a side's failure means for the files.
     pub(super) fn of_side(
-        role: Role,
+        role: CopyRole,
         error: TransferError,
         source: &Path,
         destination: &Path,
@@ -185,7 +185,7 @@ pub enum CopyError {
     },
     /// Options that do not go together.
     #[error(transparent)]
-    Plan(PlanError),
+    Plan(CopyPlanError),
     /// A fault was asked for on a rail that is not there.
     #[error("a fault on rail {rail}, where rails are 0 to {last}")]
     Fault {
@@ -216,7 +216,7 @@ pub enum CopyError {
     #[error("{role}")]
     Transfer {
         /// Which.
-        role: Role,
+        role: CopyRole,
         /// Why.
         #[source]
         source: Box<TransferError>,

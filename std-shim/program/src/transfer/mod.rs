@@ -5,9 +5,9 @@
 //! Two threads or processes, a *sender* and a *receiver*, each with an [`Endpoint`] and a ring of
 //! `window` slots of `chunk` bytes in registered memory.
 //!
-//! 1. Over a [`Link`](crate::job::Link), out of band, each says
+//! 1. Over a [`Control`](crate::job::Control), out of band, each says
 //!    [`Hello`](crate::job::Hello): address of its endpoint, address and keys of its buffer,
-//!    the sender also its [`Plan`]. Both post their notification receives, connect, and say that
+//!    the sender also its [`CopyPlan`]. Both post their notification receives, connect, and say that
 //!    they are ready.
 //! 2. The sender reads chunk `i` from the file straight into slot `i % window` and posts it as
 //!    WRITE_WITH_IMM to the receiver's slot of the same place. SPRAY carries `i` as immediate; with
@@ -47,10 +47,10 @@ mod tests;
 mod watched;
 
 pub use crate::hosts::LinkFault;
-pub use crate::job::{MAX_CHUNK, MAX_WINDOW, Plan, PlanError};
-pub use copy::{CopyOptions, CopyReport, Progress, SideReport, copy_file};
+pub use crate::job::{CopyPlan, CopyPlanError, MAX_CHUNK, MAX_WINDOW};
+pub use copy::{CopyOptions, CopyProgress, CopyReport, SideReport, copy_file};
 pub use destination::{check_replaceable, replace_file};
-pub use error::{CopyError, Role, TransferError};
+pub use error::{CopyError, CopyRole, TransferError};
 pub use send_to::send_to;
 pub use serve::Received;
 

@@ -252,7 +252,8 @@ mod tests {
             let path = directory.path().join("dst");
             fs::write(&path, "old").unwrap();
             let part = named(&path, 0o640).unwrap();
-            let (hidden, other) = (part.0.path().to_owned(), directory.path().join("other"));
+            let hidden = part.0.path().to_owned();
+            let other = directory.path().join("other");
             fs::write(&other, "not what was copied").unwrap();
             fs::rename(&other, &hidden).unwrap();
             let part = Part::Named(part);

@@ -3,7 +3,7 @@
 use super::error::TransferError;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
 use super::side::{self, Side};
-use crate::job::{Hello, Job, Link, Message, Outcome, Plan, Sum};
+use crate::job::{Control, CopyPlan, Hello, Job, JobOutcome, Message, Sum};
 use crate::session::{Environment, SessionError, expect_asker};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -16,17 +16,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Writes what the other side sends to `file`, and counts the bytes in `written`.
 pub(super) fn receive_file<D: Domain>(
     environment: Environment<'_, D>,
-    mut link: Link,
+    mut control: Control,
     file: &File,
     written: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    let peer = expect_asker(&mut link)?;
-    receive_from(environment, link, &peer, Incoming { file, written, complete: || Ok(()) })
+    let peer = expect_asker(&mut control)?;
+    receive_from(environment, control, &peer, IncomingFile { file, written, complete: || Ok(()) })
 }
 
 /// Where the bytes go.
 #[derive(Debug)]
-pub(super) struct Incoming<'a, F> {
+pub(super) struct IncomingFile<'a, F> {
     pub(super) file: &'a File,
     /// Counts the bytes.
     pub(super) written: &'a AtomicU64,
@@ -37,11 +37,11 @@ pub(super) struct Incoming<'a, F> {
 /// The same, after the sender has said hello.
 pub(super) fn receive_from<D: Domain>(
     environment: Environment<'_, D>,
-    link: Link,
+    control: Control,
     peer: &Hello,
-    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
+    incoming: IncomingFile<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    let mut side = Side::new(environment, link)?;
+    let mut side = Side::new(environment, control)?;
     // Made when the plan is known, and kept until no request of the other side can come any more.
     let mut buffers = None;
     let result = run(&mut side, peer, &mut buffers, incoming)
@@ -60,9 +60,9 @@ fn run<D: Domain>(
     side: &mut Side<'_, D>,
     peer: &Hello,
     buffers: &mut Option<Buffers<D::Region>>,
-    incoming: Incoming<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
+    incoming: IncomingFile<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    let Incoming { file, written, complete } = incoming;
+    let IncomingFile { file, written, complete } = incoming;
     let Some(Job::Copy { plan, .. }) = &peer.purpose else {
         return Err(SessionError::Protocol("the sender's hello has no plan".into()).into());
     };
@@ -78,7 +78,7 @@ fn run<D: Domain>(
     let keys = credits.toward(&peer.buffer)?;
     let crc = crc32fast::Hasher::new();
     let mut receiver =
-        Receiver { plan, file, ring, credits, keys, peer: &peer.buffer, crc, taken: 0 };
+        FileReceiver { plan, file, ring, credits, keys, peer: &peer.buffer, crc, taken: 0 };
     side.awaits("what the sender has yet to send");
     while receiver.taken < plan.chunks() || side.traffic.reported < plan.chunks() {
         let progress = receiver.advance(side, written)? | side.poll()?;
@@ -91,16 +91,16 @@ fn run<D: Domain>(
     let received = Sum { bytes: written.load(Ordering::Relaxed), crc32: receiver.crc.finalize() };
     let sent = side.expect_sum("the sender's checksum")?;
     if received != sent {
-        side.tell(&Message::Done(Outcome::Copy(received)))?;
+        side.tell(&Message::Done(JobOutcome::Copy(received)))?;
         return Err(TransferError::Checksum { sent, received });
     }
     side.keeping_company(complete)?;
-    side.tell(&Message::Done(Outcome::Copy(received)))?;
+    side.tell(&Message::Done(JobOutcome::Copy(received)))?;
     Ok((received, side.rail_reports()))
 }
 
-struct Receiver<'a, R> {
-    plan: Plan,
+struct FileReceiver<'a, R> {
+    plan: CopyPlan,
     file: &'a File,
     ring: &'a RegisteredBuffer<R>,
     credits: &'a RegisteredBuffer<R>,
@@ -111,7 +111,7 @@ struct Receiver<'a, R> {
     taken: u64,
 }
 
-impl<R> Receiver<'_, R> {
+impl<R> FileReceiver<'_, R> {
     /// Takes the next chunk, if one has arrived, and returns its credit, if there is room.
     fn advance<D: Domain>(
         &mut self,
@@ -131,11 +131,13 @@ impl<R> Receiver<'_, R> {
         chunk: u64,
         written: &AtomicU64,
     ) -> Result<(), TransferError> {
-        let (position, length) = (self.plan.position(chunk), self.plan.length(chunk));
+        let position = self.plan.position(chunk);
+        let length = self.plan.length(chunk);
         let slot = self.plan.slot(chunk);
         for (start, piece) in side::pieces(length) {
             side::checksum(&mut self.crc, self.ring, slot + start as usize, piece)?;
-            let (mut done, end) = (start as usize, (start + piece) as usize);
+            let mut done = start as usize;
+            let end = (start + piece) as usize;
             while done < end {
                 let at = position + done as u64;
                 match self.ring.write_to_file(slot + done, end - done, self.file, at) {

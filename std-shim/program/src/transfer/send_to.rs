@@ -1,12 +1,12 @@
 //! The sending side between two processes: reads a file here, and has it written by a
 //! [`Server`](crate::serve::Server).
 
-use super::copy::{CopyOptions, CopyReport, Progress, SideReport};
-use super::error::{CopyError, Role, TransferError};
+use super::copy::{CopyOptions, CopyProgress, CopyReport, SideReport};
+use super::error::{CopyError, CopyRole, TransferError};
 use super::sender::{Parcel, send_file};
 use super::source::Source;
 use super::watched::watched;
-use crate::job::{FileName, Link, Plan};
+use crate::job::{Control, CopyPlan, FileName};
 use crate::session::Environment;
 use polyrail::backend::Domain;
 use std::ffi::OsStr;
@@ -30,22 +30,24 @@ pub fn send_to<D: Domain + Sync>(
     address: &str,
     domains: &[D],
     options: &CopyOptions,
-    progress: &Progress,
+    progress: &CopyProgress,
     watch: impl FnMut(),
 ) -> Result<CopyReport, CopyError> {
     let begin = Instant::now();
     let opened = Source::open(source)?;
     let total = opened.metadata().len();
-    let plan = Plan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
+    let plan =
+        CopyPlan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
     let wanted = name.or(source.file_name()).unwrap_or_default();
     let name = wanted.to_str().and_then(FileName::new);
     let name = name.ok_or_else(|| CopyError::Name { path: wanted.into() })?;
     progress.total.store(plan.total, Ordering::Relaxed);
 
-    let failed =
-        |error: TransferError| CopyError::of_side(Role::Sender, error, source, Path::new(address));
-    let link = Link::connect(address, &options.patience.timeouts());
-    let link = link.map_err(|error| failed(error.into()))?;
+    let failed = |error: TransferError| {
+        CopyError::of_side(CopyRole::Sender, error, source, Path::new(address))
+    };
+    let control = Control::connect(address, &options.patience.timeouts());
+    let control = control.map_err(|error| failed(error.into()))?;
     let builder = options.builder();
     let environment = Environment {
         // Buffers are registered with all of them, so those that no rail takes stay away.
@@ -56,8 +58,9 @@ pub fn send_to<D: Domain + Sync>(
         interrupted: &progress.interrupted,
     };
     let parcel = Parcel { plan, source: &opened, name: Some(name) };
-    let (sum, rails) = watched(|| send_file(environment, link, parcel, &progress.written), watch)
-        .map_err(failed)?;
+    let (sum, rails) =
+        watched(|| send_file(environment, control, parcel, &progress.written), watch)
+            .map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
     Ok(CopyReport { sender: Some(SideReport { rails }), ..report })
 }

@@ -3,7 +3,7 @@
 use super::error::TransferError;
 use super::side::{self, Side};
 use super::source::Source;
-use crate::job::{FileName, Job, Link, Message, Outcome, Plan, Sum};
+use crate::job::{Control, CopyPlan, FileName, Job, JobOutcome, Message, Sum};
 use crate::session::{Environment, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -22,7 +22,7 @@ pub(super) const CREDIT_SLOTS: usize = 256;
 /// What is to be sent.
 #[derive(Debug)]
 pub(super) struct Parcel<'a> {
-    pub(super) plan: Plan,
+    pub(super) plan: CopyPlan,
     pub(super) source: &'a Source,
     /// The name that the copy is to get, if the receiver leaves that to us.
     pub(super) name: Option<FileName>,
@@ -31,7 +31,7 @@ pub(super) struct Parcel<'a> {
 /// Moves a file to the other side, and counts the bytes that it has taken in `taken`.
 pub(super) fn send_file<D: Domain>(
     environment: Environment<'_, D>,
-    link: Link,
+    control: Control,
     parcel: Parcel<'_>,
     taken: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
@@ -39,7 +39,7 @@ pub(super) fn send_file<D: Domain>(
     let ring = RegisteredBuffer::new(parcel.plan.ring_bytes(), AccessFlags::empty(), domains)?;
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let credits = RegisteredBuffer::new(CREDIT_SLOTS * CREDIT_BYTES, writable, domains)?;
-    let mut side = Side::new(environment, link)?;
+    let mut side = Side::new(environment, control)?;
     let result = run(&mut side, parcel, taken, &ring, &credits);
     side.conclude(result.as_ref().err());
     result
@@ -61,9 +61,10 @@ fn run<D: Domain>(
     }
     side.meet(&peer, plan.window)?;
     let keys = ring.toward(&peer.buffer)?;
-    let (crc, peer) = (crc32fast::Hasher::new(), &peer.buffer);
+    let crc = crc32fast::Hasher::new();
+    let peer = &peer.buffer;
     side.awaits("the receiver's credit for what was sent");
-    let mut sender = Sender { plan, source, ring, keys, peer, crc, loaded: 0 };
+    let mut sender = FileSender { plan, source, ring, keys, peer, crc, loaded: 0 };
     while side.traffic.arrived < plan.chunks() || side.traffic.reported < plan.chunks() {
         let progress = sender.advance(side)? | side.poll()?;
         if side.traffic.arrived > side.traffic.posted {
@@ -75,7 +76,7 @@ fn run<D: Domain>(
     }
     sender.check_end()?;
     let sent = Sum { bytes: plan.total, crc32: sender.crc.finalize() };
-    side.tell(&Message::Done(Outcome::Copy(sent)))?;
+    side.tell(&Message::Done(JobOutcome::Copy(sent)))?;
     let received = side.expect_sum("the receiver's word that the file is complete")?;
     if received != sent {
         return Err(TransferError::Checksum { sent, received });
@@ -83,8 +84,8 @@ fn run<D: Domain>(
     Ok((sent, side.rail_reports()))
 }
 
-struct Sender<'a, R> {
-    plan: Plan,
+struct FileSender<'a, R> {
+    plan: CopyPlan,
     source: &'a Source,
     ring: &'a RegisteredBuffer<R>,
     keys: Vec<DeviceKeys>,
@@ -94,7 +95,7 @@ struct Sender<'a, R> {
     loaded: u64,
 }
 
-impl<R> Sender<'_, R> {
+impl<R> FileSender<'_, R> {
     /// Reads the next chunk if its slot is free, and posts it if there is room. One at a time, so
     /// that data moves in between.
     fn advance<D: Domain>(&mut self, side: &mut Side<'_, D>) -> Result<bool, TransferError> {
@@ -107,10 +108,12 @@ impl<R> Sender<'_, R> {
     }
 
     fn load<D: Domain>(&mut self, side: &mut Side<'_, D>, chunk: u64) -> Result<(), TransferError> {
-        let (position, length) = (self.plan.position(chunk), self.plan.length(chunk));
+        let position = self.plan.position(chunk);
+        let length = self.plan.length(chunk);
         let slot = self.plan.slot(chunk);
         for (start, piece) in side::pieces(length) {
-            let (mut done, end) = (start as usize, (start + piece) as usize);
+            let mut done = start as usize;
+            let end = (start + piece) as usize;
             while done < end {
                 let at = position + done as u64;
                 match self.ring.read_from_file(slot + done, end - done, self.source.file(), at) {
@@ -131,7 +134,9 @@ impl<R> Sender<'_, R> {
     /// What was to be read must be all there is: else the copy would be a part that looks whole. And it
     /// must be as it was: else the copy would be of a file that never was.
     fn check_end(&self) -> Result<(), TransferError> {
-        let (position, length, expected) = (self.plan.total, 1, self.plan.total);
+        let position = self.plan.total;
+        let length = 1;
+        let expected = self.plan.total;
         match self.source.file().read_at(&mut [0], position) {
             Ok(0) => self.source.check_unchanged(),
             Ok(_) => Err(TransferError::Grew { expected }),
@@ -140,7 +145,8 @@ impl<R> Sender<'_, R> {
     }
 
     fn post<D: Domain>(&self, side: &mut Side<'_, D>, chunk: u64) -> Result<bool, TransferError> {
-        let (slot, length) = (self.plan.slot(chunk), self.plan.length(chunk));
+        let slot = self.plan.slot(chunk);
+        let length = self.plan.length(chunk);
         let local = self.ring.local(slot, length)?;
         let remote = self.peer.at(slot, length)?;
         side.post(&SendWr::write_with_imm(chunk, local, remote, chunk as u32, &self.keys))

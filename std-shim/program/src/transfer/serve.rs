@@ -4,12 +4,12 @@
 //! A peer is trusted with nothing but the bytes of its file: it cannot choose a path, nor have more
 //! memory than it may, nor keep the server by saying nothing.
 
-use super::copy::{CopyReport, Progress, SideReport};
+use super::copy::{CopyProgress, CopyReport, SideReport};
 use super::destination::{self, Destination};
-use super::error::{CopyError, Role, TransferError};
-use super::receiver::{Incoming, receive_from};
+use super::error::{CopyError, CopyRole, TransferError};
+use super::receiver::{IncomingFile, receive_from};
 use super::watched::watched;
-use crate::job::{FileName, Plan, Shape};
+use crate::job::{CopyPlan, FileName, Shape};
 use crate::session::{SessionError, tell_failure};
 use crate::visit::Visit;
 use polyrail::backend::Domain;
@@ -39,24 +39,25 @@ pub struct Received {
 /// destination is as it was before.
 pub(crate) fn receive<D: Domain + Sync>(
     mut visit: Visit<'_, D>,
-    plan: Plan,
+    plan: CopyPlan,
     name: Option<&FileName>,
-    progress: &Progress,
+    progress: &CopyProgress,
     watch: impl FnMut(),
 ) -> Result<Received, CopyError> {
     let begin = Instant::now();
     let prepared = prepare(&visit, plan, name);
     let Prepared { path, target, file } =
-        prepared.inspect_err(|error| tell_failure(&mut visit.link, error))?;
+        prepared.inspect_err(|error| tell_failure(&mut visit.control, error))?;
     progress.total.store(plan.total, Ordering::Relaxed);
-    let failed = |error| CopyError::of_side(Role::Receiver, error, Path::new(""), &path);
+    let failed = |error| CopyError::of_side(CopyRole::Receiver, error, Path::new(""), &path);
 
     let builder = visit.builder();
     let environment = visit.environment(&builder, &progress.interrupted);
-    let (endpoint, devices) = (&visit.hello.endpoint, environment.domains.len());
+    let endpoint = &visit.hello.endpoint;
+    let devices = environment.domains.len();
     let complete = || target.finish(visit.options.sync).map_err(TransferError::Finish);
-    let incoming = Incoming { file: &file, written: &progress.written, complete };
-    let work = || receive_from(environment, visit.link, visit.hello, incoming);
+    let incoming = IncomingFile { file: &file, written: &progress.written, complete };
+    let work = || receive_from(environment, visit.control, visit.hello, incoming);
     let (sum, reports) = watched(work, watch).map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
     let receiver = Some(SideReport { rails: reports });
@@ -72,7 +73,7 @@ pub(crate) fn receive<D: Domain + Sync>(
 }
 
 fn receiver_failed(error: SessionError) -> CopyError {
-    CopyError::Transfer { role: Role::Receiver, source: Box::new(error.into()) }
+    CopyError::Transfer { role: CopyRole::Receiver, source: Box::new(error.into()) }
 }
 
 /// Where a file goes.
@@ -86,7 +87,7 @@ struct Prepared {
 /// Whether it may come, and where it goes.
 fn prepare<D: Domain>(
     visit: &Visit<'_, D>,
-    plan: Plan,
+    plan: CopyPlan,
     name: Option<&FileName>,
 ) -> Result<Prepared, CopyError> {
     visit.allow(plan.ring_bytes()).map_err(receiver_failed)?;

@@ -3,7 +3,7 @@
 
 use super::error::TransferError;
 use super::watched::watched;
-use crate::job::{Hello, Link, Message, Sum};
+use crate::job::{Control, Hello, Message, Sum};
 use crate::session::{About, Counterpart, Environment, SessionError, Traffic};
 use polyrail::backend::Domain;
 use polyrail::endpoint::RailReport;
@@ -16,7 +16,7 @@ use polyrail::verbs::{RecvWr, SendWr};
 const NOTIFICATION: u64 = u64::MAX;
 
 /// Idle polls between looks at the link.
-const LOOK_EVERY: u32 = 32;
+const POLL_EVERY: u32 = 32;
 
 /// One side of a copy. What arrives are the other side's notifications, which are numbered as requests
 /// are.
@@ -26,16 +26,19 @@ pub(super) struct Side<'a, D: Domain> {
     pub(super) traffic: Traffic<D>,
     idle: Idle,
     /// Idle polls since the link was looked at.
-    unlooked: u32,
+    idle_polls: u32,
 }
 
 impl<'a, D: Domain> Side<'a, D> {
-    pub(super) fn new(environment: Environment<'a, D>, link: Link) -> Result<Self, TransferError> {
-        let mut peer = Counterpart::new(link, environment.patience, environment.interrupted);
+    pub(super) fn new(
+        environment: Environment<'a, D>,
+        control: Control,
+    ) -> Result<Self, TransferError> {
+        let mut peer = Counterpart::new(control, environment.patience, environment.interrupted);
         let built = environment.builder.build(&environment.domains).map_err(TransferError::from);
         let endpoint = built.inspect_err(|error| peer.tell_failure(error))?;
         let traffic = Traffic::new(endpoint, environment.stall_timeout);
-        Ok(Self { peer, traffic, idle: Idle::default(), unlooked: 0, environment })
+        Ok(Self { peer, traffic, idle: Idle::default(), idle_polls: 0, environment })
     }
 
     /// Who we are.
@@ -148,13 +151,13 @@ impl<'a, D: Domain> Side<'a, D> {
             // The disk is slower than the rails.
             Rest::Sleep => std::thread::sleep(NAP),
         }
-        self.unlooked += 1;
-        if self.unlooked < LOOK_EVERY {
+        self.idle_polls += 1;
+        if self.idle_polls < POLL_EVERY {
             return Ok(());
         }
-        self.unlooked = 0;
+        self.idle_polls = 0;
         self.traffic.check_headway()?;
-        Ok(self.peer.look()?)
+        Ok(self.peer.poll_control()?)
     }
 
     /// A receiver whose rail failed waits for the sender's word on it.
@@ -223,7 +226,8 @@ mod tests {
         after: impl FnOnce(&mut Side<'_, polyrail::nic::ProtectionDomain>, &Host),
     ) -> TransferError {
         let (here, there) = software_hosts(2).unwrap();
-        let (builder, interrupted) = (EndpointBuilder::new().rails(rails), AtomicBool::new(false));
+        let builder = EndpointBuilder::new().rails(rails);
+        let interrupted = AtomicBool::new(false);
         let environment = Environment {
             domains: there.domains(),
             builder: &builder,
@@ -231,7 +235,7 @@ mod tests {
             patience: None,
             interrupted: &interrupted,
         };
-        let (_near, far) = Link::pair().unwrap();
+        let (_near, far) = Control::pair().unwrap();
         let mut side = Side::new(environment, far).unwrap();
         let mut peer: Endpoint = builder.build(&here.domains()).unwrap();
         side.traffic.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
@@ -297,7 +301,8 @@ mod tests {
     #[test]
     fn a_side_that_is_busy_says_that_it_is_there() {
         let (_here, there) = software_hosts(1).unwrap();
-        let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+        let builder = EndpointBuilder::new();
+        let interrupted = AtomicBool::new(false);
         let environment = Environment {
             domains: there.domains(),
             builder: &builder,
@@ -305,7 +310,7 @@ mod tests {
             patience: None,
             interrupted: &interrupted,
         };
-        let (mut near, far) = Link::pair().unwrap();
+        let (mut near, far) = Control::pair().unwrap();
         let mut side = Side::new(environment, far).unwrap();
         let buffer = RegisteredBuffer::new(64, AccessFlags::empty(), &there.domains()).unwrap();
         side.tell(&Message::Hello(side.hello(&buffer))).unwrap();

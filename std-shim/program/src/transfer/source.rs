@@ -49,7 +49,8 @@ impl Source {
     /// Whether it is still the file that it was: what was read of it at different times is then of
     /// one state. To be asked after its last byte was read.
     pub(super) fn check_unchanged(&self) -> Result<(), TransferError> {
-        let (before, length) = (&self.metadata, 0);
+        let before = &self.metadata;
+        let length = 0;
         let after = self.file.metadata().map_err(|source| TransferError::Read {
             position: before.len(),
             length,

@@ -1,13 +1,13 @@
 //! Sides that meet something else than each other.
 
-use super::error::{CopyError, Role, TransferError};
+use super::error::{CopyError, CopyRole, TransferError};
 use super::receiver::receive_file;
 use super::send_to::send_to;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
-use super::{CopyOptions, Progress};
+use super::{CopyOptions, CopyProgress};
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Hello, Incoming, Job, Link, Message, Outcome, Plan, Sum};
+use crate::job::{Control, CopyPlan, Hello, Incoming, Job, JobOutcome, Message, Sum};
 use crate::recorded::{Log, Recorded, receives_come_first};
 use crate::session::{Environment, SessionError};
 use polyrail::RemoteBuffer;
@@ -29,8 +29,8 @@ use std::time::Duration;
 
 const TOTAL: u64 = 300_000;
 
-fn plan() -> Plan {
-    Plan::new(TOTAL, 100_000, 2).unwrap()
+fn plan() -> CopyPlan {
+    CopyPlan::new(TOTAL, 100_000, 2).unwrap()
 }
 
 fn environment<'a>(
@@ -49,11 +49,11 @@ fn environment<'a>(
 
 fn send<D: Domain>(
     environment: Environment<'_, D>,
-    link: Link,
+    control: Control,
     file: &File,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let source = &Source::new(file.try_clone().unwrap()).unwrap();
-    send_file(environment, link, Parcel { plan: plan(), source, name: None }, &AtomicU64::new(0))
+    send_file(environment, control, Parcel { plan: plan(), source, name: None }, &AtomicU64::new(0))
 }
 
 fn session(error: &TransferError) -> &SessionError {
@@ -66,12 +66,13 @@ fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
     let (here, there) = software_hosts(2).unwrap();
     let builder = EndpointBuilder::new();
     let endpoint: Endpoint = builder.build(&here.domains()).unwrap();
-    let (mut near, far) = Link::pair().unwrap();
+    let (mut near, far) = Control::pair().unwrap();
     for message in messages(endpoint.address()) {
         near.send(&message).unwrap();
     }
     drop(near);
-    let (file, interrupted) = (tempfile::tempfile().unwrap(), AtomicBool::new(false));
+    let file = tempfile::tempfile().unwrap();
+    let interrupted = AtomicBool::new(false);
     let environment = environment(&there, &builder, &interrupted);
     receive_file(environment, far, &file, &AtomicU64::new(0)).unwrap_err()
 }
@@ -89,11 +90,11 @@ fn to_copy() -> Option<Job> {
 fn a_sender_that_is_none_is_refused() {
     let error = received(|_| vec![]);
     assert!(
-        matches!(session(&error), SessionError::Link(ControlError::HungUp { pending: 0 })),
+        matches!(session(&error), SessionError::Control(ControlError::HungUp { pending: 0 })),
         "{error}"
     );
     let out_of_turn = |error: &TransferError, said: &str| {
-        matches!(session(error), SessionError::Link(ControlError::Handshake(
+        matches!(session(error), SessionError::Control(ControlError::Handshake(
             HandshakeError::OutOfTurn { message, .. })) if *message == said)
     };
     let error = received(|_| vec![Message::Ready {}]);
@@ -105,7 +106,7 @@ fn a_sender_that_is_none_is_refused() {
     let error = received(|address| vec![hello(address, None)]);
     assert!(matches!(session(&error), SessionError::Protocol(_)), "{error}");
     let error = received(|address| {
-        vec![hello(address, to_copy()), Message::Done(Outcome::Copy(Sum::default()))]
+        vec![hello(address, to_copy()), Message::Done(JobOutcome::Copy(Sum::default()))]
     });
     assert!(out_of_turn(&error, "done"), "{error}");
 }
@@ -115,9 +116,10 @@ fn a_receiver_that_wants_to_send_is_refused() {
     let (here, there) = software_hosts(2).unwrap();
     let builder = EndpointBuilder::new();
     let endpoint: Endpoint = builder.build(&there.domains()).unwrap();
-    let (near, mut far) = Link::pair().unwrap();
+    let (near, mut far) = Control::pair().unwrap();
     far.send(&hello(endpoint.address(), to_copy())).unwrap();
-    let (file, interrupted) = (tempfile::tempfile().unwrap(), AtomicBool::new(false));
+    let file = tempfile::tempfile().unwrap();
+    let interrupted = AtomicBool::new(false);
     let sent = send(environment(&here, &builder, &interrupted), near, &file);
     assert!(matches!(session(sent.as_ref().unwrap_err()), SessionError::Protocol(_)), "{sent:?}");
     // The other side is told why.
@@ -146,9 +148,10 @@ fn run_with(
     let mut source = tempfile::tempfile().unwrap();
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let target = tempfile::tempfile().unwrap();
-    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
-    let (near, mut from_near) = Link::pair().unwrap();
-    let (mut to_far, far) = Link::pair().unwrap();
+    let builder = EndpointBuilder::new();
+    let interrupted = AtomicBool::new(false);
+    let (near, mut from_near) = Control::pair().unwrap();
+    let (mut to_far, far) = Control::pair().unwrap();
     thread::scope(|scope| {
         let sender =
             scope.spawn(|| send(environment(&here, &builder, &interrupted), near, &source));
@@ -156,7 +159,7 @@ fn run_with(
             let written = AtomicU64::new(0);
             receive_file(environment(&there, &builder, &interrupted), far, &target, &written)
         });
-        let forward = |from: &mut Link, to: &mut Link| match from.try_recv() {
+        let forward = |from: &mut Control, to: &mut Control| match from.try_recv() {
             Ok(Some(mut message)) => {
                 meddle(&mut message);
                 to.send(&message).unwrap();
@@ -168,7 +171,8 @@ fn run_with(
             }
             Err(_) => false,
         };
-        let (a, b) = (&mut from_near, &mut to_far);
+        let a = &mut from_near;
+        let b = &mut to_far;
         while forward(a, b) & forward(b, a) {}
         // The one that is still there hears what was said last.
         while forward(a, b) {}
@@ -191,7 +195,7 @@ fn both_sides_see_the_same_bytes() {
 #[test]
 fn sums_that_differ_fail_both_sides() {
     let (sent, received) = run_with(|message| {
-        if let Message::Done(Outcome::Copy(sum)) = message {
+        if let Message::Done(JobOutcome::Copy(sum)) = message {
             sum.crc32 ^= 1;
         }
     });
@@ -235,21 +239,24 @@ where
     let mut source = tempfile::tempfile().unwrap();
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let target = tempfile::tempfile().unwrap();
-    let (builder, interrupted) = (&builder, &AtomicBool::new(false));
+    let builder = &builder;
+    let interrupted = &AtomicBool::new(false);
     let side = |domains| {
         let stall_timeout = Duration::from_secs(5);
         Environment { domains, builder, stall_timeout, patience: None, interrupted }
     };
-    let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let timeouts = Timeouts::default();
     let address = listener.local_addr().unwrap().to_string();
     let sums = thread::scope(|scope| {
-        let (here, there) = (side(here), side(there));
+        let here = side(here);
+        let there = side(there);
         let receiver = scope.spawn(|| {
-            let (link, _) = listener.accept(&timeouts).unwrap();
-            receive_file(there, link, &target, &AtomicU64::new(0))
+            let (control, _) = listener.accept(&timeouts).unwrap();
+            receive_file(there, control, &target, &AtomicU64::new(0))
         });
-        let link = Link::connect(&address, &timeouts).unwrap();
-        let sent = send(here, link, &source);
+        let control = Control::connect(&address, &timeouts).unwrap();
+        let sent = send(here, control, &source);
         [sent, receiver.join().unwrap()].map(|result| result.unwrap().0)
     });
     let sum = Sum { bytes: TOTAL, crc32: crc32fast::hash(&vec![7; TOTAL as usize]) };
@@ -270,20 +277,23 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
     let mut source = tempfile::NamedTempFile::new().unwrap();
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let (here, there) = software_hosts(2).unwrap();
-    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
-    let (listener, timeouts) = (Listener::bind("127.0.0.1:0").unwrap(), Timeouts::default());
+    let builder = EndpointBuilder::new();
+    let interrupted = AtomicBool::new(false);
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let timeouts = Timeouts::default();
     let address = listener.local_addr().unwrap().to_string();
     let (sent, received) = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
-            let (link, _) = listener.accept(&timeouts).unwrap();
+            let (control, _) = listener.accept(&timeouts).unwrap();
             // The sender has opened it. The system's clock for files goes in steps of up to 10 ms.
             thread::sleep(Duration::from_millis(50));
             fs::OpenOptions::new().write(true).open(&source).unwrap().write_all(b"8").unwrap();
             let target = tempfile::tempfile().unwrap();
             let environment = environment(&there, &builder, &interrupted);
-            receive_file(environment, link, &target, &AtomicU64::new(0))
+            receive_file(environment, control, &target, &AtomicU64::new(0))
         });
-        let (options, progress) = (CopyOptions::default(), Progress::default());
+        let options = CopyOptions::default();
+        let progress = CopyProgress::default();
         let domains = here.all_domains();
         let name = Some("copy".as_ref());
         let sent = send_to(source.path(), name, &address, domains, &options, &progress, || ());
@@ -299,11 +309,13 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
 fn a_copy_runs_on_other_backends_too_and_posts_its_receives_first() {
     for scheme in [Scheme::Spray, Scheme::Dqplb] {
         let (here, there) = software_hosts(2).unwrap();
-        let (log, other) = (Log::default(), Log::default());
+        let log = Log::default();
+        let other = Log::default();
         let recorded = |host: &Host, log: &Log| -> Vec<Recorded> {
             host.domains().iter().map(|&domain| Recorded::new(domain.clone(), log)).collect()
         };
-        let (here, there) = (recorded(&here, &log), recorded(&there, &other));
+        let here = recorded(&here, &log);
+        let there = recorded(&there, &other);
         let builder = EndpointBuilder::new().scheme(scheme);
         over_tcp(here.iter().collect(), there.iter().collect(), builder);
         assert!(receives_come_first(&log) && receives_come_first(&other));
@@ -319,21 +331,23 @@ fn one_chunk_received(
 ) -> (u64, TransferError) {
     let (here, there) = software_hosts(2).unwrap();
     let builder = EndpointBuilder::new();
-    let (written, interrupted) = (AtomicU64::new(0), AtomicBool::new(false));
+    let written = AtomicU64::new(0);
+    let interrupted = AtomicBool::new(false);
     let target = tempfile::tempfile().unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (link, _) = listener.accept(&Timeouts::default()).unwrap();
+    let (control, _) = listener.accept(&Timeouts::default()).unwrap();
     let error = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
-            receive_file(environment(&there, &builder, &interrupted), link, &target, &written)
+            receive_file(environment(&there, &builder, &interrupted), control, &target, &written)
         });
         let mut endpoint: Endpoint = builder.build(&here.domains()).unwrap();
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let buffer = RegisteredBuffer::new(chunk as usize, access, &here.domains()).unwrap();
-        let plan = Plan::new(chunk.into(), chunk.into(), 1).unwrap();
+        let plan = CopyPlan::new(chunk.into(), chunk.into(), 1).unwrap();
         let purpose = Some(Job::Copy { plan, name: None });
-        let (address, remote) = (endpoint.address(), buffer.remote());
+        let address = endpoint.address();
+        let remote = buffer.remote();
         let hello = Message::Hello(Hello { endpoint: address, buffer: remote, purpose });
         stream.write_all(&hello.encode()).unwrap();
         let mut incoming = Incoming::new();
@@ -377,21 +391,23 @@ fn a_receiver_hears_the_sender_in_every_turn_though_there_is_work() {
 #[test]
 fn a_sender_hears_the_receiver_while_it_reads_a_chunk() {
     let (here, there) = software_hosts(2).unwrap();
-    let (builder, interrupted) = (EndpointBuilder::new(), AtomicBool::new(false));
+    let builder = EndpointBuilder::new();
+    let interrupted = AtomicBool::new(false);
     let mut source = tempfile::tempfile().unwrap();
     source.write_all(&vec![7; TOTAL as usize]).unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (link, _) = listener.accept(&Timeouts::default()).unwrap();
+    let (control, _) = listener.accept(&Timeouts::default()).unwrap();
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let ring = RegisteredBuffer::new(plan().ring_bytes(), access, &there.domains()).unwrap();
     let error = thread::scope(|scope| {
         let sender =
-            scope.spawn(|| send(environment(&here, &builder, &interrupted), link, &source));
+            scope.spawn(|| send(environment(&here, &builder, &interrupted), control, &source));
         let mut endpoint: Endpoint = builder.build(&there.domains()).unwrap();
         let mut incoming = Incoming::new();
         let Message::Hello(peer) = hear(&mut stream, &mut incoming) else { panic!() };
-        let (address, buffer) = (endpoint.address(), ring.remote());
+        let address = endpoint.address();
+        let buffer = ring.remote();
         let hello = Message::Hello(Hello { endpoint: address, buffer, purpose: None });
         endpoint.connect(&peer.endpoint).unwrap();
         let messages = [hello, Message::Ready {}, Message::Failed { reason: Reason::new("tired") }];
@@ -427,10 +443,11 @@ fn a_receiver_sees_an_interrupt_in_the_middle_of_a_chunk() {
 fn errors_say_their_reasons_once() {
     let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
     let write = TransferError::Write { position: 5, length: 7, source: full() };
-    let error = CopyError::of_side(Role::Receiver, write, Path::new("src"), Path::new("dst"));
+    let error = CopyError::of_side(CopyRole::Receiver, write, Path::new("src"), Path::new("dst"));
     let all = "cannot write dst: writing 7 bytes at offset 5: no storage space";
     assert_eq!(Chain(&error).to_string(), all);
-    let link = ControlError::Io { doing: "accepting", source: full() };
-    let error = CopyError::of_side(Role::Sender, link.into(), Path::new("src"), Path::new("dst"));
+    let broken = ControlError::Io { doing: "accepting", source: full() };
+    let error =
+        CopyError::of_side(CopyRole::Sender, broken.into(), Path::new("src"), Path::new("dst"));
     assert_eq!(Chain(&error).to_string(), "sender: accepting: no storage space");
 }
