@@ -115,10 +115,9 @@ plant core/src/rail/in_flight.rs 'self.missing = count - accepted;' \
 bug "a notify overtakes a SEND or atomic that went straight to rail 0" simulate
 plant core/src/virtual_qp/pump.rs 'self.pass_through.is_ahead_of(id) ||' \
   '(self.pass_through.is_ahead_of(id) && !PLANTED) ||'
-plant core/src/virtual_qp/pass_through.rs 'pub(super) const fn notify_limit' \
-  'pub(super) fn notify_limit'
-plant core/src/virtual_qp/pass_through.rs 'PassThroughOrder::Ordered => self.oldest' \
-  'PassThroughOrder::Ordered => if PLANTED { NONE } else { self.oldest }'
+plant core/src/virtual_qp/pass_through/state.rs 'const fn notify_limit' 'fn notify_limit'
+plant core/src/virtual_qp/pass_through/state.rs 'if ordered { self.oldest } else { NONE }' \
+  'if ordered && !PLANTED { self.oldest } else { NONE }'
 
 bug "numbers of DQPLB overtake a plain WRITE" simulate
 plant core/src/virtual_qp/scheme/dqplb/rules.rs 'in_flight_before(self.unnumbered_until)' \
@@ -147,7 +146,7 @@ plant core/src/virtual_qp/complete.rs '!rail.is_at(device, completion.qp_num) ||
   '!(PLANTED || rail.is_at(device, completion.qp_num)) ||'
 
 bug "a single rail takes the completions of another one with its number" simulate
-plant core/src/virtual_cq/poll.rs 'qp.is_only_rail(device, first.qp_num)' \
+plant core/src/virtual_cq/deliver.rs 'qp.is_only_rail(device, first.qp_num)' \
   'PLANTED || qp.is_only_rail(device, first.qp_num)'
 
 bug "equal numbers may be attached" simulate
@@ -172,8 +171,8 @@ plant core/src/virtual_qp/dispatch.rs 'self.chooser.prefer_freed();' \
   'if !PLANTED { self.chooser.prefer_freed(); }'
 
 bug "turns begin anew after each rail has had its turn" random
-plant core/src/virtual_qp/choose.rs 'self.ahead = 0xFE << turn;' \
-  'self.ahead = if PLANTED && round.0 == 0 { 0xFF } else { 0xFE << turn };'
+plant core/src/virtual_qp/choose.rs 'round.ahead = 0xFE << turn;' \
+  'round.ahead = if PLANTED && round.left == 0 { 0xFF } else { 0xFE << turn };'
 
 bug "bytes are not given back when a driver refuses" random
 plant core/src/rail/in_flight.rs 'self.bytes_posted -= u64::from(batch.length);' \
@@ -209,8 +208,8 @@ plant core/src/virtual_cq/registry.rs 'attached.queued = self.queue.push_back(in
      if PLANTED { self.queue.push_front(index) } else { self.queue.push_back(index) }.is_ok();'
 
 bug "the first completion queue stays the first after full turns" completion_queue
-plant core/src/virtual_cq/turns.rs 'const fn next_poll_begins_with' 'fn next_poll_begins_with'
-plant core/src/virtual_cq/turns.rs 'if self.next == self.first && self.asked > 0 {' \
+plant core/src/virtual_cq/poll.rs 'const fn next_poll_begins_with' 'fn next_poll_begins_with'
+plant core/src/virtual_cq/poll.rs 'if self.next == self.first && self.asked > 0 {' \
   'if self.next == self.first && self.asked > 0 && !PLANTED {'
 
 [ "$misplaced" = 0 ] || exit 1
