@@ -39,7 +39,8 @@ fn text_from_outside_is_read_or_refused() {
     });
 }
 
-/// What once broke a model, or shows it the way, stays with the fuzz targets; here without fuzzing.
+/// Inputs that once broke a model, or that guide the fuzzer, are kept with the fuzz targets; here
+/// they run without fuzzing.
 #[test]
 fn the_seeds_of_the_fuzz_targets_pass() {
     type Model = fn(&[u8]);
