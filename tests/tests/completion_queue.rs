@@ -98,7 +98,7 @@ fn a_full_routing_table_refuses_whole_queue_pairs() {
     cq.attach(0, &first).unwrap();
     let full = AttachError::Route(RouteError::Full { capacity: 6 });
     assert_eq!(cq.attach(1, &second), Err(full));
-    assert_eq!(cq.attach(1, &third), Ok(()), "the two free routes are free still");
+    assert_eq!(cq.attach(1, &third), Ok(()), "the two free routes are still free");
     cq.invariants();
 }
 
@@ -188,7 +188,7 @@ fn more_virtual_queue_pairs_than_one_poll_looks_at_take_turns() {
     for _ in 0..2 {
         assert_eq!(wcs(&mut cq, &mut set, 32), []);
     }
-    assert!(handles.iter().flatten().all(|rail| rail.sends().len() == 1), "all were looked at");
+    assert!(handles.iter().flatten().all(|rail| rail.sends().len() == 1), "all were polled");
 }
 
 /// "What is complete but over the limit comes out first next time", however many are attached.

@@ -123,7 +123,7 @@ fn least_finish_time_counts_what_is_in_flight() {
     rig.rails[1].complete_all();
     rig.poll();
     rig.post([rig::write(2, 4 * 128)]);
-    assert_eq!(loads(&rig), [4, 4], "rail 0 has its backlog still");
+    assert_eq!(loads(&rig), [4, 4], "rail 0 still has its backlog");
     rig.post([rig::write(3, 128), rig::write(4, 128)]);
     assert_eq!(loads(&rig), [5, 5]);
     assert_eq!(rig.run_dry().len(), 4);
@@ -133,7 +133,7 @@ fn least_finish_time_counts_what_is_in_flight() {
 fn least_finish_time_goes_elsewhere_when_credits_run_out() {
     let mut rig: Rig<2, 8, 8> = least_finish_time(&[1_000_000, 1]).depth(8).build();
     rig.post([rig::write(1, 12 * 128)]);
-    assert_eq!(loads(&rig), [8, 4], "slow is better than never");
+    assert_eq!(loads(&rig), [8, 4], "a slow rail is better than none");
     assert_eq!(rig.run_dry().len(), 1);
 }
 
@@ -273,7 +273,8 @@ fn each_rail_has_as_many_requests_in_flight_as_it_was_granted() {
 fn the_card_tells_the_deepest_receive_queue() {
     for rotation in 0..3 {
         let mut setup = uneven();
-        (setup.notify, setup.config.scheme) = (false, Scheme::Dqplb);
+        setup.notify = false;
+        setup.config.scheme = Scheme::Dqplb;
         setup.rail_limits.rotate_left(rotation);
         let mut rig = setup.rig();
         assert_eq!(rig.qp.window().receives_per_rail, 9);

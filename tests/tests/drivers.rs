@@ -83,7 +83,7 @@ fn a_full_queue_with_nothing_in_flight_recovers_at_the_next_poll() {
     assert_eq!(rig.rails[1].sends().len(), 2, "one driver is enough");
     rig.rails[0].refuse_all(None);
     assert_eq!(rig.run_dry(), [done(1, WcOpcode::RDMA_WRITE, 256)]);
-    assert_eq!(rig.qp.state(), QpState::Ready, "back-pressure is no error");
+    assert_eq!(rig.qp.state(), QpState::Ready, "back-pressure is not an error");
 }
 
 #[test]
@@ -269,14 +269,14 @@ fn a_driver_that_never_takes_the_rest_of_a_batch_ends_in_an_error() {
         assert_eq!(rig.poll(), []);
     }
     assert_eq!(rig.qp.state(), QpState::Ready);
-    assert!(rig.qp.check_stalled().is_empty(), "the first look");
+    assert!(rig.qp.check_stalled().is_empty(), "the first check");
     assert_eq!(rig.poll(), []);
     assert!(rig.qp.check_stalled().contains(RailId::Data(0)));
     let error = rig.qp.first_error().unwrap();
     assert_eq!((error.rail, error.errno), (RailId::Data(0), Some(12)));
     assert_eq!(rig.qp.state(), QpState::Error);
     assert_eq!(rig.qp.post_send(&rig::write(2, 128)), Err(PostSendError::InErrorState));
-    // A driver that takes requests again, flushed ones say, ends the request too.
+    // A driver that takes requests again, for example flushed ones, ends the request too.
     rig.rails.iter().for_each(|rail| rail.refuse_all(None));
     assert_eq!(rig.poll(), []);
     rig.rails[0].flush();

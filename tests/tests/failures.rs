@@ -357,7 +357,7 @@ fn bad_peer(opcode: WcOpcode, imm: Option<Imm>) -> (ProtocolError, Rig) {
     rig.post([rig::write(7, 256)]);
     rig.rails[1].deliver(opcode, 0, imm);
     let reports = rig.poll_ids();
-    assert_eq!(reports, [(1, WcStatus::WR_FLUSH_ERR)], "nothing is taken for data");
+    assert_eq!(reports, [(1, WcStatus::WR_FLUSH_ERR)], "nothing is mistaken for data");
     assert_eq!(rig.qp.state(), QpState::Error);
     assert_eq!(rig.qp.first_error().unwrap().status, WcStatus::BAD_RESP_ERR);
     rig.rails.iter().for_each(|rail| rail.complete_all());
@@ -452,7 +452,8 @@ fn an_opcode_is_reported_for_what_it_was_whatever_happened() {
 #[test]
 fn without_a_receive_queue_of_its_own_rail_0_takes_no_data_receives() {
     let mut setup = Setup::spray(2);
-    (setup.limits.max_recv_wr, setup.notify_limits.max_recv_wr) = (0, 0);
+    setup.limits.max_recv_wr = 0;
+    setup.notify_limits.max_recv_wr = 0;
     let mut rig = setup.rig();
     let data = rig.qp.post_recv(&RecvWr::data(1, local(8), &KEYS));
     assert_eq!(data, Err(PostRecvError::NoReceiveQueue(RailId::Data(0))));

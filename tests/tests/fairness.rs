@@ -314,7 +314,7 @@ fn the_longest_waiting_is_first() {
     }
 }
 
-/// With a budget of 1 the completion queues are polled all the same, so that no rail seems to stall.
+/// With a budget of 1 the completion queues are still polled, so that no rail seems to stall.
 #[test]
 fn a_healthy_rail_is_not_taken_for_a_stalled_one_while_others_use_up_the_budget() {
     let nic = Nic::new();

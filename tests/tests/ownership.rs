@@ -105,8 +105,8 @@ fn queue_pairs_that_change_places_do_not_complete_each_others_requests() {
         let polled = cq.poll(&mut left, 16, |event| seen.push(event));
         assert_eq!((polled.events, is_foreign(&seen[0])), (1, true), "{seen:?}");
         assert_eq!(left.first_error(), None);
-        assert_eq!(left.protocol_errors(), 0, "a completion of somebody else is no error here");
-        assert_eq!(right_handles[0].sends().len(), 1, "and this one is with the NIC still");
+        assert_eq!(left.protocol_errors(), 0, "a foreign completion is not an error here");
+        assert_eq!(right_handles[0].sends().len(), 1, "this one is still in flight");
     }
 }
 
@@ -150,7 +150,7 @@ fn receives_of_a_shared_queue_are_the_callers_each_one() {
     }
     assert_eq!(seen, expected);
     assert_eq!(rig.qp.protocol_errors(), 0);
-    assert_eq!(rig.qp.unreported_sends(), 1, "the WRITE is with the NIC");
+    assert_eq!(rig.qp.unreported_sends(), 1, "the WRITE is in flight");
     rig.rails.iter().for_each(QpHandle::complete_all);
     assert_eq!(rig.poll_ids(), ok(&[1]));
 }

@@ -137,7 +137,7 @@ fn unordered_a_notify_waits_for_no_send() {
 fn rail_0_stays_in_service_while_a_send_waits_for_it() {
     let mut rig = Setup::spray(2).fragment(128).rig();
     rig.post([rig::write(1, 128), rig::send(2, 64), rig::write(3, 128)]);
-    assert!(!rig.qp.set_rail_in_service(0, false), "2, and 3 behind it, would wait for ever");
+    assert!(!rig.qp.set_rail_in_service(0, false), "2, and 3 behind it, would wait forever");
     assert!(rig.qp.set_rail_in_service(1, false));
     assert_eq!(rig.run_dry().len(), 3);
     assert!(rig.qp.set_rail_in_service(1, true) && rig.qp.set_rail_in_service(0, false));

@@ -77,7 +77,7 @@ fn the_first_error_wins_and_is_reported_when_all_fragments_are_in() {
     let mut rig = Setup::spray(3).fragment(128).rig();
     rig.post([rig::write(1, 3 * 128), rig::write(2, 128)]);
     rig.rails[1].fail(WcStatus::REM_ACCESS_ERR);
-    assert_eq!(rig.poll(), [], "two fragments are in flight still");
+    assert_eq!(rig.poll(), [], "two fragments are still in flight");
     rig.rails[2].fail(WcStatus::RETRY_EXC_ERR);
     assert_eq!(rig.poll(), []);
     rig.rails[0].complete_all();

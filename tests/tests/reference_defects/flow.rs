@@ -234,7 +234,7 @@ fn defect_19_assigning_over_a_queue_pair_drops_the_old_one() {
     assert_eq!(before - rig.nic.owners(), 3, "two rails and the notify queue pair");
 }
 
-/// Row 21, FENCE: waits for every earlier READ and atomic, on whatever rail.
+/// Row 21, FENCE: waits for every earlier READ and atomic, on any rail.
 #[test]
 fn defect_21_a_fenced_request_waits_for_reads_and_atomics_on_all_rails() {
     let mut rig = Setup::spray(3).fragment(128).rig();
