@@ -1,4 +1,4 @@
-//! Tells the crate what it is compiled with: instruction counts depend on it.
+//! Gives the crate the compiler that it is built with: instruction counts depend on it.
 
 use std::env;
 use std::process::Command;

@@ -41,7 +41,7 @@ fn tracker(c: &mut Criterion) {
                 tracker.pop_pending();
             }
             while let Some(id) = tracker.front_finished() {
-                black_box(tracker.find(id)).expect("it is outstanding");
+                black_box(tracker.find(id)).expect("it is unreported");
                 tracker.remove(id);
                 tracker.pop_finished();
             }

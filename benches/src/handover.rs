@@ -54,7 +54,7 @@ trait Pop: Send + 'static {
     fn pop(&mut self, number: u64) -> bool;
 }
 
-/// Looks at a value as a user would.
+/// Reads a value as a user would.
 #[inline]
 fn receive(payload: Payload, number: u64) -> bool {
     assert_eq!(black_box(payload)[0], number);

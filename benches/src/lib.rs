@@ -9,7 +9,7 @@
 //! They are compared as ratios, in two ways. `cargo run --release -p polyrail-benches --bin report`
 //! times them alternately in one run, since nanoseconds differ from machine to machine.
 //! `benches/instructions.sh` counts their instructions with callgrind, which do not: what a change
-//! costs is judged by those. The criterion benches (`cargo bench -p polyrail-benches`) look at the
+//! costs is judged by those. The criterion benches (`cargo bench -p polyrail-benches`) time the
 //! engine's modules one by one.
 //!
 //! # Reading order

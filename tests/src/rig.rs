@@ -62,7 +62,7 @@ pub fn fetch_add(wr_id: u64) -> SendWr<'static> {
 /// How a [`Rig`] is to be built.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Rails; rail `i` is on device `i % devices` unless `rail_devices` says otherwise.
+    /// Rails; rail `i` is on device `i % devices` unless `rail_devices` is given.
     pub rails: usize,
     /// Devices, with one completion queue each.
     pub devices: usize,

@@ -43,7 +43,7 @@ fn a_queue_must_be_deep_enough_for_everything_in_flight() {
     assert_eq!(cq.attach(0, &first), Err(too_small));
 }
 
-/// What the documentation promises is what an overrun needs: every send and every receive fails.
+/// The depth that the documentation promises suffices when every send and every receive fails.
 #[test]
 fn a_queue_of_the_promised_depth_takes_every_flush() {
     type Small = TestQp<3, 8, 32>;
@@ -98,7 +98,7 @@ fn a_full_routing_table_refuses_whole_queue_pairs() {
     cq.attach(0, &first).unwrap();
     let full = AttachError::Route(RouteError::Full { capacity: 6 });
     assert_eq!(cq.attach(1, &second), Err(full));
-    assert_eq!(cq.attach(1, &third), Ok(()), "the two free routes are free still");
+    assert_eq!(cq.attach(1, &third), Ok(()), "the two free routes are still free");
     cq.invariants();
 }
 
@@ -188,7 +188,7 @@ fn more_virtual_queue_pairs_than_one_poll_looks_at_take_turns() {
     for _ in 0..2 {
         assert_eq!(wcs(&mut cq, &mut set, 32), []);
     }
-    assert!(handles.iter().flatten().all(|rail| rail.sends().len() == 1), "all were looked at");
+    assert!(handles.iter().flatten().all(|rail| rail.sends().len() == 1), "all were polled");
 }
 
 /// "What is complete but over the limit comes out first next time", however many are attached.
@@ -285,7 +285,7 @@ fn moving_a_queue_pair_between_post_and_completion_is_harmless() {
     assert_eq!(seen, [(10, 1, WcStatus::SUCCESS), (20, 2, WcStatus::SUCCESS)]);
 }
 
-/// At another's index, a virtual queue pair is not taken for that other.
+/// At another one's index, a virtual queue pair is not taken for that one.
 #[test]
 fn queue_pairs_that_changed_places_get_no_completion_of_each_other() {
     let (nic, cqs, mut cq) = one_cq(1 << 14);
@@ -402,8 +402,8 @@ fn what_cannot_work_is_refused_when_it_is_built() {
     assert_eq!(nic.owners(), 2, "the physical ones were dropped");
 }
 
-/// Two queue pairs of two rails on a queue of their own each; `each` is called before every one of so
-/// many polls, and then how many completions each queue gave is counted.
+/// Two queue pairs of two rails, each on a queue of its own; `each` is called before every one of
+/// this many polls. Returns how many completions each queue gave.
 fn taken_from(polls: usize, budget: usize, waiting: [usize; 2]) -> [u32; 2] {
     let nic = Nic::new();
     let cqs = [nic.cq(0, 1 << 12), nic.cq(1, 1 << 12)];
@@ -430,12 +430,13 @@ fn taken_from(polls: usize, budget: usize, waiting: [usize; 2]) -> [u32; 2] {
     taken
 }
 
-/// Polls that end where they began begin the next one elsewhere: a queue that always has as much as
-/// one poll takes leaves the other its turn.
+/// After a poll that ends where it began, the next one begins elsewhere: a queue that always has as
+/// much as one poll takes leaves the other its turn.
 #[test]
 fn the_first_queue_of_a_poll_changes_after_full_turns_too() {
     for budget in [4, 16, 32] {
-        // Always a little less than a poll takes, so that the second queue has the last of each.
+        // Always slightly less than a poll takes, so that the second queue has the last completion
+        // of each.
         for waiting in [[budget - 1, 200], [200, budget - 1]] {
             let taken = taken_from(12, budget, waiting);
             let most = 12 * budget as u32;
@@ -444,7 +445,7 @@ fn the_first_queue_of_a_poll_changes_after_full_turns_too() {
     }
 }
 
-/// A sink that panics is the caller's fault, and costs one event: the one it was given.
+/// A sink that panics is the caller's fault, and costs one event: the one that it was given.
 #[test]
 fn a_sink_that_panics_loses_nothing_else() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -577,9 +578,9 @@ fn names(events: Vec<Event>) -> Vec<u64> {
     events.into_iter().filter_map(|event| event.completion().map(|wc| wc.wr_id)).collect()
 }
 
-/// Who is touched by the queue that is polled for priority does not keep others waiting for good.
+/// Queue pairs on the queue that is polled first do not keep others waiting forever.
 #[test]
-fn polling_one_queue_with_a_small_budget_starves_nobody() {
+fn polling_one_queue_with_a_small_budget_starves_no_other() {
     let (nic, cqs, mut cq) = one_cq(1 << 14);
     let (mut set, handles): (Vec<_>, Vec<_>) =
         [10, 20].map(|number| qp(&nic, &cqs, 2, number)).into_iter().unzip();

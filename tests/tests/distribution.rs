@@ -1,4 +1,5 @@
-//! Which rail gets what: round robin, least finish time, shares, boundaries, rails that are not alike.
+//! How work is spread over the rails: round robin, least finish time, shares, boundaries, rails
+//! that are not alike.
 
 use polyrail_core::hardware::{QpLimits, Refusal};
 use polyrail_core::verbs::SendFlags;
@@ -27,7 +28,7 @@ fn single_fragments_go_round() {
 }
 
 #[test]
-fn a_request_is_cut_into_one_contiguous_share_for_each_rail() {
+fn a_request_is_split_into_one_contiguous_share_for_each_rail() {
     for (fragments, expected) in
         [(4, [1, 1, 1, 1]), (5, [2, 2, 1, 0]), (8, [2, 2, 2, 2]), (16, [4, 4, 4, 4])]
     {
@@ -73,7 +74,7 @@ fn turns_interleave_devices() {
     }
 }
 
-/// Every boundary of a request lies on a multiple of the fragment size, which is one of 128.
+/// Every boundary of a request lies on a multiple of the fragment size, itself a multiple of 128.
 #[test]
 fn fragment_boundaries_are_multiples_of_128_whatever_is_full() {
     let mut rig: Rig<3, 8, 8> = Setup::spray(3).fragment(384).build();
@@ -115,14 +116,14 @@ fn least_finish_time_deals_by_bandwidth() {
 }
 
 #[test]
-fn least_finish_time_looks_at_what_is_in_flight() {
+fn least_finish_time_counts_what_is_in_flight() {
     let mut rig: Rig<2, 64, 16> = least_finish_time(&[100_000, 100_000]).build();
     rig.post([rig::write(1, 8 * 128)]);
     assert_eq!(loads(&rig), [4, 4]);
     rig.rails[1].complete_all();
     rig.poll();
     rig.post([rig::write(2, 4 * 128)]);
-    assert_eq!(loads(&rig), [4, 4], "rail 0 has its backlog still");
+    assert_eq!(loads(&rig), [4, 4], "rail 0 still has its backlog");
     rig.post([rig::write(3, 128), rig::write(4, 128)]);
     assert_eq!(loads(&rig), [5, 5]);
     assert_eq!(rig.run_dry().len(), 4);
@@ -132,7 +133,7 @@ fn least_finish_time_looks_at_what_is_in_flight() {
 fn least_finish_time_goes_elsewhere_when_credits_run_out() {
     let mut rig: Rig<2, 8, 8> = least_finish_time(&[1_000_000, 1]).depth(8).build();
     rig.post([rig::write(1, 12 * 128)]);
-    assert_eq!(loads(&rig), [8, 4], "slow is better than never");
+    assert_eq!(loads(&rig), [8, 4], "a slow rail is better than none");
     assert_eq!(rig.run_dry().len(), 1);
 }
 
@@ -169,7 +170,8 @@ fn eight_rails_share_evenly_over_time() {
     assert!(most - least <= most / 3, "{counts:?}");
 }
 
-/// Waiting requests go to the rail whose completion came last, whichever that is, and on from there.
+/// Waiting requests go to the rail whose completion came last, whichever rail that is, and then to
+/// the following ones.
 #[test]
 fn waiting_requests_begin_with_the_rail_freed_last() {
     for order in [[0, 2], [2, 0], [1, 3], [3, 1], [2, 3], [3, 2]] {
@@ -201,7 +203,7 @@ fn turns_go_on_after_a_request_over_all_rails() {
     }
 }
 
-/// Rails that are granted different things, on devices that can do different things.
+/// Rails with different limits, on devices with different capabilities.
 fn uneven() -> Setup {
     let mut setup = Setup::spray(3).devices(2).fragment(128);
     let limits = |send, recv, inline| QpLimits {
@@ -271,7 +273,8 @@ fn each_rail_has_as_many_requests_in_flight_as_it_was_granted() {
 fn the_card_tells_the_deepest_receive_queue() {
     for rotation in 0..3 {
         let mut setup = uneven();
-        (setup.notify, setup.config.scheme) = (false, Scheme::Dqplb);
+        setup.notify = false;
+        setup.config.scheme = Scheme::Dqplb;
         setup.rail_limits.rotate_left(rotation);
         let mut rig = setup.rig();
         assert_eq!(rig.qp.window().receives_per_rail, 9);
@@ -282,7 +285,7 @@ fn the_card_tells_the_deepest_receive_queue() {
     }
 }
 
-/// Nothing of what a driver did not take was handed to its device.
+/// What a driver did not take was not handed to its device.
 #[test]
 fn counters_give_back_what_a_driver_refuses() {
     for refusal in [Refusal::QueueFull, Refusal::Driver(5)] {

@@ -83,7 +83,7 @@ fn a_full_queue_with_nothing_in_flight_recovers_at_the_next_poll() {
     assert_eq!(rig.rails[1].sends().len(), 2, "one driver is enough");
     rig.rails[0].refuse_all(None);
     assert_eq!(rig.run_dry(), [done(1, WcOpcode::RDMA_WRITE, 256)]);
-    assert_eq!(rig.qp.state(), QpState::Ready, "back-pressure is no error");
+    assert_eq!(rig.qp.state(), QpState::Ready, "back-pressure is not an error");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_full_rail_leaves_its_share_to_the_others() {
     assert_eq!(rig.run_dry().len(), 1);
 }
 
-/// A prefix without tail: only the rest, or an error, can retire it.
+/// A prefix without a tail: only the rest, or an error, can retire it.
 #[test]
 fn the_prefix_of_a_batch_that_failed_while_the_rest_waits_is_flushed_and_reported() {
     let mut rig = partly_taken(2, Refusal::QueueFull);
@@ -219,7 +219,7 @@ fn notifies_may_be_taken_one_by_one() {
     assert_eq!((counters.send_requests, counters.doorbells), (3, 3));
 }
 
-/// The rest is offered again all the same: what was taken of the batch retires with it.
+/// The rest is still offered again: what was taken of the batch retires with it.
 #[test]
 fn a_notify_that_the_driver_refuses_for_good_is_given_up_with_what_is_behind_it() {
     for (first, second) in [(Some(1), 1), (Some(1), 0), (None, 2)] {
@@ -237,9 +237,13 @@ fn a_notify_that_the_driver_refuses_for_good_is_given_up_with_what_is_behind_it(
         assert_eq!(reports, []);
         let sent = first.unwrap_or(0) + second;
         let posted = rig.notify().take_doorbells().concat();
-        let told: Vec<_> =
+        let notifications: Vec<_> =
             posted.iter().filter(|one| one.opcode == Opcode::RdmaWriteWithImm).collect();
-        assert_eq!(told.len(), sent as usize, "nobody is told at or past what was given up");
+        assert_eq!(
+            notifications.len(),
+            sent as usize,
+            "no notification at or past what was given up"
+        );
         let [.., marker] = &posted[..] else { panic!("{posted:?}") };
         assert_eq!((marker.opcode, marker.flags), (Opcode::RdmaWrite, SendFlags::SIGNALED));
         rig.notify().complete_all();
@@ -254,8 +258,8 @@ fn a_notify_that_the_driver_refuses_for_good_is_given_up_with_what_is_behind_it(
     }
 }
 
-/// Nothing that could make room is in flight, or only the front of a batch whose rest is owed, after
-/// every queue pair was moved to ERR too.
+/// Nothing that could make room is in flight, or only the front of a partial batch; also after
+/// every queue pair was moved to ERR.
 #[test]
 fn a_driver_that_never_takes_the_rest_of_a_batch_ends_in_an_error() {
     let mut rig = partly_taken(2, Refusal::QueueFull);
@@ -265,14 +269,14 @@ fn a_driver_that_never_takes_the_rest_of_a_batch_ends_in_an_error() {
         assert_eq!(rig.poll(), []);
     }
     assert_eq!(rig.qp.state(), QpState::Ready);
-    assert!(rig.qp.check_stalled().is_empty(), "the first look");
+    assert!(rig.qp.check_stalled().is_empty(), "the first check");
     assert_eq!(rig.poll(), []);
     assert!(rig.qp.check_stalled().contains(RailId::Data(0)));
     let error = rig.qp.first_error().unwrap();
     assert_eq!((error.rail, error.errno), (RailId::Data(0), Some(12)));
     assert_eq!(rig.qp.state(), QpState::Error);
     assert_eq!(rig.qp.post_send(&rig::write(2, 128)), Err(PostSendError::InErrorState));
-    // A driver that takes requests again, flushed ones say, ends the request too.
+    // A driver that takes requests again, for example flushed ones, ends the request too.
     rig.rails.iter().for_each(|rail| rail.refuse_all(None));
     assert_eq!(rig.poll(), []);
     rig.rails[0].flush();
@@ -300,9 +304,9 @@ fn a_driver_that_is_always_full_is_named_and_ends_in_an_error() {
     }
 }
 
-/// It is refused and forgotten, so nothing waits for its driver.
+/// It is refused and forgotten, so nothing waits for the driver.
 #[test]
-fn a_refused_inline_request_is_no_stall() {
+fn a_refused_inline_request_is_not_a_stall() {
     let mut rig = rig();
     let inline = rig::send(1, 8).with_flags(SendFlags::SIGNALED | SendFlags::INLINE);
     for _ in 0..3 {
@@ -316,7 +320,7 @@ fn a_refused_inline_request_is_no_stall() {
     assert_eq!(rig.run_dry().len(), 1);
 }
 
-/// Not what the contract says: an error, and yet everything is taken.
+/// A breach of the contract: an error although everything is taken.
 #[test]
 fn a_driver_that_takes_everything_and_complains_has_everything_in_flight() {
     let requests = [rig::write(1, 8 * 128), rig::write(1, 128), rig::send(1, 8), rig::fetch_add(1)];
@@ -343,7 +347,7 @@ fn a_driver_that_takes_everything_and_complains_has_everything_in_flight() {
     }
 }
 
-/// The name of a fragment that the driver never took cannot complete anything.
+/// The tag of a fragment that the driver never took cannot complete anything.
 #[test]
 fn a_completion_of_what_was_never_posted_is_a_protocol_error() {
     use polyrail_core::verbs::Completion;
@@ -366,9 +370,9 @@ fn a_completion_of_what_was_never_posted_is_a_protocol_error() {
     assert_eq!(rig.run_dry().len(), 1);
 }
 
-/// Receives that are posted make room when they complete, however quiet the peer is.
+/// Receives that are posted make room when they complete, however silent the peer is.
 #[test]
-fn a_full_receive_queue_is_no_stall_while_it_holds_receives() {
+fn a_full_receive_queue_is_not_a_stall_while_it_holds_receives() {
     let mut rig = rig();
     rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
     rig.notify().refuse_all_recvs(Some(Refusal::QueueFull));
@@ -385,7 +389,7 @@ fn a_full_receive_queue_is_no_stall_while_it_holds_receives() {
     assert_eq!(rig.poll_ids(), ok(&[3]));
     rig.notify().deliver_imm(Imm::from_number(0));
     assert_eq!(rig.poll_ids(), ok(&[1]));
-    // With none posted nothing can make room any more.
+    // Without posted receives nothing can make room any more.
     assert!(rig.qp.check_stalled().is_empty());
     assert_eq!(rig.poll(), []);
     assert!(rig.qp.check_stalled().contains(RailId::Notify));

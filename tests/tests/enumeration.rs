@@ -1,10 +1,10 @@
 //! Every interleaving of small configurations: two rails, up to three requests, up to six
-//! completions, one fault. Nothing is sampled; how many there were is printed.
+//! completions, one fault. Nothing is sampled; their number is printed.
 //!
 //! Three requests are of the plainest kinds; unsignaled, fenced and atomic ones, and those of more
-//! fragments than rails, come alone or two by two, with each other and with the plain ones.
+//! fragments than rails, come alone or in pairs, with each other and with the plain ones.
 //!
-//! `ENUMERATION=all` takes them all; otherwise it is two requests without a fault, or one with.
+//! `ENUMERATION=all` runs them all; otherwise two requests without a fault, or one with a fault.
 
 use polyrail_core::hardware::Refusal;
 use polyrail_core::internals::{SequenceImm, SequenceNumber};
@@ -23,7 +23,7 @@ type SmallRig = Rig<2, 8, 4>;
 
 const FRAGMENT: u32 = 128;
 
-/// What goes wrong once, at any time, on any queue pair.
+/// The fault that occurs once, at any time, on any queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Nothing,
@@ -31,13 +31,13 @@ enum Fault {
     Flushes,
     /// The next request fails with a status of its own: what is behind it is flushed.
     Fails,
-    /// The driver takes so many requests of the next batch, and the rest later.
+    /// The driver takes this many requests of the next batch, and the rest later.
     QueueFull(u32),
-    /// The driver takes so many requests of the next batch, and never the rest.
+    /// The driver takes this many requests of the next batch, and never the rest.
     Refuses(u32),
 }
 
-/// A kind of request: what it is, and into how many fragments it is cut.
+/// A kind of request, and the number of its fragments.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     opcode: Opcode,
@@ -50,13 +50,13 @@ impl Kind {
         Self { opcode, fragments, flags: SendFlags::SIGNALED }
     }
 
-    /// An atomic moves a number.
+    /// An atomic moves 8 bytes.
     fn length(&self) -> u32 {
         if self.opcode == Opcode::FetchAdd { 8 } else { self.fragments * FRAGMENT }
     }
 }
 
-/// What is enumerated three by three.
+/// The kinds that are enumerated in threes.
 const PLAIN: [Kind; 5] = [
     Kind::new(Opcode::RdmaWrite, 2),
     Kind::new(Opcode::RdmaWriteWithImm, 1),
@@ -65,7 +65,7 @@ const PLAIN: [Kind; 5] = [
     Kind::new(Opcode::Send, 1),
 ];
 
-/// What is enumerated two by two, with each other and with the plain ones.
+/// The kinds that are enumerated in pairs, with each other and with the plain ones.
 const SPECIAL: [Kind; 6] = [
     Kind::new(Opcode::RdmaWrite, 3),
     Kind::new(Opcode::RdmaWriteWithImm, 3),
@@ -126,7 +126,7 @@ impl Sender {
             }
             // A fault after the last event changes nothing.
             if !struck && !actions.is_empty() {
-                // It takes a request for one to fail by itself.
+                // A failure by itself needs a request.
                 let needs_one = self.fault == Fault::Fails;
                 let may_strike = |at: &usize| !needs_one || !handles[*at].sends().is_empty();
                 actions.extend(queues.filter(may_strike).map(Action::Strike));
@@ -170,8 +170,8 @@ impl Sender {
     }
 }
 
-/// A DQPLB receiver: so many requests of two fragments, one on each rail, arrive; one fragment may
-/// arrive twice.
+/// A DQPLB receiver: this many requests of two fragments, one on each rail, arrive; one fragment
+/// may arrive twice.
 #[derive(Clone, Debug)]
 struct Receiver {
     requests: u32,
@@ -242,7 +242,7 @@ fn deliver(rig: &SmallRig, rail: usize, number: u32) {
     rig.rails[rail].deliver_imm(SequenceImm { number, last }.encode());
 }
 
-/// Runs every interleaving, and says how many there were.
+/// Runs every interleaving. Returns their number.
 fn every(run: impl Fn(&mut dyn Choices)) -> u64 {
     let mut choices = Every::default();
     let mut count = 0;
@@ -255,12 +255,12 @@ fn every(run: impl Fn(&mut dyn Choices)) -> u64 {
     }
 }
 
-/// Whether everything is wanted, or what takes a second.
+/// Whether to run everything, or only what takes a second.
 fn wants_all() -> bool {
     std::env::var("ENUMERATION").is_ok_and(|which| which == "all")
 }
 
-/// All sequences of so many of these.
+/// All sequences of this length.
 fn sequences<T: Copy>(of: &[T], length: usize) -> Vec<Vec<T>> {
     if length == 0 {
         return vec![Vec::new()];
@@ -272,7 +272,7 @@ fn sequences<T: Copy>(of: &[T], length: usize) -> Vec<Vec<T>> {
     longer.collect()
 }
 
-/// The sequences of requests that are enumerated, up to so many of the plain kinds.
+/// The sequences of requests that are enumerated, up to this many of the plain kinds.
 fn all_requests(longest: usize) -> Vec<Vec<Kind>> {
     let plain = (1..=longest).flat_map(|length| sequences(&PLAIN, length));
     let kinds = [&PLAIN[..], &SPECIAL].concat();
@@ -283,8 +283,8 @@ fn all_requests(longest: usize) -> Vec<Vec<Kind>> {
     plain.chain(mixed).collect()
 }
 
-/// What may go wrong with these requests. A batch is taken in part only if there can be one of two;
-/// with three requests there are interleavings enough without that.
+/// The faults that may befall these requests. A batch is taken in part only if there can be one of
+/// two; with three requests there are enough interleavings without that.
 fn all_faults(requests: &[Kind]) -> Vec<Fault> {
     use Fault::{Fails, Flushes, Nothing, QueueFull, Refuses};
     let notifies = requests.iter().filter(|kind| kind.opcode == Opcode::RdmaWriteWithImm).count();
@@ -316,7 +316,7 @@ fn every_interleaving_of_posts_completions_polls_and_a_fault_keeps_every_promise
     assert!(interleavings > 1000);
 }
 
-/// Adds up what `count` says of all configurations.
+/// Returns the sum of `count` over all configurations.
 fn in_parallel<T: Debug + Sync>(configurations: &[T], count: impl Fn(&T) -> u64 + Sync) -> u64 {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -189,8 +189,8 @@ fn what_is_in_flight_on_a_rail_taken_out_of_service_completes() {
     assert_eq!((rig.rails[0].sends().len(), rig.rails[1].sends().len()), (2, 0));
 }
 
-/// This completion of rail 0 is a protocol error if it carries a tag that can be of its queue, and
-/// the caller's otherwise. Returns whether it is a protocol error.
+/// This completion of rail 0 is a protocol error if its tag can belong to its queue, and foreign
+/// otherwise. Returns whether it is a protocol error.
 fn is_out_of_turn(rig: &mut Rig, completion: Completion) -> bool {
     let Completion { wr_id, status, opcode, .. } = completion;
     let is_ours = Tag::from_wr_id(wr_id)
@@ -225,9 +225,9 @@ fn is_not_in_turn(rig: &mut Rig, wr_id: u64) -> u64 {
     errors.iter().sum()
 }
 
-/// On rail 0: a batch of two (one silent), then one of one. Any bit flipped in a name in turn, the
-/// names of the next batch, of another rail, of the notify queue pair and of receives: nothing is
-/// taken for what it is not.
+/// On rail 0: a batch of two (one silent), then one of one. Flips every bit of a name in turn, and
+/// tries the names of the next batch, of another rail, of the notify queue pair and of receives:
+/// none is mistaken for another.
 #[test]
 fn names_that_are_not_in_turn_are_protocol_errors_and_change_nothing() {
     let mut rig = Setup::spray(2).fragment(128).rig();
@@ -252,7 +252,7 @@ fn names_that_are_not_in_turn_are_protocol_errors_and_change_nothing() {
     assert_eq!(ids, ok(&[8, 9]));
 }
 
-/// On a DQPLB receiver every receive in line would take the number that comes: only the oldest one
+/// On a DQPLB receiver any posted receive could take the number that comes: only the oldest one
 /// may.
 #[test]
 fn arrivals_in_receives_that_are_not_in_turn_are_protocol_errors_and_change_nothing() {
@@ -272,7 +272,7 @@ fn arrivals_in_receives_that_are_not_in_turn_are_protocol_errors_and_change_noth
         is_not_in_turn(&mut rig, name, 0);
     }
     assert!(rig.qp.protocol_errors() > 32);
-    // Nor may one that is still to be posted, when there is none.
+    // Nor may a receive that is yet to be posted, when there is none.
     rig.rails[0].refuse_all_recvs(Some(Refusal::QueueFull));
     (0..4).for_each(|number| rig.rails[0].deliver_imm(imm(number)));
     assert_eq!(rig.poll_ids(), ok(&[1]));
@@ -285,7 +285,7 @@ fn arrivals_in_receives_that_are_not_in_turn_are_protocol_errors_and_change_noth
     assert_eq!(rig.qp.duplicates(), 0);
 }
 
-/// Devices number their queue pairs each for itself.
+/// Each device numbers its own queue pairs.
 #[test]
 fn a_name_of_a_rail_with_the_same_number_on_another_device_is_not_in_turn() {
     let nic = Nic::new();
@@ -320,7 +320,7 @@ fn a_duplicate_completion_is_a_protocol_error_and_the_rest_works() {
     assert_eq!(rig.run_dry().len(), 2);
 }
 
-/// With nothing in flight, neither old names nor names that are still to come mean anything.
+/// With nothing in flight, neither old nor future names mean anything.
 #[test]
 fn with_nothing_in_flight_no_name_is_in_turn() {
     for rounds in [2, 15, 16, 17, 40] {
@@ -350,14 +350,14 @@ fn imm(number: u32) -> Imm {
     SequenceImm { number: SequenceNumber::new(number).unwrap(), last: true }.encode()
 }
 
-/// A DQPLB receiver to which this arrives on rail 1, and what it says.
+/// A DQPLB receiver on whose rail 1 this arrives, and its report.
 fn bad_peer(opcode: WcOpcode, imm: Option<Imm>) -> (ProtocolError, Rig) {
     let mut rig = Setup::dqplb(2).fragment(128).depth(8).rig();
     rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
     rig.post([rig::write(7, 256)]);
     rig.rails[1].deliver(opcode, 0, imm);
     let reports = rig.poll_ids();
-    assert_eq!(reports, [(1, WcStatus::WR_FLUSH_ERR)], "nothing is taken for data");
+    assert_eq!(reports, [(1, WcStatus::WR_FLUSH_ERR)], "nothing is mistaken for data");
     assert_eq!(rig.qp.state(), QpState::Error);
     assert_eq!(rig.qp.first_error().unwrap().status, WcStatus::BAD_RESP_ERR);
     rig.rails.iter().for_each(|rail| rail.complete_all());
@@ -379,7 +379,7 @@ fn an_immediate_outside_the_window_is_a_typed_error() {
     assert_eq!(error, ProtocolError::OutsideWindow { rail: RailId::Data(1), source });
 }
 
-/// Nothing was in turn yet, so nothing can be a duplicate: the peer counts from somewhere else.
+/// Nothing was in turn yet, so nothing can be a duplicate: the peer counts from another start.
 #[test]
 fn a_number_before_the_first_one_ever_is_outside_the_window() {
     let number = MODULUS - 1;
@@ -452,7 +452,8 @@ fn an_opcode_is_reported_for_what_it_was_whatever_happened() {
 #[test]
 fn without_a_receive_queue_of_its_own_rail_0_takes_no_data_receives() {
     let mut setup = Setup::spray(2);
-    (setup.limits.max_recv_wr, setup.notify_limits.max_recv_wr) = (0, 0);
+    setup.limits.max_recv_wr = 0;
+    setup.notify_limits.max_recv_wr = 0;
     let mut rig = setup.rig();
     let data = rig.qp.post_recv(&RecvWr::data(1, local(8), &KEYS));
     assert_eq!(data, Err(PostRecvError::NoReceiveQueue(RailId::Data(0))));
@@ -490,7 +491,7 @@ fn the_record_of_an_error_reads_well() {
     assert_eq!(text, expected);
 }
 
-/// As one connection would report them: what waits is flushed behind what is in flight.
+/// In the order of one connection: what waits is flushed behind what is in flight.
 #[test]
 fn pass_through_requests_that_waited_are_flushed_behind_those_in_flight() {
     for order in [PassThroughOrder::Ordered, PassThroughOrder::Unordered] {

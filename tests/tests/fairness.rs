@@ -1,7 +1,7 @@
-//! Nobody who has something to report waits for good while others are served, however small the
-//! budget is and whoever is busy.
+//! A virtual queue pair with something to report never waits forever while others are served,
+//! however small the budget is and whichever others are busy.
 //!
-//! `FAIRNESS_SEED=n` repeats one seed, `FAIRNESS_SEEDS=n` runs so many.
+//! `FAIRNESS_SEED=n` repeats one seed, `FAIRNESS_SEEDS=n` runs n of them.
 
 use polyrail_core::hardware::CompletionQueue as _;
 use polyrail_core::internals::{SequenceImm, SequenceNumber};
@@ -12,14 +12,14 @@ use polyrail_tests::rig::{self, Setup, TestCq, TestQp, Way};
 use polyrail_tests::scripted::{Nic, QpHandle, ScriptedCq};
 use std::mem::MaybeUninit;
 
-/// Polls that anybody may have to wait. The worlds below can have 120 completions in flight (5 virtual
-/// queue pairs of 3 rails, 8 requests each), which may all pass straight through and have every second
-/// event of a budget of 1 for themselves; after that the five have their turns. A world goes on for
-/// ten times as long.
+/// Maximum number of polls to wait. The worlds below can have 120 completions in flight (5 virtual
+/// queue pairs of 3 rails, 8 requests each), which may all pass straight through and take every
+/// second event of a budget of 1; after that the five have their turns. A world goes on ten times
+/// longer.
 const PATIENCE: u32 = 2 * 120 + 2 * 5;
 const POLLS: u32 = 10 * PATIENCE;
 
-/// What an owner does all the time.
+/// What an owner does repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Habit {
     /// Posts WRITEs, as many as are accepted.
@@ -52,7 +52,7 @@ struct World {
     cqs: Vec<ScriptedCq>,
     cq: TestCq,
     members: Vec<Member>,
-    /// How everything is polled, if it is always the same.
+    /// The way to poll, if it is always the same.
     way: Option<Way>,
 }
 
@@ -134,7 +134,7 @@ impl Member {
         Self { habit, qp, rails, notify, due: 0, waited: 0, served: 0, arrived: 0 }
     }
 
-    /// Its owner does what it always does, and its NIC what it is to do.
+    /// Its owner follows its habit, and its NIC takes a step.
     fn act(&mut self, random: &mut Seeded) {
         match self.habit {
             Habit::Receives if self.rails.len() > 1 => self.receive(random),
@@ -231,12 +231,12 @@ fn poll_by(
 }
 
 #[test]
-fn nobody_waits_for_good_whoever_is_busy() {
+fn no_queue_pair_waits_forever_whichever_others_are_busy() {
     if let Some(seed) = std::env::var("FAIRNESS_SEED").ok().and_then(|seed| seed.parse().ok()) {
         return World::new(seed).run();
     }
     let seeds = std::env::var("FAIRNESS_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    // In the last one a poll without room for completions once cost a queue its turn for good.
+    // With the last seed, a poll without room for completions once cost a queue its turn forever.
     for seed in (0..seeds.unwrap_or(3)).chain([1018]) {
         let outcome = std::panic::catch_unwind(|| World::new(seed).run());
         assert!(outcome.is_ok(), "repeat with FAIRNESS_SEED={seed} cargo test --test fairness");
@@ -277,7 +277,7 @@ fn small_budgets_are_shared_out_evenly() {
     }
 }
 
-/// Whoever was found first to have something to report reports it first.
+/// The first queue pair that was found to have something to report reports it first.
 #[test]
 fn the_longest_waiting_is_first() {
     let nic = Nic::new();
@@ -307,14 +307,14 @@ fn the_longest_waiting_is_first() {
             seen.extend(event.and_then(Event::completion).map(|wc| wc.qp_num as usize));
         }
         assert_eq!(seen.len(), 12);
-        // Each is served before anybody is served for the third time.
+        // Each is served before any is served for the third time.
         let third = (0..12).find(|at| (0..*at).filter(|b| seen[*b] == seen[*at]).count() == 2);
         let before = &seen[..third.unwrap()];
         assert!((0..4).all(|at| before.contains(&at)), "{seen:?}");
     }
 }
 
-/// With a budget of 1 the completion queues are polled all the same, so that no rail seems to stall.
+/// With a budget of 1 the completion queues are still polled, so that no rail seems to stall.
 #[test]
 fn a_healthy_rail_is_not_taken_for_a_stalled_one_while_others_use_up_the_budget() {
     let nic = Nic::new();

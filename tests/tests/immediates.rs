@@ -19,7 +19,7 @@ fn send_imm(wr_id: u64) -> SendWr<'static> {
 }
 
 #[test]
-fn immediates_travel_big_endian_unless_told_otherwise() {
+fn immediates_travel_big_endian_by_default() {
     assert_eq!(Setup::spray(2).config.imm_order, ImmOrder::BigEndian);
 }
 
@@ -48,7 +48,7 @@ fn a_single_rail_sends_immediates_in_the_order_chosen() {
     }
 }
 
-/// One that goes straight through, and one that waits in the ring for the WRITE before it.
+/// One SEND that goes straight through, and one that waits in the ring for the WRITE before it.
 #[test]
 fn sends_over_several_rails_carry_the_immediate_in_the_order_chosen() {
     for (order, wire) in ORDERS {
@@ -90,7 +90,7 @@ fn what_arrives_is_reported_as_the_number_that_was_sent() {
     }
 }
 
-/// Both ends of a connection, whatever they chose, understand each other's sequence numbers.
+/// Both ends of a connection understand each other's sequence numbers in whatever order they chose.
 #[test]
 fn dqplbs_numbers_keep_their_own_order() {
     for (order, _) in ORDERS {

@@ -27,7 +27,7 @@ fn records_have_the_sizes_of_their_verbs_structs() {
 }
 
 #[test]
-fn a_virtual_queue_pair_says_how_many_completions_it_can_need() {
+fn a_virtual_queue_pair_returns_how_many_completions_it_can_need() {
     type Four = VirtualQp<Qp, 4, 128, 256>;
     const PER_QP: u32 = Four::cq_entries_per_qp();
     // Four rails and the notify queue pair, each with a send and a receive queue.

@@ -39,7 +39,8 @@ fn text_from_outside_is_read_or_refused() {
     });
 }
 
-/// What once broke a model, or shows it the way, stays with the fuzz targets; here without fuzzing.
+/// Inputs that once broke a model, or that guide the fuzzer, are kept with the fuzz targets; here
+/// they run without fuzzing.
 #[test]
 fn the_seeds_of_the_fuzz_targets_pass() {
     type Model = fn(&[u8]);
@@ -60,7 +61,7 @@ fn the_seeds_of_the_fuzz_targets_pass() {
     for target in directory.read_dir().unwrap() {
         let name = target.unwrap().file_name().into_string().unwrap();
         let found = targets.iter().find(|(target, _)| *target == name);
-        let (_, target) = found.unwrap_or_else(|| panic!("{name} is no target"));
+        let (_, target) = found.unwrap_or_else(|| panic!("{name} is not a target"));
         for seed in directory.join(&name).read_dir().unwrap() {
             target(&fs::read(seed.unwrap().path()).unwrap());
             run += 1;

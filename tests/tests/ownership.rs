@@ -1,5 +1,5 @@
-//! Whose a completion is: the queue pair's whose device, number and tag it carries, and nobody
-//! else's, whatever the owner does with indices, numbers and places.
+//! A completion belongs to the queue pair whose device, number and tag it carries, and to no other,
+//! whatever the owner does with indices, numbers and places.
 
 use polyrail_core::hardware::QpLimits;
 use polyrail_core::internals::Tag;
@@ -71,7 +71,7 @@ fn a_queue_pair_that_moved_up_completes_nothing_of_the_one_that_was_there() {
         handles[0].iter().for_each(QpHandle::complete_all);
         let seen = events(&mut cq, &mut qps);
         assert_eq!((seen.len(), seen.iter().all(is_foreign)), (1, true), "{seen:?}");
-        // Back at the index under which it is attached, it gets what is its own.
+        // Back at the index under which it is attached, it gets its own completions.
         cq.detach(2);
         cq.attach(0, &qps[1]).unwrap();
         qps.swap(0, 1);
@@ -82,8 +82,8 @@ fn a_queue_pair_that_moved_up_completes_nothing_of_the_one_that_was_there() {
     }
 }
 
-/// Two completion queues, each with a queue pair 7 at index 0: nothing but device, number and tag
-/// tells them apart when they change places.
+/// Two completion queues, each with a queue pair 7 at index 0: only device, number and tag tell
+/// them apart when they change places.
 #[test]
 fn queue_pairs_that_change_places_do_not_complete_each_others_requests() {
     for rails in [1, 2] {
@@ -105,8 +105,8 @@ fn queue_pairs_that_change_places_do_not_complete_each_others_requests() {
         let polled = cq.poll(&mut left, 16, |event| seen.push(event));
         assert_eq!((polled.events, is_foreign(&seen[0])), (1, true), "{seen:?}");
         assert_eq!(left.first_error(), None);
-        assert_eq!(left.protocol_errors(), 0, "a completion of somebody else is no error here");
-        assert_eq!(right_handles[0].sends().len(), 1, "and this one is with the NIC still");
+        assert_eq!(left.protocol_errors(), 0, "a foreign completion is not an error here");
+        assert_eq!(right_handles[0].sends().len(), 1, "this one is still in flight");
     }
 }
 
@@ -150,12 +150,12 @@ fn receives_of_a_shared_queue_are_the_callers_each_one() {
     }
     assert_eq!(seen, expected);
     assert_eq!(rig.qp.protocol_errors(), 0);
-    assert_eq!(rig.qp.unreported_sends(), 1, "the WRITE is with the NIC");
+    assert_eq!(rig.qp.unreported_sends(), 1, "the WRITE is in flight");
     rig.rails.iter().for_each(QpHandle::complete_all);
     assert_eq!(rig.poll_ids(), ok(&[1]));
 }
 
-/// Should an implementation let a receive carry a tag's mark all the same.
+/// For the case that an implementation lets a receive carry a tag's mark.
 #[test]
 fn a_successful_receive_is_never_taken_for_a_send() {
     let mut rig = shared_receives();
@@ -191,7 +191,7 @@ fn requests_posted_behind_the_engines_back_are_the_callers() {
     assert_eq!((events.len(), rig.qp.protocol_errors()), (2, 0));
 }
 
-/// And a send is never taken for a receive.
+/// A send is never taken for a receive either.
 #[test]
 fn a_send_is_never_taken_for_a_receive() {
     let mut rig = Setup::dqplb(2).fragment(128).rig();

@@ -70,7 +70,7 @@ fn ordered_a_send_waits_for_the_notify_of_an_earlier_request() {
     assert_eq!(on_rail_0(&rig), [Opcode::Send]);
 }
 
-/// Else the receiver is told of an atomic that has not been carried out.
+/// Otherwise the receiver is notified of an atomic that has not been carried out.
 #[test]
 fn ordered_a_notify_waits_for_an_earlier_send_that_went_straight_through() {
     for earlier in
@@ -137,7 +137,7 @@ fn unordered_a_notify_waits_for_no_send() {
 fn rail_0_stays_in_service_while_a_send_waits_for_it() {
     let mut rig = Setup::spray(2).fragment(128).rig();
     rig.post([rig::write(1, 128), rig::send(2, 64), rig::write(3, 128)]);
-    assert!(!rig.qp.set_rail_in_service(0, false), "2, and 3 behind it, would wait for ever");
+    assert!(!rig.qp.set_rail_in_service(0, false), "2, and 3 behind it, would wait forever");
     assert!(rig.qp.set_rail_in_service(1, false));
     assert_eq!(rig.run_dry().len(), 3);
     assert!(rig.qp.set_rail_in_service(1, true) && rig.qp.set_rail_in_service(0, false));
@@ -162,7 +162,7 @@ fn ordered_fragmented_requests_behind_a_deferred_send_wait_for_nothing() {
     assert_eq!(rig.run_dry(), [done(2, WcOpcode::SEND, 64), done(5, WcOpcode::RDMA_WRITE, 256)]);
 }
 
-/// Rounds of 2 ms, say, in each of which everything in flight is acknowledged.
+/// Rounds in each of which everything in flight is acknowledged.
 fn rounds(order: PassThroughOrder) -> u32 {
     let mut rig: Rig<4, 32, 128> =
         Setup::spray(4).fragment(128).config(|config| config.pass_through = order).build();
@@ -187,7 +187,7 @@ fn pairs_of_write_and_send_take_at_most_twice_as_long_ordered_as_unordered() {
     assert!(ordered <= 2 * unordered, "{ordered} and {unordered} rounds");
 }
 
-/// A peer that posts receives for SENDs once it is notified would wait for ever.
+/// A peer that posts receives for SENDs after a notification would wait forever.
 #[test]
 fn unordered_a_send_without_credit_blocks_no_notification_and_no_idle_rail() {
     let mut rig = unordered().depth(2).rig();
@@ -204,7 +204,7 @@ fn unordered_a_send_without_credit_blocks_no_notification_and_no_idle_rail() {
     assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3]);
 }
 
-/// The ring goes on around a request that stays: its slot is kept, and what it holds.
+/// The ring goes on around a request that stays: its slot and its contents are kept.
 #[test]
 fn a_deferred_request_keeps_its_slot_while_the_ring_goes_on() {
     let mut rig = unordered().depth(1).rig();
@@ -289,7 +289,7 @@ fn unordered_an_atomic_overtakes_a_read_that_nothing_is_fenced_behind() {
     assert_eq!(rig.poll_ids(), ok(&[2]), "reported when it arrives");
 }
 
-/// And a stream of them does not keep it waiting for ever.
+/// A stream of them does not keep it waiting forever either.
 #[test]
 fn unordered_a_fence_waits_for_what_was_posted_before_it_only() {
     let mut rig = unordered().rig();
@@ -311,7 +311,7 @@ fn unordered_a_fence_waits_for_what_was_posted_before_it_only() {
     assert_eq!(ids, [2, 3]);
 }
 
-/// Rails keep no order among each other, so a READ behind a WRITE needs a fence.
+/// There is no order between rails, so a READ behind a WRITE needs a fence.
 #[test]
 fn a_fenced_request_waits_for_everything_before_it() {
     let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
@@ -379,7 +379,7 @@ fn unordered_a_send_that_waits_for_room_waits_for_no_read() {
     assert_eq!(on_rail_0(&rig), [Opcode::Send]);
 }
 
-/// A fence is for what came before.
+/// A fence waits for what came before.
 #[test]
 fn a_fenced_read_does_not_wait_for_itself() {
     let mut rig = Setup::spray(2).fragment(128).depth(1).rig();
@@ -419,8 +419,8 @@ fn an_inline_send_fills_what_rail_0_takes_inline() {
 fn an_unsignaled_send_is_swallowed_on_success() {
     for setup in [unordered(), Setup::spray(2).fragment(128)] {
         let mut rig = setup.rig();
-        let quiet = rig::send(2, 64).with_flags(SendFlags::empty());
-        rig.post([quiet, rig::write(1, 256), quiet]);
+        let unsignaled = rig::send(2, 64).with_flags(SendFlags::empty());
+        rig.post([unsignaled, rig::write(1, 256), unsignaled]);
         for rail in &rig.rails {
             assert!(rail.sends().iter().all(|r| r.flags.contains(SendFlags::SIGNALED)));
         }
@@ -428,7 +428,7 @@ fn an_unsignaled_send_is_swallowed_on_success() {
         assert_eq!((rig.qp.unreported_sends(), rig.rails[0].slots()), (0, 0));
         // Credits come back: many more than there are slots.
         for _ in 0..100 {
-            rig.post([quiet]);
+            rig.post([unsignaled]);
             rig.rails[0].complete(1);
             assert_eq!(rig.poll(), []);
         }
@@ -526,13 +526,13 @@ fn an_empty_send_needs_no_keys() {
     assert_eq!(rig.run_dry(), [done(1, WcOpcode::SEND, 0)]);
 }
 
-/// Whoever waits for none to be outstanding may take the buffers back.
+/// When none is unreported, the caller may take the buffers back.
 #[test]
-fn a_request_is_outstanding_until_it_is_complete_whichever_way_it_takes() {
+fn a_request_is_unreported_until_it_is_complete_whichever_way_it_takes() {
     let mut rig = Setup::spray(2).fragment(128).depth(1).rig();
-    let mut quiet = rig::send(1, 8);
-    quiet.flags.remove(SendFlags::SIGNALED);
-    rig.post([quiet]);
+    let mut unsignaled = rig::send(1, 8);
+    unsignaled.flags.remove(SendFlags::SIGNALED);
+    rig.post([unsignaled]);
     assert_eq!(rig.qp.unreported_sends(), 1, "it passed straight through");
     rig.post([rig::send(2, 8)]);
     assert_eq!(rig.qp.unreported_sends(), 2, "it waits for a credit");

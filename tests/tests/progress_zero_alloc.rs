@@ -1,7 +1,7 @@
 //! Nothing allocates between a handle and its completion, neither in the producer's thread nor in the
 //! progress thread: every kind of request, requests that wait for room, and every way to wait.
 //!
-//! One test only: the allocations of all threads are counted.
+//! A single test: the allocations of all threads are counted.
 
 use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
 use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
@@ -21,7 +21,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 /// each way, so the thread holds some.
 const EACH: u64 = 200;
 
-/// Number of the one that uses DQPLB.
+/// Number of the virtual queue pair that uses DQPLB.
 const DQPLB: usize = 1;
 
 /// Bytes of a request: five fragments.
@@ -36,7 +36,7 @@ struct Traffic {
     takes_data: bool,
 }
 
-/// What they send: from here to there.
+/// The buffers: from here to there.
 struct Memory {
     from: RegisteredBuffer,
     to: RegisteredBuffer,
@@ -58,14 +58,14 @@ fn submit(mut post: impl FnMut() -> Result<Pending, SubmitError>) -> Pending {
 }
 
 impl Traffic {
-    /// So many requests of each kind that makes many, from each handle.
+    /// Requests of each kind, this many from each handle.
     fn round(&mut self, each: u64, memory: &Memory) {
         self.notify(each, memory);
         self.pass_through(memory);
         self.forget(each, memory);
     }
 
-    /// Writes that complete receives. All are awaited as futures, then waited for.
+    /// Writes that complete receives. All are awaited as futures, then by blocking.
     fn notify(&mut self, each: u64, Memory { from, to, keys, .. }: &Memory) {
         for wr_id in 0..each {
             for handle in &mut self.receivers {
@@ -100,7 +100,7 @@ impl Traffic {
         succeeds(submit(|| sender.post_send(&SendWr::fetch_add(3, old, to.addr(), 1, keys))));
     }
 
-    /// Requests that nobody waits for.
+    /// Requests without a waiter.
     fn forget(&mut self, each: u64, Memory { from, to, keys, .. }: &Memory) {
         let local = from.local(0, LENGTH).expect("within the buffer");
         let [handle, _] = &mut self.senders;
@@ -160,7 +160,7 @@ impl World {
         Traffic { senders, receivers, pending, takes_data: qp != DQPLB }
     }
 
-    /// Makes what this thread blocks with.
+    /// Creates what this thread blocks with.
     fn block_once(&self) {
         let Traffic { senders: [mut sender, _], receivers: [mut receiver, _], .. } =
             self.traffic(0);
@@ -195,7 +195,7 @@ fn from_handle_to_completion_nothing_allocates() {
     world.block_once();
     for qp in 0..3 {
         let mut traffic = world.traffic(qp);
-        // Both threads learn the keys.
+        // Gives both threads the keys.
         traffic.round(1, &world.memory);
         let before = allocations_of_all_threads();
         (0..5).for_each(|_| traffic.round(EACH, &world.memory));

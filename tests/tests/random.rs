@@ -1,7 +1,7 @@
 //! Random traffic on the scripted NIC, every physical request watched (see
 //! `polyrail_tests::watched`).
 //!
-//! `RANDOM_SEED=n` repeats one seed, `RANDOM_SEEDS=n` runs so many.
+//! `RANDOM_SEED=n` repeats one seed, `RANDOM_SEEDS=n` runs n of them.
 
 use polyrail_core::hardware::{QpLimits, Refusal};
 use polyrail_core::verbs::{Opcode, SendFlags};
@@ -16,11 +16,11 @@ struct World {
     random: Seeded,
     /// Rails may fail and drivers refuse.
     failing: bool,
-    /// Drivers refuse nothing and rails stay in service, so that their turns can be foretold.
+    /// Drivers refuse nothing and rails stay in service, so that their turns can be predicted.
     calm: bool,
 }
 
-/// One to three devices, and rails that are alike or that are granted and carry different things.
+/// One to three devices, and rails that are alike or that differ in limits and messages.
 fn choose_setup(random: &mut Seeded) -> Setup {
     let rails = 2 + random.below(3) as usize;
     let mut setup = if random.coin() { Setup::spray(rails) } else { Setup::dqplb(rails) };

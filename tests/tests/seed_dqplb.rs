@@ -138,7 +138,7 @@ fn a_sender_and_a_receiver_agree() {
     assert_eq!(receiver.qp.protocol_errors(), 0);
 }
 
-/// Numbers count modulo 0xFFFFFF, not 2^24: a sender and a receiver go once around.
+/// Numbers count modulo 0xFFFFFF, not 2^24: a sender and a receiver go around once.
 #[test]
 #[ignore = "slow: seconds without optimisation; tests/full.sh runs it"]
 fn numbers_wrap_where_the_reference_wraps_them() {
@@ -182,8 +182,8 @@ fn an_empty_request_is_refused() {
     assert_eq!(rig.qp.counters(RailId::Data(0)).unwrap().doorbells, 0);
 }
 
-/// A plain WRITE has no number, so the receiver cannot count it: what is to tell of it waits until it
-/// is acknowledged, as one queue pair would have it.
+/// A plain WRITE has no number, so the receiver cannot count it: the notification of it waits until
+/// it is acknowledged, which keeps the order of one queue pair.
 #[test]
 fn a_notification_tells_of_plain_writes_posted_before_it_too() {
     let mut rig = Setup::dqplb(2).fragment(128).rig();
@@ -197,12 +197,12 @@ fn a_notification_tells_of_plain_writes_posted_before_it_too() {
     rig.post([rig::write_imm(4, 128, 0)]);
     assert_eq!(posted(&rig).iter().sum::<usize>(), 3);
     assert_eq!(rig.run_dry().len(), 3);
-    // With plain WRITEs settled nothing waits.
+    // After the plain WRITEs nothing waits.
     rig.post([rig::write_imm(5, 128, 0), rig::write_imm(6, 128, 0)]);
     assert_eq!(posted(&rig).iter().sum::<usize>(), 2);
 }
 
-/// Told of it, the receiver may use the memory again that was to be read.
+/// After the notification the receiver may reuse the memory that was read.
 #[test]
 fn a_notification_tells_that_earlier_reads_are_done() {
     let mut rig = Setup::dqplb(2).fragment(128).rig();

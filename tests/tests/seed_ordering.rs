@@ -70,13 +70,14 @@ fn sends_and_receives_are_ordered_independently() {
     assert_eq!(rig.run_dry(), [done(1, WcOpcode::RDMA_WRITE, 256)]);
 }
 
-/// Design, 2.2: "aggregatedStatus: first error wins". First means: whose completion came first.
+/// Design, 2.2: "aggregatedStatus: first error wins". The first is the one whose completion came
+/// first.
 #[test]
 fn the_first_error_wins_and_is_reported_when_all_fragments_are_in() {
     let mut rig = Setup::spray(3).fragment(128).rig();
     rig.post([rig::write(1, 3 * 128), rig::write(2, 128)]);
     rig.rails[1].fail(WcStatus::REM_ACCESS_ERR);
-    assert_eq!(rig.poll(), [], "two fragments are in flight still");
+    assert_eq!(rig.poll(), [], "two fragments are still in flight");
     rig.rails[2].fail(WcStatus::RETRY_EXC_ERR);
     assert_eq!(rig.poll(), []);
     rig.rails[0].complete_all();
@@ -118,10 +119,10 @@ fn completions_in_one_batch_and_one_by_one_report_the_same() {
     assert_eq!(ids, wanted);
 }
 
-/// Simplified design, 3.6: what is complete beyond `numEntries` comes out first next time. There is
-/// no second queue for it here: it stays in the ring.
+/// Simplified design, 3.6: what is complete beyond `numEntries` comes out first next time. Here it
+/// needs no second queue: it stays in the ring.
 #[test]
-fn the_budget_cuts_reports_and_the_rest_comes_first_in_order() {
+fn the_budget_limits_reports_and_the_rest_comes_first_in_order() {
     let mut rig = Setup::spray(4).fragment(128).rig();
     rig.post((0..10).map(|id| rig::write(id, 128)));
     rig.rails.iter().for_each(|rail| rail.complete_all());
@@ -214,7 +215,7 @@ fn completions_fed_by_hand_one_or_a_slice_count_as_polled_ones() {
     rig.qp.invariants();
 }
 
-/// Sends and receives are ordered each for themselves; between them, neither keeps the other waiting.
+/// Sends and receives are ordered separately; neither keeps the other waiting.
 #[test]
 fn finished_sends_and_receives_are_reported_in_turns() {
     let mut rig = Setup::spray(2).fragment(128).rig();

@@ -1,4 +1,4 @@
-//! The seeds' tables: which request goes where, which completion comes from where.
+//! The seeds' tables: where requests go, and where completions come from.
 
 use polyrail_core::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvWr, SendFlags, SendWr, WcOpcode, WcStatus,
@@ -101,7 +101,7 @@ fn what_cannot_be_spread_is_refused_and_nothing_changes() {
 
 /// Design, 4.5: a length selects between data and notification receives.
 #[test]
-fn receives_go_where_the_table_says() {
+fn receives_go_where_the_table_sends_them() {
     let data = RecvWr::data(1, local(64), &KEYS);
     let notification = RecvWr::notification(2);
     let recvs = |rig: &Rig| {
@@ -137,7 +137,7 @@ fn a_single_rail_reports_receives_as_the_driver_does() {
 }
 
 #[test]
-fn a_single_rail_that_fails_says_that_the_opcode_is_unknown() {
+fn a_single_rail_that_fails_reports_an_unknown_opcode() {
     let mut rig = Setup::spray(1).rig();
     rig.post([rig::write(5, 4096), rig::write(6, 1)]);
     rig.rails[0].fail(WcStatus::REM_ACCESS_ERR);

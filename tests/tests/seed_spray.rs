@@ -31,7 +31,7 @@ fn the_notify_follows_when_both_fragments_are_acknowledged() {
 }
 
 #[test]
-fn the_notify_queue_pair_is_none_of_the_rails() {
+fn the_notify_queue_pair_is_not_one_of_the_rails() {
     let qp = Setup::spray(2).rig().qp;
     assert_eq!(qp.notify_qp().map(QueuePair::qp_num), Some(rig::NOTIFY_QP_NUM));
     let rails: Vec<_> = qp.rails().map(QueuePair::qp_num).collect();
@@ -39,7 +39,7 @@ fn the_notify_queue_pair_is_none_of_the_rails() {
     assert!(Setup::dqplb(2).rig().qp.notify_qp().is_none());
 }
 
-/// A rig whose notify queue pair has so many slots.
+/// A rig whose notify queue pair has this many slots.
 fn with_notify_slots(max_send_wr: u32) -> Rig {
     let notify_limits = QpLimits { max_send_wr, ..LIMITS };
     Setup { notify_limits, ..Setup::spray(2) }.fragment(128).rig()
@@ -64,7 +64,7 @@ fn notifies_wait_for_the_notify_queue_pair_and_go_out_in_order() {
     assert_eq!(rig.poll_ids(), ok(&[4]));
 }
 
-/// Simplified design, 2.4.4: a notify says that every earlier request is complete too, those
+/// Simplified design, 2.4.4: a notify means that every earlier request is complete too, those
 /// without notify included.
 #[test]
 fn a_notify_waits_for_every_earlier_request() {

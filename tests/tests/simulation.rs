@@ -34,7 +34,8 @@ fn a_seed_is_the_same_world_every_time() {
     assert_ne!(run_seed(7, 300).history, run_seed(8, 300).history);
 }
 
-/// A simulation that does nothing finds nothing: worlds are busy, and some are bad.
+/// A simulation that does nothing finds nothing: checks that worlds are busy, and that some have
+/// faults.
 #[test]
 fn much_happens_in_every_weather() {
     for weather in [Weather::Fair, Weather::Rough, Weather::Storm] {

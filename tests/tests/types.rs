@@ -1,4 +1,4 @@
-//! What the type system forbids. (Sizes that cannot be: see the examples of `Setup::build`.)
+//! What the type system forbids. (Impossible sizes: see the examples of `Setup::build`.)
 
 #[test]
 #[ignore = "slow: compiles a package of its own; tests/full.sh runs it"]

@@ -81,7 +81,7 @@ impl<Q: QueuePair> VirtualQp<Q> {
     ///
     /// # Errors
     ///
-    /// The request cannot be posted; it may be tracked all the same.
+    /// The request cannot be posted; it may still be tracked.
     pub fn post_send(&mut self, wr: &SendWr) -> Result<(), Error> {
         if !self.is_multi() {
             return self.post_single(wr);
@@ -172,7 +172,7 @@ impl<Q: QueuePair> VirtualQp<Q> {
     ///
     /// # Errors
     ///
-    /// Receives could not be posted; the request is tracked all the same.
+    /// Receives could not be posted; the request is still tracked.
     pub fn post_recv(&mut self, wr: &RecvWr) -> Result<(), Error> {
         self.recvs.add(ActiveWr::recv(wr.wr_id));
         // The reference leaves it in the posting queue forever; a bench would measure the leak.

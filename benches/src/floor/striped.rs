@@ -29,7 +29,7 @@ impl Request {
 
 /// How requests are split.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
+struct Split {
     /// Bytes of a fragment.
     fragment: u32,
     /// Bytes that go to one rail in one batch.
@@ -63,7 +63,7 @@ pub struct Striped<Q, C> {
     cq: C,
     requests: Vec<Request>,
     keys: Vec<DeviceKeys>,
-    cut: Cut,
+    split: Split,
     /// The next fragment's.
     number: SequenceNumber,
 }
@@ -81,7 +81,7 @@ impl<Q: QueuePair, C: CompletionQueue> Striped<Q, C> {
             cq: rig.cq,
             requests: messages(length).into_iter().map(request).collect(),
             keys,
-            cut: black_box(Cut { fragment: FRAGMENT, batch }),
+            split: black_box(Split { fragment: FRAGMENT, batch }),
             number: SequenceNumber::ZERO,
         }
     }
@@ -149,14 +149,14 @@ impl<Q: QueuePair, C: CompletionQueue> Striped<Q, C> {
             let mut offset = 0;
             let mut batches = 0;
             while offset < length {
-                let end = offset + self.cut.batch.min(length - offset);
+                let end = offset + self.split.batch.min(length - offset);
                 let rail = self.rails.next();
                 let keys = self.keys[rail.keys_at];
                 let mut batch = rail.qp.start_send();
-                while end - offset > self.cut.fragment {
-                    let part = (message, offset, self.cut.fragment);
+                while end - offset > self.split.fragment {
+                    let part = (message, offset, self.split.fragment);
                     batch.add(&shape(write(part, wr_id, keys, SendFlags::empty()), false));
-                    offset += self.cut.fragment;
+                    offset += self.split.fragment;
                 }
                 let part = (message, offset, end - offset);
                 batch.add(&shape(write(part, wr_id, keys, SendFlags::SIGNALED), end == length));

@@ -82,7 +82,7 @@ fn run() -> Result<(), u32> {
     let mut left_cq = attach(&loopback, LEFT, &left).ok_or(4_u32)?;
     let mut right_cq = attach(&loopback, RIGHT, &right).ok_or(5_u32)?;
     right.post_recv(&RecvWr::notification(7)).map_err(|_| 6_u32)?;
-    // SAFETY: `source` lives to the end, and nobody writes it.
+    // SAFETY: `source` lives to the end, and nothing writes to it.
     let local = unsafe { LocalBuffer::new(source.as_ptr().addr() as u64, BYTES as u32) };
     let keys = [DeviceKeys { device: LEFT, lkey, rkey }];
     let remote_addr = target.as_ptr().addr() as u64;

@@ -33,7 +33,7 @@ impl Drop for Pages {
 }
 
 /// Memory of one end, registered in a domain of every rail. It is only copied in and out, while no
-/// request is outstanding.
+/// request is in flight.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     // Before the pages: deregistered first.

@@ -17,8 +17,13 @@ pub struct SeedTracker<T> {
 
 impl<T> Default for SeedTracker<T> {
     fn default() -> Self {
-        let (pending, in_flight, outstanding) = Default::default();
-        Self { active: HashMap::new(), pending, in_flight, outstanding, next_id: 0 }
+        Self {
+            active: HashMap::new(),
+            pending: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            outstanding: VecDeque::new(),
+            next_id: 0,
+        }
     }
 }
 

@@ -124,7 +124,8 @@ impl QpHandle {
             let mut completion = Completion::success(qp.qp_num, recv.wr_id, opcode);
             completion.byte_len = byte_len;
             if let Some(imm) = imm {
-                (completion.imm, completion.wc_flags) = (imm, WcFlags::WITH_IMM);
+                completion.imm = imm;
+                completion.wc_flags = WcFlags::WITH_IMM;
             }
             state.complete(at, completion, None);
         });
@@ -167,7 +168,7 @@ impl QpHandle {
         self.with(|qp| qp.recv_mood.next.push_back(CommitError { accepted, refusal }));
     }
 
-    /// The next commit of receives takes what it has room for, and returns this error all the same.
+    /// The next commit of receives takes what it has room for, and still returns this error.
     pub fn complain_next_recv(&self, accepted: u32, refusal: Refusal) {
         self.with(|qp| qp.recv_mood.complaint = Some(CommitError { accepted, refusal }));
     }

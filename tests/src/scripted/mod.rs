@@ -5,7 +5,7 @@
 //! guarantees, it guarantees too: requests of one queue pair complete in posting order, unsignaled
 //! ones silently; a failure flushes everything behind it, signaled or not, and both queues; a send
 //! slot is free again only after a completion at or behind it was polled; a full queue refuses. The
-//! fields that verbs leaves undefined on a failure hold garbage.
+//! fields that verbs leaves undefined on a failure hold rubbish.
 
 mod handle;
 mod hardware;

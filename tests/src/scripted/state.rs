@@ -15,7 +15,7 @@ const EINVAL: i32 = 22;
 pub(super) struct State {
     pub(super) cqs: Vec<CqState>,
     pub(super) qps: Vec<QpState>,
-    /// Failed completions so far: picks the garbage.
+    /// Failed completions so far: picks the rubbish.
     failures: u32,
     /// What happened since the test last asked, if it wants to know.
     pub(super) log: Option<Vec<Note>>,
@@ -281,7 +281,7 @@ impl State {
         cq.entries.push_back(Entry { at, completion, frees });
     }
 
-    /// A failed completion with garbage in every field that verbs leaves undefined.
+    /// A failed completion with rubbish in every field that verbs leaves undefined.
     pub(super) fn rubbish(&mut self, qp_num: u32, wr_id: u64, status: WcStatus) -> Completion {
         const OPCODES: [u32; 6] = [0, 128, 1, 129, 0xDEAD_BEEF, 4];
         self.failures += 1;

@@ -96,8 +96,12 @@ impl Connection {
                 .data_rails()
                 .filter(|rail| *rail != RailId::Data(0) || !self.shape.shared_receives[1 - end]);
             let deepest = rails.map(|rail| self.shape.receives(rail)).max();
-            let told = (self.shape.is_multi()).then_some(window.receives_per_rail);
-            assert_eq!(told.or(deepest), deepest, "the card tells the deepest receive queue");
+            let announced = (self.shape.is_multi()).then_some(window.receives_per_rail);
+            assert_eq!(
+                announced.or(deepest),
+                deepest,
+                "the card carries the deepest receive queue"
+            );
             let own = hosts[end].qp(self.ends[end].index);
             if self.shape.is_multi() && self.shape.config.scheme == Scheme::Dqplb {
                 own.set_peer_window(window).expect("a window like ours");

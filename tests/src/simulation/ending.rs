@@ -6,7 +6,7 @@ use polyrail::nic;
 use polyrail_core::virtual_qp::{QpState, Scheme};
 
 /// Rounds without any event after which nothing more is expected. Some polls in a row may find
-/// nothing: each looks at some of the virtual queue pairs only.
+/// nothing: each serves some of the virtual queue pairs only.
 const IDLE_ROUNDS: u64 = 4;
 /// More than any world needs.
 const MAX_ROUNDS: u32 = 20_000;
@@ -250,7 +250,7 @@ impl World {
             let qp = qp.physical(physical.rail).expect("a rail of its own");
             !gone || (qp.outstanding_sends() == 0 && !in_flight.contains(physical.rail))
         });
-        // SPRAY's notify queue pair is on rail 0's device; any rail tells DQPLB of the failure.
+        // SPRAY's notify queue pair is on rail 0's device; any rail shows DQPLB the failure.
         let notifications = match connection.shape.config.scheme {
             Scheme::Spray => !gone[0],
             Scheme::Dqplb => !gone.iter().all(|gone| *gone),

@@ -68,7 +68,8 @@ impl World {
         let qp = host.qps.0[this.index as usize].take().expect("it is detached only");
         host.cq.attach(index, &*qp).expect("there was room for it before");
         host.qps.0[index as usize] = Some(qp);
-        (this.index, this.attached) = (index, true);
+        this.index = index;
+        this.attached = true;
         self.feed_backlog(end, usize::from(index));
         self.summary.reattached += 1;
     }

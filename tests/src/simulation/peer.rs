@@ -128,6 +128,7 @@ fn note_stray(connection: &mut Connection, from: usize, rail: RailId) {
         to.receiver.strays += 1;
     } else {
         // It never finds a receive: the rail stands still.
-        (connection.damaged, connection.jammed) = (true, true);
+        connection.damaged = true;
+        connection.jammed = true;
     }
 }

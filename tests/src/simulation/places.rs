@@ -1,4 +1,4 @@
-//! Memory of the simulated hosts, cut into places: one for each request that is under way.
+//! Memory of the simulated hosts, divided into places: one for each request that is under way.
 
 use polyrail::nic::RegisteredBuffer;
 use std::hash::Hasher;

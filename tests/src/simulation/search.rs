@@ -21,8 +21,8 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Keeps what panics say for [`attempt`], instead of printing it. For programs only: the setting is
-/// process-wide.
+/// Keeps the messages of panics for [`attempt`], instead of printing them. For programs only: the
+/// setting is process-wide.
 pub fn capture_panics() {
     std::panic::set_hook(Box::new(|info| {
         let message = info.to_string();

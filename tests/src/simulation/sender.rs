@@ -231,7 +231,8 @@ impl Sender {
         }
     }
 
-    /// Checks that this request is next in order; unsignaled ones before it are not reported.
+    /// Takes the next request in order, which must be this one; unsignaled ones before it have
+    /// succeeded.
     fn pop_ordered(&mut self, id: u64, ground: &Ground<'_>) -> Request {
         loop {
             let first = self.ordered.pop_front().unwrap_or_else(|| panic!("{id} is unknown"));
@@ -330,7 +331,7 @@ impl Sender {
         self.check_notified(&request, ground);
     }
 
-    /// A NIC carried out the next pass-through request, or made its peer do so.
+    /// A NIC carried out the next pass-through request, or told its peer to.
     pub(super) fn bypassing_ran(&mut self, tag: u64, is_deferred: bool, ground: &Ground<'_>) {
         let request = match self.deferred.take_if(|(waits, _)| *waits == tag) {
             Some((_, request)) => request,

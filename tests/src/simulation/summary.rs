@@ -38,7 +38,7 @@ pub struct Summary {
     pub bereft: u64,
     /// See [`failed`](Self::failed).
     pub jammed: u64,
-    /// Ends of connections that lost a device of which everything was reported all the same.
+    /// Ends of connections that lost a device and still reported everything.
     pub survivors: u64,
     /// Physical queues whose receives were counted at the end.
     pub receive_queues: u64,

@@ -316,7 +316,10 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             let all_in_place = self.unnumbered_before(id).all(in_place);
             assert!(all_in_place, "{id} would notify before everything is in place");
             let all_woken = self.unsolicited_before(id).all(in_place);
-            assert!(all_woken, "nobody is woken if {id} arrives before the last of another one");
+            assert!(
+                all_woken,
+                "the receiver sleeps on if {id} arrives before the last of another one"
+            );
             let imm = SequenceImm::decode(request.imm).expect("a number");
             assert!(self.unacknowledged.insert(imm.number.get()), "no number twice");
             self.incomplete.insert(imm.number.get());
@@ -339,9 +342,9 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let fragmented = self.requests[..=id].iter().filter(|request| request.is_fragmented());
         assert!(fragmented.clone().all(Request::data_done), "notify of {id} is premature");
         let earlier = &self.requests[..id];
-        let passing = earlier.iter().filter(|request| self.ordered && !request.is_fragmented());
+        let bypassing = earlier.iter().filter(|request| self.ordered && !request.is_fragmented());
         let ended = |request: &Request| request.ended == request.length;
-        assert!(passing.clone().all(ended), "notify of {id} overtakes a pass-through request");
+        assert!(bypassing.clone().all(ended), "notify of {id} overtakes a pass-through request");
         let wanting = earlier.iter().filter(|r| r.opcode == Opcode::RdmaWriteWithImm);
         assert!(wanting.clone().all(|earlier| earlier.notified), "notifies go in order");
         assert!(!std::mem::replace(&mut self.requests[id].notified, true), "notified once");

@@ -53,8 +53,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         // What bypassed the ring has no place that shows whether it came before.
         let passes =
             |request: &Request| !request.is_fragmented() && request.completed < request.posted;
-        let passing = this.flags.contains(SendFlags::FENCE) && self.requests.iter().any(passes);
-        let fenced = this.posted == 0 && (passing || self.waits_for_fence(id));
+        let bypassing = this.flags.contains(SendFlags::FENCE) && self.requests.iter().any(passes);
+        let fenced = this.posted == 0 && (bypassing || self.waits_for_fence(id));
         let room = (0..self.in_service.len()).any(|rail| self.in_service[rail] && self.room(rail));
         let excused = !room || fenced || self.waits_for_numbers(id);
         assert!(excused, "{id} waits for nothing: {this:?}");

@@ -29,7 +29,7 @@ fn defect_20_numbers_of_a_card_are_decimal_digits_below_2_to_the_32() {
         r#""4294967296""#,
         r#""18446744073709551617""#,
         r#""00000000017""#,
-        r#""\u0661""#, // a digit, though not of ours
+        r#""\u0661""#, // a digit, but not an ASCII one
     ];
     let others = ["17", "null", "true", "[]", "{}", "1e3", r#"["17"]"#];
     for number in strings.into_iter().chain(others) {
@@ -53,7 +53,7 @@ fn defect_20_a_card_has_a_bounded_number_of_queue_pairs() {
 }
 
 #[test]
-fn defect_20_what_is_no_card_is_a_typed_error() {
+fn defect_20_text_that_is_not_a_card_is_a_typed_error() {
     for text in ["", "17", "[]", "null", r#"{"qpNums""#, r#"{"qpNums":["1"]} x"#, "\u{0}"] {
         assert!(matches!(read(text), Err(CardError::NotAnObject { .. })), "{text}");
     }
@@ -67,7 +67,7 @@ fn defect_20_what_is_no_card_is_a_typed_error() {
     assert!(matches!(no_list, Err(CardError::NotAList { field: "qpNums", .. })));
 }
 
-/// Deep nesting and endless text in a field that nobody asked for.
+/// Deep nesting and endless text in an unknown field.
 #[test]
 fn defect_20_hostile_texts_do_no_harm() {
     let nested = format!(r#"{{"x":{}"#, "[".repeat(MAX_CARD_BYTES - 10));

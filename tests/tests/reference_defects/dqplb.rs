@@ -52,7 +52,7 @@ fn defect_08_a_notification_before_its_receive_is_kept() {
     assert_eq!(rig.poll_ids(), ok(&[72]));
 }
 
-/// Row 9: status first; a flushed receive is no data, and is not posted again.
+/// Row 9: status first; a flushed receive is not data, and is not posted again.
 #[test]
 fn defect_09_a_flushed_receive_is_neither_data_nor_posted_again() {
     let mut rig = Setup::dqplb(2).depth(4).rig();
@@ -70,7 +70,7 @@ fn defect_09_a_flushed_receive_is_neither_data_nor_posted_again() {
     assert_eq!((error.rail, error.status), (RailId::Data(1), WcStatus::WR_FLUSH_ERR));
 }
 
-/// Row 9, for receives that were never posted: there is nothing to wait for any more.
+/// Row 9, for receives that were never posted: nothing is left to wait for.
 #[test]
 fn defect_09_a_failed_queue_pair_posts_no_receives_of_its_own() {
     let mut rig = Setup::dqplb(2).depth(4).rig();
@@ -124,7 +124,7 @@ fn defect_11_dqplb_receives_refused_by_a_full_queue_are_posted_at_the_next_poll(
     assert_eq!(rig.rails[1].recvs().len(), 8);
 }
 
-/// Row 12: whichever kind came first stands, the other is refused before anything is posted.
+/// Row 12: the kind that came first stands, the other is refused before anything is posted.
 #[test]
 fn defect_12_data_and_notification_receives_do_not_mix_on_rail_0() {
     let data = RecvWr::data(1, local(64), &KEYS);
@@ -185,7 +185,7 @@ fn defect_17_receives_over_many_rails_report_what_arrived() {
 
 /// Row 17: "none" where the scheme uses the immediate itself.
 #[test]
-fn defect_17_dqplb_says_that_there_is_no_immediate() {
+fn defect_17_dqplb_reports_no_immediate() {
     let mut rig = Setup::dqplb(2).rig();
     rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
     rig.rails[0].deliver_imm(imm(0, true));
@@ -200,7 +200,7 @@ fn sender(span: u32) -> Rig {
     rig
 }
 
-/// Row 25: with rail 0 stalled, rail 1 runs ahead as far as the span and no further.
+/// Row 25: with rail 0 stalled, rail 1 runs ahead as far as the span.
 #[test]
 fn defect_25_a_sender_keeps_within_its_span_of_a_stalled_rail() {
     let mut rig = sender(10);
@@ -248,7 +248,7 @@ fn defect_25_a_window_that_shrinks_under_traffic_stops_the_sender() {
     assert_eq!(numbers(&rig), [(12, true)]);
 }
 
-/// Row 25: a window that leaves no number at all.
+/// Row 25: a window that leaves no numbers.
 #[test]
 fn defect_25_a_window_too_small_for_anything_is_refused() {
     let mut rig = sender(16);

@@ -36,7 +36,7 @@ fn defect_02_completions_after_an_error_on_the_same_rail_count() {
     let tags: Vec<_> = rig.rails[0].sends().iter().map(|request| request.wr_id).collect();
     rig.rails[0].inject(Completion::failure(10, tags[0], WcStatus::RETRY_EXC_ERR, 0));
     assert_eq!(rig.poll_ids(), [(1, WcStatus::RETRY_EXC_ERR)]);
-    // No RC queue pair succeeds after a failure, but nothing breaks if one does.
+    // RC queue pairs do not succeed after a failure, but nothing breaks if one does.
     rig.rails[0].inject(Completion::success(10, tags[1], WcOpcode::RDMA_WRITE));
     assert_eq!(rig.poll_ids(), ok(&[2]));
     rig.rails[0].inject(Completion::failure(10, tags[2], WcStatus::WR_FLUSH_ERR, 0));
@@ -230,7 +230,7 @@ fn defect_18_a_completion_of_a_dropped_queue_pair_is_foreign() {
     assert!(matches!(events[0], Event::Foreign { completion, .. } if completion.qp_num == 11));
 }
 
-/// Row 23: what a driver says to notifies surfaces, and the request does not succeed.
+/// Row 23: a driver's error on notifies surfaces, and the request does not succeed.
 #[test]
 fn defect_23_an_error_while_posting_notifies_surfaces() {
     let mut rig = Setup::spray(2).fragment(128).rig();

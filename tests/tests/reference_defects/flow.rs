@@ -61,7 +61,7 @@ fn defect_13_an_unlimited_message_count_still_posts_receives() {
     }
 }
 
-/// Row 13: a limit of none at all is refused when the queue pair is built.
+/// Row 13: a limit of zero is refused when the queue pair is built.
 #[test]
 fn defect_13_a_limit_of_zero_messages_cannot_be_built() {
     let built = |scheme, max_msgs_per_qp, limits: QpLimits| {
@@ -69,7 +69,7 @@ fn defect_13_a_limit_of_zero_messages_cannot_be_built() {
         build(config, limits).map(|_| ())
     };
     assert_eq!(built(Scheme::Spray, 0, LIMITS), Err(BuildError::NoMessages));
-    // In words that are in the program, not in numbers that nobody gave.
+    // The text names the program's own terms, not numbers that were never given.
     let text = BuildError::NoMessages.to_string();
     assert_eq!(text, "max_msgs_per_qp is 0, so that no request could ever be posted");
     let limits = QpLimits { max_recv_wr: 0, ..LIMITS };
@@ -105,7 +105,7 @@ fn defect_14_impossible_fragment_sizes_cannot_be_built() {
 
 /// Row 14: 4 GiB - 1 in large fragments, the last one odd.
 #[test]
-fn defect_14_the_longest_request_is_cut_and_completes() {
+fn defect_14_the_longest_request_is_split_and_completes() {
     let mut rig = Setup::spray(2).fragment(1 << 30).rig();
     rig.post([rig::write(1, u32::MAX)]);
     let gib = 1u64 << 30;
@@ -128,13 +128,13 @@ fn defect_14_the_largest_fragment_size_does_not_overflow() {
     assert_eq!(rig.run_dry().len(), 2);
 }
 
-/// Row 14: 4 GiB - 1 in 2^20 fragments; every one is looked at.
+/// Row 14: 4 GiB - 1 in 2^20 fragments; every one is checked.
 #[test]
 fn defect_14_the_longest_request_covers_every_byte_once() {
     covers_every_byte_once(4096, 1 << 20);
 }
 
-/// Row 14: the most fragments there can be. Some seconds without optimisation.
+/// Row 14: the maximum number of fragments. Takes some seconds without optimisation.
 #[test]
 #[ignore = "slow: seconds without optimisation; tests/full.sh runs it"]
 fn defect_14_the_longest_request_in_the_shortest_fragments_covers_every_byte_once() {
@@ -234,7 +234,7 @@ fn defect_19_assigning_over_a_queue_pair_drops_the_old_one() {
     assert_eq!(before - rig.nic.owners(), 3, "two rails and the notify queue pair");
 }
 
-/// Row 21, FENCE: waits for every earlier READ and atomic, on whatever rail.
+/// Row 21, FENCE: waits for every earlier READ and atomic, on any rail.
 #[test]
 fn defect_21_a_fenced_request_waits_for_reads_and_atomics_on_all_rails() {
     let mut rig = Setup::spray(3).fragment(128).rig();
@@ -279,8 +279,8 @@ fn defect_21_a_fenced_send_waits_for_reads_even_unordered() {
     assert_eq!(rig.run_dry(), [done(2, WcOpcode::SEND, 8)]);
 }
 
-/// Row 21, FENCE: an earlier READ that is not even posted yet counts too. Here DQPLB's span holds
-/// up the request ahead of the READ, while rail 0 has room for an atomic.
+/// Row 21, FENCE: an earlier READ that is not yet posted counts too. Here DQPLB's span holds up the
+/// request ahead of the READ, while rail 0 has room for an atomic.
 #[test]
 fn defect_21_a_fenced_atomic_waits_for_reads_that_wait_themselves() {
     let unordered = |config: &mut Config| config.pass_through = PassThroughOrder::Unordered;
@@ -308,13 +308,13 @@ fn defect_21_solicited_goes_on_every_numbered_fragment() {
         assert!(!posted[0].flags.contains(SendFlags::SIGNALED), "one completion for two");
     }
     rig.post([rig::write(2, 256).with_flags(flags)]);
-    assert_eq!(rig.pieces(0), [[write(0, 128)]], "nobody is told of a plain WRITE's fragment");
+    assert_eq!(rig.pieces(0), [[write(0, 128)]], "a plain WRITE's fragment notifies nobody");
 }
 
-/// A fragment of an earlier request that wakes nobody could be the last to arrive of all that a
-/// solicited one waits for.
+/// A fragment of an unsolicited earlier request could be the last to arrive of all that a solicited
+/// one waits for.
 #[test]
-fn defect_21_a_solicited_request_waits_for_numbers_that_wake_nobody() {
+fn defect_21_a_solicited_request_waits_for_unsolicited_numbers() {
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
     let mut rig = Setup::dqplb(2).fragment(128).rig();
     rig.post([rig::write_imm(1, 256, 0), rig::write_imm(2, 256, 0).with_flags(flags)]);
@@ -429,7 +429,7 @@ fn defect_24_a_poll_hands_over_no_more_than_its_budget() {
     assert_eq!(ids, (0..50).collect::<Vec<_>>());
 }
 
-/// Row 24: completions that report nothing do not make a poll endless either.
+/// Row 24: completions without a report do not make a poll endless either.
 #[test]
 fn defect_24_silent_completions_are_bounded_too() {
     let mut rig: Rig<2, 128, 128> = Setup::spray(2).fragment(128).depth(128).build();

@@ -2,7 +2,7 @@
 //!
 //! The scenarios run twice. Here they meet whatever interleavings the machine happens to take,
 //! often and with many values. Under `--cfg polyrail_loom` (`tests/full.sh loom`) loom runs them
-//! with few values in every interleaving that the memory model allows, and says how many there
+//! with few values in every interleaving that the memory model allows, and prints how many there
 //! were. The last one has three threads and takes minutes, the others seconds.
 
 mod scenarios;

@@ -1,7 +1,7 @@
-//! What two threads do to a ring, and what must hold afterwards in whatever order they did it.
+//! What two threads do to a ring, and what must hold afterwards in any order of their steps.
 //!
-//! Scenarios try rather than wait where they can: so loom has few steps to interleave. The main
-//! thread holds the ring to the end, and sees what both ends left.
+//! Where possible, scenarios try rather than wait, so that loom has few steps to interleave. The
+//! main thread holds the ring to the end, and sees what both ends left.
 
 use super::threads::{Bed, JoinHandle, spawn, yield_now};
 use polyrail_core::spsc::{self, Doorbell, PopError, PushError, Ring};
@@ -50,7 +50,7 @@ fn try_pops<const N: usize>(tries: usize, consumer: &mut Consumer<usize, N>) -> 
     next
 }
 
-/// Pushes and pops as often, then pops the rest: everything taken comes out, in order.
+/// Pushes and pops equally often, then pops the rest: everything taken comes out, in order.
 fn tries_on<const N: usize>(pushes: usize, pops: usize) {
     let (_ring, producer, mut consumer) = ring::<_, N>();
     let pushing = try_pushes(pushes, producer);
@@ -142,7 +142,7 @@ pub(crate) fn a_producer_goes_while_its_consumer_pops(values: usize) {
     pushing.join().unwrap();
 }
 
-/// Pops batches until nothing comes any more: then the last look said so, or the one before it.
+/// Pops batches until the producer is gone and nothing is left.
 pub(crate) fn a_producer_goes_while_its_consumer_pops_batches(values: usize) {
     let (_ring, mut producer, mut consumer) = ring::<usize, 2>();
     let pushing = spawn(move || {
@@ -155,7 +155,7 @@ pub(crate) fn a_producer_goes_while_its_consumer_pops_batches(values: usize) {
     });
     let mut next = 0;
     loop {
-        // Asked first: what it pushed before it went is there.
+        // Asked first: what the producer pushed before it went is there.
         let is_gone = consumer.is_closed();
         let taken = consumer.pop_batch(values, |value| {
             assert_eq!(value, next);
@@ -203,7 +203,7 @@ pub(crate) fn a_consumer_goes_while_its_producer_pushes(tries: usize) {
     let (taken, mut producer) = pushing.join().unwrap();
     assert!(producer.is_closed());
     assert_eq!(Arc::strong_count(&value) - 1, taken - popped);
-    // Room may be left that the producer knew of; then it learns.
+    // The producer may still use room that it knew of; then it learns that the consumer is gone.
     let pushed = (0..3).take_while(|_| producer.push(value.clone()).is_ok()).count();
     assert!(pushed <= 2);
     assert!(matches!(producer.push(value.clone()), Err(PushError::Closed(_))));
@@ -233,7 +233,7 @@ pub(crate) fn a_consumer_goes_while_its_producer_pushes_batches(batches: usize) 
     let (taken, mut producer) = pushing.join().unwrap();
     assert!((2..=2 + popped).contains(&taken));
     assert_eq!(Arc::strong_count(&value) - 1, taken - popped);
-    // Room may be left that the producer knew of; then it learns.
+    // The producer may still use room that it knew of; then it learns that the consumer is gone.
     producer.push_batch(&mut std::iter::repeat_n(&value, 2).cloned());
     assert_eq!(producer.push_batch(&mut std::iter::once(value.clone())), 0);
     assert!(producer.is_closed());
@@ -265,7 +265,7 @@ pub(crate) fn a_shared_ring_is_split_by_one(_: usize) {
     assert!(ours != theirs.join().unwrap());
 }
 
-/// Where the consumer sleeps, and what tells producers so.
+/// Where the consumer sleeps, and the flag that shows it to producers.
 struct Sleeper {
     bell: Doorbell,
     bed: Bed,
@@ -282,7 +282,7 @@ impl Sleeper {
         }
     }
 
-    /// Sleeps, unless a last look shows something to do. A wake-up that is lost is a deadlock,
+    /// Sleeps, unless a last check finds something to do. A wake-up that is lost is a deadlock,
     /// which loom finds, and a test that hangs.
     fn sleep(&self, something_to_do: impl FnOnce() -> bool) {
         self.bell.arm();

@@ -24,7 +24,7 @@ fn with_channel(rails: &Rails) -> (Pair<Rails>, CompletionChannel) {
     (Pair { near, far }, channel)
 }
 
-fn tell(pair: &mut Pair<Rails>, flags: SendFlags) {
+fn notify(pair: &mut Pair<Rails>, flags: SendFlags) {
     pair.far.recv(11, Sge::EMPTY).unwrap();
     let request = pair.request(7, Opcode::RdmaWriteWithImm, 0, 0);
     let flags = flags | SendFlags::SIGNALED;
@@ -35,24 +35,24 @@ fn tell(pair: &mut Pair<Rails>, flags: SendFlags) {
 pub(super) fn a_channel_wakes_for_a_queue_that_was_armed(rails: &Rails) {
     let (mut pair, channel) = with_channel(rails);
     assert!(channel.as_raw_fd() >= 0);
-    tell(&mut pair, SendFlags::empty());
+    notify(&mut pair, SendFlags::empty());
     assert_eq!(channel.wait(SOON), Ok(None), "the channel was not armed");
     // Arm, then poll: what came before arming is found by polling, and what comes later wakes.
     pair.far.cq.handle().arm(false).unwrap();
     assert_eq!(poll(&mut pair.far.cq).len(), 1);
-    tell(&mut pair, SendFlags::empty());
+    notify(&mut pair, SendFlags::empty());
     assert_eq!(channel.wait(Some(LIMIT)), Ok(Some(pair.far.cq.id())));
     assert_eq!(pair.far.completions(1)[0].wr_id, 11);
-    tell(&mut pair, SendFlags::empty());
+    notify(&mut pair, SendFlags::empty());
     assert_eq!(channel.wait(SOON), Ok(None), "one event for each arming");
 }
 
 pub(super) fn a_channel_can_wait_for_solicited_completions_only(rails: &Rails) {
     let (mut pair, channel) = with_channel(rails);
     pair.far.cq.handle().arm(true).unwrap();
-    tell(&mut pair, SendFlags::empty());
+    notify(&mut pair, SendFlags::empty());
     assert_eq!(channel.wait(SOON), Ok(None));
-    tell(&mut pair, SendFlags::SOLICITED);
+    notify(&mut pair, SendFlags::SOLICITED);
     assert_eq!(channel.wait(Some(LIMIT)), Ok(Some(pair.far.cq.id())));
     assert_eq!(pair.far.completions(2).len(), 2);
 }

@@ -127,14 +127,17 @@ pub(super) fn lists_of_buffers_are_gathered_and_scattered(rails: &Rails) {
         let bytes = pattern(3 * length, length as u64);
         // Neither in order nor adjacent, and split elsewhere at the other end.
         let places = [4096, 0, 8192];
-        let cut = [length / 2, 2 * length, length / 2];
+        let lengths = [length / 2, 2 * length, length / 2];
         let mut parts = Vec::new();
         for (part, place) in bytes.chunks(length).zip(places) {
             near.memory.write(place, part);
             parts.push(near.sge(place, length as u32));
         }
-        let into: Vec<_> =
-            places.iter().zip(cut).map(|(&place, cut)| far.sge(place, cut as u32)).collect();
+        let into: Vec<_> = places
+            .iter()
+            .zip(lengths)
+            .map(|(&place, length)| far.sge(place, length as u32))
+            .collect();
         let mut batch = far.qp.start_recv();
         batch.add_list(11, &into);
         batch.commit().unwrap();
@@ -155,7 +158,8 @@ pub(super) fn lists_of_buffers_are_gathered_and_scattered(rails: &Rails) {
         assert_eq!(near.wait().status, WcStatus::SUCCESS);
         let arrived = far.wait();
         assert_eq!((arrived.wr_id, arrived.byte_len), (11, 3 * length as u32));
-        let read = places.iter().zip(cut).map(|(&place, cut)| far.memory.read(place, cut));
+        let read =
+            places.iter().zip(lengths).map(|(&place, length)| far.memory.read(place, length));
         assert_eq!(read.collect::<Vec<_>>().concat(), bytes);
     }
 }
