@@ -16,8 +16,7 @@
 //!
 //! - **Notify queue pairs.** The reference always has one, even where it has no use for it: its card's
 //!   number is then ignored. It connects its own to the number on our card, which is 0 where we need none,
-//!   unless
-//!   [`always_notify_qp`](crate::endpoint::EndpointBuilder::always_notify_qp) makes one for it.
+//!   unless [`always_notify_qp`](crate::endpoint::EndpointBuilder::always_notify_qp) makes one for it.
 //! - **Users' immediates.** The reference hands a number to its NIC as it lies in memory: little endian
 //!   on the wire between the hosts that it runs on. Ours travel big endian; toward the reference, set
 //!   [`imm_order`](crate::endpoint::EndpointBuilder::imm_order) to
