@@ -10,21 +10,21 @@
 //!
 //! # Interoperability
 //!
-//! The peer may run the reference implementation, the public C++ one of VirtualQp. What its cards do not
-//! say, both ends have to be told: the same scheme and longest fragment, and where the queue pairs live
-//! ([`Address`](crate::endpoint::Address)).
+//! The peer may run the reference implementation, the public C++ one of VirtualQp. Both ends have to be
+//! told what its cards do not contain: the same scheme and longest fragment, and where the queue pairs
+//! live ([`Address`](crate::endpoint::Address)).
 //!
-//! - **Notify queue pairs.** The reference always has one, also where it has no use: its card's number
-//!   is then ignored. It connects its own to the number on our card, which is 0 where we need none, unless
-//!   [`always_notify_qp`](crate::endpoint::EndpointBuilder::always_notify_qp) makes one for it.
+//! - **Notify queue pairs.** The reference always has one, even where it has no use for it: its card's
+//!   number is then ignored. It connects its own to the number on our card, which is 0 where we need none,
+//!   unless [`always_notify_qp`](crate::endpoint::EndpointBuilder::always_notify_qp) makes one for it.
 //! - **Users' immediates.** The reference hands a number to its NIC as it lies in memory: little endian
-//!   on the wire between the hosts that it runs on. Ours travel big endian; toward the reference, let
-//!   [`imm_order`](crate::endpoint::EndpointBuilder::imm_order) say
-//!   [`LittleEndian`](crate::verbs::ImmOrder::LittleEndian). Of two ends that are both ours, cards tell
-//!   when they differ, and connecting is an error; the reference's cards do not say.
+//!   on the wire between the hosts that it runs on. Ours travel big endian; toward the reference, set
+//!   [`imm_order`](crate::endpoint::EndpointBuilder::imm_order) to
+//!   [`LittleEndian`](crate::verbs::ImmOrder::LittleEndian). If both ends are ours, the cards
+//!   show when they differ, and connecting is an error; the reference's cards do not show it.
 //! - **Sequence numbers** of DQPLB always travel as the reference sends them
-//!   (`scheme/dqplb/sequence.rs` in the engine). A card without a window is taken for the reference's, whose receiver
-//!   bounds nothing.
+//!   (`scheme/dqplb/sequence.rs` in the engine). A card without a window is treated as the reference's,
+//!   whose receiver bounds nothing.
 //!
 //! # Reading
 //!
@@ -37,7 +37,7 @@ use polyrail_core::virtual_qp::{MAX_RAILS, PeerWindow};
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-/// Bytes of the longest text that is looked at. A card of ours has about 200; the rest is room for
+/// Bytes of the longest text that is read. A card of ours has about 200; the rest is room for
 /// fields that others may add.
 pub const MAX_CARD_BYTES: usize = 4096;
 
@@ -47,7 +47,7 @@ const WINDOW: &str = "window";
 const RECVS_PER_RAIL: &str = "recvsPerRail";
 const IMM_ORDER: &str = "immOrder";
 
-/// How immediates travel, as cards say it.
+/// How cards write the order of immediates.
 const IMM_ORDERS: [(ImmOrder, &str); 2] =
     [(ImmOrder::BigEndian, "big"), (ImmOrder::LittleEndian, "little")];
 
@@ -69,18 +69,18 @@ pub struct ConnectionCard {
     pub qp_nums: Vec<u32>,
     /// Number of the notify queue pair; 0 if there is none. It need not be in use.
     pub notify_qp_num: u32,
-    /// The receive window, if the card says it; the reference's does not.
+    /// The receive window, if the card has it; the reference's does not.
     pub window: Option<PeerWindow>,
-    /// How users' immediates travel, if the card says it; the reference's does not.
+    /// How users' immediates travel, if the card has it; the reference's does not.
     pub imm_order: Option<ImmOrder>,
 }
 
-/// A text that is no connection card.
+/// Text that is not a connection card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CardError {
-    /// No card is that long.
-    #[error("a connection card of {length} bytes, where at most {MAX_CARD_BYTES} are read")]
+    /// The text is longer than any card.
+    #[error("a connection card of {length} bytes, but at most {MAX_CARD_BYTES} are read")]
     TooLong {
         /// Bytes given.
         length: usize,
@@ -88,7 +88,7 @@ pub enum CardError {
     /// Not a JSON object.
     #[error("a connection card is a JSON object: {reason}")]
     NotAnObject {
-        /// What the JSON reader says, and where.
+        /// The JSON reader's message, with the position.
         reason: String,
     },
     /// A field is not there. The two fields about the window come together.
@@ -113,7 +113,7 @@ pub enum CardError {
         /// What is there instead, as JSON; cut off if it is long.
         value: String,
     },
-    /// A field is no list.
+    /// A field is not a list.
     #[error("field {field} of the connection card: {value} is not a list")]
     NotAList {
         /// Its name.
@@ -128,7 +128,7 @@ pub enum CardError {
         value: String,
     },
     /// No rails, or too many.
-    #[error("the connection card lists {count} queue pairs, 1 to {MAX_RAILS} can be")]
+    #[error("the connection card lists {count} queue pairs, but 1 to {MAX_RAILS} are allowed")]
     Rails {
         /// How many.
         count: usize,
@@ -159,13 +159,15 @@ impl ConnectionCard {
     pub(crate) fn from_value(value: &Value) -> Result<Self, CardError> {
         match value {
             Value::Object(fields) => Fields(fields).card(),
-            other => Err(CardError::NotAnObject { reason: format!("{} is none", other.shown()) }),
+            other => {
+                Err(CardError::NotAnObject { reason: format!("{} is not one", other.shown()) })
+            }
         }
     }
 
     /// Writes the card in the reference's form.
     pub fn to_json(&self) -> String {
-        // Strings and lists of strings: there is nothing that could fail.
+        // Strings and lists of strings: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -345,7 +347,7 @@ mod tests {
 
     /// Row 20 of what the reference gets wrong.
     #[test]
-    fn row_20_what_is_no_number_is_refused_by_name_and_value() {
+    fn row_20_what_is_not_a_number_is_refused_by_name_and_value() {
         for bad in ["12abc", "-1", "+1", "4294967296", "99999999999", "", " 1", "1.0", "0x10"] {
             let value = format!("{bad:?}");
             let refused = |field| CardError::NotANumber { field, value: value.clone() };
@@ -357,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn row_20_entries_that_are_no_strings_are_refused() {
+    fn row_20_entries_that_are_not_strings_are_refused() {
         for bad in ["17", "null", "[]", "{}", "true", "1.5", r#"["17"]"#] {
             let text = format!(r#"{{"notifyQpNum":"0","qpNums":[{bad}]}}"#);
             let refused = CardError::NotANumber { field: "qpNums", value: bad.into() };
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_object_is_refused() {
+    fn what_is_not_a_json_object_is_refused() {
         let nested = format!("{}{}", "[".repeat(2000), "]".repeat(2000));
         let after = r#"{"notifyQpNum":"1","qpNums":["1"]} x"#;
         let comma = r#"{"notifyQpNum":"1","qpNums":["1"],}"#;

@@ -1,7 +1,7 @@
 //! Errors with their reasons.
 //!
-//! An error of this crate says what went wrong, and leaves the reason to its
-//! [source](std::error::Error::source), so that nothing is said twice. [`Chain`] says all of it.
+//! An error of this crate states what went wrong, and leaves the reason to its
+//! [source](std::error::Error::source), so that nothing is repeated. [`Chain`] shows all of it.
 
 use std::error::Error;
 use std::fmt;

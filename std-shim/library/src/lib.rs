@@ -50,15 +50,15 @@
 //! 1. [`polyrail_software_nic`], here [`nic`]: the software NIC, a verbs device in memory;
 //! 2. [`backend`]: what endpoints ask of a kind of hardware; with the feature `verbs`, `rdma` is
 //!    real NICs as a backend, and `devices` lists them;
-//! 3. [`memory`]: registered buffers, here and at a peer; [`card`]: what two ends tell each other
-//!    of their queue pairs;
+//! 3. [`memory`]: registered buffers, here and at a peer; [`card`]: what two ends tell each other about
+//!    their queue pairs;
 //! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share theirs, made,
 //!    connected, watched;
 //! 5. [`progress`]: a thread that owns a set of them, for programs that post from many threads; [`idle`]
 //!    is how a thread that polls rests;
 //! 6. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
-//! 7. [`printable`] is about texts of others, such as what peers say; [`chain`] about errors with their
-//!    reasons.
+//! 7. [`printable`] makes text from others safe to print, such as what peers send; [`chain`] shows
+//!    errors with their reasons.
 //!
 //! The program `polyrail`, which copies files and measures, is the crate `polyrail-program`.
 

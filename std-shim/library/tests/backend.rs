@@ -100,7 +100,7 @@ fn a_notify_queue_pair_without_a_use_is_connected_and_failed_with_the_others() {
         assert_ne!((qp_num, peer.card.notify_qp_num), (0, 0));
         assert!(here.virtual_qp().notify_qp().is_none(), "the engine does not know of it");
         connect_endpoints(&mut here, &mut there).unwrap();
-        let lives = peer.notify.expect("it is said where it lives");
+        let lives = peer.notify.expect("its address is there");
         assert_eq!(lives.device, 0);
         let asked = a.asked(0, qp_num);
         let [Asked::Init { port: 1 }, Asked::Rtr { port: 1, peer: to, .. }, Asked::Rts { psn, .. }] =

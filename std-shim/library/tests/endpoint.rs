@@ -98,8 +98,8 @@ fn both_schemes_deliver_over_any_number_of_rails_and_devices() {
     }
 }
 
-/// Two ends of the same order, whichever, understand each other; what a peer sends whose card does not
-/// say its order is taken as this side's.
+/// Two ends of the same order understand each other, whichever order it is; a peer whose card does not
+/// name one is assumed to have this side's.
 #[test]
 fn immediates_arrive_as_they_were_sent_if_both_ends_have_one_order() {
     let big = ImmOrder::BigEndian;
@@ -112,8 +112,8 @@ fn immediates_arrive_as_they_were_sent_if_both_ends_have_one_order() {
             let builder = EndpointBuilder::new().rails(rails);
             let mut a = Host::new(&fabric, "a", 1, &builder.imm_order(sends));
             let mut b = Host::new(&fabric, "b", 1, &builder.imm_order(takes));
-            a.endpoint.connect(&as_the_reference_says(&b.endpoint)).unwrap();
-            b.endpoint.connect(&as_the_reference_says(&a.endpoint)).unwrap();
+            a.endpoint.connect(&as_the_reference_has_it(&b.endpoint)).unwrap();
+            b.endpoint.connect(&as_the_reference_has_it(&a.endpoint)).unwrap();
             let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
             b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
             let local = a.buffer.local(0, 4096).unwrap();
@@ -224,7 +224,7 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     connect_endpoints(&mut four.endpoint, &mut fits.endpoint).unwrap();
 }
 
-/// Packets of the two versions of IP do not meet, and every driver says no more of it than EINVAL.
+/// Packets of the two versions of IP do not meet, and every driver reports only EINVAL.
 #[test]
 fn addresses_of_two_kinds_are_named_before_anything_is_posted() {
     let fabric = Fabric::threaded();
@@ -238,15 +238,15 @@ fn addresses_of_two_kinds_are_named_before_anything_is_posted() {
     let own = a.devices[1].gid(1).unwrap();
     let mut address = b.endpoint.address();
     address.rails[3].gid = "::ffff:10.0.0.2".parse().unwrap();
-    let said = format!(
+    let expected = format!(
         "rail 3 (device a1): IPv6 link-local here ({own}), IPv4 at the peer (::ffff:10.0.0.2)"
     );
-    assert_eq!(refused(&mut a, &address), said);
+    assert_eq!(refused(&mut a, &address), expected);
     let mut address = b.endpoint.address();
     address.notify.as_mut().unwrap().gid = "::ffff:10.0.0.2".parse().unwrap();
     let error = refused(&mut a, &address);
     assert!(error.starts_with("the notify queue pair (device a0): IPv6 link-local"), "{error}");
-    // Which addresses of IPv6 reach each other is for the routes to say, and on InfiniBand packets go by
+    // The routes decide which addresses of IPv6 reach each other, and on InfiniBand packets go by
     // LID: nothing had changed, and both get as far as the receives.
     let mut routed = b.endpoint.address();
     routed.rails[3].gid = "2001:db8::2".parse().unwrap();
@@ -276,9 +276,9 @@ fn a_window_that_is_too_small_is_refused_before_anything_is_posted() {
     assert_eq!(error, ConnectError::PeerWindow(refused));
 }
 
-/// What the reference says of an endpoint like this one: its card has two fields, and always names a
-/// notify queue pair.
-fn as_the_reference_says(endpoint: &EndpointQp) -> Address {
+/// The address that the reference gives for an endpoint like this one: its card has two fields, and
+/// always names a notify queue pair.
+fn as_the_reference_has_it(endpoint: &EndpointQp) -> Address {
     let mut address = endpoint.address();
     let notify = match address.card.notify_qp_num {
         0 => 4242,
@@ -302,11 +302,11 @@ fn a_reference_peers_card_connects_with_either_scheme_and_any_number_of_rails() 
             let builder = builder.always_notify_qp(always);
             let mut a = Host::new(&fabric, "a", 1, &builder);
             let mut b = Host::new(&fabric, "b", 1, &builder);
-            let mut reference = as_the_reference_says(&b.endpoint);
+            let mut reference = as_the_reference_has_it(&b.endpoint);
             let in_use = scheme == Scheme::Spray && rails > 1;
             assert_eq!(a.endpoint.card().notify_qp_num != 0, in_use || always);
             if !in_use {
-                // It need not be known where a queue pair lives that is not needed.
+                // The address of a queue pair that is not needed may be unknown.
                 a.endpoint.connect(&reference).unwrap();
                 a = Host::new(&fabric, "a", 1, &builder);
                 reference.notify = None;
@@ -385,7 +385,7 @@ fn a_link_that_fails_is_named() {
     drop(b.domains);
 }
 
-/// Polls and watches until a rail is found silent; the time that took.
+/// Polls and watches until a rail is found silent; returns the time that took.
 fn fall_silent(a: &mut Host, b: &mut Host, posted: u64) -> (EndpointError, Duration) {
     let mut watch = StallWatch::new(SILENCE);
     let begin = Instant::now();
@@ -499,7 +499,7 @@ fn polling_with_a_callback_sees_the_same() {
 }
 
 #[test]
-fn a_post_before_the_connection_says_what_is_missing() {
+fn a_post_before_the_connection_is_told_what_is_missing() {
     let fabric = Fabric::threaded();
     for (rails, scheme) in [(1, Scheme::Spray), (2, Scheme::Spray), (2, Scheme::Dqplb)] {
         let builder = EndpointBuilder::new().rails(rails).scheme(scheme);
@@ -517,7 +517,7 @@ fn a_post_before_the_connection_says_what_is_missing() {
 }
 
 #[test]
-fn what_a_post_is_refused_for_is_of_a_device_that_has_a_name() {
+fn a_refused_post_names_the_device() {
     let (mut a, b) = pair(2, &EndpointBuilder::new().rails(2));
     let mut keys = a.buffer.toward(&b.buffer.remote()).unwrap();
     keys.pop();
@@ -526,12 +526,12 @@ fn what_a_post_is_refused_for_is_of_a_device_that_has_a_name() {
     assert!(error.to_string().contains("register its buffer with every device"), "{error}");
     let named = a.endpoint.post_error(error).to_string();
     assert!(named.starts_with("the request has no keys for device a1: register"), "{named}");
-    // Nothing is missing of a connection that there is.
+    // Connected endpoints do not lack a connection.
     let refused = PostSendError::Driver { rail: RailId::Data(1), errno: libc::ENOMEM };
     let named = a.endpoint.post_error(refused).to_string();
     let begin = "rail 1 (device a1): the driver refused the request: Cannot allocate memory";
     assert!(named.starts_with(begin), "{named}");
-    // What has nothing to do with a device is as it was.
+    // Errors that do not concern a device are unchanged.
     let empty = a.endpoint.post_error(PostSendError::InErrorState).to_string();
     assert_eq!(empty, PostSendError::InErrorState.to_string());
 }

@@ -297,12 +297,12 @@ fn a_set_that_is_too_large_is_refused() {
     assert_eq!(two(builder.scheme(Scheme::Dqplb).rails(6)).unwrap().qps().len(), 2);
     let refused = two(builder.rails(6)).unwrap_err();
     assert_eq!(refused, BuildError::QueuePairs { needed: 14, max: 12 });
-    assert_eq!(refused.to_string(), "14 queue pairs, where up to 12 can be");
+    assert_eq!(refused.to_string(), "14 queue pairs, but at most 12 are allowed");
     // One completion queue for each device.
     let single = domains.iter().map(|domain| (builder.rails(1), [domain]));
     let refused = EndpointSet::<_, _, 256>::build(single).unwrap_err();
     assert_eq!(refused, BuildError::Cqs(TooManyCqs { max: 8 }));
-    // What one of them cannot be, the set cannot be.
+    // An invalid member makes the set invalid.
     let refused = two(builder.rails(9)).unwrap_err();
     assert_eq!(refused, BuildError::Rails { rails: 9, max: 8 });
 }
@@ -338,7 +338,7 @@ fn an_endpoint_is_a_set_of_one() {
 }
 
 #[test]
-fn a_set_of_none_says_nothing() {
+fn an_empty_set_reports_nothing() {
     let mut set: EndpointSet =
         EndpointSet::build::<ProtectionDomain, [&ProtectionDomain; 0]>([]).unwrap();
     assert_eq!(set.poll(16), Default::default());

@@ -37,7 +37,7 @@ fn control_to_stranger(timeouts: Timeouts) -> (Control, TcpStream) {
     (listener.accept(&timeouts).unwrap().0, stranger)
 }
 
-/// What a side makes of these bytes, after which the stranger hangs up or goes on holding.
+/// The error of a side that gets these bytes, after which the stranger hangs up or keeps the connection.
 fn heard(bytes: &[u8], hang_up: bool, timeouts: Timeouts) -> ControlError {
     let (mut control, mut stranger) = control_to_stranger(timeouts);
     stranger.write_all(bytes).unwrap();
@@ -54,7 +54,7 @@ fn rubbish_is_refused_at_once() {
     let error = heard(b"GET / HTTP/1.1\r\n\r\n", false, patient);
     assert_eq!(
         error.to_string(),
-        "the peer is no polyrail: what it sends begins with \"GET / HTTP/1.1\\r\\n\""
+        "the peer is not polyrail: what it sends begins with \"GET / HTTP/1.1\\r\\n\""
     );
     let error = heard(b"PLYR\0\0\0\x09\0\0\0\x02{}", false, patient);
     assert!(
@@ -69,7 +69,7 @@ fn rubbish_is_refused_at_once() {
     );
     let error = heard(b"PLYR\0\0\0\x02\0\0\0\x02no", false, patient);
     assert!(matches!(error, ControlError::Handshake(HandshakeError::NotJson { .. })), "{error}");
-    assert!(begin.elapsed() < patient.message, "none of it was waited for");
+    assert!(begin.elapsed() < patient.message, "nothing was waited for");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
     let error = heard(b"PLYR\0\0", true, impatient());
     assert_eq!(error.to_string(), "the other side hung up after 6 bytes of a message");
     let error = heard(b"", false, impatient());
-    let text = "the other side did not answer within 200ms: it should have said \"hello\"";
+    let text = "the other side did not answer within 200ms: it should have sent \"hello\"";
     assert_eq!(error.to_string(), text);
     assert!(matches!(
         heard(b"PLYR\0\0\0", false, impatient()),
@@ -110,7 +110,7 @@ fn a_peer_that_trickles_bytes_gains_no_time() {
 }
 
 #[test]
-fn whoever_only_looks_now_and_then_is_not_held_either() {
+fn a_reader_that_polls_now_and_then_is_not_held_up_either() {
     let (mut control, stranger) = control_to_stranger(impatient());
     let begin = Instant::now();
     let trickler = thread::spawn(|| trickle(stranger));
@@ -144,7 +144,7 @@ fn a_peer_that_does_not_listen_does_not_hold_the_sender() {
 }
 
 #[test]
-fn what_was_said_last_is_heard_though_the_speaker_is_gone() {
+fn the_last_message_arrives_though_its_sender_is_gone() {
     let (listener, address) = listen();
     let mut near = <Control>::connect(&address.to_string(), &impatient()).unwrap();
     let (mut far, _) = listener.accept::<NoPurpose>(&impatient()).unwrap();
@@ -219,7 +219,7 @@ impl Host {
         Hello { endpoint, buffer, purpose: None }
     }
 
-    /// Says hello, connects with whoever answers, and says where its buffer is.
+    /// Says hello, connects to the peer that answers, and returns where its buffer is.
     fn meet(&mut self, control: &mut Control) -> Result<RemoteBuffer, MeetError> {
         control.send(&Message::Hello(self.hello()))?;
         let peer = control.expect_hello()?;
@@ -243,7 +243,7 @@ enum MeetError {
     Post(#[from] PostRecvError),
 }
 
-/// Two sides on one fabric that know each other only by what they say over TCP.
+/// Two sides on one fabric that know each other only by what they send over TCP.
 fn meet(
     here: EndpointBuilder,
     there: EndpointBuilder,
@@ -252,7 +252,7 @@ fn meet(
     let mut here = Host::new(&fabric, "a", &here);
     let mut there = Host::new(&fabric, "b", &there);
     let (listener, address) = listen();
-    // Patience without end is none of the system's business.
+    // Endless timeouts must not confuse the system.
     let timeouts = Timeouts { accept: None, message: Duration::MAX, ..Timeouts::default() };
     let (connected, listened) = thread::scope(|scope| {
         let listening = scope.spawn(|| {

@@ -163,7 +163,7 @@ fn a_handle_without_room_pushes_back_and_its_sends_do_not_wait_for_its_receives(
     let keys = world.to.toward(&world.from.remote()).unwrap();
     let wr = SendWr::fetch_add(9, old, world.from.addr(), 1, &keys);
     succeeds(submit(|| far.post_send(&wr)), 9);
-    // A second handle has room, though the engine's ring is full: the thread holds its requests.
+    // A second handle has room, though the engine's ring is full: the thread defers its requests.
     let mut second = world.handle(FAR);
     let held: Vec<_> = (1000..1100)
         .map(|wr_id| submit(|| second.post_recv(&RecvWr::notification(wr_id))))
@@ -175,7 +175,7 @@ fn a_handle_without_room_pushes_back_and_its_sends_do_not_wait_for_its_receives(
     succeeds(submit(|| near.post_send(&world.notify(2, 1))), 2);
     succeeds(receives.remove(0), 1);
     receives.push(submit(|| far.post_recv(&RecvWr::notification(256))));
-    // Whoever was first is served first, within each handle.
+    // Within each handle, the first request is served first.
     for imm in 2..2 + 255 + 100 {
         succeeds(submit(|| near.post_send(&world.notify(3, imm))), 3);
     }
@@ -217,7 +217,7 @@ fn a_dropped_pending_cancels_nothing_and_its_place_is_used_again() {
 }
 
 #[test]
-fn requests_of_a_dropped_handle_go_their_way() {
+fn requests_of_a_dropped_handle_are_carried_out() {
     let world = World::new(EndpointBuilder::new());
     for round in 0..50 {
         let mut handle = world.handle(NEAR);
@@ -312,7 +312,7 @@ fn producers_that_post_during_a_shutdown_get_an_answer_to_everything() {
                     for pending in pending {
                         match pending.wait() {
                             Ok(wc) => assert_eq!(wc.wr_id, 1),
-                            // Handed over when the thread had looked for the last time.
+                            // Handed over after the thread's last check.
                             Err(error) => assert_eq!(error, RequestError::Abandoned),
                         }
                     }
@@ -347,7 +347,7 @@ fn a_silent_rail_fails_its_queue_pair_after_the_stall_timeout() {
         let world = World::with_options(EndpointBuilder::new().rails(rails), options);
         let mut sends = world.handle(NEAR);
         let mut receives = world.handle(NEAR);
-        // Waiting for a peer is no silence, and neither is having nothing to do.
+        // Waiting for a peer is not silence, and neither is having nothing to do.
         let receive = receives.post_recv(&RecvWr::notification(3)).unwrap();
         succeeds(sends.post_send(&world.write(1, 0, 64)).unwrap(), 1);
         std::thread::sleep(2 * waited);
@@ -359,7 +359,7 @@ fn a_silent_rail_fails_its_queue_pair_after_the_stall_timeout() {
         assert!(begin.elapsed() >= waited);
         assert_eq!(receive.wait().unwrap().status, WcStatus::WR_FLUSH_ERR);
         let silent = receives.endpoint_error().unwrap().to_string();
-        assert!(silent.contains("(device near0) fell silent: no headway for 200ms"), "{silent}");
+        assert!(silent.contains("(device near0) fell silent: no progress for 200ms"), "{silent}");
         assert_eq!(world.handle(FAR).endpoint_error(), None);
     }
 }
@@ -396,7 +396,7 @@ fn a_device_that_goes_away_leaves_nobody_waiting() {
     let awaited = std::thread::spawn(move || pollster::block_on(receive));
     std::thread::sleep(Duration::from_millis(20));
     world.devices[NEAR].inject(When::Now, Fault::DeviceGone);
-    // The thread may sleep, and a device that is gone says nothing: the next request finds out.
+    // The thread may sleep, and a device that is gone reports nothing: the next request finds out.
     let outcome = handle.post_send(&world.write(1, 0, 64)).map(Pending::wait);
     assert!(!matches!(outcome, Ok(Ok(wc)) if wc.status.is_success()), "{outcome:?}");
     assert_eq!(awaited.join().unwrap(), Err(RequestError::Abandoned));
@@ -411,7 +411,7 @@ fn a_single_endpoint_is_a_set_of_one() {
     let [mut near, mut far] =
         [(); 2].map(|()| -> Endpoint { EndpointBuilder::new().build(&[&domain]).unwrap() });
     connect_endpoints(&mut near, &mut far).unwrap();
-    // What its owner posted before is nobody's, though the thread uses such numbers too.
+    // What its owner posted before is dropped, though the thread uses such numbers too.
     (256..276).for_each(|wr_id| far.post_recv(&RecvWr::notification(wr_id)).unwrap());
     let [near, far] = [near, far].map(|endpoint| ProgressThread::spawn(endpoint).unwrap());
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;

@@ -216,7 +216,7 @@ fn handle(world: &World, qp: usize) -> Handle {
 }
 
 #[test]
-fn a_broken_queue_takes_those_along_that_have_rails_on_it() {
+fn a_broken_queue_fails_those_with_rails_on_it() {
     let builder = EndpointBuilder::new();
     let world = World::new(
         &[(builder, &[0]), (builder, &[1]), (builder, &[0, 1]), (builder.rails(1), &[0])],

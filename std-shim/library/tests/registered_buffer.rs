@@ -29,7 +29,7 @@ fn buffers_refuse_ranges_that_are_not_theirs() {
     assert!(RegisteredBuffer::new(0, AccessFlags::empty(), &[&domain()]).is_err());
     let nowhere: [&ProtectionDomain; 0] = [];
     let error = RegisteredBuffer::new(1, AccessFlags::empty(), &nowhere).unwrap_err();
-    assert_eq!(error.to_string(), "memory is to be registered, and no device is given");
+    assert_eq!(error.to_string(), "memory cannot be registered without a device");
 }
 
 #[test]

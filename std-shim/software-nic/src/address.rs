@@ -60,8 +60,8 @@ pub enum GidKind {
 }
 
 impl GidKind {
-    /// Whether packets can go between the two. Those of the two versions of IP cannot; which
-    /// addresses of IPv6 reach each other is for the routes to say.
+    /// Whether packets can go between the two. Those of the two versions of IP cannot; the routes
+    /// decide which addresses of IPv6 reach each other.
     pub fn meets(self, other: Self) -> bool {
         (self == Self::Ipv4) == (other == Self::Ipv4)
     }
@@ -98,12 +98,12 @@ impl Mtu {
     pub const ALL: [Self; 5] =
         [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
 
-    /// So many bytes.
+    /// Size in bytes.
     pub const fn bytes(self) -> u32 {
         256 << self as u32
     }
 
-    /// The one of so many bytes, if there is one.
+    /// The one of `bytes` bytes, if there is one.
     pub fn from_bytes(bytes: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
     }
@@ -140,7 +140,7 @@ mod tests {
             ("::ffff:10.0.0.2", GidKind::Ipv4),
             ("fe80::1", GidKind::Ipv6LinkLocal),
             ("2001:db8::1", GidKind::Ipv6),
-            // An IPv4 address in another notation is none that RoCE knows.
+            // RoCE does not know IPv4 addresses in another notation.
             ("::10.0.0.2", GidKind::Ipv6),
         ] {
             assert_eq!(gid.parse::<Gid>().unwrap().kind(), kind, "{gid}");

@@ -36,7 +36,7 @@ impl<'q, T: Copy> Staged<'q, T> {
         }
     }
 
-    /// Hands over one request after the other, until one is refused or the fault plan says stop.
+    /// Hands over one request after the other, until one is refused or the fault plan stops it.
     /// Returns how many were taken beside what happened.
     fn commit(
         &self,
@@ -125,8 +125,8 @@ fn accept(qp: &QpShared, send: &mut SendQueue, request: &SendRequest) -> Result<
 fn copy_inline(send: &SendQueue, request: &SendRequest) {
     let sge = request.sge;
     let start = std::ptr::with_exposed_provenance_mut::<u8>(sge.addr() as usize);
-    // SAFETY: a scatter/gather entry comes from a `LocalBuffer` only. Whoever made that promised
-    // that the bytes are allocated, and not written, until the post returns.
+    // SAFETY: a scatter/gather entry comes from a `LocalBuffer` only. Its creator promised that the
+    // bytes are allocated, and not written, until the post returns.
     let source = unsafe { Span::new(start, sge.length() as usize) };
     send.inline_span(send.posted).copy_from(source);
 }

@@ -1,4 +1,4 @@
-//! Completion queues as queue pairs see them: where completions go, and who has work to do.
+//! Completion queues as queue pairs see them: where completions go, and which queue pairs have work to do.
 
 use crate::completions::{Completions, Entry, NOBODY, Owner, Pending, ReleasedSlots, spoil};
 use crate::event::AsyncEvent;
@@ -53,7 +53,7 @@ impl CqShared {
         let mut inner = lock(&self.inner);
         let owner = Some(Owner { qp, released });
         if sends {
-            // Room for everybody beside what is listed, dropped queue pairs included.
+            // Room for all queue pairs beside what is listed, dropped queue pairs included.
             let attached = inner.owners.len() + 1;
             lock(&self.work).reserve(attached);
         }

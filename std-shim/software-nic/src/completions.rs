@@ -18,7 +18,7 @@ pub(crate) struct Entry {
     pub(crate) completion: Completion,
     /// Slots of its work queue that are free once it was polled, counted from the beginning.
     pub(crate) releases: u64,
-    /// Who is told, as an index into the queue's owners.
+    /// The queue pair that is told, as an index into the queue's owners.
     pub(crate) owner: u32,
     /// Which work queue it belongs to.
     pub(crate) is_recv: bool,
@@ -42,7 +42,7 @@ impl Pending {
     }
 }
 
-/// Slots that are free again, counted from the beginning. Written by whoever polls.
+/// Slots that are free again, counted from the beginning. Written by the poller.
 #[derive(Debug, Default)]
 pub(crate) struct ReleasedSlots {
     send: AtomicU64,
@@ -50,7 +50,7 @@ pub(crate) struct ReleasedSlots {
 }
 
 impl ReleasedSlots {
-    /// Everything below `position` is free. Older news than what is known changes nothing, such as
+    /// Everything below `position` is free. A lower position than the known one changes nothing, such as
     /// a completion from before a reset.
     pub(crate) fn release(&self, is_recv: bool, position: u64) {
         let side = if is_recv { &self.recv } else { &self.send };
@@ -66,7 +66,7 @@ impl ReleasedSlots {
     }
 }
 
-/// A work queue's end of the line: who is told that completions were polled.
+/// The queue pair that is told that completions of its work queue were polled.
 #[derive(Debug)]
 pub(crate) struct Owner<Q> {
     pub(crate) qp: Weak<Q>,
@@ -94,7 +94,7 @@ pub(crate) enum Notify {
 impl<Q> Completions<Q> {
     pub(crate) fn show(&mut self, entry: Entry) {
         self.showing.push_back(entry);
-        // As verbs has it, a failed completion wakes those who wait for solicited ones too.
+        // As in verbs, a failed completion wakes those who wait for solicited ones too.
         let solicited = entry.solicited || !entry.completion.status.is_success();
         self.solicited += u64::from(solicited);
         if self.armed == Some(Notify::Any) || (solicited && self.armed.is_some()) {

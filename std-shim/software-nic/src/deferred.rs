@@ -30,7 +30,7 @@ pub(crate) fn may_overtake(send: &SendQueue) -> bool {
 }
 
 /// Has the peer admit the READ or atomic at the front, and leaves its data for later. `None` if the
-/// front is nothing of the kind, or not in order; then it takes the usual way.
+/// front is not a READ or atomic, or not in order; then it takes the usual way.
 pub(crate) fn defer(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
     let ready = send.next < send.posted && qp.state.get() == QpState::Rts;
     if !ready || send.front.started {
@@ -123,7 +123,7 @@ fn succeed_all(qp: &QpShared, send: &mut SendQueue, position: u64) -> TurnOutcom
     TurnOutcome::Done
 }
 
-/// What overtook was carried out, yet is flushed: nobody may complete before the one that failed.
+/// What overtook was carried out, yet is flushed: none may complete before the one that failed.
 fn fail_all(
     qp: &QpShared,
     send: &mut SendQueue,

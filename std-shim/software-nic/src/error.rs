@@ -23,7 +23,7 @@ pub enum NicError {
     /// The device went away.
     #[error("the device is gone")]
     DeviceGone,
-    /// Something that must not be empty is.
+    /// Something that must not be empty is empty.
     #[error("{what} must not be 0")]
     Zero {
         /// What is 0.
@@ -48,7 +48,7 @@ pub enum NicError {
     /// The range wraps around the end of the address space.
     #[error("the memory range wraps around the address space")]
     AddressWraps,
-    /// Objects of different devices do not go together.
+    /// Objects of different devices do not match.
     #[error("the {what} belongs to another device")]
     OtherDevice {
         /// The object that does not belong here.
@@ -67,10 +67,10 @@ impl NicError {
     }
 }
 
-/// What `vendor_err` of a failed completion says on this device. A number says more than the
-/// status does; it is for people and logs, as on any device.
+/// What `vendor_err` of a failed completion means on this device. A number is more precise than the
+/// status; it is for people and logs, as on any device.
 pub mod vendor {
-    /// Nothing more to say: the request was flushed.
+    /// The request was flushed.
     pub const FLUSHED: u32 = 0x01;
     /// The key names no region: never issued, or deregistered since.
     pub const KEY_UNKNOWN: u32 = 0x10;

@@ -38,8 +38,8 @@ pub enum AsyncEvent {
     DeviceFatal,
 }
 
-/// Events that nobody has read yet. Bounded, so that an owner who never reads costs nothing: the
-/// oldest give way.
+/// Events that were not read yet. Bounded, so that an owner that never reads costs nothing: the oldest
+/// are dropped.
 #[derive(Debug)]
 pub(crate) struct EventQueue(VecDeque<AsyncEvent>);
 

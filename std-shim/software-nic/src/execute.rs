@@ -22,7 +22,7 @@ const POLL_BYTES: u64 = 128 * 1024;
 
 /// Does a poll's share of a listed queue pair's work, and lists it again if there is more.
 pub(crate) fn service(qp: &QpShared) {
-    // Before looking: whoever posts from now on lists the queue pair anew.
+    // Before the check: a post from now on lists the queue pair again.
     qp.listed.store(false, std::sync::atomic::Ordering::Release);
     let mut send = lock(&qp.send);
     let mut bytes = 0;
@@ -67,7 +67,7 @@ pub(crate) fn run_one(qp: &QpShared, delay_fetch: bool, fetch_first: bool) -> Op
     turn
 }
 
-/// Flushes the receives of a queue pair that is in ERR; whether there were any.
+/// Flushes the receives of a queue pair that is in ERR; returns whether there were any.
 pub(crate) fn finish_if_failed(qp: &QpShared) -> bool {
     let mut recv = lock(&qp.recv);
     let found = qp.state.get() == QpState::Err && recv.ring.len() > 0;
@@ -130,7 +130,7 @@ fn attempt(
     acknowledge(qp, &peer)
 }
 
-/// Draws the consequences of an answer. `None`: the request waits, and nobody noticed.
+/// Applies an answer. `None`: the request waits, unnoticed.
 fn settle(
     qp: &QpShared,
     send: &mut SendQueue,

@@ -45,7 +45,7 @@ impl Fabric {
         Device(device)
     }
 
-    /// Lets one thing happen, and says what it was. `None`: nothing can happen any more until
+    /// Lets one thing happen, and returns it. `None`: nothing can happen any more until
     /// somebody posts, connects or repairs something; always, on a threaded fabric.
     pub fn step(&self) -> Option<Step> {
         self.0.step()

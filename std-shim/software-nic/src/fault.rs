@@ -1,4 +1,4 @@
-//! Faults on request: what real devices, links and drivers do on bad days, when it is asked for.
+//! Faults on request: what real devices, links and drivers do on bad days.
 
 use crate::sync::{lock, nanos};
 use polyrail_core::hardware::Refusal;
@@ -20,7 +20,7 @@ pub enum When {
     AtStep(u64),
 }
 
-/// Which queue of a queue pair a driver fault is about.
+/// The queue of a queue pair that a driver fault affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkQueue {
     /// Send queues.
@@ -40,18 +40,18 @@ pub enum Fault {
     DeviceGone,
     /// The driver takes only some requests of one batch.
     AcceptOnly {
-        /// Batches of which queues.
+        /// The queues whose batches are affected.
         queue: WorkQueue,
         /// Batches that pass before; 0 is the next one.
         nth_batch: u32,
         /// Requests that are taken.
         requests: u32,
-        /// What the driver says about the next one.
+        /// The driver's error for the next one.
         refusal: Refusal,
     },
-    /// The driver says that its queue is full, whatever there is room for.
+    /// The driver reports that its queue is full, even if there is room.
     QueueFull {
-        /// Batches of which queues.
+        /// The queues whose batches are affected.
         queue: WorkQueue,
         /// For how many batches.
         commits: u32,
@@ -80,8 +80,8 @@ pub struct FaultPlan {
 
 /// The faults that a device is suffering or waiting for.
 ///
-/// The fields that executing requests read are atomics; the lists behind the locks are looked at
-/// only when an atomic says so.
+/// The fields that executing requests read are atomics; the lists behind the locks are read only when
+/// an atomic calls for it.
 #[derive(Debug)]
 pub(crate) struct Faults {
     silent: AtomicBool,
@@ -92,7 +92,7 @@ pub(crate) struct Faults {
     commits: Mutex<Vec<CommitFault>>,
     /// Payload bytes carried so far.
     bytes: AtomicU64,
-    /// The nearest mark in `planned`, and the nearest that cuts the link; `u64::MAX` is none.
+    /// The nearest mark in `planned`, and the nearest that cuts the link; `u64::MAX` means none.
     next_mark: AtomicU64,
     next_cut: AtomicU64,
     planned: Mutex<Vec<Planned>>,
@@ -183,8 +183,8 @@ impl Faults {
         self.commits_armed.store(true, Relaxed);
     }
 
-    /// What the driver does to the batch at hand: how many requests it takes, and what it says
-    /// then.
+    /// What the driver does to the batch at hand: how many requests it takes, and the error that it
+    /// returns then.
     pub(crate) fn on_commit(&self, queue: WorkQueue) -> Option<(u32, Refusal)> {
         if !self.commits_armed.load(Relaxed) {
             return None;
@@ -219,7 +219,7 @@ impl Faults {
         u32::try_from(left).map_or(length, |left| left.min(length))
     }
 
-    /// Counts `length` bytes; whether a planned fault is due now.
+    /// Counts `length` bytes; returns whether a planned fault is due now.
     pub(crate) fn count(&self, length: u32) -> bool {
         let before = self.bytes.fetch_add(u64::from(length), Relaxed);
         before + u64::from(length) >= self.next_mark.load(Relaxed)

@@ -6,7 +6,7 @@
 //!
 //! # Reading order
 //!
-//! 1. What things are told and made of, plain data: `address`, `options`, `error`, `step`,
+//! 1. Options, errors and events, as plain data: `address`, `options`, `error`, `step`,
 //!    [`AsyncEvent`] (`event`), [`Fault`] (`fault`), the states of queue pairs (`state`); [`Pages`]
 //!    (`pages`), memory to register, and [`Span`] (`dma`), by which alone it is touched; `sync`, the
 //!    small tools;
@@ -77,7 +77,7 @@
 //! | bad lkey of a WRITE or SEND | LOC_PROT_ERR, as the verbs manual has it | rxe: LOC_QP_OP_ERR |
 //! | bad lkey in a receive, receive too short | the receive completes LOC_PROT_ERR, LOC_LEN_ERR | rxe: LOC_QP_OP_ERR |
 //! | SEND longer than the receive, at the sender | REM_INV_REQ_ERR | rxe: REM_OP_ERR |
-//! | `retry_cnt` 7 | seven retries | rxe: for ever |
+//! | `retry_cnt` 7 | seven retries | rxe: forever |
 //! | receives posted in ERR | flushed at once | rxe: they stay where they are |
 //! | when requests run | while their completion queue is polled | rxe, hardware: by themselves |
 //! | SQD to RTS | held requests go on at once | rxe: at the next post |

@@ -25,7 +25,7 @@ pub(crate) struct Region {
     pub(crate) access: AccessFlags,
     /// Keeps owned memory alive while a key names it. `None` for foreign memory, whose owner
     /// promised to.
-    #[expect(dead_code, reason = "held for its life, never looked at")]
+    #[expect(dead_code, reason = "held for its life, never read")]
     pub(crate) pages: Option<Arc<Pages>>,
 }
 

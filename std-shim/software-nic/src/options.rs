@@ -1,4 +1,4 @@
-//! What devices, queue pairs and connections are asked to be.
+//! The options of devices, queue pairs and connections.
 
 use crate::address::Mtu;
 use polyrail_core::verbs::AccessFlags;
@@ -27,27 +27,27 @@ impl Default for QpCap {
 pub struct ConnectOptions {
     /// What the peer may do.
     pub access: AccessFlags,
-    /// Payload bytes of a packet; in an endpoint, at most, since ports have a say.
+    /// Payload bytes of a packet; in an endpoint, at most, since ports limit it, too.
     pub path_mtu: Mtu,
     /// Code of the time that the peer waits before it retries when no receive was posted, 0 to 31
     /// (see [`rnr_delay`](crate::rnr_delay)).
     pub min_rnr_timer: u8,
-    /// The acknowledgement timeout is 4.096 us * 2^timeout, and a device may wait longer; 0 waits for
-    /// ever, at most 31. What is late is sent again though nothing was lost, so it should be longer than
-    /// any path delays anything.
+    /// The acknowledgement timeout is 4.096 us * 2^timeout, and a device may wait longer; 0 waits
+    /// forever, at most 31. A request whose answer is late is sent again though nothing was lost, so
+    /// the timeout should be longer than any delay of the path.
     pub timeout: u8,
     /// Retries before an unanswered request fails, 0 to 7.
     pub retry_cnt: u8,
-    /// Retries while the peer has no receive posted, 0 to 6; 7 is for ever.
+    /// Retries while the peer has no receive posted, 0 to 6; 7 means forever.
     pub rnr_retry: u8,
-    /// READs and atomics outstanding, in either direction; in an endpoint, at most, since devices
-    /// have a say.
+    /// READs and atomics outstanding, in either direction; in an endpoint, at most, since devices limit
+    /// it, too.
     pub max_rd_atomic: u8,
 }
 
 impl Default for ConnectOptions {
     /// Everything is permitted; packets of 4096 bytes; an unanswered request fails after 8 times
-    /// 1.07 s, sooner than a rail is taken for dead that makes no headway; a missing receive is waited
+    /// 1.07 s, sooner than a rail without progress is taken for dead; a missing receive is waited
     /// for, in steps of 0.64 ms.
     fn default() -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Default for DeviceLimits {
     }
 }
 
-/// What a device is made of.
+/// The options of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConfig {
     /// Its name, for people.

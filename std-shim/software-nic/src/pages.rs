@@ -53,20 +53,20 @@ impl Pages {
         self.addr as u64
     }
 
-    /// Bytes that are for use: what a device may be given. The rest of the last page is nobody's.
+    /// Usable bytes: what may be given to a device. The rest of the last page is unused.
     #[allow(clippy::len_without_is_empty, reason = "devices refuse empty regions")]
     pub const fn len(&self) -> usize {
         self.length
     }
 
-    /// Describes `length` bytes from `offset` on, for requests; `None` if there are not as many. It may
+    /// Describes `length` bytes from `offset` on, for requests; `None` if there are fewer. It may
     /// outlive the pages.
     pub fn local(&self, offset: usize, length: u32) -> Option<LocalBuffer> {
         let end = offset.checked_add(length as usize)?;
         if end > self.length {
             return None;
         }
-        // From now on somebody may know the address without holding the pages.
+        // From now on the address may be known without holding the pages.
         self.exposed.store(true, Ordering::Relaxed);
         // SAFETY: devices reach the bytes through the keys of regions that keep the pages alive, or
         // by an address that stays readable (see the type's documentation); nobody holds references to
@@ -87,7 +87,7 @@ impl Drop for Pages {
     fn drop(&mut self) {
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.addr);
         if *self.exposed.get_mut() {
-            // SAFETY: these pages were mapped by `new` and are used by nobody who writes.
+            // SAFETY: these pages were mapped by `new` and nothing writes them.
             unsafe { system::retire(start, self.mapped) }
         } else {
             // SAFETY: these pages were mapped by `new`, and nobody knows of them any more.

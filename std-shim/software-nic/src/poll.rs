@@ -28,8 +28,8 @@ impl Device {
 }
 
 impl CqShared {
-    /// Executes a share of what the listed queue pairs have to do. One round: whoever has more to
-    /// do goes to the end of the list and waits for the next poll.
+    /// Executes a share of what the listed queue pairs have to do. One round: a queue pair that has
+    /// more to do goes to the end of the list and waits for the next poll.
     fn run_work(&self) {
         let listed = lock(&self.work).len();
         for _ in 0..listed {
@@ -59,7 +59,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Whether the notification asked for has come; tells it once (`ibv_get_cq_event`, without
+    /// Whether the notification asked for has come; reports it once (`ibv_get_cq_event`, without
     /// waiting).
     pub fn take_event(&mut self) -> bool {
         std::mem::take(&mut lock(&self.shared.inner).notified)

@@ -20,7 +20,7 @@ use polyrail_core::verbs::{DeviceId, RecvRequest, SendRequest};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// What a new queue pair is made of (`struct ibv_qp_init_attr`).
+/// The options of a new queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit<'a> {
     /// Where send requests complete.

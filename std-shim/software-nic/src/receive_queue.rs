@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 impl ProtectionDomain {
     /// A new shared receive queue of at least `max_wr` receives. Falling below `limit` raises
-    /// [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) once; 0 is never.
+    /// [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) once; 0 means never.
     ///
     /// # Errors
     ///
@@ -63,10 +63,9 @@ impl SrqShared {
     }
 }
 
-/// A shared receive queue: its receives serve all queue pairs created with it, whoever's message
-/// comes first. Receives in it are never flushed. Queue pairs keep it alive. It refuses (EINVAL) a
-/// `wr_id` with the bit that the engine's tags are known by: see
-/// [`hardware::QueuePair`].
+/// A shared receive queue: its receives serve all queue pairs created with it, in the order in which
+/// messages come. Receives in it are never flushed. Queue pairs keep it alive. It refuses (EINVAL) a
+/// `wr_id` with the bit that the engine's tags are known by: see [`hardware::QueuePair`].
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     pub(crate) shared: Arc<SrqShared>,

@@ -43,7 +43,7 @@ impl RecvRing {
         true
     }
 
-    /// Takes the oldest receive, and says how many were taken since the beginning.
+    /// Takes the oldest receive, and returns it with how many were taken since the beginning.
     pub(crate) fn pop(&mut self) -> Option<(RecvRequest, u64)> {
         if self.taken == self.posted {
             return None;
@@ -81,7 +81,7 @@ pub(crate) struct SrqInner {
 #[derive(Debug)]
 pub(crate) struct Responder {
     pub(crate) ring: RecvRing,
-    /// Whom requests may come from.
+    /// The peer that requests may come from.
     pub(crate) gid: Gid,
     pub(crate) dest_qp_num: u32,
     pub(crate) mtu: Mtu,

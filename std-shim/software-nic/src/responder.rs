@@ -51,12 +51,12 @@ impl Responder {
     }
 }
 
-/// What the sender hears.
+/// The answer to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Carried out.
     Ack,
-    /// Refused: the sender's status and what more there is to say.
+    /// Refused: the sender's status and `vendor_err`.
     Nak(WcStatus, u32),
     /// No receive is posted; try again after the time that the code stands for.
     NotReady(u8),
@@ -175,8 +175,8 @@ fn write_with_imm(
     Ok(Answer::Ack)
 }
 
-/// Opens the target of a WRITE_WITH_IMM. A bad key consumes a receive, as the kernel's driver has
-/// it; the receive says why.
+/// Opens the target of a WRITE_WITH_IMM. A bad key consumes a receive, as with the kernel's driver; the
+/// receive shows why.
 fn open_for_write_with_imm<'m>(
     peer: &QpShared,
     mut recv: Guard<'_>,
@@ -267,7 +267,7 @@ fn send(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<
     Ok(Answer::Ack)
 }
 
-/// Opens the remote range of a WRITE or READ. No bytes need no key (InfiniBand specification,
+/// Opens the remote range of a WRITE or READ. An empty range needs no key (InfiniBand specification,
 /// C9-88).
 fn open_remote<'p, 'm>(
     peer: &QpShared,
@@ -292,8 +292,8 @@ fn refuse_key(peer: &QpShared, recv: Guard<'_>, fault: KeyFault) -> Answer {
     refuse(peer, recv, WcStatus::REM_ACCESS_ERR, fault.vendor())
 }
 
-/// Refuses a request for good: the responder fails too, and its receives are flushed. Its send
-/// queue is flushed by whoever polls for it (see the lock order in [`crate::shared`]).
+/// Refuses a request for good: the responder fails too, and its receives are flushed. Its send queue is
+/// flushed by its poller (see the lock order in [`crate::shared`]).
 fn refuse(peer: &QpShared, mut recv: Guard<'_>, status: WcStatus, vendor: u32) -> Answer {
     if peer.state.fail() {
         peer.device.push_event(AsyncEvent::QpAccessError { qp_num: peer.number });

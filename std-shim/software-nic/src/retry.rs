@@ -17,7 +17,7 @@ pub(crate) enum Verdict {
     Failed(WcStatus, u32),
     /// To be tried again.
     Later(TurnOutcome),
-    /// To be tried again, and nothing happened that anybody could tell.
+    /// To be tried again, and nothing visible happened.
     Unnoticed,
 }
 
@@ -61,8 +61,8 @@ fn not_ready(
 ) -> Verdict {
     front.timeouts = 0;
     if timers.rnr_retry == FOR_EVER {
-        // In virtual time, waiting for ever means waiting for a change; trying again and again
-        // would keep a fabric busy that is idle.
+        // In virtual time, waiting forever means waiting for a change; trying again and again would
+        // keep an idle fabric busy.
         if fabric.threaded {
             front.until = Some(fabric.clock.now() + rnr_delay(code));
         } else {

@@ -42,7 +42,7 @@ impl FabricShared {
                 Choice::Execute(qp) => execute(&qp, &mut scheduler.rng),
                 Choice::Show(cq) => show(&cq, &mut scheduler.rng, self.clock.now()),
             };
-            // A request that has to wait after all is no choice any more; look again.
+            // A request that has to wait after all is not a choice any more; choose again.
             if happened.is_some() {
                 return happened;
             }

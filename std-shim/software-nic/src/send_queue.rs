@@ -82,7 +82,7 @@ impl<P> Default for Path<P> {
     }
 }
 
-/// How patient the sender is.
+/// The sender's timeouts and retries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timers {
     pub(crate) timeout: u8,

@@ -13,10 +13,9 @@
 //! 6. a completion queue;
 //! 7. leaves: lists of work, events, planned faults, the registry.
 //!
-//! Executing takes the sender's 2, then 3, then the peer's 4. Two queue pairs that execute toward
-//! each other hold their own 2 and ask for the other's 4, which nobody keeps while asking for a 2.
-//! That is why a responder that fails only marks its send queue as failed: whoever polls for that
-//! queue flushes it.
+//! Executing takes the sender's 2, then 3, then the peer's 4. Two queue pairs that execute toward each
+//! other hold their own 2 and ask for the other's 4, which no thread keeps while asking for a 2. That is
+//! why a responder that fails only marks its send queue as failed: the poller of that queue flushes it.
 
 use crate::address::Gid;
 use crate::completions::{Completions, ReleasedSlots};
@@ -51,7 +50,7 @@ pub(crate) struct FabricShared {
     pub(crate) next_domain: AtomicU32,
 }
 
-/// Who is there. Weak, since handles own what they name.
+/// What exists. Weak, since handles own what they name.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     pub(crate) devices: Vec<Weak<DeviceShared>>,
@@ -90,7 +89,7 @@ impl FabricShared {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Waits until nobody moves data any more that began before the call. Call without locks.
+    /// Waits until every data movement that began before the call has ended. Call without locks.
     pub(crate) fn quiesce(&self) {
         drop(write(&self.memory));
     }

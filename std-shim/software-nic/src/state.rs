@@ -58,7 +58,7 @@ impl fmt::Display for QpState {
 
 /// The state as both queues' executors see it.
 ///
-/// ERR may be entered by whoever holds the lock of the send or of the receive queue; every other
+/// ERR may be entered by a holder of the lock of the send or of the receive queue; every other
 /// change is made under both.
 #[derive(Debug)]
 pub(crate) struct StateCell(AtomicU8);
@@ -77,7 +77,7 @@ impl StateCell {
         self.0.store(state as u8, Ordering::Release);
     }
 
-    /// Enters ERR from any state but RESET; whether that changed anything.
+    /// Enters ERR from any state but RESET; returns whether that changed anything.
     pub(crate) fn fail(&self) -> bool {
         let reset_or_failed = |state| {
             (state != QpState::Reset as u8 && state != QpState::Err as u8)
@@ -153,11 +153,11 @@ attributes! {
     /// Code of the time that the peer waits before it retries when no receive was posted, 0 to 31
     /// (see [`rnr_delay`]).
     MinRnrTimer, min_rnr_timer: u8, "MIN_RNR_TIMER";
-    /// The acknowledgement timeout is 4.096 us * 2^timeout; 0 waits for ever, at most 31.
+    /// The acknowledgement timeout is 4.096 us * 2^timeout; 0 waits forever, at most 31.
     Timeout, timeout: u8, "TIMEOUT";
     /// Retries before an unanswered request fails, 0 to 7.
     RetryCnt, retry_cnt: u8, "RETRY_CNT";
-    /// Retries while the peer has no receive posted, 0 to 6; 7 is for ever.
+    /// Retries while the peer has no receive posted, 0 to 6; 7 means forever.
     RnrRetry, rnr_retry: u8, "RNR_RETRY";
     /// The packet sequence number to start with, 24 bits.
     SqPsn, sq_psn: u32, "SQ_PSN";
@@ -317,7 +317,7 @@ pub const fn rnr_delay(code: u8) -> u64 {
     UNITS_OF_10_US[index] * 10_000
 }
 
-/// Nanoseconds that an acknowledgement may take with this `timeout` code; `None` is for ever.
+/// Nanoseconds that an acknowledgement may take with this `timeout` code; `None` means forever.
 pub const fn ack_timeout(code: u8) -> Option<u64> {
     match code {
         0 => None,

@@ -197,5 +197,5 @@ pub(crate) fn drained(qp: &QpShared, send: &SendQueue) {
     }
 }
 
-/// A queue pair that forgets its peer looks for it anew.
+/// A queue pair that forgets its peer looks for it again.
 pub(crate) const NO_PEER: Weak<QpShared> = Weak::new();

@@ -41,7 +41,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
     ALLOCATIONS.with(Cell::get) - before
 }
 
-/// Polls both sides until nothing comes; how many completions there were.
+/// Polls both sides until nothing comes; returns how many completions there were.
 fn drain(pair: &mut Pair) -> usize {
     let mut out: [MaybeUninit<Completion>; 32] = [MaybeUninit::uninit(); 32];
     let mut total = 0;

@@ -20,8 +20,8 @@ fn both_ways(test: impl Fn(Pair)) {
     (0..8).for_each(|seed| test(Pair::deterministic(seed)));
 }
 
-/// `a` fails with `status`; what follows is flushed; `b` ends in `state`, and its two receives with
-/// what `receives` says, if anything.
+/// `a` fails with `status`; what follows is flushed; `b` ends in `state`, and its two receives with the
+/// statuses in `receives`, if any.
 fn fails(
     bad: impl Fn(&mut Pair) -> SendRequest,
     status: WcStatus,
@@ -55,7 +55,7 @@ fn a_remote_key_that_never_was_fails_both_ends() {
 }
 
 #[test]
-fn an_lkey_is_no_rkey() {
+fn an_lkey_is_not_an_rkey() {
     let bad = |pair: &mut Pair| SendRequest { rkey: pair.b.lkey(), ..pair.write(1, 0, 8) };
     fails(bad, WcStatus::REM_ACCESS_ERR, vendor::KEY_UNKNOWN, QpState::Err, &[FLUSHED; 2]);
 }
@@ -251,7 +251,7 @@ fn an_empty_receive_queue_fails_in_real_time_too() {
 }
 
 #[test]
-fn rnr_retry_7_waits_for_a_receive_for_ever() {
+fn rnr_retry_7_waits_for_a_receive_forever() {
     for fabric in [Fabric::threaded(), Fabric::deterministic(3)] {
         let options = ConnectOptions { rnr_retry: 7, ..impatient() };
         let mut pair = Pair::with(fabric, QpCap::default(), &options);
@@ -338,7 +338,7 @@ fn sequence_numbers_count_packets_and_wrap() {
 }
 
 #[test]
-fn timeouts_take_as_long_as_they_say() {
+fn timeouts_take_as_long_as_documented() {
     let options = ConnectOptions { timeout: 14, retry_cnt: 2, ..impatient() };
     let mut pair = Pair::with(Fabric::deterministic(5), QpCap::default(), &options);
     pair.b.qp.to_error().unwrap();
@@ -524,7 +524,7 @@ fn completions_of_a_destroyed_queue_pair_stay_and_free_nothing() {
 }
 
 #[test]
-fn a_receive_queue_that_is_full_says_so() {
+fn a_receive_queue_that_is_full_refuses() {
     let cap = QpCap { max_recv_wr: 2, ..QpCap::default() };
     let mut pair = Pair::with(Fabric::threaded(), cap, &impatient());
     let full = Err(CommitError { accepted: 0, refusal: Refusal::QueueFull });

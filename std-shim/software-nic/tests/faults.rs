@@ -142,7 +142,7 @@ fn a_driver_that_takes_part_of_a_batch_runs_that_part() {
 }
 
 #[test]
-fn a_driver_that_says_full_takes_nothing_that_often() {
+fn a_driver_that_reports_full_takes_nothing_that_often() {
     let mut pair = Pair::impatient();
     let fault = |queue| Fault::QueueFull { queue, commits: 2 };
     pair.a.device.inject(When::Now, fault(WorkQueue::Send));

@@ -1,4 +1,4 @@
-//! Every operation does what it says, in both ways to run.
+//! Every operation does what it should, in both ways to run.
 
 mod support;
 
@@ -14,7 +14,7 @@ fn both_ways(test: impl Fn(Pair)) {
 }
 
 #[test]
-fn write_puts_the_bytes_there_and_says_nothing_to_the_peer() {
+fn write_puts_the_bytes_there_and_does_not_tell_the_peer() {
     both_ways(|mut pair| {
         pair.a.buffer.write_at(100, b"rails");
         pair.a.post(pair.write(7, 100, 5)).unwrap();

@@ -39,7 +39,7 @@ impl Shared {
 }
 
 #[test]
-fn receives_serve_whoever_comes_first() {
+fn receives_serve_messages_in_the_order_they_come() {
     let mut shared = Shared::new(Fabric::threaded(), 0);
     for wr_id in 0..3 {
         let sge = shared.pair.b.sge(1000 + 10 * wr_id as usize, 10);
@@ -69,7 +69,7 @@ fn own_receives_are_refused_and_none_are_granted() {
 }
 
 #[test]
-fn a_full_shared_queue_says_so() {
+fn a_full_shared_queue_refuses() {
     let mut shared = Shared::new(Fabric::threaded(), 0);
     (0..8).for_each(|wr_id| recv(&mut shared.srq, wr_id, nothing()).unwrap());
     let full = CommitError { accepted: 0, refusal: Refusal::QueueFull };

@@ -1,4 +1,4 @@
-//! What is asked of a queue pair, besides the data path.
+//! What endpoints ask of a queue pair, besides the data path.
 
 use super::error::DeviceError;
 use super::port::Port;
@@ -14,8 +14,8 @@ pub trait Connect: QueuePair {
     /// The device refuses, as with the other transitions.
     fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError>;
 
-    /// INIT to RTR, on the same port: the peer's requests are carried out. Of the options,
-    /// `path_mtu` is the path's, and `max_rd_atomic` what the peer was told.
+    /// INIT to RTR, on the same port: the peer's requests are carried out. The options' `path_mtu` is
+    /// the path's, and `max_rd_atomic` is what the peer was told.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What is asked of a device.
+//! What endpoints ask of a device.
 
 use super::connect::Connect;
 use super::error::DeviceError;
@@ -32,7 +32,7 @@ pub trait Domain {
     ///
     /// # Errors
     ///
-    /// The device does not say, or is gone.
+    /// The device does not report them, or is gone.
     fn ports(&self) -> Result<Vec<Port>, DeviceError>;
 
     /// A completion queue for at least `capacity` completions.
@@ -42,7 +42,7 @@ pub trait Domain {
     /// The device refuses.
     fn create_cq(&self, capacity: u32) -> Result<Self::Cq, DeviceError>;
 
-    /// A reliable connected queue pair in RESET, both of whose queues complete on `cq`.
+    /// A reliable connected queue pair in RESET, whose queues both complete on `cq`.
     ///
     /// # Errors
     ///

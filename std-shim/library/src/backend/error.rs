@@ -1,4 +1,4 @@
-//! What devices refuse, whichever backend they belong to.
+//! What devices of any backend refuse.
 
 use polyrail_software_nic::{ModifyError, NicError, OutOfMemory};
 
@@ -9,7 +9,7 @@ pub enum DeviceError {
     /// The software NIC.
     #[error(transparent)]
     Nic(#[from] NicError),
-    /// The software NIC, to change the state of a queue pair.
+    /// The software NIC refused to change the state of a queue pair.
     #[error(transparent)]
     Modify(#[from] ModifyError),
     /// The operating system gave no memory.
@@ -19,11 +19,11 @@ pub enum DeviceError {
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Verbs(Box<polyrail_ffi::VerbsError>),
-    /// Real verbs, to change the state of a queue pair.
+    /// Real verbs refused to change the state of a queue pair.
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Transition(Box<polyrail_ffi::ModifyError>),
-    /// Real verbs, to register memory.
+    /// Real verbs refused to register memory.
     #[cfg(feature = "verbs")]
     #[error("device {device}")]
     Register {
@@ -42,12 +42,12 @@ pub enum DeviceError {
         /// The port here is InfiniBand.
         infiniband: bool,
     },
-    /// Memory is registered with a device, at least.
-    #[error("memory is to be registered, and no device is given")]
+    /// Memory has to be registered with at least one device.
+    #[error("memory cannot be registered without a device")]
     NoDevice,
 }
 
-// Boxed: they hold a device's name, and most results are no errors.
+// Boxed: they hold a device's name, and most results are not errors.
 #[cfg(feature = "verbs")]
 impl From<polyrail_ffi::VerbsError> for DeviceError {
     fn from(error: polyrail_ffi::VerbsError) -> Self {

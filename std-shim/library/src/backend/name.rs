@@ -12,7 +12,7 @@ pub struct DeviceName {
     pub port: Option<u8>,
 }
 
-/// Text that names no device.
+/// Text that does not name a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not DEVICE or DEVICE:PORT, such as mlx5_0 or mlx5_0:1")]
 pub struct DeviceNameError(String);

@@ -1,8 +1,8 @@
-//! Ports of devices here.
+//! Ports of local devices.
 
 use polyrail_software_nic::{Gid, Mtu};
 
-/// A port of a device here, as rails use it.
+/// A port of a local device, as rails use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
     /// Its number on the device, from 1 on.

@@ -23,8 +23,7 @@ pub enum DevicesError {
          (modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0)"
     )]
     NoDevice,
-    /// The files by which programs reach the devices are not there: the library passes such devices
-    /// over.
+    /// The files through which programs reach the devices are missing: the library skips such devices.
     #[error(
         "the kernel has RDMA devices, but not their files: {} missing (in a container, add the files: \
          --device /dev/infiniband; elsewhere, see whether udev runs)",
@@ -34,7 +33,7 @@ pub enum DevicesError {
         /// Those that are missing.
         files: Vec<String>,
     },
-    /// The files by which programs reach the devices may not be looked at.
+    /// There is no permission to look at the files through which programs reach the devices.
     #[error("no permission to look at {}: check the permissions of /dev/infiniband", files.join(", "))]
     Permission {
         /// Those files.
@@ -59,7 +58,7 @@ pub enum DevicesError {
 }
 
 impl From<VerbsError> for DevicesError {
-    /// Without the module, the library fails before it could find no device.
+    /// Without the module, the library fails before it looks for devices.
     fn from(error: VerbsError) -> Self {
         match (error.call, error.errno) {
             ("ibv_get_device_list", libc::ENOSYS) => Self::KernelModule,
@@ -104,7 +103,7 @@ fn missing_in(class: &Path, files: &Path) -> DevicesError {
     }
 }
 
-/// The names of what is in a directory, in order; nothing if it cannot be read.
+/// The names of a directory's entries, sorted; `None` if it cannot be read.
 fn names_in(directory: &Path) -> Option<Vec<String>> {
     let name = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
     let mut names: Vec<_> = directory.read_dir().ok()?.flatten().map(name).collect();
@@ -200,10 +199,10 @@ mod tests {
         set_permissions(kernel.0.path(), reachable.clone()).unwrap();
         set_permissions(kernel.files(), Permissions::from_mode(0o000)).unwrap();
         let error = std::thread::scope(|scope| {
-            // Without the right to search other users' directories, whoever runs the test.
+            // Without the right to search other users' directories, whichever user runs the test.
             let look = scope.spawn(|| {
                 const NOBODY: libc::uid_t = 65534;
-                // SAFETY: changes whose rights this thread has on files, and nothing else.
+                // SAFETY: only changes with which user's rights this thread accesses files.
                 unsafe { libc::setfsuid(NOBODY) };
                 kernel.missing()
             });

@@ -18,7 +18,7 @@ use polyrail_ffi::{
 };
 use serde::Serialize;
 
-/// A device, with what it says of itself.
+/// A device, with what it reports of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceReport {
     /// Its name, such as `mlx5_0`.
@@ -29,7 +29,7 @@ pub struct DeviceReport {
     pub node_type: String,
     /// How its packets travel, such as `InfiniBand`, which includes RoCE.
     pub transport: String,
-    /// What it can do; nothing if it could not be opened.
+    /// What it can do; `None` if it could not be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
     /// Its ports, in the order of their numbers.
@@ -58,7 +58,7 @@ pub struct Limits {
     pub message_bytes: u32,
     /// Shared receive queues.
     pub shared_receive_queues: u32,
-    /// With what atomics are atomic: `none`, `device`, `global`.
+    /// The scope in which atomics are atomic: `none`, `device`, `global`.
     pub atomics: &'static str,
 }
 
@@ -71,15 +71,15 @@ pub struct PortReport {
     pub state: String,
     /// What it is plugged into: `Ethernet`, `InfiniBand`.
     pub link_layer: &'static str,
-    /// Payload bytes of a packet now; 0 if the driver does not say.
+    /// Payload bytes of a packet now; 0 if the driver does not report it.
     pub active_mtu: u32,
-    /// Payload bytes of a packet at most; 0 if the driver does not say.
+    /// Payload bytes of a packet at most; 0 if the driver does not report it.
     pub max_mtu: u32,
     /// Its address within an InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
     /// Lanes.
     pub lanes: u8,
-    /// Speed of all lanes in Mbit/s; 0 if the driver does not say.
+    /// Speed of all lanes in Mbit/s; 0 if the driver does not report it.
     pub mbps: u32,
     /// Its addresses.
     pub gids: Vec<GidReport>,
@@ -88,7 +88,7 @@ pub struct PortReport {
 /// An address of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GidReport {
-    /// Its index: what `--gid-index` wants.
+    /// Its index: what `--gid-index` takes.
     pub index: u32,
     /// The address.
     pub gid: String,
@@ -99,17 +99,17 @@ pub struct GidReport {
     pub interface: Option<String>,
 }
 
-/// The devices of this machine, of which one at least can be used.
+/// The devices of this machine; at least one of them can be used.
 ///
 /// # Errors
 ///
-/// There is none, or none that can be used, and this is why.
+/// There is no device, or none can be used; the error names the reason.
 pub fn devices() -> Result<Vec<DeviceReport>, DevicesError> {
     let list = DeviceList::new()?;
     some_usable(list.iter().map(|device| report(&device)).collect())
 }
 
-/// The reports, unless there is none, or all are of devices that refused.
+/// Returns the reports, unless there are none or all devices refused.
 fn some_usable(reports: Vec<DeviceReport>) -> Result<Vec<DeviceReport>, DevicesError> {
     if reports.is_empty() {
         return Err(what_is_missing());
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_all_refuse_are_an_error_and_one_that_does_not_is_none() {
+    fn only_devices_that_all_refuse_are_an_error() {
         let refused = || report_of("mlx5_0", Some("ibv_open_device(mlx5_0): Permission denied"));
         let error = some_usable(vec![refused(), report_of("mlx5_1", Some("gone"))]).unwrap_err();
         let text = error.to_string();

@@ -54,8 +54,8 @@ impl RailAddress {
 }
 
 impl Address {
-    /// The queue pairs with their numbers, the notify queue pair last if it has a number, and it is
-    /// known where it lives.
+    /// The queue pairs with their numbers. The notify queue pair is last, if it has a number and its
+    /// address is known.
     pub(super) fn queue_pairs(&self) -> impl Iterator<Item = (RailId, u32, &RailAddress)> {
         let rails = (0..).map(RailId::Data).zip(&self.card.qp_nums).zip(&self.rails);
         let notify = self.notify.iter().filter(|_| self.card.notify_qp_num != 0);

@@ -10,7 +10,9 @@ use polyrail_core::virtual_qp::{self, PostRecvError};
 #[non_exhaustive]
 pub enum BuildError {
     /// No device, or more than an endpoint takes.
-    #[error("an endpoint of {rails} rails on {devices} devices: 1 to {MAX_DEVICES} can be")]
+    #[error(
+        "an endpoint of {rails} rails on {devices} devices, but 1 to {MAX_DEVICES} devices are allowed"
+    )]
     Devices {
         /// Protection domains given.
         devices: usize,
@@ -18,7 +20,7 @@ pub enum BuildError {
         rails: usize,
     },
     /// More rails than a virtual queue pair has room for, or none.
-    #[error("{rails} rails, where 1 to {max} can be")]
+    #[error("{rails} rails, but 1 to {max} are allowed")]
     Rails {
         /// What was asked for.
         rails: usize,
@@ -26,7 +28,7 @@ pub enum BuildError {
         max: usize,
     },
     /// More queue pairs than a set has routes for.
-    #[error("{needed} queue pairs, where up to {max} can be")]
+    #[error("{needed} queue pairs, but at most {max} are allowed")]
     QueuePairs {
         /// Rails and notify queue pairs, of all virtual queue pairs together.
         needed: usize,

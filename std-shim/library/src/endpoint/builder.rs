@@ -1,10 +1,10 @@
-//! What an endpoint is to be.
+//! The options of an endpoint.
 
 use crate::backend::ConnectOptions;
 use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_qp::{Config, Scheme};
 
-/// What an endpoint is to be; [`build`](Self::build) makes it, and
+/// The options of an endpoint. [`build`](Self::build) makes one, and
 /// [`EndpointSet::build`](super::EndpointSet::build) makes many that share completion queues.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointBuilder {
@@ -51,8 +51,7 @@ impl EndpointBuilder {
         self.config(Config { max_msg_size, ..self.config })
     }
 
-    /// Everything that the engine can be told, except the number: that is given by
-    /// [`build`](Self::build).
+    /// All options of the engine, except the number, which [`build`](Self::build) assigns.
     #[must_use]
     pub fn config(self, config: Config) -> Self {
         Self { config, ..self }
@@ -77,7 +76,7 @@ impl EndpointBuilder {
         self.config(Config { imm_order, ..self.config })
     }
 
-    /// Whether there is a notify queue pair also where none is needed: with DQPLB, or a single rail.
+    /// Whether there is a notify queue pair even where none is needed: with DQPLB, or a single rail.
     /// Not by default.
     ///
     /// For a peer that runs the reference implementation, which always has one and connects it to the

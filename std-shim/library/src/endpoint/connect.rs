@@ -8,11 +8,11 @@ use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_qp::{PeerWindowError, RailId, Scheme};
 
-/// Two endpoints do not go together, or a queue pair refused. Those that were moved stay so.
+/// Two endpoints do not match, or a queue pair refused. Queue pairs that were moved stay where they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The i-th rail connects to the peer's i-th, so there must be equally many.
+    /// The i-th rail connects to the peer's i-th, so both sides need the same number.
     #[error("{local} rails here, {peer} rails and {addresses} addresses at the peer")]
     Rails {
         /// Rails here.
@@ -30,7 +30,7 @@ pub enum ConnectError {
         /// The peer's.
         peer: Scheme,
     },
-    /// Requests are cut differently.
+    /// Requests are split differently.
     #[error("fragments of up to {here} bytes here, of up to {peer} bytes at the peer")]
     FragmentSize {
         /// Bytes of the longest fragment here.
@@ -38,8 +38,8 @@ pub enum ConnectError {
         /// And at the peer.
         peer: u32,
     },
-    /// Immediates would arrive as other numbers than were sent. A peer whose card does not say how
-    /// they travel is believed to have the order of this side.
+    /// Immediates would arrive as other numbers than were sent. A peer whose card does not name the
+    /// order is assumed to have this side's.
     #[error("immediates travel {here} from here, {peer} from the peer")]
     ImmOrder {
         /// The order here.
@@ -47,11 +47,11 @@ pub enum ConnectError {
         /// The peer's.
         peer: ImmOrder,
     },
-    /// SPRAY over several rails needs a notify queue pair at both ends, and the peer has none, or does
-    /// not say where it lives.
+    /// SPRAY over several rails needs a notify queue pair at both ends, and the peer has none, or did
+    /// not send its address.
     #[error("the peer names no notify queue pair, which SPRAY over several rails needs")]
     NoNotify,
-    /// Keys go by the place of the device, so both ends of a rail must be on devices in the same
+    /// Keys are found by the place of the device, so both ends of a rail must be on devices in the same
     /// place.
     #[error("{rail} is on device {here} here and on device {peer} at the peer, counted from 0")]
     Devices {
@@ -62,7 +62,7 @@ pub enum ConnectError {
         /// Place of its device at the peer.
         peer: u8,
     },
-    /// The two ports of a rail have addresses of different versions of IP, and no way to each other.
+    /// The two ports of a rail have addresses of different versions of IP, and cannot reach each other.
     #[error(
         "{rail} (device {device}): {} here ({here}), {} at the peer ({peer})",
         here.kind(),
@@ -81,7 +81,7 @@ pub enum ConnectError {
     /// DQPLB cannot run in the peer's window.
     #[error(transparent)]
     PeerWindow(#[from] PeerWindowError),
-    /// A queue pair could not be moved on.
+    /// A queue pair could not change its state.
     #[error("{rail} (device {device})")]
     Modify {
         /// Which.
@@ -109,7 +109,7 @@ where
         }
     }
 
-    /// What the peer's [`connect`](Self::connect) has to be told.
+    /// What the peer's [`connect`](Self::connect) needs.
     pub fn address(&self) -> Address {
         let config = self.qp.config();
         let rails = self.qp.rails().len();
@@ -124,7 +124,7 @@ where
         }
     }
 
-    /// Where the notify queue pair is if it has no use: with the first rail.
+    /// Where an unused notify queue pair is: with the first rail.
     fn idle_place(&self) -> Option<&Place> {
         self.places.first().filter(|_| self.idle_notify.is_some())
     }
@@ -142,24 +142,24 @@ where
 
     /// Connects every queue pair with the peer's: INIT, RTR, RTS.
     ///
-    /// Both sides have to have returned from here before either posts: a request that meets a
-    /// queue pair that is not ready is retried a few times only. Receives that the peer may meet
-    /// at once are better posted by [`connect_after`](Self::connect_after).
+    /// Both sides must have returned from here before either posts: a request to a queue pair that is
+    /// not ready is retried only a few times. Post receives for the peer's first requests with
+    /// [`connect_after`](Self::connect_after).
     ///
     /// # Errors
     ///
-    /// The two do not go together (nothing changed), or a queue pair refused.
+    /// The two do not match (nothing changed), or a queue pair refused.
     pub fn connect(&mut self, peer: &Address) -> Result<(), ConnectError> {
         self.connect_after(peer, |_| Ok(()))
     }
 
-    /// Connects as [`connect`](Self::connect) does. Once it is known that the two go together, and
+    /// Connects as [`connect`](Self::connect) does. Once it is known that the two match, and
     /// before any queue pair can be reached (INIT), `post_receives` posts the receives that the
     /// peer's first requests will need.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect), and what `post_receives` says: then no queue pair was moved.
+    /// As [`connect`](Self::connect), and the error of `post_receives`: then no queue pair was moved.
     pub fn connect_after<E: From<ConnectError>>(
         &mut self,
         peer: &Address,
@@ -181,8 +181,8 @@ where
         Ok(())
     }
 
-    /// Whether the two sides agree on everything that must be the same, and DQPLB can run in the
-    /// peer's window.
+    /// Checks that the two sides agree on everything that must be the same, and that DQPLB can run in
+    /// the peer's window.
     fn agree(&mut self, peer: &Address) -> Result<(), ConnectError> {
         let own = self.address();
         let rails = peer.card.qp_nums.len();
@@ -202,7 +202,7 @@ where
         if let Some(peer) = peer.card.imm_order.filter(|peer| *peer != here) {
             return Err(ConnectError::ImmOrder { here, peer });
         }
-        // One that is not needed, as the reference always has it, may be there or not.
+        // A notify queue pair that is not needed, such as the reference's, may be there or not.
         let needed = self.places.len();
         if peer.queue_pairs().count() < needed {
             return Err(ConnectError::NoNotify);
@@ -243,8 +243,8 @@ where
         qp.ready_to_send(own.psn, &sends)
     }
 
-    /// Moves every queue pair to ERR, so that everything outstanding comes back as flushed.
-    /// Poll until nothing is outstanding; then no device touches the buffers any more.
+    /// Moves every queue pair to ERR, so that all requests come back as flushed. Poll until none is
+    /// unreported; then no device touches the buffers any more.
     pub fn fail_all(&mut self) {
         for rail in rail_ids() {
             self.fail_rail(rail);

@@ -1,4 +1,4 @@
-//! How an endpoint is: what its rails did, and what failed, with names that people know.
+//! The state of an endpoint: what its rails did, and what failed, with names for people.
 
 use super::qp::EndpointQp;
 use polyrail_core::hardware::{CqError, QueuePair};
@@ -76,13 +76,13 @@ pub enum EndpointError {
     #[error("a request failed: {0:?}: {0}")]
     Request(WcStatus),
     /// A rail neither completed its requests nor failed; its queue pair was moved to ERR.
-    #[error("{rail} (device {device}) fell silent: no headway for {waited:?}")]
+    #[error("{rail} (device {device}) fell silent: no progress for {waited:?}")]
     Silent {
         /// Which.
         rail: RailId,
         /// Its device's name.
         device: String,
-        /// For how long at least.
+        /// How long it was silent, at least.
         waited: Duration,
     },
     /// A request was posted before the endpoint was connected.
@@ -128,12 +128,12 @@ impl<Q> EndpointQp<Q>
 where
     Q: QueuePair,
 {
-    /// How the virtual queue pair is.
+    /// The state of the virtual queue pair.
     pub fn state(&self) -> QpState {
         self.qp.state()
     }
 
-    /// The first failure of a rail; stays.
+    /// The first failure of a rail; later ones do not replace it.
     pub fn first_error(&self) -> Option<NamedRailError> {
         let error = self.qp.first_error()?;
         Some(NamedRailError { error, device: self.device_name(error.device) })
@@ -153,7 +153,8 @@ where
         EndpointError::Queue { error, device: self.device_name(error.device) }
     }
 
-    /// Why a post was refused, with the names of devices, and whether a connection is what it lacks.
+    /// Why a post was refused, with the names of devices, and whether the reason is that the endpoint
+    /// is not connected.
     pub fn post_error(&self, error: impl Into<PostError>) -> EndpointError {
         let error = error.into();
         if let Some((rail, errno)) = error.driver_refusal() {
@@ -170,7 +171,7 @@ where
         }
     }
 
-    /// The rails whose oldest batch is the one that it was at the previous call; see
+    /// The rails whose oldest batch is the same as at the previous call; see
     /// [`VirtualQp::check_stalled`](polyrail_core::virtual_qp::VirtualQp::check_stalled).
     pub fn check_stalled(&mut self) -> RailSet {
         self.qp.check_stalled()

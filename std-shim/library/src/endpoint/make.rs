@@ -13,10 +13,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of a process's next virtual queue pair.
+/// The number of this process's next virtual queue pair.
 static NEXT_VIRTUAL_QP_NUM: AtomicU32 = AtomicU32::new(1);
 
-/// Drivers grant up to so many times what is asked for: they round up to a power of two, and some
+/// Drivers grant up to this many times what is asked for: they round up to a power of two, and some
 /// (rxe) from there to nearly the next one.
 const MOST_GRANTED: u32 = 2;
 
@@ -86,7 +86,7 @@ fn most_requests<D: Domain>(domain: &D, depth: u32) -> u32 {
 }
 
 impl<'d, D: Domain> EndpointPlan<'d, D> {
-    /// Plans one for a type of so many rails.
+    /// Plans one virtual queue pair.
     pub(super) fn new(builder: EndpointBuilder, domains: &'d [&'d D]) -> Result<Self, BuildError> {
         let rails = builder.rails;
         let devices = domains.len();
@@ -139,8 +139,8 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         self.queue_pair_of(cap, place, cqs)
     }
 
-    /// One that is connected and not used: it takes as little as can be, and its completion queue need
-    /// have no room for it.
+    /// One that is connected and not used: it takes as little as possible, and its completion queue
+    /// needs no room for it.
     fn idle_queue_pair(&self, place: &Place, cqs: &[D::Cq]) -> Result<D::Qp, BuildError> {
         let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_inline_data: 0 };
         self.queue_pair_of(cap, place, cqs)

@@ -1,13 +1,13 @@
 //! Endpoints: virtual queue pairs with their completion queues, made and connected in a few calls.
 //!
-//! An [`Endpoint`] is one virtual queue pair with completion queues of its own; an [`EndpointSet`]
-//! is many that share theirs; an [`EndpointQp`] is what both have in common. `builder` says what one is
-//! to be and `make` makes it, on any [backend](crate::backend), `address` is what a peer has to know
-//! of it, `connect` brings two together, `health` is about counters and failures, `stall` finds
-//! rails that say nothing; `qp`, `single` and `set` are the data path, which works on any hardware;
-//! `sizes` is how large things are.
+//! An [`Endpoint`] is one virtual queue pair with completion queues of its own; an [`EndpointSet`] is
+//! many that share theirs; an [`EndpointQp`] is what both have in common. `builder` has the options and
+//! `make` makes one, on any [backend](crate::backend), `address` is what a peer has to know of it,
+//! `connect` brings two together, `health` is about counters and failures, `stall` finds rails that
+//! fall silent; `qp`, `single` and `set` are the data path, which works on any hardware; `sizes` has
+//! the sizes.
 //!
-//! What is to be chosen for a peer that runs the reference implementation is in [`card`](crate::card).
+//! [`card`](crate::card) tells what to choose for a peer that runs the reference implementation.
 
 mod address;
 mod build_error;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A virtual queue pair that can be connected, watched and failed; its completions come out of the
 /// [`Endpoint`](super::Endpoint) or the [`EndpointSet`](super::EndpointSet) that it belongs to.
 ///
-/// The capacities serve nearly everybody: 8 rails, 128 requests in flight on each ([`DEPTH`]), 256
+/// The capacities suit nearly every program: 8 rails, 128 requests in flight on each ([`DEPTH`]), 256
 /// unreported virtual requests each way ([`WRS`]). [`virtual_qp`](Self::virtual_qp) gives access to the
 /// engine.
 ///
@@ -30,7 +30,7 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) places: Vec<Place>,
     /// The packet sequence number that all queue pairs start with.
     pub(super) psn: u32,
-    /// What connections are made with.
+    /// The options of its connections.
     pub(super) options: ConnectOptions,
     /// Whether its queue pairs were connected.
     pub(super) connected: bool,
@@ -56,7 +56,7 @@ where
     /// # Errors
     ///
     /// The request is refused and forgotten. [`PostSendError::Full`] and [`PostSendError::QueueFull`] ask
-    /// for a poll, the others for another request; [`post_error`](Self::post_error) says them with names.
+    /// for a poll, the others for another request; [`post_error`](Self::post_error) explains them with names.
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         self.qp.post_send(wr)

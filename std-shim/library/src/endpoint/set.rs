@@ -15,20 +15,19 @@ use polyrail_software_nic as nic;
 /// Virtual queue pairs that share one virtual completion queue, and so one physical completion queue
 /// for each device: a poll serves all of them.
 ///
-/// They have numbers, from 0 on in the order of [`build`](Self::build), and each is connected,
-/// posted to and watched by itself, as an [`Endpoint`] is. A completion says whose it is by
-/// [`qp_num`](polyrail_core::virtual_cq::VirtualWc::qp_num); see [`number_of`](Self::number_of).
-/// One that fails costs the others nothing. A completion queue that breaks concerns those that
-/// [complete on it](EndpointQp::completes_on).
+/// They have numbers, from 0 on in the order of [`build`](Self::build), and each is connected, posted
+/// to and watched by itself, as an [`Endpoint`] is. A completion names its virtual queue pair in
+/// [`qp_num`](polyrail_core::virtual_cq::VirtualWc::qp_num); see [`number_of`](Self::number_of). One
+/// that fails costs the others nothing. A completion queue that breaks concerns those that [complete on
+/// it](EndpointQp::completes_on).
 ///
 /// # Capacities
 ///
-/// Each virtual queue pair has those of an [`EndpointQp`]. `ROUTES`, a power of two, is the
-/// size of the routing table, of which three quarters can be used, one route for each rail and
-/// notify queue pair: the default of 256 serves 192 of them, such as 38 virtual queue pairs of four
-/// rails and a notify queue pair. A completion queue has room for [`DEPTH`](super::DEPTH) requests each way on each
-/// queue pair of its device, and for drivers that grant twice as many; a device that has none so deep
-/// refuses.
+/// Each virtual queue pair has those of an [`EndpointQp`]. `ROUTES`, a power of two, is the size of the
+/// routing table, of which three quarters can be used, one route for each rail and notify queue pair:
+/// the default of 256 serves 192 of them, such as 38 virtual queue pairs of four rails and a notify
+/// queue pair. A completion queue has room for [`DEPTH`](super::DEPTH) requests each way on each queue
+/// pair of its device, and for drivers that grant twice as many; a device with a lower limit refuses.
 ///
 /// # Example
 ///
@@ -49,7 +48,7 @@ use polyrail_software_nic as nic;
 /// let [_, near, far] = set.qps_mut() else { unreachable!("there are three") };
 /// connect_endpoints(near, far)?;
 ///
-/// // Registered with all devices, it serves everybody: keys are found by device.
+/// // Registered with all devices, it serves all: keys are found by device.
 /// let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
 /// let buffer = RegisteredBuffer::new(4096, writable, &[&a, &b])?;
 /// let keys = buffer.toward(&buffer.remote())?;
@@ -100,9 +99,9 @@ where
     ///
     /// # Errors
     ///
-    /// [`BuildError::QueuePairs`]: the routing table has no room for so many, and nothing was made.
-    /// [`BuildError::Cqs`]: more than [`MAX_DEVICES`] devices. Else what the
-    /// devices or the engine refuse.
+    /// [`BuildError::QueuePairs`]: the routing table has no room for that many, and nothing was made.
+    /// [`BuildError::Cqs`]: more than [`MAX_DEVICES`] devices. Otherwise what the devices or the engine
+    /// refuse.
     pub fn build<'d, D, S>(
         members: impl IntoIterator<Item = (EndpointBuilder, S)>,
     ) -> Result<Self, BuildError>
@@ -136,8 +135,8 @@ where
     }
 
     /// Hands at most `budget` events of all virtual queue pairs together to `sink`, and drives
-    /// everything that waits for completions. Whoever had to wait is served first next time, so
-    /// none starves another. Allocates nothing.
+    /// everything that waits for completions. Virtual queue pairs that had to wait are served first
+    /// next time, so none starves another. Allocates nothing.
     #[inline]
     pub fn poll_with(&mut self, budget: usize, sink: impl FnMut(Event)) -> Polled {
         self.cq.poll(&mut self.members, budget, sink)

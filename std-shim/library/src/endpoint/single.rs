@@ -76,7 +76,7 @@ where
     }
 
     /// Why a post was refused, if something failed before it: then the refusal only follows from that.
-    /// Over a single rail the device alone knows of the failure, so its completions are polled for a
+    /// Over a single rail only the device knows of the failure, so its completions are polled for a
     /// moment, and dropped.
     pub fn explain_refusal(&mut self, refusal: PostError) -> Option<EndpointError> {
         /// How long the completions of a queue pair that failed may take to show.
@@ -109,7 +109,7 @@ where
     }
 
     /// Both halves, for the ways to poll that this type does not offer: one event, one device's
-    /// queue before the others, completions that somebody else has polled, arming.
+    /// queue before the others, completions that were polled elsewhere, arming.
     ///
     /// ```
     /// use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};

@@ -1,4 +1,4 @@
-//! How large endpoints are. Programs that need other sizes use the engine itself, whose types have
+//! The sizes of endpoints. Programs that need other sizes use the engine itself, whose types have
 //! them as parameters.
 
 use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
@@ -6,7 +6,7 @@ use polyrail_core::virtual_qp::{MAX_RAILS, VirtualQp};
 /// Devices, and so completion queues, of one endpoint or one set: no more than rails.
 pub const MAX_DEVICES: usize = MAX_RAILS;
 
-/// Requests that one rail may have in flight each way: what NICs keep busy with, and little enough that
+/// Requests that one rail may have in flight each way: enough to keep NICs busy, and few enough that
 /// a completion queue has room for all of them.
 pub const DEPTH: usize = 128;
 

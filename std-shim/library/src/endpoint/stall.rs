@@ -1,5 +1,5 @@
-//! Rails that fall silent: a driver that never completes a request whose peer is gone says nothing,
-//! so somebody has to look at the clock.
+//! Rails that fall silent: a driver that never completes a request whose peer is gone reports nothing,
+//! so only a clock can tell.
 
 use super::health::EndpointError;
 use super::qp::{EndpointQp, rail_ids};
@@ -7,40 +7,40 @@ use crate::backend::Connect;
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 use std::time::{Duration, Instant};
 
-/// Looks within one timeout. The engine compares two looks, so a rail is found after the timeout
-/// and at most one part of it more; with few parts it would be much more, many cost for nothing.
-const LOOKS: u32 = 8;
+/// Checks within one timeout. The engine compares two checks, so a rail is found after the timeout and
+/// at most one part of it more; with fewer parts it would be much more, and more parts only cost time.
+const CHECKS: u32 = 8;
 
 /// The rails, and the notify queue pair behind them.
 const WATCHED: usize = MAX_RAILS + 1;
 
-/// Watches an endpoint for rails whose oldest request makes no headway.
+/// Watches an endpoint for rails whose oldest request makes no progress.
 ///
-/// It belongs into the loop that polls, after the poll: a request counts as stalled if it is still
+/// Use it in the loop that polls, after the poll: a request counts as stalled if it is still
 /// not complete although its completion would have been seen.
 #[derive(Clone, Debug)]
 pub struct StallWatch {
     timeout: Duration,
-    /// The next look; none before the first call.
+    /// The next check; `None` before the first call.
     next: Option<Instant>,
-    /// Looks that found the rail's oldest request where the look before had seen it.
+    /// Consecutive checks that found the rail's oldest request unchanged.
     unmoved: [u32; WATCHED],
-    /// The caller's count at the last look, while something was in flight.
+    /// The caller's count at the last check, while something was in flight.
     reported: Option<u64>,
 }
 
 impl StallWatch {
-    /// A rail may be without headway for so long, and an eighth of it more.
+    /// A rail may make no progress for `timeout`, and up to an eighth of it more.
     pub const fn new(timeout: Duration) -> Self {
         Self { timeout, next: None, unmoved: [0; WATCHED], reported: None }
     }
 
-    /// Looks, if it is time to. `posted` and `reported` count the caller's own send requests; over a
-    /// single rail, of which the engine does not keep track, they are all there is to go by.
+    /// Checks, if it is time to. `posted` and `reported` count the caller's own send requests; over a
+    /// single rail, which the engine does not track, only they show progress.
     ///
     /// # Errors
     ///
-    /// [`EndpointError::Silent`]: a rail made no headway for the timeout. Its queue pair was moved
+    /// [`EndpointError::Silent`]: a rail made no progress for the timeout. Its queue pair was moved
     /// to ERR, so polling on brings its requests back, flushed, and the virtual queue pair fails.
     pub fn check<Q>(
         &mut self,
@@ -55,8 +55,8 @@ impl StallWatch {
         if self.next.is_some_and(|next| now < next) {
             return Ok(());
         }
-        // Beyond the reach of clocks is never.
-        let Some(next) = now.checked_add(self.timeout / LOOKS) else { return Ok(()) };
+        // Overflow: never time out.
+        let Some(next) = now.checked_add(self.timeout / CHECKS) else { return Ok(()) };
         self.next = Some(next);
         let stalled = endpoint.check_stalled();
         let still = self.reported == Some(reported);
@@ -66,7 +66,7 @@ impl StallWatch {
             let found = stalled.contains(rail) || (single && rail == RailId::Data(0));
             *unmoved = if found { *unmoved + 1 } else { 0 };
         }
-        match rail_ids().zip(self.unmoved).find(|(_, unmoved)| *unmoved >= LOOKS) {
+        match rail_ids().zip(self.unmoved).find(|(_, unmoved)| *unmoved >= CHECKS) {
             None => Ok(()),
             Some((rail, _)) => {
                 endpoint.fail_rail(rail);

@@ -9,14 +9,14 @@ use crate::backend::Connect;
 use crate::endpoint::{ConnectError, EndpointQp};
 
 /// Connects an endpoint with the peer's, once both have said hello, in the only order that is safe:
-/// both agree; `post_receives` posts what the peer's first requests will meet, while no queue pair
-/// can be reached; the queue pairs go to RTR and RTS; this side says that it is ready, and waits
-/// until the other one is. After it requests can be posted.
+/// both agree; `post_receives` posts what the peer's first requests will meet, while no queue pair can
+/// be reached; the queue pairs go to RTR and RTS; this side tells the other that it is ready, and waits
+/// until the other one is. Afterwards requests can be posted.
 ///
 /// # Errors
 ///
-/// The two endpoints do not go together (nothing was posted or moved); a queue pair refused; what
-/// `post_receives` says; the other side gave up, is gone, or does not answer.
+/// The two endpoints do not match (nothing was posted or moved); a queue pair refused; `post_receives`
+/// failed; the other side gave up, is gone, or does not answer.
 pub fn bring_up<Q, E, P>(
     endpoint: &mut EndpointQp<Q>,
     control: &mut Control<P>,

@@ -1,4 +1,4 @@
-//! A stream that carries messages, with patience that ends.
+//! A stream that carries messages, with timeouts.
 
 use super::error::ControlError;
 use super::hello::Hello;
@@ -18,9 +18,9 @@ pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How errors name a hello that is waited for.
 pub const HELLO: &str = "\"hello\"";
-/// How errors name the word that a side is ready.
+/// How errors name the message that a side is ready.
 pub const READY: &str = "\"ready\"";
-/// How errors name the word that a side is done.
+/// How errors name the message that a side is done.
 pub const DONE: &str = "\"done\"";
 
 /// Something that bytes go through, never blocking.
@@ -28,7 +28,7 @@ pub(super) trait Stream: Read + Write + AsFd + Debug + Send {}
 
 impl<S: Read + Write + AsFd + Debug + Send> Stream for S {}
 
-/// One end of a connection between two sides that meet for a [`Purpose`].
+/// One end of the control connection between two sides that meet for a [`Purpose`].
 #[derive(Debug)]
 pub struct Control<P = NoPurpose> {
     stream: Box<dyn Stream>,
@@ -59,8 +59,7 @@ impl<P: Purpose> Control<P> {
         Ok((Self::over(a, MESSAGE_TIMEOUT), Self::over(b, MESSAGE_TIMEOUT)))
     }
 
-    /// Tells the other side. If it is gone, that shows at the next receive, after what it said
-    /// last.
+    /// Sends a message. If the other side is gone, the next receive shows that, after its last message.
     ///
     /// # Errors
     ///
@@ -191,7 +190,7 @@ impl<P: Purpose> Control<P> {
         self.message_timeout
     }
 
-    /// The error that what was to come did not come in time, or not to its end.
+    /// The error for a message that did not come in time, or not to its end.
     pub fn no_answer(&self, expected: &'static str, waited: Duration) -> ControlError {
         match self.incoming.pending() {
             0 => ControlError::NoAnswer { expected, waited },
@@ -200,19 +199,19 @@ impl<P: Purpose> Control<P> {
     }
 }
 
-/// For waiting for many.
+/// For waiting on many at once.
 impl<P> AsFd for Control<P> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         (*self.stream).as_fd()
     }
 }
 
-/// When patience ends; `None`: never, as far as clocks go.
+/// When `patience` ends; `None`: never, because the clock would overflow.
 pub(super) fn deadline(patience: Duration) -> Option<Instant> {
     Instant::now().checked_add(patience)
 }
 
-/// What the system says when the other end is closed, or its host says so.
+/// Whether the system reports that the other end is closed.
 fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -220,7 +219,7 @@ fn is_gone(error: &io::Error) -> bool {
     )
 }
 
-/// Waits until the stream can be read or written, or has an error to tell; `false`: it is too late.
+/// Waits until the stream can be read or written, or has an error to report; `false`: it is too late.
 pub(super) fn wait(
     stream: impl AsFd,
     for_what: PollFlags,
@@ -228,7 +227,7 @@ pub(super) fn wait(
 ) -> Result<bool, ControlError> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // More seconds than the system can count are as good as for ever.
+        // More seconds than the system can count mean forever.
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut [PollFd::new(&stream, for_what)], timeout.as_ref()) {
             Ok(ready) => return Ok(ready > 0),

@@ -6,15 +6,15 @@ use crate::card::CardError;
 use std::io;
 use std::time::Duration;
 
-/// Bytes that are no message, or not the one whose turn it is.
+/// Bytes that are not a message, or not the one whose turn it is.
 ///
-/// `at` says where in the message, such as `hello.endpoint.rails[2].mtu`. What a peer sent is shown
+/// `at` is the place in the message, such as `hello.endpoint.rails[2].mtu`. What a peer sent is shown
 /// cut off, so that messages stay short, and without what a terminal would obey.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The peer is some other program.
-    #[error("the peer is no polyrail: what it sends begins with \"{start}\"")]
+    /// The peer is another program.
+    #[error("the peer is not polyrail: what it sends begins with \"{start}\"")]
     NotPolyrail {
         /// The first bytes, escaped.
         start: String,
@@ -25,16 +25,16 @@ pub enum HandshakeError {
         /// The peer's.
         peer: u32,
     },
-    /// No message is that long.
-    #[error("a message of {length} bytes, where at most {MAX_MESSAGE_BYTES} are read")]
+    /// The message is too long.
+    #[error("a message of {length} bytes, but at most {MAX_MESSAGE_BYTES} are read")]
     TooLong {
         /// The length that its header states.
         length: u32,
     },
     /// Not JSON.
-    #[error("a message is no JSON: {reason}")]
+    #[error("a message is not JSON: {reason}")]
     NotJson {
-        /// What the JSON reader says, and where.
+        /// The JSON reader's message, with the position.
         reason: String,
     },
     /// A field that this version does not know.
@@ -57,7 +57,7 @@ pub enum HandshakeError {
         /// Which.
         at: String,
     },
-    /// Something else stands there than should.
+    /// The value is something else than it should be.
     #[error("{} is {value}, and should be {expected}", whole(at))]
     Kind {
         /// Where.
@@ -68,7 +68,7 @@ pub enum HandshakeError {
         value: String,
     },
     /// Not a whole number, or out of range.
-    #[error("{at} is {value}: a whole number from {min} to {max} can be")]
+    #[error("{at} is {value}, and should be a whole number from {min} to {max}")]
     Number {
         /// Which.
         at: String,
@@ -80,7 +80,7 @@ pub enum HandshakeError {
         max: u64,
     },
     /// A list or a text that is too short or too long.
-    #[error("{at} has a length of {length}: {min} to {max} can be")]
+    #[error("{at} has a length of {length}, and should have {min} to {max}")]
     Length {
         /// Which.
         at: String,
@@ -91,7 +91,7 @@ pub enum HandshakeError {
         /// The most that can be.
         max: usize,
     },
-    /// The connection card is none.
+    /// The connection card is not valid.
     #[error("{at}")]
     Card {
         /// Where it stands.
@@ -99,8 +99,8 @@ pub enum HandshakeError {
         /// What is wrong with it.
         source: CardError,
     },
-    /// A message came that has no place there.
-    #[error("the peer said \"{message}\" where {expected} should come")]
+    /// A message came out of turn.
+    #[error("the peer sent \"{message}\" where {expected} was expected")]
     OutOfTurn {
         /// The message's name.
         message: &'static str,
@@ -124,7 +124,7 @@ fn whole(at: &str) -> &str {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// Nobody could be reached there.
+    /// The address cannot be reached.
     #[error("cannot connect to {address}")]
     Connect {
         /// The address as it was given.
@@ -132,7 +132,7 @@ pub enum ControlError {
         /// Why.
         source: io::Error,
     },
-    /// Nobody can be waited for there.
+    /// The address cannot be listened at.
     #[error("cannot listen at {address}")]
     Listen {
         /// The address as it was given.
@@ -161,8 +161,8 @@ pub enum ControlError {
         /// Bytes of a message that was not finished.
         pending: usize,
     },
-    /// The peer said nothing.
-    #[error("the other side did not answer within {waited:?}: it should have said {expected}")]
+    /// The peer sent nothing.
+    #[error("the other side did not answer within {waited:?}: it should have sent {expected}")]
     NoAnswer {
         /// What was waited for.
         expected: &'static str,

@@ -32,7 +32,7 @@ impl<'v> Place<'v> {
         self.value
     }
 
-    /// The object that stands here, which has no other fields than these.
+    /// The object here, which has no other fields than these.
     ///
     /// # Errors
     ///
@@ -51,11 +51,11 @@ impl<'v> Place<'v> {
         Ok(Object { path: self.path(), fields })
     }
 
-    /// The one field of the object that stands here, one of these, which says what the value in it is.
+    /// The name and the value of the only field of the object here; the name is one of `known`.
     ///
     /// # Errors
     ///
-    /// It is something else; the error says that `expected` should be there.
+    /// It is something else; the error names what is `expected`.
     pub fn variant(
         &self,
         known: &[&str],
@@ -66,7 +66,7 @@ impl<'v> Place<'v> {
         Ok((name, Place { path: below(&self.path, name), value }))
     }
 
-    /// The entries of the list that stands here, `min` to `max` of them.
+    /// The entries of the list here, `min` to `max` of them.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl<'v> Place<'v> {
         Ok(entries.iter().enumerate().map(entry).collect())
     }
 
-    /// The whole number that stands here, from `min` to `max`.
+    /// The whole number here, from `min` to `max`.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl<'v> Place<'v> {
         })
     }
 
-    /// The string that stands here.
+    /// The string here.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl<'v> Place<'v> {
         Err(HandshakeError::Length { at: self.path(), length, min, max })
     }
 
-    /// The error that something else stands here than `expected`.
+    /// The error for something other than `expected` here.
     pub fn wrong(&self, expected: &'static str) -> HandshakeError {
         HandshakeError::Kind { at: self.path(), expected, value: self.value.shown() }
     }

@@ -1,4 +1,4 @@
-//! What comes in: bytes become messages, in the order that the protocol has. No I/O, no clock.
+//! Incoming bytes become messages, in the order of the protocol. No I/O, no clock.
 
 use super::error::HandshakeError;
 use super::message::Message;
@@ -11,8 +11,8 @@ const MAX_FRAME_BYTES: usize = HEADER_BYTES + MAX_MESSAGE_BYTES as usize;
 
 /// The receiving half of a control connection: a bounded buffer, and whose turn it is.
 ///
-/// Put bytes into [`room`](Self::room), say how many with [`filled`](Self::filled), and take
-/// messages out with [`next_message`](Self::next_message) until there is none. After an error
+/// Put bytes into [`room`](Self::room), pass their number to [`filled`](Self::filled), and take
+/// messages out with [`next_message`](Self::next_message) until there are none. After an error
 /// nothing that follows can be understood.
 ///
 /// ```
@@ -33,7 +33,7 @@ pub struct Incoming<P = NoPurpose> {
     purpose: PhantomData<fn() -> P>,
 }
 
-/// What comes next. A side may give up at any time, and then says nothing more.
+/// What comes next. A side may give up at any time, and then sends nothing more.
 ///
 /// ```text
 /// Hello --> Ready --> Done --> Nothing     (alive: still Done)
@@ -96,7 +96,7 @@ impl<P: Purpose> Incoming<P> {
         &mut self.buffer[self.pending..]
     }
 
-    /// So many bytes of [`room`](Self::room) were filled.
+    /// Takes note that the first `bytes` of [`room`](Self::room) were filled.
     pub fn filled(&mut self, bytes: usize) {
         self.pending = (self.pending + bytes).min(self.buffer.len());
     }
@@ -110,7 +110,7 @@ impl<P: Purpose> Incoming<P> {
     ///
     /// # Errors
     ///
-    /// What came is no message, or not one whose turn it is.
+    /// What came is not a message, or not one whose turn it is.
     pub fn next_message(&mut self) -> Result<Option<Message<P>>, HandshakeError> {
         let Some((message, bytes)) = Message::decode(&self.buffer[..self.pending])? else {
             return Ok(None);

@@ -40,7 +40,7 @@ impl<P: Purpose> Message<P> {
         }
     }
 
-    /// The error that it came where `expected` should have.
+    /// The error that it came instead of `expected`.
     pub fn out_of_turn(&self, expected: &'static str) -> HandshakeError {
         HandshakeError::OutOfTurn { message: self.name(), expected }
     }
@@ -48,7 +48,7 @@ impl<P: Purpose> Message<P> {
     /// The bytes that travel: header and JSON.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES];
-        // Numbers and strings into memory: there is nothing that could fail.
+        // Numbers and strings into memory: nothing here can fail.
         _ = serde_json::to_writer(&mut bytes, self);
         let length = (bytes.len() - HEADER_BYTES) as u32;
         bytes[..4].copy_from_slice(&MAGIC);
@@ -57,8 +57,8 @@ impl<P: Purpose> Message<P> {
         bytes
     }
 
-    /// Reads the message at the beginning of `bytes`, and says how many bytes it took; `None` if
-    /// it is not all there yet. What is wrong is said as soon as it can be known.
+    /// Reads the message at the beginning of `bytes`, and returns it with its length in bytes; `None`
+    /// if it is not complete yet. Errors are returned as soon as they can be known.
     ///
     /// # Errors
     ///

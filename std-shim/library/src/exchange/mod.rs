@@ -12,17 +12,17 @@
 //! | 5 | data moves over the rails only; `alive` now and then, where the other side could not tell that this one is busy | |
 //! | 6 | `done`: what it saw of the data | `done` |
 //!
-//! Each side says each of these once and in this order (`alive` as often as it likes); which of the two
-//! is first does not matter.
-//! At any time a side may say `failed`, with the reason, and then nothing more. Receives are posted
-//! before RTR because [`bring_up`] is the way to `ready`, and because nobody posts requests before
-//! the other side's `ready`, no request meets a queue pair that is not there yet.
+//! Each side sends each of these once and in this order (`alive` as often as it likes); which of the
+//! two is first does not matter. At any time a side may send `failed`, with the reason, and then
+//! nothing more. [`bring_up`] is the way to `ready`, so receives are posted before RTR. Neither side
+//! posts requests before the other side's `ready`, so no request meets a queue pair that is not
+//! connected yet.
 //!
 //! # A message
 //!
 //! | bytes | |
 //! |---|---|
-//! | 4 | `PLYR`, so that whoever connected by mistake is told apart at once |
+//! | 4 | `PLYR`, so that a program that connected by mistake is recognized at once |
 //! | 4 | the version of the protocol, [`VERSION`], big endian |
 //! | 4 | bytes that follow, big endian; at most [`MAX_MESSAGE_BYTES`] |
 //! | ... | a JSON object with one field, which names the message |
@@ -43,12 +43,12 @@
 //! {"failed":{"reason":"no space left on device"}}
 //! ```
 //!
-//! What can stand for `purpose`, and behind `done`, is for a [`Purpose`] to say; without one
-//! ([`NoPurpose`]) the one is not there, and the other `{}`.
+//! A [`Purpose`] defines the values of `purpose` and `done`; without one ([`NoPurpose`]) `purpose` is
+//! absent, and `done` is `{}`.
 //!
-//! The card is in its own form ([`crate::card`]), which lets others add fields. Apart from it, a
-//! field that is not known, not there or there twice, and a number out of range are errors that say
-//! where, and what stands there ([`HandshakeError`]). A new field is a new version.
+//! The card is in its own form ([`crate::card`]), which lets others add fields. Apart from it, a field
+//! that is unknown, missing or repeated, and a number out of range are errors that name the place and
+//! the value ([`HandshakeError`]). A new field is a new version.
 //!
 //! # Limits
 //!
@@ -56,19 +56,19 @@
 //! |---|---|
 //! | [`MAX_MESSAGE_BYTES`] a message | a peer decides how much of it we keep; ours have less than half |
 //! | [`MAX_REASON_BYTES`] a reason | it is for one line on a terminal |
-//! | [`MESSAGE_TIMEOUT`] a message, whole | each read on its own could be made to last for ever, byte by byte |
-//! | [`Timeouts`] to connect and to accept | nothing waits for ever unasked |
-//! | 20 s without a sign of life (TCP) | a host without power says no goodbye |
+//! | [`MESSAGE_TIMEOUT`] a message, whole | a timeout for each read would let a peer go on forever, byte by byte |
+//! | [`Timeouts`] to connect and to accept | nothing waits forever unless asked to |
+//! | 20 s without a sign of life (TCP) | a host without power does not close its connections |
 //!
-//! The control connection is not authenticated, as verbs themselves are not: whoever can reach the port, or the rails,
-//! can write what the keys open. Use it in networks where that is so anyway.
+//! The control connection is not authenticated, as verbs themselves are not: anyone who can reach the
+//! port, or the rails, can write what the keys open. Use it only in networks where that is acceptable.
 //!
 //! # Files
 //!
-//! `message` is what is said and its bytes, with `hello`, `purpose` and `reason` in it, framed as
-//! `wire` has it; `field` walks through JSON; `incoming` finds messages in a stream and knows whose
-//! turn it is; none of these do I/O. `control` is a stream with timeouts; `tcp` makes one between
-//! processes; `bring_up` connects an endpoint.
+//! `message` has the messages and their bytes, with `hello`, `purpose` and `reason` in it, framed as in
+//! `wire`; `field` walks through JSON; `incoming` finds messages in a stream and checks whose turn it
+//! is; none of these do I/O. `control` is a stream with timeouts; `tcp` makes one between processes;
+//! `bring_up` connects an endpoint.
 
 mod bring_up;
 mod control;

@@ -5,11 +5,10 @@ use super::field::Place;
 use serde::Serialize;
 use std::fmt::Debug;
 
-/// What two sides meet for: the side that asks states it in its hello, and in the end both say what
+/// What two sides meet for: the side that asks states it in its hello, and in the end both report what
 /// they did. Users of the connection define what there can be.
 ///
-/// Both travel as JSON. Reading is strict, as for everything that a peer says: [`Place`] has what
-/// it takes.
+/// Both travel as JSON. Reading is strict, as for everything that a peer sends: [`Place`] has the methods.
 pub trait Purpose: Clone + Debug + PartialEq + Eq + Serialize {
     /// What a side did, in the end.
     type Outcome: Clone + Debug + PartialEq + Eq + Serialize;
@@ -18,23 +17,23 @@ pub trait Purpose: Clone + Debug + PartialEq + Eq + Serialize {
     ///
     /// # Errors
     ///
-    /// What stands there is something else.
+    /// The value is something else.
     fn read(place: &Place<'_>) -> Result<Self, HandshakeError>;
 
     /// Reads an outcome.
     ///
     /// # Errors
     ///
-    /// What stands there is something else.
+    /// The value is something else.
     fn read_outcome(place: &Place<'_>) -> Result<Self::Outcome, HandshakeError>;
 }
 
-/// The purpose of sides that know without asking what they meet for: there is no value of it, so
-/// their hellos state none.
+/// The purpose of sides that know without asking what they meet for: it has no values, so their hellos
+/// state none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum NoPurpose {}
 
-/// What sides without a [purpose](NoPurpose) say in the end: that it is the end.
+/// What sides without a [purpose](NoPurpose) report in the end: only that it is the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NoOutcome {}
 

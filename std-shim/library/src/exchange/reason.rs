@@ -10,7 +10,8 @@ use std::fmt;
 pub struct Reason(String);
 
 impl Reason {
-    /// What `why` says, cut off if it is long; what is not [printable](printable::is_printable) is replaced.
+    /// The text of `why`, cut off if it is long; characters that are not
+    /// [printable](printable::is_printable) are replaced.
     pub fn new(why: impl fmt::Display) -> Self {
         let mut text = printable::replaced(&why.to_string());
         text.truncate(text.floor_char_boundary(MAX_REASON_BYTES));

@@ -1,4 +1,4 @@
-//! Links between processes: TCP, with timeouts on connecting and accepting.
+//! Control connections between processes: TCP, with timeouts on connecting and accepting.
 
 use super::control::{Control, MESSAGE_TIMEOUT, deadline, wait};
 use super::error::ControlError;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 /// How long connections of one side may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until a connection stands, all addresses of a name together. Looking up the name is left to
-    /// the system's own patience.
+    /// Until a connection is made, for all addresses of a name together. The system has its own timeout
+    /// for looking up the name.
     pub connect: Duration,
-    /// Until somebody connects; `None`: for ever.
+    /// Until a peer connects; `None`: forever.
     pub accept: Option<Duration>,
     /// For one message, from its first byte to its last, and for the peer's part of the set-up.
     pub message: Duration,
@@ -31,18 +31,18 @@ impl Default for Timeouts {
     }
 }
 
-/// A connection that says nothing is asked for a sign of life after this time, and again so often.
+/// A silent connection is probed after this time, and again at this interval.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// So many questions without an answer end it. So a host that lost power or its cable, which sends
-/// no end, is noticed within 20 seconds though both sides wait for the other.
+/// This many probes without an answer end it. So a host that lost power or its cable, and cannot close,
+/// is noticed within 20 seconds even if both sides only wait.
 const KEEPALIVE_PROBES: u32 = 3;
-/// And what was said to such a host is not repeated for longer, where the system can be told; else
-/// it would be for a quarter of an hour, without any questions.
+/// Nor is data to such a host sent again for longer, where the system has the option; otherwise it
+/// would be for a quarter of an hour, without any probes.
 #[cfg(target_os = "linux")]
 const UNANSWERED_MS: u32 = 20_000;
 
 impl<P: Purpose> Control<P> {
-    /// Connects with a side that [listens](Listener) at `address`, such as `10.0.0.2:7471`.
+    /// Connects to a side that [listens](Listener) at `address`, such as `10.0.0.2:7471`.
     ///
     /// # Errors
     ///
@@ -73,11 +73,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `address`, such as `0.0.0.0:7471`; port 0 is one that the system chooses.
+    /// Listens at `address`, such as `0.0.0.0:7471`; with port 0 the system chooses one.
     ///
     /// # Errors
     ///
-    /// No such address here, or it is taken.
+    /// The address is not local, or it is taken.
     pub fn bind(address: &str) -> Result<Self, ControlError> {
         let failed = |source| ControlError::Listen { address: address.to_owned(), source };
         let listener = TcpListener::bind(address).map_err(failed)?;
@@ -89,13 +89,13 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The system does not say.
+    /// The system refuses.
     pub fn local_addr(&self) -> Result<SocketAddr, ControlError> {
-        let failed = |source| ControlError::Io { doing: "asking for the own address", source };
+        let failed = |source| ControlError::Io { doing: "asking for the local address", source };
         self.listener.local_addr().map_err(failed)
     }
 
-    /// Waits for the next connection; who it is shows in its messages.
+    /// Waits for the next connection; its messages show which peer it is.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl Listener {
     }
 }
 
-/// For waiting for many.
+/// For waiting on many at once.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()

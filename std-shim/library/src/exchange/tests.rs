@@ -162,7 +162,7 @@ fn other_programs_and_other_versions_are_told_apart() {
 
 const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":["17"]},"scheme":"spray","maxMsgSize":65536,"rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"rdAtomic":16,"psn":7}]},"buffer":{"addr":4096,"length":8192,"rkeys":[5]}}}"#;
 
-/// What is said about the hello in which one piece is replaced.
+/// The error for the hello in which one piece is replaced.
 fn spoilt(piece: &str, by: &str) -> HandshakeError {
     assert!(HELLO.contains(piece), "{piece}");
     error(&HELLO.replacen(piece, by, 1))
@@ -232,11 +232,14 @@ fn numbers_out_of_range_are_named_with_their_value() {
     let wraps = spoilt(r#""addr":4096,"length":8192"#, r#""addr":18446744073709551614,"length":2"#);
     assert_eq!(wraps, number("hello.buffer.length", "2", 1, 1));
     let text = spoilt(r#""lid":0"#, r#""lid":70000"#).to_string();
-    assert_eq!(text, "hello.endpoint.rails[0].lid is 70000: a whole number from 0 to 65535 can be");
+    assert_eq!(
+        text,
+        "hello.endpoint.rails[0].lid is 70000, and should be a whole number from 0 to 65535"
+    );
 }
 
 #[test]
-fn what_is_something_else_is_named() {
+fn values_of_another_kind_are_named() {
     let kind = |at: &str, expected, value: &str| HandshakeError::Kind {
         at: at.to_owned(),
         expected,
@@ -281,7 +284,7 @@ fn sides_without_a_purpose_state_none() {
 }
 
 #[test]
-fn what_is_no_json_is_refused() {
+fn what_is_not_json_is_refused() {
     let nested = format!("{}{}", "[".repeat(4000), "]".repeat(4000));
     for bad in ["", "{", "\u{0}", r#"{"ready":{}} x"#, r#"{"ready":{},}"#, &nested] {
         assert!(matches!(error(bad), HandshakeError::NotJson { .. }), "{bad}");
@@ -290,7 +293,7 @@ fn what_is_no_json_is_refused() {
 }
 
 #[test]
-fn a_reason_obeys_nobody() {
+fn a_reason_is_safe_to_print() {
     let text = "\u{1b}[2J".repeat(500) + "\u{9b}";
     let sent = Reason::new(&text).to_string();
     assert!(sent.len() <= MAX_REASON_BYTES && !sent.contains(char::is_control));
@@ -299,7 +302,7 @@ fn a_reason_obeys_nobody() {
     assert_eq!(reason.to_string(), "a\u{fffd}[2Jb\u{fffd}c");
 }
 
-/// Lets bytes in, so many at a time, and collects what comes of them.
+/// Feeds bytes in, `at_once` at a time, and collects the messages.
 fn read(mut bytes: &[u8], at_once: usize) -> Result<Vec<Message>, HandshakeError> {
     let mut incoming = Incoming::new();
     let mut messages = Vec::new();

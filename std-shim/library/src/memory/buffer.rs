@@ -1,4 +1,4 @@
-//! Registered memory for people who write no `unsafe`.
+//! Registered memory for programs without `unsafe`.
 
 use super::range::OutOfRange;
 use crate::backend::{DeviceError, Domain};

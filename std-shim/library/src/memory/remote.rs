@@ -6,7 +6,7 @@ use polyrail_core::verbs::DeviceKeys;
 use polyrail_software_nic::RegionKeys;
 use serde::{Deserialize, Serialize};
 
-/// A buffer of the peer, as it is told over a connection: where it is, and the keys to it.
+/// A buffer of the peer, as it travels over a connection: where it is, and the keys to it.
 ///
 /// Safe to hand around: a device checks every access against the key that comes with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

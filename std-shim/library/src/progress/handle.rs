@@ -11,14 +11,14 @@ use crate::endpoint::EndpointError;
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendFlags, SendWr};
 use std::sync::Arc;
 
-/// Posts to one virtual queue pair of a [`ProgressThread`](super::ProgressThread), from whatever
-/// thread it is on. Each producer has its own.
+/// Posts to one virtual queue pair of a [`ProgressThread`](super::ProgressThread), from any thread.
+/// Each producer has its own.
 ///
 /// Requests of a handle are posted in the order in which they were handed over, sends and receives
 /// each in their own. Between handles there is no order.
 ///
-/// Posting waits neither for the thread nor for other handles. It waits for a [`Pending`] of its own
-/// that is looked at in another thread, as long as a look takes: they share what was reported.
+/// Posting waits neither for the thread nor for other handles. It may wait for a [`Pending`] of its own
+/// that another thread checks, as long as a check takes: they share what was reported.
 ///
 /// # Buffer ownership
 ///
@@ -29,7 +29,7 @@ use std::sync::Arc;
 ///
 /// # Dropping
 ///
-/// What was handed over goes its way, and every [`Pending`] still gets its outcome. When the last
+/// What was handed over is still carried out, and every [`Pending`] gets its outcome. When the last
 /// request ended, the thread forgets the handle.
 #[derive(Debug)]
 pub struct Handle {
@@ -81,8 +81,8 @@ impl Handle {
         self.submit(Lane::Recv, wr.wr_id, wr.keys, request)
     }
 
-    /// Why the virtual queue pair failed, if it did: the same for all its handles, and known before
-    /// any completion says so.
+    /// Why the virtual queue pair failed, if it did: the same for all its handles, and known before any
+    /// completion shows it.
     pub fn endpoint_error(&self) -> Option<&EndpointError> {
         self.shared.error(self.qp)
     }
@@ -110,7 +110,7 @@ impl Handle {
         Ok(Pending::new(Arc::clone(&self.port), slot))
     }
 
-    /// The place of these keys with the thread, which is told of them if it has to be.
+    /// The place of these keys with the thread; announces them to it if they are new.
     fn place_of(&mut self, keys: &[DeviceKeys]) -> Result<u8, SubmitError> {
         if let Some(place) = self.keys.find(keys) {
             return Ok(place);

@@ -25,7 +25,7 @@ enum Slot {
         wr_id: u64,
     },
     Done(RequestOutcome),
-    /// Nobody waits any more.
+    /// Its `Pending` was dropped.
     Abandoned,
 }
 
@@ -104,7 +104,7 @@ impl Inbox {
         Some(outcome)
     }
 
-    /// Nobody waits for the request any more.
+    /// The request's `Pending` was dropped.
     pub(super) fn abandon(&mut self, slot: u16) {
         match self.slots[usize::from(slot)] {
             Slot::Done(_) => self.release(slot),

@@ -122,7 +122,7 @@ impl KeySets {
         self.sets.iter().position(|set| **set == *keys).map(|place| place as u8)
     }
 
-    /// The message that tells the thread of a new set, and the set's place. To be followed by
+    /// The place and the set for the message that announces a new set to the thread. Call
     /// [`add`](Self::add) when the message is on its way.
     pub(super) fn announce(&self, keys: &[DeviceKeys]) -> (u8, KeySet) {
         (self.next as u8, KeySet::from(keys))

@@ -69,29 +69,29 @@
 //!
 //! # When there is nothing to do
 //!
-//! The thread looks 64 times more, then yields the processor between looks, about 4000 times, then
+//! The thread polls 64 times more, then yields the processor between polls, about 4000 times, then
 //! sleeps. While devices have requests of its queue pairs, or a virtual queue pair of several rails
-//! uses DQPLB, whose receives have to be posted again when peers use them up, it sleeps for 50 µs at
-//! a time: devices do not wake it. Otherwise it sleeps until a handle hands something over, which
-//! costs the handle a system call only then.
+//! uses DQPLB, whose receives have to be posted again when peers use them up, it sleeps for 50 µs at a
+//! time: devices do not wake it. Otherwise it sleeps until a handle hands something over, which costs
+//! the handle a system call only then.
 //!
 //! # What fails
 //!
-//! A request that was posted comes back with its status, as in verbs. When a virtual queue pair
-//! fails, all its queue pairs are moved to ERR, so that everything outstanding comes back as flushed,
-//! and all its handles know why ([`Handle::endpoint_error`]). The others of the set go on. A driver
-//! that says nothing of a peer that is gone is found out by [`ProgressOptions::stall_timeout`].
+//! A request that was posted comes back with its status, as in verbs. When a virtual queue pair fails,
+//! all its queue pairs are moved to ERR, so that all requests come back as flushed, and all its handles
+//! know why ([`Handle::endpoint_error`]). The others of the set go on.
+//! [`ProgressOptions::stall_timeout`] detects a driver that reports nothing about a peer that is gone.
 //!
 //! When a completion queue breaks, every virtual queue pair that completes there, with any of its
 //! rails, is given up: its queue pairs are moved to ERR, and its requests come back as
-//! [`RequestError::Abandoned`], since they may never be heard of. Those on other devices go on. If
-//! the thread panics, all requests come back so.
+//! [`RequestError::Abandoned`], since they may never complete. Those on other devices go on. If the
+//! thread panics, all requests come back abandoned.
 //!
 //! # Memory
 //!
-//! A handle allocates when it is made, and when it is handed device keys that are not among the 16
-//! sets it used last. Nothing else on the way of a request allocates, on any thread; where a thread
-//! waits for the first time, what it waits with is made.
+//! A handle allocates when it is made, and when it is handed device keys that are not among the 16 sets
+//! it used last. Nothing else on the way of a request allocates, on any thread; except that a thread's
+//! first wait makes what it waits with.
 
 mod error;
 mod handle;

@@ -1,16 +1,16 @@
-//! How a progress thread is to be.
+//! The options of a progress thread.
 
 use std::time::Duration;
 
-/// How patient a progress thread is.
+/// The timeouts of a progress thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgressOptions {
-    /// How long a shutdown waits for sends to complete by themselves: 5 s, unless said otherwise.
-    /// More than clocks can tell is for ever.
+    /// How long a shutdown waits for sends to complete by themselves: 5 s by default. A duration that
+    /// overflows the clock means forever.
     pub drain_timeout: Duration,
-    /// How long a rail may be without headway while it has sends; then its virtual queue pair fails
-    /// with [`EndpointError::Silent`](crate::endpoint::EndpointError::Silent). Unless said
-    /// otherwise there is no limit: a peer that takes its time to post receives is silent, too.
+    /// How long a rail may make no progress while it has sends; then its virtual queue pair fails with
+    /// [`EndpointError::Silent`](crate::endpoint::EndpointError::Silent). By default there is no limit:
+    /// a peer that is slow to post receives is silent, too.
     pub stall_timeout: Option<Duration>,
 }
 

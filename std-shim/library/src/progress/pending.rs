@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Looks before a blocking wait puts its thread to sleep.
+/// Checks before a blocking wait puts its thread to sleep.
 const SPINS: u32 = 64;
 
 /// The completion of a request, which is there or will come: a future for any runtime, or
@@ -20,8 +20,8 @@ const SPINS: u32 = 64;
 ///
 /// # Cancel safety
 ///
-/// Dropping it cancels nothing: verbs cannot take a request back. The request goes its way, its
-/// buffer stays in use until it ends, and its completion is discarded.
+/// Dropping it cancels nothing: verbs cannot take a request back. The request continues, its buffer
+/// stays in use until it ends, and its completion is discarded.
 #[derive(Debug)]
 #[must_use = "dropping it discards the completion, and with it the news of when the buffer is free"]
 pub struct Pending {
@@ -73,7 +73,7 @@ impl Future for Pending {
         if let Some(outcome) = self.try_take() {
             return Poll::Ready(outcome);
         }
-        // Registered first, then looked again: the thread reports first and wakes then.
+        // Registered first, then checked again: the thread reports first, then wakes.
         if let Some(slot) = self.slot {
             self.port.wakers[usize::from(slot)].register(context.waker());
         }

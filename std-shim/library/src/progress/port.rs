@@ -18,16 +18,16 @@ const TURN: usize = 32;
 /// What a handle and its [`Pending`](super::Pending)s share.
 ///
 /// The lock makes them one consumer of the ring of reports: a handle and its Pendings may be in
-/// different threads, and whoever looks takes the reports of all. It is held for one look, and the
-/// progress thread never waits for it: that knows of the wakers only. Nor do other handles.
+/// different threads, and each check takes the reports of all. It is held for one check. The progress
+/// thread never waits for it, since it only knows the wakers, and neither do other handles.
 #[derive(Debug)]
 pub(super) struct HandlePort {
     pub(super) inbox: Mutex<Inbox>,
-    /// Of whoever waits for a slot's request.
+    /// For each slot, the waker of the task that waits for its request.
     pub(super) wakers: Arc<[AtomicWaker]>,
 }
 
-/// The wakers of a handle; everybody is woken when the thread lets go of them.
+/// The wakers of a handle; all are woken when the thread drops them.
 #[derive(Debug)]
 struct Wakers(Arc<[AtomicWaker]>);
 
@@ -80,7 +80,7 @@ struct Outbox {
     /// Sends that were posted and came back, so far.
     sent: u64,
     reports: Producer<Report, SLOTS, ReportRing>,
-    // After `reports`: whoever is woken at the end finds the ring closed.
+    // After `reports`: a task that is woken at the end finds the ring closed.
     wakers: Wakers,
 }
 
@@ -106,7 +106,7 @@ impl ThreadPort {
         self.desk.out.number = number;
     }
 
-    /// Posts what waited, then what came; says whether anything moved.
+    /// Posts what waited, then what came; returns whether anything moved.
     pub(super) fn post<Q>(&mut self, qp: &mut EndpointQp<Q>) -> bool
     where
         Q: QueuePair,
@@ -124,8 +124,8 @@ impl ThreadPort {
         moved || taken > 0
     }
 
-    /// Reports a completion. One of a request that is not posted is the device's mistake, and
-    /// nobody's.
+    /// Reports a completion. A completion of a request that is not posted is the device's mistake, and
+    /// is dropped.
     pub(super) fn complete(&mut self, slot: u16, wc: VirtualWc) {
         let out = &mut self.desk.out;
         match out.is_posted.get_mut(usize::from(slot)) {
@@ -156,7 +156,7 @@ impl ThreadPort {
         self.messages.is_empty() && deferred[lane].is_empty() && out.posted[lane] == 0
     }
 
-    /// No request at all is.
+    /// No request of either lane is.
     pub(super) fn is_drained(&self) -> bool {
         Lane::ALL.iter().all(|lane| self.is_idle(*lane))
     }
@@ -172,7 +172,7 @@ impl ThreadPort {
         [sent + posted[Lane::Send as usize] as u64, *sent]
     }
 
-    /// Requests that wait for room.
+    /// Whether requests wait for room.
     pub(super) fn has_deferred(&self) -> bool {
         self.desk.deferred.iter().any(|deferred| !deferred.is_empty())
     }
@@ -186,7 +186,7 @@ impl Desk {
         }
     }
 
-    /// Posts a request, or holds it: behind those of its lane that are deferred, or for lack of room.
+    /// Posts a request, or defers it: behind those of its lane that are deferred, or for lack of room.
     fn take(&mut self, request: Request, post: &mut impl Post) {
         let keys = &self.keys[usize::from(request.keys)];
         let deferred = &mut self.deferred[request.lane() as usize];
@@ -228,14 +228,14 @@ impl Outbox {
     fn report(&mut self, slot: u16, result: Result<VirtualWc, PostError>) {
         match self.reports.push(Report { slot, result }) {
             Ok(()) => self.wakers.0[usize::from(slot)].wake(),
-            // Nobody is left who could ask.
+            // The handle and its `Pending`s are gone.
             Err(PushError::Closed(_)) => {}
             Err(PushError::Full(_)) => unreachable!("a handle has no more slots than the ring"),
         }
     }
 }
 
-/// In the names of the thread's requests. What others posted before has names without it.
+/// Set in the names of the thread's requests. What was posted before has names without it.
 const OURS: u64 = 1 << 63;
 
 /// The name under which a request is posted: its handle's number and its slot.

@@ -22,16 +22,16 @@ const POLL_BUDGET: usize = 64;
 /// How long devices may take to give requests back when the thread shuts down.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Rounds between two looks for rails that fell silent: a look costs more than a round.
-const ROUNDS_PER_LOOK: u32 = 256;
+/// Rounds between two checks for rails that fell silent: a check costs more than a round.
+const ROUNDS_PER_CHECK: u32 = 256;
 
-/// How a virtual queue pair is.
+/// The condition of a virtual queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
     Working,
     /// It failed, its queue pairs are in ERR, and its handles know.
     Failed,
-    /// Failed, and a completion queue of it broke: not all requests will be heard of, and none is
+    /// It failed, and a completion queue of it broke: some requests may never complete, and none is
     /// waited for.
     Broken,
 }
@@ -44,8 +44,8 @@ pub(super) struct ProgressLoop<Q, C, const ROUTES: usize> {
     conditions: Box<[Condition]>,
     /// Of each virtual queue pair, if silence has a limit.
     watches: Option<Box<[StallWatch]>>,
-    /// Until the next look at them.
-    rounds_to_look: u32,
+    /// Rounds until the next check of them.
+    rounds_to_check: u32,
     /// The handles, by number.
     ports: Vec<Option<ThreadPort>>,
     /// The number of the handle whose requests are posted first.
@@ -55,7 +55,7 @@ pub(super) struct ProgressLoop<Q, C, const ROUTES: usize> {
     draining: bool,
     /// How long sends may take then.
     drain_timeout: Duration,
-    // Last: when it says that the thread is gone, all handles were let go of.
+    // Last: when it reports that the thread is gone, all handles were dropped.
     shared: Presence,
 }
 
@@ -86,7 +86,7 @@ where
             conditions: set.qps().iter().map(|_| Condition::Working).collect(),
             set,
             watches,
-            rounds_to_look: ROUNDS_PER_LOOK,
+            rounds_to_check: ROUNDS_PER_CHECK,
             ports: Vec::new(),
             first: 0,
             idle: Idle::default(),
@@ -109,7 +109,7 @@ where
         self.set
     }
 
-    /// Goes on until it holds for every handle, or for so long.
+    /// Goes on until `is_drained` holds for every handle, or for `timeout`.
     fn drain(&mut self, timeout: Duration, is_drained: impl Fn(&ThreadPort) -> bool) {
         let end = Instant::now().checked_add(timeout);
         while self.shared.0.has_newcomers() || !self.ports.iter().flatten().all(&is_drained) {
@@ -125,8 +125,8 @@ where
         let mut busy = self.adopt();
         busy |= self.post();
         busy |= self.poll();
-        self.look_for_silence();
-        self.look_after();
+        self.check_silence();
+        self.forget_handles();
         if busy {
             self.idle.reset();
             return;
@@ -138,7 +138,7 @@ where
         }
     }
 
-    /// Takes new handles up.
+    /// Adopts new handles.
     fn adopt(&mut self) -> bool {
         let newcomers = self.shared.0.take_newcomers();
         let any = !newcomers.is_empty();
@@ -154,7 +154,7 @@ where
         any
     }
 
-    /// Each handle in turn, and another one first each time: that takes whatever room there is.
+    /// Posts for each handle in turn, another one first each time: the first takes whatever room there is.
     fn post(&mut self) -> bool {
         let Self { set, conditions, ports, first, .. } = self;
         let (later, sooner) = ports.split_at_mut(*first);
@@ -167,7 +167,7 @@ where
         moved
     }
 
-    /// Everybody's completions. Nothing is reported before it is known why its virtual queue pair
+    /// Polls for all completions. Nothing is reported before it is known why its virtual queue pair
     /// failed, if it did.
     fn poll(&mut self) -> bool {
         let mut completions = ArrayVec::<VirtualWc, POLL_BUDGET>::new();
@@ -175,13 +175,13 @@ where
             // Foreign ones are of queue pairs that were taken out of the set.
             completions.extend(event.completion());
         });
-        self.look_for_failures(polled.error, &completions);
+        self.find_failures(polled.error, &completions);
         completions.into_iter().for_each(|wc| self.report(wc));
         polled.events > 0
     }
 
-    /// Looks who failed. Their handles are told why, and everything of theirs comes back.
-    fn look_for_failures(&mut self, error: Option<CqError>, completions: &[VirtualWc]) {
+    /// Finds the virtual queue pairs that failed. Their handles learn why, and all their requests come back.
+    fn find_failures(&mut self, error: Option<CqError>, completions: &[VirtualWc]) {
         let qps = self.set.qps_mut().iter_mut().zip(&mut self.conditions);
         for (number, (qp, condition)) in qps.enumerate() {
             let broken = error.filter(|error| qp.completes_on(error.cq));
@@ -200,14 +200,14 @@ where
         }
     }
 
-    /// Looks from time to time who fell silent: that is a failure like others.
-    fn look_for_silence(&mut self) {
+    /// Checks from time to time for rails that fell silent: that is a failure like others.
+    fn check_silence(&mut self) {
         let Some(watches) = &mut self.watches else { return };
-        self.rounds_to_look -= 1;
-        if self.rounds_to_look > 0 {
+        self.rounds_to_check -= 1;
+        if self.rounds_to_check > 0 {
             return;
         }
-        self.rounds_to_look = ROUNDS_PER_LOOK;
+        self.rounds_to_check = ROUNDS_PER_CHECK;
         let qps = self.set.qps_mut().iter_mut().zip(&mut self.conditions).zip(watches);
         for (number, ((qp, condition), watch)) in qps.enumerate() {
             if *condition != Condition::Working {
@@ -226,7 +226,7 @@ where
 
     /// Hands a completion to the handle that it belongs to.
     fn report(&mut self, wc: VirtualWc) {
-        // Numbers of handles are given again, and one that was given up may have left requests.
+        // Numbers of handles are reused, and a handle that was given up may have left requests.
         if let Some((number, slot)) = number_and_slot(wc.wr_id)
             && let Some(Some(port)) = self.ports.get_mut(number)
             && self.set.qps()[port.qp].virtual_qp().virtual_qp_num() == wc.qp_num
@@ -235,8 +235,8 @@ where
         }
     }
 
-    /// Forgets handles that are done, and those of virtual queue pairs that are beyond help.
-    fn look_after(&mut self) {
+    /// Forgets handles that are done, and those of virtual queue pairs that are broken.
+    fn forget_handles(&mut self) {
         let is_done =
             |port: &mut ThreadPort| self.conditions[port.qp] == Condition::Broken || port.is_done();
         for place in &mut self.ports {
@@ -263,7 +263,7 @@ where
     }
 }
 
-/// Tells the handles of a virtual queue pair why it failed, and has everything of theirs come back.
+/// Tells the handles of a virtual queue pair why it failed, and makes all their requests come back.
 fn give_up<Q: Connect>(
     shared: &Presence,
     number: usize,

@@ -11,15 +11,15 @@ use std::thread::Thread;
 /// Read often and written seldom, so that it stays in every processor's cache.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Says whether the thread sleeps.
+    /// Whether the thread sleeps.
     bell: Doorbell,
     /// The thread; set by itself, before it ever sleeps.
     thread: OnceLock<Thread>,
     /// The thread takes no more requests.
     closing: AtomicBool,
-    /// Handles that the thread does not know yet; `None` when it will not look any more.
+    /// Handles that the thread does not know yet; `None` when it takes no more.
     newcomers: Mutex<Option<Vec<ThreadPort>>>,
-    /// There are some.
+    /// Whether there are any.
     has_newcomers: AtomicBool,
     /// Why each virtual queue pair failed, if it did.
     errors: Box<[OnceLock<EndpointError>]>,
@@ -42,7 +42,7 @@ impl Shared {
         self.errors.len()
     }
 
-    /// After anything that the thread has to see.
+    /// To be called after anything that the thread has to see.
     pub(super) fn wake(&self) {
         if self.bell.ring()
             && let Some(thread) = self.thread.get()
@@ -78,7 +78,7 @@ impl Shared {
 
 /// The thread's methods.
 impl Shared {
-    /// Says which thread it is.
+    /// Records which thread it is.
     pub(super) fn enter(&self) {
         // Called once.
         _ = self.thread.set(std::thread::current());
@@ -102,7 +102,7 @@ impl Shared {
         _ = self.errors[qp].set(error);
     }
 
-    /// Sleeps, unless a last look shows something to do.
+    /// Sleeps, unless a last check shows something to do.
     pub(super) fn sleep(&self, something_to_do: impl FnOnce() -> bool, sleep: impl FnOnce()) {
         self.bell.arm();
         if !something_to_do() {
@@ -111,7 +111,7 @@ impl Shared {
         self.bell.disarm();
     }
 
-    /// The thread ends: no handle is taken up any more.
+    /// The thread ends: no handle is adopted any more.
     pub(super) fn leave(&self) {
         self.closing.store(true, Ordering::Release);
         let newcomers = lock(&self.newcomers).take();

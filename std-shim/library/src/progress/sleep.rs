@@ -2,7 +2,7 @@
 
 use crate::idle::NAP;
 
-/// Sleeps: until woken, if devices have nothing of ours.
+/// Sleeps: until woken if devices have no requests of ours, otherwise for a nap.
 pub(super) fn sleep(devices_are_busy: bool) {
     if devices_are_busy {
         std::thread::park_timeout(NAP);

@@ -30,21 +30,21 @@ where
 {
     /// Starts a thread for an [`EndpointSet`], or a single [`Endpoint`](crate::endpoint::Endpoint),
     /// with the usual [`ProgressOptions`]. Its queue pairs are connected. What was posted to them
-    /// before, with a `wr_id` below 2^63, goes its way and nobody hears of it: the names from there
-    /// on are the thread's.
+    /// before, with a `wr_id` below 2^63, is still carried out, and its completions are dropped: the
+    /// names from there on are the thread's.
     ///
     /// # Errors
     ///
-    /// The system has no thread to give.
+    /// The system cannot start a thread.
     pub fn spawn(set: impl Into<EndpointSet<Q, C, ROUTES>>) -> io::Result<Self> {
         Self::spawn_with(set, ProgressOptions::default())
     }
 
-    /// [`spawn`](Self::spawn) with options of one's own.
+    /// [`spawn`](Self::spawn) with other options.
     ///
     /// # Errors
     ///
-    /// The system has no thread to give.
+    /// The system cannot start a thread.
     pub fn spawn_with(
         set: impl Into<EndpointSet<Q, C, ROUTES>>,
         options: ProgressOptions,
@@ -79,13 +79,13 @@ where
     ///
     /// The thread panicked.
     pub fn shutdown(mut self) -> Result<EndpointSet<Q, C, ROUTES>, ThreadPanicked> {
-        let thread = self.close().expect("nobody but this and drop joins the thread");
+        let thread = self.close().expect("only this and drop join the thread");
         thread.join().map_err(|_| ThreadPanicked)
     }
 }
 
 impl<Q, C, const ROUTES: usize> ProgressThread<Q, C, ROUTES> {
-    /// Tells the thread to shut down; what is to be joined, unless somebody has that already.
+    /// Tells the thread to shut down; returns what is to be joined, if it was not joined yet.
     fn close(&mut self) -> Option<JoinHandle<EndpointSet<Q, C, ROUTES>>> {
         self.shared.close();
         self.thread.take()

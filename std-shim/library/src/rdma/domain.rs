@@ -26,7 +26,7 @@ impl VerbsDomain {
     }
 }
 
-/// Registered memory, which keeps its pages; for good, if it cannot be deregistered: see
+/// Registered memory, which keeps its pages; forever, if it cannot be deregistered: see
 /// [`register_owned`](ProtectionDomain::register_owned).
 #[derive(Debug)]
 pub struct VerbsRegion(MemoryRegion);
@@ -77,7 +77,7 @@ impl Domain for VerbsDomain {
     ) -> Result<(VerbsRegion, RegionKeys), DeviceError> {
         let start = std::ptr::with_exposed_provenance_mut(pages.addr() as usize);
         let owner = Arc::<Pages>::clone(pages);
-        // SAFETY: so many bytes are there as long as the pages, and they are accessed by copying only.
+        // SAFETY: this many bytes exist as long as the pages do, and they are accessed by copying only.
         let registered = unsafe { self.pd.register_owned(start, pages.len(), access, owner) };
         let refused = |source: VerbsError| {
             let device = self.device_name().into();

@@ -12,7 +12,7 @@ pub(super) fn choose_gid(table: &[GidEntry], port: u8, index: Option<u8>) -> Opt
     }
 }
 
-/// The less, the better.
+/// Lower is better.
 fn rank(entry: &GidEntry) -> u8 {
     match entry.gid_type {
         GidType::RoceV2 if entry.gid.is_ipv4() => 0,

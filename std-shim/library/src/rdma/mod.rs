@@ -1,4 +1,4 @@
-//! Real NICs, by libibverbs, as a [backend](crate::backend) of endpoints.
+//! Real NICs, through libibverbs, as a [backend](crate::backend) of endpoints.
 //!
 //! [`open_devices`] opens devices by name, or all that could carry data, as [`VerbsDomain`]s.
 //! Endpoints, buffers, the copy path and the program take them as they take the software NIC's
@@ -27,10 +27,10 @@
 //! 3. RoCE v2 over IPv6, link-local;
 //! 4. whatever the port has, in the order of its table: RoCE v1, InfiniBand.
 //!
-//! Both ends of a rail need addresses of one kind: who overrides it on one side probably has to on
-//! the other. IPv4 and IPv6 do not meet, which is said when the two sides connect
-//! ([`ConnectError::Gids`](crate::endpoint::ConnectError::Gids)). On InfiniBand packets go by LID, and
-//! carry the address only to another subnet.
+//! Both ends of a rail need addresses of the same kind: a program that overrides it on one side
+//! probably has to on the other. IPv4 and IPv6 do not meet, which is an error when the two sides
+//! connect ([`ConnectError::Gids`](crate::endpoint::ConnectError::Gids)). On InfiniBand packets go by
+//! LID, and carry the address only to another subnet.
 //!
 //! # Files
 //!

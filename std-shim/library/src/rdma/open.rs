@@ -65,10 +65,10 @@ pub enum Unusable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is none at all, and why.
+    /// There are no devices, and why.
     #[error(transparent)]
     None(#[from] DevicesError),
-    /// There is none of this name.
+    /// There is no device of this name.
     #[error("there is no device {device}; there is {}", known.join(", "))]
     Unknown {
         /// The name.
@@ -83,7 +83,7 @@ pub enum OpenError {
         device: String,
     },
     /// More devices than an endpoint takes.
-    #[error("{devices} devices, where at most {MAX_DEVICES} can be")]
+    #[error("{devices} devices, but at most {MAX_DEVICES} are allowed")]
     TooMany {
         /// Devices named.
         devices: usize,
@@ -197,7 +197,7 @@ fn open_device(
     Ok(VerbsDomain::new(context.alloc_pd()?, ports))
 }
 
-/// Of a device's active ports, those that can be used; if none can, why the first cannot.
+/// The active ports of a device that can be used; if none can, why the first cannot.
 fn usable_of(active: Vec<Result<Port, Unusable>>) -> Result<Vec<Port>, Unusable> {
     let first = active.iter().find_map(|port| port.as_ref().err().copied());
     let usable: Vec<_> = active.into_iter().flatten().collect();
@@ -226,7 +226,7 @@ fn usable_port(
         gid_index: entry.index as u8,
         gid: Gid(entry.gid.0),
         lid: if has_lid { attributes.lid } else { 0 },
-        // Every port carries packets of this length, whatever its driver does not say.
+        // Every port carries packets of this length, even if its driver does not report it.
         mtu: mtu.unwrap_or(Mtu::Mtu256),
         max_rd_atomic: device.max_qp_rd_atom.min(device.max_qp_init_rd_atom).min(255) as u8,
     })
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_devices_it_is_said_what_is_missing() {
+    fn without_devices_the_error_names_what_is_missing() {
         let Err(expected) = crate::devices::devices() else { return };
         let names = [vec![], vec!["mlx5_0".parse().unwrap()]];
         for names in names {

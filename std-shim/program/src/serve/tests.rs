@@ -695,14 +695,14 @@ fn a_far_end_that_goes_quiet_is_not_waited_for_for_ever() {
     for (operation, text) in [
         (
             Operation::Write,
-            "the other side did not answer within 300ms: it should have said \"done\"",
+            "the other side did not answer within 300ms: it should have sent \"done\"",
         ),
         (
             Operation::Read,
-            "the other side did not answer within 300ms: it should have said \"done\"",
+            "the other side did not answer within 300ms: it should have sent \"done\"",
         ),
-        (Operation::WriteImm, "fell silent: no headway for 300ms"),
-        (Operation::Send, "fell silent: no headway for 300ms"),
+        (Operation::WriteImm, "fell silent: no progress for 300ms"),
+        (Operation::Send, "fell silent: no progress for 300ms"),
     ] {
         let timeout = Duration::from_millis(300);
         let config = PerfConfig {

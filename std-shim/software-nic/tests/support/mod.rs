@@ -195,7 +195,7 @@ impl Pair {
         self.request(wr_id, Opcode::RdmaWrite, offset, length)
     }
 
-    /// Polls or steps both sides until nothing comes any more; what `a` got, what `b` got.
+    /// Polls or steps both sides until nothing comes any more; returns what `a` got and what `b` got.
     pub fn settle(&mut self) -> (Vec<Completion>, Vec<Completion>) {
         let mut a = Vec::new();
         let mut b = Vec::new();

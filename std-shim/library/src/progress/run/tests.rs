@@ -29,7 +29,7 @@ fn handle(shared: &Arc<Shared>, qp: usize) -> Handle {
 }
 
 #[test]
-fn a_thread_that_ends_however_it_ends_leaves_nobody_waiting() {
+fn a_thread_leaves_nobody_waiting_however_it_ends() {
     let shared = Arc::new(Shared::new(1));
     let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
     let domain = device.alloc_pd().unwrap();
@@ -62,7 +62,7 @@ fn a_thread_that_ends_however_it_ends_leaves_nobody_waiting() {
 }
 
 #[test]
-fn late_completions_of_who_was_given_up_are_nobodys() {
+fn late_completions_of_a_handle_that_was_given_up_are_dropped() {
     let fabric = Fabric::threaded();
     let devices = ["stays", "goes"].map(|name| fabric.create_device(DeviceConfig::named(name)));
     let [stays, goes] = devices.each_ref().map(|device| device.alloc_pd().unwrap());
@@ -82,7 +82,7 @@ fn late_completions_of_who_was_given_up_are_nobodys() {
     given_up.push(post(&mut newcomer));
     progress.poll();
     assert!(progress.adopt() && !progress.post());
-    progress.look_after();
+    progress.forget_handles();
     let abandoned = |pending: Pending| pending.wait() == Err(RequestError::Abandoned);
     assert!(given_up.into_iter().all(abandoned));
     // Another handle gets its number, and its requests the names of those.
