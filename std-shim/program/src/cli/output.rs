@@ -18,8 +18,8 @@ pub(super) fn tell(text: &str) {
     _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Writes a value as JSON to stdout, with a line end. What a terminal would obey is escaped, which keeps the
-/// meaning.
+/// Writes a value as JSON to stdout, with a line end. What a terminal would obey is escaped, which
+/// keeps the meaning.
 pub(super) fn write_json(value: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');

@@ -18,8 +18,8 @@ const COLORS: [RGBColor; 5] = [
     RGBColor(213, 94, 0),
 ];
 
-/// Draws the lines: throughput, from 0 on, over message size, on a logarithmic axis. `place` is where it was
-/// measured.
+/// Draws the lines: throughput, from 0 on, over message size, on a logarithmic axis. `place` is where
+/// it was measured.
 pub(super) fn svg(place: &str, lines: &[Line]) -> Result<String, Failure> {
     let mut text = String::new();
     draw(&mut text, place, lines).map_err(Failure::drawing)?;

@@ -76,8 +76,8 @@ impl<'a> Serving<'a> {
         server.run(&self.options, self.interrupted, attend, stray)?;
         let end = self.end.into_inner().unwrap_or_else(PoisonError::into_inner);
         // An interrupt is the normal end, unless a peer was being served or expected.
-        let nobody = if self.arguments.once { Err(Failure::interrupted()) } else { Ok(()) };
-        end.unwrap_or(nobody)
+        let unserved = if self.arguments.once { Err(Failure::interrupted()) } else { Ok(()) };
+        end.unwrap_or(unserved)
     }
 
     /// Serves a peer. Breaks after the last one.

@@ -13,9 +13,9 @@
 //!
 //! # Files
 //!
-//! `purpose` is both jobs and their form on the wire; `plan` and `file_name` belong to a copy, `workload` to a
-//! measurement; `ring` places requests in memory, `shape` is how requests are sent; `outcome` is the report
-//! at the end.
+//! `purpose` is both jobs and their form on the wire; `plan` and `file_name` belong to a copy,
+//! `workload` to a measurement; `ring` places requests in memory, `shape` is how requests are sent;
+//! `outcome` is the report at the end.
 
 mod file_name;
 mod outcome;

@@ -66,8 +66,8 @@ impl CopyPlan {
         rest.min(self.chunk.into()) as u32
     }
 
-    /// Returns the ring at either end. A file shorter than a chunk has only one slot, and a short file has a
-    /// short ring.
+    /// Returns the ring at either end. A file shorter than a chunk has only one slot, and a short file
+    /// has a short ring.
     const fn ring(&self) -> Ring {
         let longest = if self.total < self.chunk as u64 { self.total } else { self.chunk as u64 };
         let slots =

@@ -13,8 +13,8 @@ pub type Control = exchange::Control<Job>;
 /// What the sides of a job tell each other.
 pub type Message = exchange::Message<Job>;
 
-/// Where a side of a job can be reached. For a copy, the buffer takes chunks at the receiver, and credits at
-/// the sender.
+/// Where a side of a job can be reached. For a copy, the buffer takes chunks at the receiver, and
+/// credits at the sender.
 pub type Hello = exchange::Hello<Job>;
 
 /// What comes in from the other side of a job.

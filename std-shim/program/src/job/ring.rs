@@ -12,8 +12,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring of `slots` slots for `longest` bytes each; fewer if they do not fit into `max_bytes`, but
-    /// at least one.
+    /// Makes a ring of `slots` slots for `longest` bytes each; fewer if they do not fit into
+    /// `max_bytes`, but at least one.
     pub(super) const fn new(longest: usize, slots: usize, max_bytes: usize) -> Self {
         let stride = longest.next_multiple_of(SLOT_ALIGN);
         let room = max_bytes / stride;

@@ -34,8 +34,8 @@ impl<D: Domain> Half<D> {
         Ok(Self { endpoint: builder.build(domains)?, ring, workload })
     }
 
-    /// Returns the end, which now knows where the other one's ring is. Its requests may make no progress for
-    /// `stall_timeout`.
+    /// Returns the end, which now knows where the other one's ring is. Its requests may make no
+    /// progress for `stall_timeout`.
     pub(super) fn toward(
         self,
         peer: RemoteBuffer,

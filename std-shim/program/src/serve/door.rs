@@ -59,8 +59,8 @@ impl<'a> Door<'a> {
         self.waiting.pop_front().map(|(visitor, _)| visitor)
     }
 
-    /// Waits a moment for something to happen, and handles all peers at the door. `inside` is how many peers
-    /// are served at a time.
+    /// Waits a moment for something to happen, and handles all peers at the door. `inside` is how many
+    /// peers are served at a time.
     ///
     /// # Errors
     ///

@@ -41,12 +41,12 @@ impl Server {
     }
 
     /// Calls `attend` for each peer that asks for something, in a thread of its own, for
-    /// [`ServeOptions::peers`] of them at a time, until `attend` breaks or `interrupted` is set; returns when
-    /// all calls have. Calls `stray`, on this thread, for peers that leave before their turn or are sent away,
-    /// for example because they send nothing or nonsense.
+    /// [`ServeOptions::peers`] of them at a time, until `attend` breaks or `interrupted` is set;
+    /// returns when all calls have. Calls `stray`, on this thread, for peers that leave before their
+    /// turn or are sent away, for example because they send nothing or nonsense.
     ///
-    /// Many peers can wait at the door at once without delaying each other. When all places there are taken,
-    /// the peer that has been silent longest loses its place.
+    /// Many peers can wait at the door at once without delaying each other. When all places there are
+    /// taken, the peer that has been silent longest loses its place.
     ///
     /// # Errors
     ///

@@ -380,7 +380,8 @@ fn ask<T>(
     then(&mut control)
 }
 
-/// Runs a receiver that says hello and ready, then takes nothing and calls `then`; returns the sender's error.
+/// Runs a receiver that says hello and ready, then takes nothing and calls `then`; returns the sender's
+/// error.
 fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Control) + Send) -> CopyError {
     let (_directory, source, _) = place_with_source();
     let (here, there) = software_hosts(4).unwrap();

@@ -169,8 +169,8 @@ impl<'a> Counterpart<'a> {
     ///
     /// # Errors
     ///
-    /// The other side failed or is gone, or nothing happened, or no data moved, for too long; the user wants
-    /// to stop.
+    /// The other side failed or is gone, or nothing happened, or no data moved, for too long; the user
+    /// wants to stop.
     pub(crate) fn poll_control(&mut self) -> Result<(), SessionError> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Err(SessionError::Interrupted);
@@ -207,8 +207,8 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Polls the control channel if it is due, and returns whether it was. Cheap enough for every round of a
-    /// busy loop: when rounds take nanoseconds, few of them read the clock.
+    /// Polls the control channel if it is due, and returns whether it was. Cheap enough for every round
+    /// of a busy loop: when rounds take nanoseconds, few of them read the clock.
     ///
     /// # Errors
     ///
@@ -259,8 +259,8 @@ impl<'a> Counterpart<'a> {
         Ok(due)
     }
 
-    /// Data moved over the rails in a round of a loop: patience begins anew, and the control channel is polled
-    /// if it is due.
+    /// Data moved over the rails in a round of a loop: patience begins anew, and the control channel is
+    /// polled if it is due.
     ///
     /// # Errors
     ///
@@ -294,8 +294,9 @@ impl<'a> Counterpart<'a> {
     }
 
     /// Ends this side's part: tells the other side of a failure, and takes every request back from the
-    /// devices. Buffers have to stay until then: without queue pairs the other side's requests get no answer,
-    /// and the message arrives first; without memory they would fail at once, and hide the reason.
+    /// devices. Buffers have to stay until then: without queue pairs the other side's requests get no
+    /// answer, and the message arrives first; without memory they would fail at once, and hide the
+    /// reason.
     pub(crate) fn conclude<Q: Connect, C: CompletionQueue>(
         &mut self,
         endpoint: &mut Endpoint<Q, C>,

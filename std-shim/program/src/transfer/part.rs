@@ -49,7 +49,8 @@ impl Part {
         }
     }
 
-    /// Takes the name `path`, replacing a file of that name; with `sync`, after the part has reached the disk.
+    /// Takes the name `path`, replacing a file of that name; with `sync`, after the part has reached
+    /// the disk.
     pub(super) fn take_name(self, path: &Path, sync: bool) -> io::Result<()> {
         if sync {
             self.file().sync_all()?;

@@ -1,4 +1,5 @@
-//! The sending side between two processes: reads a file here for a [`Server`](crate::serve::Server) to write.
+//! The sending side between two processes: reads a file here for a [`Server`](crate::serve::Server) to
+//! write.
 
 use super::copy::{CopyOptions, CopyProgress, CopyReport, SideReport};
 use super::error::{CopyError, CopyRole, TransferError};
@@ -13,9 +14,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Copies `source` to the [`Server`](crate::serve::Server) at `address`, such as `10.0.0.2:7471`, over these
-/// devices. `name` is the copy's name there; `None`: the source's. `watch` is called ten times a second, on
-/// this thread, while another does the work.
+/// Copies `source` to the [`Server`](crate::serve::Server) at `address`, such as `10.0.0.2:7471`, over
+/// these devices. `name` is the copy's name there; `None`: the source's. `watch` is called ten times a
+/// second, on this thread, while another does the work.
 ///
 /// The options `devices`, `faults` and `sync` are for copies within one process, and have no effect here.
 ///

@@ -1,7 +1,8 @@
-//! The receiving side between two processes: takes a file from a peer of a [`Server`](crate::serve::Server).
+//! The receiving side between two processes: takes a file from a peer of a
+//! [`Server`](crate::serve::Server).
 //!
-//! A peer is trusted only with the bytes of its file: it cannot choose a path, use more memory than allowed,
-//! or hold the server up by staying silent.
+//! A peer is trusted only with the bytes of its file: it cannot choose a path, use more memory than
+//! allowed, or hold the server up by staying silent.
 
 use super::copy::{CopyProgress, CopyReport, SideReport};
 use super::destination::{self, Destination};

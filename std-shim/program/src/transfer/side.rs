@@ -130,8 +130,8 @@ impl<'a, D: Domain> Side<'a, D> {
         self.wait()
     }
 
-    /// Waits for the other side's checksum, `awaited` in words. The receiver may send it before its last credit
-    /// is seen here.
+    /// Waits for the other side's checksum, `awaited` in words. The receiver may send it before its
+    /// last credit is seen here.
     pub(super) fn expect_sum(&mut self, awaited: &'static str) -> Result<Sum, TransferError> {
         self.awaits(awaited);
         loop {
@@ -219,8 +219,8 @@ mod tests {
 
     const DELAY: Duration = Duration::from_millis(100);
 
-    /// Returns how a side with one posted receive handles a notification after which something happens to its
-    /// rails.
+    /// Returns how a side with one posted receive handles a notification after which something happens
+    /// to its rails.
     fn notified(
         rails: usize,
         after: impl FnOnce(&mut Side<'_, polyrail::nic::ProtectionDomain>, &Host),

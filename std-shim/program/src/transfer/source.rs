@@ -46,8 +46,8 @@ impl Source {
         &self.metadata
     }
 
-    /// Checks that the file has not changed, so that all bytes read belong to one state of it. Call it after
-    /// the last byte was read.
+    /// Checks that the file has not changed, so that all bytes read belong to one state of it. Call it
+    /// after the last byte was read.
     pub(super) fn check_unchanged(&self) -> Result<(), TransferError> {
         let before = &self.metadata;
         let length = 0;

@@ -322,8 +322,9 @@ fn a_copy_runs_on_other_backends_too_and_posts_its_receives_first() {
     }
 }
 
-/// Runs a sender of one chunk that writes TCP by hand, and a receiver that gets the chunk before the sender's
-/// `ready`; the sender then calls `then`. Returns the bytes that the receiver wrote, and its error.
+/// Runs a sender of one chunk that writes TCP by hand, and a receiver that gets the chunk before the
+/// sender's `ready`; the sender then calls `then`. Returns the bytes that the receiver wrote, and its
+/// error.
 fn one_chunk_received(
     chunk: u32,
     then: impl FnOnce(&mut TcpStream, &AtomicU64, &AtomicBool),
