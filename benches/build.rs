@@ -9,7 +9,7 @@ fn main() {
     println!("cargo::rustc-env=POLYRAIL_TARGET={}", env::var("TARGET").unwrap_or_default());
 }
 
-/// The compiler's version and that of its LLVM; empty if it does not tell.
+/// The compiler's version and that of its LLVM; empty if it reports none.
 fn compiler() -> String {
     let output =
         env::var_os("RUSTC").and_then(|rustc| Command::new(rustc).arg("-vV").output().ok());

@@ -42,6 +42,12 @@ lint() {
     echo "a default member depends on rdma-sys" >&2
     return 1
   fi
+  if cargo tree --locked -p polyrail --edges normal --all-features | grep -qE ' (clap|indicatif|plotters|signal-hook) '; then
+    echo "the library depends on what only the program needs" >&2
+    return 1
+  fi
+  say "no two modules import each other"
+  tests/imports.sh
 }
 
 docs() {

@@ -5,7 +5,8 @@
 #
 # A bug is one or more places of the engine and what to put there, where PLANTED says whether this bug
 # is the one: all are planted at once and built once, and the environment chooses. A place that is not
-# there exactly once is an error: then the engine has changed, and the bug has to be planted anew.
+# there exactly once is an error, before anything is built: then the engine has changed, and the bug has
+# to be planted anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +18,7 @@ export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 # What is planted need not be pretty.
 export RUSTFLAGS="--cap-lints=allow" RUST_BACKTRACE=0 RANDOM_SEEDS=$SEEDS FAIRNESS_SEEDS=60
 
-names=() finders=()
+names=() finders=() misplaced=0
 
 # bug NAME FINDER: what is planted next; `simulate`, or the test that has to find it.
 bug() {
@@ -27,14 +28,24 @@ bug() {
 # plant FILE FROM TO
 plant() {
   local file=$COPY/$1 content without
+  if ! [ -f "$file" ]; then
+    misplace "there is no $1"
+    return
+  fi
   content=$(cat "$file" && echo end)
   content=${content%end}
   without=${content//"$2"/}
   if [ $((${#content} - ${#without})) != ${#2} ]; then
-    echo "$1 has this $(((${#content} - ${#without}) / ${#2})) times, not once: $2" >&2
-    exit 1
+    misplace "$1 has this $(((${#content} - ${#without}) / ${#2})) times, not once: $2"
+    return
   fi
   printf '%s' "${content/"$2"/"${3//PLANTED/crate::planted(${#names[@]})}"}" > "$file"
+}
+
+# misplace WHY: a place of this bug is not there.
+misplace() {
+  echo "cannot plant \"${names[-1]}\": $1" >&2
+  misplaced=1
 }
 
 fresh_copy() {
@@ -87,42 +98,48 @@ find_bug() {
 fresh_copy
 
 bug "the window wraps one bit too late" simulate
-plant core/src/window.rs 'const fn wrap(' 'fn wrap('
-plant core/src/window.rs '            bit % Self::CAPACITY' \
+plant core/src/virtual_qp/scheme/dqplb/window.rs 'const fn wrap(' 'fn wrap('
+plant core/src/virtual_qp/scheme/dqplb/window.rs '            bit % Self::CAPACITY' \
   '            if PLANTED && bit == Self::CAPACITY { bit - 1 } else { bit % Self::CAPACITY }'
 
 bug "a notify is sent while one batch of its data is in flight" simulate
-plant core/src/virtual_qp/notify.rs 'if slot.outstanding > 0 {' \
-  'if slot.outstanding > u32::from(PLANTED) {'
+plant core/src/virtual_qp/pump.rs 'if slot.batches_in_flight > 0 {' \
+  'if slot.batches_in_flight > u32::from(PLANTED) {'
+plant core/src/virtual_qp/scheme/spray.rs 'slot.batches_in_flight == 0' \
+  'slot.batches_in_flight <= u32::from(PLANTED)'
 
 bug "a credit is lost when a driver takes a batch in part" simulate
-plant core/src/in_flight.rs 'self.missing = count - accepted;' \
+plant core/src/rail/in_flight.rs 'self.missing = count - accepted;' \
   'self.missing = count - accepted; self.credits -= u32::from(PLANTED);'
 
 bug "a notify overtakes a SEND or atomic that went straight to rail 0" simulate
-plant core/src/virtual_qp/notify.rs 'self.pass_through_ahead(id) ||' \
-  '(self.pass_through_ahead(id) && !PLANTED) ||'
+plant core/src/virtual_qp/pump.rs 'self.pass_through.is_ahead_of(id) ||' \
+  '(self.pass_through.is_ahead_of(id) && !PLANTED) ||'
+plant core/src/virtual_qp/pass_through.rs 'pub(super) const fn notify_limit' \
+  'pub(super) fn notify_limit'
+plant core/src/virtual_qp/pass_through.rs 'PassThroughOrder::Ordered => self.oldest' \
+  'PassThroughOrder::Ordered => if PLANTED { NONE } else { self.oldest }'
 
 bug "numbers of DQPLB overtake a plain WRITE" simulate
-plant core/src/virtual_qp/dispatch.rs 'front < self.unnumbered_until)' \
-  'front < self.unnumbered_until && !PLANTED)'
+plant core/src/virtual_qp/scheme/dqplb/rules.rs 'in_flight_before(self.unnumbered_until)' \
+  '(in_flight_before(self.unnumbered_until) && !PLANTED)'
 
 bug "numbers of DQPLB overtake an atomic that went straight to rail 0" simulate
-plant core/src/virtual_qp/dispatch.rs '|| self.pass_through_ahead(id)' \
-  '|| (self.pass_through_ahead(id) && !PLANTED)'
+plant core/src/virtual_qp/scheme/dqplb/rules.rs '|| pass_through_ahead' \
+  '|| (pass_through_ahead && !PLANTED)'
 
 bug "an inline request is compared with rail 0 only" simulate
 plant core/src/virtual_qp/post.rs 'let inline = self.rails.iter()' \
   'let inline = self.rails.iter().take(if PLANTED { 1 } else { RAILS })'
 
 bug "the longest fragment is compared with rail 0 only" simulate
-plant core/src/virtual_qp/mod.rs '&& limit < bytes' \
-  '&& limit < bytes && !(PLANTED && rail > 0)'
+plant core/src/virtual_qp/build.rs 'if limit < config.max_msg_size' \
+  'if limit < config.max_msg_size && !(PLANTED && rail > 0)'
 
 bug "a card tells the smallest receive queue" simulate
-plant core/src/virtual_qp/receive.rs \
-  'let receives = self.rails.iter().map(|rail| rail.recvs.limit).max();' \
-  'let receives = self.rails.iter().map(|rail| rail.recvs.limit);
+plant core/src/virtual_qp/build.rs \
+  'let receives = self.rails.iter().map(|rail| rail.recvs.limit()).max();' \
+  'let receives = self.rails.iter().map(|rail| rail.recvs.limit());
    let receives = if PLANTED { receives.min() } else { receives.max() };'
 
 bug "a completion is matched by its number only, whatever device and queue pair it is of" simulate
@@ -139,7 +156,7 @@ plant core/src/virtual_cq/attach.rs \
   'if let Some(index) = self.registry.index_of(virtual_qp_num).filter(|_| !PLANTED) {'
 
 bug "a receive of a shared queue is taken for a send" simulate
-plant core/src/tag.rs 'pub const fn from_wr_id(wr_id: u64) -> Self {
+plant core/src/rail/tag.rs 'pub const fn from_wr_id(wr_id: u64) -> Self {
         Self(wr_id)' 'pub fn from_wr_id(wr_id: u64) -> Self {
         Self(if PLANTED { wr_id | Self::MARK } else { wr_id })'
 plant core/src/virtual_qp/complete.rs 'completion.opcode.is_recv() == receives' \
@@ -151,48 +168,52 @@ plant core/src/virtual_cq/poll.rs 'self.hand_over_backlog(&mut budget);
         let limit'
 
 bug "the rail freed last is not preferred" random
-plant core/src/virtual_qp/dispatch.rs 'self.chooser.prefer(self.freed);' \
-  'if !PLANTED { self.chooser.prefer(self.freed); }'
+plant core/src/virtual_qp/dispatch.rs 'self.chooser.prefer_freed();' \
+  'if !PLANTED { self.chooser.prefer_freed(); }'
 
 bug "turns begin anew after each rail has had its turn" random
 plant core/src/virtual_qp/choose.rs 'self.ahead = 0xFE << turn;' \
   'self.ahead = if PLANTED && round.0 == 0 { 0xFF } else { 0xFE << turn };'
 
 bug "bytes are not given back when a driver refuses" random
-plant core/src/in_flight.rs 'self.bytes_posted -= u64::from(batch.bytes());' \
-  'self.bytes_posted -= if PLANTED { 0 } else { u64::from(batch.bytes()) };'
+plant core/src/rail/in_flight.rs 'self.bytes_posted -= u64::from(batch.length);' \
+  'self.bytes_posted -= if PLANTED { 0 } else { u64::from(batch.length) };'
 
 bug "FENCE waits for READs only" random
-plant core/src/virtual_qp/dispatch.rs 'let passes = passed_through' \
+plant core/src/virtual_qp/dispatch.rs 'let passes = self.pass_through' \
   'let fetches = || self.all_rails().flat_map(|rail| rail.sends.iter()).any(|b| b.opcode.is_fetching());
-   let passes = PLANTED && !fetches() || passed_through'
+   let passes = PLANTED && !fetches() || self.pass_through'
 
 bug "a SEND that waits holds up the WRITEs behind it" random
 plant core/src/virtual_qp/post.rs 'let waits = self.sends.front_pending().is_some();' \
-  'let waits = self.sends.front_pending().is_some() || PLANTED && self.deferred.is_waiting();'
+  'let waits = self.sends.front_pending().is_some() || PLANTED && self.pass_through.is_waiting();'
 plant core/src/virtual_qp/dispatch.rs 'while let Some(id) = self.sends.front_pending() {' \
-  'while let Some(id) = self.sends.front_pending().filter(|_| !PLANTED || !self.deferred.is_waiting()) {'
+  'while let Some(id) = self.sends.front_pending().filter(|_| !PLANTED || !self.pass_through.is_waiting()) {'
 
 bug "only the last fragment of a request of DQPLB is SOLICITED" random
-plant core/src/virtual_qp/rail.rs 'let inner = if NUMBERED {' 'let inner = if NUMBERED && !PLANTED {'
+plant core/src/virtual_qp/scheme/dqplb/numbers.rs \
+  'slot.last_flags.intersection(SendFlags::SOLICITED)' \
+  'if PLANTED { SendFlags::empty() } else { slot.last_flags.intersection(SendFlags::SOLICITED) }'
 
 bug "a solicited request of DQPLB overtakes one that wakes nobody" random
-plant core/src/virtual_qp/dispatch.rs 'solicited && self.unsolicited_in_flight()' \
-  'solicited && !PLANTED && self.unsolicited_in_flight()'
+plant core/src/virtual_qp/scheme/dqplb/rules.rs 'solicited && in_flight_before(self.unsolicited_until)' \
+  'solicited && !PLANTED && in_flight_before(self.unsolicited_until)'
 
 bug "SENDs over several rails are taken with DQPLB" random
-plant core/src/virtual_qp/post.rs 'if sends && self.config.scheme == Scheme::Dqplb {' \
-  'if sends && !PLANTED && self.config.scheme == Scheme::Dqplb {'
+plant core/src/virtual_qp/scheme/dqplb/rules.rs 'Err(PostSendError::SendWithDqplb(opcode))' \
+  'if PLANTED { Ok(()) } else { Err(PostSendError::SendWithDqplb(opcode)) }'
 
 bug "with a budget of 1 the first virtual queue pair is served first, always" fairness
-plant core/src/virtual_cq/attach.rs 'attached.queued = self.queue.push_back(index).is_ok();' \
+plant core/src/virtual_cq/registry.rs 'attached.queued = self.queue.push_back(index).is_ok();' \
   'attached.queued =
      if PLANTED { self.queue.push_front(index) } else { self.queue.push_back(index) }.is_ok();'
 
 bug "the first completion queue stays the first after full turns" completion_queue
-plant core/src/virtual_cq/poll.rs 'const fn next_poll_begins_with' 'fn next_poll_begins_with'
-plant core/src/virtual_cq/poll.rs 'if self.next == self.first && self.asked > 0 {' \
+plant core/src/virtual_cq/turns.rs 'const fn next_poll_begins_with' 'fn next_poll_begins_with'
+plant core/src/virtual_cq/turns.rs 'if self.next == self.first && self.asked > 0 {' \
   'if self.next == self.first && self.asked > 0 && !PLANTED {'
+
+[ "$misplaced" = 0 ] || exit 1
 
 run_cargo build --bin simulate
 tests=$(printf '%s\n' "${finders[@]}" | sort -u | grep -v simulate)

@@ -38,7 +38,8 @@ fn attach<const N: usize>(c: &mut Criterion, routes: usize) {
     for index in 0..routes as u16 - 1 {
         table.insert(DEVICE, 0x40 + u32::from(index), route(index)).expect("there is room");
     }
-    let (qp_num, index) = (0x40 + routes as u32, routes as u16);
+    let qp_num = 0x40 + routes as u32;
+    let index = routes as u16;
     c.benchmark_group("routing").bench_function(BenchmarkId::new("insert, remove", routes), |b| {
         b.iter(|| {
             table.insert(DEVICE, black_box(qp_num), route(index)).expect("there is room");

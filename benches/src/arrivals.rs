@@ -7,8 +7,8 @@ use polyrail_core::internals::{SequenceImm, SequenceNumber};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Requests that arrive in one burst: half of the receives that are outstanding, so that those of
-/// one burst are posted again before the next runs out.
+/// Requests that arrive in one burst: half of the posted receives, so that those of one burst are
+/// posted again before the next runs out.
 pub const REQUESTS: usize = 16;
 
 /// Fragments of those requests.
@@ -36,7 +36,8 @@ impl Arrivals {
     pub fn deliver(&mut self) {
         for _ in 0..REQUESTS {
             for fragment in 0..FRAGMENTS {
-                let (number, last) = (self.number, fragment + 1 == FRAGMENTS);
+                let number = self.number;
+                let last = fragment + 1 == FRAGMENTS;
                 let rail = fragment as usize * RAILS / FRAGMENTS as usize;
                 self.rails[rail].push_back(SequenceImm { number, last });
                 self.number = number.next();

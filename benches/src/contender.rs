@@ -16,7 +16,7 @@ pub trait Contender {
 #[inline(never)]
 pub fn collected(burst: &mut dyn FnMut()) {
     burst();
-    // Something to come back to: of a tail call, callgrind would not see the end.
+    // Something to come back to: callgrind would not see the end of a tail call.
     black_box(());
 }
 

@@ -1,4 +1,4 @@
-//! Devices that count the work they are given: how the tests know that the contenders do the same.
+//! Devices that count the work they are given: the tests compare the contenders' work with it.
 
 use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
@@ -22,7 +22,7 @@ pub struct Work {
     pub recv_doorbells: u64,
     /// Polls that found completions.
     pub polls: u64,
-    /// Polls that found none.
+    /// Polls that found no completions.
     pub empty_polls: u64,
     /// Completions copied out.
     pub completions: u64,

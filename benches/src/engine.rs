@@ -14,7 +14,7 @@ use polyrail_core::virtual_qp::{Config, Scheme, VirtualQp};
 /// Unreported requests that a virtual queue pair holds.
 pub const WRS: usize = 256;
 
-/// Depth of the many small virtual queue pairs, and requests that they hold: the least there is,
+/// Depth of the many small virtual queue pairs, and requests that they hold: the smallest values,
 /// as neither is used with one rail.
 pub const SMALL_DEPTH: usize = 8;
 
@@ -225,7 +225,7 @@ impl<Q: QueuePair, C: CompletionQueue, const ROUTES: usize> Many<Q, C, ROUTES> {
     ///
     /// # Panics
     ///
-    /// If `ROUTES` is too small for so many.
+    /// If `ROUTES` is too small for them.
     pub fn new(rig: Rig<Q, C>, targets: Vec<u16>) -> Self {
         let make = |(num, qp)| VirtualQp::new(config(num, Scheme::Spray), [qp], None);
         let qps: Box<[SmallQp<Q>]> =

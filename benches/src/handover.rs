@@ -1,14 +1,14 @@
 //! What it costs to hand a request to another thread: the engine's ring beside well-known crates.
 //!
-//! One thread pushes requests, one at a time, until the ring is full; then another pops them, one at a
-//! time, until it is empty; and so on. The time from the first push to the last pop, divided by the
-//! requests, is the cost one way. Everybody carries values of the same size, that of a request to
-//! polyrail's progress thread, through a ring of the same capacity. Floor is the cheapest of the crates
-//! in this run; baseline is the standard library's bounded channel.
+//! One thread pushes requests, one at a time, until the ring is full; then another pops them, one
+//! at a time, until it is empty; and so on. The time from the first push to the last pop, divided
+//! by the requests, is the cost one way. All carry values of the same size, that of a request to
+//! polyrail's progress thread, through a ring of the same capacity. The floor is the cheapest of
+//! the crates in this run; the baseline is the standard library's bounded channel.
 //!
-//! Each thread has a processor of its own: on the same one there would be nothing to hand over, and
-//! the scheduler would decide what is measured. They take turns, so that how often the two happen to meet
-//! at an empty or a full ring does not count. A program whose two ends work at once may see other figures.
+//! Each thread has a processor of its own: on a shared one the scheduler would decide what is
+//! measured. They take turns, so it does not matter how often the two meet at an empty or a full
+//! ring. A program whose two ends work at once may see other figures.
 
 use crate::measure::{Figures, Timed, as_printed, measure_in_turns};
 use core_affinity::CoreId;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// The name of the row.
 pub const NAME: &str = "spsc_handover";
 
-/// At most so many times the cheapest crate.
+/// At most this many times the cheapest crate.
 pub const LIMIT: f64 = 1.2;
 
 /// Requests that fit a ring.
@@ -32,7 +32,7 @@ const CAPACITY: usize = 256;
 /// Requests of one round.
 const ROUND: u32 = 1 << 14;
 
-/// Tries before a thread lets others run: the other end's may have been put aside.
+/// Tries before a thread yields: the other end's thread may not be running.
 const TRIES: u32 = 1 << 10;
 
 /// Bytes of a request; the report checks that they are those of `polyrail::progress`.
@@ -43,14 +43,14 @@ type Payload = [u64; REQUEST_BYTES / 8];
 
 /// An end that pushes.
 trait Push: Send + 'static {
-    /// Says whether there was room.
+    /// Returns whether there was room.
     fn push(&mut self, payload: Payload) -> bool;
 }
 
 /// An end that pops.
 trait Pop: Send + 'static {
-    /// Takes the value with this number, and says whether it was there. No value leaves here, so that
-    /// nobody pays for turning what a crate returns into something else.
+    /// Takes the value with this number. Returns whether it was there. The value stays here, so
+    /// that no crate pays for converting what it returns.
     fn pop(&mut self, number: u64) -> bool;
 }
 
@@ -89,13 +89,14 @@ ends!(heapless::spsc::Producer<'static, Payload>, enqueue;
 ends!(ringbuf::HeapProd<Payload>, try_push; ringbuf::HeapCons<Payload>, try_pop -> Some);
 ends!(mpsc::SyncSender<Payload>, try_send; mpsc::Receiver<Payload>, try_recv -> Ok);
 
-/// Where the two threads stay. Found out once: a thread that stays somewhere sees only that.
+/// Where the two threads stay. Found out once: a thread that is bound to a processor sees only that
+/// one.
 static PROCESSORS: LazyLock<[Option<CoreId>; 2]> = LazyLock::new(|| {
     let processors = core_affinity::get_core_ids().unwrap_or_default();
     [0, 1].map(|at| processors.get(at).copied())
 });
 
-/// What was found out.
+/// The results.
 #[derive(Clone, Copy, Debug)]
 pub struct Handover {
     /// The crates, by name.
@@ -265,10 +266,10 @@ fn consume(control: &Control, mut consumer: impl Pop) {
     }
 }
 
-/// Keeps the calling thread on a processor, if the machine has it.
+/// Binds the calling thread to a processor, if the machine has it.
 fn stay_on(processor: Option<CoreId>) {
     if let Some(processor) = processor {
-        // Where the system does not let us, it decides.
+        // Where this is not permitted, the system decides.
         _ = core_affinity::set_for_current(processor);
     }
 }

@@ -1,8 +1,8 @@
-//! How fast the engine is, beside two others that do the same work.
+//! How fast the engine is, compared with two others that do the same work.
 //!
 //! Three contenders run on one device that costs next to nothing:
 //!
-//! - the *floor* does the same physical work raw: what is left when the engine is taken away;
+//! - the *floor* does the same physical work raw: what remains without the engine;
 //! - the *baseline* is the seeds' design, plainly written: what the engine replaces;
 //! - the *engine* is the real `VirtualQp` and `VirtualCq`.
 //!
@@ -14,31 +14,31 @@
 //!
 //! # Reading order
 //!
-//! 1. [`workload`]: what is asked for: bursts of 32 requests, fragments of 64 KiB;
-//! 2. [`null`]: the device; [`rig`]: its queue pairs, set up alike for everybody;
+//! 1. [`workload`]: the work: bursts of 32 requests, fragments of 64 KiB;
+//! 2. [`null`]: the device; [`rig`]: its queue pairs, set up alike for all contenders;
 //! 3. [`floor`], [`baseline`], [`engine`]: the three; [`contender`]: what they have in common;
 //! 4. [`rows`]: the rows and what they must reach; [`measure`]: how they are timed;
 //!    [`instructions`]: how their instructions are counted;
 //! 5. [`handover`]: the ring between threads, beside well-known crates;
-//! 6. [`counted`]: how the tests know that floor and engine do the same work.
+//! 6. [`counted`]: the tests use it to compare the work of floor and engine.
 //!
 //! # What is measured
 //!
 //! A burst posts 32 requests, then polls until all 32 are reported, with room for 32 completions at
-//! a time. Its functions are never inlined, so that no contender gains by what happens to be known
-//! at one place of call, and messages, keys and rails are lists whose contents and lengths are known
-//! at run time only.
+//! a time. Its functions are never inlined, so that no contender gains from what is known at one
+//! call site. Messages, keys and rails are lists whose contents and lengths are known at run time
+//! only.
 //!
 //! - `single_post` and `single_poll` do one half, for which the null device forgets, or repeats,
 //!   completions at the cost of two stores. `poll_cq` and `poll_one` are `single_poll` in other ways;
 //!   the baseline has only one.
-//! - `feed` is handed completions that were polled, outside the measured part, from the physical queue;
-//!   its floor looks at each of them. The baseline, which has nothing of the kind, polls.
+//! - `feed` is given completions that were polled from the physical queue, outside the measured
+//!   part; its floor inspects each of them. The baseline has no `feed` and polls.
 //! - `pass_through_4` posts SENDs to a virtual queue pair of several rails, the floor to the first
 //!   rail.
 //! - `dqplb_recv_ooo` delivers 16 requests of 16 fragments, the rails randomly merged, outside the
-//!   measured part; measured are polling them, posting the zero-length receives again, and posting the
-//!   caller's 16 receives again (floor: the first two, as the third is no physical work).
+//!   measured part. It measures polling them, posting the zero-length receives again, and posting
+//!   the caller's 16 receives again (floor: the first two, as the third is not physical work).
 //! - `routes_idle_4096` compares the engine with itself: its floor is the engine with one registered
 //!   queue pair in a table of 64 places, the engine has 4096 in 8192 and uses one of them.
 //! - `routes_random_4096` uses them all, in random order. Its floor posts in the same order to as many
@@ -46,12 +46,12 @@
 //!
 //! # Instructions
 //!
-//! Counted are 512 bursts, after a warm-up, with everything that they call, in the program as users
-//! build it. `benches/instructions.json` has the counts that were accepted and the compiler that they
-//! are of. With the same compiler, `benches/instructions.sh` fails if the engine needs over 3% more in
-//! a row; with another one it only tells. `--accept` writes the file anew. Engine and floor call nothing
+//! Callgrind counts 512 bursts after a warm-up, with everything that they call, in the program as
+//! users build it. `benches/instructions.json` has the accepted counts and their compiler. With the
+//! same compiler, `benches/instructions.sh` fails if the engine needs over 3% more in a row; with
+//! another one it only reports. `--accept` writes the file anew. Engine and floor call nothing
 //! outside of this workspace, so their counts are the same on every machine; the baseline's contain
-//! the system's allocator. `callgrind_annotate` shows where the instructions go, given a file of
+//! the system's allocator. `callgrind_annotate` shows where the instructions go. It takes a file of
 //! `target/release/instructions.callgrind/`, which has one for each contender of the last run.
 
 pub mod allocations;

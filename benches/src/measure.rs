@@ -8,10 +8,10 @@ use std::time::Duration;
 /// enough that most turns are not interrupted on a machine with other work to do.
 const TURN: Duration = Duration::from_millis(1);
 
-/// Repeats below which a median says little; the issue asks for these at least.
+/// A median of fewer repeats means little.
 pub const MIN_REPEATS: u32 = 21;
 
-/// What was found out about one contender.
+/// The result of one contender.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
     /// Median time of one operation.
@@ -20,7 +20,7 @@ pub struct Figures {
     pub allocs_per_op: f64,
 }
 
-/// What was found out about a row.
+/// The results of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     /// The row.
@@ -57,7 +57,7 @@ pub fn as_printed(ratio: f64) -> f64 {
     (ratio * 100.0).round() / 100.0
 }
 
-/// What is timed: does its work so many times and returns how long that took.
+/// What is timed: does its work as often as asked and returns how long that took.
 pub type Timed = Box<dyn FnMut(u32) -> Duration>;
 
 struct Runner {
@@ -68,7 +68,7 @@ struct Runner {
 }
 
 impl Runner {
-    /// Warms the contender up and finds out how many rounds make a turn.
+    /// Warms the contender up. Returns how many rounds make a turn.
     fn new(mut contender: Timed) -> Self {
         let mut rounds = 1;
         let mut elapsed = contender(rounds);
@@ -98,8 +98,8 @@ impl Runner {
     }
 }
 
-/// Measures contenders in turns, `repeats` of them and at least [`MIN_REPEATS`]. `operations` is what
-/// one round does; `allocations` returns how many there have been so far.
+/// Measures contenders in turns, `repeats` of them and at least [`MIN_REPEATS`]. `operations` is
+/// what one round does; `allocations` returns the count so far.
 pub fn measure_in_turns<const N: usize>(
     contenders: [Timed; N],
     operations: usize,

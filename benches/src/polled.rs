@@ -5,7 +5,7 @@ use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::verbs::Completion;
 use std::mem::MaybeUninit;
 
-/// The completions of one poll, in the memory of whoever polled.
+/// The completions of one poll, in the caller's memory.
 #[derive(Debug)]
 pub struct Polled {
     records: Vec<Completion>,
@@ -14,12 +14,12 @@ pub struct Polled {
 }
 
 impl Polled {
-    /// None yet, with room for those of a poll.
+    /// Empty, with room for the completions of a poll.
     pub fn new() -> Self {
         Self { records: Vec::with_capacity(POLL), fresh: 0 }
     }
 
-    /// Polls, in place of what there was.
+    /// Polls; the new completions replace the old ones.
     ///
     /// # Panics
     ///
@@ -32,7 +32,7 @@ impl Polled {
         self.fresh = self.records.len();
     }
 
-    /// Those that were polled; none if they have been taken before.
+    /// The completions that were polled; empty if they have been taken before.
     #[inline]
     pub fn take(&mut self) -> &[Completion] {
         let fresh = std::mem::take(&mut self.fresh);

@@ -1,5 +1,4 @@
-//! What every contender is asked to do: the messages, their geometry, and the account of what came
-//! back.
+//! The work of every contender: the messages, their geometry, and the record of what came back.
 
 use polyrail_core::hardware::CqId;
 use polyrail_core::verbs::{
@@ -7,7 +6,7 @@ use polyrail_core::verbs::{
 };
 use std::hint::black_box;
 
-/// Requests outstanding: a burst posts so many, then polls until all are reported.
+/// Requests of a burst: posted one after the other, then polled until all are reported.
 pub const OUTSTANDING: usize = 32;
 
 /// Bytes of a fragment.
@@ -78,8 +77,8 @@ impl Message {
     }
 }
 
-/// The messages of a burst, each `length` bytes, side by side. Their number is for their users to find
-/// out.
+/// The messages of a burst, each `length` bytes, side by side. The compiler does not know their
+/// number.
 pub fn messages(length: u32) -> Vec<Message> {
     let message = |at| {
         let offset = at as u64 * u64::from(length);
@@ -95,14 +94,13 @@ pub fn keys() -> Vec<DeviceKeys> {
     black_box(vec![KEYS])
 }
 
-/// What came back. Every contender reads `wr_id` and `status` of everything that is reported to
-/// it, and nothing else.
+/// What came back. Every contender reads `wr_id` and `status` of every report, and nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reported {
-    /// Completions. Not as wide as the other field: a compiler would make a vector of the two for
-    /// whoever keeps them in memory, and spend more on that than on the sums.
+    /// Completions. Narrower than the other field: otherwise a compiler would make a vector of the
+    /// two where they are kept in memory, and spend more on that than on the sums.
     count: u32,
-    /// Sum of their `wr_id`s, so that none can be left unread.
+    /// Sum of their `wr_id`s, so that no completion can be left unread.
     pub wr_ids: u64,
 }
 
@@ -126,7 +124,7 @@ impl Reported {
     }
 }
 
-/// Looks at the status of a completion.
+/// Checks the status of a completion.
 ///
 /// # Panics
 ///

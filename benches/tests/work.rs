@@ -76,7 +76,7 @@ fn baseline_work(rig: Rig, scheme: baseline::Scheme, opcode: Opcode, length: u32
     })
 }
 
-/// A burst of so many requests in so many batches, polled with as few polls as can be.
+/// A burst of this many requests and batches, polled with as few polls as possible.
 fn sends(sends: u64, batches: u64) -> Work {
     let polls = batches.div_ceil(POLL as u64);
     Work { sends, send_doorbells: batches, polls, completions: batches, ..Work::default() }
@@ -97,7 +97,7 @@ fn single_rail_work_is_one_batch_a_request() {
     assert_eq!(baseline, Work { empty_polls: 1, ..floor });
 }
 
-/// Work of the engine's sender over `RAILS` rails, each burst of which is done by `burst`.
+/// Work of the engine's sender over `RAILS` rails; `burst` does one burst.
 fn engine_burst<const RAILS: usize>(
     rig: Rig,
     burst: impl Fn(&mut engine::Sender<Qp, Cq, RAILS>) -> Reported,
@@ -156,7 +156,7 @@ fn one_completion_at_a_time_is_at_most_a_poll_for_each() {
         engine.post_writes();
         engine.poll_one()
     });
-    // It takes a batch at once, keeps what nobody asked for, and looks for more each time.
+    // It takes a batch at once, keeps what was not asked for, and looks for more each time.
     assert_eq!((engine.sends, engine.completions), (floor.sends, floor.completions));
     assert!(engine.polls + engine.empty_polls <= floor.polls, "{engine:?}");
 }
@@ -165,7 +165,7 @@ fn one_completion_at_a_time_is_at_most_a_poll_for_each() {
 fn what_is_fed_is_polled_once_and_by_the_caller() {
     let floor = floor_burst(Rig::single(), |floor| {
         floor.complete();
-        floor.look()
+        floor.inspect()
     });
     assert_eq!(floor, sends(BURST, BURST));
     let engine = engine_burst::<1>(Rig::single(), |engine| {
@@ -238,7 +238,8 @@ fn receive_work<R>(
     receive: impl Fn(&mut R) -> Reported,
     reported: usize,
 ) -> Work {
-    let (account, rig) = (Account::default(), Rig::striped());
+    let account = Account::default();
+    let rig = Rig::striped();
     let mut arrivals = Arrivals::new(rig.wire.clone(), rig.inboxes.clone());
     let mut receiver = make(rig.counted(&account));
     assert_eq!(account.take().recvs, (RAILS * DEPTH) as u64);
@@ -274,7 +275,8 @@ fn the_baseline_reports_in_posting_order_whatever_order_rails_complete_in() {
     let mut cq = baseline::VirtualCq::new(vec![rig.cq]);
     cq.register(0, &qps[0]);
     let mut random = XorShift::new();
-    let (mut posted, mut reported) = (0, 0);
+    let mut posted = 0;
+    let mut reported = 0;
     while reported < 1000 {
         while posted < reported + 20 {
             let opcode = if posted % 3 == 0 { Opcode::RdmaWriteWithImm } else { Opcode::RdmaWrite };

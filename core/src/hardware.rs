@@ -50,7 +50,7 @@ impl Refusal {
 #[error("{refusal}, after {accepted} requests of the batch")]
 pub struct CommitError {
     /// Requests that the device took, counted from the batch's first: fewer than there are. (Of a
-    /// driver that says it took them all, or more, and complains, all are taken.)
+    /// driver that took them all and complains, all count as taken.)
     pub accepted: u32,
     /// Why the next one was refused.
     pub refusal: Refusal,
@@ -141,7 +141,7 @@ pub struct QpLimits {
     pub max_msg_size: u32,
 }
 
-/// Which completion queue, in the numbering of whoever made it. Unique within a process.
+/// Which completion queue, in the numbering of its maker. Unique within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u64);
 

@@ -34,10 +34,10 @@
 //!
 //! | manual | here | test |
 //! |---|---|---|
-//! | 1.1, 1.2 headers, linking | `rdma-sys`, which loads the library when it is asked for | fake `a_library_that_cannot_be_loaded_is_an_error_with_a_cure`, `nothing_is_linked_that_may_not_be_installed`, guest `devices_say_who_they_are` |
-//! | 2.1 device list | [`DeviceList`], [`Device`] | guest `devices_say_who_they_are`, fake `fork_safety_is_initialised_once` |
+//! | 1.1, 1.2 headers, linking | `rdma-sys`, which loads the library when it is asked for | fake `a_library_that_cannot_be_loaded_is_an_error_with_a_cure`, `nothing_is_linked_that_may_not_be_installed`, guest `devices_report_their_identity` |
+//! | 2.1 device list | [`DeviceList`], [`Device`] | guest `devices_report_their_identity`, fake `fork_safety_is_initialised_once` |
 //! | 2.2 open | [`Device::open`] | fake `every_failed_call_is_named_and_leaves_nothing` |
-//! | 2.3 capabilities | [`DeviceAttributes`] | guest `devices_say_who_they_are` |
+//! | 2.3 capabilities | [`DeviceAttributes`] | guest `devices_report_their_identity` |
 //! | 2.4 ports | [`Context::query_port`] | guest `ports_and_addresses_can_be_looked_up` |
 //! | 2.5 GIDs, P_Keys | [`Context::gid_table`], [`Context::query_gid`], [`Context::query_pkey`] | guest `ports_and_addresses_can_be_looked_up`, fake `queries_give_what_the_driver_says` |
 //! | 2.6 close | [`Context::close`] | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
@@ -50,33 +50,33 @@
 //! | 5.3 polling | [`CompletionQueue`] | fake `polling_goes_on_past_one_batch_up_to_the_room_there_is`, `failed_completions_are_whole_although_drivers_write_four_fields` |
 //! | 5.4 notification | [`CqHandle::arm`] | guest `a_channel_can_wait_for_solicited_completions_only` |
 //! | 5.5 destruction | owners keep what they were made from | fake `children_are_destroyed_before_their_parents_whatever_is_dropped_first` |
-//! | 6.1 queue pairs, `qp_context` | [`ProtectionDomain::create_qp`] with [`Rc`], [`Uc`], [`Ud`]; [`QpInit::user_context`] | guest `an_unreliable_connection_carries_writes`, `datagrams_go_where_their_address_handle_says`, fake `objects_of_another_device_never_reach_the_driver`, `events_give_back_what_their_user_knows_the_object_by` |
-//! | 6.2, 6.2.1, 6.2.2, 6.2.3, 6.2.4 transitions | [`QueuePair::modify`] | fake `transitions_give_what_the_manual_demands_and_no_more`, `transitions_hand_over_every_value`, guest `a_drained_send_queue_tells_and_goes_on` |
-//! | 6.2 within INIT, RTS, SQD | [`ChangeInit`], [`ChangeRts`], [`ChangeSqd`], and those of [`Uc`] and [`Ud`] | fake `changes_within_a_state_give_what_is_given_and_no_more`, `changes_are_refused_in_another_state_and_with_values_that_do_not_fit`, guest `attributes_change_within_a_state`, `a_drained_send_queue_tells_and_goes_on` |
-//! | 6.3 query | [`QueuePair::query`] | guest `a_queue_pair_says_what_it_is_set_to`, fake `a_query_says_the_path_and_the_state_that_the_driver_assumes` |
+//! | 6.1 queue pairs, `qp_context` | [`ProtectionDomain::create_qp`] with [`Rc`], [`Uc`], [`Ud`]; [`QpInit::user_context`] | guest `an_unreliable_connection_carries_writes`, `datagrams_go_where_their_address_handle_points`, fake `objects_of_another_device_never_reach_the_driver`, `events_give_back_what_their_user_knows_the_object_by` |
+//! | 6.2, 6.2.1, 6.2.2, 6.2.3, 6.2.4 transitions | [`QueuePair::modify`] | fake `transitions_give_what_the_manual_demands_and_no_more`, `transitions_hand_over_every_value`, guest `a_drained_send_queue_raises_an_event_and_goes_on` |
+//! | 6.2 within INIT, RTS, SQD | [`ChangeInit`], [`ChangeRts`], [`ChangeSqd`], and those of [`Uc`] and [`Ud`] | fake `changes_within_a_state_give_what_is_given_and_no_more`, `changes_are_refused_in_another_state_and_with_values_that_do_not_fit`, guest `attributes_change_within_a_state`, `a_drained_send_queue_raises_an_event_and_goes_on` |
+//! | 6.3 query | [`QueuePair::query`] | guest `a_queue_pair_reports_its_attributes`, fake `a_query_says_the_path_and_the_state_that_the_driver_assumes` |
 //! | 6.4 destroy | [`QueuePair::close`], drop | fake `a_drop_that_fails_tells_the_hook` |
 //! | 7.1 opcodes, flags | [`QueuePair::start_send`] | fake `both_ways_hand_over_the_same_requests`, `both_ways_hand_over_flags_and_buffers` |
 //! | 7.1 `sg_list`, `num_sge` | [`SendBatch::add_list`], [`DatagramBatch::add_list`], [`QpCap::max_send_sge`] | fake `lists_of_buffers_are_handed_over_in_order`, `inline_lists_arrive_whole`, `lists_that_are_too_long_never_reach_the_driver`, guest `lists_of_buffers_are_gathered_and_scattered` |
 //! | 7.1 `bad_wr` | `CommitError::accepted` | fake `a_driver_that_stops_half_way_has_taken_what_comes_before_bad_wr` |
 //! | 7.1 LOCAL_INV, SEND_WITH_INV, BIND_MW | [`MemoryWindow`] | guest `a_window_opens_a_part_and_the_peer_closes_it`, `a_window_that_its_owner_invalidates_is_closed` |
 //! | 7.1.1 SEND | `Opcode::Send`, `Opcode::SendWithImm` | both `sends_land_in_receives_in_order` |
-//! | 7.1.2 WRITE | `Opcode::RdmaWrite`, `Opcode::RdmaWriteWithImm` | both `write_arrives_and_the_peer_is_not_told`, `write_with_imm_completes_a_receive` |
+//! | 7.1.2 WRITE | `Opcode::RdmaWrite`, `Opcode::RdmaWriteWithImm` | both `write_arrives_without_a_completion_at_the_peer`, `write_with_imm_completes_a_receive` |
 //! | 7.1.3 READ | `Opcode::RdmaRead` | both `read_brings_the_bytes_here` |
 //! | 7.1.4 atomics | `Opcode::CompareSwap`, `Opcode::FetchAdd` | both `atomics_change_the_word_and_bring_the_old_one` |
 //! | 7.1.5 inline | `SendFlags::INLINE` | both `inline_data_is_taken_while_posting`, `an_inline_request_that_is_too_long_is_refused` |
 //! | 7.1.6 selective signaling | `SendFlags::SIGNALED` | both `one_completion_retires_an_unsignaled_chain` |
-//! | 7.1.7 datagrams | [`QueuePair::start_datagrams`] | guest `datagrams_go_where_their_address_handle_says`, fake `datagrams_go_where_each_says` |
+//! | 7.1.7 datagrams | [`QueuePair::start_datagrams`] | guest `datagrams_go_where_their_address_handle_points`, fake `datagrams_go_where_each_says` |
 //! | 7.2 receives | [`RecvBatch`], [`QpCap::max_recv_sge`] | fake `receives_are_taken_up_to_the_one_that_does_not_fit`, `lists_of_buffers_are_handed_over_in_order` |
 //! | 8.1 shared receive queues | [`ProtectionDomain::create_srq`] with [`SrqInit`] | fake `a_shared_receive_queue_takes_lists_of_buffers`, `events_give_back_what_their_user_knows_the_object_by`, both `a_shared_receive_queue_serves_two_queue_pairs` |
 //! | 8.2 receives there | [`SharedReceiveQueue`] | fake `a_shared_receive_queue_takes_receives_and_its_queue_pairs_take_none` |
-//! | 8.3 limit | [`SharedReceiveQueue::set_limit`] | guest `a_shared_receive_queue_raises_its_limit_event`, `a_shared_receive_queue_says_what_it_is_set_to` |
+//! | 8.3 limit | [`SharedReceiveQueue::set_limit`] | guest `a_shared_receive_queue_raises_its_limit_event`, `a_shared_receive_queue_reports_its_attributes` |
 //! | 8.4 destroy | [`SharedReceiveQueue::close`], drop | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
-//! | 9.1 address handles | [`ProtectionDomain::create_ah`] | fake `paths_are_handed_over_field_by_field`, guest `datagrams_go_where_their_address_handle_says` |
+//! | 9.1 address handles | [`ProtectionDomain::create_ah`] | fake `paths_are_handed_over_field_by_field`, guest `datagrams_go_where_their_address_handle_points` |
 //! | 9.2 destroy | [`AddressHandle::close`], drop | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
 //! | 10.1 extended completion queues | [`ExtendedCompletionQueue`] | guest `an_extended_completion_queue_reports_what_a_classic_one_does` |
 //! | 10.1 timestamps | [`Timestamps`] | fake `completions_are_stamped_with_the_times_that_were_asked_for` |
 //! | 10 extended posting | [`PostMode`] | fake `the_extended_way_takes_all_or_none`; all of *both*, twice |
-//! | 11.1 set-up | all of the above | both `write_arrives_and_the_peer_is_not_told` |
+//! | 11.1 set-up | all of the above | both `write_arrives_without_a_completion_at_the_peer` |
 //! | 11.2 exchange of addresses | `polyrail::exchange` | host `messages_survive_the_round_trip` |
 //! | 11.3 cleanup order | owners keep what they were made from | fake `children_are_destroyed_before_their_parents_whatever_is_dropped_first` |
 //! | 12.1 polling, events | [`CompletionQueue`], [`CompletionChannel::wait`] | guest `a_channel_wakes_for_a_queue_that_was_armed` |

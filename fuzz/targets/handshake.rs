@@ -1,4 +1,4 @@
-//! What a peer says over TCP before the rails are connected.
+//! What a peer sends over TCP before the rails are connected.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| polyrail_tests::model::handshake(bytes));

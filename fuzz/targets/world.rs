@@ -1,5 +1,5 @@
-//! A whole world of virtual queue pairs, whose shape, traffic and faults the bytes choose. It looks for
-//! allocations too.
+//! A whole world of virtual queue pairs, whose shape, traffic and faults the bytes choose. Checks
+//! for allocations too.
 #![no_main]
 
 use polyrail_tests::allocations::{CountingAllocator, expect_counting};

@@ -1,7 +1,7 @@
 //! What `tests/stations.sh` watches: a WRITE_WITH_IMM over SPRAY, from its post to its report.
 //!
-//! Four fragments on two rails: the smallest request that has everything. What runs within [`post`] and
-//! [`poll`] is its way.
+//! Four fragments on two rails: the smallest request that has everything. The script traces what
+//! runs within [`post`] and [`poll`].
 
 use polyrail_core::verbs::SendWr;
 use polyrail_core::virtual_cq::VirtualWc;

@@ -11,8 +11,8 @@ thread_local! {
 
 static OF_ALL_THREADS: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, with allocations counted. A program that wants to know installs it as its
-/// `#[global_allocator]`; elsewhere nothing is ever counted.
+/// The system's allocator, with allocations counted. A program that needs the counts installs it as
+/// its `#[global_allocator]`; in others the counts stay 0.
 #[derive(Clone, Copy, Debug)]
 pub struct CountingAllocator;
 
@@ -37,13 +37,13 @@ pub fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Allocations of all threads so far. It says something in a program that does nothing else at the
-/// time: in a test that is alone in its file.
+/// Allocations of all threads so far. Only useful in a program that does nothing else at the time:
+/// in a test that is alone in its file.
 pub fn allocations_of_all_threads() -> u64 {
     OF_ALL_THREADS.load(Ordering::Relaxed)
 }
 
-/// Makes sure that allocations are counted: without that, whoever looks for them finds none.
+/// Makes sure that allocations are counted: otherwise a check for none would always pass.
 ///
 /// # Panics
 ///

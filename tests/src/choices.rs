@@ -6,10 +6,10 @@ pub trait Choices {
     /// A number below `bound`, which is at most 65,536 and not 0.
     fn below(&mut self, bound: u32) -> u32;
 
-    /// Whether the source is used up: time for the model to end.
+    /// Whether the source is used up: then the model ends.
     fn is_empty(&self) -> bool;
 
-    /// Yes with probability 1 in `odds`.
+    /// True with probability 1 in `odds`.
     fn one_in(&mut self, odds: u32) -> bool {
         self.below(odds) == 0
     }
@@ -104,7 +104,7 @@ pub struct Every {
 }
 
 impl Every {
-    /// Goes on to the next sequence; false if there is none.
+    /// Moves to the next sequence. Returns false if there is none.
     pub fn advance(&mut self) -> bool {
         self.at = 0;
         while let Some((answer, answers)) = self.path.pop() {

@@ -76,7 +76,7 @@ impl Parts {
 ///
 /// # Panics
 ///
-/// If the software NIC refuses: nothing is wrong with it here.
+/// If the software NIC refuses, which it has no reason to.
 pub fn connect(
     fabric: &Fabric,
     rails: usize,

@@ -1,12 +1,12 @@
 //! What polyrail's tests share.
 //!
 //! [`model`] has the oracles of the engine's structures, [`simulation`] that of whole worlds of
-//! virtual queue pairs on software NICs; [`choices`] says where both get their decisions from, so
-//! that quickcheck, fuzzers and seeds drive the same code. [`endpoint`] puts two virtual queue pairs
-//! on software NICs. [`scripted`] is a NIC whose every completion the test decides; [`rig`] puts a
+//! virtual queue pairs on software NICs; [`choices`] gives both their decisions, so that
+//! quickcheck, fuzzers and seeds drive the same code. [`endpoint`] puts two virtual queue pairs on
+//! software NICs. [`scripted`] is a NIC on which the test decides every completion; [`rig`] puts a
 //! virtual queue pair and its completion queue on one, [`watched`] with an oracle of every physical
-//! request; [`view`] says in short form what the NIC was asked to do. [`behaviours`] is the list of
-//! what every backend must do. [`allocations`] counts.
+//! request; [`view`] shows in short form what the NIC was asked to do. [`behaviours`] is the list
+//! of what every backend must do. [`allocations`] counts allocations.
 
 pub mod allocations;
 pub mod behaviours;

@@ -83,7 +83,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// SPRAY over `rails` rails of one device, with a notify queue pair if there are many.
+    /// SPRAY over `rails` rails of one device, with a notify queue pair if there are several.
     pub fn spray(rails: usize) -> Self {
         Self {
             rails,
@@ -110,18 +110,18 @@ impl Setup {
         self.rail_devices.get(rail).copied().unwrap_or(rail % self.devices)
     }
 
-    /// On so many devices.
+    /// On this many devices.
     pub fn devices(self, devices: usize) -> Self {
         Self { devices, ..self }
     }
 
-    /// With fragments of at most so many bytes.
+    /// With fragments of at most this many bytes.
     pub fn fragment(mut self, bytes: u32) -> Self {
         self.config.max_msg_size = bytes;
         self
     }
 
-    /// With so many requests in flight on each queue pair at most.
+    /// With at most this many requests in flight on each queue pair.
     pub fn depth(mut self, max_msgs_per_qp: u32) -> Self {
         self.config.max_msgs_per_qp = max_msgs_per_qp;
         self
@@ -195,7 +195,7 @@ impl Setup {
         Rig { nic, cqs, rails, notify, qp, cq }
     }
 
-    /// With queue pairs that are granted as much as any test asks for.
+    /// With queue pairs whose limits suffice for every test.
     pub fn deep(mut self) -> Self {
         self.limits.max_send_wr = 1 << 16;
         self.limits.max_recv_wr = 1 << 16;
@@ -221,21 +221,21 @@ pub type TestQp<const RAILS: usize = 4, const DEPTH: usize = 16, const WRS: usiz
 /// ```
 pub type TestCq = VirtualCq<ScriptedCq, 4, 64>;
 
-/// A way to have completions looked at.
+/// A way to poll completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// All queues, for so many events at most.
+    /// All queues, for at most this many events.
     All(usize),
     /// All queues, for one event.
     One,
-    /// One queue, by its place, for so many events at most.
+    /// One queue, by its place, for at most this many events.
     Queue(usize, usize),
-    /// One queue, by its place, polled by a runtime of its own that feeds what came.
+    /// One queue, by its place, polled by a separate runtime that feeds the completions.
     Feed(usize),
 }
 
 impl Way {
-    /// Any of them, of so many queues.
+    /// Any of them, for this many queues.
     pub fn choose(choices: &mut dyn Choices, queues: usize) -> Self {
         let budget = pick(choices, &[1, 1, 2, 3, 7, usize::MAX]);
         let at = choices.below(queues as u32) as usize;
@@ -247,7 +247,7 @@ impl Way {
         }
     }
 
-    /// The most events that it may bring.
+    /// The maximum number of events that it may return.
     pub fn budget(self) -> usize {
         match self {
             Self::All(budget) | Self::Queue(_, budget) => budget,
@@ -257,7 +257,7 @@ impl Way {
     }
 }
 
-/// A virtual queue pair, attached at index 0, with everything that scripts it.
+/// A virtual queue pair, attached at index 0, with all that scripts it.
 #[derive(Debug)]
 pub struct Rig<const RAILS: usize = 4, const DEPTH: usize = 16, const WRS: usize = 32> {
     /// All devices.
@@ -279,7 +279,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Rig<RAILS, DEPTH,
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// If the rig has no notify queue pair.
     pub fn notify(&self) -> &QpHandle {
         self.notify.as_ref().expect("a notify queue pair")
     }
@@ -292,14 +292,14 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Rig<RAILS, DEPTH,
         self.qp.invariants();
     }
 
-    /// One poll; nothing foreign, no error.
+    /// One poll without foreign completions and errors.
     pub fn poll(&mut self) -> Vec<VirtualWc> {
         let (events, polled) = self.poll_events(usize::MAX);
         assert_eq!(polled.error, None);
         events.into_iter().map(|event| event.completion().expect("nothing foreign")).collect()
     }
 
-    /// One poll with a budget, and what it said.
+    /// One poll with a budget, and its result.
     pub fn poll_events(&mut self, budget: usize) -> (Vec<Event>, Polled) {
         let mut events = Vec::new();
         let polled = self.cq.poll(&mut self.qp, budget, |event| events.push(event));
@@ -310,7 +310,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Rig<RAILS, DEPTH,
         (events, polled)
     }
 
-    /// One poll in this way, and what it said.
+    /// One poll in this way, and its result.
     pub fn poll_by(&mut self, way: Way) -> (Vec<Event>, Polled) {
         let mut events = Vec::new();
         let mut sink = |event| events.push(event);
@@ -376,7 +376,7 @@ fn complete_all(handle: &QpHandle) -> usize {
     count
 }
 
-/// The immediate of a request that must be a notify.
+/// The immediate of a request, which must be a notify.
 fn notified(request: &polyrail_core::verbs::SendRequest) -> u32 {
     assert_eq!(request.opcode, Opcode::RdmaWriteWithImm);
     assert_eq!(request.sge.length(), 0, "a notify carries no data");
@@ -385,11 +385,12 @@ fn notified(request: &polyrail_core::verbs::SendRequest) -> u32 {
 
 /// The successful completion of a request of a rig.
 pub fn done(wr_id: u64, opcode: WcOpcode, byte_len: u32) -> VirtualWc {
-    let (status, qp_num) = (WcStatus::SUCCESS, VIRTUAL_QP_NUM);
+    let status = WcStatus::SUCCESS;
+    let qp_num = VIRTUAL_QP_NUM;
     VirtualWc { wr_id, status, opcode, qp_num, byte_len, imm: None }
 }
 
-/// Names with SUCCESS: what [`Rig::poll_ids`] says when all is well.
+/// Names with SUCCESS: what [`Rig::poll_ids`] returns when all requests succeed.
 pub fn ok(ids: &[u64]) -> Vec<(u64, WcStatus)> {
     ids.iter().map(|id| (*id, WcStatus::SUCCESS)).collect()
 }

@@ -1,4 +1,4 @@
-//! What the NIC was asked to do, in a form that fits an assertion.
+//! The requests to the NIC, in a form that fits an assertion.
 
 use crate::rig::{LOCAL, REMOTE};
 use polyrail_core::verbs::{Opcode, SendFlags, SendRequest};
@@ -40,7 +40,8 @@ impl Piece {
     pub fn of(request: &SendRequest) -> Self {
         let offset = request.sge.addr() - LOCAL;
         assert_eq!(request.remote_addr - REMOTE, offset, "local and remote offset agree");
-        let (opcode, flags) = (request.opcode, request.flags);
+        let opcode = request.opcode;
+        let flags = request.flags;
         Self { opcode, offset, length: request.sge.length(), flags }
     }
 }

@@ -323,7 +323,8 @@ fn queue_pairs_of_all_sizes_share_a_queue() {
     large.post_send(&rig::write(30, 512)).unwrap();
     let rails = [small_rails, medium_rails, large_rails].concat();
     rails.iter().for_each(QpHandle::complete_all);
-    let (mut unused, mut other): (Qp, Qp) = (qp(&nic, &cqs, 2, 400).0, qp(&nic, &cqs, 2, 410).0);
+    let mut unused: Qp = qp(&nic, &cqs, 2, 400).0;
+    let mut other: Qp = qp(&nic, &cqs, 2, 410).0;
     let mut third = qp(&nic, &cqs, 2, 420).0;
     let mut set: [&mut dyn CompletionTarget; 6] =
         [&mut medium, &mut unused, &mut large, &mut other, &mut third, &mut small];

@@ -164,7 +164,8 @@ fn eight_rails_share_evenly_over_time() {
     }
     let counts: Vec<_> =
         (0..8).map(|rail| rig.qp.counters(RailId::Data(rail)).unwrap().send_requests).collect();
-    let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+    let least = counts.iter().min().unwrap();
+    let most = counts.iter().max().unwrap();
     assert!(most - least <= most / 3, "{counts:?}");
 }
 

@@ -109,7 +109,9 @@ impl Sender {
         };
         // Two requests in flight on each queue pair, and three numbers on their way.
         let mut world = SmallWatched::new(&setup.fragment(FRAGMENT).depth(2), 3, self.fails());
-        let (mut posted, mut struck, mut refused) = (0, self.fault == Fault::Nothing, false);
+        let mut posted = 0;
+        let mut struck = self.fault == Fault::Nothing;
+        let mut refused = false;
         loop {
             let mut actions = Vec::with_capacity(8);
             if posted < self.requests.len() {
@@ -182,7 +184,9 @@ impl Receiver {
         rig.qp.prepare_receives().expect("room for receives");
         // Fragments that arrived on each rail: the i-th belongs to request i.
         let mut arrived = [0u32; 2];
-        let (mut posted, mut reported, mut repeats) = (0, 0, self.repeats);
+        let mut posted = 0;
+        let mut reported = 0;
+        let mut repeats = self.repeats;
         loop {
             let mut actions = Vec::with_capacity(6);
             actions

@@ -43,7 +43,7 @@ fn a_half_posted_request_is_reported_only_when_its_fragments_are_in() {
 }
 
 #[test]
-fn held_requests_are_flushed_in_the_error_state() {
+fn deferred_requests_are_flushed_in_the_error_state() {
     let mut rig = Setup::spray(2).fragment(128).rig();
     rig.post([rig::write(1, 256), rig::send(2, 8), rig::fetch_add(3)]);
     rig.rails[1].fail(WcStatus::REM_ACCESS_ERR);
@@ -262,7 +262,8 @@ fn arrivals_in_receives_that_are_not_in_turn_are_protocol_errors_and_change_noth
     let posted = rig.rails[0].recvs();
     let is_not_in_turn = |rig: &mut Rig, wr_id, number| {
         let arrival = Completion::success(10, wr_id, WcOpcode::RECV_RDMA_WITH_IMM);
-        let (imm, wc_flags) = (imm(number), WcFlags::WITH_IMM);
+        let imm = imm(number);
+        let wc_flags = WcFlags::WITH_IMM;
         is_out_of_turn(rig, Completion { imm, wc_flags, ..arrival })
     };
     let mut names = vec![posted[1].wr_id, posted[3].wr_id, rig.rails[1].recvs()[0].wr_id];
@@ -411,7 +412,9 @@ fn counters_count() {
     rig.post([rig::write_imm(1, 5 * 128, 1), rig::send(2, 64)]);
     assert_eq!(rig.run_dry().len(), 2);
     let rail = |rail| rig.qp.counters(rail).unwrap();
-    let (zero, one, notify) = (rail(RailId::Data(0)), rail(RailId::Data(1)), rail(RailId::Notify));
+    let zero = rail(RailId::Data(0));
+    let one = rail(RailId::Data(1));
+    let notify = rail(RailId::Notify);
     assert_eq!((zero.bytes, zero.send_requests, zero.doorbells), (3 * 128 + 64, 4, 2));
     assert_eq!((zero.completions, zero.errors), (2, 0));
     assert_eq!((one.bytes, one.send_requests, one.doorbells, one.completions), (256, 2, 1, 1));

@@ -182,8 +182,8 @@ fn rounds(order: PassThroughOrder) -> u32 {
 
 #[test]
 fn pairs_of_write_and_send_take_at_most_twice_as_long_ordered_as_unordered() {
-    let (ordered, unordered) =
-        (rounds(PassThroughOrder::Ordered), rounds(PassThroughOrder::Unordered));
+    let ordered = rounds(PassThroughOrder::Ordered);
+    let unordered = rounds(PassThroughOrder::Unordered);
     assert!(ordered <= 2 * unordered, "{ordered} and {unordered} rounds");
 }
 

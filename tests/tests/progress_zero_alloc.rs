@@ -86,7 +86,8 @@ impl Traffic {
 
     /// Data that meets a receive, and an atomic, each by itself: the threads sleep between them.
     fn pass_through(&mut self, Memory { from, to, keys, far_keys }: &Memory) {
-        let ([sender, _], [receiver, _]) = (&mut self.senders, &mut self.receivers);
+        let [sender, _] = &mut self.senders;
+        let [receiver, _] = &mut self.receivers;
         if self.takes_data {
             let into = to.local(0, LENGTH).expect("within the buffer");
             let received = submit(|| receiver.post_recv(&RecvWr::data(1, into, far_keys)));
@@ -131,7 +132,8 @@ impl World {
         let set = |domain| -> EndpointSet {
             EndpointSet::build(shapes.map(|builder| (builder, [domain]))).expect("a set")
         };
-        let (mut senders, mut receivers) = (set(&near), set(&far));
+        let mut senders = set(&near);
+        let mut receivers = set(&far);
         for (sender, receiver) in senders.qps_mut().iter_mut().zip(receivers.qps_mut()) {
             connect_endpoints(sender, receiver).expect("alike");
         }
@@ -141,11 +143,13 @@ impl World {
             | AccessFlags::REMOTE_ATOMIC;
         let buffer =
             |domain| RegisteredBuffer::new(LENGTH as usize, access, &[domain]).expect("memory");
-        let (from, to) = (buffer(&near), buffer(&far));
+        let from = buffer(&near);
+        let to = buffer(&far);
         let keys = from.toward(&to.remote()).expect("one device each");
         let far_keys = to.local_keys();
         let spawn = |set: EndpointSet| ProgressThread::spawn(set).expect("a thread");
-        let (senders, receivers) = (spawn(senders), spawn(receivers));
+        let senders = spawn(senders);
+        let receivers = spawn(receivers);
         Self { memory: Memory { from, to, keys, far_keys }, senders, receivers }
     }
 
@@ -175,7 +179,8 @@ impl World {
 }
 
 fn the_counter_counts() {
-    let (own, all) = (allocations(), allocations_of_all_threads());
+    let own = allocations();
+    let all = allocations_of_all_threads();
     std::thread::spawn(|| drop(std::hint::black_box(Box::new(7)))).join().expect("no panic");
     let own = allocations() - own;
     assert!(allocations_of_all_threads() - all > own, "other threads' are counted");

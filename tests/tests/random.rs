@@ -32,7 +32,8 @@ fn choose_setup(random: &mut Seeded) -> Setup {
         setup.rail_limits = (0..rails).map(|_| choose_limits(random)).collect();
     }
     let most = if random.one_in(4) { u32::MAX } else { 1 + random.below(6) };
-    let (ordered, fastest) = (random.coin(), random.one_in(3));
+    let ordered = random.coin();
+    let fastest = random.one_in(3);
     setup.depth(most).config(|config| {
         if !ordered {
             config.pass_through = PassThroughOrder::Unordered;

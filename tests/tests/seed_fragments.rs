@@ -35,7 +35,8 @@ fn a_300_kb_message_in_three_fragments_is_reported_once_with_its_whole_length() 
 fn a_rails_share_is_one_batch_whose_last_fragment_alone_is_signaled() {
     let mut rig = Setup::spray(2).fragment(KB_100).rig();
     rig.post([rig::write(42, 3 * KB_100)]);
-    let (first, second) = (inner(write(0, KB_100)), write(u64::from(KB_100), KB_100));
+    let first = inner(write(0, KB_100));
+    let second = write(u64::from(KB_100), KB_100);
     assert_eq!(rig.pieces(0), [[first, second]]);
     assert_eq!(rig.pieces(1), [[write(u64::from(2 * KB_100), KB_100)]]);
     rig.rails[0].complete(2);

@@ -198,7 +198,8 @@ fn completions_fed_by_hand_one_or_a_slice_count_as_polled_ones() {
         let request = rig.rails[rail].sends()[at];
         Completion::success(10 + rail as u32, request.wr_id, WcOpcode::RDMA_WRITE)
     };
-    let (one, slice) = (completion(0, 0), [completion(1, 0), completion(0, 1)]);
+    let one = completion(0, 0);
+    let slice = [completion(1, 0), completion(0, 1)];
     let mut seen = Vec::new();
     let device = DeviceId(0);
     let mut feed = |completions: &[Completion]| {

@@ -144,7 +144,8 @@ fn a_single_rail_that_fails_says_that_the_opcode_is_unknown() {
     let wcs = rig.poll();
     let seen: Vec<_> = wcs.iter().map(|wc| (wc.wr_id, wc.status, wc.opcode, wc.byte_len)).collect();
     let unknown = WcOpcode::UNKNOWN;
-    let (first, flush) = (WcStatus::REM_ACCESS_ERR, WcStatus::WR_FLUSH_ERR);
+    let first = WcStatus::REM_ACCESS_ERR;
+    let flush = WcStatus::WR_FLUSH_ERR;
     assert_eq!(seen, [(5, first, unknown, 0), (6, flush, unknown, 0)]);
     assert!(wcs.iter().all(|wc| wc.imm.is_none()), "no rubbish");
     let error = rig.qp.first_error().unwrap();

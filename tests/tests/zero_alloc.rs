@@ -26,7 +26,8 @@ impl Traffic {
     fn new(config: Config) -> Self {
         let config = Config { max_msg_size: 1024, ..config };
         let (near, far) = connect(&Fabric::threaded(), 4, 2, config, 1 << 16);
-        let (keys, far_keys) = (near.keys_toward(&far), far.keys_toward(&near));
+        let keys = near.keys_toward(&far);
+        let far_keys = far.keys_toward(&near);
         Self { near, far, keys, far_keys, reported: [0; 2] }
     }
 

@@ -11,7 +11,7 @@ fn is_send(opcode: WcOpcode) -> bool {
 }
 
 impl<Q: QueuePair> VirtualQp<Q> {
-    /// Takes one completion of one of its queue pairs and says which requests that finishes.
+    /// Takes one completion of one of its queue pairs. Returns which requests that finishes.
     ///
     /// # Errors
     ///

@@ -63,12 +63,12 @@ impl<Q: QueuePair> PhysicalQp<Q> {
         let mut batch = self.qp.start_recv();
         batch.add(&RecvRequest { wr_id, sge: Sge::EMPTY });
         batch.commit()?;
-        // Nobody's in particular: sequence numbers say whose it turns out to be.
+        // It belongs to no particular request: sequence numbers tell which one it ends.
         self.recvs.push_back(InFlight { physical_wr_id: wr_id, virtual_wr_id: u64::MAX });
         Ok(())
     }
 
-    /// Takes the front send off and says whose it was.
+    /// Takes the front send off. Returns the id of its request.
     pub(super) fn pop_send(&mut self, wr_id: u64) -> Result<u64, Error> {
         pop(&mut self.sends, wr_id)
     }

@@ -76,7 +76,7 @@ pub enum Error {
     Post(CommitError),
     /// Polling failed.
     Poll(CqError),
-    /// A completion of a queue pair that nobody registered.
+    /// A completion of a queue pair that is not registered.
     UnknownQp(u32),
     /// A completion that is not its queue pair's next.
     OutOfOrder,

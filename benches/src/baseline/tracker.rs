@@ -91,7 +91,7 @@ pub struct WrTracker {
 }
 
 impl WrTracker {
-    /// Appends a request to both queues and says its id.
+    /// Appends a request to both queues. Returns its id.
     pub fn add(&mut self, wr: ActiveWr) -> u64 {
         let id = self.next_id;
         self.next_id += 1;

@@ -18,7 +18,7 @@ pub enum Scheme {
     Dqplb,
 }
 
-/// What a virtual queue pair is told when it is built.
+/// The configuration of a virtual queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Its number.
@@ -175,7 +175,7 @@ impl<Q: QueuePair> VirtualQp<Q> {
     /// Receives could not be posted; the request is tracked all the same.
     pub fn post_recv(&mut self, wr: &RecvWr) -> Result<(), Error> {
         self.recvs.add(ActiveWr::recv(wr.wr_id));
-        // The reference leaves it in the posting queue for ever; a bench would measure the leak.
+        // The reference leaves it in the posting queue forever; a bench would measure the leak.
         self.recvs.pop_pending();
         if !self.receives_posted {
             self.post_initial_receives()?;

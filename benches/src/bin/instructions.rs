@@ -32,8 +32,9 @@ struct Options {
 fn main() -> ExitCode {
     let Err(error) = run() else { return ExitCode::SUCCESS };
     let sources = successors(error.source(), |error| (*error).source());
-    let said: Vec<_> = once(error.to_string()).chain(sources.map(ToString::to_string)).collect();
-    eprintln!("{}", said.join(": "));
+    let messages: Vec<_> =
+        once(error.to_string()).chain(sources.map(ToString::to_string)).collect();
+    eprintln!("{}", messages.join(": "));
     ExitCode::FAILURE
 }
 
@@ -63,7 +64,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     judge(out, &counted, &accepted)
 }
 
-/// Fails if a row has grown. With another compiler than the accepted counts are of, only tells.
+/// Fails if a row has grown. Only reports if the accepted counts are of another compiler.
 fn judge(
     out: &mut impl Write,
     counted: &[Counts],

@@ -103,7 +103,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         print_copy_rate(out)?;
         print_machine(out, options.repeats)?;
     }
-    // Times are for people to judge. This has nothing to do with the machine.
+    // Times are for people to judge. This does not depend on the machine.
     if allocating.is_empty() {
         Ok(())
     } else {
@@ -215,6 +215,7 @@ fn machine() -> String {
     let model = cpu_info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let model = model.map_or("unknown processor", |(_, name)| name.trim());
     let cores = thread::available_parallelism().map_or(0, NonZero::get);
-    let (os, arch) = (env::consts::OS, env::consts::ARCH);
+    let os = env::consts::OS;
+    let arch = env::consts::ARCH;
     format!("{model}, {cores} cores, {os} {} {arch}", read("/proc/sys/kernel/osrelease").trim())
 }

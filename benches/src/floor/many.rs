@@ -6,7 +6,7 @@ use crate::workload::{Message, OUTSTANDING, Reported, SMALL, keys, messages};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::verbs::{DeviceKeys, SendFlags};
 
-/// Queue pairs of which each burst uses others.
+/// Queue pairs; each burst uses others.
 #[derive(Debug)]
 pub struct Many<Q, C> {
     rails: Vec<Rail<Q>>,

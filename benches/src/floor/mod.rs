@@ -12,12 +12,12 @@
 //! | compile time | the opcode of a row, the format of DQPLB's immediates, the room of a poll |
 //! | set-up, at run time | rails, their number and devices; bytes of a fragment; bytes of a request that go to one rail in one batch; the low-water mark of receives |
 //! | each request | its `wr_id`, local and remote address and length; its keys, found by the place of the rail's device |
-//! | each completion | what it belongs to, by its `wr_id`; its status; of arriving messages the immediate |
+//! | each completion | what it belongs to, by its `wr_id`; its status; the immediate of an arriving message |
 //!
-//! So it does not know how many requests a burst has, how many fragments a request has or over
-//! how many rails it goes before it has the request in hand. A request that went out in several
-//! batches counts those that are not acknowledged, as without that nobody could tell when its buffer
-//! is free again. Divisions are not needed: a request is cut at steps that are known since set-up.
+//! So it does not know how many requests a burst has, how many fragments a request has or over how
+//! many rails it goes before it has the request in hand. A request that went out in several batches
+//! counts those that are not acknowledged, as it could not tell otherwise when the buffer is free
+//! again. Divisions are not needed: a request is split at steps that are known since set-up.
 
 mod many;
 mod receiver;

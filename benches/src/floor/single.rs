@@ -15,7 +15,7 @@ pub struct Single<Q, C> {
     cq: C,
     messages: Vec<Message>,
     keys: Vec<DeviceKeys>,
-    /// Completions of a burst, for [`look`](Self::look).
+    /// Completions of a burst, for [`inspect`](Self::inspect).
     polled: Polled,
 }
 
@@ -24,7 +24,7 @@ impl<Q: QueuePair, C: CompletionQueue> Single<Q, C> {
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// If the rig has no rail.
     pub fn new(rig: Rig<Q, C>) -> Self {
         let qp = rig.rails.into_iter().next().expect("a rig has a rail");
         let keys = keys();
@@ -79,15 +79,15 @@ impl<Q: QueuePair, C: CompletionQueue> Single<Q, C> {
         reported
     }
 
-    /// Posts the burst as WRITEs and polls its completions, to be looked at.
+    /// Posts the burst as WRITEs and polls its completions, to be inspected.
     pub fn complete(&mut self) {
         self.post_writes();
         self.polled.refill(&mut self.cq);
     }
 
-    /// Looks at the completions that were polled.
+    /// Inspects the completions that were polled.
     #[inline(never)]
-    pub fn look(&mut self) -> Reported {
+    pub fn inspect(&mut self) -> Reported {
         let mut reported = Reported::default();
         for completion in self.polled.take() {
             reported.note(completion.wr_id, completion.status);

@@ -27,7 +27,7 @@ impl Request {
     }
 }
 
-/// Where requests are cut.
+/// How requests are split.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     /// Bytes of a fragment.

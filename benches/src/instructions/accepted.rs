@@ -11,12 +11,12 @@ pub const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.json")
 /// A row may cost at most this many times what was accepted.
 pub const GROWTH: f64 = 1.03;
 
-/// What counts depend on, besides the code.
+/// What the counts depend on besides the code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compiler {
     /// The compiler and its LLVM, with their versions.
     pub compiler: String,
-    /// What it compiled for.
+    /// The target that it compiled for.
     pub target: String,
 }
 

@@ -1,9 +1,9 @@
 //! Runs contenders under callgrind and reads its counts.
 //!
-//! For each contender the program runs itself again under valgrind, so that none finds a heap that
-//! another has left. There it warms up, then does its bursts within
-//! [`collected`](crate::contender::collected), to which callgrind limits its counting. What callgrind
-//! writes is kept, in files named after row and contender, for `callgrind_annotate`.
+//! For each contender the program runs itself again under valgrind, so that no contender finds a
+//! heap that another one has left. There it warms up, then does its bursts within
+//! [`collected`](crate::contender::collected), to which callgrind limits its counting. What
+//! callgrind writes is kept, in files named after row and contender, for `callgrind_annotate`.
 
 use super::Counts;
 use crate::rows::Row;
@@ -21,17 +21,17 @@ const BURSTS: u32 = 512;
 /// Why there are no counts.
 #[derive(Debug, thiserror::Error)]
 pub enum CountError {
-    /// There is no valgrind, or it cannot be started.
+    /// Valgrind is missing or cannot be started.
     #[error("cannot run valgrind, which `benches/instructions.sh` installs")]
     NoValgrind(#[source] io::Error),
-    /// It ran, and ended badly.
+    /// It ran and failed.
     #[error("callgrind failed: {0}")]
     Callgrind(String),
     /// What it wrote cannot be read.
     #[error("cannot read what callgrind wrote")]
     Output(#[from] io::Error),
-    /// It wrote something else than expected.
-    #[error("{} does not say how many instructions there were", .0.display())]
+    /// Its output is not what was expected.
+    #[error("{} does not contain the number of instructions", .0.display())]
     NoTotal(PathBuf),
 }
 
@@ -49,7 +49,7 @@ pub fn run(row: &Row, name: &str) {
 ///
 /// # Errors
 ///
-/// Valgrind is missing, fails, or writes what cannot be understood.
+/// Valgrind is missing, fails, or writes unexpected output.
 pub fn count(
     row: &Row,
     arguments: impl Fn(&'static str, &'static str) -> Vec<&'static str>,
@@ -78,8 +78,8 @@ fn run_callgrind(out_file: &Path, program: &Path, arguments: &[&str]) -> Result<
         .args(arguments);
     let output = command.output().map_err(CountError::NoValgrind)?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(CountError::Callgrind(format!("{}, {said}", output.status)));
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(CountError::Callgrind(format!("{}, {message}", output.status)));
     }
     Ok(())
 }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn no_total_is_none_and_so_is_one_of_nothing() {
+    fn a_missing_total_is_none_and_so_is_a_total_of_zero() {
         assert_eq!(total("version: 1\n"), None);
         assert_eq!(total("totals: 0\n"), None);
     }

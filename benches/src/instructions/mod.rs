@@ -1,5 +1,5 @@
-//! Instructions of every row, counted by callgrind: the same in every run, whatever else the machine
-//! does.
+//! Instructions of every row, counted by callgrind: the same in every run, whatever the machine
+//! does meanwhile.
 //!
 //! [`callgrind`] runs the contenders under valgrind and reads what it counted; [`accepted`] compares
 //! that with what was accepted before, in `benches/instructions.json`.

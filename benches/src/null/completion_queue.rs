@@ -45,7 +45,7 @@ pub(super) struct Notes {
     pub(super) device: DeviceId,
     ring: Box<[Cell<Note>]>,
     /// Cursors that count up from 0; both return to 0 when the ring runs empty, so that a deep
-    /// queue costs no more cache than what is outstanding.
+    /// queue costs no more cache than the waiting completions.
     head: Cell<usize>,
     tail: Cell<usize>,
 }
@@ -105,12 +105,12 @@ impl NullCq {
     ///
     /// # Panics
     ///
-    /// If `capacity` is no power of two.
+    /// If `capacity` is not a power of two.
     pub fn new(id: CqId, device: DeviceId, capacity: u32) -> Self {
         Self { notes: Rc::new(Notes::new(id, device, capacity)) }
     }
 
-    /// A queue pair that completes here, with room for so many sends and receives.
+    /// A queue pair that completes here, with room for this many sends and receives.
     pub fn queue_pair(&self, qp_num: u32, max_send_wr: u32, max_recv_wr: u32) -> NullQp {
         NullQp::new(Rc::clone(&self.notes), qp_num, max_send_wr, max_recv_wr)
     }
@@ -144,8 +144,7 @@ unsafe impl CompletionQueue for NullCq {
     }
 }
 
-/// What a bench may do to a null device behind its users' backs, to bring about the state that a
-/// row starts from without timing how.
+/// Puts a null device into the state that a row starts from, outside the timed part.
 #[derive(Clone, Debug)]
 pub struct Wire {
     notes: Rc<Notes>,
@@ -184,7 +183,7 @@ impl Wire {
         }
     }
 
-    /// Throws away what has not been polled. Two stores.
+    /// Discards what has not been polled. Two stores.
     #[inline]
     pub fn forget(&self) {
         self.notes.advance(self.notes.tail.get());

@@ -1,4 +1,4 @@
-//! The null device: the cheapest thing that is still a device.
+//! The null device: the cheapest possible device.
 //!
 //! It does what a driver's posting and polling functions do to memory and nothing more. Every
 //! request is stored into a ring of 256 slots of 64 bytes and a doorbell follows with one release
@@ -11,8 +11,9 @@
 //! queue pairs. [`Wire`] is the far end: it makes receives complete, in any order across queue
 //! pairs.
 //!
-//! Storing a request is inlined into whoever builds it. Ringing a doorbell and polling are function
-//! calls, as they are with a driver: the same machine code for everybody, made for none of them.
+//! Storing a request is inlined into the code that builds it. Ringing a doorbell and polling are
+//! function calls, as they are with a driver: the same machine code for all contenders, specialized
+//! for none.
 //!
 //! The device never touches the memory that requests point to, checks no limit and never fails. It
 //! lives on one thread.

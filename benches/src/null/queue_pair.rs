@@ -91,7 +91,7 @@ impl NullQp {
         self.publish(end);
     }
 
-    /// Several signaled requests in a batch are rare, so they are looked for, not kept account of.
+    /// Several signaled requests in a batch are rare, so they are searched for, not recorded.
     #[cold]
     #[inline(never)]
     fn ring_for_several(&mut self, end: u32) {
@@ -123,8 +123,8 @@ impl NullQp {
     }
 }
 
-/// Has a slot brought near that will be written next, as network drivers do. Without this the
-/// rings of 4096 queue pairs, 64 MiB, would be all that rows with so many measure.
+/// Prefetches the slot that will be written next, as network drivers do. Without this, rows with
+/// 4096 queue pairs would measure only their rings, 64 MiB.
 #[inline]
 fn prefetch(slot: &SendSlot) {
     #[cfg(target_arch = "x86_64")]
@@ -186,7 +186,7 @@ pub struct NullSendBatch<'q> {
     next: u32,
     /// Requests of this batch that will complete.
     signaled: u32,
-    /// Of the last of them. Kept here, as slots are for the device to read.
+    /// The `wr_id` of the last of them. Kept here, as slots are for the device to read.
     wr_id: u64,
     opcode: Opcode,
 }
@@ -232,9 +232,14 @@ mod tests {
     fn signaled_requests_complete_in_order_wherever_they_stand_in_a_batch() {
         let mut cq = NullCq::new(CqId(0), DeviceId(0), 64);
         let mut qp = cq.queue_pair(7, 256, 0);
-        let (signaled, quiet) = (SendFlags::SIGNALED, SendFlags::empty());
-        for flags in [[quiet; 3], [quiet, quiet, signaled], [signaled, quiet, quiet], [signaled; 3]]
-        {
+        let signaled = SendFlags::SIGNALED;
+        let unsignaled = SendFlags::empty();
+        for flags in [
+            [unsignaled; 3],
+            [unsignaled, unsignaled, signaled],
+            [signaled, unsignaled, unsignaled],
+            [signaled; 3],
+        ] {
             let mut batch = qp.start_send();
             (0..3).for_each(|at| batch.add(&request(at, flags[at as usize])));
             batch.commit().unwrap();
@@ -250,7 +255,8 @@ mod tests {
         let mut cq = NullCq::new(CqId(0), DeviceId(0), 64);
         let mut first = cq.queue_pair(1, 256, 0);
         let mut second = cq.queue_pair(2, 256, 0);
-        let (mut one, mut two) = (first.start_send(), second.start_send());
+        let mut one = first.start_send();
+        let mut two = second.start_send();
         one.add(&request(10, SendFlags::SIGNALED));
         two.add(&request(20, SendFlags::SIGNALED));
         assert!(polled(&mut cq).is_empty());

@@ -56,7 +56,7 @@ impl Inbox {
         self.doorbell.store(end, Ordering::Release);
     }
 
-    /// The `wr_id` of the oldest waiting receive, which waits no more.
+    /// Takes the oldest waiting receive. Returns its `wr_id`.
     #[inline]
     pub(super) fn consume(&self) -> u64 {
         assert!(self.waiting() > 0, "queue pair {} has no receive posted", self.qp_num);

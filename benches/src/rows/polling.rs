@@ -39,7 +39,7 @@ pub(super) const FEED: Row = Row {
     floor: || {
         let single = floor::Single::new(Rig::single());
         prepared(single, floor::Single::complete, |single| {
-            black_box(black_box(single).look());
+            black_box(black_box(single).inspect());
         })
     },
     baseline: baseline_polling,

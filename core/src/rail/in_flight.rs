@@ -199,9 +199,9 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.tail - self.missing as u64 - self.never_posted
     }
 
-    /// Batches posted so far; untracked requests are each a batch.
+    /// Batches posted so far.
     pub(crate) const fn batches_posted(&self) -> u64 {
-        if self.batches_posted == 0 { self.tail } else { self.batches_posted }
+        self.batches_posted
     }
 
     /// Payload bytes posted so far.
@@ -209,7 +209,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.bytes_posted
     }
 
-    /// Payload bytes in flight. Adds them up: whoever needs to know pays, not every batch.
+    /// Payload bytes in flight. Adds them up when asked, so that not every batch pays for it.
     pub(crate) fn bytes(&self) -> u64 {
         self.iter().map(|batch| u64::from(batch.length)).sum()
     }
@@ -255,13 +255,6 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
             self.bytes_posted -= u64::from(batch.length);
         }
         batch
-    }
-
-    /// A request that is not tracked, on the only rail: it counts, no more.
-    #[inline]
-    pub(crate) fn count_untracked(&mut self, bytes: u32) {
-        self.tail += 1;
-        self.bytes_posted += bytes as u64;
     }
 
     /// Whether the driver has not taken all of the newest batch yet.
@@ -316,7 +309,8 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// Compares a completion's `wr_id` with the front batch.
     pub(crate) fn compare(&self, wr_id: u64) -> TagMatch {
         let Some(front) = self.front() else { return TagMatch::Mismatch };
-        let (count, taken) = (u32::from(front.count), self.front_taken());
+        let count = u32::from(front.count);
+        let taken = self.front_taken();
         let tag = Tag::from_wr_id(wr_id);
         if Some(tag) == self.expected() && taken == count {
             return TagMatch::Last;

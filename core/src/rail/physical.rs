@@ -22,17 +22,23 @@ const NO_ADDRESS: u64 = u64::MAX;
 /// A rail, or the notify queue pair.
 ///
 /// Laid out as written: what every post and completion of a single rail touches stands together,
-/// up to the beginning of `sends`, since with thousands of queue pairs each line is a miss.
+/// up to the queue pair, since with thousands of them each cache line is a miss.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Rail<Q, const DEPTH: usize> {
-    pub(crate) qp: Q,
     pub(crate) device: DeviceId,
     /// What completions of this rail carry.
     pub(crate) qp_num: u32,
     /// Its address while it [accepts](Self::accepts) fragments, else [`NO_ADDRESS`].
     accepts_as: u64,
+    /// Send requests that were posted untracked, on an only rail.
+    untracked: u64,
+    // Between the two that a post updates: as neighbours they would be updated with one 16-byte access,
+    // whose result the next post has to wait for.
     pub(crate) completions: u64,
+    /// Payload bytes of what was posted untracked.
+    untracked_bytes: u64,
+    pub(crate) qp: Q,
     pub(crate) id: RailId,
     /// Place of the device's keys in a slot.
     pub(crate) keys_at: u8,
@@ -63,6 +69,8 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             in_service: true,
             accepts_as: address(qp.device(), qp.qp_num()),
             completions: 0,
+            untracked: 0,
+            untracked_bytes: 0,
             errors: 0,
             more_doorbells: 0,
             recvs: Receives::new(TagKind::NotifyRecv, number, bound.min(limits.max_recv_wr)),
@@ -72,7 +80,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         }
     }
 
-    /// Says whether the rail accepts fragments. While it does not, its completions are looked at one by
+    /// Sets whether the rail accepts fragments. While it does not, its completions are looked at one by
     /// one.
     pub(crate) fn set_accepts(&mut self, accepts: bool) {
         self.accepts_as = if accepts { address(self.device, self.qp_num) } else { NO_ADDRESS };
@@ -96,12 +104,19 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         self.device == device && self.qp_num == qp_num
     }
 
+    /// A request went to an only rail, each with a doorbell of its own: it counts, no more.
+    #[inline]
+    pub(crate) fn count_untracked(&mut self, bytes: u32) {
+        self.untracked += 1;
+        self.untracked_bytes += u64::from(bytes);
+    }
+
     /// What it has done so far.
     pub(crate) fn counters(&self) -> RailCounters {
         RailCounters {
-            bytes: self.sends.bytes_posted(),
-            send_requests: self.sends.requests_posted(),
-            doorbells: self.sends.batches_posted() + self.more_doorbells,
+            bytes: self.sends.bytes_posted() + self.untracked_bytes,
+            send_requests: self.sends.requests_posted() + self.untracked,
+            doorbells: self.sends.batches_posted() + self.more_doorbells + self.untracked,
             completions: self.completions,
             errors: self.errors,
         }

@@ -91,13 +91,12 @@ impl Tag {
         Self(self.0.wrapping_add(count << Self::SEQUENCE_SHIFT) | Self::MARK)
     }
 
-    /// The tag of the last request of a batch of `count`, of which this is the first.
+    /// The tag of the last request of a batch of `count`, of which this is the first: one request back
+    /// from the one behind the batch, and marked as the last, in one step.
     #[inline]
     pub const fn last_of(self, count: u32) -> Self {
-        let beyond = self.0.wrapping_add((count as u64) << Self::SEQUENCE_SHIFT);
-        // One request back, and marked as the last, in one step: no carry, the bit is clear.
-        let last = beyond.wrapping_sub((1 << Self::SEQUENCE_SHIFT) - Self::LAST);
-        Self(last | Self::MARK)
+        let behind = self.0.wrapping_add((count as u64) << Self::SEQUENCE_SHIFT);
+        Self(behind.wrapping_sub((1 << Self::SEQUENCE_SHIFT) - Self::LAST) | Self::MARK)
     }
 
     /// This tag, marked as the one that retires its batch.

@@ -61,7 +61,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Consumer<T, N, S> {
         Ok(value)
     }
 
-    /// Hands at most `limit` values, oldest first, to `sink`, and says how many. Their slots become
+    /// Hands at most `limit` values, oldest first, to `sink`, and returns how many. Their slots become
     /// free all at once: the producer's copy of the word is invalidated once for all of them.
     ///
     /// ```

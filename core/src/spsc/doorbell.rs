@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicBool, Ordering, fence};
 
-/// Says whether a consumer sleeps, so that producers wake it only then. It may serve the consumer
+/// Tells whether a consumer sleeps, so that producers wake it only then. It may serve the consumer
 /// of many rings.
 ///
 /// ```text
@@ -14,7 +14,7 @@ use crate::sync::{AtomicBool, Ordering, fence};
 ///     └──── disarm ───────┘ then sleep                     else wakes it
 /// ```
 ///
-/// The consumer says that it goes to sleep and then looks into its rings; a producer pushes and
+/// The consumer announces that it goes to sleep and then looks into its rings; a producer pushes and
 /// then asks whether the consumer sleeps. A fence lies between the two steps of each, so at least
 /// one of them sees what the other did, and a value is never left with a consumer asleep. How a
 /// thread sleeps and is woken is the caller's affair; a wake-up before the sleep has to end it, as

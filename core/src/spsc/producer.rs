@@ -81,7 +81,7 @@ impl<T, const N: usize, S: Deref<Target = Ring<T, N>>> Producer<T, N, S> {
         Ok(())
     }
 
-    /// Hands over values as far as there is room, all at once, and says how many: the consumer's
+    /// Hands over values as far as there is room, all at once, and returns how many: the consumer's
     /// copy of the word is invalidated once for all of them. Values that find no room stay in
     /// `values`, except that they are asked for only when there is room for one.
     ///

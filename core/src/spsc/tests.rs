@@ -14,7 +14,8 @@ use std::vec::Vec;
 fn values_come_out_in_order_round_after_round() {
     let mut ring = about_to_wrap::<u32, 4>();
     let (mut producer, mut consumer) = ring.split();
-    let (mut pushed, mut popped) = (0, 0);
+    let mut pushed = 0;
+    let mut popped = 0;
     for burst in [1, 4, 3, 2, 4, 4, 1] {
         for _ in 0..burst {
             producer.push(pushed).unwrap();

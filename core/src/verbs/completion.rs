@@ -7,8 +7,8 @@ use super::{WcFlags, WcOpcode, WcStatus};
 /// Immediate data as the verbs structs hold it: the four bytes that cross the wire, in wire order.
 ///
 /// Verbs says "network byte order"; what an application puts there is its own affair. Polyrail's
-/// users give and get plain numbers, and [`ImmOrder`] says how those travel. DQPLB's sequence numbers
-/// travel as the reference implementation sends them, whatever it says ([`crate::sequence`]).
+/// users give and get plain numbers, and [`ImmOrder`] says how they travel. DQPLB's sequence numbers
+/// travel as the reference implementation sends them, whatever the order of users' immediates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Imm(u32);

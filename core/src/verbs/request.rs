@@ -4,7 +4,7 @@ use super::{DeviceKeys, Imm, LocalBuffer, Opcode, SendFlags, Sge};
 
 /// A send work request for a virtual queue pair.
 ///
-/// The constructors give signaled requests; [`with_flags`](Self::with_flags) says otherwise.
+/// The constructors give signaled requests; [`with_flags`](Self::with_flags) changes that.
 ///
 /// ```
 /// use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer, SendWr};
@@ -25,7 +25,7 @@ pub struct SendWr<'k> {
     /// How.
     pub flags: SendFlags,
     /// Immediate data of the `WithImm` opcodes, as a number. It travels big endian, unless the queue
-    /// pair's [`imm_order`](crate::virtual_qp::Config::imm_order) says otherwise.
+    /// pair's [`imm_order`](crate::virtual_qp::Config::imm_order) has another order.
     pub imm: u32,
     /// The local buffer.
     pub local: LocalBuffer,

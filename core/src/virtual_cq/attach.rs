@@ -77,7 +77,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         qp.for_each_physical(&mut |physical, role, entries| {
             multi |= role != Role::Single;
             if result.is_ok() {
-                let (device, qp_num) = (physical.device(), physical.qp_num());
+                let device = physical.device();
+                let qp_num = physical.qp_num();
                 result = self
                     .reserve(&mut reserved, physical.cq(), entries)
                     .and_then(|cq| cq.ok_or(AttachError::ForeignCq { device, qp_num }))
@@ -118,7 +119,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// Removes the routes of the virtual queue pair at `index`, which need not exist any more, and
     /// returns whether there were any. Completions still to come are foreign; some may wait for budget
-    /// already. Whoever attaches it again and feeds it what was foreign polls until nothing foreign
+    /// already. A caller that attaches it again and feeds it what was foreign polls until nothing foreign
     /// comes before that, so that all come in their order.
     pub fn detach(&mut self, index: u16) -> bool {
         if !self.registry.contains(index) {

@@ -23,6 +23,28 @@ pub struct TooManyCqs {
 /// table, of which three quarters can be used: one route for each physical queue pair. Virtual
 /// queue pairs have indices below `ROUTES`.
 ///
+/// # Example
+///
+/// Virtual queue pairs of several sizes, each at the index under which it was attached:
+///
+/// ```
+/// use polyrail_core::hardware::{CompletionQueue, QueuePair};
+/// use polyrail_core::virtual_cq::{AttachError, CompletionTarget, VirtualCq};
+/// use polyrail_core::virtual_qp::VirtualQp;
+///
+/// fn drain<Q: QueuePair, C: CompletionQueue>(
+///     cq: &mut VirtualCq<C, 4, 64>,
+///     wide: &mut VirtualQp<Q, 8, 128, 256>,
+///     narrow: &mut VirtualQp<Q, 2, 64, 64>,
+/// ) -> Result<usize, AttachError> {
+///     cq.attach(0, wide)?;
+///     cq.attach(1, narrow)?;
+///     let mut qps: [&mut dyn CompletionTarget; 2] = [wide, narrow];
+///     let polled = cq.poll(&mut qps[..], usize::MAX, |event| println!("{event:?}"));
+///     Ok(polled.events)
+/// }
+/// ```
+///
 /// # Method families
 ///
 /// *Set-up*: [`new`](Self::new), [`attach`](Self::attach), [`detach`](Self::detach).

@@ -190,11 +190,13 @@ fn keep_passed<T: CompletionTarget + ?Sized>(
     let mut runs = unrouted.rest.chunk_by(|one, next| one.qp_num == next.qp_num);
     let Some(run) = runs.next() else { return };
     unrouted.rest = &unrouted.rest[run.len()..];
-    qp.count_passed(run, run.iter().any(|completion| !completion.status.is_success()));
     let virtual_qp_num = qp.virtual_qp_num();
     let imm_order = qp.imm_order();
+    let mut failed = 0;
     for completion in run {
+        failed |= completion.status.0;
         let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
         keep(Event::Completion(wc), backlog);
     }
+    qp.count_passed(run, failed != 0);
 }

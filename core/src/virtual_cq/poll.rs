@@ -183,7 +183,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.rings_first = !self.rings_first;
         for rings in [self.rings_first, !self.rings_first] {
             if rings {
-                // Whoever has more to say than the budget allows waits behind all others.
+                // One that has more to report than the budget allows waits behind all others.
                 for _ in 0..self.registry.queued() {
                     if budget.left == 0 {
                         break;
@@ -208,7 +208,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Drains those that had to wait, then those touched, then whoever else has something to say.
+    /// Drains those that had to wait, then those touched, then others that have something to report.
     fn finish<S: TargetSet + ?Sized>(
         &mut self,
         qps: &mut S,

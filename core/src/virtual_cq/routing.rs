@@ -74,13 +74,13 @@ impl<const N: usize> RoutingTable<N> {
     }
 
     /// Routes in the table.
-    #[cfg(any(test, feature = "internals"))]
+    #[cfg(feature = "internals")]
     pub const fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there are none.
-    #[cfg(any(test, feature = "internals"))]
+    #[cfg(feature = "internals")]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -6,7 +6,7 @@ use super::data_receives::DataReceives;
 use super::health::Health;
 use super::offers::Offers;
 use super::pass_through::PassThrough;
-use super::qp::VirtualQp;
+use super::qp::{Header, VirtualQp};
 use super::scheme::SchemeState;
 use super::scheme::dqplb::{PeerWindow, SequenceWindow};
 use super::slot::{RecvSlot, Recvs, SendSlot, Sends};
@@ -47,7 +47,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     fn without_rails(config: Config) -> Self {
+        let Config { virtual_qp_num, imm_order, .. } = config;
         Self {
+            header: Header { virtual_qp_num, imm_order },
             rails: ArrayVec::new(),
             health: Health::GOOD,
             chooser: Chooser::EMPTY,

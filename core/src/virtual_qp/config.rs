@@ -47,6 +47,13 @@ pub enum RailFailure {
 
 /// Everything that can be chosen about a virtual queue pair, with the reference implementation's
 /// defaults: SPRAY, 100 messages a queue pair.
+///
+/// ```
+/// use polyrail_core::virtual_qp::{Config, Scheme};
+///
+/// let config = Config { scheme: Scheme::Dqplb, max_msg_size: 1 << 20, ..Config::default() };
+/// assert_eq!(config.max_msgs_per_qp, 100);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The number that its completions carry; of those on one virtual completion queue, each has

@@ -8,6 +8,13 @@ use crate::verbs::{DeviceId, Opcode};
 
 /// A send request was refused. The virtual queue pair is as it was before: a request refused is a
 /// request forgotten.
+///
+/// ```
+/// use polyrail_core::virtual_qp::{PostSendError, RailId};
+///
+/// assert!(PostSendError::QueueFull(RailId::Data(0)).is_back_pressure());
+/// assert!(!PostSendError::InErrorState.is_back_pressure());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostSendError {
     /// The virtual queue pair is in the error state.

@@ -1,12 +1,29 @@
 //! The virtual queue pair: one queue pair made of many.
 //!
-//! A request's way, in the order of the files:
+//! # The way of a request
 //!
-//! 1. `post`: the request is checked, then takes a slot of the ring, or passes straight through;
-//! 2. `dispatch`: its fragments go to rails, in batches; `choose` tells to which;
-//! 3. `complete`: completions retire batches;
-//! 4. `pump`: what is acknowledged moves on, and SPRAY's receiver is notified;
-//! 5. `report`: finished requests come out, in posting order.
+//! A WRITE_WITH_IMM with SPRAY over several rails, from post to report:
+//!
+//! 1. `post`: checked; takes a slot of the ring (`tracker`), which remembers it with its keys (`slot`);
+//!    the scheme (`scheme::spray`) notes that the receiver is to be notified.
+//! 2. `dispatch`: `choose` gives each rail that has credits a share. The share is noted as a batch on its
+//!    rail (`rail::in_flight`) and posted as one chain of fragments (`fragments`).
+//! 3. The owner polls: `virtual_cq::poll` takes completions from a physical queue, `virtual_cq::deliver`
+//!    looks their route up and hands them to `complete`, which retires their batches.
+//! 4. `pump`, once for all that came: the request's data is acknowledged, and so is everything before it,
+//!    so the scheme posts its notify. What waited for credits goes out (back to 2), receives are posted.
+//! 5. A later poll brings the notify's completion: `complete` tells the scheme, `pump` finds nothing more
+//!    to do, and `report` hands the request out, after all those posted before it.
+//!
+//! Without an immediate, 5 follows 4 in the same poll. With DQPLB (`scheme::dqplb`) fragments carry
+//! numbers, and there is no notify. SENDs and atomics take the way in `pass_through`.
+//!
+//! # The other files
+//!
+//! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
+//! and `error` are plain data. `receive` is about receives, `data_receives` about those with buffers.
+//! `retry` offers drivers again what they refused (`offers`). `health` and `recovery` are about failures,
+//! `invariants` checks what must hold, `target` is what a virtual completion queue sees.
 
 mod build;
 mod choose;

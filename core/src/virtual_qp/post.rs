@@ -32,10 +32,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let rail = &mut self.rails[0];
         let keys = Keys::of(wr, rail.device, 0)?;
         let mut sends = rail.qp.start_send();
-        sends.add(&keys.request(wr, self.config.imm_order));
+        sends.add(&keys.request(wr, self.header.imm_order));
         let posted = Taken::of(1, sends.commit()).single();
         if posted.is_ok() {
-            rail.sends.count_untracked(wr.local.length());
+            rail.count_untracked(wr.local.length());
         }
         Ok(self.posted_to_rail_0(posted)?)
     }
@@ -84,12 +84,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if inline && waits {
             return Err(PostSendError::InlineMustWait);
         }
-        let Self { sends, devices, scheme, config, .. } = self;
+        let Self { sends, devices, scheme, header, .. } = self;
         let id = sends.add_with(|slot| {
             for (at, (keys, device)) in slot.keys.iter_mut().zip(devices).enumerate() {
                 *keys = Keys::of(wr, *device, at)?;
             }
-            slot.fill(wr, config.imm_order, SlotState::empty());
+            slot.fill(wr, header.imm_order, SlotState::empty());
             if wr.opcode == Opcode::RdmaWriteWithImm { scheme.prepare(wr, slot) } else { Ok(()) }
         })?;
         if waits {
@@ -120,7 +120,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     #[inline]
     fn check_fragmented(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        let (opcode, length) = (wr.opcode, wr.local.length());
+        let opcode = wr.opcode;
+        let length = wr.local.length();
         if length == 0 {
             return Err(PostSendError::Empty(opcode));
         }

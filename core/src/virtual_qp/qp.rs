@@ -11,7 +11,7 @@ use super::slot::{Recvs, Sends};
 use crate::completion::{PhysicalQp, Role};
 use crate::hardware::QueuePair;
 use crate::rail::{Rail, RailCounters, RailId};
-use crate::verbs::DeviceId;
+use crate::verbs::{DeviceId, ImmOrder};
 use arrayvec::ArrayVec;
 
 /// One queue pair made of up to `RAILS` physical ones.
@@ -34,6 +34,42 @@ use arrayvec::ArrayVec;
 /// [`take_protocol_error`](Self::take_protocol_error), [`check_stalled`](Self::check_stalled),
 /// [`set_rail_in_service`](Self::set_rail_in_service), [`counters`](Self::counters).
 ///
+/// # Example
+///
+/// Over any backend; `core/examples/loopback` is a whole one, and runs.
+///
+/// ```
+/// use polyrail_core::hardware::{CompletionQueue, QueuePair};
+/// use polyrail_core::verbs::{DeviceKeys, LocalBuffer, SendWr};
+/// use polyrail_core::virtual_cq::VirtualCq;
+/// use polyrail_core::virtual_qp::{Config, VirtualQp};
+/// use std::error::Error;
+///
+/// /// Writes `local` to `remote_addr` over four connected rails, and waits until it is there.
+/// fn write<Q: QueuePair, C: CompletionQueue>(
+///     rails: [Q; 4],
+///     notify: Q,
+///     cqs: [C; 2],
+///     (local, remote_addr): (LocalBuffer, u64),
+///     keys: &[DeviceKeys],
+/// ) -> Result<bool, Box<dyn Error>> {
+///     let mut qp = VirtualQp::<Q, 4, 128, 256>::new(Config::default(), rails, Some(notify))?;
+///     let mut cq = VirtualCq::<C, 2, 16>::new(cqs)?;
+///     cq.attach(0, &qp)?;
+///     qp.post_send(&SendWr::write(1, local, remote_addr, keys))?;
+///     loop {
+///         let mut done = None;
+///         let polled = cq.poll(&mut qp, 1, |event| done = event.completion());
+///         if let Some(error) = polled.error {
+///             return Err(error.into());
+///         }
+///         if let Some(completion) = done {
+///             return Ok(completion.status.is_success());
+///         }
+///     }
+/// }
+/// ```
+///
 /// # Buffer ownership
 ///
 /// A buffer belongs to the NIC from the post until its request is reported. A request is reported
@@ -52,7 +88,7 @@ use arrayvec::ArrayVec;
 /// | fragmented | fragmented | started in posting order, and reported in posting order; on the wire they overtake |
 /// | fragmented | pass-through | may overtake |
 /// | pass-through | pass-through | in posting order, as on one connection |
-/// | pass-through | fragmented | [`Ordered`](PassThroughOrder::Ordered): starts when they are complete; [`Unordered`](PassThroughOrder::Unordered): may overtake |
+/// | pass-through | fragmented | [`Ordered`](super::PassThroughOrder::Ordered): starts when they are complete; [`Unordered`](super::PassThroughOrder::Unordered): may overtake |
 /// | notification of a WRITE_WITH_IMM | fragmented | arrives when they are complete |
 /// | notification of a WRITE_WITH_IMM | pass-through | `Ordered`: arrives when they are complete; `Unordered`: may overtake |
 /// | any request with FENCE | any | starts when they are complete |
@@ -72,10 +108,11 @@ use arrayvec::ArrayVec;
 /// A virtual queue pair of one rail is that queue pair: the caller's `wr_id`, the driver's
 /// queue-full, and no tracking at all.
 #[derive(Debug)]
-#[repr(C)] // with a single rail all that traffic touches stands at the front
+#[repr(C, align(128))] // with a single rail all that traffic touches is the first pair of cache lines
 pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize> {
-    pub(super) config: Config,
+    pub(super) header: Header,
     pub(super) rails: ArrayVec<Rail<Q, DEPTH>, RAILS>,
+    pub(super) config: Config,
     /// Whether it failed, and how.
     pub(super) health: Health,
     /// Which rail gets the next fragments.
@@ -98,6 +135,14 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     pub(super) data_receives: DataReceives<DEPTH>,
 }
 
+/// What a single rail needs of the configuration for every request, beside that rail: with thousands of
+/// queue pairs each cache line is a miss.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub(super) virtual_qp_num: u32,
+    pub(super) imm_order: ImmOrder,
+}
+
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
@@ -116,7 +161,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// The number that its completions carry.
     #[inline]
     pub fn virtual_qp_num(&self) -> u32 {
-        self.config.virtual_qp_num
+        self.header.virtual_qp_num
     }
 
     /// The data rails, in order.

@@ -127,7 +127,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let expected = rail.recvs.expected();
             return self.mismatch(id, completion, expected);
         }
-        let imm_order = self.config.imm_order;
+        let imm_order = self.header.imm_order;
         let notification = Notification { rail: id, completion, imm_order };
         if let Err(error) = self.scheme.arrived(notification, &mut self.recvs) {
             // The peer broke the protocol: which requests are complete can no longer be known.
@@ -156,9 +156,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             wr_id: self.data_receives.wr_id(sequence),
             status: completion.status,
             opcode: if ok { completion.opcode } else { WcOpcode::RECV },
-            qp_num: self.config.virtual_qp_num,
+            qp_num: self.header.virtual_qp_num,
             byte_len: if ok { completion.byte_len } else { 0 },
-            imm: completion.imm().map(|imm| self.config.imm_order.decode(imm)),
+            imm: completion.imm().map(|imm| self.header.imm_order.decode(imm)),
         });
         if !ok {
             self.completion_failed(id, completion, 0);

@@ -71,7 +71,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let mut stalled = RailSet::EMPTY;
         let mut never = None;
         for rail in self.all_rails_mut() {
-            // Receives that are posted make room for more when they complete, be it late.
+            // Receives that are posted make room for more when they complete, even if that is late.
             let refuses_all = offers.receives.contains(rail.id) && rail.recvs.is_empty();
             let refuses = (waits && offers.sends.contains(rail.id)) || refuses_all;
             if !rail.check_stalled(refuses) {
@@ -92,8 +92,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// what is in flight on it completes.
     ///
     /// For maintenance, or on a port event. The virtual queue pair is Degraded meanwhile. With
-    /// rail 0 out of service, pass-through requests are refused. What would leave requests waiting
-    /// for ever is ignored, and false returned: to take the last rail out of service, or rail 0
+    /// rail 0 out of service, pass-through requests are refused. Whatever would leave requests waiting
+    /// forever is ignored, and false returned: to take the last rail out of service, or rail 0
     /// while pass-through requests wait for it.
     pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool {
         let others =

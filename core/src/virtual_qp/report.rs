@@ -42,7 +42,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 self.sends.pop_finished();
                 continue;
             }
-            let wc = slot.report(self.config.virtual_qp_num);
+            let wc = slot.report(self.header.virtual_qp_num);
             // As in verbs, an unsignaled request is heard of only when it fails.
             let unsignaled = !slot.flags.contains(SendFlags::SIGNALED);
             self.sends.pop_finished();
@@ -56,7 +56,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline]
     fn report_recv(&mut self) -> Option<VirtualWc> {
         let id = self.recvs.front_finished()?;
-        let wc = self.recvs.slot(id).report(self.config.virtual_qp_num);
+        let wc = self.recvs.slot(id).report(self.header.virtual_qp_num);
         self.recvs.pop_finished();
         Some(wc)
     }

@@ -23,7 +23,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
 
     #[inline]
     fn imm_order(&self) -> ImmOrder {
-        self.config.imm_order
+        self.header.imm_order
     }
 
     fn for_each_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {

@@ -97,7 +97,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     }
 
     /// The request with this id, if it is alive.
-    #[cfg(any(test, feature = "internals"))]
+    #[cfg(feature = "internals")]
     pub fn find_mut(&mut self, id: u64) -> Option<&mut T> {
         if self.is_alive(id) { Some(&mut self.slots[Self::index(id)]) } else { None }
     }

@@ -1,6 +1,6 @@
-//! A program without std, without an allocator and without a C runtime that connects two virtual queue
-//! pairs of two rails, writes 256 KiB with an immediate, and polls until both ends have reported it. Exits
-//! with 0 if all went as it should, else with the number of the step that did not.
+//! A program without std, without an allocator and without a C runtime that connects two virtual
+//! queue pairs of two rails, writes 256 KiB with an immediate, and polls until both ends have
+//! reported it. Exits with 0 if every step succeeded, else with the number of the step that failed.
 #![no_std]
 #![no_main]
 
@@ -32,7 +32,7 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     exit(101)
 }
 
-/// The prebuilt `core` names it in its unwind tables; with `panic = "abort"` nobody calls it.
+/// The prebuilt `core` names it in its unwind tables; with `panic = "abort"` it is never called.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 

@@ -25,7 +25,7 @@ pub(crate) struct Rails {
 }
 
 impl Rails {
-    /// Opens what devices there are.
+    /// Opens the devices that exist.
     pub(crate) fn open(post_mode: PostMode) -> Self {
         let list = DeviceList::new().expect("a kernel with RDMA");
         let end = |name: &str| {
@@ -54,7 +54,7 @@ impl Rails {
         self.domain(end, rail).context()
     }
 
-    /// The way to the other end.
+    /// The path to the other end.
     pub(crate) fn path_from(&self, end: End, rail: usize) -> Path {
         let peer = if end == End::Near { End::Far } else { End::Near };
         let gid = self.context(peer, rail).query_gid(PORT, GID_INDEX.into()).expect("an address");

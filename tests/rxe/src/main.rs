@@ -1,6 +1,6 @@
 //! Tests over real verbs. Needs two rails of rxe devices, as `tests/rxe/run.sh` sets them up in a
-//! guest; prints how each behaviour went, and fails if one did. Arguments are names of behaviours: only
-//! those are run.
+//! guest; prints the result of each behaviour, and fails if one fails. Arguments are names of
+//! behaviours; then only those are run.
 
 mod fixture;
 mod memory;

@@ -32,8 +32,8 @@ impl Drop for Pages {
     }
 }
 
-/// Memory of one end, registered in a domain of every rail. It is only ever copied in and out, while
-/// no request is outstanding.
+/// Memory of one end, registered in a domain of every rail. It is only copied in and out, while no
+/// request is outstanding.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     // Before the pages: deregistered first.
@@ -46,7 +46,7 @@ impl Buffer {
         let pages = Pages::new(bytes);
         let start = pages.start.as_ptr();
         let register = |domain: &ProtectionDomain| {
-            // SAFETY: the pages outlive the region, and nobody has references to them.
+            // SAFETY: the pages outlive the region, and there are no references to them.
             unsafe { domain.register(start, bytes, access) }.expect("enough memory may be locked")
         };
         Self { regions: domains.iter().map(register).collect(), pages }
@@ -79,7 +79,7 @@ impl Memory for Buffer {
 
     fn local(&self, offset: usize, length: u32) -> LocalBuffer {
         let start = self.part(offset, length as usize).expose_provenance() as u64;
-        // SAFETY: tests keep the buffer until their requests are complete, and leave it alone
+        // SAFETY: tests keep the buffer until their requests are complete, and do not touch it
         // meanwhile.
         unsafe { LocalBuffer::new(start, length) }
     }
@@ -93,7 +93,7 @@ impl Memory for Buffer {
     fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         let from = self.part(offset, length);
-        // SAFETY: within the allocation, to which nobody writes meanwhile.
+        // SAFETY: within the allocation, to which nothing writes meanwhile.
         unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), length) }
         bytes
     }

@@ -23,7 +23,8 @@ fn allocations_of(mut round: impl FnMut()) -> u64 {
 }
 
 fn take(cq: &mut impl CompletionQueue, count: usize) {
-    let (mut taken, start) = (0, Instant::now());
+    let mut taken = 0;
+    let start = Instant::now();
     let mut out = [MaybeUninit::uninit(); 8];
     while taken < count {
         let polled = cq.poll(&mut out).expect("a working completion queue");
@@ -62,7 +63,7 @@ pub(super) fn the_engine_does_not_allocate<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Writes of more fragments than there are credits, told to the peer.
+/// Writes of more fragments than there are credits, with notifications.
 fn burst<F: Fixture>(engines: &mut Engines<F>) {
     const WRITES: usize = 4;
     let Engines { near, far } = engines;
@@ -73,7 +74,8 @@ fn burst<F: Fixture>(engines: &mut Engines<F>) {
         let wr = SendWr::write_with_imm(wr_id, local, to, 1, &near.keys);
         near.qp.post_send(&wr).expect("room");
     }
-    let (mut reported, start) = ([0, 0], Instant::now());
+    let mut reported = [0, 0];
+    let start = Instant::now();
     while reported != [WRITES; 2] {
         for (side, count) in [&mut *near, &mut *far].into_iter().zip(&mut reported) {
             side.poll(|wc| {

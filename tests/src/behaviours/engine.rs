@@ -1,4 +1,4 @@
-//! The engine over the backend: what is written arrives byte for byte.
+//! The engine over the backend: every byte arrives as it was written.
 
 use super::pair::{DEPTH, pattern};
 use super::{ALL_ACCESS, End, Fixture, LIMIT, Memory, Patience};
@@ -46,7 +46,8 @@ impl<F: Fixture> Side<F> {
         for (at, qp) in self.qp.rails().enumerate() {
             let device = qp.device();
             if self.keys.iter().all(|keys| keys.device != device) {
-                let (lkey, rkey) = (self.memory.lkey(at), peer.rkey(at));
+                let lkey = self.memory.lkey(at);
+                let rkey = peer.rkey(at);
                 self.keys.push(DeviceKeys { device, lkey, rkey });
             }
         }
@@ -83,9 +84,10 @@ impl<F: Fixture> Engines<F> {
         Self { near, far }
     }
 
-    /// Polls both ends until so many requests were reported at each.
+    /// Polls both ends until each has reported this many requests.
     fn reports(&mut self, near: usize, far: usize) -> [Vec<VirtualWc>; 2] {
-        let (mut seen, start) = ([Vec::new(), Vec::new()], Instant::now());
+        let mut seen = [Vec::new(), Vec::new()];
+        let start = Instant::now();
         while seen[0].len() < near || seen[1].len() < far {
             self.near.poll(|wc| seen[0].push(wc));
             self.far.poll(|wc| seen[1].push(wc));
@@ -102,7 +104,7 @@ impl<F: Fixture> Engines<F> {
     }
 }
 
-/// Eight writes of 100 kB that lie apart, told to the peer, and a read of all of them back.
+/// Eight writes of 100 kB that lie apart, with notifications, and a read of all of them back.
 fn delivers<F: Fixture>(fixture: &F, rails: usize, scheme: Scheme) {
     const LENGTH: usize = 100_000;
     let mut engines = Engines::new(fixture, rails, scheme, Patience::LONG);
@@ -113,11 +115,11 @@ fn delivers<F: Fixture>(fixture: &F, rails: usize, scheme: Scheme) {
         engines.far.qp.post_recv(&RecvWr::notification(wr_id)).expect("room");
         engines.write(wr_id, offset(wr_id), LENGTH as u32);
     }
-    let [sent, told] = engines.reports(8, 8);
+    let [sent, received] = engines.reports(8, 8);
     let names: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(names, (0..8).map(|wr_id| (wr_id, WcStatus::SUCCESS)).collect::<Vec<_>>());
     let carries_imm = rails == 1 || scheme == Scheme::Spray;
-    let imms: Vec<_> = told.iter().map(|wc| (wc.wr_id, wc.imm)).collect();
+    let imms: Vec<_> = received.iter().map(|wc| (wc.wr_id, wc.imm)).collect();
     let imm = |wr_id| (wr_id, carries_imm.then_some(100 + wr_id as u32));
     assert_eq!(imms, (0..8).map(imm).collect::<Vec<_>>());
     let arrived = engines.far.memory.read(0, BYTES);
@@ -125,7 +127,7 @@ fn delivers<F: Fixture>(fixture: &F, rails: usize, scheme: Scheme) {
     for at in (0..8).map(offset) {
         expected[at..at + LENGTH].copy_from_slice(&data[at..at + LENGTH]);
     }
-    assert!(arrived == expected, "the bytes that arrived are not those that were sent");
+    assert!(arrived == expected, "what arrived differs from what was sent");
     reads_back(&mut engines, &expected);
 }
 
@@ -174,7 +176,8 @@ pub(super) fn the_engine_passes_sends_and_atomics_through<F: Fixture>(fixture: &
     assert_eq!(engines.far.memory.read(512, 8), 8_u64.to_ne_bytes());
 }
 
-/// Posts a write that uses both rails, and a second behind it; what the sender says of the failure.
+/// Posts a write that uses both rails, and a second behind it. Returns the failure that the sender
+/// reports.
 pub(super) fn fails<F: Fixture>(engines: &mut Engines<F>, status: WcStatus) -> RailError {
     engines.write(1, 0, 100_000);
     engines.write(2, 100_000, 100_000);
@@ -212,7 +215,8 @@ pub(super) fn the_engine_names_the_rail_that_left_the_region<F: Fixture>(fixture
         let mut engines = Engines::new(fixture, 2, scheme, Patience::SHORT);
         // The first rail gets the first half and a bit; the region ends in the second's share.
         let to = engines.far.memory.addr() + (BYTES - 60_000) as u64;
-        let (local, keys) = (engines.near.memory.local(0, LENGTH), &engines.near.keys);
+        let local = engines.near.memory.local(0, LENGTH);
+        let keys = &engines.near.keys;
         let wr = SendWr::write_with_imm(1, local, to, 0, keys);
         engines.near.qp.post_send(&wr).expect("room");
         let [ends, _] = engines.reports(1, 0);

@@ -111,7 +111,7 @@ pub(super) fn a_receive_with_a_bad_lkey_fails_both_ends<F: Fixture>(fixture: &F)
 pub(super) fn moving_to_err_flushes_everything_in_order<F: Fixture>(fixture: &F) {
     let mut pair = Pair::on(fixture, 0, Patience { rnr_retry: 7, ..Patience::SHORT });
     (11..15).for_each(|wr_id| pair.near.recv(wr_id, Sge::EMPTY).unwrap());
-    // Waits for a receive that never comes, so what is behind it is outstanding too.
+    // Waits for a receive that never comes, so what is behind it is in flight too.
     let waits = pair.request(1, Opcode::RdmaWriteWithImm, 0, 8);
     let unsignaled = SendRequest { flags: SendFlags::empty(), ..pair.write(2, 0, 8) };
     pair.near.post(&[waits, unsignaled, pair.write(3, 0, 8)]).unwrap();

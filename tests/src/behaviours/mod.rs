@@ -1,9 +1,9 @@
-//! What every backend must do: one list of named behaviours, over core's hardware traits and a small
-//! [`Fixture`]. The software NIC runs it in `cargo test`, real verbs run it in the guest, and so the
-//! one is shown to behave as the other.
+//! What every backend must do: one list of named behaviours, over core's hardware traits and a
+//! small [`Fixture`]. The software NIC runs it in `cargo test`, real verbs run it in the guest,
+//! which shows that both behave alike.
 //!
 //! Senders are polled before receivers: a device in software may work while it is polled only.
-//! Where backends may differ, [`Statuses`] says how.
+//! [`Statuses`] states where backends may differ.
 
 mod allocations;
 mod engine;
@@ -33,18 +33,18 @@ pub enum End {
 /// How patient a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// An answer is waited for during 4.096 us times 2 to this power.
+    /// The time to wait for an answer: 4.096 us times 2 to this power.
     pub timeout: u8,
     /// Repetitions without an answer.
     pub retry_cnt: u8,
-    /// Repetitions after the peer met no receive; 7 is for ever.
+    /// Repetitions after the peer met no receive; 7 is forever.
     pub rnr_retry: u8,
 }
 
 impl Patience {
-    /// Nothing that is only late fails.
+    /// A late answer does not fail.
     pub const LONG: Self = Self { timeout: 18, retry_cnt: 6, rnr_retry: 7 };
-    /// What is lost fails soon: 3 times 67 ms without an answer, 1 repetition without a receive.
+    /// A lost answer fails soon: 3 times 67 ms without an answer, 1 repetition without a receive.
     pub const SHORT: Self = Self { timeout: 14, retry_cnt: 2, rnr_retry: 1 };
 }
 
@@ -90,7 +90,7 @@ pub trait Fixture: Debug {
 
     /// Rails between the ends.
     fn rails(&self) -> usize;
-    /// What it answers where devices may choose.
+    /// Its statuses where devices may choose.
     fn statuses(&self) -> Statuses;
     /// A completion queue for at least `capacity` completions.
     fn create_cq(&self, end: End, rail: usize, capacity: u32) -> Self::Cq;
@@ -123,13 +123,13 @@ pub const ALL_ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_READ)
     .union(AccessFlags::REMOTE_ATOMIC);
 
-/// How long anything may take. Nothing comes near it, except what hangs.
+/// How long anything may take. Only something that hangs comes near it.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// How long to watch that nothing happens.
+/// How long to watch for nothing to happen.
 pub const QUIET: Duration = Duration::from_millis(20);
 
-/// A behaviour with its name. It panics if the backend does not behave so.
+/// A behaviour with its name. It panics if the backend behaves differently.
 pub type Behaviour<F> = (&'static str, fn(&F));
 
 macro_rules! list {
@@ -142,7 +142,7 @@ macro_rules! list {
 pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
     list! {
         operations:
-            write_arrives_and_the_peer_is_not_told
+            write_arrives_without_a_completion_at_the_peer
             write_with_imm_completes_a_receive
             empty_write_with_imm_completes_a_receive
             sends_land_in_receives_in_order
@@ -189,7 +189,8 @@ pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
     }
 }
 
-/// Runs behaviours one after the other and says how each went; the names of those that failed.
+/// Runs behaviours one after the other and prints the result of each. Returns the names of those
+/// that failed.
 pub fn run<F>(title: &str, behaviours: &[Behaviour<F>], fixture: &F) -> Vec<&'static str> {
     let mut failed = Vec::new();
     for &(name, behaviour) in behaviours {

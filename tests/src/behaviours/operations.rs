@@ -1,11 +1,11 @@
-//! Every operation does what it says.
+//! Every operation has its effect.
 
 use super::pair::{IMM, Pair, Side, pattern, recv};
 use super::{End, Fixture, Memory, Patience};
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge, WcFlags, WcOpcode, WcStatus};
 
-pub(super) fn write_arrives_and_the_peer_is_not_told<F: Fixture>(fixture: &F) {
+pub(super) fn write_arrives_without_a_completion_at_the_peer<F: Fixture>(fixture: &F) {
     let mut pair = Pair::new(fixture);
     let data = pattern(20_000, 1);
     pair.near.memory.write(100, &data);
@@ -25,10 +25,13 @@ pub(super) fn write_with_imm_completes_a_receive<F: Fixture>(fixture: &F) {
     pair.far.recv(11, Sge::EMPTY).unwrap();
     pair.near.post(&[pair.request(7, Opcode::RdmaWriteWithImm, 0, 9_000)]).unwrap();
     assert_eq!(pair.near.ends(1), [(7, WcStatus::SUCCESS)]);
-    let told = pair.far.completions(1)[0];
-    assert_eq!((told.wr_id, told.status), (11, WcStatus::SUCCESS));
-    assert_eq!((told.opcode, told.byte_len), (WcOpcode::RECV_RDMA_WITH_IMM, 9_000));
-    assert_eq!((told.imm(), told.qp_num), (Some(Imm::from_number(IMM)), pair.far.qp.qp_num()));
+    let arrived = pair.far.completions(1)[0];
+    assert_eq!((arrived.wr_id, arrived.status), (11, WcStatus::SUCCESS));
+    assert_eq!((arrived.opcode, arrived.byte_len), (WcOpcode::RECV_RDMA_WITH_IMM, 9_000));
+    assert_eq!(
+        (arrived.imm(), arrived.qp_num),
+        (Some(Imm::from_number(IMM)), pair.far.qp.qp_num())
+    );
     assert_eq!(pair.far.memory.read(0, 9_000), data);
 }
 
@@ -39,9 +42,9 @@ pub(super) fn empty_write_with_imm_completes_a_receive<F: Fixture>(fixture: &F) 
     // With no bytes to write, address and key mean nothing.
     pair.near.post(&[SendRequest { remote_addr: 3, rkey: 99, ..request }]).unwrap();
     assert_eq!(pair.near.ends(1), [(7, WcStatus::SUCCESS)]);
-    let told = pair.far.completions(1)[0];
-    assert_eq!((told.wr_id, told.byte_len), (11, 0));
-    assert_eq!(told.imm(), Some(Imm::from_number(IMM)));
+    let arrived = pair.far.completions(1)[0];
+    assert_eq!((arrived.wr_id, arrived.byte_len), (11, 0));
+    assert_eq!(arrived.imm(), Some(Imm::from_number(IMM)));
 }
 
 pub(super) fn sends_land_in_receives_in_order<F: Fixture>(fixture: &F) {
@@ -51,15 +54,15 @@ pub(super) fn sends_land_in_receives_in_order<F: Fixture>(fixture: &F) {
         let sge = pair.far.sge(offset, 100);
         pair.far.recv(wr_id, sge).unwrap();
     }
-    let (plain, with_imm) =
-        (pair.request(7, Opcode::Send, 0, 5), pair.request(8, Opcode::SendWithImm, 6, 6));
+    let plain = pair.request(7, Opcode::Send, 0, 5);
+    let with_imm = pair.request(8, Opcode::SendWithImm, 6, 6);
     pair.near.post(&[plain, with_imm]).unwrap();
     assert_eq!(pair.near.ends(2), [(7, WcStatus::SUCCESS), (8, WcStatus::SUCCESS)]);
-    let told = pair.far.completions(2);
-    let seen: Vec<_> = told.iter().map(|wc| (wc.wr_id, wc.opcode, wc.byte_len)).collect();
+    let arrived = pair.far.completions(2);
+    let seen: Vec<_> = arrived.iter().map(|wc| (wc.wr_id, wc.opcode, wc.byte_len)).collect();
     assert_eq!(seen, [(1, WcOpcode::RECV, 5), (2, WcOpcode::RECV, 6)]);
-    assert!(!told[0].wc_flags.contains(WcFlags::WITH_IMM));
-    assert_eq!(told[1].imm(), Some(Imm::from_number(IMM)));
+    assert!(!arrived[0].wc_flags.contains(WcFlags::WITH_IMM));
+    assert_eq!(arrived[1].imm(), Some(Imm::from_number(IMM)));
     assert_eq!(pair.far.memory.read(1000, 5), b"first");
     assert_eq!(pair.far.memory.read(2000, 6), b"second");
 }
@@ -88,7 +91,8 @@ pub(super) fn atomics_change_the_word_and_bring_the_old_one<F: Fixture>(fixture:
     let miss = SendRequest { sge: pair.near.sge(80, 8), wr_id: 3, ..swap };
     pair.near.post(&[add, swap, miss]).unwrap();
     let seen: Vec<_> = pair.near.completions(3).iter().map(|wc| (wc.wr_id, wc.opcode)).collect();
-    let (add, swap) = (WcOpcode::FETCH_ADD, WcOpcode::COMP_SWAP);
+    let add = WcOpcode::FETCH_ADD;
+    let swap = WcOpcode::COMP_SWAP;
     assert_eq!(seen, [(1, add), (2, swap), (3, swap)]);
     let word = |memory: &F::Memory, at| {
         u64::from_ne_bytes(memory.read(at, 8).try_into().expect("eight bytes"))
@@ -134,12 +138,12 @@ pub(super) fn a_shared_receive_queue_serves_two_queue_pairs<F: Fixture>(fixture:
     pairs[0].near.memory.write(0, b"from one");
     pairs[0].near.post(&[pairs[0].request(7, Opcode::Send, 0, 8)]).unwrap();
     assert_eq!(pairs[0].near.ends(1), [(7, WcStatus::SUCCESS)]);
-    let told = pairs[0].far.completions(1)[0];
-    assert_eq!((told.wr_id, told.qp_num, told.byte_len), (1, pairs[0].far.qp.qp_num(), 8));
+    let arrived = pairs[0].far.completions(1)[0];
+    assert_eq!((arrived.wr_id, arrived.qp_num, arrived.byte_len), (1, pairs[0].far.qp.qp_num(), 8));
     assert_eq!(pairs[0].far.memory.read(0, 8), b"from one");
     recv(&mut srq, 2, Sge::EMPTY).unwrap();
     pairs[1].near.post(&[pairs[1].request(8, Opcode::RdmaWriteWithImm, 0, 0)]).unwrap();
     assert_eq!(pairs[1].near.ends(1), [(8, WcStatus::SUCCESS)]);
-    let told = pairs[1].far.completions(1)[0];
-    assert_eq!((told.wr_id, told.qp_num), (2, pairs[1].far.qp.qp_num()));
+    let arrived = pairs[1].far.completions(1)[0];
+    assert_eq!((arrived.wr_id, arrived.qp_num), (2, pairs[1].far.qp.qp_num()));
 }

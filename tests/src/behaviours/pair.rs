@@ -55,9 +55,10 @@ impl<F: Fixture> Side<F> {
         recv(&mut self.qp, wr_id, sge)
     }
 
-    /// Polls until so many completions came.
+    /// Polls until this many completions have come.
     pub fn completions(&mut self, count: usize) -> Vec<Completion> {
-        let (mut all, start) = (Vec::new(), Instant::now());
+        let mut all = Vec::new();
+        let start = Instant::now();
         while all.len() < count {
             all.extend(poll(&mut self.cq));
             assert!(start.elapsed() < LIMIT, "{} of {count} completions: {all:?}", all.len());
@@ -66,7 +67,7 @@ impl<F: Fixture> Side<F> {
         all
     }
 
-    /// Polls until so many completions came; their names and statuses.
+    /// Polls until this many completions have come. Returns their names and statuses.
     pub fn ends(&mut self, count: usize) -> Vec<(u64, WcStatus)> {
         let end = |wc: &Completion| (wc.wr_id, wc.status);
         self.completions(count).iter().map(end).collect()
@@ -95,7 +96,7 @@ pub fn recv(queue: &mut impl ReceiveQueue, wr_id: u64, sge: Sge) -> Result<(), C
     batch.commit()
 }
 
-/// What is there now.
+/// The completions that are there now.
 pub fn poll(cq: &mut impl CompletionQueue) -> Vec<Completion> {
     let mut out = [MaybeUninit::uninit(); 8];
     cq.poll(&mut out).expect("a working completion queue").to_vec()
@@ -116,7 +117,7 @@ impl<F: Fixture> Pair<F> {
         Self::on(fixture, 0, Patience::LONG)
     }
 
-    /// On rail 0; what is lost fails soon.
+    /// On rail 0; a lost packet fails soon.
     pub fn impatient(fixture: &F) -> Self {
         Self::on(fixture, 0, Patience::SHORT)
     }

@@ -6,7 +6,7 @@ use polyrail_core::hardware::{CommitError, QueuePair, Refusal, SendBatch};
 use polyrail_core::internals::Tag;
 use polyrail_core::verbs::{SendFlags, SendRequest, Sge, WcStatus};
 
-/// Linux' number; the traits give errno values.
+/// The number on Linux; the traits return errno values.
 const EINVAL: i32 = 22;
 
 const REFUSED: Result<(), CommitError> =
@@ -29,7 +29,8 @@ pub(super) fn one_completion_retires_an_unsignaled_chain<F: Fixture>(fixture: &F
 pub(super) fn a_dropped_batch_posts_nothing<F: Fixture>(fixture: &F) {
     let mut pair = Pair::new(fixture);
     pair.near.memory.write(0, b"no yes");
-    let (dropped, posted) = (pair.write(1, 0, 2), pair.write(2, 3, 3));
+    let dropped = pair.write(1, 0, 2);
+    let posted = pair.write(2, 3, 3);
     let mut batch = pair.near.qp.start_send();
     batch.add(&dropped);
     drop(batch);
@@ -46,7 +47,7 @@ pub(super) fn a_full_queue_is_back_pressure<F: Fixture>(fixture: &F) {
         (0..u64::from(4 * depth)).map(|wr_id| pair.write(wr_id, 0, 64)).collect();
     let refused = pair.near.post(&too_many).expect_err("more than the queue holds");
     assert_eq!(refused.refusal, Refusal::QueueFull);
-    // None, if the driver takes a batch whole or not at all.
+    // 0 if the driver takes a batch whole or not at all.
     assert!(refused.accepted <= depth);
     let done = |wr_id: usize| (wr_id as u64, WcStatus::SUCCESS);
     let accepted = refused.accepted as usize;
@@ -71,7 +72,7 @@ pub(super) fn receives_on_a_queue_pair_with_a_shared_queue_are_refused<F: Fixtur
     assert_eq!(side.recv(1, Sge::EMPTY), REFUSED);
 }
 
-/// The bit that the engine's tags are known by, also on a failure, which says nothing of its queue.
+/// The bit that marks the engine's tags, also on a failure, which does not tell its queue.
 pub(super) fn a_shared_queue_refuses_names_that_could_be_tags<F: Fixture>(fixture: &F) {
     let mut srq = fixture.create_srq(End::Near, 0, 8);
     assert_eq!(recv(&mut srq, u64::MAX >> 1, Sge::EMPTY), Ok(()));

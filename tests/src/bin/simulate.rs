@@ -59,7 +59,8 @@ fn main() -> ExitCode {
     let count = if arguments.forever { u64::MAX } else { arguments.seeds };
     let search = Search::new(arguments.seed, count, arguments.steps);
     run(&search, &arguments);
-    let (done, total) = (search.done(), search.total());
+    let done = search.done();
+    let total = search.total();
     match search.into_failure() {
         Some(failure) => {
             report(failure, done);
@@ -103,7 +104,8 @@ fn bar(arguments: &Arguments) -> ProgressBar {
 }
 
 fn report(failure: Failure, done: u64) {
-    let (seed, found) = (failure.seed, failure.steps);
+    let seed = failure.seed;
+    let found = failure.steps;
     eprintln!("seed {seed} fails within {found} steps; {done} seeds kept every promise before it");
     eprintln!("its world: {}", shape_of(seed));
     let Failure { steps, message, .. } = shortest(failure);

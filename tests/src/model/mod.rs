@@ -1,6 +1,6 @@
 //! Models: the seeds' data structures, written plainly with std's collections, run beside the
-//! engine's, and what holds for every text that is read. Each is driven by bytes, so that quickcheck
-//! and the fuzz targets share it; it panics where the two disagree.
+//! engine's, and the properties of every reader of text. Each is driven by bytes, so that
+//! quickcheck and the fuzz targets share it; it panics where the two disagree.
 
 mod routing;
 mod tag;

@@ -18,7 +18,8 @@ pub fn routing(bytes: &[u8]) {
     let mut table = Table::new();
     let mut map = HashMap::new();
     while !bytes.is_empty() {
-        let (device, qp_num) = (DeviceId(bytes.below(3)), bytes.below(24) << bytes.below(9));
+        let device = DeviceId(bytes.below(3));
+        let qp_num = bytes.below(24) << bytes.below(9);
         match bytes.below(8) {
             0..=3 => insert(&mut table, &mut map, device, qp_num, bytes.below(5) as u16),
             4..=6 => assert_eq!(table.remove(device, qp_num), map.remove(&(device, qp_num))),

@@ -5,7 +5,7 @@ use polyrail_core::internals::{Tag, TagKind};
 
 const KINDS: [TagKind; 3] = [TagKind::Send, TagKind::NotifyRecv, TagKind::DataRecv];
 
-/// Builds the tag that `bytes` choose, and reads the number that they are.
+/// Builds the tag that `bytes` choose, and reads `bytes` as a number.
 ///
 /// # Panics
 ///
@@ -34,7 +34,7 @@ pub fn tag(bytes: &[u8]) {
     any_number(number);
 }
 
-/// A number from anywhere: what it says of itself agrees.
+/// An arbitrary number: its fields are consistent.
 fn any_number(number: u64) {
     let tag = Tag::from_wr_id(number);
     assert_eq!(tag.wr_id(), number);

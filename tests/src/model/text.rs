@@ -5,12 +5,12 @@ use polyrail::exchange::HandshakeError;
 use polyrail_program::job::{Incoming, Message};
 use polyrail_program::size::{human_size, parse_size};
 
-/// Reads a connection card. What is one survives being written and read again; what is none is an
-/// error of a length that fits a terminal.
+/// Reads a connection card. A valid one survives being written and read again; anything else is an
+/// error short enough for a terminal.
 ///
 /// # Panics
 ///
-/// If that is not so.
+/// If that does not hold.
 pub fn card(bytes: &[u8]) {
     match ConnectionCard::from_json(bytes) {
         Ok(card) => assert_eq!(ConnectionCard::from_json(card.to_json().as_bytes()), Ok(card)),
@@ -19,12 +19,12 @@ pub fn card(bytes: &[u8]) {
 }
 
 /// Reads a message of the exchange between processes, and then a stream of them: at once, and in
-/// pieces of a length that the first byte says.
+/// pieces whose length is the first byte.
 ///
 /// # Panics
 ///
-/// If a message does not survive being written and read again, if it matters in which pieces a
-/// stream arrives, or if an error does not fit a terminal.
+/// If a message does not survive being written and read again, if the pieces in which a stream
+/// arrives make a difference, or if an error does not fit a terminal.
 pub fn handshake(bytes: &[u8]) {
     match Message::from_json(bytes) {
         Ok(message) => {
@@ -38,14 +38,15 @@ pub fn handshake(bytes: &[u8]) {
     let (whole, its_end) = read_stream(stream, usize::MAX);
     let (pieces, their_end) = read_stream(stream, usize::from(piece) + 1);
     assert_eq!(whole, pieces);
-    // What was seen of a peer that is none depends on how much of it had come.
+    // What is shown of a peer that is not polyrail depends on how much of it had come.
     let kind = |end: &Option<HandshakeError>| end.as_ref().map(std::mem::discriminant);
     assert_eq!(kind(&its_end), kind(&their_end));
 }
 
 /// The messages of a stream that arrives in pieces of `piece` bytes, and the error that ends it.
 fn read_stream(mut stream: &[u8], piece: usize) -> (Vec<Message>, Option<HandshakeError>) {
-    let (mut incoming, mut messages) = (Incoming::new(), Vec::new());
+    let mut incoming = Incoming::new();
+    let mut messages = Vec::new();
     loop {
         match incoming.next_message() {
             Ok(Some(message)) => messages.push(message),
@@ -78,7 +79,7 @@ fn assert_short(error: &HandshakeError) {
 ///
 /// # Panics
 ///
-/// If both disagree.
+/// If the two disagree.
 pub fn size(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match parse_size(text) {

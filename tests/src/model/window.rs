@@ -10,7 +10,7 @@ type Window = SequenceWindow<3, 8>;
 /// The seeds' tracker, on numbers that do not wrap.
 #[derive(Debug)]
 struct SeedWindow {
-    /// The first number ever. Not near 0, so that there are numbers before it.
+    /// The first number. Not near 0, so that there are numbers before it.
     first: u64,
     next: u64,
     /// Early numbers, and whether each ends a request.
@@ -44,7 +44,7 @@ impl SeedWindow {
 /// If they disagree.
 pub fn window(bytes: &[u8]) {
     let mut bytes = Bytes::new(bytes);
-    // Start around the end of the cycle, so that numbers wrap, those before the first one too.
+    // Start around the end of the cycle, so that numbers wrap, even those before the first one.
     let start = (MODULUS - 400 + bytes.below(600)) % MODULUS;
     let mut window = Window::starting_at(SequenceNumber::new(start).expect("below the modulus"));
     let mut seed = SeedWindow::starting_at(u64::from(MODULUS) + u64::from(start));

@@ -34,7 +34,7 @@ impl QpHandle {
         self.with(|qp| qp.limits)
     }
 
-    /// What the device did for it: completions count when they are polled.
+    /// Counters of what the device did for it: completions count when they are polled.
     pub fn counters(&self) -> RailCounters {
         self.with(|qp| qp.counters)
     }
@@ -141,7 +141,7 @@ impl QpHandle {
         });
     }
 
-    /// Puts any completion on the completion queue.
+    /// Puts an arbitrary completion on the completion queue.
     pub fn inject(&self, completion: Completion) {
         self.with_state(|state, at| state.complete(at, completion, None));
     }
@@ -151,13 +151,13 @@ impl QpHandle {
         self.with(|qp| qp.send_mood.next.push_back(CommitError { accepted, refusal }));
     }
 
-    /// The next commit of sends takes `accepted` requests, or all there are, says that it took
+    /// The next commit of sends takes `accepted` requests, or all there are, reports that it took
     /// `accepted`, and returns an error in either case.
     pub fn complain_next(&self, accepted: u32, refusal: Refusal) {
         self.with(|qp| qp.send_mood.complaint = Some(CommitError { accepted, refusal }));
     }
 
-    /// Every commit of sends is refused from now on, or none.
+    /// Whether every commit of sends is refused from now on.
     pub fn refuse_all(&self, refusal: Option<Refusal>) {
         self.with(|qp| qp.send_mood.lasting = refusal);
     }
@@ -172,7 +172,7 @@ impl QpHandle {
         self.with(|qp| qp.recv_mood.complaint = Some(CommitError { accepted, refusal }));
     }
 
-    /// Every commit of receives is refused from now on, or none.
+    /// Whether every commit of receives is refused from now on.
     pub fn refuse_all_recvs(&self, refusal: Option<Refusal>) {
         self.with(|qp| qp.recv_mood.lasting = refusal);
     }

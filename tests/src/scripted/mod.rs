@@ -1,11 +1,11 @@
-//! A NIC whose every completion the test decides.
+//! A NIC on which the test decides every completion.
 //!
-//! It moves no data. It records what is posted and completes it when, and as, the test says: the
+//! It moves no data. It records what is posted and completes it when and as the test decides: the
 //! test keeps a [`QpHandle`] while the virtual queue pair owns the [`ScriptedQp`]. What hardware
 //! guarantees, it guarantees too: requests of one queue pair complete in posting order, unsignaled
 //! ones silently; a failure flushes everything behind it, signaled or not, and both queues; a send
-//! slot is free again only once a completion at or behind it was polled; a full queue refuses. The
-//! fields that verbs leaves undefined on a failure hold rubbish.
+//! slot is free again only after a completion at or behind it was polled; a full queue refuses. The
+//! fields that verbs leaves undefined on a failure hold garbage.
 
 mod handle;
 mod hardware;
@@ -21,7 +21,7 @@ use state::{CqState, QpState, State};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What every queue pair gets unless the test says otherwise.
+/// What every queue pair gets unless the test overrides it.
 pub const LIMITS: QpLimits =
     QpLimits { max_send_wr: 1024, max_recv_wr: 1024, max_inline_data: 256, max_msg_size: 1 << 31 };
 
@@ -32,13 +32,13 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// No device yet.
+    /// A NIC without devices.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A completion queue of `capacity` entries. An overrun panics: the engine promises that there
-    /// is none.
+    /// A completion queue of `capacity` entries. An overrun panics: the engine promises to avoid
+    /// it.
     pub fn cq(&self, device: u32, capacity: u32) -> ScriptedCq {
         let mut state = self.state.borrow_mut();
         state.cqs.push(CqState::new(DeviceId(device), capacity));
@@ -54,7 +54,7 @@ impl Nic {
         (ScriptedQp { nic: self.clone(), at }, QpHandle { nic: self.clone(), at })
     }
 
-    /// Polls of a completion queue fail with this code from now on, or work again.
+    /// Polls of a completion queue fail with this code from now on, or work again if it is `None`.
     pub fn break_cq(&self, cq: &ScriptedCq, errno: Option<i32>) {
         self.state.borrow_mut().cqs[cq.at].broken = errno;
     }
@@ -64,7 +64,7 @@ impl Nic {
         self.state.borrow().cqs.iter().map(|cq| cq.entries.len()).sum()
     }
 
-    /// Takes note of what happens from now on; [`QpHandle::take_doorbells`] has nothing of it then.
+    /// Logs what happens from now on; [`QpHandle::take_doorbells`] then does not return it.
     pub fn keep_log(&self) {
         self.state.borrow_mut().log = Some(Vec::new());
     }
@@ -84,7 +84,7 @@ impl Nic {
         self.state.borrow().invalid
     }
 
-    /// Queue pairs and completion queues that somebody owns, handles and this one included.
+    /// Owners of queue pairs and completion queues, handles and this one included.
     pub fn owners(&self) -> usize {
         Rc::strong_count(&self.state)
     }

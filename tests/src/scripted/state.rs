@@ -1,4 +1,4 @@
-//! What the scripted NIC knows.
+//! The state of the scripted NIC.
 
 use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
 use polyrail_core::verbs::{
@@ -8,16 +8,16 @@ use polyrail_core::verbs::{
 use polyrail_core::virtual_qp::RailCounters;
 use std::collections::VecDeque;
 
-/// What a driver says to a request that its device cannot carry.
+/// A driver's error for a request that its device cannot carry.
 const EINVAL: i32 = 22;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) cqs: Vec<CqState>,
     pub(super) qps: Vec<QpState>,
-    /// Failed completions so far: picks the rubbish.
+    /// Failed completions so far: picks the garbage.
     failures: u32,
-    /// What happened since the test last looked, if it wants to know.
+    /// What happened since the test last asked, if it wants to know.
     pub(super) log: Option<Vec<Note>>,
     /// Commits that were not taken whole.
     pub(super) refusals: u64,
@@ -70,7 +70,7 @@ pub(super) struct Freed {
     moved: bool,
 }
 
-/// How drivers answer to one kind of post: scripted answers first, then the lasting one.
+/// A driver's answers to one kind of post: scripted answers first, then the permanent one.
 #[derive(Debug, Default)]
 pub(super) struct Mood {
     /// The next answer, even if everything is taken.
@@ -80,7 +80,7 @@ pub(super) struct Mood {
 }
 
 impl Mood {
-    /// How many of `count` are taken, given `room`, and why not more, or what is complained of.
+    /// How many of `count` are taken, given `room`, and the error, if there is one.
     fn answer(&mut self, count: u32, room: u32) -> (u32, Option<Refusal>) {
         if let Some(complaint) = self.complaint.take() {
             return (complaint.accepted.min(count).min(room), Some(complaint.refusal));
@@ -105,24 +105,24 @@ pub(super) struct QpState {
     pub(super) limits: QpLimits,
     /// Posted and not executed.
     pub(super) sends: VecDeque<SendRequest>,
-    /// Requests that its driver says it took, true or not, at the next answer.
+    /// Requests that its driver reports as taken, true or not, at the next answer.
     pub(super) claims: Option<u32>,
     /// Send slots taken: posted, and not freed by a polled completion.
     pub(super) slots: u32,
     /// Executed without completion since the last completion.
     silent: u32,
-    /// Every doorbell since the test last looked.
+    /// Every doorbell since the test last asked.
     pub(super) doorbells: Vec<Vec<SendRequest>>,
     pub(super) recvs: VecDeque<RecvRequest>,
-    /// Receives in each commit since the test last looked.
+    /// Receives in each commit since the test last asked.
     pub(super) recv_batches: Vec<usize>,
     pub(super) send_mood: Mood,
     pub(super) recv_mood: Mood,
     /// In the error state: whatever is posted is flushed.
     pub(super) errored: bool,
-    /// What the device did for it.
+    /// Counters of what the device did for it.
     pub(super) counters: RailCounters,
-    /// The last commit was taken in part, for want of room.
+    /// The last commit was taken in part, for lack of room.
     pub(super) owes: bool,
 }
 
@@ -148,14 +148,15 @@ impl QpState {
         }
     }
 
-    /// Whether it can carry a request: else its driver refuses it.
+    /// Whether it can carry a request; otherwise its driver refuses it.
     fn carries(&self, request: &SendRequest) -> bool {
         let is_inline = request.flags.contains(SendFlags::INLINE);
         let longest = if is_inline { self.limits.max_inline_data } else { u32::MAX };
         request.sge.length() <= longest.min(self.limits.max_msg_size)
     }
 
-    /// Takes a batch of sends, or the front of it, and says how many. What is logged is not kept here.
+    /// Takes a batch of sends, or the front of it. Returns how many it took. Logged requests are
+    /// not kept here.
     fn post_sends(&mut self, batch: &[SendRequest], logged: bool) -> (usize, Option<Refusal>) {
         let room = self.limits.max_send_wr - self.slots;
         self.claims = self.send_mood.complaint.map(|complaint| complaint.accepted);
@@ -224,7 +225,7 @@ impl State {
         Err(CommitError { accepted, refusal })
     }
 
-    /// Takes note of a completion that was polled.
+    /// Records a completion that was polled.
     pub(super) fn polled(&mut self, entry: &Entry) {
         let qp = &mut self.qps[entry.at];
         qp.slots -= entry.frees.map_or(0, |freed| freed.slots);
@@ -250,7 +251,8 @@ impl State {
         );
         let moved = status.is_success() && is_fragment && request.sge.length() > 0;
         let frees = Some(Freed { slots: core::mem::take(&mut qp.silent), moved });
-        let (qp_num, opcode) = (qp.qp_num, request.opcode.completion());
+        let qp_num = qp.qp_num;
+        let opcode = request.opcode.completion();
         let completion = if status.is_success() {
             Completion::success(qp_num, request.wr_id, opcode)
         } else {
@@ -279,7 +281,7 @@ impl State {
         cq.entries.push_back(Entry { at, completion, frees });
     }
 
-    /// A failed completion with rubbish in every field that verbs leaves undefined.
+    /// A failed completion with garbage in every field that verbs leaves undefined.
     pub(super) fn rubbish(&mut self, qp_num: u32, wr_id: u64, status: WcStatus) -> Completion {
         const OPCODES: [u32; 6] = [0, 128, 1, 129, 0xDEAD_BEEF, 4];
         self.failures += 1;

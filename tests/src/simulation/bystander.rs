@@ -1,4 +1,4 @@
-//! A plain queue pair of somebody else on the same completion queues.
+//! A plain foreign queue pair on the same completion queues.
 
 use super::connection::create_qp;
 use super::host::Host;
@@ -9,10 +9,10 @@ use polyrail_core::verbs::{Completion, DeviceId, Imm, Opcode, SendFlags, SendReq
 
 const GRANT: Grant = Grant { send: 4, recv: 4, inline: 0 };
 
-/// Its completions are foreign to the virtual completion queue, which hands over every one.
+/// Its completions are foreign to the virtual completion queue, which hands over every one of them.
 pub(super) struct Bystander {
     qp: QueuePair,
-    /// Its peer; it has to be there.
+    /// Its peer, kept alive for the connection.
     _peer: QueuePair,
     device: DeviceId,
     posted: u64,
@@ -43,7 +43,7 @@ impl Bystander {
         self.posted += u64::from(batch.commit().is_ok());
     }
 
-    /// Takes a foreign completion if it is its own.
+    /// Takes a foreign completion if it belongs to this queue pair.
     pub(super) fn takes(&mut self, device: DeviceId, completion: &Completion) -> bool {
         let own = (device, completion.qp_num) == (self.device, self.qp.qp_num());
         if own {

@@ -34,13 +34,13 @@ pub(super) struct End {
     pub(super) physical: Vec<Physical>,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
-    /// Not at its index for now.
+    /// It is not at its index for now.
     pub(super) displaced: bool,
     /// Where rail 0's receives come from, if it does not have its own.
     pub(super) shared: Option<SharedReceiveQueue>,
     /// Completions that came while it was detached, or displaced.
     pub(super) backlog: Vec<(DeviceId, Completion)>,
-    /// Protocol errors that somebody provoked.
+    /// Protocol errors that were provoked.
     pub(super) provoked: u64,
 }
 
@@ -61,15 +61,15 @@ pub(super) struct Connection {
     pub(super) at: usize,
     pub(super) shape: ConnectionShape,
     pub(super) ends: [End; 2],
-    /// Something happened to it that requests may fail of, or stand still for ever.
+    /// Something happened to it that may make requests fail, or stand still forever.
     pub(super) damaged: bool,
     /// A request past the engine waits on one of its rails for a receive that never comes.
     pub(super) jammed: bool,
 }
 
 impl Connection {
-    /// Makes and connects both ends. `number` is one that no connection had before; devices may be
-    /// `damaged` already.
+    /// Makes and connects both ends. No earlier connection had `number`; devices may be `damaged`
+    /// already.
     pub(super) fn new(
         at: usize,
         number: u32,
@@ -109,9 +109,10 @@ impl Connection {
         }
     }
 
-    /// Something was received at an end.
+    /// Records that something was received at an end.
     pub(super) fn received(&mut self, end: usize, hosts: &[Host; 2], wc: &VirtualWc) {
-        let (own, peers) = (self.landing(end, hosts), self.ground(1 - end, hosts));
+        let own = self.landing(end, hosts);
+        let peers = self.ground(1 - end, hosts);
         let brings_imm = self.brings_imm();
         let [near, far] = &mut self.ends;
         let (this, peer) = if end == 0 { (near, far) } else { (far, near) };
@@ -121,7 +122,8 @@ impl Connection {
     /// Places of what this end sends.
     pub(super) fn ground<'h>(&self, end: usize, hosts: &'h [Host; 2]) -> Ground<'h> {
         let base = 3 * AREA * self.at;
-        let (near, far) = (&hosts[end].memory, &hosts[1 - end].memory);
+        let near = &hosts[end].memory;
+        let far = &hosts[1 - end].memory;
         Ground { near, far, near_at: base, far_at: base + AREA }
     }
 
@@ -143,7 +145,7 @@ impl Connection {
             // What a shared queue holds stays there.
             let data = if end.shared.is_some() { 0 } else { end.receiver.posted_data() };
             let receives = end.receiver.posted_notifications() + data;
-            end.sender.outstanding() + receives == 0
+            end.sender.unaccounted() + receives == 0
         })
     }
 
@@ -154,7 +156,7 @@ impl Connection {
     }
 }
 
-/// What was asked for is refused if a rail cannot carry it, whichever that is.
+/// What was asked for is refused if a rail cannot carry it, whichever rail that is.
 fn check_message_limits(host: &Host, shape: &ConnectionShape) {
     let wanted = shape.wanted_msg_size;
     if wanted == shape.config.max_msg_size {
@@ -215,7 +217,8 @@ impl Queues {
         let rails = rails.map(|(at, qp)| (RailId::Data(at as u8), place(at), qp));
         let notify = self.notify.iter().map(|qp| (RailId::Notify, place(0), qp));
         let of = |(rail, at, qp): (RailId, usize, &QueuePair)| {
-            let (device, qp_num) = (qp.device(), qp.qp_num());
+            let device = qp.device();
+            let qp_num = qp.qp_num();
             Physical { rail, at, device, qp_num }
         };
         rails.chain(notify).map(of).collect()
@@ -248,10 +251,10 @@ impl Queues {
     }
 }
 
-/// Receives that a shared queue holds.
+/// Capacity of a shared receive queue.
 const SHARED_RECEIVES: u32 = 16;
 
-/// A queue pair that is granted this, with receives of its own or shared ones.
+/// A queue pair with these limits, with receives of its own or shared ones.
 pub(super) fn create_qp(
     domain: &ProtectionDomain,
     cq: &CompletionQueue,

@@ -1,4 +1,4 @@
-//! What is counted when a world ends: every credit is back where it belongs.
+//! The counts at the end of a world: every credit is back where it belongs.
 
 use super::World;
 use super::places::{AREA, pattern, read};
@@ -10,7 +10,7 @@ use polyrail_core::virtual_qp::{QpState, RailId};
 pub(super) const BURST: u64 = (1 << 62) - 1;
 
 /// Receives that a physical queue has to hold when it is flushed.
-pub(super) struct Held {
+pub(super) struct PostedReceives {
     at: usize,
     end: usize,
     rail: RailId,
@@ -46,7 +46,7 @@ impl World {
         if let Err(error) = qp.post_send(&wr) {
             return assert!(self.connections[at].damaged, "{error} of an idle queue pair");
         }
-        // A driver may be about to refuse something still: polls offer it again.
+        // A driver may still be about to refuse something: polls offer it again.
         for _ in 0..64 {
             let brought = self.hosts[end].poll_for(0);
             self.arrived(end, brought);
@@ -72,7 +72,8 @@ impl World {
         }
         for rail in shape.data_rails() {
             let physical = qp.physical(rail).expect("a rail");
-            let (taken, all) = (physical.outstanding_sends(), shape.credits(rail));
+            let taken = physical.outstanding_sends();
+            let all = shape.credits(rail);
             assert_eq!(taken, all, "credits of {rail} of connection {at}");
         }
     }
@@ -95,7 +96,8 @@ impl World {
         if qp.state() == QpState::Error {
             return assert!(connection.damaged, "nothing fails by itself");
         }
-        let (waiting, all) = (qp.unreported_sends() as u32, shape.credits(RailId::Notify));
+        let waiting = qp.unreported_sends() as u32;
+        let all = shape.credits(RailId::Notify);
         assert!(waiting >= all.min(shape.size.wrs()), "notifies for all credits");
         let notify = qp.physical(RailId::Notify).expect("a notify queue pair");
         let taken = notify.outstanding_sends();
@@ -106,7 +108,7 @@ impl World {
         }
     }
 
-    /// Posts short requests that notify, as many as are accepted. Says whether any were.
+    /// Posts short requests that notify, as many as are accepted. Returns whether any were.
     fn post_notifying(&mut self, at: usize, end: usize) -> bool {
         let mut any = false;
         loop {
@@ -114,7 +116,8 @@ impl World {
             let sender = &mut self.connections[at].ends[end].sender;
             let Some(place) = sender.clear_place(&ground) else { return any };
             let id = sender.next_id();
-            let (opcode, flags) = (Opcode::RdmaWriteWithImm, SendFlags::SIGNALED);
+            let opcode = Opcode::RdmaWriteWithImm;
+            let flags = SendFlags::SIGNALED;
             let request =
                 Request { id, opcode, flags, length: 1, place, local: place, salt: id, flaw: None };
             if !self.post_request(at, end, request) {
@@ -124,9 +127,9 @@ impl World {
         }
     }
 
-    /// Fills the receive queues that the engine fills by itself, and says what each queue of a
-    /// healthy connection has to hold then.
-    pub(super) fn count_receives(&mut self) -> Vec<Held> {
+    /// Fills the receive queues that the engine fills by itself, and returns what each queue of a
+    /// healthy connection then has to hold.
+    pub(super) fn count_receives(&mut self) -> Vec<PostedReceives> {
         for (at, end) in self.all_ends() {
             let connection = &self.connections[at];
             if connection.shape.counts_arrivals(end) {
@@ -136,19 +139,20 @@ impl World {
             }
         }
         self.settle();
-        let mut held = Vec::new();
+        let mut posted = Vec::new();
         for (at, end) in self.all_ends() {
             if self.is_healthy(at) {
-                self.note_receives(at, end, &mut held);
+                self.note_receives(at, end, &mut posted);
             }
         }
-        held
+        posted
     }
 
-    fn note_receives(&mut self, at: usize, end: usize, held: &mut Vec<Held>) {
+    fn note_receives(&mut self, at: usize, end: usize, posted: &mut Vec<PostedReceives>) {
         let Self { connections, hosts, .. } = self;
         let connection = &connections[at];
-        let (shape, this) = (&connection.shape, &connection.ends[end]);
+        let shape = &connection.shape;
+        let this = &connection.ends[end];
         let qp = hosts[end].qp(this.index);
         for physical in &this.physical {
             let rail = physical.rail;
@@ -161,13 +165,13 @@ impl World {
                 RailId::Data(_) => 0,
             };
             let completions = qp.counters(rail).expect("a rail of its own").completions;
-            held.push(Held { at, end, rail, receives, completions });
+            posted.push(PostedReceives { at, end, rail, receives, completions });
         }
     }
 
     /// After everything was flushed: a queue held as many receives as the engine believed.
-    pub(super) fn check_receives(&mut self, held: &[Held]) {
-        for Held { at, end, rail, receives, completions } in held {
+    pub(super) fn check_receives(&mut self, posted: &[PostedReceives]) {
+        for PostedReceives { at, end, rail, receives, completions } in posted {
             if self.connections[*at].has_lost_a_device(&self.hosts) {
                 continue;
             }
@@ -176,7 +180,7 @@ impl World {
             let now = qp.counters(*rail).expect("a rail of its own").completions;
             let flushed = now - completions;
             assert_eq!(flushed, u64::from(*receives), "receives of {rail:?} of connection {at}");
-            assert!(qp.protocol_errors() <= this.provoked, "every one of them was expected");
+            assert!(qp.protocol_errors() <= this.provoked, "every protocol error was expected");
             self.summary.receive_queues += 1;
         }
     }

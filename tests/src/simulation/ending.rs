@@ -7,12 +7,12 @@ use polyrail_core::virtual_qp::{QpState, Scheme};
 
 /// Rounds without any event after which nothing more is expected. Some polls in a row may find
 /// nothing: each looks at some of the virtual queue pairs only.
-const QUIET_ROUNDS: u64 = 4;
-/// No world needs so many.
+const IDLE_ROUNDS: u64 = 4;
+/// More than any world needs.
 const MAX_ROUNDS: u32 = 20_000;
 
 impl World {
-    /// Lifts the faults, lets everything end, and looks whether anything is left.
+    /// Lifts the faults, lets everything end, and checks that nothing is left.
     pub(super) fn finish(&mut self) {
         self.lift_everything();
         self.settle();
@@ -41,7 +41,8 @@ impl World {
             connection.damaged,
             "connection {at} failed or stands still, and nothing was wrong"
         );
-        let (bereft, jammed) = (connection.has_lost_a_device(&self.hosts), connection.jammed);
+        let bereft = connection.has_lost_a_device(&self.hosts);
+        let jammed = connection.jammed;
         let failed = self.has_failed(at);
         assert!(bereft || jammed || failed, "connection {at} stands still, and nothing holds it");
         self.summary.bereft += u64::from(bereft);
@@ -77,18 +78,19 @@ impl World {
         }
     }
 
-    /// Until nothing happens any more.
+    /// Runs until nothing happens any more.
     pub(super) fn settle(&mut self) {
         self.settle_with(&[0, 1], Self::provide_receives);
     }
 
-    /// Until nothing happens any more, with only these hosts polling, and something to be done in
-    /// each round, which says whether it did anything.
+    /// Runs until nothing happens any more. Only these hosts poll; `act` runs in each round and
+    /// returns whether it did anything.
     pub(super) fn settle_with(&mut self, polling: &[usize], act: impl Fn(&mut Self) -> bool) {
-        let (mut quiet, mut rounds) = (0, 0);
-        // A receiver that is told to be not ready is so twice for each fault, once in each round.
-        while quiet < QUIET_ROUNDS + 2 * self.summary.faults {
-            // What was planned may strike still.
+        let mut idle = 0;
+        let mut rounds = 0;
+        // Each fault makes a receiver not ready in two rounds.
+        while idle < IDLE_ROUNDS + 2 * self.summary.faults {
+            // A planned fault may still strike.
             self.lift_faults();
             let mut busy = act(self);
             busy |= self.advance(5000) > 0;
@@ -98,13 +100,13 @@ impl World {
                 self.arrived(*host, brought);
             }
             self.invariants();
-            quiet = if busy { 0 } else { quiet + 1 };
+            idle = if busy { 0 } else { idle + 1 };
             rounds += 1;
-            assert!(rounds < MAX_ROUNDS, "it never ends");
+            assert!(rounds < MAX_ROUNDS, "it never settles");
         }
     }
 
-    /// Posts receives for all that is on its way. Says whether any were posted.
+    /// Posts receives for all that is on its way. Returns whether any were posted.
     fn provide_receives(&mut self) -> bool {
         let mut any = false;
         for (at, end) in self.all_ends() {
@@ -153,7 +155,7 @@ impl World {
             let failed = qp.state() == QpState::Error;
             let stuck = this.physical.iter().any(|physical| {
                 let qp = qp.physical(physical.rail).expect("a rail of its own");
-                // Of strays the engine knows nothing; a single rail keeps unsignaled requests.
+                // The engine does not know of strays; a single rail keeps unsignaled requests.
                 qp.state() == nic::QpState::Err || (multi && qp.outstanding_sends() > 0)
             });
             failed || stalled || waiting || stuck
@@ -175,20 +177,20 @@ impl World {
     /// Nothing of a connection that did not fail is missing.
     pub(super) fn check_everything_arrived(&mut self, at: usize) {
         for end in [0, 1] {
-            self.settle_quiet(at, end);
+            self.settle_unsignaled(at, end);
             let this = &self.connections[at].ends[end];
-            assert_eq!(this.sender.outstanding(), 0, "every request is reported");
+            assert_eq!(this.sender.unaccounted(), 0, "every request is reported");
             assert!(this.sender.notifying.is_empty(), "every notification arrived");
             assert!(this.sender.sending.is_empty(), "every SEND arrived");
             assert_eq!(this.receiver.strays, 0, "every stray arrived");
             let qp = self.hosts[end].qp(this.index);
             assert_eq!(qp.unreported_sends(), 0, "the ring is empty");
-            assert!(qp.protocol_errors() <= this.provoked, "nobody broke the protocol");
+            assert!(qp.protocol_errors() <= this.provoked, "only provoked protocol errors occur");
             assert_eq!(qp.duplicates(), 0, "nothing arrives twice");
         }
     }
 
-    /// Every queue pair goes to the error state; everything is reported, and that is all.
+    /// Every queue pair goes to the error state; everything is reported, and nothing more.
     fn tear_down(&mut self) {
         let receives = self.count_receives();
         for at in 0..self.connections.len() {
@@ -207,18 +209,18 @@ impl World {
         }
     }
 
-    /// Everything is reported that no device took with it when it went.
+    /// Everything is reported except what a lost device took with it.
     fn check_reported(&mut self, at: usize, end: usize) {
         let bereft = self.connections[at].has_lost_a_device(&self.hosts);
         let (sends, notifications, data) = self.was_kept(at, end);
         if sends {
-            self.settle_quiet(at, end);
+            self.settle_unsignaled(at, end);
         }
         let this = &self.connections[at].ends[end];
         let left = (this.receiver.posted_notifications(), this.receiver.posted_data());
         let qp = self.hosts[end].qp(this.index);
         if sends {
-            assert_eq!(this.sender.outstanding(), 0, "every request is reported");
+            assert_eq!(this.sender.unaccounted(), 0, "every request is reported");
             assert_eq!(qp.unreported_sends(), 0, "the ring is empty");
         }
         if notifications {
@@ -230,16 +232,17 @@ impl World {
         self.summary.survivors += u64::from(bereft && sends);
     }
 
-    /// Whether an end still has all that answers for its sends, for its notification receives, and
-    /// for its receives with buffers.
+    /// Whether an end still has all queue pairs that its sends, its notification receives, and its
+    /// receives with buffers depend on.
     fn was_kept(&mut self, at: usize, end: usize) -> (bool, bool, bool) {
         let connection = &self.connections[at];
         let host = &mut self.hosts[end];
         let physical = &connection.ends[end].physical;
         let gone: Vec<_> = physical.iter().map(|qp| host.is_gone(qp.at)).collect();
         let qp = host.qp(connection.ends[end].index);
-        // Asked twice, it names every rail with something in flight. The queue pair's own count does
-        // not tell of a batch whose rest its driver never took, if a stray completed behind it.
+        // Asked twice, it names every rail with something in flight. The queue pair's own count
+        // does not include a batch whose rest its driver never took, if a stray completed behind
+        // it.
         qp.check_stalled();
         let in_flight = qp.check_stalled();
         // What was in flight on a device that is gone stays so, and what comes after it waits.

@@ -27,12 +27,12 @@ pub(super) struct Host {
     pub(super) qps: QpTable,
     /// For each connection: local places, places that the peer reaches, places of receives.
     pub(super) memory: RegisteredBuffer,
-    /// Every poll brings so many events at most, if it is always the same.
+    /// The budget of every poll, if it is always the same.
     budget: Option<usize>,
     events: Vec<Event>,
 }
 
-/// What a poll brought.
+/// The result of a poll.
 pub(super) struct Brought {
     pub(super) events: Vec<Event>,
     pub(super) error: Option<CqError>,
@@ -59,7 +59,8 @@ impl Host {
         let bytes = MAX_CONNECTIONS * 3 * AREA + EDGE;
         let memory = RegisteredBuffer::new(bytes, access, &domain_refs).expect("memory");
         let qps = QpTable((0..INDICES).map(|_| None).collect());
-        let (budget, events) = (shape.budget, Vec::with_capacity(4096));
+        let budget = shape.budget;
+        let events = Vec::with_capacity(4096);
         Self { devices, domains, cq, qps, memory, budget, events }
     }
 
@@ -67,7 +68,7 @@ impl Host {
         self.qps.0[index as usize].as_deref_mut().expect("a virtual queue pair")
     }
 
-    /// An index that no virtual queue pair has.
+    /// A free index.
     pub(super) fn free_index(&self) -> u16 {
         let free = self.qps.0.iter().position(Option::is_none);
         free.expect("more indices than virtual queue pairs") as u16
@@ -78,7 +79,7 @@ impl Host {
         self.devices[at].alloc_pd().is_err()
     }
 
-    /// Polls in one of the ways there are. A budget holds.
+    /// Polls in a random way, within the budget.
     pub(super) fn poll(&mut self, choices: &mut dyn Choices) -> Brought {
         let any = pick(choices, &[1, 3, 7, 32, usize::MAX, usize::MAX]);
         let budget = self.budget.unwrap_or(any);
@@ -109,7 +110,7 @@ impl Host {
         })
     }
 
-    /// Polls a queue as a runtime of its own would, and feeds what comes.
+    /// Polls a queue as a separate runtime would, and feeds the completions.
     fn poll_and_feed(&mut self, at: usize) -> Brought {
         self.collect(usize::MAX, |host, sink| {
             let mut batch = [const { MaybeUninit::uninit() }; 16];
@@ -129,7 +130,8 @@ impl Host {
     /// Feeds completions.
     pub(super) fn feed(&mut self, device: DeviceId, completions: &[Completion]) -> Brought {
         self.collect(usize::MAX, |host, sink| {
-            // SAFETY: they were polled from a queue of this device, or name nothing that is in flight.
+            // SAFETY: they were polled from a queue of this device, or their tags match nothing in
+            // flight.
             let events = unsafe { host.cq.feed(&mut host.qps, device, completions, sink) };
             Polled { events, error: None }
         })
@@ -154,7 +156,7 @@ impl Host {
         self.events = events;
     }
 
-    /// What must hold between any two calls.
+    /// The invariants between any two calls.
     pub(super) fn invariants(&self) {
         self.cq.invariants();
         self.qps.0.iter().flatten().for_each(|qp| qp.invariants());

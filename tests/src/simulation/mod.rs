@@ -3,17 +3,18 @@
 //! an oracle that knows what was posted. Rails are granted different things, devices carry different
 //! messages, receives may come from shared queues, polls may have a budget of 1, and queue pairs move.
 //!
-//! What is checked: every accepted request is reported exactly once, in order; memory is what the
-//! oracle says for every success, and nothing beside it; a notify, when the NIC carries it out and
-//! when its receiver hears of it, finds all earlier data in place; so does a SEND or atomic behind
-//! writes, when the NIC carries it out; after a report no byte of its buffers changes; the engine's
-//! invariants hold after every step, and it never allocates; in the end, with faults lifted,
-//! everything completes or is reported failed, nothing is given up that could have gone on, and all
-//! credits are back, those of receives too.
+//! The oracle checks: every accepted request is reported exactly once, in order; memory is what the
+//! oracle says for every success, and nothing else changed; a notify, when the NIC carries it out
+//! and when its receiver hears of it, finds all earlier data in place; so does a SEND or atomic
+//! behind writes, when the NIC carries it out; after a report no byte of its buffers changes; the
+//! engine's invariants hold after every step, and it never allocates; in the end, with faults
+//! lifted, everything completes or is reported failed, nothing that could have gone on is given up,
+//! and all credits are back, those of receives too.
 //!
-//! `shape` is what a world is made of; `host`, `connection` and `virtual_qp` build it; `places` is its
-//! memory; `traffic`, `trouble`, `peer` and `owner` are what happens; `sender` and `receiver` are the oracle;
-//! `ending` is how it ends, `credits` what is counted then; `search` looks for seeds that fail.
+//! `shape` is what a world is made of; `host`, `connection` and `virtual_qp` build it; `places` is
+//! its memory; `traffic`, `trouble`, `peer` and `owner` are the events; `sender` and `receiver` are
+//! the oracle; `ending` is how it ends, `credits` its final counts; `search` looks for seeds that
+//! fail.
 
 mod bystander;
 mod connection;
@@ -53,12 +54,12 @@ use shape::MAX_DEVICES;
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The world that a seed stands for, before its first step.
+/// The world of a seed, before its first step.
 pub fn shape_of(seed: u64) -> Shape {
     Seeded::new(seed).shape()
 }
 
-/// Runs the world of a seed for so many steps, and lets it end.
+/// Runs the world of a seed for this many steps, and lets it end.
 ///
 /// # Panics
 ///
@@ -105,7 +106,7 @@ struct World {
     bystander: Option<Bystander>,
     /// Devices that are, or will be, gone.
     gone: [[bool; MAX_DEVICES]; 2],
-    /// Some device suffered something that requests may fail of.
+    /// Something happened to a device that may make requests fail.
     damaged: bool,
     /// Queue pairs of connections that were replaced.
     retired: BTreeSet<(DeviceId, u32)>,
@@ -191,8 +192,8 @@ impl World {
         (choices.below(self.connections.len() as u32) as usize, choices.below(2) as usize)
     }
 
-    /// Lets the NIC do so many things at most, watches, and says how many led anywhere: a request
-    /// that waits for a receive is tried again at every change.
+    /// Lets the NIC take at most this many steps and watches them. Returns how many had an effect:
+    /// a request that waits for a receive is tried again at every change.
     fn advance(&mut self, steps: u64) -> u64 {
         let mut led_anywhere = 0;
         for _ in 0..steps {
@@ -204,7 +205,7 @@ impl World {
         led_anywhere
     }
 
-    /// Looks at what a NIC did: a request that has to keep its place is carried out in its place.
+    /// Checks what a NIC did: a request that has to keep its place is carried out in its place.
     fn observe(&mut self, step: &Step) {
         let Step::Executed { device, qp_num, wr_id, opcode, outcome } = *step else { return };
         let is_deferred = outcome == TurnOutcome::Deferred;
@@ -220,16 +221,16 @@ impl World {
             (RailId::Notify, _) => sender.notify_ran(&ground),
             (RailId::Data(0), Opcode::Send | Opcode::SendWithImm)
             | (RailId::Data(0), Opcode::FetchAdd | Opcode::CompareSwap) => {
-                sender.passing_ran(wr_id, is_deferred, &ground);
+                sender.bypassing_ran(wr_id, is_deferred, &ground);
             }
             _ => {}
         }
     }
 
-    /// Whose physical queue pair it is, if it is one of several rails.
+    /// The owner of a physical queue pair, if it is one of several rails.
     fn multi_rail(&self, device: u32, qp_num: u32) -> Option<(usize, usize, RailId)> {
-        let (end, place) =
-            (device as usize / self.shape.devices, device as usize % self.shape.devices);
+        let end = device as usize / self.shape.devices;
+        let place = device as usize % self.shape.devices;
         self.connections.iter().filter(|connection| connection.shape.is_multi()).find_map(
             |connection| {
                 let physical = &connection.ends[end].physical;
@@ -239,7 +240,7 @@ impl World {
         )
     }
 
-    /// Holds what a poll of a host brought against the oracle.
+    /// Checks the result of a host's poll against the oracle.
     fn arrived(&mut self, host: usize, brought: Brought) {
         let any_gone = || (0..self.shape.devices).any(|at| self.hosts[host].is_gone(at));
         assert!(brought.error.is_none() || any_gone(), "{:?}", brought.error);
@@ -284,7 +285,7 @@ impl World {
         connection.received(end, hosts, wc);
     }
 
-    /// A completion of no virtual queue pair that is attached.
+    /// A completion that belongs to no attached virtual queue pair.
     fn foreign(&mut self, end: usize, device: DeviceId, completion: &Completion) {
         let whose = (device, completion.qp_num);
         for connection in &mut self.connections {
@@ -312,18 +313,18 @@ impl World {
         assert!(known, "a completion from nowhere: {completion:?}");
     }
 
-    /// What must hold between any two calls.
+    /// The invariants between any two calls.
     fn invariants(&self) {
         self.hosts.iter().for_each(Host::invariants);
     }
 
-    fn settle_quiet(&mut self, at: usize, end: usize) {
+    fn settle_unsignaled(&mut self, at: usize, end: usize) {
         let Self { connections, hosts, .. } = self;
         let ground = connections[at].ground(end, hosts);
-        connections[at].ends[end].sender.settle_quiet(&ground);
+        connections[at].ends[end].sender.settle_unsignaled(&ground);
     }
 
-    /// Nobody has touched what was reported.
+    /// Checks that reported buffers are untouched.
     fn check_frozen(&mut self, at: usize) {
         let Self { connections, hosts, .. } = self;
         for end in [0, 1] {

@@ -1,4 +1,5 @@
-//! What the owner of the queue pairs does: gives up on them, replaces them, detaches them for a while.
+//! The actions of the owner of the queue pairs: gives up on them, replaces them, detaches them for
+//! a while.
 
 use super::World;
 use super::connection::{Connection, End, Queues};
@@ -51,14 +52,14 @@ impl World {
         }
     }
 
-    /// What found no budget so far comes out: nothing of what is to be judged, or fed, waits still.
+    /// Drains what found no budget so far, so that nothing to be checked or fed still waits.
     fn collect_backlog(&mut self, end: usize) {
         let device = self.hosts[end].devices[0].id();
         let brought = self.hosts[end].feed(device, &[]);
         self.arrived(end, brought);
     }
 
-    /// Attaches an end again, at another index, and feeds it what came meanwhile.
+    /// Attaches an end again, at another index, and feeds it the completions that came meanwhile.
     pub(super) fn attach(&mut self, at: usize, end: usize) {
         self.collect_backlog(end);
         let index = self.hosts[end].free_index();
@@ -72,8 +73,8 @@ impl World {
         self.summary.reattached += 1;
     }
 
-    /// A queue pair is not where it was attached for a while: another one stands there, perhaps one
-    /// with its number, or none. What completes meanwhile is foreign, and fed to it afterwards.
+    /// A queue pair leaves its index for a while: another one takes it, perhaps one with its
+    /// number, or none. What completes meanwhile is foreign, and fed to it afterwards.
     pub(super) fn displace(&mut self, choices: &mut dyn Choices) {
         let (at, end) = self.any_end(choices);
         if !self.connections[at].ends[end].attached {
@@ -82,7 +83,7 @@ impl World {
         self.collect_backlog(end);
         let index = usize::from(self.connections[at].ends[end].index);
         let other = (index + 1 + choices.below(INDICES as u32 - 1) as usize) % INDICES;
-        // On a device that is gone nothing can be made.
+        // Nothing can be created on a device that is gone.
         let any_gone = self.gone.iter().flatten().any(|gone| *gone);
         let places = if !any_gone && choices.coin() {
             let impostor = self.impostor(at, end);
@@ -100,7 +101,7 @@ impl World {
     }
 
     /// A virtual queue pair like this one, with its number and requests of its own in flight, and
-    /// what it is connected to.
+    /// its peer.
     fn impostor(&mut self, at: usize, end: usize) -> (Box<dyn AnyQp>, Queues) {
         let connection = &self.connections[at];
         let shape = connection.shape;
@@ -159,7 +160,7 @@ impl World {
         }
     }
 
-    /// Feeds a queue pair that is back in its place what came meanwhile.
+    /// Feeds a queue pair that is back in its place the completions that came meanwhile.
     fn feed_backlog(&mut self, end: usize, place: usize) {
         let at = |connection: &Connection| {
             let this = &connection.ends[end];
@@ -172,8 +173,7 @@ impl World {
         }
     }
 
-    /// The owner's care: what failed is moved to the error state, and replaced when all is
-    /// reported.
+    /// Moves what failed to the error state, and replaces it when all is reported.
     pub(super) fn tend(&mut self, choices: &mut dyn Choices) {
         let at = choices.below(self.connections.len() as u32) as usize;
         let failed = |end: usize| {
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// Whether nothing of a failed connection is under way any more.
+    /// Whether a failed connection has nothing under way any more.
     pub(super) fn is_over(&mut self, at: usize) -> bool {
         for end in [0, 1] {
             let this = &self.connections[at].ends[end];
@@ -207,7 +207,7 @@ impl World {
         }
         for end in [0, 1] {
             self.collect_backlog(end);
-            self.settle_quiet(at, end);
+            self.settle_unsignaled(at, end);
         }
         self.connections[at].is_drained()
     }
@@ -223,7 +223,8 @@ impl World {
         }
         let shape = ConnectionShape::choose(choices, &self.shape);
         self.next_number += 1;
-        let (number, damaged) = (self.next_number, self.damaged);
+        let number = self.next_number;
+        let damaged = self.damaged;
         let connection = Connection::new(at, number, shape, &mut self.hosts, damaged);
         self.connections[at] = connection;
         self.summary.replaced += 1;

@@ -1,4 +1,4 @@
-//! What no correct peer or NIC does: requests past the engine, and completions out of nowhere.
+//! Faults of a peer or NIC: requests past the engine, and completions out of nowhere.
 
 use super::World;
 use super::connection::Connection;
@@ -71,7 +71,7 @@ fn may_be_ours(completion: &Completion) -> bool {
     !completion.status.is_success() || completion.opcode.is_recv() == receives
 }
 
-/// A completion with a tag that nobody gave, of this queue pair or of one that does not exist.
+/// A completion with a tag that was never given, of this queue pair or of one that does not exist.
 fn choose_rubbish(qp_num: u32, choices: &mut dyn Choices) -> Completion {
     let kind = pick(choices, &[TagKind::Send, TagKind::NotifyRecv, TagKind::DataRecv]);
     let rail = choices.below(9) as u8;
@@ -115,7 +115,7 @@ fn choose_stray_imm(connection: &Connection, to: usize, choices: &mut dyn Choice
     }
 }
 
-/// What a stray on this rail does to both ends.
+/// Records what a stray on this rail does to both ends.
 fn note_stray(connection: &mut Connection, from: usize, rail: RailId) {
     let counts = connection.shape.counts_arrivals(1 - from);
     let with_buffers = connection.shape.data_receives[1 - from];
@@ -127,7 +127,7 @@ fn note_stray(connection: &mut Connection, from: usize, rail: RailId) {
     } else if rail == RailId::Notify || (rail == RailId::Data(0) && with_buffers) {
         to.receiver.strays += 1;
     } else {
-        // No receive will ever be there for it: the rail stands still.
+        // It never finds a receive: the rail stands still.
         (connection.damaged, connection.jammed) = (true, true);
     }
 }

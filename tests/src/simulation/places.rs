@@ -9,7 +9,7 @@ pub(super) const STRIDE: usize = 4096;
 pub(super) const PLACES: usize = 24;
 /// Bytes of all places together.
 pub(super) const AREA: usize = PLACES * STRIDE;
-/// Bytes behind all places, up to the end of a host's memory: nobody's, for requests that reach
+/// Bytes behind all places, up to the end of a host's memory: unused, for requests that reach
 /// beyond it.
 pub(super) const EDGE: usize = STRIDE;
 
@@ -17,7 +17,7 @@ pub(super) const EDGE: usize = STRIDE;
 pub(super) fn pattern(salt: u64, length: usize) -> Vec<u8> {
     let word = |number: usize| {
         let mixed = (salt << 32 | number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        // No byte is 0, so that what never arrived shows.
+        // No byte is 0, so that missing bytes show.
         (mixed ^ mixed >> 29 | 0x0101_0101_0101_0101).to_le_bytes()
     };
     let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(word).collect();
@@ -61,15 +61,15 @@ pub(super) fn read(memory: &RegisteredBuffer, offset: usize, length: usize) -> V
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    /// A request that is not reported has it.
+    /// An unreported request has it.
     busy: bool,
-    /// Requests that send from it although it is another's.
+    /// Requests that send from it although another request has it.
     pins: u32,
-    /// What it held when its request was reported: nobody may change that.
+    /// Its contents when its request was reported, which may not change.
     frozen: Option<u64>,
 }
 
-/// Who has which place.
+/// The owners of the places.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
     slots: [Slot; PLACES],
@@ -83,7 +83,7 @@ impl Places {
         places.into_iter().find(|place| !self.slots[*place].busy && self.slots[*place].pins == 0)
     }
 
-    /// Somebody is about to write into a free place: what it held is to be as it was reported.
+    /// Called before a write into a free place: checks that its contents are as reported.
     pub(super) fn thaw(&mut self, place: usize, ground: &Ground<'_>) {
         if let Some(frozen) = self.slots[place].frozen.take() {
             assert_eq!(frozen, ground.digest(place), "a reported buffer was touched again");
@@ -110,7 +110,7 @@ impl Places {
         self.slots[place].pins -= 1;
     }
 
-    /// Nobody has touched what was reported.
+    /// Checks that reported buffers are untouched.
     pub(super) fn check(&mut self, ground: &Ground<'_>) {
         (0..PLACES).for_each(|place| self.thaw(place, ground));
     }

@@ -1,4 +1,4 @@
-//! The oracle of one end as a receiver: which receives it posted, and what may fill them.
+//! The oracle of one end as a receiver: the receives that it posted, and what may fill them.
 
 use super::places::{Ground, Places, read};
 use super::sender::{Request, Sender};
@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 pub(super) const RECEIVE: u64 = 1 << 63;
 /// Set instead in that of a receive of a shared queue that serves a single rail.
 pub(super) const SHARED: u64 = 1 << 59;
-/// The upper half of an immediate that no request of the simulation has.
+/// The upper half of a stray's immediate; no request of the simulation has it.
 pub(super) const STRAY_IMM: u32 = 0xBAD0_0000;
 
 fn is_stray(imm: Option<u32>) -> bool {
     imm.is_some_and(|imm| imm & 0xFFFF_0000 == STRAY_IMM)
 }
 
-/// What receives with buffers are called.
+/// The names of receives with buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Names {
     /// The virtual queue pair's own ones.
@@ -26,8 +26,8 @@ pub(super) enum Names {
     Own,
     /// Those of a shared queue, through a single rail.
     Shared,
-    /// Those of a shared queue beside several rails: small numbers, and numbers that look like the
-    /// engine's own, if not for the mark.
+    /// Those of a shared queue beside several rails: small numbers, and numbers that differ from
+    /// the engine's own in the mark only.
     Any,
 }
 
@@ -39,11 +39,11 @@ pub(super) struct Receiver {
     /// With their places, and their lengths in bytes.
     data: VecDeque<(u64, usize, u32)>,
     next_id: u64,
-    /// What receives with buffers are called.
+    /// The names of receives with buffers.
     names: Names,
     /// Strays on their way here at most.
     pub(super) strays: u32,
-    /// A stray took the number of a fragment of DQPLB: what is complete can no longer be known.
+    /// A stray took the number of a fragment of DQPLB: it can no longer be known what is complete.
     pub(super) misled: bool,
 }
 
@@ -72,7 +72,7 @@ impl Receiver {
         }
     }
 
-    /// The name of the receive with a buffer that is filled next.
+    /// The name of the next receive with a buffer to be filled.
     pub(super) fn next_data(&self) -> Option<u64> {
         self.data.front().map(|(id, ..)| *id)
     }
@@ -158,18 +158,18 @@ impl Receiver {
         }
         let request = match peer.notifying.pop_front() {
             Some(request) => request,
-            None => return assert!(self.misled, "somebody notified"),
+            None => return assert!(self.misled, "there was a notify"),
         };
         if self.misled {
             return;
         }
         let expected = if brings_imm { imm(&request) } else { None };
         assert_eq!(wc.imm, expected, "{request:?}");
-        peer.check_told(&request, peers);
+        peer.check_notified(&request, peers);
     }
 
     fn stray(&mut self) {
-        self.strays = self.strays.checked_sub(1).expect("somebody sent a stray");
+        self.strays = self.strays.checked_sub(1).expect("there was a stray");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The search for seeds that fail, and for the shortest way in which they do.
+//! The search for seeds that fail, and for the fewest steps to the failure.
 
 use super::{Summary, run_seed};
 use std::cell::RefCell;
@@ -15,14 +15,14 @@ thread_local! {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// Steps after which it was seen, or the fewest if they were looked for.
+    /// Steps after which it was seen, or the fewest after a search for them.
     pub steps: u64,
-    /// What was broken, and where that was seen.
+    /// The broken promise, and where that was seen.
     pub message: String,
 }
 
-/// Keeps what panics say for [`attempt`], instead of printing it. For programs: it is one setting
-/// for the whole process.
+/// Keeps what panics say for [`attempt`], instead of printing it. For programs only: the setting is
+/// process-wide.
 pub fn capture_panics() {
     std::panic::set_hook(Box::new(|info| {
         let message = info.to_string();
@@ -64,7 +64,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// `count` seeds from `first` on, for so many steps each.
+    /// `count` seeds from `first` on, each for this many steps.
     pub fn new(first: u64, count: u64, steps: u64) -> Self {
         Self {
             next: AtomicU64::new(first),
@@ -86,12 +86,12 @@ impl Search {
             }
             match attempt(seed, self.steps) {
                 Ok(summary) => {
-                    *self.total.lock().expect("nobody panics with it") += summary;
+                    *self.total.lock().expect("no panic while it is locked") += summary;
                     self.done.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(failure) => {
                     self.stop.store(true, Ordering::Relaxed);
-                    let mut first = self.failure.lock().expect("nobody panics with it");
+                    let mut first = self.failure.lock().expect("no panic while it is locked");
                     first.get_or_insert(failure);
                 }
             }
@@ -110,11 +110,11 @@ impl Search {
 
     /// What happened in their worlds, taken together.
     pub fn total(&self) -> Summary {
-        *self.total.lock().expect("nobody panics with it")
+        *self.total.lock().expect("no panic while it is locked")
     }
 
     /// The failure that was found first.
     pub fn into_failure(self) -> Option<Failure> {
-        self.failure.into_inner().expect("nobody panics with it")
+        self.failure.into_inner().expect("no panic while it is locked")
     }
 }

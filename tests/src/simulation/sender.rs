@@ -6,10 +6,10 @@ use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::PassThroughOrder;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What is wrong with a request, so that it fails by itself.
+/// A flaw of a request that makes it fail by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// Keys of no memory region: the sender's own, or the peer's.
+    /// Keys without a memory region: the sender's own, or the peer's.
     LocalKey,
     RemoteKey,
     /// It begins beyond the peer's memory region.
@@ -29,9 +29,9 @@ pub(super) struct Request {
     pub(super) place: usize,
     /// The local place: another request's, if it forwards what that one reads.
     pub(super) local: usize,
-    /// What the bytes it moves are made of.
+    /// The seed of the bytes that it moves.
     pub(super) salt: u64,
-    /// Then it must not succeed.
+    /// A request with a flaw must not succeed.
     pub(super) flaw: Option<Flaw>,
 }
 
@@ -50,12 +50,12 @@ impl Request {
         matches!(self.opcode, Opcode::RdmaWriteWithImm | Opcode::SendWithImm)
     }
 
-    /// The user's immediate, which tells requests apart.
+    /// The user's immediate, which differs between requests.
     pub(super) fn imm(&self) -> u32 {
         self.id as u32
     }
 
-    fn is_quiet(&self) -> bool {
+    fn is_unsignaled(&self) -> bool {
         !self.flags.contains(SendFlags::SIGNALED)
     }
 
@@ -87,7 +87,8 @@ impl Request {
 
     /// Lays out both places before the post.
     pub(super) fn prepare(&self, ground: &Ground<'_>) {
-        let (near, far) = (ground.near_offset(self.place), ground.far_offset(self.place));
+        let near = ground.near_offset(self.place);
+        let far = ground.far_offset(self.place);
         ground.far.fill(far, STRIDE, 0).expect("within the buffer");
         if self.local == self.place {
             ground.near.fill(near, STRIDE, 0).expect("within the buffer");
@@ -103,9 +104,10 @@ impl Request {
         .expect("within the buffer");
     }
 
-    /// What the request was to do is done, and nothing beside it.
+    /// Checks that the request had its effect, and no other.
     pub(super) fn check_done(&self, ground: &Ground<'_>) {
-        let (near, far) = (ground.near_offset(self.place), ground.far_offset(self.place));
+        let near = ground.near_offset(self.place);
+        let far = ground.far_offset(self.place);
         let (memory, at, mut expected) = match self.opcode {
             Opcode::RdmaWrite | Opcode::RdmaWriteWithImm => (ground.far, far, self.pattern()),
             Opcode::RdmaRead => (ground.near, near, self.pattern()),
@@ -121,7 +123,7 @@ impl Request {
     }
 }
 
-/// Everything that one end posted and that is not accounted for.
+/// Everything that one end posted and that is not yet accounted for.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
     /// SENDs and atomics stay in their place among fragmented requests.
@@ -132,13 +134,13 @@ pub(super) struct Sender {
     /// Fragmented requests, or all of a single rail: reports come in this order.
     ordered: VecDeque<Request>,
     /// Requests that pass through to rail 0: reported when they are done.
-    passing: BTreeMap<u64, Request>,
-    /// What the peer is to be told, in this order, and what fills its receives with buffers.
+    bypassing: BTreeMap<u64, Request>,
+    /// Notifications for the peer, in this order, and what fills its receives with buffers.
     pub(super) notifying: VecDeque<Request>,
     pub(super) sending: VecDeque<Request>,
     /// Notifies and pass-through requests that no NIC has carried out.
     notifies_to_run: VecDeque<Request>,
-    passing_to_run: VecDeque<Request>,
+    bypassing_to_run: VecDeque<Request>,
     /// A pass-through request whose data comes later, by its tag.
     deferred: Option<(u64, Request)>,
     /// What fills receives with buffers and succeeded before the receive was reported.
@@ -155,7 +157,7 @@ impl Sender {
         self.next_id
     }
 
-    /// The newest READ under way: what it brings can be forwarded behind a fence.
+    /// The newest READ under way: its bytes can be forwarded behind a fence.
     pub(super) fn newest_read(&self) -> Option<Request> {
         self.ordered.iter().rev().find(|request| request.opcode == Opcode::RdmaRead).copied()
     }
@@ -169,13 +171,13 @@ impl Sender {
     }
 
     /// Requests that were accepted and not accounted for.
-    pub(super) fn outstanding(&self) -> usize {
-        self.ordered.len() + self.passing.len()
+    pub(super) fn unaccounted(&self) -> usize {
+        self.ordered.len() + self.bypassing.len()
     }
 
     /// Whether a report is due.
     pub(super) fn has_signaled(&self) -> bool {
-        self.ordered.iter().chain(self.passing.values()).any(|request| !request.is_quiet())
+        self.ordered.iter().chain(self.bypassing.values()).any(|request| !request.is_unsignaled())
     }
 
     pub(super) fn accept(&mut self, request: Request, multi: bool) {
@@ -187,8 +189,8 @@ impl Sender {
         self.latest[request.place] = Some(request);
         let passes = multi && !request.is_fragmented();
         if passes {
-            self.passing.insert(request.id, request);
-            self.passing_to_run.push_back(request);
+            self.bypassing.insert(request.id, request);
+            self.bypassing_to_run.push_back(request);
         } else {
             self.ordered.push_back(request);
         }
@@ -206,7 +208,7 @@ impl Sender {
 
     /// A request was reported.
     pub(super) fn reported(&mut self, wc: &VirtualWc, ground: &Ground<'_>, multi: bool) {
-        let request = match self.passing.remove(&wc.wr_id) {
+        let request = match self.bypassing.remove(&wc.wr_id) {
             Some(request) => request,
             None => self.pop_ordered(wc.wr_id, ground),
         };
@@ -218,51 +220,52 @@ impl Sender {
             let expected = if ok { request.opcode.completion() } else { WcOpcode::UNKNOWN };
             assert_eq!(wc.opcode, expected, "{request:?}");
         }
-        assert!(!ok || !request.is_quiet(), "{request:?} is unsignaled");
+        assert!(!ok || !request.is_unsignaled(), "{request:?} is unsignaled");
         if ok {
             self.succeed(&request, ground);
             if multi && !request.is_fragmented() {
-                self.settle_passing(request.id, ground);
+                self.settle_bypassing(request.id, ground);
             }
         } else {
             self.release(&request, ground);
         }
     }
 
-    /// The report of this request is due, and silence about unsignaled ones before it.
+    /// Checks that this request is next in order; unsignaled ones before it are not reported.
     fn pop_ordered(&mut self, id: u64, ground: &Ground<'_>) -> Request {
         loop {
-            let first = self.ordered.pop_front().unwrap_or_else(|| panic!("{id} is nobody's"));
+            let first = self.ordered.pop_front().unwrap_or_else(|| panic!("{id} is unknown"));
             if first.id == id {
                 return first;
             }
-            assert!(first.is_quiet(), "{id} is reported before {first:?}");
+            assert!(first.is_unsignaled(), "{id} is reported before {first:?}");
             self.succeed(&first, ground);
         }
     }
 
     /// Unsignaled pass-through requests before this one have succeeded: rail 0 keeps the order.
-    fn settle_passing(&mut self, before: u64, ground: &Ground<'_>) {
-        let later = self.passing.split_off(&before);
-        let earlier = std::mem::replace(&mut self.passing, later);
+    fn settle_bypassing(&mut self, before: u64, ground: &Ground<'_>) {
+        let later = self.bypassing.split_off(&before);
+        let earlier = std::mem::replace(&mut self.bypassing, later);
         for (id, request) in earlier {
-            if request.is_quiet() {
+            if request.is_unsignaled() {
                 self.succeed(&request, ground);
             } else {
-                // Held in the ring, its report has to wait for its turn.
-                self.passing.insert(id, request);
+                // Deferred in the ring: its report waits for its turn.
+                self.bypassing.insert(id, request);
             }
         }
     }
 
-    /// With nothing in flight any more, unsignaled requests that were not heard of have succeeded.
-    pub(super) fn settle_quiet(&mut self, ground: &Ground<'_>) {
-        let quiet = |requests: Vec<Request>| requests.into_iter().partition(Request::is_quiet);
-        let (ordered, rest): (Vec<_>, Vec<_>) = quiet(self.ordered.drain(..).collect());
+    /// With nothing in flight any more, unsignaled requests without a report have succeeded.
+    pub(super) fn settle_unsignaled(&mut self, ground: &Ground<'_>) {
+        let unsignaled =
+            |requests: Vec<Request>| requests.into_iter().partition(Request::is_unsignaled);
+        let (ordered, rest): (Vec<_>, Vec<_>) = unsignaled(self.ordered.drain(..).collect());
         self.ordered.extend(rest);
-        let passing = std::mem::take(&mut self.passing);
-        let (passed, rest): (Vec<_>, Vec<_>) = quiet(passing.into_values().collect());
-        self.passing.extend(rest.into_iter().map(|request| (request.id, request)));
+        let bypassing = std::mem::take(&mut self.bypassing);
+        let (passed, rest): (Vec<_>, Vec<_>) = unsignaled(bypassing.into_values().collect());
+        self.bypassing.extend(rest.into_iter().map(|request| (request.id, request)));
         ordered.iter().chain(&passed).for_each(|request| self.succeed(request, ground));
     }
 
@@ -284,17 +287,17 @@ impl Sender {
 
     /// What filled the peer's next receive with a buffer.
     pub(super) fn arrived(&mut self) -> Request {
-        let request = self.sending.pop_front().expect("somebody sent");
+        let request = self.sending.pop_front().expect("there was a SEND");
         self.sent.remove(&request.id);
         request
     }
 
-    /// The peer's next receive was too short for what came: that must not have succeeded, nor will
-    /// it.
+    /// The peer's next receive was too short for what came: that request must not have succeeded,
+    /// and will not.
     pub(super) fn was_too_long(&mut self) -> Request {
-        let request = self.sending.pop_front().expect("somebody sent");
+        let request = self.sending.pop_front().expect("there was a SEND");
         assert!(!self.sent.contains(&request.id), "{request:?} cannot have succeeded");
-        let waiting = self.ordered.iter_mut().chain(self.passing.values_mut());
+        let waiting = self.ordered.iter_mut().chain(self.bypassing.values_mut());
         let this = waiting.into_iter().find(|waiting| waiting.id == request.id);
         if let Some(this) = this {
             this.flaw = Some(Flaw::Beyond);
@@ -309,29 +312,29 @@ impl Sender {
         earlier.for_each(|earlier| earlier.check_done(ground));
     }
 
-    /// The peer may be told of this request: what was posted before it is in place, SENDs and
-    /// atomics among it if they keep their place.
-    pub(super) fn check_told(&self, request: &Request, ground: &Ground<'_>) {
+    /// Checks that the peer may be notified of this request: what was posted before it is in place,
+    /// including SENDs and atomics if they keep their place.
+    pub(super) fn check_notified(&self, request: &Request, ground: &Ground<'_>) {
         self.check_earlier(request, ground);
         if self.keeps_order {
             let deferred = self.deferred.as_ref().map(|(_, request)| request);
-            let next = deferred.or(self.passing_to_run.front());
+            let next = deferred.or(self.bypassing_to_run.front());
             let overtaken = next.filter(|earlier| earlier.id < request.id);
-            assert!(overtaken.is_none(), "{request:?} is told of before {overtaken:?}");
+            assert!(overtaken.is_none(), "{request:?} is notified before {overtaken:?}");
         }
     }
 
-    /// A NIC carried out the next notify: everything that it stands for is in place.
+    /// A NIC carried out the next notify: everything that it announces is in place.
     pub(super) fn notify_ran(&mut self, ground: &Ground<'_>) {
         let request = self.notifies_to_run.pop_front().expect("a notify of a request");
-        self.check_told(&request, ground);
+        self.check_notified(&request, ground);
     }
 
-    /// A NIC carried out the next pass-through request, or told its peer to.
-    pub(super) fn passing_ran(&mut self, tag: u64, is_deferred: bool, ground: &Ground<'_>) {
+    /// A NIC carried out the next pass-through request, or made its peer do so.
+    pub(super) fn bypassing_ran(&mut self, tag: u64, is_deferred: bool, ground: &Ground<'_>) {
         let request = match self.deferred.take_if(|(waits, _)| *waits == tag) {
             Some((_, request)) => request,
-            None => self.passing_to_run.pop_front().expect("a pass-through request"),
+            None => self.bypassing_to_run.pop_front().expect("a pass-through request"),
         };
         if is_deferred {
             self.deferred = Some((tag, request));

@@ -1,4 +1,4 @@
-//! What a simulated world is made of: everything that is chosen before its first step.
+//! The shape of a simulated world: everything that is chosen before its first step.
 
 use super::virtual_qp::Size;
 use crate::choices::{Choices, pick};
@@ -7,24 +7,24 @@ use polyrail_core::virtual_qp::{
 };
 use std::fmt;
 
-/// How bad the days in this world are.
+/// How much goes wrong in this world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
     /// Nothing fails.
     Fair,
     /// Drivers take requests in part or not at all, receivers are not ready, completions are late:
-    /// everything succeeds all the same.
+    /// everything still succeeds.
     Rough,
     /// Links, devices, drivers and peers fail.
     Storm,
 }
 
-/// What a queue pair is granted.
+/// The limits that a queue pair is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Send requests that may be outstanding.
+    /// Maximum number of sends in flight.
     pub send: u32,
-    /// Receives that may be outstanding.
+    /// Maximum number of posted receives.
     pub recv: u32,
     /// Bytes of an inline request.
     pub inline: u32,
@@ -52,9 +52,9 @@ pub struct ConnectionShape {
     pub first_device: usize,
     /// The configuration of both ends, their numbers aside.
     pub config: Config,
-    /// What was asked for as the longest fragment: more than a rail carries is refused.
+    /// The longest fragment that was asked for: more than a rail carries is refused.
     pub wanted_msg_size: u32,
-    /// What the driver grants each rail.
+    /// The limits that the driver grants each rail.
     pub grants: [Grant; MAX_RAILS],
     /// The same for the notify queue pair.
     pub notify_grant: Grant,
@@ -63,7 +63,7 @@ pub struct ConnectionShape {
     /// Whether rail 0's receives have buffers, end by end. With DQPLB it is this or notifications;
     /// SPRAY and single rails always have them.
     pub data_receives: [bool; 2],
-    /// Retries while a receiver is not ready; 7 is for ever.
+    /// Retries while a receiver is not ready; 7 is forever.
     pub rnr_retry: u8,
 }
 
@@ -72,17 +72,17 @@ pub struct ConnectionShape {
 pub struct Shape {
     /// Devices of each of the two hosts.
     pub devices: usize,
-    /// How bad it gets.
+    /// How much goes wrong.
     pub weather: Weather,
-    /// What the NIC does between two calls, at most: little keeps queues full, much empties them.
+    /// Maximum number of NIC steps between two calls: few keep queues full, many empty them.
     pub pace: u32,
-    /// Half of all requests are one end's, so that it comes far.
+    /// One end gets half of all requests, so that it gets far.
     pub leans: bool,
     /// A plain queue pair completes on the same completion queues.
     pub bystander: bool,
     /// The longest message of each device, at both hosts.
     pub message_limits: [u32; MAX_DEVICES],
-    /// Every poll brings so many events at most, if it is always the same.
+    /// The budget of every poll, if it is always the same.
     pub budget: Option<usize>,
     /// The connections at the beginning.
     pub connections: Vec<ConnectionShape>,
@@ -126,7 +126,8 @@ impl Shape {
 
 impl ConnectionShape {
     pub(super) fn choose(choices: &mut dyn Choices, world: &Shape) -> Self {
-        let (devices, weather) = (world.devices, world.weather);
+        let devices = world.devices;
+        let weather = world.weather;
         let size = pick(choices, &Size::ALL);
         // A type for several rails may have one.
         let fewest = if choices.one_in(8) { 1 } else { size.rails().min(2) };
@@ -217,7 +218,7 @@ impl ConnectionShape {
         }
     }
 
-    /// The most requests that a physical queue pair can have in flight.
+    /// The maximum number of requests in flight on a physical queue pair.
     pub(super) fn credits(&self, rail: RailId) -> u32 {
         self.config.max_msgs_per_qp.min(self.size.depth()).min(self.grant(rail).send)
     }

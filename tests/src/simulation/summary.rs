@@ -7,11 +7,11 @@ pub struct Summary {
     pub steps: u64,
     /// Steps of the software NIC: requests carried out, completions shown.
     pub nic_steps: u64,
-    /// Requests posted, and those among them that were refused.
+    /// Requests posted, and how many of them were refused.
     pub requests: u64,
     /// See [`requests`](Self::requests).
     pub refused: u64,
-    /// Accepted requests that could not but fail.
+    /// Accepted requests that had to fail.
     pub flawed: u64,
     /// Receives posted.
     pub receives: u64,
@@ -42,7 +42,7 @@ pub struct Summary {
     pub survivors: u64,
     /// Physical queues whose receives were counted at the end.
     pub receive_queues: u64,
-    /// Stands for all reports, in their order.
+    /// A digest of all reports, in order.
     pub history: u64,
 }
 

@@ -31,7 +31,7 @@ impl World {
         self.post_request(at, end, request);
     }
 
-    /// Posts a request in a place that was cleared for it. Says whether it was accepted.
+    /// Posts a request in a place that was cleared for it. Returns whether it was accepted.
     pub(super) fn post_request(&mut self, at: usize, end: usize, request: Request) -> bool {
         let ground = self.connections[at].ground(end, &self.hosts);
         request.prepare(&ground);
@@ -40,7 +40,8 @@ impl World {
         let Self { hosts, connections, .. } = self;
         let connection = &mut connections[at];
         let qp = hosts[end].qp(connection.ends[end].index);
-        let (before, state) = (qp.unreported_sends(), qp.state());
+        let before = qp.unreported_sends();
+        let state = qp.state();
         let posted = without_allocating("post_send", || qp.post_send(&wr));
         self.summary.requests += 1;
         match posted {
@@ -51,7 +52,7 @@ impl World {
                 if request.flags.contains(SendFlags::INLINE) {
                     let limit = connection.shape.inline_limit_of(&request);
                     assert!(request.length <= limit, "{request:?} is longer than {limit}");
-                    // The buffer is its poster's again.
+                    // The buffer belongs to its poster again.
                     let ground = connection.ground(end, hosts);
                     let offset = ground.near_offset(request.local);
                     ground.near.fill(offset, request.length as usize, 0xEE).expect("within");
@@ -63,7 +64,7 @@ impl World {
                 let limit = connection.shape.inline_limit_of(&request);
                 let inline = request.flags.contains(SendFlags::INLINE);
                 let too_long = inline && request.length > limit;
-                // One rail leaves it to its driver.
+                // A single rail leaves it to its driver.
                 let fair = match error {
                     PostSendError::InlineTooLong { max, .. } => too_long && max == limit,
                     PostSendError::Driver { .. } => connection.damaged || too_long,
@@ -114,7 +115,8 @@ impl World {
         let is_atomic = matches!(opcode, FetchAdd | CompareSwap);
         let length = if is_atomic { 8 } else { 1 + choices.below(longest) };
         let sender = &connection.ends[end].sender;
-        let (id, local) = (sender.next_id(), place);
+        let id = sender.next_id();
+        let local = place;
         let salt = u64::from(shape.config.max_msg_size) << 24 ^ id << 8 ^ (at * 2 + end) as u64;
         let flags = SendFlags::SIGNALED;
         let mut request = Request { id, opcode, flags, length, place, local, salt, flaw: None };
@@ -122,7 +124,7 @@ impl World {
         if self.shape.weather == Weather::Storm && choices.one_in(100) {
             return with_any_flaw(request, choices);
         }
-        // What a READ brings, sent on: only a fence keeps the two apart.
+        // Forwards the bytes of a READ: only a fence keeps the two apart.
         if request.is_write()
             && choices.one_in(4)
             && let Some(read) = sender.newest_read()
@@ -149,7 +151,7 @@ impl World {
         }
     }
 
-    /// Says whether it was accepted.
+    /// Returns whether it was accepted.
     pub(super) fn post_notification(&mut self, at: usize, end: usize) -> bool {
         let wr = RecvWr::notification(self.connections[at].ends[end].receiver.next_id());
         let posted = self.post_recv_wr(at, end, &wr);
@@ -159,7 +161,7 @@ impl World {
         posted
     }
 
-    /// A receive that anything fits into. Says whether it was accepted.
+    /// Posts a receive that any message fits into. Returns whether it was accepted.
     pub(super) fn post_data_recv(&mut self, at: usize, end: usize) -> bool {
         self.post_data_recv_of(at, end, STRIDE as u32)
     }
@@ -171,7 +173,8 @@ impl World {
         receiver.places.thaw(place, &landing);
         let offset = landing.near_offset(place);
         let buffer = landing.near.local(offset, length).expect("within the buffer");
-        let (id, keys) = (receiver.next_data_id(), self.keys[end].clone());
+        let id = receiver.next_data_id();
+        let keys = self.keys[end].clone();
         let device = self.connections[at].ends[end].physical[0].device;
         let posted = match &mut self.connections[at].ends[end].shared {
             None => self.post_recv_wr(at, end, &RecvWr::data(id, buffer, &keys)),
@@ -277,7 +280,9 @@ fn as_posted<'k>(request: &Request, ground: &Ground<'_>, keys: &'k [DeviceKeys])
     let remote = ground.far.addr() + offset as u64;
     let wr = SendWr::write(request.id, local.expect("within the buffer"), remote, keys);
     let (compare_add, swap) = request.operands();
-    let (opcode, flags, imm) = (request.opcode, request.flags, request.imm());
+    let opcode = request.opcode;
+    let flags = request.flags;
+    let imm = request.imm();
     SendWr { opcode, flags, imm, compare_add, swap, ..wr }
 }
 
@@ -287,7 +292,7 @@ impl ConnectionShape {
     }
 }
 
-/// Whether a request may be refused like this.
+/// Whether a request may be refused with this error.
 fn is_fair(error: PostSendError, request: &Request, state: QpState) -> bool {
     match error {
         PostSendError::Full(_) | PostSendError::QueueFull(_) => true,

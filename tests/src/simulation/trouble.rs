@@ -1,4 +1,4 @@
-//! What goes wrong with devices, links and drivers, and with rails that leave service.
+//! Faults of devices, links and drivers, and rails that leave service.
 
 use super::World;
 use super::shape::Weather;
@@ -9,7 +9,7 @@ use polyrail_core::hardware::Refusal;
 use std::time::Duration;
 
 impl World {
-    /// Something happens that nobody asked for.
+    /// Injects a fault.
     pub(super) fn trouble(&mut self, choices: &mut dyn Choices) {
         match (self.shape.weather, choices.below(8)) {
             (_, 0) => self.change_service(choices),
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// What costs time and nothing else.
+    /// A fault that only costs time.
     fn hinder(&mut self, choices: &mut dyn Choices) {
         let queue = pick(choices, &[WorkQueue::Send, WorkQueue::Send, WorkQueue::Recv]);
         let fault = match choices.below(4) {
@@ -56,11 +56,12 @@ impl World {
                 refusal: Refusal::QueueFull,
             },
         };
-        let (device, when) = (self.any_device(choices), self.some_time(choices));
+        let device = self.any_device(choices);
+        let when = self.some_time(choices);
         self.inject(device, when, fault);
     }
 
-    /// What requests may fail of.
+    /// A fault that may make requests fail.
     fn break_something(&mut self, choices: &mut dyn Choices) {
         let (host, at) = self.any_device(choices);
         let queue = pick(choices, &[WorkQueue::Send, WorkQueue::Send, WorkQueue::Recv]);
@@ -87,7 +88,7 @@ impl World {
         self.inject((host, at), when, fault);
     }
 
-    /// Whatever uses this device may fail from now on.
+    /// Everything that uses this device may fail from now on.
     fn damage(&mut self, host: usize, at: usize) {
         for connection in &mut self.connections {
             let uses = connection.ends[host].physical.iter().any(|physical| physical.at == at);
@@ -98,7 +99,8 @@ impl World {
 
     fn change_service(&mut self, choices: &mut dyn Choices) {
         let (at, end) = self.any_end(choices);
-        let (rail, in_service) = (choices.below(8) as u8, choices.coin());
+        let rail = choices.below(8) as u8;
+        let in_service = choices.coin();
         let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
         without_allocating("set_rail_in_service", || qp.set_rail_in_service(rail, in_service));
     }

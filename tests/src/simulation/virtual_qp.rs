@@ -8,7 +8,7 @@ use polyrail_core::virtual_qp::{
     RailCounters, RailId, RailSet, VirtualQp,
 };
 
-/// What the simulation asks of a virtual queue pair, whatever its const parameters.
+/// The interface of a virtual queue pair for the simulation, independent of its const parameters.
 pub(super) trait AnyQp: CompletionTarget {
     fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError>;
     fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError>;

@@ -1,11 +1,11 @@
-//! A virtual queue pair on the scripted NIC, with every physical request and every report held
-//! against what must hold at any time:
+//! A virtual queue pair on the scripted NIC, with every physical request and every report checked
+//! against these rules:
 //!
 //! - every byte of a request is posted once, and every accepted request is reported once;
 //! - fragmented requests are reported in posting order, and only when nothing of them is in flight;
-//! - SUCCESS means that all of it, its notify included, succeeded, and only a driver's refusal makes
-//!   a failure of what did so;
-//! - of several errors the first one is reported;
+//! - SUCCESS means that all of it, its notify included, succeeded, and only a driver's refusal
+//!   turns such a success into a failure;
+//! - the first of several errors is reported;
 //! - fragmented requests are started in posting order, SENDs and atomics are posted in it;
 //! - a notify follows everything before it; nothing is notified at or past a failure;
 //! - a fenced request follows everything before it;
@@ -13,10 +13,10 @@
 //!   WRITE before it; every fragment of a solicited one wakes the receiver; SENDs are refused;
 //! - each fragment has the keys of its rail's device, and none is longer than its rail takes;
 //! - rails take turns (`turns`), and nothing waits without a reason (`progress`);
-//! - counters say what the NIC saw;
-//! - in the end nothing is left over.
+//! - counters agree with what the NIC saw;
+//! - nothing is left in the end.
 //!
-//! What happens next is the caller's: random, or every possibility in turn.
+//! The caller chooses what happens next: at random, or every possibility in turn.
 
 mod progress;
 mod turns;
@@ -32,10 +32,10 @@ use polyrail_core::virtual_qp::{
 use std::collections::BTreeSet;
 use turns::Turns;
 
-/// Address space of one request, so that an address tells whose it is.
+/// Address space of one request, so that an address identifies its request.
 const STRIDE: u64 = 1 << 32;
 
-/// What is known of an accepted request.
+/// The state of an accepted request.
 #[derive(Clone, Debug)]
 struct Request {
     opcode: Opcode,
@@ -50,10 +50,10 @@ struct Request {
     /// SPRAY: the notify was posted, and acknowledged.
     notified: bool,
     notify_acknowledged: bool,
-    /// What completions tell of: bytes that ended, and that the notify is acknowledged. A batch
-    /// tells of nothing before its last request.
-    told: u64,
-    notify_told: bool,
+    /// What completions have shown: bytes that ended, and that the notify is acknowledged. A batch
+    /// shows nothing before its last request.
+    completed: u64,
+    notify_completed: bool,
     reported: bool,
 }
 
@@ -67,19 +67,19 @@ impl Request {
         self.ended == self.length && self.error.is_none()
     }
 
-    /// All that it asks for is acknowledged; over SPRAY that may include a notify.
+    /// Whether all of it is acknowledged; over SPRAY that may include a notify.
     fn is_done(&self, spray: bool) -> bool {
         let wants_notify = spray && self.opcode == Opcode::RdmaWriteWithImm;
         self.data_done() && (!wants_notify || self.notify_acknowledged)
     }
 
-    /// Whether completions have told that it is done.
-    fn is_told(&self, spray: bool) -> bool {
+    /// Whether completions have shown that it is done.
+    fn is_completed(&self, spray: bool) -> bool {
         let wants_notify = spray && self.opcode == Opcode::RdmaWriteWithImm;
-        self.told == self.length && (!wants_notify || self.notify_told)
+        self.completed == self.length && (!wants_notify || self.notify_completed)
     }
 
-    /// How it has to be reported if it is not done: what never left is flushed.
+    /// The status that it has to be reported with if it is not done: what never left is flushed.
     fn expected_error(&self) -> WcStatus {
         self.error.or(self.notify_error).unwrap_or(WcStatus::WR_FLUSH_ERR)
     }
@@ -95,14 +95,14 @@ pub struct Watched<const RAILS: usize = 4, const DEPTH: usize = 16, const WRS: u
     limits: Vec<u32>,
     devices: Vec<usize>,
     /// Which rails are in service.
-    up: Vec<bool>,
+    in_service: Vec<bool>,
     turns: Turns,
     requests: Vec<Request>,
     /// DQPLB: numbers posted, and those not acknowledged.
     next_number: u32,
     unacknowledged: BTreeSet<u32>,
-    /// Those of which no completion has told.
-    untold: BTreeSet<u32>,
+    /// Those that no completion has shown.
+    incomplete: BTreeSet<u32>,
     /// Requests of each queue pair that ended without a completion so far.
     silent: Vec<Vec<SendRequest>>,
     span: Option<u32>,
@@ -132,7 +132,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         Self {
             turns: Turns::new(setup, limits.clone()),
             devices: (0..setup.rails).map(|rail| setup.device_of(rail)).chain([0]).collect(),
-            up: vec![true; setup.rails],
+            in_service: vec![true; setup.rails],
             rig,
             handles,
             limits,
@@ -140,7 +140,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             requests: Vec::new(),
             next_number: 0,
             unacknowledged: BTreeSet::new(),
-            untold: BTreeSet::new(),
+            incomplete: BTreeSet::new(),
             span,
             ordered: setup.config.pass_through == PassThroughOrder::Ordered,
             failing,
@@ -167,7 +167,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         self.rig.nic.unpolled()
     }
 
-    /// Posts a request, and says whether it was accepted. A refusal is forgotten, as it must be.
+    /// Posts a request. Returns whether it was accepted. A refused request is forgotten, as it must
+    /// be.
     ///
     /// # Panics
     ///
@@ -179,7 +180,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let wr = SendWr { opcode, ..SendWr::write(id, local, REMOTE + id * STRIDE, &KEYS) };
         let wr = SendWr { imm: id as u32, ..wr.with_flags(flags) };
         let length = u64::from(length);
-        // Entered first: what the post rings out at once is looked at right after.
+        // Entered first: what the post sends at once is checked right after.
         self.requests.push(Request {
             opcode,
             flags,
@@ -190,14 +191,14 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             notify_error: None,
             notified: false,
             notify_acknowledged: false,
-            told: 0,
-            notify_told: false,
+            completed: 0,
+            notify_completed: false,
             reported: false,
         });
         self.turns.posts();
         let accepted = self.rig.qp.post_send(&wr).is_ok();
         self.rig.qp.invariants();
-        self.look();
+        self.check_posts();
         assert!(!accepted || self.span.is_none() || opcode != Opcode::Send, "no receive for it");
         if !accepted {
             let refused = self.requests.pop();
@@ -215,13 +216,13 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) {
         self.turns.upset();
         if self.rig.qp.set_rail_in_service(rail, in_service) {
-            self.up[rail as usize] = in_service;
+            self.in_service[rail as usize] = in_service;
         }
-        self.look();
+        self.check_posts();
     }
 
-    /// Looks at everything that was posted since the last look.
-    fn look(&mut self) {
+    /// Checks everything that was posted since the last call.
+    fn check_posts(&mut self) {
         if self.rig.nic.refusals() > 0 || self.has_failed() {
             self.turns.upset();
         }
@@ -253,7 +254,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     /// be counted already.
     fn check_counters(&self) {
         for (at, handle) in self.handles.iter().enumerate() {
-            let id = if at < self.up.len() { RailId::Data(at as u8) } else { RailId::Notify };
+            let id =
+                if at < self.in_service.len() { RailId::Data(at as u8) } else { RailId::Notify };
             let counted = self.rig.qp.counters(id).expect("a rail of its own");
             let bytes = if handle.owes() && !self.has_failed() {
                 counted.bytes
@@ -273,12 +275,12 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         })
     }
 
-    /// Requests before a solicited one of DQPLB that have numbers and wake nobody.
-    fn quiet_before(&self, id: usize) -> impl Iterator<Item = (usize, &Request)> {
+    /// Requests before a solicited one of DQPLB that have numbers and are not solicited.
+    fn unsolicited_before(&self, id: usize) -> impl Iterator<Item = (usize, &Request)> {
         let solicited = self.requests[id].flags.contains(SendFlags::SOLICITED);
         self.requests[..id].iter().enumerate().filter(move |(_, earlier)| {
-            let quiet = !earlier.flags.contains(SendFlags::SOLICITED);
-            solicited && quiet && earlier.opcode == Opcode::RdmaWriteWithImm
+            let unsolicited = !earlier.flags.contains(SendFlags::SOLICITED);
+            solicited && unsolicited && earlier.opcode == Opcode::RdmaWriteWithImm
         })
     }
 
@@ -312,12 +314,12 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         if numbered {
             let in_place = |(_, earlier): (usize, &Request)| earlier.ended == earlier.length;
             let all_in_place = self.unnumbered_before(id).all(in_place);
-            assert!(all_in_place, "{id} would tell of what is not in place");
-            let all_woken = self.quiet_before(id).all(in_place);
+            assert!(all_in_place, "{id} would notify before everything is in place");
+            let all_woken = self.unsolicited_before(id).all(in_place);
             assert!(all_woken, "nobody is woken if {id} arrives before the last of another one");
             let imm = SequenceImm::decode(request.imm).expect("a number");
             assert!(self.unacknowledged.insert(imm.number.get()), "no number twice");
-            self.untold.insert(imm.number.get());
+            self.incomplete.insert(imm.number.get());
             let last = offset + u64::from(request.sge.length()) == this.length;
             assert_eq!(imm.last, last);
             self.next_number = self.next_number.max(imm.number.get() + 1);
@@ -345,13 +347,15 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         assert!(!std::mem::replace(&mut self.requests[id].notified, true), "notified once");
     }
 
-    /// These requests of a queue pair end, the next ones.
+    /// The next requests of a queue pair end: these.
     fn ended(&mut self, qp_num: u32, requests: &[SendRequest], status: WcStatus) {
         let at = self.handles.iter().position(|qp| qp.qp_num() == qp_num).expect("one of ours");
         for request in requests {
             self.silent[at].push(*request);
             if request.flags.contains(SendFlags::SIGNALED) || !status.is_success() {
-                std::mem::take(&mut self.silent[at]).iter().for_each(|request| self.told(request));
+                std::mem::take(&mut self.silent[at])
+                    .iter()
+                    .for_each(|request| self.note_completed(request));
             }
             if is_marker(request) {
                 continue;
@@ -373,22 +377,22 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         }
     }
 
-    /// A completion tells that this request ended.
-    fn told(&mut self, request: &SendRequest) {
+    /// A completion shows that this request ended.
+    fn note_completed(&mut self, request: &SendRequest) {
         if is_marker(request) {
             return;
         }
         if request.sge.length() == 0 {
             let id = ((request.remote_addr - REMOTE) / STRIDE) as usize;
-            self.requests[id].notify_told = true;
+            self.requests[id].notify_completed = true;
             return;
         }
         let (id, _) = place(request);
-        self.requests[id].told += u64::from(request.sge.length());
+        self.requests[id].completed += u64::from(request.sge.length());
         if request.opcode == Opcode::RdmaWriteWithImm
             && let Some(imm) = SequenceImm::decode(request.imm)
         {
-            self.untold.remove(&imm.number.get());
+            self.incomplete.remove(&imm.number.get());
         }
     }
 
@@ -417,16 +421,16 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         handle.fail(status);
     }
 
-    /// Polls, and says how many reports that brought.
+    /// Polls. Returns the number of reports.
     pub fn poll(&mut self, budget: usize) -> usize {
         self.poll_by(Way::All(budget))
     }
 
-    /// Polls in this way, and says how many reports that brought.
+    /// Polls in this way. Returns the number of reports.
     pub fn poll_by(&mut self, way: Way) -> usize {
         let refusals = self.rig.nic.refusals();
         let (events, _) = self.rig.poll_by(way);
-        self.look();
+        self.check_posts();
         for event in &events {
             let wc = event.completion().expect("nothing foreign");
             self.reported(&wc);
@@ -450,7 +454,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             assert!(this.flags.contains(SendFlags::SIGNALED), "{id} is unsignaled");
         } else {
             assert_eq!(self.rig.qp.state(), QpState::Error, "{id} failed, and nothing else");
-            // A driver's refusal has no status of its own, and what it takes later is done still.
+            // A driver's refusal has no status of its own, and what it takes later is still done.
             let refused = wc.status == WcStatus::GENERAL_ERR && self.failing;
             let first = !is_done && wc.status == this.expected_error();
             assert!(refused || first, "{id} failed as {wc:?}: {this:?}");
@@ -463,10 +467,10 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         self.requests[id].reported = true;
     }
 
-    /// Lets everything end and looks whether anything is left.
+    /// Lets everything end and checks that nothing is left.
     pub fn finish(&mut self) {
-        for rail in 0..self.up.len() as u8 {
-            if !self.up[rail as usize] {
+        for rail in 0..self.in_service.len() as u8 {
+            if !self.in_service[rail as usize] {
                 self.set_rail_in_service(rail, true);
             }
         }
@@ -496,13 +500,13 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     }
 }
 
-/// Whether a request moves nothing and tells nobody: it stands for the rest of a batch that was given
-/// up, so that a completion tells of the part that was posted.
+/// Whether a request moves nothing and notifies no peer: it stands for the rest of a batch that was
+/// given up, so that a completion covers the part that was posted.
 fn is_marker(request: &SendRequest) -> bool {
     request.opcode == Opcode::RdmaWrite && request.sge.length() == 0
 }
 
-/// Whose fragment a request is, and where it lies.
+/// The request of a fragment, and the fragment's place in it.
 fn place(request: &SendRequest) -> (usize, u64) {
     let at = request.sge.addr() - LOCAL;
     assert!(at == request.remote_addr.wrapping_sub(REMOTE) || request.remote_addr == 0);

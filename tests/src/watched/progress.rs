@@ -5,7 +5,7 @@ use super::{Request, Watched};
 use polyrail_core::verbs::{Opcode, SendFlags};
 
 impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DEPTH, WRS> {
-    /// After a poll that saw all there was, and in which no driver refused anything.
+    /// Called after a poll that saw all completions, and in which no driver refused anything.
     pub(super) fn check_progress(&self) {
         self.check_pass_through();
         self.check_fragmented();
@@ -20,13 +20,13 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     }
 
     /// Whether everything posted before is complete.
-    fn all_told(&self, id: usize) -> bool {
-        self.requests[..id].iter().all(|earlier| earlier.is_told(self.span.is_none()))
+    fn all_completed(&self, id: usize) -> bool {
+        self.requests[..id].iter().all(|earlier| earlier.is_completed(self.span.is_none()))
     }
 
-    /// What a request may wait for before it is started: its fence.
+    /// Whether a request may still wait for its fence.
     fn waits_for_fence(&self, id: usize) -> bool {
-        self.requests[id].flags.contains(SendFlags::FENCE) && !self.all_told(id)
+        self.requests[id].flags.contains(SendFlags::FENCE) && !self.all_completed(id)
     }
 
     fn first(&self, of: impl Fn(&Request) -> bool) -> Option<usize> {
@@ -39,8 +39,8 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let Some(id) = self.first(waiting) else { return };
         let spray = self.span.is_none();
         let earlier = self.requests[..id].iter().filter(|request| request.is_fragmented());
-        let ordered = self.ordered && !earlier.clone().all(|request| request.is_told(spray));
-        let excused = !self.up[0] || !self.room(0) || ordered || self.waits_for_fence(id);
+        let ordered = self.ordered && !earlier.clone().all(|request| request.is_completed(spray));
+        let excused = !self.in_service[0] || !self.room(0) || ordered || self.waits_for_fence(id);
         assert!(excused, "{id} waits for nothing: {:?}", self.requests[id]);
     }
 
@@ -50,11 +50,12 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             |request: &Request| request.is_fragmented() && request.posted < request.length;
         let Some(id) = self.first(waiting) else { return };
         let this = &self.requests[id];
-        // What passed straight to rail 0 has no place by which to tell whether it came before.
-        let passes = |request: &Request| !request.is_fragmented() && request.told < request.posted;
+        // What bypassed the ring has no place that shows whether it came before.
+        let passes =
+            |request: &Request| !request.is_fragmented() && request.completed < request.posted;
         let passing = this.flags.contains(SendFlags::FENCE) && self.requests.iter().any(passes);
         let fenced = this.posted == 0 && (passing || self.waits_for_fence(id));
-        let room = (0..self.up.len()).any(|rail| self.up[rail] && self.room(rail));
+        let room = (0..self.in_service.len()).any(|rail| self.in_service[rail] && self.room(rail));
         let excused = !room || fenced || self.waits_for_numbers(id);
         assert!(excused, "{id} waits for nothing: {this:?}");
     }
@@ -64,16 +65,16 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         if self.requests[id].opcode != Opcode::RdmaWriteWithImm {
             return false;
         }
-        let oldest = self.untold.first().copied().unwrap_or(self.next_number);
+        let oldest = self.incomplete.first().copied().unwrap_or(self.next_number);
         let used_up = self.next_number - oldest >= span;
-        let untold = |earlier: &Request| earlier.told < earlier.length;
-        // Behind one of those it waits for everything fragmented before that one, too.
-        let earlier = self.unnumbered_before(id).chain(self.quiet_before(id));
+        let incomplete = |earlier: &Request| earlier.completed < earlier.length;
+        // Behind one of those it also waits for everything fragmented before that one.
+        let earlier = self.unnumbered_before(id).chain(self.unsolicited_before(id));
         let last = earlier.map(|(at, _)| at).max().unwrap_or(0);
         let mut up_to_last = self.requests[..last].iter();
-        let mut earlier = self.unnumbered_before(id).chain(self.quiet_before(id));
-        let behind = earlier.any(|(_, earlier)| untold(earlier))
-            || up_to_last.any(|earlier| earlier.is_fragmented() && untold(earlier));
+        let mut earlier = self.unnumbered_before(id).chain(self.unsolicited_before(id));
+        let behind = earlier.any(|(_, earlier)| incomplete(earlier))
+            || up_to_last.any(|earlier| earlier.is_fragmented() && incomplete(earlier));
         used_up || (self.requests[id].posted == 0 && behind)
     }
 
@@ -84,10 +85,13 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let Some(id) = self.first(waiting) else { return };
         let blocks = |request: &&Request| {
             let counts = request.is_fragmented() || self.ordered;
-            counts && request.told < request.length
+            counts && request.completed < request.length
         };
         let blocked = self.requests[..=id].iter().any(|request| blocks(&request));
-        assert!(blocked || !self.room(self.up.len()), "the notify of {id} waits for nothing");
+        assert!(
+            blocked || !self.room(self.in_service.len()),
+            "the notify of {id} waits for nothing"
+        );
     }
 
     /// SENDs and atomics are reported when they are done; fragmented requests, when those before
@@ -96,7 +100,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let spray = self.span.is_none();
         let mut in_turn = true;
         for (id, request) in self.requests.iter().enumerate() {
-            let done = request.is_told(spray);
+            let done = request.is_completed(spray);
             let due = if request.is_fragmented() {
                 in_turn &= done;
                 in_turn

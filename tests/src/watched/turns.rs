@@ -1,10 +1,10 @@
 //! Whose turn it is: the order in which rails are visited.
 //!
 //! Devices alternate as far as they can. A batch of fragments goes to the first rail with room from
-//! the turn after the last one on; for requests that waited, from the turn of the rail that was freed
-//! last on. A SEND may have been all that waited, which is not seen here: so after polls a new request
-//! may go on from either turn. Least finish time, rails that leave service and drivers that refuse upset the order: then
-//! nothing is said.
+//! the turn after the last one on; for requests that waited, from the turn of the rail that was
+//! freed last on. Perhaps only a SEND waited, which is not visible here: so after polls a new
+//! request may go on from either turn. Least finish time, rails that leave service and drivers that
+//! refuse upset the order: then nothing is checked.
 
 use crate::rig::{FIRST_QP_NUM, Setup};
 use crate::scripted::Note;
@@ -20,8 +20,8 @@ pub(super) struct Turns {
     /// The turn that comes next, and that of the rail that was freed last.
     next: usize,
     freed: usize,
-    /// The turns of rails that were freed since fragments were posted last, and whether a poll goes
-    /// on still.
+    /// The turns of rails that were freed since fragments were posted last, and whether a poll is
+    /// still going on.
     freed_since: Vec<usize>,
     polling: bool,
     /// Nothing has upset the order yet.
@@ -38,22 +38,22 @@ impl Turns {
         Self { order, limits, next: 0, freed: 0, freed_since: Vec::new(), polling: false, known }
     }
 
-    /// Nothing can be said any more.
+    /// The order can no longer be predicted.
     pub(super) fn upset(&mut self) {
         self.known = false;
     }
 
-    /// An inline request found a rail, and no number: whose turn is next is not seen.
+    /// An inline request found a rail, but no number: the next turn is not visible.
     pub(super) fn skip(&mut self) {
         self.freed_since.extend(0..self.order.len());
     }
 
-    /// A post begins: it is no request that waited.
+    /// A post begins: its request did not wait.
     pub(super) fn posts(&mut self) {
         self.polling = false;
     }
 
-    /// Something happened.
+    /// Records an event of the NIC.
     pub(super) fn note(&mut self, note: &Note) {
         match note {
             Note::Polled { qp_num, freed } => {

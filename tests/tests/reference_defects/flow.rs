@@ -145,7 +145,8 @@ fn covers_every_byte_once(fragment: u32, expected_fragments: u64) {
     let setup = Setup::spray(3).fragment(fragment).depth(1024).deep();
     let mut rig: Rig<3, 1024, 2> = setup.build();
     rig.post([rig::write(1, u32::MAX)]);
-    let (mut bytes, mut fragments) = (0u64, 0u64);
+    let mut bytes = 0u64;
+    let mut fragments = 0u64;
     let mut ends = std::collections::BTreeSet::from([0u64]);
     while rig.qp.unreported_sends() > 0 {
         for rail in &rig.rails {

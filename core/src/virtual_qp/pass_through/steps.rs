@@ -78,7 +78,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let signaled = wr.flags.contains(SendFlags::SIGNALED);
         let content = if signaled { Content::PassThrough } else { Content::Unsignaled };
         let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
-        let request = keys.request(wr, self.config.imm_order);
+        let request = keys.request(wr, self.header.imm_order);
         let posted = self.rails[0].post_one(request, batch);
         match posted {
             Ok(_) => self.pass_through.bypassing += 1,
@@ -93,7 +93,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Gives a pass-through request its place in the ring, from where it goes as soon as its order
     /// and rail 0 let it.
     fn defer(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), PostSendError> {
-        let imm_order = self.config.imm_order;
+        let imm_order = self.header.imm_order;
         let id = self.sends.add_with(|slot| {
             slot.keys[0] = keys;
             slot.compare_add = wr.compare_add;
@@ -187,7 +187,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             wr_id,
             status: completion.status,
             opcode: batch.opcode.completion(),
-            qp_num: self.config.virtual_qp_num,
+            qp_num: self.header.virtual_qp_num,
             byte_len: batch.length,
             imm: None,
         }
@@ -217,7 +217,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let slot = self.sends.slot(id);
         slot.state.remove(SlotState::DEFERRED);
         slot.fail(WcStatus::WR_FLUSH_ERR);
-        let wc = slot.report(self.config.virtual_qp_num);
+        let wc = slot.report(self.header.virtual_qp_num);
         self.finish_deferred(id);
         Some(wc)
     }

@@ -1,4 +1,4 @@
-//! What there is.
+//! Devices, ports, addresses and attributes.
 
 use crate::fixture::{GID_INDEX, PORT, Rails};
 use polyrail_ffi::{
@@ -6,7 +6,7 @@ use polyrail_ffi::{
 };
 use polyrail_tests::behaviours::{ALL_ACCESS, End, Fixture, Pair, Patience};
 
-pub(super) fn devices_say_who_they_are(rails: &Rails) {
+pub(super) fn devices_report_their_identity(rails: &Rails) {
     let list = DeviceList::new().unwrap();
     assert_eq!(list.iter().len(), 2 * rails.rails());
     let mut guids: Vec<_> = list.iter().map(|device| device.guid()).collect();
@@ -50,7 +50,7 @@ pub(super) fn ports_and_addresses_can_be_looked_up(rails: &Rails) {
     assert_eq!(empty.map_err(|error| error.errno), Err(libc::ENODATA));
 }
 
-pub(super) fn a_queue_pair_says_what_it_is_set_to(rails: &Rails) {
+pub(super) fn a_queue_pair_reports_its_attributes(rails: &Rails) {
     let pair = Pair::on(rails, 0, Patience::SHORT);
     let set = pair.near.qp.query().unwrap();
     assert_eq!((set.state, set.port_num, set.pkey_index), (QpState::Rts, PORT, 0));
@@ -58,17 +58,17 @@ pub(super) fn a_queue_pair_says_what_it_is_set_to(rails: &Rails) {
     assert_eq!((set.timeout, set.retry_cnt, set.rnr_retry), (14, 2, 1));
     assert_eq!((set.min_rnr_timer, set.max_rd_atomic, set.max_dest_rd_atomic), (12, 16, 16));
     assert_eq!(set.access, ALL_ACCESS);
-    // Not looked at: `cur_state`, which rxe leaves at RESET.
+    // Not checked: `cur_state`, which rxe leaves at RESET.
     assert_eq!(set.path_mtu, Some(Mtu::Mtu4096));
     assert_eq!(set.path, Some(rails.path_from(End::Near, 0)));
     assert_eq!(set.sq_psn, pair.far.qp.query().unwrap().rq_psn);
     let granted = pair.near.qp.limits();
-    // rxe rounds up, and tells so only when it is asked.
+    // rxe rounds up, and reports that only to a query.
     assert!(set.cap.max_send_wr >= granted.max_send_wr, "{set:?}, {granted:?}");
     assert!(set.cap.max_inline_data >= granted.max_inline_data);
 }
 
-pub(super) fn a_shared_receive_queue_says_what_it_is_set_to(rails: &Rails) {
+pub(super) fn a_shared_receive_queue_reports_its_attributes(rails: &Rails) {
     let mut srq = rails.create_srq(End::Far, 0, 8);
     srq.set_limit(3).unwrap();
     let set = srq.query().unwrap();

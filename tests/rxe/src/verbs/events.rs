@@ -1,4 +1,4 @@
-//! Being told instead of asking.
+//! Events instead of polling.
 
 use crate::fixture::{PORT, Rails};
 use polyrail_core::hardware::CompletionQueue as _;
@@ -36,7 +36,7 @@ pub(super) fn a_channel_wakes_for_a_queue_that_was_armed(rails: &Rails) {
     let (mut pair, channel) = with_channel(rails);
     assert!(channel.as_raw_fd() >= 0);
     tell(&mut pair, SendFlags::empty());
-    assert_eq!(channel.wait(SOON), Ok(None), "it was not armed");
+    assert_eq!(channel.wait(SOON), Ok(None), "the channel was not armed");
     // Arm, then poll: what came before arming is found by polling, and what comes later wakes.
     pair.far.cq.handle().arm(false).unwrap();
     assert_eq!(poll(&mut pair.far.cq).len(), 1);
@@ -44,7 +44,7 @@ pub(super) fn a_channel_wakes_for_a_queue_that_was_armed(rails: &Rails) {
     assert_eq!(channel.wait(Some(LIMIT)), Ok(Some(pair.far.cq.id())));
     assert_eq!(pair.far.completions(1)[0].wr_id, 11);
     tell(&mut pair, SendFlags::empty());
-    assert_eq!(channel.wait(SOON), Ok(None), "it tells once for each arming");
+    assert_eq!(channel.wait(SOON), Ok(None), "one event for each arming");
 }
 
 pub(super) fn a_channel_can_wait_for_solicited_completions_only(rails: &Rails) {
@@ -57,9 +57,10 @@ pub(super) fn a_channel_can_wait_for_solicited_completions_only(rails: &Rails) {
     assert_eq!(pair.far.completions(2).len(), 2);
 }
 
-/// Reads events until the one that is waited for.
+/// Reads events until the wanted one.
 fn expect(context: &Context, wanted: AsyncEvent) {
-    let (mut others, start) = (Vec::new(), Instant::now());
+    let mut others = Vec::new();
+    let start = Instant::now();
     loop {
         match context.next_event().unwrap() {
             Some(event) if event == wanted => return,
@@ -95,11 +96,11 @@ pub(super) fn a_shared_receive_queue_raises_its_limit_event(rails: &Rails) {
     let mut pair = Pair { near, far };
     (0..3).for_each(|wr_id| recv(&mut srq, wr_id, Sge::EMPTY).unwrap());
     srq.set_limit(3).unwrap();
-    assert_eq!(context.next_event(), Ok(None), "none is taken yet");
+    assert_eq!(context.next_event(), Ok(None), "no event is pending");
     pair.near.post(&[pair.request(7, Opcode::RdmaWriteWithImm, 0, 0)]).unwrap();
     pair.near.completions(1);
     expect(context, AsyncEvent::SrqLimitReached(srq.id()));
-    assert_eq!(srq.query().unwrap().limit, 0, "it is disarmed");
+    assert_eq!(srq.query().unwrap().limit, 0, "the limit is disarmed");
 }
 
 pub(super) fn an_overrun_raises_an_event(rails: &Rails) {

@@ -18,10 +18,10 @@ macro_rules! list {
 pub(crate) fn list() -> Vec<Behaviour<Rails>> {
     list! {
         devices:
-            devices_say_who_they_are
+            devices_report_their_identity
             ports_and_addresses_can_be_looked_up
-            a_queue_pair_says_what_it_is_set_to
-            a_shared_receive_queue_says_what_it_is_set_to;
+            a_queue_pair_reports_its_attributes
+            a_shared_receive_queue_reports_its_attributes;
         events:
             a_channel_wakes_for_a_queue_that_was_armed
             a_channel_can_wait_for_solicited_completions_only
@@ -29,16 +29,16 @@ pub(crate) fn list() -> Vec<Behaviour<Rails>> {
             a_shared_receive_queue_raises_its_limit_event
             an_overrun_raises_an_event;
         services:
-            datagrams_go_where_their_address_handle_says
+            datagrams_go_where_their_address_handle_points
             an_unreliable_connection_carries_writes
             lists_of_buffers_are_gathered_and_scattered
             attributes_change_within_a_state
             an_extended_completion_queue_reports_what_a_classic_one_does
             the_engine_runs_on_extended_completion_queues
-            a_drained_send_queue_tells_and_goes_on;
+            a_drained_send_queue_raises_an_event_and_goes_on;
         windows:
             a_window_opens_a_part_and_the_peer_closes_it
-            a_window_permits_no_more_than_it_says
+            a_window_permits_only_its_own_access
             a_window_that_its_owner_invalidates_is_closed;
         refusals:
             a_transition_from_the_wrong_state_is_refused

@@ -65,7 +65,7 @@ pub(super) fn what_the_driver_does_not_know_is_refused(rails: &Rails) {
     assert_eq!(unknown(stamped.unwrap_err()), ("ibv_create_cq_ex", libc::EOPNOTSUPP, true));
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let access = AccessFlags::LOCAL_WRITE;
-    // SAFETY: the file is no dma-buf, so nothing is registered.
+    // SAFETY: the file is not a dma-buf, so nothing is registered.
     let dmabuf =
         unsafe { rails.domain(End::Near, 0).register_dmabuf(file.as_fd(), 0, 4096, 0, access) };
     assert_eq!(unknown(dmabuf.unwrap_err()), ("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP, true));

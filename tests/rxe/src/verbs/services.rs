@@ -65,8 +65,9 @@ fn datagrams(rails: &Rails, end: End) -> Plain<Ud> {
     side
 }
 
-pub(super) fn datagrams_go_where_their_address_handle_says(rails: &Rails) {
-    let (mut near, mut far) = (datagrams(rails, End::Near), datagrams(rails, End::Far));
+pub(super) fn datagrams_go_where_their_address_handle_points(rails: &Rails) {
+    let mut near = datagrams(rails, End::Near);
+    let mut far = datagrams(rails, End::Far);
     let handle = rails.domain(End::Near, 0).create_ah(&rails.path_from(End::Near, 0)).unwrap();
     near.memory.write(0, b"datagram");
     let into = far.sge(0, 100);
@@ -93,11 +94,14 @@ pub(super) fn datagrams_go_where_their_address_handle_says(rails: &Rails) {
     std::thread::sleep(QUIET);
     assert_eq!(poll(&mut far.cq), [], "datagrams with another Q_Key are dropped");
     send(&mut near, QKEY);
-    let told = far.wait();
-    assert_eq!((told.wr_id, told.status, told.opcode), (11, WcStatus::SUCCESS, WcOpcode::RECV));
-    assert_eq!((told.byte_len, told.src_qp), (8 + GRH_BYTES as u32, near.qp.qp_num()));
-    assert!(told.wc_flags.contains(WcFlags::GRH));
-    assert_eq!(told.imm(), Some(Imm::from_number(3)));
+    let arrived = far.wait();
+    assert_eq!(
+        (arrived.wr_id, arrived.status, arrived.opcode),
+        (11, WcStatus::SUCCESS, WcOpcode::RECV)
+    );
+    assert_eq!((arrived.byte_len, arrived.src_qp), (8 + GRH_BYTES as u32, near.qp.qp_num()));
+    assert!(arrived.wc_flags.contains(WcFlags::GRH));
+    assert_eq!(arrived.imm(), Some(Imm::from_number(3)));
     assert_eq!(far.memory.read(GRH_BYTES, 8), b"datagram");
     handle.close().unwrap();
 }
@@ -121,7 +125,7 @@ pub(super) fn lists_of_buffers_are_gathered_and_scattered(rails: &Rails) {
     let [mut near, mut far] = unreliable(rails);
     for (flags, length) in [(SendFlags::SIGNALED, 2_000), (SendFlags::INLINE, 20)] {
         let bytes = pattern(3 * length, length as u64);
-        // Neither in order nor beside each other, and cut elsewhere at the other end.
+        // Neither in order nor adjacent, and split elsewhere at the other end.
         let places = [4096, 0, 8192];
         let cut = [length / 2, 2 * length, length / 2];
         let mut parts = Vec::new();
@@ -149,8 +153,8 @@ pub(super) fn lists_of_buffers_are_gathered_and_scattered(rails: &Rails) {
         batch.add_list(&request, &parts);
         batch.commit().unwrap();
         assert_eq!(near.wait().status, WcStatus::SUCCESS);
-        let told = far.wait();
-        assert_eq!((told.wr_id, told.byte_len), (11, 3 * length as u32));
+        let arrived = far.wait();
+        assert_eq!((arrived.wr_id, arrived.byte_len), (11, 3 * length as u32));
         let read = places.iter().zip(cut).map(|(&place, cut)| far.memory.read(place, cut));
         assert_eq!(read.collect::<Vec<_>>().concat(), bytes);
     }
@@ -192,8 +196,8 @@ pub(super) fn an_unreliable_connection_carries_writes(rails: &Rails) {
     batch.add(&request);
     batch.commit().unwrap();
     assert_eq!(near.wait().status, WcStatus::SUCCESS);
-    let told = far.wait();
-    assert_eq!((told.wr_id, told.byte_len), (11, 9_000));
+    let arrived = far.wait();
+    assert_eq!((arrived.wr_id, arrived.byte_len), (11, 9_000));
     assert_eq!(far.memory.read(0, 9_000), pattern(9_000, 8));
 }
 
@@ -265,11 +269,12 @@ fn engine(rails: &Rails, end: End) -> (Box<Engine>, EngineCq) {
 }
 
 pub(super) fn the_engine_runs_on_extended_completion_queues(rails: &Rails) {
-    let ((mut near, mut near_cq), (mut far, mut far_cq)) =
-        (engine(rails, End::Near), engine(rails, End::Far));
+    let (mut near, mut near_cq) = engine(rails, End::Near);
+    let (mut far, mut far_cq) = engine(rails, End::Far);
     for rail in 0..2 {
         let id = RailId::Data(rail as u8);
-        let (a, b) = (near.physical(id).unwrap(), far.physical(id).unwrap());
+        let a = near.physical(id).unwrap();
+        let b = far.physical(id).unwrap();
         rails.connect(rail, a, b, Patience::LONG);
     }
     let from = rails.memory(End::Near, 100_000, ALL_ACCESS);
@@ -284,7 +289,8 @@ pub(super) fn the_engine_runs_on_extended_completion_queues(rails: &Rails) {
     far.post_recv(&RecvWr::notification(11)).unwrap();
     let wr = SendWr::write_with_imm(7, from.local(0, 100_000), to.addr(), 0, &keys);
     near.post_send(&wr).unwrap();
-    let (mut seen, start) = ([None; 2], Instant::now());
+    let mut seen = [None; 2];
+    let start = Instant::now();
     while seen.contains(&None) {
         let polled = near_cq.poll(&mut *near, 16, |event| seen[0] = event.completion());
         assert_eq!(polled.error, None);
@@ -297,7 +303,7 @@ pub(super) fn the_engine_runs_on_extended_completion_queues(rails: &Rails) {
     assert_eq!(to.read(0, 100_000), pattern(100_000, 6));
 }
 
-pub(super) fn a_drained_send_queue_tells_and_goes_on(rails: &Rails) {
+pub(super) fn a_drained_send_queue_raises_an_event_and_goes_on(rails: &Rails) {
     let mut pair = Pair::new(rails);
     let context = rails.context(End::Near, 0);
     while context.next_event().unwrap().is_some() {}
@@ -318,7 +324,7 @@ pub(super) fn a_drained_send_queue_tells_and_goes_on(rails: &Rails) {
     let set = pair.near.qp.query().unwrap();
     assert_eq!((set.path, set.timeout), (Some(path), 13));
     pair.near.qp.modify(&Resume).unwrap();
-    // rxe looks at its queue again at the next post only.
+    // rxe checks its queue again at the next post only.
     pair.near.post(&[pair.write(2, 0, 8)]).unwrap();
     assert_eq!(pair.near.ends(2), [(1, WcStatus::SUCCESS), (2, WcStatus::SUCCESS)]);
 }

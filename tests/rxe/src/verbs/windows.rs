@@ -8,14 +8,15 @@ use polyrail_core::verbs::{
 use polyrail_ffi::{MemoryWindow, WindowRange};
 use polyrail_tests::behaviours::{End, Fixture, Memory, Pair};
 
-/// Memory that peers reach through windows only.
+/// Memory that peers can reach through windows only.
 fn closed(rails: &Rails) -> Buffer {
     rails.memory(End::Far, 4096, AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND)
 }
 
 /// Opens the second kilobyte of `memory` for writes by `near`.
 fn open<'r>(pair: &mut Pair<Rails>, window: &mut MemoryWindow<'r>, memory: &'r Buffer) {
-    let (region, access) = (memory.region(0), AccessFlags::REMOTE_WRITE);
+    let region = memory.region(0);
+    let access = AccessFlags::REMOTE_WRITE;
     let range = WindowRange { region, addr: memory.addr() + 1024, length: 1024, access };
     let before = window.rkey();
     pair.far.qp.bind_window(21, SendFlags::SIGNALED, window, range).unwrap();
@@ -27,7 +28,8 @@ fn open<'r>(pair: &mut Pair<Rails>, window: &mut MemoryWindow<'r>, memory: &'r B
 
 /// A write of 8 bytes through a window.
 fn through(pair: &Pair<Rails>, window: &MemoryWindow<'_>, memory: &Buffer, at: u64) -> SendRequest {
-    let (remote_addr, rkey) = (memory.addr() + at, window.rkey());
+    let remote_addr = memory.addr() + at;
+    let rkey = window.rkey();
     SendRequest { remote_addr, rkey, ..pair.write(1, 0, 8) }
 }
 
@@ -45,17 +47,17 @@ pub(super) fn a_window_opens_a_part_and_the_peer_closes_it(rails: &Rails) {
     let invalidate = pair.request(2, Opcode::SendWithInv, 0, 0);
     pair.near.post(&[SendRequest { rkey: window.rkey(), ..invalidate }]).unwrap();
     assert_eq!(pair.near.ends(1), [(2, WcStatus::SUCCESS)]);
-    let told = pair.far.completions(1)[0];
-    assert_eq!((told.wr_id, told.status), (11, WcStatus::SUCCESS));
-    // rxe gives the kernel's number for the flag, which is another one's in verbs.
-    assert!(told.wc_flags.intersects(WcFlags::WITH_INV | WcFlags::IP_CSUM_OK), "{told:?}");
+    let arrived = pair.far.completions(1)[0];
+    assert_eq!((arrived.wr_id, arrived.status), (11, WcStatus::SUCCESS));
+    // rxe gives the kernel's number for the flag, which is that of another flag in verbs.
+    assert!(arrived.wc_flags.intersects(WcFlags::WITH_INV | WcFlags::IP_CSUM_OK), "{arrived:?}");
     pair.near.post(&[through(&pair, &window, &memory, 1024)]).unwrap();
     assert_eq!(pair.near.ends(1), [(1, WcStatus::REM_ACCESS_ERR)]);
     window.close().unwrap();
 }
 
-/// Not tried: reaching beyond the part, which rxe lets through as far as the region goes.
-pub(super) fn a_window_permits_no_more_than_it_says(rails: &Rails) {
+/// Not tested: access beyond the part, which rxe permits up to the end of the region.
+pub(super) fn a_window_permits_only_its_own_access(rails: &Rails) {
     let mut pair = Pair::new(rails);
     let memory = closed(rails);
     let mut window = rails.domain(End::Far, 0).alloc_window().unwrap();

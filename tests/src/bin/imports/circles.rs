@@ -9,8 +9,8 @@ pub(crate) type Imports = BTreeSet<(ModuleId, ModuleId)>;
 /// Modules each of which imports the next one, and the last one the first.
 pub(crate) type Circle = Vec<ModuleId>;
 
-/// The shortest circle, then the shortest one without its imports, and so on: each of them needs an
-/// import of its own to go.
+/// The shortest circle, then the shortest one without its imports, and so on: each can only be
+/// broken by removing an import of its own.
 pub(crate) fn circles(mut imports: Imports) -> Vec<Circle> {
     let mut circles = Vec::new();
     while let Some(circle) = shortest(&imports) {

@@ -1,4 +1,4 @@
-//! What is compiled for tests only.
+//! Code that is compiled for tests only.
 
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Meta, Token};

@@ -1,4 +1,4 @@
-//! Who imports whom, and where.
+//! Which modules import which, and where.
 
 use crate::circles::Imports;
 use crate::resolve::{Target, resolve};
@@ -45,7 +45,7 @@ impl Graph {
         }
     }
 
-    /// Takes note of an import; only the first place of a file is kept.
+    /// Records an import; only the first place of a file is kept.
     fn add(&mut self, from: ModuleId, to: ModuleId, place: Place) {
         if from == to {
             return;

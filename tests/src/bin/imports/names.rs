@@ -10,7 +10,7 @@ use syn::{Attribute, Ident, ImplItem, Item, ItemUse, Meta, Path, TraitItem, UseT
 pub(crate) struct Import {
     pub(crate) name: String,
     pub(crate) of: Named,
-    /// Whether it only hands the name on.
+    /// Whether it is a re-export only.
     pub(crate) is_reexport: bool,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Takes note of an item that is not a module.
+    /// Records an item that is not a module.
     pub(crate) fn add(&mut self, item: &Item) {
         if !is_for_tests(attributes(item)) {
             self.items.extend(name_of(item).map(ToString::to_string));

@@ -69,7 +69,7 @@ impl Partial {
         }
     }
 
-    /// Ends the path; `last` comes behind it.
+    /// Ends the path; `last` is what follows it.
     fn end(&mut self, last: &str, uses: &mut Vec<Named>) {
         let names = std::mem::take(&mut self.names);
         if !names.is_empty() {

@@ -8,7 +8,7 @@ use crate::tree::{ModuleId, Tree};
 pub(crate) enum Target {
     /// A module.
     Module(ModuleId),
-    /// An item that this module defines, or one of another crate that it alone hands on.
+    /// An item that this module defines, or one of another crate that it alone re-exports.
     Item(ModuleId),
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn resolve(tree: &Tree, from: ModuleId, path: &[String]) -> Option<Ta
 
 struct Search<'t> {
     tree: &'t Tree,
-    /// Names that are being looked up: imports may run in circles, too.
+    /// Names that are being looked up: imports may be circular, too.
     visited: Vec<(ModuleId, String)>,
 }
 

@@ -141,7 +141,8 @@ impl Reader<'_> {
         self.items(id, items, &directory.join(name))
     }
 
-    /// The file of a module, and its text: `name.rs`, else `name/mod.rs`, unless it says otherwise.
+    /// The file of a module, and its text: `name.rs`, else `name/mod.rs`, unless a `#[path]` names
+    /// another.
     fn find(
         &self,
         module: &ItemMod,
@@ -166,7 +167,7 @@ fn directory_of(file: &Path) -> PathBuf {
     file.parent().map(Path::to_owned).unwrap_or_default()
 }
 
-/// What `#[path = ".."]` says.
+/// The value of `#[path = ".."]`.
 fn given_path(module: &ItemMod) -> Option<String> {
     let path = module.attrs.iter().find(|attribute| attribute.path().is_ident("path"))?;
     match &path.meta {

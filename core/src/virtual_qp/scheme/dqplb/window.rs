@@ -81,7 +81,7 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
     /// # Errors
     ///
     /// [`OutsideWindow`] if the number is neither in the window nor such a duplicate. So is what
-    /// counts as before the first number ever, be it but one step.
+    /// lies before the first number ever, even by a single step.
     #[inline]
     pub fn insert(&mut self, fragment: SequenceImm) -> Result<Arrival, OutsideWindow> {
         let ahead = fragment.number.distance_from(self.next);
@@ -104,7 +104,8 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
             return false;
         }
         let bit = Self::wrap(self.base + ahead);
-        let (at, shift) = (bit / 64, bit % 64);
+        let at = bit / 64;
+        let shift = bit % 64;
         let Word { arrived, last } = self.words.get(at);
         if arrived & 1 << shift != 0 {
             return false;
@@ -118,11 +119,13 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
     #[cold]
     fn why_not_new(&self, ahead: u32, number: SequenceNumber) -> Result<Arrival, OutsideWindow> {
         // What was never in turn, as before the first number ever, cannot have arrived before.
-        let (behind, seen) = (MODULUS - ahead, self.passed.min(Self::CAPACITY.into()));
+        let behind = MODULUS - ahead;
+        let seen = self.passed.min(Self::CAPACITY.into());
         if ahead < Self::CAPACITY || u64::from(behind) <= seen {
             return Ok(Arrival::Duplicate);
         }
-        let (number, next) = (number.get(), self.next.get());
+        let number = number.get();
+        let next = self.next.get();
         Err(OutsideWindow { number, next, window: Self::CAPACITY })
     }
 
@@ -131,7 +134,8 @@ impl<const RAILS: usize, const DEPTH: usize> SequenceWindow<RAILS, DEPTH> {
     pub fn advance(&mut self) -> u32 {
         let mut ended = 0;
         loop {
-            let (at, shift) = (self.base / 64, self.base % 64);
+            let at = self.base / 64;
+            let shift = self.base % 64;
             let Word { arrived, last } = self.words.get(at);
             let run = (arrived >> shift).trailing_ones();
             if run == 0 {
@@ -179,7 +183,7 @@ struct Word {
     last: u64,
 }
 
-/// `8 * RAILS * DEPTH` numbers. Stable Rust cannot write an array of so many [`Word`]s, so the bytes
+/// `8 * RAILS * DEPTH` numbers. Stable Rust cannot write an array of that many [`Word`]s, so the bytes
 /// are an array of arrays, read sixteen at a time.
 #[derive(Clone, Debug)]
 #[repr(align(16))]
