@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that CI checks, from a fresh clone on a machine with Rust and apt. Installs what is missing.
-#   tests/full.sh [STEP]...    those of STEPS, or all of them, in order
+#   tests/full.sh [STEP]...    these of STEPS, or all of them, in order
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
@@ -11,7 +11,7 @@ say() { printf '\n== %s\n' "$*"; }
 
 NO_STD="--manifest-path tests/no_std/Cargo.toml"
 
-# What Rust alone does not bring. Nothing happens if it is there.
+# Packages and components beside Rust. Does nothing if they are there.
 install() {
   command -v cc >/dev/null || { apt-get -qq update && apt-get -qq install -y gcc libc6-dev; }
   tests/rxe/packages.sh
@@ -20,7 +20,7 @@ install() {
   done
 }
 
-# What the fuzz targets need: a C++ compiler for libFuzzer, a nightly compiler, cargo-fuzz.
+# Requirements of the fuzz targets: a C++ compiler for libFuzzer, a nightly compiler, cargo-fuzz.
 install_fuzz() {
   command -v c++ >/dev/null || { apt-get -qq update && apt-get -qq install -y g++; }
   cargo +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
@@ -32,11 +32,11 @@ lint() {
   cargo fmt --all --check
   cargo fmt $NO_STD --check
   cargo fmt --manifest-path fuzz/Cargo.toml --check
-  # cargo-fuzz would bring a lock file up to date silently.
+  # cargo-fuzz would update a lock file silently.
   cargo tree --manifest-path fuzz/Cargo.toml --locked >/dev/null
   cargo clippy --workspace --all-targets --all-features --locked
   CARGO_TARGET_DIR=target/no_std cargo clippy $NO_STD --locked
-  say "polyrail-core alone, and everything that does without libibverbs"
+  say "polyrail-core alone, and everything that needs no libibverbs"
   cargo check -p polyrail-core --no-default-features --locked
   if cargo tree --locked --edges all | grep -q rdma-sys; then
     echo "a default member depends on rdma-sys" >&2
@@ -68,7 +68,7 @@ libclang() {
     tests/rxe/packages.sh libclang1-$version libclang-common-$version-dev
     LIBCLANG_PATH=/usr/lib/llvm-$version/lib CARGO_TARGET_DIR=target/libclang \
       cargo test -p rdma-sys -p polyrail-ffi --locked --lib --tests
-    # What the build script said of itself.
+    # The version that the build script printed.
     grep -qE "libclang: .*version $version\." target/libclang/debug/build/rdma-sys-*/output
   done
 }
@@ -94,7 +94,7 @@ sweep() {
 }
 
 simulate() {
-  say "simulated worlds: as users build the engine, then with its own assertions"
+  say "simulated worlds: the engine as users build it, then with its own assertions"
   cargo run --release --locked -p polyrail-tests --bin simulate -- --seed 1 --seeds 20000
   cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- --seed 100001 --seeds 50000
 }
@@ -105,7 +105,7 @@ enumerate() {
 }
 
 planted() {
-  say "bugs planted on purpose, which have to be found"
+  say "bugs planted on purpose, which must be found"
   tests/planted.sh
 }
 
@@ -115,7 +115,7 @@ fuzz() {
   local target
   for target in $(cargo fuzz list); do
     mkdir -p "fuzz/corpus/$target"
-    # A nightly compiler may warn of what ours does not know.
+    # A nightly compiler may have new warnings.
     RUSTFLAGS= cargo +nightly fuzz run "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
       -max_total_time=30 -print_final_stats=1
   done
@@ -143,13 +143,13 @@ no_std() {
 }
 
 bench() {
-  say "benches, a smoke run: nothing is timed"
+  say "benches: a smoke run without timing"
   cargo bench -p polyrail-benches --locked -- --test
   cargo run --release --locked -p polyrail-benches --bin report -- --repeats 21
 }
 
 instructions() {
-  say "instructions of the benches, beside those that were accepted"
+  say "instructions of the benches, compared with the accepted ones"
   benches/instructions.sh
 }
 

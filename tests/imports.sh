@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# No two modules of a crate import each other, neither directly nor by way of others. Lists those that do.
+# Checks that no two modules of a crate import each other, directly or through others. Lists those that do.
 #   tests/imports.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The crates that users build; a file may be gone before git knows it.
+# The crates that users build; git may still list a file that is gone.
 roots=()
 while IFS= read -rd '' root; do
   [ -e "$root" ] && roots+=("$root")

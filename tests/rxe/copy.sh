@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Files copied, and requests measured, between two processes over real verbs: `polyrail serve` with
-# `polyrail copy --to` and `polyrail perf --to`, in a guest that has software RDMA (see guest.sh). What is
-# checked is in the script `copies`.
+# `polyrail copy --to` and `polyrail perf --to`, in a guest that has software RDMA (see guest.sh). The
+# checks are in the script `copies`.
 #   tests/rxe/copy.sh [CASE]...    those cases, or all of them
 # Exit status 0 if all passed; else see guest.sh.
 set -euo pipefail

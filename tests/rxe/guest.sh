@@ -2,13 +2,13 @@
 # Runs one program of this machine in a throw-away guest that has RDMA rails, on a machine that has none.
 #   tests/rxe/guest.sh [-t SECONDS] [-n RAILS] [-f FILE]... -- PROGRAM [ARGS...]
 # The guest is QEMU without hardware acceleration, Debian's kernel and its software RDMA driver rdma_rxe.
-#   -n RAILS    rails, 2 unless told: rxeA$i on a$i <-> rxeB$i on b$i, a veth pair that packets really cross
-#   -t SECONDS  the guest is stopped after so long, 120 unless told
+#   -n RAILS    rails, 2 by default: rxeA$i on a$i <-> rxeB$i on b$i, a veth pair that packets really cross
+#   -t SECONDS  time after which the guest is stopped, 120 by default
 #   -f FILE     brings a file along, with its shared libraries; it lands beside the program in /home
 # GID 0 of a port is its IPv6 link-local address, GID 1 is 10.0.$i.1 (A) or 10.0.$i.2 (B). RAILS is in the
 # program's environment. Its output appears as it comes.
 # Exit status: the program's; 124 it took too long; 125 the guest died; 126 the guest could not be made.
-# What takes long to make is kept in ${XDG_CACHE_HOME:-~/.cache}/polyrail/rxe. With CONSOLE=FILE in the
+# Parts that take long to make are kept in ${XDG_CACHE_HOME:-~/.cache}/polyrail/rxe. With CONSOLE=FILE in the
 # environment the kernel's messages are kept there.
 set -euo pipefail
 
@@ -45,7 +45,7 @@ kernel_package() {
   apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image-/ {print $2; exit}' | grep .
 }
 
-# Debian's kernel, unpacked and not installed.
+# Debian's kernel, unpacked but not installed.
 fetch_kernel() {
   kernel=$cache/kernel
   if ! compgen -G "$kernel/boot/vmlinuz-*" >/dev/null; then
@@ -69,7 +69,7 @@ unpack_image() {
   local plain=$cache/vmlinux-$release at
   if ! [ -s "$plain" ]; then
     at=$(LC_ALL=C grep -abo $'\xfd7zXZ' "$image" | head -n 1 | cut -d: -f1) || return 0
-    # xz complains of what follows the kernel.
+    # xz complains about the data after the kernel.
     tail -c "+$((at + 1))" "$image" | xz -dc --single-stream 2>/dev/null > "$scratch/vmlinux" || true
     [ "$(head -c 4 "$scratch/vmlinux" | tail -c 3)" = ELF ] || return 0
     mv "$scratch/vmlinux" "$plain"
@@ -91,7 +91,7 @@ take_modules() {
   local root=$1 number=100 module line file name
   mkdir -p "$root/modules"
   for module in $MODULES; do
-    # A line of modules.dep names the module, then what it depends on, what is needed first last.
+    # A line of modules.dep names the module, then what it depends on, in reverse order of loading.
     line=$(grep "/$module\.ko[^ ]*:" "$modules/modules.dep") || die "the kernel has no module $module"
     for file in $(tr -d : <<< "$line" | tr ' ' '\n' | tac); do
       name=$(basename "${file%%.ko*}")
@@ -106,7 +106,7 @@ take_modules() {
 
 archive() { (cd "$1" && find . | cpio --quiet -o -H newc -R 0:0); }
 
-# All of the guest but the program; made once for each version of kernel and scripts.
+# The whole guest except the program; made once for each version of kernel and scripts.
 make_base() {
   local root=$scratch/base program
   base=$cache/base-$release-$(cat "$here"/guest.sh "$here"/init "$here"/rail | cksum | cut -d' ' -f1).cpio
@@ -173,7 +173,7 @@ make_overlay "$program" ${files[@]+"${files[@]}"}
 qemu=0
 boot || qemu=$?
 [ -z "${CONSOLE:-}" ] || cp "$scratch/console" "$CONSOLE"
-# What the kernel had to say, if it was not well.
+# Messages of the kernel about its own errors.
 grep -aE 'WARNING: CPU|BUG:|Oops|Kernel panic|rcu:.*stall|blocked for more|insmod: ' "$scratch/console" |
   sed 's/^/guest.sh: the kernel: /' >&2 || true
 status=$(tr -cd 0-9 < "$scratch/status" || true)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building against libibverbs needs, if it is not there: the library and its headers, and
-# the compiler library that reads them.
+# Installs what a build against libibverbs needs, if it is missing: the library and its headers, and the
+# compiler library that reads them.
 #   tests/rxe/packages.sh [PACKAGE]...    these too
 set -euo pipefail
 

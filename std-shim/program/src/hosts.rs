@@ -1,19 +1,19 @@
-//! Which hardware a copy or a measurement within one process runs on: two hosts made of software NICs
-//! on one fabric. The only file of either that knows; the rest runs on any [backend](polyrail::backend).
+//! The hardware for a copy or a measurement within one process: two hosts made of software NICs on one
+//! fabric. Only this file knows about it; the rest runs on any [backend](polyrail::backend).
 
 use crate::size::parse_size;
 use polyrail::backend::DeviceError;
 use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, NicError, ProtectionDomain, When};
 use std::str::FromStr;
 
-/// A link that fails after so many bytes, to see what happens then: `2:1M`, `2:1M:silent`.
+/// A link that fails after a number of bytes, to see what happens then: `2:1M`, `2:1M:silent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkFault {
     /// The rail whose sending device loses its link; rails that share the device suffer too.
     pub rail: usize,
-    /// Payload bytes that the device carries before, those of all its rails and of its peers'.
+    /// Payload bytes that the device carries before it fails, for all its rails and for its peers.
     pub bytes: u64,
-    /// Requests are never answered nor given up, as some drivers have it, instead of failing.
+    /// Requests are never answered or given up, as with some drivers, instead of failing.
     pub silent: bool,
 }
 
@@ -50,24 +50,24 @@ impl Host {
         Ok(Self { devices, domains })
     }
 
-    /// The protection domains, one for each device.
+    /// Returns the protection domains, one for each device.
     pub(crate) fn domains(&self) -> Vec<&ProtectionDomain> {
         self.domains.iter().collect()
     }
 
-    /// The same, as whoever opens devices has them.
+    /// Returns the same as a slice of owned domains.
     #[cfg(test)]
     pub(crate) fn all_domains(&self) -> &[ProtectionDomain] {
         &self.domains
     }
 
-    /// Has something happen to the device of a rail, at once.
+    /// Injects a fault into the device of a rail, at once.
     #[cfg(test)]
     pub(crate) fn inject(&self, rail: usize, fault: Fault) {
         self.devices[rail % self.devices.len()].inject(When::Now, fault);
     }
 
-    /// Lets the device of a rail lose its link.
+    /// Makes the device of a rail lose its link.
     pub(crate) fn fail_link(&self, fault: LinkFault) {
         let device = &self.devices[fault.rail % self.devices.len()];
         let kind = if fault.silent { Fault::Silent(true) } else { Fault::LinkDown };
@@ -75,7 +75,7 @@ impl Host {
     }
 }
 
-/// A sending host and a receiving one, with so many devices each, that reach each other.
+/// Makes a sending and a receiving host that reach each other, each with this number of devices.
 pub(crate) fn software_hosts(devices: usize) -> Result<(Host, Host), DeviceError> {
     let fabric = Fabric::threaded();
     Ok((Host::new(&fabric, "tx", devices)?, Host::new(&fabric, "rx", devices)?))

@@ -2,8 +2,8 @@
 
 /// Parses a number of bytes: decimal digits and an optional unit.
 ///
-/// `K`, `M`, `G`, `T`, also as `KiB` .. `TiB`, count in powers of 1024, since buffers and messages
-/// do; `KB` .. `TB` and lower case letters mean the same, and `B` is a byte.
+/// `K`, `M`, `G`, `T`, also written `KiB` to `TiB`, are powers of 1024, as usual for buffers and messages;
+/// `KB` to `TB` and lower case letters mean the same, and `B` is a byte.
 ///
 /// ```
 /// # use polyrail_program::size::parse_size;
@@ -14,7 +14,7 @@
 ///
 /// # Errors
 ///
-/// [`SizeError`] names what was given.
+/// [`SizeError`] contains the text.
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let error = |reason| SizeError { text: text.chars().take(40).collect(), reason };
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -34,17 +34,17 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     number.checked_mul(1 << shift).ok_or_else(|| error("it has more than 64 bits"))
 }
 
-/// A text that is no size.
+/// Text that is not a valid size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a size: {reason}")]
 pub struct SizeError {
-    /// What was given, cut off if it is long.
+    /// The text, shortened if it is long.
     pub text: String,
     /// What is wrong with it.
     pub reason: &'static str,
 }
 
-/// A number of bytes in the largest unit that keeps it readable, for people: `64 KiB`, `1.5 MiB`.
+/// Returns a number of bytes for people, in the largest unit that keeps it readable: `64 KiB`, `1.5 MiB`.
 pub fn human_size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_named() {
+    fn text_that_is_not_a_size_is_named() {
         let bad =
             ["", "K", "-1", "+1", "1.5M", "1X", "1KK", "0x10", "18446744073709551616", "99999999T"];
         for text in bad {

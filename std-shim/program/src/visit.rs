@@ -1,4 +1,4 @@
-//! A side that has connected and asked for something, and what it may have.
+//! A peer that has connected and asked for something, and its limits.
 
 use crate::job::{Control, Hello};
 use crate::session::{Environment, Patience, SessionError};
@@ -8,29 +8,29 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What a server does with what comes.
+/// How a server serves its peers.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// A directory, in which files appear under the names that senders give them; else the file that
-    /// each copy becomes. `None`: no files are taken.
+    /// A directory, in which files appear under their senders' names; otherwise the file that each copy
+    /// becomes. `None`: the server accepts no files.
     pub destination: Option<PathBuf>,
-    /// Bytes of memory that one peer may have here.
+    /// Bytes of memory that one peer may use here.
     pub max_memory: u64,
-    /// Code of the time that an acknowledgement of this side's requests, a copy's credits, is waited for
-    /// before packets are sent again; see [`ConnectOptions::timeout`].
+    /// Code of the time to wait for an acknowledgement of this side's requests, a copy's credits, before
+    /// packets are sent again; see [`ConnectOptions::timeout`].
     pub qp_timeout: u8,
-    /// How long a rail may make no headway before it is taken for dead.
+    /// Time without progress after which a rail is considered dead.
     pub stall_timeout: Duration,
-    /// Peers that are served at a time, at least one; others wait a little, and are sent away then.
+    /// Peers to serve at a time, at least one; others wait a little, and are then sent away.
     pub peers: usize,
-    /// How long a peer is waited for.
+    /// How long to wait for a peer.
     pub patience: Patience,
-    /// Whether a copy has to reach the disk before it takes its name.
+    /// Whether a copy must reach the disk before it takes its name.
     pub sync: bool,
 }
 
 impl Default for ServeOptions {
-    /// Measurements only, 4 peers at a time with 1 GiB of memory each, 10 s for rails.
+    /// Only measurements, 4 peers at a time with 1 GiB of memory each, 10 s for rails.
     fn default() -> Self {
         Self {
             destination: None,
@@ -45,13 +45,13 @@ impl Default for ServeOptions {
 }
 
 impl ServeOptions {
-    /// The default, and files into `destination`.
+    /// Returns the default, but with files written to `destination`.
     pub fn new(destination: impl Into<PathBuf>) -> Self {
         Self { destination: Some(destination.into()), ..Self::default() }
     }
 }
 
-/// A peer that has said hello, and what it is served with.
+/// A peer that has said hello, and what serves it.
 pub(crate) struct Visit<'a, D> {
     pub(crate) control: Control,
     pub(crate) hello: &'a Hello,
@@ -60,14 +60,14 @@ pub(crate) struct Visit<'a, D> {
 }
 
 impl<'a, D: Domain> Visit<'a, D> {
-    /// Whether the peer may have so many bytes of memory here.
+    /// Checks that the peer may use this many bytes of memory here.
     pub(crate) fn allow(&self, bytes: usize) -> Result<(), SessionError> {
         let bytes = bytes as u64;
         let limit = self.options.max_memory;
         if bytes > limit { Err(SessionError::TooMuchMemory { bytes, limit }) } else { Ok(()) }
     }
 
-    /// Makes the endpoint that the peer wants to meet.
+    /// Returns the builder of the endpoint that the peer asks for.
     pub(crate) fn builder(&self) -> EndpointBuilder {
         let endpoint = &self.hello.endpoint;
         let timeout = self.options.qp_timeout;
@@ -78,13 +78,13 @@ impl<'a, D: Domain> Visit<'a, D> {
             .connect_options(ConnectOptions { timeout, ..ConnectOptions::default() })
     }
 
-    /// What this side runs in.
+    /// Returns the environment of this side.
     pub(crate) fn environment(
         &self,
         builder: &'a EndpointBuilder,
         interrupted: &'a AtomicBool,
     ) -> Environment<'a, D> {
-        // The peer's buffer is registered with each of the devices that it uses.
+        // The peer's buffer is registered with every device that it uses.
         let domains = self.domains.iter().take(self.hello.buffer.rkeys.len()).collect();
         Environment {
             domains,

@@ -1,4 +1,4 @@
-//! The program's command line, its help, what it finds and what it measures, run as a process.
+//! The program's command line, its help, its devices and its measurements, run as a process.
 
 mod program_support;
 
@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Command;
 
 #[test]
-fn devices_are_listed_or_it_is_said_what_is_missing() {
+fn devices_are_listed_or_what_is_missing_is_reported() {
     let output = Place::new().run(&["devices", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     if output.status.success() {
@@ -21,7 +21,7 @@ fn devices_are_listed_or_it_is_said_what_is_missing() {
 }
 
 #[test]
-fn without_the_devices_that_two_hosts_need_it_is_said_what_is_missing() {
+fn without_the_devices_that_two_hosts_need_what_is_missing_is_reported() {
     let place = Place::with_source(100);
     let no_such = ["--device", "no_such_device"];
     for arguments in [
@@ -95,7 +95,7 @@ fn command_lines_that_make_no_sense() {
     assert_failure(
         &place.copy(&["--fault", "4:1M"]),
         2,
-        &["a fault on rail 4, where rails are 0 to 3"],
+        &["a fault on rail 4, but rails are 0 to 3"],
     );
     assert_eq!(place.files(), ["src"]);
 }
@@ -104,9 +104,9 @@ fn command_lines_that_make_no_sense() {
 fn negative_numbers_are_numbers_that_make_no_sense() {
     let place = Place::with_source(10);
     for (option, number, word) in [
-        ("--rails", "-1", "1 to 8 can be"),
-        ("--devices", "-2", "1 to 8 can be"),
-        ("--window", "-1", "1 to 128 can be"),
+        ("--rails", "-1", "it must be from 1 to 8"),
+        ("--devices", "-2", "it must be from 1 to 8"),
+        ("--window", "-1", "it must be from 1 to 128"),
         ("--stall-timeout", "-0.5", "more than 0"),
         ("--message-size", "-1", "not a size"),
         ("--message-size", "-1M", "unexpected argument '-1'"),
@@ -121,7 +121,7 @@ fn negative_numbers_are_numbers_that_make_no_sense() {
 }
 
 #[test]
-fn devices_that_stay_unused_are_told_of() {
+fn unused_devices_are_reported() {
     let place = Place::with_source(10);
     let one = "polyrail: of 5 devices the last one stays unused: there are 4 rails\n";
     let two = "polyrail: of 3 devices the last 2 stay unused: there is 1 rail\n";
@@ -139,7 +139,7 @@ fn devices_that_stay_unused_are_told_of() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_reader_that_goes_away_is_not_a_failure() {
     let place = Place::with_source(10);
     let script = format!("{PROGRAM} copy src dst | true; {PROGRAM} completions bash | head -n 1");
     let output = Command::new("sh").args(["-c", &script]).current_dir(&place.directory).output();

@@ -33,7 +33,7 @@ fn files_of_all_sizes_arrive_whole() {
 }
 
 #[test]
-fn any_number_of_rails_and_devices_will_do() {
+fn any_number_of_rails_and_devices_works() {
     for scheme in ["spray", "dqplb"] {
         for rails in 1..=8 {
             let place = Place::with_source((3 << 20) + 77);
@@ -67,7 +67,7 @@ fn any_number_of_rails_and_devices_will_do() {
 }
 
 #[test]
-fn odd_windows_and_message_sizes_will_do() {
+fn odd_windows_and_message_sizes_work() {
     let odd = [
         ("1", "1K", "128"),
         ("128", "4K", "64K"),
@@ -95,7 +95,7 @@ fn odd_windows_and_message_sizes_will_do() {
 }
 
 #[test]
-fn the_report_says_what_each_rail_did() {
+fn the_report_shows_what_each_rail_did() {
     let place = Place::with_source(8 << 20);
     let output = place.copy(&[]);
     assert_success(&output);
@@ -122,7 +122,7 @@ fn an_old_destination_is_replaced_and_its_mode_kept() {
     fs::set_permissions(place.path("dst"), Permissions::from_mode(0o666)).unwrap();
     assert_success(&place.copy(&["--sync"]));
     place.assert_copied();
-    // In spite of a umask.
+    // Despite the umask.
     assert_eq!(fs::metadata(place.path("dst")).unwrap().mode() & 0o777, 0o666);
 
     let place = Place::with_source(1000);
@@ -241,10 +241,10 @@ fn a_rail_that_falls_silent_is_found() {
     });
 }
 
-/// A link that has failed is given up after eight of these timeouts, half a second unless told otherwise:
-/// before that rail is taken for dead.
+/// By default a failed link is given up after eight of these timeouts, half a second, before its rail is
+/// considered dead.
 #[test]
-fn acknowledgements_are_waited_for_as_long_as_is_said() {
+fn a_side_waits_for_acknowledgements_for_the_given_time() {
     let place = Place::with_source(1 << 20);
     let options = ["--fault", "1:64K", "--stall-timeout", "3", "--qp-timeout", "31"];
     assert_failure(&place.copy(&options), 6, &["rail 1 (device tx1) fell silent"]);
@@ -255,7 +255,7 @@ fn a_fault_that_never_comes_does_no_harm() {
     let place = Place::with_source(1 << 20);
     let output = place.copy(&["--fault", "2:1G"]);
     assert!(output.status.success());
-    let note = "polyrail: the fault on rail 2 did not happen: the copy was over before its device had \
+    let note = "polyrail: the fault on rail 2 did not happen: the copy ended before its device had \
                 carried 1 GiB\n";
     assert_eq!(stderr(&output), note);
     place.assert_copied();
@@ -303,7 +303,7 @@ fn destinations_that_cannot_be_written() {
 }
 
 #[test]
-fn names_may_be_as_long_as_the_file_system_has_them() {
+fn names_may_be_as_long_as_the_file_system_permits() {
     for name in ["x".repeat(255), format!("x{}", "ü".repeat(127))] {
         let place = Place::with_source(1000);
         assert_success(&place.run(&["copy", "src", &name]));
@@ -314,7 +314,7 @@ fn names_may_be_as_long_as_the_file_system_has_them() {
 }
 
 #[test]
-fn an_error_names_the_destination_only() {
+fn an_error_names_only_the_destination() {
     let place = Place::with_source(1000);
     for destination in ["missing/dst", "src/dst", "new/"] {
         let output = place.run(&["copy", "src", destination]);
@@ -345,7 +345,7 @@ fn permissions_are_respected() {
     fs::set_permissions(place.path("open"), Permissions::from_mode(0o777)).unwrap();
     let output = run("secret", "open/dst");
     assert_failure(&output, 3, &["cannot read secret", "Permission denied"]);
-    // A file that is read-only stays as it is, though its directory would allow a rename.
+    // A read-only file stays as it is, though its directory would allow a rename.
     fs::write(place.path("open/fixed"), "x").unwrap();
     fs::set_permissions(place.path("open/fixed"), Permissions::from_mode(0o444)).unwrap();
     let output = run("src", "open/fixed");
@@ -378,7 +378,7 @@ fn a_full_disk_ends_the_copy() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_no_failure_of_a_rail() {
+fn lack_of_memory_is_not_a_rail_failure() {
     let place = Place::new();
     fs::File::create(place.path("src")).unwrap().set_len(1 << 40).unwrap();
     let output = place.run_within(4_000_000, &["copy", "--message-size", "1G", "src", "dst"]);
@@ -390,7 +390,7 @@ fn memory_that_is_not_there_is_no_failure_of_a_rail() {
 }
 
 #[test]
-fn a_short_file_takes_no_more_memory_than_it_has_bytes() {
+fn a_short_file_takes_little_memory() {
     let place = Place::with_source(6 << 20);
     assert_success(&place.run_within(1_000_000, &["copy", "--message-size", "1G", "src", "dst"]));
     place.assert_copied();
@@ -407,14 +407,14 @@ fn a_full_file_system_keeps_nothing_of_the_copy() {
     assert_eq!(small.files(), 0);
 }
 
-/// A copy that takes long, and that has begun.
+/// A long copy that has begun.
 struct Long {
     place: Place,
     child: Child,
 }
 
 impl Long {
-    /// One that does not end by itself.
+    /// Starts one that does not end by itself.
     fn endless() -> Self {
         Self::new(1 << 40)
     }
@@ -423,7 +423,7 @@ impl Long {
         Self::with_hangup(bytes, libc::SIG_DFL)
     }
 
-    /// One that is started with this disposition of SIGHUP, whatever the one of the tests is.
+    /// Starts one with this disposition of SIGHUP, whatever the tests' own is.
     fn with_hangup(bytes: u64, disposition: libc::sighandler_t) -> Self {
         let place = Place::new();
         fs::File::create(place.path("src")).unwrap().set_len(bytes).unwrap();
@@ -431,12 +431,11 @@ impl Long {
         command.args(["copy", "--window", "1", "--message-size", "4K", "src", "dst"]);
         command.current_dir(&place.directory).stderr(Stdio::piped()).stdout(Stdio::piped());
         let dispose = move || {
-            // SAFETY: it may be called between fork and exec, and the disposition is none that calls
-            // anything.
+            // SAFETY: it may be called between fork and exec, and the disposition calls no function.
             unsafe { libc::signal(libc::SIGHUP, disposition) };
             Ok(())
         };
-        // SAFETY: what is called allocates nothing and takes no lock.
+        // SAFETY: the closure allocates nothing and takes no lock.
         unsafe { command.pre_exec(dispose) };
         let copy = Self { place, child: command.spawn().unwrap() };
         while copy.written() == 0 {
@@ -445,7 +444,7 @@ impl Long {
         copy
     }
 
-    /// Bytes of the copy so far, whether it has a name or not.
+    /// Returns the bytes of the copy so far, whether it has a name or not.
     fn written(&self) -> u64 {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
         let lengths = descriptors.filter_map(|entry| {
@@ -458,7 +457,7 @@ impl Long {
     }
 
     fn signal(&self, signal: libc::c_int) {
-        // SAFETY: a call that touches no memory of ours, for a child that was not waited for.
+        // SAFETY: the call touches no memory of ours, and the child has not been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, signal) }, 0);
     }
 
@@ -483,10 +482,10 @@ fn an_interrupt_removes_what_was_written() {
 fn a_source_that_changes_is_not_copied() {
     let copy = Long::endless();
     fs::File::options().write(true).open(copy.place.path("src")).unwrap().set_len(1000).unwrap();
-    copy.assert_failure(3, &["cannot read src: it ends after", "1099511627776 were there"]);
-    // A file that says that it is empty, and is not.
+    copy.assert_failure(3, &["cannot read src: it ends after", "had 1099511627776"]);
+    // A file that reports that it is empty, but is not.
     let output = Place::new().run(&["copy", "/proc/self/status", "dst"]);
-    assert_failure(&output, 3, &["cannot read /proc/self/status: there is more than the 0 bytes"]);
+    assert_failure(&output, 3, &["cannot read /proc/self/status: it has more than the 0 bytes"]);
 }
 
 #[test]
@@ -504,7 +503,7 @@ fn a_source_that_changes_and_keeps_its_length_is_not_copied() {
 }
 
 #[test]
-fn behind_nohup_a_hangup_is_nothing() {
+fn under_nohup_a_hangup_is_ignored() {
     const BYTES: u64 = 4 << 20;
     let copy = Long::with_hangup(BYTES, libc::SIG_IGN);
     copy.signal(libc::SIGHUP);
@@ -522,7 +521,7 @@ fn a_copy_that_is_killed_leaves_nothing() {
 }
 
 #[test]
-fn a_limit_on_the_length_of_files_is_no_space() {
+fn a_limit_on_the_length_of_files_counts_as_a_full_disk() {
     let place = Place::with_source(3 << 20);
     fs::write(place.path("dst"), "old").unwrap();
     // 1 MiB, or 2 where a shell counts in units of 1024 bytes.

@@ -1,4 +1,4 @@
-//! What the program says, run as a process.
+//! What the program prints, run as a process.
 
 mod program_support;
 
@@ -9,14 +9,14 @@ use std::io::pipe;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
 
-/// Where nobody reads: a pipe whose other end is closed, and a full disk.
+/// Outputs without a reader: a pipe whose other end is closed, and a full disk.
 fn deaf() -> [Stdio; 2] {
     let (_, closed) = pipe().unwrap();
     [closed.into(), File::options().write(true).open("/dev/full").unwrap().into()]
 }
 
 #[test]
-fn an_exit_code_does_not_depend_on_who_reads_stderr() {
+fn an_exit_code_does_not_depend_on_the_reader_of_stderr() {
     let place = Place::with_source(4 << 20);
     for (arguments, code) in [
         (&["copy", "nope", "x"][..], 3),
@@ -32,7 +32,7 @@ fn an_exit_code_does_not_depend_on_who_reads_stderr() {
 }
 
 #[test]
-fn names_that_are_no_text_are_reported_all_the_same() {
+fn names_that_are_not_text_are_reported_too() {
     let place = Place::new();
     let name = OsStr::from_bytes(b"src \xff");
     fs::write(place.directory.path().join(name), pattern(1000)).unwrap();
@@ -56,13 +56,13 @@ fn names_that_a_terminal_would_obey_are_escaped() {
     let output = place.run(&["copy", name, "dst"]);
     assert_failure(&output, 3, &[&format!("cannot read {escaped}: No such file")]);
     assert!(!stderr(&output).contains(['\u{1b}', '\u{202e}']));
-    // Where the command line makes no sense, too: names come from `*`.
+    // Also where the command line makes no sense: names come from `*`.
     let output = place.run(&["copy", "src", "dst", name]);
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
     assert!(said.contains("\\u{202e}txt.exe") && said.contains("Usage:"), "{said}");
     assert!(!said.contains(['\u{1b}', '\u{202e}']), "{said}");
-    // To programs, messages are as they are to people, and names what they are.
+    // For programs, messages are the same as for people, and names are exact.
     let output = place.run(&["copy", "--json", name, "dst"]);
     assert!(json(&output)["error"].as_str().unwrap().contains(escaped), "{}", json(&output));
     let output = place.run(&["copy", "--json", "src", name]);
@@ -71,7 +71,7 @@ fn names_that_a_terminal_would_obey_are_escaped() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_is_no_failure_of_the_copy() {
+fn a_report_that_cannot_be_written_is_not_a_failure_of_the_copy() {
     let place = Place::with_source(1000);
     for json in [&["--json"][..], &[]] {
         let [closed, full] = deaf();
@@ -83,13 +83,13 @@ fn a_report_that_cannot_be_written_is_no_failure_of_the_copy() {
         let output = run(full).unwrap();
         assert_failure(&output, 10, &["cannot write to standard output", "No space left"]);
         place.assert_copied();
-        // That nobody reads on, as behind `head`, is usual.
+        // A reader that goes away, as `head` does, is normal.
         assert_success(&run(closed).unwrap());
     }
 }
 
 #[test]
-fn a_failure_keeps_its_code_where_its_report_cannot_be_written() {
+fn a_failure_keeps_its_code_if_its_report_cannot_be_written() {
     let place = Place::new();
     for stdout in deaf() {
         let mut command = Command::new(PROGRAM);
@@ -100,7 +100,7 @@ fn a_failure_keeps_its_code_where_its_report_cannot_be_written() {
 }
 
 #[test]
-fn a_picture_that_cannot_be_drawn_is_known_before_anything_is_measured() {
+fn a_picture_that_cannot_be_written_fails_before_anything_is_measured() {
     let place = Place::with_source(0);
     for (file, words) in [
         ("missing/perf.svg", "cannot write missing/perf.svg: No such file"),
@@ -118,7 +118,7 @@ fn a_picture_that_cannot_be_drawn_is_known_before_anything_is_measured() {
 fn a_picture_appears_when_it_is_complete() {
     let place = Place::new();
     fs::write(place.path("perf.svg"), "old").unwrap();
-    // The last of these sizes takes more memory than there is.
+    // The last of these sizes needs more memory than there is.
     let arguments = ["--plot", "perf.svg", "--rails", "1", "--operations", "write"];
     let huge = ["perf", "--count", "20", "--sizes", "1K,256M"];
     let output = place.run_within(500_000, &[&huge[..], &arguments].concat());
@@ -131,8 +131,7 @@ fn a_picture_appears_when_it_is_complete() {
     assert_failure(&output, 5, &["cannot write /dev/full: No space left"]);
 }
 
-/// Runs a copy without end for a while, on a terminal of its own or without any, and says what came
-/// out.
+/// Runs an endless copy for a while, on a terminal of its own or without any, and returns its output.
 fn copy_for_a_while(terminal: bool) -> Output {
     let place = Place::new();
     File::create(place.path("src")).unwrap().set_len(1 << 40).unwrap();

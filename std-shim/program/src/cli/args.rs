@@ -35,13 +35,13 @@ Examples:
   polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
   polyrail copy --to 10.0.0.2 model.bin to a polyrail serve there, over real NICs
 
-DST gets its name when it is complete: it is never there half. Until then it is a file without a \
-name, of which nothing stays even if the program is killed, or, where the file system has none (NFS), \
-a hidden one beside it. Behind a symbolic link the file is replaced; a link that leads nowhere is \
-refused. A character device such as /dev/null is written in place.
+DST gets its name when it is complete: a part of it is never visible. Until then it is a file without \
+a name, which disappears even if the program is killed, or, where the file system does not support \
+that (NFS), a hidden file beside it. If DST is a symbolic link, the file behind it is replaced; a link \
+that leads nowhere is refused. A character device such as /dev/null is written in place.
 
 With --to, the file goes over this host's RDMA devices to `polyrail serve` on another host, and DST \
-is the name that the copy gets there, if the server has it appear in a directory [default: SRC's]. \
+is the copy's name there, if the server writes into a directory [default: SRC's name]. \
 It needs a program that was built with --features verbs. Without it the software NIC carries the \
 file, within this process.
 
@@ -54,11 +54,11 @@ Exit codes:
   5    no space for DST, or a limit on the length of files (ulimit -f)
   6    a rail failed, the virtual queue pair could not be set up, or the other host cannot be
        reached, hung up, gave up or fell silent
-  7    what arrived is not what was sent
+  7    what arrived differs from what was sent
   8    SRC and DST are the same file
   9    there is no device to run on, and why
   10   copied, but the report could not be written to standard output
-  11   not enough memory, which a smaller window or message size needs less of
+  11   not enough memory; a smaller window or message size needs less
   130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
 
 const PERF_HELP: &str = "\
@@ -69,15 +69,15 @@ Examples:
   polyrail perf --schemes spray --plot perf.svg
   polyrail perf --to 10.0.0.2 --device mlx5_0 --device mlx5_1 --rails 8 --window 32
 
-Without --to, requests move through memory of one process, by software, so the figures say what the \
-engine and the software NIC cost, not what a network does. With it, they go over this host's RDMA \
+Without --to, requests move through memory of one process, by software, so the figures show the cost \
+of the engine and the software NIC, not of a network. With it, they go over this host's RDMA \
 devices to `polyrail serve` on another host, one connection for each line; it needs a program that was \
-built with --features verbs. Beside each line stands a plain memcpy of the same bytes between the same \
-two buffers' worth of this host's memory, measured in the same run.
+built with --features verbs. Each line also shows a plain memcpy of the same bytes over as much \
+of this host's memory, measured in the same run.
 
-Throughput is counted by what is acknowledged. Of write-imm and send the server also says how many \
-arrived, and a difference is an error; a write or a read it does not notice, so a line of these may \
-take no longer than its --progress-timeout.
+Throughput counts what is acknowledged. For write-imm and send the server also reports how many \
+arrived, and a difference is an error. It does not notice a write or a read, so a line of these may \
+take no longer than the server's --progress-timeout.
 
 Exit codes:
   0    measured
@@ -87,10 +87,10 @@ Exit codes:
   5    no space for the picture, or a limit on the length of files (ulimit -f)
   6    a rail failed, the virtual queue pair could not be set up, or the server cannot be reached,
        hung up, gave up or fell silent
-  7    not everything arrived that was sent
+  7    not everything that was sent arrived
   9    there is no device to run on, and why
   10   measured, but the figures could not be written to standard output
-  11   not enough memory, which smaller requests or fewer of them need less of
+  11   not enough memory; smaller or fewer requests need less
   130  interrupted (SIGINT, SIGTERM, or SIGHUP unless it is ignored)";
 
 const SERVE_HELP: &str = "\
@@ -102,25 +102,24 @@ Examples:
 
 Serves `polyrail copy --to` and `polyrail perf --to` from other hosts, --peers of them at a time (each \
 line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Devices \
-pair up in order, so both sides name as many, and the i-th here reaches the i-th there. Files replace \
-what has their name when they are complete. In a directory, names are those that senders give; they \
-cannot lead out of it, nor through a symbolic link, nor be hidden. Nobody is asked for a password: \
-listen where only those can connect who may. Ctrl-C ends it.
+pair up in order, so both sides name the same number, and the i-th here reaches the i-th there. A file \
+replaces an older one of its name when it is complete. In a directory, senders choose the names, which \
+cannot lead out of it or through a symbolic link, or be hidden. There is no password: listen where \
+only trusted hosts can connect. Ctrl-C ends it.
 
 It needs a program that was built with --features verbs.
 
-Exit codes: 0 it was told to end, or with --once all went well; 1 it cannot listen; 2 the command line \
+Exit codes: 0 ended by Ctrl-C, or with --once all went well; 1 it cannot listen; 2 the command line \
 makes no sense; 9 there is no device to run on; 10 it cannot write its reports to standard output; 130 \
-interrupted while a file came or a measurement went on; with --once, those of copy and perf.";
+interrupted during a file or a measurement; with --once, those of copy and perf.";
 
 const DEVICES_HELP: &str = "\
 Shows devices, ports, addresses (the gid index is what --gid-index takes) and limits.
 
-Exit codes: 0 there are some; 1 something that should not happen; 2 the command line makes no \
-sense; 9 there are none, and why; 10 it cannot write to standard output.";
+Exit codes: 0 there are devices; 1 something that should not happen; 2 the command line makes no \
+sense; 9 there are no devices, and why; 10 it cannot write to standard output.";
 
-/// Returns what the command line asks for. If that makes no sense, or is the help, it says so and ends
-/// the process.
+/// Returns what the command line asks for. If that makes no sense, or is the help, prints it and exits.
 pub(super) fn parse() -> Arguments {
     let parsed = command()
         .try_get_matches()
@@ -150,7 +149,7 @@ fn refuse(mut error: clap::Error) -> ! {
     if std::env::args_os().all(printable) {
         error.exit();
     }
-    // What it says names them, among colours of its own; as plain text it has neither.
+    // The message repeats the arguments, among its own colours; plain text has no colours.
     let said = error.to_string();
     let lines = said.lines().map(printable::escaped);
     output::tell(&(lines.collect::<Vec<_>>().join("\n") + "\n"));
@@ -173,7 +172,7 @@ pub(super) enum Command {
     Serve(ServeArguments),
     /// Measure requests of many sizes, beside plain memcpy, here or to another host.
     Perf(PerfArguments),
-    /// List the RDMA devices of this machine, or say what is missing.
+    /// List the RDMA devices of this machine, or print what is missing.
     Devices(DevicesArguments),
     /// Print a script that completes this program's arguments in a shell.
     Completions {
@@ -188,7 +187,7 @@ pub(super) struct CopyArguments {
     /// The file to read.
     #[arg(value_name = "SRC", value_hint = clap::ValueHint::FilePath)]
     pub(super) source: PathBuf,
-    /// The file to write; replaced if it is there. With --to, its name at the receiver.
+    /// The file to write; replaced if it exists. With --to, its name at the receiver.
     #[arg(value_name = "DST", value_hint = clap::ValueHint::FilePath, required_unless_present = "to")]
     pub(super) destination: Option<PathBuf>,
     /// Send to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
@@ -201,17 +200,17 @@ pub(super) struct CopyArguments {
     /// How the receiver learns that a request is complete.
     #[arg(long, value_enum, default_value_t = SchemeName::Spray)]
     pub(super) scheme: SchemeName,
-    /// Bytes of one request, 1 to 1G.
+    /// Size of one request in bytes, 1 to 1G.
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = message)]
     pub(super) message_size: u64,
-    /// Let the link of a rail's device fail when it has carried so many bytes, or with `:silent` never
-    /// answer again. Repeatable. With fewer devices than rails, all rails of the device carry these
-    /// bytes and fail, and the first that is seen to is named.
+    /// Let the link of a rail's device fail after it has carried BYTES, or with `:silent` never answer
+    /// again. Repeatable. With fewer devices than rails, all rails of the device count towards BYTES
+    /// and fail, and the error names the first one noticed.
     #[arg(long, value_name = "RAIL:BYTES[:silent]", value_parser = fault)]
     pub(super) fault: Vec<LinkFault>,
     #[command(flatten)]
     pub(super) connection: ConnectionArguments,
-    /// Seconds that a rail may make no headway before it is taken for dead.
+    /// Seconds without progress after which a rail is considered dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
     #[command(flatten)]
@@ -227,20 +226,20 @@ pub(super) struct CopyArguments {
     pub(super) quiet: bool,
 }
 
-/// How requests go, whatever they are for.
+/// How requests are sent, for any purpose.
 #[derive(Debug, Args)]
 pub(super) struct RequestArguments {
     /// Physical queue pairs that carry the data.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
     pub(super) rails: usize,
-    /// Devices on either side, which the rails are spread over; if there are more, the last stay unused
-    /// [default: one for each rail].
+    /// Devices on either side, which the rails are spread over; if there are more devices than rails,
+    /// the last ones stay unused [default: one for each rail].
     #[arg(long, value_name = "N", value_parser = rails)]
     pub(super) devices: Option<usize>,
-    /// Bytes of the longest fragment, a multiple of 128.
+    /// Size of the longest fragment in bytes, a multiple of 128.
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = fragment)]
     pub(super) max_msg_size: u32,
-    /// Requests on their way at once; either side keeps that many in memory.
+    /// Requests in flight at once; each side keeps that many in memory.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = window)]
     pub(super) window: u64,
 }
@@ -252,29 +251,29 @@ pub(super) struct DeviceArguments {
     /// port].
     #[arg(long, value_name = "DEVICE[:PORT]")]
     pub(super) device: Vec<DeviceName>,
-    /// Index of the ports' address, as `polyrail devices` shows it [default: RoCE v2 over IPv4 first].
+    /// Index of the ports' addresses, as shown by `polyrail devices` [default: RoCE v2 over IPv4 first].
     #[arg(long, value_name = "N")]
     pub(super) gid_index: Option<u8>,
 }
 
 impl DeviceArguments {
-    /// Whether anything is said about them.
+    /// Returns whether devices or an address were chosen.
     pub(super) fn are_named(&self) -> bool {
         !self.device.is_empty() || self.gid_index.is_some()
     }
 }
 
-/// How long another host is waited for.
+/// How long to wait for another host.
 #[derive(Debug, Args)]
 pub(super) struct PatienceArguments {
-    /// Seconds that another host may take to connect, and for each answer while the two sides meet.
+    /// Seconds to wait for another host to connect, and for each answer while the two sides meet.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) answer_timeout: Duration,
-    /// Seconds that another host may let nothing happen at all.
+    /// Seconds to wait for another host while nothing happens at all.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub(super) idle_timeout: Duration,
-    /// Seconds in which nothing may move, though the other host says that it is there. Of a measured
-    /// write or read nothing is seen to move, so there it is the most that one may take.
+    /// Seconds without data while the other host reports that it is alive. The far end sees no data
+    /// of a measured write or read, so there it limits the whole measurement.
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
     pub(super) progress_timeout: Duration,
 }
@@ -292,16 +291,16 @@ impl PatienceArguments {
 /// How queue pairs are connected.
 #[derive(Debug, Args)]
 pub(super) struct ConnectionArguments {
-    /// An acknowledgement is waited for 4.096 us * 2^N before packets are sent again, 1 to 31; each side
-    /// has its own [default: 18, a second; within one process 14].
+    /// Wait 4.096 us * 2^N for an acknowledgement before sending packets again, 1 to 31; each side has
+    /// its own [default: 18, a second; within one process 14].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
     qp_timeout: Option<u8>,
 }
 
 impl ConnectionArguments {
-    /// The code, `between_hosts` or within one process.
+    /// Returns the code, for a connection `between_hosts` or within one process.
     pub(super) fn qp_timeout(&self, between_hosts: bool) -> u8 {
-        /// 67 ms. The software NIC is never late, so that a link that fails is better known soon.
+        /// 67 ms. The software NIC is never late, so a link that fails should be noticed soon.
         const WITHIN_A_PROCESS: u8 = 14;
         let default =
             if between_hosts { ConnectOptions::default().timeout } else { WITHIN_A_PROCESS };
@@ -312,28 +311,28 @@ impl ConnectionArguments {
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]
 pub(super) struct ServeArguments {
-    /// A directory that files appear in, or the file that each becomes [default: no files are taken].
+    /// A directory for the files, or the file that each one becomes [default: accept no files].
     #[arg(value_name = "DST", value_hint = clap::ValueHint::AnyPath)]
     pub(super) destination: Option<PathBuf>,
     #[command(flatten)]
     pub(super) devices: DeviceArguments,
-    /// Where peers connect; port 0 is one that the system chooses.
+    /// Where peers connect; with port 0 the system chooses one.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471")]
     pub(super) listen: String,
     /// Peers to serve at a time, each with --max-memory; others wait a little, then are told to come
-    /// back. With 1, no measurement disturbs another.
+    /// back later. With 1, no measurement disturbs another.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(super) peers: u8,
-    /// End after one peer, and fail if its file did not come, or its measurement failed. Who connects and
-    /// asks for nothing does not count.
+    /// End after one peer, and fail if its file or its measurement failed. A peer that connects and asks
+    /// for nothing does not count.
     #[arg(long, conflicts_with = "peers")]
     pub(super) once: bool,
-    /// Memory that a peer may have here: its window times its message size.
+    /// Memory that a peer may use here: its window times its message size.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
     pub(super) max_memory: u64,
     #[command(flatten)]
     pub(super) connection: ConnectionArguments,
-    /// Seconds that a rail may make no headway before it is taken for dead.
+    /// Seconds without progress after which a rail is considered dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
     #[command(flatten)]
@@ -341,10 +340,10 @@ pub(super) struct ServeArguments {
     /// Wait until each copy has reached the disk.
     #[arg(long)]
     pub(super) sync: bool,
-    /// Report as JSON, a value for each file or measurement.
+    /// Report as JSON, one value for each file or measurement.
     #[arg(long)]
     pub(super) json: bool,
-    /// Say nothing but errors.
+    /// Print only errors.
     #[arg(long, short)]
     pub(super) quiet: bool,
 }
@@ -357,7 +356,7 @@ pub(super) struct PerfArguments {
     pub(super) to: Option<String>,
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
-    /// Bytes of a request: a list, or a range of powers of two such as 4K..1M.
+    /// Request sizes in bytes: a list, or a range of powers of two such as 4K..1M.
     #[arg(long, value_name = "SIZES", default_value = "4K..4M", value_parser = sizes)]
     pub(super) sizes: Sizes,
     /// What to measure.
@@ -383,10 +382,10 @@ pub(super) struct PerfArguments {
     pub(super) count: Option<u64>,
     #[command(flatten)]
     pub(super) connection: ConnectionArguments,
-    /// Seconds that a rail may make no headway before it is taken for dead.
+    /// Seconds without progress after which a rail is considered dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) stall_timeout: Duration,
-    /// Seconds that the other host may take to connect, and for each answer.
+    /// Seconds to wait for the other host to connect, and for each answer.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) answer_timeout: Duration,
     /// Print JSON.
@@ -395,7 +394,7 @@ pub(super) struct PerfArguments {
     /// Print comma separated values.
     #[arg(long)]
     pub(super) csv: bool,
-    /// Draw the throughput into this file too, as SVG; it is replaced when all is measured.
+    /// Also draw the throughput into this file, as SVG; it is replaced at the end.
     #[arg(long, value_name = "FILE.svg", value_hint = clap::ValueHint::FilePath)]
     pub(super) plot: Option<PathBuf>,
 }
@@ -476,14 +475,14 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 fn rails(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(rails @ 1..=8) => Ok(rails),
-        _ => Err("1 to 8 can be".into()),
+        _ => Err("it must be from 1 to 8".into()),
     }
 }
 
 fn window(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(window) if window >= 1 && window <= u64::from(MAX_WINDOW) => Ok(window),
-        _ => Err(format!("1 to {MAX_WINDOW} can be")),
+        _ => Err(format!("it must be from 1 to {MAX_WINDOW}")),
     }
 }
 
@@ -491,14 +490,14 @@ fn fragment(text: &str) -> Result<u32, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
     match u32::try_from(bytes) {
         Ok(bytes @ 1..=0x4000_0000) if bytes.is_multiple_of(FRAGMENT_ALIGN) => Ok(bytes),
-        _ => Err(format!("a positive multiple of {FRAGMENT_ALIGN} up to 1G can be")),
+        _ => Err(format!("it must be a positive multiple of {FRAGMENT_ALIGN}, at most 1G")),
     }
 }
 
 fn message(text: &str) -> Result<u64, String> {
     match parse_size(text).map_err(|error| error.to_string())? {
         bytes @ 1..=0x4000_0000 => Ok(bytes),
-        _ => Err("1 to 1G can be".into()),
+        _ => Err("it must be from 1 to 1G".into()),
     }
 }
 
@@ -514,7 +513,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "it is not a number".to_owned())?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if duration > Duration::ZERO && seconds <= 86_400.0 => Ok(duration),
-        _ => Err("more than 0 and at most a day can be".into()),
+        _ => Err("it must be more than 0 and at most a day".into()),
     }
 }
 

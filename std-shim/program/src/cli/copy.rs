@@ -57,9 +57,9 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
 
 type Copied = (PathBuf, Shape, CopyReport);
 
-/// To a file of this host, over the software NIC.
+/// Copies to a file of this host, over the software NIC.
 fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied, Failure> {
-    // The command line has one, unless it names another host.
+    // The command line requires one, unless it names another host.
     let destination = arguments.destination.clone().unwrap_or_default();
     let devices = options.devices.unwrap_or(options.rails);
     if !arguments.quiet {
@@ -76,17 +76,17 @@ fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied,
     Ok((destination, options.shape(devices), report))
 }
 
-/// A copy that ends well has met none of its faults.
+/// Prints that a fault did not happen: the copy succeeded.
 fn note_late_fault(fault: &LinkFault) {
     let LinkFault { rail, bytes, .. } = *fault;
     output::tell(&format!(
-        "polyrail: the fault on rail {rail} did not happen: the copy was over before its device had \
+        "polyrail: the fault on rail {rail} did not happen: the copy ended before its device had \
          carried {}\n",
         human_size(bytes)
     ));
 }
 
-/// To a `polyrail serve`, over real NICs.
+/// Copies to a `polyrail serve`, over real NICs.
 fn copy_to(
     arguments: &CopyArguments,
     address: &str,

@@ -1,4 +1,4 @@
-//! `polyrail devices`: what there is to run on.
+//! `polyrail devices`: lists the devices of this machine.
 
 use super::args::DevicesArguments;
 use super::exit::Failure;
@@ -38,7 +38,8 @@ mod text {
     use polyrail_program::size::human_size;
     use std::fmt::Write;
 
-    /// Devices, ports, addresses and limits, a table each, and below them what could not be asked.
+    /// Returns a table each of devices, ports, addresses and limits, and below them what could not be
+    /// queried.
     pub(super) fn tables(devices: &[DeviceReport]) -> String {
         let tables = [names(devices), ports(devices), gids(devices), limits(devices)];
         let mut text = tables.map(|table| table.text()).join("\n");

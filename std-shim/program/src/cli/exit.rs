@@ -1,4 +1,4 @@
-//! How it went: exit codes, and what is said on stderr.
+//! How a command ended: exit codes, and messages on stderr.
 
 use super::output;
 use polyrail::backend::DeviceError;
@@ -47,12 +47,12 @@ pub(super) struct Failure {
 struct RailFailure {
     rail: String,
     device: String,
-    /// How it failed; a rail that fell silent has nothing to say.
+    /// The completion that failed; a rail that fell silent has none.
     #[serde(flatten)]
     completion: Option<FailedCompletion>,
 }
 
-/// The completion that told of it.
+/// The completion that reported the failure.
 #[derive(Clone, Debug, Serialize)]
 struct FailedCompletion {
     qp_num: u32,
@@ -71,7 +71,7 @@ struct FailureReport<'a> {
 }
 
 impl Failure {
-    /// Everything went well, but the report of it could not be written to stdout.
+    /// Everything succeeded, but the report could not be written to stdout.
     pub(super) fn stdout(error: &io::Error) -> Self {
         let message = format!("cannot write to standard output: {error}");
         Self { exit: Exit::Stdout, message, rail: None }
@@ -89,7 +89,7 @@ impl Failure {
         Self { exit: Exit::NoDevices, message: Chain(why).to_string(), rail: None }
     }
 
-    /// The command line makes no sense, in a way that its definition cannot say.
+    /// The command line makes no sense, in a way that its definition cannot express.
     pub(super) fn usage(why: &str) -> Self {
         Self { exit: Exit::Usage, message: why.to_owned(), rail: None }
     }
@@ -107,18 +107,18 @@ impl Failure {
         Self { exit: Exit::Interrupted, message: "interrupted".to_owned(), rail: None }
     }
 
-    /// Prints the message on stderr, where the command goes on.
+    /// Prints the message on stderr; the command continues.
     pub(super) fn note(&self, what: &str) {
         output::tell(&format!("polyrail: {what}: {}\n", printable::escaped(&self.message)));
     }
 
-    /// Prints the message on stderr, and says the exit code.
+    /// Prints the message on stderr, and returns the exit code.
     pub(super) fn report(&self) -> ExitCode {
         output::tell(&format!("polyrail: {}\n", printable::escaped(&self.message)));
         ExitCode::from(self.exit as u8)
     }
 
-    /// Prints the failure as JSON on stdout. Should that fail too, this failure says more than that one.
+    /// Prints the failure as JSON on stdout. If that fails too, this failure matters more than that one.
     pub(super) fn print_json(&self) {
         _ = output::write_json(&FailureReport {
             error: &printable::escaped(&self.message),
@@ -157,7 +157,7 @@ impl From<CopyError> for Failure {
     }
 }
 
-/// Nobody can be waited for.
+/// The server cannot listen.
 impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
         Self { exit: Exit::Unexpected, message: Chain(&error).to_string(), rail: None }
@@ -232,7 +232,7 @@ fn build_exit(error: &BuildError) -> Exit {
 fn device_exit(error: &DeviceError) -> Exit {
     match error {
         DeviceError::Memory(_) => Exit::Memory,
-        // Usually it is the limit of memory that may be locked.
+        // Usually the limit of locked memory.
         #[cfg(feature = "verbs")]
         DeviceError::Register { source, .. } if source.errno == libc::ENOMEM => Exit::Memory,
         _ => Exit::Rail,
@@ -265,7 +265,7 @@ impl RailFailure {
     }
 }
 
-/// No space on the disk, none left in a quota, or a limit on the length of files.
+/// Whether the disk or a quota is full, or the file too long for a limit.
 fn is_full(error: &io::Error) -> bool {
     use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
@@ -277,7 +277,7 @@ mod tests {
     use polyrail::virtual_qp;
 
     #[test]
-    fn numbers_that_do_not_go_together_are_no_failure_of_a_rail() {
+    fn numbers_that_do_not_go_together_are_not_a_rail_failure() {
         let too_long =
             virtual_qp::BuildError::RailMsgSize { rail: 1, bytes: 1 << 30, limit: 1 << 20 };
         let too_many = BuildError::Rails { rails: 9, max: 8 };
@@ -288,7 +288,7 @@ mod tests {
 
     #[cfg(feature = "verbs")]
     #[test]
-    fn memory_that_may_not_be_locked_is_no_failure_of_a_rail() {
+    fn memory_that_may_not_be_locked_is_not_a_rail_failure() {
         use polyrail::rdma::{Argument, VerbsError};
         for (errno, exit) in [(libc::ENOMEM, Exit::Memory), (libc::EINVAL, Exit::Rail)] {
             let source = VerbsError { call: "ibv_reg_mr", errno, argument: Argument::None };
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_refuses_a_request_is_a_failure_of_its_rail() {
+    fn a_driver_that_refuses_a_request_is_a_rail_failure() {
         use polyrail::virtual_qp::PostRecvError;
         let refused = PostRecvError::Driver { rail: RailId::Data(0), errno: 22 };
         assert_eq!(Failure::from(PerfError::from(refused)).exit, Exit::Rail);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_wants_too_much_memory_is_no_failure_of_a_rail() {
+    fn a_peer_that_wants_too_much_memory_is_not_a_rail_failure() {
         let error = SessionError::TooMuchMemory { bytes: 2, limit: 1 };
         assert_eq!(Failure::from(PerfError::Session(error)).exit, Exit::Memory);
     }

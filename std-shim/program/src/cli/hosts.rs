@@ -1,4 +1,4 @@
-//! Between two hosts: addresses, and the devices to run on.
+//! What commands between two hosts need: addresses, and the devices to run on.
 
 use super::args::DeviceArguments;
 use super::exit::Failure;
@@ -14,13 +14,13 @@ pub(super) fn open(
     open_devices(&arguments.device, &options).map_err(|error| Failure::no_devices(&error))
 }
 
-/// Without verbs there is nothing to open. The type is one that could be.
+/// Without verbs there is nothing to open; the type is a placeholder.
 #[cfg(not(feature = "verbs"))]
 pub(super) fn open(_: &DeviceArguments) -> Result<Vec<polyrail::nic::ProtectionDomain>, Failure> {
     Err(Failure::without_verbs())
 }
 
-/// Says which devices stay unused: each rail is on one.
+/// Prints how many devices stay unused: each rail uses one.
 pub(super) fn note_unused(devices: usize, rails: usize) {
     let unused = match devices.saturating_sub(rails) {
         0 => return,
@@ -33,8 +33,8 @@ pub(super) fn note_unused(devices: usize, rails: usize) {
     ));
 }
 
-/// `HOST` or `HOST:PORT`, with the port that servers listen at unless told otherwise. An IPv6 address
-/// stands in brackets.
+/// Returns `HOST:PORT` for `HOST` or `HOST:PORT`, by default with the port that servers listen at. An IPv6
+/// address stands in brackets.
 pub(super) fn with_port(address: &str) -> String {
     let after_brackets = address.rsplit_once(']').map_or(address, |(_, rest)| rest);
     if after_brackets.contains(':') {

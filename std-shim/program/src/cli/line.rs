@@ -16,7 +16,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// What distinguishes lines besides the size.
+    /// Returns what distinguishes lines besides the size.
     pub(super) fn series(&self) -> String {
         match self.shape.scheme_name() {
             "-" => self.operation.to_owned(),

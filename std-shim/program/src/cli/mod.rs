@@ -1,7 +1,6 @@
-//! The command line: `args` says what can be asked for, `copy`, `serve`, `perf` and `devices` do
-//! it, `hosts` is what two hosts need, `signals` the wish to stop;
-//! `report`, `line`, `table` and `plot` show what came of it, `output` and `print` write it, `exit` says how
-//! it went.
+//! The command line: `args` defines it, `copy`, `serve`, `perf` and `devices` do the work, `hosts` is what
+//! two hosts need, `signals` handles interrupts; `report`, `line`, `table` and `plot` show the results,
+//! `output` and `print` write them, `exit` has failures and exit codes.
 
 mod args;
 mod copy;

@@ -4,7 +4,7 @@ use polyrail::printable;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Writes to stdout. That nobody reads on, as behind `head`, is no failure.
+/// Writes to stdout. A reader that goes away, as `head` does, is not a failure.
 pub(super) fn write(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -13,19 +13,20 @@ pub(super) fn write(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Writes to stderr. If that is closed or full there is nobody to tell, and no reason to fail.
+/// Writes to stderr. If that is closed or full, the text is lost, which is no reason to fail.
 pub(super) fn tell(text: &str) {
     _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Writes a value as JSON to stdout, with a line end. What a terminal would obey is escaped; it means the same.
+/// Writes a value as JSON to stdout, with a line end. What a terminal would obey is escaped, which
+/// keeps the meaning.
 pub(super) fn write_json(value: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     write(json_escaped(&text).as_bytes())
 }
 
-/// JSON without what a terminal would obey. Outside of strings that is line ends only, which stay.
+/// Escapes what a terminal would obey. Outside of strings that is line ends only, which stay.
 fn json_escaped(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {

@@ -19,9 +19,9 @@ use polyrail_program::transfer::{check_replaceable, replace_file};
 
 /// Where requests go, and what measures them.
 struct Bench {
-    /// In words.
+    /// A description for people.
     place: String,
-    /// Devices that there are on either side.
+    /// Devices on either side.
     devices: usize,
     threads: u8,
     measure: Box<Measure>,
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
         }
         None => software(arguments),
     };
-    // Better known now than after the measurements.
+    // Fail now rather than after the measurements.
     if let Some(path) = &arguments.plot {
         check_replaceable(path)?;
     }
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     }
 }
 
-/// Within this process, over the software NIC.
+/// Measures within this process, over the software NIC.
 fn software(arguments: &PerfArguments) -> Bench {
     let devices = arguments.requests.devices.unwrap_or(arguments.requests.rails);
     hosts::note_unused(devices, arguments.requests.rails);
@@ -75,7 +75,7 @@ fn software(arguments: &PerfArguments) -> Bench {
     Bench { place, devices, threads: arguments.threads, measure: Box::new(measure) }
 }
 
-/// To a `polyrail serve`, over real NICs.
+/// Measures to a `polyrail serve`, over real NICs.
 fn to_host(arguments: &PerfArguments, address: String) -> Result<Bench, Failure> {
     let domains = hosts::open(&arguments.host_devices)?;
     hosts::note_unused(domains.len(), arguments.requests.rails);
@@ -87,7 +87,7 @@ fn to_host(arguments: &PerfArguments, address: String) -> Result<Bench, Failure>
     Ok(Bench { place, devices: used, threads: 2, measure: Box::new(measure) })
 }
 
-/// Operations with the schemes that make a difference to them.
+/// Returns the operations, each with the schemes that make a difference to it.
 fn kinds(arguments: &PerfArguments) -> Vec<(Operation, Scheme)> {
     let mut kinds = Vec::new();
     for operation in arguments.operations.iter().map(|&name| Operation::from(name)) {
@@ -177,7 +177,7 @@ fn text(arguments: &PerfArguments, bench: &Bench, lines: &[Line]) -> String {
     }
     let threads = if bench.threads == 2 { "a thread for each end" } else { "one thread" };
     format!(
-        "{}: {} rails, fragments of up to {}, {} requests outstanding, {threads}\n\n{}",
+        "{}: {} rails, fragments of up to {}, {} requests in flight, {threads}\n\n{}",
         bench.place,
         arguments.requests.rails,
         human_size(arguments.requests.max_msg_size.into()),

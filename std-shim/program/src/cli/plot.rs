@@ -1,4 +1,4 @@
-//! The sweep as a picture: throughput over message size, memcpy beside.
+//! The sweep as a picture: throughput over message size, with memcpy.
 
 use super::exit::Failure;
 use super::line::Line;
@@ -18,8 +18,8 @@ const COLORS: [RGBColor; 5] = [
     RGBColor(213, 94, 0),
 ];
 
-/// Draws the lines: throughput, from 0 on, over message size, on a logarithmic axis. `place` says what
-/// was measured on.
+/// Draws the lines: throughput, from 0 on, over message size, on a logarithmic axis. `place` is where
+/// it was measured.
 pub(super) fn svg(place: &str, lines: &[Line]) -> Result<String, Failure> {
     let mut text = String::new();
     draw(&mut text, place, lines).map_err(Failure::drawing)?;
@@ -69,8 +69,7 @@ fn draw(text: &mut String, place: &str, lines: &[Line]) -> Result<(), Box<dyn st
 
 const MEMCPY: &str = "memcpy";
 
-/// What was measured, series by series in their order, and memcpy last: the median of what was
-/// measured beside each.
+/// Returns the series in their order, and memcpy last: the median of the values measured beside each.
 fn series(lines: &[Line]) -> Vec<(String, Points)> {
     let mut series: Vec<(String, Points)> = Vec::new();
     let mut memcpy = BTreeMap::<u64, Vec<f64>>::new();

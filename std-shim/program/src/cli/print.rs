@@ -1,4 +1,4 @@
-//! Printing what came of a command: not to be able to is a failure of its own.
+//! Prints the result of a command; if that fails, it is a failure of its own.
 
 use super::exit::Failure;
 use super::output;

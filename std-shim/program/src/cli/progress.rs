@@ -1,10 +1,10 @@
-//! While it goes on: the progress bar, on terminals only.
+//! The progress bar, on terminals only.
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use polyrail_program::transfer::CopyProgress;
 use std::sync::atomic::Ordering;
 
-/// Shows how far a copy is, or nothing if it is to be quiet or stderr is no terminal.
+/// Shows how far a copy is; shows nothing if it is quiet or stderr is not a terminal.
 pub(super) struct Bar(ProgressBar);
 
 impl Bar {
@@ -26,7 +26,7 @@ impl Bars {
         Self(MultiProgress::with_draw_target(target(quiet)))
     }
 
-    /// One more, as long as it lives.
+    /// Adds a bar, which stays as long as it lives.
     pub(super) fn add(&self) -> Bar {
         Bar(self.0.add(styled(ProgressBar::no_length())))
     }
@@ -45,7 +45,7 @@ fn styled(bar: ProgressBar) -> ProgressBar {
     // Fits into 80 columns.
     let template = "{bar:20} {percent:>3}%  {binary_bytes} of {binary_total_bytes}  \
                     {binary_bytes_per_sec}  {eta} left";
-    // The template is ours, and right.
+    // The template is a constant, and valid.
     bar.with_style(
         ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
     )

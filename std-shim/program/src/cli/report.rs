@@ -12,7 +12,7 @@ use std::path::Path;
 /// The report of a copy as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct CopyJson<'a> {
-    /// Nothing if it is on another host.
+    /// `None` if it is on another host.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<Cow<'a, str>>,
     destination: Cow<'a, str>,
@@ -29,7 +29,7 @@ impl<'a> CopyJson<'a> {
         shape: Shape,
         report: &'a CopyReport,
     ) -> Self {
-        // JSON is text, and paths need not be.
+        // JSON is text, which a path need not be.
         Self {
             source: source.map(Path::to_string_lossy),
             destination: destination.to_string_lossy(),
@@ -75,7 +75,7 @@ pub(super) fn copy_text(shape: Shape, report: &CopyReport) -> String {
     )
 }
 
-/// What a noun ends in behind this number.
+/// Returns the ending of a noun after this number.
 pub(super) fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }

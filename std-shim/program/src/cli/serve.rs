@@ -43,13 +43,13 @@ fn serve(arguments: &ServeArguments) -> Result<(), Failure> {
     Serving::new(arguments, &interrupted).run(&server, &domains)
 }
 
-/// What those have in common who serve peers at the same time.
+/// What the threads that serve peers share.
 struct Serving<'a> {
     arguments: &'a ServeArguments,
     options: ServeOptions,
     interrupted: &'a Arc<AtomicBool>,
     bars: Bars,
-    /// How the first peer went of whom there was something to say at the end.
+    /// The result of the first peer whose result counts at the end.
     end: Mutex<Option<Result<(), Failure>>>,
 }
 
@@ -75,12 +75,12 @@ impl<'a> Serving<'a> {
         let attend = |visitor| self.attend(visitor, domains);
         server.run(&self.options, self.interrupted, attend, stray)?;
         let end = self.end.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // An interrupt is how it is meant to end, unless something was under way, or was to come.
-        let nobody = if self.arguments.once { Err(Failure::interrupted()) } else { Ok(()) };
-        end.unwrap_or(nobody)
+        // An interrupt is the normal end, unless a peer was being served or expected.
+        let unserved = if self.arguments.once { Err(Failure::interrupted()) } else { Ok(()) };
+        end.unwrap_or(unserved)
     }
 
-    /// Serves a peer. Breaks with the last one.
+    /// Serves a peer. Breaks after the last one.
     fn attend<D: Domain + Sync>(&self, visitor: Visitor, domains: &[D]) -> ControlFlow<()> {
         let address = visitor.address;
         let progress =
@@ -108,7 +108,7 @@ impl<'a> Serving<'a> {
         ControlFlow::Break(())
     }
 
-    /// Says why a peer was not served.
+    /// Prints why a peer was not served.
     fn note(&self, address: SocketAddr, failure: Failure) {
         self.bars.beside(|| failure.note(&format!("from {address}")));
     }
@@ -183,7 +183,7 @@ mod tests {
     use std::path::Path;
     use std::process::ExitCode;
 
-    /// `polyrail serve ARGUMENTS`, on a software NIC, and what comes to it meanwhile.
+    /// Runs `polyrail serve ARGUMENTS` on a software NIC, and `meanwhile` beside it.
     fn serve_here(
         arguments: &[&str],
         interrupted: &Arc<AtomicBool>,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_is_how_it_ends_unless_something_was_to_come() {
+    fn an_interrupt_is_the_normal_end_unless_a_peer_was_expected() {
         let interrupted = Arc::new(AtomicBool::new(true));
         serve_here(&[], &interrupted, |_, _| ()).unwrap();
         let failure = serve_here(&["--once"], &interrupted, |_, _| ()).unwrap_err();

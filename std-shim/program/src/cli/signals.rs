@@ -1,4 +1,4 @@
-//! Signals: the wish to stop, and a limit that is an error instead.
+//! Signals: interrupts, and a limit that becomes an error instead.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag::{register, register_conditional_default};
@@ -13,17 +13,17 @@ pub(super) fn interrupts() -> Arc<AtomicBool> {
         _ = register_conditional_default(signal, Arc::clone(&flag));
         _ = register(signal, Arc::clone(&flag));
     }
-    // Behind nohup, nobody wants it to end. A terminal that goes away may send two.
+    // Under nohup it must not end. A terminal that goes away may send two.
     if !is_ignored(SIGHUP) {
         _ = register(SIGHUP, Arc::clone(&flag));
     }
     flag
 }
 
-/// Has a write beyond the limit on the length of files (`ulimit -f`) fail, instead of ending the process
-/// with nothing tidied up.
+/// Makes a write beyond the limit on the length of files (`ulimit -f`) fail, instead of ending the process
+/// without any cleanup.
 pub(super) fn make_file_limits_errors() {
-    // A signal that is handled lets the write return EFBIG. The flag is of no use.
+    // If the signal is handled, the write returns EFBIG. The flag is not used.
     _ = register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
@@ -31,7 +31,7 @@ pub(super) fn make_file_limits_errors() {
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: all zeros is a valid value of the structure.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: no action is set, and the present one is written to a structure of ours.
+    // SAFETY: no action is set, and the current one is written to a structure of ours.
     let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
     asked == 0 && action.sa_sigaction == libc::SIG_IGN
 }

@@ -1,6 +1,6 @@
 //! Plain text tables.
 
-/// Rows of cells under a head; numbers go to the right, everything else to the left.
+/// Rows of cells under a head; numbers are aligned to the right, everything else to the left.
 #[derive(Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,

@@ -2,23 +2,22 @@
 
 use serde::Serialize;
 
-/// Bytes of the longest name of a file.
+/// Length of the longest file name, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// A file's name: no path, and nothing that would be hidden or means a directory. At most 255 bytes,
-/// as file systems have it.
+/// A file's name: not a path, not hidden, and not a directory's. At most 255 bytes, as in file systems.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileName(String);
 
 impl FileName {
-    /// The name, if it is one.
+    /// Returns the name if it is valid.
     pub fn new(name: &str) -> Option<Self> {
         let plain = !name.contains(|c: char| c == '/' || c.is_control());
         let fits = (1..=MAX_NAME_BYTES).contains(&name.len());
         (plain && fits && !name.starts_with('.')).then(|| Self(name.to_owned()))
     }
 
-    /// As text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,20 +1,21 @@
 //! What two sides meet for: a file is to be copied, or requests are to be measured. Plain data, and
-//! how it travels over a [link](polyrail::exchange).
+//! how it travels over a [control channel](polyrail::exchange).
 //!
-//! The side that asks states the job in its hello, and both say in the end what they saw of it:
+//! The side that asks states the job in its hello, and at the end both report what they saw of it:
 //!
 //! | purpose | done |
 //! |---|---|
 //! | `{"copy":{"plan":{"total":1073741824,"chunk":1048576,"window":8},"name":"model.bin"}}` | `{"copy":{"bytes":1073741824,"crc32":3504400640}}` |
 //! | `{"perf":{"operation":"write","messageSize":65536,"window":8}}` | `{"perf":{"requests":81920}}` |
 //!
-//! A [server](crate::serve) waits for the other side's hello, whose rails it adopts, and says `done`
-//! last: when the file is complete, when everything measured has arrived.
+//! A [server](crate::serve) waits for the other side's hello, adopts its rails, and sends `done` last: when
+//! the file is complete, or when everything measured has arrived.
 //!
 //! # Files
 //!
-//! `purpose` is both and their form; `plan` and `file_name` are of a copy, `workload` is of a
-//! measurement; `ring` is how both lay requests into memory, `shape` how requests go; `outcome` is what is said in the end.
+//! `purpose` is both jobs and their form on the wire; `plan` and `file_name` belong to a copy,
+//! `workload` to a measurement; `ring` places requests in memory, `shape` is how requests are sent;
+//! `outcome` is the report at the end.
 
 mod file_name;
 mod outcome;

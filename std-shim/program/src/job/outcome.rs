@@ -1,8 +1,8 @@
-//! What a side says in the end.
+//! What a side reports at the end.
 
 use serde::Serialize;
 
-/// What a side did, in the end.
+/// What a side reports at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum JobOutcome {
@@ -10,14 +10,14 @@ pub enum JobOutcome {
     Copy(Sum),
     /// What it saw of the requests that were measured.
     Perf {
-        /// Requests that it posted and saw complete; at the far end, requests that arrived, which are
-        /// 0 of an operation that it does not notice.
+        /// Requests that it posted and saw complete; at the far end, requests that arrived, or 0 for an
+        /// operation that it does not notice.
         requests: u64,
     },
 }
 
 impl JobOutcome {
-    /// What it saw of a file, if that is what it did.
+    /// Returns what it saw of a file, if it copied one.
     pub const fn sum(self) -> Option<Sum> {
         match self {
             Self::Copy(sum) => Some(sum),
@@ -25,7 +25,7 @@ impl JobOutcome {
         }
     }
 
-    /// What it saw of the requests that were measured, if that is what it did.
+    /// Returns how many requests it saw, if it measured.
     pub const fn requests(self) -> Option<u64> {
         match self {
             Self::Perf { requests } => Some(requests),
@@ -37,8 +37,8 @@ impl JobOutcome {
 /// What a side saw of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// CRC-32 (IEEE 802.3) of them, as `crc32(1)` and gzip compute it.
+    /// Their CRC-32 (IEEE 802.3), as `crc32(1)` and gzip compute it.
     pub crc32: u32,
 }

@@ -1,44 +1,44 @@
-//! How a file is cut into chunks, and chunks are laid into a ring.
+//! How a file is split into chunks, and chunks are placed in a ring.
 
 use super::ring::Ring;
 use serde::Serialize;
 
-/// Requests that may be on their way at once: one queue pair takes 128. Each chunk of a copy needs a
-/// receive, of which the engine tracks 256.
+/// Requests that may be in flight at once: one queue pair takes 128. Each chunk of a copy needs a receive,
+/// and the engine tracks 256 of them.
 pub const MAX_WINDOW: u32 = 128;
 
-/// Bytes of the longest chunk: a request's length has 32 bits, and a device's message 2^31.
+/// Size of the longest chunk in bytes, well within a device's longest message of 2^31 bytes.
 pub const MAX_CHUNK: u32 = 1 << 30;
 
-/// What is to be moved, and in which pieces. Both sides compute everything from these numbers.
+/// What to copy, and in which pieces. Both sides compute everything from these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CopyPlan {
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub total: u64,
-    /// Bytes of a chunk; the last one may be shorter.
+    /// Size of a chunk in bytes; the last one may be shorter.
     pub chunk: u32,
-    /// Chunks on their way at once: slots of either ring.
+    /// Chunks in flight at once: slots of either ring.
     pub window: u32,
 }
 
-/// Numbers that make no plan.
+/// Numbers that are not valid for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyPlanError {
-    /// A chunk size that cannot be.
-    #[error("a message size of {0} bytes: 1 to {MAX_CHUNK} can be")]
+    /// A chunk size out of range.
+    #[error("a message size of {0} bytes: it must be from 1 to {MAX_CHUNK}")]
     Chunk(u64),
-    /// A window that cannot be.
-    #[error("a window of {0} requests: 1 to {MAX_WINDOW} can be")]
+    /// A window out of range.
+    #[error("a window of {0} requests: it must be from 1 to {MAX_WINDOW}")]
     Window(u64),
 }
 
 impl CopyPlan {
-    /// Checks the numbers.
+    /// Makes a plan, if the numbers are valid.
     ///
     /// # Errors
     ///
-    /// A chunk or window of 0, or too large.
+    /// A chunk or window is 0 or too large.
     pub fn new(total: u64, chunk: u64, window: u64) -> Result<Self, CopyPlanError> {
         let valid = |number: u64, max: u32| number >= 1 && number <= max.into();
         if !valid(chunk, MAX_CHUNK) {
@@ -50,24 +50,24 @@ impl CopyPlan {
         Ok(Self { total, chunk: chunk as u32, window: window as u32 })
     }
 
-    /// Number of chunks.
+    /// Returns the number of chunks.
     pub const fn chunks(&self) -> u64 {
         self.total.div_ceil(self.chunk as u64)
     }
 
-    /// Place of a chunk in the file, in bytes.
+    /// Returns the offset of a chunk in the file, in bytes.
     pub const fn position(&self, chunk: u64) -> u64 {
         chunk * self.chunk as u64
     }
 
-    /// Bytes of a chunk.
+    /// Returns the length of a chunk in bytes.
     pub fn length(&self, chunk: u64) -> u32 {
         let rest = self.total - self.position(chunk);
         rest.min(self.chunk.into()) as u32
     }
 
-    /// The ring at either end. A file shorter than a chunk has one slot only, and a ring is no longer than
-    /// a short file needs.
+    /// Returns the ring at either end. A file shorter than a chunk has only one slot, and a short file
+    /// has a short ring.
     const fn ring(&self) -> Ring {
         let longest = if self.total < self.chunk as u64 { self.total } else { self.chunk as u64 };
         let slots =
@@ -75,12 +75,12 @@ impl CopyPlan {
         Ring::new(if longest == 0 { 1 } else { longest as usize }, slots as usize, usize::MAX)
     }
 
-    /// Place of a chunk in the ring, in bytes.
+    /// Returns the offset of a chunk in the ring, in bytes.
     pub const fn slot(&self, chunk: u64) -> usize {
         self.ring().slot(chunk)
     }
 
-    /// Bytes of a ring.
+    /// Returns the size of a ring in bytes.
     pub const fn ring_bytes(&self) -> usize {
         self.ring().bytes()
     }

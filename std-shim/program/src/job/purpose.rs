@@ -7,13 +7,13 @@ use super::workload::{MAX_MESSAGE_SIZE, Operation, Workload};
 use polyrail::exchange::{self, HandshakeError, Place, Purpose};
 use serde::Serialize;
 
-/// A link between two sides of a job.
+/// A control channel between the two sides of a job.
 pub type Control = exchange::Control<Job>;
 
 /// What the sides of a job tell each other.
 pub type Message = exchange::Message<Job>;
 
-/// Where a side of a job can be reached. Of a copy, the buffer is where chunks go at the receiver, and
+/// Where a side of a job can be reached. For a copy, the buffer takes chunks at the receiver, and
 /// credits at the sender.
 pub type Hello = exchange::Hello<Job>;
 
@@ -24,20 +24,20 @@ pub type Incoming = exchange::Incoming<Job>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Job {
-    /// A file is to be moved to the other side.
+    /// Copy a file to the other side.
     Copy {
         /// In which pieces.
         plan: CopyPlan,
-        /// The name that the sender would give the copy; a receiver may have its own idea.
+        /// The sender's name for the copy; a receiver may choose another one.
         #[serde(skip_serializing_if = "Option::is_none")]
         name: Option<FileName>,
     },
-    /// Requests are to be measured.
+    /// Measure requests.
     Perf(Workload),
 }
 
 impl Job {
-    /// Its name on the wire.
+    /// Returns its name on the wire.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Copy { .. } => "copy",
@@ -86,7 +86,7 @@ fn workload(place: &Place<'_>) -> Result<Workload, HandshakeError> {
 }
 
 fn plan(place: &Place<'_>) -> Result<CopyPlan, HandshakeError> {
-    /// Bytes of the longest file: offsets are signed.
+    /// Size of the longest file in bytes: offsets are signed.
     const MAX_TOTAL: u64 = i64::MAX as u64;
     let fields = place.object(&["total", "chunk", "window"])?;
     Ok(CopyPlan {

@@ -1,6 +1,6 @@
-//! How requests are laid into registered memory: one ring of slots, the same at both ends.
+//! How requests are placed in registered memory: one ring of slots, the same at both ends.
 
-/// Slots share no cache line, nor a pair of those that processors fetch together.
+/// Slots share neither a cache line nor a pair of lines that processors fetch together.
 const SLOT_ALIGN: usize = 128;
 
 /// A ring of slots. Requests take them in turn.
@@ -12,8 +12,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// A ring of slots that hold `longest` bytes each: as many as `slots`, or as fit into `max_bytes`, but
-    /// at least one.
+    /// Makes a ring of `slots` slots for `longest` bytes each; fewer if they do not fit into
+    /// `max_bytes`, but at least one.
     pub(super) const fn new(longest: usize, slots: usize, max_bytes: usize) -> Self {
         let stride = longest.next_multiple_of(SLOT_ALIGN);
         let room = max_bytes / stride;
@@ -21,17 +21,17 @@ impl Ring {
         Self { slots: if slots == 0 { 1 } else { slots }, stride }
     }
 
-    /// How many slots there are.
+    /// Returns how many slots there are.
     pub(super) const fn slots(&self) -> usize {
         self.slots
     }
 
-    /// Bytes of the whole ring.
+    /// Returns the size of the whole ring in bytes.
     pub(super) const fn bytes(&self) -> usize {
         self.slots * self.stride
     }
 
-    /// Place of a request's slot, in bytes.
+    /// Returns the offset of a request's slot, in bytes.
     pub(super) const fn slot(&self, request: u64) -> usize {
         (request % self.slots as u64) as usize * self.stride
     }

@@ -1,9 +1,9 @@
-//! How requests go, whatever they are for.
+//! How requests are sent, for any purpose.
 
 use polyrail::virtual_qp::Scheme;
 use serde::{Serialize, Serializer};
 
-/// How requests go from one side to the other.
+/// How requests are sent from one side to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Shape {
     /// How receivers are notified; `None` where it makes no difference.
@@ -11,18 +11,18 @@ pub struct Shape {
     pub scheme: Option<Scheme>,
     /// Rails of the virtual queue pair.
     pub rails: usize,
-    /// Devices that rails are on, on either side.
+    /// Devices that rails use, on either side.
     pub devices: usize,
-    /// Bytes of the longest fragment.
+    /// Size of the longest fragment in bytes.
     pub max_msg_size: u32,
-    /// Bytes of one request.
+    /// Size of one request in bytes.
     pub message_size: u64,
-    /// Requests on their way at once.
+    /// Requests in flight at once.
     pub window: u64,
 }
 
 impl Shape {
-    /// The scheme's name, or `-` where it makes no difference.
+    /// Returns the scheme's name, or `-` where it makes no difference.
     pub const fn scheme_name(&self) -> &'static str {
         name(self.scheme)
     }

@@ -1,4 +1,4 @@
-//! Jobs on the wire: nothing that a peer can send is taken for more than it is.
+//! Jobs on the wire: whatever a peer sends is checked.
 
 use super::*;
 use polyrail::RemoteBuffer;
@@ -52,7 +52,7 @@ fn job(g: &mut Gen) -> Job {
     Job::Copy { plan: CopyPlan { total, chunk, window }, name }
 }
 
-/// A message, for this crate's tests to choose.
+/// An arbitrary message for these tests.
 #[derive(Clone, Debug)]
 struct Any(Message);
 
@@ -182,7 +182,7 @@ fn perf_hello() -> String {
     HELLO.replacen(copy, perf, 1)
 }
 
-/// What is said about the hello in which one piece is replaced.
+/// Returns the error for the hello with one piece replaced.
 fn spoilt(piece: &str, by: &str) -> HandshakeError {
     spoilt_in(HELLO, piece, by)
 }

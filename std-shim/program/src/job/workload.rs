@@ -1,14 +1,14 @@
-//! What is measured, as both ends have to know it.
+//! What is measured, as far as both ends have to know.
 
 use super::plan::MAX_WINDOW;
 use super::ring::Ring;
 use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
 
-/// Bytes of the longest request: either end keeps at least one in memory.
+/// Size of the longest request in bytes: either end keeps at least one in memory.
 pub const MAX_MESSAGE_SIZE: u32 = 256 << 20;
 
-/// Bytes of either ring at most. Beyond, requests share slots.
+/// Largest size of either ring in bytes. If a window needs more, requests share slots.
 const MAX_RING_BYTES: usize = 256 << 20;
 
 /// What a request is.
@@ -26,10 +26,10 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 4] = [Self::Write, Self::WriteImm, Self::Read, Self::Send];
 
-    /// Its name, on the command line and between two hosts.
+    /// Returns its name, on the command line and between two hosts.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -39,57 +39,57 @@ impl Operation {
         }
     }
 
-    /// The operation of this name.
+    /// Returns the operation of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|operation| operation.name() == name)
     }
 
-    /// Whether the scheme makes a difference: it says how a receiver is notified.
+    /// Returns whether the scheme, which is how a receiver is notified, makes a difference.
     pub const fn has_scheme(self) -> bool {
         matches!(self, Self::WriteImm)
     }
 
-    /// The scheme of requests over so many rails, if it makes a difference.
+    /// Returns the scheme of requests over this number of rails, if it makes a difference.
     pub fn scheme_of(self, scheme: Scheme, rails: usize) -> Option<Scheme> {
         (self.has_scheme() && rails > 1).then_some(scheme)
     }
 
-    /// Whether the other side posts receives for it, and so notices it.
+    /// Returns whether the other side posts receives for it, and so notices it.
     pub const fn is_received(self) -> bool {
         matches!(self, Self::WriteImm | Self::Send)
     }
 }
 
-/// Numbers that make no workload.
+/// Numbers that are not valid for a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkloadError {
-    /// A message size that cannot be.
-    #[error("requests of {0} bytes: 1 to {MAX_MESSAGE_SIZE} can be")]
+    /// A message size out of range.
+    #[error("requests of {0} bytes: the size must be from 1 to {MAX_MESSAGE_SIZE}")]
     MessageSize(u32),
-    /// A window that cannot be.
-    #[error("a window of {0} requests: 1 to {MAX_WINDOW} can be")]
+    /// A window out of range.
+    #[error("a window of {0} requests: it must be from 1 to {MAX_WINDOW}")]
     Window(u32),
 }
 
-/// Requests that are all alike, a window of them outstanding. Both ends compute their rings from it.
+/// Requests that are all alike, with a window of them in flight. Both ends compute their rings from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Workload {
     /// What they are.
     pub operation: Operation,
-    /// Bytes of each.
+    /// Size of each in bytes.
     pub message_size: u32,
-    /// Requests outstanding.
+    /// Requests in flight.
     pub window: u32,
 }
 
 impl Workload {
-    /// Checks the numbers.
+    /// Makes a workload, if the numbers are valid.
     ///
     /// # Errors
     ///
-    /// A size or window of 0, or too large.
+    /// A size or window is 0 or too large.
     pub fn new(
         operation: Operation,
         message_size: u32,
@@ -104,22 +104,22 @@ impl Workload {
         Ok(Self { operation, message_size, window })
     }
 
-    /// The ring at either end: a slot for each request outstanding, as far as there is memory.
+    /// Returns the ring at either end: a slot for each request in flight, as far as there is memory.
     const fn ring(&self) -> Ring {
         Ring::new(self.message_size as usize, self.window as usize, MAX_RING_BYTES)
     }
 
-    /// Slots of either ring.
+    /// Returns how many slots either ring has.
     pub const fn slots(&self) -> usize {
         self.ring().slots()
     }
 
-    /// Bytes of either ring.
+    /// Returns the size of either ring in bytes.
     pub const fn ring_bytes(&self) -> usize {
         self.ring().bytes()
     }
 
-    /// Place of a request's slot in the ring, in bytes.
+    /// Returns the offset of a request's slot in the ring, in bytes.
     pub const fn slot(&self, request: u64) -> usize {
         self.ring().slot(request)
     }

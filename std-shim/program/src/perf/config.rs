@@ -1,4 +1,4 @@
-//! What is to be measured, and how.
+//! What to measure, and how.
 
 use super::ends;
 use super::error::PerfError;
@@ -9,57 +9,57 @@ use polyrail::endpoint::EndpointBuilder;
 use polyrail::virtual_qp::Scheme;
 use std::time::Duration;
 
-/// Who drives the two ends.
+/// Which threads drive the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// One thread, both ends in turn: no waiting for another processor.
+    /// One thread drives both ends in turn, and never waits for another processor.
     One,
     /// A thread for each end.
     Two,
 }
 
-/// How long a measurement goes on.
+/// When a measurement ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// So many requests in all, rounded up to the same number in each round.
+    /// After this many requests in all, rounded up to the same number in each round.
     Count(u64),
-    /// Requests for about so long; memcpy takes the same again, up to a second for each round.
+    /// After about this time; memcpy takes the same time again, up to a second for each round.
     Time(Duration),
 }
 
 /// One configuration to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerfConfig {
-    /// What.
+    /// The operation to measure.
     pub operation: Operation,
     /// How receivers are notified; see [`Operation::has_scheme`].
     pub scheme: Scheme,
     /// Rails of the virtual queue pair.
     pub rails: usize,
-    /// Devices on either side, in one process. Between two hosts, they are those that are given.
+    /// Devices on either side, within one process. Between two hosts, the caller gives the devices.
     pub devices: usize,
-    /// Bytes of the longest fragment.
+    /// Size of the longest fragment in bytes.
     pub max_msg_size: u32,
-    /// Bytes of one request.
+    /// Size of one request in bytes.
     pub message_size: u32,
-    /// Requests outstanding.
+    /// Requests in flight.
     pub window: u32,
-    /// Who drives the two ends, in one process. Two hosts have a thread each.
+    /// Which threads drive the two ends within one process. Two hosts have a thread each.
     pub threads: Threads,
-    /// How long.
+    /// When the measurement ends.
     pub limit: Limit,
-    /// Code of the time that an acknowledgement is waited for before packets are sent again; see
+    /// Code of the time to wait for an acknowledgement before packets are sent again; see
     /// [`ConnectOptions::timeout`](polyrail::backend::ConnectOptions::timeout).
     pub qp_timeout: u8,
-    /// How long a rail may make no headway before it is taken for dead.
+    /// Time without progress after which a rail is considered dead.
     pub stall_timeout: Duration,
-    /// How long the far end on another host may take to connect, and for each answer while the two ends
+    /// How long to wait for the far end on another host to connect, and for each answer while the two ends
     /// meet and part.
     pub answer_timeout: Duration,
 }
 
 impl Default for PerfConfig {
-    /// 1 MiB WRITE_WITH_IMM over four rails with SPRAY, 8 outstanding, driven by one thread for
+    /// 1 MiB WRITE_WITH_IMM over four rails with SPRAY, 8 in flight, driven by one thread for
     /// 200 ms: what `polyrail copy` does, without the files.
     fn default() -> Self {
         Self {
@@ -80,7 +80,7 @@ impl Default for PerfConfig {
 }
 
 impl PerfConfig {
-    /// How requests go.
+    /// Returns how requests are sent.
     pub fn shape(&self) -> Shape {
         Shape {
             scheme: self.operation.scheme_of(self.scheme, self.rails),
@@ -97,7 +97,7 @@ impl PerfConfig {
     }
 
     pub(super) fn builder(&self) -> EndpointBuilder {
-        // The requester's; the far end has no requests.
+        // Of the end that posts; the far end posts no requests.
         let options = ConnectOptions { timeout: self.qp_timeout, ..ends::connect_options() };
         ends::builder(self.operation, self.rails, self.scheme, self.max_msg_size)
             .connect_options(options)

@@ -1,5 +1,5 @@
-//! The loops: one end keeps a window of requests outstanding, the other posts receives. Who calls
-//! them, from which thread or process, makes no difference to them.
+//! The loops: one end keeps a window of requests in flight, the other posts receives. They work the same
+//! from any thread or process.
 
 use super::config::Limit;
 use super::ends::{End, Slots};
@@ -15,16 +15,16 @@ use polyrail::virtual_qp::{RailCounters, RailId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Receives that are kept posted: all that a queue pair takes, so that a sender never waits for a
-/// receiver that is a little late.
+/// Receives that stay posted: all that a queue pair takes, so that a sender never waits for a receiver that
+/// is a little late.
 const RECEIVES: u64 = 128;
 
-/// Between looks at rails that may have fallen silent. By time, since over slow paths a round of the
-/// loop can take a second.
+/// Time between checks for silent rails. A time and not a count, since over slow paths a round of the loop
+/// can take a second.
 const WATCH_EVERY: Duration = Duration::from_millis(1);
 
-/// Lets others run when there was nothing to do for some time. Never sleeps: what is measured does not
-/// wait.
+/// Lets others run when there was nothing to do for some time. Never sleeps, so that measured requests do
+/// not wait.
 #[derive(Debug, Default)]
 pub(super) struct Eager(Idle);
 
@@ -81,8 +81,8 @@ impl<D: Domain> PerfSender<D> {
         })
     }
 
-    /// Posts requests up to the limit, and polls until they are over. `other` is called in every
-    /// round of the loop, for the other end, and says whether that has all that was posted.
+    /// Posts requests up to the limit, and polls until all are complete. `other` is called in every round
+    /// of the loop, for the other end, and returns whether that has received everything posted.
     pub(super) fn run(
         &mut self,
         limit: Limit,
@@ -136,7 +136,7 @@ impl<D: Domain> PerfSender<D> {
     }
 }
 
-/// The other end, which posts receives if the operation consumes them.
+/// The other end, which posts receives if the operation consumes any.
 pub(super) struct PerfReceiver<D: Domain> {
     end: End<D>,
     /// Receives that were posted.
@@ -148,7 +148,7 @@ impl<D: Domain> PerfReceiver<D> {
         Self { end, posted: 0 }
     }
 
-    /// Connects with the near end, in another process; receives are posted before.
+    /// Connects with the near end, in another process, after posting receives.
     pub(super) fn bring_up(
         &mut self,
         peer: &mut Counterpart<'_>,
@@ -158,7 +158,7 @@ impl<D: Domain> PerfReceiver<D> {
         peer.bring_up(endpoint, hello, |endpoint| replenish::<D>(endpoint, slots, posted, *arrived))
     }
 
-    /// Posts receives, as many as are to be posted.
+    /// Posts receives up to the number that stays posted.
     pub(super) fn post_receives(&mut self) -> Result<(), PerfError> {
         let Self { end: End { traffic: Traffic { endpoint, arrived, .. }, slots }, posted } = self;
         replenish::<D>(endpoint, slots, posted, *arrived).map_err(|error| match error {
@@ -173,17 +173,17 @@ impl<D: Domain> PerfReceiver<D> {
         &mut self.end.traffic.endpoint
     }
 
-    /// Requests that arrived.
+    /// Returns how many requests arrived.
     pub(super) const fn received(&self) -> u64 {
         self.end.traffic.arrived
     }
 
-    /// Whether everything has arrived of so many requests.
+    /// Returns whether this many requests have arrived.
     pub(super) fn has_all(&self, requests: u64) -> bool {
         !self.end.slots.workload.operation.is_received() || self.received() >= requests
     }
 
-    /// Says whether anything arrived.
+    /// Returns whether anything arrived.
     pub(super) fn poll(&mut self) -> Result<bool, PerfError> {
         let received = self.end.traffic.poll(|_, _| About::Arrival)?;
         if received > 0 {
@@ -192,7 +192,7 @@ impl<D: Domain> PerfReceiver<D> {
         Ok(received > 0)
     }
 
-    /// Polls until told to stop.
+    /// Polls until `stop` is set.
     pub(super) fn run_until(&mut self, stop: &AtomicBool) -> Result<(), PerfError> {
         let mut idle = Eager::default();
         while !stop.load(Ordering::Acquire) {

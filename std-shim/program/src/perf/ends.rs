@@ -10,7 +10,7 @@ use polyrail::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
 use polyrail::virtual_qp::{Config, Scheme};
 use std::time::Duration;
 
-/// An end that knows nothing of the other one yet.
+/// An end that does not know the other one yet.
 pub(super) struct Half<D: Domain> {
     pub(super) endpoint: Endpoint<D::Qp, D::Cq>,
     pub(super) ring: RegisteredBuffer<D::Region>,
@@ -18,7 +18,7 @@ pub(super) struct Half<D: Domain> {
 }
 
 impl<D: Domain> Half<D> {
-    /// Fills its ring with `byte`: untouched memory would all be the same page.
+    /// Makes an end and fills its ring with `byte`: untouched memory would all be the same page.
     pub(super) fn new(
         workload: Workload,
         builder: &EndpointBuilder,
@@ -34,8 +34,8 @@ impl<D: Domain> Half<D> {
         Ok(Self { endpoint: builder.build(domains)?, ring, workload })
     }
 
-    /// The end, once it knows where the other one's ring is. Its requests may make no headway for
-    /// `stall_timeout`.
+    /// Returns the end, which now knows where the other one's ring is. Its requests may make no
+    /// progress for `stall_timeout`.
     pub(super) fn toward(
         self,
         peer: RemoteBuffer,
@@ -50,7 +50,7 @@ impl<D: Domain> Half<D> {
 
 /// One end.
 pub(super) struct End<D: Domain> {
-    /// Gone before its memory is.
+    /// Dropped before its memory.
     pub(super) traffic: Traffic<D>,
     pub(super) slots: Slots<D::Region>,
 }
@@ -66,12 +66,12 @@ pub(super) struct Slots<R> {
 }
 
 impl<R> Slots<R> {
-    /// The slot of a request.
+    /// Returns the slot of a request.
     pub(super) fn local(&self, request: u64) -> Result<LocalBuffer, OutOfRange> {
         self.ring.local(self.workload.slot(request), self.workload.message_size)
     }
 
-    /// Address of the slot at the other end.
+    /// Returns the address of the slot at the other end.
     pub(super) fn remote(&self, request: u64) -> Result<u64, OutOfRange> {
         self.peer.at(self.workload.slot(request), self.workload.message_size)
     }
@@ -84,14 +84,14 @@ pub(super) fn builder(
     scheme: Scheme,
     max_msg_size: u32,
 ) -> EndpointBuilder {
-    // A SEND consumes a receive, which DQPLB would have posted for notifications.
+    // A SEND consumes a receive, but DQPLB posts receives for its notifications.
     let scheme = if operation == Operation::Send { Scheme::Spray } else { scheme };
     let config = Config { scheme, max_msg_size, max_msgs_per_qp: u32::MAX, ..Config::default() };
     EndpointBuilder::new().rails(rails).config(config).connect_options(connect_options())
 }
 
-/// What they are connected with.
+/// Returns the options for connecting them.
 pub(super) fn connect_options() -> ConnectOptions {
-    // A receiver that is late must not cost a millisecond: 10 us.
+    // A late receiver must not cost a millisecond: 10 us.
     ConnectOptions { min_rnr_timer: 1, ..ConnectOptions::default() }
 }

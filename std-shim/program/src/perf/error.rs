@@ -7,14 +7,14 @@ use crate::session::{Failure, SessionError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PerfError {
-    /// Numbers that cannot be.
+    /// Numbers out of range.
     #[error(transparent)]
     Workload(WorkloadError),
     /// The system gave no memory to compare with.
     #[error("no memory to compare with: {0}")]
     Memory(String),
-    /// Not what was sent arrived.
-    #[error("{sent} requests were sent, and {received} arrived at the far end")]
+    /// What arrived differs from what was sent.
+    #[error("{sent} requests were sent, but {received} arrived at the far end")]
     Lost {
         /// Requests that the near end saw complete.
         sent: u64,
@@ -38,7 +38,7 @@ impl Failure for PerfError {
     }
 }
 
-/// Requests that the other side counted in the end, if it measured.
+/// Returns how many requests the other side counted at the end, if it measured.
 pub(super) fn requests_of(outcome: JobOutcome) -> Result<u64, SessionError> {
     outcome.requests().ok_or_else(SessionError::other_outcome)
 }

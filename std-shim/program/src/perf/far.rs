@@ -1,4 +1,4 @@
-//! The far end of a measurement between two hosts: it is asked, posts the receives, and says what
+//! The far end of a measurement between two hosts: it is asked, posts the receives, and reports what
 //! arrived.
 
 use super::drive::{Eager, PerfReceiver};
@@ -12,12 +12,12 @@ use polyrail::endpoint::Address;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Between looks at the link, while requests pass by unnoticed. Polling would take processor time from
-/// what is measured.
+/// Time between polls of the control channel while requests pass by unnoticed. Polling more often would
+/// take processor time from the measurement.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long requests may be missing that the near end saw acknowledged: their completions are here
-/// already, or never will be.
+/// How long requests that the near end saw acknowledged may be missing: their completions are here already,
+/// or will never come.
 const LATE: Duration = Duration::from_secs(2);
 
 /// A measurement that was served.
@@ -25,20 +25,20 @@ const LATE: Duration = Duration::from_secs(2);
 pub struct Measured {
     /// What was measured.
     pub operation: Operation,
-    /// How requests went.
+    /// How requests were sent.
     pub shape: Shape,
-    /// Requests that the near end counted, its warming up included. As many arrived here, if the
-    /// operation is one that is [received](super::Operation::is_received).
+    /// Requests that the near end counted, its warm-up included. As many arrived here, if the operation is
+    /// [received](super::Operation::is_received).
     pub requests: u64,
     /// Time from the hello to the end, in seconds.
     pub seconds: f64,
 }
 
-/// Is the far end of the measurement that a visitor has asked for.
+/// Serves the measurement that a visitor has asked for, as its far end.
 ///
 /// # Errors
 ///
-/// See [`PerfError`]; the near end is told.
+/// See [`PerfError`]; the near end learns of it.
 pub(crate) fn answer<D: Domain>(
     visit: Visit<'_, D>,
     workload: Workload,
@@ -55,7 +55,7 @@ pub(crate) fn answer<D: Domain>(
     let met = allowed
         .map_err(PerfError::from)
         .and_then(|()| meet(workload, &environment, &mut peer, hello));
-    peer.awaits("the near end's requests, or its word that it is done");
+    peer.awaits("the near end's requests, or its message that it is done");
     let mut receiver = met.inspect_err(|error| peer.tell_failure(error))?;
     let result = follow(&mut receiver, &mut peer, workload).map_err(|failure| match failure {
         PerfError::Session(error) => peer.defer(error).into(),
@@ -94,7 +94,7 @@ fn meet<D: Domain>(
     Ok(receiver)
 }
 
-/// Takes what arrives until the near end is done, and says how many requests it counted.
+/// Receives until the near end is done, and returns how many requests that counted.
 fn follow<D: Domain>(
     receiver: &mut PerfReceiver<D>,
     peer: &mut Counterpart<'_>,
@@ -114,7 +114,7 @@ fn follow<D: Domain>(
     Ok(sent)
 }
 
-/// Takes requests until all have arrived.
+/// Receives requests until all have arrived.
 fn receive<D: Domain>(
     receiver: &mut PerfReceiver<D>,
     peer: &mut Counterpart<'_>,

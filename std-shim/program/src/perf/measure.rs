@@ -1,4 +1,4 @@
-//! Measuring in rounds, beside memcpy.
+//! Measuring in rounds, with memcpy.
 
 use super::config::{Limit, PerfConfig};
 use super::error::PerfError;
@@ -16,27 +16,26 @@ use std::time::Duration;
 /// Rounds of one measurement. Odd, so that there is a median.
 pub const ROUNDS: usize = 5;
 
-/// memcpy is measured for no longer than this and with no more than so many bytes a round: it is steady,
-/// and a far end waits meanwhile.
+/// Limits of time and bytes for memcpy in each round: its speed is steady, and a far end waits meanwhile.
 const MEMCPY_TIME: Duration = Duration::from_secs(1);
 const MEMCPY_BYTES: u64 = 4 << 30;
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measurement {
-    /// Requests that were measured, all rounds together.
+    /// Requests measured in all rounds together.
     pub requests: u64,
-    /// Requests a second; from here on medians of the rounds.
+    /// Requests a second; this and the following are medians of the rounds.
     pub requests_per_second: f64,
     /// Payload, in GB/s (10^9 bytes a second).
     pub gigabytes_per_second: f64,
-    /// Time of a request, in nanoseconds: that of a round over its requests.
+    /// Time of a request in nanoseconds: a round's time divided by its requests.
     pub nanoseconds_per_request: f64,
     /// Doorbells that the sender rang for a request.
     pub doorbells_per_request: f64,
     /// Completions that the sender saw for a request.
     pub completions_per_request: f64,
-    /// What memcpy moves of the same bytes, in GB/s.
+    /// Throughput of memcpy for the same bytes, in GB/s.
     pub memcpy_gigabytes_per_second: f64,
     /// Throughput relative to memcpy.
     pub relative_to_memcpy: f64,
@@ -46,18 +45,18 @@ pub struct Measurement {
 ///
 /// # Errors
 ///
-/// The configuration cannot be, or a rail failed.
+/// The configuration is not valid, or a rail failed.
 pub fn measure(config: &PerfConfig) -> Result<Measurement, PerfError> {
     measure_ends(config, &mut Rig::new(config)?)
 }
 
 /// Measures one configuration, with this process at the near end and the [server](crate::serve) at
-/// `address`, such as `10.0.0.2:7471`, at the far one. Of the devices those are used that rails
-/// take. Setting `interrupted` ends it.
+/// `address`, such as `10.0.0.2:7471`, at the far one. Devices beyond the number of rails are not used.
+/// Setting `interrupted` ends it.
 ///
 /// # Errors
 ///
-/// The configuration cannot be; there is no such server, or it refuses; a rail failed; not everything
+/// The configuration is not valid; there is no such server, or it refuses; a rail failed; not everything
 /// arrived; the user wants to stop.
 pub fn measure_to<D: Domain>(
     config: &PerfConfig,
@@ -77,7 +76,7 @@ fn measure_ends(config: &PerfConfig, ends: &mut impl Ends) -> Result<Measurement
     let slots = config.workload()?.slots();
     let mut memcpy = Memcpy::new(config.message_size as usize, slots)
         .map_err(|error| PerfError::Memory(error.to_string()))?;
-    // Everything happens once before it is measured.
+    // Everything runs once before it is measured.
     ends.run(Limit::Count(2 * slots as u64 + 16))?;
     memcpy.run(Limit::Count(slots as u64));
     let before = ends.counters();

@@ -1,4 +1,4 @@
-//! What everything is compared with: plain memcpy, slot by slot, over as much memory.
+//! The comparison: plain memcpy, slot by slot, over as much memory.
 
 use super::config::Limit;
 use super::round::Round;
@@ -7,8 +7,8 @@ use std::hint::black_box;
 use std::io;
 use std::time::Instant;
 
-/// Bytes of a huge page. Rings begin at one, and are made of them if the system permits, as the
-/// software NIC's buffers are: else the comparison would be about page tables.
+/// Size of a huge page in bytes. Rings begin at one, and consist of them if the system permits, like the
+/// software NIC's buffers: otherwise page tables would be compared.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// A ring of slots in ordinary memory.
@@ -24,12 +24,12 @@ impl PlainRing {
         let memory = MmapMut::map_anon(length + HUGE_PAGE)?;
         #[cfg(target_os = "linux")]
         {
-            // Refused by kernels without huge pages, which then have none for anybody.
+            // Kernels without huge pages refuse, for the software NIC's buffers too.
             _ = memory.advise(memmap2::Advice::HugePage);
         }
         let start = memory.as_ptr().align_offset(HUGE_PAGE).min(HUGE_PAGE);
         let mut ring = Self { memory, start, length };
-        // Not zero: untouched pages would all be the same one.
+        // Not zero: untouched pages would all be the same page.
         ring.bytes_mut().fill(byte);
         Ok(ring)
     }

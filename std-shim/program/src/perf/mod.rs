@@ -1,27 +1,25 @@
-//! Measuring: how fast requests move through a virtual queue pair, beside plain memcpy of the same
-//! bytes.
+//! Measures how fast requests move through a virtual queue pair, beside plain memcpy of the same bytes.
 //!
 //! [`measure`] has both ends in this process, on the software NIC; [`measure_to`] has its far end in
-//! another one, a [server](crate::serve), over any [backend](polyrail::backend). The figures are for
-//! comparison with each other and with memcpy in the same run: the time of a machine says little by
-//! itself. Requests and copies are measured in turn, in [`ROUNDS`] rounds, and the medians are
+//! another one, a [server](crate::serve), over any [backend](polyrail::backend). Compare the
+//! figures only with each other and with memcpy in the same run: a machine's time means little by itself.
+//! Requests and copies are measured in turn, in [`ROUNDS`] rounds, and the medians are
 //! reported.
 //!
 //! # Between two hosts
 //!
-//! One connection is one measurement. The near end says what it wants, a [`Workload`] and the shape of
-//! its endpoint; the far end makes the same, posts receives if the operation consumes any, and takes
-//! what comes. The near end counts what is acknowledged, so a round ends with the last
-//! acknowledgement. When it is done it says how many requests it saw complete. Of an operation that
-//! is [received](Operation::is_received) the far end waits until as many have arrived, and a
-//! difference is an error on both sides; a WRITE or a READ passes by unnoticed there, and there is
-//! nothing to compare.
+//! One connection is one measurement. The near end asks for a [`Workload`] and states the shape of its
+//! endpoint; the far end makes the same, posts receives if the operation consumes any, and takes what
+//! comes. The near end counts what is acknowledged, so a round ends with the last acknowledgement. When
+//! done, it reports how many requests it saw complete. If the operation is
+//! [received](Operation::is_received), the far end waits until as many have arrived, and a difference is
+//! an error on both sides. It does not notice a WRITE or a READ, so there is nothing to compare.
 //!
 //! # Files
 //!
-//! `config` is what to measure, `measure` does it in rounds (`round`); `ends` is an endpoint with its ring; `drive` the loops that keep a
-//! window of requests outstanding and post receives, the same for both arrangements: `rig` has two ends
-//! in one process, `near` and `far` one each. `memcpy` is what it is compared with.
+//! `config` is what to measure, `measure` does it in rounds (`round`); `ends` is an endpoint with its ring;
+//! `drive` has the loops that keep a window of requests in flight and post receives, for both arrangements:
+//! `rig` has two ends in one process, `near` and `far` one each. `memcpy` is the comparison.
 
 mod config;
 mod drive;

@@ -12,8 +12,8 @@ use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// How often the far end is told that this one is still there, while it is busy: the far end of a
-/// READ or a WRITE does not notice.
+/// How often a busy near end tells the far end that it is alive: the far end does not notice a READ or a
+/// WRITE.
 const ALIVE_EVERY: Duration = Duration::from_millis(200);
 
 /// The near end, connected with the far one.
@@ -21,7 +21,7 @@ pub(super) struct Near<'a, D: Domain> {
     peer: Counterpart<'a>,
     sender: PerfSender<D>,
     workload: Workload,
-    /// When the far end was told last.
+    /// When the far end was last told.
     told: Instant,
 }
 
@@ -33,7 +33,7 @@ impl<'a, D: Domain> Near<'a, D> {
         domains: &[&D],
         interrupted: &'a AtomicBool,
     ) -> Result<Self, PerfError> {
-        // While requests are measured, the far end has nothing to say: it is the rails that fall silent.
+        // During the measurement the far end sends no messages; silence is detected on the rails.
         let mut peer = Counterpart::new(control, None, interrupted);
         let met = meet(config, &mut peer, domains);
         let (sender, workload) = met.inspect_err(|error| peer.tell_failure(error))?;
@@ -47,7 +47,7 @@ impl<'a, D: Domain> Near<'a, D> {
         result
     }
 
-    /// Whether as many requests arrived as were sent, of an operation that is noticed.
+    /// Checks that as many requests arrived as were sent, if the far end notices the operation.
     fn compare(&mut self) -> Result<(), PerfError> {
         let requests = self.sender.posted();
         self.peer.tell(&Message::Done(JobOutcome::Perf { requests }))?;
@@ -62,7 +62,7 @@ impl<D: Domain> Ends for Near<'_, D> {
         self.sender.counters()
     }
 
-    /// Until all requests are acknowledged.
+    /// Runs until all requests are acknowledged.
     fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
         let Self { peer, sender, told, .. } = self;
         let round = sender.run(limit, |_| {
@@ -72,7 +72,7 @@ impl<D: Domain> Ends for Near<'_, D> {
             }
             Ok(true)
         });
-        // A far end that is gone may show as a rail that failed before it is heard.
+        // If the far end is gone, a rail may fail before its message is read.
         if let Err(PerfError::Session(SessionError::Endpoint(_))) = round {
             peer.poll_control()?;
         }

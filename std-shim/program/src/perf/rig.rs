@@ -20,7 +20,7 @@ pub(super) struct Rig<D: Domain> {
 }
 
 impl Rig<ProtectionDomain> {
-    /// Two ends on software NICs.
+    /// Makes two ends on software NICs.
     pub(super) fn new(config: &PerfConfig) -> Result<Self, PerfError> {
         let (here, there) = software_hosts(config.devices)?;
         Self::between(config, &here.domains(), &there.domains())
@@ -31,7 +31,7 @@ impl<D> Rig<D>
 where
     D: Domain<Qp: Send, Cq: Send, Region: Send>,
 {
-    /// Two ends on these devices.
+    /// Makes two ends on these devices.
     fn between(config: &PerfConfig, here: &[&D], there: &[&D]) -> Result<Self, PerfError> {
         let workload = config.workload()?;
         let builder = config.builder();
@@ -55,7 +55,7 @@ where
         self.sender.counters()
     }
 
-    /// Until all requests are over at both ends.
+    /// Runs until all requests are complete at both ends.
     fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
         let Self { sender, receiver, threads } = self;
         if *threads == Threads::One {
@@ -97,7 +97,7 @@ mod tests {
     use polyrail::virtual_qp::RailId;
     use std::time::{Duration, Instant};
 
-    /// Silences the device of a sender's rail, and runs until that is found.
+    /// Silences the device of a sender's rail, and runs until that is detected.
     fn fall_silent(config: &PerfConfig, rail: usize) -> PerfError {
         let (here, there) = software_hosts(config.devices).unwrap();
         let mut rig = Rig::between(config, &here.domains(), &there.domains()).unwrap();
@@ -143,7 +143,7 @@ mod tests {
             receiver.poll()?;
             Ok(receiver.has_all(sent))
         };
-        // The first round of the loop takes the time, so what it posted is all that there is.
+        // The first round of the loop uses up the time, so only what it posted counts.
         assert_eq!(sender.run(Limit::Time(LIMIT), slow).unwrap().requests, 3);
     }
 

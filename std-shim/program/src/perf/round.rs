@@ -5,12 +5,12 @@ use super::error::PerfError;
 use polyrail::virtual_qp::RailCounters;
 use std::time::Duration;
 
-/// Two ends that are connected, wherever they are.
+/// Two connected ends, wherever they are.
 pub(super) trait Ends {
-    /// What the sender's rails did so far, summed up.
+    /// Returns the sum of what the sender's rails did so far.
     fn counters(&self) -> RailCounters;
 
-    /// One round: requests up to the limit, until all of them are over.
+    /// Runs one round: requests up to the limit, until all are complete.
     fn run(&mut self, limit: Limit) -> Result<Round, PerfError>;
 }
 

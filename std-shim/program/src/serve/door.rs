@@ -1,5 +1,5 @@
-//! The door: peers that have connected and not been served yet. Many can stand there at once, and what
-//! one of them says, or does not say, holds up no other.
+//! The door: peers that have connected and have not been served yet. Many can wait there at once, and no
+//! peer, whatever it sends or does not send, delays another.
 
 use super::visitor::Visitor;
 use crate::job::{Control, Hello, Job, Message};
@@ -14,26 +14,26 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Peers that may stand at the door without having said hello, and as many that have and wait for their
-/// turn. Each takes a socket and some 8 KiB.
+/// Limit of peers at the door that have not said hello, and of those that have and wait for their turn.
+/// Each takes a socket and some 8 KiB.
 const PLACES: usize = 64;
 
-/// How long the door may be waited at before it is asked what else happened.
+/// How long to wait at the door before checking for other events.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Told why somebody left without having been served.
+/// Called with the reason why a peer left without being served.
 pub(super) type Stray<'a> = dyn FnMut(SocketAddr, SessionError) + 'a;
 
-/// Who is at the door.
+/// The peers at the door.
 #[derive(Debug)]
 pub(super) struct Door<'a> {
     listener: &'a Listener,
     patience: Patience,
-    /// Rung when somebody inside is through.
+    /// Rung when a served peer is finished.
     bell: UnixStream,
-    /// Peers that have not said hello, the one that came first in front.
+    /// Peers that have not said hello, in order of arrival.
     silent: VecDeque<Guest>,
-    /// Peers that have, likewise.
+    /// Peers that have, in the same order.
     waiting: VecDeque<(Visitor, Instant)>,
     /// The system has no room for another connection.
     full: bool,
@@ -54,28 +54,28 @@ impl<'a> Door<'a> {
         Self { listener, patience, bell, silent, waiting, full: false }
     }
 
-    /// The peer whose turn it is.
+    /// Returns the peer whose turn it is.
     pub(super) fn next(&mut self) -> Option<Visitor> {
         self.waiting.pop_front().map(|(visitor, _)| visitor)
     }
 
-    /// Waits a moment for something to happen, and sees to everybody at the door; `inside` are as many
-    /// peers as can be served at a time, or fewer.
+    /// Waits a moment for something to happen, and handles all peers at the door. `inside` is how many
+    /// peers are served at a time.
     ///
     /// # Errors
     ///
-    /// Nobody can be waited for any more.
+    /// The server can no longer listen.
     pub(super) fn attend(
         &mut self,
         inside: usize,
         stray: &mut Stray<'_>,
     ) -> Result<(), ControlError> {
         self.wait()?;
-        // Before others may take the places of those who have said something meanwhile.
-        self.listen_to_the_silent(stray);
+        // First, so that no newcomer takes the place of a peer that has just sent something.
+        self.read_from_silent(stray);
         self.let_in(stray)?;
-        self.listen_to_the_silent(stray);
-        self.look_after_the_waiting(inside, stray);
+        self.read_from_silent(stray);
+        self.check_waiting(inside, stray);
         Ok(())
     }
 
@@ -97,12 +97,12 @@ impl<'a> Door<'a> {
         Ok(())
     }
 
-    /// Takes new connections. If there is no place for one, the peer that has been silent for longest
-    /// leaves: peers that mean to ask for something do so at once.
+    /// Takes new connections. If there is no place for one, the peer that has been silent longest leaves: a
+    /// peer that wants something asks at once.
     fn let_in(&mut self, stray: &mut Stray<'_>) -> Result<(), ControlError> {
         self.full = false;
         let timeouts = self.patience.timeouts();
-        // No more than would push out one that has just come.
+        // Fewer than would push out a peer that has just come.
         for _ in 0..PLACES / 2 {
             let accepted = match self.listener.try_accept(&timeouts) {
                 Ok(Some(accepted)) => Some(accepted),
@@ -122,7 +122,7 @@ impl<'a> Door<'a> {
         Ok(())
     }
 
-    fn listen_to_the_silent(&mut self, stray: &mut Stray<'_>) {
+    fn read_from_silent(&mut self, stray: &mut Stray<'_>) {
         for _ in 0..self.silent.len() {
             let Some(mut guest) = self.silent.pop_front() else { return };
             let said = match guest.control.try_recv() {
@@ -148,9 +148,9 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// Peers do not wait for longer than they would for an answer: they are told that nobody has time.
-    fn look_after_the_waiting(&mut self, inside: usize, stray: &mut Stray<'_>) {
-        // Sooner than the peer, whose patience is the same unless told otherwise.
+    /// Tells peers that have waited for nearly as long as they would for an answer that the server is busy.
+    fn check_waiting(&mut self, inside: usize, stray: &mut Stray<'_>) {
+        // Sooner than the peer gives up, whose patience is the same by default.
         let patience = self.patience.answer.mul_f64(0.8);
         for place in 0..self.waiting.len() {
             let Some((mut visitor, since)) = self.waiting.pop_front() else { return };
@@ -169,7 +169,7 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// Nobody is let in any more; those who wait are told so.
+    /// Lets no more peers in, and tells the waiting ones.
     pub(super) fn close(mut self, stray: &mut Stray<'_>) {
         while let Some(mut visitor) = self.next() {
             send_away(&mut visitor.control, visitor.address, SessionError::Interrupted, stray);
@@ -178,7 +178,7 @@ impl<'a> Door<'a> {
 }
 
 impl Guest {
-    /// It said too little for too long.
+    /// It stayed silent, or in the middle of a message, for too long.
     fn leave_silently(mut self, stray: &mut Stray<'_>) {
         let waited = Duration::from_millis(self.since.elapsed().as_millis() as u64);
         let error = self.control.no_answer(HELLO, waited).into();
@@ -196,19 +196,19 @@ fn send_away(
     stray(address, error);
 }
 
-/// What a peer asks for with its first message.
+/// Returns what a peer asks for with its first message.
 fn what_it_asks(message: Message) -> Result<(Hello, Job), SessionError> {
     match message {
         Message::Hello(hello) => match hello.purpose.clone() {
             Some(purpose) => Ok((hello, purpose)),
-            None => Err(SessionError::Protocol("its hello does not say what for".into())),
+            None => Err(SessionError::Protocol("its hello states no purpose".into())),
         },
         Message::Failed { reason } => Err(SessionError::Peer(reason)),
         message => Err(SessionError::out_of_turn(&message, HELLO)),
     }
 }
 
-/// Whether the system lacks room for one more connection, which passes.
+/// Returns whether the system lacks room for one more connection, which is temporary.
 fn is_out_of_room(error: &ControlError) -> bool {
     let ControlError::Io { source, .. } = error else { return false };
     let errno = Errno::from_io_error(source);
@@ -221,7 +221,7 @@ mod tests {
     use std::io;
 
     #[test]
-    fn want_of_room_passes_and_other_errors_do_not() {
+    fn lack_of_room_is_temporary_and_other_errors_are_not() {
         let accepting =
             |errno: Errno| ControlError::Io { doing: "accepting", source: errno.into() };
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {

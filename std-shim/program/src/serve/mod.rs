@@ -1,7 +1,8 @@
-//! The side that waits: takes files and measurements from whoever connects, a few at a time.
+//! The side that waits: serves files and measurements to peers that connect, a few at a time.
 //!
-//! `server` waits for peers; `door` is where they connect and ask for something, many at once; `visitor`
-//! is one that has asked: [`transfer`](crate::transfer) takes its file, [`perf`](crate::perf) is the far end of its measurement.
+//! `server` waits for peers; `door` is where they connect and ask for something, many at once;
+//! `visitor` is one that has asked: [`transfer`](crate::transfer) receives its file,
+//! [`perf`](crate::perf) is the far end of its measurement.
 
 mod door;
 mod server;

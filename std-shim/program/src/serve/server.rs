@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// The port that servers listen at unless told otherwise.
+/// The port that servers listen at by default.
 pub const DEFAULT_PORT: u16 = 7471;
 
 /// Waits for peers.
@@ -31,22 +31,22 @@ impl Server {
         Ok(Self { listener: Listener::bind(address)? })
     }
 
-    /// Where it listens.
+    /// Returns the address where it listens.
     ///
     /// # Errors
     ///
-    /// The system does not say.
+    /// The system does not know it.
     pub fn local_addr(&self) -> Result<SocketAddr, ControlError> {
         self.listener.local_addr()
     }
 
-    /// Has `attend` called for each peer that asks for something, in a thread of its own, for
-    /// [`ServeOptions::peers`] of them at a time, until `attend` breaks, or `interrupted` is set; and
-    /// returns when all calls have. Peers that leave before their turn, or are sent away, such as those
-    /// that say nothing, or nothing that makes sense, are `stray`'s, on this thread.
+    /// Calls `attend` for each peer that asks for something, in a thread of its own, for
+    /// [`ServeOptions::peers`] of them at a time, until `attend` breaks or `interrupted` is set;
+    /// returns when all calls have. Calls `stray`, on this thread, for peers that leave before their
+    /// turn or are sent away, for example because they send nothing or nonsense.
     ///
-    /// Many peers can be at the door at once without holding each other up. When all places there are
-    /// taken, the one that has been silent for longest loses its own.
+    /// Many peers can wait at the door at once without delaying each other. When all places there are
+    /// taken, the peer that has been silent longest loses its place.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl Server {
     }
 }
 
-/// A peer that is being served: counted until it is through, which the door is told.
+/// A peer that is being served: counted until it is finished; then the door's bell rings.
 #[derive(Debug)]
 struct Inside<'a> {
     count: &'a AtomicUsize,
@@ -101,7 +101,7 @@ impl<'a> Inside<'a> {
         Self { count, over, ringer }
     }
 
-    /// The peer is through; perhaps it was the last one.
+    /// The peer is finished; perhaps it was the last one.
     fn over_if(self, last: bool) {
         self.over.fetch_or(last, Ordering::Relaxed);
     }
@@ -109,7 +109,7 @@ impl<'a> Inside<'a> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        // A panic is passed on when all threads have ended: nobody else is let in.
+        // A panic is passed on when all threads have ended: no other peer is let in.
         self.over.fetch_or(thread::panicking(), Ordering::Relaxed);
         self.count.fetch_sub(1, Ordering::AcqRel);
         // If the pipe is full, it has been rung already.

@@ -1,4 +1,4 @@
-//! Servers on software NICs, and who comes to them over TCP.
+//! Servers on software NICs, and peers that come to them over TCP.
 
 use super::*;
 use crate::hosts::{Host, software_hosts};
@@ -28,7 +28,7 @@ use std::time::Duration;
 const ALL_ACCESS: AccessFlags =
     AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE).union(AccessFlags::REMOTE_READ);
 
-/// A server that serves so many peers, one at a time, and what came of each.
+/// Runs a server for this number of peers, one at a time, and returns the result of each.
 fn served<T: Send>(
     options: &ServeOptions,
     visitors: usize,
@@ -39,7 +39,7 @@ fn served<T: Send>(
     (visited, served)
 }
 
-/// A server that serves so many peers, what came of each, and why others were not served.
+/// Runs a server for this number of peers, and returns the result of each, and why others were not served.
 fn run_server<T: Send>(
     options: &ServeOptions,
     visitors: usize,
@@ -53,7 +53,7 @@ fn run_server<T: Send>(
     let mut strays = Vec::new();
     let visited = thread::scope(|scope| {
         let visited = scope.spawn(|| {
-            // Nobody else comes, if only because of a panic.
+            // No more peers come, after a panic either.
             let _gone = SetAtEnd(&gone);
             visit(&address, &here)
         });
@@ -99,7 +99,7 @@ fn send(
     send_to(source, name, address, host.all_domains(), options, &progress, || ())
 }
 
-/// A directory with a source of some bytes, and an empty directory for copies.
+/// Makes a directory with a source of some bytes, and an empty directory for copies.
 fn place_with_source() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");
@@ -149,7 +149,7 @@ fn a_server_adopts_what_its_senders_want() {
 }
 
 #[test]
-fn a_bad_peer_costs_nobody_else_anything() {
+fn a_bad_peer_does_not_affect_others() {
     let (_directory, source, copies) = place_with_source();
     let (_, served, strays) = run_server(&ServeOptions::new(&copies), 1, |address, host| {
         let mut garbage = TcpStream::connect(address).unwrap();
@@ -163,16 +163,16 @@ fn a_bad_peer_costs_nobody_else_anything() {
     assert!(served.len() == 1 && served[0].is_ok() && names(&copies) == ["source"]);
     let strays: Vec<String> = strays.iter().map(ToString::to_string).collect();
     assert_eq!(strays.len(), 3, "{strays:?}");
-    for text in ["no polyrail", "hung up", "does not say what for"] {
+    for text in ["polyrail: what it sends", "hung up", "states no purpose"] {
         assert!(strays.iter().any(|stray| stray.contains(text)), "{text}: {strays:?}");
     }
 }
 
-/// Peers that say nothing are as patient as this.
+/// The patience of peers that send nothing.
 const AGES: Duration = Duration::from_secs(600);
 
 #[test]
-fn any_number_of_silent_peers_holds_nobody_up() {
+fn any_number_of_silent_peers_delays_no_other() {
     let (_directory, source, copies) = place_with_source();
     let patience = Patience { answer: AGES, ..Patience::default() };
     let options = ServeOptions { patience, ..ServeOptions::new(&copies) };
@@ -187,7 +187,7 @@ fn any_number_of_silent_peers_holds_nobody_up() {
         drop((few, many));
     });
     assert!(served.iter().all(Result::is_ok), "{served:?}");
-    // As many as there is no place for.
+    // Those for which there is no place.
     assert!(strays.len() >= 100, "{}", strays.len());
 }
 
@@ -214,7 +214,7 @@ fn a_silent_peer_loses_its_place_after_a_time() {
     ));
 }
 
-/// A measurement that is asked for, and then takes its time: as long as `meanwhile` does.
+/// Asks for a measurement that lasts as long as `meanwhile`.
 fn hold<T>(address: &str, host: &Host, meanwhile: impl FnOnce() -> T) -> T {
     let perf = Job::Perf(Workload::new(Operation::Write, 4096, 4).unwrap());
     ask(address, host, Some(perf), |_| meanwhile())
@@ -238,7 +238,7 @@ fn peers_are_served_at_the_same_time() {
 }
 
 #[test]
-fn a_peer_for_whom_nobody_has_time_is_told_so() {
+fn a_peer_is_told_that_the_server_is_busy() {
     let (_directory, source, copies) = place_with_source();
     let patience = Patience { answer: Duration::from_secs(2), ..Patience::default() };
     let options = ServeOptions { peers: 1, patience, ..ServeOptions::new(&copies) };
@@ -256,7 +256,7 @@ fn a_peer_for_whom_nobody_has_time_is_told_so() {
 }
 
 #[test]
-fn a_peer_that_waits_has_its_turn_or_leaves() {
+fn a_waiting_peer_gets_its_turn_or_leaves() {
     let (_directory, source, copies) = place_with_source();
     let options = ServeOptions { peers: 1, ..ServeOptions::new(&copies) };
     let (_, served, strays) = run_server(&options, 2, |address, host| {
@@ -310,7 +310,7 @@ fn a_link_in_the_directory_is_not_followed() {
     assert_eq!(fs::read(&outside).unwrap(), b"keep me");
 }
 
-/// The timeouts that a side's queue pairs were told.
+/// Returns the timeouts of a side's queue pairs.
 fn timeouts(log: &Log) -> Vec<u8> {
     let told = log.lock().unwrap();
     let timeout = |asked: &Asked| match asked {
@@ -321,7 +321,7 @@ fn timeouts(log: &Log) -> Vec<u8> {
 }
 
 #[test]
-fn either_side_waits_for_acknowledgements_as_long_as_it_was_told() {
+fn either_side_waits_for_acknowledgements_for_its_own_timeout() {
     let (_directory, source, copies) = place_with_source();
     let (here, there) = software_hosts(1).unwrap();
     let near = Log::default();
@@ -350,7 +350,7 @@ fn either_side_waits_for_acknowledgements_as_long_as_it_was_told() {
     assert_eq!((timeouts(&near), timeouts(&far)), (vec![20; 5], vec![21; 5]));
 }
 
-/// A peer that connects, asks for `purpose`, and says nothing more.
+/// Connects as a peer that asks for `purpose`, and sends nothing more.
 fn say_hello(
     address: &str,
     host: &Host,
@@ -366,7 +366,7 @@ fn say_hello(
     (control, endpoint, buffer)
 }
 
-/// The same, ready as well; `then` is what it does with the link.
+/// Does the same, gets ready too, and calls `then` with the control channel.
 fn ask<T>(
     address: &str,
     host: &Host,
@@ -380,7 +380,8 @@ fn ask<T>(
     then(&mut control)
 }
 
-/// A receiver that says hello and that it is ready, and then takes nothing; `then` is what it says.
+/// Runs a receiver that says hello and ready, then takes nothing and calls `then`; returns the sender's
+/// error.
 fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Control) + Send) -> CopyError {
     let (_directory, source, _) = place_with_source();
     let (here, there) = software_hosts(4).unwrap();
@@ -410,19 +411,19 @@ fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Control) + Send) -> C
 }
 
 #[test]
-fn a_receiver_that_goes_quiet_is_not_waited_for_for_ever() {
+fn a_sender_does_not_wait_forever_for_a_quiet_receiver() {
     let patience = Patience { idle: Duration::from_millis(300), ..Patience::default() };
     let options = CopyOptions { patience, ..CopyOptions::default() };
     let error = quiet_receiver(&options, |mut control| {
         let told = told(&mut control);
         assert!(told.contains("gave up: nothing happened for 300ms"), "{told}");
     });
-    let text = "sender: nothing happened for 300ms, where the receiver's credit for what was sent should \
-                have come";
+    let text = "sender: nothing happened for 300ms while waiting for the receiver's credit for what was \
+                sent";
     assert_eq!(Chain(&error).to_string(), text);
 }
 
-/// Says that it is there, until the other side has enough of it.
+/// Sends `alive` until the other side gives up.
 fn say_alive(control: &mut Control) -> ControlError {
     loop {
         control.send(&Message::Alive {}).unwrap();
@@ -434,7 +435,7 @@ fn say_alive(control: &mut Control) -> ControlError {
     }
 }
 
-/// More silence than `say_alive` needs, and less than that.
+/// Allows more silence than `say_alive` needs, and a little longer without data.
 fn no_progress() -> Patience {
     let idle = Duration::from_secs(3);
     let progress = Duration::from_secs(4);
@@ -442,20 +443,17 @@ fn no_progress() -> Patience {
 }
 
 #[test]
-fn a_receiver_that_only_says_that_it_is_there_is_not_waited_for_for_ever() {
+fn a_sender_does_not_wait_forever_for_a_receiver_that_only_sends_alive() {
     let options = CopyOptions { patience: no_progress(), ..CopyOptions::default() };
     let error = quiet_receiver(&options, |mut control| {
         let told = say_alive(&mut control).to_string();
-        assert!(told.contains("gave up: nothing moved for 4s"), "{told}");
+        assert!(told.contains("gave up: no data moved for 4s"), "{told}");
     });
-    assert!(
-        Chain(&error).to_string().starts_with("sender: nothing moved for 4s, where"),
-        "{error}"
-    );
+    assert!(Chain(&error).to_string().starts_with("sender: no data moved for 4s while"), "{error}");
 }
 
 #[test]
-fn a_peer_that_only_says_that_it_is_there_is_sent_away() {
+fn a_peer_that_only_sends_alive_is_sent_away() {
     let (_directory, _, copies) = place_with_source();
     let options = ServeOptions { patience: no_progress(), ..ServeOptions::new(copies.join("one")) };
     let copy = Job::Copy { plan: CopyPlan::new(300_000, 4096, 4).unwrap(), name: None };
@@ -464,11 +462,11 @@ fn a_peer_that_only_says_that_it_is_there_is_sent_away() {
     let (_, served) = served(&options, purposes.len(), |address, host| {
         for purpose in purposes {
             let told = ask(address, host, Some(purpose), say_alive).to_string();
-            assert!(told.contains("nothing moved for 4s"), "{told}");
+            assert!(told.contains("no data moved for 4s"), "{told}");
         }
     });
     for served in served {
-        assert!(Chain(&served.unwrap_err()).to_string().contains("nothing moved for 4s"));
+        assert!(Chain(&served.unwrap_err()).to_string().contains("no data moved for 4s"));
     }
     assert!(names(&copies).is_empty());
 }
@@ -498,7 +496,7 @@ fn a_peer_that_does_nothing_is_sent_away() {
 }
 
 #[test]
-fn a_server_that_is_interrupted_stops_waiting_and_says_so_to_those_who_wait() {
+fn an_interrupted_server_stops_waiting_and_tells_waiting_peers() {
     let (_directory, source, _) = place_with_source();
     let options = ServeOptions { peers: 1, ..ServeOptions::default() };
     let (here, there) = software_hosts(2).unwrap();
@@ -549,7 +547,7 @@ fn every_operation_is_measured_between_two_sides() {
             }
         }
     }
-    // Nowhere to put files, and none is needed.
+    // Without a destination: measurements need none.
     let (measured, served) = served(&ServeOptions::default(), lines.len(), |address, host| {
         lines.iter().map(|line| measure_here(line, address, host).unwrap()).collect::<Vec<_>>()
     });
@@ -560,7 +558,7 @@ fn every_operation_is_measured_between_two_sides() {
         assert_eq!(there.operation, line.operation);
         assert_eq!((message_size, window), (line.message_size.into(), 8));
         assert_eq!((rails, devices), (line.rails, line.rails.min(2)));
-        // What was measured, and two windows and 16 before that.
+        // The measured requests, and two windows and 16 before those.
         assert_eq!(there.requests, 40 + 32, "{line:?}");
     }
 }
@@ -586,7 +584,7 @@ fn a_server_without_a_destination_takes_no_files() {
         Chain(&sent.unwrap_err()).to_string()
     });
     assert!(matches!(served[0], Err(ServeError::Copy(CopyError::NoDestination))));
-    assert!(sent.contains("no files are taken here"), "{sent}");
+    assert!(sent.contains("accepts no files"), "{sent}");
 }
 
 #[test]
@@ -608,7 +606,7 @@ fn memory_of_a_measurement_has_the_same_limit() {
 }
 
 #[test]
-fn a_near_end_that_goes_away_costs_the_next_one_nothing() {
+fn a_near_end_that_goes_away_does_not_affect_the_next_one() {
     let operations = [Operation::Write, Operation::Send];
     let (_, served) = served(&ServeOptions::default(), 3, |address, host| {
         for operation in operations {
@@ -641,12 +639,12 @@ fn a_near_end_that_counts_wrong_is_contradicted() {
             ask(address, host, Some(perf(Operation::Write)), lie(sum)),
         ]
     });
-    assert!(texts[0].contains("5 requests were sent, and 0 arrived"), "{}", texts[0]);
+    assert!(texts[0].contains("5 requests were sent, but 0 arrived"), "{}", texts[0]);
     assert!(matches!(served[0], Err(ServeError::Perf(PerfError::Lost { sent: 5, received: 0 }))));
-    assert!(texts[1].contains("something else than was asked for"), "{}", texts[1]);
+    assert!(texts[1].contains("for another job than the one asked for"), "{}", texts[1]);
 }
 
-/// A far end that serves one measurement in its own way, and what the near end makes of it.
+/// Runs a far end that serves one measurement with `then`, and returns the near end's error.
 fn far_end(config: &PerfConfig, then: impl FnOnce(Control, &mut Endpoint) + Send) -> PerfError {
     let (here, there) = software_hosts(2).unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
@@ -672,7 +670,7 @@ fn far_end(config: &PerfConfig, then: impl FnOnce(Control, &mut Endpoint) + Send
 }
 
 #[test]
-fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_go_on() {
+fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_work() {
     let endless = PerfConfig {
         limit: Limit::Time(Duration::from_secs(600)),
         ..quick(Operation::Write, Scheme::Spray, 4, 4096)
@@ -691,7 +689,7 @@ fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_go_on() {
 }
 
 #[test]
-fn a_far_end_that_goes_quiet_is_not_waited_for_for_ever() {
+fn a_near_end_does_not_wait_forever_for_a_quiet_far_end() {
     for (operation, text) in [
         (
             Operation::Write,
@@ -711,7 +709,7 @@ fn a_far_end_that_goes_quiet_is_not_waited_for_for_ever() {
             ..quick(operation, Scheme::Spray, 4, 64)
         };
         let error = far_end(&config, |mut control, _| {
-            // It has no receives, and takes none of what is said.
+            // It has no receives, and ignores all messages.
             while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {
                 thread::sleep(Duration::from_millis(10));
             }
@@ -747,7 +745,7 @@ fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
 fn a_far_end_that_counts_wrong_is_contradicted() {
     let config = quick(Operation::Write, Scheme::Spray, 4, 4096);
     let error = far_end(&config, |mut control, _| {
-        // Of a WRITE there is nothing that it could have seen.
+        // It cannot have seen a WRITE.
         while !matches!(control.try_recv(), Ok(Some(Message::Done(_)))) {}
         control.send(&Message::Done(JobOutcome::Perf { requests: 1 })).unwrap();
         while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {}
@@ -756,8 +754,8 @@ fn a_far_end_that_counts_wrong_is_contradicted() {
 }
 
 #[test]
-fn a_busy_near_end_is_not_taken_for_an_idle_one() {
-    // Rounds and memcpy's together take twice the limit; between them nobody is silent for long.
+fn a_busy_near_end_is_not_mistaken_for_an_idle_one() {
+    // Rounds and memcpy together take twice the limit; between them no side is silent for long.
     let patience = Patience { idle: Duration::from_millis(1500), ..Patience::default() };
     let options = ServeOptions { patience, ..ServeOptions::default() };
     let (_, served) = served(&options, 1, |address, host| {

@@ -1,4 +1,4 @@
-//! A peer that has asked for something, and what it is served with.
+//! A peer that has asked for something, and serving it.
 
 use crate::job::{Control, Hello, Job};
 use crate::perf::{self, Measured, PerfError};
@@ -21,7 +21,7 @@ pub struct Visitor {
 /// What a peer was served with.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Served {
-    /// Its file came.
+    /// Its file arrived.
     Copy(Received),
     /// Its requests were measured.
     Perf(Measured),
@@ -34,7 +34,7 @@ pub enum ServeError {
     /// It did not get its turn.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// Its file did not come.
+    /// Its file did not arrive.
     #[error(transparent)]
     Copy(#[from] CopyError),
     /// Its measurement failed.
@@ -43,13 +43,12 @@ pub enum ServeError {
 }
 
 impl Visitor {
-    /// Gives the peer what it asks for, over these devices; how many of them, the rails, the scheme
-    /// and the fragment size are its choice. While a file comes, `watch` is called ten times a
-    /// second, on this thread.
+    /// Serves the peer's request over these devices; it chooses how many of them, the rails, the scheme and
+    /// the fragment size. During a file, `watch` is called ten times a second, on this thread.
     ///
     /// # Errors
     ///
-    /// See [`ServeError`]; the peer is told.
+    /// See [`ServeError`]; the peer learns of it.
     pub fn serve<D: Domain + Sync>(
         self,
         domains: &[D],

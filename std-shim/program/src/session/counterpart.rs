@@ -1,5 +1,5 @@
-//! The other side, while data moves over the rails: what it says beside them, and how long it may
-//! say and do nothing.
+//! The other side, while data moves over the rails: its messages over the control channel, and how long it
+//! may send and do nothing.
 
 use super::{Failure, Patience, SessionError};
 use crate::job::{Control, Hello, JobOutcome, Message};
@@ -11,25 +11,26 @@ use polyrail::hardware::CompletionQueue;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a failed endpoint may take to give its requests back.
+/// How long a failed endpoint may take to flush its requests.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a side whose rail failed waits for the other's word on it.
+/// How long a side whose rail failed waits for the other side's report of it.
 const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Calls of [`Counterpart::poll_control_sparsely`] between looks at the clock, at most: rounds of nanoseconds.
+/// Most calls of [`Counterpart::poll_control_sparsely`] between reads of the clock: a round may take only
+/// nanoseconds.
 const CLOCK_EVERY: u32 = 32;
 
-/// Between looks at the link of a side that is busy.
+/// Time between polls of the control channel by a busy side.
 const POLL_EVERY: Duration = Duration::from_millis(1);
 
-/// Between looks for an interrupt of a side that only waits.
+/// Time between checks for an interrupt by a side that only waits.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
 
-/// How often a side that is busy by itself, where nothing shows at the other one, says that it is there.
+/// How often a side reports that it is alive while it works without sending data.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// Messages that are taken at once: one who floods the link does not hold its reader.
+/// Messages that are read at once, so that a peer that floods the channel does not hold up its reader.
 const AT_ONCE: usize = 16;
 
 /// The other side of a connection.
@@ -37,24 +38,24 @@ pub(crate) struct Counterpart<'a> {
     control: Control,
     patience: Option<Patience>,
     interrupted: &'a AtomicBool,
-    /// What is waited for, for people.
+    /// What this side waits for, in words for errors.
     awaited: &'static str,
-    /// What it did in the end, once it has said so.
+    /// What the other side reported at the end, once it has.
     outcome: Option<JobOutcome>,
-    /// When it was noticed that nothing happens, and that nothing moves.
+    /// Since when nothing at all has happened, and no data has moved.
     idle_since: Option<Instant>,
     still_since: Option<Instant>,
-    /// Glances until the clock is looked at, and between looks at it.
+    /// Calls until the next read of the clock, and between two reads.
     until_clock: u32,
     clock_every: u32,
     clock: Instant,
     polled: Option<Instant>,
-    /// When the other side was last told that this one is there.
+    /// When the other side was last told that this one is alive.
     told: Instant,
 }
 
 impl<'a> Counterpart<'a> {
-    /// `patience`: how long it is waited for; `None`: for ever, once it is ready.
+    /// Waits for the other side for `patience`; `None`: forever, once it is ready.
     pub(crate) fn new(
         control: Control,
         patience: Option<Patience>,
@@ -77,12 +78,12 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Says, for errors, what is waited for from now on.
+    /// Sets what this side waits for from now on, in words for errors.
     pub(crate) fn awaits(&mut self, what: &'static str) {
         self.awaited = what;
     }
 
-    /// Tells the other side something.
+    /// Sends the other side a message.
     pub(crate) fn tell(&mut self, message: &Message) -> Result<(), SessionError> {
         Ok(self.control.send(message)?)
     }
@@ -100,7 +101,7 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Waits for the next message, and sees an interrupt meanwhile.
+    /// Waits for the next message or an interrupt.
     fn expect(
         &mut self,
         expected: &'static str,
@@ -141,16 +142,16 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// What the other side did in the end, if it has said so.
+    /// Returns what the other side reported at the end, if it has.
     pub(crate) fn outcome(&self) -> Option<JobOutcome> {
         self.outcome
     }
 
-    /// Waits for what the other side did in the end.
+    /// Waits for the other side's report at the end.
     ///
     /// # Errors
     ///
-    /// It failed or is gone, or does not answer in time; the user wants to stop.
+    /// It failed or is gone, or did not answer in time; the user wants to stop.
     pub(crate) fn expect_outcome(&mut self) -> Result<JobOutcome, SessionError> {
         match self.expect(DONE, self.control.message_timeout())? {
             Message::Done(outcome) => Ok(outcome),
@@ -158,34 +159,35 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Something happened over the rails: patience begins anew.
+    /// Data moved over the rails: patience begins anew.
     pub(crate) fn moved(&mut self) {
-        (self.idle_since, self.still_since) = (None, None);
+        self.idle_since = None;
+        self.still_since = None;
     }
 
-    /// Looks at the link.
+    /// Reads messages from the control channel, and checks for interrupts and patience.
     ///
     /// # Errors
     ///
-    /// The other side failed or is gone, or nothing happened, or moved, for too long; the user wants to
-    /// stop.
+    /// The other side failed or is gone, or nothing happened, or no data moved, for too long; the user
+    /// wants to stop.
     pub(crate) fn poll_control(&mut self) -> Result<(), SessionError> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Err(SessionError::Interrupted);
         }
-        // What came while this side was busy counts before patience does.
+        // Messages that came while this side was busy count before patience does.
         for _ in 0..AT_ONCE {
             match self.control.try_recv() {
                 Ok(Some(Message::Failed { reason })) => return Err(SessionError::Peer(reason)),
                 Ok(Some(Message::Done(outcome))) => {
-                    // Compared before what it may say about a difference is heard.
+                    // Compare before reading what it may report about a difference.
                     self.outcome = Some(outcome);
                     break;
                 }
                 Ok(Some(Message::Alive {})) => self.idle_since = None,
                 Ok(Some(message)) => return Err(SessionError::out_of_turn(&message, DONE)),
                 Ok(None) => break,
-                // It has said all that it had to; what it did is still on its way over the rails.
+                // It has sent all its messages; its data may still be in flight.
                 Err(ControlError::HungUp { .. }) if self.outcome.is_some() => break,
                 Err(error) => return Err(error.into()),
             }
@@ -205,8 +207,8 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Looks at the link if it is time to, and says whether it did. Cheap enough for every round of
-    /// a loop that is busy: of rounds that take nanoseconds, not every one looks at the clock.
+    /// Polls the control channel if it is due, and returns whether it was. Cheap enough for every round
+    /// of a busy loop: when rounds take nanoseconds, few of them read the clock.
     ///
     /// # Errors
     ///
@@ -222,12 +224,13 @@ impl<'a> Counterpart<'a> {
         let now = Instant::now();
         let slow = now.duration_since(self.clock) >= POLL_EVERY;
         self.clock_every = if slow { 1 } else { (2 * self.clock_every).min(CLOCK_EVERY) };
-        (self.clock, self.until_clock) = (now, self.clock_every);
+        self.clock = now;
+        self.until_clock = self.clock_every;
         self.poll_control_if_due(now)
     }
 
-    /// Looks at the link if it is time to, in the middle of long work of this side's own, and lets the
-    /// other side know that this one is there.
+    /// During long work of this side: polls the control channel if it is due, and tells the other side that
+    /// this one is alive.
     ///
     /// # Errors
     ///
@@ -237,7 +240,7 @@ impl<'a> Counterpart<'a> {
         self.say_alive()
     }
 
-    /// Tells the other side, now and then, that this one is there.
+    /// Tells the other side that this one is alive, if that is due.
     pub(crate) fn say_alive(&mut self) -> Result<(), SessionError> {
         if self.told.elapsed() < ALIVE_EVERY {
             return Ok(());
@@ -246,7 +249,7 @@ impl<'a> Counterpart<'a> {
         self.tell(&Message::Alive {})
     }
 
-    /// Looks at the link if it is time to, and says whether it did.
+    /// Polls the control channel if it is due, and returns whether it was.
     fn poll_control_if_due(&mut self, now: Instant) -> Result<bool, SessionError> {
         let due = self.polled.is_none_or(|polled| now.duration_since(polled) >= POLL_EVERY);
         if due {
@@ -256,8 +259,8 @@ impl<'a> Counterpart<'a> {
         Ok(due)
     }
 
-    /// Something happened over the rails, in a round of a loop: patience begins anew, and the link is
-    /// looked at if it is time to.
+    /// Data moved over the rails in a round of a loop: patience begins anew, and the control channel is
+    /// polled if it is due.
     ///
     /// # Errors
     ///
@@ -267,8 +270,8 @@ impl<'a> Counterpart<'a> {
         self.poll_control_if_due(Instant::now()).map(|_| ())
     }
 
-    /// Looks at the link when there is something to hear, at the latest after `patience`: for a side
-    /// that has nothing else to do.
+    /// Polls the control channel when a message comes, at the latest after `patience`: for a side that has
+    /// nothing else to do.
     ///
     /// # Errors
     ///
@@ -278,8 +281,8 @@ impl<'a> Counterpart<'a> {
         self.poll_control()
     }
 
-    /// A side whose rail failed waits for the other's word: a link that fails, fails for both, and
-    /// the sender knows which of its requests were concerned.
+    /// After a rail failed, waits for the other side's report: a NIC's link fails for both sides, and the
+    /// sender knows which of its requests were affected.
     pub(crate) fn defer(&mut self, failure: SessionError) -> SessionError {
         if !matches!(failure, SessionError::Endpoint(_)) {
             return failure;
@@ -290,10 +293,10 @@ impl<'a> Counterpart<'a> {
         }
     }
 
-    /// Ends this side's part: tells the other side of a failure, and takes every request back from
-    /// the devices. Buffers have to stay until this is over: without queue pairs the other side's
-    /// requests meet silence, and the news overtakes them; without memory they would fail at once,
-    /// and hide the reason.
+    /// Ends this side's part: tells the other side of a failure, and takes every request back from the
+    /// devices. Buffers have to stay until then: without queue pairs the other side's requests get no
+    /// answer, and the message arrives first; without memory they would fail at once, and hide the
+    /// reason.
     pub(crate) fn conclude<Q: Connect, C: CompletionQueue>(
         &mut self,
         endpoint: &mut Endpoint<Q, C>,
@@ -314,7 +317,7 @@ pub(crate) fn tell_failure(control: &mut Control, failure: &impl Failure) {
     }
 }
 
-/// Waits for the hello of a side that asks for something; if it is none, tells it so.
+/// Waits for the hello of a side that asks for something; if something else comes, tells the side.
 pub(crate) fn expect_asker(control: &mut Control) -> Result<Hello, SessionError> {
     let hello = control.expect_hello().map_err(SessionError::from);
     hello.inspect_err(|error| tell_failure(control, error))

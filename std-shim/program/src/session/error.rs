@@ -1,4 +1,4 @@
-//! What can go wrong between two sides, whatever they do.
+//! What can go wrong between two sides, whatever their job.
 
 use crate::job::{Job, Message};
 use polyrail::DeviceCountMismatch;
@@ -11,36 +11,36 @@ use polyrail::virtual_qp::{PostError, PostRecvError};
 use std::error::Error;
 use std::time::Duration;
 
-/// Why one side could not do its part, though there is nothing wrong with its files or figures.
+/// Why one side could not do its part, apart from problems with its files or figures.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
     /// The other side wants more memory than it may have.
     #[error(
-        "the other side asks for {bytes} bytes of memory here, where it may have {limit}: a smaller \
-         window or message size takes less"
+        "the other side asks for {bytes} bytes of memory here, but the limit is {limit}: a smaller \
+         window or message size needs less"
     )]
     TooMuchMemory {
         /// Bytes that it asks for.
         bytes: u64,
-        /// Bytes that it may have.
+        /// Bytes that are allowed.
         limit: u64,
     },
     /// Nothing happened.
-    #[error("nothing happened for {waited:?}, where {awaited} should have come")]
+    #[error("nothing happened for {waited:?} while waiting for {awaited}")]
     Idle {
-        /// What was waited for.
+        /// What this side waited for.
         awaited: &'static str,
         /// For how long.
         waited: Duration,
     },
-    /// The other side was there, and nothing moved.
+    /// The other side was alive, but no data moved.
     #[error(
-        "nothing moved for {waited:?}, where {awaited} should have come, though the other side says \
-         that it is there"
+        "no data moved for {waited:?} while waiting for {awaited}, though the other side reports that it \
+         is alive"
     )]
     NoProgress {
-        /// What was waited for.
+        /// What this side waited for.
         awaited: &'static str,
         /// For how long.
         waited: Duration,
@@ -51,7 +51,7 @@ pub enum SessionError {
     /// The endpoint refused a request that it should have taken.
     #[error("posting")]
     Post(#[source] EndpointError),
-    /// The endpoint could not be made.
+    /// The endpoint could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The two endpoints could not be connected.
@@ -60,22 +60,22 @@ pub enum SessionError {
     /// A device could not be opened, or refused to register a buffer.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The peer's buffer does not go with ours.
+    /// The peer's buffer does not match ours.
     #[error(transparent)]
     Devices(#[from] DeviceCountMismatch),
-    /// A buffer is too short: the peer's, as it told us.
+    /// The peer's buffer, as it described it, is too short.
     #[error("the peer's buffer is too short")]
     Range(#[from] OutOfRange),
-    /// The peer did what the protocol does not allow.
+    /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
     /// The peer gave up, for this reason.
     #[error("the other side gave up: {0}")]
     Peer(Reason),
-    /// The other side cannot be heard or understood.
+    /// The control channel failed, or carried something invalid.
     #[error(transparent)]
     Control(ControlError),
-    /// A server has other peers to serve.
+    /// A server is busy with other peers.
     #[error(
         "busy with {peers} other{}, as many as are served at a time: try again later", if *.peers == 1 {
             ""
@@ -84,7 +84,7 @@ pub enum SessionError {
         }
     )]
     Busy {
-        /// How many.
+        /// How many peers.
         peers: usize,
     },
     /// The user asked to stop.
@@ -108,9 +108,9 @@ impl From<ControlError> for SessionError {
     }
 }
 
-/// A side's failure, which the other side is told of.
+/// A side's failure, which it reports to the other side.
 pub(crate) trait Failure: Error {
-    /// Whether it only says that the other side has the reason.
+    /// Returns whether it only reports a failure of the other side, which has the reason.
     fn is_echo(&self) -> bool;
 }
 
@@ -121,17 +121,17 @@ impl Failure for SessionError {
 }
 
 impl SessionError {
-    /// The other side has a purpose of its own, where one side has to ask.
+    /// Both sides have a purpose, but only one may ask.
     pub(crate) fn both_ask(purpose: &Job) -> Self {
         Self::Protocol(format!("both sides ask; the other one for \"{}\"", purpose.name()))
     }
 
-    /// The other side is done with something else.
+    /// The other side reports the end of another job.
     pub(crate) fn other_outcome() -> Self {
-        Self::Protocol("it says \"done\" of something else than was asked for".into())
+        Self::Protocol("its \"done\" is for another job than the one asked for".into())
     }
 
-    /// A post was refused: for what failed before it, if anything did.
+    /// A post was refused; the cause is an earlier failure, if there is one.
     pub(crate) fn refused<Q: QueuePair, C: CompletionQueue>(
         endpoint: &mut Endpoint<Q, C>,
         refusal: impl Into<PostError>,

@@ -1,6 +1,5 @@
-//! What two sides that have met have in common, whether they copy a file or measure: what they run
-//! in, how each listens to the other while data moves over the rails, how long it waits for it, and
-//! what can go wrong.
+//! What two sides share, whether they copy a file or measure: their environment, how each listens to the
+//! other while data moves over the rails, how long it waits, and what can go wrong.
 
 mod counterpart;
 mod environment;

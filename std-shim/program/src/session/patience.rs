@@ -1,4 +1,4 @@
-//! How long one side waits for the other: never for ever, unless somebody asks for that.
+//! How long one side waits for the other: never forever, unless the caller asks for that.
 
 use polyrail::exchange::{MESSAGE_TIMEOUT, Timeouts};
 use std::time::Duration;
@@ -8,15 +8,15 @@ use std::time::Duration;
 pub struct Patience {
     /// Until a connection stands, and for each answer while the two sides meet and part.
     pub answer: Duration,
-    /// While data moves: how long nothing at all may happen, neither over the rails nor beside them.
+    /// While data moves: how long nothing may happen, neither over the rails nor on the control channel.
     pub idle: Duration,
-    /// While data moves: how long nothing may move, though the other side says that it is there. Of a
-    /// measured WRITE or READ the far end sees nothing move, so there it limits the whole.
+    /// While data moves: how long no data may move, though the other side reports that it is alive. The far
+    /// end sees no data of a measured WRITE or READ, so there it limits the whole measurement.
     pub progress: Duration,
 }
 
 impl Default for Patience {
-    /// 10 seconds for an answer, a minute of silence, 10 minutes in which nothing moves.
+    /// 10 seconds for an answer, a minute of silence, 10 minutes without data.
     fn default() -> Self {
         let idle = Duration::from_secs(60);
         let progress = Duration::from_secs(600);
@@ -25,7 +25,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// What it means for a connection.
+    /// Returns the timeouts of a control channel.
     pub(crate) fn timeouts(&self) -> Timeouts {
         Timeouts { connect: self.answer, message: self.answer, ..Timeouts::default() }
     }

@@ -7,43 +7,43 @@ use polyrail::verbs::{SendWr, WcStatus};
 use polyrail::virtual_cq::{Event, VirtualWc};
 use std::time::Duration;
 
-/// Events that one poll hands over at most.
+/// Most events that one poll returns.
 const POLL_BUDGET: usize = 64;
 
-/// An endpoint whose requests are counted. They are numbered from 0 on and complete in order, so that
-/// counters are all there is to know.
+/// An endpoint whose requests are counted. They are numbered from 0 and complete in order, so counters are
+/// enough.
 pub(crate) struct Traffic<D: Domain> {
     pub(crate) endpoint: Endpoint<D::Qp, D::Cq>,
-    /// Own requests that were posted.
+    /// Requests of this side that were posted.
     pub(crate) posted: u64,
-    /// Own requests that were reported.
+    /// Requests of this side that were reported.
     pub(crate) reported: u64,
     /// Completions of receives.
     pub(crate) arrived: u64,
     watch: StallWatch,
 }
 
-/// What a completion is about.
+/// Which side's request completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
     /// A request of this side.
     Own,
-    /// One of the other side, which a receive met.
+    /// A request of the other side, which consumed a receive.
     Arrival,
 }
 
 impl<D: Domain> Traffic<D> {
-    /// `stall_timeout`: how long own requests may make no headway.
+    /// Watches `endpoint`, whose requests may make no progress for `stall_timeout`.
     pub(crate) fn new(endpoint: Endpoint<D::Qp, D::Cq>, stall_timeout: Duration) -> Self {
         let watch = StallWatch::new(stall_timeout);
         Self { endpoint, posted: 0, reported: 0, arrived: 0, watch }
     }
 
-    /// Posts a request; `false` if there is no room before something completes.
+    /// Posts a request; returns `false` if there is no room until something completes.
     ///
     /// # Errors
     ///
-    /// The request is refused for good.
+    /// The request cannot be posted later either.
     pub(crate) fn post(&mut self, wr: &SendWr<'_>) -> Result<bool, SessionError> {
         match self.endpoint.post_send(wr) {
             Ok(()) => {
@@ -55,8 +55,8 @@ impl<D: Domain> Traffic<D> {
         }
     }
 
-    /// Counts what completed, as `about` tells of each with the number of arrivals so far. Returns how
-    /// many did.
+    /// Counts completions. `about` is called with each and the number of arrivals so far, and returns whose
+    /// request it was. Returns how many completed.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl<D: Domain> Traffic<D> {
         }
     }
 
-    /// Looks whether own requests make headway.
+    /// Checks that requests of this side make progress.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl<D: Domain> Traffic<D> {
         Ok(self.watch.check(&mut self.endpoint, self.posted, self.reported)?)
     }
 
-    /// What the rails did.
+    /// Returns what the rails did.
     pub(crate) fn rail_reports(&self) -> Vec<RailReport> {
         self.endpoint.rail_reports()
     }

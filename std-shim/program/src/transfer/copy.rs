@@ -1,4 +1,4 @@
-//! Copying a file: two threads, one for each side, and the file that appears at the end.
+//! Copies a file: two threads, one for each side, and the file that appears at the end.
 
 use super::destination::Destination;
 use super::error::{CopyError, CopyRole, TransferError};
@@ -19,36 +19,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How a file is to be copied.
+/// How to copy a file.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
     /// Rails of the virtual queue pair.
     pub rails: usize,
-    /// Devices on either side, which the rails are spread over; `None`: one for each rail.
+    /// Devices on either side, over which the rails are spread; `None`: one for each rail.
     pub devices: Option<usize>,
-    /// How the receiver learns that a chunk is there.
+    /// How the receiver learns that a chunk has arrived.
     pub scheme: Scheme,
-    /// Bytes of the longest fragment.
+    /// Size of the longest fragment in bytes.
     pub max_msg_size: u32,
-    /// Bytes of one request.
+    /// Size of one request in bytes.
     pub message_size: u64,
-    /// Requests on their way at once.
+    /// Requests in flight at once.
     pub window: u64,
-    /// Links that are to fail.
+    /// Links that will fail.
     pub faults: Vec<LinkFault>,
-    /// Code of the time that an acknowledgement is waited for before packets are sent again; see
+    /// Code of the time to wait for an acknowledgement before packets are sent again; see
     /// [`ConnectOptions::timeout`].
     pub qp_timeout: u8,
-    /// How long a rail may make no headway before it is taken for dead.
+    /// Time without progress after which a rail is considered dead.
     pub stall_timeout: Duration,
-    /// How long a receiver on another host is waited for.
+    /// How long to wait for a receiver on another host.
     pub patience: Patience,
-    /// Whether the copy has to reach the disk before it takes its name.
+    /// Whether the copy must reach the disk before it takes its name.
     pub sync: bool,
 }
 
 impl Default for CopyOptions {
-    /// Four rails on four devices, SPRAY, fragments of 64 KiB, 8 requests of 1 MiB on their way.
+    /// Four rails on four devices, SPRAY, fragments of 64 KiB, 8 requests of 1 MiB in flight.
     fn default() -> Self {
         Self {
             rails: 4,
@@ -67,7 +67,7 @@ impl Default for CopyOptions {
 }
 
 impl CopyOptions {
-    /// How requests go where there are so many devices.
+    /// Returns how requests are sent over this number of devices.
     pub fn shape(&self, devices: usize) -> Shape {
         Shape {
             scheme: Some(self.scheme),
@@ -79,7 +79,7 @@ impl CopyOptions {
         }
     }
 
-    /// Makes endpoints as they are to be.
+    /// Returns the builder of both endpoints.
     pub(crate) fn builder(&self) -> EndpointBuilder {
         let options = ConnectOptions { timeout: self.qp_timeout, ..ConnectOptions::default() };
         EndpointBuilder::new()
@@ -90,14 +90,14 @@ impl CopyOptions {
     }
 }
 
-/// How far a copy is; shared with whoever wants to watch or to stop it.
+/// The progress of a copy; shared with those that watch or stop it.
 #[derive(Debug, Default)]
 pub struct CopyProgress {
-    /// Bytes of the source; known once it was opened.
+    /// Size of the source in bytes; known once it is open.
     pub total: AtomicU64,
-    /// Bytes that were written.
+    /// Bytes written so far.
     pub written: AtomicU64,
-    /// Set it, and the copy ends soon, with [`SessionError::Interrupted`].
+    /// Setting it ends the copy soon, with [`SessionError::Interrupted`].
     pub interrupted: Arc<AtomicBool>,
 }
 
@@ -113,7 +113,7 @@ pub struct SideReport {
 pub struct CopyReport {
     /// Bytes copied.
     pub bytes: u64,
-    /// Time from opening the source to the destination's name, in seconds.
+    /// Time from opening the source until the destination had its name, in seconds.
     pub seconds: f64,
     /// Throughput over that time, in GB/s (10^9 bytes a second).
     pub gigabytes_per_second: f64,
@@ -121,10 +121,10 @@ pub struct CopyReport {
     pub crc32: String,
     /// Requests that carried the file.
     pub requests: u64,
-    /// The side that read, if it was this process.
+    /// The side that read, if it is in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<SideReport>,
-    /// The side that wrote, if it was this process.
+    /// The side that wrote, if it is in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiver: Option<SideReport>,
 }
@@ -164,7 +164,7 @@ pub fn copy_file(
 }
 
 impl CopyReport {
-    /// What was copied; not yet what the rails did.
+    /// Makes a report of what was copied, without the rails.
     pub(super) fn new(sum: Sum, plan: CopyPlan, time: Duration) -> Self {
         let seconds = time.as_secs_f64();
         Self {
@@ -209,7 +209,7 @@ fn run_sides(
         domains,
         builder: &builder,
         stall_timeout: options.stall_timeout,
-        // Both sides are here, and wait for nothing but this host's files.
+        // Both sides are here, and wait only for this host's files.
         patience: None,
         interrupted: &progress.interrupted,
     };
@@ -218,7 +218,7 @@ fn run_sides(
     let parcel = Parcel { plan, source, name: None };
     let work = || {
         std::thread::scope(|scope| {
-            // The link goes with its side, so that the other notices should the thread panic.
+            // The channel is dropped with its side, so that the other one notices if the thread panics.
             let receiver = scope.spawn(|| receive_file(there, far, target, &progress.written));
             let sent = send_file(here, near, parcel, &AtomicU64::new(0));
             (sent, receiver.join())
@@ -231,7 +231,7 @@ fn run_sides(
 
 type SideResult = Result<(Sum, Vec<RailReport>), TransferError>;
 
-/// One result of two. If both failed, the cause, not its echo.
+/// Combines two results. If both failed, returns the cause, not its echo.
 fn judge(sent: SideResult, received: SideResult) -> CopyOutcome {
     match (sent, received) {
         (Ok((sum, sender)), Ok((_, receiver))) => Ok((sum, sender, receiver)),

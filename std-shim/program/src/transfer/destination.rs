@@ -1,4 +1,4 @@
-//! The file that a copy becomes, and that is not there before it is complete.
+//! The file that a copy becomes, which does not appear before it is complete.
 
 use super::error::CopyError;
 use super::part::{Part, directory, succeed};
@@ -7,12 +7,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Where the bytes go.
+/// Where the bytes are written.
 #[derive(Debug)]
 pub(super) enum Destination {
     /// A file beside the destination, which takes its name when it is complete.
     File {
-        /// The file that is being written.
+        /// The file being written.
         part: Part,
         /// The name that it will take.
         path: PathBuf,
@@ -22,19 +22,19 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// Prepares to write a copy of `source`, whose metadata is given, to `path`. `None`: the source
-    /// is on another host.
+    /// Prepares to write a copy of the file with the metadata `source` to `path`. `None`: the source is on
+    /// another host.
     pub(super) fn create(
         source: Option<(&Path, &Metadata)>,
         path: &Path,
     ) -> Result<Self, CopyError> {
-        /// What programs give a new file; the umask takes from it.
+        /// The usual mode of a new file, before the umask.
         const NEW_FILE: u32 = 0o666;
         let failed = |error| CopyError::Destination { path: path.to_owned(), source: error };
         let (old, path) = match fs::metadata(path) {
             Ok(existing) => {
                 refuse(source, (path, &existing))?;
-                // The file must be writable for us, though a rename would not ask.
+                // The file must be writable for us, though a rename would not require it.
                 let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
                 if existing.file_type().is_char_device() {
                     return Ok(Self::Device(file));
@@ -43,7 +43,7 @@ impl Destination {
                 (Some(existing), fs::canonicalize(path).map_err(failed)?)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // What it leads to may be anybody's choice: as with cp, nothing is created there.
+                // Somebody else may have chosen where it leads: as with cp, nothing is created there.
                 if path.is_symlink() {
                     let what = "a symbolic link that leads nowhere";
                     return Err(CopyError::DestinationKind { path: path.to_owned(), what });
@@ -60,7 +60,7 @@ impl Destination {
         Ok(Self::File { part, path })
     }
 
-    /// The file to write to.
+    /// Returns the file to write to.
     pub(super) fn file(&self) -> &File {
         match self {
             Self::File { part, .. } => part.file(),
@@ -68,7 +68,7 @@ impl Destination {
         }
     }
 
-    /// The copy is complete: it takes its name. With `sync`, after it has reached the disk.
+    /// Gives the complete copy its name; with `sync`, after it has reached the disk.
     pub(super) fn finish(self, sync: bool) -> io::Result<()> {
         let Self::File { part, path } = self else { return Ok(()) };
         part.take_name(&path, sync)?;
@@ -79,7 +79,7 @@ impl Destination {
     }
 }
 
-/// Writes a file that is there complete, or as it was before: as the destination of a copy is.
+/// Writes a file completely, or leaves it as it was before, like the destination of a copy.
 ///
 /// # Errors
 ///
@@ -91,7 +91,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), CopyError> {
     written.map_err(|source| CopyError::Destination { path: path.to_owned(), source })
 }
 
-/// Whether [`replace_file`] could begin now. Nothing stays behind.
+/// Checks that [`replace_file`] could begin now. Leaves nothing behind.
 ///
 /// # Errors
 ///
@@ -117,7 +117,7 @@ fn refuse(
     }
 }
 
-/// What kind of file it is, in words.
+/// Returns the kind of a file, in words.
 pub(super) fn kind(metadata: &Metadata) -> &'static str {
     let kind = metadata.file_type();
     match () {
@@ -128,6 +128,6 @@ pub(super) fn kind(metadata: &Metadata) -> &'static str {
         () if kind.is_socket() => "a socket",
         () if kind.is_char_device() => "a character device",
         () if kind.is_block_device() => "a block device",
-        () => "no regular file",
+        () => "a special file",
     }
 }

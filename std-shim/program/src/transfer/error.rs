@@ -33,33 +33,33 @@ pub enum TransferError {
     Read {
         /// Where, in bytes from the file's start.
         position: u64,
-        /// How many bytes.
+        /// Number of bytes.
         length: u32,
         /// Why.
         source: io::Error,
     },
     /// The file ended early.
-    #[error("it ends after {found} bytes, {expected} were there when the copy began")]
+    #[error("it ends after {found} bytes, but had {expected} when the copy began")]
     Shrunk {
-        /// Bytes that were found.
+        /// Bytes found.
         found: u64,
-        /// Bytes that were expected.
+        /// Bytes expected.
         expected: u64,
     },
-    /// The file grew, or it is one of those that do not say how long they are.
-    #[error("there is more than the {expected} bytes that it had when the copy began")]
+    /// The file grew, or it is one that does not report its length.
+    #[error("it has more than the {expected} bytes that it had when the copy began")]
     Grew {
-        /// Bytes that were expected.
+        /// Bytes expected.
         expected: u64,
     },
     /// The file changed, though not its length.
-    #[error("it changed while it was copied: its {what} was {before}, and is {after} now")]
+    #[error("it changed while it was copied: its {what} was {before}, and is now {after}")]
     Changed {
-        /// What the system says of it.
+        /// The attribute that changed.
         what: &'static str,
-        /// That when the copy began; times in seconds since 1970.
+        /// Its value when the copy began; times in seconds since 1970.
         before: String,
-        /// And at its end.
+        /// Its value at the end.
         after: String,
     },
     /// The file could not be written.
@@ -67,7 +67,7 @@ pub enum TransferError {
     Write {
         /// Where, in bytes from the file's start.
         position: u64,
-        /// How many bytes.
+        /// Number of bytes.
         length: u32,
         /// Why.
         source: io::Error,
@@ -75,7 +75,7 @@ pub enum TransferError {
     /// The file could not take its name, or reach the disk.
     #[error("completing it")]
     Finish(#[source] io::Error),
-    /// What arrived is not what was sent.
+    /// What arrived differs from what was sent.
     #[error("checksums differ: {} bytes with CRC-32 {:08x} were sent, {} bytes with {:08x} arrived", sent.bytes, sent.crc32, received.bytes, received.crc32)]
     Checksum {
         /// The sender's.
@@ -107,7 +107,7 @@ impl Failure for CopyError {
 }
 
 impl CopyError {
-    /// What a side's failure means for the files.
+    /// Returns what a side's failure means for the files.
     pub(super) fn of_side(
         role: CopyRole,
         error: TransferError,
@@ -142,7 +142,7 @@ pub enum CopyError {
         /// Why.
         source: io::Error,
     },
-    /// The source is no regular file.
+    /// The source is not a regular file.
     #[error("cannot read {}: it is {what}, not a regular file", path.display())]
     SourceKind {
         /// The source.
@@ -158,7 +158,7 @@ pub enum CopyError {
         /// Why.
         source: io::Error,
     },
-    /// The destination is nothing that a copy can become.
+    /// The destination is not something that a copy can become.
     #[error("cannot write {}: it is {what}", path.display())]
     DestinationKind {
         /// The destination.
@@ -174,11 +174,13 @@ pub enum CopyError {
         /// The destination.
         to: PathBuf,
     },
-    /// The receiver has no place for files.
-    #[error("no files are taken here, only measurements: it was started without a destination")]
+    /// The receiver has no destination for files.
+    #[error(
+        "this server accepts no files, only measurements: it was started without a destination"
+    )]
     NoDestination,
-    /// The name that the copy is to get is none that a receiver would take.
-    #[error("{}: a receiver takes no such name; give the copy another one", path.display())]
+    /// The copy's name is not one that a receiver would accept.
+    #[error("{}: a receiver does not accept this name; give the copy another one", path.display())]
     Name {
         /// The name.
         path: PathBuf,
@@ -186,12 +188,12 @@ pub enum CopyError {
     /// Options that do not go together.
     #[error(transparent)]
     Plan(CopyPlanError),
-    /// A fault was asked for on a rail that is not there.
-    #[error("a fault on rail {rail}, where rails are 0 to {last}")]
+    /// A fault was requested on a rail that does not exist.
+    #[error("a fault on rail {rail}, but rails are 0 to {last}")]
     Fault {
         /// The rail.
         rail: usize,
-        /// The last rail that is there.
+        /// The last rail.
         last: usize,
     },
     /// The source could not be read to its end.
@@ -215,7 +217,7 @@ pub enum CopyError {
     /// One side failed.
     #[error("{role}")]
     Transfer {
-        /// Which.
+        /// Which side.
         role: CopyRole,
         /// Why.
         #[source]

@@ -5,32 +5,32 @@
 //! Two threads or processes, a *sender* and a *receiver*, each with an [`Endpoint`] and a ring of
 //! `window` slots of `chunk` bytes in registered memory.
 //!
-//! 1. Over a [`Control`](crate::job::Control), out of band, each says
-//!    [`Hello`](crate::job::Hello): address of its endpoint, address and keys of its buffer,
-//!    the sender also its [`CopyPlan`]. Both post their notification receives, connect, and say that
-//!    they are ready.
+//! 1. Over a [`Control`](crate::job::Control), out of band, each sends
+//!    [`Hello`](crate::job::Hello): address of its endpoint, address and keys of its buffer, and the
+//!    sender also its [`CopyPlan`]. Both post their notification receives, connect, and report that they
+//!    are ready.
 //! 2. The sender reads chunk `i` from the file straight into slot `i % window` and posts it as
 //!    WRITE_WITH_IMM to the receiver's slot of the same place. SPRAY carries `i` as immediate; with
-//!    DQPLB notifications come in posting order, so counting says which chunk it is.
+//!    DQPLB notifications come in posting order, so counting identifies the chunk.
 //! 3. The receiver is notified, writes the chunk from its slot to the file, and returns a credit: a
 //!    small WRITE_WITH_IMM of its own into the sender's buffer. A slot is used again when its
 //!    request was reported and its credit has come.
-//! 4. After the last chunk both compare checksums, over the link: the sender's covers the bytes it
-//!    read from the file, the receiver's those that arrived in its memory. The sender says its own
-//!    first; the receiver's says that the file is complete, too.
+//! 4. After the last chunk both compare checksums, over the control channel: the sender's covers the bytes it
+//!    read from the file, the receiver's those that arrived in its memory. The sender sends its own first;
+//!    the receiver's also means that the file is complete.
 //!
-//! Reading or writing a long chunk, a side looks at the link after each piece of it, and says `alive`
-//! now and then, so that the other one waits for as long as something is done, and not for ever.
+//! While reading or writing a long chunk, a side polls the control channel after each piece, and sends
+//! `alive` now and then, so that the other one waits as long as there is progress, and not forever.
 //!
-//! Data and flow control use the rails only. The link carries what must arrive when rails fail too:
-//! who failed, and why. So an error on either side ends both.
+//! Data and flow control use only the rails. The control channel carries what must arrive even if rails
+//! fail: which side failed, and why. So an error on either side ends both.
 //!
 //! # Files
 //!
-//! `sender` and `receiver` one side each; `side` what both share; `source`
-//! is the file that must not change meanwhile, `destination` the one that appears only when complete,
-//! and `part` what it is until then. `copy` puts it together within one process; `send_to` and `serve` do between two processes, where
-//! the receiver, a [server](crate::serve), adopts what the sender wants.
+//! `sender` and `receiver` are one side each, `side` is what both share; `source` is the file that must not
+//! change meanwhile, `destination` the one that appears only when complete, and `part` the one until then.
+//! `copy` puts them together within one process, `send_to` and `serve` between two, where the receiver, a
+//! [server](crate::serve), adopts the sender's choices.
 
 mod copy;
 mod destination;

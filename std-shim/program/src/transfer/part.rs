@@ -1,8 +1,8 @@
 //! The file that a copy is written to before it is complete.
 //!
-//! Linux has files without names: nothing is left of one however the process ends. Where the file
-//! system has none, the file has a hidden name beside the destination, and is removed when it is
-//! dropped; a process that is killed leaves it.
+//! Linux has files without names: nothing is left of one, however the process ends. If the file system does
+//! not support them, the file has a hidden name beside the destination, and is removed on drop; a process
+//! that is killed leaves it.
 
 use rustix::fs::{AtFlags, CWD, linkat};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
@@ -12,36 +12,36 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// A file that is to take a name when it is complete.
+/// A file that takes a name when it is complete.
 #[derive(Debug)]
 pub(super) enum Part {
     /// It has no name.
     Unnamed(File),
-    /// It has a hidden one.
+    /// It has a hidden name.
     Named(Hidden),
 }
 
-/// A file with a hidden name, which is removed when this is dropped. If another file has the name by
-/// then, that is somebody else's, and stays.
+/// A file with a hidden name, which is removed on drop. If another file has the name by then, that one
+/// stays.
 #[derive(Debug)]
 pub(super) struct Hidden(NamedTempFile);
 
-/// At the hidden name of a part there is another file than the one that was written.
+/// Another file has replaced a part at its hidden name.
 #[derive(Debug, thiserror::Error)]
-#[error("another file is at {} than the one that was written; it stays there", path.display())]
+#[error("another file has replaced the one written at {}; it stays there", path.display())]
 struct Swapped {
     path: PathBuf,
 }
 
 impl Part {
-    /// Makes a file with this mode, from which the umask takes, in the directory of `path`.
+    /// Makes a file with this mode, before the umask, in the directory of `path`.
     pub(super) fn create(path: &Path, mode: u32) -> io::Result<Self> {
-        // Whatever is in the way of the first kind, the second one works or says why not.
+        // If the first kind fails for any reason, the second one works or returns the error.
         unnamed(path, mode)
             .map_or_else(|_| named(path, mode).map(Self::Named), |f| Ok(Self::Unnamed(f)))
     }
 
-    /// The file to write to.
+    /// Returns the file to write to.
     pub(super) fn file(&self) -> &File {
         match self {
             Self::Unnamed(file) => file,
@@ -49,8 +49,8 @@ impl Part {
         }
     }
 
-    /// Takes the name `path`, from the file that has it if there is one. With `sync`, after it has
-    /// reached the disk.
+    /// Takes the name `path`, replacing a file of that name; with `sync`, after the part has reached
+    /// the disk.
     pub(super) fn take_name(self, path: &Path, sync: bool) -> io::Result<()> {
         if sync {
             self.file().sync_all()?;
@@ -61,7 +61,7 @@ impl Part {
         };
         let linked = match link(&file, path) {
             Ok(()) => return Ok(()),
-            // A link replaces nothing, so a hidden name has to be renamed.
+            // A hard link cannot replace a file, but a rename can.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 Hidden::new(path, |name| link(&file, name).and_then(|()| file.try_clone()))
             }
@@ -78,7 +78,7 @@ impl Hidden {
     /// Makes a file with a hidden name beside `path`. It begins with a dot and as much of the other name
     /// as leaves room for the rest.
     fn new(path: &Path, make: impl FnMut(&Path) -> io::Result<File>) -> io::Result<Self> {
-        /// Names of 255 bytes can be, and of 143 where their file system encrypts them (eCryptfs).
+        /// Names have up to 255 bytes, or 143 if the file system encrypts them (eCryptfs).
         const KEPT_BYTES: usize = 100;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         tempfile::Builder::new()
@@ -88,7 +88,7 @@ impl Hidden {
             .map(Self)
     }
 
-    /// Whether the file is still at its name.
+    /// Returns whether the file is still at its name.
     fn is_there(&self) -> io::Result<bool> {
         is_at(self.0.as_file(), &fs::symlink_metadata(self.0.path())?)
     }
@@ -110,21 +110,20 @@ impl Drop for Hidden {
     }
 }
 
-/// Whether it is links that are refused: file systems of other programs (FUSE) may have unnamed files
-/// without them.
+/// Returns whether the file system refuses hard links: some (FUSE) have unnamed files without them.
 fn refuses_links(error: &io::Error) -> bool {
     use ErrorKind::{CrossesDevices, PermissionDenied, Unsupported};
     matches!(error.kind(), CrossesDevices | PermissionDenied | Unsupported)
 }
 
-/// A file without a name, to which one can be given.
+/// Makes a file without a name, which can get one later.
 #[cfg(target_os = "linux")]
 fn unnamed(path: &Path, mode: u32) -> io::Result<File> {
     let flags = rustix::fs::OFlags::TMPFILE.bits() as i32;
     let mut options = OpenOptions::new();
     let file =
         options.read(true).write(true).mode(mode).custom_flags(flags).open(directory(path))?;
-    // Where /proc is not mounted, it could never have one.
+    // Without /proc it could never get one.
     if is_at(&file, &fs::metadata(proc_path(&file))?)? {
         Ok(file)
     } else {
@@ -132,37 +131,37 @@ fn unnamed(path: &Path, mode: u32) -> io::Result<File> {
     }
 }
 
-/// Other systems have none.
+/// Other systems have no such files.
 #[cfg(not(target_os = "linux"))]
 fn unnamed(_: &Path, _: u32) -> io::Result<File> {
     Err(ErrorKind::Unsupported.into())
 }
 
-/// A file with a hidden name.
+/// Makes a file with a hidden name.
 fn named(path: &Path, mode: u32) -> io::Result<Hidden> {
-    // Opened by ourselves, since the errors of `tempfile_in` name the temporary file.
+    // Not `tempfile_in`, whose errors name the temporary file.
     Hidden::new(path, |name| {
         OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(name)
     })
 }
 
-/// Gives a file without a name this one.
+/// Gives a file without a name this name.
 fn link(file: &File, path: &Path) -> io::Result<()> {
     Ok(linkat(CWD, proc_path(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// Another way to an open file.
+/// Returns a path to an open file.
 fn proc_path(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// Whether it is this file that something was found out of.
+/// Returns whether the metadata is this file's.
 fn is_at(file: &File, found: &Metadata) -> io::Result<bool> {
     let file = file.metadata()?;
     Ok((file.dev(), file.ino()) == (found.dev(), found.ino()))
 }
 
-/// A copy of a file that cannot have a name, with one.
+/// Copies a file that cannot get a name to one with a hidden name.
 fn copy_of(mut file: &File, path: &Path, sync: bool) -> io::Result<Hidden> {
     let metadata = file.metadata()?;
     let hidden = named(path, metadata.mode() & 0o777)?;
@@ -176,7 +175,7 @@ fn copy_of(mut file: &File, path: &Path, sync: bool) -> io::Result<Hidden> {
     Ok(hidden)
 }
 
-/// The directory that a file is in.
+/// Returns the directory of a file.
 pub(super) fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
@@ -184,7 +183,7 @@ pub(super) fn directory(path: &Path) -> &Path {
     }
 }
 
-/// Gives a file the mode of another one, whose place it takes, and the owner if we may.
+/// Gives a file the mode of the one that it replaces, and the owner if permitted.
 pub(super) fn succeed(file: &File, old: &Metadata) -> io::Result<()> {
     let new = file.metadata()?;
     if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
@@ -207,7 +206,7 @@ mod tests {
         names
     }
 
-    /// Parts of either kind for `dst` in a new directory.
+    /// Calls `check` with parts of both kinds for `dst` in a new directory.
     fn both_kinds(check: impl Fn(Part, &Path)) {
         for make in [
             |path: &Path| Part::Unnamed(unnamed(path, 0o640).unwrap()),
@@ -259,7 +258,8 @@ mod tests {
             let part = Part::Named(part);
             if complete {
                 let error = part.take_name(&path, false).unwrap_err().to_string();
-                let said = format!("another file is at {}", hidden.display());
+                let said =
+                    format!("another file has replaced the one written at {}", hidden.display());
                 assert!(error.contains(&said), "{error}");
             } else {
                 drop(part);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_have_a_name_is_copied_whole() {
+    fn a_file_that_cannot_get_a_name_is_copied_whole() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("dst");
         let mut file = unnamed(&path, 0o604).unwrap();

@@ -1,4 +1,4 @@
-//! The side that writes the file: takes chunks from its ring, and returns credits.
+//! The side that writes the file: writes chunks from its ring, and returns credits.
 
 use super::error::TransferError;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
@@ -24,17 +24,17 @@ pub(super) fn receive_file<D: Domain>(
     receive_from(environment, control, &peer, IncomingFile { file, written, complete: || Ok(()) })
 }
 
-/// Where the bytes go.
+/// Where the bytes are written.
 #[derive(Debug)]
 pub(super) struct IncomingFile<'a, F> {
     pub(super) file: &'a File,
     /// Counts the bytes.
     pub(super) written: &'a AtomicU64,
-    /// Called when all of them are there and right, before the sender is told so.
+    /// Called when all bytes are written and correct, before the sender learns of it.
     pub(super) complete: F,
 }
 
-/// The same, after the sender has said hello.
+/// Does the same, after the sender's hello.
 pub(super) fn receive_from<D: Domain>(
     environment: Environment<'_, D>,
     control: Control,
@@ -42,7 +42,7 @@ pub(super) fn receive_from<D: Domain>(
     incoming: IncomingFile<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let mut side = Side::new(environment, control)?;
-    // Made when the plan is known, and kept until no request of the other side can come any more.
+    // Made when the plan is known, and kept until no more requests of the other side can come.
     let mut buffers = None;
     let result = run(&mut side, peer, &mut buffers, incoming)
         .map_err(|failure| side.defer_to_sender(failure));
@@ -79,11 +79,11 @@ fn run<D: Domain>(
     let crc = crc32fast::Hasher::new();
     let mut receiver =
         FileReceiver { plan, file, ring, credits, keys, peer: &peer.buffer, crc, taken: 0 };
-    side.awaits("what the sender has yet to send");
+    side.awaits("the rest of what the sender has to send");
     while receiver.taken < plan.chunks() || side.traffic.reported < plan.chunks() {
         let progress = receiver.advance(side, written)? | side.poll()?;
         if side.traffic.arrived > plan.chunks().min(side.traffic.posted + u64::from(plan.window)) {
-            let what = "a chunk that there was no room for";
+            let what = "a chunk for which there was no room";
             return Err(SessionError::Protocol(what.into()).into());
         }
         side.rest(progress)?;
@@ -112,7 +112,7 @@ struct FileReceiver<'a, R> {
 }
 
 impl<R> FileReceiver<'_, R> {
-    /// Takes the next chunk, if one has arrived, and returns its credit, if there is room.
+    /// Writes the next chunk, if one has arrived, and returns its credit, if there is room.
     fn advance<D: Domain>(
         &mut self,
         side: &mut Side<'_, D>,
@@ -155,7 +155,7 @@ impl<R> FileReceiver<'_, R> {
         Ok(())
     }
 
-    /// A credit is a notification; the bytes that it needs to have say how many there were.
+    /// Posts a credit: a notification, whose bytes are the number of credits so far.
     fn post_credit<D: Domain>(
         &self,
         side: &mut Side<'_, D>,

@@ -1,5 +1,5 @@
-//! The sending side between two processes: reads a file here, and has it written by a
-//! [`Server`](crate::serve::Server).
+//! The sending side between two processes: reads a file here for a [`Server`](crate::serve::Server) to
+//! write.
 
 use super::copy::{CopyOptions, CopyProgress, CopyReport, SideReport};
 use super::error::{CopyError, CopyRole, TransferError};
@@ -14,16 +14,15 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Copies `source` to the [`Server`](crate::serve::Server) at `address`, such as `10.0.0.2:7471`, over these
-/// devices. `name` is what the copy is to be called there; `None`: as the source is. `watch` is called
-/// ten times a second, on this thread, while another does the work.
+/// Copies `source` to the [`Server`](crate::serve::Server) at `address`, such as `10.0.0.2:7471`, over
+/// these devices. `name` is the copy's name there; `None`: the source's. `watch` is called ten times a
+/// second, on this thread, while another does the work.
 ///
-/// Of the options, `devices`, `faults` and `sync` are for copies within one process, and have no
-/// meaning here.
+/// The options `devices`, `faults` and `sync` are for copies within one process, and have no effect here.
 ///
 /// # Errors
 ///
-/// See [`CopyError`]. Once this returns well, the server's file is complete and has its name.
+/// See [`CopyError`]. After success, the server's file is complete and has its name.
 pub fn send_to<D: Domain + Sync>(
     source: &Path,
     name: Option<&OsStr>,
@@ -50,7 +49,7 @@ pub fn send_to<D: Domain + Sync>(
     let control = control.map_err(|error| failed(error.into()))?;
     let builder = options.builder();
     let environment = Environment {
-        // Buffers are registered with all of them, so those that no rail takes stay away.
+        // Buffers are registered with all of them, so devices that no rail uses are left out.
         domains: domains.iter().take(options.rails).collect(),
         builder: &builder,
         stall_timeout: options.stall_timeout,

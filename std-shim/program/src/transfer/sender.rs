@@ -13,22 +13,22 @@ use polyrail::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a credit.
+/// Size of a credit in bytes.
 pub(super) const CREDIT_BYTES: usize = 8;
-/// Credits that the sender's buffer has room for: as many as can be on their way, since a virtual
-/// queue pair tracks 256 requests.
+/// Credits that the sender's buffer has room for: as many as can be in flight, since a virtual queue pair
+/// tracks 256 requests.
 pub(super) const CREDIT_SLOTS: usize = 256;
 
-/// What is to be sent.
+/// What to send.
 #[derive(Debug)]
 pub(super) struct Parcel<'a> {
     pub(super) plan: CopyPlan,
     pub(super) source: &'a Source,
-    /// The name that the copy is to get, if the receiver leaves that to us.
+    /// The copy's name, if the receiver leaves it to us.
     pub(super) name: Option<FileName>,
 }
 
-/// Moves a file to the other side, and counts the bytes that it has taken in `taken`.
+/// Moves a file to the other side, and counts in `taken` the bytes that this one has taken.
 pub(super) fn send_file<D: Domain>(
     environment: Environment<'_, D>,
     control: Control,
@@ -77,7 +77,7 @@ fn run<D: Domain>(
     sender.check_end()?;
     let sent = Sum { bytes: plan.total, crc32: sender.crc.finalize() };
     side.tell(&Message::Done(JobOutcome::Copy(sent)))?;
-    let received = side.expect_sum("the receiver's word that the file is complete")?;
+    let received = side.expect_sum("the receiver's confirmation that the file is complete")?;
     if received != sent {
         return Err(TransferError::Checksum { sent, received });
     }
@@ -91,13 +91,13 @@ struct FileSender<'a, R> {
     keys: Vec<DeviceKeys>,
     peer: &'a RemoteBuffer,
     crc: crc32fast::Hasher,
-    /// Chunks that were read into the ring; at most one more than are posted.
+    /// Chunks that were read into the ring; at most one more than were posted.
     loaded: u64,
 }
 
 impl<R> FileSender<'_, R> {
-    /// Reads the next chunk if its slot is free, and posts it if there is room. One at a time, so
-    /// that data moves in between.
+    /// Reads the next chunk if its slot is free, and posts it if there is room. One at a time, so that data
+    /// moves in between.
     fn advance<D: Domain>(&mut self, side: &mut Side<'_, D>) -> Result<bool, TransferError> {
         let free = side.traffic.arrived.min(side.traffic.reported) + u64::from(self.plan.window);
         if self.loaded == side.traffic.posted && self.loaded < self.plan.chunks().min(free) {
@@ -131,8 +131,8 @@ impl<R> FileSender<'_, R> {
         Ok(())
     }
 
-    /// What was to be read must be all there is: else the copy would be a part that looks whole. And it
-    /// must be as it was: else the copy would be of a file that never was.
+    /// Checks that the file was read to its end, else the copy would be incomplete; and that it did not
+    /// change, else the copy would be of a file that never existed.
     fn check_end(&self) -> Result<(), TransferError> {
         let position = self.plan.total;
         let length = 1;

@@ -1,8 +1,8 @@
-//! The receiving side between two processes: takes a file from whoever asked a
-//! [`Server`](crate::serve::Server) to.
+//! The receiving side between two processes: takes a file from a peer of a
+//! [`Server`](crate::serve::Server).
 //!
-//! A peer is trusted with nothing but the bytes of its file: it cannot choose a path, nor have more
-//! memory than it may, nor keep the server by saying nothing.
+//! A peer is trusted only with the bytes of its file: it cannot choose a path, use more memory than
+//! allowed, or hold the server up by staying silent.
 
 use super::copy::{CopyProgress, CopyReport, SideReport};
 use super::destination::{self, Destination};
@@ -19,23 +19,23 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A file that came.
+/// A file that arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Received {
     /// Where it is.
     pub path: PathBuf,
-    /// How its sender had it copied.
+    /// How its sender chose to copy it.
     pub shape: Shape,
     /// What was copied.
     pub report: CopyReport,
 }
 
-/// Takes the file of a visitor that has asked for it, in these pieces and under this name. `watch` is
-/// called ten times a second, on this thread, while another does the work.
+/// Takes the file of a visitor by this plan and under this name. `watch` is called ten times a second, on
+/// this thread, while another does the work.
 ///
 /// # Errors
 ///
-/// See [`CopyError`]; the sender is told. Unless the copy is complete and its checksums agree, the
+/// See [`CopyError`]; the sender learns of it. Unless the copy is complete and its checksums agree, the
 /// destination is as it was before.
 pub(crate) fn receive<D: Domain + Sync>(
     mut visit: Visit<'_, D>,
@@ -80,11 +80,11 @@ fn receiver_failed(error: SessionError) -> CopyError {
 struct Prepared {
     path: PathBuf,
     target: Destination,
-    /// The target's, to write to until the target is complete.
+    /// The target's file, to write to until the target is complete.
     file: File,
 }
 
-/// Whether it may come, and where it goes.
+/// Checks whether the file is allowed, and prepares its place.
 fn prepare<D: Domain>(
     visit: &Visit<'_, D>,
     plan: CopyPlan,
@@ -100,8 +100,8 @@ fn prepare<D: Domain>(
     }
 }
 
-/// Where a file goes. In a directory a peer's name replaces regular files only: a link would lead
-/// elsewhere.
+/// Returns where a file is written. In a directory, a peer's name replaces only regular files: a symbolic
+/// link would lead elsewhere.
 fn place(destination: &Path, name: Option<&FileName>) -> Result<PathBuf, CopyError> {
     if !destination.is_dir() {
         return Ok(destination.to_owned());

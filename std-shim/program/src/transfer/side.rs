@@ -1,5 +1,5 @@
-//! What sender and receiver share: the handshake, counting completions, patience while nothing
-//! happens, and a tidy end.
+//! What sender and receiver share: the handshake, counting completions, patience while nothing happens,
+//! and an orderly end.
 
 use super::error::TransferError;
 use super::watched::watched;
@@ -11,21 +11,20 @@ use polyrail::idle::{Idle, NAP, Rest};
 use polyrail::memory::{OutOfRange, RegisteredBuffer};
 use polyrail::verbs::{RecvWr, SendWr};
 
-/// `wr_id` of notification receives. Own requests have their sequence number; over a single rail a
-/// failed completion has nothing else to tell them apart.
+/// `wr_id` of notification receives. Requests of this side have their sequence number; over a single rail
+/// nothing else in a failed completion distinguishes the two.
 const NOTIFICATION: u64 = u64::MAX;
 
-/// Idle polls between looks at the link.
+/// Idle polls between polls of the control channel.
 const POLL_EVERY: u32 = 32;
 
-/// One side of a copy. What arrives are the other side's notifications, which are numbered as requests
-/// are.
+/// One side of a copy. It receives the other side's notifications, which are numbered like requests.
 pub(super) struct Side<'a, D: Domain> {
     pub(super) environment: Environment<'a, D>,
     peer: Counterpart<'a>,
     pub(super) traffic: Traffic<D>,
     idle: Idle,
-    /// Idle polls since the link was looked at.
+    /// Idle polls since the control channel was polled.
     idle_polls: u32,
 }
 
@@ -41,23 +40,23 @@ impl<'a, D: Domain> Side<'a, D> {
         Ok(Self { peer, traffic, idle: Idle::default(), idle_polls: 0, environment })
     }
 
-    /// Who we are.
+    /// Returns this side's hello.
     pub(super) fn hello(&self, buffer: &RegisteredBuffer<D::Region>) -> Hello {
         Hello { endpoint: self.traffic.endpoint.address(), buffer: buffer.remote(), purpose: None }
     }
 
-    /// Tells the other side something.
+    /// Sends the other side a message.
     pub(super) fn tell(&mut self, message: &Message) -> Result<(), TransferError> {
         Ok(self.peer.tell(message)?)
     }
 
-    /// Says, for errors, what is waited for from now on.
+    /// Sets what this side waits for from now on, in words for errors.
     pub(super) fn awaits(&mut self, what: &'static str) {
         self.peer.awaits(what);
     }
 
-    /// A part of long work of this side's own is done: looks at the other side, and lets it know that
-    /// this one is there.
+    /// During long work of this side: polls the control channel if it is due, and tells the other side that
+    /// this one is alive.
     ///
     /// # Errors
     ///
@@ -66,9 +65,10 @@ impl<'a, D: Domain> Side<'a, D> {
         Ok(self.peer.keep_company()?)
     }
 
-    /// Does work that cannot look at the other side, and lets it know that this one is there.
+    /// Does work that cannot poll the control channel, and meanwhile tells the other side that this one is
+    /// alive.
     pub(super) fn keeping_company<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
-        // If it is gone, that does not undo the work, and shows afterwards.
+        // If it is gone, that does not undo the work, and is noticed afterwards.
         watched(work, || _ = self.peer.say_alive())
     }
 
@@ -88,7 +88,7 @@ impl<'a, D: Domain> Side<'a, D> {
         })
     }
 
-    /// Posts a request; `false` if there is no room before something completes.
+    /// Posts a request; returns `false` if there is no room until something completes.
     pub(super) fn post(&mut self, wr: &SendWr<'_>) -> Result<bool, TransferError> {
         Ok(self.traffic.post(wr)?)
     }
@@ -101,7 +101,7 @@ impl<'a, D: Domain> Side<'a, D> {
             if wc.wr_id != NOTIFICATION {
                 return About::Own;
             }
-            // With DQPLB there is none, and the order of arrival says the same.
+            // With DQPLB there is no immediate, and the order of arrival tells the number.
             stray = stray.or(wc.imm.filter(|imm| *imm != notified as u32));
             About::Arrival
         })?;
@@ -121,7 +121,7 @@ impl<'a, D: Domain> Side<'a, D> {
     ///
     /// # Errors
     ///
-    /// The other side failed or is gone; the user wants to stop; own requests are stuck.
+    /// The other side failed or is gone; the user wants to stop; this side's requests are stuck.
     pub(super) fn rest(&mut self, progress: bool) -> Result<(), TransferError> {
         if progress {
             self.idle.reset();
@@ -130,15 +130,15 @@ impl<'a, D: Domain> Side<'a, D> {
         self.wait()
     }
 
-    /// Waits for what the other side saw, `awaited` in words. The receiver may say it before its last
-    /// credit is seen here.
+    /// Waits for the other side's checksum, `awaited` in words. The receiver may send it before its
+    /// last credit is seen here.
     pub(super) fn expect_sum(&mut self, awaited: &'static str) -> Result<Sum, TransferError> {
         self.awaits(awaited);
         loop {
             if let Some(outcome) = self.peer.outcome() {
                 return Ok(outcome.sum().ok_or_else(SessionError::other_outcome)?);
             }
-            // The other side may need answers of our device.
+            // The other side may need answers from our device.
             let progress = self.poll()?;
             self.rest(progress)?;
         }
@@ -160,7 +160,7 @@ impl<'a, D: Domain> Side<'a, D> {
         Ok(self.peer.poll_control()?)
     }
 
-    /// A receiver whose rail failed waits for the sender's word on it.
+    /// After a rail failed, a receiver waits for the sender's report of it.
     pub(super) fn defer_to_sender(&mut self, failure: TransferError) -> TransferError {
         match failure {
             TransferError::Session(error) => self.peer.defer(error).into(),
@@ -168,7 +168,7 @@ impl<'a, D: Domain> Side<'a, D> {
         }
     }
 
-    /// What the rails did.
+    /// Returns what the rails did.
     pub(super) fn rail_reports(&self) -> Vec<RailReport> {
         self.traffic.rail_reports()
     }
@@ -179,16 +179,16 @@ impl<'a, D: Domain> Side<'a, D> {
     }
 }
 
-/// Bytes of a chunk that are read or written at once: with a slow disk, what an interrupt waits for.
+/// Bytes of a chunk that are read or written at once: with a slow disk, an interrupt waits for these.
 pub(super) const PIECE: u32 = 256 << 10;
 
-/// The pieces of a chunk of `length` bytes, as offset and length.
+/// Returns the pieces of a chunk of `length` bytes, as offset and length.
 pub(super) fn pieces(length: u32) -> impl Iterator<Item = (u32, u32)> {
     (0..length).step_by(PIECE as usize).map(move |start| (start, PIECE.min(length - start)))
 }
 
-/// Adds `length` bytes of a buffer to a checksum. Through a small buffer of our own, since nobody
-/// gets a reference to memory that devices may write.
+/// Adds `length` bytes of a buffer to a checksum. Through a small buffer of our own, since there are no
+/// references to memory that devices may write.
 pub(super) fn checksum<R>(
     crc: &mut crc32fast::Hasher,
     buffer: &RegisteredBuffer<R>,
@@ -219,8 +219,8 @@ mod tests {
 
     const DELAY: Duration = Duration::from_millis(100);
 
-    /// What a side, which has posted one receive, makes of a notification after which something
-    /// happens to its rails.
+    /// Returns how a side with one posted receive handles a notification after which something happens
+    /// to its rails.
     fn notified(
         rails: usize,
         after: impl FnOnce(&mut Side<'_, polyrail::nic::ProtectionDomain>, &Host),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_that_is_refused_after_a_rail_failed_is_no_reason_of_its_own() {
+    fn a_receive_that_is_refused_after_a_rail_failed_is_not_the_reason() {
         let error = notified(2, |side, host| {
             let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
             let buffer = RegisteredBuffer::new(256, writable, &host.domains()).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_that_is_busy_says_that_it_is_there() {
+    fn a_busy_side_tells_that_it_is_alive() {
         let (_here, there) = software_hosts(1).unwrap();
         let builder = EndpointBuilder::new();
         let interrupted = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! The file that is read, and whether it stays as it is meanwhile.
+//! The file that is read, which must not change meanwhile.
 
 use super::destination;
 use super::error::{CopyError, TransferError};
@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// A file to copy, and what the system said of it before its first byte was read.
+/// A file to copy, and its metadata before its first byte was read.
 #[derive(Debug)]
 pub(super) struct Source {
     file: File,
@@ -26,12 +26,12 @@ impl Source {
             return Err(CopyError::SourceKind { path: path.to_owned(), what });
         }
         let source = Self::new(File::open(path).map_err(failed)?).map_err(failed)?;
-        // Whatever cannot be read at all is better known before anything is created.
+        // Fail before anything is created if it cannot be read at all.
         source.file.read_at(&mut [0], 0).map_err(failed)?;
         Ok(source)
     }
 
-    /// A file that is open already.
+    /// Takes a file that is already open.
     pub(super) fn new(file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         Ok(Self { file, metadata })
@@ -41,13 +41,13 @@ impl Source {
         &self.file
     }
 
-    /// What it was before its first byte was read.
+    /// Returns its metadata before its first byte was read.
     pub(super) fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Whether it is still the file that it was: what was read of it at different times is then of
-    /// one state. To be asked after its last byte was read.
+    /// Checks that the file has not changed, so that all bytes read belong to one state of it. Call it
+    /// after the last byte was read.
     pub(super) fn check_unchanged(&self) -> Result<(), TransferError> {
         let before = &self.metadata;
         let length = 0;
@@ -75,17 +75,17 @@ fn same<T: PartialEq + Display>(
     Err(TransferError::Changed { what, before: before.to_string(), after: after.to_string() })
 }
 
-/// When the contents changed last.
+/// Returns when the contents changed last.
 fn modified(metadata: &Metadata) -> String {
     time(metadata.mtime(), metadata.mtime_nsec())
 }
 
-/// When the contents, the names or the permissions changed last.
+/// Returns when the contents, the names or the permissions changed last.
 fn changed(metadata: &Metadata) -> String {
     time(metadata.ctime(), metadata.ctime_nsec())
 }
 
-/// A time in seconds since 1970, as `stat` and `date +%s.%N` write it.
+/// Returns a time in seconds since 1970, as `stat` and `date +%s.%N` write it.
 fn time(seconds: i64, nanoseconds: i64) -> String {
     format!("{seconds}.{nanoseconds:09}")
 }
@@ -96,12 +96,12 @@ mod tests {
     use std::io::Write;
     use std::time::Duration;
 
-    /// What is found of a file that `change` happens to.
+    /// Returns what the check finds after `change`.
     fn found(change: impl FnOnce(&File, &Path)) -> Option<&'static str> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"12345678").unwrap();
         let source = Source::open(file.path()).unwrap();
-        // The system's clock for files goes in steps of up to 10 ms.
+        // The system's clock for files has steps of up to 10 ms.
         std::thread::sleep(Duration::from_millis(50));
         change(file.as_file(), file.path());
         match source.check_unchanged() {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_shows_whatever_it_is() {
+    fn every_kind_of_change_is_found() {
         assert_eq!(found(|_, path| drop(fs::read(path).unwrap())), None);
         assert_eq!(found(|file, _| file.set_len(4).unwrap()), Some("length"));
         let write = |file: &File| file.write_all_at(b"x", 0).unwrap();

@@ -1,4 +1,4 @@
-//! Sides that meet something else than each other.
+//! Sides that meet something other than their counterpart.
 
 use super::error::{CopyError, CopyRole, TransferError};
 use super::receiver::receive_file;
@@ -61,7 +61,7 @@ fn session(error: &TransferError) -> &SessionError {
     error
 }
 
-/// What a receiver makes of a sender that says `messages` and hangs up.
+/// Returns a receiver's error for a sender that sends `messages` and hangs up.
 fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
     let (here, there) = software_hosts(2).unwrap();
     let builder = EndpointBuilder::new();
@@ -87,7 +87,7 @@ fn to_copy() -> Option<Job> {
 }
 
 #[test]
-fn a_sender_that_is_none_is_refused() {
+fn a_peer_that_is_not_a_sender_is_refused() {
     let error = received(|_| vec![]);
     assert!(
         matches!(session(&error), SessionError::Control(ControlError::HungUp { pending: 0 })),
@@ -122,7 +122,7 @@ fn a_receiver_that_wants_to_send_is_refused() {
     let interrupted = AtomicBool::new(false);
     let sent = send(environment(&here, &builder, &interrupted), near, &file);
     assert!(matches!(session(sent.as_ref().unwrap_err()), SessionError::Protocol(_)), "{sent:?}");
-    // The other side is told why.
+    // The other side learns why.
     assert!(matches!(far.expect_hello(), Ok(hello) if hello.purpose == to_copy()));
     let told = far.expect(Duration::ZERO).unwrap_err().to_string();
     assert!(told.contains("both sides ask"), "{told}");
@@ -140,7 +140,7 @@ fn a_sender_whose_endpoint_does_not_fit_is_refused() {
     );
 }
 
-/// Runs both sides with somebody in between who may change what is said over the link.
+/// Runs both sides with `meddle` in between, which may change messages on the control channel.
 fn run_with(
     meddle: impl Fn(&mut Message) + Sync,
 ) -> (Result<Sum, TransferError>, Result<Sum, TransferError>) {
@@ -174,7 +174,7 @@ fn run_with(
         let a = &mut from_near;
         let b = &mut to_far;
         while forward(a, b) & forward(b, a) {}
-        // The one that is still there hears what was said last.
+        // The remaining side still gets the last messages.
         while forward(a, b) {}
         while forward(b, a) {}
         drop((from_near, to_far));
@@ -217,7 +217,7 @@ fn a_ring_that_is_too_short_is_noticed_before_anything_is_written() {
 }
 
 #[test]
-fn a_wrong_key_is_the_receivers_devices_to_refuse() {
+fn a_wrong_key_is_refused_by_the_receivers_device() {
     let (sent, received) = run_with(|message| {
         if let Message::Hello(hello) = message
             && hello.purpose.is_none()
@@ -231,7 +231,7 @@ fn a_wrong_key_is_the_receivers_devices_to_refuse() {
     assert!(text.contains("the other side gave up: rail 1 (device tx1"), "{text}");
 }
 
-/// Moves the file between two sides that know each other only by what they say over TCP.
+/// Moves the file between two sides that know each other only over TCP.
 fn over_tcp<D>(here: Vec<&D>, there: Vec<&D>, builder: EndpointBuilder)
 where
     D: Domain<Qp: Send, Cq: Send, Region: Send> + Sync,
@@ -285,7 +285,7 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
     let (sent, received) = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             let (control, _) = listener.accept(&timeouts).unwrap();
-            // The sender has opened it. The system's clock for files goes in steps of up to 10 ms.
+            // The sender has opened it. The system's clock for files has steps of up to 10 ms.
             thread::sleep(Duration::from_millis(50));
             fs::OpenOptions::new().write(true).open(&source).unwrap().write_all(b"8").unwrap();
             let target = tempfile::tempfile().unwrap();
@@ -322,9 +322,9 @@ fn a_copy_runs_on_other_backends_too_and_posts_its_receives_first() {
     }
 }
 
-/// A sender of one chunk that speaks TCP by hand, and a receiver that has got the chunk before it hears
-/// that the sender is ready; `then` is what the sender does then. Returns the bytes that the receiver
-/// wrote, and its error.
+/// Runs a sender of one chunk that writes TCP by hand, and a receiver that gets the chunk before the
+/// sender's `ready`; the sender then calls `then`. Returns the bytes that the receiver wrote, and its
+/// error.
 fn one_chunk_received(
     chunk: u32,
     then: impl FnOnce(&mut TcpStream, &AtomicU64, &AtomicBool),
@@ -360,13 +360,13 @@ fn one_chunk_received(
         endpoint.post_send(&wr).unwrap();
         while endpoint.poll(1).completions.is_empty() {}
         then(&mut stream, &written, &interrupted);
-        // Memory and queue pairs stay until the receiver is through.
+        // Memory and queue pairs stay until the receiver is finished.
         receiver.join().unwrap().unwrap_err()
     });
     (written.into_inner(), error)
 }
 
-/// The next message that comes.
+/// Waits for the next message.
 fn hear(stream: &mut TcpStream, incoming: &mut Incoming) -> Message {
     loop {
         if let Some(message) = incoming.next_message().unwrap() {
@@ -435,12 +435,12 @@ fn a_receiver_sees_an_interrupt_in_the_middle_of_a_chunk() {
         assert!(written > 0);
         written < CHUNK.into()
     };
-    // On a busy machine the interrupt may come when the chunk is through.
+    // On a busy machine the interrupt may come after the chunk.
     assert!((0..20).any(|_| interrupted()));
 }
 
 #[test]
-fn errors_say_their_reasons_once() {
+fn errors_state_their_reasons_once() {
     let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
     let write = TransferError::Write { position: 5, length: 7, source: full() };
     let error = CopyError::of_side(CopyRole::Receiver, write, Path::new("src"), Path::new("dst"));

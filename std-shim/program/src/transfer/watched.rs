@@ -1,4 +1,4 @@
-//! Work that somebody watches.
+//! Work with a watcher.
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the tests of the program share: a place to run it in, and what it left there and said.
+//! What the tests of the program share: a place to run it in, its files and its output.
 
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
@@ -43,7 +43,7 @@ impl Place {
         Command::new(PROGRAM).args(arguments).current_dir(&self.directory).output().unwrap()
     }
 
-    /// Runs it with no more than so many KiB of address space.
+    /// Runs it with at most `kib` KiB of address space.
     pub fn run_within(&self, kib: u32, arguments: &[&str]) -> Output {
         let script = format!("ulimit -v {kib} && exec \"$0\" \"$@\"");
         let mut command = Command::new("sh");
@@ -51,7 +51,7 @@ impl Place {
         command.output().unwrap()
     }
 
-    /// Names of all files here, in order.
+    /// Returns the names of all files here, in order.
     pub fn files(&self) -> Vec<String> {
         let name = |entry: std::io::Result<fs::DirEntry>| {
             entry.unwrap().file_name().into_string().unwrap()
@@ -112,7 +112,7 @@ pub fn assert_success(output: &Output) {
     assert_eq!(stderr(output), "");
 }
 
-/// Asserts the exit code, and that each of the words is in the one line on stderr.
+/// Asserts the exit code, and that the only line on stderr contains each of the words.
 #[track_caller]
 pub fn assert_failure(output: &Output, code: i32, words: &[&str]) {
     let message = stderr(output);
