@@ -311,6 +311,28 @@ fn unordered_a_fence_waits_for_what_was_posted_before_it_only() {
     assert_eq!(ids, [2, 3]);
 }
 
+/// Nothing is left of a fence that was passed, or refused, that a later one could take for its own.
+#[test]
+fn a_fence_waits_for_what_was_posted_after_the_one_before_it() {
+    let mut rig = unordered().rig();
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    let inline = rig::write(2, 64).with_flags(fenced | SendFlags::INLINE);
+    for first in [1, 11, 21] {
+        let posted = |rig: &Rig| {
+            let doorbells = rig.rails.iter().flat_map(|rail| rail.take_doorbells().concat());
+            doorbells.map(|request| request.opcode).collect::<Vec<_>>()
+        };
+        rig.post([rig::fetch_add(first)]);
+        assert_eq!(rig.qp.post_send(&inline), Err(PostSendError::InlineMustWait));
+        assert_eq!(posted(&rig), [Opcode::FetchAdd]);
+        rig.run_dry();
+        rig.post([rig::fetch_add(first + 1), rig::write(first + 2, 128).with_flags(fenced)]);
+        assert_eq!(posted(&rig), [Opcode::FetchAdd], "it was posted after the fence before");
+        assert_eq!(rig.run_dry().len(), 2);
+        assert_eq!(posted(&rig), [Opcode::RdmaWrite]);
+    }
+}
+
 /// Rails keep no order among each other, so a READ behind a WRITE needs a fence.
 #[test]
 fn a_fenced_request_waits_for_everything_before_it() {
