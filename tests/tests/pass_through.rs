@@ -281,6 +281,47 @@ fn unordered_no_send_overtakes_a_fenced_one() {
 }
 
 #[test]
+fn with_nothing_ahead_a_fenced_send_goes_straight_through() {
+    for setup in [unordered(), Setup::spray(2)] {
+        let mut rig = setup.rig();
+        let flags = SendFlags::SIGNALED | SendFlags::FENCE | SendFlags::INLINE;
+        rig.post([rig::send(1, 8).with_flags(flags)]);
+        assert_eq!(on_rail_0(&rig), [Opcode::Send]);
+    }
+}
+
+#[test]
+fn a_fenced_send_waits_for_each_of_several_atomics_that_went_straight_through() {
+    let mut rig = unordered().rig();
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::fetch_add(1), rig::fetch_add(2), rig::send(3, 64).with_flags(fenced)]);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(on_rail_0(&rig), [Opcode::FetchAdd; 2], "the second is in flight");
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[2]));
+    assert_eq!(on_rail_0(&rig), [Opcode::Send]);
+}
+
+#[test]
+fn a_fenced_send_waits_for_deferred_ones_in_flight() {
+    let fenced = rig::send(3, 64).with_flags(SendFlags::SIGNALED | SendFlags::FENCE);
+    for deferred_too in [true, false] {
+        let mut rig = Setup::spray(2).fragment(128).rig();
+        rig.post([rig::write(1, 128), rig::send(2, 64)]);
+        rig.post(deferred_too.then_some(fenced));
+        rig.rails[0].complete(1);
+        assert_eq!(rig.poll_ids(), ok(&[1]));
+        rig.post((!deferred_too).then_some(fenced));
+        assert_eq!(rig.poll(), []);
+        assert_eq!(on_rail_0(&rig), [Opcode::RdmaWrite, Opcode::Send], "2 is in flight");
+        rig.rails[0].complete(1);
+        assert_eq!(rig.poll_ids(), ok(&[2]));
+        assert_eq!(on_rail_0(&rig), [Opcode::Send]);
+    }
+}
+
+#[test]
 fn unordered_an_atomic_overtakes_a_read_that_nothing_is_fenced_behind() {
     let mut rig = unordered().rig();
     rig.post([rig::read(1, 256), rig::fetch_add(2)]);
