@@ -304,6 +304,17 @@ fn a_fenced_send_waits_for_each_of_several_atomics_that_went_straight_through() 
 }
 
 #[test]
+fn unordered_a_fenced_send_waits_for_no_notify_of_a_later_request() {
+    let mut rig = unordered().rig();
+    let fenced = rig::send(2, 64).with_flags(SendFlags::SIGNALED | SendFlags::FENCE);
+    rig.post([rig::fetch_add(1), fenced, rig::write_imm(3, 128, 9)]);
+    rig.rails[0].complete(2);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.notifies(), [[9]], "the notify of 3 is in flight");
+    assert_eq!(on_rail_0(&rig), [Opcode::FetchAdd, Opcode::RdmaWrite, Opcode::Send]);
+}
+
+#[test]
 fn a_fenced_send_waits_for_deferred_ones_in_flight() {
     let fenced = rig::send(3, 64).with_flags(SendFlags::SIGNALED | SendFlags::FENCE);
     for deferred_too in [true, false] {
