@@ -281,6 +281,58 @@ fn unordered_no_send_overtakes_a_fenced_one() {
 }
 
 #[test]
+fn with_nothing_ahead_a_fenced_send_goes_straight_through() {
+    for setup in [unordered(), Setup::spray(2)] {
+        let mut rig = setup.rig();
+        let flags = SendFlags::SIGNALED | SendFlags::FENCE | SendFlags::INLINE;
+        rig.post([rig::send(1, 8).with_flags(flags)]);
+        assert_eq!(on_rail_0(&rig), [Opcode::Send]);
+    }
+}
+
+#[test]
+fn a_fenced_send_waits_for_each_of_several_atomics_that_went_straight_through() {
+    let mut rig = unordered().rig();
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::fetch_add(1), rig::fetch_add(2), rig::send(3, 64).with_flags(fenced)]);
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(on_rail_0(&rig), [Opcode::FetchAdd; 2], "the second is in flight");
+    rig.rails[0].complete(1);
+    assert_eq!(rig.poll_ids(), ok(&[2]));
+    assert_eq!(on_rail_0(&rig), [Opcode::Send]);
+}
+
+#[test]
+fn unordered_a_fenced_send_waits_for_no_notify_of_a_later_request() {
+    let mut rig = unordered().rig();
+    let fenced = rig::send(2, 64).with_flags(SendFlags::SIGNALED | SendFlags::FENCE);
+    rig.post([rig::fetch_add(1), fenced, rig::write_imm(3, 128, 9)]);
+    rig.rails[0].complete(2);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.notifies(), [[9]], "the notify of 3 is in flight");
+    assert_eq!(on_rail_0(&rig), [Opcode::FetchAdd, Opcode::RdmaWrite, Opcode::Send]);
+}
+
+#[test]
+fn a_fenced_send_waits_for_deferred_ones_in_flight() {
+    let fenced = rig::send(3, 64).with_flags(SendFlags::SIGNALED | SendFlags::FENCE);
+    for deferred_too in [true, false] {
+        let mut rig = Setup::spray(2).fragment(128).rig();
+        rig.post([rig::write(1, 128), rig::send(2, 64)]);
+        rig.post(deferred_too.then_some(fenced));
+        rig.rails[0].complete(1);
+        assert_eq!(rig.poll_ids(), ok(&[1]));
+        rig.post((!deferred_too).then_some(fenced));
+        assert_eq!(rig.poll(), []);
+        assert_eq!(on_rail_0(&rig), [Opcode::RdmaWrite, Opcode::Send], "2 is in flight");
+        rig.rails[0].complete(1);
+        assert_eq!(rig.poll_ids(), ok(&[2]));
+        assert_eq!(on_rail_0(&rig), [Opcode::Send]);
+    }
+}
+
+#[test]
 fn unordered_an_atomic_overtakes_a_read_that_nothing_is_fenced_behind() {
     let mut rig = unordered().rig();
     rig.post([rig::read(1, 256), rig::fetch_add(2)]);
@@ -309,6 +361,28 @@ fn unordered_a_fence_waits_for_what_was_posted_before_it_only() {
     let mut ids: Vec<_> = rig.run_dry().iter().map(|wc| wc.wr_id).collect();
     ids.sort_unstable();
     assert_eq!(ids, [2, 3]);
+}
+
+/// Nothing is left of a fence that was passed, or refused, that a later one could take for its own.
+#[test]
+fn a_fence_waits_for_what_was_posted_after_the_one_before_it() {
+    let mut rig = unordered().rig();
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    let inline = rig::write(2, 64).with_flags(fenced | SendFlags::INLINE);
+    for first in [1, 11, 21] {
+        let posted = |rig: &Rig| {
+            let doorbells = rig.rails.iter().flat_map(|rail| rail.take_doorbells().concat());
+            doorbells.map(|request| request.opcode).collect::<Vec<_>>()
+        };
+        rig.post([rig::fetch_add(first)]);
+        assert_eq!(rig.qp.post_send(&inline), Err(PostSendError::InlineMustWait));
+        assert_eq!(posted(&rig), [Opcode::FetchAdd]);
+        rig.run_dry();
+        rig.post([rig::fetch_add(first + 1), rig::write(first + 2, 128).with_flags(fenced)]);
+        assert_eq!(posted(&rig), [Opcode::FetchAdd], "it was posted after the fence before");
+        assert_eq!(rig.run_dry().len(), 2);
+        assert_eq!(posted(&rig), [Opcode::RdmaWrite]);
+    }
 }
 
 /// There is no order between rails, so a READ behind a WRITE needs a fence.

@@ -355,7 +355,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     }
 
     /// Retires the front batch if `tag` is its last request's and it is made of fragments, and
-    /// returns whose they were. Not for a queue with an partial batch.
+    /// returns whose they were. Not for a queue with a partial batch.
     #[inline]
     pub(crate) fn retire_fragments(&mut self, tag: Tag) -> Option<u64> {
         debug_assert!(!self.is_partial());
