@@ -52,7 +52,7 @@ pub(crate) struct Batch {
     pub(crate) count: u16,
     /// What they are.
     pub(crate) content: Content,
-    /// What a request that is not split asks for; of fragments, their slot knows.
+    /// What a pass-through request asks for; the others do not need it.
     pub(crate) opcode: Opcode,
 }
 
@@ -102,7 +102,6 @@ impl Batch {
             number: requests,
             count: count as u16,
             content: Content::Notifies,
-            opcode: Opcode::RdmaWriteWithImm,
             ..Self::BLANK
         }
     }
@@ -430,75 +429,4 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn fragments(count: u16) -> Batch {
-        Batch { wr: 7, length: 1, count, ..Batch::BLANK }
-    }
-
-    #[test]
-    fn only_the_front_batch_matches_and_only_its_last_request_retires_it() {
-        let mut queue = InFlight::<8>::new(2, 8);
-        let tag = queue.tag;
-        queue.push(fragments(3));
-        queue.push(fragments(1));
-        assert_eq!(queue.credits(), 4);
-        assert_eq!(queue.compare(tag.wr_id()), TagMatch::Inner(0));
-        assert_eq!(queue.compare(tag.plus(1).wr_id()), TagMatch::Inner(1));
-        assert_eq!(queue.compare(tag.plus(2).wr_id()), TagMatch::Mismatch);
-        assert_eq!(queue.compare(tag.plus(3).last().wr_id()), TagMatch::Mismatch);
-        assert_eq!(queue.compare(tag.plus(2).last().wr_id()), TagMatch::Last);
-        assert_eq!(queue.retire_fragments(tag.plus(3).last()), None);
-        assert_eq!(queue.retire_fragments(tag.plus(2).last()), Some(7));
-        assert_eq!(queue.compare(tag.plus(3).last().wr_id()), TagMatch::Last);
-        assert_eq!(queue.retire().count, 1);
-        queue.invariants();
-    }
-
-    #[test]
-    fn with_nothing_in_flight_nothing_matches() {
-        let mut queue = InFlight::<4>::new(0, 4);
-        let tag = queue.tag;
-        for number in 0..9 {
-            for old in 0..12 {
-                assert_eq!(queue.retire_fragments(tag.plus(old).last()), None);
-                assert_eq!(queue.compare(tag.plus(old).last().wr_id()), TagMatch::Mismatch);
-            }
-            queue.push(fragments(1));
-            assert_eq!(queue.retire_fragments(tag.plus(number).last()), Some(7));
-        }
-    }
-
-    #[test]
-    fn the_rest_of_a_batch_is_known_until_the_driver_has_taken_it() {
-        let mut queue = InFlight::<8>::new(0, 8);
-        let tag = queue.tag;
-        queue.push(fragments(1));
-        queue.push(fragments(5));
-        queue.truncate(5, 2);
-        assert_eq!(queue.requests_posted(), 3);
-        let (batch, index, next) = queue.partial().unwrap();
-        assert_eq!((batch.count, index, next), (5, 2, tag.plus(3)));
-        queue.accepted(2);
-        assert_eq!(queue.partial().unwrap().1, 4);
-        queue.accepted(1);
-        assert!(queue.partial().is_none());
-        queue.invariants();
-    }
-
-    #[test]
-    fn a_truncated_batch_retires_with_the_last_request_taken() {
-        let mut queue = InFlight::<8>::new(0, 8);
-        queue.push(fragments(5));
-        queue.truncate(5, 3);
-        let last = queue.tag.plus(4).last();
-        assert_eq!(queue.compare(last.wr_id()), TagMatch::Mismatch);
-        assert_eq!(queue.compare(queue.tag.plus(3).wr_id()), TagMatch::Mismatch);
-        assert!(queue.retire_truncated(1).is_none());
-        assert_eq!(queue.retire_truncated(2).unwrap().count, 5);
-        assert_eq!(queue.requests_posted(), 3);
-        assert_eq!(queue.credits(), 8);
-        queue.invariants();
-    }
-}
+mod tests;
