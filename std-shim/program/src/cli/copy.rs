@@ -37,7 +37,7 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         window: arguments.requests.window,
         faults: arguments.fault.clone(),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
-        stall_timeout: arguments.stall_timeout,
+        stall_timeout: arguments.connection.stall_timeout,
         patience: arguments.patience.patience(),
         sync: arguments.sync,
     };

@@ -118,7 +118,7 @@ fn measure_line(
         threads: if bench.threads == 2 { Threads::Two } else { Threads::One },
         limit: arguments.count.map_or(Limit::Time(arguments.seconds), Limit::Count),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
-        stall_timeout: arguments.stall_timeout,
+        stall_timeout: arguments.connection.stall_timeout,
         answer_timeout: arguments.answer_timeout,
     };
     let measured = (bench.measure)(&config)?;

@@ -59,7 +59,7 @@ impl<'a> Serving<'a> {
             destination: arguments.destination.clone(),
             max_memory: arguments.max_memory,
             qp_timeout: arguments.connection.qp_timeout(true),
-            stall_timeout: arguments.stall_timeout,
+            stall_timeout: arguments.connection.stall_timeout,
             peers: if arguments.once { 1 } else { arguments.peers.into() },
             patience: arguments.patience.patience(),
             sync: arguments.sync,

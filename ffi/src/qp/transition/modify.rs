@@ -1,0 +1,52 @@
+//! Transitions are made one at a time.
+
+use super::fill::Fill;
+use crate::error::{Argument, VerbsError};
+use crate::qp::QueuePair;
+use crate::qp::service::Service;
+use crate::value::ModifyError;
+use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask};
+use std::mem::MaybeUninit;
+
+/// A transition that queue pairs of service `S` can make.
+pub trait Transition<S: Service>: Fill {}
+
+impl<S: Service> QueuePair<S> {
+    /// Makes a transition (`ibv_modify_qp`). Threads that ask for one at the same time make theirs one
+    /// after the other.
+    ///
+    /// ```compile_fail,E0277
+    /// // Datagrams have no peer to connect to.
+    /// use polyrail_ffi::{QueuePair, ToRts, Ud};
+    /// fn connect(qp: &mut QueuePair<Ud>, to_rts: ToRts) {
+    ///     qp.modify(&to_rts).unwrap();
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A value that does not fit its field. EINVAL: the queue pair is in another state, or the
+    /// device does not like the attributes; ENETUNREACH, EHOSTUNREACH, ETIMEDOUT: no way to the
+    /// GID.
+    pub fn modify<T: Transition<S>>(&self, transition: &T) -> Result<(), ModifyError> {
+        // SAFETY: a C struct of numbers, for which zeros do.
+        let mut raw = unsafe { MaybeUninit::<ibv_qp_attr>::zeroed().assume_init() };
+        let given = transition.fill(&mut raw)? | mask::IBV_QP_STATE;
+        raw.qp_state = T::TO.raw();
+        let mut last = self.state.lock();
+        // A change of attributes elsewhere would be a move to that state, as from SQD to RTS.
+        if T::FROM.is_some_and(|from| from != self.last_state()) {
+            let argument = Argument::State(T::TO);
+            return Err(VerbsError::new("ibv_modify_qp", libc::EINVAL, argument).into());
+        }
+        // A batch that was forgotten holds the driver's lock; aborted later, it would put back queue
+        // positions from before a reset.
+        self.sender.abort();
+        // SAFETY: the queue pair is alive, and the attributes are only read.
+        let returned =
+            unsafe { rdma_sys::ibv_modify_qp(self.as_ptr(), &raw mut raw, given.0 as libc::c_int) };
+        VerbsError::check(returned, "ibv_modify_qp", Argument::State(T::TO))?;
+        last.set(T::TO);
+        Ok(())
+    }
+}

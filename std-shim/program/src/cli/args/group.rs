@@ -1,0 +1,92 @@
+//! Arguments that several commands take.
+
+use super::value::{fragment, rails, seconds, window};
+use clap::Args;
+use polyrail::backend::{ConnectOptions, DeviceName};
+use polyrail_program::session::Patience;
+use std::time::Duration;
+
+/// How requests are sent, for any purpose.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RequestArguments {
+    /// Physical queue pairs that carry the data.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
+    pub(in crate::cli) rails: usize,
+    /// Devices on either side, which the rails are spread over; if there are more devices than rails,
+    /// the last ones stay unused [default: one for each rail].
+    #[arg(long, value_name = "N", value_parser = rails)]
+    pub(in crate::cli) devices: Option<usize>,
+    /// Size of the longest fragment in bytes, a multiple of 128.
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = fragment)]
+    pub(in crate::cli) max_msg_size: u32,
+    /// Requests in flight at once; each side keeps that many in memory.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = window)]
+    pub(in crate::cli) window: u64,
+}
+
+/// The devices of this host.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DeviceArguments {
+    /// An RDMA device, or one port of it. Repeatable; the order counts [default: all with an active
+    /// port].
+    #[arg(long, value_name = "DEVICE[:PORT]")]
+    pub(in crate::cli) device: Vec<DeviceName>,
+    /// Index of the ports' addresses, as shown by `polyrail devices` [default: RoCE v2 over IPv4 first].
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) gid_index: Option<u8>,
+}
+
+impl DeviceArguments {
+    /// Returns whether devices or an address were chosen.
+    pub(in crate::cli) fn are_named(&self) -> bool {
+        !self.device.is_empty() || self.gid_index.is_some()
+    }
+}
+
+/// How long to wait for another host.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct PatienceArguments {
+    /// Seconds to wait for another host to connect, and for each answer while the two sides meet.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(in crate::cli) answer_timeout: Duration,
+    /// Seconds to wait for another host while nothing happens at all.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub(in crate::cli) idle_timeout: Duration,
+    /// Seconds without data while the other host reports that it is alive. The far end sees no data
+    /// of a measured write or read, so there it limits the whole measurement.
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    pub(in crate::cli) progress_timeout: Duration,
+}
+
+impl PatienceArguments {
+    pub(in crate::cli) fn patience(&self) -> Patience {
+        Patience {
+            answer: self.answer_timeout,
+            idle: self.idle_timeout,
+            progress: self.progress_timeout,
+        }
+    }
+}
+
+/// How queue pairs are connected and watched.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ConnectionArguments {
+    /// Wait 4.096 us * 2^N for an acknowledgement before sending packets again, 1 to 31; each side has
+    /// its own [default: 18, a second; within one process 14].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
+    qp_timeout: Option<u8>,
+    /// Seconds without progress after which a rail is considered dead.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(in crate::cli) stall_timeout: Duration,
+}
+
+impl ConnectionArguments {
+    /// Returns the code, for a connection `between_hosts` or within one process.
+    pub(in crate::cli) fn qp_timeout(&self, between_hosts: bool) -> u8 {
+        /// 67 ms. The software NIC is never late, so a link that fails should be noticed soon.
+        const WITHIN_A_PROCESS: u8 = 14;
+        let default =
+            if between_hosts { ConnectOptions::default().timeout } else { WITHIN_A_PROCESS };
+        self.qp_timeout.unwrap_or(default)
+    }
+}

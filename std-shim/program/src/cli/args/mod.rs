@@ -1,0 +1,227 @@
+//! What can be asked for on the command line: `group` has what several commands take, `value` the values,
+//! `help` the examples and exit codes.
+
+mod group;
+mod help;
+mod value;
+
+pub(super) use group::{ConnectionArguments, DeviceArguments, PatienceArguments, RequestArguments};
+pub(super) use value::{OperationName, SchemeName, Sizes};
+
+use super::output;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use help::{COPY_HELP, DEVICES_HELP, EXAMPLES, PERF_HELP, SERVE_HELP};
+use polyrail::printable;
+use polyrail_program::transfer::LinkFault;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+use value::{fault, memory, message, seconds, sizes};
+
+/// Returns what the command line asks for. If that makes no sense, or is the help, prints it and exits.
+pub(super) fn parse() -> Arguments {
+    let parsed = command()
+        .try_get_matches()
+        .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches));
+    parsed.unwrap_or_else(|error| refuse(error))
+}
+
+/// The definition. No option is a number, so a negative number is always a value.
+fn command() -> clap::Command {
+    Arguments::command().mut_subcommands(|command| {
+        command.mut_args(|argument| {
+            let negative = argument.get_action().takes_values() && !argument.is_positional();
+            argument.allow_negative_numbers(negative)
+        })
+    })
+}
+
+fn refuse(mut error: clap::Error) -> ! {
+    // Behind an option, as in --message-size -1M, the tip to write "-- -1" is wrong.
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
+        && argument.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit())
+    {
+        error.remove(ContextKind::Suggested);
+    }
+    let printable = |text: OsString| text.to_string_lossy().chars().all(printable::is_printable);
+    if std::env::args_os().all(printable) {
+        error.exit();
+    }
+    // The message repeats the arguments, among its own colours; plain text has no colours.
+    let said = error.to_string();
+    let lines = said.lines().map(printable::escaped);
+    output::tell(&(lines.collect::<Vec<_>>().join("\n") + "\n"));
+    std::process::exit(error.exit_code());
+}
+
+/// One virtual RDMA queue pair made of many physical ones, tried out on a NIC in software.
+#[derive(Debug, Parser)]
+#[command(name = "polyrail", version, about, after_help = EXAMPLES, max_term_width = 100)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Copy a file through a virtual queue pair, and report what each rail did.
+    Copy(CopyArguments),
+    /// Serve other hosts, over real NICs: the files of `polyrail copy --to`, and `polyrail perf --to`.
+    Serve(ServeArguments),
+    /// Measure requests of many sizes, beside plain memcpy, here or to another host.
+    Perf(PerfArguments),
+    /// List the RDMA devices of this machine, or print what is missing.
+    Devices(DevicesArguments),
+    /// Print a script that completes this program's arguments in a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = COPY_HELP)]
+pub(super) struct CopyArguments {
+    /// The file to read.
+    #[arg(value_name = "SRC", value_hint = clap::ValueHint::FilePath)]
+    pub(super) source: PathBuf,
+    /// The file to write; replaced if it exists. With --to, its name at the receiver.
+    #[arg(value_name = "DST", value_hint = clap::ValueHint::FilePath, required_unless_present = "to")]
+    pub(super) destination: Option<PathBuf>,
+    /// Send to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "fault", "sync"])]
+    pub(super) to: Option<String>,
+    #[command(flatten)]
+    pub(super) host_devices: DeviceArguments,
+    #[command(flatten)]
+    pub(super) requests: RequestArguments,
+    /// How the receiver learns that a request is complete.
+    #[arg(long, value_enum, default_value_t = SchemeName::Spray)]
+    pub(super) scheme: SchemeName,
+    /// Size of one request in bytes, 1 to 1G.
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = message)]
+    pub(super) message_size: u64,
+    /// Let the link of a rail's device fail after it has carried BYTES, or with `:silent` never answer
+    /// again. Repeatable. With fewer devices than rails, all rails of the device count towards BYTES
+    /// and fail, and the error names the first one noticed.
+    #[arg(long, value_name = "RAIL:BYTES[:silent]", value_parser = fault)]
+    pub(super) fault: Vec<LinkFault>,
+    #[command(flatten)]
+    pub(super) connection: ConnectionArguments,
+    #[command(flatten)]
+    pub(super) patience: PatienceArguments,
+    /// Wait until the copy has reached the disk.
+    #[arg(long)]
+    pub(super) sync: bool,
+    /// Report as JSON, errors too.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// No progress bar and no table. (A progress bar appears on terminals only.)
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = SERVE_HELP)]
+pub(super) struct ServeArguments {
+    /// A directory for the files, or the file that each one becomes [default: accept no files].
+    #[arg(value_name = "DST", value_hint = clap::ValueHint::AnyPath)]
+    pub(super) destination: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) devices: DeviceArguments,
+    /// Where peers connect; with port 0 the system chooses one.
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471")]
+    pub(super) listen: String,
+    /// Peers to serve at a time, each with --max-memory; others wait a little, then are told to come
+    /// back later. With 1, no measurement disturbs another.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(super) peers: u8,
+    /// End after one peer, and fail if its file or its measurement failed. A peer that connects and asks
+    /// for nothing does not count.
+    #[arg(long, conflicts_with = "peers")]
+    pub(super) once: bool,
+    /// Memory that a peer may use here: its window times its message size.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
+    pub(super) max_memory: u64,
+    #[command(flatten)]
+    pub(super) connection: ConnectionArguments,
+    #[command(flatten)]
+    pub(super) patience: PatienceArguments,
+    /// Wait until each copy has reached the disk.
+    #[arg(long)]
+    pub(super) sync: bool,
+    /// Report as JSON, one value for each file or measurement.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Print only errors.
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = PERF_HELP)]
+pub(super) struct PerfArguments {
+    /// Measure to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "threads"])]
+    pub(super) to: Option<String>,
+    #[command(flatten)]
+    pub(super) host_devices: DeviceArguments,
+    /// Request sizes in bytes: a list, or a range of powers of two such as 4K..1M.
+    #[arg(long, value_name = "SIZES", default_value = "4K..4M", value_parser = sizes)]
+    pub(super) sizes: Sizes,
+    /// What to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
+        OperationName::Write, OperationName::WriteImm, OperationName::Read, OperationName::Send,
+    ])]
+    pub(super) operations: Vec<OperationName>,
+    /// Schemes to measure; they differ for write-imm only.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
+        SchemeName::Spray, SchemeName::Dqplb,
+    ])]
+    pub(super) schemes: Vec<SchemeName>,
+    #[command(flatten)]
+    pub(super) requests: RequestArguments,
+    /// Threads: one that drives both ends, or one for each end.
+    #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(super) threads: u8,
+    /// Seconds to measure each line for.
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
+    pub(super) seconds: Duration,
+    /// Requests to measure for each line, instead of a time.
+    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) count: Option<u64>,
+    #[command(flatten)]
+    pub(super) connection: ConnectionArguments,
+    /// Seconds to wait for the other host to connect, and for each answer.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(super) answer_timeout: Duration,
+    /// Print JSON.
+    #[arg(long, conflicts_with = "csv")]
+    pub(super) json: bool,
+    /// Print comma separated values.
+    #[arg(long)]
+    pub(super) csv: bool,
+    /// Also draw the throughput into this file, as SVG; it is replaced at the end.
+    #[arg(long, value_name = "FILE.svg", value_hint = clap::ValueHint::FilePath)]
+    pub(super) plot: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = DEVICES_HELP)]
+pub(super) struct DevicesArguments {
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        command().debug_assert();
+    }
+}

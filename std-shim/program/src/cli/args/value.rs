@@ -1,0 +1,139 @@
+//! Values on the command line, and which of them make sense.
+
+use clap::ValueEnum;
+use polyrail::virtual_qp::{FRAGMENT_ALIGN, Scheme};
+use polyrail_program::perf::{self, Operation};
+use polyrail_program::size::parse_size;
+use polyrail_program::transfer::{LinkFault, MAX_WINDOW};
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum SchemeName {
+    /// Plain writes, then a notify on a queue pair of its own.
+    Spray,
+    /// Every fragment notifies with its sequence number.
+    Dqplb,
+}
+
+impl From<SchemeName> for Scheme {
+    fn from(name: SchemeName) -> Self {
+        match name {
+            SchemeName::Spray => Self::Spray,
+            SchemeName::Dqplb => Self::Dqplb,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum OperationName {
+    /// RDMA WRITE.
+    Write,
+    /// RDMA WRITE with immediate: the receiver is notified.
+    WriteImm,
+    /// RDMA READ.
+    Read,
+    /// SEND into receives that the peer posts.
+    Send,
+}
+
+impl From<OperationName> for Operation {
+    fn from(name: OperationName) -> Self {
+        match name {
+            OperationName::Write => Self::Write,
+            OperationName::WriteImm => Self::WriteImm,
+            OperationName::Read => Self::Read,
+            OperationName::Send => Self::Send,
+        }
+    }
+}
+
+/// Sizes of requests, in bytes, as given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Sizes(pub(in crate::cli) Vec<u32>);
+
+pub(super) fn sizes(text: &str) -> Result<Sizes, String> {
+    let size = |text: &str| match parse_size(text) {
+        Ok(0) => Err("a request has at least 1 byte".to_owned()),
+        Ok(bytes) if bytes > perf::MAX_MESSAGE_SIZE.into() => {
+            Err(format!("{text:?} is more than 256M"))
+        }
+        Ok(bytes) => Ok(bytes as u32),
+        Err(error) => Err(error.to_string()),
+    };
+    let Some((first, last)) = text.split_once("..") else {
+        return text.split(',').map(size).collect::<Result<_, _>>().map(Sizes);
+    };
+    let first = size(first)?;
+    let last = size(last)?;
+    if first > last {
+        return Err(format!("{text:?} counts down"));
+    }
+    let sizes = std::iter::successors(Some(first), |bytes| bytes.checked_mul(2));
+    Ok(Sizes(sizes.take_while(|bytes| *bytes <= last).collect()))
+}
+
+pub(super) fn rails(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(rails @ 1..=8) => Ok(rails),
+        _ => Err("it must be from 1 to 8".into()),
+    }
+}
+
+pub(super) fn window(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(window) if window >= 1 && window <= u64::from(MAX_WINDOW) => Ok(window),
+        _ => Err(format!("it must be from 1 to {MAX_WINDOW}")),
+    }
+}
+
+pub(super) fn fragment(text: &str) -> Result<u32, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    match u32::try_from(bytes) {
+        Ok(bytes @ 1..=0x4000_0000) if bytes.is_multiple_of(FRAGMENT_ALIGN) => Ok(bytes),
+        _ => Err(format!("it must be a positive multiple of {FRAGMENT_ALIGN}, at most 1G")),
+    }
+}
+
+pub(super) fn message(text: &str) -> Result<u64, String> {
+    match parse_size(text).map_err(|error| error.to_string())? {
+        bytes @ 1..=0x4000_0000 => Ok(bytes),
+        _ => Err("it must be from 1 to 1G".into()),
+    }
+}
+
+pub(super) fn memory(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn fault(text: &str) -> Result<LinkFault, String> {
+    text.parse()
+}
+
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "it is not a number".to_owned())?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if duration > Duration::ZERO && seconds <= 86_400.0 => Ok(duration),
+        _ => Err("it must be more than 0 and at most a day".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_double() {
+        assert_eq!(sizes("4K..20K"), Ok(Sizes(vec![4096, 8192, 16384])));
+        assert_eq!(sizes("1,127,64K"), Ok(Sizes(vec![1, 127, 65536])));
+        assert!(sizes("1M..4K").is_err() && sizes("0").is_err() && sizes("1G").is_err());
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        assert!(rails("0").is_err() && rails("9").is_err() && rails("x").is_err());
+        assert!(fragment("100").is_err() && fragment("0").is_err() && fragment("8G").is_err());
+        assert!(window("0").is_err() && window("129").is_err());
+        assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("1e9").is_err());
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+    }
+}
