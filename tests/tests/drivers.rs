@@ -255,6 +255,8 @@ fn a_notify_that_the_driver_refuses_for_good_is_given_up_with_what_is_behind_it(
         assert_eq!(rig.poll_ids(), [1, 2, 3, 4].map(|id| (id, status(id))));
         let counters = rig.qp.counters(RailId::Notify).unwrap();
         assert_eq!(counters.send_requests, u64::from(sent) + 1, "what the device was handed");
+        let doorbells = 1 + u64::from(first.is_some() && second > 0) + 1;
+        assert_eq!(counters.doorbells, doorbells, "those that rang, the marker's among them");
     }
 }
 

@@ -91,3 +91,24 @@ impl Receives {
         self.complete_if(wr_id, || true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_receive_is_expected_and_none_completes_twice() {
+        let mut receives = Receives::new(TagKind::DataRecv, 1, 4);
+        assert_eq!(receives.expected(), None);
+        let first = receives.next();
+        receives.push(2);
+        assert_eq!(receives.expected(), Some(first));
+        assert_eq!(receives.complete(first.plus(1).wr_id()), None);
+        assert_eq!(receives.complete(first.wr_id()), Some(0));
+        assert_eq!(receives.expected(), Some(first.plus(1)));
+        assert_eq!(receives.complete(first.wr_id()), None);
+        assert_eq!(receives.complete(first.plus(1).wr_id()), Some(1));
+        assert_eq!(receives.expected(), None);
+        assert_eq!(receives.complete(first.plus(2).wr_id()), None);
+    }
+}

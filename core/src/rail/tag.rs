@@ -57,9 +57,8 @@ impl Tag {
     /// The rail number that stands for the notify queue pair.
     pub const NOTIFY_RAIL: u8 = (1 << Self::RAIL_BITS) - 1;
 
-    /// No tag at all: it has no mark, no kind, and names no data rail, on which alone a completion
-    /// is compared with it.
-    pub const NONE: Self = Self((Self::NOTIFY_RAIL as u64) << Self::RAIL_SHIFT);
+    /// No tag at all: it has no mark, and is not the last of its batch, which alone retires one.
+    pub const NONE: Self = Self(0);
 
     /// The tag of request 0, not the last of its batch, on `rail`.
     pub const fn new(kind: TagKind, rail: u8, generation: u16) -> Self {
@@ -197,6 +196,14 @@ mod tests {
                 assert_eq!(rail <= usize::from(Tag::NOTIFY_RAIL), fits, "{tag:?}");
                 assert!(!fits || rail == usize::from(tag.rail()));
             }
+        }
+    }
+
+    #[test]
+    fn no_tag_is_of_no_rail() {
+        assert_eq!(Tag::NONE.kind(), None);
+        for kind in [TagKind::Send, TagKind::NotifyRecv, TagKind::DataRecv] {
+            assert!(Tag::NONE.rail_of_last(kind) > usize::from(Tag::NOTIFY_RAIL));
         }
     }
 
