@@ -30,16 +30,16 @@ fn one_cq(capacity: u32) -> (Nic, [ScriptedCq; 1], TestCq) {
 
 #[test]
 fn a_queue_must_be_deep_enough_for_everything_in_flight() {
-    let (nic, cqs, mut cq) = one_cq(2 * 16 + 31);
-    let (first, _) = qp(&nic, &cqs, 2, 10);
-    let (second, _) = qp(&nic, &cqs, 2, 20);
+    let (nic, cqs, mut cq) = one_cq(3 * 2 * 16 - 1);
+    let [first, second, third] = [10, 20, 30].map(|number| qp(&nic, &cqs, 2, number).0);
     cq.attach(0, &first).unwrap();
+    cq.attach(1, &second).unwrap();
     let id = polyrail_core::hardware::CompletionQueue::id(&cqs[0]);
-    let too_small = AttachError::CqTooSmall { cq: id, capacity: 63, needed: 64 };
-    assert_eq!(cq.attach(1, &second), Err(too_small));
+    let too_small = AttachError::CqTooSmall { cq: id, capacity: 95, needed: 96 };
+    assert_eq!(cq.attach(2, &third), Err(too_small));
     cq.invariants();
-    assert!(cq.detach(0), "its entries are free again");
-    assert_eq!(cq.attach(1, &second), Ok(()));
+    assert!(cq.detach(0), "its entries are free again, and no others");
+    assert_eq!(cq.attach(2, &third), Ok(()));
     assert_eq!(cq.attach(0, &first), Err(too_small));
 }
 
