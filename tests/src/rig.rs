@@ -6,7 +6,7 @@ use crate::view::{Piece, pieces};
 use polyrail_core::hardware::{CompletionQueue, QpLimits};
 use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer, Opcode, SendWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq, VirtualWc};
-use polyrail_core::virtual_qp::{Config, Scheme, VirtualQp};
+use polyrail_core::virtual_qp::{Config, PassThroughOrder, Scheme, VirtualQp};
 use std::mem::MaybeUninit;
 
 /// First byte of the local buffer of every request made by [`local`].
@@ -125,6 +125,11 @@ impl Setup {
     pub fn depth(mut self, max_msgs_per_qp: u32) -> Self {
         self.config.max_msgs_per_qp = max_msgs_per_qp;
         self
+    }
+
+    /// With SENDs and atomics that may overtake requests over several rails.
+    pub fn unordered(self) -> Self {
+        self.config(|config| config.pass_through = PassThroughOrder::Unordered)
     }
 
     /// With the configuration changed.
@@ -346,6 +351,12 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Rig<RAILS, DEPTH,
     /// The fragments of each batch posted to a rail since the last call.
     pub fn pieces(&self, rail: usize) -> Vec<Vec<Piece>> {
         pieces(&self.rails[rail].take_doorbells())
+    }
+
+    /// The opcodes posted to a rail since the last call.
+    pub fn opcodes(&self, rail: usize) -> Vec<Opcode> {
+        let doorbells = self.rails[rail].take_doorbells();
+        doorbells.into_iter().flatten().map(|request| request.opcode).collect()
     }
 
     /// The immediates of each batch of notifies since the last call, as numbers.

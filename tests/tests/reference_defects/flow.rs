@@ -4,9 +4,7 @@ use polyrail_core::hardware::QpLimits;
 use polyrail_core::verbs::{
     DeviceId, Imm, Opcode, RecvWr, SendFlags, SendRequest, SendWr, WcOpcode, WcStatus,
 };
-use polyrail_core::virtual_qp::{
-    BuildError, Config, PassThroughOrder, PostRecvError, PostSendError, RailId, Scheme,
-};
+use polyrail_core::virtual_qp::{BuildError, Config, PostRecvError, PostSendError, RailId, Scheme};
 use polyrail_tests::rig::{self, KEYS, Rig, Setup, done, local, ok};
 use polyrail_tests::scripted::{LIMITS, Nic, ScriptedQp};
 use polyrail_tests::view::{inner, write};
@@ -264,8 +262,7 @@ fn defect_21_a_fenced_request_waits_for_reads_and_atomics_on_all_rails() {
 /// Row 21, FENCE of a SEND: it waits for READs even where pass-through may overtake writes.
 #[test]
 fn defect_21_a_fenced_send_waits_for_reads_even_unordered() {
-    let unordered = |config: &mut Config| config.pass_through = PassThroughOrder::Unordered;
-    let mut rig = Setup::spray(2).fragment(128).config(unordered).rig();
+    let mut rig = Setup::spray(2).fragment(128).unordered().rig();
     rig.post([rig::read(1, 256)]);
     let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
     rig.post([rig::send(2, 8).with_flags(fenced)]);
@@ -283,8 +280,7 @@ fn defect_21_a_fenced_send_waits_for_reads_even_unordered() {
 /// request ahead of the READ, while rail 0 has room for an atomic.
 #[test]
 fn defect_21_a_fenced_atomic_waits_for_reads_that_wait_themselves() {
-    let unordered = |config: &mut Config| config.pass_through = PassThroughOrder::Unordered;
-    let mut rig = Setup::dqplb(2).fragment(128).depth(8).config(unordered).rig();
+    let mut rig = Setup::dqplb(2).fragment(128).depth(8).unordered().rig();
     let peer = polyrail_core::virtual_qp::PeerWindow { window: 17, receives_per_rail: 8 };
     rig.qp.set_peer_window(peer).unwrap();
     rig.post([rig::write_imm(1, 128, 0), rig::write_imm(2, 128, 0), rig::read(3, 128)]);
@@ -384,8 +380,7 @@ fn defect_21_an_inline_spray_request_is_notified_without_inline() {
 /// Row 22: pass-through requests take credits of rail 0.
 #[test]
 fn defect_22_pass_through_takes_credits_of_rail_0() {
-    let unordered = |config: &mut Config| config.pass_through = PassThroughOrder::Unordered;
-    let mut rig = Setup::spray(2).fragment(128).depth(4).config(unordered).rig();
+    let mut rig = Setup::spray(2).fragment(128).depth(4).unordered().rig();
     rig.post((0..3).map(|id| rig::send(id, 8)));
     rig.post([rig::write(3, 16 * 128)]);
     assert_eq!(rig.rails[0].sends().len(), 4, "three SENDs leave one credit");

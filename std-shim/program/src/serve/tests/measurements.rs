@@ -1,0 +1,261 @@
+//! Measurements between two hosts.
+
+use super::*;
+
+/// A line of a sweep, short.
+fn quick(operation: Operation, scheme: Scheme, rails: usize, message_size: u32) -> PerfConfig {
+    let limit = Limit::Count(40);
+    PerfConfig { operation, scheme, rails, message_size, limit, ..PerfConfig::default() }
+}
+
+fn measure_here(config: &PerfConfig, address: &str, host: &Host) -> Result<Measurement, PerfError> {
+    measure_to(config, address, host.all_domains(), &AtomicBool::new(false))
+}
+
+#[test]
+fn every_operation_is_measured_between_two_sides() {
+    let mut lines = Vec::new();
+    for operation in Operation::ALL {
+        for scheme in [Scheme::Spray, Scheme::Dqplb] {
+            for (rails, message_size) in [(1, 1), (3, 70_000), (8, 1 << 20)] {
+                lines.push(quick(operation, scheme, rails, message_size));
+            }
+        }
+    }
+    // Without a destination: measurements need none.
+    let (measured, served) = served(&ServeOptions::default(), lines.len(), |address, host| {
+        lines.iter().map(|line| measure_here(line, address, host).unwrap()).collect::<Vec<_>>()
+    });
+    for ((line, measured), served) in lines.iter().zip(measured).zip(served) {
+        assert!(measured.requests == 40 && measured.gigabytes_per_second > 0.0, "{line:?}");
+        let Ok(Served::Perf(there)) = served else { panic!("{line:?}: {served:?}") };
+        let Shape { rails, devices, message_size, window, .. } = there.shape;
+        assert_eq!(there.operation, line.operation);
+        assert_eq!((message_size, window), (line.message_size.into(), 8));
+        assert_eq!((rails, devices), (line.rails, line.rails.min(2)));
+        // The measured requests, and two windows and 16 before those.
+        assert_eq!(there.requests, 40 + 32, "{line:?}");
+    }
+}
+
+#[test]
+fn files_and_measurements_come_in_any_order() {
+    let (_directory, source, copies) = place_with_source();
+    let (_, served) = served(&ServeOptions::new(&copies), 3, |address, host| {
+        let perf = quick(Operation::WriteImm, Scheme::Spray, 4, 4096);
+        measure_here(&perf, address, host).unwrap();
+        send(&source, None, address, host, &CopyOptions::default()).unwrap();
+        measure_here(&perf, address, host).unwrap();
+    });
+    assert!(matches!(served[..], [Ok(Served::Perf(_)), Ok(Served::Copy(_)), Ok(Served::Perf(_))]));
+    assert_eq!(names(&copies), ["source"]);
+}
+
+#[test]
+fn a_server_without_a_destination_takes_no_files() {
+    let (_directory, source, _) = place_with_source();
+    let (sent, served) = served(&ServeOptions::default(), 1, |address, host| {
+        let sent = send(&source, None, address, host, &CopyOptions::default());
+        Chain(&sent.unwrap_err()).to_string()
+    });
+    assert!(matches!(served[0], Err(ServeError::Copy(CopyError::NoDestination))));
+    assert!(sent.contains("accepts no files"), "{sent}");
+}
+
+#[test]
+fn memory_of_a_measurement_has_the_same_limit() {
+    let limited = ServeOptions { max_memory: 1 << 20, ..ServeOptions::default() };
+    let (error, served) = served(&limited, 2, |address, host| {
+        let large = quick(Operation::Read, Scheme::Spray, 2, 1 << 20);
+        let error = Chain(&measure_here(&large, address, host).unwrap_err()).to_string();
+        measure_here(&PerfConfig { window: 1, ..large }, address, host).unwrap();
+        error
+    });
+    let text = "the other side gave up: the other side asks for 8388608 bytes of memory here";
+    assert!(error.starts_with(text), "{error}");
+    assert!(matches!(
+        served[0],
+        Err(ServeError::Perf(PerfError::Session(SessionError::TooMuchMemory { .. })))
+    ));
+    assert!(served[1].is_ok());
+}
+
+#[test]
+fn a_near_end_that_goes_away_does_not_affect_the_next_one() {
+    let operations = [Operation::Write, Operation::Send];
+    let (_, served) = served(&ServeOptions::default(), 3, |address, host| {
+        for operation in operations {
+            let perf = Job::Perf(Workload::new(operation, 4096, 4).unwrap());
+            ask(address, host, Some(perf), |_| ());
+        }
+        let next = quick(Operation::Send, Scheme::Spray, 2, 4096);
+        measure_here(&next, address, host).unwrap();
+    });
+    for served in &served[..2] {
+        assert!(Chain(served.as_ref().unwrap_err()).to_string().contains("hung up"), "{served:?}");
+    }
+    assert!(served[2].is_ok());
+}
+
+#[test]
+fn a_near_end_that_counts_wrong_is_contradicted() {
+    let done = |requests| Message::Done(JobOutcome::Perf { requests });
+    let lie = |message: Message| {
+        move |control: &mut Control| {
+            control.send(&message).unwrap();
+            told(control)
+        }
+    };
+    let (texts, served) = served(&ServeOptions::default(), 2, |address, host| {
+        let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
+        let sum = Message::Done(JobOutcome::Copy(crate::job::Sum::default()));
+        [
+            ask(address, host, Some(perf(Operation::Send)), lie(done(5))),
+            ask(address, host, Some(perf(Operation::Write)), lie(sum)),
+        ]
+    });
+    assert!(texts[0].contains("5 requests were sent, but 0 arrived"), "{}", texts[0]);
+    assert!(matches!(served[0], Err(ServeError::Perf(PerfError::Lost { sent: 5, received: 0 }))));
+    assert!(texts[1].contains("for another job than the one asked for"), "{}", texts[1]);
+}
+
+/// Runs a far end that serves one measurement with `then`, and returns the near end's error.
+fn far_end(config: &PerfConfig, then: impl FnOnce(Control, &mut Endpoint) + Send) -> PerfError {
+    let (here, there) = software_hosts(2).unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
+            let hello = control.expect_hello().unwrap();
+            let domains = there.domains();
+            let builder = CopyOptions::default().builder().scheme(hello.endpoint.scheme);
+            let mut endpoint: Endpoint = builder.build(&domains).unwrap();
+            let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
+            let address = endpoint.address();
+            let buffer = ring.remote();
+            control
+                .send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None }))
+                .unwrap();
+            bring_up(&mut endpoint, &mut control, &hello, |_| Ok::<(), SessionError>(())).unwrap();
+            then(control, &mut endpoint);
+        });
+        measure_here(config, &address, &here).unwrap_err()
+    })
+}
+
+#[test]
+fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_work() {
+    let endless = PerfConfig {
+        limit: Limit::Time(Duration::from_secs(600)),
+        ..quick(Operation::Write, Scheme::Spray, 4, 4096)
+    };
+    let error = far_end(&endless, |control, endpoint| {
+        drop(control);
+        // Its queue pairs outlive its process's connection.
+        thread::sleep(Duration::from_millis(300));
+        endpoint.flush(Duration::ZERO);
+    });
+    assert_eq!(Chain(&error).to_string(), "the other side hung up");
+    let error = far_end(&endless, |mut control, _| {
+        control.send(&Message::Failed { reason: Reason::new("no time") }).unwrap();
+    });
+    assert_eq!(Chain(&error).to_string(), "the other side gave up: no time");
+}
+
+#[test]
+fn a_near_end_does_not_wait_forever_for_a_quiet_far_end() {
+    for (operation, text) in [
+        (
+            Operation::Write,
+            "the other side did not answer within 300ms: it should have sent \"done\"",
+        ),
+        (
+            Operation::Read,
+            "the other side did not answer within 300ms: it should have sent \"done\"",
+        ),
+        (Operation::WriteImm, "fell silent: no progress for 300ms"),
+        (Operation::Send, "fell silent: no progress for 300ms"),
+    ] {
+        let timeout = Duration::from_millis(300);
+        let config = PerfConfig {
+            stall_timeout: timeout,
+            answer_timeout: timeout,
+            ..quick(operation, Scheme::Spray, 4, 64)
+        };
+        let error = far_end(&config, |mut control, _| {
+            // It has no receives, and ignores all messages.
+            while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        assert!(Chain(&error).to_string().contains(text), "{operation:?}: {error}");
+    }
+}
+
+#[test]
+fn a_side_that_waits_for_an_answer_sees_an_interrupt() {
+    let (here, _there) = software_hosts(2).unwrap();
+    let (_directory, source, _) = place_with_source();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let patience = Patience { answer: Duration::from_secs(600), ..Patience::default() };
+    let options = CopyOptions { patience, ..CopyOptions::default() };
+    let progress = CopyProgress::default();
+    let error = thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
+            control.expect_hello().unwrap();
+            progress.interrupted.store(true, Ordering::Relaxed);
+            let told = told(&mut control);
+            assert!(told.contains("gave up: interrupted"), "{told}");
+        });
+        let domains = here.all_domains();
+        send_to(&source, None, &address, domains, &options, &progress, || ()).unwrap_err()
+    });
+    assert_eq!(Chain(&error).to_string(), "sender: interrupted");
+}
+
+#[test]
+fn a_far_end_that_counts_wrong_is_contradicted() {
+    let config = quick(Operation::Write, Scheme::Spray, 4, 4096);
+    let error = far_end(&config, |mut control, _| {
+        // It cannot have seen a WRITE.
+        while !matches!(control.try_recv(), Ok(Some(Message::Done(_)))) {}
+        control.send(&Message::Done(JobOutcome::Perf { requests: 1 })).unwrap();
+        while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {}
+    });
+    assert!(matches!(error, PerfError::Lost { sent: 0, received: 1 }), "{error}");
+}
+
+#[test]
+fn a_busy_near_end_is_not_mistaken_for_an_idle_one() {
+    // Rounds and memcpy together take twice the limit; between them no side is silent for long.
+    let patience = Patience { idle: Duration::from_millis(1500), ..Patience::default() };
+    let options = ServeOptions { patience, ..ServeOptions::default() };
+    let (_, served) = served(&options, 1, |address, host| {
+        let limit = Limit::Time(Duration::from_secs(1));
+        let config = PerfConfig { limit, ..quick(Operation::Write, Scheme::Spray, 4, 4096) };
+        measure_here(&config, address, host).unwrap();
+    });
+    assert!(served[0].is_ok(), "{served:?}");
+}
+
+#[test]
+fn a_measurement_can_be_interrupted() {
+    let (error, served) = served(&ServeOptions::default(), 1, |address, host| {
+        let limit = Limit::Time(Duration::from_secs(600));
+        let config = PerfConfig { limit, ..quick(Operation::Read, Scheme::Spray, 4, 4096) };
+        let interrupted = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(100));
+                interrupted.store(true, Ordering::Relaxed);
+            });
+            measure_to(&config, address, host.all_domains(), &interrupted).unwrap_err()
+        })
+    });
+    assert!(matches!(error, PerfError::Session(SessionError::Interrupted)), "{error}");
+    let there = Chain(served[0].as_ref().unwrap_err()).to_string();
+    assert_eq!(there, "the other side gave up: interrupted");
+}
