@@ -12,10 +12,7 @@ cd "$(dirname "$0")/.."
 cargo mutants --version >/dev/null 2>&1 || cargo install cargo-mutants --locked
 
 # Scenarios and models, with the unit tests; then, for what survives, random traffic.
-SCENARIOS="--lib --test models --test failures --test completion_queue --test drivers
-  --test pass_through --test fence --test distribution --test ownership --test immediates
-  --test reference_defects --test seed_dqplb --test seed_fragments --test seed_ordering
-  --test seed_routing --test seed_spray"
+SCENARIOS="--lib --test models --test scenarios"
 TRAFFIC="--test random --test simulation --test enumeration"
 
 # mutate MODULE OUTPUT ARGUMENT...

@@ -207,7 +207,7 @@ plant core/src/virtual_cq/registry.rs 'attached.queued = self.queue.push_back(in
   'attached.queued =
      if PLANTED { self.queue.push_front(index) } else { self.queue.push_back(index) }.is_ok();'
 
-bug "the first completion queue stays the first after full turns" completion_queue
+bug "the first completion queue stays the first after full turns" scenarios
 plant core/src/virtual_cq/poll.rs 'const fn next_poll_begins_with' 'fn next_poll_begins_with'
 plant core/src/virtual_cq/poll.rs 'if self.next == self.first && self.asked > 0 {' \
   'if self.next == self.first && self.asked > 0 && !PLANTED {'

@@ -1,0 +1,21 @@
+//! What the engine does on a NIC on which the test decides every completion, scenario by scenario: one
+//! program, since each one takes longer to link than all of them take to run.
+//!
+//! - `seed_*`: the seeds' numbered examples and tables;
+//! - `reference_defects`: what the public C++ implementation gets wrong;
+//! - the others by subject, as their names say.
+
+mod completion_queue;
+mod distribution;
+mod drivers;
+mod failures;
+mod fence;
+mod immediates;
+mod ownership;
+mod pass_through;
+mod reference_defects;
+mod seed_dqplb;
+mod seed_fragments;
+mod seed_ordering;
+mod seed_routing;
+mod seed_spray;
