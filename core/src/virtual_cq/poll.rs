@@ -71,7 +71,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// [`poll`](Self::poll) of one completion queue only, by its place, for priorities: takes one
     /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What found no
-    /// budget before comes first.
+    /// budget before comes first. At a place where there is no queue, nothing is polled.
     ///
     /// # Panics
     ///

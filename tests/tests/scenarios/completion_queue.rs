@@ -7,8 +7,8 @@ use polyrail_core::virtual_cq::RouteError;
 use polyrail_core::virtual_cq::{
     AttachError, CompletionTarget, Event, TooManyCqs, VirtualCq, VirtualWc,
 };
-use polyrail_core::virtual_qp::{BuildError, Config};
-use polyrail_tests::rig::{self, Rig, Setup, TestCq, TestQp, Way};
+use polyrail_core::virtual_qp::{BuildError, Config, RailId};
+use polyrail_tests::rig::{self, Rig, Setup, TestCq, TestQp, Way, ok};
 use polyrail_tests::scripted::{LIMITS, Nic, QpHandle, ScriptedCq, ScriptedQp};
 
 type Qp = TestQp<4, 8, 16>;
@@ -449,8 +449,6 @@ fn the_first_queue_of_a_poll_changes_after_full_turns_too() {
 #[test]
 fn a_sink_that_panics_loses_nothing_else() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
     let run = |panics_at: usize, budget: usize| {
         let (nic, cqs, mut cq) = one_cq(1 << 14);
         let (mut set, handles): (Vec<_>, Vec<_>) = [(1, 10), (2, 20), (2, 30), (1, 40)]
@@ -503,7 +501,6 @@ fn a_sink_that_panics_loses_nothing_else() {
             }
         }
     });
-    std::panic::set_hook(hook);
     outcome.unwrap();
 }
 
@@ -514,8 +511,6 @@ fn after_a_sink_panicked_every_way_to_poll_goes_on() {
     use polyrail_core::hardware::CompletionQueue;
     use std::mem::MaybeUninit;
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
     let run = |way: Way| {
         let (nic, cqs, mut cq) = one_cq(1 << 14);
         let (mut set, handles): (Vec<_>, Vec<_>) =
@@ -551,8 +546,39 @@ fn after_a_sink_panicked_every_way_to_poll_goes_on() {
     let outcome = catch_unwind(|| {
         [Way::Queue(0, usize::MAX), Way::Queue(0, 40), Way::Feed(0)].into_iter().for_each(run);
     });
-    std::panic::set_hook(hook);
     outcome.unwrap();
+}
+
+/// A failure of an only rail is known to its queue pair before its completion finds budget.
+#[test]
+fn what_passed_through_and_waits_for_budget_is_counted_with_its_failures() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let mut rig = Setup::spray(1).rig();
+    rig.rails[0].inject(Completion::success(99, 0, WcOpcode::SEND));
+    rig.post((0..4).map(|id| rig::send(id, 8)));
+    rig.rails[0].complete(2);
+    rig.rails[0].flush();
+    let panics = AssertUnwindSafe(|| rig.cq.poll(&mut rig.qp, 32, |_| panic!("the sink's own")));
+    let outcome = catch_unwind(panics);
+    assert!(outcome.is_err());
+    assert_eq!(names(rig.poll_events(1).0), [0]);
+    let counters = rig.qp.counters(RailId::Data(0)).unwrap();
+    assert_eq!((counters.completions, counters.errors), (4, 2));
+    assert_eq!(rig.qp.first_error().map(|error| error.status), Some(WcStatus::WR_FLUSH_ERR));
+    assert_eq!(names(rig.poll_events(32).0), [1, 2, 3]);
+}
+
+#[test]
+fn a_queue_that_is_not_there_brings_nothing() {
+    let mut rig = Setup::spray(1).rig();
+    rig.post([rig::send(1, 8)]);
+    rig.rails[0].complete_all();
+    let cqs = rig.cq.cqs().len();
+    for (at, budget) in [(cqs, 32), (usize::MAX, 32), (0, 0)] {
+        let polled = rig.cq.poll_cq(at, &mut rig.qp, budget, |event| panic!("{event:?}"));
+        assert_eq!((polled.events, polled.error), (0, None));
+    }
+    assert_eq!(rig.poll_ids(), ok(&[1]));
 }
 
 /// What found no budget comes before what completed after it, however it is polled next.
