@@ -7,7 +7,7 @@ use polyrail::nic::{
 use polyrail_core::hardware::CompletionQueue as _;
 use polyrail_core::verbs::{AccessFlags, LocalBuffer, WcStatus};
 use polyrail_tests::allocations::CountingAllocator;
-use polyrail_tests::behaviours::{self, End, Fixture, Memory, Patience, Statuses};
+use polyrail_tests::behaviours::{self, End, Fixture, Memory, Patience, Statuses, Wrapped};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -142,5 +142,12 @@ impl Fixture for Software {
 #[test]
 fn the_software_nic_behaves() {
     let failed = behaviours::run("software", &behaviours::list(), &Software::new());
+    assert_eq!(failed, [""; 0]);
+}
+
+#[test]
+fn a_wrapper_without_faults_behaves_as_what_is_inside() {
+    let software = Software::new();
+    let failed = behaviours::run("wrapped", &behaviours::list(), &Wrapped::new(&software));
     assert_eq!(failed, [""; 0]);
 }

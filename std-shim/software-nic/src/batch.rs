@@ -6,7 +6,6 @@
 
 use crate::dma::Span;
 use crate::error::errno::{EINVAL, ENODEV, EOPNOTSUPP};
-use crate::fault::WorkQueue;
 use crate::responder;
 use crate::shared::{QpShared, SendQueue, SrqShared};
 use crate::state::QpState;
@@ -36,20 +35,15 @@ impl<'q, T: Copy> Staged<'q, T> {
         }
     }
 
-    /// Hands over one request after the other, until one is refused or the fault plan stops it.
-    /// Returns how many were taken beside what happened.
+    /// Hands over one request after the other, until one is refused. Returns how many were taken beside
+    /// what happened.
     fn commit(
         &self,
-        fault: Option<(u32, Refusal)>,
         mut take: impl FnMut(&T) -> Result<(), Refusal>,
     ) -> (u32, Result<(), CommitError>) {
         let mut accepted = 0;
         let stop = |accepted, refusal| (accepted, Err(CommitError { accepted, refusal }));
         for request in self.requests.iter() {
-            match fault {
-                Some((limit, refusal)) if accepted == limit => return stop(accepted, refusal),
-                _ => {}
-            }
             if let Err(refusal) = take(request) {
                 return stop(accepted, refusal);
             }
@@ -84,10 +78,8 @@ impl hardware::SendBatch for SendBatch<'_> {
         if qp.device.is_gone() {
             return Err(GONE);
         }
-        let fault = qp.device.faults.on_commit(WorkQueue::Send);
         let mut send = lock(&qp.send);
-        let (accepted, result) =
-            self.staged.commit(fault, |request| accept(qp, &mut send, request));
+        let (accepted, result) = self.staged.commit(|request| accept(qp, &mut send, request));
         if qp.state.get() == QpState::Err {
             transmit::flush(qp, &mut send);
         } else if accepted > 0 {
@@ -167,10 +159,9 @@ impl hardware::RecvBatch for RecvBatch<'_> {
         if device.is_gone() {
             return Err(GONE);
         }
-        let fault = device.faults.on_commit(WorkQueue::Recv);
         let result = match self.queue {
-            Queue::Own(qp) => post_own(qp, &self.staged, fault),
-            Queue::Shared(srq) => post_shared(srq, &self.staged, fault),
+            Queue::Own(qp) => post_own(qp, &self.staged),
+            Queue::Shared(srq) => post_shared(srq, &self.staged),
         };
         if !device.fabric.threaded {
             device.fabric.note_change();
@@ -179,16 +170,12 @@ impl hardware::RecvBatch for RecvBatch<'_> {
     }
 }
 
-fn post_own(
-    qp: &QpShared,
-    staged: &Staged<'_, RecvRequest>,
-    fault: Option<(u32, Refusal)>,
-) -> Result<(), CommitError> {
+fn post_own(qp: &QpShared, staged: &Staged<'_, RecvRequest>) -> Result<(), CommitError> {
     if qp.srq.is_some() && (staged.too_many || !staged.requests.is_empty()) {
         return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EINVAL) });
     }
     let mut recv = lock(&qp.recv);
-    let (_, result) = staged.commit(fault, |request| {
+    let (_, result) = staged.commit(|request| {
         if qp.state.get() == QpState::Reset {
             Err(Refusal::Driver(EINVAL))
         } else if recv.ring.push(request, qp.released.recvs()) {
@@ -203,11 +190,7 @@ fn post_own(
     result
 }
 
-fn post_shared(
-    srq: &SrqShared,
-    staged: &Staged<'_, RecvRequest>,
-    fault: Option<(u32, Refusal)>,
-) -> Result<(), CommitError> {
+fn post_shared(srq: &SrqShared, staged: &Staged<'_, RecvRequest>) -> Result<(), CommitError> {
     let take = |request: &RecvRequest| {
         if request.wr_id & ENGINE_WR_ID != 0 {
             Err(Refusal::Driver(EINVAL))
@@ -217,5 +200,5 @@ fn post_shared(
             Err(Refusal::QueueFull)
         }
     };
-    staged.commit(fault, take).1
+    staged.commit(take).1
 }

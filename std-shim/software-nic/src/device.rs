@@ -3,11 +3,10 @@
 use crate::address::Gid;
 use crate::error::NicError;
 use crate::event::{AsyncEvent, EventQueue};
-use crate::fault::{Fault, FaultPlan, Faults, When, WorkQueue};
+use crate::fault::{Fault, FaultPlan, Faults, When};
 use crate::options::{DeviceConfig, DeviceLimits};
 use crate::shared::{DeviceShared, FabricShared};
 use crate::sync::lock;
-use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::DeviceId;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -91,10 +90,6 @@ impl DeviceShared {
             Fault::LinkDown => self.set_ports(false),
             Fault::LinkUp => self.set_ports(true),
             Fault::DeviceGone => self.vanish(),
-            Fault::AcceptOnly { queue, nth_batch, requests, refusal } => {
-                self.faults.plan_commit(queue, nth_batch, 1, requests, refusal);
-            }
-            Fault::QueueFull { queue, commits } => self.refuse_commits(queue, commits),
             Fault::ForceRnr { requests } => self.faults.add_forced_rnr(requests),
             Fault::DelayCompletions(delay) => self.faults.set_delay(delay),
             Fault::Silent(silent) => self.faults.set_silent(silent),
@@ -115,12 +110,6 @@ impl DeviceShared {
     fn vanish(&self) {
         if !self.gone.swap(true, Ordering::AcqRel) {
             self.push_event(AsyncEvent::DeviceFatal);
-        }
-    }
-
-    fn refuse_commits(&self, queue: WorkQueue, commits: u32) {
-        if commits > 0 {
-            self.faults.plan_commit(queue, 0, commits, 0, Refusal::QueueFull);
         }
     }
 }

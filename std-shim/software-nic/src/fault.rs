@@ -1,7 +1,7 @@
-//! Faults on request: what real devices, links and drivers do on bad days.
+//! Faults on request: what real devices and links do on bad days. What drivers do needs no device: see
+//! the crate `polyrail-faults`.
 
 use crate::sync::{lock, nanos};
-use polyrail_core::hardware::Refusal;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -20,15 +20,6 @@ pub enum When {
     AtStep(u64),
 }
 
-/// The queue of a queue pair that a driver fault affects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkQueue {
-    /// Send queues.
-    Send,
-    /// Receive queues, shared ones included.
-    Recv,
-}
-
 /// What happens to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -38,24 +29,6 @@ pub enum Fault {
     LinkUp,
     /// The device is unplugged: posting is refused with ENODEV, polling fails, peers get no answer.
     DeviceGone,
-    /// The driver takes only some requests of one batch.
-    AcceptOnly {
-        /// The queues whose batches are affected.
-        queue: WorkQueue,
-        /// Batches that pass before; 0 is the next one.
-        nth_batch: u32,
-        /// Requests that are taken.
-        requests: u32,
-        /// The driver's error for the next one.
-        refusal: Refusal,
-    },
-    /// The driver reports that its queue is full, even if there is room.
-    QueueFull {
-        /// The queues whose batches are affected.
-        queue: WorkQueue,
-        /// For how many batches.
-        commits: u32,
-    },
     /// The next requests that need a receive here are told that there is none.
     ForceRnr {
         /// How many requests; each retry counts.
@@ -80,31 +53,20 @@ pub struct FaultPlan {
 
 /// The faults that a device is suffering or waiting for.
 ///
-/// The fields that executing requests read are atomics; the lists behind the locks are read only when
-/// an atomic calls for it.
+/// The fields that executing requests read are atomics; the list behind the lock is read only when an
+/// atomic calls for it.
 #[derive(Debug)]
 pub(crate) struct Faults {
     silent: AtomicBool,
     lose_acks: AtomicBool,
     force_rnr: AtomicU32,
     delay: AtomicU64,
-    commits_armed: AtomicBool,
-    commits: Mutex<Vec<CommitFault>>,
     /// Payload bytes carried so far.
     bytes: AtomicU64,
     /// The nearest mark in `planned`, and the nearest that cuts the link; `u64::MAX` means none.
     next_mark: AtomicU64,
     next_cut: AtomicU64,
     planned: Mutex<Vec<Planned>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct CommitFault {
-    queue: WorkQueue,
-    skip: u32,
-    repeat: u32,
-    requests: u32,
-    refusal: Refusal,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -126,8 +88,6 @@ impl Faults {
             lose_acks: AtomicBool::new(false),
             force_rnr: AtomicU32::new(0),
             delay: AtomicU64::new(0),
-            commits_armed: AtomicBool::new(false),
-            commits: Mutex::new(Vec::new()),
             bytes: AtomicU64::new(0),
             next_mark: AtomicU64::new(u64::MAX),
             next_cut: AtomicU64::new(u64::MAX),
@@ -168,40 +128,6 @@ impl Faults {
     pub(crate) fn takes_forced_rnr(&self) -> bool {
         self.force_rnr.load(Relaxed) != 0
             && self.force_rnr.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
-    }
-
-    pub(crate) fn plan_commit(
-        &self,
-        queue: WorkQueue,
-        skip: u32,
-        repeat: u32,
-        requests: u32,
-        refusal: Refusal,
-    ) {
-        let mut commits = lock(&self.commits);
-        commits.push(CommitFault { queue, skip, repeat, requests, refusal });
-        self.commits_armed.store(true, Relaxed);
-    }
-
-    /// What the driver does to the batch at hand: how many requests it takes, and the error that it
-    /// returns then.
-    pub(crate) fn on_commit(&self, queue: WorkQueue) -> Option<(u32, Refusal)> {
-        if !self.commits_armed.load(Relaxed) {
-            return None;
-        }
-        let mut commits = lock(&self.commits);
-        let mut hit = None;
-        for fault in commits.iter_mut().filter(|fault| fault.queue == queue) {
-            if fault.skip > 0 {
-                fault.skip -= 1;
-            } else if hit.is_none() {
-                fault.repeat -= 1;
-                hit = Some((fault.requests, fault.refusal));
-            }
-        }
-        commits.retain(|fault| fault.repeat > 0);
-        self.commits_armed.store(!commits.is_empty(), Relaxed);
-        hit
     }
 
     /// Payload bytes carried so far.
@@ -281,19 +207,6 @@ impl Faults {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn commit_faults_hit_the_batch_they_were_planned_for() {
-        let faults = Faults::new();
-        faults.plan_commit(WorkQueue::Send, 1, 1, 2, Refusal::Driver(5));
-        faults.plan_commit(WorkQueue::Recv, 0, 2, 0, Refusal::QueueFull);
-        assert_eq!(faults.on_commit(WorkQueue::Send), None);
-        assert_eq!(faults.on_commit(WorkQueue::Send), Some((2, Refusal::Driver(5))));
-        assert_eq!(faults.on_commit(WorkQueue::Send), None);
-        assert_eq!(faults.on_commit(WorkQueue::Recv), Some((0, Refusal::QueueFull)));
-        assert_eq!(faults.on_commit(WorkQueue::Recv), Some((0, Refusal::QueueFull)));
-        assert_eq!(faults.on_commit(WorkQueue::Recv), None);
-    }
 
     #[test]
     fn a_cut_leaves_room_up_to_its_mark() {

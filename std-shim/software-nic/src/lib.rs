@@ -127,7 +127,7 @@ pub use domain::{MemoryRegion, ProtectionDomain};
 pub use error::{NicError, errno, vendor};
 pub use event::AsyncEvent;
 pub use fabric::Fabric;
-pub use fault::{Fault, FaultPlan, When, WorkQueue};
+pub use fault::{Fault, FaultPlan, When};
 pub use memory::RegionKeys;
 pub use options::{ConnectOptions, DeviceConfig, DeviceLimits, QpCap};
 pub use pages::{OutOfMemory, Pages};

@@ -6,7 +6,7 @@ use polyrail_core::hardware::{CommitError, CompletionQueue as _, Refusal};
 use polyrail_core::verbs::{Opcode, SendRequest, WcStatus};
 use polyrail_software_nic::{
     AsyncEvent, ConnectOptions, Fabric, Fault, FaultKind, FaultPlan, NicError, PortState, QpCap,
-    QpState, Step, TurnOutcome, When, WorkQueue, vendor,
+    QpState, Step, TurnOutcome, When, vendor,
 };
 use std::time::Duration;
 use support::*;
@@ -123,37 +123,6 @@ fn a_device_that_goes_away_fails_everything_on_it() {
         };
         assert_eq!((ends(&a), a[0].vendor_err), (vec![(1, EXCEEDED)], vendor::PEER_GONE));
     });
-}
-
-#[test]
-fn a_driver_that_takes_part_of_a_batch_runs_that_part() {
-    both_ways(|mut pair| {
-        let refusal = Refusal::Driver(5);
-        let fault =
-            Fault::AcceptOnly { queue: WorkQueue::Send, nth_batch: 1, requests: 2, refusal };
-        pair.a.device.inject(When::Now, fault);
-        let batch = |first: u64| [0, 1, 2].map(|i| pair.write(first + i, 0, 8));
-        let batches = [batch(10), batch(20), batch(30)];
-        assert_eq!(pair.a.post_all(&batches[0]), Ok(()));
-        assert_eq!(pair.a.post_all(&batches[1]), Err(CommitError { accepted: 2, refusal }));
-        assert_eq!(pair.a.post_all(&batches[2]), Ok(()));
-        assert_eq!(ids(&pair.settle().0), [10, 11, 12, 20, 21, 30, 31, 32]);
-    });
-}
-
-#[test]
-fn a_driver_that_reports_full_takes_nothing_that_often() {
-    let mut pair = Pair::impatient();
-    let fault = |queue| Fault::QueueFull { queue, commits: 2 };
-    pair.a.device.inject(When::Now, fault(WorkQueue::Send));
-    pair.a.device.inject(When::Now, fault(WorkQueue::Recv));
-    let full = Err(CommitError { accepted: 0, refusal: Refusal::QueueFull });
-    let request = pair.write(1, 0, 8);
-    let posts: Vec<_> = (0..3).map(|_| pair.a.post(request)).collect();
-    assert_eq!(posts, [full, full, Ok(())]);
-    let receives: Vec<_> = (0..3).map(|wr_id| pair.a.recv(wr_id, nothing())).collect();
-    assert_eq!(receives, [full, full, Ok(())]);
-    assert_eq!(ids(&pair.settle().0), [1]);
 }
 
 #[test]

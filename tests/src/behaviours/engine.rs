@@ -85,7 +85,7 @@ impl<F: Fixture> Engines<F> {
     }
 
     /// Polls both ends until each has reported this many requests.
-    fn reports(&mut self, near: usize, far: usize) -> [Vec<VirtualWc>; 2] {
+    pub(super) fn reports(&mut self, near: usize, far: usize) -> [Vec<VirtualWc>; 2] {
         let mut seen = [Vec::new(), Vec::new()];
         let start = Instant::now();
         while seen[0].len() < near || seen[1].len() < far {
@@ -96,7 +96,7 @@ impl<F: Fixture> Engines<F> {
         seen
     }
 
-    fn write(&mut self, wr_id: u64, offset: usize, length: u32) {
+    pub(super) fn write(&mut self, wr_id: u64, offset: usize, length: u32) {
         let local = self.near.memory.local(offset, length);
         let to = self.far.memory.addr() + offset as u64;
         let wr = SendWr::write_with_imm(wr_id, local, to, 100 + wr_id as u32, &self.near.keys);
@@ -105,7 +105,7 @@ impl<F: Fixture> Engines<F> {
 }
 
 /// Eight writes of 100 kB that lie apart, with notifications, and a read of all of them back.
-fn delivers<F: Fixture>(fixture: &F, rails: usize, scheme: Scheme) {
+pub(super) fn delivers<F: Fixture>(fixture: &F, rails: usize, scheme: Scheme) {
     const LENGTH: usize = 100_000;
     let mut engines = Engines::new(fixture, rails, scheme, Patience::LONG);
     let data = pattern(BYTES, rails as u64);

@@ -6,14 +6,17 @@
 //! [`Statuses`] states where backends may differ.
 
 mod allocations;
+mod drivers;
 mod engine;
 mod failures;
 mod link;
 mod operations;
 pub mod pair;
 mod posting;
+mod wrapped;
 
 pub use pair::{Pair, Side};
+pub use wrapped::Wrapped;
 
 use polyrail_core::hardware::{CompletionQueue, QueuePair, ReceiveQueue};
 use polyrail_core::verbs::{AccessFlags, LocalBuffer, WcStatus};
@@ -183,6 +186,12 @@ pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
             the_engine_names_the_rail_of_a_bad_lkey
             the_engine_names_the_rail_that_left_the_region
             the_engine_names_the_notify_queue_pair_that_meets_no_receive;
+        drivers:
+            a_driver_that_takes_batches_in_parts_costs_no_byte
+            a_driver_that_is_full_several_times_costs_no_byte
+            a_driver_whose_completions_come_late_costs_no_byte
+            the_engine_goes_on_after_polls_that_fail
+            the_engine_names_the_rail_whose_driver_refuses;
         allocations:
             physical_queues_do_not_allocate
             the_engine_does_not_allocate;

@@ -1,9 +1,9 @@
 //! A plain foreign queue pair on the same completion queues.
 
-use super::connection::create_qp;
 use super::host::Host;
 use super::shape::Grant;
-use polyrail::nic::{ConnectOptions, QueuePair, connect_pair};
+use super::virtual_qp::QueuePair;
+use polyrail::nic::{ConnectOptions, connect_pair};
 use polyrail_core::hardware::{QueuePair as _, SendBatch as _};
 use polyrail_core::verbs::{Completion, DeviceId, Imm, Opcode, SendFlags, SendRequest, Sge};
 
@@ -21,9 +21,9 @@ pub(super) struct Bystander {
 
 impl Bystander {
     pub(super) fn new(hosts: &[Host; 2]) -> Self {
-        let [qp, peer] = [0, 1]
-            .map(|end| create_qp(&hosts[end].domains[0], &hosts[end].cq.cqs()[0], GRANT, None));
-        connect_pair(&qp, &peer, &ConnectOptions::default()).expect("fresh queue pairs");
+        let [qp, peer] = [0, 1].map(|end| hosts[end].create_qp(0, GRANT, None));
+        let connected = connect_pair(qp.inner(), peer.inner(), &ConnectOptions::default());
+        connected.expect("fresh queue pairs");
         Self { device: hosts[0].devices[0].id(), qp, _peer: peer, posted: 0, seen: 0 }
     }
 

@@ -1,14 +1,12 @@
 //! A connection: a virtual queue pair at each host, and the oracles of both.
 
-use super::host::Host;
+use super::host::{Host, SharedReceiveQueue};
 use super::places::{AREA, Ground};
 use super::receiver::{Names, Receiver};
 use super::sender::Sender;
-use super::shape::{ConnectionShape, Grant};
-use polyrail::nic::{
-    CompletionQueue, ConnectOptions, ProtectionDomain, QpCap, QpInit, QueuePair,
-    SharedReceiveQueue, connect_pair,
-};
+use super::shape::ConnectionShape;
+use super::virtual_qp::QueuePair;
+use polyrail::nic::{ConnectOptions, connect_pair};
 use polyrail_core::hardware::QueuePair as _;
 use polyrail_core::verbs::{Completion, DeviceId};
 use polyrail_core::virtual_cq::VirtualWc;
@@ -189,12 +187,9 @@ impl Queues {
         let create = |rail: RailId, shared: Option<&SharedReceiveQueue>| {
             let of = if let RailId::Data(rail) = rail { rail as usize } else { 0 };
             let at = (shape.first_device + of) % devices;
-            create_qp(&host.domains[at], &host.cq.cqs()[at], shape.grant(rail), shared)
+            host.create_qp(at, shape.grant(rail), shared)
         };
-        let shared = shape.shared_receives[end].then(|| {
-            let domain = &host.domains[shape.first_device];
-            domain.create_srq(SHARED_RECEIVES, 0).expect("a working device")
-        });
+        let shared = shape.shared_receives[end].then(|| host.create_srq(shape.first_device));
         let of = |rail| if rail == RailId::Data(0) { shared.as_ref() } else { None };
         let rails = shape.data_rails().map(|rail| create(rail, of(rail))).collect();
         let notify = shape.has_notify().then(|| create(RailId::Notify, None));
@@ -206,7 +201,7 @@ impl Queues {
         let ends = [0, 1].map(|end| Self::new(&hosts[end], shape, end));
         let options = ConnectOptions { rnr_retry: shape.rnr_retry, ..ConnectOptions::default() };
         for (a, b) in ends[0].iter().zip(ends[1].iter()) {
-            connect_pair(a, b, &options).expect("fresh queue pairs");
+            connect_pair(a.inner(), b.inner(), &options).expect("fresh queue pairs");
         }
         ends
     }
@@ -253,19 +248,4 @@ impl Queues {
             provoked: 0,
         }
     }
-}
-
-/// Capacity of a shared receive queue.
-const SHARED_RECEIVES: u32 = 16;
-
-/// A queue pair with these limits, with receives of its own or shared ones.
-pub(super) fn create_qp(
-    domain: &ProtectionDomain,
-    cq: &CompletionQueue,
-    grant: Grant,
-    srq: Option<&SharedReceiveQueue>,
-) -> QueuePair {
-    let Grant { send, recv, inline } = grant;
-    let cap = QpCap { max_send_wr: send, max_recv_wr: recv, max_inline_data: inline };
-    domain.create_qp(&QpInit { srq, ..QpInit::new(cq, cap) }).expect("a working device")
 }

@@ -1,16 +1,18 @@
 //! One host: devices, a completion queue that all its virtual queue pairs share, and memory.
 
 use super::places::{AREA, EDGE};
-use super::shape::{MAX_CONNECTIONS, Shape};
-use super::virtual_qp::{AnyQp, QpTable};
+use super::shape::{Grant, MAX_CONNECTIONS, Shape};
+use super::virtual_qp::{AnyQp, QpTable, QueuePair};
 use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
 use polyrail::nic::{
-    CompletionQueue, Device, DeviceConfig, DeviceLimits, Fabric, ProtectionDomain, RegisteredBuffer,
+    self, Device, DeviceConfig, DeviceLimits, Fabric, ProtectionDomain, QpCap, QpInit,
+    RegisteredBuffer,
 };
 use polyrail_core::hardware::{CompletionQueue as _, CqError};
 use polyrail_core::verbs::{AccessFlags, Completion, DeviceId};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
+use polyrail_faults::{Faults, Faulty};
 use std::mem::MaybeUninit;
 
 /// Virtual queue pairs that can be attached at a time, and some room to move.
@@ -19,8 +21,17 @@ pub(super) const INDICES: usize = 8;
 /// device, with sixteen requests each way on each.
 const CQ_CAPACITY: u32 = 1024;
 
+/// Capacity of a shared receive queue.
+const SHARED_RECEIVES: u32 = 16;
+
+/// Queues over drivers that have faults.
+pub(super) type CompletionQueue = Faulty<nic::CompletionQueue>;
+pub(super) type SharedReceiveQueue = Faulty<nic::SharedReceiveQueue>;
+
 pub(super) struct Host {
     pub(super) devices: Vec<Device>,
+    /// The faults of each device's driver.
+    pub(super) drivers: Vec<Faults>,
     pub(super) domains: Vec<ProtectionDomain>,
     /// The queues that `cq` polls, for queue pairs to be made on.
     pub(super) cq: VirtualCq<CompletionQueue, 3, 64>,
@@ -49,8 +60,12 @@ impl Host {
         let devices: Vec<_> = (0..shape.devices).map(create).collect();
         let domains: Vec<_> =
             devices.iter().map(|device| device.alloc_pd().expect("a working device")).collect();
-        let cq = |device: &Device| device.create_cq(CQ_CAPACITY).expect("a working device");
-        let cq = VirtualCq::new(devices.iter().map(cq)).expect("few completion queues");
+        let drivers: Vec<_> = devices.iter().map(|_| Faults::new()).collect();
+        let cq = |(device, driver): (&Device, &Faults)| {
+            driver.completion_queue(device.create_cq(CQ_CAPACITY).expect("a working device"))
+        };
+        let cqs = devices.iter().zip(&drivers).map(cq);
+        let cq = VirtualCq::new(cqs).expect("few completion queues");
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
             | AccessFlags::REMOTE_READ
@@ -61,11 +76,32 @@ impl Host {
         let qps = QpTable((0..INDICES).map(|_| None).collect());
         let budget = shape.budget;
         let events = Vec::with_capacity(4096);
-        Self { devices, domains, cq, qps, memory, budget, events }
+        Self { devices, drivers, domains, cq, qps, memory, budget, events }
     }
 
     pub(super) fn qp(&mut self, index: u16) -> &mut dyn AnyQp {
         self.qps.0[index as usize].as_deref_mut().expect("a virtual queue pair")
+    }
+
+    /// A queue pair on a device with these limits, with receives of its own or shared ones.
+    pub(super) fn create_qp(
+        &self,
+        at: usize,
+        grant: Grant,
+        srq: Option<&SharedReceiveQueue>,
+    ) -> QueuePair {
+        let Grant { send, recv, inline } = grant;
+        let cap = QpCap { max_send_wr: send, max_recv_wr: recv, max_inline_data: inline };
+        let srq = srq.map(Faulty::inner);
+        let init = QpInit { srq, ..QpInit::new(self.cq.cqs()[at].inner(), cap) };
+        self.drivers[at].queue_pair(self.domains[at].create_qp(&init).expect("a working device"))
+    }
+
+    /// A shared receive queue on a device.
+    pub(super) fn create_srq(&self, at: usize) -> SharedReceiveQueue {
+        let srq = self.domains[at].create_srq(SHARED_RECEIVES, 0).expect("a working device");
+        let capacity = srq.capacity();
+        self.drivers[at].receive_queue(srq, capacity)
     }
 
     /// A free index.

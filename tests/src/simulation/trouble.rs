@@ -4,8 +4,9 @@ use super::World;
 use super::shape::Weather;
 use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
-use polyrail::nic::{Fault, When, WorkQueue};
+use polyrail::nic::{Fault, When};
 use polyrail_core::hardware::Refusal;
+use polyrail_faults::{DriverFault, Faults, WorkQueue};
 use std::time::Duration;
 
 impl World {
@@ -29,9 +30,15 @@ impl World {
         (choices.below(2) as usize, choices.below(self.shape.devices as u32) as usize)
     }
 
-    fn inject(&mut self, (host, at): (usize, usize), when: When, fault: Fault) {
+    fn inject(&mut self, (host, at): (usize, usize), fault: Fault, choices: &mut dyn Choices) {
         self.summary.faults += 1;
+        let when = self.some_time(choices);
         self.hosts[host].devices[at].inject(when, fault);
+    }
+
+    fn inject_into_driver(&mut self, (host, at): (usize, usize), fault: DriverFault) {
+        self.summary.faults += 1;
+        self.hosts[host].drivers[at].inject(fault);
     }
 
     fn some_time(&self, choices: &mut dyn Choices) -> When {
@@ -44,27 +51,29 @@ impl World {
 
     /// A fault that only costs time.
     fn hinder(&mut self, choices: &mut dyn Choices) {
-        let queue = pick(choices, &[WorkQueue::Send, WorkQueue::Send, WorkQueue::Recv]);
-        let fault = match choices.below(4) {
-            0 => Fault::QueueFull { queue, commits: choices.below(3) },
-            1 => Fault::ForceRnr { requests: choices.below(3) },
-            2 => Fault::DelayCompletions(Duration::from_micros(pick(choices, &[0, 5, 40]))),
-            _ => Fault::AcceptOnly {
-                queue,
-                nth_batch: choices.below(3),
-                requests: choices.below(4),
-                refusal: Refusal::QueueFull,
-            },
-        };
         let device = self.any_device(choices);
-        let when = self.some_time(choices);
-        self.inject(device, when, fault);
+        match choices.below(4) {
+            0 => {
+                let queue = any_queue(choices);
+                let commits = choices.below(3);
+                self.inject_into_driver(device, DriverFault::QueueFull { queue, commits });
+            }
+            1 => {
+                let requests = choices.below(3);
+                self.inject(device, Fault::ForceRnr { requests }, choices);
+            }
+            2 => {
+                let delay = Duration::from_micros(pick(choices, &[0, 5, 40]));
+                self.inject(device, Fault::DelayCompletions(delay), choices);
+            }
+            _ => self.inject_into_driver(device, take_in_part(choices, Refusal::QueueFull)),
+        }
     }
 
     /// A fault that may make requests fail.
     fn break_something(&mut self, choices: &mut dyn Choices) {
         let (host, at) = self.any_device(choices);
-        let queue = pick(choices, &[WorkQueue::Send, WorkQueue::Send, WorkQueue::Recv]);
+        self.damage(host, at);
         let fault = match choices.below(13) {
             0..=1 => Fault::LinkDown,
             2..=4 => Fault::LinkUp,
@@ -73,19 +82,15 @@ impl World {
             7 => Fault::LoseAcks(true),
             8..=9 => Fault::LoseAcks(false),
             10 if choices.one_in(4) => Fault::DeviceGone,
-            _ => Fault::AcceptOnly {
-                queue,
-                nth_batch: choices.below(3),
-                requests: choices.below(4),
-                refusal: Refusal::Driver(5),
-            },
+            _ => {
+                let fault = take_in_part(choices, Refusal::Driver(5));
+                return self.inject_into_driver((host, at), fault);
+            }
         };
         if fault == Fault::DeviceGone {
             self.gone[host][at] = true;
         }
-        self.damage(host, at);
-        let when = self.some_time(choices);
-        self.inject((host, at), when, fault);
+        self.inject((host, at), fault, choices);
     }
 
     /// Everything that uses this device may fail from now on.
@@ -105,7 +110,7 @@ impl World {
         without_allocating("set_rail_in_service", || qp.set_rail_in_service(rail, in_service));
     }
 
-    /// Ends what can be ended: links, silence, lost acknowledgements, delays.
+    /// Ends what can be ended: links, silence, lost acknowledgements, delays, faults of drivers.
     pub(super) fn lift_faults(&mut self) {
         for device in self.hosts.iter().flat_map(|host| &host.devices) {
             for fault in [
@@ -117,5 +122,19 @@ impl World {
                 device.inject(When::Now, fault);
             }
         }
+        self.hosts.iter().flat_map(|host| &host.drivers).for_each(Faults::lift);
+    }
+}
+
+fn any_queue(choices: &mut dyn Choices) -> WorkQueue {
+    pick(choices, &[WorkQueue::Send, WorkQueue::Send, WorkQueue::Recv])
+}
+
+fn take_in_part(choices: &mut dyn Choices, refusal: Refusal) -> DriverFault {
+    DriverFault::AcceptOnly {
+        queue: any_queue(choices),
+        nth_batch: choices.below(3),
+        requests: choices.below(4),
+        refusal,
     }
 }

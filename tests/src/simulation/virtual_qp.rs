@@ -1,12 +1,16 @@
 //! Virtual queue pairs of several sizes behind one type.
 
-use polyrail::nic::QueuePair;
+use polyrail::nic;
 use polyrail_core::verbs::{RecvWr, SendWr};
 use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
 use polyrail_core::virtual_qp::{
     BuildError, Config, PeerWindow, PeerWindowError, PostRecvError, PostSendError, QpState,
     RailCounters, RailId, RailSet, VirtualQp,
 };
+use polyrail_faults::Faulty;
+
+/// A physical queue pair, over a driver that has faults.
+pub(super) type QueuePair = Faulty<nic::QueuePair>;
 
 /// The interface of a virtual queue pair for the simulation, independent of its const parameters.
 pub(super) trait AnyQp: CompletionTarget {
@@ -17,7 +21,7 @@ pub(super) trait AnyQp: CompletionTarget {
     fn set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;
     fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;
     fn check_stalled(&mut self) -> RailSet;
-    fn physical(&self, rail: RailId) -> Option<&QueuePair>;
+    fn physical(&self, rail: RailId) -> Option<&nic::QueuePair>;
     /// # Safety
     ///
     /// As [`VirtualQp::physical_mut`].
@@ -43,8 +47,8 @@ macro_rules! forward {
                 VirtualQp::$get(self)
             })*
 
-            fn physical(&self, rail: RailId) -> Option<&QueuePair> {
-                VirtualQp::physical(self, rail)
+            fn physical(&self, rail: RailId) -> Option<&nic::QueuePair> {
+                VirtualQp::physical(self, rail).map(Faulty::inner)
             }
 
             unsafe fn physical_mut(&mut self, rail: RailId) -> Option<&mut QueuePair> {

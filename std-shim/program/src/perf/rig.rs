@@ -92,9 +92,10 @@ mod tests {
     use crate::session::SessionError;
     use polyrail::endpoint::EndpointError;
     use polyrail::hardware::Refusal;
-    use polyrail::nic::{Fault, WorkQueue};
+    use polyrail::nic::Fault;
     use polyrail::verbs::WcStatus;
     use polyrail::virtual_qp::RailId;
+    use polyrail_faults::{DriverFault, Faults, WorkQueue};
     use std::time::{Duration, Instant};
 
     /// Silences the device of a sender's rail, and runs until that is detected.
@@ -157,15 +158,17 @@ mod tests {
             ..PerfConfig::default()
         };
         let (here, there) = software_hosts(1).unwrap();
-        let mut rig = Rig::between(&config, &here.domains(), &there.domains()).unwrap();
+        let faults = Faults::new();
+        let faulty = faults.domain(there.domains()[0].clone());
+        let sound = Faults::new().domain(here.domains()[0].clone());
+        let mut rig = Rig::between(&config, &[&sound], &[&faulty]).unwrap();
         there.inject(0, Fault::DelayCompletions(DELAY));
         rig.sender.run(Limit::Count(1), |_| Ok(true)).unwrap();
         std::thread::sleep(DELAY / 2);
         rig.receiver.endpoint().fail_rail(RailId::Data(0));
         let refusal = Refusal::Driver(libc::EINVAL);
-        let refused =
-            Fault::AcceptOnly { queue: WorkQueue::Recv, nth_batch: 0, requests: 0, refusal };
-        there.inject(0, refused);
+        let queue = WorkQueue::Recv;
+        faults.inject(DriverFault::AcceptOnly { queue, nth_batch: 0, requests: 0, refusal });
         let begin = Instant::now();
         let error = loop {
             match rig.receiver.poll() {

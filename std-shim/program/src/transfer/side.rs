@@ -209,27 +209,35 @@ pub(super) fn checksum<R>(
 mod tests {
     use super::*;
     use crate::hosts::{Host, software_hosts};
-    use polyrail::endpoint::{Endpoint, EndpointBuilder, EndpointError, connect_endpoints};
+    use polyrail::endpoint::{EndpointBuilder, EndpointError, connect_endpoints};
     use polyrail::hardware::Refusal;
-    use polyrail::nic::{Fault, WorkQueue};
+    use polyrail::nic::{Fault, ProtectionDomain};
     use polyrail::verbs::{AccessFlags, WcStatus};
     use polyrail::virtual_qp::RailId;
+    use polyrail_faults::{DriverFault, Faults, Faulty, WorkQueue};
     use std::sync::atomic::AtomicBool;
     use std::time::{Duration, Instant};
 
     const DELAY: Duration = Duration::from_millis(100);
 
+    fn wrapped(host: &Host, faults: &Faults) -> Vec<Faulty<ProtectionDomain>> {
+        host.domains().into_iter().map(|domain| faults.domain(domain.clone())).collect()
+    }
+
     /// Returns how a side with one posted receive handles a notification after which something happens
-    /// to its rails.
+    /// to its rails, or to their driver.
     fn notified(
         rails: usize,
-        after: impl FnOnce(&mut Side<'_, polyrail::nic::ProtectionDomain>, &Host),
+        after: impl FnOnce(&mut Side<'_, Faulty<ProtectionDomain>>, &Host, &Faults),
     ) -> TransferError {
         let (here, there) = software_hosts(2).unwrap();
+        let faults = Faults::new();
+        let faulty = wrapped(&there, &faults);
+        let sound = wrapped(&here, &Faults::new());
         let builder = EndpointBuilder::new().rails(rails);
         let interrupted = AtomicBool::new(false);
         let environment = Environment {
-            domains: there.domains(),
+            domains: faulty.iter().collect(),
             builder: &builder,
             stall_timeout: Duration::from_secs(60),
             patience: None,
@@ -237,7 +245,8 @@ mod tests {
         };
         let (_near, far) = Control::pair().unwrap();
         let mut side = Side::new(environment, far).unwrap();
-        let mut peer: Endpoint = builder.build(&here.domains()).unwrap();
+        let sound: Vec<_> = sound.iter().collect();
+        let mut peer = builder.build(&sound).unwrap();
         side.traffic.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
         connect_endpoints(&mut side.traffic.endpoint, &mut peer).unwrap();
         let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
@@ -251,7 +260,7 @@ mod tests {
         while peer.poll(1).completions.is_empty() {
             assert!(begin.elapsed() < Duration::from_secs(60));
         }
-        after(&mut side, &there);
+        after(&mut side, &there, &faults);
         loop {
             match side.poll() {
                 Ok(_) => assert!(begin.elapsed() < Duration::from_secs(60)),
@@ -262,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_receive_that_is_refused_after_a_rail_failed_is_not_the_reason() {
-        let error = notified(2, |side, host| {
+        let error = notified(2, |side, host, _| {
             let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
             let buffer = RegisteredBuffer::new(256, writable, &host.domains()).unwrap();
             let keys = buffer.toward(&buffer.remote()).unwrap();
@@ -282,14 +291,13 @@ mod tests {
 
     #[test]
     fn a_single_rails_failure_is_looked_for_when_its_driver_refuses_a_receive() {
-        let error = notified(1, |side, host| {
+        let error = notified(1, |side, _, faults| {
             side.traffic.endpoint.post_recv(&RecvWr::notification(NOTIFICATION)).unwrap();
             std::thread::sleep(DELAY / 2);
             side.traffic.endpoint.fail_rail(RailId::Data(0));
             let refusal = Refusal::Driver(libc::EINVAL);
-            let refused =
-                Fault::AcceptOnly { queue: WorkQueue::Recv, nth_batch: 0, requests: 0, refusal };
-            host.inject(0, refused);
+            let queue = WorkQueue::Recv;
+            faults.inject(DriverFault::AcceptOnly { queue, nth_batch: 0, requests: 0, refusal });
         });
         let TransferError::Session(SessionError::Endpoint(EndpointError::Rail(failure))) = &error
         else {

@@ -1,0 +1,172 @@
+//! Batches: requests are kept until the commit, when it is known how many of them the driver gets.
+
+use crate::fault::WorkQueue;
+use crate::faults::Faults;
+use crate::plan::Cut;
+use polyrail_core::hardware::{self, CommitError, QueuePair, ReceiveQueue, Refusal};
+use polyrail_core::verbs::{RecvRequest, SendRequest};
+
+/// Requests gathered so far; more than the queue was granted are only remembered as too many.
+#[derive(Debug)]
+struct Staged<'q, T> {
+    requests: &'q mut Vec<T>,
+    too_many: bool,
+}
+
+impl<'q, T: Copy> Staged<'q, T> {
+    fn new(requests: &'q mut Vec<T>) -> Self {
+        requests.clear();
+        Self { requests, too_many: false }
+    }
+
+    fn add(&mut self, request: &T) {
+        if self.requests.len() < self.requests.capacity() {
+            self.requests.push(*request);
+        } else {
+            self.too_many = true;
+        }
+    }
+
+    /// Posts what the driver gets, and reports what it would.
+    fn commit(
+        &self,
+        cut: Option<Cut>,
+        post: impl FnOnce(&[T]) -> Result<(), CommitError>,
+    ) -> Result<(), CommitError> {
+        let staged = self.requests.len() as u32;
+        let full = self.too_many.then_some(Refusal::QueueFull);
+        let (accepted, refusal) = match cut {
+            Some(cut) if cut.requests < staged => (cut.requests, Some(cut.refusal)),
+            _ => (staged, full),
+        };
+        // An empty batch is passed on: what its driver does with it is not known here.
+        if accepted > 0 || staged == 0 {
+            // What a driver did not get, it cannot have taken, whatever it claims.
+            let at_most = |error: CommitError| CommitError {
+                accepted: error.accepted.min(accepted),
+                ..error
+            };
+            post(&self.requests[..accepted as usize]).map_err(at_most)?;
+        }
+        refusal.map_or(Ok(()), |refusal| Err(CommitError { accepted, refusal }))
+    }
+}
+
+/// Send requests on their way to a queue pair.
+#[derive(Debug)]
+pub struct SendBatch<'q, Q> {
+    qp: &'q mut Q,
+    faults: &'q Faults,
+    staged: Staged<'q, SendRequest>,
+}
+
+impl<'q, Q> SendBatch<'q, Q> {
+    pub(crate) fn new(qp: &'q mut Q, faults: &'q Faults, memory: &'q mut Vec<SendRequest>) -> Self {
+        Self { qp, faults, staged: Staged::new(memory) }
+    }
+}
+
+impl<Q: QueuePair> hardware::SendBatch for SendBatch<'_, Q> {
+    fn add(&mut self, request: &SendRequest) {
+        self.staged.add(request);
+    }
+
+    fn commit(self) -> Result<(), CommitError> {
+        self.staged.commit(self.faults.on_commit(WorkQueue::Send), |requests| {
+            let mut batch = self.qp.start_send();
+            requests.iter().for_each(|request| hardware::SendBatch::add(&mut batch, request));
+            hardware::SendBatch::commit(batch)
+        })
+    }
+}
+
+/// Receives on their way to a queue pair's own or a shared receive queue.
+#[derive(Debug)]
+pub struct RecvBatch<'q, R> {
+    queue: &'q mut R,
+    faults: &'q Faults,
+    staged: Staged<'q, RecvRequest>,
+}
+
+impl<'q, R> RecvBatch<'q, R> {
+    pub(crate) fn new(
+        queue: &'q mut R,
+        faults: &'q Faults,
+        memory: &'q mut Vec<RecvRequest>,
+    ) -> Self {
+        Self { queue, faults, staged: Staged::new(memory) }
+    }
+}
+
+impl<R: ReceiveQueue> hardware::RecvBatch for RecvBatch<'_, R> {
+    fn add(&mut self, request: &RecvRequest) {
+        self.staged.add(request);
+    }
+
+    fn commit(self) -> Result<(), CommitError> {
+        self.staged.commit(self.faults.on_commit(WorkQueue::Recv), |requests| {
+            let mut batch = self.queue.start_recv();
+            requests.iter().for_each(|request| hardware::RecvBatch::add(&mut batch, request));
+            hardware::RecvBatch::commit(batch)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EIO: Refusal = Refusal::Driver(5);
+
+    /// Commits a batch of `requests` to a queue of four. Returns what the driver got, and the result.
+    fn commit(
+        requests: u64,
+        cut: Option<(u32, Refusal)>,
+        answer: Result<(), CommitError>,
+    ) -> (Option<usize>, Result<(), CommitError>) {
+        let mut memory = Vec::with_capacity(4);
+        let mut staged = Staged::new(&mut memory);
+        (0..requests).for_each(|request| staged.add(&request));
+        let cut = cut.map(|(requests, refusal)| Cut { requests, refusal });
+        let mut got = None;
+        let result = staged.commit(cut, |requests| {
+            got = Some(requests.len());
+            answer
+        });
+        (got, result)
+    }
+
+    fn refused(accepted: u32, refusal: Refusal) -> Result<(), CommitError> {
+        Err(CommitError { accepted, refusal })
+    }
+
+    #[test]
+    fn a_batch_without_a_fault_is_passed_on() {
+        assert_eq!(commit(3, None, Ok(())), (Some(3), Ok(())));
+        assert_eq!(commit(0, None, Ok(())), (Some(0), Ok(())));
+        assert_eq!(commit(0, None, refused(0, EIO)), (Some(0), refused(0, EIO)));
+        assert_eq!(commit(3, None, refused(1, EIO)), (Some(3), refused(1, EIO)));
+    }
+
+    #[test]
+    fn a_cut_batch_ends_before_the_request_that_is_refused() {
+        assert_eq!(commit(3, Some((0, EIO)), Ok(())), (None, refused(0, EIO)));
+        assert_eq!(commit(3, Some((2, EIO)), Ok(())), (Some(2), refused(2, EIO)));
+        assert_eq!(commit(3, Some((3, EIO)), Ok(())), (Some(3), Ok(())));
+    }
+
+    #[test]
+    fn a_driver_that_takes_less_is_believed() {
+        let full = refused(1, Refusal::QueueFull);
+        assert_eq!(commit(3, Some((2, EIO)), full), (Some(2), full));
+        assert_eq!(commit(3, Some((2, EIO)), refused(7, EIO)), (Some(2), refused(2, EIO)));
+    }
+
+    #[test]
+    fn what_a_queue_was_not_granted_finds_it_full() {
+        let full = refused(4, Refusal::QueueFull);
+        assert_eq!(commit(6, None, Ok(())), (Some(4), full));
+        assert_eq!(commit(6, Some((4, EIO)), Ok(())), (Some(4), full));
+        assert_eq!(commit(6, Some((1, EIO)), Ok(())), (Some(1), refused(1, EIO)));
+    }
+}

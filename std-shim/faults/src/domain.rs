@@ -1,0 +1,76 @@
+//! Devices whose driver has faults, for endpoints.
+
+use crate::faults::Faults;
+use crate::faulty::Faulty;
+use polyrail::backend::{Connect, ConnectOptions, DeviceError, Domain, Port, QpCap, RemoteQp};
+use polyrail::memory::{Pages, RegionKeys};
+use polyrail_core::verbs::{AccessFlags, DeviceId};
+use std::sync::Arc;
+
+impl Faults {
+    /// Wraps a device as endpoints use it: its queue pairs and completion queues are wrapped as well.
+    pub fn domain<D: Domain>(&self, inner: D) -> Faulty<D> {
+        Faulty::new(inner, self)
+    }
+}
+
+impl<D: Domain> Domain for Faulty<D> {
+    type Qp = Faulty<D::Qp>;
+    type Cq = Faulty<D::Cq>;
+    type Region = D::Region;
+
+    fn device_id(&self) -> DeviceId {
+        self.inner.device_id()
+    }
+
+    fn device_name(&self) -> &str {
+        self.inner.device_name()
+    }
+
+    fn max_qp_wr(&self) -> u32 {
+        self.inner.max_qp_wr()
+    }
+
+    fn ports(&self) -> Result<Vec<Port>, DeviceError> {
+        self.inner.ports()
+    }
+
+    fn create_cq(&self, capacity: u32) -> Result<Self::Cq, DeviceError> {
+        Ok(self.faults.completion_queue(self.inner.create_cq(capacity)?))
+    }
+
+    fn create_qp(&self, cq: &Self::Cq, cap: QpCap) -> Result<Self::Qp, DeviceError> {
+        Ok(self.faults.queue_pair(self.inner.create_qp(&cq.inner, cap)?))
+    }
+
+    fn register_pages(
+        &self,
+        pages: &Arc<Pages>,
+        access: AccessFlags,
+    ) -> Result<(Self::Region, RegionKeys), DeviceError> {
+        self.inner.register_pages(pages, access)
+    }
+}
+
+impl<Q: Connect> Connect for Faulty<Q> {
+    fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
+        self.inner.init(port, options)
+    }
+
+    fn ready_to_receive(
+        &self,
+        port: &Port,
+        peer: &RemoteQp,
+        options: &ConnectOptions,
+    ) -> Result<(), DeviceError> {
+        self.inner.ready_to_receive(port, peer, options)
+    }
+
+    fn ready_to_send(&self, psn: u32, options: &ConnectOptions) -> Result<(), DeviceError> {
+        self.inner.ready_to_send(psn, options)
+    }
+
+    fn fail(&self) -> Result<(), DeviceError> {
+        self.inner.fail()
+    }
+}

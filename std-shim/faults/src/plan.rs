@@ -1,0 +1,113 @@
+//! What a driver is about to do wrong: faults that wait for their batch or poll.
+
+use crate::fault::WorkQueue;
+use polyrail_core::hardware::Refusal;
+
+/// A fault of the batches of one kind of queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchFault {
+    pub(crate) queue: WorkQueue,
+    /// Batches that pass before.
+    pub(crate) skip: u32,
+    /// Batches that are affected then.
+    pub(crate) repeat: u32,
+    /// What happens to each of them.
+    pub(crate) cut: Cut,
+}
+
+/// Where a batch ends for the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Requests that are taken.
+    pub(crate) requests: u32,
+    /// The answer to the next one, if there is one.
+    pub(crate) refusal: Refusal,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    batches: Vec<BatchFault>,
+    errno: i32,
+    failing_polls: u32,
+}
+
+impl Plan {
+    pub(crate) fn add(&mut self, fault: BatchFault) {
+        if fault.repeat > 0 {
+            self.batches.push(fault);
+        }
+    }
+
+    pub(crate) fn fail_polls(&mut self, errno: i32, polls: u32) {
+        self.errno = errno;
+        self.failing_polls = polls;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches.is_empty() && self.failing_polls == 0
+    }
+
+    /// What happens to the batch at hand. Faults that wait let it pass; of those whose turn it is, the
+    /// oldest strikes, and the others stay for the next.
+    pub(crate) fn on_commit(&mut self, queue: WorkQueue) -> Option<Cut> {
+        let mut hit = None;
+        for fault in self.batches.iter_mut().filter(|fault| fault.queue == queue) {
+            if fault.skip > 0 {
+                fault.skip -= 1;
+            } else if hit.is_none() {
+                fault.repeat -= 1;
+                hit = Some(fault.cut);
+            }
+        }
+        self.batches.retain(|fault| fault.repeat > 0);
+        hit
+    }
+
+    /// The code that the poll at hand fails with.
+    pub(crate) fn on_poll(&mut self) -> Option<i32> {
+        self.failing_polls = self.failing_polls.checked_sub(1)?;
+        Some(self.errno)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_hit_the_batch_that_they_were_planned_for() {
+        let cut = Cut { requests: 2, refusal: Refusal::Driver(5) };
+        let full = Cut { requests: 0, refusal: Refusal::QueueFull };
+        let mut plan = Plan::default();
+        plan.add(BatchFault { queue: WorkQueue::Send, skip: 1, repeat: 1, cut });
+        plan.add(BatchFault { queue: WorkQueue::Recv, skip: 0, repeat: 2, cut: full });
+        plan.add(BatchFault { queue: WorkQueue::Recv, skip: 0, repeat: 0, cut });
+        let sends = [(); 3].map(|()| plan.on_commit(WorkQueue::Send));
+        assert_eq!(sends, [None, Some(cut), None]);
+        let receives = [(); 3].map(|()| plan.on_commit(WorkQueue::Recv));
+        assert_eq!(receives, [Some(full), Some(full), None]);
+        assert!(plan.is_empty());
+    }
+
+    #[test]
+    fn of_two_faults_for_one_batch_the_second_strikes_the_next() {
+        let cut = |requests| Cut { requests, refusal: Refusal::QueueFull };
+        let mut plan = Plan::default();
+        for requests in [1, 2] {
+            let cut = cut(requests);
+            plan.add(BatchFault { queue: WorkQueue::Send, skip: 1, repeat: 1, cut });
+        }
+        let struck = [(); 4].map(|()| plan.on_commit(WorkQueue::Send));
+        assert_eq!(struck, [None, Some(cut(1)), Some(cut(2)), None]);
+    }
+
+    #[test]
+    fn polls_fail_as_often_as_planned() {
+        let mut plan = Plan::default();
+        plan.fail_polls(4, 2);
+        assert_eq!([(); 3].map(|()| plan.on_poll()), [Some(4), Some(4), None]);
+        plan.fail_polls(4, 2);
+        plan.fail_polls(0, 0);
+        assert!(plan.is_empty() && plan.on_poll().is_none());
+    }
+}

@@ -1,0 +1,73 @@
+//! Queue pairs and receive queues whose driver has faults.
+
+use crate::batch::{RecvBatch, SendBatch};
+use crate::faults::Faults;
+use crate::faulty::{Enrolment, Faulty};
+use polyrail_core::hardware::{CqId, QpLimits, QueuePair, ReceiveQueue};
+use polyrail_core::verbs::DeviceId;
+
+/// Memory for a batch that fills a queue of this size. One request of a queue that takes none is kept
+/// too, so that its driver refuses it in its own way.
+fn memory<T>(max_wr: u32) -> Vec<T> {
+    Vec::with_capacity(max_wr.max(1) as usize)
+}
+
+impl Faults {
+    /// Wraps a queue pair. To delay its completions, wrap its [completion
+    /// queue](Self::completion_queue) as well.
+    pub fn queue_pair<Q: QueuePair>(&self, inner: Q) -> Faulty<Q> {
+        let QpLimits { max_send_wr, max_recv_wr, .. } = inner.limits();
+        Faulty {
+            _enrolment: Some(Enrolment::new(self, &inner)),
+            sends: memory(max_send_wr),
+            receives: memory(max_recv_wr),
+            ..Faulty::new(inner, self)
+        }
+    }
+
+    /// Wraps a shared receive queue that holds `max_wr` receives.
+    pub fn receive_queue<R: ReceiveQueue>(&self, inner: R, max_wr: u32) -> Faulty<R> {
+        Faulty { receives: memory(max_wr), ..Faulty::new(inner, self) }
+    }
+}
+
+impl<R: ReceiveQueue> ReceiveQueue for Faulty<R> {
+    type RecvBatch<'q>
+        = RecvBatch<'q, R>
+    where
+        R: 'q;
+
+    fn start_recv(&mut self) -> RecvBatch<'_, R> {
+        RecvBatch::new(&mut self.inner, &self.faults, &mut self.receives)
+    }
+}
+
+// SAFETY: everything is handed on to the one inside, which keeps the promises. A batch posts at its
+// commit, and only what the commit says was taken. No completion that was held back is polled once the
+// queue pair is destroyed: see `roster`.
+unsafe impl<Q: QueuePair> QueuePair for Faulty<Q> {
+    type SendBatch<'q>
+        = SendBatch<'q, Q>
+    where
+        Q: 'q;
+
+    fn qp_num(&self) -> u32 {
+        self.inner.qp_num()
+    }
+
+    fn device(&self) -> DeviceId {
+        self.inner.device()
+    }
+
+    fn cq(&self) -> CqId {
+        self.inner.cq()
+    }
+
+    fn limits(&self) -> QpLimits {
+        self.inner.limits()
+    }
+
+    fn start_send(&mut self) -> SendBatch<'_, Q> {
+        SendBatch::new(&mut self.inner, &self.faults, &mut self.sends)
+    }
+}
