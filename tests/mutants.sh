@@ -13,7 +13,7 @@ cargo mutants --version >/dev/null 2>&1 || cargo install cargo-mutants --locked
 
 # Scenarios and models, with the unit tests; then, for what survives, random traffic.
 SCENARIOS="--lib --test models --test scenarios"
-TRAFFIC="--test random --test simulation --test enumeration"
+TRAFFIC="--test random --test fairness --test simulation --test enumeration"
 
 # mutate MODULE OUTPUT ARGUMENT...
 mutate() {
