@@ -598,3 +598,22 @@ fn polling_one_queue_with_a_small_budget_starves_no_other() {
     }
     assert_eq!(first, 4);
 }
+
+/// Another one with the same number and fewer rails, put in the place of the one that is attached.
+#[test]
+fn a_queue_pair_of_fewer_rails_takes_no_completion_of_the_one_whose_place_it_has() {
+    let (nic, cqs, mut cq) = one_cq(1 << 14);
+    let (mut wide, handles) = qp(&nic, &cqs, 4, 10);
+    cq.attach(0, &wide).unwrap();
+    wide.post_send(&rig::write(1, 4 * 128)).unwrap();
+    for rails in [1, 2, 3] {
+        let setup = Setup { notify: false, ..Setup::spray(rails) };
+        let setup = setup.config(|config| config.virtual_qp_num = 10);
+        let (mut narrow, ..) = setup.build_qp::<4, 8, 16>(&nic, &cqs, 20 * rails as u32);
+        handles[rails].complete_all();
+        let mut seen = Vec::new();
+        let polled = cq.poll(&mut narrow, 16, |event| seen.push(event));
+        assert_eq!((polled.events, polled.error), (1, None));
+        assert!(matches!(seen[0], Event::Foreign { .. }), "{seen:?}");
+    }
+}
