@@ -599,6 +599,44 @@ fn polling_one_queue_with_a_small_budget_starves_no_other() {
     assert_eq!(first, 4);
 }
 
+/// A WRITE that is complete waits for budget, while requests that pass straight through complete all the
+/// time: however a queue is polled, each takes its turn.
+#[test]
+fn polling_one_queue_with_a_small_budget_starves_no_ring() {
+    for ways in [[Way::Queue(0, 1); 2], [Way::All(1), Way::Queue(0, 1)], [Way::All(0), Way::All(1)]]
+    {
+        for rails in [1, 2] {
+            let (nic, cqs, mut cq) = one_cq(1 << 14);
+            let (mut set, handles): (Vec<_>, Vec<_>) = [(2, 10), (rails, 20)]
+                .map(|(rails, number)| qp(&nic, &cqs, rails, number))
+                .into_iter()
+                .unzip();
+            for (index, qp) in set.iter().enumerate() {
+                cq.attach(index as u16, qp).unwrap();
+            }
+            (0..4).for_each(|id| set[0].post_send(&rig::write(id, 128)).unwrap());
+            handles[0].iter().for_each(QpHandle::complete_all);
+            let mut served = [0; 2];
+            for way in ways.into_iter().cycle().take(40) {
+                while handles[1][0].slots() < 4 {
+                    set[1].post_send(&rig::send(9, 8)).unwrap();
+                }
+                handles[1][0].complete_all();
+                let sink =
+                    |event: Event| served[event.completion().unwrap().qp_num as usize / 20] += 1;
+                let polled = match way {
+                    Way::Queue(at, budget) => cq.poll_cq(at, &mut set[..], budget, sink),
+                    Way::All(budget) => cq.poll(&mut set[..], budget, sink),
+                    _ => unreachable!(),
+                };
+                assert_eq!(polled.error, None);
+            }
+            assert_eq!(served[0], 4, "{served:?} {rails} {ways:?}");
+            assert!(served[1] >= 16, "{served:?}");
+        }
+    }
+}
+
 /// Another one with the same number and fewer rails, put in the place of the one that is attached.
 #[test]
 fn a_queue_pair_of_fewer_rails_takes_no_completion_of_the_one_whose_place_it_has() {
