@@ -2,7 +2,7 @@
 
 use polyrail_core::hardware::QpLimits;
 use polyrail_core::internals::{Tag, TagKind};
-use polyrail_core::verbs::{Completion, DeviceId, RecvWr, WcOpcode, WcStatus};
+use polyrail_core::verbs::{Completion, DeviceId, RecvWr, SendFlags, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::RouteError;
 use polyrail_core::virtual_cq::{
     AttachError, CompletionTarget, Event, TooManyCqs, VirtualCq, VirtualWc,
@@ -654,4 +654,26 @@ fn a_queue_pair_of_fewer_rails_takes_no_completion_of_the_one_whose_place_it_has
         assert_eq!((polled.events, polled.error), (1, None));
         assert!(matches!(seen[0], Event::Foreign { .. }), "{seen:?}");
     }
+}
+
+/// A queue pair that took completions in a poll whose sink panicked, and was detached before the next
+/// one, goes on when it is attached again: no more completions of it may come.
+#[test]
+fn a_queue_pair_that_is_attached_again_after_a_sink_panicked_goes_on() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::send(1, 8), rig::write(2, 256).with_flags(fenced)]);
+    rig.rails[0].complete_all();
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let panics = AssertUnwindSafe(|| rig.cq.poll(&mut rig.qp, 32, |_| panic!("the sink's own")));
+    let outcome = catch_unwind(panics);
+    std::panic::set_hook(hook);
+    assert!(outcome.is_err(), "it was given request 1");
+    assert!(rig.cq.detach(0));
+    assert_eq!(rig.poll(), []);
+    rig.cq.attach(0, &rig.qp).unwrap();
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.run_dry().len(), 1, "request 2 waited for request 1 only");
 }

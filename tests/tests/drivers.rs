@@ -14,6 +14,7 @@ fn rig() -> Rig {
 /// Four fragments on each rail, of which rail 0's driver took `accepted` and no more.
 fn partly_taken(accepted: u32, refusal: Refusal) -> Rig {
     let mut rig = rig();
+    assert_eq!(rig.poll(), [], "the first poll looks at what was attached");
     rig.rails[0].refuse_next(accepted, refusal);
     rig.post([rig::write(1, 8 * 128)]);
     rig
