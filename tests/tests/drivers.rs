@@ -307,6 +307,21 @@ fn a_driver_that_is_always_full_is_named_and_ends_in_an_error() {
     }
 }
 
+/// What it took at last was in flight at one check only.
+#[test]
+fn a_driver_that_was_full_for_a_moment_is_not_stalled() {
+    let mut rig = rig();
+    rig.rails.iter().for_each(|rail| rail.refuse_all(Some(Refusal::QueueFull)));
+    rig.post([rig::write(1, 256)]);
+    assert!(rig.qp.check_stalled().is_empty(), "the first check");
+    rig.rails.iter().for_each(|rail| rail.refuse_all(None));
+    assert_eq!(rig.poll(), []);
+    assert!(rig.qp.check_stalled().is_empty(), "the device was given it a moment ago");
+    let stalled: Vec<_> = rig.qp.check_stalled().collect();
+    assert_eq!(stalled, [RailId::Data(0), RailId::Data(1)], "now it is the peer's turn");
+    assert_eq!(rig.run_dry().len(), 1);
+}
+
 /// It is refused and forgotten, so nothing waits for the driver.
 #[test]
 fn a_refused_inline_request_is_not_a_stall() {
