@@ -134,13 +134,14 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut budget = Budget::new(usize::MAX, sink);
         let mut touched = Touched::new();
         self.begin(qps, &mut budget);
-        self.hand_over_waiting(qps, &mut budget);
+        self.hand_over_backlog(&mut budget);
         for batch in completions.chunks(POLL_BATCH) {
             self.take(device, batch, qps, &mut touched, &mut budget);
             for index in touched.drain(..) {
                 self.drain(index, qps, &mut budget);
             }
         }
+        self.hand_over_waiting(qps, &mut budget);
         self.finish(qps, &mut touched, &mut budget);
         usize::MAX - budget.left
     }
