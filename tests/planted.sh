@@ -162,8 +162,8 @@ plant core/src/virtual_qp/complete.rs 'completion.opcode.is_recv() == receives' 
   'PLANTED || completion.opcode.is_recv() == receives'
 
 bug "what found no budget comes after what completed later" simulate
-plant core/src/virtual_cq/poll.rs 'self.hand_over_backlog(&mut budget);
-        let limit' 'if !PLANTED { self.hand_over_backlog(&mut budget); }
+plant core/src/virtual_cq/poll.rs 'self.hand_over_waiting(qps, &mut budget);
+        let limit' 'if !PLANTED { self.hand_over_waiting(qps, &mut budget); }
         let limit'
 
 bug "the rail freed last is not preferred" random

@@ -169,7 +169,7 @@ pub unsafe trait QueuePair: ReceiveQueue {
     where
         Self: 'q;
 
-    /// The number that completions of this queue pair carry; unique on its device.
+    /// The number that completions of this queue pair carry, of 24 bits; unique on its device.
     fn qp_num(&self) -> u32;
 
     /// The device that the queue pair lives on.

@@ -224,6 +224,14 @@ pub type TestQp<const RAILS: usize = 4, const DEPTH: usize = 16, const WRS: usiz
 ///
 /// impl polyrail_core::virtual_cq::CompletionTarget for Mine {}
 /// ```
+///
+/// and it is made of 256 physical ones at most:
+///
+/// ```compile_fail
+/// use polyrail_tests::scripted::ScriptedCq;
+///
+/// let _ = polyrail_core::virtual_cq::VirtualCq::<ScriptedCq, 257, 64>::new([]);
+/// ```
 pub type TestCq = VirtualCq<ScriptedCq, 4, 64>;
 
 /// A way to poll completions.

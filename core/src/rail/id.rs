@@ -43,9 +43,12 @@ pub struct RailSet(u16);
 impl RailSet {
     pub(crate) const EMPTY: Self = Self(0);
 
-    /// The set of this one rail.
+    /// The set of this one rail; of a number that no rail has, the empty one.
     pub const fn of(rail: RailId) -> Self {
-        Self(1 << rail.number())
+        match rail {
+            RailId::Data(Tag::NOTIFY_RAIL..) => Self::EMPTY,
+            RailId::Data(_) | RailId::Notify => Self(1 << rail.number()),
+        }
     }
 
     #[inline]
@@ -93,5 +96,14 @@ mod tests {
         assert!(set.contains(RailId::Data(7)) && !set.contains(RailId::Data(1)));
         assert!(set.eq([RailId::Data(0), RailId::Data(7), RailId::Notify]));
         assert!(RailSet::EMPTY.is_empty());
+    }
+
+    #[test]
+    fn a_number_that_no_rail_has_is_in_no_set() {
+        for number in [Tag::NOTIFY_RAIL, 16, 31, u8::MAX] {
+            let rail = RailId::Data(number);
+            assert!(RailSet::of(rail).is_empty());
+            assert!(!RailSet::of(RailId::Notify).contains(rail));
+        }
     }
 }

@@ -51,8 +51,9 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) errors: u64,
     /// Doorbells beyond one for each batch.
     pub(crate) more_doorbells: u64,
-    /// The oldest request at the last stall check, if there was something to do.
-    stall_mark: Option<u64>,
+    /// The oldest request at the last stall check, and whether it was in flight, if there was something
+    /// to do.
+    stall_mark: Option<(u64, bool)>,
 }
 
 impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
@@ -189,11 +190,11 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         Ok((tag.sequence(), complaint))
     }
 
-    /// Whether nothing has been retired since the previous call although there was something to do:
-    /// requests in flight, or something that its driver `refuses`.
+    /// Whether nothing has been taken or retired since the previous call although there was something to
+    /// do: requests in flight, or something that its driver `refuses`.
     pub(crate) fn check_stalled(&mut self, refuses: bool) -> bool {
         let busy = refuses || !self.sends.is_empty();
-        let mark = busy.then_some(self.sends.oldest_request());
+        let mark = busy.then_some((self.sends.oldest_request(), !self.sends.is_empty()));
         let stalled = busy && mark == self.stall_mark;
         self.stall_mark = mark;
         stalled

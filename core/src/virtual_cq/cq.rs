@@ -16,7 +16,7 @@ pub struct TooManyCqs {
     pub max: usize,
 }
 
-/// Up to `CQS` physical completion queues as one, for virtual queue pairs of any sizes.
+/// Up to `CQS`, at most 256, physical completion queues as one, for virtual queue pairs of any sizes.
 ///
 /// It does not own the virtual queue pairs: [`poll`](Self::poll) is handed the set of them, and
 /// routes hold their indices in that set. `ROUTES`, a power of two, is the size of the routing
@@ -85,7 +85,10 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ///
     /// More than `CQS` queues.
     pub fn new(cqs: impl IntoIterator<Item = C>) -> Result<Self, TooManyCqs> {
-        const { assert!(ROUTES <= 1 << 16, "indices have 16 bits") };
+        const {
+            assert!(CQS <= 1 << 8, "places of completion queues have 8 bits");
+            assert!(ROUTES <= 1 << 16, "indices have 16 bits");
+        }
         let mut owned = ArrayVec::new();
         for cq in cqs {
             owned.try_push(cq).map_err(|_| TooManyCqs { max: CQS })?;

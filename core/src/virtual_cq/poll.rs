@@ -71,7 +71,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 
     /// [`poll`](Self::poll) of one completion queue only, by its place, for priorities: takes one
     /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What found no
-    /// budget before comes first. At a place where there is no queue, nothing is polled.
+    /// budget before comes first. The queue is polled in any case, unless the backlog is full or the
+    /// budget 0. At a place where there is no queue, nothing is polled.
     ///
     /// # Panics
     ///
@@ -88,8 +89,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut polled = Polled::default();
         let mut touched = Touched::new();
         self.begin(qps, &mut budget);
-        self.hand_over_backlog(&mut budget);
-        let limit = budget.left.min(POLL_BATCH);
+        self.hand_over_waiting(qps, &mut budget);
+        let limit = allowed.min(POLL_BATCH - self.backlog.len());
         if cq < self.cqs.len() && limit > 0 {
             self.take_from(cq, limit, qps, &mut touched, &mut budget, &mut polled);
         }
@@ -140,6 +141,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
                 self.drain(index, qps, &mut budget);
             }
         }
+        self.hand_over_waiting(qps, &mut budget);
         self.finish(qps, &mut touched, &mut budget);
         usize::MAX - budget.left
     }
@@ -180,6 +182,10 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         qps: &mut S,
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
+        if budget.left == 0 {
+            // Nobody has had a turn.
+            return;
+        }
         self.rings_first = !self.rings_first;
         for rings in [self.rings_first, !self.rings_first] {
             if rings {
@@ -208,14 +214,13 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
-    /// Drains those that had to wait, then those touched, then others that have something to report.
+    /// Drains those touched, then others that have something to report.
     fn finish<S: TargetSet + ?Sized>(
         &mut self,
         qps: &mut S,
         touched: &mut Touched,
         budget: &mut Budget<impl FnMut(Event)>,
     ) {
-        self.hand_over_waiting(qps, budget);
         let drained = touched.last().copied();
         for index in touched.drain(..) {
             self.drain(index, qps, budget);

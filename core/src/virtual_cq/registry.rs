@@ -106,6 +106,8 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         if multi {
             // One place for each index: the list cannot be full.
             let _ = self.multi.push(index);
+            // A poll whose sink panicked may have left it without a chance to go on.
+            self.enqueue(index);
         }
     }
 

@@ -26,8 +26,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Role::Rail(at) = role else {
             return usize::from(self.complete_one(RailId::Notify, device, first, direct));
         };
+        // A queue pair of fewer rails may have the place of the one that was attached.
+        let rail = self.rails.get(at as usize);
+        let front_is_fragments = || rail.is_some_and(|rail| rail.sends.front_is_fragments());
         let taken = match Tag::from_wr_id(first.wr_id).kind() {
-            Some(TagKind::Send) if self.rails[at as usize].sends.front_is_fragments() => {
+            Some(TagKind::Send) if front_is_fragments() => {
                 self.complete_fragments(device, completions)
             }
             Some(TagKind::NotifyRecv) => self.complete_arrivals(device, completions),

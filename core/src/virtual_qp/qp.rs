@@ -17,8 +17,8 @@ use arrayvec::ArrayVec;
 /// One queue pair made of up to `RAILS` physical ones.
 ///
 /// Each rail may have `DEPTH` requests in flight; `WRS` sends and `WRS` receives may be
-/// unreported. Both are powers of two. All memory is inside the value, `size_of` tells how much;
-/// nothing is allocated, ever, and the value may be moved at any time.
+/// unreported. Both are powers of two, `DEPTH` from 8 to 2^15. All memory is inside the value,
+/// `size_of` tells how much; nothing is allocated, ever, and the value may be moved at any time.
 ///
 /// # Method families
 ///

@@ -53,8 +53,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// The rails on which nothing was completed since the previous call although there was something to
-    /// do: their oldest request is the same, or their driver refuses, as a full queue does, what they
-    /// are to post.
+    /// do: their oldest request is the same one as then, or their driver refuses, then as now, what they
+    /// are to post, as a full queue does.
     ///
     /// Some drivers never complete a request whose peer is gone. The engine reads no clock: call
     /// this at a period longer than any request may take, and move the queue pairs that it names

@@ -2,7 +2,7 @@
 
 use polyrail_core::hardware::QpLimits;
 use polyrail_core::internals::{Tag, TagKind};
-use polyrail_core::verbs::{Completion, DeviceId, RecvWr, WcOpcode, WcStatus};
+use polyrail_core::verbs::{Completion, DeviceId, RecvWr, SendFlags, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::RouteError;
 use polyrail_core::virtual_cq::{
     AttachError, CompletionTarget, Event, TooManyCqs, VirtualCq, VirtualWc,
@@ -623,4 +623,83 @@ fn polling_one_queue_with_a_small_budget_starves_no_other() {
         assert_eq!(cq.poll_cq(0, &mut set[..], 1, sink).error, None);
     }
     assert_eq!(first, 4);
+}
+
+/// A WRITE that is complete waits for budget, while requests that pass straight through complete all the
+/// time: however a queue is polled, each takes its turn.
+#[test]
+fn polling_one_queue_with_a_small_budget_starves_no_ring() {
+    for ways in [[Way::Queue(0, 1); 2], [Way::All(1), Way::Queue(0, 1)], [Way::All(0), Way::All(1)]]
+    {
+        for rails in [1, 2] {
+            let (nic, cqs, mut cq) = one_cq(1 << 14);
+            let (mut set, handles): (Vec<_>, Vec<_>) = [(2, 10), (rails, 20)]
+                .map(|(rails, number)| qp(&nic, &cqs, rails, number))
+                .into_iter()
+                .unzip();
+            for (index, qp) in set.iter().enumerate() {
+                cq.attach(index as u16, qp).unwrap();
+            }
+            (0..4).for_each(|id| set[0].post_send(&rig::write(id, 128)).unwrap());
+            handles[0].iter().for_each(QpHandle::complete_all);
+            let mut served = [0; 2];
+            for way in ways.into_iter().cycle().take(40) {
+                while handles[1][0].slots() < 4 {
+                    set[1].post_send(&rig::send(9, 8)).unwrap();
+                }
+                handles[1][0].complete_all();
+                let sink =
+                    |event: Event| served[event.completion().unwrap().qp_num as usize / 20] += 1;
+                let polled = match way {
+                    Way::Queue(at, budget) => cq.poll_cq(at, &mut set[..], budget, sink),
+                    Way::All(budget) => cq.poll(&mut set[..], budget, sink),
+                    _ => unreachable!(),
+                };
+                assert_eq!(polled.error, None);
+            }
+            assert_eq!(served[0], 4, "{served:?} {rails} {ways:?}");
+            assert!(served[1] >= 16, "{served:?}");
+        }
+    }
+}
+
+/// Another one with the same number and fewer rails, put in the place of the one that is attached.
+#[test]
+fn a_queue_pair_of_fewer_rails_takes_no_completion_of_the_one_whose_place_it_has() {
+    let (nic, cqs, mut cq) = one_cq(1 << 14);
+    let (mut wide, handles) = qp(&nic, &cqs, 4, 10);
+    cq.attach(0, &wide).unwrap();
+    wide.post_send(&rig::write(1, 4 * 128)).unwrap();
+    for rails in [1, 2, 3] {
+        let setup = Setup { notify: false, ..Setup::spray(rails) };
+        let setup = setup.config(|config| config.virtual_qp_num = 10);
+        let (mut narrow, ..) = setup.build_qp::<4, 8, 16>(&nic, &cqs, 20 * rails as u32);
+        handles[rails].complete_all();
+        let mut seen = Vec::new();
+        let polled = cq.poll(&mut narrow, 16, |event| seen.push(event));
+        assert_eq!((polled.events, polled.error), (1, None));
+        assert!(matches!(seen[0], Event::Foreign { .. }), "{seen:?}");
+    }
+}
+
+/// A queue pair that took completions in a poll whose sink panicked, and was detached before the next
+/// one, goes on when it is attached again: no more completions of it may come.
+#[test]
+fn a_queue_pair_that_is_attached_again_after_a_sink_panicked_goes_on() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::send(1, 8), rig::write(2, 256).with_flags(fenced)]);
+    rig.rails[0].complete_all();
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let panics = AssertUnwindSafe(|| rig.cq.poll(&mut rig.qp, 32, |_| panic!("the sink's own")));
+    let outcome = catch_unwind(panics);
+    std::panic::set_hook(hook);
+    assert!(outcome.is_err(), "it was given request 1");
+    assert!(rig.cq.detach(0));
+    assert_eq!(rig.poll(), []);
+    rig.cq.attach(0, &rig.qp).unwrap();
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.run_dry().len(), 1, "request 2 waited for request 1 only");
 }

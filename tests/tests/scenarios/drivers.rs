@@ -14,6 +14,7 @@ fn rig() -> Rig {
 /// Four fragments on each rail, of which rail 0's driver took `accepted` and no more.
 fn partly_taken(accepted: u32, refusal: Refusal) -> Rig {
     let mut rig = rig();
+    assert_eq!(rig.poll(), [], "the first poll looks at what was attached");
     rig.rails[0].refuse_next(accepted, refusal);
     rig.post([rig::write(1, 8 * 128)]);
     rig
@@ -304,6 +305,21 @@ fn a_driver_that_is_always_full_is_named_and_ends_in_an_error() {
         let flushed = WcStatus::WR_FLUSH_ERR;
         assert_eq!(rig.poll_ids(), [(1, flushed), (2, flushed)]);
     }
+}
+
+/// What it took at last was in flight at one check only.
+#[test]
+fn a_driver_that_was_full_for_a_moment_is_not_stalled() {
+    let mut rig = rig();
+    rig.rails.iter().for_each(|rail| rail.refuse_all(Some(Refusal::QueueFull)));
+    rig.post([rig::write(1, 256)]);
+    assert!(rig.qp.check_stalled().is_empty(), "the first check");
+    rig.rails.iter().for_each(|rail| rail.refuse_all(None));
+    assert_eq!(rig.poll(), []);
+    assert!(rig.qp.check_stalled().is_empty(), "the device was given it a moment ago");
+    let stalled: Vec<_> = rig.qp.check_stalled().collect();
+    assert_eq!(stalled, [RailId::Data(0), RailId::Data(1)], "now it is the peer's turn");
+    assert_eq!(rig.run_dry().len(), 1);
 }
 
 /// It is refused and forgotten, so nothing waits for the driver.

@@ -43,7 +43,7 @@ pub struct PeerWindowError {
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::virtual_qp) struct SendNumbers {
     next: SequenceNumber,
-    /// No unacknowledged number is older; refreshed when the span seems used up.
+    /// No unacknowledged number is older, unless the span shrank; refreshed when that seems used up.
     oldest: SequenceNumber,
     span: u32,
 }
