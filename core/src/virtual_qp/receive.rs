@@ -18,12 +18,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
     /// DQPLB: how far the peer lets this side run ahead, from its connection card. Until then the
-    /// peer is taken to be built like this side. With SPRAY there is nothing to know.
+    /// peer is taken to be built like this side. With SPRAY, or one rail, there is nothing to know.
     ///
     /// # Errors
     ///
     /// The window is too small to send anything.
     pub fn set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError> {
+        if !self.is_multi() {
+            return Ok(());
+        }
         self.scheme.set_peer_window(peer, self.rails.len())
     }
 

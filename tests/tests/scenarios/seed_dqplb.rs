@@ -247,3 +247,14 @@ fn a_queue_that_took_none_of_its_receives_may_still_take_data_receives() {
     rig.rails[0].deliver_send(10, None);
     assert_eq!(rig.poll(), [done(1, WcOpcode::RECV, 10)]);
 }
+
+/// One rail has no window: whatever a card says of one is not refused.
+#[test]
+fn one_rail_needs_no_window() {
+    let mut rig = Setup::dqplb(1).rig();
+    let peer = polyrail_core::virtual_qp::PeerWindow { window: 1, receives_per_rail: u32::MAX };
+    assert_eq!(rig.qp.set_peer_window(peer), Ok(()));
+    rig.post([rig::write_imm(1, 128, 7)]);
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+}
