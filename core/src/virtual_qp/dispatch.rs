@@ -70,7 +70,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 // Posted in its own turn: the cursor goes on.
                 return Progress::Posted;
             }
-            if slot.is_fenced() && !self.passes_fence(id) {
+            if slot.state.contains(SlotState::FENCED) && !self.passes_fence(id) {
                 return Progress::Waits;
             }
         }
@@ -128,6 +128,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             && self.is_acknowledged_before(id)
             && self.sends.front_in_flight().is_none();
         if passes {
+            // For good: what is posted while the request waits for credits is behind it.
+            self.sends.slot(id).state.remove(SlotState::FENCED);
             self.pass_through.forget_fence();
         }
         passes

@@ -87,7 +87,7 @@ bitflags! {
         const NOTIFY_IN_FLIGHT = 1 << 2;
         /// Something of the request was not, and never will be, posted.
         const CANCELLED = 1 << 3;
-        /// Nothing may be posted before every earlier request is complete.
+        /// Nothing may be posted before every earlier request is complete; gone once they are.
         const FENCED = 1 << 4;
         /// A pass-through request that is not complete, and reported when it is.
         const DEFERRED = 1 << 5;
@@ -182,12 +182,6 @@ impl<const RAILS: usize> SendSlot<RAILS> {
     #[inline]
     pub(super) const fn unposted(&self) -> u32 {
         self.local.length() - self.offset
-    }
-
-    /// Whether it may start only when every earlier request is complete.
-    #[inline]
-    pub(super) const fn is_fenced(&self) -> bool {
-        self.state.contains(SlotState::FENCED) && self.offset == 0
     }
 
     /// Notes a failure; the first one wins.

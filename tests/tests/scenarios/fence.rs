@@ -1,5 +1,6 @@
 //! FENCE: what it waits for, among SENDs, atomics and fragmented requests.
 
+use polyrail_core::hardware::Refusal;
 use polyrail_core::verbs::{Opcode, SendFlags};
 use polyrail_core::virtual_qp::{PeerWindow, PostSendError};
 use polyrail_tests::rig::{self, Rig, Setup, ok};
@@ -179,4 +180,21 @@ fn a_fenced_read_does_not_wait_for_itself() {
     assert_eq!(rig.poll(), []);
     assert_eq!((rig.rails[0].sends().len(), rig.rails[1].sends().len()), (1, 1), "the third");
     assert_eq!(rig.run_dry().len(), 1);
+}
+
+/// A request that found everything before it complete, and then no room, waits for nothing that came
+/// meanwhile.
+#[test]
+fn unordered_a_fence_that_was_passed_is_not_waited_at_again() {
+    let mut rig = unordered().depth(2).rig();
+    assert!(rig.qp.set_rail_in_service(1, false));
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::read(1, 128), rig::write(2, 128).with_flags(fenced)]);
+    assert_eq!(rig.opcodes(0), [Opcode::RdmaRead]);
+    rig.rails[0].complete_all();
+    rig.rails[0].refuse_next(0, Refusal::QueueFull);
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    rig.post([rig::send(3, 8)]);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.opcodes(0), [Opcode::Send, Opcode::RdmaWrite]);
 }
