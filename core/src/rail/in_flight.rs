@@ -219,13 +219,19 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.credits == self.limit
     }
 
+    /// The tag of the next batch's first request.
+    #[inline]
+    pub(crate) const fn next_tag(&self) -> Tag {
+        self.tag.first_of_batch(self.tail)
+    }
+
     /// Takes note of a batch that is about to be posted, and returns the tag of its first request.
     /// What the driver does not take of it is [taken off](Self::truncate) again.
     // Where it is called, a batch need not be put together in memory first.
     #[inline(always)]
     pub(crate) fn push(&mut self, batch: Batch) -> Tag {
         debug_assert!(batch.count as u32 <= self.credits && self.missing == 0);
-        let first = self.tag.plus(self.tail);
+        let first = self.next_tag();
         let last_tag = first.last_of(u32::from(batch.count));
         self.entries[Self::index(self.tail)] = Entry { last_tag, batch };
         self.tail += batch.count as u64;
@@ -269,7 +275,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         let batch = self.entries[Self::index(self.partial)].batch;
         self.is_partial().then(|| {
             let index = u32::from(batch.count) - self.missing;
-            (batch, index, self.tag.plus(self.partial + u64::from(index)))
+            (batch, index, self.tag.first_of_batch(self.partial).plus(u64::from(index)))
         })
     }
 
@@ -316,7 +322,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
             return TagMatch::Last;
         }
         // The last request carries the mark, so an inner one lies before it.
-        let first = self.tag.plus(self.head);
+        let first = self.tag.first_of_batch(self.head);
         let index = tag.since(first);
         if index < u64::from(taken.min(count - 1)) && tag == first.plus(index) {
             return TagMatch::Inner(index as u32);
@@ -468,6 +474,23 @@ mod tests {
             queue.push(fragments(1));
             assert_eq!(queue.retire_fragments(tag.plus(number).last()), Some(7));
         }
+    }
+
+    /// Tags of batches wrap long before the sequence does, so that those within a batch never do.
+    #[test]
+    fn a_batch_retires_across_the_wrap_of_its_tags() {
+        let mut queue = InFlight::<8>::new(1, 8);
+        queue.tail = (1 << 32) - 2;
+        queue.head = queue.tail;
+        let first = queue.push(fragments(5));
+        assert_eq!(first, queue.tag.plus((1 << 32) - 2));
+        let tags = core::iter::successors(Some(first), |tag| Some(tag.next_of_batch()));
+        for (index, tag) in (0..4).zip(tags) {
+            assert_eq!(queue.compare(tag.wr_id()), TagMatch::Inner(index));
+        }
+        assert_eq!(queue.retire_fragments(first.plus(4).last()), Some(7));
+        assert_eq!(queue.push(fragments(1)), queue.tag.plus(3));
+        queue.invariants();
     }
 
     #[test]

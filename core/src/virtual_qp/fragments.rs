@@ -74,7 +74,7 @@ pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, con
     for _ in 1..count {
         sge = sge.behind(size);
         sends.add(&request(tag, inner_flags, N::imm(number, false), sge, remote_addr));
-        tag = tag.plus(1);
+        tag = tag.next_of_batch();
         number = N::after(number);
         remote_addr += u64::from(size);
     }

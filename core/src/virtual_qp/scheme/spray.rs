@@ -251,7 +251,7 @@ fn post_notify_batch<Q: QueuePair, const RAILS: usize, const WRS: usize>(
             tag = tag.last();
         }
         notifies.add(&notify_request(slot, tag));
-        tag = tag.plus(1);
+        tag = tag.next_of_batch();
     }
     Taken::of(count, notifies.commit())
 }
