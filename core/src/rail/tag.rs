@@ -135,7 +135,7 @@ impl Tag {
     /// differs from such a tag of rail 0 moves above the rail.
     #[inline]
     pub const fn rail_of_last(self, kind: TagKind) -> usize {
-        let difference = self.0 as u8 ^ (kind as u8 | Self::LAST as u8);
+        let difference = (self.0 as u8 ^ (kind as u8 | Self::LAST as u8)) as u32;
         difference.rotate_right(Self::RAIL_SHIFT) as usize
     }
 
