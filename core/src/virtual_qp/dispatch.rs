@@ -232,19 +232,21 @@ fn dispatch_fragments<
         left -= count;
         let offset = slot.offset;
         let is_end = ONE || left + without_number == 0;
-        let end = if is_end { slot.local.length() } else { offset + count * size };
-        let number = numbers.next();
+        // All but the last one of a request are full.
+        let before_last = (count - 1) * size;
+        let last_length = if is_end { slot.unposted() - before_last } else { size };
+        let length = before_last + last_length;
+        let number = numbers.take(count);
         let remembered = N::remembered(number);
-        let batch = Batch::fragments(id, N::CONTENT, offset, end - offset, remembered, count);
+        let batch = Batch::fragments(id, N::CONTENT, offset, length, remembered, count);
         // Noted first: a request that is posted leaves nothing to be remembered meanwhile.
         let tag = rail.sends.push(batch);
         if rail.sends.credits() == 0 {
             chooser.set_exhausted(rail.turn_bit);
         }
-        slot.offset = end;
+        slot.offset = offset + length;
         slot.batches_in_flight += 1;
-        numbers.consume(count);
-        let offered = Offered { count, offset, end, tag, number, is_end };
+        let offered = Offered { count, offset, last_length, tag, number, is_end };
         let taken = post_fragments::<N, Q, RAILS, DEPTH>(rail, slot, offered, size);
         if let Some(refusal) = taken.refusal {
             chooser.end(round);
