@@ -249,15 +249,12 @@ fn dispatch_fragments<
         let offered = Offered { count, offset, last_length, tag, number, is_end };
         let taken = post_fragments::<N, Q, RAILS, DEPTH>(rail, slot, offered, size);
         if let Some(refusal) = taken.refusal {
-            chooser.end(round);
             return Err(Truncated { at, count, taken: taken.count, refusal });
         }
         if is_end {
-            chooser.end(round);
             return Ok(true);
         }
     }
-    chooser.end(round);
     Ok(false)
 }
 
