@@ -87,7 +87,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Self { sends, devices, scheme, header, .. } = self;
         let id = sends.add_with(|slot| {
             for (at, (keys, device)) in slot.keys.iter_mut().zip(devices).enumerate() {
-                *keys = Keys::of(wr, *device, at)?;
+                let found = Keys::find(wr.keys, *device, at);
+                *keys = found.ok_or(PostSendError::MissingKeys { device: *device })?;
             }
             slot.fill(wr, header.imm_order, SlotState::empty());
             if wr.opcode == Opcode::RdmaWriteWithImm { scheme.prepare(wr, slot) } else { Ok(()) }

@@ -29,9 +29,15 @@ impl Keys {
     pub(super) fn find(keys: &[DeviceKeys], device: DeviceId, hint: usize) -> Option<Self> {
         let found = match keys.get(hint) {
             Some(keys) if keys.device == device => keys,
-            _ => keys.iter().find(|keys| keys.device == device)?,
+            _ => Self::search(keys, device)?,
         };
         Some(Self { lkey: found.lkey, rkey: found.rkey })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search(keys: &[DeviceKeys], device: DeviceId) -> Option<&DeviceKeys> {
+        keys.iter().find(|keys| keys.device == device)
     }
 
     /// The keys of a request on a device. Requests that need none get none.
