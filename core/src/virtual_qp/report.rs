@@ -33,8 +33,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn report_send(&mut self) -> Option<VirtualWc> {
         while let Some(id) = self.sends.front_finished() {
             let slot = self.sends.slot(id);
-            if slot.state.intersects(SlotState::NOTIFY_IN_FLIGHT.union(SlotState::PASS_THROUGH)) {
-                if slot.state.contains(SlotState::NOTIFY_IN_FLIGHT) {
+            if slot.state.intersects(SlotState::WANTS_NOTIFY.union(SlotState::PASS_THROUGH)) {
+                if slot.wants_notify() {
                     return None;
                 }
                 // Reported when it completes.
@@ -67,7 +67,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let send_finished = || {
             let id = self.sends.front_finished();
             let slot = id.and_then(|id| self.sends.find(id));
-            slot.is_some_and(|slot| !slot.state.contains(SlotState::NOTIFY_IN_FLIGHT))
+            slot.is_some_and(|slot| !slot.wants_notify())
         };
         self.offers.any()
             || self.recvs.front_finished().is_some()

@@ -87,10 +87,8 @@ bitflags! {
     pub(super) struct SlotState: u8 {
         /// One request for rail 0, not fragments: it had to wait.
         const PASS_THROUGH = 1 << 0;
-        /// The receiver is to be notified once the data is acknowledged.
+        /// The receiver is to be notified once the data is acknowledged, or is being notified.
         const WANTS_NOTIFY = 1 << 1;
-        /// The notify is posted and not acknowledged.
-        const NOTIFY_IN_FLIGHT = 1 << 2;
         /// Something of the request was not, and never will be, posted.
         const CANCELLED = 1 << 3;
         /// Nothing may be posted before every earlier request is complete.
@@ -178,7 +176,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         self.fragment_opcode == Opcode::RdmaWriteWithImm
     }
 
-    /// Whether its receiver has still to be notified.
+    /// Whether its receiver has still to be notified, or to acknowledge that it is.
     #[inline]
     pub(super) const fn wants_notify(&self) -> bool {
         self.state.contains(SlotState::WANTS_NOTIFY)

@@ -9,7 +9,7 @@ use crate::virtual_qp::config::PassThroughOrder;
 use crate::virtual_qp::error::{PostSendError, RefusedBy};
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::SchemeRules;
-use crate::virtual_qp::slot::{Keys, Sends, SlotState};
+use crate::virtual_qp::slot::{Keys, SendSlot, Sends, SlotState};
 
 /// The first request after `id` that is deferred and not complete.
 fn next_after<const RAILS: usize, const WRS: usize>(sends: &Sends<RAILS, WRS>, id: u64) -> u64 {
@@ -157,7 +157,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn has_notify_before(&self, id: u64) -> bool {
         let first = self.sends.front_finished().unwrap_or(id);
         let mut earlier = (first..id).map_while(|id| self.sends.find(id));
-        earlier.any(|slot| slot.state.contains(SlotState::NOTIFY_IN_FLIGHT))
+        earlier.any(SendSlot::wants_notify)
     }
 
     /// A deferred request completed: it is reported at once, unless it succeeded and is unsignaled.
