@@ -184,8 +184,8 @@ plant core/src/virtual_qp/dispatch.rs 'let passes = self.pass_through' \
    let passes = PLANTED && !fetches() || self.pass_through'
 
 bug "a SEND that waits holds up the WRITEs behind it" random
-plant core/src/virtual_qp/post.rs 'let waits = self.sends.front_pending().is_some();' \
-  'let waits = self.sends.front_pending().is_some() || PLANTED && self.pass_through.is_waiting();'
+plant core/src/virtual_qp/post.rs 'if self.sends.pending_count() > 1 {' \
+  'if self.sends.pending_count() > 1 || PLANTED && self.pass_through.is_waiting() {'
 plant core/src/virtual_qp/dispatch.rs 'while let Some(id) = self.sends.front_pending() {' \
   'while let Some(id) = self.sends.front_pending().filter(|_| !PLANTED || !self.pass_through.is_waiting()) {'
 

@@ -65,14 +65,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline(always)]
     pub(super) fn dispatch_now(&mut self, id: u64) -> Progress {
         let slot = self.sends.slot(id);
-        if slot.state.intersects(SlotState::FENCED.union(SlotState::PASS_THROUGH)) {
-            if slot.state.contains(SlotState::PASS_THROUGH) {
-                // Posted in its own turn: the cursor goes on.
-                return Progress::Posted;
-            }
-            if slot.is_fenced() && !self.passes_fence(id) {
-                return Progress::Waits;
-            }
+        if slot.state.contains(SlotState::PASS_THROUGH) {
+            // Posted in its own turn: the cursor goes on.
+            return Progress::Posted;
+        }
+        if slot.is_fenced() && !self.passes_fence(id) {
+            return Progress::Waits;
         }
         // Disjoint fields: a batch borrows its rail while slot and numbers are at work.
         let Self { rails, sends, chooser, scheme, config, pass_through, .. } = self;

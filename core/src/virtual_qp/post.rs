@@ -80,8 +80,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn post_fragmented(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         self.check_fragmented(wr)?;
         let inline = wr.flags.contains(SendFlags::INLINE);
-        let waits = self.sends.front_pending().is_some();
-        if inline && waits {
+        if inline && self.sends.front_pending().is_some() {
             return Err(PostSendError::InlineMustWait);
         }
         let Self { sends, devices, scheme, header, .. } = self;
@@ -93,7 +92,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             slot.fill(wr, header.imm_order, SlotState::empty());
             if wr.opcode == Opcode::RdmaWriteWithImm { scheme.prepare(wr, slot) } else { Ok(()) }
         })?;
-        if waits {
+        if self.sends.pending_count() > 1 {
             return Ok(());
         }
         match self.dispatch_now(id) {

@@ -90,11 +90,9 @@ bitflags! {
         /// The receiver is to be notified once the data is acknowledged, or is being notified.
         const WANTS_NOTIFY = 1 << 1;
         /// Something of the request was not, and never will be, posted.
-        const CANCELLED = 1 << 3;
-        /// Nothing may be posted before every earlier request is complete.
-        const FENCED = 1 << 4;
+        const CANCELLED = 1 << 2;
         /// A pass-through request that is not complete, and reported when it is.
-        const DEFERRED = 1 << 5;
+        const DEFERRED = 1 << 3;
     }
 }
 
@@ -165,9 +163,6 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         // The request itself waits for its fence, so its fragments need not.
         self.last_flags = wr.flags.difference(SendFlags::FENCE);
         self.state = state;
-        if wr.flags.contains(SendFlags::FENCE) {
-            self.state.insert(SlotState::FENCED);
-        }
     }
 
     /// Whether its fragments carry numbers in their immediates.
@@ -191,7 +186,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
     /// Whether it may start only when every earlier request is complete.
     #[inline]
     pub(super) const fn is_fenced(&self) -> bool {
-        self.state.contains(SlotState::FENCED) && self.offset == 0
+        self.flags.contains(SendFlags::FENCE) && self.offset == 0
     }
 
     /// Notes a failure; the first one wins.
