@@ -193,7 +193,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    fn finish_deferred(&mut self, id: u64) {
+    /// A deferred request is done with.
+    pub(in crate::virtual_qp) fn finish_deferred(&mut self, id: u64) {
         self.pass_through.incomplete -= 1;
         if self.pass_through.oldest == id {
             self.pass_through.oldest = next_after(&self.sends, id);
@@ -209,17 +210,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.health.failed && next != NONE && bypassing == 0 && oldest == next
     }
 
-    /// The next deferred request that will not be posted any more.
+    /// Gives up the next deferred request, which will not be posted any more. Returns its id.
     #[cold]
-    pub(in crate::virtual_qp) fn report_flushed(&mut self) -> Option<VirtualWc> {
+    #[inline(never)]
+    pub(in crate::virtual_qp) fn flush_deferred(&mut self) -> u64 {
         let id = self.pass_through.next;
         self.pass_through.next = next_after(&self.sends, id);
         let slot = self.sends.slot(id);
         slot.state.remove(SlotState::DEFERRED);
         slot.fail(WcStatus::WR_FLUSH_ERR);
-        let wc = slot.report(self.header.virtual_qp_num);
-        self.finish_deferred(id);
-        Some(wc)
+        id
     }
 
     /// What must hold between the ring, rail 0 and the pass-through requests.
