@@ -171,8 +171,8 @@ plant core/src/virtual_qp/dispatch.rs 'self.chooser.prefer_freed();' \
   'if !PLANTED { self.chooser.prefer_freed(); }'
 
 bug "turns begin anew after each rail has had its turn" random
-plant core/src/virtual_qp/choose.rs 'round.ahead = 0xFE << turn;' \
-  'round.ahead = if PLANTED && round.left == 0 { 0xFF } else { 0xFE << turn };'
+plant core/src/virtual_qp/choose.rs 'self.ahead = u32::MAX << turn << 1;' \
+  'self.ahead = if PLANTED && round.left == 0 { u32::MAX } else { u32::MAX << turn << 1 };'
 
 bug "bytes are not given back when a driver refuses" random
 plant core/src/rail/in_flight.rs 'self.bytes_posted -= u64::from(batch.length);' \
@@ -184,8 +184,8 @@ plant core/src/virtual_qp/dispatch.rs 'let passes = self.pass_through' \
    let passes = PLANTED && !fetches() || self.pass_through'
 
 bug "a SEND that waits holds up the WRITEs behind it" random
-plant core/src/virtual_qp/post.rs 'let waits = self.sends.front_pending().is_some();' \
-  'let waits = self.sends.front_pending().is_some() || PLANTED && self.pass_through.is_waiting();'
+plant core/src/virtual_qp/post.rs 'if self.sends.pending_count() > 1 {' \
+  'if self.sends.pending_count() > 1 || PLANTED && self.pass_through.is_waiting() {'
 plant core/src/virtual_qp/dispatch.rs 'while let Some(id) = self.sends.front_pending() {' \
   'while let Some(id) = self.sends.front_pending().filter(|_| !PLANTED || !self.pass_through.is_waiting()) {'
 

@@ -218,13 +218,19 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.credits == self.limit
     }
 
+    /// The tag of the next batch's first request.
+    #[inline]
+    pub(crate) const fn next_tag(&self) -> Tag {
+        self.tag.first_of_batch(self.tail)
+    }
+
     /// Takes note of a batch that is about to be posted, and returns the tag of its first request.
     /// What the driver does not take of it is [taken off](Self::truncate) again.
     // Where it is called, a batch need not be put together in memory first.
     #[inline(always)]
     pub(crate) fn push(&mut self, batch: Batch) -> Tag {
         debug_assert!(batch.count as u32 <= self.credits && self.missing == 0);
-        let first = self.tag.plus(self.tail);
+        let first = self.next_tag();
         let last_tag = first.last_of(u32::from(batch.count));
         self.entries[Self::index(self.tail)] = Entry { last_tag, batch };
         self.tail += batch.count as u64;
@@ -268,7 +274,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         let batch = self.entries[Self::index(self.partial)].batch;
         self.is_partial().then(|| {
             let index = u32::from(batch.count) - self.missing;
-            (batch, index, self.tag.plus(self.partial + u64::from(index)))
+            (batch, index, self.tag.first_of_batch(self.partial).plus(u64::from(index)))
         })
     }
 
@@ -315,7 +321,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
             return TagMatch::Last;
         }
         // The last request carries the mark, so an inner one lies before it.
-        let first = self.tag.plus(self.head);
+        let first = self.tag.first_of_batch(self.head);
         let index = tag.since(first);
         if index < u64::from(taken.min(count - 1)) && tag == first.plus(index) {
             return TagMatch::Inner(index as u32);

@@ -90,12 +90,25 @@ impl Tag {
         Self(self.0.wrapping_add(count << Self::SEQUENCE_SHIFT) | Self::MARK)
     }
 
+    /// The tag of request `number`, the first of a batch; this is that of request 0. The sequence is that
+    /// number modulo 2^32, far from the highest that it could be: within a batch none overflows.
+    #[inline]
+    pub const fn first_of_batch(self, number: u64) -> Self {
+        Self(self.0 + ((number as u32 as u64) << Self::SEQUENCE_SHIFT))
+    }
+
+    /// The tag of the next request of the batch.
+    #[inline]
+    pub const fn next_of_batch(self) -> Self {
+        Self(self.0 + (1 << Self::SEQUENCE_SHIFT))
+    }
+
     /// The tag of the last request of a batch of `count`, of which this is the first: one request back
     /// from the one behind the batch, and marked as the last, in one step.
     #[inline]
     pub const fn last_of(self, count: u32) -> Self {
-        let behind = self.0.wrapping_add((count as u64) << Self::SEQUENCE_SHIFT);
-        Self(behind.wrapping_sub((1 << Self::SEQUENCE_SHIFT) - Self::LAST) | Self::MARK)
+        let behind = self.0 + ((count as u64) << Self::SEQUENCE_SHIFT);
+        Self(behind - ((1 << Self::SEQUENCE_SHIFT) - Self::LAST))
     }
 
     /// This tag, marked as the one that retires its batch.
@@ -121,7 +134,7 @@ impl Tag {
     /// differs from such a tag of rail 0 moves above the rail.
     #[inline]
     pub const fn rail_of_last(self, kind: TagKind) -> usize {
-        let difference = self.0 as u8 ^ (kind as u8 | Self::LAST as u8);
+        let difference = (self.0 as u8 ^ (kind as u8 | Self::LAST as u8)) as u32;
         difference.rotate_right(Self::RAIL_SHIFT) as usize
     }
 

@@ -105,6 +105,12 @@ impl Sge {
         Self { addr: self.addr.wrapping_add(self.length as u64), length, lkey: self.lkey }
     }
 
+    /// The first `length` bytes.
+    #[inline(always)]
+    pub(crate) const fn first(self, length: u32) -> Self {
+        Self { length, ..self }
+    }
+
     /// Virtual address of the first byte.
     #[inline]
     pub const fn addr(&self) -> u64 {

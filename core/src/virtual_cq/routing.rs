@@ -93,14 +93,15 @@ impl<const N: usize> RoutingTable<N> {
         (address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - N.trailing_zeros())) as usize
     }
 
+    /// The place of an address, with its entry; if it has none, the free place where it belongs.
     #[inline]
-    fn position(&self, address: u64) -> Result<usize, usize> {
+    fn probe(&self, address: u64) -> (usize, Option<&Entry>) {
         let mut at = Self::home(address);
         loop {
-            match &self.entries[at & (N - 1)] {
-                Some(entry) if entry.address == address => return Ok(at & (N - 1)),
-                Some(_) => at += 1,
-                None => return Err(at & (N - 1)),
+            let place = at & (N - 1);
+            match &self.entries[place] {
+                Some(entry) if entry.address != address => at += 1,
+                found => return (place, found.as_ref()),
             }
         }
     }
@@ -108,8 +109,8 @@ impl<const N: usize> RoutingTable<N> {
     /// The route of a physical queue pair.
     #[inline]
     pub fn find(&self, device: DeviceId, qp_num: u32) -> Option<&Route> {
-        let at = self.position(address(device, qp_num)).ok()?;
-        self.entries[at].as_ref().map(|entry| &entry.route)
+        let (_, entry) = self.probe(address(device, qp_num));
+        entry.map(|entry| &entry.route)
     }
 
     /// Adds a route.
@@ -124,7 +125,7 @@ impl<const N: usize> RoutingTable<N> {
         route: Route,
     ) -> Result<(), RouteError> {
         let address = address(device, qp_num);
-        let Err(free) = self.position(address) else {
+        let (free, None) = self.probe(address) else {
             return Err(RouteError::Taken { device, qp_num });
         };
         if self.len == Self::CAPACITY {
@@ -137,7 +138,7 @@ impl<const N: usize> RoutingTable<N> {
 
     /// Removes a route and returns it.
     pub fn remove(&mut self, device: DeviceId, qp_num: u32) -> Option<Route> {
-        let mut hole = self.position(address(device, qp_num)).ok()?;
+        let (mut hole, _) = self.probe(address(device, qp_num));
         let removed = self.entries[hole].take()?;
         self.len -= 1;
         let mut at = hole;
@@ -185,7 +186,7 @@ impl<const N: usize> RoutingTable<N> {
         assert!(self.entries.iter().flatten().count() == self.len);
         for (at, entry) in self.entries.iter().enumerate() {
             if let Some(entry) = entry {
-                assert!(self.position(entry.address) == Ok(at));
+                assert!(self.probe(entry.address).0 == at);
             }
         }
     }

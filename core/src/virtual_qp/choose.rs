@@ -11,9 +11,9 @@ use arrayvec::ArrayVec;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chooser<const RAILS: usize> {
     /// Bit `turn` of every rail that accepts fragments and has credits.
-    available: u8,
+    available: u32,
     /// Bit `turn` of every rail whose turn comes before the order starts again.
-    ahead: u8,
+    ahead: u32,
     /// The turn bit of the rail that completions came from last: waiting requests go there first.
     last_freed_turn: u8,
     /// Masks the turns of a round: all bits, or none where nobody takes turns.
@@ -46,14 +46,12 @@ pub(super) struct Round {
     /// up, those of the rails that have had their turn. Always empty with least finish time, where
     /// nobody takes turns.
     left: u32,
-    /// What the chooser's `ahead` becomes.
-    ahead: u8,
 }
 
 impl<const RAILS: usize> Chooser<RAILS> {
     pub(super) const EMPTY: Self = Self {
         available: 0,
-        ahead: 0xFF,
+        ahead: u32::MAX,
         last_freed_turn: 1,
         turns: u32::MAX,
         order: [0; MAX_RAILS],
@@ -104,7 +102,7 @@ impl<const RAILS: usize> Chooser<RAILS> {
             }
             table
         };
-        ONES[self.available as usize] as u32
+        ONES[self.available as u8 as usize] as u32
     }
 
     /// What each rail gets of `fragments`, more than 0; nothing if no rail can take any.
@@ -131,14 +129,8 @@ impl<const RAILS: usize> Chooser<RAILS> {
     #[inline]
     pub(super) fn round(&self) -> Round {
         let ahead = self.available & self.ahead;
-        let left = u32::from(ahead) | u32::from(self.available ^ ahead) << 8;
-        Round { left: left & self.turns, ahead: self.ahead }
-    }
-
-    /// The request is done with its turns: the next one goes on from there.
-    #[inline]
-    pub(super) fn end(&mut self, round: Round) {
-        self.ahead = round.ahead;
+        let left = ahead | (self.available ^ ahead) << MAX_RAILS;
+        Round { left: left & self.turns }
     }
 
     /// The next rail, and how many of the `left` fragments it gets at most; `None` if no rail can
@@ -152,10 +144,9 @@ impl<const RAILS: usize> Chooser<RAILS> {
         loads: impl FnOnce() -> [Load; MAX_RAILS],
     ) -> Option<(usize, u32)> {
         if round.left == 0 {
-            if let Policy::LeastFinishTime(cost) = &self.policy {
-                return (self.available != 0).then(|| self.first_to_finish(cost, left, loads()));
+            if self.turns == 0 {
+                return self.first_to_finish(left, loads());
             }
-            self.ahead = round.ahead;
             *round = self.round();
             if round.left == 0 {
                 return None;
@@ -163,20 +154,20 @@ impl<const RAILS: usize> Chooser<RAILS> {
         }
         let turn = round.left.trailing_zeros() & 7;
         round.left &= round.left - 1;
-        round.ahead = 0xFE << turn;
+        // The next request goes on behind it.
+        self.ahead = u32::MAX << turn << 1;
         Some((self.order[turn as usize] as usize, share.min(left)))
     }
 
     /// Deals `left` fragments out one by one, each to the rail that would finish it first, and
-    /// returns which rail got the first one and how many it got.
+    /// returns which rail got the first one and how many it got; `None` if no rail can take any.
     #[cold]
     #[inline(never)]
-    fn first_to_finish(
-        &self,
-        cost: &[u64; RAILS],
-        left: u32,
-        loads: [Load; MAX_RAILS],
-    ) -> (usize, u32) {
+    fn first_to_finish(&self, left: u32, loads: [Load; MAX_RAILS]) -> Option<(usize, u32)> {
+        let Policy::LeastFinishTime(cost) = &self.policy else { return None };
+        if self.available == 0 {
+            return None;
+        }
         let fragment = u64::from(self.fragment.divisor);
         let mut dealt = [0u32; RAILS];
         let mut first = None;
@@ -194,12 +185,13 @@ impl<const RAILS: usize> Chooser<RAILS> {
             first = first.or(Some(rail));
         }
         let rail = first.unwrap_or(self.order[self.available.trailing_zeros() as usize] as usize);
-        (rail, dealt[rail])
+        Some((rail, dealt[rail]))
     }
 
     /// Whether the rail with this turn bit can take fragments.
     #[inline]
     pub(super) fn set_available(&mut self, turn_bit: u8, available: bool) {
+        let turn_bit = u32::from(turn_bit);
         let others = self.available & !turn_bit;
         self.available = if available { others | turn_bit } else { others };
     }
@@ -207,13 +199,13 @@ impl<const RAILS: usize> Chooser<RAILS> {
     /// The rail with this turn bit has no credits any more.
     #[inline]
     pub(super) fn set_exhausted(&mut self, turn_bit: u8) {
-        self.available &= !turn_bit;
+        self.available &= !u32::from(turn_bit);
     }
 
     /// Completions freed credits of the rails with these turn bits, of `last` at last.
     #[inline]
     pub(super) fn freed(&mut self, turn_bits: u8, last: u8) {
-        self.available |= turn_bits;
+        self.available |= u32::from(turn_bits);
         self.last_freed_turn = last;
     }
 
@@ -225,13 +217,13 @@ impl<const RAILS: usize> Chooser<RAILS> {
 
     /// Whether the rail with this turn bit can take fragments.
     pub(super) const fn is_available(&self, turn_bit: u8) -> bool {
-        self.available & turn_bit != 0
+        self.available & turn_bit as u32 != 0
     }
 
     /// The rail that was freed last is next.
     #[inline]
     pub(super) fn prefer_freed(&mut self) {
-        self.ahead = self.last_freed_turn.wrapping_neg();
+        self.ahead = u32::from(self.last_freed_turn).wrapping_neg();
     }
 }
 
@@ -285,7 +277,7 @@ mod tests {
     #[test]
     fn shares_cover_everything_and_no_more_than_needed() {
         for rails in 1..=MAX_RAILS as u32 {
-            let chooser = Chooser::<8> { available: ((1u32 << rails) - 1) as u8, ..Chooser::EMPTY };
+            let chooser = Chooser::<8> { available: (1 << rails) - 1, ..Chooser::EMPTY };
             for fragments in (1..100).chain([1 << 25, (1 << 25) - 1]) {
                 assert_eq!(chooser.share(fragments), fragments.div_ceil(rails));
             }
@@ -298,9 +290,7 @@ mod tests {
         loads: [Load; MAX_RAILS],
     ) -> Option<(usize, u32)> {
         let mut round = chooser.round();
-        let next = chooser.next(&mut round, left, 2, || loads);
-        chooser.end(round);
-        next
+        chooser.next(&mut round, left, 2, || loads)
     }
 
     const IDLE: [Load; MAX_RAILS] = [Load { bytes: 0, credits: 99 }; MAX_RAILS];
@@ -314,7 +304,6 @@ mod tests {
         let mut round = chooser.round();
         let turns = [(); 5].map(|()| chooser.next(&mut round, 8, 2, || IDLE).unwrap().0);
         assert_eq!(turns, [3, 0, 1, 3, 0]);
-        chooser.end(round);
         chooser.freed(1 << 3, 1 << 3);
         chooser.prefer_freed();
         assert_eq!(next(&mut chooser, 1, IDLE), Some((3, 1)));

@@ -8,6 +8,7 @@ use super::scheme::{Numbering, SchemeRules, Unnumbered};
 use super::slot::{SendSlot, SlotState};
 use crate::hardware::{QueuePair, Refusal};
 use crate::rail::{Batch, Content, Rail, RailId};
+use crate::verbs::SendFlags;
 
 /// How far the dispatch of one request got.
 #[derive(Debug)]
@@ -65,14 +66,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline(always)]
     pub(super) fn dispatch_now(&mut self, id: u64) -> Progress {
         let slot = self.sends.slot(id);
-        if slot.state.intersects(SlotState::FENCED.union(SlotState::PASS_THROUGH)) {
-            if slot.state.contains(SlotState::PASS_THROUGH) {
-                // Posted in its own turn: the cursor goes on.
-                return Progress::Posted;
-            }
-            if slot.state.contains(SlotState::FENCED) && !self.passes_fence(id) {
-                return Progress::Waits;
-            }
+        if slot.state.contains(SlotState::PASS_THROUGH) {
+            // Posted in its own turn: the cursor goes on.
+            return Progress::Posted;
+        }
+        if slot.is_fenced() && !self.passes_fence(id) {
+            return Progress::Waits;
         }
         // Disjoint fields: a batch borrows its rail while slot and numbers are at work.
         let Self { rails, sends, chooser, scheme, config, pass_through, .. } = self;
@@ -129,7 +128,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             && self.sends.front_in_flight().is_none();
         if passes {
             // For good: what is posted while the request waits for credits is behind it.
-            self.sends.slot(id).state.remove(SlotState::FENCED);
+            self.sends.slot(id).flags.remove(SendFlags::FENCE);
             self.pass_through.forget_fence();
         }
         passes
@@ -234,30 +233,29 @@ fn dispatch_fragments<
         left -= count;
         let offset = slot.offset;
         let is_end = ONE || left + without_number == 0;
-        let end = if is_end { slot.local.length() } else { offset + count * size };
-        let number = numbers.next();
+        // All but the last one of a request are full.
+        let before_last = (count - 1) * size;
+        let last_length = if is_end { slot.unposted() - before_last } else { size };
+        let length = before_last + last_length;
+        let number = numbers.take(count);
         let remembered = N::remembered(number);
-        let batch = Batch::fragments(id, N::CONTENT, offset, end - offset, remembered, count);
+        let batch = Batch::fragments(id, N::CONTENT, offset, length, remembered, count);
         // Noted first: a request that is posted leaves nothing to be remembered meanwhile.
         let tag = rail.sends.push(batch);
         if rail.sends.credits() == 0 {
             chooser.set_exhausted(rail.turn_bit);
         }
-        slot.offset = end;
+        slot.offset = offset + length;
         slot.batches_in_flight += 1;
-        numbers.consume(count);
-        let offered = Offered { count, offset, end, tag, number, is_end };
+        let offered = Offered { count, offset, last_length, tag, number, is_end };
         let taken = post_fragments::<N, Q, RAILS, DEPTH>(rail, slot, offered, size);
         if let Some(refusal) = taken.refusal {
-            chooser.end(round);
             return Err(Truncated { at, count, taken: taken.count, refusal });
         }
         if is_end {
-            chooser.end(round);
             return Ok(true);
         }
     }
-    chooser.end(round);
     Ok(false)
 }
 

@@ -12,9 +12,10 @@ use crate::verbs::{SendFlags, SendRequest};
 pub(super) struct Offered<N: Numbering> {
     /// How many, at least 1.
     pub(super) count: u32,
-    /// First byte of them within the request, and the byte after their last.
+    /// First byte of them within the request.
     pub(super) offset: u32,
-    pub(super) end: u32,
+    /// Bytes of the last one; the others are full.
+    pub(super) last_length: u32,
     /// Tag and number of the first one.
     pub(super) tag: Tag,
     pub(super) number: N::Number,
@@ -31,11 +32,12 @@ impl<N: Numbering> Offered<N> {
         slot: &SendSlot<RAILS>,
         size: u32,
     ) -> Self {
+        let count = u32::from(batch.count);
         let end = batch.offset + batch.length;
         Self {
-            count: u32::from(batch.count) - index,
+            count: count - index,
             offset: batch.offset + index * size,
-            end,
+            last_length: batch.length - (count - 1) * size,
             tag,
             number: N::number_of(batch, index),
             is_end: end == slot.local.length(),
@@ -51,13 +53,12 @@ pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, con
     offered: Offered<N>,
     size: u32,
 ) -> Taken {
-    let Offered { count, offset, end, mut tag, mut number, is_end } = offered;
+    let Offered { count, offset, last_length, mut tag, mut number, is_end } = offered;
     let keys = slot.keys[rail.keys_at as usize];
     let opcode = N::opcode(slot);
     let inner_flags = N::inner_flags(slot);
-    // The last one is as long as it has to be, the others are full.
-    let last_length = end - offset - (count - 1) * size;
-    let mut sge = slot.local.part(offset, 0).sge(keys.lkey);
+    // As if all were full: the last one is cut to its length.
+    let mut sge = slot.local.part(offset, 0).sge(keys.lkey).behind(size);
     let mut remote_addr = slot.remote_addr + u64::from(offset);
     let request = |tag: Tag, flags, imm, sge, remote_addr| SendRequest {
         wr_id: tag.wr_id(),
@@ -72,13 +73,13 @@ pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, con
     };
     let mut sends = rail.qp.start_send();
     for _ in 1..count {
-        sge = sge.behind(size);
         sends.add(&request(tag, inner_flags, N::imm(number, false), sge, remote_addr));
-        tag = tag.plus(1);
+        sge = sge.behind(size);
+        tag = tag.next_of_batch();
         number = N::after(number);
         remote_addr += u64::from(size);
     }
-    let sge = sge.behind(last_length);
+    let sge = sge.first(last_length);
     // Only the last request of a batch is signaled: its completion retires all of them.
     let flags = if is_end { slot.last_flags } else { inner_flags }.union(SendFlags::SIGNALED);
     sends.add(&request(tag.last(), flags, N::imm(number, is_end), sge, remote_addr));

@@ -80,19 +80,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn post_fragmented(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         self.check_fragmented(wr)?;
         let inline = wr.flags.contains(SendFlags::INLINE);
-        let waits = self.sends.front_pending().is_some();
-        if inline && waits {
+        if inline && self.sends.front_pending().is_some() {
             return Err(PostSendError::InlineMustWait);
         }
         let Self { sends, devices, scheme, header, .. } = self;
         let id = sends.add_with(|slot| {
             for (at, (keys, device)) in slot.keys.iter_mut().zip(devices).enumerate() {
-                *keys = Keys::of(wr, *device, at)?;
+                let found = Keys::find(wr.keys, *device, at);
+                *keys = found.ok_or(PostSendError::MissingKeys { device: *device })?;
             }
             slot.fill(wr, header.imm_order, SlotState::empty());
             if wr.opcode == Opcode::RdmaWriteWithImm { scheme.prepare(wr, slot) } else { Ok(()) }
         })?;
-        if waits {
+        if self.sends.pending_count() > 1 {
             return Ok(());
         }
         match self.dispatch_now(id) {

@@ -47,6 +47,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             } else if self.health.failed {
                 // The receiver must not be told of data that failed, nor past it.
                 slot.state.insert(SlotState::CANCELLED);
+                slot.state.remove(SlotState::WANTS_NOTIFY);
                 self.sends.pop_in_flight();
             } else if self.pass_through.is_ahead_of(id) || !self.notify_from(id) {
                 return;

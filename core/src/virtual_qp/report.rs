@@ -29,17 +29,23 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.is_flushing() { self.report_flushed() } else { None }
     }
 
+    /// The next deferred request that will not be posted any more.
+    fn report_flushed(&mut self) -> Option<VirtualWc> {
+        let id = self.flush_deferred();
+        let wc = self.sends.slot(id).report(self.header.virtual_qp_num);
+        self.finish_deferred(id);
+        Some(wc)
+    }
+
     #[inline]
     fn report_send(&mut self) -> Option<VirtualWc> {
         while let Some(id) = self.sends.front_finished() {
             let slot = self.sends.slot(id);
-            if slot.state.intersects(SlotState::NOTIFY_IN_FLIGHT.union(SlotState::PASS_THROUGH)) {
-                if slot.state.contains(SlotState::NOTIFY_IN_FLIGHT) {
+            if slot.state.intersects(SlotState::WANTS_NOTIFY.union(SlotState::PASS_THROUGH)) {
+                if slot.wants_notify() {
                     return None;
                 }
-                // Reported when it completes.
-                self.pass_through.passed();
-                self.sends.pop_finished();
+                self.pass_over();
                 continue;
             }
             let wc = slot.report(self.header.virtual_qp_num);
@@ -51,6 +57,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
         }
         None
+    }
+
+    /// The front finished request is a pass-through request: reported when it completes.
+    #[cold]
+    #[inline(never)]
+    fn pass_over(&mut self) {
+        self.pass_through.passed();
+        self.sends.pop_finished();
     }
 
     #[inline]
@@ -67,7 +81,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let send_finished = || {
             let id = self.sends.front_finished();
             let slot = id.and_then(|id| self.sends.find(id));
-            slot.is_some_and(|slot| !slot.state.contains(SlotState::NOTIFY_IN_FLIGHT))
+            slot.is_some_and(|slot| !slot.wants_notify())
         };
         self.offers.any()
             || self.recvs.front_finished().is_some()

@@ -29,9 +29,15 @@ impl Keys {
     pub(super) fn find(keys: &[DeviceKeys], device: DeviceId, hint: usize) -> Option<Self> {
         let found = match keys.get(hint) {
             Some(keys) if keys.device == device => keys,
-            _ => keys.iter().find(|keys| keys.device == device)?,
+            _ => Self::search(keys, device)?,
         };
         Some(Self { lkey: found.lkey, rkey: found.rkey })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search(keys: &[DeviceKeys], device: DeviceId) -> Option<&DeviceKeys> {
+        keys.iter().find(|keys| keys.device == device)
     }
 
     /// The keys of a request on a device. Requests that need none get none.
@@ -81,16 +87,12 @@ bitflags! {
     pub(super) struct SlotState: u8 {
         /// One request for rail 0, not fragments: it had to wait.
         const PASS_THROUGH = 1 << 0;
-        /// The receiver is to be notified once the data is acknowledged.
+        /// The receiver is to be notified once the data is acknowledged, or is being notified.
         const WANTS_NOTIFY = 1 << 1;
-        /// The notify is posted and not acknowledged.
-        const NOTIFY_IN_FLIGHT = 1 << 2;
         /// Something of the request was not, and never will be, posted.
-        const CANCELLED = 1 << 3;
-        /// Nothing may be posted before every earlier request is complete; gone once they are.
-        const FENCED = 1 << 4;
+        const CANCELLED = 1 << 2;
         /// A pass-through request that is not complete, and reported when it is.
-        const DEFERRED = 1 << 5;
+        const DEFERRED = 1 << 3;
     }
 }
 
@@ -161,9 +163,6 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         // The request itself waits for its fence, so its fragments need not.
         self.last_flags = wr.flags.difference(SendFlags::FENCE);
         self.state = state;
-        if wr.flags.contains(SendFlags::FENCE) {
-            self.state.insert(SlotState::FENCED);
-        }
     }
 
     /// Whether its fragments carry numbers in their immediates.
@@ -172,7 +171,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         self.fragment_opcode == Opcode::RdmaWriteWithImm
     }
 
-    /// Whether its receiver has still to be notified.
+    /// Whether its receiver has still to be notified, or to acknowledge that it is.
     #[inline]
     pub(super) const fn wants_notify(&self) -> bool {
         self.state.contains(SlotState::WANTS_NOTIFY)
@@ -182,6 +181,12 @@ impl<const RAILS: usize> SendSlot<RAILS> {
     #[inline]
     pub(super) const fn unposted(&self) -> u32 {
         self.local.length() - self.offset
+    }
+
+    /// Whether it may start only when every earlier request is complete, and they were not yet.
+    #[inline]
+    pub(super) const fn is_fenced(&self) -> bool {
+        self.flags.contains(SendFlags::FENCE)
     }
 
     /// Notes a failure; the first one wins.

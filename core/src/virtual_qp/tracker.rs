@@ -103,7 +103,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     }
 
     /// The request with this id, if it is alive and none of it waits for rails.
-    #[inline]
+    #[cfg(feature = "internals")]
     pub fn find_posted(&self, id: u64) -> Option<&T> {
         if id < self.posted { self.find(id) } else { None }
     }
@@ -161,12 +161,25 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         (self.notified < self.posted).then_some(self.notified)
     }
 
+    /// The requests in flight and their ids, oldest first.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = (u64, &T)> {
+        (self.notified..self.posted).map(|id| (id, &self.slots[Self::index(id)]))
+    }
+
     /// The front request in flight is done with, but for being reported (and, with SPRAY, for the
     /// acknowledgement of its notify).
     #[inline]
     pub fn pop_in_flight(&mut self) {
         debug_assert!(self.notified < self.posted);
         self.notified += 1;
+    }
+
+    /// All requests before `end` are done with in this way.
+    #[inline]
+    pub(crate) fn pop_in_flight_until(&mut self, end: u64) {
+        debug_assert!(self.notified <= end && end <= self.posted);
+        self.notified = end;
     }
 
     /// The oldest request that is only waiting to be reported; no other may be.

@@ -94,3 +94,20 @@ fn the_oldest_number_is_that_of_the_first_batch_with_numbers() {
     queue.push(numbered(42));
     assert_eq!(queue.oldest_number(), Some(40));
 }
+
+/// Tags of batches wrap long before the sequence does, so that those within a batch never do.
+#[test]
+fn a_batch_retires_across_the_wrap_of_its_tags() {
+    let mut queue = InFlight::<8>::new(1, 8);
+    queue.tail = (1 << 32) - 2;
+    queue.head = queue.tail;
+    let first = queue.push(fragments(5));
+    assert_eq!(first, queue.tag.plus((1 << 32) - 2));
+    let tags = core::iter::successors(Some(first), |tag| Some(tag.next_of_batch()));
+    for (index, tag) in (0..4).zip(tags) {
+        assert_eq!(queue.compare(tag.wr_id()), TagMatch::Inner(index));
+    }
+    assert_eq!(queue.retire_fragments(first.plus(4).last()), Some(7));
+    assert_eq!(queue.push(fragments(1)), queue.tag.plus(3));
+    queue.invariants();
+}

@@ -9,7 +9,7 @@ use crate::virtual_qp::config::PassThroughOrder;
 use crate::virtual_qp::error::{PostSendError, RefusedBy};
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::SchemeRules;
-use crate::virtual_qp::slot::{Keys, Sends, SlotState};
+use crate::virtual_qp::slot::{Keys, SendSlot, Sends, SlotState};
 
 /// The first request after `id` that is deferred and not complete.
 fn next_after<const RAILS: usize, const WRS: usize>(sends: &Sends<RAILS, WRS>, id: u64) -> u64 {
@@ -157,7 +157,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn has_notify_before(&self, id: u64) -> bool {
         let first = self.sends.front_finished().unwrap_or(id);
         let mut earlier = (first..id).map_while(|id| self.sends.find(id));
-        earlier.any(|slot| slot.state.contains(SlotState::NOTIFY_IN_FLIGHT))
+        earlier.any(SendSlot::wants_notify)
     }
 
     /// A deferred request completed: it is reported at once, unless it succeeded and is unsignaled.
@@ -193,7 +193,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    fn finish_deferred(&mut self, id: u64) {
+    /// A deferred request is done with.
+    pub(in crate::virtual_qp) fn finish_deferred(&mut self, id: u64) {
         self.pass_through.incomplete -= 1;
         if self.pass_through.oldest == id {
             self.pass_through.oldest = next_after(&self.sends, id);
@@ -209,17 +210,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.health.failed && next != NONE && bypassing == 0 && oldest == next
     }
 
-    /// The next deferred request that will not be posted any more.
+    /// Gives up the next deferred request, which will not be posted any more. Returns its id.
     #[cold]
-    pub(in crate::virtual_qp) fn report_flushed(&mut self) -> Option<VirtualWc> {
+    #[inline(never)]
+    pub(in crate::virtual_qp) fn flush_deferred(&mut self) -> u64 {
         let id = self.pass_through.next;
         self.pass_through.next = next_after(&self.sends, id);
         let slot = self.sends.slot(id);
         slot.state.remove(SlotState::DEFERRED);
         slot.fail(WcStatus::WR_FLUSH_ERR);
-        let wc = slot.report(self.header.virtual_qp_num);
-        self.finish_deferred(id);
-        Some(wc)
+        id
     }
 
     /// What must hold between the ring, rail 0 and the pass-through requests.

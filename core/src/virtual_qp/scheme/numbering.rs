@@ -20,14 +20,11 @@ pub(in crate::virtual_qp) trait Numbering {
         unacknowledged: impl FnOnce() -> I,
     ) -> u32;
 
-    /// The number of the next fragment.
-    fn next(&self) -> Self::Number;
+    /// The number of the first of the next `count` fragments, which go to a driver.
+    fn take(&mut self, count: u32) -> Self::Number;
 
     /// A number as a batch remembers it.
     fn remembered(number: Self::Number) -> u32;
-
-    /// The next `count` fragments go to a driver.
-    fn consume(&mut self, count: u32);
 
     /// The number of fragment `index` of a batch.
     fn number_of(batch: &Batch, index: u32) -> Self::Number;
@@ -59,15 +56,12 @@ impl Numbering for Unnumbered {
     }
 
     #[inline(always)]
-    fn next(&self) {}
+    fn take(&mut self, _: u32) {}
 
     #[inline(always)]
     fn remembered((): ()) -> u32 {
         0
     }
-
-    #[inline(always)]
-    fn consume(&mut self, _: u32) {}
 
     #[inline(always)]
     fn number_of(_: &Batch, _: u32) {}

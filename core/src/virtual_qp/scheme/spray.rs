@@ -67,7 +67,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
     #[inline]
     fn prepare(&self, wr: &SendWr<'_>, slot: &mut SendSlot<RAILS>) -> Result<(), PostSendError> {
         let notify = self.notify.as_ref().ok_or(PostSendError::NoNotifyQp)?;
-        slot.notify_rkey = Keys::of(wr, notify.device, 0)?.rkey;
+        let device = notify.device;
+        let keys = Keys::find(wr.keys, device, 0).ok_or(PostSendError::MissingKeys { device })?;
+        slot.notify_rkey = keys.rkey;
         // Fragments travel as plain writes, and the notify is what wakes the receiver.
         slot.state.insert(SlotState::WANTS_NOTIFY);
         slot.fragment_opcode = Opcode::RdmaWrite;
@@ -86,17 +88,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
             return Ok(false);
         }
         let first = requests.start;
-        let (count, end) = ready_to_notify(sends, requests, notify.sends.credits());
+        let ready = ready_to_notify(sends, requests.end, notify.sends.credits());
+        let mut notifies = notify.qp.start_send();
+        let added = add_notifies(&mut notifies, ready, notify.sends.next_tag());
+        let Some((count, end)) = added else { return Ok(false) };
         let batch = Batch::notifies(first, (end - first) as u32, count);
-        let tag = notify.sends.push(batch);
-        let taken = post_notify_batch(&mut notify.qp, sends, &batch, tag, 0);
+        notify.sends.push(batch);
+        let taken = Taken::of(count, notifies.commit());
         if taken.refusal.is_some() {
             notify.sends.truncate(count, taken.count);
         }
         if taken.count > 0 {
-            while sends.front_in_flight().is_some_and(|id| id < end) {
-                mark_notified(sends);
-            }
+            sends.pop_in_flight_until(end);
         }
         let Some(refusal) = taken.refusal else { return Ok(true) };
         offers.sends.insert(RailId::Notify);
@@ -118,7 +121,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
     ) -> Result<(), RailError> {
         let Some(notify) = &mut self.notify else { return Ok(()) };
         let Some((batch, index, tag)) = notify.sends.partial() else { return Ok(()) };
-        let taken = post_notify_batch(&mut notify.qp, sends, &batch, tag, index);
+        let rest = notified_by(sends, &batch).skip(index as usize);
+        let mut notifies = notify.qp.start_send();
+        let Some((count, _)) = add_notifies(&mut notifies, rest, tag) else { return Ok(()) };
+        let taken = Taken::of(count, notifies.commit());
         notify.sends.accepted(taken.count);
         notify.more_doorbells += u64::from(taken.count > 0);
         let Some(refusal) = taken.refusal else { return Ok(()) };
@@ -208,58 +214,55 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
     }
 }
 
-/// How many of these requests, from the first on, can be notified at once with `credits`, and where
-/// they end. Nothing has failed.
+/// The requests, oldest first and before `end`, that can be notified at once with `credits`. Nothing has
+/// failed.
 fn ready_to_notify<const RAILS: usize, const WRS: usize>(
     sends: &Sends<RAILS, WRS>,
-    requests: Range<u64>,
+    end: u64,
     credits: u32,
-) -> (u32, u64) {
-    let mut count = 0;
-    let mut end = requests.start;
-    for id in requests {
-        let posted = sends.find_posted(id).filter(|slot| slot.batches_in_flight == 0);
-        let Some(slot) = posted else { break };
-        if slot.wants_notify() {
-            if count == credits {
-                break;
-            }
-            count += 1;
-            end = id + 1;
-        }
-    }
-    (count, end)
+) -> impl Iterator<Item = (u64, &SendSlot<RAILS>)> {
+    let requests = sends.in_flight().take_while(move |(id, _)| *id < end);
+    let acknowledged = requests.take_while(|(_, slot)| slot.batches_in_flight == 0);
+    acknowledged.filter(|(_, slot)| slot.wants_notify()).take(credits as usize)
 }
 
-/// Posts the notifies of `batch` from `index` on, only the last signaled.
-fn post_notify_batch<Q: QueuePair, const RAILS: usize, const WRS: usize>(
-    qp: &mut Q,
-    sends: &Sends<RAILS, WRS>,
+/// The requests that a batch notifies the receiver of.
+fn notified_by<'s, const RAILS: usize, const WRS: usize>(
+    sends: &'s Sends<RAILS, WRS>,
     batch: &Batch,
-    mut tag: Tag,
-    index: u32,
-) -> Taken {
+) -> impl Iterator<Item = (u64, &'s SendSlot<RAILS>)> {
     let requests = batch.wr..batch.wr + u64::from(batch.number);
-    let slots = requests.filter_map(|id| sends.find(id));
-    let wanting = slots.filter(|slot| slot.wants_notify());
-    let count = u32::from(batch.count) - index;
-    let mut left = count;
-    let mut notifies = qp.start_send();
-    for slot in wanting.skip(index as usize) {
-        left -= 1;
-        if left == 0 {
-            tag = tag.last();
-        }
-        notifies.add(&notify_request(slot, tag));
-        tag = tag.plus(1);
+    let slots = requests.filter_map(|id| sends.find(id).map(|slot| (id, slot)));
+    slots.filter(|(_, slot)| slot.wants_notify())
+}
+
+/// Adds notifies of the `requests`, the first one under `tag`, only the last one signaled. Returns how many,
+/// and the id behind the last one, if there are any.
+fn add_notifies<'s, const RAILS: usize>(
+    notifies: &mut impl SendBatch,
+    mut requests: impl Iterator<Item = (u64, &'s SendSlot<RAILS>)>,
+    mut tag: Tag,
+) -> Option<(u32, u64)> {
+    let (mut id, mut slot) = requests.next()?;
+    let mut count = 1;
+    for (next_id, next_slot) in requests {
+        notifies.add(&notify_request(slot, tag, SendFlags::empty()));
+        tag = tag.next_of_batch();
+        (id, slot) = (next_id, next_slot);
+        count += 1;
     }
-    Taken::of(count, notifies.commit())
+    notifies.add(&notify_request(slot, tag.last(), SendFlags::SIGNALED));
+    Some((count, id + 1))
 }
 
 /// A zero-length WRITE_WITH_IMM: the user's immediate and nothing else.
-fn notify_request<const RAILS: usize>(slot: &SendSlot<RAILS>, tag: Tag) -> SendRequest {
+#[inline]
+fn notify_request<const RAILS: usize>(
+    slot: &SendSlot<RAILS>,
+    tag: Tag,
+    signaled: SendFlags,
+) -> SendRequest {
     let solicited = slot.flags & SendFlags::SOLICITED;
-    let signaled = if tag.is_last() { SendFlags::SIGNALED } else { SendFlags::empty() };
     SendRequest {
         wr_id: tag.wr_id(),
         opcode: Opcode::RdmaWriteWithImm,
@@ -273,24 +276,13 @@ fn notify_request<const RAILS: usize>(slot: &SendSlot<RAILS>, tag: Tag) -> SendR
     }
 }
 
-/// The front request in flight is acknowledged, and its notify, if it wants one, is posted.
-fn mark_notified<const RAILS: usize, const WRS: usize>(sends: &mut Sends<RAILS, WRS>) {
-    if let Some(id) = sends.front_in_flight() {
-        let slot = sends.slot(id);
-        if slot.wants_notify() {
-            slot.state.insert(SlotState::NOTIFY_IN_FLIGHT);
-        }
-        sends.pop_in_flight();
-    }
-}
-
 /// A batch of notifies is acknowledged.
 pub(in crate::virtual_qp) fn notified<const RAILS: usize, const WRS: usize>(
     sends: &mut Sends<RAILS, WRS>,
     batch: &Batch,
 ) {
     for wr in batch.wr..batch.wr + u64::from(batch.number) {
-        sends.slot(wr).state.remove(SlotState::NOTIFY_IN_FLIGHT);
+        sends.slot(wr).state.remove(SlotState::WANTS_NOTIFY);
     }
 }
 
@@ -301,13 +293,8 @@ pub(in crate::virtual_qp) fn notify_failed<const RAILS: usize, const WRS: usize>
     index: u32,
     status: WcStatus,
 ) {
-    let mut requests = batch.wr..batch.wr + u64::from(batch.number);
-    let notified = |id: &u64| {
-        let slot = sends.find(*id);
-        slot.is_some_and(|slot| slot.state.contains(SlotState::NOTIFY_IN_FLIGHT))
-    };
-    let failed = requests.by_ref().filter(notified).nth(index as usize);
-    if let Some(id) = failed {
+    let failed = notified_by(sends, batch).nth(index as usize);
+    if let Some((id, _)) = failed {
         sends.slot(id).fail(status);
     }
 }

@@ -70,6 +70,19 @@ impl SendNumbers {
         Ok(())
     }
 
+    /// How many fragments may be numbered now; `unacknowledged` are the oldest unacknowledged number of
+    /// each rail that has any.
+    #[cold]
+    #[inline(never)]
+    fn refreshed_room(&mut self, unacknowledged: impl Iterator<Item = u32>) -> u32 {
+        let oldest = unacknowledged.filter_map(SequenceNumber::new);
+        let oldest_age = oldest.map(|number| self.next.distance_from(number)).max();
+        // After the peer's window turned out smaller, numbers in flight can be older than the span.
+        let used = oldest_age.unwrap_or(0).min(self.span);
+        self.oldest = self.next.retreat(used);
+        self.span - used
+    }
+
     /// The driver took none of the last `count` numbers: they are given out again.
     pub(in crate::virtual_qp) fn take_back(&mut self, count: u32) {
         self.next = self.next.retreat(count);
@@ -81,7 +94,7 @@ impl Numbering for SendNumbers {
 
     const CONTENT: Content = Content::Numbered;
 
-    #[inline]
+    #[inline(always)]
     fn room<I: Iterator<Item = u32>>(
         &mut self,
         wanted: u32,
@@ -89,29 +102,22 @@ impl Numbering for SendNumbers {
     ) -> u32 {
         // The peer's window may turn out smaller than what is in flight already.
         if self.span.saturating_sub(self.next.distance_from(self.oldest)) < wanted {
-            let oldest = unacknowledged().filter_map(SequenceNumber::new);
-            let oldest_age = oldest.map(|number| self.next.distance_from(number)).max();
-            // After the peer's window turned out smaller, numbers in flight can be older than the span.
-            let used = oldest_age.unwrap_or(0).min(self.span);
-            self.oldest = self.next.retreat(used);
-            return wanted.min(self.span - used);
+            self.refreshed_room(unacknowledged()).min(wanted)
+        } else {
+            wanted
         }
-        wanted
     }
 
     #[inline(always)]
-    fn next(&self) -> SequenceNumber {
-        self.next
+    fn take(&mut self, count: u32) -> SequenceNumber {
+        let first = self.next;
+        self.next = first.advance(count);
+        first
     }
 
     #[inline(always)]
     fn remembered(number: SequenceNumber) -> u32 {
         number.get()
-    }
-
-    #[inline]
-    fn consume(&mut self, count: u32) {
-        self.next = self.next.advance(count);
     }
 
     #[inline(always)]
@@ -165,9 +171,9 @@ mod tests {
         let peer = PeerWindow { window: 20, receives_per_rail: 5 };
         let mut numbers = SendNumbers::new(peer, 2);
         assert_eq!(numbers.room(8, || [].into_iter()), 8);
-        numbers.consume(8);
+        numbers.take(8);
         assert_eq!(numbers.room(8, || [0, 4].into_iter()), 2);
-        numbers.consume(2);
+        numbers.take(2);
         assert_eq!(numbers.room(1, || [0].into_iter()), 0);
         assert_eq!(numbers.room(8, || [4].into_iter()), 4);
         assert_eq!(numbers.room(8, || [].into_iter()), 8);
