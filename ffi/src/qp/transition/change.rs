@@ -26,11 +26,11 @@ macro_rules! given {
 /// INIT to INIT, for RC and UC: changes what is given, and leaves the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeInit {
-    /// See [`ToInit::port_num`].
+    /// See [`ToInit::port_num`](super::ToInit::port_num).
     pub port_num: Option<u8>,
-    /// See [`ToInit::pkey_index`].
+    /// See [`ToInit::pkey_index`](super::ToInit::pkey_index).
     pub pkey_index: Option<u16>,
-    /// See [`ToInit::access`].
+    /// See [`ToInit::access`](super::ToInit::access).
     pub access: Option<AccessFlags>,
 }
 
@@ -52,11 +52,11 @@ impl Fill for ChangeInit {
 /// INIT to INIT, for UD: changes what is given, and leaves the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramChangeInit {
-    /// See [`DatagramToInit::port_num`].
+    /// See [`DatagramToInit::port_num`](super::DatagramToInit::port_num).
     pub port_num: Option<u8>,
-    /// See [`DatagramToInit::pkey_index`].
+    /// See [`DatagramToInit::pkey_index`](super::DatagramToInit::pkey_index).
     pub pkey_index: Option<u16>,
-    /// See [`DatagramToInit::qkey`].
+    /// See [`DatagramToInit::qkey`](super::DatagramToInit::qkey).
     pub qkey: Option<u32>,
 }
 
@@ -87,7 +87,7 @@ impl Fill for DatagramChangeInit {
 pub struct ChangeRts {
     /// What the peer may do from now on.
     pub access: Option<AccessFlags>,
-    /// See [`ToRtr::min_rnr_timer`].
+    /// See [`ToRtr::min_rnr_timer`](super::ToRtr::min_rnr_timer).
     pub min_rnr_timer: Option<u8>,
 }
 
@@ -142,26 +142,26 @@ impl Fill for DatagramChangeRts {
 }
 
 /// SQD to SQD, for RC: changes what is given, the path among it, once nothing is under way any more
-/// ([`SqDrained`](crate::AsyncEvent::SqDrained)). [`Resume`] goes on, by the new path.
+/// ([`SqDrained`](crate::AsyncEvent::SqDrained)). [`Resume`](super::Resume) goes on, by the new path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeSqd {
     /// The way to the peer.
     pub path: Option<Path>,
-    /// See [`ToInit::pkey_index`].
+    /// See [`ToInit::pkey_index`](super::ToInit::pkey_index).
     pub pkey_index: Option<u16>,
     /// What the peer may do from now on.
     pub access: Option<AccessFlags>,
-    /// See [`ToRtr::max_dest_rd_atomic`].
+    /// See [`ToRtr::max_dest_rd_atomic`](super::ToRtr::max_dest_rd_atomic).
     pub max_dest_rd_atomic: Option<u8>,
-    /// See [`ToRtr::min_rnr_timer`].
+    /// See [`ToRtr::min_rnr_timer`](super::ToRtr::min_rnr_timer).
     pub min_rnr_timer: Option<u8>,
-    /// See [`ToRts::timeout`].
+    /// See [`ToRts::timeout`](super::ToRts::timeout).
     pub timeout: Option<u8>,
-    /// See [`ToRts::retry_cnt`].
+    /// See [`ToRts::retry_cnt`](super::ToRts::retry_cnt).
     pub retry_cnt: Option<u8>,
-    /// See [`ToRts::rnr_retry`].
+    /// See [`ToRts::rnr_retry`](super::ToRts::rnr_retry).
     pub rnr_retry: Option<u8>,
-    /// See [`ToRts::max_rd_atomic`].
+    /// See [`ToRts::max_rd_atomic`](super::ToRts::max_rd_atomic).
     pub max_rd_atomic: Option<u8>,
 }
 
@@ -191,7 +191,7 @@ impl Fill for ChangeSqd {
 pub struct UnreliableChangeSqd {
     /// The way to the peer.
     pub path: Option<Path>,
-    /// See [`ToInit::pkey_index`].
+    /// See [`ToInit::pkey_index`](super::ToInit::pkey_index).
     pub pkey_index: Option<u16>,
     /// What the peer may do from now on.
     pub access: Option<AccessFlags>,
@@ -215,7 +215,7 @@ impl Fill for UnreliableChangeSqd {
 /// SQD to SQD, for UD: changes what is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramChangeSqd {
-    /// See [`DatagramToInit::pkey_index`].
+    /// See [`DatagramToInit::pkey_index`](super::DatagramToInit::pkey_index).
     pub pkey_index: Option<u16>,
     /// What datagrams must carry from now on.
     pub qkey: Option<u32>,
