@@ -24,6 +24,8 @@ fn poll(rig: &mut Rig) -> Option<VirtualWc> {
 
 fn main() {
     let mut rig = Setup::spray(2).fragment(FRAGMENT).rig();
+    // The first poll looks at what was attached, too.
+    assert_eq!(rig.poll(), []);
     post(&mut rig, &rig::write_imm(42, 4 * FRAGMENT, 7));
     rig.rails.iter().for_each(|rail| rail.complete_all());
     assert_eq!(poll(&mut rig), None, "the notify is on its way");
