@@ -36,6 +36,36 @@ fn the_rest_of_a_batch_goes_to_the_same_rail_before_anything_else() {
 }
 
 #[test]
+fn a_request_whose_last_batch_is_taken_in_part_is_with_its_rails() {
+    let mut rig = rig();
+    rig.rails[1].refuse_next(2, Refusal::QueueFull);
+    rig.post([rig::write(1, 8 * 128)]);
+    assert_eq!(rig.pieces(0).len(), 1, "its share, and no more");
+    assert_eq!(rig.pieces(1), [[inner(write(512, 128)), inner(write(640, 128))]]);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.pieces(1), [[inner(write(768, 128)), write(896, 128)]]);
+    assert_eq!(rig.pieces(0), Vec::<Vec<Piece>>::new());
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+}
+
+/// The receiver is told of what has numbers, so these wait for what has none, however its driver took it.
+#[test]
+fn numbers_wait_for_a_write_whose_last_batch_was_taken_in_part() {
+    let mut rig = Setup::dqplb(2).fragment(128).rig();
+    rig.rails[1].refuse_next(1, Refusal::QueueFull);
+    rig.post([rig::write(1, 4 * 128), rig::write_imm(2, 128, 0)]);
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll(), []);
+    let of_request_1 = |opcodes: Vec<Opcode>| opcodes == [Opcode::RdmaWrite; 2];
+    assert!(of_request_1(rig.opcodes(0)) && of_request_1(rig.opcodes(1)));
+    rig.rails[1].complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!([rig.opcodes(0), rig.opcodes(1)].concat(), [Opcode::RdmaWriteWithImm]);
+    assert_eq!(rig.run_dry(), [done(2, WcOpcode::RDMA_WRITE, 128)]);
+}
+
+#[test]
 fn a_batch_may_be_taken_one_by_one() {
     let mut rig = rig();
     for accepted in [1, 0, 0, 1, 0, 0, 1] {
