@@ -309,6 +309,7 @@ fn a_driver_that_never_takes_the_rest_of_a_batch_ends_in_an_error() {
     assert_eq!((error.rail, error.errno), (RailId::Data(0), Some(12)));
     assert_eq!(rig.qp.state(), QpState::Error);
     assert_eq!(rig.qp.post_send(&rig::write(2, 128)), Err(PostSendError::InErrorState));
+    assert_eq!(rig.poll(), [], "what ends the batch is refused, too");
     // A driver that takes requests again, for example flushed ones, ends the request too.
     rig.rails.iter().for_each(|rail| rail.refuse_all(None));
     assert_eq!(rig.poll(), []);
@@ -335,6 +336,24 @@ fn a_driver_that_is_always_full_is_named_and_ends_in_an_error() {
         let flushed = WcStatus::WR_FLUSH_ERR;
         assert_eq!(rig.poll_ids(), [(1, flushed), (2, flushed)]);
     }
+}
+
+/// A completion would make room, so nothing has failed yet.
+#[test]
+fn a_driver_that_is_full_with_something_in_flight_is_named_and_may_go_on() {
+    let mut rig = rig();
+    rig.post([rig::write(1, 256)]);
+    rig.rails.iter().for_each(|rail| rail.refuse_all(Some(Refusal::QueueFull)));
+    rig.post([rig::write(2, 256)]);
+    assert_eq!(rig.poll(), []);
+    assert!(rig.qp.check_stalled().is_empty(), "the first check");
+    let stalled: Vec<_> = rig.qp.check_stalled().collect();
+    assert_eq!(stalled, [RailId::Data(0), RailId::Data(1)]);
+    assert_eq!((rig.qp.state(), rig.qp.first_error()), (QpState::Ready, None));
+    rig.rails.iter().for_each(|rail| rail.refuse_all(None));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.run_dry().len(), 1);
 }
 
 /// What it took at last was in flight at one check only.

@@ -178,3 +178,22 @@ fn notifies_that_a_driver_took_in_part_are_completed_and_reported() {
     let counters = rig.qp.counters(RailId::Notify).unwrap();
     assert_eq!((counters.send_requests, counters.doorbells, counters.bytes), (4, 2, 0));
 }
+
+/// A notify queue pair that is full holds up notifies, and nothing else.
+#[test]
+fn notifies_without_credits_wait_for_an_acknowledgement() {
+    let mut rig = Setup::spray(2).fragment(128).depth(2).rig();
+    rig.post((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[1, 2]]);
+    rig.post([rig::write(5, 128)]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), Vec::<Vec<u32>>::new());
+    rig.notify().complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1, 2]));
+    assert_eq!(rig.notifies(), [[3, 4]]);
+    rig.notify().complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[3, 4, 5]));
+}
