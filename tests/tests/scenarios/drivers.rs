@@ -250,6 +250,24 @@ fn notifies_may_be_taken_one_by_one() {
     assert_eq!((counters.send_requests, counters.doorbells), (3, 3));
 }
 
+#[test]
+fn later_notifies_wait_for_the_rest_of_a_batch_that_the_driver_owes() {
+    let mut rig = rig();
+    rig.post((1..=2).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    rig.notify().refuse_next(1, Refusal::QueueFull);
+    assert_eq!(rig.poll(), []);
+    rig.notify().refuse_all(Some(Refusal::QueueFull));
+    rig.post([rig::write_imm(3, 128, 3)]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), []);
+    rig.notify().refuse_all(None);
+    assert_eq!((rig.poll(), rig.poll()), (vec![], vec![]));
+    assert_eq!(rig.notifies(), [[1], [2], [3]]);
+    rig.notify().complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1, 2, 3]));
+}
+
 /// The rest is still offered again: what was taken of the batch retires with it.
 #[test]
 fn a_notify_that_the_driver_refuses_for_good_is_given_up_with_what_is_behind_it() {
