@@ -1,5 +1,6 @@
 //! The seeds' scenarios about DQPLB, sender and receiver.
 
+use polyrail_core::hardware::Refusal;
 use polyrail_core::internals::{MODULUS, SequenceImm, SequenceNumber};
 use polyrail_core::verbs::{Imm, Opcode, RecvWr, SendRequest, WcOpcode};
 use polyrail_core::virtual_qp::{PostRecvError, PostSendError, RailId, Scheme};
@@ -257,4 +258,17 @@ fn one_rail_needs_no_window() {
     rig.post([rig::write_imm(1, 128, 7)]);
     rig.rails[0].complete_all();
     assert_eq!(rig.poll_ids(), ok(&[1]));
+}
+
+/// Receives that no driver took are not posted behind the owner's back later on.
+#[test]
+fn receives_that_were_all_refused_leave_the_queues_to_others() {
+    let mut rig = Setup::dqplb(2).rig();
+    rig.rails.iter().for_each(|rail| rail.refuse_next_recv(0, Refusal::Driver(5)));
+    let refused = PostRecvError::Driver { rail: RailId::Data(0), errno: 5 };
+    assert_eq!(rig.qp.prepare_receives(), Err(refused));
+    assert_eq!(rig.poll(), []);
+    assert!(rig.rails.iter().all(|rail| rail.recvs().is_empty()));
+    rig.qp.post_recv(&RecvWr::data(1, rig::local(8), &rig::KEYS)).unwrap();
+    assert_eq!(rig.rails[0].recvs().len(), 1);
 }
