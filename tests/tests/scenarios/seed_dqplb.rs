@@ -272,3 +272,16 @@ fn receives_that_were_all_refused_leave_the_queues_to_others() {
     rig.qp.post_recv(&RecvWr::data(1, rig::local(8), &rig::KEYS)).unwrap();
     assert_eq!(rig.rails[0].recvs().len(), 1);
 }
+
+#[test]
+fn receives_that_one_driver_refused_are_posted_by_the_next_poll() {
+    let mut rig = Setup::dqplb(2).rig();
+    rig.rails[1].refuse_next_recv(0, Refusal::QueueFull);
+    assert_eq!(rig.qp.prepare_receives(), Ok(()));
+    rig.rails[1].refuse_next_recv(0, Refusal::Driver(5));
+    let refused = PostRecvError::Driver { rail: RailId::Data(1), errno: 5 };
+    assert_eq!(rig.qp.prepare_receives(), Err(refused));
+    assert!(rig.rails[1].recvs().is_empty());
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.rails[1].recvs().len(), rig.rails[0].recvs().len());
+}
