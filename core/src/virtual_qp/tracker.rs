@@ -102,12 +102,6 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         if self.is_alive(id) { Some(&mut self.slots[Self::index(id)]) } else { None }
     }
 
-    /// The request with this id, if it is alive and none of it waits for rails.
-    #[cfg(feature = "internals")]
-    pub fn find_posted(&self, id: u64) -> Option<&T> {
-        if id < self.posted { self.find(id) } else { None }
-    }
-
     /// The request with an id that the engine itself recorded while it was alive.
     #[inline]
     pub(crate) fn slot(&mut self, id: u64) -> &mut T {

@@ -115,8 +115,6 @@ fn compare(ring: &mut WrTracker<u32, SLOTS>, seed: &SeedTracker<u32>) {
     for id in newest.saturating_sub(2 * SLOTS as u64)..newest {
         assert_eq!(ring.find(id), seed.active.get(&id), "request {id}");
         assert_eq!(ring.find_mut(id).copied(), seed.active.get(&id).copied(), "request {id}");
-        let posted = seed.active.get(&id).filter(|_| !seed.pending.contains(&id));
-        assert_eq!(ring.find_posted(id), posted, "request {id}");
     }
     let mut ids: Vec<_> = seed.active.iter().collect();
     ids.sort_unstable_by_key(|(id, _)| **id);

@@ -5,6 +5,7 @@
 //! - `reference_defects`: what the public C++ implementation gets wrong;
 //! - the others by subject, as their names say.
 
+mod budgets;
 mod completion_queue;
 mod distribution;
 mod drivers;
@@ -12,6 +13,7 @@ mod failures;
 mod fence;
 mod immediates;
 mod ownership;
+mod panicking_sinks;
 mod pass_through;
 mod reference_defects;
 mod seed_dqplb;

@@ -269,6 +269,9 @@ fn receives_that_were_all_refused_leave_the_queues_to_others() {
     assert_eq!(rig.qp.prepare_receives(), Err(refused));
     assert_eq!(rig.poll(), []);
     assert!(rig.rails.iter().all(|rail| rail.recvs().is_empty()));
+    for _ in 0..2 {
+        assert!(rig.qp.check_stalled().is_empty(), "nobody waits for them");
+    }
     rig.qp.post_recv(&RecvWr::data(1, rig::local(8), &rig::KEYS)).unwrap();
     assert_eq!(rig.rails[0].recvs().len(), 1);
 }

@@ -1,0 +1,229 @@
+//! Budgets of polls: who waits for one has a turn, and in order.
+
+use super::completion_queue::{Qp, one_cq, qp, wcs};
+use polyrail_core::virtual_cq::{Event, VirtualCq};
+use polyrail_tests::rig::{self, Setup, TestCq, Way};
+use polyrail_tests::scripted::{Nic, QpHandle, ScriptedCq};
+
+/// Design.md, section 6: "the starting CQ and QP rotate".
+#[test]
+fn small_budgets_starve_no_completion_queue() {
+    for queues in [2, 3] {
+        let nic = Nic::new();
+        let cqs: Vec<_> = (0..queues).map(|device| nic.cq(device, 1 << 12)).collect();
+        let mut cq: TestCq = VirtualCq::new(cqs.iter().cloned()).unwrap();
+        let (mut set, handles): (Vec<_>, Vec<_>) =
+            (10..).zip(cqs.chunks(1)).map(|(number, one)| qp(&nic, one, 1, number)).unzip();
+        for (index, qp) in set.iter().enumerate() {
+            cq.attach(index as u16, qp).unwrap();
+        }
+        for budget in [1, 2, 1] {
+            for (qp, handles) in set.iter_mut().zip(&handles) {
+                (0..40).for_each(|_| qp.post_send(&rig::write(u64::from(budget), 8)).unwrap());
+                handles[0].complete_all();
+            }
+            let before: Vec<_> = handles.iter().map(|handle| handle[0].slots()).collect();
+            for _ in 0..12 {
+                assert_eq!(wcs(&mut cq, &mut set, budget as usize).len(), budget as usize);
+            }
+            for (before, handle) in before.iter().zip(&handles) {
+                let taken = before - handle[0].slots();
+                assert!(taken >= 2 * budget, "each queue gets its turns, this one {taken}");
+            }
+            while !wcs(&mut cq, &mut set, 32).is_empty() {}
+        }
+    }
+}
+
+/// The same for virtual queue pairs of many rails on one queue.
+#[test]
+fn small_budgets_starve_no_virtual_queue_pair() {
+    let (nic, cqs, mut cq) = one_cq(1 << 14);
+    let (mut set, handles): (Vec<_>, Vec<_>) =
+        (0..3).map(|n| qp(&nic, &cqs, 2, 10 + 10 * n)).unzip();
+    for (index, qp) in set.iter().enumerate() {
+        cq.attach(index as u16, qp).unwrap();
+    }
+    for qp in &mut set {
+        (0..12).for_each(|id| qp.post_send(&rig::write(id, 128)).unwrap());
+    }
+    handles.iter().flatten().for_each(QpHandle::complete_all);
+    let mut reported = [0; 3];
+    for _ in 0..30 {
+        for wc in wcs(&mut cq, &mut set, 2) {
+            reported[wc.qp_num as usize / 10 - 1] += 1;
+        }
+    }
+    assert!(reported.iter().all(|count| *count >= 8), "{reported:?}");
+}
+
+#[test]
+fn more_virtual_queue_pairs_than_one_poll_looks_at_take_turns() {
+    use polyrail_core::hardware::Refusal;
+    let (nic, cqs, mut cq) = one_cq(1 << 14);
+    let (mut set, handles): (Vec<_>, Vec<_>) =
+        (0..20).map(|n| qp(&nic, &cqs, 2, 10 * (n + 1))).unzip();
+    for (index, qp) in set.iter().enumerate() {
+        cq.attach(index as u16, qp).unwrap();
+    }
+    for (qp, handles) in set.iter_mut().zip(&handles) {
+        handles.iter().for_each(|rail| rail.refuse_all(Some(Refusal::QueueFull)));
+        qp.post_send(&rig::write(1, 256)).unwrap();
+        handles.iter().for_each(|rail| rail.refuse_all(None));
+    }
+    for _ in 0..2 {
+        assert_eq!(wcs(&mut cq, &mut set, 32), []);
+    }
+    assert!(handles.iter().flatten().all(|rail| rail.sends().len() == 1), "all were polled");
+}
+
+/// "What is complete but over the limit comes out first next time", however many are attached.
+#[test]
+fn what_the_budget_left_behind_comes_first_next_time() {
+    let nic = Nic::new();
+    let cqs = [nic.cq(0, 1 << 14)];
+    let mut cq: VirtualCq<ScriptedCq, 1, 256> = VirtualCq::new(cqs.iter().cloned()).unwrap();
+    let (mut set, handles): (Vec<_>, Vec<_>) =
+        (0..40).map(|n| qp(&nic, &cqs, 2, 10 * (n + 1))).unzip();
+    for (index, qp) in set.iter().enumerate() {
+        cq.attach(index as u16, qp).unwrap();
+    }
+    let mut poll = |set: &mut [Qp]| {
+        let mut ids = Vec::new();
+        let _ = cq.poll(set, 2, |event| ids.extend(event.completion().map(|wc| wc.wr_id)));
+        ids
+    };
+    for at in 0..40 {
+        (0..4).for_each(|id| set[at].post_send(&rig::write(id, 128)).unwrap());
+        handles[at][1].complete_all();
+        assert!(poll(&mut set).is_empty());
+        handles[at][0].complete_all();
+        assert_eq!(poll(&mut set), [0, 1]);
+        assert_eq!(poll(&mut set), [2, 3]);
+    }
+}
+
+/// Two queue pairs of two rails, each on a queue of its own; `each` is called before every one of
+/// this many polls. Returns how many completions each queue gave.
+fn taken_from(polls: usize, budget: usize, waiting: [usize; 2]) -> [u32; 2] {
+    let nic = Nic::new();
+    let cqs = [nic.cq(0, 1 << 12), nic.cq(1, 1 << 12)];
+    let mut cq: TestCq = VirtualCq::new(cqs.iter().cloned()).unwrap();
+    let (mut set, handles): (Vec<_>, Vec<_>) =
+        cqs.chunks(1).zip([10, 20]).map(|(one, number)| qp(&nic, one, 1, number)).unzip();
+    for (index, qp) in set.iter().enumerate() {
+        cq.attach(index as u16, qp).unwrap();
+    }
+    let mut taken = [0; 2];
+    for _ in 0..polls {
+        for (at, waiting) in waiting.iter().enumerate() {
+            while (handles[at][0].slots() as usize) < *waiting {
+                set[at].post_send(&rig::write(1, 8)).unwrap();
+            }
+            handles[at][0].complete_all();
+        }
+        let before: Vec<_> = handles.iter().map(|handle| handle[0].slots()).collect();
+        wcs(&mut cq, &mut set, budget);
+        for (at, handle) in handles.iter().enumerate() {
+            taken[at] += before[at] - handle[0].slots();
+        }
+    }
+    taken
+}
+
+/// After a poll that ends where it began, the next one begins elsewhere: a queue that always has as
+/// much as one poll takes leaves the other its turn.
+#[test]
+fn the_first_queue_of_a_poll_changes_after_full_turns_too() {
+    for budget in [4, 16, 32] {
+        // Always slightly less than a poll takes, so that the second queue has the last completion
+        // of each.
+        for waiting in [[budget - 1, 200], [200, budget - 1]] {
+            let taken = taken_from(12, budget, waiting);
+            let most = 12 * budget as u32;
+            assert!(taken.iter().all(|taken| *taken >= most / 4), "{taken:?} of {most}");
+        }
+    }
+}
+
+/// What found no budget comes before what completed after it, however it is polled next.
+#[test]
+fn what_waits_for_budget_keeps_its_order() {
+    for way in [Way::Queue(0, 1), Way::Queue(0, 7), Way::One, Way::All(1), Way::Feed(0)] {
+        for rails in [1, 2] {
+            let mut rig = Setup::spray(rails).fragment(128).rig();
+            rig.post((0..3).map(|id| rig::send(id, 8)));
+            rig.rails[0].complete_all();
+            let mut ids: Vec<_> = names(rig.poll_by(Way::All(1)).0);
+            rig.post([rig::send(3, 8)]);
+            rig.rails[0].complete_all();
+            for _ in 0..4 {
+                ids.extend(names(rig.poll_by(way).0));
+            }
+            assert_eq!(ids, [0, 1, 2, 3], "{rails} rails, {way:?}");
+        }
+    }
+}
+
+pub(super) fn names(events: Vec<Event>) -> Vec<u64> {
+    events.into_iter().filter_map(|event| event.completion().map(|wc| wc.wr_id)).collect()
+}
+
+/// Queue pairs on the queue that is polled first do not keep others waiting forever.
+#[test]
+fn polling_one_queue_with_a_small_budget_starves_no_other() {
+    let (nic, cqs, mut cq) = one_cq(1 << 14);
+    let (mut set, handles): (Vec<_>, Vec<_>) =
+        [10, 20].map(|number| qp(&nic, &cqs, 2, number)).into_iter().unzip();
+    for (index, qp) in set.iter().enumerate() {
+        cq.attach(index as u16, qp).unwrap();
+    }
+    (0..4).for_each(|id| set[0].post_send(&rig::write(id, 128)).unwrap());
+    handles[0].iter().for_each(QpHandle::complete_all);
+    let mut first = 0;
+    for _ in 0..12 {
+        set[1].post_send(&rig::write(9, 128)).unwrap();
+        handles[1].iter().for_each(QpHandle::complete_all);
+        let sink = |event: Event| first += usize::from(event.completion().unwrap().qp_num == 10);
+        assert_eq!(cq.poll_cq(0, &mut set[..], 1, sink).error, None);
+    }
+    assert_eq!(first, 4);
+}
+
+/// A WRITE that is complete waits for budget, while requests that pass straight through complete all the
+/// time: however a queue is polled, each takes its turn.
+#[test]
+fn polling_one_queue_with_a_small_budget_starves_no_ring() {
+    for ways in [[Way::Queue(0, 1); 2], [Way::All(1), Way::Queue(0, 1)], [Way::All(0), Way::All(1)]]
+    {
+        for rails in [1, 2] {
+            let (nic, cqs, mut cq) = one_cq(1 << 14);
+            let (mut set, handles): (Vec<_>, Vec<_>) = [(2, 10), (rails, 20)]
+                .map(|(rails, number)| qp(&nic, &cqs, rails, number))
+                .into_iter()
+                .unzip();
+            for (index, qp) in set.iter().enumerate() {
+                cq.attach(index as u16, qp).unwrap();
+            }
+            (0..4).for_each(|id| set[0].post_send(&rig::write(id, 128)).unwrap());
+            handles[0].iter().for_each(QpHandle::complete_all);
+            let mut served = [0; 2];
+            for way in ways.into_iter().cycle().take(40) {
+                while handles[1][0].slots() < 4 {
+                    set[1].post_send(&rig::send(9, 8)).unwrap();
+                }
+                handles[1][0].complete_all();
+                let sink =
+                    |event: Event| served[event.completion().unwrap().qp_num as usize / 20] += 1;
+                let polled = match way {
+                    Way::Queue(at, budget) => cq.poll_cq(at, &mut set[..], budget, sink),
+                    Way::All(budget) => cq.poll(&mut set[..], budget, sink),
+                    _ => unreachable!(),
+                };
+                assert_eq!(polled.error, None);
+            }
+            assert_eq!(served[0], 4, "{served:?} {rails} {ways:?}");
+            assert!(served[1] >= 16, "{served:?}");
+        }
+    }
+}
