@@ -12,6 +12,7 @@ pub mod allocations;
 pub mod behaviours;
 pub mod choices;
 pub mod endpoint;
+pub mod ends;
 pub mod model;
 pub mod rig;
 pub mod scripted;

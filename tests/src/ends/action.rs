@@ -1,0 +1,273 @@
+//! What can happen next.
+
+use super::World;
+use super::fabric::Name;
+use super::link::Old;
+use crate::choices::{Choices, pick};
+use polyrail_core::verbs::WcStatus;
+use polyrail_core::virtual_qp::{QpState, RailState};
+
+/// One step of an application, an owner, a NIC or the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// An application posts its next request.
+    Post(usize),
+    /// An application posts a receive, with a buffer or for a notification.
+    Receive { end: usize, data: bool },
+    /// The peer's NIC executes the next request of a queue pair.
+    Execute(Name),
+    /// All that was executed is acknowledged.
+    Acknowledge(Name),
+    /// A queue pair goes to the error state by itself.
+    Fail(Name, WcStatus),
+    /// One request, or receive, of a queue pair in the error state is flushed.
+    Flush { name: Name, sends: bool },
+    /// An end polls, and its queues give out at most so many completions each.
+    Poll { end: usize, most: usize },
+    /// An owner sends the control messages that there are.
+    Tell(usize),
+    /// The next control message arrives at an end, of the link or of one that broke.
+    Hear { end: usize, late: bool },
+    /// The control link breaks, and is there again.
+    Break(Old),
+    /// An owner notices that the link is a new one.
+    Notice(usize),
+    /// An owner makes the next queue pair in the place of a rail that is down.
+    Create { end: usize, rail: usize, device: usize },
+    /// An owner connects the queue pair that it made.
+    Connect { end: usize, rail: usize },
+    /// An owner hands the queue pair that it made over.
+    Replace { end: usize, rail: usize },
+    /// A queue pair that an owner made cannot be connected.
+    FailConnect { end: usize, rail: usize },
+    /// The owner at the other end hears of that.
+    HearOfConnect { end: usize, rail: usize },
+    /// An owner says that a rail failed.
+    Distrust { end: usize, rail: usize },
+    /// A device is gone, with this queue pair.
+    Remove(Name),
+    /// An owner says that a rail's device is gone; it finds its completions no more, or does.
+    Lose { end: usize, rail: usize, purges: bool },
+    /// A completion queue breaks.
+    BreakCq { end: usize, device: usize },
+    /// The driver does not take the next batch whole.
+    Refuse { name: Name, taken: u32, sends: bool, is_full: bool },
+    /// An owner gives the virtual queue pair up.
+    Surrender(usize),
+}
+
+impl World {
+    /// Everything that can happen next.
+    pub fn possible(&self) -> Vec<Action> {
+        let mut actions = Vec::with_capacity(64);
+        for end in 0..2 {
+            self.add_traffic(end, &mut actions);
+            self.add_control(end, &mut actions);
+            for rail in 0..self.shape.queue_pairs() {
+                self.add_owner(end, rail, &mut actions);
+            }
+            if self.left.broken_cqs > 0 {
+                let working = |device: &usize| !self.is_cq_broken(end, *device);
+                let devices = (1..self.shape.devices).filter(working);
+                actions.extend(devices.map(|device| Action::BreakCq { end, device }));
+            }
+            if self.left.surrenders > 0 && !self.ends[end].failed {
+                actions.push(Action::Surrender(end));
+            }
+        }
+        let nics = self.nics.borrow();
+        (0..nics.qps.len()).for_each(|at| self.add_nic(at, &mut actions));
+        if self.left.breaks > 0 {
+            actions.extend([Old::Lost, Old::First, Old::Late].map(Action::Break));
+        }
+        actions
+    }
+
+    fn add_traffic(&self, end: usize, actions: &mut Vec<Action>) {
+        let this = &self.ends[end];
+        if this.failed {
+            // What is left is reported as flushed.
+        } else {
+            if this.next_job < self.shape.jobs[end].len() {
+                actions.push(Action::Post(end));
+            }
+            for data in [false, true] {
+                if self.wants_receive(end, data) {
+                    actions.push(Action::Receive { end, data });
+                }
+            }
+        }
+        if self.has_something_to_poll(end) {
+            actions.push(Action::Poll { end, most: usize::MAX });
+        }
+    }
+
+    fn add_control(&self, end: usize, actions: &mut Vec<Action>) {
+        if self.link.is_unnoticed(end) {
+            actions.push(Action::Notice(end));
+        } else {
+            if self.ends[end].may_tell {
+                actions.push(Action::Tell(end));
+            }
+            if self.link.carries(1 - end, false) {
+                actions.push(Action::Hear { end, late: false });
+            }
+        }
+        if self.link.carries(1 - end, true) {
+            actions.push(Action::Hear { end, late: true });
+        }
+    }
+
+    fn add_owner(&self, end: usize, rail: usize, actions: &mut Vec<Action>) {
+        let this = &self.ends[end];
+        if this.failed {
+            return;
+        }
+        let is_weak = self.shape.weak >> rail & 1 == 1;
+        if self.shape.replaces {
+            let devices = self.devices_for(end, rail);
+            actions.extend(devices.map(|device| Action::Create { end, rail, device }));
+            if self.can_connect(end, rail) {
+                actions.push(Action::Connect { end, rail });
+            }
+            if this.pending[rail].as_ref().is_some_and(|pending| pending.is_connected) {
+                actions.push(Action::Replace { end, rail });
+            }
+            if self.hears_of_connect(end, rail) {
+                actions.push(Action::HearOfConnect { end, rail });
+            }
+            if self.left.failed_connects > 0 && is_weak && this.pending[rail].is_some() {
+                actions.push(Action::FailConnect { end, rail });
+            }
+        }
+        let works = matches!(self.state(end, rail), RailState::InService | RailState::Joining);
+        if self.left.failures > 0 && is_weak && works {
+            actions.push(Action::Distrust { end, rail });
+        }
+        if self.is_removed(end, rail) && !this.lost[rail] {
+            actions.push(Action::Lose { end, rail, purges: true });
+        }
+    }
+
+    fn add_nic(&self, at: usize, actions: &mut Vec<Action>) {
+        let nics = self.nics.borrow();
+        let qp = &nics.qps[at];
+        let name = qp.name;
+        if nics.can_execute(at) {
+            actions.push(Action::Execute(name));
+        }
+        if qp.is_gone {
+            return;
+        }
+        for sends in [true, false] {
+            if nics.can_flush(at, sends) {
+                actions.push(Action::Flush { name, sends });
+            }
+        }
+        if qp.in_error {
+            return;
+        }
+        if qp.completed < qp.executed {
+            actions.push(Action::Acknowledge(name));
+        }
+        let is_weak = self.shape.weak >> name.rail & 1 == 1;
+        if nics.is_unanswered(at) || is_weak && self.left.failures > 0 {
+            actions.push(Action::Fail(name, WcStatus::RETRY_EXC_ERR));
+        }
+        if self.left.losses > 0 && is_weak {
+            actions.push(Action::Remove(name));
+        }
+        if self.left.refusals > 0 && is_weak && qp.mood.is_none() && qp.recv_mood.is_none() {
+            actions.push(Action::Refuse { name, taken: 0, sends: true, is_full: false });
+        }
+    }
+
+    /// How often this happens, relatively.
+    fn weight(&self, action: &Action) -> u32 {
+        match action {
+            Action::Post(_) | Action::Execute(_) | Action::Poll { .. } => 12,
+            Action::Receive { .. } | Action::Acknowledge(_) | Action::Create { .. } => 6,
+            Action::Tell(_) | Action::Hear { late: false, .. } => 6,
+            Action::Flush { .. } | Action::Connect { .. } | Action::Replace { .. } => 6,
+            Action::Hear { .. } | Action::Notice(_) | Action::HearOfConnect { .. } => 2,
+            Action::Lose { .. } => 2,
+            // Where one rail has failed, the next failure is more of a test.
+            Action::Fail(..) | Action::Break(_) => {
+                if self.is_disturbed() {
+                    3
+                } else {
+                    1
+                }
+            }
+            _ => 1,
+        }
+    }
+
+    /// Whether a rail is anything but in service.
+    fn is_disturbed(&self) -> bool {
+        let ends =
+            (0..2).flat_map(|end| (0..self.shape.queue_pairs()).map(move |rail| (end, rail)));
+        ends.into_iter().any(|(end, rail)| self.state(end, rail) != RailState::InService)
+    }
+
+    /// One of the things that can happen next, if there is any.
+    pub(super) fn choose(&self, choices: &mut dyn Choices) -> Option<Action> {
+        let actions = self.possible();
+        let total: u32 = actions.iter().map(|action| self.weight(action)).sum();
+        if total == 0 {
+            return None;
+        }
+        let mut at = choices.below(total);
+        let chosen = actions.into_iter().find(|action| {
+            let weight = self.weight(action);
+            let found = at < weight;
+            at = at.wrapping_sub(weight);
+            found
+        });
+        chosen.map(|action| self.vary(action, choices))
+    }
+
+    /// Draws what an action leaves open.
+    fn vary(&self, action: Action, choices: &mut dyn Choices) -> Action {
+        match action {
+            Action::Fail(name, _) => Action::Fail(name, pick(choices, &STATUSES)),
+            Action::Poll { end, .. } if !self.shape.flushes_at_once => {
+                Action::Poll { end, most: pick(choices, &[usize::MAX, usize::MAX, 1, 2, 3]) }
+            }
+            Action::Lose { end, rail, .. } => Action::Lose { end, rail, purges: choices.coin() },
+            Action::Refuse { name, .. } => {
+                let (taken, sends, is_full) = (choices.below(3), choices.coin(), choices.coin());
+                Action::Refuse { name, taken, sends, is_full }
+            }
+            other => other,
+        }
+    }
+
+    pub(super) fn state(&self, end: usize, rail: usize) -> RailState {
+        let id = self.shape.rail_id(rail);
+        self.ends[end].qp.rail_state(id).expect("a rail of ours")
+    }
+
+    pub(super) fn generation(&self, end: usize, rail: usize) -> u16 {
+        let id = self.shape.rail_id(rail);
+        self.ends[end].qp.rail_generation(id).expect("a rail of ours")
+    }
+
+    pub(super) fn is_in_error(&self, end: usize) -> bool {
+        self.ends[end].qp.state() == QpState::Error
+    }
+}
+
+/// How a request fails for reasons that another rail may not have.
+const STATUSES: [WcStatus; 10] = [
+    WcStatus::RETRY_EXC_ERR,
+    WcStatus::RETRY_EXC_ERR,
+    WcStatus::RETRY_EXC_ERR,
+    WcStatus::RNR_RETRY_EXC_ERR,
+    WcStatus::RESP_TIMEOUT_ERR,
+    WcStatus::REM_OP_ERR,
+    WcStatus::WR_FLUSH_ERR,
+    WcStatus::WR_FLUSH_ERR,
+    WcStatus::FATAL_ERR,
+    WcStatus::GENERAL_ERR,
+];

@@ -1,0 +1,391 @@
+//! The state of all NICs of both ends, and what they do when the test lets them.
+
+use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
+use polyrail_core::verbs::{
+    Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
+    WcStatus,
+};
+use std::collections::VecDeque;
+
+/// What a driver says about a device that is gone.
+pub(super) const EIO: i32 = 5;
+
+/// A physical queue pair: which end's, in which rail's place, and of which generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    /// 0 or 1.
+    pub end: usize,
+    /// A data rail's number, or the number of data rails for the notify queue pair.
+    pub rail: usize,
+    /// Counts the queue pairs in the rail's place.
+    pub generation: u16,
+}
+
+#[derive(Debug)]
+pub(super) struct Fabric {
+    pub(super) qps: Vec<Qp>,
+    /// Those of end 0, one for each device, then those of end 1.
+    pub(super) cqs: Vec<Cq>,
+    /// Devices of each end.
+    pub(super) devices: usize,
+    /// A queue pair's flush happens as soon as it is in the error state.
+    pub(super) flushes_at_once: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Cq {
+    pub(super) entries: VecDeque<Entry>,
+    pub(super) is_broken: bool,
+    /// Completions that the next poll gives out at most.
+    pub(super) most: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) at: usize,
+    pub(super) completion: Completion,
+    /// Send slots that are free again when it is polled.
+    frees: u32,
+    pub(super) is_recv: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub(super) name: Name,
+    pub(super) device: usize,
+    pub(super) qp_num: u32,
+    pub(super) limits: QpLimits,
+    /// The queue pair that it is connected to.
+    pub(super) peer: Option<usize>,
+    pub(super) in_error: bool,
+    /// Its device is gone, or it was destroyed: nothing completes any more.
+    pub(super) is_gone: bool,
+    /// Everything ever posted to the send queue.
+    pub(super) sent: Vec<SendRequest>,
+    /// Requests that had left when it went to the error state.
+    left: usize,
+    /// Requests that the peer has executed.
+    pub(super) executed: usize,
+    /// Requests whose fate is decided: acknowledged or flushed.
+    pub(super) completed: usize,
+    /// How the oldest request fails that is not acknowledged, if not by a flush.
+    status: WcStatus,
+    slots: u32,
+    silent: u32,
+    /// Everything ever posted to the receive queue.
+    pub(super) recvs: Vec<RecvRequest>,
+    /// Receives that were used or flushed.
+    pub(super) used: usize,
+    /// What the driver answers to the next batch of sends, if it does not take all of it.
+    pub(super) mood: Option<CommitError>,
+    /// The same for receives.
+    pub(super) recv_mood: Option<CommitError>,
+}
+
+/// A request that the peer's NIC executed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Executed {
+    pub(super) request: SendRequest,
+    pub(super) receive: Option<RecvRequest>,
+}
+
+impl Qp {
+    /// Requests carry the keys of this device, and of the peer's in the same place.
+    fn check_keys(&self, batch: &[SendRequest]) {
+        let [own, far] = [self.name.end, 1 - self.name.end].map(|end| key(end, self.device as u32));
+        let fits = |request: &SendRequest| {
+            let is_send = request.opcode == Opcode::Send;
+            request.sge.lkey() == own && (is_send || request.rkey == far)
+        };
+        let with_bytes = |request: &&SendRequest| request.sge.length() > 0;
+        let wrong = batch.iter().filter(with_bytes).find(|request| !fits(request));
+        assert!(wrong.is_none(), "wrong keys on {:?}: {wrong:?}", self.name);
+    }
+}
+
+impl Fabric {
+    pub(super) fn new(devices: usize, flushes_at_once: bool) -> Self {
+        let cq = |_| Cq { entries: VecDeque::new(), is_broken: false, most: usize::MAX };
+        let cqs = (0..2 * devices).map(cq).collect();
+        Self { qps: Vec::new(), cqs, devices, flushes_at_once }
+    }
+
+    /// A new queue pair, in the lowest number that is free on its device.
+    pub(super) fn make(&mut self, name: Name, device: usize, limits: QpLimits) -> usize {
+        let taken = |number: &u32| {
+            let same = |qp: &Qp| qp.name.end == name.end && qp.device == device;
+            self.qps.iter().any(|qp| same(qp) && !qp.is_gone && qp.qp_num == *number)
+        };
+        let qp_num = (1..).find(|number| !taken(number)).expect("few queue pairs");
+        self.qps.push(Qp {
+            name,
+            device,
+            qp_num,
+            limits,
+            peer: None,
+            in_error: false,
+            is_gone: false,
+            sent: Vec::new(),
+            left: 0,
+            executed: 0,
+            completed: 0,
+            status: WcStatus::WR_FLUSH_ERR,
+            slots: 0,
+            silent: 0,
+            recvs: Vec::new(),
+            used: 0,
+            mood: None,
+            recv_mood: None,
+        });
+        self.qps.len() - 1
+    }
+
+    /// The newest queue pair of this name.
+    pub(super) fn find(&self, name: Name) -> Option<usize> {
+        self.qps.iter().rposition(|qp| qp.name == name)
+    }
+
+    fn cq_of(&self, at: usize) -> usize {
+        self.qps[at].name.end * self.devices + self.qps[at].device
+    }
+
+    /// The device is gone, or the queue pair destroyed. Returns whether the completion of a receive
+    /// that was used is lost.
+    pub(super) fn remove(&mut self, at: usize, purges: bool) -> bool {
+        self.to_error(at);
+        self.qps[at].is_gone = true;
+        if !purges {
+            return false;
+        }
+        let cq = self.cq_of(at);
+        let is_used = |e: &Entry| e.at == at && e.is_recv && e.completion.status.is_success();
+        let lost = self.cqs[cq].entries.iter().any(is_used);
+        self.cqs[cq].entries.retain(|entry| entry.at != at);
+        lost
+    }
+
+    /// A completion queue breaks, and the device with it. Returns whether the completion of a
+    /// receive that was used is lost.
+    pub(super) fn break_cq(&mut self, cq: usize) -> bool {
+        self.cqs[cq].is_broken = true;
+        let on_it: Vec<_> = (0..self.qps.len()).filter(|at| self.cq_of(*at) == cq).collect();
+        on_it.into_iter().fold(false, |lost, at| self.remove(at, true) || lost)
+    }
+
+    pub(super) fn to_error(&mut self, at: usize) {
+        let qp = &mut self.qps[at];
+        if !qp.in_error && !qp.is_gone {
+            qp.in_error = true;
+            qp.left = qp.sent.len();
+        }
+        if self.flushes_at_once {
+            self.flush_all(at);
+        }
+    }
+
+    /// The queue pair goes to the error state by itself.
+    pub(super) fn fail(&mut self, at: usize, status: WcStatus) {
+        self.qps[at].status = status;
+        self.to_error(at);
+    }
+
+    /// Whether a queue pair answers the one that it is connected to.
+    pub(super) fn answers(&self, at: usize) -> bool {
+        let qp = &self.qps[at];
+        let answers = |peer: usize| {
+            let peer = &self.qps[peer];
+            !peer.in_error && !peer.is_gone && peer.peer == Some(at)
+        };
+        qp.peer.is_some_and(answers)
+    }
+
+    /// Whether a queue pair waits for an answer that does not come.
+    pub(super) fn is_unanswered(&self, at: usize) -> bool {
+        let qp = &self.qps[at];
+        !qp.in_error && qp.completed < qp.sent.len() && !self.answers(at)
+    }
+
+    /// Whether the peer can execute the next request of a queue pair. What had left before the queue
+    /// pair went to the error state counts.
+    pub(super) fn can_execute(&self, at: usize) -> bool {
+        let qp = &self.qps[at];
+        let end = if qp.in_error { qp.left } else { qp.sent.len() };
+        let Some(request) = qp.sent[..end].get(qp.executed) else { return false };
+        let Some(peer) = qp.peer.filter(|_| self.answers(at)) else { return false };
+        !takes_receive(request.opcode) || self.qps[peer].used < self.qps[peer].recvs.len()
+    }
+
+    /// The peer executes the next request of a queue pair.
+    pub(super) fn execute(&mut self, at: usize) -> Executed {
+        let qp = &mut self.qps[at];
+        let request = qp.sent[qp.executed];
+        qp.executed += 1;
+        let peer = qp.peer.expect("it can be executed");
+        let receive = takes_receive(request.opcode).then(|| self.fill(peer, &request));
+        Executed { request, receive }
+    }
+
+    fn fill(&mut self, at: usize, request: &SendRequest) -> RecvRequest {
+        let qp = &mut self.qps[at];
+        let receive = qp.recvs[qp.used];
+        qp.used += 1;
+        let is_write = request.opcode == Opcode::RdmaWriteWithImm;
+        let opcode = if is_write { WcOpcode::RECV_RDMA_WITH_IMM } else { WcOpcode::RECV };
+        let with_imm = is_write || request.opcode == Opcode::SendWithImm;
+        let completion = Completion {
+            byte_len: request.sge.length(),
+            imm: if with_imm { request.imm } else { Imm::default() },
+            wc_flags: if with_imm { WcFlags::WITH_IMM } else { WcFlags::empty() },
+            ..Completion::success(qp.qp_num, receive.wr_id, opcode)
+        };
+        self.push(at, completion, 0, true);
+        receive
+    }
+
+    /// All that was executed is acknowledged. Returns it.
+    pub(super) fn acknowledge(&mut self, at: usize) -> Vec<SendRequest> {
+        let mut acknowledged = Vec::new();
+        while self.qps[at].completed < self.qps[at].executed {
+            let qp = &mut self.qps[at];
+            let request = qp.sent[qp.completed];
+            acknowledged.push(request);
+            qp.completed += 1;
+            qp.silent += 1;
+            if request.flags.contains(SendFlags::SIGNALED) {
+                let opcode = request.opcode.completion();
+                let completion = Completion::success(qp.qp_num, request.wr_id, opcode);
+                let frees = std::mem::take(&mut qp.silent);
+                self.push(at, completion, frees, false);
+            }
+        }
+        acknowledged
+    }
+
+    /// Whether there is something in the send queue, or the receive queue, to be flushed.
+    pub(super) fn can_flush(&self, at: usize, sends: bool) -> bool {
+        let qp = &self.qps[at];
+        let is_left = if sends { qp.completed < qp.sent.len() } else { qp.used < qp.recvs.len() };
+        qp.in_error && !qp.is_gone && is_left
+    }
+
+    /// Flushes one send or receive.
+    pub(super) fn flush(&mut self, at: usize, sends: bool) {
+        let qp = &mut self.qps[at];
+        if sends {
+            let wr_id = qp.sent[qp.completed].wr_id;
+            let frees = 1 + std::mem::take(&mut qp.silent);
+            let status = std::mem::replace(&mut qp.status, WcStatus::WR_FLUSH_ERR);
+            qp.completed += 1;
+            self.push_failure(at, wr_id, status, frees, false);
+        } else {
+            let wr_id = qp.recvs[qp.used].wr_id;
+            qp.used += 1;
+            self.push_failure(at, wr_id, WcStatus::WR_FLUSH_ERR, 0, true);
+        }
+    }
+
+    pub(super) fn flush_all(&mut self, at: usize) {
+        for sends in [true, false] {
+            while self.can_flush(at, sends) {
+                self.flush(at, sends);
+            }
+        }
+    }
+
+    fn push(&mut self, at: usize, completion: Completion, frees: u32, is_recv: bool) {
+        let cq = self.cq_of(at);
+        self.cqs[cq].entries.push_back(Entry { at, completion, frees, is_recv });
+    }
+
+    /// A failed completion has rubbish in every field that verbs leaves undefined.
+    fn push_failure(&mut self, at: usize, wr_id: u64, status: WcStatus, frees: u32, recv: bool) {
+        const OPCODES: [u32; 6] = [0, 128, 1, 129, 0xDEAD_BEEF, 4];
+        let qp_num = self.qps[at].qp_num;
+        let noise = (wr_id as u32 ^ qp_num).wrapping_mul(0x9E37_79B9);
+        let completion = Completion {
+            opcode: WcOpcode(OPCODES[noise as usize % OPCODES.len()]),
+            byte_len: noise,
+            imm: Imm::from_number(noise & 0x8000_00FF),
+            src_qp: !noise,
+            wc_flags: WcFlags::from_bits_retain(noise | WcFlags::WITH_IMM.bits()),
+            ..Completion::failure(qp_num, wr_id, status, 0x8100_0000 | noise >> 8)
+        };
+        self.push(at, completion, frees, recv);
+    }
+
+    /// Takes the oldest completion of a queue.
+    pub(super) fn take(&mut self, cq: usize) -> Option<Completion> {
+        let entry = self.cqs[cq].entries.pop_front()?;
+        self.qps[entry.at].slots -= entry.frees;
+        Some(entry.completion)
+    }
+
+    pub(super) fn post_sends(
+        &mut self,
+        at: usize,
+        batch: &[SendRequest],
+    ) -> Result<(), CommitError> {
+        let qp = &mut self.qps[at];
+        let room = qp.limits.max_send_wr - qp.slots;
+        let answer = answer(qp.mood.take(), qp.is_gone, batch.len() as u32, room);
+        let accepted = answer.map_or_else(|error| error.accepted, |()| batch.len() as u32);
+        qp.check_keys(batch);
+        qp.slots += accepted;
+        qp.sent.extend(&batch[..accepted as usize]);
+        self.posted(at);
+        answer
+    }
+
+    pub(super) fn post_recvs(
+        &mut self,
+        at: usize,
+        batch: &[RecvRequest],
+    ) -> Result<(), CommitError> {
+        let qp = &mut self.qps[at];
+        let room = qp.limits.max_recv_wr - (qp.recvs.len() - qp.used) as u32;
+        let answer = answer(qp.recv_mood.take(), qp.is_gone, batch.len() as u32, room);
+        let accepted = answer.map_or_else(|error| error.accepted, |()| batch.len() as u32);
+        let own = key(qp.name.end, qp.device as u32);
+        assert!(batch.iter().all(|r| r.sge.length() == 0 || r.sge.lkey() == own), "{batch:?}");
+        qp.recvs.extend(&batch[..accepted as usize]);
+        self.posted(at);
+        answer
+    }
+
+    fn posted(&mut self, at: usize) {
+        if self.qps[at].in_error && self.flushes_at_once {
+            self.flush_all(at);
+        }
+    }
+
+    pub(super) fn device_id(&self, at: usize) -> DeviceId {
+        DeviceId(self.qps[at].device as u32)
+    }
+}
+
+/// What a driver answers to a batch.
+fn answer(
+    mood: Option<CommitError>,
+    is_gone: bool,
+    count: u32,
+    room: u32,
+) -> Result<(), CommitError> {
+    if is_gone {
+        return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EIO) });
+    }
+    match mood {
+        Some(error) if error.accepted < count.min(room) => Err(error),
+        _ if room < count => Err(CommitError { accepted: room, refusal: Refusal::QueueFull }),
+        _ => Ok(()),
+    }
+}
+
+/// The key of a device of an end: what the peer's requests name as the remote key.
+pub(super) fn key(end: usize, device: u32) -> u32 {
+    0x100 * (end as u32 + 1) + device
+}
+
+/// Whether a request takes a receive of the peer.
+pub(super) fn takes_receive(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::RdmaWriteWithImm | Opcode::Send | Opcode::SendWithImm)
+}

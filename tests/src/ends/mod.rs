@@ -1,0 +1,247 @@
+//! Two virtual queue pairs whose rails fail, with every step of applications, owners, NICs and the
+//! network chosen by the test: what `RailFailure::Reroute` promises.
+//!
+//! The NICs know what a reliable connection guarantees, and no more: requests of a queue pair are executed
+//! in order, acknowledgements can be lost, and what left a queue pair before it failed may be executed at
+//! any later time, unless the peer's queue pair is in the error state. Control messages are late, links of
+//! them break, owners replace rails one before the other.
+//!
+//! The oracle knows memory, and checks after every step: what was reported or notified does not change any
+//! more; requests, notifications and SENDs are reported once and in order; no fragment is a duplicate. In
+//! the end, with all trouble over, nothing waits if what it needs is left, and either both ends are in the
+//! error state or none.
+//!
+//! `shape` is what a world is made of; `fabric` are the NICs, `nic` is the engine's side of them, `link`
+//! carries control messages; `action` is what can happen, `steps` and `owner` let it happen; `direction`
+//! and `oracle` know what must be true; `ending` is how a world ends; `search` looks for the seeds that
+//! fail, and `every` tries everything.
+
+mod action;
+mod direction;
+mod ending;
+mod every;
+mod fabric;
+mod link;
+mod nic;
+mod oracle;
+mod owner;
+pub mod search;
+mod shape;
+mod steps;
+
+pub use action::Action;
+pub use every::{Explored, explore};
+pub use fabric::Name;
+pub use link::Old;
+pub use shape::{FRAGMENT, Job, Kind, Shape, Troubles};
+
+use crate::choices::Seeded;
+use direction::Direction;
+use fabric::{Fabric, key};
+use link::Link;
+use nic::{EndCq, EndQp, Nics};
+use owner::{Attempt, Pending};
+use polyrail_core::verbs::{DeviceId, DeviceKeys};
+use polyrail_core::virtual_cq::VirtualCq;
+use polyrail_core::virtual_qp::{RailState, VirtualQp};
+use std::cell::RefCell;
+use std::ops::AddAssign;
+use std::rc::Rc;
+
+/// Small rings, so that they run out.
+type EndVirtualQp = VirtualQp<EndQp, 4, 8, 8>;
+
+/// What happened in a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Steps.
+    pub steps: u64,
+    /// Requests accepted.
+    pub requests: u64,
+    /// Receives accepted.
+    pub receives: u64,
+    /// Requests and receives reported.
+    pub reports: u64,
+    /// Queue pairs that failed by themselves, or were given up.
+    pub failures: u64,
+    /// Queue pairs replaced.
+    pub replaced: u64,
+    /// Requests that were executed after their queue pair had failed.
+    pub stragglers: u64,
+    /// Worlds whose virtual queue pairs ended in the error state.
+    pub given_up: u64,
+}
+
+impl AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.requests += other.requests;
+        self.receives += other.receives;
+        self.reports += other.reports;
+        self.failures += other.failures;
+        self.replaced += other.replaced;
+        self.stragglers += other.stragglers;
+        self.given_up += other.given_up;
+    }
+}
+
+/// One end: a virtual queue pair, its completion queue, its owner.
+#[derive(Debug)]
+struct End {
+    qp: Box<EndVirtualQp>,
+    cq: VirtualCq<EndCq, 4, 32>,
+    keys: Vec<DeviceKeys>,
+    next_job: usize,
+    /// The physical queue pair in each place.
+    installed: Vec<usize>,
+    /// The owner has said that the device is gone.
+    lost: Vec<bool>,
+    /// The next queue pair in each place.
+    pending: Vec<Option<Pending>>,
+    may_tell: bool,
+    may_report: bool,
+    /// The oracle knows that it is in the error state.
+    failed: bool,
+}
+
+/// The whole.
+#[derive(Debug)]
+pub struct World {
+    shape: Shape,
+    nics: Nics,
+    ends: [End; 2],
+    /// By the sending end.
+    directions: [Direction; 2],
+    link: Link,
+    attempts: Vec<Option<Attempt>>,
+    /// What may still happen.
+    left: Troubles,
+    /// Why a virtual queue pair may fail for good.
+    excuse: Option<&'static str>,
+    /// Data rails that both ends could use before the last step.
+    usable: usize,
+    /// Failures of which a request can bear only so many.
+    hard_failures: usize,
+    summary: Summary,
+    /// What happens is printed.
+    is_loud: bool,
+}
+
+/// The world of a seed, before its first step.
+pub fn shape_of(seed: u64) -> Shape {
+    Shape::choose(&mut Seeded::new(seed))
+}
+
+impl World {
+    /// A world in which nothing has happened.
+    pub fn new(shape: Shape) -> Self {
+        let fabric = Fabric::new(shape.devices, shape.flushes_at_once);
+        let nics = Rc::new(RefCell::new(fabric));
+        let queue_pairs = shape.queue_pairs();
+        let mut ends = [0, 1].map(|end| End::new(&shape, end, &nics));
+        for rail in 0..queue_pairs {
+            let [near, far] = [0, 1].map(|end: usize| ends[end].installed[rail]);
+            nics.borrow_mut().qps[near].peer = Some(far);
+            nics.borrow_mut().qps[far].peer = Some(near);
+        }
+        let windows = [0, 1].map(|end: usize| ends[end].qp.window());
+        for end in 0..2 {
+            ends[end].qp.set_peer_window(windows[1 - end]).expect("a window with room");
+        }
+        let direction = || Direction::new(shape.scheme, shape.order);
+        Self {
+            directions: [direction(), direction()],
+            attempts: vec![None; queue_pairs],
+            left: shape.troubles,
+            usable: shape.rails,
+            hard_failures: 0,
+            shape,
+            nics,
+            ends,
+            link: Link::default(),
+            excuse: None,
+            summary: Summary::default(),
+            is_loud: false,
+        }
+    }
+
+    /// Prints what happens from now on.
+    pub fn loud(mut self) -> Self {
+        self.is_loud = true;
+        self
+    }
+
+    /// The states of all rails, in short form.
+    fn states(&self) -> String {
+        let end = |end: usize| -> String {
+            let rail = |rail: usize| {
+                let state = format!("{:?}", self.state(end, rail));
+                format!(" {}{}", &state[..2], self.generation(end, rail))
+            };
+            let rails: String = (0..self.shape.queue_pairs()).map(rail).collect();
+            if self.ends[end].failed { format!(" ERROR ({rails})") } else { rails }
+        };
+        format!("{} |{}", end(0), end(1))
+    }
+
+    /// A virtual queue pair may fail for good from now on.
+    fn excuse(&mut self, why: &'static str) {
+        self.excuse = self.excuse.or(Some(why));
+    }
+
+    fn wants_receive(&self, end: usize, data: bool) -> bool {
+        let kind = if data { Kind::Send } else { Kind::WriteImm };
+        let wanted = self.shape.jobs[1 - end].iter().filter(|job| job.kind == kind).count();
+        let direction = &self.directions[1 - end];
+        let posted =
+            if data { direction.data_receives.len() } else { direction.notification_receives };
+        posted < wanted
+    }
+
+    fn has_something_to_poll(&self, end: usize) -> bool {
+        let nics = self.nics.borrow();
+        let own = &nics.cqs[end * self.shape.devices..(end + 1) * self.shape.devices];
+        self.ends[end].may_report || own.iter().any(|cq| !cq.entries.is_empty())
+    }
+}
+
+impl End {
+    fn new(shape: &Shape, end: usize, nics: &Nics) -> Self {
+        let make = |rail: usize| {
+            let name = Name { end, rail, generation: 0 };
+            let at = nics.borrow_mut().make(name, shape.first_device(rail), shape.limits(rail));
+            EndQp { nics: Rc::clone(nics), at }
+        };
+        let mut rails: Vec<_> = (0..shape.queue_pairs()).map(make).collect();
+        let installed = rails.iter().map(|qp| qp.at).collect();
+        let notify = (rails.len() > shape.rails).then(|| rails.pop()).flatten();
+        let qp = VirtualQp::new(shape.config(end), rails, notify).expect("a sound configuration");
+        let mut qp = Box::new(qp);
+        qp.prepare_receives().expect("room for receives");
+        let cqs = (0..shape.devices).map(|device| EndCq { nics: Rc::clone(nics), end, device });
+        let mut cq = VirtualCq::new(cqs).expect("few completion queues");
+        cq.attach(0, &*qp).expect("deep completion queues");
+        let keys = |device: u32| DeviceKeys {
+            device: DeviceId(device),
+            lkey: key(end, device),
+            rkey: key(1 - end, device),
+        };
+        Self {
+            qp,
+            cq,
+            keys: (0..shape.devices as u32).map(keys).collect(),
+            next_job: 0,
+            installed,
+            lost: vec![false; shape.queue_pairs()],
+            pending: (0..shape.queue_pairs()).map(|_| None).collect(),
+            may_tell: false,
+            may_report: false,
+            failed: false,
+        }
+    }
+
+    /// Whether a rail is there for requests.
+    fn is_in_service(&self, shape: &Shape, rail: usize) -> bool {
+        self.qp.rail_state(shape.rail_id(rail)) == Some(RailState::InService)
+    }
+}

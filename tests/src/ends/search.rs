@@ -1,0 +1,162 @@
+//! The search for worlds that break a promise, and for the fewest things that have to happen for it.
+
+use super::action::Action;
+use super::shape::Shape;
+use super::{Summary, World};
+use crate::choices::Seeded;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    /// What has happened in this thread's world.
+    static HISTORY: RefCell<Vec<Action>> = const { RefCell::new(Vec::new()) };
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Keeps the messages of panics, with their places, instead of printing them. For programs only: the
+/// setting is process-wide.
+pub fn capture_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let message = info.to_string();
+        PANIC.with(|panic| *panic.borrow_mut() = Some(message));
+    }));
+}
+
+/// A world that breaks a promise.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What it was made of.
+    pub shape: Shape,
+    /// What happened.
+    pub actions: Vec<Action>,
+    /// The broken promise.
+    pub message: String,
+}
+
+/// Runs the world of a seed, with its shape changed, for this many steps, and lets it end.
+///
+/// # Errors
+///
+/// A promise was broken.
+pub fn attempt(
+    seed: u64,
+    steps: u64,
+    change: &dyn Fn(&mut Shape),
+) -> Result<Summary, Box<Failure>> {
+    let mut choices = Seeded::new(seed);
+    let mut shape = Shape::choose(&mut choices);
+    change(&mut shape);
+    HISTORY.with(|history| history.borrow_mut().clear());
+    let run = || {
+        let mut world = World::new(shape.clone());
+        while world.summary.steps < steps {
+            let Some(action) = world.choose(&mut choices) else { break };
+            HISTORY.with(|history| history.borrow_mut().push(action));
+            world.perform(action);
+        }
+        world.finish()
+    };
+    caught(run).map_err(|message| {
+        let actions = HISTORY.with(|history| history.borrow().clone());
+        Box::new(Failure { shape, actions, message })
+    })
+}
+
+fn caught(run: impl FnOnce() -> Summary) -> Result<Summary, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
+        if let Some(message) = PANIC.with(|panic| panic.borrow_mut().take()) {
+            return message;
+        }
+        let text = payload.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        text.unwrap_or_else(|| "a panic without words".to_owned())
+    })
+}
+
+/// The first words of a broken promise, without its figures.
+pub fn kind(message: &str) -> String {
+    let words = message.chars().filter(|char| !char.is_ascii_digit() && *char != '\n');
+    words.take(100).collect()
+}
+
+/// Lets these things happen, those that can, and the world end.
+///
+/// # Errors
+///
+/// The broken promise.
+pub fn replay(shape: &Shape, actions: &[Action]) -> Result<Summary, String> {
+    caught(|| perform_all(World::new(shape.clone()), actions))
+}
+
+fn perform_all(mut world: World, actions: &[Action]) -> Summary {
+    for action in actions {
+        if world.possible().iter().any(|other| action.is_like(other)) {
+            world.perform(*action);
+        }
+    }
+    world.finish()
+}
+
+impl Failure {
+    /// Lets it happen again, and prints everything.
+    pub fn show(&self) {
+        let world = World::new(self.shape.clone()).loud();
+        // What is wrong is known.
+        let _ = caught(|| perform_all(world, &self.actions));
+        eprintln!();
+    }
+
+    /// The same failure with as little happening as possible.
+    pub fn shortest(mut self) -> Self {
+        let mut size = self.actions.len().next_power_of_two();
+        while size > 0 {
+            let mut at = 0;
+            while at < self.actions.len() {
+                let end = (at + size).min(self.actions.len());
+                let fewer = [&self.actions[..at], &self.actions[end..]].concat();
+                if !self.fails_with(self.shape.clone(), fewer) {
+                    at += size;
+                }
+            }
+            size /= 2;
+        }
+        self.with_fewer_jobs()
+    }
+
+    fn with_fewer_jobs(mut self) -> Self {
+        for end in 0..2 {
+            for at in (0..self.shape.jobs[end].len()).rev() {
+                let mut shape = self.shape.clone();
+                shape.jobs[end].remove(at);
+                let actions = self.actions.clone();
+                self.fails_with(shape, actions);
+            }
+        }
+        self
+    }
+
+    /// Whether this fails in the same way: then it takes the place of what is known.
+    fn fails_with(&mut self, shape: Shape, actions: Vec<Action>) -> bool {
+        let failed = replay(&shape, &actions).err();
+        let Some(message) = failed.filter(|message| kind(message) == kind(&self.message)) else {
+            return false;
+        };
+        *self = Self { shape, actions, message };
+        true
+    }
+}
+
+impl Action {
+    /// Whether this can happen where the other can.
+    fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Fail(name, _), Self::Fail(other, _))
+            | (Self::Refuse { name, .. }, Self::Refuse { name: other, .. }) => name == other,
+            (Self::Poll { end, .. }, Self::Poll { end: other, .. }) => end == other,
+            (Self::Lose { end, rail, .. }, Self::Lose { end: e, rail: r, .. }) => {
+                (end, rail) == (e, r)
+            }
+            _ => self == other,
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a world is made of.
+
+use crate::choices::{Choices, pick};
+use polyrail_core::hardware::QpLimits;
+use polyrail_core::virtual_qp::{
+    Config, PassThroughOrder, RailChoice, RailFailure, RailId, Scheme,
+};
+
+/// Bytes of a fragment.
+pub const FRAGMENT: u32 = 128;
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A plain WRITE.
+    Write,
+    /// A WRITE_WITH_IMM.
+    WriteImm,
+    /// A READ.
+    Read,
+    /// A SEND.
+    Send,
+    /// An atomic.
+    FetchAdd,
+}
+
+/// A request that one end will post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Job {
+    /// What it does.
+    pub kind: Kind,
+    /// Its bytes.
+    pub length: u32,
+    /// It waits for everything before it.
+    pub fence: bool,
+    /// It is reported.
+    pub signaled: bool,
+}
+
+impl Job {
+    /// A signaled request of this many fragments, the last one shorter.
+    pub const fn new(kind: Kind, fragments: u32) -> Self {
+        let length = match kind {
+            Kind::FetchAdd => 8,
+            _ => fragments * FRAGMENT - 28,
+        };
+        Self { kind, length, fence: false, signaled: true }
+    }
+
+    /// The same, behind a fence.
+    pub const fn fenced(self) -> Self {
+        Self { fence: true, ..self }
+    }
+
+    /// Whether it is spread over rails; others take rail 0.
+    pub const fn is_fragmented(self) -> bool {
+        matches!(self.kind, Kind::Write | Kind::WriteImm | Kind::Read)
+    }
+
+    fn choose(shape: &Shape, choices: &mut dyn Choices) -> Self {
+        let kind = shape.kind(choices);
+        let job = Self::new(kind, pick(choices, &[1, 1, 2, 2, 3, 4, 6]));
+        let unsignaled = matches!(kind, Kind::WriteImm | Kind::Send) && choices.one_in(6);
+        Self { fence: choices.one_in(6), signaled: !unsignaled, ..job }
+    }
+}
+
+/// How much of each kind of trouble there may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Troubles {
+    /// Queue pairs that fail by themselves, or are given up by their owner.
+    pub failures: u32,
+    /// Devices that are gone for a queue pair.
+    pub losses: u32,
+    /// Completion queues that break.
+    pub broken_cqs: u32,
+    /// Breaks of the control link.
+    pub breaks: u32,
+    /// Replacements that cannot be connected.
+    pub failed_connects: u32,
+    /// Posts that a driver does not take whole.
+    pub refusals: u32,
+    /// An owner gives the virtual queue pair up.
+    pub surrenders: u32,
+}
+
+/// A world: two virtual queue pairs, what they will post, and what may befall them.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// How receivers are notified.
+    pub scheme: Scheme,
+    /// Data rails.
+    pub rails: usize,
+    /// Devices of each end; rail `i` begins on device `i % devices`.
+    pub devices: usize,
+    /// What each end posts.
+    pub jobs: [Vec<Job>; 2],
+    /// See [`Config`].
+    pub max_msgs_per_qp: u32,
+    /// See [`Config`].
+    pub min_rails: u8,
+    /// See [`Config`].
+    pub order: PassThroughOrder,
+    /// Which rail gets the next fragments is decided by their bandwidth.
+    pub uneven: bool,
+    /// Send and receive slots of each physical queue pair, the notify queue pair's last.
+    pub slots: Vec<(u32, u32)>,
+    /// What a poll reports at most.
+    pub budget: usize,
+    /// A queue pair's flush is there as soon as it is in the error state.
+    pub flushes_at_once: bool,
+    /// Rails that may fail, bit by bit; the notify queue pair's is the highest.
+    pub weak: u8,
+    /// Rails are replaced.
+    pub replaces: bool,
+    /// What may happen.
+    pub troubles: Troubles,
+}
+
+impl Shape {
+    /// Two rails, and nothing to do.
+    pub fn small(scheme: Scheme) -> Self {
+        Self {
+            scheme,
+            rails: 2,
+            devices: 1,
+            jobs: [Vec::new(), Vec::new()],
+            max_msgs_per_qp: 4,
+            min_rails: 0,
+            order: PassThroughOrder::Ordered,
+            uneven: false,
+            slots: vec![(4, 4); 3],
+            budget: usize::MAX,
+            flushes_at_once: true,
+            weak: u8::MAX,
+            replaces: true,
+            troubles: Troubles { failures: 1, ..Troubles::default() },
+        }
+    }
+
+    /// Any world.
+    pub fn choose(choices: &mut dyn Choices) -> Self {
+        let scheme = pick(choices, &[Scheme::Spray, Scheme::Dqplb]);
+        let rails = pick(choices, &[2, 2, 2, 3, 3, 4]);
+        let mut shape = Self {
+            rails,
+            devices: 1 + choices.below(rails as u32) as usize,
+            max_msgs_per_qp: pick(choices, &[1, 2, 2, 3, 4, 100]),
+            min_rails: pick(choices, &[0, 0, 0, 0, 1, 1, 2]),
+            order: pick(choices, &[PassThroughOrder::Ordered, PassThroughOrder::Unordered]),
+            uneven: choices.one_in(4),
+            budget: pick(choices, &[usize::MAX, usize::MAX, 1, 2]),
+            flushes_at_once: choices.coin(),
+            weak: if choices.coin() { u8::MAX } else { 1 << choices.below(rails as u32 + 1) },
+            replaces: !choices.one_in(5),
+            troubles: Troubles::choose(choices),
+            ..Self::small(scheme)
+        };
+        let even = choices.coin();
+        shape.slots = (0..=rails)
+            .map(|_| if even { (8, 8) } else { (1 + choices.below(4), 1 + choices.below(4)) })
+            .collect();
+        shape.choose_jobs(choices);
+        shape
+    }
+
+    fn choose_jobs(&mut self, choices: &mut dyn Choices) {
+        let one_way = choices.coin();
+        for end in 0..2 {
+            let most = if one_way && end == 1 { 0 } else { pick(choices, &[2, 4, 8, 14]) };
+            let count = choices.below(most + 1);
+            self.jobs[end] = (0..count).map(|_| Job::choose(self, choices)).collect();
+        }
+        if !choices.one_in(12) {
+            let no_atomics = |job: &Job| job.kind != Kind::FetchAdd;
+            self.jobs.iter_mut().for_each(|jobs| jobs.retain(no_atomics));
+        }
+    }
+
+    fn kind(&self, choices: &mut dyn Choices) -> Kind {
+        use Kind::{FetchAdd, Read, Send, Write, WriteImm};
+        let kind =
+            pick(choices, &[Write, Write, WriteImm, WriteImm, WriteImm, Read, Send, FetchAdd]);
+        // With DQPLB there are no receives that a SEND could take.
+        if kind == Send && self.scheme == Scheme::Dqplb { WriteImm } else { kind }
+    }
+
+    /// The queue pairs of an end: data rails, and SPRAY's notify queue pair.
+    pub fn queue_pairs(&self) -> usize {
+        self.rails + usize::from(self.scheme.uses_notify_qp())
+    }
+
+    /// The engine's name for a queue pair.
+    pub fn rail_id(&self, rail: usize) -> RailId {
+        if rail == self.rails { RailId::Notify } else { RailId::Data(rail as u8) }
+    }
+
+    /// Where the engine's rail is among the queue pairs.
+    pub fn rail_at(&self, rail: RailId) -> usize {
+        if let RailId::Data(rail) = rail { rail.into() } else { self.rails }
+    }
+
+    /// Where a queue pair is at the beginning.
+    pub fn first_device(&self, rail: usize) -> usize {
+        if rail == self.rails { 0 } else { rail % self.devices }
+    }
+
+    /// What a queue pair is granted.
+    pub fn limits(&self, rail: usize) -> QpLimits {
+        let (max_send_wr, max_recv_wr) = self.slots[rail];
+        QpLimits { max_send_wr, max_recv_wr, max_inline_data: 0, max_msg_size: 1 << 20 }
+    }
+
+    /// The configuration of both virtual queue pairs.
+    pub fn config(&self, end: usize) -> Config {
+        let bandwidth_mbps = [100, 200, 100, 400, 100, 100, 100, 100];
+        let uneven = RailChoice::LeastFinishTime { bandwidth_mbps };
+        Config {
+            virtual_qp_num: 1000 + end as u32,
+            scheme: self.scheme,
+            max_msg_size: FRAGMENT,
+            max_msgs_per_qp: self.max_msgs_per_qp,
+            rail_choice: if self.uneven { uneven } else { RailChoice::RoundRobin },
+            pass_through: self.order,
+            rail_failure: RailFailure::Reroute,
+            min_rails: self.min_rails,
+            ..Config::default()
+        }
+    }
+}
+
+impl Troubles {
+    fn choose(choices: &mut dyn Choices) -> Self {
+        let rare = |choices: &mut dyn Choices, odds: u32| u32::from(choices.one_in(odds));
+        Self {
+            failures: pick(choices, &[0, 1, 1, 2, 2, 3, 4, 6]),
+            losses: rare(choices, 3),
+            broken_cqs: rare(choices, 8),
+            breaks: pick(choices, &[0, 0, 1, 2]),
+            failed_connects: pick(choices, &[0, 0, 1]),
+            refusals: pick(choices, &[0, 0, 1, 2]),
+            surrenders: rare(choices, 20),
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! What happens when something happens.
+
+use super::World;
+use super::action::Action;
+use super::direction::{DataReceive, PLACES, READABLE, RECEIVE, RECEIVES, SOURCE, STRIDE};
+use super::fabric::{EIO, Name};
+use super::shape::{FRAGMENT, Job, Kind};
+use polyrail_core::hardware::{CommitError, Refusal};
+use polyrail_core::verbs::{DeviceKeys, LocalBuffer, RecvWr, SendFlags, SendWr, WcStatus};
+use polyrail_core::virtual_cq::Event;
+use polyrail_core::virtual_qp::PostError;
+use std::fmt::Debug;
+
+impl World {
+    /// Lets something happen.
+    ///
+    /// # Panics
+    ///
+    /// If a promise is broken.
+    pub fn perform(&mut self, action: Action) {
+        self.note_usable(&action);
+        self.summary.steps += 1;
+        match action {
+            Action::Post(end) => self.post(end),
+            Action::Receive { end, data } => self.post_receive(end, data),
+            Action::Poll { end, most } => self.poll(end, most),
+            Action::Tell(end) => self.tell(end),
+            Action::Hear { end, late } => self.hear(end, late),
+            Action::Break(old) => {
+                self.left.breaks -= 1;
+                self.link.fail(old);
+            }
+            Action::Notice(end) => {
+                self.link.notice(end);
+                self.ends[end].qp.control_lost();
+                self.ends[end].may_tell = true;
+            }
+            Action::Create { end, rail, device } => self.create(end, rail, device),
+            Action::Connect { end, rail } => self.connect(end, rail),
+            Action::Replace { end, rail } => {
+                self.replace(end, rail);
+                self.touched(end);
+            }
+            Action::FailConnect { end, rail } => self.fail_connect(end, rail),
+            Action::HearOfConnect { end, rail } => self.hear_of_connect(end, rail),
+            Action::Surrender(end) => {
+                self.left.surrenders -= 1;
+                self.excuse("an owner gave up");
+                self.ends[end].qp.fail();
+                self.touched(end);
+            }
+            other => self.perform_trouble(other),
+        }
+        if self.is_loud {
+            eprintln!("{action:?}\n    {}", self.states());
+        }
+        self.check();
+    }
+
+    fn perform_trouble(&mut self, action: Action) {
+        match action {
+            Action::Execute(name) => self.execute(name),
+            Action::Acknowledge(name) => self.acknowledge(name),
+            Action::Flush { name, sends } => {
+                let at = self.at(name);
+                self.nics.borrow_mut().flush(at, sends);
+            }
+            Action::Fail(name, status) => {
+                let at = self.at(name);
+                if !self.nics.borrow().is_unanswered(at) {
+                    self.left.failures -= 1;
+                }
+                self.summary.failures += 1;
+                let is_hard = matches!(status, WcStatus::FATAL_ERR | WcStatus::GENERAL_ERR);
+                self.hard_failures += usize::from(is_hard);
+                self.nics.borrow_mut().fail(at, status);
+            }
+            Action::Distrust { end, rail } => {
+                self.left.failures -= 1;
+                self.summary.failures += 1;
+                self.ends[end].qp.fail_rail(self.shape.rail_id(rail));
+                self.touched(end);
+            }
+            Action::Remove(name) => {
+                self.left.losses -= 1;
+                self.summary.failures += 1;
+                let at = self.at(name);
+                self.nics.borrow_mut().remove(at, false);
+            }
+            Action::Lose { end, rail, purges } => self.lose(end, rail, purges),
+            Action::BreakCq { end, device } => {
+                self.left.broken_cqs -= 1;
+                self.summary.failures += 1;
+                let cq = end * self.shape.devices + device;
+                if self.nics.borrow_mut().break_cq(cq) {
+                    self.excuse("completions of receives are lost");
+                }
+            }
+            Action::Refuse { name, taken, sends, is_full } => {
+                self.left.refusals -= 1;
+                self.summary.failures += 1;
+                self.hard_failures += usize::from(!is_full);
+                self.refuse(name, taken, sends, is_full);
+            }
+            other => unreachable!("{other:?} is no trouble"),
+        }
+    }
+
+    /// Prints what happens, if that is wanted.
+    fn say(&self, what: &dyn Debug) {
+        if self.is_loud {
+            eprintln!("  {what:?}");
+        }
+    }
+
+    /// The newest queue pair of this name.
+    pub(super) fn at(&self, name: Name) -> usize {
+        self.nics.borrow().find(name).expect("a queue pair of this name")
+    }
+
+    /// An engine was called: it may have something to say, and to report.
+    pub(super) fn touched(&mut self, end: usize) {
+        self.ends[end].may_tell = true;
+        self.ends[end].may_report = true;
+    }
+
+    fn post(&mut self, end: usize) {
+        let job = self.shape.jobs[end][self.ends[end].next_job];
+        let direction = &self.directions[end];
+        let (number, place) = (direction.requests.len(), direction.free_place());
+        let wr = request(job, number, place, &self.ends[end].keys);
+        let posted = self.ends[end].qp.post_send(&wr);
+        match posted {
+            Ok(()) => {
+                self.directions[end].accepted(job, place);
+                self.ends[end].next_job += 1;
+                self.summary.requests += 1;
+            }
+            Err(error) => assert!(
+                self.may_refuse(end, error.into()),
+                "request {number} ({job:?}) was refused: {error}"
+            ),
+        }
+        self.touched(end);
+    }
+
+    /// Whether an engine may refuse a request: it has no room, or a driver does not take it.
+    fn may_refuse(&self, end: usize, error: PostError) -> bool {
+        let driver = error.driver_refusal().is_some() && self.summary.failures > 0;
+        error.is_back_pressure() || driver || self.is_in_error(end)
+    }
+
+    fn post_receive(&mut self, end: usize, data: bool) {
+        let direction = &self.directions[1 - end];
+        let at = if data { direction.data_receives.len() } else { direction.notification_receives };
+        let wr_id = RECEIVE | (at as u64) << 1 | u64::from(data);
+        // SAFETY: these NICs touch no memory but their own.
+        let local = unsafe { LocalBuffer::new(RECEIVES + at as u64 * STRIDE, 6 * FRAGMENT) };
+        let this = &mut self.ends[end];
+        let wr =
+            if data { RecvWr::data(wr_id, local, &this.keys) } else { RecvWr::notification(wr_id) };
+        match this.qp.post_recv(&wr) {
+            Ok(()) => {
+                let direction = &mut self.directions[1 - end];
+                if data {
+                    direction.data_receives.push(DataReceive { holds: None, is_reported: false });
+                } else {
+                    direction.notification_receives += 1;
+                }
+                self.summary.receives += 1;
+            }
+            Err(error) => {
+                assert!(self.may_refuse(end, error.into()), "receive {at} was refused: {error}")
+            }
+        }
+        self.touched(end);
+    }
+
+    fn poll(&mut self, end: usize, most: usize) {
+        for device in 0..self.shape.devices {
+            self.nics.borrow_mut().cqs[end * self.shape.devices + device].most = most;
+        }
+        self.touched(end);
+        let mut events = Vec::new();
+        let this = &mut self.ends[end];
+        let polled = this.cq.poll(&mut *this.qp, self.shape.budget, |event| events.push(event));
+        let any_broken = (0..self.shape.devices).any(|device| self.is_cq_broken(end, device));
+        assert!(polled.error.is_none() || any_broken, "{:?}", polled.error);
+        self.ends[end].may_report = !events.is_empty();
+        for event in events {
+            self.say(&event);
+            self.arrived(end, &event);
+        }
+    }
+
+    fn arrived(&mut self, end: usize, event: &Event) {
+        self.summary.reports += 1;
+        let in_error = self.is_in_error(end);
+        match event {
+            Event::Completion(wc) if wc.wr_id & RECEIVE == 0 => {
+                self.directions[end].reported(wc, in_error);
+            }
+            Event::Completion(wc) => self.directions[1 - end].received(wc, in_error),
+            Event::Foreign { completion, .. } => panic!("nobody's completion: {completion:?}"),
+        }
+    }
+
+    fn tell(&mut self, end: usize) {
+        while let Some(message) = self.ends[end].qp.next_control() {
+            self.link.send(end, message);
+        }
+        self.ends[end].may_tell = false;
+    }
+
+    fn hear(&mut self, end: usize, late: bool) {
+        let message = self.link.receive(1 - end, late).expect("a message");
+        self.say(&message);
+        let heard = self.ends[end].qp.control(message);
+        if let Err(error) = heard {
+            assert!(self.excuse.is_some(), "{message:?} of a correct peer: {error}");
+        }
+        self.touched(end);
+    }
+
+    fn execute(&mut self, name: Name) {
+        let at = self.at(name);
+        let executed = self.nics.borrow_mut().execute(at);
+        self.say(&executed.request);
+        let unfenced = self.ends[name.end].qp.unfenced();
+        let may_be_late = unfenced.contains(self.shape.rail_id(name.rail));
+        self.directions[name.end].executed(&executed, may_be_late);
+        self.summary.stragglers += u64::from(self.nics.borrow().qps[at].in_error);
+    }
+
+    fn acknowledge(&mut self, name: Name) {
+        let at = self.at(name);
+        let acknowledged = self.nics.borrow_mut().acknowledge(at);
+        for request in &acknowledged {
+            self.directions[name.end].landed(request);
+        }
+    }
+
+    fn lose(&mut self, end: usize, rail: usize, purges: bool) {
+        let at = self.ends[end].installed[rail];
+        if self.nics.borrow_mut().remove(at, purges) {
+            self.excuse("completions of receives are lost");
+        }
+        self.ends[end].lost[rail] = true;
+        let id = self.shape.rail_id(rail);
+        // SAFETY: these NICs touch no memory but their own, and this queue pair is gone.
+        unsafe { self.ends[end].qp.lose_rail(id) };
+        self.touched(end);
+    }
+
+    fn refuse(&mut self, name: Name, taken: u32, sends: bool, is_full: bool) {
+        let refusal = if is_full { Refusal::QueueFull } else { Refusal::Driver(EIO) };
+        let mood = Some(CommitError { accepted: taken, refusal });
+        let at = self.at(name);
+        let qp = &mut self.nics.borrow_mut().qps[at];
+        if sends { qp.mood = mood } else { qp.recv_mood = mood }
+    }
+}
+
+/// The work request of a job.
+fn request(job: Job, number: usize, place: usize, keys: &[DeviceKeys]) -> SendWr<'_> {
+    let id = number as u64;
+    // SAFETY: these NICs touch no memory but their own.
+    let local = unsafe { LocalBuffer::new(SOURCE + id * STRIDE, job.length) };
+    let target = PLACES + place as u64 * STRIDE;
+    let readable = READABLE + id * STRIDE;
+    let wr = match job.kind {
+        Kind::Write => SendWr::write(id, local, target, keys),
+        Kind::WriteImm => SendWr::write_with_imm(id, local, target, number as u32, keys),
+        Kind::Read => SendWr::read(id, local, readable, keys),
+        Kind::Send => SendWr::send(id, local, keys),
+        Kind::FetchAdd => SendWr::fetch_add(id, local, readable, 1, keys),
+    };
+    let mut flags = SendFlags::empty();
+    flags.set(SendFlags::SIGNALED, job.signaled);
+    flags.set(SendFlags::FENCE, job.fence);
+    wr.with_flags(flags)
+}
