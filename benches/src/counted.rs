@@ -2,7 +2,7 @@
 
 use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
-    SendBatch,
+    Refusal, SendBatch,
 };
 use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
 use std::cell::Cell;
@@ -82,6 +82,10 @@ unsafe impl<Q: QueuePair> QueuePair for Counted<Q> {
 
     fn start_send(&mut self) -> Self::SendBatch<'_> {
         self.account.of(self.inner.start_send())
+    }
+
+    fn enter_error(&self) -> Result<(), Refusal> {
+        self.inner.enter_error()
     }
 }
 

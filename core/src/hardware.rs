@@ -184,6 +184,16 @@ pub unsafe trait QueuePair: ReceiveQueue {
 
     /// Starts a batch of send requests.
     fn start_send(&mut self) -> Self::SendBatch<'_>;
+
+    /// Moves the queue pair to the error state: what is posted to it, then or later, completes, flushed
+    /// if it did not before, and it answers its peer no more. In the error state already, it stays there.
+    ///
+    /// Asked for with [`RailFailure::Reroute`](crate::virtual_qp::RailFailure) only, when a rail has failed.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says: its device is gone, say.
+    fn enter_error(&self) -> Result<(), Refusal>;
 }
 
 /// A completion queue that cannot be polled any more, or not now.

@@ -21,6 +21,16 @@ pub enum ModifyError {
     Verbs(#[from] VerbsError),
 }
 
+impl ModifyError {
+    /// What the driver returned; EINVAL for a value that it was not given.
+    pub(crate) const fn errno(&self) -> i32 {
+        match self {
+            Self::Value { .. } => libc::EINVAL,
+            Self::Verbs(error) => error.errno,
+        }
+    }
+}
+
 pub(crate) fn bits(attribute: &'static str, value: u32, count: u32) -> Result<u32, ModifyError> {
     let max = (1 << count) - 1;
     if value <= max { Ok(value) } else { Err(ModifyError::Value { attribute, value, max }) }

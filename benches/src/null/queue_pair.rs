@@ -4,7 +4,9 @@ use super::RING_SLOTS;
 use super::completion_queue::{Note, Notes};
 use super::receive_queue::{Inbox, NullRecvBatch};
 use crate::workload::BLANK_REQUEST;
-use polyrail_core::hardware::{CommitError, CqId, QpLimits, QueuePair, ReceiveQueue, SendBatch};
+use polyrail_core::hardware::{
+    CommitError, CqId, QpLimits, QueuePair, ReceiveQueue, Refusal, SendBatch,
+};
 use polyrail_core::verbs::{DeviceId, Imm, Opcode, SendFlags, SendRequest, Sge, WcFlags};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -166,6 +168,12 @@ unsafe impl QueuePair for NullQp {
             opcode: Opcode::RdmaWrite,
             qp: self,
         }
+    }
+
+    /// Nothing fails here.
+    fn enter_error(&self) -> Result<(), Refusal> {
+        const EOPNOTSUPP: i32 = 95;
+        Err(Refusal::Driver(EOPNOTSUPP))
     }
 }
 

@@ -23,6 +23,33 @@ pub struct RailError {
     pub offset: u32,
 }
 
+impl RailError {
+    /// Whether another rail may do better. Everything else is a mistake of a program, a bad key or
+    /// length, that would fail one rail after the other.
+    pub(crate) const fn is_of_rail(&self) -> bool {
+        matches!(
+            self.status,
+            WcStatus::RETRY_EXC_ERR
+                | WcStatus::RNR_RETRY_EXC_ERR
+                | WcStatus::RESP_TIMEOUT_ERR
+                | WcStatus::REM_OP_ERR // what a peer's broken completion queue looks like
+                | WcStatus::WR_FLUSH_ERR
+                | WcStatus::FATAL_ERR
+                | WcStatus::GENERAL_ERR // refusals of drivers among them
+        )
+    }
+
+    /// Whether something else failed before.
+    pub(crate) fn is_flush(&self) -> bool {
+        self.status == WcStatus::WR_FLUSH_ERR
+    }
+
+    /// Whether the requests themselves may be the cause.
+    pub(crate) const fn suspects_requests(&self) -> bool {
+        matches!(self.status, WcStatus::FATAL_ERR | WcStatus::GENERAL_ERR)
+    }
+}
+
 impl fmt::Display for RailError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rail, device, qp_num, status, vendor_err, errno, offset } = self;

@@ -3,6 +3,9 @@
 use super::tag::Tag;
 use core::fmt;
 
+/// Rails that one virtual queue pair can have.
+pub const MAX_RAILS: usize = 8;
+
 /// One physical queue pair of a virtual one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RailId {
@@ -13,6 +16,9 @@ pub enum RailId {
 }
 
 impl RailId {
+    /// Data rails have numbers below this.
+    pub(crate) const MAX: u8 = MAX_RAILS as u8;
+
     /// The number that tags carry.
     pub(crate) const fn number(self) -> u8 {
         if let Self::Data(rail) = self { rail } else { Tag::NOTIFY_RAIL }
@@ -54,6 +60,11 @@ impl RailSet {
     #[inline]
     pub(crate) fn insert(&mut self, rail: RailId) {
         self.0 |= Self::of(rail).0;
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, rail: RailId) {
+        self.0 &= !Self::of(rail).0;
     }
 
     /// Whether no rail is in the set.

@@ -3,8 +3,11 @@
 //! A reliable connection completes its requests in posting order, and only the last request of a
 //! batch is signaled, so the front batch is the only one that the next completion may belong to.
 
+mod lost;
+
 use super::tag::{Tag, TagKind};
 use crate::verbs::Opcode;
+use lost::Lost;
 
 /// What a batch is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +25,26 @@ pub(crate) enum Content {
     Unsignaled,
     /// Notifies of those of the requests `wr .. wr + number` that need one.
     Notifies,
+    /// Nothing any more: it was lost, and then done or posted elsewhere.
+    Gone,
 }
 
 impl Content {
     #[inline]
     const fn is_fragments(self) -> bool {
         self as u8 <= Self::Numbered as u8
+    }
+
+    /// Whether each of its requests takes one receive of the peer's, opcode permitting.
+    #[inline]
+    const fn takes_receives(self, opcode: Opcode) -> bool {
+        match self {
+            Self::Numbered | Self::Notifies => true,
+            Self::Deferred | Self::PassThrough | Self::Unsignaled => {
+                matches!(opcode, Opcode::Send | Opcode::SendWithImm)
+            }
+            Self::Fragments | Self::Gone => false,
+        }
     }
 
     /// Whether it is a pass-through request that took no place in the ring.
@@ -63,7 +80,7 @@ struct Entry {
     batch: Batch,
 }
 
-// 128 batches on each of 4 rails and the notify queue pair: 20 KiB of the 64 KiB budget.
+// 128 batches on each of 4 rails and the notify queue pair: 20 KiB of the 68 KiB budget.
 static_assertions::const_assert_eq!(size_of::<Entry>(), 32);
 
 impl Batch {
@@ -104,6 +121,27 @@ impl Batch {
             content: Content::Notifies,
             ..Self::BLANK
         }
+    }
+
+    /// Receives of the peer's that it takes.
+    #[inline]
+    pub(crate) const fn receives(&self) -> u32 {
+        if self.content.takes_receives(self.opcode) { self.count as u32 } else { 0 }
+    }
+
+    /// Splits fragments into the first `count` of them and the rest, whose first number is `next_number`.
+    pub(crate) fn split(self, count: u32, fragment_bytes: u32, next_number: u32) -> (Self, Self) {
+        debug_assert!(self.content.is_fragments() && count < u32::from(self.count));
+        let bytes = self.bytes_of(count, fragment_bytes);
+        let front = Self { length: bytes, count: count as u16, ..self };
+        let rest = Self {
+            offset: self.offset + bytes,
+            length: self.length - bytes,
+            number: next_number,
+            count: self.count - count as u16,
+            ..self
+        };
+        (front, rest)
     }
 
     /// Bytes of the first `count` fragments; only the last one of a batch may be short.
@@ -150,6 +188,11 @@ pub(crate) struct InFlight<const DEPTH: usize> {
     missing: u32,
     /// Requests that have a number and never were posted.
     never_posted: u64,
+    /// Receives of the peer's that what was posted to this queue pair takes, modulo 2^32.
+    receives_due: u32,
+    /// Batches were posted again, so sequence numbers are not in order.
+    is_out_of_order: bool,
+    lost: Lost,
     /// Each batch in the place of its first request.
     entries: [Entry; DEPTH],
 }
@@ -172,6 +215,9 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
             bytes_posted: 0,
             missing: 0,
             never_posted: 0,
+            receives_due: 0,
+            is_out_of_order: false,
+            lost: Lost::NONE,
             partial: 0,
             entries: [Entry { last_tag: Tag::NONE, batch: Batch::BLANK }; DEPTH],
         }
@@ -237,6 +283,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.credits -= batch.count as u32;
         self.batches_posted += 1;
         self.bytes_posted += batch.length as u64;
+        self.receives_due = self.receives_due.wrapping_add(batch.receives());
         first
     }
 
@@ -258,6 +305,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
             self.credits += count;
             self.batches_posted -= 1;
             self.bytes_posted -= u64::from(batch.length);
+            self.receives_due = self.receives_due.wrapping_sub(batch.receives());
         }
         batch
     }
@@ -347,6 +395,11 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         let entry = self.front_entry();
         entry.last_tag = Tag::NONE;
         let batch = entry.batch;
+        if self.lost.is_losing {
+            // Behind it there may be what was lost.
+            self.entries[Self::index(self.head)].batch.content = Content::Gone;
+            self.lost.to = self.head + u64::from(batch.count);
+        }
         self.head += u64::from(batch.count);
         self.credits += u32::from(batch.count);
         batch
@@ -378,13 +431,19 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// Request `index` of the front batch failed. If it is the last that the driver has taken, no
     /// completion can retire the batch any more: then retires it, the requests never taken included.
     pub(crate) fn retire_truncated(&mut self, index: u32) -> Option<Batch> {
-        let taken = self.front_taken();
-        if index + 1 != taken || taken == u32::from(self.front()?.count) {
+        if !self.ends_at(index) {
             return None;
         }
         self.never_posted += u64::from(self.missing);
         self.missing = 0;
         Some(self.retire())
+    }
+
+    /// Whether request `index` of the front batch is the last that the driver has taken, and not the last
+    /// there is.
+    pub(crate) fn ends_at(&self, index: u32) -> bool {
+        let taken = self.front_taken();
+        index + 1 == taken && self.front().is_some_and(|front| taken < u32::from(front.count))
     }
 
     /// Number of the oldest request that is not retired, or of the next one: what a stall check
@@ -404,17 +463,15 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.tail
     }
 
-    /// The oldest unacknowledged sequence number.
-    pub(crate) fn oldest_number(&self) -> Option<u32> {
-        let mut batches = self.iter();
-        batches.find(|batch| batch.content == Content::Numbered).map(|batch| batch.number)
-    }
-
     /// All batches in flight, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Batch> {
-        let mut number = self.head;
+        self.places(self.head, self.tail)
+    }
+
+    /// The batches that have the places from `number` to `end`.
+    fn places(&self, mut number: u64, end: u64) -> impl Iterator<Item = &Batch> {
         core::iter::from_fn(move || {
-            let batch = (number < self.tail).then(|| &self.entries[Self::index(number)].batch)?;
+            let batch = (number < end).then(|| &self.entries[Self::index(number)].batch)?;
             number += u64::from(batch.count);
             Some(batch)
         })
@@ -431,6 +488,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         let in_flight: u32 = self.iter().map(|batch| u32::from(batch.count)).sum();
         assert_eq!(in_flight + self.credits, self.limit, "credits are conserved");
         assert!(self.missing == 0 || !self.is_empty(), "only a batch in flight can be partial");
+        self.lost_invariants();
     }
 }
 

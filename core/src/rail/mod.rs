@@ -6,19 +6,27 @@
 //! - `in_flight`: the batches on a send queue, and its credits;
 //! - `receives`: what is posted on a receive queue;
 //! - `error`: how a rail failed, and its counters;
+//! - `lifecycle`: its states, from failure to return; `control`: what the ends tell each other of them;
+//!   `event`: what its owner is told;
 //! - `physical`: the rail itself.
 //!
 //! A rail knows nothing of virtual requests: a batch has room for whatever its owner wants to
 //! remember.
 
+mod control;
 mod error;
+mod event;
 mod id;
 mod in_flight;
+mod lifecycle;
 mod physical;
 mod receives;
 pub(crate) mod tag;
 
+pub use control::{ControlDecodeError, ControlMessage, RailNews, ToldState};
 pub use error::{RailCounters, RailError};
-pub use id::{RailId, RailSet};
+pub use event::{FailedBecause, RailEvent, RailEventKind};
+pub use id::{MAX_RAILS, RailId, RailSet};
 pub(crate) use in_flight::{Batch, Content, TagMatch};
+pub use lifecycle::{ControlError, RailState};
 pub(crate) use physical::{Rail, address};

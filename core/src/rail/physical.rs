@@ -1,8 +1,10 @@
 //! One physical queue pair with its credits, what is in flight on it, and its receives.
 
 use super::error::{RailCounters, RailError};
+use super::event::RailEvents;
 use super::id::RailId;
 use super::in_flight::{Batch, InFlight};
+use super::lifecycle::Lifecycle;
 use super::receives::Receives;
 use super::tag::TagKind;
 use crate::hardware::{QueuePair, RecvBatch, Refusal, SendBatch, Taken};
@@ -45,7 +47,7 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     /// The rail's bit in the round robin.
     pub(crate) turn_bit: u8,
     /// Its owner wants it to be given fragments.
-    pub(crate) in_service: bool,
+    pub(crate) is_wanted: bool,
     pub(crate) sends: InFlight<DEPTH>,
     pub(crate) recvs: Receives,
     pub(crate) errors: u64,
@@ -54,6 +56,12 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     /// The oldest request at the last stall check, and whether it was in flight, if there was something
     /// to do.
     stall_mark: Option<(u64, bool)>,
+    /// Whether it failed, and how far that is dealt with.
+    pub(crate) lifecycle: Lifecycle,
+    /// What its owner is to be told of that.
+    pub(crate) events: RailEvents,
+    /// It failed in a way that requests themselves may be the cause of.
+    pub(crate) suspects_requests: bool,
 }
 
 impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
@@ -67,7 +75,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             qp_num: qp.qp_num(),
             keys_at: 0,
             turn_bit: 0,
-            in_service: true,
+            is_wanted: true,
             accepts_as: address(qp.device(), qp.qp_num()),
             completions: 0,
             untracked: 0,
@@ -76,6 +84,9 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             more_doorbells: 0,
             recvs: Receives::new(TagKind::NotifyRecv, number, bound.min(limits.max_recv_wr)),
             stall_mark: None,
+            lifecycle: Lifecycle::NEW,
+            events: RailEvents::default(),
+            suspects_requests: false,
             sends: InFlight::new(number, bound.min(limits.max_send_wr)),
             qp,
         }
@@ -103,6 +114,31 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     #[inline]
     pub(crate) fn is_at(&self, device: DeviceId, qp_num: u32) -> bool {
         self.device == device && self.qp_num == qp_num
+    }
+
+    /// Whether it may be given requests, as far as its owner and its health are concerned.
+    #[inline]
+    pub(crate) const fn is_in_service(&self) -> bool {
+        self.is_wanted && self.lifecycle.is_in_service()
+    }
+
+    /// Another queue pair takes the place of the one that failed, which is returned. It takes receives;
+    /// it accepts no fragments until its owner says so.
+    pub(crate) fn replace(&mut self, qp: Q) -> Q {
+        let generation = self.lifecycle.generation();
+        self.device = qp.device();
+        self.qp_num = qp.qp_num();
+        self.stall_mark = None;
+        self.set_accepts(false);
+        self.start_over(generation);
+        core::mem::replace(&mut self.qp, qp)
+    }
+
+    /// Nothing was posted to, or arrived on, a queue pair of this generation yet.
+    pub(crate) fn start_over(&mut self, generation: u16) {
+        self.sends.start_over(generation);
+        self.recvs.start_over(generation);
+        self.suspects_requests = false;
     }
 
     /// A request went to an only rail, each with a doorbell of its own: it counts, no more.
@@ -211,6 +247,11 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             errno: None,
             offset,
         }
+    }
+
+    /// The record of what was flushed though nothing here is known to have failed.
+    pub(crate) fn flush_error(&self) -> RailError {
+        RailError { status: WcStatus::WR_FLUSH_ERR, errno: None, ..self.refusal_error(0, 0) }
     }
 
     /// The record of a post that the driver refused.

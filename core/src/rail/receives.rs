@@ -14,18 +14,57 @@ pub(crate) struct Receives {
     low: u32,
     /// Receives that may be posted at once.
     limit: u32,
+    /// Tag of the first receive that was posted to this queue pair.
+    first: Tag,
+    /// Receives that completed without having taken anything.
+    flushed: u32,
 }
 
 impl Receives {
     pub(super) const fn new(kind: TagKind, rail: u8, limit: u32) -> Self {
-        let front = Tag::new(kind, rail, 0).last();
-        Self { front, next: front, low: limit - limit.div_ceil(4), limit }
+        Self::starting_at(Tag::new(kind, rail, 0).last(), limit)
+    }
+
+    const fn starting_at(first: Tag, limit: u32) -> Self {
+        let low = limit - limit.div_ceil(4);
+        Self { front: first, next: first, low, limit, first, flushed: 0 }
     }
 
     /// Data receives and notification receives carry different tags.
     pub(crate) fn set_kind(&mut self, kind: TagKind) {
         debug_assert!(self.is_empty(), "the kind is chosen before the first receive");
-        *self = Self::new(kind, self.front.rail(), self.limit);
+        let first = Tag::new(kind, self.front.rail(), self.front.generation()).last();
+        *self = Self::starting_at(first, self.limit);
+    }
+
+    /// Another queue pair takes the place of this one. The first receive that took nothing is its first.
+    pub(super) fn start_over(&mut self, generation: u16) {
+        debug_assert!(self.is_empty());
+        let kind = self.kind().unwrap_or(TagKind::NotifyRecv);
+        let first = Tag::new(kind, self.front.rail(), generation).last();
+        let number = self.first.sequence() + u64::from(self.arrived());
+        *self = Self::starting_at(first.plus(number), self.limit);
+    }
+
+    /// What they are for.
+    pub(crate) const fn kind(&self) -> Option<TagKind> {
+        self.next.kind()
+    }
+
+    /// The receive that completed last took nothing.
+    pub(crate) fn note_flushed(&mut self) {
+        self.flushed += 1;
+    }
+
+    /// No receive that is posted will complete.
+    pub(crate) fn flush_all(&mut self) {
+        self.flushed += self.posted();
+        self.front = self.next;
+    }
+
+    /// Receives of this queue pair that took something, modulo 2^32.
+    pub(crate) const fn arrived(&self) -> u32 {
+        (self.front.since(self.first) as u32).wrapping_sub(self.flushed)
     }
 
     /// Receives that may be posted at once.

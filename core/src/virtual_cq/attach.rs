@@ -2,7 +2,7 @@
 
 use super::cq::VirtualCq;
 use super::routing::{Route, RouteError};
-use crate::completion::{CompletionTarget, Role};
+use crate::completion::{CompletionTarget, PhysicalQp, Role};
 use crate::hardware::{CompletionQueue, CqId};
 use crate::verbs::DeviceId;
 
@@ -29,6 +29,14 @@ pub enum AttachError {
     /// A physical queue pair completes elsewhere.
     #[error("queue pair {qp_num} of device {} completes on a queue that is not ours", device.0)]
     ForeignCq {
+        /// Its device.
+        device: DeviceId,
+        /// Its number.
+        qp_num: u32,
+    },
+    /// The virtual queue pair is not attached at this index, or the queue pair is none of its.
+    #[error("queue pair {qp_num} of device {} has no route here", device.0)]
+    NotAttached {
         /// Its device.
         device: DeviceId,
         /// Its number.
@@ -115,6 +123,34 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
         reserved[at] = needed;
         Ok(Some(at as u8))
+    }
+
+    /// Routes the completions of another physical queue pair in the place of `old`, given by device and
+    /// number.
+    pub(crate) fn replace_route(
+        &mut self,
+        index: u16,
+        old: (DeviceId, u32),
+        new: &dyn PhysicalQp,
+    ) -> Result<(), AttachError> {
+        let (device, qp_num) = old;
+        let found = self.routes.find(device, qp_num).filter(|route| route.index == index);
+        let route = *found.ok_or(AttachError::NotAttached { device, qp_num })?;
+        let mut reserved = self.reserved;
+        if let Some(reserved) = reserved.get_mut(usize::from(route.cq)) {
+            *reserved = reserved.saturating_sub(route.entries);
+        }
+        let (device, qp_num) = (new.device(), new.qp_num());
+        let cq = self.reserve(&mut reserved, new.cq(), route.entries)?;
+        let cq = cq.ok_or(AttachError::ForeignCq { device, qp_num })?;
+        // First taken off: the table may be full.
+        self.routes.remove(old.0, old.1);
+        if let Err(error) = self.routes.insert(device, qp_num, Route { cq, ..route }) {
+            self.routes.insert(old.0, old.1, route)?;
+            return Err(error.into());
+        }
+        self.reserved = reserved;
+        Ok(())
     }
 
     /// Removes the routes of the virtual queue pair at `index`, which need not exist any more, and

@@ -1,17 +1,18 @@
 //! Making a virtual queue pair: what cannot work is refused here.
 
 use super::choose::Chooser;
-use super::config::{BuildError, Config, FRAGMENT_ALIGN, MAX_RAILS};
+use super::config::{BuildError, Config, FRAGMENT_ALIGN, RailFailure};
 use super::data_receives::DataReceives;
 use super::health::Health;
 use super::offers::Offers;
 use super::pass_through::PassThrough;
 use super::qp::{Header, VirtualQp};
+use super::reroute::Reroute;
 use super::scheme::SchemeState;
 use super::scheme::dqplb::{PeerWindow, SequenceWindow};
 use super::slot::{RecvSlot, Recvs, SendSlot, Sends};
 use crate::hardware::QueuePair;
-use crate::rail::{Rail, RailId};
+use crate::rail::{MAX_RAILS, Rail, RailId};
 use arrayvec::ArrayVec;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -61,6 +62,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             devices: ArrayVec::new(),
             scheme: SchemeState::NONE,
             data_receives: DataReceives::NONE,
+            reroute: Reroute::new(config.rail_failure),
             config,
         }
     }
@@ -103,9 +105,14 @@ fn validate<Q: QueuePair, const DEPTH: usize>(
     if notify.is_some() && !(several && config.scheme.uses_notify_qp()) {
         return Err(BuildError::UnexpectedNotify);
     }
+    let reroutes = config.rail_failure == RailFailure::Reroute;
     // A single rail is its driver's.
     if !several {
-        return Ok(());
+        return if reroutes { Err(BuildError::NothingToRerouteTo) } else { Ok(()) };
+    }
+    let min_rails = config.min_rails;
+    if reroutes && usize::from(min_rails) > rails.len() {
+        return Err(BuildError::MinRails { min_rails, rails: rails.len() });
     }
     if config.max_msgs_per_qp == 0 {
         return Err(BuildError::NoMessages);
@@ -130,6 +137,9 @@ fn validate_rail<Q: QueuePair, const DEPTH: usize>(
     }
     if config.scheme.receives_on_rails() && rail.recvs.limit() == 0 {
         return Err(BuildError::NoRoom { qp_num, send: false });
+    }
+    if config.rail_failure == RailFailure::Reroute && rail.recvs.limit() == 0 {
+        return Err(BuildError::SharedReceives { qp_num });
     }
     let limit = rail.qp.limits().max_msg_size;
     match rail.id {

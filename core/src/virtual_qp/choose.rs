@@ -1,7 +1,7 @@
 //! Which rail gets the next fragments, and how many.
 
-use super::config::{BuildError, Config, MAX_RAILS, RailChoice};
-use crate::rail::{Rail, RailId};
+use super::config::{BuildError, Config, RailChoice};
+use crate::rail::{MAX_RAILS, Rail, RailId};
 use arrayvec::ArrayVec;
 
 /// The rails that can take fragments, and whose turn it is.

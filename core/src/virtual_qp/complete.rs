@@ -99,6 +99,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !rail.is_at(device, completion.qp_num) || !may_complete(kind, completion) {
             return false;
         }
+        if rail.lifecycle.is_drained() {
+            // Of a queue pair that its owner said is no more.
+            return true;
+        }
         rail.completions += 1;
         match kind {
             TagKind::Send => self.complete_send(id, completion, direct),
@@ -119,7 +123,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ) {
         let Some(rail) = self.rail_mut(id) else { return };
         match rail.sends.compare(completion.wr_id) {
+            TagMatch::Last if rail.sends.front_is_withheld() => self.lose_withheld(id),
             TagMatch::Last => {
+                let failed = !completion.status.is_success();
+                let last = rail.sends.front().map_or(0, |batch| u32::from(batch.count) - 1);
+                if failed && self.send_lost(id, last, completion) {
+                    return;
+                }
+                let Some(rail) = self.rail_mut(id) else { return };
                 let batch = rail.sends.retire();
                 if !completion.status.is_success() {
                     self.send_failed(id, &batch, u32::from(batch.count) - 1, completion);
@@ -148,6 +159,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ) {
         let front = self.rail_mut(id).and_then(|rail| rail.sends.front().copied());
         let Some(batch) = front else { return };
+        if self.send_lost(id, index, completion) {
+            return;
+        }
         self.send_failed(id, &batch, index, completion);
         let truncated = self.rail_mut(id).and_then(|rail| rail.sends.retire_truncated(index));
         if let Some(batch) = truncated {
@@ -169,6 +183,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                     direct.push(self.passed_through(batch.wr, batch, completion));
                 }
             }
+            Content::Gone => {}
         }
     }
 
@@ -182,7 +197,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 self.sends.slot(batch.wr).fail(completion.status);
             }
             Content::Notifies => notify_failed(&mut self.sends, batch, index, completion.status),
-            Content::Deferred | Content::PassThrough | Content::Unsignaled => {}
+            Content::Deferred | Content::PassThrough | Content::Unsignaled | Content::Gone => {}
         }
         self.completion_failed(id, completion, offset);
     }

@@ -1,14 +1,12 @@
 //! What a virtual queue pair is told when it is built.
 
 use super::scheme::Scheme;
+use crate::rail::MAX_RAILS;
 use crate::verbs::{DeviceId, ImmOrder};
 
 /// Fragment boundaries fall on multiples of this many bytes: a cache line pair, and the
 /// granularity of lengths in the p2p protocol.
 pub const FRAGMENT_ALIGN: u32 = 128;
-
-/// Rails that one virtual queue pair can have.
-pub const MAX_RAILS: usize = 8;
 
 /// Which rail gets the next fragments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +41,11 @@ pub enum RailFailure {
     /// It puts the virtual queue pair into the error state, as it would a single connection.
     #[default]
     Fatal,
+    /// The other rails go on, and post what was lost again; a new queue pair may take the place of the one
+    /// that failed. Nothing is lost, and nothing reported before the peer's queue pair is known to carry
+    /// out nothing more: see [Rails that fail](super::VirtualQp#rails-that-fail). Over several rails, and
+    /// both ends must choose it.
+    Reroute,
 }
 
 /// Everything that can be chosen about a virtual queue pair, with the reference implementation's
@@ -73,6 +76,9 @@ pub struct Config {
     pub pass_through: PassThroughOrder,
     /// What an error on one rail does.
     pub rail_failure: RailFailure,
+    /// With [`RailFailure::Reroute`]: with fewer data rails in service than this, the virtual queue pair is
+    /// in the error state at once. With 0, requests wait for a rail for as long as its owner likes.
+    pub min_rails: u8,
     /// How users' immediates travel; the same at both ends. DQPLB's sequence numbers have an order of
     /// their own.
     pub imm_order: ImmOrder,
@@ -88,6 +94,7 @@ impl Default for Config {
             rail_choice: RailChoice::default(),
             pass_through: PassThroughOrder::default(),
             rail_failure: RailFailure::default(),
+            min_rails: 1,
             imm_order: ImmOrder::default(),
         }
     }
@@ -143,6 +150,24 @@ pub enum BuildError {
     /// A notify queue pair where none is used: DQPLB, or a single rail.
     #[error("a notify queue pair is for SPRAY over several rails only")]
     UnexpectedNotify,
+    /// [`RailFailure::Reroute`] over one rail.
+    #[error("one rail alone cannot be re-routed")]
+    NothingToRerouteTo,
+    /// [`Config::min_rails`] asks for more rails than there are.
+    #[error("min_rails is {min_rails} of {rails} rails")]
+    MinRails {
+        /// What was asked for.
+        min_rails: u8,
+        /// Rails given.
+        rails: usize,
+    },
+    /// [`RailFailure::Reroute`] with a queue pair whose receives come from a shared receive queue: nobody
+    /// could tell what arrived.
+    #[error("queue pair {qp_num} has no receives of its own, so it cannot be re-routed")]
+    SharedReceives {
+        /// The physical queue pair.
+        qp_num: u32,
+    },
     /// Least finish time needs to know every rail's bandwidth.
     #[error("the bandwidth of rail {rail} is 0")]
     Bandwidth {

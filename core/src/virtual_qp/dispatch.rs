@@ -1,13 +1,12 @@
 //! Step 2: requests go to the rails, oldest first, in batches of fragments.
 
 use super::choose::{Chooser, Load};
-use super::config::MAX_RAILS;
 use super::fragments::{Offered, post_fragments};
 use super::qp::VirtualQp;
 use super::scheme::{Numbering, SchemeRules, Unnumbered};
 use super::slot::{SendSlot, SlotState};
 use crate::hardware::{QueuePair, Refusal};
-use crate::rail::{Batch, Content, Rail, RailId};
+use crate::rail::{Batch, Content, MAX_RAILS, Rail, RailError};
 use crate::verbs::SendFlags;
 
 /// How far the dispatch of one request got.
@@ -18,16 +17,9 @@ pub(super) enum Progress {
     /// The rest waits for a completion.
     Waits,
     /// A driver refused it for good; what it took before stays posted.
-    Refused(Refused),
-}
-
-/// What a driver refused for good.
-#[derive(Debug)]
-pub(super) struct Refused {
-    pub(super) rail: RailId,
-    pub(super) errno: i32,
-    /// First byte, within the request, of what was refused.
-    pub(super) offset: u32,
+    Refused(RailError),
+    /// The virtual queue pair failed: what was not posted is cancelled.
+    Failed,
 }
 
 /// A batch of which a driver took none or only the front.
@@ -50,8 +42,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         while let Some(id) = self.sends.front_pending() {
             match self.dispatch(id) {
                 Progress::Posted => self.sends.pop_pending(),
-                Progress::Waits => return,
-                Progress::Refused(refused) => return self.dispatch_refused(id, refused),
+                Progress::Waits | Progress::Failed => return,
+                Progress::Refused(error) => return self.request_refused(id, error),
             }
         }
     }
@@ -156,32 +148,31 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let all = slot.unposted() == 0;
         let offset = batch.offset + batch.bytes_of(taken, self.config.max_msg_size);
-        if refusal == Refusal::QueueFull && all {
-            self.scheme.dispatched(id, slot);
-        }
         self.offers.sends.insert(rail);
         self.update_availability(at);
-        match refusal {
-            Refusal::Driver(errno) => Progress::Refused(Refused { rail, errno, offset }),
-            Refusal::QueueFull if all => Progress::Posted,
-            Refusal::QueueFull => self.dispatch(id),
+        if let Refusal::Driver(errno) = refusal {
+            let error = self.rails[at].refusal_error(errno, offset);
+            if !self.survives(&error) {
+                return Progress::Refused(error);
+            }
+            self.rail_failed(error);
+            if self.health.failed {
+                return Progress::Failed;
+            }
         }
-    }
-
-    /// A driver refused a request of which something may be posted.
-    #[cold]
-    pub(super) fn dispatch_refused(&mut self, id: u64, refused: Refused) {
-        let Refused { rail, errno, offset } = refused;
-        let Some(rail) = self.rail_mut(rail) else { return };
-        let error = rail.refusal_error(errno, offset);
-        self.sends.slot(id).fail(error.status);
-        self.fail(error);
+        if !all {
+            return self.dispatch(id);
+        }
+        self.scheme.dispatched(id, self.sends.slot(id));
+        Progress::Posted
     }
 
     /// What must hold between slots, batches and rails.
     pub(super) fn dispatch_invariants(&self) {
         let mut in_flight = 0;
-        for batch in self.all_rails().flat_map(|rail| rail.sends.iter()) {
+        let sends = || self.all_rails().map(|rail| &rail.sends);
+        let lost = sends().flat_map(|sends| sends.lost_batches());
+        for batch in sends().flat_map(|sends| sends.iter()).chain(lost) {
             if matches!(batch.content, Content::Fragments | Content::Numbered) {
                 let slot = self.sends.find(batch.wr).expect("a request in flight is alive");
                 assert!(slot.batches_in_flight > 0);
@@ -195,8 +186,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let batches: u32 = self.sends.iter().map(|slot| slot.batches_in_flight).sum();
         assert_eq!(batches, in_flight, "slots count the batches in flight");
         for (at, rail) in self.rails.iter().enumerate() {
-            let owed = rail.sends.is_partial() || self.offers.sends.contains(rail.id);
-            assert_eq!(rail.accepts(), rail.in_service && !owed, "rail {at} accepts");
+            assert_eq!(rail.accepts(), self.may_accept(at), "rail {at} accepts");
             let available = rail.accepts() && rail.sends.credits() > 0;
             let known = self.chooser.is_available(rail.turn_bit);
             assert_eq!(known, available, "the chooser knows rail {at}");
@@ -262,7 +252,9 @@ fn dispatch_fragments<
 /// What least finish time looks at.
 #[cold]
 #[inline(never)]
-fn load<Q: QueuePair, const DEPTH: usize>(rails: &[Rail<Q, DEPTH>]) -> [Load; MAX_RAILS] {
+pub(super) fn load<Q: QueuePair, const DEPTH: usize>(
+    rails: &[Rail<Q, DEPTH>],
+) -> [Load; MAX_RAILS] {
     let mut loads = [Load::default(); MAX_RAILS];
     for (load, rail) in loads.iter_mut().zip(rails) {
         *load = Load { bytes: rail.sends.bytes(), credits: rail.sends.credits() };
@@ -272,5 +264,5 @@ fn load<Q: QueuePair, const DEPTH: usize>(rails: &[Rail<Q, DEPTH>]) -> [Load; MA
 
 /// The oldest unacknowledged number of each rail that has any.
 fn unacknowledged<Q, const DEPTH: usize>(rails: &[Rail<Q, DEPTH>]) -> impl Iterator<Item = u32> {
-    rails.iter().filter_map(|rail| rail.sends.oldest_number())
+    rails.iter().flat_map(|rail| rail.sends.oldest_numbers())
 }

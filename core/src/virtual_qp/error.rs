@@ -81,6 +81,9 @@ pub enum PostSendError {
     /// INLINE is for requests that send bytes.
     #[error("{0:?} cannot be inline")]
     InlineOpcode(Opcode),
+    /// INLINE data is gone when the post returns, and could not be posted again.
+    #[error("an inline request could not be posted again when its rail fails")]
+    InlineRerouted,
     /// Pass-through requests use rail 0, which was taken out of service.
     #[error("rail 0 is out of service")]
     RailDown,

@@ -1,6 +1,7 @@
 //! The fragments of a request on their way to one rail.
 
-use super::scheme::Numbering;
+use super::scheme::dqplb::SendNumbers;
+use super::scheme::{Numbering, Unnumbered};
 use super::slot::SendSlot;
 use crate::hardware::{QueuePair, SendBatch, Taken};
 use crate::rail::tag::Tag;
@@ -84,4 +85,22 @@ pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, con
     let flags = if is_end { slot.last_flags } else { inner_flags }.union(SendFlags::SIGNALED);
     sends.add(&request(tag.last(), flags, N::imm(number, is_end), sge, remote_addr));
     Taken::of(count, sends.commit())
+}
+
+/// Posts the fragments of a batch from `index` on, the first of them under `tag`.
+pub(super) fn post_rest<Q: QueuePair, const RAILS: usize, const DEPTH: usize>(
+    rail: &mut Rail<Q, DEPTH>,
+    slot: &SendSlot<RAILS>,
+    batch: &Batch,
+    index: u32,
+    tag: Tag,
+    size: u32,
+) -> Taken {
+    if slot.is_numbered() {
+        let rest = Offered::<SendNumbers>::rest(batch, index, tag, slot, size);
+        post_fragments::<_, Q, RAILS, DEPTH>(rail, slot, rest, size)
+    } else {
+        let rest = Offered::<Unnumbered>::rest(batch, index, tag, slot, size);
+        post_fragments::<_, Q, RAILS, DEPTH>(rail, slot, rest, size)
+    }
 }

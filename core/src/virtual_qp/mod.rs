@@ -43,19 +43,23 @@ mod qp;
 mod receive;
 mod recovery;
 mod report;
+mod reroute;
 mod retry;
 pub(crate) mod scheme;
 mod slot;
 mod target;
 pub(crate) mod tracker;
 
-pub use crate::rail::{RailCounters, RailError, RailId, RailSet};
-pub use config::{
-    BuildError, Config, FRAGMENT_ALIGN, MAX_RAILS, PassThroughOrder, RailChoice, RailFailure,
+pub use crate::rail::{
+    ControlDecodeError, ControlError, ControlMessage, FailedBecause, MAX_RAILS, RailCounters,
+    RailError, RailEvent, RailEventKind, RailId, RailNews, RailSet, RailState, ToldState,
 };
+pub use config::{BuildError, Config, FRAGMENT_ALIGN, PassThroughOrder, RailChoice, RailFailure};
 pub use error::{PostError, PostRecvError, PostSendError, ProtocolError};
+pub use health::Failure;
 pub use qp::VirtualQp;
 pub use recovery::QpState;
+pub use reroute::{Rejected, ReplaceError};
 pub use scheme::Scheme;
 pub use scheme::dqplb::{OutsideWindow, PeerWindow, PeerWindowError};
 pub use tracker::TrackerFull;

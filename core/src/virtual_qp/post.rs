@@ -1,12 +1,12 @@
 //! Step 1: a send request is checked, then takes a slot of the ring, or passes straight through.
 
-use super::dispatch::{Progress, Refused};
+use super::dispatch::Progress;
 use super::error::{PostSendError, RefusedBy};
 use super::qp::VirtualQp;
 use super::scheme::SchemeRules;
 use super::slot::{Keys, SlotState};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
-use crate::rail::RailId;
+use crate::rail::{RailError, RailId};
 use crate::verbs::{Opcode, SendFlags, SendWr};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -98,13 +98,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         match self.dispatch_now(id) {
             Progress::Posted => self.sends.pop_pending(),
             Progress::Waits if inline => return self.refuse_newest(PostSendError::InlineMustWait),
-            Progress::Waits => {}
-            Progress::Refused(refused) => {
+            Progress::Waits | Progress::Failed => {}
+            Progress::Refused(error) => {
                 if self.sends.slot(id).batches_in_flight == 0 {
-                    let Refused { rail, errno, .. } = refused;
+                    let RailError { rail, errno, .. } = error;
+                    let errno = errno.unwrap_or_default();
                     return self.refuse_newest(PostSendError::Driver { rail, errno });
                 }
-                self.dispatch_refused(id, refused);
+                self.request_refused(id, error);
             }
         }
         Ok(())
@@ -137,7 +138,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !signaled && wr.opcode != Opcode::RdmaWriteWithImm {
             return Err(PostSendError::Unsignaled(wr.opcode));
         }
-        if wr.flags.contains(SendFlags::INLINE) { self.check_inline(wr) } else { Ok(()) }
+        if !wr.flags.contains(SendFlags::INLINE) {
+            Ok(())
+        } else if self.reroute.is_on {
+            Err(PostSendError::InlineRerouted)
+        } else {
+            self.check_inline(wr)
+        }
     }
 
     /// INLINE promises that the buffer is free when the post returns, so the request must fit one

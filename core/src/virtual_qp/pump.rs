@@ -2,7 +2,7 @@
 //! their receivers are notified, waiting requests go out, receives are posted again.
 
 use super::qp::VirtualQp;
-use super::scheme::{Receiving, SchemeRules, SchemeState};
+use super::scheme::{Receiving, Refused, SchemeRules, SchemeState};
 use super::slot::{Recvs, SlotState};
 use crate::hardware::QueuePair;
 use crate::verbs::WcStatus;
@@ -15,6 +15,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn pump_all(&mut self) {
         if !self.offers.sends.is_empty() {
             self.retry_refused();
+        }
+        if self.reroute.is_busy {
+            self.recover();
         }
         self.acknowledge();
         if self.pass_through.is_waiting() {
@@ -37,6 +40,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// out on the way. So a notify says that everything posted before it is in place too.
     #[inline]
     fn acknowledge(&mut self) {
+        if self.reroute.awaits_fence {
+            return;
+        }
         while let Some(id) = self.sends.front_in_flight() {
             let slot = self.sends.slot(id);
             if slot.batches_in_flight > 0 {
@@ -61,9 +67,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let requests = first..self.pass_through.notify_limit();
         match self.scheme.post_notifies(&mut self.sends, requests, &mut self.offers) {
             Ok(posted) => posted,
-            Err(error) => {
-                self.fail(error);
-                true
+            Err(Refused { request, error }) => {
+                self.request_refused(request, error);
+                self.health.failed
             }
         }
     }
@@ -73,7 +79,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn settle_receives(&mut self) {
         let (scheme, recvs, mut receiving) = self.receiving();
         if let Err(error) = scheme.settle_receives(recvs, &mut receiving) {
-            self.fail(error);
+            self.rail_failed(error);
         }
         if self.health.failed {
             self.flush_receives();

@@ -6,6 +6,7 @@ use super::data_receives::DataReceives;
 use super::health::Health;
 use super::offers::Offers;
 use super::pass_through::PassThrough;
+use super::reroute::Reroute;
 use super::scheme::{SchemeRules, SchemeState};
 use super::slot::{Recvs, Sends};
 use crate::completion::{PhysicalQp, Role};
@@ -132,7 +133,9 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     /// How receivers of a WRITE_WITH_IMM learn of it.
     pub(super) scheme: SchemeState<Q, RAILS, DEPTH>,
     /// Receives with buffers.
-    pub(super) data_receives: DataReceives<DEPTH>,
+    pub(super) data_receives: DataReceives<RAILS, DEPTH>,
+    /// What becomes of rails that fail.
+    pub(super) reroute: Reroute,
 }
 
 /// What a single rail needs of the configuration for every request, beside that rail: with thousands of
@@ -232,7 +235,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.rails.iter_mut().chain(self.scheme.notify_mut())
     }
 
-    fn rail(&self, id: RailId) -> Option<&Rail<Q, DEPTH>> {
+    pub(super) fn rail(&self, id: RailId) -> Option<&Rail<Q, DEPTH>> {
         match id {
             RailId::Data(rail) => self.rails.get(rail as usize),
             RailId::Notify => self.scheme.notify(),
@@ -245,12 +248,21 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if let RailId::Data(rail) = id { rails.get_mut(rail as usize) } else { scheme.notify_mut() }
     }
 
+    /// Whether a data rail may be given fragments, credits aside. One that has lost fragments posts
+    /// those first, and no others: their places are taken.
+    #[inline]
+    pub(super) fn may_accept(&self, at: usize) -> bool {
+        let rail = &self.rails[at];
+        let owed = rail.sends.is_partial() || self.offers.sends.contains(rail.id);
+        rail.is_in_service() && !owed && !rail.sends.has_lost()
+    }
+
     /// Takes note of what may have changed whether a data rail takes fragments.
     #[inline]
     pub(super) fn update_availability(&mut self, at: usize) {
+        let accepts = self.may_accept(at);
         let rail = &mut self.rails[at];
-        let owed = rail.sends.is_partial() || self.offers.sends.contains(rail.id);
-        rail.set_accepts(rail.in_service && !owed);
+        rail.set_accepts(accepts);
         let has_credit = rail.sends.credits() > 0;
         self.chooser.set_available(rail.turn_bit, rail.accepts() && has_credit);
     }

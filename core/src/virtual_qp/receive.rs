@@ -3,7 +3,8 @@
 //! A receive with a buffer takes a SEND and passes through to rail 0. A receive without one is
 //! completed by a notification, as the scheme has it.
 
-use super::error::PostRecvError;
+use super::data_receives::DataReceive;
+use super::error::{PostRecvError, RefusedBy};
 use super::qp::VirtualQp;
 use super::scheme::dqplb::{PeerWindow, PeerWindowError};
 use super::scheme::{Notification, SchemeRules};
@@ -96,6 +97,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.scheme.has_receives_on_rails() {
             return Err(PostRecvError::MixedReceives { serves_data: false });
         }
+        if self.reroute.is_on {
+            return self.keep_data_recv(wr);
+        }
         let sge = self.recv_sge(wr)?;
         let rail = &mut self.rails[0];
         let id = rail.id;
@@ -115,10 +119,38 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(self.posted_to_rail_0(posted)?)
     }
 
+    /// Remembers a receive with a buffer, to be posted again should rail 0 fail, and posts it. While rail 0
+    /// is down, it waits.
+    fn keep_data_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+        let mut lkeys = [0; RAILS];
+        for (at, (lkey, device)) in lkeys.iter_mut().zip(&self.devices).enumerate() {
+            let keys = Keys::find(wr.keys, *device, at);
+            *lkey = keys.ok_or(PostRecvError::MissingKeys { device: *device })?.lkey;
+        }
+        let rail = &self.rails[0];
+        let id = rail.id;
+        if self.data_receives.unreported() >= rail.recvs.limit() {
+            return Err(PostRecvError::QueueFull(id));
+        }
+        let takes_receives = rail.lifecycle.takes_receives();
+        self.data_receives.add(DataReceive { wr_id: wr.wr_id, local: wr.local, lkeys });
+        if !takes_receives {
+            return Ok(());
+        }
+        let Taken { count, refusal } = self.post_data_receives();
+        let Some(refusal) = refusal else { return Ok(()) };
+        if count == 0 {
+            self.data_receives.take_back();
+            return Err(RefusedBy { rail: id, refusal }.into());
+        }
+        self.driver_complained(id, refusal);
+        Ok(())
+    }
+
     fn post_notification_recv(&mut self, wr_id: u64) -> Result<(), PostRecvError> {
         let (scheme, recvs, mut receiving) = self.receiving();
         if let Some(error) = scheme.post_recv(wr_id, recvs, &mut receiving)? {
-            self.fail(error);
+            self.rail_failed(error);
         }
         Ok(())
     }
@@ -130,6 +162,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let expected = rail.recvs.expected();
             return self.mismatch(id, completion, expected);
         }
+        if !completion.status.is_success() && self.receive_lost(id, completion) {
+            return;
+        }
         let imm_order = self.header.imm_order;
         let notification = Notification { rail: id, completion, imm_order };
         if let Err(error) = self.scheme.arrived(notification, &mut self.recvs) {
@@ -140,6 +175,21 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         } else if !completion.status.is_success() {
             self.completion_failed(id, completion, 0);
         }
+    }
+
+    /// With re-routing: a receive with a buffer was flushed. It is posted again, or in the error state
+    /// reported in its turn.
+    #[cold]
+    fn data_receive_flushed(&mut self, id: RailId, completion: &Completion) -> bool {
+        let Some(rail) = self.rail_mut(id) else { return false };
+        let is_of_rail = rail.completion_error(completion, 0).is_of_rail();
+        if !self.reroute.is_on || !is_of_rail {
+            return false;
+        }
+        if !self.receive_lost(id, completion) {
+            self.completion_failed(id, completion, 0);
+        }
+        true
     }
 
     /// A receive with a buffer completed.
@@ -155,8 +205,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return self.mismatch(id, completion, expected);
         };
         let ok = completion.status.is_success();
+        if !ok && self.data_receive_flushed(id, completion) {
+            return;
+        }
+        let remembered = if self.reroute.is_on { self.data_receives.pop() } else { None };
         direct.push(VirtualWc {
-            wr_id: self.data_receives.wr_id(sequence),
+            wr_id: remembered.unwrap_or_else(|| self.data_receives.wr_id(sequence)),
             status: completion.status,
             opcode: if ok { completion.opcode } else { WcOpcode::RECV },
             qp_num: self.header.virtual_qp_num,

@@ -1,12 +1,11 @@
 //! What happens when a rail fails, and how its owner learns of it.
 
 use super::error::ProtocolError;
+use super::health::Failure;
 use super::qp::VirtualQp;
-use super::scheme::SchemeRules;
-use super::slot::SlotState;
 use crate::completion::CompletionTarget;
 use crate::hardware::{QueuePair, Refusal};
-use crate::rail::{RailError, RailId, RailSet};
+use crate::rail::{Rail, RailError, RailId, RailSet};
 use crate::verbs::Completion;
 
 /// How a virtual queue pair is.
@@ -14,9 +13,9 @@ use crate::verbs::Completion;
 pub enum QpState {
     /// All rails are in service.
     Ready,
-    /// Some rails are out of service.
+    /// Some rails are out of service, or failed while others go on.
     Degraded,
-    /// A rail failed. What is in flight is reported with its real status, the rest as flushed, and
+    /// It failed for good. What is in flight is reported with its real status, the rest as flushed, and
     /// new posts are refused. Receives count as in flight while a queue pair holds them, so
     /// SPRAY's are reported once their owner has moved the notify queue pair to the error state.
     /// (With one rail, the physical queue pair answers for itself.)
@@ -30,14 +29,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub fn state(&self) -> QpState {
         if self.health.failed {
             QpState::Error
-        } else if self.rails.iter().all(|rail| rail.in_service) {
+        } else if self.all_rails().all(Rail::is_in_service) {
             QpState::Ready
         } else {
             QpState::Degraded
         }
     }
 
-    /// The first failure: which rail, which status, where. Stays.
+    /// Why it is in the error state; `None` if it is not.
+    pub fn failure(&self) -> Option<Failure> {
+        self.health.failure
+    }
+
+    /// The first failure of a rail: which one, which status, where. Stays.
     pub fn first_error(&self) -> Option<RailError> {
         self.health.first_error
     }
@@ -83,7 +87,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
         }
         if let Some(error) = never.filter(|_| !self.health.failed) {
-            self.fail(error);
+            self.rail_failed(error);
         }
         stalled
     }
@@ -97,13 +101,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// while pass-through requests wait for it.
     pub fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool {
         let others =
-            self.rails.iter().enumerate().any(|(at, r)| r.in_service && at != rail as usize);
+            self.rails.iter().enumerate().any(|(at, r)| r.is_in_service() && at != rail as usize);
         let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
         let waited_for = rail == 0 && self.pass_through.is_waiting();
         if !in_service && (!others || waited_for) {
             return false;
         }
-        chosen.in_service = in_service;
+        chosen.is_wanted = in_service;
         self.update_availability(rail as usize);
         // Requests that found no rail may find this one.
         self.pump();
@@ -116,7 +120,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Some(rail) = self.rail_mut(id) else { return };
         rail.errors += 1;
         let error = rail.completion_error(completion, offset);
-        self.fail(error);
+        self.rail_failed(error);
     }
 
     /// A driver took everything, and complained all the same: its rail failed.
@@ -124,34 +128,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn driver_complained(&mut self, id: RailId, refusal: Refusal) {
         let Some(rail) = self.rail_mut(id) else { return };
         let error = rail.refusal_error(refusal.errno_or_full(), 0);
-        self.fail(error);
+        self.rail_failed(error);
     }
 
-    /// Puts the virtual queue pair into the error state: what no rail has is cancelled.
-    #[cold]
-    pub(super) fn fail(&mut self, error: RailError) {
-        if self.health.fail(error) {
-            self.withhold_rests();
-        }
-        self.pass_through.forget_fence();
-        while let Some(id) = self.sends.front_pending() {
-            self.sends.slot(id).state.insert(SlotState::CANCELLED);
-            self.sends.pop_pending();
-        }
-    }
-
-    /// What drivers owe of batches that they took in part is not offered any more: nothing is sent for
-    /// a request that was given up, nor past it.
-    fn withhold_rests(&mut self) {
-        for rail in &mut self.rails {
-            let Some((batch, index, _)) = rail.sends.partial() else { continue };
-            rail.sends.withhold(batch.bytes_of(index, self.config.max_msg_size));
-            self.sends.slot(batch.wr).state.insert(SlotState::CANCELLED);
-        }
-        self.scheme.withhold(&mut self.sends);
-    }
-
-    /// In the error state: what a driver took of a batch has no signaled request behind it, so it is
+    /// The rail or all of the virtual queue pair failed: what a driver took of a batch has no signaled request behind it, so it is
     /// offered one that moves nothing.
     #[cold]
     pub(super) fn mark_end(&mut self, id: RailId) {
@@ -176,7 +156,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         for completion in completions.iter().filter(|completion| !completion.status.is_success()) {
             rail.errors += 1;
             let error = rail.completion_error(completion, 0);
-            self.health.fail(error);
+            self.health.fail(Failure::Rail(error));
         }
     }
 }

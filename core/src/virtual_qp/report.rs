@@ -4,7 +4,7 @@ use super::qp::VirtualQp;
 use super::slot::SlotState;
 use crate::completion::VirtualWc;
 use crate::hardware::QueuePair;
-use crate::verbs::SendFlags;
+use crate::verbs::{SendFlags, WcOpcode, WcStatus};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -26,7 +26,47 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.recvs.front_finished().is_some() {
             return self.report_recv();
         }
-        if self.is_flushing() { self.report_flushed() } else { None }
+        if self.pass_through.arrived > 0
+            && let Some(wc) = self.report_arrived()
+        {
+            return Some(wc);
+        }
+        if self.is_flushing() { self.report_flushed() } else { self.report_data_receive() }
+    }
+
+    /// The next SEND that arrived though its completion failed.
+    #[cold]
+    fn report_arrived(&mut self) -> Option<VirtualWc> {
+        while let Some(id) = self.take_arrived() {
+            let slot = self.sends.slot(id);
+            let wc = slot.report(self.header.virtual_qp_num);
+            let is_signaled = slot.flags.contains(SendFlags::SIGNALED);
+            self.finish_deferred(id);
+            if is_signaled {
+                return Some(wc);
+            }
+        }
+        None
+    }
+
+    /// In the error state, the next receive with a buffer that no queue pair holds.
+    fn report_data_receive(&mut self) -> Option<VirtualWc> {
+        if !self.has_flushed_data_receive() {
+            return None;
+        }
+        Some(VirtualWc {
+            wr_id: self.data_receives.pop()?,
+            status: WcStatus::WR_FLUSH_ERR,
+            opcode: WcOpcode::RECV,
+            qp_num: self.header.virtual_qp_num,
+            byte_len: 0,
+            imm: None,
+        })
+    }
+
+    #[inline]
+    fn has_flushed_data_receive(&self) -> bool {
+        self.health.failed && self.data_receives.unreported() > 0 && self.rails[0].recvs.is_empty()
     }
 
     /// The next deferred request that will not be posted any more.
@@ -88,5 +128,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             || send_finished()
             || (self.health.failed && self.sends.front_in_flight().is_some())
             || self.is_flushing()
+            || self.pass_through.arrived > 0
+            || self.has_flushed_data_receive()
     }
 }

@@ -1,12 +1,11 @@
 //! Drivers are offered again what they refused: the rest of batches that they took in part, before
 //! anything else goes to those rails.
 
-use super::fragments::{Offered, post_fragments};
+use super::fragments::post_rest;
 use super::qp::VirtualQp;
-use super::scheme::dqplb::SendNumbers;
-use super::scheme::{SchemeRules, Unnumbered};
+use super::scheme::{Refused, SchemeRules};
 use crate::hardware::QueuePair;
-use crate::rail::{RailError, RailId, RailSet};
+use crate::rail::{RailId, RailSet};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -16,10 +15,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn retry_refused(&mut self) {
         let retry = core::mem::replace(&mut self.offers.sends, RailSet::EMPTY);
         for id in retry {
-            if self.health.failed {
+            if self.health.failed || self.is_losing(id) {
                 self.mark_end(id);
-            } else if let Err(error) = self.retry(id) {
-                self.fail(error);
+            } else if let Err(Refused { request, error }) = self.retry(id) {
+                self.request_refused(request, error);
             }
             if let RailId::Data(rail) = id {
                 self.update_availability(rail as usize);
@@ -27,7 +26,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    fn retry(&mut self, id: RailId) -> Result<(), RailError> {
+    fn retry(&mut self, id: RailId) -> Result<(), Refused> {
         match id {
             RailId::Data(rail) => self.retry_fragments(rail as usize),
             RailId::Notify => self.scheme.retry_notifies(&mut self.sends, &mut self.offers),
@@ -35,26 +34,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// Offers the driver the rest of a batch of fragments that it took in part.
-    fn retry_fragments(&mut self, at: usize) -> Result<(), RailError> {
+    fn retry_fragments(&mut self, at: usize) -> Result<(), Refused> {
         let rail = &mut self.rails[at];
         let Some((batch, index, tag)) = rail.sends.partial() else { return Ok(()) };
         let slot = self.sends.slot(batch.wr);
         let size = self.config.max_msg_size;
-        let taken = if slot.is_numbered() {
-            let rest = Offered::<SendNumbers>::rest(&batch, index, tag, slot, size);
-            post_fragments::<_, Q, RAILS, DEPTH>(rail, slot, rest, size)
-        } else {
-            let rest = Offered::<Unnumbered>::rest(&batch, index, tag, slot, size);
-            post_fragments::<_, Q, RAILS, DEPTH>(rail, slot, rest, size)
-        };
+        let taken = post_rest(rail, slot, &batch, index, tag, size);
         rail.sends.accepted(taken.count);
         rail.more_doorbells += u64::from(taken.count > 0);
         let Some(refusal) = taken.refusal else { return Ok(()) };
         self.offers.sends.insert(rail.id);
         let Some(errno) = refusal.errno() else { return Ok(()) };
         let offset = batch.offset + batch.bytes_of(index + taken.count, size);
-        let error = rail.refusal_error(errno, offset);
-        slot.fail(error.status);
-        Err(error)
+        Err(Refused { request: batch.wr, error: rail.refusal_error(errno, offset) })
     }
 }

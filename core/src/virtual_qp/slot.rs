@@ -117,6 +117,8 @@ pub(super) struct SendSlot<const RAILS: usize> {
     /// SOLICITED.
     pub(super) last_flags: SendFlags,
     pub(super) state: SlotState,
+    /// Rails that lost something of it and failed in a way that it may be the cause of.
+    pub(super) rail_failures: u8,
     /// Key for the notify, whose device may be none of the rails'.
     pub(super) notify_rkey: u32,
     pub(super) keys: [Keys; RAILS],
@@ -141,6 +143,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         flags: SendFlags::empty(),
         last_flags: SendFlags::empty(),
         state: SlotState::empty(),
+        rail_failures: 0,
         notify_rkey: 0,
         keys: [Keys { lkey: 0, rkey: 0 }; RAILS],
         compare_add: 0,
@@ -163,6 +166,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         // The request itself waits for its fence, so its fragments need not.
         self.last_flags = wr.flags.difference(SendFlags::FENCE);
         self.state = state;
+        self.rail_failures = 0;
     }
 
     /// Whether its fragments carry numbers in their immediates.
@@ -220,16 +224,17 @@ impl<const RAILS: usize> SendSlot<RAILS> {
         }
     }
 
-    /// The physical form of a pass-through request.
-    pub(super) fn pass_through(&self) -> SendRequest {
+    /// The physical form of a pass-through request, for the device whose keys are at this place.
+    pub(super) fn pass_through(&self, keys_at: u8) -> SendRequest {
+        let keys = self.keys[usize::from(keys_at)];
         SendRequest {
             wr_id: 0,
             opcode: self.opcode,
             flags: self.flags,
             imm: self.imm,
-            sge: self.local.sge(self.keys[0].lkey),
+            sge: self.local.sge(keys.lkey),
             remote_addr: self.remote_addr,
-            rkey: self.keys[0].rkey,
+            rkey: keys.rkey,
             compare_add: self.compare_add,
             swap: self.swap,
         }

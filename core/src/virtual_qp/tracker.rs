@@ -161,6 +161,17 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         (self.notified..self.posted).map(|id| (id, &self.slots[Self::index(id)]))
     }
 
+    /// What is in flight waits for rails again.
+    pub(crate) fn unpost(&mut self) {
+        self.posted = self.notified;
+    }
+
+    /// Requests from `id` on, which is not reported, are in flight again.
+    pub(crate) fn put_back_in_flight(&mut self, id: u64) {
+        debug_assert!(self.reported <= id);
+        self.notified = self.notified.min(id);
+    }
+
     /// The front request in flight is done with, but for being reported (and, with SPRAY, for the
     /// acknowledgement of its notify).
     #[inline]

@@ -212,4 +212,8 @@ unsafe impl hardware::QueuePair for QueuePair<Rc> {
     fn start_send(&mut self) -> SendBatch<'_, Rc> {
         self.start()
     }
+
+    fn enter_error(&self) -> Result<(), Refusal> {
+        self.modify(&ToErr).map_err(|error| Refusal::Driver(error.errno()))
+    }
 }

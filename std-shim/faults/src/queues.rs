@@ -3,7 +3,7 @@
 use crate::batch::{RecvBatch, SendBatch};
 use crate::faults::Faults;
 use crate::faulty::{Enrolment, Faulty};
-use polyrail_core::hardware::{CqId, QpLimits, QueuePair, ReceiveQueue};
+use polyrail_core::hardware::{CqId, QpLimits, QueuePair, ReceiveQueue, Refusal};
 use polyrail_core::verbs::DeviceId;
 
 /// Memory for a batch that fills a queue of this size. One request of a queue that takes none is kept
@@ -69,5 +69,9 @@ unsafe impl<Q: QueuePair> QueuePair for Faulty<Q> {
 
     fn start_send(&mut self) -> SendBatch<'_, Q> {
         SendBatch::new(&mut self.inner, &self.faults, &mut self.sends)
+    }
+
+    fn enter_error(&self) -> Result<(), Refusal> {
+        self.inner.enter_error()
     }
 }

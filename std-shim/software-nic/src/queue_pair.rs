@@ -15,7 +15,7 @@ use crate::receives::Responder;
 use crate::shared::{DeviceShared, QpShared, SendQueue};
 use crate::state::{QpState, StateCell};
 use crate::sync::lock;
-use polyrail_core::hardware::{self, CqId, QpLimits};
+use polyrail_core::hardware::{self, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::{DeviceId, RecvRequest, SendRequest};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -244,5 +244,9 @@ unsafe impl hardware::QueuePair for QueuePair {
 
     fn start_send(&mut self) -> SendBatch<'_> {
         SendBatch::new(&self.shared, &mut self.staged_sends)
+    }
+
+    fn enter_error(&self) -> Result<(), Refusal> {
+        self.to_error().map_err(|error| Refusal::Driver(error.errno()))
     }
 }

@@ -9,6 +9,7 @@
 //! pair") for reliable connections, as the Linux kernel's `ib_modify_qp_is_ok` enforces them.
 
 use crate::address::{Gid, Mtu};
+use crate::error::errno;
 use polyrail_core::verbs::AccessFlags;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -213,6 +214,19 @@ pub enum ModifyError {
     /// The device is gone.
     #[error("the device is gone")]
     DeviceGone,
+}
+
+impl ModifyError {
+    /// What a driver would return.
+    pub(crate) const fn errno(self) -> i32 {
+        match self {
+            Self::DeviceGone => errno::ENODEV,
+            Self::Transition { .. }
+            | Self::Missing { .. }
+            | Self::NotAllowed { .. }
+            | Self::Value { .. } => errno::EINVAL,
+        }
+    }
 }
 
 /// The attributes that a transition must and may come with.

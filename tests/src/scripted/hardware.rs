@@ -3,7 +3,7 @@
 use super::Nic;
 use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
-    SendBatch,
+    Refusal, SendBatch,
 };
 use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
 use std::mem::MaybeUninit;
@@ -91,6 +91,11 @@ unsafe impl QueuePair for ScriptedQp {
 
     fn start_send(&mut self) -> ScriptedSendBatch<'_> {
         ScriptedSendBatch { qp: self, requests: Vec::new() }
+    }
+
+    fn enter_error(&self) -> Result<(), Refusal> {
+        self.nic.state.borrow_mut().flush(self.at);
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use super::budgets::names;
 use super::completion_queue::{one_cq, qp};
 use polyrail_core::verbs::{Completion, DeviceId, SendFlags, WcOpcode, WcStatus};
-use polyrail_core::virtual_cq::{CompletionTarget, Event};
+use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::RailId;
 use polyrail_tests::rig::{self, Setup, Way};
 use polyrail_tests::scripted::QpHandle;

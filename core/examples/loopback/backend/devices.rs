@@ -169,7 +169,7 @@ impl<'m> Devices<'m> {
     }
 
     /// Moves a queue pair to the error state, in which its receives are flushed.
-    fn fail(&mut self, at: usize) {
+    pub(super) fn fail(&mut self, at: usize) {
         self.queue_pairs[at].has_failed = true;
         while let Some(receive) = self.queue_pairs[at].receives.pop_front() {
             self.flush_receive(at, &receive);

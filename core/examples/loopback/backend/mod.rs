@@ -156,6 +156,11 @@ unsafe impl<'m> QueuePair for LoopbackQp<'_, 'm> {
     fn start_send(&mut self) -> Self::SendBatch<'_> {
         self.start()
     }
+
+    fn enter_error(&self) -> Result<(), Refusal> {
+        self.loopback.devices.borrow_mut().fail(self.at);
+        Ok(())
+    }
 }
 
 /// The completion queue of a device.

@@ -88,11 +88,11 @@ fn before_a_partial_batch_completions_are_expected_as_ever() {
 fn the_oldest_number_is_that_of_the_first_batch_with_numbers() {
     let numbered = |number| Batch::fragments(7, Content::Numbered, 0, 1, number, 2);
     let mut queue = InFlight::<8>::new(0, 8);
-    assert_eq!(queue.oldest_number(), None);
+    assert_eq!(queue.oldest_numbers().next(), None);
     queue.push(fragments(1));
     queue.push(numbered(40));
     queue.push(numbered(42));
-    assert_eq!(queue.oldest_number(), Some(40));
+    assert_eq!(queue.oldest_numbers().next(), Some(40));
 }
 
 /// Tags of batches wrap long before the sequence does, so that those within a batch never do.

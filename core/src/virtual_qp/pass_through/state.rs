@@ -14,11 +14,13 @@ pub(in crate::virtual_qp) struct PassThrough {
     /// The oldest deferred one that is not complete, [`NONE`] if all are.
     pub(super) oldest: u64,
     /// The oldest deferred one that is not posted, [`NONE`] if all are.
-    pub(super) next: u64,
+    pub(in crate::virtual_qp) next: u64,
     /// Deferred ones that are not complete.
     pub(super) incomplete: u32,
     /// Deferred ones, complete or not, that the report cursor has still to pass.
     pub(super) to_pass: u32,
+    /// The oldest deferred ones, as many as arrived though their completions failed.
+    pub(in crate::virtual_qp) arrived: u32,
     /// Rail 0's next request when the fence that is waited at came to the front.
     fence_mark: Option<u64>,
 }
@@ -32,6 +34,7 @@ impl PassThrough {
             next: NONE,
             incomplete: 0,
             to_pass: 0,
+            arrived: 0,
             fence_mark: None,
         }
     }

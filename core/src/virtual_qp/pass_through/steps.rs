@@ -46,10 +46,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             self.scheme.check_send(wr.opcode)?;
         }
         let rail = &self.rails[0];
-        if !rail.in_service {
+        if !rail.is_wanted {
             return Err(PostSendError::RailDown);
         }
         if wr.flags.contains(SendFlags::INLINE) {
+            if self.reroute.is_on {
+                return Err(PostSendError::InlineRerouted);
+            }
             if wr.opcode.is_fetching() {
                 return Err(PostSendError::InlineOpcode(wr.opcode));
             }
@@ -71,7 +74,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let behind = bypassing > 0 || oldest != NONE;
         let must_wait =
             self.pass_through.is_waiting() || (fenced && behind) || (waits && overtakes);
-        !must_wait && self.rail_0_has_room()
+        // To be posted again, it has to be remembered.
+        !self.reroute.is_on && !must_wait && self.rail_0_has_room()
     }
 
     fn bypass(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), RefusedBy> {
@@ -94,8 +98,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// and rail 0 let it.
     fn defer(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), PostSendError> {
         let imm_order = self.header.imm_order;
-        let id = self.sends.add_with(|slot| {
+        let Self { sends, devices, reroute, .. } = self;
+        let id = sends.add_with(|slot| {
             slot.keys[0] = keys;
+            if reroute.is_on {
+                // Rail 0 may come back on any of the devices.
+                for (at, (keys, device)) in slot.keys.iter_mut().zip(devices).enumerate() {
+                    *keys = Keys::of(wr, *device, at)?;
+                }
+            }
             slot.compare_add = wr.compare_add;
             slot.swap = wr.swap;
             slot.fill(wr, imm_order, SlotState::PASS_THROUGH | SlotState::DEFERRED);
@@ -106,6 +117,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         // With requests before it that wait for rails, the ring's cursor passes it in its turn.
         if self.sends.front_pending() == Some(id) {
             self.sends.pop_pending();
+        }
+        if self.reroute.is_on {
+            self.post_deferred();
         }
         Ok(())
     }
@@ -119,7 +133,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 return;
             }
             let slot = self.sends.slot(id);
-            let request = slot.pass_through();
+            let request = slot.pass_through(self.rails[0].keys_at);
             let batch = Batch::one(id, slot.local.length(), Content::Deferred, slot.opcode);
             let posted = self.rails[0].post_one(request, batch);
             if posted.is_ok() {
@@ -130,8 +144,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 Err(Refusal::QueueFull) => self.offers.sends.insert(RailId::Data(0)),
                 Ok(Some(refusal)) | Err(refusal) => {
                     let error = self.rails[0].refusal_error(refusal.errno_or_full(), 0);
-                    self.sends.slot(id).fail(error.status);
-                    self.fail(error);
+                    self.request_refused(id, error);
                 }
             }
             self.update_availability(0);
@@ -202,6 +215,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
+    /// Takes the oldest deferred request if it arrived though its completion failed. Returns its id.
+    pub(in crate::virtual_qp) fn take_arrived(&mut self) -> Option<u64> {
+        self.pass_through.arrived = self.pass_through.arrived.checked_sub(1)?;
+        let id = self.pass_through.oldest;
+        self.sends.slot(id).state.remove(SlotState::DEFERRED);
+        Some(id)
+    }
+
     /// Whether deferred requests wait that will not be posted any more, and no pass-through request is
     /// in flight before them: their turn to be reported.
     #[inline]
@@ -225,7 +246,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// What must hold between the ring, rail 0 and the pass-through requests.
     pub(in crate::virtual_qp) fn pass_through_invariants(&self) {
         let PassThrough { bypassing, oldest, next, incomplete, to_pass, .. } = self.pass_through;
-        let on_rail_0 = || self.rails[0].sends.iter();
+        let on_rail_0 = || {
+            let sends = &self.rails[0].sends;
+            sends.iter().chain(sends.lost_batches())
+        };
         let bypasses = on_rail_0().filter(|batch| batch.content.bypasses_ring()).count();
         assert_eq!(bypassing as usize, bypasses, "notifies wait for what bypasses the ring");
         let is_deferred = |id: &u64| {
@@ -240,7 +264,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let mut deferred = on_rail_0().filter(|batch| batch.content == Content::Deferred);
             deferred.any(|batch| batch.wr == id)
         };
-        for id in alive.filter(is_deferred) {
+        // Those that arrived though their completions failed are the oldest.
+        for id in alive.filter(is_deferred).skip(self.pass_through.arrived as usize) {
             assert_eq!(in_flight(id), id < next, "deferred requests are posted in order");
         }
     }

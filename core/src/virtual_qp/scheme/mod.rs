@@ -11,8 +11,8 @@ mod rules;
 mod spray;
 
 pub(super) use numbering::{Numbering, Unnumbered};
-pub(super) use rules::{Notification, Receiving, SchemeRules};
-pub(super) use spray::{notified, notify_failed};
+pub(super) use rules::{Notification, Receiving, Refused, SchemeRules};
+pub(super) use spray::{notified, notified_first, notify_failed};
 
 use super::error::{PostRecvError, PostSendError, ProtocolError};
 use super::offers::Offers;
@@ -139,7 +139,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         sends: &mut Sends<RAILS, WRS>,
         requests: Range<u64>,
         offers: &mut Offers,
-    ) -> Result<bool, RailError> {
+    ) -> Result<bool, Refused> {
         ask!(self.post_notifies(sends, requests, offers))
     }
 
@@ -147,7 +147,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         &mut self,
         sends: &mut Sends<RAILS, WRS>,
         offers: &mut Offers,
-    ) -> Result<(), RailError> {
+    ) -> Result<(), Refused> {
         ask!(self.retry_notifies(sends, offers))
     }
 

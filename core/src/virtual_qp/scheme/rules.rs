@@ -28,10 +28,16 @@ pub(in crate::virtual_qp) struct Notification<'c> {
     pub(in crate::virtual_qp) imm_order: ImmOrder,
 }
 
+/// A driver refused for good a part of a request.
+pub(in crate::virtual_qp) struct Refused {
+    /// Its id in the ring.
+    pub(in crate::virtual_qp) request: u64,
+    pub(in crate::virtual_qp) error: RailError,
+}
+
 /// A scheme, in the order of a request's way. What a scheme does not do has a default here.
 ///
-/// Where a [`RailError`] is returned, a driver refused something for good: the virtual queue pair
-/// fails with it.
+/// Where a [`RailError`] is returned, a driver refused something for good: its rail fails with it.
 pub(in crate::virtual_qp) trait SchemeRules<Q: QueuePair, const RAILS: usize, const DEPTH: usize> {
     /// Its queue pair beside the data rails.
     fn notify(&self) -> Option<&Rail<Q, DEPTH>> {
@@ -76,7 +82,7 @@ pub(in crate::virtual_qp) trait SchemeRules<Q: QueuePair, const RAILS: usize, co
         _sends: &mut Sends<RAILS, WRS>,
         _requests: Range<u64>,
         _offers: &mut Offers,
-    ) -> Result<bool, RailError> {
+    ) -> Result<bool, Refused> {
         Ok(false)
     }
 
@@ -85,7 +91,7 @@ pub(in crate::virtual_qp) trait SchemeRules<Q: QueuePair, const RAILS: usize, co
         &mut self,
         _sends: &mut Sends<RAILS, WRS>,
         _offers: &mut Offers,
-    ) -> Result<(), RailError> {
+    ) -> Result<(), Refused> {
         Ok(())
     }
 

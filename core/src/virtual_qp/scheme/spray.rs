@@ -2,7 +2,7 @@
 //! WRITE_WITH_IMM with the user's immediate follows on the notify queue pair, whose receives are the
 //! users'.
 
-use super::rules::{Notification, Receiving, SchemeRules};
+use super::rules::{Notification, Receiving, Refused, SchemeRules};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::tag::Tag;
 use crate::rail::{Batch, Rail, RailError, RailId, RailSet};
@@ -33,7 +33,7 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         offers.receives = RailSet::EMPTY;
         let Some(notify) = &mut self.notify else { return (0, None) };
         let count = notify.recvs.room().min(recvs.pending_count() as u32);
-        if count == 0 {
+        if count == 0 || !notify.lifecycle.takes_receives() {
             return (0, None);
         }
         let taken = notify.post_empty_recvs(count);
@@ -82,9 +82,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         sends: &mut Sends<RAILS, WRS>,
         requests: Range<u64>,
         offers: &mut Offers,
-    ) -> Result<bool, RailError> {
+    ) -> Result<bool, Refused> {
         let Some(notify) = &mut self.notify else { return Ok(false) };
-        if notify.sends.credits() == 0 || offers.sends.contains(RailId::Notify) {
+        let owed = offers.sends.contains(RailId::Notify);
+        if notify.sends.credits() == 0 || owed || !notify.is_in_service() {
             return Ok(false);
         }
         let first = requests.start;
@@ -105,20 +106,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         offers.sends.insert(RailId::Notify);
         let Some(errno) = refusal.errno() else { return Ok(taken.count > 0) };
         let error = notify.refusal_error(errno, 0);
-        // What comes next and was not taken fails with the driver's refusal.
-        if taken.count == 0 {
-            sends.slot(first).fail(error.status);
-        } else {
-            notify_failed(sends, &batch, taken.count, error.status);
-        }
-        Err(error)
+        // What comes next and was not taken is what was refused.
+        let request = notify_of(sends, &batch, taken.count).unwrap_or(first);
+        Err(Refused { request, error })
     }
 
     fn retry_notifies<const WRS: usize>(
         &mut self,
         sends: &mut Sends<RAILS, WRS>,
         offers: &mut Offers,
-    ) -> Result<(), RailError> {
+    ) -> Result<(), Refused> {
         let Some(notify) = &mut self.notify else { return Ok(()) };
         let Some((batch, index, tag)) = notify.sends.partial() else { return Ok(()) };
         let rest = notified_by(sends, &batch).skip(index as usize);
@@ -131,19 +128,24 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         offers.sends.insert(RailId::Notify);
         let Some(errno) = refusal.errno() else { return Ok(()) };
         let error = notify.refusal_error(errno, 0);
-        notify_failed(sends, &batch, index + taken.count, error.status);
-        Err(error)
+        let request = notify_of(sends, &batch, index + taken.count).unwrap_or(batch.wr);
+        Err(Refused { request, error })
     }
 
     #[inline]
     fn is_notifying(&self) -> bool {
-        self.notify.as_ref().is_some_and(|notify| !notify.sends.is_empty())
+        let notifies =
+            |notify: &Rail<Q, DEPTH>| !notify.sends.is_empty() || notify.sends.has_lost();
+        self.notify.as_ref().is_some_and(notifies)
     }
 
     fn withhold<const WRS: usize>(&mut self, sends: &mut Sends<RAILS, WRS>) {
         let Some(notify) = &mut self.notify else { return };
         let Some((batch, index, _)) = notify.sends.partial() else { return };
-        notify.sends.withhold(0);
+        // Of a queue pair that failed, it is withheld already.
+        if !notify.sends.is_losing() {
+            notify.sends.withhold(0);
+        }
         for never_sent in index..u32::from(batch.count) {
             notify_failed(sends, &batch, never_sent, WcStatus::WR_FLUSH_ERR);
         }
@@ -293,8 +295,31 @@ pub(in crate::virtual_qp) fn notify_failed<const RAILS: usize, const WRS: usize>
     index: u32,
     status: WcStatus,
 ) {
-    let failed = notified_by(sends, batch).nth(index as usize);
-    if let Some((id, _)) = failed {
+    if let Some(id) = notify_of(sends, batch, index) {
         sends.slot(id).fail(status);
     }
+}
+
+/// The request that notify `index` of a batch is of.
+fn notify_of<const RAILS: usize, const WRS: usize>(
+    sends: &Sends<RAILS, WRS>,
+    batch: &Batch,
+    index: u32,
+) -> Option<u64> {
+    notified_by(sends, batch).nth(index as usize).map(|(id, _)| id)
+}
+
+/// The first `count` notifies of a batch arrived, and no others. Returns the first request that the
+/// receiver was not notified of.
+pub(in crate::virtual_qp) fn notified_first<const RAILS: usize, const WRS: usize>(
+    sends: &mut Sends<RAILS, WRS>,
+    batch: &Batch,
+    count: u32,
+) -> Option<u64> {
+    let first = notify_of(sends, batch, count);
+    let behind = batch.wr + u64::from(batch.number);
+    for wr in batch.wr..first.unwrap_or(behind) {
+        sends.slot(wr).state.remove(SlotState::WANTS_NOTIFY);
+    }
+    first
 }

@@ -5,7 +5,9 @@
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use polyrail::backend::{Connect, ConnectOptions, DeviceError, Domain, Port, QpCap, RemoteQp};
-use polyrail::hardware::{CommitError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch};
+use polyrail::hardware::{
+    CommitError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch, Refusal,
+};
 use polyrail::memory::{Pages, RegionKeys};
 use polyrail::nic::{self, MemoryRegion, NicError, ProtectionDomain};
 use polyrail::verbs::{AccessFlags, DeviceId, RecvRequest};
@@ -154,6 +156,11 @@ unsafe impl QueuePair for RecordedQp {
 
     fn start_send(&mut self) -> Self::SendBatch<'_> {
         self.qp.start_send()
+    }
+
+    fn enter_error(&self) -> Result<(), Refusal> {
+        self.note(Asked::Err);
+        self.qp.enter_error()
     }
 }
 

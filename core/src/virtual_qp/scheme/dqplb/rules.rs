@@ -5,7 +5,7 @@ use super::sequence::SequenceImm;
 use super::window::{Arrival, SequenceWindow};
 use crate::hardware::{QueuePair, Refusal};
 use crate::rail::tag::TagKind;
-use crate::rail::{RailError, RailSet};
+use crate::rail::{Rail, RailError, RailSet};
 use crate::verbs::{Opcode, SendFlags, SendWr};
 use crate::virtual_qp::error::{PostRecvError, PostSendError, ProtocolError, RefusedBy};
 use crate::virtual_qp::scheme::rules::{Notification, Receiving, SchemeRules};
@@ -50,6 +50,9 @@ impl<const RAILS: usize, const DEPTH: usize> Dqplb<RAILS, DEPTH> {
         }
         for id in refill {
             let Some(rail) = receiving.rails.get_mut(usize::from(id.number())) else { continue };
+            if !rail.lifecycle.takes_receives() {
+                continue;
+            }
             match rail.post_empty_recvs(rail.recvs.room()).refusal {
                 None => {}
                 Some(Refusal::QueueFull) => receiving.offers.receives.insert(id),
@@ -127,7 +130,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
         }
         let mut posted = 0;
         let mut refused = None;
-        for rail in receiving.rails.iter_mut().filter(|rail| rail.recvs.room() > 0) {
+        let takes =
+            |rail: &&mut Rail<Q, DEPTH>| rail.recvs.room() > 0 && rail.lifecycle.takes_receives();
+        for rail in receiving.rails.iter_mut().filter(takes) {
             let taken = rail.post_empty_recvs(rail.recvs.room());
             posted += taken.count;
             let Some(refusal) = taken.refusal else { continue };

@@ -1,0 +1,216 @@
+//! What the two ends of a virtual queue pair tell each other about its rails.
+
+use super::id::RailId;
+use super::tag::Tag;
+
+/// The state of a rail, as the other end is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ToldState {
+    /// It failed here, and is being drained.
+    Failed = 1,
+    /// Its queue pair is in the error state, and all its completions were taken: `arrived` is final.
+    Fenced = 2,
+    /// A new queue pair is in its place, connected, with all its receives posted: requests may come.
+    Ready = 3,
+}
+
+/// What one end tells about one rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RailNews {
+    /// The rail, by the number that both ends give it.
+    pub rail: RailId,
+    /// Which queue pair in the rail's place: 0 for the first one, counted up modulo 2^16.
+    pub generation: u16,
+    /// Its state.
+    pub state: ToldState,
+    /// Receives of this generation that completed successfully, modulo 2^32; 0 until Fenced.
+    pub arrived: u32,
+    /// The same of the generation before, final; 0 in the first one.
+    pub previous_arrived: u32,
+}
+
+/// A message from one end of a virtual queue pair to the other.
+///
+/// It says a state, not an event: what was not sent yet is replaced by what is true now. The engine
+/// does no I/O. Its owner carries messages from
+/// [`next_control`](crate::virtual_qp::VirtualQp::next_control) of one end to
+/// [`control`](crate::virtual_qp::VirtualQp::control) of the other, in order, each once.
+///
+/// ```
+/// use polyrail_core::virtual_qp::{ControlMessage, RailId, RailNews, ToldState};
+///
+/// let news = RailNews {
+///     rail: RailId::Data(1),
+///     generation: 0,
+///     state: ToldState::Fenced,
+///     arrived: 1000,
+///     previous_arrived: 0,
+/// };
+/// let bytes = ControlMessage::Rail(news).encode();
+/// assert_eq!(ControlMessage::decode(&bytes), Ok(ControlMessage::Rail(news)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ControlMessage {
+    /// About one rail.
+    Rail(RailNews),
+    /// The whole virtual queue pair failed.
+    Error,
+}
+
+/// Bytes that are no control message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlDecodeError {
+    /// They do not begin as one.
+    #[error("bytes {0:02x?} where a control message begins with 50 52 01")]
+    Magic([u8; 3]),
+    /// No such state.
+    #[error("a control message has no state {0}")]
+    State(u8),
+    /// No such rail.
+    #[error("a control message is about no rail {0}")]
+    Rail(u8),
+    /// A byte that must be 0 is not.
+    #[error("byte {at} of a control message is {value}, not 0")]
+    Reserved {
+        /// Its place.
+        at: usize,
+        /// Its value.
+        value: u8,
+    },
+}
+
+impl ControlMessage {
+    /// Bytes of every message.
+    pub const BYTES: usize = 16;
+
+    /// "PR", and the version of the encoding.
+    const MAGIC: [u8; 3] = [b'P', b'R', 1];
+    const ERROR: u8 = 4;
+
+    /// The message as bytes, numbers in network order:
+    ///
+    /// | bytes | |
+    /// |---|---|
+    /// | 0 to 2 | `50 52 01` |
+    /// | 3 | 1 Failed, 2 Fenced, 3 Ready, 4 Error |
+    /// | 4 | the rail's number, 15 for the notify queue pair |
+    /// | 5 | 0 |
+    /// | 6, 7 | generation |
+    /// | 8 to 11 | `arrived` |
+    /// | 12 to 15 | `previous_arrived` |
+    ///
+    /// Of Error, everything from byte 4 on is 0.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..3].copy_from_slice(&Self::MAGIC);
+        bytes[3] = Self::ERROR;
+        if let Self::Rail(news) = self {
+            bytes[3] = news.state as u8;
+            bytes[4] = news.rail.number();
+            bytes[6..8].copy_from_slice(&news.generation.to_be_bytes());
+            bytes[8..12].copy_from_slice(&news.arrived.to_be_bytes());
+            bytes[12..].copy_from_slice(&news.previous_arrived.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are none: whatever [`encode`](Self::encode) does not produce.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, ControlDecodeError> {
+        let [m0, m1, m2, state, rail, pad, g0, g1, a0, a1, a2, a3, p0, p1, p2, p3] = *bytes;
+        if [m0, m1, m2] != Self::MAGIC {
+            return Err(ControlDecodeError::Magic([m0, m1, m2]));
+        }
+        let state = match state {
+            1 => ToldState::Failed,
+            2 => ToldState::Fenced,
+            3 => ToldState::Ready,
+            Self::ERROR => return zeros(bytes, 4).map(|()| Self::Error),
+            other => return Err(ControlDecodeError::State(other)),
+        };
+        if pad != 0 {
+            return Err(ControlDecodeError::Reserved { at: 5, value: pad });
+        }
+        let rail = match rail {
+            Tag::NOTIFY_RAIL => RailId::Notify,
+            0..RailId::MAX => RailId::Data(rail),
+            other => return Err(ControlDecodeError::Rail(other)),
+        };
+        Ok(Self::Rail(RailNews {
+            rail,
+            generation: u16::from_be_bytes([g0, g1]),
+            state,
+            arrived: u32::from_be_bytes([a0, a1, a2, a3]),
+            previous_arrived: u32::from_be_bytes([p0, p1, p2, p3]),
+        }))
+    }
+}
+
+fn zeros(bytes: &[u8], from: usize) -> Result<(), ControlDecodeError> {
+    let mut rest = bytes.iter().enumerate().skip(from);
+    rest.find(|(_, value)| **value != 0)
+        .map_or(Ok(()), |(at, value)| Err(ControlDecodeError::Reserved { at, value: *value }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_survives_its_extremes() {
+        for rail in [RailId::Data(0), RailId::Data(7), RailId::Notify] {
+            for state in [ToldState::Failed, ToldState::Fenced, ToldState::Ready] {
+                for (generation, arrived, previous_arrived) in
+                    [(0, 0, u32::MAX), (u16::MAX, u32::MAX, 0), (0x0102, 0x0304_0506, 0x0708_090A)]
+                {
+                    let news = RailNews { rail, generation, state, arrived, previous_arrived };
+                    let message = ControlMessage::Rail(news);
+                    assert_eq!(ControlMessage::decode(&message.encode()), Ok(message));
+                }
+            }
+        }
+        assert_eq!(
+            ControlMessage::decode(&ControlMessage::Error.encode()),
+            Ok(ControlMessage::Error)
+        );
+    }
+
+    #[test]
+    fn the_bytes_are_as_documented() {
+        let news = RailNews {
+            rail: RailId::Notify,
+            generation: 0x0102,
+            state: ToldState::Fenced,
+            arrived: 0x0304_0506,
+            previous_arrived: 0x0708_090A,
+        };
+        let bytes = [0x50, 0x52, 1, 2, 15, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+        assert_eq!(ControlMessage::Rail(news).encode(), bytes);
+        let mut error = [0; 16];
+        error[..4].copy_from_slice(&[0x50, 0x52, 1, 4]);
+        assert_eq!(ControlMessage::Error.encode(), error);
+    }
+
+    /// Whatever is read is what would be written: no two forms of one message.
+    #[test]
+    fn other_bytes_are_refused() {
+        let good = [0x50, 0x52, 1, 1, 7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+        let with = |at: usize, value: u8| {
+            let mut bytes = good;
+            bytes[at] = value;
+            ControlMessage::decode(&bytes)
+        };
+        assert_eq!(with(1, 0), Err(ControlDecodeError::Magic([0x50, 0, 1])));
+        assert_eq!(with(2, 2), Err(ControlDecodeError::Magic([0x50, 0x52, 2])));
+        assert_eq!(with(3, 0), Err(ControlDecodeError::State(0)));
+        assert_eq!(with(3, 5), Err(ControlDecodeError::State(5)));
+        assert_eq!(with(4, 8), Err(ControlDecodeError::Rail(8)));
+        assert_eq!(with(4, 16), Err(ControlDecodeError::Rail(16)));
+        assert_eq!(with(5, 1), Err(ControlDecodeError::Reserved { at: 5, value: 1 }));
+        assert_eq!(with(3, 4), Err(ControlDecodeError::Reserved { at: 4, value: 7 }));
+    }
+}

@@ -1,0 +1,109 @@
+//! What was lost is posted again, before anything else.
+
+use crate::hardware::QueuePair;
+use crate::rail::{Batch, Content};
+use crate::virtual_qp::dispatch::load;
+use crate::virtual_qp::fragments::post_rest;
+use crate::virtual_qp::qp::VirtualQp;
+use crate::virtual_qp::scheme::Numbering;
+use crate::virtual_qp::scheme::dqplb::SendNumbers;
+
+/// A lost batch in the ring of the rail that lost it.
+#[derive(Clone, Copy)]
+struct Found {
+    rail: usize,
+    number: u64,
+    batch: Batch,
+}
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// Posts lost fragments again as far as rails have credits.
+    pub(super) fn post_again(&mut self) {
+        for rail in 0..self.rails.len() {
+            let mut from = 0;
+            while let Some((number, batch)) = self.rails[rail].sends.next_lost(from) {
+                from = number + u64::from(batch.count);
+                let found = Found { rail, number, batch };
+                if !self.may_go_again(&found) {
+                    continue;
+                }
+                let Some(target) = self.choose_again(rail, u32::from(batch.count)) else { break };
+                self.post_lost(&found, target);
+                // What it did not take is next.
+                from = number;
+            }
+            self.update_availability(rail);
+        }
+    }
+
+    /// Whether a lost batch may be posted again: plain fragments at once, since nobody is told of them
+    /// before it is known that the lost ones are not carried out any more; numbered ones when it is known
+    /// that they did not arrive, since numbers must not arrive twice.
+    fn may_go_again(&self, found: &Found) -> bool {
+        let rail = &self.rails[found.rail];
+        let is_drained = !rail.sends.is_losing() || rail.lifecycle.is_drained();
+        match found.batch.content {
+            Content::Fragments => is_drained,
+            Content::Numbered => rail.sends.is_resolved(found.number),
+            _ => false,
+        }
+    }
+
+    /// The rail for a lost batch of `count` fragments: its own if that is back, since that one may carry
+    /// nothing else, or any that may be given fragments.
+    fn choose_again(&mut self, own: usize, count: u32) -> Option<usize> {
+        let rail = &self.rails[own];
+        let owed = rail.sends.is_partial() || self.offers.sends.contains(rail.id);
+        if rail.is_in_service() && !owed && rail.sends.credits() > 0 {
+            return Some(own);
+        }
+        let Self { rails, chooser, .. } = self;
+        let mut round = chooser.round();
+        chooser.next(&mut round, count, count, || load(rails)).map(|(at, _)| at)
+    }
+
+    /// Posts as much of a lost batch to a rail as it has credits for.
+    fn post_lost(&mut self, found: &Found, target: usize) {
+        let Found { rail: own, number, batch } = *found;
+        let size = self.config.max_msg_size;
+        let count = u32::from(batch.count).min(self.rails[target].sends.credits());
+        let (piece, rest) = split(batch, count, size);
+        // Taken off first: on its own rail, it may move to the same place.
+        self.rails[own].sends.take_lost(number, rest);
+        let slot = self.sends.slot(batch.wr);
+        slot.batches_in_flight += u32::from(rest.is_some());
+        let rail = &mut self.rails[target];
+        let tag = rail.sends.push_again(piece);
+        let taken = post_rest(rail, slot, &piece, 0, tag, size);
+        if taken.refusal.is_some() {
+            rail.sends.truncate(count, taken.count);
+            let id = rail.id;
+            let error = taken.refusal.and_then(|refusal| refusal.errno());
+            let error = error.map(|errno| rail.refusal_error(errno, piece.offset));
+            if taken.count == 0 {
+                slot.batches_in_flight -= u32::from(rest.is_some());
+                self.rails[own].sends.put_back_lost(number, batch);
+            }
+            self.offers.sends.insert(id);
+            if let Some(error) = error {
+                self.request_refused(batch.wr, error);
+            }
+        }
+        self.update_availability(target);
+    }
+}
+
+/// Splits a lost batch into what goes out now and the rest.
+fn split(batch: Batch, count: u32, size: u32) -> (Batch, Option<Batch>) {
+    if count == u32::from(batch.count) {
+        return (batch, None);
+    }
+    let number = match batch.content {
+        Content::Numbered => SendNumbers::number_of(&batch, count).get(),
+        _ => 0,
+    };
+    let (front, rest) = batch.split(count, size, number);
+    (front, Some(rest))
+}

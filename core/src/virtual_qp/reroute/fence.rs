@@ -1,0 +1,139 @@
+//! What arrived of what a rail lost counts as done, once nothing else of it can happen.
+
+use crate::hardware::QueuePair;
+use crate::rail::{Batch, Content, RailEventKind, RailId, RailState};
+use crate::verbs::Opcode;
+use crate::virtual_qp::health::Failure;
+use crate::virtual_qp::qp::VirtualQp;
+use crate::virtual_qp::scheme::dqplb::SendNumbers;
+use crate::virtual_qp::scheme::{Numbering, notified_first};
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// Does what completions and messages allow for rails that failed.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::virtual_qp) fn recover(&mut self) {
+        for at in 0..self.rails.len() as u8 {
+            self.settle_rail(RailId::Data(at));
+        }
+        self.settle_rail(RailId::Notify);
+        self.update_fence();
+        self.post_again();
+        self.reroute.is_busy =
+            self.all_rails().any(|rail| rail.lifecycle.awaits_fence() || rail.sends.has_lost())
+                && !self.health.failed;
+    }
+
+    /// Takes note of whether it is known what arrived of everything that was lost.
+    pub(super) fn update_fence(&mut self) {
+        let awaits = self.all_rails().any(|rail| {
+            let lost = !rail.sends.is_empty() || rail.sends.requests_lost() > 0;
+            rail.lifecycle.awaits_fence() && lost
+        });
+        self.reroute.awaits_fence = awaits && !self.health.failed;
+    }
+
+    /// If everything that was posted to a rail that failed is complete, the peer is told what arrived.
+    fn settle_rail(&mut self, id: RailId) {
+        let Some(rail) = self.rail_mut(id) else { return };
+        let is_complete = rail.sends.is_empty() && rail.recvs.is_empty();
+        let is_draining = rail.lifecycle.state() == RailState::Draining;
+        if !is_draining || !is_complete || self.health.failed {
+            return;
+        }
+        let Some(rail) = self.rail_mut(id) else { return };
+        rail.sends.end_loss();
+        let fenced = rail.lifecycle.drained(rail.recvs.arrived());
+        if id == RailId::Notify {
+            // The receives that took nothing wait for the next queue pair.
+            self.recvs.unpost();
+        }
+        if self.blames_request(id) {
+            return;
+        }
+        if let Some(arrived) = fenced {
+            self.rail_fenced(id, arrived);
+        }
+    }
+
+    /// Requests that a rail lost may be the cause of its failure, and nobody knows whether an atomic was
+    /// carried out. Returns whether the virtual queue pair failed for that.
+    fn blames_request(&mut self, id: RailId) -> bool {
+        let most = 2 * self.rails.len();
+        let Some(rail) = self.rail(id) else { return false };
+        let suspects = rail.suspects_requests;
+        let flushed = rail.flush_error();
+        let mut next = rail.sends.next_lost(rail.sends.first_unresolved());
+        let mut last = None;
+        while let Some((number, batch)) = next {
+            let is_atomic = matches!(batch.opcode, Opcode::CompareSwap | Opcode::FetchAdd);
+            if suspects && last != Some(batch.wr) {
+                last = Some(batch.wr);
+                self.sends.slot(batch.wr).rail_failures += 1;
+            }
+            let failures = usize::from(self.sends.slot(batch.wr).rail_failures);
+            if (batch.content == Content::Deferred && is_atomic) || failures > most {
+                self.give_up(Failure::Rail(self.health.first_error.unwrap_or(flushed)));
+                return true;
+            }
+            let behind = number + u64::from(batch.count);
+            next = self.rail(id).and_then(|rail| rail.sends.next_lost(behind));
+        }
+        false
+    }
+
+    /// A rail is Down now: `arrived` of the requests that the peer counts had arrived.
+    #[cold]
+    pub(super) fn rail_fenced(&mut self, id: RailId, arrived: u32) {
+        let Some(rail) = self.rail(id) else { return };
+        let acknowledged = rail.sends.receives_acknowledged();
+        let unacknowledged = arrived.wrapping_sub(acknowledged);
+        if (unacknowledged as i32) < 0 {
+            return self.give_up(Failure::CompletionsLost { rail: id, arrived, acknowledged });
+        }
+        let lost = rail.sends.requests_lost();
+        let mut left = unacknowledged;
+        let mut next = rail.sends.next_lost(rail.sends.first_unresolved());
+        while let Some((number, batch)) = next {
+            let arrived = batch.receives().min(left);
+            left -= arrived;
+            self.lost_is_known(id, number, &batch, arrived);
+            let behind = number + u64::from(batch.count);
+            next = self.rail(id).and_then(|rail| rail.sends.next_lost(behind));
+        }
+        let Some(rail) = self.rail_mut(id) else { return };
+        rail.sends.resolve();
+        let generation = rail.lifecycle.generation();
+        let kind = RailEventKind::Fenced { arrived: unacknowledged, again: lost - unacknowledged };
+        rail.events.add(generation, kind);
+    }
+
+    /// The first `arrived` requests of a lost batch arrived, the others did not.
+    fn lost_is_known(&mut self, id: RailId, number: u64, batch: &Batch, arrived: u32) {
+        let all = arrived == u32::from(batch.count);
+        let mut rest = None;
+        match batch.content {
+            Content::Fragments => return,
+            Content::Numbered if all => self.sends.slot(batch.wr).batches_in_flight -= 1,
+            Content::Numbered if arrived == 0 => return,
+            Content::Numbered => {
+                let number = SendNumbers::number_of(batch, arrived).get();
+                rest = Some(batch.split(arrived, self.config.max_msg_size, number).1);
+            }
+            Content::Notifies => {
+                if let Some(first) = notified_first(&mut self.sends, batch, arrived) {
+                    // Behind it nothing is notified, so all of them are again in flight.
+                    self.sends.put_back_in_flight(first);
+                }
+            }
+            Content::Deferred if all => self.pass_through.arrived += 1,
+            Content::Deferred => self.pass_through.next = self.pass_through.next.min(batch.wr),
+            Content::PassThrough | Content::Unsignaled | Content::Gone => {}
+        }
+        if let Some(rail) = self.rail_mut(id) {
+            rail.sends.take_lost(number, rest);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The end of a virtual queue pair that cannot go on.
+
+use crate::hardware::QueuePair;
+use crate::rail::{Content, RailId, RailSet};
+use crate::verbs::WcStatus;
+use crate::virtual_qp::health::Failure;
+use crate::virtual_qp::qp::VirtualQp;
+use crate::virtual_qp::scheme::{SchemeRules, notified, notify_failed};
+use crate::virtual_qp::slot::SlotState;
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// Gives the virtual queue pair up: everything that is not complete is reported as flushed, once the
+    /// queue pairs are drained. With [`RailFailure::Reroute`](super::super::RailFailure::Reroute) they are
+    /// moved to the error state, and the peer is told.
+    pub fn fail(&mut self) {
+        self.give_up(Failure::Owner);
+        self.pump_all();
+    }
+
+    /// Rails through which the peer's memory may still be written, of a virtual queue pair that is in
+    /// the error state: something was in flight on them, and the peer has not said that its queue pair
+    /// carries out nothing more. Empty without re-routing, where nobody would say so.
+    pub fn unfenced(&self) -> RailSet {
+        self.reroute.unfenced
+    }
+
+    /// Puts the virtual queue pair into the error state: what no rail has is cancelled.
+    #[cold]
+    pub(in crate::virtual_qp) fn give_up(&mut self, failure: Failure) {
+        if self.health.fail(failure) {
+            self.withhold_rests();
+            if self.reroute.is_on {
+                self.abandon();
+            }
+        }
+        self.pass_through.forget_fence();
+        while let Some(id) = self.sends.front_pending() {
+            self.sends.slot(id).state.insert(SlotState::CANCELLED);
+            self.sends.pop_pending();
+        }
+    }
+
+    /// No rail is waited for any more, and all are drained.
+    fn abandon(&mut self) {
+        self.reroute.tells_error = true;
+        self.reroute.is_busy = false;
+        self.reroute.awaits_fence = false;
+        let mut all = RailSet::EMPTY;
+        self.all_rails().for_each(|rail| all.insert(rail.id));
+        for id in all {
+            let Some(rail) = self.rail_mut(id) else { continue };
+            let awaits = rail.lifecycle.awaits_fence() && rail.sends.requests_lost() > 0;
+            if rail.lifecycle.takes_receives() {
+                // If its driver refuses, it is its owner's to end what is in flight.
+                let _ = rail.qp.enter_error();
+            }
+            if awaits || !rail.sends.is_empty() {
+                self.reroute.unfenced.insert(id);
+            }
+            self.abandon_lost(id);
+        }
+    }
+
+    /// What a rail has lost fails.
+    pub(super) fn abandon_lost(&mut self, id: RailId) {
+        let mut from = 0;
+        while let Some((number, batch)) = self.rail(id).and_then(|rail| rail.sends.next_lost(from))
+        {
+            from = number + u64::from(batch.count);
+            match batch.content {
+                Content::Fragments | Content::Numbered => {
+                    let slot = self.sends.slot(batch.wr);
+                    slot.fail(WcStatus::WR_FLUSH_ERR);
+                    slot.batches_in_flight -= 1;
+                }
+                Content::Notifies => {
+                    for index in 0..u32::from(batch.count) {
+                        notify_failed(&mut self.sends, &batch, index, WcStatus::WR_FLUSH_ERR);
+                    }
+                    notified(&mut self.sends, &batch);
+                }
+                Content::Deferred => {
+                    self.pass_through.next = self.pass_through.next.min(batch.wr);
+                }
+                Content::PassThrough | Content::Unsignaled | Content::Gone => {}
+            }
+        }
+        if let Some(rail) = self.rail_mut(id) {
+            rail.sends.forget_lost();
+        }
+        if let RailId::Data(at) = id {
+            self.update_availability(usize::from(at));
+        }
+    }
+
+    /// What drivers owe of batches that they took in part is not offered any more: nothing is sent for
+    /// a request that was given up, nor past it.
+    fn withhold_rests(&mut self) {
+        for rail in &mut self.rails {
+            let Some((batch, index, _)) = rail.sends.partial() else { continue };
+            // Of a rail that failed, they are withheld already.
+            if !rail.sends.is_losing() {
+                rail.sends.withhold(batch.bytes_of(index, self.config.max_msg_size));
+            }
+            self.sends.slot(batch.wr).state.insert(SlotState::CANCELLED);
+        }
+        self.scheme.withhold(&mut self.sends);
+    }
+}

@@ -1,0 +1,213 @@
+//! A rail fails: its queue pair is moved to the error state.
+
+use crate::hardware::{QueuePair, Refusal};
+use crate::rail::{FailedBecause, RailError, RailEventKind, RailId, RailState};
+use crate::verbs::Completion;
+use crate::virtual_qp::health::Failure;
+use crate::virtual_qp::qp::VirtualQp;
+
+impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
+    VirtualQp<Q, RAILS, DEPTH, WRS>
+{
+    /// The owner says that a rail has failed: its port went down, it makes no headway. What it has in
+    /// flight is posted again on others, as when it had failed by itself. Returns whether that changed
+    /// anything: not with [`RailFailure::Fatal`](super::super::RailFailure::Fatal), nor if it has failed
+    /// already.
+    pub fn fail_rail(&mut self, rail: RailId) -> bool {
+        let stopped = self.stop_rail(rail, FailedBecause::Owner);
+        if stopped {
+            self.pump_all();
+        }
+        stopped
+    }
+
+    /// The owner says that the queue pair of a rail is no more: what is in flight on it counts as flushed,
+    /// and none of its completions are awaited. For devices that are gone, and completion queues that
+    /// broke. Returns whether that changed anything.
+    ///
+    /// # Safety
+    ///
+    /// The device will access no memory through this queue pair any more: it was reset, or the device
+    /// was removed. Buffers of what was in flight are posted again, reported, and given back.
+    #[allow(unsafe_code, reason = "a contract for the caller")]
+    pub unsafe fn lose_rail(&mut self, rail: RailId) -> bool {
+        if !self.reroute.is_on {
+            return false;
+        }
+        self.stop_rail(rail, FailedBecause::Lost);
+        let bytes = self.config.max_msg_size;
+        let Some(lost) = self.rail_mut(rail) else { return false };
+        if lost.lifecycle.state() != RailState::Draining && !self.health.failed {
+            return false;
+        }
+        let Some(lost) = self.rail_mut(rail) else { return false };
+        if !lost.sends.is_losing() {
+            lost.sends.begin_loss();
+        }
+        while !lost.sends.is_empty() {
+            lost.sends.lose_front(bytes);
+        }
+        lost.recvs.flush_all();
+        self.offers.sends.remove(rail);
+        if self.health.failed {
+            self.abandon_lost(rail);
+        }
+        self.reroute.is_busy = true;
+        self.pump_all();
+        true
+    }
+
+    /// A rail failed. If others may do better they take over, else the virtual queue pair has failed.
+    #[cold]
+    pub(in crate::virtual_qp) fn rail_failed(&mut self, error: RailError) {
+        if self.survives(&error) {
+            self.stop_rail(error.rail, FailedBecause::Error(error));
+        } else {
+            self.give_up(Failure::Rail(error));
+        }
+    }
+
+    /// Whether the virtual queue pair can go on without this rail, and the rail is the cause.
+    pub(in crate::virtual_qp) const fn survives(&self, error: &RailError) -> bool {
+        self.reroute.is_on && !self.health.failed && error.is_of_rail()
+    }
+
+    /// A driver refused a request for good, or a part of it.
+    #[cold]
+    pub(in crate::virtual_qp) fn request_refused(&mut self, id: u64, error: RailError) {
+        if !self.survives(&error) {
+            self.sends.slot(id).fail(error.status);
+        }
+        self.rail_failed(error);
+    }
+
+    /// Whether what fails on this rail is lost, and posted again.
+    pub(in crate::virtual_qp) fn is_losing(&self, id: RailId) -> bool {
+        self.rail(id).is_some_and(|rail| rail.sends.is_losing())
+    }
+
+    /// Request `index` of the front batch of a rail failed. Returns whether it is lost rather than failed.
+    #[cold]
+    pub(in crate::virtual_qp) fn send_lost(
+        &mut self,
+        id: RailId,
+        index: u32,
+        completion: &Completion,
+    ) -> bool {
+        let Some(rail) = self.rail(id) else { return false };
+        let error = rail.completion_error(completion, 0);
+        if !self.survives(&error) {
+            return false;
+        }
+        self.rail_failed(error);
+        if !self.is_losing(id) {
+            return false;
+        }
+        let bytes = self.config.max_msg_size;
+        let Some(rail) = self.rail_mut(id) else { return false };
+        rail.errors += 1;
+        // A flush does not tell about those before it: not every driver completes unsignaled ones.
+        if !error.is_flush() {
+            rail.sends.note_acknowledged(index);
+        }
+        let is_last = rail.sends.front().is_some_and(|batch| u32::from(batch.count) == index + 1);
+        if is_last || rail.sends.ends_at(index) {
+            rail.sends.lose_front(bytes);
+        }
+        true
+    }
+
+    /// The front batch of a rail that failed was taken in part, and what was taken is complete: whatever
+    /// became of that, the rest was never posted.
+    #[cold]
+    pub(in crate::virtual_qp) fn lose_withheld(&mut self, id: RailId) {
+        let bytes = self.config.max_msg_size;
+        if let Some(rail) = self.rail_mut(id) {
+            rail.sends.lose_front(bytes);
+        }
+    }
+
+    /// A receive completed without having taken anything. Returns whether it is to be posted again.
+    #[cold]
+    pub(in crate::virtual_qp) fn receive_lost(
+        &mut self,
+        id: RailId,
+        completion: &Completion,
+    ) -> bool {
+        let Some(rail) = self.rail_mut(id) else { return false };
+        let error = rail.completion_error(completion, 0);
+        if !self.survives(&error) {
+            return false;
+        }
+        if let Some(rail) = self.rail_mut(id) {
+            rail.errors += 1;
+            rail.recvs.note_flushed();
+        }
+        self.rail_failed(error);
+        true
+    }
+
+    /// Stops using a rail. Returns whether that is new.
+    #[cold]
+    fn stop_rail(&mut self, id: RailId, why: FailedBecause) -> bool {
+        if !self.reroute.is_on || self.health.failed {
+            return false;
+        }
+        let stopped = self.rail_mut(id).is_some_and(|rail| rail.lifecycle.fail());
+        if stopped {
+            self.rail_stopped(id, why);
+        }
+        stopped
+    }
+
+    /// A rail is Draining now.
+    #[cold]
+    pub(super) fn rail_stopped(&mut self, id: RailId, why: FailedBecause) {
+        if let FailedBecause::Error(error) = why {
+            self.health.note_error(error);
+        }
+        let size = self.config.max_msg_size;
+        let Some(rail) = self.rail_mut(id) else { return };
+        if let FailedBecause::Error(error) = why {
+            rail.suspects_requests = error.suspects_requests();
+        }
+        let partial = rail.sends.partial();
+        if let Some((batch, index, _)) = partial {
+            rail.sends.withhold(batch.bytes_of(index, size));
+        }
+        rail.sends.begin_loss();
+        let refused: Option<Refusal> = rail.qp.enter_error().err();
+        let generation = rail.lifecycle.generation();
+        rail.events.add(generation, RailEventKind::Failed { why, refused });
+        self.offers.sends.remove(id);
+        if partial.is_some() {
+            // What its driver took has no signaled request behind it: it is offered one.
+            self.offers.sends.insert(id);
+        }
+        self.offers.receives.remove(id);
+        self.update_rail(id);
+        self.reroute.is_busy = true;
+        self.update_fence();
+        self.check_min_rails();
+    }
+
+    /// Takes note of what may have changed whether a rail takes requests.
+    pub(super) fn update_rail(&mut self, id: RailId) {
+        match id {
+            RailId::Data(at) => self.update_availability(usize::from(at)),
+            RailId::Notify => {
+                if let Some(notify) = self.rail_mut(id) {
+                    notify.set_accepts(notify.is_in_service());
+                }
+            }
+        }
+    }
+
+    fn check_min_rails(&mut self) {
+        let in_service = self.rails.iter().filter(|rail| rail.is_in_service()).count() as u8;
+        let min_rails = self.config.min_rails;
+        if in_service < min_rails {
+            self.give_up(Failure::TooFewRails { in_service, min_rails });
+        }
+    }
+}
