@@ -120,6 +120,9 @@ impl World {
 
     fn add_owner(&self, end: usize, rail: usize, actions: &mut Vec<Action>) {
         let this = &self.ends[end];
+        if self.is_removed(end, rail) && !this.lost[rail] {
+            actions.push(Action::Lose { end, rail, purges: true });
+        }
         if this.failed {
             return;
         }
@@ -143,9 +146,6 @@ impl World {
         let works = matches!(self.state(end, rail), RailState::InService | RailState::Joining);
         if self.left.failures > 0 && is_weak && works {
             actions.push(Action::Distrust { end, rail });
-        }
-        if self.is_removed(end, rail) && !this.lost[rail] {
-            actions.push(Action::Lose { end, rail, purges: true });
         }
     }
 

@@ -3,7 +3,7 @@
 use super::action::Action;
 use super::shape::{Kind, Troubles};
 use super::{Summary, World};
-use polyrail_core::virtual_qp::{RailState, Scheme};
+use polyrail_core::virtual_qp::{Failure, RailState, Scheme};
 
 impl World {
     /// Checks what holds between any two steps.
@@ -14,7 +14,7 @@ impl World {
             this.cq.invariants();
             assert_eq!(this.qp.duplicates(), 0, "a fragment arrived twice at end {end}");
             let broken = this.qp.take_protocol_error();
-            assert!(broken.is_none() || self.excuse.is_some(), "end {end}: {broken:?}");
+            assert!(broken.is_none(), "end {end}: {broken:?}");
             while let Some(event) = this.qp.take_rail_event() {
                 self.directions[end].rail_events.push(event);
             }
@@ -28,19 +28,17 @@ impl World {
 
     /// A virtual queue pair failed for good: there must be a reason.
     fn check_excused(&mut self, end: usize) {
-        let atomics = self.directions.iter().any(|direction| direction.count(Kind::FetchAdd) > 0);
-        if atomics && self.summary.failures > 0 {
-            self.excuse("an atomic may have been in flight");
-        }
-        if self.usable < usize::from(self.shape.min_rails) {
-            self.excuse("fewer rails than there must be");
-        }
-        if self.hard_failures > 2 * self.shape.rails {
-            self.excuse("the same failure time and again");
-        }
-        let is_told = self.ends[1 - end].failed;
-        let error = self.ends[end].qp.first_error();
-        assert!(is_told || self.excuse.is_some(), "end {end} failed, and no reason: {error:?}");
+        let failure = self.ends[end].qp.failure().expect("why it is in the error state");
+        let atomics = self.directions[end].count(Kind::FetchAdd) > 0;
+        let is_fair = match failure {
+            Failure::Rail(_) => atomics || self.hard_failures > 2 * self.shape.rails,
+            Failure::TooFewRails { .. } => self.usable < usize::from(self.shape.min_rails),
+            Failure::Peer => self.ends[1 - end].failed,
+            Failure::CompletionsLost { .. } => self.lost_completions,
+            Failure::Owner => self.surrendered[end],
+            Failure::Control(_) => false,
+        };
+        assert!(is_fair, "end {end} failed, and for no good reason: {failure}");
     }
 
     /// Takes note of how many data rails there are for requests before a step that takes one of them away.

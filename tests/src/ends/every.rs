@@ -87,9 +87,9 @@ impl Write for Fingerprint {
 impl World {
     /// Differs for states from which different things can happen.
     fn fingerprint(&self) -> u64 {
-        let Self { nics, ends, directions, link, attempts, left, excuse, .. } = self;
+        let Self { nics, ends, directions, link, attempts, left, lost_completions, .. } = self;
         let mut hash = Fingerprint(1);
-        write!(hash, "{nics:?}{ends:?}{directions:?}{link:?}{attempts:?}{left:?}{excuse:?}")
+        write!(hash, "{nics:?}{ends:?}{directions:?}{link:?}{attempts:?}{left:?}{lost_completions}")
             .expect("hashing does not fail");
         hash.0
     }

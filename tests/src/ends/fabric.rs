@@ -60,6 +60,8 @@ pub(super) struct Qp {
     pub(super) in_error: bool,
     /// Its device is gone, or it was destroyed: nothing completes any more.
     pub(super) is_gone: bool,
+    /// Its number may be given away.
+    pub(super) is_destroyed: bool,
     /// Everything ever posted to the send queue.
     pub(super) sent: Vec<SendRequest>,
     /// Requests that had left when it went to the error state.
@@ -114,7 +116,7 @@ impl Fabric {
     pub(super) fn make(&mut self, name: Name, device: usize, limits: QpLimits) -> usize {
         let taken = |number: &u32| {
             let same = |qp: &Qp| qp.name.end == name.end && qp.device == device;
-            self.qps.iter().any(|qp| same(qp) && !qp.is_gone && qp.qp_num == *number)
+            self.qps.iter().any(|qp| same(qp) && !qp.is_destroyed && qp.qp_num == *number)
         };
         let qp_num = (1..).find(|number| !taken(number)).expect("few queue pairs");
         self.qps.push(Qp {
@@ -125,6 +127,7 @@ impl Fabric {
             peer: None,
             in_error: false,
             is_gone: false,
+            is_destroyed: false,
             sent: Vec::new(),
             left: 0,
             executed: 0,

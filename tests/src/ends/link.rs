@@ -53,7 +53,7 @@ impl Link {
     pub(super) fn receive(&mut self, from: usize, late: bool) -> Option<ControlMessage> {
         let way = &mut self.ways[from];
         let bytes = if late { way.late.pop_front() } else { way.queue.pop_front() };
-        bytes.map(|bytes| ControlMessage::decode(bytes).expect("what was encoded"))
+        bytes.map(|bytes| ControlMessage::decode(&bytes).expect("what was encoded"))
     }
 
     /// The link breaks, and is there again; neither end has noticed.

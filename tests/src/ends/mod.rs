@@ -116,8 +116,10 @@ pub struct World {
     attempts: Vec<Option<Attempt>>,
     /// What may still happen.
     left: Troubles,
-    /// Why a virtual queue pair may fail for good.
-    excuse: Option<&'static str>,
+    /// Completions of receives that were used are lost.
+    lost_completions: bool,
+    /// Whose owner has given up.
+    surrendered: [bool; 2],
     /// Data rails that both ends could use before the last step.
     usable: usize,
     /// Failures of which a request can bear only so many.
@@ -159,7 +161,8 @@ impl World {
             nics,
             ends,
             link: Link::default(),
-            excuse: None,
+            lost_completions: false,
+            surrendered: [false; 2],
             summary: Summary::default(),
             is_loud: false,
         }
@@ -182,11 +185,6 @@ impl World {
             if self.ends[end].failed { format!(" ERROR ({rails})") } else { rails }
         };
         format!("{} |{}", end(0), end(1))
-    }
-
-    /// A virtual queue pair may fail for good from now on.
-    fn excuse(&mut self, why: &'static str) {
-        self.excuse = self.excuse.or(Some(why));
     }
 
     fn wants_receive(&self, end: usize, data: bool) -> bool {

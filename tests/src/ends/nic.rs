@@ -28,7 +28,9 @@ impl fmt::Debug for EndQp {
 
 impl Drop for EndQp {
     fn drop(&mut self) {
-        self.nics.borrow_mut().remove(self.at, true);
+        let mut nics = self.nics.borrow_mut();
+        nics.remove(self.at, true);
+        nics.qps[self.at].is_destroyed = true;
     }
 }
 
@@ -100,7 +102,7 @@ unsafe impl QueuePair for EndQp {
         EndSendBatch { qp: self, requests: Vec::new() }
     }
 
-    fn to_error(&self) -> Result<(), Refusal> {
+    fn enter_error(&self) -> Result<(), Refusal> {
         let mut nics = self.nics.borrow_mut();
         if nics.qps[self.at].is_gone {
             return Err(Refusal::Driver(EIO));

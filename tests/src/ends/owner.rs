@@ -31,10 +31,12 @@ impl World {
     /// Devices on which this end may make its next queue pair for a rail.
     pub(super) fn devices_for(&self, end: usize, rail: usize) -> std::ops::Range<usize> {
         let is_down = self.state(end, rail) == RailState::Down;
-        if !is_down || self.ends[end].pending[rail].is_some() {
+        let next = self.generation(end, rail) + 1;
+        // One that was made for a generation that is past is dropped.
+        let has_one = |pending: &Pending| pending.generation == next;
+        if !is_down || self.ends[end].pending[rail].as_ref().is_some_and(has_one) {
             return 0..0;
         }
-        let next = self.generation(end, rail) + 1;
         match &self.attempts[rail] {
             Some(attempt) if attempt.generation > next => 0..0,
             Some(attempt) if attempt.generation == next && !attempt.is_over() => {
@@ -102,7 +104,7 @@ impl World {
             && self.generation(end, rail) + 1 == generation;
         let (at, id) = (qp.at, self.shape.rail_id(rail));
         let this = &mut self.ends[end];
-        match this.cq.replace_rail(0, &mut this.qp, id, generation, qp) {
+        match this.qp.replace_rail(&mut this.cq, 0, id, generation, qp) {
             Ok(old) => {
                 this.installed[rail] = at;
                 this.lost[rail] = false;
