@@ -109,7 +109,9 @@ impl World {
     fn ticks(&self) -> u64 {
         let Summary { requests, receives, reports, .. } = self.summary;
         let nics = self.nics.borrow();
-        let per_qp = |qp: &super::fabric::Qp| qp.executed + qp.completed + qp.used + qp.sent.len();
+        let per_qp = |qp: &super::fabric::Qp| {
+            qp.executed + qp.completed + qp.used + qp.sent.len() + qp.recvs.len()
+        };
         let moved: usize = nics.qps.iter().map(per_qp).sum();
         requests + receives + reports + moved as u64 + self.link.carried()
     }

@@ -89,8 +89,11 @@ impl World {
     fn fingerprint(&self) -> u64 {
         let Self { nics, ends, directions, link, attempts, left, lost_completions, .. } = self;
         let mut hash = Fingerprint(1);
-        write!(hash, "{nics:?}{ends:?}{directions:?}{link:?}{attempts:?}{left:?}{lost_completions}")
-            .expect("hashing does not fail");
+        write!(
+            hash,
+            "{nics:?}{ends:?}{directions:?}{link:?}{attempts:?}{left:?}{lost_completions}"
+        )
+        .expect("hashing does not fail");
         hash.0
     }
 

@@ -140,7 +140,11 @@ impl Fabric {
             mood: None,
             recv_mood: None,
         });
-        self.qps.len() - 1
+        let at = self.qps.len() - 1;
+        if self.cqs[self.cq_of(at)].is_broken {
+            self.remove(at, true);
+        }
+        at
     }
 
     /// The newest queue pair of this name.
@@ -153,17 +157,16 @@ impl Fabric {
     }
 
     /// The device is gone, or the queue pair destroyed. Returns whether the completion of a receive
-    /// that was used is lost.
+    /// that was used was not taken.
     pub(super) fn remove(&mut self, at: usize, purges: bool) -> bool {
         self.to_error(at);
         self.qps[at].is_gone = true;
-        if !purges {
-            return false;
-        }
         let cq = self.cq_of(at);
         let is_used = |e: &Entry| e.at == at && e.is_recv && e.completion.status.is_success();
         let lost = self.cqs[cq].entries.iter().any(is_used);
-        self.cqs[cq].entries.retain(|entry| entry.at != at);
+        if purges {
+            self.cqs[cq].entries.retain(|entry| entry.at != at);
+        }
         lost
     }
 

@@ -1,7 +1,7 @@
 //! The search for worlds that break a promise, and for the fewest things that have to happen for it.
 
 use super::action::Action;
-use super::shape::Shape;
+use super::shape::{FRAGMENT, Job, Shape};
 use super::{Summary, World};
 use crate::choices::Seeded;
 use std::cell::RefCell;
@@ -97,6 +97,16 @@ fn perform_all(mut world: World, actions: &[Action]) -> Summary {
     world.finish()
 }
 
+/// What makes a world plainer.
+const PLAINER: [fn(&mut Shape); 6] = [
+    |shape| shape.slots.fill((8, 8)),
+    |shape| shape.uneven = false,
+    |shape| shape.budget = usize::MAX,
+    |shape| shape.flushes_at_once = true,
+    |shape| shape.min_rails = 0,
+    |shape| shape.max_msgs_per_qp = 100,
+];
+
 impl Failure {
     /// Lets it happen again, and prints everything.
     pub fn show(&self) {
@@ -106,8 +116,25 @@ impl Failure {
         eprintln!();
     }
 
-    /// The same failure with as little happening as possible.
+    /// The same failure with as little happening as possible, in a world as plain as possible.
     pub fn shortest(mut self) -> Self {
+        loop {
+            let before = (self.actions.len(), self.shape.size());
+            self.with_fewer_actions();
+            self.with_fewer_jobs();
+            PLAINER.iter().for_each(|plainer| {
+                let mut shape = self.shape.clone();
+                plainer(&mut shape);
+                let actions = self.actions.clone();
+                self.fails_with(shape, actions);
+            });
+            if before == (self.actions.len(), self.shape.size()) {
+                return self;
+            }
+        }
+    }
+
+    fn with_fewer_actions(&mut self) {
         let mut size = self.actions.len().next_power_of_two();
         while size > 0 {
             let mut at = 0;
@@ -120,19 +147,34 @@ impl Failure {
             }
             size /= 2;
         }
-        self.with_fewer_jobs()
     }
 
-    fn with_fewer_jobs(mut self) -> Self {
+    fn with_fewer_jobs(&mut self) {
         for end in 0..2 {
             for at in (0..self.shape.jobs[end].len()).rev() {
                 let mut shape = self.shape.clone();
                 shape.jobs[end].remove(at);
                 let actions = self.actions.clone();
-                self.fails_with(shape, actions);
+                if !self.fails_with(shape, actions) {
+                    self.with_plainer_job(end, at);
+                }
             }
         }
-        self
+    }
+
+    fn with_plainer_job(&mut self, end: usize, at: usize) {
+        let job = self.shape.jobs[end][at];
+        for plainer in [
+            Job { fence: false, ..job },
+            Job { signaled: true, ..job },
+            Job::new(job.kind, 1),
+            Job { length: Job::new(job.kind, 2).length.min(job.length), ..job },
+        ] {
+            let mut shape = self.shape.clone();
+            shape.jobs[end][at] = plainer;
+            let actions = self.actions.clone();
+            self.fails_with(shape, actions);
+        }
     }
 
     /// Whether this fails in the same way: then it takes the place of what is known.
@@ -143,6 +185,13 @@ impl Failure {
         };
         *self = Self { shape, actions, message };
         true
+    }
+}
+
+impl Shape {
+    /// Fragments of all requests, and requests.
+    fn size(&self) -> u32 {
+        self.jobs.iter().flatten().map(|job| 1 + job.length.div_ceil(FRAGMENT)).sum()
     }
 }
 
