@@ -6,7 +6,10 @@ use crate::view::{Piece, pieces};
 use polyrail_core::hardware::{CompletionQueue, QpLimits};
 use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer, Opcode, SendWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq, VirtualWc};
-use polyrail_core::virtual_qp::{Config, PassThroughOrder, Scheme, VirtualQp};
+use polyrail_core::virtual_qp::{
+    Config, ControlMessage, PassThroughOrder, RailEvent, RailFailure, RailId, Rejected, Scheme,
+    VirtualQp,
+};
 use std::mem::MaybeUninit;
 
 /// First byte of the local buffer of every request made by [`local`].
@@ -130,6 +133,11 @@ impl Setup {
     /// With SENDs and atomics that may overtake requests over several rails.
     pub fn unordered(self) -> Self {
         self.config(|config| config.pass_through = PassThroughOrder::Unordered)
+    }
+
+    /// With rails that other rails take over for.
+    pub fn reroute(self) -> Self {
+        self.config(|config| config.rail_failure = RailFailure::Reroute)
     }
 
     /// With the configuration changed.
@@ -349,6 +357,32 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Rig<RAILS, DEPTH,
         self.qp.invariants();
         self.cq.invariants();
         (events, polled)
+    }
+
+    /// Messages for the peer since the last call.
+    pub fn told(&mut self) -> Vec<ControlMessage> {
+        std::iter::from_fn(|| self.qp.next_control()).collect()
+    }
+
+    /// What happened to rails since the last call.
+    pub fn rail_events(&mut self) -> Vec<RailEvent> {
+        std::iter::from_fn(|| self.qp.take_rail_event()).collect()
+    }
+
+    /// Puts a queue pair with this number, on the device of the first completion queue, in the place of a
+    /// rail that is down.
+    pub fn replace(&mut self, rail: RailId, generation: u16, qp_num: u32) -> QpHandle {
+        let limits = self.rails[0].limits();
+        let (queue_pair, handle) = self.nic.qp(qp_num, &self.cqs[0], limits);
+        let replaced = self.qp.replace_rail(&mut self.cq, 0, rail, generation, queue_pair);
+        assert!(replaced.is_ok(), "{:?}", replaced.err().map(|Rejected { error, .. }| error));
+        match rail {
+            RailId::Data(at) => self.rails[usize::from(at)] = handle.clone(),
+            RailId::Notify => self.notify = Some(handle.clone()),
+        }
+        self.qp.invariants();
+        self.cq.invariants();
+        handle
     }
 
     /// Names and statuses of what one poll reports.

@@ -23,7 +23,8 @@
 //! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
 //! and `error` are plain data. `receive` is about receives, `data_receives` about those with buffers.
 //! `retry` offers drivers again what they refused (`offers`). `health` and `recovery` are about failures,
-//! `invariants` checks what must hold, `target` is what a virtual completion queue sees.
+//! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold,
+//! `target` is what a virtual completion queue sees.
 
 mod build;
 mod choose;

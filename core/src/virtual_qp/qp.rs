@@ -31,9 +31,12 @@ use arrayvec::ArrayVec;
 /// out of [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll), which drives everything that
 /// does not happen inside a post.
 ///
-/// *Health*: [`state`](Self::state), [`first_error`](Self::first_error),
+/// *Health*: [`state`](Self::state), [`failure`](Self::failure), [`first_error`](Self::first_error),
 /// [`take_protocol_error`](Self::take_protocol_error), [`check_stalled`](Self::check_stalled),
 /// [`set_rail_in_service`](Self::set_rail_in_service), [`counters`](Self::counters).
+///
+/// *Rails that fail*: [`next_control`](Self::next_control), [`control`](Self::control),
+/// [`take_rail_event`](Self::take_rail_event), [`replace_rail`](Self::replace_rail) and others, see below.
 ///
 /// # Example
 ///
@@ -103,6 +106,37 @@ use arrayvec::ArrayVec;
 ///
 /// With DQPLB a request that is SOLICITED starts when earlier ones with immediate that are not are
 /// complete: a fragment that wakes nobody could be the last to arrive.
+///
+/// # Rails that fail
+///
+/// With [`RailFailure::Reroute`](super::RailFailure::Reroute), chosen at both ends, a rail that fails
+/// costs no request. The rail's queue pair is moved to the error state, at both ends; each end tells the
+/// other how many requests arrived; what did not arrive is posted again, and may then be reported. A
+/// request is never reported while a lost copy of it may still be carried out.
+///
+/// The owner carries the ends' messages, [`next_control`](Self::next_control) and
+/// [`control`](Self::control), over whatever link it has, and makes a new queue pair for a rail that is
+/// [Down](super::RailState::Down) ([`replace_rail`](Self::replace_rail)); it may say itself that a rail has
+/// failed ([`fail_rail`](Self::fail_rail), [`lose_rail`](Self::lose_rail)), and reads what happened
+/// ([`take_rail_event`](Self::take_rail_event)). Until then:
+///
+/// | waits for | |
+/// |---|---|
+/// | the other rails' credits | fragments |
+/// | the fence of the rail that failed | reports, notifications and FENCE behind what it lost |
+/// | a new queue pair for rail 0 | SENDs, atomics, receives with buffers |
+/// | a new notify queue pair | notifications of SPRAY, and what is posted behind them and in their order |
+///
+/// Until it is reported, a WRITE may be carried out more than once: a peer that watches its memory must
+/// not reuse it before it is told. An atomic that was lost fails, and the virtual queue pair with it: nobody
+/// can know whether it was carried out. INLINE requests are refused, since their data would be gone.
+/// Completions of every queue must be polled: one that is not, for long, keeps the fence waiting.
+///
+/// What no other rail would do better (a bad key, a length) fails for good, as does a request behind more
+/// than twice as many failures of devices and drivers as there are rails; so do fewer rails in service than
+/// [`min_rails`](super::Config::min_rails), a peer that failed for good, and one that lost completions
+/// ([`failure`](Self::failure)). Then [`unfenced`](Self::unfenced) names the rails through which the peer's
+/// memory may still be written.
 ///
 /// # One rail
 ///

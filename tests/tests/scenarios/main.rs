@@ -16,6 +16,7 @@ mod ownership;
 mod panicking_sinks;
 mod pass_through;
 mod reference_defects;
+mod reroute;
 mod seed_dqplb;
 mod seed_fragments;
 mod seed_ordering;

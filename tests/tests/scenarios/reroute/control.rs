@@ -1,0 +1,170 @@
+//! What the two ends tell each other, as one of them hears and says it.
+
+use super::{RAIL_0, RAIL_1, dqplb, fail, failed, fenced, news, ready, spray};
+use polyrail_core::verbs::WcStatus;
+use polyrail_core::virtual_qp::{
+    ControlError, ControlMessage, FailedBecause, Failure, QpState, RailEventKind, RailId, RailNews,
+    RailState, ToldState,
+};
+use polyrail_tests::rig::{self, Setup, ok};
+
+#[test]
+fn whoever_notices_tells_and_the_other_end_follows() {
+    let mut rig = spray().rig();
+    rig.post([rig::write(1, 256)]);
+    rig.qp.control(failed(RAIL_1)).unwrap();
+    assert!(rig.rails[1].is_errored(), "it answers its peer no more");
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.told(), [fenced(RAIL_1, 0, 0)]);
+    let events = rig.rail_events();
+    let why = FailedBecause::Peer;
+    assert_eq!(events[0].kind, RailEventKind::Failed { why, refused: None });
+    rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+}
+
+/// An unsent state gives way to a newer one.
+#[test]
+fn only_the_newest_state_is_told() {
+    let mut rig = spray().rig();
+    rig.qp.fail_rail(RAIL_1);
+    assert_eq!(rig.told(), [fenced(RAIL_1, 0, 0)], "nothing was posted: drained at once");
+    assert_eq!(rig.told(), []);
+    rig.qp.control_lost();
+    assert_eq!(rig.told(), [fenced(RAIL_1, 0, 0)]);
+    rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
+    rig.replace(RAIL_1, 1, 77);
+    ready(&mut rig, RAIL_1, 1);
+    let ready = news(RAIL_1, 1, ToldState::Ready, 0);
+    assert_eq!(rig.told(), [ready]);
+    rig.qp.control_lost();
+    assert_eq!(rig.told(), [ready], "in service again, and said again all the same");
+}
+
+#[test]
+fn a_virtual_queue_pair_that_fails_for_good_says_so() {
+    let mut rig = spray().rig();
+    rig.post([rig::write(1, 256)]);
+    rig.rails[1].fail(WcStatus::REM_ACCESS_ERR);
+    let reports = rig.poll_ids();
+    assert_eq!(rig.told(), [ControlMessage::Error]);
+    assert_eq!(rig.told(), []);
+    rig.qp.control_lost();
+    assert_eq!(rig.told(), [ControlMessage::Error]);
+    let reports = [reports, rig.poll_ids()].concat();
+    assert_eq!(reports, [(1, WcStatus::REM_ACCESS_ERR)]);
+    assert!(rig.rails[0].is_errored(), "all queue pairs are drained");
+}
+
+#[test]
+fn a_peer_that_failed_for_good_ends_this_side() {
+    let mut rig = spray().rig();
+    rig.post([rig::write(1, 256)]);
+    rig.qp.control(ControlMessage::Error).unwrap();
+    assert_eq!(rig.qp.failure(), Some(Failure::Peer));
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::WR_FLUSH_ERR)]);
+    assert!(rig.qp.unfenced().eq([RAIL_0, RAIL_1]));
+    rig.qp.control(failed(RAIL_1)).unwrap();
+    assert_eq!(rig.qp.ignored_controls(), 1);
+}
+
+#[test]
+fn what_no_correct_peer_says_ends_the_virtual_queue_pair() {
+    let cases = [
+        (fenced(RAIL_1, 0, 3), ControlError::Arrived { rail: RAIL_1, arrived: 3, posted: 2 }),
+        (fenced(RailId::Data(5), 0, 0), ControlError::NoRail(RailId::Data(5))),
+        (fenced(RailId::Notify, 0, 0), ControlError::NoRail(RailId::Notify)),
+        (
+            news(RAIL_1, 1, ToldState::Ready, 0),
+            ControlError::Generation {
+                rail: RAIL_1,
+                state: RailState::InService,
+                generation: 0,
+                told: 1,
+            },
+        ),
+    ];
+    for (message, error) in cases {
+        let mut rig = dqplb().rig();
+        rig.qp.prepare_receives().unwrap();
+        rig.post([rig::write_imm(1, 512, 0)]);
+        assert_eq!(rig.qp.control(message), Err(error));
+        assert_eq!(rig.qp.failure(), Some(Failure::Control(error)));
+        assert_eq!(rig.poll_ids(), [(1, WcStatus::WR_FLUSH_ERR)]);
+        assert_eq!(rig.told(), [ControlMessage::Error]);
+    }
+}
+
+/// The peer took fewer completions than its NIC acknowledged: its completion queue broke.
+#[test]
+fn a_peer_that_lost_completions_ends_the_virtual_queue_pair() {
+    let mut rig = dqplb().rig();
+    rig.qp.prepare_receives().unwrap();
+    rig.post([rig::write_imm(1, 512, 0)]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    rig.qp.fail_rail(RAIL_1);
+    assert_eq!(rig.poll(), []);
+    rig.qp.control(fenced(RAIL_1, 0, 1)).unwrap();
+    let lost = Failure::CompletionsLost { rail: RAIL_1, arrived: 1, acknowledged: 2 };
+    assert_eq!(rig.qp.failure(), Some(lost));
+}
+
+#[test]
+fn without_rerouting_messages_change_nothing() {
+    let mut rig = Setup::spray(2).rig();
+    assert_eq!(rig.qp.control(failed(RAIL_1)), Err(ControlError::NotRerouting));
+    assert_eq!(rig.qp.control(ControlMessage::Error), Err(ControlError::NotRerouting));
+    assert!(!rig.qp.fail_rail(RAIL_1));
+    assert_eq!(rig.qp.state(), QpState::Ready);
+    rig.qp.control_lost();
+    assert_eq!(rig.told(), []);
+}
+
+/// "g + 1: Failed, Fenced: adopt g + 1 and answer Fenced with 0 at once, without a queue pair."
+#[test]
+fn a_queue_pair_that_failed_before_there_was_one_here_is_answered() {
+    let mut rig = spray().rig();
+    fail_idle(&mut rig, RAIL_1);
+    rig.qp.control(news(RAIL_1, 1, ToldState::Failed, 0)).unwrap();
+    assert_eq!(rig.told(), [fenced(RAIL_1, 1, 0)]);
+    rig.qp.control(fenced(RAIL_1, 1, 0)).unwrap();
+    assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::Down));
+    assert_eq!(rig.qp.rail_generation(RAIL_1), Some(1));
+    rig.replace(RAIL_1, 2, 77);
+    ready(&mut rig, RAIL_1, 2);
+    rig.post([rig::write(1, 256)]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+}
+
+/// The peer's Fenced was lost with the link; what it says next carries the number.
+#[test]
+fn a_peer_that_is_ahead_says_what_arrived_before() {
+    let mut rig = dqplb().rig();
+    rig.qp.prepare_receives().unwrap();
+    rig.post([rig::write_imm(1, 512, 0)]);
+    rig.rails[0].complete_all();
+    fail(&mut rig, 1, WcStatus::RETRY_EXC_ERR);
+    rig.qp
+        .control(ControlMessage::Rail(RailNews {
+            rail: RAIL_1,
+            generation: 1,
+            state: ToldState::Ready,
+            arrived: 0,
+            previous_arrived: 2,
+        }))
+        .unwrap();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    rig.replace(RAIL_1, 1, 77);
+    assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::InService), "the peer is ready");
+}
+
+fn fail_idle(rig: &mut polyrail_tests::rig::Rig, rail: RailId) {
+    rig.qp.fail_rail(rail);
+    rig.told();
+    rig.qp.control(fenced(rail, 0, 0)).unwrap();
+    assert_eq!(rig.qp.rail_state(rail), Some(RailState::Down));
+}

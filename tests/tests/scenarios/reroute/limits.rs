@@ -1,0 +1,154 @@
+//! Where re-routing ends.
+
+use super::{RAIL_0, RAIL_1, fail, fenced, spray};
+use polyrail_core::hardware::{QpLimits, Refusal};
+use polyrail_core::verbs::WcStatus;
+use polyrail_core::virtual_qp::{
+    BuildError, Config, Failure, QpState, RailEventKind, RailFailure, RailState, VirtualQp,
+};
+use polyrail_tests::rig::{self, Rig, Setup, ok};
+use polyrail_tests::scripted::{LIMITS, Nic, ScriptedQp};
+
+#[test]
+fn what_cannot_be_rerouted_is_refused_when_built() {
+    let build = |rails: u32, min_rails: u8, max_recv_wr: u32| {
+        let nic = Nic::new();
+        let cq = nic.cq(0, 64);
+        let limits = QpLimits { max_recv_wr, ..LIMITS };
+        let rails: Vec<_> = (0..rails).map(|number| nic.qp(number, &cq, limits).0).collect();
+        let config = Config { rail_failure: RailFailure::Reroute, min_rails, ..Config::default() };
+        VirtualQp::<ScriptedQp, 4, 16, 32>::new(config, rails, None).map(|_| ())
+    };
+    assert_eq!(build(1, 1, 8), Err(BuildError::NothingToRerouteTo));
+    assert_eq!(build(2, 3, 8), Err(BuildError::MinRails { min_rails: 3, rails: 2 }));
+    assert_eq!(build(2, 1, 0), Err(BuildError::SharedReceives { qp_num: 0 }));
+    assert_eq!(build(2, 2, 8), Ok(()));
+}
+
+#[test]
+fn too_few_rails_are_an_error_at_once() {
+    let mut rig = spray().rig();
+    rig.post([rig::write(1, 256)]);
+    rig.qp.fail_rail(RAIL_1);
+    assert_eq!(rig.qp.state(), QpState::Degraded);
+    rig.qp.fail_rail(RAIL_0);
+    assert_eq!(rig.qp.failure(), Some(Failure::TooFewRails { in_service: 0, min_rails: 1 }));
+    let mut reports = rig.poll_ids();
+    reports.extend(rig.poll_ids());
+    assert_eq!(reports, [(1, WcStatus::WR_FLUSH_ERR)]);
+    assert!(rig.qp.unfenced().eq([RAIL_0, RAIL_1]));
+}
+
+#[test]
+fn with_no_least_number_requests_wait_for_a_rail() {
+    let mut rig = spray().config(|config| config.min_rails = 0).rig();
+    rig.qp.fail_rail(RAIL_1);
+    rig.qp.fail_rail(RAIL_0);
+    rig.post([rig::write(1, 256)]);
+    assert_eq!(rig.poll(), []);
+    rig.qp.fail();
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::WR_FLUSH_ERR)]);
+    assert_eq!(rig.qp.failure(), Some(Failure::Owner));
+}
+
+/// A request that fails devices one after the other is given up; lost links never are its fault.
+#[test]
+fn a_request_that_fails_rail_after_rail_is_given_up() {
+    let rounds = |status| {
+        let mut rig: Rig<4, 16, 32> = spray().build();
+        rig.post([rig::write(1, 128)]);
+        let mut generations = [0; 2];
+        for round in 0..20 {
+            let rail = usize::from(rig.rails[0].sends().is_empty());
+            let id = [RAIL_0, RAIL_1][rail];
+            rig.rails[rail].fail(status);
+            rig.poll();
+            if rig.qp.state() == QpState::Error {
+                return Some(round);
+            }
+            rig.qp.control(fenced(id, generations[rail], 0)).unwrap();
+            generations[rail] += 1;
+            rig.replace(id, generations[rail], 100 + round);
+            super::ready(&mut rig, id, generations[rail]);
+        }
+        None
+    };
+    assert_eq!(rounds(WcStatus::FATAL_ERR), Some(4), "the fifth failure, over two rails");
+    assert_eq!(rounds(WcStatus::GENERAL_ERR), Some(4));
+    assert_eq!(rounds(WcStatus::RETRY_EXC_ERR), None);
+}
+
+/// Maintenance: a healthy rail drains without loss, and comes back; its health is another matter.
+#[test]
+fn what_the_owner_wants_and_health_are_two_things() {
+    let mut rig = spray().rig();
+    rig.post([rig::write(1, 256)]);
+    assert!(rig.qp.set_rail_in_service(1, false));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::InService));
+    assert!(rig.qp.fail_rail(RAIL_1));
+    rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
+    rig.replace(RAIL_1, 1, 77);
+    super::ready(&mut rig, RAIL_1, 1);
+    rig.post([rig::write(2, 256)]);
+    assert!(rig.rails[1].sends().is_empty(), "its owner still wants it out of service");
+    assert!(rig.qp.set_rail_in_service(1, true));
+    rig.post([rig::write(3, 256)]);
+    assert!(!rig.rails[1].sends().is_empty());
+    rig.run_dry();
+    assert_eq!(rig.qp.state(), QpState::Ready);
+}
+
+/// The device is gone: none of its completions come, and what was in flight is posted elsewhere.
+#[test]
+fn a_lost_rail_waits_for_no_completion() {
+    let mut rig = spray().rig();
+    rig.post([rig::write(1, 512)]);
+    rig.rails[0].complete_all();
+    rig.pieces(0);
+    // SAFETY: the scripted NIC touches no memory.
+    assert!(unsafe { rig.qp.lose_rail(RAIL_1) });
+    assert_eq!(rig.pieces(0).concat().len(), 2);
+    rig.rails[0].complete_all();
+    assert_eq!(
+        rig.poll(),
+        [],
+        "its own completions, which come all the same, are of no rail any more"
+    );
+    rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.qp.protocol_errors(), 0);
+}
+
+/// A complaint about a request that was taken: the rail failed, the request did not.
+#[test]
+fn a_driver_that_complains_of_a_send_that_it_took_is_a_failed_rail() {
+    let mut rig = spray().rig();
+    rig.rails[0].complain_next(1, Refusal::Driver(5));
+    rig.post([rig::send(1, 8)]);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.qp.rail_state(RAIL_0), Some(RailState::Fenced));
+    rig.qp.control(fenced(RAIL_0, 0, 1)).unwrap();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    let events = rig.rail_events();
+    assert_eq!(events[1].kind, RailEventKind::Fenced { arrived: 1, again: 0 });
+    fail_other(&mut rig);
+}
+
+/// Completions of what was lost and retired never free anything twice.
+fn fail_other(rig: &mut Rig) {
+    rig.replace(RAIL_0, 1, 77);
+    super::ready(rig, RAIL_0, 1);
+    rig.post([rig::write(2, 256)]);
+    fail(rig, 1, WcStatus::RETRY_EXC_ERR);
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll(), []);
+    rig.qp.control(fenced(RAIL_1, 0, 0)).unwrap();
+    assert_eq!(rig.poll_ids(), ok(&[2]));
+}
+
+#[test]
+fn setup_without_rerouting_is_as_it_was() {
+    assert_eq!(Setup::spray(2).config.rail_failure, RailFailure::Fatal);
+}

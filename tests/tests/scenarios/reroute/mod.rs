@@ -1,0 +1,52 @@
+//! Rails that fail while others take over: one end, whose peer is played by the test.
+
+mod control;
+mod counted;
+mod fragments;
+mod limits;
+mod receives;
+mod replace;
+
+use polyrail_core::verbs::WcStatus;
+use polyrail_core::virtual_qp::{ControlMessage, RailId, RailNews, RailState, ToldState};
+use polyrail_tests::rig::{Rig, Setup};
+
+const RAIL_0: RailId = RailId::Data(0);
+const RAIL_1: RailId = RailId::Data(1);
+
+/// Two rails and a notify queue pair, fragments of 128 bytes.
+fn spray() -> Setup {
+    Setup::spray(2).fragment(128).reroute()
+}
+
+/// Two rails, fragments of 128 bytes, 8 receives on each rail.
+fn dqplb() -> Setup {
+    Setup::dqplb(2).fragment(128).depth(8).reroute()
+}
+
+fn news(rail: RailId, generation: u16, state: ToldState, arrived: u32) -> ControlMessage {
+    ControlMessage::Rail(RailNews { rail, generation, state, arrived, previous_arrived: 0 })
+}
+
+/// The peer is Fenced, and says how much arrived.
+fn fenced(rail: RailId, generation: u16, arrived: u32) -> ControlMessage {
+    news(rail, generation, ToldState::Fenced, arrived)
+}
+
+/// What this end tells of a rail of generation 0 that failed: at once, or after it was drained.
+fn failed(rail: RailId) -> ControlMessage {
+    news(rail, 0, ToldState::Failed, 0)
+}
+
+/// The next send on this rail fails, and the rail is drained.
+fn fail(rig: &mut Rig, rail: usize, status: WcStatus) {
+    rig.rails[rail].fail(status);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.qp.rail_state(RailId::Data(rail as u8)), Some(RailState::Fenced));
+}
+
+/// The peer is ready for the next generation of a rail.
+fn ready(rig: &mut Rig, rail: RailId, generation: u16) {
+    rig.qp.control(news(rail, generation, ToldState::Ready, 0)).unwrap();
+    assert_eq!(rig.qp.rail_state(rail), Some(RailState::InService));
+}

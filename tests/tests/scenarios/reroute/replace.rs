@@ -1,0 +1,120 @@
+//! Queue pairs that are to take a rail's place.
+
+use super::{RAIL_0, RAIL_1, fenced, ready, spray};
+use polyrail_core::hardware::QpLimits;
+use polyrail_core::verbs::DeviceId;
+use polyrail_core::virtual_cq::AttachError;
+use polyrail_core::virtual_qp::{RailEventKind, RailId, RailState, Rejected, ReplaceError};
+use polyrail_tests::rig::{self, Rig, Setup, ok};
+use polyrail_tests::scripted::LIMITS;
+
+fn down(rig: &mut Rig, rail: RailId) {
+    rig.qp.fail_rail(rail);
+    rig.qp.control(fenced(rail, 0, 0)).unwrap();
+    assert_eq!(rig.qp.rail_state(rail), Some(RailState::Down));
+}
+
+fn refusal(
+    rig: &mut Rig,
+    rail: RailId,
+    generation: u16,
+    (device, limits): (usize, QpLimits),
+) -> Option<ReplaceError> {
+    let (queue_pair, handle) = rig.nic.qp(77, &rig.cqs[device], limits);
+    let replaced = rig.qp.replace_rail(&mut rig.cq, 0, rail, generation, queue_pair);
+    rig.qp.invariants();
+    rig.cq.invariants();
+    match replaced {
+        Ok(_) => None,
+        Err(Rejected { error, .. }) => {
+            assert!(handle.recvs().is_empty(), "nothing was posted to it");
+            Some(error)
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_given_back() {
+    let mut rig = Setup { rail_devices: vec![0, 0], devices: 2, ..spray() }.rig();
+    let fits = (0, LIMITS);
+    let state = ReplaceError::State { rail: RAIL_1, state: RailState::InService };
+    assert_eq!(refusal(&mut rig, RAIL_1, 1, fits), Some(state));
+    down(&mut rig, RAIL_1);
+    for given in [0, 2, u16::MAX] {
+        let generation = ReplaceError::Generation { rail: RAIL_1, expected: 1, given };
+        assert_eq!(refusal(&mut rig, RAIL_1, given, fits), Some(generation));
+    }
+    let no_rail = ReplaceError::NoRail(RailId::Data(2));
+    assert_eq!(refusal(&mut rig, RailId::Data(2), 1, fits), Some(no_rail));
+    let device = ReplaceError::Device { device: DeviceId(1) };
+    assert_eq!(refusal(&mut rig, RAIL_1, 1, (1, LIMITS)), Some(device));
+    for (what, limits) in [
+        ("max_send_wr", QpLimits { max_send_wr: 1, ..LIMITS }),
+        ("max_recv_wr", QpLimits { max_recv_wr: 1, ..LIMITS }),
+        ("max_msg_size", QpLimits { max_msg_size: 1, ..LIMITS }),
+    ] {
+        let error = refusal(&mut rig, RAIL_1, 1, (0, limits));
+        assert!(matches!(error, Some(ReplaceError::Limit { what: w, given: 1, .. }) if w == what));
+    }
+    assert_eq!(refusal(&mut rig, RAIL_1, 1, fits), None);
+    rig.qp.fail();
+    assert_eq!(refusal(&mut rig, RAIL_1, 2, fits), Some(ReplaceError::InErrorState));
+}
+
+#[test]
+fn completions_of_the_new_queue_pair_find_their_way() {
+    let mut rig = spray().rig();
+    down(&mut rig, RAIL_1);
+    let handle = rig.replace(RAIL_1, 1, 99);
+    ready(&mut rig, RAIL_1, 1);
+    rig.post([rig::write(1, 256)]);
+    assert_eq!(handle.sends().len(), 1);
+    handle.complete_all();
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    let kinds: Vec<_> =
+        rig.rail_events().iter().map(|event| (event.generation, event.kind)).collect();
+    assert!(matches!(
+        kinds[..],
+        [
+            (0, RailEventKind::Failed { .. }),
+            (0, RailEventKind::Fenced { arrived: 0, again: 0 }),
+            (1, RailEventKind::Returned)
+        ]
+    ));
+}
+
+/// A queue pair that is attached elsewhere, and an index that is another's: nothing changes.
+#[test]
+fn a_route_that_cannot_be_is_refused() {
+    let mut rig = spray().rig();
+    down(&mut rig, RAIL_1);
+    let (taken, _) = rig.nic.qp(rig::FIRST_QP_NUM, &rig.cqs[0], LIMITS);
+    let rejected = rig.qp.replace_rail(&mut rig.cq, 0, RAIL_1, 1, taken).unwrap_err();
+    assert!(matches!(rejected.error, ReplaceError::Attach(AttachError::Route(_))));
+    let (good, _) = rig.nic.qp(77, &rig.cqs[0], LIMITS);
+    let rejected = rig.qp.replace_rail(&mut rig.cq, 1, RAIL_1, 1, good).unwrap_err();
+    let device = DeviceId(0);
+    let not_attached = AttachError::NotAttached { device, qp_num: rig::FIRST_QP_NUM + 1 };
+    assert_eq!(rejected.error, ReplaceError::Attach(not_attached));
+    rig.cq.invariants();
+    rig.replace(RAIL_1, 1, 78);
+    ready(&mut rig, RAIL_1, 1);
+}
+
+/// Rail 0 on the device of another rail: keys follow.
+#[test]
+fn a_replacement_on_another_device_uses_its_keys() {
+    let mut rig = spray().devices(2).rig();
+    rig.post([rig::send(1, 8)]);
+    rig.rails[0].flush();
+    assert_eq!(rig.poll(), []);
+    rig.qp.control(fenced(RAIL_0, 0, 0)).unwrap();
+    let (queue_pair, handle) = rig.nic.qp(77, &rig.cqs[1], LIMITS);
+    let replaced = rig.qp.replace_rail(&mut rig.cq, 0, RAIL_0, 1, queue_pair);
+    assert!(replaced.is_ok());
+    ready(&mut rig, RAIL_0, 1);
+    assert_eq!(handle.sends()[0].sge.lkey(), rig::keys_on(1).lkey);
+    handle.complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+}
