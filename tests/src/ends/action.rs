@@ -144,7 +144,7 @@ impl World {
             }
         }
         let works = matches!(self.state(end, rail), RailState::InService | RailState::Joining);
-        if self.left.failures > 0 && is_weak && works {
+        if self.left.failures > 0 && is_weak && works && !self.shape.is_brief {
             actions.push(Action::Distrust { end, rail });
         }
     }

@@ -4,6 +4,7 @@
 use super::shape::{Job, Kind};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{PassThroughOrder, RailEvent, Scheme};
+use std::fmt;
 
 /// Addresses of one request, or one place, are this far apart.
 pub(super) const STRIDE: u64 = 0x1000;
@@ -61,7 +62,6 @@ pub(super) struct DataReceive {
     pub(super) is_reported: bool,
 }
 
-#[derive(Debug)]
 pub(super) struct Direction {
     pub(super) scheme: Scheme,
     pub(super) order: PassThroughOrder,
@@ -79,6 +79,16 @@ pub(super) struct Direction {
     pub(super) failed_notifications: usize,
     /// What the sending end's engine said of its rails.
     pub(super) rail_events: Vec<RailEvent>,
+}
+
+/// Memory and events follow from the rest.
+impl fmt::Debug for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, owners, notification_receives, notifications, .. } = self;
+        let Self { data_receives, deliveries, failed_notifications, .. } = self;
+        write!(f, "{requests:?}{owners:?}{notification_receives}{notifications}")?;
+        write!(f, "{data_receives:?}{deliveries}{failed_notifications}")
+    }
 }
 
 impl Direction {

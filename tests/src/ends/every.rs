@@ -2,6 +2,7 @@
 
 use super::World;
 use super::action::Action;
+use super::search::{Failure, caught, forget, happens};
 use super::shape::Shape;
 use std::collections::HashSet;
 use std::fmt::{self, Write};
@@ -21,19 +22,25 @@ pub struct Explored {
 
 /// Lets everything happen in every order, until so many states were seen.
 ///
-/// # Panics
+/// # Errors
 ///
-/// If a promise is broken.
-pub fn explore(shape: &Shape, most_states: u64) -> Explored {
+/// A promise was broken.
+pub fn explore(shape: &Shape, most_states: u64) -> Result<Explored, Box<Failure>> {
+    let tried = caught(shape, || every_path(shape, most_states));
+    tried.map_err(Box::new)
+}
+
+fn every_path(shape: &Shape, most_states: u64) -> Explored {
     let mut explored = Explored::default();
     let mut seen = HashSet::new();
     // Each choice, and how many there were.
     let mut path: Vec<(usize, usize)> = Vec::new();
     loop {
         let mut world = World::new(shape.clone());
+        forget();
         for (choice, _) in &path {
             let action = world.possible()[*choice];
-            world.perform(action);
+            happens(&mut world, action);
         }
         explored.steps += 1;
         while seen.insert(world.fingerprint()) {
@@ -44,7 +51,7 @@ pub fn explore(shape: &Shape, most_states: u64) -> Explored {
                 break;
             }
             path.push((0, actions.len()));
-            world.perform(actions[0]);
+            happens(&mut world, actions[0]);
             explored.steps += 1;
         }
         explored.states = seen.len() as u64;
@@ -71,15 +78,18 @@ fn advance(path: &mut Vec<(usize, usize)>) -> bool {
 /// Hashes what is written.
 struct Fingerprint(u64);
 
+impl Fingerprint {
+    fn add(&mut self, word: u64) {
+        let mixed = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ mixed >> 31;
+    }
+}
+
 impl Write for Fingerprint {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for chunk in text.as_bytes().chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            let mixed = (self.0.rotate_left(23) ^ u64::from_le_bytes(word))
-                .wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            self.0 = mixed ^ mixed >> 31;
-        }
+        let (words, rest) = text.as_bytes().as_chunks::<8>();
+        words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
+        self.add(rest.iter().fold(1, |word, byte| word << 8 | u64::from(*byte)));
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use polyrail_core::verbs::{
     WcStatus,
 };
 use std::collections::VecDeque;
+use std::fmt;
 
 /// What a driver says about a device that is gone.
 pub(super) const EIO: i32 = 5;
@@ -49,7 +50,6 @@ pub(super) struct Entry {
     pub(super) is_recv: bool,
 }
 
-#[derive(Debug)]
 pub(super) struct Qp {
     pub(super) name: Name,
     pub(super) device: usize,
@@ -89,6 +89,20 @@ pub(super) struct Qp {
 pub(super) struct Executed {
     pub(super) request: SendRequest,
     pub(super) receive: Option<RecvRequest>,
+}
+
+/// Only what matters for what can happen next.
+impl fmt::Debug for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, device, qp_num, peer, in_error, is_gone, is_destroyed, .. } = self;
+        let Self { left, executed, completed, status, slots, silent, .. } = self;
+        let flags = (in_error, is_gone, is_destroyed, left, executed, completed);
+        write!(f, "{name:?}{device}{qp_num}{peer:?}{flags:?}{status:?}{slots}{silent}")?;
+        let open = self.sent[*executed.min(completed)..].iter();
+        let open: Vec<_> = open.map(|request| (request.wr_id, request.sge)).collect();
+        let free: Vec<_> = self.recvs[self.used..].iter().map(|receive| receive.wr_id).collect();
+        write!(f, "{open:?}{free:?}{:?}{:?}", self.mood, self.recv_mood)
+    }
 }
 
 impl Qp {

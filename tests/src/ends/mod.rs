@@ -89,7 +89,7 @@ impl AddAssign for Summary {
 #[derive(Debug)]
 struct End {
     qp: Box<EndVirtualQp>,
-    cq: VirtualCq<EndCq, 4, 32>,
+    cq: VirtualCq<EndCq, 4, 16>,
     keys: Vec<DeviceKeys>,
     next_job: usize,
     /// The physical queue pair in each place.
@@ -151,7 +151,7 @@ impl World {
             ends[end].qp.set_peer_window(windows[1 - end]).expect("a window with room");
         }
         let direction = || Direction::new(shape.scheme, shape.order);
-        Self {
+        let mut world = Self {
             directions: [direction(), direction()],
             attempts: vec![None; queue_pairs],
             left: shape.troubles,
@@ -165,7 +165,11 @@ impl World {
             surrendered: [false; 2],
             summary: Summary::default(),
             is_loud: false,
+        };
+        if world.shape.is_brief {
+            world.post_all();
         }
+        world
     }
 
     /// Prints what happens from now on.

@@ -73,6 +73,20 @@ impl World {
         }
     }
 
+    /// In a brief world, the other owner makes its queue pair as well, if it can, and both are connected.
+    pub(super) fn be_brief(&mut self, end: usize, rail: usize) {
+        if !self.shape.is_brief {
+            return;
+        }
+        let devices = self.devices_for(1 - end, rail);
+        devices.for_each(|device| self.create(1 - end, rail, device));
+        for end in 0..2 {
+            if self.can_connect(end, rail) {
+                self.connect(end, rail);
+            }
+        }
+    }
+
     pub(super) fn can_connect(&self, end: usize, rail: usize) -> bool {
         self.ends[end].pending[rail].as_ref().is_some_and(|pending| {
             !pending.is_connected && self.partner(end, rail, pending).is_some()

@@ -46,30 +46,40 @@ pub fn attempt(
     let mut choices = Seeded::new(seed);
     let mut shape = Shape::choose(&mut choices);
     change(&mut shape);
-    HISTORY.with(|history| history.borrow_mut().clear());
+    forget();
     let run = || {
         let mut world = World::new(shape.clone());
         while world.summary.steps < steps {
             let Some(action) = world.choose(&mut choices) else { break };
-            HISTORY.with(|history| history.borrow_mut().push(action));
-            world.perform(action);
+            happens(&mut world, action);
         }
         world.finish()
     };
-    caught(run).map_err(|message| {
-        let actions = HISTORY.with(|history| history.borrow().clone());
-        Box::new(Failure { shape, actions, message })
-    })
+    caught(&shape, run).map_err(Box::new)
 }
 
-fn caught(run: impl FnOnce() -> Summary) -> Result<Summary, String> {
+/// Nothing has happened yet in this thread's world.
+pub(super) fn forget() {
+    HISTORY.with(|history| history.borrow_mut().clear());
+}
+
+/// Lets something happen in this thread's world, and remembers it.
+pub(super) fn happens(world: &mut World, action: Action) {
+    HISTORY.with(|history| history.borrow_mut().push(action));
+    world.perform(action);
+}
+
+/// What comes of this thread's world of this shape, or what happened until it broke a promise.
+pub(super) fn caught<T>(shape: &Shape, run: impl FnOnce() -> T) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
-        if let Some(message) = PANIC.with(|panic| panic.borrow_mut().take()) {
-            return message;
-        }
         let text = payload.downcast_ref::<String>().cloned();
         let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        text.unwrap_or_else(|| "a panic without words".to_owned())
+        let text = text.unwrap_or_else(|| "a panic without words".to_owned());
+        Failure {
+            shape: shape.clone(),
+            actions: HISTORY.with(|history| history.borrow().clone()),
+            message: PANIC.with(|panic| panic.borrow_mut().take()).unwrap_or(text),
+        }
     })
 }
 
@@ -85,7 +95,8 @@ pub fn kind(message: &str) -> String {
 ///
 /// The broken promise.
 pub fn replay(shape: &Shape, actions: &[Action]) -> Result<Summary, String> {
-    caught(|| perform_all(World::new(shape.clone()), actions))
+    let run = || perform_all(World::new(shape.clone()), actions);
+    caught(shape, run).map_err(|failure| failure.message)
 }
 
 fn perform_all(mut world: World, actions: &[Action]) -> Summary {
@@ -112,7 +123,7 @@ impl Failure {
     pub fn show(&self) {
         let world = World::new(self.shape.clone()).loud();
         // What is wrong is known.
-        let _ = caught(|| perform_all(world, &self.actions));
+        let _ = caught(&self.shape, || perform_all(world, &self.actions));
         eprintln!();
     }
 

@@ -115,6 +115,9 @@ pub struct Shape {
     pub replaces: bool,
     /// What may happen.
     pub troubles: Troubles,
+    /// Fewer steps: applications post everything at the start, control messages leave at once, owners make
+    /// and connect both queue pairs of a rail at the same time.
+    pub is_brief: bool,
 }
 
 impl Shape {
@@ -135,6 +138,7 @@ impl Shape {
             weak: u8::MAX,
             replaces: true,
             troubles: Troubles { failures: 1, ..Troubles::default() },
+            is_brief: false,
         }
     }
 

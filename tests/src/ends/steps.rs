@@ -35,7 +35,10 @@ impl World {
                 self.ends[end].qp.control_lost();
                 self.ends[end].may_tell = true;
             }
-            Action::Create { end, rail, device } => self.create(end, rail, device),
+            Action::Create { end, rail, device } => {
+                self.create(end, rail, device);
+                self.be_brief(end, rail);
+            }
             Action::Connect { end, rail } => self.connect(end, rail),
             Action::Replace { end, rail } => {
                 self.replace(end, rail);
@@ -50,6 +53,9 @@ impl World {
                 self.touched(end);
             }
             other => self.perform_trouble(other),
+        }
+        if self.shape.is_brief {
+            self.tell_all();
         }
         if self.is_loud {
             eprintln!("{action:?}\n    {}", self.states());
@@ -200,6 +206,31 @@ impl World {
             }
             Event::Completion(wc) => self.directions[1 - end].received(wc, in_error),
             Event::Foreign { completion, .. } => panic!("nobody's completion: {completion:?}"),
+        }
+    }
+
+    /// Both owners send what there is.
+    fn tell_all(&mut self) {
+        for end in 0..2 {
+            if !self.link.is_unnoticed(end) {
+                self.tell(end);
+            }
+        }
+    }
+
+    /// Applications post everything that they have.
+    pub(super) fn post_all(&mut self) {
+        for end in 0..2 {
+            for data in [false, true] {
+                while self.wants_receive(end, data) {
+                    self.post_receive(end, data);
+                }
+            }
+        }
+        for end in 0..2 {
+            while self.ends[end].next_job < self.shape.jobs[end].len() {
+                self.post(end);
+            }
         }
     }
 
