@@ -48,6 +48,9 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) turn_bit: u8,
     /// Its owner wants it to be given fragments.
     pub(crate) is_wanted: bool,
+    /// It may be given what was not lost on it: it [is in service](Self::is_in_service) and has no lost
+    /// fragments, whose places they would take.
+    pub(crate) carries: bool,
     pub(crate) sends: InFlight<DEPTH>,
     pub(crate) recvs: Receives,
     pub(crate) errors: u64,
@@ -76,6 +79,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             keys_at: 0,
             turn_bit: 0,
             is_wanted: true,
+            carries: true,
             accepts_as: address(qp.device(), qp.qp_num()),
             completions: 0,
             untracked: 0,
@@ -120,6 +124,11 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     #[inline]
     pub(crate) const fn is_in_service(&self) -> bool {
         self.is_wanted && self.lifecycle.is_in_service()
+    }
+
+    /// Takes note of what may have changed what it carries.
+    pub(crate) fn update_carries(&mut self) {
+        self.carries = self.is_in_service() && !self.sends.has_lost();
     }
 
     /// Another queue pair takes the place of the one that failed, which is returned. It takes receives;

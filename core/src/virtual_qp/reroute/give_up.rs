@@ -45,7 +45,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// No rail is waited for any more, and all are drained.
     fn abandon(&mut self) {
         self.reroute.tells_error = true;
-        self.reroute.is_busy = false;
         self.reroute.awaits_fence = false;
         let mut all = RailSet::EMPTY;
         self.all_rails().for_each(|rail| all.insert(rail.id));
@@ -90,9 +89,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if let Some(rail) = self.rail_mut(id) {
             rail.sends.forget_lost();
         }
-        if let RailId::Data(at) = id {
-            self.update_availability(usize::from(at));
-        }
+        self.update_rail(id);
     }
 
     /// What drivers owe of batches that they took in part is not offered any more: nothing is sent for
