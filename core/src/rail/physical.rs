@@ -63,6 +63,8 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) lifecycle: Lifecycle,
     /// What its owner is to be told of that.
     pub(crate) events: RailEvents,
+    /// Its owner said that its queue pair is no more: completions that come all the same tell nothing.
+    pub(crate) is_gone: bool,
     /// It failed in a way that requests themselves may be the cause of.
     pub(crate) suspects_requests: bool,
 }
@@ -90,6 +92,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             stall_mark: None,
             lifecycle: Lifecycle::NEW,
             events: RailEvents::default(),
+            is_gone: false,
             suspects_requests: false,
             sends: InFlight::new(number, bound.min(limits.max_send_wr)),
             qp,
@@ -147,6 +150,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     pub(crate) fn start_over(&mut self, generation: u16) {
         self.sends.start_over(generation);
         self.recvs.start_over(generation);
+        self.is_gone = false;
         self.suspects_requests = false;
     }
 

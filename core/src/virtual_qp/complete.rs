@@ -216,9 +216,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         completion: &Completion,
         expected: Option<Tag>,
     ) {
-        let drained = |rail: &Rail<Q, DEPTH>| rail.lifecycle.is_drained();
-        if self.rail(rail).is_some_and(drained) {
-            // Of a queue pair that its owner said is no more.
+        if self.rail(rail).is_some_and(|rail| rail.is_gone) {
             return;
         }
         let wr_id = completion.wr_id;

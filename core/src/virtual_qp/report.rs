@@ -33,21 +33,21 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     #[inline(never)]
     fn report_rest(&mut self) -> Option<VirtualWc> {
-        let arrived = self.report_arrived();
-        if arrived.is_some() {
-            return arrived;
+        let complete = self.report_complete();
+        if complete.is_some() {
+            return complete;
         }
         if self.is_flushing() { self.report_flushed() } else { self.report_data_receive() }
     }
 
-    /// The next SEND that arrived though its completion failed.
-    fn report_arrived(&mut self) -> Option<VirtualWc> {
-        while let Some(id) = self.take_arrived() {
+    /// The next SEND or atomic that is complete though no completion of its own says so.
+    fn report_complete(&mut self) -> Option<VirtualWc> {
+        while let Some(id) = self.take_complete() {
             let slot = self.sends.slot(id);
             let wc = slot.report(self.header.virtual_qp_num);
             let is_signaled = slot.flags.contains(SendFlags::SIGNALED);
             self.finish_deferred(id);
-            if is_signaled {
+            if is_signaled || !wc.status.is_success() {
                 return Some(wc);
             }
         }
@@ -124,7 +124,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn has_rest(&self) -> bool {
         (self.health.failed && self.sends.front_in_flight().is_some())
             || self.is_flushing()
-            || self.pass_through.arrived > 0
+            || self.pass_through.complete > 0
             || self.has_flushed_data_receive()
     }
 

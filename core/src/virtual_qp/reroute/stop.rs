@@ -48,6 +48,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             lost.sends.lose_front(bytes);
         }
         lost.recvs.flush_all();
+        lost.is_gone = true;
         self.offers.sends.remove(rail);
         if self.health.failed {
             self.abandon_lost(rail);
@@ -107,9 +108,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Some(rail) = self.rail_mut(id) else { return false };
         rail.errors += 1;
         // A flush does not tell about those before it: not every driver completes unsignaled ones.
-        if !error.is_flush() {
-            rail.sends.note_acknowledged(index);
-        }
+        rail.sends.note_failed(index, !error.is_flush());
         let is_last = rail.sends.front().is_some_and(|batch| u32::from(batch.count) == index + 1);
         if is_last || rail.sends.ends_at(index) {
             rail.sends.lose_front(bytes);
