@@ -26,23 +26,28 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.recvs.front_finished().is_some() {
             return self.report_recv();
         }
-        if self.pass_through.arrived > 0
-            && let Some(wc) = self.report_arrived()
-        {
-            return Some(wc);
+        if self.health.needs_care { self.report_rest() } else { None }
+    }
+
+    /// What is reported besides, when something failed.
+    #[cold]
+    #[inline(never)]
+    fn report_rest(&mut self) -> Option<VirtualWc> {
+        let complete = self.report_complete();
+        if complete.is_some() {
+            return complete;
         }
         if self.is_flushing() { self.report_flushed() } else { self.report_data_receive() }
     }
 
-    /// The next SEND that arrived though its completion failed.
-    #[cold]
-    fn report_arrived(&mut self) -> Option<VirtualWc> {
-        while let Some(id) = self.take_arrived() {
+    /// The next SEND or atomic that is complete though no completion of its own says so.
+    fn report_complete(&mut self) -> Option<VirtualWc> {
+        while let Some(id) = self.take_complete() {
             let slot = self.sends.slot(id);
             let wc = slot.report(self.header.virtual_qp_num);
             let is_signaled = slot.flags.contains(SendFlags::SIGNALED);
             self.finish_deferred(id);
-            if is_signaled {
+            if is_signaled || !wc.status.is_success() {
                 return Some(wc);
             }
         }
@@ -64,7 +69,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         })
     }
 
-    #[inline]
     fn has_flushed_data_receive(&self) -> bool {
         self.health.failed && self.data_receives.unreported() > 0 && self.rails[0].recvs.is_empty()
     }
@@ -115,6 +119,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Some(wc)
     }
 
+    /// Whether something is to be reported that only failures leave.
+    #[cold]
+    fn has_rest(&self) -> bool {
+        (self.health.failed && self.sends.front_in_flight().is_some())
+            || self.is_flushing()
+            || self.pass_through.complete > 0
+            || self.has_flushed_data_receive()
+    }
+
     /// Whether a poll has something to do here even without a completion.
     #[inline]
     pub(super) fn has_something_to_do(&self) -> bool {
@@ -126,9 +139,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.offers.any()
             || self.recvs.front_finished().is_some()
             || send_finished()
-            || (self.health.failed && self.sends.front_in_flight().is_some())
-            || self.is_flushing()
-            || self.pass_through.arrived > 0
-            || self.has_flushed_data_receive()
+            || (self.health.needs_care && self.has_rest())
     }
 }

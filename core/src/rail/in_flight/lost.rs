@@ -31,6 +31,8 @@ pub(super) struct Lost {
     receives: u32,
     /// Requests of the newest batch that the driver did not take, and is not offered any more.
     withheld: u32,
+    /// The first request of the front batch that failed.
+    failed: Option<u32>,
     /// Requests of the front batch that are acknowledged.
     acknowledged: u32,
     /// Requests that this queue pair lost.
@@ -45,6 +47,7 @@ impl Lost {
         is_losing: false,
         receives: 0,
         withheld: 0,
+        failed: None,
         acknowledged: 0,
         requests: 0,
     };
@@ -82,9 +85,18 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.lost.withheld > 0 && self.head == self.partial
     }
 
-    /// The first `count` requests of the front batch are acknowledged, the next one failed.
-    pub(crate) fn note_acknowledged(&mut self, count: u32) {
-        self.lost.acknowledged = count;
+    /// Request `index` of the front batch failed, and if `proves` those before it are acknowledged.
+    pub(crate) fn note_failed(&mut self, index: u32, proves: bool) {
+        let is_first = self.lost.failed.is_none();
+        self.lost.failed = self.lost.failed.or(Some(index));
+        if proves && is_first {
+            self.lost.acknowledged = index;
+        }
+    }
+
+    /// The first request of the front batch that failed, if the batch is not lost yet.
+    pub(crate) const fn front_failed(&self) -> Option<u32> {
+        self.lost.failed
     }
 
     /// The front batch is lost. Nothing of it is in flight any more. Of plain fragments those that are
@@ -104,6 +116,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.head += u64::from(batch.count);
         self.credits += u32::from(batch.count);
         self.lost.to = self.head;
+        self.lost.failed = None;
         let acknowledged = core::mem::take(&mut self.lost.acknowledged);
         if acknowledged > 0 && batch.content == Content::Fragments {
             let (_, rest) = batch.split(acknowledged, fragment_bytes, 0);

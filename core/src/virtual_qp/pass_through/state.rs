@@ -19,8 +19,9 @@ pub(in crate::virtual_qp) struct PassThrough {
     pub(super) incomplete: u32,
     /// Deferred ones, complete or not, that the report cursor has still to pass.
     pub(super) to_pass: u32,
-    /// The oldest deferred ones, as many as arrived though their completions failed.
-    pub(in crate::virtual_qp) arrived: u32,
+    /// The oldest deferred ones, as many as are complete and not reported: what was lost is known to have
+    /// arrived, or was given up.
+    pub(in crate::virtual_qp) complete: u32,
     /// Rail 0's next request when the fence that is waited at came to the front.
     fence_mark: Option<u64>,
 }
@@ -34,7 +35,7 @@ impl PassThrough {
             next: NONE,
             incomplete: 0,
             to_pass: 0,
-            arrived: 0,
+            complete: 0,
             fence_mark: None,
         }
     }

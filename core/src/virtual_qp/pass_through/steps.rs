@@ -181,6 +181,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         direct: &mut DirectCompletions,
     ) {
         let slot = self.sends.slot(batch.wr);
+        if self.pass_through.complete > 0 {
+            // Behind others that are not reported yet.
+            slot.fail(completion.status);
+            self.pass_through.complete += 1;
+            return;
+        }
         slot.state.remove(SlotState::DEFERRED);
         let wr_id = slot.wr_id;
         if slot.flags.contains(SendFlags::SIGNALED) || !completion.status.is_success() {
@@ -215,9 +221,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Takes the oldest deferred request if it arrived though its completion failed. Returns its id.
-    pub(in crate::virtual_qp) fn take_arrived(&mut self) -> Option<u64> {
-        self.pass_through.arrived = self.pass_through.arrived.checked_sub(1)?;
+    /// Takes the oldest deferred request if it is complete. Returns its id.
+    pub(in crate::virtual_qp) fn take_complete(&mut self) -> Option<u64> {
+        self.pass_through.complete = self.pass_through.complete.checked_sub(1)?;
         let id = self.pass_through.oldest;
         self.sends.slot(id).state.remove(SlotState::DEFERRED);
         Some(id)
@@ -264,8 +270,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let mut deferred = on_rail_0().filter(|batch| batch.content == Content::Deferred);
             deferred.any(|batch| batch.wr == id)
         };
-        // Those that arrived though their completions failed are the oldest.
-        for id in alive.filter(is_deferred).skip(self.pass_through.arrived as usize) {
+        // Those that are complete and not reported are the oldest.
+        for id in alive.filter(is_deferred).skip(self.pass_through.complete as usize) {
             assert_eq!(in_flight(id), id < next, "deferred requests are posted in order");
         }
     }

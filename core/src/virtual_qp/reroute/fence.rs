@@ -15,15 +15,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     #[inline(never)]
     pub(in crate::virtual_qp) fn recover(&mut self) {
+        if self.health.failed {
+            return;
+        }
         for at in 0..self.rails.len() as u8 {
             self.settle_rail(RailId::Data(at));
         }
         self.settle_rail(RailId::Notify);
         self.update_fence();
         self.post_again();
-        self.reroute.is_busy =
-            self.all_rails().any(|rail| rail.lifecycle.awaits_fence() || rail.sends.has_lost())
-                && !self.health.failed;
+        let recovers =
+            self.all_rails().any(|rail| rail.lifecycle.awaits_fence() || rail.sends.has_lost());
+        self.health.needs_care = recovers || self.pass_through.complete > 0 || self.health.failed;
     }
 
     /// Takes note of whether it is known what arrived of everything that was lost.
@@ -128,7 +131,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                     self.sends.put_back_in_flight(first);
                 }
             }
-            Content::Deferred if all => self.pass_through.arrived += 1,
+            Content::Deferred if all => self.pass_through.complete += 1,
             Content::Deferred => self.pass_through.next = self.pass_through.next.min(batch.wr),
             Content::PassThrough | Content::Unsignaled | Content::Gone => {}
         }

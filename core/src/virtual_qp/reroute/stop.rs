@@ -48,11 +48,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             lost.sends.lose_front(bytes);
         }
         lost.recvs.flush_all();
+        lost.is_gone = true;
         self.offers.sends.remove(rail);
         if self.health.failed {
             self.abandon_lost(rail);
         }
-        self.reroute.is_busy = true;
+        self.health.needs_care = true;
         self.pump_all();
         true
     }
@@ -107,9 +108,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Some(rail) = self.rail_mut(id) else { return false };
         rail.errors += 1;
         // A flush does not tell about those before it: not every driver completes unsignaled ones.
-        if !error.is_flush() {
-            rail.sends.note_acknowledged(index);
-        }
+        rail.sends.note_failed(index, !error.is_flush());
         let is_last = rail.sends.front().is_some_and(|batch| u32::from(batch.count) == index + 1);
         if is_last || rail.sends.ends_at(index) {
             rail.sends.lose_front(bytes);
@@ -117,14 +116,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         true
     }
 
-    /// The front batch of a rail that failed was taken in part, and what was taken is complete: whatever
-    /// became of that, the rest was never posted.
-    #[cold]
-    pub(in crate::virtual_qp) fn lose_withheld(&mut self, id: RailId) {
+    /// If the front batch of a rail that failed was taken in part, it is lost: whatever became of what was
+    /// taken, the rest was never posted. Returns whether it is.
+    pub(in crate::virtual_qp) fn lose_withheld(&mut self, id: RailId) -> bool {
         let bytes = self.config.max_msg_size;
-        if let Some(rail) = self.rail_mut(id) {
-            rail.sends.lose_front(bytes);
-        }
+        let withheld = self.rail_mut(id).filter(|rail| rail.sends.front_is_withheld());
+        withheld.map(|rail| rail.sends.lose_front(bytes)).is_some()
     }
 
     /// A receive completed without having taken anything. Returns whether it is to be posted again.
@@ -186,20 +183,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         self.offers.receives.remove(id);
         self.update_rail(id);
-        self.reroute.is_busy = true;
+        self.health.needs_care = true;
         self.update_fence();
         self.check_min_rails();
     }
 
     /// Takes note of what may have changed whether a rail takes requests.
-    pub(super) fn update_rail(&mut self, id: RailId) {
-        match id {
-            RailId::Data(at) => self.update_availability(usize::from(at)),
-            RailId::Notify => {
-                if let Some(notify) = self.rail_mut(id) {
-                    notify.set_accepts(notify.is_in_service());
-                }
-            }
+    pub(in crate::virtual_qp) fn update_rail(&mut self, id: RailId) {
+        if let Some(rail) = self.rail_mut(id) {
+            rail.update_carries();
+        }
+        if let RailId::Data(at) = id {
+            self.update_availability(usize::from(at));
         }
     }
 
