@@ -84,24 +84,29 @@ impl World {
     /// Lets everything happen that must, until nothing is left.
     fn settle(&mut self, replaces: bool) {
         self.shape.replaces = replaces;
-        let mut blocked = false;
+        // What an engine has no room for, until something else happens.
+        let mut refused = Vec::new();
+        let mut quiet_at = u64::MAX;
         for turn in 0.. {
             assert!(turn < 100_000, "it never ends");
-            let is_post = |a: &Action| matches!(a, Action::Post(_) | Action::Receive { .. });
             let mut actions = self.possible();
-            actions.retain(|action| !(blocked && is_post(action)));
+            actions.retain(|action| !refused.contains(action));
             let before = self.ticks();
             if actions.is_empty() {
-                (0..2).for_each(|end| self.perform(Action::Poll { end, most: usize::MAX }));
-                if self.ticks() == before && !self.ends.iter().any(|end| end.may_report) {
+                if before == std::mem::replace(&mut quiet_at, before) {
                     return;
                 }
+                (0..2).for_each(|end| self.perform(Action::Poll { end, most: usize::MAX }));
+                refused.clear();
                 continue;
             }
             let action = actions[turn * 7 % actions.len()];
             self.perform(action);
-            let moved = self.ticks() != before;
-            blocked = if moved { false } else { blocked || is_post(&action) };
+            if self.ticks() != before {
+                refused.clear();
+            } else if matches!(action, Action::Post(_) | Action::Receive { .. }) {
+                refused.push(action);
+            }
         }
     }
 
