@@ -185,22 +185,29 @@ impl World {
     /// How often this happens, relatively.
     fn weight(&self, action: &Action) -> u32 {
         match action {
-            Action::Post(_) | Action::Execute(_) | Action::Poll { .. } => 12,
-            Action::Receive { .. } | Action::Acknowledge(_) | Action::Create { .. } => 6,
-            Action::Tell(_) | Action::Hear { late: false, .. } => 6,
-            Action::Flush { .. } | Action::Connect { .. } | Action::Replace { .. } => 6,
+            Action::Execute(name) if self.has_failed(*name) => 3,
+            Action::Post(_) | Action::Execute(_) => 12,
+            Action::Poll { end, .. } => self.shape.polls[*end],
+            Action::Acknowledge(_) => self.shape.acknowledgements,
+            Action::Tell(_) | Action::Hear { late: false, .. } => self.shape.control,
+            Action::Receive { .. } | Action::Create { .. } | Action::Flush { .. } => 6,
+            Action::Connect { .. } | Action::Replace { .. } => 6,
             Action::Hear { .. } | Action::Notice(_) | Action::HearOfConnect { .. } => 2,
             Action::Lose { .. } => 2,
             // Where one rail has failed, the next failure is more of a test.
-            Action::Fail(..) | Action::Break(_) => {
-                if self.is_disturbed() {
-                    3
-                } else {
-                    1
-                }
-            }
+            Action::Fail(name, _) if self.is_busy(*name) || self.is_disturbed() => 3,
             _ => 1,
         }
+    }
+
+    fn has_failed(&self, name: Name) -> bool {
+        self.nics.borrow().qps[self.at(name)].in_error
+    }
+
+    fn is_busy(&self, name: Name) -> bool {
+        let at = self.at(name);
+        let qp = &self.nics.borrow().qps[at];
+        qp.completed < qp.sent.len()
     }
 
     /// Whether a rail is anything but in service.

@@ -115,6 +115,14 @@ pub struct Shape {
     pub replaces: bool,
     /// What may happen.
     pub troubles: Troubles,
+    /// How often an end polls, relatively.
+    pub polls: [u32; 2],
+    /// How often acknowledgements come, relatively.
+    pub acknowledgements: u32,
+    /// How often owners tell and hear, relatively.
+    pub control: u32,
+    /// What may be posted.
+    pub kinds: Vec<Kind>,
     /// Fewer steps: applications post everything at the start, control messages leave at once, owners make
     /// and connect both queue pairs of a rail at the same time.
     pub is_brief: bool,
@@ -138,6 +146,10 @@ impl Shape {
             weak: u8::MAX,
             replaces: true,
             troubles: Troubles { failures: 1, ..Troubles::default() },
+            polls: [12; 2],
+            acknowledgements: 6,
+            control: 6,
+            kinds: Vec::new(),
             is_brief: false,
         }
     }
@@ -164,11 +176,17 @@ impl Shape {
         shape.slots = (0..=rails)
             .map(|_| if even { (8, 8) } else { (1 + choices.below(4), 1 + choices.below(4)) })
             .collect();
+        shape.polls = [0, 1].map(|_| pick(choices, &[1, 4, 12, 12]));
+        shape.acknowledgements = pick(choices, &[1, 3, 6, 12]);
+        shape.control = pick(choices, &[1, 3, 6, 12]);
         shape.choose_jobs(choices);
         shape
     }
 
     fn choose_jobs(&mut self, choices: &mut dyn Choices) {
+        use Kind::{FetchAdd, Read, Send, Write, WriteImm};
+        let all = [Write, WriteImm, WriteImm, Read, Send, Send, FetchAdd];
+        self.kinds = (0..pick(choices, &[1, 2, 3, 7])).map(|_| pick(choices, &all)).collect();
         let one_way = choices.coin();
         for end in 0..2 {
             let most = if one_way && end == 1 { 0 } else { pick(choices, &[2, 4, 8, 14]) };
@@ -182,11 +200,10 @@ impl Shape {
     }
 
     fn kind(&self, choices: &mut dyn Choices) -> Kind {
-        use Kind::{FetchAdd, Read, Send, Write, WriteImm};
-        let kind =
-            pick(choices, &[Write, Write, WriteImm, WriteImm, WriteImm, Read, Send, FetchAdd]);
+        let kind = pick(choices, &self.kinds);
         // With DQPLB there are no receives that a SEND could take.
-        if kind == Send && self.scheme == Scheme::Dqplb { WriteImm } else { kind }
+        let cannot = kind == Kind::Send && self.scheme == Scheme::Dqplb;
+        if cannot { Kind::WriteImm } else { kind }
     }
 
     /// The queue pairs of an end: data rails, and SPRAY's notify queue pair.
