@@ -47,6 +47,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let wc = slot.report(self.header.virtual_qp_num);
             let is_signaled = slot.flags.contains(SendFlags::SIGNALED);
             self.finish_deferred(id);
+            self.reroute.moves_on = true;
             if is_signaled || !wc.status.is_success() {
                 return Some(wc);
             }
@@ -125,6 +126,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         (self.health.failed && self.sends.front_in_flight().is_some())
             || self.is_flushing()
             || self.pass_through.complete > 0
+            || self.reroute.moves_on
             || self.has_flushed_data_receive()
     }
 

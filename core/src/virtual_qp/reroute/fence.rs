@@ -15,6 +15,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     #[inline(never)]
     pub(in crate::virtual_qp) fn recover(&mut self) {
+        self.reroute.moves_on = false;
         if self.health.failed {
             return;
         }

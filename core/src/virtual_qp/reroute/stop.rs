@@ -25,6 +25,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// and none of its completions are awaited. For devices that are gone, and completion queues that
     /// broke. Returns whether that changed anything.
     ///
+    /// Poll until nothing comes before, if the completion queue can still be polled: receives whose
+    /// completions were not taken count as never arrived, and if the peer knows better, which an
+    /// acknowledgement is enough for, it has to [give up](super::super::Failure::CompletionsLost).
+    ///
     /// # Safety
     ///
     /// The device will access no memory through this queue pair any more: it was reset, or the device

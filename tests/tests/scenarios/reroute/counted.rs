@@ -210,3 +210,20 @@ fn sends_that_are_lost_and_in_flight_are_flushed_in_order() {
     assert_eq!(ids, [1, 2, 3]);
     assert_eq!(rig.qp.unreported_sends(), 0);
 }
+
+/// A notification behind a SEND that arrived goes out by itself.
+#[test]
+fn what_waits_behind_a_send_that_arrived_goes_on() {
+    let mut rig = spray().rig();
+    rig.post([rig::send(1, 8), rig::write_imm(2, 128, 7)]);
+    rig.rails[0].flush();
+    rig.rails[1].complete_all();
+    assert_eq!(rig.poll(), []);
+    rig.rails[1].complete_all();
+    rig.qp.control(fenced(RAIL_0, 0, 1)).unwrap();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[7]]);
+    rig.notify().complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[2]));
+}
