@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 fn the_worlds_of_all_seeds_keep_every_promise() {
     let seeds = std::env::var("ENDS_SEEDS").map_or(300, |seeds| seeds.parse().expect("a number"));
     for seed in 1..=seeds {
-        if let Err(failure) = attempt(seed, 600, &|_| {}) {
+        if let Err(failure) = attempt(seed, 600) {
             let failure = failure.shortest();
             failure.show();
             panic!("seed {seed}: {}\n{:?}\n{:#?}", failure.message, failure.shape, failure.actions);

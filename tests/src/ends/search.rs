@@ -6,6 +6,8 @@ use super::{Summary, World};
 use crate::choices::Seeded;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {
     /// What has happened in this thread's world.
@@ -33,19 +35,14 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Runs the world of a seed, with its shape changed, for this many steps, and lets it end.
+/// Runs the world of a seed for this many steps, and lets it end.
 ///
 /// # Errors
 ///
 /// A promise was broken.
-pub fn attempt(
-    seed: u64,
-    steps: u64,
-    change: &dyn Fn(&mut Shape),
-) -> Result<Summary, Box<Failure>> {
+pub fn attempt(seed: u64, steps: u64) -> Result<Summary, Box<Failure>> {
     let mut choices = Seeded::new(seed);
-    let mut shape = Shape::choose(&mut choices);
-    change(&mut shape);
+    let shape = Shape::choose(&mut choices);
     forget();
     let run = || {
         let mut world = World::new(shape.clone());
@@ -218,5 +215,52 @@ impl Action {
             }
             _ => self == other,
         }
+    }
+}
+
+/// Seeds to be run by several threads.
+#[derive(Debug)]
+pub struct Search {
+    next: AtomicU64,
+    end: u64,
+    steps: u64,
+    /// Whether it goes on after a failure.
+    counts: bool,
+    results: Mutex<(Summary, Vec<(u64, Failure)>)>,
+}
+
+impl Search {
+    /// `count` seeds from `first` on, each for this many steps at most; up to the first that fails,
+    /// unless all that fail are to be counted.
+    pub fn new(first: u64, count: u64, steps: u64, counts: bool) -> Self {
+        let results = Mutex::default();
+        Self { next: first.into(), end: first.saturating_add(count), steps, counts, results }
+    }
+
+    /// Takes seeds until there are none left.
+    pub fn work(&self) {
+        loop {
+            let seed = self.next.fetch_add(1, Ordering::Relaxed);
+            if seed >= self.end {
+                return;
+            }
+            let attempted = attempt(seed, self.steps);
+            let mut results = self.results.lock().expect("no panic while it is locked");
+            match attempted {
+                Ok(summary) => results.0 += summary,
+                Err(failure) => {
+                    results.1.push((seed, *failure));
+                    let next = if self.counts { 0 } else { self.end };
+                    self.next.fetch_max(next, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// What happened in all worlds, and the seeds that failed, in order.
+    pub fn into_results(self) -> (Summary, Vec<(u64, Failure)>) {
+        let (total, mut failures) = self.results.into_inner().expect("no panic while it is locked");
+        failures.sort_by_key(|(seed, _)| *seed);
+        (total, failures)
     }
 }

@@ -1,6 +1,8 @@
 //! Looks for seeds whose simulated world breaks one of the engine's promises.
 
-use clap::Parser;
+mod ends;
+
+use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use polyrail_tests::allocations::{CountingAllocator, expect_counting};
 use polyrail_tests::simulation::search::{Failure, Search, capture_panics, shortest};
@@ -16,6 +18,7 @@ Examples:
   simulate --seed 1 --seeds 10000
   simulate --seed 4711 --steps 37        repeats what a failing seed printed
   simulate --forever
+  simulate ends --seeds 10000            rails that fail and come back
 
 The engine's invariants and the oracle are checked after every step in any profile. Built with \
 `--profile sweep` instead of `--release`, the engine's own debug assertions and overflow checks \
@@ -26,8 +29,15 @@ no sense.";
 
 /// Runs virtual queue pairs in simulated worlds and checks every promise of the engine.
 #[derive(Debug, Parser)]
-#[command(name = "simulate", after_help = EXAMPLES, max_term_width = 100)]
+#[command(
+    name = "simulate",
+    after_help = EXAMPLES,
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true
+)]
 struct Arguments {
+    #[command(subcommand)]
+    world: Option<OtherWorld>,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -48,8 +58,18 @@ struct Arguments {
     show: bool,
 }
 
+/// Another kind of world.
+#[derive(Debug, Subcommand)]
+enum OtherWorld {
+    /// Two virtual queue pairs whose rails fail, with every step of NICs and owners drawn one by one.
+    Ends(ends::Arguments),
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(OtherWorld::Ends(arguments)) = &arguments.world {
+        return ends::run(arguments);
+    }
     expect_counting();
     if arguments.show {
         println!("seed {}: {}", arguments.seed, shape_of(arguments.seed));
