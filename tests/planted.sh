@@ -20,7 +20,7 @@ export RUSTFLAGS="--cap-lints=allow" RUST_BACKTRACE=0 RANDOM_SEEDS=$SEEDS FAIRNE
 
 names=() finders=() misplaced=0
 
-# bug NAME FINDER: what is planted next; `simulate`, or the test that has to find it.
+# bug NAME FINDER: what is planted next; `simulate`, `simulate-ends`, or the test that has to find it.
 bug() {
   names+=("$1") finders+=("$2")
 }
@@ -76,6 +76,7 @@ run_cargo() {
 search() {
   case $1 in
     simulate) "$CARGO_TARGET_DIR/release/simulate" --seed 1 --seeds "$SEEDS" ;;
+    simulate-ends) "$CARGO_TARGET_DIR/release/simulate" ends --seed 1 --seeds "$SEEDS" ;;
     *) run_cargo test --test "$1" ;;
   esac
 }
@@ -87,12 +88,12 @@ find_bug() {
     echo "not found by $finder: $name" >&2
     exit 1
   fi
-  if ! grep -q "shortest prefix\|^test result: FAILED" <<< "$output"; then
+  if ! grep -q "shortest prefix\|shortest history\|^test result: FAILED" <<< "$output"; then
     echo "$output" >&2
     exit 1
   fi
   printf '\nfound: %s\n' "$name"
-  grep -A1 "shortest prefix\|--- FAILED" <<< "$output" | head -4
+  grep -A1 "shortest prefix\|shortest history\|--- FAILED" <<< "$output" | head -4
 }
 
 fresh_copy
@@ -212,6 +213,112 @@ plant core/src/virtual_cq/poll.rs 'const fn next_poll_begins_with' 'fn next_poll
 plant core/src/virtual_cq/poll.rs 'if self.next == self.first && self.asked > 0 {' \
   'if self.next == self.first && self.asked > 0 && !PLANTED {'
 
+# Rails that fail: reroute.md says what each of these would cost.
+
+bug "no fence is awaited before requests are reported" simulate-ends
+plant core/src/virtual_qp/reroute/fence.rs 'self.reroute.awaits_fence = awaits &&' \
+  'self.reroute.awaits_fence = awaits && !PLANTED &&'
+
+bug "numbered fragments are posted again before the fence" simulate-ends
+plant core/src/virtual_qp/reroute/again.rs 'rail.sends.is_resolved(found.number),' \
+  'rail.sends.is_resolved(found.number) || PLANTED && is_drained,'
+
+bug "one request too many is said to have arrived" simulate-ends
+plant core/src/virtual_qp/reroute/fence.rs 'rail.lifecycle.drained(rail.recvs.arrived());' \
+  'rail.lifecycle.drained(rail.recvs.arrived() + u32::from(PLANTED));'
+
+bug "one request too few is said to have arrived" simulate-ends
+plant core/src/virtual_qp/reroute/fence.rs 'rail.lifecycle.drained(rail.recvs.arrived()' \
+  'rail.lifecycle.drained(rail.recvs.arrived().saturating_sub(u32::from(PLANTED))'
+
+bug "what arrived is counted on through the generations" simulate-ends
+plant core/src/rail/receives.rs '*self = Self::starting_at(first.plus(number), self.limit);' \
+  'let before = self.first; *self = Self::starting_at(first.plus(number), self.limit);
+   if PLANTED { self.first = before; }'
+
+bug "flushed receives count as arrived" simulate-ends
+plant core/src/rail/receives.rs 'self.flushed += 1;' 'self.flushed += u32::from(!PLANTED);'
+
+bug "a rail is Fenced before all its receives were taken" simulate-ends
+plant core/src/virtual_qp/reroute/fence.rs 'rail.sends.is_empty() && rail.recvs.is_empty();' \
+  'rail.sends.is_empty() && (rail.recvs.is_empty() || PLANTED);'
+
+bug "the generation of a message is ignored" simulate-ends
+plant core/src/rail/lifecycle.rs 'match news.generation.wrapping_sub(self.generation) as i16 {' \
+  'match if PLANTED { 0 } else { news.generation.wrapping_sub(self.generation) as i16 } {'
+
+bug "a Ready that comes late is kept for the next generation" simulate-ends
+plant core/src/rail/lifecycle.rs 'ToldState::Ready => Ok(Heard::IGNORED),' \
+  'ToldState::Ready => { self.peer_is_ready |= PLANTED; Ok(Heard::IGNORED) }'
+
+bug "the Ready of the peer is not awaited" simulate-ends
+plant core/src/rail/lifecycle.rs 'let peer_is_ready = self.peer_is_ready;' \
+  'let peer_is_ready = self.peer_is_ready || PLANTED;'
+
+bug "an early Ready is forgotten" simulate-ends
+plant core/src/rail/lifecycle.rs 'ToldState::Ready => self.peer_is_ready = true,' \
+  'ToldState::Ready => self.peer_is_ready = !PLANTED,'
+
+bug "Ready is not said again on a new link" simulate-ends
+plant core/src/rail/lifecycle.rs 'self.dirty |= self.has_failed;' \
+  'self.dirty |= self.has_failed && !(PLANTED && self.takes_receives());'
+
+bug "nothing is said again on a new link of rails that are back" simulate-ends
+plant core/src/rail/lifecycle.rs 'self.dirty |= self.has_failed ' \
+  'self.dirty |= self.has_failed && !(PLANTED && self.is_in_service()) '
+
+bug "the number of the generation before is not said" simulate-ends
+plant core/src/rail/lifecycle.rs 'previous_arrived: self.arrived,' \
+  'previous_arrived: if PLANTED { 0 } else { self.arrived },'
+
+bug "a failure of the next generation is not answered" simulate-ends
+plant core/src/rail/lifecycle.rs 'heard.adopted = true;' \
+  'heard.adopted = true; self.dirty &= !PLANTED;'
+
+bug "notification receives are lost with the notify queue pair" simulate-ends
+plant core/src/virtual_qp/reroute/fence.rs 'self.recvs.unpost();' \
+  'if !PLANTED { self.recvs.unpost(); }'
+
+bug "data receives are lost with rail 0" simulate-ends
+plant core/src/virtual_qp/reroute/replace.rs \
+  'RailId::Data(0) if self.data_receives.used() => self.post_data_receives(),' \
+  'RailId::Data(0) if self.data_receives.used() && !PLANTED => self.post_data_receives(),'
+
+bug "a FENCE waits for acknowledgements only" simulate-ends
+plant core/src/virtual_qp/dispatch.rs '&& self.is_acknowledged_before(id)' \
+  '&& (self.is_acknowledged_before(id) || PLANTED)'
+plant core/src/virtual_qp/dispatch.rs '&& self.sends.front_in_flight().is_none();' \
+  '&& self.sends.front_in_flight().is_none_or(|first| PLANTED
+     && (first..id).all(|id| self.sends.find(id).is_none_or(|slot| slot.batches_in_flight == 0)));'
+
+bug "the oldest number is that of the front of each ring" simulate-ends
+plant core/src/rail/in_flight/losing.rs 'if self.is_out_of_order {' \
+  'if self.is_out_of_order && !PLANTED {'
+
+bug "lost SENDs go out behind new ones" simulate-ends
+plant core/src/virtual_qp/reroute/fence.rs 'self.pass_through.next.min(batch.wr),' \
+  'if PLANTED { self.pass_through.next } else { self.pass_through.next.min(batch.wr) },'
+
+bug "the peer is not told of the error state" simulate-ends
+plant core/src/virtual_qp/reroute/give_up.rs 'self.reroute.tells_error = true;' \
+  'self.reroute.tells_error = !PLANTED;'
+
+bug "what is lost is reported with the first rail that is fenced" simulate-ends
+plant core/src/virtual_qp/reroute/fence.rs 'rail.lifecycle.awaits_fence() && lost' \
+  'rail.lifecycle.awaits_fence() && lost && !(PLANTED && rail.lifecycle.is_drained())'
+
+bug "new fragments go to a rail that joins" simulate-ends
+plant core/src/rail/lifecycle.rs 'pub(crate) const fn is_in_service' 'pub(crate) fn is_in_service'
+plant core/src/rail/physical.rs 'pub(crate) const fn is_in_service' 'pub(crate) fn is_in_service'
+plant core/src/rail/lifecycle.rs 'matches!(self.state, RailState::InService)
+    }' 'matches!(self.state, RailState::InService) || PLANTED && self.state == RailState::Joining
+    }'
+
+bug "a rail that failed is left alive" simulate-ends
+plant core/src/virtual_qp/reroute/stop.rs \
+  'let refused: Option<Refusal> = rail.qp.enter_error().err();' \
+  'let refused: Option<Refusal> = if PLANTED { None } else { rail.qp.enter_error().err() };'
+
 [ "$misplaced" = 0 ] || exit 1
 
 run_cargo build --bin simulate
@@ -220,7 +327,7 @@ tests=$(printf '%s\n' "${finders[@]}" | sort -u | grep -v simulate)
 run_cargo test --no-run $(printf -- '--test %s ' $tests)
 
 # What is found even if nothing is planted is another matter.
-for finder in simulate $tests; do
+for finder in simulate simulate-ends $tests; do
   search "$finder"
 done
 for number in "${!names[@]}"; do

@@ -133,7 +133,7 @@ impl World {
             if self.can_connect(end, rail) {
                 actions.push(Action::Connect { end, rail });
             }
-            if this.pending[rail].as_ref().is_some_and(|pending| pending.is_connected) {
+            if self.would_replace(end, rail) {
                 actions.push(Action::Replace { end, rail });
             }
             if self.hears_of_connect(end, rail) {
@@ -196,11 +196,17 @@ impl World {
             Action::Lose { .. } => 2,
             // Where one rail has failed, the next failure is more of a test.
             Action::Fail(name, _) if self.is_busy(*name) || self.is_disturbed() => 3,
+            Action::Break(_) if self.is_talking() => 4,
             _ => 1,
         }
     }
 
-    fn has_failed(&self, name: Name) -> bool {
+    /// Whether messages are under way.
+    fn is_talking(&self) -> bool {
+        (0..2).any(|end| self.link.carries(end, false))
+    }
+
+    pub(super) fn has_failed(&self, name: Name) -> bool {
         self.nics.borrow().qps[self.at(name)].in_error
     }
 

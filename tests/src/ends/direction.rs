@@ -4,6 +4,7 @@
 use super::shape::{Job, Kind};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{PassThroughOrder, RailEvent, Scheme};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Addresses of one request, or one place, are this far apart.
@@ -65,6 +66,9 @@ pub(super) struct DataReceive {
 pub(super) struct Direction {
     pub(super) scheme: Scheme,
     pub(super) order: PassThroughOrder,
+    /// Numbers that may be on their way, and those that were executed.
+    pub(super) span: u32,
+    pub(super) numbers: BTreeSet<u32>,
     pub(super) requests: Vec<Request>,
     /// Bytes of the places, each [`STRIDE`] long at most.
     pub(super) memory: Vec<[u8; 1024]>,
@@ -92,10 +96,12 @@ impl fmt::Debug for Direction {
 }
 
 impl Direction {
-    pub(super) fn new(scheme: Scheme, order: PassThroughOrder) -> Self {
+    pub(super) fn new(scheme: Scheme, order: PassThroughOrder, span: u32) -> Self {
         Self {
             scheme,
             order,
+            span,
+            numbers: BTreeSet::new(),
             requests: Vec::new(),
             memory: Vec::new(),
             owners: Vec::new(),

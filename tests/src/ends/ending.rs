@@ -23,7 +23,27 @@ impl World {
                 self.check_excused(end);
             }
         }
+        (0..2).for_each(|end| self.check_ready(end));
         self.directions.iter().for_each(super::Direction::check_memory);
+    }
+
+    /// Requests go to queue pairs only that the peer has got, and has said to be ready.
+    fn check_ready(&self, end: usize) {
+        if self.ends[end].failed {
+            return;
+        }
+        let nics = self.nics.borrow();
+        for rail in 0..self.shape.queue_pairs() {
+            let (state, generation) = (self.state(end, rail), self.generation(end, rail));
+            let is_used = match state {
+                RailState::InService => true,
+                RailState::Joining => !nics.qps[self.ends[end].installed[rail]].sent.is_empty(),
+                _ => false,
+            };
+            let peer = self.generation(1 - end, rail);
+            let is_ready = peer >= generation && state == RailState::InService;
+            assert!(!is_used || is_ready, "end {end}: {rail} is used, generation {generation}");
+        }
     }
 
     /// A virtual queue pair failed for good: there must be a reason.
@@ -68,6 +88,7 @@ impl World {
         for qp in &mut self.nics.borrow_mut().qps {
             (qp.mood, qp.recv_mood) = (None, None);
         }
+        self.settle_in_silence();
         self.settle(false);
         self.check_fences();
         self.check_all_that_can_is_done();
@@ -81,16 +102,32 @@ impl World {
         self.summary
     }
 
+    /// Lets everything happen but what the owners do, then what had left queue pairs that failed: a fence
+    /// that was not awaited shows.
+    fn settle_in_silence(&mut self) {
+        self.shape.replaces = false;
+        self.settle_some(|world, action| match action {
+            Action::Tell(_) | Action::Hear { .. } | Action::Notice(_) => false,
+            Action::Execute(name) => !world.has_failed(*name),
+            _ => true,
+        });
+        self.settle_some(|_, action| matches!(action, Action::Execute(_)));
+    }
+
     /// Lets everything happen that must, until nothing is left.
     fn settle(&mut self, replaces: bool) {
         self.shape.replaces = replaces;
+        self.settle_some(|_, _| true);
+    }
+
+    fn settle_some(&mut self, wanted: impl Fn(&Self, &Action) -> bool) {
         // What an engine has no room for, until something else happens.
         let mut refused = Vec::new();
         let mut quiet_at = u64::MAX;
         for turn in 0.. {
             assert!(turn < 100_000, "it never ends");
             let mut actions = self.possible();
-            actions.retain(|action| !refused.contains(action));
+            actions.retain(|action| !refused.contains(action) && wanted(self, action));
             let before = self.ticks();
             if actions.is_empty() {
                 if before == std::mem::replace(&mut quiet_at, before) {

@@ -43,7 +43,7 @@ use nic::{EndCq, EndQp, Nics};
 use owner::{Attempt, Pending};
 use polyrail_core::verbs::{DeviceId, DeviceKeys};
 use polyrail_core::virtual_cq::VirtualCq;
-use polyrail_core::virtual_qp::{RailState, VirtualQp};
+use polyrail_core::virtual_qp::{PeerWindow, RailState, VirtualQp};
 use std::cell::RefCell;
 use std::ops::AddAssign;
 use std::rc::Rc;
@@ -147,12 +147,10 @@ impl World {
             nics.borrow_mut().qps[far].peer = Some(near);
         }
         let windows = [0, 1].map(|end: usize| ends[end].qp.window());
-        for end in 0..2 {
-            ends[end].qp.set_peer_window(windows[1 - end]).expect("a window with room");
-        }
-        let direction = || Direction::new(shape.scheme, shape.order);
+        let spans = [0, 1].map(|end: usize| ends[end].expect_peer(&shape, windows[1 - end]));
+        let direction = |end: usize| Direction::new(shape.scheme, shape.order, spans[end]);
         let mut world = Self {
-            directions: [direction(), direction()],
+            directions: [direction(0), direction(1)],
             attempts: vec![None; queue_pairs],
             left: shape.troubles,
             usable: shape.rails,
@@ -240,6 +238,15 @@ impl End {
             may_report: false,
             failed: false,
         }
+    }
+
+    /// Tells the engine how far it may run ahead of its peer. Returns the numbers that may be on their way.
+    fn expect_peer(&mut self, shape: &Shape, peer: PeerWindow) -> u32 {
+        let unseen = peer.receives_per_rail * shape.rails as u32;
+        let span = shape.span.min(peer.window - unseen);
+        let peer = PeerWindow { window: unseen + span, ..peer };
+        self.qp.set_peer_window(peer).expect("a window with room");
+        span
     }
 
     /// Whether a rail is there for requests.

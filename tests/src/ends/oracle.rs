@@ -5,6 +5,7 @@ use super::direction::{
 };
 use super::fabric::Executed;
 use super::shape::{FRAGMENT, Kind};
+use polyrail_core::internals::SequenceImm;
 use polyrail_core::verbs::{Opcode, SendRequest, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::Scheme;
@@ -62,13 +63,28 @@ impl Direction {
                 );
             }
         }
+        if let Some(imm) = SequenceImm::decode(request.imm).filter(|_| self.is_numbered(request)) {
+            self.number_ran(imm.number.get());
+        }
         self.check_no_fence_passed(number);
         self.check_fence(number);
-        let place = this.place;
+        let place = self.requests[number].place;
         for at in offset..offset + request.sge.length() as usize {
             self.memory[place][at] = Self::byte(number, at);
         }
         self.requests[number].ran |= 1 << (offset / FRAGMENT as usize);
+    }
+
+    fn is_numbered(&self, request: &SendRequest) -> bool {
+        self.scheme == Scheme::Dqplb && request.opcode == Opcode::RdmaWriteWithImm
+    }
+
+    /// A number was executed: its sender must not have run ahead of the oldest that was not.
+    fn number_ran(&mut self, number: u32) {
+        let missing = (0..).find(|number| !self.numbers.contains(number)).expect("few numbers");
+        let ahead = number.wrapping_sub(missing);
+        assert!(ahead < self.span, "number {number} while {missing} is on its way");
+        self.numbers.insert(number);
     }
 
     fn check_length(&self, number: usize, request: &SendRequest, offset: usize) {

@@ -28,13 +28,23 @@ pub(super) struct Attempt {
 }
 
 impl World {
+    /// Whether the owner hands over what it has made: when the rail is down, or has passed that generation.
+    pub(super) fn would_replace(&self, end: usize, rail: usize) -> bool {
+        let is_down = self.state(end, rail) == RailState::Down;
+        let next = self.generation(end, rail) + 1;
+        let fits =
+            |pending: &Pending| pending.is_connected && (is_down || pending.generation < next);
+        self.ends[end].pending[rail].as_ref().is_some_and(fits)
+    }
+
     /// Devices on which this end may make its next queue pair for a rail.
     pub(super) fn devices_for(&self, end: usize, rail: usize) -> std::ops::Range<usize> {
-        let is_down = self.state(end, rail) == RailState::Down;
+        let state = self.state(end, rail);
+        let is_out = matches!(state, RailState::Draining | RailState::Fenced | RailState::Down);
         let next = self.generation(end, rail) + 1;
         // One that was made for a generation that is past is dropped.
         let has_one = |pending: &Pending| pending.generation == next;
-        if !is_down || self.ends[end].pending[rail].as_ref().is_some_and(has_one) {
+        if !is_out || self.ends[end].pending[rail].as_ref().is_some_and(has_one) {
             return 0..0;
         }
         match &self.attempts[rail] {

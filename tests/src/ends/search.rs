@@ -46,7 +46,7 @@ pub fn attempt(seed: u64, steps: u64) -> Result<Summary, Box<Failure>> {
     forget();
     let run = || {
         let mut world = World::new(shape.clone());
-        while world.summary.steps < steps {
+        while world.summary.steps < steps.min(shape.steps) {
             let Some(action) = world.choose(&mut choices) else { break };
             happens(&mut world, action);
         }

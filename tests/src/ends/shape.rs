@@ -121,6 +121,10 @@ pub struct Shape {
     pub acknowledgements: u32,
     /// How often owners tell and hear, relatively.
     pub control: u32,
+    /// Numbers that a sender may have on their way, at most.
+    pub span: u32,
+    /// Steps before everything is let happen that must.
+    pub steps: u64,
     /// What may be posted.
     pub kinds: Vec<Kind>,
     /// Fewer steps: applications post everything at the start, control messages leave at once, owners make
@@ -149,6 +153,8 @@ impl Shape {
             polls: [12; 2],
             acknowledgements: 6,
             control: 6,
+            span: u32::MAX,
+            steps: u64::MAX,
             kinds: Vec::new(),
             is_brief: false,
         }
@@ -179,6 +185,8 @@ impl Shape {
         shape.polls = [0, 1].map(|_| pick(choices, &[1, 4, 12, 12]));
         shape.acknowledgements = pick(choices, &[1, 3, 6, 12]);
         shape.control = pick(choices, &[1, 3, 6, 12]);
+        shape.span = pick(choices, &[1, 2, 3, 6, u32::MAX]);
+        shape.steps = pick(choices, &[30, 60, 100, 200, u64::MAX]);
         shape.choose_jobs(choices);
         shape
     }
