@@ -141,6 +141,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         self.device = qp.device();
         self.qp_num = qp.qp_num();
         self.stall_mark = None;
+        self.is_gone = false;
         self.set_accepts(false);
         self.start_over(generation);
         core::mem::replace(&mut self.qp, qp)
@@ -150,7 +151,6 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
     pub(crate) fn start_over(&mut self, generation: u16) {
         self.sends.start_over(generation);
         self.recvs.start_over(generation);
-        self.is_gone = false;
         self.suspects_requests = false;
     }
 

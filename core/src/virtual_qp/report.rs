@@ -4,7 +4,7 @@ use super::qp::VirtualQp;
 use super::slot::SlotState;
 use crate::completion::VirtualWc;
 use crate::hardware::QueuePair;
-use crate::verbs::{SendFlags, WcOpcode, WcStatus};
+use crate::verbs::{SendFlags, WcStatus};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -29,49 +29,32 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.health.needs_care { self.report_rest() } else { None }
     }
 
-    /// What is reported besides, when something failed.
+    /// What is reported besides: with re-routing, what passes through; in the error state, what will not be
+    /// posted any more.
     #[cold]
     #[inline(never)]
     fn report_rest(&mut self) -> Option<VirtualWc> {
+        if !self.reroute.is_on {
+            return if self.is_flushing() { self.report_flushed() } else { None };
+        }
+        while self.is_flushing() {
+            let id = self.flush_deferred();
+            self.deferred_is_complete(id, WcStatus::WR_FLUSH_ERR);
+        }
         let complete = self.report_complete();
-        if complete.is_some() {
-            return complete;
-        }
-        if self.is_flushing() { self.report_flushed() } else { self.report_data_receive() }
+        if complete.is_some() { complete } else { self.report_data_receive() }
     }
 
-    /// The next SEND or atomic that is complete though no completion of its own says so.
-    fn report_complete(&mut self) -> Option<VirtualWc> {
-        while let Some(id) = self.take_complete() {
-            let slot = self.sends.slot(id);
-            let wc = slot.report(self.header.virtual_qp_num);
-            let is_signaled = slot.flags.contains(SendFlags::SIGNALED);
-            self.finish_deferred(id);
-            self.reroute.moves_on = true;
-            if is_signaled || !wc.status.is_success() {
-                return Some(wc);
-            }
-        }
-        None
-    }
-
-    /// In the error state, the next receive with a buffer that no queue pair holds.
+    /// With re-routing: the oldest receive with a buffer, if it is complete or, in the error state, no queue
+    /// pair holds it.
     fn report_data_receive(&mut self) -> Option<VirtualWc> {
-        if !self.has_flushed_data_receive() {
-            return None;
-        }
-        Some(VirtualWc {
-            wr_id: self.data_receives.pop()?,
-            status: WcStatus::WR_FLUSH_ERR,
-            opcode: WcOpcode::RECV,
-            qp_num: self.header.virtual_qp_num,
-            byte_len: 0,
-            imm: None,
-        })
+        let flushed = self.health.failed && self.rails[0].recvs.is_empty();
+        self.data_receives.report(self.header.virtual_qp_num, flushed)
     }
 
-    fn has_flushed_data_receive(&self) -> bool {
-        self.health.failed && self.data_receives.unreported() > 0 && self.rails[0].recvs.is_empty()
+    fn has_data_report(&self) -> bool {
+        let flushed = self.health.failed && self.rails[0].recvs.is_empty();
+        self.data_receives.has_report(flushed)
     }
 
     /// The next deferred request that will not be posted any more.
@@ -125,9 +108,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn has_rest(&self) -> bool {
         (self.health.failed && self.sends.front_in_flight().is_some())
             || self.is_flushing()
-            || self.pass_through.complete > 0
-            || self.reroute.moves_on
-            || self.has_flushed_data_receive()
+            || self.pass_through.has_complete()
+            || self.has_data_report()
     }
 
     /// Whether a poll has something to do here even without a completion.

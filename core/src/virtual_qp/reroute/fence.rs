@@ -2,7 +2,7 @@
 
 use crate::hardware::QueuePair;
 use crate::rail::{Batch, Content, RailEventKind, RailId, RailState};
-use crate::verbs::Opcode;
+use crate::verbs::{Opcode, WcStatus};
 use crate::virtual_qp::health::Failure;
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::dqplb::SendNumbers;
@@ -15,7 +15,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     #[inline(never)]
     pub(in crate::virtual_qp) fn recover(&mut self) {
-        self.reroute.moves_on = false;
         if self.health.failed {
             return;
         }
@@ -27,7 +26,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.post_again();
         let recovers =
             self.all_rails().any(|rail| rail.lifecycle.awaits_fence() || rail.sends.has_lost());
-        self.health.needs_care = recovers || self.pass_through.complete > 0 || self.health.failed;
+        let reports = self.pass_through.has_complete() || self.data_receives.has_report(false);
+        self.health.needs_care = recovers || reports || self.health.failed;
     }
 
     /// Takes note of whether it is known what arrived of everything that was lost.
@@ -132,7 +132,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                     self.sends.put_back_in_flight(first);
                 }
             }
-            Content::Deferred if all => self.pass_through.complete += 1,
+            Content::Deferred if all => self.deferred_is_complete(batch.wr, WcStatus::SUCCESS),
             Content::Deferred => self.pass_through.next = self.pass_through.next.min(batch.wr),
             Content::PassThrough | Content::Unsignaled | Content::Gone => {}
         }

@@ -45,7 +45,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// No rail is waited for any more, and all are drained.
     fn abandon(&mut self) {
         self.reroute.tells_error = true;
-        self.reroute.awaits_fence = false;
+        if core::mem::take(&mut self.reroute.awaits_fence) {
+            // What was posted again and is acknowledged may still be written by what was lost.
+            for id in self.sends.in_flight_ids() {
+                self.sends.slot(id).state.insert(SlotState::CANCELLED);
+            }
+        }
         let mut all = RailSet::EMPTY;
         self.all_rails().for_each(|rail| all.insert(rail.id));
         for id in all {
@@ -102,8 +107,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                     notified(&mut self.sends, &batch);
                 }
                 Content::Deferred => {
-                    self.sends.slot(batch.wr).fail(WcStatus::WR_FLUSH_ERR);
-                    self.pass_through.complete += 1;
+                    self.deferred_is_complete(batch.wr, WcStatus::WR_FLUSH_ERR);
                 }
                 Content::PassThrough | Content::Unsignaled | Content::Gone => {}
             }

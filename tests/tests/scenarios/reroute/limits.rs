@@ -167,3 +167,18 @@ fn completions_of_a_queue_pair_that_is_no_more_tell_nothing() {
     assert_eq!(rig.poll_ids(), [(1, flushed), (2, flushed)]);
     assert_eq!(rig.qp.protocol_errors(), 0);
 }
+
+/// Given up while a fence is awaited: what was posted again and acknowledged may still be written by what
+/// was lost, so it is no success.
+#[test]
+fn without_its_fence_a_request_that_was_posted_again_is_no_success() {
+    let mut rig = spray().rig();
+    rig.post([rig::write(1, 256)]);
+    rig.rails[0].complete_all();
+    fail(&mut rig, 1, WcStatus::RETRY_EXC_ERR);
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll(), []);
+    rig.qp.fail();
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::WR_FLUSH_ERR)]);
+    assert!(rig.qp.unfenced().eq([RAIL_1]));
+}
