@@ -195,8 +195,10 @@ impl World {
             Action::Hear { .. } | Action::Notice(_) | Action::HearOfConnect { .. } => 2,
             Action::Lose { .. } => 2,
             // Where one rail has failed, the next failure is more of a test.
-            Action::Fail(name, _) if self.is_busy(*name) || self.is_disturbed() => 3,
-            Action::Break(_) if self.is_talking() => 4,
+            Action::Fail(name, _) if self.is_busy(*name) => 12,
+            Action::Fail(..) if self.is_disturbed() => 2,
+            // A link without messages breaks without consequences.
+            Action::Break(_) => self.shape.breaks * u32::from(self.is_talking()),
             _ => 1,
         }
     }

@@ -46,9 +46,12 @@ pub fn attempt(seed: u64, steps: u64) -> Result<Summary, Box<Failure>> {
     forget();
     let run = || {
         let mut world = World::new(shape.clone());
-        while world.summary.steps < steps.min(shape.steps) {
+        let mut left = steps;
+        while left > 0 {
             let Some(action) = world.choose(&mut choices) else { break };
             happens(&mut world, action);
+            let is_last = world.summary.failures >= shape.last_failure;
+            left = if is_last { (left - 1).min(shape.then) } else { left - 1 };
         }
         world.finish()
     };

@@ -121,10 +121,14 @@ pub struct Shape {
     pub acknowledgements: u32,
     /// How often owners tell and hear, relatively.
     pub control: u32,
+    /// How often the link breaks while it carries something, relatively.
+    pub breaks: u32,
     /// Numbers that a sender may have on their way, at most.
     pub span: u32,
-    /// Steps before everything is let happen that must.
-    pub steps: u64,
+    /// Failures after which everything is let happen that must, and steps before that.
+    pub last_failure: u64,
+    /// See above.
+    pub then: u64,
     /// What may be posted.
     pub kinds: Vec<Kind>,
     /// Fewer steps: applications post everything at the start, control messages leave at once, owners make
@@ -153,8 +157,10 @@ impl Shape {
             polls: [12; 2],
             acknowledgements: 6,
             control: 6,
+            breaks: 6,
             span: u32::MAX,
-            steps: u64::MAX,
+            last_failure: u64::MAX,
+            then: 0,
             kinds: Vec::new(),
             is_brief: false,
         }
@@ -174,7 +180,7 @@ impl Shape {
             budget: pick(choices, &[usize::MAX, usize::MAX, 1, 2]),
             flushes_at_once: choices.coin(),
             weak: if choices.coin() { u8::MAX } else { 1 << choices.below(rails as u32 + 1) },
-            replaces: !choices.one_in(5),
+            replaces: !choices.one_in(8),
             troubles: Troubles::choose(choices),
             ..Self::small(scheme)
         };
@@ -185,8 +191,10 @@ impl Shape {
         shape.polls = [0, 1].map(|_| pick(choices, &[1, 4, 12, 12]));
         shape.acknowledgements = pick(choices, &[1, 3, 6, 12]);
         shape.control = pick(choices, &[1, 3, 6, 12]);
-        shape.span = pick(choices, &[1, 2, 3, 6, u32::MAX]);
-        shape.steps = pick(choices, &[30, 60, 100, 200, u64::MAX]);
+        shape.breaks = pick(choices, &[1, 2, 6]);
+        shape.span = pick(choices, &[1, 2, 3, 4, 6, u32::MAX]);
+        shape.last_failure = pick(choices, &[1, 2, 3, u64::MAX, u64::MAX, u64::MAX]);
+        shape.then = u64::from(choices.below(12));
         shape.choose_jobs(choices);
         shape
     }
@@ -262,10 +270,10 @@ impl Troubles {
     fn choose(choices: &mut dyn Choices) -> Self {
         let rare = |choices: &mut dyn Choices, odds: u32| u32::from(choices.one_in(odds));
         Self {
-            failures: pick(choices, &[0, 1, 1, 2, 2, 3, 4, 6]),
+            failures: pick(choices, &[0, 1, 1, 2, 2, 3, 4, 4, 6, 6]),
             losses: rare(choices, 3),
             broken_cqs: rare(choices, 8),
-            breaks: pick(choices, &[0, 0, 1, 2]),
+            breaks: pick(choices, &[0, 0, 1, 1, 2]),
             failed_connects: pick(choices, &[0, 0, 1]),
             refusals: pick(choices, &[0, 0, 1, 2]),
             surrenders: rare(choices, 20),
