@@ -6,7 +6,7 @@ use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
-use polyrail_core::virtual_qp::{PeerWindowError, RailId, Scheme};
+use polyrail_core::virtual_qp::{PeerWindowError, RailFailure, RailId, Scheme};
 
 /// Two endpoints do not match, or a queue pair refused. Queue pairs that were moved stay where they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +46,18 @@ pub enum ConnectError {
         here: ImmOrder,
         /// The peer's.
         peer: ImmOrder,
+    },
+    /// One end would wait for what the other never tells.
+    #[error(
+        "a rail that fails is {} here, {} at the peer",
+        fate(*here),
+        fate(*peer)
+    )]
+    RailFailure {
+        /// What a rail's failure does here.
+        here: RailFailure,
+        /// And at the peer.
+        peer: RailFailure,
     },
     /// SPRAY over several rails needs a notify queue pair at both ends, and the peer has none, or did
     /// not send its address.
@@ -93,12 +105,17 @@ pub enum ConnectError {
     },
 }
 
+/// What becomes of a rail that fails.
+fn fate(rail_failure: RailFailure) -> &'static str {
+    if rail_failure == RailFailure::Reroute { "re-routed" } else { "fatal" }
+}
+
 impl<Q> EndpointQp<Q>
 where
     Q: Connect,
 {
-    /// The connection card: the numbers of the queue pairs, how immediates travel, and for DQPLB the
-    /// receive window.
+    /// The connection card: the numbers of the queue pairs, how immediates travel, what a rail's failure
+    /// does, and for DQPLB the receive window.
     pub fn card(&self) -> ConnectionCard {
         let dqplb = self.qp.is_multi() && self.qp.config().scheme == Scheme::Dqplb;
         ConnectionCard {
@@ -106,6 +123,7 @@ where
             notify_qp_num: self.notify_qp().map_or(0, QueuePair::qp_num),
             window: dqplb.then(|| self.qp.window()),
             imm_order: Some(self.qp.config().imm_order),
+            rail_failure: self.qp.config().rail_failure,
         }
     }
 
@@ -201,6 +219,11 @@ where
         let here = self.qp.config().imm_order;
         if let Some(peer) = peer.card.imm_order.filter(|peer| *peer != here) {
             return Err(ConnectError::ImmOrder { here, peer });
+        }
+        let here = own.card.rail_failure;
+        let there = peer.card.rail_failure;
+        if here != there {
+            return Err(ConnectError::RailFailure { here, peer: there });
         }
         // A notify queue pair that is not needed, such as the reference's, may be there or not.
         let needed = self.places.len();
