@@ -1,7 +1,7 @@
 //! Bringing two endpoints together.
 
 use super::address::{Address, RailAddress};
-use super::qp::{EndpointQp, Place, rail_ids};
+use super::qp::{EndpointQp, Place};
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
@@ -264,22 +264,6 @@ where
         let Some(qp) = self.physical(rail) else { return Ok(()) };
         qp.ready_to_receive(&place.port, &remote, &takes)?;
         qp.ready_to_send(own.psn, &sends)
-    }
-
-    /// Moves every queue pair to ERR, so that all requests come back as flushed. Poll until none is
-    /// unreported; then no device touches the buffers any more.
-    pub fn fail_all(&mut self) {
-        for rail in rail_ids() {
-            self.fail_rail(rail);
-        }
-    }
-
-    /// Moves one queue pair to ERR; the virtual queue pair follows when it sees a flushed request.
-    pub fn fail_rail(&mut self, rail: RailId) {
-        if let Some(qp) = self.physical(rail) {
-            // Refused if the device is gone: then there is nothing left to flush either.
-            _ = qp.fail();
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! many that share theirs; an [`EndpointQp`] is what both have in common. `builder` has the options and
 //! `make` makes one, on any [backend](crate::backend), `address` is what a peer has to know of it,
 //! `connect` brings two together, `health` is about counters and failures, `stall` finds rails that
-//! fall silent; `qp`, `single` and `set` are the data path, which works on any hardware; `sizes` has
+//! fall silent; `control` and `rail_event` are about rails that fail while the endpoint goes on; `qp`, `single` and `set` are the data path, which works on any hardware; `sizes` has
 //! the sizes.
 //!
 //! [`card`](crate::card) tells what to choose for a peer that runs the reference implementation.
@@ -13,10 +13,12 @@ mod address;
 mod build_error;
 mod builder;
 mod connect;
+mod control;
 mod health;
 mod make;
 mod poll_batch;
 mod qp;
+mod rail_event;
 mod set;
 mod single;
 mod sizes;
@@ -29,6 +31,7 @@ pub use connect::{ConnectError, connect_endpoints};
 pub use health::{EndpointError, NamedRailError, RailReport};
 pub use poll_batch::PollBatch;
 pub use qp::EndpointQp;
+pub use rail_event::NamedRailEvent;
 pub use set::EndpointSet;
 pub use single::Endpoint;
 pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, WRS};

@@ -86,7 +86,7 @@ where
             return None;
         }
         let begin = Instant::now();
-        let mut failed = refusal.is_in_error_state() || self.qp.first_error().is_some();
+        let mut failed = refusal.is_in_error_state() || self.qp.virtual_qp().failure().is_some();
         while !failed {
             // Looked at before the poll, so that a thread that had to wait does poll once more.
             let late = begin.elapsed() >= PATIENCE;

@@ -1,0 +1,263 @@
+//! Two ends whose rails fail: traffic both ways, every byte checked, every request reported once.
+
+#![allow(dead_code, reason = "every test program uses its own part")]
+#![allow(unreachable_pub, reason = "a module of several test programs")]
+
+use crate::fixture::{self, impatient};
+use polyrail::endpoint::{Endpoint, EndpointBuilder, NamedRailEvent, connect_endpoints};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{Device, Fabric, ProtectionDomain};
+use polyrail::verbs::{DeviceKeys, RecvWr, SendWr, WcOpcode, WcStatus};
+use polyrail::virtual_cq::VirtualWc;
+use polyrail::virtual_qp::{RailFailure, RailId, RailState, Scheme};
+
+/// Bytes of a message: more fragments than there are rails.
+pub const LENGTH: usize = 20_000;
+/// Messages each way.
+pub const MESSAGES: usize = 30;
+/// Of which so many are outstanding.
+const OUTSTANDING: usize = 12;
+/// What a receiver writes over what it was notified of: what comes later is seen.
+const TAKEN: u8 = 0xEE;
+/// What a sender writes over what is reported: what is read later is seen.
+const REPORTED: u8 = 0xDD;
+
+/// A builder of endpoints whose rails are re-routed, over four rails.
+pub fn rerouted(scheme: Scheme) -> EndpointBuilder {
+    EndpointBuilder::new()
+        .scheme(scheme)
+        .max_msg_size(4096)
+        .rail_failure(RailFailure::Reroute)
+        .connect_options(impatient())
+}
+
+/// One of the two ends. Messages go from the first half of its buffer, and arrive in the second.
+pub struct End {
+    pub devices: Vec<Device>,
+    pub domains: Vec<ProtectionDomain>,
+    pub buffer: RegisteredBuffer,
+    pub endpoint: Endpoint,
+    pub events: Vec<NamedRailEvent>,
+    /// Device keys and address of the other end's buffer.
+    keys: Vec<DeviceKeys>,
+    target: u64,
+    /// Seeds the bytes of what it sends.
+    salt: usize,
+    posted: usize,
+    sent: usize,
+    received: usize,
+}
+
+fn byte(salt: usize, message: usize, at: usize) -> u8 {
+    // Never what is written over what was taken.
+    ((salt * 97 + message * 31 + at * 7 + at / 251) % 200) as u8
+}
+
+impl End {
+    fn new(fabric: &Fabric, name: &str, devices: usize, builder: &EndpointBuilder) -> Self {
+        let host = fixture::Host::new(fabric, name, devices, 2 * MESSAGES * LENGTH);
+        let endpoint = builder.build(&host.all()).unwrap();
+        let fixture::Host { devices, domains, buffer } = host;
+        let salt = name.len();
+        let bytes = |message| (0..LENGTH).map(move |at| byte(salt, message, at));
+        let all: Vec<u8> = (0..MESSAGES).flat_map(bytes).collect();
+        buffer.write_at(0, &all).unwrap();
+        Self {
+            devices,
+            domains,
+            buffer,
+            endpoint,
+            events: Vec::new(),
+            keys: Vec::new(),
+            target: 0,
+            salt,
+            posted: 0,
+            sent: 0,
+            received: 0,
+        }
+    }
+
+    fn meet(&mut self, peer: &Self) {
+        self.keys = self.buffer.toward(&peer.buffer.remote()).unwrap();
+        self.target = peer.buffer.addr();
+        for message in 0..MESSAGES {
+            self.endpoint.post_recv(&RecvWr::notification(message as u64)).unwrap();
+        }
+    }
+
+    /// Keeps requests outstanding, as long as it has messages.
+    fn post(&mut self) {
+        while self.posted < MESSAGES && self.posted < self.sent + OUTSTANDING {
+            let local = self.buffer.local(self.posted * LENGTH, LENGTH as u32).unwrap();
+            let to = self.target + ((MESSAGES + self.posted) * LENGTH) as u64;
+            let wr = SendWr::write_with_imm(
+                self.posted as u64,
+                local,
+                to,
+                self.posted as u32,
+                &self.keys,
+            );
+            self.endpoint.post_send(&wr).unwrap();
+            self.posted += 1;
+        }
+    }
+
+    /// Polls, and checks what comes: all in order, each once. A completion queue may be broken: the others
+    /// are polled all the same.
+    fn poll(&mut self, peer_salt: usize) {
+        let batch = self.endpoint.poll(16);
+        assert_eq!(batch.foreign, []);
+        for wc in batch.completions {
+            self.take(&wc, peer_salt);
+        }
+        self.events.extend(std::iter::from_fn(|| self.endpoint.take_rail_event()));
+    }
+
+    fn take(&mut self, wc: &VirtualWc, peer_salt: usize) {
+        assert_eq!(wc.status, WcStatus::SUCCESS, "{wc:?}");
+        if wc.opcode != WcOpcode::RECV_RDMA_WITH_IMM {
+            assert_eq!(wc.wr_id, self.sent as u64);
+            self.buffer.write_at(self.sent * LENGTH, &[REPORTED; LENGTH]).unwrap();
+            self.sent += 1;
+            return;
+        }
+        let message = self.received;
+        assert_eq!(wc.wr_id, message as u64);
+        assert!(wc.imm.is_none_or(|imm| imm == message as u32), "{wc:?}");
+        let place = (MESSAGES + message) * LENGTH;
+        let mut bytes = vec![0; LENGTH];
+        self.buffer.read_at(place, &mut bytes).unwrap();
+        let wrong = (0..LENGTH).find(|at| bytes[*at] != byte(peer_salt, message, *at));
+        assert_eq!(wrong, None, "a byte of message {message}");
+        self.buffer.write_at(place, &[TAKEN; LENGTH]).unwrap();
+        self.received += 1;
+    }
+
+    fn is_done(&self) -> bool {
+        self.sent == MESSAGES && self.received == MESSAGES
+    }
+
+    /// Nothing changed after it was handed over.
+    fn check_memory(&self) {
+        let mut bytes = vec![0; 2 * MESSAGES * LENGTH];
+        self.buffer.read_at(0, &mut bytes).unwrap();
+        let (own, taken) = bytes.split_at(MESSAGES * LENGTH);
+        assert!(own[..self.sent * LENGTH].iter().all(|byte| *byte == REPORTED));
+        let late = taken[..self.received * LENGTH].iter().position(|byte| *byte != TAKEN);
+        assert_eq!(late.map(|at| at / LENGTH), None, "message that was written late");
+    }
+
+    pub fn state(&self, rail: RailId) -> RailState {
+        self.endpoint.virtual_qp().rail_state(rail).unwrap()
+    }
+
+    pub fn generation(&self, rail: RailId) -> u16 {
+        self.endpoint.virtual_qp().rail_generation(rail).unwrap()
+    }
+
+    /// Messages that were taken so far.
+    pub fn received(&self) -> usize {
+        self.received
+    }
+
+    /// What happened, in words.
+    pub fn told(&self) -> Vec<String> {
+        self.events.iter().map(ToString::to_string).collect()
+    }
+}
+
+/// The two ends.
+pub struct Ends {
+    pub fabric: Fabric,
+    pub near: End,
+    pub far: End,
+}
+
+impl Ends {
+    /// Rails on `devices` devices each, connected, with traffic both ways to come.
+    pub fn new(seed: u64, devices: usize, builder: &EndpointBuilder) -> Self {
+        let fabric = Fabric::deterministic(seed);
+        let mut near = End::new(&fabric, "near", devices, builder);
+        let mut far = End::new(&fabric, "far", devices, builder);
+        connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        near.meet(&far);
+        far.meet(&near);
+        Self { fabric, near, far }
+    }
+
+    /// One step of the fabric, of both ends, and of what they tell each other.
+    pub fn step(&mut self) {
+        self.near.post();
+        self.far.post();
+        self.fabric.step();
+        self.near.poll(self.far.salt);
+        self.far.poll(self.near.salt);
+        self.carry();
+    }
+
+    /// Carries messages both ways until there are none.
+    pub fn carry(&mut self) {
+        let Self { near, far, .. } = self;
+        loop {
+            let to_far = near.endpoint.next_control();
+            let to_near = far.endpoint.next_control();
+            if to_far.is_none() && to_near.is_none() {
+                return;
+            }
+            to_far.into_iter().for_each(|message| far.endpoint.control(message).unwrap());
+            to_near.into_iter().for_each(|message| near.endpoint.control(message).unwrap());
+        }
+    }
+
+    /// Goes on until `is_there`, doing `then` after every step.
+    pub fn go_on(&mut self, mut then: impl FnMut(&mut Self), is_there: impl Fn(&Self) -> bool) {
+        /// Far more than all messages take.
+        const STEPS: usize = 200_000;
+        for _ in 0..STEPS {
+            if is_there(self) {
+                return;
+            }
+            self.step();
+            then(self);
+        }
+        panic!("{}", self.report());
+    }
+
+    /// Until all messages arrived and are reported; then checks that nothing changed afterwards, also when
+    /// all that is under way has ended.
+    pub fn finish(&mut self, mut then: impl FnMut(&mut Self)) {
+        self.go_on(&mut then, |ends| ends.near.is_done() && ends.far.is_done());
+        for _ in 0..2000 {
+            self.step();
+            then(self);
+        }
+        for end in [&self.near, &self.far] {
+            assert_eq!(end.endpoint.unreported(), 0);
+            assert_eq!(end.endpoint.virtual_qp().protocol_errors(), 0);
+            assert_eq!(end.endpoint.virtual_qp().duplicates(), 0);
+            end.check_memory();
+        }
+    }
+
+    fn report(&self) -> String {
+        let mut text = String::new();
+        for (name, end) in [("near", &self.near), ("far", &self.far)] {
+            let qp = end.endpoint.virtual_qp();
+            text += &format!(
+                "{name}: {} posted, {} sent, {} received, {:?}, {:?}\n",
+                end.posted,
+                end.sent,
+                end.received,
+                qp.state(),
+                qp.failure()
+            );
+            for report in end.endpoint.rail_reports() {
+                text += &format!("  {report}\n");
+            }
+            for told in end.told() {
+                text += &format!("  {told}\n");
+            }
+        }
+        text
+    }
+}
