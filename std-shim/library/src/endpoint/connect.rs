@@ -2,7 +2,7 @@
 
 use super::address::{Address, RailAddress};
 use super::qp::{EndpointQp, Place};
-use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, RemoteQp};
+use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Port, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
@@ -147,7 +147,7 @@ where
         self.places.first().filter(|_| self.idle_notify.is_some())
     }
 
-    fn rail_address(&self, Place { device, port }: &Place) -> RailAddress {
+    pub(super) fn rail_address(&self, Place { device, port }: &Place) -> RailAddress {
         RailAddress {
             device: *device as u8,
             gid: port.gid,
@@ -257,14 +257,25 @@ where
         peer: &RailAddress,
     ) -> Result<(), DeviceError> {
         let own = self.rail_address(place);
-        let path_mtu = own.mtu.min(peer.mtu);
-        let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..self.options };
-        let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
-        let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
         let Some(qp) = self.physical(rail) else { return Ok(()) };
-        qp.ready_to_receive(&place.port, &remote, &takes)?;
-        qp.ready_to_send(own.psn, &sends)
+        join((qp, &place.port, &own), qp_num, peer, &self.options)
     }
+}
+
+/// A queue pair in INIT to RTS, with what both ends can do. Of the one here: on which port, and what the
+/// peer was told; of the peer's: its number, and where it is.
+pub(super) fn join<Q: Connect>(
+    (qp, port, own): (&Q, &Port, &RailAddress),
+    qp_num: u32,
+    peer: &RailAddress,
+    options: &ConnectOptions,
+) -> Result<(), DeviceError> {
+    let path_mtu = own.mtu.min(peer.mtu);
+    let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..*options };
+    let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
+    let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
+    qp.ready_to_receive(port, &remote, &takes)?;
+    qp.ready_to_send(own.psn, &sends)
 }
 
 /// Connects two endpoints of one process, or two queue pairs of sets.

@@ -5,7 +5,7 @@ use super::qp::{EndpointQp, rail_ids};
 use super::rail_event::NamedRailEvent;
 use crate::backend::Connect;
 use polyrail_core::hardware::QueuePair;
-use polyrail_core::virtual_qp::{ControlError, ControlMessage, RailFailure, RailId};
+use polyrail_core::virtual_qp::{ControlError, ControlMessage, RailFailure, RailId, RailState};
 
 impl<Q> EndpointQp<Q>
 where
@@ -62,6 +62,38 @@ where
             self.flush_rail(rail);
         }
         rerouted
+    }
+
+    /// The owner's word that the queue pair of a rail is no more: what is in flight on it counts as flushed,
+    /// and none of its completions is awaited. For completion queues that broke; that a device is gone,
+    /// [backends may know](Self::lose_gone_rails). Returns whether that changed anything.
+    ///
+    /// # Safety
+    ///
+    /// The device will access no memory through this queue pair any more: it was reset, or the device was
+    /// removed. Buffers of what was in flight are posted again, reported, and given back.
+    pub unsafe fn lose_rail(&mut self, rail: RailId) -> bool {
+        // SAFETY: the caller's word.
+        unsafe { self.qp.lose_rail(rail) }
+    }
+
+    /// Loses the rails whose devices are gone, as far as the backend knows, so that others take over.
+    /// Returns whether there were any. To be called when a completion queue cannot be polled, or a
+    /// device's event says so.
+    pub fn lose_gone_rails(&mut self) -> bool {
+        let mut any = false;
+        for rail in rail_ids() {
+            let awaited = matches!(
+                self.qp.rail_state(rail),
+                Some(RailState::InService | RailState::Draining | RailState::Joining)
+            );
+            let gone = self.qp.physical(rail).filter(|_| awaited).and_then(Connect::gone);
+            if gone.is_some() {
+                // SAFETY: the backend's word.
+                any |= unsafe { self.qp.lose_rail(rail) };
+            }
+        }
+        any
     }
 
     /// Moves every queue pair to ERR, so that all requests come back as flushed, and the peer is to be

@@ -14,11 +14,15 @@ mod build_error;
 mod builder;
 mod connect;
 mod control;
+mod devices;
 mod health;
 mod make;
 mod poll_batch;
 mod qp;
 mod rail_event;
+mod replace;
+mod replace_error;
+mod replacement;
 mod set;
 mod single;
 mod sizes;
@@ -32,6 +36,10 @@ pub use health::{EndpointError, NamedRailError, RailReport};
 pub use poll_batch::PollBatch;
 pub use qp::EndpointQp;
 pub use rail_event::NamedRailEvent;
+pub use replace_error::ReplaceError;
+pub use replacement::{
+    MAX_REPLACEMENT_BYTES, Replacement, ReplacementAddress, ReplacementAddressError,
+};
 pub use set::EndpointSet;
 pub use single::Endpoint;
 pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, WRS};
