@@ -278,7 +278,9 @@ pub(super) fn join<Q: Connect>(
     qp.ready_to_send(own.psn, &sends)
 }
 
-/// Connects two endpoints of one process, or two queue pairs of sets.
+/// Connects two endpoints of one process, or two queue pairs of sets. If their rails are re-routed,
+/// [`heal_endpoints`](super::heal_endpoints) and [`heal_members`](super::heal_members) carry what they tell
+/// each other.
 ///
 /// # Errors
 ///

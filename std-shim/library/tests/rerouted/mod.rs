@@ -4,12 +4,14 @@
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use crate::fixture::{self, impatient};
-use polyrail::endpoint::{Endpoint, EndpointBuilder, NamedRailEvent, connect_endpoints};
+use polyrail::endpoint::{
+    Endpoint, EndpointBuilder, NamedRailEvent, ReplaceError, connect_endpoints, heal_endpoints,
+};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::verbs::{DeviceKeys, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_cq::VirtualWc;
-use polyrail::virtual_qp::{RailFailure, RailId, RailState, Scheme};
+use polyrail::virtual_qp::{QpState, RailFailure, RailId, RailState, Scheme};
 
 /// Bytes of a message: more fragments than there are rails.
 pub const LENGTH: usize = 20_000;
@@ -239,7 +241,16 @@ impl Ends {
         }
     }
 
-    fn report(&self) -> String {
+    /// Replaces what is Down at both ends.
+    pub fn heal(&mut self) -> Result<(), ReplaceError> {
+        heal_endpoints(&mut self.near.endpoint, &mut self.far.endpoint)
+    }
+
+    pub fn is_ready(&self) -> bool {
+        [&self.near, &self.far].iter().all(|end| end.endpoint.state() == QpState::Ready)
+    }
+
+    pub fn report(&self) -> String {
         let mut text = String::new();
         for (name, end) in [("near", &self.near), ("far", &self.far)] {
             let qp = end.endpoint.virtual_qp();
