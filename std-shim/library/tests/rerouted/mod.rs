@@ -48,6 +48,8 @@ pub struct End {
     posted: usize,
     sent: usize,
     received: usize,
+    /// Messages that it posts.
+    pub limit: usize,
 }
 
 fn byte(salt: usize, message: usize, at: usize) -> u8 {
@@ -76,6 +78,7 @@ impl End {
             posted: 0,
             sent: 0,
             received: 0,
+            limit: MESSAGES,
         }
     }
 
@@ -89,7 +92,7 @@ impl End {
 
     /// Keeps requests outstanding, as long as it has messages.
     fn post(&mut self) {
-        while self.posted < MESSAGES && self.posted < self.sent + OUTSTANDING {
+        while self.posted < self.limit && self.posted < self.sent + OUTSTANDING {
             let local = self.buffer.local(self.posted * LENGTH, LENGTH as u32).unwrap();
             let to = self.target + ((MESSAGES + self.posted) * LENGTH) as u64;
             let wr = SendWr::write_with_imm(
@@ -116,7 +119,9 @@ impl End {
     }
 
     fn take(&mut self, wc: &VirtualWc, peer_salt: usize) {
-        assert_eq!(wc.status, WcStatus::SUCCESS, "{wc:?}");
+        if wc.status != WcStatus::SUCCESS {
+            panic!("{wc:?}: {}; {:?}", self.endpoint.explain(wc.status), self.told());
+        }
         if wc.opcode != WcOpcode::RECV_RDMA_WITH_IMM {
             assert_eq!(wc.wr_id, self.sent as u64);
             self.buffer.write_at(self.sent * LENGTH, &[REPORTED; LENGTH]).unwrap();
@@ -223,6 +228,25 @@ impl Ends {
             then(self);
         }
         panic!("{}", self.report());
+    }
+
+    /// Until `messages` arrived and are reported both ways; nothing is under way then.
+    pub fn pause_after(&mut self, messages: usize) {
+        self.near.limit = messages;
+        self.far.limit = messages;
+        self.go_on(
+            |_| (),
+            |ends| {
+                [&ends.near, &ends.far]
+                    .iter()
+                    .all(|end| end.sent == messages && end.received == messages)
+            },
+        );
+        for _ in 0..200 {
+            self.step();
+        }
+        self.near.limit = MESSAGES;
+        self.far.limit = MESSAGES;
     }
 
     /// Until all messages arrived and are reported; then checks that nothing changed afterwards, also when
