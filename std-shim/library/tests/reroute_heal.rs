@@ -89,51 +89,86 @@ fn two_links_are_cut_one_after_the_other() {
 
 /// Also while what the first one lost is posted again, and while its replacement joins.
 #[test]
-fn links_that_come_and_go_lose_nothing() {
+fn devices_that_are_well_and_unwell_lose_nothing() {
     for scheme in SCHEMES {
         for seed in 0..10 {
-            flap(scheme, seed, 3 + seed % 2);
+            let mut ends = Ends::new(seed, 3 + seed as usize % 2, &rerouted(scheme).min_rails(0));
+            let mut weather = Weather::new(seed);
+            ends.go_on(
+                |ends| weather.go_on(ends),
+                |ends| ends.near.received() > 21 && ends.far.received() > 21,
+            );
+            weather.clear(&mut ends);
+            ends.finish(heal);
+            assert!(ends.is_ready(), "{scheme:?} {seed}: {}", ends.report());
         }
     }
 }
 
-/// Links of all devices go down and up at random, up to three at a time.
-fn flap(scheme: Scheme, seed: u64, devices: u64) {
-    let mut ends = Ends::new(seed, devices as usize, &rerouted(scheme).min_rails(0));
-    let mut random = Random(seed);
-    let mut is_down = [[false; 4]; 2];
-    let mut changes = 0;
-    let mut flap = |ends: &mut Ends| {
-        let all_are_up = is_down == [[false; 4]; 2];
-        if !random.one_in(400) || (changes > 30 && all_are_up) {
-            return heal_sometimes(&mut random, ends);
+/// Faults of all devices, that begin and end at random, several at a time.
+struct Weather {
+    random: Random,
+    /// What devices suffer: how it ends.
+    suffered: Vec<(bool, usize, Fault)>,
+}
+
+impl Weather {
+    fn new(seed: u64) -> Self {
+        Self { random: Random(seed), suffered: Vec::new() }
+    }
+
+    fn go_on(&mut self, ends: &mut Ends) {
+        if self.random.one_in(20) {
+            heal(ends);
         }
-        let side = random.below(2) as usize;
-        let device = random.below(devices) as usize;
-        let fault = if is_down[side][device] { Fault::LinkUp } else { Fault::LinkDown };
-        let end = if side == 0 { &ends.near } else { &ends.far };
-        end.devices[device].inject(When::Now, fault);
-        is_down[side][device] ^= true;
-        changes += 1;
-        if changes > 30 {
-            for (end, is_down) in [&ends.near, &ends.far].into_iter().zip(&mut is_down) {
-                end.devices.iter().for_each(|device| device.inject(When::Now, Fault::LinkUp));
-                *is_down = [false; 4];
+        if self.random.one_in(100) {
+            self.notice_silence(ends);
+        }
+        if !self.random.one_in(150) {
+            return;
+        }
+        let at = self.random.below(4) as usize;
+        if at < self.suffered.len() {
+            let (is_near, device, end) = self.suffered.swap_remove(at);
+            return side(ends, is_near).devices[device].inject(When::Now, end);
+        }
+        let is_near = self.random.one_in(2);
+        let devices = &side(ends, is_near).devices;
+        let device = self.random.below(devices.len() as u64) as usize;
+        let (begin, end) = match self.random.below(4) {
+            0 => (Fault::Silent(true), Fault::Silent(false)),
+            1 => (Fault::LoseAcks(true), Fault::LoseAcks(false)),
+            _ => (Fault::LinkDown, Fault::LinkUp),
+        };
+        devices[device].inject(When::Now, begin);
+        self.suffered.push((is_near, device, end));
+    }
+
+    /// Nothing but a clock tells of rails that fall silent.
+    fn notice_silence(&mut self, ends: &mut Ends) {
+        for (_, device, _) in self.suffered.iter().filter(|(.., end)| *end == Fault::Silent(false))
+        {
+            let here = side(ends, self.random.one_in(2));
+            for rail in (0..4).map(RailId::Data).chain([RailId::Notify]) {
+                let name = here.endpoint.device_of(rail);
+                if name.ends_with(&device.to_string()) {
+                    here.endpoint.fail_rail(rail);
+                }
             }
         }
-    };
-    ends.go_on(&mut flap, |ends| ends.near.received() > 20 && ends.far.received() > 20);
-    for end in [&ends.near, &ends.far] {
-        end.devices.iter().for_each(|device| device.inject(When::Now, Fault::LinkUp));
     }
-    ends.finish(heal);
-    assert!(ends.is_ready(), "{scheme:?} {seed}: {}", ends.report());
+
+    /// Ends all of it.
+    fn clear(&mut self, ends: &mut Ends) {
+        self.notice_silence(ends);
+        for (is_near, device, end) in self.suffered.drain(..) {
+            side(ends, is_near).devices[device].inject(When::Now, end);
+        }
+    }
 }
 
-fn heal_sometimes(random: &mut Random, ends: &mut Ends) {
-    if random.one_in(20) {
-        _ = ends.heal();
-    }
+fn side(ends: &mut Ends, is_near: bool) -> &mut End {
+    if is_near { &mut ends.near } else { &mut ends.far }
 }
 
 /// SplitMix64.

@@ -9,7 +9,7 @@ use polyrail::endpoint::{
 };
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
-use polyrail::verbs::{DeviceKeys, RecvWr, SendWr, WcOpcode, WcStatus};
+use polyrail::verbs::{DeviceKeys, LocalBuffer, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{QpState, RailFailure, RailId, RailState, Scheme};
 
@@ -33,7 +33,44 @@ pub fn rerouted(scheme: Scheme) -> EndpointBuilder {
         .connect_options(impatient())
 }
 
-/// One of the two ends. Messages go from the first half of its buffer, and arrive in the second.
+/// How a message moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// WRITE_WITH_IMM, and the peer is notified.
+    Write,
+    /// READ of what never changes.
+    Read,
+    /// SEND, to a receive with a buffer.
+    Send,
+}
+
+/// How message number `message` moves. DQPLB has no SENDs.
+fn kind(message: usize, scheme: Scheme) -> Kind {
+    match message % 6 {
+        2 => Kind::Read,
+        4 if scheme == Scheme::Spray => Kind::Send,
+        _ => Kind::Write,
+    }
+}
+
+/// Parts of a buffer, of so many messages each.
+#[derive(Clone, Copy)]
+enum Part {
+    /// What it writes and sends.
+    Source,
+    /// What arrives.
+    Target,
+    /// What the peer may read, and never changes.
+    Constant,
+    /// What it has read.
+    Fetched,
+}
+
+fn place(part: Part, message: usize) -> usize {
+    (part as usize * MESSAGES + message) * LENGTH
+}
+
+/// One of the two ends.
 pub struct End {
     pub devices: Vec<Device>,
     pub domains: Vec<ProtectionDomain>,
@@ -45,8 +82,11 @@ pub struct End {
     target: u64,
     /// Seeds the bytes of what it sends.
     salt: usize,
+    scheme: Scheme,
     posted: usize,
     sent: usize,
+    /// Of each kind, the last message that arrived.
+    arrived: [Option<usize>; 2],
     received: usize,
     /// Messages that it posts.
     pub limit: usize,
@@ -59,13 +99,15 @@ fn byte(salt: usize, message: usize, at: usize) -> u8 {
 
 impl End {
     fn new(fabric: &Fabric, name: &str, devices: usize, builder: &EndpointBuilder) -> Self {
-        let host = fixture::Host::new(fabric, name, devices, 2 * MESSAGES * LENGTH);
+        let host = fixture::Host::new(fabric, name, devices, 4 * MESSAGES * LENGTH);
         let endpoint = builder.build(&host.all()).unwrap();
         let fixture::Host { devices, domains, buffer } = host;
         let salt = name.len();
         let bytes = |message| (0..LENGTH).map(move |at| byte(salt, message, at));
         let all: Vec<u8> = (0..MESSAGES).flat_map(bytes).collect();
-        buffer.write_at(0, &all).unwrap();
+        buffer.write_at(place(Part::Source, 0), &all).unwrap();
+        buffer.write_at(place(Part::Constant, 0), &all).unwrap();
+        let scheme = endpoint.virtual_qp().config().scheme;
         Self {
             devices,
             domains,
@@ -75,8 +117,10 @@ impl End {
             keys: Vec::new(),
             target: 0,
             salt,
+            scheme,
             posted: 0,
             sent: 0,
+            arrived: [None; 2],
             received: 0,
             limit: MESSAGES,
         }
@@ -85,23 +129,40 @@ impl End {
     fn meet(&mut self, peer: &Self) {
         self.keys = self.buffer.toward(&peer.buffer.remote()).unwrap();
         self.target = peer.buffer.addr();
+        let local_keys = self.buffer.local_keys();
         for message in 0..MESSAGES {
-            self.endpoint.post_recv(&RecvWr::notification(message as u64)).unwrap();
+            let wr_id = message as u64;
+            let wr = match kind(message, self.scheme) {
+                Kind::Write => RecvWr::notification(wr_id),
+                Kind::Send => RecvWr::data(wr_id, self.local(Part::Target, message), &local_keys),
+                Kind::Read => continue,
+            };
+            self.endpoint.post_recv(&wr).unwrap();
         }
+    }
+
+    fn local(&self, part: Part, message: usize) -> LocalBuffer {
+        self.buffer.local(place(part, message), LENGTH as u32).unwrap()
     }
 
     /// Keeps requests outstanding, as long as it has messages.
     fn post(&mut self) {
         while self.posted < self.limit && self.posted < self.sent + OUTSTANDING {
-            let local = self.buffer.local(self.posted * LENGTH, LENGTH as u32).unwrap();
-            let to = self.target + ((MESSAGES + self.posted) * LENGTH) as u64;
-            let wr = SendWr::write_with_imm(
-                self.posted as u64,
-                local,
-                to,
-                self.posted as u32,
-                &self.keys,
-            );
+            let message = self.posted;
+            let wr_id = message as u64;
+            let source = self.local(Part::Source, message);
+            let remote = |part| self.target + place(part, message) as u64;
+            let keys = &self.keys;
+            let wr = match kind(message, self.scheme) {
+                Kind::Write => {
+                    SendWr::write_with_imm(wr_id, source, remote(Part::Target), wr_id as u32, keys)
+                }
+                Kind::Send => SendWr::send(wr_id, source, keys),
+                Kind::Read => {
+                    let local = self.local(Part::Fetched, message);
+                    SendWr::read(wr_id, local, remote(Part::Constant), keys)
+                }
+            };
             self.endpoint.post_send(&wr).unwrap();
             self.posted += 1;
         }
@@ -122,36 +183,73 @@ impl End {
         if wc.status != WcStatus::SUCCESS {
             panic!("{wc:?}: {}; {:?}", self.endpoint.explain(wc.status), self.told());
         }
-        if wc.opcode != WcOpcode::RECV_RDMA_WITH_IMM {
-            assert_eq!(wc.wr_id, self.sent as u64);
-            self.buffer.write_at(self.sent * LENGTH, &[REPORTED; LENGTH]).unwrap();
-            self.sent += 1;
-            return;
+        match wc.opcode {
+            WcOpcode::RECV_RDMA_WITH_IMM => self.receive(Kind::Write, wc, peer_salt),
+            WcOpcode::RECV => self.receive(Kind::Send, wc, peer_salt),
+            _ => self.reported(wc, peer_salt),
         }
-        let message = self.received;
+    }
+
+    /// In order, each once, and what is given back is written over.
+    fn reported(&mut self, wc: &VirtualWc, peer_salt: usize) {
+        let message = self.sent;
+        assert_eq!(wc.wr_id, message as u64);
+        if kind(message, self.scheme) == Kind::Read {
+            self.check(Part::Fetched, message, peer_salt);
+        }
+        self.buffer.write_at(place(Part::Source, message), &[REPORTED; LENGTH]).unwrap();
+        self.sent += 1;
+    }
+
+    /// The next of its kind, and everything of it is there.
+    fn receive(&mut self, of: Kind, wc: &VirtualWc, peer_salt: usize) {
+        let arrived = &mut self.arrived[usize::from(of == Kind::Send)];
+        let from = arrived.map_or(0, |last| last + 1);
+        let mut later = from..MESSAGES;
+        let message = later.find(|message| kind(*message, self.scheme) == of).unwrap();
+        *arrived = Some(message);
         assert_eq!(wc.wr_id, message as u64);
         assert!(wc.imm.is_none_or(|imm| imm == message as u32), "{wc:?}");
-        let place = (MESSAGES + message) * LENGTH;
-        let mut bytes = vec![0; LENGTH];
-        self.buffer.read_at(place, &mut bytes).unwrap();
-        let wrong = (0..LENGTH).find(|at| bytes[*at] != byte(peer_salt, message, *at));
-        assert_eq!(wrong, None, "a byte of message {message}");
-        self.buffer.write_at(place, &[TAKEN; LENGTH]).unwrap();
+        self.check(Part::Target, message, peer_salt);
         self.received += 1;
     }
 
+    fn check(&self, part: Part, message: usize, salt: usize) {
+        let mut bytes = vec![0; LENGTH];
+        self.buffer.read_at(place(part, message), &mut bytes).unwrap();
+        let wrong = (0..LENGTH).find(|at| bytes[*at] != byte(salt, message, *at));
+        assert_eq!(wrong, None, "a byte of message {message}");
+        self.buffer.write_at(place(part, message), &[TAKEN; LENGTH]).unwrap();
+    }
+
     fn is_done(&self) -> bool {
-        self.sent == MESSAGES && self.received == MESSAGES
+        self.has_done(MESSAGES)
+    }
+
+    /// Whether it and the peer have moved so many messages.
+    fn has_done(&self, messages: usize) -> bool {
+        let arrives = |message: &usize| kind(*message, self.scheme) != Kind::Read;
+        let due = (0..messages).filter(arrives).count();
+        self.sent >= messages && self.received >= due
     }
 
     /// Nothing changed after it was handed over.
     fn check_memory(&self) {
-        let mut bytes = vec![0; 2 * MESSAGES * LENGTH];
-        self.buffer.read_at(0, &mut bytes).unwrap();
-        let (own, taken) = bytes.split_at(MESSAGES * LENGTH);
-        assert!(own[..self.sent * LENGTH].iter().all(|byte| *byte == REPORTED));
-        let late = taken[..self.received * LENGTH].iter().position(|byte| *byte != TAKEN);
-        assert_eq!(late.map(|at| at / LENGTH), None, "message that was written late");
+        for message in 0..MESSAGES {
+            self.check_all_are(Part::Source, message, REPORTED);
+            let part = match kind(message, self.scheme) {
+                Kind::Read => Part::Fetched,
+                Kind::Write | Kind::Send => Part::Target,
+            };
+            self.check_all_are(part, message, TAKEN);
+        }
+    }
+
+    fn check_all_are(&self, part: Part, message: usize, value: u8) {
+        let mut bytes = vec![0; LENGTH];
+        self.buffer.read_at(place(part, message), &mut bytes).unwrap();
+        let late = bytes.iter().position(|byte| *byte != value);
+        assert_eq!(late, None, "a byte of message {message} that was written late");
     }
 
     pub fn state(&self, rail: RailId) -> RailState {
@@ -234,14 +332,7 @@ impl Ends {
     pub fn pause_after(&mut self, messages: usize) {
         self.near.limit = messages;
         self.far.limit = messages;
-        self.go_on(
-            |_| (),
-            |ends| {
-                [&ends.near, &ends.far]
-                    .iter()
-                    .all(|end| end.sent == messages && end.received == messages)
-            },
-        );
+        self.go_on(|_| (), |ends| [&ends.near, &ends.far].iter().all(|end| end.has_done(messages)));
         for _ in 0..200 {
             self.step();
         }
