@@ -90,7 +90,7 @@ fn waiting(builder: &EndpointBuilder) -> Ends {
 #[test]
 fn too_few_rails_end_both_ends_and_each_knows_why() {
     let mut ends = waiting(&rerouted(Scheme::Spray).min_rails(3));
-    let Ends { fabric, near, far } = &mut ends;
+    let Ends { fabric, near, far, .. } = &mut ends;
     let step = || _ = fabric.step();
     assert!(near.endpoint.fail_rail(RailId::Data(3)));
     assert_eq!(near.endpoint.state(), QpState::Degraded);
@@ -107,7 +107,7 @@ fn too_few_rails_end_both_ends_and_each_knows_why() {
 #[test]
 fn who_gives_up_tells_the_peer() {
     let mut ends = waiting(&rerouted(Scheme::Spray));
-    let Ends { fabric, near, far } = &mut ends;
+    let Ends { fabric, near, far, .. } = &mut ends;
     let step = || _ = fabric.step();
     near.endpoint.fail_all();
     tell(&mut near.endpoint, &mut far.endpoint);

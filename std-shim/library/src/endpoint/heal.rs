@@ -1,14 +1,17 @@
 //! Healing within one process: both ends are here, so what they tell each other needs no link, and rails
 //! that are Down get queue pairs on both sides in one call.
 
+use super::devices::Devices;
 use super::qp::{EndpointQp, Place, rail_ids};
-use super::replace::Owner;
+use super::replace::{Source, put_in_place};
 use super::replace_error::ReplaceError;
 use super::replacement::Replacement;
 use super::set::EndpointSet;
 use super::single::Endpoint;
+use super::sizes::MAX_DEVICES;
 use crate::backend::Connect;
 use polyrail_core::hardware::CompletionQueue;
+use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{self, RailId};
 
 /// Heals two endpoints that [`connect_endpoints`](super::connect_endpoints) connected: loses rails whose
@@ -57,9 +60,10 @@ where
     Q: Connect,
     C: CompletionQueue,
 {
-    let (qp_a, owner_a) = a.owner();
-    let (qp_b, owner_b) = b.owner();
-    Healing { qps: [qp_a, qp_b], indices: [0; 2], owners: Owners(owner_a, Some(owner_b)) }.heal()
+    let qps = [&mut a.qp, &mut b.qp];
+    let owner_a = Owner { cq: &mut a.cq, devices: &a.devices };
+    let owner_b = Owner { cq: &mut b.cq, devices: &b.devices };
+    Healing { qps, indices: [0; 2], owners: Owners(owner_a, Some(owner_b)) }.heal()
 }
 
 /// [`heal_endpoints`] for two virtual queue pairs of two sets, by number.
@@ -75,10 +79,11 @@ where
     Q: Connect,
     C: CompletionQueue,
 {
-    let (qp_a, owner_a) = a.owner(number_a)?;
-    let (qp_b, owner_b) = b.owner(number_b)?;
+    let qps = [a.members.member_mut(number_a)?, b.members.member_mut(number_b)?];
+    let owner_a = Owner { cq: &mut a.cq, devices: &a.devices };
+    let owner_b = Owner { cq: &mut b.cq, devices: &b.devices };
     let indices = [number_a as u16, number_b as u16];
-    Healing { qps: [qp_a, qp_b], indices, owners: Owners(owner_a, Some(owner_b)) }.heal()
+    Healing { qps, indices, owners: Owners(owner_a, Some(owner_b)) }.heal()
 }
 
 impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>
@@ -100,6 +105,18 @@ where
         };
         let owner = Owner { cq: &mut self.cq, devices: &self.devices };
         Healing { qps, indices: [a as u16, b as u16], owners: Owners(owner, None) }.heal()
+    }
+}
+
+/// What the owner of an end has.
+struct Owner<'h, Q, C, const ROUTES: usize> {
+    cq: &'h mut VirtualCq<C, MAX_DEVICES, ROUTES>,
+    devices: &'h Devices<Q, C>,
+}
+
+impl<Q, C: CompletionQueue, const ROUTES: usize> Owner<'_, Q, C, ROUTES> {
+    fn source(&self) -> Source<'_, Q, C> {
+        Source { devices: self.devices, cqs: self.cq.cqs() }
     }
 }
 
@@ -185,8 +202,8 @@ where
     ) -> Result<[Replacement<Q>; 2], ReplaceError> {
         let [place_a, place_b] = [self.look_up(0, rail, device)?, self.look_up(1, rail, device)?];
         let [qp_a, qp_b] = &self.qps;
-        let a = self.owners.of(0).make_at(qp_a, rail, place_a)?;
-        let b = self.owners.of(1).make_at(qp_b, rail, place_b)?;
+        let a = self.owners.of(0).source().make_at(qp_a, rail, place_a)?;
+        let b = self.owners.of(1).source().make_at(qp_b, rail, place_b)?;
         Ok([a, b])
     }
 
@@ -194,15 +211,15 @@ where
     fn look_up(&mut self, end: usize, rail: RailId, device: usize) -> Result<Place, ReplaceError> {
         let qp = &self.qps[end];
         let place = qp.candidate_on(rail, device)?;
-        self.owners.of(end).look_up(qp, rail, place)
+        self.owners.of(end).source().look_up(qp, rail, place)
     }
 
     fn replace(&mut self, rail: RailId) -> Result<(), ReplaceError> {
         let [a, b] = self.make(rail)?;
         let (address_a, address_b) = (a.address, b.address);
         let [qp_a, qp_b] = &mut self.qps;
-        self.owners.of(0).replace(qp_a, self.indices[0], a, &address_b)?;
-        let replaced = self.owners.of(1).replace(qp_b, self.indices[1], b, &address_a);
+        put_in_place(self.owners.of(0).cq, self.indices[0], qp_a, a, &address_b)?;
+        let replaced = put_in_place(self.owners.of(1).cq, self.indices[1], qp_b, b, &address_a);
         if replaced.is_err() {
             // Its new queue pair has no other end.
             qp_a.fail_rail(rail);

@@ -12,21 +12,21 @@ use super::make::random_psn;
 use super::qp::{EndpointQp, Place};
 use super::replace_error::ReplaceError;
 use super::replacement::{Replacement, ReplacementAddress};
-use super::set::EndpointSet;
+use super::set::{EndpointSet, Members};
 use super::single::Endpoint;
-use super::sizes::{ENDPOINT_ROUTES, MAX_DEVICES};
+use super::sizes::MAX_DEVICES;
 use crate::backend::{Connect, DeviceError};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{self, QpState, RailId, RailState, Rejected};
 
-/// What a virtual queue pair's owner has, for the time that a rail is replaced.
-pub(super) struct Owner<'o, Q, C, const ROUTES: usize> {
-    pub(super) cq: &'o mut VirtualCq<C, MAX_DEVICES, ROUTES>,
+/// Where new queue pairs come from.
+pub(super) struct Source<'o, Q, C> {
     pub(super) devices: &'o Devices<Q, C>,
+    pub(super) cqs: &'o [C],
 }
 
-impl<Q, C, const ROUTES: usize> Owner<'_, Q, C, ROUTES>
+impl<Q, C> Source<'_, Q, C>
 where
     Q: Connect,
     C: CompletionQueue,
@@ -83,36 +83,47 @@ where
         let device = qp.devices[place.device];
         let refused = |source| qp.refused(rail, place, source);
         let queue_pair =
-            self.devices.create_qp(device, self.cq.cqs(), qp.max_inline_data).map_err(refused)?;
+            self.devices.create_qp(device, self.cqs, qp.max_inline_data).map_err(refused)?;
         queue_pair.init(&place.port, &qp.options).map_err(refused)?;
         let address = RailAddress { psn: random_psn(), ..qp.rail_address(&place) };
         let qp_num = queue_pair.qp_num();
         let address = ReplacementAddress { rail, generation, qp_num, address };
         Ok(Replacement { queue_pair, place, address })
     }
+}
 
-    /// Connects a queue pair with the peer's, and puts it in the rail's place; `index` is where the virtual
-    /// queue pair is attached.
-    pub(super) fn replace(
-        &mut self,
-        qp: &mut EndpointQp<Q>,
-        index: u16,
-        replacement: Replacement<Q>,
-        peer: &ReplacementAddress,
-    ) -> Result<(), ReplaceError> {
-        qp.fits(&replacement.address, peer)?;
-        let Replacement { queue_pair, place, address: own } = replacement;
-        let ReplacementAddress { rail, generation, .. } = own;
-        let local = (&queue_pair, &place.port, &own.address);
-        join(local, peer.qp_num, &peer.address, &qp.options)
-            .map_err(|source| qp.refused(rail, place, source))?;
-        let replaced = qp.qp.replace_rail(self.cq, index, rail, generation, queue_pair);
-        let old = replaced.map_err(|Rejected { error, .. }| error)?;
-        if let Some(known) = qp.position(rail).and_then(|at| qp.places.get_mut(at)) {
-            *known = place;
-        }
-        drop(old);
-        Ok(())
+/// Connects a queue pair with the peer's, and puts it in the rail's place; `index` is where the virtual queue
+/// pair is attached to `cq`.
+pub(super) fn put_in_place<Q, C, const ROUTES: usize>(
+    cq: &mut VirtualCq<C, MAX_DEVICES, ROUTES>,
+    index: u16,
+    qp: &mut EndpointQp<Q>,
+    replacement: Replacement<Q>,
+    peer: &ReplacementAddress,
+) -> Result<(), ReplaceError>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    qp.fits(&replacement.address, peer)?;
+    let Replacement { queue_pair, place, address: own } = replacement;
+    let ReplacementAddress { rail, generation, .. } = own;
+    let local = (&queue_pair, &place.port, &own.address);
+    join(local, peer.qp_num, &peer.address, &qp.options)
+        .map_err(|source| qp.refused(rail, place, source))?;
+    let replaced = qp.qp.replace_rail(cq, index, rail, generation, queue_pair);
+    let old = replaced.map_err(|Rejected { error, .. }| error)?;
+    if let Some(known) = qp.position(rail).and_then(|at| qp.places.get_mut(at)) {
+        *known = place;
+    }
+    drop(old);
+    Ok(())
+}
+
+impl<Q> Members<Q> {
+    pub(super) fn member_mut(&mut self, number: usize) -> Result<&mut EndpointQp<Q>, ReplaceError> {
+        let count = self.0.len();
+        self.0.get_mut(number).ok_or(ReplaceError::NoMember { number, count })
     }
 }
 
@@ -223,9 +234,8 @@ where
     /// # Errors
     ///
     /// The rail is not Down, or no device gives a queue pair now.
-    pub fn new_queue_pair(&mut self, rail: RailId) -> Result<Replacement<Q>, ReplaceError> {
-        let (qp, owner) = self.owner();
-        owner.make(qp, rail)
+    pub fn new_queue_pair(&self, rail: RailId) -> Result<Replacement<Q>, ReplaceError> {
+        self.source().make(&self.qp, rail)
     }
 
     /// Makes a queue pair that goes with the peer's: for the same rail and generation, and on the device in
@@ -236,11 +246,10 @@ where
     /// As [`new_queue_pair`](Self::new_queue_pair); the peer's is of another generation, or on a device
     /// where this rail cannot be.
     pub fn new_queue_pair_for(
-        &mut self,
+        &self,
         peer: &ReplacementAddress,
     ) -> Result<Replacement<Q>, ReplaceError> {
-        let (qp, owner) = self.owner();
-        owner.make_for(qp, peer)
+        self.source().make_for(&self.qp, peer)
     }
 
     /// Connects a queue pair with the peer's, and puts it in the rail's place. What the engine has to tell
@@ -257,12 +266,11 @@ where
         replacement: Replacement<Q>,
         peer: &ReplacementAddress,
     ) -> Result<(), ReplaceError> {
-        let (qp, mut owner) = self.owner();
-        owner.replace(qp, 0, replacement, peer)
+        put_in_place(&mut self.cq, 0, &mut self.qp, replacement, peer)
     }
 
-    pub(super) fn owner(&mut self) -> (&mut EndpointQp<Q>, Owner<'_, Q, C, ENDPOINT_ROUTES>) {
-        (&mut self.qp, Owner { cq: &mut self.cq, devices: &self.devices })
+    fn source(&self) -> Source<'_, Q, C> {
+        Source { devices: &self.devices, cqs: self.cq.cqs() }
     }
 }
 
@@ -277,12 +285,11 @@ where
     ///
     /// As there; or there is none of this number.
     pub fn new_queue_pair(
-        &mut self,
+        &self,
         number: usize,
         rail: RailId,
     ) -> Result<Replacement<Q>, ReplaceError> {
-        let (qp, owner) = self.owner(number)?;
-        owner.make(qp, rail)
+        self.source().make(self.member(number)?, rail)
     }
 
     /// [`Endpoint::new_queue_pair_for`] for virtual queue pair `number`.
@@ -291,12 +298,11 @@ where
     ///
     /// As there; or there is none of this number.
     pub fn new_queue_pair_for(
-        &mut self,
+        &self,
         number: usize,
         peer: &ReplacementAddress,
     ) -> Result<Replacement<Q>, ReplaceError> {
-        let (qp, owner) = self.owner(number)?;
-        owner.make_for(qp, peer)
+        self.source().make_for(self.member(number)?, peer)
     }
 
     /// [`Endpoint::replace`] for virtual queue pair `number`.
@@ -310,17 +316,16 @@ where
         replacement: Replacement<Q>,
         peer: &ReplacementAddress,
     ) -> Result<(), ReplaceError> {
-        let (qp, mut owner) = self.owner(number)?;
-        owner.replace(qp, number as u16, replacement, peer)
+        let qp = self.members.member_mut(number)?;
+        put_in_place(&mut self.cq, number as u16, qp, replacement, peer)
     }
 
-    pub(super) fn owner(
-        &mut self,
-        number: usize,
-    ) -> Result<(&mut EndpointQp<Q>, Owner<'_, Q, C, ROUTES>), ReplaceError> {
-        let members = &mut self.members.0;
-        let count = members.len();
-        let qp = members.get_mut(number).ok_or(ReplaceError::NoMember { number, count })?;
-        Ok((qp, Owner { cq: &mut self.cq, devices: &self.devices }))
+    fn member(&self, number: usize) -> Result<&EndpointQp<Q>, ReplaceError> {
+        let count = self.members.0.len();
+        self.members.0.get(number).ok_or(ReplaceError::NoMember { number, count })
+    }
+
+    fn source(&self) -> Source<'_, Q, C> {
+        Source { devices: &self.devices, cqs: self.cq.cqs() }
     }
 }

@@ -3,6 +3,9 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
+pub mod healer;
+pub mod weather;
+
 use crate::fixture::{self, impatient};
 use polyrail::endpoint::{
     Endpoint, EndpointBuilder, NamedRailEvent, ReplaceError, connect_endpoints, heal_endpoints,
@@ -81,7 +84,7 @@ pub struct End {
     keys: Vec<DeviceKeys>,
     target: u64,
     /// Seeds the bytes of what it sends.
-    salt: usize,
+    pub salt: usize,
     scheme: Scheme,
     posted: usize,
     sent: usize,
@@ -168,6 +171,12 @@ impl End {
         }
     }
 
+    /// Posts what there is to post, and polls.
+    pub fn go_on(&mut self, peer_salt: usize) {
+        self.post();
+        self.poll(peer_salt);
+    }
+
     /// Polls, and checks what comes: all in order, each once. A completion queue may be broken: the others
     /// are polled all the same.
     fn poll(&mut self, peer_salt: usize) {
@@ -222,7 +231,7 @@ impl End {
         self.buffer.write_at(place(part, message), &[TAKEN; LENGTH]).unwrap();
     }
 
-    fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         self.has_done(MESSAGES)
     }
 
@@ -234,7 +243,7 @@ impl End {
     }
 
     /// Nothing changed after it was handed over.
-    fn check_memory(&self) {
+    pub fn check_memory(&self) {
         for message in 0..MESSAGES {
             self.check_all_are(Part::Source, message, REPORTED);
             let part = match kind(message, self.scheme) {
@@ -265,6 +274,18 @@ impl End {
         self.received
     }
 
+    /// How it stands, for failed tests.
+    pub fn report(&self, name: &str) -> String {
+        let qp = self.endpoint.virtual_qp();
+        let Self { posted, sent, received, .. } = self;
+        let mut text = format!("{name}: {posted} posted, {sent} sent, {received} received, ");
+        text += &format!("{:?}, {:?}\n", qp.state(), qp.failure());
+        let reports = self.endpoint.rail_reports();
+        let told = reports.iter().map(ToString::to_string).chain(self.told());
+        told.for_each(|told| text += &format!("  {told}\n"));
+        text
+    }
+
     /// What happened, in words.
     pub fn told(&self) -> Vec<String> {
         self.events.iter().map(ToString::to_string).collect()
@@ -276,18 +297,24 @@ pub struct Ends {
     pub fabric: Fabric,
     pub near: End,
     pub far: End,
+    /// Whether what they tell each other is there at once; else the test carries it.
+    pub carries: bool,
 }
 
 impl Ends {
     /// Rails on `devices` devices each, connected, with traffic both ways to come.
     pub fn new(seed: u64, devices: usize, builder: &EndpointBuilder) -> Self {
-        let fabric = Fabric::deterministic(seed);
+        Self::on(Fabric::deterministic(seed), devices, builder)
+    }
+
+    /// [`new`](Self::new) on any fabric.
+    pub fn on(fabric: Fabric, devices: usize, builder: &EndpointBuilder) -> Self {
         let mut near = End::new(&fabric, "near", devices, builder);
         let mut far = End::new(&fabric, "far", devices, builder);
         connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
         near.meet(&far);
         far.meet(&near);
-        Self { fabric, near, far }
+        Self { fabric, near, far, carries: true }
     }
 
     /// One step of the fabric, of both ends, and of what they tell each other.
@@ -297,7 +324,9 @@ impl Ends {
         self.fabric.step();
         self.near.poll(self.far.salt);
         self.far.poll(self.near.salt);
-        self.carry();
+        if self.carries {
+            self.carry();
+        }
     }
 
     /// Carries messages both ways until there are none.
@@ -366,24 +395,6 @@ impl Ends {
     }
 
     pub fn report(&self) -> String {
-        let mut text = String::new();
-        for (name, end) in [("near", &self.near), ("far", &self.far)] {
-            let qp = end.endpoint.virtual_qp();
-            text += &format!(
-                "{name}: {} posted, {} sent, {} received, {:?}, {:?}\n",
-                end.posted,
-                end.sent,
-                end.received,
-                qp.state(),
-                qp.failure()
-            );
-            for report in end.endpoint.rail_reports() {
-                text += &format!("  {report}\n");
-            }
-            for told in end.told() {
-                text += &format!("  {told}\n");
-            }
-        }
-        text
+        self.near.report("near") + &self.far.report("far")
     }
 }
