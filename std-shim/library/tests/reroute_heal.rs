@@ -3,7 +3,9 @@
 mod fixture;
 mod rerouted;
 
-use polyrail::nic::{Fault, When};
+use fixture::{Host, connect_sets};
+use polyrail::endpoint::{EndpointSet, ReplaceError, connect_endpoints, heal_members};
+use polyrail::nic::{Fabric, Fault, When};
 use polyrail::virtual_qp::{QpState, RailId, RailState, Scheme};
 use rerouted::weather::Weather;
 use rerouted::{End, Ends, LENGTH, rerouted};
@@ -153,4 +155,58 @@ fn check_removed(ends: &Ends, device: usize) {
     } else {
         assert_eq!(ends.near.state(rail), RailState::Down, "{}", ends.report());
     }
+}
+
+/// Until all rails of all members are in service again, of generation 1.
+fn poll_until_ready(
+    fabric: &Fabric,
+    sets: &mut [&mut EndpointSet],
+    mut heal: impl FnMut(&mut [&mut EndpointSet]),
+) {
+    let is_ready = |set: &&mut EndpointSet| set.qps().iter().all(|qp| qp.state() == QpState::Ready);
+    for _ in 0..2000 {
+        fabric.step();
+        for set in sets.iter_mut() {
+            assert_eq!(set.poll(16).error, None);
+        }
+        heal(sets);
+        if sets.iter().all(is_ready) {
+            return;
+        }
+    }
+    panic!("not all are ready")
+}
+
+#[test]
+fn members_of_sets_heal_with_those_of_another_set_or_of_their_own() {
+    let fabric = Fabric::deterministic(8);
+    let host = |name| Host::new(&fabric, name, 2, LENGTH);
+    let (near_host, far_host) = (host("near"), host("far"));
+    let builder = rerouted(Scheme::Spray);
+    let rail = RailId::Data(3);
+    let generations = |set: &EndpointSet| {
+        set.virtual_cq().invariants();
+        set.qps().iter().map(|qp| qp.virtual_qp().rail_generation(rail)).collect::<Vec<_>>()
+    };
+
+    let shapes = [(builder, &[0, 1][..]), (builder, &[1][..])];
+    let (mut near, mut far) = (near_host.set(&shapes), far_host.set(&shapes));
+    connect_sets(&mut near, &mut far);
+    near.qps_mut()[1].fail_rail(rail);
+    poll_until_ready(&fabric, &mut [&mut near, &mut far], |sets| {
+        let [near, far] = sets else { unreachable!("both") };
+        (0..2).for_each(|qp| heal_members((near, qp), (far, qp)).unwrap());
+    });
+    assert_eq!([generations(&near), generations(&far)], [[Some(0), Some(1)], [Some(0), Some(1)]]);
+    let none = ReplaceError::NoMember { number: 2, count: 2 };
+    assert_eq!(heal_members((&mut near, 2), (&mut far, 0)), Err(none));
+
+    let mut set = near_host.set(&[(builder, &[0, 1]), (builder, &[0, 1])]);
+    let [a, b] = set.qps_mut() else { unreachable!("both") };
+    connect_endpoints(a, b).unwrap();
+    b.fail_rail(rail);
+    poll_until_ready(&fabric, &mut [&mut set], |sets| sets[0].heal_between(0, 1).unwrap());
+    assert_eq!(generations(&set), [Some(1), Some(1)]);
+    let none = ReplaceError::NoMember { number: 2, count: 2 };
+    assert_eq!(set.heal_between(0, 2), Err(none));
 }

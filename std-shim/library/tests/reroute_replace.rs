@@ -142,7 +142,7 @@ fn an_endpoint_that_failed_or_whose_rails_fail_for_good_gets_no_queue_pairs() {
     assert_eq!(ends.near.endpoint.new_queue_pair(rail).unwrap_err(), expected);
     let fabric = Fabric::deterministic(1);
     let domain = fabric.create_device(DeviceConfig::named("x")).alloc_pd().unwrap();
-    let mut fatal: Endpoint = EndpointBuilder::new().build(&[&domain]).unwrap();
+    let fatal: Endpoint = EndpointBuilder::new().build(&[&domain]).unwrap();
     let state = RailState::InService;
     let expected = engine(engine::ReplaceError::State { rail, state });
     assert_eq!(fatal.new_queue_pair(rail).unwrap_err(), expected);
@@ -150,14 +150,14 @@ fn an_endpoint_that_failed_or_whose_rails_fail_for_good_gets_no_queue_pairs() {
 
 #[test]
 fn what_requests_wait_for_goes_to_another_device() {
-    let mut ends = down(RailId::Notify, &rerouted(Scheme::Spray));
+    let ends = down(RailId::Notify, &rerouted(Scheme::Spray));
     ends.near.devices[0].inject(When::Now, Fault::LinkDown);
     let near = ends.near.endpoint.new_queue_pair(RailId::Notify).unwrap();
     assert_eq!(near.address().address.device, 1);
     let far = ends.far.endpoint.new_queue_pair_for(near.address()).unwrap();
     assert_eq!(far.address().address.device, 1);
     // Others stay where they were: there are enough of them.
-    let mut ends = down(RailId::Data(1), &rerouted(Scheme::Spray));
+    let ends = down(RailId::Data(1), &rerouted(Scheme::Spray));
     ends.near.devices[1].inject(When::Now, Fault::DeviceGone);
     let error = ends.near.endpoint.new_queue_pair(RailId::Data(1)).unwrap_err();
     let source = DeviceError::Nic(NicError::DeviceGone);
