@@ -24,6 +24,13 @@ pub enum DeviceError {
         /// Its number.
         port: u8,
     },
+    /// Real verbs: a port that was used before has no address now.
+    #[cfg(feature = "verbs")]
+    #[error("port {port} has no address")]
+    NoAddress {
+        /// Its number.
+        port: u8,
+    },
     /// The operating system gave no memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
