@@ -31,8 +31,9 @@ pub(crate) enum Content {
 }
 
 impl Content {
+    /// Whether it is fragments of one request.
     #[inline]
-    const fn is_fragments(self) -> bool {
+    pub(crate) const fn is_fragments(self) -> bool {
         self as u8 <= Self::Numbered as u8
     }
 

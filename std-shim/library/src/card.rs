@@ -1,11 +1,13 @@
 //! Connection cards: what one end of a virtual queue pair tells the other.
 //!
 //! JSON in the reference implementation's form, with optional fields of ours, in the same style, which
-//! the reference ignores: two for DQPLB, and the order of immediates, `"big"` or `"little"` endian.
+//! the reference ignores: two for DQPLB, the order of immediates, `"big"` or `"little"` endian, and what
+//! a rail's failure does, `"fatal"` or `"reroute"`. A card without the last one, as the reference's and
+//! older ones of ours, is of an end whose rails fail for good.
 //!
 //! ```json
 //! {"notifyQpNum":"0000000005","qpNums":["0000000017"],"recvsPerRail":"0000000100","window":"0000008192",
-//!  "immOrder":"big"}
+//!  "immOrder":"big","railFailure":"reroute"}
 //! ```
 //!
 //! # Interoperability
@@ -33,7 +35,7 @@
 
 use crate::json::Value;
 use polyrail_core::verbs::ImmOrder;
-use polyrail_core::virtual_qp::{MAX_RAILS, PeerWindow};
+use polyrail_core::virtual_qp::{MAX_RAILS, PeerWindow, RailFailure};
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -46,10 +48,15 @@ const NOTIFY_QP_NUM: &str = "notifyQpNum";
 const WINDOW: &str = "window";
 const RECVS_PER_RAIL: &str = "recvsPerRail";
 const IMM_ORDER: &str = "immOrder";
+const RAIL_FAILURE: &str = "railFailure";
 
 /// How cards write the order of immediates.
 const IMM_ORDERS: [(ImmOrder, &str); 2] =
     [(ImmOrder::BigEndian, "big"), (ImmOrder::LittleEndian, "little")];
+
+/// How cards write what a rail's failure does.
+const RAIL_FAILURES: [(RailFailure, &str); 2] =
+    [(RailFailure::Fatal, "fatal"), (RailFailure::Reroute, "reroute")];
 
 /// The physical queue pairs of a virtual one, and what a DQPLB sender must know of its receiver.
 ///
@@ -73,6 +80,8 @@ pub struct ConnectionCard {
     pub window: Option<PeerWindow>,
     /// How users' immediates travel, if the card has it; the reference's does not.
     pub imm_order: Option<ImmOrder>,
+    /// What a rail's failure does: Fatal unless the card has something else.
+    pub rail_failure: RailFailure,
 }
 
 /// Text that is not a connection card.
@@ -124,6 +133,14 @@ pub enum CardError {
     /// The order of immediates is neither of the two.
     #[error("field immOrder of the connection card: {value} is neither \"big\" nor \"little\"")]
     NotAnOrder {
+        /// What is there instead, as JSON; cut off if it is long.
+        value: String,
+    },
+    /// What a rail's failure does is neither of the two.
+    #[error(
+        "field railFailure of the connection card: {value} is neither \"fatal\" nor \"reroute\""
+    )]
+    NotARailFailure {
         /// What is there instead, as JSON; cut off if it is long.
         value: String,
     },
@@ -185,6 +202,10 @@ impl Serialize for ConnectionCard {
         for (_, name) in IMM_ORDERS.iter().filter(|(order, _)| Some(*order) == self.imm_order) {
             map.serialize_entry(IMM_ORDER, name)?;
         }
+        // What is usual is not written: such a card is as it always was.
+        if self.rail_failure == RailFailure::Reroute {
+            map.serialize_entry(RAIL_FAILURE, "reroute")?;
+        }
         map.end()
     }
 }
@@ -223,6 +244,9 @@ impl Fields<'_> {
             notify_qp_num: number(NOTIFY_QP_NUM, self.required(NOTIFY_QP_NUM)?)?,
             window,
             imm_order: self.optional(IMM_ORDER)?.map(imm_order).transpose()?,
+            rail_failure: self
+                .optional(RAIL_FAILURE)?
+                .map_or(Ok(RailFailure::Fatal), rail_failure)?,
         })
     }
 
@@ -251,12 +275,17 @@ fn qp_nums(value: &Value) -> Result<Vec<u32>, CardError> {
 }
 
 fn imm_order(value: &Value) -> Result<ImmOrder, CardError> {
-    let known = |name: &str| IMM_ORDERS.iter().find(|(_, known)| *known == name);
-    match value {
-        Value::Text(text) => known(text).map(|(order, _)| *order),
-        _ => None,
-    }
-    .ok_or_else(|| CardError::NotAnOrder { value: value.shown() })
+    one_of(&IMM_ORDERS, value).ok_or_else(|| CardError::NotAnOrder { value: value.shown() })
+}
+
+fn rail_failure(value: &Value) -> Result<RailFailure, CardError> {
+    one_of(&RAIL_FAILURES, value).ok_or_else(|| CardError::NotARailFailure { value: value.shown() })
+}
+
+/// What the text here is the name of.
+fn one_of<T: Copy>(names: &[(T, &str)], value: &Value) -> Option<T> {
+    let Value::Text(text) = value else { return None };
+    names.iter().find(|(_, name)| name == text).map(|(known, _)| *known)
 }
 
 fn number(field: &'static str, value: &Value) -> Result<u32, CardError> {
@@ -287,6 +316,7 @@ mod tests {
                 imm_order: *g
                     .choose(&[None, Some(ImmOrder::BigEndian), Some(ImmOrder::LittleEndian)])
                     .unwrap(),
+                rail_failure: *g.choose(&[RailFailure::Fatal, RailFailure::Reroute]).unwrap(),
             }
         }
     }
@@ -323,8 +353,10 @@ mod tests {
             notify_qp_num: 0,
             window: Some(window),
             imm_order: Some(ImmOrder::LittleEndian),
+            rail_failure: RailFailure::Reroute,
         };
         let text = card.to_json();
+        assert!(text.contains(r#""railFailure":"reroute""#), "{text}");
         assert!(text.contains(r#""immOrder":"little""#), "{text}");
         assert!(text.contains(r#""window":"0000008192""#), "{text}");
         assert!(text.contains(r#""recvsPerRail":"0000000100""#), "{text}");
@@ -343,6 +375,24 @@ mod tests {
         }
         let twice = r#"{"notifyQpNum":"1","qpNums":["1"],"immOrder":"big","immOrder":"big"}"#;
         assert_eq!(error(twice), CardError::Duplicate { field: "immOrder" });
+    }
+
+    #[test]
+    fn what_a_rails_failure_does_is_one_of_two_and_fatal_where_it_is_not_said() {
+        let with = |fields: &str| format!(r#"{{"notifyQpNum":"0","qpNums":["1"]{fields}}}"#);
+        let read = |text: &str| ConnectionCard::from_json(text.as_bytes()).unwrap().rail_failure;
+        let old = with("");
+        assert_eq!(read(&old), RailFailure::Fatal);
+        assert_eq!(read(&with(r#","railFailure":"fatal""#)), RailFailure::Fatal);
+        assert_eq!(read(&with(r#","railFailure":"reroute""#)), RailFailure::Reroute);
+        for bad in [r#""Reroute""#, r#""""#, "true", "null", "[]"] {
+            let text = with(&format!(r#","railFailure":{bad}"#));
+            assert_eq!(error(&text), CardError::NotARailFailure { value: bad.into() });
+        }
+        let twice = with(r#","railFailure":"fatal","railFailure":"reroute""#);
+        assert_eq!(error(&twice), CardError::Duplicate { field: "railFailure" });
+        let card = ConnectionCard::from_json(old.as_bytes()).unwrap();
+        assert!(!card.to_json().contains("railFailure"), "{}", card.to_json());
     }
 
     /// Row 20 of what the reference gets wrong.

@@ -15,7 +15,9 @@ use polyrail::nic::{
 };
 use polyrail::verbs::{ImmOrder, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_cq::VirtualWc;
-use polyrail::virtual_qp::{PeerWindow, PeerWindowError, PostSendError, QpState, RailId, Scheme};
+use polyrail::virtual_qp::{
+    PeerWindow, PeerWindowError, PostSendError, QpState, RailFailure, RailId, Scheme,
+};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 1 << 20;
@@ -182,6 +184,11 @@ fn what_cannot_be_built_is_refused() {
     assert_eq!(build(new(), &[&domain; 9]), BuildError::Devices { devices: 9, rails: 4 });
     let error = build(new().max_msg_size(100), &[&domain]);
     assert!(error.to_string().contains("max_msg_size 100"), "{error}");
+    let reroute = new().rail_failure(RailFailure::Reroute);
+    let error = build(reroute.rails(1), &[&domain]);
+    assert_eq!(error.to_string(), "one rail alone cannot be re-routed");
+    let error = build(reroute.min_rails(5), &[&domain]);
+    assert_eq!(error.to_string(), "min_rails is 5 of 4 rails");
     let error = build(new().max_inline_data(1 << 20), &[&domain]);
     assert!(Chain(&error).to_string().starts_with("device x: max_inline_data"), "{error}");
     domain.device().inject(When::Now, Fault::DeviceGone);
@@ -214,6 +221,13 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     assert_eq!(orders, ConnectError::ImmOrder { here, peer });
     let text = "immediates travel big endian from here, little endian from the peer";
     assert_eq!(orders.to_string(), text);
+    let rerouted = host(2, new().rail_failure(RailFailure::Reroute));
+    let here = RailFailure::Fatal;
+    let peer = RailFailure::Reroute;
+    let failures = error(&mut four, &rerouted);
+    assert_eq!(failures, ConnectError::RailFailure { here, peer });
+    let text = "a rail that fails is fatal here, re-routed at the peer";
+    assert_eq!(failures.to_string(), text);
     let devices = ConnectError::Devices { rail: RailId::Data(2), here: 0, peer: 2 };
     assert_eq!(error(&mut four, &spread), devices);
     let mut mute = four.endpoint.address();

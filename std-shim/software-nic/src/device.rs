@@ -155,6 +155,11 @@ impl Device {
         Some(if self.0.carries(port) { PortState::Active } else { PortState::Down })
     }
 
+    /// Whether it was unplugged.
+    pub fn is_gone(&self) -> bool {
+        self.0.is_gone()
+    }
+
     /// The oldest event that was not read yet.
     pub fn next_event(&self) -> Option<AsyncEvent> {
         lock(&self.0.events).pop()

@@ -166,6 +166,16 @@ impl QueuePair {
         self.shared.state.get()
     }
 
+    /// Whether its device was unplugged: when this returns true, no data moves through it any more.
+    pub fn device_is_gone(&self) -> bool {
+        let device = &self.shared.device;
+        let is_gone = device.is_gone();
+        if is_gone {
+            device.fabric.quiesce();
+        }
+        is_gone
+    }
+
     /// The address of its port; of port 1 before INIT.
     pub fn gid(&self) -> Gid {
         let port = self.shared.port.load(Ordering::Relaxed).max(1);

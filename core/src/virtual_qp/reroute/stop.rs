@@ -99,8 +99,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         index: u32,
         completion: &Completion,
     ) -> bool {
+        let size = self.config.max_msg_size;
         let Some(rail) = self.rail(id) else { return false };
-        let error = rail.completion_error(completion, 0);
+        let fragments = rail.sends.front().filter(|batch| batch.content.is_fragments());
+        let offset = fragments.map_or(0, |batch| batch.offset + index * size);
+        let error = rail.completion_error(completion, offset);
         if !self.survives(&error) {
             return false;
         }

@@ -1,6 +1,7 @@
 //! What endpoints ask of a queue pair, besides the data path.
 
 use super::error::DeviceError;
+use super::gone::Gone;
 use super::port::Port;
 use polyrail_core::hardware::QueuePair;
 use polyrail_software_nic::{ConnectOptions, RemoteQp};
@@ -41,4 +42,9 @@ pub trait Connect: QueuePair {
     ///
     /// See [`init`](Self::init).
     fn fail(&self) -> Result<(), DeviceError>;
+
+    /// The word that its device was removed, if that is so and the backend can know.
+    fn gone(&self) -> Option<Gone> {
+        None
+    }
 }

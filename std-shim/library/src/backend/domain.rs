@@ -10,8 +10,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 /// A device as endpoints use it: opened, with a protection domain, and with the ports that rails
-/// are to take.
-pub trait Domain {
+/// are to take. A cheap handle: clones mean the same device. An endpoint keeps one, and makes queue pairs
+/// with it in the place of those that failed.
+pub trait Domain: Clone + Send + Sync + 'static {
     /// Its queue pairs.
     type Qp: Connect;
     /// Its completion queues.
@@ -34,6 +35,17 @@ pub trait Domain {
     ///
     /// The device does not report them, or is gone.
     fn ports(&self) -> Result<Vec<Port>, DeviceError>;
+
+    /// One of its [`ports`](Self::ports) as it is now: its address may be another one than before.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port, or it carries no data now; the device is gone.
+    fn port(&self, number: u8) -> Result<Port, DeviceError> {
+        let ports = self.ports()?;
+        let found = ports.into_iter().find(|port| port.number == number);
+        found.ok_or(DeviceError::NoPort { port: number })
+    }
 
     /// A completion queue for at least `capacity` completions.
     ///

@@ -12,6 +12,25 @@ pub enum DeviceError {
     /// The software NIC refused to change the state of a queue pair.
     #[error(transparent)]
     Modify(#[from] ModifyError),
+    /// The device has no port of this number.
+    #[error("there is no port {port}")]
+    NoPort {
+        /// Its number.
+        port: u8,
+    },
+    /// A port carries no data.
+    #[error("port {port} is down")]
+    PortDown {
+        /// Its number.
+        port: u8,
+    },
+    /// Real verbs: a port that was used before has no address now.
+    #[cfg(feature = "verbs")]
+    #[error("port {port} has no address")]
+    NoAddress {
+        /// Its number.
+        port: u8,
+    },
     /// The operating system gave no memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
@@ -42,6 +61,9 @@ pub enum DeviceError {
         /// The port here is InfiniBand.
         infiniband: bool,
     },
+    /// A virtual queue pair was moved to a set that does not have its devices.
+    #[error("its owner has not opened the device")]
+    NotOpened,
     /// Memory has to be registered with at least one device.
     #[error("memory cannot be registered without a device")]
     NoDevice,

@@ -14,12 +14,14 @@
 mod connect;
 mod domain;
 mod error;
+mod gone;
 mod name;
 mod port;
 
 pub use connect::Connect;
 pub use domain::Domain;
 pub use error::DeviceError;
+pub use gone::Gone;
 pub use name::{DeviceName, DeviceNameError};
 pub use polyrail_software_nic::{ConnectOptions, Gid, GidKind, Mtu, QpCap, RemoteQp};
 pub use port::Port;

@@ -2,7 +2,7 @@
 
 use crate::backend::ConnectOptions;
 use polyrail_core::verbs::ImmOrder;
-use polyrail_core::virtual_qp::{Config, Scheme};
+use polyrail_core::virtual_qp::{Config, RailFailure, Scheme};
 
 /// The options of an endpoint. [`build`](Self::build) makes one, and
 /// [`EndpointSet::build`](super::EndpointSet::build) makes many that share completion queues.
@@ -74,6 +74,20 @@ impl EndpointBuilder {
     #[must_use]
     pub fn imm_order(self, imm_order: ImmOrder) -> Self {
         self.config(Config { imm_order, ..self.config })
+    }
+
+    /// What a rail's failure does; the same at both ends, and only over several rails can one be
+    /// re-routed. [`RailFailure::Fatal`] by default.
+    #[must_use]
+    pub fn rail_failure(self, rail_failure: RailFailure) -> Self {
+        self.config(Config { rail_failure, ..self.config })
+    }
+
+    /// With [`RailFailure::Reroute`], how many data rails have to be in service at least: with fewer the
+    /// endpoint has failed. 1 by default; with 0, requests wait for as long as there is no rail.
+    #[must_use]
+    pub fn min_rails(self, min_rails: u8) -> Self {
+        self.config(Config { min_rails, ..self.config })
     }
 
     /// Whether there is a notify queue pair even where none is needed: with DQPLB, or a single rail.

@@ -1,12 +1,12 @@
 //! Bringing two endpoints together.
 
 use super::address::{Address, RailAddress};
-use super::qp::{EndpointQp, Place, rail_ids};
-use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, RemoteQp};
+use super::qp::{EndpointQp, Place};
+use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Port, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
-use polyrail_core::virtual_qp::{PeerWindowError, RailId, Scheme};
+use polyrail_core::virtual_qp::{PeerWindowError, RailFailure, RailId, Scheme};
 
 /// Two endpoints do not match, or a queue pair refused. Queue pairs that were moved stay where they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +46,18 @@ pub enum ConnectError {
         here: ImmOrder,
         /// The peer's.
         peer: ImmOrder,
+    },
+    /// One end would wait for what the other never tells.
+    #[error(
+        "a rail that fails is {} here, {} at the peer",
+        fate(*here),
+        fate(*peer)
+    )]
+    RailFailure {
+        /// What a rail's failure does here.
+        here: RailFailure,
+        /// And at the peer.
+        peer: RailFailure,
     },
     /// SPRAY over several rails needs a notify queue pair at both ends, and the peer has none, or did
     /// not send its address.
@@ -93,12 +105,17 @@ pub enum ConnectError {
     },
 }
 
+/// What becomes of a rail that fails.
+fn fate(rail_failure: RailFailure) -> &'static str {
+    if rail_failure == RailFailure::Reroute { "re-routed" } else { "fatal" }
+}
+
 impl<Q> EndpointQp<Q>
 where
     Q: Connect,
 {
-    /// The connection card: the numbers of the queue pairs, how immediates travel, and for DQPLB the
-    /// receive window.
+    /// The connection card: the numbers of the queue pairs, how immediates travel, what a rail's failure
+    /// does, and for DQPLB the receive window.
     pub fn card(&self) -> ConnectionCard {
         let dqplb = self.qp.is_multi() && self.qp.config().scheme == Scheme::Dqplb;
         ConnectionCard {
@@ -106,6 +123,7 @@ where
             notify_qp_num: self.notify_qp().map_or(0, QueuePair::qp_num),
             window: dqplb.then(|| self.qp.window()),
             imm_order: Some(self.qp.config().imm_order),
+            rail_failure: self.qp.config().rail_failure,
         }
     }
 
@@ -129,7 +147,7 @@ where
         self.places.first().filter(|_| self.idle_notify.is_some())
     }
 
-    fn rail_address(&self, Place { device, port }: &Place) -> RailAddress {
+    pub(super) fn rail_address(&self, Place { device, port }: &Place) -> RailAddress {
         RailAddress {
             device: *device as u8,
             gid: port.gid,
@@ -202,6 +220,11 @@ where
         if let Some(peer) = peer.card.imm_order.filter(|peer| *peer != here) {
             return Err(ConnectError::ImmOrder { here, peer });
         }
+        let here = own.card.rail_failure;
+        let there = peer.card.rail_failure;
+        if here != there {
+            return Err(ConnectError::RailFailure { here, peer: there });
+        }
         // A notify queue pair that is not needed, such as the reference's, may be there or not.
         let needed = self.places.len();
         if peer.queue_pairs().count() < needed {
@@ -234,33 +257,30 @@ where
         peer: &RailAddress,
     ) -> Result<(), DeviceError> {
         let own = self.rail_address(place);
-        let path_mtu = own.mtu.min(peer.mtu);
-        let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..self.options };
-        let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
-        let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
         let Some(qp) = self.physical(rail) else { return Ok(()) };
-        qp.ready_to_receive(&place.port, &remote, &takes)?;
-        qp.ready_to_send(own.psn, &sends)
-    }
-
-    /// Moves every queue pair to ERR, so that all requests come back as flushed. Poll until none is
-    /// unreported; then no device touches the buffers any more.
-    pub fn fail_all(&mut self) {
-        for rail in rail_ids() {
-            self.fail_rail(rail);
-        }
-    }
-
-    /// Moves one queue pair to ERR; the virtual queue pair follows when it sees a flushed request.
-    pub fn fail_rail(&mut self, rail: RailId) {
-        if let Some(qp) = self.physical(rail) {
-            // Refused if the device is gone: then there is nothing left to flush either.
-            _ = qp.fail();
-        }
+        join((qp, &place.port, &own), qp_num, peer, &self.options)
     }
 }
 
-/// Connects two endpoints of one process, or two queue pairs of sets.
+/// A queue pair in INIT to RTS, with what both ends can do. Of the one here: on which port, and what the
+/// peer was told; of the peer's: its number, and where it is.
+pub(super) fn join<Q: Connect>(
+    (qp, port, own): (&Q, &Port, &RailAddress),
+    qp_num: u32,
+    peer: &RailAddress,
+    options: &ConnectOptions,
+) -> Result<(), DeviceError> {
+    let path_mtu = own.mtu.min(peer.mtu);
+    let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..*options };
+    let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
+    let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };
+    qp.ready_to_receive(port, &remote, &takes)?;
+    qp.ready_to_send(own.psn, &sends)
+}
+
+/// Connects two endpoints of one process, or two queue pairs of sets. If their rails are re-routed,
+/// [`heal_endpoints`](super::heal_endpoints) and [`heal_members`](super::heal_members) carry what they tell
+/// each other.
 ///
 /// # Errors
 ///

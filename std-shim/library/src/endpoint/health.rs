@@ -4,11 +4,15 @@ use super::qp::EndpointQp;
 use polyrail_core::hardware::{CqError, QueuePair};
 use polyrail_core::verbs::{DeviceId, WcStatus};
 use polyrail_core::virtual_qp::{
-    PostError, ProtocolError, QpState, RailCounters, RailError, RailId, RailSet,
+    ControlError, Failure, PostError, ProtocolError, QpState, RailCounters, RailError, RailId,
+    RailSet, RailState,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;
+
+/// Name of the notify queue pair in a [`RailReport`].
+const NOTIFY: &str = "notify";
 
 /// What one rail, or the notify queue pair, did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,6 +23,12 @@ pub struct RailReport {
     pub device: String,
     /// Its queue pair.
     pub qp_num: u32,
+    /// Where it stands between failure and return.
+    #[serde(serialize_with = "as_named")]
+    pub state: RailState,
+    /// Which queue pair in its place: 0 for the first one, counted up with each that failed and was
+    /// replaced.
+    pub generation: u16,
     /// Payload bytes handed to the device.
     pub bytes: u64,
     /// Send requests handed to the device.
@@ -29,6 +39,37 @@ pub struct RailReport {
     pub completions: u64,
     /// Failed ones among them.
     pub errors: u64,
+}
+
+impl fmt::Display for RailReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rail, device, qp_num, generation, bytes, send_requests, errors, .. } = self;
+        let state = state_name(self.state);
+        match rail.as_str() {
+            NOTIFY => write!(f, "{}", RailId::Notify)?,
+            number => write!(f, "rail {number}")?,
+        }
+        write!(f, " (device {device}, queue pair {qp_num}): {state}")?;
+        if *generation > 0 {
+            write!(f, ", generation {generation}")?;
+        }
+        write!(f, "; {bytes} bytes in {send_requests} requests, {errors} errors")
+    }
+}
+
+fn as_named<S: Serializer>(state: &RailState, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(state_name(*state))
+}
+
+/// A state for people.
+fn state_name(state: RailState) -> &'static str {
+    match state {
+        RailState::InService => "in service",
+        RailState::Draining => "draining",
+        RailState::Fenced => "fenced",
+        RailState::Down => "down",
+        RailState::Joining => "joining",
+    }
 }
 
 /// A rail's failure, with its device's name.
@@ -58,7 +99,7 @@ impl fmt::Display for NamedRailError {
 impl std::error::Error for NamedRailError {}
 
 /// An `errno` in the system's words.
-fn system_error(errno: i32) -> std::io::Error {
+pub(super) fn system_error(errno: i32) -> std::io::Error {
     std::io::Error::from_raw_os_error(errno)
 }
 
@@ -72,6 +113,40 @@ pub enum EndpointError {
     /// Something arrived that no correct device or peer produces.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
+    /// Too many rails failed.
+    #[error("{in_service} rails are in service, of {min_rails} at least")]
+    TooFewRails {
+        /// Data rails in service.
+        in_service: u8,
+        /// What was [chosen](super::EndpointBuilder::min_rails).
+        min_rails: u8,
+        /// The first failure of a rail, if its completions told of one.
+        #[source]
+        first: Option<NamedRailError>,
+    },
+    /// The peer's endpoint failed.
+    #[error("the peer gave the connection up")]
+    Peer,
+    /// The peer told what no correct peer tells.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// Requests were acknowledged whose completions the peer never saw.
+    #[error(
+        "the peer took {arrived} completions of what arrived on {rail} (device {device}), {acknowledged} are acknowledged"
+    )]
+    CompletionsLost {
+        /// Which.
+        rail: RailId,
+        /// Its device's name.
+        device: String,
+        /// What the peer said, modulo 2^32.
+        arrived: u32,
+        /// What its queue pair acknowledged, modulo 2^32.
+        acknowledged: u32,
+    },
+    /// Its owner [gave it up](super::EndpointQp::fail_all).
+    #[error("the endpoint was given up")]
+    GivenUp,
     /// A request ended badly, though no rail is known to have failed.
     #[error("a request failed: {0:?}: {0}")]
     Request(WcStatus),
@@ -133,10 +208,10 @@ where
         self.qp.state()
     }
 
-    /// The first failure of a rail; later ones do not replace it.
+    /// The first failure of a rail; later ones do not replace it. If rails are re-routed, the endpoint may
+    /// have survived it.
     pub fn first_error(&self) -> Option<NamedRailError> {
-        let error = self.qp.first_error()?;
-        Some(NamedRailError { error, device: self.device_name(error.device) })
+        self.qp.first_error().map(|error| self.named(error))
     }
 
     /// Why a request that completed with `status` did: the rail's failure or the peer's
@@ -145,7 +220,32 @@ where
         if let Some(error) = self.qp.take_protocol_error() {
             return error.into();
         }
-        self.first_error().map_or(EndpointError::Request(status), EndpointError::Rail)
+        let failure = self.qp.failure().map(|failure| self.named_failure(failure));
+        failure.unwrap_or(EndpointError::Request(status))
+    }
+
+    fn named_failure(&self, failure: Failure) -> EndpointError {
+        match failure {
+            Failure::Rail(error) => EndpointError::Rail(self.named(error)),
+            Failure::TooFewRails { in_service, min_rails } => {
+                // A flush only follows from the end itself.
+                let is_cause =
+                    |first: &NamedRailError| first.error.status != WcStatus::WR_FLUSH_ERR;
+                let first = self.first_error().filter(is_cause);
+                EndpointError::TooFewRails { in_service, min_rails, first }
+            }
+            Failure::Peer => EndpointError::Peer,
+            Failure::Control(error) => error.into(),
+            Failure::CompletionsLost { rail, arrived, acknowledged } => {
+                let device = self.device_of(rail);
+                EndpointError::CompletionsLost { rail, device, arrived, acknowledged }
+            }
+            Failure::Owner => EndpointError::GivenUp,
+        }
+    }
+
+    fn named(&self, error: RailError) -> NamedRailError {
+        NamedRailError { error, device: self.device_name(error.device) }
     }
 
     /// The error of a poll, with its device's name.
@@ -195,7 +295,7 @@ where
         let RailCounters { bytes, send_requests, doorbells, completions, errors } = counters;
         let name = match rail {
             RailId::Data(number) => number.to_string(),
-            RailId::Notify => "notify".to_owned(),
+            RailId::Notify => NOTIFY.to_owned(),
         };
         let device = self.device_name(qp.device());
         let qp_num = qp.qp_num();
@@ -203,6 +303,8 @@ where
             rail: name,
             device,
             qp_num,
+            state: self.qp.rail_state(rail).unwrap_or(RailState::InService),
+            generation: self.qp.rail_generation(rail).unwrap_or_default(),
             bytes,
             send_requests,
             doorbells,
@@ -220,7 +322,7 @@ where
         qp.map(|qp| self.device_name(qp.device())).unwrap_or_default()
     }
 
-    fn device_name(&self, device: DeviceId) -> String {
+    pub(super) fn device_name(&self, device: DeviceId) -> String {
         let known = self.names.iter().find(|(id, _)| *id == device);
         known.map_or_else(|| format!("number {}", device.0), |(_, name)| name.clone())
     }

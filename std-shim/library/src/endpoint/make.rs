@@ -3,12 +3,13 @@
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
+use super::devices::Devices;
 use super::qp::{DeviceNames, EndpointQp, Place};
-use super::sizes::{DEPTH, MAX_DEVICES};
+use super::sizes::{MAX_DEVICES, most_requests};
 use crate::backend::{Connect, DeviceError, Domain, Port, QpCap};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
-use polyrail_core::virtual_qp::{Config, MAX_RAILS, Scheme, VirtualQp};
+use polyrail_core::virtual_qp::{Config, MAX_RAILS, RailFailure, Scheme, VirtualQp};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,9 +21,12 @@ static NEXT_VIRTUAL_QP_NUM: AtomicU32 = AtomicU32::new(1);
 /// (rxe) from there to nearly the next one.
 const MOST_GRANTED: u32 = 2;
 
-/// Virtual queue pairs, and the completion queue that they share.
-pub(super) type Made<Q, C, const ROUTES: usize> =
-    (Vec<EndpointQp<Q>>, VirtualCq<C, MAX_DEVICES, ROUTES>);
+/// Virtual queue pairs, and the completion queue and the devices that they share.
+pub(super) struct Made<Q, C, const ROUTES: usize> {
+    pub(super) qps: Vec<EndpointQp<Q>>,
+    pub(super) cq: VirtualCq<C, MAX_DEVICES, ROUTES>,
+    pub(super) devices: Devices<Q, C>,
+}
 
 /// One virtual queue pair that is to be made.
 pub(super) struct EndpointPlan<'d, D> {
@@ -44,7 +48,7 @@ pub(super) fn make<D: Domain, const ROUTES: usize>(
         return Err(BuildError::QueuePairs { needed, max });
     }
     let domains = devices(plans);
-    let cqs = domains.iter().map(|domain| completion_queue(*domain, plans, DEPTH as u32));
+    let cqs = domains.iter().map(|domain| completion_queue(*domain, plans));
     let mut cq = VirtualCq::new(cqs.collect::<Result<Vec<_>, _>>()?)?;
     let name = |domain: &&D| (domain.device_id(), domain.device_name().to_owned());
     let names: DeviceNames = domains.iter().map(name).collect();
@@ -53,7 +57,7 @@ pub(super) fn make<D: Domain, const ROUTES: usize>(
     for (index, qp) in (0..).zip(&qps) {
         cq.attach(index, &*qp.qp)?;
     }
-    Ok((qps, cq))
+    Ok(Made { qps, cq, devices: Devices::new(&domains) })
 }
 
 /// The devices that get rails, each once.
@@ -71,18 +75,12 @@ fn devices<'d, D: Domain>(plans: &[EndpointPlan<'d, D>]) -> Vec<&'d D> {
 fn completion_queue<D: Domain>(
     domain: &D,
     plans: &[EndpointPlan<'_, D>],
-    depth: u32,
 ) -> Result<D::Cq, BuildError> {
-    let qps: u32 = plans.iter().map(|plan| plan.queue_pairs_on(domain)).sum();
+    let qps = |plan: &EndpointPlan<'_, D>| plan.queue_pairs_on(domain) + plan.guests_on(domain);
+    let qps: u32 = plans.iter().map(qps).sum();
     // On an error every request of both queues of a queue pair completes.
-    let entries = 2 * MOST_GRANTED * most_requests(domain, depth);
+    let entries = 2 * MOST_GRANTED * most_requests(domain.max_qp_wr());
     domain.create_cq(qps.saturating_mul(entries)).map_err(|source| refused(domain, source))
-}
-
-/// Requests that one queue of a queue pair is asked to hold.
-fn most_requests<D: Domain>(domain: &D, depth: u32) -> u32 {
-    // Devices round up to a power of two; the largest that the limit allows stays as it is.
-    depth.min(1 << domain.max_qp_wr().max(1).ilog2())
 }
 
 impl<'d, D: Domain> EndpointPlan<'d, D> {
@@ -113,10 +111,24 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         self.places.iter().filter(|place| device(place) == domain.device_id()).count() as u32
     }
 
+    /// Queue pairs that may come to a device when their own is gone, if rails are re-routed: rail 0 and the
+    /// notify queue pair, which requests wait for.
+    fn guests_on(&self, domain: &D) -> u32 {
+        let rails = self.builder.rails;
+        let is_here = |place: &Place| self.domains[place.device].device_id() == domain.device_id();
+        if self.builder.config.rail_failure != RailFailure::Reroute
+            || self.queue_pairs_on(domain) == 0
+        {
+            return 0;
+        }
+        let needed = self.places.iter().take(1).chain(self.places.get(rails));
+        needed.filter(|place| !is_here(place)).count() as u32
+    }
+
     fn make(&self, cqs: &[D::Cq], names: &DeviceNames) -> Result<EndpointQp<D::Qp>, BuildError> {
         let rails = self.builder.rails;
         let options = self.builder.options;
-        let make = |place: &Place| self.queue_pair(place, cqs, DEPTH as u32);
+        let make = |place: &Place| self.queue_pair(place, cqs);
         let data = self.places[..rails].iter().map(make).collect::<Result<Vec<_>, _>>()?;
         let notify = self.places.get(rails).map(make).transpose()?;
         let virtual_qp_num = NEXT_VIRTUAL_QP_NUM.fetch_add(1, Ordering::Relaxed);
@@ -128,12 +140,22 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         let places = self.places.clone();
         let names = Arc::clone(names);
         let idle_notify = idle.transpose()?;
-        let psn = random_psn();
-        Ok(EndpointQp { qp, idle_notify, names, places, psn, options, connected: false })
+        Ok(EndpointQp {
+            qp,
+            idle_notify,
+            names,
+            devices: self.domains.iter().map(|domain| domain.device_id()).collect(),
+            homes: places.clone(),
+            places,
+            psn: random_psn(),
+            options,
+            max_inline_data: self.builder.max_inline_data,
+            connected: false,
+        })
     }
 
-    fn queue_pair(&self, place: &Place, cqs: &[D::Cq], depth: u32) -> Result<D::Qp, BuildError> {
-        let most = most_requests(self.domains[place.device], depth);
+    fn queue_pair(&self, place: &Place, cqs: &[D::Cq]) -> Result<D::Qp, BuildError> {
+        let most = most_requests(self.domains[place.device].max_qp_wr());
         let max_inline_data = self.builder.max_inline_data;
         let cap = QpCap { max_send_wr: most, max_recv_wr: most, max_inline_data };
         self.queue_pair_of(cap, place, cqs)
@@ -171,6 +193,6 @@ fn refused<D: Domain>(domain: &D, source: DeviceError) -> BuildError {
 }
 
 /// A first packet sequence number that old packets of other connections will not match.
-fn random_psn() -> u32 {
+pub(super) fn random_psn() -> u32 {
     RandomState::new().build_hasher().finish() as u32 & 0x00ff_ffff
 }

@@ -26,8 +26,14 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) idle_notify: Option<Q>,
     /// Names of all devices that it shares completion queues on.
     pub(super) names: DeviceNames,
+    /// Its devices, by their places.
+    pub(super) devices: Vec<DeviceId>,
     /// Where the queue pairs are: the rails in their order, then the notify queue pair.
     pub(super) places: Vec<Place>,
+    /// Where the first ones were.
+    pub(super) homes: Vec<Place>,
+    /// Bytes that an inline request can have.
+    pub(super) max_inline_data: u32,
     /// The packet sequence number that all queue pairs start with.
     pub(super) psn: u32,
     /// The options of its connections.

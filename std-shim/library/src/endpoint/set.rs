@@ -2,7 +2,8 @@
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
-use super::make::{EndpointPlan, make};
+use super::devices::Devices;
+use super::make::{EndpointPlan, Made, make};
 use super::poll_batch::PollBatch;
 use super::qp::EndpointQp;
 use super::single::Endpoint;
@@ -68,13 +69,14 @@ use polyrail_software_nic as nic;
 /// ```
 #[derive(Debug)]
 pub struct EndpointSet<Q = nic::QueuePair, C = nic::CompletionQueue, const ROUTES: usize = 256> {
-    members: Members<Q>,
-    cq: VirtualCq<C, MAX_DEVICES, ROUTES>,
+    pub(super) members: Members<Q>,
+    pub(super) cq: VirtualCq<C, MAX_DEVICES, ROUTES>,
+    pub(super) devices: Devices<Q, C>,
 }
 
 /// The virtual queue pairs, each at the index under which it is attached.
 #[derive(Debug)]
-struct Members<Q>(Vec<EndpointQp<Q>>);
+pub(super) struct Members<Q>(pub(super) Vec<EndpointQp<Q>>);
 
 impl<Q> TargetSet for Members<Q>
 where
@@ -114,8 +116,8 @@ where
             .iter()
             .map(|(builder, domains)| EndpointPlan::new(*builder, domains.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
-        let (qps, cq) = make(&plans)?;
-        Ok(Self { members: Members(qps), cq })
+        let Made { qps, cq, devices } = make(&plans)?;
+        Ok(Self { members: Members(qps), cq, devices })
     }
 
     /// The virtual queue pairs, by number.
@@ -155,7 +157,7 @@ where
 
 /// A set of one.
 impl<Q, C> From<Endpoint<Q, C>> for EndpointSet<Q, C, ENDPOINT_ROUTES> {
-    fn from(Endpoint { qp, cq }: Endpoint<Q, C>) -> Self {
-        Self { members: Members(vec![qp]), cq }
+    fn from(Endpoint { qp, cq, devices }: Endpoint<Q, C>) -> Self {
+        Self { members: Members(vec![qp]), cq, devices }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
+use super::devices::Devices;
 use super::health::EndpointError;
-use super::make::{EndpointPlan, make};
+use super::make::{EndpointPlan, Made, make};
 use super::poll_batch::PollBatch;
 use super::qp::EndpointQp;
 use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES};
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 pub struct Endpoint<Q = nic::QueuePair, C = nic::CompletionQueue> {
     pub(super) qp: EndpointQp<Q>,
     pub(super) cq: VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>,
+    pub(super) devices: Devices<Q, C>,
 }
 
 impl<Q, C> Deref for Endpoint<Q, C> {
@@ -52,9 +54,9 @@ impl EndpointBuilder {
     ///
     /// What the devices or the engine refuse.
     pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<Endpoint<D::Qp, D::Cq>, BuildError> {
-        let (mut qps, cq) = make(&[EndpointPlan::new(*self, domains)?])?;
+        let Made { mut qps, cq, devices } = make(&[EndpointPlan::new(*self, domains)?])?;
         let qp = qps.pop().expect("as many as are planned");
-        Ok(Endpoint { qp, cq })
+        Ok(Endpoint { qp, cq, devices })
     }
 }
 
@@ -86,7 +88,7 @@ where
             return None;
         }
         let begin = Instant::now();
-        let mut failed = refusal.is_in_error_state() || self.qp.first_error().is_some();
+        let mut failed = refusal.is_in_error_state() || self.qp.virtual_qp().failure().is_some();
         while !failed {
             // Looked at before the poll, so that a thread that had to wait does poll once more.
             let late = begin.elapsed() >= PATIENCE;

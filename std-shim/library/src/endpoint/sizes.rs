@@ -18,3 +18,9 @@ pub const ENDPOINT_ROUTES: usize = 16;
 
 /// The engine's virtual queue pair, in the sizes of an endpoint.
 pub type EngineQp<Q> = VirtualQp<Q, MAX_RAILS, DEPTH, WRS>;
+
+/// Requests that one queue of a queue pair is asked to hold, on a device that takes `max_qp_wr`.
+pub(super) fn most_requests(max_qp_wr: u32) -> u32 {
+    // Devices round up to a power of two; the largest that the limit allows stays as it is.
+    (DEPTH as u32).min(1 << max_qp_wr.max(1).ilog2())
+}

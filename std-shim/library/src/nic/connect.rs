@@ -1,6 +1,6 @@
 //! Queue pairs through their states.
 
-use crate::backend::{Connect, DeviceError, Port};
+use crate::backend::{Connect, DeviceError, Gone, Port};
 use polyrail_software_nic::{ConnectOptions, QpAttributes, QpState, QueuePair, RemoteQp};
 
 impl Connect for QueuePair {
@@ -24,5 +24,10 @@ impl Connect for QueuePair {
 
     fn fail(&self) -> Result<(), DeviceError> {
         Ok(self.to_error()?)
+    }
+
+    fn gone(&self) -> Option<Gone> {
+        // SAFETY: a device that is gone moves no data; what moved when it went has ended.
+        self.device_is_gone().then(|| unsafe { Gone::new() })
     }
 }

@@ -3,8 +3,8 @@
 use crate::backend::{DeviceError, Domain, Port};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{
-    CompletionQueue, MemoryRegion, Mtu, Pages, ProtectionDomain, QpCap, QpInit, QueuePair,
-    RegionKeys,
+    CompletionQueue, MemoryRegion, Mtu, NicError, Pages, PortState, ProtectionDomain, QpCap,
+    QpInit, QueuePair, RegionKeys,
 };
 use std::sync::Arc;
 
@@ -34,6 +34,18 @@ impl Domain for ProtectionDomain {
             Some(Port { number, gid_index: 0, gid, lid: 0, mtu: Mtu::default(), max_rd_atomic })
         };
         Ok((1..=device.ports()).filter_map(port).collect())
+    }
+
+    fn port(&self, number: u8) -> Result<Port, DeviceError> {
+        let device = self.device();
+        if device.is_gone() {
+            return Err(NicError::DeviceGone.into());
+        }
+        if device.port_state(number) == Some(PortState::Down) {
+            return Err(DeviceError::PortDown { port: number });
+        }
+        let found = self.ports()?.into_iter().find(|port| port.number == number);
+        found.ok_or(DeviceError::NoPort { port: number })
     }
 
     fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, DeviceError> {

@@ -1,5 +1,6 @@
 //! A device as endpoints use it.
 
+use super::port::{is_active, usable_port};
 use crate::backend::{DeviceError, Domain, Port, QpCap};
 use crate::memory::{Pages, RegionKeys};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
@@ -13,11 +14,13 @@ use std::sync::Arc;
 pub struct VerbsDomain {
     pd: ProtectionDomain,
     ports: Vec<Port>,
+    /// Of the address in every port's table; `None`: chosen.
+    gid_index: Option<u8>,
 }
 
 impl VerbsDomain {
-    pub(super) fn new(pd: ProtectionDomain, ports: Vec<Port>) -> Self {
-        Self { pd, ports }
+    pub(super) fn new(pd: ProtectionDomain, ports: Vec<Port>, gid_index: Option<u8>) -> Self {
+        Self { pd, ports, gid_index }
     }
 
     /// The protection domain, for what this type does not offer.
@@ -58,6 +61,20 @@ impl Domain for VerbsDomain {
     /// Those that were active when the device was opened, or the one that was named.
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
         Ok(self.ports.clone())
+    }
+
+    fn port(&self, number: u8) -> Result<Port, DeviceError> {
+        if self.ports.iter().all(|port| port.number != number) {
+            return Err(DeviceError::NoPort { port: number });
+        }
+        let context = self.pd.context();
+        let attributes = context.query_port(number)?;
+        if !is_active(&attributes) {
+            return Err(DeviceError::PortDown { port: number });
+        }
+        let table = context.gid_table()?;
+        usable_port(context, number, &attributes, &table, self.gid_index)
+            .ok_or(DeviceError::NoAddress { port: number })
     }
 
     fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, DeviceError> {

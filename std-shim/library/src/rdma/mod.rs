@@ -34,13 +34,14 @@
 //!
 //! # Files
 //!
-//! `gid` chooses addresses; `open` makes domains of devices; `domain` is what endpoints ask of a
-//! device; `connect` brings queue pairs through their states.
+//! `gid` chooses addresses; `port` is about ports as they are now; `open` makes domains of devices;
+//! `domain` is what endpoints ask of a device; `connect` brings queue pairs through their states.
 
 mod connect;
 mod domain;
 mod gid;
 mod open;
+mod port;
 
 pub use domain::{VerbsDomain, VerbsRegion};
 pub use open::{OpenError, OpenOptions, Unusable, open_devices};

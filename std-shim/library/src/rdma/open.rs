@@ -1,14 +1,11 @@
 //! Opening devices: those that were named, or all that could carry data.
 
 use super::domain::VerbsDomain;
-use super::gid::choose_gid;
-use crate::backend::{DeviceName, Gid, Mtu, Port};
+use super::port::{is_active, usable_port};
+use crate::backend::{DeviceName, Port};
 use crate::devices::{DevicesError, what_is_missing};
 use crate::endpoint::MAX_DEVICES;
-use polyrail_ffi::{
-    Context, Device, DeviceList, GidEntry, LinkLayer, PortAttributes, PortState, Transport,
-    VerbsError,
-};
+use polyrail_ffi::{Device, DeviceList, PortAttributes, PortState, Transport, VerbsError};
 
 /// How devices are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,6 +171,11 @@ fn open_device(
     let context = device.open()?;
     let last = context.attributes().phys_port_cnt;
     let table = context.gid_table()?;
+    let index = options.gid_index;
+    let usable = |number, attributes: &PortAttributes| {
+        usable_port(&context, number, attributes, &table, index)
+            .ok_or(Unusable::NoGid { port: number, index })
+    };
     let ports = match port {
         Some(port) if !(1..=last).contains(&port) => return Err(Unusable::NoPort { port, last }),
         Some(number) => {
@@ -181,20 +183,20 @@ fn open_device(
             if !is_active(&attributes) {
                 return Err(Unusable::Inactive { port: number, state: attributes.state });
             }
-            vec![usable_port(&context, number, &attributes, &table, options)?]
+            vec![usable(number, &attributes)?]
         }
         None => {
             let mut active = Vec::new();
             for number in 1..=last {
                 let attributes = context.query_port(number)?;
                 if is_active(&attributes) {
-                    active.push(usable_port(&context, number, &attributes, &table, options));
+                    active.push(usable(number, &attributes));
                 }
             }
             usable_of(active)?
         }
     };
-    Ok(VerbsDomain::new(context.alloc_pd()?, ports))
+    Ok(VerbsDomain::new(context.alloc_pd()?, ports, index))
 }
 
 /// The active ports of a device that can be used; if none can, why the first cannot.
@@ -204,37 +206,10 @@ fn usable_of(active: Vec<Result<Port, Unusable>>) -> Result<Vec<Port>, Unusable>
     if usable.is_empty() { Err(first.unwrap_or(Unusable::NoActivePort)) } else { Ok(usable) }
 }
 
-fn is_active(port: &PortAttributes) -> bool {
-    matches!(port.state, PortState::Active | PortState::ActiveDefer)
-}
-
-fn usable_port(
-    context: &Context,
-    number: u8,
-    attributes: &PortAttributes,
-    table: &[GidEntry],
-    options: &OpenOptions,
-) -> Result<Port, Unusable> {
-    let index = options.gid_index;
-    let entry = choose_gid(table, number, index).ok_or(Unusable::NoGid { port: number, index })?;
-    let device = context.attributes();
-    let mtu = attributes.active_mtu.and_then(|mtu| Mtu::from_bytes(mtu.bytes()));
-    // On Ethernet some drivers fill the field in, and it means nothing.
-    let has_lid = attributes.link_layer != LinkLayer::Ethernet;
-    Ok(Port {
-        number,
-        gid_index: entry.index as u8,
-        gid: Gid(entry.gid.0),
-        lid: if has_lid { attributes.lid } else { 0 },
-        // Every port carries packets of this length, even if its driver does not report it.
-        mtu: mtu.unwrap_or(Mtu::Mtu256),
-        max_rd_atomic: device.max_qp_rd_atom.min(device.max_qp_init_rd_atom).min(255) as u8,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::{Gid, Mtu};
 
     #[test]
     fn without_devices_the_error_names_what_is_missing() {

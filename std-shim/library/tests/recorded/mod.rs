@@ -26,7 +26,7 @@ pub enum Asked {
 /// What was asked of which queue pair, in order.
 pub type Log = Arc<Mutex<Vec<(DeviceId, u32, Asked)>>>;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Recorded {
     pub domain: ProtectionDomain,
     pub log: Log,

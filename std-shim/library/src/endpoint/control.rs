@@ -1,0 +1,115 @@
+//! Rails that fail, as the owner of an endpoint has to do with them: what the two ends tell each other,
+//! and what it says itself.
+
+use super::qp::{EndpointQp, rail_ids};
+use super::rail_event::NamedRailEvent;
+use crate::backend::Connect;
+use polyrail_core::hardware::QueuePair;
+use polyrail_core::virtual_qp::{ControlError, ControlMessage, RailFailure, RailId, RailState};
+
+impl<Q> EndpointQp<Q>
+where
+    Q: QueuePair,
+{
+    /// The next message for the peer, if there is one. With
+    /// [`RailFailure::Reroute`](polyrail_core::virtual_qp::RailFailure::Reroute), after every poll and every
+    /// other call, all that there are have to be carried, in order and each once, to
+    /// [`control`](Self::control) of the other end: over a connection of
+    /// [`exchange`](crate::exchange), any channel of the program, or within one process.
+    pub fn next_control(&mut self) -> Option<ControlMessage> {
+        self.qp.next_control()
+    }
+
+    /// Takes a message of the peer's. What is complete with it comes out of the next poll.
+    ///
+    /// # Errors
+    ///
+    /// No correct peer says that: the endpoint has failed, and [`explain`](Self::explain) says the same. Or
+    /// rails fail for good here: nothing changed.
+    pub fn control(&mut self, message: ControlMessage) -> Result<(), ControlError> {
+        self.qp.control(message)
+    }
+
+    /// What carried the messages broke, and both ends have a new way: everything that may have been
+    /// lost is told again. **Both** ends call it.
+    pub fn control_lost(&mut self) {
+        self.qp.control_lost();
+    }
+
+    /// The next thing that happened to a rail, in its order for each rail. There is nothing to be told
+    /// unless rails are re-routed.
+    pub fn take_rail_event(&mut self) -> Option<NamedRailEvent> {
+        let event = self.qp.take_rail_event()?;
+        Some(NamedRailEvent { event, device: self.device_name(event.device) })
+    }
+
+    /// Whether other rails take over from one that fails.
+    pub(super) fn reroutes(&self) -> bool {
+        self.qp.config().rail_failure == RailFailure::Reroute
+    }
+}
+
+impl<Q> EndpointQp<Q>
+where
+    Q: Connect,
+{
+    /// Moves one queue pair to ERR: a port went down, a rail makes no headway. With
+    /// [`RailFailure::Reroute`](polyrail_core::virtual_qp::RailFailure::Reroute) other rails take over, and
+    /// true is returned; else the virtual queue pair fails when it sees a flushed request.
+    pub fn fail_rail(&mut self, rail: RailId) -> bool {
+        let rerouted = self.qp.fail_rail(rail);
+        if !rerouted {
+            self.flush_rail(rail);
+        }
+        rerouted
+    }
+
+    /// The owner's word that the queue pair of a rail is no more: what is in flight on it counts as flushed,
+    /// and none of its completions is awaited. For completion queues that broke; that a device is gone,
+    /// [backends may know](Self::lose_gone_rails). Returns whether that changed anything.
+    ///
+    /// # Safety
+    ///
+    /// The device will access no memory through this queue pair any more: it was reset, or the device was
+    /// removed. Buffers of what was in flight are posted again, reported, and given back.
+    pub unsafe fn lose_rail(&mut self, rail: RailId) -> bool {
+        // SAFETY: the caller's word.
+        unsafe { self.qp.lose_rail(rail) }
+    }
+
+    /// Loses the rails whose devices are gone, as far as the backend knows, so that others take over.
+    /// Returns whether there were any. To be called when a completion queue cannot be polled, or a
+    /// device's event says so.
+    pub fn lose_gone_rails(&mut self) -> bool {
+        let mut any = false;
+        for rail in rail_ids() {
+            let awaited = matches!(
+                self.qp.rail_state(rail),
+                Some(RailState::InService | RailState::Draining | RailState::Joining)
+            );
+            let gone = self.qp.physical(rail).filter(|_| awaited).and_then(Connect::gone);
+            if gone.is_some() {
+                // SAFETY: the backend's word.
+                any |= unsafe { self.qp.lose_rail(rail) };
+            }
+        }
+        any
+    }
+
+    /// Moves every queue pair to ERR, so that all requests come back as flushed, and the peer is to be
+    /// told if rails are re-routed. Poll until none is unreported; then no device touches the buffers any
+    /// more.
+    pub fn fail_all(&mut self) {
+        if self.reroutes() {
+            self.qp.fail();
+        }
+        rail_ids().for_each(|rail| self.flush_rail(rail));
+    }
+
+    fn flush_rail(&self, rail: RailId) {
+        if let Some(qp) = self.physical(rail) {
+            // Refused if the device is gone: then there is nothing left to flush either.
+            _ = qp.fail();
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The devices of an endpoint or a set, kept so that queue pairs can be made on them later.
+
+use super::sizes::most_requests;
+use crate::backend::{DeviceError, Domain, Port, QpCap};
+use polyrail_core::hardware::CompletionQueue;
+use polyrail_core::verbs::DeviceId;
+use std::fmt;
+
+/// Devices of one backend, whatever it is.
+pub(super) struct Devices<Q, C>(Vec<Box<dyn Device<Q, C>>>);
+
+/// What is needed of a [`Domain`] once everything is made.
+trait Device<Q, C>: Send + Sync {
+    fn id(&self) -> DeviceId;
+
+    fn name(&self) -> &str;
+
+    fn max_qp_wr(&self) -> u32;
+
+    fn port(&self, number: u8) -> Result<Port, DeviceError>;
+
+    fn create_qp(&self, cq: &C, cap: QpCap) -> Result<Q, DeviceError>;
+}
+
+impl<D: Domain> Device<D::Qp, D::Cq> for D {
+    fn id(&self) -> DeviceId {
+        self.device_id()
+    }
+
+    fn name(&self) -> &str {
+        self.device_name()
+    }
+
+    fn max_qp_wr(&self) -> u32 {
+        Domain::max_qp_wr(self)
+    }
+
+    fn port(&self, number: u8) -> Result<Port, DeviceError> {
+        Domain::port(self, number)
+    }
+
+    fn create_qp(&self, cq: &D::Cq, cap: QpCap) -> Result<D::Qp, DeviceError> {
+        Domain::create_qp(self, cq, cap)
+    }
+}
+
+impl<Q, C: CompletionQueue> Devices<Q, C> {
+    pub(super) fn new<D: Domain<Qp = Q, Cq = C>>(domains: &[&D]) -> Self {
+        let handle = |domain: &&D| Box::new((*domain).clone()) as Box<dyn Device<Q, C>>;
+        Self(domains.iter().map(handle).collect())
+    }
+
+    /// A port as it is now.
+    pub(super) fn port(&self, device: DeviceId, number: u8) -> Result<Port, DeviceError> {
+        self.find(device)?.port(number)
+    }
+
+    /// A queue pair in RESET, as large as the first ones, which completes on the device's queue among
+    /// `cqs`.
+    pub(super) fn create_qp(
+        &self,
+        device: DeviceId,
+        cqs: &[C],
+        max_inline_data: u32,
+    ) -> Result<Q, DeviceError> {
+        let cq = cqs.iter().find(|cq| cq.device() == device).ok_or(DeviceError::NotOpened)?;
+        let device = self.find(device)?;
+        let most = most_requests(device.max_qp_wr());
+        device.create_qp(cq, QpCap { max_send_wr: most, max_recv_wr: most, max_inline_data })
+    }
+
+    fn find(&self, id: DeviceId) -> Result<&dyn Device<Q, C>, DeviceError> {
+        let found = self.0.iter().find(|device| device.id() == id);
+        found.map(Box::as_ref).ok_or(DeviceError::NotOpened)
+    }
+}
+
+impl<Q, C> fmt::Debug for Devices<Q, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|device| device.name())).finish()
+    }
+}

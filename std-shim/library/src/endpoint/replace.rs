@@ -1,0 +1,331 @@
+//! New queue pairs in the place of those that failed.
+//!
+//! Of a rail that is Down at both ends, each makes a queue pair, in INIT and with a packet sequence number
+//! of its own, and sends its address to the other; each connects its own with the other's, and puts it in
+//! the rail's place, whereupon the engine posts its receives and has the peer told that it is ready. Then
+//! the old one is destroyed: not sooner, or its number might be given away again.
+
+use super::address::RailAddress;
+use super::connect::join;
+use super::devices::Devices;
+use super::make::random_psn;
+use super::qp::{EndpointQp, Place};
+use super::replace_error::ReplaceError;
+use super::replacement::{Replacement, ReplacementAddress};
+use super::set::{EndpointSet, Members};
+use super::single::Endpoint;
+use super::sizes::MAX_DEVICES;
+use crate::backend::{Connect, DeviceError};
+use polyrail_core::hardware::CompletionQueue;
+use polyrail_core::virtual_cq::VirtualCq;
+use polyrail_core::virtual_qp::{self, QpState, RailId, RailState, Rejected};
+
+/// Where new queue pairs come from.
+pub(super) struct Source<'o, Q, C> {
+    pub(super) devices: &'o Devices<Q, C>,
+    pub(super) cqs: &'o [C],
+}
+
+impl<Q, C> Source<'_, Q, C>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    /// A queue pair where the first one was; if that device refuses, and requests wait for the rail, where
+    /// another rail was. The error is the first device's.
+    fn make(&self, qp: &EndpointQp<Q>, rail: RailId) -> Result<Replacement<Q>, ReplaceError> {
+        let mut first = None;
+        for place in qp.candidates(rail)? {
+            match self.make_at(qp, rail, place) {
+                Ok(replacement) => return Ok(replacement),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        Err(first.unwrap_or(virtual_qp::ReplaceError::NoRail(rail).into()))
+    }
+
+    /// A queue pair that goes with one of the peer's.
+    fn make_for(
+        &self,
+        qp: &EndpointQp<Q>,
+        peer: &ReplacementAddress,
+    ) -> Result<Replacement<Q>, ReplaceError> {
+        let ReplacementAddress { rail, generation, address, .. } = *peer;
+        let here = qp.next_generation(rail)?;
+        if here != generation {
+            return Err(ReplaceError::Generation { rail, here, peer: generation });
+        }
+        let place = qp.candidate_on(rail, address.device.into())?;
+        self.make_at(qp, rail, place)
+    }
+
+    /// A place as it is now: its address may be another one.
+    pub(super) fn look_up(
+        &self,
+        qp: &EndpointQp<Q>,
+        rail: RailId,
+        place: Place,
+    ) -> Result<Place, ReplaceError> {
+        let port = self.devices.port(qp.devices[place.device], place.port.number);
+        let port = port.map_err(|source| qp.refused(rail, place, source))?;
+        Ok(Place { port, ..place })
+    }
+
+    /// A queue pair on a device, on the port that rails have there, as that is now.
+    pub(super) fn make_at(
+        &self,
+        qp: &EndpointQp<Q>,
+        rail: RailId,
+        place: Place,
+    ) -> Result<Replacement<Q>, ReplaceError> {
+        let generation = qp.next_generation(rail)?;
+        let place = self.look_up(qp, rail, place)?;
+        let device = qp.devices[place.device];
+        let refused = |source| qp.refused(rail, place, source);
+        let queue_pair =
+            self.devices.create_qp(device, self.cqs, qp.max_inline_data).map_err(refused)?;
+        queue_pair.init(&place.port, &qp.options).map_err(refused)?;
+        let address = RailAddress { psn: random_psn(), ..qp.rail_address(&place) };
+        let qp_num = queue_pair.qp_num();
+        let address = ReplacementAddress { rail, generation, qp_num, address };
+        Ok(Replacement { queue_pair, place, address })
+    }
+}
+
+/// Connects a queue pair with the peer's, and puts it in the rail's place; `index` is where the virtual queue
+/// pair is attached to `cq`.
+pub(super) fn put_in_place<Q, C, const ROUTES: usize>(
+    cq: &mut VirtualCq<C, MAX_DEVICES, ROUTES>,
+    index: u16,
+    qp: &mut EndpointQp<Q>,
+    replacement: Replacement<Q>,
+    peer: &ReplacementAddress,
+) -> Result<(), ReplaceError>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    qp.fits(&replacement.address, peer)?;
+    let Replacement { queue_pair, place, address: own } = replacement;
+    let ReplacementAddress { rail, generation, .. } = own;
+    let local = (&queue_pair, &place.port, &own.address);
+    join(local, peer.qp_num, &peer.address, &qp.options)
+        .map_err(|source| qp.refused(rail, place, source))?;
+    let replaced = qp.qp.replace_rail(cq, index, rail, generation, queue_pair);
+    let old = replaced.map_err(|Rejected { error, .. }| error)?;
+    if let Some(known) = qp.position(rail).and_then(|at| qp.places.get_mut(at)) {
+        *known = place;
+    }
+    drop(old);
+    Ok(())
+}
+
+impl<Q> Members<Q> {
+    pub(super) fn member_mut(&mut self, number: usize) -> Result<&mut EndpointQp<Q>, ReplaceError> {
+        let count = self.0.len();
+        self.0.get_mut(number).ok_or(ReplaceError::NoMember { number, count })
+    }
+}
+
+impl<Q> EndpointQp<Q>
+where
+    Q: Connect,
+{
+    /// Of the next queue pair in the place of a rail that can be given one.
+    pub(super) fn next_generation(&self, rail: RailId) -> Result<u16, ReplaceError> {
+        let state = self.qp.rail_state(rail);
+        let generation = self.qp.rail_generation(rail);
+        let Some((state, generation)) = state.zip(generation) else {
+            return Err(virtual_qp::ReplaceError::NoRail(rail).into());
+        };
+        if self.state() == QpState::Error {
+            return Err(virtual_qp::ReplaceError::InErrorState.into());
+        }
+        if state != RailState::Down {
+            return Err(virtual_qp::ReplaceError::State { rail, state }.into());
+        }
+        Ok(generation.wrapping_add(1))
+    }
+
+    /// Where a rail's queue pair may be, the best first: where the first one was. What requests wait for,
+    /// rail 0 and the notify queue pair, may be on another rail's device too.
+    pub(super) fn candidates(&self, rail: RailId) -> Result<Vec<Place>, ReplaceError> {
+        let home = self.position(rail).and_then(|at| self.homes.get(at));
+        let home = *home.ok_or(virtual_qp::ReplaceError::NoRail(rail))?;
+        let mut candidates = vec![home];
+        if matches!(rail, RailId::Data(0) | RailId::Notify) {
+            for place in &self.homes {
+                if candidates.iter().all(|known| known.device != place.device) {
+                    candidates.push(*place);
+                }
+            }
+        }
+        Ok(candidates)
+    }
+
+    /// Where a rail's queue pair may be on the device in this place.
+    pub(super) fn candidate_on(&self, rail: RailId, device: usize) -> Result<Place, ReplaceError> {
+        let candidates = self.candidates(rail)?;
+        let here = candidates.first().map_or(0, |home| home.device as u8);
+        let place = candidates.into_iter().find(|place| place.device == device);
+        place.ok_or(ReplaceError::Devices { rail, here, peer: device as u8 })
+    }
+
+    /// Its place among the queue pairs.
+    fn position(&self, rail: RailId) -> Option<usize> {
+        match rail {
+            RailId::Data(number) => Some(number.into()).filter(|at| *at < self.qp.rails().len()),
+            RailId::Notify => Some(self.qp.rails().len()),
+        }
+    }
+
+    /// Whether a queue pair of this side is still wanted, and goes with the peer's.
+    fn fits(
+        &self,
+        own: &ReplacementAddress,
+        peer: &ReplacementAddress,
+    ) -> Result<(), ReplaceError> {
+        let rail = own.rail;
+        if rail != peer.rail {
+            return Err(ReplaceError::Rails { here: rail, peer: peer.rail });
+        }
+        let expected = self.next_generation(rail)?;
+        let given = own.generation;
+        if given != expected {
+            return Err(virtual_qp::ReplaceError::Generation { rail, expected, given }.into());
+        }
+        if given != peer.generation {
+            return Err(ReplaceError::Generation { rail, here: given, peer: peer.generation });
+        }
+        let here = own.address;
+        let there = peer.address;
+        if here.device != there.device {
+            return Err(ReplaceError::Devices { rail, here: here.device, peer: there.device });
+        }
+        if !here.meets(&there) {
+            let device = self.device_at(here.device.into());
+            return Err(ReplaceError::Gids { rail, device, here: here.gid, peer: there.gid });
+        }
+        Ok(())
+    }
+
+    fn refused(&self, rail: RailId, place: Place, source: DeviceError) -> ReplaceError {
+        ReplaceError::Device { rail, device: self.device_at(place.device), source }
+    }
+
+    /// Name of the device in a place.
+    fn device_at(&self, place: usize) -> String {
+        self.devices.get(place).map(|id| self.device_name(*id)).unwrap_or_default()
+    }
+}
+
+impl<Q, C> Endpoint<Q, C>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    /// Makes a queue pair for a rail that is [Down](RailState::Down), on the device where it was at first,
+    /// with the address that the port has now. If the device refuses, and it is rail 0 or the notify queue
+    /// pair, for which requests wait, it is made on the device of another rail.
+    ///
+    /// Its [address](Replacement::address) is for the peer, which answers with one that
+    /// [goes with it](Self::new_queue_pair_for); then both [replace](Self::replace) the rail.
+    ///
+    /// # Errors
+    ///
+    /// The rail is not Down, or no device gives a queue pair now.
+    pub fn new_queue_pair(&self, rail: RailId) -> Result<Replacement<Q>, ReplaceError> {
+        self.source().make(&self.qp, rail)
+    }
+
+    /// Makes a queue pair that goes with the peer's: for the same rail and generation, and on the device in
+    /// the same place.
+    ///
+    /// # Errors
+    ///
+    /// As [`new_queue_pair`](Self::new_queue_pair); the peer's is of another generation, or on a device
+    /// where this rail cannot be.
+    pub fn new_queue_pair_for(
+        &self,
+        peer: &ReplacementAddress,
+    ) -> Result<Replacement<Q>, ReplaceError> {
+        self.source().make_for(&self.qp, peer)
+    }
+
+    /// Connects a queue pair with the peer's, and puts it in the rail's place. What the engine has to tell
+    /// the peer then is to be carried as always ([`next_control`](EndpointQp::next_control)): the rail
+    /// carries requests once both ends have replaced it.
+    ///
+    /// # Errors
+    ///
+    /// The two do not go together, or it is not wanted any more; a device refuses. If the peer has
+    /// replaced the rail, it has to be told, and to [fail](EndpointQp::fail_rail) it: its new queue pair has
+    /// no other end.
+    pub fn replace(
+        &mut self,
+        replacement: Replacement<Q>,
+        peer: &ReplacementAddress,
+    ) -> Result<(), ReplaceError> {
+        put_in_place(&mut self.cq, 0, &mut self.qp, replacement, peer)
+    }
+
+    fn source(&self) -> Source<'_, Q, C> {
+        Source { devices: &self.devices, cqs: self.cq.cqs() }
+    }
+}
+
+impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    /// [`Endpoint::new_queue_pair`] for virtual queue pair `number`.
+    ///
+    /// # Errors
+    ///
+    /// As there; or there is none of this number.
+    pub fn new_queue_pair(
+        &self,
+        number: usize,
+        rail: RailId,
+    ) -> Result<Replacement<Q>, ReplaceError> {
+        self.source().make(self.member(number)?, rail)
+    }
+
+    /// [`Endpoint::new_queue_pair_for`] for virtual queue pair `number`.
+    ///
+    /// # Errors
+    ///
+    /// As there; or there is none of this number.
+    pub fn new_queue_pair_for(
+        &self,
+        number: usize,
+        peer: &ReplacementAddress,
+    ) -> Result<Replacement<Q>, ReplaceError> {
+        self.source().make_for(self.member(number)?, peer)
+    }
+
+    /// [`Endpoint::replace`] for virtual queue pair `number`.
+    ///
+    /// # Errors
+    ///
+    /// As there; or there is none of this number.
+    pub fn replace(
+        &mut self,
+        number: usize,
+        replacement: Replacement<Q>,
+        peer: &ReplacementAddress,
+    ) -> Result<(), ReplaceError> {
+        let qp = self.members.member_mut(number)?;
+        put_in_place(&mut self.cq, number as u16, qp, replacement, peer)
+    }
+
+    fn member(&self, number: usize) -> Result<&EndpointQp<Q>, ReplaceError> {
+        let count = self.members.0.len();
+        self.members.0.get(number).ok_or(ReplaceError::NoMember { number, count })
+    }
+
+    fn source(&self) -> Source<'_, Q, C> {
+        Source { devices: &self.devices, cqs: self.cq.cqs() }
+    }
+}

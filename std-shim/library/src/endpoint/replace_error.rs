@@ -1,0 +1,77 @@
+//! Why a rail was not given a new queue pair.
+
+use crate::backend::{DeviceError, Gid};
+use polyrail_core::virtual_qp::{self, RailId};
+
+/// A rail was not given a new queue pair. It is as it was, Down if it was; what was made is destroyed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplaceError {
+    /// The engine refuses: the rail is not Down, or the queue pair was made for another generation than is
+    /// the next now.
+    #[error(transparent)]
+    Engine(#[from] virtual_qp::ReplaceError),
+    /// There is no virtual queue pair of this number in the set.
+    #[error("there is no virtual queue pair {number}, but {count} from 0 on")]
+    NoMember {
+        /// What was asked for.
+        number: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The peer's queue pair is for another rail.
+    #[error("the queue pair here is for {here}, the peer's for {peer}")]
+    Rails {
+        /// The rail of the queue pair here.
+        here: RailId,
+        /// The rail of the peer's.
+        peer: RailId,
+    },
+    /// The peer's queue pair was made for another failure of this rail.
+    #[error("the queue pair for {rail} is of generation {here} here, of {peer} at the peer")]
+    Generation {
+        /// The rail.
+        rail: RailId,
+        /// The generation here.
+        here: u16,
+        /// The peer's.
+        peer: u16,
+    },
+    /// Keys are found by the place of the device, so both queue pairs must be on devices in the same
+    /// place.
+    #[error("{rail} is on device {here} here and on device {peer} at the peer, counted from 0")]
+    Devices {
+        /// The rail.
+        rail: RailId,
+        /// Place of its device here.
+        here: u8,
+        /// Place of its device at the peer.
+        peer: u8,
+    },
+    /// The two ports have addresses of different versions of IP, and cannot reach each other.
+    #[error(
+        "{rail} (device {device}): {} here ({here}), {} at the peer ({peer})",
+        here.kind(),
+        peer.kind()
+    )]
+    Gids {
+        /// The rail.
+        rail: RailId,
+        /// Its device's name.
+        device: String,
+        /// Address of its port here.
+        here: Gid,
+        /// Address of its port at the peer.
+        peer: Gid,
+    },
+    /// A device has no queue pair to give, or cannot connect it.
+    #[error("{rail} (device {device})")]
+    Device {
+        /// The rail.
+        rail: RailId,
+        /// The device's name.
+        device: String,
+        /// Why.
+        source: DeviceError,
+    },
+}

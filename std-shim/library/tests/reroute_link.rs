@@ -1,0 +1,141 @@
+//! Two ends that heal over a link, as two processes do.
+
+mod fixture;
+mod rerouted;
+
+use polyrail::nic::{Fabric, Fault, When};
+use polyrail::virtual_qp::{QpState, Scheme};
+use rerouted::healer::{Healer, Parcel};
+use rerouted::weather::{Random, Weather};
+use rerouted::{End, Ends, rerouted};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
+
+/// A link that is slow and breaks.
+struct Link {
+    near: Healer,
+    far: Healer,
+    to_near: VecDeque<Parcel>,
+    to_far: VecDeque<Parcel>,
+    breaks: usize,
+}
+
+impl Link {
+    fn new() -> Self {
+        let [near, far] = [true, false].map(Healer::new);
+        Self { near, far, to_near: VecDeque::new(), to_far: VecDeque::new(), breaks: 0 }
+    }
+
+    fn go_on(&mut self, ends: &mut Ends, random: &mut Random) {
+        let near = &mut ends.near.endpoint;
+        let far = &mut ends.far.endpoint;
+        self.to_far.extend(self.near.said(near));
+        self.to_near.extend(self.far.said(far));
+        let mut next = |queue: &mut VecDeque<_>| random.one_in(5).then(|| queue.pop_front())?;
+        if let Some(parcel) = next(&mut self.to_far) {
+            self.to_near.extend(self.far.hear(far, parcel));
+        }
+        if let Some(parcel) = next(&mut self.to_near) {
+            self.to_far.extend(self.near.hear(near, parcel));
+        }
+        if random.one_in(300) {
+            self.breaks += 1;
+            self.to_near.clear();
+            self.to_far.clear();
+            self.near.link_broke(near);
+            self.far.link_broke(far);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_over_a_link_that_is_slow_and_breaks() {
+    let mut breaks = 0;
+    for scheme in SCHEMES {
+        for seed in 0..6 {
+            let mut ends = Ends::new(seed, 3, &rerouted(scheme).min_rails(0));
+            ends.carries = false;
+            let mut weather = Weather::new(seed);
+            let mut random = Random(!seed);
+            let mut link = Link::new();
+            ends.go_on(
+                |ends| {
+                    weather.go_on(ends);
+                    link.go_on(ends, &mut random);
+                },
+                |ends| ends.near.received() > 21 && ends.far.received() > 21,
+            );
+            weather.clear(&mut ends);
+            ends.finish(|ends| link.go_on(ends, &mut random));
+            ends.go_on(|ends| link.go_on(ends, &mut random), Ends::is_ready);
+            breaks += link.breaks;
+        }
+    }
+    assert!(breaks > 0);
+}
+
+/// One end in a thread of its own, until both are done and well; then it is given back.
+fn live(
+    mut end: End,
+    mut healer: Healer,
+    peer_salt: usize,
+    (to_peer, from_peer): (Sender<Parcel>, Receiver<Parcel>),
+    are_well: &AtomicUsize,
+) -> End {
+    let begin = Instant::now();
+    let mut is_well = false;
+    while are_well.load(SeqCst) < 2 {
+        end.go_on(peer_salt);
+        let mut answers = healer.said(&mut end.endpoint);
+        answers
+            .extend(from_peer.try_iter().filter_map(|said| healer.hear(&mut end.endpoint, said)));
+        // The peer's thread may have ended.
+        answers.into_iter().for_each(|answer| _ = to_peer.send(answer));
+        if !is_well && end.is_done() && end.endpoint.state() == QpState::Ready {
+            is_well = true;
+            are_well.fetch_add(1, SeqCst);
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", end.report("an end"));
+    }
+    end
+}
+
+/// In real time, with a fabric that both threads drive.
+#[test]
+fn two_threads_heal_by_what_they_send_each_other() {
+    for scheme in SCHEMES {
+        let fabric = Fabric::threaded();
+        let Ends { near, far, .. } = Ends::on(fabric, 4, &rerouted(scheme).min_rails(0));
+        near.devices[1].inject(When::AfterBytes(30_000), Fault::LinkDown);
+        let devices: Vec<_> = near.devices.iter().chain(&far.devices).cloned().collect();
+        let (to_far, from_near) = channel();
+        let (to_near, from_far) = channel();
+        let [near_salt, far_salt] = [near.salt, far.salt];
+        let are_well = AtomicUsize::new(0);
+        let ends = thread::scope(|scope| {
+            let near = scope
+                .spawn(|| live(near, Healer::new(true), far_salt, (to_far, from_far), &are_well));
+            let far = scope.spawn(|| {
+                live(far, Healer::new(false), near_salt, (to_near, from_near), &are_well)
+            });
+            let mut random = Random(7);
+            for _ in 0..20 {
+                let device = &devices[random.below(8) as usize];
+                device.inject(When::Now, Fault::LinkDown);
+                thread::sleep(Duration::from_millis(2));
+                device.inject(When::Now, Fault::LinkUp);
+            }
+            devices.iter().for_each(|device| device.inject(When::Now, Fault::LinkUp));
+            [near.join().unwrap(), far.join().unwrap()]
+        });
+        for end in ends {
+            assert!(!end.events.is_empty());
+            end.check_memory();
+        }
+    }
+}
