@@ -97,11 +97,14 @@ simulate() {
   say "simulated worlds: the engine as users build it, then with its own assertions"
   cargo run --release --locked -p polyrail-tests --bin simulate -- --seed 1 --seeds 20000
   cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- --seed 100001 --seeds 50000
+  cargo run --release --locked -p polyrail-tests --bin simulate -- ends --seed 1 --seeds 100000
+  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- ends --seed 1000001 --seeds 200000
 }
 
 enumerate() {
   say "every interleaving of small configurations"
   ENUMERATION=all cargo test --profile sweep --locked -p polyrail-tests --test enumeration -- --nocapture
+  ENDS_STATES=60000 cargo test --profile sweep --locked -p polyrail-tests --test ends -- --nocapture
 }
 
 planted() {

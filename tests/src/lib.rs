@@ -2,11 +2,12 @@
 //!
 //! [`model`] has the oracles of the engine's structures, [`simulation`] that of whole worlds of
 //! virtual queue pairs on software NICs; [`choices`] gives both their decisions, so that
-//! quickcheck, fuzzers and seeds drive the same code. [`endpoint`] puts two virtual queue pairs on
-//! software NICs. [`scripted`] is a NIC on which the test decides every completion; [`rig`] puts a
-//! virtual queue pair and its completion queue on one, [`watched`] with an oracle of every physical
-//! request; [`view`] shows in short form what the NIC was asked to do. [`behaviours`] is the list
-//! of what every backend must do. [`allocations`] counts allocations.
+//! quickcheck, fuzzers and seeds drive the same code. [`ends`] has two virtual queue pairs whose
+//! rails fail, on NICs of which the test chooses every step. [`endpoint`] puts two virtual queue
+//! pairs on software NICs. [`scripted`] is a NIC on which the test decides every completion;
+//! [`rig`] puts a virtual queue pair and its completion queue on one, [`watched`] with an oracle of
+//! every physical request; [`view`] shows in short form what the NIC was asked to do.
+//! [`behaviours`] is the list of what every backend must do. [`allocations`] counts allocations.
 
 pub mod allocations;
 pub mod behaviours;

@@ -1,13 +1,14 @@
 //! What can happen next.
 
 use super::World;
-use super::fabric::Name;
 use super::link::Old;
+use super::physical::Name;
 use crate::choices::{Choices, pick};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{QpState, RailState};
 
 /// One step of an application, an owner, a NIC or the network.
+#[allow(missing_docs, reason = "the fields are what the variants tell of")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// An application posts its next request.

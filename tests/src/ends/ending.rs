@@ -151,7 +151,7 @@ impl World {
     fn ticks(&self) -> u64 {
         let Summary { requests, receives, reports, .. } = self.summary;
         let nics = self.nics.borrow();
-        let per_qp = |qp: &super::fabric::Qp| {
+        let per_qp = |qp: &super::physical::Qp| {
             qp.executed + qp.completed + qp.used + qp.sent.len() + qp.recvs.len()
         };
         let moved: usize = nics.qps.iter().map(per_qp).sum();
@@ -229,7 +229,7 @@ impl World {
         assert_eq!(failed, [true, true], "one end has failed for good, the other has not");
         self.summary.given_up += 1;
         let count = self.nics.borrow().qps.len();
-        (0..count).for_each(|at| self.nics.borrow_mut().to_error(at));
+        (0..count).for_each(|at| self.nics.borrow_mut().enter_error(at));
         self.settle(true);
         for end in 0..2 {
             let is_silent = |number: &usize| {

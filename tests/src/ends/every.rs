@@ -26,8 +26,7 @@ pub struct Explored {
 ///
 /// A promise was broken.
 pub fn explore(shape: &Shape, most_states: u64) -> Result<Explored, Box<Failure>> {
-    let tried = caught(shape, || every_path(shape, most_states));
-    tried.map_err(Box::new)
+    caught(shape, || every_path(shape, most_states))
 }
 
 fn every_path(shape: &Shape, most_states: u64) -> Explored {

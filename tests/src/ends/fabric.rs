@@ -1,26 +1,15 @@
 //! The state of all NICs of both ends, and what they do when the test lets them.
 
-use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
+use super::physical::{Name, Qp, answer, key};
+use polyrail_core::hardware::{CommitError, QpLimits};
 use polyrail_core::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
     WcStatus,
 };
 use std::collections::VecDeque;
-use std::fmt;
 
 /// What a driver says about a device that is gone.
 pub(super) const EIO: i32 = 5;
-
-/// A physical queue pair: which end's, in which rail's place, and of which generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Name {
-    /// 0 or 1.
-    pub end: usize,
-    /// A data rail's number, or the number of data rails for the notify queue pair.
-    pub rail: usize,
-    /// Counts the queue pairs in the rail's place.
-    pub generation: u16,
-}
 
 #[derive(Debug)]
 pub(super) struct Fabric {
@@ -50,73 +39,11 @@ pub(super) struct Entry {
     pub(super) is_recv: bool,
 }
 
-pub(super) struct Qp {
-    pub(super) name: Name,
-    pub(super) device: usize,
-    pub(super) qp_num: u32,
-    pub(super) limits: QpLimits,
-    /// The queue pair that it is connected to.
-    pub(super) peer: Option<usize>,
-    pub(super) in_error: bool,
-    /// Its device is gone, or it was destroyed: nothing completes any more.
-    pub(super) is_gone: bool,
-    /// Its number may be given away.
-    pub(super) is_destroyed: bool,
-    /// Everything ever posted to the send queue.
-    pub(super) sent: Vec<SendRequest>,
-    /// Requests that had left when it went to the error state.
-    left: usize,
-    /// Requests that the peer has executed.
-    pub(super) executed: usize,
-    /// Requests whose fate is decided: acknowledged or flushed.
-    pub(super) completed: usize,
-    /// How the oldest request fails that is not acknowledged, if not by a flush.
-    status: WcStatus,
-    slots: u32,
-    silent: u32,
-    /// Everything ever posted to the receive queue.
-    pub(super) recvs: Vec<RecvRequest>,
-    /// Receives that were used or flushed.
-    pub(super) used: usize,
-    /// What the driver answers to the next batch of sends, if it does not take all of it.
-    pub(super) mood: Option<CommitError>,
-    /// The same for receives.
-    pub(super) recv_mood: Option<CommitError>,
-}
-
 /// A request that the peer's NIC executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Executed {
     pub(super) request: SendRequest,
     pub(super) receive: Option<RecvRequest>,
-}
-
-/// Only what matters for what can happen next.
-impl fmt::Debug for Qp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, device, qp_num, peer, in_error, is_gone, is_destroyed, .. } = self;
-        let Self { left, executed, completed, status, slots, silent, .. } = self;
-        let flags = (in_error, is_gone, is_destroyed, left, executed, completed);
-        write!(f, "{name:?}{device}{qp_num}{peer:?}{flags:?}{status:?}{slots}{silent}")?;
-        let open = self.sent[*executed.min(completed)..].iter();
-        let open: Vec<_> = open.map(|request| (request.wr_id, request.sge)).collect();
-        let free: Vec<_> = self.recvs[self.used..].iter().map(|receive| receive.wr_id).collect();
-        write!(f, "{open:?}{free:?}{:?}{:?}", self.mood, self.recv_mood)
-    }
-}
-
-impl Qp {
-    /// Requests carry the keys of this device, and of the peer's in the same place.
-    fn check_keys(&self, batch: &[SendRequest]) {
-        let [own, far] = [self.name.end, 1 - self.name.end].map(|end| key(end, self.device as u32));
-        let fits = |request: &SendRequest| {
-            let is_send = request.opcode == Opcode::Send;
-            request.sge.lkey() == own && (is_send || request.rkey == far)
-        };
-        let with_bytes = |request: &&SendRequest| request.sge.length() > 0;
-        let wrong = batch.iter().filter(with_bytes).find(|request| !fits(request));
-        assert!(wrong.is_none(), "wrong keys on {:?}: {wrong:?}", self.name);
-    }
 }
 
 impl Fabric {
@@ -133,27 +60,7 @@ impl Fabric {
             self.qps.iter().any(|qp| same(qp) && !qp.is_destroyed && qp.qp_num == *number)
         };
         let qp_num = (1..).find(|number| !taken(number)).expect("few queue pairs");
-        self.qps.push(Qp {
-            name,
-            device,
-            qp_num,
-            limits,
-            peer: None,
-            in_error: false,
-            is_gone: false,
-            is_destroyed: false,
-            sent: Vec::new(),
-            left: 0,
-            executed: 0,
-            completed: 0,
-            status: WcStatus::WR_FLUSH_ERR,
-            slots: 0,
-            silent: 0,
-            recvs: Vec::new(),
-            used: 0,
-            mood: None,
-            recv_mood: None,
-        });
+        self.qps.push(Qp::new(name, device, qp_num, limits));
         let at = self.qps.len() - 1;
         if self.cqs[self.cq_of(at)].is_broken {
             self.remove(at, true);
@@ -173,7 +80,7 @@ impl Fabric {
     /// The device is gone, or the queue pair destroyed. Returns whether the completion of a receive
     /// that was used was not taken.
     pub(super) fn remove(&mut self, at: usize, purges: bool) -> bool {
-        self.to_error(at);
+        self.enter_error(at);
         self.qps[at].is_gone = true;
         let cq = self.cq_of(at);
         let is_used = |e: &Entry| e.at == at && e.is_recv && e.completion.status.is_success();
@@ -189,10 +96,11 @@ impl Fabric {
     pub(super) fn break_cq(&mut self, cq: usize) -> bool {
         self.cqs[cq].is_broken = true;
         let on_it: Vec<_> = (0..self.qps.len()).filter(|at| self.cq_of(*at) == cq).collect();
-        on_it.into_iter().fold(false, |lost, at| self.remove(at, true) || lost)
+        let lost = on_it.into_iter().filter(|at| self.remove(*at, true)).count();
+        lost > 0
     }
 
-    pub(super) fn to_error(&mut self, at: usize) {
+    pub(super) fn enter_error(&mut self, at: usize) {
         let qp = &mut self.qps[at];
         if !qp.in_error && !qp.is_gone {
             qp.in_error = true;
@@ -206,7 +114,7 @@ impl Fabric {
     /// The queue pair goes to the error state by itself.
     pub(super) fn fail(&mut self, at: usize, status: WcStatus) {
         self.qps[at].status = status;
-        self.to_error(at);
+        self.enter_error(at);
     }
 
     /// Whether a queue pair answers the one that it is connected to.
@@ -381,28 +289,6 @@ impl Fabric {
     pub(super) fn device_id(&self, at: usize) -> DeviceId {
         DeviceId(self.qps[at].device as u32)
     }
-}
-
-/// What a driver answers to a batch.
-fn answer(
-    mood: Option<CommitError>,
-    is_gone: bool,
-    count: u32,
-    room: u32,
-) -> Result<(), CommitError> {
-    if is_gone {
-        return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EIO) });
-    }
-    match mood {
-        Some(error) if error.accepted < count.min(room) => Err(error),
-        _ if room < count => Err(CommitError { accepted: room, refusal: Refusal::QueueFull }),
-        _ => Ok(()),
-    }
-}
-
-/// The key of a device of an end: what the peer's requests name as the remote key.
-pub(super) fn key(end: usize, device: u32) -> u32 {
-    0x100 * (end as u32 + 1) + device
 }
 
 /// Whether a request takes a receive of the peer.

@@ -11,9 +11,9 @@
 //! the end, with all trouble over, nothing waits if what it needs is left, and either both ends are in the
 //! error state or none.
 //!
-//! `shape` is what a world is made of; `fabric` are the NICs, `nic` is the engine's side of them, `link`
-//! carries control messages; `action` is what can happen, `steps` and `owner` let it happen; `direction`
-//! and `oracle` know what must be true; `ending` is how a world ends; `search` looks for the seeds that
+//! `shape` is what a world is made of; `fabric` are the NICs, of `physical` queue pairs, `nic` is the
+//! engine's side of them, `link` carries control messages; `action` is what can happen, `steps`, `traffic`
+//! and `owner` let it happen; `direction` and `oracle` know what must be true; `ending` is how a world ends; `search` looks for the seeds that
 //! fail, and `every` tries everything.
 
 mod action;
@@ -25,22 +25,25 @@ mod link;
 mod nic;
 mod oracle;
 mod owner;
+mod physical;
 pub mod search;
 mod shape;
 mod steps;
+mod traffic;
 
 pub use action::Action;
 pub use every::{Explored, explore};
-pub use fabric::Name;
 pub use link::Old;
+pub use physical::Name;
 pub use shape::{FRAGMENT, Job, Kind, Shape, Troubles};
 
 use crate::choices::Seeded;
 use direction::Direction;
-use fabric::{Fabric, key};
+use fabric::Fabric;
 use link::Link;
 use nic::{EndCq, EndQp, Nics};
 use owner::{Attempt, Pending};
+use physical::key;
 use polyrail_core::verbs::{DeviceId, DeviceKeys};
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{PeerWindow, RailState, VirtualQp};

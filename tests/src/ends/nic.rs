@@ -107,7 +107,7 @@ unsafe impl QueuePair for EndQp {
         if nics.qps[self.at].is_gone {
             return Err(Refusal::Driver(EIO));
         }
-        nics.to_error(self.at);
+        nics.enter_error(self.at);
         Ok(())
     }
 }

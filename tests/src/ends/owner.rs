@@ -2,8 +2,8 @@
 //! over, each at its own time.
 
 use super::World;
-use super::fabric::Name;
 use super::nic::EndQp;
+use super::physical::Name;
 use polyrail_core::virtual_qp::RailState;
 use std::rc::Rc;
 

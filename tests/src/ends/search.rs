@@ -55,7 +55,7 @@ pub fn attempt(seed: u64, steps: u64) -> Result<Summary, Box<Failure>> {
         }
         world.finish()
     };
-    caught(&shape, run).map_err(Box::new)
+    caught(&shape, run)
 }
 
 /// Nothing has happened yet in this thread's world.
@@ -70,16 +70,16 @@ pub(super) fn happens(world: &mut World, action: Action) {
 }
 
 /// What comes of this thread's world of this shape, or what happened until it broke a promise.
-pub(super) fn caught<T>(shape: &Shape, run: impl FnOnce() -> T) -> Result<T, Failure> {
+pub(super) fn caught<T>(shape: &Shape, run: impl FnOnce() -> T) -> Result<T, Box<Failure>> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let text = payload.downcast_ref::<String>().cloned();
         let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         let text = text.unwrap_or_else(|| "a panic without words".to_owned());
-        Failure {
+        Box::new(Failure {
             shape: shape.clone(),
             actions: HISTORY.with(|history| history.borrow().clone()),
             message: PANIC.with(|panic| panic.borrow_mut().take()).unwrap_or(text),
-        }
+        })
     })
 }
 

@@ -1,0 +1,125 @@
+//! One physical queue pair, as its NIC has it.
+
+use super::fabric::EIO;
+use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
+use polyrail_core::verbs::{Opcode, RecvRequest, SendRequest, WcStatus};
+use std::fmt;
+
+/// A physical queue pair: which end's, in which rail's place, and of which generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    /// 0 or 1.
+    pub end: usize,
+    /// A data rail's number, or the number of data rails for the notify queue pair.
+    pub rail: usize,
+    /// Counts the queue pairs in the rail's place.
+    pub generation: u16,
+}
+
+pub(super) struct Qp {
+    pub(super) name: Name,
+    pub(super) device: usize,
+    pub(super) qp_num: u32,
+    pub(super) limits: QpLimits,
+    /// The queue pair that it is connected to.
+    pub(super) peer: Option<usize>,
+    pub(super) in_error: bool,
+    /// Its device is gone, or it was destroyed: nothing completes any more.
+    pub(super) is_gone: bool,
+    /// Its number may be given away.
+    pub(super) is_destroyed: bool,
+    /// Everything ever posted to the send queue.
+    pub(super) sent: Vec<SendRequest>,
+    /// Requests that had left when it went to the error state.
+    pub(super) left: usize,
+    /// Requests that the peer has executed.
+    pub(super) executed: usize,
+    /// Requests whose fate is decided: acknowledged or flushed.
+    pub(super) completed: usize,
+    /// How the oldest request fails that is not acknowledged, if not by a flush.
+    pub(super) status: WcStatus,
+    pub(super) slots: u32,
+    pub(super) silent: u32,
+    /// Everything ever posted to the receive queue.
+    pub(super) recvs: Vec<RecvRequest>,
+    /// Receives that were used or flushed.
+    pub(super) used: usize,
+    /// What the driver answers to the next batch of sends, if it does not take all of it.
+    pub(super) mood: Option<CommitError>,
+    /// The same for receives.
+    pub(super) recv_mood: Option<CommitError>,
+}
+
+/// Only what matters for what can happen next.
+impl fmt::Debug for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, device, qp_num, peer, in_error, is_gone, is_destroyed, .. } = self;
+        let Self { left, executed, completed, status, slots, silent, .. } = self;
+        let flags = (in_error, is_gone, is_destroyed, left, executed, completed);
+        write!(f, "{name:?}{device}{qp_num}{peer:?}{flags:?}{status:?}{slots}{silent}")?;
+        let open = self.sent[*executed.min(completed)..].iter();
+        let open: Vec<_> = open.map(|request| (request.wr_id, request.sge)).collect();
+        let free: Vec<_> = self.recvs[self.used..].iter().map(|receive| receive.wr_id).collect();
+        write!(f, "{open:?}{free:?}{:?}{:?}", self.mood, self.recv_mood)
+    }
+}
+
+impl Qp {
+    pub(super) fn new(name: Name, device: usize, qp_num: u32, limits: QpLimits) -> Self {
+        Self {
+            name,
+            device,
+            qp_num,
+            limits,
+            peer: None,
+            in_error: false,
+            is_gone: false,
+            is_destroyed: false,
+            sent: Vec::new(),
+            left: 0,
+            executed: 0,
+            completed: 0,
+            status: WcStatus::WR_FLUSH_ERR,
+            slots: 0,
+            silent: 0,
+            recvs: Vec::new(),
+            used: 0,
+            mood: None,
+            recv_mood: None,
+        }
+    }
+
+    /// Requests carry the keys of this device, and of the peer's in the same place.
+    pub(super) fn check_keys(&self, batch: &[SendRequest]) {
+        let [own, far] = [self.name.end, 1 - self.name.end].map(|end| key(end, self.device as u32));
+        let fits = |request: &SendRequest| {
+            let is_send = request.opcode == Opcode::Send;
+            request.sge.lkey() == own && (is_send || request.rkey == far)
+        };
+        let with_bytes = |request: &&SendRequest| request.sge.length() > 0;
+        let wrong = batch.iter().filter(with_bytes).find(|request| !fits(request));
+        assert!(wrong.is_none(), "wrong keys on {:?}: {wrong:?}", self.name);
+    }
+}
+
+/// What a driver answers to a batch.
+pub(super) fn answer(
+    mood: Option<CommitError>,
+    is_gone: bool,
+    count: u32,
+    room: u32,
+) -> Result<(), CommitError> {
+    if is_gone {
+        return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EIO) });
+    }
+    match mood {
+        Some(error) if error.accepted < count.min(room) => Err(error),
+        _ if room < count => Err(CommitError { accepted: room, refusal: Refusal::QueueFull }),
+        _ => Ok(()),
+    }
+}
+
+/// The key of a device of an end: what the peer's requests name as the remote key.
+pub(super) fn key(end: usize, device: u32) -> u32 {
+    0x100 * (end as u32 + 1) + device
+}

@@ -1,0 +1,97 @@
+//! What applications post.
+
+use super::World;
+use super::direction::{DataReceive, PLACES, READABLE, RECEIVE, RECEIVES, SOURCE, STRIDE};
+use super::shape::{FRAGMENT, Job, Kind};
+use polyrail_core::verbs::{DeviceKeys, LocalBuffer, RecvWr, SendFlags, SendWr};
+use polyrail_core::virtual_qp::PostError;
+
+impl World {
+    pub(super) fn post(&mut self, end: usize) {
+        let job = self.shape.jobs[end][self.ends[end].next_job];
+        let direction = &self.directions[end];
+        let (number, place) = (direction.requests.len(), direction.free_place());
+        let wr = request(job, number, place, &self.ends[end].keys);
+        let posted = self.ends[end].qp.post_send(&wr);
+        match posted {
+            Ok(()) => {
+                self.directions[end].accepted(job, place);
+                self.ends[end].next_job += 1;
+                self.summary.requests += 1;
+            }
+            Err(error) => assert!(
+                self.may_refuse(end, error.into()),
+                "request {number} ({job:?}) was refused: {error}"
+            ),
+        }
+        self.touched(end);
+    }
+
+    /// Whether an engine may refuse a request: it has no room, or a driver does not take it.
+    fn may_refuse(&self, end: usize, error: PostError) -> bool {
+        let driver = error.driver_refusal().is_some() && self.summary.failures > 0;
+        error.is_back_pressure() || driver || self.is_in_error(end)
+    }
+
+    pub(super) fn post_receive(&mut self, end: usize, data: bool) {
+        let direction = &self.directions[1 - end];
+        let at = if data { direction.data_receives.len() } else { direction.notification_receives };
+        let wr_id = RECEIVE | (at as u64) << 1 | u64::from(data);
+        // SAFETY: these NICs touch no memory but their own.
+        let local = unsafe { LocalBuffer::new(RECEIVES + at as u64 * STRIDE, 6 * FRAGMENT) };
+        let this = &mut self.ends[end];
+        let wr =
+            if data { RecvWr::data(wr_id, local, &this.keys) } else { RecvWr::notification(wr_id) };
+        match this.qp.post_recv(&wr) {
+            Ok(()) => {
+                let direction = &mut self.directions[1 - end];
+                if data {
+                    direction.data_receives.push(DataReceive { holds: None, is_reported: false });
+                } else {
+                    direction.notification_receives += 1;
+                }
+                self.summary.receives += 1;
+            }
+            Err(error) => {
+                assert!(self.may_refuse(end, error.into()), "receive {at} was refused: {error}")
+            }
+        }
+        self.touched(end);
+    }
+
+    /// Applications post everything that they have.
+    pub(super) fn post_all(&mut self) {
+        for end in 0..2 {
+            for data in [false, true] {
+                while self.wants_receive(end, data) {
+                    self.post_receive(end, data);
+                }
+            }
+        }
+        for end in 0..2 {
+            while self.ends[end].next_job < self.shape.jobs[end].len() {
+                self.post(end);
+            }
+        }
+    }
+}
+
+/// The work request of a job.
+fn request(job: Job, number: usize, place: usize, keys: &[DeviceKeys]) -> SendWr<'_> {
+    let id = number as u64;
+    // SAFETY: these NICs touch no memory but their own.
+    let local = unsafe { LocalBuffer::new(SOURCE + id * STRIDE, job.length) };
+    let target = PLACES + place as u64 * STRIDE;
+    let readable = READABLE + id * STRIDE;
+    let wr = match job.kind {
+        Kind::Write => SendWr::write(id, local, target, keys),
+        Kind::WriteImm => SendWr::write_with_imm(id, local, target, number as u32, keys),
+        Kind::Read => SendWr::read(id, local, readable, keys),
+        Kind::Send => SendWr::send(id, local, keys),
+        Kind::FetchAdd => SendWr::fetch_add(id, local, readable, 1, keys),
+    };
+    let mut flags = SendFlags::empty();
+    flags.set(SendFlags::SIGNALED, job.signaled);
+    flags.set(SendFlags::FENCE, job.fence);
+    wr.with_flags(flags)
+}
