@@ -78,6 +78,24 @@ fn a_request_that_fails_rail_after_rail_is_given_up() {
     assert_eq!(rounds(WcStatus::RETRY_EXC_ERR), None);
 }
 
+/// One failure counts once against a request, however many of its batches it hits.
+#[test]
+fn a_failure_counts_once_against_a_request() {
+    let mut rig = spray().config(|config| config.min_rails = 0).rig();
+    rig.post([rig::write(1, 256), rig::write(2, 256)]);
+    // Rail 0 has fragments of one request and of the other, and then again.
+    fail(&mut rig, 1, WcStatus::RETRY_EXC_ERR);
+    assert_eq!(rig.pieces(0).len(), 4);
+    for round in 0..4 {
+        fail(&mut rig, 0, WcStatus::FATAL_ERR);
+        rig.qp.control(fenced(RAIL_0, round, 0)).unwrap();
+        rig.replace(RAIL_0, round + 1, 100 + u32::from(round));
+        super::ready(&mut rig, RAIL_0, round + 1);
+        assert_eq!(rig.pieces(0).len(), 4);
+    }
+    assert_eq!(rig.qp.failure(), None, "four failures, over two rails");
+}
+
 /// Maintenance: a healthy rail drains without loss, and comes back; its health is another matter.
 #[test]
 fn what_the_owner_wants_and_health_are_two_things() {
