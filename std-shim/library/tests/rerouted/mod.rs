@@ -393,7 +393,7 @@ impl Ends {
     /// all that is under way has ended.
     pub fn finish(&mut self, mut then: impl FnMut(&mut Self)) {
         self.go_on(&mut then, |ends| ends.near.is_done() && ends.far.is_done());
-        for _ in 0..2000 {
+        for _ in 0..500 {
             self.step();
             then(self);
         }
