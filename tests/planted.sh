@@ -103,8 +103,8 @@ plant core/src/virtual_qp/scheme/dqplb/window.rs '            bit % Self::CAPACI
   '            if PLANTED && bit == Self::CAPACITY { bit - 1 } else { bit % Self::CAPACITY }'
 
 bug "a notify is sent while one batch of its data is in flight" simulate
-plant core/src/virtual_qp/pump.rs 'if slot.batches_in_flight > 0 {' \
-  'if slot.batches_in_flight > u32::from(PLANTED) {'
+plant core/src/virtual_qp/pump.rs 'if slot.batches_in_flight > 0 ||' \
+  'if slot.batches_in_flight > u32::from(PLANTED) ||'
 plant core/src/virtual_qp/scheme/spray.rs 'slot.batches_in_flight == 0' \
   'slot.batches_in_flight <= u32::from(PLANTED)'
 

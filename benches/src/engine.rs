@@ -9,7 +9,7 @@ use crate::workload::{
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendWr};
 use polyrail_core::virtual_cq::{Event, TargetSet, VirtualCq};
-use polyrail_core::virtual_qp::{Config, Scheme, VirtualQp};
+use polyrail_core::virtual_qp::{Config, RailFailure, Scheme, VirtualQp};
 
 /// Unreported requests that a virtual queue pair holds.
 pub const WRS: usize = 256;
@@ -24,6 +24,7 @@ pub type StripedQp<Q> = VirtualQp<Q, RAILS, DEPTH, WRS>;
 /// One of the many small virtual queue pairs.
 pub type SmallQp<Q> = VirtualQp<Q, 1, SMALL_DEPTH, SMALL_DEPTH>;
 
+/// What many rails are told.
 fn config(virtual_qp_num: u32, scheme: Scheme) -> Config {
     Config {
         virtual_qp_num,
@@ -47,7 +48,22 @@ where
     Q: QueuePair,
     C: CompletionQueue,
 {
-    let qp = VirtualQp::new(config(1, scheme), rig.rails, rig.notify).expect("a sound rig");
+    connect_as(rig, config(1, scheme))
+}
+
+fn rerouting(scheme: Scheme) -> Config {
+    Config { rail_failure: RailFailure::Reroute, ..config(1, scheme) }
+}
+
+fn connect_as<Q, C, const RAILS: usize>(
+    rig: Rig<Q, C>,
+    config: Config,
+) -> (Box<VirtualQp<Q, RAILS, DEPTH, WRS>>, Box<VirtualCq<C, 1, 64>>)
+where
+    Q: QueuePair,
+    C: CompletionQueue,
+{
+    let qp = VirtualQp::new(config, rig.rails, rig.notify).expect("a sound rig");
     let mut cq = VirtualCq::new([rig.cq]).expect("one completion queue");
     cq.attach(0, &qp).expect("a deep completion queue");
     (Box::new(qp), Box::new(cq))
@@ -90,7 +106,18 @@ pub struct Sender<Q, C, const RAILS: usize> {
 impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
     /// Over all rails of `rig`, for requests of `length` bytes.
     pub fn new(rig: Rig<Q, C>, scheme: Scheme, length: u32) -> Self {
-        let (qp, cq) = connect(rig, scheme);
+        Self::of(connect(rig, scheme), length)
+    }
+
+    /// The same, with rails that others take over for.
+    pub fn rerouting(rig: Rig<Q, C>, scheme: Scheme, length: u32) -> Self {
+        Self::of(connect_as(rig, rerouting(scheme)), length)
+    }
+
+    fn of(
+        (qp, cq): (Box<VirtualQp<Q, RAILS, DEPTH, WRS>>, Box<VirtualCq<C, 1, 64>>),
+        length: u32,
+    ) -> Self {
         Self { qp, cq, messages: messages(length), keys: keys(), polled: Polled::new() }
     }
 
@@ -184,7 +211,15 @@ pub struct Receiver<Q, C> {
 impl<Q: QueuePair, C: CompletionQueue> Receiver<Q, C> {
     /// Over all rails of `rig`, with `OUTSTANDING` receives posted.
     pub fn new(rig: Rig<Q, C>) -> Self {
-        let (qp, cq) = connect(rig, Scheme::Dqplb);
+        Self::of(connect(rig, Scheme::Dqplb))
+    }
+
+    /// The same, with rails that others take over for.
+    pub fn rerouting(rig: Rig<Q, C>) -> Self {
+        Self::of(connect_as(rig, rerouting(Scheme::Dqplb)))
+    }
+
+    fn of((qp, cq): (Box<StripedQp<Q>>, Box<VirtualCq<C, 1, 64>>)) -> Self {
         let mut receiver = Self { qp, cq, next_wr_id: 0 };
         receiver.post(OUTSTANDING);
         receiver

@@ -41,6 +41,8 @@
 //!   the caller's 16 receives again (floor: the first two, as the third is not physical work).
 //! - `routes_idle_4096` compares the engine with itself: its floor is the engine with one registered
 //!   queue pair in a table of 64 places, the engine has 4096 in 8192 and uses one of them.
+//! - The rows `reroute_...` compare the engine with itself too: with rails that others take over for,
+//!   while none fails, and without.
 //! - `routes_random_4096` uses them all, in random order. Its floor posts in the same order to as many
 //!   raw queue pairs, whose rings take up the same memory.
 //!

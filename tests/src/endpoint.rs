@@ -20,6 +20,7 @@ pub struct Side {
     pub cq: VirtualCq<CompletionQueue, 4, 16>,
     /// Memory, registered on every device for all access.
     pub memory: RegisteredBuffer,
+    domains: Vec<ProtectionDomain>,
 }
 
 impl Side {
@@ -28,7 +29,21 @@ impl Side {
         let pairs = self.memory.keys().iter().zip(peer.memory.keys());
         pairs.map(|(own, far)| own.toward(far.rkey)).collect()
     }
+
+    /// A queue pair for rail `rail`, on its device.
+    ///
+    /// # Panics
+    ///
+    /// If the software NIC refuses, which it has no reason to.
+    pub fn queue_pair(&mut self, rail: usize) -> QueuePair {
+        let at = rail % self.domains.len();
+        let init = QpInit::new(&self.cq.cqs_mut()[at], CAPACITY);
+        self.domains[at].create_qp(&init).expect("a working device")
+    }
 }
+
+/// Requests that every queue pair holds.
+const CAPACITY: QpCap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_inline_data: 64 };
 
 struct Parts {
     domains: Vec<ProtectionDomain>,
@@ -47,8 +62,7 @@ impl Parts {
         let cqs: Vec<_> = devices.iter().map(cq).collect();
         let qp = |rail: usize| {
             let at = rail % devices.len();
-            let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, ..QpCap::default() };
-            domains[at].create_qp(&QpInit::new(&cqs[at], cap)).expect("a working device")
+            domains[at].create_qp(&QpInit::new(&cqs[at], CAPACITY)).expect("a working device")
         };
         let qps = (0..rails).map(qp).collect();
         let notify = (scheme == Scheme::Spray).then(|| qp(0));
@@ -67,7 +81,7 @@ impl Parts {
             | AccessFlags::REMOTE_ATOMIC;
         let domains: Vec<_> = self.domains.iter().collect();
         let memory = RegisteredBuffer::new(bytes, access, &domains).expect("memory");
-        Side { qp, cq, memory }
+        Side { qp, cq, memory, domains: self.domains }
     }
 }
 

@@ -31,6 +31,11 @@ fn tags_keep_their_fields() {
 }
 
 #[test]
+fn control_messages_leave_an_end_sound() {
+    check(600, |bytes| model::control(&bytes));
+}
+
+#[test]
 fn text_from_outside_is_read_or_refused() {
     check(60, |bytes| {
         model::card(&bytes);
@@ -44,8 +49,9 @@ fn text_from_outside_is_read_or_refused() {
 #[test]
 fn the_seeds_of_the_fuzz_targets_pass() {
     type Model = fn(&[u8]);
-    let targets: [(&str, Model); 8] = [
+    let targets: [(&str, Model); 9] = [
         ("card", model::card),
+        ("control", model::control),
         ("handshake", model::handshake),
         ("routing", model::routing),
         ("size", model::size),

@@ -1,9 +1,11 @@
 //! Nothing allocates after set-up: post, poll and completion of every kind of request, on both
 //! sides, over the software NIC.
 
-use polyrail::nic::Fabric;
+use polyrail::nic::{ConnectOptions, Fabric, connect_pair};
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendWr};
-use polyrail_core::virtual_qp::{Config, PostError, RailChoice, Scheme};
+use polyrail_core::virtual_qp::{
+    Config, PostError, RailChoice, RailFailure, RailId, RailState, Scheme,
+};
 use polyrail_tests::allocations::{CountingAllocator, allocations, expect_counting};
 use polyrail_tests::endpoint::{Side, connect};
 
@@ -134,4 +136,72 @@ fn least_finish_time_does_not_allocate() {
     let rail_choice = RailChoice::LeastFinishTime { bandwidth_mbps };
     let mut traffic = Traffic::new(Config { rail_choice, ..spray() });
     assert_eq!(traffic.allocations(write), 0, "WRITE");
+}
+
+/// Carries what the ends tell each other, and polls both.
+fn poll_and_tell(traffic: &mut Traffic) {
+    let Traffic { near, far, reported, .. } = traffic;
+    for (side, reported) in [&mut *near, &mut *far].into_iter().zip(reported) {
+        let polled = side.cq.poll(&mut *side.qp, 32, |event| {
+            let wc = event.completion().expect("every queue pair is attached");
+            assert!(wc.status.is_success(), "{wc:?}");
+            *reported += 1;
+        });
+        assert_eq!(polled.error, None);
+    }
+    while let Some(message) = near.qp.next_control() {
+        far.qp.control(message).expect("a correct peer");
+    }
+    while let Some(message) = far.qp.next_control() {
+        near.qp.control(message).expect("a correct peer");
+    }
+}
+
+fn poll_until(traffic: &mut Traffic, rail: RailId, state: RailState) {
+    while [&traffic.near, &traffic.far].iter().any(|side| side.qp.rail_state(rail) != Some(state)) {
+        poll_and_tell(traffic);
+    }
+}
+
+/// Allocations while a rail fails with requests in flight, and returns.
+fn allocations_of_a_failure(
+    traffic: &mut Traffic,
+    (rail, generation): (RailId, u16),
+    post: impl Fn(&mut Traffic, u64) -> Result<(), PostError>,
+) -> u64 {
+    let at = if let RailId::Data(rail) = rail { rail.into() } else { 0 };
+    let [near, far] = [&mut traffic.near, &mut traffic.far].map(|side| side.queue_pair(at));
+    connect_pair(&near, &far, &ConnectOptions::default()).expect("fresh queue pairs");
+    let before = allocations();
+    let posted = (0..).find(|wr_id| post(traffic, *wr_id).is_err()).unwrap_or_default();
+    let end = traffic.reported[0] + posted;
+    assert!(traffic.near.qp.fail_rail(rail));
+    poll_until(traffic, rail, RailState::Down);
+    let Traffic { near: here, far: there, .. } = traffic;
+    let old = [(here, near), (there, far)].map(|(side, queue_pair)| {
+        side.qp.replace_rail(&mut side.cq, 0, rail, generation, queue_pair).expect("it fits")
+    });
+    poll_until(traffic, rail, RailState::InService);
+    while traffic.reported[0] < end {
+        poll_and_tell(traffic);
+    }
+    let allocations = allocations() - before;
+    drop(old);
+    allocations
+}
+
+#[test]
+fn rails_that_fail_and_return_do_not_allocate() {
+    let reroute = |config| Config { rail_failure: RailFailure::Reroute, ..config };
+    for config in [spray(), dqplb()] {
+        let mut traffic = Traffic::new(reroute(config));
+        let notify = config.scheme.uses_notify_qp().then_some(RailId::Notify);
+        let rails = (0..4).map(RailId::Data).chain(notify);
+        for (generation, rail) in (1..=3).flat_map(|round| rails.clone().map(move |id| (round, id)))
+        {
+            let failed = (rail, generation);
+            assert_eq!(allocations_of_a_failure(&mut traffic, failed, write_with_imm), 0, "{rail}");
+        }
+        assert_eq!(traffic.near.qp.duplicates() + traffic.far.qp.duplicates(), 0);
+    }
 }

@@ -11,7 +11,7 @@ use polyrail_core::virtual_qp::Scheme;
 use std::hint::black_box;
 
 /// Bytes of a request of 16 fragments.
-const LARGE: u32 = FRAGMENTS * FRAGMENT;
+pub(super) const LARGE: u32 = FRAGMENTS * FRAGMENT;
 
 pub(super) const MULTI1: Row = Row {
     name: "multi1_cycle",
@@ -115,7 +115,7 @@ fn floor_cycle(
     })
 }
 
-fn engine_cycle(
+pub(super) fn engine_cycle(
     mut sender: NullSender<RAILS>,
     post: impl Fn(&mut NullSender<RAILS>) + 'static,
 ) -> Box<dyn Contender> {

@@ -3,6 +3,7 @@
 mod cycle;
 mod polling;
 mod receive;
+mod reroute;
 mod routes;
 mod single;
 
@@ -24,7 +25,8 @@ pub struct Row {
     pub work: &'static str,
     /// Operations of one burst.
     pub operations: usize,
-    /// The same physical work done raw; of `routes_idle_4096`, the engine with the smaller table.
+    /// The same physical work done raw; of `routes_idle_4096`, the engine with the smaller table, and of
+    /// the rows of re-routing, the engine without it.
     pub floor: Make,
     /// The seeds' design.
     pub baseline: Make,
@@ -49,7 +51,7 @@ impl Row {
 }
 
 /// All rows, in the order in which they are printed.
-pub const ROWS: [Row; 14] = [
+pub const ROWS: [Row; 19] = [
     single::POST,
     single::POLL,
     single::CYCLE,
@@ -64,6 +66,11 @@ pub const ROWS: [Row; 14] = [
     polling::FEED,
     routes::IDLE,
     routes::RANDOM,
+    reroute::MULTI1,
+    reroute::MULTI16,
+    reroute::SPRAY,
+    reroute::DQPLB,
+    reroute::DQPLB_RECEIVER,
 ];
 
 type NullSender<const RAILS: usize> = engine::Sender<NullQp, NullCq, RAILS>;

@@ -32,7 +32,7 @@ pub(super) const DQPLB: Row = Row {
 };
 
 /// Only what the receiver does is measured; what the null device does for the sender is not.
-fn received<R: 'static>(
+pub(super) fn received<R: 'static>(
     make: impl FnOnce(Rig) -> R,
     mut receive: impl FnMut(&mut R) + 'static,
 ) -> Box<dyn Contender> {

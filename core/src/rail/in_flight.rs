@@ -3,6 +3,7 @@
 //! A reliable connection completes its requests in posting order, and only the last request of a
 //! batch is signaled, so the front batch is the only one that the next completion may belong to.
 
+mod losing;
 mod lost;
 
 use super::tag::{Tag, TagKind};
@@ -30,8 +31,9 @@ pub(crate) enum Content {
 }
 
 impl Content {
+    /// Whether it is fragments of one request.
     #[inline]
-    const fn is_fragments(self) -> bool {
+    pub(crate) const fn is_fragments(self) -> bool {
         self as u8 <= Self::Numbered as u8
     }
 

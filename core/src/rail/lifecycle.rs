@@ -157,7 +157,6 @@ impl Lifecycle {
     }
 
     /// Whether nothing of its queue pair can complete any more.
-    #[inline]
     pub(crate) const fn is_drained(&self) -> bool {
         matches!(self.state, RailState::Fenced | RailState::Down)
     }

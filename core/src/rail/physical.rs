@@ -48,6 +48,9 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) turn_bit: u8,
     /// Its owner wants it to be given fragments.
     pub(crate) is_wanted: bool,
+    /// It may be given what was not lost on it: it [is in service](Self::is_in_service) and has no lost
+    /// fragments, whose places they would take.
+    pub(crate) carries: bool,
     pub(crate) sends: InFlight<DEPTH>,
     pub(crate) recvs: Receives,
     pub(crate) errors: u64,
@@ -60,6 +63,8 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) lifecycle: Lifecycle,
     /// What its owner is to be told of that.
     pub(crate) events: RailEvents,
+    /// Its owner said that its queue pair is no more: completions that come all the same tell nothing.
+    pub(crate) is_gone: bool,
     /// It failed in a way that requests themselves may be the cause of.
     pub(crate) suspects_requests: bool,
 }
@@ -76,6 +81,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             keys_at: 0,
             turn_bit: 0,
             is_wanted: true,
+            carries: true,
             accepts_as: address(qp.device(), qp.qp_num()),
             completions: 0,
             untracked: 0,
@@ -86,6 +92,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             stall_mark: None,
             lifecycle: Lifecycle::NEW,
             events: RailEvents::default(),
+            is_gone: false,
             suspects_requests: false,
             sends: InFlight::new(number, bound.min(limits.max_send_wr)),
             qp,
@@ -122,6 +129,11 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         self.is_wanted && self.lifecycle.is_in_service()
     }
 
+    /// Takes note of what may have changed what it carries.
+    pub(crate) fn update_carries(&mut self) {
+        self.carries = self.is_in_service() && !self.sends.has_lost();
+    }
+
     /// Another queue pair takes the place of the one that failed, which is returned. It takes receives;
     /// it accepts no fragments until its owner says so.
     pub(crate) fn replace(&mut self, qp: Q) -> Q {
@@ -129,6 +141,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         self.device = qp.device();
         self.qp_num = qp.qp_num();
         self.stall_mark = None;
+        self.is_gone = false;
         self.set_accepts(false);
         self.start_over(generation);
         core::mem::replace(&mut self.qp, qp)

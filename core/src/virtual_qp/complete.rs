@@ -99,10 +99,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !rail.is_at(device, completion.qp_num) || !may_complete(kind, completion) {
             return false;
         }
-        if rail.lifecycle.is_drained() {
-            // Of a queue pair that its owner said is no more.
-            return true;
-        }
         rail.completions += 1;
         match kind {
             TagKind::Send => self.complete_send(id, completion, direct),
@@ -123,20 +119,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ) {
         let Some(rail) = self.rail_mut(id) else { return };
         match rail.sends.compare(completion.wr_id) {
-            TagMatch::Last if rail.sends.front_is_withheld() => self.lose_withheld(id),
-            TagMatch::Last => {
-                let failed = !completion.status.is_success();
-                let last = rail.sends.front().map_or(0, |batch| u32::from(batch.count) - 1);
-                if failed && self.send_lost(id, last, completion) {
-                    return;
-                }
-                let Some(rail) = self.rail_mut(id) else { return };
+            TagMatch::Last if completion.status.is_success() && !rail.sends.is_losing() => {
                 let batch = rail.sends.retire();
-                if !completion.status.is_success() {
-                    self.send_failed(id, &batch, u32::from(batch.count) - 1, completion);
-                }
                 self.retire(&batch, completion, direct);
             }
+            TagMatch::Last => self.last_failed(id, completion, direct),
             // A queue pair with sq_sig_all reports the success of unsignaled requests too.
             TagMatch::Inner(_) if completion.status.is_success() => {}
             TagMatch::Inner(index) => self.inner_failed(id, index, completion, direct),
@@ -145,6 +132,25 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 self.mismatch(id, completion, expected);
             }
         }
+    }
+
+    /// The last request of a batch failed, or is complete though its rail failed.
+    #[cold]
+    fn last_failed(&mut self, id: RailId, completion: &Completion, direct: &mut DirectCompletions) {
+        let front = self.rail_mut(id).and_then(|rail| rail.sends.front().copied());
+        let Some(batch) = front else { return };
+        let last = u32::from(batch.count) - 1;
+        let failed = !completion.status.is_success();
+        if self.lose_withheld(id) || (failed && self.send_lost(id, last, completion)) {
+            return;
+        }
+        if let Some(rail) = self.rail_mut(id) {
+            rail.sends.retire();
+        }
+        if failed {
+            self.send_failed(id, &batch, last, completion);
+        }
+        self.retire(&batch, completion, direct);
     }
 
     /// Request `index` of a batch failed, and is not the last of it. If the driver owed the rest of the
@@ -210,6 +216,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         completion: &Completion,
         expected: Option<Tag>,
     ) {
+        if self.rail(rail).is_some_and(|rail| rail.is_gone) {
+            return;
+        }
         let wr_id = completion.wr_id;
         let expected = expected.map(Tag::wr_id);
         self.health.note_protocol_error(ProtocolError::Tag { rail, wr_id, expected });

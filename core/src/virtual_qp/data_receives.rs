@@ -1,25 +1,64 @@
 //! The callers' receives with buffers, which pass through to rail 0.
 
-use crate::verbs::LocalBuffer;
+use crate::completion::VirtualWc;
+use crate::verbs::{LocalBuffer, WcOpcode, WcStatus};
 
 /// A receive with a buffer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DataReceive<const RAILS: usize> {
+struct DataReceive<const RAILS: usize> {
     /// What its caller calls it.
-    pub(super) wr_id: u64,
+    wr_id: u64,
+    what: What<RAILS>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What<const RAILS: usize> {
+    Waits(Buffer<RAILS>),
+    Complete(Outcome),
+}
+
+/// Where a receive puts what arrives, with the keys of the buffer on every device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffer<const RAILS: usize> {
     pub(super) local: LocalBuffer,
-    /// Its keys on every device.
     pub(super) lkeys: [u32; RAILS],
 }
 
-/// The data receives that are not complete. Without re-routing, only the names of those that are posted.
+/// What became of a receive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    pub(super) status: WcStatus,
+    pub(super) opcode: WcOpcode,
+    pub(super) byte_len: u32,
+    pub(super) imm: Option<u32>,
+}
+
+impl Outcome {
+    const FLUSHED: Self =
+        Self { status: WcStatus::WR_FLUSH_ERR, opcode: WcOpcode::RECV, byte_len: 0, imm: None };
+
+    /// Its completion.
+    pub(super) const fn report(self, wr_id: u64, qp_num: u32) -> VirtualWc {
+        let Self { status, opcode, byte_len, imm } = self;
+        VirtualWc { wr_id, status, opcode, qp_num, byte_len, imm }
+    }
+}
+
+/// The data receives that are not reported. Without re-routing, only the names of those that are posted;
+/// with it they are remembered whole, to be posted again, and reported from here, in order.
+///
+/// ```text
+///     reported      complete      next
+///   ------+------------+-------------+----> numbers
+///         | wait to be | posted,     |
+///         | reported   | or will be  |
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DataReceives<const RAILS: usize, const DEPTH: usize> {
     /// One was posted: from then on rail 0's receive queue is for data.
     used: bool,
-    /// The number of the oldest one that is not reported, if they are remembered whole.
-    front: u64,
-    /// The number of the next one.
+    reported: u64,
+    complete: u64,
     next: u64,
     /// Each in the place of its number.
     receives: [DataReceive<RAILS>; DEPTH],
@@ -28,9 +67,10 @@ pub(super) struct DataReceives<const RAILS: usize, const DEPTH: usize> {
 impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
     pub(super) const NONE: Self = Self {
         used: false,
-        front: 0,
+        reported: 0,
+        complete: 0,
         next: 0,
-        receives: [DataReceive { wr_id: 0, local: LocalBuffer::EMPTY, lkeys: [0; RAILS] }; DEPTH],
+        receives: [DataReceive { wr_id: 0, what: What::Complete(Outcome::FLUSHED) }; DEPTH],
     };
 
     const fn index(number: u64) -> usize {
@@ -42,7 +82,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         self.used
     }
 
-    /// The receive with this number on rail 0 was posted.
+    /// Without re-routing: the receive with this number on rail 0 was posted.
     pub(super) fn posted(&mut self, sequence: u64, wr_id: u64) {
         self.used = true;
         self.receives[Self::index(sequence)].wr_id = wr_id;
@@ -53,37 +93,60 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         self.receives[Self::index(sequence)].wr_id
     }
 
-    /// Receives that are remembered whole.
+    /// Receives that are remembered.
     pub(super) const fn unreported(&self) -> u32 {
-        (self.next - self.front) as u32
+        (self.next - self.reported) as u32
     }
 
     /// Remembers a receive.
-    pub(super) fn add(&mut self, receive: DataReceive<RAILS>) {
+    pub(super) fn add(&mut self, wr_id: u64, buffer: Buffer<RAILS>) {
         debug_assert!((self.unreported() as usize) < DEPTH);
         self.used = true;
-        self.receives[Self::index(self.next)] = receive;
+        self.receives[Self::index(self.next)] = DataReceive { wr_id, what: What::Waits(buffer) };
         self.next += 1;
     }
 
     /// Forgets the newest one.
     pub(super) fn take_back(&mut self) {
-        debug_assert!(self.front < self.next);
+        debug_assert!(self.complete < self.next);
         self.next -= 1;
     }
 
-    /// The oldest receive that is not posted, if `posted` are.
-    pub(super) fn first_unposted(&self, posted: u32) -> Option<DataReceive<RAILS>> {
-        let number = self.front + u64::from(posted);
-        (number < self.next).then(|| self.receives[Self::index(number)])
-    }
-
-    /// The oldest one is reported. Returns its name.
-    pub(super) fn pop(&mut self) -> Option<u64> {
-        if self.front == self.next {
+    /// The buffer of the oldest receive that is not posted, if `posted` are.
+    pub(super) fn first_unposted(&self, posted: u32) -> Option<Buffer<RAILS>> {
+        let number = self.complete + u64::from(posted);
+        if number >= self.next {
             return None;
         }
-        self.front += 1;
-        Some(self.wr_id(self.front - 1))
+        match self.receives[Self::index(number)].what {
+            What::Waits(buffer) => Some(buffer),
+            What::Complete(_) => None,
+        }
+    }
+
+    /// The oldest posted one is complete.
+    pub(super) fn complete(&mut self, outcome: Outcome) {
+        debug_assert!(self.complete < self.next);
+        self.receives[Self::index(self.complete)].what = What::Complete(outcome);
+        self.complete += 1;
+    }
+
+    /// Whether there is something to report; `flushed` if what is not complete will never be.
+    pub(super) const fn has_report(&self, flushed: bool) -> bool {
+        self.reported < if flushed { self.next } else { self.complete }
+    }
+
+    /// The report of the oldest one.
+    pub(super) fn report(&mut self, qp_num: u32, flushed: bool) -> Option<VirtualWc> {
+        if !self.has_report(flushed) {
+            return None;
+        }
+        if self.reported == self.complete {
+            self.complete(Outcome::FLUSHED);
+        }
+        let DataReceive { wr_id, what } = self.receives[Self::index(self.reported)];
+        self.reported += 1;
+        let What::Complete(outcome) = what else { return None };
+        Some(outcome.report(wr_id, qp_num))
     }
 }

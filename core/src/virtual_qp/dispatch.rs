@@ -186,6 +186,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let batches: u32 = self.sends.iter().map(|slot| slot.batches_in_flight).sum();
         assert_eq!(batches, in_flight, "slots count the batches in flight");
         for (at, rail) in self.rails.iter().enumerate() {
+            let carries = rail.is_in_service() && !rail.sends.has_lost();
+            assert_eq!(rail.carries, carries, "rail {at} carries");
             assert_eq!(rail.accepts(), self.may_accept(at), "rail {at} accepts");
             let available = rail.accepts() && rail.sends.credits() > 0;
             let known = self.chooser.is_available(rail.turn_bit);

@@ -45,6 +45,9 @@ pub enum Failure {
 pub(super) struct Health {
     /// An error put the virtual queue pair into the error state.
     pub(super) failed: bool,
+    /// It is in the error state, or recovers from the failure of a rail: one look tells all that goes well
+    /// that there is nothing else to do.
+    pub(super) needs_care: bool,
     /// Why it did.
     pub(super) failure: Option<Failure>,
     /// The first failure of a rail.
@@ -58,6 +61,7 @@ pub(super) struct Health {
 impl Health {
     pub(super) const GOOD: Self = Self {
         failed: false,
+        needs_care: false,
         failure: None,
         first_error: None,
         protocol_error: None,
@@ -70,6 +74,7 @@ impl Health {
         if let Failure::Rail(error) = failure {
             self.note_error(error);
         }
+        self.needs_care = true;
         !core::mem::replace(&mut self.failed, true)
     }
 

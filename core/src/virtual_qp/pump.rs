@@ -16,7 +16,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !self.offers.sends.is_empty() {
             self.retry_refused();
         }
-        if self.reroute.is_busy {
+        if self.health.needs_care {
             self.recover();
         }
         self.acknowledge();
@@ -40,12 +40,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// out on the way. So a notify says that everything posted before it is in place too.
     #[inline]
     fn acknowledge(&mut self) {
-        if self.reroute.awaits_fence {
-            return;
-        }
         while let Some(id) = self.sends.front_in_flight() {
             let slot = self.sends.slot(id);
-            if slot.batches_in_flight > 0 {
+            if slot.batches_in_flight > 0 || self.reroute.awaits_fence {
                 return;
             }
             if !slot.wants_notify() {

@@ -288,7 +288,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(super) fn may_accept(&self, at: usize) -> bool {
         let rail = &self.rails[at];
         let owed = rail.sends.is_partial() || self.offers.sends.contains(rail.id);
-        rail.is_in_service() && !owed && !rail.sends.has_lost()
+        rail.carries && !owed
     }
 
     /// Takes note of what may have changed whether a data rail takes fragments.

@@ -3,13 +3,13 @@
 //! A receive with a buffer takes a SEND and passes through to rail 0. A receive without one is
 //! completed by a notification, as the scheme has it.
 
-use super::data_receives::DataReceive;
+use super::data_receives::{Buffer, Outcome};
 use super::error::{PostRecvError, RefusedBy};
 use super::qp::VirtualQp;
 use super::scheme::dqplb::{PeerWindow, PeerWindowError};
 use super::scheme::{Notification, SchemeRules};
 use super::slot::Keys;
-use crate::completion::{DirectCompletions, VirtualWc};
+use crate::completion::DirectCompletions;
 use crate::hardware::{QueuePair, RecvBatch, Taken};
 use crate::rail::RailId;
 use crate::rail::tag::TagKind;
@@ -133,7 +133,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return Err(PostRecvError::QueueFull(id));
         }
         let takes_receives = rail.lifecycle.takes_receives();
-        self.data_receives.add(DataReceive { wr_id: wr.wr_id, local: wr.local, lkeys });
+        self.data_receives.add(wr.wr_id, Buffer { local: wr.local, lkeys });
         if !takes_receives {
             return Ok(());
         }
@@ -208,15 +208,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !ok && self.data_receive_flushed(id, completion) {
             return;
         }
-        let remembered = if self.reroute.is_on { self.data_receives.pop() } else { None };
-        direct.push(VirtualWc {
-            wr_id: remembered.unwrap_or_else(|| self.data_receives.wr_id(sequence)),
+        let outcome = Outcome {
             status: completion.status,
             opcode: if ok { completion.opcode } else { WcOpcode::RECV },
-            qp_num: self.header.virtual_qp_num,
             byte_len: if ok { completion.byte_len } else { 0 },
             imm: completion.imm().map(|imm| self.header.imm_order.decode(imm)),
-        });
+        };
+        if self.reroute.is_on {
+            self.data_receives.complete(outcome);
+            self.health.needs_care = true;
+        } else {
+            let wr_id = self.data_receives.wr_id(sequence);
+            direct.push(outcome.report(wr_id, self.header.virtual_qp_num));
+        }
         if !ok {
             self.completion_failed(id, completion, 0);
         }

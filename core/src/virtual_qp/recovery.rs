@@ -108,7 +108,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return false;
         }
         chosen.is_wanted = in_service;
-        self.update_availability(rail as usize);
+        self.update_rail(RailId::Data(rail));
         // Requests that found no rail may find this one.
         self.pump();
         true

@@ -4,7 +4,7 @@ use super::qp::VirtualQp;
 use super::slot::SlotState;
 use crate::completion::VirtualWc;
 use crate::hardware::QueuePair;
-use crate::verbs::{SendFlags, WcOpcode, WcStatus};
+use crate::verbs::{SendFlags, WcStatus};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -26,47 +26,35 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.recvs.front_finished().is_some() {
             return self.report_recv();
         }
-        if self.pass_through.arrived > 0
-            && let Some(wc) = self.report_arrived()
-        {
-            return Some(wc);
-        }
-        if self.is_flushing() { self.report_flushed() } else { self.report_data_receive() }
+        if self.health.needs_care { self.report_rest() } else { None }
     }
 
-    /// The next SEND that arrived though its completion failed.
+    /// What is reported besides: with re-routing, what passes through; in the error state, what will not be
+    /// posted any more.
     #[cold]
-    fn report_arrived(&mut self) -> Option<VirtualWc> {
-        while let Some(id) = self.take_arrived() {
-            let slot = self.sends.slot(id);
-            let wc = slot.report(self.header.virtual_qp_num);
-            let is_signaled = slot.flags.contains(SendFlags::SIGNALED);
-            self.finish_deferred(id);
-            if is_signaled {
-                return Some(wc);
-            }
+    #[inline(never)]
+    fn report_rest(&mut self) -> Option<VirtualWc> {
+        if !self.reroute.is_on {
+            return if self.is_flushing() { self.report_flushed() } else { None };
         }
-        None
+        while self.is_flushing() {
+            let id = self.flush_deferred();
+            self.deferred_is_complete(id, WcStatus::WR_FLUSH_ERR);
+        }
+        let complete = self.report_complete();
+        if complete.is_some() { complete } else { self.report_data_receive() }
     }
 
-    /// In the error state, the next receive with a buffer that no queue pair holds.
+    /// With re-routing: the oldest receive with a buffer, if it is complete or, in the error state, no queue
+    /// pair holds it.
     fn report_data_receive(&mut self) -> Option<VirtualWc> {
-        if !self.has_flushed_data_receive() {
-            return None;
-        }
-        Some(VirtualWc {
-            wr_id: self.data_receives.pop()?,
-            status: WcStatus::WR_FLUSH_ERR,
-            opcode: WcOpcode::RECV,
-            qp_num: self.header.virtual_qp_num,
-            byte_len: 0,
-            imm: None,
-        })
+        let flushed = self.health.failed && self.rails[0].recvs.is_empty();
+        self.data_receives.report(self.header.virtual_qp_num, flushed)
     }
 
-    #[inline]
-    fn has_flushed_data_receive(&self) -> bool {
-        self.health.failed && self.data_receives.unreported() > 0 && self.rails[0].recvs.is_empty()
+    fn has_data_report(&self) -> bool {
+        let flushed = self.health.failed && self.rails[0].recvs.is_empty();
+        self.data_receives.has_report(flushed)
     }
 
     /// The next deferred request that will not be posted any more.
@@ -115,6 +103,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Some(wc)
     }
 
+    /// Whether something is to be reported that only failures leave.
+    #[cold]
+    fn has_rest(&self) -> bool {
+        (self.health.failed && self.sends.front_in_flight().is_some())
+            || self.is_flushing()
+            || self.pass_through.has_complete()
+            || self.has_data_report()
+    }
+
     /// Whether a poll has something to do here even without a completion.
     #[inline]
     pub(super) fn has_something_to_do(&self) -> bool {
@@ -126,9 +123,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.offers.any()
             || self.recvs.front_finished().is_some()
             || send_finished()
-            || (self.health.failed && self.sends.front_in_flight().is_some())
-            || self.is_flushing()
-            || self.pass_through.arrived > 0
-            || self.has_flushed_data_receive()
+            || (self.health.needs_care && self.has_rest())
     }
 }

@@ -172,6 +172,11 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         self.notified = self.notified.min(id);
     }
 
+    /// Ids of the requests in flight.
+    pub(crate) const fn in_flight_ids(&self) -> Range<u64> {
+        self.notified..self.posted
+    }
+
     /// The front request in flight is done with, but for being reported (and, with SPRAY, for the
     /// acknowledgement of its notify).
     #[inline]

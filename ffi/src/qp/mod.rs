@@ -1,9 +1,10 @@
 //! Queue pairs: `service` is what kinds there are, `create` makes them, `transition` moves them,
-//! `last_state` keeps where to, `query` asks them, `send` posts to them.
+//! `last_state` keeps where to, `query` asks them, `send` posts to them, `rail` is what the engine uses.
 
 mod create;
 mod last_state;
 mod query;
+mod rail;
 mod send;
 mod service;
 mod transition;
@@ -27,8 +28,7 @@ use crate::qp_state::QpState;
 use crate::recv::{Queue, RecvBatch};
 use crate::srq;
 use last_state::LastState;
-use polyrail_core::hardware::{self, CommitError, CqId, QpLimits, Refusal};
-use polyrail_core::verbs::DeviceId;
+use polyrail_core::hardware::{self, CommitError, QpLimits, Refusal};
 use rdma_sys::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 use send::Sender;
 use std::marker::PhantomData;
@@ -181,39 +181,5 @@ impl<S: Service> hardware::ReceiveQueue for QueuePair<S> {
         // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster.
         let batch = unsafe { RecvBatch::new(Queue::Own(self.as_ptr()), &mut self.receives) };
         if takes_receives { batch } else { batch.refusing(Refusal::Driver(libc::EINVAL)) }
-    }
-}
-
-// SAFETY: these are the promises of libibverbs for a reliable connection. The number stays taken until
-// `ibv_destroy_qp`, which removes the queue pair's completions (mlx5 and its like) or is followed by
-// numbers counting on (rxe). Identity and limits are kept here, and a shared receive queue is a
-// `SharedReceiveQueue`, which refuses marked names.
-unsafe impl hardware::QueuePair for QueuePair<Rc> {
-    type SendBatch<'q> = SendBatch<'q, Rc>;
-
-    fn qp_num(&self) -> u32 {
-        self.qp_num
-    }
-
-    fn device(&self) -> DeviceId {
-        self.pd.context().id()
-    }
-
-    /// The completion queue of its send requests; see [`recv_cq`](Self::recv_cq) for the other.
-    fn cq(&self) -> CqId {
-        self.send_cq.id()
-    }
-
-    fn limits(&self) -> QpLimits {
-        self.limits
-    }
-
-    #[inline]
-    fn start_send(&mut self) -> SendBatch<'_, Rc> {
-        self.start()
-    }
-
-    fn enter_error(&self) -> Result<(), Refusal> {
-        self.modify(&ToErr).map_err(|error| Refusal::Driver(error.errno()))
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::faults::Faults;
 use crate::faulty::Faulty;
-use polyrail::backend::{Connect, ConnectOptions, DeviceError, Domain, Port, QpCap, RemoteQp};
+use polyrail::backend::{
+    Connect, ConnectOptions, DeviceError, Domain, Gone, Port, QpCap, RemoteQp,
+};
 use polyrail::memory::{Pages, RegionKeys};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use std::sync::Arc;
@@ -11,6 +13,13 @@ impl Faults {
     /// Wraps a device as endpoints use it: its queue pairs and completion queues are wrapped as well.
     pub fn domain<D: Domain>(&self, inner: D) -> Faulty<D> {
         Faulty::new(inner, self)
+    }
+}
+
+/// The same device, with the same faults.
+impl<D: Domain> Clone for Faulty<D> {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), &self.faults)
     }
 }
 
@@ -72,5 +81,9 @@ impl<Q: Connect> Connect for Faulty<Q> {
 
     fn fail(&self) -> Result<(), DeviceError> {
         self.inner.fail()
+    }
+
+    fn gone(&self) -> Option<Gone> {
+        self.inner.gone()
     }
 }

@@ -69,7 +69,12 @@ pub(super) struct Engines<F: Fixture> {
 
 impl<F: Fixture> Engines<F> {
     pub(super) fn new(fixture: &F, rails: usize, scheme: Scheme, patience: Patience) -> Self {
-        let config = Config { scheme, max_msg_size: 8192, ..Config::default() };
+        Self::of(fixture, rails, Config { scheme, ..Config::default() }, patience)
+    }
+
+    /// With fragments of 8 KiB, and otherwise as `config` has it.
+    pub(super) fn of(fixture: &F, rails: usize, config: Config, patience: Patience) -> Self {
+        let config = Config { max_msg_size: 8192, ..config };
         let mut near = Side::new(fixture, End::Near, rails, Config { virtual_qp_num: 1, ..config });
         let mut far = Side::new(fixture, End::Far, rails, Config { virtual_qp_num: 2, ..config });
         let ids = (0..rails as u8).map(RailId::Data).chain([RailId::Notify]);

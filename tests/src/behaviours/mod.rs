@@ -13,6 +13,7 @@ mod link;
 mod operations;
 pub mod pair;
 mod posting;
+mod reroute;
 mod wrapped;
 
 pub use pair::{Pair, Side};
@@ -186,6 +187,10 @@ pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
             the_engine_names_the_rail_of_a_bad_lkey
             the_engine_names_the_rail_that_left_the_region
             the_engine_names_the_notify_queue_pair_that_meets_no_receive;
+        reroute:
+            spray_survives_each_rail
+            dqplb_survives_each_rail
+            requests_survive_a_lost_link;
         drivers:
             a_driver_that_takes_batches_in_parts_costs_no_byte
             a_driver_that_is_full_several_times_costs_no_byte

@@ -2,12 +2,14 @@
 //! engine's, and the properties of every reader of text. Each is driven by bytes, so that
 //! quickcheck and the fuzz targets share it; it panics where the two disagree.
 
+mod control;
 mod routing;
 mod tag;
 mod text;
 mod tracker;
 mod window;
 
+pub use control::control;
 pub use routing::routing;
 pub use tag::tag;
 pub use text::{card, handshake, size};

@@ -19,8 +19,11 @@ pub(in crate::virtual_qp) struct PassThrough {
     pub(super) incomplete: u32,
     /// Deferred ones, complete or not, that the report cursor has still to pass.
     pub(super) to_pass: u32,
-    /// The oldest deferred ones, as many as arrived though their completions failed.
-    pub(in crate::virtual_qp) arrived: u32,
+    /// With re-routing: the oldest deferred one that is not reported, [`NONE`] if all are. They are
+    /// reported in order, whether a completion, the peer, or the end of all tells that they are complete.
+    pub(super) unreported: u64,
+    /// Those that are complete and not reported.
+    pub(super) complete: u32,
     /// Rail 0's next request when the fence that is waited at came to the front.
     fence_mark: Option<u64>,
 }
@@ -34,7 +37,8 @@ impl PassThrough {
             next: NONE,
             incomplete: 0,
             to_pass: 0,
-            arrived: 0,
+            unreported: NONE,
+            complete: 0,
             fence_mark: None,
         }
     }
@@ -45,9 +49,19 @@ impl PassThrough {
         self.next != NONE
     }
 
-    /// Deferred requests that are not complete.
+    /// Pass-through requests that are not complete, or wait to be reported.
     pub(in crate::virtual_qp) const fn incomplete(&self) -> usize {
-        (self.incomplete + self.bypassing) as usize
+        (self.incomplete + self.bypassing + self.complete) as usize
+    }
+
+    /// Whether one is complete and not reported.
+    pub(in crate::virtual_qp) const fn has_complete(&self) -> bool {
+        self.complete > 0
+    }
+
+    /// Slots are kept from here on.
+    pub(super) fn keeps_from(&self) -> u64 {
+        self.oldest.min(self.unreported)
     }
 
     /// Deferred requests that the report cursor has still to pass.
@@ -93,7 +107,10 @@ impl PassThrough {
     }
 
     /// The newest request of the ring is deferred.
-    pub(super) fn add(&mut self, id: u64) {
+    pub(super) fn add(&mut self, id: u64, is_reported_in_order: bool) {
+        if is_reported_in_order {
+            self.unreported = self.unreported.min(id);
+        }
         self.oldest = self.oldest.min(id);
         self.next = self.next.min(id);
         self.incomplete += 1;

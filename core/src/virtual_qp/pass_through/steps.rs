@@ -11,11 +11,15 @@ use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::SchemeRules;
 use crate::virtual_qp::slot::{Keys, SendSlot, Sends, SlotState};
 
-/// The first request after `id` that is deferred and not complete.
-fn next_after<const RAILS: usize, const WRS: usize>(sends: &Sends<RAILS, WRS>, id: u64) -> u64 {
+/// The first request after `id` in this state.
+fn next_after<const RAILS: usize, const WRS: usize>(
+    sends: &Sends<RAILS, WRS>,
+    id: u64,
+    state: SlotState,
+) -> u64 {
     let later = (id + 1..).map_while(|id| sends.find(id).map(|slot| (id, slot)));
-    let mut deferred = later.filter(|(_, slot)| slot.state.contains(SlotState::DEFERRED));
-    deferred.next().map_or(NONE, |(id, _)| id)
+    let mut found = later.filter(|(_, slot)| slot.state.contains(state));
+    found.next().map_or(NONE, |(id, _)| id)
 }
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -112,8 +116,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             slot.fill(wr, imm_order, SlotState::PASS_THROUGH | SlotState::DEFERRED);
             Ok::<_, PostSendError>(())
         })?;
-        self.pass_through.add(id);
-        self.sends.keep_from(self.pass_through.oldest);
+        self.pass_through.add(id, self.reroute.is_on);
+        self.sends.keep_from(self.pass_through.keeps_from());
         // With requests before it that wait for rails, the ring's cursor passes it in its turn.
         if self.sends.front_pending() == Some(id) {
             self.sends.pop_pending();
@@ -137,7 +141,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let batch = Batch::one(id, slot.local.length(), Content::Deferred, slot.opcode);
             let posted = self.rails[0].post_one(request, batch);
             if posted.is_ok() {
-                self.pass_through.next = next_after(&self.sends, id);
+                self.pass_through.next = next_after(&self.sends, id, SlotState::DEFERRED);
             }
             match posted {
                 Ok(None) => {}
@@ -180,6 +184,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         completion: &Completion,
         direct: &mut DirectCompletions,
     ) {
+        if self.reroute.is_on {
+            return self.deferred_is_complete(batch.wr, completion.status);
+        }
         let slot = self.sends.slot(batch.wr);
         slot.state.remove(SlotState::DEFERRED);
         let wr_id = slot.wr_id;
@@ -210,17 +217,36 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     pub(in crate::virtual_qp) fn finish_deferred(&mut self, id: u64) {
         self.pass_through.incomplete -= 1;
         if self.pass_through.oldest == id {
-            self.pass_through.oldest = next_after(&self.sends, id);
-            self.sends.keep_from(self.pass_through.oldest);
+            self.pass_through.oldest = next_after(&self.sends, id, SlotState::DEFERRED);
+            self.sends.keep_from(self.pass_through.keeps_from());
         }
     }
 
-    /// Takes the oldest deferred request if it arrived though its completion failed. Returns its id.
-    pub(in crate::virtual_qp) fn take_arrived(&mut self) -> Option<u64> {
-        self.pass_through.arrived = self.pass_through.arrived.checked_sub(1)?;
-        let id = self.pass_through.oldest;
-        self.sends.slot(id).state.remove(SlotState::DEFERRED);
-        Some(id)
+    /// With re-routing: a deferred request is complete, and is reported after those before it.
+    pub(in crate::virtual_qp) fn deferred_is_complete(&mut self, id: u64, status: WcStatus) {
+        let slot = self.sends.slot(id);
+        slot.state.remove(SlotState::DEFERRED);
+        slot.fail(status);
+        self.pass_through.complete += 1;
+        self.health.needs_care = true;
+        self.finish_deferred(id);
+    }
+
+    /// The report of the oldest deferred request, if it is complete; an unsignaled one has none.
+    pub(in crate::virtual_qp) fn report_complete(&mut self) -> Option<VirtualWc> {
+        while self.pass_through.has_complete() {
+            let id = self.pass_through.unreported;
+            let slot = self.sends.slot(id);
+            let wc = slot.report(self.header.virtual_qp_num);
+            let is_signaled = slot.flags.contains(SendFlags::SIGNALED);
+            self.pass_through.complete -= 1;
+            self.pass_through.unreported = next_after(&self.sends, id, SlotState::PASS_THROUGH);
+            self.sends.keep_from(self.pass_through.keeps_from());
+            if is_signaled || !wc.status.is_success() {
+                return Some(wc);
+            }
+        }
+        None
     }
 
     /// Whether deferred requests wait that will not be posted any more, and no pass-through request is
@@ -236,7 +262,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline(never)]
     pub(in crate::virtual_qp) fn flush_deferred(&mut self) -> u64 {
         let id = self.pass_through.next;
-        self.pass_through.next = next_after(&self.sends, id);
+        self.pass_through.next = next_after(&self.sends, id, SlotState::DEFERRED);
         let slot = self.sends.slot(id);
         slot.state.remove(SlotState::DEFERRED);
         slot.fail(WcStatus::WR_FLUSH_ERR);
@@ -264,8 +290,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let mut deferred = on_rail_0().filter(|batch| batch.content == Content::Deferred);
             deferred.any(|batch| batch.wr == id)
         };
-        // Those that arrived though their completions failed are the oldest.
-        for id in alive.filter(is_deferred).skip(self.pass_through.arrived as usize) {
+        for id in alive.filter(is_deferred) {
             assert_eq!(in_flight(id), id < next, "deferred requests are posted in order");
         }
     }

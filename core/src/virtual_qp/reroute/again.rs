@@ -1,7 +1,7 @@
 //! What was lost is posted again, before anything else.
 
 use crate::hardware::QueuePair;
-use crate::rail::{Batch, Content};
+use crate::rail::{Batch, Content, RailId};
 use crate::virtual_qp::dispatch::load;
 use crate::virtual_qp::fragments::post_rest;
 use crate::virtual_qp::qp::VirtualQp;
@@ -34,7 +34,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 // What it did not take is next.
                 from = number;
             }
-            self.update_availability(rail);
+            self.update_rail(RailId::Data(rail as u8));
         }
     }
 
@@ -91,7 +91,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 self.request_refused(batch.wr, error);
             }
         }
-        self.update_availability(target);
+        self.update_rail(RailId::Data(target as u8));
     }
 }
 

@@ -71,7 +71,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if heard.returned {
             self.rail_returned(id);
         }
-        self.reroute.is_busy = true;
+        self.health.needs_care = true;
         Ok(())
     }
 

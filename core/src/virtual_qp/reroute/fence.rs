@@ -2,7 +2,7 @@
 
 use crate::hardware::QueuePair;
 use crate::rail::{Batch, Content, RailEventKind, RailId, RailState};
-use crate::verbs::Opcode;
+use crate::verbs::{Opcode, WcStatus};
 use crate::virtual_qp::health::Failure;
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::dqplb::SendNumbers;
@@ -15,15 +15,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     #[inline(never)]
     pub(in crate::virtual_qp) fn recover(&mut self) {
+        if self.health.failed {
+            return;
+        }
         for at in 0..self.rails.len() as u8 {
             self.settle_rail(RailId::Data(at));
         }
         self.settle_rail(RailId::Notify);
         self.update_fence();
         self.post_again();
-        self.reroute.is_busy =
-            self.all_rails().any(|rail| rail.lifecycle.awaits_fence() || rail.sends.has_lost())
-                && !self.health.failed;
+        let recovers =
+            self.all_rails().any(|rail| rail.lifecycle.awaits_fence() || rail.sends.has_lost());
+        let reports = self.pass_through.has_complete() || self.data_receives.has_report(false);
+        self.health.needs_care = recovers || reports || self.health.failed;
     }
 
     /// Takes note of whether it is known what arrived of everything that was lost.
@@ -128,7 +132,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                     self.sends.put_back_in_flight(first);
                 }
             }
-            Content::Deferred if all => self.pass_through.arrived += 1,
+            Content::Deferred if all => self.deferred_is_complete(batch.wr, WcStatus::SUCCESS),
             Content::Deferred => self.pass_through.next = self.pass_through.next.min(batch.wr),
             Content::PassThrough | Content::Unsignaled | Content::Gone => {}
         }

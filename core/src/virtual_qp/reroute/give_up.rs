@@ -45,8 +45,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// No rail is waited for any more, and all are drained.
     fn abandon(&mut self) {
         self.reroute.tells_error = true;
-        self.reroute.is_busy = false;
-        self.reroute.awaits_fence = false;
+        if core::mem::take(&mut self.reroute.awaits_fence) {
+            // What was posted again and is acknowledged may still be written by what was lost.
+            for id in self.sends.in_flight_ids() {
+                self.sends.slot(id).state.insert(SlotState::CANCELLED);
+            }
+        }
         let mut all = RailSet::EMPTY;
         self.all_rails().for_each(|rail| all.insert(rail.id));
         for id in all {
@@ -59,7 +63,28 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             if awaits || !rail.sends.is_empty() {
                 self.reroute.unfenced.insert(id);
             }
+            self.fail_front(id);
             self.abandon_lost(id);
+        }
+    }
+
+    /// Of the batch that is partly lost, the completions to come tell of the rest only.
+    fn fail_front(&mut self, id: RailId) {
+        let front = self.rail(id).and_then(|rail| {
+            let batch = rail.sends.front()?;
+            Some((*batch, rail.sends.front_failed()?))
+        });
+        let Some((batch, first)) = front else { return };
+        match batch.content {
+            Content::Fragments | Content::Numbered => {
+                self.sends.slot(batch.wr).fail(WcStatus::WR_FLUSH_ERR);
+            }
+            Content::Notifies => {
+                for index in first..u32::from(batch.count) {
+                    notify_failed(&mut self.sends, &batch, index, WcStatus::WR_FLUSH_ERR);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -82,7 +107,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                     notified(&mut self.sends, &batch);
                 }
                 Content::Deferred => {
-                    self.pass_through.next = self.pass_through.next.min(batch.wr);
+                    self.deferred_is_complete(batch.wr, WcStatus::WR_FLUSH_ERR);
                 }
                 Content::PassThrough | Content::Unsignaled | Content::Gone => {}
             }
@@ -90,9 +115,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if let Some(rail) = self.rail_mut(id) {
             rail.sends.forget_lost();
         }
-        if let RailId::Data(at) = id {
-            self.update_availability(usize::from(at));
-        }
+        self.update_rail(id);
     }
 
     /// What drivers owe of batches that they took in part is not offered any more: nothing is sent for

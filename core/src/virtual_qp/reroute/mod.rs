@@ -32,8 +32,6 @@ use crate::rail::RailSet;
 pub(super) struct Reroute {
     /// Other rails take over.
     pub(super) is_on: bool,
-    /// A rail is being drained or fenced, or has lost what was not posted again: every pump looks.
-    pub(super) is_busy: bool,
     /// It is not known what arrived of what a rail lost: nothing moves past `posted`.
     pub(super) awaits_fence: bool,
     /// The peer is to be told that the virtual queue pair failed.
@@ -48,7 +46,6 @@ impl Reroute {
     pub(super) fn new(failure: RailFailure) -> Self {
         Self {
             is_on: failure == RailFailure::Reroute,
-            is_busy: false,
             awaits_fence: false,
             tells_error: false,
             unfenced: RailSet::EMPTY,

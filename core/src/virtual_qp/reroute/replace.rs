@@ -147,7 +147,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if is_back {
             self.rail_returned(id);
         }
-        self.reroute.is_busy = true;
+        self.health.needs_care = true;
         self.pump_all();
         old
     }

@@ -25,6 +25,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// and none of its completions are awaited. For devices that are gone, and completion queues that
     /// broke. Returns whether that changed anything.
     ///
+    /// Poll until nothing comes before, if the completion queue can still be polled: receives whose
+    /// completions were not taken count as never arrived, and if the peer knows better, which an
+    /// acknowledgement is enough for, it has to [give up](super::super::Failure::CompletionsLost).
+    ///
     /// # Safety
     ///
     /// The device will access no memory through this queue pair any more: it was reset, or the device
@@ -48,11 +52,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             lost.sends.lose_front(bytes);
         }
         lost.recvs.flush_all();
+        lost.is_gone = true;
         self.offers.sends.remove(rail);
         if self.health.failed {
             self.abandon_lost(rail);
         }
-        self.reroute.is_busy = true;
+        self.health.needs_care = true;
         self.pump_all();
         true
     }
@@ -94,8 +99,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         index: u32,
         completion: &Completion,
     ) -> bool {
+        let size = self.config.max_msg_size;
         let Some(rail) = self.rail(id) else { return false };
-        let error = rail.completion_error(completion, 0);
+        let fragments = rail.sends.front().filter(|batch| batch.content.is_fragments());
+        let offset = fragments.map_or(0, |batch| batch.offset + index * size);
+        let error = rail.completion_error(completion, offset);
         if !self.survives(&error) {
             return false;
         }
@@ -107,9 +115,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Some(rail) = self.rail_mut(id) else { return false };
         rail.errors += 1;
         // A flush does not tell about those before it: not every driver completes unsignaled ones.
-        if !error.is_flush() {
-            rail.sends.note_acknowledged(index);
-        }
+        rail.sends.note_failed(index, !error.is_flush());
         let is_last = rail.sends.front().is_some_and(|batch| u32::from(batch.count) == index + 1);
         if is_last || rail.sends.ends_at(index) {
             rail.sends.lose_front(bytes);
@@ -117,14 +123,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         true
     }
 
-    /// The front batch of a rail that failed was taken in part, and what was taken is complete: whatever
-    /// became of that, the rest was never posted.
-    #[cold]
-    pub(in crate::virtual_qp) fn lose_withheld(&mut self, id: RailId) {
+    /// If the front batch of a rail that failed was taken in part, it is lost: whatever became of what was
+    /// taken, the rest was never posted. Returns whether it is.
+    pub(in crate::virtual_qp) fn lose_withheld(&mut self, id: RailId) -> bool {
         let bytes = self.config.max_msg_size;
-        if let Some(rail) = self.rail_mut(id) {
-            rail.sends.lose_front(bytes);
-        }
+        let withheld = self.rail_mut(id).filter(|rail| rail.sends.front_is_withheld());
+        withheld.map(|rail| rail.sends.lose_front(bytes)).is_some()
     }
 
     /// A receive completed without having taken anything. Returns whether it is to be posted again.
@@ -186,20 +190,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         self.offers.receives.remove(id);
         self.update_rail(id);
-        self.reroute.is_busy = true;
+        self.health.needs_care = true;
         self.update_fence();
         self.check_min_rails();
     }
 
     /// Takes note of what may have changed whether a rail takes requests.
-    pub(super) fn update_rail(&mut self, id: RailId) {
-        match id {
-            RailId::Data(at) => self.update_availability(usize::from(at)),
-            RailId::Notify => {
-                if let Some(notify) = self.rail_mut(id) {
-                    notify.set_accepts(notify.is_in_service());
-                }
-            }
+    pub(in crate::virtual_qp) fn update_rail(&mut self, id: RailId) {
+        if let Some(rail) = self.rail_mut(id) {
+            rail.update_carries();
+        }
+        if let RailId::Data(at) = id {
+            self.update_availability(usize::from(at));
         }
     }
 

@@ -85,7 +85,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
     ) -> Result<bool, Refused> {
         let Some(notify) = &mut self.notify else { return Ok(false) };
         let owed = offers.sends.contains(RailId::Notify);
-        if notify.sends.credits() == 0 || owed || !notify.is_in_service() {
+        if notify.sends.credits() == 0 || owed || !notify.carries {
             return Ok(false);
         }
         let first = requests.start;

@@ -6,7 +6,7 @@ use polyrail::backend::{Gid, Mtu};
 use polyrail::card::ConnectionCard;
 use polyrail::endpoint::{Address, RailAddress};
 use polyrail::exchange::{HandshakeError, MAX_MESSAGE_BYTES, Reason};
-use polyrail::virtual_qp::{MAX_RAILS, Scheme};
+use polyrail::virtual_qp::{MAX_RAILS, RailFailure, Scheme};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
 fn rail(g: &mut Gen) -> RailAddress {
@@ -24,8 +24,13 @@ fn rail(g: &mut Gen) -> RailAddress {
 fn hello(g: &mut Gen) -> Hello {
     let qp_nums: Vec<u32> =
         (0..1 + usize::arbitrary(g) % MAX_RAILS).map(|_| u32::arbitrary(g)).collect();
-    let card =
-        ConnectionCard { qp_nums, notify_qp_num: u32::arbitrary(g), window: None, imm_order: None };
+    let card = ConnectionCard {
+        qp_nums,
+        notify_qp_num: u32::arbitrary(g),
+        window: None,
+        imm_order: None,
+        rail_failure: RailFailure::Fatal,
+    };
     let endpoint = Address {
         scheme: *g.choose(&[Scheme::Spray, Scheme::Dqplb]).unwrap(),
         max_msg_size: 1 + (u32::arbitrary(g) >> 1),

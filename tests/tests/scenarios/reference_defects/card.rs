@@ -1,7 +1,7 @@
 //! Row 20: the connection card is read strictly.
 
 use polyrail::card::{CardError, ConnectionCard, MAX_CARD_BYTES};
-use polyrail_core::virtual_qp::{MAX_RAILS, PeerWindow};
+use polyrail_core::virtual_qp::{MAX_RAILS, PeerWindow, RailFailure};
 
 fn read(text: &str) -> Result<ConnectionCard, CardError> {
     ConnectionCard::from_json(text.as_bytes())
@@ -92,7 +92,9 @@ fn defect_20_the_references_form_is_read_and_written() {
 #[test]
 fn defect_20_the_window_is_part_of_the_card() {
     let window = Some(PeerWindow { window: 8192, receives_per_rail: 100 });
-    let card = ConnectionCard { qp_nums: vec![1], notify_qp_num: 0, window, imm_order: None };
+    let rail_failure = RailFailure::default();
+    let qp_nums = vec![1];
+    let card = ConnectionCard { qp_nums, notify_qp_num: 0, window, imm_order: None, rail_failure };
     assert_eq!(read(&card.to_json()).unwrap(), card);
     let half = r#"{"notifyQpNum":"1","qpNums":["1"],"window":"1"}"#;
     assert_eq!(read(half), Err(CardError::Missing { field: "recvsPerRail" }));

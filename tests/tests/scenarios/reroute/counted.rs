@@ -1,9 +1,12 @@
 //! Requests that the peer counts: SENDs and notifies; and atomics, which nobody can.
 
 use super::{RAIL_0, fail, fenced, ready, spray};
-use polyrail_core::verbs::{Opcode, SendFlags, WcStatus};
+use polyrail_core::hardware::CompletionQueue;
+use polyrail_core::verbs::{DeviceId, Opcode, SendFlags, WcStatus};
+use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::{Failure, PostSendError, QpState, RailId, RailState};
-use polyrail_tests::rig::{self, ok};
+use polyrail_tests::rig::{self, Rig, ok};
+use std::mem::MaybeUninit;
 
 /// Those that arrived are done; the others go out on the replacement of rail 0, before any new ones.
 #[test]
@@ -123,4 +126,104 @@ fn inline_requests_are_refused() {
         assert_eq!(posted, Err(PostSendError::InlineRerouted));
     }
     assert_eq!(rig.qp.rail_state(RAIL_0), Some(RailState::InService));
+}
+
+/// A fenced SEND behind a lost one, requests that go on, and a ring that comes round.
+#[test]
+fn a_fenced_send_behind_a_lost_one_goes_out() {
+    let mut rig: Rig<4, 16, 8> = spray().unordered().build();
+    let fence = SendFlags::SIGNALED | SendFlags::FENCE;
+    rig.post([rig::send(0, 8), rig::send(1, 8).with_flags(fence), rig::write(2, 128)]);
+    rig.post([rig::write(3, 128).with_flags(fence)]);
+    rig.rails[0].flush();
+    rig.rails[1].complete_all();
+    rig.poll();
+    rig.qp.control(fenced(RAIL_0, 0, 0)).unwrap();
+    rig.rails[1].complete_all();
+    rig.poll();
+    rig.rails[1].complete_all();
+    rig.poll();
+    rig.replace(RAIL_0, 1, 77);
+    ready(&mut rig, RAIL_0, 1);
+    let mut done = Vec::new();
+    for _ in 0..4 {
+        rig.rails.iter().for_each(|rail| rail.complete_all());
+        done.extend(rig.poll_ids());
+    }
+    assert_eq!(done, ok(&[0, 1, 3]));
+    assert_eq!(rig.qp.unreported_sends(), 0);
+}
+
+/// SENDs are reported in order: one that arrived and was lost before one that goes out on the replacement.
+#[test]
+fn a_send_that_arrived_is_reported_before_the_next_one() {
+    let mut rig = spray().rig();
+    rig.post([rig::send(1, 8), rig::send(2, 8)]);
+    fail(&mut rig, 0, WcStatus::RETRY_EXC_ERR);
+    rig.qp.control(fenced(RAIL_0, 0, 1)).unwrap();
+    rig.replace(RAIL_0, 1, 77);
+    ready(&mut rig, RAIL_0, 1);
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[1, 2]));
+}
+
+/// Feeds the engine one completion, and no more.
+fn poll_one_completion(rig: &mut Rig) -> Vec<VirtualWc> {
+    let mut one = [const { MaybeUninit::uninit() }; 1];
+    let completions = rig.cqs[0].poll(&mut one).expect("a working queue");
+    let mut wcs = Vec::new();
+    // SAFETY: just polled from the only queue of this device, in order.
+    unsafe {
+        rig.cq.feed(&mut rig.qp, DeviceId(0), completions, |event| wcs.extend(event.completion()))
+    };
+    rig.qp.invariants();
+    wcs
+}
+
+/// Given up between the flush of the first notify of a batch and that of the second: neither succeeded.
+#[test]
+fn a_batch_of_notifies_that_is_partly_lost_fails_whole() {
+    let mut rig = spray().rig();
+    rig.post((1..=2).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    assert_eq!(rig.poll(), []);
+    rig.notify().fail(WcStatus::RETRY_EXC_ERR);
+    assert_eq!(poll_one_completion(&mut rig), []);
+    rig.qp.fail();
+    let mut reports = Vec::new();
+    (0..3).for_each(|_| reports.extend(rig.poll_ids()));
+    let flushed = WcStatus::WR_FLUSH_ERR;
+    assert_eq!(reports, [(1, flushed), (2, flushed)]);
+}
+
+/// Given up while one SEND is lost and the next one still in flight: each is reported once, in order.
+#[test]
+fn sends_that_are_lost_and_in_flight_are_flushed_in_order() {
+    let mut rig = spray().unordered().rig();
+    rig.post([rig::send(1, 8), rig::send(2, 8), rig::send(3, 8)]);
+    rig.rails[0].fail(WcStatus::RETRY_EXC_ERR);
+    assert_eq!(poll_one_completion(&mut rig), []);
+    rig.qp.fail();
+    let mut reports = Vec::new();
+    (0..3).for_each(|_| reports.extend(rig.poll_ids()));
+    let ids: Vec<_> = reports.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids, [1, 2, 3]);
+    assert_eq!(rig.qp.unreported_sends(), 0);
+}
+
+/// A notification behind a SEND that arrived goes out by itself.
+#[test]
+fn what_waits_behind_a_send_that_arrived_goes_on() {
+    let mut rig = spray().rig();
+    rig.post([rig::send(1, 8), rig::write_imm(2, 128, 7)]);
+    rig.rails[0].flush();
+    rig.rails[1].complete_all();
+    assert_eq!(rig.poll(), []);
+    rig.rails[1].complete_all();
+    rig.qp.control(fenced(RAIL_0, 0, 1)).unwrap();
+    assert_eq!(rig.poll_ids(), ok(&[1]));
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.notifies(), [[7]]);
+    rig.notify().complete_all();
+    assert_eq!(rig.poll_ids(), ok(&[2]));
 }

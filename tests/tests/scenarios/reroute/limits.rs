@@ -152,3 +152,33 @@ fn fail_other(rig: &mut Rig) {
 fn setup_without_rerouting_is_as_it_was() {
     assert_eq!(Setup::spray(2).config.rail_failure, RailFailure::Fatal);
 }
+
+/// The same in the error state, where nobody waits for a fence.
+#[test]
+fn completions_of_a_queue_pair_that_is_no_more_tell_nothing() {
+    let mut rig = spray().rig();
+    rig.post([rig::write(1, 512), rig::send(2, 8)]);
+    rig.qp.fail();
+    for rail in [RAIL_0, RAIL_1] {
+        // SAFETY: the scripted NIC touches no memory.
+        assert!(unsafe { rig.qp.lose_rail(rail) });
+    }
+    let flushed = WcStatus::WR_FLUSH_ERR;
+    assert_eq!(rig.poll_ids(), [(1, flushed), (2, flushed)]);
+    assert_eq!(rig.qp.protocol_errors(), 0);
+}
+
+/// Given up while a fence is awaited: what was posted again and acknowledged may still be written by what
+/// was lost, so it is no success.
+#[test]
+fn without_its_fence_a_request_that_was_posted_again_is_no_success() {
+    let mut rig = spray().rig();
+    rig.post([rig::write(1, 256)]);
+    rig.rails[0].complete_all();
+    fail(&mut rig, 1, WcStatus::RETRY_EXC_ERR);
+    rig.rails[0].complete_all();
+    assert_eq!(rig.poll(), []);
+    rig.qp.fail();
+    assert_eq!(rig.poll_ids(), [(1, WcStatus::WR_FLUSH_ERR)]);
+    assert!(rig.qp.unfenced().eq([RAIL_1]));
+}

@@ -46,7 +46,11 @@ fn fail(rig: &mut Rig, rail: usize, status: WcStatus) {
 }
 
 /// The peer is ready for the next generation of a rail.
-fn ready(rig: &mut Rig, rail: RailId, generation: u16) {
+fn ready<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
+    rig: &mut Rig<RAILS, DEPTH, WRS>,
+    rail: RailId,
+    generation: u16,
+) {
     rig.qp.control(news(rail, generation, ToldState::Ready, 0)).unwrap();
     assert_eq!(rig.qp.rail_state(rail), Some(RailState::InService));
 }
