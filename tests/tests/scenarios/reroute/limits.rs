@@ -4,7 +4,8 @@ use super::{RAIL_0, RAIL_1, fail, fenced, spray};
 use polyrail_core::hardware::{QpLimits, Refusal};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{
-    BuildError, Config, Failure, QpState, RailEventKind, RailFailure, RailState, VirtualQp,
+    BuildError, Config, FailedBecause, Failure, QpState, RailEventKind, RailFailure, RailState,
+    VirtualQp,
 };
 use polyrail_tests::rig::{self, Rig, Setup, ok};
 use polyrail_tests::scripted::{LIMITS, Nic, ScriptedQp};
@@ -169,6 +170,24 @@ fn fail_other(rig: &mut Rig) {
 #[test]
 fn setup_without_rerouting_is_as_it_was() {
     assert_eq!(Setup::spray(2).config.rail_failure, RailFailure::Fatal);
+}
+
+/// A queue pair that answers may still carry out what is on its way: nothing is told before it is silent.
+#[test]
+fn a_queue_pair_that_still_answers_is_not_fenced() {
+    let mut rig = spray().rig();
+    let refusal = Refusal::Driver(19);
+    rig.rails[1].refuse_error(Some(refusal));
+    assert!(rig.qp.fail_rail(RAIL_1));
+    for _ in 0..3 {
+        assert_eq!(rig.poll(), []);
+        assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::Draining));
+    }
+    let failed = RailEventKind::Failed { why: FailedBecause::Owner, refused: Some(refusal) };
+    assert_eq!(rig.rail_events()[0].kind, failed);
+    rig.rails[1].refuse_error(None);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::Fenced));
 }
 
 /// The same in the error state, where nobody waits for a fence.
