@@ -160,6 +160,8 @@ pub struct CqId(pub u64);
 ///   and number for as long as completions of this one may be polled;
 /// - its batches post nothing before [`commit`](SendBatch::commit), and what `commit` says was not
 ///   taken is not executed;
+/// - once [`enter_error`](Self::enter_error) returned `Ok`, the device carries out nothing more of what the
+///   peer posted on this connection, whatever is on its way;
 /// - if its receives come from a shared receive queue, that queue takes none whose `wr_id` has
 ///   [`ENGINE_WR_ID`] set: a failed completion does not say which queue it is of.
 #[allow(unsafe_code, reason = "a contract for implementations")]

@@ -63,6 +63,8 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) lifecycle: Lifecycle,
     /// What its owner is to be told of that.
     pub(crate) events: RailEvents,
+    /// Its queue pair is in the error state, or no more: it answers its peer nothing.
+    pub(crate) is_silent: bool,
     /// Its owner said that its queue pair is no more: completions that come all the same tell nothing.
     pub(crate) is_gone: bool,
     /// It failed in a way that requests themselves may be the cause of.
@@ -92,6 +94,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             stall_mark: None,
             lifecycle: Lifecycle::NEW,
             events: RailEvents::default(),
+            is_silent: false,
             is_gone: false,
             suspects_requests: false,
             sends: InFlight::new(number, bound.min(limits.max_send_wr)),
@@ -129,6 +132,17 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         self.is_wanted && self.lifecycle.is_in_service()
     }
 
+    /// Moves the queue pair to the error state, unless it is known to be there. Returns what its driver says
+    /// against that.
+    pub(crate) fn silence(&mut self) -> Option<Refusal> {
+        if self.is_silent {
+            return None;
+        }
+        let refused = self.qp.enter_error().err();
+        self.is_silent = refused.is_none();
+        refused
+    }
+
     /// Takes note of what may have changed what it carries.
     pub(crate) fn update_carries(&mut self) {
         self.carries = self.is_in_service() && !self.sends.has_lost();
@@ -141,6 +155,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         self.device = qp.device();
         self.qp_num = qp.qp_num();
         self.stall_mark = None;
+        self.is_silent = false;
         self.is_gone = false;
         self.set_accepts(false);
         self.start_over(generation);

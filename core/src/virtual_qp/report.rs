@@ -110,6 +110,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             || self.is_flushing()
             || self.pass_through.has_complete()
             || self.has_data_report()
+            || (self.reroute.has_loud_rail && !self.health.failed)
     }
 
     /// Whether a poll has something to do here even without a completion.

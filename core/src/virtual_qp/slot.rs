@@ -93,6 +93,8 @@ bitflags! {
         const CANCELLED = 1 << 2;
         /// A pass-through request that is not complete, and reported when it is.
         const DEFERRED = 1 << 3;
+        /// A failure that is being looked at was counted against it.
+        const BLAMED = 1 << 4;
     }
 }
 

@@ -106,6 +106,11 @@ impl QpHandle {
         self.with_state(|state, at| state.flush(at));
     }
 
+    /// Whether the driver refuses to move the queue pair to the error state from now on.
+    pub fn refuse_error(&self, refusal: Option<Refusal>) {
+        self.with(|qp| qp.error_refusal = refusal);
+    }
+
     /// A WRITE_WITH_IMM of the peer arrives and consumes a receive.
     pub fn deliver_imm(&self, imm: Imm) {
         self.deliver(WcOpcode::RECV_RDMA_WITH_IMM, 0, Some(imm));

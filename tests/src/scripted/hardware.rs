@@ -94,7 +94,11 @@ unsafe impl QueuePair for ScriptedQp {
     }
 
     fn enter_error(&self) -> Result<(), Refusal> {
-        self.nic.state.borrow_mut().flush(self.at);
+        let mut state = self.nic.state.borrow_mut();
+        if let Some(refusal) = state.qps[self.at].error_refusal {
+            return Err(refusal);
+        }
+        state.flush(self.at);
         Ok(())
     }
 }

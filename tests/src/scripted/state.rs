@@ -120,6 +120,8 @@ pub(super) struct QpState {
     pub(super) recv_mood: Mood,
     /// In the error state: whatever is posted is flushed.
     pub(super) errored: bool,
+    /// What the driver says when it is to be moved to the error state.
+    pub(super) error_refusal: Option<Refusal>,
     /// Counters of what the device did for it.
     pub(super) counters: RailCounters,
     /// The last commit was taken in part, for lack of room.
@@ -143,6 +145,7 @@ impl QpState {
             send_mood: Mood::default(),
             recv_mood: Mood::default(),
             errored: false,
+            error_refusal: None,
             counters: RailCounters::default(),
             owes: false,
         }

@@ -1,12 +1,13 @@
 //! What arrived of what a rail lost counts as done, once nothing else of it can happen.
 
 use crate::hardware::QueuePair;
-use crate::rail::{Batch, Content, RailEventKind, RailId, RailState};
+use crate::rail::{Batch, Content, Rail, RailEventKind, RailId, RailState};
 use crate::verbs::{Opcode, WcStatus};
 use crate::virtual_qp::health::Failure;
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::dqplb::SendNumbers;
 use crate::virtual_qp::scheme::{Numbering, notified_first};
+use crate::virtual_qp::slot::SlotState;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -26,6 +27,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.post_again();
         let recovers =
             self.all_rails().any(|rail| rail.lifecycle.awaits_fence() || rail.sends.has_lost());
+        let is_loud = |rail: &Rail<Q, DEPTH>| {
+            rail.lifecycle.state() == RailState::Draining && !rail.is_silent
+        };
+        let has_loud_rail = self.all_rails().any(is_loud);
+        self.reroute.has_loud_rail = has_loud_rail;
         let reports = self.pass_through.has_complete() || self.data_receives.has_report(false);
         self.health.needs_care = recovers || reports || self.health.failed;
     }
@@ -44,7 +50,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Some(rail) = self.rail_mut(id) else { return };
         let is_complete = rail.sends.is_empty() && rail.recvs.is_empty();
         let is_draining = rail.lifecycle.state() == RailState::Draining;
-        if !is_draining || !is_complete || self.health.failed {
+        // Whatever is complete, a queue pair that answers may still carry out what is on its way.
+        if !is_draining || rail.silence().is_some() || !is_complete || self.health.failed {
             return;
         }
         let Some(rail) = self.rail_mut(id) else { return };
@@ -65,27 +72,40 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Requests that a rail lost may be the cause of its failure, and nobody knows whether an atomic was
     /// carried out. Returns whether the virtual queue pair failed for that.
     fn blames_request(&mut self, id: RailId) -> bool {
-        let most = 2 * self.rails.len();
         let Some(rail) = self.rail(id) else { return false };
         let suspects = rail.suspects_requests;
         let flushed = rail.flush_error();
-        let mut next = rail.sends.next_lost(rail.sends.first_unresolved());
-        let mut last = None;
-        while let Some((number, batch)) = next {
+        let most = 2 * self.rails.len();
+        let mut is_fatal = false;
+        self.for_each_unresolved(id, |qp, batch| {
             let is_atomic = matches!(batch.opcode, Opcode::CompareSwap | Opcode::FetchAdd);
-            if suspects && last != Some(batch.wr) {
-                last = Some(batch.wr);
-                self.sends.slot(batch.wr).rail_failures += 1;
+            is_fatal |= batch.content == Content::Deferred && is_atomic;
+            let slot = qp.sends.slot(batch.wr);
+            // Once, however many batches of it were lost.
+            if suspects && !slot.state.contains(SlotState::BLAMED) {
+                slot.state.insert(SlotState::BLAMED);
+                slot.rail_failures = slot.rail_failures.saturating_add(1);
+                is_fatal |= usize::from(slot.rail_failures) > most;
             }
-            let failures = usize::from(self.sends.slot(batch.wr).rail_failures);
-            if (batch.content == Content::Deferred && is_atomic) || failures > most {
-                self.give_up(Failure::Rail(self.health.first_error.unwrap_or(flushed)));
-                return true;
-            }
-            let behind = number + u64::from(batch.count);
-            next = self.rail(id).and_then(|rail| rail.sends.next_lost(behind));
+        });
+        self.for_each_unresolved(id, |qp, batch| {
+            qp.sends.slot(batch.wr).state.remove(SlotState::BLAMED);
+        });
+        if is_fatal {
+            self.give_up(Failure::Rail(self.health.first_error.unwrap_or(flushed)));
         }
-        false
+        is_fatal
+    }
+
+    /// Calls `each` for the lost batches of which it is not known what arrived.
+    fn for_each_unresolved(&mut self, id: RailId, mut each: impl FnMut(&mut Self, &Batch)) {
+        let Some(rail) = self.rail(id) else { return };
+        let mut from = rail.sends.first_unresolved();
+        while let Some((number, batch)) = self.rail(id).and_then(|rail| rail.sends.next_lost(from))
+        {
+            from = number + u64::from(batch.count);
+            each(self, &batch);
+        }
     }
 
     /// A rail is Down now: `arrived` of the requests that the peer counts had arrived.

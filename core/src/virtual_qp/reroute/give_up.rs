@@ -58,7 +58,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let awaits = rail.lifecycle.awaits_fence() && rail.sends.requests_lost() > 0;
             if rail.lifecycle.takes_receives() {
                 // If its driver refuses, it is its owner's to end what is in flight.
-                let _ = rail.qp.enter_error();
+                let _ = rail.silence();
             }
             if awaits || !rail.sends.is_empty() {
                 self.reroute.unfenced.insert(id);

@@ -1,6 +1,6 @@
 //! A rail fails: its queue pair is moved to the error state.
 
-use crate::hardware::{QueuePair, Refusal};
+use crate::hardware::QueuePair;
 use crate::rail::{FailedBecause, RailError, RailEventKind, RailId, RailState};
 use crate::verbs::Completion;
 use crate::virtual_qp::health::Failure;
@@ -53,6 +53,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         lost.recvs.flush_all();
         lost.is_gone = true;
+        lost.is_silent = true;
         self.offers.sends.remove(rail);
         if self.health.failed {
             self.abandon_lost(rail);
@@ -180,7 +181,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             rail.sends.withhold(batch.bytes_of(index, size));
         }
         rail.sends.begin_loss();
-        let refused: Option<Refusal> = rail.qp.enter_error().err();
+        let refused = rail.silence();
         let generation = rail.lifecycle.generation();
         rail.events.add(generation, RailEventKind::Failed { why, refused });
         self.offers.sends.remove(id);

@@ -79,7 +79,8 @@ where
 
     /// Loses the rails whose devices are gone, as far as the backend knows, so that others take over.
     /// Returns whether there were any. To be called when a completion queue cannot be polled, or a
-    /// device's event says so.
+    /// device's event says so. Polls go on to report that the queue of such a device is broken; the others
+    /// are polled all the same.
     pub fn lose_gone_rails(&mut self) -> bool {
         let mut any = false;
         for rail in rail_ids() {
@@ -102,6 +103,7 @@ where
     pub fn fail_all(&mut self) {
         if self.reroutes() {
             self.qp.fail();
+            self.lose_gone_rails();
         }
         rail_ids().for_each(|rail| self.flush_rail(rail));
     }

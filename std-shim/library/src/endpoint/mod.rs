@@ -4,8 +4,32 @@
 //! many that share theirs; an [`EndpointQp`] is what both have in common. `builder` has the options and
 //! `make` makes one, on any [backend](crate::backend), `address` is what a peer has to know of it,
 //! `connect` brings two together, `health` is about counters and failures, `stall` finds rails that
-//! fall silent; `control` and `rail_event` are about rails that fail while the endpoint goes on; `qp`, `single` and `set` are the data path, which works on any hardware; `sizes` has
-//! the sizes.
+//! fall silent; `control` and `rail_event` are about rails that fail while the endpoint goes on, and
+//! `replacement`, `devices`, `replace` and `heal` about their return; `qp`, `single` and `set` are the data
+//! path, which works on any hardware; `sizes` has the sizes.
+//!
+//! # Rails that fail
+//!
+//! With [`RailFailure::Reroute`](polyrail_core::virtual_qp::RailFailure::Reroute), chosen at both
+//! [ends](EndpointBuilder::rail_failure), an endpoint goes on as long as
+//! [enough rails](EndpointBuilder::min_rails) are left. Its owner, after polls,
+//!
+//! 1. carries what it [tells](EndpointQp::next_control) to the other end, and
+//!    [hands it](EndpointQp::control) what that one tells;
+//! 2. says what it knows by itself: that a rail [failed](EndpointQp::fail_rail), since its port went down,
+//!    or that [devices are gone](EndpointQp::lose_gone_rails);
+//! 3. gives every rail that is [Down](polyrail_core::virtual_qp::RailState::Down) at both ends a new queue
+//!    pair. One end [makes one](Endpoint::new_queue_pair) and sends its
+//!    [address](Replacement::address), the other makes [one that goes with it](Endpoint::new_queue_pair_for)
+//!    and answers, and both [put them in place](Endpoint::replace);
+//! 4. reads [what happened](EndpointQp::take_rail_event), if it wants to know.
+//!
+//! When the link between the owners breaks, an answer may be lost, so that a new queue pair has no other
+//! end: each owner fails the rails that are [Joining](polyrail_core::virtual_qp::RailState::Joining), and
+//! says that [messages are lost](EndpointQp::control_lost). Within one process [`heal_endpoints`] does the
+//! first three, and no link can break.
+//!
+//! # Peers of another implementation
 //!
 //! [`card`](crate::card) tells what to choose for a peer that runs the reference implementation.
 

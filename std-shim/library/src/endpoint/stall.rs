@@ -16,6 +16,8 @@ const WATCHED: usize = MAX_RAILS + 1;
 
 /// Watches an endpoint for rails whose oldest request makes no progress.
 ///
+/// If rails are re-routed, the endpoint goes on without the rail, and what is said of it is for people.
+///
 /// Use it in the loop that polls, after the poll: a request counts as stalled if it is still
 /// not complete although its completion would have been seen.
 #[derive(Clone, Debug)]
@@ -41,7 +43,8 @@ impl StallWatch {
     /// # Errors
     ///
     /// [`EndpointError::Silent`]: a rail made no progress for the timeout. Its queue pair was moved
-    /// to ERR, so polling on brings its requests back, flushed, and the virtual queue pair fails.
+    /// to ERR, so polling on brings its requests back, flushed, and the virtual queue pair fails, unless
+    /// rails are re-routed.
     pub fn check<Q>(
         &mut self,
         endpoint: &mut EndpointQp<Q>,

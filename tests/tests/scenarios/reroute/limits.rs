@@ -4,7 +4,8 @@ use super::{RAIL_0, RAIL_1, fail, fenced, spray};
 use polyrail_core::hardware::{QpLimits, Refusal};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{
-    BuildError, Config, Failure, QpState, RailEventKind, RailFailure, RailState, VirtualQp,
+    BuildError, Config, FailedBecause, Failure, QpState, RailEventKind, RailFailure, RailState,
+    VirtualQp,
 };
 use polyrail_tests::rig::{self, Rig, Setup, ok};
 use polyrail_tests::scripted::{LIMITS, Nic, ScriptedQp};
@@ -76,6 +77,24 @@ fn a_request_that_fails_rail_after_rail_is_given_up() {
     assert_eq!(rounds(WcStatus::FATAL_ERR), Some(4), "the fifth failure, over two rails");
     assert_eq!(rounds(WcStatus::GENERAL_ERR), Some(4));
     assert_eq!(rounds(WcStatus::RETRY_EXC_ERR), None);
+}
+
+/// One failure counts once against a request, however many of its batches it hits.
+#[test]
+fn a_failure_counts_once_against_a_request() {
+    let mut rig = spray().config(|config| config.min_rails = 0).rig();
+    rig.post([rig::write(1, 256), rig::write(2, 256)]);
+    // Rail 0 has fragments of one request and of the other, and then again.
+    fail(&mut rig, 1, WcStatus::RETRY_EXC_ERR);
+    assert_eq!(rig.pieces(0).len(), 4);
+    for round in 0..4 {
+        fail(&mut rig, 0, WcStatus::FATAL_ERR);
+        rig.qp.control(fenced(RAIL_0, round, 0)).unwrap();
+        rig.replace(RAIL_0, round + 1, 100 + u32::from(round));
+        super::ready(&mut rig, RAIL_0, round + 1);
+        assert_eq!(rig.pieces(0).len(), 4);
+    }
+    assert_eq!(rig.qp.failure(), None, "four failures, over two rails");
 }
 
 /// Maintenance: a healthy rail drains without loss, and comes back; its health is another matter.
@@ -151,6 +170,24 @@ fn fail_other(rig: &mut Rig) {
 #[test]
 fn setup_without_rerouting_is_as_it_was() {
     assert_eq!(Setup::spray(2).config.rail_failure, RailFailure::Fatal);
+}
+
+/// A queue pair that answers may still carry out what is on its way: nothing is told before it is silent.
+#[test]
+fn a_queue_pair_that_still_answers_is_not_fenced() {
+    let mut rig = spray().rig();
+    let refusal = Refusal::Driver(19);
+    rig.rails[1].refuse_error(Some(refusal));
+    assert!(rig.qp.fail_rail(RAIL_1));
+    for _ in 0..3 {
+        assert_eq!(rig.poll(), []);
+        assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::Draining));
+    }
+    let failed = RailEventKind::Failed { why: FailedBecause::Owner, refused: Some(refusal) };
+    assert_eq!(rig.rail_events()[0].kind, failed);
+    rig.rails[1].refuse_error(None);
+    assert_eq!(rig.poll(), []);
+    assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::Fenced));
 }
 
 /// The same in the error state, where nobody waits for a fence.
