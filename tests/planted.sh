@@ -315,9 +315,8 @@ plant core/src/rail/lifecycle.rs 'matches!(self.state, RailState::InService)
     }'
 
 bug "a rail that failed is left alive" simulate-ends
-plant core/src/virtual_qp/reroute/stop.rs \
-  'let refused: Option<Refusal> = rail.qp.enter_error().err();' \
-  'let refused: Option<Refusal> = if PLANTED { None } else { rail.qp.enter_error().err() };'
+plant core/src/rail/physical.rs 'let refused = self.qp.enter_error().err();' \
+  'let refused = if PLANTED { None } else { self.qp.enter_error().err() };'
 
 [ "$misplaced" = 0 ] || exit 1
 
