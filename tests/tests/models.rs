@@ -1,6 +1,6 @@
 //! The engine's structures beside the seeds' (see `polyrail_tests::model`). `QUICKCHECK_TESTS=n` runs n cases of each.
 
-use polyrail_tests::{model, simulation};
+use polyrail_tests::{ends, model, simulation};
 use quickcheck::{Gen, QuickCheck};
 use std::fs;
 use std::path::Path;
@@ -36,6 +36,13 @@ fn control_messages_leave_an_end_sound() {
 }
 
 #[test]
+fn ends_keep_their_promises_in_any_world() {
+    check(800, |bytes| {
+        ends::run_bytes(&bytes);
+    });
+}
+
+#[test]
 fn text_from_outside_is_read_or_refused() {
     check(60, |bytes| {
         model::card(&bytes);
@@ -49,9 +56,12 @@ fn text_from_outside_is_read_or_refused() {
 #[test]
 fn the_seeds_of_the_fuzz_targets_pass() {
     type Model = fn(&[u8]);
-    let targets: [(&str, Model); 9] = [
+    let targets: [(&str, Model); 10] = [
         ("card", model::card),
         ("control", model::control),
+        ("ends", |bytes| {
+            ends::run_bytes(bytes);
+        }),
         ("handshake", model::handshake),
         ("routing", model::routing),
         ("size", model::size),

@@ -13,8 +13,8 @@
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, of `physical` queue pairs, `nic` is the
 //! engine's side of them, `link` carries control messages; `action` is what can happen, `steps`, `traffic`
-//! and `owner` let it happen; `direction` and `oracle` know what must be true; `ending` is how a world ends; `search` looks for the seeds that
-//! fail, and `every` tries everything.
+//! and `owner` let it happen; `direction` and `oracle` know what must be true; `ending` is how a world ends;
+//! `search` looks for the seeds that fail, and `every` tries everything.
 
 mod action;
 mod direction;
@@ -37,7 +37,7 @@ pub use link::Old;
 pub use physical::Name;
 pub use shape::{FRAGMENT, Job, Kind, Shape, Troubles};
 
-use crate::choices::Seeded;
+use crate::choices::{Bytes, Choices, Seeded};
 use direction::Direction;
 use fabric::Fabric;
 use link::Link;
@@ -135,6 +135,21 @@ pub struct World {
 /// The world of a seed, before its first step.
 pub fn shape_of(seed: u64) -> Shape {
     Shape::choose(&mut Seeded::new(seed))
+}
+
+/// Runs the world that these bytes choose, until they are used up, and lets it end.
+///
+/// # Panics
+///
+/// If a promise is broken.
+pub fn run_bytes(bytes: &[u8]) -> Summary {
+    let mut choices = Bytes::new(bytes);
+    let mut world = World::new(Shape::choose(&mut choices));
+    while !choices.is_empty() {
+        let Some(action) = world.choose(&mut choices) else { break };
+        world.perform(action);
+    }
+    world.finish()
 }
 
 impl World {
