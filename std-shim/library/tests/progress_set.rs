@@ -8,7 +8,8 @@ use polyrail::endpoint::{EndpointBuilder, EndpointError, EndpointQp, EndpointSet
 use polyrail::nic::{Device, Fabric, Fault, RegisteredBuffer, When};
 use polyrail::progress::{Handle, ProgressThread, RequestError, SubmitError};
 use polyrail::verbs::{DeviceKeys, RecvWr, SendWr, WcStatus};
-use polyrail::virtual_qp::Scheme;
+use polyrail::virtual_qp::{RailFailure, Scheme};
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
@@ -270,4 +271,16 @@ fn every_broken_queue_is_found() {
         let EndpointError::Queue { device, .. } = error else { panic!("{error}") };
         assert_eq!(device, name);
     }
+}
+
+/// Rails that are re-routed need somebody who carries what the two ends tell each other.
+#[test]
+fn a_set_whose_rails_are_rerouted_is_refused() {
+    let fabric = Fabric::threaded();
+    let host = Host::new(&fabric, "near", 2, 4096);
+    let builder = EndpointBuilder::new().rails(2);
+    let rerouted = builder.rail_failure(RailFailure::Reroute);
+    let set: EndpointSet = host.set(&[(builder, &[0, 1]), (rerouted, &[0, 1])]);
+    let refused = ProgressThread::spawn(set).map(|_| ()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
 }

@@ -7,8 +7,9 @@ use super::port;
 use super::run::ProgressLoop;
 use super::shared::Shared;
 use crate::backend::Connect;
-use crate::endpoint::EndpointSet;
+use crate::endpoint::{EndpointQp, EndpointSet};
 use polyrail_core::hardware::CompletionQueue;
+use polyrail_core::virtual_qp::RailFailure;
 use polyrail_software_nic as nic;
 use std::io;
 use std::sync::Arc;
@@ -44,12 +45,20 @@ where
     ///
     /// # Errors
     ///
-    /// The system cannot start a thread.
+    /// The system cannot start a thread. Or rails of a virtual queue pair are re-routed
+    /// ([`io::ErrorKind::Unsupported`]): the thread does not carry what the two ends tell each other yet, so
+    /// when one failed, requests would wait for ever.
     pub fn spawn_with(
         set: impl Into<EndpointSet<Q, C, ROUTES>>,
         options: ProgressOptions,
     ) -> io::Result<Self> {
         let set = set.into();
+        let reroutes =
+            |qp: &EndpointQp<Q>| qp.virtual_qp().config().rail_failure == RailFailure::Reroute;
+        if set.qps().iter().any(reroutes) {
+            let why = "a progress thread does not carry the messages of rails that are re-routed";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
         let shared = Arc::new(Shared::new(set.qps().len()));
         let progress = ProgressLoop::new(set, Arc::clone(&shared), options);
         let builder = std::thread::Builder::new().name("polyrail-progress".to_owned());
