@@ -80,6 +80,24 @@ impl RailSet {
     }
 }
 
+impl FromIterator<RailId> for RailSet {
+    fn from_iter<I: IntoIterator<Item = RailId>>(rails: I) -> Self {
+        let mut set = Self::EMPTY;
+        rails.into_iter().for_each(|rail| set.insert(rail));
+        set
+    }
+}
+
+/// Such as `rail 0, rail 2, the notify queue pair`; `no rail` of the empty set.
+impl fmt::Display for RailSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rails = *self;
+        let Some(first) = rails.next() else { return f.write_str("no rail") };
+        write!(f, "{first}")?;
+        rails.try_for_each(|rail| write!(f, ", {rail}"))
+    }
+}
+
 impl Iterator for RailSet {
     type Item = RailId;
 
@@ -107,6 +125,9 @@ mod tests {
         assert!(set.contains(RailId::Data(7)) && !set.contains(RailId::Data(1)));
         assert!(set.eq([RailId::Data(0), RailId::Data(7), RailId::Notify]));
         assert!(RailSet::EMPTY.is_empty());
+        assert_eq!(set.collect::<RailSet>(), set);
+        assert_eq!(std::format!("{set}"), "rail 0, rail 7, the notify queue pair");
+        assert_eq!(std::format!("{}", RailSet::EMPTY), "no rail");
     }
 
     #[test]

@@ -34,6 +34,14 @@ pub enum RailState {
     Joining,
 }
 
+impl RailState {
+    /// Whether completions of the rail's queue pair are waited for: of one that is Fenced or Down, all were
+    /// taken, or will never be.
+    pub const fn awaits_completions(self) -> bool {
+        !matches!(self, Self::Fenced | Self::Down)
+    }
+}
+
 /// A message that no correct peer sends. The virtual queue pair is in the error state: which requests
 /// are complete can no longer be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,11 +4,11 @@
 mod fixture;
 
 use fixture::{Host, connect_sets, impatient, submit};
-use polyrail::endpoint::{EndpointBuilder, EndpointError, EndpointQp, EndpointSet};
+use polyrail::endpoint::{EndpointBuilder, EndpointError, EndpointQp, EndpointSet, NamedRailEvent};
 use polyrail::nic::{Device, Fabric, Fault, RegisteredBuffer, When};
 use polyrail::progress::{Handle, ProgressThread, RequestError, SubmitError};
 use polyrail::verbs::{DeviceKeys, RecvWr, SendWr, WcStatus};
-use polyrail::virtual_qp::{RailFailure, Scheme};
+use polyrail::virtual_qp::{RailEventKind, RailFailure, Scheme};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
@@ -174,17 +174,26 @@ fn keep_writing(world: &World, qp: usize, stop: &AtomicBool) {
     assert_eq!(handle.endpoint_error(), None);
 }
 
+/// Sets what it holds when it is dropped, also by a panic, so that nobody goes on for ever.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs `disturb` while these are written to, and a little longer.
 fn while_others_write(world: &World, others: &[usize], disturb: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = SetAtEnd(&stop);
         for qp in others {
             scope.spawn(|| keep_writing(world, *qp, &stop));
         }
         std::thread::sleep(Duration::from_millis(20));
         disturb();
         std::thread::sleep(Duration::from_millis(20));
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -273,13 +282,82 @@ fn every_broken_queue_is_found() {
     }
 }
 
-/// Rails that are re-routed need somebody who carries what the two ends tell each other.
+/// What happened to the rails of this side until `is_there`.
+fn events_until(side: &Side, is_there: impl Fn(usize, &NamedRailEvent) -> bool) -> Vec<String> {
+    let begin = Instant::now();
+    let mut told = Vec::new();
+    loop {
+        while let Some((qp, event)) = side.thread.take_rail_event() {
+            told.push(format!("{qp}: {event}"));
+            if is_there(qp, &event) {
+                return told;
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{told:?}");
+        yield_now();
+    }
+}
+
 #[test]
-fn a_set_whose_rails_are_rerouted_is_refused() {
+fn rails_that_fail_cost_no_request_and_come_back() {
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        let builder = EndpointBuilder::new().scheme(scheme).rail_failure(RailFailure::Reroute);
+        let world = World::new(&[(builder, &[0, 1]), (EndpointBuilder::new(), &[0])], 4096);
+        let mut rerouted = handle(&world, 0);
+        let device = &world.near.devices[1];
+        let failed =
+            |event: &NamedRailEvent| matches!(event.event.kind, RailEventKind::Failed { .. });
+        while_others_write(&world, &[1], || {
+            device.inject(When::Now, Fault::LinkDown);
+            for _ in 0..100 {
+                assert_eq!(world.write(&mut rerouted), Ok(WcStatus::SUCCESS));
+            }
+        });
+        for side in [&world.near, &world.far] {
+            let told = events_until(side, |qp, event| qp == 0 && failed(event));
+            assert_eq!(told.len(), 1, "{told:?}");
+        }
+        device.inject(When::Now, Fault::LinkUp);
+        // Nobody posts anything now.
+        for side in [&world.near, &world.far] {
+            for _ in 0..2 {
+                events_until(side, |_, event| event.event.kind == RailEventKind::Returned);
+            }
+        }
+        assert_eq!(world.write(&mut rerouted), Ok(WcStatus::SUCCESS));
+        assert_eq!(rerouted.endpoint_error(), None);
+    }
+}
+
+/// Its queue is broken, and only those whose rails fail for good are given up with it.
+#[test]
+fn a_device_that_is_removed_costs_no_request_where_others_take_over() {
+    let builder = EndpointBuilder::new();
+    let rerouted = builder.rail_failure(RailFailure::Reroute);
+    let world = World::new(&[(rerouted, &[0, 1]), (builder, &[0, 1]), (builder, &[0])], 4096);
+    let mut handles = [handle(&world, 0), handle(&world, 1)];
+    while_others_write(&world, &[2], || {
+        assert_eq!(world.write(&mut handles[0]), Ok(WcStatus::SUCCESS));
+        world.near.devices[1].inject(When::Now, Fault::DeviceGone);
+        let begin = Instant::now();
+        while handles[1].endpoint_error().is_none() {
+            assert_eq!(world.write(&mut handles[0]), Ok(WcStatus::SUCCESS));
+            assert!(begin.elapsed() < Duration::from_secs(20), "nobody misses the device");
+        }
+        for _ in 0..100 {
+            assert_eq!(world.write(&mut handles[0]), Ok(WcStatus::SUCCESS));
+        }
+    });
+    assert_eq!(handles[0].endpoint_error(), None);
+}
+
+/// A thread cannot do what an owner does who heals by hand.
+#[test]
+fn a_set_that_is_healed_by_hand_is_refused() {
     let fabric = Fabric::threaded();
     let host = Host::new(&fabric, "near", 2, 4096);
     let builder = EndpointBuilder::new().rails(2);
-    let rerouted = builder.rail_failure(RailFailure::Reroute);
+    let rerouted = builder.rail_failure(RailFailure::Reroute).healing(None);
     let set: EndpointSet = host.set(&[(builder, &[0, 1]), (rerouted, &[0, 1])]);
     let refused = ProgressThread::spawn(set).map(|_| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);

@@ -47,7 +47,7 @@ fn what_happened_is_told_with_names() {
         let heard = format!("rail 2 (device {name}2) failed at the peer");
         assert!(events[0].starts_with(&own) || events[0] == heard, "{events:?}");
         noticed += usize::from(events[0] != heard);
-        let drained = format!("rail 2 (device {name}2) is drained: ");
+        let drained = format!("rail 2 (device {name}2) is drained after ");
         assert!(events[1].starts_with(&drained), "{events:?}");
         assert!(events[1].ends_with(" are posted again"), "{events:?}");
     }

@@ -3,11 +3,11 @@
 mod fixture;
 mod rerouted;
 
+use polyrail::endpoint::{HealingLink, HealingMessage};
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::virtual_qp::{QpState, Scheme};
-use rerouted::healer::{Healer, Parcel};
 use rerouted::weather::{Random, Weather};
-use rerouted::{End, Ends, rerouted};
+use rerouted::{End, Ends, healed};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,39 +16,45 @@ use std::time::{Duration, Instant};
 
 const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
 
-/// A link that is slow and breaks.
+/// A link that is slow and breaks, and carries text.
 struct Link {
-    near: Healer,
-    far: Healer,
-    to_near: VecDeque<Parcel>,
-    to_far: VecDeque<Parcel>,
+    near: HealingLink,
+    far: HealingLink,
+    to_near: VecDeque<String>,
+    to_far: VecDeque<String>,
     breaks: usize,
 }
 
+fn said(link: &HealingLink) -> impl Iterator<Item = String> {
+    std::iter::from_fn(|| link.next_message()).map(|message| message.to_json())
+}
+
+fn hear(link: &HealingLink, text: &str) {
+    link.hear(HealingMessage::from_json(text.as_bytes()).unwrap()).unwrap();
+}
+
 impl Link {
-    fn new() -> Self {
-        let [near, far] = [true, false].map(Healer::new);
+    fn new(ends: &Ends) -> Self {
+        let [near, far] = [&ends.near, &ends.far].map(|end| end.endpoint.healing_link().unwrap());
         Self { near, far, to_near: VecDeque::new(), to_far: VecDeque::new(), breaks: 0 }
     }
 
-    fn go_on(&mut self, ends: &mut Ends, random: &mut Random) {
-        let near = &mut ends.near.endpoint;
-        let far = &mut ends.far.endpoint;
-        self.to_far.extend(self.near.said(near));
-        self.to_near.extend(self.far.said(far));
-        let mut next = |queue: &mut VecDeque<_>| random.one_in(5).then(|| queue.pop_front())?;
-        if let Some(parcel) = next(&mut self.to_far) {
-            self.to_near.extend(self.far.hear(far, parcel));
-        }
-        if let Some(parcel) = next(&mut self.to_near) {
-            self.to_far.extend(self.near.hear(near, parcel));
+    fn go_on(&mut self, random: &mut Random) {
+        self.to_far.extend(said(&self.near));
+        self.to_near.extend(said(&self.far));
+        for (queue, link) in [(&mut self.to_far, &self.far), (&mut self.to_near, &self.near)] {
+            if random.one_in(5)
+                && let Some(text) = queue.pop_front()
+            {
+                hear(link, &text);
+            }
         }
         if random.one_in(300) {
             self.breaks += 1;
             self.to_near.clear();
             self.to_far.clear();
-            self.near.link_broke(near);
-            self.far.link_broke(far);
+            self.near.restored();
+            self.far.restored();
         }
     }
 }
@@ -58,21 +64,21 @@ fn nothing_is_lost_over_a_link_that_is_slow_and_breaks() {
     let mut breaks = 0;
     for scheme in SCHEMES {
         for seed in 0..6 {
-            let mut ends = Ends::new(seed, 3, &rerouted(scheme).min_rails(0));
-            ends.carries = false;
+            let fabric = Fabric::deterministic(seed);
+            let mut ends = Ends::apart(fabric, 3, &healed(scheme).min_rails(0));
             let mut weather = Weather::new(seed);
             let mut random = Random(!seed);
-            let mut link = Link::new();
+            let mut link = Link::new(&ends);
             ends.go_on(
                 |ends| {
                     weather.go_on(ends);
-                    link.go_on(ends, &mut random);
+                    link.go_on(&mut random);
                 },
                 |ends| ends.near.received() > 21 && ends.far.received() > 21,
             );
             weather.clear(&mut ends);
-            ends.finish(|ends| link.go_on(ends, &mut random));
-            ends.go_on(|ends| link.go_on(ends, &mut random), Ends::is_ready);
+            ends.finish(|_| link.go_on(&mut random));
+            ends.go_on(|_| link.go_on(&mut random), Ends::is_ready);
             breaks += link.breaks;
         }
     }
@@ -91,21 +97,19 @@ struct Count {
 /// One end in a thread of its own, until both are done and well; then it is given back.
 fn live(
     mut end: End,
-    mut healer: Healer,
     peer_salt: usize,
-    (to_peer, from_peer): (Sender<Parcel>, Receiver<Parcel>),
+    (to_peer, from_peer): (Sender<String>, Receiver<String>),
     count: &Count,
 ) -> End {
     let begin = Instant::now();
+    let link = end.endpoint.healing_link().unwrap();
     let mut has_failed = false;
     let mut is_well = false;
     while count.are_well.load(SeqCst) < 2 {
         end.go_on(peer_salt);
-        let mut answers = healer.said(&mut end.endpoint);
-        answers
-            .extend(from_peer.try_iter().filter_map(|said| healer.hear(&mut end.endpoint, said)));
         // The peer's thread may have ended.
-        answers.into_iter().for_each(|answer| _ = to_peer.send(answer));
+        said(&link).for_each(|text| _ = to_peer.send(text));
+        from_peer.try_iter().for_each(|text| hear(&link, &text));
         if !has_failed && !end.events.is_empty() {
             has_failed = true;
             count.have_failed.fetch_add(1, SeqCst);
@@ -124,7 +128,7 @@ fn live(
 fn two_threads_heal_by_what_they_send_each_other() {
     for scheme in SCHEMES {
         let fabric = Fabric::threaded();
-        let Ends { near, far, .. } = Ends::on(fabric, 4, &rerouted(scheme).min_rails(0));
+        let Ends { near, far, .. } = Ends::apart(fabric, 4, &healed(scheme).min_rails(0));
         near.devices[1].inject(When::AfterBytes(30_000), Fault::LinkDown);
         let cut = near.devices[1].clone();
         let others = near.devices[2..].iter().chain(&far.devices[2..]);
@@ -134,10 +138,8 @@ fn two_threads_heal_by_what_they_send_each_other() {
         let [near_salt, far_salt] = [near.salt, far.salt];
         let count = Count::default();
         let ends = thread::scope(|scope| {
-            let near =
-                scope.spawn(|| live(near, Healer::new(true), far_salt, (to_far, from_far), &count));
-            let far = scope
-                .spawn(|| live(far, Healer::new(false), near_salt, (to_near, from_near), &count));
+            let near = scope.spawn(|| live(near, far_salt, (to_far, from_far), &count));
+            let far = scope.spawn(|| live(far, near_salt, (to_near, from_near), &count));
             let mut random = Random(7);
             for _ in 0..20 {
                 let device = &others[random.below(4) as usize];

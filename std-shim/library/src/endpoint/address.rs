@@ -54,6 +54,12 @@ impl RailAddress {
 }
 
 impl Address {
+    /// What no other endpoint on the same network has: number and place of the first queue pair.
+    pub(super) fn first(&self) -> (u32, Gid) {
+        let gid = self.rails.first().map(|rail| rail.gid);
+        (self.card.qp_nums.first().copied().unwrap_or_default(), gid.unwrap_or_default())
+    }
+
     /// The queue pairs with their numbers. The notify queue pair is last, if it has a number and its
     /// address is known.
     pub(super) fn queue_pairs(&self) -> impl Iterator<Item = (RailId, u32, &RailAddress)> {

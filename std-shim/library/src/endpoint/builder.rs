@@ -1,5 +1,6 @@
 //! The options of an endpoint.
 
+use super::healing::Healing;
 use crate::backend::ConnectOptions;
 use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme};
@@ -13,6 +14,7 @@ pub struct EndpointBuilder {
     pub(super) max_inline_data: u32,
     pub(super) options: ConnectOptions,
     pub(super) always_notify_qp: bool,
+    pub(super) healing: Option<Healing>,
 }
 
 impl Default for EndpointBuilder {
@@ -30,6 +32,7 @@ impl EndpointBuilder {
             max_inline_data: 64,
             options: ConnectOptions::default(),
             always_notify_qp: false,
+            healing: Some(Healing::default()),
         }
     }
 
@@ -88,6 +91,13 @@ impl EndpointBuilder {
     #[must_use]
     pub fn min_rails(self, min_rails: u8) -> Self {
         self.config(Config { min_rails, ..self.config })
+    }
+
+    /// How the endpoint heals by itself if rails are re-routed; with `None`, its owner does all of it, as
+    /// [the module](super#by-hand) says. The same choice at both ends.
+    #[must_use]
+    pub fn healing(self, healing: impl Into<Option<Healing>>) -> Self {
+        Self { healing: healing.into(), ..self }
     }
 
     /// Whether there is a notify queue pair even where none is needed: with DQPLB, or a single rail.

@@ -1,7 +1,9 @@
 //! Bringing two endpoints together.
 
 use super::address::{Address, RailAddress};
-use super::qp::{EndpointQp, Place};
+use super::healing::HealingLink;
+use super::place::Place;
+use super::qp::EndpointQp;
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Port, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
@@ -58,6 +60,14 @@ pub enum ConnectError {
         here: RailFailure,
         /// And at the peer.
         peer: RailFailure,
+    },
+    /// What is to heal needs two ends, which tell each other apart.
+    #[error("the peer's address is this endpoint's own: queue pair {qp_num} at {gid}")]
+    Itself {
+        /// Number of the first rail's queue pair.
+        qp_num: u32,
+        /// Address of its port.
+        gid: Gid,
     },
     /// SPRAY over several rails needs a notify queue pair at both ends, and the peer has none, or did
     /// not send its address.
@@ -225,6 +235,13 @@ where
         if here != there {
             return Err(ConnectError::RailFailure { here, peer: there });
         }
+        if let Some(healer) = &mut self.healer {
+            let (qp_num, gid) = own.first();
+            if (qp_num, gid) == peer.first() {
+                return Err(ConnectError::Itself { qp_num, gid });
+            }
+            healer.takes_part((qp_num, gid) < peer.first());
+        }
         // A notify queue pair that is not needed, such as the reference's, may be there or not.
         let needed = self.places.len();
         if peer.queue_pairs().count() < needed {
@@ -278,9 +295,8 @@ pub(super) fn join<Q: Connect>(
     qp.ready_to_send(own.psn, &sends)
 }
 
-/// Connects two endpoints of one process, or two queue pairs of sets. If their rails are re-routed,
-/// [`heal_endpoints`](super::heal_endpoints) and [`heal_members`](super::heal_members) carry what they tell
-/// each other.
+/// Connects two endpoints of one process, or two queue pairs of sets. If both [heal](super::Healing) by
+/// themselves, what they tell each other goes its way without their owners.
 ///
 /// # Errors
 ///
@@ -295,5 +311,11 @@ where
     let address_a = a.address();
     let address_b = b.address();
     a.connect(&address_b)?;
-    b.connect(&address_a)
+    b.connect(&address_a)?;
+    if let (Some(a), Some(b)) = (&mut a.healer, &mut b.healer) {
+        let (link_a, link_b) = HealingLink::pair();
+        a.set_link(link_a);
+        b.set_link(link_b);
+    }
+    Ok(())
 }

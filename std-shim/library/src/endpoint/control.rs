@@ -1,11 +1,16 @@
 //! Rails that fail, as the owner of an endpoint has to do with them: what the two ends tell each other,
 //! and what it says itself.
 
-use super::qp::{EndpointQp, rail_ids};
+use super::healing::HealingLink;
+use super::place::rail_ids;
+use super::qp::EndpointQp;
 use super::rail_event::NamedRailEvent;
 use crate::backend::Connect;
-use polyrail_core::hardware::QueuePair;
-use polyrail_core::virtual_qp::{ControlError, ControlMessage, RailFailure, RailId, RailState};
+use polyrail_core::hardware::{CqError, QueuePair};
+use polyrail_core::virtual_qp::{
+    ControlError, ControlMessage, QpState, RailEvent, RailEventKind, RailFailure, RailId, RailState,
+};
+use std::time::Instant;
 
 impl<Q> EndpointQp<Q>
 where
@@ -37,10 +42,38 @@ where
     }
 
     /// The next thing that happened to a rail, in its order for each rail. There is nothing to be told
-    /// unless rails are re-routed.
+    /// unless rails are re-routed. Of an endpoint whose owner never asks, the oldest are forgotten. The same is
+    /// told by [`tracing`]: failures as warnings.
     pub fn take_rail_event(&mut self) -> Option<NamedRailEvent> {
-        let event = self.qp.take_rail_event()?;
-        Some(NamedRailEvent { event, device: self.device_name(event.device) })
+        self.log_rail_events(Instant::now());
+        let logged = self.log.take()?;
+        Some(NamedRailEvent::new(logged, self.device_name(logged.event.device)))
+    }
+
+    /// Takes note of what happened to rails.
+    pub(super) fn log_rail_events(&mut self, now: Instant) {
+        while let Some(event) = self.qp.take_rail_event() {
+            let logged = self.log.add(event, now);
+            let named = NamedRailEvent::new(logged, self.device_name(event.device));
+            let qp = self.qp.virtual_qp_num();
+            let RailEvent { rail, generation, kind, .. } = event;
+            let device = &named.device;
+            match kind {
+                RailEventKind::Failed { .. } => {
+                    tracing::warn!(qp, %rail, device, generation, "{named}");
+                }
+                RailEventKind::Fenced { arrived, again } => {
+                    tracing::info!(qp, %rail, device, generation, arrived, again, "{named}");
+                }
+                RailEventKind::Returned => tracing::info!(qp, %rail, device, generation, "{named}"),
+            }
+        }
+    }
+
+    /// The messages for the peer's endpoint and from it, if this one [heals](super::Healing) by itself: to be
+    /// carried unless [`connect_endpoints`](super::connect_endpoints) has connected the two.
+    pub fn healing_link(&self) -> Option<HealingLink> {
+        self.healer.as_ref().map(|healer| healer.link().clone())
     }
 
     /// Whether other rails take over from one that fails.
@@ -77,6 +110,21 @@ where
         unsafe { self.qp.lose_rail(rail) }
     }
 
+    /// Whether the endpoint goes on although a completion queue broke: none of its queue pairs completes
+    /// there, or only those of rails that are out of service, and whose completions nobody waits for.
+    pub fn survives(&mut self, error: &CqError) -> bool {
+        if !self.reroutes() {
+            return !self.completes_on(error.cq);
+        }
+        self.lose_gone_rails();
+        let is_awaited = |rail: RailId| {
+            let state = self.qp.rail_state(rail);
+            state.is_some_and(|state| state.awaits_completions())
+                && self.qp.physical(rail).is_some_and(|qp| qp.cq() == error.cq)
+        };
+        self.state() != QpState::Error && !rail_ids().any(is_awaited)
+    }
+
     /// Loses the rails whose devices are gone, as far as the backend knows, so that others take over.
     /// Returns whether there were any. To be called when a completion queue cannot be polled, or a
     /// device's event says so. Polls go on to report that the queue of such a device is broken; the others
@@ -84,10 +132,7 @@ where
     pub fn lose_gone_rails(&mut self) -> bool {
         let mut any = false;
         for rail in rail_ids() {
-            let awaited = matches!(
-                self.qp.rail_state(rail),
-                Some(RailState::InService | RailState::Draining | RailState::Joining)
-            );
+            let awaited = self.qp.rail_state(rail).is_some_and(RailState::awaits_completions);
             let gone = self.qp.physical(rail).filter(|_| awaited).and_then(Connect::gone);
             if gone.is_some() {
                 // SAFETY: the backend's word.

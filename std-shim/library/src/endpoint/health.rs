@@ -1,5 +1,6 @@
 //! The state of an endpoint: what its rails did, and what failed, with names for people.
 
+use super::healing::GivenUp;
 use super::qp::EndpointQp;
 use polyrail_core::hardware::{CqError, QueuePair};
 use polyrail_core::verbs::{DeviceId, WcStatus};
@@ -39,6 +40,10 @@ pub struct RailReport {
     pub completions: u64,
     /// Failed ones among them.
     pub errors: u64,
+    /// Times that the rail failed and others took over.
+    pub failures: u64,
+    /// Physical requests that it had in flight then, and that were posted again.
+    pub posted_again: u64,
 }
 
 impl fmt::Display for RailReport {
@@ -53,7 +58,14 @@ impl fmt::Display for RailReport {
         if *generation > 0 {
             write!(f, ", generation {generation}")?;
         }
-        write!(f, "; {bytes} bytes in {send_requests} requests, {errors} errors")
+        write!(f, "; {bytes} bytes in {send_requests} requests, {errors} errors")?;
+        match self.failures {
+            0 => Ok(()),
+            failures => {
+                let again = self.posted_again;
+                write!(f, ", failed {failures} times, {again} requests posted again")
+            }
+        }
     }
 }
 
@@ -147,6 +159,35 @@ pub enum EndpointError {
     /// Its owner [gave it up](super::EndpointQp::fail_all).
     #[error("the endpoint was given up")]
     GivenUp,
+    /// It was not known in time what arrived of what was in flight on a rail that failed: the peer did not say
+    /// it, or messages were not [carried](super::HealingLink).
+    #[error(
+        "{rail} (device {device}) failed, and the peer has not said for {waited:?} what arrived; {}",
+        StillWritten(*unfenced)
+    )]
+    NoFence {
+        /// The rail.
+        rail: RailId,
+        /// Its device's name.
+        device: String,
+        /// How long was waited.
+        waited: Duration,
+        /// Rails through which the peer's memory may still be written.
+        unfenced: RailSet,
+    },
+    /// Requests waited, without any headway, for rails that were not brought back in time.
+    #[error(
+        "requests made no headway for {waited:?} with {out_of_service} out of service; {}",
+        StillWritten(*unfenced)
+    )]
+    NotHealed {
+        /// The rails that were out of service.
+        out_of_service: RailSet,
+        /// How long was waited.
+        waited: Duration,
+        /// Rails through which the peer's memory may still be written.
+        unfenced: RailSet,
+    },
     /// A request ended badly, though no rail is known to have failed.
     #[error("a request failed: {0:?}: {0}")]
     Request(WcStatus),
@@ -199,6 +240,18 @@ pub enum EndpointError {
     },
 }
 
+/// Whether requests that are reported as failed may still be carried out.
+struct StillWritten(RailSet);
+
+impl fmt::Display for StillWritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.is_empty() {
+            true => f.write_str("the peer's memory is written no more"),
+            false => write!(f, "the peer's memory may still be written through {}", self.0),
+        }
+    }
+}
+
 impl<Q> EndpointQp<Q>
 where
     Q: QueuePair,
@@ -240,7 +293,21 @@ where
                 let device = self.device_of(rail);
                 EndpointError::CompletionsLost { rail, device, arrived, acknowledged }
             }
-            Failure::Owner => EndpointError::GivenUp,
+            Failure::Owner => self.named_end(),
+        }
+    }
+
+    /// Why its owner, or the endpoint itself, gave it up.
+    fn named_end(&self) -> EndpointError {
+        match self.given_up {
+            None => EndpointError::GivenUp,
+            Some(GivenUp::NoFence { rail, waited, unfenced }) => {
+                let device = self.device_of(rail);
+                EndpointError::NoFence { rail, device, waited, unfenced }
+            }
+            Some(GivenUp::NotHealed { out_of_service, waited, unfenced }) => {
+                EndpointError::NotHealed { out_of_service, waited, unfenced }
+            }
         }
     }
 
@@ -299,6 +366,7 @@ where
         };
         let device = self.device_name(qp.device());
         let qp_num = qp.qp_num();
+        let history = self.log.history(rail);
         RailReport {
             rail: name,
             device,
@@ -310,6 +378,8 @@ where
             doorbells,
             completions,
             errors,
+            failures: history.failures,
+            posted_again: history.posted_again,
         }
     }
 

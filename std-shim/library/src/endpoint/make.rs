@@ -4,7 +4,10 @@
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
 use super::devices::Devices;
-use super::qp::{DeviceNames, EndpointQp, Place};
+use super::healing::Healer;
+use super::place::Place;
+use super::qp::{DeviceNames, EndpointQp};
+use super::rail_log::RailLog;
 use super::sizes::{MAX_DEVICES, most_requests};
 use crate::backend::{Connect, DeviceError, Domain, Port, QpCap};
 use polyrail_core::hardware::CompletionQueue;
@@ -140,6 +143,8 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         let places = self.places.clone();
         let names = Arc::clone(names);
         let idle_notify = idle.transpose()?;
+        let reroutes = qp.config().rail_failure == RailFailure::Reroute;
+        let healing = self.builder.healing.filter(|_| reroutes);
         Ok(EndpointQp {
             qp,
             idle_notify,
@@ -151,6 +156,9 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             options,
             max_inline_data: self.builder.max_inline_data,
             connected: false,
+            healer: healing.map(|healing| Box::new(Healer::new(healing))),
+            log: RailLog::new(),
+            given_up: None,
         })
     }
 

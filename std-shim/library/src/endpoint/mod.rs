@@ -4,17 +4,27 @@
 //! many that share theirs; an [`EndpointQp`] is what both have in common. `builder` has the options and
 //! `make` makes one, on any [backend](crate::backend), `address` is what a peer has to know of it,
 //! `connect` brings two together, `health` is about counters and failures, `stall` finds rails that
-//! fall silent; `control` and `rail_event` are about rails that fail while the endpoint goes on, and
-//! `replacement`, `devices`, `replace` and `heal` about their return; `qp`, `single` and `set` are the data
-//! path, which works on any hardware; `sizes` has the sizes.
+//! fall silent; `control`, `rail_log` and `rail_event` are about rails that fail while the endpoint goes on,
+//! `replacement`, `devices` and `replace` about their return, and `healing` does all of it without the owner;
+//! `qp`, `single` and `set` are the data path, which works on any hardware; `place` is where queue pairs are,
+//! `sizes` has the sizes, `polls` counts.
 //!
 //! # Rails that fail
 //!
 //! With [`RailFailure::Reroute`](polyrail_core::virtual_qp::RailFailure::Reroute), chosen at both
 //! [ends](EndpointBuilder::rail_failure), an endpoint goes on as long as
-//! [enough rails](EndpointBuilder::min_rails) are left. Its owner, after polls,
+//! [enough rails](EndpointBuilder::min_rails) are left, and [heals](Healing) by itself: some of its polls look
+//! for rails that are out of order, give those that failed new queue pairs, and bring them back. Its owner
+//! carries what it tells the other end ([`HealingLink`]); between endpoints of one process that
+//! [`connect_endpoints`] has connected, nothing is to be carried, and over TCP
+//! [`exchange`](crate::exchange) has a message for it. What happened can be
+//! [read](EndpointQp::take_rail_event), and is told by [`tracing`] too.
 //!
-//! 1. carries what it [tells](EndpointQp::next_control) to the other end, and
+//! ## By hand
+//!
+//! A runtime with its own ways may choose to do all of it ([`EndpointBuilder::healing`]). After polls it
+//!
+//! 1. carries what the endpoint [tells](EndpointQp::next_control) to the other end, and
 //!    [hands it](EndpointQp::control) what that one tells;
 //! 2. says what it knows by itself: that a rail [failed](EndpointQp::fail_rail), since its port went down,
 //!    or that [devices are gone](EndpointQp::lose_gone_rails);
@@ -26,8 +36,7 @@
 //!
 //! When the link between the owners breaks, an answer may be lost, so that a new queue pair has no other
 //! end: each owner fails the rails that are [Joining](polyrail_core::virtual_qp::RailState::Joining), and
-//! says that [messages are lost](EndpointQp::control_lost). Within one process [`heal_endpoints`] does the
-//! first three, and no link can break.
+//! says that [messages are lost](EndpointQp::control_lost).
 //!
 //! # Peers of another implementation
 //!
@@ -39,12 +48,15 @@ mod builder;
 mod connect;
 mod control;
 mod devices;
-mod heal;
+mod healing;
 mod health;
 mod make;
+mod place;
 mod poll_batch;
+mod polls;
 mod qp;
 mod rail_event;
+mod rail_log;
 mod replace;
 mod replace_error;
 mod replacement;
@@ -57,11 +69,14 @@ pub use address::{Address, RailAddress};
 pub use build_error::BuildError;
 pub use builder::EndpointBuilder;
 pub use connect::{ConnectError, connect_endpoints};
-pub use heal::{heal_endpoints, heal_members};
+pub use healing::{
+    Healing, HealingLink, HealingMessage, HealingMessageError, MAX_HEALING_BYTES, NotHeard,
+};
 pub use health::{EndpointError, NamedRailError, RailReport};
 pub use poll_batch::PollBatch;
 pub use qp::EndpointQp;
 pub use rail_event::NamedRailEvent;
+pub use rail_log::Noticed;
 pub use replace_error::ReplaceError;
 pub use replacement::{
     MAX_REPLACEMENT_BYTES, Replacement, ReplacementAddress, ReplacementAddressError,

@@ -1,11 +1,14 @@
 //! A virtual queue pair and what is known of the physical ones: all of an endpoint but its
 //! completion queues. The data path of posts is here.
 
+use super::healing::{GivenUp, Healer};
+use super::place::Place;
+use super::rail_log::RailLog;
 use super::sizes::EngineQp;
-use crate::backend::{ConnectOptions, Port};
+use crate::backend::ConnectOptions;
 use polyrail_core::hardware::{CqId, QueuePair};
 use polyrail_core::verbs::{DeviceId, RecvWr, SendWr};
-use polyrail_core::virtual_qp::{MAX_RAILS, PostRecvError, PostSendError, RailId};
+use polyrail_core::virtual_qp::{PostRecvError, PostSendError, RailId};
 use polyrail_software_nic as nic;
 use std::sync::Arc;
 
@@ -40,18 +43,16 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) options: ConnectOptions,
     /// Whether its queue pairs were connected.
     pub(super) connected: bool,
+    /// What it remembers to heal by itself; `None` if its rails are not re-routed, or its owner heals it.
+    pub(super) healer: Option<Box<Healer<Q>>>,
+    /// What happened to its rails.
+    pub(super) log: RailLog,
+    /// Why it gave up, if it did.
+    pub(super) given_up: Option<GivenUp>,
 }
 
 /// Names of devices, for people.
 pub(super) type DeviceNames = Arc<[(DeviceId, String)]>;
-
-/// Where a queue pair is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// Place of its device in the list of devices.
-    pub(super) device: usize,
-    pub(super) port: Port,
-}
 
 impl<Q> EndpointQp<Q>
 where
@@ -104,9 +105,4 @@ where
     pub fn completes_on(&self, cq: CqId) -> bool {
         self.qp.rails().chain(self.qp.notify_qp()).any(|qp| qp.cq() == cq)
     }
-}
-
-/// The rails that a virtual queue pair can have, and the notify queue pair behind them.
-pub(super) fn rail_ids() -> impl Iterator<Item = RailId> {
-    (0..MAX_RAILS as u8).map(RailId::Data).chain([RailId::Notify])
 }

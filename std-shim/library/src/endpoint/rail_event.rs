@@ -1,9 +1,11 @@
 //! What happened to rails, with the names of devices, for people.
 
 use super::health::{NamedRailError, system_error};
+use super::rail_log::{LoggedEvent, Noticed};
 use polyrail_core::hardware::Refusal;
 use polyrail_core::virtual_qp::{FailedBecause, RailEvent, RailEventKind};
 use std::fmt;
+use std::time::{Duration, Instant};
 
 /// A rail failed, was fenced, or is back; with its device's name.
 ///
@@ -11,8 +13,8 @@ use std::fmt;
 ///
 /// ```text
 /// rail 2 (device mlx5_2, queue pair 291) failed: RETRY_EXC_ERR: ..., vendor code 0x81
-/// rail 2 (device mlx5_2) is drained: 3 requests in flight had arrived, 61 are posted again
-/// rail 2 (device mlx5_2) is back in service: generation 1
+/// rail 2 (device mlx5_2) is drained after 1.2ms: 3 requests in flight had arrived, 61 are posted again
+/// rail 2 (device mlx5_2) is back in service after 412ms: generation 1
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedRailEvent {
@@ -20,26 +22,61 @@ pub struct NamedRailEvent {
     pub event: RailEvent,
     /// Name of the device of the queue pair in the rail's place.
     pub device: String,
+    /// What the endpoint itself saw of a rail that it [took out of service](super::Healing).
+    pub noticed: Option<Noticed>,
+    /// When the endpoint learned of it.
+    pub at: Instant,
+    /// How long the rail had been out of service by then; zero when it failed.
+    pub out_for: Duration,
+}
+
+impl NamedRailEvent {
+    pub(super) fn new(logged: LoggedEvent, device: String) -> Self {
+        let LoggedEvent { event, noticed, at, out_for } = logged;
+        Self { event, device, noticed, at, out_for }
+    }
+}
+
+impl fmt::Display for Noticed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PortDown => f.write_str("failed: its port is down"),
+            Self::Silent(waited) => {
+                write!(f, "failed: it made no headway for {waited:?}, while others did")
+            }
+            Self::NoOtherEnd => f.write_str("failed: the peer has no queue pair for the new one"),
+        }
+    }
 }
 
 impl fmt::Display for NamedRailEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RailEvent { rail, generation, kind, .. } = self.event;
         let device = &self.device;
+        let after = After(self.out_for);
         match kind {
             RailEventKind::Failed { why: FailedBecause::Error(error), refused } => {
                 let device = device.clone();
                 write!(f, "{}{}", NamedRailError { error, device }, StillThere(refused))
             }
             RailEventKind::Failed { why, refused } => {
-                write!(f, "{rail} (device {device}) {}{}", cause(why), StillThere(refused))
+                write!(f, "{rail} (device {device}) ")?;
+                match self.noticed {
+                    Some(noticed) => write!(f, "{noticed}")?,
+                    None => f.write_str(cause(why))?,
+                }
+                write!(f, "{}", StillThere(refused))
             }
             RailEventKind::Fenced { arrived, again } => write!(
                 f,
-                "{rail} (device {device}) is drained: {arrived} requests in flight had arrived, {again} are posted again"
+                "{rail} (device {device}) is drained{after}: {arrived} requests in flight had arrived, {again} \
+                 are posted again"
             ),
             RailEventKind::Returned => {
-                write!(f, "{rail} (device {device}) is back in service: generation {generation}")
+                write!(
+                    f,
+                    "{rail} (device {device}) is back in service{after}: generation {generation}"
+                )
             }
         }
     }
@@ -52,6 +89,19 @@ fn cause(why: FailedBecause) -> &'static str {
         FailedBecause::Owner => "was given up here",
         FailedBecause::Lost => "failed: its queue pair is gone",
         FailedBecause::Peer => "failed at the peer",
+    }
+}
+
+/// How long something took, with as many digits as people read.
+struct After(Duration);
+
+impl fmt::Display for After {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Duration::ZERO => Ok(()),
+            short if short < Duration::from_millis(10) => write!(f, " after {short:.1?}"),
+            long => write!(f, " after {long:.0?}"),
+        }
     }
 }
 

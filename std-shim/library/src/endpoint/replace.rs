@@ -9,7 +9,8 @@ use super::address::RailAddress;
 use super::connect::join;
 use super::devices::Devices;
 use super::make::random_psn;
-use super::qp::{EndpointQp, Place};
+use super::place::Place;
+use super::qp::EndpointQp;
 use super::replace_error::ReplaceError;
 use super::replacement::{Replacement, ReplacementAddress};
 use super::set::{EndpointSet, Members};
@@ -32,20 +33,30 @@ where
     C: CompletionQueue,
 {
     /// A queue pair where the first one was; if that device refuses, and requests wait for the rail, where
-    /// another rail was. The error is the first device's.
+    /// another rail was.
     fn make(&self, qp: &EndpointQp<Q>, rail: RailId) -> Result<Replacement<Q>, ReplaceError> {
+        self.make_in(qp, rail, &qp.candidates(rail)?)
+    }
+
+    /// A queue pair in the first place that gives one. The error is the first place's.
+    pub(super) fn make_in(
+        &self,
+        qp: &EndpointQp<Q>,
+        rail: RailId,
+        places: &[Place],
+    ) -> Result<Replacement<Q>, ReplaceError> {
         let mut first = None;
-        for place in qp.candidates(rail)? {
-            match self.make_at(qp, rail, place) {
+        for place in places {
+            match self.make_at(qp, rail, *place) {
                 Ok(replacement) => return Ok(replacement),
                 Err(error) => first = first.or(Some(error)),
             }
         }
-        Err(first.unwrap_or(virtual_qp::ReplaceError::NoRail(rail).into()))
+        Err(first.unwrap_or(ReplaceError::no_rail(rail)))
     }
 
     /// A queue pair that goes with one of the peer's.
-    fn make_for(
+    pub(super) fn make_for(
         &self,
         qp: &EndpointQp<Q>,
         peer: &ReplacementAddress,
@@ -60,7 +71,7 @@ where
     }
 
     /// A place as it is now: its address may be another one.
-    pub(super) fn look_up(
+    fn look_up(
         &self,
         qp: &EndpointQp<Q>,
         rail: RailId,
@@ -72,7 +83,7 @@ where
     }
 
     /// A queue pair on a device, on the port that rails have there, as that is now.
-    pub(super) fn make_at(
+    fn make_at(
         &self,
         qp: &EndpointQp<Q>,
         rail: RailId,
@@ -164,7 +175,7 @@ where
     }
 
     /// Where a rail's queue pair may be on the device in this place.
-    pub(super) fn candidate_on(&self, rail: RailId, device: usize) -> Result<Place, ReplaceError> {
+    fn candidate_on(&self, rail: RailId, device: usize) -> Result<Place, ReplaceError> {
         let candidates = self.candidates(rail)?;
         let here = candidates.first().map_or(0, |home| home.device as u8);
         let place = candidates.into_iter().find(|place| place.device == device);

@@ -75,3 +75,9 @@ pub enum ReplaceError {
         source: DeviceError,
     },
 }
+
+impl ReplaceError {
+    pub(super) const fn no_rail(rail: RailId) -> Self {
+        Self::Engine(virtual_qp::ReplaceError::NoRail(rail))
+    }
+}

@@ -1,7 +1,7 @@
 //! A queue pair that is to take the place of one that failed, and what the peer has to know of it.
 
 use super::address::RailAddress;
-use super::qp::Place;
+use super::place::Place;
 use super::sizes::MAX_DEVICES;
 use crate::backend::Mtu;
 use crate::printable;
@@ -86,14 +86,14 @@ impl ReplacementAddress {
 
 const NOTIFY: &str = "notify";
 
-fn rail_name<S: Serializer>(rail: &RailId, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn rail_name<S: Serializer>(rail: &RailId, serializer: S) -> Result<S::Ok, S::Error> {
     match rail {
         RailId::Data(number) => serializer.collect_str(number),
         RailId::Notify => serializer.serialize_str(NOTIFY),
     }
 }
 
-fn rail_named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RailId, D::Error> {
+pub(super) fn rail_named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RailId, D::Error> {
     let name = String::deserialize(deserializer)?;
     let numbers = (0..MAX_RAILS as u8).map(RailId::Data);
     let number = |rail: &RailId| matches!(rail, RailId::Data(number) if number.to_string() == name);

@@ -3,15 +3,18 @@
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
 use super::devices::Devices;
+use super::healing::Owner;
 use super::make::{EndpointPlan, Made, make};
 use super::poll_batch::PollBatch;
+use super::polls::Polls;
 use super::qp::EndpointQp;
 use super::single::Endpoint;
 use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES};
-use crate::backend::Domain;
+use crate::backend::{Connect, Domain};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_cq::{Event, Polled, TargetSet, VirtualCq};
 use polyrail_software_nic as nic;
+use std::time::Instant;
 
 /// Virtual queue pairs that share one virtual completion queue, and so one physical completion queue
 /// for each device: a poll serves all of them.
@@ -72,6 +75,7 @@ pub struct EndpointSet<Q = nic::QueuePair, C = nic::CompletionQueue, const ROUTE
     pub(super) members: Members<Q>,
     pub(super) cq: VirtualCq<C, MAX_DEVICES, ROUTES>,
     pub(super) devices: Devices<Q, C>,
+    polls: Polls,
 }
 
 /// The virtual queue pairs, each at the index under which it is attached.
@@ -92,7 +96,7 @@ where
 
 impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>
 where
-    Q: QueuePair,
+    Q: Connect,
     C: CompletionQueue,
 {
     /// Makes one virtual queue pair for each builder, on the devices that come with it, as
@@ -117,7 +121,7 @@ where
             .map(|(builder, domains)| EndpointPlan::new(*builder, domains.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
         let Made { qps, cq, devices } = make(&plans)?;
-        Ok(Self { members: Members(qps), cq, devices })
+        Ok(Self { members: Members(qps), cq, devices, polls: Polls::default() })
     }
 
     /// The virtual queue pairs, by number.
@@ -138,10 +142,28 @@ where
 
     /// Hands at most `budget` events of all virtual queue pairs together to `sink`, and drives
     /// everything that waits for completions. Virtual queue pairs that had to wait are served first
-    /// next time, so none starves another. Allocates nothing.
+    /// next time, so none starves another. Some polls [heal](super::Healing) those whose rails are re-routed, too.
+    /// Apart from new queue pairs, allocates nothing.
     #[inline]
     pub fn poll_with(&mut self, budget: usize, sink: impl FnMut(Event)) -> Polled {
-        self.cq.poll(&mut self.members, budget, sink)
+        let polled = self.cq.poll(&mut self.members, budget, sink);
+        if self.polls.heals_of(self.members.0.len()) {
+            self.heal();
+        }
+        polled
+    }
+
+    /// Does at once what some of the polls do, for all that [heal](super::Healing) by themselves. For owners that
+    /// poll seldom.
+    #[cold]
+    pub fn heal(&mut self) {
+        let mut now = None;
+        for (index, qp) in (0..).zip(&mut self.members.0) {
+            if qp.healer.is_some() {
+                let now = *now.get_or_insert_with(Instant::now);
+                qp.heal(Owner { cq: &mut self.cq, index, devices: &self.devices }, now);
+            }
+        }
     }
 
     /// [`poll_with`](Self::poll_with) into vectors.
@@ -157,7 +179,7 @@ where
 
 /// A set of one.
 impl<Q, C> From<Endpoint<Q, C>> for EndpointSet<Q, C, ENDPOINT_ROUTES> {
-    fn from(Endpoint { qp, cq, devices }: Endpoint<Q, C>) -> Self {
-        Self { members: Members(vec![qp]), cq, devices }
+    fn from(Endpoint { qp, cq, devices, polls }: Endpoint<Q, C>) -> Self {
+        Self { members: Members(vec![qp]), cq, devices, polls }
     }
 }

@@ -3,13 +3,15 @@
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
 use super::devices::Devices;
+use super::healing::Owner;
 use super::health::EndpointError;
 use super::make::{EndpointPlan, Made, make};
 use super::poll_batch::PollBatch;
+use super::polls::Polls;
 use super::qp::EndpointQp;
 use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES};
 use crate::backend::{Connect, Domain};
-use polyrail_core::hardware::{CompletionQueue, QueuePair};
+use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
 use polyrail_core::virtual_qp::PostError;
@@ -25,6 +27,7 @@ pub struct Endpoint<Q = nic::QueuePair, C = nic::CompletionQueue> {
     pub(super) qp: EndpointQp<Q>,
     pub(super) cq: VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>,
     pub(super) devices: Devices<Q, C>,
+    pub(super) polls: Polls,
 }
 
 impl<Q, C> Deref for Endpoint<Q, C> {
@@ -56,20 +59,33 @@ impl EndpointBuilder {
     pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<Endpoint<D::Qp, D::Cq>, BuildError> {
         let Made { mut qps, cq, devices } = make(&[EndpointPlan::new(*self, domains)?])?;
         let qp = qps.pop().expect("as many as are planned");
-        Ok(Endpoint { qp, cq, devices })
+        Ok(Endpoint { qp, cq, devices, polls: Polls::default() })
     }
 }
 
 impl<Q, C> Endpoint<Q, C>
 where
-    Q: QueuePair,
+    Q: Connect,
     C: CompletionQueue,
 {
     /// Hands at most `budget` events to `sink`, and drives everything that waits for completions.
-    /// Allocates nothing.
+    /// Some polls [heal](super::Healing) the endpoint too, if its rails are re-routed. Apart from new queue pairs,
+    /// allocates nothing.
     #[inline]
     pub fn poll_with(&mut self, budget: usize, sink: impl FnMut(Event)) -> Polled {
-        self.cq.poll(&mut *self.qp.qp, budget, sink)
+        let polled = self.cq.poll(&mut *self.qp.qp, budget, sink);
+        if self.qp.healer.is_some() && self.polls.heals() {
+            self.heal();
+        }
+        polled
+    }
+
+    /// Does at once what some of the polls do, if it [heals](super::Healing) by itself. For owners that poll seldom,
+    /// or by [parts](Self::parts_mut).
+    #[cold]
+    pub fn heal(&mut self) {
+        let owner = Owner { cq: &mut self.cq, index: 0, devices: &self.devices };
+        self.qp.heal(owner, Instant::now());
     }
 
     /// [`poll_with`](Self::poll_with) into vectors.
@@ -143,13 +159,7 @@ where
     ) -> (&mut EngineQp<Q>, &mut VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>) {
         (&mut self.qp.qp, &mut self.cq)
     }
-}
 
-impl<Q, C> Endpoint<Q, C>
-where
-    Q: Connect,
-    C: CompletionQueue,
-{
     /// [`fail_all`](EndpointQp::fail_all), and then polls until no request is left with the devices, or
     /// patience ends. What comes back is dropped.
     pub fn flush(&mut self, patience: Duration) {

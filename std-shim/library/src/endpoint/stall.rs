@@ -2,21 +2,19 @@
 //! so only a clock can tell.
 
 use super::health::EndpointError;
-use super::qp::{EndpointQp, rail_ids};
+use super::place::{RAIL_IDS, rail_ids};
+use super::qp::EndpointQp;
 use crate::backend::Connect;
-use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
+use polyrail_core::virtual_qp::RailId;
 use std::time::{Duration, Instant};
 
 /// Checks within one timeout. The engine compares two checks, so a rail is found after the timeout and
 /// at most one part of it more; with fewer parts it would be much more, and more parts only cost time.
 const CHECKS: u32 = 8;
 
-/// The rails, and the notify queue pair behind them.
-const WATCHED: usize = MAX_RAILS + 1;
-
 /// Watches an endpoint for rails whose oldest request makes no progress.
 ///
-/// If rails are re-routed, the endpoint goes on without the rail, and what is said of it is for people.
+/// Endpoints that [heal](super::Healing) by themselves have a watch of their own, and nothing is found here.
 ///
 /// Use it in the loop that polls, after the poll: a request counts as stalled if it is still
 /// not complete although its completion would have been seen.
@@ -26,7 +24,7 @@ pub struct StallWatch {
     /// The next check; `None` before the first call.
     next: Option<Instant>,
     /// Consecutive checks that found the rail's oldest request unchanged.
-    unmoved: [u32; WATCHED],
+    unmoved: [u32; RAIL_IDS],
     /// The caller's count at the last check, while something was in flight.
     reported: Option<u64>,
 }
@@ -34,7 +32,7 @@ pub struct StallWatch {
 impl StallWatch {
     /// A rail may make no progress for `timeout`, and up to an eighth of it more.
     pub const fn new(timeout: Duration) -> Self {
-        Self { timeout, next: None, unmoved: [0; WATCHED], reported: None }
+        Self { timeout, next: None, unmoved: [0; RAIL_IDS], reported: None }
     }
 
     /// Checks, if it is time to. `posted` and `reported` count the caller's own send requests; over a
@@ -54,6 +52,9 @@ impl StallWatch {
     where
         Q: Connect,
     {
+        if endpoint.healer.is_some() {
+            return Ok(());
+        }
         let now = Instant::now();
         if self.next.is_some_and(|next| now < next) {
             return Ok(());

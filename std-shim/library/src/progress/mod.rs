@@ -72,15 +72,18 @@
 //! The thread polls 64 times more, then yields the processor between polls, about 4000 times, then
 //! sleeps. While devices have requests of its queue pairs, or a virtual queue pair of several rails
 //! uses DQPLB, whose receives have to be posted again when peers use them up, it sleeps for 50 µs at a
-//! time: devices do not wake it. Otherwise it sleeps until a handle hands something over, which costs
-//! the handle a system call only then.
+//! time: devices do not wake it. If virtual queue pairs heal by themselves, it sleeps for 10 ms at a time: peers
+//! may have something to say. Otherwise it sleeps until a handle hands something over, which costs the
+//! handle a system call only then.
 //!
 //! # What fails
 //!
 //! A request that was posted comes back with its status, as in verbs. When a virtual queue pair fails,
 //! all its queue pairs are moved to ERR, so that all requests come back as flushed, and all its handles
 //! know why ([`Handle::endpoint_error`]). The others of the set go on.
-//! [`ProgressOptions::stall_timeout`] detects a driver that reports nothing about a peer that is gone.
+//! Virtual queue pairs whose rails are re-routed [heal](crate::endpoint::Healing) by themselves; what happened is read
+//! with [`ProgressThread::take_rail_event`], and a [`HealingLink`](crate::endpoint::HealingLink) that was taken
+//! before goes on carrying. [`ProgressOptions::stall_timeout`] is for the others: it detects a driver that reports nothing about a peer that is gone.
 //!
 //! When a completion queue breaks, every virtual queue pair that completes there, with any of its
 //! rails, is given up: its queue pairs are moved to ERR, and its requests come back as

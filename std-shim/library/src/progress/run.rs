@@ -4,10 +4,10 @@ use super::message::Lane;
 use super::options::ProgressOptions;
 use super::port::{ThreadPort, number_and_slot};
 use super::shared::Shared;
-use super::sleep::sleep;
+use super::sleep::{HEALING_NAP, sleep};
 use crate::backend::Connect;
 use crate::endpoint::{EndpointError, EndpointQp, EndpointSet, StallWatch};
-use crate::idle::{Idle, Rest};
+use crate::idle::{Idle, NAP, Rest};
 use arrayvec::ArrayVec;
 use polyrail_core::hardware::{CompletionQueue, CqError};
 use polyrail_core::verbs::WcStatus;
@@ -22,8 +22,9 @@ const POLL_BUDGET: usize = 64;
 /// How long devices may take to give requests back when the thread shuts down.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Rounds between two checks for rails that fell silent: a check costs more than a round.
-const ROUNDS_PER_CHECK: u32 = 256;
+/// Rounds between two looks at rails, whether they fell silent, and what happened to them: a look costs more
+/// than a round.
+const ROUNDS_PER_LOOK: u32 = 256;
 
 /// The condition of a virtual queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +45,10 @@ pub(super) struct ProgressLoop<Q, C, const ROUTES: usize> {
     conditions: Box<[Condition]>,
     /// Of each virtual queue pair, if silence has a limit.
     watches: Option<Box<[StallWatch]>>,
-    /// Rounds until the next check of them.
-    rounds_to_check: u32,
+    /// Virtual queue pairs heal by themselves.
+    heals: bool,
+    /// Rounds until rails are looked at.
+    rounds_to_look: u32,
     /// The handles, by number.
     ports: Vec<Option<ThreadPort>>,
     /// The number of the handle whose requests are posted first.
@@ -84,9 +87,10 @@ where
             .map(|timeout| set.qps().iter().map(|_| StallWatch::new(timeout)).collect());
         Self {
             conditions: set.qps().iter().map(|_| Condition::Working).collect(),
+            heals: set.qps().iter().any(|qp| qp.healing_link().is_some()),
             set,
             watches,
-            rounds_to_check: ROUNDS_PER_CHECK,
+            rounds_to_look: ROUNDS_PER_LOOK,
             ports: Vec::new(),
             first: 0,
             idle: Idle::default(),
@@ -125,7 +129,7 @@ where
         let mut busy = self.adopt();
         busy |= self.post();
         busy |= self.poll();
-        self.check_silence();
+        self.look_at_rails();
         self.forget_handles();
         if busy {
             self.idle.reset();
@@ -184,7 +188,7 @@ where
     fn find_failures(&mut self, error: Option<CqError>, completions: &[VirtualWc]) {
         let qps = self.set.qps_mut().iter_mut().zip(&mut self.conditions);
         for (number, (qp, condition)) in qps.enumerate() {
-            let broken = error.filter(|error| qp.completes_on(error.cq));
+            let broken = error.filter(|error| !qp.survives(error));
             let reason = match (broken, *condition) {
                 (Some(error), Condition::Working | Condition::Failed) => {
                     *condition = Condition::Broken;
@@ -200,14 +204,31 @@ where
         }
     }
 
-    /// Checks from time to time for rails that fell silent: that is a failure like others.
-    fn check_silence(&mut self) {
-        let Some(watches) = &mut self.watches else { return };
-        self.rounds_to_check -= 1;
-        if self.rounds_to_check > 0 {
+    /// Looks at rails from time to time.
+    fn look_at_rails(&mut self) {
+        self.rounds_to_look -= 1;
+        if self.rounds_to_look > 0 {
             return;
         }
-        self.rounds_to_check = ROUNDS_PER_CHECK;
+        self.rounds_to_look = ROUNDS_PER_LOOK;
+        self.check_silence();
+        if self.heals {
+            self.tell_events();
+        }
+    }
+
+    /// What happened to rails is for the thread's owner.
+    fn tell_events(&mut self) {
+        for (number, qp) in self.set.qps_mut().iter_mut().enumerate() {
+            while let Some(event) = qp.take_rail_event() {
+                self.shared.0.add_rail_event(number, event);
+            }
+        }
+    }
+
+    /// Rails that fell silent: that is a failure like others.
+    fn check_silence(&mut self) {
+        let Some(watches) = &mut self.watches else { return };
         let qps = self.set.qps_mut().iter_mut().zip(&mut self.conditions).zip(watches);
         for (number, ((qp, condition), watch)) in qps.enumerate() {
             if *condition != Condition::Working {
@@ -244,7 +265,7 @@ where
         }
     }
 
-    fn sleep(&self) {
+    fn sleep(&mut self) {
         let ports = || self.ports.iter().flatten();
         // The receives that DQPLB posts by itself are to be posted again when peers use them up.
         let listens = |qp: &EndpointQp<Q>| {
@@ -259,7 +280,17 @@ where
                 || self.shared.0.has_newcomers()
                 || ports().any(ThreadPort::has_news)
         };
-        self.shared.0.sleep(something_to_do, || sleep(devices_are_busy));
+        let nap = match () {
+            () if devices_are_busy => Some(NAP),
+            () if self.heals => Some(HEALING_NAP),
+            () => None,
+        };
+        self.shared.0.sleep(something_to_do, || sleep(nap));
+        if self.heals {
+            // Polls that do so by themselves are rare now.
+            self.set.heal();
+            self.tell_events();
+        }
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::lock::lock;
 use super::port::ThreadPort;
-use crate::endpoint::EndpointError;
+use crate::endpoint::{EndpointError, NamedRailEvent};
 use polyrail_core::spsc::Doorbell;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread::Thread;
@@ -23,7 +24,12 @@ pub(super) struct Shared {
     has_newcomers: AtomicBool,
     /// Why each virtual queue pair failed, if it did.
     errors: Box<[OnceLock<EndpointError>]>,
+    /// What happened to rails, by the number of their virtual queue pair, and was not read yet.
+    rail_events: Mutex<VecDeque<(usize, NamedRailEvent)>>,
 }
+
+/// Most events that are kept for an owner who does not read them.
+const MOST_RAIL_EVENTS: usize = 256;
 
 impl Shared {
     pub(super) fn new(qps: usize) -> Self {
@@ -34,6 +40,7 @@ impl Shared {
             newcomers: Mutex::new(Some(Vec::new())),
             has_newcomers: AtomicBool::new(false),
             errors: (0..qps).map(|_| OnceLock::new()).collect(),
+            rail_events: Mutex::default(),
         }
     }
 
@@ -70,6 +77,11 @@ impl Shared {
         self.wake();
     }
 
+    /// The oldest event of a rail that was not read yet.
+    pub(super) fn take_rail_event(&self) -> Option<(usize, NamedRailEvent)> {
+        lock(&self.rail_events).pop_front()
+    }
+
     /// Why a virtual queue pair failed, if it did.
     pub(super) fn error(&self, qp: usize) -> Option<&EndpointError> {
         self.errors[qp].get()
@@ -95,6 +107,15 @@ impl Shared {
 
     pub(super) fn has_newcomers(&self) -> bool {
         self.has_newcomers.load(Ordering::Acquire)
+    }
+
+    /// Keeps what happened to a rail; the newest stay.
+    pub(super) fn add_rail_event(&self, qp: usize, event: NamedRailEvent) {
+        let mut events = lock(&self.rail_events);
+        if events.len() == MOST_RAIL_EVENTS {
+            events.pop_front();
+        }
+        events.push_back((qp, event));
     }
 
     /// Keeps why a virtual queue pair failed; the first reason stays.

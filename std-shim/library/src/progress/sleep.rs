@@ -1,12 +1,15 @@
 //! How the thread sleeps.
 
-use crate::idle::NAP;
+use std::time::Duration;
 
-/// Sleeps: until woken if devices have no requests of ours, otherwise for a nap.
-pub(super) fn sleep(devices_are_busy: bool) {
-    if devices_are_busy {
-        std::thread::park_timeout(NAP);
-    } else {
-        std::thread::park();
+/// How long the thread of an idle set that heals by itself sleeps at a time: its peers may tell it that rails failed,
+/// and nobody wakes it for that.
+pub(super) const HEALING_NAP: Duration = Duration::from_millis(10);
+
+/// Sleeps until woken; for a nap at most, if devices or peers may have something for us.
+pub(super) fn sleep(nap: Option<Duration>) {
+    match nap {
+        Some(nap) => std::thread::park_timeout(nap),
+        None => std::thread::park(),
     }
 }

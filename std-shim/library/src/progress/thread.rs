@@ -7,7 +7,7 @@ use super::port;
 use super::run::ProgressLoop;
 use super::shared::Shared;
 use crate::backend::Connect;
-use crate::endpoint::{EndpointQp, EndpointSet};
+use crate::endpoint::{EndpointQp, EndpointSet, NamedRailEvent};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_qp::RailFailure;
 use polyrail_software_nic as nic;
@@ -45,18 +45,19 @@ where
     ///
     /// # Errors
     ///
-    /// The system cannot start a thread. Or rails of a virtual queue pair are re-routed
-    /// ([`io::ErrorKind::Unsupported`]): the thread does not carry what the two ends tell each other yet, so
-    /// when one failed, requests would wait for ever.
+    /// The system cannot start a thread. Or rails of a virtual queue pair are re-routed by
+    /// [hand](crate::endpoint#by-hand) ([`io::ErrorKind::Unsupported`]): nobody could do that here.
     pub fn spawn_with(
         set: impl Into<EndpointSet<Q, C, ROUTES>>,
         options: ProgressOptions,
     ) -> io::Result<Self> {
         let set = set.into();
-        let reroutes =
-            |qp: &EndpointQp<Q>| qp.virtual_qp().config().rail_failure == RailFailure::Reroute;
-        if set.qps().iter().any(reroutes) {
-            let why = "a progress thread does not carry the messages of rails that are re-routed";
+        let is_by_hand = |qp: &EndpointQp<Q>| {
+            qp.virtual_qp().config().rail_failure == RailFailure::Reroute
+                && qp.healing_link().is_none()
+        };
+        if set.qps().iter().any(is_by_hand) {
+            let why = "virtual queue pairs of a progress thread have to heal by themselves";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let shared = Arc::new(Shared::new(set.qps().len()));
@@ -75,6 +76,12 @@ where
         let (messages, port, side) = port::port(qp);
         self.shared.introduce(side);
         Some(Handle::new(qp, messages, port, Arc::clone(&self.shared)))
+    }
+
+    /// The next thing that happened to a rail, with the number of its virtual queue pair; see
+    /// [`EndpointQp::take_rail_event`]. The oldest of more than 256 are forgotten.
+    pub fn take_rail_event(&self) -> Option<(usize, NamedRailEvent)> {
+        self.shared.take_rail_event()
     }
 
     /// Drains, ends the thread and gives its set back.

@@ -3,18 +3,16 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
-pub mod healer;
 pub mod weather;
 
 use crate::fixture::{self, impatient};
-use polyrail::endpoint::{
-    Endpoint, EndpointBuilder, NamedRailEvent, ReplaceError, connect_endpoints, heal_endpoints,
-};
+use polyrail::endpoint::{Endpoint, EndpointBuilder, Healing, NamedRailEvent, connect_endpoints};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::verbs::{DeviceKeys, LocalBuffer, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{QpState, RailFailure, RailId, RailState, Scheme};
+use std::time::Duration;
 
 /// Bytes of a message: more fragments than there are rails.
 pub const LENGTH: usize = 20_000;
@@ -27,12 +25,24 @@ const TAKEN: u8 = 0xEE;
 /// What a sender writes over what is reported: what is read later is seen.
 const REPORTED: u8 = 0xDD;
 
-/// A builder of endpoints whose rails are re-routed, over four rails.
+/// A builder of endpoints that heal by themselves, and never wait before they try again.
+pub fn healed(scheme: Scheme) -> EndpointBuilder {
+    let healing = Healing {
+        first_interval: Duration::ZERO,
+        longest_interval: Duration::ZERO,
+        fallback_after: Duration::ZERO,
+        ..Healing::default()
+    };
+    rerouted(scheme).healing(healing)
+}
+
+/// A builder of endpoints whose rails are re-routed, over four rails, and which the test heals.
 pub fn rerouted(scheme: Scheme) -> EndpointBuilder {
     EndpointBuilder::new()
         .scheme(scheme)
         .max_msg_size(4096)
         .rail_failure(RailFailure::Reroute)
+        .healing(None)
         .connect_options(impatient())
 }
 
@@ -317,7 +327,7 @@ pub struct Ends {
     pub fabric: Fabric,
     pub near: End,
     pub far: End,
-    /// Whether what they tell each other is there at once; else the test carries it.
+    /// Whether what they tell each other is there at once; else the test carries it, or they heal.
     pub carries: bool,
 }
 
@@ -332,9 +342,25 @@ impl Ends {
         let mut near = End::new(&fabric, "near", devices, builder);
         let mut far = End::new(&fabric, "far", devices, builder);
         connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        Self::meet(fabric, near, far)
+    }
+
+    /// [`on`](Self::on), as hosts do that know each other's address only: what they tell each other is
+    /// to be carried.
+    pub fn apart(fabric: Fabric, devices: usize, builder: &EndpointBuilder) -> Self {
+        let mut near = End::new(&fabric, "near", devices, builder);
+        let mut far = End::new(&fabric, "far", devices, builder);
+        let addresses = [near.endpoint.address(), far.endpoint.address()];
+        near.endpoint.connect(&addresses[1]).unwrap();
+        far.endpoint.connect(&addresses[0]).unwrap();
+        Self::meet(fabric, near, far)
+    }
+
+    fn meet(fabric: Fabric, mut near: End, mut far: End) -> Self {
         near.meet(&far);
         far.meet(&near);
-        Self { fabric, near, far, carries: true }
+        let carries = near.endpoint.healing_link().is_none();
+        Self { fabric, near, far, carries }
     }
 
     /// One step of the fabric, of both ends, and of what they tell each other.
@@ -403,11 +429,6 @@ impl Ends {
             assert_eq!(end.endpoint.virtual_qp().duplicates(), 0);
             end.check_memory();
         }
-    }
-
-    /// Replaces what is Down at both ends.
-    pub fn heal(&mut self) -> Result<(), ReplaceError> {
-        heal_endpoints(&mut self.near.endpoint, &mut self.far.endpoint)
     }
 
     pub fn is_ready(&self) -> bool {

@@ -1,0 +1,57 @@
+//! When a new queue pair is tried for: at once, then at growing intervals.
+
+use super::options::Healing;
+use std::time::{Duration, Instant};
+
+/// The attempts for one rail.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Attempts {
+    /// The last interval; zero: none failed since the rail was in service.
+    interval: Duration,
+    /// Not before.
+    next: Option<Instant>,
+}
+
+impl Attempts {
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.next.is_none_or(|next| now >= next)
+    }
+
+    /// One failed.
+    pub(super) fn failed(&mut self, now: Instant, healing: &Healing) {
+        let doubled = self.interval.saturating_mul(2).max(healing.first_interval);
+        self.interval = doubled.min(healing.longest_interval);
+        // A clock that would overflow: not again, as far as anyone lives.
+        self.next = now.checked_add(self.interval).or(self.next);
+    }
+
+    /// There is reason to hope: the next one is due now.
+    pub(super) fn hurry(&mut self) {
+        self.next = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_double_up_to_the_longest_and_hope_ends_a_wait() {
+        let healing = Healing::default();
+        let mut now = Instant::now();
+        let mut attempts = Attempts::default();
+        assert!(attempts.is_due(now));
+        let mut waited = Vec::new();
+        for _ in 0..12 {
+            attempts.failed(now, &healing);
+            let next = attempts.next.unwrap();
+            assert!(!attempts.is_due(next - Duration::from_nanos(1)) && attempts.is_due(next));
+            waited.push(next.duration_since(now).as_millis());
+            now = next;
+        }
+        assert_eq!(waited, [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000, 5000]);
+        attempts.failed(now, &healing);
+        attempts.hurry();
+        assert!(attempts.is_due(now));
+    }
+}

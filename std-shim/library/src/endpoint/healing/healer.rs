@@ -1,0 +1,94 @@
+//! What an endpoint that heals by itself remembers between two polls.
+
+use super::attempts::Attempts;
+use super::headway::Headway;
+use super::link::HealingLink;
+use super::options::Healing;
+use crate::endpoint::place::{RAIL_IDS, rail_index};
+use crate::endpoint::replacement::{Replacement, ReplacementAddress};
+use polyrail_core::virtual_qp::RailId;
+use std::time::Instant;
+
+/// What an endpoint that heals by itself remembers.
+#[derive(Debug)]
+pub(in crate::endpoint) struct Healer<Q> {
+    pub(super) options: Healing,
+    pub(super) link: HealingLink,
+    /// Of the two ends, the one that offers new queue pairs; the other one answers.
+    pub(super) offers: bool,
+    pub(super) cares: [Care<Q>; RAIL_IDS],
+    pub(super) headway: Headway,
+    /// Rails were out of service when it last looked.
+    pub(super) is_busy: bool,
+    /// Since when requests wait for rails without any headway, and what had been completed then.
+    pub(super) waits_since: Option<(Instant, u64)>,
+}
+
+/// What is under way for one rail.
+#[derive(Debug)]
+pub(super) struct Care<Q> {
+    /// Since when it is out of service.
+    pub(super) since: Option<Instant>,
+    /// Since when it is not known what arrived.
+    pub(super) unfenced_since: Option<Instant>,
+    pub(super) attempts: Attempts,
+    /// Offers that the peer refused since the rail was in service.
+    pub(super) refusals: usize,
+    /// A queue pair that was offered to the peer.
+    pub(super) offered: Option<Replacement<Q>>,
+    /// The peer's latest offer, until it is answered.
+    pub(super) asked: Option<ReplacementAddress>,
+}
+
+impl<Q> Default for Care<Q> {
+    fn default() -> Self {
+        Self {
+            since: None,
+            unfenced_since: None,
+            attempts: Attempts::default(),
+            refusals: 0,
+            offered: None,
+            asked: None,
+        }
+    }
+}
+
+impl<Q> Healer<Q> {
+    pub(in crate::endpoint) fn new(options: Healing) -> Self {
+        Self {
+            options,
+            link: HealingLink::new(),
+            offers: false,
+            cares: std::array::from_fn(|_| Care::default()),
+            headway: Headway::default(),
+            is_busy: false,
+            waits_since: None,
+        }
+    }
+
+    /// The endpoints are connected; one of them offers.
+    pub(in crate::endpoint) fn takes_part(&mut self, offers: bool) {
+        self.offers = offers;
+    }
+
+    pub(in crate::endpoint) fn link(&self) -> &HealingLink {
+        &self.link
+    }
+
+    /// The peer's endpoint is in this process, and this is the way to it.
+    pub(in crate::endpoint) fn set_link(&mut self, link: HealingLink) {
+        self.link = link;
+    }
+
+    pub(super) fn care(&mut self, rail: RailId) -> Option<&mut Care<Q>> {
+        self.cares.get_mut(rail_index(rail)?)
+    }
+
+    /// The link broke: what was under way is lost.
+    pub(super) fn forget(&mut self) {
+        for care in &mut self.cares {
+            care.offered = None;
+            care.asked = None;
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What two ends that heal tell each other.
+
+use crate::endpoint::replacement::ReplacementAddress;
+use crate::endpoint::replacement::{rail_name, rail_named};
+use crate::printable;
+use polyrail_core::virtual_qp::{ControlMessage, RailId};
+use serde::de::{self, Deserialize, Deserializer};
+use serde::{Serialize, Serializer};
+use std::fmt::Write;
+
+/// Bytes of the longest text that is read as a [`HealingMessage`]. One of ours has about 200.
+pub const MAX_HEALING_BYTES: usize = 1024;
+
+/// What two endpoints that [heal by themselves](super::Healing) tell each other, as plain data that travels:
+///
+/// ```json
+/// {"control":"50520102010000000000002a00000000"}
+/// {"offer":{"rail":"2","generation":1,"qpNum":291,"address":{...}}}
+/// {"answer":{"rail":"2","generation":1,"qpNum":17,"address":{...}}}
+/// {"refused":{"rail":"2","generation":1}}
+/// {"wanted":{"rail":"2"}}
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum HealingMessage {
+    /// What the engine of one end tells that of the other, in hexadecimal.
+    #[serde(serialize_with = "hex", deserialize_with = "from_hex")]
+    Control(ControlMessage),
+    /// A queue pair for a rail that is Down, which one end has made: the other is to make one that goes with
+    /// it.
+    Offer(ReplacementAddress),
+    /// The queue pair that goes with an offered one, and is in the rail's place.
+    Answer(ReplacementAddress),
+    /// There is no queue pair here that goes with the peer's, and there will be none: it has no other end.
+    Refused {
+        /// The rail; `"0"` to `"7"`, or `"notify"`.
+        #[serde(serialize_with = "rail_name", deserialize_with = "rail_named")]
+        rail: RailId,
+        /// Which queue pair in the rail's place.
+        generation: u16,
+    },
+    /// A port is up again here, so the one that offers is to try now, and not at its next interval.
+    Wanted {
+        /// The rail; `"0"` to `"7"`, or `"notify"`.
+        #[serde(serialize_with = "rail_name", deserialize_with = "rail_named")]
+        rail: RailId,
+    },
+}
+
+/// Text that is no message of an endpoint that heals.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a message of an endpoint that heals: {reason}")]
+pub struct HealingMessageError {
+    /// The reader's message, with the position; printable, and cut off if it is long.
+    reason: String,
+}
+
+impl HealingMessage {
+    /// Reads one, strictly.
+    ///
+    /// # Errors
+    ///
+    /// The text is something else.
+    pub fn from_json(text: &[u8]) -> Result<Self, HealingMessageError> {
+        const LONGEST: usize = 200;
+        if text.len() > MAX_HEALING_BYTES {
+            return Err(HealingMessageError { reason: format!("it has {} bytes", text.len()) });
+        }
+        serde_json::from_slice(text).map_err(|error| {
+            let mut reason = printable::replaced(&error.to_string());
+            reason.truncate(reason.floor_char_boundary(LONGEST));
+            HealingMessageError { reason }
+        })
+    }
+
+    /// Writes it.
+    pub fn to_json(&self) -> String {
+        // Numbers and strings: nothing here can fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+fn hex<S: Serializer>(message: &ControlMessage, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut text = String::with_capacity(2 * ControlMessage::BYTES);
+    for byte in message.encode() {
+        // Into memory: nothing here can fail.
+        _ = write!(text, "{byte:02x}");
+    }
+    serializer.serialize_str(&text)
+}
+
+fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ControlMessage, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let wrong = || de::Error::invalid_value(de::Unexpected::Str(&text), &"32 hexadecimal digits");
+    let digits = text.as_bytes();
+    let is_digit = |digit: &u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+    if digits.len() != 2 * ControlMessage::BYTES || !digits.iter().all(is_digit) {
+        return Err(wrong());
+    }
+    let mut bytes = [0; ControlMessage::BYTES];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| wrong())?;
+    }
+    ControlMessage::decode(&bytes).map_err(de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_core::virtual_qp::{RailNews, ToldState};
+    use quickcheck::QuickCheck;
+
+    const ADDRESS: &str = concat!(
+        r#"{"rail":"2","generation":1,"qpNum":291,"address":{"device":2,"gid":"::ffff:10.0.0.2","#,
+        r#""lid":0,"mtu":4096,"psn":4711,"rdAtomic":16}}"#
+    );
+    const CONTROL: &str = r#"{"control":"50520102010000000000002a00000000"}"#;
+
+    fn texts() -> [String; 5] {
+        [
+            CONTROL.to_owned(),
+            format!(r#"{{"offer":{ADDRESS}}}"#),
+            format!(r#"{{"answer":{ADDRESS}}}"#),
+            r#"{"refused":{"rail":"notify","generation":65535}}"#.to_owned(),
+            r#"{"wanted":{"rail":"0"}}"#.to_owned(),
+        ]
+    }
+
+    #[test]
+    fn each_is_read_and_written_as_documented() {
+        let [control, offer, answer, refused, wanted] =
+            texts().map(|text| HealingMessage::from_json(text.as_bytes()).unwrap());
+        let rail = RailId::Data(1);
+        let state = ToldState::Fenced;
+        let news = RailNews { rail, generation: 0, state, arrived: 42, previous_arrived: 0 };
+        assert_eq!(control, HealingMessage::Control(ControlMessage::Rail(news)));
+        let address = ReplacementAddress::from_json(ADDRESS.as_bytes()).unwrap();
+        assert_eq!(offer, HealingMessage::Offer(address));
+        assert_eq!(answer, HealingMessage::Answer(address));
+        let generation = 65535;
+        assert_eq!(refused, HealingMessage::Refused { rail: RailId::Notify, generation });
+        assert_eq!(wanted, HealingMessage::Wanted { rail: RailId::Data(0) });
+        for text in texts() {
+            let message = HealingMessage::from_json(text.as_bytes()).unwrap();
+            assert_eq!(message.to_json(), text);
+        }
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        let [control, offer, _, refused, wanted] = texts();
+        for (text, good, bad) in [
+            (&control, "2a00000000", "2a000000"),
+            (&control, "2a00000000", "2A00000000"),
+            (&control, "2a00000000", "2ä0000000"),
+            (&control, "505201", "505202"),
+            (&control, "control", "controls"),
+            (&control, "{", "[{"),
+            (&control, "}", r#","refused":{"rail":"1","generation":1}}"#),
+            (&offer, r#""rail":"2""#, r#""rail":"9""#),
+            (&offer, r#""rail":"2","#, ""),
+            (&refused, "65535", "65536"),
+            (&wanted, r#""0""#, "0"),
+            (&refused, r#""generation""#, r#""x":0,"generation""#),
+        ] {
+            let text = text.replacen(good, bad, 1);
+            let error = HealingMessage::from_json(text.as_bytes()).unwrap_err();
+            assert!(error.to_string().len() < 300, "{error}");
+        }
+        let long = format!("{CONTROL}{}", " ".repeat(MAX_HEALING_BYTES));
+        assert!(HealingMessage::from_json(long.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn no_bytes_make_the_reader_panic() {
+        fn mutated(which: usize, at: usize, byte: u8) -> bool {
+            let mut text = texts()[which % 5].clone().into_bytes();
+            let length = text.len();
+            text[at % length] = byte;
+            let read = HealingMessage::from_json(&text);
+            read.is_ok() || read.unwrap_err().to_string().len() < 300
+        }
+        QuickCheck::new().tests(5000).quickcheck(mutated as fn(usize, usize, u8) -> bool);
+    }
+}

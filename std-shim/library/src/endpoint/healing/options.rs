@@ -1,0 +1,43 @@
+//! How endpoints heal.
+
+use std::time::Duration;
+
+/// How an endpoint whose rails are re-routed heals by itself: how it learns that a rail is out of order, when
+/// it tries to bring one back, and when it gives up. Chosen with
+/// [`EndpointBuilder::healing`](crate::endpoint::EndpointBuilder::healing).
+///
+/// All durations are lower limits: an endpoint looks at the clock when it is polled. `None` means forever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Healing {
+    /// How long after a new queue pair could not be made the next one is tried: 10 ms. Doubled with every
+    /// failure in a row. A port that comes up again is tried at once.
+    pub first_interval: Duration,
+    /// The longest such interval: 5 s. It is tried forever.
+    pub longest_interval: Duration,
+    /// How long rail 0 and the notify queue pair, which requests wait for, wait for their own device: 100 ms.
+    /// Then their new queue pair may be made on the device of another rail.
+    pub fallback_after: Duration,
+    /// How long a rail may make no headway, with something in flight, while others do or have nothing to do: 10 s.
+    /// Then it is taken for broken, though neither its driver nor its device says so. A SEND or a
+    /// notification whose peer posts its receive later than that costs its rail a useless failure, and nothing else.
+    pub stall_timeout: Option<Duration>,
+    /// How long requests may wait, without any headway, for rails that are out of service: 60 s. Then the
+    /// endpoint fails with [`EndpointError::NotHealed`](crate::endpoint::EndpointError::NotHealed).
+    pub rail_timeout: Option<Duration>,
+    /// How long the peer may take to tell what arrived on a rail that failed: 60 s. Then the endpoint fails with
+    /// [`EndpointError::NoFence`](crate::endpoint::EndpointError::NoFence).
+    pub fence_timeout: Option<Duration>,
+}
+
+impl Default for Healing {
+    fn default() -> Self {
+        Self {
+            first_interval: Duration::from_millis(10),
+            longest_interval: Duration::from_secs(5),
+            fallback_after: Duration::from_millis(100),
+            stall_timeout: Some(Duration::from_secs(10)),
+            rail_timeout: Some(Duration::from_secs(60)),
+            fence_timeout: Some(Duration::from_secs(60)),
+        }
+    }
+}

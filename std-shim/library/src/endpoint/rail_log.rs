@@ -1,0 +1,153 @@
+//! What happened to the rails of an endpoint, with times.
+
+use super::place::{RAIL_IDS, rail_index};
+use polyrail_core::virtual_qp::{RailEvent, RailEventKind, RailId};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// What an endpoint that heals by itself saw of a rail, before any of its requests failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Noticed {
+    /// Its port carries no data any more.
+    PortDown,
+    /// It made no headway for so long, while others did or had nothing to do.
+    Silent(Duration),
+    /// The new queue pair in its place has no other end.
+    NoOtherEnd,
+}
+
+/// An event, and what the engine does not know of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoggedEvent {
+    pub(super) event: RailEvent,
+    pub(super) noticed: Option<Noticed>,
+    pub(super) at: Instant,
+    pub(super) out_for: Duration,
+}
+
+/// What happened to one rail so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct History {
+    /// Since when it is out of service.
+    out_since: Option<Instant>,
+    /// Why its owner gave it up last.
+    noticed: Option<Noticed>,
+    /// Times that it failed.
+    pub(super) failures: u64,
+    /// Physical requests that it had in flight then, and that were posted again.
+    pub(super) posted_again: u64,
+}
+
+/// What happened to all rails.
+#[derive(Debug)]
+pub(super) struct RailLog {
+    histories: [History; RAIL_IDS],
+    /// What nobody has read yet. Bounded, so that an owner who never reads costs nothing: the oldest are
+    /// dropped.
+    unread: VecDeque<LoggedEvent>,
+}
+
+impl RailLog {
+    /// Two failures and returns of all rails that an endpoint can have.
+    const MOST_UNREAD: usize = 2 * 3 * RAIL_IDS;
+
+    pub(super) fn new() -> Self {
+        let unread = VecDeque::with_capacity(Self::MOST_UNREAD);
+        Self { histories: [History::default(); RAIL_IDS], unread }
+    }
+
+    /// Why the rail is about to be given up.
+    pub(super) fn notice(&mut self, rail: RailId, noticed: Noticed) {
+        if let Some(history) = self.history_mut(rail) {
+            history.noticed = Some(noticed);
+        }
+    }
+
+    pub(super) fn history(&self, rail: RailId) -> History {
+        rail_index(rail).map_or_else(History::default, |at| self.histories[at])
+    }
+
+    fn history_mut(&mut self, rail: RailId) -> Option<&mut History> {
+        self.histories.get_mut(rail_index(rail)?)
+    }
+
+    /// Keeps an event until it is read.
+    pub(super) fn add(&mut self, event: RailEvent, at: Instant) -> LoggedEvent {
+        let mut logged = LoggedEvent { event, noticed: None, at, out_for: Duration::ZERO };
+        if let Some(history) = self.history_mut(event.rail) {
+            let since = *history.out_since.get_or_insert(at);
+            logged.out_for = at.saturating_duration_since(since);
+            match event.kind {
+                RailEventKind::Failed { .. } => {
+                    history.failures += 1;
+                    logged.noticed = history.noticed.take();
+                }
+                RailEventKind::Fenced { again, .. } => history.posted_again += u64::from(again),
+                RailEventKind::Returned => history.out_since = None,
+            }
+        }
+        if self.unread.len() == Self::MOST_UNREAD {
+            self.unread.pop_front();
+        }
+        self.unread.push_back(logged);
+        logged
+    }
+
+    /// The oldest event that was not read yet.
+    pub(super) fn take(&mut self) -> Option<LoggedEvent> {
+        self.unread.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_core::verbs::DeviceId;
+    use polyrail_core::virtual_qp::FailedBecause;
+
+    fn event(rail: RailId, kind: RailEventKind) -> RailEvent {
+        RailEvent { rail, device: DeviceId(0), generation: 0, kind }
+    }
+
+    const FAILED: RailEventKind =
+        RailEventKind::Failed { why: FailedBecause::Owner, refused: None };
+
+    #[test]
+    fn a_rail_is_out_from_its_first_failure_to_its_return() {
+        let mut log = RailLog::new();
+        let begin = Instant::now();
+        let rail = RailId::Data(3);
+        let mut add = |kind, seconds| {
+            log.add(event(rail, kind), begin + Duration::from_secs(seconds)).out_for.as_secs()
+        };
+        assert_eq!(add(FAILED, 1), 0);
+        assert_eq!(add(RailEventKind::Fenced { arrived: 5, again: 7 }, 2), 1);
+        // Its new queue pair failed before it was in service.
+        assert_eq!(add(FAILED, 5), 4);
+        assert_eq!(add(RailEventKind::Fenced { arrived: 0, again: 1 }, 6), 5);
+        assert_eq!(add(RailEventKind::Returned, 11), 10);
+        assert_eq!(add(FAILED, 20), 0);
+        let history = log.history(rail);
+        assert_eq!((history.failures, history.posted_again), (3, 8));
+        let other = log.history(RailId::Notify);
+        assert_eq!((other.failures, other.posted_again), (0, 0));
+    }
+
+    #[test]
+    fn what_was_noticed_is_told_once_and_old_events_make_room() {
+        let mut log = RailLog::new();
+        let now = Instant::now();
+        log.notice(RailId::Notify, Noticed::PortDown);
+        for _ in 0..100 {
+            log.add(event(RailId::Notify, FAILED), now);
+            log.add(event(RailId::Data(0), RailEventKind::Returned), now);
+        }
+        let unread: Vec<LoggedEvent> = std::iter::from_fn(|| log.take()).collect();
+        assert_eq!(unread.len(), RailLog::MOST_UNREAD);
+        assert!(unread.iter().all(|logged| logged.noticed.is_none()));
+        log.notice(RailId::Notify, Noticed::PortDown);
+        log.add(event(RailId::Notify, FAILED), now);
+        assert_eq!(log.take().and_then(|logged| logged.noticed), Some(Noticed::PortDown));
+    }
+}
