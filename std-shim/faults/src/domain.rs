@@ -44,6 +44,10 @@ impl<D: Domain> Domain for Faulty<D> {
         self.inner.ports()
     }
 
+    fn port(&self, number: u8) -> Result<Port, DeviceError> {
+        self.inner.port(number)
+    }
+
     fn create_cq(&self, capacity: u32) -> Result<Self::Cq, DeviceError> {
         Ok(self.faults.completion_queue(self.inner.create_cq(capacity)?))
     }
