@@ -106,12 +106,19 @@ impl Context {
     /// The oldest event that was not read. Does not block; wait for
     /// [`event_fd`](Self::event_fd).
     ///
+    /// All handles of a context share its events: each event is read once.
+    ///
     /// Every event is acknowledged when it is read, so that no object waits for it when it is
     /// destroyed.
     ///
+    /// With `RDMAV_ALLOW_DISASSOC_DESTROY` in the environment, the library destroys objects of a device that
+    /// was removed without waiting for their events: then read no events on one thread while another destroys
+    /// what was made from the context.
+    ///
     /// # Errors
     ///
-    /// What reading the file descriptor reports.
+    /// What reading the file descriptor reports, such as EIO behind the last event of a device that was
+    /// removed.
     pub fn next_event(&self) -> Result<Option<AsyncEvent>> {
         Ok(self.next_event_and_user_context()?.map(|(event, _)| event))
     }

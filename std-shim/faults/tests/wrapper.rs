@@ -1,6 +1,6 @@
 //! The wrapper over the software NIC.
 
-use polyrail::backend::{DeviceError, Domain};
+use polyrail::backend::{DeviceError, DeviceEvent, Domain};
 use polyrail::hardware::{
     CommitError, CompletionQueue, CqError, QueuePair, ReceiveQueue, RecvBatch as _, Refusal,
     SendBatch as _,
@@ -265,4 +265,16 @@ fn a_port_is_as_it_is_inside() {
     assert_eq!(domain.port(1), Ok(domain.ports().unwrap()[0]));
     pd.device().inject(When::Now, Fault::DeviceGone);
     assert_eq!(domain.port(1), Err(NicError::DeviceGone.into()));
+}
+
+#[test]
+fn events_are_those_of_what_is_inside() {
+    let pd = Fabric::threaded().create_device(DeviceConfig::named("here")).alloc_pd().unwrap();
+    let domain = Faults::new().domain(pd.clone());
+    pd.device().inject(When::Now, Fault::LinkDown);
+    let mut reader = domain.event_cursor();
+    pd.device().inject(When::Now, Fault::LinkUp);
+    pd.device().inject(When::Now, Fault::DeviceGone);
+    let expected = [Some(DeviceEvent::PortUp { port: 1 }), Some(DeviceEvent::Gone), None];
+    assert_eq!([(); 3].map(|()| domain.clone().next_event(&mut reader)), expected);
 }
