@@ -117,8 +117,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// What reading the file descriptor reports, such as EIO behind the last event of a device that was
-    /// removed.
+    /// What reading the file descriptor reports.
     pub fn next_event(&self) -> Result<Option<AsyncEvent>> {
         Ok(self.next_event_and_user_context()?.map(|(event, _)| event))
     }

@@ -6,8 +6,9 @@ use polyrail_ffi::{Grh, Path, QueuePair, Route, ToErr, ToInit, ToRtr, ToRts};
 /// It never says that its device is [`gone`](Connect::gone). Verbs tells of a device's end by one event,
 /// [`DeviceFatal`](polyrail_ffi::AsyncEvent::DeviceFatal), in two cases that cannot be told apart:
 ///
-/// - the device was removed. The kernel destroys all that was made on it, this event is the last, and every
-///   call that reaches the kernel fails with EIO. The device accesses no memory any more;
+/// - the device was removed. The kernel destroys all that was made on it, before or after it sends this
+///   event, depending on its version; from then on no memory is accessed, and every call that reaches the
+///   kernel fails with EIO;
 /// - its driver believes it beyond repair. Nothing is destroyed yet, what is under way may still access
 ///   memory, and calls may fail with EIO as well.
 ///

@@ -58,8 +58,8 @@ impl Events {
     }
 }
 
-/// The next event of a context's queue. One that cannot be read any more has none: the device was removed,
-/// and the last event said so.
+/// The next event of a context's queue. One that cannot be read has none: if its device was removed, an
+/// event has said so.
 pub(super) fn take_event(context: &Context) -> Option<Event> {
     context.next_event_and_user_context().ok().flatten()
 }
