@@ -45,6 +45,9 @@
 //! Domains that are opened separately, even of the same device, have contexts of their own, each with all
 //! events of the ports and the device.
 //!
+//! Leave `RDMAV_ALLOW_DISASSOC_DESTROY` out of the environment, unless all endpoints of a device live on one
+//! thread: see [`Context::next_event`](polyrail_ffi::Context::next_event).
+//!
 //! # Files
 //!
 //! `gid` chooses addresses; `port` is about ports as they are now; `events` keeps what happens to a device
