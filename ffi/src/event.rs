@@ -106,8 +106,14 @@ impl Context {
     /// The oldest event that was not read. Does not block; wait for
     /// [`event_fd`](Self::event_fd).
     ///
+    /// All handles of a context share its events: each event is read once.
+    ///
     /// Every event is acknowledged when it is read, so that no object waits for it when it is
     /// destroyed.
+    ///
+    /// With `RDMAV_ALLOW_DISASSOC_DESTROY` in the environment, the library destroys objects of a device that
+    /// was removed without waiting for their events: then read no events on one thread while another destroys
+    /// what was made from the context.
     ///
     /// # Errors
     ///

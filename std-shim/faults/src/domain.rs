@@ -3,7 +3,8 @@
 use crate::faults::Faults;
 use crate::faulty::Faulty;
 use polyrail::backend::{
-    Connect, ConnectOptions, DeviceError, Domain, Gone, Port, QpCap, RemoteQp,
+    Connect, ConnectOptions, DeviceError, DeviceEvent, Domain, EventCursor, Gone, Port, QpCap,
+    RemoteQp,
 };
 use polyrail::memory::{Pages, RegionKeys};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
@@ -42,6 +43,18 @@ impl<D: Domain> Domain for Faulty<D> {
 
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
         self.inner.ports()
+    }
+
+    fn port(&self, number: u8) -> Result<Port, DeviceError> {
+        self.inner.port(number)
+    }
+
+    fn event_cursor(&self) -> EventCursor {
+        self.inner.event_cursor()
+    }
+
+    fn next_event(&self, reader: &mut EventCursor) -> Option<DeviceEvent> {
+        self.inner.next_event(reader)
     }
 
     fn create_cq(&self, capacity: u32) -> Result<Self::Cq, DeviceError> {

@@ -1,12 +1,13 @@
 //! The wrapper over the software NIC.
 
+use polyrail::backend::{DeviceError, DeviceEvent, Domain};
 use polyrail::hardware::{
     CommitError, CompletionQueue, CqError, QueuePair, ReceiveQueue, RecvBatch as _, Refusal,
     SendBatch as _,
 };
 use polyrail::nic::{
-    self, ConnectOptions, DeviceConfig, Fabric, ProtectionDomain, QpCap, QpInit, RegisteredBuffer,
-    connect_pair,
+    self, ConnectOptions, DeviceConfig, Fabric, Fault, NicError, ProtectionDomain, QpCap, QpInit,
+    RegisteredBuffer, When, connect_pair,
 };
 use polyrail::verbs::{
     AccessFlags, Completion, Imm, LocalBuffer, Opcode, RecvRequest, SendFlags, SendRequest,
@@ -251,4 +252,29 @@ fn without_faults_it_answers_as_what_is_inside() {
     assert_eq!(answers(&mut rig.qp, &mut rig.cq, &writes), expected);
     assert_eq!((rig.qp.qp_num(), rig.qp.limits()), (bare.qp.qp_num(), bare.qp.limits()));
     assert_eq!(rig.cq.capacity(), bare.cq.capacity());
+}
+
+#[test]
+fn a_port_is_as_it_is_inside() {
+    let pd = Fabric::threaded().create_device(DeviceConfig::named("here")).alloc_pd().unwrap();
+    let domain = Faults::new().domain(pd.clone());
+    assert_eq!((domain.port(1), domain.port(2)), (pd.port(1), pd.port(2)));
+    pd.device().inject(When::Now, Fault::LinkDown);
+    assert_eq!(domain.port(1), Err(DeviceError::PortDown { port: 1 }));
+    pd.device().inject(When::Now, Fault::LinkUp);
+    assert_eq!(domain.port(1), Ok(domain.ports().unwrap()[0]));
+    pd.device().inject(When::Now, Fault::DeviceGone);
+    assert_eq!(domain.port(1), Err(NicError::DeviceGone.into()));
+}
+
+#[test]
+fn events_are_those_of_what_is_inside() {
+    let pd = Fabric::threaded().create_device(DeviceConfig::named("here")).alloc_pd().unwrap();
+    let domain = Faults::new().domain(pd.clone());
+    pd.device().inject(When::Now, Fault::LinkDown);
+    let mut reader = domain.event_cursor();
+    pd.device().inject(When::Now, Fault::LinkUp);
+    pd.device().inject(When::Now, Fault::DeviceGone);
+    let expected = [Some(DeviceEvent::PortUp { port: 1 }), Some(DeviceEvent::Gone), None];
+    assert_eq!([(); 3].map(|()| domain.clone().next_event(&mut reader)), expected);
 }

@@ -2,7 +2,8 @@
 
 use crate::address::Gid;
 use crate::error::NicError;
-use crate::event::{AsyncEvent, EventQueue};
+use crate::event::AsyncEvent;
+use crate::event_log::{EventCursor, EventLog};
 use crate::fault::{Fault, FaultPlan, Faults, When};
 use crate::options::{DeviceConfig, DeviceLimits};
 use crate::shared::{DeviceShared, FabricShared};
@@ -27,6 +28,9 @@ static NEXT_DEVICE: AtomicU32 = AtomicU32::new(0);
 /// they do in real machines.
 const FIRST_QP_NUM: u32 = 17;
 
+/// Events that a device keeps for those who have not read them yet.
+const EVENTS: usize = 256;
+
 impl DeviceShared {
     pub(crate) fn new(fabric: &Arc<FabricShared>, index: u32, config: DeviceConfig) -> Self {
         let ports = config.ports.max(1);
@@ -42,7 +46,8 @@ impl DeviceShared {
             gone: AtomicBool::new(false),
             faults: Faults::new(),
             next_qp_num: AtomicU32::new(FIRST_QP_NUM),
-            events: Mutex::new(EventQueue::new()),
+            events: EventLog::new(EVENTS),
+            events_read: Mutex::default(),
         }
     }
 
@@ -72,7 +77,7 @@ impl DeviceShared {
     }
 
     pub(crate) fn push_event(&self, event: AsyncEvent) {
-        lock(&self.events).push(event);
+        self.events.push(event);
     }
 
     /// Counts bytes that went through this device, and lets planned faults happen.
@@ -160,9 +165,20 @@ impl Device {
         self.0.is_gone()
     }
 
-    /// The oldest event that was not read yet.
+    /// The oldest event that nobody has read by this method. The newest 256 are kept.
     pub fn next_event(&self) -> Option<AsyncEvent> {
-        lock(&self.0.events).pop()
+        self.next_event_of(&mut lock(&self.0.events_read))
+    }
+
+    /// Where a reader of events who begins now begins. Readers with cursors take nothing from each other,
+    /// nor from [`next_event`](Self::next_event).
+    pub fn event_cursor(&self) -> EventCursor {
+        self.0.events.cursor()
+    }
+
+    /// The oldest event that this reader has not seen. The newest 256 are kept.
+    pub fn next_event_of(&self, reader: &mut EventCursor) -> Option<AsyncEvent> {
+        self.0.events.next(reader)
     }
 
     /// Payload bytes carried so far: own requests and those of peers.

@@ -10,7 +10,8 @@
 //!    [`AsyncEvent`] (`event`), [`Fault`] (`fault`), the states of queue pairs (`state`); [`Pages`]
 //!    (`pages`), memory to register, and [`Span`] (`dma`), by which alone it is touched; `sync`, the
 //!    small tools;
-//! 2. what is behind a lock: keys (`memory`), `send_queue`, `receives`, `completions`;
+//! 2. what is behind a lock: keys (`memory`), events ([`EventLog`], in `event_log`), `send_queue`,
+//!    `receives`, `completions`;
 //! 3. `shared`: what a fabric, its devices and their queues know of each other, with the order of locks;
 //! 4. the way of a request: `batch` (posting), `execute` (the sending end, of the steps in
 //!    `transmit`), `responder` (the receiving end), `retry`, `deferred`, `completion_queue`;
@@ -97,6 +98,7 @@ mod dma;
 mod domain;
 mod error;
 mod event;
+mod event_log;
 mod execute;
 mod fabric;
 mod fault;
@@ -126,6 +128,7 @@ pub use dma::Span;
 pub use domain::{MemoryRegion, ProtectionDomain};
 pub use error::{NicError, errno, vendor};
 pub use event::AsyncEvent;
+pub use event_log::{EventCursor, EventLog};
 pub use fabric::Fabric;
 pub use fault::{Fault, FaultPlan, When};
 pub use memory::RegionKeys;

@@ -19,7 +19,8 @@
 
 use crate::address::Gid;
 use crate::completions::{Completions, ReleasedSlots};
-use crate::event::EventQueue;
+use crate::event::AsyncEvent;
+use crate::event_log::{EventCursor, EventLog};
 use crate::fault::Faults;
 use crate::memory::{DomainId, MemoryTable};
 use crate::options::DeviceLimits;
@@ -154,7 +155,9 @@ pub(crate) struct DeviceShared {
     pub(crate) gone: AtomicBool,
     pub(crate) faults: Faults,
     pub(crate) next_qp_num: AtomicU32,
-    pub(crate) events: Mutex<EventQueue>,
+    pub(crate) events: EventLog<AsyncEvent>,
+    /// How far those have read who have no cursor of their own. Locked before the events.
+    pub(crate) events_read: Mutex<EventCursor>,
 }
 
 /// A completion queue as queue pairs see it.

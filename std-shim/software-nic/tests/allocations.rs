@@ -6,7 +6,7 @@ use polyrail_core::hardware::{
     CompletionQueue as _, QueuePair as _, ReceiveQueue as _, RecvBatch as _, SendBatch as _,
 };
 use polyrail_core::verbs::{Completion, Opcode, RecvRequest, SendFlags, SendRequest};
-use polyrail_software_nic::{Fabric, QpCap};
+use polyrail_software_nic::{Fabric, Fault, QpCap, When};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -107,4 +107,18 @@ fn failing_and_flushing_allocate_nothing() {
         let count = allocations(|| completions = traffic(&mut pair, &requests));
         assert_eq!((completions, count), (128 + 32, 0));
     }
+}
+
+#[test]
+fn events_allocate_nothing_however_many_are_not_read() {
+    let device = Pair::impatient().a.device;
+    let mut reader = device.event_cursor();
+    let count = allocations(|| {
+        for _ in 0..1000 {
+            device.inject(When::Now, Fault::LinkDown);
+            device.inject(When::Now, Fault::LinkUp);
+        }
+        while device.next_event_of(&mut reader).is_some() {}
+    });
+    assert_eq!((count, device.next_event_of(&mut reader)), (0, None));
 }

@@ -8,6 +8,7 @@ use polyrail_software_nic::{
     AsyncEvent, ConnectOptions, Fabric, Fault, FaultKind, FaultPlan, NicError, PortState, QpCap,
     QpState, Step, TurnOutcome, When, vendor,
 };
+use std::iter::from_fn;
 use std::time::Duration;
 use support::*;
 
@@ -34,6 +35,41 @@ fn a_link_that_is_down_at_either_end_exceeds_the_retries() {
             assert_eq!(pair.b.qp.state(), QpState::Rts);
         });
     }
+}
+
+#[test]
+fn every_reader_sees_the_events_since_it_began() {
+    let device = Pair::impatient().a.device;
+    let mut first = device.event_cursor();
+    device.inject(When::Now, Fault::LinkDown);
+    let mut second = device.event_cursor();
+    device.inject(When::Now, Fault::LinkUp);
+    let down = Some(AsyncEvent::PortError { port: 1 });
+    let up = Some(AsyncEvent::PortActive { port: 1 });
+    assert_eq!([(); 3].map(|()| device.next_event_of(&mut first)), [down, up, None]);
+    assert_eq!([(); 2].map(|()| device.next_event_of(&mut second)), [up, None]);
+    assert_eq!([(); 3].map(|()| device.next_event()), [down, up, None]);
+    device.inject(When::Now, Fault::DeviceGone);
+    let gone = Some(AsyncEvent::DeviceFatal);
+    assert_eq!([(); 2].map(|()| device.clone().next_event()), [gone, None]);
+    assert_eq!([&mut first, &mut second].map(|reader| device.next_event_of(reader)), [gone; 2]);
+}
+
+#[test]
+fn who_reads_no_events_for_long_misses_the_oldest() {
+    let device = Pair::impatient().a.device;
+    let mut reader = device.event_cursor();
+    for _ in 0..200 {
+        device.inject(When::Now, Fault::LinkDown);
+        device.inject(When::Now, Fault::LinkUp);
+    }
+    device.inject(When::Now, Fault::DeviceGone);
+    let ends =
+        |events: Vec<AsyncEvent>| (events.len(), events.first().copied(), events.last().copied());
+    let up = AsyncEvent::PortActive { port: 1 };
+    let expected = (256, Some(up), Some(AsyncEvent::DeviceFatal));
+    assert_eq!(ends(from_fn(|| device.next_event_of(&mut reader)).collect()), expected);
+    assert_eq!(ends(from_fn(|| device.next_event()).collect()), expected);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use super::connect::Connect;
 use super::error::DeviceError;
+use super::event::DeviceEvent;
 use super::port::Port;
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
-use polyrail_software_nic::{Pages, QpCap, RegionKeys};
+use polyrail_software_nic::{EventCursor, Pages, QpCap, RegionKeys};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -46,6 +47,17 @@ pub trait Domain: Clone + Send + Sync + 'static {
         let found = ports.into_iter().find(|port| port.number == number);
         found.ok_or(DeviceError::NoPort { port: number })
     }
+
+    /// Where a reader of the device's events who begins now begins: behind those that happened so far.
+    fn event_cursor(&self) -> EventCursor;
+
+    /// The oldest event that this reader has not seen. Never waits for one, and costs little when there is
+    /// none: it may be asked every millisecond.
+    ///
+    /// All readers, of all clones, see all events. A reader who falls far behind misses the oldest, so an
+    /// event is a hint to act at once; what it would have told is also found by completions that fail
+    /// and by [`port`](Self::port).
+    fn next_event(&self, reader: &mut EventCursor) -> Option<DeviceEvent>;
 
     /// A completion queue for at least `capacity` completions.
     ///

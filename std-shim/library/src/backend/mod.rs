@@ -3,7 +3,8 @@
 //!
 //! A backend opens its devices in its own way, with its own options, and from then on is a
 //! [`Domain`]: it makes completion queues and queue pairs, registers memory, and moves queue pairs
-//! through their states ([`Connect`]). What the two ends of a rail tell each other is plain data
+//! through their states ([`Connect`]). It also says what happens to its device ([`DeviceEvent`]), to each
+//! reader by its own cursor. What the two ends of a rail tell each other is plain data
 //! ([`RailAddress`](crate::endpoint::RailAddress)), so endpoints, and what is built on them, are written
 //! once.
 //!
@@ -14,6 +15,7 @@
 mod connect;
 mod domain;
 mod error;
+mod event;
 mod gone;
 mod name;
 mod port;
@@ -21,7 +23,10 @@ mod port;
 pub use connect::Connect;
 pub use domain::Domain;
 pub use error::DeviceError;
+pub use event::DeviceEvent;
 pub use gone::Gone;
 pub use name::{DeviceName, DeviceNameError};
-pub use polyrail_software_nic::{ConnectOptions, Gid, GidKind, Mtu, QpCap, RemoteQp};
+pub use polyrail_software_nic::{
+    ConnectOptions, EventCursor, EventLog, Gid, GidKind, Mtu, QpCap, RemoteQp,
+};
 pub use port::Port;

@@ -1,11 +1,12 @@
 //! A device as endpoints use it.
 
-use crate::backend::{DeviceError, Domain, Port};
+use crate::backend::{DeviceError, DeviceEvent, Domain, Port};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{
-    CompletionQueue, MemoryRegion, Mtu, NicError, Pages, PortState, ProtectionDomain, QpCap,
-    QpInit, QueuePair, RegionKeys,
+    AsyncEvent, CompletionQueue, EventCursor, MemoryRegion, Mtu, NicError, Pages, PortState,
+    ProtectionDomain, QpCap, QpInit, QueuePair, RegionKeys,
 };
+use std::iter;
 use std::sync::Arc;
 
 impl Domain for ProtectionDomain {
@@ -48,6 +49,15 @@ impl Domain for ProtectionDomain {
         found.ok_or(DeviceError::NoPort { port: number })
     }
 
+    fn event_cursor(&self) -> EventCursor {
+        self.device().event_cursor()
+    }
+
+    fn next_event(&self, reader: &mut EventCursor) -> Option<DeviceEvent> {
+        let device = self.device();
+        iter::from_fn(|| device.next_event_of(reader)).find_map(meaning)
+    }
+
     fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, DeviceError> {
         Ok(self.device().create_cq(capacity)?)
     }
@@ -64,5 +74,15 @@ impl Domain for ProtectionDomain {
         let region = self.register_pages(pages, access)?;
         let keys = region.keys();
         Ok((region, keys))
+    }
+}
+
+/// What an event means to endpoints. What breaks queues, they learn from completions.
+fn meaning(event: AsyncEvent) -> Option<DeviceEvent> {
+    match event {
+        AsyncEvent::PortError { port } => Some(DeviceEvent::PortDown { port }),
+        AsyncEvent::PortActive { port } => Some(DeviceEvent::PortUp { port }),
+        AsyncEvent::DeviceFatal => Some(DeviceEvent::Gone),
+        _ => None,
     }
 }

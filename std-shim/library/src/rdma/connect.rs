@@ -3,6 +3,16 @@
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, RemoteQp};
 use polyrail_ffi::{Grh, Path, QueuePair, Route, ToErr, ToInit, ToRtr, ToRts};
 
+/// It never says that its device is [`gone`](Connect::gone). Verbs tells of a device's end by one event,
+/// [`DeviceFatal`](polyrail_ffi::AsyncEvent::DeviceFatal), in two cases that cannot be told apart:
+///
+/// - the device was removed. The kernel destroys all that was made on it, before or after it sends this
+///   event, depending on its version; from then on no memory is accessed, and every call that reaches the
+///   kernel fails with EIO;
+/// - its driver believes it beyond repair. Nothing is destroyed yet, what is under way may still access
+///   memory, and calls may fail with EIO as well.
+///
+/// Until an owner knows better, memory that such a queue pair can reach is not given back.
 impl Connect for QueuePair {
     fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
         let to = ToInit { port_num: port.number, pkey_index: 0, access: options.access };

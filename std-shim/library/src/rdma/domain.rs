@@ -1,12 +1,15 @@
 //! A device as endpoints use it.
 
+use super::events::{Events, meaning, take_event};
 use super::port::{is_active, usable_port};
-use crate::backend::{DeviceError, Domain, Port, QpCap};
+use crate::backend::{DeviceError, DeviceEvent, Domain, EventCursor, Port, QpCap};
 use crate::memory::{Pages, RegionKeys};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_ffi::{
-    CompletionQueue, CqInit, MemoryRegion, ProtectionDomain, QpInit, QueuePair, VerbsError,
+    AsyncEvent, CompletionQueue, CqInit, MemoryRegion, ProtectionDomain, QpInit, QueuePair,
+    VerbsError,
 };
+use std::iter;
 use std::sync::Arc;
 
 /// A device, opened, with a protection domain and the ports that rails take.
@@ -16,16 +19,29 @@ pub struct VerbsDomain {
     ports: Vec<Port>,
     /// Of the address in every port's table; `None`: chosen.
     gid_index: Option<u8>,
+    /// Of the context, which has no other domain.
+    events: Arc<Events>,
 }
 
 impl VerbsDomain {
     pub(super) fn new(pd: ProtectionDomain, ports: Vec<Port>, gid_index: Option<u8>) -> Self {
-        Self { pd, ports, gid_index }
+        Self { pd, ports, gid_index, events: Arc::new(Events::new()) }
     }
 
     /// The protection domain, for what this type does not offer.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
+    }
+
+    /// The oldest event of the device, of any kind, that this reader has not seen, with the `user_context`
+    /// that the object which it names was made with; see
+    /// [`Context::next_event_and_user_context`](polyrail_ffi::Context::next_event_and_user_context). Never
+    /// waits for one. A reader who falls behind by more than 1024 misses the oldest.
+    ///
+    /// The reader begins with [`event_cursor`](Domain::event_cursor), and takes no event from endpoints;
+    /// see the [module](crate::rdma#events).
+    pub fn next_async_event(&self, reader: &mut EventCursor) -> Option<(AsyncEvent, usize)> {
+        self.events.next(reader, || take_event(self.pd.context()))
     }
 }
 
@@ -75,6 +91,14 @@ impl Domain for VerbsDomain {
         let table = context.gid_table()?;
         usable_port(context, number, &attributes, &table, self.gid_index)
             .ok_or(DeviceError::NoAddress { port: number })
+    }
+
+    fn event_cursor(&self) -> EventCursor {
+        self.events.cursor(|| take_event(self.pd.context()))
+    }
+
+    fn next_event(&self, reader: &mut EventCursor) -> Option<DeviceEvent> {
+        iter::from_fn(|| self.next_async_event(reader)).find_map(meaning)
     }
 
     fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, DeviceError> {

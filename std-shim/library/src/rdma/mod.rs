@@ -32,17 +32,35 @@
 //! connect ([`ConnectError::Gids`](crate::endpoint::ConnectError::Gids)). On InfiniBand packets go by
 //! LID, and carry the address only to another subnet.
 //!
+//! # Events
+//!
+//! A context has one queue of asynchronous events, and gives each of them once. The domain of the context
+//! owns that queue: endpoints read from it what happens to ports and devices
+//! ([`next_event`](crate::backend::Domain::next_event)), and whoever wants the others too, such as those of
+//! queue pairs of their own on [`pd`](VerbsDomain::pd), reads them all by a cursor of their own
+//! ([`next_async_event`](VerbsDomain::next_async_event)). Nobody loses an event to another reader; but who
+//! calls [`Context::next_event`](polyrail_ffi::Context::next_event) takes it from all of them. The
+//! context's file descriptor becomes readable for whoever comes first, so do not wait for it.
+//!
+//! Domains that are opened separately, even of the same device, have contexts of their own, each with all
+//! events of the ports and the device.
+//!
+//! Leave `RDMAV_ALLOW_DISASSOC_DESTROY` out of the environment, unless all endpoints of a device live on one
+//! thread: see [`Context::next_event`](polyrail_ffi::Context::next_event).
+//!
 //! # Files
 //!
-//! `gid` chooses addresses; `port` is about ports as they are now; `open` makes domains of devices;
-//! `domain` is what endpoints ask of a device; `connect` brings queue pairs through their states.
+//! `gid` chooses addresses; `port` is about ports as they are now; `events` keeps what happens to a device
+//! for all its readers; `open` makes domains of devices; `domain` is what endpoints ask of a device;
+//! `connect` brings queue pairs through their states.
 
 mod connect;
 mod domain;
+mod events;
 mod gid;
 mod open;
 mod port;
 
 pub use domain::{VerbsDomain, VerbsRegion};
 pub use open::{OpenError, OpenOptions, Unusable, open_devices};
-pub use polyrail_ffi::{Argument, CompletionQueue, QueuePair, VerbsError};
+pub use polyrail_ffi::{Argument, AsyncEvent, CompletionQueue, QueuePair, SrqId, VerbsError};

@@ -4,7 +4,9 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
-use polyrail::backend::{Connect, ConnectOptions, DeviceError, Domain, Port, QpCap, RemoteQp};
+use polyrail::backend::{
+    Connect, ConnectOptions, DeviceError, DeviceEvent, Domain, EventCursor, Port, QpCap, RemoteQp,
+};
 use polyrail::hardware::{
     CommitError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch, Refusal,
 };
@@ -67,6 +69,18 @@ impl Domain for Recorded {
 
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
         self.domain.ports()
+    }
+
+    fn port(&self, number: u8) -> Result<Port, DeviceError> {
+        self.domain.port(number)
+    }
+
+    fn event_cursor(&self) -> EventCursor {
+        self.domain.event_cursor()
+    }
+
+    fn next_event(&self, reader: &mut EventCursor) -> Option<DeviceEvent> {
+        self.domain.next_event(reader)
     }
 
     fn create_cq(&self, capacity: u32) -> Result<Self::Cq, DeviceError> {

@@ -1,11 +1,14 @@
 //! Events instead of polling.
 
 use crate::fixture::{PORT, Rails};
+use polyrail::backend::{DeviceError, DeviceEvent, Domain, EventCursor, Gid, Port};
+use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
 use polyrail_core::hardware::CompletionQueue as _;
 use polyrail_core::verbs::{Opcode, SendFlags, SendRequest, Sge};
 use polyrail_ffi::{AsyncEvent, CompletionChannel, CompletionQueue, Context, CqInit};
 use polyrail_tests::behaviours::pair::{Side, poll, recv};
 use polyrail_tests::behaviours::{ALL_ACCESS, End, Fixture, LIMIT, Pair, Patience};
+use std::fmt::Debug;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -59,10 +62,14 @@ pub(super) fn a_channel_can_wait_for_solicited_completions_only(rails: &Rails) {
 
 /// Reads events until the wanted one.
 fn expect(context: &Context, wanted: AsyncEvent) {
+    wait_for(wanted, || context.next_event().unwrap());
+}
+
+fn wait_for<E: Debug + PartialEq>(wanted: E, mut next: impl FnMut() -> Option<E>) {
     let mut others = Vec::new();
     let start = Instant::now();
     loop {
-        match context.next_event().unwrap() {
+        match next() {
             Some(event) if event == wanted => return,
             Some(event) => others.push(event),
             None => std::thread::sleep(Duration::from_millis(1)),
@@ -83,6 +90,59 @@ pub(super) fn a_link_that_goes_down_and_up_raises_events(rails: &Rails) {
         expect(context, AsyncEvent::PortError { port: PORT });
         rails.set_link(1, true);
         expect(context, AsyncEvent::PortActive { port: PORT });
+    }
+}
+
+/// Two domains of a device, opened separately, each with a reader that takes all kinds of events and with
+/// two that take what endpoints are told; one of them reads by a clone.
+struct Readers {
+    domains: [VerbsDomain; 2],
+    cursors: [[EventCursor; 3]; 2],
+}
+
+impl Readers {
+    fn of(device: &str) -> Self {
+        let names = [device.parse().unwrap()];
+        let open = |()| open_devices(&names, &OpenOptions::default()).unwrap().remove(0);
+        let domains = [(); 2].map(open);
+        let cursors = [0, 1].map(|at: usize| [(); 3].map(|()| domains[at].event_cursor()));
+        Self { domains, cursors }
+    }
+
+    fn expect(&mut self, told: DeviceEvent, raw: AsyncEvent) {
+        for (domain, [first, second, all]) in self.domains.iter().zip(&mut self.cursors) {
+            wait_for(told, || domain.next_event(first));
+            wait_for(told, || domain.clone().next_event(second));
+            wait_for((raw, 0), || domain.next_async_event(all));
+        }
+    }
+
+    fn ports(&self) -> [Result<Port, DeviceError>; 2] {
+        [0, 1].map(|at: usize| self.domains[at].port(PORT))
+    }
+
+    fn have_address(&self, address: Gid) -> bool {
+        self.ports().iter().all(|port| port.as_ref().is_ok_and(|port| port.gid == address))
+    }
+}
+
+pub(super) fn a_port_that_goes_down_and_up_is_known_to_all_domains_of_its_device(rails: &Rails) {
+    for device in ["rxeA1:1", "rxeB1:1"] {
+        let mut readers = Readers::of(device);
+        let address = readers.domains[0].port(PORT).unwrap().gid;
+        rails.set_link(1, false);
+        let down = DeviceEvent::PortDown { port: PORT };
+        readers.expect(down, AsyncEvent::PortError { port: PORT });
+        let is_down = DeviceError::PortDown { port: PORT };
+        assert_eq!(readers.ports(), [Err(is_down.clone()), Err(is_down)]);
+        rails.set_link(1, true);
+        let up = DeviceEvent::PortUp { port: PORT };
+        readers.expect(up, AsyncEvent::PortActive { port: PORT });
+        let start = Instant::now();
+        while !readers.have_address(address) {
+            assert!(start.elapsed() < LIMIT, "{address}: {:?}", readers.ports());
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

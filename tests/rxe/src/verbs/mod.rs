@@ -26,6 +26,7 @@ pub(crate) fn list() -> Vec<Behaviour<Rails>> {
             a_channel_wakes_for_a_queue_that_was_armed
             a_channel_can_wait_for_solicited_completions_only
             a_link_that_goes_down_and_up_raises_events
+            a_port_that_goes_down_and_up_is_known_to_all_domains_of_its_device
             a_shared_receive_queue_raises_its_limit_event
             an_overrun_raises_an_event;
         services:
