@@ -1,7 +1,7 @@
 //! The devices of an endpoint or a set, kept so that queue pairs can be made on them later.
 
 use super::sizes::most_requests;
-use crate::backend::{DeviceError, Domain, Port, QpCap};
+use crate::backend::{DeviceError, DeviceEvent, Domain, EventCursor, Port, QpCap};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::verbs::DeviceId;
 use std::fmt;
@@ -20,6 +20,8 @@ trait Device<Q, C>: Send + Sync {
     fn port(&self, number: u8) -> Result<Port, DeviceError>;
 
     fn create_qp(&self, cq: &C, cap: QpCap) -> Result<Q, DeviceError>;
+
+    fn next_event(&self, reader: &mut EventCursor) -> Option<DeviceEvent>;
 }
 
 impl<D: Domain> Device<D::Qp, D::Cq> for D {
@@ -42,6 +44,10 @@ impl<D: Domain> Device<D::Qp, D::Cq> for D {
     fn create_qp(&self, cq: &D::Cq, cap: QpCap) -> Result<D::Qp, DeviceError> {
         Domain::create_qp(self, cq, cap)
     }
+
+    fn next_event(&self, reader: &mut EventCursor) -> Option<DeviceEvent> {
+        Domain::next_event(self, reader)
+    }
 }
 
 impl<Q, C: CompletionQueue> Devices<Q, C> {
@@ -53,6 +59,15 @@ impl<Q, C: CompletionQueue> Devices<Q, C> {
     /// A port as it is now.
     pub(super) fn port(&self, device: DeviceId, number: u8) -> Result<Port, DeviceError> {
         self.find(device)?.port(number)
+    }
+
+    /// The next thing that happened to a device; nothing, if it is not one of these.
+    pub(super) fn next_event(
+        &self,
+        device: DeviceId,
+        reader: &mut EventCursor,
+    ) -> Option<DeviceEvent> {
+        self.find(device).ok()?.next_event(reader)
     }
 
     /// A queue pair in RESET, as large as the first ones, which completes on the device's queue among

@@ -9,7 +9,7 @@ use super::place::Place;
 use super::qp::{DeviceNames, EndpointQp};
 use super::rail_log::RailLog;
 use super::sizes::{MAX_DEVICES, most_requests};
-use crate::backend::{Connect, DeviceError, Domain, Port, QpCap};
+use crate::backend::{Connect, DeviceError, Domain, EventCursor, Port, QpCap};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{Config, MAX_RAILS, RailFailure, Scheme, VirtualQp};
@@ -156,10 +156,14 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             options,
             max_inline_data: self.builder.max_inline_data,
             connected: false,
-            healer: healing.map(|healing| Box::new(Healer::new(healing))),
+            healer: healing.map(|healing| Box::new(Healer::new(healing, self.event_cursors()))),
             log: RailLog::new(),
             given_up: None,
         })
+    }
+
+    fn event_cursors(&self) -> Vec<EventCursor> {
+        self.domains.iter().map(|domain| domain.event_cursor()).collect()
     }
 
     fn queue_pair(&self, place: &Place, cqs: &[D::Cq]) -> Result<D::Qp, BuildError> {

@@ -41,6 +41,7 @@ impl fmt::Display for Noticed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PortDown => f.write_str("failed: its port is down"),
+            Self::DeviceGone => f.write_str("failed: its device is gone"),
             Self::Silent(waited) => {
                 write!(f, "failed: it made no headway for {waited:?}, while others did")
             }

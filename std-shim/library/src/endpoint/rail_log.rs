@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 pub enum Noticed {
     /// Its port carries no data any more.
     PortDown,
+    /// Its device was removed, or is beyond repair.
+    DeviceGone,
     /// It made no headway for so long, while others did or had nothing to do.
     Silent(Duration),
     /// The new queue pair in its place has no other end.

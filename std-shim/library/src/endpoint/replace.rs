@@ -182,6 +182,11 @@ where
         place.ok_or(ReplaceError::Devices { rail, here, peer: device as u8 })
     }
 
+    /// Where a rail's queue pair is.
+    pub(super) fn place_of(&self, rail: RailId) -> Option<&Place> {
+        self.places.get(self.position(rail)?)
+    }
+
     /// Its place among the queue pairs.
     fn position(&self, rail: RailId) -> Option<usize> {
         match rail {

@@ -4,6 +4,7 @@ use super::attempts::Attempts;
 use super::headway::Headway;
 use super::link::HealingLink;
 use super::options::Healing;
+use crate::backend::EventCursor;
 use crate::endpoint::place::{RAIL_IDS, rail_index};
 use crate::endpoint::replacement::{Replacement, ReplacementAddress};
 use polyrail_core::virtual_qp::RailId;
@@ -18,6 +19,10 @@ pub(in crate::endpoint) struct Healer<Q> {
     pub(super) offers: bool,
     pub(super) cares: [Care<Q>; RAIL_IDS],
     pub(super) headway: Headway,
+    /// What was read of each device's events.
+    pub(super) readers: Vec<EventCursor>,
+    /// When they are read next.
+    pub(super) next_events: Option<Instant>,
     /// Rails were out of service when it last looked.
     pub(super) is_busy: bool,
     /// Since when requests wait for rails without any headway, and what had been completed then.
@@ -54,13 +59,16 @@ impl<Q> Default for Care<Q> {
 }
 
 impl<Q> Healer<Q> {
-    pub(in crate::endpoint) fn new(options: Healing) -> Self {
+    /// `readers` are of the endpoint's devices, by place.
+    pub(in crate::endpoint) fn new(options: Healing, readers: Vec<EventCursor>) -> Self {
         Self {
             options,
             link: HealingLink::new(),
             offers: false,
             cares: std::array::from_fn(|_| Care::default()),
             headway: Headway::default(),
+            readers,
+            next_events: None,
             is_busy: false,
             waits_since: None,
         }

@@ -13,9 +13,9 @@ use super::given_up::GivenUp;
 use super::headway::Look;
 use super::healer::Healer;
 use super::message::HealingMessage;
-use crate::backend::Connect;
+use crate::backend::{Connect, DeviceEvent};
 use crate::endpoint::devices::Devices;
-use crate::endpoint::place::{rail_ids, rail_index};
+use crate::endpoint::place::{Place, rail_ids, rail_index};
 use crate::endpoint::qp::EndpointQp;
 use crate::endpoint::rail_log::Noticed;
 use crate::endpoint::replace::{Source, put_in_place};
@@ -26,6 +26,9 @@ use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{QpState, RailId, RailSet, RailState};
 use std::time::{Duration, Instant};
+
+/// How often devices are asked for events: a system call for each, with real verbs.
+const EVENTS_EVERY: Duration = Duration::from_millis(1);
 
 /// What the owner of a virtual queue pair has: its completion queues, where it is attached at `index`, and
 /// its devices.
@@ -64,6 +67,7 @@ where
         if self.healer.link.has_news() {
             self.hear_all();
         }
+        self.look_at_devices();
         self.watch();
         let is_ready = self.qp.state() == QpState::Ready;
         if is_ready && !self.healer.is_busy {
@@ -117,6 +121,64 @@ where
     fn hurry(&mut self, rail: RailId) {
         if let Some(care) = self.healer.care(rail) {
             care.attempts.hurry();
+        }
+    }
+
+    /// Reads what devices say, if that is due.
+    fn look_at_devices(&mut self) {
+        if self.healer.next_events.is_some_and(|next| self.now < next) {
+            return;
+        }
+        self.healer.next_events = self.now.checked_add(EVENTS_EVERY);
+        let mut readers = std::mem::take(&mut self.healer.readers);
+        for (device, reader) in readers.iter_mut().enumerate() {
+            let id = self.qp.devices[device];
+            while let Some(event) = self.owner.devices.next_event(id, reader) {
+                self.device_said(device, event);
+            }
+        }
+        self.healer.readers = readers;
+    }
+
+    fn device_said(&mut self, device: usize, event: DeviceEvent) {
+        self.healer.is_busy = true;
+        match event {
+            DeviceEvent::PortDown { port } => {
+                // It may be up again; then what is in flight is carried on.
+                if self.owner.devices.port(self.qp.devices[device], port).is_err() {
+                    self.give_up_rails_on(device, Some(port), Noticed::PortDown);
+                }
+            }
+            DeviceEvent::PortUp { .. } => self.hurry_all(),
+            DeviceEvent::Gone => {
+                self.qp.lose_gone_rails();
+                self.give_up_rails_on(device, None, Noticed::DeviceGone);
+            }
+        }
+    }
+
+    /// Rails whose queue pairs are on a device, on this port of it if there is one.
+    fn give_up_rails_on(&mut self, device: usize, port: Option<u8>, noticed: Noticed) {
+        for rail in rail_ids() {
+            let is_there = |place: &Place| {
+                place.device == device && port.is_none_or(|port| port == place.port.number)
+            };
+            if self.qp.place_of(rail).is_some_and(is_there) {
+                self.give_up_rail(rail, noticed);
+            }
+        }
+    }
+
+    /// There may be queue pairs where there were none: who offers tries at once.
+    fn hurry_all(&mut self) {
+        let offers = self.healer.offers;
+        for rail in rail_ids() {
+            let state = self.state(rail);
+            if offers {
+                self.hurry(rail);
+            } else if state.is_some_and(|state| state != RailState::InService) {
+                self.healer.link.say(HealingMessage::Wanted { rail });
+            }
         }
     }
 

@@ -1,0 +1,244 @@
+//! Endpoints that heal by themselves: what they notice, how long they wait, and how they give up.
+
+mod fixture;
+mod rerouted;
+
+use polyrail::chain::Chain;
+use polyrail::endpoint::{ConnectError, EndpointError, Healing, HealingMessage, Noticed};
+use polyrail::nic::{Fabric, Fault, When};
+use polyrail::verbs::WcStatus;
+use polyrail::virtual_qp::{RailEventKind, RailId, RailSet, RailState, Scheme};
+use rerouted::{Ends, healed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
+
+/// Polls both ends until `is_there`, without any requests.
+fn poll_until(ends: &mut Ends, is_there: impl Fn(&Ends) -> bool) {
+    ends.near.limit = 0;
+    ends.far.limit = 0;
+    let begin = Instant::now();
+    while !is_there(ends) {
+        ends.step();
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", ends.report());
+    }
+}
+
+#[test]
+fn a_port_that_goes_down_costs_its_rails_before_any_request_does() {
+    for scheme in SCHEMES {
+        for of_near in [true, false] {
+            let mut ends = Ends::new(1, 4, &healed(scheme));
+            let side = if of_near { &ends.near } else { &ends.far };
+            let device = side.devices[2].clone();
+            device.inject(When::Now, Fault::LinkDown);
+            let rail = RailId::Data(2);
+            poll_until(&mut ends, |ends| {
+                [&ends.near, &ends.far].iter().all(|end| end.state(rail) == RailState::Down)
+            });
+            let told = if of_near { ends.near.told() } else { ends.far.told() };
+            let name = device.name();
+            assert_eq!(told[0], format!("rail 2 (device {name}) failed: its port is down"));
+            device.inject(When::Now, Fault::LinkUp);
+            poll_until(&mut ends, Ends::is_ready);
+            let events = if of_near { &ends.near.events } else { &ends.far.events };
+            assert_eq!(events[0].noticed, Some(Noticed::PortDown));
+            let returned = events.last().unwrap();
+            assert_eq!(returned.event.kind, RailEventKind::Returned);
+            assert_eq!(returned.out_for, returned.at.duration_since(events[0].at));
+            ends.near.limit = rerouted::MESSAGES;
+            ends.far.limit = rerouted::MESSAGES;
+            ends.finish(|_| ());
+        }
+    }
+}
+
+/// Both ends wait for long between two attempts, and the port's return ends that, at whichever end it is.
+#[test]
+fn a_port_that_is_up_again_is_tried_at_once() {
+    let forever = Duration::from_secs(3600);
+    let healing =
+        Healing { first_interval: forever, longest_interval: forever, ..Healing::default() };
+    for of_near in [true, false] {
+        let mut ends = Ends::new(1, 4, &healed(Scheme::Spray).healing(healing));
+        let side = if of_near { &ends.near } else { &ends.far };
+        let device = side.devices[2].clone();
+        device.inject(When::Now, Fault::LinkDown);
+        let rail = RailId::Data(2);
+        poll_until(&mut ends, |ends| {
+            [&ends.near, &ends.far].iter().all(|end| end.state(rail) == RailState::Down)
+        });
+        // An attempt was made, in vain.
+        (0..1000).for_each(|_| ends.step());
+        assert_eq!(ends.near.state(rail), RailState::Down);
+        device.inject(When::Now, Fault::LinkUp);
+        poll_until(&mut ends, Ends::is_ready);
+    }
+}
+
+#[test]
+fn a_rail_that_falls_silent_is_given_up_after_its_time() {
+    const TIMEOUT: Duration = Duration::from_millis(40);
+    let healing = Healing { stall_timeout: Some(TIMEOUT), ..Healing::default() };
+    for scheme in SCHEMES {
+        let mut ends = Ends::new(3, 4, &healed(scheme).healing(healing));
+        let device = ends.near.devices[1].clone();
+        device.inject(When::AfterBytes(50_000), Fault::Silent(true));
+        ends.finish(|_| sleep(Duration::from_micros(20)));
+        let silent = |told: &String| {
+            told == "rail 1 (device near1) failed: it made no headway for 40ms, while others did"
+        };
+        let told: Vec<String> = ends.near.told().into_iter().chain(ends.far.told()).collect();
+        assert!(told.iter().any(|told| silent(&told.replace("far1", "near1"))), "{told:?}");
+        device.inject(When::Now, Fault::Silent(false));
+        poll_until(&mut ends, Ends::is_ready);
+    }
+}
+
+/// What requests wait for stays on its device for a while, and then goes to another one.
+#[test]
+fn rail_0_waits_for_its_device_for_a_while() {
+    const WHILE: Duration = Duration::from_millis(100);
+    for scheme in SCHEMES {
+        let healing = Healing { fallback_after: WHILE, ..Healing::default() };
+        let mut ends = Ends::new(5, 4, &healed(scheme).healing(healing));
+        ends.far.devices[0].inject(When::Now, Fault::LinkDown);
+        poll_until(&mut ends, |ends| !ends.is_ready());
+        poll_until(&mut ends, Ends::is_ready);
+        let events = &ends.near.events;
+        let is_of_rail_0 = |kind| {
+            events
+                .iter()
+                .find(|event| event.event.rail == RailId::Data(0) && event.event.kind == kind)
+        };
+        let returned = is_of_rail_0(RailEventKind::Returned).unwrap();
+        assert!(returned.out_for >= WHILE, "{returned}");
+        assert_eq!(ends.near.endpoint.device_of(RailId::Data(0)), "near1");
+        ends.near.limit = rerouted::MESSAGES;
+        ends.far.limit = rerouted::MESSAGES;
+        ends.finish(|_| ());
+    }
+}
+
+/// Why an end failed, once all its requests are reported.
+fn end_of(ends: &mut Ends, near: bool) -> EndpointError {
+    ends.near.may_fail = true;
+    ends.far.may_fail = true;
+    let begin = Instant::now();
+    while if near { !ends.near.has_ended() } else { !ends.far.has_ended() } {
+        ends.step();
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", ends.report());
+    }
+    let end = if near { &mut ends.near } else { &mut ends.far };
+    end.endpoint.explain(WcStatus::WR_FLUSH_ERR)
+}
+
+#[test]
+fn requests_do_not_wait_for_rails_for_ever() {
+    const TIMEOUT: Duration = Duration::from_millis(400);
+    for scheme in SCHEMES {
+        let healing = Healing { rail_timeout: Some(TIMEOUT), ..Healing::default() };
+        let mut ends = Ends::new(7, 4, &healed(scheme).healing(healing).min_rails(0));
+        ends.pause_after(3);
+        for device in &ends.near.devices {
+            device.inject(When::Now, Fault::LinkDown);
+        }
+        let EndpointError::NotHealed { out_of_service, waited, unfenced } = end_of(&mut ends, true)
+        else {
+            panic!("{}", ends.report())
+        };
+        assert_eq!(waited, TIMEOUT);
+        let rails: RailSet = (0..4).map(RailId::Data).collect();
+        assert!(rails.into_iter().all(|rail| out_of_service.contains(rail)));
+        // The two told each other what arrived before.
+        assert!(unfenced.is_empty(), "{unfenced}: {}", ends.report());
+        let error = EndpointError::NotHealed { out_of_service: rails, waited, unfenced };
+        assert_eq!(
+            error.to_string(),
+            "requests made no headway for 400ms with rail 0, rail 1, rail 2, rail 3 out of service; the \
+             peer's memory is written no more"
+        );
+        assert_eq!(end_of(&mut ends, false), EndpointError::Peer);
+    }
+}
+
+#[test]
+fn nobody_waits_for_ever_for_what_the_peer_does_not_tell() {
+    const TIMEOUT: Duration = Duration::from_millis(60);
+    let healing = Healing { fence_timeout: Some(TIMEOUT), ..Healing::default() };
+    let mut ends =
+        Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray).healing(healing));
+    // Nobody carries anything.
+    ends.near.devices[1].inject(When::AfterBytes(50_000), Fault::LinkDown);
+    let error = end_of(&mut ends, true);
+    let rail = RailId::Data(1);
+    let device = "near1".to_owned();
+    let unfenced = RailSet::of(rail);
+    let EndpointError::NoFence { waited, unfenced: still, .. } = error else { panic!("{error}") };
+    assert!(waited == TIMEOUT && still.contains(rail), "{error}");
+    let error = EndpointError::NoFence { rail, device, waited, unfenced };
+    assert_eq!(
+        Chain(&error).to_string(),
+        "rail 1 (device near1) failed, and the peer has not said for 60ms what arrived; the peer's \
+         memory may still be written through rail 1"
+    );
+}
+
+/// An owner who never reads, and a peer who never stops.
+#[test]
+fn a_link_takes_so_much_and_no_more() {
+    let ends = Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray));
+    let link = ends.near.endpoint.healing_link().unwrap();
+    let message = HealingMessage::Wanted { rail: RailId::Data(7) };
+    let taken = (0..1000).take_while(|_| link.hear(message).is_ok()).count();
+    assert_eq!(taken, 256);
+    let refused = link.hear(message).unwrap_err();
+    assert_eq!(refused.0, message);
+    assert_eq!(refused.to_string(), "256 messages wait for the endpoint to be polled");
+}
+
+/// Whatever a peer says of queue pairs changes nothing that it may not change.
+#[test]
+fn offers_and_answers_that_nobody_asked_for_are_refused() {
+    let mut ends = Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray));
+    ends.near.limit = 0;
+    ends.far.limit = 0;
+    let address = {
+        let mut other = Ends::new(3, 4, &rerouted::rerouted(Scheme::Spray));
+        other.near.endpoint.fail_rail(RailId::Data(1));
+        other.go_on(|_| (), |other| other.near.state(RailId::Data(1)) == RailState::Down);
+        *other.near.endpoint.new_queue_pair(RailId::Data(1)).unwrap().address()
+    };
+    for end in 0..2 {
+        let side = if end == 0 { &ends.near } else { &ends.far };
+        let link = side.endpoint.healing_link().unwrap();
+        let mut none = address;
+        none.rail = RailId::Data(6);
+        for said in [
+            HealingMessage::Offer(address),
+            HealingMessage::Answer(address),
+            HealingMessage::Offer(none),
+            HealingMessage::Answer(none),
+        ] {
+            link.hear(said).unwrap();
+        }
+        let refused = HealingMessage::Refused { rail: RailId::Data(1), generation: 0 };
+        link.hear(refused).unwrap();
+        (0..100).for_each(|_| ends.step());
+        let answers: Vec<_> = std::iter::from_fn(|| link.next_message()).collect();
+        let refused = |rail| HealingMessage::Refused { rail, generation: 1 };
+        let of = |rail| answers.iter().filter(|said| **said == refused(rail)).count();
+        assert_eq!((answers.len(), of(address.rail), of(none.rail)), (4, 2, 2), "{answers:?}");
+    }
+    assert!(ends.is_ready());
+    assert!(ends.near.events.is_empty() && ends.far.events.is_empty());
+}
+
+#[test]
+fn an_endpoint_is_not_its_own_peer() {
+    let mut ends = Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray));
+    let own = ends.near.endpoint.address();
+    let refused = ends.near.endpoint.connect(&own).unwrap_err();
+    assert!(matches!(refused, ConnectError::Itself { qp_num: 17, .. }), "{refused}");
+}
