@@ -3,6 +3,7 @@
 use super::reason::Reason;
 use super::wire::{MAX_MESSAGE_BYTES, VERSION};
 use crate::card::CardError;
+use crate::endpoint::HealingMessageError;
 use std::io;
 use std::time::Duration;
 
@@ -98,6 +99,14 @@ pub enum HandshakeError {
         at: String,
         /// What is wrong with it.
         source: CardError,
+    },
+    /// Not what an endpoint that heals tells another one.
+    #[error("{at}")]
+    Heal {
+        /// Where it stands.
+        at: String,
+        /// What is wrong with it.
+        source: HealingMessageError,
     },
     /// A message came out of turn.
     #[error("the peer sent \"{message}\" where {expected} was expected")]

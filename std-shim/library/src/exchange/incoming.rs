@@ -36,7 +36,7 @@ pub struct Incoming<P = NoPurpose> {
 /// What comes next. A side may give up at any time, and then sends nothing more.
 ///
 /// ```text
-/// Hello --> Ready --> Done --> Nothing     (alive: still Done)
+/// Hello --> Ready --> Done --> Nothing     (alive: still Done; heal: still Done, still Nothing)
 ///    \--------\--------\---------\--> Over      (failed)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,8 @@ impl Turn {
             (Self::Hello, Message::Hello(_)) => Ok(Self::Ready),
             (Self::Ready, Message::Ready {}) => Ok(Self::Done),
             (Self::Done, Message::Alive {}) => Ok(Self::Done),
+            // What the other side is not done with may depend on rails that this one has to heal.
+            (Self::Done | Self::Nothing, Message::Heal(_)) => Ok(self),
             (Self::Done, Message::Done(_)) => Ok(Self::Nothing),
             (Self::Hello | Self::Ready | Self::Done | Self::Nothing, Message::Failed { .. }) => {
                 Ok(Self::Over)

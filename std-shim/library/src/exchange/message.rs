@@ -6,6 +6,7 @@ use super::hello::Hello;
 use super::purpose::{NoPurpose, Purpose};
 use super::reason::Reason;
 use super::wire::{HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};
+use crate::endpoint::HealingMessage;
 use crate::json::Value;
 use serde::Serialize;
 
@@ -19,6 +20,8 @@ pub enum Message<P: Purpose = NoPurpose> {
     Ready {},
     /// I have nothing to say, but I am still there.
     Alive {},
+    /// What my endpoint tells the peer's, if both [heal](crate::endpoint::Healing) by themselves.
+    Heal(HealingMessage),
     /// All of it moved, as far as I am concerned.
     Done(P::Outcome),
     /// I cannot go on.
@@ -35,6 +38,7 @@ impl<P: Purpose> Message<P> {
             Self::Hello(_) => "hello",
             Self::Ready {} => "ready",
             Self::Alive {} => "alive",
+            Self::Heal(_) => "heal",
             Self::Done(_) => "done",
             Self::Failed { .. } => "failed",
         }
@@ -92,16 +96,24 @@ impl<P: Purpose> Message<P> {
         let value: Value = serde_json::from_slice(body)
             .map_err(|error| HandshakeError::NotJson { reason: error.to_string() })?;
         let place = Place::root(&value);
-        let known = ["hello", "ready", "alive", "done", "failed"];
+        let known = ["hello", "ready", "alive", "heal", "done", "failed"];
         let (name, inner) = place.variant(&known, "an object with one field, the message")?;
         match name {
             "hello" => Ok(Self::Hello(Hello::read(&inner)?)),
             "ready" => inner.object(&[]).map(|_| Self::Ready {}),
             "alive" => inner.object(&[]).map(|_| Self::Alive {}),
+            "heal" => Ok(Self::Heal(heal(&inner)?)),
             "done" => Ok(Self::Done(P::read_outcome(&inner)?)),
             _ => Ok(Self::Failed { reason: reason(&inner)? }),
         }
     }
+}
+
+fn heal(place: &Place<'_>) -> Result<HealingMessage, HandshakeError> {
+    // What was read from text becomes text again: nothing here can fail.
+    let text = serde_json::to_string(place.value()).unwrap_or_default();
+    HealingMessage::from_json(text.as_bytes())
+        .map_err(|source| HandshakeError::Heal { at: place.path(), source })
 }
 
 fn reason(place: &Place<'_>) -> Result<Reason, HandshakeError> {

@@ -9,10 +9,11 @@
 //! | 2 | | `hello`: endpoint, buffer |
 //! | 3 | both check that they agree, post receives (INIT), connect (RTR, RTS): [`bring_up`] | |
 //! | 4 | `ready` | `ready` |
-//! | 5 | data moves over the rails only; `alive` now and then, where the other side could not tell that this one is busy | |
+//! | 5 | data moves over the rails only; `alive` now and then, where the other side could not tell that this one is busy; `heal`, when rails fail | |
 //! | 6 | `done`: what it saw of the data | `done` |
 //!
-//! Each side sends each of these once and in this order (`alive` as often as it likes); which of the
+//! Each side sends each of these once and in this order (`alive` as often as it likes, `heal` also after
+//! `done`); which of the
 //! two is first does not matter. At any time a side may send `failed`, with the reason, and then
 //! nothing more. [`bring_up`] is the way to `ready`, so receives are posted before RTR. Neither side
 //! posts requests before the other side's `ready`, so no request meets a queue pair that is not
@@ -39,12 +40,16 @@
 //!   "purpose":...}}
 //! {"ready":{}}
 //! {"alive":{}}
+//! {"heal":{"control":"50520102010000000000002a00000000"}}
 //! {"done":...}
 //! {"failed":{"reason":"no space left on device"}}
 //! ```
 //!
 //! A [`Purpose`] defines the values of `purpose` and `done`; without one ([`NoPurpose`]) `purpose` is
 //! absent, and `done` is `{}`.
+//!
+//! Of `heal`, [`HealingMessage`](crate::endpoint::HealingMessage) has all forms. The two sides carry what their
+//! endpoints' [links](crate::endpoint::HealingLink) give them.
 //!
 //! The card is in its own form ([`crate::card`]), which lets others add fields. Apart from it, a field
 //! that is unknown, missing or repeated, and a number out of range are errors that name the place and

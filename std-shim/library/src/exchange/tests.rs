@@ -4,8 +4,8 @@ use super::*;
 use crate::RemoteBuffer;
 use crate::backend::{Gid, Mtu};
 use crate::card::{CardError, ConnectionCard};
-use crate::endpoint::{Address, RailAddress};
-use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
+use crate::endpoint::{Address, HealingMessage, RailAddress, ReplacementAddress};
+use polyrail_core::virtual_qp::{ControlMessage, MAX_RAILS, RailId, RailNews, Scheme, ToldState};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
 type Hello = super::Hello<NoPurpose>;
@@ -41,13 +41,31 @@ fn hello(g: &mut Gen) -> Hello {
 
 impl Arbitrary for Message {
     fn arbitrary(g: &mut Gen) -> Self {
-        match u8::arbitrary(g) % 5 {
+        match u8::arbitrary(g) % 6 {
             0 => Self::Ready {},
             1 => Self::Done(NoOutcome {}),
             2 => Self::Alive {},
+            4 => Self::Heal(heal(g)),
             3 => Self::Failed { reason: Reason::new(String::arbitrary(g)) },
             _ => Self::Hello(hello(g)),
         }
+    }
+}
+
+fn heal(g: &mut Gen) -> HealingMessage {
+    let generation = u16::arbitrary(g);
+    let rail = *g.choose(&[RailId::Data(0), RailId::Data(7), RailId::Notify]).unwrap();
+    let state = *g.choose(&[ToldState::Failed, ToldState::Fenced, ToldState::Ready]).unwrap();
+    let arrived = u32::arbitrary(g);
+    let address = *hello(g).endpoint.rails.first().unwrap();
+    let address = ReplacementAddress { rail, generation, qp_num: arrived, address };
+    let news = RailNews { rail, generation, state, arrived, previous_arrived: !arrived };
+    match u8::arbitrary(g) % 5 {
+        0 => HealingMessage::Control(ControlMessage::Rail(news)),
+        1 => HealingMessage::Offer(address),
+        2 => HealingMessage::Answer(address),
+        3 => HealingMessage::Refused { rail, generation },
+        _ => HealingMessage::Wanted { rail },
     }
 }
 
@@ -81,7 +99,7 @@ fn a_message_that_is_not_all_there_is_waited_for() {
 #[test]
 fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
     fn any(bytes: Vec<u8>) -> bool {
-        let mut framed = b"PLYR\0\0\0\x02\0\0".to_vec();
+        let mut framed = b"PLYR\0\0\0\x03\0\0".to_vec();
         framed.extend((bytes.len() as u16).to_be_bytes());
         framed.extend(&bytes);
         let decoded = Message::decode(&framed);
@@ -113,10 +131,17 @@ fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
 #[test]
 fn the_form_is_the_documented_one() {
     let bytes = Message::Done(NoOutcome {}).encode();
-    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x02\0\0\0\x0b");
+    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x03\0\0\0\x0b");
     assert_eq!(&bytes[12..], br#"{"done":{}}"#.as_slice());
     let json = |message: Message| String::from_utf8(message.encode()[12..].to_vec()).unwrap();
     assert_eq!(json(Message::Alive {}), r#"{"alive":{}}"#);
+    let refused = HealingMessage::Refused { rail: RailId::Notify, generation: 3 };
+    let text = r#"{"heal":{"refused":{"rail":"notify","generation":3}}}"#;
+    assert_eq!(json(Message::Heal(refused)), text);
+    let wrong = error(&text.replace("notify", "9"));
+    assert!(matches!(&wrong, HandshakeError::Heal { at, .. } if at == "heal"), "{wrong}");
+    let twice = error(&text.replace("\"generation", "\"generation\":3,\"generation"));
+    assert!(matches!(twice, HandshakeError::Heal { .. }), "{twice}");
 }
 
 #[test]
@@ -155,8 +180,8 @@ fn other_programs_and_other_versions_are_told_apart() {
     // Known before the length is there.
     let error = Message::decode(b"PLYR\0\0\0\x01").unwrap_err();
     assert_eq!(error, HandshakeError::Version { peer: 1 });
-    assert_eq!(error.to_string(), "the peer speaks version 1 of the protocol, this side version 2");
-    let error = Message::decode(b"PLYR\0\0\0\x02\0\0\x20\x01").unwrap_err();
+    assert_eq!(error.to_string(), "the peer speaks version 1 of the protocol, this side version 3");
+    let error = Message::decode(b"PLYR\0\0\0\x03\0\0\x20\x01").unwrap_err();
     assert_eq!(error, HandshakeError::TooLong { length: 8193 });
 }
 
@@ -323,12 +348,15 @@ fn read(mut bytes: &[u8], at_once: usize) -> Result<Vec<Message>, HandshakeError
 #[test]
 fn messages_come_in_their_order_however_the_bytes_come() {
     fn in_order(pieces: usize, failed: bool) -> bool {
+        let heal = Message::Heal(HealingMessage::Wanted { rail: RailId::Notify });
         let mut messages = vec![
             Message::Hello(hello(&mut Gen::new(30))),
             Message::Ready {},
             Message::Alive {},
             Message::Alive {},
+            heal.clone(),
             Message::Done(NoOutcome {}),
+            heal,
         ];
         if failed {
             messages.push(Message::Failed { reason: Reason::new("tired") });
@@ -361,7 +389,10 @@ fn messages_out_of_turn_are_refused() {
     let done = Message::Done(NoOutcome {});
     let failed = Message::Failed { reason: Reason::new("x") };
     let alive = Message::Alive {};
-    let cases: [(&[&Message], &str, &str); 8] = [
+    let heal = Message::Heal(HealingMessage::Wanted { rail: RailId::Notify });
+    let cases: [(&[&Message], &str, &str); 10] = [
+        (&[&hello, &heal], "heal", "\"ready\""),
+        (&[&hello, &failed, &heal], "heal", "nothing more"),
         (&[&hello, &alive], "alive", "\"ready\""),
         (&[&hello, &ready, &done, &alive], "alive", "nothing more"),
         (&[&ready], "ready", "\"hello\""),
