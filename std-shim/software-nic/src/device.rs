@@ -6,7 +6,7 @@ use crate::event::{AsyncEvent, EventQueue};
 use crate::fault::{Fault, FaultPlan, Faults, When};
 use crate::options::{DeviceConfig, DeviceLimits};
 use crate::shared::{DeviceShared, FabricShared};
-use crate::sync::lock;
+use crate::sync::{lock, nanos};
 use polyrail_core::verbs::DeviceId;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -94,8 +94,25 @@ impl DeviceShared {
             Fault::DelayCompletions(delay) => self.faults.set_delay(delay),
             Fault::Silent(silent) => self.faults.set_silent(silent),
             Fault::LoseAcks(loses) => self.faults.set_loses_acks(loses),
+            Fault::FailRequests(fails) => self.faults.set_fails_requests(fails),
         }
         self.fabric.note_change();
+    }
+
+    /// Whether the device is as this fault makes it.
+    fn suffers(&self, fault: Fault) -> bool {
+        let all_ports =
+            |wanted| self.ports_up.iter().all(|up| up.load(Ordering::Acquire) == wanted);
+        match fault {
+            Fault::LinkDown => all_ports(false),
+            Fault::LinkUp => all_ports(true),
+            Fault::DeviceGone => self.is_gone(),
+            Fault::ForceRnr { .. } => self.faults.forces_rnr(),
+            Fault::DelayCompletions(delay) => self.faults.delay() == nanos(delay),
+            Fault::Silent(silent) => self.faults.is_silent() == silent,
+            Fault::LoseAcks(loses) => self.faults.loses_acks() == loses,
+            Fault::FailRequests(fails) => self.faults.fails_requests() == fails,
+        }
     }
 
     fn set_ports(&self, up: bool) {
@@ -168,6 +185,11 @@ impl Device {
     /// Payload bytes carried so far: own requests and those of peers.
     pub fn carried_bytes(&self) -> u64 {
         self.0.faults.bytes()
+    }
+
+    /// Whether it is now as this fault makes it: the fault has happened, and was not undone since.
+    pub fn suffers(&self, fault: Fault) -> bool {
+        self.0.suffers(fault)
     }
 
     /// Makes a fault happen, now or later.
