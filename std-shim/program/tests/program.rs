@@ -47,7 +47,6 @@ fn options_of_one_host_and_of_two_do_not_mix() {
     for arguments in [
         &["copy", "src"][..],
         &["copy", "--to", "127.0.0.1", "--devices", "2", "src"],
-        &["copy", "--to", "127.0.0.1", "--fault", "0:1", "src"],
         &["copy", "--device", "mlx5_0", "src", "dst"],
         &["copy", "--gid-index", "1", "src", "dst"],
         &["perf", "--to", "127.0.0.1", "--devices", "2"],
@@ -60,6 +59,8 @@ fn options_of_one_host_and_of_two_do_not_mix() {
     ] {
         assert_eq!(place.run(arguments).status.code(), Some(2), "{arguments:?}");
     }
+    let output = place.run(&["copy", "--to", "127.0.0.1", "--fault", "0:1", "src"]);
+    assert_failure(&output, 2, &["--fault goes without --to: only the software NIC"]);
     assert_eq!(place.files(), ["src"]);
 }
 

@@ -147,7 +147,7 @@ impl From<CopyError> for Failure {
                 _ => (Exit::Destination, None),
             },
             CopyError::SameFile { .. } => (Exit::SameFile, None),
-            CopyError::Plan(_) | CopyError::Fault { .. } | CopyError::Name { .. } => {
+            CopyError::Plan(_) | CopyError::Fault(_) | CopyError::Name { .. } => {
                 (Exit::Usage, None)
             }
             CopyError::Transfer { source, .. } => transfer_exit(source),

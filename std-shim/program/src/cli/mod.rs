@@ -1,11 +1,12 @@
 //! The command line: `args` defines it, `copy`, `serve`, `perf` and `devices` do the work, `hosts` is what
-//! two hosts need, `signals` handles interrupts; `report`, `line`, `table` and `plot` show the results,
+//! two hosts need, `faults` tells of faults on request, `signals` handles interrupts; `report`, `line`, `table` and `plot` show the results,
 //! `output` and `print` write them, `exit` has failures and exit codes.
 
 mod args;
 mod copy;
 mod devices;
 mod exit;
+mod faults;
 mod hosts;
 mod line;
 mod output;

@@ -86,7 +86,6 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::LinkFault;
     use crate::perf::Operation;
     use crate::recorded::{Asked, Log, Recorded};
     use crate::session::SessionError;
@@ -103,7 +102,7 @@ mod tests {
         let (here, there) = software_hosts(config.devices).unwrap();
         let mut rig = Rig::between(config, &here.domains(), &there.domains()).unwrap();
         rig.run(Limit::Count(20)).unwrap();
-        here.fail_link(LinkFault { rail, bytes: 0, silent: true });
+        here.inject(rail, Fault::Silent(true));
         rig.run(Limit::Count(1000)).unwrap_err()
     }
 

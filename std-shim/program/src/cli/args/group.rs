@@ -3,6 +3,7 @@
 use super::value::{fragment, rails, seconds, window};
 use clap::Args;
 use polyrail::backend::{ConnectOptions, DeviceName};
+use polyrail_program::fault::RailFault;
 use polyrail_program::session::Patience;
 use std::time::Duration;
 
@@ -41,6 +42,19 @@ impl DeviceArguments {
     pub(in crate::cli) fn are_named(&self) -> bool {
         !self.device.is_empty() || self.gid_index.is_some()
     }
+}
+
+/// Faults on request.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct FaultArguments {
+    /// Let something happen to the device of a rail, near (this side sends; the default) or far. WHEN: after
+    /// the device has carried so many bytes, such as 1M, or at a time since data began to move, such as
+    /// 200ms. HOW: `cut` (its link goes down; the default), `silent` (it does not answer), `slow` (its
+    /// completions come 20 ms late), `corrupt` (requests fail though they were carried out) or `gone` (it is
+    /// removed). FOR: a time, such as 1s [default: for ever]. Repeatable. With fewer devices than rails, all
+    /// rails of the device count towards its bytes and suffer.
+    #[arg(long, value_name = "[SIDE.]RAIL:WHEN[:HOW[:FOR]]")]
+    pub(in crate::cli) fault: Vec<RailFault>,
 }
 
 /// How long to wait for another host.

@@ -5,7 +5,9 @@ mod group;
 mod help;
 mod value;
 
-pub(super) use group::{ConnectionArguments, DeviceArguments, PatienceArguments, RequestArguments};
+pub(super) use group::{
+    ConnectionArguments, DeviceArguments, FaultArguments, PatienceArguments, RequestArguments,
+};
 pub(super) use value::{OperationName, SchemeName, Sizes};
 
 use super::output;
@@ -13,11 +15,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use help::{COPY_HELP, DEVICES_HELP, EXAMPLES, PERF_HELP, SERVE_HELP};
 use polyrail::printable;
-use polyrail_program::transfer::LinkFault;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use value::{fault, memory, message, seconds, sizes};
+use value::{memory, message, seconds, sizes};
 
 /// Returns what the command line asks for. If that makes no sense, or is the help, prints it and exits.
 pub(super) fn parse() -> Arguments {
@@ -91,7 +92,7 @@ pub(super) struct CopyArguments {
     #[arg(value_name = "DST", value_hint = clap::ValueHint::FilePath, required_unless_present = "to")]
     pub(super) destination: Option<PathBuf>,
     /// Send to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "fault", "sync"])]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "sync"])]
     pub(super) to: Option<String>,
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
@@ -103,11 +104,8 @@ pub(super) struct CopyArguments {
     /// Size of one request in bytes, 1 to 1G.
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = message)]
     pub(super) message_size: u64,
-    /// Let the link of a rail's device fail after it has carried BYTES, or with `:silent` never answer
-    /// again. Repeatable. With fewer devices than rails, all rails of the device count towards BYTES
-    /// and fail, and the error names the first one noticed.
-    #[arg(long, value_name = "RAIL:BYTES[:silent]", value_parser = fault)]
-    pub(super) fault: Vec<LinkFault>,
+    #[command(flatten)]
+    pub(super) faults: FaultArguments,
     #[command(flatten)]
     pub(super) connection: ConnectionArguments,
     #[command(flatten)]

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use polyrail::virtual_qp::{FRAGMENT_ALIGN, Scheme};
 use polyrail_program::perf::{self, Operation};
 use polyrail_program::size::parse_size;
-use polyrail_program::transfer::{LinkFault, MAX_WINDOW};
+use polyrail_program::transfer::MAX_WINDOW;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -103,10 +103,6 @@ pub(super) fn message(text: &str) -> Result<u64, String> {
 
 pub(super) fn memory(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.to_string())
-}
-
-pub(super) fn fault(text: &str) -> Result<LinkFault, String> {
-    text.parse()
 }
 
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
