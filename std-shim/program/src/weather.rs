@@ -72,7 +72,7 @@ impl FaultLog {
 
 /// The thread that lets the faults of a job begin and end. Dropping it stops it: a fault that has begun goes
 /// on then, and others do not begin.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Weather(Option<Running>);
 
 #[derive(Debug)]

@@ -168,7 +168,7 @@ impl From<PerfError> for Failure {
     fn from(error: PerfError) -> Self {
         let (exit, rail) = match &error {
             PerfError::Session(error) => session_exit(error),
-            PerfError::Workload(_) => (Exit::Usage, None),
+            PerfError::Workload(_) | PerfError::Fault(_) => (Exit::Usage, None),
             PerfError::Lost { .. } => (Exit::Corrupted, None),
             PerfError::Memory(_) => (Exit::Memory, None),
             _ => (Exit::Unexpected, None),

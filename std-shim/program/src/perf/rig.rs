@@ -5,6 +5,7 @@ use super::drive::{PerfReceiver, PerfSender};
 use super::ends::Half;
 use super::error::PerfError;
 use super::round::{Ends, Round};
+use super::sampler::Sampler;
 use crate::hosts::software_hosts;
 use polyrail::backend::Domain;
 use polyrail::endpoint::connect_endpoints;
@@ -32,7 +33,11 @@ where
     D: Domain<Qp: Send, Cq: Send, Region: Send>,
 {
     /// Makes two ends on these devices.
-    fn between(config: &PerfConfig, here: &[&D], there: &[&D]) -> Result<Self, PerfError> {
+    pub(super) fn between(
+        config: &PerfConfig,
+        here: &[&D],
+        there: &[&D],
+    ) -> Result<Self, PerfError> {
         let workload = config.workload()?;
         let builder = config.builder();
         let mut near = Half::new(workload, &builder, here, 1)?;
@@ -53,6 +58,14 @@ where
 {
     fn counters(&self) -> RailCounters {
         self.sender.counters()
+    }
+
+    fn rail_names(&self) -> Vec<String> {
+        self.sender.rail_names()
+    }
+
+    fn sampler(&mut self) -> &mut Sampler {
+        &mut self.sender.sampler
     }
 
     /// Runs until all requests are complete at both ends.

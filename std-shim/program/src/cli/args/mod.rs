@@ -167,26 +167,29 @@ pub(super) struct PerfArguments {
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
     /// Request sizes in bytes: a list, or a range of powers of two such as 4K..1M.
-    #[arg(long, value_name = "SIZES", default_value = "4K..4M", value_parser = sizes)]
-    pub(super) sizes: Sizes,
-    /// What to measure.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
-        OperationName::Write, OperationName::WriteImm, OperationName::Read, OperationName::Send,
-    ])]
+    /// [default: 4K..4M; over time 1M]
+    #[arg(long, value_name = "SIZES", value_parser = sizes)]
+    pub(super) sizes: Option<Sizes>,
+    /// What to measure [default: all; over time write-imm].
+    #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) operations: Vec<OperationName>,
-    /// Schemes to measure; they differ for write-imm only.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
-        SchemeName::Spray, SchemeName::Dqplb,
-    ])]
+    /// Schemes to measure; they differ for write-imm only [default: both; over time spray].
+    #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) schemes: Vec<SchemeName>,
+    /// Measure over time: one operation, scheme and size, in one run without memcpy. Shows goodput from
+    /// moment to moment.
+    #[arg(long)]
+    timeline: bool,
+    #[command(flatten)]
+    pub(super) faults: FaultArguments,
     #[command(flatten)]
     pub(super) requests: RequestArguments,
     /// Threads: one that drives both ends, or one for each end.
     #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(super) threads: u8,
-    /// Seconds to measure each line for.
-    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
-    pub(super) seconds: Duration,
+    /// Seconds to measure each line for [default: 0.2; over time 3].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(super) seconds: Option<Duration>,
     /// Requests to measure for each line, instead of a time.
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
@@ -201,9 +204,17 @@ pub(super) struct PerfArguments {
     /// Print comma separated values.
     #[arg(long)]
     pub(super) csv: bool,
-    /// Also draw the throughput into this file, as SVG; it is replaced at the end.
+    /// Also draw the throughput into this file, as SVG; it is replaced at the end. Over time: goodput of all
+    /// rails, and of each, with marks where faults began and ended, and where rails failed and returned.
     #[arg(long, value_name = "FILE.svg", value_hint = clap::ValueHint::FilePath)]
     pub(super) plot: Option<PathBuf>,
+}
+
+impl PerfArguments {
+    /// Returns whether to measure over time.
+    pub(super) fn is_over_time(&self) -> bool {
+        self.timeline || !self.faults.fault.is_empty()
+    }
 }
 
 #[derive(Debug, Args)]
