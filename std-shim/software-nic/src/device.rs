@@ -4,6 +4,7 @@ use crate::address::Gid;
 use crate::error::NicError;
 use crate::event::{AsyncEvent, EventQueue};
 use crate::fault::{Fault, FaultPlan, Faults, When};
+use crate::line::Line;
 use crate::options::{DeviceConfig, DeviceLimits};
 use crate::shared::{DeviceShared, FabricShared};
 use crate::sync::{lock, nanos};
@@ -41,6 +42,7 @@ impl DeviceShared {
             ports_up: (0..ports).map(|_| AtomicBool::new(true)).collect(),
             gone: AtomicBool::new(false),
             faults: Faults::new(),
+            line: config.bytes_per_second.map(Line::new),
             next_qp_num: AtomicU32::new(FIRST_QP_NUM),
             events: Mutex::new(EventQueue::new()),
         }

@@ -21,6 +21,7 @@ use crate::address::Gid;
 use crate::completions::{Completions, ReleasedSlots};
 use crate::event::EventQueue;
 use crate::fault::Faults;
+use crate::line::Line;
 use crate::memory::{DomainId, MemoryTable};
 use crate::options::DeviceLimits;
 use crate::receives::{Responder, SrqInner};
@@ -153,6 +154,8 @@ pub(crate) struct DeviceShared {
     pub(crate) ports_up: Box<[AtomicBool]>,
     pub(crate) gone: AtomicBool,
     pub(crate) faults: Faults,
+    /// What it sends on, if that takes time.
+    pub(crate) line: Option<Line>,
     pub(crate) next_qp_num: AtomicU32,
     pub(crate) events: Mutex<EventQueue>,
 }
