@@ -1,10 +1,12 @@
 //! The hardware for a copy or a measurement within one process: two hosts made of software NICs on one
-//! fabric. Only this file knows about it; the rest runs on any [backend](polyrail::backend).
+//! fabric. Only this file, `fault` and `weather` know about it; the rest runs on any
+//! [backend](polyrail::backend).
 
 use polyrail::backend::DeviceError;
 use polyrail::nic::{Device, DeviceConfig, Fabric, NicError, ProtectionDomain};
 #[cfg(test)]
 use polyrail::nic::{Fault, When};
+use std::num::NonZeroU64;
 
 /// One host: its devices, opened.
 #[derive(Debug)]
@@ -14,9 +16,16 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    fn new(fabric: &Fabric, prefix: &str, devices: usize) -> Result<Self, NicError> {
-        let device =
-            |number| fabric.create_device(DeviceConfig::named(format!("{prefix}{number}")));
+    fn new(
+        fabric: &Fabric,
+        prefix: &str,
+        devices: usize,
+        line_rate: Option<NonZeroU64>,
+    ) -> Result<Self, NicError> {
+        let device = |number| {
+            let named = DeviceConfig::named(format!("{prefix}{number}"));
+            fabric.create_device(DeviceConfig { bytes_per_second: line_rate, ..named })
+        };
         let devices: Vec<Device> = (0..devices).map(device).collect();
         let domains = devices.iter().map(Device::alloc_pd).collect::<Result<_, _>>()?;
         Ok(Self { devices, domains })
@@ -50,8 +59,19 @@ impl Host {
     }
 }
 
-/// Makes a sending and a receiving host that reach each other, each with this number of devices.
-pub(crate) fn software_hosts(devices: usize) -> Result<(Host, Host), DeviceError> {
+/// Makes a sending and a receiving host that reach each other, each with this number of devices, which send
+/// `line_rate` bytes a second; `None`: as fast as memory is.
+pub(crate) fn hosts_with_rate(
+    devices: usize,
+    line_rate: Option<NonZeroU64>,
+) -> Result<(Host, Host), DeviceError> {
     let fabric = Fabric::threaded();
-    Ok((Host::new(&fabric, "tx", devices)?, Host::new(&fabric, "rx", devices)?))
+    let here = Host::new(&fabric, "tx", devices, line_rate)?;
+    Ok((here, Host::new(&fabric, "rx", devices, line_rate)?))
+}
+
+/// Makes the same without a line rate.
+#[cfg(test)]
+pub(crate) fn software_hosts(devices: usize) -> Result<(Host, Host), DeviceError> {
+    hosts_with_rate(devices, None)
 }

@@ -34,6 +34,7 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         max_msg_size: arguments.requests.max_msg_size,
         message_size: arguments.message_size,
         window: arguments.requests.window,
+        line_rate: arguments.requests.line_rate,
         faults: arguments.faults.fault.clone(),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
         stall_timeout: arguments.connection.stall_timeout,

@@ -18,6 +18,7 @@ use polyrail_program::perf::{
 };
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::{check_replaceable, replace_file};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// What is measured unless it is chosen.
@@ -152,6 +153,7 @@ pub(super) fn config(
         scheme,
         rails: arguments.requests.rails,
         devices: place.devices,
+        line_rate: arguments.requests.line_rate,
         max_msg_size: arguments.requests.max_msg_size,
         message_size,
         window: arguments.requests.window as u32,
@@ -222,11 +224,13 @@ fn text(arguments: &PerfArguments, place: &Place, lines: &[Line]) -> String {
 
 /// Returns where and how requests were sent.
 pub(super) fn describe(arguments: &PerfArguments, place: &Place) -> String {
-    let RequestArguments { rails, max_msg_size, window, .. } = arguments.requests;
+    let RequestArguments { rails, line_rate, max_msg_size, window, .. } = arguments.requests;
     let threads = if place.threads == 2 { "a thread for each end" } else { "one thread" };
+    let limited = |rate: NonZeroU64| format!(", {}/s a device", human_size(rate.get()));
     format!(
-        "{}: {rails} rails, fragments of up to {}, {window} requests in flight, {threads}",
+        "{}: {rails} rails{}, fragments of up to {}, {window} requests in flight, {threads}",
         place.name,
+        line_rate.map(limited).unwrap_or_default(),
         human_size(max_msg_size.into()),
     )
 }

@@ -8,7 +8,7 @@ use super::round::Ends;
 use super::sampler::Sampler;
 use super::timeline::{Cause, Mark, Timeline};
 use crate::fault::{RailFault, check_rails};
-use crate::hosts::software_hosts;
+use crate::hosts::hosts_with_rate;
 use crate::watched::watched;
 use crate::weather::{FaultEvent, FaultLog, Phase, Weather};
 use polyrail::backend::Domain;
@@ -39,7 +39,7 @@ pub fn measure_over_time(
     watch: impl FnMut(),
 ) -> Result<Timeline, PerfError> {
     check_rails(faults, config.rails).map_err(PerfError::Fault)?;
-    let (here, there) = software_hosts(config.devices)?;
+    let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
     let mut rig = Rig::between(config, &here.domains(), &there.domains())?;
     let begin = || Weather::start(faults, &here, &there, log);
     watched(|| watch_ends(config, &mut rig, begin), watch)

@@ -6,7 +6,7 @@ use super::ends::Half;
 use super::error::PerfError;
 use super::round::{Ends, Round};
 use super::sampler::Sampler;
-use crate::hosts::software_hosts;
+use crate::hosts::hosts_with_rate;
 use polyrail::backend::Domain;
 use polyrail::endpoint::connect_endpoints;
 use polyrail::nic::ProtectionDomain;
@@ -23,7 +23,7 @@ pub(super) struct Rig<D: Domain> {
 impl Rig<ProtectionDomain> {
     /// Makes two ends on software NICs.
     pub(super) fn new(config: &PerfConfig) -> Result<Self, PerfError> {
-        let (here, there) = software_hosts(config.devices)?;
+        let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
         Self::between(config, &here.domains(), &there.domains())
     }
 }
@@ -99,6 +99,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::software_hosts;
     use crate::perf::Operation;
     use crate::recorded::{Asked, Log, Recorded};
     use crate::session::SessionError;

@@ -6,7 +6,7 @@ use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
 use crate::fault::{RailFault, check_rails};
-use crate::hosts::software_hosts;
+use crate::hosts::hosts_with_rate;
 use crate::job::{Control, CopyPlan, Shape, Sum};
 use crate::session::{Environment, Failure, Patience, SessionError};
 use crate::watched::watched;
@@ -16,6 +16,7 @@ use polyrail::endpoint::{EndpointBuilder, RailReport};
 use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,6 +37,8 @@ pub struct CopyOptions {
     pub message_size: u64,
     /// Requests in flight at once.
     pub window: u64,
+    /// Bytes that a device sends a second, within one process; `None`: as fast as memory is.
+    pub line_rate: Option<NonZeroU64>,
     /// Faults of the devices, within one process.
     pub faults: Vec<RailFault>,
     /// Code of the time to wait for an acknowledgement before packets are sent again; see
@@ -59,6 +62,7 @@ impl Default for CopyOptions {
             max_msg_size: 64 << 10,
             message_size: 1 << 20,
             window: 8,
+            line_rate: None,
             faults: Vec::new(),
             qp_timeout: ConnectOptions::default().timeout,
             stall_timeout: Duration::from_secs(10),
@@ -200,7 +204,8 @@ fn run_sides(
         role: CopyRole::Sender,
         source: Box::new(source.into()),
     };
-    let (here, there) = software_hosts(devices).map_err(|error| setup(error.into()))?;
+    let (here, there) =
+        hosts_with_rate(devices, options.line_rate).map_err(|error| setup(error.into()))?;
     let weather = Weather::start(&options.faults, &here, &there, &progress.faults);
     let builder = options.builder();
     let (near, far) = Control::pair().map_err(|error| setup(error.into()))?;

@@ -1,10 +1,11 @@
 //! Arguments that several commands take.
 
-use super::value::{fragment, rails, seconds, window};
+use super::value::{fragment, rails, rate, seconds, window};
 use clap::Args;
 use polyrail::backend::{ConnectOptions, DeviceName};
 use polyrail_program::fault::RailFault;
 use polyrail_program::session::Patience;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// How requests are sent, for any purpose.
@@ -17,6 +18,10 @@ pub(in crate::cli) struct RequestArguments {
     /// the last ones stay unused [default: one for each rail].
     #[arg(long, value_name = "N", value_parser = rails)]
     pub(in crate::cli) devices: Option<usize>,
+    /// Bytes that each device of the software NIC sends a second at most, so that many are faster than one
+    /// [default: as fast as memory is].
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    pub(in crate::cli) line_rate: Option<NonZeroU64>,
     /// Size of the longest fragment in bytes, a multiple of 128.
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = fragment)]
     pub(in crate::cli) max_msg_size: u32,

@@ -92,7 +92,7 @@ pub(super) struct CopyArguments {
     #[arg(value_name = "DST", value_hint = clap::ValueHint::FilePath, required_unless_present = "to")]
     pub(super) destination: Option<PathBuf>,
     /// Send to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "sync"])]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "sync"])]
     pub(super) to: Option<String>,
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
@@ -162,12 +162,12 @@ pub(super) struct ServeArguments {
 #[command(after_help = PERF_HELP)]
 pub(super) struct PerfArguments {
     /// Measure to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "threads"])]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "threads"])]
     pub(super) to: Option<String>,
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
-    /// Request sizes in bytes: a list, or a range of powers of two such as 4K..1M.
-    /// [default: 4K..4M; over time 1M]
+    /// Request sizes in bytes: a list, or a range of powers of two such as 4K..1M
+    /// [default: 4K..4M; over time 1M].
     #[arg(long, value_name = "SIZES", value_parser = sizes)]
     pub(super) sizes: Option<Sizes>,
     /// What to measure [default: all; over time write-imm].
