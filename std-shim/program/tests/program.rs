@@ -293,9 +293,9 @@ fn perf_over_time_prints_what_each_rail_did() {
 fn perf_over_time_shows_faults_that_come_and_go() {
     let place = Place::new();
     let fault =
-        ["perf", "--seconds", "0.3", "--line-rate", "64M", "--sizes", "64K", "--max-msg-size"];
+        ["perf", "--seconds", "1", "--line-rate", "64M", "--sizes", "64K", "--max-msg-size"];
     let fault =
-        [&fault[..], &["4K", "--fault", "2:100ms:slow:100ms", "--plot", "plot.svg"]].concat();
+        [&fault[..], &["4K", "--fault", "2:200ms:slow:200ms", "--plot", "plot.svg"]].concat();
     let output = place.run(&fault);
     assert!(output.status.success(), "{}", stderr(&output));
     let (rest, told) = split_faults(&output);

@@ -269,7 +269,10 @@ fn a_fault_that_never_comes_does_no_harm() {
 #[test]
 fn completions_that_are_late_for_a_while_do_no_harm() {
     let place = Place::with_source(8 << 20);
-    let output = place.copy(&["--fault", "1:1M:slow:30ms", "--fault", "far.0:0:slow:30ms"]);
+    // Half a second, with both faults in the first half of it.
+    let options =
+        ["--line-rate", "4M", "--fault", "1:512K:slow:30ms", "--fault", "far.0:0:slow:30ms"];
+    let output = place.copy(&options);
     place.assert_copied();
     let (rest, faults) = split_faults(&output);
     assert_eq!(rest, "");

@@ -66,7 +66,7 @@ fn a_measurement_over_time_has_samples_of_each_rail() {
         assert_eq!(timeline.rails, ["rail 0 (tx0)", "rail 1 (tx1)", "rail 2 (tx2)"]);
         assert!(timeline.marks.is_empty());
         let Timeline { samples, requests, .. } = &timeline;
-        assert!(samples.len() > 5, "{}", samples.len());
+        assert!(samples.len() > 2, "{}", samples.len());
         assert!(samples.is_sorted_by(|a, b| a.at < b.at && a.completed <= b.completed));
         assert_eq!(samples[0], Sample { at: samples[0].at, completed: 0, rails: vec![0; 3] });
         let last = samples.last().unwrap();
@@ -79,9 +79,9 @@ fn a_measurement_over_time_has_samples_of_each_rail() {
 
 #[test]
 fn faults_are_marked_where_they_begin_and_end() {
-    let limit = Limit::Time(Duration::from_millis(200));
+    let limit = Limit::Time(Duration::from_secs(1));
     let config = PerfConfig { limit, ..PerfConfig::default() };
-    let faults = ["1:50ms:slow:20ms", "far.2:1M:slow"].map(|fault| fault.parse().unwrap());
+    let faults = ["1:300ms:slow:20ms", "far.2:64K:slow"].map(|fault| fault.parse().unwrap());
     let log = FaultLog::default();
     let timeline = measure_over_time(&config, &faults, &log, || ()).unwrap();
     let told = timeline.marks.iter().map(|mark| (mark.cause, mark.begins, mark.text.as_str()));

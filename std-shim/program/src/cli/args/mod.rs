@@ -116,7 +116,7 @@ pub(super) struct CopyArguments {
     /// Report as JSON, errors too.
     #[arg(long)]
     pub(super) json: bool,
-    /// No progress bar and no table. (A progress bar appears on terminals only.)
+    /// No progress bar, no table and nothing about faults. (A progress bar appears on terminals only.)
     #[arg(long, short)]
     pub(super) quiet: bool,
 }
