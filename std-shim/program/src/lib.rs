@@ -4,15 +4,17 @@
 //!
 //! # Reading order
 //!
-//! 1. [`job`]: what two sides meet for, as plain data; [`size`] is how people write sizes;
+//! 1. [`job`]: what two sides meet for, as plain data; [`size`] and [`time`] are how people write these;
 //! 2. [`session`]: what two sides share once they have met;
-//! 3. `hosts`: two hosts made of software NICs, for a copy or a measurement within a process; `visit`:
-//!    a peer that has asked for something, and its limits;
+//! 3. `hosts`: two hosts made of software NICs, for a copy or a measurement within a process, with the
+//!    [faults](fault) that people ask for, and the [`weather`], which lets them begin and end; `visit`: a
+//!    peer that has asked for something, and its limits;
 //! 4. [`transfer`]: the copy path, with its protocol in the module's documentation;
 //! 5. [`perf`] measures, within a process and between two;
 //! 6. [`serve`]: the side that waits, for files and measurements;
 //! 7. `main.rs` and `cli/`: the program, a thin layer over `transfer`, `perf` and `serve`.
 
+pub mod fault;
 mod hosts;
 pub mod job;
 pub mod perf;
@@ -23,5 +25,8 @@ mod recorded;
 pub mod serve;
 pub mod session;
 pub mod size;
+pub mod time;
 pub mod transfer;
 mod visit;
+mod watched;
+pub mod weather;

@@ -47,11 +47,12 @@ fn options_of_one_host_and_of_two_do_not_mix() {
     for arguments in [
         &["copy", "src"][..],
         &["copy", "--to", "127.0.0.1", "--devices", "2", "src"],
-        &["copy", "--to", "127.0.0.1", "--fault", "0:1", "src"],
         &["copy", "--device", "mlx5_0", "src", "dst"],
         &["copy", "--gid-index", "1", "src", "dst"],
         &["perf", "--to", "127.0.0.1", "--devices", "2"],
         &["perf", "--to", "127.0.0.1", "--threads", "1"],
+        &["perf", "--to", "127.0.0.1", "--line-rate", "1G"],
+        &["copy", "--to", "127.0.0.1", "--line-rate", "1G", "src"],
         &["perf", "--device", "mlx5_0"],
         &["perf", "--gid-index", "1"],
         &["serve", "dst", "other"],
@@ -60,13 +61,17 @@ fn options_of_one_host_and_of_two_do_not_mix() {
     ] {
         assert_eq!(place.run(arguments).status.code(), Some(2), "{arguments:?}");
     }
+    for command in [&["copy", "src"][..], &["perf"]] {
+        let output = place.run(&[command, &["--to", "127.0.0.1", "--fault", "0:1"]].concat());
+        assert_failure(&output, 2, &["--fault goes without --to: only the software NIC"]);
+    }
     assert_eq!(place.files(), ["src"]);
 }
 
 #[test]
 fn command_lines_that_make_no_sense() {
     let place = Place::with_source(10);
-    let senseless: [&[&str]; 20] = [
+    let senseless: [&[&str]; 26] = [
         &[],
         &["copy"],
         &["copy", "src"],
@@ -77,6 +82,12 @@ fn command_lines_that_make_no_sense() {
         &["copy", "--message-size", "0", "src", "dst"],
         &["copy", "--window", "129", "src", "dst"],
         &["copy", "--fault", "x", "src", "dst"],
+        &["copy", "--fault", "1:1M:gone:1s", "src", "dst"],
+        &["copy", "--line-rate", "0", "src", "dst"],
+        &["perf", "--fault", "1:1M:loud"],
+        &["perf", "--fault", "4:1M"],
+        &["perf", "--timeline", "--sizes", "1K,64K"],
+        &["perf", "--fault", "1:1M", "--schemes", "spray,dqplb"],
         &["perf", "--sizes", "1M..1K"],
         &["perf", "--json", "--csv"],
         &["perf", "--seconds", "0"],
@@ -164,8 +175,20 @@ fn help_explains_itself() {
         assert!(help.contains("--qp-timeout <N>"), "{help}");
     }
     let help = stdout(&place.run(&["perf", "--help"]));
-    for word in ["--sizes", "--plot", "--csv", "--json", "--threads", "memcpy", "--to", "--device"]
-    {
+    for word in [
+        "--sizes",
+        "--plot",
+        "--csv",
+        "--json",
+        "--threads",
+        "memcpy",
+        "--to",
+        "--device",
+        "--timeline",
+        "--fault <[SIDE.]RAIL:WHEN[:HOW[:FOR]]>",
+        "--line-rate",
+        "over time 1M]",
+    ] {
         assert!(help.contains(word), "{word}: {help}");
     }
     let help = stdout(&place.run(&["serve", "--help"]));
@@ -236,6 +259,94 @@ fn perf_draws() {
     for word in ["memcpy", "write-imm dqplb", "64 KiB", "GB/s"] {
         assert!(svg.contains(word), "{word}");
     }
+}
+
+/// A measurement over time that is over at once.
+const OVER_TIME: [&str; 4] = ["perf", "--timeline", "--seconds", "0.1"];
+
+#[test]
+fn perf_over_time_prints_what_each_rail_did() {
+    let place = Place::new();
+    let output = place.run(&OVER_TIME);
+    assert_success(&output);
+    let text = stdout(&output);
+    for words in ["the software NIC: 4 rails, ", "write-imm of 1 MiB, spray: ", "rail 3 (tx3)  "] {
+        assert!(text.contains(words), "{words:?} is not in: {text}");
+    }
+    assert!(!text.contains("goodput:"), "{text}");
+    let choice = ["--operations", "read", "--sizes", "64K", "--rails", "2", "--json"];
+    let output = place.run(&[&OVER_TIME[..], &choice].concat());
+    assert_success(&output);
+    let report = json(&output);
+    assert_eq!((&report["operation"], &report["message_size"]), (&"read".into(), &65536.into()));
+    assert_eq!(report["rail_names"], serde_json::json!(["rail 0 (tx0)", "rail 1 (tx1)"]));
+    assert_eq!((&report["goodput"], &report["marks"]), (&Value::Null, &serde_json::json!([])));
+    let samples = report["samples"].as_array().unwrap();
+    assert!(!samples.is_empty());
+    for sample in samples {
+        assert!(sample["gigabytes_per_second"].is_f64(), "{sample}");
+        assert_eq!(sample["rails"].as_array().unwrap().len(), 2, "{sample}");
+    }
+}
+
+#[test]
+fn perf_over_time_shows_faults_that_come_and_go() {
+    let place = Place::new();
+    let fault =
+        ["perf", "--seconds", "1", "--line-rate", "64M", "--sizes", "64K", "--max-msg-size"];
+    let fault =
+        [&fault[..], &["4K", "--fault", "2:200ms:slow:200ms", "--plot", "plot.svg"]].concat();
+    let output = place.run(&fault);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let (rest, told) = split_faults(&output);
+    assert_eq!((rest.as_str(), told.len()), ("", 2), "{told:?}");
+    assert!(stdout(&output).contains("\ngoodput: "), "{}", stdout(&output));
+    let svg = fs::read_to_string(place.path("plot.svg")).unwrap();
+    for words in [
+        "goodput on the software NIC",
+        "all rails: acknowledged",
+        "rail 3 (tx3): posted",
+        "rail 2 (device tx2): completions 20 ms late",
+        "rail 2 (device tx2): completions in time again",
+    ] {
+        assert!(svg.contains(words), "{words:?} is not in the picture");
+    }
+    let report = json(&place.run(&[&fault[..], &["--json"]].concat()));
+    let marks = report["marks"].as_array().unwrap();
+    assert_eq!((&marks[0]["begins"], &marks[1]["begins"]), (&true.into(), &false.into()));
+    assert_eq!((marks.len(), &marks[0]["cause"]), (2, &"fault 0".into()));
+    for figure in ["before", "during", "after", "during_ratio", "after_ratio"] {
+        assert!(report["goodput"][figure].as_f64().unwrap() > 0.0, "{}", report["goodput"]);
+    }
+    let csv = stdout(&place.run(&[&fault[..], &["--csv"]].concat()));
+    let head = "seconds,gigabytes_per_second,rail_0,rail_1,rail_2,rail_3,marks";
+    assert_eq!(csv.lines().next(), Some(head));
+    assert!(csv.lines().all(|line| line.split(',').count() == 7), "{csv}");
+    assert_eq!(csv.matches("\"rail 2 (device tx2): ").count(), 2, "{csv}");
+}
+
+#[test]
+fn a_fault_that_never_comes_does_not_change_a_measurement() {
+    let place = Place::new();
+    let output = place.run(&[&OVER_TIME[..], &["--fault", "far.1:600s:gone"]].concat());
+    let note = "polyrail: the fault on rail 1 did not happen: the measurement ended before 600s had \
+                passed\n";
+    assert_eq!((output.status.success(), stderr(&output).as_str()), (true, note));
+    assert!(!stdout(&output).contains("goodput:"));
+}
+
+#[test]
+fn a_line_rate_limits_every_device() {
+    let place = Place::with_source(4 << 20);
+    let output = place.copy(&["--line-rate", "8M", "--rails", "2", "--json"]);
+    assert_success(&output);
+    place.assert_copied();
+    // 2 MiB over each of two devices, of which 1 ms is free.
+    assert!(json(&output)["seconds"].as_f64().unwrap() > 0.24, "{}", stdout(&output));
+    let rate = ["--line-rate", "8M", "--rails", "2"];
+    let output = place.run(&[&OVER_TIME[..], &rate].concat());
+    assert_success(&output);
+    assert!(stdout(&output).contains("2 rails, 8 MiB/s a device, "), "{}", stdout(&output));
 }
 
 #[test]

@@ -175,7 +175,10 @@ fn fail(scheme: &str, rails: &str, fault: &str, old: bool) {
         name => format!("{name}(device tx{rail}, queue pair"),
     });
     let message = stderr(&output);
-    assert_failure(&output, 6, &["failed: RETRY_EXC_ERR: transport retries exceeded (status 12)"]);
+    let words = ["failed: RETRY_EXC_ERR: transport retries exceeded (status 12)"];
+    let faults = assert_failure_by_fault(&output, 6, &words);
+    let cut = format!("rail {rail} (device tx{rail}): link cut\n");
+    assert!(faults.len() == 1 && faults[0].ends_with(&cut), "{faults:?}");
     assert!(named.iter().any(|name| message.contains(name)), "{fault}: {message}");
     assert!(begin.elapsed() < Duration::from_secs(20));
     assert_eq!(stdout(&output), "");
@@ -204,7 +207,7 @@ fn a_link_that_fails_ends_the_copy_wherever_it_happens() {
 fn a_failed_rail_is_in_the_json_report_too() {
     let place = Place::with_source(4 << 20);
     let output = place.copy(&["--fault", "3:100K", "--json"]);
-    assert_failure(&output, 6, &["rail 3"]);
+    assert_failure_by_fault(&output, 6, &["rail 3"]);
     let report = json(&output);
     assert_eq!(report["exit_code"], 6);
     let rail = &report["failed_rail"];
@@ -230,11 +233,8 @@ fn a_rail_that_falls_silent_is_found() {
                     "0.2",
                 ]);
                 let rail = &fault[..1];
-                assert_failure(
-                    &output,
-                    6,
-                    &[&format!("rail {rail} (device tx{rail}) fell silent")],
-                );
+                let words = format!("rail {rail} (device tx{rail}) fell silent");
+                assert_failure_by_fault(&output, 6, &[&words]);
                 assert_eq!(place.files(), ["src"]);
             });
         }
@@ -247,7 +247,7 @@ fn a_rail_that_falls_silent_is_found() {
 fn a_side_waits_for_acknowledgements_for_the_given_time() {
     let place = Place::with_source(1 << 20);
     let options = ["--fault", "1:64K", "--stall-timeout", "3", "--qp-timeout", "31"];
-    assert_failure(&place.copy(&options), 6, &["rail 1 (device tx1) fell silent"]);
+    assert_failure_by_fault(&place.copy(&options), 6, &["rail 1 (device tx1) fell silent"]);
 }
 
 #[test]
@@ -260,13 +260,57 @@ fn a_fault_that_never_comes_does_no_harm() {
     assert_eq!(stderr(&output), note);
     place.assert_copied();
     assert_success(&place.copy(&["--fault", "2:1G", "--quiet"]));
+    let output = place.copy(&["--fault", "far.0:600s:gone"]);
+    let note =
+        "polyrail: the fault on rail 0 did not happen: the copy ended before 600s had passed\n";
+    assert_eq!((output.status.success(), stderr(&output).as_str()), (true, note));
+}
+
+#[test]
+fn completions_that_are_late_for_a_while_do_no_harm() {
+    let place = Place::with_source(8 << 20);
+    // Half a second, with both faults in the first half of it.
+    let options =
+        ["--line-rate", "4M", "--fault", "1:512K:slow:30ms", "--fault", "far.0:0:slow:30ms"];
+    let output = place.copy(&options);
+    place.assert_copied();
+    let (rest, faults) = split_faults(&output);
+    assert_eq!(rest, "");
+    for said in [
+        "rail 1 (device tx1): completions 20 ms late",
+        "rail 1 (device tx1): completions in time again",
+        "rail 0 (device rx0): completions 20 ms late",
+        "rail 0 (device rx0): completions in time again",
+    ] {
+        assert!(faults.iter().any(|line| line.contains(said)), "{said} is not in {faults:?}");
+    }
+    assert_success(&place.copy(&["--fault", "1:1M:slow:30ms", "--quiet"]));
+}
+
+#[test]
+fn a_device_that_fails_ends_the_copy() {
+    thread::scope(|scope| {
+        for (fault, words) in [
+            ("1:1M:corrupt", "(device tx1, queue pair"),
+            ("far.1:1M:corrupt", "REM_OP_ERR"),
+            ("1:1M:gone", "device tx1"),
+            ("far.1:1M:gone", "x1"),
+            ("far.1:1M", "RETRY_EXC_ERR"),
+        ] {
+            scope.spawn(move || {
+                let place = Place::with_source(6 << 20);
+                assert_failure_by_fault(&place.copy(&["--fault", fault]), 6, &[words]);
+                assert_eq!(place.files(), ["src"]);
+            });
+        }
+    });
 }
 
 #[test]
 fn a_fault_takes_all_rails_of_its_device() {
     let place = Place::with_source(4 << 20);
     let output = place.copy(&["--rails", "4", "--devices", "2", "--fault", "3:1M", "--json"]);
-    assert_failure(&output, 6, &["(device tx1, queue pair"]);
+    assert_failure_by_fault(&output, 6, &["(device tx1, queue pair"]);
     let rail = json(&output)["failed_rail"]["rail"].clone();
     assert!(rail == "1" || rail == "3", "{rail}");
 }

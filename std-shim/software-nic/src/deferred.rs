@@ -30,10 +30,10 @@ pub(crate) fn may_overtake(send: &SendQueue) -> bool {
 }
 
 /// Has the peer admit the READ or atomic at the front, and leaves its data for later. `None` if the
-/// front is not a READ or atomic, or not in order; then it takes the usual way.
+/// front is not a READ or atomic, or not in order, or has to wait for its line; then it takes the usual way.
 pub(crate) fn defer(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
     let ready = send.next < send.posted && qp.state.get() == QpState::Rts;
-    if !ready || send.front.started {
+    if !ready || send.front.started || qp.device.line.is_some() {
         return None;
     }
     let request = *send.get(send.next);

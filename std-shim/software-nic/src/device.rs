@@ -5,9 +5,10 @@ use crate::error::NicError;
 use crate::event::AsyncEvent;
 use crate::event_log::{EventCursor, EventLog};
 use crate::fault::{Fault, FaultPlan, Faults, When};
+use crate::line::Line;
 use crate::options::{DeviceConfig, DeviceLimits};
 use crate::shared::{DeviceShared, FabricShared};
-use crate::sync::lock;
+use crate::sync::{lock, nanos};
 use polyrail_core::verbs::DeviceId;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -45,6 +46,7 @@ impl DeviceShared {
             ports_up: (0..ports).map(|_| AtomicBool::new(true)).collect(),
             gone: AtomicBool::new(false),
             faults: Faults::new(),
+            line: config.bytes_per_second.map(Line::new),
             next_qp_num: AtomicU32::new(FIRST_QP_NUM),
             events: EventLog::new(EVENTS),
             events_read: Mutex::default(),
@@ -99,8 +101,25 @@ impl DeviceShared {
             Fault::DelayCompletions(delay) => self.faults.set_delay(delay),
             Fault::Silent(silent) => self.faults.set_silent(silent),
             Fault::LoseAcks(loses) => self.faults.set_loses_acks(loses),
+            Fault::FailRequests(fails) => self.faults.set_fails_requests(fails),
         }
         self.fabric.note_change();
+    }
+
+    /// Whether the device is as this fault makes it.
+    fn suffers(&self, fault: Fault) -> bool {
+        let all_ports =
+            |wanted| self.ports_up.iter().all(|up| up.load(Ordering::Acquire) == wanted);
+        match fault {
+            Fault::LinkDown => all_ports(false),
+            Fault::LinkUp => all_ports(true),
+            Fault::DeviceGone => self.is_gone(),
+            Fault::ForceRnr { .. } => self.faults.forces_rnr(),
+            Fault::DelayCompletions(delay) => self.faults.delay() == nanos(delay),
+            Fault::Silent(silent) => self.faults.is_silent() == silent,
+            Fault::LoseAcks(loses) => self.faults.loses_acks() == loses,
+            Fault::FailRequests(fails) => self.faults.fails_requests() == fails,
+        }
     }
 
     fn set_ports(&self, up: bool) {
@@ -184,6 +203,11 @@ impl Device {
     /// Payload bytes carried so far: own requests and those of peers.
     pub fn carried_bytes(&self) -> u64 {
         self.0.faults.bytes()
+    }
+
+    /// Whether it is now as this fault makes it: the fault has happened, and was not undone since.
+    pub fn suffers(&self, fault: Fault) -> bool {
+        self.0.suffers(fault)
     }
 
     /// Makes a fault happen, now or later.

@@ -110,4 +110,6 @@ pub mod vendor {
     pub const PEER_PSN: u32 = 0x44;
     /// The acknowledgement was lost: the request was carried out all the same.
     pub const ACK_LOST: u32 = 0x45;
+    /// An internal error of the device at either end: the request was carried out all the same.
+    pub const INTERNAL: u32 = 0x50;
 }

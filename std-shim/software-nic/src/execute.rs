@@ -2,6 +2,7 @@
 
 use crate::deferred;
 use crate::error::vendor;
+use crate::line::Line;
 use crate::memory::MemoryTable;
 use crate::responder::{self, Answer};
 use crate::retry::{self, Verdict};
@@ -89,14 +90,32 @@ fn turn(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) -> Option<Tur
     if send.next == send.posted || retry::waits(&send.front, fabric) {
         return None;
     }
+    let request = *send.get(send.next);
+    if let Some(line) = &qp.device.line
+        && !has_been_sent(send, line, request.sge.length(), fabric.clock.now())
+    {
+        return None;
+    }
     // Read before the attempt: a change that comes after it must not be missed.
     let changes = fabric.changes();
-    let request = *send.get(send.next);
     send.front.started = true;
     let answer = attempt(qp, send, &request, memory);
     let outcome = settle(qp, send, &request, answer, changes, memory)?;
     let bytes = if outcome == TurnOutcome::Done { request.sge.length() } else { 0 };
     Some(Turn { wr_id: request.wr_id, opcode: request.opcode, outcome, bytes })
+}
+
+/// Whether the line has sent the request at the front. The first time gives it to the line, and lets the
+/// request wait until then.
+fn has_been_sent(send: &mut SendQueue, line: &Line, length: u32, now: u64) -> bool {
+    if send.front.on_line {
+        return true;
+    }
+    send.front.on_line = true;
+    let sent = line.send(now, length);
+    let waits = sent > now;
+    send.front.until = waits.then_some(sent);
+    !waits
 }
 
 /// Sends the request at the front to its responder.

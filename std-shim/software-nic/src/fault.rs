@@ -42,6 +42,9 @@ pub enum Fault {
     /// Acknowledgements are lost: requests are carried out, yet their sender sees
     /// RETRY_EXC_ERR.
     LoseAcks(bool),
+    /// The device has an internal error: requests are carried out, yet they fail. Its own with
+    /// GENERAL_ERR; its peers' with REM_OP_ERR, and their responders here are in ERR.
+    FailRequests(bool),
 }
 
 /// Faults of one device, in any order.
@@ -59,6 +62,7 @@ pub struct FaultPlan {
 pub(crate) struct Faults {
     silent: AtomicBool,
     lose_acks: AtomicBool,
+    fail_requests: AtomicBool,
     force_rnr: AtomicU32,
     delay: AtomicU64,
     /// Payload bytes carried so far.
@@ -86,6 +90,7 @@ impl Faults {
         Self {
             silent: AtomicBool::new(false),
             lose_acks: AtomicBool::new(false),
+            fail_requests: AtomicBool::new(false),
             force_rnr: AtomicU32::new(0),
             delay: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -111,6 +116,14 @@ impl Faults {
         self.lose_acks.store(loses, Relaxed);
     }
 
+    pub(crate) fn fails_requests(&self) -> bool {
+        self.fail_requests.load(Relaxed)
+    }
+
+    pub(crate) fn set_fails_requests(&self, fails: bool) {
+        self.fail_requests.store(fails, Relaxed);
+    }
+
     /// How long completions take to show, in nanoseconds.
     pub(crate) fn delay(&self) -> u64 {
         self.delay.load(Relaxed)
@@ -124,9 +137,14 @@ impl Faults {
         self.force_rnr.fetch_add(requests, Relaxed);
     }
 
+    /// Whether requests are to find no receive.
+    pub(crate) fn forces_rnr(&self) -> bool {
+        self.force_rnr.load(Relaxed) != 0
+    }
+
     /// Whether the request at hand is to find no receive.
     pub(crate) fn takes_forced_rnr(&self) -> bool {
-        self.force_rnr.load(Relaxed) != 0
+        self.forces_rnr()
             && self.force_rnr.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 

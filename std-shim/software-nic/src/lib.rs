@@ -11,7 +11,7 @@
 //!    (`pages`), memory to register, and [`Span`] (`dma`), by which alone it is touched; `sync`, the
 //!    small tools;
 //! 2. what is behind a lock: keys (`memory`), events ([`EventLog`], in `event_log`), `send_queue`,
-//!    `receives`, `completions`;
+//!    `receives`, `completions`; and `line`, which takes time to send;
 //! 3. `shared`: what a fabric, its devices and their queues know of each other, with the order of locks;
 //! 4. the way of a request: `batch` (posting), `execute` (the sending end, of the steps in
 //!    `transmit`), `responder` (the receiving end), `retry`, `deferred`, `completion_queue`;
@@ -102,6 +102,7 @@ mod event_log;
 mod execute;
 mod fabric;
 mod fault;
+mod line;
 mod memory;
 mod modify;
 mod options;

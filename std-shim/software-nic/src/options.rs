@@ -2,6 +2,7 @@
 
 use crate::address::Mtu;
 use polyrail_core::verbs::AccessFlags;
+use std::num::NonZeroU64;
 
 /// What is asked of a new queue pair (`struct ibv_qp_cap`, with one buffer per request).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,11 +108,19 @@ pub struct DeviceConfig {
     pub ports: u8,
     /// What it can do.
     pub limits: DeviceLimits,
+    /// Line rate: payload bytes a second that its queue pairs may move, all together, READs included;
+    /// `None`: as fast as memory is. The peer's rate does not count.
+    pub bytes_per_second: Option<NonZeroU64>,
 }
 
 impl DeviceConfig {
-    /// One port and the default limits.
+    /// One port, the default limits, and no line rate.
     pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), ports: 1, limits: DeviceLimits::default() }
+        Self {
+            name: name.into(),
+            ports: 1,
+            limits: DeviceLimits::default(),
+            bytes_per_second: None,
+        }
     }
 }

@@ -47,6 +47,8 @@ pub(crate) struct Front {
     pub(crate) delivered: bool,
     /// An attempt was made.
     pub(crate) started: bool,
+    /// The device's line was given it to send.
+    pub(crate) on_line: bool,
 }
 
 /// A READ or atomic that the peer has accepted, and whose data has not come back.

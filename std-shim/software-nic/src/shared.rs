@@ -22,6 +22,7 @@ use crate::completions::{Completions, ReleasedSlots};
 use crate::event::AsyncEvent;
 use crate::event_log::{EventCursor, EventLog};
 use crate::fault::Faults;
+use crate::line::Line;
 use crate::memory::{DomainId, MemoryTable};
 use crate::options::DeviceLimits;
 use crate::receives::{Responder, SrqInner};
@@ -154,6 +155,8 @@ pub(crate) struct DeviceShared {
     pub(crate) ports_up: Box<[AtomicBool]>,
     pub(crate) gone: AtomicBool,
     pub(crate) faults: Faults,
+    /// What it sends on, if that takes time.
+    pub(crate) line: Option<Line>,
     pub(crate) next_qp_num: AtomicU32,
     pub(crate) events: EventLog<AsyncEvent>,
     /// How far those have read who have no cursor of their own. Locked before the events.

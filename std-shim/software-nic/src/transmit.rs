@@ -22,12 +22,26 @@ pub(crate) struct Turn {
     pub(crate) bytes: u32,
 }
 
-/// An acknowledgement on its way back, which may get lost.
+/// An acknowledgement on its way back, which may get lost, or be none after all.
 pub(crate) fn acknowledge(qp: &QpShared, peer: &QpShared) -> Answer {
+    if qp.device.faults.fails_requests() {
+        return Answer::Nak(WcStatus::GENERAL_ERR, vendor::INTERNAL);
+    }
+    if peer.device.faults.fails_requests() {
+        return refuse_for_internal_error(peer);
+    }
     if qp.device.faults.loses_acks() || peer.device.faults.loses_acks() {
         return Answer::Silence(vendor::ACK_LOST);
     }
     Answer::Ack
+}
+
+/// The responder fails with the request. Its queues are flushed by their poller.
+fn refuse_for_internal_error(peer: &QpShared) -> Answer {
+    if peer.state.fail() {
+        peer.list_work();
+    }
+    Answer::Nak(WcStatus::REM_OP_ERR, vendor::INTERNAL)
 }
 
 pub(crate) fn carried(qp: &QpShared, peer: &QpShared, bytes: u32) {

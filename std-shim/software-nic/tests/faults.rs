@@ -281,3 +281,61 @@ fn a_plan_is_plain_data() {
     pair.a.post_all(&[pair.write(1, 0, 8), pair.write(2, 0, 8)]).unwrap();
     assert_eq!(ends(&pair.settle().0), [(1, WcStatus::SUCCESS), (2, EXCEEDED)]);
 }
+
+#[test]
+fn an_internal_error_fails_requests_that_were_carried_out() {
+    for at_peer in [false, true] {
+        both_ways(|mut pair| {
+            pair.b.recv(101, nothing()).unwrap();
+            pair.b.recv(102, nothing()).unwrap();
+            pair.a.buffer.fill(0, 100, 5);
+            let fault = Fault::FailRequests(true);
+            let device = if at_peer { &pair.b.device } else { &pair.a.device };
+            device.inject(When::AfterBytes(8), fault);
+            pair.a.post(pair.write(1, 0, 4)).unwrap();
+            assert_eq!(ends(&pair.settle().0), [(1, WcStatus::SUCCESS)]);
+            pair.a.post(pair.request(2, Opcode::RdmaWriteWithImm, 0, 100)).unwrap();
+            let (a, b) = pair.settle();
+            let device = if at_peer { &pair.b.device } else { &pair.a.device };
+            assert!(device.suffers(fault) && !device.suffers(Fault::FailRequests(false)));
+            let status = if at_peer { WcStatus::REM_OP_ERR } else { WcStatus::GENERAL_ERR };
+            assert_eq!((ends(&a), a[0].vendor_err), (vec![(2, status)], vendor::INTERNAL));
+            assert_eq!(pair.a.qp.state(), QpState::Err);
+            assert_eq!(pair.b.bytes(0, 100), [5; 100]);
+            let arrived = (101, WcStatus::SUCCESS);
+            if at_peer {
+                assert_eq!(
+                    (ends(&b), pair.b.qp.state()),
+                    (vec![arrived, (102, FLUSHED)], QpState::Err)
+                );
+            } else {
+                assert_eq!((ends(&b), pair.b.qp.state()), (vec![arrived], QpState::Rts));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_device_is_as_its_faults_make_it_until_they_are_undone() {
+    let pair = Pair::impatient();
+    let device = &pair.a.device;
+    let late = Fault::DelayCompletions(Duration::from_millis(1));
+    for (begins, ends) in [
+        (Fault::LinkDown, Fault::LinkUp),
+        (late, Fault::DelayCompletions(Duration::ZERO)),
+        (Fault::Silent(true), Fault::Silent(false)),
+        (Fault::LoseAcks(true), Fault::LoseAcks(false)),
+        (Fault::FailRequests(true), Fault::FailRequests(false)),
+    ] {
+        assert!(!device.suffers(begins) && device.suffers(ends), "{begins:?}");
+        device.inject(When::Now, begins);
+        assert!(device.suffers(begins) && !device.suffers(ends), "{begins:?}");
+        device.inject(When::Now, ends);
+        assert!(!device.suffers(begins) && device.suffers(ends), "{begins:?}");
+    }
+    for lasting in [Fault::ForceRnr { requests: 1 }, Fault::DeviceGone] {
+        assert!(!device.suffers(lasting), "{lasting:?}");
+        device.inject(When::Now, lasting);
+        assert!(device.suffers(lasting), "{lasting:?}");
+    }
+}

@@ -2,16 +2,14 @@
 
 use super::args::CopyArguments;
 use super::exit::Failure;
+use super::faults::Announcer;
 use super::output;
 use super::print;
 use super::progress::Bar;
 use super::signals::interrupts;
-use super::{hosts, report};
+use super::{faults, hosts, report};
 use polyrail_program::job::Shape;
-use polyrail_program::size::human_size;
-use polyrail_program::transfer::{
-    CopyOptions, CopyProgress, CopyReport, LinkFault, copy_file, send_to,
-};
+use polyrail_program::transfer::{CopyOptions, CopyProgress, CopyReport, copy_file, send_to};
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(arguments: &CopyArguments) -> Result<(), Failure> {
@@ -28,6 +26,7 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
     if arguments.to.is_none() && arguments.host_devices.are_named() {
         return Err(Failure::usage("--device and --gid-index go with --to"));
     }
+    faults::refuse_with(arguments.to.as_deref(), &arguments.faults.fault)?;
     let options = CopyOptions {
         rails: arguments.requests.rails,
         devices: arguments.requests.devices,
@@ -35,7 +34,8 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         max_msg_size: arguments.requests.max_msg_size,
         message_size: arguments.message_size,
         window: arguments.requests.window,
-        faults: arguments.fault.clone(),
+        line_rate: arguments.requests.line_rate,
+        faults: arguments.faults.fault.clone(),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
         stall_timeout: arguments.connection.stall_timeout,
         patience: arguments.patience.patience(),
@@ -68,22 +68,19 @@ fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied,
     let progress = CopyProgress { interrupted: interrupts(), ..CopyProgress::default() };
     let bar = Bar::new(arguments.quiet || arguments.json);
     let source = &arguments.source;
-    let report = copy_file(source, &destination, options, &progress, || bar.show(&progress))?;
+    let announcer = Announcer::new(&progress.faults, arguments.quiet);
+    let watch = || {
+        bar.show(&progress);
+        if let Some(news) = announcer.news() {
+            bar.beside(|| output::tell(&news));
+        }
+    };
+    let copied = copy_file(source, &destination, options, &progress, watch);
     drop(bar);
-    if !arguments.quiet {
-        options.faults.iter().for_each(note_late_fault);
-    }
+    announcer.news().inspect(|news| output::tell(news));
+    let report = copied?;
+    output::tell(&announcer.absent(&options.faults, "copy"));
     Ok((destination, options.shape(devices), report))
-}
-
-/// Prints that a fault did not happen: the copy succeeded.
-fn note_late_fault(fault: &LinkFault) {
-    let LinkFault { rail, bytes, .. } = *fault;
-    output::tell(&format!(
-        "polyrail: the fault on rail {rail} did not happen: the copy ended before its device had \
-         carried {}\n",
-        human_size(bytes)
-    ));
 }
 
 /// Copies to a `polyrail serve`, over real NICs.

@@ -147,7 +147,7 @@ impl From<CopyError> for Failure {
                 _ => (Exit::Destination, None),
             },
             CopyError::SameFile { .. } => (Exit::SameFile, None),
-            CopyError::Plan(_) | CopyError::Fault { .. } | CopyError::Name { .. } => {
+            CopyError::Plan(_) | CopyError::Fault(_) | CopyError::Name { .. } => {
                 (Exit::Usage, None)
             }
             CopyError::Transfer { source, .. } => transfer_exit(source),
@@ -168,7 +168,7 @@ impl From<PerfError> for Failure {
     fn from(error: PerfError) -> Self {
         let (exit, rail) = match &error {
             PerfError::Session(error) => session_exit(error),
-            PerfError::Workload(_) => (Exit::Usage, None),
+            PerfError::Workload(_) | PerfError::Fault(_) => (Exit::Usage, None),
             PerfError::Lost { .. } => (Exit::Corrupted, None),
             PerfError::Memory(_) => (Exit::Memory, None),
             _ => (Exit::Unexpected, None),

@@ -5,18 +5,24 @@ use super::exit::Failure;
 use super::output;
 use polyrail_program::serve::DEFAULT_PORT;
 
+/// The protection domain of a device of this host.
 #[cfg(feature = "verbs")]
-pub(super) fn open(
-    arguments: &DeviceArguments,
-) -> Result<Vec<polyrail::rdma::VerbsDomain>, Failure> {
+pub(super) type HostDomain = polyrail::rdma::VerbsDomain;
+
+/// Without verbs there is none; the type is a placeholder.
+#[cfg(not(feature = "verbs"))]
+pub(super) type HostDomain = polyrail::nic::ProtectionDomain;
+
+#[cfg(feature = "verbs")]
+pub(super) fn open(arguments: &DeviceArguments) -> Result<Vec<HostDomain>, Failure> {
     use polyrail::rdma::{OpenOptions, open_devices};
     let options = OpenOptions { gid_index: arguments.gid_index };
     open_devices(&arguments.device, &options).map_err(|error| Failure::no_devices(&error))
 }
 
-/// Without verbs there is nothing to open; the type is a placeholder.
+/// Without verbs there is nothing to open.
 #[cfg(not(feature = "verbs"))]
-pub(super) fn open(_: &DeviceArguments) -> Result<Vec<polyrail::nic::ProtectionDomain>, Failure> {
+pub(super) fn open(_: &DeviceArguments) -> Result<Vec<HostDomain>, Failure> {
     Err(Failure::without_verbs())
 }
 

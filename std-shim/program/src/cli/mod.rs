@@ -1,15 +1,18 @@
-//! The command line: `args` defines it, `copy`, `serve`, `perf` and `devices` do the work, `hosts` is what
-//! two hosts need, `signals` handles interrupts; `report`, `line`, `table` and `plot` show the results,
-//! `output` and `print` write them, `exit` has failures and exit codes.
+//! The command line: `args` defines it, `copy`, `serve`, `perf`, `timeline` and `devices` do the work, `hosts`
+//! is what two hosts need, `faults` tells of faults on request, `signals` handles interrupts; `report`, `line`,
+//! `table`, `plot` and `timeline_plot` (with `picture`) show the results, `output` and `print` write them,
+//! `exit` has failures and exit codes.
 
 mod args;
 mod copy;
 mod devices;
 mod exit;
+mod faults;
 mod hosts;
 mod line;
 mod output;
 mod perf;
+mod picture;
 mod plot;
 mod print;
 mod progress;
@@ -17,6 +20,8 @@ mod report;
 mod serve;
 mod signals;
 mod table;
+mod timeline;
+mod timeline_plot;
 
 use args::{Arguments, Command};
 use clap::CommandFactory;
@@ -29,6 +34,7 @@ pub(crate) fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Copy(arguments) => copy::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Perf(arguments) if arguments.is_over_time() => timeline::run(arguments),
         Command::Perf(arguments) => perf::run(arguments),
         Command::Devices(arguments) => devices::run(arguments),
         Command::Completions { shell } => {

@@ -1,7 +1,9 @@
 //! `polyrail perf`.
 
-use super::args::PerfArguments;
+use super::args::{OperationName, PerfArguments, RequestArguments, SchemeName};
 use super::exit::Failure;
+use super::faults::refuse_with;
+use super::hosts::HostDomain;
 use super::line::Line;
 use super::output;
 use super::print;
@@ -16,39 +18,41 @@ use polyrail_program::perf::{
 };
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::{check_replaceable, replace_file};
+use std::num::NonZeroU64;
+use std::time::Duration;
 
-/// Where requests go, and what measures them.
-struct Bench {
+/// What is measured unless it is chosen.
+const OPERATIONS: [OperationName; 4] =
+    [OperationName::Write, OperationName::WriteImm, OperationName::Read, OperationName::Send];
+const SCHEMES: [SchemeName; 2] = [SchemeName::Spray, SchemeName::Dqplb];
+const SMALLEST: u32 = 4 << 10;
+const LARGEST: u32 = 4 << 20;
+const TIME: Duration = Duration::from_millis(200);
+
+/// Where requests go.
+pub(super) struct Place {
     /// A description for people.
-    place: String,
-    /// Devices on either side.
-    devices: usize,
-    threads: u8,
-    measure: Box<Measure>,
+    pub(super) name: String,
+    /// Devices on either side that rails use.
+    pub(super) devices: usize,
+    pub(super) threads: u8,
 }
 
+/// What measures requests to a place.
 type Measure = dyn Fn(&PerfConfig) -> Result<Measurement, PerfError>;
 
 pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
-    let bench = match &arguments.to {
-        Some(address) => to_host(arguments, hosts::with_port(address))?,
-        None if arguments.host_devices.are_named() => {
-            return Err(Failure::usage("--device and --gid-index go with --to"));
-        }
-        None => software(arguments),
-    };
-    // Fail now rather than after the measurements.
-    if let Some(path) = &arguments.plot {
-        check_replaceable(path)?;
-    }
+    check(arguments)?;
+    let (place, measure) = bench(arguments)?;
     let streamed = !arguments.json && !arguments.csv;
     let mut lines = Vec::new();
     for (operation, scheme) in kinds(arguments) {
-        for &message_size in &arguments.sizes.0 {
+        for message_size in sizes(arguments) {
             if streamed {
                 progress(&lines, operation, message_size);
             }
-            lines.push(measure_line(arguments, &bench, operation, scheme, message_size)?);
+            let config = config(arguments, &place, operation, scheme, message_size, TIME);
+            lines.push(measure_line(&place, &config, &measure)?);
         }
     }
     if streamed {
@@ -59,39 +63,74 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     } else if arguments.csv {
         print::print(csv(&lines).as_bytes())?;
     } else {
-        print::print(text(arguments, &bench, &lines).as_bytes())?;
+        print::print(text(arguments, &place, &lines).as_bytes())?;
     }
     match &arguments.plot {
         None => Ok(()),
-        Some(path) => Ok(replace_file(path, plot::svg(&bench.place, &lines)?.as_bytes())?),
+        Some(path) => Ok(replace_file(path, plot::svg(&place.name, &lines)?.as_bytes())?),
     }
 }
 
-/// Measures within this process, over the software NIC.
-fn software(arguments: &PerfArguments) -> Bench {
-    let devices = arguments.requests.devices.unwrap_or(arguments.requests.rails);
-    hosts::note_unused(devices, arguments.requests.rails);
-    let place = "the software NIC".to_owned();
-    Bench { place, devices, threads: arguments.threads, measure: Box::new(measure) }
+/// Checks what the definition of the command line cannot, and that the picture can be written: better now than
+/// after the measurements.
+pub(super) fn check(arguments: &PerfArguments) -> Result<(), Failure> {
+    if arguments.to.is_none() && arguments.host_devices.are_named() {
+        return Err(Failure::usage("--device and --gid-index go with --to"));
+    }
+    refuse_with(arguments.to.as_deref(), &arguments.faults.fault)?;
+    Ok(arguments.plot.as_deref().map_or(Ok(()), check_replaceable)?)
 }
 
-/// Measures to a `polyrail serve`, over real NICs.
-fn to_host(arguments: &PerfArguments, address: String) -> Result<Bench, Failure> {
-    let domains = hosts::open(&arguments.host_devices)?;
-    hosts::note_unused(domains.len(), arguments.requests.rails);
-    let used = domains.len().min(arguments.requests.rails);
-    let names: Vec<&str> = domains[..used].iter().map(Domain::device_name).collect();
-    let place = format!("{}, to {address}", names.join(", "));
+/// Returns where requests go, and what measures them.
+fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure>), Failure> {
+    let Some(address) = &arguments.to else { return Ok((here(arguments), Box::new(measure))) };
+    let address = hosts::with_port(address);
+    let (place, domains) = to_host(arguments, &address)?;
     let interrupted = interrupts();
     let measure = move |config: &PerfConfig| measure_to(config, &address, &domains, &interrupted);
-    Ok(Bench { place, devices: used, threads: 2, measure: Box::new(measure) })
+    Ok((place, Box::new(measure)))
+}
+
+/// Returns this process as a place, with the software NIC.
+pub(super) fn here(arguments: &PerfArguments) -> Place {
+    let RequestArguments { rails, devices, .. } = arguments.requests;
+    let devices = devices.unwrap_or(rails);
+    hosts::note_unused(devices, rails);
+    let name = "the software NIC".to_owned();
+    Place { name, devices: devices.min(rails), threads: arguments.threads }
+}
+
+/// Returns a `polyrail serve` at `address` as a place, with this host's devices.
+pub(super) fn to_host(
+    arguments: &PerfArguments,
+    address: &str,
+) -> Result<(Place, Vec<HostDomain>), Failure> {
+    let domains = hosts::open(&arguments.host_devices)?;
+    let rails = arguments.requests.rails;
+    hosts::note_unused(domains.len(), rails);
+    let used = domains.len().min(rails);
+    let names: Vec<&str> = domains[..used].iter().map(Domain::device_name).collect();
+    let name = format!("{}, to {address}", names.join(", "));
+    Ok((Place { name, devices: used, threads: 2 }, domains))
+}
+
+/// Returns what was chosen, or else the default.
+fn chosen<T: Copy>(chosen: &[T], default: &[T]) -> Vec<T> {
+    if chosen.is_empty() { default.to_vec() } else { chosen.to_vec() }
+}
+
+/// Returns the sizes of requests.
+fn sizes(arguments: &PerfArguments) -> Vec<u32> {
+    let doubled = std::iter::successors(Some(SMALLEST), |size| Some(2 * size));
+    let default = || doubled.take_while(|size| *size <= LARGEST).collect();
+    arguments.sizes.as_ref().map_or_else(default, |sizes| sizes.0.clone())
 }
 
 /// Returns the operations, each with the schemes that make a difference to it.
 fn kinds(arguments: &PerfArguments) -> Vec<(Operation, Scheme)> {
     let mut kinds = Vec::new();
-    for operation in arguments.operations.iter().map(|&name| Operation::from(name)) {
-        let schemes = arguments.schemes.iter().map(|&name| Scheme::from(name));
+    for operation in chosen(&arguments.operations, &OPERATIONS).into_iter().map(Operation::from) {
+        let schemes = chosen(&arguments.schemes, &SCHEMES).into_iter().map(Scheme::from);
         let count =
             if operation.has_scheme() && arguments.requests.rails > 1 { usize::MAX } else { 1 };
         kinds.extend(schemes.take(count).map(|scheme| (operation, scheme)));
@@ -99,34 +138,39 @@ fn kinds(arguments: &PerfArguments) -> Vec<(Operation, Scheme)> {
     kinds
 }
 
-fn measure_line(
+/// Returns a configuration that takes this time unless another limit is chosen.
+pub(super) fn config(
     arguments: &PerfArguments,
-    bench: &Bench,
+    place: &Place,
     operation: Operation,
     scheme: Scheme,
     message_size: u32,
-) -> Result<Line, Failure> {
-    let devices = bench.devices.min(arguments.requests.rails);
-    let config = PerfConfig {
+    time: Duration,
+) -> PerfConfig {
+    let limit = Limit::Time(arguments.seconds.unwrap_or(time));
+    PerfConfig {
         operation,
         scheme,
         rails: arguments.requests.rails,
-        devices,
+        devices: place.devices,
+        line_rate: arguments.requests.line_rate,
         max_msg_size: arguments.requests.max_msg_size,
         message_size,
         window: arguments.requests.window as u32,
-        threads: if bench.threads == 2 { Threads::Two } else { Threads::One },
-        limit: arguments.count.map_or(Limit::Time(arguments.seconds), Limit::Count),
+        threads: if place.threads == 2 { Threads::Two } else { Threads::One },
+        limit: arguments.count.map_or(limit, Limit::Count),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
         stall_timeout: arguments.connection.stall_timeout,
         answer_timeout: arguments.answer_timeout,
-    };
-    let measured = (bench.measure)(&config)?;
+    }
+}
+
+fn measure_line(place: &Place, config: &PerfConfig, measure: &Measure) -> Result<Line, Failure> {
     Ok(Line {
-        operation: operation.name(),
+        operation: config.operation.name(),
         shape: config.shape(),
-        threads: bench.threads,
-        measured,
+        threads: place.threads,
+        measured: measure(config)?,
     })
 }
 
@@ -147,7 +191,7 @@ fn erase_progress() {
     }
 }
 
-fn text(arguments: &PerfArguments, bench: &Bench, lines: &[Line]) -> String {
+fn text(arguments: &PerfArguments, place: &Place, lines: &[Line]) -> String {
     let mut table = Table::new(&[
         "operation",
         "scheme",
@@ -175,14 +219,19 @@ fn text(arguments: &PerfArguments, bench: &Bench, lines: &[Line]) -> String {
             format!("{:.2}", m.relative_to_memcpy),
         ]);
     }
-    let threads = if bench.threads == 2 { "a thread for each end" } else { "one thread" };
+    format!("{}\n\n{}", describe(arguments, place), table.text())
+}
+
+/// Returns where and how requests were sent.
+pub(super) fn describe(arguments: &PerfArguments, place: &Place) -> String {
+    let RequestArguments { rails, line_rate, max_msg_size, window, .. } = arguments.requests;
+    let threads = if place.threads == 2 { "a thread for each end" } else { "one thread" };
+    let limited = |rate: NonZeroU64| format!(", {}/s a device", human_size(rate.get()));
     format!(
-        "{}: {} rails, fragments of up to {}, {} requests in flight, {threads}\n\n{}",
-        bench.place,
-        arguments.requests.rails,
-        human_size(arguments.requests.max_msg_size.into()),
-        arguments.requests.window,
-        table.text(),
+        "{}: {rails} rails{}, fragments of up to {}, {window} requests in flight, {threads}",
+        place.name,
+        line_rate.map(limited).unwrap_or_default(),
+        human_size(max_msg_size.into()),
     )
 }
 

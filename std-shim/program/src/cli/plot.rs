@@ -2,6 +2,7 @@
 
 use super::exit::Failure;
 use super::line::Line;
+use super::picture::{DrawingResult, color, draw_legend, line_style};
 use plotters::prelude::*;
 use polyrail_program::size::human_size;
 use std::collections::BTreeMap;
@@ -9,14 +10,6 @@ use std::collections::BTreeMap;
 const SIZE: (u32, u32) = (960, 560);
 /// Width of the legend, to the right of the chart.
 const LEGEND: u32 = 170;
-/// Colors that people with any kind of color vision tell apart (Okabe and Ito 2008).
-const COLORS: [RGBColor; 5] = [
-    RGBColor(0, 114, 178),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(213, 94, 0),
-];
 
 /// Draws the lines: throughput, from 0 on, over message size, on a logarithmic axis. `place` is where
 /// it was measured.
@@ -29,7 +22,7 @@ pub(super) fn svg(place: &str, lines: &[Line]) -> Result<String, Failure> {
 /// Points of one line of the picture: size, GB/s.
 type Points = Vec<(f64, f64)>;
 
-fn draw(text: &mut String, place: &str, lines: &[Line]) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(text: &mut String, place: &str, lines: &[Line]) -> DrawingResult {
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let series = series(lines);
@@ -55,13 +48,10 @@ fn draw(text: &mut String, place: &str, lines: &[Line]) -> Result<(), Box<dyn st
         .light_line_style(WHITE)
         .draw()?;
     for (index, (name, points)) in series.iter().enumerate() {
-        let color = if name == MEMCPY { BLACK } else { COLORS[index % COLORS.len()] };
-        let style = ShapeStyle { color: color.to_rgba(), filled: true, stroke_width: 2 };
+        let style = line_style(if name == MEMCPY { BLACK } else { color(index) });
         chart.draw_series(LineSeries::new(points.iter().copied(), style))?;
         chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, style)))?;
-        let y = 80 + 26 * index as i32;
-        legend.draw(&PathElement::new([(0, y), (24, y)], style))?;
-        legend.draw(&Text::new(name.as_str(), (32, y - 7), ("sans-serif", 14)))?;
+        draw_legend(&legend, index, name, style)?;
     }
     root.present()?;
     Ok(())

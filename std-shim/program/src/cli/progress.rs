@@ -16,6 +16,11 @@ impl Bar {
         self.0.set_length(progress.total.load(Ordering::Relaxed));
         self.0.set_position(progress.written.load(Ordering::Relaxed));
     }
+
+    /// Prints something without the bar in its way.
+    pub(super) fn beside(&self, print: impl FnOnce()) {
+        self.0.suspend(print);
+    }
 }
 
 /// The bars of many copies, one below the other, and lines in between.

@@ -7,6 +7,7 @@ use crate::session::Patience;
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::virtual_qp::Scheme;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// Which threads drive the two ends.
@@ -38,6 +39,8 @@ pub struct PerfConfig {
     pub rails: usize,
     /// Devices on either side, within one process. Between two hosts, the caller gives the devices.
     pub devices: usize,
+    /// Bytes that a device sends a second, within one process; `None`: as fast as memory is.
+    pub line_rate: Option<NonZeroU64>,
     /// Size of the longest fragment in bytes.
     pub max_msg_size: u32,
     /// Size of one request in bytes.
@@ -67,6 +70,7 @@ impl Default for PerfConfig {
             scheme: Scheme::Spray,
             rails: 4,
             devices: 4,
+            line_rate: None,
             max_msg_size: 64 << 10,
             message_size: 1 << 20,
             window: 8,

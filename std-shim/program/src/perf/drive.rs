@@ -5,6 +5,8 @@ use super::config::Limit;
 use super::ends::{End, Slots};
 use super::error::PerfError;
 use super::round::Round;
+use super::sampler::Sampler;
+use super::timeline::Sample;
 use crate::job::{Hello, Operation};
 use crate::session::{About, Counterpart, SessionError, Traffic};
 use polyrail::backend::Domain;
@@ -43,11 +45,12 @@ impl Eager {
 /// The end that posts requests.
 pub(super) struct PerfSender<D: Domain> {
     end: End<D>,
+    pub(super) sampler: Sampler,
 }
 
 impl<D: Domain> PerfSender<D> {
     pub(super) const fn new(end: End<D>) -> Self {
-        Self { end }
+        Self { end, sampler: Sampler::off() }
     }
 
     /// Connects with the far end, in another process.
@@ -97,12 +100,17 @@ impl<D: Domain> PerfSender<D> {
         };
         let mut next_watch = WATCH_EVERY;
         let mut idle = Eager::default();
+        self.watch(Duration::ZERO);
         loop {
             while self.posted() < last.min(self.end.traffic.reported + window) && self.post()? {}
             let completed = self.end.traffic.poll(|_, _| About::Own)?;
             let received = other(self.posted())?;
             if received && self.end.traffic.reported >= last {
-                return Ok(Round { requests: self.posted() - first, time: begin.elapsed() });
+                let time = begin.elapsed();
+                if self.sampler.is_on() {
+                    self.sample(time);
+                }
+                return Ok(Round { requests: self.posted() - first, time });
             }
             idle.note(completed > 0);
             let elapsed = begin.elapsed();
@@ -114,8 +122,41 @@ impl<D: Domain> PerfSender<D> {
             if elapsed >= next_watch {
                 next_watch = elapsed + WATCH_EVERY;
                 self.end.traffic.check_headway()?;
+                self.watch(elapsed);
             }
         }
+    }
+
+    /// Notes what happened to rails, and takes a sample if it is due; unless nobody wants to know.
+    fn watch(&mut self, at: Duration) {
+        if !self.sampler.is_on() {
+            return;
+        }
+        while let Some(event) = self.endpoint().take_rail_event() {
+            self.sampler.note_event(at, &event);
+        }
+        if self.sampler.is_due(at) {
+            self.sample(at);
+        }
+    }
+
+    /// Takes a sample.
+    fn sample(&mut self, at: Duration) {
+        let Self { end: End { traffic, slots }, sampler } = self;
+        let qp = traffic.endpoint.virtual_qp();
+        let rails = (0..).map_while(|rail| qp.counters(RailId::Data(rail)));
+        let completed = traffic.reported * u64::from(slots.workload.message_size);
+        sampler.note(Sample { at, completed, rails: rails.map(|rail| rail.bytes).collect() });
+    }
+
+    /// Returns the names of the rails that carry payload, with their devices.
+    pub(super) fn rail_names(&self) -> Vec<String> {
+        let endpoint = &self.end.traffic.endpoint;
+        let rails =
+            (0..).take_while(|&rail| endpoint.virtual_qp().counters(RailId::Data(rail)).is_some());
+        rails
+            .map(|rail| format!("rail {rail} ({})", endpoint.device_of(RailId::Data(rail))))
+            .collect()
     }
 
     fn post(&mut self) -> Result<bool, PerfError> {

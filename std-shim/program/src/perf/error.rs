@@ -1,5 +1,6 @@
 //! What can go wrong with a measurement.
 
+use crate::fault::UnknownRail;
 use crate::job::{JobOutcome, WorkloadError};
 use crate::session::{Failure, SessionError};
 
@@ -10,6 +11,9 @@ pub enum PerfError {
     /// Numbers out of range.
     #[error(transparent)]
     Workload(WorkloadError),
+    /// A fault was requested on a rail that does not exist.
+    #[error(transparent)]
+    Fault(UnknownRail),
     /// The system gave no memory to compare with.
     #[error("no memory to compare with: {0}")]
     Memory(String),

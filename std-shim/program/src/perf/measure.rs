@@ -6,8 +6,6 @@ use super::memcpy::Memcpy;
 use super::near::Near;
 use super::rig::Rig;
 use super::round::Ends;
-use crate::job::Control;
-use crate::session::Patience;
 use polyrail::backend::Domain;
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
@@ -64,10 +62,7 @@ pub fn measure_to<D: Domain>(
     domains: &[D],
     interrupted: &AtomicBool,
 ) -> Result<Measurement, PerfError> {
-    let domains: Vec<&D> = domains.iter().take(config.rails).collect();
-    let patience = Patience { answer: config.answer_timeout, ..Patience::default() };
-    let control = Control::connect(address, &patience.timeouts())?;
-    let mut near = Near::meet(config, control, &domains, interrupted)?;
+    let mut near = Near::reach(config, address, domains, interrupted)?;
     let measured = measure_ends(config, &mut near);
     near.finish(measured)
 }

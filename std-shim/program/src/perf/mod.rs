@@ -6,6 +6,9 @@
 //! Requests and copies are measured in turn, in [`ROUNDS`] rounds, and the medians are
 //! reported.
 //!
+//! [`measure_over_time`] and [`measure_over_time_to`] measure one run from moment to moment instead, to show
+//! what faults do to it.
+//!
 //! # Between two hosts
 //!
 //! One connection is one measurement. The near end asks for a [`Workload`] and states the shape of its
@@ -19,7 +22,8 @@
 //!
 //! `config` is what to measure, `measure` does it in rounds (`round`); `ends` is an endpoint with its ring;
 //! `drive` has the loops that keep a window of requests in flight and post receives, for both arrangements:
-//! `rig` has two ends in one process, `near` and `far` one each. `memcpy` is the comparison.
+//! `rig` has two ends in one process, `near` and `far` one each. `memcpy` is the comparison. `over_time`
+//! measures in one run that is watched by a `sampler`, while faults happen; `timeline` is what comes of it.
 
 mod config;
 mod drive;
@@ -29,10 +33,13 @@ mod far;
 mod measure;
 mod memcpy;
 mod near;
+mod over_time;
 mod rig;
 mod round;
+mod sampler;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 pub use crate::job::{MAX_MESSAGE_SIZE, MAX_WINDOW, Operation, Workload, WorkloadError};
 pub use config::{Limit, PerfConfig, Threads};
@@ -40,3 +47,5 @@ pub use error::PerfError;
 pub use far::Measured;
 pub(crate) use far::answer;
 pub use measure::{Measurement, ROUNDS, measure, measure_to};
+pub use over_time::{measure_over_time, measure_over_time_to};
+pub use timeline::{Cause, Goodput, Mark, Sample, Timeline};

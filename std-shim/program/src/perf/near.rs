@@ -5,8 +5,9 @@ use super::drive::PerfSender;
 use super::ends::Half;
 use super::error::{PerfError, requests_of};
 use super::round::{Ends, Round};
+use super::sampler::Sampler;
 use crate::job::{Control, Hello, Job, JobOutcome, Message, Workload};
-use crate::session::{Counterpart, SessionError};
+use crate::session::{Counterpart, Patience, SessionError};
 use polyrail::backend::Domain;
 use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::AtomicBool;
@@ -26,8 +27,21 @@ pub(super) struct Near<'a, D: Domain> {
 }
 
 impl<'a, D: Domain> Near<'a, D> {
+    /// Connects with the far end at `address`.
+    pub(super) fn reach(
+        config: &PerfConfig,
+        address: &str,
+        domains: &[D],
+        interrupted: &'a AtomicBool,
+    ) -> Result<Self, PerfError> {
+        let domains: Vec<&D> = domains.iter().take(config.rails).collect();
+        let patience = Patience { answer: config.answer_timeout, ..Patience::default() };
+        let control = Control::connect(address, &patience.timeouts())?;
+        Self::meet(config, control, &domains, interrupted)
+    }
+
     /// Asks the far end for a measurement, and connects with it.
-    pub(super) fn meet(
+    fn meet(
         config: &PerfConfig,
         control: Control,
         domains: &[&D],
@@ -60,6 +74,14 @@ impl<'a, D: Domain> Near<'a, D> {
 impl<D: Domain> Ends for Near<'_, D> {
     fn counters(&self) -> RailCounters {
         self.sender.counters()
+    }
+
+    fn rail_names(&self) -> Vec<String> {
+        self.sender.rail_names()
+    }
+
+    fn sampler(&mut self) -> &mut Sampler {
+        &mut self.sender.sampler
     }
 
     /// Runs until all requests are acknowledged.

@@ -5,7 +5,8 @@ use super::drive::{PerfReceiver, PerfSender};
 use super::ends::Half;
 use super::error::PerfError;
 use super::round::{Ends, Round};
-use crate::hosts::software_hosts;
+use super::sampler::Sampler;
+use crate::hosts::hosts_with_rate;
 use polyrail::backend::Domain;
 use polyrail::endpoint::connect_endpoints;
 use polyrail::nic::ProtectionDomain;
@@ -22,7 +23,7 @@ pub(super) struct Rig<D: Domain> {
 impl Rig<ProtectionDomain> {
     /// Makes two ends on software NICs.
     pub(super) fn new(config: &PerfConfig) -> Result<Self, PerfError> {
-        let (here, there) = software_hosts(config.devices)?;
+        let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
         Self::between(config, &here.domains(), &there.domains())
     }
 }
@@ -32,7 +33,11 @@ where
     D: Domain<Qp: Send, Cq: Send, Region: Send>,
 {
     /// Makes two ends on these devices.
-    fn between(config: &PerfConfig, here: &[&D], there: &[&D]) -> Result<Self, PerfError> {
+    pub(super) fn between(
+        config: &PerfConfig,
+        here: &[&D],
+        there: &[&D],
+    ) -> Result<Self, PerfError> {
         let workload = config.workload()?;
         let builder = config.builder();
         let mut near = Half::new(workload, &builder, here, 1)?;
@@ -53,6 +58,14 @@ where
 {
     fn counters(&self) -> RailCounters {
         self.sender.counters()
+    }
+
+    fn rail_names(&self) -> Vec<String> {
+        self.sender.rail_names()
+    }
+
+    fn sampler(&mut self) -> &mut Sampler {
+        &mut self.sender.sampler
     }
 
     /// Runs until all requests are complete at both ends.
@@ -86,7 +99,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::LinkFault;
+    use crate::hosts::software_hosts;
     use crate::perf::Operation;
     use crate::recorded::{Asked, Log, Recorded};
     use crate::session::SessionError;
@@ -103,7 +116,7 @@ mod tests {
         let (here, there) = software_hosts(config.devices).unwrap();
         let mut rig = Rig::between(config, &here.domains(), &there.domains()).unwrap();
         rig.run(Limit::Count(20)).unwrap();
-        here.fail_link(LinkFault { rail, bytes: 0, silent: true });
+        here.inject(rail, Fault::Silent(true));
         rig.run(Limit::Count(1000)).unwrap_err()
     }
 

@@ -2,6 +2,7 @@
 
 use super::config::Limit;
 use super::error::PerfError;
+use super::sampler::Sampler;
 use polyrail::virtual_qp::RailCounters;
 use std::time::Duration;
 
@@ -9,6 +10,12 @@ use std::time::Duration;
 pub(super) trait Ends {
     /// Returns the sum of what the sender's rails did so far.
     fn counters(&self) -> RailCounters;
+
+    /// Returns the names of the sender's rails that carry payload, with their devices.
+    fn rail_names(&self) -> Vec<String>;
+
+    /// Returns what samples the sender.
+    fn sampler(&mut self) -> &mut Sampler;
 
     /// Runs one round: requests up to the limit, until all are complete.
     fn run(&mut self, limit: Limit) -> Result<Round, PerfError>;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::session::SessionError;
+use crate::weather::FaultLog;
 use polyrail::virtual_qp::Scheme;
 use std::time::Duration;
 
@@ -53,4 +54,60 @@ fn impossible_configurations_are_refused() {
     assert!(matches!(measure(&config), Err(PerfError::Session(SessionError::Build(_)))));
     let config = PerfConfig { window: 0, ..PerfConfig::default() };
     assert!(matches!(measure(&config), Err(PerfError::Workload(WorkloadError::Window(0)))));
+}
+
+#[test]
+fn a_measurement_over_time_has_samples_of_each_rail() {
+    let limit = Limit::Time(Duration::from_millis(100));
+    let config = PerfConfig { limit, rails: 3, devices: 3, ..PerfConfig::default() };
+    for threads in [Threads::One, Threads::Two] {
+        let config = PerfConfig { threads, ..config };
+        let timeline = measure_over_time(&config, &[], &FaultLog::default(), || ()).unwrap();
+        assert_eq!(timeline.rails, ["rail 0 (tx0)", "rail 1 (tx1)", "rail 2 (tx2)"]);
+        assert!(timeline.marks.is_empty());
+        let Timeline { samples, requests, .. } = &timeline;
+        assert!(samples.len() > 2, "{}", samples.len());
+        assert!(samples.is_sorted_by(|a, b| a.at < b.at && a.completed <= b.completed));
+        assert_eq!(samples[0], Sample { at: samples[0].at, completed: 0, rails: vec![0; 3] });
+        let last = samples.last().unwrap();
+        assert_eq!(last.completed, requests * (1 << 20));
+        assert_eq!(last.rails.iter().sum::<u64>(), last.completed);
+        assert!(last.rails.iter().all(|&bytes| bytes > 0));
+        assert!(timeline.goodput() > 0.0);
+    }
+}
+
+#[test]
+fn faults_are_marked_where_they_begin_and_end() {
+    let limit = Limit::Time(Duration::from_secs(1));
+    let config = PerfConfig { limit, ..PerfConfig::default() };
+    let faults = ["1:300ms:slow:20ms", "far.2:64K:slow"].map(|fault| fault.parse().unwrap());
+    let log = FaultLog::default();
+    let timeline = measure_over_time(&config, &faults, &log, || ()).unwrap();
+    let told = timeline.marks.iter().map(|mark| (mark.cause, mark.begins, mark.text.as_str()));
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [
+            (Cause::Fault(1), true, "rail 2 (device rx2): completions 20 ms late"),
+            (Cause::Fault(0), true, "rail 1 (device tx1): completions 20 ms late"),
+            (Cause::Fault(0), false, "rail 1 (device tx1): completions in time again"),
+        ]
+    );
+    assert_eq!(log.take().len(), 3);
+    let last = timeline.end();
+    assert!(timeline.marks.iter().all(|mark| mark.at < last), "{:?}", timeline.marks);
+}
+
+#[test]
+fn a_fault_that_ends_a_measurement_is_told() {
+    let log = FaultLog::default();
+    let config = PerfConfig { qp_timeout: 10, ..PerfConfig::default() };
+    let measure = |fault: &str| {
+        measure_over_time(&config, &[fault.parse().unwrap()], &log, || ()).unwrap_err()
+    };
+    let error = measure("2:1M:cut");
+    assert!(matches!(error, PerfError::Session(SessionError::Endpoint(_))), "{error}");
+    assert_eq!(log.take()[0].device, "tx2");
+    assert!(matches!(measure("4:1M:cut"), PerfError::Fault(_)));
+    assert_eq!(log.take(), []);
 }

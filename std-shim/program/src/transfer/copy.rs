@@ -5,15 +5,18 @@ use super::error::{CopyError, CopyRole, TransferError};
 use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
-use super::watched::watched;
-use crate::hosts::{LinkFault, software_hosts};
+use crate::fault::{RailFault, check_rails};
+use crate::hosts::hosts_with_rate;
 use crate::job::{Control, CopyPlan, Shape, Sum};
 use crate::session::{Environment, Failure, Patience, SessionError};
+use crate::watched::watched;
+use crate::weather::{FaultLog, Weather};
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::{EndpointBuilder, RailReport};
 use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,8 +37,10 @@ pub struct CopyOptions {
     pub message_size: u64,
     /// Requests in flight at once.
     pub window: u64,
-    /// Links that will fail.
-    pub faults: Vec<LinkFault>,
+    /// Bytes that a device sends a second, within one process; `None`: as fast as memory is.
+    pub line_rate: Option<NonZeroU64>,
+    /// Faults of the devices, within one process.
+    pub faults: Vec<RailFault>,
     /// Code of the time to wait for an acknowledgement before packets are sent again; see
     /// [`ConnectOptions::timeout`].
     pub qp_timeout: u8,
@@ -57,6 +62,7 @@ impl Default for CopyOptions {
             max_msg_size: 64 << 10,
             message_size: 1 << 20,
             window: 8,
+            line_rate: None,
             faults: Vec::new(),
             qp_timeout: ConnectOptions::default().timeout,
             stall_timeout: Duration::from_secs(10),
@@ -99,6 +105,8 @@ pub struct CopyProgress {
     pub written: AtomicU64,
     /// Setting it ends the copy soon, with [`SessionError::Interrupted`].
     pub interrupted: Arc<AtomicBool>,
+    /// The faults that began and ended.
+    pub faults: FaultLog,
 }
 
 /// What one side did.
@@ -190,19 +198,15 @@ fn run_sides(
     progress: &CopyProgress,
     watch: impl FnMut(),
 ) -> Result<CopyOutcome, CopyError> {
+    check_rails(&options.faults, options.rails).map_err(CopyError::Fault)?;
     let devices = options.devices.unwrap_or(options.rails).max(1);
     let setup = |source: SessionError| CopyError::Transfer {
         role: CopyRole::Sender,
         source: Box::new(source.into()),
     };
-    let (here, there) = software_hosts(devices).map_err(|error| setup(error.into()))?;
-    for fault in &options.faults {
-        if fault.rail >= options.rails {
-            let last = options.rails.saturating_sub(1);
-            return Err(CopyError::Fault { rail: fault.rail, last });
-        }
-        here.fail_link(*fault);
-    }
+    let (here, there) =
+        hosts_with_rate(devices, options.line_rate).map_err(|error| setup(error.into()))?;
+    let weather = Weather::start(&options.faults, &here, &there, &progress.faults);
     let builder = options.builder();
     let (near, far) = Control::pair().map_err(|error| setup(error.into()))?;
     let environment = |domains| Environment {
@@ -225,6 +229,7 @@ fn run_sides(
         })
     };
     let (sent, received) = watched(work, watch);
+    weather.end();
     let received = received.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok(judge(sent, received))
 }

@@ -1,5 +1,6 @@
 //! What can go wrong with a copy.
 
+use crate::fault::UnknownRail;
 use crate::job::{CopyPlanError, Sum};
 use crate::session::{Failure, SessionError};
 use std::fmt;
@@ -189,13 +190,8 @@ pub enum CopyError {
     #[error(transparent)]
     Plan(CopyPlanError),
     /// A fault was requested on a rail that does not exist.
-    #[error("a fault on rail {rail}, but rails are 0 to {last}")]
-    Fault {
-        /// The rail.
-        rail: usize,
-        /// The last rail.
-        last: usize,
-    },
+    #[error(transparent)]
+    Fault(UnknownRail),
     /// The source could not be read to its end.
     #[error("cannot read {}", path.display())]
     Reading {

@@ -44,9 +44,7 @@ mod side;
 mod source;
 #[cfg(test)]
 mod tests;
-mod watched;
 
-pub use crate::hosts::LinkFault;
 pub use crate::job::{CopyPlan, CopyPlanError, MAX_CHUNK, MAX_WINDOW};
 pub use copy::{CopyOptions, CopyProgress, CopyReport, SideReport, copy_file};
 pub use destination::{check_replaceable, replace_file};

@@ -2,9 +2,9 @@
 //! and an orderly end.
 
 use super::error::TransferError;
-use super::watched::watched;
 use crate::job::{Control, Hello, Message, Sum};
 use crate::session::{About, Counterpart, Environment, SessionError, Traffic};
+use crate::watched::watched;
 use polyrail::backend::Domain;
 use polyrail::endpoint::RailReport;
 use polyrail::idle::{Idle, NAP, Rest};

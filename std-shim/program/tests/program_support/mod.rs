@@ -115,7 +115,30 @@ pub fn assert_success(output: &Output) {
 /// Asserts the exit code, and that the only line on stderr contains each of the words.
 #[track_caller]
 pub fn assert_failure(output: &Output, code: i32, words: &[&str]) {
-    let message = stderr(output);
+    assert_message(output, &stderr(output), code, words);
+}
+
+/// Asserts a failure after faults on request: lines on stderr tell of these, and the last of the failure.
+/// Returns the former.
+#[track_caller]
+pub fn assert_failure_by_fault(output: &Output, code: i32, words: &[&str]) -> Vec<String> {
+    let (message, faults) = split_faults(output);
+    assert_message(output, &message, code, words);
+    assert!(!faults.is_empty(), "{message}");
+    faults
+}
+
+/// Returns what stderr says apart from faults, and the lines that tell of faults that began and ended.
+pub fn split_faults(output: &Output) -> (String, Vec<String>) {
+    let said = stderr(output);
+    let lines = said.lines().map(|line| format!("{line}\n"));
+    let (faults, rest): (Vec<String>, Vec<String>) =
+        lines.partition(|line| line.starts_with("polyrail: fault at "));
+    (rest.concat(), faults)
+}
+
+#[track_caller]
+fn assert_message(output: &Output, message: &str, code: i32, words: &[&str]) {
     assert_eq!(output.status.code(), Some(code), "{message}");
     assert!(message.starts_with("polyrail: ") && message.lines().count() == 1, "{message}");
     for word in words {

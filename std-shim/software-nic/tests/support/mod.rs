@@ -88,7 +88,10 @@ pub struct Side {
 
 impl Side {
     pub fn new(fabric: &Fabric, name: &str, cap: QpCap) -> Self {
-        let device = fabric.create_device(DeviceConfig::named(name));
+        Self::on(fabric.create_device(DeviceConfig::named(name)), cap)
+    }
+
+    pub fn on(device: Device, cap: QpCap) -> Self {
         let pd = device.alloc_pd().unwrap();
         let buffer = Buffer::new(BUFFER_BYTES, ALL_ACCESS, &pd);
         let cq = device.create_cq(1024).unwrap();

@@ -1,9 +1,11 @@
 //! Arguments that several commands take.
 
-use super::value::{fragment, rails, seconds, window};
+use super::value::{fragment, rails, rate, seconds, window};
 use clap::Args;
 use polyrail::backend::{ConnectOptions, DeviceName};
+use polyrail_program::fault::RailFault;
 use polyrail_program::session::Patience;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// How requests are sent, for any purpose.
@@ -16,6 +18,10 @@ pub(in crate::cli) struct RequestArguments {
     /// the last ones stay unused [default: one for each rail].
     #[arg(long, value_name = "N", value_parser = rails)]
     pub(in crate::cli) devices: Option<usize>,
+    /// Bytes that each device of the software NIC sends a second at most, so that many are faster than one
+    /// [default: as fast as memory is].
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    pub(in crate::cli) line_rate: Option<NonZeroU64>,
     /// Size of the longest fragment in bytes, a multiple of 128.
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = fragment)]
     pub(in crate::cli) max_msg_size: u32,
@@ -41,6 +47,19 @@ impl DeviceArguments {
     pub(in crate::cli) fn are_named(&self) -> bool {
         !self.device.is_empty() || self.gid_index.is_some()
     }
+}
+
+/// Faults on request.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct FaultArguments {
+    /// Let something happen to the device of a rail, near (this side sends; the default) or far. WHEN: after
+    /// the device has carried so many bytes, such as 1M, or at a time since data began to move, such as
+    /// 200ms. HOW: `cut` (its link goes down; the default), `silent` (it does not answer), `slow` (its
+    /// completions come 20 ms late), `corrupt` (requests fail though they were carried out) or `gone` (it is
+    /// removed). FOR: a time, such as 1s [default: for ever]. Repeatable. With fewer devices than rails, all
+    /// rails of the device count towards its bytes and suffer.
+    #[arg(long, value_name = "[SIDE.]RAIL:WHEN[:HOW[:FOR]]")]
+    pub(in crate::cli) fault: Vec<RailFault>,
 }
 
 /// How long to wait for another host.

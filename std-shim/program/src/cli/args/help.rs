@@ -6,6 +6,7 @@ Examples:
   polyrail copy --rails 8 --scheme dqplb --window 16 --json a b
   polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
   polyrail perf --sizes 4K..1M --plot perf.svg
+  polyrail perf --line-rate 1G --fault 2:1s:slow:1s --plot goodput.svg      goodput over time
   polyrail serve --device mlx5_0 --device mlx5_1 /data          on one host, and
   polyrail copy --to 10.0.0.2 --device mlx5_0 --device mlx5_1 model.bin     on another, or
   polyrail perf --to 10.0.0.2 --device mlx5_0 --device mlx5_1 --rails 8
@@ -19,12 +20,17 @@ Examples:
   polyrail copy --rails 8 --devices 2 --scheme dqplb --max-msg-size 128K a b
   polyrail copy --json --quiet a b | jq .gigabytes_per_second
   polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
+  polyrail copy --fault far.0:50ms:silent --fault 2:64M:slow:1s a b
   polyrail copy --to 10.0.0.2 model.bin to a polyrail serve there, over real NICs
 
 DST gets its name when it is complete: a part of it is never visible. Until then it is a file without \
 a name, which disappears even if the program is killed, or, where the file system does not support \
 that (NFS), a hidden file beside it. If DST is a symbolic link, the file behind it is replaced; a link \
 that leads nowhere is refused. A character device such as /dev/null is written in place.
+
+Faults are printed on standard error as they begin and end, with the time since data began to move. A \
+fault at so many bytes strikes at that byte; the others, and all ends, are up to a millisecond late. \
+They are faults of the software NIC, so --fault goes without --to.
 
 With --to, the file goes over this host's RDMA devices to `polyrail serve` on another host, and DST \
 is the copy's name there, if the server writes into a directory [default: SRC's name]. \
@@ -53,6 +59,8 @@ Examples:
   polyrail perf --sizes 64K,1M --operations write-imm --threads 2
   polyrail perf --sizes 4K..16M --csv > perf.csv
   polyrail perf --schemes spray --plot perf.svg
+  polyrail perf --timeline --seconds 1 --csv > goodput.csv
+  polyrail perf --line-rate 1G --fault 2:1s:slow:1s --plot goodput.svg
   polyrail perf --to 10.0.0.2 --device mlx5_0 --device mlx5_1 --rails 8 --window 32
 
 Without --to, requests move through memory of one process, by software, so the figures show the cost \
@@ -60,6 +68,14 @@ of the engine and the software NIC, not of a network. With it, they go over this
 devices to `polyrail serve` on another host, one connection for each line; it needs a program that was \
 built with --features verbs. Each line also shows a plain memcpy of the same bytes over as much \
 of this host's memory, measured in the same run.
+
+With --timeline or --fault, one operation, scheme and size is measured in one run, from moment to moment, \
+in up to 300 samples. --plot then draws what was acknowledged over all rails, and what was posted to each, over \
+time. --csv prints a row for each interval between samples: its end in seconds, GB/s over all rails, GB/s of \
+each rail, and what happened in it. --json prints an object: besides the configuration and totals, `samples` \
+with the same figures, `marks` (seconds, cause, whether trouble begins or ends, text), and, if there were any, \
+`goodput` in GB/s before the first, during the trouble, and after it, with ratios to before. The software NIC \
+shares this host's processors, so a rail that is lost costs something only with a --line-rate.
 
 Throughput counts what is acknowledged. For write-imm and send the server also reports how many \
 arrived, and a difference is an error. It does not notice a write or a read, so a line of these may \
@@ -71,7 +87,7 @@ Exit codes:
   2    the command line makes no sense, or the devices cannot do it
   4    the picture cannot be written: a directory, no such directory, no permission
   5    no space for the picture, or a limit on the length of files (ulimit -f)
-  6    a rail failed, the virtual queue pair could not be set up, or the server cannot be reached,
+  6    a rail failed, by a --fault or by itself, the virtual queue pair could not be set up, or the server cannot be reached,
        hung up, gave up or fell silent
   7    not everything that was sent arrived
   9    there is no device to run on, and why

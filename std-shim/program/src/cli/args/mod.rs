@@ -5,7 +5,9 @@ mod group;
 mod help;
 mod value;
 
-pub(super) use group::{ConnectionArguments, DeviceArguments, PatienceArguments, RequestArguments};
+pub(super) use group::{
+    ConnectionArguments, DeviceArguments, FaultArguments, PatienceArguments, RequestArguments,
+};
 pub(super) use value::{OperationName, SchemeName, Sizes};
 
 use super::output;
@@ -13,11 +15,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use help::{COPY_HELP, DEVICES_HELP, EXAMPLES, PERF_HELP, SERVE_HELP};
 use polyrail::printable;
-use polyrail_program::transfer::LinkFault;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use value::{fault, memory, message, seconds, sizes};
+use value::{memory, message, seconds, sizes};
 
 /// Returns what the command line asks for. If that makes no sense, or is the help, prints it and exits.
 pub(super) fn parse() -> Arguments {
@@ -91,7 +92,7 @@ pub(super) struct CopyArguments {
     #[arg(value_name = "DST", value_hint = clap::ValueHint::FilePath, required_unless_present = "to")]
     pub(super) destination: Option<PathBuf>,
     /// Send to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "fault", "sync"])]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "sync"])]
     pub(super) to: Option<String>,
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
@@ -103,11 +104,8 @@ pub(super) struct CopyArguments {
     /// Size of one request in bytes, 1 to 1G.
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = message)]
     pub(super) message_size: u64,
-    /// Let the link of a rail's device fail after it has carried BYTES, or with `:silent` never answer
-    /// again. Repeatable. With fewer devices than rails, all rails of the device count towards BYTES
-    /// and fail, and the error names the first one noticed.
-    #[arg(long, value_name = "RAIL:BYTES[:silent]", value_parser = fault)]
-    pub(super) fault: Vec<LinkFault>,
+    #[command(flatten)]
+    pub(super) faults: FaultArguments,
     #[command(flatten)]
     pub(super) connection: ConnectionArguments,
     #[command(flatten)]
@@ -118,7 +116,7 @@ pub(super) struct CopyArguments {
     /// Report as JSON, errors too.
     #[arg(long)]
     pub(super) json: bool,
-    /// No progress bar and no table. (A progress bar appears on terminals only.)
+    /// No progress bar, no table and nothing about faults. (A progress bar appears on terminals only.)
     #[arg(long, short)]
     pub(super) quiet: bool,
 }
@@ -164,31 +162,34 @@ pub(super) struct ServeArguments {
 #[command(after_help = PERF_HELP)]
 pub(super) struct PerfArguments {
     /// Measure to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "threads"])]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "threads"])]
     pub(super) to: Option<String>,
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
-    /// Request sizes in bytes: a list, or a range of powers of two such as 4K..1M.
-    #[arg(long, value_name = "SIZES", default_value = "4K..4M", value_parser = sizes)]
-    pub(super) sizes: Sizes,
-    /// What to measure.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
-        OperationName::Write, OperationName::WriteImm, OperationName::Read, OperationName::Send,
-    ])]
+    /// Request sizes in bytes: a list, or a range of powers of two such as 4K..1M
+    /// [default: 4K..4M; over time 1M].
+    #[arg(long, value_name = "SIZES", value_parser = sizes)]
+    pub(super) sizes: Option<Sizes>,
+    /// What to measure [default: all; over time write-imm].
+    #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) operations: Vec<OperationName>,
-    /// Schemes to measure; they differ for write-imm only.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
-        SchemeName::Spray, SchemeName::Dqplb,
-    ])]
+    /// Schemes to measure; they differ for write-imm only [default: both; over time spray].
+    #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) schemes: Vec<SchemeName>,
+    /// Measure over time: one operation, scheme and size, in one run without memcpy. Shows goodput from
+    /// moment to moment.
+    #[arg(long)]
+    timeline: bool,
+    #[command(flatten)]
+    pub(super) faults: FaultArguments,
     #[command(flatten)]
     pub(super) requests: RequestArguments,
     /// Threads: one that drives both ends, or one for each end.
     #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(super) threads: u8,
-    /// Seconds to measure each line for.
-    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
-    pub(super) seconds: Duration,
+    /// Seconds to measure each line for [default: 0.2; over time 3].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(super) seconds: Option<Duration>,
     /// Requests to measure for each line, instead of a time.
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
@@ -203,9 +204,17 @@ pub(super) struct PerfArguments {
     /// Print comma separated values.
     #[arg(long)]
     pub(super) csv: bool,
-    /// Also draw the throughput into this file, as SVG; it is replaced at the end.
+    /// Also draw the throughput into this file, as SVG; it is replaced at the end. Over time: goodput of all
+    /// rails, and of each, with marks where faults began and ended, and where rails failed and returned.
     #[arg(long, value_name = "FILE.svg", value_hint = clap::ValueHint::FilePath)]
     pub(super) plot: Option<PathBuf>,
+}
+
+impl PerfArguments {
+    /// Returns whether to measure over time.
+    pub(super) fn is_over_time(&self) -> bool {
+        self.timeline || !self.faults.fault.is_empty()
+    }
 }
 
 #[derive(Debug, Args)]

@@ -4,7 +4,8 @@ use clap::ValueEnum;
 use polyrail::virtual_qp::{FRAGMENT_ALIGN, Scheme};
 use polyrail_program::perf::{self, Operation};
 use polyrail_program::size::parse_size;
-use polyrail_program::transfer::{LinkFault, MAX_WINDOW};
+use polyrail_program::transfer::MAX_WINDOW;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -105,8 +106,9 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.to_string())
 }
 
-pub(super) fn fault(text: &str) -> Result<LinkFault, String> {
-    text.parse()
+pub(super) fn rate(text: &str) -> Result<NonZeroU64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    NonZeroU64::new(bytes).ok_or_else(|| "it must be at least 1".into())
 }
 
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
@@ -132,6 +134,8 @@ mod tests {
     fn numbers_out_of_range_are_refused() {
         assert!(rails("0").is_err() && rails("9").is_err() && rails("x").is_err());
         assert!(fragment("100").is_err() && fragment("0").is_err() && fragment("8G").is_err());
+        assert!(rate("0").is_err() && rate("fast").is_err());
+        assert_eq!(rate("1G"), Ok(NonZeroU64::new(1 << 30).unwrap()));
         assert!(window("0").is_err() && window("129").is_err());
         assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("1e9").is_err());
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));

@@ -39,6 +39,19 @@ fn every_operation_is_measured_between_two_sides() {
 }
 
 #[test]
+fn a_measurement_over_time_goes_to_another_side_too() {
+    let config = quick(Operation::WriteImm, Scheme::Dqplb, 3, 70_000);
+    let (timeline, served) = served(&ServeOptions::default(), 1, |address, host| {
+        let interrupted = AtomicBool::new(false);
+        measure_over_time_to(&config, address, host.all_domains(), &interrupted).unwrap()
+    });
+    assert_eq!(timeline.rails, ["rail 0 (tx0)", "rail 1 (tx1)", "rail 2 (tx0)"]);
+    assert_eq!(timeline.samples.last().unwrap().completed, 40 * 70_000);
+    let [Ok(Served::Perf(there))] = &served[..] else { panic!("{served:?}") };
+    assert_eq!(there.requests, 40 + 32);
+}
+
+#[test]
 fn files_and_measurements_come_in_any_order() {
     let (_directory, source, copies) = place_with_source();
     let (_, served) = served(&ServeOptions::new(&copies), 3, |address, host| {

@@ -5,7 +5,10 @@ mod measurements;
 use super::*;
 use crate::hosts::{Host, software_hosts};
 use crate::job::{Control, Hello, Job, JobOutcome, Message, Shape};
-use crate::perf::{Limit, Measurement, Operation, PerfConfig, PerfError, Workload, measure_to};
+use crate::perf::{
+    Limit, Measurement, Operation, PerfConfig, PerfError, Workload, measure_over_time_to,
+    measure_to,
+};
 use crate::recorded::{Asked, Log, Recorded};
 use crate::session::{Patience, SessionError};
 use crate::transfer::{

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// Does the work in a thread, and calls `watch` ten times a second meanwhile.
-pub(super) fn watched<T: Send>(work: impl FnOnce() -> T + Send, mut watch: impl FnMut()) -> T {
+pub(crate) fn watched<T: Send>(work: impl FnOnce() -> T + Send, mut watch: impl FnMut()) -> T {
     std::thread::scope(|scope| {
         let (done, finished) = mpsc::channel::<()>();
         let worker = scope.spawn(move || {

@@ -1,0 +1,64 @@
+//! Tells which faults on request began and ended, and which did not happen.
+
+use super::exit::Failure;
+use polyrail_program::fault::{Begin, RailFault};
+use polyrail_program::size::human_size;
+use polyrail_program::weather::FaultLog;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// Refuses faults where there is no software NIC: with another host.
+pub(super) fn refuse_with(host: Option<&str>, faults: &[RailFault]) -> Result<(), Failure> {
+    if host.is_some() && !faults.is_empty() {
+        return Err(Failure::usage(
+            "--fault goes without --to: only the software NIC has faults on request, real devices do not",
+        ));
+    }
+    Ok(())
+}
+
+/// Tells of the faults of a job, as lines for stderr; has nothing to say if it is quiet.
+pub(super) struct Announcer<'a> {
+    log: &'a FaultLog,
+    quiet: bool,
+    /// Faults that happened.
+    happened: RefCell<BTreeSet<usize>>,
+}
+
+impl<'a> Announcer<'a> {
+    pub(super) fn new(log: &'a FaultLog, quiet: bool) -> Self {
+        Self { log, quiet, happened: RefCell::default() }
+    }
+
+    /// Returns what began and ended since the last time, if anything did.
+    pub(super) fn news(&self) -> Option<String> {
+        let mut text = String::new();
+        for event in self.log.take() {
+            // Writing to a string succeeds.
+            _ = writeln!(text, "polyrail: fault at {:.3} s: {event}", event.at.as_secs_f64());
+            self.happened.borrow_mut().insert(event.fault);
+        }
+        (!self.quiet && !text.is_empty()).then_some(text)
+    }
+
+    /// Returns which faults did not happen during `job`, which is over.
+    pub(super) fn absent(&self, faults: &[RailFault], job: &str) -> String {
+        let mut text = String::new();
+        let happened = self.happened.borrow();
+        let absent = |(index, _): &(usize, _)| !self.quiet && !happened.contains(index);
+        for (_, fault) in faults.iter().enumerate().filter(absent) {
+            let before = match fault.begin {
+                Begin::Bytes(bytes) => format!("its device had carried {}", human_size(bytes)),
+                Begin::Time(time) => format!("{time:?} had passed"),
+            };
+            let rail = fault.rail;
+            // Writing to a string succeeds.
+            _ = writeln!(
+                text,
+                "polyrail: the fault on rail {rail} did not happen: the {job} ended before {before}"
+            );
+        }
+        text
+    }
+}

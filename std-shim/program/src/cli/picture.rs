@@ -1,0 +1,46 @@
+//! What all pictures have in common.
+
+use plotters::prelude::*;
+
+/// Colors that people with any kind of color vision tell apart (Okabe and Ito 2008), yellow last, as it is
+/// faint on white, and a grey.
+const COLORS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(213, 94, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(153, 153, 153),
+    RGBColor(240, 228, 66),
+];
+
+/// Height of a line of the legend.
+const LEGEND_LINE: i32 = 26;
+
+pub(super) type Drawing<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+pub(super) type DrawingResult = Result<(), Box<dyn std::error::Error>>;
+
+/// The style of a line.
+pub(super) fn line_style(color: RGBColor) -> ShapeStyle {
+    ShapeStyle { color: color.to_rgba(), filled: true, stroke_width: 2 }
+}
+
+/// The color of a series, by its place.
+pub(super) fn color(index: usize) -> RGBColor {
+    COLORS[index % COLORS.len()]
+}
+
+/// Draws the entry of a series in the legend, by its place.
+pub(super) fn draw_legend(
+    legend: &Drawing<'_>,
+    index: usize,
+    name: &str,
+    style: ShapeStyle,
+) -> DrawingResult {
+    let y = 80 + LEGEND_LINE * index as i32;
+    legend.draw(&PathElement::new([(0, y), (24, y)], style))?;
+    legend.draw(&Text::new(name, (32, y - 7), ("sans-serif", 14)))?;
+    Ok(())
+}

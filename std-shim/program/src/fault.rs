@@ -1,0 +1,300 @@
+//! Faults on request, as people write them: what happens to the device of a rail, when, and for how long.
+//! Only software NICs have them.
+
+use crate::size::{SizeError, parse_size};
+use crate::time::{TimeError, parse_time};
+use polyrail::nic::Fault;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Delay of completions on a slow device: hundreds of times what a request takes, yet less than the
+/// timeouts after which a rail is given up.
+pub const SLOW: Duration = Duration::from_millis(20);
+
+/// The side whose device suffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that sends.
+    Near,
+    /// The other one.
+    Far,
+}
+
+/// When a fault begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// After this many payload bytes, which the device has carried for all its rails and for its peers.
+    Bytes(u64),
+    /// This long after data began to move.
+    Time(Duration),
+}
+
+/// What happens to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// Its link goes down: requests are retried, and fail with RETRY_EXC_ERR.
+    Cut,
+    /// It does not answer any more, and requests never fail, as with some drivers.
+    Silent,
+    /// Its completions come late, by [`SLOW`].
+    Slow,
+    /// It has an internal error: requests are carried out and fail all the same, its own with GENERAL_ERR,
+    /// its peers' with REM_OP_ERR.
+    Corrupt,
+    /// It is removed, for ever.
+    Gone,
+}
+
+impl Harm {
+    const ALL: [(&'static str, Self); 5] = [
+        ("cut", Self::Cut),
+        ("silent", Self::Silent),
+        ("slow", Self::Slow),
+        ("corrupt", Self::Corrupt),
+        ("gone", Self::Gone),
+    ];
+
+    /// Returns what happens when it begins.
+    pub(crate) const fn inflicted(self) -> Fault {
+        match self {
+            Self::Cut => Fault::LinkDown,
+            Self::Silent => Fault::Silent(true),
+            Self::Slow => Fault::DelayCompletions(SLOW),
+            Self::Corrupt => Fault::FailRequests(true),
+            Self::Gone => Fault::DeviceGone,
+        }
+    }
+
+    /// Returns what happens when it ends, if it can.
+    pub(crate) const fn undone(self) -> Option<Fault> {
+        match self {
+            Self::Cut => Some(Fault::LinkUp),
+            Self::Silent => Some(Fault::Silent(false)),
+            Self::Slow => Some(Fault::DelayCompletions(Duration::ZERO)),
+            Self::Corrupt => Some(Fault::FailRequests(false)),
+            Self::Gone => None,
+        }
+    }
+
+    /// Returns what to say when it begins.
+    pub(crate) const fn began(self) -> &'static str {
+        match self {
+            Self::Cut => "link cut",
+            Self::Silent => "silent",
+            Self::Slow => "completions 20 ms late",
+            Self::Corrupt => "requests fail",
+            Self::Gone => "device gone",
+        }
+    }
+
+    /// Returns what to say when it ends.
+    pub(crate) const fn ended(self) -> &'static str {
+        match self {
+            Self::Cut => "link up again",
+            Self::Silent => "answers again",
+            Self::Slow => "completions in time again",
+            Self::Corrupt => "requests succeed again",
+            Self::Gone => "device there again",
+        }
+    }
+}
+
+/// A fault on request, written as `[SIDE.]RAIL:WHEN[:HOW[:FOR]]`.
+///
+/// ```
+/// # use polyrail_program::fault::{Begin, Harm, RailFault, Side};
+/// let fault: RailFault = "far.2:200ms:silent".parse()?;
+/// assert_eq!((fault.side, fault.rail, fault.harm), (Side::Far, 2, Harm::Silent));
+/// let fault: RailFault = "2:1M".parse()?;
+/// assert_eq!((fault.begin, fault.harm, fault.lasting), (Begin::Bytes(1 << 20), Harm::Cut, None));
+/// # Ok::<(), polyrail_program::fault::FaultError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RailFault {
+    /// The side whose device suffers; near unless given.
+    pub side: Side,
+    /// The rail whose device suffers; rails that share the device suffer too.
+    pub rail: usize,
+    /// When it begins.
+    pub begin: Begin,
+    /// What happens; its link is cut unless given.
+    pub harm: Harm,
+    /// How long it lasts; `None`: for ever.
+    pub lasting: Option<Duration>,
+}
+
+/// Text that is not a fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultError {
+    /// Too few or too many parts.
+    #[error("{0:?} is not [SIDE.]RAIL:WHEN[:HOW[:FOR]], such as 2:1M or far.2:200ms:silent:1s")]
+    Shape(String),
+    /// An unknown side.
+    #[error("{0:?} is not a side: near, which sends, or far")]
+    Side(String),
+    /// A rail that is not a number.
+    #[error("{0:?} is not the number of a rail")]
+    Rail(String),
+    /// Bytes out of range.
+    #[error("when: {0}")]
+    Bytes(SizeError),
+    /// A time out of range.
+    #[error("when: {0}")]
+    Time(TimeError),
+    /// An unknown kind of fault.
+    #[error("{0:?} is not a fault: cut, silent, slow, corrupt or gone")]
+    Harm(String),
+    /// How long it lasts is not a time.
+    #[error("for how long: {0}")]
+    Lasting(TimeError),
+    /// It lasts no time at all.
+    #[error("{0:?} is no time at all")]
+    Momentary(String),
+    /// A removed device that comes back.
+    #[error("{0:?}: a device that is gone stays away")]
+    Gone(String),
+}
+
+impl FromStr for RailFault {
+    type Err = FaultError;
+
+    fn from_str(text: &str) -> Result<Self, FaultError> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let (place, begin, harm, lasting) = match parts[..] {
+            [place, begin] => (place, begin, "cut", None),
+            [place, begin, harm] => (place, begin, harm, None),
+            [place, begin, harm, lasting] => (place, begin, harm, Some(lasting)),
+            _ => return Err(FaultError::Shape(text.to_owned())),
+        };
+        let (side, rail) = place.split_once('.').unwrap_or(("near", place));
+        let fault = Self {
+            side: parse_side(side)?,
+            rail: rail.parse().map_err(|_| FaultError::Rail(rail.to_owned()))?,
+            begin: parse_begin(begin)?,
+            harm: parse_harm(harm)?,
+            lasting: lasting.map(parse_lasting).transpose()?,
+        };
+        if fault.lasting.is_some() && fault.harm.undone().is_none() {
+            return Err(FaultError::Gone(text.to_owned()));
+        }
+        Ok(fault)
+    }
+}
+
+fn parse_side(text: &str) -> Result<Side, FaultError> {
+    match text {
+        "near" => Ok(Side::Near),
+        "far" => Ok(Side::Far),
+        _ => Err(FaultError::Side(text.to_owned())),
+    }
+}
+
+/// Units of time end with an s, and no unit of size does.
+fn parse_begin(text: &str) -> Result<Begin, FaultError> {
+    if text.ends_with('s') {
+        return parse_time(text).map(Begin::Time).map_err(FaultError::Time);
+    }
+    parse_size(text).map(Begin::Bytes).map_err(FaultError::Bytes)
+}
+
+fn parse_harm(text: &str) -> Result<Harm, FaultError> {
+    let known = Harm::ALL.into_iter().find(|(name, _)| *name == text);
+    known.map(|(_, harm)| harm).ok_or_else(|| FaultError::Harm(text.to_owned()))
+}
+
+fn parse_lasting(text: &str) -> Result<Duration, FaultError> {
+    match parse_time(text).map_err(FaultError::Lasting)? {
+        Duration::ZERO => Err(FaultError::Momentary(text.to_owned())),
+        lasting => Ok(lasting),
+    }
+}
+
+/// A fault on a rail that does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a fault on rail {rail}, but rails are 0 to {last}")]
+pub struct UnknownRail {
+    /// The rail.
+    pub rail: usize,
+    /// The last rail.
+    pub last: usize,
+}
+
+/// Checks that all faults are on rails that exist.
+pub(crate) fn check_rails(faults: &[RailFault], rails: usize) -> Result<(), UnknownRail> {
+    let last = rails.saturating_sub(1);
+    match faults.iter().find(|fault| fault.rail > last) {
+        Some(&RailFault { rail, .. }) => Err(UnknownRail { rail, last }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CUT: RailFault = RailFault {
+        side: Side::Near,
+        rail: 2,
+        begin: Begin::Bytes(1 << 20),
+        harm: Harm::Cut,
+        lasting: None,
+    };
+
+    #[test]
+    fn faults_as_people_write_them() {
+        let begin = Begin::Time(Duration::from_millis(200));
+        let lasting = Some(Duration::from_secs(1));
+        let far = RailFault { side: Side::Far, begin, lasting, ..CUT };
+        for (text, fault) in [
+            ("2:1M", CUT),
+            ("near.2:1M", CUT),
+            ("2:1M:cut", CUT),
+            ("2:1M:silent", RailFault { harm: Harm::Silent, ..CUT }),
+            (
+                "0:0:silent",
+                RailFault { rail: 0, begin: Begin::Bytes(0), harm: Harm::Silent, ..CUT },
+            ),
+            ("far.2:200ms:cut:1s", far),
+            ("far.2:200ms:silent:1s", RailFault { harm: Harm::Silent, ..far }),
+            ("far.2:0.2s:slow:1000ms", RailFault { harm: Harm::Slow, ..far }),
+            ("far.2:200ms:corrupt:1s", RailFault { harm: Harm::Corrupt, ..far }),
+            ("far.2:200ms:gone", RailFault { harm: Harm::Gone, lasting: None, ..far }),
+        ] {
+            assert_eq!(text.parse(), Ok(fault), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, words) in [
+            ("", "\"\" is not [SIDE.]RAIL:WHEN"),
+            ("2", "\"2\" is not [SIDE.]RAIL:WHEN"),
+            ("2:1M:cut:1s:x", "is not [SIDE.]RAIL:WHEN"),
+            (":1M", "\"\" is not the number of a rail"),
+            ("-1:1M", "\"-1\" is not the number of a rail"),
+            ("x:1M", "\"x\" is not the number of a rail"),
+            ("far.:1M", "\"\" is not the number of a rail"),
+            ("left.2:1M", "\"left\" is not a side"),
+            (".2:1M", "\"\" is not a side"),
+            ("2:", "when: \"\" is not a size"),
+            ("1:x", "when: \"x\" is not a size"),
+            ("1:-1s", "when: \"-1s\" is not a time"),
+            ("1:1:loud", "\"loud\" is not a fault: cut, silent"),
+            ("1:1:", "\"\" is not a fault"),
+            ("1:1:cut:1M", "for how long: \"1M\" is not a time"),
+            ("1:1:cut:", "for how long: \"\" is not a time"),
+            ("1:1:cut:0ms", "\"0ms\" is no time at all"),
+            ("1:1:gone:1s", "a device that is gone stays away"),
+        ] {
+            let error = text.parse::<RailFault>().unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn rails_must_exist() {
+        assert_eq!(check_rails(&[CUT], 3), Ok(()));
+        assert_eq!(check_rails(&[CUT], 2), Err(UnknownRail { rail: 2, last: 1 }));
+    }
+}

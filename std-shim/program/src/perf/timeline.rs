@@ -1,0 +1,241 @@
+//! Goodput over time, as plain data, and what faults do to it.
+
+use polyrail::virtual_qp::RailId;
+use std::time::Duration;
+
+/// What was acknowledged when, in one measurement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline {
+    /// Names of the rails that carry payload, with their devices.
+    pub rails: Vec<String>,
+    /// Sums at growing times; the first is at 0.
+    pub samples: Vec<Sample>,
+    /// What happened meanwhile, in the order of time.
+    pub marks: Vec<Mark>,
+    /// Requests measured.
+    pub requests: u64,
+}
+
+/// Payload bytes moved until some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When, since the measurement began.
+    pub at: Duration,
+    /// Bytes of the requests that were reported as complete. Each counts once.
+    pub completed: u64,
+    /// Bytes that were posted to each rail. What a rail loses counts again on another one.
+    pub rails: Vec<u64>,
+}
+
+/// Something happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// When, since the measurement began.
+    pub at: Duration,
+    /// What it happened to.
+    pub cause: Cause,
+    /// Whether it is a trouble that begins, or one that ends.
+    pub begins: bool,
+    /// What happened, for people.
+    pub text: String,
+}
+
+/// What goes wrong and right again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// One of the faults asked for, counted from 0.
+    Fault(usize),
+    /// A rail, which fails and returns.
+    Rail(RailId),
+}
+
+/// Goodput in the three parts of a measurement with trouble in its middle, in GB/s (10^9 bytes a second).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goodput {
+    /// Before the first trouble.
+    pub before: f64,
+    /// From its beginning until everything is well again, or else until the end.
+    pub during: f64,
+    /// From then on; `None` if it does not become well, or only at the end.
+    pub after: Option<f64>,
+}
+
+impl Goodput {
+    /// Returns goodput during the trouble relative to before.
+    pub fn during_ratio(&self) -> f64 {
+        self.during / self.before
+    }
+
+    /// Returns goodput after the trouble relative to before.
+    pub fn after_ratio(&self) -> Option<f64> {
+        self.after.map(|after| after / self.before)
+    }
+}
+
+impl Timeline {
+    /// Returns the time of the last sample.
+    pub fn end(&self) -> Duration {
+        self.samples.last().map_or(Duration::ZERO, |sample| sample.at)
+    }
+
+    /// Returns goodput over all of it, in GB/s.
+    pub fn goodput(&self) -> f64 {
+        self.rate(Duration::ZERO, self.end()).unwrap_or_default()
+    }
+
+    /// Returns the rates between samples in GB/s: the end of the interval, what was completed in it, and what
+    /// was posted to each rail.
+    pub fn rates(&self) -> impl Iterator<Item = (Duration, f64, Vec<f64>)> {
+        self.samples.iter().zip(self.samples.iter().skip(1)).map(|(from, to)| {
+            let nanos = to.at.saturating_sub(from.at).as_nanos().max(1) as f64;
+            let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / nanos;
+            let rails = from.rails.iter().zip(&to.rails).map(|(&from, &to)| rate(from, to));
+            (to.at, rate(from.completed, to.completed), rails.collect())
+        })
+    }
+
+    /// Returns goodput before, during and after what the marks tell. `None` if nothing was moved before, or
+    /// there are no marks.
+    pub fn goodput_around_marks(&self) -> Option<Goodput> {
+        let (begin, end) = self.trouble()?;
+        let well = end.unwrap_or(self.end());
+        Some(Goodput {
+            before: self.rate(Duration::ZERO, begin).filter(|&rate| rate > 0.0)?,
+            during: self.rate(begin, well)?,
+            after: self.rate(well, self.end()),
+        })
+    }
+
+    /// Returns when the first trouble begins, and when everything is well again, if it is at the end.
+    fn trouble(&self) -> Option<(Duration, Option<Duration>)> {
+        let first = self.marks.iter().find(|mark| mark.begins)?.at;
+        let mut open: Vec<Cause> = Vec::new();
+        let mut well = None;
+        for Mark { at, cause, begins, .. } in &self.marks {
+            let was_well = open.is_empty();
+            open.retain(|other| other != cause);
+            if *begins {
+                open.push(*cause);
+            }
+            if open.is_empty() && !was_well {
+                well = Some(*at);
+            }
+        }
+        Some((first, well.filter(|_| open.is_empty())))
+    }
+
+    /// Returns goodput between two times, in GB/s; `None` if there is no time between them.
+    fn rate(&self, from: Duration, to: Duration) -> Option<f64> {
+        let time = to.min(self.end()).checked_sub(from).filter(|time| !time.is_zero())?;
+        let bytes = self.completed_at(to) - self.completed_at(from);
+        Some(bytes / time.as_secs_f64() / 1e9)
+    }
+
+    /// Returns the bytes complete at a time, as if they came evenly between two samples.
+    fn completed_at(&self, at: Duration) -> f64 {
+        let next = self.samples.partition_point(|sample| sample.at < at);
+        let known = |index: usize| self.samples.get(index).map(|s| (s.at, s.completed as f64));
+        match (next.checked_sub(1).and_then(known), known(next)) {
+            (Some((before, low)), Some((after, high))) => {
+                let share = (at - before).div_duration_f64(after - before);
+                low + share * (high - low)
+            }
+            (Some((_, bytes)), None) | (None, Some((_, bytes))) => bytes,
+            (None, None) => 0.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn mark(at: u64, cause: Cause, begins: bool) -> Mark {
+        Mark { at: ms(at), cause, begins, text: String::new() }
+    }
+
+    /// A second with a sample each 10 ms: 4 GB/s, but 3 GB/s from 300 ms to 700 ms.
+    fn timeline(marks: Vec<Mark>) -> Timeline {
+        let completed = |at: u64| 4_000_000 * at - 1_000_000 * (at.clamp(300, 700) - 300);
+        let sample = |at| Sample { at: ms(at), completed: completed(at), rails: vec![] };
+        Timeline {
+            samples: (0..=100).map(|i| sample(10 * i)).collect(),
+            marks,
+            ..Timeline::default()
+        }
+    }
+
+    fn close(left: f64, right: f64) -> bool {
+        (left - right).abs() < 1e-6
+    }
+
+    #[test]
+    fn goodput_is_told_before_during_and_after_the_trouble() {
+        let rail = Cause::Rail(RailId::Data(2));
+        for marks in [
+            vec![mark(300, rail, true), mark(700, rail, false)],
+            // The fault is over before its rail is back.
+            vec![
+                mark(300, Cause::Fault(0), true),
+                mark(305, rail, true),
+                mark(500, Cause::Fault(0), false),
+                mark(700, rail, false),
+            ],
+            // Well in between.
+            vec![
+                mark(300, Cause::Fault(0), true),
+                mark(400, Cause::Fault(0), false),
+                mark(500, Cause::Fault(1), true),
+                mark(700, Cause::Fault(1), false),
+            ],
+            // A rail that fails again before it is back.
+            vec![mark(300, rail, true), mark(400, rail, true), mark(700, rail, false)],
+        ] {
+            let goodput = timeline(marks).goodput_around_marks().unwrap();
+            assert!(close(goodput.before, 4.0) && close(goodput.during, 3.0), "{goodput:?}");
+            assert!(close(goodput.during_ratio(), 0.75), "{goodput:?}");
+            assert!(close(goodput.after_ratio().unwrap(), 1.0), "{goodput:?}");
+        }
+    }
+
+    #[test]
+    fn rates_are_those_between_samples() {
+        let rates: Vec<_> = timeline(vec![]).rates().collect();
+        assert_eq!(rates.len(), 100);
+        let is = |index: usize, at, rate| rates[index].0 == at && close(rates[index].1, rate);
+        assert!(is(0, ms(10), 4.0) && is(50, ms(510), 3.0) && is(99, ms(1000), 4.0), "{rates:?}");
+    }
+
+    #[test]
+    fn trouble_that_does_not_end_lasts_until_the_end() {
+        let marks = vec![mark(300, Cause::Fault(0), true), mark(600, Cause::Fault(1), true)];
+        let goodput = timeline(marks).goodput_around_marks().unwrap();
+        assert!(close(goodput.during, (3.0 * 0.4 + 4.0 * 0.3) / 0.7), "{goodput:?}");
+        assert_eq!((goodput.after, goodput.after_ratio()), (None, None));
+        let marks = vec![mark(300, Cause::Fault(0), true), mark(1000, Cause::Fault(0), false)];
+        assert_eq!(timeline(marks).goodput_around_marks().unwrap().after, None);
+    }
+
+    #[test]
+    fn times_between_samples_count_in_part() {
+        let marks = vec![mark(303, Cause::Fault(0), true), mark(697, Cause::Fault(0), false)];
+        let goodput = timeline(marks).goodput_around_marks().unwrap();
+        assert!(close(goodput.during, 3.0), "{goodput:?}");
+        assert!(close(timeline(vec![]).goodput(), 3.6));
+    }
+
+    #[test]
+    fn without_a_part_before_there_is_nothing_to_compare_with() {
+        assert_eq!(timeline(vec![]).goodput_around_marks(), None);
+        assert_eq!(Timeline::default().goodput_around_marks(), None);
+        let marks = vec![mark(0, Cause::Fault(0), true)];
+        assert_eq!(timeline(marks).goodput_around_marks(), None);
+        let late = vec![mark(2000, Cause::Fault(0), true)];
+        assert_eq!(timeline(late).goodput_around_marks(), None);
+        assert_eq!(Timeline::default().goodput(), 0.0);
+    }
+}

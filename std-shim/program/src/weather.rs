@@ -1,0 +1,382 @@
+//! Lets faults begin and end while a job runs. A thread with a clock does what devices do not: they strike
+//! at a number of bytes by themselves, exactly, and know no time.
+
+use crate::fault::{Begin, Harm, RailFault, Side};
+use crate::hosts::Host;
+use polyrail::nic::{Device, When};
+use std::convert::Infallible;
+use std::fmt;
+use std::mem;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often devices are asked how many bytes they have carried, as long as that matters.
+const WATCH_EVERY: Duration = Duration::from_millis(1);
+
+/// A fault began or ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultEvent {
+    /// When, since data began to move.
+    pub at: Duration,
+    /// Which of the job's faults, counted from 0.
+    pub fault: usize,
+    /// The rail that it was asked for.
+    pub rail: usize,
+    /// Name of the device.
+    pub device: String,
+    /// What happened to the device.
+    pub harm: Harm,
+    /// Which part of it.
+    pub phase: Phase,
+}
+
+/// Parts of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It began.
+    Began,
+    /// It ended.
+    Ended,
+    /// It ended, but another one does the same to the device, and goes on.
+    Outlasted,
+}
+
+impl fmt::Display for FaultEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rail, device, harm, phase, .. } = self;
+        let what = match phase {
+            Phase::Began => harm.began(),
+            Phase::Ended => harm.ended(),
+            Phase::Outlasted => "the fault is over, but another one goes on",
+        };
+        write!(f, "rail {rail} (device {device}): {what}")
+    }
+}
+
+/// What happened and was not taken yet. A cheap handle: clones mean the same log.
+#[derive(Clone, Debug, Default)]
+pub struct FaultLog(Arc<Mutex<Vec<FaultEvent>>>);
+
+impl FaultLog {
+    /// Takes what happened since the last time, oldest first.
+    pub fn take(&self) -> Vec<FaultEvent> {
+        mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn push(&self, event: FaultEvent) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+}
+
+/// The thread that lets the faults of a job begin and end. Dropping it stops it: a fault that has begun goes
+/// on then, and others do not begin.
+#[derive(Debug, Default)]
+pub(crate) struct Weather(Option<Running>);
+
+#[derive(Debug)]
+struct Running {
+    /// Dropped to stop the thread.
+    stop: Sender<Infallible>,
+    thread: JoinHandle<Vec<FaultEvent>>,
+}
+
+impl Weather {
+    /// Plans faults on the devices of two hosts, and starts the thread if there are any. Time counts from
+    /// when the devices carry more than now.
+    pub(crate) fn start(faults: &[RailFault], here: &Host, there: &Host, log: &FaultLog) -> Self {
+        if faults.is_empty() {
+            return Self(None);
+        }
+        let devices = [here, there].into_iter().flat_map(Host::devices).cloned().collect();
+        let forecast = Forecast::new(faults, here, there, log.clone());
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::spawn(move || forecast.run(devices, &stopped));
+        Self(Some(Running { stop, thread }))
+    }
+
+    /// Stops the thread, and returns all that happened, oldest first.
+    pub(crate) fn end(mut self) -> Vec<FaultEvent> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Vec<FaultEvent> {
+        let Some(Running { stop, thread }) = self.0.take() else { return Vec::new() };
+        drop(stop);
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Weather {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Faults that wait, last, or are over.
+#[derive(Debug)]
+struct Forecast {
+    faults: Vec<Awaited>,
+    log: FaultLog,
+    happened: Vec<FaultEvent>,
+}
+
+#[derive(Debug)]
+struct Awaited {
+    fault: RailFault,
+    device: Device,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It begins when the device has carried this many bytes in all; the device sees to it.
+    AtBytes(u64),
+    /// It begins at this time.
+    AtTime(Duration),
+    /// It lasts until this time.
+    Until(Duration),
+    /// It lasts for ever.
+    ForEver,
+    Over,
+}
+
+impl State {
+    const fn is_on(self) -> bool {
+        matches!(self, Self::Until(_) | Self::ForEver)
+    }
+}
+
+impl Awaited {
+    /// Hands a fault that waits for bytes to its device.
+    fn new(fault: RailFault, device: &Device) -> Self {
+        let state = match fault.begin {
+            Begin::Time(time) => State::AtTime(time),
+            Begin::Bytes(bytes) => {
+                let mark = device.carried_bytes().saturating_add(bytes);
+                device.inject(When::AfterBytes(bytes), fault.harm.inflicted());
+                State::AtBytes(mark)
+            }
+        };
+        Self { fault, device: device.clone(), state }
+    }
+
+    /// Whether its bytes have been carried. The device counts them before it suffers, so that is not
+    /// enough.
+    fn has_struck(&self) -> bool {
+        matches!(self.state, State::AtBytes(mark) if self.device.carried_bytes() >= mark)
+            && self.device.suffers(self.fault.harm.inflicted())
+    }
+
+    fn begin(&mut self, now: Duration) {
+        let until = self.fault.lasting.and_then(|lasting| now.checked_add(lasting));
+        self.state = until.map_or(State::ForEver, State::Until);
+    }
+
+    /// When to look at it again.
+    fn next(&self, now: Duration) -> Option<Duration> {
+        match self.state {
+            State::AtBytes(_) => Some(now + WATCH_EVERY),
+            State::AtTime(time) | State::Until(time) => Some(time),
+            State::ForEver | State::Over => None,
+        }
+    }
+}
+
+impl Forecast {
+    fn new(faults: &[RailFault], here: &Host, there: &Host, log: FaultLog) -> Self {
+        let awaited = |fault: &RailFault| {
+            let host = if fault.side == Side::Near { here } else { there };
+            Awaited::new(*fault, host.device_of(fault.rail))
+        };
+        Self { faults: faults.iter().map(awaited).collect(), log, happened: Vec::new() }
+    }
+
+    /// Waits until data moves, then lets things happen until nothing is left to happen, or it is stopped.
+    /// Returns all that happened.
+    fn run(mut self, devices: Vec<Device>, stopped: &Receiver<Infallible>) -> Vec<FaultEvent> {
+        let carried = || devices.iter().map(Device::carried_bytes).sum::<u64>();
+        let before = carried();
+        // With a fault at the first byte, none may ever move.
+        let at_once = self.faults.iter().any(Awaited::has_struck);
+        while !at_once && carried() == before {
+            if !sleep(WATCH_EVERY, stopped) {
+                self.note_strikes(Duration::ZERO);
+                return self.happened;
+            }
+        }
+        let start = Instant::now();
+        while let Some(next) = self.step(start.elapsed()) {
+            if !sleep(next.saturating_sub(start.elapsed()), stopped) {
+                self.note_strikes(start.elapsed());
+                break;
+            }
+        }
+        self.happened
+    }
+
+    /// Lets happen what is due, and returns when to be called again.
+    fn step(&mut self, now: Duration) -> Option<Duration> {
+        self.note_strikes(now);
+        for index in 0..self.faults.len() {
+            match self.faults[index].state {
+                State::AtTime(time) if time <= now => self.strike(index, now),
+                _ => {}
+            }
+        }
+        for index in 0..self.faults.len() {
+            match self.faults[index].state {
+                State::Until(time) if time <= now => self.relent(index, now),
+                _ => {}
+            }
+        }
+        self.faults.iter().filter_map(|fault| fault.next(now)).min()
+    }
+
+    /// Notes which devices were struck, having carried enough.
+    fn note_strikes(&mut self, now: Duration) {
+        for index in 0..self.faults.len() {
+            if self.faults[index].has_struck() {
+                self.faults[index].begin(now);
+                self.note(index, now, Phase::Began);
+            }
+        }
+    }
+
+    fn strike(&mut self, index: usize, now: Duration) {
+        let Awaited { fault, device, .. } = &self.faults[index];
+        device.inject(When::Now, fault.harm.inflicted());
+        self.faults[index].begin(now);
+        self.note(index, now, Phase::Began);
+    }
+
+    fn relent(&mut self, index: usize, now: Duration) {
+        self.faults[index].state = State::Over;
+        let Awaited { fault, device, .. } = &self.faults[index];
+        let same =
+            |other: &&Awaited| other.fault.harm == fault.harm && other.device.id() == device.id();
+        let phase = if self.faults.iter().filter(same).any(|other| other.state.is_on()) {
+            Phase::Outlasted
+        } else {
+            fault.harm.undone().into_iter().for_each(|undone| device.inject(When::Now, undone));
+            Phase::Ended
+        };
+        self.note(index, now, phase);
+    }
+
+    fn note(&mut self, index: usize, at: Duration, phase: Phase) {
+        let Awaited { fault: RailFault { rail, harm, .. }, device, .. } = &self.faults[index];
+        let device = device.name().to_owned();
+        let event = FaultEvent { at, fault: index, rail: *rail, device, harm: *harm, phase };
+        self.log.push(event.clone());
+        self.happened.push(event);
+    }
+}
+
+/// Sleeps; returns `false` as soon as it is stopped.
+fn sleep(time: Duration, stopped: &Receiver<Infallible>) -> bool {
+    stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::SLOW;
+    use crate::hosts::software_hosts;
+    use polyrail::nic::Fault;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// A forecast for two hosts of two devices, and what it says at each of the times.
+    fn told(faults: &[&str], times: &[u64]) -> (Vec<String>, Host, Host) {
+        let (here, there) = software_hosts(2).unwrap();
+        let faults: Vec<RailFault> = faults.iter().map(|text| text.parse().unwrap()).collect();
+        let mut forecast = Forecast::new(&faults, &here, &there, FaultLog::default());
+        for &time in times {
+            forecast.step(ms(time));
+        }
+        let told = forecast.log.take();
+        assert_eq!(told, forecast.happened);
+        let text = |event: &FaultEvent| format!("{} {event}", event.at.as_millis());
+        (told.iter().map(text).collect(), here, there)
+    }
+
+    #[test]
+    fn faults_begin_and_end_at_their_times() {
+        let faults = ["1:10ms:cut:5ms", "far.0:10ms:silent", "0:20ms:slow:1ms", "far.1:30ms:gone"];
+        let (told, here, there) = told(&faults, &[0, 9, 10, 14, 15, 20, 21, 29]);
+        assert_eq!(
+            told,
+            [
+                "10 rail 1 (device tx1): link cut",
+                "10 rail 0 (device rx0): silent",
+                "15 rail 1 (device tx1): link up again",
+                "20 rail 0 (device tx0): completions 20 ms late",
+                "21 rail 0 (device tx0): completions in time again",
+            ]
+        );
+        assert!(here.device_of(1).suffers(Fault::LinkUp));
+        assert!(here.device_of(0).suffers(Fault::DelayCompletions(Duration::ZERO)));
+        assert!(there.device_of(0).suffers(Fault::Silent(true)));
+        assert!(!there.device_of(1).suffers(Fault::DeviceGone));
+    }
+
+    #[test]
+    fn every_harm_is_inflicted_and_undone() {
+        let late = Fault::DelayCompletions(SLOW);
+        for (name, inflicted, undone) in [
+            ("cut", Fault::LinkDown, Fault::LinkUp),
+            ("silent", Fault::Silent(true), Fault::Silent(false)),
+            ("slow", late, Fault::DelayCompletions(Duration::ZERO)),
+            ("corrupt", Fault::FailRequests(true), Fault::FailRequests(false)),
+        ] {
+            let (_, here, _) = told(&[&format!("0:1ms:{name}:1ms")], &[1]);
+            assert!(here.device_of(0).suffers(inflicted), "{name}");
+            let (_, here, _) = told(&[&format!("0:1ms:{name}:1ms")], &[1, 2]);
+            assert!(here.device_of(0).suffers(undone), "{name}");
+        }
+        let (_, here, _) = told(&["0:1ms:gone"], &[1]);
+        assert!(here.device_of(0).suffers(Fault::DeviceGone));
+    }
+
+    #[test]
+    fn a_fault_at_the_first_byte_starts_the_clock() {
+        let (here, there) = software_hosts(1).unwrap();
+        let log = FaultLog::default();
+        let fault = "0:0:cut:20ms".parse().unwrap();
+        let weather = Weather::start(&[fault], &here, &there, &log);
+        assert!(here.device_of(0).suffers(Fault::LinkDown));
+        let begin = Instant::now();
+        while here.device_of(0).suffers(Fault::LinkDown) {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(ms(1));
+        }
+        let happened = weather.end();
+        assert_eq!(happened, log.take());
+        assert_eq!([happened[0].phase, happened[1].phase], [Phase::Began, Phase::Ended]);
+        assert!(happened[1].at - happened[0].at >= ms(20));
+    }
+
+    #[test]
+    fn a_job_that_ends_stops_its_weather() {
+        let (here, there) = software_hosts(1).unwrap();
+        let faults = ["0:600s:cut".parse().unwrap(), "0:1T:cut".parse().unwrap()];
+        let begin = Instant::now();
+        assert_eq!(Weather::start(&faults, &here, &there, &FaultLog::default()).end(), []);
+        drop(Weather::start(&faults, &here, &there, &FaultLog::default()));
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        assert!(here.device_of(0).suffers(Fault::LinkUp));
+    }
+
+    #[test]
+    fn a_fault_goes_on_as_long_as_any_asks_for_it() {
+        let (told, here, _) = told(&["1:0ms:cut:10ms", "3:5ms:cut:10ms"], &[0, 5, 10]);
+        assert_eq!(told[2], "10 rail 1 (device tx1): the fault is over, but another one goes on");
+        assert!(here.device_of(1).suffers(Fault::LinkDown));
+        let (_, here, _) = self::told(&["1:0ms:cut:10ms", "3:5ms:cut:10ms"], &[0, 5, 10, 15]);
+        assert!(here.device_of(1).suffers(Fault::LinkUp));
+    }
+}

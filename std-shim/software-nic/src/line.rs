@@ -1,0 +1,59 @@
+//! The line of a device that has a rate: what it sends takes time.
+
+use crate::sync::nanos;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How late the line may be used and still make up for it. Pollers come when they come, so a line that had
+/// requests to send was idle only because nobody looked.
+const SLACK: Duration = Duration::from_millis(1);
+
+/// A line that sends one message after the other.
+#[derive(Debug)]
+pub(crate) struct Line {
+    bytes_per_second: NonZeroU64,
+    /// When it has sent all that it was given, in nanoseconds of the fabric's clock.
+    free_at: AtomicU64,
+}
+
+impl Line {
+    pub(crate) const fn new(bytes_per_second: NonZeroU64) -> Self {
+        Self { bytes_per_second, free_at: AtomicU64::new(0) }
+    }
+
+    /// Gives it a message to send, behind all that it was given before; returns when it will have sent
+    /// that.
+    pub(crate) fn send(&self, now: u64, length: u32) -> u64 {
+        let time = u64::from(length).saturating_mul(1_000_000_000) / self.bytes_per_second;
+        let earliest = now.saturating_sub(nanos(SLACK));
+        let sent = |free_at: u64| free_at.max(earliest).saturating_add(time);
+        sent(self.free_at.update(Relaxed, Relaxed, sent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_sent_one_after_the_other() {
+        let line = Line::new(NonZeroU64::new(1_000_000).unwrap());
+        assert_eq!(line.send(0, 1000), 1_000_000);
+        assert_eq!(line.send(0, 500), 1_500_000);
+        assert_eq!(line.send(1_400_000, 0), 1_500_000);
+        // Late by less than the slack, and by more.
+        assert_eq!(line.send(2_000_000, 1000), 2_500_000);
+        assert_eq!(line.send(9_000_000, 1000), 9_000_000);
+    }
+
+    #[test]
+    fn no_rate_overflows() {
+        let line = |rate| Line::new(NonZeroU64::new(rate).unwrap());
+        assert_eq!(line(1).send(0, u32::MAX), u64::from(u32::MAX) * 1_000_000_000);
+        assert_eq!(line(u64::MAX).send(0, u32::MAX), 0);
+        let slow = line(1);
+        (0..10).for_each(|_| _ = slow.send(0, u32::MAX));
+        assert_eq!(slow.send(0, u32::MAX), u64::MAX);
+    }
+}
