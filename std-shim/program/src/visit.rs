@@ -1,12 +1,12 @@
 //! A peer that has connected and asked for something, and its limits.
 
+use crate::fault::Side;
 use crate::job::{Control, Hello};
-use crate::session::{Environment, Patience, SessionError};
+use crate::session::{Environment, Patience, RailCare, RailNews, Reporter, SessionError};
 use polyrail::backend::{ConnectOptions, Domain};
 use polyrail::endpoint::EndpointBuilder;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 /// How a server serves its peers.
 #[derive(Clone, Debug)]
@@ -19,8 +19,9 @@ pub struct ServeOptions {
     /// Code of the time to wait for an acknowledgement of this side's requests, a copy's credits, before
     /// packets are sent again; see [`ConnectOptions::timeout`].
     pub qp_timeout: u8,
-    /// Time without progress after which a rail is considered dead.
-    pub stall_timeout: Duration,
+    /// When rails are considered dead, and how long to wait for them; whether others take over is the
+    /// peer's choice.
+    pub care: RailCare,
     /// Peers to serve at a time, at least one; others wait a little, and are then sent away.
     pub peers: usize,
     /// How long to wait for a peer.
@@ -36,7 +37,7 @@ impl Default for ServeOptions {
             destination: None,
             max_memory: 1 << 30,
             qp_timeout: ConnectOptions::default().timeout,
-            stall_timeout: Duration::from_secs(10),
+            care: RailCare::default(),
             peers: 4,
             patience: Patience::default(),
             sync: false,
@@ -71,17 +72,26 @@ impl<'a, D: Domain> Visit<'a, D> {
     pub(crate) fn builder(&self) -> EndpointBuilder {
         let endpoint = &self.hello.endpoint;
         let timeout = self.options.qp_timeout;
-        EndpointBuilder::new()
-            .rails(endpoint.rails.len())
+        let rails = endpoint.rails.len();
+        let builder = EndpointBuilder::new()
+            .rails(rails)
             .scheme(endpoint.scheme)
             .max_msg_size(endpoint.max_msg_size)
-            .connect_options(ConnectOptions { timeout, ..ConnectOptions::default() })
+            .connect_options(ConnectOptions { timeout, ..ConnectOptions::default() });
+        self.care().chosen(builder, rails)
+    }
+
+    /// Returns what becomes of rails that fail: the peer's choice, with this side's times.
+    pub(crate) fn care(&self) -> RailCare {
+        let rail_failure = self.hello.endpoint.card.rail_failure;
+        RailCare { rail_failure, ..self.options.care }
     }
 
     /// Returns the environment of this side.
     pub(crate) fn environment(
         &self,
         builder: &'a EndpointBuilder,
+        news: &RailNews,
         interrupted: &'a AtomicBool,
     ) -> Environment<'a, D> {
         // The peer's buffer is registered with every device that it uses.
@@ -89,7 +99,8 @@ impl<'a, D: Domain> Visit<'a, D> {
         Environment {
             domains,
             builder,
-            stall_timeout: self.options.stall_timeout,
+            stall_timeout: self.options.care.stall_timeout,
+            reporter: Reporter { side: Side::Far, news: news.clone() },
             patience: Some(self.options.patience),
             interrupted,
         }

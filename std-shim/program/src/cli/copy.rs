@@ -37,7 +37,7 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         line_rate: arguments.requests.line_rate,
         faults: arguments.faults.fault.clone(),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
-        stall_timeout: arguments.connection.stall_timeout,
+        care: arguments.connection.care(arguments.failure.rail_failure.into()),
         patience: arguments.patience.patience(),
         sync: arguments.sync,
     };
@@ -68,7 +68,7 @@ fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied,
     let progress = CopyProgress { interrupted: interrupts(), ..CopyProgress::default() };
     let bar = Bar::new(arguments.quiet || arguments.json);
     let source = &arguments.source;
-    let announcer = Announcer::new(&progress.faults, arguments.quiet);
+    let announcer = Announcer::new(&progress.faults, &progress.rails, arguments.quiet);
     let watch = || {
         bar.show(&progress);
         if let Some(news) = announcer.news() {
@@ -97,8 +97,17 @@ fn copy_to(
     let bar = Bar::new(arguments.quiet || arguments.json);
     let source = &arguments.source;
     let name = arguments.destination.as_deref().map(Path::as_os_str);
-    let report =
-        send_to(source, name, address, &domains, options, &progress, || bar.show(&progress))?;
+    let announcer = Announcer::new(&progress.faults, &progress.rails, arguments.quiet);
+    let watch = || {
+        bar.show(&progress);
+        if let Some(news) = announcer.news() {
+            bar.beside(|| output::tell(&news));
+        }
+    };
+    let sent = send_to(source, name, address, &domains, options, &progress, watch);
+    drop(bar);
+    announcer.news().inspect(|news| output::tell(news));
+    let report = sent?;
     let name = name.or(source.file_name()).unwrap_or_default();
     Ok((PathBuf::from(name), options.shape(domains.len()), report))
 }

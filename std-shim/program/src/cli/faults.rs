@@ -1,7 +1,9 @@
-//! Tells which faults on request began and ended, and which did not happen.
+//! Tells which faults on request began and ended, what they did to rails, and which did not happen.
 
 use super::exit::Failure;
+use super::rails;
 use polyrail_program::fault::{Begin, RailFault};
+use polyrail_program::session::RailNews;
 use polyrail_program::size::human_size;
 use polyrail_program::weather::FaultLog;
 use std::cell::RefCell;
@@ -18,20 +20,21 @@ pub(super) fn refuse_with(host: Option<&str>, faults: &[RailFault]) -> Result<()
     Ok(())
 }
 
-/// Tells of the faults of a job, as lines for stderr; has nothing to say if it is quiet.
+/// Tells of the faults and the rails of a job, as lines for stderr; has nothing to say if it is quiet.
 pub(super) struct Announcer<'a> {
     log: &'a FaultLog,
+    rails: &'a RailNews,
     quiet: bool,
     /// Faults that happened.
     happened: RefCell<BTreeSet<usize>>,
 }
 
 impl<'a> Announcer<'a> {
-    pub(super) fn new(log: &'a FaultLog, quiet: bool) -> Self {
-        Self { log, quiet, happened: RefCell::default() }
+    pub(super) fn new(log: &'a FaultLog, rails: &'a RailNews, quiet: bool) -> Self {
+        Self { log, rails, quiet, happened: RefCell::default() }
     }
 
-    /// Returns what began and ended since the last time, if anything did.
+    /// Returns what began and ended since the last time, and what happened to rails, if anything did.
     pub(super) fn news(&self) -> Option<String> {
         let mut text = String::new();
         for event in self.log.take() {
@@ -39,6 +42,7 @@ impl<'a> Announcer<'a> {
             _ = writeln!(text, "polyrail: fault at {:.3} s: {event}", event.at.as_secs_f64());
             self.happened.borrow_mut().insert(event.fault);
         }
+        text.extend(rails::news(self.rails, ""));
         (!self.quiet && !text.is_empty()).then_some(text)
     }
 

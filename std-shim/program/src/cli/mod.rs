@@ -16,6 +16,7 @@ mod picture;
 mod plot;
 mod print;
 mod progress;
+mod rails;
 mod report;
 mod serve;
 mod signals;

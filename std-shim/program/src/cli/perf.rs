@@ -7,6 +7,7 @@ use super::hosts::HostDomain;
 use super::line::Line;
 use super::output;
 use super::print;
+use super::rails;
 use super::signals::interrupts;
 use super::table::Table;
 use super::{hosts, plot};
@@ -16,6 +17,7 @@ use polyrail_program::job::Shape;
 use polyrail_program::perf::{
     Limit, Measurement, Operation, PerfConfig, PerfError, Threads, measure, measure_to,
 };
+use polyrail_program::session::RailNews;
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::{check_replaceable, replace_file};
 use std::num::NonZeroU64;
@@ -39,7 +41,7 @@ pub(super) struct Place {
 }
 
 /// What measures requests to a place.
-type Measure = dyn Fn(&PerfConfig) -> Result<Measurement, PerfError>;
+type Measure = dyn Fn(&PerfConfig, &RailNews) -> Result<Measurement, PerfError>;
 
 pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     check(arguments)?;
@@ -87,7 +89,9 @@ fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure>), Failure> {
     let address = hosts::with_port(address);
     let (place, domains) = to_host(arguments, &address)?;
     let interrupted = interrupts();
-    let measure = move |config: &PerfConfig| measure_to(config, &address, &domains, &interrupted);
+    let measure = move |config: &PerfConfig, news: &RailNews| {
+        measure_to(config, &address, &domains, news, &interrupted)
+    };
     Ok((place, Box::new(measure)))
 }
 
@@ -160,17 +164,20 @@ pub(super) fn config(
         threads: if place.threads == 2 { Threads::Two } else { Threads::One },
         limit: arguments.count.map_or(limit, Limit::Count),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
-        stall_timeout: arguments.connection.stall_timeout,
+        care: arguments.connection.care(arguments.failure.rail_failure.into()),
         answer_timeout: arguments.answer_timeout,
     }
 }
 
 fn measure_line(place: &Place, config: &PerfConfig, measure: &Measure) -> Result<Line, Failure> {
+    let news = RailNews::default();
+    let measured = measure(config, &news);
+    rails::news(&news, "").inspect(|news| output::tell(news));
     Ok(Line {
         operation: config.operation.name(),
         shape: config.shape(),
         threads: place.threads,
-        measured: measure(config)?,
+        measured: measured?,
     })
 }
 

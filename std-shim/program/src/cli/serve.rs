@@ -7,9 +7,10 @@ use super::print;
 use super::progress::Bars;
 use super::report::plural;
 use super::signals::interrupts;
-use super::{hosts, report};
+use super::{hosts, rails, report};
 use polyrail::backend::Domain;
 use polyrail::printable;
+use polyrail::virtual_qp::RailFailure;
 use polyrail_program::job::Shape;
 use polyrail_program::perf::Measured;
 use polyrail_program::serve::{ServeError, ServeOptions, Served, Server, Visitor};
@@ -59,7 +60,7 @@ impl<'a> Serving<'a> {
             destination: arguments.destination.clone(),
             max_memory: arguments.max_memory,
             qp_timeout: arguments.connection.qp_timeout(true),
-            stall_timeout: arguments.connection.stall_timeout,
+            care: arguments.connection.care(RailFailure::Reroute),
             peers: if arguments.once { 1 } else { arguments.peers.into() },
             patience: arguments.patience.patience(),
             sync: arguments.sync,
@@ -86,8 +87,20 @@ impl<'a> Serving<'a> {
         let progress =
             CopyProgress { interrupted: Arc::clone(self.interrupted), ..CopyProgress::default() };
         let bar = self.bars.add();
-        let served = visitor.serve(domains, &self.options, &progress, || bar.show(&progress));
+        let tell_news = || {
+            let about = format!("from {address}: ");
+            let news = rails::news(&progress.rails, &about).filter(|_| !self.arguments.quiet);
+            if let Some(news) = news {
+                self.bars.beside(|| output::tell(&news));
+            }
+        };
+        let watch = || {
+            bar.show(&progress);
+            tell_news();
+        };
+        let served = visitor.serve(domains, &self.options, &progress, watch);
         drop(bar);
+        tell_news();
         let shown = match served {
             Ok(Served::Copy(received)) => self.bars.beside(|| show_copy(self.arguments, &received)),
             Ok(Served::Perf(measured)) => {

@@ -6,11 +6,12 @@ use super::faults::Announcer;
 use super::perf::{Place, check, config, describe, here, to_host};
 use super::signals::interrupts;
 use super::table::Table;
-use super::{hosts, output, print, timeline_plot};
+use super::{hosts, output, print, rails, timeline_plot};
 use polyrail_program::job::Shape;
 use polyrail_program::perf::{
     Cause, Goodput, Mark, PerfConfig, Timeline, measure_over_time, measure_over_time_to,
 };
+use polyrail_program::session::RailNews;
 use polyrail_program::size::human_size;
 use polyrail_program::transfer::replace_file;
 use polyrail_program::weather::FaultLog;
@@ -61,7 +62,10 @@ fn measure(arguments: &PerfArguments) -> Result<Measured, Failure> {
     let address = hosts::with_port(address);
     let (place, domains) = to_host(arguments, &address)?;
     let config = of(&place);
-    let timeline = measure_over_time_to(&config, &address, &domains, &interrupts())?;
+    let news = RailNews::default();
+    let measured = measure_over_time_to(&config, &address, &domains, &news, &interrupts());
+    rails::news(&news, "").inspect(|news| output::tell(news));
+    let timeline = measured?;
     Ok(Measured { place, config, timeline })
 }
 
@@ -83,9 +87,10 @@ fn only<T: Copy>(what: &str, chosen: &[T], default: T) -> Result<T, Failure> {
 fn measure_here(arguments: &PerfArguments, config: &PerfConfig) -> Result<Timeline, Failure> {
     let faults = &arguments.faults.fault;
     let log = FaultLog::default();
-    let announcer = Announcer::new(&log, false);
+    let news = RailNews::default();
+    let announcer = Announcer::new(&log, &news, false);
     let announce = || _ = announcer.news().inspect(|news| output::tell(news));
-    let measured = measure_over_time(config, faults, &log, announce);
+    let measured = measure_over_time(config, faults, &log, &news, announce);
     announce();
     let timeline = measured?;
     output::tell(&announcer.absent(faults, "measurement"));

@@ -3,7 +3,7 @@
 use super::ends;
 use super::error::PerfError;
 use crate::job::{Operation, Shape, Workload};
-use crate::session::Patience;
+use crate::session::{Patience, RailCare};
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::virtual_qp::Scheme;
@@ -54,8 +54,8 @@ pub struct PerfConfig {
     /// Code of the time to wait for an acknowledgement before packets are sent again; see
     /// [`ConnectOptions::timeout`](polyrail::backend::ConnectOptions::timeout).
     pub qp_timeout: u8,
-    /// Time without progress after which a rail is considered dead.
-    pub stall_timeout: Duration,
+    /// What becomes of rails that fail.
+    pub care: RailCare,
     /// How long to wait for the far end on another host to connect, and for each answer while the two ends
     /// meet and part.
     pub answer_timeout: Duration,
@@ -77,7 +77,7 @@ impl Default for PerfConfig {
             threads: Threads::One,
             limit: Limit::Time(Duration::from_millis(200)),
             qp_timeout: ConnectOptions::default().timeout,
-            stall_timeout: Duration::from_secs(10),
+            care: RailCare::default(),
             answer_timeout: Patience::default().answer,
         }
     }
@@ -103,7 +103,8 @@ impl PerfConfig {
     pub(super) fn builder(&self) -> EndpointBuilder {
         // Of the end that posts; the far end posts no requests.
         let options = ConnectOptions { timeout: self.qp_timeout, ..ends::connect_options() };
-        ends::builder(self.operation, self.rails, self.scheme, self.max_msg_size)
-            .connect_options(options)
+        let builder = ends::builder(self.operation, self.rails, self.scheme, self.max_msg_size)
+            .connect_options(options);
+        self.care.chosen(builder, self.rails)
     }
 }

@@ -127,14 +127,8 @@ impl<D: Domain> PerfSender<D> {
         }
     }
 
-    /// Notes what happened to rails, and takes a sample if it is due; unless nobody wants to know.
+    /// Takes a sample if it is due; unless nobody wants to know.
     fn watch(&mut self, at: Duration) {
-        if !self.sampler.is_on() {
-            return;
-        }
-        while let Some(event) = self.endpoint().take_rail_event() {
-            self.sampler.note_event(at, &event);
-        }
         if self.sampler.is_due(at) {
             self.sample(at);
         }

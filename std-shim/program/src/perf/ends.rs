@@ -1,7 +1,7 @@
 //! One end of a measurement: an endpoint with a ring of slots, and the other end's ring.
 
 use crate::job::{Operation, Workload};
-use crate::session::{SessionError, Traffic};
+use crate::session::{Reporter, SessionError, Traffic};
 use polyrail::RemoteBuffer;
 use polyrail::backend::{ConnectOptions, Domain};
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
@@ -35,15 +35,16 @@ impl<D: Domain> Half<D> {
     }
 
     /// Returns the end, which now knows where the other one's ring is. Its requests may make no
-    /// progress for `stall_timeout`.
+    /// progress for `stall_timeout`, and it tells `reporter` of its rails.
     pub(super) fn toward(
         self,
         peer: RemoteBuffer,
         stall_timeout: Duration,
+        reporter: Reporter,
     ) -> Result<End<D>, SessionError> {
         let Self { endpoint, ring, workload } = self;
         let keys = ring.toward(&peer)?;
-        let traffic = Traffic::new(endpoint, stall_timeout);
+        let traffic = Traffic::new(endpoint, stall_timeout, reporter);
         Ok(End { traffic, slots: Slots { ring, workload, keys, peer } })
     }
 }

@@ -5,16 +5,16 @@ use super::drive::{Eager, PerfReceiver};
 use super::ends::{self, Half};
 use super::error::{PerfError, requests_of};
 use crate::job::{Hello, JobOutcome, Message, Operation, Shape, Workload};
-use crate::session::{Counterpart, Environment};
+use crate::session::{Counterpart, Environment, RailNews};
 use crate::visit::Visit;
 use polyrail::backend::Domain;
 use polyrail::endpoint::Address;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Time between polls of the control channel while requests pass by unnoticed. Polling more often would
-/// take processor time from the measurement.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Longest time between polls while requests pass by unnoticed. Polling more often would take processor time
+/// from the measurement.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How long requests that the near end saw acknowledged may be missing: their completions are here already,
 /// or will never come.
@@ -42,6 +42,7 @@ pub struct Measured {
 pub(crate) fn answer<D: Domain>(
     visit: Visit<'_, D>,
     workload: Workload,
+    news: &RailNews,
     interrupted: &AtomicBool,
 ) -> Result<Measured, PerfError> {
     let begin = Instant::now();
@@ -49,7 +50,8 @@ pub(crate) fn answer<D: Domain>(
     let Address { scheme, max_msg_size, .. } = hello.endpoint;
     let rails = hello.endpoint.rails.len();
     let builder = ends::builder(workload.operation, rails, scheme, max_msg_size);
-    let environment = visit.environment(&builder, interrupted);
+    let builder = visit.care().chosen(builder, rails);
+    let environment = visit.environment(&builder, news, interrupted);
     let allowed = visit.allow(workload.ring_bytes());
     let mut peer = Counterpart::new(visit.control, environment.patience, interrupted);
     let met = allowed
@@ -88,8 +90,10 @@ fn meet<D: Domain>(
     let endpoint = far.endpoint.address();
     let buffer = far.ring.remote();
     peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose: None }))?;
+    peer.carry_for(&far.endpoint);
+    let Environment { stall_timeout, reporter, .. } = environment;
     let mut receiver =
-        PerfReceiver::new(far.toward(hello.buffer.clone(), environment.stall_timeout)?);
+        PerfReceiver::new(far.toward(hello.buffer.clone(), *stall_timeout, reporter.clone())?);
     receiver.bring_up(peer, hello)?;
     Ok(receiver)
 }
@@ -107,6 +111,8 @@ fn follow<D: Domain>(
             if let Some(outcome) = peer.outcome() {
                 break requests_of(outcome)?;
             }
+            // Of what it does not notice, the rails may fail all the same.
+            receiver.poll()?;
             peer.listen(PATIENCE)?;
         }
     };

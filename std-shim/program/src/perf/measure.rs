@@ -6,6 +6,7 @@ use super::memcpy::Memcpy;
 use super::near::Near;
 use super::rig::Rig;
 use super::round::Ends;
+use crate::session::RailNews;
 use polyrail::backend::Domain;
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
@@ -39,13 +40,14 @@ pub struct Measurement {
     pub relative_to_memcpy: f64,
 }
 
-/// Measures one configuration, with both ends in this process, on the software NIC.
+/// Measures one configuration, with both ends in this process, on the software NIC. `news` tells what
+/// happens to rails.
 ///
 /// # Errors
 ///
 /// The configuration is not valid, or a rail failed.
-pub fn measure(config: &PerfConfig) -> Result<Measurement, PerfError> {
-    measure_ends(config, &mut Rig::new(config)?)
+pub fn measure(config: &PerfConfig, news: &RailNews) -> Result<Measurement, PerfError> {
+    measure_ends(config, &mut Rig::new(config, news)?)
 }
 
 /// Measures one configuration, with this process at the near end and the [server](crate::serve) at
@@ -60,9 +62,10 @@ pub fn measure_to<D: Domain>(
     config: &PerfConfig,
     address: &str,
     domains: &[D],
+    news: &RailNews,
     interrupted: &AtomicBool,
 ) -> Result<Measurement, PerfError> {
-    let mut near = Near::reach(config, address, domains, interrupted)?;
+    let mut near = Near::reach(config, address, domains, news, interrupted)?;
     let measured = measure_ends(config, &mut near);
     near.finish(measured)
 }

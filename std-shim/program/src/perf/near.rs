@@ -6,8 +6,9 @@ use super::ends::Half;
 use super::error::{PerfError, requests_of};
 use super::round::{Ends, Round};
 use super::sampler::Sampler;
+use crate::fault::Side;
 use crate::job::{Control, Hello, Job, JobOutcome, Message, Workload};
-use crate::session::{Counterpart, Patience, SessionError};
+use crate::session::{Counterpart, Patience, RailNews, Reporter, SessionError};
 use polyrail::backend::Domain;
 use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::AtomicBool;
@@ -32,12 +33,13 @@ impl<'a, D: Domain> Near<'a, D> {
         config: &PerfConfig,
         address: &str,
         domains: &[D],
+        news: &RailNews,
         interrupted: &'a AtomicBool,
     ) -> Result<Self, PerfError> {
         let domains: Vec<&D> = domains.iter().take(config.rails).collect();
         let patience = Patience { answer: config.answer_timeout, ..Patience::default() };
         let control = Control::connect(address, &patience.timeouts())?;
-        Self::meet(config, control, &domains, interrupted)
+        Self::meet(config, control, &domains, news, interrupted)
     }
 
     /// Asks the far end for a measurement, and connects with it.
@@ -45,11 +47,12 @@ impl<'a, D: Domain> Near<'a, D> {
         config: &PerfConfig,
         control: Control,
         domains: &[&D],
+        news: &RailNews,
         interrupted: &'a AtomicBool,
     ) -> Result<Self, PerfError> {
         // During the measurement the far end sends no messages; silence is detected on the rails.
         let mut peer = Counterpart::new(control, None, interrupted);
-        let met = meet(config, &mut peer, domains);
+        let met = meet(config, &mut peer, domains, news);
         let (sender, workload) = met.inspect_err(|error| peer.tell_failure(error))?;
         Ok(Self { peer, sender, workload, told: Instant::now() })
     }
@@ -106,6 +109,7 @@ fn meet<D: Domain>(
     config: &PerfConfig,
     peer: &mut Counterpart<'_>,
     domains: &[&D],
+    news: &RailNews,
 ) -> Result<(PerfSender<D>, Workload), PerfError> {
     let workload = config.workload()?;
     let near = Half::new(workload, &config.builder(), domains, 1)?;
@@ -117,7 +121,10 @@ fn meet<D: Domain>(
     if let Some(purpose) = &hello.purpose {
         return Err(SessionError::both_ask(purpose).into());
     }
-    let mut sender = PerfSender::new(near.toward(hello.buffer.clone(), config.stall_timeout)?);
+    peer.carry_for(&near.endpoint);
+    let reporter = Reporter { side: Side::Near, news: news.clone() };
+    let stall_timeout = config.care.stall_timeout;
+    let mut sender = PerfSender::new(near.toward(hello.buffer.clone(), stall_timeout, reporter)?);
     sender.bring_up(peer, &hello)?;
     Ok((sender, workload))
 }

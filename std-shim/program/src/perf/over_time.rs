@@ -7,14 +7,16 @@ use super::rig::Rig;
 use super::round::Ends;
 use super::sampler::Sampler;
 use super::timeline::{Cause, Mark, Timeline};
-use crate::fault::{RailFault, check_rails};
+use crate::fault::{RailFault, Side, check_rails};
 use crate::hosts::hosts_with_rate;
+use crate::session::{RailNews, RailNewsItem};
 use crate::watched::watched;
 use crate::weather::{FaultEvent, FaultLog, Phase, Weather};
 use polyrail::backend::Domain;
+use polyrail::virtual_qp::RailEventKind;
 use std::mem;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Samples of a measurement that ends after a time: about as many as a picture has room for.
 const SAMPLES: u32 = 300;
@@ -26,7 +28,7 @@ const MIN_INTERVAL: Duration = Duration::from_millis(2);
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Measures one configuration over time, with both ends in this process, on the software NIC, while these
-/// faults happen; `log` tells when. `watch` is called ten times a second, on this thread, while another one
+/// faults happen; `log` tells when, and `news` what happens to rails. `watch` is called ten times a second, on this thread, while another one
 /// measures.
 ///
 /// # Errors
@@ -36,13 +38,14 @@ pub fn measure_over_time(
     config: &PerfConfig,
     faults: &[RailFault],
     log: &FaultLog,
+    news: &RailNews,
     watch: impl FnMut(),
 ) -> Result<Timeline, PerfError> {
     check_rails(faults, config.rails).map_err(PerfError::Fault)?;
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
-    let mut rig = Rig::between(config, &here.domains(), &there.domains())?;
+    let mut rig = Rig::between(config, &here.domains(), &there.domains(), news)?;
     let begin = || Weather::start(faults, &here, &there, log);
-    watched(|| watch_ends(config, &mut rig, begin), watch)
+    watched(|| watch_ends(config, &mut rig, news, begin), watch)
 }
 
 /// Measures one configuration over time to the [server](crate::serve) at `address`; see
@@ -55,10 +58,11 @@ pub fn measure_over_time_to<D: Domain>(
     config: &PerfConfig,
     address: &str,
     domains: &[D],
+    news: &RailNews,
     interrupted: &AtomicBool,
 ) -> Result<Timeline, PerfError> {
-    let mut near = Near::reach(config, address, domains, interrupted)?;
-    let measured = watch_ends(config, &mut near, Weather::default);
+    let mut near = Near::reach(config, address, domains, news, interrupted)?;
+    let measured = watch_ends(config, &mut near, news, Weather::default);
     near.finish(measured)
 }
 
@@ -66,6 +70,7 @@ pub fn measure_over_time_to<D: Domain>(
 fn watch_ends(
     config: &PerfConfig,
     ends: &mut impl Ends,
+    news: &RailNews,
     begin: impl FnOnce() -> Weather,
 ) -> Result<Timeline, PerfError> {
     // Everything runs once before it is measured.
@@ -76,12 +81,34 @@ fn watch_ends(
     };
     let rails = ends.rail_names();
     let weather = begin();
+    let start = Instant::now();
     *ends.sampler() = Sampler::new(every);
     let round = ends.run(config.limit)?;
-    let (samples, mut marks) = mem::replace(ends.sampler(), Sampler::off()).finish();
+    let samples = mem::replace(ends.sampler(), Sampler::off()).finish();
+    let mut marks: Vec<Mark> =
+        news.all().iter().filter_map(|item| Mark::of_rail(item, start)).collect();
     marks.extend(weather.end().into_iter().map(Mark::from));
     marks.sort_by_key(|mark| mark.at);
     Ok(Timeline { rails, samples, marks, requests: round.requests })
+}
+
+impl Mark {
+    /// A rail of the sender failed, or is back.
+    fn of_rail(RailNewsItem { side, event }: &RailNewsItem, start: Instant) -> Option<Self> {
+        let begins = match event.event.kind {
+            RailEventKind::Failed { .. } => true,
+            RailEventKind::Returned => false,
+            RailEventKind::Fenced { .. } => return None,
+        };
+        if *side != Side::Near {
+            return None;
+        }
+        let at = event.at.checked_duration_since(start)?;
+        let rail = event.event.rail;
+        let what = if begins { "failed" } else { "returned" };
+        let text = format!("{rail} (device {}) {what}", event.device);
+        Some(Self { at, cause: Cause::Rail(rail), begins, text })
+    }
 }
 
 impl From<FaultEvent> for Mark {

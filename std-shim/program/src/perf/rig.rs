@@ -6,7 +6,9 @@ use super::ends::Half;
 use super::error::PerfError;
 use super::round::{Ends, Round};
 use super::sampler::Sampler;
+use crate::fault::Side;
 use crate::hosts::hosts_with_rate;
+use crate::session::{RailNews, Reporter};
 use polyrail::backend::Domain;
 use polyrail::endpoint::connect_endpoints;
 use polyrail::nic::ProtectionDomain;
@@ -22,9 +24,9 @@ pub(super) struct Rig<D: Domain> {
 
 impl Rig<ProtectionDomain> {
     /// Makes two ends on software NICs.
-    pub(super) fn new(config: &PerfConfig) -> Result<Self, PerfError> {
+    pub(super) fn new(config: &PerfConfig, news: &RailNews) -> Result<Self, PerfError> {
         let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
-        Self::between(config, &here.domains(), &there.domains())
+        Self::between(config, &here.domains(), &there.domains(), news)
     }
 }
 
@@ -37,6 +39,7 @@ where
         config: &PerfConfig,
         here: &[&D],
         there: &[&D],
+        news: &RailNews,
     ) -> Result<Self, PerfError> {
         let workload = config.workload()?;
         let builder = config.builder();
@@ -45,9 +48,13 @@ where
         connect_endpoints(&mut near.endpoint, &mut far.endpoint)?;
         let here = near.ring.remote();
         let there = far.ring.remote();
-        let mut receiver = PerfReceiver::new(far.toward(here, config.stall_timeout)?);
+        let reporter = |side| Reporter { side, news: news.clone() };
+        let stall_timeout = config.care.stall_timeout;
+        let far = far.toward(here, stall_timeout, reporter(Side::Far))?;
+        let mut receiver = PerfReceiver::new(far);
         receiver.post_receives()?;
-        let sender = PerfSender::new(near.toward(there, config.stall_timeout)?);
+        let near = near.toward(there, stall_timeout, reporter(Side::Near))?;
+        let sender = PerfSender::new(near);
         Ok(Self { sender, receiver, threads: config.threads })
     }
 }
@@ -102,19 +109,20 @@ mod tests {
     use crate::hosts::software_hosts;
     use crate::perf::Operation;
     use crate::recorded::{Asked, Log, Recorded};
-    use crate::session::SessionError;
+    use crate::session::{RailCare, SessionError};
     use polyrail::endpoint::EndpointError;
     use polyrail::hardware::Refusal;
     use polyrail::nic::Fault;
     use polyrail::verbs::WcStatus;
-    use polyrail::virtual_qp::RailId;
+    use polyrail::virtual_qp::{RailFailure, RailId};
     use polyrail_faults::{DriverFault, Faults, WorkQueue};
     use std::time::{Duration, Instant};
 
     /// Silences the device of a sender's rail, and runs until that is detected.
     fn fall_silent(config: &PerfConfig, rail: usize) -> PerfError {
         let (here, there) = software_hosts(config.devices).unwrap();
-        let mut rig = Rig::between(config, &here.domains(), &there.domains()).unwrap();
+        let mut rig =
+            Rig::between(config, &here.domains(), &there.domains(), &RailNews::default()).unwrap();
         rig.run(Limit::Count(20)).unwrap();
         here.inject(rail, Fault::Silent(true));
         rig.run(Limit::Count(1000)).unwrap_err()
@@ -130,7 +138,7 @@ mod tests {
         let qp_timeout = 9;
         let config =
             PerfConfig { rails, message_size: 70_000, qp_timeout, ..PerfConfig::default() };
-        let mut rig = Rig::between(&config, &[&here], &[&there]).unwrap();
+        let mut rig = Rig::between(&config, &[&here], &[&there], &RailNews::default()).unwrap();
         assert_eq!(rig.run(Limit::Count(20)).unwrap().requests, 20);
         let timeouts = log
             .lock()
@@ -150,7 +158,8 @@ mod tests {
         const LIMIT: Duration = Duration::from_millis(1);
         let config = PerfConfig { message_size: 4096, window: 3, ..PerfConfig::default() };
         let (here, there) = software_hosts(config.devices).unwrap();
-        let mut rig = Rig::between(&config, &here.domains(), &there.domains()).unwrap();
+        let mut rig =
+            Rig::between(&config, &here.domains(), &there.domains(), &RailNews::default()).unwrap();
         let Rig { sender, receiver, .. } = &mut rig;
         let slow = |sent| {
             std::thread::sleep(LIMIT);
@@ -174,7 +183,7 @@ mod tests {
         let faults = Faults::new();
         let faulty = faults.domain(there.domains()[0].clone());
         let sound = Faults::new().domain(here.domains()[0].clone());
-        let mut rig = Rig::between(&config, &[&sound], &[&faulty]).unwrap();
+        let mut rig = Rig::between(&config, &[&sound], &[&faulty], &RailNews::default()).unwrap();
         there.inject(0, Fault::DelayCompletions(DELAY));
         rig.sender.run(Limit::Count(1), |_| Ok(true)).unwrap();
         std::thread::sleep(DELAY / 2);
@@ -206,13 +215,14 @@ mod tests {
             (1, Operation::Write, Threads::One),
             (1, Operation::Send, Threads::Two),
         ] {
+            let rail_failure = RailFailure::Fatal;
             let config = PerfConfig {
                 rails,
                 devices: rails,
                 operation,
                 threads,
                 message_size: 1 << 20,
-                stall_timeout: TIMEOUT,
+                care: RailCare { rail_failure, stall_timeout: TIMEOUT, ..RailCare::default() },
                 ..PerfConfig::default()
             };
             let begin = Instant::now();

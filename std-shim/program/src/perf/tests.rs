@@ -1,20 +1,24 @@
 //! Measurements within one process.
 
 use super::*;
-use crate::session::SessionError;
+use crate::session::{RailNews, SessionError};
 use crate::weather::FaultLog;
 use polyrail::virtual_qp::Scheme;
 use std::time::Duration;
+
+fn here(config: &PerfConfig) -> Result<Measurement, PerfError> {
+    measure(config, &RailNews::default())
+}
 
 #[test]
 fn counts_are_what_the_scheme_costs() {
     let quick = PerfConfig { limit: Limit::Count(50), ..PerfConfig::default() };
     // Per request: four batches, one for each rail, and the notify.
-    let spray = measure(&quick).unwrap();
+    let spray = here(&quick).unwrap();
     assert_eq!((spray.requests, spray.doorbells_per_request.round()), (50, 5.0));
-    let dqplb = measure(&PerfConfig { scheme: Scheme::Dqplb, ..quick }).unwrap();
+    let dqplb = here(&PerfConfig { scheme: Scheme::Dqplb, ..quick }).unwrap();
     assert_eq!(dqplb.doorbells_per_request.round(), 4.0);
-    let send = measure(&PerfConfig { operation: Operation::Send, ..quick }).unwrap();
+    let send = here(&PerfConfig { operation: Operation::Send, ..quick }).unwrap();
     assert_eq!((send.doorbells_per_request, send.completions_per_request), (1.0, 1.0));
 }
 
@@ -33,7 +37,7 @@ fn every_operation_runs_with_one_thread_and_with_two() {
                     devices: rails,
                     ..PerfConfig::default()
                 };
-                let measured = measure(&config).unwrap();
+                let measured = here(&config).unwrap();
                 assert_eq!(measured.requests, 40, "{config:?}");
                 assert!(measured.relative_to_memcpy > 0.0);
             }
@@ -45,15 +49,15 @@ fn every_operation_runs_with_one_thread_and_with_two() {
 fn time_limits_end() {
     let limit = Limit::Time(Duration::from_millis(10));
     let config = PerfConfig { message_size: 4096, limit, ..PerfConfig::default() };
-    assert!(measure(&config).unwrap().requests > 0);
+    assert!(here(&config).unwrap().requests > 0);
 }
 
 #[test]
 fn impossible_configurations_are_refused() {
     let config = PerfConfig { rails: 9, ..PerfConfig::default() };
-    assert!(matches!(measure(&config), Err(PerfError::Session(SessionError::Build(_)))));
+    assert!(matches!(here(&config), Err(PerfError::Session(SessionError::Build(_)))));
     let config = PerfConfig { window: 0, ..PerfConfig::default() };
-    assert!(matches!(measure(&config), Err(PerfError::Workload(WorkloadError::Window(0)))));
+    assert!(matches!(here(&config), Err(PerfError::Workload(WorkloadError::Window(0)))));
 }
 
 #[test]
@@ -62,7 +66,9 @@ fn a_measurement_over_time_has_samples_of_each_rail() {
     let config = PerfConfig { limit, rails: 3, devices: 3, ..PerfConfig::default() };
     for threads in [Threads::One, Threads::Two] {
         let config = PerfConfig { threads, ..config };
-        let timeline = measure_over_time(&config, &[], &FaultLog::default(), || ()).unwrap();
+        let timeline =
+            measure_over_time(&config, &[], &FaultLog::default(), &RailNews::default(), || ())
+                .unwrap();
         assert_eq!(timeline.rails, ["rail 0 (tx0)", "rail 1 (tx1)", "rail 2 (tx2)"]);
         assert!(timeline.marks.is_empty());
         let Timeline { samples, requests, .. } = &timeline;
@@ -83,7 +89,7 @@ fn faults_are_marked_where_they_begin_and_end() {
     let config = PerfConfig { limit, ..PerfConfig::default() };
     let faults = ["1:300ms:slow:20ms", "far.2:64K:slow"].map(|fault| fault.parse().unwrap());
     let log = FaultLog::default();
-    let timeline = measure_over_time(&config, &faults, &log, || ()).unwrap();
+    let timeline = measure_over_time(&config, &faults, &log, &RailNews::default(), || ()).unwrap();
     let told = timeline.marks.iter().map(|mark| (mark.cause, mark.begins, mark.text.as_str()));
     assert_eq!(
         told.collect::<Vec<_>>(),
@@ -103,7 +109,8 @@ fn a_fault_that_ends_a_measurement_is_told() {
     let log = FaultLog::default();
     let config = PerfConfig { qp_timeout: 10, ..PerfConfig::default() };
     let measure = |fault: &str| {
-        measure_over_time(&config, &[fault.parse().unwrap()], &log, || ()).unwrap_err()
+        measure_over_time(&config, &[fault.parse().unwrap()], &log, &RailNews::default(), || ())
+            .unwrap_err()
     };
     let error = measure("2:1M:cut");
     assert!(matches!(error, PerfError::Session(SessionError::Endpoint(_))), "{error}");

@@ -63,9 +63,12 @@ impl Visitor {
                 let received = transfer::receive(visit, plan, name.as_ref(), progress, watch);
                 Ok(Served::Copy(received?))
             }
-            Job::Perf(workload) => {
-                Ok(Served::Perf(perf::answer(visit, workload, &progress.interrupted)?))
-            }
+            Job::Perf(workload) => Ok(Served::Perf(perf::answer(
+                visit,
+                workload,
+                &progress.rails,
+                &progress.interrupted,
+            )?)),
         }
     }
 }

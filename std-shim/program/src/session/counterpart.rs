@@ -5,7 +5,7 @@ use super::{Failure, Patience, SessionError};
 use crate::job::{Control, Hello, JobOutcome, Message};
 use polyrail::backend::Connect;
 use polyrail::chain::Chain;
-use polyrail::endpoint::{ConnectError, Endpoint, EndpointQp};
+use polyrail::endpoint::{ConnectError, Endpoint, EndpointQp, HealingLink, HealingMessage};
 use polyrail::exchange::{ControlError, DONE, HELLO, READY, Reason, get_ready};
 use polyrail::hardware::CompletionQueue;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +36,8 @@ const AT_ONCE: usize = 16;
 /// The other side of a connection.
 pub(crate) struct Counterpart<'a> {
     control: Control,
+    /// What this side's endpoint and the other's tell each other, if they heal by themselves.
+    link: Option<HealingLink>,
     patience: Option<Patience>,
     interrupted: &'a AtomicBool,
     /// What this side waits for, in words for errors.
@@ -64,6 +66,7 @@ impl<'a> Counterpart<'a> {
         let now = Instant::now();
         Self {
             control,
+            link: None,
             patience,
             interrupted,
             awaited: "news",
@@ -76,6 +79,27 @@ impl<'a> Counterpart<'a> {
             polled: None,
             told: now,
         }
+    }
+
+    /// From now on carries what this side's endpoint has to tell the other's.
+    pub(crate) fn carry_for<Q: Connect>(&mut self, endpoint: &EndpointQp<Q>) {
+        self.link = endpoint.healing_link();
+    }
+
+    /// Sends what this side's endpoint has to tell.
+    fn carry(&mut self) -> Result<(), SessionError> {
+        while let Some(message) = self.link.as_ref().and_then(HealingLink::next_message) {
+            self.control.send(&Message::Heal(message))?;
+        }
+        Ok(())
+    }
+
+    /// Hands this side's endpoint what the other's tells.
+    fn hear(&self, message: HealingMessage) -> Result<(), SessionError> {
+        let Some(link) = &self.link else {
+            return Err(SessionError::out_of_turn(&Message::Heal(message), DONE));
+        };
+        link.hear(message).map_err(|error| SessionError::Protocol(error.to_string()))
     }
 
     /// Sets what this side waits for from now on, in words for errors.
@@ -112,8 +136,13 @@ impl<'a> Counterpart<'a> {
             if self.interrupted.load(Ordering::Relaxed) {
                 return Err(SessionError::Interrupted);
             }
+            self.carry()?;
             match self.control.try_recv()? {
                 Some(Message::Failed { reason }) => return Err(SessionError::Peer(reason)),
+                Some(Message::Heal(message)) if self.link.is_some() => {
+                    self.hear(message)?;
+                    continue;
+                }
                 Some(message) => return Ok(message),
                 None => {}
             }
@@ -175,6 +204,7 @@ impl<'a> Counterpart<'a> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Err(SessionError::Interrupted);
         }
+        self.carry()?;
         // Messages that came while this side was busy count before patience does.
         for _ in 0..AT_ONCE {
             match self.control.try_recv() {
@@ -185,6 +215,10 @@ impl<'a> Counterpart<'a> {
                     break;
                 }
                 Ok(Some(Message::Alive {})) => self.idle_since = None,
+                Ok(Some(Message::Heal(message))) => {
+                    self.idle_since = None;
+                    self.hear(message)?;
+                }
                 Ok(Some(message)) => return Err(SessionError::out_of_turn(&message, DONE)),
                 Ok(None) => break,
                 // It has sent all its messages; its data may still be in flight.
@@ -217,6 +251,7 @@ impl<'a> Counterpart<'a> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Err(SessionError::Interrupted);
         }
+        self.carry()?;
         self.until_clock -= 1;
         if self.until_clock > 0 {
             return Ok(false);
@@ -267,6 +302,7 @@ impl<'a> Counterpart<'a> {
     /// As [`poll_control`](Self::poll_control).
     pub(crate) fn go_on(&mut self) -> Result<(), SessionError> {
         self.moved();
+        self.carry()?;
         self.poll_control_if_due(Instant::now()).map(|_| ())
     }
 
@@ -277,6 +313,7 @@ impl<'a> Counterpart<'a> {
     ///
     /// As [`poll_control`](Self::poll_control).
     pub(crate) fn listen(&mut self, patience: Duration) -> Result<(), SessionError> {
+        self.carry()?;
         self.control.wait_for_news(patience)?;
         self.poll_control()
     }
@@ -287,9 +324,15 @@ impl<'a> Counterpart<'a> {
         if !matches!(failure, SessionError::Endpoint(_)) {
             return failure;
         }
-        match self.control.expect(BLAME_TIMEOUT) {
-            Err(ControlError::GaveUp { reason }) => SessionError::Peer(reason),
-            _ => failure,
+        let begin = Instant::now();
+        loop {
+            let left = BLAME_TIMEOUT.saturating_sub(begin.elapsed());
+            match self.control.expect(left) {
+                Err(ControlError::GaveUp { reason }) => return SessionError::Peer(reason),
+                // Both endpoints have failed: nobody is to be told anything any more.
+                Ok(Message::Heal(_)) => {}
+                _ => return failure,
+            }
         }
     }
 

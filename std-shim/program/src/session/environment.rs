@@ -1,6 +1,7 @@
 //! The environment that a side runs in.
 
 use super::patience::Patience;
+use super::rail_news::Reporter;
 use polyrail::endpoint::EndpointBuilder;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -13,6 +14,8 @@ pub(crate) struct Environment<'a, D> {
     pub(crate) builder: &'a EndpointBuilder,
     /// How long its own requests may make no progress.
     pub(crate) stall_timeout: Duration,
+    /// Where it tells of its rails.
+    pub(crate) reporter: Reporter,
     /// How long to wait for the other side; `None`: forever, when it is in this process too.
     pub(crate) patience: Option<Patience>,
     /// Set when the user wants to stop.

@@ -2,10 +2,10 @@
 
 use crate::job::{Job, Message};
 use polyrail::DeviceCountMismatch;
-use polyrail::backend::DeviceError;
+use polyrail::backend::{Connect, DeviceError};
 use polyrail::endpoint::{BuildError, ConnectError, Endpoint, EndpointError};
 use polyrail::exchange::{ControlError, Reason};
-use polyrail::hardware::{CompletionQueue, QueuePair};
+use polyrail::hardware::CompletionQueue;
 use polyrail::memory::OutOfRange;
 use polyrail::virtual_qp::{PostError, PostRecvError};
 use std::error::Error;
@@ -132,7 +132,7 @@ impl SessionError {
     }
 
     /// A post was refused; the cause is an earlier failure, if there is one.
-    pub(crate) fn refused<Q: QueuePair, C: CompletionQueue>(
+    pub(crate) fn refused<Q: Connect, C: CompletionQueue>(
         endpoint: &mut Endpoint<Q, C>,
         refusal: impl Into<PostError>,
     ) -> Self {

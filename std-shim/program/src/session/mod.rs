@@ -1,15 +1,21 @@
 //! What two sides share, whether they copy a file or measure: their environment, how each listens to the
-//! other while data moves over the rails, how long it waits, and what can go wrong.
+//! other while data moves over the rails, how long it waits, what becomes of rails that fail, who is told of
+//! it, and what can go wrong.
 
+mod care;
 mod counterpart;
 mod environment;
 mod error;
 mod patience;
+mod rail_news;
 mod traffic;
 
+pub use care::RailCare;
 pub(crate) use counterpart::{Counterpart, expect_asker, tell_failure};
 pub(crate) use environment::Environment;
 pub(crate) use error::Failure;
 pub use error::SessionError;
 pub use patience::Patience;
+pub(crate) use rail_news::Reporter;
+pub use rail_news::{RailNews, RailNewsItem};
 pub(crate) use traffic::{About, Traffic};

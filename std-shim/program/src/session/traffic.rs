@@ -1,6 +1,7 @@
 //! Requests of one side over its endpoint: posted, counted as they complete, and watched.
 
 use super::error::SessionError;
+use super::rail_news::Reporter;
 use polyrail::backend::Domain;
 use polyrail::endpoint::{Endpoint, RailReport, StallWatch};
 use polyrail::verbs::{SendWr, WcStatus};
@@ -9,6 +10,9 @@ use std::time::Duration;
 
 /// Most events that one poll returns.
 const POLL_BUDGET: usize = 64;
+
+/// Polls between two looks at what happened to rails.
+const NEWS_EVERY: u32 = 64;
 
 /// An endpoint whose requests are counted. They are numbered from 0 and complete in order, so counters are
 /// enough.
@@ -21,6 +25,9 @@ pub(crate) struct Traffic<D: Domain> {
     /// Completions of receives.
     pub(crate) arrived: u64,
     watch: StallWatch,
+    reporter: Reporter,
+    /// Polls until it is told what happened to rails.
+    until_news: u32,
 }
 
 /// Which side's request completed.
@@ -33,10 +40,16 @@ pub(crate) enum About {
 }
 
 impl<D: Domain> Traffic<D> {
-    /// Watches `endpoint`, whose requests may make no progress for `stall_timeout`.
-    pub(crate) fn new(endpoint: Endpoint<D::Qp, D::Cq>, stall_timeout: Duration) -> Self {
+    /// Watches `endpoint`, whose requests may make no progress for `stall_timeout`, and tells `reporter` of its
+    /// rails.
+    pub(crate) fn new(
+        endpoint: Endpoint<D::Qp, D::Cq>,
+        stall_timeout: Duration,
+        reporter: Reporter,
+    ) -> Self {
         let watch = StallWatch::new(stall_timeout);
-        Self { endpoint, posted: 0, reported: 0, arrived: 0, watch }
+        let until_news = NEWS_EVERY;
+        Self { endpoint, posted: 0, reported: 0, arrived: 0, watch, reporter, until_news }
     }
 
     /// Posts a request; returns `false` if there is no room until something completes.
@@ -81,11 +94,28 @@ impl<D: Domain> Traffic<D> {
         });
         let completed = *reported + *arrived - before;
         if let Some(status) = failed {
-            return Err(endpoint.explain(status).into());
+            let error = endpoint.explain(status);
+            self.tell_news();
+            return Err(error.into());
         }
         match polled.error {
-            Some(error) => Err(endpoint.queue_error(error).into()),
-            None => Ok(completed),
+            Some(error) if !endpoint.survives(&error) => {
+                return Err(endpoint.queue_error(error).into());
+            }
+            _ => {}
+        }
+        self.until_news -= 1;
+        if self.until_news == 0 {
+            self.tell_news();
+        }
+        Ok(completed)
+    }
+
+    /// Tells what happened to rails.
+    pub(crate) fn tell_news(&mut self) {
+        self.until_news = NEWS_EVERY;
+        while let Some(event) = self.endpoint.take_rail_event() {
+            self.reporter.tell(event);
         }
     }
 
@@ -99,7 +129,8 @@ impl<D: Domain> Traffic<D> {
     }
 
     /// Returns what the rails did.
-    pub(crate) fn rail_reports(&self) -> Vec<RailReport> {
+    pub(crate) fn rail_reports(&mut self) -> Vec<RailReport> {
+        self.tell_news();
         self.endpoint.rail_reports()
     }
 }

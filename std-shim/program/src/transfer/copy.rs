@@ -5,10 +5,10 @@ use super::error::{CopyError, CopyRole, TransferError};
 use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
-use crate::fault::{RailFault, check_rails};
+use crate::fault::{RailFault, Side, check_rails};
 use crate::hosts::hosts_with_rate;
 use crate::job::{Control, CopyPlan, Shape, Sum};
-use crate::session::{Environment, Failure, Patience, SessionError};
+use crate::session::{Environment, Failure, Patience, RailCare, RailNews, Reporter, SessionError};
 use crate::watched::watched;
 use crate::weather::{FaultLog, Weather};
 use polyrail::backend::ConnectOptions;
@@ -44,8 +44,8 @@ pub struct CopyOptions {
     /// Code of the time to wait for an acknowledgement before packets are sent again; see
     /// [`ConnectOptions::timeout`].
     pub qp_timeout: u8,
-    /// Time without progress after which a rail is considered dead.
-    pub stall_timeout: Duration,
+    /// What becomes of rails that fail.
+    pub care: RailCare,
     /// How long to wait for a receiver on another host.
     pub patience: Patience,
     /// Whether the copy must reach the disk before it takes its name.
@@ -65,7 +65,7 @@ impl Default for CopyOptions {
             line_rate: None,
             faults: Vec::new(),
             qp_timeout: ConnectOptions::default().timeout,
-            stall_timeout: Duration::from_secs(10),
+            care: RailCare::default(),
             patience: Patience::default(),
             sync: false,
         }
@@ -88,11 +88,12 @@ impl CopyOptions {
     /// Returns the builder of both endpoints.
     pub(crate) fn builder(&self) -> EndpointBuilder {
         let options = ConnectOptions { timeout: self.qp_timeout, ..ConnectOptions::default() };
-        EndpointBuilder::new()
+        let builder = EndpointBuilder::new()
             .rails(self.rails)
             .scheme(self.scheme)
             .max_msg_size(self.max_msg_size)
-            .connect_options(options)
+            .connect_options(options);
+        self.care.chosen(builder, self.rails)
     }
 }
 
@@ -107,6 +108,8 @@ pub struct CopyProgress {
     pub interrupted: Arc<AtomicBool>,
     /// The faults that began and ended.
     pub faults: FaultLog,
+    /// What happened to rails.
+    pub rails: RailNews,
 }
 
 /// What one side did.
@@ -209,16 +212,17 @@ fn run_sides(
     let weather = Weather::start(&options.faults, &here, &there, &progress.faults);
     let builder = options.builder();
     let (near, far) = Control::pair().map_err(|error| setup(error.into()))?;
-    let environment = |domains| Environment {
+    let environment = |side, domains| Environment {
         domains,
         builder: &builder,
-        stall_timeout: options.stall_timeout,
+        stall_timeout: options.care.stall_timeout,
+        reporter: Reporter { side, news: progress.rails.clone() },
         // Both sides are here, and wait only for this host's files.
         patience: None,
         interrupted: &progress.interrupted,
     };
-    let here = environment(here.domains());
-    let there = environment(there.domains());
+    let here = environment(Side::Near, here.domains());
+    let there = environment(Side::Far, there.domains());
     let parcel = Parcel { plan, source, name: None };
     let work = || {
         std::thread::scope(|scope| {

@@ -5,8 +5,9 @@ use super::copy::{CopyOptions, CopyProgress, CopyReport, SideReport};
 use super::error::{CopyError, CopyRole, TransferError};
 use super::sender::{Parcel, send_file};
 use super::source::Source;
+use crate::fault::Side;
 use crate::job::{Control, CopyPlan, FileName};
-use crate::session::Environment;
+use crate::session::{Environment, Reporter};
 use crate::watched::watched;
 use polyrail::backend::Domain;
 use std::ffi::OsStr;
@@ -52,7 +53,8 @@ pub fn send_to<D: Domain + Sync>(
         // Buffers are registered with all of them, so devices that no rail uses are left out.
         domains: domains.iter().take(options.rails).collect(),
         builder: &builder,
-        stall_timeout: options.stall_timeout,
+        stall_timeout: options.care.stall_timeout,
+        reporter: Reporter { side: Side::Near, news: progress.rails.clone() },
         patience: Some(options.patience),
         interrupted: &progress.interrupted,
     };

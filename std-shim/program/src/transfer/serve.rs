@@ -52,7 +52,7 @@ pub(crate) fn receive<D: Domain + Sync>(
     let failed = |error| CopyError::of_side(CopyRole::Receiver, error, Path::new(""), &path);
 
     let builder = visit.builder();
-    let environment = visit.environment(&builder, &progress.interrupted);
+    let environment = visit.environment(&builder, &progress.rails, &progress.interrupted);
     let endpoint = &visit.hello.endpoint;
     let devices = environment.domains.len();
     let complete = || target.finish(visit.options.sync).map_err(TransferError::Finish);

@@ -36,7 +36,9 @@ impl<'a, D: Domain> Side<'a, D> {
         let mut peer = Counterpart::new(control, environment.patience, environment.interrupted);
         let built = environment.builder.build(&environment.domains).map_err(TransferError::from);
         let endpoint = built.inspect_err(|error| peer.tell_failure(error))?;
-        let traffic = Traffic::new(endpoint, environment.stall_timeout);
+        peer.carry_for(&endpoint);
+        let reporter = environment.reporter.clone();
+        let traffic = Traffic::new(endpoint, environment.stall_timeout, reporter);
         Ok(Self { peer, traffic, idle: Idle::default(), idle_polls: 0, environment })
     }
 
@@ -169,7 +171,7 @@ impl<'a, D: Domain> Side<'a, D> {
     }
 
     /// Returns what the rails did.
-    pub(super) fn rail_reports(&self) -> Vec<RailReport> {
+    pub(super) fn rail_reports(&mut self) -> Vec<RailReport> {
         self.traffic.rail_reports()
     }
 
@@ -209,6 +211,7 @@ pub(super) fn checksum<R>(
 mod tests {
     use super::*;
     use crate::hosts::{Host, software_hosts};
+    use crate::session::Reporter;
     use polyrail::endpoint::{EndpointBuilder, EndpointError, connect_endpoints};
     use polyrail::hardware::Refusal;
     use polyrail::nic::{Fault, ProtectionDomain};
@@ -240,6 +243,7 @@ mod tests {
             domains: faulty.iter().collect(),
             builder: &builder,
             stall_timeout: Duration::from_secs(60),
+            reporter: Reporter::unheard(),
             patience: None,
             interrupted: &interrupted,
         };
@@ -315,6 +319,7 @@ mod tests {
             domains: there.domains(),
             builder: &builder,
             stall_timeout: Duration::from_secs(60),
+            reporter: Reporter::unheard(),
             patience: None,
             interrupted: &interrupted,
         };

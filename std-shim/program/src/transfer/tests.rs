@@ -9,7 +9,7 @@ use super::{CopyOptions, CopyProgress};
 use crate::hosts::{Host, software_hosts};
 use crate::job::{Control, CopyPlan, Hello, Incoming, Job, JobOutcome, Message, Sum};
 use crate::recorded::{Log, Recorded, receives_come_first};
-use crate::session::{Environment, SessionError};
+use crate::session::{Environment, Reporter, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
 use polyrail::chain::Chain;
@@ -42,6 +42,7 @@ fn environment<'a>(
         domains: host.domains(),
         builder,
         stall_timeout: Duration::from_secs(5),
+        reporter: Reporter::unheard(),
         patience: None,
         interrupted,
     }
@@ -243,7 +244,8 @@ where
     let interrupted = &AtomicBool::new(false);
     let side = |domains| {
         let stall_timeout = Duration::from_secs(5);
-        Environment { domains, builder, stall_timeout, patience: None, interrupted }
+        let reporter = Reporter::unheard();
+        Environment { domains, builder, stall_timeout, reporter, patience: None, interrupted }
     };
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let timeouts = Timeouts::default();

@@ -1,10 +1,11 @@
 //! Arguments that several commands take.
 
-use super::value::{fragment, rails, rate, seconds, window};
+use super::value::{FailureName, fragment, rails, rate, seconds, window};
 use clap::Args;
 use polyrail::backend::{ConnectOptions, DeviceName};
+use polyrail::virtual_qp::RailFailure;
 use polyrail_program::fault::RailFault;
-use polyrail_program::session::Patience;
+use polyrail_program::session::{Patience, RailCare};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -96,10 +97,28 @@ pub(in crate::cli) struct ConnectionArguments {
     qp_timeout: Option<u8>,
     /// Seconds without progress after which a rail is considered dead.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
-    pub(in crate::cli) stall_timeout: Duration,
+    stall_timeout: Duration,
+    /// Seconds to wait, while rails are out of service and nothing moves, until one is back.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    rail_timeout: Duration,
+}
+
+/// What becomes of rails that fail.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct FailureArguments {
+    /// What a rail's failure does: the others take over, and it is brought back when it can be; or everything
+    /// ends. A single rail always ends it.
+    #[arg(long, value_enum, default_value_t = FailureName::Reroute)]
+    pub(in crate::cli) rail_failure: FailureName,
 }
 
 impl ConnectionArguments {
+    /// Returns what becomes of rails that fail.
+    pub(in crate::cli) fn care(&self, rail_failure: RailFailure) -> RailCare {
+        let Self { stall_timeout, rail_timeout, .. } = *self;
+        RailCare { rail_failure, stall_timeout, rail_timeout }
+    }
+
     /// Returns the code, for a connection `between_hosts` or within one process.
     pub(in crate::cli) fn qp_timeout(&self, between_hosts: bool) -> u8 {
         /// 67 ms. The software NIC is never late, so a link that fails should be noticed soon.

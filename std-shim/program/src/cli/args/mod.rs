@@ -6,7 +6,8 @@ mod help;
 mod value;
 
 pub(super) use group::{
-    ConnectionArguments, DeviceArguments, FaultArguments, PatienceArguments, RequestArguments,
+    ConnectionArguments, DeviceArguments, FailureArguments, FaultArguments, PatienceArguments,
+    RequestArguments,
 };
 pub(super) use value::{OperationName, SchemeName, Sizes};
 
@@ -107,6 +108,8 @@ pub(super) struct CopyArguments {
     #[command(flatten)]
     pub(super) faults: FaultArguments,
     #[command(flatten)]
+    pub(super) failure: FailureArguments,
+    #[command(flatten)]
     pub(super) connection: ConnectionArguments,
     #[command(flatten)]
     pub(super) patience: PatienceArguments,
@@ -193,6 +196,8 @@ pub(super) struct PerfArguments {
     /// Requests to measure for each line, instead of a time.
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
+    #[command(flatten)]
+    pub(super) failure: FailureArguments,
     #[command(flatten)]
     pub(super) connection: ConnectionArguments,
     /// Seconds to wait for the other host to connect, and for each answer.

@@ -1,7 +1,7 @@
 //! Values on the command line, and which of them make sense.
 
 use clap::ValueEnum;
-use polyrail::virtual_qp::{FRAGMENT_ALIGN, Scheme};
+use polyrail::virtual_qp::{FRAGMENT_ALIGN, RailFailure, Scheme};
 use polyrail_program::perf::{self, Operation};
 use polyrail_program::size::parse_size;
 use polyrail_program::transfer::MAX_WINDOW;
@@ -21,6 +21,23 @@ impl From<SchemeName> for Scheme {
         match name {
             SchemeName::Spray => Self::Spray,
             SchemeName::Dqplb => Self::Dqplb,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum FailureName {
+    /// The other rails take over, and it is brought back.
+    Reroute,
+    /// It ends everything.
+    Fatal,
+}
+
+impl From<FailureName> for RailFailure {
+    fn from(name: FailureName) -> Self {
+        match name {
+            FailureName::Reroute => Self::Reroute,
+            FailureName::Fatal => Self::Fatal,
         }
     }
 }

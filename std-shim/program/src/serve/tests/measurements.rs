@@ -1,6 +1,8 @@
 //! Measurements between two hosts.
 
 use super::*;
+use crate::session::{RailCare, RailNews};
+use polyrail::virtual_qp::RailFailure;
 
 /// A line of a sweep, short.
 fn quick(operation: Operation, scheme: Scheme, rails: usize, message_size: u32) -> PerfConfig {
@@ -9,7 +11,7 @@ fn quick(operation: Operation, scheme: Scheme, rails: usize, message_size: u32) 
 }
 
 fn measure_here(config: &PerfConfig, address: &str, host: &Host) -> Result<Measurement, PerfError> {
-    measure_to(config, address, host.all_domains(), &AtomicBool::new(false))
+    measure_to(config, address, host.all_domains(), &RailNews::default(), &AtomicBool::new(false))
 }
 
 #[test]
@@ -43,7 +45,14 @@ fn a_measurement_over_time_goes_to_another_side_too() {
     let config = quick(Operation::WriteImm, Scheme::Dqplb, 3, 70_000);
     let (timeline, served) = served(&ServeOptions::default(), 1, |address, host| {
         let interrupted = AtomicBool::new(false);
-        measure_over_time_to(&config, address, host.all_domains(), &interrupted).unwrap()
+        measure_over_time_to(
+            &config,
+            address,
+            host.all_domains(),
+            &RailNews::default(),
+            &interrupted,
+        )
+        .unwrap()
     });
     assert_eq!(timeline.rails, ["rail 0 (tx0)", "rail 1 (tx1)", "rail 2 (tx0)"]);
     assert_eq!(timeline.samples.last().unwrap().completed, 40 * 70_000);
@@ -192,7 +201,11 @@ fn a_near_end_does_not_wait_forever_for_a_quiet_far_end() {
     ] {
         let timeout = Duration::from_millis(300);
         let config = PerfConfig {
-            stall_timeout: timeout,
+            care: RailCare {
+                rail_failure: RailFailure::Fatal,
+                stall_timeout: timeout,
+                ..RailCare::default()
+            },
             answer_timeout: timeout,
             ..quick(operation, Scheme::Spray, 4, 64)
         };
@@ -265,7 +278,8 @@ fn a_measurement_can_be_interrupted() {
                 thread::sleep(Duration::from_millis(100));
                 interrupted.store(true, Ordering::Relaxed);
             });
-            measure_to(&config, address, host.all_domains(), &interrupted).unwrap_err()
+            measure_to(&config, address, host.all_domains(), &RailNews::default(), &interrupted)
+                .unwrap_err()
         })
     });
     assert!(matches!(error, PerfError::Session(SessionError::Interrupted)), "{error}");
