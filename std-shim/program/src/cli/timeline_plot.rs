@@ -5,7 +5,7 @@ use super::exit::Failure;
 use super::picture::{Drawing, DrawingResult, color, draw_legend, line_style};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
-use polyrail_program::perf::{Mark, Timeline};
+use polyrail_program::perf::{Cause, Mark, Timeline};
 
 const SIZE: (u32, u32) = (1180, 640);
 /// Width of the legend, to the right of the charts.
@@ -37,29 +37,51 @@ fn draw(text: &mut String, place: &str, timeline: &Timeline) -> DrawingResult {
     let seconds = || rates.iter().map(|(end, ..)| end.as_secs_f64());
     let all = seconds().zip(rates.iter().map(|(_, all, _)| *all)).collect();
     let of_rail = |rail| seconds().zip(rates.iter().map(move |(.., rails)| rails[rail]));
+    let marks = shown(&timeline.marks);
     let caption = format!("polyrail perf: goodput on {place}");
-    draw_chart(&upper, timeline, Some(&caption), "all rails, GB/s", &[(all, BLACK)])?;
+    let end = timeline.end().as_secs_f64();
+    draw_chart(&upper, end, &marks, Some(&caption), "all rails, GB/s", &[(all, BLACK)])?;
     let colored = |rail| (of_rail(rail).collect(), color(rail));
     let rails: Vec<(Points, RGBColor)> = (0..timeline.rails.len()).map(colored).collect();
-    draw_chart(&lower, timeline, None, "each rail, GB/s", &rails)?;
+    draw_chart(&lower, end, &marks, None, "each rail, GB/s", &rails)?;
     draw_legend(&legend, 0, "all rails: acknowledged", line_style(BLACK))?;
     for (index, name) in timeline.rails.iter().enumerate() {
         draw_legend(&legend, index + 1, &format!("{name}: posted"), line_style(color(index)))?;
     }
-    list_marks(&legend, &timeline.marks)?;
+    list_marks(&legend, &marks, timeline.marks.len() - marks.len())?;
     root.present()?;
     Ok(())
+}
+
+/// Returns the marks that there is room for: all of them, or else those of faults, and the first failure and the
+/// last return of each rail. A rail may fail again and again as long as its fault lasts.
+fn shown(marks: &[Mark]) -> Vec<&Mark> {
+    if marks.len() <= LISTED {
+        return marks.iter().collect();
+    }
+    let same = |mark: &Mark, other: &Mark| mark.cause == other.cause && mark.begins == other.begins;
+    let is_shown = |index: usize| {
+        let mark = &marks[index];
+        let (before, after) = (&marks[..index], &marks[index + 1..]);
+        let others = if mark.begins { before } else { after };
+        matches!(mark.cause, Cause::Fault(_)) || !others.iter().any(|other| same(mark, other))
+    };
+    (0..marks.len())
+        .filter(|&index| is_shown(index))
+        .take(LISTED)
+        .map(|index| &marks[index])
+        .collect()
 }
 
 /// Draws lines from 0 on, over the whole time.
 fn draw_chart(
     area: &Drawing<'_>,
-    timeline: &Timeline,
+    end: f64,
+    marks: &[&Mark],
     caption: Option<&str>,
     y_name: &str,
     lines: &[(Points, RGBColor)],
 ) -> DrawingResult {
-    let end = timeline.end().as_secs_f64().max(1e-9);
     let rates = lines.iter().flat_map(|(points, _)| points).map(|point| point.1);
     let top = 1.1 * rates.fold(1e-3, f64::max);
     let mut builder = ChartBuilder::on(area);
@@ -70,7 +92,7 @@ fn draw_chart(
         .margin(16)
         .x_label_area_size(40)
         .y_label_area_size(56)
-        .build_cartesian_2d(0.0..end, 0.0..top)?;
+        .build_cartesian_2d(0.0..end.max(1e-9), 0.0..top)?;
     chart
         .configure_mesh()
         .x_desc("seconds")
@@ -82,13 +104,14 @@ fn draw_chart(
     for (points, color) in lines {
         chart.draw_series(LineSeries::new(points.iter().copied(), line_style(*color)))?;
     }
-    draw_marks(&mut chart, &timeline.marks, top)
+    draw_marks(&mut chart, marks, top)
 }
 
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Draws a vertical line where something happened: solid where it went wrong, dashed where it went right again.
-fn draw_marks(chart: &mut Chart<'_, '_>, marks: &[Mark], top: f64) -> DrawingResult {
+/// Its number stands beside it, not at the height of its neighbours'.
+fn draw_marks(chart: &mut Chart<'_, '_>, marks: &[&Mark], top: f64) -> DrawingResult {
     for (number, mark) in (1..).zip(marks) {
         let at = mark.at.as_secs_f64();
         let ends = [(at, 0.0), (at, top)];
@@ -98,28 +121,21 @@ fn draw_marks(chart: &mut Chart<'_, '_>, marks: &[Mark], top: f64) -> DrawingRes
         } else {
             chart.draw_series(DashedLineSeries::new(ends, 4, 4, style))?;
         }
-        let text = Text::new(number_text(number), (at, top), ("sans-serif", 12));
+        let height = top * (1.0 - 0.06 * ((number - 1) % 3) as f64);
+        let text = Text::new(format!(" {number}"), (at, height), ("sans-serif", 12));
         chart.draw_series(std::iter::once(text))?;
     }
     Ok(())
 }
 
-fn number_text(number: usize) -> String {
-    format!(" {number}")
-}
-
-/// Lists the marks by the numbers that stand at their lines.
-fn list_marks(legend: &Drawing<'_>, marks: &[Mark]) -> DrawingResult {
-    let mut lines: Vec<String> = (1..)
-        .zip(marks)
-        .take(LISTED)
-        .map(|(number, Mark { at, text, .. })| {
-            format!("{number}  {:.3} s  {text}", at.as_secs_f64())
-        })
-        .collect();
-    let left = marks.len().saturating_sub(LISTED);
-    if left > 0 {
-        lines.push(format!("and {left} more"));
+/// Lists the marks by the numbers that stand at their lines, and how many more there are.
+fn list_marks(legend: &Drawing<'_>, marks: &[&Mark], more: usize) -> DrawingResult {
+    let line = |(number, mark): (usize, &&Mark)| {
+        format!("{number}  {:.3} s  {}", mark.at.as_secs_f64(), mark.text)
+    };
+    let mut lines: Vec<String> = (1..).zip(marks).map(line).collect();
+    if more > 0 {
+        lines.push(format!("and {more} more"));
     }
     for (line, text) in (0..).zip(lines) {
         legend.draw(&Text::new(text, (0, MARKS_Y + MARK_LINE * line), ("sans-serif", 12)))?;
@@ -130,7 +146,8 @@ fn list_marks(legend: &Drawing<'_>, marks: &[Mark]) -> DrawingResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyrail_program::perf::{Cause, Sample};
+    use polyrail::virtual_qp::RailId;
+    use polyrail_program::perf::Sample;
     use std::time::Duration;
 
     const fn ms(millis: u64) -> Duration {
@@ -181,6 +198,20 @@ mod tests {
     fn marks_beyond_the_lists_room_are_counted() {
         let picture = svg("x", &timeline(LISTED + 3)).unwrap();
         assert!(picture.contains("and 3 more"));
+    }
+
+    #[test]
+    fn of_a_rail_that_fails_again_and_again_the_first_and_last_are_shown() {
+        let mark = |at, cause, begins| Mark { at: ms(at), cause, begins, text: String::new() };
+        let rail = |at, begins| mark(at, Cause::Rail(RailId::Data(2)), begins);
+        let mut marks = vec![mark(0, Cause::Fault(0), true)];
+        marks.extend((1..=20).map(|at| rail(at, at % 2 == 1)));
+        marks.push(mark(30, Cause::Fault(0), false));
+        marks.push(rail(31, true));
+        marks.push(rail(32, false));
+        let times = |marks: &[Mark]| shown(marks).iter().map(|mark| mark.at).collect::<Vec<_>>();
+        assert_eq!(times(&marks), [0, 1, 30, 32].map(ms));
+        assert_eq!(times(&marks[..LISTED]).len(), LISTED);
     }
 
     #[test]
