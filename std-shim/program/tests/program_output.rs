@@ -20,7 +20,7 @@ fn an_exit_code_does_not_depend_on_the_reader_of_stderr() {
     let place = Place::with_source(4 << 20);
     for (arguments, code) in [
         (&["copy", "nope", "x"][..], 3),
-        (&["copy", "--fault", "1:1M", "src", "dst"], 6),
+        (&["copy", "--rails", "1", "--fault", "0:1M", "src", "dst"], 6),
         (&["perf", "--device", "mlx5_0"], 2),
     ] {
         for stderr in deaf() {

@@ -1,9 +1,10 @@
 //! Measurements within one process.
 
 use super::*;
-use crate::session::{RailNews, SessionError};
+use crate::fault::Side;
+use crate::session::{RailCare, RailNews, SessionError};
 use crate::weather::FaultLog;
-use polyrail::virtual_qp::Scheme;
+use polyrail::virtual_qp::{RailFailure, RailId, Scheme};
 use std::time::Duration;
 
 fn here(config: &PerfConfig) -> Result<Measurement, PerfError> {
@@ -104,10 +105,31 @@ fn faults_are_marked_where_they_begin_and_end() {
     assert!(timeline.marks.iter().all(|mark| mark.at < last), "{:?}", timeline.marks);
 }
 
+/// Each scheme with one thread and with two, and a rail that is cut and comes back.
+#[test]
+fn a_rail_that_fails_and_returns_does_not_end_a_measurement() {
+    let limit = Limit::Time(Duration::from_millis(400));
+    for (scheme, threads) in [(Scheme::Spray, Threads::One), (Scheme::Dqplb, Threads::Two)] {
+        let quick = PerfConfig { scheme, threads, limit, ..PerfConfig::default() };
+        let (log, news) = (FaultLog::default(), RailNews::default());
+        let fault = "2:50ms:cut:50ms".parse().unwrap();
+        let timeline = measure_over_time(&quick, &[fault], &log, &news, || ()).unwrap();
+        let rail = Cause::Rail(RailId::Data(2));
+        let marks = timeline.marks.iter().filter(|mark| mark.cause == rail);
+        let begins: Vec<bool> = marks.map(|mark| mark.begins).collect();
+        assert!(begins.starts_with(&[true, false]), "{:?}", timeline.marks);
+        let goodput = timeline.goodput_around_marks().unwrap();
+        assert!(goodput.during > 0.0 && goodput.after.unwrap() > 0.0, "{goodput:?}");
+        let sides: Vec<Side> = news.take().iter().map(|item| item.side).collect();
+        assert!(sides.contains(&Side::Near) && sides.contains(&Side::Far), "{sides:?}");
+    }
+}
+
 #[test]
 fn a_fault_that_ends_a_measurement_is_told() {
     let log = FaultLog::default();
-    let config = PerfConfig { qp_timeout: 10, ..PerfConfig::default() };
+    let care = RailCare { rail_failure: RailFailure::Fatal, ..RailCare::default() };
+    let config = PerfConfig { qp_timeout: 10, care, ..PerfConfig::default() };
     let measure = |fault: &str| {
         measure_over_time(&config, &[fault.parse().unwrap()], &log, &RailNews::default(), || ())
             .unwrap_err()

@@ -9,7 +9,7 @@ use super::{CopyOptions, CopyProgress};
 use crate::hosts::{Host, software_hosts};
 use crate::job::{Control, CopyPlan, Hello, Incoming, Job, JobOutcome, Message, Sum};
 use crate::recorded::{Log, Recorded, receives_come_first};
-use crate::session::{Environment, Reporter, SessionError};
+use crate::session::{Environment, RailCare, Reporter, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
 use polyrail::chain::Chain;
@@ -18,7 +18,7 @@ use polyrail::exchange::{ControlError, HandshakeError, Listener, Reason, Timeout
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::ProtectionDomain;
 use polyrail::verbs::{AccessFlags, SendWr};
-use polyrail::virtual_qp::Scheme;
+use polyrail::virtual_qp::{RailFailure, Scheme};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -294,7 +294,8 @@ fn a_source_that_changes_on_its_way_to_another_host_is_an_error_at_both_ends() {
             let environment = environment(&there, &builder, &interrupted);
             receive_file(environment, control, &target, &AtomicU64::new(0))
         });
-        let options = CopyOptions::default();
+        let care = RailCare { rail_failure: RailFailure::Fatal, ..RailCare::default() };
+        let options = CopyOptions { care, ..CopyOptions::default() };
         let progress = CopyProgress::default();
         let domains = here.all_domains();
         let name = Some("copy".as_ref());

@@ -151,7 +151,9 @@ fn far_end(config: &PerfConfig, then: impl FnOnce(Control, &mut Endpoint) + Send
             let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
             let hello = control.expect_hello().unwrap();
             let domains = there.domains();
-            let builder = CopyOptions::default().builder().scheme(hello.endpoint.scheme);
+            let polyrail::endpoint::Address { scheme, ref card, .. } = hello.endpoint;
+            let options = CopyOptions { rails: card.qp_nums.len(), ..CopyOptions::default() };
+            let builder = options.builder().scheme(scheme).rail_failure(card.rail_failure);
             let mut endpoint: Endpoint = builder.build(&domains).unwrap();
             let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
             let address = endpoint.address();
