@@ -21,7 +21,7 @@ fn poll_until(ends: &mut Ends, is_there: impl Fn(&Ends) -> bool) {
     let begin = Instant::now();
     while !is_there(ends) {
         ends.step();
-        assert!(begin.elapsed() < Duration::from_secs(60), "{}", ends.report());
+        assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
     }
 }
 
@@ -101,7 +101,8 @@ fn a_rail_that_falls_silent_is_given_up_after_its_time() {
 fn rail_0_waits_for_its_device_for_a_while() {
     const WHILE: Duration = Duration::from_millis(100);
     for scheme in SCHEMES {
-        let healing = Healing { fallback_after: WHILE, ..Healing::default() };
+        let home_after = Some(Duration::from_millis(20));
+        let healing = Healing { fallback_after: WHILE, home_after, ..Healing::default() };
         let mut ends = Ends::new(5, 4, &healed(scheme).healing(healing));
         ends.far.devices[0].inject(When::Now, Fault::LinkDown);
         poll_until(&mut ends, |ends| !ends.is_ready());
@@ -115,6 +116,17 @@ fn rail_0_waits_for_its_device_for_a_while() {
         let returned = is_of_rail_0(RailEventKind::Returned).unwrap();
         assert!(returned.out_for >= WHILE, "{returned}");
         assert_eq!(ends.near.endpoint.device_of(RailId::Data(0)), "near1");
+        // And goes back once that is well.
+        ends.far.devices[0].inject(When::Now, Fault::LinkUp);
+        let is_home = |ends: &Ends| {
+            let at_home = |rail| match ends.near.endpoint.device_of(rail).as_str() {
+                "" => true,
+                device => device == "near0",
+            };
+            at_home(RailId::Data(0)) && at_home(RailId::Notify) && ends.is_ready()
+        };
+        poll_until(&mut ends, is_home);
+        assert!(ends.far.told().iter().any(|told| told.ends_with(" goes back to its own device")));
         ends.near.limit = rerouted::MESSAGES;
         ends.far.limit = rerouted::MESSAGES;
         ends.finish(|_| ());
@@ -128,7 +140,7 @@ fn end_of(ends: &mut Ends, near: bool) -> EndpointError {
     let begin = Instant::now();
     while if near { !ends.near.has_ended() } else { !ends.far.has_ended() } {
         ends.step();
-        assert!(begin.elapsed() < Duration::from_secs(60), "{}", ends.report());
+        assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
     }
     let end = if near { &mut ends.near } else { &mut ends.far };
     end.endpoint.explain(WcStatus::WR_FLUSH_ERR)
@@ -144,10 +156,14 @@ fn requests_do_not_wait_for_rails_for_ever() {
         for device in &ends.near.devices {
             device.inject(When::Now, Fault::LinkDown);
         }
-        let EndpointError::NotHealed { out_of_service, waited, unfenced } = end_of(&mut ends, true)
-        else {
-            panic!("{}", ends.report())
+        // Either may be the first.
+        let mut errors = [true, false].map(|near| end_of(&mut ends, near));
+        errors.sort_by_key(|error| *error == EndpointError::Peer);
+        let [EndpointError::NotHealed { out_of_service, waited, unfenced }, other] = errors else {
+            panic!("{errors:?}: {}", ends.report())
         };
+        let gave_up = matches!(other, EndpointError::NotHealed { .. });
+        assert!(gave_up || other == EndpointError::Peer, "{other}");
         assert_eq!(waited, TIMEOUT);
         let rails: RailSet = (0..4).map(RailId::Data).collect();
         assert!(rails.into_iter().all(|rail| out_of_service.contains(rail)));
@@ -159,7 +175,6 @@ fn requests_do_not_wait_for_rails_for_ever() {
             "requests made no headway for 400ms with rail 0, rail 1, rail 2, rail 3 out of service; the \
              peer's memory is written no more"
         );
-        assert_eq!(end_of(&mut ends, false), EndpointError::Peer);
     }
 }
 

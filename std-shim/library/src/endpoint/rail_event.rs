@@ -45,6 +45,7 @@ impl fmt::Display for Noticed {
             Self::Silent(waited) => {
                 write!(f, "failed: it made no headway for {waited:?}, while others did")
             }
+            Self::Home => f.write_str("goes back to its own device"),
             Self::NoOtherEnd => f.write_str("failed: the peer has no queue pair for the new one"),
         }
     }
@@ -66,7 +67,8 @@ impl fmt::Display for NamedRailEvent {
                     Some(noticed) => write!(f, "{noticed}")?,
                     None => f.write_str(cause(why))?,
                 }
-                write!(f, "{}", StillThere(refused))
+                // One that is gone needs no draining.
+                write!(f, "{}", StillThere(refused.filter(|_| why != FailedBecause::Lost)))
             }
             RailEventKind::Fenced { arrived, again } => write!(
                 f,

@@ -15,6 +15,8 @@ pub enum Noticed {
     DeviceGone,
     /// It made no headway for so long, while others did or had nothing to do.
     Silent(Duration),
+    /// Its own device is well again, and it goes back there from another one.
+    Home,
     /// The new queue pair in its place has no other end.
     NoOtherEnd,
 }

@@ -161,8 +161,7 @@ where
     /// Where a rail's queue pair may be, the best first: where the first one was. What requests wait for,
     /// rail 0 and the notify queue pair, may be on another rail's device too.
     pub(super) fn candidates(&self, rail: RailId) -> Result<Vec<Place>, ReplaceError> {
-        let home = self.position(rail).and_then(|at| self.homes.get(at));
-        let home = *home.ok_or(virtual_qp::ReplaceError::NoRail(rail))?;
+        let home = *self.home_of(rail).ok_or(virtual_qp::ReplaceError::NoRail(rail))?;
         let mut candidates = vec![home];
         if matches!(rail, RailId::Data(0) | RailId::Notify) {
             for place in &self.homes {
@@ -180,6 +179,11 @@ where
         let here = candidates.first().map_or(0, |home| home.device as u8);
         let place = candidates.into_iter().find(|place| place.device == device);
         place.ok_or(ReplaceError::Devices { rail, here, peer: device as u8 })
+    }
+
+    /// Where a rail's first queue pair was.
+    pub(super) fn home_of(&self, rail: RailId) -> Option<&Place> {
+        self.homes.get(self.position(rail)?)
     }
 
     /// Where a rail's queue pair is.

@@ -23,6 +23,8 @@ pub(in crate::endpoint) struct Healer<Q> {
     pub(super) readers: Vec<EventCursor>,
     /// When they are read next.
     pub(super) next_events: Option<Instant>,
+    /// When rails that are not at home go there: some time after a port is up again.
+    pub(super) home_at: Option<Instant>,
     /// Rails were out of service when it last looked.
     pub(super) is_busy: bool,
     /// Since when requests wait for rails without any headway, and what had been completed then.
@@ -34,10 +36,12 @@ pub(in crate::endpoint) struct Healer<Q> {
 pub(super) struct Care<Q> {
     /// Since when it is out of service.
     pub(super) since: Option<Instant>,
+    /// When it was back in service.
+    pub(super) returned: Option<Instant>,
     /// Since when it is not known what arrived.
     pub(super) unfenced_since: Option<Instant>,
     pub(super) attempts: Attempts,
-    /// Offers that the peer refused since the rail was in service.
+    /// Offers that the peer refused since the rail went out of service.
     pub(super) refusals: usize,
     /// A queue pair that was offered to the peer.
     pub(super) offered: Option<Replacement<Q>>,
@@ -49,12 +53,43 @@ impl<Q> Default for Care<Q> {
     fn default() -> Self {
         Self {
             since: None,
+            returned: None,
             unfenced_since: None,
             attempts: Attempts::default(),
             refusals: 0,
             offered: None,
             asked: None,
         }
+    }
+}
+
+impl<Q> Care<Q> {
+    /// It is in service.
+    pub(super) fn is_in_service(&mut self, now: Instant) {
+        if self.since.take().is_some() {
+            self.returned = Some(now);
+        }
+    }
+
+    /// It is out of service. Soon after its return that counts as an attempt that failed.
+    pub(super) fn is_out(&mut self, now: Instant, healing: &Healing) {
+        if self.since.is_some() {
+            return;
+        }
+        self.since = Some(now);
+        let served = self.returned.take().map(|at| now.saturating_duration_since(at));
+        if served.is_some_and(|served| served < healing.longest_interval) {
+            self.attempts.failed(now, healing);
+        } else {
+            self.attempts = Attempts::default();
+        }
+        self.refusals = 0;
+    }
+
+    /// There is reason to hope: the next attempt is due now, also if the rail is about to fail.
+    pub(super) fn hurry(&mut self) {
+        self.returned = None;
+        self.attempts.hurry();
     }
 }
 
@@ -69,6 +104,7 @@ impl<Q> Healer<Q> {
             headway: Headway::default(),
             readers,
             next_events: None,
+            home_at: None,
             is_busy: false,
             waits_since: None,
         }
@@ -98,5 +134,32 @@ impl<Q> Healer<Q> {
             care.offered = None;
             care.asked = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_rail_that_flaps_is_tried_more_and_more_seldom() {
+        let healing = Healing::default();
+        let mut care = Care::<()>::default();
+        let mut now = Instant::now();
+        let mut fail_after = |served: Duration| {
+            care.is_in_service(now);
+            now += served;
+            care.is_out(now, &healing);
+            let waits =
+                (0..).map(Duration::from_millis).find(|after| care.attempts.is_due(now + *after));
+            now += Duration::from_secs(60);
+            waits.map(|waits| waits.as_millis())
+        };
+        let soon = Duration::from_millis(300);
+        let waits: Vec<_> = (0..4).map(|_| fail_after(soon)).collect();
+        assert_eq!(waits, [Some(0), Some(10), Some(20), Some(40)]);
+        assert_eq!(fail_after(healing.longest_interval), Some(0));
+        assert_eq!(fail_after(soon), Some(10));
     }
 }

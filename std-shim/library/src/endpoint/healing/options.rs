@@ -10,13 +10,17 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Healing {
     /// How long after a new queue pair could not be made the next one is tried: 10 ms. Doubled with every
-    /// failure in a row. A port that comes up again is tried at once.
+    /// failure in a row, and when a rail fails within the longest interval after its return. A port that comes
+    /// up again is tried at once.
     pub first_interval: Duration,
     /// The longest such interval: 5 s. It is tried forever.
     pub longest_interval: Duration,
     /// How long rail 0 and the notify queue pair, which requests wait for, wait for their own device: 100 ms.
     /// Then their new queue pair may be made on the device of another rail.
     pub fallback_after: Duration,
+    /// How long such a rail stays there once the port of its own device is up again: 1 s. Then it is moved home, by
+    /// way of another failure. `None`: only when it fails next.
+    pub home_after: Option<Duration>,
     /// How long a rail may make no headway, with something in flight, while others do or have nothing to do: 10 s.
     /// Then it is taken for broken, though neither its driver nor its device says so. A SEND or a
     /// notification whose peer posts its receive later than that costs its rail a useless failure, and nothing else.
@@ -35,6 +39,7 @@ impl Default for Healing {
             first_interval: Duration::from_millis(10),
             longest_interval: Duration::from_secs(5),
             fallback_after: Duration::from_millis(100),
+            home_after: Some(Duration::from_secs(1)),
             stall_timeout: Some(Duration::from_secs(10)),
             rail_timeout: Some(Duration::from_secs(60)),
             fence_timeout: Some(Duration::from_secs(60)),

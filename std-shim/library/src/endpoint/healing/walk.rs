@@ -8,7 +8,6 @@
 //! 4. What the engine has to tell the peer is handed to the link.
 //! 5. If requests have waited for too long, the endpoint is given up.
 
-use super::attempts::Attempts;
 use super::given_up::GivenUp;
 use super::headway::Look;
 use super::healer::Healer;
@@ -68,6 +67,7 @@ where
             self.hear_all();
         }
         self.look_at_devices();
+        self.go_home();
         self.watch();
         let is_ready = self.qp.state() == QpState::Ready;
         if is_ready && !self.healer.is_busy {
@@ -120,7 +120,7 @@ where
 
     fn hurry(&mut self, rail: RailId) {
         if let Some(care) = self.healer.care(rail) {
-            care.attempts.hurry();
+            care.hurry();
         }
     }
 
@@ -149,7 +149,11 @@ where
                     self.give_up_rails_on(device, Some(port), Noticed::PortDown);
                 }
             }
-            DeviceEvent::PortUp { .. } => self.hurry_all(),
+            DeviceEvent::PortUp { .. } => {
+                self.hurry_all();
+                let after = self.healer.options.home_after;
+                self.healer.home_at = after.and_then(|after| self.now.checked_add(after));
+            }
             DeviceEvent::Gone => {
                 self.qp.lose_gone_rails();
                 self.give_up_rails_on(device, None, Noticed::DeviceGone);
@@ -169,16 +173,42 @@ where
         }
     }
 
+    /// Rails that requests wait for may be where they share another rail's device: that costs throughput for as
+    /// long as they do. If their own device has a port for them again, they fail once more.
+    fn go_home(&mut self) {
+        if self.healer.home_at.is_none_or(|at| self.now < at) {
+            return;
+        }
+        self.healer.home_at = None;
+        self.healer.is_busy = true;
+        for rail in rail_ids() {
+            let away = self.qp.place_of(rail).zip(self.qp.home_of(rail));
+            let Some((_, home)) = away.filter(|(at, home)| at.device != home.device) else {
+                continue;
+            };
+            let device = self.qp.devices[home.device];
+            if self.owner.devices.port(device, home.port.number).is_ok() {
+                self.give_up_rail(rail, Noticed::Home);
+                self.hurry_at(rail);
+            }
+        }
+    }
+
     /// There may be queue pairs where there were none: who offers tries at once.
     fn hurry_all(&mut self) {
-        let offers = self.healer.offers;
         for rail in rail_ids() {
             let state = self.state(rail);
-            if offers {
-                self.hurry(rail);
-            } else if state.is_some_and(|state| state != RailState::InService) {
-                self.healer.link.say(HealingMessage::Wanted { rail });
+            if state.is_some_and(|state| state != RailState::InService) {
+                self.hurry_at(rail);
             }
+        }
+    }
+
+    fn hurry_at(&mut self, rail: RailId) {
+        if self.healer.offers {
+            self.hurry(rail);
+        } else {
+            self.healer.link.say(HealingMessage::Wanted { rail });
         }
     }
 
@@ -220,15 +250,11 @@ where
     /// One rail, wherever it stands.
     fn care_for(&mut self, rail: RailId) {
         let Some(state) = self.state(rail) else { return };
-        let now = self.now;
+        let (now, options) = (self.now, self.healer.options);
         let Some(care) = self.healer.care(rail) else { return };
         match state {
-            RailState::InService => {
-                care.since = None;
-                care.attempts = Attempts::default();
-                care.refusals = 0;
-            }
-            _ => _ = care.since.get_or_insert(now),
+            RailState::InService => care.is_in_service(now),
+            _ => care.is_out(now, &options),
         }
         let is_unfenced = matches!(state, RailState::Draining | RailState::Fenced);
         let since = *care.unfenced_since.get_or_insert(now);
