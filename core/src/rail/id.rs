@@ -114,6 +114,8 @@ impl Iterator for RailSet {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
 
     #[test]

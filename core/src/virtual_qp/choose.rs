@@ -154,8 +154,11 @@ impl<const RAILS: usize> Chooser<RAILS> {
         }
         let turn = round.left.trailing_zeros() & 7;
         round.left &= round.left - 1;
-        // The next request goes on behind it.
-        self.ahead = u32::MAX << turn << 1;
+        // The next request goes on behind it; with it, if every rail has had its turn and this one gets
+        // less than the others: it would be the same one each time.
+        let here = u32::MAX << turn;
+        let gets_less = (left < share) & (round.left == 0);
+        self.ahead = if gets_less { here } else { here << 1 };
         Some((self.order[turn as usize] as usize, share.min(left)))
     }
 
@@ -263,6 +266,34 @@ impl Divisor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_that_do_not_divide_by_rails_leave_no_rail_with_less() {
+        const REQUESTS: u32 = 30;
+        for (rails, fragments) in [(3u32, 16u32), (3, 2), (4, 5), (4, 16), (7, 16), (2, 1), (5, 7)]
+        {
+            let order = [0, 1, 2, 3, 4, 5, 6, 7];
+            let available = (1 << rails) - 1;
+            let mut chooser = Chooser::<8> { available, order, ..Chooser::EMPTY };
+            let mut given = [0u32; 8];
+            for _ in 0..REQUESTS * rails {
+                let mut left = fragments;
+                let share = chooser.share(fragments);
+                let mut round = chooser.round();
+                while let Some(rest) = core::num::NonZeroU32::new(left) {
+                    let (rail, most) = chooser
+                        .next(&mut round, rest.get(), share, || IDLE)
+                        .expect("all are available");
+                    given[rail] += most;
+                    left -= most;
+                }
+            }
+            let even = REQUESTS * fragments;
+            let uneven =
+                given[..rails as usize].iter().find(|given| given.abs_diff(even) > 2 * fragments);
+            assert_eq!(uneven, None, "{fragments} over {rails}: {given:?}");
+        }
+    }
 
     #[test]
     fn the_divisor_divides() {
