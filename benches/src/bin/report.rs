@@ -10,12 +10,16 @@ use polyrail_benches::measure::{MIN_REPEATS, Measured, measure};
 use polyrail_benches::null::NullQp;
 use polyrail_benches::rows::ROWS;
 use polyrail_benches::workload::DEPTH;
-use polyrail_core::virtual_qp::{Scheme, VirtualQp};
-use polyrail_program::perf::{self, Measurement, PerfConfig};
+use polyrail_core::virtual_qp::{RailEventKind, Scheme, VirtualQp};
+use polyrail_program::fault::Side;
+use polyrail_program::perf::{self, Cause, Limit, Mark, Measurement, PerfConfig};
+use polyrail_program::session::RailNews;
+use polyrail_program::weather::FaultLog;
 use serde::Serialize;
 use std::error::Error;
 use std::io::{self, Write};
 use std::num::NonZero;
+use std::time::Duration;
 use std::{env, fs, thread};
 
 #[global_allocator]
@@ -101,6 +105,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         handover.map_or(Ok(()), |handover| print_handover(out, &handover))?;
         print_sizes(out)?;
         print_copy_rate(out)?;
+        print_failures(out)?;
         print_machine(out, options.repeats)?;
     }
     // Times are for people to judge. This does not depend on the machine.
@@ -186,11 +191,52 @@ fn print_sizes(out: &mut impl Write) -> io::Result<()> {
 fn print_copy_rate(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     writeln!(out, "\ncopy path, 1 MiB messages over 4 rails of the software NIC (at least 0.5)")?;
     for (name, scheme) in [("SPRAY", Scheme::Spray), ("DQPLB", Scheme::Dqplb)] {
-        let measured = perf::measure(&PerfConfig { scheme, ..PerfConfig::default() })?;
+        let config = PerfConfig { scheme, ..PerfConfig::default() };
+        let measured = perf::measure(&config, &RailNews::default())?;
         let Measurement { gigabytes_per_second, relative_to_memcpy, .. } = measured;
         writeln!(
             out,
             "  {name}   {relative_to_memcpy:.2} of memcpy ({gigabytes_per_second:.1} GB/s)"
+        )?;
+    }
+    Ok(())
+}
+
+/// What a rail's failure costs for as long as it lasts, and afterwards. The devices share the processors, so
+/// they have a line rate that these can keep up with.
+fn print_failures(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    writeln!(
+        out,
+        "\none of 4 rails is cut for a second, 1 MiB messages over the software NIC at 64 MiB/s a rail: goodput\n\
+         of before, without it (at least 0.72) and after its return (at least 0.95); from the first\n\
+         sign until both ends know what arrived (under 1 ms); from the link's return to the rail's"
+    )?;
+    for (name, scheme) in [("SPRAY", Scheme::Spray), ("DQPLB", Scheme::Dqplb)] {
+        let config = PerfConfig {
+            scheme,
+            line_rate: NonZero::new(64 << 20),
+            limit: Limit::Time(Duration::from_secs(4)),
+            ..PerfConfig::default()
+        };
+        let (log, news) = (FaultLog::default(), RailNews::default());
+        let fault = "2:1s:cut:1s".parse()?;
+        let timeline = perf::measure_over_time(&config, &[fault], &log, &news, || ())?;
+        let goodput = timeline.goodput_around_marks().ok_or("no failure was measured")?;
+        let after = goodput.after_ratio().ok_or("the rail did not return")?;
+        let out_for = |kind: fn(&RailEventKind) -> bool| {
+            let near = news.all().into_iter().filter(|item| item.side == Side::Near);
+            let mut times = near.filter(|item| kind(&item.event.event.kind));
+            times.next().map(|item| item.event.out_for).ok_or("an event is missing")
+        };
+        let fenced = out_for(|kind| matches!(kind, RailEventKind::Fenced { .. }))?;
+        let ended = log.take().iter().map(|event| event.at).max().unwrap_or_default();
+        let is_back = |mark: &&Mark| !mark.begins && matches!(mark.cause, Cause::Rail(_));
+        let back = timeline.marks.iter().find(is_back).map(|mark| mark.at).unwrap_or_default();
+        writeln!(
+            out,
+            "  {name}   {:.2}, {after:.2}; {fenced:.1?}; {:.1?}",
+            goodput.during_ratio(),
+            back.saturating_sub(ended),
         )?;
     }
     Ok(())

@@ -5,11 +5,12 @@
 //! two_hosts 10.0.0.2:7471 mlx5_0 mlx5_1    sends
 //! ```
 
-use polyrail::endpoint::{Endpoint, EndpointBuilder};
+use polyrail::endpoint::{Endpoint, EndpointBuilder, HealingLink};
 use polyrail::exchange::{Control, Hello, Listener, Message, Timeouts, bring_up};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::rdma::{CompletionQueue, OpenOptions, QueuePair, open_devices};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
+use polyrail::virtual_qp::RailFailure;
 use std::error::Error;
 
 const LENGTH: u32 = 1 << 20;
@@ -20,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let opened = open_devices(&names, &OpenOptions::default())?;
     let domains: Vec<_> = opened.iter().collect();
     let mut endpoint: Endpoint<QueuePair, CompletionQueue> =
-        EndpointBuilder::new().rails(4).build(&domains)?;
+        EndpointBuilder::new().rails(4).rail_failure(RailFailure::Reroute).build(&domains)?;
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let buffer = RegisteredBuffer::new(LENGTH as usize, writable, &domains)?;
 
@@ -44,9 +45,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         let keys = buffer.toward(&peer.buffer)?;
         endpoint.post_send(&SendWr::write_with_imm(2, from, peer.buffer.addr, 42, &keys))?;
     }
+    let link = endpoint.healing_link();
     let completion = loop {
         if let Some(completion) = endpoint.poll(16).completions.pop() {
             break completion;
+        }
+        // Rails may fail: what the two endpoints tell each other then goes over the control connection.
+        while let Some(message) = link.as_ref().and_then(HealingLink::next_message) {
+            control.send(&Message::Heal(message))?;
+        }
+        if let (Some(link), Ok(Some(Message::Heal(message)))) = (&link, control.try_recv()) {
+            link.hear(message)?;
         }
     };
     if completion.status != WcStatus::SUCCESS {
