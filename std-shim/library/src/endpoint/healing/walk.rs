@@ -45,6 +45,10 @@ impl<Q: Connect> EndpointQp<Q> {
         owner: Owner<'_, Q, C, ROUTES>,
         now: Instant,
     ) {
+        if !self.connected {
+            // What devices and the peer say until then is heeded afterwards.
+            return;
+        }
         let Some(mut healer) = self.healer.take() else { return };
         Walk { qp: self, healer: &mut healer, owner, now }.go();
         self.healer = Some(healer);
