@@ -177,10 +177,9 @@ where
     fn hurry_all(&mut self) {
         let offers = self.healer.offers;
         for rail in rail_ids() {
-            let state = self.state(rail);
             if offers {
                 self.hurry(rail);
-            } else if state.is_some_and(|state| state != RailState::InService) {
+            } else if self.is_out(rail) {
                 self.healer.link.say(HealingMessage::Wanted { rail });
             }
         }
@@ -210,6 +209,11 @@ where
 
     fn state(&self, rail: RailId) -> Option<RailState> {
         self.qp.virtual_qp().rail_state(rail)
+    }
+
+    /// Whether it failed, and is not back yet.
+    fn is_out(&self, rail: RailId) -> bool {
+        self.state(rail).is_some_and(|state| state != RailState::InService)
     }
 
     /// Hands the link what the engine has to tell.
@@ -377,7 +381,7 @@ where
     fn keep_to_limits(&mut self) {
         let headway = rail_ids().map(|rail| completed(self.qp, rail)).sum();
         let has_sends = self.qp.virtual_qp().unreported_sends() > 0;
-        let is_waiting = has_sends && self.qp.state() == QpState::Degraded;
+        let is_waiting = has_sends && rail_ids().any(|rail| self.is_out(rail));
         self.healer.waits_since = match self.healer.waits_since {
             _ if !is_waiting => None,
             Some((since, before)) if before == headway => Some((since, before)),
@@ -390,10 +394,7 @@ where
             let unfenced = self.fail();
             self.qp.given_up = Some(GivenUp::NoFence { rail, waited, unfenced });
         } else if let Some(waited) = self.without_rails_for_too_long() {
-            let is_out = |rail: &RailId| {
-                self.state(*rail).is_some_and(|state| state != RailState::InService)
-            };
-            let out_of_service = rail_ids().filter(is_out).collect();
+            let out_of_service = rail_ids().filter(|rail| self.is_out(*rail)).collect();
             let unfenced = self.fail();
             self.qp.given_up = Some(GivenUp::NotHealed { out_of_service, waited, unfenced });
         }
@@ -411,6 +412,10 @@ where
     fn without_rails_for_too_long(&self) -> Option<Duration> {
         let limit = self.healer.options.rail_timeout?;
         let (since, _) = self.healer.waits_since?;
+        if self.qp.virtual_qp().has_sends_in_flight() {
+            // A peer may be as late as it likes.
+            return None;
+        }
         (self.now.saturating_duration_since(since) >= limit).then_some(limit)
     }
 
