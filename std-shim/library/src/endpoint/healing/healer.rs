@@ -92,11 +92,12 @@ impl<Q> Healer<Q> {
         self.cares.get_mut(rail_index(rail)?)
     }
 
-    /// The link broke: what was under way is lost.
+    /// The link broke: what was under way is lost, and the peer may have wished that it be tried at once.
     pub(super) fn forget(&mut self) {
         for care in &mut self.cares {
             care.offered = None;
             care.asked = None;
+            care.attempts.hurry();
         }
     }
 }

@@ -30,6 +30,9 @@ use std::time::{Duration, Instant};
 /// How often devices are asked for events: a system call for each, with real verbs.
 const EVENTS_EVERY: Duration = Duration::from_millis(1);
 
+/// Messages that are heard at once, so that a peer that never stops does not hold up a poll.
+const MOST_AT_ONCE: usize = 256;
+
 /// What the owner of a virtual queue pair has: its completion queues, where it is attached at `index`, and
 /// its devices.
 pub(in crate::endpoint) struct Owner<'o, Q, C, const ROUTES: usize> {
@@ -93,7 +96,11 @@ where
         if self.healer.link.take_broke() {
             self.link_broke();
         }
-        while let Some(message) = self.healer.link.heard() {
+        for _ in 0..MOST_AT_ONCE {
+            if !self.healer.link.has_room_to_answer() {
+                return;
+            }
+            let Some(message) = self.healer.link.heard() else { return };
             match message {
                 // A peer that makes no sense has ended the endpoint, which tells it.
                 HealingMessage::Control(message) => _ = self.qp.control(message),
@@ -223,6 +230,8 @@ where
         {
             self.healer.link.say(HealingMessage::Control(message));
         }
+        // What had no room is told next time, even if all rails are in service then.
+        self.healer.is_busy |= !self.healer.link.has_room();
     }
 
     /// One rail, wherever it stands.
