@@ -265,3 +265,53 @@ fn what_had_no_room_is_told_later() {
     }
     assert!(ends.is_ready(), "{}", ends.report());
 }
+
+const PATIENCE: Duration = Duration::from_millis(160);
+
+/// Two ends with limits, of which the near one is told nothing of a rail that fails with requests in flight.
+fn impatient_ends() -> Ends {
+    let timeout = Some(PATIENCE);
+    let healing = Healing { fence_timeout: timeout, rail_timeout: timeout, ..Healing::default() };
+    Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray).healing(healing))
+}
+
+fn carry_until_ready(ends: &mut Ends) {
+    let [near, far] = links(ends);
+    let begin = Instant::now();
+    while !ends.is_ready() {
+        steps(ends, 8);
+        carry(&near, &far);
+        carry(&far, &near);
+        assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
+    }
+}
+
+/// What the peer told meanwhile is heard before patience ends.
+#[test]
+fn an_owner_who_was_away_has_not_waited() {
+    let mut ends = impatient_ends();
+    ends.near.devices[1].inject(When::AfterBytes(50_000), Fault::LinkDown);
+    ends.go_on(|_| (), |ends| !ends.near.events.is_empty());
+    sleep(3 * PATIENCE);
+    steps(&mut ends, 40);
+    assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
+    ends.near.devices[1].inject(When::Now, Fault::LinkUp);
+    carry_until_ready(&mut ends);
+}
+
+/// A peer may be away while there is nothing to do.
+#[test]
+fn patience_begins_with_requests() {
+    let mut ends = impatient_ends();
+    ends.near.limit = 0;
+    ends.far.limit = 0;
+    ends.near.endpoint.fail_rail(RailId::Data(1));
+    let begin = Instant::now();
+    while begin.elapsed() < 2 * PATIENCE {
+        steps(&mut ends, 1);
+    }
+    ends.near.limit = 3;
+    steps(&mut ends, 40);
+    assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
+    carry_until_ready(&mut ends);
+}
