@@ -25,6 +25,8 @@ pub(in crate::endpoint) struct Healer<Q> {
     pub(super) next_events: Option<Instant>,
     /// Rails were out of service when it last looked.
     pub(super) is_busy: bool,
+    /// When it looked.
+    pub(super) last_walk: Option<Instant>,
     /// Since when requests wait for rails without any headway, and what had been completed then.
     pub(super) waits_since: Option<(Instant, u64)>,
 }
@@ -70,6 +72,7 @@ impl<Q> Healer<Q> {
             readers,
             next_events: None,
             is_busy: false,
+            last_walk: None,
             waits_since: None,
         }
     }

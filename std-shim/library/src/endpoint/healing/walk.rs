@@ -13,6 +13,7 @@ use super::given_up::GivenUp;
 use super::headway::Look;
 use super::healer::Healer;
 use super::message::HealingMessage;
+use super::options::Healing;
 use crate::backend::{Connect, DeviceEvent};
 use crate::endpoint::devices::Devices;
 use crate::endpoint::place::{Place, rail_ids, rail_index};
@@ -32,6 +33,9 @@ const EVENTS_EVERY: Duration = Duration::from_millis(1);
 
 /// Messages that are heard at once, so that a peer that never stops does not hold up a poll.
 const MOST_AT_ONCE: usize = 256;
+
+/// Walks that there are at least while a limit of time passes.
+const WALKS: u32 = 8;
 
 /// What the owner of a virtual queue pair has: its completion queues, where it is attached at `index`, and
 /// its devices.
@@ -82,6 +86,7 @@ where
         }
         // Once more when all are back: what was said last is to be carried, too.
         self.healer.is_busy = !is_ready;
+        self.forgive_absence();
         self.qp.lose_gone_rails();
         if self.qp.state() != QpState::Error {
             rail_ids().for_each(|rail| self.care_for(rail));
@@ -386,6 +391,22 @@ where
         }
     }
 
+    /// An owner who was away has not waited: what was told meanwhile may not be heard yet. Of the time since
+    /// the last walk, only a part of each limit counts.
+    fn forgive_absence(&mut self) {
+        let Healing { fence_timeout, rail_timeout, .. } = self.healer.options;
+        let last = self.healer.last_walk.replace(self.now).unwrap_or(self.now);
+        let away = self.now.saturating_duration_since(last);
+        let beyond =
+            |limit: Option<Duration>| away.saturating_sub(limit.unwrap_or_default() / WALKS);
+        for since in self.healer.cares.iter_mut().filter_map(|care| care.unfenced_since.as_mut()) {
+            *since += beyond(fence_timeout);
+        }
+        if let Some((since, _)) = &mut self.healer.waits_since {
+            *since += beyond(rail_timeout);
+        }
+    }
+
     /// Gives the endpoint up if its requests have waited for too long.
     fn keep_to_limits(&mut self) {
         let headway = rail_ids().map(|rail| completed(self.qp, rail)).sum();
@@ -397,6 +418,8 @@ where
             _ => Some((self.now, headway)),
         };
         if !is_waiting {
+            // Until something waits, the peer may take its time.
+            self.healer.cares.iter_mut().for_each(|care| care.unfenced_since = None);
             return;
         }
         if let Some((rail, waited)) = self.unfenced_for_too_long() {
