@@ -22,12 +22,12 @@ pub struct Healing {
     /// Then it is taken for broken, though neither its driver nor its device says so. A SEND or a
     /// notification whose peer posts its receive later than that costs its rail a useless failure, and nothing else.
     pub stall_timeout: Option<Duration>,
-    /// How long requests may wait, without any headway, for rails that are out of service: 60 s. Requests in
-    /// flight on others wait for the peer, as long as it takes. Then the endpoint fails with [`EndpointError::NotHealed`](crate::endpoint::EndpointError::NotHealed).
+    /// How long requests may wait, without any headway, for rails that are out of service: 60 s. Then the
+    /// endpoint fails with [`EndpointError::NotHealed`](crate::endpoint::EndpointError::NotHealed). While
+    /// requests are in flight on other rails, it is the peer that they wait for, as long as it takes.
     pub rail_timeout: Option<Duration>,
-    /// How long the peer may take to tell what arrived on a rail that failed, while requests wait: 60 s. Then the
-    /// endpoint fails with
-    /// [`EndpointError::NoFence`](crate::endpoint::EndpointError::NoFence).
+    /// How long the peer may take to tell what arrived on a rail that failed, while requests wait: 60 s. Then
+    /// the endpoint fails with [`EndpointError::NoFence`](crate::endpoint::EndpointError::NoFence).
     pub fence_timeout: Option<Duration>,
 }
 
