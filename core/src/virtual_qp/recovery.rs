@@ -92,6 +92,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         stalled
     }
 
+    /// Whether any rail in service has send requests in flight, as far as rails fail and return: what these wait
+    /// for is the peer, and no rail.
+    pub fn has_sends_in_flight(&self) -> bool {
+        self.all_rails().any(|rail| rail.lifecycle.is_in_service() && !rail.sends.is_empty())
+    }
+
     /// Takes a rail out of service, or back in: a rail out of service gets no new fragments, and
     /// what is in flight on it completes.
     ///

@@ -205,7 +205,7 @@ fn nobody_waits_for_ever_for_what_the_peer_does_not_tell() {
 fn a_link_takes_so_much_and_no_more() {
     let ends = Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray));
     let link = ends.near.endpoint.healing_link().unwrap();
-    let message = HealingMessage::Wanted { rail: RailId::Data(7) };
+    let message = HealingMessage::Refused { rail: RailId::Data(7), generation: 1 };
     let taken = (0..1000).take_while(|_| link.hear(message).is_ok()).count();
     assert_eq!(taken, 256);
     let refused = link.hear(message).unwrap_err();

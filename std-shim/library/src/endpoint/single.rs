@@ -161,10 +161,12 @@ where
     }
 
     /// [`fail_all`](EndpointQp::fail_all), and then polls until no request is left with the devices, or
-    /// patience ends. What comes back is dropped.
+    /// patience ends. What comes back is dropped. If the endpoint [heals](super::Healing) by itself, what the
+    /// peer is to be told of that is in its [link](EndpointQp::healing_link) afterwards.
     pub fn flush(&mut self, patience: Duration) {
         const BUDGET: usize = 64;
         self.fail_all();
+        self.heal();
         let begin = Instant::now();
         loop {
             let polled = self.poll_with(BUDGET, |_| ());

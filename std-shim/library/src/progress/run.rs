@@ -109,6 +109,8 @@ where
         self.draining = true;
         self.drain(self.drain_timeout, |port| port.is_idle(Lane::Send));
         self.set.qps_mut().iter_mut().for_each(EndpointQp::fail_all);
+        // Polls that tell the peers may be more than there are yet to come.
+        self.set.heal();
         self.drain(FLUSH_TIMEOUT, ThreadPort::is_drained);
         self.set
     }

@@ -3,6 +3,9 @@
 use super::options::Healing;
 use std::time::{Duration, Instant};
 
+/// A hundred years: not again, as far as anyone lives. A longer interval would overflow the clock.
+const AGE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// The attempts for one rail.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Attempts {
@@ -20,9 +23,8 @@ impl Attempts {
     /// One failed.
     pub(super) fn failed(&mut self, now: Instant, healing: &Healing) {
         let doubled = self.interval.saturating_mul(2).max(healing.first_interval);
-        self.interval = doubled.min(healing.longest_interval);
-        // A clock that would overflow: not again, as far as anyone lives.
-        self.next = now.checked_add(self.interval).or(self.next);
+        self.interval = doubled.min(healing.longest_interval).min(AGE);
+        self.next = now.checked_add(self.interval);
     }
 
     /// There is reason to hope: the next one is due now.

@@ -67,7 +67,7 @@ impl Headway {
             let others = (0..RAIL_IDS).any(|other| other != at && well[other]);
             *seen = if is_stalled && is_in_service {
                 let others_are_well = seen.others_are_well || others;
-                Seen { unmoved: seen.unmoved + 1, completed, others_are_well }
+                Seen { unmoved: seen.unmoved.saturating_add(1), completed, others_are_well }
             } else {
                 Seen { completed, ..Seen::default() }
             };

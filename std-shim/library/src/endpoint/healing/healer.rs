@@ -27,6 +27,8 @@ pub(in crate::endpoint) struct Healer<Q> {
     pub(super) home_at: Option<Instant>,
     /// Rails were out of service when it last looked.
     pub(super) is_busy: bool,
+    /// When it looked.
+    pub(super) last_walk: Option<Instant>,
     /// Since when requests wait for rails without any headway, and what had been completed then.
     pub(super) waits_since: Option<(Instant, u64)>,
 }
@@ -106,6 +108,7 @@ impl<Q> Healer<Q> {
             next_events: None,
             home_at: None,
             is_busy: false,
+            last_walk: None,
             waits_since: None,
         }
     }
@@ -128,11 +131,12 @@ impl<Q> Healer<Q> {
         self.cares.get_mut(rail_index(rail)?)
     }
 
-    /// The link broke: what was under way is lost.
+    /// The link broke: what was under way is lost, and the peer may have wished that it be tried at once.
     pub(super) fn forget(&mut self) {
         for care in &mut self.cares {
             care.offered = None;
             care.asked = None;
+            care.attempts.hurry();
         }
     }
 }

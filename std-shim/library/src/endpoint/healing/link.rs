@@ -5,23 +5,32 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+type Messages = VecDeque<HealingMessage>;
+
 /// Messages in one direction.
 #[derive(Debug, Default)]
 struct Mailbox {
     /// Read by every poll, so it must not cost a lock.
     has_mail: AtomicBool,
-    messages: Mutex<VecDeque<HealingMessage>>,
+    messages: Mutex<Messages>,
 }
 
 impl Mailbox {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<HealingMessage>> {
+    fn lock(&self) -> MutexGuard<'_, Messages> {
         // Between two calls of its methods a queue of plain data is whole, whoever panicked.
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there was room.
     fn push(&self, message: HealingMessage, most: usize) -> bool {
-        let mut messages = self.lock();
+        self.add(&mut self.lock(), message, most)
+    }
+
+    /// Whether there was room, or it waits there already and need not be said twice.
+    fn add(&self, messages: &mut Messages, message: HealingMessage, most: usize) -> bool {
+        let is_wish = matches!(message, HealingMessage::Wanted { .. });
+        if is_wish && messages.contains(&message) {
+            return true;
+        }
         if messages.len() >= most {
             return false;
         }
@@ -30,18 +39,25 @@ impl Mailbox {
         true
     }
 
+    fn has_mail(&self) -> bool {
+        self.has_mail.load(Ordering::Acquire)
+    }
+
     fn pop(&self) -> Option<HealingMessage> {
-        if !self.has_mail.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut messages = self.lock();
+        self.has_mail().then(|| self.take(&mut self.lock()))?
+    }
+
+    fn take(&self, messages: &mut Messages) -> Option<HealingMessage> {
         let message = messages.pop_front();
         self.has_mail.store(!messages.is_empty(), Ordering::Release);
         message
     }
 
     fn clear(&self) {
-        let mut messages = self.lock();
+        self.empty(&mut self.lock());
+    }
+
+    fn empty(&self, messages: &mut Messages) {
         messages.clear();
         self.has_mail.store(false, Ordering::Release);
     }
@@ -50,6 +66,10 @@ impl Mailbox {
 /// Most messages that an endpoint leaves for its owner to carry. What there is to tell besides stays
 /// where it is, and may be replaced by something newer before it is told.
 const MOST_UNCARRIED: usize = 16;
+
+/// Most messages that wait for its owner when it hears the peer's, of which each may have to be answered: more
+/// than all that two correct ends ever have to tell each other at once.
+const MOST_UNANSWERED: usize = 64;
 
 /// Most messages of the peer's that wait for a poll. A correct peer has a few of each rail.
 const MOST_UNHEARD: usize = 256;
@@ -148,27 +168,47 @@ impl HealingLink {
     /// What carried the messages broke, and both ends have a new way: everything that may have been lost is
     /// told again. The owners of **both** ends call it, each before it carries anything over the new way.
     pub fn restored(&self) {
-        self.0.to_peer.clear();
-        self.0.from_peer.clear();
-        self.0.broke.store(true, Ordering::Release);
+        let Ways { to_peer, from_peer, broke } = &*self.0;
+        from_peer.clear();
+        // With the lock held: what the endpoint says is lost here, or it is refused until it knows.
+        let mut messages = to_peer.lock();
+        broke.store(true, Ordering::Release);
+        to_peer.empty(&mut messages);
     }
 }
 
 /// The endpoint's methods.
 impl HealingLink {
-    /// The next message of the peer's.
+    /// The next message of the peer's; none that came by a new way before the endpoint knows of it.
     pub(super) fn heard(&self) -> Option<HealingMessage> {
-        self.0.from_peer.pop()
+        let Ways { from_peer, .. } = &*self.0;
+        if !from_peer.has_mail() {
+            return None;
+        }
+        let mut messages = from_peer.lock();
+        if self.is_broken() {
+            return None;
+        }
+        from_peer.take(&mut messages)
     }
 
     /// Whether there is something that the endpoint does not know yet.
     pub(super) fn has_news(&self) -> bool {
-        self.0.from_peer.has_mail.load(Ordering::Acquire) || self.0.broke.load(Ordering::Acquire)
+        self.0.from_peer.has_mail() || self.is_broken()
     }
 
-    /// Tells the peer. What an endpoint says besides what its engine tells is bounded by what it heard.
+    fn is_broken(&self) -> bool {
+        self.0.broke.load(Ordering::Acquire)
+    }
+
+    /// Tells the peer. What an endpoint says besides what its engine tells is bounded by what it heard. It is
+    /// lost if messages were, and the endpoint does not know that yet.
     pub(super) fn say(&self, message: HealingMessage) {
-        self.0.to_peer.push(message, usize::MAX);
+        let Ways { to_peer, .. } = &*self.0;
+        let mut messages = to_peer.lock();
+        if !self.is_broken() {
+            to_peer.add(&mut messages, message, usize::MAX);
+        }
     }
 
     /// Whether there is room for one message more.
@@ -176,8 +216,39 @@ impl HealingLink {
         self.0.to_peer.lock().len() < MOST_UNCARRIED
     }
 
+    /// Whether there is room for an answer to one message more.
+    pub(super) fn has_room_to_answer(&self) -> bool {
+        self.0.to_peer.lock().len() < MOST_UNANSWERED
+    }
+
     /// Whether messages were lost since the last call.
     pub(super) fn take_broke(&self) -> bool {
         self.0.broke.swap(false, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_core::virtual_qp::RailId;
+
+    const MESSAGE: HealingMessage = HealingMessage::Refused { rail: RailId::Notify, generation: 1 };
+
+    /// The endpoint may be in the middle of a poll when its owner says that the link is another one.
+    #[test]
+    fn nothing_goes_over_a_new_link_before_the_endpoint_knows_of_it() {
+        let link = HealingLink::new();
+        link.say(MESSAGE);
+        link.hear(MESSAGE).unwrap();
+        link.restored();
+        link.say(MESSAGE);
+        assert_eq!(link.next_message(), None);
+        // The peer knows already.
+        link.hear(MESSAGE).unwrap();
+        assert_eq!(link.heard(), None);
+        assert!(link.has_news() && link.take_broke());
+        assert_eq!(link.heard(), Some(MESSAGE));
+        link.say(MESSAGE);
+        assert_eq!(link.next_message(), Some(MESSAGE));
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 /// it tries to bring one back, and when it gives up. Chosen with
 /// [`EndpointBuilder::healing`](crate::endpoint::EndpointBuilder::healing).
 ///
-/// All durations are lower limits: an endpoint looks at the clock when it is polled. `None` means forever.
+/// All durations are lower limits: an endpoint looks at the clock when it is polled, and of a time in which it was
+/// not, an eighth of the last two limits counts at most. `None` means forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Healing {
     /// How long after a new queue pair could not be made the next one is tried: 10 ms. Doubled with every
@@ -26,10 +27,11 @@ pub struct Healing {
     /// notification whose peer posts its receive later than that costs its rail a useless failure, and nothing else.
     pub stall_timeout: Option<Duration>,
     /// How long requests may wait, without any headway, for rails that are out of service: 60 s. Then the
-    /// endpoint fails with [`EndpointError::NotHealed`](crate::endpoint::EndpointError::NotHealed).
+    /// endpoint fails with [`EndpointError::NotHealed`](crate::endpoint::EndpointError::NotHealed). While
+    /// requests are in flight on other rails, it is the peer that they wait for, as long as it takes.
     pub rail_timeout: Option<Duration>,
-    /// How long the peer may take to tell what arrived on a rail that failed: 60 s. Then the endpoint fails with
-    /// [`EndpointError::NoFence`](crate::endpoint::EndpointError::NoFence).
+    /// How long the peer may take to tell what arrived on a rail that failed, while requests wait: 60 s. Then
+    /// the endpoint fails with [`EndpointError::NoFence`](crate::endpoint::EndpointError::NoFence).
     pub fence_timeout: Option<Duration>,
 }
 

@@ -12,6 +12,7 @@ use super::given_up::GivenUp;
 use super::headway::Look;
 use super::healer::Healer;
 use super::message::HealingMessage;
+use super::options::Healing;
 use crate::backend::{Connect, DeviceEvent};
 use crate::endpoint::devices::Devices;
 use crate::endpoint::place::{Place, rail_ids, rail_index};
@@ -29,6 +30,12 @@ use std::time::{Duration, Instant};
 /// How often devices are asked for events: a system call for each, with real verbs.
 const EVENTS_EVERY: Duration = Duration::from_millis(1);
 
+/// Messages that are heard at once, so that a peer that never stops does not hold up a poll.
+const MOST_AT_ONCE: usize = 256;
+
+/// Walks that there are at least while a limit of time passes.
+const WALKS: u32 = 8;
+
 /// What the owner of a virtual queue pair has: its completion queues, where it is attached at `index`, and
 /// its devices.
 pub(in crate::endpoint) struct Owner<'o, Q, C, const ROUTES: usize> {
@@ -44,6 +51,10 @@ impl<Q: Connect> EndpointQp<Q> {
         owner: Owner<'_, Q, C, ROUTES>,
         now: Instant,
     ) {
+        if !self.connected {
+            // What devices and the peer say until then is heeded afterwards.
+            return;
+        }
         let Some(mut healer) = self.healer.take() else { return };
         Walk { qp: self, healer: &mut healer, owner, now }.go();
         self.healer = Some(healer);
@@ -75,6 +86,7 @@ where
         }
         // Once more when all are back: what was said last is to be carried, too.
         self.healer.is_busy = !is_ready;
+        self.forgive_absence();
         self.qp.lose_gone_rails();
         if self.qp.state() != QpState::Error {
             rail_ids().for_each(|rail| self.care_for(rail));
@@ -89,7 +101,11 @@ where
         if self.healer.link.take_broke() {
             self.link_broke();
         }
-        while let Some(message) = self.healer.link.heard() {
+        for _ in 0..MOST_AT_ONCE {
+            if !self.healer.link.has_room_to_answer() {
+                return;
+            }
+            let Some(message) = self.healer.link.heard() else { return };
             match message {
                 // A peer that makes no sense has ended the endpoint, which tells it.
                 HealingMessage::Control(message) => _ = self.qp.control(message),
@@ -197,8 +213,7 @@ where
     /// There may be queue pairs where there were none: who offers tries at once.
     fn hurry_all(&mut self) {
         for rail in rail_ids() {
-            let state = self.state(rail);
-            if state.is_some_and(|state| state != RailState::InService) {
+            if self.is_out(rail) {
                 self.hurry_at(rail);
             }
         }
@@ -238,6 +253,11 @@ where
         self.qp.virtual_qp().rail_state(rail)
     }
 
+    /// Whether it failed, and is not back yet.
+    fn is_out(&self, rail: RailId) -> bool {
+        self.state(rail).is_some_and(|state| state != RailState::InService)
+    }
+
     /// Hands the link what the engine has to tell.
     fn tell(&mut self) {
         while self.healer.link.has_room()
@@ -245,6 +265,8 @@ where
         {
             self.healer.link.say(HealingMessage::Control(message));
         }
+        // What had no room is told next time, even if all rails are in service then.
+        self.healer.is_busy |= !self.healer.link.has_room();
     }
 
     /// One rail, wherever it stands.
@@ -395,27 +417,42 @@ where
         }
     }
 
+    /// An owner who was away has not waited: what was told meanwhile may not be heard yet. Of the time since
+    /// the last walk, only a part of each limit counts.
+    fn forgive_absence(&mut self) {
+        let Healing { fence_timeout, rail_timeout, .. } = self.healer.options;
+        let last = self.healer.last_walk.replace(self.now).unwrap_or(self.now);
+        let away = self.now.saturating_duration_since(last);
+        let beyond =
+            |limit: Option<Duration>| away.saturating_sub(limit.unwrap_or_default() / WALKS);
+        for since in self.healer.cares.iter_mut().filter_map(|care| care.unfenced_since.as_mut()) {
+            *since += beyond(fence_timeout);
+        }
+        if let Some((since, _)) = &mut self.healer.waits_since {
+            *since += beyond(rail_timeout);
+        }
+    }
+
     /// Gives the endpoint up if its requests have waited for too long.
     fn keep_to_limits(&mut self) {
         let headway = rail_ids().map(|rail| completed(self.qp, rail)).sum();
         let has_sends = self.qp.virtual_qp().unreported_sends() > 0;
-        let is_waiting = has_sends && self.qp.state() == QpState::Degraded;
+        let is_waiting = has_sends && rail_ids().any(|rail| self.is_out(rail));
         self.healer.waits_since = match self.healer.waits_since {
             _ if !is_waiting => None,
             Some((since, before)) if before == headway => Some((since, before)),
             _ => Some((self.now, headway)),
         };
         if !is_waiting {
+            // Until something waits, the peer may take its time.
+            self.healer.cares.iter_mut().for_each(|care| care.unfenced_since = None);
             return;
         }
         if let Some((rail, waited)) = self.unfenced_for_too_long() {
             let unfenced = self.fail();
             self.qp.given_up = Some(GivenUp::NoFence { rail, waited, unfenced });
         } else if let Some(waited) = self.without_rails_for_too_long() {
-            let is_out = |rail: &RailId| {
-                self.state(*rail).is_some_and(|state| state != RailState::InService)
-            };
-            let out_of_service = rail_ids().filter(is_out).collect();
+            let out_of_service = rail_ids().filter(|rail| self.is_out(*rail)).collect();
             let unfenced = self.fail();
             self.qp.given_up = Some(GivenUp::NotHealed { out_of_service, waited, unfenced });
         }
@@ -433,6 +470,10 @@ where
     fn without_rails_for_too_long(&self) -> Option<Duration> {
         let limit = self.healer.options.rail_timeout?;
         let (since, _) = self.healer.waits_since?;
+        if self.qp.virtual_qp().has_sends_in_flight() {
+            // A peer may be as late as it likes.
+            return None;
+        }
         (self.now.saturating_duration_since(since) >= limit).then_some(limit)
     }
 

@@ -1,0 +1,317 @@
+//! Endpoints that heal by themselves, in adverse conditions: owners and peers that are slow or ask too much.
+
+mod fixture;
+mod rerouted;
+
+use fixture::Host;
+use polyrail::endpoint::{
+    Endpoint, Healing, HealingLink, HealingMessage, ReplacementAddress, connect_endpoints,
+};
+use polyrail::nic::{Fabric, Fault, When};
+use polyrail::verbs::{RecvWr, SendWr};
+use polyrail::virtual_qp::{QpState, RailId, RailState, Scheme};
+use rerouted::{Ends, healed};
+use std::ops::Range;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
+
+fn links(ends: &Ends) -> [HealingLink; 2] {
+    [&ends.near, &ends.far].map(|end| end.endpoint.healing_link().unwrap())
+}
+
+fn said(link: &HealingLink) -> Vec<HealingMessage> {
+    std::iter::from_fn(|| link.next_message()).collect()
+}
+
+fn carry(from: &HealingLink, to: &HealingLink) {
+    said(from).into_iter().for_each(|message| to.hear(message).unwrap());
+}
+
+/// Without any requests.
+fn apart() -> Ends {
+    let mut ends = Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray));
+    ends.near.limit = 0;
+    ends.far.limit = 0;
+    ends
+}
+
+fn steps(ends: &mut Ends, count: usize) {
+    (0..count).for_each(|_| ends.step());
+}
+
+/// The address of a queue pair that nobody wants.
+fn unwanted() -> ReplacementAddress {
+    let rail = RailId::Data(1);
+    let mut other = Ends::new(3, 4, &rerouted::rerouted(Scheme::Spray));
+    other.near.endpoint.fail_rail(rail);
+    other.go_on(|_| (), |other| other.near.state(rail) == RailState::Down);
+    *other.near.endpoint.new_queue_pair(rail).unwrap().address()
+}
+
+/// Nobody carries anything meanwhile, or the peer does not poll.
+#[test]
+fn ports_that_flap_say_no_more_than_one_can_hear() {
+    let mut ends = apart();
+    let links = links(&ends);
+    for _ in 0..300 {
+        for fault in [Fault::LinkDown, Fault::LinkUp] {
+            ends.near.devices[1].inject(When::Now, fault);
+            ends.far.devices[1].inject(When::Now, fault);
+            sleep(Duration::from_millis(1));
+            steps(&mut ends, 8);
+        }
+    }
+    for link in links {
+        let said = said(&link);
+        assert!(said.len() < 32, "{} messages", said.len());
+    }
+}
+
+/// Also if each comes with an answer that nobody carries.
+#[test]
+fn a_peer_that_asks_without_end_is_not_answered_without_end() {
+    let mut ends = apart();
+    let address = unwanted();
+    for link in links(&ends) {
+        for number in 0..3000 {
+            let generation = 100 + number;
+            // Refused if too many wait.
+            _ = link.hear(HealingMessage::Offer(ReplacementAddress { generation, ..address }));
+            steps(&mut ends, 8);
+        }
+        let said = said(&link);
+        assert!(said.len() < 300, "{} messages", said.len());
+        // It goes on to hear as soon as they are carried.
+        steps(&mut ends, 8);
+        assert!(link.next_message().is_some());
+    }
+}
+
+/// Requests that wait for the peer alone do not wait for a rail that stays out of service.
+#[test]
+fn a_peer_may_be_late_although_a_rail_is_out_of_service() {
+    const TIMEOUT: Duration = Duration::from_millis(100);
+    let healing = Healing { rail_timeout: Some(TIMEOUT), ..Healing::default() };
+    for (scheme, is_send) in [(Scheme::Spray, true), (Scheme::Spray, false), (Scheme::Dqplb, false)]
+    {
+        let fabric = Fabric::deterministic(4);
+        let [near_host, far_host] =
+            ["near", "far"].map(|name| Host::new(&fabric, name, 4, 1 << 16));
+        let builder = healed(scheme).healing(healing);
+        let mut near = builder.build(&near_host.all()).unwrap();
+        let mut far = builder.build(&far_host.all()).unwrap();
+        connect_endpoints(&mut near, &mut far).unwrap();
+        let poll = |near: &mut Endpoint, far: &mut Endpoint| {
+            fabric.step();
+            let batch = near.poll(16);
+            assert_eq!(batch.error, None);
+            let completions = batch.completions.into_iter().chain(far.poll(16).completions);
+            completions.inspect(|wc| assert!(wc.status.is_success(), "{wc:?}")).count()
+        };
+        near_host.devices[3].inject(When::Now, Fault::LinkDown);
+        let begin = Instant::now();
+        while near.virtual_qp().rail_state(RailId::Data(3)) != Some(RailState::Down) {
+            poll(&mut near, &mut far);
+            assert!(begin.elapsed() < Duration::from_secs(20));
+        }
+        let keys = near_host.buffer.toward(&far_host.buffer.remote()).unwrap();
+        let from = near_host.buffer.local(0, 20_000).unwrap();
+        let wr = match is_send {
+            true => SendWr::send(1, from, &keys),
+            false => SendWr::write_with_imm(1, from, far_host.buffer.addr(), 5, &keys),
+        };
+        near.post_send(&wr).unwrap();
+        let mut completed = 0;
+        let begin = Instant::now();
+        while begin.elapsed() < 4 * TIMEOUT {
+            completed += poll(&mut near, &mut far);
+        }
+        assert_eq!(
+            near.state(),
+            QpState::Degraded,
+            "{scheme:?}: {:?}",
+            near.virtual_qp().failure()
+        );
+        let local_keys = far_host.buffer.local_keys();
+        let wr = match is_send {
+            true => RecvWr::data(1, far_host.buffer.local(0, 20_000).unwrap(), &local_keys),
+            false => RecvWr::notification(1),
+        };
+        far.post_recv(&wr).unwrap();
+        let begin = Instant::now();
+        while completed < 2 && begin.elapsed() < Duration::from_secs(20) {
+            completed += poll(&mut near, &mut far);
+        }
+        assert_eq!(completed, 2, "{scheme:?}");
+    }
+}
+
+/// A server polls what waits for its peer, too.
+#[test]
+fn a_port_that_flaps_before_the_endpoints_are_connected_costs_nothing() {
+    for scheme in SCHEMES {
+        let fabric = Fabric::deterministic(4);
+        let [near_host, far_host] =
+            ["near", "far"].map(|name| Host::new(&fabric, name, 4, 1 << 16));
+        let mut near = healed(scheme).build(&near_host.all()).unwrap();
+        let mut far = healed(scheme).build(&far_host.all()).unwrap();
+        for fault in [Fault::LinkDown, Fault::LinkUp] {
+            near_host.devices[1].inject(When::Now, fault);
+            sleep(Duration::from_millis(2));
+            near.heal();
+        }
+        connect_endpoints(&mut near, &mut far).unwrap();
+        assert_eq!(near.state(), QpState::Ready);
+    }
+}
+
+/// However its peer is busy with other things.
+#[test]
+fn an_endpoint_that_is_given_up_tells_its_peer() {
+    for scheme in SCHEMES {
+        let mut ends = Ends::new(6, 4, &healed(scheme));
+        ends.near.may_fail = true;
+        ends.far.may_fail = true;
+        ends.near.limit = 0;
+        ends.far.limit = 0;
+        steps(&mut ends, 20);
+        ends.near.endpoint.flush(Duration::from_secs(1));
+        let begin = Instant::now();
+        while ends.far.endpoint.state() != QpState::Error {
+            ends.fabric.step();
+            _ = ends.far.endpoint.poll(16);
+            assert!(begin.elapsed() < Duration::from_secs(2), "{}", ends.report());
+        }
+    }
+}
+
+/// The longest interval that can be said is not none.
+#[test]
+fn an_interval_of_for_ever_is_not_none() {
+    let forever = Duration::MAX;
+    let healing =
+        Healing { first_interval: forever, longest_interval: forever, ..Healing::default() };
+    let mut ends =
+        Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray).healing(healing));
+    ends.near.limit = 0;
+    ends.far.limit = 0;
+    let links = links(&ends);
+    let rail = RailId::Data(1);
+    ends.near.endpoint.fail_rail(rail);
+    let mut offers = 0;
+    for _ in 0..500 {
+        steps(&mut ends, 8);
+        for (from, to) in [(0, 1), (1, 0)] {
+            for message in said(&links[from]) {
+                if let HealingMessage::Offer(ReplacementAddress { rail, generation, .. }) = message
+                {
+                    offers += 1;
+                    links[from].hear(HealingMessage::Refused { rail, generation }).unwrap();
+                } else {
+                    links[to].hear(message).unwrap();
+                }
+            }
+        }
+    }
+    assert_eq!(offers, 1);
+}
+
+/// What did not fit is told as soon as there is room, whatever else there is to do by then.
+#[test]
+fn what_had_no_room_is_told_later() {
+    let mut ends = apart();
+    let [near, far] = links(&ends);
+    let rail = RailId::Data(1);
+    let address = unwanted();
+    ends.near.endpoint.fail_rail(rail);
+    let mut offer = None;
+    for _ in 0..200 {
+        steps(&mut ends, 8);
+        carry(&far, &near);
+        for message in said(&near) {
+            if matches!(message, HealingMessage::Offer(_)) {
+                offer = Some(message);
+            } else {
+                far.hear(message).unwrap();
+            }
+        }
+    }
+    assert_eq!(ends.far.state(rail), RailState::Down, "{}", ends.report());
+    // So much to say that there is no room; then the answer, and as much again behind it.
+    let ask = |ends: &mut Ends, generations: Range<u16>| {
+        for generation in generations {
+            far.hear(HealingMessage::Answer(ReplacementAddress { generation, ..address })).unwrap();
+        }
+        steps(ends, 8);
+    };
+    ask(&mut ends, 100..120);
+    far.hear(offer.expect("the near end offers")).unwrap();
+    ask(&mut ends, 120..121);
+    assert_eq!(ends.far.state(rail), RailState::Joining);
+    ask(&mut ends, 121..141);
+    while ends.near.state(rail) != RailState::Joining {
+        near.hear(far.next_message().unwrap()).unwrap();
+        steps(&mut ends, 8);
+    }
+    carry(&near, &far);
+    steps(&mut ends, 16);
+    assert_eq!(ends.far.endpoint.state(), QpState::Ready, "{}", ends.report());
+    for _ in 0..10 {
+        carry(&far, &near);
+        carry(&near, &far);
+        steps(&mut ends, 8);
+    }
+    assert!(ends.is_ready(), "{}", ends.report());
+}
+
+const PATIENCE: Duration = Duration::from_millis(160);
+
+/// Two ends with limits, of which the near one is told nothing of a rail that fails with requests in flight.
+fn impatient_ends() -> Ends {
+    let timeout = Some(PATIENCE);
+    let healing = Healing { fence_timeout: timeout, rail_timeout: timeout, ..Healing::default() };
+    Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray).healing(healing))
+}
+
+fn carry_until_ready(ends: &mut Ends) {
+    let [near, far] = links(ends);
+    let begin = Instant::now();
+    while !ends.is_ready() {
+        steps(ends, 8);
+        carry(&near, &far);
+        carry(&far, &near);
+        assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
+    }
+}
+
+/// What the peer told meanwhile is heard before patience ends.
+#[test]
+fn an_owner_who_was_away_has_not_waited() {
+    let mut ends = impatient_ends();
+    ends.near.devices[1].inject(When::AfterBytes(50_000), Fault::LinkDown);
+    ends.go_on(|_| (), |ends| !ends.near.events.is_empty());
+    sleep(3 * PATIENCE);
+    steps(&mut ends, 40);
+    assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
+    ends.near.devices[1].inject(When::Now, Fault::LinkUp);
+    carry_until_ready(&mut ends);
+}
+
+/// A peer may be away while there is nothing to do.
+#[test]
+fn patience_begins_with_requests() {
+    let mut ends = impatient_ends();
+    ends.near.limit = 0;
+    ends.far.limit = 0;
+    ends.near.endpoint.fail_rail(RailId::Data(1));
+    let begin = Instant::now();
+    while begin.elapsed() < 2 * PATIENCE {
+        steps(&mut ends, 1);
+    }
+    ends.near.limit = 3;
+    steps(&mut ends, 40);
+    assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
+    carry_until_ready(&mut ends);
+}
