@@ -43,7 +43,8 @@ pub(super) struct Care<Q> {
     /// Since when it is not known what arrived.
     pub(super) unfenced_since: Option<Instant>,
     pub(super) attempts: Attempts,
-    /// Offers that the peer refused since the rail went out of service.
+    /// Places where the peer had no queue pair since the rail went out of service: the next offer is for another
+    /// one, if there may be one.
     pub(super) refusals: usize,
     /// A queue pair that was offered to the peer.
     pub(super) offered: Option<Replacement<Q>>,
@@ -86,6 +87,19 @@ impl<Q> Care<Q> {
             self.attempts = Attempts::default();
         }
         self.refusals = 0;
+    }
+
+    /// Whether the rail has waited for its own device for long enough.
+    pub(super) fn may_move(&self, now: Instant, healing: &Healing) -> bool {
+        let out_for = self.since.map(|since| now.saturating_duration_since(since));
+        out_for.is_some_and(|out_for| out_for >= healing.fallback_after)
+    }
+
+    /// The peer had no queue pair for the offered one.
+    pub(super) fn refused(&mut self, now: Instant, healing: &Healing) {
+        self.attempts.failed(now, healing);
+        // Until it may move, only its own device was asked for.
+        self.refusals = if self.may_move(now, healing) { self.refusals + 1 } else { 1 };
     }
 
     /// There is reason to hope: the next attempt is due now, also if the rail is about to fail.

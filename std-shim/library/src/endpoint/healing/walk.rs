@@ -323,11 +323,10 @@ where
     /// A queue pair in the best place that a rail may have now; in another one each time that the peer had none
     /// there. The error is of the first one that was tried.
     fn make(&mut self, rail: RailId) -> Result<Replacement<Q>, ReplaceError> {
-        let fallback_after = self.healer.options.fallback_after;
+        let (now, options) = (self.now, self.healer.options);
         let mut places = self.qp.candidates(rail)?;
         let Some(care) = self.healer.care(rail) else { return Err(ReplaceError::no_rail(rail)) };
-        let out_for = care.since.map(|since| self.now.saturating_duration_since(since));
-        if out_for.is_none_or(|out_for| out_for < fallback_after) {
+        if !care.may_move(now, &options) {
             places.truncate(1);
         }
         let first = care.refusals % places.len().max(1);
@@ -408,8 +407,7 @@ where
         let Some(care) = self.healer.care(rail) else { return };
         let is_it = |own: &mut Replacement<Q>| own.address().generation == generation;
         if care.offered.take_if(is_it).is_some() {
-            care.attempts.failed(now, &options);
-            care.refusals += 1;
+            care.refused(now, &options);
         }
         let is_in_place = self.qp.virtual_qp().rail_generation(rail) == Some(generation);
         if is_in_place && self.state(rail) == Some(RailState::Joining) {
