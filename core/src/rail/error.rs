@@ -52,10 +52,7 @@ impl RailError {
 
     /// Whether the requests themselves may be the cause.
     pub(crate) const fn suspects_requests(&self) -> bool {
-        matches!(
-            self.status,
-            WcStatus::LOC_QP_OP_ERR | WcStatus::FATAL_ERR | WcStatus::GENERAL_ERR
-        )
+        matches!(self.status, WcStatus::LOC_QP_OP_ERR | WcStatus::FATAL_ERR | WcStatus::GENERAL_ERR)
     }
 }
 

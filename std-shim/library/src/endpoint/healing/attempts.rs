@@ -57,6 +57,9 @@ mod tests {
         attempts.hurry();
         assert!(attempts.is_due(now));
         attempts.failed(now, &healing);
-        assert!(attempts.is_due(now + healing.first_interval), "the port may not have an address yet");
+        assert!(
+            attempts.is_due(now + healing.first_interval),
+            "the port may not have an address yet"
+        );
     }
 }
