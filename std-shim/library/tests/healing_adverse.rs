@@ -9,6 +9,7 @@ use polyrail::endpoint::{
 };
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::verbs::{RecvWr, SendWr};
+use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{QpState, RailId, RailState, Scheme};
 use rerouted::{Ends, healed};
 use std::ops::Range;
@@ -314,4 +315,42 @@ fn patience_begins_with_requests() {
     steps(&mut ends, 40);
     assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
     carry_until_ready(&mut ends);
+}
+
+/// Whoever polls late is told of everything that arrived before the peer's end, and of the end.
+#[test]
+fn what_arrived_before_the_end_is_told() {
+    const MESSAGES: u64 = 60;
+    for scheme in SCHEMES {
+        let fabric = Fabric::deterministic(4);
+        let [near_host, far_host] =
+            ["near", "far"].map(|name| Host::new(&fabric, name, 4, 1 << 16));
+        let mut near = healed(scheme).build(&near_host.all()).unwrap();
+        let mut far = healed(scheme).build(&far_host.all()).unwrap();
+        connect_endpoints(&mut near, &mut far).unwrap();
+        let keys = near_host.buffer.toward(&far_host.buffer.remote()).unwrap();
+        let from = near_host.buffer.local(0, 9000).unwrap();
+        for number in 0..MESSAGES {
+            far.post_recv(&RecvWr::notification(number)).unwrap();
+            let to = far_host.buffer.addr();
+            near.post_send(&SendWr::write_with_imm(number, from, to, 5, &keys)).unwrap();
+        }
+        let mut sent = 0;
+        let begin = Instant::now();
+        while sent < MESSAGES as usize && begin.elapsed() < Duration::from_secs(20) {
+            fabric.step();
+            sent += near.poll(16).completions.len();
+        }
+        near.flush(Duration::from_secs(1));
+        drop(near);
+        let mut told = Vec::new();
+        while far.state() != QpState::Error || told.len() < MESSAGES as usize {
+            fabric.step();
+            told.extend(far.poll(1).completions);
+            assert!(begin.elapsed() < Duration::from_secs(20), "{}", told.len());
+        }
+        let is_next =
+            |(number, wc): (u64, &VirtualWc)| wc.wr_id == number && wc.status.is_success();
+        assert!((0..).zip(&told).all(is_next), "{told:?}");
+    }
 }
