@@ -58,7 +58,7 @@ fn ports_that_flap_say_no_more_than_one_can_hear() {
     let links = links(&ends);
     for _ in 0..300 {
         for fault in [Fault::LinkDown, Fault::LinkUp] {
-            ends.near.devices[1].inject(When::Now, fault.clone());
+            ends.near.devices[1].inject(When::Now, fault);
             ends.far.devices[1].inject(When::Now, fault);
             sleep(Duration::from_millis(1));
             steps(&mut ends, 8);
