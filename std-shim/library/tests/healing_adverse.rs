@@ -8,6 +8,7 @@ use polyrail::endpoint::{
     Endpoint, Healing, HealingLink, HealingMessage, ReplacementAddress, connect_endpoints,
 };
 use polyrail::nic::{Fabric, Fault, When};
+use polyrail::progress::ProgressThread;
 use polyrail::verbs::{RecvWr, SendWr};
 use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{QpState, RailId, RailState, Scheme};
@@ -185,6 +186,21 @@ fn an_endpoint_that_is_given_up_tells_its_peer() {
             _ = ends.far.endpoint.poll(16);
             assert!(begin.elapsed() < Duration::from_secs(2), "{}", ends.report());
         }
+    }
+}
+
+#[test]
+fn a_thread_that_ends_tells_the_peers() {
+    let fabric = Fabric::threaded();
+    let [near_host, far_host] = ["near", "far"].map(|name| Host::new(&fabric, name, 4, 1 << 16));
+    let mut near = healed(Scheme::Spray).build(&near_host.all()).unwrap();
+    let mut far = healed(Scheme::Spray).build(&far_host.all()).unwrap();
+    connect_endpoints(&mut near, &mut far).unwrap();
+    _ = ProgressThread::spawn(near).unwrap().shutdown().unwrap();
+    let begin = Instant::now();
+    while far.state() != QpState::Error {
+        _ = far.poll(16);
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", far.state());
     }
 }
 
