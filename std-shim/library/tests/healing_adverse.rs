@@ -8,7 +8,9 @@ use polyrail::endpoint::{
     Endpoint, Healing, HealingLink, HealingMessage, ReplacementAddress, connect_endpoints,
 };
 use polyrail::nic::{Fabric, Fault, When};
+use polyrail::progress::ProgressThread;
 use polyrail::verbs::{RecvWr, SendWr};
+use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{QpState, RailId, RailState, Scheme};
 use rerouted::{Ends, healed};
 use std::ops::Range;
@@ -187,6 +189,21 @@ fn an_endpoint_that_is_given_up_tells_its_peer() {
     }
 }
 
+#[test]
+fn a_thread_that_ends_tells_the_peers() {
+    let fabric = Fabric::threaded();
+    let [near_host, far_host] = ["near", "far"].map(|name| Host::new(&fabric, name, 4, 1 << 16));
+    let mut near = healed(Scheme::Spray).build(&near_host.all()).unwrap();
+    let mut far = healed(Scheme::Spray).build(&far_host.all()).unwrap();
+    connect_endpoints(&mut near, &mut far).unwrap();
+    _ = ProgressThread::spawn(near).unwrap().shutdown().unwrap();
+    let begin = Instant::now();
+    while far.state() != QpState::Error {
+        _ = far.poll(16);
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", far.state());
+    }
+}
+
 /// The longest interval that can be said is not none.
 #[test]
 fn an_interval_of_for_ever_is_not_none() {
@@ -314,4 +331,42 @@ fn patience_begins_with_requests() {
     steps(&mut ends, 40);
     assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
     carry_until_ready(&mut ends);
+}
+
+/// Whoever polls late is told of everything that arrived before the peer's end, and of the end.
+#[test]
+fn what_arrived_before_the_end_is_told() {
+    const MESSAGES: u64 = 60;
+    for scheme in SCHEMES {
+        let fabric = Fabric::deterministic(4);
+        let [near_host, far_host] =
+            ["near", "far"].map(|name| Host::new(&fabric, name, 4, 1 << 16));
+        let mut near = healed(scheme).build(&near_host.all()).unwrap();
+        let mut far = healed(scheme).build(&far_host.all()).unwrap();
+        connect_endpoints(&mut near, &mut far).unwrap();
+        let keys = near_host.buffer.toward(&far_host.buffer.remote()).unwrap();
+        let from = near_host.buffer.local(0, 9000).unwrap();
+        for number in 0..MESSAGES {
+            far.post_recv(&RecvWr::notification(number)).unwrap();
+            let to = far_host.buffer.addr();
+            near.post_send(&SendWr::write_with_imm(number, from, to, 5, &keys)).unwrap();
+        }
+        let mut sent = 0;
+        let begin = Instant::now();
+        while sent < MESSAGES as usize && begin.elapsed() < Duration::from_secs(20) {
+            fabric.step();
+            sent += near.poll(16).completions.len();
+        }
+        near.flush(Duration::from_secs(1));
+        drop(near);
+        let mut told = Vec::new();
+        while far.state() != QpState::Error || told.len() < MESSAGES as usize {
+            fabric.step();
+            told.extend(far.poll(1).completions);
+            assert!(begin.elapsed() < Duration::from_secs(20), "{}", told.len());
+        }
+        let is_next =
+            |(number, wc): (u64, &VirtualWc)| wc.wr_id == number && wc.status.is_success();
+        assert!((0..).zip(&told).all(is_next), "{told:?}");
+    }
 }

@@ -16,12 +16,13 @@ use std::time::{Duration, Instant};
 
 const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
 
-/// A link that is slow and breaks, and carries text.
+/// A link that is slow and breaks, and carries text. Each end has the new way at a time of its own.
 struct Link {
-    near: HealingLink,
-    far: HealingLink,
-    to_near: VecDeque<String>,
-    to_far: VecDeque<String>,
+    ends: [HealingLink; 2],
+    /// What is on its way to each end.
+    ways: [VecDeque<String>; 2],
+    /// Ends that do not know of the new way yet.
+    is_cut: [bool; 2],
     breaks: usize,
 }
 
@@ -35,26 +36,39 @@ fn hear(link: &HealingLink, text: &str) {
 
 impl Link {
     fn new(ends: &Ends) -> Self {
-        let [near, far] = [&ends.near, &ends.far].map(|end| end.endpoint.healing_link().unwrap());
-        Self { near, far, to_near: VecDeque::new(), to_far: VecDeque::new(), breaks: 0 }
+        let ends = [&ends.near, &ends.far].map(|end| end.endpoint.healing_link().unwrap());
+        Self { ends, ways: Default::default(), is_cut: [false; 2], breaks: 0 }
     }
 
     fn go_on(&mut self, random: &mut Random) {
-        self.to_far.extend(said(&self.near));
-        self.to_near.extend(said(&self.far));
-        for (queue, link) in [(&mut self.to_far, &self.far), (&mut self.to_near, &self.near)] {
-            if random.one_in(5)
-                && let Some(text) = queue.pop_front()
-            {
-                hear(link, &text);
-            }
+        for at in 0..2 {
+            self.carry(at, random);
         }
-        if random.one_in(300) {
+        if self.is_cut == [false; 2] && random.one_in(300) {
             self.breaks += 1;
-            self.to_near.clear();
-            self.to_far.clear();
-            self.near.restored();
-            self.far.restored();
+            self.ways.iter_mut().for_each(VecDeque::clear);
+            self.is_cut = [true; 2];
+        }
+    }
+
+    /// Carries what one end says, and what it is told.
+    fn carry(&mut self, at: usize, random: &mut Random) {
+        let end = &self.ends[at];
+        if self.is_cut[at] {
+            if random.one_in(20) {
+                self.is_cut[at] = false;
+                end.restored();
+            } else if random.one_in(3) {
+                // Lost with the old way.
+                said(end).for_each(drop);
+            }
+            return;
+        }
+        self.ways[1 - at].extend(said(end));
+        if random.one_in(5)
+            && let Some(text) = self.ways[at].pop_front()
+        {
+            hear(end, &text);
         }
     }
 }
