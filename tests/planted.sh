@@ -172,8 +172,12 @@ plant core/src/virtual_qp/dispatch.rs 'self.chooser.prefer_freed();' \
   'if !PLANTED { self.chooser.prefer_freed(); }'
 
 bug "turns begin anew after each rail has had its turn" random
-plant core/src/virtual_qp/choose.rs 'self.ahead = u32::MAX << turn << 1;' \
-  'self.ahead = if PLANTED && round.left == 0 { u32::MAX } else { u32::MAX << turn << 1 };'
+plant core/src/virtual_qp/choose.rs 'self.ahead = if gets_less { here } else { here << 1 };' \
+  'self.ahead = match () {
+            () if PLANTED && round.left == 0 => u32::MAX,
+            () if gets_less => here,
+            () => here << 1,
+        };'
 
 bug "bytes are not given back when a driver refuses" random
 plant core/src/rail/in_flight.rs 'self.bytes_posted -= u64::from(batch.length);' \

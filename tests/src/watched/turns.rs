@@ -2,7 +2,8 @@
 //!
 //! Devices alternate as far as they can. A batch of fragments goes to the first rail with room from
 //! the turn after the last one on; for requests that waited, from the turn of the rail that was
-//! freed last on. Perhaps only a SEND waited, which is not visible here: so after polls a new
+//! freed last on. Where all rails had their turn and the last one got less than its share, the next request
+//! goes on from that turn itself; how large a share was is not visible here, so both are right. Perhaps only a SEND waited, which is not visible here: so after polls a new
 //! request may go on from either turn. Least finish time, rails that leave service and drivers that
 //! refuse upset the order: then nothing is checked.
 
@@ -19,6 +20,8 @@ pub(super) struct Turns {
     limits: Vec<u32>,
     /// The turn that comes next, and that of the rail that was freed last.
     next: usize,
+    /// The turn that fragments were posted in last.
+    last: usize,
     freed: usize,
     /// The turns of rails that were freed since fragments were posted last, and whether a poll is
     /// still going on.
@@ -35,7 +38,16 @@ impl Turns {
         let mut order: Vec<usize> = (0..setup.rails).collect();
         order.sort_by_key(|rail| (before(*rail), *rail));
         let known = setup.config.rail_choice == RailChoice::RoundRobin;
-        Self { order, limits, next: 0, freed: 0, freed_since: Vec::new(), polling: false, known }
+        Self {
+            order,
+            limits,
+            next: 0,
+            last: 0,
+            freed: 0,
+            freed_since: Vec::new(),
+            polling: false,
+            known,
+        }
     }
 
     /// The order can no longer be predicted.
@@ -80,7 +92,7 @@ impl Turns {
         let freed = std::mem::take(&mut self.freed_since);
         let from = match freed.is_empty() {
             false if self.polling => vec![self.freed],
-            _ => [vec![self.next], freed].concat(),
+            _ => [vec![self.next, self.last], freed].concat(),
         };
         let turns = self.order.len();
         let has_room = |turn: &usize| slots[self.order[*turn]] < self.limits[self.order[*turn]];
@@ -88,6 +100,7 @@ impl Turns {
         let expected = from.iter().any(|from| first(*from) == Some(turn));
         assert!(expected, "turn {turn}, though from turns {from:?} on, with {slots:?} taken");
         self.next = (turn + 1) % turns;
+        self.last = turn;
     }
 
     fn turn_of(&self, qp_num: u32) -> usize {
