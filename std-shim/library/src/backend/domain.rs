@@ -42,11 +42,7 @@ pub trait Domain: Clone + Send + Sync + 'static {
     /// # Errors
     ///
     /// There is no such port, or it carries no data now; the device is gone.
-    fn port(&self, number: u8) -> Result<Port, DeviceError> {
-        let ports = self.ports()?;
-        let found = ports.into_iter().find(|port| port.number == number);
-        found.ok_or(DeviceError::NoPort { port: number })
-    }
+    fn port(&self, number: u8) -> Result<Port, DeviceError>;
 
     /// Where a reader of the device's events who begins now begins: behind those that happened so far.
     fn event_cursor(&self) -> EventCursor;

@@ -325,15 +325,16 @@ impl<'a> Counterpart<'a> {
             return failure;
         }
         let begin = Instant::now();
-        loop {
+        while begin.elapsed() < BLAME_TIMEOUT {
             let left = BLAME_TIMEOUT.saturating_sub(begin.elapsed());
             match self.control.expect(left) {
                 Err(ControlError::GaveUp { reason }) => return SessionError::Peer(reason),
                 // Both endpoints have failed: nobody is to be told anything any more.
                 Ok(Message::Heal(_)) => {}
-                _ => return failure,
+                _ => break,
             }
         }
+        failure
     }
 
     /// Ends this side's part: tells the other side of a failure, and takes every request back from the
