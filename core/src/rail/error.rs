@@ -29,7 +29,8 @@ impl RailError {
     pub(crate) const fn is_of_rail(&self) -> bool {
         matches!(
             self.status,
-            WcStatus::RETRY_EXC_ERR
+            WcStatus::LOC_QP_OP_ERR // of some devices, when their port is down
+                | WcStatus::RETRY_EXC_ERR
                 | WcStatus::RNR_RETRY_EXC_ERR
                 | WcStatus::RESP_TIMEOUT_ERR
                 | WcStatus::REM_OP_ERR // what a peer's broken completion queue looks like
@@ -39,6 +40,11 @@ impl RailError {
         )
     }
 
+    /// The same of a receive: there, an inconsistency of the queue pair is a bad buffer.
+    pub(crate) const fn is_of_rail_of_receive(&self) -> bool {
+        self.is_of_rail() && !matches!(self.status, WcStatus::LOC_QP_OP_ERR)
+    }
+
     /// Whether something else failed before.
     pub(crate) fn is_flush(&self) -> bool {
         self.status == WcStatus::WR_FLUSH_ERR
@@ -46,7 +52,7 @@ impl RailError {
 
     /// Whether the requests themselves may be the cause.
     pub(crate) const fn suspects_requests(&self) -> bool {
-        matches!(self.status, WcStatus::FATAL_ERR | WcStatus::GENERAL_ERR)
+        matches!(self.status, WcStatus::LOC_QP_OP_ERR | WcStatus::FATAL_ERR | WcStatus::GENERAL_ERR)
     }
 }
 

@@ -182,7 +182,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     fn data_receive_flushed(&mut self, id: RailId, completion: &Completion) -> bool {
         let Some(rail) = self.rail_mut(id) else { return false };
-        let is_of_rail = rail.completion_error(completion, 0).is_of_rail();
+        let is_of_rail = rail.completion_error(completion, 0).is_of_rail_of_receive();
         if !self.reroute.is_on || !is_of_rail {
             return false;
         }

@@ -114,13 +114,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         true
     }
 
-    /// A completion failed, so its queue pair is in the error state.
+    /// A completion failed, so its queue pair is in the error state, and nothing takes over: neither a request
+    /// that is [lost](Self::send_lost) nor a receive that is.
     #[cold]
     pub(super) fn completion_failed(&mut self, id: RailId, completion: &Completion, offset: u32) {
         let Some(rail) = self.rail_mut(id) else { return };
         rail.errors += 1;
         let error = rail.completion_error(completion, offset);
-        self.rail_failed(error);
+        self.give_up(Failure::Rail(error));
     }
 
     /// A driver took everything, and complained all the same: its rail failed.

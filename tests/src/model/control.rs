@@ -158,6 +158,7 @@ impl End {
                 let statuses = [
                     WcStatus::RETRY_EXC_ERR,
                     WcStatus::GENERAL_ERR,
+                    WcStatus::LOC_QP_OP_ERR,
                     WcStatus::REM_OP_ERR,
                     WcStatus::REM_ACCESS_ERR,
                 ];

@@ -141,7 +141,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ) -> bool {
         let Some(rail) = self.rail_mut(id) else { return false };
         let error = rail.completion_error(completion, 0);
-        if !self.survives(&error) {
+        if !self.survives(&error) || !error.is_of_rail_of_receive() {
             return false;
         }
         if let Some(rail) = self.rail_mut(id) {

@@ -76,6 +76,7 @@ fn a_request_that_fails_rail_after_rail_is_given_up() {
     };
     assert_eq!(rounds(WcStatus::FATAL_ERR), Some(4), "the fifth failure, over two rails");
     assert_eq!(rounds(WcStatus::GENERAL_ERR), Some(4));
+    assert_eq!(rounds(WcStatus::LOC_QP_OP_ERR), Some(4));
     assert_eq!(rounds(WcStatus::RETRY_EXC_ERR), None);
 }
 

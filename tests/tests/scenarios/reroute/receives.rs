@@ -3,8 +3,10 @@
 use super::{RAIL_0, RAIL_1, dqplb, fenced, ready, spray};
 use polyrail_core::internals::{SequenceImm, SequenceNumber};
 use polyrail_core::verbs::{Imm, RecvWr, WcStatus};
-use polyrail_core::virtual_qp::{ControlMessage, PostRecvError, RailId, RailState, ToldState};
-use polyrail_tests::rig::{self, Rig, ok};
+use polyrail_core::virtual_qp::{
+    ControlMessage, Failure, PostRecvError, RailError, RailId, RailState, ToldState,
+};
+use polyrail_tests::rig::{self, KEYS, Rig, local, ok};
 
 /// The immediate of a numbered fragment.
 fn fragment(number: u32, last: bool) -> Imm {
@@ -108,4 +110,23 @@ fn receives_that_wait_for_a_rail_are_flushed_when_all_is_given_up() {
     let flushed = WcStatus::WR_FLUSH_ERR;
     assert_eq!(reports, [(1, flushed), (2, flushed), (3, flushed), (4, flushed)]);
     assert_eq!(rig.told(), [ControlMessage::Error]);
+}
+
+/// What a sender's device says of a port that is down, a receiver's says of a buffer that is too short.
+#[test]
+fn a_bad_buffer_of_a_receive_is_no_failure_of_its_rail() {
+    let fails = |mut rig: Rig| {
+        rig.rails[0].fail_recv(WcStatus::LOC_QP_OP_ERR);
+        let reports = rig.poll_ids();
+        let failure = rig.qp.failure();
+        let is_it = |error: RailError| error.status == WcStatus::LOC_QP_OP_ERR;
+        assert!(matches!(failure, Some(Failure::Rail(error)) if is_it(error)), "{failure:?}");
+        reports
+    };
+    let mut rig = spray().rig();
+    rig.qp.post_recv(&RecvWr::data(1, local(64), &KEYS)).unwrap();
+    assert_eq!(fails(rig), [(1, WcStatus::LOC_QP_OP_ERR)]);
+    let mut rig = dqplb().rig();
+    rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
+    assert_eq!(fails(rig), [(1, WcStatus::WR_FLUSH_ERR)]);
 }
