@@ -96,6 +96,10 @@ impl<Q: Connect> Connect for Faulty<Q> {
         self.inner.fail()
     }
 
+    fn retire(self) {
+        self.inner.retire();
+    }
+
     fn gone(&self) -> Option<Gone> {
         self.inner.gone()
     }

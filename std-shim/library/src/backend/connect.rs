@@ -43,6 +43,14 @@ pub trait Connect: QueuePair {
     /// See [`init`](Self::init).
     fn fail(&self) -> Result<(), DeviceError>;
 
+    /// Destroys it. Where that may take long, its owner does not wait for it.
+    fn retire(self)
+    where
+        Self: Sized,
+    {
+        drop(self);
+    }
+
     /// The word that its device was removed, if that is so and the backend can know.
     fn gone(&self) -> Option<Gone> {
         None

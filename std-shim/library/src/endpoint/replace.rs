@@ -127,7 +127,7 @@ where
     if let Some(known) = qp.position(rail).and_then(|at| qp.places.get_mut(at)) {
         *known = place;
     }
-    drop(old);
+    old.retire();
     Ok(())
 }
 

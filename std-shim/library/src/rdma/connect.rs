@@ -2,6 +2,7 @@
 
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, RemoteQp};
 use polyrail_ffi::{Grh, Path, QueuePair, Route, ToErr, ToInit, ToRtr, ToRts};
+use std::thread;
 
 /// It never says that its device is [`gone`](Connect::gone). Verbs tells of a device's end by one event,
 /// [`DeviceFatal`](polyrail_ffi::AsyncEvent::DeviceFatal), in two cases that cannot be told apart:
@@ -47,6 +48,13 @@ impl Connect for QueuePair {
 
     fn fail(&self) -> Result<(), DeviceError> {
         Ok(self.modify(&ToErr)?)
+    }
+
+    /// On a thread of its own: a driver may wait until it has all packets back, and those of a port that is down may be
+    /// held for seconds, during which the other rails would stand still.
+    fn retire(self) {
+        // Without a thread it is dropped here.
+        _ = thread::Builder::new().name("polyrail-retire".to_owned()).spawn(move || drop(self));
     }
 }
 

@@ -25,9 +25,10 @@ impl Attempts {
         self.next = now.checked_add(self.interval).or(self.next);
     }
 
-    /// There is reason to hope: the next one is due now.
+    /// There is reason to hope: the next one is due now, and if it fails, others soon. A port that is up may not
+    /// have its address or its routes yet.
     pub(super) fn hurry(&mut self) {
-        self.next = None;
+        *self = Self::default();
     }
 }
 
@@ -53,5 +54,10 @@ mod tests {
         attempts.failed(now, &healing);
         attempts.hurry();
         assert!(attempts.is_due(now));
+        attempts.failed(now, &healing);
+        assert!(
+            attempts.is_due(now + healing.first_interval),
+            "the port may not have an address yet"
+        );
     }
 }

@@ -133,19 +133,25 @@ where
         let mut readers = std::mem::take(&mut self.healer.readers);
         for (device, reader) in readers.iter_mut().enumerate() {
             let id = self.qp.devices[device];
-            while let Some(event) = self.owner.devices.next_event(id, reader) {
-                self.device_said(device, event);
+            let next = || self.owner.devices.next_event(id, reader);
+            let events: Vec<DeviceEvent> = std::iter::from_fn(next).collect();
+            for (at, event) in events.iter().enumerate() {
+                self.device_said(device, *event, &events[at + 1..]);
             }
         }
         self.healer.readers = readers;
     }
 
-    fn device_said(&mut self, device: usize, event: DeviceEvent) {
+    /// `later` is what else it said, after that.
+    fn device_said(&mut self, device: usize, event: DeviceEvent, later: &[DeviceEvent]) {
         self.healer.is_busy = true;
         match event {
             DeviceEvent::PortDown { port } => {
-                // It may be up again; then what is in flight is carried on.
-                if self.owner.devices.port(self.qp.devices[device], port).is_err() {
+                // It may be up again; then what is in flight is carried on. It is asked only then: the answer
+                // may have to wait until whoever takes the port down is done.
+                let may_be_up = later.contains(&DeviceEvent::PortUp { port });
+                let id = self.qp.devices[device];
+                if !may_be_up || self.owner.devices.port(id, port).is_err() {
                     self.give_up_rails_on(device, Some(port), Noticed::PortDown);
                 }
             }
