@@ -11,5 +11,6 @@ cargo build --locked -p polyrail-rxe
 tests/rxe/guest.sh -t 300 -- "${CARGO_TARGET_DIR:-target}/debug/polyrail-rxe" "$@"
 [ $# -eq 0 ] || exit 0
 tests/rxe/copy.sh
+tests/rxe/heal.sh
 # A slow machine fails no test.
 tests/rxe/perf.sh --tell

@@ -2,6 +2,7 @@
 
 mod devices;
 mod events;
+mod healing;
 mod refusals;
 mod services;
 mod windows;
@@ -29,6 +30,8 @@ pub(crate) fn list() -> Vec<Behaviour<Rails>> {
             a_port_that_goes_down_and_up_is_known_to_all_domains_of_its_device
             a_shared_receive_queue_raises_its_limit_event
             an_overrun_raises_an_event;
+        healing:
+            a_port_that_goes_down_is_healed_long_before_requests_time_out;
         services:
             datagrams_go_where_their_address_handle_points
             an_unreliable_connection_carries_writes

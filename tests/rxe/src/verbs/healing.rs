@@ -1,0 +1,203 @@
+//! Endpoints that heal by themselves, while links of theirs go down and come up.
+
+use crate::fixture::{GID_INDEX, PORT, Rails};
+use polyrail::backend::{DeviceEvent, Domain, EventCursor};
+use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::rdma::{
+    CompletionQueue, OpenOptions, QueuePair, VerbsDomain, VerbsRegion, open_devices,
+};
+use polyrail::virtual_cq::Event;
+use polyrail::virtual_qp::{QpState, RailEventKind, RailFailure, RailId, Scheme};
+use polyrail_core::verbs::{AccessFlags, DeviceKeys, RecvWr, SendWr, WcStatus};
+use polyrail_ffi::PostMode;
+use polyrail_tests::behaviours::{Fixture, LIMIT};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes of each WRITE, and how many are in flight: a few milliseconds' worth.
+const LENGTH: u32 = 64 << 10;
+const WINDOW: u64 = 4;
+
+fn domains(end: &str) -> Vec<VerbsDomain> {
+    let names = [0, 1].map(|rail| format!("rxe{end}{rail}").parse().unwrap());
+    open_devices(&names, &OpenOptions { gid_index: Some(GID_INDEX) }).unwrap()
+}
+
+/// One end, with the memory that all its WRITEs read or reach.
+struct Side {
+    endpoint: Endpoint<QueuePair, CompletionQueue>,
+    memory: RegisteredBuffer<VerbsRegion>,
+    posted: u64,
+    done: u64,
+}
+
+impl Side {
+    fn new(end: &str, scheme: Scheme) -> Self {
+        let domains = domains(end);
+        let domains: Vec<&VerbsDomain> = domains.iter().collect();
+        let builder = EndpointBuilder::new().rails(2).scheme(scheme).max_msg_size(16 << 10);
+        let endpoint = builder.rail_failure(RailFailure::Reroute).build(&domains).unwrap();
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let memory = RegisteredBuffer::new(LENGTH as usize, access, &domains).unwrap();
+        Self { endpoint, memory, posted: 0, done: 0 }
+    }
+
+    fn poll(&mut self) {
+        let done = &mut self.done;
+        let polled = self.endpoint.poll_with(16, |event| {
+            let Event::Completion(wc) = event else { return };
+            assert_eq!(wc.status, WcStatus::SUCCESS, "{wc:?}");
+            *done += 1;
+        });
+        assert_eq!(polled.error, None);
+    }
+
+    /// Requests that a rail has completed.
+    fn acknowledged(&self, rail: RailId) -> u64 {
+        let counters = self.endpoint.virtual_qp().counters(rail).unwrap();
+        counters.completions - counters.errors
+    }
+}
+
+struct Ends {
+    near: Side,
+    far: Side,
+    keys: Vec<DeviceKeys>,
+}
+
+impl Ends {
+    fn new(scheme: Scheme) -> Self {
+        let [mut near, mut far] = ["A", "B"].map(|end| Side::new(end, scheme));
+        connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        let both = near.memory.keys().iter().zip(far.memory.keys());
+        let keys = both
+            .map(|(own, peer)| DeviceKeys { device: own.device, lkey: own.lkey, rkey: peer.rkey })
+            .collect();
+        Self { near, far, keys }
+    }
+
+    /// Polls both ends, and keeps WRITEs in flight.
+    fn step(&mut self) {
+        let Self { near, far, keys } = self;
+        while far.posted < near.done + WINDOW {
+            far.endpoint.post_recv(&RecvWr::notification(far.posted)).unwrap();
+            far.posted += 1;
+        }
+        while near.posted < far.posted {
+            let local = near.memory.local(0, LENGTH).unwrap();
+            let wr = SendWr::write_with_imm(near.posted, local, far.memory.addr(), 7, keys);
+            near.endpoint.post_send(&wr).unwrap();
+            near.posted += 1;
+        }
+        near.poll();
+        far.poll();
+    }
+
+    /// Returns when it was so.
+    fn run_until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) -> Instant {
+        let start = Instant::now();
+        while !is_so(self) {
+            self.step();
+            assert!(start.elapsed() < LIMIT, "{what}: {:?}", self.near.endpoint.rail_reports());
+        }
+        Instant::now()
+    }
+
+    /// Returns when the sender learned that this happened to a rail.
+    fn run_until_told(
+        &mut self,
+        what: &str,
+        rail: RailId,
+        is_it: impl Fn(RailEventKind) -> bool,
+    ) -> Instant {
+        let mut told = None;
+        self.run_until(what, |ends| {
+            while let Some(event) = ends.near.endpoint.take_rail_event() {
+                if event.event.rail == rail && is_it(event.event.kind) {
+                    told = told.or(Some(event.at));
+                }
+            }
+            told.is_some()
+        });
+        told.unwrap()
+    }
+}
+
+/// Waits until the port of a domain is down, whoever else hears of it. Returns when that was.
+fn down_at(domain: &VerbsDomain, mut reader: EventCursor) -> Instant {
+    let start = Instant::now();
+    loop {
+        while let Some(event) = domain.next_event(&mut reader) {
+            if event == (DeviceEvent::PortDown { port: PORT }) {
+                return Instant::now();
+            }
+        }
+        assert!(start.elapsed() < LIMIT, "the port does not go down");
+        thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// What a port's end costs, from its own event on.
+struct Healed {
+    given_up: Duration,
+    /// Something was acknowledged on the other rail after that.
+    elsewhere: Duration,
+    fenced: Duration,
+    /// The next request was complete.
+    next: Duration,
+    /// From the link's return to the rail's.
+    back: Duration,
+}
+
+fn heal(rails: &Rails, scheme: Scheme, number: usize) -> Healed {
+    let rail = RailId::Data(number as u8);
+    let other = RailId::Data(1 - number as u8);
+    let mut ends = Ends::new(scheme);
+    let watched = &domains("A")[number];
+    let reader = watched.event_cursor();
+    ends.run_until("traffic", |ends| ends.near.done > 3 * WINDOW);
+    thread::scope(|scope| {
+        let down = scope.spawn(|| down_at(watched, reader));
+        scope.spawn(|| rails.set_link(number, false));
+        let is_failure = |kind| matches!(kind, RailEventKind::Failed { .. });
+        let given_up = ends.run_until_told("a failure", rail, is_failure);
+        let before = ends.near.acknowledged(other);
+        let elsewhere = ends.run_until("the other rail", |e| e.near.acknowledged(other) > before);
+        let is_fence = |kind| matches!(kind, RailEventKind::Fenced { .. });
+        let fenced = ends.run_until_told("a fence", rail, is_fence);
+        let done = ends.near.done;
+        let next = ends.run_until("requests", |ends| ends.near.done > done);
+        let down = down.join().unwrap();
+        rails.set_link(number, true);
+        let up = Instant::now();
+        let is_ready = |side: &Side| side.endpoint.state() == QpState::Ready;
+        let back = ends.run_until("return", |ends| is_ready(&ends.near) && is_ready(&ends.far));
+        let done = ends.near.done;
+        ends.run_until("traffic", |ends| ends.near.done > done + 3 * WINDOW);
+        let [given_up, elsewhere, fenced, next] =
+            [given_up, elsewhere, fenced, next].map(|at| at.saturating_duration_since(down));
+        Healed { given_up, elsewhere, fenced, next, back: back - up }
+    })
+}
+
+/// The queue pairs' own timeout is a second, and they try seven times. Prints how long it took. The limit is less than
+/// the 3 s for which the kernel keeps packets, and with them a queue pair, when a neighbour does not answer.
+pub(super) fn a_port_that_goes_down_is_healed_long_before_requests_time_out(rails: &Rails) {
+    const SLOW: Duration = Duration::from_millis(2500);
+    if rails.post_mode() != PostMode::Classic {
+        // Endpoints choose for themselves.
+        return;
+    }
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        for number in [1, 0] {
+            let Healed { given_up, elsewhere, fenced, next, back } = heal(rails, scheme, number);
+            println!(
+                "  {scheme:?}, port of rail {number} down: given up after {given_up:.1?}, acknowledged elsewhere \
+                 after {elsewhere:.1?}, fenced after {fenced:.1?}, next request done after {next:.1?}; up: back after \
+                 {back:.1?}"
+            );
+            assert!(next < SLOW);
+        }
+    }
+}
