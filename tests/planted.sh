@@ -179,6 +179,10 @@ plant core/src/virtual_qp/choose.rs 'self.ahead = if gets_less { here } else { h
             () => here << 1,
         };'
 
+bug "a reserved rail takes no fragments though it is alone" scenarios
+plant core/src/virtual_qp/qp.rs '!self.rails[at].is_reserved || self.stands_alone(at)' \
+  '!self.rails[at].is_reserved || (!PLANTED && self.stands_alone(at))'
+
 bug "bytes are not given back when a driver refuses" random
 plant core/src/rail/in_flight.rs 'self.bytes_posted -= u64::from(batch.length);' \
   'self.bytes_posted -= if PLANTED { 0 } else { u64::from(batch.length) };'

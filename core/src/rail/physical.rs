@@ -48,6 +48,8 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) turn_bit: u8,
     /// Its owner wants it to be given fragments.
     pub(crate) is_wanted: bool,
+    /// Its owner wants it to leave fragments to the others, as long as there are any.
+    pub(crate) is_reserved: bool,
     /// It may be given what was not lost on it: it [is in service](Self::is_in_service) and has no lost
     /// fragments, whose places they would take.
     pub(crate) carries: bool,
@@ -83,6 +85,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             keys_at: 0,
             turn_bit: 0,
             is_wanted: true,
+            is_reserved: false,
             carries: true,
             accepts_as: address(qp.device(), qp.qp_num()),
             completions: 0,

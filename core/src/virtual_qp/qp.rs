@@ -33,7 +33,8 @@ use arrayvec::ArrayVec;
 ///
 /// *Health*: [`state`](Self::state), [`failure`](Self::failure), [`first_error`](Self::first_error),
 /// [`take_protocol_error`](Self::take_protocol_error), [`check_stalled`](Self::check_stalled),
-/// [`set_rail_in_service`](Self::set_rail_in_service), [`counters`](Self::counters).
+/// [`set_rail_in_service`](Self::set_rail_in_service), [`reserve_rail`](Self::reserve_rail),
+/// [`counters`](Self::counters).
 ///
 /// *Rails that fail*: [`next_control`](Self::next_control), [`control`](Self::control),
 /// [`take_rail_event`](Self::take_rail_event), [`replace_rail`](Self::replace_rail) and others, see below.
@@ -282,13 +283,28 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if let RailId::Data(rail) = id { rails.get_mut(rail as usize) } else { scheme.notify_mut() }
     }
 
-    /// Whether a data rail may be given fragments, credits aside. One that has lost fragments posts
+    /// Whether a data rail may be given requests, credits aside. One that has lost fragments posts
     /// those first, and no others: their places are taken.
     #[inline]
-    pub(super) fn may_accept(&self, at: usize) -> bool {
+    fn may_carry(&self, at: usize) -> bool {
         let rail = &self.rails[at];
         let owed = rail.sends.is_partial() || self.offers.sends.contains(rail.id);
         rail.carries && !owed
+    }
+
+    /// Whether a data rail may be given fragments, credits aside.
+    #[inline]
+    pub(super) fn may_accept(&self, at: usize) -> bool {
+        self.may_carry(at) && (!self.rails[at].is_reserved || self.stands_alone(at))
+    }
+
+    /// Whether no other data rail takes fragments.
+    #[cold]
+    fn stands_alone(&self, at: usize) -> bool {
+        let takes = |(other, rail): (usize, &Rail<Q, DEPTH>)| {
+            other != at && rail.carries && !rail.is_reserved
+        };
+        !self.rails.iter().enumerate().any(takes)
     }
 
     /// Takes note of what may have changed whether a data rail takes fragments.
@@ -303,7 +319,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Whether rail 0 takes a pass-through request now.
     pub(super) fn rail_0_has_room(&self) -> bool {
-        self.rails[0].accepts() && self.rails[0].sends.credits() > 0
+        self.may_carry(0) && self.rails[0].sends.credits() > 0
     }
 
     /// Calls `each` for every physical queue pair with its role and the completion queue entries

@@ -120,6 +120,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         true
     }
 
+    /// Reserves a rail for what no other rail can carry, or ends that: as long as others take fragments, it gets
+    /// none. For rail 0 on a device that it shares with another rail, so that it does not halve that one's
+    /// throughput. Returns whether there is such a rail.
+    pub fn reserve_rail(&mut self, rail: u8, reserved: bool) -> bool {
+        let Some(chosen) = self.rails.get_mut(rail as usize) else { return false };
+        chosen.is_reserved = reserved;
+        self.update_rail(RailId::Data(rail));
+        // Requests that found no rail may find this one.
+        self.pump();
+        true
+    }
+
     /// A completion failed, so its queue pair is in the error state, and nothing takes over: neither a request
     /// that is [lost](Self::send_lost) nor a receive that is.
     #[cold]

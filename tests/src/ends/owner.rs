@@ -4,7 +4,7 @@
 use super::World;
 use super::nic::EndQp;
 use super::physical::Name;
-use polyrail_core::virtual_qp::RailState;
+use polyrail_core::virtual_qp::{RailId, RailState};
 use std::rc::Rc;
 
 /// A queue pair that an owner has made and not handed over.
@@ -132,6 +132,10 @@ impl World {
             Ok(old) => {
                 this.installed[rail] = at;
                 this.lost[rail] = false;
+                if let RailId::Data(number) = id {
+                    // As owners do who put it on another device.
+                    this.qp.reserve_rail(number, !generation.is_multiple_of(2));
+                }
                 assert!(fits, "a queue pair that does not fit was taken");
                 self.check_old(&old);
                 self.summary.replaced += 1;

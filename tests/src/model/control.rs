@@ -194,7 +194,7 @@ impl End {
     /// What an owner does.
     fn own(&mut self, choices: &mut dyn Choices) {
         let rail = self.rail(choices);
-        match choices.below(6) {
+        match choices.below(7) {
             0 => {
                 self.rig.qp.fail_rail(rail);
             }
@@ -207,6 +207,9 @@ impl End {
                 self.rig.qp.check_stalled();
             }
             4 if choices.one_in(16) => self.rig.qp.fail(),
+            5 => {
+                self.rig.qp.reserve_rail(choices.below(3) as u8, choices.coin());
+            }
             _ => {
                 self.rig.qp.set_rail_in_service(choices.below(3) as u8, choices.coin());
             }

@@ -73,6 +73,7 @@ impl World {
                 for rail in 0..self.connections[at].shape.rails {
                     let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
                     assert!(qp.set_rail_in_service(rail as u8, true), "any rail may come back");
+                    assert!(qp.reserve_rail(rail as u8, false), "there is this rail");
                 }
             }
         }

@@ -107,7 +107,11 @@ impl World {
         let rail = choices.below(8) as u8;
         let in_service = choices.coin();
         let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
-        without_allocating("set_rail_in_service", || qp.set_rail_in_service(rail, in_service));
+        if choices.coin() {
+            without_allocating("set_rail_in_service", || qp.set_rail_in_service(rail, in_service));
+        } else {
+            without_allocating("reserve_rail", || qp.reserve_rail(rail, in_service));
+        }
     }
 
     /// Ends what can be ended: links, silence, lost acknowledgements, delays, faults of drivers.

@@ -20,6 +20,7 @@ pub(super) trait AnyQp: CompletionTarget {
     fn window(&self) -> PeerWindow;
     fn set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;
     fn set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;
+    fn reserve_rail(&mut self, rail: u8, reserved: bool) -> bool;
     fn check_stalled(&mut self) -> RailSet;
     fn physical(&self, rail: RailId) -> Option<&nic::QueuePair>;
     /// # Safety
@@ -65,6 +66,7 @@ forward! {
     prepare_receives(&mut self) -> Result<(), PostRecvError>;
     set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;
     set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;
+    reserve_rail(&mut self, rail: u8, reserved: bool) -> bool;
     check_stalled(&mut self) -> RailSet;
     counters(&mut self, rail: RailId) -> Option<RailCounters>;
     ;

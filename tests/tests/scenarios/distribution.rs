@@ -302,3 +302,29 @@ fn counters_give_back_what_a_driver_refuses() {
         }
     }
 }
+
+/// For rail 0 where it shares a device with another rail.
+#[test]
+fn a_reserved_rail_carries_what_no_other_can() {
+    let mut rig: Rig<2, 8, 8> = Setup::spray(2).fragment(128).build();
+    assert!(rig.qp.reserve_rail(0, true) && !rig.qp.reserve_rail(2, true));
+    rig.post([rig::write(1, 4 * 128)]);
+    assert_eq!(loads(&rig), [0, 4]);
+    rig.post([rig::send(2, 64)]);
+    assert_eq!(loads(&rig), [0, 4], "it stays behind the write");
+    assert_eq!(rig.run_dry().len(), 2);
+    rig.post([rig::send(3, 64)]);
+    assert_eq!(loads(&rig), [1, 0]);
+    assert_eq!(rig.run_dry().len(), 1);
+    // Of fragments it takes what nobody else does.
+    assert!(rig.qp.set_rail_in_service(1, false));
+    rig.post([rig::write(4, 2 * 128)]);
+    assert_eq!(loads(&rig), [2, 0]);
+    assert!(rig.qp.set_rail_in_service(1, true));
+    rig.post([rig::write(5, 2 * 128)]);
+    assert_eq!(loads(&rig), [2, 2]);
+    assert!(rig.qp.reserve_rail(0, false));
+    rig.post([rig::write(6, 2 * 128)]);
+    assert_eq!(loads(&rig), [3, 3]);
+    assert_eq!(rig.run_dry().len(), 3);
+}

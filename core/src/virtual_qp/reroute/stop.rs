@@ -204,6 +204,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if let RailId::Data(at) = id {
             self.update_availability(usize::from(at));
         }
+        // Those that leave fragments to the others take them if there are no others.
+        for at in 0..self.rails.len() {
+            if self.rails[at].is_reserved {
+                self.update_availability(at);
+            }
+        }
     }
 
     fn check_min_rails(&mut self) {

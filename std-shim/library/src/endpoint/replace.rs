@@ -130,7 +130,17 @@ where
         *known = place;
     }
     old.retire();
+    let is_away = qp.home_of(rail).is_some_and(|home| home.device != place.device);
+    if let RailId::Data(number) = rail {
+        // It shares the device with another rail, and would halve what that one carries.
+        qp.qp.reserve_rail(number, is_away);
+    }
     Ok(())
+}
+
+/// Whether requests wait for this rail, so that its queue pair may be on another rail's device too.
+pub(super) const fn can_move(rail: RailId) -> bool {
+    matches!(rail, RailId::Data(0) | RailId::Notify)
 }
 
 impl<Q> EndpointQp<Q>
@@ -158,7 +168,7 @@ where
     pub(super) fn candidates(&self, rail: RailId) -> Result<Vec<Place>, ReplaceError> {
         let home = *self.home_of(rail).ok_or(virtual_qp::ReplaceError::NoRail(rail))?;
         let mut candidates = vec![home];
-        if matches!(rail, RailId::Data(0) | RailId::Notify) {
+        if can_move(rail) {
             for place in &self.homes {
                 if candidates.iter().all(|known| known.device != place.device) {
                     candidates.push(*place);

@@ -46,6 +46,8 @@ pub(super) struct Care<Q> {
     /// Places where the peer had no queue pair since the rail went out of service: the next offer is for another
     /// one, if there may be one.
     pub(super) refusals: usize,
+    /// One was tried for that may be on another device.
+    pub(super) tried_to_move: bool,
     /// A queue pair that was offered to the peer.
     pub(super) offered: Option<Replacement<Q>>,
     /// The peer's latest offer, until it is answered.
@@ -60,6 +62,7 @@ impl<Q> Default for Care<Q> {
             unfenced_since: None,
             attempts: Attempts::default(),
             refusals: 0,
+            tried_to_move: false,
             offered: None,
             asked: None,
         }
@@ -87,6 +90,14 @@ impl<Q> Care<Q> {
             self.attempts = Attempts::default();
         }
         self.refusals = 0;
+        self.tried_to_move = false;
+    }
+
+    /// Whether a new queue pair is to be tried for: when an interval has passed, and as soon as it may be on another
+    /// device, if it can be there.
+    pub(super) fn is_due(&self, now: Instant, healing: &Healing, can_move: bool) -> bool {
+        let moves = can_move && !self.tried_to_move && self.may_move(now, healing);
+        moves || self.attempts.is_due(now)
     }
 
     /// Whether the rail has waited for its own device for long enough.

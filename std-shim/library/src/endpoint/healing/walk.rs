@@ -18,7 +18,7 @@ use crate::endpoint::devices::Devices;
 use crate::endpoint::place::{Place, rail_ids, rail_index};
 use crate::endpoint::qp::EndpointQp;
 use crate::endpoint::rail_log::Noticed;
-use crate::endpoint::replace::{Source, put_in_place};
+use crate::endpoint::replace::{Source, can_move, put_in_place};
 use crate::endpoint::replace_error::ReplaceError;
 use crate::endpoint::replacement::{Replacement, ReplacementAddress};
 use crate::endpoint::sizes::MAX_DEVICES;
@@ -300,13 +300,18 @@ where
 
     /// Offers the peer a new queue pair, if that is due.
     fn offer(&mut self, rail: RailId) {
-        let now = self.now;
+        let (now, options) = (self.now, self.healer.options);
         let is_down = self.qp.next_generation(rail).is_ok();
         let has_room = self.healer.link.has_room();
         let Some(care) = self.healer.care(rail) else { return };
-        if !is_down || care.offered.is_some() || !care.attempts.is_due(now) || !has_room {
+        if !is_down
+            || care.offered.is_some()
+            || !care.is_due(now, &options, can_move(rail))
+            || !has_room
+        {
             return;
         }
+        care.tried_to_move = care.may_move(now, &options);
         match self.make(rail) {
             Ok(own) => {
                 self.healer.link.say(HealingMessage::Offer(*own.address()));
