@@ -2,8 +2,9 @@
 //! brought back, while requests move on the others.
 //!
 //! `options` is what can be chosen; `message` is what two ends tell each other, and `link` the way between
-//! them. `walk` does the work, after some of the polls; `healer` is what it remembers in between, with
-//! `attempts`, when to try again, and `headway`, the watch over rails that fall silent. `given_up` is the end.
+//! them. `walk` does the work, after some of the polls, with its steps in `notice`, `new_queue_pairs` and
+//! `patience`; `healer` is what it remembers in between, with `attempts`, when to try again, and `headway`, the watch
+//! over rails that fall silent. `given_up` is the end.
 
 mod attempts;
 mod given_up;
@@ -11,7 +12,10 @@ mod headway;
 mod healer;
 mod link;
 mod message;
+mod new_queue_pairs;
+mod notice;
 mod options;
+mod patience;
 mod walk;
 
 pub(super) use given_up::GivenUp;

@@ -1,0 +1,145 @@
+//! New queue pairs for rails that are Down: one end offers, the other answers.
+
+use super::message::HealingMessage;
+use super::walk::Walk;
+use crate::backend::Connect;
+use crate::endpoint::rail_log::Noticed;
+use crate::endpoint::replace::{Source, can_move, put_in_place};
+use crate::endpoint::replace_error::ReplaceError;
+use crate::endpoint::replacement::{Replacement, ReplacementAddress};
+use polyrail_core::hardware::CompletionQueue;
+use polyrail_core::virtual_qp::{RailId, RailState};
+
+impl<Q, C, const ROUTES: usize> Walk<'_, Q, C, ROUTES>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    /// Offers the peer a new queue pair, if that is due.
+    pub(super) fn offer(&mut self, rail: RailId) {
+        let (now, options) = (self.now, self.healer.options);
+        let is_down = self.qp.next_generation(rail).is_ok();
+        let has_room = self.healer.link.has_room();
+        let Some(care) = self.healer.care(rail) else { return };
+        if !is_down
+            || care.offered.is_some()
+            || !care.is_due(now, &options, can_move(rail))
+            || !has_room
+        {
+            return;
+        }
+        care.tried_to_move = care.may_move(now, &options);
+        match self.make(rail) {
+            Ok(own) => {
+                self.healer.link.say(HealingMessage::Offer(*own.address()));
+                if let Some(care) = self.healer.care(rail) {
+                    care.offered = Some(own);
+                }
+            }
+            Err(error) => self.attempt_failed(rail, &error),
+        }
+    }
+
+    fn attempt_failed(&mut self, rail: RailId, error: &ReplaceError) {
+        tracing::debug!(%rail, %error, "no new queue pair yet");
+        let (now, options) = (self.now, self.healer.options);
+        if let Some(care) = self.healer.care(rail) {
+            care.attempts.failed(now, &options);
+        }
+    }
+
+    /// A queue pair in the best place that a rail may have now; in another one each time that the peer had none
+    /// there. The error is of the first one that was tried.
+    fn make(&mut self, rail: RailId) -> Result<Replacement<Q>, ReplaceError> {
+        let (now, options) = (self.now, self.healer.options);
+        let mut places = self.qp.candidates(rail)?;
+        let Some(care) = self.healer.care(rail) else { return Err(ReplaceError::no_rail(rail)) };
+        if !care.may_move(now, &options) {
+            places.truncate(1);
+        }
+        let first = care.refusals % places.len().max(1);
+        places.rotate_left(first);
+        self.source().make_in(self.qp, rail, &places)
+    }
+
+    fn source(&self) -> Source<'_, Q, C> {
+        Source { devices: self.owner.devices, cqs: self.owner.cq.cqs() }
+    }
+
+    /// The peer has made a queue pair. It is answered once the rail is Down here too.
+    pub(super) fn offered(&mut self, peer: ReplacementAddress) {
+        let ReplacementAddress { rail, generation, .. } = peer;
+        let offers = self.healer.offers;
+        match self.healer.care(rail).filter(|_| !offers) {
+            Some(care) if self.qp.virtual_qp().rail_state(rail).is_some() => {
+                care.asked = Some(peer);
+            }
+            _ => self.refuse(rail, generation),
+        }
+    }
+
+    fn refuse(&mut self, rail: RailId, generation: u16) {
+        self.healer.link.say(HealingMessage::Refused { rail, generation });
+    }
+
+    /// Answers the peer's offer, if there is one that can be answered.
+    pub(super) fn answer(&mut self, rail: RailId, state: RailState) {
+        let next = self.qp.virtual_qp().rail_generation(rail).unwrap_or_default().wrapping_add(1);
+        let Some(care) = self.healer.care(rail) else { return };
+        let Some(peer) = care.asked else { return };
+        let is_waiting = matches!(state, RailState::Draining | RailState::Fenced);
+        if is_waiting && peer.generation == next {
+            return;
+        }
+        care.asked = None;
+        match self.join(&peer) {
+            Ok(own) => self.healer.link.say(HealingMessage::Answer(own)),
+            Err(error) => {
+                self.attempt_failed(rail, &error);
+                self.refuse(rail, peer.generation);
+            }
+        }
+    }
+
+    /// Puts a queue pair that goes with the peer's in the rail's place.
+    fn join(&mut self, peer: &ReplacementAddress) -> Result<ReplacementAddress, ReplaceError> {
+        let own = self.source().make_for(self.qp, peer)?;
+        let address = *own.address();
+        self.put_in_place(own, peer)?;
+        Ok(address)
+    }
+
+    fn put_in_place(
+        &mut self,
+        own: Replacement<Q>,
+        peer: &ReplacementAddress,
+    ) -> Result<(), ReplaceError> {
+        put_in_place(self.owner.cq, self.owner.index, self.qp, own, peer)
+    }
+
+    /// The peer's queue pair is in place, and waits for the one that was offered.
+    pub(super) fn answered(&mut self, peer: &ReplacementAddress) {
+        let ReplacementAddress { rail, generation, .. } = *peer;
+        let is_it = |own: &mut Replacement<Q>| own.address().generation == generation;
+        let own = self.healer.care(rail).and_then(|care| care.offered.take_if(is_it));
+        let Some(own) = own else { return self.refuse(rail, generation) };
+        if let Err(error) = self.put_in_place(own, peer) {
+            self.attempt_failed(rail, &error);
+            self.refuse(rail, generation);
+        }
+    }
+
+    /// The queue pair here has no other end.
+    pub(super) fn refused(&mut self, rail: RailId, generation: u16) {
+        let (now, options) = (self.now, self.healer.options);
+        let Some(care) = self.healer.care(rail) else { return };
+        let is_it = |own: &mut Replacement<Q>| own.address().generation == generation;
+        if care.offered.take_if(is_it).is_some() {
+            care.refused(now, &options);
+        }
+        let is_in_place = self.qp.virtual_qp().rail_generation(rail) == Some(generation);
+        if is_in_place && self.state(rail) == Some(RailState::Joining) {
+            self.give_up_rail(rail, Noticed::NoOtherEnd);
+        }
+    }
+}
