@@ -233,9 +233,9 @@ fn offers_and_answers_that_nobody_asked_for_are_refused() {
         none.rail = RailId::Data(6);
         for said in [
             HealingMessage::Offer(address),
-            HealingMessage::Answer(address),
+            HealingMessage::Answer { to: 17, with: address },
             HealingMessage::Offer(none),
-            HealingMessage::Answer(none),
+            HealingMessage::Answer { to: 17, with: none },
         ] {
             link.hear(said).unwrap();
         }

@@ -259,7 +259,8 @@ fn what_had_no_room_is_told_later() {
     // So much to say that there is no room; then the answer, and as much again behind it.
     let ask = |ends: &mut Ends, generations: Range<u16>| {
         for generation in generations {
-            far.hear(HealingMessage::Answer(ReplacementAddress { generation, ..address })).unwrap();
+            let with = ReplacementAddress { generation, ..address };
+            far.hear(HealingMessage::Answer { to: address.qp_num, with }).unwrap();
         }
         steps(ends, 8);
     };

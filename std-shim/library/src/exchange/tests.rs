@@ -63,7 +63,7 @@ fn heal(g: &mut Gen) -> HealingMessage {
     match u8::arbitrary(g) % 5 {
         0 => HealingMessage::Control(ControlMessage::Rail(news)),
         1 => HealingMessage::Offer(address),
-        2 => HealingMessage::Answer(address),
+        2 => HealingMessage::Answer { to: !arrived, with: address },
         3 => HealingMessage::Refused { rail, generation },
         _ => HealingMessage::Wanted { rail },
     }

@@ -16,7 +16,7 @@ pub const MAX_HEALING_BYTES: usize = 1024;
 /// ```json
 /// {"control":"50520102010000000000002a00000000"}
 /// {"offer":{"rail":"2","generation":1,"qpNum":291,"address":{...}}}
-/// {"answer":{"rail":"2","generation":1,"qpNum":17,"address":{...}}}
+/// {"answer":{"to":291,"with":{"rail":"2","generation":1,"qpNum":17,"address":{...}}}}
 /// {"refused":{"rail":"2","generation":1}}
 /// {"wanted":{"rail":"2"}}
 /// ```
@@ -30,7 +30,13 @@ pub enum HealingMessage {
     /// it.
     Offer(ReplacementAddress),
     /// The queue pair that goes with an offered one, and is in the rail's place.
-    Answer(ReplacementAddress),
+    Answer {
+        /// Number of the queue pair that was offered: there may have been an earlier one, of the same generation,
+        /// before the link broke.
+        to: u32,
+        /// The one that goes with it.
+        with: ReplacementAddress,
+    },
     /// There is no queue pair here that goes with the peer's, and there will be none: it has no other end.
     Refused {
         /// The rail; `"0"` to `"7"`, or `"notify"`.
@@ -120,7 +126,7 @@ mod tests {
         [
             CONTROL.to_owned(),
             format!(r#"{{"offer":{ADDRESS}}}"#),
-            format!(r#"{{"answer":{ADDRESS}}}"#),
+            format!(r#"{{"answer":{{"to":17,"with":{ADDRESS}}}}}"#),
             r#"{"refused":{"rail":"notify","generation":65535}}"#.to_owned(),
             r#"{"wanted":{"rail":"0"}}"#.to_owned(),
         ]
@@ -136,7 +142,7 @@ mod tests {
         assert_eq!(control, HealingMessage::Control(ControlMessage::Rail(news)));
         let address = ReplacementAddress::from_json(ADDRESS.as_bytes()).unwrap();
         assert_eq!(offer, HealingMessage::Offer(address));
-        assert_eq!(answer, HealingMessage::Answer(address));
+        assert_eq!(answer, HealingMessage::Answer { to: 17, with: address });
         let generation = 65535;
         assert_eq!(refused, HealingMessage::Refused { rail: RailId::Notify, generation });
         assert_eq!(wanted, HealingMessage::Wanted { rail: RailId::Data(0) });
@@ -148,7 +154,7 @@ mod tests {
 
     #[test]
     fn everything_else_is_refused() {
-        let [control, offer, _, refused, wanted] = texts();
+        let [control, offer, answer, refused, wanted] = texts();
         for (text, good, bad) in [
             (&control, "2a00000000", "2a000000"),
             (&control, "2a00000000", "2A00000000"),
@@ -160,6 +166,8 @@ mod tests {
             (&offer, r#""rail":"2""#, r#""rail":"9""#),
             (&offer, r#""rail":"2","#, ""),
             (&refused, "65535", "65536"),
+            (&answer, r#""to":17,"#, ""),
+            (&answer, r#""to":17"#, r#""to":4294967296"#),
             (&wanted, r#""0""#, "0"),
             (&refused, r#""generation""#, r#""x":0,"generation""#),
         ] {

@@ -93,7 +93,7 @@ where
         }
         care.asked = None;
         match self.join(&peer) {
-            Ok(own) => self.healer.link.say(HealingMessage::Answer(own)),
+            Ok(with) => self.healer.link.say(HealingMessage::Answer { to: peer.qp_num, with }),
             Err(error) => {
                 self.attempt_failed(rail, &error);
                 self.refuse(rail, peer.generation);
@@ -118,9 +118,11 @@ where
     }
 
     /// The peer's queue pair is in place, and waits for the one that was offered.
-    pub(super) fn answered(&mut self, peer: &ReplacementAddress) {
+    pub(super) fn answered(&mut self, to: u32, peer: &ReplacementAddress) {
         let ReplacementAddress { rail, generation, .. } = *peer;
-        let is_it = |own: &mut Replacement<Q>| own.address().generation == generation;
+        let is_it = |own: &mut Replacement<Q>| {
+            own.address().generation == generation && own.address().qp_num == to
+        };
         let own = self.healer.care(rail).and_then(|care| care.offered.take_if(is_it));
         let Some(own) = own else { return self.refuse(rail, generation) };
         if let Err(error) = self.put_in_place(own, peer) {

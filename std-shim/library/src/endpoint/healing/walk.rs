@@ -101,7 +101,7 @@ where
                 // A peer that makes no sense has ended the endpoint, which tells it.
                 HealingMessage::Control(message) => _ = self.qp.control(message),
                 HealingMessage::Offer(peer) => self.offered(peer),
-                HealingMessage::Answer(peer) => self.answered(&peer),
+                HealingMessage::Answer { to, with } => self.answered(to, &with),
                 HealingMessage::Refused { rail, generation } => self.refused(rail, generation),
                 HealingMessage::Wanted { rail } => self.hurry(rail),
             }
