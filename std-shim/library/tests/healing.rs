@@ -7,7 +7,7 @@ use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, EndpointError, Healing, HealingMessage, Noticed};
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::verbs::WcStatus;
-use polyrail::virtual_qp::{RailEventKind, RailId, RailSet, RailState, Scheme};
+use polyrail::virtual_qp::{QpState, RailEventKind, RailId, RailSet, RailState, Scheme};
 use rerouted::{Ends, healed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -257,4 +257,17 @@ fn an_endpoint_is_not_its_own_peer() {
     let own = ends.near.endpoint.address();
     let refused = ends.near.endpoint.connect(&own).unwrap_err();
     assert!(matches!(refused, ConnectError::Itself { qp_num: 17, .. }), "{refused}");
+}
+
+#[test]
+fn an_endpoint_that_is_dropped_leaves_nobody_waiting() {
+    let ends = Ends::new(6, 4, &healed(Scheme::Spray));
+    let Ends { near, mut far, .. } = ends;
+    drop(near);
+    let begin = Instant::now();
+    while far.endpoint.state() != QpState::Error {
+        _ = far.endpoint.poll(16);
+        assert!(begin.elapsed() < Duration::from_secs(20), "nobody says anything");
+    }
+    assert_eq!(far.endpoint.explain(WcStatus::WR_FLUSH_ERR), EndpointError::Peer);
 }

@@ -399,7 +399,10 @@ fn a_device_that_goes_away_leaves_nobody_waiting() {
     // The thread may sleep, and a device that is gone reports nothing: the next request finds out.
     let outcome = handle.post_send(&world.write(1, 0, 64)).map(Pending::wait);
     assert!(!matches!(outcome, Ok(Ok(wc)) if wc.status.is_success()), "{outcome:?}");
-    assert_eq!(awaited.join().unwrap(), Err(RequestError::Abandoned));
+    // Refused if the thread came to it so late.
+    let ended = awaited.join().unwrap();
+    let is_known = matches!(ended, Err(RequestError::Abandoned | RequestError::Refused(_)));
+    assert!(is_known, "{ended:?}");
     let Some(EndpointError::Queue { device, .. }) = handle.endpoint_error() else { panic!() };
     assert_eq!(device, "near0");
 }

@@ -3,11 +3,12 @@
 use super::attempts::Attempts;
 use super::headway::Headway;
 use super::link::HealingLink;
+use super::message::HealingMessage;
 use super::options::Healing;
 use crate::backend::EventCursor;
 use crate::endpoint::place::{RAIL_IDS, rail_index};
 use crate::endpoint::replacement::{Replacement, ReplacementAddress};
-use polyrail_core::virtual_qp::RailId;
+use polyrail_core::virtual_qp::{ControlMessage, RailId};
 use std::time::Instant;
 
 /// What an endpoint that heals by itself remembers.
@@ -163,6 +164,13 @@ impl<Q> Healer<Q> {
             care.asked = None;
             care.attempts.hurry();
         }
+    }
+}
+
+/// Its endpoint is no more: the peer need not wait for its word.
+impl<Q> Drop for Healer<Q> {
+    fn drop(&mut self) {
+        self.link.say(HealingMessage::Control(ControlMessage::Error));
     }
 }
 
