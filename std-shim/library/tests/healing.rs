@@ -1,13 +1,18 @@
 //! Endpoints that heal by themselves: what they notice, how long they wait, and how they give up.
 
 mod fixture;
+mod recorded;
 mod rerouted;
 
 use polyrail::chain::Chain;
-use polyrail::endpoint::{ConnectError, EndpointError, Healing, HealingMessage, Noticed};
-use polyrail::nic::{Fabric, Fault, When};
+use polyrail::endpoint::{
+    ConnectError, Endpoint, EndpointError, Healing, HealingMessage, Noticed, connect_endpoints,
+};
+use polyrail::nic::{DeviceConfig, Fabric, Fault, When};
 use polyrail::verbs::WcStatus;
 use polyrail::virtual_qp::{QpState, RailEventKind, RailId, RailSet, RailState, Scheme};
+use recorded::{Log, Recorded};
+use rerouted::weather::Random;
 use rerouted::{Ends, healed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -270,4 +275,43 @@ fn an_endpoint_that_is_dropped_leaves_nobody_waiting() {
         assert!(begin.elapsed() < Duration::from_secs(20), "nobody says anything");
     }
     assert_eq!(far.endpoint.explain(WcStatus::WR_FLUSH_ERR), EndpointError::Peer);
+}
+
+/// Polls go on meanwhile, and a rail that fails again before its queue pair is connected gets another one.
+#[test]
+fn queue_pairs_that_take_long_to_connect_hold_nobody_up() {
+    let rail = RailId::Data(1);
+    for scheme in SCHEMES {
+        let fabric = Fabric::threaded();
+        let log = Log::default();
+        let domain = |name| {
+            let device = fabric.create_device(DeviceConfig::named(name));
+            Recorded::new(device.alloc_pd().unwrap(), &log)
+        };
+        let [near, far] = ["near", "far"].map(domain);
+        let [mut near, mut far] = [near, far].map(|on| healed(scheme).build(&[&on]).unwrap());
+        connect_endpoints(&mut near, &mut far).unwrap();
+        let mut random = Random(3);
+        for round in 0..20 {
+            let begin = Instant::now();
+            near.fail_rail(rail);
+            let mut polls = 0;
+            let mut others = random.below(3);
+            while near.state() != QpState::Ready || far.state() != QpState::Ready {
+                _ = near.poll(16);
+                _ = far.poll(16);
+                polls += 1;
+                if others > 0 && random.one_in(2000) {
+                    others -= 1;
+                    let end = if random.one_in(2) { &mut near } else { &mut far };
+                    end.fail_rail(rail);
+                }
+                assert!(begin.elapsed() < Duration::from_secs(20), "round {round}");
+            }
+            assert!(begin.elapsed() >= Duration::from_millis(10), "it took no time");
+            assert!(polls > 100, "{polls} polls");
+        }
+        let generation = |end: &Endpoint<_>| end.virtual_qp().rail_generation(rail);
+        assert!(generation(&near) >= Some(20) && generation(&near) == generation(&far));
+    }
 }

@@ -1,5 +1,6 @@
 //! What endpoints ask of a queue pair, besides the data path.
 
+use super::connecting::Connecting;
 use super::error::DeviceError;
 use super::gone::Gone;
 use super::port::Port;
@@ -42,6 +43,17 @@ pub trait Connect: QueuePair {
     ///
     /// See [`init`](Self::init).
     fn fail(&self) -> Result<(), DeviceError>;
+
+    /// Carries out the `steps` from INIT to RTS. Where they may take long, its owner does not wait for them.
+    fn connect_aside(
+        self,
+        steps: impl FnOnce(&Self) -> Result<(), DeviceError> + Send + 'static,
+    ) -> Connecting<Self>
+    where
+        Self: Sized,
+    {
+        Connecting::done(steps(&self).map(|()| self))
+    }
 
     /// Destroys it. Where that may take long, its owner does not wait for it.
     fn retire(self)

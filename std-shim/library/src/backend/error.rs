@@ -61,6 +61,9 @@ pub enum DeviceError {
         /// The port here is InfiniBand.
         infiniband: bool,
     },
+    /// The thread that was to connect a queue pair could not be started, or panicked.
+    #[error("connecting was not finished")]
+    Unfinished,
     /// A virtual queue pair was moved to a set that does not have its devices.
     #[error("its owner has not opened the device")]
     NotOpened,

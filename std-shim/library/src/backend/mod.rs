@@ -13,6 +13,7 @@
 //! `verbs`, `rdma` is another one.
 
 mod connect;
+mod connecting;
 mod domain;
 mod error;
 mod event;
@@ -21,6 +22,7 @@ mod name;
 mod port;
 
 pub use connect::Connect;
+pub use connecting::Connecting;
 pub use domain::Domain;
 pub use error::DeviceError;
 pub use event::DeviceEvent;

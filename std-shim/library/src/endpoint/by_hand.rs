@@ -2,7 +2,7 @@
 //! [heal](super::Healing) by themselves.
 
 use super::qp::EndpointQp;
-use super::replace::{Source, put_in_place};
+use super::replace::{Source, replace};
 use super::replace_error::ReplaceError;
 use super::replacement::{Replacement, ReplacementAddress};
 use super::set::{EndpointSet, Members};
@@ -58,7 +58,7 @@ where
         replacement: Replacement<Q>,
         peer: &ReplacementAddress,
     ) -> Result<(), ReplaceError> {
-        put_in_place(&mut self.cq, 0, &mut self.qp, replacement, peer)
+        replace(&mut self.cq, 0, &mut self.qp, replacement, peer)
     }
 
     fn source(&self) -> Source<'_, Q, C> {
@@ -109,7 +109,7 @@ where
         peer: &ReplacementAddress,
     ) -> Result<(), ReplaceError> {
         let qp = self.members.member_mut(number)?;
-        put_in_place(&mut self.cq, number as u16, qp, replacement, peer)
+        replace(&mut self.cq, number as u16, qp, replacement, peer)
     }
 
     fn member(&self, number: usize) -> Result<&EndpointQp<Q>, ReplaceError> {

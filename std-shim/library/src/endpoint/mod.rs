@@ -5,7 +5,7 @@
 //! `make` makes one, on any [backend](crate::backend), `address` is what a peer has to know of it,
 //! `connect` brings two together, `health` is about counters and failures, `stall` finds rails that
 //! fall silent; `control`, `rail_log` and `rail_event` are about rails that fail while the endpoint goes on,
-//! `replacement`, `devices`, `replace` and `by_hand` about their return, and `healing` does all of it without the owner;
+//! `replacement`, `joining`, `devices`, `replace` and `by_hand` about their return, and `healing` does all of it without the owner;
 //! `qp`, `single` and `set` are the data path, which works on any hardware; `place` is where queue pairs are,
 //! `sizes` has the sizes, `polls` counts.
 //!
@@ -51,6 +51,7 @@ mod control;
 mod devices;
 mod healing;
 mod health;
+mod joining;
 mod make;
 mod place;
 mod poll_batch;

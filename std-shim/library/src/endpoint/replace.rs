@@ -8,6 +8,7 @@
 use super::address::RailAddress;
 use super::connect::join;
 use super::devices::Devices;
+use super::joining::{Connected, Joining};
 use super::make::random_psn;
 use super::place::Place;
 use super::qp::EndpointQp;
@@ -105,25 +106,56 @@ where
     }
 }
 
+/// Begins to connect a queue pair with the peer's.
+pub(super) fn begin_to_join<Q: Connect>(
+    qp: &EndpointQp<Q>,
+    own: Replacement<Q>,
+    peer: &ReplacementAddress,
+) -> Result<Joining<Q>, ReplaceError> {
+    qp.fits(&own.address, peer)?;
+    let Replacement { queue_pair, place, address } = own;
+    let (peer, options) = (*peer, qp.options);
+    let connecting = queue_pair.connect_aside(move |queue_pair| {
+        let local = (queue_pair, &place.port, &address.address);
+        join(local, peer.qp_num, &peer.address, &options)
+    });
+    Ok(Joining { connecting, place, address })
+}
+
 /// Connects a queue pair with the peer's, and puts it in the rail's place; `index` is where the virtual queue
 /// pair is attached to `cq`.
-pub(super) fn put_in_place<Q, C, const ROUTES: usize>(
+pub(super) fn replace<Q, C, const ROUTES: usize>(
     cq: &mut VirtualCq<C, MAX_DEVICES, ROUTES>,
     index: u16,
     qp: &mut EndpointQp<Q>,
-    replacement: Replacement<Q>,
+    own: Replacement<Q>,
     peer: &ReplacementAddress,
 ) -> Result<(), ReplaceError>
 where
     Q: Connect,
     C: CompletionQueue,
 {
-    qp.fits(&replacement.address, peer)?;
-    let Replacement { queue_pair, place, address: own } = replacement;
-    let ReplacementAddress { rail, generation, .. } = own;
-    let local = (&queue_pair, &place.port, &own.address);
+    qp.fits(&own.address, peer)?;
+    let Replacement { queue_pair, place, address } = own;
+    let local = (&queue_pair, &place.port, &address.address);
     join(local, peer.qp_num, &peer.address, &qp.options)
-        .map_err(|source| qp.refused(rail, place, source))?;
+        .map_err(|source| qp.refused(address.rail, place, source))?;
+    put_in_place(cq, index, qp, Connected { queue_pair, place, address })
+}
+
+/// Puts a connected queue pair in its rail's place.
+pub(super) fn put_in_place<Q, C, const ROUTES: usize>(
+    cq: &mut VirtualCq<C, MAX_DEVICES, ROUTES>,
+    index: u16,
+    qp: &mut EndpointQp<Q>,
+    connected: Connected<Q>,
+) -> Result<(), ReplaceError>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    let Connected { queue_pair, place, address } = connected;
+    let ReplacementAddress { rail, generation, .. } = address;
     let replaced = qp.qp.replace_rail(cq, index, rail, generation, queue_pair);
     let old = replaced.map_err(|Rejected { error, .. }| error)?;
     if let Some(known) = qp.position(rail).and_then(|at| qp.places.get_mut(at)) {
@@ -234,7 +266,7 @@ where
         Ok(())
     }
 
-    fn refused(&self, rail: RailId, place: Place, source: DeviceError) -> ReplaceError {
+    pub(super) fn refused(&self, rail: RailId, place: Place, source: DeviceError) -> ReplaceError {
         ReplaceError::Device { rail, device: self.device_at(place.device), source }
     }
 

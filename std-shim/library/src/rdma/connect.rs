@@ -1,7 +1,8 @@
 //! Queue pairs through their states.
 
-use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Mtu, Port, RemoteQp};
+use crate::backend::{Connect, ConnectOptions, Connecting, DeviceError, Gid, Mtu, Port, RemoteQp};
 use polyrail_ffi::{Grh, Path, QueuePair, Route, ToErr, ToInit, ToRtr, ToRts};
+use std::sync::mpsc;
 use std::thread;
 
 /// It never says that its device is [`gone`](Connect::gone). Verbs tells of a device's end by one event,
@@ -48,6 +49,20 @@ impl Connect for QueuePair {
 
     fn fail(&self) -> Result<(), DeviceError> {
         Ok(self.modify(&ToErr)?)
+    }
+
+    /// On a thread of its own: for RTR the kernel asks the network for the peer's address, for a second or more if
+    /// nobody answers, during which the other rails would stand still.
+    fn connect_aside(
+        self,
+        steps: impl FnOnce(&Self) -> Result<(), DeviceError> + Send + 'static,
+    ) -> Connecting<Self> {
+        let (done, result) = mpsc::channel();
+        // If nobody waits any more, it is destroyed here.
+        let work = move || _ = done.send(steps(&self).map(|()| self));
+        // Without a thread the queue pair is dropped, and that is what is found.
+        _ = thread::Builder::new().name("polyrail-connect".to_owned()).spawn(work);
+        Connecting::under_way(result)
     }
 
     /// On a thread of its own: a driver may wait until it has all packets back, and those of a port that is down may be

@@ -5,7 +5,8 @@
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use polyrail::backend::{
-    Connect, ConnectOptions, DeviceError, DeviceEvent, Domain, EventCursor, Port, QpCap, RemoteQp,
+    Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor, Port,
+    QpCap, RemoteQp,
 };
 use polyrail::hardware::{
     CommitError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch, Refusal,
@@ -13,7 +14,9 @@ use polyrail::hardware::{
 use polyrail::memory::{Pages, RegionKeys};
 use polyrail::nic::{self, MemoryRegion, NicError, ProtectionDomain};
 use polyrail::verbs::{AccessFlags, DeviceId, RecvRequest};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
 
 /// What an endpoint asked of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -145,6 +148,20 @@ impl Connect for RecordedQp {
     fn fail(&self) -> Result<(), DeviceError> {
         self.note(Asked::Err);
         self.qp.fail()
+    }
+
+    /// It takes its time.
+    fn connect_aside(
+        self,
+        steps: impl FnOnce(&Self) -> Result<(), DeviceError> + Send + 'static,
+    ) -> Connecting<Self> {
+        let (done, result) = mpsc::channel();
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(5));
+            // The endpoint may have gone on without it.
+            _ = done.send(steps(&self).map(|()| self));
+        });
+        Connecting::under_way(result)
     }
 }
 

@@ -6,6 +6,7 @@ use super::link::HealingLink;
 use super::message::HealingMessage;
 use super::options::Healing;
 use crate::backend::EventCursor;
+use crate::endpoint::joining::Joining;
 use crate::endpoint::place::{RAIL_IDS, rail_index};
 use crate::endpoint::replacement::{Replacement, ReplacementAddress};
 use polyrail_core::virtual_qp::{ControlMessage, RailId};
@@ -53,6 +54,8 @@ pub(super) struct Care<Q> {
     pub(super) offered: Option<Replacement<Q>>,
     /// The peer's latest offer, until it is answered.
     pub(super) asked: Option<ReplacementAddress>,
+    /// A queue pair that is being connected, and the number of the peer's that is answered then.
+    pub(super) joining: Option<(Joining<Q>, Option<u32>)>,
 }
 
 impl<Q> Default for Care<Q> {
@@ -66,6 +69,7 @@ impl<Q> Default for Care<Q> {
             tried_to_move: false,
             offered: None,
             asked: None,
+            joining: None,
         }
     }
 }
@@ -162,6 +166,7 @@ impl<Q> Healer<Q> {
         for care in &mut self.cares {
             care.offered = None;
             care.asked = None;
+            care.joining = None;
             care.attempts.hurry();
         }
     }

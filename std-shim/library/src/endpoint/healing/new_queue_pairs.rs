@@ -1,10 +1,10 @@
 //! New queue pairs for rails that are Down: one end offers, the other answers.
 
 use super::message::HealingMessage;
-use super::walk::Walk;
+use super::walk::{Owner, Walk};
 use crate::backend::Connect;
 use crate::endpoint::rail_log::Noticed;
-use crate::endpoint::replace::{Source, can_move, put_in_place};
+use crate::endpoint::replace::{Source, begin_to_join, can_move, put_in_place};
 use crate::endpoint::replace_error::ReplaceError;
 use crate::endpoint::replacement::{Replacement, ReplacementAddress};
 use polyrail_core::hardware::CompletionQueue;
@@ -88,33 +88,54 @@ where
         let Some(care) = self.healer.care(rail) else { return };
         let Some(peer) = care.asked else { return };
         let is_waiting = matches!(state, RailState::Draining | RailState::Fenced);
-        if is_waiting && peer.generation == next {
+        if (is_waiting && peer.generation == next) || care.joining.is_some() {
             return;
         }
         care.asked = None;
-        match self.join(&peer) {
-            Ok(with) => self.healer.link.say(HealingMessage::Answer { to: peer.qp_num, with }),
-            Err(error) => {
-                self.attempt_failed(rail, &error);
-                self.refuse(rail, peer.generation);
-            }
+        let own = self.source().make_for(self.qp, &peer);
+        if let Err(error) = own.and_then(|own| self.begin_to_join(own, &peer, Some(peer.qp_num))) {
+            self.attempt_failed(rail, &error);
+            self.refuse(rail, peer.generation);
         }
     }
 
-    /// Puts a queue pair that goes with the peer's in the rail's place.
-    fn join(&mut self, peer: &ReplacementAddress) -> Result<ReplacementAddress, ReplaceError> {
-        let own = self.source().make_for(self.qp, peer)?;
-        let address = *own.address();
-        self.put_in_place(own, peer)?;
-        Ok(address)
-    }
-
-    fn put_in_place(
+    /// Connects a queue pair with the peer's; `answers` is the number of the peer's that is answered then.
+    fn begin_to_join(
         &mut self,
         own: Replacement<Q>,
         peer: &ReplacementAddress,
+        answers: Option<u32>,
     ) -> Result<(), ReplaceError> {
-        put_in_place(self.owner.cq, self.owner.index, self.qp, own, peer)
+        let rail = own.address().rail;
+        let joining = begin_to_join(self.qp, own, peer)?;
+        if let Some(care) = self.healer.care(rail) {
+            care.joining = Some((joining, answers));
+        }
+        // With most devices it is there already.
+        self.join(rail);
+        Ok(())
+    }
+
+    /// Puts a queue pair in the rail's place, once it is connected.
+    pub(super) fn join(&mut self, rail: RailId) {
+        let Some(care) = self.healer.care(rail) else { return };
+        let Some((joining, _)) = &mut care.joining else { return };
+        let Some(connected) = joining.take() else { return };
+        let Some((joining, answers)) = care.joining.take() else { return };
+        let Owner { cq, index, .. } = &mut self.owner;
+        let joined = match connected {
+            Ok(connected) => put_in_place(cq, *index, self.qp, connected),
+            Err(source) => Err(self.qp.refused(rail, joining.place, source)),
+        };
+        let with = joining.address;
+        match (joined, answers) {
+            (Ok(()), Some(to)) => self.healer.link.say(HealingMessage::Answer { to, with }),
+            (Ok(()), None) => {}
+            (Err(error), _) => {
+                self.attempt_failed(rail, &error);
+                self.refuse(rail, with.generation);
+            }
+        }
     }
 
     /// The peer's queue pair is in place, and waits for the one that was offered.
@@ -125,7 +146,7 @@ where
         };
         let own = self.healer.care(rail).and_then(|care| care.offered.take_if(is_it));
         let Some(own) = own else { return self.refuse(rail, generation) };
-        if let Err(error) = self.put_in_place(own, peer) {
+        if let Err(error) = self.begin_to_join(own, peer, None) {
             self.attempt_failed(rail, &error);
             self.refuse(rail, generation);
         }

@@ -146,6 +146,8 @@ where
         let Some(care) = self.healer.care(rail) else { return };
         // Of a generation that has passed.
         care.offered.take_if(|own| Some(own.address().generation) != next);
+        care.joining.take_if(|(own, _)| Some(own.address.generation) != next);
+        self.join(rail);
         if self.healer.offers {
             self.offer(rail);
         } else {
