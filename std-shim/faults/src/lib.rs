@@ -63,6 +63,8 @@
 //! fault strikes. [`Faulty`] (`faulty`) is the wrapper; `batch` and `queues` make it a queue that takes
 //! requests, `completion_queue` one that is polled, with completions that are held back in `late` for
 //! queue pairs on the `roster`; `domain` makes it a device of endpoints.
+//!
+//! Besides, [`Relay`] (`relay`) breaks the control connection of two processes.
 
 mod batch;
 mod completion_queue;
@@ -73,9 +75,11 @@ mod faulty;
 mod late;
 mod plan;
 mod queues;
+mod relay;
 mod roster;
 
 pub use batch::{RecvBatch, SendBatch};
 pub use fault::{DriverFault, WorkQueue};
 pub use faults::Faults;
 pub use faulty::Faulty;
+pub use relay::Relay;

@@ -33,7 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let address = endpoint.address();
     let memory = buffer.remote();
-    control.send(&Message::Hello(Hello { endpoint: address, buffer: memory, purpose: None }))?;
+    let session = control.session();
+    let hello = Hello { endpoint: address, buffer: memory, purpose: None, session };
+    control.send(&Message::Hello(hello))?;
     let peer = control.expect_hello()?;
     bring_up(&mut endpoint, &mut control, &peer, |endpoint| {
         Ok::<_, Box<dyn Error>>(endpoint.post_recv(&RecvWr::notification(1))?)

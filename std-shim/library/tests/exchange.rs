@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_millis(200);
 
 fn impatient() -> Timeouts {
-    Timeouts { connect: SOON, accept: Some(SOON), message: SOON }
+    Timeouts { connect: SOON, accept: Some(SOON), message: SOON, ..Timeouts::default() }
 }
 
 fn listen() -> (Listener, SocketAddr) {
@@ -216,7 +216,7 @@ impl Host {
     fn hello(&self) -> Hello {
         let endpoint = self.endpoint.address();
         let buffer = self.buffer.remote();
-        Hello { endpoint, buffer, purpose: None }
+        Hello { endpoint, buffer, purpose: None, session: None }
     }
 
     /// Says hello, connects to the peer that answers, and returns where its buffer is.

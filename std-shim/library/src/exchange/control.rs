@@ -1,20 +1,20 @@
 //! A stream that carries messages, with timeouts.
 
+use super::anew::{Anew, NewLink, Origin};
 use super::error::ControlError;
 use super::hello::Hello;
 use super::incoming::Incoming;
 use super::message::Message;
 use super::purpose::{NoPurpose, Purpose};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::fmt::Debug;
-use std::io::{self, ErrorKind, Read, Write};
+use super::session::Session;
+use super::stream::{Stream, deadline, is_closed, is_gone, is_reset, wait, watch_closely};
+use super::timeouts::MESSAGE_TIMEOUT;
+use rustix::event::PollFlags;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::thread;
 use std::time::{Duration, Instant};
-
-/// How long a peer may take for one message, from its first byte to its last, and for its part of
-/// the set-up: long enough for a host that swaps or registers much memory, short enough for people.
-pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How errors name a hello that is waited for.
 pub const HELLO: &str = "\"hello\"";
@@ -22,27 +22,51 @@ pub const HELLO: &str = "\"hello\"";
 pub const READY: &str = "\"ready\"";
 /// How errors name the message that a side is done.
 pub const DONE: &str = "\"done\"";
+const RESUMED: &str = "\"resumed\"";
 
-/// Something that bytes go through, never blocking.
-pub(super) trait Stream: Read + Write + AsFd + Debug + Send {}
+/// How long a wait lasts at most where a link may be made anew: the new one does not show on the old one.
+const LOOK_FOR_LINK: Duration = Duration::from_millis(20);
 
-impl<S: Read + Write + AsFd + Debug + Send> Stream for S {}
+/// Whose hello.
+const OURS: usize = 0;
+const THEIRS: usize = 1;
 
 /// One end of the control connection between two sides that meet for a [`Purpose`].
+///
+/// A connection over TCP outlives its link if both sides agree to that in their hellos
+/// ([`session`](Self::session)): when the link breaks, the side that connected connects again, and the
+/// listener of the other side hands the new link to it ([`join`](Self::join)). Either side learns of it by
+/// [`Message::Resumed`].
 #[derive(Debug)]
-pub struct Control<P = NoPurpose> {
+pub struct Control<P: Purpose = NoPurpose> {
     stream: Box<dyn Stream>,
     incoming: Incoming<P>,
     /// When the message that is incomplete began.
     began: Option<Instant>,
     message_timeout: Duration,
+    /// Where the link comes from, if a new one can be had there.
+    origin: Option<Origin>,
+    /// What the two hellos name, this side's and the other's.
+    sessions: [Option<Session>; 2],
+    /// Once both name the same.
+    anew: Option<Anew<P>>,
 }
 
 impl<P: Purpose> Control<P> {
     pub(super) fn over(stream: impl Stream + 'static, message_timeout: Duration) -> Self {
-        let stream = Box::new(stream);
-        let incoming = Incoming::new();
-        Self { stream, incoming, began: None, message_timeout }
+        Self {
+            stream: Box::new(stream),
+            incoming: Incoming::new(),
+            began: None,
+            message_timeout,
+            origin: None,
+            sessions: [None; 2],
+            anew: None,
+        }
+    }
+
+    pub(super) fn from(self, origin: Origin) -> Self {
+        Self { origin: Some(origin), ..self }
     }
 
     /// The two ends of a control connection within this process.
@@ -59,12 +83,79 @@ impl<P: Purpose> Control<P> {
         Ok((Self::over(a, MESSAGE_TIMEOUT), Self::over(b, MESSAGE_TIMEOUT)))
     }
 
-    /// Sends a message. If the other side is gone, the next receive shows that, after its last message.
+    /// What this side's hello says of the link, if it is to be made anew when it breaks: a side that connected
+    /// chooses a name, and one that was connected to repeats what the other side's hello says. `None` where
+    /// that cannot be: within a process.
+    pub fn session(&self) -> Option<Session> {
+        match &self.origin {
+            Some(Origin::Connected { .. }) => Some(Session::random()),
+            Some(Origin::Accepted { .. }) => self.sessions[THEIRS],
+            None => None,
+        }
+    }
+
+    /// Whether the link broke, and a new one is waited for: what is sent is lost, but for
+    /// [`Message::Ready`], [`Message::Done`] and [`Message::Failed`].
+    pub fn is_broken(&self) -> bool {
+        self.anew.as_ref().is_some_and(Anew::is_missing)
+    }
+
+    /// The other side has sent [`Message::Resume`] where a hello could have come: this is a new link for an earlier
+    /// connection of the same [`Listener`](super::Listener), which gets it.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection, or not any more: then this one is returned, to tell the other side.
+    pub fn join(self, session: Session) -> Result<(), Box<Self>> {
+        let Some(Origin::Accepted { sessions, timeouts }) = self.origin.clone() else {
+            return Err(Box::new(self));
+        };
+        let message_timeout = self.message_timeout;
+        sessions.join(session, self.into_link()).map_err(|NewLink { stream, unread }| {
+            let mut control = Self::over(stream, message_timeout);
+            control.incoming.go_on(&unread);
+            Box::new(control.from(Origin::Accepted { sessions, timeouts }))
+        })
+    }
+
+    pub(super) fn into_link(self) -> NewLink {
+        NewLink { stream: self.stream, unread: self.incoming.unread().to_vec() }
+    }
+
+    /// Notes what a hello says of the link: once both name the same session, it is made anew when it breaks.
+    fn note_session(&mut self, whose: usize, message: &Message<P>) {
+        let Message::Hello(Hello { session, .. }) = message else { return };
+        self.sessions[whose] = *session;
+        if let [Some(ours), Some(theirs)] = self.sessions
+            && ours == theirs
+            && let Some(origin) = &self.origin
+        {
+            self.anew = Anew::new(ours, origin.clone());
+            if self.anew.is_some() {
+                watch_closely(self.stream.as_fd());
+            }
+        }
+    }
+
+    /// Sends a message. If the other side is gone, the next receive shows that, after its last message. What
+    /// is lost while the link is [broken](Self::is_broken) is not an error.
     ///
     /// # Errors
     ///
     /// The other side does not take the message.
     pub fn send(&mut self, message: &Message<P>) -> Result<(), ControlError> {
+        if let Some(anew) = &mut self.anew {
+            anew.note_said(message);
+            if anew.is_missing() {
+                return Ok(());
+            }
+        }
+        self.write(message)?;
+        self.note_session(OURS, message);
+        Ok(())
+    }
+
+    fn write(&mut self, message: &Message<P>) -> Result<(), ControlError> {
         let bytes = message.encode();
         let mut rest = &bytes[..];
         let deadline = deadline(self.message_timeout);
@@ -77,8 +168,10 @@ impl<P: Purpose> Control<P> {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if is_gone(&error) => return Ok(()),
-                Err(source) => return Err(ControlError::Io { doing: "sending a message", source }),
+                Err(error) if is_closed(&error) => return Ok(()),
+                // The next receive does not show it again.
+                Err(error) if is_reset(&error) && self.anew.is_none() => return Ok(()),
+                Err(source) => return self.broke("sending a message", source).map(|_| ()),
             }
         }
         Ok(())
@@ -89,8 +182,36 @@ impl<P: Purpose> Control<P> {
     /// # Errors
     ///
     /// The other side is gone, and its last message was taken; it broke the protocol; it began a
-    /// message and takes too long to finish it.
+    /// message and takes too long to finish it; the link broke, and was not made anew.
     pub fn try_recv(&mut self) -> Result<Option<Message<P>>, ControlError> {
+        if let Some(anew) = &mut self.anew {
+            if let Some(link) = anew.take_link()? {
+                return self.go_on_over(link);
+            }
+            if anew.is_missing() {
+                return Ok(None);
+            }
+        }
+        let message = self.receive()?;
+        if let Some(message) = &message {
+            self.note_session(THEIRS, message);
+        }
+        Ok(message)
+    }
+
+    /// The first message over a new link tells the owner of it.
+    fn go_on_over(&mut self, link: NewLink) -> Result<Option<Message<P>>, ControlError> {
+        let NewLink { stream, unread } = link;
+        self.stream = stream;
+        self.incoming.go_on(&unread);
+        self.began = None;
+        watch_closely(self.stream.as_fd());
+        let opening = self.anew.as_ref().map(Anew::opening).unwrap_or_default();
+        opening.iter().try_for_each(|message| self.write(message))?;
+        Ok(Some(Message::Resumed {}))
+    }
+
+    fn receive(&mut self) -> Result<Option<Message<P>>, ControlError> {
         loop {
             if let Some(message) = self.incoming.next_message()? {
                 self.began = None;
@@ -101,10 +222,7 @@ impl<P: Purpose> Control<P> {
                 Ok(bytes) => self.incoming.filled(bytes),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if is_gone(&error) => return Err(self.hung_up()),
-                Err(source) => {
-                    return Err(ControlError::Io { doing: "receiving a message", source });
-                }
+                Err(source) => return self.broke("receiving a message", source),
             }
         }
         if self.incoming.pending() > 0
@@ -115,6 +233,22 @@ impl<P: Purpose> Control<P> {
             return Err(ControlError::Stalled { pending, waited });
         }
         Ok(None)
+    }
+
+    /// The system says that the link broke. Nothing comes any more for now, if it is to be made anew.
+    fn broke(
+        &mut self,
+        doing: &'static str,
+        source: io::Error,
+    ) -> Result<Option<Message<P>>, ControlError> {
+        match &mut self.anew {
+            Some(anew) if !self.incoming.is_over() && !is_closed(&source) => {
+                anew.note_broken(source);
+                Ok(None)
+            }
+            _ if is_gone(&source) => Err(self.hung_up()),
+            _ => Err(ControlError::Io { doing, source }),
+        }
     }
 
     /// Waits for the next message, all of it: a peer that sends a byte now and then gains nothing.
@@ -131,19 +265,22 @@ impl<P: Purpose> Control<P> {
         expected: &'static str,
         timeout: Duration,
     ) -> Result<Message<P>, ControlError> {
-        let deadline = deadline(timeout);
+        let mut until = deadline(timeout);
         loop {
             match self.try_recv()? {
                 Some(Message::Failed { reason }) => return Err(ControlError::GaveUp { reason }),
                 Some(message) => return Ok(message),
                 None => {}
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if self.is_broken() {
+                // Nothing can come. How long that may last, is another limit.
+                until = deadline(timeout);
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
                 return Err(self.no_answer(expected, timeout));
             }
             let complete_by = self.began.and_then(|began| began.checked_add(self.message_timeout));
-            let until = [deadline, complete_by].into_iter().flatten().min();
-            wait(&*self.stream, PollFlags::IN, until)?;
+            self.wait_until([until, complete_by].into_iter().flatten().min())?;
         }
     }
 
@@ -154,7 +291,23 @@ impl<P: Purpose> Control<P> {
     ///
     /// The system refuses.
     pub fn wait_for_news(&self, timeout: Duration) -> Result<(), ControlError> {
-        wait(&*self.stream, PollFlags::IN, deadline(timeout)).map(|_| ())
+        self.wait_until(deadline(timeout))
+    }
+
+    fn wait_until(&self, until: Option<Instant>) -> Result<(), ControlError> {
+        if self.anew.is_none() {
+            return wait(&*self.stream, PollFlags::IN, until).map(|_| ());
+        }
+        let look = deadline(LOOK_FOR_LINK);
+        let until = [until, look].into_iter().flatten().min();
+        if self.is_broken() {
+            thread::sleep(
+                until
+                    .map_or(LOOK_FOR_LINK, |until| until.saturating_duration_since(Instant::now())),
+            );
+            return Ok(());
+        }
+        wait(&*self.stream, PollFlags::IN, until).map(|_| ())
     }
 
     /// Waits for the other side's hello, as long as a message may take.
@@ -175,9 +328,20 @@ impl<P: Purpose> Control<P> {
     ///
     /// As [`expect`](Self::expect).
     pub fn expect_ready(&mut self) -> Result<(), ControlError> {
-        match self.expect_what(READY, self.message_timeout)? {
-            Message::Ready {} => Ok(()),
-            other => Err(other.out_of_turn(READY).into()),
+        loop {
+            match self.expect_what(READY, self.message_timeout)? {
+                Message::Ready {} => return Ok(()),
+                // Before that there is nothing of which a part could be lost.
+                Message::Resumed {} => {}
+                other => return Err(other.out_of_turn(READY).into()),
+            }
+        }
+    }
+
+    pub(super) fn expect_resumed(&mut self) -> Result<(), ControlError> {
+        match self.expect_what(RESUMED, self.message_timeout)? {
+            Message::Resumed {} => Ok(()),
+            other => Err(other.out_of_turn(RESUMED).into()),
         }
     }
 
@@ -200,41 +364,8 @@ impl<P: Purpose> Control<P> {
 }
 
 /// For waiting on many at once.
-impl<P> AsFd for Control<P> {
+impl<P: Purpose> AsFd for Control<P> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         (*self.stream).as_fd()
-    }
-}
-
-/// When `patience` ends; `None`: never, because the clock would overflow.
-pub(super) fn deadline(patience: Duration) -> Option<Instant> {
-    Instant::now().checked_add(patience)
-}
-
-/// Whether the system reports that the other end is closed.
-fn is_gone(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted
-    )
-}
-
-/// Waits until the stream can be read or written, or has an error to report; `false`: it is too late.
-pub(super) fn wait(
-    stream: impl AsFd,
-    for_what: PollFlags,
-    deadline: Option<Instant>,
-) -> Result<bool, ControlError> {
-    loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // More seconds than the system can count mean forever.
-        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut [PollFd::new(&stream, for_what)], timeout.as_ref()) {
-            Ok(ready) => return Ok(ready > 0),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
-                return Err(ControlError::Io { doing: "waiting for a peer", source: error.into() });
-            }
-        }
     }
 }

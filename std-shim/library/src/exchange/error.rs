@@ -170,6 +170,14 @@ pub enum ControlError {
         /// Bytes of a message that was not finished.
         pending: usize,
     },
+    /// The link broke, and there is no other one.
+    #[error("the control connection broke, and was not made anew within {waited:?}")]
+    NotAnew {
+        /// How long was waited.
+        waited: Duration,
+        /// How it broke.
+        source: io::Error,
+    },
     /// The peer sent nothing.
     #[error("the other side did not answer within {waited:?}: it should have sent {expected}")]
     NoAnswer {

@@ -3,6 +3,7 @@
 use super::error::HandshakeError;
 use super::field::Place;
 use super::purpose::{NoPurpose, Purpose};
+use super::session::Session;
 use crate::backend::Mtu;
 use crate::card::ConnectionCard;
 use crate::endpoint::{Address, MAX_DEVICES, RailAddress};
@@ -21,15 +22,20 @@ pub struct Hello<P = NoPurpose> {
     /// What the connection is for, if this side is the one that asks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub purpose: Option<P>,
+    /// The name of the connection, if its link is to be made anew when it breaks: both sides' hellos have the
+    /// same. [`Control::session`](super::Control::session) knows what to say here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<Session>,
 }
 
 impl<P: Purpose> Hello<P> {
     pub(super) fn read(place: &Place<'_>) -> Result<Self, HandshakeError> {
-        let fields = place.object(&["endpoint", "buffer", "purpose"])?;
+        let fields = place.object(&["endpoint", "buffer", "purpose", "session"])?;
         Ok(Self {
             endpoint: address(&fields.field("endpoint")?)?,
             buffer: buffer(&fields.field("buffer")?)?,
             purpose: fields.optional("purpose").map(|place| P::read(&place)).transpose()?,
+            session: fields.optional("session").map(|place| Session::read(&place)).transpose()?,
         })
     }
 }

@@ -30,6 +30,8 @@ pub struct Incoming<P = NoPurpose> {
     /// Bytes of the buffer that are not taken yet.
     pending: usize,
     turn: Turn,
+    /// It is not the connection's first link.
+    over_new_link: bool,
     purpose: PhantomData<fn() -> P>,
 }
 
@@ -38,6 +40,7 @@ pub struct Incoming<P = NoPurpose> {
 /// ```text
 /// Hello --> Ready --> Done --> Nothing     (alive: still Done; heal: still Done, still Nothing)
 ///    \--------\--------\---------\--> Over      (failed)
+///     \--> Joining     (resume, resumed: a new link of an earlier connection, whose turn it becomes)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
@@ -46,6 +49,7 @@ enum Turn {
     Done,
     Nothing,
     Over,
+    Joining,
 }
 
 impl Turn {
@@ -55,7 +59,7 @@ impl Turn {
             Self::Hello => "\"hello\"",
             Self::Ready => "\"ready\"",
             Self::Done => "\"done\"",
-            Self::Nothing | Self::Over => "nothing more",
+            Self::Nothing | Self::Over | Self::Joining => "nothing more",
         }
     }
 
@@ -63,6 +67,8 @@ impl Turn {
     fn after<P: Purpose>(self, message: &Message<P>) -> Result<Self, HandshakeError> {
         match (self, message) {
             (Self::Hello, Message::Hello(_)) => Ok(Self::Ready),
+            (Self::Hello, Message::Resume { .. } | Message::Resumed {}) => Ok(Self::Joining),
+            (Self::Joining, Message::Failed { .. }) => Ok(Self::Over),
             (Self::Ready, Message::Ready {}) => Ok(Self::Done),
             (Self::Done, Message::Alive {}) => Ok(Self::Done),
             // What the other side is not done with may depend on rails that this one has to heal.
@@ -89,8 +95,38 @@ impl<P: Purpose> Incoming<P> {
             buffer: vec![0; MAX_FRAME_BYTES].into(),
             pending: 0,
             turn: Turn::Hello,
+            over_new_link: false,
             purpose: PhantomData,
         }
+    }
+
+    /// What comes from now on comes over a new link, beginning with these bytes. It is the same side's turn, and
+    /// what it may not know to have been heard, it may say again.
+    pub(super) fn go_on(&mut self, unread: &[u8]) {
+        let unread = &unread[..unread.len().min(self.buffer.len())];
+        self.buffer[..unread.len()].copy_from_slice(unread);
+        self.pending = unread.len();
+        self.over_new_link = true;
+    }
+
+    /// The bytes that came and are not taken.
+    pub(super) fn unread(&self) -> &[u8] {
+        &self.buffer[..self.pending]
+    }
+
+    /// Whether the other side gave up.
+    pub(super) fn is_over(&self) -> bool {
+        self.turn == Turn::Over
+    }
+
+    /// Whether it was heard over an earlier link.
+    fn is_said_again(&self, message: &Message<P>) -> bool {
+        let was_heard = match message {
+            Message::Ready {} => matches!(self.turn, Turn::Done | Turn::Nothing),
+            Message::Done(_) => self.turn == Turn::Nothing,
+            _ => false,
+        };
+        self.over_new_link && was_heard
     }
 
     /// Where the next bytes go. Never empty, unless messages wait to be taken.
@@ -114,12 +150,17 @@ impl<P: Purpose> Incoming<P> {
     ///
     /// What came is not a message, or not one whose turn it is.
     pub fn next_message(&mut self) -> Result<Option<Message<P>>, HandshakeError> {
-        let Some((message, bytes)) = Message::decode(&self.buffer[..self.pending])? else {
-            return Ok(None);
-        };
-        self.turn = self.turn.after(&message)?;
-        self.buffer.copy_within(bytes..self.pending, 0);
-        self.pending -= bytes;
-        Ok(Some(message))
+        while let Some((message, bytes)) = Message::decode(&self.buffer[..self.pending])? {
+            let is_said_again = self.is_said_again(&message);
+            if !is_said_again {
+                self.turn = self.turn.after(&message)?;
+            }
+            self.buffer.copy_within(bytes..self.pending, 0);
+            self.pending -= bytes;
+            if !is_said_again {
+                return Ok(Some(message));
+            }
+        }
+        Ok(None)
     }
 }

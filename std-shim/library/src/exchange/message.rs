@@ -5,6 +5,7 @@ use super::field::Place;
 use super::hello::Hello;
 use super::purpose::{NoPurpose, Purpose};
 use super::reason::Reason;
+use super::session::Session;
 use super::wire::{HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};
 use crate::endpoint::HealingMessage;
 use crate::json::Value;
@@ -24,6 +25,15 @@ pub enum Message<P: Purpose = NoPurpose> {
     Heal(HealingMessage),
     /// All of it moved, as far as I am concerned.
     Done(P::Outcome),
+    /// The link of an earlier connection broke, and this is to be its new one: the first message of the side that
+    /// connects.
+    Resume {
+        /// The connection, as both hellos named it.
+        session: Session,
+    },
+    /// It is; the answer. To either side its own [`Control`](super::Control) says so: what went over the old link may be
+    /// lost, but for [`Ready`](Self::Ready), [`Done`](Self::Done) and [`Failed`](Self::Failed), which are said again.
+    Resumed {},
     /// I cannot go on.
     Failed {
         /// Why.
@@ -40,6 +50,8 @@ impl<P: Purpose> Message<P> {
             Self::Alive {} => "alive",
             Self::Heal(_) => "heal",
             Self::Done(_) => "done",
+            Self::Resume { .. } => "resume",
+            Self::Resumed {} => "resumed",
             Self::Failed { .. } => "failed",
         }
     }
@@ -96,7 +108,7 @@ impl<P: Purpose> Message<P> {
         let value: Value = serde_json::from_slice(body)
             .map_err(|error| HandshakeError::NotJson { reason: error.to_string() })?;
         let place = Place::root(&value);
-        let known = ["hello", "ready", "alive", "heal", "done", "failed"];
+        let known = ["hello", "ready", "alive", "heal", "done", "resume", "resumed", "failed"];
         let (name, inner) = place.variant(&known, "an object with one field, the message")?;
         match name {
             "hello" => Ok(Self::Hello(Hello::read(&inner)?)),
@@ -104,6 +116,8 @@ impl<P: Purpose> Message<P> {
             "alive" => inner.object(&[]).map(|_| Self::Alive {}),
             "heal" => Ok(Self::Heal(heal(&inner)?)),
             "done" => Ok(Self::Done(P::read_outcome(&inner)?)),
+            "resume" => Ok(Self::Resume { session: session(&inner)? }),
+            "resumed" => inner.object(&[]).map(|_| Self::Resumed {}),
             _ => Ok(Self::Failed { reason: reason(&inner)? }),
         }
     }
@@ -114,6 +128,10 @@ fn heal(place: &Place<'_>) -> Result<HealingMessage, HandshakeError> {
     let text = serde_json::to_string(place.value()).unwrap_or_default();
     HealingMessage::from_json(text.as_bytes())
         .map_err(|source| HandshakeError::Heal { at: place.path(), source })
+}
+
+fn session(place: &Place<'_>) -> Result<Session, HandshakeError> {
+    Session::read(&place.object(&["session"])?.field("session")?)
 }
 
 fn reason(place: &Place<'_>) -> Result<Reason, HandshakeError> {

@@ -19,6 +19,18 @@
 //! posts requests before the other side's `ready`, so no request meets a queue pair that is not
 //! connected yet.
 //!
+//! # A link that breaks
+//!
+//! If both hellos name the same [`Session`], the connection outlives its link. When the system of the side that
+//! connected gives the link up (nothing was answered for 9 s, no way to the host, or a reset), it connects again, to the
+//! same address, for up to [`Timeouts::anew`], and sends `resume` with the session in place of a hello. The other side,
+//! which may or may not have noticed, answers `resumed` over the new link and drops the old one. Then both
+//! say again `ready`, `done` and `failed`, as far as they had said them; of what else was lost, `alive` does not matter, and
+//! the links of endpoints tell everything again ([`HealingLink::restored`](crate::endpoint::HealingLink::restored)).
+//!
+//! A link that is closed is the end, as ever: a process that ends, however it does, is noticed at once. A
+//! connection that its other side ended in the meantime is not resumed: `failed` is the answer.
+//!
 //! # A message
 //!
 //! | bytes | |
@@ -37,16 +49,19 @@
 //!              {"device":1,"gid":"fe80::2","lid":0,"mtu":4096,"psn":7,"rdAtomic":16}],
 //!     "notify":{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"psn":7,"rdAtomic":16}},
 //!   "buffer":{"addr":140000000000000,"length":8388608,"rkeys":[512,768]},
-//!   "purpose":...}}
+//!   "purpose":...,
+//!   "session":"8d0c3a52f1e94b67a0f5d2c4b3e6918f"}}
 //! {"ready":{}}
 //! {"alive":{}}
 //! {"heal":{"control":"50520102010000000000002a00000000"}}
 //! {"done":...}
+//! {"resume":{"session":"8d0c3a52f1e94b67a0f5d2c4b3e6918f"}}
+//! {"resumed":{}}
 //! {"failed":{"reason":"no space left on device"}}
 //! ```
 //!
 //! A [`Purpose`] defines the values of `purpose` and `done`; without one ([`NoPurpose`]) `purpose` is
-//! absent, and `done` is `{}`.
+//! absent, and `done` is `{}`. Without a `session` the connection ends with its link.
 //!
 //! Of `heal`, [`HealingMessage`](crate::endpoint::HealingMessage) has all forms. The two sides carry what their
 //! endpoints' [links](crate::endpoint::HealingLink) give them.
@@ -63,7 +78,7 @@
 //! | [`MAX_REASON_BYTES`] a reason | it is for one line on a terminal |
 //! | [`MESSAGE_TIMEOUT`] a message, whole | a timeout for each read would let a peer go on forever, byte by byte |
 //! | [`Timeouts`] to connect and to accept | nothing waits forever unless asked to |
-//! | 20 s without a sign of life (TCP) | a host without power does not close its connections |
+//! | 20 s without a sign of life (TCP), 9 s where the link is made anew | a host without power does not close its connections |
 //!
 //! The control connection is not authenticated, as verbs themselves are not: anyone who can reach the
 //! port, or the rails, can write what the keys open. Use it only in networks where that is acceptable.
@@ -72,9 +87,11 @@
 //!
 //! `message` has the messages and their bytes, with `hello`, `purpose` and `reason` in it, framed as in
 //! `wire`; `field` walks through JSON; `incoming` finds messages in a stream and checks whose turn it
-//! is; none of these do I/O. `control` is a stream with timeouts; `tcp` makes one between processes;
+//! is; none of these do I/O. `stream` is what bytes go through, and `control` messages, with `timeouts`; `tcp` makes one between processes, and `anew`
+//! another one for the same connection, which `session` names;
 //! `bring_up` connects an endpoint.
 
+mod anew;
 mod bring_up;
 mod control;
 mod error;
@@ -84,13 +101,16 @@ mod incoming;
 mod message;
 mod purpose;
 mod reason;
+mod session;
+mod stream;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 mod wire;
 
 pub use bring_up::{bring_up, get_ready};
-pub use control::{Control, DONE, HELLO, MESSAGE_TIMEOUT, READY};
+pub use control::{Control, DONE, HELLO, READY};
 pub use error::{ControlError, HandshakeError};
 pub use field::{Object, Place};
 pub use hello::Hello;
@@ -98,5 +118,7 @@ pub use incoming::Incoming;
 pub use message::Message;
 pub use purpose::{NoOutcome, NoPurpose, Purpose};
 pub use reason::Reason;
-pub use tcp::{Listener, Timeouts};
+pub use session::Session;
+pub use tcp::Listener;
+pub use timeouts::{MESSAGE_TIMEOUT, Timeouts};
 pub use wire::{HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};

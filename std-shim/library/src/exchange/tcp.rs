@@ -1,45 +1,23 @@
 //! Control connections between processes: TCP, with timeouts on connecting and accepting.
 
-use super::control::{Control, MESSAGE_TIMEOUT, deadline, wait};
+use super::anew::{Attempt, NeverAgain, NewLink, Origin, Sessions};
+use super::control::Control;
 use super::error::ControlError;
-use super::purpose::Purpose;
+use super::message::Message;
+use super::purpose::{NoPurpose, Purpose};
+use super::session::Session;
+use super::stream::{deadline, wait, watch};
+use super::timeouts::Timeouts;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::sockopt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// How long connections of one side may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// Until a connection is made, for all addresses of a name together. The system has its own timeout
-    /// for looking up the name.
-    pub connect: Duration,
-    /// Until a peer connects; `None`: forever.
-    pub accept: Option<Duration>,
-    /// For one message, from its first byte to its last, and for the peer's part of the set-up.
-    pub message: Duration,
-}
-
-impl Default for Timeouts {
-    /// 10 seconds each.
-    fn default() -> Self {
-        let patience = MESSAGE_TIMEOUT;
-        Self { connect: patience, accept: Some(patience), message: patience }
-    }
-}
-
-/// A silent connection is probed after this time, and again at this interval.
-const KEEPALIVE: Duration = Duration::from_secs(5);
-/// This many probes without an answer end it. So a host that lost power or its cable, and cannot close,
-/// is noticed within 20 seconds even if both sides only wait.
-const KEEPALIVE_PROBES: u32 = 3;
-/// Nor is data to such a host sent again for longer, where the system has the option; otherwise it
-/// would be for a quarter of an hour, without any probes.
-#[cfg(target_os = "linux")]
-const UNANSWERED_MS: u32 = 20_000;
+/// How long one attempt to connect may take: the system sends its first packet again after 1 s, and each
+/// time later.
+const ATTEMPT: Duration = Duration::from_secs(2);
 
 impl<P: Purpose> Control<P> {
     /// Connects to a side that [listens](Listener) at `address`, such as `10.0.0.2:7471`.
@@ -58,7 +36,11 @@ impl<P: Purpose> Control<P> {
                 break;
             }
             match TcpStream::connect_timeout(&socket_address, left) {
-                Ok(stream) => return control(stream, timeouts),
+                Ok(stream) => {
+                    let address = address.to_owned();
+                    let origin = Origin::Connected { address, timeouts: *timeouts, attempt };
+                    return control(stream, origin);
+                }
                 Err(error) => last = error,
             }
         }
@@ -66,10 +48,12 @@ impl<P: Purpose> Control<P> {
     }
 }
 
-/// Waits for connections.
+/// Waits for connections, and for new links of those that it accepted earlier
+/// ([`Control::join`]): as long as one of them agreed to that, it has to be listened on.
 #[derive(Debug)]
 pub struct Listener {
     listener: TcpListener,
+    sessions: Sessions,
 }
 
 impl Listener {
@@ -82,7 +66,7 @@ impl Listener {
         let failed = |source| ControlError::Listen { address: address.to_owned(), source };
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Self { listener })
+        Ok(Self { listener, sessions: Sessions::default() })
     }
 
     /// Where it listens.
@@ -128,7 +112,9 @@ impl Listener {
             match self.listener.accept() {
                 Ok((stream, peer)) => {
                     // One that cannot be prepared has ended already.
-                    if let Ok(control) = control(stream, timeouts) {
+                    let sessions = self.sessions.clone();
+                    let origin = Origin::Accepted { sessions, timeouts: *timeouts };
+                    if let Ok(control) = control(stream, origin) {
                         return Ok(Some((control, peer)));
                     }
                 }
@@ -164,26 +150,155 @@ fn ended_early(error: &io::Error) -> bool {
     network || matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted)
 }
 
-fn control<P: Purpose>(stream: TcpStream, timeouts: &Timeouts) -> Result<Control<P>, ControlError> {
+fn control<P: Purpose>(stream: TcpStream, origin: Origin) -> Result<Control<P>, ControlError> {
     let prepare = || -> io::Result<()> {
         stream.set_nonblocking(true)?;
         // Messages are short, and each is waited for.
         stream.set_nodelay(true)?;
-        sockopt::set_socket_keepalive(&stream, true)?;
-        sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
-        sockopt::set_tcp_keepintvl(&stream, KEEPALIVE)?;
-        sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES)?;
-        #[cfg(target_os = "linux")]
-        sockopt::set_tcp_user_timeout(&stream, UNANSWERED_MS)?;
-        Ok(())
+        watch(&stream)
     };
     prepare().map_err(|source| ControlError::Io { doing: "preparing a connection", source })?;
-    Ok(Control::over(stream, timeouts.message))
+    Ok(Control::over(stream, origin.timeouts().message).from(origin))
+}
+
+/// Connects again, for a connection whose link broke.
+fn attempt(session: Session, address: &str, timeouts: &Timeouts) -> Attempt {
+    match resume(session, address, timeouts) {
+        Ok(link) => Some(Ok(link)),
+        Err(error) if is_final(&error) => Some(Err(NeverAgain)),
+        Err(_) => None,
+    }
+}
+
+fn resume(session: Session, address: &str, timeouts: &Timeouts) -> Result<NewLink, ControlError> {
+    let timeouts = Timeouts { connect: ATTEMPT, ..*timeouts };
+    let mut control = Control::<NoPurpose>::connect(address, &timeouts)?;
+    control.send(&Message::Resume { session })?;
+    control.expect_resumed()?;
+    Ok(control.into_link())
+}
+
+/// Whether the other side is there and has no such connection, or nobody is there: its process ended.
+fn is_final(error: &ControlError) -> bool {
+    match error {
+        ControlError::GaveUp { .. } | ControlError::Handshake(_) => true,
+        ControlError::Connect { source, .. } => source.kind() == ErrorKind::ConnectionRefused,
+        _ => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{HandshakeError, Hello};
     use super::*;
+    use std::io::{Read, Write};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A stream that the system gives up on request, because nobody answers.
+    #[derive(Debug)]
+    struct Silent {
+        stream: TcpStream,
+        is_given_up: Arc<AtomicBool>,
+    }
+
+    impl Silent {
+        fn check(&self) -> io::Result<&TcpStream> {
+            let is_given_up = self.is_given_up.load(Ordering::Relaxed);
+            if is_given_up { Err(Errno::TIMEDOUT.into()) } else { Ok(&self.stream) }
+        }
+    }
+
+    impl Read for Silent {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            self.check()?.read(bytes)
+        }
+    }
+
+    impl Write for Silent {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.check()?.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl AsFd for Silent {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.stream.as_fd()
+        }
+    }
+
+    const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":["17"]},"scheme":"spray","maxMsgSize":65536,"rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"rdAtomic":16,"psn":7}]},"buffer":{"addr":4096,"length":8192,"rkeys":[5]},"session":"0123456789abcdef0123456789abcdef"}}"#;
+
+    fn hello() -> Result<Message, HandshakeError> {
+        Message::from_json(HELLO.as_bytes())
+    }
+
+    /// A side whose system gives the link up on request, the other one, and who listens.
+    fn sides(timeouts: Timeouts) -> (Control, Control, Listener, Arc<AtomicBool>) {
+        let listener = Listener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let is_given_up = Arc::<AtomicBool>::default();
+        let silent = Silent { stream, is_given_up: Arc::clone(&is_given_up) };
+        let address = address.to_string();
+        let origin = Origin::Connected { address, timeouts, attempt };
+        let mut near = <Control>::over(silent, timeouts.message).from(origin);
+        let (mut far, _) = listener.accept(&timeouts).unwrap();
+        near.send(&hello().unwrap()).unwrap();
+        let Hello { session, .. } = far.expect_hello().unwrap();
+        assert!(session.is_some() && far.session() == session);
+        far.send(&hello().unwrap()).unwrap();
+        near.expect_hello().unwrap();
+        for side in [&mut near, &mut far] {
+            side.send(&Message::Ready {}).unwrap();
+        }
+        far.expect_ready().unwrap();
+        near.expect_ready().unwrap();
+        (near, far, listener, is_given_up)
+    }
+
+    #[test]
+    fn a_link_that_only_one_side_has_given_up_is_made_anew() {
+        for writes_first in [false, true] {
+            let (mut near, mut far, listener, is_given_up) = sides(Timeouts::default());
+            is_given_up.store(true, Ordering::Relaxed);
+            if writes_first {
+                near.send(&Message::Alive {}).unwrap();
+            } else {
+                assert_eq!(near.try_recv().unwrap(), None);
+            }
+            assert!(near.is_broken() && !far.is_broken());
+            let (mut fresh, _) = listener.accept::<NoPurpose>(&Timeouts::default()).unwrap();
+            let asked = fresh.expect(Duration::from_secs(10)).unwrap();
+            let Message::Resume { session } = asked else { panic!("{asked:?}") };
+            fresh.join(session).unwrap();
+            for side in [&mut far, &mut near] {
+                assert_eq!(side.expect(Duration::from_secs(10)).unwrap(), Message::Resumed {});
+            }
+            near.send(&Message::Alive {}).unwrap();
+            assert_eq!(far.expect(Duration::from_secs(10)).unwrap(), Message::Alive {});
+        }
+    }
+
+    #[test]
+    fn a_link_that_is_not_made_anew_is_an_error_with_its_cause() {
+        let anew = Duration::from_millis(100);
+        let (mut near, _far, _listener, is_given_up) =
+            sides(Timeouts { anew, ..Timeouts::default() });
+        is_given_up.store(true, Ordering::Relaxed);
+        let begin = Instant::now();
+        let error = near.expect(Duration::from_millis(1)).unwrap_err();
+        assert!(begin.elapsed() >= anew, "{:?}", begin.elapsed());
+        let ControlError::NotAnew { waited, source } = error else { panic!("{error}") };
+        assert!(waited >= anew && source.kind() == ErrorKind::TimedOut, "{source}");
+        // And stays so.
+        assert!(matches!(near.try_recv(), Err(ControlError::HungUp { .. })));
+    }
 
     #[test]
     fn a_connection_that_ended_early_is_told_from_a_listener_that_did() {

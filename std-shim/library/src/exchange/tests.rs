@@ -36,16 +36,19 @@ fn hello(g: &mut Gen) -> Hello {
     let addr = u64::arbitrary(g) >> 1;
     let rkeys = (0..1 + usize::arbitrary(g) % MAX_RAILS).map(|_| u32::arbitrary(g)).collect();
     let buffer = RemoteBuffer { addr, length: 1 + (u64::arbitrary(g) >> 1), rkeys };
-    Hello { endpoint, buffer, purpose: None }
+    let session = bool::arbitrary(g).then(Session::random);
+    Hello { endpoint, buffer, purpose: None, session }
 }
 
 impl Arbitrary for Message {
     fn arbitrary(g: &mut Gen) -> Self {
-        match u8::arbitrary(g) % 6 {
+        match u8::arbitrary(g) % 8 {
             0 => Self::Ready {},
             1 => Self::Done(NoOutcome {}),
             2 => Self::Alive {},
             4 => Self::Heal(heal(g)),
+            5 => Self::Resume { session: Session::random() },
+            6 => Self::Resumed {},
             3 => Self::Failed { reason: Reason::new(String::arbitrary(g)) },
             _ => Self::Hello(hello(g)),
         }

@@ -41,7 +41,7 @@ fn hello(g: &mut Gen) -> Hello {
     let addr = u64::arbitrary(g) >> 1;
     let rkeys = (0..1 + usize::arbitrary(g) % MAX_RAILS).map(|_| u32::arbitrary(g)).collect();
     let buffer = RemoteBuffer { addr, length: 1 + (u64::arbitrary(g) >> 1), rkeys };
-    Hello { endpoint, buffer, purpose: bool::arbitrary(g).then(|| job(g)) }
+    Hello { endpoint, buffer, purpose: bool::arbitrary(g).then(|| job(g)), session: None }
 }
 
 fn job(g: &mut Gen) -> Job {

@@ -89,7 +89,8 @@ fn meet<D: Domain>(
     let far = Half::new(workload, environment.builder, &environment.domains, 2)?;
     let endpoint = far.endpoint.address();
     let buffer = far.ring.remote();
-    peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose: None }))?;
+    let session = peer.session();
+    peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose: None, session }))?;
     peer.carry_for(&far.endpoint);
     let Environment { stall_timeout, reporter, .. } = environment;
     let mut receiver =

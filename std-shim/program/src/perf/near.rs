@@ -116,7 +116,8 @@ fn meet<D: Domain>(
     let endpoint = near.endpoint.address();
     let buffer = near.ring.remote();
     let purpose = Some(Job::Perf(workload));
-    peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose }))?;
+    let session = peer.session();
+    peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose, session }))?;
     let hello = peer.expect_hello()?;
     if let Some(purpose) = &hello.purpose {
         return Err(SessionError::both_ask(purpose).into());

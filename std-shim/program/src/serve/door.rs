@@ -4,7 +4,7 @@
 use super::visitor::Visitor;
 use crate::job::{Control, Hello, Job, Message};
 use crate::session::{Patience, SessionError, tell_failure};
-use polyrail::exchange::{ControlError, HELLO, Listener};
+use polyrail::exchange::{ControlError, HELLO, Listener, Session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -134,6 +134,10 @@ impl<'a> Door<'a> {
                     guest.leave_silently(stray);
                     continue;
                 }
+                Ok(Some(Message::Resume { session })) => {
+                    guest.join(session, stray);
+                    continue;
+                }
                 Ok(Some(message)) => what_it_asks(message),
                 Err(error) => Err(error.into()),
             };
@@ -178,6 +182,13 @@ impl<'a> Door<'a> {
 }
 
 impl Guest {
+    /// It is a new control channel for a peer that is being served.
+    fn join(self, session: Session, stray: &mut Stray<'_>) {
+        if let Err(mut control) = self.control.join(session) {
+            send_away(&mut control, self.address, SessionError::Ended, stray);
+        }
+    }
+
     /// It stayed silent, or in the middle of a message, for too long.
     fn leave_silently(mut self, stray: &mut Stray<'_>) {
         let waited = Duration::from_millis(self.since.elapsed().as_millis() as u64);

@@ -6,7 +6,7 @@ use crate::job::{Control, Hello, JobOutcome, Message};
 use polyrail::backend::Connect;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointQp, HealingLink, HealingMessage};
-use polyrail::exchange::{ControlError, DONE, HELLO, READY, Reason, get_ready};
+use polyrail::exchange::{ControlError, DONE, HELLO, READY, Reason, Session, get_ready};
 use polyrail::hardware::CompletionQueue;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -86,6 +86,20 @@ impl<'a> Counterpart<'a> {
         self.link = endpoint.healing_link();
     }
 
+    /// Returns what this side's hello says of the control channel: it is made anew when it breaks, if there is
+    /// a way.
+    pub(crate) fn session(&self) -> Option<Session> {
+        self.control.session()
+    }
+
+    /// The control channel was made anew: what the endpoints told each other may be lost.
+    fn resumed(&mut self) {
+        self.idle_since = None;
+        if let Some(link) = &self.link {
+            link.restored();
+        }
+    }
+
     /// Sends what this side's endpoint has to tell.
     fn carry(&mut self) -> Result<(), SessionError> {
         while let Some(message) = self.link.as_ref().and_then(HealingLink::next_message) {
@@ -131,16 +145,24 @@ impl<'a> Counterpart<'a> {
         expected: &'static str,
         patience: Duration,
     ) -> Result<Message, SessionError> {
-        let begin = Instant::now();
+        let mut begin = Instant::now();
         loop {
             if self.interrupted.load(Ordering::Relaxed) {
                 return Err(SessionError::Interrupted);
             }
             self.carry()?;
+            if self.control.is_broken() {
+                // Nothing can come: how long that may last, the channel knows.
+                begin = Instant::now();
+            }
             match self.control.try_recv()? {
                 Some(Message::Failed { reason }) => return Err(SessionError::Peer(reason)),
                 Some(Message::Heal(message)) if self.link.is_some() => {
                     self.hear(message)?;
+                    continue;
+                }
+                Some(Message::Resumed {}) => {
+                    self.resumed();
                     continue;
                 }
                 Some(message) => return Ok(message),
@@ -219,6 +241,7 @@ impl<'a> Counterpart<'a> {
                     self.idle_since = None;
                     self.hear(message)?;
                 }
+                Ok(Some(Message::Resumed {})) => self.resumed(),
                 Ok(Some(message)) => return Err(SessionError::out_of_turn(&message, DONE)),
                 Ok(None) => break,
                 // It has sent all its messages; its data may still be in flight.
@@ -330,7 +353,7 @@ impl<'a> Counterpart<'a> {
             match self.control.expect(left) {
                 Err(ControlError::GaveUp { reason }) => return SessionError::Peer(reason),
                 // Both endpoints have failed: nobody is to be told anything any more.
-                Ok(Message::Heal(_)) => {}
+                Ok(Message::Heal(_) | Message::Resumed {}) => {}
                 _ => break,
             }
         }

@@ -87,6 +87,9 @@ pub enum SessionError {
         /// How many peers.
         peers: usize,
     },
+    /// A peer whose control channel broke comes back too late.
+    #[error("what the peer asked for has ended while its control channel was broken")]
+    Ended,
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,

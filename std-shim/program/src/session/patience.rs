@@ -8,7 +8,8 @@ use std::time::Duration;
 pub struct Patience {
     /// Until a connection stands, and for each answer while the two sides meet and part.
     pub answer: Duration,
-    /// While data moves: how long nothing may happen, neither over the rails nor on the control channel.
+    /// While data moves: how long nothing may happen, neither over the rails nor on the control channel; and how
+    /// long a control channel that broke may be missing.
     pub idle: Duration,
     /// While data moves: how long no data may move, though the other side reports that it is alive. The far
     /// end sees no data of a measured WRITE or READ, so there it limits the whole measurement.
@@ -27,6 +28,7 @@ impl Default for Patience {
 impl Patience {
     /// Returns the timeouts of a control channel.
     pub(crate) fn timeouts(&self) -> Timeouts {
-        Timeouts { connect: self.answer, message: self.answer, ..Timeouts::default() }
+        let Self { answer, idle, .. } = *self;
+        Timeouts { connect: answer, message: answer, anew: idle, ..Timeouts::default() }
     }
 }

@@ -44,7 +44,9 @@ impl<'a, D: Domain> Side<'a, D> {
 
     /// Returns this side's hello.
     pub(super) fn hello(&self, buffer: &RegisteredBuffer<D::Region>) -> Hello {
-        Hello { endpoint: self.traffic.endpoint.address(), buffer: buffer.remote(), purpose: None }
+        let endpoint = self.traffic.endpoint.address();
+        let session = self.peer.session();
+        Hello { endpoint, buffer: buffer.remote(), purpose: None, session }
     }
 
     /// Sends the other side a message.

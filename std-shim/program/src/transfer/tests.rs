@@ -80,7 +80,7 @@ fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
 
 fn hello(endpoint: Address, purpose: Option<Job>) -> Message {
     let buffer = RemoteBuffer { addr: 0x1000, length: 2048, rkeys: vec![1, 2] };
-    Message::Hello(Hello { endpoint, buffer, purpose })
+    Message::Hello(Hello { endpoint, buffer, purpose, session: None })
 }
 
 fn to_copy() -> Option<Job> {
@@ -351,7 +351,8 @@ fn one_chunk_received(
         let purpose = Some(Job::Copy { plan, name: None });
         let address = endpoint.address();
         let remote = buffer.remote();
-        let hello = Message::Hello(Hello { endpoint: address, buffer: remote, purpose });
+        let hello =
+            Message::Hello(Hello { endpoint: address, buffer: remote, purpose, session: None });
         stream.write_all(&hello.encode()).unwrap();
         let mut incoming = Incoming::new();
         let Message::Hello(peer) = hear(&mut stream, &mut incoming) else { panic!() };
@@ -411,7 +412,8 @@ fn a_sender_hears_the_receiver_while_it_reads_a_chunk() {
         let Message::Hello(peer) = hear(&mut stream, &mut incoming) else { panic!() };
         let address = endpoint.address();
         let buffer = ring.remote();
-        let hello = Message::Hello(Hello { endpoint: address, buffer, purpose: None });
+        let hello =
+            Message::Hello(Hello { endpoint: address, buffer, purpose: None, session: None });
         endpoint.connect(&peer.endpoint).unwrap();
         let messages = [hello, Message::Ready {}, Message::Failed { reason: Reason::new("tired") }];
         stream.write_all(&messages.map(|message| message.encode()).concat()).unwrap();

@@ -159,7 +159,12 @@ fn far_end(config: &PerfConfig, then: impl FnOnce(Control, &mut Endpoint) + Send
             let address = endpoint.address();
             let buffer = ring.remote();
             control
-                .send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None }))
+                .send(&Message::Hello(Hello {
+                    endpoint: address,
+                    buffer,
+                    purpose: None,
+                    session: None,
+                }))
                 .unwrap();
             bring_up(&mut endpoint, &mut control, &hello, |_| Ok::<(), SessionError>(())).unwrap();
             then(control, &mut endpoint);

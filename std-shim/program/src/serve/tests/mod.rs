@@ -1,5 +1,6 @@
 //! Servers on software NICs, and peers that come to them over TCP.
 
+mod links;
 mod measurements;
 
 use super::*;
@@ -367,7 +368,9 @@ fn say_hello(
     let buffer = RegisteredBuffer::new(1 << 20, ALL_ACCESS, &domains).unwrap();
     let address = endpoint.address();
     let remote = buffer.remote();
-    control.send(&Message::Hello(Hello { endpoint: address, buffer: remote, purpose })).unwrap();
+    control
+        .send(&Message::Hello(Hello { endpoint: address, buffer: remote, purpose, session: None }))
+        .unwrap();
     (control, endpoint, buffer)
 }
 
@@ -402,7 +405,12 @@ fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Control) + Send) -> C
             let address = endpoint.address();
             let buffer = ring.remote();
             control
-                .send(&Message::Hello(Hello { endpoint: address, buffer, purpose: None }))
+                .send(&Message::Hello(Hello {
+                    endpoint: address,
+                    buffer,
+                    purpose: None,
+                    session: None,
+                }))
                 .unwrap();
             bring_up(&mut endpoint, &mut control, &hello, |endpoint| {
                 (0..8).try_for_each(|n| endpoint.post_recv(&RecvWr::notification(n)))?;

@@ -1,0 +1,344 @@
+//! Control connections whose link breaks: made anew where both sides agree to that, and else the end.
+
+mod fixture;
+
+use polyrail::endpoint::{Endpoint, EndpointBuilder, HealingLink};
+use polyrail::exchange::{
+    Control, ControlError, Hello, Listener, Message, NoOutcome, Reason, Session, Timeouts,
+};
+use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
+use polyrail::virtual_qp::{QpState, RailFailure, RailId};
+use polyrail_faults::Relay;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Far more than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
+
+/// Two sides that have connected through a relay, and what they listen with.
+struct Sides {
+    near: Control,
+    far: Control,
+    listener: Listener,
+    relay: Relay,
+    timeouts: Timeouts,
+}
+
+impl Sides {
+    fn new(timeouts: Timeouts) -> Self {
+        let listener = Listener::bind("127.0.0.1:0").unwrap();
+        let relay = Relay::to(listener.local_addr().unwrap()).unwrap();
+        let near = Control::connect(&relay.address().to_string(), &timeouts).unwrap();
+        let (far, _) = listener.accept(&timeouts).unwrap();
+        Self { near, far, listener, relay, timeouts }
+    }
+
+    /// They have said hello, and agreed or not.
+    fn met(timeouts: Timeouts, agree: bool) -> Self {
+        let mut sides = Self::new(timeouts);
+        let hello = Ends::new().hello();
+        let session = sides.near.session().filter(|_| agree);
+        sides.near.send(&Message::Hello(Hello { session, ..hello.clone() })).unwrap();
+        sides.far.expect_hello().unwrap();
+        assert_eq!(sides.far.session(), session);
+        sides.far.send(&Message::Hello(Hello { session, ..hello })).unwrap();
+        sides.near.expect_hello().unwrap();
+        sides
+    }
+
+    /// They are ready, too.
+    fn ready(timeouts: Timeouts) -> Self {
+        let mut sides = Self::met(timeouts, true);
+        for side in [&mut sides.near, &mut sides.far] {
+            side.send(&Message::Ready {}).unwrap();
+        }
+        sides.near.expect_ready().unwrap();
+        sides.far.expect_ready().unwrap();
+        sides
+    }
+
+    /// What a server does at its door.
+    fn attend(&self) {
+        while let Some((mut control, _)) = self.listener.try_accept(&self.timeouts).unwrap() {
+            match <Control>::expect(&mut control, LONG).unwrap() {
+                Message::Resume { session } => {
+                    if let Err(mut control) = control.join(session) {
+                        let reason = Reason::new("no such connection");
+                        control.send(&Message::Failed { reason }).unwrap();
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// What comes at either side until both have had a new link.
+    fn resumed(&mut self) -> [Vec<Message>; 2] {
+        let mut heard = [vec![], vec![]];
+        let begin = Instant::now();
+        while heard.iter().any(|heard| !heard.contains(&Message::Resumed {})) {
+            self.attend();
+            for (side, heard) in [&mut self.near, &mut self.far].into_iter().zip(&mut heard) {
+                heard.extend(side.try_recv().unwrap());
+            }
+            assert!(begin.elapsed() < LONG, "{heard:?}");
+        }
+        assert!(!self.near.is_broken() && !self.far.is_broken());
+        heard
+    }
+}
+
+/// The error with which a side's link ends, and after how long.
+fn end_of(side: &mut Control, mut meanwhile: impl FnMut()) -> (ControlError, Duration) {
+    let begin = Instant::now();
+    loop {
+        match side.try_recv() {
+            Ok(None) => thread::sleep(Duration::from_millis(1)),
+            Ok(Some(message)) => panic!("{message:?}"),
+            Err(error) => return (error, begin.elapsed()),
+        }
+        meanwhile();
+        assert!(begin.elapsed() < LONG);
+    }
+}
+
+/// Two endpoints that are going to meet.
+struct Ends {
+    ends: [Endpoint; 2],
+    buffer: RegisteredBuffer,
+    _domains: Vec<ProtectionDomain>,
+}
+
+impl Ends {
+    fn new() -> Self {
+        let fabric = Fabric::threaded();
+        let hosts = ["a", "b"].map(|name| fixture::Host::new(&fabric, name, 2, 4096));
+        let builder = EndpointBuilder::new().rails(2).rail_failure(RailFailure::Reroute);
+        let ends = [0, 1].map(|end: usize| builder.build(&hosts[end].all()).unwrap());
+        let [here, there] = hosts;
+        let domains = here.domains.into_iter().chain(there.domains).collect();
+        Self { ends, buffer: here.buffer, _domains: domains }
+    }
+
+    fn hello(&self) -> Hello {
+        let endpoint = self.ends[0].address();
+        Hello { endpoint, buffer: self.buffer.remote(), purpose: None, session: None }
+    }
+}
+
+const DONE: Message = Message::Done(NoOutcome {});
+
+#[test]
+fn a_link_that_is_reset_is_made_anew() {
+    let mut sides = Sides::ready(Timeouts::default());
+    for time in 1..=3 {
+        sides.relay.cut();
+        assert_eq!(sides.resumed(), [[Message::Resumed {}], [Message::Resumed {}]]);
+        assert_eq!(sides.relay.relayed(), 1 + time);
+        sides.near.send(&Message::Alive {}).unwrap();
+        assert_eq!(sides.far.expect(LONG).unwrap(), Message::Alive {});
+        sides.far.send(&Message::Alive {}).unwrap();
+        assert_eq!(sides.near.expect(LONG).unwrap(), Message::Alive {});
+    }
+}
+
+#[test]
+fn what_must_be_heard_is_said_again_and_heard_once() {
+    let mut sides = Sides::ready(Timeouts::default());
+    // Heard, before the link breaks.
+    sides.near.send(&DONE).unwrap();
+    assert_eq!(sides.far.expect(LONG).unwrap(), DONE);
+    sides.relay.close(true);
+    sides.relay.cut();
+    while !sides.near.is_broken() {
+        assert_eq!(sides.near.try_recv().unwrap(), None);
+    }
+    // Lost, and nobody is told of that: rails may fail again.
+    sides.near.send(&Message::Alive {}).unwrap();
+    sides.relay.close(false);
+    assert_eq!(sides.resumed(), [[Message::Resumed {}], [Message::Resumed {}]]);
+    // Said while there is no link.
+    sides.relay.close(true);
+    sides.relay.cut();
+    sides.far.send(&DONE).unwrap();
+    sides.relay.close(false);
+    let [at_near, at_far] = sides.resumed();
+    assert_eq!(at_far, [Message::Resumed {}]);
+    let rest = (!at_near.contains(&DONE)).then(|| sides.near.expect(LONG).unwrap());
+    let at_near: Vec<_> = at_near.into_iter().chain(rest).collect();
+    assert_eq!(at_near, [Message::Resumed {}, DONE]);
+    assert_eq!(sides.near.try_recv().unwrap(), None);
+}
+
+#[test]
+fn a_link_that_breaks_before_both_are_ready_loses_no_ready() {
+    let mut sides = Sides::met(Timeouts::default(), true);
+    sides.near.send(&Message::Ready {}).unwrap();
+    sides.relay.cut();
+    sides.far.send(&Message::Ready {}).unwrap();
+    let Sides { near, far, listener, timeouts, .. } = &mut sides;
+    thread::scope(|scope| {
+        let near = scope.spawn(|| near.expect_ready());
+        let far = scope.spawn(|| far.expect_ready());
+        while !(near.is_finished() && far.is_finished()) {
+            let Some((mut control, _)) = listener.try_accept(timeouts).unwrap() else { continue };
+            let message = <Control>::expect(&mut control, LONG).unwrap();
+            let Message::Resume { session } = message else { panic!("{message:?}") };
+            control.join(session).unwrap();
+        }
+        near.join().unwrap().unwrap();
+        far.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn without_an_agreement_a_reset_is_the_end() {
+    let mut sides = Sides::met(Timeouts::default(), false);
+    sides.relay.cut();
+    for side in [&mut sides.near, &mut sides.far] {
+        let (error, waited) = end_of(side, || {});
+        assert!(matches!(error, ControlError::HungUp { pending: 0 }), "{error}");
+        assert!(waited < LONG / 4, "{waited:?}");
+    }
+    // One side alone cannot agree, nor can the two ends of a pair.
+    let sides = Sides::new(Timeouts::default());
+    assert!(sides.near.session().is_some() && sides.far.session().is_none());
+    let (near, far) = <Control>::pair().unwrap();
+    assert!(near.session().is_none() && far.session().is_none());
+}
+
+#[test]
+fn a_side_that_closes_is_gone_at_once() {
+    let Sides { near, mut far, relay, .. } = Sides::ready(Timeouts::default());
+    drop(near);
+    let (error, waited) = end_of(&mut far, || {});
+    assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+    assert!(waited < LONG / 10, "{waited:?}");
+    assert_eq!(relay.relayed(), 1);
+}
+
+#[test]
+fn a_connection_that_the_other_side_ended_is_not_resumed() {
+    let Sides { mut near, far, listener, relay, timeouts } = Sides::ready(Timeouts::default());
+    relay.cut();
+    drop(far);
+    let mut told = 0;
+    let (error, waited) = end_of(&mut near, || {
+        if let Some((mut control, _)) = listener.try_accept(&timeouts).unwrap() {
+            let Message::Resume { session } = <Control>::expect(&mut control, LONG).unwrap() else {
+                panic!()
+            };
+            let mut control = control.join(session).unwrap_err();
+            control.send(&Message::Failed { reason: Reason::new("ended") }).unwrap();
+            told += 1;
+        }
+    });
+    assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+    assert!(waited < LONG / 10, "{waited:?}");
+    assert_eq!(told, 1);
+    // For good.
+    assert!(near.try_recv().is_err() && near.is_broken());
+}
+
+#[test]
+fn a_server_that_is_gone_is_noticed_at_once() {
+    let Sides { mut near, far, listener, relay, .. } = Sides::ready(Timeouts::default());
+    relay.cut();
+    drop((far, listener, relay));
+    let (error, waited) = end_of(&mut near, || {});
+    assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+    assert!(waited < LONG / 4, "{waited:?}");
+}
+
+#[test]
+fn a_link_that_does_not_return_is_given_up() {
+    let patience = Duration::from_millis(300);
+    let mut sides = Sides::ready(Timeouts { anew: patience, ..Timeouts::default() });
+    sides.relay.close(true);
+    sides.relay.cut();
+    for side in [&mut sides.near, &mut sides.far] {
+        let (error, waited) = end_of(side, || {});
+        assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+        assert!(waited < LONG / 4, "{waited:?}");
+    }
+}
+
+#[test]
+fn a_stranger_resumes_nothing_and_takes_no_name() {
+    let mut sides = Sides::ready(Timeouts::default());
+    let connect = || Control::connect(&sides.relay.address().to_string(), &sides.timeouts);
+    let mut stranger: Control = connect().unwrap();
+    stranger.send(&Message::Resume { session: Session::random() }).unwrap();
+    let begin = Instant::now();
+    let answer = loop {
+        sides.attend();
+        match stranger.try_recv().unwrap() {
+            Some(answer) => break answer,
+            None => assert!(begin.elapsed() < LONG),
+        }
+    };
+    assert!(matches!(answer, Message::Failed { .. }), "{answer:?}");
+    // A second connection that gives the name of the first one is served, and ends with its link.
+    let mut twin: Control = connect().unwrap();
+    let (mut far_twin, _) = sides.listener.accept(&sides.timeouts).unwrap();
+    let session = sides.far.session();
+    let hello = Message::Hello(Hello { session, ..Ends::new().hello() });
+    twin.send(&hello).unwrap();
+    far_twin.expect_hello().unwrap();
+    far_twin.send(&hello).unwrap();
+    sides.relay.cut();
+    assert_eq!(sides.resumed(), [[Message::Resumed {}], [Message::Resumed {}]]);
+    let (error, _) = end_of(&mut far_twin, || {});
+    assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+}
+
+/// Carries what one endpoint has to tell the other, as owners do.
+fn carry(control: &mut Control, link: &HealingLink) {
+    while let Some(message) = link.next_message() {
+        control.send(&Message::Heal(message)).unwrap();
+    }
+    match control.try_recv().unwrap() {
+        Some(Message::Heal(message)) => link.hear(message).unwrap(),
+        Some(Message::Resumed {}) => link.restored(),
+        Some(Message::Alive {}) | None => {}
+        Some(other) => panic!("{other:?}"),
+    }
+}
+
+/// Whatever of what the ends tell each other is lost with a link, the rail comes back.
+#[test]
+fn rails_heal_though_the_link_breaks_while_they_do() {
+    for cut_at in 0..12 {
+        let mut sides = Sides::ready(Timeouts::default());
+        let mut ends = Ends::new();
+        let [near, far] = &mut ends.ends;
+        let (near_address, far_address) = (near.address(), far.address());
+        near.connect(&far_address).unwrap();
+        far.connect(&near_address).unwrap();
+        let links = [near.healing_link().unwrap(), far.healing_link().unwrap()];
+        near.fail_rail(RailId::Data(1));
+        let begin = Instant::now();
+        let mut turns = 0;
+        loop {
+            _ = near.poll(16);
+            _ = far.poll(16);
+            if turns == cut_at {
+                sides.relay.cut();
+            }
+            turns += 1;
+            carry(&mut sides.near, &links[0]);
+            carry(&mut sides.far, &links[1]);
+            sides.attend();
+            let is_whole = near.state() == QpState::Ready && far.state() == QpState::Ready;
+            if is_whole && turns > cut_at && sides.relay.relayed() == 2 {
+                break;
+            }
+            assert!(
+                begin.elapsed() < LONG,
+                "cut at {cut_at}: {:?} {:?}",
+                near.state(),
+                far.state()
+            );
+        }
+    }
+}

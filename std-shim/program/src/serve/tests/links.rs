@@ -1,0 +1,106 @@
+//! Control channels that break while data moves.
+
+use super::*;
+use crate::session::RailNews;
+use polyrail::nic::Fault;
+use polyrail_faults::Relay;
+use std::time::Instant;
+
+/// Time between two cuts, and how many there are.
+const CUT_EVERY: Duration = Duration::from_millis(60);
+const CUTS: u64 = 4;
+
+/// Long enough for all of them and more.
+const LONG: Duration = Duration::from_millis(700);
+
+/// Does something through a relay that cuts the control channel a few times once data moves: what is not
+/// agreed yet cannot be resumed. Returns with it how many channels there were.
+fn through_cuts<T>(address: &str, host: &Host, work: impl FnOnce(&str) -> T) -> (T, u64) {
+    let relay = Relay::to(address.parse().unwrap()).unwrap();
+    let is_over = AtomicBool::new(false);
+    let goes_on = || !is_over.load(Ordering::Relaxed);
+    let result = thread::scope(|scope| {
+        scope.spawn(|| {
+            let device = host.all_domains()[0].device();
+            while goes_on() && device.carried_bytes() == 0 {
+                thread::yield_now();
+            }
+            for _ in 0..CUTS {
+                relay.cut();
+                thread::sleep(CUT_EVERY);
+            }
+        });
+        let _over = SetAtEnd(&is_over);
+        work(&relay.address().to_string())
+    });
+    (result, relay.relayed())
+}
+
+#[test]
+fn a_measurement_outlives_its_control_channels() {
+    let ends = [(Operation::WriteImm, Scheme::Spray), (Operation::Write, Scheme::Dqplb)];
+    for (operation, scheme) in ends {
+        let limit = Limit::Time(LONG);
+        let config = PerfConfig { operation, scheme, limit, ..PerfConfig::default() };
+        let ((measured, links), served) = served(&ServeOptions::default(), 1, |address, host| {
+            through_cuts(address, host, |address| {
+                let news = RailNews::default();
+                let interrupted = AtomicBool::new(false);
+                measure_to(&config, address, host.all_domains(), &news, &interrupted)
+            })
+        });
+        let measured = measured.unwrap();
+        let [Ok(Served::Perf(there))] = &served[..] else { panic!("{served:?}") };
+        assert!(there.requests >= measured.requests && links > CUTS / 2, "{links} links");
+    }
+}
+
+/// What the two ends tell each other of their rails goes with the channel, and is told again over the next.
+#[test]
+fn rails_fail_and_return_though_the_control_channel_breaks() {
+    let limit = Limit::Time(LONG);
+    let config = PerfConfig { rails: 2, devices: 2, limit, ..PerfConfig::default() };
+    let news = RailNews::default();
+    let ((measured, links), served) = served(&ServeOptions::default(), 1, |address, host| {
+        through_cuts(address, host, |address| {
+            let is_over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let begin = Instant::now();
+                    while !is_over.load(Ordering::Relaxed) {
+                        thread::sleep(CUT_EVERY / 3);
+                        // The second half is for healing.
+                        if begin.elapsed() < LONG / 2 {
+                            host.inject(1, Fault::LinkDown);
+                            thread::sleep(CUT_EVERY / 3);
+                        }
+                        host.inject(1, Fault::LinkUp);
+                    }
+                });
+                let _over = SetAtEnd(&is_over);
+                let interrupted = AtomicBool::new(false);
+                measure_to(&config, address, host.all_domains(), &news, &interrupted)
+            })
+        })
+    });
+    let measured = measured.unwrap();
+    let [Ok(Served::Perf(there))] = &served[..] else { panic!("{served:?}") };
+    assert!(there.requests >= measured.requests && links > CUTS / 2, "{links} links");
+}
+
+#[test]
+fn a_file_arrives_whole_though_control_channels_break() {
+    const BYTES: usize = 16 << 20;
+    let (directory, _, copies) = place_with_source();
+    let source = directory.path().join("long");
+    let pattern: Vec<u8> =
+        (0..BYTES).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(&source, &pattern).unwrap();
+    let options = CopyOptions { message_size: 4096, window: 1, ..CopyOptions::default() };
+    let ((sent, links), received) = served(&ServeOptions::new(&copies), 1, |address, host| {
+        through_cuts(address, host, |address| send(&source, None, address, host, &options))
+    });
+    sent.unwrap();
+    assert!(fs::read(&copied(&received[0]).path).unwrap() == pattern);
+    assert!(links > CUTS / 2, "{links} links");
+}
