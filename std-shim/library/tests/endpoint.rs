@@ -7,7 +7,7 @@ use polyrail::card::ConnectionCard;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{
     Address, BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, EndpointQp,
-    StallWatch, connect_endpoints,
+    RailMismatch, StallWatch, connect_endpoints,
 };
 use polyrail::nic::{
     self, ConnectOptions, Device, DeviceConfig, Fabric, Fault, Mtu, ProtectionDomain,
@@ -228,8 +228,8 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     assert_eq!(failures, ConnectError::RailFailure { here, peer });
     let text = "a rail that fails is fatal here, re-routed at the peer";
     assert_eq!(failures.to_string(), text);
-    let devices = ConnectError::Devices { rail: RailId::Data(2), here: 0, peer: 2 };
-    assert_eq!(error(&mut four, &spread), devices);
+    let devices = RailMismatch::Devices { rail: RailId::Data(2), here: 0, peer: 2 };
+    assert_eq!(error(&mut four, &spread), ConnectError::Ends(devices));
     let mut mute = four.endpoint.address();
     mute.notify = None;
     assert_eq!(four.endpoint.connect(&mute), Err(ConnectError::NoNotify));

@@ -8,7 +8,8 @@ use fixture::{Host, connect_sets};
 use polyrail::backend::{DeviceError, Domain};
 use polyrail::chain::Chain;
 use polyrail::endpoint::{
-    Endpoint, EndpointBuilder, EndpointSet, ReplaceError, ReplacementAddress, connect_endpoints,
+    Endpoint, EndpointBuilder, EndpointSet, RailMismatch, ReplaceError, ReplacementAddress,
+    connect_endpoints,
 };
 use polyrail::hardware::QueuePair;
 use polyrail::nic::{self, DeviceConfig, Fabric, Fault, NicError, When};
@@ -116,7 +117,7 @@ fn what_does_not_go_together_changes_nothing() {
     assert_eq!(near.new_queue_pair_for(&later).unwrap_err(), wrong);
     let mut elsewhere = good;
     elsewhere.address.device = 2;
-    let wrong = ReplaceError::Devices { rail, here: 1, peer: 2 };
+    let wrong = ReplaceError::Ends(RailMismatch::Devices { rail, here: 1, peer: 2 });
     assert_eq!(refused(near, elsewhere), wrong);
     assert_eq!(near.new_queue_pair_for(&elsewhere).unwrap_err(), wrong);
     let mut unreachable = good;

@@ -4,6 +4,7 @@ use super::address::{Address, RailAddress};
 use super::healing::HealingLink;
 use super::place::Place;
 use super::qp::EndpointQp;
+use super::rail_mismatch::RailMismatch;
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Port, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
@@ -73,33 +74,9 @@ pub enum ConnectError {
     /// not send its address.
     #[error("the peer names no notify queue pair, which SPRAY over several rails needs")]
     NoNotify,
-    /// Keys are found by the place of the device, so both ends of a rail must be on devices in the same
-    /// place.
-    #[error("{rail} is on device {here} here and on device {peer} at the peer, counted from 0")]
-    Devices {
-        /// The rail.
-        rail: RailId,
-        /// Place of its device here.
-        here: u8,
-        /// Place of its device at the peer.
-        peer: u8,
-    },
-    /// The two ports of a rail have addresses of different versions of IP, and cannot reach each other.
-    #[error(
-        "{rail} (device {device}): {} here ({here}), {} at the peer ({peer})",
-        here.kind(),
-        peer.kind()
-    )]
-    Gids {
-        /// The rail.
-        rail: RailId,
-        /// Its device's name.
-        device: String,
-        /// Address of its port here.
-        here: Gid,
-        /// Address of its port at the peer.
-        peer: Gid,
-    },
+    /// The queue pairs of a rail are not on devices, or ports, that go together.
+    #[error(transparent)]
+    Ends(#[from] RailMismatch),
     /// DQPLB cannot run in the peer's window.
     #[error(transparent)]
     PeerWindow(#[from] PeerWindowError),
@@ -249,15 +226,7 @@ where
         }
         let in_use = own.queue_pairs().take(needed);
         for ((rail, _, own), (_, _, peer)) in in_use.zip(peer.queue_pairs()) {
-            if own.device != peer.device {
-                return Err(ConnectError::Devices { rail, here: own.device, peer: peer.device });
-            }
-            if !own.meets(peer) {
-                let device = self.device_of(rail);
-                let here = own.gid;
-                let peer = peer.gid;
-                return Err(ConnectError::Gids { rail, device, here, peer });
-            }
+            self.check_ends(rail, own, peer)?;
         }
         if self.qp.is_multi() && own.scheme == Scheme::Dqplb {
             self.qp.set_peer_window(peer.card.peer_window())?;

@@ -392,6 +392,11 @@ where
         qp.map(|qp| self.device_name(qp.device())).unwrap_or_default()
     }
 
+    /// Name of the device in a place; empty if there is none.
+    pub(super) fn device_at(&self, place: usize) -> String {
+        self.devices.get(place).map(|id| self.device_name(*id)).unwrap_or_default()
+    }
+
     pub(super) fn device_name(&self, device: DeviceId) -> String {
         let known = self.names.iter().find(|(id, _)| *id == device);
         known.map_or_else(|| format!("number {}", device.0), |(_, name)| name.clone())

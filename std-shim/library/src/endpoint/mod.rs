@@ -3,9 +3,10 @@
 //! An [`Endpoint`] is one virtual queue pair with completion queues of its own; an [`EndpointSet`] is
 //! many that share theirs; an [`EndpointQp`] is what both have in common. `builder` has the options and
 //! `make` makes one, on any [backend](crate::backend), `address` is what a peer has to know of it,
-//! `connect` brings two together, `health` is about counters and failures, `stall` finds rails that
-//! fall silent; `control`, `rail_log` and `rail_event` are about rails that fail while the endpoint goes on,
-//! `replacement`, `joining`, `devices`, `replace` and `by_hand` about their return, and `healing` does all of it without the owner;
+//! `connect` brings two together, `rail_mismatch` is about rails whose two ends do not go together, `health`
+//! about counters and failures, `stall` finds rails that fall silent; `control`, `rail_log` and `rail_event`
+//! are about rails that fail while the endpoint goes on, `replacement`, `joining`, `devices`, `replace` and
+//! `by_hand` about their return, and `healing` does all of it without the owner;
 //! `qp`, `single` and `set` are the data path, which works on any hardware; `place` is where queue pairs are,
 //! `sizes` has the sizes, `polls` counts.
 //!
@@ -59,6 +60,7 @@ mod polls;
 mod qp;
 mod rail_event;
 mod rail_log;
+mod rail_mismatch;
 mod replace;
 mod replace_error;
 mod replacement;
@@ -79,6 +81,7 @@ pub use poll_batch::PollBatch;
 pub use qp::EndpointQp;
 pub use rail_event::NamedRailEvent;
 pub use rail_log::Noticed;
+pub use rail_mismatch::RailMismatch;
 pub use replace_error::ReplaceError;
 pub use replacement::{
     MAX_REPLACEMENT_BYTES, Replacement, ReplacementAddress, ReplacementAddressError,

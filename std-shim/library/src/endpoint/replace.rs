@@ -12,6 +12,7 @@ use super::joining::{Connected, Joining};
 use super::make::random_psn;
 use super::place::Place;
 use super::qp::EndpointQp;
+use super::rail_mismatch::RailMismatch;
 use super::replace_error::ReplaceError;
 use super::replacement::{Replacement, ReplacementAddress};
 use super::sizes::MAX_DEVICES;
@@ -215,7 +216,7 @@ where
         let candidates = self.candidates(rail)?;
         let here = candidates.first().map_or(0, |home| home.device as u8);
         let place = candidates.into_iter().find(|place| place.device == device);
-        place.ok_or(ReplaceError::Devices { rail, here, peer: device as u8 })
+        place.ok_or(RailMismatch::Devices { rail, here, peer: device as u8 }.into())
     }
 
     /// Where a rail's first queue pair was.
@@ -254,24 +255,10 @@ where
         if given != peer.generation {
             return Err(ReplaceError::Generation { rail, here: given, peer: peer.generation });
         }
-        let here = own.address;
-        let there = peer.address;
-        if here.device != there.device {
-            return Err(ReplaceError::Devices { rail, here: here.device, peer: there.device });
-        }
-        if !here.meets(&there) {
-            let device = self.device_at(here.device.into());
-            return Err(ReplaceError::Gids { rail, device, here: here.gid, peer: there.gid });
-        }
-        Ok(())
+        Ok(self.check_ends(rail, &own.address, &peer.address)?)
     }
 
     pub(super) fn refused(&self, rail: RailId, place: Place, source: DeviceError) -> ReplaceError {
         ReplaceError::Device { rail, device: self.device_at(place.device), source }
-    }
-
-    /// Name of the device in a place.
-    fn device_at(&self, place: usize) -> String {
-        self.devices.get(place).map(|id| self.device_name(*id)).unwrap_or_default()
     }
 }

@@ -1,6 +1,7 @@
 //! Why a rail was not given a new queue pair.
 
-use crate::backend::{DeviceError, Gid};
+use super::rail_mismatch::RailMismatch;
+use crate::backend::DeviceError;
 use polyrail_core::virtual_qp::{self, RailId};
 
 /// A rail was not given a new queue pair. It is as it was, Down if it was; what was made is destroyed.
@@ -37,33 +38,9 @@ pub enum ReplaceError {
         /// The peer's.
         peer: u16,
     },
-    /// Keys are found by the place of the device, so both queue pairs must be on devices in the same
-    /// place.
-    #[error("{rail} is on device {here} here and on device {peer} at the peer, counted from 0")]
-    Devices {
-        /// The rail.
-        rail: RailId,
-        /// Place of its device here.
-        here: u8,
-        /// Place of its device at the peer.
-        peer: u8,
-    },
-    /// The two ports have addresses of different versions of IP, and cannot reach each other.
-    #[error(
-        "{rail} (device {device}): {} here ({here}), {} at the peer ({peer})",
-        here.kind(),
-        peer.kind()
-    )]
-    Gids {
-        /// The rail.
-        rail: RailId,
-        /// Its device's name.
-        device: String,
-        /// Address of its port here.
-        here: Gid,
-        /// Address of its port at the peer.
-        peer: Gid,
-    },
+    /// The two queue pairs are not on devices, or ports, that go together.
+    #[error(transparent)]
+    Ends(#[from] RailMismatch),
     /// A device has no queue pair to give, or cannot connect it.
     #[error("{rail} (device {device})")]
     Device {

@@ -29,7 +29,7 @@
 //!
 //! Both ends of a rail need addresses of the same kind: a program that overrides it on one side
 //! probably has to on the other. IPv4 and IPv6 do not meet, which is an error when the two sides
-//! connect ([`ConnectError::Gids`](crate::endpoint::ConnectError::Gids)). On InfiniBand packets go by
+//! connect ([`RailMismatch::Gids`](crate::endpoint::RailMismatch::Gids)). On InfiniBand packets go by
 //! LID, and carry the address only to another subnet.
 //!
 //! # Events
