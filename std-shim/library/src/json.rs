@@ -1,10 +1,31 @@
-//! JSON from strangers, as it came: repeated fields are kept, so that they can be refused.
+//! JSON from strangers: read into a type of its own, strictly, or as it came. Then repeated fields are kept, so
+//! that they can be refused.
 
 use crate::printable;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor,
+};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Number;
 use std::fmt;
+
+/// Reads text of up to `max_bytes`.
+///
+/// # Errors
+///
+/// The text is longer, or something else. The reason is the reader's message, with the position; printable, and
+/// cut off if it is long.
+pub(crate) fn read<T: DeserializeOwned>(text: &[u8], max_bytes: usize) -> Result<T, String> {
+    const LONGEST: usize = 200;
+    if text.len() > max_bytes {
+        return Err(format!("it has {} bytes", text.len()));
+    }
+    serde_json::from_slice(text).map_err(|error| {
+        let mut reason = printable::replaced(&error.to_string());
+        reason.truncate(reason.floor_char_boundary(LONGEST));
+        reason
+    })
+}
 
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,6 +131,21 @@ impl<'de> Visitor<'de> for ValueVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+
+    #[test]
+    fn text_is_read_up_to_its_limit_and_refused_in_few_printable_words() {
+        assert_eq!(read::<u8>(b"17", 2), Ok(17));
+        assert_eq!(read::<u8>(b"017", 2), Err("it has 3 bytes".to_owned()));
+        let text = format!(r#"{{"\u001b{}":0}}"#, "ü".repeat(500));
+        let reason = read::<Nothing>(text.as_bytes(), 2000).unwrap_err();
+        assert!(reason.starts_with("unknown field `\u{fffd}ü"), "{reason}");
+        assert!((199..=200).contains(&reason.len()), "{reason}");
+        assert!(reason.chars().all(printable::is_printable), "{reason}");
+    }
 
     #[test]
     fn what_is_read_is_what_is_shown() {

@@ -4,7 +4,7 @@ use super::address::RailAddress;
 use super::place::Place;
 use super::sizes::MAX_DEVICES;
 use crate::backend::Mtu;
-use crate::printable;
+use crate::json;
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
@@ -65,16 +65,7 @@ impl ReplacementAddress {
     ///
     /// The text is something else.
     pub fn from_json(text: &[u8]) -> Result<Self, ReplacementAddressError> {
-        const LONGEST: usize = 200;
-        if text.len() > MAX_REPLACEMENT_BYTES {
-            let reason = format!("it has {} bytes", text.len());
-            return Err(ReplacementAddressError { reason });
-        }
-        serde_json::from_slice(text).map_err(|error| {
-            let mut reason = printable::replaced(&error.to_string());
-            reason.truncate(reason.floor_char_boundary(LONGEST));
-            ReplacementAddressError { reason }
-        })
+        json::read(text, MAX_REPLACEMENT_BYTES).map_err(|reason| ReplacementAddressError { reason })
     }
 
     /// Writes it.

@@ -2,7 +2,7 @@
 
 use crate::endpoint::replacement::ReplacementAddress;
 use crate::endpoint::replacement::{rail_name, rail_named};
-use crate::printable;
+use crate::json;
 use polyrail_core::virtual_qp::{ControlMessage, RailId};
 use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
@@ -68,15 +68,7 @@ impl HealingMessage {
     ///
     /// The text is something else.
     pub fn from_json(text: &[u8]) -> Result<Self, HealingMessageError> {
-        const LONGEST: usize = 200;
-        if text.len() > MAX_HEALING_BYTES {
-            return Err(HealingMessageError { reason: format!("it has {} bytes", text.len()) });
-        }
-        serde_json::from_slice(text).map_err(|error| {
-            let mut reason = printable::replaced(&error.to_string());
-            reason.truncate(reason.floor_char_boundary(LONGEST));
-            HealingMessageError { reason }
-        })
+        json::read(text, MAX_HEALING_BYTES).map_err(|reason| HealingMessageError { reason })
     }
 
     /// Writes it.
