@@ -8,12 +8,12 @@ use polyrail::chain::Chain;
 use polyrail::endpoint::{
     ConnectError, Endpoint, EndpointError, Healing, HealingMessage, Noticed, connect_endpoints,
 };
-use polyrail::nic::{DeviceConfig, Fabric, Fault, When};
+use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, When};
 use polyrail::verbs::WcStatus;
 use polyrail::virtual_qp::{QpState, RailEventKind, RailId, RailSet, RailState, Scheme};
 use recorded::{Log, Recorded};
 use rerouted::weather::Random;
-use rerouted::{Ends, healed};
+use rerouted::{Ends, MESSAGES, healed, unwanted};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,7 @@ const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
 
 /// Polls both ends until `is_there`, without any requests.
 fn poll_until(ends: &mut Ends, is_there: impl Fn(&Ends) -> bool) {
-    ends.near.limit = 0;
-    ends.far.limit = 0;
+    ends.limit(0);
     let begin = Instant::now();
     while !is_there(ends) {
         ends.step();
@@ -30,30 +29,33 @@ fn poll_until(ends: &mut Ends, is_there: impl Fn(&Ends) -> bool) {
     }
 }
 
+/// Takes the link of rail 2 down at one end, until the rail is Down at both. Returns its device.
+fn cut_rail_2(ends: &mut Ends, at_near: bool) -> Device {
+    let device = ends.side(at_near).devices[2].clone();
+    device.inject(When::Now, Fault::LinkDown);
+    poll_until(ends, |ends| {
+        [&ends.near, &ends.far].iter().all(|end| end.state(RailId::Data(2)) == RailState::Down)
+    });
+    device
+}
+
 #[test]
 fn a_port_that_goes_down_costs_its_rails_before_any_request_does() {
     for scheme in SCHEMES {
         for of_near in [true, false] {
             let mut ends = Ends::new(1, 4, &healed(scheme));
-            let side = if of_near { &ends.near } else { &ends.far };
-            let device = side.devices[2].clone();
-            device.inject(When::Now, Fault::LinkDown);
-            let rail = RailId::Data(2);
-            poll_until(&mut ends, |ends| {
-                [&ends.near, &ends.far].iter().all(|end| end.state(rail) == RailState::Down)
-            });
-            let told = if of_near { ends.near.told() } else { ends.far.told() };
+            let device = cut_rail_2(&mut ends, of_near);
+            let told = ends.side(of_near).told();
             let name = device.name();
             assert_eq!(told[0], format!("rail 2 (device {name}) failed: its port is down"));
             device.inject(When::Now, Fault::LinkUp);
             poll_until(&mut ends, Ends::is_ready);
-            let events = if of_near { &ends.near.events } else { &ends.far.events };
+            let events = &ends.side(of_near).events;
             assert_eq!(events[0].noticed, Some(Noticed::PortDown));
             let returned = events.last().unwrap();
             assert_eq!(returned.event.kind, RailEventKind::Returned);
             assert_eq!(returned.out_for, returned.at.duration_since(events[0].at));
-            ends.near.limit = rerouted::MESSAGES;
-            ends.far.limit = rerouted::MESSAGES;
+            ends.limit(MESSAGES);
             ends.finish(|_| ());
         }
     }
@@ -67,16 +69,10 @@ fn a_port_that_is_up_again_is_tried_at_once() {
         Healing { first_interval: forever, longest_interval: forever, ..Healing::default() };
     for of_near in [true, false] {
         let mut ends = Ends::new(1, 4, &healed(Scheme::Spray).healing(healing));
-        let side = if of_near { &ends.near } else { &ends.far };
-        let device = side.devices[2].clone();
-        device.inject(When::Now, Fault::LinkDown);
-        let rail = RailId::Data(2);
-        poll_until(&mut ends, |ends| {
-            [&ends.near, &ends.far].iter().all(|end| end.state(rail) == RailState::Down)
-        });
+        let device = cut_rail_2(&mut ends, of_near);
         // An attempt was made, in vain.
         (0..1000).for_each(|_| ends.step());
-        assert_eq!(ends.near.state(rail), RailState::Down);
+        assert_eq!(ends.near.state(RailId::Data(2)), RailState::Down);
         device.inject(When::Now, Fault::LinkUp);
         poll_until(&mut ends, Ends::is_ready);
     }
@@ -133,8 +129,7 @@ fn rail_0_waits_for_its_device_for_a_while() {
         };
         poll_until(&mut ends, is_home);
         assert!(ends.far.told().iter().any(|told| told.ends_with(" goes back to its own device")));
-        ends.near.limit = rerouted::MESSAGES;
-        ends.far.limit = rerouted::MESSAGES;
+        ends.limit(MESSAGES);
         ends.finish(|_| ());
     }
 }
@@ -144,7 +139,7 @@ fn end_of(ends: &mut Ends, near: bool) -> EndpointError {
     ends.near.may_fail = true;
     ends.far.may_fail = true;
     let begin = Instant::now();
-    while if near { !ends.near.has_ended() } else { !ends.far.has_ended() } {
+    while !ends.side(near).has_ended() {
         ends.step();
         assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
     }
@@ -223,17 +218,10 @@ fn a_link_takes_so_much_and_no_more() {
 #[test]
 fn offers_and_answers_that_nobody_asked_for_are_refused() {
     let mut ends = Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray));
-    ends.near.limit = 0;
-    ends.far.limit = 0;
-    let address = {
-        let mut other = Ends::new(3, 4, &rerouted::rerouted(Scheme::Spray));
-        other.near.endpoint.fail_rail(RailId::Data(1));
-        other.go_on(|_| (), |other| other.near.state(RailId::Data(1)) == RailState::Down);
-        *other.near.endpoint.new_queue_pair(RailId::Data(1)).unwrap().address()
-    };
-    for end in 0..2 {
-        let side = if end == 0 { &ends.near } else { &ends.far };
-        let link = side.endpoint.healing_link().unwrap();
+    ends.limit(0);
+    let address = unwanted();
+    for at_near in [true, false] {
+        let link = ends.side(at_near).endpoint.healing_link().unwrap();
         let mut none = address;
         none.rail = RailId::Data(6);
         for said in [

@@ -5,14 +5,15 @@ mod rerouted;
 
 use fixture::Host;
 use polyrail::endpoint::{
-    Endpoint, Healing, HealingLink, HealingMessage, ReplacementAddress, connect_endpoints,
+    Endpoint, EndpointBuilder, Healing, HealingLink, HealingMessage, ReplacementAddress,
+    connect_endpoints,
 };
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::progress::ProgressThread;
 use polyrail::verbs::{RecvWr, SendWr};
 use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{QpState, RailId, RailState, Scheme};
-use rerouted::{Ends, healed};
+use rerouted::{Ends, healed, unwanted};
 use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -34,8 +35,7 @@ fn carry(from: &HealingLink, to: &HealingLink) {
 /// Without any requests.
 fn apart() -> Ends {
     let mut ends = Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray));
-    ends.near.limit = 0;
-    ends.far.limit = 0;
+    ends.limit(0);
     ends
 }
 
@@ -43,13 +43,11 @@ fn steps(ends: &mut Ends, count: usize) {
     (0..count).for_each(|_| ends.step());
 }
 
-/// The address of a queue pair that nobody wants.
-fn unwanted() -> ReplacementAddress {
-    let rail = RailId::Data(1);
-    let mut other = Ends::new(3, 4, &rerouted::rerouted(Scheme::Spray));
-    other.near.endpoint.fail_rail(rail);
-    other.go_on(|_| (), |other| other.near.state(rail) == RailState::Down);
-    *other.near.endpoint.new_queue_pair(rail).unwrap().address()
+/// Two endpoints that are not connected yet, and their hosts.
+fn strangers(fabric: &Fabric, builder: &EndpointBuilder) -> ([Host; 2], [Endpoint; 2]) {
+    let hosts = ["near", "far"].map(|name| Host::new(fabric, name, 4, 1 << 16));
+    let endpoints = hosts.each_ref().map(|host| builder.build(&host.all()).unwrap());
+    (hosts, endpoints)
 }
 
 /// Nobody carries anything meanwhile, or the peer does not poll.
@@ -99,11 +97,8 @@ fn a_peer_may_be_late_although_a_rail_is_out_of_service() {
     for (scheme, is_send) in [(Scheme::Spray, true), (Scheme::Spray, false), (Scheme::Dqplb, false)]
     {
         let fabric = Fabric::deterministic(4);
-        let [near_host, far_host] =
-            ["near", "far"].map(|name| Host::new(&fabric, name, 4, 1 << 16));
         let builder = healed(scheme).healing(healing);
-        let mut near = builder.build(&near_host.all()).unwrap();
-        let mut far = builder.build(&far_host.all()).unwrap();
+        let ([near_host, far_host], [mut near, mut far]) = strangers(&fabric, &builder);
         connect_endpoints(&mut near, &mut far).unwrap();
         let poll = |near: &mut Endpoint, far: &mut Endpoint| {
             fabric.step();
@@ -155,10 +150,7 @@ fn a_peer_may_be_late_although_a_rail_is_out_of_service() {
 fn a_port_that_flaps_before_the_endpoints_are_connected_costs_nothing() {
     for scheme in SCHEMES {
         let fabric = Fabric::deterministic(4);
-        let [near_host, far_host] =
-            ["near", "far"].map(|name| Host::new(&fabric, name, 4, 1 << 16));
-        let mut near = healed(scheme).build(&near_host.all()).unwrap();
-        let mut far = healed(scheme).build(&far_host.all()).unwrap();
+        let ([near_host, _far_host], [mut near, mut far]) = strangers(&fabric, &healed(scheme));
         for fault in [Fault::LinkDown, Fault::LinkUp] {
             near_host.devices[1].inject(When::Now, fault);
             sleep(Duration::from_millis(2));
@@ -176,8 +168,7 @@ fn an_endpoint_that_is_given_up_tells_its_peer() {
         let mut ends = Ends::new(6, 4, &healed(scheme));
         ends.near.may_fail = true;
         ends.far.may_fail = true;
-        ends.near.limit = 0;
-        ends.far.limit = 0;
+        ends.limit(0);
         steps(&mut ends, 20);
         ends.near.endpoint.flush(Duration::from_secs(1));
         let begin = Instant::now();
@@ -192,9 +183,7 @@ fn an_endpoint_that_is_given_up_tells_its_peer() {
 #[test]
 fn a_thread_that_ends_tells_the_peers() {
     let fabric = Fabric::threaded();
-    let [near_host, far_host] = ["near", "far"].map(|name| Host::new(&fabric, name, 4, 1 << 16));
-    let mut near = healed(Scheme::Spray).build(&near_host.all()).unwrap();
-    let mut far = healed(Scheme::Spray).build(&far_host.all()).unwrap();
+    let (_hosts, [mut near, mut far]) = strangers(&fabric, &healed(Scheme::Spray));
     connect_endpoints(&mut near, &mut far).unwrap();
     _ = ProgressThread::spawn(near).unwrap().shutdown().unwrap();
     let begin = Instant::now();
@@ -212,8 +201,7 @@ fn an_interval_of_for_ever_is_not_none() {
         Healing { first_interval: forever, longest_interval: forever, ..Healing::default() };
     let mut ends =
         Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray).healing(healing));
-    ends.near.limit = 0;
-    ends.far.limit = 0;
+    ends.limit(0);
     let links = links(&ends);
     let rail = RailId::Data(1);
     ends.near.endpoint.fail_rail(rail);
@@ -321,8 +309,7 @@ fn an_owner_who_was_away_has_not_waited() {
 #[test]
 fn patience_begins_with_requests() {
     let mut ends = impatient_ends();
-    ends.near.limit = 0;
-    ends.far.limit = 0;
+    ends.limit(0);
     ends.near.endpoint.fail_rail(RailId::Data(1));
     let begin = Instant::now();
     while begin.elapsed() < 2 * PATIENCE {
@@ -340,10 +327,7 @@ fn what_arrived_before_the_end_is_told() {
     const MESSAGES: u64 = 60;
     for scheme in SCHEMES {
         let fabric = Fabric::deterministic(4);
-        let [near_host, far_host] =
-            ["near", "far"].map(|name| Host::new(&fabric, name, 4, 1 << 16));
-        let mut near = healed(scheme).build(&near_host.all()).unwrap();
-        let mut far = healed(scheme).build(&far_host.all()).unwrap();
+        let ([near_host, far_host], [mut near, mut far]) = strangers(&fabric, &healed(scheme));
         connect_endpoints(&mut near, &mut far).unwrap();
         let keys = near_host.buffer.toward(&far_host.buffer.remote()).unwrap();
         let from = near_host.buffer.local(0, 9000).unwrap();

@@ -6,7 +6,9 @@
 pub mod weather;
 
 use crate::fixture::{self, impatient};
-use polyrail::endpoint::{Endpoint, EndpointBuilder, Healing, NamedRailEvent, connect_endpoints};
+use polyrail::endpoint::{
+    Endpoint, EndpointBuilder, Healing, NamedRailEvent, ReplacementAddress, connect_endpoints,
+};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::verbs::{DeviceKeys, LocalBuffer, RecvWr, SendWr, WcOpcode, WcStatus};
@@ -405,14 +407,12 @@ impl Ends {
 
     /// Until `messages` arrived and are reported both ways; nothing is under way then.
     pub fn pause_after(&mut self, messages: usize) {
-        self.near.limit = messages;
-        self.far.limit = messages;
+        self.limit(messages);
         self.go_on(|_| (), |ends| [&ends.near, &ends.far].iter().all(|end| end.has_done(messages)));
         for _ in 0..200 {
             self.step();
         }
-        self.near.limit = MESSAGES;
-        self.far.limit = MESSAGES;
+        self.limit(MESSAGES);
     }
 
     /// Until all messages arrived and are reported; then checks that nothing changed afterwards, also when
@@ -431,6 +431,17 @@ impl Ends {
         }
     }
 
+    /// One end.
+    pub fn side(&self, near: bool) -> &End {
+        if near { &self.near } else { &self.far }
+    }
+
+    /// Lets each end post so many messages altogether.
+    pub fn limit(&mut self, messages: usize) {
+        self.near.limit = messages;
+        self.far.limit = messages;
+    }
+
     pub fn is_ready(&self) -> bool {
         [&self.near, &self.far].iter().all(|end| end.endpoint.state() == QpState::Ready)
     }
@@ -438,4 +449,13 @@ impl Ends {
     pub fn report(&self) -> String {
         self.near.report("near") + &self.far.report("far")
     }
+}
+
+/// The address of a queue pair that nobody wants.
+pub fn unwanted() -> ReplacementAddress {
+    let rail = RailId::Data(1);
+    let mut other = Ends::new(3, 4, &rerouted(Scheme::Spray));
+    other.near.endpoint.fail_rail(rail);
+    other.go_on(|_| (), |other| other.near.state(rail) == RailState::Down);
+    *other.near.endpoint.new_queue_pair(rail).unwrap().address()
 }
