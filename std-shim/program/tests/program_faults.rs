@@ -1,0 +1,229 @@
+//! The program copies files while links and devices fail, run as a process.
+
+mod program_support;
+
+use program_support::*;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A rail's failure ends the copy.
+const FATAL: [&str; 2] = ["--rail-failure", "fatal"];
+
+/// Runs a copy whose link fails, and checks that it fails as it should.
+fn fail(scheme: &str, rails: &str, fault: &str, old: bool) {
+    let place = Place::with_source(6 << 20);
+    if old {
+        fs::write(place.path("dst"), "old").unwrap();
+    }
+    let begin = Instant::now();
+    let scheme = ["--scheme", scheme, "--rails", rails, "--fault", fault];
+    let output = place.copy(&[&scheme[..], &FATAL].concat());
+    let rail = fault.split(':').next().unwrap();
+    // The notify queue pair lives on the device of rail 0.
+    let named = ["rail ", "the notify queue pair "].map(|name| match name {
+        "rail " => format!("rail {rail} (device tx{rail}, queue pair"),
+        name => format!("{name}(device tx{rail}, queue pair"),
+    });
+    let message = stderr(&output);
+    let words = ["failed: RETRY_EXC_ERR: transport retries exceeded (status 12)"];
+    let faults = assert_failure_by_fault(&output, 6, &words);
+    let cut = format!("rail {rail} (device tx{rail}): link cut\n");
+    assert!(faults.len() == 1 && faults[0].ends_with(&cut), "{faults:?}");
+    assert!(named.iter().any(|name| message.contains(name)), "{fault}: {message}");
+    assert!(begin.elapsed() < Duration::from_secs(20));
+    assert_eq!(stdout(&output), "");
+    if old {
+        assert_eq!(fs::read(place.path("dst")).unwrap(), b"old");
+        assert_eq!(place.files(), ["dst", "src"]);
+    } else {
+        assert_eq!(place.files(), ["src"]);
+    }
+}
+
+#[test]
+fn a_link_that_fails_ends_the_copy_wherever_it_happens() {
+    thread::scope(|scope| {
+        for scheme in ["spray", "dqplb"] {
+            for fault in ["2:0", "2:1", "1:127", "3:128", "0:64K", "2:65537", "1:1000000", "0:1M"] {
+                scope.spawn(move || fail(scheme, "4", fault, fault.ends_with('1')));
+            }
+            scope.spawn(move || fail(scheme, "1", "0:3M", false));
+            scope.spawn(move || fail(scheme, "8", "7:300000", true));
+        }
+    });
+}
+
+#[test]
+fn a_failed_rail_is_in_the_json_report_too() {
+    let place = Place::with_source(4 << 20);
+    let output = place.copy(&[&FATAL[..], &["--fault", "3:100K", "--json"]].concat());
+    assert_failure_by_fault(&output, 6, &["rail 3"]);
+    let report = json(&output);
+    assert_eq!(report["exit_code"], 6);
+    let rail = &report["failed_rail"];
+    assert_eq!((&rail["rail"], &rail["device"]), (&"3".into(), &"tx3".into()), "{report}");
+    assert_eq!((&rail["status"], &rail["status_code"]), (&"RETRY_EXC_ERR".into(), &12.into()));
+}
+
+#[test]
+fn a_rail_that_falls_silent_is_found() {
+    thread::scope(|scope| {
+        for (rails, scheme) in [("4", "spray"), ("4", "dqplb"), ("1", "spray")] {
+            scope.spawn(move || {
+                let place = Place::with_source(6 << 20);
+                let fault = if rails == "1" { "0:1M:silent" } else { "2:1M:silent" };
+                let rails = ["--rails", rails, "--scheme", scheme, "--fault", fault];
+                let output =
+                    place.copy(&[&rails[..], &FATAL, &["--stall-timeout", "0.2"]].concat());
+                let rail = &fault[..1];
+                let words = format!("rail {rail} (device tx{rail}) fell silent");
+                assert_failure_by_fault(&output, 6, &[&words]);
+                assert_eq!(place.files(), ["src"]);
+            });
+        }
+    });
+}
+
+/// By default a failed link is given up after eight of these timeouts, half a second, before its rail is
+/// considered dead.
+#[test]
+fn a_side_waits_for_acknowledgements_for_the_given_time() {
+    let place = Place::with_source(1 << 20);
+    let options = ["--fault", "1:64K", "--stall-timeout", "3", "--qp-timeout", "31"];
+    let options = [&options[..], &FATAL].concat();
+    assert_failure_by_fault(&place.copy(&options), 6, &["rail 1 (device tx1) fell silent"]);
+}
+
+#[test]
+fn a_fault_that_never_comes_does_no_harm() {
+    let place = Place::with_source(1 << 20);
+    let output = place.copy(&["--fault", "2:1G"]);
+    assert!(output.status.success());
+    let note = "polyrail: the fault on rail 2 did not happen: the copy ended before its device had \
+                carried 1 GiB\n";
+    assert_eq!(stderr(&output), note);
+    place.assert_copied();
+    assert_success(&place.copy(&["--fault", "2:1G", "--quiet"]));
+    let output = place.copy(&["--fault", "far.0:600s:gone"]);
+    let note =
+        "polyrail: the fault on rail 0 did not happen: the copy ended before 600s had passed\n";
+    assert_eq!((output.status.success(), stderr(&output).as_str()), (true, note));
+}
+
+#[test]
+fn completions_that_are_late_for_a_while_do_no_harm() {
+    let place = Place::with_source(8 << 20);
+    // Half a second, with both faults in the first half of it.
+    let options =
+        ["--line-rate", "4M", "--fault", "1:512K:slow:30ms", "--fault", "far.0:0:slow:30ms"];
+    let output = place.copy(&options);
+    place.assert_copied();
+    let (rest, faults) = split_faults(&output);
+    assert_eq!(rest, "");
+    for said in [
+        "rail 1 (device tx1): completions 20 ms late",
+        "rail 1 (device tx1): completions in time again",
+        "rail 0 (device rx0): completions 20 ms late",
+        "rail 0 (device rx0): completions in time again",
+    ] {
+        assert!(faults.iter().any(|line| line.contains(said)), "{said} is not in {faults:?}");
+    }
+    assert_success(&place.copy(&["--fault", "1:1M:slow:30ms", "--quiet"]));
+}
+
+#[test]
+fn a_device_that_fails_ends_the_copy() {
+    thread::scope(|scope| {
+        for (fault, words) in [
+            ("1:1M:corrupt", "(device tx1, queue pair"),
+            ("far.1:1M:corrupt", "REM_OP_ERR"),
+            ("1:1M:gone", "device tx1"),
+            ("far.1:1M:gone", "x1"),
+            ("far.1:1M", "RETRY_EXC_ERR"),
+        ] {
+            scope.spawn(move || {
+                let place = Place::with_source(6 << 20);
+                let options = [&FATAL[..], &["--fault", fault]].concat();
+                assert_failure_by_fault(&place.copy(&options), 6, &[words]);
+                assert_eq!(place.files(), ["src"]);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_fault_takes_all_rails_of_its_device() {
+    let place = Place::with_source(4 << 20);
+    let options = ["--rails", "4", "--devices", "2", "--fault", "3:1M", "--json"];
+    let output = place.copy(&[&options[..], &FATAL].concat());
+    assert_failure_by_fault(&output, 6, &["(device tx1, queue pair"]);
+    let rail = json(&output)["failed_rail"]["rail"].clone();
+    assert!(rail == "1" || rail == "3", "{rail}");
+}
+
+/// Copies with faults, which it survives, and returns what it said of rails.
+fn survive(scheme: &str, faults: &[&str]) -> Vec<String> {
+    let place = Place::with_source(6 << 20);
+    let faults = faults.iter().flat_map(|fault| ["--fault", *fault]);
+    // Half a second without them.
+    let options = ["--scheme", scheme, "--stall-timeout", "0.1", "--line-rate", "3M"];
+    let options: Vec<&str> = options.into_iter().chain(faults).collect();
+    let output = place.copy(&options);
+    let (rest, _) = split_faults(&output);
+    assert_eq!(output.status.code(), Some(0), "{options:?}: {rest}");
+    place.assert_copied();
+    rest.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_copy_survives_faults_and_says_what_it_did() {
+    thread::scope(|scope| {
+        for scheme in ["spray", "dqplb"] {
+            for faults in [
+                &["far.0:300K"][..],
+                &["0:300K:cut:100ms"],
+                &["1:300K", "2:600K"],
+                &["1:300K:cut:50ms", "far.2:600K:cut:50ms"],
+                &["far.2:300K:silent"],
+                &["3:300K:corrupt:20ms"],
+                &["1:300K:slow:100ms", "2:300K"],
+            ] {
+                scope.spawn(move || {
+                    let told = survive(scheme, faults);
+                    let rail = |fault: &str| fault.trim_start_matches("far.")[..1].to_owned();
+                    // A fault that is over soon may not have been noticed at all.
+                    for fault in faults.iter().filter(|fault| !fault.ends_with("ms")) {
+                        let rail = format!("rail {} (device ", rail(fault));
+                        let of = |word: &str| {
+                            told.iter().any(|line| line.contains(&rail) && line.contains(word))
+                        };
+                        assert!(of(") failed: ") || of(" failed at the peer"), "{fault}: {told:?}");
+                        assert!(of(" are posted again"), "{fault}: {told:?}");
+                    }
+                });
+            }
+        }
+        // Nobody is told of what arrives on data rails.
+        scope.spawn(|| survive("spray", &["1:300K:gone"]));
+        scope.spawn(|| survive("spray", &["far.2:300K:gone"]));
+    });
+}
+
+/// All links are cut, and one comes back.
+#[test]
+fn a_copy_waits_for_a_rail_when_there_is_none() {
+    let faults = ["0:300K:cut:300ms", "1:300K", "2:300K", "3:300K"];
+    for scheme in ["spray", "dqplb"] {
+        let told = survive(scheme, &faults);
+        assert!(told.iter().any(|line| line.contains(" is back in service after ")), "{told:?}");
+    }
+    let place = Place::with_source(6 << 20);
+    let forever = ["--fault", "0:1M", "--fault", "1:1M", "--rails", "2", "--rail-timeout", "0.3"];
+    let output = place.copy(&forever);
+    let (rest, _) = split_faults(&output);
+    let last = rest.lines().last().unwrap_or_default();
+    assert_eq!(output.status.code(), Some(6), "{rest}");
+    assert!(last.contains("requests made no headway for 300ms with rail 0, rail 1"), "{rest}");
+    assert_eq!(place.files(), ["src"]);
+}
