@@ -1,78 +1,19 @@
-//! Endpoints: making, connecting, moving data, failing.
+//! Endpoints: making, connecting, moving data.
 
 mod fixture;
 
 use fixture::impatient;
+use fixture::pair::{BYTES, Host, pair, poll_both};
 use polyrail::card::ConnectionCard;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{
-    Address, BuildError, ConnectError, Endpoint, EndpointBuilder, EndpointError, EndpointQp,
-    RailMismatch, StallWatch, connect_endpoints,
+    Address, BuildError, ConnectError, EndpointBuilder, EndpointQp, RailMismatch, connect_endpoints,
 };
 use polyrail::nic::{
-    self, ConnectOptions, Device, DeviceConfig, Fabric, Fault, Mtu, ProtectionDomain,
-    RegisteredBuffer, When,
+    self, ConnectOptions, DeviceConfig, Fabric, Fault, Mtu, ProtectionDomain, When,
 };
 use polyrail::verbs::{ImmOrder, RecvWr, SendWr, WcOpcode, WcStatus};
-use polyrail::virtual_cq::VirtualWc;
-use polyrail::virtual_qp::{
-    PeerWindow, PeerWindowError, PostSendError, QpState, RailFailure, RailId, Scheme,
-};
-use std::time::{Duration, Instant};
-
-const BYTES: usize = 1 << 20;
-
-/// One host with a buffer.
-struct Host {
-    devices: Vec<Device>,
-    domains: Vec<ProtectionDomain>,
-    buffer: RegisteredBuffer,
-    endpoint: Endpoint,
-}
-
-impl Host {
-    fn new(fabric: &Fabric, prefix: &str, devices: usize, builder: &EndpointBuilder) -> Self {
-        let host = fixture::Host::new(fabric, prefix, devices, BYTES);
-        let endpoint = builder.build(&host.all()).unwrap();
-        let fixture::Host { devices, domains, buffer } = host;
-        Self { devices, domains, buffer, endpoint }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; BYTES];
-        self.buffer.read_at(0, &mut bytes).unwrap();
-        bytes
-    }
-}
-
-fn pair(devices: usize, builder: &EndpointBuilder) -> (Host, Host) {
-    let fabric = Fabric::threaded();
-    let builder = builder.connect_options(impatient());
-    let mut a = Host::new(&fabric, "a", devices, &builder);
-    let mut b = Host::new(&fabric, "b", devices, &builder);
-    connect_endpoints(&mut a.endpoint, &mut b.endpoint).unwrap();
-    (a, b)
-}
-
-/// Polls both until each has as many completions as wanted.
-fn poll_both(
-    a: &mut Host,
-    b: &mut Host,
-    wanted: (usize, usize),
-) -> (Vec<VirtualWc>, Vec<VirtualWc>) {
-    let mut from_a = Vec::new();
-    let mut from_b = Vec::new();
-    let begin = Instant::now();
-    while from_a.len() < wanted.0 || from_b.len() < wanted.1 {
-        assert!(begin.elapsed() < Duration::from_secs(10), "a: {from_a:?}, b: {from_b:?}");
-        let batch_a = a.endpoint.poll(32);
-        let batch_b = b.endpoint.poll(32);
-        assert_eq!((batch_a.error, batch_b.error), (None, None));
-        from_a.extend(batch_a.completions);
-        from_b.extend(batch_b.completions);
-    }
-    (from_a, from_b)
-}
+use polyrail::virtual_qp::{PeerWindow, PeerWindowError, RailFailure, RailId, Scheme};
 
 fn pattern() -> Vec<u8> {
     (0..BYTES).map(|i| (i * 31 + i / 251) as u8).collect()
@@ -380,124 +321,6 @@ fn receives_are_posted_before_anybody_can_reach_them() {
 }
 
 #[test]
-fn a_link_that_fails_is_named() {
-    let (mut a, mut b) = pair(4, &EndpointBuilder::new());
-    a.devices[2].inject(When::Now, Fault::LinkDown);
-    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
-    let local = a.buffer.local(0, BYTES as u32).unwrap();
-    a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap();
-    let (sent, _) = poll_both(&mut a, &mut b, (1, 0));
-    assert_eq!(sent[0].status, WcStatus::RETRY_EXC_ERR);
-    assert_eq!(a.endpoint.state(), QpState::Error);
-    let EndpointError::Rail(error) = a.endpoint.explain(sent[0].status) else { panic!() };
-    assert_eq!((error.error.rail, error.device.as_str()), (RailId::Data(2), "a2"));
-    let text = error.to_string();
-    assert!(text.starts_with("rail 2 (device a2, queue pair 17) failed: RETRY_EXC_ERR"), "{text}");
-    let again = a.endpoint.post_send(&SendWr::write(2, local, b.buffer.addr(), &keys));
-    assert_eq!(again, Err(PostSendError::InErrorState));
-    assert_eq!(a.endpoint.rail_reports()[2].errors, 4);
-    drop(b.domains);
-}
-
-/// Polls and watches until a rail is found silent; returns the time that took.
-fn fall_silent(a: &mut Host, b: &mut Host, posted: u64) -> (EndpointError, Duration) {
-    let mut watch = StallWatch::new(SILENCE);
-    let begin = Instant::now();
-    let mut reported = 0;
-    loop {
-        reported += a.endpoint.poll(16).completions.len() as u64;
-        _ = b.endpoint.poll(16);
-        if let Err(error) = watch.check(&mut a.endpoint, posted, reported) {
-            return (error, begin.elapsed());
-        }
-        assert!(begin.elapsed() < 20 * SILENCE);
-    }
-}
-
-const SILENCE: Duration = Duration::from_millis(100);
-
-#[test]
-fn a_rail_that_falls_silent_is_named_and_moved_to_err() {
-    for (scheme, rails, device) in
-        [(Scheme::Spray, 4, 2), (Scheme::Spray, 4, 0), (Scheme::Dqplb, 4, 3), (Scheme::Spray, 1, 0)]
-    {
-        let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
-        let (mut a, mut b) = pair(rails, &builder);
-        b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
-        a.devices[device].inject(When::Now, Fault::Silent(true));
-        let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
-        let local = a.buffer.local(0, BYTES as u32).unwrap();
-        let wr = SendWr::write_with_imm(1, local, b.buffer.addr(), 1, &keys);
-        a.endpoint.post_send(&wr).unwrap();
-        let (error, took) = fall_silent(&mut a, &mut b, 1);
-        let silent = RailId::Data(device as u8);
-        let device = format!("a{device}");
-        let expected = EndpointError::Silent { rail: silent, device, waited: SILENCE };
-        assert_eq!(error, expected);
-        assert!(took >= SILENCE && took < 10 * SILENCE, "{took:?}");
-        let state = a.endpoint.virtual_qp().physical(silent).unwrap().state();
-        assert_eq!(state, nic::QpState::Err);
-        // Its requests come back, and so does the caller's.
-        let (sent, _) = poll_both(&mut a, &mut b, (1, 0));
-        assert_eq!((sent[0].wr_id, sent[0].status), (1, WcStatus::WR_FLUSH_ERR));
-        assert_eq!(a.endpoint.unreported(), 0);
-    }
-}
-
-#[test]
-fn rails_that_are_slow_or_idle_are_not_silent() {
-    for rails in [1, 4] {
-        let (mut a, mut b) = pair(rails, &EndpointBuilder::new().rails(rails));
-        // Each request takes most of the patience, and all of them several times as much.
-        a.devices[rails - 1].inject(When::Now, Fault::DelayCompletions(SILENCE / 2));
-        let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
-        let local = a.buffer.local(0, BYTES as u32).unwrap();
-        let mut watch = StallWatch::new(SILENCE);
-        let begin = Instant::now();
-        let mut posted = 0;
-        let mut reported = 0;
-        let mut done = None;
-        while done.is_none_or(|done: Instant| done.elapsed() < 2 * SILENCE) {
-            if posted == reported && posted < 4 {
-                let wr = SendWr::write(posted, local, b.buffer.addr(), &keys);
-                a.endpoint.post_send(&wr).unwrap();
-                posted += 1;
-            }
-            reported += a.endpoint.poll(16).completions.len() as u64;
-            _ = b.endpoint.poll(16);
-            assert_eq!(watch.check(&mut a.endpoint, posted, reported), Ok(()));
-            done = done.or_else(|| (reported == 4).then(Instant::now));
-            assert!(begin.elapsed() < 100 * SILENCE);
-        }
-    }
-}
-
-#[test]
-fn failing_all_rails_flushes_everything() {
-    for rails in [1, 4] {
-        let (mut a, mut b) = pair(1, &EndpointBuilder::new().rails(rails));
-        for wr_id in 0..10 {
-            b.endpoint.post_recv(&RecvWr::notification(wr_id)).unwrap();
-        }
-        b.endpoint.fail_all();
-        let (_, flushed) = poll_both(&mut a, &mut b, (0, 10));
-        assert!((0..).zip(&flushed).all(|(i, wc)| wc.wr_id == i));
-        assert!(flushed.iter().all(|wc| wc.status == WcStatus::WR_FLUSH_ERR), "{flushed:?}");
-        assert_eq!(b.endpoint.unreported(), 0);
-    }
-}
-
-#[test]
-fn a_device_that_goes_away_is_named_by_its_queue() {
-    let (mut a, _b) = pair(2, &EndpointBuilder::new());
-    a.devices[1].inject(When::Now, Fault::DeviceGone);
-    let error = a.endpoint.poll(16).error.unwrap();
-    let text = a.endpoint.queue_error(error).to_string();
-    let expected = "completion queue of device a1: polling failed: No such device (os error 19)";
-    assert_eq!(text, expected);
-}
-
-#[test]
 fn polling_with_a_callback_sees_the_same() {
     let (mut a, b) = pair(1, &EndpointBuilder::new());
     let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
@@ -510,42 +333,4 @@ fn polling_with_a_callback_sees_the_same() {
     }
     assert_eq!(seen[0].wr_id, 9);
     assert_eq!(a.endpoint.unreported(), 0);
-}
-
-#[test]
-fn a_post_before_the_connection_is_told_what_is_missing() {
-    let fabric = Fabric::threaded();
-    for (rails, scheme) in [(1, Scheme::Spray), (2, Scheme::Spray), (2, Scheme::Dqplb)] {
-        let builder = EndpointBuilder::new().rails(rails).scheme(scheme);
-        let mut host = Host::new(&fabric, "mlx5_", 2, &builder);
-        let keys = host.buffer.toward(&host.buffer.remote()).unwrap();
-        let local = host.buffer.local(0, 4096).unwrap();
-        let wr = SendWr::write_with_imm(1, local, host.buffer.addr(), 7, &keys);
-        let error = host.endpoint.post_send(&wr).unwrap_err();
-        assert!(error.to_string().contains("connect first"), "{error}");
-        let named = host.endpoint.post_error(error).to_string();
-        let begin =
-            "rail 0 (device mlx5_0) takes no requests before it is connected: connect first";
-        assert_eq!(named, begin);
-    }
-}
-
-#[test]
-fn a_refused_post_names_the_device() {
-    let (mut a, b) = pair(2, &EndpointBuilder::new().rails(2));
-    let mut keys = a.buffer.toward(&b.buffer.remote()).unwrap();
-    keys.pop();
-    let local = a.buffer.local(0, 4096).unwrap();
-    let error = a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap_err();
-    assert!(error.to_string().contains("register its buffer with every device"), "{error}");
-    let named = a.endpoint.post_error(error).to_string();
-    assert!(named.starts_with("the request has no keys for device a1: register"), "{named}");
-    // Connected endpoints do not lack a connection.
-    let refused = PostSendError::Driver { rail: RailId::Data(1), errno: libc::ENOMEM };
-    let named = a.endpoint.post_error(refused).to_string();
-    let begin = "rail 1 (device a1): the driver refused the request: Cannot allocate memory";
-    assert!(named.starts_with(begin), "{named}");
-    // Errors that do not concern a device are unchanged.
-    let empty = a.endpoint.post_error(PostSendError::InErrorState).to_string();
-    assert_eq!(empty, PostSendError::InErrorState.to_string());
 }
