@@ -9,16 +9,9 @@ use polyrail_core::verbs::{AccessFlags, Opcode, SendFlags, SendRequest, WcStatus
 use polyrail_software_nic::{
     AsyncEvent, ConnectOptions, Fabric, Mtu, QpCap, QpInit, QpState, vendor,
 };
-use std::time::{Duration, Instant};
 use support::*;
 
 const FLUSHED: WcStatus = WcStatus::WR_FLUSH_ERR;
-
-/// Runs a test on a threaded fabric and on some deterministic ones, with short timers.
-fn both_ways(test: impl Fn(Pair)) {
-    test(Pair::impatient());
-    (0..8).for_each(|seed| test(Pair::deterministic(seed)));
-}
 
 /// `a` fails with `status`; what follows is flushed; `b` ends in `state`, and its two receives with the
 /// statuses in `receives`, if any.
@@ -29,7 +22,7 @@ fn fails(
     state: QpState,
     receives: &[WcStatus],
 ) {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         let bad = bad(&mut pair);
         if !receives.is_empty() && pair.b.qp.limits().max_recv_wr > 0 {
             let sge = pair.b.sge(0, 8);
@@ -91,7 +84,7 @@ fn a_region_without_the_access_fails_both_ends() {
         (Opcode::FetchAdd, reads),
     ];
     for (opcode, access) in cases {
-        both_ways(|mut pair| {
+        impatient_both_ways(|mut pair| {
             let target = Buffer::new(4096, access, &pair.b.pd);
             let remote_addr = target.addr();
             let rkey = target.rkey();
@@ -107,7 +100,7 @@ fn a_region_without_the_access_fails_both_ends() {
 
 #[test]
 fn a_region_of_another_domain_fails_both_ends() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         let other = pair.b.device.alloc_pd().unwrap();
         let target = Buffer::new(4096, ALL_ACCESS, &other);
         let remote_addr = target.addr();
@@ -142,7 +135,7 @@ fn a_bad_local_key_fails_this_end_only() {
 
 #[test]
 fn a_local_region_that_must_not_be_written_takes_no_read() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         let reads = Buffer::new(4096, AccessFlags::empty(), &pair.a.pd);
         let sge = reads.local(0, 8).sge(reads.lkey());
         pair.a.post(SendRequest { sge, ..pair.write(1, 0, 8) }).unwrap();
@@ -162,7 +155,7 @@ fn a_send_longer_than_the_receive_fails_both_ends() {
 
 #[test]
 fn a_receive_with_a_bad_key_fails_both_ends() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         let sge = wild(&pair.b, 8, 999);
         pair.b.recv(101, sge).unwrap();
         pair.b.recv(102, sge).unwrap();
@@ -227,152 +220,8 @@ fn ends_must_agree_on_the_mtu() {
 }
 
 #[test]
-fn an_empty_receive_queue_is_retried_as_often_as_allowed() {
-    for (rnr_retry, at_least) in [(0, 0), (2, 2)] {
-        let delay = Duration::from_micros(960);
-        let options = ConnectOptions { rnr_retry, min_rnr_timer: 13, ..impatient() };
-        let fabric = Fabric::deterministic(1);
-        let mut pair = Pair::with(fabric, QpCap::default(), &options);
-        pair.a.post(pair.request(1, Opcode::Send, 0, 8)).unwrap();
-        let (a, b) = pair.settle();
-        assert_eq!(ends(&a), [(1, WcStatus::RNR_RETRY_EXC_ERR)]);
-        assert_eq!((a[0].vendor_err, b), (vendor::NO_RECEIVE, vec![]));
-        assert_eq!(pair.b.qp.state(), QpState::Rts);
-        let took = pair.fabric.now();
-        assert!(took >= delay * at_least && took < delay * (at_least + 1), "{took:?}");
-    }
-}
-
-#[test]
-fn an_empty_receive_queue_fails_in_real_time_too() {
-    let mut pair = Pair::impatient();
-    pair.a.post(pair.request(1, Opcode::Send, 0, 8)).unwrap();
-    assert_eq!(ends(&pair.settle().0), [(1, WcStatus::RNR_RETRY_EXC_ERR)]);
-}
-
-#[test]
-fn rnr_retry_7_waits_for_a_receive_forever() {
-    for fabric in [Fabric::threaded(), Fabric::deterministic(3)] {
-        let options = ConnectOptions { rnr_retry: 7, ..impatient() };
-        let mut pair = Pair::with(fabric, QpCap::default(), &options);
-        pair.a.post(pair.request(1, Opcode::RdmaWriteWithImm, 0, 8)).unwrap();
-        assert_eq!(pair.settle(), (vec![], vec![]));
-        pair.b.recv(101, nothing()).unwrap();
-        let (a, b) = pair.settle();
-        assert_eq!((ends(&a), ids(&b)), (vec![(1, WcStatus::SUCCESS)], vec![101]));
-    }
-}
-
-/// Nobody answers `a`; its request fails after its retries, and `b` notices nothing.
-fn unanswered(mut pair: Pair, why: u32) {
-    let before = pair.b.qp.state();
-    pair.a.post_all(&[pair.write(1, 0, 8), pair.write(2, 0, 8)]).unwrap();
-    let (a, b) = pair.settle();
-    assert_eq!(ends(&a), [(1, WcStatus::RETRY_EXC_ERR), (2, FLUSHED)]);
-    assert_eq!((a[0].vendor_err, b), (why, vec![]));
-    assert_eq!(pair.b.qp.state(), before);
-}
-
-#[test]
-fn a_peer_in_reset_init_or_err_does_not_answer() {
-    both_ways(|pair| {
-        pair.b.qp.reset().unwrap();
-        unanswered(pair, vendor::PEER_STATE);
-    });
-    both_ways(|pair| {
-        pair.b.qp.reset().unwrap();
-        pair.b.qp.to_init(&impatient()).unwrap();
-        unanswered(pair, vendor::PEER_STATE);
-    });
-    both_ways(|pair| {
-        pair.b.qp.to_error().unwrap();
-        unanswered(pair, vendor::PEER_STATE);
-    });
-}
-
-#[test]
-fn a_destroyed_peer_does_not_answer() {
-    both_ways(|mut pair| {
-        pair.b.qp = pair.b.pd.create_qp(&QpInit::new(&pair.b.cq, QpCap::default())).unwrap();
-        unanswered(pair, vendor::PEER_GONE);
-    });
-}
-
-#[test]
-fn a_peer_that_is_connected_to_somebody_else_does_not_answer() {
-    let pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
-    pair.b.qp.to_init(&impatient()).unwrap();
-    pair.a.qp.connect(1, &pair.b.qp.as_remote(2), &impatient()).unwrap();
-    let somebody = polyrail_software_nic::RemoteQp { qp_num: 999, ..pair.a.qp.as_remote(1) };
-    pair.b.qp.connect(2, &somebody, &impatient()).unwrap();
-    unanswered(pair, vendor::PEER_DESTINATION);
-}
-
-#[test]
-fn a_peer_that_expects_another_sequence_number_does_not_answer() {
-    let pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
-    pair.b.qp.to_init(&impatient()).unwrap();
-    pair.a.qp.connect(1, &pair.b.qp.as_remote(2), &impatient()).unwrap();
-    pair.b.qp.connect(2, &pair.a.qp.as_remote(4), &impatient()).unwrap();
-    unanswered(pair, vendor::PEER_PSN);
-}
-
-#[test]
-fn sequence_numbers_count_packets_and_wrap() {
-    let mut pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
-    let options = ConnectOptions { path_mtu: Mtu::Mtu256, ..impatient() };
-    pair.b.qp.to_init(&options).unwrap();
-    let last = 0xff_ffff;
-    pair.a.qp.connect(last, &pair.b.qp.as_remote(2), &options).unwrap();
-    pair.b.qp.connect(2, &pair.a.qp.as_remote(last), &options).unwrap();
-    let chain =
-        [pair.write(1, 0, 1000), pair.write(2, 0, 0), pair.request(3, Opcode::RdmaRead, 0, 600)];
-    pair.a.post_all(&chain).unwrap();
-    assert_eq!(ends(&pair.settle().0).len(), 3);
-    // 4 + 1 + 3 packets: a new connection on one side that starts where the other one is works.
-    pair.b.qp.reset().unwrap();
-    pair.b.qp.to_init(&options).unwrap();
-    pair.b.qp.connect(2, &pair.a.qp.as_remote(7), &options).unwrap();
-    pair.a.post(pair.write(4, 0, 8)).unwrap();
-    assert_eq!(ends(&pair.settle().0), [(4, WcStatus::SUCCESS)]);
-}
-
-#[test]
-fn timeouts_take_as_long_as_documented() {
-    let options = ConnectOptions { timeout: 14, retry_cnt: 2, ..impatient() };
-    let mut pair = Pair::with(Fabric::deterministic(5), QpCap::default(), &options);
-    pair.b.qp.to_error().unwrap();
-    pair.a.post(pair.write(1, 0, 8)).unwrap();
-    pair.settle();
-    let took = pair.fabric.now();
-    let one = Duration::from_nanos(67_108_864);
-    assert!(took >= one * 3 && took < one * 3 + Duration::from_millis(1), "{took:?}");
-
-    let options = ConnectOptions { timeout: 8, retry_cnt: 2, ..impatient() };
-    let mut pair = Pair::with(Fabric::threaded(), QpCap::default(), &options);
-    pair.b.qp.to_error().unwrap();
-    pair.a.post(pair.write(1, 0, 8)).unwrap();
-    let start = Instant::now();
-    while pair.a.poll().is_empty() {}
-    assert!(start.elapsed() >= Duration::from_micros(3 * 1048));
-}
-
-#[test]
-fn timeout_0_waits_until_the_queue_pair_is_moved_to_err() {
-    let options = ConnectOptions { timeout: 0, ..impatient() };
-    for fabric in [Fabric::threaded(), Fabric::deterministic(3)] {
-        let mut pair = Pair::with(fabric, QpCap::default(), &options);
-        pair.b.qp.to_error().unwrap();
-        pair.a.post(pair.write(1, 0, 8)).unwrap();
-        assert_eq!(pair.settle().0, []);
-        pair.a.qp.to_error().unwrap();
-        assert_eq!(ends(&pair.settle().0), [(1, FLUSHED)]);
-    }
-}
-
-#[test]
 fn moving_to_err_flushes_both_queues_in_posting_order() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         (101..104).for_each(|wr_id| pair.a.recv(wr_id, nothing()).unwrap());
         let quiet = SendRequest { flags: SendFlags::empty(), ..pair.write(2, 0, 8) };
         pair.a.post_all(&[pair.write(1, 0, 8), quiet, pair.write(3, 0, 8)]).unwrap();
@@ -417,7 +266,7 @@ fn a_failed_responders_receives_are_flushed_though_nobody_polls_for_its_sends() 
 
 #[test]
 fn requests_that_a_failed_responder_held_back_are_flushed() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         pair.b.qp.modify(QpState::Sqd, &Default::default()).unwrap();
         pair.b.post(pair.write(50, 0, 8)).unwrap();
         assert_eq!(pair.settle().1, []);
@@ -480,7 +329,7 @@ fn a_full_queue_that_is_polled_in_time_does_not_overrun() {
 
 #[test]
 fn reset_forgets_everything_and_the_queue_pair_can_be_used_again() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         pair.a.recv(101, nothing()).unwrap();
         pair.a.post(SendRequest { rkey: 7, ..pair.write(1, 0, 8) }).unwrap();
         pair.settle();

@@ -15,15 +15,10 @@ use support::*;
 const FLUSHED: WcStatus = WcStatus::WR_FLUSH_ERR;
 const EXCEEDED: WcStatus = WcStatus::RETRY_EXC_ERR;
 
-fn both_ways(test: impl Fn(Pair)) {
-    test(Pair::impatient());
-    (0..8).for_each(|seed| test(Pair::deterministic(seed)));
-}
-
 #[test]
 fn a_link_that_is_down_at_either_end_exceeds_the_retries() {
     for at_peer in [false, true] {
-        both_ways(|mut pair| {
+        impatient_both_ways(|mut pair| {
             let device = if at_peer { &pair.b.device } else { &pair.a.device };
             device.inject(When::Now, Fault::LinkDown);
             assert_eq!(device.port_state(1), Some(PortState::Down));
@@ -93,7 +88,7 @@ fn a_link_that_comes_back_in_time_loses_nothing() {
 
 #[test]
 fn a_link_cut_after_some_bytes_leaves_those_bytes_there() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         pair.a.buffer.fill(0, 3000, 7);
         pair.a.device.inject(When::AfterBytes(2500), Fault::LinkDown);
         let chain = [0, 1, 2].map(|i| pair.write(i, 1000 * i as usize, 1000));
@@ -109,7 +104,7 @@ fn a_link_cut_after_some_bytes_leaves_those_bytes_there() {
 
 #[test]
 fn a_link_cut_at_the_end_of_a_message_lets_it_through() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         pair.b.device.inject(When::AfterBytes(1000), Fault::LinkDown);
         pair.a.post_all(&[pair.write(1, 0, 1000), pair.write(2, 0, 0)]).unwrap();
         assert_eq!(ends(&pair.settle().0), [(1, WcStatus::SUCCESS), (2, EXCEEDED)]);
@@ -139,7 +134,7 @@ fn a_fault_at_a_later_step_strikes_an_idle_fabric() {
 
 #[test]
 fn a_device_that_goes_away_fails_everything_on_it() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         pair.b.device.inject(When::Now, Fault::DeviceGone);
         let gone = Err(CommitError { accepted: 0, refusal: Refusal::Driver(19) });
         let request = pair.write(1, 0, 8);
@@ -163,7 +158,7 @@ fn a_device_that_goes_away_fails_everything_on_it() {
 
 #[test]
 fn forced_rnr_is_retried_as_often_as_allowed() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         pair.b.recv(101, nothing()).unwrap();
         pair.b.device.inject(When::Now, Fault::ForceRnr { requests: 1 });
         pair.a.post(pair.request(1, Opcode::RdmaWriteWithImm, 0, 100)).unwrap();
@@ -217,7 +212,7 @@ fn delayed_completions_come_later_and_in_order() {
 #[test]
 fn a_silent_link_completes_nothing_until_the_queue_pair_is_moved_to_err() {
     for at_peer in [false, true] {
-        both_ways(|mut pair| {
+        impatient_both_ways(|mut pair| {
             let device = if at_peer { &pair.b.device } else { &pair.a.device };
             device.inject(When::Now, Fault::Silent(true));
             pair.a.post_all(&[pair.write(1, 0, 8), pair.write(2, 0, 8)]).unwrap();
@@ -230,7 +225,7 @@ fn a_silent_link_completes_nothing_until_the_queue_pair_is_moved_to_err() {
 
 #[test]
 fn a_silent_link_that_speaks_again_goes_on() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         pair.a.device.inject(When::Now, Fault::Silent(true));
         pair.a.post(pair.write(1, 0, 8)).unwrap();
         assert_eq!(pair.settle().0, []);
@@ -241,7 +236,7 @@ fn a_silent_link_that_speaks_again_goes_on() {
 
 #[test]
 fn a_lost_acknowledgement_fails_a_request_that_was_carried_out_once() {
-    both_ways(|mut pair| {
+    impatient_both_ways(|mut pair| {
         pair.b.recv(101, nothing()).unwrap();
         pair.b.recv(102, nothing()).unwrap();
         pair.a.buffer.fill(0, 100, 5);
@@ -285,7 +280,7 @@ fn a_plan_is_plain_data() {
 #[test]
 fn an_internal_error_fails_requests_that_were_carried_out() {
     for at_peer in [false, true] {
-        both_ways(|mut pair| {
+        impatient_both_ways(|mut pair| {
             pair.b.recv(101, nothing()).unwrap();
             pair.b.recv(102, nothing()).unwrap();
             pair.a.buffer.fill(0, 100, 5);

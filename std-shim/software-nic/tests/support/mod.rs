@@ -218,6 +218,12 @@ impl Pair {
     }
 }
 
+/// Runs a test on a threaded fabric and on some deterministic ones, with short timers.
+pub fn impatient_both_ways(test: impl Fn(Pair)) {
+    test(Pair::impatient());
+    (0..8).for_each(|seed| test(Pair::deterministic(seed)));
+}
+
 /// A buffer that nobody touches: a key and length for requests that must fail before access.
 pub fn wild(side: &Side, length: u32, lkey: u32) -> Sge {
     side.buffer.local(0, length).sge(lkey)
