@@ -2,6 +2,7 @@
 
 mod links;
 mod measurements;
+mod patience;
 
 use super::*;
 use crate::hosts::{Host, software_hosts};
@@ -388,124 +389,9 @@ fn ask<T>(
     then(&mut control)
 }
 
-/// Runs a receiver that says hello and ready, then takes nothing and calls `then`; returns the sender's
-/// error.
-fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Control) + Send) -> CopyError {
-    let (_directory, source, _) = place_with_source();
-    let (here, there) = software_hosts(4).unwrap();
-    let listener = Listener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
-            let hello = control.expect_hello().unwrap();
-            let domains = there.domains();
-            let mut endpoint: Endpoint = options.builder().build(&domains).unwrap();
-            let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
-            let address = endpoint.address();
-            let buffer = ring.remote();
-            control
-                .send(&Message::Hello(Hello {
-                    endpoint: address,
-                    buffer,
-                    purpose: None,
-                    session: None,
-                }))
-                .unwrap();
-            bring_up(&mut endpoint, &mut control, &hello, |endpoint| {
-                (0..8).try_for_each(|n| endpoint.post_recv(&RecvWr::notification(n)))?;
-                Ok::<(), SessionError>(())
-            })
-            .unwrap();
-            then(control);
-        });
-        send(&source, None, &address, &here, options).unwrap_err()
-    })
-}
-
-#[test]
-fn a_sender_does_not_wait_forever_for_a_quiet_receiver() {
-    let patience = Patience { idle: Duration::from_millis(300), ..Patience::default() };
-    let options = CopyOptions { patience, ..CopyOptions::default() };
-    let error = quiet_receiver(&options, |mut control| {
-        let told = told(&mut control);
-        assert!(told.contains("gave up: nothing happened for 300ms"), "{told}");
-    });
-    let text = "sender: nothing happened for 300ms while waiting for the receiver's credit for what was \
-                sent";
-    assert_eq!(Chain(&error).to_string(), text);
-}
-
-/// Sends `alive` until the other side gives up.
-fn say_alive(control: &mut Control) -> ControlError {
-    loop {
-        control.send(&Message::Alive {}).unwrap();
-        match control.expect(Duration::from_millis(20)) {
-            Err(ControlError::NoAnswer { .. }) | Ok(Message::Alive {}) => {}
-            Ok(message) => panic!("{message:?}"),
-            Err(error) => return error,
-        }
-    }
-}
-
-/// Allows more silence than `say_alive` needs, and a little longer without data.
-fn no_progress() -> Patience {
-    let idle = Duration::from_secs(3);
-    let progress = Duration::from_secs(4);
-    Patience { idle, progress, ..Patience::default() }
-}
-
-#[test]
-fn a_sender_does_not_wait_forever_for_a_receiver_that_only_sends_alive() {
-    let options = CopyOptions { patience: no_progress(), ..CopyOptions::default() };
-    let error = quiet_receiver(&options, |mut control| {
-        let told = say_alive(&mut control).to_string();
-        assert!(told.contains("gave up: no data moved for 4s"), "{told}");
-    });
-    assert!(Chain(&error).to_string().starts_with("sender: no data moved for 4s while"), "{error}");
-}
-
-#[test]
-fn a_peer_that_only_sends_alive_is_sent_away() {
-    let (_directory, _, copies) = place_with_source();
-    let options = ServeOptions { patience: no_progress(), ..ServeOptions::new(copies.join("one")) };
-    let copy = Job::Copy { plan: CopyPlan::new(300_000, 4096, 4).unwrap(), name: None };
-    let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
-    let purposes = [copy, perf(Operation::Write), perf(Operation::Send)];
-    let (_, served) = served(&options, purposes.len(), |address, host| {
-        for purpose in purposes {
-            let told = ask(address, host, Some(purpose), say_alive).to_string();
-            assert!(told.contains("no data moved for 4s"), "{told}");
-        }
-    });
-    for served in served {
-        assert!(Chain(&served.unwrap_err()).to_string().contains("no data moved for 4s"));
-    }
-    assert!(names(&copies).is_empty());
-}
-
+/// Why the other side gave up.
 fn told(control: &mut Control) -> String {
     control.expect(Duration::from_secs(60)).unwrap_err().to_string()
-}
-
-#[test]
-fn a_peer_that_does_nothing_is_sent_away() {
-    let (_directory, _, copies) = place_with_source();
-    let patience = Patience { idle: Duration::from_millis(100), ..Patience::default() };
-    let options = ServeOptions { patience, ..ServeOptions::new(copies.join("one")) };
-    let copy = Job::Copy { plan: CopyPlan::new(300_000, 4096, 4).unwrap(), name: None };
-    let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
-    let purposes = [copy, perf(Operation::Write), perf(Operation::WriteImm)];
-    let (_, served) = served(&options, purposes.len(), |address, host| {
-        for purpose in purposes {
-            let told = ask(address, host, Some(purpose), told);
-            assert!(told.contains("nothing happened for"), "{told}");
-        }
-    });
-    for served in served {
-        assert!(Chain(&served.unwrap_err()).to_string().contains("nothing happened for"));
-    }
-    assert!(names(&copies).is_empty());
 }
 
 #[test]
