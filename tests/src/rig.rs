@@ -4,7 +4,10 @@ use crate::choices::{Choices, pick};
 use crate::scripted::{LIMITS, Nic, QpHandle, ScriptedCq, ScriptedQp};
 use crate::view::{Piece, pieces};
 use polyrail_core::hardware::{CompletionQueue, QpLimits};
-use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer, Opcode, SendWr, WcOpcode, WcStatus};
+use polyrail_core::internals::{SequenceImm, SequenceNumber};
+use polyrail_core::verbs::{
+    DeviceId, DeviceKeys, Imm, LocalBuffer, Opcode, SendWr, WcOpcode, WcStatus,
+};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq, VirtualWc};
 use polyrail_core::virtual_qp::{
     Config, ControlMessage, PassThroughOrder, RailEvent, RailFailure, RailId, Rejected, Scheme,
@@ -434,6 +437,11 @@ fn notified(request: &polyrail_core::verbs::SendRequest) -> u32 {
     assert_eq!(request.opcode, Opcode::RdmaWriteWithImm);
     assert_eq!(request.sge.length(), 0, "a notify carries no data");
     request.imm.number()
+}
+
+/// The immediate of a numbered fragment of DQPLB.
+pub fn imm(number: u32, last: bool) -> Imm {
+    SequenceImm { number: SequenceNumber::new(number).expect("a number"), last }.encode()
 }
 
 /// The successful completion of a request of a rig.

@@ -15,6 +15,7 @@ mod immediates;
 mod ownership;
 mod panicking_sinks;
 mod pass_through;
+mod protocol_errors;
 mod reference_defects;
 mod reroute;
 mod seed_dqplb;

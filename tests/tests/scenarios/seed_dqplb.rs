@@ -1,14 +1,10 @@
 //! The seeds' scenarios about DQPLB, sender and receiver.
 
 use polyrail_core::hardware::Refusal;
-use polyrail_core::internals::{MODULUS, SequenceImm, SequenceNumber};
-use polyrail_core::verbs::{Imm, Opcode, RecvWr, SendRequest, WcOpcode};
+use polyrail_core::internals::{MODULUS, SequenceImm};
+use polyrail_core::verbs::{Opcode, RecvWr, SendRequest, WcOpcode};
 use polyrail_core::virtual_qp::{PostRecvError, PostSendError, RailId, Scheme};
-use polyrail_tests::rig::{self, Rig, Setup, done, ok};
-
-fn imm(number: u32, last: bool) -> Imm {
-    SequenceImm { number: SequenceNumber::new(number).unwrap(), last }.encode()
-}
+use polyrail_tests::rig::{self, Rig, Setup, done, imm, ok};
 
 fn receiver(rails: usize) -> Rig {
     let mut rig = Setup::dqplb(rails).depth(8).rig();

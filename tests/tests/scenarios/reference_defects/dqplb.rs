@@ -1,14 +1,10 @@
 //! Rows about DQPLB and receives: 5, 8, 9, 11, 12, 17, 25.
 
 use polyrail_core::hardware::Refusal;
-use polyrail_core::internals::{SequenceImm, SequenceNumber};
+use polyrail_core::internals::SequenceImm;
 use polyrail_core::verbs::{Imm, RecvWr, WcOpcode, WcStatus};
 use polyrail_core::virtual_qp::{PeerWindow, PostRecvError, RailId};
-use polyrail_tests::rig::{self, KEYS, Rig, Setup, done, local, ok};
-
-fn imm(number: u32, last: bool) -> Imm {
-    SequenceImm { number: SequenceNumber::new(number).unwrap(), last }.encode()
-}
+use polyrail_tests::rig::{self, KEYS, Rig, Setup, done, imm, local, ok};
 
 /// The numbers that went out on all rails since the last call, in order, and whether each is last.
 fn numbers(rig: &Rig) -> Vec<(u32, bool)> {

@@ -1,17 +1,11 @@
 //! Receives that were posted to a rail that failed.
 
 use super::{RAIL_0, RAIL_1, dqplb, fenced, ready, spray};
-use polyrail_core::internals::{SequenceImm, SequenceNumber};
 use polyrail_core::verbs::{Imm, RecvWr, WcStatus};
 use polyrail_core::virtual_qp::{
     ControlMessage, Failure, PostRecvError, RailError, RailId, RailState, ToldState,
 };
-use polyrail_tests::rig::{self, KEYS, Rig, local, ok};
-
-/// The immediate of a numbered fragment.
-fn fragment(number: u32, last: bool) -> Imm {
-    SequenceImm { number: SequenceNumber::new(number).unwrap(), last }.encode()
-}
+use polyrail_tests::rig::{self, KEYS, Rig, imm, local, ok};
 
 fn told_arrived(rig: &mut Rig, rail: RailId) -> u32 {
     let told = rig.told();
@@ -26,7 +20,7 @@ fn what_arrived_is_told_once_all_receives_are_taken() {
     let mut rig = dqplb().rig();
     rig.qp.prepare_receives().unwrap();
     for number in 0..3 {
-        rig.rails[1].deliver_imm(fragment(number, false));
+        rig.rails[1].deliver_imm(imm(number, false));
     }
     rig.rails[1].flush();
     assert_eq!(rig.poll(), []);
@@ -47,7 +41,7 @@ fn a_replacement_has_all_receives_before_ready_is_told() {
     let [ControlMessage::Rail(news)] = rig.told()[..] else { panic!("one message") };
     assert_eq!((news.state, news.generation), (ToldState::Ready, 1));
     assert_eq!(rig.qp.rail_state(RAIL_1), Some(RailState::Joining));
-    handle.deliver_imm(fragment(0, true));
+    handle.deliver_imm(imm(0, true));
     rig.qp.post_recv(&RecvWr::notification(1)).unwrap();
     assert_eq!(rig.poll_ids(), ok(&[1]), "completions are taken while it joins");
 }
