@@ -45,7 +45,12 @@ where
     /// unless rails are re-routed. Of an endpoint whose owner never asks, the oldest are forgotten. The same is
     /// told by [`tracing`]: failures as warnings.
     pub fn take_rail_event(&mut self) -> Option<NamedRailEvent> {
-        self.log_rail_events(Instant::now());
+        // Most calls find nothing, and need no clock.
+        if let Some(event) = self.qp.take_rail_event() {
+            let now = Instant::now();
+            self.log_rail_event(event, now);
+            self.log_rail_events(now);
+        }
         let logged = self.log.take()?;
         Some(NamedRailEvent::new(logged, self.device_name(logged.event.device)))
     }
@@ -53,20 +58,24 @@ where
     /// Takes note of what happened to rails.
     pub(super) fn log_rail_events(&mut self, now: Instant) {
         while let Some(event) = self.qp.take_rail_event() {
-            let logged = self.log.add(event, now);
-            let named = NamedRailEvent::new(logged, self.device_name(event.device));
-            let qp = self.qp.virtual_qp_num();
-            let RailEvent { rail, generation, kind, .. } = event;
-            let device = &named.device;
-            match kind {
-                RailEventKind::Failed { .. } => {
-                    tracing::warn!(qp, %rail, device, generation, "{named}");
-                }
-                RailEventKind::Fenced { arrived, again } => {
-                    tracing::info!(qp, %rail, device, generation, arrived, again, "{named}");
-                }
-                RailEventKind::Returned => tracing::info!(qp, %rail, device, generation, "{named}"),
+            self.log_rail_event(event, now);
+        }
+    }
+
+    fn log_rail_event(&mut self, event: RailEvent, now: Instant) {
+        let logged = self.log.add(event, now);
+        let named = NamedRailEvent::new(logged, self.device_name(event.device));
+        let qp = self.qp.virtual_qp_num();
+        let RailEvent { rail, generation, kind, .. } = event;
+        let device = &named.device;
+        match kind {
+            RailEventKind::Failed { .. } => {
+                tracing::warn!(qp, %rail, device, generation, "{named}")
             }
+            RailEventKind::Fenced { arrived, again } => {
+                tracing::info!(qp, %rail, device, generation, arrived, again, "{named}");
+            }
+            RailEventKind::Returned => tracing::info!(qp, %rail, device, generation, "{named}"),
         }
     }
 
