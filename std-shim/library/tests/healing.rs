@@ -14,6 +14,7 @@ use polyrail::virtual_qp::{QpState, RailEventKind, RailId, RailSet, RailState, S
 use recorded::{Log, Recorded};
 use rerouted::weather::Random;
 use rerouted::{Ends, MESSAGES, healed, unwanted};
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -263,6 +264,40 @@ fn an_endpoint_that_is_dropped_leaves_nobody_waiting() {
         assert!(begin.elapsed() < Duration::from_secs(20), "nobody says anything");
     }
     assert_eq!(far.endpoint.explain(WcStatus::WR_FLUSH_ERR), EndpointError::Peer);
+}
+
+/// Over some devices the answer waits until whoever takes the port down is done, and polls wait for it.
+#[test]
+fn a_port_is_asked_how_it_is_only_if_it_may_be_up_again() {
+    let rail = RailId::Data(1);
+    for (faults, state, asked) in [
+        (&[Fault::LinkDown][..], QpState::Degraded, 0),
+        (&[Fault::LinkDown, Fault::LinkUp], QpState::Ready, 1),
+        (&[Fault::LinkDown, Fault::LinkUp, Fault::LinkDown], QpState::Degraded, 1),
+    ] {
+        let fabric = Fabric::threaded();
+        let devices =
+            ["near0", "near1"].map(|name| fabric.create_device(DeviceConfig::named(name)));
+        let log = Log::default();
+        let near_domains = devices.each_ref().map(|on| Recorded::new(on.alloc_pd().unwrap(), &log));
+        let far_domains = ["far0", "far1"].map(|name| {
+            let device = fabric.create_device(DeviceConfig::named(name));
+            Recorded::new(device.alloc_pd().unwrap(), &log)
+        });
+        let builder = healed(Scheme::Spray).rails(2);
+        let mut near = builder.build(&near_domains.each_ref()).unwrap();
+        let mut far = builder.build(&far_domains.each_ref()).unwrap();
+        connect_endpoints(&mut near, &mut far).unwrap();
+        let count = || near_domains[1].asked_for_ports.load(SeqCst);
+        let before = count();
+        for fault in faults {
+            devices[1].inject(When::Now, *fault);
+        }
+        near.heal();
+        assert_eq!((near.state(), count() - before), (state, asked), "{faults:?}");
+        let in_service = near.virtual_qp().rail_state(rail) == Some(RailState::InService);
+        assert_eq!(in_service, state == QpState::Ready, "{faults:?}");
+    }
 }
 
 /// Polls go on meanwhile, and a rail that fails again before its queue pair is connected gets another one.

@@ -209,24 +209,25 @@ fn the_order_is_that_of_the_design() {
         }
     }
     log.lock().unwrap().clear();
+    let old = near.virtual_qp().physical(rail).unwrap().qp_num();
     let own = near.new_queue_pair(rail).unwrap();
     let peer = far.new_queue_pair_for(own.address()).unwrap();
     let number = own.address().qp_num;
     near.replace(own, peer.address()).unwrap();
     let log = log.lock().unwrap();
-    let asked: Vec<&Asked> = log
-        .iter()
-        .map(|(_, qp_num, asked)| {
-            assert_eq!(*qp_num, number);
-            asked
-        })
-        .collect();
-    let [Asked::Init { .. }, Asked::Rtr { .. }, Asked::Rts { psn, .. }, Asked::Receives(receives)] =
-        asked[..]
+    let asked: Vec<(u32, &Asked)> = log.iter().map(|(_, qp_num, asked)| (*qp_num, asked)).collect();
+    let [
+        (_, Asked::Init { .. }),
+        (_, Asked::Rtr { .. }),
+        (_, Asked::Rts { psn, .. }),
+        (_, Asked::Receives(receives)),
+        (last, Asked::Retire),
+    ] = asked[..]
     else {
         panic!("{asked:?}")
     };
-    assert_eq!(*receives, 100);
+    assert!(asked[..4].iter().all(|(qp_num, _)| *qp_num == number), "{asked:?}");
+    assert_eq!((*receives, last), (100, old));
     assert_ne!(*psn, near.address().rails[0].psn);
 }
 

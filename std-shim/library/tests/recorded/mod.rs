@@ -14,6 +14,7 @@ use polyrail::hardware::{
 use polyrail::memory::{Pages, RegionKeys};
 use polyrail::nic::{self, MemoryRegion, NicError, ProtectionDomain};
 use polyrail::verbs::{AccessFlags, DeviceId, RecvRequest};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub enum Asked {
     Rtr { port: u8, peer: RemoteQp, options: ConnectOptions },
     Rts { psn: u32, options: ConnectOptions },
     Err,
+    Retire,
 }
 
 /// What was asked of which queue pair, in order.
@@ -37,11 +39,13 @@ pub struct Recorded {
     pub log: Log,
     /// The queue pair that is not moved to RTR.
     pub stubborn: Option<u32>,
+    /// How often it was asked for one of its ports.
+    pub asked_for_ports: Arc<AtomicUsize>,
 }
 
 impl Recorded {
     pub fn new(domain: ProtectionDomain, log: &Log) -> Self {
-        Self { domain, log: Arc::clone(log), stubborn: None }
+        Self { domain, log: Arc::clone(log), stubborn: None, asked_for_ports: Arc::default() }
     }
 }
 
@@ -75,6 +79,7 @@ impl Domain for Recorded {
     }
 
     fn port(&self, number: u8) -> Result<Port, DeviceError> {
+        self.asked_for_ports.fetch_add(1, SeqCst);
         self.domain.port(number)
     }
 
@@ -148,6 +153,10 @@ impl Connect for RecordedQp {
     fn fail(&self) -> Result<(), DeviceError> {
         self.note(Asked::Err);
         self.qp.fail()
+    }
+
+    fn retire(self) {
+        self.note(Asked::Retire);
     }
 
     /// It takes its time.
