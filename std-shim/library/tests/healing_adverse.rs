@@ -8,6 +8,7 @@ use polyrail::endpoint::{
     Endpoint, EndpointBuilder, Healing, HealingLink, HealingMessage, ReplacementAddress,
     connect_endpoints,
 };
+use polyrail::hardware::QueuePair;
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::progress::ProgressThread;
 use polyrail::verbs::{RecvWr, SendWr};
@@ -87,6 +88,43 @@ fn a_peer_that_asks_without_end_is_not_answered_without_end() {
         steps(&mut ends, 8);
         assert!(link.next_message().is_some());
     }
+}
+
+/// Carries everything between the two ends but the first offer. Returns the place of the end that made it among
+/// the links, and the offer.
+fn first_offer(ends: &mut Ends, links: &[HealingLink; 2]) -> (usize, ReplacementAddress) {
+    let begin = Instant::now();
+    loop {
+        ends.step();
+        for at in 0..2 {
+            for message in said(&links[at]) {
+                match message {
+                    HealingMessage::Offer(offered) => return (at, offered),
+                    message => links[1 - at].hear(message).unwrap(),
+                }
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
+    }
+}
+
+/// There may have been an earlier one, of the same generation, before the link broke.
+#[test]
+fn an_answer_to_another_offer_is_refused_and_the_offer_stands() {
+    let rail = RailId::Data(1);
+    let mut ends = apart();
+    let links = links(&ends);
+    ends.near.endpoint.fail_rail(rail);
+    let (at, offered) = first_offer(&mut ends, &links);
+    let ReplacementAddress { generation, qp_num, .. } = offered;
+    links[at].hear(HealingMessage::Answer { to: qp_num + 1, with: offered }).unwrap();
+    steps(&mut ends, 100);
+    assert_eq!(said(&links[at]), [HealingMessage::Refused { rail, generation }]);
+    links[1 - at].hear(HealingMessage::Offer(offered)).unwrap();
+    carry_until_ready(&mut ends);
+    let end = [&ends.near, &ends.far][at];
+    assert_eq!(end.endpoint.virtual_qp().physical(rail).unwrap().qp_num(), qp_num);
+    assert_eq!(end.generation(rail), 1);
 }
 
 /// Requests that wait for the peer alone do not wait for a rail that stays out of service.
