@@ -9,7 +9,7 @@ use polyrail::nic::{Fabric, Fault, When};
 use polyrail::verbs::WcStatus;
 use polyrail::virtual_qp::{QpState, RailId, RailState, Scheme};
 use rerouted::weather::Weather;
-use rerouted::{End, Ends, LENGTH, healed};
+use rerouted::{End, Ends, LENGTH, MESSAGES, healed};
 
 const SCHEMES: [Scheme; 2] = [Scheme::Spray, Scheme::Dqplb];
 
@@ -65,6 +65,28 @@ fn a_link_that_stays_down_costs_the_notify_queue_pair_and_rail_0_their_device() 
         assert_eq!(device_of(&ends.far, RailId::Data(0)), "far0");
         assert_eq!(ends.near.state(RailId::Data(0)), RailState::InService);
     }
+}
+
+/// It shares a device with another rail there, and would halve what that one carries.
+#[test]
+fn rail_0_carries_no_fragments_while_it_is_away() {
+    let rail = RailId::Data(0);
+    // With DQPLB nothing but fragments goes to rails.
+    let mut ends = Ends::new(1, 4, &healed(Scheme::Dqplb));
+    ends.limit(0);
+    ends.far.devices[0].inject(When::Now, Fault::LinkDown);
+    ends.go_on(|_| (), |ends| ends.is_ready() && device_of(&ends.near, rail) == "near1");
+    ends.pause_after(10);
+    ends.limit(10);
+    let carried = |ends: &Ends| ends.near.endpoint.rail_reports().into_iter().map(|it| it.bytes);
+    let bytes: Vec<u64> = carried(&ends).collect();
+    assert!(bytes[0] == 0 && bytes[1..].iter().all(|bytes| *bytes > 0), "{bytes:?}");
+    ends.far.devices[0].inject(When::Now, Fault::LinkUp);
+    ends.near.endpoint.fail_rail(rail);
+    ends.go_on(|_| (), |ends| ends.is_ready() && device_of(&ends.near, rail) == "near0");
+    ends.limit(MESSAGES);
+    ends.finish(|_| ());
+    assert!(carried(&ends).all(|bytes| bytes > 0), "{}", ends.report());
 }
 
 /// Two links, one after the other or at once, on either side; both come back.

@@ -204,4 +204,37 @@ mod tests {
         assert_eq!(fail_after(healing.longest_interval), Some(0));
         assert_eq!(fail_after(soon), Some(10));
     }
+
+    /// A rail that is out of service since now, and has to wait long for its next attempt.
+    fn unlucky(now: Instant, healing: &Healing) -> Care<()> {
+        let mut care = Care::default();
+        care.is_out(now, healing);
+        (0..8).for_each(|_| care.attempts.failed(now, healing));
+        care
+    }
+
+    #[test]
+    fn what_may_move_is_tried_for_at_once_and_then_at_intervals() {
+        let healing = Healing::default();
+        let now = Instant::now();
+        let mut care = unlucky(now, &healing);
+        let then = now + healing.fallback_after;
+        assert!(!care.is_due(then - Duration::from_nanos(1), &healing, true));
+        assert!(care.is_due(then, &healing, true));
+        assert!(!care.is_due(then, &healing, false));
+        care.tried_to_move = true;
+        assert!(!care.is_due(then, &healing, true));
+    }
+
+    /// However often its own device was refused, the next one is the first that it moves to.
+    #[test]
+    fn of_refusals_before_it_may_move_one_counts() {
+        let healing = Healing::default();
+        let now = Instant::now();
+        let mut care = unlucky(now, &healing);
+        (0..3).for_each(|_| care.refused(now, &healing));
+        assert_eq!(care.refusals, 1);
+        (0..3).for_each(|_| care.refused(now + healing.fallback_after, &healing));
+        assert_eq!(care.refusals, 4);
+    }
 }
