@@ -10,7 +10,7 @@ use polyrail::endpoint::{
 };
 use polyrail::hardware::QueuePair;
 use polyrail::nic::{Fabric, Fault, When};
-use polyrail::progress::ProgressThread;
+use polyrail::progress::{ProgressOptions, ProgressThread};
 use polyrail::verbs::{RecvWr, SendWr};
 use polyrail::virtual_cq::VirtualWc;
 use polyrail::virtual_qp::{QpState, RailId, RailState, Scheme};
@@ -216,6 +216,29 @@ fn an_endpoint_that_is_given_up_tells_its_peer() {
             assert!(begin.elapsed() < Duration::from_secs(2), "{}", ends.report());
         }
     }
+}
+
+/// They have a watch of their own, which does not blame a rail for a peer that is late.
+#[test]
+fn a_threads_stall_timeout_is_not_for_endpoints_that_heal() {
+    let waited = Duration::from_millis(50);
+    let fabric = Fabric::threaded();
+    let ([near_host, far_host], [mut near, mut far]) = strangers(&fabric, &healed(Scheme::Spray));
+    connect_endpoints(&mut near, &mut far).unwrap();
+    let options = ProgressOptions { stall_timeout: Some(waited), ..ProgressOptions::default() };
+    let thread = ProgressThread::spawn_with(near, options).unwrap();
+    near_host.devices[0].inject(When::Now, Fault::Silent(true));
+    let mut sends = thread.handle(0).unwrap();
+    let keys = near_host.buffer.toward(&far_host.buffer.remote()).unwrap();
+    let from = near_host.buffer.local(0, 64).unwrap();
+    let wr = SendWr::write(1, from, far_host.buffer.addr(), &keys);
+    let pending = sends.post_send(&wr).unwrap();
+    // Rails are looked at only every 256 rounds.
+    sleep(20 * waited);
+    assert_eq!(sends.endpoint_error(), None);
+    near_host.devices[0].inject(When::Now, Fault::Silent(false));
+    assert!(pending.wait().unwrap().status.is_success());
+    assert!(thread.take_rail_event().is_none());
 }
 
 #[test]
