@@ -6,12 +6,13 @@ mod rerouted;
 
 use polyrail::chain::Chain;
 use polyrail::endpoint::{
-    ConnectError, Endpoint, EndpointError, Healing, HealingMessage, Noticed, connect_endpoints,
+    ConnectError, Endpoint, EndpointBuilder, EndpointError, Healing, HealingMessage, Noticed,
+    connect_endpoints,
 };
-use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, When};
+use polyrail::nic::{CompletionQueue, Device, DeviceConfig, Fabric, Fault, When};
 use polyrail::verbs::WcStatus;
 use polyrail::virtual_qp::{QpState, RailEventKind, RailId, RailSet, RailState, Scheme};
-use recorded::{Log, Recorded};
+use recorded::{Log, Recorded, RecordedQp};
 use rerouted::weather::Random;
 use rerouted::{Ends, MESSAGES, healed, unwanted};
 use std::sync::atomic::Ordering::SeqCst;
@@ -266,37 +267,79 @@ fn an_endpoint_that_is_dropped_leaves_nobody_waiting() {
     assert_eq!(far.endpoint.explain(WcStatus::WR_FLUSH_ERR), EndpointError::Peer);
 }
 
+/// An end of two rails on two devices, of which it is known how often they are asked for their ports.
+struct Counted {
+    devices: [Device; 2],
+    domains: [Recorded; 2],
+    endpoint: Endpoint<RecordedQp, CompletionQueue>,
+}
+
+impl Counted {
+    fn new(fabric: &Fabric, names: [&str; 2], builder: &EndpointBuilder) -> Self {
+        let devices = names.map(|name| fabric.create_device(DeviceConfig::named(name)));
+        let log = Log::default();
+        let domains = devices.each_ref().map(|on| Recorded::new(on.alloc_pd().unwrap(), &log));
+        let endpoint = builder.rails(2).build(&domains.each_ref()).unwrap();
+        Self { devices, domains, endpoint }
+    }
+
+    /// The two ends, connected.
+    fn pair(builder: &EndpointBuilder) -> [Self; 2] {
+        let fabric = Fabric::threaded();
+        let mut near = Self::new(&fabric, ["near0", "near1"], builder);
+        let mut far = Self::new(&fabric, ["far0", "far1"], builder);
+        connect_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        [near, far]
+    }
+
+    /// Of rail 1.
+    fn state(&self) -> RailState {
+        self.endpoint.virtual_qp().rail_state(RailId::Data(1)).unwrap()
+    }
+
+    /// How often the device of rail 1 was asked.
+    fn asked(&self) -> usize {
+        self.domains[1].asked_for_ports.load(SeqCst)
+    }
+}
+
 /// Over some devices the answer waits until whoever takes the port down is done, and polls wait for it.
 #[test]
 fn a_port_is_asked_how_it_is_only_if_it_may_be_up_again() {
-    let rail = RailId::Data(1);
-    for (faults, state, asked) in [
-        (&[Fault::LinkDown][..], QpState::Degraded, 0),
-        (&[Fault::LinkDown, Fault::LinkUp], QpState::Ready, 1),
-        (&[Fault::LinkDown, Fault::LinkUp, Fault::LinkDown], QpState::Degraded, 1),
+    for (faults, is_up, asked) in [
+        (&[Fault::LinkDown][..], false, 0),
+        (&[Fault::LinkDown, Fault::LinkUp], true, 1),
+        (&[Fault::LinkDown, Fault::LinkUp, Fault::LinkDown], false, 1),
     ] {
-        let fabric = Fabric::threaded();
-        let devices =
-            ["near0", "near1"].map(|name| fabric.create_device(DeviceConfig::named(name)));
-        let log = Log::default();
-        let near_domains = devices.each_ref().map(|on| Recorded::new(on.alloc_pd().unwrap(), &log));
-        let far_domains = ["far0", "far1"].map(|name| {
-            let device = fabric.create_device(DeviceConfig::named(name));
-            Recorded::new(device.alloc_pd().unwrap(), &log)
-        });
-        let builder = healed(Scheme::Spray).rails(2);
-        let mut near = builder.build(&near_domains.each_ref()).unwrap();
-        let mut far = builder.build(&far_domains.each_ref()).unwrap();
-        connect_endpoints(&mut near, &mut far).unwrap();
-        let count = || near_domains[1].asked_for_ports.load(SeqCst);
-        let before = count();
+        let [mut near, _far] = Counted::pair(&healed(Scheme::Spray));
+        let before = near.asked();
         for fault in faults {
-            devices[1].inject(When::Now, *fault);
+            near.devices[1].inject(When::Now, *fault);
         }
-        near.heal();
-        assert_eq!((near.state(), count() - before), (state, asked), "{faults:?}");
-        let in_service = near.virtual_qp().rail_state(rail) == Some(RailState::InService);
-        assert_eq!(in_service, state == QpState::Ready, "{faults:?}");
+        near.endpoint.heal();
+        assert_eq!(near.asked() - before, asked, "{faults:?}");
+        assert_eq!(near.state() == RailState::InService, is_up, "{faults:?}");
+    }
+}
+
+#[test]
+fn a_port_that_stays_down_is_tried_once_in_an_interval() {
+    let forever = Duration::from_secs(3600);
+    let healing =
+        Healing { first_interval: forever, longest_interval: forever, ..Healing::default() };
+    for cut in 0..2 {
+        let mut ends = Counted::pair(&healed(Scheme::Spray).healing(healing));
+        ends[cut].devices[1].inject(When::Now, Fault::LinkDown);
+        let before = ends.each_ref().map(Counted::asked);
+        for _ in 0..300 {
+            for end in &mut ends {
+                _ = end.endpoint.poll(16);
+                end.endpoint.heal();
+            }
+        }
+        assert!(ends.iter().all(|end| end.state() == RailState::Down));
+        assert_eq!(ends[cut].asked() - before[cut], 1);
+        assert!(ends[1 - cut].asked() - before[1 - cut] <= 1);
     }
 }
 
