@@ -64,12 +64,26 @@ pub struct SrqAttributes {
 /// A shared receive queue: its receives serve all queue pairs created with it, whoever's message
 /// comes first. Queue pairs keep it alive. It refuses (EINVAL) a `wr_id` with the bit that the engine's
 /// tags are known by: see [`hardware::QueuePair`].
+///
+/// A clone is another handle of the same queue, with memory of its own for batches; it may post from another
+/// thread, as verbs let all threads post to one queue.
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     shared: Arc<Shared>,
     chain: Chain<ibv_recv_wr>,
     named: Arc<Named<SrqId>>,
     capacity: u32,
+    max_sge: u32,
+}
+
+/// Another handle of the same queue.
+impl Clone for SharedReceiveQueue {
+    fn clone(&self) -> Self {
+        let Self { capacity, max_sge, .. } = *self;
+        let shared = Arc::clone(&self.shared);
+        let named = Arc::clone(&self.named);
+        Self { shared, chain: Chain::new(capacity, max_sge), named, capacity, max_sge }
+    }
 }
 
 impl ProtectionDomain {
@@ -95,9 +109,10 @@ impl ProtectionDomain {
         raw.keep(Arc::clone(&named) as Kept);
         // The call told what it granted; a driver that did not granted what was asked for.
         let capacity = raw_init.attr.max_wr.max(max_wr);
-        let chain = Chain::new(capacity, raw_init.attr.max_sge.max(max_sge));
+        let max_sge = raw_init.attr.max_sge.max(max_sge);
+        let chain = Chain::new(capacity, max_sge);
         let shared = Arc::new(Shared { raw, pd: self.clone() });
-        Ok(SharedReceiveQueue { shared, chain, named, capacity })
+        Ok(SharedReceiveQueue { shared, chain, named, capacity, max_sge })
     }
 }
 
@@ -151,7 +166,7 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// A queue pair still uses it, or the driver reports an error.
+    /// A queue pair or another handle still uses it, or the driver reports an error.
     pub fn close(self) -> std::result::Result<(), CloseError> {
         let shared = Arc::into_inner(self.shared).ok_or(CloseError::InUse)?;
         Ok(shared.raw.close()?)
@@ -171,7 +186,7 @@ impl hardware::ReceiveQueue for SharedReceiveQueue {
     type RecvBatch<'q> = RecvBatch<'q>;
 
     fn start_recv(&mut self) -> RecvBatch<'_> {
-        // SAFETY: the queue lives as long as `self`, which is borrowed, and is the only poster.
+        // SAFETY: the queue lives as long as `self`, which is borrowed; all threads may post to it.
         unsafe { RecvBatch::new(Queue::Shared(self.shared.as_ptr()), &mut self.chain) }
     }
 }

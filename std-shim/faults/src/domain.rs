@@ -17,16 +17,10 @@ impl Faults {
     }
 }
 
-/// The same device, with the same faults.
-impl<D: Domain> Clone for Faulty<D> {
-    fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), &self.faults)
-    }
-}
-
 impl<D: Domain> Domain for Faulty<D> {
     type Qp = Faulty<D::Qp>;
     type Cq = Faulty<D::Cq>;
+    type Srq = Faulty<D::Srq>;
     type Region = D::Region;
 
     fn device_id(&self) -> DeviceId {
@@ -39,6 +33,10 @@ impl<D: Domain> Domain for Faulty<D> {
 
     fn max_qp_wr(&self) -> u32 {
         self.inner.max_qp_wr()
+    }
+
+    fn max_srq_wr(&self) -> u32 {
+        self.inner.max_srq_wr()
     }
 
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
@@ -63,6 +61,20 @@ impl<D: Domain> Domain for Faulty<D> {
 
     fn create_qp(&self, cq: &Self::Cq, cap: QpCap) -> Result<Self::Qp, DeviceError> {
         Ok(self.faults.queue_pair(self.inner.create_qp(&cq.inner, cap)?))
+    }
+
+    fn create_srq(&self, max_wr: u32) -> Result<Self::Srq, DeviceError> {
+        Ok(self.faults.receive_queue(self.inner.create_srq(max_wr)?, max_wr))
+    }
+
+    fn create_qp_with_srq(
+        &self,
+        cq: &Self::Cq,
+        srq: &Self::Srq,
+        cap: QpCap,
+    ) -> Result<Self::Qp, DeviceError> {
+        let qp = self.inner.create_qp_with_srq(&cq.inner, &srq.inner, cap)?;
+        Ok(self.faults.queue_pair(qp))
     }
 
     fn register_pages(

@@ -47,6 +47,14 @@ impl<T> Faulty<T> {
     }
 }
 
+/// The same device, or another handle of the same shared receive queue, with the same faults.
+impl<T: Clone> Clone for Faulty<T> {
+    fn clone(&self) -> Self {
+        let receives = Vec::with_capacity(self.receives.capacity());
+        Self { receives, ..Self::new(self.inner.clone(), &self.faults) }
+    }
+}
+
 /// A queue pair's place on the roster, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Enrolment {

@@ -107,6 +107,13 @@ impl SharedReceiveQueue {
     }
 }
 
+/// Another handle of the same queue.
+impl Clone for SharedReceiveQueue {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.shared))
+    }
+}
+
 impl hardware::ReceiveQueue for SharedReceiveQueue {
     type RecvBatch<'q> = RecvBatch<'q>;
 

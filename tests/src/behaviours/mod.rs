@@ -88,7 +88,7 @@ pub trait Fixture: Debug {
     /// Its completion queue.
     type Cq: CompletionQueue + Debug;
     /// Its shared receive queue.
-    type Srq: ReceiveQueue + Debug;
+    type Srq: ReceiveQueue + Clone + Debug + Send;
     /// Its registered memory.
     type Memory: Memory + Debug;
 

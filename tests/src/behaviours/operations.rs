@@ -4,6 +4,7 @@ use super::pair::{IMM, Pair, Side, pattern, recv};
 use super::{End, Fixture, Memory, Patience};
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge, WcFlags, WcOpcode, WcStatus};
+use std::thread;
 
 pub(super) fn write_arrives_without_a_completion_at_the_peer<F: Fixture>(fixture: &F) {
     let mut pair = Pair::new(fixture);
@@ -141,7 +142,9 @@ pub(super) fn a_shared_receive_queue_serves_two_queue_pairs<F: Fixture>(fixture:
     let arrived = pairs[0].far.completions(1)[0];
     assert_eq!((arrived.wr_id, arrived.qp_num, arrived.byte_len), (1, pairs[0].far.qp.qp_num(), 8));
     assert_eq!(pairs[0].far.memory.read(0, 8), b"from one");
-    recv(&mut srq, 2, Sge::EMPTY).unwrap();
+    // From another handle, by another thread.
+    let mut other = srq.clone();
+    thread::scope(|scope| scope.spawn(|| recv(&mut other, 2, Sge::EMPTY)).join()).unwrap().unwrap();
     pairs[1].near.post(&[pairs[1].request(8, Opcode::RdmaWriteWithImm, 0, 0)]).unwrap();
     assert_eq!(pairs[1].near.ends(1), [(8, WcStatus::SUCCESS)]);
     let arrived = pairs[1].far.completions(1)[0];

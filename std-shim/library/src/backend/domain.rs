@@ -4,7 +4,7 @@ use super::connect::Connect;
 use super::error::DeviceError;
 use super::event::DeviceEvent;
 use super::port::Port;
-use polyrail_core::hardware::CompletionQueue;
+use polyrail_core::hardware::{CompletionQueue, ReceiveQueue};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{EventCursor, Pages, QpCap, RegionKeys};
 use std::fmt::Debug;
@@ -18,6 +18,9 @@ pub trait Domain: Clone + Send + Sync + 'static {
     type Qp: Connect;
     /// Its completion queues.
     type Cq: CompletionQueue;
+    /// Its shared receive queues. A clone is another handle of the same queue, which may post from another
+    /// thread.
+    type Srq: ReceiveQueue + Clone;
     /// Registered memory. Dropping it deregisters the memory.
     type Region: Debug;
 
@@ -29,6 +32,9 @@ pub trait Domain: Clone + Send + Sync + 'static {
 
     /// Requests that one queue of a queue pair can hold.
     fn max_qp_wr(&self) -> u32;
+
+    /// Receives that one shared receive queue can hold.
+    fn max_srq_wr(&self) -> u32;
 
     /// The ports that rails take in turn, at least one.
     ///
@@ -68,6 +74,26 @@ pub trait Domain: Clone + Send + Sync + 'static {
     ///
     /// The device refuses.
     fn create_qp(&self, cq: &Self::Cq, cap: QpCap) -> Result<Self::Qp, DeviceError>;
+
+    /// A shared receive queue for `max_wr` receives.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses, or has none.
+    fn create_srq(&self, max_wr: u32) -> Result<Self::Srq, DeviceError>;
+
+    /// As [`create_qp`](Self::create_qp), but receives come from `srq`: there is no room for others, whatever
+    /// `cap` says.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses.
+    fn create_qp_with_srq(
+        &self,
+        cq: &Self::Cq,
+        srq: &Self::Srq,
+        cap: QpCap,
+    ) -> Result<Self::Qp, DeviceError>;
 
     /// Registers `pages`, all [`len`](Pages::len) bytes and no more. Until the region is dropped, it
     /// keeps the pages.

@@ -4,7 +4,7 @@ use crate::backend::{DeviceError, DeviceEvent, Domain, Port};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{
     AsyncEvent, CompletionQueue, EventCursor, MemoryRegion, Mtu, NicError, Pages, PortState,
-    ProtectionDomain, QpCap, QpInit, QueuePair, RegionKeys,
+    ProtectionDomain, QpCap, QpInit, QueuePair, RegionKeys, SharedReceiveQueue,
 };
 use std::iter;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 impl Domain for ProtectionDomain {
     type Qp = QueuePair;
     type Cq = CompletionQueue;
+    type Srq = SharedReceiveQueue;
     type Region = MemoryRegion;
 
     fn device_id(&self) -> DeviceId {
@@ -24,6 +25,10 @@ impl Domain for ProtectionDomain {
 
     fn max_qp_wr(&self) -> u32 {
         self.device().limits().max_qp_wr
+    }
+
+    fn max_srq_wr(&self) -> u32 {
+        self.device().limits().max_srq_wr
     }
 
     /// All ports of the device. It has neither LIDs nor a table of addresses.
@@ -64,6 +69,20 @@ impl Domain for ProtectionDomain {
 
     fn create_qp(&self, cq: &CompletionQueue, cap: QpCap) -> Result<QueuePair, DeviceError> {
         Ok(self.create_qp(&QpInit::new(cq, cap))?)
+    }
+
+    fn create_srq(&self, max_wr: u32) -> Result<SharedReceiveQueue, DeviceError> {
+        const NO_LIMIT: u32 = 0;
+        Ok(self.create_srq(max_wr, NO_LIMIT)?)
+    }
+
+    fn create_qp_with_srq(
+        &self,
+        cq: &CompletionQueue,
+        srq: &SharedReceiveQueue,
+        cap: QpCap,
+    ) -> Result<QueuePair, DeviceError> {
+        Ok(self.create_qp(&QpInit { srq: Some(srq), ..QpInit::new(cq, cap) })?)
     }
 
     fn register_pages(

@@ -7,7 +7,7 @@ use crate::memory::{Pages, RegionKeys};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_ffi::{
     AsyncEvent, CompletionQueue, CqInit, MemoryRegion, ProtectionDomain, QpInit, QueuePair,
-    VerbsError,
+    SharedReceiveQueue, SrqInit, VerbsError,
 };
 use std::iter;
 use std::sync::Arc;
@@ -60,6 +60,7 @@ impl VerbsRegion {
 impl Domain for VerbsDomain {
     type Qp = QueuePair;
     type Cq = CompletionQueue;
+    type Srq = SharedReceiveQueue;
     type Region = VerbsRegion;
 
     fn device_id(&self) -> DeviceId {
@@ -72,6 +73,10 @@ impl Domain for VerbsDomain {
 
     fn max_qp_wr(&self) -> u32 {
         self.pd.context().attributes().max_qp_wr
+    }
+
+    fn max_srq_wr(&self) -> u32 {
+        self.pd.context().attributes().max_srq_wr
     }
 
     /// Those that were active when the device was opened, or the one that was named.
@@ -106,9 +111,21 @@ impl Domain for VerbsDomain {
     }
 
     fn create_qp(&self, cq: &CompletionQueue, cap: QpCap) -> Result<QueuePair, DeviceError> {
-        let QpCap { max_send_wr, max_recv_wr, max_inline_data } = cap;
-        let cap = polyrail_ffi::QpCap::new(max_send_wr, max_recv_wr, max_inline_data);
-        Ok(self.pd.create_qp(&QpInit::new(cq, cap))?)
+        Ok(self.pd.create_qp(&QpInit::new(cq, verbs_cap(cap)))?)
+    }
+
+    fn create_srq(&self, max_wr: u32) -> Result<SharedReceiveQueue, DeviceError> {
+        Ok(self.pd.create_srq(&SrqInit::new(max_wr))?)
+    }
+
+    fn create_qp_with_srq(
+        &self,
+        cq: &CompletionQueue,
+        srq: &SharedReceiveQueue,
+        cap: QpCap,
+    ) -> Result<QueuePair, DeviceError> {
+        let init = QpInit { srq: Some(srq), ..QpInit::new(cq, verbs_cap(cap)) };
+        Ok(self.pd.create_qp(&init)?)
     }
 
     fn register_pages(
@@ -129,4 +146,8 @@ impl Domain for VerbsDomain {
             RegionKeys { device: self.device_id(), lkey: region.lkey(), rkey: region.rkey() };
         Ok((VerbsRegion(region), keys))
     }
+}
+
+fn verbs_cap(QpCap { max_send_wr, max_recv_wr, max_inline_data }: QpCap) -> polyrail_ffi::QpCap {
+    polyrail_ffi::QpCap::new(max_send_wr, max_recv_wr, max_inline_data)
 }

@@ -63,4 +63,6 @@ mod port;
 
 pub use domain::{VerbsDomain, VerbsRegion};
 pub use open::{OpenError, OpenOptions, Unusable, open_devices};
-pub use polyrail_ffi::{Argument, AsyncEvent, CompletionQueue, QueuePair, SrqId, VerbsError};
+pub use polyrail_ffi::{
+    Argument, AsyncEvent, CompletionQueue, QueuePair, SharedReceiveQueue, SrqId, VerbsError,
+};

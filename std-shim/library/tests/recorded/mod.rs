@@ -47,6 +47,11 @@ impl Recorded {
     pub fn new(domain: ProtectionDomain, log: &Log) -> Self {
         Self { domain, log: Arc::clone(log), stubborn: None, asked_for_ports: Arc::default() }
     }
+
+    fn record(&self, qp: nic::QueuePair) -> RecordedQp {
+        let stubborn = self.stubborn == Some(qp.qp_num());
+        RecordedQp { qp, log: Arc::clone(&self.log), stubborn }
+    }
 }
 
 /// Whether receives were posted, and the first of them before any queue pair could be reached.
@@ -60,6 +65,7 @@ pub fn receives_come_first(log: &Log) -> bool {
 impl Domain for Recorded {
     type Qp = RecordedQp;
     type Cq = nic::CompletionQueue;
+    type Srq = nic::SharedReceiveQueue;
     type Region = MemoryRegion;
 
     fn device_id(&self) -> DeviceId {
@@ -72,6 +78,10 @@ impl Domain for Recorded {
 
     fn max_qp_wr(&self) -> u32 {
         self.domain.max_qp_wr()
+    }
+
+    fn max_srq_wr(&self) -> u32 {
+        self.domain.max_srq_wr()
     }
 
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
@@ -100,8 +110,20 @@ impl Domain for Recorded {
         let max_send_wr = 2 * cap.max_send_wr;
         let max_recv_wr = 2 * cap.max_recv_wr;
         let qp = Domain::create_qp(&self.domain, cq, QpCap { max_send_wr, max_recv_wr, ..cap })?;
-        let stubborn = self.stubborn == Some(qp.qp_num());
-        Ok(RecordedQp { qp, log: Arc::clone(&self.log), stubborn })
+        Ok(self.record(qp))
+    }
+
+    fn create_srq(&self, max_wr: u32) -> Result<Self::Srq, DeviceError> {
+        Domain::create_srq(&self.domain, max_wr)
+    }
+
+    fn create_qp_with_srq(
+        &self,
+        cq: &Self::Cq,
+        srq: &Self::Srq,
+        cap: QpCap,
+    ) -> Result<RecordedQp, DeviceError> {
+        Ok(self.record(self.domain.create_qp_with_srq(cq, srq, cap)?))
     }
 
     fn register_pages(
