@@ -87,6 +87,10 @@ unsafe impl<Q: QueuePair> QueuePair for Counted<Q> {
     fn enter_error(&self) -> Result<(), Refusal> {
         self.inner.enter_error()
     }
+
+    fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
+        self.inner.last_wqe_reached()
+    }
 }
 
 impl<Q: ReceiveQueue> ReceiveQueue for Counted<Q> {

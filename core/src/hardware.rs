@@ -161,7 +161,11 @@ pub struct CqId(pub u64);
 /// - its batches post nothing before [`commit`](SendBatch::commit), and what `commit` says was not
 ///   taken is not executed;
 /// - once [`enter_error`](Self::enter_error) returned `Ok`, the device carries out nothing more of what the
-///   peer posted on this connection, whatever is on its way;
+///   peer posted on this connection, whatever is on its way; if receives come from a shared receive queue,
+///   once [`last_wqe_reached`](Self::last_wqe_reached) returned `Ok(true)`;
+/// - once `last_wqe_reached` returned `Ok(true)`, no receive of this queue pair completes any more: those
+///   that did and were not polled yet are what the next polls return, and a poll that returns fewer than it
+///   was asked for leaves none;
 /// - if its receives come from a shared receive queue, that queue takes none whose `wr_id` has
 ///   [`ENGINE_WR_ID`] set: a failed completion does not say which queue it is of.
 #[allow(unsafe_code, reason = "a contract for implementations")]
@@ -196,6 +200,22 @@ pub unsafe trait QueuePair: ReceiveQueue {
     ///
     /// What the driver says: its device is gone, say.
     fn enter_error(&self) -> Result<(), Refusal>;
+
+    /// Whether the last receive that this queue pair will ever take from its shared receive queue has
+    /// completed. Such a queue flushes nothing to a queue pair in the error state, and one more message may
+    /// still complete there; this is how its owner knows that none will. What the completion queue holds of
+    /// it is to be polled still, until a poll returns fewer than it was asked for.
+    ///
+    /// Asked for once [`enter_error`](Self::enter_error) returned `Ok` and every send request of the queue
+    /// pair has completed, then again and again until it is true; it does not wait. From then on it is true,
+    /// and nothing is posted any more: a driver may have destroyed the queue pair to know.
+    /// A queue pair with receives of its own is not asked: each of them completes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it is not in the error state, or its receives are its own. What the driver says: its device
+    /// is gone, say. Then it may never become true.
+    fn last_wqe_reached(&mut self) -> Result<bool, Refusal>;
 }
 
 /// A completion queue that cannot be polled any more, or not now.

@@ -11,6 +11,9 @@ use polyrail_core::verbs::{DeviceId, Imm, Opcode, SendFlags, SendRequest, Sge, W
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// What a driver answers that does not know the operation.
+const EOPNOTSUPP: i32 = 95;
+
 /// A send request as the device holds it: field for field, in the order in which a driver would
 /// lay them out.
 #[derive(Clone, Copy, Debug)]
@@ -172,7 +175,11 @@ unsafe impl QueuePair for NullQp {
 
     /// Nothing fails here.
     fn enter_error(&self) -> Result<(), Refusal> {
-        const EOPNOTSUPP: i32 = 95;
+        Err(Refusal::Driver(EOPNOTSUPP))
+    }
+
+    /// Nothing fails here.
+    fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
         Err(Refusal::Driver(EOPNOTSUPP))
     }
 }

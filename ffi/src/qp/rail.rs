@@ -38,4 +38,9 @@ unsafe impl hardware::QueuePair for QueuePair<Rc> {
     fn enter_error(&self) -> Result<(), Refusal> {
         self.modify(&ToErr).map_err(|error| Refusal::Driver(error.errno()))
     }
+
+    /// Not known yet of any driver.
+    fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
+        Err(Refusal::Driver(libc::EOPNOTSUPP))
+    }
 }

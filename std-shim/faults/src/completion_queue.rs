@@ -26,20 +26,23 @@ impl Faults {
 fn take(
     cq: &mut impl CompletionQueue,
     due: Instant,
-    roster: &Roster,
+    roster: &mut Roster,
     late: &mut Late,
     shown: &mut Shown<'_>,
 ) -> Result<(), CqError> {
     let device = cq.device();
     let mut batch = [const { MaybeUninit::uninit() }; BATCH];
     loop {
+        if late.room() == 0 && shown.room() > 0 && roster.has_ended() {
+            late.show_first(roster, shown);
+        }
         let most = BATCH.min(late.room()).min(shown.room());
         if most == 0 {
             return Ok(());
         }
         let found = cq.poll(&mut batch[..most])?;
         for &completion in found {
-            match roster.find(device, completion.qp_num) {
+            match roster.hold(device, completion.qp_num) {
                 Some(owner) => late.push(Held { due, owner, completion }),
                 None => shown.push(completion),
             }
@@ -80,16 +83,16 @@ unsafe impl<C: CompletionQueue> CompletionQueue for Faulty<C> {
         }
         let now = Instant::now();
         // Nobody leaves the roster between a completion and its entry in `late`.
-        let roster = faults.roster();
+        let mut roster = faults.roster();
         let mut shown = Shown::new(out);
-        late.show_due(now, &roster, &mut shown);
-        match take(inner, now + delay, &roster, late, &mut shown) {
+        late.show_due(now, &mut roster, &mut shown);
+        match take(inner, now + delay, &mut roster, late, &mut shown) {
             // What was taken is handed over; the error comes again at the next poll.
             Err(error) if shown.is_empty() => return Err(error),
             _ => {}
         }
         // With the delay over, what was just taken is due.
-        late.show_due(now, &roster, &mut shown);
+        late.show_due(now, &mut roster, &mut shown);
         Ok(shown.into_slice())
     }
 }
@@ -98,6 +101,7 @@ unsafe impl<C: CompletionQueue> CompletionQueue for Faulty<C> {
 mod tests {
     use super::*;
     use crate::fault::DriverFault;
+    use crate::roster::Serial;
     use polyrail_core::verbs::WcOpcode;
     use std::collections::VecDeque;
     use std::time::Duration;
@@ -149,12 +153,16 @@ mod tests {
 
     /// A queue with these completions, late ones of a queue pair on the roster.
     fn delayed(wr_ids: std::ops::Range<u64>) -> Faulty<Scripted> {
+        delayed_of(wr_ids).0
+    }
+
+    fn delayed_of(wr_ids: std::ops::Range<u64>) -> (Faulty<Scripted>, Serial) {
         let faults = Faults::new();
-        faults.roster().enroll(DEVICE, QP_NUM);
+        let serial = faults.roster().enroll(DEVICE, QP_NUM);
         faults.inject(DriverFault::DelayCompletions(DELAY));
         let mut cq = faults.completion_queue(Scripted::default());
         add(&mut cq, QP_NUM, wr_ids);
-        cq
+        (cq, serial)
     }
 
     fn add(cq: &mut Faulty<Scripted>, qp_num: u32, wr_ids: std::ops::Range<u64>) {
@@ -237,15 +245,39 @@ mod tests {
 
     #[test]
     fn what_a_destroyed_queue_pair_left_behind_is_not_its_successors() {
-        let mut cq = delayed(0..2);
+        let (mut cq, first) = delayed_of(0..2);
         assert_eq!(poll::<8>(&mut cq), NOTHING);
-        let first = cq.faults.roster().find(DEVICE, QP_NUM).unwrap();
         cq.faults.roster().dismiss(first);
         cq.faults.roster().enroll(DEVICE, QP_NUM);
         add(&mut cq, QP_NUM, 5..6);
         assert_eq!(poll::<8>(&mut cq), NOTHING);
         cq.late.make_due();
         assert_eq!(poll::<8>(&mut cq), [5]);
+    }
+
+    #[test]
+    fn a_queue_pair_ends_when_nothing_of_it_is_held_back_and_nothing_is_from_then_on() {
+        let (mut cq, first) = delayed_of(0..1);
+        assert_eq!(poll::<8>(&mut cq), NOTHING);
+        assert!(!cq.faults.roster().end(first));
+        cq.late.make_due();
+        assert_eq!(poll::<8>(&mut cq), [0]);
+        add(&mut cq, QP_NUM, 1..3);
+        assert!(cq.faults.roster().end(first));
+        assert_eq!(poll::<8>(&mut cq), [1, 2]);
+    }
+
+    #[test]
+    fn what_is_held_back_of_others_is_not_in_the_way_of_one_that_ended() {
+        let (mut cq, first) = delayed_of(0..0);
+        let others = 10..10 + u64::from(CAPACITY);
+        cq.faults.roster().enroll(DEVICE, QP_NUM + 1);
+        add(&mut cq, QP_NUM + 1, others.clone());
+        assert_eq!(poll::<8>(&mut cq), NOTHING);
+        assert!(cq.faults.roster().end(first));
+        add(&mut cq, QP_NUM, 1..3);
+        let shown = poll::<8>(&mut cq);
+        assert!(shown.ends_with(&[1, 2]), "{shown:?}");
     }
 
     #[test]

@@ -44,4 +44,9 @@ pub enum DriverFault {
         /// For how many polls; 0 ends it.
         polls: u32,
     },
+    /// Does not know yet whether a queue pair in ERR took its last receive from a shared receive queue.
+    DelayLastWqe {
+        /// For how many times that it is asked; 0 ends it.
+        asks: u32,
+    },
 }

@@ -51,6 +51,7 @@ impl Faults {
             DriverFault::FailPolls { errno, polls } => {
                 self.change(|plan| plan.fail_polls(errno, polls));
             }
+            DriverFault::DelayLastWqe { asks } => self.change(|plan| plan.delay_last_wqe(asks)),
         }
     }
 
@@ -61,7 +62,7 @@ impl Faults {
         self.set_delay(Duration::ZERO);
     }
 
-    /// Whether a fault still waits for its batch or poll.
+    /// Whether a fault still waits for its batch, poll or question.
     pub fn is_waiting(&self) -> bool {
         self.0.has_plan.load(Relaxed)
     }
@@ -90,6 +91,11 @@ impl Faults {
     /// The code that the poll at hand fails with.
     pub(crate) fn on_poll(&self) -> Option<i32> {
         self.consult(Plan::on_poll)
+    }
+
+    /// Whether it is not known yet if the queue pair at hand took its last receive.
+    pub(crate) fn delays_last_wqe(&self) -> bool {
+        self.consult(Plan::on_last_wqe).is_some()
     }
 
     /// How long completions are held back.

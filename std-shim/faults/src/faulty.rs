@@ -14,7 +14,7 @@ use polyrail_core::verbs::{RecvRequest, SendRequest};
 #[derive(Debug)]
 pub struct Faulty<T> {
     /// First, so that a queue pair has left the roster before it is destroyed.
-    pub(crate) _enrolment: Option<Enrolment>,
+    pub(crate) enrolment: Option<Enrolment>,
     pub(crate) inner: T,
     pub(crate) faults: Faults,
     /// Memory for batches, of queues that have them.
@@ -27,7 +27,7 @@ pub struct Faulty<T> {
 impl<T> Faulty<T> {
     pub(crate) fn new(inner: T, faults: &Faults) -> Self {
         Self {
-            _enrolment: None,
+            enrolment: None,
             inner,
             faults: faults.clone(),
             sends: Vec::new(),
@@ -66,6 +66,11 @@ impl Enrolment {
     pub(crate) fn new(faults: &Faults, qp: &impl QueuePair) -> Self {
         let serial = faults.roster().enroll(qp.device(), qp.qp_num());
         Self { faults: faults.clone(), serial }
+    }
+
+    /// The queue pair takes no receive any more; returns whether nothing of it is held back.
+    pub(crate) fn end(&self) -> bool {
+        self.faults.roster().end(self.serial)
     }
 }
 

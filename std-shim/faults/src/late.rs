@@ -47,16 +47,19 @@ impl Late {
         self.held.iter_mut().for_each(|held| held.due = now);
     }
 
-    /// Shows what is due, as far as there is room for it. What its queue pair has left behind is
-    /// forgotten.
-    pub(crate) fn show_due(&mut self, now: Instant, roster: &Roster, shown: &mut Shown<'_>) {
-        while let Some(held) = self.held.front().filter(|held| held.due <= now)
-            && shown.room() > 0
+    /// Shows what is due, as far as there is room for it.
+    pub(crate) fn show_due(&mut self, now: Instant, roster: &mut Roster, shown: &mut Shown<'_>) {
+        while self.held.front().is_some_and(|held| held.due <= now) && shown.room() > 0 {
+            self.show_first(roster, shown);
+        }
+    }
+
+    /// Shows the oldest, due or not. There must be room. What its queue pair has left behind is forgotten.
+    pub(crate) fn show_first(&mut self, roster: &mut Roster, shown: &mut Shown<'_>) {
+        if let Some(held) = self.held.pop_front()
+            && roster.release(held.owner)
         {
-            if roster.has(held.owner) {
-                shown.push(held.completion);
-            }
-            self.held.pop_front();
+            shown.push(held.completion);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a driver is about to do wrong: faults that wait for their batch or poll.
+//! What a driver is about to do wrong: faults that wait for their batch, poll or question.
 
 use crate::fault::WorkQueue;
 use polyrail_core::hardware::Refusal;
@@ -29,6 +29,7 @@ pub(crate) struct Plan {
     batches: Vec<BatchFault>,
     errno: i32,
     failing_polls: u32,
+    unknown_last_wqes: u32,
 }
 
 impl Plan {
@@ -43,8 +44,12 @@ impl Plan {
         self.failing_polls = polls;
     }
 
+    pub(crate) fn delay_last_wqe(&mut self, asks: u32) {
+        self.unknown_last_wqes = asks;
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.batches.is_empty() && self.failing_polls == 0
+        self.batches.is_empty() && self.failing_polls == 0 && self.unknown_last_wqes == 0
     }
 
     /// What happens to the batch at hand. Faults that wait let it pass; of those whose turn it is, the
@@ -67,6 +72,12 @@ impl Plan {
     pub(crate) fn on_poll(&mut self) -> Option<i32> {
         self.failing_polls = self.failing_polls.checked_sub(1)?;
         Some(self.errno)
+    }
+
+    /// Whether the question at hand is too early.
+    pub(crate) fn on_last_wqe(&mut self) -> Option<()> {
+        self.unknown_last_wqes = self.unknown_last_wqes.checked_sub(1)?;
+        Some(())
     }
 }
 
@@ -109,5 +120,13 @@ mod tests {
         plan.fail_polls(4, 2);
         plan.fail_polls(0, 0);
         assert!(plan.is_empty() && plan.on_poll().is_none());
+    }
+
+    #[test]
+    fn the_last_wqe_is_not_known_as_often_as_planned() {
+        let mut plan = Plan::default();
+        plan.delay_last_wqe(2);
+        assert_eq!([(); 3].map(|()| plan.on_last_wqe()), [Some(()), Some(()), None]);
+        assert!(plan.is_empty());
     }
 }

@@ -18,7 +18,7 @@ impl Faults {
     pub fn queue_pair<Q: QueuePair>(&self, inner: Q) -> Faulty<Q> {
         let QpLimits { max_send_wr, max_recv_wr, .. } = inner.limits();
         Faulty {
-            _enrolment: Some(Enrolment::new(self, &inner)),
+            enrolment: Some(Enrolment::new(self, &inner)),
             sends: memory(max_send_wr),
             receives: memory(max_recv_wr),
             ..Faulty::new(inner, self)
@@ -44,7 +44,7 @@ impl<R: ReceiveQueue> ReceiveQueue for Faulty<R> {
 
 // SAFETY: everything is handed on to the one inside, which keeps the promises. A batch posts at its
 // commit, and only what the commit says was taken. No completion that was held back is polled once the
-// queue pair is destroyed: see `roster`.
+// queue pair is destroyed, and none is held back once it took its last receive: see `roster`.
 unsafe impl<Q: QueuePair> QueuePair for Faulty<Q> {
     type SendBatch<'q>
         = SendBatch<'q, Q>
@@ -73,5 +73,10 @@ unsafe impl<Q: QueuePair> QueuePair for Faulty<Q> {
 
     fn enter_error(&self) -> Result<(), Refusal> {
         self.inner.enter_error()
+    }
+
+    fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
+        let reached = self.inner.last_wqe_reached()? && !self.faults.delays_last_wqe();
+        Ok(reached && self.enrolment.as_ref().is_none_or(Enrolment::end))
     }
 }

@@ -7,7 +7,7 @@ use polyrail::hardware::{
 };
 use polyrail::nic::{
     self, ConnectOptions, DeviceConfig, Fabric, Fault, NicError, ProtectionDomain, QpCap, QpInit,
-    RegisteredBuffer, When, connect_pair,
+    QpState, RegisteredBuffer, When, connect_pair,
 };
 use polyrail::verbs::{
     AccessFlags, Completion, Imm, LocalBuffer, Opcode, RecvRequest, SendFlags, SendRequest,
@@ -176,6 +176,21 @@ fn a_shared_receive_queue_suffers_with_its_device() {
     assert_eq!(receive(&mut srq, 4), refused(3, EIO));
     assert_eq!(receive(&mut srq, 1), Ok(()));
     assert_eq!(srq.inner().len(), 4);
+}
+
+#[test]
+fn whether_the_last_receive_was_taken_is_known_late() {
+    let Bare { cq, rest, .. } = Bare::new();
+    let srq = rest.pd.create_srq(8, 0).unwrap();
+    let init = QpInit { srq: Some(&srq), ..QpInit::new(&cq, QpCap::default()) };
+    let faults = Faults::new();
+    let mut qp = faults.queue_pair(rest.pd.create_qp(&init).unwrap());
+    faults.inject(DriverFault::DelayLastWqe { asks: 2 });
+    assert_eq!(qp.last_wqe_reached(), Err(Refusal::Driver(22)), "not in ERR");
+    qp.inner().modify(QpState::Init, &ConnectOptions::default().to_init()).unwrap();
+    qp.enter_error().unwrap();
+    assert_eq!([(); 4].map(|()| qp.last_wqe_reached()), [Ok(false), Ok(false), Ok(true), Ok(true)]);
+    assert!(!faults.is_waiting());
 }
 
 #[test]

@@ -5,8 +5,8 @@
 //! data is copied along.
 
 use crate::dma::Span;
+use crate::ending;
 use crate::error::errno::{EINVAL, ENODEV, EOPNOTSUPP};
-use crate::responder;
 use crate::shared::{QpShared, SendQueue, SrqShared};
 use crate::state::QpState;
 use crate::sync::lock;
@@ -185,7 +185,7 @@ fn post_own(qp: &QpShared, staged: &Staged<'_, RecvRequest>) -> Result<(), Commi
         }
     });
     if qp.state.get() == QpState::Err {
-        responder::flush(qp, &mut recv);
+        ending::flush(qp, &mut recv);
     }
     result
 }

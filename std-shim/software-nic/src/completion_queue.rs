@@ -83,6 +83,12 @@ impl CqShared {
         lock(&self.inner).pending.retain(|pending| pending.entry.owner != owner);
     }
 
+    /// Whether a receive of `owner` completed that does not show yet.
+    pub(crate) fn has_pending_receive(&self, owner: u32) -> bool {
+        let inner = lock(&self.inner);
+        inner.pending.iter().any(|pending| pending.entry.owner == owner && pending.entry.is_recv)
+    }
+
     /// Adds a completion, now or after the device's delay.
     pub(crate) fn push(&self, mut entry: Entry) {
         let delay = self.device.faults.delay();
@@ -148,6 +154,12 @@ impl CqShared {
 }
 
 impl QpShared {
+    /// Completes a receive.
+    pub(crate) fn push_receive(&self, releases: u64, completion: Completion, solicited: bool) {
+        let owner = self.recv_owner;
+        self.recv_cq.push(Entry { completion, releases, owner, is_recv: true, solicited });
+    }
+
     /// Tells the poller of the send completions that there is something to do. Nobody needs to be
     /// told on a deterministic fabric.
     pub(crate) fn list_work(&self) {

@@ -102,6 +102,8 @@ impl DeviceShared {
             Fault::Silent(silent) => self.faults.set_silent(silent),
             Fault::LoseAcks(loses) => self.faults.set_loses_acks(loses),
             Fault::FailRequests(fails) => self.faults.set_fails_requests(fails),
+            Fault::OneMoreReceive(within) => self.faults.set_one_more_receive(within),
+            Fault::TakeSharedReceive(takes) => self.faults.set_takes_shared_receive(takes),
         }
         self.fabric.note_change();
     }
@@ -119,6 +121,8 @@ impl DeviceShared {
             Fault::Silent(silent) => self.faults.is_silent() == silent,
             Fault::LoseAcks(loses) => self.faults.loses_acks() == loses,
             Fault::FailRequests(fails) => self.faults.fails_requests() == fails,
+            Fault::OneMoreReceive(within) => self.faults.one_more_receive() == nanos(within),
+            Fault::TakeSharedReceive(takes) => self.faults.takes_shared_receive() == takes,
         }
     }
 

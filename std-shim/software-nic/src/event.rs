@@ -31,6 +31,11 @@ pub enum AsyncEvent {
         /// The queue pair.
         qp_num: u32,
     },
+    /// A queue pair with a shared receive queue, in ERR, will take no receive from it any more.
+    LastWqeReached {
+        /// The queue pair.
+        qp_num: u32,
+    },
     /// A shared receive queue fell below its limit; the limit is disarmed.
     SrqLimitReached,
     /// The device is gone.

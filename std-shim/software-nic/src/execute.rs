@@ -1,6 +1,7 @@
 //! The sending end: carries out the request at the front of a send queue, and completes it.
 
 use crate::deferred;
+use crate::ending;
 use crate::error::vendor;
 use crate::line::Line;
 use crate::memory::MemoryTable;
@@ -39,11 +40,13 @@ pub(crate) fn service(qp: &QpShared) {
     }
     let active = matches!(qp.state.get(), QpState::Rts | QpState::Err);
     let more = send.is_underway() || (active && send.has_work());
+    let mut ends_later = false;
     if qp.state.get() == QpState::Err {
         finish_if_failed(qp);
+        ends_later = ending::wakes_at(qp, &lock(&qp.recv)).is_some();
     }
     drop(send);
-    if more {
+    if more || ends_later {
         qp.list_work();
     }
 }
@@ -68,14 +71,15 @@ pub(crate) fn run_one(qp: &QpShared, delay_fetch: bool, fetch_first: bool) -> Op
     turn
 }
 
-/// Flushes the receives of a queue pair that is in ERR; returns whether there were any.
+/// Flushes the receives of a queue pair that is in ERR; returns whether there were any, or, of one whose
+/// receives are shared, whether it took its last now.
 pub(crate) fn finish_if_failed(qp: &QpShared) -> bool {
     let mut recv = lock(&qp.recv);
-    let found = qp.state.get() == QpState::Err && recv.ring.len() > 0;
+    let found = qp.state.get() == QpState::Err && ending::is_due(qp, &recv);
     if found {
-        responder::flush(qp, &mut recv);
+        ending::flush(qp, &mut recv);
     }
-    found
+    found && ending::wakes_at(qp, &recv).is_none()
 }
 
 /// Tries the request at the front. `None`: there is none, or it has to wait.
@@ -207,17 +211,18 @@ pub(crate) fn is_runnable(qp: &QpShared) -> bool {
     let fetches = send.deferred.is_some_and(|deferred| !retry::waits(&deferred.front, fabric));
     let ready = ready && (send.deferred.is_none() || deferred::may_overtake(&send));
     match qp.state.get() {
-        QpState::Err => send.has_work() || lock(&qp.recv).ring.len() > 0,
+        QpState::Err => send.has_work() || ending::is_due(qp, &lock(&qp.recv)),
         QpState::Rts => fetches || ready,
         QpState::Sqd => fetches || (ready && send.front.started),
         _ => false,
     }
 }
 
-/// When a request may be tried again, if one waits for a time.
+/// When a request may be tried again, or the receives end, if one waits for a time.
 pub(crate) fn wakes_at(qp: &QpShared) -> Option<u64> {
     let send = lock(&qp.send);
     let front = (send.next < send.posted).then_some(send.front);
     let fronts = front.into_iter().chain(send.deferred.map(|deferred| deferred.front));
-    fronts.filter(|front| front.blocked.is_none()).filter_map(|front| front.until).min()
+    let times = fronts.filter(|front| front.blocked.is_none()).filter_map(|front| front.until);
+    times.chain(ending::wakes_at(qp, &lock(&qp.recv))).min()
 }

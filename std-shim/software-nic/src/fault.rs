@@ -45,6 +45,13 @@ pub enum Fault {
     /// The device has an internal error: requests are carried out, yet they fail. Its own with
     /// GENERAL_ERR; its peers' with REM_OP_ERR, and their responders here are in ERR.
     FailRequests(bool),
+    /// Queue pairs with a shared receive queue take one more receive within this time after they entered
+    /// ERR, for a message whose sender gets no answer any more; zero ends it, for those that are not in ERR
+    /// yet. As long as that message may come, the last receive was not reached.
+    OneMoreReceive(Duration),
+    /// Queue pairs with a shared receive queue that reach their last receive take one with them: it
+    /// completes flushed.
+    TakeSharedReceive(bool),
 }
 
 /// Faults of one device, in any order.
@@ -65,6 +72,8 @@ pub(crate) struct Faults {
     fail_requests: AtomicBool,
     force_rnr: AtomicU32,
     delay: AtomicU64,
+    one_more_receive: AtomicU64,
+    take_shared_receive: AtomicBool,
     /// Payload bytes carried so far.
     bytes: AtomicU64,
     /// The nearest mark in `planned`, and the nearest that cuts the link; `u64::MAX` means none.
@@ -93,6 +102,8 @@ impl Faults {
             fail_requests: AtomicBool::new(false),
             force_rnr: AtomicU32::new(0),
             delay: AtomicU64::new(0),
+            one_more_receive: AtomicU64::new(0),
+            take_shared_receive: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
             next_mark: AtomicU64::new(u64::MAX),
             next_cut: AtomicU64::new(u64::MAX),
@@ -131,6 +142,23 @@ impl Faults {
 
     pub(crate) fn set_delay(&self, delay: Duration) {
         self.delay.store(nanos(delay), Relaxed);
+    }
+
+    /// How long a queue pair in ERR still takes one receive, in nanoseconds.
+    pub(crate) fn one_more_receive(&self) -> u64 {
+        self.one_more_receive.load(Relaxed)
+    }
+
+    pub(crate) fn set_one_more_receive(&self, within: Duration) {
+        self.one_more_receive.store(nanos(within), Relaxed);
+    }
+
+    pub(crate) fn takes_shared_receive(&self) -> bool {
+        self.take_shared_receive.load(Relaxed)
+    }
+
+    pub(crate) fn set_takes_shared_receive(&self, takes: bool) {
+        self.take_shared_receive.store(takes, Relaxed);
     }
 
     pub(crate) fn add_forced_rnr(&self, requests: u32) {

@@ -14,7 +14,8 @@
 //!    `receives`, `completions`; and `line`, which takes time to send;
 //! 3. `shared`: what a fabric, its devices and their queues know of each other, with the order of locks;
 //! 4. the way of a request: `batch` (posting), `execute` (the sending end, of the steps in
-//!    `transmit`), `responder` (the receiving end), `retry`, `deferred`, `completion_queue`;
+//!    `transmit`), `responder` (the receiving end), `ending` (its last receives), `retry`, `deferred`,
+//!    `completion_queue`;
 //! 5. what users hold: [`Fabric`] (`fabric`), which connects devices, with the two ways to run, one of
 //!    them by `scheduler` (one step, one thing); [`Device`] (`device`), [`ProtectionDomain`] and
 //!    [`MemoryRegion`] (`domain`), [`CompletionQueue`] (`poll`), [`SharedReceiveQueue`]
@@ -96,6 +97,7 @@ mod deferred;
 mod device;
 mod dma;
 mod domain;
+mod ending;
 mod error;
 mod event;
 mod event_log;

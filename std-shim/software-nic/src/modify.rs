@@ -1,9 +1,9 @@
 //! Changing a queue pair's state and attributes.
 
+use crate::ending;
 use crate::event::AsyncEvent;
 use crate::queue_pair::QueuePair;
 use crate::receives::Responder;
-use crate::responder;
 use crate::shared::{DeviceShared, QpShared, SendQueue};
 use crate::state::{self, Attribute, ModifyError, QpAttributes, QpState};
 use crate::sync::lock;
@@ -102,7 +102,7 @@ fn enter(qp: &QpShared, send: &mut SendQueue, recv: &mut Responder, from: QpStat
         }
         QpState::Err => {
             transmit::flush(qp, send);
-            responder::flush(qp, recv);
+            ending::flush(qp, recv);
         }
         QpState::Sqd if from == QpState::Rts && !send.is_underway() => {
             qp.device.push_event(AsyncEvent::SqDrained { qp_num: qp.number });

@@ -6,12 +6,13 @@ use crate::batch::{RecvBatch, SendBatch};
 use crate::completions::ReleasedSlots;
 use crate::device::in_limits;
 use crate::domain::ProtectionDomain;
+use crate::ending;
 use crate::error::NicError;
 use crate::memory::DomainId;
 use crate::options::QpCap;
 use crate::poll::CompletionQueue;
 use crate::receive_queue::SharedReceiveQueue;
-use crate::receives::Responder;
+use crate::receives::{Ending, Responder};
 use crate::shared::{DeviceShared, QpShared, SendQueue};
 use crate::state::{QpState, StateCell};
 use crate::sync::lock;
@@ -88,6 +89,7 @@ impl QpShared {
     pub(crate) fn clear(&self, send: &mut SendQueue, recv: &mut Responder) {
         send.clear();
         recv.ring.clear();
+        recv.ending = Ending::NotBegun;
         self.released.release(false, send.posted);
         self.released.release(true, recv.ring.posted());
     }
@@ -230,8 +232,8 @@ impl hardware::ReceiveQueue for QueuePair {
 }
 
 // SAFETY: requests of one queue are executed and completed in posting order; numbers of a device count
-// up and are not given twice; what `accept` refuses is in no queue; a shared receive queue refuses
-// marked names.
+// up and are not given twice; what `accept` refuses is in no queue; the responder listens to nobody once the
+// last receive was reached; a shared receive queue refuses marked names.
 unsafe impl hardware::QueuePair for QueuePair {
     type SendBatch<'q> = SendBatch<'q>;
 
@@ -258,5 +260,10 @@ unsafe impl hardware::QueuePair for QueuePair {
 
     fn enter_error(&self) -> Result<(), Refusal> {
         self.to_error().map_err(|error| Refusal::Driver(error.errno()))
+    }
+
+    /// Also `EINVAL` while send requests of it have not completed.
+    fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
+        ending::last_wqe_reached(&self.shared).map_err(Refusal::Driver)
     }
 }

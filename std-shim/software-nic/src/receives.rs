@@ -77,6 +77,17 @@ pub(crate) struct SrqInner {
     pub(crate) limit_reached: bool,
 }
 
+/// How the receives of a queue pair with a shared receive queue come to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The queue pair is not in ERR, or nobody has noticed yet.
+    NotBegun,
+    /// In ERR, it still takes one receive until that time.
+    OneMore { until: u64 },
+    /// It will take none any more.
+    LastWqeReached,
+}
+
 /// The responder side of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Responder {
@@ -89,6 +100,8 @@ pub(crate) struct Responder {
     pub(crate) access: AccessFlags,
     pub(crate) max_dest_rd_atomic: u8,
     pub(crate) min_rnr_timer: u8,
+    /// With a shared receive queue only.
+    pub(crate) ending: Ending,
 }
 
 impl Responder {
@@ -102,6 +115,7 @@ impl Responder {
             access: AccessFlags::empty(),
             max_dest_rd_atomic: 0,
             min_rnr_timer: 0,
+            ending: Ending::NotBegun,
         }
     }
 }

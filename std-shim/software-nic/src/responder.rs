@@ -1,14 +1,15 @@
 //! The receiving end: what a queue pair does with a request that arrives for it.
 
 use crate::address::{Gid, Mtu};
-use crate::completions::Entry;
 use crate::dma::Span;
+use crate::ending;
 use crate::error::vendor;
 use crate::event::AsyncEvent;
 use crate::memory::{DomainId, KeyFault, MemoryTable, Range};
 use crate::receives::Responder;
 use crate::send_queue::PSN_MASK;
 use crate::shared::QpShared;
+use crate::state::QpState;
 use crate::sync::lock;
 use polyrail_core::verbs::{
     AccessFlags, Completion, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
@@ -77,7 +78,18 @@ pub(crate) fn deliver(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTab
         Opcode::CompareSwap | Opcode::FetchAdd => atomic,
         Opcode::Send | Opcode::SendWithImm | Opcode::LocalInv | Opcode::SendWithInv => send,
     };
-    carry_out(peer, arrival, memory).unwrap_or_else(|answer| answer)
+    let answer = carry_out(peer, arrival, memory).unwrap_or_else(|answer| answer);
+    match answer {
+        Answer::Ack | Answer::NotReady(_) if was_the_last(peer, arrival) => {
+            Answer::Silence(vendor::PEER_STATE)
+        }
+        answer => answer,
+    }
+}
+
+/// Whether a message was carried out in ERR, where nobody gets an answer.
+fn was_the_last(peer: &QpShared, arrival: &Arrival<'_>) -> bool {
+    peer.srq.is_some() && !arrival.admitted && peer.state.get() == QpState::Err
 }
 
 /// Admits a READ or atomic whose data will be fetched later.
@@ -125,11 +137,11 @@ pub(crate) fn deliver_part(
 
 /// Whether the request is one that this queue pair listens to. If not, it is dropped in silence.
 fn admit<'p>(peer: &'p QpShared, arrival: &Arrival<'_>) -> Result<Guard<'p>, Answer> {
-    let recv = lock(&peer.recv);
+    let mut recv = lock(&peer.recv);
     if arrival.admitted {
         return Ok(recv);
     }
-    if !peer.state.get().receives() {
+    if !peer.state.get().receives() && !ending::takes_one_more(peer, &mut recv) {
         return Err(Answer::Silence(vendor::PEER_STATE));
     }
     if recv.gid != arrival.from_gid || recv.dest_qp_num != arrival.from_qp_num {
@@ -171,7 +183,7 @@ fn write_with_imm(
         byte_len: arrival.length(),
         ..Completion::success(peer.number, taken.request.wr_id, WcOpcode::RECV_RDMA_WITH_IMM)
     };
-    report(peer, &taken, with_imm(done, arrival), arrival);
+    report(peer, &mut recv, &taken, with_imm(done, arrival), arrival);
     Ok(Answer::Ack)
 }
 
@@ -188,7 +200,7 @@ fn open_for_write_with_imm<'m>(
         && let Err(fault) = memory.remote(peer.domain, arrival.remote(arrival.length()), access)
         && let Some(taken) = take_posted(peer, &mut recv)
     {
-        fail_receive(peer, &taken, WcStatus::REM_ACCESS_ERR, fault.vendor());
+        fail_receive(peer, &mut recv, &taken, WcStatus::REM_ACCESS_ERR, fault.vendor());
     }
     open_remote(peer, recv, arrival, access, memory).map(|(_, remote)| remote)
 }
@@ -244,7 +256,7 @@ fn send(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<
     let length = arrival.length();
     if length > sge.length() {
         let why = vendor::RECEIVE_TOO_SHORT;
-        fail_receive(peer, &taken, WcStatus::LOC_LEN_ERR, why);
+        fail_receive(peer, &mut recv, &taken, WcStatus::LOC_LEN_ERR, why);
         return Err(refuse(peer, recv, WcStatus::REM_INV_REQ_ERR, why));
     }
     if length > 0 {
@@ -252,7 +264,7 @@ fn send(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<
         match memory.local(taken.domain, range, AccessFlags::LOCAL_WRITE) {
             Ok(target) => target.copy_from(arrival.local),
             Err(fault) => {
-                fail_receive(peer, &taken, WcStatus::LOC_PROT_ERR, fault.vendor());
+                fail_receive(peer, &mut recv, &taken, WcStatus::LOC_PROT_ERR, fault.vendor());
                 return Err(refuse(peer, recv, WcStatus::REM_OP_ERR, vendor::RECEIVE_MEMORY));
             }
         }
@@ -263,7 +275,8 @@ fn send(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<
         ..Completion::success(peer.number, taken.request.wr_id, WcOpcode::RECV)
     };
     let has_imm = arrival.request.opcode == Opcode::SendWithImm;
-    report(peer, &taken, if has_imm { with_imm(done, arrival) } else { done }, arrival);
+    let done = if has_imm { with_imm(done, arrival) } else { done };
+    report(peer, &mut recv, &taken, done, arrival);
     Ok(Answer::Ack)
 }
 
@@ -297,7 +310,7 @@ fn refuse_key(peer: &QpShared, recv: Guard<'_>, fault: KeyFault) -> Answer {
 fn refuse(peer: &QpShared, mut recv: Guard<'_>, status: WcStatus, vendor: u32) -> Answer {
     if peer.state.fail() {
         peer.device.push_event(AsyncEvent::QpAccessError { qp_num: peer.number });
-        flush(peer, &mut recv);
+        ending::flush(peer, &mut recv);
         peer.list_work();
     }
     Answer::Nak(status, vendor)
@@ -330,26 +343,26 @@ fn with_imm(completion: Completion, arrival: &Arrival<'_>) -> Completion {
     Completion { imm: arrival.request.imm, wc_flags: WcFlags::WITH_IMM, ..completion }
 }
 
-fn report(peer: &QpShared, taken: &Taken, completion: Completion, arrival: &Arrival<'_>) {
+fn report(
+    peer: &QpShared,
+    recv: &mut Responder,
+    taken: &Taken,
+    completion: Completion,
+    arrival: &Arrival<'_>,
+) {
     let solicited = arrival.request.flags.contains(SendFlags::SOLICITED);
-    push(peer, taken.releases, completion, solicited);
+    peer.push_receive(taken.releases, completion, solicited);
+    ending::took_one(peer, recv);
 }
 
-fn fail_receive(peer: &QpShared, taken: &Taken, status: WcStatus, vendor: u32) {
+fn fail_receive(
+    peer: &QpShared,
+    recv: &mut Responder,
+    taken: &Taken,
+    status: WcStatus,
+    vendor: u32,
+) {
     let failed = Completion::failure(peer.number, taken.request.wr_id, status, vendor);
-    push(peer, taken.releases, failed, true);
-}
-
-/// Completes every posted receive as flushed. Receives of a shared queue stay there.
-pub(crate) fn flush(qp: &QpShared, recv: &mut Responder) {
-    while let Some((request, releases)) = recv.ring.pop() {
-        let status = WcStatus::WR_FLUSH_ERR;
-        let flushed = Completion::failure(qp.number, request.wr_id, status, vendor::FLUSHED);
-        push(qp, releases, flushed, true);
-    }
-}
-
-fn push(qp: &QpShared, releases: u64, completion: Completion, solicited: bool) {
-    let owner = qp.recv_owner;
-    qp.recv_cq.push(Entry { completion, releases, owner, is_recv: true, solicited });
+    peer.push_receive(taken.releases, failed, true);
+    ending::took_one(peer, recv);
 }

@@ -134,7 +134,11 @@ fn execute(qp: &QpShared, rng: &mut SplitMix64) -> Option<Step> {
         let outcome = turn.outcome;
         return Some(Step::Executed { device, qp_num, wr_id, opcode, outcome });
     }
-    execute::finish_if_failed(qp).then_some(Step::FlushedReceives { device, qp_num })
+    let finished = match qp.srq {
+        Some(_) => Step::LastWqeReached { device, qp_num },
+        None => Step::FlushedReceives { device, qp_num },
+    };
+    execute::finish_if_failed(qp).then_some(finished)
 }
 
 fn show(cq: &CqShared, rng: &mut SplitMix64, now: u64) -> Option<Step> {

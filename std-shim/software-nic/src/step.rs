@@ -60,6 +60,13 @@ pub enum Step {
         /// Its number.
         qp_num: u32,
     },
+    /// A queue pair in ERR took its last receive from a shared receive queue, or will take none.
+    LastWqeReached {
+        /// Its device.
+        device: u32,
+        /// Its number.
+        qp_num: u32,
+    },
     /// Nothing else could happen, so time passed, until then.
     Waited {
         /// Time since the fabric's creation.

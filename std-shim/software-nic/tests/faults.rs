@@ -321,6 +321,8 @@ fn a_device_is_as_its_faults_make_it_until_they_are_undone() {
         (Fault::Silent(true), Fault::Silent(false)),
         (Fault::LoseAcks(true), Fault::LoseAcks(false)),
         (Fault::FailRequests(true), Fault::FailRequests(false)),
+        (Fault::OneMoreReceive(Duration::from_millis(1)), Fault::OneMoreReceive(Duration::ZERO)),
+        (Fault::TakeSharedReceive(true), Fault::TakeSharedReceive(false)),
     ] {
         assert!(!device.suffers(begins) && device.suffers(ends), "{begins:?}");
         device.inject(When::Now, begins);

@@ -11,6 +11,9 @@ use std::collections::VecDeque;
 /// What a driver says about a device that is gone.
 pub(super) const EIO: i32 = 5;
 
+/// What a driver says of a call that the queue pair is not for.
+pub(super) const EINVAL: i32 = 22;
+
 #[derive(Debug)]
 pub(super) struct Fabric {
     pub(super) qps: Vec<Qp>,

@@ -1,6 +1,6 @@
 //! The engine's side of the NICs: core's hardware traits.
 
-use super::fabric::{EIO, Fabric};
+use super::fabric::{EINVAL, EIO, Fabric};
 use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
     Refusal, SendBatch,
@@ -109,6 +109,11 @@ unsafe impl QueuePair for EndQp {
         }
         nics.enter_error(self.at);
         Ok(())
+    }
+
+    /// Receives are its own.
+    fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
+        Err(Refusal::Driver(EINVAL))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The engine's side of the scripted NIC: core's hardware traits.
 
 use super::Nic;
+use super::state::EINVAL;
 use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
     Refusal, SendBatch,
@@ -100,6 +101,11 @@ unsafe impl QueuePair for ScriptedQp {
         }
         state.flush(self.at);
         Ok(())
+    }
+
+    /// Receives are its own.
+    fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
+        Err(Refusal::Driver(EINVAL))
     }
 }
 

@@ -9,7 +9,7 @@ use polyrail_core::virtual_qp::RailCounters;
 use std::collections::VecDeque;
 
 /// A driver's error for a request that its device cannot carry.
-const EINVAL: i32 = 22;
+pub(super) const EINVAL: i32 = 22;
 
 #[derive(Debug, Default)]
 pub(super) struct State {

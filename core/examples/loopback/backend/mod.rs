@@ -28,6 +28,8 @@ use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
 
 /// What drivers answer when a completion queue is lost.
 const EIO: i32 = 5;
+/// What drivers answer when a queue pair is not what a call is for.
+const EINVAL: i32 = 22;
 
 /// All devices of the process.
 #[derive(Default)]
@@ -160,6 +162,11 @@ unsafe impl<'m> QueuePair for LoopbackQp<'_, 'm> {
     fn enter_error(&self) -> Result<(), Refusal> {
         self.loopback.devices.borrow_mut().fail(self.at);
         Ok(())
+    }
+
+    /// Receives are its own.
+    fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
+        Err(Refusal::Driver(EINVAL))
     }
 }
 

@@ -224,6 +224,10 @@ unsafe impl QueuePair for RecordedQp {
         self.note(Asked::Err);
         self.qp.enter_error()
     }
+
+    fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
+        self.qp.last_wqe_reached()
+    }
 }
 
 impl ReceiveQueue for RecordedQp {

@@ -1,0 +1,105 @@
+//! How receives of a queue pair in ERR come to an end: its own are flushed; those of a shared receive queue
+//! stay there, and an event says when it will take none any more.
+
+use crate::error::{errno, vendor};
+use crate::event::AsyncEvent;
+use crate::receives::{Ending, Responder};
+use crate::shared::{QpShared, SrqShared};
+use crate::state::QpState;
+use crate::sync::lock;
+use polyrail_core::verbs::{Completion, RecvRequest, WcStatus};
+
+/// Completes every posted receive of a queue pair in ERR as flushed; goes on with its end if its receives are
+/// shared.
+pub(crate) fn flush(qp: &QpShared, recv: &mut Responder) {
+    while let Some((request, releases)) = recv.ring.pop() {
+        flush_one(qp, &request, releases);
+    }
+    advance(qp, recv);
+}
+
+fn flush_one(qp: &QpShared, request: &RecvRequest, releases: u64) {
+    let status = WcStatus::WR_FLUSH_ERR;
+    let flushed = Completion::failure(qp.number, request.wr_id, status, vendor::FLUSHED);
+    qp.push_receive(releases, flushed, true);
+}
+
+/// What a queue pair in ERR has to do for its receives.
+pub(crate) fn is_due(qp: &QpShared, recv: &Responder) -> bool {
+    recv.ring.len() > 0 || (qp.srq.is_some() && next(qp, recv).is_some())
+}
+
+/// When a queue pair in ERR has something to do for its receives, if that waits for a time.
+pub(crate) fn wakes_at(qp: &QpShared, recv: &Responder) -> Option<u64> {
+    match recv.ending {
+        Ending::OneMore { until } if qp.state.get() == QpState::Err => Some(until),
+        _ => None,
+    }
+}
+
+/// Whether the queue pair, in ERR, still carries out a message.
+pub(crate) fn takes_one_more(qp: &QpShared, recv: &mut Responder) -> bool {
+    advance(qp, recv);
+    matches!(recv.ending, Ending::OneMore { .. })
+}
+
+/// A receive was taken and has completed: in ERR it was the last.
+pub(crate) fn took_one(qp: &QpShared, recv: &mut Responder) {
+    if matches!(recv.ending, Ending::OneMore { .. }) {
+        end(qp, recv);
+    }
+}
+
+/// Goes on with the end of a queue pair in ERR whose receives are shared.
+fn advance(qp: &QpShared, recv: &mut Responder) {
+    if qp.srq.is_none() || qp.state.get() != QpState::Err {
+        return;
+    }
+    match next(qp, recv) {
+        Some(Ending::LastWqeReached) => end(qp, recv),
+        Some(next) => recv.ending = next,
+        None => {}
+    }
+}
+
+/// How the end goes on now.
+fn next(qp: &QpShared, recv: &Responder) -> Option<Ending> {
+    let now = qp.device.fabric.clock.now();
+    let within = qp.device.faults.one_more_receive();
+    match recv.ending {
+        Ending::NotBegun if within > 0 => {
+            Some(Ending::OneMore { until: now.saturating_add(within) })
+        }
+        Ending::NotBegun => Some(Ending::LastWqeReached),
+        Ending::OneMore { until } if until <= now => Some(Ending::LastWqeReached),
+        Ending::OneMore { .. } | Ending::LastWqeReached => None,
+    }
+}
+
+fn end(qp: &QpShared, recv: &mut Responder) {
+    let takes_one = qp.device.faults.takes_shared_receive();
+    let taken = qp.srq.as_deref().filter(|_| takes_one).and_then(SrqShared::pop);
+    if let Some(request) = taken {
+        flush_one(qp, &request, 0);
+    }
+    recv.ending = Ending::LastWqeReached;
+    qp.device.push_event(AsyncEvent::LastWqeReached { qp_num: qp.number });
+}
+
+/// Whether the last receive was taken from the shared receive queue, and shows; or an errno.
+pub(crate) fn last_wqe_reached(qp: &QpShared) -> Result<bool, i32> {
+    qp.device.check_alive().map_err(|_| errno::ENODEV)?;
+    let has_failed = qp.state.get() == QpState::Err && !lock(&qp.send).has_work();
+    if qp.srq.is_none() || !has_failed {
+        return Err(errno::EINVAL);
+    }
+    let is_over = {
+        let mut recv = lock(&qp.recv);
+        advance(qp, &mut recv);
+        recv.ending == Ending::LastWqeReached && !qp.recv_cq.has_pending_receive(qp.recv_owner)
+    };
+    if is_over {
+        qp.device.fabric.quiesce();
+    }
+    Ok(is_over)
+}
