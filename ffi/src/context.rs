@@ -3,13 +3,15 @@
 use crate::attributes::DeviceAttributes;
 use crate::device::Device;
 use crate::error::{Argument, DeviceName, Result, VerbsError};
+use crate::event::AsyncEvent;
 use crate::owned::{CloseError, Owned};
 use crate::port::PortAttributes;
 use polyrail_core::verbs::DeviceId;
 use rdma_sys::ibv_context;
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Numbers of contexts are unique per process, and apart from those that the software NIC gives to
 /// its devices, which count from 0.
@@ -22,6 +24,9 @@ struct Shared {
     name: DeviceName,
     attributes: DeviceAttributes,
     max_msg_size: u32,
+    /// Events that were read for queue pairs that wait for theirs, oldest first, with the `user_context`
+    /// of what they name.
+    kept_events: Mutex<VecDeque<(AsyncEvent, usize)>>,
 }
 
 /// An open device (`struct ibv_context`). A cheap handle: clones mean the same context, and what is
@@ -40,7 +45,8 @@ impl Context {
         let attributes = DeviceAttributes::query(raw.as_ptr(), name)?;
         let max_msg_size = max_msg_size(raw.as_ptr(), attributes.phys_port_cnt)?;
         let id = DeviceId(NEXT_DEVICE.fetch_add(1, Ordering::Relaxed));
-        Ok(Self(Arc::new(Shared { raw, id, name, attributes, max_msg_size })))
+        let kept_events = Mutex::default();
+        Ok(Self(Arc::new(Shared { raw, id, name, attributes, max_msg_size, kept_events })))
     }
 
     /// Closes the device.
@@ -80,7 +86,7 @@ impl Context {
         u32::try_from(unsafe { (*self.as_ptr()).num_comp_vectors }).unwrap_or(0)
     }
 
-    /// What becomes readable when there is an [event](Self::next_event).
+    /// What becomes readable when an [event](Self::next_event) comes.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context keeps the file descriptor open while it is borrowed.
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
@@ -108,6 +114,11 @@ impl Context {
         let argument = Argument::Number("index", index.into());
         VerbsError::check(returned, "ibv_query_pkey", argument)?;
         Ok(u16::from_be(pkey))
+    }
+
+    pub(crate) fn kept_events(&self) -> MutexGuard<'_, VecDeque<(AsyncEvent, usize)>> {
+        // Nothing is left half done by a panic.
+        self.0.kept_events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn device_name(&self) -> DeviceName {

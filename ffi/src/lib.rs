@@ -22,8 +22,8 @@
 //! Everything may move between threads. Posting to a queue and polling a completion queue need
 //! `&mut`, so no queue is ever posted to twice at once; handles ([`Context`], [`ProtectionDomain`],
 //! [`CqHandle`], [`CompletionChannel`]) may be used from many threads, and queue pairs may be moved
-//! and asked from many threads. No lock is taken but the driver's own, and one for each queue pair
-//! around its transitions.
+//! and asked from many threads. No lock is taken but the driver's own, one for each queue pair around its
+//! transitions, and one for each context around its events.
 //!
 //! # What the verbs manual has, and what exercises it
 //!
@@ -106,8 +106,10 @@ mod channel;
 mod context;
 mod cq;
 mod device;
+mod end;
 mod error;
 mod event;
+mod event_queue;
 mod gid;
 mod mr;
 mod mw;

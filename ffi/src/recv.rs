@@ -25,7 +25,8 @@ pub struct RecvBatch<'q> {
 impl<'q> RecvBatch<'q> {
     /// # Safety
     ///
-    /// The queue is alive, and stays so while `chain` is borrowed; nobody else posts to a queue pair.
+    /// The queue is alive, and stays so while `chain` is borrowed, or the batch is made to [refuse
+    /// all](Self::refusing); nobody else posts to a queue pair.
     pub(crate) unsafe fn new(queue: Queue, chain: &'q mut Chain<ibv_recv_wr>) -> Self {
         chain.clear();
         Self { queue, chain }

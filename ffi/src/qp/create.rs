@@ -2,19 +2,23 @@
 
 use super::QueuePair;
 use super::last_state::LastState;
+use super::last_wqe::LastWqe;
 use super::send::{Lists, Sender};
 use super::service::Service;
 use crate::chain::Chain;
 use crate::context::Context;
 use crate::cq::CqHandle;
+use crate::end::ReceiveEnd;
 use crate::error::{Argument, Result, VerbsError};
-use crate::owned::Owned;
+use crate::named::Named;
+use crate::owned::{Kept, Owned};
 use crate::pd::ProtectionDomain;
 use crate::srq::SharedReceiveQueue;
 use polyrail_core::hardware::QpLimits;
 use rdma_sys::{
     ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_type,
 };
+use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -166,14 +170,16 @@ impl ProtectionDomain {
     /// device does not offer the service, or [`PostMode::Extended`].
     pub fn create_qp<S: Service>(&self, init: &QpInit<'_>) -> Result<QueuePair<S>> {
         init.check_device(self)?;
-        let Made { raw, cap, sender } = match init.post_mode {
-            PostMode::Classic => classic(self, init, S::TYPE),
-            PostMode::Extended => extended(self, init, S::TYPE, S::OPS),
+        let named = Arc::new(Named { id: ReceiveEnd::default(), user_context: init.user_context });
+        let context = Named::as_ptr(&named);
+        let Made { mut raw, cap, sender } = match init.post_mode {
+            PostMode::Classic => classic(self, init, context, S::TYPE),
+            PostMode::Extended => extended(self, init, context, S::TYPE, S::OPS),
             // If it is not the way of posting that is refused, the second attempt says why.
-            PostMode::Auto => {
-                extended(self, init, S::TYPE, S::OPS).or_else(|_| classic(self, init, S::TYPE))
-            }
+            PostMode::Auto => extended(self, init, context, S::TYPE, S::OPS)
+                .or_else(|_| classic(self, init, context, S::TYPE)),
         }?;
+        raw.keep(Arc::clone(&named) as Kept);
         let limits = QpLimits {
             max_send_wr: cap.max_send_wr,
             max_recv_wr: if init.srq.is_some() { 0 } else { cap.max_recv_wr },
@@ -183,13 +189,13 @@ impl ProtectionDomain {
         // SAFETY: the queue pair is alive, and its number does not change.
         let qp_num = unsafe { (*raw.as_ptr()).qp_num };
         Ok(QueuePair {
-            raw,
+            raw: Some(raw),
+            last_wqe: LastWqe::new(named),
             sender,
             receives: Chain::new(limits.max_recv_wr, cap.max_recv_sge),
             state: LastState::new(),
             limits,
             qp_num,
-            user_context: init.user_context,
             send_cq: init.send_cq.clone(),
             recv_cq: init.recv_cq.clone(),
             srq: init.srq.map(|srq| Arc::clone(srq.shared())),
@@ -199,9 +205,14 @@ impl ProtectionDomain {
     }
 }
 
-fn classic(pd: &ProtectionDomain, init: &QpInit<'_>, qp_type: ibv_qp_type::Type) -> Result<Made> {
+fn classic(
+    pd: &ProtectionDomain,
+    init: &QpInit<'_>,
+    qp_context: *mut c_void,
+    qp_type: ibv_qp_type::Type,
+) -> Result<Made> {
     let mut attr = ibv_qp_init_attr {
-        qp_context: ptr::without_provenance_mut(init.user_context),
+        qp_context,
         send_cq: init.send_cq.as_ptr(),
         recv_cq: init.recv_cq.as_ptr(),
         srq: init.srq_ptr(),
@@ -222,12 +233,13 @@ fn classic(pd: &ProtectionDomain, init: &QpInit<'_>, qp_type: ibv_qp_type::Type)
 fn extended(
     pd: &ProtectionDomain,
     init: &QpInit<'_>,
+    qp_context: *mut c_void,
     qp_type: ibv_qp_type::Type,
     sets: &[u64],
 ) -> Result<Made> {
     let (&most, fewer) = sets.split_first().expect("a service has operations");
-    extended_with(pd, init, qp_type, most).or_else(|error| match error.errno {
-        libc::EOPNOTSUPP if !fewer.is_empty() => extended(pd, init, qp_type, fewer),
+    extended_with(pd, init, qp_context, qp_type, most).or_else(|error| match error.errno {
+        libc::EOPNOTSUPP if !fewer.is_empty() => extended(pd, init, qp_context, qp_type, fewer),
         _ => Err(error),
     })
 }
@@ -235,13 +247,14 @@ fn extended(
 fn extended_with(
     pd: &ProtectionDomain,
     init: &QpInit<'_>,
+    qp_context: *mut c_void,
     qp_type: ibv_qp_type::Type,
     operations: u64,
 ) -> Result<Made> {
     const CALL: &str = "ibv_create_qp_ex";
     // SAFETY: a C struct of numbers and pointers, for which zeros do.
     let mut attr = unsafe { MaybeUninit::<ibv_qp_init_attr_ex>::zeroed().assume_init() };
-    attr.qp_context = ptr::without_provenance_mut(init.user_context);
+    attr.qp_context = qp_context;
     attr.send_cq = init.send_cq.as_ptr();
     attr.recv_cq = init.recv_cq.as_ptr();
     attr.srq = init.srq_ptr();

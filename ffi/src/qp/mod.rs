@@ -1,8 +1,10 @@
 //! Queue pairs: `service` is what kinds there are, `create` makes them, `transition` moves them,
-//! `last_state` keeps where to, `query` asks them, `send` posts to them, `rail` is what the engine uses.
+//! `last_state` keeps where to, `query` asks them, `send` posts to them, `rail` is what the engine uses, with
+//! `last_wqe` for how it ends.
 
 mod create;
 mod last_state;
+mod last_wqe;
 mod query;
 mod rail;
 mod send;
@@ -21,13 +23,14 @@ pub use transition::{
 
 use crate::chain::{Chain, refusal};
 use crate::cq::CqHandle;
-use crate::error::VerbsError;
+use crate::error::{Argument, VerbsError};
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
 use crate::qp_state::QpState;
 use crate::recv::{Queue, RecvBatch};
 use crate::srq;
 use last_state::LastState;
+use last_wqe::LastWqe;
 use polyrail_core::hardware::{self, CommitError, QpLimits, Refusal};
 use rdma_sys::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 use send::Sender;
@@ -58,14 +61,15 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug)]
 pub struct QueuePair<S: Service = Rc> {
-    // First, so that it is destroyed before what it was made of.
-    raw: Owned<ibv_qp>,
+    // First, so that it is destroyed before what it was made of. `None` once it was destroyed to know
+    // that its last receive was taken.
+    raw: Option<Owned<ibv_qp>>,
+    last_wqe: LastWqe,
     sender: Sender,
     receives: Chain<ibv_recv_wr>,
     state: LastState,
     limits: QpLimits,
     qp_num: u32,
-    user_context: usize,
     send_cq: CqHandle,
     recv_cq: CqHandle,
     srq: Option<Arc<srq::Shared>>,
@@ -81,7 +85,7 @@ impl<S: Service> QueuePair<S> {
 
     /// What its user knows it by.
     pub fn user_context(&self) -> usize {
-        self.user_context
+        self.last_wqe.user_context()
     }
 
     /// What it was granted.
@@ -94,7 +98,8 @@ impl<S: Service> QueuePair<S> {
         matches!(self.sender, Sender::Extended { .. })
     }
 
-    /// The state that it was last moved to. A failure moves it to ERR without this showing it; see
+    /// The state that it was last moved to; RESET once it is destroyed although it was not dropped: see
+    /// [`last_wqe_reached`](hardware::QueuePair::last_wqe_reached). A failure moves it to ERR without this showing it; see
     /// [`query`](Self::query).
     pub fn last_state(&self) -> QpState {
         self.state.get()
@@ -121,7 +126,7 @@ impl<S: Service> QueuePair<S> {
     ///
     /// What the driver reports.
     pub fn close(self) -> Result<(), VerbsError> {
-        self.raw.close()
+        self.raw.map_or_else(|| self.last_wqe.wait(), Owned::close)
     }
 
     /// Posts one request that the batches do not know.
@@ -143,15 +148,24 @@ impl<S: Service> QueuePair<S> {
         }
     }
 
+    /// Null once it is destroyed; then [`last_state`](Self::last_state) is RESET, in which nothing is posted.
     fn as_ptr(&self) -> *mut ibv_qp {
-        self.raw.as_ptr()
+        self.raw.as_ref().map_or(ptr::null_mut(), Owned::as_ptr)
+    }
+
+    /// Refuses a call if it is destroyed.
+    fn check_alive(&self, call: &'static str) -> Result<(), VerbsError> {
+        let argument = Argument::Number("qp_num", self.qp_num.into());
+        let destroyed = VerbsError::new(call, libc::EINVAL, argument);
+        self.raw.as_ref().map(|_| ()).ok_or(destroyed)
     }
 
     #[inline]
     fn start(&mut self) -> SendBatch<'_, S> {
         let qp = self.as_ptr();
         let is_ready = self.last_state().takes_sends();
-        // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster.
+        // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster; one that
+        // is destroyed is not ready, and has no batch under way.
         unsafe { SendBatch::new(qp, &mut self.sender, self.limits.max_inline_data, is_ready) }
     }
 }
@@ -178,7 +192,8 @@ impl<S: Service> hardware::ReceiveQueue for QueuePair<S> {
     #[inline]
     fn start_recv(&mut self) -> RecvBatch<'_> {
         let takes_receives = self.last_state() != QpState::Reset && self.srq.is_none();
-        // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster.
+        // SAFETY: the queue pair lives as long as `self`, which is borrowed, and is the only poster; one that
+        // is destroyed takes no receives.
         let batch = unsafe { RecvBatch::new(Queue::Own(self.as_ptr()), &mut self.receives) };
         if takes_receives { batch } else { batch.refusing(Refusal::Driver(libc::EINVAL)) }
     }

@@ -62,6 +62,7 @@ impl<S: Service> QueuePair<S> {
     ///
     /// What the driver reports.
     pub fn query(&self) -> Result<QpAttributes> {
+        self.check_alive("ibv_query_qp")?;
         let wanted = mask::IBV_QP_STATE
             | mask::IBV_QP_CUR_STATE
             | mask::IBV_QP_AV

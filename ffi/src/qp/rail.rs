@@ -1,14 +1,18 @@
 //! A reliable connection as the engine uses it.
 
+use super::last_wqe::ends_by_destroying;
 use super::service::Rc;
 use super::transition::ToErr;
 use super::{QueuePair, SendBatch};
+use crate::qp_state::QpState;
 use polyrail_core::hardware::{self, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::DeviceId;
 
-// SAFETY: these are the promises of libibverbs for a reliable connection. The number stays taken until
-// `ibv_destroy_qp`, which removes the queue pair's completions (mlx5 and its like) or is followed by
-// numbers counting on (rxe). Identity and limits are kept here, and a shared receive queue is a
+// SAFETY: these are the promises of libibverbs for a reliable connection; how the end of its receives is known
+// is argued in `last_wqe`. The number stays taken until `ibv_destroy_qp`, which removes the queue pair's
+// completions (mlx5 and its like) or is followed by numbers counting on: rxe, also where `last_wqe_reached`
+// destroys while completions are to be polled, gives about a million others before it gives a number again
+// (`RXE_MAX_QP_INDEX`, 131055 before Linux 5.18). Identity and limits are kept here, and a shared receive queue is a
 // `SharedReceiveQueue`, which refuses marked names.
 unsafe impl hardware::QueuePair for QueuePair<Rc> {
     type SendBatch<'q> = SendBatch<'q, Rc>;
@@ -36,11 +40,41 @@ unsafe impl hardware::QueuePair for QueuePair<Rc> {
     }
 
     fn enter_error(&self) -> Result<(), Refusal> {
+        if self.raw.is_none() {
+            return Ok(());
+        }
         self.modify(&ToErr).map_err(|error| Refusal::Driver(error.errno()))
     }
 
-    /// Not known yet of any driver.
     fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
-        Err(Refusal::Driver(libc::EOPNOTSUPP))
+        self.knows_its_last_wqe().map_err(Refusal::Driver)
+    }
+}
+
+impl QueuePair<Rc> {
+    /// Whether it took its last receive from its shared receive queue; or an errno.
+    fn knows_its_last_wqe(&mut self) -> Result<bool, i32> {
+        let has_begun = self.last_wqe.is_destroying();
+        if self.srq.is_none() || !(has_begun || self.last_state() == QpState::Err) {
+            return Err(libc::EINVAL);
+        }
+        let context = self.pd.context();
+        if !ends_by_destroying(context.attributes()) {
+            return self.last_wqe.is_heard(context);
+        }
+        if !has_begun {
+            self.destroy_aside()?;
+        }
+        self.last_wqe.is_destroyed()
+    }
+
+    fn destroy_aside(&mut self) -> Result<(), i32> {
+        // A batch that was forgotten would be aborted later.
+        self.sender.abort();
+        let cqs = [self.send_cq.clone(), self.recv_cq.clone()];
+        let parts = (cqs, self.srq.clone(), self.pd.clone());
+        self.last_wqe.destroy(&mut self.raw, parts)?;
+        self.state.lock().set(QpState::Reset);
+        Ok(())
     }
 }

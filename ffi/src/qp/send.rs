@@ -133,7 +133,8 @@ pub struct SendBatch<'q, S: Service> {
 impl<'q, S: Service> SendBatch<'q, S> {
     /// # Safety
     ///
-    /// The queue pair is alive, and stays so while `sender` is borrowed; nobody else posts to it.
+    /// The queue pair is alive, and stays so while `sender` is borrowed, or it is not ready and no batch is under
+    /// way; nobody else posts to it.
     #[inline]
     pub(super) unsafe fn new(
         qp: *mut ibv_qp,

@@ -4,6 +4,7 @@ mod events;
 mod failing_calls;
 mod fake;
 mod fixture;
+mod last_wqe;
 mod manual;
 mod polling;
 mod posting;

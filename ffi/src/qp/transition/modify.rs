@@ -39,6 +39,7 @@ impl<S: Service> QueuePair<S> {
             let argument = Argument::State(T::TO);
             return Err(VerbsError::new("ibv_modify_qp", libc::EINVAL, argument).into());
         }
+        self.check_alive("ibv_modify_qp")?;
         // A batch that was forgotten holds the driver's lock; aborted later, it would put back queue
         // positions from before a reset.
         self.sender.abort();
@@ -47,6 +48,7 @@ impl<S: Service> QueuePair<S> {
             unsafe { rdma_sys::ibv_modify_qp(self.as_ptr(), &raw mut raw, given.0 as libc::c_int) };
         VerbsError::check(returned, "ibv_modify_qp", Argument::State(T::TO))?;
         last.set(T::TO);
+        self.last_wqe.moved_to(T::TO);
         Ok(())
     }
 }

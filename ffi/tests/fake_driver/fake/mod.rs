@@ -1,7 +1,8 @@
 //! A libibverbs made for tests, in place of the shared library ([`install`]): calls fail when told to, objects know their parents,
 //! and whoever destroys one too early is found out.
 //!
-//! State is kept for each thread, so that tests run side by side. Structs are the library's own, zeroed;
+//! State is kept for each thread, so that tests run side by side; a thread of the crate's that destroys an
+//! object does so in the state of the test that made it. Structs are the library's own, zeroed;
 //! only what the crate looks at is filled in.
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "the calls are unsafe throughout, as their C originals")]
@@ -17,6 +18,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use events::{queue_cq_event, queue_event};
 pub(crate) use objects::{GUID, QP_NUM, Registered};
@@ -42,6 +44,8 @@ pub(crate) struct State {
     objects: BTreeMap<usize, Object>,
     /// The call that is to fail, and its errno.
     pub(crate) failing: Option<(&'static str, i32)>,
+    /// The vendor that the device says it is of.
+    pub(crate) vendor_id: u32,
     /// Calls in order.
     pub(crate) calls: Vec<&'static str>,
     /// Objects that were destroyed while something made from them existed.
@@ -78,11 +82,26 @@ pub(crate) struct State {
 }
 
 thread_local! {
-    static STATE: RefCell<State> = RefCell::default();
+    static STATE: RefCell<Arc<Mutex<State>>> = RefCell::default();
+}
+
+/// Whose state an object is in.
+static OWNERS: Mutex<BTreeMap<usize, Arc<Mutex<State>>>> = Mutex::new(BTreeMap::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
-    STATE.with_borrow_mut(look)
+    let state = STATE.with_borrow(Arc::clone);
+    look(&mut lock(&state))
+}
+
+/// Makes this thread one of the test that made an object.
+fn join_owner(at: usize) {
+    if let Some(owner) = lock(&OWNERS).get(&at).map(Arc::clone) {
+        STATE.replace(owner);
+    }
 }
 
 /// Makes a call fail from now on.
@@ -146,17 +165,20 @@ fn create<T>(name: &'static str, kind: &'static str, parents: &[usize], object: 
     }
     let object = Box::into_raw(Box::new(object));
     let parents = parents.iter().copied().filter(|&parent| parent != 0).collect();
-    with(|state| state.objects.insert(object.expose_provenance(), Object { kind, parents }));
+    let at = object.expose_provenance();
+    with(|state| state.objects.insert(at, Object { kind, parents }));
+    lock(&OWNERS).insert(at, STATE.with_borrow(Arc::clone));
     object
 }
 
 /// Destroys an object, unless the call is to fail or something was made from it.
 unsafe fn destroy<T>(name: &'static str, object: *mut T) -> i32 {
+    let at = object.addr();
+    join_owner(at);
     let errno = call(name);
     if errno != 0 {
         return errno;
     }
-    let at = object.addr();
     let removed = with(|state| {
         let children = state.objects.values().filter(|child| child.parents.contains(&at));
         let children: Vec<_> = children.map(|child| child.kind).collect();
@@ -168,6 +190,7 @@ unsafe fn destroy<T>(name: &'static str, object: *mut T) -> i32 {
         removed
     });
     if removed.is_some() {
+        lock(&OWNERS).remove(&at);
         drop(Box::from_raw(object));
     }
     0

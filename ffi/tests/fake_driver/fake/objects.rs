@@ -107,6 +107,7 @@ exported! {
     }
 
     fn ibv_query_device(_context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+        (*attr).vendor_id = with(|state| state.vendor_id);
         (*attr).phys_port_cnt = 2;
         (*attr).max_qp_wr = 1000;
         call("ibv_query_device")
