@@ -3,10 +3,10 @@
 # 1,000 seeds, or by a test that `cargo test` runs too.
 #   tests/planted.sh
 #
-# A bug is one or more places of the engine and what to put there, where PLANTED says whether this bug
-# is the one: all are planted at once and built once, and the environment chooses. A place that is not
-# there exactly once is an error, before anything is built: then the engine has changed, and the bug has
-# to be planted anew.
+# A bug is one or more places of the engine, or of the software NIC, and what to put there, where PLANTED
+# says whether this bug is the one: all are planted at once and built once, and the environment chooses. A
+# place that is not there exactly once is an error, before anything is built: then the code has changed, and
+# the bug has to be planted anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -66,10 +66,12 @@ pub fn planted(bug: usize) -> bool {
     *PLANTED == bug
 }
 RUST
+  echo 'pub(crate) use polyrail_core::planted;' >> "$COPY/std-shim/software-nic/src/lib.rs"
 }
 
 run_cargo() {
-  cargo "$1" --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-tests "${@:2}"
+  cargo "$1" --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-tests \
+    -p polyrail-software-nic "${@:2}"
 }
 
 # search FINDER
@@ -325,6 +327,14 @@ plant core/src/rail/lifecycle.rs 'matches!(self.state, RailState::InService)
 bug "a rail that failed is left alive" simulate-ends
 plant core/src/rail/physical.rs 'let refused = self.qp.enter_error().err();' \
   'let refused = if PLANTED { None } else { self.qp.enter_error().err() };'
+
+bug "a queue pair says at once that it took its last shared receive" last_wqe
+plant std-shim/software-nic/src/ending.rs 'recv.ending == Ending::LastWqeReached &&' \
+  '(PLANTED || recv.ending == Ending::LastWqeReached) &&'
+
+bug "the last shared receive is told before its completion can be polled" last_wqe
+plant std-shim/software-nic/src/ending.rs '!qp.recv_cq.has_pending_receive(qp.recv_owner)' \
+  '(PLANTED || !qp.recv_cq.has_pending_receive(qp.recv_owner))'
 
 [ "$misplaced" = 0 ] || exit 1
 

@@ -86,6 +86,7 @@
 //! | 12.5 one doorbell for a chain | [`SendBatch`] | both `one_completion_retires_an_unsignaled_chain` |
 //! | 12.6 moderation | [`CqHandle::moderate`] | fake `moderation_hands_over_count_and_period`, guest `what_the_driver_does_not_know_is_refused` |
 //! | 13.1 asynchronous events | [`Context::next_event`] | fake `events_name_their_object_and_are_acknowledged`, guest `a_link_that_goes_down_and_up_raises_events` |
+//! | 13.1 LAST_WQE_REACHED | `QueuePair::last_wqe_reached` | fake `an_event_says_so_whoever_reads_it`, `rxe_says_so_by_destroying_the_queue_pair`, both `the_last_shared_receive_is_known_and_takes_no_completion_along`, guest `after_the_last_shared_receive_nothing_arrives` |
 //! | 13.2 RETRY_EXC, RNR_RETRY_EXC, REM_ACCESS, LOC_PROT | `WcStatus` | both `a_peer_in_err_does_not_answer`, `a_missing_receive_fails_after_the_retries`, `a_bad_rkey_fails_and_flushes_what_follows`, `a_bad_lkey_fails` |
 //! | 13.3 error patterns | [`VerbsError::hint`] | fake `a_refused_post_says_which_request_why_and_what_to_look_at`, guest `a_transition_from_the_wrong_state_is_refused` |
 //! | 14 thread safety | `&mut` where verbs asks for one thread at a time | fake `everything_moves_between_threads_and_handles_are_shared` |

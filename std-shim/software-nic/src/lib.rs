@@ -81,6 +81,7 @@
 //! | SEND longer than the receive, at the sender | REM_INV_REQ_ERR | rxe: REM_OP_ERR |
 //! | `retry_cnt` 7 | seven retries | rxe: forever |
 //! | receives posted in ERR | flushed at once | rxe: they stay where they are |
+//! | a queue pair in ERR took its last shared receive | an event says so, as the specification has it | rxe: nothing does, up to Linux 6.1 at least |
 //! | when requests run | while their completion queue is polled | rxe, hardware: by themselves |
 //! | SQD to RTS | held requests go on at once | rxe: at the next post |
 //! | local port down | RETRY_EXC_ERR after the retries | rxe: LOC_QP_OP_ERR |

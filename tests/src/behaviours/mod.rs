@@ -9,6 +9,7 @@ mod allocations;
 mod drivers;
 mod engine;
 mod failures;
+mod last_wqe;
 mod link;
 mod operations;
 pub mod pair;
@@ -175,6 +176,9 @@ pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
             moving_to_err_flushes_everything_in_order
             a_peer_in_err_does_not_answer
             a_failed_queue_pair_accepts_sends_and_flushes_them;
+        last_wqe:
+            the_last_shared_receive_is_known_and_takes_no_completion_along
+            a_queue_pair_with_receives_of_its_own_knows_no_last_one;
         link:
             a_lost_link_fails_requests_and_a_new_connection_works_after
             the_engine_names_the_rail_whose_link_was_lost;

@@ -3,6 +3,7 @@
 mod devices;
 mod events;
 mod healing;
+mod last_wqe;
 mod refusals;
 mod services;
 mod windows;
@@ -32,6 +33,8 @@ pub(crate) fn list() -> Vec<Behaviour<Rails>> {
             an_overrun_raises_an_event;
         healing:
             a_port_that_goes_down_is_healed_long_before_requests_time_out;
+        last_wqe:
+            after_the_last_shared_receive_nothing_arrives;
         services:
             datagrams_go_where_their_address_handle_points
             an_unreliable_connection_carries_writes
