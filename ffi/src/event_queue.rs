@@ -21,8 +21,8 @@ impl Context {
     /// destroyed.
     ///
     /// With `RDMAV_ALLOW_DISASSOC_DESTROY` in the environment, the library destroys objects of a device that
-    /// was removed without waiting for their events: then read no events on one thread while another destroys
-    /// what was made from the context.
+    /// was removed without waiting for their events: then read no events on one thread, nor ask for the last
+    /// receive of a queue pair, while another destroys what was made from the context.
     ///
     /// # Errors
     ///

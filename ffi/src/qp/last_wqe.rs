@@ -4,10 +4,12 @@
 //! queue pair in ERR, wait for *Last WQE Reached*, then poll until there is nothing. That is the way of every
 //! device but one. A device that never raises the event never gives its word; nothing is made up for it.
 //!
-//! rxe, the kernel's software device, raises none (seen in Linux 6.1; newer ones do). ERR only asks its
+//! rxe, the kernel's software device, raises none in Linux 6.1, though it does in newer ones. ERR only asks its
 //! responder to stop, which may be about to complete a message on another processor. Destroying the queue
 //! pair waits until no packet refers to it and its responder has returned, for good, and takes nothing out
-//! of the completion queue. So there it is destroyed; its owner has no use for it any more.
+//! of the completion queue. So there it is destroyed; its owner has no use for it any more. (Requests of its
+//! own that were not flushed yet would be lost; so would a receive that a SEND of several packets has begun to
+//! fill, which the specification lets happen to whoever does not wait for the event.)
 //!
 //! No other device is treated so: libraries of NICs, mlx5's among them, take the completions of a queue
 //! pair that is destroyed out of its completion queue, polled or not.

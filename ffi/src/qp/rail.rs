@@ -10,9 +10,9 @@ use polyrail_core::verbs::DeviceId;
 
 // SAFETY: these are the promises of libibverbs for a reliable connection; how the end of its receives is known
 // is argued in `last_wqe`. The number stays taken until `ibv_destroy_qp`, which removes the queue pair's
-// completions (mlx5 and its like) or is followed by numbers counting on: rxe, also where `last_wqe_reached`
-// destroys while completions are to be polled, gives about a million others before it gives a number again
-// (`RXE_MAX_QP_INDEX`, 131055 before Linux 5.18). Identity and limits are kept here, and a shared receive queue is a
+// completions (mlx5 and its like) or is followed by numbers counting on: rxe gives all others, a million of them
+// (`RXE_MAX_QP_INDEX` of Linux 6.1), before it gives one again, also where `last_wqe_reached` destroys while
+// completions are still to be polled. Identity and limits are kept here, and a shared receive queue is a
 // `SharedReceiveQueue`, which refuses marked names.
 unsafe impl hardware::QueuePair for QueuePair<Rc> {
     type SendBatch<'q> = SendBatch<'q, Rc>;
