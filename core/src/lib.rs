@@ -22,6 +22,7 @@ mod completion;
 pub mod hardware;
 #[cfg(feature = "internals")]
 pub mod internals;
+pub mod p2p;
 mod rail;
 pub mod spsc;
 mod sync;

@@ -1,0 +1,347 @@
+//! Clear-to-send entries: the buffers that a receiver offers, as it writes them into the sender's memory.
+//!
+//! ```text
+//!  word  0 | address of the first byte
+//!        1 | length in bytes (low half) | tag (high half)
+//!     2..5 | keys of the buffer, for each of the receiver's devices, two in a word, the first one low
+//!        6 | bits 0..=7: entries of this receive; bits 8..=15: which of them this is; else 0
+//!        7 | number of the receive, from 1 on
+//! ```
+//!
+//! 64 bytes, aligned to 64; words in little endian.
+//!
+//! # Reading what a NIC writes
+//!
+//! The sender reads entries while the receiver's NIC may be writing them. In Rust's memory model a NIC's
+//! write is a store by somebody else to memory that this process shares with it, so both sides must use
+//! atomics, and nothing else may ever look at the ring: it is a slice of [`AtomicU64`], whose words a NIC
+//! stores whole (8 aligned bytes are not torn by any bus that RDMA runs on).
+//!
+//! An entry is read in one order: word 7 with Acquire, and if it is the number that is waited for, words 0
+//! to 6, each once, into a copy. Nothing is read from the ring again for that receive, so whatever the
+//! peer writes later cannot change what was checked.
+//!
+//! Acquire orders the reader. Whether the *writer's* words become visible in order is the NIC's affair:
+//!
+//! - [`EntryForm::Plain`] is for devices that promise it within the 128 bytes that a line pair has
+//!   (`ibv_query_qp_data_in_order`), to memory that was registered without relaxed ordering: then a word 7
+//!   that is there means that words 0 to 6 are.
+//! - [`EntryForm::Hashed`] needs no order at all: word 7 is the number plus a hash of the seven others. Some
+//!   words old and some new do not add up to the number that is waited for, but in one of 2^64 cases.
+//!   The reader chooses, since it is its memory; the card tells the writer.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Buffers that one receive can have.
+pub const MAX_BUFFERS: usize = 8;
+
+/// Bytes of an entry.
+pub const ENTRY_BYTES: usize = 64;
+
+/// Words of an entry.
+pub(crate) const ENTRY_WORDS: usize = ENTRY_BYTES / size_of::<u64>();
+
+/// Keys that an entry has room for: one for each device of the receiver's.
+pub(crate) const ENTRY_KEYS: usize = 8;
+
+const NUMBER: usize = ENTRY_WORDS - 1;
+
+/// How the last word of an entry vouches for the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EntryForm {
+    /// It is the number: for devices whose writes become visible in order.
+    Plain,
+    /// It is the number plus a hash of the others: for all devices.
+    #[default]
+    Hashed,
+}
+
+/// One buffer of one receive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// Number of the receive: 1 for a connection's first, one more for each that follows.
+    pub number: u64,
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
+    /// By which the sender finds the buffer among those of the receive.
+    pub tag: u32,
+    /// Its key for each of the receiver's devices, in the order of the card.
+    pub rkeys: [u32; ENTRY_KEYS],
+    /// Buffers of the receive, 1 to 8.
+    pub count: u8,
+    /// Which of them this is, from 0 on.
+    pub index: u8,
+}
+
+/// An entry that no correct receiver writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EntryError {
+    /// A number that is not in turn yet.
+    #[error("entry number {found}, where {expected} is next")]
+    Number {
+        /// The next one.
+        expected: u64,
+        /// What is there.
+        found: u64,
+    },
+    /// No receive has so many buffers, or those of one do not agree.
+    #[error("entry {index} says that it is of {count} entries")]
+    Count {
+        /// Its place.
+        index: u8,
+        /// What it says.
+        count: u8,
+    },
+    /// It stands in the place of another one.
+    #[error("entry {found} in the place of entry {index}")]
+    Index {
+        /// The place.
+        index: u8,
+        /// What it says.
+        found: u8,
+    },
+    /// Bits that must be 0 are not.
+    #[error("entry {index} has bits set that mean nothing")]
+    Reserved {
+        /// Its place.
+        index: u8,
+    },
+    /// The buffer ends beyond the address space.
+    #[error("entry {index} offers {length} bytes from {addr:#x} on, which pass the end of memory")]
+    Range {
+        /// Its place.
+        index: u8,
+        /// First byte.
+        addr: u64,
+        /// Bytes.
+        length: u32,
+    },
+}
+
+impl Entry {
+    /// The entry as words, in the order of memory and of this machine.
+    pub fn encode(&self, form: EntryForm) -> [u64; ENTRY_WORDS] {
+        let mut words = [0; ENTRY_WORDS];
+        words[0] = self.addr;
+        words[1] = u64::from(self.length) | u64::from(self.tag) << 32;
+        for (word, keys) in words[2..6].iter_mut().zip(self.rkeys.chunks_exact(2)) {
+            *word = u64::from(keys[0]) | u64::from(keys[1]) << 32;
+        }
+        words[6] = u64::from(self.count) | u64::from(self.index) << 8;
+        words[NUMBER] = match form {
+            EntryForm::Plain => self.number,
+            EntryForm::Hashed => self.number.wrapping_add(hash(&words)),
+        };
+        words
+    }
+
+    /// The entry that these words are, at place `index` of a receive; the last word has been checked.
+    fn decode(number: u64, words: &[u64; ENTRY_WORDS], index: u8) -> Result<Self, EntryError> {
+        let mut rkeys = [0; ENTRY_KEYS];
+        for (keys, word) in rkeys.chunks_exact_mut(2).zip(words[2..6].iter()) {
+            keys[0] = *word as u32;
+            keys[1] = (*word >> 32) as u32;
+        }
+        let (length, tag) = (words[1] as u32, (words[1] >> 32) as u32);
+        let (count, found) = (words[6] as u8, (words[6] >> 8) as u8);
+        let addr = words[0];
+        if words[6] >> 16 != 0 {
+            return Err(EntryError::Reserved { index });
+        }
+        if count == 0 || usize::from(count) > MAX_BUFFERS || count <= index {
+            return Err(EntryError::Count { index, count });
+        }
+        if found != index {
+            return Err(EntryError::Index { index, found });
+        }
+        if addr.checked_add(u64::from(length)).is_none() {
+            return Err(EntryError::Range { index, addr, length });
+        }
+        Ok(Self { number, addr, length, tag, rkeys, count, index })
+    }
+
+    /// Writes the entry to where a NIC reads it from: nobody reads it before a request is posted that
+    /// tells of it, and posting orders memory.
+    pub(crate) fn store(&self, form: EntryForm, words: &[AtomicU64]) {
+        for (place, word) in words.iter().zip(self.encode(form)) {
+            place.store(word.to_le(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Copies the entry with this number out of memory that a NIC writes. `None` if it is not there yet, or
+/// not all of it.
+pub(crate) fn load(
+    words: &[AtomicU64],
+    form: EntryForm,
+    expected: u64,
+    index: u8,
+) -> Option<Result<Entry, EntryError>> {
+    let words: &[AtomicU64; ENTRY_WORDS] = words.first_chunk()?;
+    let last = u64::from_le(words[NUMBER].load(Ordering::Acquire));
+    if form == EntryForm::Plain && last != expected {
+        let ahead = EntryError::Number { expected, found: last };
+        return (last > expected).then_some(Err(ahead));
+    }
+    let mut copy = [0; ENTRY_WORDS];
+    for (copy, word) in copy.iter_mut().zip(&words[..NUMBER]) {
+        *copy = u64::from_le(word.load(Ordering::Relaxed));
+    }
+    if form == EntryForm::Hashed && last.wrapping_sub(hash(&copy)) != expected {
+        return None;
+    }
+    Some(Entry::decode(expected, &copy, index))
+}
+
+/// Odd constants with half of their bits set: the fractional digits of pi (Blowfish's P-array).
+const SALT: [u64; NUMBER] = [
+    0x243F_6A88_85A3_08D3,
+    0x1319_8A2E_0370_7345,
+    0xA409_3822_299F_31D1,
+    0x082E_FA98_EC4E_6C89,
+    0x4528_21E6_38D0_1377,
+    0xBE54_66CF_34E9_0C6D,
+    0xC0AC_29B7_C97C_50DD,
+];
+
+/// A hash of all words but the last: each is multiplied to twice its width and folded (as in wyhash), in
+/// a chain, so that the same words in other places give another value.
+fn hash(words: &[u64; ENTRY_WORDS]) -> u64 {
+    let mut hash = SALT[0].rotate_left(32);
+    for (word, salt) in words.iter().zip(SALT) {
+        let product = u128::from(word ^ salt) * u128::from(hash | 1);
+        hash = (product as u64) ^ (product >> 64) as u64 ^ word.rotate_left(29);
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMS: [EntryForm; 2] = [EntryForm::Plain, EntryForm::Hashed];
+
+    fn entry(number: u64) -> Entry {
+        Entry {
+            number,
+            addr: 0x7f00_1234_5678_0000 + number,
+            length: 4096,
+            tag: 0xdead_beef,
+            rkeys: [1, 2, 3, 4, 5, 6, 7, u32::MAX],
+            count: 3,
+            index: 1,
+        }
+    }
+
+    fn memory() -> [AtomicU64; ENTRY_WORDS] {
+        [const { AtomicU64::new(0) }; ENTRY_WORDS]
+    }
+
+    #[test]
+    fn an_entry_that_was_stored_is_loaded() {
+        for form in FORMS {
+            let words = memory();
+            assert_eq!(load(&words, form, 1, 1), None, "nothing was written");
+            entry(1).store(form, &words);
+            assert_eq!(load(&words, form, 1, 1), Some(Ok(entry(1))));
+            assert_eq!(load(&words, form, 2, 1), None, "the next one is not there");
+        }
+    }
+
+    #[test]
+    fn words_are_little_endian_and_the_number_is_the_highest() {
+        let words = entry(9).encode(EntryForm::Plain);
+        assert_eq!(words[7], 9);
+        assert_eq!(words[1], 0xdead_beef_0000_1000);
+        assert_eq!(words[5], 0xffff_ffff_0000_0007);
+        assert_eq!(words[6], 0x0103);
+    }
+
+    /// Rule M: the number is the last word to be seen; nothing is believed before.
+    #[test]
+    fn in_order_an_entry_is_there_with_its_number() {
+        let words = memory();
+        let (old, new) = (entry(1), entry(2).encode(EntryForm::Plain));
+        old.store(EntryForm::Plain, &words);
+        for (place, word) in words.iter().zip(new).take(NUMBER) {
+            place.store(word.to_le(), Ordering::Relaxed);
+            assert_eq!(load(&words, EntryForm::Plain, 2, 1), None);
+        }
+        words[NUMBER].store(new[NUMBER].to_le(), Ordering::Relaxed);
+        assert_eq!(load(&words, EntryForm::Plain, 2, 1), Some(Ok(entry(2))));
+    }
+
+    /// Rule M: a device that shows words in any order never makes the reader see a mixture.
+    #[test]
+    fn hashed_no_mixture_of_an_old_and_a_new_entry_is_taken_for_either() {
+        let (old, new) = (entry(1).encode(EntryForm::Hashed), entry(257).encode(EntryForm::Hashed));
+        for shown in 1..u8::MAX {
+            let words = memory();
+            for (at, place) in words.iter().enumerate() {
+                let word = if shown >> at & 1 == 1 { new[at] } else { old[at] };
+                place.store(word.to_le(), Ordering::Relaxed);
+            }
+            // Words that are equal in both are not told apart, nor need they be.
+            let differing = (0..ENTRY_WORDS).filter(|at| old[*at] != new[*at]);
+            let (mut all, mut none) = (true, true);
+            for at in differing {
+                all &= shown >> at & 1 == 1;
+                none &= shown >> at & 1 == 0;
+            }
+            assert_eq!(load(&words, EntryForm::Hashed, 257, 1).is_some(), all, "{shown:#b}");
+            assert_eq!(load(&words, EntryForm::Hashed, 1, 1).is_some(), none, "{shown:#b}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_compared_whole() {
+        for form in FORMS {
+            let words = memory();
+            entry(1 << 32 | 5).store(form, &words);
+            assert_eq!(load(&words, form, 1 << 33 | 5, 1), None);
+            assert!(load(&words, form, 1 << 32 | 5, 1).is_some());
+        }
+    }
+
+    #[test]
+    fn a_number_ahead_of_its_turn_is_a_lie() {
+        let words = memory();
+        entry(9).store(EntryForm::Plain, &words);
+        let ahead = EntryError::Number { expected: 8, found: 9 };
+        assert_eq!(load(&words, EntryForm::Plain, 8, 1), Some(Err(ahead)));
+        assert_eq!(load(&words, EntryForm::Plain, 10, 1), None, "an old one is not");
+    }
+
+    #[test]
+    fn entries_that_lie_are_refused() {
+        let lies = [
+            (Entry { count: 0, ..entry(1) }, EntryError::Count { index: 1, count: 0 }),
+            (Entry { count: 9, ..entry(1) }, EntryError::Count { index: 1, count: 9 }),
+            (Entry { count: 1, ..entry(1) }, EntryError::Count { index: 1, count: 1 }),
+            (Entry { index: 2, ..entry(1) }, EntryError::Index { index: 1, found: 2 }),
+            (
+                Entry { addr: u64::MAX - 4095, ..entry(1) },
+                EntryError::Range { index: 1, addr: u64::MAX - 4095, length: 4096 },
+            ),
+        ];
+        for form in FORMS {
+            for (lie, error) in lies {
+                let words = memory();
+                lie.store(form, &words);
+                assert_eq!(load(&words, form, 1, 1), Some(Err(error)));
+            }
+        }
+        let words = memory();
+        entry(1).store(EntryForm::Plain, &words);
+        words[6].fetch_or(1 << 16, Ordering::Relaxed);
+        let reserved = Some(Err(EntryError::Reserved { index: 1 }));
+        assert_eq!(load(&words, EntryForm::Plain, 1, 1), reserved);
+    }
+
+    #[test]
+    fn too_few_words_are_no_entry() {
+        assert_eq!(load(&memory()[1..], EntryForm::Plain, 0, 0), None);
+    }
+}

@@ -1,0 +1,227 @@
+//! The immediate of a share: which message it belongs to, over which rails that one is spread, and how
+//! long it is.
+//!
+//! ```text
+//!  31              8+R  8+R-1      8  7        0
+//! +-------------------+------------+-----------+
+//! |       size_q      |    mask    |   slot    |
+//! +-------------------+------------+-----------+
+//!        24-R bits        R bits       8 bits
+//! ```
+//!
+//! *size_q* is the length of the whole message in units of 128 bytes, rounded up. Its highest value means
+//! that the sizes are in the completion record; the R values below it mean that this is the share of rail
+//! r, 0 the lowest of them, which was moved to another rail: the sizes are in the record too. With two
+//! rails that is the layout of `mpib-dual-rail-srq.md`, bit by bit.
+
+use super::mask::Mask;
+use crate::rail::MAX_RAILS;
+use crate::verbs::Imm;
+
+/// Slots that one connection can have: their numbers have 8 bits.
+pub const MAX_SLOTS: usize = 1 << 8;
+
+/// Bytes of one unit of size_q; parts of messages are multiples of it.
+pub const SIZE_UNIT: u32 = 128;
+
+/// What an immediate says of the sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Told {
+    /// The length of the message, in units of [`SIZE_UNIT`] bytes, rounded up.
+    Units(u32),
+    /// Read the record.
+    Record,
+    /// Read the record; and this is the share of that rail, which failed.
+    Moved(u8),
+}
+
+/// An immediate, field by field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Immediate {
+    /// The slot of the message.
+    pub slot: u8,
+    /// The rails that the message is spread over: each of them brings one immediate.
+    pub mask: Mask,
+    /// Its sizes.
+    pub told: Told,
+}
+
+/// The layout of immediates between ends of so many rails.
+///
+/// ```
+/// use polyrail_core::p2p::{ImmLayout, Immediate, Mask, Told};
+///
+/// let layout = ImmLayout::new(2).expect("1 to 8 rails");
+/// let immediate = Immediate { slot: 7, mask: Mask::first(2), told: layout.told(300) };
+/// let imm = layout.encode(immediate);
+/// assert_eq!(imm.number(), 7 | 0b11 << 8 | 3 << 10);
+/// assert_eq!(layout.decode(imm), Immediate { told: Told::Units(3), ..immediate });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImmLayout {
+    rails: u8,
+}
+
+const SLOT_BITS: u32 = 8;
+
+impl ImmLayout {
+    /// The layout for 1 to 8 rails; `None` of other numbers.
+    pub const fn new(rails: u8) -> Option<Self> {
+        if rails == 0 || rails > MAX_RAILS as u8 { None } else { Some(Self { rails }) }
+    }
+
+    /// How many rails there are.
+    #[inline]
+    pub const fn rails(self) -> u8 {
+        self.rails
+    }
+
+    #[inline]
+    const fn size_shift(self) -> u32 {
+        SLOT_BITS + self.rails as u32
+    }
+
+    /// "Read the record": all ones.
+    #[inline]
+    const fn record(self) -> u32 {
+        u32::MAX >> self.size_shift()
+    }
+
+    /// The first of the values that mean "moved", that of rail 0.
+    #[inline]
+    const fn moved(self) -> u32 {
+        self.record() - self.rails as u32
+    }
+
+    /// The longest length that an immediate can say, in units of [`SIZE_UNIT`] bytes.
+    #[inline]
+    pub const fn largest_units(self) -> u32 {
+        self.moved() - 1
+    }
+
+    /// What an immediate says of a message of one buffer of so many bytes.
+    #[inline]
+    pub const fn told(self, bytes: u32) -> Told {
+        let units = bytes.div_ceil(SIZE_UNIT);
+        if units <= self.largest_units() { Told::Units(units) } else { Told::Record }
+    }
+
+    /// Puts it together. Units that do not fit are told as "read the record", and a rail that does not
+    /// exist is not in the mask.
+    #[inline]
+    pub const fn encode(self, immediate: Immediate) -> Imm {
+        let Immediate { slot, mask, told } = immediate;
+        let size = match told {
+            Told::Units(units) if units <= self.largest_units() => units,
+            Told::Moved(rail) if rail < self.rails => self.moved() + rail as u32,
+            Told::Units(_) | Told::Moved(_) | Told::Record => self.record(),
+        };
+        let mask = mask.bits() & Mask::first(self.rails).bits();
+        Imm::from_number(slot as u32 | (mask as u32) << SLOT_BITS | size << self.size_shift())
+    }
+
+    /// Takes it apart. Every number is an immediate; whether one is due is another question.
+    #[inline]
+    pub const fn decode(self, imm: Imm) -> Immediate {
+        let number = imm.number();
+        let mask = (number >> SLOT_BITS) as u8 & Mask::first(self.rails).bits();
+        let size = number >> self.size_shift();
+        let told = if size <= self.largest_units() {
+            Told::Units(size)
+        } else if size == self.record() {
+            Told::Record
+        } else {
+            Told::Moved((size - self.moved()) as u8)
+        };
+        Immediate { slot: number as u8, mask: Mask::from_bits(mask), told }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layouts() -> impl Iterator<Item = ImmLayout> {
+        (1..=8).map(|rails| ImmLayout::new(rails).expect("1 to 8 rails"))
+    }
+
+    #[test]
+    fn the_largest_size_for_each_number_of_rails() {
+        let table = [8388605, 4194300, 2097147, 1048570, 524281, 262136, 131063, 65526];
+        assert!(layouts().map(ImmLayout::largest_units).eq(table));
+        assert_eq!(ImmLayout::new(0), None);
+        assert_eq!(ImmLayout::new(9), None);
+    }
+
+    /// `imm_data` of the seed: `slot | mask << 8 | size_q << 10`, all ones for "read the record".
+    #[test]
+    fn with_two_rails_it_is_the_seeds_layout_bit_by_bit() {
+        let layout = ImmLayout::new(2).expect("two rails");
+        for slot in [0, 1, 77, 255] {
+            for mask in 1..=3 {
+                for size in [0, 1, 2, 0x15_5555, 0x2A_AAAA, layout.largest_units()] {
+                    let seed = u32::from(slot) | u32::from(mask) << 8 | size << 10;
+                    let told = Told::Units(size);
+                    let immediate = Immediate { slot, mask: Mask::from_bits(mask), told };
+                    assert_eq!(layout.encode(immediate), Imm::from_number(seed));
+                    let record = Immediate { told: Told::Record, ..immediate };
+                    let seed = u32::from(slot) | u32::from(mask) << 8 | 0x3F_FFFF << 10;
+                    assert_eq!(layout.encode(record), Imm::from_number(seed));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        for layout in layouts() {
+            let rails = layout.rails();
+            let largest = layout.largest_units();
+            let units = [0, 1, 127, largest - 1, largest].map(Told::Units);
+            let moved = (0..rails).map(Told::Moved);
+            for told in units.into_iter().chain([Told::Record]).chain(moved) {
+                for slot in [0, 128, 255] {
+                    for bits in 0..=Mask::first(rails).bits() {
+                        let immediate = Immediate { slot, mask: Mask::from_bits(bits), told };
+                        assert_eq!(layout.decode(layout.encode(immediate)), immediate);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_is_decoded_to_what_encodes_to_it() {
+        for layout in layouts() {
+            for number in (0..=u32::MAX).step_by(65_521).chain(u32::MAX - 4096..=u32::MAX) {
+                let imm = Imm::from_number(number);
+                let immediate = layout.decode(imm);
+                assert_eq!(layout.encode(immediate), imm);
+                assert!({ immediate.mask }.all(|rail| rail < layout.rails()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_size_beyond_what_fits_is_in_the_record() {
+        for layout in layouts() {
+            let end = u64::from(layout.largest_units()) * u64::from(SIZE_UNIT);
+            for (bytes, units) in [(0, 0), (1, 1), (128, 1), (129, 2)] {
+                assert_eq!(layout.told(bytes), Told::Units(units));
+            }
+            assert_eq!(layout.told(end as u32), Told::Units(layout.largest_units()));
+            assert_eq!(layout.told(end as u32 + 1), Told::Record);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_encoded_as_something_else() {
+        let layout = ImmLayout::new(2).expect("two rails");
+        let immediate =
+            Immediate { slot: 1, mask: Mask::from_bits(0b101), told: Told::Units(1 << 22) };
+        let decoded = layout.decode(layout.encode(immediate));
+        assert_eq!((decoded.mask, decoded.told), (Mask::of(0), Told::Record));
+        let moved = Immediate { told: Told::Moved(2), ..immediate };
+        assert_eq!(layout.decode(layout.encode(moved)).told, Told::Record);
+    }
+}

@@ -1,0 +1,117 @@
+//! Completion records: the exact sizes of a message, where the immediate has no room for them.
+//!
+//! 64 bytes for each slot, in the receiver's memory: word i is the size of buffer i in bytes, in little
+//! endian. The sender writes as many words as there are buffers, with the signal of the leader rail and
+//! with every moved one; the receiver poisons them before the sender may write, so that a record that was
+//! not written is recognised.
+//!
+//! The write belongs to a request whose immediate has completed when the record is read, on the queue pair
+//! that carried it, and no correct peer writes the record after that; so Relaxed loads behind an Acquire
+//! fence, in which the completion that was polled is ordered before, see it. Against incorrect peers words
+//! are atomics, each is loaded once, and the copy is what is checked.
+
+use super::entry::MAX_BUFFERS;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Bytes of the record of one slot.
+pub const RECORD_BYTES: usize = MAX_BUFFERS * size_of::<u64>();
+
+/// Words of the record of one slot.
+pub(crate) const RECORD_WORDS: usize = MAX_BUFFERS;
+
+/// No size: lengths have 32 bits.
+const POISON: u64 = u64::MAX;
+
+/// A record that no correct sender leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// It was due, and not written.
+    #[error("the record has no size for buffer {buffer}: it was not written")]
+    NotWritten {
+        /// The first buffer without a size.
+        buffer: u8,
+    },
+    /// More than the buffer holds.
+    #[error("the record says {size} bytes for buffer {buffer}, which holds {capacity}")]
+    TooLong {
+        /// The buffer.
+        buffer: u8,
+        /// What the record says.
+        size: u64,
+        /// What the buffer holds.
+        capacity: u32,
+    },
+}
+
+/// Poisons the record of a slot that is about to be offered.
+pub(crate) fn poison(words: &[AtomicU64]) {
+    for word in words {
+        word.store(POISON, Ordering::Relaxed);
+    }
+}
+
+/// Writes sizes to where a NIC reads them from.
+pub(crate) fn store(words: &[AtomicU64], sizes: impl Iterator<Item = u32>) {
+    for (word, size) in words.iter().zip(sizes) {
+        word.store(u64::from(size).to_le(), Ordering::Relaxed);
+    }
+}
+
+/// Copies the sizes of a message out of memory that a NIC wrote. `capacities` are those of its buffers.
+pub(crate) fn load(
+    words: &[AtomicU64],
+    capacities: &[u32],
+) -> Result<[u32; MAX_BUFFERS], RecordError> {
+    let mut sizes = [0; MAX_BUFFERS];
+    fence(Ordering::Acquire);
+    for (buffer, (word, capacity)) in (0..).zip(words.iter().zip(capacities)) {
+        let size = u64::from_le(word.load(Ordering::Relaxed));
+        if size == POISON {
+            return Err(RecordError::NotWritten { buffer });
+        }
+        if size > u64::from(*capacity) {
+            return Err(RecordError::TooLong { buffer, size, capacity: *capacity });
+        }
+        sizes[usize::from(buffer)] = size as u32;
+    }
+    Ok(sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> [AtomicU64; RECORD_WORDS] {
+        let words = [const { AtomicU64::new(7) }; RECORD_WORDS];
+        poison(&words);
+        words
+    }
+
+    #[test]
+    fn sizes_that_were_stored_are_loaded() {
+        let words = memory();
+        store(&words, [0, 100, u32::MAX].into_iter());
+        let sizes = load(&words, &[0, 128, u32::MAX]);
+        assert_eq!(sizes, Ok([0, 100, u32::MAX, 0, 0, 0, 0, 0]));
+    }
+
+    #[test]
+    fn a_record_that_was_not_written_is_recognised() {
+        let words = memory();
+        assert_eq!(load(&words, &[8]), Err(RecordError::NotWritten { buffer: 0 }));
+        store(&words, [1, 2].into_iter());
+        assert_eq!(load(&words, &[8; 3]), Err(RecordError::NotWritten { buffer: 2 }));
+        assert!(load(&words, &[8; 2]).is_ok());
+    }
+
+    #[test]
+    fn more_than_a_buffer_holds_is_a_lie() {
+        let words = memory();
+        store(&words, [9, 9].into_iter());
+        let lie = RecordError::TooLong { buffer: 1, size: 9, capacity: 8 };
+        assert_eq!(load(&words, &[9, 8]), Err(lie));
+        words[0].store((1u64 << 32).to_le(), Ordering::Relaxed);
+        let lie = RecordError::TooLong { buffer: 0, size: 1 << 32, capacity: u32::MAX };
+        assert_eq!(load(&words, &[u32::MAX]), Err(lie));
+    }
+}

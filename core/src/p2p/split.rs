@@ -1,0 +1,322 @@
+//! Which rail carries which part of a buffer.
+//!
+//! Decided at the last moment, when the message is sent, from what is true then: the rails that are in
+//! service and have credits, and what is outstanding on them. Parts follow each other in the order of
+//! rails, and begin at multiples of 128 bytes.
+
+use super::immediate::SIZE_UNIT;
+use super::mask::Mask;
+use crate::rail::MAX_RAILS;
+
+/// How long messages are spread over rails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SplitPolicy {
+    /// The same number of bytes for each rail.
+    #[default]
+    Even,
+    /// In proportion to these numbers. A rail of weight 0 carries messages only if it is alone.
+    Weighted {
+        /// Of each rail.
+        weights: [u32; MAX_RAILS],
+    },
+    /// So that all rails are done at the same time, with what is outstanding on them: a rail that has much
+    /// to do gets less, or nothing.
+    LeastFinishTime {
+        /// Bandwidth of each rail in Mbit/s, of which only the ratios matter.
+        bandwidth_mbps: [u32; MAX_RAILS],
+    },
+}
+
+/// Which rail carries which part of one buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Where the part of each rail ends; it begins where that of the rail before ends.
+    ends: [u32; MAX_RAILS],
+}
+
+impl Parts {
+    /// No bytes for any rail.
+    pub(crate) const NONE: Self = Self { ends: [0; MAX_RAILS] };
+
+    /// All of it on one rail.
+    fn whole(rail: u8, bytes: u32) -> Self {
+        let mut parts = Self::NONE;
+        parts.ends[usize::from(rail)..].fill(bytes);
+        parts
+    }
+
+    /// The first byte and the length of a rail's part.
+    #[inline]
+    pub fn part(&self, rail: u8) -> (u32, u32) {
+        let at = usize::from(rail);
+        let end = self.ends.get(at).copied().unwrap_or_default();
+        let start = if at == 0 { 0 } else { self.ends.get(at - 1).copied().unwrap_or(end) };
+        (start, end - start)
+    }
+
+    /// The rails that carry a byte.
+    pub fn mask(&self) -> Mask {
+        let carries = |rail: &u8| self.part(*rail).1 > 0;
+        (0..MAX_RAILS as u8).filter(carries).fold(Mask::EMPTY, |mask, rail| mask | Mask::of(rail))
+    }
+}
+
+/// Splits buffers of one sender.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    policy: SplitPolicy,
+    /// Buffers up to this many bytes go over one rail.
+    threshold: u32,
+    /// The rail that had the turn last.
+    turn: u8,
+}
+
+impl Split {
+    pub(crate) const fn new(policy: SplitPolicy, threshold: u32) -> Self {
+        Self { policy, threshold, turn: MAX_RAILS as u8 - 1 }
+    }
+
+    /// Splits a buffer over rails that are available, at least one. `outstanding` is what each of them has
+    /// to do, in bytes.
+    pub(crate) fn split(
+        &mut self,
+        bytes: u32,
+        available: Mask,
+        outstanding: &[u64; MAX_RAILS],
+    ) -> Parts {
+        if bytes <= self.threshold || available.count() <= 1 {
+            return Parts::whole(self.one(available, outstanding), bytes);
+        }
+        match &self.policy {
+            SplitPolicy::Even => even(bytes, available),
+            SplitPolicy::Weighted { weights } => {
+                let shares = weights.map(u128::from);
+                by_shares(bytes, available, &shares).unwrap_or_else(|| even(bytes, available))
+            }
+            SplitPolicy::LeastFinishTime { bandwidth_mbps } => {
+                let shares = finish_together(bytes, available, outstanding, bandwidth_mbps);
+                by_shares(bytes, available, &shares).unwrap_or_else(|| even(bytes, available))
+            }
+        }
+    }
+
+    /// The rail for a message that is not split: in turn, or the one that would be done first.
+    pub(crate) fn one(&mut self, available: Mask, outstanding: &[u64; MAX_RAILS]) -> u8 {
+        let behind = Mask::from_bits(available.bits() & !Mask::first(self.turn + 1).bits());
+        let next = behind.leader().or(available.leader()).unwrap_or_default();
+        let rail = match &self.policy {
+            SplitPolicy::Even => next,
+            SplitPolicy::Weighted { weights } => {
+                let has_weight = |rail: &u8| weights[usize::from(*rail)] > 0;
+                behind.chain(available).find(has_weight).unwrap_or(next)
+            }
+            SplitPolicy::LeastFinishTime { bandwidth_mbps } => {
+                // Of rails that are even, the next one.
+                let finish = |rail: &u8| {
+                    let at = usize::from(*rail);
+                    let bandwidth = u128::from(bandwidth_mbps[at].max(1));
+                    (u128::from(outstanding[at]) << 32) / bandwidth
+                };
+                behind.chain(available).min_by_key(finish).unwrap_or(next)
+            }
+        };
+        self.turn = rail;
+        rail
+    }
+}
+
+/// The same number of blocks for each rail, one more for the first ones.
+fn even(bytes: u32, available: Mask) -> Parts {
+    let blocks = bytes.div_ceil(SIZE_UNIT);
+    let rails = available.count();
+    let each = blocks / rails;
+    let mut more = blocks % rails;
+    let mut end = 0;
+    build(bytes, available, |_| {
+        end += each + u32::from(more > 0);
+        more = more.saturating_sub(1);
+        end
+    })
+}
+
+/// Blocks in proportion to `shares`; `None` if nobody has any.
+fn by_shares(bytes: u32, available: Mask, shares: &[u128; MAX_RAILS]) -> Option<Parts> {
+    let sum: u128 = available.map(|rail| shares[usize::from(rail)]).sum();
+    if sum == 0 {
+        return None;
+    }
+    let blocks = u128::from(bytes.div_ceil(SIZE_UNIT));
+    let mut before = 0;
+    Some(build(bytes, available, |rail| {
+        before += shares[usize::from(rail)];
+        (blocks * before / sum) as u32
+    }))
+}
+
+/// The parts of which `end` tells the last block, rail by rail.
+fn build(bytes: u32, available: Mask, mut end: impl FnMut(u8) -> u32) -> Parts {
+    let mut parts = Parts::NONE;
+    let mut last = 0;
+    for rail in 0..MAX_RAILS as u8 {
+        if available.contains(rail) {
+            last = end(rail).saturating_mul(SIZE_UNIT).min(bytes);
+        }
+        parts.ends[usize::from(rail)] = last;
+    }
+    debug_assert_eq!(last, bytes, "every byte has a rail");
+    parts
+}
+
+/// Shares of the rails, of which only the ratios matter, with which all are done at the same time: those
+/// that are done later anyway get nothing.
+fn finish_together(
+    bytes: u32,
+    available: Mask,
+    outstanding: &[u64; MAX_RAILS],
+    bandwidth: &[u32; MAX_RAILS],
+) -> [u128; MAX_RAILS] {
+    let mut shares = [0; MAX_RAILS];
+    let mut chosen = available;
+    loop {
+        // All are done at `load / speed`.
+        let load: u128 = chosen.map(|rail| u128::from(outstanding[usize::from(rail)])).sum();
+        let load = load + u128::from(bytes);
+        let speed: u128 = chosen.map(|rail| u128::from(bandwidth[usize::from(rail)])).sum();
+        let rest = |rail: u8| {
+            let at = usize::from(rail);
+            (u128::from(bandwidth[at]) * load).checked_sub(u128::from(outstanding[at]) * speed)
+        };
+        let late = chosen.filter(|rail| rest(*rail).is_none());
+        let kept = late.fold(chosen, Mask::without);
+        if kept == chosen {
+            chosen.for_each(|rail| shares[usize::from(rail)] = rest(rail).unwrap_or_default());
+            return shares;
+        }
+        chosen = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::vec::Vec;
+
+    const ALL: Mask = Mask::first(MAX_RAILS as u8);
+    const IDLE: [u64; MAX_RAILS] = [0; MAX_RAILS];
+    const KIB: u32 = 1024;
+
+    fn lengths(parts: &Parts) -> Vec<u32> {
+        (0..MAX_RAILS as u8).map(|rail| parts.part(rail).1).collect()
+    }
+
+    fn weights(first: &[u32]) -> [u32; MAX_RAILS] {
+        let mut weights = [0; MAX_RAILS];
+        weights[..first.len()].copy_from_slice(first);
+        weights
+    }
+
+    fn policies() -> [SplitPolicy; 3] {
+        let weights = [1, 2, 3, 0, 5, 1000, 7, u32::MAX];
+        let bandwidth_mbps = [100, 200, 400, 1, 50, 100, 0, u32::MAX];
+        let least = SplitPolicy::LeastFinishTime { bandwidth_mbps };
+        [SplitPolicy::Even, SplitPolicy::Weighted { weights }, least]
+    }
+
+    #[test]
+    fn parts_follow_each_other_at_multiples_of_128_bytes_on_available_rails_only() {
+        let busy = [0, 1 << 20, 64, u64::from(u32::MAX), 0, 9999, 5, 1 << 40];
+        for policy in policies() {
+            let mut split = Split::new(policy, 1000);
+            for bits in 1..=u8::MAX {
+                let available = Mask::from_bits(bits);
+                for bytes in [0, 1, 127, 128, 129, 1000, 1001, 1 << 20, (1 << 30) + 1, u32::MAX] {
+                    for outstanding in [IDLE, busy] {
+                        let parts = split.split(bytes, available, &outstanding);
+                        let mut end = 0;
+                        for rail in 0..MAX_RAILS as u8 {
+                            let (offset, length) = parts.part(rail);
+                            assert_eq!(offset, end, "{parts:?}");
+                            assert!(length == 0 || offset.is_multiple_of(SIZE_UNIT));
+                            assert!(length == 0 || available.contains(rail));
+                            end += length;
+                        }
+                        assert_eq!(end, bytes);
+                        assert!(parts.mask().eq(parts.mask() & available));
+                        assert!(bytes > 1000 || parts.mask().count() <= 1);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn even_parts_differ_by_one_block_at_most() {
+        let mut split = Split::new(SplitPolicy::Even, 0);
+        let parts = split.split(1 << 20, Mask::first(4), &IDLE);
+        assert_eq!(lengths(&parts), [256 * KIB, 256 * KIB, 256 * KIB, 256 * KIB, 0, 0, 0, 0]);
+        let parts = split.split(128 * 4 + 1, Mask::from_bits(0b1011), &IDLE);
+        assert_eq!(lengths(&parts), [256, 256, 0, 1, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn weighted_parts_are_in_proportion() {
+        let policy = SplitPolicy::Weighted { weights: weights(&[1, 3, 0]) };
+        let mut split = Split::new(policy, 0);
+        let parts = split.split(4 * KIB, Mask::first(3), &IDLE);
+        assert_eq!(lengths(&parts), [KIB, 3 * KIB, 0, 0, 0, 0, 0, 0]);
+        let alone = split.split(4 * KIB, Mask::of(2), &IDLE);
+        assert_eq!(alone.part(2), (0, 4 * KIB), "a rail of weight 0 that is alone");
+        let without = split.split(4 * KIB, Mask::of(2) | Mask::of(3), &IDLE);
+        assert_eq!(without.mask().count(), 2, "nobody has a weight");
+    }
+
+    #[test]
+    fn least_finish_time_levels_what_is_outstanding() {
+        let bandwidth_mbps = weights(&[100, 100, 200]);
+        let mut split = Split::new(SplitPolicy::LeastFinishTime { bandwidth_mbps }, 0);
+        let three = Mask::first(3);
+        let parts = split.split(4 * KIB, three, &IDLE);
+        assert_eq!(lengths(&parts)[..3], [KIB, KIB, 2 * KIB]);
+        let mut outstanding = IDLE;
+        outstanding[0] = 1 << 30;
+        let parts = split.split(3 * KIB, three, &outstanding);
+        assert_eq!(lengths(&parts)[..3], [0, KIB, 2 * KIB]);
+        outstanding[0] = u64::from(KIB);
+        let parts = split.split(7 * KIB, three, &outstanding);
+        assert_eq!(lengths(&parts)[..3], [KIB, 2 * KIB, 4 * KIB]);
+    }
+
+    #[test]
+    fn below_the_threshold_rails_take_turns() {
+        let mut split = Split::new(SplitPolicy::Even, 64 * KIB);
+        let available = Mask::from_bits(0b1011);
+        let rails = (0..5).map(|_| split.split(64 * KIB, available, &IDLE).mask());
+        assert!(rails.eq([0, 1, 3, 0, 1].map(Mask::of)));
+        let parts = split.split(64 * KIB + 1, available, &IDLE);
+        assert_eq!(parts.mask(), available);
+        assert_eq!(split.one(Mask::of(5), &IDLE), 5, "the only one there is");
+    }
+
+    #[test]
+    fn below_the_threshold_the_rail_that_is_done_first_is_taken() {
+        let bandwidth_mbps = weights(&[100, 100, 200]);
+        let policy = SplitPolicy::LeastFinishTime { bandwidth_mbps };
+        let mut split = Split::new(policy, 64 * KIB);
+        let mut outstanding = IDLE;
+        outstanding[..3].copy_from_slice(&[100, 300, 199]);
+        assert_eq!(split.one(Mask::first(3), &outstanding), 2);
+        assert_eq!(split.one(Mask::first(2), &outstanding), 0);
+        assert_eq!([0; 4].map(|_| split.one(Mask::first(3), &IDLE)), [1, 2, 0, 1], "in turn");
+        let mut weighted = Split::new(SplitPolicy::Weighted { weights: weights(&[0, 1]) }, 128);
+        assert_eq!([0; 2].map(|_| weighted.one(Mask::first(2), &IDLE)), [1, 1]);
+    }
+
+    #[test]
+    fn all_rails_are_available_and_take_turns() {
+        let mut split = Split::new(SplitPolicy::Even, 128);
+        let rails = (0..9).map(|_| split.one(ALL, &IDLE));
+        assert!(rails.eq([0, 1, 2, 3, 4, 5, 6, 7, 0]));
+    }
+}
