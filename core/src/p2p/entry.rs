@@ -164,35 +164,39 @@ impl Entry {
 
     /// Writes the entry to where a NIC reads it from: nobody reads it before a request is posted that
     /// tells of it, and posting orders memory.
-    pub(crate) fn store(&self, form: EntryForm, words: &[AtomicU64]) {
+    pub fn store(&self, form: EntryForm, words: &[AtomicU64]) {
         for (place, word) in words.iter().zip(self.encode(form)) {
             place.store(word.to_le(), Ordering::Relaxed);
         }
     }
-}
 
-/// Copies the entry with this number out of memory that a NIC writes. `None` if it is not there yet, or
-/// not all of it.
-pub(crate) fn load(
-    words: &[AtomicU64],
-    form: EntryForm,
-    expected: u64,
-    index: u8,
-) -> Option<Result<Entry, EntryError>> {
-    let words: &[AtomicU64; ENTRY_WORDS] = words.first_chunk()?;
-    let last = u64::from_le(words[NUMBER].load(Ordering::Acquire));
-    if form == EntryForm::Plain && last != expected {
-        let ahead = EntryError::Number { expected, found: last };
-        return (last > expected).then_some(Err(ahead));
+    /// Copies entry `index` of the receive with this number out of memory that a NIC writes. `None` if it is
+    /// not there yet, or not all of it.
+    ///
+    /// # Errors
+    ///
+    /// It is there, and no correct receiver writes such a one.
+    pub fn load(
+        words: &[AtomicU64],
+        form: EntryForm,
+        expected: u64,
+        index: u8,
+    ) -> Option<Result<Self, EntryError>> {
+        let words: &[AtomicU64; ENTRY_WORDS] = words.first_chunk()?;
+        let last = u64::from_le(words[NUMBER].load(Ordering::Acquire));
+        if form == EntryForm::Plain && last != expected {
+            let ahead = EntryError::Number { expected, found: last };
+            return (last > expected).then_some(Err(ahead));
+        }
+        let mut copy = [0; ENTRY_WORDS];
+        for (copy, word) in copy.iter_mut().zip(&words[..NUMBER]) {
+            *copy = u64::from_le(word.load(Ordering::Relaxed));
+        }
+        if form == EntryForm::Hashed && last.wrapping_sub(hash(&copy)) != expected {
+            return None;
+        }
+        Some(Self::decode(expected, &copy, index))
     }
-    let mut copy = [0; ENTRY_WORDS];
-    for (copy, word) in copy.iter_mut().zip(&words[..NUMBER]) {
-        *copy = u64::from_le(word.load(Ordering::Relaxed));
-    }
-    if form == EntryForm::Hashed && last.wrapping_sub(hash(&copy)) != expected {
-        return None;
-    }
-    Some(Entry::decode(expected, &copy, index))
 }
 
 /// Odd constants with half of their bits set: the fractional digits of pi (Blowfish's P-array).
@@ -243,10 +247,10 @@ mod tests {
     fn an_entry_that_was_stored_is_loaded() {
         for form in FORMS {
             let words = memory();
-            assert_eq!(load(&words, form, 1, 1), None, "nothing was written");
+            assert_eq!(Entry::load(&words, form, 1, 1), None, "nothing was written");
             entry(1).store(form, &words);
-            assert_eq!(load(&words, form, 1, 1), Some(Ok(entry(1))));
-            assert_eq!(load(&words, form, 2, 1), None, "the next one is not there");
+            assert_eq!(Entry::load(&words, form, 1, 1), Some(Ok(entry(1))));
+            assert_eq!(Entry::load(&words, form, 2, 1), None, "the next one is not there");
         }
     }
 
@@ -267,10 +271,10 @@ mod tests {
         old.store(EntryForm::Plain, &words);
         for (place, word) in words.iter().zip(new).take(NUMBER) {
             place.store(word.to_le(), Ordering::Relaxed);
-            assert_eq!(load(&words, EntryForm::Plain, 2, 1), None);
+            assert_eq!(Entry::load(&words, EntryForm::Plain, 2, 1), None);
         }
         words[NUMBER].store(new[NUMBER].to_le(), Ordering::Relaxed);
-        assert_eq!(load(&words, EntryForm::Plain, 2, 1), Some(Ok(entry(2))));
+        assert_eq!(Entry::load(&words, EntryForm::Plain, 2, 1), Some(Ok(entry(2))));
     }
 
     /// Rule M: a device that shows words in any order never makes the reader see a mixture.
@@ -290,8 +294,8 @@ mod tests {
                 all &= shown >> at & 1 == 1;
                 none &= shown >> at & 1 == 0;
             }
-            assert_eq!(load(&words, EntryForm::Hashed, 257, 1).is_some(), all, "{shown:#b}");
-            assert_eq!(load(&words, EntryForm::Hashed, 1, 1).is_some(), none, "{shown:#b}");
+            assert_eq!(Entry::load(&words, EntryForm::Hashed, 257, 1).is_some(), all, "{shown:#b}");
+            assert_eq!(Entry::load(&words, EntryForm::Hashed, 1, 1).is_some(), none, "{shown:#b}");
         }
     }
 
@@ -300,8 +304,8 @@ mod tests {
         for form in FORMS {
             let words = memory();
             entry(1 << 32 | 5).store(form, &words);
-            assert_eq!(load(&words, form, 1 << 33 | 5, 1), None);
-            assert!(load(&words, form, 1 << 32 | 5, 1).is_some());
+            assert_eq!(Entry::load(&words, form, 1 << 33 | 5, 1), None);
+            assert!(Entry::load(&words, form, 1 << 32 | 5, 1).is_some());
         }
     }
 
@@ -310,8 +314,8 @@ mod tests {
         let words = memory();
         entry(9).store(EntryForm::Plain, &words);
         let ahead = EntryError::Number { expected: 8, found: 9 };
-        assert_eq!(load(&words, EntryForm::Plain, 8, 1), Some(Err(ahead)));
-        assert_eq!(load(&words, EntryForm::Plain, 10, 1), None, "an old one is not");
+        assert_eq!(Entry::load(&words, EntryForm::Plain, 8, 1), Some(Err(ahead)));
+        assert_eq!(Entry::load(&words, EntryForm::Plain, 10, 1), None, "an old one is not");
     }
 
     #[test]
@@ -330,18 +334,18 @@ mod tests {
             for (lie, error) in lies {
                 let words = memory();
                 lie.store(form, &words);
-                assert_eq!(load(&words, form, 1, 1), Some(Err(error)));
+                assert_eq!(Entry::load(&words, form, 1, 1), Some(Err(error)));
             }
         }
         let words = memory();
         entry(1).store(EntryForm::Plain, &words);
         words[6].fetch_or(1 << 16, Ordering::Relaxed);
         let reserved = Some(Err(EntryError::Reserved { index: 1 }));
-        assert_eq!(load(&words, EntryForm::Plain, 1, 1), reserved);
+        assert_eq!(Entry::load(&words, EntryForm::Plain, 1, 1), reserved);
     }
 
     #[test]
     fn too_few_words_are_no_entry() {
-        assert_eq!(load(&memory()[1..], EntryForm::Plain, 0, 0), None);
+        assert_eq!(Entry::load(&memory()[1..], EntryForm::Plain, 0, 0), None);
     }
 }

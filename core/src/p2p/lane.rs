@@ -1,0 +1,317 @@
+//! One queue pair of a connection's end.
+
+use super::card::Ports;
+use super::error::BuildError;
+use super::immediate::SIZE_UNIT;
+use super::queue::{Purpose, SendQueue};
+use crate::completion::{PhysicalQp, Role};
+use crate::hardware::{QueuePair, SendBatch, Taken};
+use crate::rail::{MAX_RAILS, RailCounters, RailError, RailId};
+use crate::verbs::{Completion, DeviceId, Imm, Opcode, SendFlags, SendRequest, Sge, WcStatus};
+use arrayvec::ArrayVec;
+
+/// A queue pair, what is in flight on it, and whether it may be used.
+#[derive(Debug)]
+pub(super) struct Lane<Q, const DEPTH: usize> {
+    pub(super) qp: Q,
+    pub(super) device: DeviceId,
+    pub(super) qp_num: u32,
+    /// Its rail.
+    pub(super) rail: u8,
+    /// The place of its device in the list of this end's.
+    pub(super) device_at: u8,
+    /// The place of the device at its other end in the list of that end's.
+    pub(super) peer_at: u8,
+    /// The longest message that it is given, in bytes: a multiple of 128.
+    pub(super) max_message: u32,
+    pub(super) queue: SendQueue<DEPTH>,
+    pub(super) counters: RailCounters,
+    /// Nothing more is posted to it.
+    pub(super) is_stopped: bool,
+    /// It is in the error state, or no more: it answers its peer nothing.
+    is_silent: bool,
+    /// Its owner said that it is no more.
+    is_gone: bool,
+    /// Nothing of it can complete any more.
+    pub(super) is_drained: bool,
+}
+
+/// What requests need to know of their queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Port {
+    /// The place of its device in the list of this end's.
+    pub(super) device_at: u8,
+    /// The place of the device at its other end in the list of that end's.
+    pub(super) peer_at: u8,
+    /// The longest message that it is given, in bytes.
+    pub(super) max_message: u32,
+}
+
+impl<Q, const DEPTH: usize> Lane<Q, DEPTH> {
+    /// What requests need to know of it.
+    #[inline]
+    pub(super) const fn port(&self) -> Port {
+        let Self { device_at, peer_at, max_message, .. } = *self;
+        Port { device_at, peer_at, max_message }
+    }
+}
+
+impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
+    /// The queue pair at this place, of `rails` rails.
+    pub(super) fn new(qp: Q, place: usize, rails: u8) -> Self {
+        let limits = qp.limits();
+        let rail = (place % usize::from(rails.max(1))) as u8;
+        Self {
+            device: qp.device(),
+            qp_num: qp.qp_num(),
+            rail,
+            device_at: 0,
+            peer_at: 0,
+            max_message: limits.max_msg_size - limits.max_msg_size % SIZE_UNIT,
+            queue: SendQueue::new(rail, limits.max_send_wr),
+            counters: RailCounters::default(),
+            is_stopped: false,
+            is_silent: false,
+            is_gone: false,
+            is_drained: false,
+            qp,
+        }
+    }
+
+    /// Whether it can carry requests at all. `least` is how many it must have room for.
+    pub(super) fn check(&self, least: u32) -> Result<(), BuildError> {
+        let qp_num = self.qp_num;
+        for (what, given, needed) in [
+            ("max_send_wr", self.queue.limit(), least),
+            ("max_msg_size", self.max_message, SIZE_UNIT),
+        ] {
+            if given < needed {
+                return Err(BuildError::Limit { what, qp_num, given, needed });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a completion is of this queue pair.
+    #[inline]
+    pub(super) fn is_at(&self, device: DeviceId, qp_num: u32) -> bool {
+        self.qp_num == qp_num && self.device == device
+    }
+
+    /// Whether it may be given `count` requests.
+    #[inline]
+    pub(super) const fn has_room(&self, count: u32) -> bool {
+        !self.is_stopped && self.queue.credits() >= count
+    }
+
+    /// Posts a chain of `count` requests, for which there are credits; if `signaled`, its last one has a
+    /// completion. Of a share that the driver did not take whole, the chain does not end it.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        count: u32,
+        signaled: bool,
+        purpose: Purpose,
+        mut request: impl FnMut(u32) -> SendRequest,
+    ) -> Taken {
+        let mut tag = self.queue.next_tag();
+        let mut batch = self.qp.start_send();
+        let mut bytes = 0;
+        for index in 0..count {
+            let mut next = request(index);
+            next.wr_id = tag.wr_id();
+            if signaled && index + 1 == count {
+                next.flags |= SendFlags::SIGNALED;
+            }
+            bytes += u64::from(next.sge.length());
+            batch.add(&next);
+            tag = tag.plus(1);
+        }
+        let taken = Taken::of(count, batch.commit());
+        if taken.count == count {
+            self.queue.push(count, signaled, purpose);
+        } else if taken.count > 0 {
+            self.queue.push(taken.count, false, purpose.cut());
+        } else {
+            return taken;
+        }
+        self.counters.doorbells += 1;
+        self.counters.send_requests += u64::from(taken.count);
+        self.counters.bytes += bytes;
+        taken
+    }
+
+    /// Nothing more is posted to it, and it goes to the error state, as soon as its driver lets it.
+    pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
+        self.silence();
+    }
+
+    /// Moves the queue pair to the error state, unless it is known to be there. Returns whether it is.
+    fn silence(&mut self) -> bool {
+        if !self.is_silent {
+            self.is_silent = self.qp.enter_error().is_ok();
+        }
+        self.is_silent
+    }
+
+    /// Goes on draining it, and returns whether it is drained: it is in the error state, and everything
+    /// posted to it has ended. With `receives` from a shared queue, it takes none of them any more either.
+    pub(super) fn drain(&mut self, receives: bool) -> bool {
+        if self.is_drained || !self.is_stopped || !self.silence() {
+            return self.is_drained;
+        }
+        if self.queue.unsignaled() > 0 && !self.queue.is_empty() {
+            // What has no completion ends with the next one that has. Refused, it is posted by a later poll.
+            self.post(1, true, Purpose::Marker, |_| blank(Opcode::RdmaWrite));
+        }
+        self.is_drained = self.queue.is_empty() && (!receives || self.takes_no_receive());
+        self.is_drained
+    }
+
+    /// Whether it takes no receive any more.
+    fn takes_no_receive(&mut self) -> bool {
+        self.is_gone || matches!(self.qp.last_wqe_reached(), Ok(true))
+    }
+
+    /// The queue pair is no more: what was in flight has ended.
+    pub(super) fn lose(&mut self) {
+        self.is_stopped = true;
+        self.is_silent = true;
+        self.is_gone = true;
+        while self.queue.end_any().is_some() {}
+    }
+
+    /// Whether its driver must be asked again to go on.
+    pub(super) const fn wants_poll(&self) -> bool {
+        self.is_stopped && !self.is_drained
+    }
+
+    /// The record of a failed completion.
+    pub(super) fn completion_error(&self, completion: &Completion) -> RailError {
+        RailError {
+            status: completion.status,
+            vendor_err: completion.vendor_err,
+            errno: None,
+            ..self.refusal_error(0)
+        }
+    }
+
+    /// The record of a post that the driver refused.
+    pub(super) fn refusal_error(&self, errno: i32) -> RailError {
+        RailError {
+            rail: RailId::Data(self.rail),
+            device: self.device,
+            qp_num: self.qp_num,
+            status: WcStatus::GENERAL_ERR,
+            vendor_err: 0,
+            errno: Some(errno),
+            offset: 0,
+        }
+    }
+}
+
+impl Purpose {
+    /// The same of a chain without its end.
+    const fn cut(self) -> Self {
+        match self {
+            Self::Share { number, rail, .. } => Self::Share { number, rail, ends: false },
+            other => other,
+        }
+    }
+}
+
+/// A request of no bytes.
+#[inline]
+pub(super) fn blank(opcode: Opcode) -> SendRequest {
+    SendRequest {
+        wr_id: 0,
+        opcode,
+        flags: SendFlags::empty(),
+        imm: Imm::default(),
+        sge: Sge::EMPTY,
+        remote_addr: 0,
+        rkey: 0,
+        compare_add: 0,
+        swap: 0,
+    }
+}
+
+/// Calls `each` for every queue pair with its role and the completion queue entries that it can need:
+/// those of its send queue and `receives(lane)` more.
+pub(super) fn list<Q: QueuePair, const DEPTH: usize>(
+    lanes: &[Lane<Q, DEPTH>],
+    first: usize,
+    receives: impl Fn(usize) -> u32,
+    each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32),
+) {
+    for (at, lane) in lanes.iter().enumerate() {
+        let entries = lane.queue.limit().saturating_add(receives(at));
+        each(&lane.qp, Role::Rail((first + at) as u8), entries);
+    }
+}
+
+/// Makes lanes of queue pairs: the first of each rail, then the second of each, and so on.
+pub(super) fn lanes<Q: QueuePair, const QPS: usize, const DEPTH: usize>(
+    queue_pairs: impl IntoIterator<Item = Q>,
+    rails: u8,
+    least: u32,
+) -> Result<ArrayVec<Lane<Q, DEPTH>, QPS>, BuildError> {
+    if rails == 0 || usize::from(rails) > MAX_RAILS {
+        return Err(BuildError::Rails { rails });
+    }
+    let mut lanes = ArrayVec::<Lane<Q, DEPTH>, QPS>::new();
+    let count = |given| BuildError::QueuePairs { given, rails, max: QPS };
+    for (place, qp) in queue_pairs.into_iter().enumerate() {
+        let lane = Lane::new(qp, place, rails);
+        lane.check(least)?;
+        if lanes.get(usize::from(lane.rail)).is_some_and(|first| first.device != lane.device) {
+            return Err(BuildError::Devices { rail: lane.rail });
+        }
+        lanes.try_push(lane).map_err(|_| count(place + 1))?;
+    }
+    if lanes.is_empty() || !lanes.len().is_multiple_of(usize::from(rails)) {
+        return Err(count(lanes.len()));
+    }
+    Ok(lanes)
+}
+
+/// The devices of this end's rails, each once; lanes learn their places.
+pub(super) type Devices = ArrayVec<DeviceId, MAX_RAILS>;
+
+/// Lists the devices of lanes.
+pub(super) fn devices<Q, const DEPTH: usize>(lanes: &mut [Lane<Q, DEPTH>]) -> Devices {
+    let mut devices = Devices::new();
+    for lane in lanes {
+        let known = devices.iter().position(|device| *device == lane.device);
+        lane.device_at = known.unwrap_or(devices.len()) as u8;
+        if known.is_none() {
+            // No more devices than rails.
+            let _ = devices.try_push(lane.device);
+        }
+    }
+    devices
+}
+
+/// What the card says of these lanes.
+pub(super) fn ports<Q, const DEPTH: usize>(
+    lanes: &[Lane<Q, DEPTH>],
+    rails: u8,
+    slots: usize,
+) -> Ports {
+    let mut ports = Ports { rails, slots: slots as u16, ..Ports::default() };
+    for lane in lanes.iter().rev() {
+        ports.devices[usize::from(lane.rail)] = lane.device_at;
+        ports.max_message[usize::from(lane.rail)] = lane.max_message;
+    }
+    ports
+}
+
+/// Lanes learn what the peer's card says of their other ends.
+pub(super) fn connect<Q, const DEPTH: usize>(lanes: &mut [Lane<Q, DEPTH>], peer: &Ports) {
+    for lane in lanes {
+        let theirs = peer.max_message[usize::from(lane.rail)];
+        lane.peer_at = peer.devices[usize::from(lane.rail)];
+        lane.max_message = lane.max_message.min(theirs - theirs % SIZE_UNIT);
+    }
+}

@@ -1,0 +1,107 @@
+//! Memory of this process that devices reach: rings, records, staging copies.
+
+use super::entry::ENTRY_KEYS;
+use super::error::BuildError;
+use crate::verbs::{DeviceId, DeviceKeys, LocalBuffer, Sge};
+use arrayvec::ArrayVec;
+use core::ops::{Deref, Range};
+use core::sync::atomic::AtomicU64;
+use stable_deref_trait::StableDeref;
+
+/// A handle of words whose address does not change when the handle is moved: a reference, a `Box`, an `Arc`.
+pub trait Words: Deref<Target = [AtomicU64]> + StableDeref {}
+
+impl<M: Deref<Target = [AtomicU64]> + StableDeref> Words for M {}
+
+/// Words that devices read and write while this process does: atomics, so that neither side's access is
+/// a data race.
+#[derive(Debug)]
+pub struct Region<M> {
+    words: M,
+    keys: ArrayVec<DeviceKeys, ENTRY_KEYS>,
+}
+
+/// Keys for more devices than there can be; the region is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("keys for more than {ENTRY_KEYS} devices")]
+pub struct TooManyKeys;
+
+impl<M: Words> Region<M> {
+    /// A region of these words, which are registered with each device that `keys` names: for local writing
+    /// and for writing by peers.
+    ///
+    /// # Errors
+    ///
+    /// More than 8 devices.
+    ///
+    /// # Safety
+    ///
+    /// The words stay allocated and registered for as long as a queue pair of the connection exists, also
+    /// when the region was dropped, and nobody else uses them.
+    #[allow(unsafe_code, reason = "the one place where an address becomes a promise")]
+    pub unsafe fn new(
+        words: M,
+        keys: impl IntoIterator<Item = DeviceKeys>,
+    ) -> Result<Self, TooManyKeys> {
+        let mut all = ArrayVec::new();
+        for keys in keys {
+            all.try_push(keys).map_err(|_| TooManyKeys)?;
+        }
+        Ok(Self { words, keys: all })
+    }
+
+    /// The words in this range, or none if they are not all there.
+    #[inline]
+    pub(super) fn words(&self, range: Range<usize>) -> &[AtomicU64] {
+        self.words.get(range).unwrap_or_default()
+    }
+
+    /// Checks that it has enough words, and keys for these devices.
+    pub(super) fn check(&self, needed: usize, devices: &[DeviceId]) -> Result<(), BuildError> {
+        let given = self.words.len();
+        if given < needed || !self.addr(0).is_multiple_of(64) {
+            return Err(BuildError::Region { given, needed });
+        }
+        let missing = devices.iter().find(|device| self.keys(**device).is_none());
+        missing.map_or(Ok(()), |device| Err(BuildError::MissingKeys { device: *device }))
+    }
+
+    /// Address of a word.
+    #[inline]
+    pub(super) fn addr(&self, word: usize) -> u64 {
+        self.words.as_ptr().addr() as u64 + (word * size_of::<u64>()) as u64
+    }
+
+    /// The keys for peers, in this order of devices.
+    pub(super) fn rkeys(&self, devices: &[DeviceId]) -> [u32; ENTRY_KEYS] {
+        let mut rkeys = [0; ENTRY_KEYS];
+        for (rkey, device) in rkeys.iter_mut().zip(devices) {
+            *rkey = self.keys(*device).map_or(0, |keys| keys.rkey);
+        }
+        rkeys
+    }
+
+    /// The key for requests on one device.
+    #[inline]
+    pub(super) fn lkey(&self, device: DeviceId) -> u32 {
+        self.keys(device).map_or(0, |keys| keys.lkey)
+    }
+
+    /// The keys on one device.
+    #[inline]
+    fn keys(&self, device: DeviceId) -> Option<DeviceKeys> {
+        self.keys.iter().find(|keys| keys.device == device).copied()
+    }
+
+    /// The first `bytes` of the words in this range, for a request.
+    #[inline]
+    pub(super) fn sge(&self, range: Range<usize>, bytes: usize, lkey: u32) -> Sge {
+        let words = self.words(range);
+        let bytes = bytes.min(size_of_val(words));
+        // SAFETY: the words are there (of those that are not, there are none), atomics may be written while
+        // they are read, and who made the region promised that they stay.
+        #[allow(unsafe_code, reason = "see above")]
+        let local = unsafe { LocalBuffer::new(words.as_ptr().addr() as u64, bytes as u32) };
+        local.sge(lkey)
+    }
+}

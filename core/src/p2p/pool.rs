@@ -1,0 +1,398 @@
+//! The receives that all connections of a device share.
+//!
+//! Immediates take receives without a buffer out of the device's shared receive queue. What one connection
+//! may need there, it *promises* with each irecv: one receive for every immediate that may come for a
+//! waiting slot. The rule, for each device, at any time:
+//!
+//! ```text
+//! posted - taken >= sum over its connections of what they promised
+//! ```
+//!
+//! Nothing is shared between connections for that, no counter and no lock. Each has an [`Account`]: a
+//! handle of its own of the shared queue, the receives that it posted through it, and the receive
+//! completions of its own queue pairs, whatever their status. It keeps its own difference at what it
+//! promised, so the sum over all connections keeps the rule. A peer that sends immediates nobody asked for
+//! takes receives that others posted; that draws its own account, which is filled up again in the same poll.
+//!
+//! The [`Pool`] is the ledger: it grants accounts with limits that add up to no more than the queue holds,
+//! takes over what a closed account leaves, and counts receives that unknown queue pairs took.
+
+use crate::hardware::{ENGINE_WR_ID, ReceiveQueue, RecvBatch, Refusal, Taken};
+use crate::verbs::{Completion, DeviceId, RecvRequest, Sge};
+
+/// The `wr_id` of every receive of a pool: they are all alike.
+pub const POOL_WR_ID: u64 = 0x706f_6f6c;
+
+const _: () = assert!(POOL_WR_ID & ENGINE_WR_ID == 0, "shared queues refuse the engine's");
+
+/// With fewer receives than this in an account, a batch is posted, whatever was promised.
+const LOW_WATER: u32 = 64;
+
+/// Receives in an account after a batch, unless more were promised.
+const HIGH_WATER: u32 = 512;
+
+/// Posts `count` receives.
+fn post<S: ReceiveQueue>(queue: &mut S, count: u32) -> Taken {
+    if count == 0 {
+        return Taken { count: 0, refusal: None };
+    }
+    let mut batch = queue.start_recv();
+    for _ in 0..count {
+        batch.add(&RecvRequest { wr_id: POOL_WR_ID, sge: Sge::EMPTY });
+    }
+    Taken::of(count, batch.commit())
+}
+
+/// The ledger of one device's shared receive queue.
+///
+/// ```
+/// use polyrail_core::hardware::ReceiveQueue;
+/// use polyrail_core::p2p::{Account, Pool, PoolError};
+/// use polyrail_core::verbs::DeviceId;
+///
+/// /// Accounts of two connections: each brings a handle of the same shared receive queue.
+/// fn open<S: ReceiveQueue>(device: DeviceId, queues: [S; 2]) -> Result<[Account<S>; 2], PoolError> {
+///     let mut pool = Pool::new(device, 4096);
+///     let [first, second] = queues;
+///     Ok([pool.open(first, 512)?, pool.open(second, 2048)?])
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Pool {
+    device: DeviceId,
+    capacity: u32,
+    granted: u32,
+    /// Receives in the queue that no account has; below 0, receives that were taken at the cost of others.
+    unowned: i64,
+}
+
+/// An account cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// The limits of all accounts together would pass what the queue holds.
+    #[error("an account of {asked} receives, where {left} of {capacity} are not granted yet")]
+    Full {
+        /// The limit that was asked for.
+        asked: u32,
+        /// What is left.
+        left: u32,
+        /// Receives that the queue holds.
+        capacity: u32,
+    },
+    /// An account of no receives is of no use.
+    #[error("an account of no receives")]
+    Nothing,
+}
+
+impl Pool {
+    /// The ledger of a shared receive queue, empty now, of `device`.
+    ///
+    /// `capacity` is how many receives it holds, or how many the completion queues of the device's
+    /// connections have room for, if that is less: each of them completes somewhere. (Where all complete on
+    /// one queue, [attaching](crate::virtual_cq::VirtualCq::attach) reserves an account's limit there.)
+    pub const fn new(device: DeviceId, capacity: u32) -> Self {
+        Self { device, capacity, granted: 0, unowned: 0 }
+    }
+
+    /// The device.
+    pub const fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// Opens an account for one connection. `queue` is a handle of the shared receive queue, for this
+    /// connection alone; `limit` bounds what it may have posted, and so what it may promise: slots times
+    /// rails is always enough.
+    ///
+    /// # Errors
+    ///
+    /// The limits of all accounts must not exceed the capacity.
+    pub fn open<S: ReceiveQueue>(&mut self, queue: S, limit: u32) -> Result<Account<S>, PoolError> {
+        let left = self.capacity - self.granted;
+        if limit == 0 {
+            return Err(PoolError::Nothing);
+        }
+        if limit > left {
+            return Err(PoolError::Full { asked: limit, left, capacity: self.capacity });
+        }
+        self.granted += limit;
+        // What closed accounts left is this one's now.
+        let posted = self.unowned.min(i64::from(limit));
+        self.unowned -= posted;
+        Ok(Account { device: self.device, queue, limit, posted })
+    }
+
+    /// Takes an account back, of a connection that has ended: none of its queue pairs takes a receive any
+    /// more, or if one does, its completion is [foreign](Self::note_foreign). The handle is returned.
+    pub fn close<S>(&mut self, account: Account<S>) -> S {
+        self.granted -= account.limit;
+        self.unowned += account.posted;
+        account.queue
+    }
+
+    /// Takes note of a [foreign](crate::virtual_cq::Event::Foreign) completion of this device. Returns
+    /// whether it is of a receive of the pool.
+    pub fn note_foreign(&mut self, completion: &Completion) -> bool {
+        let is_ours = completion.wr_id == POOL_WR_ID;
+        self.unowned -= i64::from(is_ours);
+        is_ours
+    }
+
+    /// Posts receives in the place of those that were taken at the cost of open accounts, and returns how
+    /// many.
+    ///
+    /// # Errors
+    ///
+    /// The driver refused some of them: to be tried again.
+    pub fn settle<S: ReceiveQueue>(&mut self, queue: &mut S) -> Result<u32, Refusal> {
+        let owed = self.unowned.min(0).unsigned_abs();
+        let taken = post(queue, owed.min(u64::from(self.capacity)) as u32);
+        self.unowned += i64::from(taken.count);
+        taken.refusal.map_or(Ok(taken.count), Err)
+    }
+
+    /// Receives in the queue, or taken by completions that nobody has polled, that no account has.
+    pub const fn unowned(&self) -> i64 {
+        self.unowned
+    }
+}
+
+/// One connection's part of a device's pool.
+#[derive(Debug)]
+pub struct Account<S> {
+    device: DeviceId,
+    queue: S,
+    limit: u32,
+    /// Receives posted through it, less those that this connection's queue pairs took.
+    posted: i64,
+}
+
+impl<S> Account<S> {
+    /// The device.
+    pub const fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// Receives that it may have posted.
+    pub const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Receives posted through it, less those that this connection's queue pairs took. Below 0 when these
+    /// took more than were posted for them.
+    pub const fn posted(&self) -> i64 {
+        self.posted
+    }
+
+    /// A receive completion of this connection's was taken, whatever its status.
+    #[inline]
+    pub(super) const fn lower(&mut self) {
+        self.posted -= 1;
+    }
+
+    /// Whether so many may be promised.
+    #[inline]
+    pub(super) const fn may_promise(&self, promised: u32) -> bool {
+        promised <= self.limit
+    }
+
+    /// Whether what was promised is there.
+    #[inline]
+    pub(super) fn covers(&self, promised: u32) -> bool {
+        self.posted >= i64::from(promised)
+    }
+}
+
+impl<S: ReceiveQueue> Account<S> {
+    /// Posts a batch, if there are fewer receives than were promised, or fewer than the low water mark.
+    #[inline]
+    pub(super) fn refill(&mut self, promised: u32) -> Result<(), Refusal> {
+        // An account for few receives is not filled up with each that is taken.
+        let low = LOW_WATER.min(self.limit / 8).max(promised);
+        if self.posted >= i64::from(low) { Ok(()) } else { self.post_batch(promised) }
+    }
+
+    #[cold]
+    fn post_batch(&mut self, promised: u32) -> Result<(), Refusal> {
+        let high = HIGH_WATER.max(promised).min(self.limit);
+        let missing = (i64::from(high) - self.posted).max(0);
+        let taken = post(&mut self.queue, missing.min(i64::from(u32::MAX)) as u32);
+        self.posted += i64::from(taken.count);
+        taken.refusal.map_or(Ok(()), Err)
+    }
+
+    /// Receives that were taken beyond those posted are posted: of a connection that has ended.
+    pub(super) fn pay_back(&mut self) -> Result<(), Refusal> {
+        if self.posted >= 0 { Ok(()) } else { self.post_batch(0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use crate::hardware::CommitError;
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+    use std::vec::Vec;
+
+    /// A shared receive queue that counts.
+    #[derive(Clone, Default)]
+    struct Shared(Rc<State>);
+
+    #[derive(Default)]
+    struct State {
+        posted: Cell<i64>,
+        batches: RefCell<Vec<u32>>,
+        /// What it takes of the next batch.
+        accepts: Cell<Option<u32>>,
+    }
+
+    impl Shared {
+        fn take(&self, count: i64) {
+            self.0.posted.set(self.0.posted.get() - count);
+            assert!(self.0.posted.get() >= 0, "the pool is dry");
+        }
+
+        fn batches(&self) -> Vec<u32> {
+            self.0.batches.take()
+        }
+    }
+
+    struct Batch<'q>(&'q Shared, u32);
+
+    impl RecvBatch for Batch<'_> {
+        fn add(&mut self, request: &RecvRequest) {
+            assert_eq!((request.wr_id, request.sge.length()), (POOL_WR_ID, 0));
+            self.1 += 1;
+        }
+
+        fn commit(self) -> Result<(), CommitError> {
+            let Self(Shared(state), count) = self;
+            let accepted = state.accepts.take().unwrap_or(count).min(count);
+            state.posted.set(state.posted.get() + i64::from(accepted));
+            state.batches.borrow_mut().push(accepted);
+            let refusal = Refusal::QueueFull;
+            if accepted < count { Err(CommitError { accepted, refusal }) } else { Ok(()) }
+        }
+    }
+
+    impl ReceiveQueue for Shared {
+        type RecvBatch<'q> = Batch<'q>;
+
+        fn start_recv(&mut self) -> Batch<'_> {
+            Batch(self, 0)
+        }
+    }
+
+    const DEVICE: DeviceId = DeviceId(3);
+
+    fn lower<S>(account: &mut Account<S>, count: u32) {
+        (0..count).for_each(|_| account.lower());
+    }
+
+    #[test]
+    fn an_account_is_filled_up_at_the_low_water_mark_in_one_batch() {
+        let queue = Shared::default();
+        let mut account = Pool::new(DEVICE, 4096).open(queue.clone(), 2048).unwrap();
+        assert_eq!(account.refill(1), Ok(()));
+        assert_eq!(queue.batches(), [512]);
+        lower(&mut account, 448);
+        assert_eq!(account.refill(1), Ok(()));
+        assert_eq!(queue.batches(), [], "64 are left");
+        lower(&mut account, 1);
+        assert_eq!(account.refill(1), Ok(()));
+        assert_eq!(queue.batches(), [449]);
+    }
+
+    /// Rule M: a fixed low water mark is not enough.
+    #[test]
+    fn what_was_promised_is_posted_beyond_the_water_marks() {
+        let queue = Shared::default();
+        let mut account = Pool::new(DEVICE, 4096).open(queue.clone(), 2048).unwrap();
+        for promised in 1..=2048 {
+            assert!(account.may_promise(promised));
+            assert_eq!(account.refill(promised), Ok(()));
+            assert!(account.covers(promised) && account.posted() == queue.0.posted.get());
+        }
+        assert!(!account.may_promise(2049));
+        let all: u32 = queue.batches().iter().sum();
+        assert_eq!(all, 2048, "never more than the limit");
+    }
+
+    /// Rule M: whoever eats what others posted pays for it himself.
+    #[test]
+    fn the_sum_of_accounts_is_what_the_queue_holds() {
+        let queue = Shared::default();
+        let mut pool = Pool::new(DEVICE, 64);
+        let mut honest = pool.open(queue.clone(), 32).unwrap();
+        let mut rogue = pool.open(queue.clone(), 32).unwrap();
+        for account in [&mut honest, &mut rogue] {
+            assert_eq!(account.refill(4), Ok(()));
+        }
+        queue.take(50);
+        lower(&mut rogue, 50);
+        assert_eq!((honest.posted(), rogue.posted()), (32, -18));
+        assert_eq!(rogue.pay_back(), Ok(()));
+        assert_eq!((rogue.posted(), queue.0.posted.get()), (32, 64));
+        assert_eq!(rogue.pay_back(), Ok(()), "nothing is owed");
+        assert_eq!(queue.0.posted.get(), 64);
+    }
+
+    #[test]
+    fn limits_add_up_to_no_more_than_the_queue_holds() {
+        let mut pool = Pool::new(DEVICE, 100);
+        let first = pool.open(Shared::default(), 60).unwrap();
+        let full = PoolError::Full { asked: 41, left: 40, capacity: 100 };
+        assert_eq!(pool.open(Shared::default(), 41).err(), Some(full));
+        assert_eq!(pool.open(Shared::default(), 0).err(), Some(PoolError::Nothing));
+        let _second = pool.open(Shared::default(), 40).unwrap();
+        pool.close(first);
+        assert!(pool.open(Shared::default(), 60).is_ok());
+    }
+
+    #[test]
+    fn what_a_closed_account_leaves_is_the_next_ones() {
+        let queue = Shared::default();
+        let mut pool = Pool::new(DEVICE, 100);
+        let mut first = pool.open(queue.clone(), 60).unwrap();
+        assert_eq!(first.refill(0), Ok(()));
+        let queue = pool.close(first);
+        assert_eq!(pool.unowned(), 60);
+        let late = Completion::success(7, POOL_WR_ID, crate::verbs::WcOpcode::RECV_RDMA_WITH_IMM);
+        assert!(pool.note_foreign(&late));
+        queue.take(1);
+        assert!(!pool.note_foreign(&Completion { wr_id: 0, ..late }));
+        let mut second = pool.open(queue.clone(), 100).unwrap();
+        assert_eq!((second.posted(), pool.unowned()), (59, 0));
+        queue.batches();
+        assert_eq!(second.refill(80), Ok(()));
+        assert_eq!(queue.batches(), [41]);
+    }
+
+    #[test]
+    fn receives_that_unknown_queue_pairs_took_are_posted_again() {
+        let mut queue = Shared::default();
+        let mut pool = Pool::new(DEVICE, 100);
+        let mut account = pool.open(queue.clone(), 100).unwrap();
+        assert_eq!(account.refill(10), Ok(()));
+        let late = Completion::failure(7, POOL_WR_ID, crate::verbs::WcStatus::WR_FLUSH_ERR, 0);
+        (0..3).for_each(|_| assert!(pool.note_foreign(&late)));
+        queue.take(3);
+        assert_eq!(pool.settle(&mut queue), Ok(3));
+        assert_eq!(pool.settle(&mut queue), Ok(0));
+        assert_eq!(account.posted() + pool.unowned(), queue.0.posted.get());
+    }
+
+    #[test]
+    fn what_a_driver_takes_in_part_is_counted() {
+        let queue = Shared::default();
+        let mut account = Pool::new(DEVICE, 4096).open(queue.clone(), 512).unwrap();
+        queue.0.accepts.set(Some(3));
+        assert_eq!(account.refill(5), Err(Refusal::QueueFull));
+        assert_eq!(account.posted(), 3);
+        assert!(account.covers(3) && !account.covers(5));
+        assert_eq!(account.refill(5), Ok(()));
+        assert_eq!(queue.batches(), [3, 509]);
+    }
+}

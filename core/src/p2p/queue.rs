@@ -1,0 +1,205 @@
+//! What is in flight on one queue pair.
+//!
+//! Requests are posted in chains, each with one doorbell. A reliable connection completes requests in
+//! posting order, so a completion ends every chain up to its request: a chain needs no completion of its
+//! own, and of one that the driver took in part, the next one's completion ends what was taken.
+
+use crate::rail::tag::{Tag, TagKind};
+use heapless::Deque;
+
+/// What a chain is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Some requests of the share that one rail has of a message.
+    Share {
+        /// Number of the message.
+        number: u64,
+        /// Whose share it is: the rail that the message was split for.
+        rail: u8,
+        /// Its immediate is among them, and so all of the share.
+        ends: bool,
+    },
+    /// The entries of a receive.
+    Entries {
+        /// Its number.
+        number: u64,
+        /// They were written before, by a queue pair that failed.
+        again: bool,
+    },
+    /// A READ that makes what arrived visible.
+    Flush,
+    /// Nothing: it has a completion, so that those before it end.
+    Marker,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    /// Number of the request behind the last one.
+    end: u64,
+    purpose: Purpose,
+}
+
+/// The chains in flight on one send queue, and its credits: free slots of it.
+#[derive(Debug)]
+pub(super) struct SendQueue<const DEPTH: usize> {
+    /// Tag of request 0.
+    first: Tag,
+    posted: u64,
+    /// Requests that have ended.
+    ended: u64,
+    /// Number of the request behind the last signaled one.
+    signaled: u64,
+    limit: u32,
+    chains: Deque<Chain, DEPTH>,
+}
+
+impl<const DEPTH: usize> SendQueue<DEPTH> {
+    /// An empty queue of `limit` slots, or `DEPTH`, if that is less.
+    pub(super) const fn new(rail: u8, limit: u32) -> Self {
+        let limit = if limit < DEPTH as u32 { limit } else { DEPTH as u32 };
+        Self {
+            first: Tag::new(TagKind::Send, rail, 0),
+            posted: 0,
+            ended: 0,
+            signaled: 0,
+            limit,
+            chains: Deque::new(),
+        }
+    }
+
+    /// Slots in all.
+    pub(super) const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Free slots.
+    #[inline]
+    pub(super) const fn credits(&self) -> u32 {
+        self.limit - (self.posted - self.ended) as u32
+    }
+
+    /// Whether nothing is in flight.
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.posted == self.ended
+    }
+
+    /// Requests posted since the last one that will have a completion.
+    #[inline]
+    pub(super) const fn unsignaled(&self) -> u32 {
+        (self.posted - self.signaled) as u32
+    }
+
+    /// The tag of the next request.
+    #[inline]
+    pub(super) const fn next_tag(&self) -> Tag {
+        self.first.plus(self.posted)
+    }
+
+    /// A chain of `count` requests was posted, the last of them `signaled` or not.
+    #[inline]
+    pub(super) fn push(&mut self, count: u32, signaled: bool, purpose: Purpose) {
+        debug_assert!(count > 0 && count <= self.credits());
+        self.posted += u64::from(count);
+        if signaled {
+            self.signaled = self.posted;
+        }
+        // No more chains than requests, and no more of these than slots.
+        let pushed = self.chains.push_back(Chain { end: self.posted, purpose });
+        debug_assert!(pushed.is_ok());
+    }
+
+    /// Number of the request in flight that has this `wr_id`.
+    #[inline]
+    pub(super) fn find(&self, wr_id: u64) -> Option<u64> {
+        let tag = Tag::from_wr_id(wr_id);
+        let oldest = self.first.plus(self.ended);
+        let number = self.ended + tag.since(oldest);
+        (number < self.posted && self.first.plus(number) == tag).then_some(number)
+    }
+
+    /// Takes the oldest chain off, if the completion of request `number` ends it.
+    #[inline]
+    pub(super) fn end(&mut self, number: u64) -> Option<Purpose> {
+        let Chain { end, purpose } = *self.chains.front()?;
+        if end > number + 1 {
+            return None;
+        }
+        self.chains.pop_front();
+        self.ended = end;
+        Some(purpose)
+    }
+
+    /// Takes the oldest chain off, whatever became of it.
+    pub(super) fn end_any(&mut self) -> Option<Purpose> {
+        let Chain { end, purpose } = self.chains.pop_front()?;
+        self.ended = end;
+        Some(purpose)
+    }
+
+    /// What must hold between any two calls.
+    pub(super) fn invariants(&self) {
+        assert!(self.ended <= self.posted && self.signaled <= self.posted);
+        assert!(self.posted - self.ended <= u64::from(self.limit), "credits");
+        let last = self.chains.back().map_or(self.ended, |chain| chain.end);
+        assert_eq!(last, self.posted, "the last chain ends with the last request");
+        assert!(self.chains.iter().map(|chain| chain.end).is_sorted());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARKER: Purpose = Purpose::Marker;
+
+    fn entries(number: u64) -> Purpose {
+        Purpose::Entries { number, again: false }
+    }
+
+    #[test]
+    fn a_completion_ends_every_chain_up_to_its_request() {
+        let mut queue = SendQueue::<8>::new(2, 100);
+        assert_eq!(queue.credits(), 8);
+        queue.push(1, false, entries(1));
+        queue.push(3, false, entries(2));
+        let last = queue.next_tag();
+        queue.push(1, true, entries(3));
+        queue.push(1, false, MARKER);
+        assert_eq!((queue.credits(), queue.unsignaled()), (2, 1));
+        let number = queue.find(last.wr_id()).unwrap();
+        let ended = [0; 4].map(|_| queue.end(number));
+        assert_eq!(ended, [Some(entries(1)), Some(entries(2)), Some(entries(3)), None]);
+        assert_eq!(queue.credits(), 7);
+        assert_eq!(queue.find(last.wr_id()), None, "none ends twice");
+        assert_eq!(queue.end_any(), Some(MARKER));
+        assert!(queue.is_empty());
+        queue.invariants();
+    }
+
+    #[test]
+    fn a_completion_within_a_chain_ends_only_those_before() {
+        let mut queue = SendQueue::<8>::new(0, 8);
+        queue.push(2, true, entries(1));
+        let within = queue.next_tag().plus(1);
+        queue.push(3, true, entries(2));
+        let number = queue.find(within.wr_id()).unwrap();
+        assert_eq!([0; 2].map(|_| queue.end(number)), [Some(entries(1)), None]);
+        assert_eq!(queue.credits(), 5);
+        queue.invariants();
+    }
+
+    #[test]
+    fn foreign_numbers_are_not_found() {
+        let mut queue = SendQueue::<4>::new(1, 4);
+        let first = queue.next_tag();
+        assert_eq!(queue.find(first.wr_id()), None, "nothing is in flight");
+        queue.push(1, true, MARKER);
+        assert_eq!(queue.find(first.wr_id()), Some(0));
+        assert_eq!(queue.find(first.plus(1).wr_id()), None, "not posted yet");
+        for other in [0, first.last().wr_id(), Tag::new(TagKind::Send, 2, 0).wr_id()] {
+            assert_eq!(queue.find(other), None, "{other:#x}");
+        }
+        assert_eq!(queue.find(Tag::new(TagKind::Send, 1, 1).wr_id()), None, "a later queue pair's");
+    }
+}

@@ -1,0 +1,103 @@
+//! Buffers are offered to the sender.
+
+use super::slot::State;
+use super::{Receiver, RecvHandle};
+use crate::hardware::{QueuePair, ReceiveQueue};
+use crate::p2p::entry::{ENTRY_KEYS, Entry, MAX_BUFFERS};
+use crate::p2p::error::{CallError, NotNow};
+use crate::p2p::memory::Words;
+use crate::p2p::record;
+use crate::verbs::{DeviceKeys, LocalBuffer};
+
+/// A buffer that a message may land in.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvBuffer<'k> {
+    /// Where it lands.
+    pub local: LocalBuffer,
+    /// By which the sender finds it among the buffers of the receive.
+    pub tag: u32,
+    /// Its **own** rkey on every device that this end has rails on; a buffer without bytes needs none.
+    pub keys: &'k [DeviceKeys],
+}
+
+impl<
+    Q: QueuePair,
+    S: ReceiveQueue,
+    M: Words,
+    const QPS: usize,
+    const DEPTH: usize,
+    const SLOTS: usize,
+> Receiver<Q, S, M, QPS, DEPTH, SLOTS>
+{
+    /// Offers 1 to 8 buffers to the sender, whose next message, or the parts of it, will land in them.
+    ///
+    /// # Errors
+    ///
+    /// Nothing changed, and nothing was offered. [Not now](CallError::NotNow): there is no room; poll, and
+    /// try again.
+    pub fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError> {
+        self.working()?;
+        if buffers.is_empty() || buffers.len() > MAX_BUFFERS {
+            return Err(CallError::Buffers { buffers: buffers.len() });
+        }
+        let number = self.next;
+        let at = Self::slot_at(number);
+        let slot = &self.slots[at];
+        if slot.state != State::Free {
+            return Err(NotNow::SlotTaken { number: slot.number }.into());
+        }
+        let lane = self.entry_lane(at).ok_or(NotNow::NoCredits)?;
+        self.fill_entries(at, number, buffers)?;
+        self.promise()?;
+        record::poison(self.record(at));
+        self.post_entries(at, lane, number, buffers.len() as u8, false)?;
+        self.slots[at].wait(number, buffers.len() as u8);
+        self.waiting += 1;
+        self.next = number + 1;
+        Ok(RecvHandle { number })
+    }
+
+    /// Makes the entries of a receive.
+    fn fill_entries(
+        &mut self,
+        at: usize,
+        number: u64,
+        buffers: &[RecvBuffer<'_>],
+    ) -> Result<(), CallError> {
+        let count = buffers.len() as u8;
+        let places = &mut self.slots[at].entries;
+        for ((index, buffer), entry) in (0..).zip(buffers).zip(places) {
+            let RecvBuffer { local, tag, keys } = *buffer;
+            let (addr, length) = (local.addr(), local.length());
+            let mut rkeys = [0; ENTRY_KEYS];
+            for (rkey, device) in rkeys.iter_mut().zip(&self.devices) {
+                let found = keys.iter().find(|keys| keys.device == *device);
+                if found.is_none() && length > 0 {
+                    return Err(CallError::MissingKeys { device: *device });
+                }
+                *rkey = found.map_or(0, |keys| keys.rkey);
+            }
+            *entry = Entry { number, addr, length, tag, rkeys, count, index };
+        }
+        Ok(())
+    }
+
+    /// Sees to it that there are receives for one more slot, on each device.
+    fn promise(&mut self) -> Result<(), NotNow> {
+        let waiting = self.waiting + 1;
+        for pool in &mut self.pools {
+            let device = pool.account.device();
+            let promised = waiting * pool.each;
+            if !pool.account.may_promise(promised) {
+                return Err(NotNow::PoolFull { device });
+            }
+            // A driver that does not take a batch whole may have taken what is needed.
+            if let Err(refusal) = pool.account.refill(promised)
+                && !pool.account.covers(promised)
+            {
+                return Err(NotNow::PoolRefused { device, refusal });
+            }
+        }
+        Ok(())
+    }
+}

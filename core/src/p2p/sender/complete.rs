@@ -1,0 +1,126 @@
+//! What polls bring to a sender.
+
+use super::Sender;
+use crate::completion::{
+    CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
+};
+use crate::hardware::{ENGINE_WR_ID, QueuePair};
+use crate::p2p::error::Failure;
+use crate::p2p::lane::{Lane, list};
+use crate::p2p::memory::Words;
+use crate::p2p::queue::Purpose;
+use crate::verbs::{Completion, DeviceId, ImmOrder};
+
+impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
+    Sender<Q, M, QPS, DEPTH, SLOTS>
+{
+    /// Takes a completion of what was posted to this queue pair. Returns whether it is one.
+    #[inline]
+    fn take(&mut self, place: usize, completion: &Completion) -> bool {
+        let lane = &mut self.lanes[place];
+        let Some(number) = lane.queue.find(completion.wr_id) else {
+            // Of another generation, or twice: ignored, and counted.
+            lane.counters.errors += 1;
+            return completion.wr_id & ENGINE_WR_ID != 0;
+        };
+        lane.counters.completions += 1;
+        if !completion.status.is_success() {
+            self.failed(place, number, completion);
+            return true;
+        }
+        while let Some(purpose) = self.lanes[place].queue.end(number) {
+            if let Purpose::Share { number, rail, ends: true } = purpose {
+                self.arrived(number, rail);
+            }
+        }
+        true
+    }
+
+    /// Request `number` of a queue pair failed: what ends with it may have arrived, or not.
+    #[cold]
+    fn failed(&mut self, place: usize, number: u64, completion: &Completion) {
+        let lane = &mut self.lanes[place];
+        lane.counters.errors += 1;
+        while lane.queue.end(number).is_some() {}
+        let error = lane.completion_error(completion);
+        self.give_up(Failure::Rail(error));
+    }
+}
+
+impl<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize> sealed::Sealed
+    for Sender<Q, M, QPS, DEPTH, SLOTS>
+{
+}
+
+#[allow(private_interfaces, reason = "sealed: the methods are for VirtualCq only")]
+impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
+    CompletionTarget for Sender<Q, M, QPS, DEPTH, SLOTS>
+{
+    fn virtual_qp_num(&self) -> u32 {
+        self.config.virtual_qp_num
+    }
+
+    fn imm_order(&self) -> ImmOrder {
+        ImmOrder::BigEndian
+    }
+
+    fn for_each_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
+        list(&self.lanes, 0, |_| 0, each);
+    }
+
+    fn complete(
+        &mut self,
+        device: DeviceId,
+        role: Role,
+        completions: &[Completion],
+        _direct: &mut DirectCompletions,
+    ) -> usize {
+        let Role::Rail(place) = role else { return 0 };
+        let place = usize::from(place);
+        let Some(first) = completions.first() else { return 0 };
+        let is_at = |lane: &Lane<Q, DEPTH>| lane.is_at(device, first.qp_num);
+        if !self.lanes.get(place).is_some_and(is_at) {
+            return 0;
+        }
+        let run = completions.iter().take_while(|next| next.qp_num == first.qp_num);
+        run.take_while(|completion| self.take(place, completion)).count()
+    }
+
+    fn is_only_rail(&self, _device: DeviceId, _qp_num: u32) -> bool {
+        false
+    }
+
+    fn count_passed(&mut self, _completions: &[Completion], _any_failed: bool) {}
+
+    fn pump(&mut self) {
+        if self.owes {
+            self.post_owed();
+        }
+        if self.failure.is_some() {
+            self.drain();
+        }
+    }
+
+    fn next_report(&mut self) -> Option<VirtualWc> {
+        None
+    }
+
+    fn wants_poll(&self) -> bool {
+        // What waits for credits goes on with a completion.
+        let takes_more =
+            |(owed, lane): (&Option<_>, &Lane<Q, DEPTH>)| owed.is_some() && lane.has_room(1);
+        (self.owes && self.owed.iter().zip(&self.lanes).any(takes_more))
+            || (self.failure.is_some() && self.lanes.iter().any(Lane::wants_poll))
+    }
+}
+
+/// A set of one, at index 0.
+impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize> TargetSet
+    for Sender<Q, M, QPS, DEPTH, SLOTS>
+{
+    type Target = Self;
+
+    fn target(&mut self, index: u16) -> Option<&mut Self> {
+        (index == 0).then_some(self)
+    }
+}

@@ -1,0 +1,203 @@
+//! A buffer is given to the connection.
+
+use super::slot::{Share, Slot, Stage, State};
+use super::{SendHandle, Sender};
+use crate::hardware::QueuePair;
+use crate::p2p::entry::{ENTRY_WORDS, Entry, EntryError, MAX_BUFFERS};
+use crate::p2p::error::{CallError, Failure, NotNow, ProtocolError};
+use crate::p2p::immediate::Told;
+use crate::p2p::mask::Mask;
+use crate::p2p::memory::Words;
+use crate::rail::MAX_RAILS;
+use crate::verbs::{DeviceKeys, LocalBuffer};
+
+impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
+    Sender<Q, M, QPS, DEPTH, SLOTS>
+{
+    /// Sends `buffer` to the buffer with this tag in the receive that is next. Of a receive with several
+    /// buffers, all go out when each has found its send.
+    ///
+    /// `keys` has the buffer's lkey for every device that this end has rails on; a buffer without bytes
+    /// needs none.
+    ///
+    /// # Errors
+    ///
+    /// Nothing changed. [Not now](CallError::NotNow): there is no such buffer yet, or no room; poll, and try
+    /// again. A message that is too long is refused.
+    pub fn isend(
+        &mut self,
+        buffer: LocalBuffer,
+        tag: u32,
+        keys: &[DeviceKeys],
+    ) -> Result<SendHandle, CallError> {
+        self.working()?;
+        let number = self.next;
+        self.open_front(number)?;
+        let lkeys = self.lkeys(buffer, keys)?;
+        let slot = &mut self.slots[Self::slot_at(number)];
+        let has_no_send = |at: &usize| slot.matched >> at & 1 == 0;
+        let mut fitting = (0..usize::from(slot.count)).filter(has_no_send);
+        let found = fitting.find(|at| slot.buffers[*at].remote.tag == tag);
+        let at = found.ok_or(NotNow::NoSuchTag)?;
+        let place = &mut slot.buffers[at];
+        let (length, capacity) = (buffer.length(), place.remote.length);
+        if length > capacity {
+            return Err(CallError::TooLong { length, capacity });
+        }
+        place.local = buffer;
+        place.lkeys = lkeys;
+        slot.matched |= 1 << at;
+        if slot.matched == slot.all()
+            && let Err(not_now) = self.launch(number)
+        {
+            self.slots[Self::slot_at(number)].matched &= !(1 << at);
+            return Err(not_now.into());
+        }
+        Ok(SendHandle { number, buffer: at as u8 })
+    }
+
+    /// The lkeys of a buffer, in the order of this end's devices.
+    fn lkeys(
+        &self,
+        buffer: LocalBuffer,
+        keys: &[DeviceKeys],
+    ) -> Result<[u32; MAX_RAILS], CallError> {
+        let mut lkeys = [0; MAX_RAILS];
+        if buffer.length() == 0 {
+            return Ok(lkeys);
+        }
+        for (lkey, device) in lkeys.iter_mut().zip(&self.devices) {
+            let found = keys.iter().find(|keys| keys.device == *device);
+            *lkey = found.ok_or(CallError::MissingKeys { device: *device })?.lkey;
+        }
+        Ok(lkeys)
+    }
+
+    /// Copies the entries of the message that is next into its slot, unless they are there.
+    fn open_front(&mut self, number: u64) -> Result<(), CallError> {
+        let at = Self::slot_at(number);
+        let slot = &self.slots[at];
+        if slot.state == State::Matching && slot.number == number {
+            return Ok(());
+        }
+        if slot.state != State::Free {
+            return Err(NotNow::SlotTaken { number: slot.number }.into());
+        }
+        match self.load_entries(at, number) {
+            Some(Ok(count)) => {
+                self.slots[at].open(number, count);
+                Ok(())
+            }
+            None => Err(NotNow::NoEntry.into()),
+            Some(Err(source)) => {
+                let failure = Failure::Protocol(ProtocolError::Entry { number, source });
+                self.give_up(failure);
+                Err(CallError::Failed(failure))
+            }
+        }
+    }
+
+    /// Copies entries out of the ring, each once, and returns how many there are; `None` if they are not
+    /// all there yet.
+    fn load_entries(&mut self, at: usize, number: u64) -> Option<Result<u8, EntryError>> {
+        let form = self.config.entry_form;
+        let first = at * MAX_BUFFERS * ENTRY_WORDS;
+        let mut count = 1;
+        let mut index = 0;
+        while index < count {
+            let word = first + usize::from(index) * ENTRY_WORDS;
+            let words = self.region.words(word..word + ENTRY_WORDS);
+            let entry = match Entry::load(words, form, number, index)? {
+                Ok(entry) => entry,
+                Err(error) => return Some(Err(error)),
+            };
+            if index == 0 {
+                count = entry.count;
+            } else if entry.count != count {
+                return Some(Err(EntryError::Count { index, count: entry.count }));
+            }
+            self.slots[at].buffers[usize::from(index)].remote = entry;
+            index += 1;
+        }
+        Some(Ok(count))
+    }
+
+    /// Splits a message, each of whose buffers has found its send, and gives it to the rails. If none takes
+    /// anything of it, nothing changed.
+    fn launch(&mut self, number: u64) -> Result<(), NotNow> {
+        let at = Self::slot_at(number);
+        let (available, chosen) = self.available(u32::from(self.slots[at].count));
+        if available.is_empty() {
+            return Err(NotNow::NoCredits);
+        }
+        self.divide(at, available);
+        let shortest = self.slots[at]
+            .mask
+            .map(|rail| self.lanes[usize::from(chosen[usize::from(rail)])].max_message);
+        let shortest = shortest.min().unwrap_or_default();
+        let slot = &mut self.slots[at];
+        slot.choose_form(self.layout.told(slot.buffers[0].local.length()), shortest, &self.config);
+        for rail in slot.mask {
+            let lane = chosen[usize::from(rail)];
+            slot.shares[usize::from(rail)] = Share { stage: Stage::Posted, lane, next: 0 };
+        }
+        slot.state = State::Sending;
+        self.post_message(number)?;
+        self.next = number + 1;
+        Ok(())
+    }
+
+    /// The rails that can be given something now, and the queue pair of each whose turn it is. `requests`
+    /// is what it should have room for.
+    fn available(&self, requests: u32) -> (Mask, [u8; MAX_RAILS]) {
+        let mut available = Mask::EMPTY;
+        let mut chosen = [0; MAX_RAILS];
+        let rails = usize::from(self.config.rails);
+        let each = self.lanes.len() / rails;
+        for (rail, (chosen, turn)) in chosen.iter_mut().zip(self.turns).take(rails).enumerate() {
+            let in_turn = (1..=each).map(|step| (usize::from(turn) + step) % each);
+            let mut places = in_turn.map(|at| rail + at * rails);
+            let fits = |place: &usize| {
+                let lane = &self.lanes[*place];
+                self.owed[*place].is_none() && lane.has_room(requests.min(lane.queue.limit()))
+            };
+            if let Some(place) = places.find(fits) {
+                available |= Mask::of(rail as u8);
+                *chosen = place as u8;
+            }
+        }
+        (available, chosen)
+    }
+
+    /// Gives every available rail its parts of the buffers. A message without bytes goes over one rail.
+    fn divide(&mut self, at: usize, available: Mask) {
+        let Self { split, outstanding, slots, .. } = self;
+        let slot = &mut slots[at];
+        let mut mask = Mask::EMPTY;
+        for buffer in &mut slot.buffers[..usize::from(slot.count)] {
+            buffer.parts = split.split(buffer.local.length(), available, outstanding);
+            mask |= buffer.parts.mask();
+        }
+        if mask.is_empty() {
+            mask = Mask::of(split.one(available, outstanding));
+        }
+        slot.mask = mask;
+        slot.shares = Slot::BLANK.shares;
+    }
+}
+
+impl Slot {
+    /// Chooses what the requests look like. `told` is what an immediate says of the first buffer's length,
+    /// `max_message` what one request can carry.
+    fn choose_form(&mut self, told: Told, max_message: u32, config: &super::SenderConfig) {
+        let bytes = self.buffers[0].local.length();
+        let longest = self.mask.map(|rail| self.buffers[0].parts.part(rail).1).max();
+        let is_separate = config.separate_signal.is_some_and(|least| bytes >= least && bytes > 0);
+        let fits = longest.unwrap_or_default() <= max_message;
+        let is_alone = self.count == 1 && told != Told::Record;
+        self.is_fast = is_alone && fits && !is_separate;
+        // Without payload, an immediate tells multiples of 128 bytes only.
+        let is_told = self.is_fast || bytes.is_multiple_of(crate::p2p::SIZE_UNIT);
+        self.told = if is_alone && is_told { told } else { Told::Record };
+    }
+}

@@ -1,0 +1,126 @@
+//! Shares are posted.
+
+use super::Sender;
+use super::slot::{Stage, State, Wire};
+use crate::hardware::{QueuePair, Taken};
+use crate::p2p::error::{Failure, NotNow};
+use crate::p2p::immediate::Told;
+use crate::p2p::memory::Words;
+use crate::p2p::queue::Purpose;
+use crate::p2p::record::{self, RECORD_BYTES, RECORD_WORDS};
+
+impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
+    Sender<Q, M, QPS, DEPTH, SLOTS>
+{
+    /// Posts every share of a message as far as there are credits. If the driver of the first refuses all
+    /// of it, the message is where it was before.
+    pub(super) fn post_message(&mut self, number: u64) -> Result<(), NotNow> {
+        let at = Self::slot_at(number);
+        if self.slots[at].told == Told::Record {
+            self.stage_sizes(at);
+        }
+        let mut is_posted = false;
+        for rail in self.slots[at].mask {
+            let lane = usize::from(self.slots[at].shares[usize::from(rail)].lane);
+            let taken = self.post_share(number, rail);
+            if let Some(refusal) = taken.refusal.filter(|_| taken.count == 0 && !is_posted) {
+                self.owed[lane] = None;
+                self.slots[at].state = State::Matching;
+                return Err(NotNow::Refused { rail, refusal });
+            }
+            is_posted = true;
+            self.turns[usize::from(rail)] = (lane / usize::from(self.config.rails)) as u8;
+            self.outstanding[usize::from(rail)] += self.slots[at].share_bytes(rail);
+            if let Some(errno) = taken.refusal.and_then(|refusal| refusal.errno()) {
+                self.refused(lane, errno);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the sizes where the signal takes them from.
+    fn stage_sizes(&self, at: usize) {
+        let sizes = self.slots[at].buffers().iter().map(|buffer| buffer.local.length());
+        let first = Self::RING_WORDS + at * RECORD_WORDS;
+        record::store(self.region.words(first..first + RECORD_WORDS), sizes);
+    }
+
+    /// Posts what was not posted yet of a share, as far as there are credits.
+    pub(super) fn post_share(&mut self, number: u64, rail: u8) -> Taken {
+        let at = Self::slot_at(number);
+        let share = self.slots[at].shares[usize::from(rail)];
+        let place = usize::from(share.lane);
+        let wire = self.wire(at, place);
+        let Self { lanes, slots, .. } = self;
+        let (slot, lane) = (&mut slots[at], &mut lanes[place]);
+        let all = slot.requests(rail, lane.max_message);
+        let count = (all - share.next).min(lane.queue.credits());
+        let mut taken = Taken { count: 0, refusal: None };
+        if count > 0 {
+            let purpose = Purpose::Share { number, rail, ends: share.next + count == all };
+            let request = |index| slot.request(rail, share.next + index, &wire);
+            taken = lane.post(count, true, purpose, request);
+        }
+        let share = &mut slot.shares[usize::from(rail)];
+        share.next += taken.count;
+        let is_owed = share.next < all;
+        self.owed[place] = is_owed.then_some((number, rail));
+        self.owes |= is_owed;
+        taken
+    }
+
+    /// What the requests of a message need besides it.
+    fn wire(&self, at: usize, place: usize) -> Wire {
+        let lane = &self.lanes[place];
+        let record = self.peer.map(|peer| peer.records).unwrap_or_default();
+        let first = Self::RING_WORDS + at * RECORD_WORDS;
+        let bytes = usize::from(self.slots[at].count) * size_of::<u64>();
+        let lkey = self.region.lkey(lane.device);
+        Wire {
+            port: lane.port(),
+            layout: self.layout,
+            slot: at as u8,
+            sizes: self.region.sge(first..first + RECORD_WORDS, bytes, lkey),
+            record: (
+                record.addr + (at * RECORD_BYTES) as u64,
+                record.rkeys[usize::from(lane.peer_at)],
+            ),
+        }
+    }
+
+    /// Posts what queue pairs were not given yet of their shares.
+    #[cold]
+    pub(super) fn post_owed(&mut self) {
+        for place in 0..self.lanes.len() {
+            let Some((number, rail)) = self.owed[place] else { continue };
+            let taken = self.post_share(number, rail);
+            if let Some(errno) = taken.refusal.and_then(|refusal| refusal.errno()) {
+                self.refused(place, errno);
+            }
+        }
+        self.owes = self.owed.iter().any(Option::is_some);
+    }
+
+    /// A driver refused for good what it must take.
+    #[cold]
+    fn refused(&mut self, place: usize, errno: i32) {
+        let error = self.lanes[place].refusal_error(errno);
+        self.give_up(Failure::Rail(error));
+    }
+
+    /// The share of a rail arrived.
+    #[inline]
+    pub(super) fn arrived(&mut self, number: u64, rail: u8) {
+        let slot = &mut self.slots[Self::slot_at(number)];
+        // State is kept by number: the slot may be another message's by now.
+        if slot.number != number || slot.state != State::Sending {
+            return;
+        }
+        slot.shares[usize::from(rail)].stage = Stage::Arrived;
+        self.outstanding[usize::from(rail)] -= slot.share_bytes(rail);
+        if slot.has_arrived() {
+            slot.state = State::Done;
+        }
+    }
+}

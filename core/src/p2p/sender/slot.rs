@@ -1,0 +1,221 @@
+//! What a sender remembers of a message, until the next one takes its slot.
+
+use crate::p2p::entry::{Entry, MAX_BUFFERS};
+use crate::p2p::immediate::{ImmLayout, Immediate, Told};
+use crate::p2p::lane::{Port, blank};
+use crate::p2p::mask::Mask;
+use crate::p2p::split::Parts;
+use crate::rail::MAX_RAILS;
+use crate::verbs::{LocalBuffer, Opcode, SendRequest, Sge};
+
+/// How far a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nobody waits for it: none there was, or its callers were told.
+    Free,
+    /// Its entries are here; not every buffer has found its send.
+    Matching,
+    /// It is with the rails.
+    Sending,
+    /// Every share has arrived.
+    Done,
+}
+
+/// How far a share is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The message gives this rail nothing.
+    None,
+    /// Its requests are with a queue pair, or wait for it.
+    Posted,
+    /// It arrived.
+    Arrived,
+}
+
+/// What one rail carries of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    pub(super) stage: Stage,
+    /// The place of the queue pair that carries it.
+    pub(super) lane: u8,
+    /// Requests of it that were posted.
+    pub(super) next: u32,
+}
+
+/// One buffer of a message, at both ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffer {
+    pub(super) local: LocalBuffer,
+    /// Its keys, for each of this end's devices.
+    pub(super) lkeys: [u32; MAX_RAILS],
+    /// Where it goes.
+    pub(super) remote: Entry,
+    pub(super) parts: Parts,
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    /// Its number; 0 if there never was one.
+    pub(super) number: u64,
+    pub(super) state: State,
+    /// Buffers of it.
+    pub(super) count: u8,
+    /// Buffers that have found their sends.
+    pub(super) matched: u8,
+    /// Buffers whose callers were told.
+    pub(super) told_callers: u8,
+    /// What its immediates say of the sizes.
+    pub(super) told: Told,
+    /// Each share is one request: the payload, with the immediate.
+    pub(super) is_fast: bool,
+    pub(super) mask: Mask,
+    pub(super) shares: [Share; MAX_RAILS],
+    pub(super) buffers: [Buffer; MAX_BUFFERS],
+}
+
+/// What requests need besides the message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wire {
+    pub(super) port: Port,
+    pub(super) layout: ImmLayout,
+    pub(super) slot: u8,
+    /// The sizes in this end's memory, on the device of the lane.
+    pub(super) sizes: Sge,
+    /// Where they go, and the key for it.
+    pub(super) record: (u64, u32),
+}
+
+impl Slot {
+    const NO_SHARE: Share = Share { stage: Stage::None, lane: 0, next: 0 };
+
+    pub(super) const BLANK: Self = Self {
+        number: 0,
+        state: State::Free,
+        count: 0,
+        matched: 0,
+        told_callers: 0,
+        told: Told::Record,
+        is_fast: false,
+        mask: Mask::EMPTY,
+        shares: [Self::NO_SHARE; MAX_RAILS],
+        buffers: [Buffer {
+            local: LocalBuffer::EMPTY,
+            lkeys: [0; MAX_RAILS],
+            remote: Entry {
+                number: 0,
+                addr: 0,
+                length: 0,
+                tag: 0,
+                rkeys: [0; MAX_RAILS],
+                count: 0,
+                index: 0,
+            },
+            parts: Parts::NONE,
+        }; MAX_BUFFERS],
+    };
+
+    /// Begins a message of this number with `count` buffers.
+    pub(super) fn open(&mut self, number: u64, count: u8) {
+        self.number = number;
+        self.state = State::Matching;
+        self.count = count;
+        self.matched = 0;
+        self.told_callers = 0;
+    }
+
+    /// One bit for each buffer.
+    #[inline]
+    pub(super) const fn all(&self) -> u8 {
+        u8::MAX >> (MAX_BUFFERS as u8 - self.count)
+    }
+
+    /// The buffers that it has.
+    #[inline]
+    pub(super) fn buffers(&self) -> &[Buffer] {
+        &self.buffers[..usize::from(self.count)]
+    }
+
+    /// Bytes of a rail's share.
+    pub(super) fn share_bytes(&self, rail: u8) -> u64 {
+        self.buffers().iter().map(|buffer| u64::from(buffer.parts.part(rail).1)).sum()
+    }
+
+    /// Whether every share has arrived.
+    pub(super) fn has_arrived(&self) -> bool {
+        let mut mask = self.mask;
+        mask.all(|rail| self.shares[usize::from(rail)].stage == Stage::Arrived)
+    }
+
+    /// Requests of a rail's share, in messages of at most `max_message` bytes.
+    pub(super) fn requests(&self, rail: u8, max_message: u32) -> u32 {
+        if self.is_fast {
+            return 1;
+        }
+        let parts = self.buffers().iter().map(|buffer| buffer.parts.part(rail).1);
+        parts.map(|bytes| bytes.div_ceil(max_message)).sum::<u32>() + 1
+    }
+
+    /// Whether a rail's signal brings the sizes along.
+    fn brings_sizes(&self, rail: u8) -> bool {
+        self.told == Told::Record && self.mask.leader() == Some(rail)
+    }
+
+    /// Request `index` of a rail's share.
+    #[inline]
+    pub(super) fn request(&self, rail: u8, index: u32, wire: &Wire) -> SendRequest {
+        if self.is_fast {
+            let (offset, length) = self.buffers[0].parts.part(rail);
+            let payload = self.buffers[0].write(offset, length, &wire.port);
+            return SendRequest {
+                opcode: Opcode::RdmaWriteWithImm,
+                imm: wire.layout.encode(self.immediate(wire.slot)),
+                ..payload
+            };
+        }
+        self.separate(rail, index, wire)
+    }
+
+    /// The same of a share whose payload and signal are requests of their own.
+    fn separate(&self, rail: u8, mut index: u32, wire: &Wire) -> SendRequest {
+        let longest = wire.port.max_message;
+        for buffer in self.buffers() {
+            let (offset, length) = buffer.parts.part(rail);
+            let pieces = length.div_ceil(longest);
+            if index < pieces {
+                let before = index * longest;
+                return buffer.write(offset + before, longest.min(length - before), &wire.port);
+            }
+            index -= pieces;
+        }
+        self.signal(rail, wire)
+    }
+
+    const fn immediate(&self, slot: u8) -> Immediate {
+        Immediate { slot, mask: self.mask, told: self.told }
+    }
+
+    /// The request that tells of a rail's share.
+    fn signal(&self, rail: u8, wire: &Wire) -> SendRequest {
+        let imm = wire.layout.encode(self.immediate(wire.slot));
+        let bare = SendRequest { imm, ..blank(Opcode::RdmaWriteWithImm) };
+        if !self.brings_sizes(rail) {
+            return bare;
+        }
+        let (remote_addr, rkey) = wire.record;
+        SendRequest { sge: wire.sizes, remote_addr, rkey, ..bare }
+    }
+}
+
+impl Buffer {
+    /// A WRITE of a part of it.
+    #[inline]
+    fn write(&self, offset: u32, length: u32, port: &Port) -> SendRequest {
+        SendRequest {
+            sge: self.local.part(offset, length).sge(self.lkeys[usize::from(port.device_at)]),
+            remote_addr: self.remote.addr.wrapping_add(u64::from(offset)),
+            rkey: self.remote.rkeys[usize::from(port.peer_at)],
+            ..blank(Opcode::RdmaWrite)
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Callers are told.
+
+use super::slot::State;
+use super::{SendHandle, Sender};
+use crate::hardware::QueuePair;
+use crate::p2p::error::CallError;
+use crate::p2p::memory::Words;
+
+impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
+    Sender<Q, M, QPS, DEPTH, SLOTS>
+{
+    /// Whether a message has arrived. Once it said so, the buffer is the caller's again, and the handle is
+    /// of no use any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`](CallError::Failed): the connection failed before the message had arrived, as far as this
+    /// end knows, and the buffer is the caller's again; until all queue pairs are drained, `Ok(false)`.
+    /// [`NoRequest`](CallError::NoRequest): the caller was told before.
+    pub fn test(&mut self, handle: SendHandle) -> Result<bool, CallError> {
+        let SendHandle { number, buffer } = handle;
+        let slot = &self.slots[Self::slot_at(number)];
+        let bit = 1 << buffer;
+        let is_known = slot.number == number && slot.matched & !slot.told_callers & bit != 0;
+        if !is_known {
+            return Err(CallError::NoRequest { number });
+        }
+        if slot.state == State::Done {
+            self.tell(number, bit);
+            return Ok(true);
+        }
+        match self.failure {
+            Some(failure) if self.is_drained() => {
+                self.tell(number, bit);
+                Err(CallError::Failed(failure))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// The caller of this buffer was told.
+    fn tell(&mut self, number: u64, bit: u8) {
+        let slot = &mut self.slots[Self::slot_at(number)];
+        slot.told_callers |= bit;
+        if slot.told_callers == slot.matched {
+            slot.state = State::Free;
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Flushes: a READ on each device over which an immediate of the message came.
+
+use crate::rig::{Rig, Setup};
+use polyrail_core::hardware::Refusal;
+use polyrail_core::p2p::{CallError, NotNow, Received};
+use polyrail_core::verbs::{DeviceId, Opcode, WcStatus};
+
+fn received(setup: &Setup, length: u32) -> (Rig, Received) {
+    let mut rig = setup.rig();
+    let (source, target) = (rig.source(1024), rig.target(1024));
+    let recv = rig.irecv(&target, 1024);
+    rig.settle();
+    let send = rig.isend(&source, length);
+    rig.settle();
+    assert!(rig.sent(send));
+    let received = rig.received(recv).expect("arrived");
+    rig.fabric.clear_log();
+    (rig, received)
+}
+
+fn setup(rails: u8) -> Setup {
+    let mut setup = Setup::rails(rails);
+    setup.flushes = true;
+    setup
+}
+
+#[test]
+fn each_device_that_carried_an_immediate_reads_and_no_other() {
+    let mut setup = setup(4);
+    setup.devices = 3;
+    setup.sender.split =
+        polyrail_core::p2p::SplitPolicy::Weighted { weights: [1, 0, 0, 1, 1, 1, 1, 1] };
+    let (mut rig, received) = received(&setup, 1024);
+    let flush = rig.receiver().flush(&received).expect("there is room");
+    assert_eq!(rig.receiver().test_flush(&flush), Ok(false));
+    rig.settle();
+    assert_eq!(rig.receiver().test_flush(&flush), Ok(true));
+    let log = rig.fabric.take_log();
+    let [(at, request)] = log[..] else { panic!("rails 0 and 3 are both on device 0: {log:?}") };
+    assert_eq!((at, request.opcode), (rig.connections[0].flushes[0], Opcode::RdmaRead));
+}
+
+#[test]
+fn a_message_over_two_devices_is_flushed_on_both() {
+    let (mut rig, received) = received(&setup(2), 1024);
+    let flush = rig.receiver().flush(&received).expect("there is room");
+    assert_eq!(rig.fabric.posted(rig.connections[0].flushes[0]).len(), 1);
+    let second = rig.connections[0].flushes[1];
+    while rig.fabric.execute(second) == crate::device::Step::Done {}
+    rig.fabric.acknowledge(second);
+    rig.poll_far();
+    assert_eq!(rig.receiver().test_flush(&flush), Ok(false), "the first has not read");
+    rig.settle();
+    assert_eq!(rig.receiver().test_flush(&flush), Ok(true));
+}
+
+#[test]
+fn messages_without_bytes_need_no_flush() {
+    let (mut rig, received) = received(&setup(2), 0);
+    let flush = rig.receiver().flush(&received).expect("nothing to do");
+    assert_eq!(rig.receiver().test_flush(&flush), Ok(true));
+    assert_eq!(rig.fabric.take_log().len(), 0);
+}
+
+#[test]
+fn a_carrier_that_failed_is_an_error_and_never_success() {
+    let (mut rig, received) = received(&setup(2), 1024);
+    let flush = rig.receiver().flush(&received).expect("there is room");
+    rig.fabric.fail(rig.connections[0].flushes[0], WcStatus::FATAL_ERR);
+    rig.settle();
+    let cannot = CallError::CannotFlush { device: DeviceId(100) };
+    assert_eq!(rig.receiver().test_flush(&flush), Err(cannot));
+    assert_eq!(rig.receiver().flush(&received).err(), Some(cannot));
+    assert_eq!(rig.receiver().failure(), None, "messages go on");
+}
+
+#[test]
+fn a_device_without_a_flush_queue_pair_cannot_be_flushed() {
+    let (mut rig, received) = received(&Setup::rails(1), 1024);
+    let cannot = CallError::CannotFlush { device: DeviceId(100) };
+    assert_eq!(rig.receiver().flush(&received).err(), Some(cannot));
+}
+
+#[test]
+fn a_flush_that_is_refused_is_for_later() {
+    let (mut rig, received) = received(&setup(1), 1024);
+    rig.fabric.refuse(rig.connections[0].flushes[0], 0, Refusal::QueueFull);
+    let refused = NotNow::Refused { rail: 0, refusal: Refusal::QueueFull };
+    assert_eq!(rig.receiver().flush(&received).err(), Some(refused.into()));
+    let flush = rig.receiver().flush(&received).expect("now it does");
+    rig.settle();
+    assert_eq!(rig.receiver().test_flush(&flush), Ok(true));
+}

@@ -1,0 +1,13 @@
+//! The p2p protocol on devices of which the test chooses every step: `device` has them, `rig` two ends of
+//! connections on them; the others are scenarios by subject, named by what they show.
+
+mod allocations;
+mod connection_failures;
+mod device;
+mod entries;
+mod flushes;
+mod messages;
+mod peers;
+mod pools;
+mod refusals;
+mod rig;
