@@ -1,6 +1,6 @@
 //! What polls bring to a receiver.
 
-use super::Receiver;
+use super::end::Receiver;
 use super::slot::{Arrival, State};
 use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
@@ -10,6 +10,7 @@ use crate::p2p::error::{Failure, ProtocolError};
 use crate::p2p::immediate::Told;
 use crate::p2p::lane::{Lane, list};
 use crate::p2p::memory::Words;
+use crate::p2p::record::RECORD_WORDS;
 use crate::verbs::{Completion, DeviceId, ImmOrder, WcOpcode};
 
 impl<
@@ -62,8 +63,8 @@ impl<
         let (device_at, bytes) = (lane.device_at, completion.byte_len);
         slot.note(&Arrival { immediate, rail, device_at, bytes })?;
         if slot.is_complete() {
-            let record = at * super::RECORD_WORDS;
-            let words = self.region.words(record..record + super::RECORD_WORDS);
+            let record = at * RECORD_WORDS;
+            let words = self.region.words(record..record + RECORD_WORDS);
             slot.finish(number, words)?;
             self.waiting -= 1;
         }

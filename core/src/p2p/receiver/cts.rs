@@ -1,6 +1,6 @@
 //! Entries are written into the sender's memory.
 
-use super::Receiver;
+use super::end::Receiver;
 use crate::hardware::{QueuePair, ReceiveQueue};
 use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, MAX_BUFFERS};
 use crate::p2p::error::NotNow;

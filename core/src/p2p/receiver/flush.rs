@@ -6,53 +6,16 @@
 //! it, over a queue pair that is connected to itself: the device that carried it, which for a share that was
 //! moved is not the one of its rail.
 
-use super::{Received, Receiver};
+use super::end::Receiver;
+use super::flush_lane::FlushLane;
+use super::handle::{FlushHandle, Received};
 use crate::hardware::{QueuePair, ReceiveQueue};
-use crate::p2p::error::{BuildError, CallError, NotNow};
-use crate::p2p::lane::{Lane, blank};
+use crate::p2p::error::{CallError, NotNow};
+use crate::p2p::lane::blank;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::rail::MAX_RAILS;
 use crate::verbs::{Completion, DeviceId, Opcode, SendRequest};
-use arrayvec::ArrayVec;
-
-/// A flush that was started, until [`Receiver::test_flush`] says that it is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "what arrived is visible when the flush is done"]
-pub struct FlushHandle {
-    /// The devices that read, a bit for each place in the list.
-    carriers: u8,
-    /// How many READs of each must have succeeded.
-    until: [u64; MAX_RAILS],
-}
-
-/// A queue pair that is connected to itself.
-#[derive(Debug)]
-pub(super) struct FlushLane<Q, const DEPTH: usize> {
-    pub(super) lane: Lane<Q, DEPTH>,
-    posted: u64,
-    succeeded: u64,
-}
-
-/// Makes lanes for flushes.
-pub(super) fn lanes<Q: QueuePair, const DEPTH: usize>(
-    queue_pairs: impl IntoIterator<Item = Q>,
-) -> Result<ArrayVec<FlushLane<Q, DEPTH>, MAX_RAILS>, BuildError> {
-    let mut lanes = ArrayVec::<FlushLane<Q, DEPTH>, MAX_RAILS>::new();
-    for qp in queue_pairs {
-        let lane = Lane::new(qp, lanes.len(), MAX_RAILS as u8);
-        lane.check(1)?;
-        let device = lane.device;
-        let is_new = lanes.iter().all(|other| other.lane.device != device);
-        let given = lanes.len() + 1;
-        if !is_new {
-            return Err(BuildError::Account { device });
-        }
-        let all = BuildError::QueuePairs { given, rails: MAX_RAILS as u8, max: MAX_RAILS };
-        lanes.try_push(FlushLane { lane, posted: 0, succeeded: 0 }).map_err(|_| all)?;
-    }
-    Ok(lanes)
-}
 
 impl<
     Q: QueuePair,

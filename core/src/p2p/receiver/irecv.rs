@@ -1,24 +1,13 @@
 //! Buffers are offered to the sender.
 
+use super::end::Receiver;
+use super::handle::{RecvBuffer, RecvHandle};
 use super::slot::State;
-use super::{Receiver, RecvHandle};
 use crate::hardware::{QueuePair, ReceiveQueue};
 use crate::p2p::entry::{ENTRY_KEYS, Entry, MAX_BUFFERS};
 use crate::p2p::error::{CallError, NotNow};
 use crate::p2p::memory::Words;
 use crate::p2p::record;
-use crate::verbs::{DeviceKeys, LocalBuffer};
-
-/// A buffer that a message may land in.
-#[derive(Clone, Copy, Debug)]
-pub struct RecvBuffer<'k> {
-    /// Where it lands.
-    pub local: LocalBuffer,
-    /// By which the sender finds it among the buffers of the receive.
-    pub tag: u32,
-    /// Its **own** rkey on every device that this end has rails on; a buffer without bytes needs none.
-    pub keys: &'k [DeviceKeys],
-}
 
 impl<
     Q: QueuePair,

@@ -1,42 +1,11 @@
 //! Callers are told.
 
-use super::slot::{Slot, State};
-use super::{Receiver, RecvHandle};
+use super::end::Receiver;
+use super::handle::{Received, RecvHandle};
+use super::slot::State;
 use crate::hardware::{QueuePair, ReceiveQueue};
-use crate::p2p::entry::{ENTRY_KEYS, MAX_BUFFERS};
 use crate::p2p::error::CallError;
 use crate::p2p::memory::Words;
-
-/// A message that arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    number: u64,
-    count: u8,
-    sizes: [u32; MAX_BUFFERS],
-    /// The devices over which it came, a bit for each place in the list.
-    pub(super) carriers: u8,
-    /// Where the last of its buffers that got bytes begins, and its keys on the devices.
-    pub(super) last: Option<(u64, [u32; ENTRY_KEYS])>,
-}
-
-impl Received {
-    fn new(slot: &Slot) -> Self {
-        let mut all = slot.entries().iter().zip(&slot.sizes);
-        let last = all.rfind(|(_, size)| **size > 0).map(|(entry, _)| (entry.addr, entry.rkeys));
-        let Slot { number, count, sizes, carriers, .. } = *slot;
-        Self { number, count, sizes, carriers, last }
-    }
-
-    /// Number of the receive.
-    pub const fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// Bytes that came for each of its buffers.
-    pub fn sizes(&self) -> &[u32] {
-        &self.sizes[..usize::from(self.count)]
-    }
-}
 
 impl<
     Q: QueuePair,

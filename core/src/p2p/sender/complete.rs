@@ -1,6 +1,6 @@
 //! What polls bring to a sender.
 
-use super::Sender;
+use super::end::Sender;
 use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
 };

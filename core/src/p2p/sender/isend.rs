@@ -1,11 +1,13 @@
 //! A buffer is given to the connection.
 
+use super::config::SenderConfig;
+use super::end::Sender;
+use super::handle::SendHandle;
 use super::slot::{Share, Slot, Stage, State};
-use super::{SendHandle, Sender};
 use crate::hardware::QueuePair;
 use crate::p2p::entry::{ENTRY_WORDS, Entry, EntryError, MAX_BUFFERS};
 use crate::p2p::error::{CallError, Failure, NotNow, ProtocolError};
-use crate::p2p::immediate::Told;
+use crate::p2p::immediate::{SIZE_UNIT, Told};
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::rail::MAX_RAILS;
@@ -189,7 +191,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 impl Slot {
     /// Chooses what the requests look like. `told` is what an immediate says of the first buffer's length,
     /// `max_message` what one request can carry.
-    fn choose_form(&mut self, told: Told, max_message: u32, config: &super::SenderConfig) {
+    fn choose_form(&mut self, told: Told, max_message: u32, config: &SenderConfig) {
         let bytes = self.buffers[0].local.length();
         let longest = self.mask.map(|rail| self.buffers[0].parts.part(rail).1).max();
         let is_separate = config.separate_signal.is_some_and(|least| bytes >= least && bytes > 0);
@@ -197,7 +199,7 @@ impl Slot {
         let is_alone = self.count == 1 && told != Told::Record;
         self.is_fast = is_alone && fits && !is_separate;
         // Without payload, an immediate tells multiples of 128 bytes only.
-        let is_told = self.is_fast || bytes.is_multiple_of(crate::p2p::SIZE_UNIT);
+        let is_told = self.is_fast || bytes.is_multiple_of(SIZE_UNIT);
         self.told = if is_alone && is_told { told } else { Told::Record };
     }
 }

@@ -1,6 +1,6 @@
 //! Shares are posted.
 
-use super::Sender;
+use super::end::Sender;
 use super::slot::{Stage, State, Wire};
 use crate::hardware::{QueuePair, Taken};
 use crate::p2p::error::{Failure, NotNow};

@@ -1,7 +1,8 @@
 //! Callers are told.
 
+use super::end::Sender;
+use super::handle::SendHandle;
 use super::slot::State;
-use super::{SendHandle, Sender};
 use crate::hardware::QueuePair;
 use crate::p2p::error::CallError;
 use crate::p2p::memory::Words;

@@ -1,0 +1,16 @@
+//! What a receiver is told when it is made.
+
+/// What can be chosen about a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiverConfig {
+    /// Its number on its virtual completion queue, where each target has its own.
+    pub virtual_qp_num: u32,
+    /// How many rails there are, 1 to 8; the same at both ends.
+    pub rails: u8,
+}
+
+impl Default for ReceiverConfig {
+    fn default() -> Self {
+        Self { virtual_qp_num: 0, rails: 1 }
+    }
+}

@@ -1,0 +1,365 @@
+//! The receiver itself: its parts, and what its owner may look at.
+
+use super::config::ReceiverConfig;
+use super::flush_lane::{self, FlushLane};
+use super::slot::{Slot, State};
+use crate::hardware::{QueuePair, ReceiveQueue};
+use crate::p2p::card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
+use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, MAX_BUFFERS};
+use crate::p2p::error::{BuildError, CallError, CardError, Failure};
+use crate::p2p::immediate::{ImmLayout, MAX_SLOTS};
+use crate::p2p::lane::{Devices, Lane, connect, devices, lanes, ports};
+use crate::p2p::memory::{Region, Words};
+use crate::p2p::pool::Account;
+use crate::p2p::record::RECORD_WORDS;
+use crate::rail::{MAX_RAILS, RailCounters};
+use crate::verbs::DeviceId;
+use arrayvec::ArrayVec;
+use core::sync::atomic::AtomicU64;
+
+/// The receiving end of a connection.
+///
+/// `QPS`, `DEPTH` and `SLOTS` are as those of the [`Sender`](crate::p2p::Sender); `S` is a handle of a device's
+/// shared receive queue, `M` the memory of its records. All its state is inside the value; nothing is
+/// allocated, ever, and it may be moved at any time.
+///
+/// # Method families
+///
+/// *Set-up*, in this order: [`new`](Self::new); [`card`](Self::card), for the peer, and
+/// [`connect`](Self::connect) with the peer's; [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
+///
+/// *Messages*: [`irecv`](Self::irecv), [`test`](Self::test), [`flush`](Self::flush),
+/// [`test_flush`](Self::test_flush). Everything that does not happen in them is driven by
+/// [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll); no report comes out of it.
+///
+/// *Health*: [`failure`](Self::failure), [`is_drained`](Self::is_drained), [`fail`](Self::fail),
+/// [`lose_queue_pair`](Self::lose_queue_pair), [`counters`](Self::counters).
+///
+/// # Buffer ownership
+///
+/// Buffers belong to the connection, and so to the peer, from [`irecv`](Self::irecv) until
+/// [`test`](Self::test) says that they are done, or that the connection has failed. It says that only when
+/// the peer can write them no more.
+///
+/// # When the connection fails
+///
+/// A rail that fails, or a peer that breaks the protocol, fails the connection, and no other on the same
+/// pools: the first [failure](Self::failure) is kept, all queue pairs are moved to the error state and
+/// drained, by polls, until none of them takes a receive any more. Then every receive that is not done gives
+/// its buffers back with that failure.
+#[derive(Debug)]
+pub struct Receiver<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize> {
+    pub(super) config: ReceiverConfig,
+    pub(super) layout: ImmLayout,
+    /// Number of the next receive.
+    pub(super) next: u64,
+    /// Slots whose immediates are waited for.
+    pub(super) waiting: u32,
+    /// Account and rails of each device.
+    pub(super) pools: ArrayVec<DevicePool<S>, MAX_RAILS>,
+    pub(super) lanes: ArrayVec<Lane<Q, DEPTH>, QPS>,
+    pub(super) devices: Devices,
+    pub(super) region: Region<M>,
+    pub(super) peer: Option<SenderCard>,
+    pub(super) failure: Option<Failure>,
+    /// The loopback queue pair of each device that has one, in no order.
+    pub(super) flushes: ArrayVec<FlushLane<Q, DEPTH>, MAX_RAILS>,
+    pub(super) slots: [Slot; SLOTS],
+}
+
+/// The account of one device, and what a waiting slot needs there.
+#[derive(Debug)]
+pub(super) struct DevicePool<S> {
+    pub(super) account: Account<S>,
+    /// Immediates of one message that may come over this device.
+    pub(super) each: u32,
+}
+
+impl<
+    Q: QueuePair,
+    S: ReceiveQueue,
+    M: Words,
+    const QPS: usize,
+    const DEPTH: usize,
+    const SLOTS: usize,
+> Receiver<Q, S, M, QPS, DEPTH, SLOTS>
+{
+    pub(super) const RECORDS_WORDS: usize = SLOTS * RECORD_WORDS;
+    pub(super) const STAGING_WORDS: usize = SLOTS * MAX_BUFFERS * ENTRY_WORDS;
+    pub(super) const SCRATCH_WORDS: usize = MAX_RAILS;
+
+    /// Words that its region must have: the records that the sender writes sizes into, entries on their way
+    /// to the sender, and what flushes read into.
+    pub const REGION_WORDS: usize = Self::RECORDS_WORDS + Self::STAGING_WORDS + Self::SCRATCH_WORDS;
+
+    /// The receiving end over these queue pairs: the first one of each rail, then the second one of each,
+    /// and so on. The i-th is to be connected to the sender's i-th; their receives come from the shared
+    /// receive queues of their devices, of each of which there is one account. `flush_queue_pairs`, at most
+    /// one for each device, are connected to themselves; only [`flush`](Self::flush) needs them.
+    ///
+    /// # Errors
+    ///
+    /// What cannot work is refused here; what was given is dropped.
+    pub fn new(
+        config: ReceiverConfig,
+        queue_pairs: impl IntoIterator<Item = Q>,
+        flush_queue_pairs: impl IntoIterator<Item = Q>,
+        accounts: impl IntoIterator<Item = Account<S>>,
+        region: Region<M>,
+    ) -> Result<Self, BuildError> {
+        const {
+            assert!(SLOTS >= 8, "a receive of 8 buffers needs 8 sends");
+            assert!(SLOTS <= MAX_SLOTS, "numbers of slots have 8 bits");
+            assert!(QPS <= 1 << 7, "places of queue pairs have 7 bits");
+        }
+        let rails = config.rails;
+        let mut lanes = lanes(queue_pairs, rails, 2)?;
+        if let Some(own) = lanes.iter().find(|lane| lane.qp.limits().max_recv_wr > 0) {
+            return Err(BuildError::OwnReceives { qp_num: own.qp_num });
+        }
+        let devices = devices(&mut lanes);
+        region.check(Self::REGION_WORDS, &devices)?;
+        let layout = ImmLayout::new(rails).ok_or(BuildError::Rails { rails })?;
+        let mut this = Self {
+            config,
+            layout,
+            next: 1,
+            waiting: 0,
+            pools: ArrayVec::new(),
+            lanes,
+            devices,
+            region,
+            peer: None,
+            failure: None,
+            flushes: flush_lane::lanes(flush_queue_pairs)?,
+            slots: [Slot::BLANK; SLOTS],
+        };
+        this.take_accounts(accounts)?;
+        Ok(this)
+    }
+
+    /// Puts the accounts into the order of the devices.
+    fn take_accounts(
+        &mut self,
+        accounts: impl IntoIterator<Item = Account<S>>,
+    ) -> Result<(), BuildError> {
+        let mut given = ArrayVec::<_, MAX_RAILS>::new();
+        for account in accounts {
+            let device = account.device();
+            let is_needed = self.devices.contains(&device);
+            let is_new = given.iter().all(|other: &Account<S>| other.device() != device);
+            if !is_needed || !is_new || given.try_push(account).is_err() {
+                return Err(BuildError::Account { device });
+            }
+        }
+        for device in &self.devices {
+            let place = given.iter().position(|account| account.device() == *device);
+            let account = place.and_then(|place| given.swap_pop(place));
+            let account = account.ok_or(BuildError::Account { device: *device })?;
+            self.pools.push(DevicePool { account, each: 0 });
+        }
+        self.count_rails();
+        Ok(())
+    }
+
+    /// Counts, for each device, the immediates of one message that may come over it: one for each rail that
+    /// is on it.
+    fn count_rails(&mut self) {
+        let rails = usize::from(self.config.rails);
+        for (at, pool) in self.pools.iter_mut().enumerate() {
+            let own = self.lanes[..rails].iter().filter(|lane| usize::from(lane.device_at) == at);
+            pool.each = own.count() as u32;
+        }
+    }
+
+    /// What the sender has to know.
+    pub fn card(&self) -> ReceiverCard {
+        let Self { devices, region, .. } = self;
+        let records = RemoteMemory { addr: region.addr(0), rkeys: region.rkeys(devices) };
+        let depth = self.lanes.iter().map(|lane| lane.queue.limit()).min().unwrap_or_default();
+        ReceiverCard { ports: self.ports(), records, depth }
+    }
+
+    fn ports(&self) -> Ports {
+        ports(&self.lanes, self.config.rails, SLOTS)
+    }
+
+    /// Takes the sender's card. The queue pairs are connected by then, or will be before the first receive.
+    ///
+    /// # Errors
+    ///
+    /// The two ends do not fit; nothing changed.
+    pub fn connect(&mut self, peer: &SenderCard) -> Result<(), CardError> {
+        if self.peer.is_some() {
+            return Err(CardError::Connected);
+        }
+        self.ports().fit(&peer.ports)?;
+        peer.ring.check(SLOTS * MAX_BUFFERS * ENTRY_BYTES)?;
+        connect(&mut self.lanes, &peer.ports);
+        self.peer = Some(*peer);
+        Ok(())
+    }
+
+    /// What it was made with.
+    pub const fn config(&self) -> &ReceiverConfig {
+        &self.config
+    }
+
+    /// The devices of its rails, in the order that the card means.
+    pub fn devices(&self) -> &[DeviceId] {
+        &self.devices
+    }
+
+    /// Its queue pairs, in their order.
+    pub fn queue_pairs(&self) -> impl ExactSizeIterator<Item = &Q> {
+        self.lanes.iter().map(|lane| &lane.qp)
+    }
+
+    /// Its queue pairs for flushes.
+    pub fn flush_queue_pairs(&self) -> impl ExactSizeIterator<Item = &Q> {
+        self.flushes.iter().map(|flush| &flush.lane.qp)
+    }
+
+    /// Its accounts, in the order of the devices.
+    pub fn accounts(&self) -> impl ExactSizeIterator<Item = &Account<S>> {
+        self.pools.iter().map(|pool| &pool.account)
+    }
+
+    /// What a queue pair has done so far.
+    pub fn counters(&self, queue_pair: usize) -> Option<RailCounters> {
+        self.lanes.get(queue_pair).map(|lane| lane.counters)
+    }
+
+    /// Receives that are not done, or whose callers were not told.
+    pub fn unfinished(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.state != State::Free).count()
+    }
+
+    /// Why the connection failed, if it did.
+    pub const fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// Whether no device accesses any buffer of this end any more, of a connection that failed.
+    pub fn is_drained(&self) -> bool {
+        let drained = |lane: &Lane<Q, DEPTH>| lane.is_drained;
+        self.failure.is_some()
+            && self.lanes.iter().all(drained)
+            && self.flushes.iter().all(|flush| flush.lane.is_drained)
+    }
+
+    /// Gives the connection up: what is not done fails.
+    pub fn fail(&mut self) {
+        self.give_up(Failure::Owner);
+    }
+
+    /// The peer's end says that it failed: so does this one.
+    pub fn peer_failed(&mut self) {
+        self.give_up(Failure::Peer);
+    }
+
+    #[cold]
+    pub(super) fn give_up(&mut self, failure: Failure) {
+        if self.failure.is_none() {
+            self.failure = Some(failure);
+            self.lanes.iter_mut().for_each(Lane::stop);
+            self.flushes.iter_mut().for_each(|flush| flush.lane.stop());
+            self.drain();
+        }
+    }
+
+    /// Goes on draining queue pairs, of a connection that failed. What they took at the cost of other
+    /// connections is posted again.
+    pub(super) fn drain(&mut self) {
+        for lane in &mut self.lanes {
+            lane.drain(true);
+        }
+        for flush in &mut self.flushes {
+            flush.lane.drain(false);
+        }
+        for pool in &mut self.pools {
+            // If its driver refuses, a later poll asks again.
+            let _ = pool.account.pay_back();
+        }
+    }
+
+    /// Puts an end to a queue pair that is no more: the connection fails, and what was in flight on it has
+    /// ended. For devices that are gone, and completion queues that broke. Returns whether there is such a
+    /// queue pair; those for flushes are counted behind the others.
+    ///
+    /// # Safety
+    ///
+    /// The device accesses no memory through this queue pair any more, neither for this end nor for the
+    /// peer: it was destroyed, or the device was removed.
+    #[allow(unsafe_code, reason = "a contract for the caller")]
+    pub unsafe fn lose_queue_pair(&mut self, queue_pair: usize) -> bool {
+        let flushes = self.flushes.iter_mut().map(|flush| &mut flush.lane);
+        let Some(lane) = self.lanes.iter_mut().chain(flushes).nth(queue_pair) else {
+            return false;
+        };
+        let error = lane.refusal_error(ENODEV);
+        lane.lose();
+        self.give_up(Failure::Rail(error));
+        self.drain();
+        true
+    }
+
+    /// Ends the connection, and gives queue pairs and accounts back; those queue pairs for flushes come last.
+    /// Buffers of receives that are not done are the caller's when the queue pairs are destroyed. Completions
+    /// that come still are [foreign](crate::virtual_cq::Event::Foreign), and the
+    /// [pool's](crate::p2p::Pool::note_foreign).
+    pub fn into_parts(self) -> (impl Iterator<Item = Q>, impl Iterator<Item = Account<S>>) {
+        let flushes = self.flushes.into_iter().map(|flush| flush.lane.qp);
+        let queue_pairs = self.lanes.into_iter().map(|lane| lane.qp).chain(flushes);
+        (queue_pairs, self.pools.into_iter().map(|pool| pool.account))
+    }
+
+    /// The slot of a receive.
+    #[inline]
+    pub(super) const fn slot_at(number: u64) -> usize {
+        (number.wrapping_sub(1) % SLOTS as u64) as usize
+    }
+
+    /// The words of a slot's record.
+    #[inline]
+    pub(super) fn record(&self, at: usize) -> &[AtomicU64] {
+        self.region.words(at * RECORD_WORDS..(at + 1) * RECORD_WORDS)
+    }
+
+    /// The peer's card, of a connection that works.
+    #[inline]
+    pub(super) fn working(&self) -> Result<SenderCard, CallError> {
+        match self.failure {
+            Some(failure) => Err(CallError::Failed(failure)),
+            None => self.peer.ok_or(CallError::NotConnected),
+        }
+    }
+
+    /// Checks what must hold between any two calls.
+    ///
+    /// # Panics
+    ///
+    /// If it does not: a bug of this crate.
+    pub fn invariants(&self) {
+        for lane in &self.lanes {
+            lane.queue.invariants();
+        }
+        let waiting = self.slots.iter().filter(|slot| slot.state == State::Waiting).count();
+        assert_eq!(waiting, self.waiting as usize, "waiting slots are counted");
+        if self.failure.is_none() {
+            for slot in self.slots.iter().filter(|slot| slot.state == State::Waiting) {
+                assert!(!slot.is_complete() && (slot.seen & slot.mask) == slot.seen);
+            }
+            for (at, pool) in self.pools.iter().enumerate() {
+                // What has come of waiting slots is not waited for any more.
+                let came = self.slots.iter().filter(|slot| slot.state == State::Waiting);
+                let came: u32 = came.map(|slot| slot.seen.count()).sum();
+                let promised = (self.waiting * pool.each).saturating_sub(came);
+                assert!(pool.account.covers(promised), "what device {at} promised is posted");
+            }
+        }
+    }
+}
+
+/// What drivers say of a device that is gone.
+const ENODEV: i32 = 19;

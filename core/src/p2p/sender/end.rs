@@ -1,0 +1,260 @@
+//! The sender itself: its parts, and what its owner may look at.
+
+use super::config::SenderConfig;
+use super::slot::{Slot, State};
+use crate::hardware::QueuePair;
+use crate::p2p::card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
+use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, MAX_BUFFERS};
+use crate::p2p::error::{BuildError, CallError, CardError, Failure};
+use crate::p2p::immediate::{ImmLayout, MAX_SLOTS};
+use crate::p2p::lane::{Devices, Lane, connect, devices, lanes, ports};
+use crate::p2p::memory::{Region, Words};
+use crate::p2p::record::{RECORD_BYTES, RECORD_WORDS};
+use crate::p2p::split::Split;
+use crate::rail::{MAX_RAILS, RailCounters};
+use arrayvec::ArrayVec;
+
+/// The sending end of a connection.
+///
+/// `QPS` is how many queue pairs it has room for, the same number for each rail; `DEPTH`, how many requests
+/// each may have in flight; `SLOTS`, how many messages may be under way, 8 to 256 and the same at both ends.
+/// `M` is the memory of its ring. All its state is inside the value; nothing is allocated, ever, and it may
+/// be moved at any time.
+///
+/// # Method families
+///
+/// *Set-up*, in this order: [`new`](Self::new); [`card`](Self::card), for the peer, and
+/// [`connect`](Self::connect) with the peer's; [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
+///
+/// *Messages*: [`isend`](Self::isend), [`test`](Self::test). Everything that does not happen in them is
+/// driven by [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll); no report comes out of it.
+///
+/// *Health*: [`failure`](Self::failure), [`is_drained`](Self::is_drained), [`fail`](Self::fail),
+/// [`lose_queue_pair`](Self::lose_queue_pair), [`counters`](Self::counters).
+///
+/// # Buffer ownership
+///
+/// A buffer belongs to the connection from [`isend`](Self::isend) until [`test`](Self::test) says that it is
+/// done, or that the connection has failed. It says that only when no device reads the buffer any more.
+///
+/// # When the connection fails
+///
+/// A rail that fails, or a peer that breaks the protocol, fails the connection: the first
+/// [failure](Self::failure) is kept, all queue pairs are moved to the error state and drained, by polls. Then
+/// every request that is not done gives its buffer back with that failure.
+#[derive(Debug)]
+pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize> {
+    pub(super) config: SenderConfig,
+    pub(super) layout: ImmLayout,
+    /// Number of the message that is sent next, or is being matched.
+    pub(super) next: u64,
+    pub(super) split: Split,
+    /// Which of its queue pairs had a rail's last turn.
+    pub(super) turns: [u8; MAX_RAILS],
+    /// Bytes that each rail has to do.
+    pub(super) outstanding: [u64; MAX_RAILS],
+    pub(super) lanes: ArrayVec<Lane<Q, DEPTH>, QPS>,
+    /// The share whose requests a queue pair has not been given all: of that message, of that rail.
+    pub(super) owed: [Option<(u64, u8)>; QPS],
+    pub(super) owes: bool,
+    pub(super) devices: Devices,
+    pub(super) region: Region<M>,
+    pub(super) peer: Option<ReceiverCard>,
+    pub(super) failure: Option<Failure>,
+    pub(super) slots: [Slot; SLOTS],
+}
+
+impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
+    Sender<Q, M, QPS, DEPTH, SLOTS>
+{
+    pub(super) const RING_WORDS: usize = SLOTS * MAX_BUFFERS * ENTRY_WORDS;
+
+    /// Words that its region must have: the ring that the receiver writes entries into, and the sizes on
+    /// their way to the receiver.
+    pub const REGION_WORDS: usize = Self::RING_WORDS + SLOTS * RECORD_WORDS;
+
+    /// The sending end over these queue pairs: the first one of each rail, then the second one of each, and
+    /// so on. The i-th is to be connected to the receiver's i-th. They need no receives.
+    ///
+    /// # Errors
+    ///
+    /// What cannot work is refused here; what was given is dropped.
+    pub fn new(
+        config: SenderConfig,
+        queue_pairs: impl IntoIterator<Item = Q>,
+        region: Region<M>,
+    ) -> Result<Self, BuildError> {
+        const {
+            assert!(SLOTS >= 8, "a receive of 8 buffers needs 8 sends");
+            assert!(SLOTS <= MAX_SLOTS, "numbers of slots have 8 bits");
+            assert!(QPS <= 1 << 7, "places of queue pairs have 7 bits");
+        }
+        let rails = config.rails;
+        let mut lanes = lanes(queue_pairs, rails, 2)?;
+        let devices = devices(&mut lanes);
+        region.check(Self::REGION_WORDS, &devices)?;
+        let layout = ImmLayout::new(rails).ok_or(BuildError::Rails { rails })?;
+        Ok(Self {
+            config,
+            layout,
+            next: 1,
+            split: Split::new(config.split, config.split_threshold),
+            turns: [0; MAX_RAILS],
+            outstanding: [0; MAX_RAILS],
+            lanes,
+            owed: [None; QPS],
+            owes: false,
+            devices,
+            region,
+            peer: None,
+            failure: None,
+            slots: [Slot::BLANK; SLOTS],
+        })
+    }
+
+    /// What the receiver has to know.
+    pub fn card(&self) -> SenderCard {
+        let Self { devices, region, config, .. } = self;
+        let ring = RemoteMemory { addr: region.addr(0), rkeys: region.rkeys(devices) };
+        SenderCard { ports: self.ports(), ring, form: config.entry_form }
+    }
+
+    fn ports(&self) -> Ports {
+        ports(&self.lanes, self.config.rails, SLOTS)
+    }
+
+    /// Takes the receiver's card. The queue pairs are connected by then, or will be before the first poll.
+    ///
+    /// # Errors
+    ///
+    /// The two ends do not fit; nothing changed.
+    pub fn connect(&mut self, peer: &ReceiverCard) -> Result<(), CardError> {
+        if self.peer.is_some() {
+            return Err(CardError::Connected);
+        }
+        self.ports().fit(&peer.ports)?;
+        peer.records.check(SLOTS * RECORD_BYTES)?;
+        connect(&mut self.lanes, &peer.ports);
+        self.peer = Some(*peer);
+        Ok(())
+    }
+
+    /// What it was made with.
+    pub const fn config(&self) -> &SenderConfig {
+        &self.config
+    }
+
+    /// Its queue pairs, in their order.
+    pub fn queue_pairs(&self) -> impl ExactSizeIterator<Item = &Q> {
+        self.lanes.iter().map(|lane| &lane.qp)
+    }
+
+    /// What a queue pair has done so far.
+    pub fn counters(&self, queue_pair: usize) -> Option<RailCounters> {
+        self.lanes.get(queue_pair).map(|lane| lane.counters)
+    }
+
+    /// Messages that are not done, or whose callers were not told.
+    pub fn unfinished(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.state != State::Free).count()
+    }
+
+    /// Why the connection failed, if it did.
+    pub const fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// Whether no device accesses any buffer of this end any more, of a connection that failed.
+    pub fn is_drained(&self) -> bool {
+        self.failure.is_some() && self.lanes.iter().all(|lane| lane.is_drained)
+    }
+
+    /// Gives the connection up: what is not done fails.
+    pub fn fail(&mut self) {
+        self.give_up(Failure::Owner);
+    }
+
+    /// The peer's end says that it failed: so does this one.
+    pub fn peer_failed(&mut self) {
+        self.give_up(Failure::Peer);
+    }
+
+    #[cold]
+    pub(super) fn give_up(&mut self, failure: Failure) {
+        if self.failure.is_none() {
+            self.failure = Some(failure);
+            self.owed = [None; QPS];
+            self.owes = false;
+            self.lanes.iter_mut().for_each(Lane::stop);
+            self.drain();
+        }
+    }
+
+    pub(super) fn drain(&mut self) {
+        for lane in &mut self.lanes {
+            lane.drain(false);
+        }
+    }
+
+    /// Puts an end to a queue pair that is no more: the connection fails, and what was in flight on it has
+    /// ended. For devices that are gone, and completion queues that broke. Returns whether there is such a
+    /// queue pair.
+    ///
+    /// # Safety
+    ///
+    /// The device accesses no memory through this queue pair any more: it was destroyed, or the device was
+    /// removed.
+    #[allow(unsafe_code, reason = "a contract for the caller")]
+    pub unsafe fn lose_queue_pair(&mut self, queue_pair: usize) -> bool {
+        let Some(lane) = self.lanes.get_mut(queue_pair) else { return false };
+        let error = lane.refusal_error(ENODEV);
+        lane.lose();
+        self.give_up(Failure::Rail(error));
+        self.drain();
+        true
+    }
+
+    /// Ends the connection, and gives queue pairs back. Buffers of messages that are not done are the
+    /// caller's when they are destroyed.
+    pub fn into_queue_pairs(self) -> impl Iterator<Item = Q> {
+        self.lanes.into_iter().map(|lane| lane.qp)
+    }
+
+    /// The slot of a message.
+    #[inline]
+    pub(super) const fn slot_at(number: u64) -> usize {
+        (number.wrapping_sub(1) % SLOTS as u64) as usize
+    }
+
+    /// The peer's card, of a connection that works.
+    #[inline]
+    pub(super) fn working(&self) -> Result<&ReceiverCard, CallError> {
+        match self.failure {
+            Some(failure) => Err(CallError::Failed(failure)),
+            None => self.peer.as_ref().ok_or(CallError::NotConnected),
+        }
+    }
+
+    /// Checks what must hold between any two calls.
+    ///
+    /// # Panics
+    ///
+    /// If it does not: a bug of this crate.
+    pub fn invariants(&self) {
+        for lane in &self.lanes {
+            lane.queue.invariants();
+        }
+        let owes = self.owed.iter().any(Option::is_some);
+        assert!(self.owes || !owes, "what is owed is known to be");
+        for slot in &self.slots {
+            if slot.state == State::Sending {
+                assert!(!slot.mask.is_empty() && !slot.has_arrived());
+            }
+        }
+    }
+}
+
+/// What drivers say of a device that is gone.
+const ENODEV: i32 = 19;
+
+const _: () = assert!(ENTRY_BYTES == 64 && RECORD_BYTES == 64, "what is 64-byte aligned stays so");
