@@ -96,6 +96,16 @@ pub trait CompletionTarget: sealed::Sealed {
     /// something that a driver refused to be offered again.
     #[doc(hidden)]
     fn wants_poll(&self) -> bool;
+
+    /// A completion queue that is to be seen empty, of a target that wants a poll.
+    #[doc(hidden)]
+    fn awaits_empty(&self) -> Option<CqId> {
+        None
+    }
+
+    /// A poll that began after this queue was asked for has taken everything that was in it.
+    #[doc(hidden)]
+    fn note_empty(&mut self, _cq: CqId) {}
 }
 
 impl<T: CompletionTarget + ?Sized> sealed::Sealed for &mut T {}
@@ -150,6 +160,16 @@ impl<T: CompletionTarget + ?Sized> CompletionTarget for &mut T {
     #[inline]
     fn wants_poll(&self) -> bool {
         (**self).wants_poll()
+    }
+
+    #[inline]
+    fn awaits_empty(&self) -> Option<CqId> {
+        (**self).awaits_empty()
+    }
+
+    #[inline]
+    fn note_empty(&mut self, cq: CqId) {
+        (**self).note_empty(cq);
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Ports {
     pub rails: u8,
     /// Receives that can be outstanding.
     pub slots: u16,
+    /// Whether other rails take over from one that fails.
+    pub reroutes: bool,
     /// The place, in the list of this end's devices, of the one that each rail is on.
     pub devices: [u8; MAX_RAILS],
     /// The longest message that each rail's port takes, in bytes.
@@ -57,6 +59,9 @@ impl Ports {
         }
         if theirs.slots != self.slots {
             return Err(CardError::Slots { theirs: theirs.slots, ours: self.slots });
+        }
+        if theirs.reroutes != self.reroutes {
+            return Err(CardError::Reroutes { theirs: theirs.reroutes });
         }
         for rail in 0..self.rails {
             let device = theirs.devices[usize::from(rail)];

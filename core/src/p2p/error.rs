@@ -4,7 +4,7 @@ use super::entry::EntryError;
 use super::mask::Mask;
 use super::record::RecordError;
 use crate::hardware::Refusal;
-use crate::rail::RailError;
+use crate::rail::{ControlError, RailError};
 use crate::verbs::{DeviceId, WcOpcode};
 
 /// Something came from the peer that no correct peer sends. The connection failed, and no other.
@@ -113,6 +113,17 @@ pub enum Failure {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol")]
     Protocol(#[source] ProtocolError),
+    /// The peer told of a queue pair what no correct peer tells.
+    #[error("the peer's messages make no sense")]
+    Control(#[source] ControlError),
+    /// Fewer rails are in service than there must be.
+    #[error("{in_service} rails in service, {min_rails} are the least")]
+    TooFewRails {
+        /// Rails left.
+        in_service: u8,
+        /// The least.
+        min_rails: u8,
+    },
     /// The owner gave it up.
     #[error("its owner gave it up")]
     Owner,
@@ -231,6 +242,17 @@ pub enum BuildError {
         /// What was asked for.
         rails: u8,
     },
+    /// One rail alone cannot be re-routed.
+    #[error("one rail alone cannot be re-routed")]
+    NothingToRerouteTo,
+    /// More rails must be in service than there are.
+    #[error("min_rails is {min_rails} of {rails} rails")]
+    MinRails {
+        /// What was asked for.
+        min_rails: u8,
+        /// Rails.
+        rails: u8,
+    },
     /// Not the same number of queue pairs for each rail, or more than the type holds.
     #[error("{given} queue pairs for {rails} rails, at most {max}: each rail has the same number")]
     QueuePairs {
@@ -306,6 +328,12 @@ pub enum CardError {
         /// This end's.
         ours: u16,
     },
+    /// Both ends re-route, or none.
+    #[error("the peer {} re-route, this end {}", does(*theirs), does(!*theirs))]
+    Reroutes {
+        /// Whether it does.
+        theirs: bool,
+    },
     /// A rail of the peer's is on a device that it has not told of.
     #[error("rail {rail} of the peer's is on its device {device}, which is not there")]
     Device {
@@ -331,4 +359,8 @@ pub enum CardError {
     /// The card was given before.
     #[error("the connection is connected already")]
     Connected,
+}
+
+const fn does(it: bool) -> &'static str {
+    if it { "does" } else { "does not" }
 }

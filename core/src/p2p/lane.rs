@@ -5,8 +5,8 @@ use super::error::BuildError;
 use super::immediate::SIZE_UNIT;
 use super::queue::{Purpose, SendQueue};
 use crate::completion::{PhysicalQp, Role};
-use crate::hardware::{QueuePair, SendBatch, Taken};
-use crate::rail::{MAX_RAILS, RailCounters, RailError, RailId};
+use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
+use crate::rail::{Lifecycle, MAX_RAILS, RailCounters, RailError, RailEvents, RailId};
 use crate::verbs::{Completion, DeviceId, Imm, Opcode, SendFlags, SendRequest, Sge, WcStatus};
 use arrayvec::ArrayVec;
 
@@ -26,6 +26,16 @@ pub(super) struct Lane<Q, const DEPTH: usize> {
     pub(super) max_message: u32,
     pub(super) queue: SendQueue<DEPTH>,
     pub(super) counters: RailCounters,
+    /// Whether it failed, and how far that is dealt with.
+    pub(super) lifecycle: Lifecycle,
+    /// What its owner is to be told of that.
+    pub(super) events: RailEvents,
+    /// Immediates that this queue pair was given, or that arrived on it, modulo 2^32.
+    pub(super) immediates: u32,
+    /// It failed in a way that requests themselves may be the cause of.
+    pub(super) suspects_requests: bool,
+    /// Its completion queue was seen empty after the last receive that it took.
+    pub(super) is_seen_empty: bool,
     /// Nothing more is posted to it.
     pub(super) is_stopped: bool,
     /// It is in the error state, or no more: it answers its peer nothing.
@@ -70,6 +80,11 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
             max_message: limits.max_msg_size - limits.max_msg_size % SIZE_UNIT,
             queue: SendQueue::new(rail, limits.max_send_wr),
             counters: RailCounters::default(),
+            lifecycle: Lifecycle::NEW,
+            events: RailEvents::default(),
+            immediates: 0,
+            suspects_requests: false,
+            is_seen_empty: false,
             is_stopped: false,
             is_silent: false,
             is_gone: false,
@@ -141,24 +156,49 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         taken
     }
 
-    /// Nothing more is posted to it, and it goes to the error state, as soon as its driver lets it.
-    pub(super) fn stop(&mut self) {
+    /// Nothing more is posted to it, and it goes to the error state, as soon as its driver lets it. Returns
+    /// what its driver says against that.
+    pub(super) fn stop(&mut self) -> Option<Refusal> {
         self.is_stopped = true;
-        self.silence();
+        self.silence()
     }
 
-    /// Moves the queue pair to the error state, unless it is known to be there. Returns whether it is.
-    fn silence(&mut self) -> bool {
-        if !self.is_silent {
-            self.is_silent = self.qp.enter_error().is_ok();
+    /// Moves the queue pair to the error state, unless it is known to be there. Returns what its driver says
+    /// against that.
+    fn silence(&mut self) -> Option<Refusal> {
+        if self.is_silent {
+            return None;
         }
-        self.is_silent
+        let refused = self.qp.enter_error().err();
+        self.is_silent = refused.is_none();
+        refused
+    }
+
+    /// Another queue pair takes the place of the one that failed, which is returned. It takes receives; it
+    /// is given nothing until its lifecycle says so.
+    pub(super) fn replace(&mut self, qp: Q, device_at: u8) -> Q {
+        self.device = qp.device();
+        self.qp_num = qp.qp_num();
+        self.device_at = device_at;
+        self.is_silent = false;
+        self.is_gone = false;
+        self.is_drained = false;
+        self.is_seen_empty = false;
+        self.start_over(self.lifecycle.next_generation());
+        core::mem::replace(&mut self.qp, qp)
+    }
+
+    /// Nothing was posted to, or arrived on, a queue pair of this generation yet.
+    pub(super) fn start_over(&mut self, generation: u16) {
+        self.queue.start_over(generation);
+        self.immediates = 0;
+        self.suspects_requests = false;
     }
 
     /// Goes on draining it, and returns whether it is drained: it is in the error state, and everything
     /// posted to it has ended. With `receives` from a shared queue, it takes none of them any more either.
     pub(super) fn drain(&mut self, receives: bool) -> bool {
-        if self.is_drained || !self.is_stopped || !self.silence() {
+        if self.is_drained || !self.is_stopped || self.silence().is_some() {
             return self.is_drained;
         }
         if self.queue.unsignaled() > 0 && !self.queue.is_empty() {
@@ -179,6 +219,7 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         self.is_stopped = true;
         self.is_silent = true;
         self.is_gone = true;
+        self.is_seen_empty = true;
         while self.queue.end_any().is_some() {}
     }
 
@@ -195,6 +236,11 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
             errno: None,
             ..self.refusal_error(0)
         }
+    }
+
+    /// The record of what failed though no completion said so.
+    pub(super) fn flush_error(&self) -> RailError {
+        RailError { status: WcStatus::WR_FLUSH_ERR, errno: None, ..self.refusal_error(0) }
     }
 
     /// The record of a post that the driver refused.
@@ -237,34 +283,41 @@ pub(super) fn blank(opcode: Opcode) -> SendRequest {
     }
 }
 
-/// Calls `each` for every queue pair with its role and the completion queue entries that it can need:
-/// those of its send queue and `receives(lane)` more.
+/// Calls `each` for every queue pair with its role and the completion queue entries that it can need, those
+/// of receives aside: they are the pool's.
 pub(super) fn list<Q: QueuePair, const DEPTH: usize>(
     lanes: &[Lane<Q, DEPTH>],
     first: usize,
-    receives: impl Fn(usize) -> u32,
     each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32),
 ) {
     for (at, lane) in lanes.iter().enumerate() {
-        let entries = lane.queue.limit().saturating_add(receives(at));
-        each(&lane.qp, Role::Rail((first + at) as u8), entries);
+        each(&lane.qp, Role::Rail((first + at) as u8), lane.queue.limit());
     }
 }
+
+/// Requests that a queue pair must have room for: a signal behind payload.
+const LEAST_REQUESTS: u32 = 2;
 
 /// Makes lanes of queue pairs: the first of each rail, then the second of each, and so on.
 pub(super) fn lanes<Q: QueuePair, const QPS: usize, const DEPTH: usize>(
     queue_pairs: impl IntoIterator<Item = Q>,
     rails: u8,
-    least: u32,
+    (reroutes, min_rails): (bool, u8),
 ) -> Result<ArrayVec<Lane<Q, DEPTH>, QPS>, BuildError> {
     if rails == 0 || usize::from(rails) > MAX_RAILS {
         return Err(BuildError::Rails { rails });
+    }
+    if reroutes && rails == 1 {
+        return Err(BuildError::NothingToRerouteTo);
+    }
+    if reroutes && min_rails > rails {
+        return Err(BuildError::MinRails { min_rails, rails });
     }
     let mut lanes = ArrayVec::<Lane<Q, DEPTH>, QPS>::new();
     let count = |given| BuildError::QueuePairs { given, rails, max: QPS };
     for (place, qp) in queue_pairs.into_iter().enumerate() {
         let lane = Lane::new(qp, place, rails);
-        lane.check(least)?;
+        lane.check(LEAST_REQUESTS)?;
         if lanes.get(usize::from(lane.rail)).is_some_and(|first| first.device != lane.device) {
             return Err(BuildError::Devices { rail: lane.rail });
         }
@@ -298,8 +351,9 @@ pub(super) fn ports<Q, const DEPTH: usize>(
     lanes: &[Lane<Q, DEPTH>],
     rails: u8,
     slots: usize,
+    reroutes: bool,
 ) -> Ports {
-    let mut ports = Ports { rails, slots: slots as u16, ..Ports::default() };
+    let mut ports = Ports { rails, slots: slots as u16, reroutes, ..Ports::default() };
     for lane in lanes.iter().rev() {
         ports.devices[usize::from(lane.rail)] = lane.device_at;
         ports.max_message[usize::from(lane.rail)] = lane.max_message;

@@ -1,10 +1,12 @@
 //! Messages between two processes, receiver driven: isend, irecv, test.
 
 mod card;
+mod control;
 mod entry;
 mod error;
 mod immediate;
 mod lane;
+mod lanes;
 mod mask;
 mod memory;
 mod pool;
@@ -15,6 +17,7 @@ mod sender;
 mod split;
 
 pub use card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
+pub use control::Control;
 pub use entry::{ENTRY_BYTES, Entry, EntryError, EntryForm, MAX_BUFFERS};
 pub use error::{BuildError, CallError, CardError, Failure, NotNow, ProtocolError};
 pub use immediate::{ImmLayout, Immediate, MAX_SLOTS, SIZE_UNIT, Told};

@@ -87,9 +87,9 @@ pub enum PoolError {
 impl Pool {
     /// The ledger of a shared receive queue, empty now, of `device`.
     ///
-    /// `capacity` is how many receives it holds, or how many the completion queues of the device's
-    /// connections have room for, if that is less: each of them completes somewhere. (Where all complete on
-    /// one queue, [attaching](crate::virtual_cq::VirtualCq::attach) reserves an account's limit there.)
+    /// `capacity` is how many receives it holds, or how many the completion queue of the device's connections
+    /// has [set aside](crate::virtual_cq::VirtualCq::set_aside) for them, if that is less: each of them
+    /// completes there.
     pub const fn new(device: DeviceId, capacity: u32) -> Self {
         Self { device, capacity, granted: 0, unowned: 0 }
     }

@@ -137,6 +137,13 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         Some(purpose)
     }
 
+    /// Another queue pair takes the place of this one, whose requests have all ended.
+    pub(super) fn start_over(&mut self, generation: u16) {
+        debug_assert!(self.is_empty());
+        let first = Tag::new(TagKind::Send, self.first.rail(), generation);
+        *self = Self { first, ..Self::new(first.rail(), self.limit) };
+    }
+
     /// What must hold between any two calls.
     pub(super) fn invariants(&self) {
         assert!(self.ended <= self.posted && self.signaled <= self.posted);

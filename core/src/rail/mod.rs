@@ -25,8 +25,10 @@ pub(crate) mod tag;
 
 pub use control::{ControlDecodeError, ControlMessage, RailNews, ToldState};
 pub use error::{RailCounters, RailError};
+pub(crate) use event::RailEvents;
 pub use event::{FailedBecause, RailEvent, RailEventKind};
 pub use id::{MAX_RAILS, RailId, RailSet};
 pub(crate) use in_flight::{Batch, Content, TagMatch};
 pub use lifecycle::{ControlError, RailState};
+pub(crate) use lifecycle::{Heard, Lifecycle};
 pub(crate) use physical::{Rail, address};

@@ -65,8 +65,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ///
     /// Nothing changed: see [`AttachError`]. If this queue owns physical queues, every physical
     /// queue pair must complete on one of them, and it must be deep enough for all that can be in
-    /// flight: an overrun is fatal. Receives of shared receive queues are not known here, and come
-    /// on top.
+    /// flight: an overrun is fatal. Receives of shared receive queues are not known here:
+    /// [`set_aside`](Self::set_aside).
     pub fn attach(
         &mut self,
         index: u16,
@@ -103,6 +103,20 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             Err(_) => self.forget(index),
         }
         result
+    }
+
+    /// Sets entries of a completion queue aside, for good: for what completes there and is not known when
+    /// queue pairs are attached, such as the receives of a shared receive queue.
+    ///
+    /// # Errors
+    ///
+    /// There is no such queue, of capacity 0, or it is too small; nothing changed.
+    pub fn set_aside(&mut self, cq: CqId, entries: u32) -> Result<(), AttachError> {
+        let mut reserved = self.reserved;
+        let none = AttachError::CqTooSmall { cq, capacity: 0, needed: entries };
+        self.reserve(&mut reserved, cq, entries)?.ok_or(none)?;
+        self.reserved = reserved;
+        Ok(())
     }
 
     /// Reserves entries and returns the place of the completion queue; `None` if it is not ours.

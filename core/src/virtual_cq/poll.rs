@@ -196,11 +196,47 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
                     }
                     let Some(index) = self.registry.dequeue() else { break };
                     self.drain(index, qps, budget);
+                    self.empty_for(index, qps, budget);
                 }
             } else {
                 self.hand_over_backlog(budget);
             }
         }
+    }
+
+    /// Empties the completion queue that a target wants to be seen empty, as far as the backlog has room:
+    /// takes all that it held, or as much as it can hold.
+    fn empty_for<S: TargetSet + ?Sized>(
+        &mut self,
+        index: u16,
+        qps: &mut S,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
+        let awaited = qps.target(index).and_then(|qp| qp.awaits_empty());
+        let place = awaited.and_then(|id| self.cqs.iter().position(|cq| cq.id() == id));
+        let Some((id, at)) = awaited.zip(place) else { return };
+        let mut left = self.cqs[at].capacity() as usize;
+        loop {
+            let limit = POLL_BATCH.min(left).min(POLL_BATCH - self.backlog.len());
+            if limit == 0 && left > 0 {
+                return;
+            }
+            let mut polled = Polled::default();
+            let mut touched = Touched::new();
+            let taken = self.take_from(at, limit, qps, &mut touched, budget, &mut polled);
+            touched.into_iter().for_each(|index| self.registry.enqueue(index));
+            if polled.error.is_some() {
+                return;
+            }
+            left -= taken;
+            if taken < limit || left == 0 {
+                break;
+            }
+        }
+        if let Some(qp) = qps.target(index) {
+            qp.note_empty(id);
+        }
+        self.drain(index, qps, budget);
     }
 
     /// Hands over what passed straight through in earlier polls and found no budget. Before anything

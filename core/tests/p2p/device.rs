@@ -9,7 +9,8 @@ use polyrail_core::hardware::{
 };
 use polyrail_core::p2p::POOL_WR_ID;
 use polyrail_core::verbs::{
-    Completion, DeviceId, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode, WcStatus,
+    Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
+    WcStatus,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -129,6 +130,8 @@ struct World {
     /// Every request that was executed: queue pair and request.
     log: Vec<(usize, SendRequest)>,
     rnr: u32,
+    /// Requests of queue pairs that failed, which may be on their way still: queue pair and request.
+    stragglers: Vec<(usize, SendRequest)>,
 }
 
 /// All devices. Clones are the same.
@@ -170,6 +173,14 @@ impl World {
             return Step::Idle;
         }
         let request = self.qps[at].sends[next].request;
+        let step = self.carry_out(at, &request, even_in_error);
+        if step == Step::Done {
+            self.qps[at].sends[next].executed = true;
+        }
+        step
+    }
+
+    fn carry_out(&mut self, at: usize, request: &SendRequest, even_in_error: bool) -> Step {
         let peer = self.qps[at].peer.expect("connected");
         if self.qps[peer].is_error && (!even_in_error || self.qps[peer].said_word) {
             return Step::Dead;
@@ -183,9 +194,8 @@ impl World {
             }
             self.srqs[srq].receives -= 1;
         }
-        self.copy(at, peer, &request);
-        self.qps[at].sends[next].executed = true;
-        self.log.push((at, request));
+        self.copy(at, peer, request);
+        self.log.push((at, *request));
         if takes_receive {
             let opcode = WcOpcode::RECV_RDMA_WITH_IMM;
             let completion = Completion {
@@ -250,6 +260,9 @@ impl World {
                 self.complete(at, Completion::failure(0, sent.request.wr_id, status, 0));
             }
             status = WcStatus::WR_FLUSH_ERR;
+            if !sent.executed {
+                self.stragglers.push((at, sent.request));
+            }
         }
     }
 
@@ -267,7 +280,10 @@ impl World {
             qp.sends.push_back(Sent { request: *request, executed: false });
         }
         if qp.is_error {
+            // What is posted in the error state never leaves.
+            let stragglers = self.stragglers.len();
             self.flush(at, WcStatus::WR_FLUSH_ERR);
+            self.stragglers.truncate(stragglers);
         }
         Ok(())
     }
@@ -334,6 +350,26 @@ impl Fabric {
         self.0.borrow_mut().execute(at, true)
     }
 
+    /// The oldest request of a queue pair that failed arrives after all. `late`: even though its peer is in
+    /// the error state, unless that one's driver gave its word.
+    pub(crate) fn straggle(&self, at: usize, late: bool) -> Step {
+        let mut world = self.0.borrow_mut();
+        let Some(first) = world.stragglers.iter().position(|(from, _)| *from == at) else {
+            return Step::Idle;
+        };
+        let request = world.stragglers[first].1;
+        let step = world.carry_out(at, &request, late);
+        if step == Step::Done {
+            world.stragglers.remove(first);
+        }
+        step
+    }
+
+    /// Lets stragglers arrive wherever anybody answers. Returns whether one did.
+    pub(crate) fn straggle_any(&self) -> bool {
+        (0..self.queue_pairs()).any(|at| self.straggle(at, true) == Step::Done)
+    }
+
     /// The oldest request that was executed completes.
     pub(crate) fn acknowledge(&self, at: usize) -> Step {
         self.0.borrow_mut().acknowledge(at)
@@ -359,6 +395,11 @@ impl Fabric {
             }
             has_run = true;
         }
+    }
+
+    /// Executes and acknowledges all of one queue pair.
+    pub(crate) fn run_only(&self, at: usize) {
+        while self.execute(at) == Step::Done || self.acknowledge(at) == Step::Done {}
     }
 
     /// The oldest request fails, and the rest are flushed.
@@ -397,6 +438,26 @@ impl Fabric {
         world.srqs[srq].receives -= 1;
         let status = WcStatus::WR_FLUSH_ERR;
         world.complete(at, Completion::failure(0, POOL_WR_ID, status, 0));
+    }
+
+    /// The next commits of this shared receive queue take nothing.
+    pub(crate) fn refuse_receives_of(&self, srq: usize, commits: usize) {
+        (0..commits).for_each(|_| self.refuse_receives(srq, 0, Refusal::QueueFull));
+    }
+
+    /// What waits in a completion queue is lost with its device.
+    pub(crate) fn lose_completions(&self, cq: usize) {
+        self.0.borrow_mut().cqs[cq].entries.clear();
+    }
+
+    /// [`deliver`](Self::deliver) of an immediate.
+    pub(crate) fn deliver_imm(&self, at: usize, imm: Imm, byte_len: u32) {
+        let opcode = WcOpcode::RECV_RDMA_WITH_IMM;
+        let wc_flags = WcFlags::WITH_IMM;
+        self.deliver(
+            at,
+            Completion { imm, byte_len, wc_flags, ..Completion::success(0, 0, opcode) },
+        );
     }
 
     /// An immediate comes that no sender of ours sent.
@@ -476,6 +537,10 @@ impl Fabric {
         let mut world = self.0.borrow_mut();
         world.log.reserve(1 << 16);
         world.srqs.iter_mut().for_each(|srq| srq.batches.reserve(1 << 16));
+    }
+
+    pub(crate) fn queue_pairs(&self) -> usize {
+        self.0.borrow().qps.len()
     }
 
     /// Receives in a shared queue.

@@ -9,5 +9,7 @@ mod flushes;
 mod messages;
 mod peers;
 mod pools;
+mod random;
 mod refusals;
+mod reroute;
 mod rig;

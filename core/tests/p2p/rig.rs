@@ -1,13 +1,14 @@
 //! Two ends of connections on test devices.
 
 use crate::device::{Block, Fabric, TestCq, TestQp, TestSrq};
-use polyrail_core::hardware::QpLimits;
+use polyrail_core::hardware::{CqId, QpLimits};
 use polyrail_core::p2p::{
-    Account, CallError, Pool, Received, Receiver, ReceiverConfig, RecvBuffer, RecvHandle, Region,
-    SendHandle, Sender, SenderConfig,
+    Account, BuildError, CallError, CardError, Pool, Received, Receiver, ReceiverCard,
+    ReceiverConfig, RecvBuffer, RecvHandle, Region, SendHandle, Sender, SenderConfig,
 };
 use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer, SendRequest};
-use polyrail_core::virtual_cq::{CompletionTarget, Event, VirtualCq};
+use polyrail_core::virtual_cq::{AttachError, CompletionTarget, Event, VirtualCq};
+use polyrail_core::virtual_qp::RailState;
 use std::ops::{Deref, Range};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -66,6 +67,7 @@ pub(crate) struct Setup {
     /// Connections on the same pools.
     pub(crate) connections: usize,
     pub(crate) flushes: bool,
+    pub(crate) reroutes: bool,
 }
 
 impl Setup {
@@ -78,10 +80,16 @@ impl Setup {
             max_send_wr: DEPTH as u32,
             max_inline_data: 64,
             limit: 1024,
+            reroutes: false,
             sender: SenderConfig { rails, split_threshold: 0, ..SenderConfig::default() },
             connections: 1,
             flushes: false,
         }
+    }
+
+    /// Other rails take over from one that fails.
+    pub(crate) fn rerouting(rails: u8) -> Self {
+        Self { reroutes: true, ..Self::rails(rails) }
     }
 
     pub(crate) fn rig(&self) -> Rig {
@@ -108,6 +116,8 @@ pub(crate) struct Rig {
     pub(crate) far_cq: Cq,
     pub(crate) pools: Vec<Pool>,
     pub(crate) srqs: Vec<TestSrq>,
+    /// What NICs count is what is there.
+    pub(crate) counts_pools: bool,
     /// Completions that nobody wanted: at the sender's, at the receiver's.
     pub(crate) foreign: [Vec<Event>; 2],
 }
@@ -161,8 +171,14 @@ impl Rig {
             setup: setup.clone(),
             pools: Vec::new(),
             srqs: srqs.clone(),
+            counts_pools: true,
             foreign: [Vec::new(), Vec::new()],
         };
+        for cq in &far_cqs {
+            rig.far_cq.set_aside(CqId(cq.at as u64), receives).expect("it is large enough");
+            let all = rig.far_cq.set_aside(CqId(cq.at as u64), capacity);
+            assert!(matches!(all, Err(AttachError::CqTooSmall { .. })));
+        }
         for number in 0..setup.connections {
             let accounts = pools.iter_mut().zip(&srqs);
             let accounts: Vec<Account<TestSrq>> = accounts
@@ -212,13 +228,15 @@ impl Rig {
         let keys = self.keys(&ring.block(), 0);
         // SAFETY: the fabric keeps the words.
         let ring = unsafe { Region::new(ring, keys) }.expect("few devices");
-        let config = SenderConfig { virtual_qp_num: number, ..setup.sender };
+        let reroutes = setup.reroutes;
+        let config = SenderConfig { virtual_qp_num: number, reroutes, ..setup.sender };
         let mut sender = TestSender::new(config, left, ring).expect("a good sender");
         let records = Aligned::new(TestReceiver::REGION_WORDS);
         let keys = self.keys(&records.block(), FAR);
         // SAFETY: the fabric keeps the words.
         let records = unsafe { Region::new(records, keys) }.expect("few devices");
-        let config = ReceiverConfig { virtual_qp_num: number, rails: setup.rails };
+        let (rails, min_rails) = (setup.rails, setup.sender.min_rails);
+        let config = ReceiverConfig { virtual_qp_num: number, rails, reroutes, min_rails };
         let mut receiver =
             TestReceiver::new(config, right, flushes, accounts, records).expect("a good receiver");
         sender.connect(&receiver.card()).expect("the ends fit");
@@ -283,6 +301,60 @@ impl Rig {
         self.poll_far();
     }
 
+    /// Carries every control message there is, both ways.
+    pub(crate) fn carry(&mut self) {
+        for Connection { sender, receiver, .. } in &mut self.connections {
+            loop {
+                let there = sender.next_control();
+                there.map(|control| receiver.control(control).expect("a correct peer"));
+                let back = receiver.next_control();
+                back.map(|control| sender.control(control).expect("a correct peer"));
+                if there.is_none() && back.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Puts a new pair of queue pairs in a place that is Down at both ends, on this device of each.
+    pub(crate) fn replace(&mut self, place: usize, device: usize) {
+        let limits = QpLimits {
+            max_send_wr: self.setup.max_send_wr,
+            max_recv_wr: 0,
+            max_inline_data: self.setup.max_inline_data,
+            max_msg_size: self.setup.max_msg_size,
+        };
+        let near = self.fabric.qp(&self.near_cq.cqs()[device].clone(), None, limits);
+        let far_cq = self.far_cq.cqs()[device].clone();
+        let far = self.fabric.qp(&far_cq, Some(&self.srqs[device]), limits);
+        self.fabric.connect(&near, &far);
+        let connection = &mut self.connections[0];
+        (connection.near[place], connection.far[place]) = (near.at, far.at);
+        let (_, generation) = connection.sender.queue_pair_state(place).expect("a place");
+        let cq = (&mut self.near_cq, 0);
+        let device = device as u8;
+        let old = connection.sender.replace_queue_pair(cq, place, generation + 1, near, device);
+        assert!(old.is_ok(), "{}", old.err().expect("an error").error);
+        let cq = (&mut self.far_cq, 0);
+        let old = connection.receiver.replace_queue_pair(cq, place, generation + 1, far, device);
+        assert!(old.is_ok(), "{}", old.err().expect("an error").error);
+    }
+
+    /// Whether a place is Down at both ends, in one generation.
+    pub(crate) fn is_down(&self, place: usize) -> bool {
+        let Connection { sender, receiver, .. } = &self.connections[0];
+        let near = sender.queue_pair_state(place).expect("a place");
+        near.0 == RailState::Down && receiver.queue_pair_state(place) == Some(near)
+    }
+
+    /// Runs, polls and carries messages until nothing happens any more.
+    pub(crate) fn recover(&mut self) {
+        for _ in 0..8 {
+            self.settle();
+            self.carry();
+        }
+    }
+
     /// Runs and polls until nothing happens any more.
     pub(crate) fn settle(&mut self) {
         let mut idle = 0;
@@ -297,6 +369,9 @@ impl Rig {
         for connection in &self.connections {
             connection.sender.invariants();
             connection.receiver.invariants();
+        }
+        if !self.counts_pools {
+            return;
         }
         for (at, (pool, srq)) in self.pools.iter().zip(&self.srqs).enumerate() {
             let accounts = self.connections.iter();
@@ -384,6 +459,37 @@ impl Rig {
         let log = self.fabric.take_log();
         log.into_iter().filter_map(|(at, request)| Some((place(at)?, request))).collect()
     }
+}
+
+/// What is wrong with the choices for a sender.
+pub(crate) fn build_error(setup: &Setup) -> Option<BuildError> {
+    lone_sender(setup).err()
+}
+
+/// What is wrong with a card, to a sender.
+pub(crate) fn connect_error(setup: &Setup, card: &ReceiverCard) -> Option<CardError> {
+    lone_sender(setup).expect("a good sender").connect(card).err()
+}
+
+fn lone_sender(setup: &Setup) -> Result<TestSender, BuildError> {
+    let fabric = Fabric::default();
+    let limits = QpLimits {
+        max_send_wr: setup.max_send_wr,
+        max_recv_wr: 0,
+        max_inline_data: setup.max_inline_data,
+        max_msg_size: setup.max_msg_size,
+    };
+    let queue_pairs = (0..u32::from(setup.rails)).map(|device| {
+        let cq = fabric.cq(device, 1024);
+        fabric.qp(&cq, None, limits)
+    });
+    let ring = Aligned::new(TestSender::REGION_WORDS);
+    let keys = (0..u32::from(setup.rails)).map(DeviceId);
+    let keys = keys.map(|device| DeviceKeys { device, lkey: 1, rkey: 1 });
+    // SAFETY: nothing is posted.
+    let ring = unsafe { Region::new(ring, keys) }.expect("few devices");
+    let config = SenderConfig { reroutes: setup.reroutes, ..setup.sender };
+    TestSender::new(config, queue_pairs, ring)
 }
 
 /// Offers buffers: memory, offset, length and tag of each.

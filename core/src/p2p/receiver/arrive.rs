@@ -5,12 +5,14 @@ use super::slot::{Arrival, State};
 use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
 };
-use crate::hardware::{ENGINE_WR_ID, QueuePair, ReceiveQueue};
+use crate::hardware::{CqId, ENGINE_WR_ID, QueuePair, ReceiveQueue};
 use crate::p2p::error::{Failure, ProtocolError};
 use crate::p2p::immediate::Told;
 use crate::p2p::lane::{Lane, list};
 use crate::p2p::memory::Words;
+use crate::p2p::queue::Purpose;
 use crate::p2p::record::RECORD_WORDS;
+use crate::rail::{FailedBecause, RailState};
 use crate::verbs::{Completion, DeviceId, ImmOrder, WcOpcode};
 
 impl<
@@ -37,7 +39,10 @@ impl<
         if !completion.status.is_success() {
             return self.failed(place, completion);
         }
-        if self.failure.is_some() {
+        let lane = &mut self.lanes[place];
+        lane.immediates = lane.immediates.wrapping_add(1);
+        // Of a queue pair that is fenced, the peer has been told the number.
+        if self.lanes.failure.is_some() || self.lanes[place].lifecycle.is_drained() {
             return;
         }
         if let Err(error) = self.arrive(place, completion) {
@@ -49,7 +54,7 @@ impl<
     #[inline]
     fn arrive(&mut self, place: usize, completion: &Completion) -> Result<(), ProtocolError> {
         let lane = &self.lanes[place];
-        let (rail, opcode) = (lane.rail, completion.opcode);
+        let (mut rail, opcode) = (lane.rail, completion.opcode);
         let imm = completion.imm().filter(|_| opcode == WcOpcode::RECV_RDMA_WITH_IMM);
         let imm = imm.ok_or(ProtocolError::NoImmediate { rail, opcode })?;
         let immediate = self.layout.decode(imm);
@@ -57,8 +62,11 @@ impl<
         let at = usize::from(number);
         let slot = self.slots.get_mut(at).filter(|slot| slot.state == State::Waiting);
         let slot = slot.ok_or(ProtocolError::NoReceive { slot: number })?;
-        if let Told::Moved(rail) = immediate.told {
-            return Err(ProtocolError::NotFenced { slot: number, rail });
+        if let Told::Moved(of) = immediate.told {
+            rail = of;
+            if !self.fenced.contains(rail) {
+                return Err(ProtocolError::NotFenced { slot: number, rail });
+            }
         }
         let (device_at, bytes) = (lane.device_at, completion.byte_len);
         slot.note(&Arrival { immediate, rail, device_at, bytes })?;
@@ -73,11 +81,17 @@ impl<
 
     /// What was posted to a queue pair has ended.
     fn sent(&mut self, place: usize, completion: &Completion) {
-        let lane = &mut self.lanes[place];
-        if let Some(number) = lane.queue.find(completion.wr_id) {
-            while lane.queue.end(number).is_some() {}
+        let is_success = completion.status.is_success();
+        if let Some(number) = self.lanes[place].queue.find(completion.wr_id) {
+            while let Some(purpose) = self.lanes[place].queue.end(number) {
+                if let Purpose::Entries { number, again: true } = purpose
+                    && is_success
+                {
+                    self.written_again(place, number);
+                }
+            }
         }
-        if !completion.status.is_success() {
+        if !is_success {
             self.failed(place, completion);
         }
     }
@@ -86,26 +100,16 @@ impl<
     #[cold]
     fn failed(&mut self, place: usize, completion: &Completion) {
         let error = self.lanes[place].completion_error(completion);
-        self.give_up(Failure::Rail(error));
+        self.lane_failed(place, FailedBecause::Error(error));
     }
 
     /// Posts receives in the place of those that were taken, a batch at a time.
-    fn refill(&mut self) {
+    pub(super) fn refill(&mut self) {
         for pool in &mut self.pools {
             // What was promised is there, whatever the driver says: each immediate that came took the
             // receive that was promised for it. If it refuses, a later poll asks again.
             let _ = pool.account.refill(self.waiting * pool.each);
         }
-    }
-
-    /// Receives that may complete on a queue pair: all of the account, counted once for each device.
-    fn receives(&self, place: usize) -> u32 {
-        let device_at = self.lanes[place].device_at;
-        let first = self.lanes.iter().position(|lane| lane.device_at == device_at);
-        if first != Some(place) {
-            return 0;
-        }
-        self.pools.get(usize::from(device_at)).map_or(0, |pool| pool.account.limit())
     }
 }
 
@@ -133,10 +137,10 @@ impl<
     }
 
     fn for_each_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
-        list(&self.lanes, 0, |place| self.receives(place), each);
+        list(&self.lanes, 0, each);
         for (at, flush) in self.flushes.iter().enumerate() {
             let first = self.lanes.len() + at;
-            list(core::slice::from_ref(&flush.lane), first, |_| 0, each);
+            list(core::slice::from_ref(&flush.lane), first, each);
         }
     }
 
@@ -165,7 +169,12 @@ impl<
     fn count_passed(&mut self, _completions: &[Completion], _any_failed: bool) {}
 
     fn pump(&mut self) {
-        if self.failure.is_none() { self.refill() } else { self.drain() }
+        if self.lanes.failure.is_none() {
+            self.refill();
+        }
+        if self.lanes.needs_care {
+            self.recover();
+        }
     }
 
     fn next_report(&mut self) -> Option<VirtualWc> {
@@ -173,22 +182,22 @@ impl<
     }
 
     fn wants_poll(&self) -> bool {
-        self.failure.is_some() && (!self.is_drained() || self.owes_receives())
+        self.lanes.needs_care && self.has_something_to_do()
     }
-}
 
-impl<
-    Q: QueuePair,
-    S: ReceiveQueue,
-    M: Words,
-    const QPS: usize,
-    const DEPTH: usize,
-    const SLOTS: usize,
-> Receiver<Q, S, M, QPS, DEPTH, SLOTS>
-{
-    /// Whether receives of other connections were taken, and none were posted for them.
-    fn owes_receives(&self) -> bool {
-        self.pools.iter().any(|pool| !pool.account.covers(0))
+    fn awaits_empty(&self) -> Option<CqId> {
+        let awaits = |lane: &&Lane<Q, DEPTH>| {
+            let is_draining = lane.lifecycle.state() == RailState::Draining;
+            is_draining && lane.is_drained && !lane.is_seen_empty
+        };
+        if !self.lanes.needs_care || self.lanes.failure.is_some() {
+            return None;
+        }
+        self.lanes.iter().find(awaits).map(|lane| lane.qp.cq())
+    }
+
+    fn note_empty(&mut self, cq: CqId) {
+        self.queue_is_empty(cq);
     }
 }
 

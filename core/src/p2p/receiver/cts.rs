@@ -19,11 +19,17 @@ impl<
 > Receiver<Q, S, M, QPS, DEPTH, SLOTS>
 {
     /// The queue pair for the entries of a slot: the first one of each device, devices in turn, so that the
-    /// entries of one slot follow each other on one connection. `None` without a credit: full is
-    /// back-pressure.
+    /// entries of one slot follow each other on one connection as long as it works. `None` without a credit:
+    /// full is back-pressure.
     pub(super) fn entry_lane(&self, at: usize) -> Option<usize> {
-        let device = at % self.devices.len().max(1);
-        let lane = self.lanes.iter().position(|lane| usize::from(lane.device_at) == device)?;
+        let devices = self.devices.len();
+        let in_turn = (0..devices).map(|step| (at + step) % devices);
+        let works = |device: usize| {
+            self.lanes.iter().position(|lane| {
+                usize::from(lane.device_at) == device && lane.lifecycle.is_in_service()
+            })
+        };
+        let lane = in_turn.filter_map(works).next()?;
         self.lanes[lane].has_room(1).then_some(lane)
     }
 

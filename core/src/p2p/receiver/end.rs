@@ -9,6 +9,8 @@ use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, MAX_BUFFERS};
 use crate::p2p::error::{BuildError, CallError, CardError, Failure};
 use crate::p2p::immediate::{ImmLayout, MAX_SLOTS};
 use crate::p2p::lane::{Devices, Lane, connect, devices, lanes, ports};
+use crate::p2p::lanes::Lanes;
+use crate::p2p::mask::Mask;
 use crate::p2p::memory::{Region, Words};
 use crate::p2p::pool::Account;
 use crate::p2p::record::RECORD_WORDS;
@@ -33,7 +35,10 @@ use core::sync::atomic::AtomicU64;
 /// [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll); no report comes out of it.
 ///
 /// *Health*: [`failure`](Self::failure), [`is_drained`](Self::is_drained), [`fail`](Self::fail),
-/// [`lose_queue_pair`](Self::lose_queue_pair), [`counters`](Self::counters).
+/// [`counters`](Self::counters).
+///
+/// *Rails that fail*: [`next_control`](Self::next_control), [`control`](Self::control),
+/// [`take_event`](Self::take_event), [`replace_queue_pair`](Self::replace_queue_pair) and others.
 ///
 /// # Buffer ownership
 ///
@@ -43,10 +48,11 @@ use core::sync::atomic::AtomicU64;
 ///
 /// # When the connection fails
 ///
-/// A rail that fails, or a peer that breaks the protocol, fails the connection, and no other on the same
-/// pools: the first [failure](Self::failure) is kept, all queue pairs are moved to the error state and
-/// drained, by polls, until none of them takes a receive any more. Then every receive that is not done gives
-/// its buffers back with that failure.
+/// A peer that breaks the protocol fails the connection, and so does a rail that fails, unless others take
+/// over ([Rails that fail](super::Sender#rails-that-fail)); no other connection on the same pools: the first
+/// [failure](Self::failure) is kept, all queue pairs are moved to the error state and drained, by polls,
+/// until none of them takes a receive any more. Then every receive that is not done gives its buffers back
+/// with that failure.
 #[derive(Debug)]
 pub struct Receiver<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize> {
     pub(super) config: ReceiverConfig,
@@ -57,11 +63,14 @@ pub struct Receiver<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: 
     pub(super) waiting: u32,
     /// Account and rails of each device.
     pub(super) pools: ArrayVec<DevicePool<S>, MAX_RAILS>,
-    pub(super) lanes: ArrayVec<Lane<Q, DEPTH>, QPS>,
+    pub(super) lanes: Lanes<Q, QPS, DEPTH>,
+    /// Rails of which a queue pair has been fenced: their shares may come by others.
+    pub(super) fenced: Mask,
+    /// Rails of which a queue pair has failed.
+    pub(super) failed: Mask,
     pub(super) devices: Devices,
     pub(super) region: Region<M>,
     pub(super) peer: Option<SenderCard>,
-    pub(super) failure: Option<Failure>,
     /// The loopback queue pair of each device that has one, in no order.
     pub(super) flushes: ArrayVec<FlushLane<Q, DEPTH>, MAX_RAILS>,
     pub(super) slots: [Slot; SLOTS],
@@ -73,6 +82,8 @@ pub(super) struct DevicePool<S> {
     pub(super) account: Account<S>,
     /// Immediates of one message that may come over this device.
     pub(super) each: u32,
+    /// The same, whatever rails fail.
+    pub(super) most: u32,
 }
 
 impl<
@@ -113,7 +124,8 @@ impl<
             assert!(QPS <= 1 << 7, "places of queue pairs have 7 bits");
         }
         let rails = config.rails;
-        let mut lanes = lanes(queue_pairs, rails, 2)?;
+        let ReceiverConfig { reroutes, min_rails, .. } = config;
+        let mut lanes = lanes(queue_pairs, rails, (reroutes, min_rails))?;
         if let Some(own) = lanes.iter().find(|lane| lane.qp.limits().max_recv_wr > 0) {
             return Err(BuildError::OwnReceives { qp_num: own.qp_num });
         }
@@ -126,11 +138,12 @@ impl<
             next: 1,
             waiting: 0,
             pools: ArrayVec::new(),
-            lanes,
+            lanes: Lanes::new(lanes, rails, reroutes, min_rails),
+            fenced: Mask::EMPTY,
+            failed: Mask::EMPTY,
             devices,
             region,
             peer: None,
-            failure: None,
             flushes: flush_lane::lanes(flush_queue_pairs)?,
             slots: [Slot::BLANK; SLOTS],
         };
@@ -156,19 +169,27 @@ impl<
             let place = given.iter().position(|account| account.device() == *device);
             let account = place.and_then(|place| given.swap_pop(place));
             let account = account.ok_or(BuildError::Account { device: *device })?;
-            self.pools.push(DevicePool { account, each: 0 });
+            self.pools.push(DevicePool { account, each: 0, most: 0 });
         }
         self.count_rails();
         Ok(())
     }
 
     /// Counts, for each device, the immediates of one message that may come over it: one for each rail that
-    /// is on it.
-    fn count_rails(&mut self) {
-        let rails = usize::from(self.config.rails);
-        for (at, pool) in self.pools.iter_mut().enumerate() {
-            let own = self.lanes[..rails].iter().filter(|lane| usize::from(lane.device_at) == at);
-            pool.each = own.count() as u32;
+    /// is on it, and one for each rail elsewhere that ever failed, whose shares may be moved here. None, if
+    /// no queue pair on it takes any.
+    pub(super) fn count_rails(&mut self) {
+        let Self { pools, lanes, failed, config, .. } = self;
+        for (at, pool) in pools.iter_mut().enumerate() {
+            let takes = |lane: &&Lane<Q, DEPTH>| {
+                usize::from(lane.device_at) == at && !lane.lifecycle.is_drained()
+            };
+            let own =
+                lanes.iter().filter(takes).fold(Mask::EMPTY, |own, lane| own | Mask::of(lane.rail));
+            let all = if config.reroutes { u32::from(config.rails) } else { own.count() };
+            let moved = if own.is_empty() { Mask::EMPTY } else { *failed };
+            pool.each = (own | moved).count();
+            pool.most = all;
         }
     }
 
@@ -181,7 +202,7 @@ impl<
     }
 
     fn ports(&self) -> Ports {
-        ports(&self.lanes, self.config.rails, SLOTS)
+        ports(&self.lanes, self.config.rails, SLOTS, self.config.reroutes)
     }
 
     /// Takes the sender's card. The queue pairs are connected by then, or will be before the first receive.
@@ -237,13 +258,13 @@ impl<
 
     /// Why the connection failed, if it did.
     pub const fn failure(&self) -> Option<&Failure> {
-        self.failure.as_ref()
+        self.lanes.failure.as_ref()
     }
 
     /// Whether no device accesses any buffer of this end any more, of a connection that failed.
     pub fn is_drained(&self) -> bool {
         let drained = |lane: &Lane<Q, DEPTH>| lane.is_drained;
-        self.failure.is_some()
+        self.lanes.failure.is_some()
             && self.lanes.iter().all(drained)
             && self.flushes.iter().all(|flush| flush.lane.is_drained)
     }
@@ -260,10 +281,10 @@ impl<
 
     #[cold]
     pub(super) fn give_up(&mut self, failure: Failure) {
-        if self.failure.is_none() {
-            self.failure = Some(failure);
-            self.lanes.iter_mut().for_each(Lane::stop);
-            self.flushes.iter_mut().for_each(|flush| flush.lane.stop());
+        if self.lanes.give_up(failure) {
+            for flush in &mut self.flushes {
+                flush.lane.stop();
+            }
             self.drain();
         }
     }
@@ -271,7 +292,7 @@ impl<
     /// Goes on draining queue pairs, of a connection that failed. What they took at the cost of other
     /// connections is posted again.
     pub(super) fn drain(&mut self) {
-        for lane in &mut self.lanes {
+        for lane in self.lanes.iter_mut() {
             lane.drain(true);
         }
         for flush in &mut self.flushes {
@@ -283,34 +304,13 @@ impl<
         }
     }
 
-    /// Puts an end to a queue pair that is no more: the connection fails, and what was in flight on it has
-    /// ended. For devices that are gone, and completion queues that broke. Returns whether there is such a
-    /// queue pair; those for flushes are counted behind the others.
-    ///
-    /// # Safety
-    ///
-    /// The device accesses no memory through this queue pair any more, neither for this end nor for the
-    /// peer: it was destroyed, or the device was removed.
-    #[allow(unsafe_code, reason = "a contract for the caller")]
-    pub unsafe fn lose_queue_pair(&mut self, queue_pair: usize) -> bool {
-        let flushes = self.flushes.iter_mut().map(|flush| &mut flush.lane);
-        let Some(lane) = self.lanes.iter_mut().chain(flushes).nth(queue_pair) else {
-            return false;
-        };
-        let error = lane.refusal_error(ENODEV);
-        lane.lose();
-        self.give_up(Failure::Rail(error));
-        self.drain();
-        true
-    }
-
     /// Ends the connection, and gives queue pairs and accounts back; those queue pairs for flushes come last.
     /// Buffers of receives that are not done are the caller's when the queue pairs are destroyed. Completions
     /// that come still are [foreign](crate::virtual_cq::Event::Foreign), and the
     /// [pool's](crate::p2p::Pool::note_foreign).
     pub fn into_parts(self) -> (impl Iterator<Item = Q>, impl Iterator<Item = Account<S>>) {
         let flushes = self.flushes.into_iter().map(|flush| flush.lane.qp);
-        let queue_pairs = self.lanes.into_iter().map(|lane| lane.qp).chain(flushes);
+        let queue_pairs = self.lanes.all.into_iter().map(|lane| lane.qp).chain(flushes);
         (queue_pairs, self.pools.into_iter().map(|pool| pool.account))
     }
 
@@ -329,7 +329,7 @@ impl<
     /// The peer's card, of a connection that works.
     #[inline]
     pub(super) fn working(&self) -> Result<SenderCard, CallError> {
-        match self.failure {
+        match self.lanes.failure {
             Some(failure) => Err(CallError::Failed(failure)),
             None => self.peer.ok_or(CallError::NotConnected),
         }
@@ -341,16 +341,20 @@ impl<
     ///
     /// If it does not: a bug of this crate.
     pub fn invariants(&self) {
-        for lane in &self.lanes {
+        for lane in self.lanes.iter() {
             lane.queue.invariants();
         }
         let waiting = self.slots.iter().filter(|slot| slot.state == State::Waiting).count();
         assert_eq!(waiting, self.waiting as usize, "waiting slots are counted");
-        if self.failure.is_none() {
+        if self.lanes.failure.is_none() {
             for slot in self.slots.iter().filter(|slot| slot.state == State::Waiting) {
                 assert!(!slot.is_complete() && (slot.seen & slot.mask) == slot.seen);
             }
             for (at, pool) in self.pools.iter().enumerate() {
+                if self.lanes.awaits_fence() {
+                    // What shares that are moved may need is posted before the peer is told to move them.
+                    break;
+                }
                 // What has come of waiting slots is not waited for any more.
                 let came = self.slots.iter().filter(|slot| slot.state == State::Waiting);
                 let came: u32 = came.map(|slot| slot.seen.count()).sum();
@@ -360,6 +364,3 @@ impl<
         }
     }
 }
-
-/// What drivers say of a device that is gone.
-const ENODEV: i32 = 19;

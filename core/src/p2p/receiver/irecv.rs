@@ -35,12 +35,20 @@ impl<
         if slot.state != State::Free {
             return Err(NotNow::SlotTaken { number: slot.number }.into());
         }
+        if slot.rewriting.is_some() {
+            // An old copy of its entries must not land over newer ones.
+            return Err(NotNow::SlotTaken { number: slot.number }.into());
+        }
         let lane = self.entry_lane(at).ok_or(NotNow::NoCredits)?;
         self.fill_entries(at, number, buffers)?;
         self.promise()?;
         record::poison(self.record(at));
-        self.post_entries(at, lane, number, buffers.len() as u8, false)?;
-        self.slots[at].wait(number, buffers.len() as u8);
+        let posted = self.post_entries(at, lane, number, buffers.len() as u8, false);
+        if let Err(refused) = posted {
+            self.entries_refused(lane, refused);
+            return Err(refused.into());
+        }
+        self.slots[at].wait(number, buffers.len() as u8, lane as u8);
         self.waiting += 1;
         self.next = number + 1;
         Ok(RecvHandle { number })
@@ -77,7 +85,7 @@ impl<
         for pool in &mut self.pools {
             let device = pool.account.device();
             let promised = waiting * pool.each;
-            if !pool.account.may_promise(promised) {
+            if !pool.account.may_promise(waiting * pool.most) {
                 return Err(NotNow::PoolFull { device });
             }
             // A driver that does not take a batch whole may have taken what is needed.

@@ -16,6 +16,7 @@ mod flush;
 mod flush_lane;
 mod handle;
 mod irecv;
+mod reroute;
 mod slot;
 mod test;
 

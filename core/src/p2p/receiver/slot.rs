@@ -42,6 +42,12 @@ pub(super) struct Slot {
     pub(super) sizes: [u32; MAX_BUFFERS],
     /// What was offered to the sender.
     pub(super) entries: [Entry; MAX_BUFFERS],
+    /// The place of the queue pair that wrote the entries last.
+    pub(super) entries_lane: u8,
+    /// They are to be written again, by another queue pair.
+    pub(super) wants_entries: bool,
+    /// The place of the queue pair that has written them again, until that is known to have ended.
+    pub(super) rewriting: Option<u8>,
 }
 
 /// An immediate on its way into a slot.
@@ -77,10 +83,15 @@ impl Slot {
             count: 0,
             index: 0,
         }; MAX_BUFFERS],
+        entries_lane: 0,
+        wants_entries: false,
+        rewriting: None,
     };
 
     /// A receive of this number begins to wait. Its entries are there.
-    pub(super) fn wait(&mut self, number: u64, count: u8) {
+    pub(super) fn wait(&mut self, number: u64, count: u8, entries_lane: u8) {
+        self.entries_lane = entries_lane;
+        self.wants_entries = false;
         self.number = number;
         self.state = State::Waiting;
         self.count = count;
@@ -215,7 +226,7 @@ mod tests {
         for (entry, length) in slot.entries.iter_mut().zip(capacities) {
             entry.length = *length;
         }
-        slot.wait(1, capacities.len() as u8);
+        slot.wait(1, capacities.len() as u8, 0);
         slot
     }
 

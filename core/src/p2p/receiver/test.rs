@@ -35,7 +35,7 @@ impl<
             slot.state = State::Free;
             return Ok(Some(Received::new(slot)));
         }
-        match self.failure {
+        match self.lanes.failure {
             Some(failure) if is_drained => {
                 slot.state = State::Free;
                 self.waiting -= 1;

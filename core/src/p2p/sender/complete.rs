@@ -5,10 +5,10 @@ use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
 };
 use crate::hardware::{ENGINE_WR_ID, QueuePair};
-use crate::p2p::error::Failure;
 use crate::p2p::lane::{Lane, list};
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
+use crate::rail::FailedBecause;
 use crate::verbs::{Completion, DeviceId, ImmOrder};
 
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
@@ -30,7 +30,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
         while let Some(purpose) = self.lanes[place].queue.end(number) {
             if let Purpose::Share { number, rail, ends: true } = purpose {
-                self.arrived(number, rail);
+                self.arrived(place, number, rail);
             }
         }
         true
@@ -43,7 +43,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         lane.counters.errors += 1;
         while lane.queue.end(number).is_some() {}
         let error = lane.completion_error(completion);
-        self.give_up(Failure::Rail(error));
+        self.lane_failed(place, FailedBecause::Error(error));
     }
 }
 
@@ -65,7 +65,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     fn for_each_physical(&self, each: &mut dyn FnMut(&dyn PhysicalQp, Role, u32)) {
-        list(&self.lanes, 0, |_| 0, each);
+        list(&self.lanes, 0, each);
     }
 
     fn complete(
@@ -96,8 +96,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         if self.owes {
             self.post_owed();
         }
-        if self.failure.is_some() {
-            self.drain();
+        if self.lanes.needs_care {
+            self.recover();
         }
     }
 
@@ -106,11 +106,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     fn wants_poll(&self) -> bool {
-        // What waits for credits goes on with a completion.
-        let takes_more =
-            |(owed, lane): (&Option<_>, &Lane<Q, DEPTH>)| owed.is_some() && lane.has_room(1);
-        (self.owes && self.owed.iter().zip(&self.lanes).any(takes_more))
-            || (self.failure.is_some() && self.lanes.iter().any(Lane::wants_poll))
+        (self.owes || self.lanes.needs_care) && self.has_something_to_do()
     }
 }
 

@@ -21,6 +21,12 @@ pub struct SenderConfig {
     /// How the receiver is to write entries. [`EntryForm::Plain`] saves the hash, on devices that promise
     /// to write in order.
     pub entry_form: EntryForm,
+    /// Other rails take over from one that fails; the same at both ends. See
+    /// [Rails that fail](super::super::Sender#rails-that-fail).
+    pub reroutes: bool,
+    /// With fewer rails in service the connection fails at once, if it re-routes. With 0, messages wait for a
+    /// rail for as long as its owner likes.
+    pub min_rails: u8,
 }
 
 impl Default for SenderConfig {
@@ -32,6 +38,8 @@ impl Default for SenderConfig {
             split_threshold: 64 << 10,
             separate_signal: None,
             entry_form: EntryForm::default(),
+            reroutes: false,
+            min_rails: 1,
         }
     }
 }

@@ -7,12 +7,12 @@ use crate::p2p::card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
 use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, MAX_BUFFERS};
 use crate::p2p::error::{BuildError, CallError, CardError, Failure};
 use crate::p2p::immediate::{ImmLayout, MAX_SLOTS};
-use crate::p2p::lane::{Devices, Lane, connect, devices, lanes, ports};
+use crate::p2p::lane::{Devices, connect, devices, lanes, ports};
+use crate::p2p::lanes::Lanes;
 use crate::p2p::memory::{Region, Words};
 use crate::p2p::record::{RECORD_BYTES, RECORD_WORDS};
 use crate::p2p::split::Split;
 use crate::rail::{MAX_RAILS, RailCounters};
-use arrayvec::ArrayVec;
 
 /// The sending end of a connection.
 ///
@@ -30,7 +30,10 @@ use arrayvec::ArrayVec;
 /// driven by [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll); no report comes out of it.
 ///
 /// *Health*: [`failure`](Self::failure), [`is_drained`](Self::is_drained), [`fail`](Self::fail),
-/// [`lose_queue_pair`](Self::lose_queue_pair), [`counters`](Self::counters).
+/// [`counters`](Self::counters).
+///
+/// *Rails that fail*: [`next_control`](Self::next_control), [`control`](Self::control),
+/// [`take_event`](Self::take_event), [`replace_queue_pair`](Self::replace_queue_pair) and others, see below.
 ///
 /// # Buffer ownership
 ///
@@ -39,9 +42,25 @@ use arrayvec::ArrayVec;
 ///
 /// # When the connection fails
 ///
-/// A rail that fails, or a peer that breaks the protocol, fails the connection: the first
-/// [failure](Self::failure) is kept, all queue pairs are moved to the error state and drained, by polls. Then
-/// every request that is not done gives its buffer back with that failure.
+/// A peer that breaks the protocol fails the connection, and so does a rail that fails, unless others take
+/// over: the first [failure](Self::failure) is kept, all queue pairs are moved to the error state and
+/// drained, by polls. Then every request that is not done gives its buffer back with that failure.
+///
+/// # Rails that fail
+///
+/// With [`reroutes`](SenderConfig::reroutes), chosen at both ends, a queue pair that fails costs no message.
+/// It is moved to the error state at both ends; the receiver tells how many immediates arrived on it; shares
+/// beyond that are sent again by others. A share never goes out again while the lost one may still be
+/// carried out.
+///
+/// The owners carry the ends' messages, [`next_control`](Self::next_control) and [`control`](Self::control),
+/// over whatever link they have, and make a new queue pair for one that is
+/// [Down](crate::virtual_qp::RailState::Down) ([`replace_queue_pair`](Self::replace_queue_pair)). They may say
+/// themselves that one has failed ([`fail_queue_pair`](Self::fail_queue_pair),
+/// [`lose_queue_pair`](Self::lose_queue_pair)), and read what happened ([`take_event`](Self::take_event)).
+///
+/// What no other rail would do better (a bad key, a length) fails the connection, as does a message behind
+/// more than twice as many failures of devices and drivers as there are rails.
 #[derive(Debug)]
 pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize> {
     pub(super) config: SenderConfig,
@@ -53,14 +72,15 @@ pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize
     pub(super) turns: [u8; MAX_RAILS],
     /// Bytes that each rail has to do.
     pub(super) outstanding: [u64; MAX_RAILS],
-    pub(super) lanes: ArrayVec<Lane<Q, DEPTH>, QPS>,
+    pub(super) lanes: Lanes<Q, QPS, DEPTH>,
     /// The share whose requests a queue pair has not been given all: of that message, of that rail.
     pub(super) owed: [Option<(u64, u8)>; QPS],
     pub(super) owes: bool,
+    /// Shares wait for another queue pair.
+    pub(super) has_lost: bool,
     pub(super) devices: Devices,
     pub(super) region: Region<M>,
     pub(super) peer: Option<ReceiverCard>,
-    pub(super) failure: Option<Failure>,
     pub(super) slots: [Slot; SLOTS],
 }
 
@@ -90,7 +110,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             assert!(QPS <= 1 << 7, "places of queue pairs have 7 bits");
         }
         let rails = config.rails;
-        let mut lanes = lanes(queue_pairs, rails, 2)?;
+        let SenderConfig { reroutes, min_rails, .. } = config;
+        let mut lanes = lanes(queue_pairs, rails, (reroutes, min_rails))?;
         let devices = devices(&mut lanes);
         region.check(Self::REGION_WORDS, &devices)?;
         let layout = ImmLayout::new(rails).ok_or(BuildError::Rails { rails })?;
@@ -101,13 +122,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             split: Split::new(config.split, config.split_threshold),
             turns: [0; MAX_RAILS],
             outstanding: [0; MAX_RAILS],
-            lanes,
+            lanes: Lanes::new(lanes, rails, reroutes, min_rails),
             owed: [None; QPS],
             owes: false,
+            has_lost: false,
             devices,
             region,
             peer: None,
-            failure: None,
             slots: [Slot::BLANK; SLOTS],
         })
     }
@@ -120,7 +141,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     fn ports(&self) -> Ports {
-        ports(&self.lanes, self.config.rails, SLOTS)
+        ports(&self.lanes, self.config.rails, SLOTS, self.config.reroutes)
     }
 
     /// Takes the receiver's card. The queue pairs are connected by then, or will be before the first poll.
@@ -161,12 +182,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     /// Why the connection failed, if it did.
     pub const fn failure(&self) -> Option<&Failure> {
-        self.failure.as_ref()
+        self.lanes.failure.as_ref()
     }
 
     /// Whether no device accesses any buffer of this end any more, of a connection that failed.
     pub fn is_drained(&self) -> bool {
-        self.failure.is_some() && self.lanes.iter().all(|lane| lane.is_drained)
+        self.lanes.failure.is_some() && self.lanes.iter().all(|lane| lane.is_drained)
     }
 
     /// Gives the connection up: what is not done fails.
@@ -181,43 +202,24 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     #[cold]
     pub(super) fn give_up(&mut self, failure: Failure) {
-        if self.failure.is_none() {
-            self.failure = Some(failure);
+        if self.lanes.give_up(failure) {
             self.owed = [None; QPS];
             self.owes = false;
-            self.lanes.iter_mut().for_each(Lane::stop);
+            self.has_lost = false;
             self.drain();
         }
     }
 
     pub(super) fn drain(&mut self) {
-        for lane in &mut self.lanes {
+        for lane in self.lanes.iter_mut() {
             lane.drain(false);
         }
-    }
-
-    /// Puts an end to a queue pair that is no more: the connection fails, and what was in flight on it has
-    /// ended. For devices that are gone, and completion queues that broke. Returns whether there is such a
-    /// queue pair.
-    ///
-    /// # Safety
-    ///
-    /// The device accesses no memory through this queue pair any more: it was destroyed, or the device was
-    /// removed.
-    #[allow(unsafe_code, reason = "a contract for the caller")]
-    pub unsafe fn lose_queue_pair(&mut self, queue_pair: usize) -> bool {
-        let Some(lane) = self.lanes.get_mut(queue_pair) else { return false };
-        let error = lane.refusal_error(ENODEV);
-        lane.lose();
-        self.give_up(Failure::Rail(error));
-        self.drain();
-        true
     }
 
     /// Ends the connection, and gives queue pairs back. Buffers of messages that are not done are the
     /// caller's when they are destroyed.
     pub fn into_queue_pairs(self) -> impl Iterator<Item = Q> {
-        self.lanes.into_iter().map(|lane| lane.qp)
+        self.lanes.all.into_iter().map(|lane| lane.qp)
     }
 
     /// The slot of a message.
@@ -229,7 +231,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// The peer's card, of a connection that works.
     #[inline]
     pub(super) fn working(&self) -> Result<&ReceiverCard, CallError> {
-        match self.failure {
+        match self.lanes.failure {
             Some(failure) => Err(CallError::Failed(failure)),
             None => self.peer.as_ref().ok_or(CallError::NotConnected),
         }
@@ -241,7 +243,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     ///
     /// If it does not: a bug of this crate.
     pub fn invariants(&self) {
-        for lane in &self.lanes {
+        for lane in self.lanes.iter() {
             lane.queue.invariants();
         }
         let owes = self.owed.iter().any(Option::is_some);
@@ -253,8 +255,5 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
     }
 }
-
-/// What drivers say of a device that is gone.
-const ENODEV: i32 = 19;
 
 const _: () = assert!(ENTRY_BYTES == 64 && RECORD_BYTES == 64, "what is 64-byte aligned stays so");

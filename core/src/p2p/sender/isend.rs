@@ -141,7 +141,9 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         slot.choose_form(self.layout.told(slot.buffers[0].local.length()), shortest, &self.config);
         for rail in slot.mask {
             let lane = chosen[usize::from(rail)];
-            slot.shares[usize::from(rail)] = Share { stage: Stage::Posted, lane, next: 0 };
+            let generation = self.lanes[usize::from(lane)].lifecycle.generation();
+            let share = &mut slot.shares[usize::from(rail)];
+            *share = Share { stage: Stage::Posting, lane, generation, ..Slot::NO_SHARE };
         }
         slot.state = State::Sending;
         self.post_message(number)?;
@@ -151,7 +153,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     /// The rails that can be given something now, and the queue pair of each whose turn it is. `requests`
     /// is what it should have room for.
-    fn available(&self, requests: u32) -> (Mask, [u8; MAX_RAILS]) {
+    pub(super) fn available(&self, requests: u32) -> (Mask, [u8; MAX_RAILS]) {
         let mut available = Mask::EMPTY;
         let mut chosen = [0; MAX_RAILS];
         let rails = usize::from(self.config.rails);
@@ -184,7 +186,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             mask = Mask::of(split.one(available, outstanding));
         }
         slot.mask = mask;
-        slot.shares = Slot::BLANK.shares;
+        slot.shares = [Slot::NO_SHARE; MAX_RAILS];
     }
 }
 

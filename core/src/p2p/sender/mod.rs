@@ -15,6 +15,7 @@ mod end;
 mod handle;
 mod isend;
 mod post;
+mod reroute;
 mod slot;
 mod test;
 

@@ -3,11 +3,12 @@
 use super::end::Sender;
 use super::slot::{Stage, State, Wire};
 use crate::hardware::{QueuePair, Taken};
-use crate::p2p::error::{Failure, NotNow};
+use crate::p2p::error::NotNow;
 use crate::p2p::immediate::Told;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::p2p::record::{self, RECORD_BYTES, RECORD_WORDS};
+use crate::rail::FailedBecause;
 
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
     Sender<Q, M, QPS, DEPTH, SLOTS>
@@ -23,24 +24,30 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         for rail in self.slots[at].mask {
             let lane = usize::from(self.slots[at].shares[usize::from(rail)].lane);
             let taken = self.post_share(number, rail);
+            let errno = taken.refusal.and_then(|refusal| refusal.errno());
             if let Some(refusal) = taken.refusal.filter(|_| taken.count == 0 && !is_posted) {
                 self.owed[lane] = None;
                 self.slots[at].state = State::Matching;
+                if let Some(errno) = errno.filter(|_| self.lanes.reroutes()) {
+                    self.refused(lane, errno);
+                }
                 return Err(NotNow::Refused { rail, refusal });
             }
             is_posted = true;
             self.turns[usize::from(rail)] = (lane / usize::from(self.config.rails)) as u8;
             self.outstanding[usize::from(rail)] += self.slots[at].share_bytes(rail);
-            if let Some(errno) = taken.refusal.and_then(|refusal| refusal.errno()) {
+            if let Some(errno) = errno {
                 self.refused(lane, errno);
-                return Ok(());
+            }
+            if self.lanes.failure.is_some() {
+                break;
             }
         }
         Ok(())
     }
 
     /// Puts the sizes where the signal takes them from.
-    fn stage_sizes(&self, at: usize) {
+    pub(super) fn stage_sizes(&self, at: usize) {
         let sizes = self.slots[at].buffers().iter().map(|buffer| buffer.local.length());
         let first = Self::RING_WORDS + at * RECORD_WORDS;
         record::store(self.region.words(first..first + RECORD_WORDS), sizes);
@@ -65,6 +72,11 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let share = &mut slot.shares[usize::from(rail)];
         share.next += taken.count;
         let is_owed = share.next < all;
+        if !is_owed {
+            share.stage = Stage::Posted;
+            share.position = lane.immediates;
+            lane.immediates = lane.immediates.wrapping_add(1);
+        }
         self.owed[place] = is_owed.then_some((number, rail));
         self.owes |= is_owed;
         taken
@@ -94,6 +106,11 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     pub(super) fn post_owed(&mut self) {
         for place in 0..self.lanes.len() {
             let Some((number, rail)) = self.owed[place] else { continue };
+            if self.slots[Self::slot_at(number)].number != number {
+                // Sent again, and the receiver is done with it all the same.
+                self.owed[place] = None;
+                continue;
+            }
             let taken = self.post_share(number, rail);
             if let Some(errno) = taken.refusal.and_then(|refusal| refusal.errno()) {
                 self.refused(place, errno);
@@ -104,22 +121,26 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     /// A driver refused for good what it must take.
     #[cold]
-    fn refused(&mut self, place: usize, errno: i32) {
+    pub(super) fn refused(&mut self, place: usize, errno: i32) {
         let error = self.lanes[place].refusal_error(errno);
-        self.give_up(Failure::Rail(error));
+        self.lane_failed(place, FailedBecause::Error(error));
     }
 
-    /// The share of a rail arrived.
+    /// The share that a rail has of a message arrived, by this queue pair.
     #[inline]
-    pub(super) fn arrived(&mut self, number: u64, rail: u8) {
+    pub(super) fn arrived(&mut self, place: usize, number: u64, rail: u8) {
         let slot = &mut self.slots[Self::slot_at(number)];
+        let share = &mut slot.shares[usize::from(rail)];
         // State is kept by number: the slot may be another message's by now.
-        if slot.number != number || slot.state != State::Sending {
+        let is_ours = slot.number == number && usize::from(share.lane) == place;
+        if !is_ours || share.stage != Stage::Posted {
             return;
         }
-        slot.shares[usize::from(rail)].stage = Stage::Arrived;
-        self.outstanding[usize::from(rail)] -= slot.share_bytes(rail);
-        if slot.has_arrived() {
+        share.stage = Stage::Arrived;
+        if !share.is_bare {
+            self.outstanding[usize::from(rail)] -= slot.share_bytes(rail);
+        }
+        if slot.state == State::Sending && slot.has_arrived() {
             slot.state = State::Done;
         }
     }

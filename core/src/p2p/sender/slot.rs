@@ -26,10 +26,14 @@ pub(super) enum State {
 pub(super) enum Stage {
     /// The message gives this rail nothing.
     None,
-    /// Its requests are with a queue pair, or wait for it.
+    /// Requests of it are with a queue pair; others wait for it.
+    Posting,
+    /// All its requests are with a queue pair.
     Posted,
-    /// It arrived.
+    /// It arrived, as far as is known.
     Arrived,
+    /// It did not arrive, and waits for another queue pair.
+    Lost,
 }
 
 /// What one rail carries of a message.
@@ -38,8 +42,16 @@ pub(super) struct Share {
     pub(super) stage: Stage,
     /// The place of the queue pair that carries it.
     pub(super) lane: u8,
+    /// Which queue pair in that place.
+    pub(super) generation: u16,
+    /// How many immediates that one was given before the share's, modulo 2^32.
+    pub(super) position: u32,
     /// Requests of it that were posted.
     pub(super) next: u32,
+    /// Another rail than that for which the message was split carries it.
+    pub(super) is_moved: bool,
+    /// Its payload is known to have arrived: only the signal goes out again.
+    pub(super) is_bare: bool,
 }
 
 /// One buffer of a message, at both ends.
@@ -65,6 +77,8 @@ pub(super) struct Slot {
     pub(super) matched: u8,
     /// Buffers whose callers were told.
     pub(super) told_callers: u8,
+    /// Failures of devices and drivers that it took part in.
+    pub(super) failures: u8,
     /// What its immediates say of the sizes.
     pub(super) told: Told,
     /// Each share is one request: the payload, with the immediate.
@@ -87,7 +101,15 @@ pub(super) struct Wire {
 }
 
 impl Slot {
-    const NO_SHARE: Share = Share { stage: Stage::None, lane: 0, next: 0 };
+    pub(super) const NO_SHARE: Share = Share {
+        stage: Stage::None,
+        lane: 0,
+        generation: 0,
+        position: 0,
+        next: 0,
+        is_moved: false,
+        is_bare: false,
+    };
 
     pub(super) const BLANK: Self = Self {
         number: 0,
@@ -95,6 +117,7 @@ impl Slot {
         count: 0,
         matched: 0,
         told_callers: 0,
+        failures: 0,
         told: Told::Record,
         is_fast: false,
         mask: Mask::EMPTY,
@@ -122,6 +145,10 @@ impl Slot {
         self.count = count;
         self.matched = 0;
         self.told_callers = 0;
+        self.failures = 0;
+        // The receiver is done with the message before: nothing of it is to be sent again.
+        self.mask = Mask::EMPTY;
+        self.shares = [Self::NO_SHARE; MAX_RAILS];
     }
 
     /// One bit for each buffer.
@@ -149,27 +176,30 @@ impl Slot {
 
     /// Requests of a rail's share, in messages of at most `max_message` bytes.
     pub(super) fn requests(&self, rail: u8, max_message: u32) -> u32 {
-        if self.is_fast {
+        let share = &self.shares[usize::from(rail)];
+        if share.is_bare || (self.is_fast && !share.is_moved) {
             return 1;
         }
         let parts = self.buffers().iter().map(|buffer| buffer.parts.part(rail).1);
         parts.map(|bytes| bytes.div_ceil(max_message)).sum::<u32>() + 1
     }
 
-    /// Whether a rail's signal brings the sizes along.
+    /// Whether a rail's signal brings the sizes along. Each that was moved does: what was lost may be the
+    /// leader's.
     fn brings_sizes(&self, rail: u8) -> bool {
-        self.told == Told::Record && self.mask.leader() == Some(rail)
+        let is_leaders = self.told == Told::Record && self.mask.leader() == Some(rail);
+        is_leaders || self.shares[usize::from(rail)].is_moved
     }
 
     /// Request `index` of a rail's share.
     #[inline]
     pub(super) fn request(&self, rail: u8, index: u32, wire: &Wire) -> SendRequest {
-        if self.is_fast {
+        if self.is_fast && !self.shares[usize::from(rail)].is_moved {
             let (offset, length) = self.buffers[0].parts.part(rail);
             let payload = self.buffers[0].write(offset, length, &wire.port);
             return SendRequest {
                 opcode: Opcode::RdmaWriteWithImm,
-                imm: wire.layout.encode(self.immediate(wire.slot)),
+                imm: wire.layout.encode(self.immediate(rail, wire.slot)),
                 ..payload
             };
         }
@@ -179,7 +209,8 @@ impl Slot {
     /// The same of a share whose payload and signal are requests of their own.
     fn separate(&self, rail: u8, mut index: u32, wire: &Wire) -> SendRequest {
         let longest = wire.port.max_message;
-        for buffer in self.buffers() {
+        let payload = if self.shares[usize::from(rail)].is_bare { &[] } else { self.buffers() };
+        for buffer in payload {
             let (offset, length) = buffer.parts.part(rail);
             let pieces = length.div_ceil(longest);
             if index < pieces {
@@ -191,13 +222,15 @@ impl Slot {
         self.signal(rail, wire)
     }
 
-    const fn immediate(&self, slot: u8) -> Immediate {
-        Immediate { slot, mask: self.mask, told: self.told }
+    const fn immediate(&self, rail: u8, slot: u8) -> Immediate {
+        let is_moved = self.shares[rail as usize].is_moved;
+        let told = if is_moved { Told::Moved(rail) } else { self.told };
+        Immediate { slot, mask: self.mask, told }
     }
 
     /// The request that tells of a rail's share.
     fn signal(&self, rail: u8, wire: &Wire) -> SendRequest {
-        let imm = wire.layout.encode(self.immediate(wire.slot));
+        let imm = wire.layout.encode(self.immediate(rail, wire.slot));
         let bare = SendRequest { imm, ..blank(Opcode::RdmaWriteWithImm) };
         if !self.brings_sizes(rail) {
             return bare;

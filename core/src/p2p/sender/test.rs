@@ -30,7 +30,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             self.tell(number, bit);
             return Ok(true);
         }
-        match self.failure {
+        match self.lanes.failure {
             Some(failure) if self.is_drained() => {
                 self.tell(number, bit);
                 Err(CallError::Failed(failure))
