@@ -10,7 +10,8 @@
 //! 4. `completion`: what comes out of a poll, and what a target of completions must offer;
 //! 5. [`virtual_cq`]: where completions go, and polling;
 //! 6. [`virtual_qp`]: the virtual queue pair, whose files are the steps of a request's way;
-//! 7. [`spsc`]: the ring that carries requests and completions between threads; it stands alone.
+//! 7. [`p2p`]: messages that their receiver drives, beside virtual queue pairs, over the same rails;
+//! 8. [`spsc`]: the ring that carries requests and completions between threads; it stands alone.
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(

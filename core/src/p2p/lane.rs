@@ -1,6 +1,7 @@
 //! One queue pair of a connection's end.
 
 use super::card::Ports;
+use super::entry::ENTRY_KEYS;
 use super::error::BuildError;
 use super::immediate::SIZE_UNIT;
 use super::queue::{Purpose, SendQueue};
@@ -32,6 +33,8 @@ pub(super) struct Lane<Q, const DEPTH: usize> {
     pub(super) events: RailEvents,
     /// Immediates that this queue pair was given, or that arrived on it, modulo 2^32.
     pub(super) immediates: u32,
+    /// The oldest request in flight at the last stall check.
+    stall_mark: Option<u64>,
     /// It failed in a way that requests themselves may be the cause of.
     pub(super) suspects_requests: bool,
     /// Its completion queue was seen empty after the last receive that it took.
@@ -83,6 +86,7 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
             lifecycle: Lifecycle::NEW,
             events: RailEvents::default(),
             immediates: 0,
+            stall_mark: None,
             suspects_requests: false,
             is_seen_empty: false,
             is_stopped: false,
@@ -192,6 +196,7 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
     pub(super) fn start_over(&mut self, generation: u16) {
         self.queue.start_over(generation);
         self.immediates = 0;
+        self.stall_mark = None;
         self.suspects_requests = false;
     }
 
@@ -221,6 +226,14 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         self.is_gone = true;
         self.is_seen_empty = true;
         while self.queue.end_any().is_some() {}
+    }
+
+    /// Whether nothing has ended since the previous call although there is something in flight.
+    pub(super) fn check_stalled(&mut self) -> bool {
+        let mark = (!self.queue.is_empty()).then_some(self.queue.oldest());
+        let is_stalled = mark.is_some() && mark == self.stall_mark;
+        self.stall_mark = mark;
+        is_stalled
     }
 
     /// Whether its driver must be asked again to go on.
@@ -281,6 +294,12 @@ pub(super) fn blank(opcode: Opcode) -> SendRequest {
         compare_add: 0,
         swap: 0,
     }
+}
+
+/// The key for one of the other end's devices. Of one that was not told of, a key that opens nothing.
+#[inline]
+pub(super) fn key(rkeys: &[u32; ENTRY_KEYS], device: u8) -> u32 {
+    rkeys.get(usize::from(device)).copied().unwrap_or_default()
 }
 
 /// Calls `each` for every queue pair with its role and the completion queue entries that it can need, those

@@ -90,6 +90,11 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         (self.posted - self.signaled) as u32
     }
 
+    /// Number of the oldest request in flight.
+    pub(super) const fn oldest(&self) -> u64 {
+        self.ended
+    }
+
     /// The tag of the next request.
     #[inline]
     pub(super) const fn next_tag(&self) -> Tag {

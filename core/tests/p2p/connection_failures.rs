@@ -150,6 +150,22 @@ fn a_device_that_is_gone_is_ended_by_its_owner() {
 }
 
 #[test]
+fn queue_pairs_that_make_no_headway_are_named() {
+    let (mut rig, ..) = under_way();
+    let stalled = |rig: &mut Rig| {
+        let mut places = vec![];
+        rig.sender().check_stalled(|place| places.push(place));
+        places
+    };
+    assert_eq!(stalled(&mut rig), [0; 0], "the first look");
+    rig.fabric.run_only(rig.near(0));
+    rig.poll_near();
+    assert_eq!(stalled(&mut rig), [1]);
+    rig.settle();
+    assert_eq!(stalled(&mut rig), [0; 0]);
+}
+
+#[test]
 fn the_first_failure_is_kept() {
     let (mut rig, ..) = under_way();
     rig.sender().peer_failed();

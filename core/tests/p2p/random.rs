@@ -246,7 +246,11 @@ impl World {
     fn fail(&mut self) {
         self.failures -= 1;
         let place = self.random.below(self.places());
-        match self.random.below(5) {
+        match self.random.below(6) {
+            5 => {
+                let device = self.random.below(usize::from(self.rig.setup.devices));
+                self.rig.lose_device(device);
+            }
             0 => drop(self.rig.sender().fail_queue_pair(place)),
             1 => drop(self.rig.receiver().fail_queue_pair(place)),
             2 => self.rig.fabric.fail(self.rig.near(place), WcStatus::RETRY_EXC_ERR),

@@ -357,7 +357,7 @@ fn a_fence_waits_for_a_pool_that_is_not_full() {
     rig.carry();
     rig.poll();
     rig.carry();
-    assert_ne!(rig.receiver().queue_pair_state(0), DOWN);
+    assert_ne!(rig.sender().queue_pair_state(0), DOWN, "it was not told");
     rig.recover();
     rig.recover();
     rig.recover();
@@ -567,4 +567,65 @@ fn one_rail_alone_cannot_be_rerouted_and_both_ends_must_want_it() {
     let card = ReceiverCard { ports, ..card };
     let refused = crate::rig::connect_error(&Setup::rerouting(2), &card);
     assert_eq!(refused, Some(CardError::Reroutes { theirs: false }));
+}
+
+/// Rule M: whatever still comes of a queue pair that was given up, the peer was told another number.
+#[test]
+fn completions_of_a_queue_pair_that_was_lost_are_not_looked_at() {
+    let (mut rig, send, recv) = under_way();
+    assert_eq!(rig.fabric.execute(rig.near(1)), Step::Done);
+    // SAFETY: it executes nothing more.
+    unsafe { assert!(rig.receiver().lose_queue_pair(1)) };
+    rig.carry();
+    rig.poll_near();
+    rig.carry();
+    assert_eq!(rig.sender().queue_pair_state(1), DOWN);
+    // Now the completion is there after all; and the share, moved.
+    arrives(&mut rig, send, recv);
+    assert!(matches!(moved(&mut rig)[..], [(_, 1, _, 8)]));
+    assert_eq!(rig.receiver().failure(), None);
+}
+
+/// A failure must not need more receives than there may be.
+#[test]
+fn irecv_promises_no_more_than_a_failure_leaves_room_for() {
+    let mut setup = Setup::rerouting(2);
+    setup.limit = 5;
+    let mut rig = setup.rig();
+    let (source, target) = (rig.source(256), rig.target(256));
+    let recvs = [rig.irecv(&target, 256), rig.irecv(&target, 256)];
+    let full = rig.try_irecv(&[(&target, 0, 256, 0)]);
+    assert!(matches!(full, Err(CallError::NotNow(NotNow::PoolFull { .. }))));
+    rig.settle();
+    let sends = [rig.isend(&source, 256), rig.isend(&source, 256)];
+    rig.fabric.fail(rig.near(0), WcStatus::RETRY_EXC_ERR);
+    rig.recover();
+    assert!(sends.into_iter().all(|send| rig.sent(send)));
+    assert!(recvs.into_iter().all(|recv| rig.received(recv).is_some()));
+}
+
+/// Rule M: the count of a device that died with completions untaken is not the NIC's; its pool is made anew.
+#[test]
+fn an_account_is_replaced_with_the_shared_queue_of_its_device() {
+    let mut rig = Setup::rerouting(2).rig();
+    let (source, target) = (rig.source(256), rig.target(256));
+    let recv = rig.irecv(&target, 256);
+    rig.settle();
+    let send = rig.isend(&source, 256);
+    rig.fabric.run();
+    rig.poll_near();
+    rig.lose_device(1);
+    rig.recover();
+    assert!(rig.sent(send) && rig.received(recv).is_some());
+    rig.replace(1, 1);
+    rig.carry();
+    for _ in 0..600 {
+        assert_eq!(rig.message(&source, &target, 256, 256), 256);
+    }
+    assert_eq!(rig.fabric.rnr(), 0);
+    let account = rig.pools[0].open(rig.srqs[0].clone(), 0);
+    assert!(account.is_err());
+    let (srq, mut pool) = (rig.srqs[1].clone(), polyrail_core::p2p::Pool::new(rig.device(1), 9));
+    let account = pool.open(srq, 9).expect("nine");
+    assert!(rig.receiver().replace_account(account).is_err(), "it is in use");
 }

@@ -1,7 +1,7 @@
 //! Two ends of connections on test devices.
 
 use crate::device::{Block, Fabric, TestCq, TestQp, TestSrq};
-use polyrail_core::hardware::{CqId, QpLimits};
+use polyrail_core::hardware::{CqId, QpLimits, QueuePair as _};
 use polyrail_core::p2p::{
     Account, BuildError, CallError, CardError, Pool, Received, Receiver, ReceiverCard,
     ReceiverConfig, RecvBuffer, RecvHandle, Region, SendHandle, Sender, SenderConfig,
@@ -306,9 +306,13 @@ impl Rig {
         for Connection { sender, receiver, .. } in &mut self.connections {
             loop {
                 let there = sender.next_control();
-                there.map(|control| receiver.control(control).expect("a correct peer"));
+                if let Some(control) = there {
+                    receiver.control(control).expect("a correct peer");
+                }
                 let back = receiver.next_control();
-                back.map(|control| sender.control(control).expect("a correct peer"));
+                if let Some(control) = back {
+                    sender.control(control).expect("a correct peer");
+                }
                 if there.is_none() && back.is_none() {
                     break;
                 }
@@ -338,6 +342,33 @@ impl Rig {
         let cq = (&mut self.far_cq, 0);
         let old = connection.receiver.replace_queue_pair(cq, place, generation + 1, far, device);
         assert!(old.is_ok(), "{}", old.err().expect("an error").error);
+    }
+
+    /// The receiver's device at this place of its list.
+    pub(crate) fn device(&self, at: usize) -> DeviceId {
+        self.connections[0].receiver.devices()[at]
+    }
+
+    /// A device of the receiver's dies with all completions that were not taken, and is there again, with a
+    /// new shared receive queue.
+    pub(crate) fn lose_device(&mut self, at: usize) {
+        let cq = self.far_cq.cqs()[at].at;
+        self.fabric.lose_completions(cq);
+        let connection = &mut self.connections[0];
+        for place in 0..connection.far.len() {
+            let is_on_it = connection.receiver.queue_pairs().nth(place).expect("a place").device();
+            if is_on_it == connection.receiver.devices()[at] {
+                self.fabric.kill(connection.far[place]);
+                // SAFETY: it executes nothing more.
+                unsafe { assert!(connection.receiver.lose_queue_pair(place)) };
+            }
+        }
+        let (limit, device) = (self.setup.limit, connection.receiver.devices()[at]);
+        self.srqs[at] = self.fabric.srq(limit);
+        self.pools[at] = Pool::new(device, limit);
+        let account = self.pools[at].open(self.srqs[at].clone(), limit).expect("all of it");
+        let old = connection.receiver.replace_account(account);
+        assert!(old.is_ok(), "nobody uses it");
     }
 
     /// Whether a place is Down at both ends, in one generation.

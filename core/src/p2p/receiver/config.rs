@@ -8,7 +8,7 @@ pub struct ReceiverConfig {
     /// How many rails there are, 1 to 8; the same at both ends.
     pub rails: u8,
     /// Other rails take over from one that fails; the same at both ends. See
-    /// [Rails that fail](super::super::Sender#rails-that-fail).
+    /// [Rails that fail](crate::p2p::Sender#rails-that-fail).
     pub reroutes: bool,
     /// With fewer rails in service the connection fails at once, if it re-routes. With 0, messages wait for a
     /// rail for as long as its owner likes.

@@ -4,7 +4,7 @@ use super::end::Receiver;
 use crate::hardware::{QueuePair, ReceiveQueue};
 use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, MAX_BUFFERS};
 use crate::p2p::error::NotNow;
-use crate::p2p::lane::blank;
+use crate::p2p::lane::{blank, key};
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::verbs::{Opcode, SendFlags, SendRequest};
@@ -53,7 +53,7 @@ impl<
             flags: if is_inline { SendFlags::INLINE } else { SendFlags::empty() },
             sge: self.region.sge(first..first + MAX_BUFFERS * ENTRY_WORDS, bytes, lkey),
             remote_addr: peer.ring.addr + (at * MAX_BUFFERS * ENTRY_BYTES) as u64,
-            rkey: peer.ring.rkeys[usize::from(lane.peer_at)],
+            rkey: key(&peer.ring.rkeys, lane.peer_at),
             ..blank(Opcode::RdmaWrite)
         };
         // Counted, not by slot: whatever the number of devices, and whichever of them is gone, no more than a

@@ -49,7 +49,7 @@ use core::sync::atomic::AtomicU64;
 /// # When the connection fails
 ///
 /// A peer that breaks the protocol fails the connection, and so does a rail that fails, unless others take
-/// over ([Rails that fail](super::Sender#rails-that-fail)); no other connection on the same pools: the first
+/// over ([Rails that fail](crate::p2p::Sender#rails-that-fail)); no other connection on the same pools: the first
 /// [failure](Self::failure) is kept, all queue pairs are moved to the error state and drained, by polls,
 /// until none of them takes a receive any more. Then every receive that is not done gives its buffers back
 /// with that failure.

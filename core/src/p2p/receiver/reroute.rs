@@ -10,7 +10,7 @@
 //!    written again by another one: before that, the old ones might land over newer ones. A slot is not taken
 //!    anew while that is under way.
 
-use super::end::Receiver;
+use super::end::{DevicePool, Receiver};
 use super::slot::State;
 use crate::hardware::{CompletionQueue, CqId, QueuePair, ReceiveQueue};
 use crate::p2p::control::Control;
@@ -18,6 +18,7 @@ use crate::p2p::error::{Failure, NotNow};
 use crate::p2p::lane::Lane;
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
+use crate::p2p::pool::Account;
 use crate::rail::{ControlError, FailedBecause, Heard, RailEvent, RailEventKind, RailState};
 use crate::virtual_cq::VirtualCq;
 use crate::virtual_qp::Rejected;
@@ -116,6 +117,17 @@ impl<
         stops
     }
 
+    /// Names the places of queue pairs whose oldest request is still the one that it was at the previous call:
+    /// some drivers never end a request whose peer is gone. The engine reads no clock; its owner calls this at
+    /// its own period, and [fails](Self::fail_queue_pair) those that it takes for dead.
+    pub fn check_stalled(&mut self, mut each: impl FnMut(usize)) {
+        for (place, lane) in self.lanes.iter_mut().enumerate() {
+            if lane.check_stalled() {
+                each(place);
+            }
+        }
+    }
+
     /// Puts an end to a queue pair that is no more: it has failed, what was in flight on it has ended, and
     /// what arrived is what was taken so far. For devices that are gone, and completion queues that broke.
     /// Returns whether there is such a queue pair; those for flushes are counted behind the others.
@@ -163,11 +175,27 @@ impl<
     ) -> Result<Q, Rejected<Q>> {
         let Self { lanes, devices, .. } = self;
         let old = lanes.replace((cq, index), place, generation, queue_pair, devices)?;
-        lanes[place].peer_at = peer_device % crate::p2p::entry::ENTRY_KEYS as u8;
+        lanes[place].peer_at = peer_device;
         lanes.replaced(place);
         self.count_rails();
         self.recover();
         Ok(old)
+    }
+
+    /// Puts a new account in the place of one whose shared receive queue is no more, with its device or its
+    /// completion queue: on its device, no queue pair of this end takes receives. The old one is returned; its
+    /// pool's count means nothing any more.
+    ///
+    /// # Errors
+    ///
+    /// There is no such account, or it is in use; the new one is given back.
+    pub fn replace_account(&mut self, account: Account<S>) -> Result<Account<S>, Account<S>> {
+        let device = account.device();
+        let is_free = |pool: &&mut DevicePool<S>| pool.account.device() == device && pool.each == 0;
+        match self.pools.iter_mut().find(is_free) {
+            Some(pool) => Ok(core::mem::replace(&mut pool.account, account)),
+            None => Err(account),
+        }
     }
 
     /// For runtimes that poll completion queues themselves: this one was found empty by a poll that began
@@ -250,8 +278,7 @@ impl<
         if !is_draining || self.lanes.failure.is_some() || !self.lanes[place].drain(true) {
             return;
         }
-        // What the peer moves, once it was told, needs receives elsewhere.
-        if !self.lanes[place].is_seen_empty || !self.covers_promises() {
+        if !self.lanes[place].is_seen_empty {
             return;
         }
         let arrived = self.lanes[place].immediates;
@@ -271,17 +298,19 @@ impl<
 
     /// A queue pair is Down now: entries that it may have written late cannot land any more.
     fn fenced(&mut self, place: usize) {
-        let lane = &mut self.lanes[place];
-        let generation = lane.lifecycle.generation();
-        let kind = RailEventKind::Fenced { arrived: lane.immediates, again: 0 };
-        lane.events.add(generation, kind);
+        let generation = self.lanes[place].lifecycle.generation();
+        let mut again = 0;
         for slot in &mut self.slots {
             if slot.rewriting == Some(place as u8) {
                 slot.rewriting = None;
             }
             let is_unanswered = slot.state == State::Waiting && slot.seen.is_empty();
-            slot.wants_entries |= is_unanswered && usize::from(slot.entries_lane) == place;
+            let is_lost = is_unanswered && usize::from(slot.entries_lane) == place;
+            slot.wants_entries |= is_lost;
+            again += u32::from(is_lost);
         }
+        let kind = RailEventKind::Fenced { arrived: 0, again };
+        self.lanes[place].events.add(generation, kind);
     }
 
     /// Writes entries again that may never have arrived.

@@ -5,6 +5,7 @@ use super::slot::{Stage, State, Wire};
 use crate::hardware::{QueuePair, Taken};
 use crate::p2p::error::NotNow;
 use crate::p2p::immediate::Told;
+use crate::p2p::lane::key;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::p2p::record::{self, RECORD_BYTES, RECORD_WORDS};
@@ -35,7 +36,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             }
             is_posted = true;
             self.turns[usize::from(rail)] = (lane / usize::from(self.config.rails)) as u8;
-            self.outstanding[usize::from(rail)] += self.slots[at].share_bytes(rail);
+            self.outstanding[usize::from(rail)] += self.slots[at].payload(rail);
             if let Some(errno) = errno {
                 self.refused(lane, errno);
             }
@@ -94,10 +95,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             layout: self.layout,
             slot: at as u8,
             sizes: self.region.sge(first..first + RECORD_WORDS, bytes, lkey),
-            record: (
-                record.addr + (at * RECORD_BYTES) as u64,
-                record.rkeys[usize::from(lane.peer_at)],
-            ),
+            record: (record.addr + (at * RECORD_BYTES) as u64, key(&record.rkeys, lane.peer_at)),
         }
     }
 
@@ -137,9 +135,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             return;
         }
         share.stage = Stage::Arrived;
-        if !share.is_bare {
-            self.outstanding[usize::from(rail)] -= slot.share_bytes(rail);
-        }
+        let carrier = self.lanes[place].rail;
+        self.outstanding[usize::from(carrier)] -= slot.payload(rail);
         if slot.state == State::Sending && slot.has_arrived() {
             slot.state = State::Done;
         }

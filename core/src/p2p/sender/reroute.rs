@@ -109,6 +109,21 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         stops
     }
 
+    /// Names the places of queue pairs whose oldest request is still the one that it was at the previous call:
+    /// some drivers never end a request whose peer is gone. The engine reads no clock; its owner calls this at
+    /// its own period, and [fails](Self::fail_queue_pair) those that it takes for dead.
+    ///
+    /// A receiver whose pool ran dry makes its sender wait, and that is no dead rail: it says "receiver not
+    /// ready", and nothing is lost. With its retries endless, as they should be, only the receiver's owner can
+    /// tell the one from the other.
+    pub fn check_stalled(&mut self, mut each: impl FnMut(usize)) {
+        for (place, lane) in self.lanes.iter_mut().enumerate() {
+            if lane.check_stalled() {
+                each(place);
+            }
+        }
+    }
+
     /// Puts an end to a queue pair that is no more: it has failed, and what was in flight on it has ended.
     /// For devices that are gone, and completion queues that broke. Returns whether there is such a queue
     /// pair.
@@ -148,7 +163,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     ) -> Result<Q, Rejected<Q>> {
         let Self { lanes, devices, .. } = self;
         let old = lanes.replace((cq, index), place, generation, queue_pair, devices)?;
-        lanes[place].peer_at = peer_device % crate::p2p::entry::ENTRY_KEYS as u8;
+        lanes[place].peer_at = peer_device;
         lanes.replaced(place);
         self.recover();
         Ok(old)
@@ -231,8 +246,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
                 if share.has_arrived(arrived) {
                     done += u32::from(share.stage == Stage::Posted);
                 } else {
+                    let was_under_way = share.stage != Stage::Arrived;
                     share.stage = Stage::Lost;
                     again += 1;
+                    // What was acknowledged is not outstanding any more.
+                    let carrier = usize::from(lane.rail);
+                    self.outstanding[carrier] -= slot.payload(rail) * u64::from(was_under_way);
                 }
             }
             if suspects && again > before && slot.state == State::Sending {
@@ -290,6 +309,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let stage = Stage::Posting;
         *share = Share { stage, lane, generation, is_moved: true, is_bare, ..Slot::NO_SHARE };
         self.stage_sizes(at);
+        self.outstanding[usize::from(carrier)] += self.slots[at].payload(rail);
         let taken = self.post_share(self.slots[at].number, rail);
         if let Some(errno) = taken.refusal.and_then(|refusal| refusal.errno()) {
             self.refused(usize::from(lane), errno);

@@ -2,7 +2,7 @@
 
 use crate::p2p::entry::{Entry, MAX_BUFFERS};
 use crate::p2p::immediate::{ImmLayout, Immediate, Told};
-use crate::p2p::lane::{Port, blank};
+use crate::p2p::lane::{Port, blank, key};
 use crate::p2p::mask::Mask;
 use crate::p2p::split::Parts;
 use crate::rail::MAX_RAILS;
@@ -163,8 +163,11 @@ impl Slot {
         &self.buffers[..usize::from(self.count)]
     }
 
-    /// Bytes of a rail's share.
-    pub(super) fn share_bytes(&self, rail: u8) -> u64 {
+    /// Payload bytes that a queue pair has to do for a rail's share.
+    pub(super) fn payload(&self, rail: u8) -> u64 {
+        if self.shares[usize::from(rail)].is_bare {
+            return 0;
+        }
         self.buffers().iter().map(|buffer| u64::from(buffer.parts.part(rail).1)).sum()
     }
 
@@ -247,7 +250,7 @@ impl Buffer {
         SendRequest {
             sge: self.local.part(offset, length).sge(self.lkeys[usize::from(port.device_at)]),
             remote_addr: self.remote.addr.wrapping_add(u64::from(offset)),
-            rkey: self.remote.rkeys[usize::from(port.peer_at)],
+            rkey: key(&self.remote.rkeys, port.peer_at),
             ..blank(Opcode::RdmaWrite)
         }
     }
