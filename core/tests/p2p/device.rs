@@ -271,6 +271,7 @@ impl World {
         assert!(!batch.is_empty(), "no doorbell without a request");
         assert!(!qp.said_word, "nothing is posted after the word");
         let refused = qp.refusals.pop_front();
+        let refused = refused.filter(|error| (error.accepted as usize) < batch.len());
         for (accepted, request) in (0..).zip(batch) {
             if let Some(error) = refused.filter(|error| error.accepted == accepted) {
                 return Err(error);
@@ -467,6 +468,18 @@ impl Fabric {
         );
     }
 
+    /// The same, if it is dying, its driver gave no word, and there is a receive.
+    pub(crate) fn die_with_receive(&self, at: usize) {
+        let world = self.0.borrow();
+        let qp = &world.qps[at];
+        let takes = qp.is_error && !qp.said_word;
+        let is_there = qp.srq.is_some_and(|srq| world.srqs[srq].receives > 0);
+        drop(world);
+        if takes && is_there {
+            self.take_receive(at);
+        }
+    }
+
     /// An immediate comes that no sender of ours sent.
     pub(crate) fn deliver(&self, at: usize, completion: Completion) {
         let mut world = self.0.borrow_mut();
@@ -604,6 +617,7 @@ impl RecvBatch for Batch<'_, RecvRequest> {
         let srq = &mut self.fabric.0.borrow_mut().srqs[self.at];
         let refused = srq.refusals.pop_front();
         let count = self.requests.len() as u32;
+        let refused = refused.filter(|error| error.accepted < count);
         let accepted = refused.map_or(count, |error| error.accepted);
         assert!(srq.receives + accepted <= srq.capacity, "the shared queue overflows");
         srq.receives += accepted;

@@ -320,49 +320,59 @@ fn acknowledged_shares_whose_completions_were_lost_are_told_of_again_without_pay
     assert_eq!((request.opcode, request.sge.length()), (Opcode::RdmaWriteWithImm, 8));
 }
 
-/// Rule M: shares that are moved land on other devices, whose pools must have receives for them.
-#[test]
-fn the_pools_are_filled_up_for_moved_shares_before_the_fence_is_told() {
+/// Eight messages over two rails are posted, with just as many receives on either device, and rail 0 fails.
+fn just_enough() -> (Rig, Vec<(SendHandle, RecvHandle)>) {
     let mut setup = Setup::rerouting(2);
     setup.limit = 16;
     let mut rig = setup.rig();
     let (source, target) = (rig.source(256), rig.target(256));
-    let mut handles = vec![];
-    for _ in 0..8 {
-        let recv = rig.irecv(&target, 256);
-        rig.settle();
-        handles.push((rig.isend(&source, 256), recv));
-    }
+    (0..8).for_each(|_| assert_eq!(rig.message(&source, &target, 256, 256), 256));
+    let recvs: Vec<_> = (0..8).map(|_| rig.irecv(&target, 256)).collect();
+    rig.settle();
+    let handles = recvs.into_iter().map(|recv| (rig.isend(&source, 256), recv)).collect();
+    assert_eq!(rig.fabric.receives(1), 8);
     rig.fabric.fail(rig.near(0), WcStatus::RETRY_EXC_ERR);
+    (rig, handles)
+}
+
+/// Rule M: shares that are moved land on other devices, whose pools must have receives for them.
+#[test]
+fn the_pools_are_filled_up_for_moved_shares_before_the_fence_is_told() {
+    let (mut rig, handles) = just_enough();
+    for _ in 0..4 {
+        rig.poll();
+        rig.carry();
+    }
+    assert_eq!(rig.sender().queue_pair_state(0), DOWN);
+    // All come at once, and nobody polls.
+    rig.fabric.run_only(rig.near(1));
+    assert_eq!(rig.fabric.rnr(), 0);
     rig.recover();
     for (send, recv) in handles {
         assert!(rig.sent(send) && rig.received(recv).is_some());
     }
-    assert_eq!(rig.fabric.rnr(), 0);
 }
 
 #[test]
 fn a_fence_waits_for_a_pool_that_is_not_full() {
-    let mut setup = Setup::rerouting(2);
-    setup.limit = 2;
-    let mut rig = setup.rig();
-    let (source, target) = (rig.source(256), rig.target(256));
-    let recv = rig.irecv(&target, 256);
-    rig.settle();
-    let send = rig.isend(&source, 256);
-    rig.fabric.execute(rig.near(1));
-    rig.fabric.refuse_receives_of(1, 20);
-    rig.fabric.fail(rig.near(0), WcStatus::RETRY_EXC_ERR);
-    rig.poll();
-    rig.carry();
-    rig.poll();
-    rig.carry();
+    let (mut rig, handles) = just_enough();
+    rig.fabric.refuse_receives_of(1, 30);
+    for _ in 0..4 {
+        rig.poll();
+        rig.carry();
+    }
     assert_ne!(rig.sender().queue_pair_state(0), DOWN, "it was not told");
-    rig.recover();
-    rig.recover();
-    rig.recover();
-    assert!(rig.sent(send) && rig.received(recv).is_some());
+    for _ in 0..20 {
+        rig.poll();
+        rig.carry();
+    }
+    assert_eq!(rig.sender().queue_pair_state(0), DOWN);
+    rig.fabric.run_only(rig.near(1));
     assert_eq!(rig.fabric.rnr(), 0);
+    rig.recover();
+    for (send, recv) in handles {
+        assert!(rig.sent(send) && rig.received(recv).is_some());
+    }
 }
 
 /// Rule M: completions of a queue pair that is fenced lower the count, and do nothing else.
@@ -628,4 +638,21 @@ fn an_account_is_replaced_with_the_shared_queue_of_its_device() {
     let (srq, mut pool) = (rig.srqs[1].clone(), polyrail_core::p2p::Pool::new(rig.device(1), 9));
     let account = pool.open(srq, 9).expect("nine");
     assert!(rig.receiver().replace_account(account).is_err(), "it is in use");
+}
+
+#[test]
+fn a_message_that_was_refused_is_not_sent_again_when_a_rail_fails() {
+    let mut rig = Setup::rerouting(2).rig();
+    let (source, target) = (rig.source(1000), rig.target(1000));
+    let recv = rig.irecv(&target, 1000);
+    rig.settle();
+    rig.fabric.clear_log();
+    rig.fabric.refuse(rig.near(0), 0, Refusal::QueueFull);
+    assert!(rig.try_isend(&source, 1000, 0).is_err());
+    assert!(rig.sender().fail_queue_pair(1));
+    rig.recover();
+    assert_eq!(rig.take_data().len(), 0, "nothing was sent");
+    let send = rig.isend(&source, 1000);
+    arrives(&mut rig, send, recv);
+    assert_eq!(rig.take_data().len(), 1);
 }

@@ -350,15 +350,13 @@ impl<
             for slot in self.slots.iter().filter(|slot| slot.state == State::Waiting) {
                 assert!(!slot.is_complete() && (slot.seen & slot.mask) == slot.seen);
             }
+            // What has come of waiting slots is not waited for any more. What shares that are moved need is
+            // there before the peer is told to move them, which may be later.
+            let came = self.slots.iter().filter(|slot| slot.state == State::Waiting);
+            let came: u32 = came.map(|slot| slot.seen.count()).sum();
             for (at, pool) in self.pools.iter().enumerate() {
-                if self.lanes.awaits_fence() {
-                    // What shares that are moved may need is posted before the peer is told to move them.
-                    break;
-                }
-                // What has come of waiting slots is not waited for any more.
-                let came = self.slots.iter().filter(|slot| slot.state == State::Waiting);
-                let came: u32 = came.map(|slot| slot.seen.count()).sum();
-                let promised = (self.waiting * pool.each).saturating_sub(came);
+                let each = if self.failed.is_empty() { pool.each } else { 0 };
+                let promised = (self.waiting * each).saturating_sub(came);
                 assert!(pool.account.covers(promised), "what device {at} promised is posted");
             }
         }

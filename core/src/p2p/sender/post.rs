@@ -28,7 +28,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             let errno = taken.refusal.and_then(|refusal| refusal.errno());
             if let Some(refusal) = taken.refusal.filter(|_| taken.count == 0 && !is_posted) {
                 self.owed[lane] = None;
-                self.slots[at].state = State::Matching;
+                self.slots[at].take_back();
                 if let Some(errno) = errno.filter(|_| self.lanes.reroutes()) {
                     self.refused(lane, errno);
                 }

@@ -151,6 +151,13 @@ impl Slot {
         self.shares = [Self::NO_SHARE; MAX_RAILS];
     }
 
+    /// None of it was posted: it was not given to the rails.
+    pub(super) fn take_back(&mut self) {
+        self.state = State::Matching;
+        self.mask = Mask::EMPTY;
+        self.shares = [Self::NO_SHARE; MAX_RAILS];
+    }
+
     /// One bit for each buffer.
     #[inline]
     pub(super) const fn all(&self) -> u8 {
