@@ -1,6 +1,6 @@
 //! What two endpoints have to know of each other, as plain data that travels.
 
-use crate::backend::{Gid, Mtu};
+use crate::backend::{ConnectOptions, Gid, Mtu, Port};
 use crate::card::ConnectionCard;
 use polyrail_core::virtual_qp::{RailId, Scheme};
 use serde::{Serialize, Serializer};
@@ -47,8 +47,20 @@ pub struct RailAddress {
 }
 
 impl RailAddress {
+    /// Of a queue pair on this port of the device at this place.
+    pub(crate) fn new(device: usize, port: &Port, psn: u32, options: &ConnectOptions) -> Self {
+        Self {
+            device: device as u8,
+            gid: port.gid,
+            lid: port.lid,
+            mtu: options.path_mtu.min(port.mtu),
+            psn,
+            rd_atomic: options.max_rd_atomic.min(port.max_rd_atomic),
+        }
+    }
+
     /// Whether the addresses of the two ports can be joined. Ports that have LIDs go by those.
-    pub(super) fn meets(&self, peer: &Self) -> bool {
+    pub(crate) fn meets(&self, peer: &Self) -> bool {
         self.lid != 0 || peer.lid != 0 || self.gid.kind().meets(peer.gid.kind())
     }
 }

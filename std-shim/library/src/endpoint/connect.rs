@@ -135,14 +135,7 @@ where
     }
 
     pub(super) fn rail_address(&self, Place { device, port }: &Place) -> RailAddress {
-        RailAddress {
-            device: *device as u8,
-            gid: port.gid,
-            lid: port.lid,
-            mtu: self.options.path_mtu.min(port.mtu),
-            psn: self.psn,
-            rd_atomic: self.options.max_rd_atomic.min(port.max_rd_atomic),
-        }
+        RailAddress::new(*device, port, self.psn, &self.options)
     }
 
     /// Connects every queue pair with the peer's: INIT, RTR, RTS.
@@ -250,7 +243,7 @@ where
 
 /// A queue pair in INIT to RTS, with what both ends can do. Of the one here: on which port, and what the
 /// peer was told; of the peer's: its number, and where it is.
-pub(super) fn join<Q: Connect>(
+pub(crate) fn join<Q: Connect>(
     (qp, port, own): (&Q, &Port, &RailAddress),
     qp_num: u32,
     peer: &RailAddress,

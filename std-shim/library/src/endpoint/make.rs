@@ -5,14 +5,14 @@ use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
 use super::devices::Devices;
 use super::healing::Healer;
-use super::place::Place;
+use super::place::{Place, places, refused};
 use super::qp::{DeviceNames, EndpointQp};
 use super::rail_log::RailLog;
 use super::sizes::{MAX_DEVICES, most_requests};
-use crate::backend::{Connect, DeviceError, Domain, EventCursor, Port, QpCap};
+use crate::backend::{Connect, Domain, EventCursor, QpCap};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
-use polyrail_core::virtual_qp::{Config, MAX_RAILS, RailFailure, Scheme, VirtualQp};
+use polyrail_core::virtual_qp::{Config, RailFailure, Scheme, VirtualQp};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +22,7 @@ static NEXT_VIRTUAL_QP_NUM: AtomicU32 = AtomicU32::new(1);
 
 /// Drivers grant up to this many times what is asked for: they round up to a power of two, and some
 /// (rxe) from there to nearly the next one.
-const MOST_GRANTED: u32 = 2;
+pub(crate) const MOST_GRANTED: u32 = 2;
 
 /// Virtual queue pairs, and the completion queue and the devices that they share.
 pub(super) struct Made<Q, C, const ROUTES: usize> {
@@ -90,23 +90,10 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
     /// Plans one virtual queue pair.
     pub(super) fn new(builder: EndpointBuilder, domains: &'d [&'d D]) -> Result<Self, BuildError> {
         let rails = builder.rails;
-        let devices = domains.len();
-        if !(1..=MAX_RAILS).contains(&rails) {
-            return Err(BuildError::Rails { rails, max: MAX_RAILS });
-        }
-        if !(1..=MAX_DEVICES).contains(&devices) {
-            return Err(BuildError::Devices { devices, rails });
-        }
-        let domains = &domains[..devices.min(rails)];
-        let ports = domains.iter().map(|domain| ports(*domain)).collect::<Result<Vec<_>, _>>()?;
-        let place = |rail: usize| {
-            let device = rail % domains.len();
-            let turn = rail / domains.len();
-            Place { device, port: ports[device][turn % ports[device].len()] }
-        };
+        let mut places = places(rails, domains)?;
         let has_notify = rails > 1 && builder.config.scheme == Scheme::Spray;
-        let places = (0..rails).chain(has_notify.then_some(0)).map(place).collect();
-        Ok(Self { builder, domains, places })
+        places.extend(has_notify.then_some(places[0]));
+        Ok(Self { builder, domains: &domains[..domains.len().min(rails)], places })
     }
 
     fn queue_pairs_on(&self, domain: &D) -> u32 {
@@ -191,20 +178,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
     }
 }
 
-/// The ports of a device; at least one.
-fn ports<D: Domain>(domain: &D) -> Result<Vec<Port>, BuildError> {
-    let ports = domain.ports().map_err(|source| refused(domain, source))?;
-    if ports.is_empty() {
-        return Err(BuildError::NoPort { device: domain.device_name().to_owned() });
-    }
-    Ok(ports)
-}
-
-fn refused<D: Domain>(domain: &D, source: DeviceError) -> BuildError {
-    BuildError::Device { device: domain.device_name().to_owned(), source }
-}
-
 /// A first packet sequence number that old packets of other connections will not match.
-pub(super) fn random_psn() -> u32 {
+pub(crate) fn random_psn() -> u32 {
     RandomState::new().build_hasher().finish() as u32 & 0x00ff_ffff
 }

@@ -90,3 +90,9 @@ pub use set::EndpointSet;
 pub use single::Endpoint;
 pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, WRS};
 pub use stall::StallWatch;
+
+pub(crate) use connect::join;
+pub(crate) use make::{MOST_GRANTED, random_psn};
+pub(crate) use place::{Place, places, refused};
+pub(crate) use replacement::rail_address;
+pub(crate) use sizes::most_requests;

@@ -1,14 +1,49 @@
 //! Where queue pairs are.
 
-use crate::backend::Port;
+use super::build_error::BuildError;
+use super::sizes::MAX_DEVICES;
+use crate::backend::{DeviceError, Domain, Port};
 use polyrail_core::virtual_qp::{MAX_RAILS, RailId};
 
 /// Where a queue pair is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// Place of its device in the list of devices.
-    pub(super) device: usize,
-    pub(super) port: Port,
+    pub(crate) device: usize,
+    pub(crate) port: Port,
+}
+
+/// Where so many rails go: devices alternate, then the ports of each device. With more devices than rails, the
+/// last devices get none.
+pub(crate) fn places<D: Domain>(rails: usize, domains: &[&D]) -> Result<Vec<Place>, BuildError> {
+    let devices = domains.len();
+    if !(1..=MAX_RAILS).contains(&rails) {
+        return Err(BuildError::Rails { rails, max: MAX_RAILS });
+    }
+    if !(1..=MAX_DEVICES).contains(&devices) {
+        return Err(BuildError::Devices { devices, rails });
+    }
+    let domains = &domains[..devices.min(rails)];
+    let ports = domains.iter().map(|domain| ports(*domain)).collect::<Result<Vec<_>, _>>()?;
+    let place = |rail: usize| {
+        let device = rail % domains.len();
+        let turn = rail / domains.len();
+        Place { device, port: ports[device][turn % ports[device].len()] }
+    };
+    Ok((0..rails).map(place).collect())
+}
+
+/// The ports of a device; at least one.
+fn ports<D: Domain>(domain: &D) -> Result<Vec<Port>, BuildError> {
+    let ports = domain.ports().map_err(|source| refused(domain, source))?;
+    if ports.is_empty() {
+        return Err(BuildError::NoPort { device: domain.device_name().to_owned() });
+    }
+    Ok(ports)
+}
+
+pub(crate) fn refused<D: Domain>(domain: &D, source: DeviceError) -> BuildError {
+    BuildError::Device { device: domain.device_name().to_owned(), source }
 }
 
 /// Rails that a virtual queue pair can have, and the notify queue pair behind them.

@@ -107,7 +107,10 @@ struct Fields {
     rd_atomic: u8,
 }
 
-fn rail_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RailAddress, D::Error> {
+/// Reads a [`RailAddress`], strictly.
+pub(crate) fn rail_address<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<RailAddress, D::Error> {
     let Fields { device, gid, lid, mtu, psn, rd_atomic } = Fields::deserialize(deserializer)?;
     let number = |value: u32, expected: &'static str| {
         de::Error::invalid_value(de::Unexpected::Unsigned(value.into()), &expected)

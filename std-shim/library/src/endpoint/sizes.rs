@@ -20,7 +20,7 @@ pub const ENDPOINT_ROUTES: usize = 16;
 pub type EngineQp<Q> = VirtualQp<Q, MAX_RAILS, DEPTH, WRS>;
 
 /// Requests that one queue of a queue pair is asked to hold, on a device that takes `max_qp_wr`.
-pub(super) fn most_requests(max_qp_wr: u32) -> u32 {
+pub(crate) fn most_requests(max_qp_wr: u32) -> u32 {
     // Devices round up to a power of two; the largest that the limit allows stays as it is.
     (DEPTH as u32).min(1 << max_qp_wr.max(1).ilog2())
 }

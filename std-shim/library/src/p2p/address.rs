@@ -1,0 +1,108 @@
+//! What two endpoints have to know of each other, as plain data that travels.
+
+use crate::endpoint::{RailAddress, rail_address};
+use crate::json;
+use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCard};
+use polyrail_core::virtual_qp::MAX_RAILS;
+use serde::{Deserialize, Serialize};
+
+/// Bytes of the longest text that is read as a [`P2pAddress`]. The longest of ours has about 6,000.
+pub const MAX_ADDRESS_BYTES: usize = 16 << 10;
+
+/// What a peer has to know to connect: for each direction the engine's card, and where the queue pairs are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct P2pAddress {
+    /// The sending end, for the peer's receiving one.
+    #[serde(with = "SenderFields")]
+    pub sender: SenderCard,
+    /// Its queue pairs.
+    pub sending: Vec<QueuePairAddress>,
+    /// The receiving end, for the peer's sending one.
+    #[serde(with = "ReceiverFields")]
+    pub receiver: ReceiverCard,
+    /// Its queue pairs.
+    pub receiving: Vec<QueuePairAddress>,
+}
+
+/// Where a queue pair lives, and its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct QueuePairAddress {
+    /// Its number.
+    pub qp_num: u32,
+    /// Where it lives.
+    #[serde(deserialize_with = "rail_address")]
+    pub address: RailAddress,
+}
+
+/// Text that is not the address of an endpoint for messages.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the address of an endpoint for messages: {reason}")]
+pub struct P2pAddressError {
+    /// The JSON reader's message, with the position; printable, and cut off if it is long.
+    reason: String,
+}
+
+impl P2pAddress {
+    /// Reads one, strictly. What the numbers mean is checked when endpoints [connect](super::P2pEndpoint::connect).
+    ///
+    /// # Errors
+    ///
+    /// The text is something else.
+    pub fn from_json(text: &[u8]) -> Result<Self, P2pAddressError> {
+        json::read(text, MAX_ADDRESS_BYTES).map_err(|reason| P2pAddressError { reason })
+    }
+
+    /// Writes it.
+    pub fn to_json(&self) -> String {
+        // Numbers and strings: nothing here can fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// A [`SenderCard`] as it travels.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "SenderCard", rename_all = "camelCase", deny_unknown_fields)]
+struct SenderFields {
+    #[serde(with = "PortsFields")]
+    ports: Ports,
+    #[serde(with = "MemoryFields")]
+    ring: RemoteMemory,
+    #[serde(with = "FormName")]
+    form: EntryForm,
+}
+
+/// A [`ReceiverCard`] as it travels.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "ReceiverCard", rename_all = "camelCase", deny_unknown_fields)]
+struct ReceiverFields {
+    #[serde(with = "PortsFields")]
+    ports: Ports,
+    #[serde(with = "MemoryFields")]
+    records: RemoteMemory,
+    depth: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "RemoteMemory", deny_unknown_fields)]
+struct MemoryFields {
+    addr: u64,
+    rkeys: [u32; MAX_RAILS],
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "EntryForm", rename_all = "camelCase")]
+enum FormName {
+    Plain,
+    Hashed,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Ports", rename_all = "camelCase", deny_unknown_fields)]
+struct PortsFields {
+    rails: u8,
+    slots: u16,
+    devices: [u8; MAX_RAILS],
+    max_message: [u32; MAX_RAILS],
+}

@@ -1,0 +1,97 @@
+//! The options of an endpoint for messages.
+
+use crate::backend::ConnectOptions;
+use polyrail_core::p2p::{EntryForm, SplitPolicy};
+
+/// The options of a [`P2pEndpoint`](super::P2pEndpoint), which [`build`](Self::build) makes.
+#[derive(Clone, Copy, Debug)]
+pub struct P2pBuilder {
+    pub(super) rails: usize,
+    pub(super) queue_pairs: usize,
+    pub(super) split: SplitPolicy,
+    pub(super) split_threshold: u32,
+    pub(super) separate_signal: Option<u32>,
+    pub(super) entry_form: EntryForm,
+    pub(super) max_inline_data: u32,
+    pub(super) flushes: bool,
+    pub(super) options: ConnectOptions,
+}
+
+impl Default for P2pBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl P2pBuilder {
+    /// Two rails of one queue pair each way, even shares of messages over 64 KiB, no flushes.
+    pub fn new() -> Self {
+        Self {
+            rails: 2,
+            queue_pairs: 1,
+            split: SplitPolicy::default(),
+            split_threshold: 64 << 10,
+            separate_signal: None,
+            entry_form: EntryForm::default(),
+            max_inline_data: 64,
+            flushes: false,
+            options: ConnectOptions { rnr_retry: FOREVER, ..ConnectOptions::default() },
+        }
+    }
+
+    /// Number of rails, 1 to 8; the same at both ends.
+    #[must_use]
+    pub fn rails(self, rails: usize) -> Self {
+        Self { rails, ..self }
+    }
+
+    /// Queue pairs of each rail and direction, which messages take in turn; the same at both ends. All together,
+    /// [`QUEUE_PAIRS`](super::QUEUE_PAIRS) at most.
+    #[must_use]
+    pub fn queue_pairs_per_rail(self, queue_pairs: usize) -> Self {
+        Self { queue_pairs, ..self }
+    }
+
+    /// How long messages are spread over rails.
+    #[must_use]
+    pub fn split(self, split: SplitPolicy) -> Self {
+        Self { split, ..self }
+    }
+
+    /// Buffers up to this many bytes go over one rail, in turn.
+    #[must_use]
+    pub fn split_threshold(self, bytes: u32) -> Self {
+        Self { split_threshold: bytes, ..self }
+    }
+
+    /// Messages of this many bytes or more tell of their payload with a request of its own; see
+    /// [`SenderConfig`](polyrail_core::p2p::SenderConfig::separate_signal).
+    #[must_use]
+    pub fn separate_signal(self, least: impl Into<Option<u32>>) -> Self {
+        Self { separate_signal: least.into(), ..self }
+    }
+
+    /// How the peer is to write the entries of its receives. [`EntryForm::Plain`] only on devices that write in
+    /// order: the software NIC does not.
+    #[must_use]
+    pub fn entry_form(self, entry_form: EntryForm) -> Self {
+        Self { entry_form, ..self }
+    }
+
+    /// Whether received messages can be [flushed](super::P2pEndpoint::flush): takes one more queue pair on each
+    /// device, connected to itself.
+    #[must_use]
+    pub fn flushes(self, flushes: bool) -> Self {
+        Self { flushes, ..self }
+    }
+
+    /// Packet size, timeouts and retries of the connections. `rnr_retry` should stay 7, for ever: a peer that has
+    /// used up the receives of a pool makes others wait, and nothing else.
+    #[must_use]
+    pub fn connect_options(self, options: ConnectOptions) -> Self {
+        Self { options, ..self }
+    }
+}
+
+/// The code of retries without end.
+const FOREVER: u8 = 7;

@@ -1,0 +1,132 @@
+//! Bringing two endpoints together.
+
+use super::address::{P2pAddress, QueuePairAddress};
+use super::endpoint::P2pEndpoint;
+use super::error::{Direction, P2pConnectError};
+use crate::backend::Connect;
+use crate::endpoint::{RailAddress, join};
+use polyrail_core::hardware::{CompletionQueue, ReceiveQueue};
+use polyrail_core::verbs::DeviceId;
+
+impl<Q, C, S, R> P2pEndpoint<Q, C, S, R>
+where
+    Q: Connect,
+    C: CompletionQueue,
+    S: ReceiveQueue,
+{
+    /// What the peer's [`connect`](Self::connect) needs.
+    pub fn address(&self) -> P2pAddress {
+        P2pAddress {
+            sender: self.sender.card(),
+            sending: self.addresses(self.sender.queue_pairs()),
+            receiver: self.receiver.card(),
+            receiving: self.addresses(self.receiver.queue_pairs()),
+        }
+    }
+
+    fn addresses<'q>(&self, queue_pairs: impl Iterator<Item = &'q Q>) -> Vec<QueuePairAddress>
+    where
+        Q: 'q,
+    {
+        let address = |(at, qp): (usize, &Q)| QueuePairAddress {
+            qp_num: qp.qp_num(),
+            address: self.rail_address(at),
+        };
+        queue_pairs.enumerate().map(address).collect()
+    }
+
+    fn rail_address(&self, at: usize) -> RailAddress {
+        let place = &self.places[at];
+        RailAddress::new(place.device, &place.port, self.psn, &self.options)
+    }
+
+    /// Connects every queue pair with the peer's: RTR, RTS. Both sides must have returned from here before either
+    /// offers a buffer.
+    ///
+    /// # Errors
+    ///
+    /// The two do not match (nothing changed), or a queue pair refused.
+    pub fn connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
+        let ways = [(Direction::Sending, &peer.receiving), (Direction::Receiving, &peer.sending)];
+        for (direction, theirs) in ways {
+            self.check(direction, theirs)?;
+        }
+        let card = |direction| move |source| P2pConnectError::Card { direction, source };
+        self.sender.connect(&peer.receiver).map_err(card(Direction::Sending))?;
+        self.receiver.connect(&peer.sender).map_err(card(Direction::Receiving))?;
+        for (direction, theirs) in ways {
+            self.join(direction, theirs)?;
+        }
+        Ok(())
+    }
+
+    fn check(
+        &self,
+        direction: Direction,
+        theirs: &[QueuePairAddress],
+    ) -> Result<(), P2pConnectError> {
+        let (here, peer) = (self.places.len(), theirs.len());
+        if here != peer {
+            return Err(P2pConnectError::QueuePairs { direction, here, peer });
+        }
+        for (queue_pair, theirs) in theirs.iter().enumerate() {
+            let own = self.rail_address(queue_pair);
+            if !own.meets(&theirs.address) {
+                let (here, peer) = (own.gid, theirs.address.gid);
+                let device = self.device_at(queue_pair);
+                return Err(P2pConnectError::Gids { direction, queue_pair, device, here, peer });
+            }
+        }
+        Ok(())
+    }
+
+    fn join(
+        &self,
+        direction: Direction,
+        theirs: &[QueuePairAddress],
+    ) -> Result<(), P2pConnectError> {
+        let join = |(queue_pair, qp): (usize, &Q)| {
+            let QueuePairAddress { qp_num, address } = &theirs[queue_pair];
+            let own = self.rail_address(queue_pair);
+            let port = &self.places[queue_pair].port;
+            join((qp, port, &own), *qp_num, address, &self.options).map_err(|source| {
+                let device = self.device_at(queue_pair);
+                P2pConnectError::Modify { direction, queue_pair, device, source }
+            })
+        };
+        match direction {
+            Direction::Sending => self.sender.queue_pairs().enumerate().try_for_each(join),
+            Direction::Receiving => self.receiver.queue_pairs().enumerate().try_for_each(join),
+        }
+    }
+
+    /// The name of the device that a queue pair is on.
+    fn device_at(&self, queue_pair: usize) -> String {
+        self.names[self.places[queue_pair].device].1.clone()
+    }
+
+    /// The name of a device.
+    pub fn device_name(&self, device: DeviceId) -> Option<&str> {
+        let found = self.names.iter().find(|(id, _)| *id == device);
+        found.map(|(_, name)| name.as_str())
+    }
+}
+
+/// Connects two endpoints of one process.
+///
+/// # Errors
+///
+/// As [`P2pEndpoint::connect`].
+pub fn connect_p2p_endpoints<Q, C, S, R>(
+    a: &mut P2pEndpoint<Q, C, S, R>,
+    b: &mut P2pEndpoint<Q, C, S, R>,
+) -> Result<(), P2pConnectError>
+where
+    Q: Connect,
+    C: CompletionQueue,
+    S: ReceiveQueue,
+{
+    let (address_a, address_b) = (a.address(), b.address());
+    a.connect(&address_b)?;
+    b.connect(&address_a)
+}

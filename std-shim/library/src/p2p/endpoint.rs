@@ -1,0 +1,180 @@
+//! Both directions of a pair, with the completion queues that belong to it.
+
+use super::sizes::{EngineReceiver, EngineSender, P2P_ROUTES};
+use crate::backend::{Connect, ConnectOptions};
+use crate::endpoint::{MAX_DEVICES, Place};
+use polyrail_core::hardware::{CompletionQueue, CqError, ReceiveQueue};
+use polyrail_core::p2p::{
+    CallError, Failure, FlushHandle, Pool, Received, RecvBuffer, RecvHandle, SendHandle,
+};
+use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer};
+use polyrail_core::virtual_cq::{CompletionTarget, Event, Polled, VirtualCq};
+use polyrail_core::virtual_qp::RailCounters;
+use polyrail_software_nic as nic;
+
+/// Messages with one peer, both ways: what this side sends lands in buffers that the peer has offered, and the other way
+/// round. See the [module](super).
+#[derive(Debug)]
+pub struct P2pEndpoint<
+    Q = nic::QueuePair,
+    C = nic::CompletionQueue,
+    S = nic::SharedReceiveQueue,
+    R = nic::MemoryRegion,
+> {
+    pub(super) sender: Box<EngineSender<Q>>,
+    pub(super) receiver: Box<EngineReceiver<Q, S>>,
+    pub(super) cq: VirtualCq<C, MAX_DEVICES, P2P_ROUTES>,
+    /// The receives of each device.
+    pub(super) pools: Vec<(Pool, S)>,
+    /// Where the i-th queue pair of either direction is.
+    pub(super) places: Vec<Place>,
+    pub(super) psn: u32,
+    pub(super) options: ConnectOptions,
+    pub(super) names: Vec<(DeviceId, String)>,
+    /// The protocol's own memory. Last: queue pairs are destroyed before it is deregistered.
+    pub(super) _regions: Vec<R>,
+}
+
+impl<Q, C, S, R> P2pEndpoint<Q, C, S, R>
+where
+    Q: Connect,
+    C: CompletionQueue,
+    S: ReceiveQueue,
+{
+    /// Offers 1 to 8 buffers to the peer, whose next message, or the parts of it, will land in them.
+    ///
+    /// # Errors
+    ///
+    /// Nothing changed, and nothing was offered. [Not now](CallError::NotNow): poll, and try again.
+    #[inline]
+    pub fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError> {
+        self.receiver.irecv(buffers)
+    }
+
+    /// Sends `buffer` to the buffer with this tag among those that the peer has offered first; `keys` are its
+    /// [own](crate::memory::RegisteredBuffer::own_keys).
+    ///
+    /// # Errors
+    ///
+    /// Nothing changed. [Not now](CallError::NotNow): the peer has offered no such buffer yet, or there is no room;
+    /// poll, and try again. A message that is too long is refused.
+    #[inline]
+    pub fn isend(
+        &mut self,
+        buffer: LocalBuffer,
+        tag: u32,
+        keys: &[DeviceKeys],
+    ) -> Result<SendHandle, CallError> {
+        self.sender.isend(buffer, tag, keys)
+    }
+
+    /// Whether a message has arrived at the peer. Once it said so, the buffer is the caller's again, and the handle
+    /// is of no use any more.
+    ///
+    /// # Errors
+    ///
+    /// The connection failed, and the buffer is the caller's again; there is no such request.
+    #[inline]
+    pub fn test_send(&mut self, handle: SendHandle) -> Result<bool, CallError> {
+        self.sender.test(handle)
+    }
+
+    /// The message, if it has arrived here. Once it said so, the buffers are the caller's again, and the handle is
+    /// of no use any more.
+    ///
+    /// # Errors
+    ///
+    /// The connection failed, and the buffers are the caller's again; there is no such request.
+    #[inline]
+    pub fn test_recv(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
+        self.receiver.test(handle)
+    }
+
+    /// Starts to make every byte of a message visible to whoever reads that memory, such as a GPU. Only
+    /// endpoints that were [built for that](super::P2pBuilder::flushes).
+    ///
+    /// # Errors
+    ///
+    /// A device over which it came cannot flush; or [not now](CallError::NotNow).
+    pub fn flush(&mut self, received: &Received) -> Result<FlushHandle, CallError> {
+        self.receiver.flush(received)
+    }
+
+    /// Whether a flush is done.
+    ///
+    /// # Errors
+    ///
+    /// A device failed before it had read.
+    pub fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError> {
+        self.receiver.test_flush(handle)
+    }
+
+    /// Drives everything that waits for completions: takes up to `budget` of them. Allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// The first completion queue that could not be polled; the others were.
+    #[inline]
+    pub fn poll(&mut self, budget: usize) -> Result<(), CqError> {
+        let Self { sender, receiver, cq, pools, .. } = self;
+        let mut targets: [&mut dyn CompletionTarget; 2] = [&mut **sender, &mut **receiver];
+        let polled: Polled = cq.poll(&mut targets[..], budget, |event| foreign(pools, &event));
+        polled.error.map_or(Ok(()), Err)
+    }
+
+    /// Messages of either direction that are not done, or whose callers were not told: sent, received.
+    pub fn unfinished(&self) -> (usize, usize) {
+        (self.sender.unfinished(), self.receiver.unfinished())
+    }
+
+    /// Why sending failed, if it did.
+    pub fn send_failure(&self) -> Option<&Failure> {
+        self.sender.failure()
+    }
+
+    /// Why receiving failed, if it did.
+    pub fn recv_failure(&self) -> Option<&Failure> {
+        self.receiver.failure()
+    }
+
+    /// What each queue pair did: those that send, then those that receive.
+    pub fn counters(&self) -> impl Iterator<Item = RailCounters> {
+        let (sender, receiver) = (&self.sender, &self.receiver);
+        let sent = (0..).map_while(|at| sender.counters(at));
+        sent.chain((0..).map_while(|at| receiver.counters(at)))
+    }
+
+    /// Gives the connection up: what is not done fails, once it is [drained](Self::is_drained).
+    pub fn fail(&mut self) {
+        self.sender.fail();
+        self.receiver.fail();
+    }
+
+    /// Whether, after a failure of both directions, no device accesses any buffer any more.
+    pub fn is_drained(&self) -> bool {
+        self.sender.is_drained() && self.receiver.is_drained()
+    }
+
+    /// The engine's sender, for what this type does not offer.
+    pub fn sender(&self) -> &EngineSender<Q> {
+        &self.sender
+    }
+
+    /// The engine's receiver, for what this type does not offer.
+    pub fn receiver(&self) -> &EngineReceiver<Q, S> {
+        &self.receiver
+    }
+}
+
+/// A completion of a queue pair that nobody knows may have taken a receive of a pool.
+#[cold]
+fn foreign<S: ReceiveQueue>(pools: &mut [(Pool, S)], event: &Event) {
+    let Event::Foreign { device, completion } = event else { return };
+    let pool = pools.iter_mut().find(|(pool, _)| pool.device() == *device);
+    if let Some((pool, srq)) = pool
+        && pool.note_foreign(completion)
+    {
+        // If the driver refuses, the next one asks again.
+        _ = pool.settle(srq);
+    }
+}

@@ -1,0 +1,115 @@
+//! What can go wrong when endpoints for messages are made and connected.
+
+use super::sizes::QUEUE_PAIRS;
+use crate::backend::{DeviceError, Gid};
+use crate::endpoint;
+use polyrail_core::p2p::{self, CardError, PoolError, TooManyKeys};
+use polyrail_core::virtual_cq::{AttachError, TooManyCqs};
+use std::fmt;
+
+/// An endpoint could not be made; nothing of it is left.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum P2pBuildError {
+    /// The rails have no place, or a device refused.
+    #[error(transparent)]
+    Rails(#[from] endpoint::BuildError),
+    /// More queue pairs than there is room for, or none.
+    #[error("{rails} rails of {each} queue pairs, but 1 to {QUEUE_PAIRS} are allowed in all")]
+    QueuePairs {
+        /// Rails asked for.
+        rails: usize,
+        /// Queue pairs of each.
+        each: usize,
+    },
+    /// Memory for rings and records.
+    #[error("memory of the protocol's own")]
+    Memory(#[source] DeviceError),
+    /// The engine refused.
+    #[error(transparent)]
+    Engine(#[from] p2p::BuildError),
+    /// A device's pool of receives.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// More devices than memory can have keys for.
+    #[error(transparent)]
+    Keys(#[from] TooManyKeys),
+    /// The engine refused the completion queues.
+    #[error(transparent)]
+    Cqs(#[from] TooManyCqs),
+    /// The engine refused to route completions.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+}
+
+/// One direction of a pair, as seen from this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From here to the peer.
+    Sending,
+    /// From the peer to here.
+    Receiving,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sending => "sending",
+            Self::Receiving => "receiving",
+        })
+    }
+}
+
+/// Two endpoints do not match, or a queue pair refused. Queue pairs that were moved stay where they are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum P2pConnectError {
+    /// The i-th queue pair connects to the peer's i-th, so both sides need the same number.
+    #[error("{direction}: {here} queue pairs here, {peer} at the peer")]
+    QueuePairs {
+        /// Which way.
+        direction: Direction,
+        /// Queue pairs here.
+        here: usize,
+        /// Queue pairs at the peer.
+        peer: usize,
+    },
+    /// Two ports have addresses of different versions of IP, and cannot reach each other.
+    #[error(
+        "{direction}: queue pair {queue_pair} (device {device}): {} here ({here}), {} at the peer ({peer})",
+        here.kind(),
+        peer.kind()
+    )]
+    Gids {
+        /// Which way.
+        direction: Direction,
+        /// Its place.
+        queue_pair: usize,
+        /// Its device's name.
+        device: String,
+        /// Address of its port here.
+        here: Gid,
+        /// Address of its port at the peer.
+        peer: Gid,
+    },
+    /// The cards do not fit.
+    #[error("{direction}")]
+    Card {
+        /// Which way.
+        direction: Direction,
+        /// What does not fit.
+        source: CardError,
+    },
+    /// A queue pair could not change its state.
+    #[error("{direction}: queue pair {queue_pair} (device {device})")]
+    Modify {
+        /// Which way.
+        direction: Direction,
+        /// Its place.
+        queue_pair: usize,
+        /// Its device's name.
+        device: String,
+        /// Why.
+        source: DeviceError,
+    },
+}

@@ -1,0 +1,91 @@
+//! Messages between two processes, receiver driven: the receiver offers buffers, the sender sends to them, over one or
+//! many rails.
+//!
+//! What the engine's [`Sender`](polyrail_core::p2p::Sender) and [`Receiver`](polyrail_core::p2p::Receiver) need
+//! is made here: devices, queue pairs, shared receive queues with their pools, registered memory. A
+//! [`P2pEndpoint`] has both directions of a pair.
+//!
+//! 1. [`P2pBuilder::build`] makes it, [`P2pEndpoint::address`] is for the peer as text or plain data, and
+//!    [`P2pEndpoint::connect`] takes the peer's.
+//! 2. [`irecv`](P2pEndpoint::irecv) offers up to 8 buffers; [`isend`](P2pEndpoint::isend) sends one to a buffer that
+//!    the peer has offered, in the order of its offers, and finds it by its tag there.
+//! 3. [`poll`](P2pEndpoint::poll) drives everything; [`test_send`](P2pEndpoint::test_send) and
+//!    [`test_recv`](P2pEndpoint::test_recv) tell what is done. A buffer is the endpoint's until they say so.
+//!
+//! Back-pressure is a value, [`CallError::NotNow`]: nothing changed, poll and try again.
+//!
+//! ```
+//! use polyrail::memory::RegisteredBuffer;
+//! use polyrail::nic::{DeviceConfig, Fabric};
+//! use polyrail::p2p::{P2pBuilder, P2pEndpoint, RecvBuffer, connect_p2p_endpoints};
+//! use polyrail::verbs::AccessFlags;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! const BYTES: u32 = 1 << 20;
+//! let fabric = Fabric::threaded();
+//! let device = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd();
+//! let (here, there) = ([device("here0")?, device("here1")?], [device("there0")?, device("there1")?]);
+//! let (here, there) = (here.each_ref(), there.each_ref());
+//!
+//! let mut near: P2pEndpoint = P2pBuilder::new().rails(2).build(&here)?;
+//! let mut far: P2pEndpoint = P2pBuilder::new().rails(2).build(&there)?;
+//! connect_p2p_endpoints(&mut near, &mut far)?;
+//!
+//! let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+//! let from = RegisteredBuffer::new(BYTES as usize, AccessFlags::empty(), &here)?;
+//! let to = RegisteredBuffer::new(BYTES as usize, writable, &there)?;
+//! from.write_at(0, b"hello")?;
+//!
+//! let (from_keys, to_keys) = (from.own_keys(), to.own_keys());
+//! let offered = RecvBuffer { local: to.local(0, BYTES)?, tag: 7, keys: &to_keys };
+//! let receive = far.irecv(&[offered])?;
+//! let send = loop {
+//!     // The offer is on its way.
+//!     match near.isend(from.local(0, 5)?, 7, &from_keys) {
+//!         Err(error) if error.is_not_now() => far.poll(16)?,
+//!         sent => break sent?,
+//!     }
+//! };
+//! let received = loop {
+//!     near.poll(16)?;
+//!     far.poll(16)?;
+//!     if let Some(received) = far.test_recv(receive)? {
+//!         break received;
+//!     }
+//! };
+//! assert_eq!(received.sizes(), [5]);
+//! let mut bytes = [0; 5];
+//! to.read_at(0, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello");
+//! while !near.test_send(send)? {
+//!     near.poll(16)?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Files
+//!
+//! `sizes` and `words` are what the engine's types are made with; `builder` has the options and `make` makes an
+//! endpoint of them; `address` is what travels, `connect` brings two together; `endpoint` is what users hold.
+
+mod address;
+mod builder;
+mod connect;
+mod endpoint;
+mod error;
+mod make;
+mod sizes;
+mod words;
+
+pub use address::{MAX_ADDRESS_BYTES, P2pAddress, P2pAddressError, QueuePairAddress};
+pub use builder::P2pBuilder;
+pub use connect::connect_p2p_endpoints;
+pub use endpoint::P2pEndpoint;
+pub use error::{Direction, P2pBuildError, P2pConnectError};
+pub use polyrail_core::p2p::{
+    CallError, EntryForm, Failure, FlushHandle, NotNow, ProtocolError, Received, RecvBuffer,
+    RecvHandle, SendHandle, SplitPolicy,
+};
+pub use sizes::{EngineReceiver, EngineSender, P2P_ROUTES, QUEUE_PAIRS, SLOTS};
+pub use words::PageWords;
