@@ -99,6 +99,11 @@ impl Pool {
         self.device
     }
 
+    /// Receives that all accounts together may have posted.
+    pub const fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
     /// Opens an account for one connection. `queue` is a handle of the shared receive queue, for this
     /// connection alone; `limit` bounds what it may have posted, and so what it may promise: slots times
     /// rails is always enough.
