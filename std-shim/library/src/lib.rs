@@ -73,6 +73,7 @@ pub mod idle;
 mod json;
 pub mod memory;
 pub mod nic;
+pub mod p2p;
 pub mod printable;
 pub mod progress;
 #[cfg(feature = "verbs")]

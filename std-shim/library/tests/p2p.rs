@@ -1,59 +1,457 @@
-//! Messages between two endpoints.
+//! Messages between two endpoints on the software NIC.
 
+mod fixture;
+
+use fixture::impatient;
 use polyrail::memory::RegisteredBuffer;
-use polyrail::nic::{DeviceConfig, Fabric};
-use polyrail::p2p::{P2pBuilder, P2pEndpoint, RecvBuffer, connect_p2p_endpoints};
-use polyrail::verbs::AccessFlags;
+use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, ProtectionDomain, When};
+use polyrail::p2p::{
+    CallError, Direction, Failure, MAX_P2P_MESSAGE_BYTES, NotNow, P2pAddress, P2pBuildError,
+    P2pBuilder, P2pConnectError, P2pEndpoint, P2pMessage, Received, RecvBuffer, RecvHandle, SLOTS,
+    SendHandle, connect_p2p_endpoints,
+};
+use polyrail::verbs::DeviceKeys;
+use polyrail::virtual_qp::{RailEventKind, RailState};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// One end: its devices, and a buffer for what it sends and receives.
+struct Side {
+    devices: Vec<Device>,
+    domains: Vec<ProtectionDomain>,
+    buffer: RegisteredBuffer,
+    keys: Vec<DeviceKeys>,
+    endpoint: P2pEndpoint,
+}
+
+impl Side {
+    fn new(
+        fabric: &Fabric,
+        name: &str,
+        devices: usize,
+        bytes: usize,
+        builder: &P2pBuilder,
+    ) -> Self {
+        let fixture::Host { devices, domains, buffer } =
+            fixture::Host::new(fabric, name, devices, bytes);
+        let endpoint = builder.build(&domains.iter().collect::<Vec<_>>()).unwrap();
+        let keys = buffer.own_keys();
+        Self { devices, domains, buffer, keys, endpoint }
+    }
+
+    fn offer(&mut self, buffers: &[(usize, u32, u32)]) -> Result<RecvHandle, CallError> {
+        let offered: Vec<_> = buffers
+            .iter()
+            .map(|(at, length, tag)| RecvBuffer {
+                local: self.buffer.local(*at, *length).unwrap(),
+                tag: *tag,
+                keys: &self.keys,
+            })
+            .collect();
+        self.endpoint.irecv(&offered)
+    }
+
+    fn send(&mut self, at: usize, length: u32, tag: u32) -> Result<SendHandle, CallError> {
+        let local = self.buffer.local(at, length).unwrap();
+        self.endpoint.isend(local, tag, &self.keys)
+    }
+
+    fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.buffer.read_at(at, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+struct Pair {
+    near: Side,
+    far: Side,
+}
+
+impl Pair {
+    fn new(devices: [usize; 2], bytes: usize, builder: &P2pBuilder) -> Self {
+        let fabric = Fabric::threaded();
+        let mut near = Side::new(&fabric, "near", devices[0], bytes, builder);
+        let mut far = Side::new(&fabric, "far", devices[1], bytes, builder);
+        connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        Self { near, far }
+    }
+
+    fn turned(self) -> Self {
+        Self { near: self.far, far: self.near }
+    }
+
+    /// Tries again, polling, until it is not "not now".
+    fn until<T>(
+        &mut self,
+        mut call: impl FnMut(&mut Self) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        let begin = Instant::now();
+        loop {
+            match call(self) {
+                Err(CallError::NotNow(reason)) => assert!(begin.elapsed() < LONG, "{reason}"),
+                done => return done,
+            }
+            self.poll();
+        }
+    }
+
+    fn poll(&mut self) {
+        self.near.endpoint.poll(16).unwrap();
+        self.far.endpoint.poll(16).unwrap();
+        self.carry();
+        self.near.endpoint.sender().invariants();
+        self.far.endpoint.receiver().invariants();
+    }
+
+    fn sent(&mut self, handle: SendHandle) -> Result<(), CallError> {
+        self.until(|pair| match pair.near.endpoint.test_send(handle)? {
+            true => Ok(()),
+            false => Err(NotNow::NoCredits.into()),
+        })
+    }
+
+    fn received(&mut self, handle: RecvHandle) -> Result<Received, CallError> {
+        self.until(|pair| {
+            pair.far.endpoint.test_recv(handle)?.ok_or(CallError::NotNow(NotNow::NoCredits))
+        })
+    }
+
+    /// Carries what the ends have to tell each other, as text.
+    fn carry(&mut self) {
+        let through = |message: P2pMessage| {
+            let text = message.to_json();
+            assert!(text.len() < MAX_P2P_MESSAGE_BYTES / 2, "{text}");
+            P2pMessage::from_json(text.as_bytes()).unwrap()
+        };
+        while let Some(message) = self.near.endpoint.next_message() {
+            self.far.endpoint.hear(through(message)).unwrap();
+        }
+        while let Some(message) = self.far.endpoint.next_message() {
+            self.near.endpoint.hear(through(message)).unwrap();
+        }
+    }
+
+    /// Polls until all queue pairs of both directions are in service at both ends.
+    fn wait_until_whole(&mut self) {
+        let begin = Instant::now();
+        let is_whole = |side: &Side| {
+            let sender = side.endpoint.sender();
+            let receiver = side.endpoint.receiver();
+            let in_service = |state: Option<(RailState, u16)>| {
+                state.is_some_and(|(state, _)| state == RailState::InService)
+            };
+            (0..sender.queue_pairs().len()).all(|at| {
+                in_service(sender.queue_pair_state(at)) && in_service(receiver.queue_pair_state(at))
+            })
+        };
+        while !(is_whole(&self.near) && is_whole(&self.far)) {
+            self.poll();
+            assert!(begin.elapsed() < LONG);
+        }
+    }
+
+    /// Sends a pattern of so many bytes into a buffer of `capacity`, and checks what arrives.
+    fn exchange(&mut self, length: u32, capacity: u32) {
+        let pattern: Vec<u8> =
+            (0..length).map(|at| (at.wrapping_mul(length | 1) >> 5) as u8).collect();
+        self.near.buffer.write_at(0, &pattern).unwrap();
+        self.far.buffer.fill(0, capacity as usize, 0xee).unwrap();
+        let receive = self.until(|pair| pair.far.offer(&[(0, capacity, 5)])).unwrap();
+        let send = self.until(|pair| pair.near.send(0, length, 5)).unwrap();
+        assert_eq!(self.received(receive).unwrap().sizes(), [length]);
+        self.sent(send).unwrap();
+        assert!(self.far.bytes(0, length as usize) == pattern, "{length} of {capacity}");
+        let rest = self.far.bytes(length as usize, (capacity - length) as usize);
+        assert!(rest.iter().all(|byte| *byte == 0xee), "{length} of {capacity}");
+    }
+}
 
 #[test]
-fn hello() {
-    const BYTES: u32 = 1 << 20;
-    let fabric = Fabric::threaded();
-    let device = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap();
-    let (here, there) = ([device("here0"), device("here1")], [device("there0"), device("there1")]);
-    let (here, there) = (here.each_ref(), there.each_ref());
-    let mut near: P2pEndpoint = P2pBuilder::new().rails(2).build(&here).unwrap();
-    let mut far: P2pEndpoint = P2pBuilder::new().rails(2).build(&there).unwrap();
-    connect_p2p_endpoints(&mut near, &mut far).unwrap();
-    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let from = RegisteredBuffer::new(BYTES as usize, AccessFlags::empty(), &here).unwrap();
-    let to = RegisteredBuffer::new(BYTES as usize, writable, &there).unwrap();
-    from.write_at(0, b"hello").unwrap();
-    let (from_keys, to_keys) = (from.own_keys(), to.own_keys());
-    let offered = RecvBuffer { local: to.local(0, BYTES).unwrap(), tag: 7, keys: &to_keys };
-    let receive = far.irecv(&[offered]).unwrap();
-    let begin = std::time::Instant::now();
-    let send = loop {
-        match near.isend(from.local(0, 5).unwrap(), 7, &from_keys) {
-            Err(error) if error.is_not_now() => {
-                near.poll(16).unwrap();
-                far.poll(16).unwrap();
-                assert!(
-                    begin.elapsed().as_secs() < 2,
-                    "{error} {:?} {:?} {:?}",
-                    near.send_failure(),
-                    far.recv_failure(),
-                    far.counters().collect::<Vec<_>>()
-                );
-            }
-            sent => break sent.unwrap(),
+fn messages_of_all_sizes_arrive_over_any_number_of_rails() {
+    const MOST: u32 = 1 << 20;
+    for (rails, each) in [(1, 1), (2, 1), (2, 3), (3, 2), (8, 2)] {
+        let builder = P2pBuilder::new().rails(rails).queue_pairs_per_rail(each);
+        let mut pair = Pair::new([rails.min(4), rails.min(4)], MOST as usize, &builder);
+        for length in [0, 1, 8, 127, 128, 129, 65_535, 65_536, 65_537, 300_001, MOST] {
+            pair.exchange(length, MOST);
+            pair.exchange(length, length);
+        }
+        // And the other way.
+        let mut pair = pair.turned();
+        pair.exchange(100_000, MOST);
+    }
+}
+
+#[test]
+fn the_payload_may_go_before_its_signal() {
+    let builder = P2pBuilder::new().separate_signal(1);
+    let mut pair = Pair::new([2, 2], 1 << 20, &builder);
+    for length in [0, 100, 128, 200_000, 256 * 1000] {
+        pair.exchange(length, 1 << 20);
+    }
+}
+
+#[test]
+fn eight_buffers_find_their_sends_by_tag_and_know_their_sizes() {
+    let mut pair = Pair::new([2, 2], 8 << 20, &P2pBuilder::new());
+    let place = |at: u32| (at as usize) << 20;
+    let buffers: Vec<_> = (0..8).map(|at| (place(at), 1 << 20, 100 + at)).collect();
+    let receive = pair.far.offer(&buffers).unwrap();
+    let size = |at: u32| at * 70_001;
+    let mut sends = Vec::new();
+    for at in [3, 0, 7, 1, 6, 2, 5, 4] {
+        pair.near.buffer.fill(place(at), 1 << 20, at as u8 + 1).unwrap();
+        sends.push(pair.until(|pair| pair.near.send(place(at), size(at), 100 + at)).unwrap());
+    }
+    let sizes: Vec<u32> = (0..8).map(size).collect();
+    assert_eq!(pair.received(receive).unwrap().sizes(), sizes);
+    for send in sends {
+        pair.sent(send).unwrap();
+    }
+    for at in 0..8 {
+        let mut bytes = pair.far.bytes(place(at), size(at) as usize + 1);
+        assert_eq!(bytes.pop(), Some(0), "what was not sent stays as it was");
+        assert!(bytes.iter().all(|byte| *byte == at as u8 + 1));
+    }
+}
+
+#[test]
+fn what_cannot_go_now_changes_nothing() {
+    let mut pair = Pair::new([2, 2], 1 << 16, &P2pBuilder::new());
+    assert_eq!(pair.near.send(0, 8, 1), Err(NotNow::NoEntry.into()));
+    let mut receives = Vec::new();
+    for _ in 0..SLOTS {
+        receives.push(pair.until(|pair| pair.far.offer(&[(0, 16, 1)])).unwrap());
+    }
+    let full = pair.far.offer(&[(0, 16, 1)]);
+    assert_eq!(full, Err(NotNow::SlotTaken { number: 1 }.into()));
+    let too_long = pair.until(|pair| pair.near.send(0, 17, 1));
+    assert_eq!(too_long, Err(CallError::TooLong { length: 17, capacity: 16 }));
+    assert_eq!(pair.near.send(0, 8, 2), Err(NotNow::NoSuchTag.into()));
+    for receive in receives {
+        let send = pair.until(|pair| pair.near.send(0, 8, 1)).unwrap();
+        assert_eq!(pair.received(receive).unwrap().sizes(), [8]);
+        pair.sent(send).unwrap();
+        let again = pair.near.endpoint.test_send(send);
+        assert_eq!(again, Err(CallError::NoRequest { number: send.number() }));
+    }
+    assert_eq!((pair.near.endpoint.unfinished(), pair.far.endpoint.unfinished()), ((0, 0), (0, 0)));
+}
+
+#[test]
+fn ends_with_different_devices_connect() {
+    for devices in [[1, 3], [3, 1], [2, 4]] {
+        let builder = P2pBuilder::new().rails(4);
+        let mut pair = Pair::new(devices, 1 << 20, &builder);
+        pair.exchange(1 << 20, 1 << 20);
+        pair.turned().exchange(1 << 20, 1 << 20);
+    }
+}
+
+#[test]
+fn what_arrived_is_flushed_on_the_devices_that_brought_it() {
+    let builder = P2pBuilder::new().flushes(true);
+    let mut pair = Pair::new([2, 2], 1 << 20, &builder);
+    for length in [0, 8, 1 << 20] {
+        let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
+        let send = pair.until(|pair| pair.near.send(0, length, 1)).unwrap();
+        let received = pair.received(receive).unwrap();
+        pair.sent(send).unwrap();
+        let flush = pair.until(|pair| pair.far.endpoint.flush(&received)).unwrap();
+        pair.until(|pair| match pair.far.endpoint.test_flush(&flush)? {
+            true => Ok(()),
+            false => Err(NotNow::NoCredits.into()),
+        })
+        .unwrap();
+    }
+    // Who was not built for it says so.
+    let mut pair = Pair::new([1, 1], 64, &P2pBuilder::new().rails(1));
+    let receive = pair.far.offer(&[(0, 8, 1)]).unwrap();
+    let send = pair.until(|pair| pair.near.send(0, 8, 1)).unwrap();
+    let received = pair.received(receive).unwrap();
+    pair.sent(send).unwrap();
+    let device = pair.far.domains[0].device().id();
+    assert_eq!(pair.far.endpoint.flush(&received), Err(CallError::CannotFlush { device }));
+}
+
+#[test]
+fn a_rail_that_fails_gives_all_buffers_back_with_its_name() {
+    let builder = P2pBuilder::new().connect_options(impatient());
+    let mut pair = Pair::new([2, 2], 1 << 20, &builder);
+    pair.exchange(1 << 20, 1 << 20);
+    let receive = pair.far.offer(&[(0, 1 << 20, 1)]).unwrap();
+    let begin = Instant::now();
+    while pair.near.send(0, 1, 2) != Err(NotNow::NoSuchTag.into()) {
+        pair.poll();
+        assert!(begin.elapsed() < LONG);
+    }
+    pair.near.devices[1].inject(When::Now, Fault::LinkDown);
+    let send = pair.near.send(0, 1 << 20, 1).unwrap();
+    let failure = pair.sent(send).unwrap_err();
+    assert!(matches!(failure, CallError::Failed(Failure::Rail(_))), "{failure}");
+    assert!(pair.near.endpoint.send_failure().is_some());
+    // The other end is told by its owner, who has another way to the peer.
+    pair.far.endpoint.fail();
+    let failed = loop {
+        pair.poll();
+        match pair.far.endpoint.test_recv(receive) {
+            Ok(None) => assert!(begin.elapsed() < LONG),
+            Ok(Some(received)) => panic!("{received:?}"),
+            Err(failed) => break failed,
         }
     };
-    loop {
-        far.poll(16).unwrap();
-        if let Some(r) = far.test_recv(receive).unwrap() {
-            assert_eq!(r.sizes(), [5]);
-            break;
-        }
-        near.poll(16).unwrap();
-        assert!(begin.elapsed().as_secs() < 4, "{:?} {:#?} {:#?}", far.receiver().accounts().map(|a| (a.posted(), a.limit())).collect::<Vec<_>>(), near.counters().collect::<Vec<_>>(), far.counters().collect::<Vec<_>>());
+    assert_eq!(failed, CallError::Failed(Failure::Owner));
+    pair.near.endpoint.fail();
+    while !(pair.near.endpoint.is_drained() && pair.far.endpoint.is_drained()) {
+        pair.poll();
+        assert!(begin.elapsed() < LONG);
     }
-    let _ = send;
 }
+
 #[test]
-fn sizes() {
-    type S = polyrail::p2p::EngineSender<polyrail::nic::QueuePair>;
-    type R =
-        polyrail::p2p::EngineReceiver<polyrail::nic::QueuePair, polyrail::nic::SharedReceiveQueue>;
-    panic!("{} {}", size_of::<S>(), size_of::<R>());
+fn an_address_travels_as_text() {
+    let fabric = Fabric::threaded();
+    let builder = P2pBuilder::new().rails(3).queue_pairs_per_rail(2);
+    let mut near = Side::new(&fabric, "near", 3, 64, &builder);
+    let mut far = Side::new(&fabric, "far", 3, 64, &builder);
+    let [near_text, far_text] = [&near, &far].map(|side| side.endpoint.address().to_json());
+    let near_address = P2pAddress::from_json(near_text.as_bytes()).unwrap();
+    assert_eq!(near_address, near.endpoint.address());
+    near.endpoint.connect(&P2pAddress::from_json(far_text.as_bytes()).unwrap()).unwrap();
+    far.endpoint.connect(&near_address).unwrap();
+    let mut pair = Pair { near, far };
+    pair.exchange(64, 64);
+    for (piece, by) in [
+        ("\"sender\"", "\"server\""),
+        ("\"form\":\"hashed\"", "\"form\":\"other\""),
+        ("\"qpNum\":", "\"qpNum\":-"),
+        ("\"depth\"", "\"depth\":1,\"depth\""),
+    ] {
+        let spoilt = near_text.replacen(piece, by, 1);
+        assert_ne!(spoilt, near_text, "{piece}");
+        assert!(P2pAddress::from_json(spoilt.as_bytes()).is_err(), "{piece}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_moved() {
+    let fabric = Fabric::threaded();
+    let side = |name, builder: &P2pBuilder| Side::new(&fabric, name, 2, 64, builder);
+    let mut near = side("near", &P2pBuilder::new().rails(2));
+    let fewer = side("fewer", &P2pBuilder::new().rails(1));
+    let (direction, here, peer) = (Direction::Sending, 2, 1);
+    assert_eq!(
+        near.endpoint.connect(&fewer.endpoint.address()),
+        Err(P2pConnectError::QueuePairs { direction, here, peer })
+    );
+    let mut odd = fewer.endpoint.address();
+    let far = side("far", &P2pBuilder::new().rails(2));
+    odd.receiving = far.endpoint.address().receiving;
+    odd.sending = far.endpoint.address().sending;
+    let error = near.endpoint.connect(&odd).unwrap_err();
+    assert!(
+        matches!(error, P2pConnectError::Card { direction: Direction::Sending, .. }),
+        "{error}"
+    );
+    let mut far = far;
+    connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+    Pair { near, far }.exchange(64, 64);
+}
+
+#[test]
+fn endpoints_of_impossible_shapes_are_refused() {
+    let fabric = Fabric::threaded();
+    let domain = fabric.create_device(DeviceConfig::named("only")).alloc_pd().unwrap();
+    for (rails, each) in [(8, 3), (1, 0), (2, 9)] {
+        let built = P2pBuilder::new().rails(rails).queue_pairs_per_rail(each).build(&[&domain]);
+        assert_eq!(built.unwrap_err(), P2pBuildError::QueuePairs { rails, each });
+    }
+    for rails in [0, 9] {
+        let built = P2pBuilder::new().rails(rails).build(&[&domain]);
+        assert!(matches!(built, Err(P2pBuildError::Rails(_))), "{built:?}");
+    }
+}
+
+fn rerouted(rails: usize) -> P2pBuilder {
+    P2pBuilder::new().rails(rails).reroutes(true).connect_options(impatient())
+}
+
+#[test]
+fn a_link_that_goes_down_costs_no_message_and_comes_back() {
+    for device in [0, 1] {
+        for far in [false, true] {
+            let mut pair = Pair::new([2, 2], 1 << 20, &rerouted(2));
+            pair.exchange(1 << 20, 1 << 20);
+            let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
+            let send = pair.until(|pair| pair.near.send(0, 1 << 20, 1)).unwrap();
+            let side = if far { &pair.far } else { &pair.near };
+            side.devices[device].inject(When::Now, Fault::LinkDown);
+            let link = side.devices[device].clone();
+            assert_eq!(pair.received(receive).unwrap().sizes(), [1 << 20]);
+            pair.sent(send).unwrap();
+            // Over the other rail alone.
+            for length in [0, 100, 1 << 20] {
+                pair.exchange(length, 1 << 20);
+            }
+            let mut events = Vec::new();
+            while let Some((end, place, event)) = pair.near.endpoint.take_event() {
+                assert_eq!(place, device, "{end:?} {event:?}");
+                events.push(event.kind);
+            }
+            let has_failed = |kind: &RailEventKind| matches!(kind, RailEventKind::Failed { .. });
+            assert!(events.iter().any(has_failed), "{events:?}");
+            link.inject(When::Now, Fault::LinkUp);
+            pair.wait_until_whole();
+            for length in [0, 100, 1 << 20] {
+                pair.exchange(length, 1 << 20);
+            }
+            pair.turned().exchange(1 << 20, 1 << 20);
+        }
+    }
+}
+
+#[test]
+fn rails_that_fail_again_and_again_cost_no_message() {
+    let builder = rerouted(4).queue_pairs_per_rail(2).flushes(true);
+    let mut pair = Pair::new([4, 4], 1 << 20, &builder);
+    for time in 0..12 {
+        let device = time * 7 % 4;
+        let side = if time % 3 == 0 { &pair.far } else { &pair.near };
+        let link = side.devices[device].clone();
+        let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
+        let send = pair.until(|pair| pair.near.send(0, 1 << 20, 1)).unwrap();
+        link.inject(When::Now, Fault::LinkDown);
+        assert_eq!(pair.received(receive).unwrap().sizes(), [1 << 20]);
+        pair.sent(send).unwrap();
+        pair.exchange(300_000, 1 << 20);
+        link.inject(When::Now, Fault::LinkUp);
+        if time % 2 == 0 {
+            pair.wait_until_whole();
+        }
+    }
+    pair.wait_until_whole();
+    pair.exchange(1 << 20, 1 << 20);
+}
+
+#[test]
+fn a_link_between_owners_that_breaks_is_no_loss() {
+    let mut pair = Pair::new([2, 2], 1 << 20, &rerouted(2));
+    let link = pair.near.devices[1].clone();
+    link.inject(When::Now, Fault::LinkDown);
+    // What they say is lost.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(100) {
+        for side in [&mut pair.near, &mut pair.far] {
+            side.endpoint.poll(16).unwrap();
+            while side.endpoint.next_message().is_some() {}
+        }
+    }
+    link.inject(When::Now, Fault::LinkUp);
+    for side in [&mut pair.near, &mut pair.far] {
+        side.endpoint.link_restored();
+    }
+    pair.wait_until_whole();
+    pair.exchange(1 << 20, 1 << 20);
 }

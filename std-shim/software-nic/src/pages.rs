@@ -2,7 +2,7 @@
 
 use crate::dma::Span;
 use polyrail_core::verbs::LocalBuffer;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Alignment and granularity of buffers, bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -72,6 +72,18 @@ impl Pages {
         // by an address that stays readable (see the type's documentation); nobody holds references to
         // them, and every access goes through the `dma` module, whose users may race.
         Some(unsafe { LocalBuffer::new(self.addr() + offset as u64, length) })
+    }
+
+    /// All of them as words, for rings that devices write while this process reads them. Words that are not
+    /// whole at the end are left out.
+    ///
+    /// The copies of the software NIC are byte by byte, in no order that counts: a word may be seen half written.
+    /// What is in the words must show whether they are all there.
+    pub fn words(&self) -> &[AtomicU64] {
+        let start = std::ptr::with_exposed_provenance::<AtomicU64>(self.addr);
+        // SAFETY: the pages are mapped, zeroed and aligned as long as `self` lives; they are accessed as atomics
+        // are, here and by spans.
+        unsafe { std::slice::from_raw_parts(start, self.length / size_of::<AtomicU64>()) }
     }
 
     /// `length` bytes from `offset` on, or as many of them as there are.

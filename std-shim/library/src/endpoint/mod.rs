@@ -92,6 +92,7 @@ pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, WRS};
 pub use stall::StallWatch;
 
 pub(crate) use connect::join;
+pub(crate) use healing::Attempts;
 pub(crate) use make::{MOST_GRANTED, random_psn};
 pub(crate) use place::{Place, places, refused};
 pub(crate) use replacement::rail_address;

@@ -2,7 +2,7 @@
 
 use super::range::OutOfRange;
 use crate::backend::{DeviceError, Domain};
-use polyrail_core::verbs::{AccessFlags, DeviceId, LocalBuffer};
+use polyrail_core::verbs::{AccessFlags, DeviceId, DeviceKeys, LocalBuffer};
 use polyrail_software_nic::{MemoryRegion, Pages, RegionKeys, Span};
 use std::fs::File;
 use std::io;
@@ -66,6 +66,16 @@ impl<R> RegisteredBuffer<R> {
     /// Keys on one device: those of the first region there.
     pub fn keys_on(&self, device: DeviceId) -> Option<RegionKeys> {
         self.keys.iter().copied().find(|keys| keys.device == device)
+    }
+
+    /// Its own keys on every device, in the order of the domains: for messages
+    /// ([`p2p`](crate::p2p)), whose peer learns the keys with each buffer.
+    pub fn own_keys(&self) -> Vec<DeviceKeys> {
+        let keys = |keys: &RegionKeys| {
+            let RegionKeys { device, lkey, rkey } = *keys;
+            DeviceKeys { device, lkey, rkey }
+        };
+        self.keys.iter().map(keys).collect()
     }
 
     /// The regions, in the order of the domains.

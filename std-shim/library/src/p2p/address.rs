@@ -103,6 +103,7 @@ enum FormName {
 struct PortsFields {
     rails: u8,
     slots: u16,
+    reroutes: bool,
     devices: [u8; MAX_RAILS],
     max_message: [u32; MAX_RAILS],
 }

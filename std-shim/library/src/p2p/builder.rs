@@ -14,6 +14,8 @@ pub struct P2pBuilder {
     pub(super) entry_form: EntryForm,
     pub(super) max_inline_data: u32,
     pub(super) flushes: bool,
+    pub(super) reroutes: bool,
+    pub(super) min_rails: u8,
     pub(super) options: ConnectOptions,
 }
 
@@ -35,6 +37,8 @@ impl P2pBuilder {
             entry_form: EntryForm::default(),
             max_inline_data: 64,
             flushes: false,
+            reroutes: false,
+            min_rails: 1,
             options: ConnectOptions { rnr_retry: FOREVER, ..ConnectOptions::default() },
         }
     }
@@ -83,6 +87,20 @@ impl P2pBuilder {
     #[must_use]
     pub fn flushes(self, flushes: bool) -> Self {
         Self { flushes, ..self }
+    }
+
+    /// Whether other rails take over from one that fails; the same at both ends. Then the owners of both ends
+    /// carry what they have to [tell each other](super::P2pEndpoint::next_message).
+    #[must_use]
+    pub fn reroutes(self, reroutes: bool) -> Self {
+        Self { reroutes, ..self }
+    }
+
+    /// With fewer rails in service the endpoint has failed, if it re-routes. 1 by default; with 0, messages wait for
+    /// a rail for as long as there is none.
+    #[must_use]
+    pub fn min_rails(self, min_rails: u8) -> Self {
+        Self { min_rails, ..self }
     }
 
     /// Packet size, timeouts and retries of the connections. `rnr_retry` should stay 7, for ever: a peer that has

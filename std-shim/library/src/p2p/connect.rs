@@ -3,17 +3,12 @@
 use super::address::{P2pAddress, QueuePairAddress};
 use super::endpoint::P2pEndpoint;
 use super::error::{Direction, P2pConnectError};
-use crate::backend::Connect;
+use crate::backend::Domain;
 use crate::endpoint::{RailAddress, join};
-use polyrail_core::hardware::{CompletionQueue, ReceiveQueue};
+use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::DeviceId;
 
-impl<Q, C, S, R> P2pEndpoint<Q, C, S, R>
-where
-    Q: Connect,
-    C: CompletionQueue,
-    S: ReceiveQueue,
-{
+impl<D: Domain> P2pEndpoint<D> {
     /// What the peer's [`connect`](Self::connect) needs.
     pub fn address(&self) -> P2pAddress {
         P2pAddress {
@@ -24,15 +19,10 @@ where
         }
     }
 
-    fn addresses<'q>(&self, queue_pairs: impl Iterator<Item = &'q Q>) -> Vec<QueuePairAddress>
-    where
-        Q: 'q,
-    {
-        let address = |(at, qp): (usize, &Q)| QueuePairAddress {
-            qp_num: qp.qp_num(),
-            address: self.rail_address(at),
-        };
-        queue_pairs.enumerate().map(address).collect()
+    fn addresses<'q>(&self, queue_pairs: impl Iterator<Item = &'q D::Qp>) -> Vec<QueuePairAddress> {
+        let number = queue_pairs.map(QueuePair::qp_num);
+        let places = (0..).map(|at| self.rail_address(at));
+        number.zip(places).map(|(qp_num, address)| QueuePairAddress { qp_num, address }).collect()
     }
 
     fn rail_address(&self, at: usize) -> RailAddress {
@@ -85,7 +75,7 @@ where
         direction: Direction,
         theirs: &[QueuePairAddress],
     ) -> Result<(), P2pConnectError> {
-        let join = |(queue_pair, qp): (usize, &Q)| {
+        let join = |(queue_pair, qp): (usize, &D::Qp)| {
             let QueuePairAddress { qp_num, address } = &theirs[queue_pair];
             let own = self.rail_address(queue_pair);
             let port = &self.places[queue_pair].port;
@@ -117,15 +107,10 @@ where
 /// # Errors
 ///
 /// As [`P2pEndpoint::connect`].
-pub fn connect_p2p_endpoints<Q, C, S, R>(
-    a: &mut P2pEndpoint<Q, C, S, R>,
-    b: &mut P2pEndpoint<Q, C, S, R>,
-) -> Result<(), P2pConnectError>
-where
-    Q: Connect,
-    C: CompletionQueue,
-    S: ReceiveQueue,
-{
+pub fn connect_p2p_endpoints<D: Domain>(
+    a: &mut P2pEndpoint<D>,
+    b: &mut P2pEndpoint<D>,
+) -> Result<(), P2pConnectError> {
     let (address_a, address_b) = (a.address(), b.address());
     a.connect(&address_b)?;
     b.connect(&address_a)

@@ -1,46 +1,40 @@
 //! Both directions of a pair, with the completion queues that belong to it.
 
+use super::healing::Healer;
+use super::message::End;
 use super::sizes::{EngineReceiver, EngineSender, P2P_ROUTES};
-use crate::backend::{Connect, ConnectOptions};
+use crate::backend::{ConnectOptions, Domain};
 use crate::endpoint::{MAX_DEVICES, Place};
-use polyrail_core::hardware::{CompletionQueue, CqError, ReceiveQueue};
+use polyrail_core::hardware::{CqError, ReceiveQueue};
 use polyrail_core::p2p::{
     CallError, Failure, FlushHandle, Pool, Received, RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer};
 use polyrail_core::virtual_cq::{CompletionTarget, Event, Polled, VirtualCq};
-use polyrail_core::virtual_qp::RailCounters;
+use polyrail_core::virtual_qp::{RailCounters, RailEvent};
 use polyrail_software_nic as nic;
 
 /// Messages with one peer, both ways: what this side sends lands in buffers that the peer has offered, and the other way
 /// round. See the [module](super).
 #[derive(Debug)]
-pub struct P2pEndpoint<
-    Q = nic::QueuePair,
-    C = nic::CompletionQueue,
-    S = nic::SharedReceiveQueue,
-    R = nic::MemoryRegion,
-> {
-    pub(super) sender: Box<EngineSender<Q>>,
-    pub(super) receiver: Box<EngineReceiver<Q, S>>,
-    pub(super) cq: VirtualCq<C, MAX_DEVICES, P2P_ROUTES>,
+pub struct P2pEndpoint<D: Domain = nic::ProtectionDomain> {
+    pub(super) sender: Box<EngineSender<D::Qp>>,
+    pub(super) receiver: Box<EngineReceiver<D::Qp, D::Srq>>,
+    pub(super) cq: VirtualCq<D::Cq, MAX_DEVICES, P2P_ROUTES>,
     /// The receives of each device.
-    pub(super) pools: Vec<(Pool, S)>,
+    pub(super) pools: Vec<(Pool, D::Srq)>,
     /// Where the i-th queue pair of either direction is.
     pub(super) places: Vec<Place>,
     pub(super) psn: u32,
     pub(super) options: ConnectOptions,
     pub(super) names: Vec<(DeviceId, String)>,
+    /// If rails are re-routed.
+    pub(super) healer: Option<Box<Healer<D>>>,
     /// The protocol's own memory. Last: queue pairs are destroyed before it is deregistered.
-    pub(super) _regions: Vec<R>,
+    pub(super) _regions: Vec<D::Region>,
 }
 
-impl<Q, C, S, R> P2pEndpoint<Q, C, S, R>
-where
-    Q: Connect,
-    C: CompletionQueue,
-    S: ReceiveQueue,
-{
+impl<D: Domain> P2pEndpoint<D> {
     /// Offers 1 to 8 buffers to the peer, whose next message, or the parts of it, will land in them.
     ///
     /// # Errors
@@ -119,7 +113,17 @@ where
         let Self { sender, receiver, cq, pools, .. } = self;
         let mut targets: [&mut dyn CompletionTarget; 2] = [&mut **sender, &mut **receiver];
         let polled: Polled = cq.poll(&mut targets[..], budget, |event| foreign(pools, &event));
+        if self.healer.as_mut().is_some_and(|healer| healer.is_due()) {
+            self.heal();
+        }
         polled.error.map_or(Ok(()), Err)
+    }
+
+    /// The oldest event of a queue pair that was not taken yet: of which end, and its place there.
+    pub fn take_event(&mut self) -> Option<(End, usize, RailEvent)> {
+        let sent = self.sender.take_event().map(|(place, event)| (End::Sender, place, event));
+        let receiver = &mut self.receiver;
+        sent.or_else(|| receiver.take_event().map(|(at, event)| (End::Receiver, at, event)))
     }
 
     /// Messages of either direction that are not done, or whose callers were not told: sent, received.
@@ -156,12 +160,12 @@ where
     }
 
     /// The engine's sender, for what this type does not offer.
-    pub fn sender(&self) -> &EngineSender<Q> {
+    pub fn sender(&self) -> &EngineSender<D::Qp> {
         &self.sender
     }
 
     /// The engine's receiver, for what this type does not offer.
-    pub fn receiver(&self) -> &EngineReceiver<Q, S> {
+    pub fn receiver(&self) -> &EngineReceiver<D::Qp, D::Srq> {
         &self.receiver
     }
 }

@@ -3,6 +3,7 @@
 use super::builder::P2pBuilder;
 use super::endpoint::P2pEndpoint;
 use super::error::P2pBuildError;
+use super::healing::Healer;
 use super::sizes::{EngineReceiver, EngineSender, P2P_ROUTES, QUEUE_PAIRS, SLOTS};
 use super::words::PageWords;
 use crate::backend::{Connect, Domain, QpCap};
@@ -10,8 +11,8 @@ use crate::endpoint::{
     MAX_DEVICES, MOST_GRANTED, Place, RailAddress, join, most_requests, places, random_psn, refused,
 };
 use crate::memory::{Pages, RegionKeys};
-use polyrail_core::hardware::CompletionQueue;
-use polyrail_core::p2p::{Account, Pool, ReceiverConfig, Region, SenderConfig};
+use polyrail_core::hardware::{CompletionQueue, QueuePair};
+use polyrail_core::p2p::{Pool, ReceiverConfig, Region, SenderConfig};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
 use polyrail_core::virtual_cq::VirtualCq;
 use std::sync::Arc;
@@ -33,10 +34,7 @@ impl P2pBuilder {
     /// # Errors
     ///
     /// What the devices or the engine refuse.
-    pub fn build<D: Domain>(
-        &self,
-        domains: &[&D],
-    ) -> Result<P2pEndpoint<D::Qp, D::Cq, D::Srq, D::Region>, P2pBuildError> {
+    pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<P2pEndpoint<D>, P2pBuildError> {
         let each = self.queue_pairs;
         let places = places(self.rails, domains)?;
         let domains = &domains[..domains.len().min(self.rails)];
@@ -48,6 +46,8 @@ impl P2pBuilder {
     }
 }
 
+type Receiving<D> = Box<EngineReceiver<<D as Domain>::Qp, <D as Domain>::Srq>>;
+
 /// An endpoint that is to be made.
 struct Make<'d, D> {
     builder: &'d P2pBuilder,
@@ -58,27 +58,29 @@ struct Make<'d, D> {
 }
 
 impl<D: Domain> Make<'_, D> {
-    fn make(self) -> Result<P2pEndpoint<D::Qp, D::Cq, D::Srq, D::Region>, P2pBuildError> {
+    fn make(self) -> Result<P2pEndpoint<D>, P2pBuildError> {
         let cqs = self.domains.iter().map(|domain| self.completion_queue(*domain));
         let mut cq =
             VirtualCq::<_, MAX_DEVICES, P2P_ROUTES>::new(cqs.collect::<Result<Vec<_>, _>>()?)?;
         let psn = random_psn();
-        let (srqs, pools, accounts) = self.pools()?;
+        let mut pools = self.pools()?;
         let mut regions = Vec::new();
         let sender = self.sender(cq.cqs(), &mut regions)?;
-        let receiver = self.receiver(cq.cqs(), &srqs, accounts, psn, &mut regions)?;
+        let receiver = self.receiver(cq.cqs(), &mut pools, psn, &mut regions)?;
         cq.attach(SENDER, &*sender)?;
         cq.attach(RECEIVER, &*receiver)?;
+        let healer = self.healer();
         let name = |domain: &&D| (domain.device_id(), domain.device_name().to_owned());
         Ok(P2pEndpoint {
             sender,
             receiver,
             cq,
-            pools: pools.into_iter().zip(srqs).collect(),
+            pools,
             places: self.places,
             psn,
             options: self.builder.options,
             names: self.domains.iter().map(name).collect(),
+            healer,
             _regions: regions,
         })
     }
@@ -100,18 +102,25 @@ impl<D: Domain> Make<'_, D> {
     fn receiver(
         &self,
         cqs: &[D::Cq],
-        srqs: &[D::Srq],
-        accounts: Vec<Account<D::Srq>>,
+        pools: &mut [(Pool, D::Srq)],
         psn: u32,
         regions: &mut Vec<D::Region>,
-    ) -> Result<Box<EngineReceiver<D::Qp, D::Srq>>, P2pBuildError> {
-        let words = EngineReceiver::<D::Qp, D::Srq>::REGION_WORDS;
-        let records = self.region(words, regions)?;
-        let receiving = self.receiving(cqs, srqs)?;
+    ) -> Result<Receiving<D>, P2pBuildError> {
+        let records = self.region(EngineReceiver::<D::Qp, D::Srq>::REGION_WORDS, regions)?;
+        let receiving = self.receiving(cqs, pools)?;
         let flushing = self.flushing(cqs, psn)?;
+        // All of it: nobody else has these pools.
+        let open = |(pool, srq): &mut (Pool, D::Srq)| pool.open(srq.clone(), pool.capacity());
+        let accounts = pools.iter_mut().map(open).collect::<Result<Vec<_>, _>>()?;
         let config = self.receiver_config();
         let made = EngineReceiver::new(config, receiving, flushing, accounts, records);
         Ok(Box::new(made?))
+    }
+
+    fn healer(&self) -> Option<Box<Healer<D>>> {
+        let P2pBuilder { reroutes, max_inline_data, .. } = *self.builder;
+        let healer = || Healer::new(self.domains, self.places.len(), max_inline_data);
+        reroutes.then(|| Box::new(healer()))
     }
 
     fn sender_config(&self) -> SenderConfig {
@@ -123,13 +132,15 @@ impl<D: Domain> Make<'_, D> {
             split_threshold,
             separate_signal,
             entry_form,
-            ..SenderConfig::default()
+            reroutes: self.builder.reroutes,
+            min_rails: self.builder.min_rails,
         }
     }
 
     fn receiver_config(&self) -> ReceiverConfig {
         let rails = self.builder.rails as u8;
-        ReceiverConfig { virtual_qp_num: u32::from(RECEIVER), rails, ..ReceiverConfig::default() }
+        let P2pBuilder { reroutes, min_rails, .. } = *self.builder;
+        ReceiverConfig { virtual_qp_num: u32::from(RECEIVER), rails, reroutes, min_rails }
     }
 
     /// A completion queue for everything that can be in flight on a device.
@@ -141,19 +152,14 @@ impl<D: Domain> Make<'_, D> {
         Ok(domain.create_cq(entries).map_err(|source| refused(domain, source))?)
     }
 
-    /// The shared receive queue of each device, its pool, and this endpoint's account there.
-    #[allow(clippy::type_complexity, reason = "three lists in one order")]
-    fn pools(&self) -> Result<(Vec<D::Srq>, Vec<Pool>, Vec<Account<D::Srq>>), P2pBuildError> {
-        let mut all = (Vec::new(), Vec::new(), Vec::new());
-        for domain in self.domains {
+    /// The shared receive queue of each device, and its pool.
+    fn pools(&self) -> Result<Vec<(Pool, D::Srq)>, P2pBuildError> {
+        let pool = |domain: &&D| {
             let holds = ACCOUNT.min(domain.max_srq_wr());
             let srq = domain.create_srq(holds).map_err(|source| refused(*domain, source))?;
-            let mut pool = Pool::new(domain.device_id(), holds);
-            all.2.push(pool.open(srq.clone(), holds)?);
-            all.0.push(srq);
-            all.1.push(pool);
-        }
-        Ok(all)
+            Ok((Pool::new(domain.device_id(), holds), srq))
+        };
+        self.domains.iter().map(pool).collect()
     }
 
     /// Words for the protocol, registered with each device.
@@ -189,11 +195,16 @@ impl<D: Domain> Make<'_, D> {
         self.init(made.map_err(|source| refused(domain, source))?, place)
     }
 
-    fn receiving(&self, cqs: &[D::Cq], srqs: &[D::Srq]) -> Result<Vec<D::Qp>, P2pBuildError> {
+    fn receiving(
+        &self,
+        cqs: &[D::Cq],
+        pools: &[(Pool, D::Srq)],
+    ) -> Result<Vec<D::Qp>, P2pBuildError> {
         let make = |place: &Place| {
             let domain = self.domains[place.device];
             let cap = self.cap(domain);
-            let made = domain.create_qp_with_srq(self.cq(domain, cqs), &srqs[place.device], cap);
+            let (_, srq) = &pools[place.device];
+            let made = domain.create_qp_with_srq(self.cq(domain, cqs), srq, cap);
             self.init(made.map_err(|source| refused(domain, source))?, place)
         };
         self.places.iter().map(make).collect()
@@ -208,12 +219,7 @@ impl<D: Domain> Make<'_, D> {
             let options = &self.builder.options;
             let qp = self.plain(place, cqs)?;
             let own = RailAddress::new(device, &place.port, psn, options);
-            let joined = join(
-                (&qp, &place.port, &own),
-                polyrail_core::hardware::QueuePair::qp_num(&qp),
-                &own,
-                options,
-            );
+            let joined = join((&qp, &place.port, &own), qp.qp_num(), &own, options);
             joined.map_err(|source| refused(self.domains[device], source))?;
             Ok(qp)
         };

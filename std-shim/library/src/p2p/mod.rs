@@ -17,7 +17,7 @@
 //! ```
 //! use polyrail::memory::RegisteredBuffer;
 //! use polyrail::nic::{DeviceConfig, Fabric};
-//! use polyrail::p2p::{P2pBuilder, P2pEndpoint, RecvBuffer, connect_p2p_endpoints};
+//! use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_p2p_endpoints};
 //! use polyrail::verbs::AccessFlags;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,8 +27,8 @@
 //! let (here, there) = ([device("here0")?, device("here1")?], [device("there0")?, device("there1")?]);
 //! let (here, there) = (here.each_ref(), there.each_ref());
 //!
-//! let mut near: P2pEndpoint = P2pBuilder::new().rails(2).build(&here)?;
-//! let mut far: P2pEndpoint = P2pBuilder::new().rails(2).build(&there)?;
+//! let mut near = P2pBuilder::new().rails(2).build(&here)?;
+//! let mut far = P2pBuilder::new().rails(2).build(&there)?;
 //! connect_p2p_endpoints(&mut near, &mut far)?;
 //!
 //! let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
@@ -64,17 +64,29 @@
 //! # }
 //! ```
 //!
+//! # Rails that fail
+//!
+//! With [`P2pBuilder::reroutes`], chosen at both ends, a rail that fails costs no message: what it had not brought is
+//! sent again by others, once it is certain that the lost rail does nothing more. Endpoints learn of failures by
+//! completions and by events of their devices, and make new queue pairs in the places of the old ones at growing
+//! intervals. What they have to tell each other of that ([`P2pMessage`]) their owners carry, over any link that
+//! keeps the order: [`next_message`](P2pEndpoint::next_message) of one to [`hear`](P2pEndpoint::hear) of the other, after
+//! every poll. [`take_event`](P2pEndpoint::take_event) says what happened.
+//!
 //! # Files
 //!
 //! `sizes` and `words` are what the engine's types are made with; `builder` has the options and `make` makes an
-//! endpoint of them; `address` is what travels, `connect` brings two together; `endpoint` is what users hold.
+//! endpoint of them; `address` is what travels, `connect` brings two together; `endpoint` is what users hold;
+//! `healing` is about rails that fail, with what is told in `message`.
 
 mod address;
 mod builder;
 mod connect;
 mod endpoint;
 mod error;
+mod healing;
 mod make;
+mod message;
 mod sizes;
 mod words;
 
@@ -83,6 +95,7 @@ pub use builder::P2pBuilder;
 pub use connect::connect_p2p_endpoints;
 pub use endpoint::P2pEndpoint;
 pub use error::{Direction, P2pBuildError, P2pConnectError};
+pub use message::{End, MAX_P2P_MESSAGE_BYTES, P2pMessage, P2pMessageError};
 pub use polyrail_core::p2p::{
     CallError, EntryForm, Failure, FlushHandle, NotNow, ProtocolError, Received, RecvBuffer,
     RecvHandle, SendHandle, SplitPolicy,

@@ -8,7 +8,7 @@ const AGE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The attempts for one rail.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Attempts {
+pub(crate) struct Attempts {
     /// The last interval; zero: none failed since the rail was in service.
     interval: Duration,
     /// Not before.
@@ -16,12 +16,12 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.next.is_none_or(|next| now >= next)
     }
 
     /// One failed.
-    pub(super) fn failed(&mut self, now: Instant, healing: &Healing) {
+    pub(crate) fn failed(&mut self, now: Instant, healing: &Healing) {
         let doubled = self.interval.saturating_mul(2).max(healing.first_interval);
         self.interval = doubled.min(healing.longest_interval).min(AGE);
         self.next = now.checked_add(self.interval);
@@ -29,7 +29,7 @@ impl Attempts {
 
     /// There is reason to hope: the next one is due now, and if it fails, others soon. A port that is up may not
     /// have its address or its routes yet.
-    pub(super) fn hurry(&mut self) {
+    pub(crate) fn hurry(&mut self) {
         *self = Self::default();
     }
 }

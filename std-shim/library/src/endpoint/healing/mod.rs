@@ -18,6 +18,7 @@ mod options;
 mod patience;
 mod walk;
 
+pub(crate) use attempts::Attempts;
 pub(super) use given_up::GivenUp;
 pub(super) use healer::Healer;
 pub use link::{HealingLink, NotHeard};

@@ -1,0 +1,130 @@
+//! What two endpoints whose rails are re-routed tell each other.
+
+use super::address::QueuePairAddress;
+use crate::json;
+use polyrail_core::p2p::Control;
+use serde::de::{self, Deserialize, Deserializer};
+use serde::{Serialize, Serializer};
+use std::fmt::Write;
+
+/// Bytes of the longest text that is read as a [`P2pMessage`]. One of ours has about 250.
+pub const MAX_P2P_MESSAGE_BYTES: usize = 1024;
+
+/// Which end of a pair a message is from: each endpoint has both, and a sending end talks with the receiving end of
+/// the other endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum End {
+    /// The one that sends.
+    Sender,
+    /// The one that receives.
+    Receiver,
+}
+
+/// What two endpoints whose [rails are re-routed](super::P2pBuilder::reroutes) tell each other, as plain data that
+/// travels:
+///
+/// ```json
+/// {"control":{"from":"sender","bytes":"50520102010000000000002a00000000"}}
+/// {"offer":{"place":1,"generation":1,"with":{"qpNum":291,"address":{...}}}}
+/// {"answer":{"to":291,"place":1,"generation":1,"with":{"qpNum":17,"address":{...}}}}
+/// {"refused":{"from":"receiver","place":1,"generation":1}}
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum P2pMessage {
+    /// What the engine of one end tells that of the other.
+    #[serde(rename_all = "camelCase")]
+    Control {
+        /// The end that tells.
+        from: End,
+        /// What, in hexadecimal.
+        #[serde(rename = "bytes", serialize_with = "hex", deserialize_with = "from_hex")]
+        control: Control,
+    },
+    /// A new queue pair of a sender, for a place whose queue pair is Down: the receiver is to make the other end.
+    #[serde(rename_all = "camelCase")]
+    Offer {
+        /// The place.
+        place: u8,
+        /// Which queue pair in that place.
+        generation: u16,
+        /// The queue pair.
+        with: QueuePairAddress,
+    },
+    /// A receiver's queue pair that goes with an offered one, and is in its place.
+    #[serde(rename_all = "camelCase")]
+    Answer {
+        /// Number of the queue pair that was offered.
+        to: u32,
+        /// The place.
+        place: u8,
+        /// Which queue pair in that place.
+        generation: u16,
+        /// The queue pair.
+        with: QueuePairAddress,
+    },
+    /// There is no queue pair here that goes with the peer's, and there will be none: it has no other end.
+    #[serde(rename_all = "camelCase")]
+    Refused {
+        /// The end that refuses.
+        from: End,
+        /// The place.
+        place: u8,
+        /// Which queue pair in that place.
+        generation: u16,
+    },
+}
+
+/// Text that is no message of an endpoint for messages.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a message of an endpoint whose rails are re-routed: {reason}")]
+pub struct P2pMessageError {
+    /// The reader's message, with the position; printable, and cut off if it is long.
+    reason: String,
+}
+
+impl P2pMessage {
+    /// Reads one, strictly.
+    ///
+    /// # Errors
+    ///
+    /// The text is something else.
+    pub fn from_json(text: &[u8]) -> Result<Self, P2pMessageError> {
+        json::read(text, MAX_P2P_MESSAGE_BYTES).map_err(|reason| P2pMessageError { reason })
+    }
+
+    /// Writes it.
+    pub fn to_json(&self) -> String {
+        // Numbers and strings: nothing here can fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+fn hex<S: Serializer>(control: &Control, serializer: S) -> Result<S::Ok, S::Error> {
+    let digits = control.encode().iter().fold(String::new(), |mut text, byte| {
+        // Into a string: nothing here can fail.
+        _ = write!(text, "{byte:02x}");
+        text
+    });
+    serializer.serialize_str(&digits)
+}
+
+fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Control, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let wrong = || {
+        let expected = &"32 hexadecimal digits, in lower case";
+        de::Error::invalid_value(de::Unexpected::Str(&text), expected)
+    };
+    let mut bytes = [0; Control::BYTES];
+    if text.len() != 2 * bytes.len()
+        || !text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    {
+        return Err(wrong());
+    }
+    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong())?;
+    }
+    Control::decode(&bytes).map_err(de::Error::custom)
+}
