@@ -85,6 +85,7 @@ impl VerbsError {
             EACCES, EBUSY, EFAULT, EHOSTUNREACH, EINVAL, ENETUNREACH, ENOENT, ENOMEM, ENOSPC,
             ENOSYS, EOPNOTSUPP, EPERM, ETIMEDOUT,
         };
+        let to_init = self.argument == Argument::State(QpState::Init);
         let to_rtr = self.argument == Argument::State(QpState::Rtr);
         Some(match (self.call, self.errno) {
             ("dlopen", _) => "install packages libibverbs1 and ibverbs-providers",
@@ -113,6 +114,9 @@ impl VerbsError {
                 "a capability is over the device's limits, or an object belongs to another device"
             }
             ("ibv_create_cq" | "ibv_create_cq_ex", EINVAL) => "more entries than max_cqe",
+            ("ibv_modify_qp", EINVAL) if to_init => {
+                "check the queue pair's state, the port, the P_Key index and the access flags"
+            }
             ("ibv_modify_qp", EINVAL) if to_rtr => {
                 "check dest_qp_num, the remote LID or GID, the GID index and the path MTU"
             }
@@ -218,6 +222,7 @@ mod tests {
         let to = |state| VerbsError::new("ibv_modify_qp", libc::EINVAL, Argument::State(state));
         assert!(to(QpState::Rtr).hint().is_some_and(|hint| hint.contains("GID")));
         assert!(to(QpState::Rts).hint().is_some_and(|hint| hint.contains("state")));
+        assert!(to(QpState::Init).hint().is_some_and(|hint| hint.contains("P_Key index")));
         assert_eq!(VerbsError::new("ibv_alloc_pd", libc::EIO, Argument::None).hint(), None);
     }
 

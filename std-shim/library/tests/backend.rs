@@ -72,7 +72,7 @@ fn every_queue_pair_goes_from_init_to_rts_with_the_peers_address() {
         // Both sides number alike.
         let asked = a.asked(peer.device.into(), *qp_num);
         let [
-            Asked::Init { port: 1 },
+            Asked::Init { port: 1, .. },
             Asked::Rtr { port: 1, peer: to, options },
             Asked::Rts { psn, .. },
         ] = asked[..]
@@ -82,6 +82,70 @@ fn every_queue_pair_goes_from_init_to_rts_with_the_peers_address() {
         assert_eq!((to.gid, to.lid, to.qp_num, to.psn), (peer.gid, 0, *qp_num, peer.psn));
         assert_eq!((options.path_mtu, psn), (Mtu::Mtu1024, own.rails[0].psn));
     }
+}
+
+#[test]
+fn what_tells_packets_from_others_reaches_every_queue_pair() {
+    let (a, b) = sides(2);
+    let given = ConnectOptions {
+        service_level: 15,
+        traffic_class: 106,
+        flow_label: 0xf_ffff,
+        hop_limit: 1,
+        ..ConnectOptions::default()
+    };
+    let mut here = a.build(&EndpointBuilder::new().connect_options(given));
+    let mut there = b.build(&EndpointBuilder::new());
+    connect_endpoints(&mut here, &mut there).unwrap();
+    let log = a.log.lock().unwrap();
+    let path = |options: &ConnectOptions| {
+        (options.service_level, options.traffic_class, options.flow_label, options.hop_limit)
+    };
+    let rtr = |asked: &Asked| match asked {
+        Asked::Rtr { options, .. } => Some(path(options)),
+        _ => None,
+    };
+    let told: Vec<_> = log.iter().filter_map(|(.., asked)| rtr(asked)).collect();
+    // Four rails, and the one that notifies.
+    assert_eq!(told, [path(&given); 5]);
+}
+
+#[test]
+fn the_partition_key_is_chosen_at_init() {
+    let (a, _) = sides(1);
+    let options = ConnectOptions { pkey_index: 1, ..ConnectOptions::default() };
+    let domains: Vec<_> = a.domains.iter().collect();
+    let built: Result<RecordedEndpoint, _> =
+        EndpointBuilder::new().connect_options(options).build(&domains);
+    let error = built.expect_err("the software NIC has one partition key");
+    assert_eq!(Chain(&error).to_string(), "device a0: PKEY_INDEX must not be 1");
+    let log = a.log.lock().unwrap();
+    assert!(
+        matches!(log[..], [(_, _, Asked::Init { port: 1, options: asked })] if asked == options)
+    );
+}
+
+#[test]
+fn what_does_not_fit_a_packet_is_refused_before_anything_is_made() {
+    let (a, _) = sides(1);
+    let domains: Vec<_> = a.domains.iter().collect();
+    let usual = ConnectOptions::default();
+    for (options, message) in [
+        (
+            ConnectOptions { service_level: 16, ..usual },
+            "service_level of 16, but 0 to 15 are allowed",
+        ),
+        (
+            ConnectOptions { flow_label: 1 << 20, ..usual },
+            "flow_label of 1048576, but 0 to 1048575 are allowed",
+        ),
+        (ConnectOptions { hop_limit: 0, ..usual }, "hop_limit of 0, but 1 to 255 are allowed"),
+    ] {
+        let builder = EndpointBuilder::new().connect_options(options);
+        let built: Result<RecordedEndpoint, _> = builder.build(&domains);
+        assert_eq!(built.err().map(|error| error.to_string()).as_deref(), Some(message));
+    }
+    assert!(a.log.lock().unwrap().is_empty());
 }
 
 /// A peer that has a notify queue pair without a use for it, as the reference always does, finds one to
@@ -103,8 +167,11 @@ fn a_notify_queue_pair_without_a_use_is_connected_and_failed_with_the_others() {
         let lives = peer.notify.expect("its address is there");
         assert_eq!(lives.device, 0);
         let asked = a.asked(0, qp_num);
-        let [Asked::Init { port: 1 }, Asked::Rtr { port: 1, peer: to, .. }, Asked::Rts { psn, .. }] =
-            asked[..]
+        let [
+            Asked::Init { port: 1, .. },
+            Asked::Rtr { port: 1, peer: to, .. },
+            Asked::Rts { psn, .. },
+        ] = asked[..]
         else {
             panic!("{scheme:?} {rails}: {asked:?}")
         };
@@ -119,7 +186,8 @@ fn a_notify_queue_pair_without_a_use_is_connected_and_failed_with_the_others() {
         let mut with = a.build(&with_notify);
         connect_endpoints(&mut with, &mut without).unwrap();
         let idle = a.asked(0, with.card().notify_qp_num);
-        assert_eq!(idle, [Asked::Init { port: 1 }], "there is nothing to connect it to");
+        let never_connected = matches!(idle[..], [Asked::Init { port: 1, .. }]);
+        assert!(never_connected, "there is nothing to connect it to: {idle:?}");
         write(&a, &mut with, &b, &mut without);
     }
 }

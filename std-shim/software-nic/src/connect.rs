@@ -9,7 +9,7 @@ impl ConnectOptions {
     /// Attributes for RESET to INIT, on port 1.
     pub fn to_init(&self) -> QpAttributes {
         QpAttributes {
-            pkey_index: Some(0),
+            pkey_index: Some(self.pkey_index),
             port_num: Some(1),
             access: Some(self.access),
             ..QpAttributes::default()

@@ -23,7 +23,8 @@ impl Default for QpCap {
     }
 }
 
-/// Attributes of a connection that both sides usually share.
+/// Attributes of a connection that both sides usually share. The software NIC has no network to which
+/// [`service_level`](Self::service_level) and what follows it would mean anything: it ignores them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// What the peer may do.
@@ -44,12 +45,24 @@ pub struct ConnectOptions {
     /// READs and atomics outstanding, in either direction; in an endpoint, at most, since devices limit
     /// it, too.
     pub max_rd_atomic: u8,
+    /// Place of the partition key in the port's table; the software NIC has only 0.
+    pub pkey_index: u16,
+    /// Service level, 0 to 15: on InfiniBand it chooses the virtual lane, on RoCE the priority.
+    pub service_level: u8,
+    /// Traffic class of the packets; on RoCE v2 the IP header's, which is the DSCP times 4, plus two bits for
+    /// congestion marks. Within an InfiniBand subnet packets do not carry it, nor what follows.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits, by which routers may keep packets of one connection on one path.
+    pub flow_label: u32,
+    /// Routers that a packet may pass, from 1 on.
+    pub hop_limit: u8,
 }
 
 impl Default for ConnectOptions {
     /// Everything is permitted; packets of 4096 bytes; an unanswered request fails after 8 times
     /// 1.07 s, sooner than a rail without progress is taken for dead; a missing receive is waited
-    /// for, in steps of 0.64 ms.
+    /// for, in steps of 0.64 ms. The default partition, nothing that tells packets from others, and 64
+    /// routers.
     fn default() -> Self {
         Self {
             access: AccessFlags::LOCAL_WRITE
@@ -62,6 +75,11 @@ impl Default for ConnectOptions {
             retry_cnt: 7,
             rnr_retry: 7,
             max_rd_atomic: 16,
+            pkey_index: 0,
+            service_level: 0,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 64,
         }
     }
 }

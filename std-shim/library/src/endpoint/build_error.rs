@@ -35,6 +35,18 @@ pub enum BuildError {
         /// Three quarters of the const parameter `ROUTES`.
         max: usize,
     },
+    /// A value of the [`ConnectOptions`](crate::backend::ConnectOptions) does not fit its field in packets.
+    #[error("{option} of {value}, but {least} to {most} are allowed")]
+    ConnectOption {
+        /// The option.
+        option: &'static str,
+        /// What it was to be.
+        value: u32,
+        /// The least that is allowed.
+        least: u32,
+        /// The most that is allowed.
+        most: u32,
+    },
     /// A device refused.
     #[error("device {device}")]
     Device {

@@ -1,5 +1,6 @@
 //! The options of an endpoint.
 
+use super::build_error::BuildError;
 use super::healing::Healing;
 use crate::backend::ConnectOptions;
 use polyrail_core::verbs::ImmOrder;
@@ -66,7 +67,22 @@ impl EndpointBuilder {
         Self { max_inline_data, ..self }
     }
 
-    /// Packet size, timeouts and retries of the connections.
+    /// Packet size, timeouts and retries of the connections, and what tells their packets from others.
+    ///
+    /// ```
+    /// use polyrail::backend::ConnectOptions;
+    /// use polyrail::endpoint::{Endpoint, EndpointBuilder};
+    /// # use polyrail::nic::{DeviceConfig, Fabric};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = Fabric::threaded().create_device(DeviceConfig::named("soft0")).alloc_pd()?;
+    /// // DSCP 26, as switches are often told to expect of RoCE, and ECN.
+    /// let options = ConnectOptions { traffic_class: 26 << 2 | 2, ..ConnectOptions::default() };
+    /// let builder = EndpointBuilder::new().connect_options(options);
+    /// let endpoint: Endpoint = builder.build(&[&domain])?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn connect_options(self, options: ConnectOptions) -> Self {
         Self { options, ..self }
@@ -109,5 +125,20 @@ impl EndpointBuilder {
     #[must_use]
     pub fn always_notify_qp(self, always: bool) -> Self {
         Self { always_notify_qp: always, ..self }
+    }
+
+    /// Refuses what does not fit the fields of a packet. Drivers would cut it off, or refuse with EINVAL.
+    pub(super) fn check_options(&self) -> Result<(), BuildError> {
+        let ConnectOptions { service_level, flow_label, hop_limit, .. } = self.options;
+        for (option, value, least, most) in [
+            ("service_level", service_level.into(), 0, 15),
+            ("flow_label", flow_label, 0, (1 << 20) - 1),
+            ("hop_limit", hop_limit.into(), 1, 255),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(BuildError::ConnectOption { option, value, least, most });
+            }
+        }
+        Ok(())
     }
 }

@@ -91,6 +91,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
     pub(super) fn new(builder: EndpointBuilder, domains: &'d [&'d D]) -> Result<Self, BuildError> {
         let rails = builder.rails;
         let mut places = places(rails, domains)?;
+        builder.check_options()?;
         let has_notify = rails > 1 && builder.config.scheme == Scheme::Spray;
         places.extend(has_notify.then_some(places[0]));
         Ok(Self { builder, domains: &domains[..domains.len().min(rails)], places })

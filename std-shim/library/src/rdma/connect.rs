@@ -17,8 +17,7 @@ use std::thread;
 /// Until an owner knows better, memory that such a queue pair can reach is not given back.
 impl Connect for QueuePair {
     fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
-        let to = ToInit { port_num: port.number, pkey_index: 0, access: options.access };
-        Ok(self.modify(&to)?)
+        Ok(self.modify(&to_init(port, options))?)
     }
 
     fn ready_to_receive(
@@ -28,7 +27,7 @@ impl Connect for QueuePair {
         options: &ConnectOptions,
     ) -> Result<(), DeviceError> {
         Ok(self.modify(&ToRtr {
-            path: path(port, peer)?,
+            path: path(port, peer, options)?,
             path_mtu: mtu(options.path_mtu),
             dest_qp_num: peer.qp_num,
             rq_psn: peer.psn,
@@ -73,19 +72,29 @@ impl Connect for QueuePair {
     }
 }
 
+fn to_init(port: &Port, options: &ConnectOptions) -> ToInit {
+    ToInit { port_num: port.number, pkey_index: options.pkey_index, access: options.access }
+}
+
 /// From a port to a peer: by LID between InfiniBand ports, with a routing header if they are in
 /// different subnets; by address between Ethernet ports.
-fn path(port: &Port, peer: &RemoteQp) -> Result<Path, DeviceError> {
-    let grh = Grh::new(polyrail_ffi::Gid(peer.gid.0), port.gid_index);
-    match (port.lid, peer.lid) {
-        (0, 0) => Ok(Path::roce(port.number, grh)),
-        (0, _) | (_, 0) => Err(DeviceError::LinkLayers { infiniband: port.lid != 0 }),
+fn path(port: &Port, peer: &RemoteQp, options: &ConnectOptions) -> Result<Path, DeviceError> {
+    let grh = Grh {
+        dgid: polyrail_ffi::Gid(peer.gid.0),
+        sgid_index: port.gid_index,
+        hop_limit: options.hop_limit,
+        traffic_class: options.traffic_class,
+        flow_label: options.flow_label,
+    };
+    let route = match (port.lid, peer.lid) {
+        (0, 0) => Route::Roce(grh),
+        (0, _) | (_, 0) => return Err(DeviceError::LinkLayers { infiniband: port.lid != 0 }),
         (_, dlid) => {
             let grh = (subnet(port.gid) != subnet(peer.gid)).then_some(grh);
-            let route = Route::Infiniband { dlid, src_path_bits: 0, grh };
-            Ok(Path { port_num: port.number, route, service_level: 0 })
+            Route::Infiniband { dlid, src_path_bits: 0, grh }
         }
-    }
+    };
+    Ok(Path { port_num: port.number, route, service_level: options.service_level })
 }
 
 /// The half of an InfiniBand address that its subnet shares.
@@ -116,18 +125,22 @@ mod tests {
         RemoteQp { gid: gid.parse().unwrap(), lid, qp_num: 1, psn: 0 }
     }
 
+    fn plain(port: &Port, peer: &RemoteQp) -> Result<Path, DeviceError> {
+        path(port, peer, &ConnectOptions::default())
+    }
+
     #[test]
     fn ethernet_goes_by_address_and_infiniband_by_lid() {
-        let roce = path(&port(0, "fe80::1"), &peer(0, "fe80::2")).unwrap();
+        let roce = plain(&port(0, "fe80::1"), &peer(0, "fe80::2")).unwrap();
         let Route::Roce(grh) = roce.route else { panic!("{roce:?}") };
         assert_eq!((roce.port_num, grh.sgid_index, grh.dgid.0[15]), (2, 3, 2));
-        let near = path(&port(5, "fe80::1"), &peer(7, "fe80::2")).unwrap();
+        let near = plain(&port(5, "fe80::1"), &peer(7, "fe80::2")).unwrap();
         assert_eq!(near, Path::infiniband(2, 7));
     }
 
     #[test]
     fn a_routing_header_goes_along_to_another_subnet_only() {
-        let far = path(&port(5, "fe80::1"), &peer(7, "fe80:0:0:1::2")).unwrap();
+        let far = plain(&port(5, "fe80::1"), &peer(7, "fe80:0:0:1::2")).unwrap();
         let Route::Infiniband { dlid: 7, grh: Some(grh), .. } = far.route else {
             panic!("{far:?}")
         };
@@ -135,8 +148,31 @@ mod tests {
     }
 
     #[test]
+    fn what_tells_packets_from_others_is_handed_over() {
+        let options = ConnectOptions {
+            pkey_index: 3,
+            service_level: 4,
+            traffic_class: 106,
+            flow_label: 0xabcde,
+            hop_limit: 7,
+            ..ConnectOptions::default()
+        };
+        assert_eq!(to_init(&port(0, "fe80::1"), &options).pkey_index, 3);
+        let expected = Grh {
+            hop_limit: 7,
+            traffic_class: 106,
+            flow_label: 0xabcde,
+            ..Grh::new(polyrail_ffi::Gid(peer(0, "fe80:0:0:1::2").gid.0), 3)
+        };
+        let to = |lid| path(&port(lid, "fe80::1"), &peer(lid, "fe80:0:0:1::2"), &options).unwrap();
+        assert_eq!((to(0).route, to(0).service_level), (Route::Roce(expected), 4));
+        let route = Route::Infiniband { dlid: 7, src_path_bits: 0, grh: Some(expected) };
+        assert_eq!((to(7).route, to(7).service_level), (route, 4));
+    }
+
+    #[test]
     fn two_kinds_of_link_do_not_meet() {
-        let mixed = |own, other| path(&port(own, "fe80::1"), &peer(other, "fe80::2"));
+        let mixed = |own, other| plain(&port(own, "fe80::1"), &peer(other, "fe80::2"));
         assert_eq!(mixed(0, 7), Err(DeviceError::LinkLayers { infiniband: false }));
         assert_eq!(mixed(7, 0), Err(DeviceError::LinkLayers { infiniband: true }));
     }

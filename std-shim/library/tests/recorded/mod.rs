@@ -22,7 +22,7 @@ use std::time::Duration;
 /// What an endpoint asked of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Asked {
-    Init { port: u8 },
+    Init { port: u8, options: ConnectOptions },
     Receives(u32),
     Rtr { port: u8, peer: RemoteQp, options: ConnectOptions },
     Rts { psn: u32, options: ConnectOptions },
@@ -150,7 +150,7 @@ impl RecordedQp {
 
 impl Connect for RecordedQp {
     fn init(&self, port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
-        self.note(Asked::Init { port: port.number });
+        self.note(Asked::Init { port: port.number, options: *options });
         self.qp.init(port, options)
     }
 
