@@ -2,7 +2,9 @@
 
 use crate::fault::Side;
 use crate::job::{Control, Hello};
-use crate::session::{Environment, Patience, RailCare, RailNews, Reporter, SessionError};
+use crate::session::{
+    Environment, Patience, QualityOfService, RailCare, RailNews, Reporter, SessionError,
+};
 use polyrail::backend::{ConnectOptions, Domain};
 use polyrail::endpoint::EndpointBuilder;
 use std::path::PathBuf;
@@ -19,6 +21,8 @@ pub struct ServeOptions {
     /// Code of the time to wait for an acknowledgement of this side's requests, a copy's credits, before
     /// packets are sent again; see [`ConnectOptions::timeout`].
     pub qp_timeout: u8,
+    /// How the network treats this side's packets.
+    pub quality: QualityOfService,
     /// When rails are considered dead, and how long to wait for them; whether others take over is the
     /// peer's choice.
     pub care: RailCare,
@@ -37,6 +41,7 @@ impl Default for ServeOptions {
             destination: None,
             max_memory: 1 << 30,
             qp_timeout: ConnectOptions::default().timeout,
+            quality: QualityOfService::default(),
             care: RailCare::default(),
             peers: 4,
             patience: Patience::default(),
@@ -72,12 +77,13 @@ impl<'a, D: Domain> Visit<'a, D> {
     pub(crate) fn builder(&self) -> EndpointBuilder {
         let endpoint = &self.hello.endpoint;
         let timeout = self.options.qp_timeout;
+        let options = ConnectOptions { timeout, ..ConnectOptions::default() };
         let rails = endpoint.rails.len();
         let builder = EndpointBuilder::new()
             .rails(rails)
             .scheme(endpoint.scheme)
             .max_msg_size(endpoint.max_msg_size)
-            .connect_options(ConnectOptions { timeout, ..ConnectOptions::default() });
+            .connect_options(self.options.quality.chosen(options));
         self.care().chosen(builder, rails)
     }
 

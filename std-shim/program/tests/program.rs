@@ -31,6 +31,7 @@ fn without_the_devices_that_two_hosts_need_what_is_missing_is_reported() {
         &["serve", "--listen", "127.0.0.1:0"],
         &["perf", "--to", "127.0.0.1:1"],
         &["perf", "--to", "127.0.0.1:1", "--gid-index", "1", "--csv"],
+        &["perf", "--to", "127.0.0.1:1", "--tclass", "106", "--sl", "3"],
     ] {
         let output = place.run(&[arguments, &no_such].concat());
         // Named if there are other devices.
@@ -55,6 +56,8 @@ fn options_of_one_host_and_of_two_do_not_mix() {
         &["copy", "--to", "127.0.0.1", "--line-rate", "1G", "src"],
         &["perf", "--device", "mlx5_0"],
         &["perf", "--gid-index", "1"],
+        &["perf", "--traffic-class", "106"],
+        &["copy", "--sl", "3", "src", "dst"],
         &["serve", "dst", "other"],
         &["serve", "--device", "mlx5_0:0", "dst"],
         &["serve", "--gid-index", "256", "dst"],
@@ -71,7 +74,7 @@ fn options_of_one_host_and_of_two_do_not_mix() {
 #[test]
 fn command_lines_that_make_no_sense() {
     let place = Place::with_source(10);
-    let senseless: [&[&str]; 26] = [
+    let senseless: [&[&str]; 29] = [
         &[],
         &["copy"],
         &["copy", "src"],
@@ -94,6 +97,9 @@ fn command_lines_that_make_no_sense() {
         &["perf", "--qp-timeout", "32"],
         &["copy", "--qp-timeout", "32", "src", "dst"],
         &["serve", "--qp-timeout", "0"],
+        &["serve", "--service-level", "16"],
+        &["perf", "--to", "127.0.0.1", "--tclass", "256"],
+        &["copy", "--to", "127.0.0.1", "--tclass", "-1", "src"],
         &["perf", "--to", "127.0.0.1", "--answer-timeout", "0"],
         &["copy", "--to", "127.0.0.1", "--idle-timeout", "0", "src"],
         &["serve", "--peers", "0"],
@@ -172,7 +178,11 @@ fn help_explains_itself() {
     }
     for command in ["copy", "perf", "serve"] {
         let help = stdout(&place.run(&[command, "--help"]));
-        assert!(help.contains("--qp-timeout <N>"), "{help}");
+        for word in
+            ["--qp-timeout <N>", "--traffic-class <N>", "--tclass", "--service-level", "--sl"]
+        {
+            assert!(help.contains(word), "{word}: {help}");
+        }
     }
     let help = stdout(&place.run(&["perf", "--help"]));
     for word in [

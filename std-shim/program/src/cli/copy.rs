@@ -23,9 +23,7 @@ pub(super) fn run(arguments: &CopyArguments) -> Result<(), Failure> {
 }
 
 fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
-    if arguments.to.is_none() && arguments.host_devices.are_named() {
-        return Err(Failure::usage("--device and --gid-index go with --to"));
-    }
+    arguments.host_devices.refuse_without(arguments.to.as_deref())?;
     faults::refuse_with(arguments.to.as_deref(), &arguments.faults.fault)?;
     let options = CopyOptions {
         rails: arguments.requests.rails,
@@ -37,6 +35,7 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         line_rate: arguments.requests.line_rate,
         faults: arguments.faults.fault.clone(),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
+        quality: arguments.host_devices.quality(),
         care: arguments.connection.care(arguments.failure.rail_failure.into()),
         patience: arguments.patience.patience(),
         sync: arguments.sync,

@@ -76,9 +76,7 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
 /// Checks what the definition of the command line cannot, and that the picture can be written: better now than
 /// after the measurements.
 pub(super) fn check(arguments: &PerfArguments) -> Result<(), Failure> {
-    if arguments.to.is_none() && arguments.host_devices.are_named() {
-        return Err(Failure::usage("--device and --gid-index go with --to"));
-    }
+    arguments.host_devices.refuse_without(arguments.to.as_deref())?;
     refuse_with(arguments.to.as_deref(), &arguments.faults.fault)?;
     Ok(arguments.plot.as_deref().map_or(Ok(()), check_replaceable)?)
 }
@@ -164,6 +162,7 @@ pub(super) fn config(
         threads: if place.threads == 2 { Threads::Two } else { Threads::One },
         limit: arguments.count.map_or(limit, Limit::Count),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
+        quality: arguments.host_devices.quality(),
         care: arguments.connection.care(arguments.failure.rail_failure.into()),
         answer_timeout: arguments.answer_timeout,
     }

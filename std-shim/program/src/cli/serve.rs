@@ -60,6 +60,7 @@ impl<'a> Serving<'a> {
             destination: arguments.destination.clone(),
             max_memory: arguments.max_memory,
             qp_timeout: arguments.connection.qp_timeout(true),
+            quality: arguments.devices.quality(),
             care: arguments.connection.care(RailFailure::Reroute),
             peers: if arguments.once { 1 } else { arguments.peers.into() },
             patience: arguments.patience.patience(),

@@ -3,7 +3,7 @@
 use super::ends;
 use super::error::PerfError;
 use crate::job::{Operation, Shape, Workload};
-use crate::session::{Patience, RailCare};
+use crate::session::{Patience, QualityOfService, RailCare};
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::virtual_qp::Scheme;
@@ -54,6 +54,8 @@ pub struct PerfConfig {
     /// Code of the time to wait for an acknowledgement before packets are sent again; see
     /// [`ConnectOptions::timeout`](polyrail::backend::ConnectOptions::timeout).
     pub qp_timeout: u8,
+    /// How the network treats the packets of the end that posts.
+    pub quality: QualityOfService,
     /// What becomes of rails that fail.
     pub care: RailCare,
     /// How long to wait for the far end on another host to connect, and for each answer while the two ends
@@ -77,6 +79,7 @@ impl Default for PerfConfig {
             threads: Threads::One,
             limit: Limit::Time(Duration::from_millis(200)),
             qp_timeout: ConnectOptions::default().timeout,
+            quality: QualityOfService::default(),
             care: RailCare::default(),
             answer_timeout: Patience::default().answer,
         }
@@ -104,7 +107,7 @@ impl PerfConfig {
         // Of the end that posts; the far end posts no requests.
         let options = ConnectOptions { timeout: self.qp_timeout, ..ends::connect_options() };
         let builder = ends::builder(self.operation, self.rails, self.scheme, self.max_msg_size)
-            .connect_options(options);
+            .connect_options(self.quality.chosen(options));
         self.care.chosen(builder, self.rails)
     }
 }

@@ -109,7 +109,7 @@ mod tests {
     use crate::hosts::software_hosts;
     use crate::perf::Operation;
     use crate::recorded::{Asked, Log, Recorded};
-    use crate::session::{RailCare, SessionError};
+    use crate::session::{QualityOfService, RailCare, SessionError};
     use polyrail::endpoint::EndpointError;
     use polyrail::hardware::Refusal;
     use polyrail::nic::Fault;
@@ -136,21 +136,25 @@ mod tests {
             [here, there].map(|host| Recorded::new(host.domains()[0].clone(), &log));
         let rails = 2;
         let qp_timeout = 9;
+        let quality = QualityOfService { traffic_class: 106, service_level: 3 };
+        let message_size = 70_000;
         let config =
-            PerfConfig { rails, message_size: 70_000, qp_timeout, ..PerfConfig::default() };
+            PerfConfig { rails, message_size, qp_timeout, quality, ..PerfConfig::default() };
         let mut rig = Rig::between(&config, &[&here], &[&there], &RailNews::default()).unwrap();
         assert_eq!(rig.run(Limit::Count(20)).unwrap().requests, 20);
-        let timeouts = log
+        let told = log
             .lock()
             .unwrap()
             .iter()
             .filter_map(|(.., asked)| match asked {
-                Asked::Rts { options, .. } => Some(options.timeout),
+                Asked::Rts { options, .. } => {
+                    Some((options.timeout, options.traffic_class, options.service_level))
+                }
                 _ => None,
             })
             .collect::<Vec<_>>();
         // Two rails and the notify queue pair at either end.
-        assert_eq!(timeouts, [qp_timeout; 6]);
+        assert_eq!(told, [(qp_timeout, 106, 3); 6]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! What two sides share, whether they copy a file or measure: their environment, how each listens to the
-//! other while data moves over the rails, how long it waits, what becomes of rails that fail, who is told of
+//! other while data moves over the rails, how long it waits, how the network treats its packets, what becomes of rails that fail, who is told of
 //! it, and what can go wrong.
 
 mod care;
@@ -7,6 +7,7 @@ mod counterpart;
 mod environment;
 mod error;
 mod patience;
+mod quality;
 mod rail_news;
 mod traffic;
 
@@ -16,6 +17,7 @@ pub(crate) use environment::Environment;
 pub(crate) use error::Failure;
 pub use error::SessionError;
 pub use patience::Patience;
+pub use quality::QualityOfService;
 pub(crate) use rail_news::Reporter;
 pub use rail_news::{RailNews, RailNewsItem};
 pub(crate) use traffic::{About, Traffic};

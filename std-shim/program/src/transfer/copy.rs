@@ -8,7 +8,9 @@ use super::source::Source;
 use crate::fault::{RailFault, Side, check_rails};
 use crate::hosts::hosts_with_rate;
 use crate::job::{Control, CopyPlan, Shape, Sum};
-use crate::session::{Environment, Failure, Patience, RailCare, RailNews, Reporter, SessionError};
+use crate::session::{
+    Environment, Failure, Patience, QualityOfService, RailCare, RailNews, Reporter, SessionError,
+};
 use crate::watched::watched;
 use crate::weather::{FaultLog, Weather};
 use polyrail::backend::ConnectOptions;
@@ -44,6 +46,8 @@ pub struct CopyOptions {
     /// Code of the time to wait for an acknowledgement before packets are sent again; see
     /// [`ConnectOptions::timeout`].
     pub qp_timeout: u8,
+    /// How the network treats the packets.
+    pub quality: QualityOfService,
     /// What becomes of rails that fail.
     pub care: RailCare,
     /// How long to wait for a receiver on another host.
@@ -65,6 +69,7 @@ impl Default for CopyOptions {
             line_rate: None,
             faults: Vec::new(),
             qp_timeout: ConnectOptions::default().timeout,
+            quality: QualityOfService::default(),
             care: RailCare::default(),
             patience: Patience::default(),
             sync: false,
@@ -92,7 +97,7 @@ impl CopyOptions {
             .rails(self.rails)
             .scheme(self.scheme)
             .max_msg_size(self.max_msg_size)
-            .connect_options(options);
+            .connect_options(self.quality.chosen(options));
         self.care.chosen(builder, self.rails)
     }
 }

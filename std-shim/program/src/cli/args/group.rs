@@ -1,11 +1,12 @@
 //! Arguments that several commands take.
 
 use super::value::{FailureName, fragment, rails, rate, seconds, window};
+use crate::cli::exit::Failure;
 use clap::Args;
 use polyrail::backend::{ConnectOptions, DeviceName};
 use polyrail::virtual_qp::RailFailure;
 use polyrail_program::fault::RailFault;
-use polyrail_program::session::{Patience, RailCare};
+use polyrail_program::session::{Patience, QualityOfService, RailCare};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -41,12 +42,33 @@ pub(in crate::cli) struct DeviceArguments {
     /// Index of the ports' addresses, as shown by `polyrail devices` [default: RoCE v2 over IPv4 first].
     #[arg(long, value_name = "N")]
     pub(in crate::cli) gid_index: Option<u8>,
+    /// Traffic class of this side's packets: on RoCE v2 four times the DSCP, plus 2 if switches may mark
+    /// congestion (ECN) [default: 0].
+    #[arg(long, visible_alias = "tclass", value_name = "N")]
+    traffic_class: Option<u8>,
+    /// Service level of this side's packets, 0 to 15; on RoCE, the priority [default: 0].
+    #[arg(long, visible_alias = "sl", value_name = "N", value_parser = clap::value_parser!(u8).range(..=15))]
+    service_level: Option<u8>,
 }
 
 impl DeviceArguments {
-    /// Returns whether devices or an address were chosen.
-    pub(in crate::cli) fn are_named(&self) -> bool {
-        !self.device.is_empty() || self.gid_index.is_some()
+    /// Refuses them where data stays within this process, on the software NIC.
+    pub(in crate::cli) fn refuse_without(&self, to: Option<&str>) -> Result<(), Failure> {
+        let Self { device, gid_index, traffic_class, service_level } = self;
+        let given = [gid_index, traffic_class, service_level].iter().any(|given| given.is_some());
+        if to.is_some() || (device.is_empty() && !given) {
+            return Ok(());
+        }
+        let message = "--device, --gid-index, --traffic-class and --service-level go with --to";
+        Err(Failure::usage(message))
+    }
+
+    /// Returns how the network is to treat this side's packets.
+    pub(in crate::cli) fn quality(&self) -> QualityOfService {
+        QualityOfService {
+            traffic_class: self.traffic_class.unwrap_or_default(),
+            service_level: self.service_level.unwrap_or_default(),
+        }
     }
 }
 

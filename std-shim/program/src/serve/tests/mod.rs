@@ -12,10 +12,11 @@ use crate::perf::{
     measure_to,
 };
 use crate::recorded::{Asked, Log, Recorded};
-use crate::session::{Patience, SessionError};
+use crate::session::{Patience, QualityOfService, SessionError};
 use crate::transfer::{
     CopyError, CopyOptions, CopyPlan, CopyProgress, CopyReport, Received, send_to,
 };
+use polyrail::backend::ConnectOptions;
 use polyrail::chain::Chain;
 use polyrail::endpoint::Endpoint;
 use polyrail::exchange::{ControlError, Listener, Reason, Timeouts, bring_up};
@@ -317,18 +318,21 @@ fn a_link_in_the_directory_is_not_followed() {
     assert_eq!(fs::read(&outside).unwrap(), b"keep me");
 }
 
-/// Returns the timeouts of a side's queue pairs.
-fn timeouts(log: &Log) -> Vec<u8> {
+/// Returns what a side's queue pairs were told: their timeouts, and how the network is to treat their packets.
+fn requested(log: &Log) -> Vec<(u8, QualityOfService)> {
     let told = log.lock().unwrap();
-    let timeout = |asked: &Asked| match asked {
-        Asked::Rts { options, .. } => Some(options.timeout),
+    let of = |asked: &Asked| match asked {
+        Asked::Rts { options, .. } => {
+            let ConnectOptions { traffic_class, service_level, timeout, .. } = *options;
+            Some((timeout, QualityOfService { traffic_class, service_level }))
+        }
         _ => None,
     };
-    told.iter().filter_map(|(_, _, asked)| timeout(asked)).collect()
+    told.iter().filter_map(|(_, _, asked)| of(asked)).collect()
 }
 
 #[test]
-fn either_side_waits_for_acknowledgements_for_its_own_timeout() {
+fn either_side_has_its_own_timeout_and_quality_of_service() {
     let (_directory, source, copies) = place_with_source();
     let (here, there) = software_hosts(1).unwrap();
     let near = Log::default();
@@ -338,8 +342,10 @@ fn either_side_waits_for_acknowledgements_for_its_own_timeout() {
     let there = recorded(&there, &far);
     let server = Server::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap().to_string();
-    let options = CopyOptions { qp_timeout: 20, ..CopyOptions::default() };
-    let others = ServeOptions { qp_timeout: 21, ..ServeOptions::new(&copies) };
+    let quality = QualityOfService { traffic_class: 106, service_level: 3 };
+    let options = CopyOptions { qp_timeout: 20, quality, ..CopyOptions::default() };
+    let other = QualityOfService { traffic_class: 255, service_level: 15 };
+    let others = ServeOptions { qp_timeout: 21, quality: other, ..ServeOptions::new(&copies) };
     let gone = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -354,7 +360,7 @@ fn either_side_waits_for_acknowledgements_for_its_own_timeout() {
         server.run(&others, &gone, attend, |_, stray| panic!("{stray}")).unwrap();
     });
     // Four rails, and the one that notifies.
-    assert_eq!((timeouts(&near), timeouts(&far)), (vec![20; 5], vec![21; 5]));
+    assert_eq!((requested(&near), requested(&far)), (vec![(20, quality); 5], vec![(21, other); 5]));
 }
 
 /// Connects as a peer that asks for `purpose`, and sends nothing more.
