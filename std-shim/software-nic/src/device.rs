@@ -48,6 +48,7 @@ impl DeviceShared {
             faults: Faults::new(),
             line: config.bytes_per_second.map(Line::new),
             next_qp_num: AtomicU32::new(FIRST_QP_NUM),
+            regions: AtomicU32::new(0),
             events: EventLog::new(EVENTS),
             events_read: Mutex::default(),
         }
@@ -76,6 +77,22 @@ impl DeviceShared {
 
     pub(crate) fn check_alive(&self) -> Result<(), NicError> {
         if self.is_gone() { Err(NicError::DeviceGone) } else { Ok(()) }
+    }
+
+    /// Counts one more memory region, if the device takes it.
+    pub(crate) fn count_region(&self) -> Result<(), NicError> {
+        let limit = self.limits.max_mr;
+        let more = |regions| (regions < limit).then_some(regions + 1);
+        let counted = self.regions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.map(|_| ()).map_err(|regions| NicError::Limit {
+            what: "the number of memory regions",
+            asked: u64::from(regions) + 1,
+            limit: limit.into(),
+        })
+    }
+
+    pub(crate) fn uncount_region(&self) {
+        self.regions.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn push_event(&self, event: AsyncEvent) {
@@ -165,6 +182,11 @@ impl Device {
     /// What it can do.
     pub fn limits(&self) -> &DeviceLimits {
         &self.0.limits
+    }
+
+    /// Memory regions that exist now.
+    pub fn memory_regions(&self) -> u32 {
+        self.0.regions.load(Ordering::Relaxed)
     }
 
     /// Number of ports.

@@ -2,11 +2,12 @@
 
 use crate::device::Device;
 use crate::error::NicError;
-use crate::memory::{DomainId, Region, RegionKeys};
+use crate::memory::{DomainId, Owner, Region, RegionKeys};
 use crate::pages::Pages;
 use crate::shared::DeviceShared;
 use crate::sync::write;
 use polyrail_core::verbs::AccessFlags;
+use std::any::Any;
 use std::sync::Arc;
 
 /// A protection domain: queue pairs reach only memory registered in their own. A cheap handle:
@@ -39,7 +40,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// An empty region or one over the device's limit; access flags that verbs refuses (remote
+    /// An empty region or one over the device's limit; too many regions; access flags that verbs refuses (remote
     /// writing without local writing) or that this device does not know; a device that is gone.
     ///
     /// # Safety
@@ -64,6 +65,28 @@ impl ProtectionDomain {
         self.add_region(start, length, access, None)
     }
 
+    /// As [`register`](Self::register), of memory that `owner` owns: until the region is dropped, it keeps the
+    /// owner.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register).
+    ///
+    /// # Safety
+    ///
+    /// The bytes stay allocated as long as `owner` is not dropped. As for the rest, as
+    /// [`register`](Self::register).
+    pub unsafe fn register_owned(
+        &self,
+        addr: *mut u8,
+        length: usize,
+        access: AccessFlags,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<MemoryRegion, NicError> {
+        let start = addr.expose_provenance() as u64;
+        self.add_region(start, length, access, Some(owner))
+    }
+
     /// Registers `pages`, all [`len`](Pages::len) bytes and no more. Until the region is dropped, it
     /// keeps the pages.
     ///
@@ -75,7 +98,8 @@ impl ProtectionDomain {
         pages: &Arc<Pages>,
         access: AccessFlags,
     ) -> Result<MemoryRegion, NicError> {
-        self.add_region(pages.addr(), pages.len(), access, Some(Arc::clone(pages)))
+        let owner: Owner = Arc::<Pages>::clone(pages);
+        self.add_region(pages.addr(), pages.len(), access, Some(owner))
     }
 
     fn add_region(
@@ -83,13 +107,15 @@ impl ProtectionDomain {
         start: u64,
         length: usize,
         access: AccessFlags,
-        pages: Option<Arc<Pages>>,
+        owner: Option<Owner>,
     ) -> Result<MemoryRegion, NicError> {
         let device = &self.device.0;
         device.check_alive()?;
-        let region = Region { domain: self.id, start, length: length as u64, access, pages };
-        region.validate(device.limits.max_mr_size)?;
-        let (lkey, rkey) = write(&device.fabric.memory).insert(region)?;
+        let region = Region { domain: self.id, start, length: length as u64, access, owner };
+        region.validate(&device.limits)?;
+        device.count_region()?;
+        let inserted = write(&device.fabric.memory).insert(region);
+        let (lkey, rkey) = inserted.inspect_err(|_| device.uncount_region())?;
         let keys = RegionKeys { device: device.id, lkey, rkey };
         Ok(MemoryRegion { keys, addr: start, length, device: Arc::clone(device) })
     }
@@ -138,5 +164,6 @@ impl Drop for MemoryRegion {
         // The region's pages, if it was the last to hold them, go when the table is free again.
         let region = write(&self.device.fabric.memory).remove(self.keys.lkey);
         drop(region);
+        self.device.uncount_region();
     }
 }

@@ -6,9 +6,10 @@
 
 use crate::dma::Span;
 use crate::error::{NicError, vendor};
-use crate::pages::Pages;
+use crate::options::DeviceLimits;
 use crate::sync::SplitMix64;
 use polyrail_core::verbs::{AccessFlags, DeviceId, DeviceKeys};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -26,17 +27,22 @@ pub(crate) struct Region {
     /// Keeps owned memory alive while a key names it. `None` for foreign memory, whose owner
     /// promised to.
     #[expect(dead_code, reason = "held for its life, never read")]
-    pub(crate) pages: Option<Arc<Pages>>,
+    pub(crate) owner: Option<Owner>,
 }
+
+/// What keeps memory allocated.
+pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
 
 impl Region {
     /// Refuses what no device would register.
-    pub(crate) fn validate(&self, max_bytes: u64) -> Result<(), NicError> {
+    pub(crate) fn validate(&self, limits: &DeviceLimits) -> Result<(), NicError> {
         let remote_writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-        let supported = remote_writes
+        let mut supported = remote_writes
             | AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_READ
             | AccessFlags::RELAXED_ORDERING;
+        supported.set(AccessFlags::ON_DEMAND, limits.on_demand_paging);
+        let max_bytes = limits.max_mr_size;
         if !supported.contains(self.access) {
             return Err(NicError::UnsupportedAccess(self.access - supported));
         }
@@ -232,13 +238,14 @@ impl MemoryTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::Pages;
 
     const HOME: DomainId = DomainId(1);
 
     fn region(pages: &Arc<Pages>, access: AccessFlags) -> Region {
         let start = pages.addr();
-        let pages = Some(Arc::clone(pages));
-        Region { domain: HOME, start, length: 100, access, pages }
+        let owner: Owner = Arc::<Pages>::clone(pages);
+        Region { domain: HOME, start, length: 100, access, owner: Some(owner) }
     }
 
     fn table() -> (MemoryTable, Arc<Pages>, u32, u32) {
@@ -296,17 +303,21 @@ mod tests {
     #[test]
     fn what_no_device_registers_is_refused() {
         let pages = Arc::new(Pages::new(100).unwrap());
-        let check = |access| region(&pages, access).validate(1000);
+        let limits = DeviceLimits { max_mr_size: 1000, ..DeviceLimits::default() };
+        let check = |access| region(&pages, access).validate(&limits);
         assert!(check(AccessFlags::all() - AccessFlags::all()).is_ok());
         let remote = AccessFlags::REMOTE_WRITE;
         assert_eq!(check(remote), Err(NicError::AccessWithoutLocalWrite(remote)));
         let paging = AccessFlags::ON_DEMAND;
         assert_eq!(check(paging), Err(NicError::UnsupportedAccess(paging)));
+        let pages_on_demand = DeviceLimits { on_demand_paging: true, ..limits };
+        assert_eq!(region(&pages, paging).validate(&pages_on_demand), Ok(()));
+        let small = DeviceLimits { max_mr_size: 99, ..limits };
         assert!(matches!(
-            region(&pages, AccessFlags::empty()).validate(99),
+            region(&pages, AccessFlags::empty()).validate(&small),
             Err(NicError::Limit { limit: 99, .. })
         ));
         let wraps = Region { start: u64::MAX - 5, ..region(&pages, AccessFlags::empty()) };
-        assert_eq!(wraps.validate(1000), Err(NicError::AddressWraps));
+        assert_eq!(wraps.validate(&limits), Err(NicError::AddressWraps));
     }
 }

@@ -97,8 +97,13 @@ pub struct DeviceLimits {
     pub max_inline_data: u32,
     /// Bytes of a message; at most 2^31.
     pub max_msg_size: u32,
+    /// Memory regions.
+    pub max_mr: u32,
     /// Bytes of a memory region.
     pub max_mr_size: u64,
+    /// Whether it takes [`ON_DEMAND`](AccessFlags::ON_DEMAND). Nothing else depends on it: the device pins no
+    /// memory, so the system brings pages in when it touches them.
+    pub on_demand_paging: bool,
     /// READs and atomics outstanding on one queue pair, as initiator or as target.
     pub max_qp_rd_atom: u8,
 }
@@ -111,7 +116,9 @@ impl Default for DeviceLimits {
             max_srq_wr: 32_768,
             max_inline_data: 512,
             max_msg_size: 1 << 30,
+            max_mr: 1 << 16,
             max_mr_size: 1 << 40,
+            on_demand_paging: false,
             max_qp_rd_atom: 16,
         }
     }

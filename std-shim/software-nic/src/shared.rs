@@ -158,6 +158,8 @@ pub(crate) struct DeviceShared {
     /// What it sends on, if that takes time.
     pub(crate) line: Option<Line>,
     pub(crate) next_qp_num: AtomicU32,
+    /// Memory regions.
+    pub(crate) regions: AtomicU32,
     pub(crate) events: EventLog<AsyncEvent>,
     /// How far those have read who have no cursor of their own. Locked before the events.
     pub(crate) events_read: Mutex<EventCursor>,
