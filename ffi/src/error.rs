@@ -16,7 +16,7 @@ pub enum Argument {
     None,
     /// A device.
     Device(DeviceName),
-    /// A library, and what the dynamic linker says of it.
+    /// What the dynamic linker says of a library, or what the library lacks.
     Library(&'static str),
     /// A number, with its name in the manual.
     Number(&'static str, u64),
@@ -143,6 +143,9 @@ impl VerbsError {
             ("ibv_poll_cq", _) => {
                 "the queue is broken: it overran if it is smaller than what can be outstanding, or \
                  the device is gone"
+            }
+            ("ibv_reg_dmabuf_mr", _) if matches!(self.argument, Argument::Library(_)) => {
+                "install libibverbs1 of rdma-core 34 or later"
             }
             (_, EBUSY) => "objects that were made from it still exist",
             (_, EOPNOTSUPP | ENOSYS) => "the device or its driver does not offer this",

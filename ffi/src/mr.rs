@@ -128,8 +128,8 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// EOPNOTSUPP: the device or its driver knows no dma-buf; EBADF; EINVAL: the range does not lie
-    /// within the buffer.
+    /// EOPNOTSUPP: the device or its driver knows no dma-buf, or the library is older than rdma-core 34, which
+    /// the argument tells; EBADF; EINVAL: the range does not lie within the buffer.
     ///
     /// # Safety
     ///
@@ -147,9 +147,12 @@ impl ProtectionDomain {
         let raw = unsafe {
             rdma_sys::ibv_reg_dmabuf_mr(self.as_ptr(), offset, length, iova, fd.as_raw_fd(), access)
         };
+        const CALL: &str = "ibv_reg_dmabuf_mr";
+        let too_old = Argument::Library("libibverbs.so.1 is too old and lacks it");
+        let raw = raw.ok_or(VerbsError::new(CALL, libc::EOPNOTSUPP, too_old))?;
         let argument = Argument::Number("length", length as u64);
         // SAFETY: null, or a fresh region that is handed over.
-        let raw = unsafe { Owned::new(raw, "ibv_reg_dmabuf_mr", argument) }?;
+        let raw = unsafe { Owned::new(raw, CALL, argument) }?;
         Ok(MemoryRegion::new(raw, self, iova, length))
     }
 }

@@ -69,11 +69,23 @@ mod header {
     include!(concat!(env!("OUT_DIR"), "/functions.rs"));
 }
 
-/// Defines the functions, and what holds them.
+/// A function's name, as the dynamic linker takes it.
+macro_rules! name {
+    ($name:ident) => {{
+        let name = CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes());
+        name.expect("one zero, at the end")
+    }};
+}
+
+/// Defines the functions, and what holds them. Those behind `newer` may be missing.
 macro_rules! functions {
-    ($(fn $name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?;)*) => {
+    (
+        $(fn $name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?;)*
+        $(newer fn $newer:ident($($its:ident: $newer_kind:ty),*) -> $newer_result:ty;)*
+    ) => {
         struct Library {
             $($name: unsafe extern "C" fn($($kind),*) $(-> $result)?,)*
+            $($newer: Option<unsafe extern "C" fn($($newer_kind),*) -> $newer_result>,)*
         }
 
         impl Library {
@@ -81,27 +93,51 @@ macro_rules! functions {
             ///
             /// As [`load_from`].
             unsafe fn new(find: Find<'_>) -> Result<Self, String> {
-                let find = |name: &CStr| {
+                let needed = |name: &CStr| {
                     let found = find(name);
                     let library = NAME.to_string_lossy();
                     let name = name.to_string_lossy();
                     let lacking = || format!("{library}: it is too old and lacks {name}");
                     (!found.is_null()).then_some(found).ok_or_else(lacking)
                 };
-                $(
-                    let name = CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes());
-                    let $name = find(name.expect("one zero, at the end"))?;
-                )*
-                // SAFETY: by the caller's promise these are functions of the fields' types.
-                unsafe { Ok(Self { $($name: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn($($kind),*) $(-> $result)?,
-                >($name),)* }) }
+                $(let $name = needed(name!($name))?;)*
+                $(let $newer = find(name!($newer));)*
+                // SAFETY: by the caller's promise these are functions of the fields' types; null is `None`.
+                unsafe { Ok(Self {
+                    $($name: std::mem::transmute::<
+                        *mut c_void,
+                        unsafe extern "C" fn($($kind),*) $(-> $result)?,
+                    >($name),)*
+                    $($newer: std::mem::transmute::<
+                        *mut c_void,
+                        Option<unsafe extern "C" fn($($newer_kind),*) -> $newer_result>,
+                    >($newer),)*
+                }) }
             }
         }
 
         // The signatures are those of the header.
         $(const _: unsafe extern "C" fn($($kind),*) $(-> $result)? = header::$name;)*
+        $(const _: unsafe extern "C" fn($($newer_kind),*) -> $newer_result = header::$newer;)*
+
+        $(
+            /// The library's function of this name; `None` if it lacks it.
+            ///
+            /// # Panics
+            ///
+            /// The library cannot be loaded, which [`load`] tells.
+            ///
+            /// # Safety
+            ///
+            /// As in C.
+            pub unsafe fn $newer($($its: $newer_kind),*) -> Option<$newer_result> {
+                match LIBRARY.get_or_init(open) {
+                    // SAFETY: the caller's promise.
+                    Ok(library) => library.$newer.map(|function| unsafe { function($($its),*) }),
+                    Err(why) => panic!("{}: {why}", stringify!($newer)),
+                }
+            }
+        )*
 
         $(
             /// The library's function of this name.
@@ -164,8 +200,8 @@ functions! {
     fn ibv_query_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int,
         init: *mut ibv_qp_init_attr) -> c_int;
     fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int;
-    fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int,
-        access: c_int) -> *mut ibv_mr;
     fn ibv_reg_mr_iova2(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64,
         access: c_uint) -> *mut ibv_mr;
+    newer fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int,
+        access: c_int) -> *mut ibv_mr;
 }

@@ -1,6 +1,8 @@
 //! Every call that can fail, failing: what is reported, what is left, what is destroyed in which order.
 
-use crate::fake::{FORK_INITS, GUID, QP_NUM, alive, calls_of, fail, heal, violations, with};
+use crate::fake::{
+    FORK_INITS, GUID, QP_NUM, alive, calls_of, fail, heal, install_without, violations, with,
+};
 use crate::fixture::{All, devices};
 use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _};
 use polyrail_core::verbs::{AccessFlags, RecvRequest, Sge};
@@ -235,6 +237,23 @@ fn a_library_that_cannot_be_loaded_is_an_error_with_a_cure() {
         assert!(text.starts_with("dlopen(libibverbs.so.1: it is too old and lacks "), "{text}");
         assert!(text.ends_with("install packages libibverbs1 and ibverbs-providers"), "{text}");
         assert_eq!(fork_safety(), Err(error));
+    });
+}
+
+#[test]
+fn an_older_library_without_dma_bufs_does_the_rest() {
+    let name = "failing_calls::an_older_library_without_dma_bufs_does_the_rest";
+    in_own_process(name, Stdio::inherit(), || {
+        install_without("ibv_reg_dmabuf_mr");
+        let all = All::new(PostMode::Classic).unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let fd = std::os::fd::AsFd::as_fd(&file);
+        // SAFETY: nothing is registered.
+        let registered = unsafe { all.pd.register_dmabuf(fd, 0, 64, 0, AccessFlags::empty()) };
+        let error = registered.map(|_| ()).unwrap_err();
+        assert_eq!((error.call, error.errno), ("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP));
+        let text = error.to_string();
+        assert!(text.contains("too old and lacks it") && text.contains("rdma-core 34"), "{text}");
     });
 }
 

@@ -13,7 +13,7 @@ mod events;
 mod objects;
 mod queues;
 
-use rdma_sys::{ibv_ah_attr, ibv_context, ibv_qp_attr, ibv_qp_cap, ibv_srq_attr};
+use rdma_sys::{ibv_ah_attr, ibv_context, ibv_odp_caps, ibv_qp_attr, ibv_qp_cap, ibv_srq_attr};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -77,6 +77,8 @@ pub(crate) struct State {
     pub(crate) wc_flags: u64,
     /// What the last `ibv_modify_cq` was given: mask, count, period.
     pub(crate) moderated: Option<(u32, u16, u16)>,
+    /// What the device says of on-demand paging.
+    pub(crate) odp_caps: Option<ibv_odp_caps>,
     /// What the last address handle was made of.
     pub(crate) ah: Option<ibv_ah_attr>,
 }
@@ -148,8 +150,16 @@ fn set_errno(errno: i32) {
 
 /// Makes every call of the crate end here, if none was made yet.
 pub(crate) fn install() {
+    install_without("");
+}
+
+/// Does the same, as a library that lacks a function.
+pub(crate) fn install_without(lacking: &str) {
     let find = |name: &CStr| {
         let name = name.to_str().expect("a name");
+        if name == lacking {
+            return std::ptr::null_mut();
+        }
         let found = objects::find(name).or_else(|| events::find(name));
         found.unwrap_or_else(|| panic!("the fake library has no {name}"))
     };
