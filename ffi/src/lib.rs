@@ -10,7 +10,7 @@
 //!
 //! 1. `sys`, `qp_state`, `error`, `value`: calls that fail, and values that do not fit;
 //! 2. [`DeviceList`], [`DeviceAttributes`], [`PortAttributes`]: what there is;
-//! 3. `owned`: destroying, and failing to; [`Context`], [`GidEntry`]: an open device;
+//! 3. `owned`: destroying, and failing to; [`Context`], [`GidEntry`], [`OnDemandPaging`]: an open device;
 //! 4. [`ProtectionDomain`], [`MemoryRegion`], [`AddressHandle`]: what requests name;
 //! 5. [`CompletionChannel`], [`CompletionQueue`], [`ExtendedCompletionQueue`]: completions;
 //!    [`AsyncEvent`]: what happens without one;
@@ -43,7 +43,7 @@
 //! | 2.6 close | [`Context::close`] | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says` |
 //! | 3.1, 3.2 protection domains | [`ProtectionDomain`] | guest `what_is_in_use_is_not_closed` |
 //! | 4.1 registration, access flags | [`ProtectionDomain::register`] | fake `every_access_flag_is_handed_over`, guest `memory_that_cannot_be_registered_is_refused` |
-//! | 4.1 of a dma-buf | [`ProtectionDomain::register_dmabuf`] | fake `a_dma_buf_is_registered_by_offset_length_and_address`, guest `what_the_driver_does_not_know_is_refused` |
+//! | 4.1 of a dma-buf | [`ProtectionDomain::register_dmabuf`] | fake `a_dma_buf_is_registered_by_offset_length_and_address`, `an_older_library_without_dma_bufs_does_the_rest`, guest `what_the_driver_does_not_know_is_refused` |
 //! | 4.2 deregistration | [`MemoryRegion::close`], drop, [`ProtectionDomain::register_owned`] | fake `closing_reports_what_still_uses_an_object_and_what_a_driver_says`, `memory_that_cannot_be_deregistered_is_kept` |
 //! | 5.1 completion channels | [`CompletionChannel`] | fake `a_channel_names_the_queue_that_has_something`, guest `a_channel_wakes_for_a_queue_that_was_armed` |
 //! | 5.2 completion queues, `cq_context` | [`Context::create_cq`], [`CqInit::user_context`] | fake `events_give_back_what_their_user_knows_the_object_by`, guest `an_overrun_raises_an_event`, `sizes_over_the_limits_are_refused` |
@@ -82,7 +82,7 @@
 //! | 12.1 polling, events | [`CompletionQueue`], [`CompletionChannel::wait`] | guest `a_channel_wakes_for_a_queue_that_was_armed` |
 //! | 12.2 inline data | `SendFlags::INLINE` | both `inline_data_is_taken_while_posting` |
 //! | 12.3 selective signaling | `SendFlags::SIGNALED` | both `one_completion_retires_an_unsignaled_chain` |
-//! | 12.4 registration | `AccessFlags::HUGETLB`, `AccessFlags::ON_DEMAND`; pages in `polyrail::memory` | fake `every_access_flag_is_handed_over`, host `pages_are_aligned_and_zero` |
+//! | 12.4 registration | `AccessFlags::HUGETLB`, `AccessFlags::ON_DEMAND`; [`Context::on_demand_paging`]; pages in `polyrail::memory` | fake `every_access_flag_is_handed_over`, `devices_say_what_they_page_on_demand`, host `pages_are_aligned_and_zero` |
 //! | 12.5 one doorbell for a chain | [`SendBatch`] | both `one_completion_retires_an_unsignaled_chain` |
 //! | 12.6 moderation | [`CqHandle::moderate`] | fake `moderation_hands_over_count_and_period`, guest `what_the_driver_does_not_know_is_refused` |
 //! | 13.1 asynchronous events | [`Context::next_event`] | fake `events_name_their_object_and_are_acknowledged`, guest `a_link_that_goes_down_and_up_raises_events` |
@@ -115,6 +115,7 @@ mod gid;
 mod mr;
 mod mw;
 mod named;
+mod on_demand;
 mod owned;
 mod path;
 mod pd;
@@ -138,6 +139,7 @@ pub use event::{AsyncEvent, SrqId};
 pub use gid::{Gid, GidEntry, GidType};
 pub use mr::MemoryRegion;
 pub use mw::{MemoryWindow, WindowRange};
+pub use on_demand::{OnDemandPaging, OnDemandRequests};
 pub use owned::{CloseError, DestroyHook, set_destroy_hook};
 pub use path::{AddressHandle, Grh, Path, Route};
 pub use pd::ProtectionDomain;

@@ -1,8 +1,8 @@
 //! Errors, and the header's inline functions that look for an operation in `struct verbs_context`.
 
 use rdma_sys::{
-    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_port_attr, ibv_qp,
-    ibv_qp_init_attr_ex, verbs_context,
+    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_modify_cq_attr,
+    ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, verbs_context,
 };
 use std::mem::offset_of;
 use std::ptr;
@@ -60,6 +60,25 @@ pub(crate) unsafe fn query_port(
             Some(query) => query(context, port, attr, size_of::<ibv_port_attr>()),
             None => rdma_sys::ibv_query_port(context, port, attr.cast()),
         }
+    }
+}
+
+/// `ibv_query_device_ex`; EOPNOTSUPP where the header would ask for less.
+///
+/// # Safety
+///
+/// The context is open.
+pub(crate) unsafe fn query_device_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr_ex,
+) -> libc::c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { operation!(context, query_device_ex) } {
+        // SAFETY: as above; without further questions the second argument is null.
+        Some(query) => unsafe {
+            query(context, ptr::null(), attr, size_of::<ibv_device_attr_ex>())
+        },
+        None => libc::EOPNOTSUPP,
     }
 }
 

@@ -4,10 +4,10 @@ use crate::fake::{Registered, TICKS, WALL_CLOCK_NS, complete, fail, with};
 use crate::fixture::All;
 use polyrail_core::verbs::{AccessFlags, WcOpcode};
 use polyrail_ffi::{
-    CqInit, Gid, GidType, MemoryRegion, PostMode, ProtectionDomain, QpState, SrqAttributes,
-    Timestamps,
+    CqInit, Gid, GidType, MemoryRegion, OnDemandPaging, OnDemandRequests, PostMode,
+    ProtectionDomain, QpState, SrqAttributes, Timestamps,
 };
-use rdma_sys::ibv_create_cq_wc_flags as wc;
+use rdma_sys::{ibv_create_cq_wc_flags as wc, ibv_odp_caps, ibv_odp_caps__bindgen_ty_1};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
@@ -59,6 +59,26 @@ fn a_dma_buf_is_registered_by_offset_length_and_address() {
     fail("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP);
     let error = register().map_err(|error| (error.call, error.errno));
     assert_eq!(error.err(), Some(("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP)));
+}
+
+#[test]
+fn devices_say_what_they_page_on_demand() {
+    let all = All::new(PostMode::Classic).unwrap();
+    assert_eq!(all.context.on_demand_paging(), Ok(OnDemandPaging::default()));
+    let rc_odp_caps = 1 | 4 | 16;
+    let per_transport_caps =
+        ibv_odp_caps__bindgen_ty_1 { rc_odp_caps, uc_odp_caps: 2, ud_odp_caps: 8 | 32 };
+    with(|state| state.odp_caps = Some(ibv_odp_caps { general_caps: 3, per_transport_caps }));
+    let asked = all.context.on_demand_paging().unwrap();
+    let rc = OnDemandRequests::SEND | OnDemandRequests::WRITE | OnDemandRequests::ATOMIC;
+    let ud = OnDemandRequests::READ | OnDemandRequests::SRQ_RECV;
+    let uc = OnDemandRequests::RECV;
+    assert_eq!(asked, OnDemandPaging { supported: true, implicit: true, rc, uc, ud });
+    fail("ibv_query_device_ex", libc::EOPNOTSUPP);
+    assert_eq!(all.context.on_demand_paging(), Ok(OnDemandPaging::default()));
+    fail("ibv_query_device_ex", libc::EIO);
+    let error = all.context.on_demand_paging().map_err(|error| (error.call, error.errno));
+    assert_eq!(error, Err(("ibv_query_device_ex", libc::EIO)));
 }
 
 #[test]

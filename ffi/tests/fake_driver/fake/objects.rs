@@ -77,6 +77,7 @@ exported! {
         let mut whole: verbs_context = zeroed();
         whole.sz = size_of::<verbs_context>();
         whole.query_port = Some(query_port);
+        whole.query_device_ex = Some(query_device_ex);
         whole.create_cq_ex = Some(create_cq_ex);
         whole.create_qp_ex = Some(create_qp_ex);
         whole.modify_cq = Some(modify_cq);
@@ -304,6 +305,19 @@ unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) 
     let seen = (attr_mask, moderate.cq_count, moderate.cq_period);
     with(|state| state.moderated = Some(seen));
     call("ibv_modify_cq")
+}
+
+unsafe extern "C" fn query_device_ex(
+    _context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    length: usize,
+) -> c_int {
+    assert_eq!((input, length), (ptr::null(), size_of::<ibv_device_attr_ex>()));
+    if let Some(caps) = with(|state| state.odp_caps) {
+        (*attr).odp_caps = caps;
+    }
+    call("ibv_query_device_ex")
 }
 
 unsafe extern "C" fn query_port(

@@ -1,0 +1,78 @@
+//! On-demand paging: registered memory that is not pinned.
+
+use crate::context::Context;
+use crate::error::{Argument, Result, VerbsError};
+use crate::sys;
+use bitflags::bitflags;
+use rdma_sys::{ibv_device_attr_ex, ibv_odp_general_caps, ibv_odp_transport_cap_bits as cap};
+use std::mem::MaybeUninit;
+
+bitflags! {
+    /// Requests that may touch memory registered on demand (`enum ibv_odp_transport_cap_bits`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct OnDemandRequests: u32 {
+        /// SENDs may come from it.
+        const SEND = cap::IBV_ODP_SUPPORT_SEND.0;
+        /// Receives may go there.
+        const RECV = cap::IBV_ODP_SUPPORT_RECV.0;
+        /// WRITEs may come from it and go there.
+        const WRITE = cap::IBV_ODP_SUPPORT_WRITE.0;
+        /// READs may come from it and go there.
+        const READ = cap::IBV_ODP_SUPPORT_READ.0;
+        /// Atomics may change it.
+        const ATOMIC = cap::IBV_ODP_SUPPORT_ATOMIC.0;
+        /// Receives of shared receive queues may go there.
+        const SRQ_RECV = cap::IBV_ODP_SUPPORT_SRQ_RECV.0;
+    }
+}
+
+/// What a device can do with memory that is paged on demand (`struct ibv_odp_caps`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnDemandPaging {
+    /// Whether it takes [`ON_DEMAND`](polyrail_core::verbs::AccessFlags::ON_DEMAND).
+    pub supported: bool,
+    /// Whether a region may be the whole address space.
+    pub implicit: bool,
+    /// Over reliable connections.
+    pub rc: OnDemandRequests,
+    /// Over unreliable connections.
+    pub uc: OnDemandRequests,
+    /// By datagrams.
+    pub ud: OnDemandRequests,
+}
+
+impl OnDemandPaging {
+    fn from_raw(raw: &ibv_device_attr_ex) -> Self {
+        let general = raw.odp_caps.general_caps;
+        let has = |asked: ibv_odp_general_caps| general & u64::from(asked.0) != 0;
+        let transport = &raw.odp_caps.per_transport_caps;
+        Self {
+            supported: has(ibv_odp_general_caps::IBV_ODP_SUPPORT),
+            implicit: has(ibv_odp_general_caps::IBV_ODP_SUPPORT_IMPLICIT),
+            rc: OnDemandRequests::from_bits_retain(transport.rc_odp_caps),
+            uc: OnDemandRequests::from_bits_retain(transport.uc_odp_caps),
+            ud: OnDemandRequests::from_bits_retain(transport.ud_odp_caps),
+        }
+    }
+}
+
+impl Context {
+    /// What the device can do with memory that is paged on demand; nothing, if it or its driver does not
+    /// answer such questions.
+    ///
+    /// # Errors
+    ///
+    /// What the driver reports.
+    pub fn on_demand_paging(&self) -> Result<OnDemandPaging> {
+        let mut raw = MaybeUninit::<ibv_device_attr_ex>::zeroed();
+        // SAFETY: the context is open.
+        let returned = unsafe { sys::query_device_ex(self.as_ptr(), raw.as_mut_ptr()) };
+        if matches!(sys::errno_of(returned), libc::EOPNOTSUPP | libc::ENOSYS) {
+            return Ok(OnDemandPaging::default());
+        }
+        let argument = Argument::Device(self.device_name());
+        VerbsError::check(returned, "ibv_query_device_ex", argument)?;
+        // SAFETY: numbers, which the driver filled in or left zero.
+        Ok(OnDemandPaging::from_raw(unsafe { raw.assume_init_ref() }))
+    }
+}
