@@ -3,12 +3,11 @@
 use crate::faults::Faults;
 use crate::faulty::Faulty;
 use polyrail::backend::{
-    Connect, ConnectOptions, DeviceError, DeviceEvent, Domain, EventCursor, Gone, Port, QpCap,
-    RemoteQp,
+    Connect, ConnectOptions, DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, Gone,
+    MemoryOwner, Port, QpCap, RemoteQp,
 };
-use polyrail::memory::{Pages, RegionKeys};
+use polyrail::memory::RegionKeys;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
-use std::sync::Arc;
 
 impl Faults {
     /// Wraps a device as endpoints use it: its queue pairs and completion queues are wrapped as well.
@@ -77,12 +76,28 @@ impl<D: Domain> Domain for Faulty<D> {
         Ok(self.faults.queue_pair(qp))
     }
 
-    fn register_pages(
+    fn has_on_demand_paging(&self) -> Result<bool, DeviceError> {
+        self.inner.has_on_demand_paging()
+    }
+
+    unsafe fn register_memory(
         &self,
-        pages: &Arc<Pages>,
+        start: *mut u8,
+        length: usize,
+        access: AccessFlags,
+        owner: Option<MemoryOwner>,
+    ) -> Result<(Self::Region, RegionKeys), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.register_memory(start, length, access, owner) }
+    }
+
+    unsafe fn register_dma_buf(
+        &self,
+        dma_buf: &DmaBuf<'_>,
         access: AccessFlags,
     ) -> Result<(Self::Region, RegionKeys), DeviceError> {
-        self.inner.register_pages(pages, access)
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.register_dma_buf(dma_buf, access) }
     }
 }
 

@@ -50,8 +50,8 @@
 //! 1. [`polyrail_software_nic`], here [`nic`]: the software NIC, a verbs device in memory;
 //! 2. [`backend`]: what endpoints ask of a kind of hardware; with the feature `verbs`, `rdma` is
 //!    real NICs as a backend, and `devices` lists them;
-//! 3. [`memory`]: registered buffers, here and at a peer; [`card`]: what two ends tell each other about
-//!    their queue pairs;
+//! 3. [`memory`]: registered buffers, of our own or of the caller's, and at a peer; [`card`]: what two
+//!    ends tell each other about their queue pairs;
 //! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share theirs, made,
 //!    connected, watched;
 //! 5. [`progress`]: a thread that owns a set of them, for programs that post from many threads; [`idle`]

@@ -4,10 +4,10 @@ use super::connect::Connect;
 use super::error::DeviceError;
 use super::event::DeviceEvent;
 use super::port::Port;
+use super::region::{DmaBuf, MemoryOwner, Region};
 use polyrail_core::hardware::{CompletionQueue, ReceiveQueue};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{EventCursor, Pages, QpCap, RegionKeys};
-use std::fmt::Debug;
 use std::sync::Arc;
 
 /// A device as endpoints use it: opened, with a protection domain, and with the ports that rails
@@ -21,8 +21,8 @@ pub trait Domain: Clone + Send + Sync + 'static {
     /// Its shared receive queues. A clone is another handle of the same queue, which may post from another
     /// thread.
     type Srq: ReceiveQueue + Clone;
-    /// Registered memory. Dropping it deregisters the memory.
-    type Region: Debug;
+    /// Registered memory.
+    type Region: Region;
 
     /// The device's number, unique in this process.
     fn device_id(&self) -> DeviceId;
@@ -95,6 +95,60 @@ pub trait Domain: Clone + Send + Sync + 'static {
         cap: QpCap,
     ) -> Result<Self::Qp, DeviceError>;
 
+    /// Whether memory can be registered with [`ON_DEMAND`](AccessFlags::ON_DEMAND), for all requests of
+    /// endpoints but atomics: it is not pinned, and the device waits for pages that are not there.
+    ///
+    /// # Errors
+    ///
+    /// The device does not say.
+    fn has_on_demand_paging(&self) -> Result<bool, DeviceError>;
+
+    /// Registers `length` bytes from `start` on. The region keeps the owner; for good, if the memory cannot be
+    /// deregistered.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses.
+    ///
+    /// # Safety
+    ///
+    /// Until the region is gone, and longer if [`close`](Region::close) fails; with an owner, until it is
+    /// dropped:
+    ///
+    /// - the bytes stay allocated, and writable if `access` has [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE);
+    /// - while requests may write some of the bytes (receives, READs, atomics, and anything that
+    ///   peers may do with the rkey), nobody else accesses those bytes, and no reference to them
+    ///   exists; while requests may only read some of them, nobody writes those.
+    ///
+    /// A completion that was polled, and everything that the peer's software orders by one, ends a
+    /// request's access.
+    unsafe fn register_memory(
+        &self,
+        start: *mut u8,
+        length: usize,
+        access: AccessFlags,
+        owner: Option<MemoryOwner>,
+    ) -> Result<(Self::Region, RegionKeys), DeviceError>;
+
+    /// Registers a part of a dma-buf.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::NoDmaBuf`]: not on this backend, as long as it does not have this method. The device
+    /// refuses.
+    ///
+    /// # Safety
+    ///
+    /// As [`register_memory`](Self::register_memory), for the memory behind it. No INLINE request names it:
+    /// those read the address that they are told, on the processor.
+    unsafe fn register_dma_buf(
+        &self,
+        _dma_buf: &DmaBuf<'_>,
+        _access: AccessFlags,
+    ) -> Result<(Self::Region, RegionKeys), DeviceError> {
+        Err(DeviceError::NoDmaBuf { device: self.device_name().into() })
+    }
+
     /// Registers `pages`, all [`len`](Pages::len) bytes and no more. Until the region is dropped, it
     /// keeps the pages.
     ///
@@ -105,5 +159,10 @@ pub trait Domain: Clone + Send + Sync + 'static {
         &self,
         pages: &Arc<Pages>,
         access: AccessFlags,
-    ) -> Result<(Self::Region, RegionKeys), DeviceError>;
+    ) -> Result<(Self::Region, RegionKeys), DeviceError> {
+        let start = std::ptr::with_exposed_provenance_mut(pages.addr() as usize);
+        let owner: MemoryOwner = Arc::<Pages>::clone(pages);
+        // SAFETY: this many bytes exist as long as the pages do, and they are accessed by copying only.
+        unsafe { self.register_memory(start, pages.len(), access, Some(owner)) }
+    }
 }

@@ -51,6 +51,32 @@ pub enum DeviceError {
         /// Why.
         source: Box<polyrail_ffi::VerbsError>,
     },
+    /// Memory could not be deregistered: the device may still access it.
+    #[error(
+        "device {device} may still access memory that it did not deregister: {}",
+        std::io::Error::from_raw_os_error(*errno)
+    )]
+    Deregister {
+        /// Name of the device.
+        device: Box<str>,
+        /// What its driver said.
+        errno: i32,
+    },
+    /// The backend does not register dma-bufs.
+    #[error("device {device} takes no dma-bufs")]
+    NoDmaBuf {
+        /// Name of the device.
+        device: Box<str>,
+    },
+    /// The device has no on-demand paging, or not for all requests of endpoints.
+    #[error("device {device} has no on-demand paging: its memory must be pinned")]
+    NoOnDemandPaging {
+        /// Name of the device.
+        device: Box<str>,
+    },
+    /// Buffers are named by their addresses, on every device alike.
+    #[error("memory cannot be registered to be named from 0 on")]
+    ZeroBased,
     /// Real verbs: the two ports of a rail cannot be joined.
     #[cfg(feature = "verbs")]
     #[error(

@@ -20,6 +20,7 @@ mod event;
 mod gone;
 mod name;
 mod port;
+mod region;
 
 pub use connect::Connect;
 pub use connecting::Connecting;
@@ -32,3 +33,4 @@ pub use polyrail_software_nic::{
     ConnectOptions, EventCursor, EventLog, Gid, GidKind, Mtu, QpCap, RemoteQp,
 };
 pub use port::Port;
+pub use region::{DmaBuf, MemoryOwner, Region};

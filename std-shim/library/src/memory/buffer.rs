@@ -1,11 +1,13 @@
 //! Registered memory for programs without `unsafe`.
 
 use super::range::OutOfRange;
-use crate::backend::{DeviceError, Domain};
-use polyrail_core::verbs::{AccessFlags, DeviceId, DeviceKeys, LocalBuffer};
-use polyrail_software_nic::{MemoryRegion, Pages, RegionKeys, Span};
+use super::registration::Registration;
+use crate::backend::{DeviceError, Domain, Region};
+use polyrail_core::verbs::{AccessFlags, LocalBuffer};
+use polyrail_software_nic::{MemoryRegion, Pages, Span};
 use std::fs::File;
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// Page-aligned memory, zeroed, owned, and registered with one or more devices.
@@ -21,68 +23,30 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct RegisteredBuffer<R = MemoryRegion> {
     // Before `pages`: deregistered first, though the pages are shared with the regions anyway.
-    regions: Vec<R>,
-    keys: Vec<RegionKeys>,
+    registration: Registration<R>,
     pages: Arc<Pages>,
 }
 
-impl<R> RegisteredBuffer<R> {
+impl<R: Region> RegisteredBuffer<R> {
     /// `length` zero bytes, registered with the same access in each of the domains.
     ///
     /// # Errors
     ///
-    /// As [`Domain::register_pages`]; no memory; no domain at all.
+    /// As [`Domain::register_pages`]; no memory; no domain at all; [`DeviceError::NoOnDemandPaging`].
     pub fn new<D: Domain<Region = R>>(
         length: usize,
         access: AccessFlags,
         domains: &[&D],
     ) -> Result<Self, DeviceError> {
-        if domains.is_empty() {
-            return Err(DeviceError::NoDevice);
-        }
         let pages = Arc::new(Pages::new(length)?);
-        let register = |domain: &&D| domain.register_pages(&pages, access);
-        let registered = domains.iter().map(register).collect::<Result<Vec<_>, _>>()?;
-        let (regions, keys) = registered.into_iter().unzip();
-        Ok(Self { regions, keys, pages })
+        let place = (pages.addr(), pages.len());
+        let register = |domain: &D| domain.register_pages(&pages, access);
+        let registration = Registration::new(place, access, domains, register)?;
+        Ok(Self { registration, pages })
     }
+}
 
-    /// Bytes; never 0.
-    #[allow(clippy::len_without_is_empty, reason = "a registered buffer is never empty")]
-    pub fn len(&self) -> usize {
-        self.pages.len()
-    }
-
-    /// Address of the first byte, for peers.
-    pub fn addr(&self) -> u64 {
-        self.pages.addr()
-    }
-
-    /// Keys on every device, in the order of the domains.
-    pub fn keys(&self) -> &[RegionKeys] {
-        &self.keys
-    }
-
-    /// Keys on one device: those of the first region there.
-    pub fn keys_on(&self, device: DeviceId) -> Option<RegionKeys> {
-        self.keys.iter().copied().find(|keys| keys.device == device)
-    }
-
-    /// Its own keys on every device, in the order of the domains: for messages
-    /// ([`p2p`](crate::p2p)), whose peer learns the keys with each buffer.
-    pub fn own_keys(&self) -> Vec<DeviceKeys> {
-        let keys = |keys: &RegionKeys| {
-            let RegionKeys { device, lkey, rkey } = *keys;
-            DeviceKeys { device, lkey, rkey }
-        };
-        self.keys.iter().map(keys).collect()
-    }
-
-    /// The regions, in the order of the domains.
-    pub fn regions(&self) -> &[R] {
-        &self.regions
-    }
-
+impl<R> RegisteredBuffer<R> {
     /// Describes `length` bytes from `offset` on, for requests.
     ///
     /// # Errors
@@ -124,10 +88,16 @@ impl<R> RegisteredBuffer<R> {
     }
 
     fn span(&self, offset: usize, length: usize) -> Result<Span<'_>, OutOfRange> {
-        match offset.checked_add(length) {
-            Some(end) if end <= self.len() => Ok(self.pages.span(offset, length)),
-            _ => Err(OutOfRange { offset, length, size: self.len() }),
-        }
+        self.registration.at(offset, length)?;
+        Ok(self.pages.span(offset, length))
+    }
+}
+
+impl<R> Deref for RegisteredBuffer<R> {
+    type Target = Registration<R>;
+
+    fn deref(&self) -> &Registration<R> {
+        &self.registration
     }
 }
 

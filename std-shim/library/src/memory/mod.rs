@@ -1,14 +1,19 @@
-//! Memory that devices may access: owned pages, registered with one or more of them, and what a
-//! peer has to know to reach them.
+//! Memory that devices may access, registered with one or more of them, and what a peer has to know to
+//! reach it.
 //!
-//! `buffer` is what users hold, on pages that the software NIC's crate owns and touches; `remote` is
-//! the peer's side of it.
+//! `registration` is what all kinds have in common: where the bytes are, and their keys. `buffer` owns its
+//! bytes, pages that the software NIC's crate allocates and touches, and needs no `unsafe`; `foreign` is memory
+//! of the caller's own. `remote` is the peer's side.
 
 mod buffer;
+mod foreign;
 mod range;
+mod registration;
 mod remote;
 
 pub use buffer::RegisteredBuffer;
+pub use foreign::ForeignBuffer;
 pub use polyrail_software_nic::{OutOfMemory, Pages, RegionKeys};
 pub use range::OutOfRange;
+pub use registration::Registration;
 pub use remote::{DeviceCountMismatch, RemoteBuffer};

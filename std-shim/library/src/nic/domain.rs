@@ -1,13 +1,12 @@
 //! A device as endpoints use it.
 
-use crate::backend::{DeviceError, DeviceEvent, Domain, Port};
+use crate::backend::{DeviceError, DeviceEvent, Domain, MemoryOwner, Port, Region};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{
-    AsyncEvent, CompletionQueue, EventCursor, MemoryRegion, Mtu, NicError, Pages, PortState,
+    AsyncEvent, CompletionQueue, EventCursor, MemoryRegion, Mtu, NicError, PortState,
     ProtectionDomain, QpCap, QpInit, QueuePair, RegionKeys, SharedReceiveQueue,
 };
 use std::iter;
-use std::sync::Arc;
 
 impl Domain for ProtectionDomain {
     type Qp = QueuePair;
@@ -85,14 +84,32 @@ impl Domain for ProtectionDomain {
         Ok(self.create_qp(&QpInit { srq: Some(srq), ..QpInit::new(cq, cap) })?)
     }
 
-    fn register_pages(
+    fn has_on_demand_paging(&self) -> Result<bool, DeviceError> {
+        Ok(self.device().limits().on_demand_paging)
+    }
+
+    unsafe fn register_memory(
         &self,
-        pages: &Arc<Pages>,
+        start: *mut u8,
+        length: usize,
         access: AccessFlags,
+        owner: Option<MemoryOwner>,
     ) -> Result<(MemoryRegion, RegionKeys), DeviceError> {
-        let region = self.register_pages(pages, access)?;
+        let region = match owner {
+            // SAFETY: the caller's promise.
+            Some(owner) => unsafe { self.register_owned(start, length, access, owner) },
+            // SAFETY: the caller's promise.
+            None => unsafe { self.register(start, length, access) },
+        }?;
         let keys = region.keys();
         Ok((region, keys))
+    }
+}
+
+/// The software NIC never fails to deregister memory.
+impl Region for MemoryRegion {
+    fn close(self) -> Result<(), DeviceError> {
+        Ok(())
     }
 }
 

@@ -2,12 +2,14 @@
 
 use super::events::{Events, meaning, take_event};
 use super::port::{is_active, usable_port};
-use crate::backend::{DeviceError, DeviceEvent, Domain, EventCursor, Port, QpCap};
-use crate::memory::{Pages, RegionKeys};
+use crate::backend::{
+    DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, MemoryOwner, Port, QpCap, Region,
+};
+use crate::memory::RegionKeys;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_ffi::{
-    AsyncEvent, CompletionQueue, CqInit, MemoryRegion, ProtectionDomain, QpInit, QueuePair,
-    SharedReceiveQueue, SrqInit, VerbsError,
+    AsyncEvent, CompletionQueue, CqInit, MemoryRegion, OnDemandRequests, ProtectionDomain, QpInit,
+    QueuePair, SharedReceiveQueue, SrqInit, VerbsError,
 };
 use std::iter;
 use std::sync::Arc;
@@ -33,6 +35,21 @@ impl VerbsDomain {
         &self.pd
     }
 
+    /// A region with its keys, or why there is none.
+    fn registered(
+        &self,
+        registered: Result<MemoryRegion, VerbsError>,
+    ) -> Result<(VerbsRegion, RegionKeys), DeviceError> {
+        let device = self.device_id();
+        let refused = |source: VerbsError| DeviceError::Register {
+            device: self.device_name().into(),
+            source: Box::new(source),
+        };
+        let region = registered.map_err(refused)?;
+        let keys = RegionKeys { device, lkey: region.lkey(), rkey: region.rkey() };
+        Ok((VerbsRegion(region), keys))
+    }
+
     /// The oldest event of the device, of any kind, that this reader has not seen, with the `user_context`
     /// that the object which it names was made with; see
     /// [`Context::next_event_and_user_context`](polyrail_ffi::Context::next_event_and_user_context). Never
@@ -45,7 +62,7 @@ impl VerbsDomain {
     }
 }
 
-/// Registered memory, which keeps its pages; forever, if it cannot be deregistered: see
+/// Registered memory, which keeps its owner; forever, if it cannot be deregistered: see
 /// [`register_owned`](ProtectionDomain::register_owned).
 #[derive(Debug)]
 pub struct VerbsRegion(MemoryRegion);
@@ -54,6 +71,13 @@ impl VerbsRegion {
     /// The region itself.
     pub fn region(&self) -> &MemoryRegion {
         &self.0
+    }
+}
+
+impl Region for VerbsRegion {
+    fn close(self) -> Result<(), DeviceError> {
+        let device = self.0.pd().context().name().into();
+        self.0.close().map_err(|error| DeviceError::Deregister { device, errno: error.errno })
     }
 }
 
@@ -128,23 +152,38 @@ impl Domain for VerbsDomain {
         Ok(self.pd.create_qp(&init)?)
     }
 
-    fn register_pages(
+    fn has_on_demand_paging(&self) -> Result<bool, DeviceError> {
+        let paging = self.pd.context().on_demand_paging()?;
+        let needed = OnDemandRequests::SEND
+            | OnDemandRequests::RECV
+            | OnDemandRequests::WRITE
+            | OnDemandRequests::READ;
+        Ok(paging.supported && paging.rc.contains(needed))
+    }
+
+    unsafe fn register_memory(
         &self,
-        pages: &Arc<Pages>,
+        start: *mut u8,
+        length: usize,
+        access: AccessFlags,
+        owner: Option<MemoryOwner>,
+    ) -> Result<(VerbsRegion, RegionKeys), DeviceError> {
+        self.registered(match owner {
+            // SAFETY: the caller's promise.
+            Some(owner) => unsafe { self.pd.register_owned(start, length, access, owner) },
+            // SAFETY: the caller's promise.
+            None => unsafe { self.pd.register(start, length, access) },
+        })
+    }
+
+    unsafe fn register_dma_buf(
+        &self,
+        dma_buf: &DmaBuf<'_>,
         access: AccessFlags,
     ) -> Result<(VerbsRegion, RegionKeys), DeviceError> {
-        let start = std::ptr::with_exposed_provenance_mut(pages.addr() as usize);
-        let owner = Arc::<Pages>::clone(pages);
-        // SAFETY: this many bytes exist as long as the pages do, and they are accessed by copying only.
-        let registered = unsafe { self.pd.register_owned(start, pages.len(), access, owner) };
-        let refused = |source: VerbsError| {
-            let device = self.device_name().into();
-            DeviceError::Register { device, source: Box::new(source) }
-        };
-        let region = registered.map_err(refused)?;
-        let keys =
-            RegionKeys { device: self.device_id(), lkey: region.lkey(), rkey: region.rkey() };
-        Ok((VerbsRegion(region), keys))
+        let DmaBuf { fd, offset, length, iova } = *dma_buf;
+        // SAFETY: the caller's promise.
+        self.registered(unsafe { self.pd.register_dmabuf(fd, offset, length, iova, access) })
     }
 }
 

@@ -5,13 +5,13 @@
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use polyrail::backend::{
-    Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor, Port,
-    QpCap, RemoteQp,
+    Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor,
+    MemoryOwner, Port, QpCap, RemoteQp,
 };
 use polyrail::hardware::{
     CommitError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch, Refusal,
 };
-use polyrail::memory::{Pages, RegionKeys};
+use polyrail::memory::RegionKeys;
 use polyrail::nic::{self, MemoryRegion, NicError, ProtectionDomain};
 use polyrail::verbs::{AccessFlags, DeviceId, RecvRequest};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -126,12 +126,19 @@ impl Domain for Recorded {
         Ok(self.record(self.domain.create_qp_with_srq(cq, srq, cap)?))
     }
 
-    fn register_pages(
+    fn has_on_demand_paging(&self) -> Result<bool, DeviceError> {
+        self.domain.has_on_demand_paging()
+    }
+
+    unsafe fn register_memory(
         &self,
-        pages: &Arc<Pages>,
+        start: *mut u8,
+        length: usize,
         access: AccessFlags,
+        owner: Option<MemoryOwner>,
     ) -> Result<(MemoryRegion, RegionKeys), DeviceError> {
-        Domain::register_pages(&self.domain, pages, access)
+        // SAFETY: the caller's promise.
+        unsafe { self.domain.register_memory(start, length, access, owner) }
     }
 }
 

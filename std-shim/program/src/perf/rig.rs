@@ -32,7 +32,7 @@ impl Rig<ProtectionDomain> {
 
 impl<D> Rig<D>
 where
-    D: Domain<Qp: Send, Cq: Send, Region: Send>,
+    D: Domain<Qp: Send, Cq: Send>,
 {
     /// Makes two ends on these devices.
     pub(super) fn between(
@@ -61,7 +61,7 @@ where
 
 impl<D> Ends for Rig<D>
 where
-    D: Domain<Qp: Send, Cq: Send, Region: Send>,
+    D: Domain<Qp: Send, Cq: Send>,
 {
     fn counters(&self) -> RailCounters {
         self.sender.counters()

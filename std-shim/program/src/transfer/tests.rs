@@ -235,7 +235,7 @@ fn a_wrong_key_is_refused_by_the_receivers_device() {
 /// Moves the file between two sides that know each other only over TCP.
 fn over_tcp<D>(here: Vec<&D>, there: Vec<&D>, builder: EndpointBuilder)
 where
-    D: Domain<Qp: Send, Cq: Send, Region: Send> + Sync,
+    D: Domain<Qp: Send, Cq: Send> + Sync,
 {
     let mut source = tempfile::tempfile().unwrap();
     source.write_all(&vec![7; TOTAL as usize]).unwrap();

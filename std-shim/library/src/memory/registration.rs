@@ -1,0 +1,176 @@
+//! Memory registered with devices, whoever owns it: how requests name it, here and at a peer.
+
+use super::range::OutOfRange;
+use super::remote::{DeviceCountMismatch, RemoteBuffer};
+use crate::backend::{DeviceError, Domain, Region};
+use polyrail_core::verbs::{AccessFlags, DeviceId, DeviceKeys};
+use polyrail_software_nic::RegionKeys;
+use std::sync::Arc;
+
+/// What every kind of registered buffer can say: where it is, and its keys.
+#[derive(Debug)]
+pub struct Registration<R> {
+    held: Arc<Held<R>>,
+    addr: u64,
+    length: usize,
+}
+
+/// A region on each device, and its keys.
+#[derive(Debug)]
+struct Held<R> {
+    regions: Vec<R>,
+    keys: Vec<RegionKeys>,
+}
+
+impl<R: Region> Registration<R> {
+    /// Registers with every domain. `addr` is where requests find the first of `length` bytes.
+    ///
+    /// If a device refuses, what was registered with others is deregistered again. If that fails too, the error
+    /// is that: [`DeviceError::Deregister`].
+    pub(super) fn new<D: Domain<Region = R>>(
+        (addr, length): (u64, usize),
+        access: AccessFlags,
+        domains: &[&D],
+        register: impl Fn(&D) -> Result<(R, RegionKeys), DeviceError>,
+    ) -> Result<Self, DeviceError> {
+        if domains.is_empty() {
+            return Err(DeviceError::NoDevice);
+        }
+        let mut regions = Vec::with_capacity(domains.len());
+        let mut keys = Vec::with_capacity(domains.len());
+        for &domain in domains {
+            match permits(domain, access).and_then(|()| register(domain)) {
+                Ok((region, its_keys)) => {
+                    regions.push(region);
+                    keys.push(its_keys);
+                }
+                Err(error) => return Err(close_all(regions).err().unwrap_or(error)),
+            }
+        }
+        Ok(Self { held: Arc::new(Held { regions, keys }), addr, length })
+    }
+
+    /// Deregisters with every device, unless another handle has the same regions.
+    pub(super) fn close(self) -> Result<(), DeviceError> {
+        Arc::into_inner(self.held).map_or(Ok(()), |held| close_all(held.regions))
+    }
+}
+
+/// Refuses access that the device does not grant, or that means something else on each device.
+fn permits<D: Domain>(domain: &D, access: AccessFlags) -> Result<(), DeviceError> {
+    if access.contains(AccessFlags::ZERO_BASED) {
+        return Err(DeviceError::ZeroBased);
+    }
+    if access.contains(AccessFlags::ON_DEMAND) && !domain.has_on_demand_paging()? {
+        return Err(DeviceError::NoOnDemandPaging { device: domain.device_name().into() });
+    }
+    Ok(())
+}
+
+/// Closes all of them, whether or not one fails; the first failure.
+fn close_all<R: Region>(regions: Vec<R>) -> Result<(), DeviceError> {
+    let mut closed = Ok(());
+    for region in regions {
+        closed = closed.and(region.close());
+    }
+    closed
+}
+
+impl<R> Registration<R> {
+    /// Bytes; never 0.
+    #[allow(clippy::len_without_is_empty, reason = "a registered buffer is never empty")]
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Address of the first byte, for peers.
+    pub const fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Keys on every device, in the order of the domains.
+    pub fn keys(&self) -> &[RegionKeys] {
+        &self.held.keys
+    }
+
+    /// Keys on one device: those of the first region there.
+    pub fn keys_on(&self, device: DeviceId) -> Option<RegionKeys> {
+        self.keys().iter().copied().find(|keys| keys.device == device)
+    }
+
+    /// Its own keys on every device, in the order of the domains: for messages
+    /// ([`p2p`](crate::p2p)), whose peer learns the keys with each buffer.
+    pub fn own_keys(&self) -> Vec<DeviceKeys> {
+        let keys = |keys: &RegionKeys| {
+            let RegionKeys { device, lkey, rkey } = *keys;
+            DeviceKeys { device, lkey, rkey }
+        };
+        self.keys().iter().map(keys).collect()
+    }
+
+    /// The regions, in the order of the domains.
+    pub fn regions(&self) -> &[R] {
+        &self.held.regions
+    }
+
+    /// What a peer has to know to reach this buffer.
+    pub fn remote(&self) -> RemoteBuffer {
+        RemoteBuffer {
+            addr: self.addr(),
+            length: self.len() as u64,
+            rkeys: self.keys().iter().map(|keys| keys.rkey).collect(),
+        }
+    }
+
+    /// The keys of requests that move data between this buffer and one of the peer's, for every
+    /// device. The i-th device here has its rails connected to the i-th device there.
+    ///
+    /// # Errors
+    ///
+    /// The numbers of devices differ.
+    pub fn toward(&self, peer: &RemoteBuffer) -> Result<Vec<DeviceKeys>, DeviceCountMismatch> {
+        let local = self.keys().len();
+        let remote = peer.rkeys.len();
+        if local != remote {
+            return Err(DeviceCountMismatch { local, remote });
+        }
+        Ok(self.keys().iter().zip(&peer.rkeys).map(|(keys, rkey)| keys.toward(*rkey)).collect())
+    }
+
+    /// The keys of requests that touch this buffer only: receives and SENDs.
+    pub fn local_keys(&self) -> Vec<DeviceKeys> {
+        self.keys().iter().map(|keys| keys.toward(0)).collect()
+    }
+
+    /// The address of `length` bytes from `offset` on.
+    pub(super) fn at(&self, offset: usize, length: usize) -> Result<u64, OutOfRange> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.length => Ok(self.addr.wrapping_add(offset as u64)),
+            _ => Err(OutOfRange { offset, length, size: self.length }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::RegisteredBuffer;
+    use polyrail_software_nic::{DeviceConfig, Fabric};
+
+    #[test]
+    fn keys_pair_up_by_the_place_of_the_device() {
+        let fabric = Fabric::threaded();
+        let domains: Vec<_> = ["a", "b", "c"]
+            .map(|name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap())
+            .into();
+        let access = AccessFlags::LOCAL_WRITE;
+        let here = RegisteredBuffer::new(64, access, &[&domains[0]]).unwrap();
+        let there = RegisteredBuffer::new(64, access, &[&domains[1], &domains[2]]).unwrap();
+        let keys = there.toward(&there.remote()).unwrap();
+        assert_eq!(keys[1].device, domains[2].device().id());
+        assert_eq!(keys[1].rkey, there.keys()[1].rkey);
+        let mismatch = DeviceCountMismatch { local: 1, remote: 2 };
+        assert_eq!(here.toward(&there.remote()), Err(mismatch));
+        assert_eq!(here.local_keys()[0].lkey, here.keys()[0].lkey);
+    }
+}
