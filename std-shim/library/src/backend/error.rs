@@ -98,6 +98,18 @@ pub enum DeviceError {
     NoDevice,
 }
 
+impl DeviceError {
+    /// Whether the device could take the memory if less were registered.
+    pub(crate) fn is_exhaustion(&self) -> bool {
+        match self {
+            Self::Nic(error) => matches!(error, NicError::Limit { .. }),
+            #[cfg(feature = "verbs")]
+            Self::Register { source, .. } => matches!(source.errno, libc::ENOMEM | libc::ENOSPC),
+            _ => false,
+        }
+    }
+}
+
 // Boxed: they hold a device's name, and most results are not errors.
 #[cfg(feature = "verbs")]
 impl From<polyrail_ffi::VerbsError> for DeviceError {
@@ -110,5 +122,33 @@ impl From<polyrail_ffi::VerbsError> for DeviceError {
 impl From<polyrail_ffi::ModifyError> for DeviceError {
     fn from(error: polyrail_ffi::ModifyError) -> Self {
         Self::Transition(Box::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_have_too_much_registered_are_told_from_others() {
+        let limit = NicError::Limit { what: "the number of memory regions", asked: 3, limit: 2 };
+        assert!(DeviceError::Nic(limit).is_exhaustion());
+        assert!(!DeviceError::Nic(NicError::DeviceGone).is_exhaustion());
+        assert!(!DeviceError::NoDevice.is_exhaustion());
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn drivers_that_have_too_much_registered_are_told_from_others() {
+        let refused = |errno| DeviceError::Register {
+            device: "mlx5_0".into(),
+            source: Box::new(polyrail_ffi::VerbsError {
+                call: "ibv_reg_mr",
+                errno,
+                argument: polyrail_ffi::Argument::None,
+            }),
+        };
+        assert!(refused(libc::ENOMEM).is_exhaustion());
+        assert!(!refused(libc::EFAULT).is_exhaustion());
     }
 }

@@ -5,7 +5,7 @@ use super::registration::Registration;
 use crate::backend::{DeviceError, DmaBuf, Domain, MemoryOwner, Region};
 use polyrail_core::verbs::{AccessFlags, LocalBuffer};
 use polyrail_software_nic::MemoryRegion;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 /// Memory of the caller's own, registered with one or more devices: an allocation, a mapped file, memory of a
 /// GPU.
@@ -172,6 +172,11 @@ impl<R: Region> ForeignBuffer<R> {
 }
 
 impl<R> ForeignBuffer<R> {
+    /// A handle to the same registration, for a range within this one.
+    pub(super) fn part(&self, range: &Range<u64>) -> Self {
+        Self { registration: self.registration.part(range) }
+    }
+
     /// Describes `length` bytes from `offset` on, for requests.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use super::remote::{DeviceCountMismatch, RemoteBuffer};
 use crate::backend::{DeviceError, Domain, Region};
 use polyrail_core::verbs::{AccessFlags, DeviceId, DeviceKeys};
 use polyrail_software_nic::RegionKeys;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What every kind of registered buffer can say: where it is, and its keys.
@@ -77,6 +78,22 @@ fn close_all<R: Region>(regions: Vec<R>) -> Result<(), DeviceError> {
 }
 
 impl<R> Registration<R> {
+    /// The bytes from the first to the one behind the last.
+    pub(super) const fn range(&self) -> Range<u64> {
+        self.addr..self.addr + self.length as u64
+    }
+
+    /// A handle to the same regions, for a range within this one.
+    pub(super) fn part(&self, range: &Range<u64>) -> Self {
+        let length = (range.end - range.start) as usize;
+        Self { held: Arc::clone(&self.held), addr: range.start, length }
+    }
+
+    /// Whether there are other handles to the same regions.
+    pub(super) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.held) > 1
+    }
+
     /// Bytes; never 0.
     #[allow(clippy::len_without_is_empty, reason = "a registered buffer is never empty")]
     pub const fn len(&self) -> usize {

@@ -11,19 +11,23 @@ use polyrail::nic::{self, DeviceConfig, DeviceLimits, Fabric, MemoryRegion, Prot
 use polyrail::verbs::{AccessFlags, DeviceId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct Stubborn {
     pub domain: ProtectionDomain,
     /// While it is set, no region can be closed.
     pub keeps_regions: Arc<AtomicBool>,
+    /// While it is set, closing a region takes its time.
+    pub is_slow: Arc<AtomicBool>,
 }
 
 impl Stubborn {
     pub fn new(fabric: &Fabric, name: &str, limits: DeviceLimits) -> Self {
         let config = DeviceConfig { limits, ..DeviceConfig::named(name) };
         let domain = fabric.create_device(config).alloc_pd().unwrap();
-        Self { domain, keeps_regions: Arc::default() }
+        Self { domain, keeps_regions: Arc::default(), is_slow: Arc::default() }
     }
 
     /// Regions that the device has now.
@@ -37,10 +41,14 @@ impl Stubborn {
 pub struct StubbornRegion {
     region: MemoryRegion,
     stays: Arc<AtomicBool>,
+    is_slow: Arc<AtomicBool>,
 }
 
 impl Region for StubbornRegion {
     fn close(self) -> Result<(), DeviceError> {
+        if self.is_slow.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(50));
+        }
         if !self.stays.load(Ordering::Relaxed) {
             return self.region.close();
         }
@@ -122,6 +130,7 @@ impl Domain for Stubborn {
         // SAFETY: the caller's promise.
         let registered = unsafe { self.domain.register_memory(start, length, access, owner) };
         let stays = Arc::clone(&self.keeps_regions);
-        registered.map(|(region, keys)| (StubbornRegion { region, stays }, keys))
+        let is_slow = Arc::clone(&self.is_slow);
+        registered.map(|(region, keys)| (StubbornRegion { region, stays, is_slow }, keys))
     }
 }
