@@ -54,7 +54,8 @@ pub struct ConnectOptions {
     pub traffic_class: u8,
     /// Flow label, 20 bits, by which routers may keep packets of one connection on one path.
     pub flow_label: u32,
-    /// Routers that a packet may pass, from 1 on.
+    /// Routers that a packet may pass, from 1 on. On RoCE v2 Linux takes what its own route to the peer says
+    /// instead.
     pub hop_limit: u8,
 }
 

@@ -5,6 +5,7 @@ mod events;
 mod healing;
 mod last_wqe;
 mod refusals;
+mod registrations;
 mod services;
 mod windows;
 
@@ -35,6 +36,11 @@ pub(crate) fn list() -> Vec<Behaviour<Rails>> {
             a_port_that_goes_down_is_healed_long_before_requests_time_out;
         last_wqe:
             after_the_last_shared_receive_nothing_arrives;
+        registrations:
+            memory_of_the_callers_own_is_reached_until_it_is_closed
+            registrations_are_cached_by_range
+            memory_that_the_driver_cannot_register_is_refused_by_its_kind
+            queue_pairs_tell_their_packets_from_others;
         services:
             datagrams_go_where_their_address_handle_points
             an_unreliable_connection_carries_writes
