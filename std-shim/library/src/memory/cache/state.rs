@@ -4,7 +4,7 @@ use super::limits::{CacheCounters, CacheLimits, StillRegistered};
 use crate::memory::foreign::ForeignBuffer;
 use polyrail_core::verbs::AccessFlags;
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Range, RangeBounds};
 
 /// Registrations of one cache. Each is in one place: answering, leaving, closing or kept.
 #[derive(Debug)]
@@ -85,12 +85,8 @@ impl<R> State<R> {
             self.leaving.push(buffer);
             return found;
         }
-        self.retire(|(its_access, _), entry| {
-            let its_range = entry.buffer.range();
-            its_access == access.bits()
-                && range.start <= its_range.start
-                && its_range.end <= range.end
-        });
+        let within = (access.bits(), range.start)..(access.bits(), range.end);
+        self.retire(within, |entry| entry.buffer.range().end <= range.end);
         self.clock += 1;
         let used = self.clock;
         let part = buffer.part(&range);
@@ -102,13 +98,13 @@ impl<R> State<R> {
 
     /// Answers no more with what overlaps a range.
     pub(super) fn forget(&mut self, range: &Range<u64>) {
-        self.retire(|_, entry| overlap(&entry.buffer.range(), range));
+        self.retire(.., |entry| overlap(&entry.buffer.range(), range));
     }
 
     /// Answers no more with what nobody uses; whether there was any.
     pub(super) fn forget_idle(&mut self) -> bool {
         let before = self.answering.len();
-        self.retire(|_, entry| !entry.buffer.is_shared());
+        self.retire(.., |entry| !entry.buffer.is_shared());
         self.answering.len() < before
     }
 
@@ -117,8 +113,9 @@ impl<R> State<R> {
         self.limits = CacheLimits { max_registrations: 0, max_bytes: 0 };
     }
 
-    fn retire(&mut self, goes: impl Fn((u32, u64), &Entry<R>) -> bool) {
-        let going = self.answering.extract_if(.., |key, entry| goes(*key, entry));
+    /// Answers no more with those of these keys that are to go.
+    fn retire(&mut self, keys: impl RangeBounds<(u32, u64)>, goes: impl Fn(&Entry<R>) -> bool) {
+        let going = self.answering.extract_if(keys, |_, entry| goes(entry));
         for (_, Entry { buffer, .. }) in going {
             self.counters.registrations -= 1;
             self.counters.bytes -= buffer.len() as u64;
@@ -143,9 +140,9 @@ impl<R> State<R> {
 
     /// Retires what was handed out longest ago of what nobody uses; whether there was any.
     fn retire_oldest(&mut self) -> bool {
-        let idle = self.answering.values().filter(|entry| !entry.buffer.is_shared());
-        let Some(oldest) = idle.map(|entry| entry.used).min() else { return false };
-        self.retire(|_, entry| entry.used == oldest);
+        let idle = self.answering.iter().filter(|(_, entry)| !entry.buffer.is_shared());
+        let Some((&oldest, _)) = idle.min_by_key(|(_, entry)| entry.used) else { return false };
+        self.retire(oldest..=oldest, |_| true);
         true
     }
 
