@@ -51,7 +51,7 @@
 //! | 5.4 notification | [`CqHandle::arm`] | guest `a_channel_can_wait_for_solicited_completions_only` |
 //! | 5.5 destruction | owners keep what they were made from | fake `children_are_destroyed_before_their_parents_whatever_is_dropped_first` |
 //! | 6.1 queue pairs, `qp_context` | [`ProtectionDomain::create_qp`] with [`Rc`], [`Uc`], [`Ud`]; [`QpInit::user_context`] | guest `an_unreliable_connection_carries_writes`, `datagrams_go_where_their_address_handle_points`, fake `objects_of_another_device_never_reach_the_driver`, `events_give_back_what_their_user_knows_the_object_by` |
-//! | 6.2, 6.2.1, 6.2.2, 6.2.3, 6.2.4 transitions | [`QueuePair::modify`] | fake `transitions_give_what_the_manual_demands_and_no_more`, `transitions_hand_over_every_value`, guest `a_drained_send_queue_raises_an_event_and_goes_on` |
+//! | 6.2, 6.2.1, 6.2.2, 6.2.3, 6.2.4 transitions | [`QueuePair::modify`] | fake `transitions_give_what_the_manual_demands_and_no_more`, `transitions_hand_over_every_value`, guest `queue_pairs_tell_their_packets_from_others`, `a_drained_send_queue_raises_an_event_and_goes_on` |
 //! | 6.2 within INIT, RTS, SQD | [`ChangeInit`], [`ChangeRts`], [`ChangeSqd`], and those of [`Uc`] and [`Ud`] | fake `changes_within_a_state_give_what_is_given_and_no_more`, `changes_are_refused_in_another_state_and_with_values_that_do_not_fit`, guest `attributes_change_within_a_state`, `a_drained_send_queue_raises_an_event_and_goes_on` |
 //! | 6.3 query | [`QueuePair::query`] | guest `a_queue_pair_reports_its_attributes`, fake `a_query_says_the_path_and_the_state_that_the_driver_assumes` |
 //! | 6.4 destroy | [`QueuePair::close`], drop | fake `a_drop_that_fails_tells_the_hook` |
@@ -82,7 +82,7 @@
 //! | 12.1 polling, events | [`CompletionQueue`], [`CompletionChannel::wait`] | guest `a_channel_wakes_for_a_queue_that_was_armed` |
 //! | 12.2 inline data | `SendFlags::INLINE` | both `inline_data_is_taken_while_posting` |
 //! | 12.3 selective signaling | `SendFlags::SIGNALED` | both `one_completion_retires_an_unsignaled_chain` |
-//! | 12.4 registration | `AccessFlags::HUGETLB`, `AccessFlags::ON_DEMAND`; [`Context::on_demand_paging`]; pages in `polyrail::memory` | fake `every_access_flag_is_handed_over`, `devices_say_what_they_page_on_demand`, host `pages_are_aligned_and_zero` |
+//! | 12.4 registration | `AccessFlags::HUGETLB`, `AccessFlags::ON_DEMAND`; [`Context::on_demand_paging`]; pages in `polyrail::memory` | fake `every_access_flag_is_handed_over`, `devices_say_what_they_page_on_demand`, guest `memory_that_the_driver_cannot_register_is_refused_by_its_kind`, host `pages_are_aligned_and_zero` |
 //! | 12.5 one doorbell for a chain | [`SendBatch`] | both `one_completion_retires_an_unsignaled_chain` |
 //! | 12.6 moderation | [`CqHandle::moderate`] | fake `moderation_hands_over_count_and_period`, guest `what_the_driver_does_not_know_is_refused` |
 //! | 13.1 asynchronous events | [`Context::next_event`] | fake `events_name_their_object_and_are_acknowledged`, guest `a_link_that_goes_down_and_up_raises_events` |
