@@ -1,6 +1,6 @@
 //! Both directions of a pair, with the completion queues that belong to it.
 
-use super::healing::Healer;
+use super::healer::Healer;
 use super::message::End;
 use super::sizes::{EngineReceiver, EngineSender, P2P_ROUTES};
 use crate::backend::{ConnectOptions, Domain};

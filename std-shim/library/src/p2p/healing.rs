@@ -7,71 +7,17 @@
 
 use super::address::QueuePairAddress;
 use super::endpoint::P2pEndpoint;
-use super::make::{RECEIVER, SENDER};
+use super::healer::Offered;
 use super::message::{End, P2pMessage};
-use crate::backend::{Connect, DeviceError, DeviceEvent, Domain, EventCursor, Port, QpCap};
-use crate::endpoint::{Attempts, Healing, RailAddress, join, most_requests};
+use super::sizes::{RECEIVER, SENDER};
+use crate::backend::{Connect, DeviceError, DeviceEvent, Domain, Port, QpCap};
+use crate::endpoint::{RailAddress, join, most_requests};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_qp::{ControlError, RailState};
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// How long an offer may go unanswered: its link may have lost it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Polls from one that looks at all this to the next, unless there is something to do.
-const EVERY: u32 = 32;
-
-/// What an endpoint whose rails are re-routed remembers.
-#[derive(Debug)]
-pub(super) struct Healer<D: Domain> {
-    /// The devices of its rails, in their order, and how far their events have been read.
-    domains: Vec<(D, EventCursor)>,
-    pub(super) max_inline_data: u32,
-    options: Healing,
-    /// For each place of a sender's queue pair.
-    places: Vec<Care<D::Qp>>,
-    outbox: VecDeque<P2pMessage>,
-    polls: u32,
-}
-
-/// A place of a sender's queue pair.
-#[derive(Debug)]
-struct Care<Q> {
-    attempts: Attempts,
-    offered: Option<Offered<Q>>,
-}
-
-/// A queue pair in INIT that waits for its other end.
-#[derive(Debug)]
-struct Offered<Q> {
-    queue_pair: Q,
-    port: Port,
-    generation: u16,
-    since: Instant,
-}
-
-impl<D: Domain> Healer<D> {
-    pub(super) fn new(domains: &[&D], places: usize, max_inline_data: u32) -> Self {
-        let domains = domains.iter().map(|domain| ((*domain).clone(), domain.event_cursor()));
-        let care = || Care { attempts: Attempts::default(), offered: None };
-        Self {
-            domains: domains.collect(),
-            max_inline_data,
-            options: Healing::default(),
-            places: (0..places).map(|_| care()).collect(),
-            outbox: VecDeque::new(),
-            polls: 0,
-        }
-    }
-
-    /// Whether this poll looks.
-    #[inline]
-    pub(super) fn is_due(&mut self) -> bool {
-        self.polls = (self.polls + 1) % EVERY;
-        self.polls == 0
-    }
-}
 
 /// What the owners of endpoints whose rails are re-routed do.
 impl<D: Domain> P2pEndpoint<D> {
@@ -216,11 +162,16 @@ impl<D: Domain> P2pEndpoint<D> {
     /// Offers queue pairs for the places that are Down.
     fn offer(&mut self, now: Instant) {
         for place in 0..self.places.len() {
-            let Some((RailState::Down, generation)) = self.sender.queue_pair_state(place) else {
-                continue;
-            };
+            let Some((state, generation)) = self.sender.queue_pair_state(place) else { continue };
             let Some(healer) = &mut self.healer else { return };
             let care = &mut healer.places[place];
+            if state == RailState::InService && care.attempts.is_due(now) {
+                // It works, and has for as long as the last interval: the next failure is another matter.
+                care.attempts.hurry();
+            }
+            if state != RailState::Down {
+                continue;
+            }
             if let Some(late) =
                 care.offered.take_if(|offered| now - offered.since >= ANSWER_TIMEOUT)
             {

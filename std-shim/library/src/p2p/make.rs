@@ -3,8 +3,10 @@
 use super::builder::P2pBuilder;
 use super::endpoint::P2pEndpoint;
 use super::error::P2pBuildError;
-use super::healing::Healer;
-use super::sizes::{EngineReceiver, EngineSender, P2P_ROUTES, QUEUE_PAIRS, SLOTS};
+use super::healer::Healer;
+use super::sizes::{
+    EngineReceiver, EngineSender, P2P_ROUTES, QUEUE_PAIRS, RECEIVER, SENDER, SLOTS,
+};
 use super::words::PageWords;
 use crate::backend::{Connect, Domain, QpCap};
 use crate::endpoint::{
@@ -16,10 +18,6 @@ use polyrail_core::p2p::{Pool, ReceiverConfig, Region, SenderConfig};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
 use polyrail_core::virtual_cq::VirtualCq;
 use std::sync::Arc;
-
-/// What sender and receiver are attached as.
-pub(super) const SENDER: u16 = 0;
-pub(super) const RECEIVER: u16 = 1;
 
 /// Receives that a device's account may have: enough for every slot, whatever rail each message takes, and not
 /// fewer than are posted at once.

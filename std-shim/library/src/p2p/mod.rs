@@ -77,13 +77,14 @@
 //!
 //! `sizes` and `words` are what the engine's types are made with; `builder` has the options and `make` makes an
 //! endpoint of them; `address` is what travels, `connect` brings two together; `endpoint` is what users hold;
-//! `healing` is about rails that fail, with what is told in `message`.
+//! `healing` is about rails that fail, with what is told in `message` and remembered in `healer`.
 
 mod address;
 mod builder;
 mod connect;
 mod endpoint;
 mod error;
+mod healer;
 mod healing;
 mod make;
 mod message;

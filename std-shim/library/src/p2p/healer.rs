@@ -1,0 +1,61 @@
+//! What an endpoint whose rails are re-routed remembers.
+
+use super::message::P2pMessage;
+use crate::backend::{Domain, EventCursor, Port};
+use crate::endpoint::{Attempts, Healing};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Polls from one that looks at all this to the next, unless there is something to do.
+const EVERY: u32 = 32;
+
+/// What an endpoint whose rails are re-routed remembers.
+#[derive(Debug)]
+pub(super) struct Healer<D: Domain> {
+    /// The devices of its rails, in their order, and how far their events have been read.
+    pub(super) domains: Vec<(D, EventCursor)>,
+    pub(super) max_inline_data: u32,
+    pub(super) options: Healing,
+    /// For each place of a sender's queue pair.
+    pub(super) places: Vec<Care<D::Qp>>,
+    pub(super) outbox: VecDeque<P2pMessage>,
+    polls: u32,
+}
+
+/// A place of a sender's queue pair.
+#[derive(Debug)]
+pub(super) struct Care<Q> {
+    pub(super) attempts: Attempts,
+    pub(super) offered: Option<Offered<Q>>,
+}
+
+/// A queue pair in INIT that waits for its other end.
+#[derive(Debug)]
+pub(super) struct Offered<Q> {
+    pub(super) queue_pair: Q,
+    pub(super) port: Port,
+    pub(super) generation: u16,
+    pub(super) since: Instant,
+}
+
+impl<D: Domain> Healer<D> {
+    pub(super) fn new(domains: &[&D], places: usize, max_inline_data: u32) -> Self {
+        let domains = domains.iter().map(|domain| ((*domain).clone(), domain.event_cursor()));
+        let care = || Care { attempts: Attempts::default(), offered: None };
+        Self {
+            domains: domains.collect(),
+            max_inline_data,
+            options: Healing::default(),
+            places: (0..places).map(|_| care()).collect(),
+            outbox: VecDeque::new(),
+            polls: 0,
+        }
+    }
+
+    /// Whether this poll looks.
+    #[inline]
+    pub(super) fn is_due(&mut self) -> bool {
+        self.polls = (self.polls + 1) % EVERY;
+        self.polls == 0
+    }
+}
