@@ -64,7 +64,8 @@ impl SrqShared {
 }
 
 /// A shared receive queue: its receives serve all queue pairs created with it, in the order in which
-/// messages come. Receives in it are never flushed. Queue pairs keep it alive. It refuses (EINVAL) a
+/// messages come. Receives in it are never flushed. Queue pairs keep it alive. Clones are handles of the
+/// same queue, for several who post to it. It refuses (EINVAL) a
 /// `wr_id` with the bit that the engine's tags are known by: see [`hardware::QueuePair`].
 #[derive(Debug)]
 pub struct SharedReceiveQueue {

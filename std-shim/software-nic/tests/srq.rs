@@ -128,3 +128,15 @@ fn a_shared_queue_outlives_its_handle() {
     shared.pair.a.post(shared.pair.request(1, Opcode::RdmaWriteWithImm, 0, 0)).unwrap();
     assert_eq!(ids(&shared.pair.settle().1), [5]);
 }
+
+#[test]
+fn clones_are_handles_of_one_queue() {
+    let mut shared = Shared::new(Fabric::deterministic(1), 0);
+    let mut other = shared.srq.clone();
+    recv(&mut other, 5, nothing()).unwrap();
+    recv(&mut shared.srq, 6, nothing()).unwrap();
+    assert_eq!((shared.srq.len(), other.len()), (2, 2));
+    shared.pair.a.post(shared.pair.request(1, Opcode::RdmaWriteWithImm, 0, 0)).unwrap();
+    assert_eq!(ids(&shared.pair.settle().1), [5]);
+    assert_eq!(other.len(), 1);
+}
