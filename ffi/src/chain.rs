@@ -64,11 +64,6 @@ impl<W> fmt::Debug for Chain<W> {
 }
 
 impl<W: WorkRequest> Chain<W> {
-    /// Room for as many requests as this one has, and none in it.
-    pub(crate) fn empty_like(&self) -> Self {
-        Self::new(self.capacity as u32, self.max_sge as u32)
-    }
-
     /// Room for `capacity` requests of `max_sge` buffers each.
     pub(crate) fn new(capacity: u32, max_sge: u32) -> Self {
         let capacity = capacity as usize;

@@ -116,15 +116,6 @@ impl ProtectionDomain {
     }
 }
 
-/// Another handle of the same queue: several may post to it, each with its own.
-impl Clone for SharedReceiveQueue {
-    fn clone(&self) -> Self {
-        let Self { shared, chain, named, capacity } = self;
-        let (shared, named) = (Arc::clone(shared), Arc::clone(named));
-        Self { shared, chain: chain.empty_like(), named, capacity: *capacity }
-    }
-}
-
 impl SharedReceiveQueue {
     /// Its number, by which events name it.
     pub fn id(&self) -> SrqId {

@@ -14,6 +14,10 @@
 //! promised, so the sum over all connections keeps the rule. A peer that sends immediates nobody asked for
 //! takes receives that others posted; that draws its own account, which is filled up again in the same poll.
 //!
+//! It may make others wait until then: their senders are told "receiver not ready", and nothing is lost if queue
+//! pairs of senders retry that for ever (`rnr_retry` 7) and those of receivers ask for it soon again (a small
+//! `min_rnr_timer`). Where one peer must not make another wait at all, they get pools of their own.
+//!
 //! The [`Pool`] is the ledger: it grants accounts with limits that add up to no more than the queue holds,
 //! takes over what a closed account leaves, and counts receives that unknown queue pairs took.
 

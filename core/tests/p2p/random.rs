@@ -126,6 +126,10 @@ struct World {
     failures: usize,
     /// The receiver polls so seldom.
     lazy: usize,
+    /// Control messages take so long.
+    deaf: usize,
+    /// Every third queue pair from this one on is acknowledged late.
+    slow: usize,
 }
 
 fn setup(random: &mut Random) -> Setup {
@@ -157,12 +161,15 @@ impl World {
             random.below(2);
         }
         let rig = setup(&mut random).rig();
-        let count = 12 + random.below(30);
+        let count = 12 + random.below(40);
         let messages = (0..count).map(|number| Message::new(&rig, &mut random, number)).collect();
         let links = [VecDeque::new(), VecDeque::new()];
         let failures = random.below(5);
         let lazy = [1, 1, 5, 25][random.below(4)];
-        Self { rig, random, messages, offered: 0, sent: 0, links, failures, lazy }
+        let deaf = [1, 1, 10, 40][random.below(4)];
+        let slow = random.below(6);
+        let (offered, sent) = (0, 0);
+        Self { rig, random, messages, offered, sent, links, failures, lazy, deaf, slow }
     }
 
     fn places(&self) -> usize {
@@ -192,15 +199,17 @@ impl World {
                     self.rig.fabric.fail(at, WcStatus::RETRY_EXC_ERR);
                 }
             }
-            9..=12 => drop({
+            9..=12 => {
                 let at = self.any_queue_pair();
-                self.rig.fabric.acknowledge(at)
-            }),
+                if at % 3 != self.slow || self.random.one_in(40) {
+                    self.rig.fabric.acknowledge(at);
+                }
+            }
             13 | 14 => self.rig.poll_near(),
             15 | 16 if self.random.one_in(self.lazy) => self.rig.poll_far(),
             17 => self.test(),
             18 => self.talk(),
-            19 => self.hear(),
+            19 if self.random.one_in(self.deaf) => self.hear(),
             20 => {
                 let all = self.rig.fabric.queue_pairs();
                 let at = self.random.below(all);
@@ -358,7 +367,7 @@ impl World {
 
 fn run(seed: u64) {
     let mut world = World::new(seed);
-    for _ in 0..1500 {
+    for _ in 0..2500 {
         world.step();
     }
     world.finish();

@@ -29,7 +29,7 @@ struct Side {
 
 impl Side {
     fn new(fabric: &Fabric, name: &str) -> Self {
-        let device = |rail| fabric.create_device(DeviceConfig::named(&format!("{name}{rail}")));
+        let device = |rail| fabric.create_device(DeviceConfig::named(format!("{name}{rail}")));
         let domains = [0, 1].map(|rail| device(rail).alloc_pd().unwrap());
         let cqs = domains.iter().map(|domain| domain.device().create_cq(512).unwrap()).collect();
         Self { domains, cqs, regions: Vec::new() }
@@ -89,7 +89,7 @@ impl Ends {
             let mut here = near.domains[rail].create_qp(&init).unwrap();
             let init = QpInit { srq: Some(&srq), ..QpInit::new(&far.cqs[rail], QpCap::default()) };
             let mut there = far.domains[rail].create_qp(&init).unwrap();
-            connect_pair(&mut here, &mut there, &options).unwrap();
+            connect_pair(&here, &there, &options).unwrap();
             assert_eq!(there.limits().max_recv_wr, 0);
             left.push(here);
             right.push(there);

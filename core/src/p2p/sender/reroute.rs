@@ -228,58 +228,58 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
     }
 
-    /// A queue pair is Down now, and so many of its immediates had arrived. What did not arrive is lost.
+    /// A queue pair is Down now, and so many of its immediates had arrived: those shares have, the others are
+    /// lost.
     fn fenced(&mut self, place: usize, arrived: u32) {
         let lane = &self.lanes[place];
         let generation = lane.lifecycle.generation();
         let (suspects, error) = (lane.suspects_requests, lane.flush_error());
-        let most = 2 * self.config.rails;
         let (mut done, mut again, mut is_fatal) = (0, 0, false);
-        for slot in &mut self.slots {
+        for at in 0..SLOTS {
             let before = again;
-            for rail in slot.mask {
-                let share = &mut slot.shares[usize::from(rail)];
-                let is_ours = usize::from(share.lane) == place && share.generation == generation;
-                if !is_ours || !share.is_with_queue_pair() {
+            for rail in self.slots[at].mask {
+                let share = self.slots[at].shares[usize::from(rail)];
+                if !share.is_with(place, generation) {
                     continue;
                 }
-                if share.has_arrived(arrived) {
-                    done += u32::from(share.stage == Stage::Posted);
-                } else {
-                    let was_under_way = share.stage != Stage::Arrived;
-                    share.stage = Stage::Lost;
+                if !share.has_arrived(arrived) {
+                    self.lose_share(at, rail);
                     again += 1;
-                    // What was acknowledged is not outstanding any more.
-                    let carrier = usize::from(lane.rail);
-                    self.outstanding[carrier] -= slot.payload(rail) * u64::from(was_under_way);
+                } else if share.stage == Stage::Posted {
+                    self.arrived(place, self.slots[at].number, rail);
+                    done += 1;
                 }
             }
-            if suspects && again > before && slot.state == State::Sending {
-                slot.failures = slot.failures.saturating_add(1);
-                is_fatal |= slot.failures > most;
-            }
+            is_fatal |= suspects && again > before && self.blames(at);
         }
-        self.settle_arrived(place, generation, arrived);
-        self.has_lost |= again > 0;
         let kind = RailEventKind::Fenced { arrived: done, again };
         self.lanes[place].events.add(generation, kind);
+        self.has_lost |= again > 0;
         if is_fatal {
             self.give_up(Failure::Rail(error));
         }
     }
 
-    /// Shares that were not acknowledged, and arrived, have arrived.
-    fn settle_arrived(&mut self, place: usize, generation: u16, arrived: u32) {
-        for at in 0..SLOTS {
-            let Slot { number, mask, .. } = self.slots[at];
-            for rail in mask {
-                let share = &self.slots[at].shares[usize::from(rail)];
-                let is_ours = usize::from(share.lane) == place && share.generation == generation;
-                if is_ours && share.stage == Stage::Posted && share.has_arrived(arrived) {
-                    self.arrived(place, number, rail);
-                }
-            }
+    /// A share did not arrive.
+    fn lose_share(&mut self, at: usize, rail: u8) {
+        let slot = &mut self.slots[at];
+        let payload = slot.payload(rail);
+        let share = &mut slot.shares[usize::from(rail)];
+        // What was acknowledged is not outstanding any more.
+        if core::mem::replace(&mut share.stage, Stage::Lost) != Stage::Arrived {
+            let carrier = self.lanes[usize::from(share.lane)].rail;
+            self.outstanding[usize::from(carrier)] -= payload;
         }
+    }
+
+    /// A message lost a share to a failure that it may be the cause of. Returns whether that is one too many.
+    fn blames(&mut self, at: usize) -> bool {
+        let slot = &mut self.slots[at];
+        if slot.state != State::Sending {
+            return false;
+        }
+        slot.failures = slot.failures.saturating_add(1);
+        slot.failures > 2 * self.config.rails
     }
 
     /// Sends what was lost again, as far as queue pairs have room.
@@ -319,9 +319,10 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 }
 
 impl Share {
-    /// Whether a queue pair was given it, or a part of it.
-    const fn is_with_queue_pair(&self) -> bool {
-        matches!(self.stage, Stage::Posting | Stage::Posted | Stage::Arrived)
+    /// Whether this queue pair was given it, or a part of it.
+    const fn is_with(&self, place: usize, generation: u16) -> bool {
+        let was_given = matches!(self.stage, Stage::Posting | Stage::Posted | Stage::Arrived);
+        was_given && self.lane as usize == place && self.generation == generation
     }
 
     /// Whether it is among the first `arrived` of its queue pair.
