@@ -86,9 +86,9 @@ impl Ends {
         for rail in 0..2 {
             let srq = far.domains[rail].create_srq(64, 0).unwrap();
             let init = QpInit::new(&near.cqs[rail], QpCap::default());
-            let mut here = near.domains[rail].create_qp(&init).unwrap();
+            let here = near.domains[rail].create_qp(&init).unwrap();
             let init = QpInit { srq: Some(&srq), ..QpInit::new(&far.cqs[rail], QpCap::default()) };
-            let mut there = far.domains[rail].create_qp(&init).unwrap();
+            let there = far.domains[rail].create_qp(&init).unwrap();
             connect_pair(&here, &there, &options).unwrap();
             assert_eq!(there.limits().max_recv_wr, 0);
             left.push(here);

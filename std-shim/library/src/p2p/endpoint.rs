@@ -46,7 +46,7 @@ impl<D: Domain> P2pEndpoint<D> {
     }
 
     /// Sends `buffer` to the buffer with this tag among those that the peer has offered first; `keys` are its
-    /// [own](crate::memory::RegisteredBuffer::own_keys).
+    /// [own](crate::memory::Registration::own_keys).
     ///
     /// # Errors
     ///
