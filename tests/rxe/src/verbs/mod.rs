@@ -4,6 +4,7 @@ mod devices;
 mod events;
 mod healing;
 mod last_wqe;
+mod p2p;
 mod refusals;
 mod registrations;
 mod services;
@@ -36,6 +37,9 @@ pub(crate) fn list() -> Vec<Behaviour<Rails>> {
             a_port_that_goes_down_is_healed_long_before_requests_time_out;
         last_wqe:
             after_the_last_shared_receive_nothing_arrives;
+        p2p:
+            messages_of_all_sizes_arrive_over_two_rails
+            messages_survive_a_link_that_goes_down_and_up;
         registrations:
             memory_of_the_callers_own_is_reached_until_it_is_closed
             registrations_are_cached_by_range
