@@ -41,7 +41,9 @@ impl Parts {
     /// All of it on one rail.
     fn whole(rail: u8, bytes: u32) -> Self {
         let mut parts = Self::NONE;
-        parts.ends[usize::from(rail)..].fill(bytes);
+        for (at, end) in (0..).zip(&mut parts.ends) {
+            *end = if at < rail { 0 } else { bytes };
+        }
         parts
     }
 
@@ -76,17 +78,25 @@ impl Split {
         Self { policy, threshold, turn: MAX_RAILS as u8 - 1 }
     }
 
-    /// Splits a buffer over rails that are available, at least one. `outstanding` is what each of them has
-    /// to do, in bytes.
+    /// Splits a buffer over rails that are available, at least one, and returns which carry a byte.
+    /// `outstanding` is what each of them has to do, in bytes.
+    #[inline]
     pub(crate) fn split(
         &mut self,
         bytes: u32,
         available: Mask,
         outstanding: &[u64; MAX_RAILS],
-    ) -> Parts {
-        if bytes <= self.threshold || available.count() <= 1 {
-            return Parts::whole(self.one(available, outstanding), bytes);
+    ) -> (Parts, Mask) {
+        if bytes > self.threshold && available.count() > 1 {
+            let parts = self.divide(bytes, available, outstanding);
+            return (parts, parts.mask());
         }
+        let rail = self.one(available, outstanding);
+        let mask = if bytes == 0 { Mask::EMPTY } else { Mask::of(rail) };
+        (Parts::whole(rail, bytes), mask)
+    }
+
+    fn divide(&self, bytes: u32, available: Mask, outstanding: &[u64; MAX_RAILS]) -> Parts {
         match &self.policy {
             SplitPolicy::Even => even(bytes, available),
             SplitPolicy::Weighted { weights } => {
@@ -233,7 +243,8 @@ mod tests {
                 let available = Mask::from_bits(bits);
                 for bytes in [0, 1, 127, 128, 129, 1000, 1001, 1 << 20, (1 << 30) + 1, u32::MAX] {
                     for outstanding in [IDLE, busy] {
-                        let parts = split.split(bytes, available, &outstanding);
+                        let (parts, mask) = split.split(bytes, available, &outstanding);
+                        assert_eq!(parts.mask(), mask);
                         let mut end = 0;
                         for rail in 0..MAX_RAILS as u8 {
                             let (offset, length) = parts.part(rail);
@@ -254,9 +265,9 @@ mod tests {
     #[test]
     fn even_parts_differ_by_one_block_at_most() {
         let mut split = Split::new(SplitPolicy::Even, 0);
-        let parts = split.split(1 << 20, Mask::first(4), &IDLE);
+        let (parts, _) = split.split(1 << 20, Mask::first(4), &IDLE);
         assert_eq!(lengths(&parts), [256 * KIB, 256 * KIB, 256 * KIB, 256 * KIB, 0, 0, 0, 0]);
-        let parts = split.split(128 * 4 + 1, Mask::from_bits(0b1011), &IDLE);
+        let (parts, _) = split.split(128 * 4 + 1, Mask::from_bits(0b1011), &IDLE);
         assert_eq!(lengths(&parts), [256, 256, 0, 1, 0, 0, 0, 0]);
     }
 
@@ -264,11 +275,11 @@ mod tests {
     fn weighted_parts_are_in_proportion() {
         let policy = SplitPolicy::Weighted { weights: weights(&[1, 3, 0]) };
         let mut split = Split::new(policy, 0);
-        let parts = split.split(4 * KIB, Mask::first(3), &IDLE);
+        let (parts, _) = split.split(4 * KIB, Mask::first(3), &IDLE);
         assert_eq!(lengths(&parts), [KIB, 3 * KIB, 0, 0, 0, 0, 0, 0]);
-        let alone = split.split(4 * KIB, Mask::of(2), &IDLE);
+        let (alone, _) = split.split(4 * KIB, Mask::of(2), &IDLE);
         assert_eq!(alone.part(2), (0, 4 * KIB), "a rail of weight 0 that is alone");
-        let without = split.split(4 * KIB, Mask::of(2) | Mask::of(3), &IDLE);
+        let (without, _) = split.split(4 * KIB, Mask::of(2) | Mask::of(3), &IDLE);
         assert_eq!(without.mask().count(), 2, "nobody has a weight");
     }
 
@@ -277,14 +288,14 @@ mod tests {
         let bandwidth_mbps = weights(&[100, 100, 200]);
         let mut split = Split::new(SplitPolicy::LeastFinishTime { bandwidth_mbps }, 0);
         let three = Mask::first(3);
-        let parts = split.split(4 * KIB, three, &IDLE);
+        let (parts, _) = split.split(4 * KIB, three, &IDLE);
         assert_eq!(lengths(&parts)[..3], [KIB, KIB, 2 * KIB]);
         let mut outstanding = IDLE;
         outstanding[0] = 1 << 30;
-        let parts = split.split(3 * KIB, three, &outstanding);
+        let (parts, _) = split.split(3 * KIB, three, &outstanding);
         assert_eq!(lengths(&parts)[..3], [0, KIB, 2 * KIB]);
         outstanding[0] = u64::from(KIB);
-        let parts = split.split(7 * KIB, three, &outstanding);
+        let (parts, _) = split.split(7 * KIB, three, &outstanding);
         assert_eq!(lengths(&parts)[..3], [KIB, 2 * KIB, 4 * KIB]);
     }
 
@@ -292,9 +303,9 @@ mod tests {
     fn below_the_threshold_rails_take_turns() {
         let mut split = Split::new(SplitPolicy::Even, 64 * KIB);
         let available = Mask::from_bits(0b1011);
-        let rails = (0..5).map(|_| split.split(64 * KIB, available, &IDLE).mask());
+        let rails = (0..5).map(|_| split.split(64 * KIB, available, &IDLE).1);
         assert!(rails.eq([0, 1, 3, 0, 1].map(Mask::of)));
-        let parts = split.split(64 * KIB + 1, available, &IDLE);
+        let (parts, _) = split.split(64 * KIB + 1, available, &IDLE);
         assert_eq!(parts.mask(), available);
         assert_eq!(split.one(Mask::of(5), &IDLE), 5, "the only one there is");
     }

@@ -61,7 +61,7 @@ impl<
         let is_due = lane.queue.unsignaled() + 1 >= lane.queue.limit().div_ceil(4);
         let purpose = Purpose::Entries { number, again };
         let rail = lane.rail;
-        let taken = lane.post(1, is_due || again, purpose, |_| request);
+        let taken = lane.post_one(request, is_due || again, purpose);
         match taken.refusal {
             Some(refusal) if taken.count == 0 => Err(NotNow::Refused { rail, refusal }),
             _ => Ok(()),

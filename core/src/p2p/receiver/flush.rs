@@ -51,7 +51,7 @@ impl<
                 ..blank(Opcode::RdmaRead)
             };
             let FlushLane { lane, posted, .. } = &mut self.flushes[place];
-            let taken = lane.post(1, true, Purpose::Flush, |_| request);
+            let taken = lane.post_one(request, true, Purpose::Flush);
             if let Some(refusal) = taken.refusal.filter(|_| taken.count == 0) {
                 return Err(NotNow::Refused { rail: lane.rail, refusal }.into());
             }

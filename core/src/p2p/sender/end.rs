@@ -68,6 +68,8 @@ pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize
     /// Number of the message that is sent next, or is being matched.
     pub(super) next: u64,
     pub(super) split: Split,
+    /// Queue pairs of each rail.
+    pub(super) each: usize,
     /// Which of its queue pairs had a rail's last turn.
     pub(super) turns: [u8; MAX_RAILS],
     /// Bytes that each rail has to do.
@@ -120,6 +122,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             layout,
             next: 1,
             split: Split::new(config.split, config.split_threshold),
+            each: lanes.len() / usize::from(rails),
             turns: [0; MAX_RAILS],
             outstanding: [0; MAX_RAILS],
             lanes: Lanes::new(lanes, rails, reroutes, min_rails),

@@ -8,6 +8,7 @@ use crate::hardware::QueuePair;
 use crate::p2p::entry::{ENTRY_WORDS, Entry, EntryError, MAX_BUFFERS};
 use crate::p2p::error::{CallError, Failure, NotNow, ProtocolError};
 use crate::p2p::immediate::{SIZE_UNIT, Told};
+use crate::p2p::lane::Lane;
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::rail::MAX_RAILS;
@@ -133,18 +134,17 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             return Err(NotNow::NoCredits);
         }
         self.divide(at, available);
-        let shortest = self.slots[at]
-            .mask
-            .map(|rail| self.lanes[usize::from(chosen[usize::from(rail)])].max_message);
-        let shortest = shortest.min().unwrap_or_default();
         let slot = &mut self.slots[at];
-        slot.choose_form(self.layout.told(slot.buffers[0].local.length()), shortest, &self.config);
+        let mut fits = true;
         for rail in slot.mask {
             let lane = chosen[usize::from(rail)];
-            let generation = self.lanes[usize::from(lane)].lifecycle.generation();
+            let Lane { max_message, lifecycle, .. } = &self.lanes[usize::from(lane)];
+            fits &= slot.buffers[0].parts.part(rail).1 <= *max_message;
+            let generation = lifecycle.generation();
             let share = &mut slot.shares[usize::from(rail)];
             *share = Share { stage: Stage::Posting, lane, generation, ..Slot::NO_SHARE };
         }
+        slot.choose_form(self.layout.told(slot.buffers[0].local.length()), fits, &self.config);
         slot.state = State::Sending;
         self.post_message(number)?;
         self.next = number + 1;
@@ -153,24 +153,37 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     /// The rails that can be given something now, and the queue pair of each whose turn it is. `requests`
     /// is what it should have room for.
+    #[inline]
     pub(super) fn available(&self, requests: u32) -> (Mask, [u8; MAX_RAILS]) {
         let mut available = Mask::EMPTY;
         let mut chosen = [0; MAX_RAILS];
         let rails = usize::from(self.config.rails);
-        let each = self.lanes.len() / rails;
-        for (rail, (chosen, turn)) in chosen.iter_mut().zip(self.turns).take(rails).enumerate() {
-            let in_turn = (1..=each).map(|step| (usize::from(turn) + step) % each);
-            let mut places = in_turn.map(|at| rail + at * rails);
-            let fits = |place: &usize| {
-                let lane = &self.lanes[*place];
-                self.owed[*place].is_none() && lane.has_room(requests.min(lane.queue.limit()))
-            };
-            if let Some(place) = places.find(fits) {
+        for (rail, chosen) in chosen.iter_mut().enumerate().take(rails) {
+            if let Some(place) = self.choose_lane(rail, requests) {
                 available |= Mask::of(rail as u8);
                 *chosen = place as u8;
             }
         }
         (available, chosen)
+    }
+
+    /// The queue pair of a rail whose turn it is, of those that can be given something.
+    #[inline]
+    fn choose_lane(&self, rail: usize, requests: u32) -> Option<usize> {
+        if self.each == 1 {
+            return self.has_room(rail, requests).then_some(rail);
+        }
+        let turn = usize::from(self.turns[rail]);
+        let in_turn = (1..=self.each).map(|step| (turn + step) % self.each);
+        let mut places = in_turn.map(|at| rail + at * usize::from(self.config.rails));
+        places.find(|place| self.has_room(*place, requests))
+    }
+
+    /// Whether a queue pair can be given something now.
+    #[inline]
+    fn has_room(&self, place: usize, requests: u32) -> bool {
+        let lane = &self.lanes[place];
+        self.owed[place].is_none() && lane.has_room(requests.min(lane.queue.limit()))
     }
 
     /// Gives every available rail its parts of the buffers. A message without bytes goes over one rail.
@@ -179,27 +192,26 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let slot = &mut slots[at];
         let mut mask = Mask::EMPTY;
         for buffer in &mut slot.buffers[..usize::from(slot.count)] {
-            buffer.parts = split.split(buffer.local.length(), available, outstanding);
-            mask |= buffer.parts.mask();
+            let (parts, carriers) = split.split(buffer.local.length(), available, outstanding);
+            buffer.parts = parts;
+            mask |= carriers;
         }
         if mask.is_empty() {
             mask = Mask::of(split.one(available, outstanding));
         }
         slot.mask = mask;
-        slot.shares = [Slot::NO_SHARE; MAX_RAILS];
     }
 }
 
 impl Slot {
-    /// Chooses what the requests look like. `told` is what an immediate says of the first buffer's length,
-    /// `max_message` what one request can carry.
-    fn choose_form(&mut self, told: Told, max_message: u32, config: &SenderConfig) {
+    /// Chooses what the requests look like. `told` is what an immediate says of the first buffer's length;
+    /// its shares `fit` one request each, or not.
+    #[inline]
+    fn choose_form(&mut self, told: Told, fit: bool, config: &SenderConfig) {
         let bytes = self.buffers[0].local.length();
-        let longest = self.mask.map(|rail| self.buffers[0].parts.part(rail).1).max();
         let is_separate = config.separate_signal.is_some_and(|least| bytes >= least && bytes > 0);
-        let fits = longest.unwrap_or_default() <= max_message;
         let is_alone = self.count == 1 && told != Told::Record;
-        self.is_fast = is_alone && fits && !is_separate;
+        self.is_fast = is_alone && fit && !is_separate;
         // Without payload, an immediate tells multiples of 128 bytes only.
         let is_told = self.is_fast || bytes.is_multiple_of(SIZE_UNIT);
         self.told = if is_alone && is_told { told } else { Told::Record };

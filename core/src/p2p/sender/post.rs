@@ -55,9 +55,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     /// Posts what was not posted yet of a share, as far as there are credits.
+    #[inline]
     pub(super) fn post_share(&mut self, number: u64, rail: u8) -> Taken {
         let at = Self::slot_at(number);
         let share = self.slots[at].shares[usize::from(rail)];
+        if self.slots[at].is_fast && !share.is_moved {
+            return self.post_fast(at, rail);
+        }
         let place = usize::from(share.lane);
         let wire = self.wire(at, place);
         let Self { lanes, slots, .. } = self;
@@ -80,6 +84,33 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
         self.owed[place] = is_owed.then_some((number, rail));
         self.owes |= is_owed;
+        taken
+    }
+
+    /// The same of a share that is one request.
+    #[inline]
+    fn post_fast(&mut self, at: usize, rail: u8) -> Taken {
+        let Self { lanes, slots, layout, .. } = self;
+        let slot = &mut slots[at];
+        let number = slot.number;
+        let place = usize::from(slot.shares[usize::from(rail)].lane);
+        let lane = &mut lanes[place];
+        let mut taken = Taken { count: 0, refusal: None };
+        if lane.queue.credits() > 0 {
+            let request = slot.fast_request(rail, at as u8, *layout, &lane.port());
+            taken = lane.post_one(request, true, Purpose::Share { number, rail, ends: true });
+        }
+        let share = &mut slot.shares[usize::from(rail)];
+        if taken.count > 0 {
+            share.stage = Stage::Posted;
+            share.position = lane.immediates;
+            share.next = 1;
+            lane.immediates = lane.immediates.wrapping_add(1);
+            self.owed[place] = None;
+        } else {
+            self.owed[place] = Some((number, rail));
+            self.owes = true;
+        }
         taken
     }
 

@@ -184,10 +184,9 @@ impl Slot {
         mask.all(|rail| self.shares[usize::from(rail)].stage == Stage::Arrived)
     }
 
-    /// Requests of a rail's share, in messages of at most `max_message` bytes.
+    /// Requests of such a share, in messages of at most `max_message` bytes.
     pub(super) fn requests(&self, rail: u8, max_message: u32) -> u32 {
-        let share = &self.shares[usize::from(rail)];
-        if share.is_bare || (self.is_fast && !share.is_moved) {
+        if self.shares[usize::from(rail)].is_bare {
             return 1;
         }
         let parts = self.buffers().iter().map(|buffer| buffer.parts.part(rail).1);
@@ -201,23 +200,25 @@ impl Slot {
         is_leaders || self.shares[usize::from(rail)].is_moved
     }
 
-    /// Request `index` of a rail's share.
+    /// The only request of a rail's share, with the payload and the immediate.
     #[inline]
-    pub(super) fn request(&self, rail: u8, index: u32, wire: &Wire) -> SendRequest {
-        if self.is_fast && !self.shares[usize::from(rail)].is_moved {
-            let (offset, length) = self.buffers[0].parts.part(rail);
-            let payload = self.buffers[0].write(offset, length, &wire.port);
-            return SendRequest {
-                opcode: Opcode::RdmaWriteWithImm,
-                imm: wire.layout.encode(self.immediate(rail, wire.slot)),
-                ..payload
-            };
+    pub(super) fn fast_request(
+        &self,
+        rail: u8,
+        slot: u8,
+        layout: ImmLayout,
+        port: &Port,
+    ) -> SendRequest {
+        let (offset, length) = self.buffers[0].parts.part(rail);
+        SendRequest {
+            opcode: Opcode::RdmaWriteWithImm,
+            imm: layout.encode(Immediate { slot, mask: self.mask, told: self.told }),
+            ..self.buffers[0].write(offset, length, port)
         }
-        self.separate(rail, index, wire)
     }
 
-    /// The same of a share whose payload and signal are requests of their own.
-    fn separate(&self, rail: u8, mut index: u32, wire: &Wire) -> SendRequest {
+    /// Request `index` of a rail's share whose payload and signal are requests of their own.
+    pub(super) fn request(&self, rail: u8, mut index: u32, wire: &Wire) -> SendRequest {
         let longest = wire.port.max_message;
         let payload = if self.shares[usize::from(rail)].is_bare { &[] } else { self.buffers() };
         for buffer in payload {
