@@ -250,3 +250,97 @@ fn entries_that_lie() {
         assert!(rig.fabric.is_error(rig.near(0)));
     }
 }
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 ^ self.0 >> 29
+    }
+}
+
+/// Whatever words the peer writes into the ring: no panic, and nothing but messages to its own memory.
+#[test]
+fn any_entry_at_all() {
+    use polyrail_core::p2p::{Entry, EntryForm};
+    use std::sync::atomic::AtomicU64;
+    let mut random = Random(7);
+    let (mut sent, mut failed) = (0, 0);
+    for round in 0..3000 {
+        let mut setup = Setup::rails(2);
+        setup.sender.entry_form = [EntryForm::Plain, EntryForm::Hashed][round % 2];
+        let mut rig = setup.rig();
+        let ring = rig.sender().card().ring.addr;
+        for at in 0..2 {
+            let [a, b, c] = [(); 3].map(|()| random.next());
+            let entry = Entry {
+                number: 1 + u64::from(a % 11 == 0),
+                addr: b,
+                length: c as u32,
+                tag: at,
+                rkeys: [b as u32; 8],
+                count: if a % 7 == 0 { a as u8 } else { 2 },
+                index: if a % 5 == 0 { b as u8 } else { at as u8 },
+            };
+            let words = [const { AtomicU64::new(0) }; 8];
+            entry.store(setup.sender.entry_form, &words);
+            if a % 13 == 0 {
+                words[6].store(c, std::sync::atomic::Ordering::Relaxed);
+            }
+            rig.fabric.put(ring + u64::from(at) * 64, &words);
+        }
+        let memory = rig.source(1000);
+        for tag in [0, 1] {
+            match rig.try_isend(&memory, 1000, tag) {
+                Ok(_) => sent += 1,
+                Err(error) => assert!(error != CallError::NotConnected, "{error}"),
+            }
+        }
+        failed += u32::from(rig.sender().failure().is_some());
+        rig.invariants();
+    }
+    assert!(sent > 1000 && failed > 500, "{sent} sent, {failed} failed");
+}
+
+/// Whatever bytes the peer sends as control messages: no panic, and a typed failure at most.
+#[test]
+fn any_control_message_at_all() {
+    use polyrail_core::p2p::Control;
+    let mut random = Random(11);
+    let (mut refused, mut failed) = (0, 0);
+    for _ in 0..1000 {
+        let mut rig = Setup::rerouting(2).rig();
+        let (source, target) = (rig.source(256), rig.target(256));
+        let _ = rig.irecv(&target, 256);
+        rig.settle();
+        let _ = rig.isend(&source, 256);
+        for _ in 0..12 {
+            let mut bytes = [0; Control::BYTES];
+            bytes[..3].copy_from_slice(&[0x50, 0x52, 1]);
+            let [a, b] = [(); 2].map(|()| random.next());
+            bytes[3] = a as u8 % 5;
+            (bytes[4], bytes[5]) = ((b & 1) as u8, (b & 1) as u8 ^ u8::from(a % 31 == 0));
+            bytes[7] = (a >> 8) as u8 % 3;
+            bytes[11] = (a >> 16) as u8 % 3;
+            bytes[15] = (a >> 24) as u8 % 2;
+            let Ok(control) = Control::decode(&bytes) else {
+                refused += 1;
+                continue;
+            };
+            if b & 2 == 0 {
+                let _ = rig.sender().control(control);
+            } else {
+                let _ = rig.receiver().control(control);
+            }
+            if b & 12 == 0 {
+                rig.fabric.run();
+            }
+            rig.poll();
+            while rig.sender().next_control().is_some() {}
+            while rig.receiver().next_control().is_some() {}
+        }
+        failed += u32::from(rig.sender().failure().is_some());
+    }
+    assert!(refused > 100 && failed > 100, "{refused} refused, {failed} failed");
+}
