@@ -656,3 +656,25 @@ fn a_message_that_was_refused_is_not_sent_again_when_a_rail_fails() {
     arrives(&mut rig, send, recv);
     assert_eq!(rig.take_data().len(), 1);
 }
+
+#[test]
+fn a_device_that_is_gone_is_not_asked_for_receives() {
+    let mut rig = Setup::rerouting(2).rig();
+    let (source, target) = (rig.source(256), rig.target(256));
+    let recv = rig.irecv(&target, 256);
+    rig.settle();
+    let send = rig.isend(&source, 256);
+    rig.fabric.lose_completions(rig.far_cq.cqs()[1].at);
+    rig.fabric.kill(rig.far(1));
+    rig.counts_pools = false;
+    // SAFETY: it executes nothing more.
+    unsafe { assert!(rig.receiver().lose_queue_pair(1)) };
+    rig.recover();
+    assert!(rig.sent(send) && rig.received(recv).is_some());
+    rig.fabric.take_batches(1);
+    rig.fabric.refuse_receives_of(1, 1);
+    for _ in 0..600 {
+        assert_eq!(rig.message(&source, &target, 256, 256), 256);
+    }
+    assert_eq!(rig.fabric.take_batches(1), [0; 0]);
+}

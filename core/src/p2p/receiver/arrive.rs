@@ -105,7 +105,7 @@ impl<
 
     /// Posts receives in the place of those that were taken, a batch at a time.
     pub(super) fn refill(&mut self) {
-        for pool in &mut self.pools {
+        for pool in self.pools.iter_mut().filter(|pool| pool.each > 0) {
             // What was promised is there, whatever the driver says: each immediate that came took the
             // receive that was promised for it. If it refuses, a later poll asks again.
             let _ = pool.account.refill(self.waiting * pool.each);

@@ -79,10 +79,10 @@ impl<
         Ok(())
     }
 
-    /// Sees to it that there are receives for one more slot, on each device.
+    /// Sees to it that there are receives for one more slot, on each device on which one may be taken.
     fn promise(&mut self) -> Result<(), NotNow> {
         let waiting = self.waiting + 1;
-        for pool in &mut self.pools {
+        for pool in self.pools.iter_mut().filter(|pool| pool.each > 0) {
             let device = pool.account.device();
             let promised = waiting * pool.each;
             if !pool.account.may_promise(waiting * pool.most) {
