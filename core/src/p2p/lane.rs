@@ -230,8 +230,10 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         if self.is_drained || !self.is_stopped || self.silence().is_some() {
             return self.is_drained;
         }
-        if self.queue.unsignaled() > 0 && !self.queue.is_empty() {
-            // What has no completion ends with the next one that has. Refused, it is posted by a later poll.
+        let wants_marker = self.queue.unsignaled() > 0 && !self.queue.is_empty();
+        if wants_marker && self.queue.credits() > 0 {
+            // What has no completion ends with the next one that has. Refused, or without a credit, which
+            // those before will give back, it is posted by a later poll.
             self.post_one(blank(Opcode::RdmaWrite), true, Purpose::Marker);
         }
         self.is_drained = self.queue.is_empty() && (!receives || self.takes_no_receive());

@@ -201,3 +201,26 @@ fn receives_that_unknown_queue_pairs_take_are_the_pools() {
     assert_eq!(pools[0].settle(&mut srq), Ok(1));
     assert_eq!(pools[0].unowned(), 0);
 }
+
+/// The queue is full, and its last requests have no completion.
+#[test]
+fn a_full_queue_is_drained_behind_one_that_has_a_completion() {
+    let mut setup = Setup::rerouting(2);
+    (setup.max_send_wr, setup.devices) = (10, 1);
+    let mut rig = setup.rig();
+    let (source, target) = (rig.source(64), rig.target(64));
+    let far = rig.far(0);
+    rig.fabric.flush_signaled_only(far);
+    // The third, the sixth and the ninth are signaled; the first two wait for the third to end.
+    (0..2).for_each(|_| assert_eq!(rig.message(&source, &target, 64, 64), 64));
+    for _ in 0..8 {
+        let _ = rig.irecv(&target, 64);
+    }
+    let posted = rig.fabric.posted(far);
+    let signaled = |at: usize| posted[at].flags.contains(polyrail_core::verbs::SendFlags::SIGNALED);
+    assert!(posted.len() == 8 && !signaled(7));
+    assert!(rig.receiver().fail_queue_pair(0));
+    rig.recover();
+    rig.recover();
+    assert!(rig.is_down(0));
+}
