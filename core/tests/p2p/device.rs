@@ -468,8 +468,8 @@ impl Fabric {
         );
     }
 
-    /// The same, if it is dying, its driver gave no word, and there is a receive.
-    pub(crate) fn die_with_receive(&self, at: usize) {
+    /// The same, if it is dying, its driver gave no word, and there is a receive. Returns whether it did.
+    pub(crate) fn die_with_receive(&self, at: usize) -> bool {
         let world = self.0.borrow();
         let qp = &world.qps[at];
         let takes = qp.is_error && !qp.said_word;
@@ -478,6 +478,7 @@ impl Fabric {
         if takes && is_there {
             self.take_receive(at);
         }
+        takes && is_there
     }
 
     /// An immediate comes that no sender of ours sent.

@@ -126,6 +126,8 @@ struct World {
     failures: usize,
     /// The receiver polls so seldom.
     lazy: usize,
+    /// Queue pairs that died took shared receives along: until that is polled, others may have to wait.
+    stolen: bool,
     /// Control messages take so long.
     deaf: usize,
     /// Every third queue pair from this one on is acknowledged late.
@@ -169,7 +171,8 @@ impl World {
         let deaf = [1, 1, 10, 40][random.below(4)];
         let slow = random.below(6);
         let (offered, sent) = (0, 0);
-        Self { rig, random, messages, offered, sent, links, failures, lazy, deaf, slow }
+        let stolen = false;
+        Self { rig, random, messages, offered, sent, links, failures, lazy, stolen, deaf, slow }
     }
 
     fn places(&self) -> usize {
@@ -289,7 +292,7 @@ impl World {
             }
             _ => {
                 let place = self.random.below(self.places());
-                self.rig.fabric.die_with_receive(self.rig.far(place));
+                self.stolen |= self.rig.fabric.die_with_receive(self.rig.far(place));
             }
         }
     }
@@ -359,7 +362,7 @@ impl World {
             let bytes = message.target.bytes();
             assert!(bytes.iter().all(|byte| *byte == 0xcc), "a late write");
         }
-        assert_eq!(self.rig.fabric.rnr(), 0, "nobody found a pool dry");
+        assert!(self.stolen || self.rig.fabric.rnr() == 0, "somebody found a pool dry");
         assert_eq!(self.rig.sender().failure(), None);
         assert_eq!(self.rig.receiver().failure(), None);
     }
