@@ -224,3 +224,17 @@ fn a_full_queue_is_drained_behind_one_that_has_a_completion() {
     rig.recover();
     assert!(rig.is_down(0));
 }
+
+/// An isend that does not fit looks at the entries, and leaves nothing to be tested.
+#[test]
+fn what_was_only_looked_at_is_not_unfinished() {
+    let mut rig = Setup::rails(2).rig();
+    let (source, target) = (rig.source(256), rig.target(128));
+    let _recv = rig.irecv(&target, 128);
+    rig.settle();
+    assert!(matches!(rig.try_isend(&source, 256, 0), Err(CallError::TooLong { .. })));
+    assert_eq!(rig.sender().unfinished(), 0);
+    rig.sender().fail();
+    rig.settle();
+    assert_eq!(rig.sender().unfinished(), 0);
+}

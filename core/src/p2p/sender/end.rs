@@ -178,9 +178,11 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.lanes.get(queue_pair).map(|lane| lane.counters)
     }
 
-    /// Messages that are not done, or whose callers were not told.
+    /// Messages that are not done, or whose callers were not told. One that was only looked at, for a buffer that did
+    /// not fit, is none.
     pub fn unfinished(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.state != State::Free).count()
+        let is_awaited = |slot: &&Slot| slot.matched & !slot.told_callers != 0;
+        self.slots.iter().filter(is_awaited).count()
     }
 
     /// Why the connection failed, if it did.
