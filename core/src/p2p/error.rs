@@ -186,8 +186,10 @@ pub enum CallError {
     /// The peer's card was not given yet.
     #[error("the connection is not connected yet")]
     NotConnected,
-    /// A receive has 1 to 8 buffers.
-    #[error("a receive of {buffers} buffers, where 1 to 8 are possible")]
+    /// A receive has 1 to 8 buffers, of 64 bytes each in the longest message of every port.
+    #[error(
+        "a receive of {buffers} buffers, where 1 to 8 are possible, if a message of the port has room for their entries"
+    )]
     Buffers {
         /// What was given.
         buffers: usize,

@@ -140,7 +140,8 @@ fn setup(random: &mut Random) -> Setup {
     setup.each = 1 + random.below(2);
     setup.devices = 1 + random.below(usize::from(rails)) as u8;
     setup.limit = [8, 12, 64][random.below(3)] * u32::from(rails);
-    setup.max_msg_size = [128, 512, 4096][random.below(3)];
+    // A receive of 8 buffers needs 512 bytes.
+    setup.max_msg_size = [512, 640, 4096][random.below(3)];
     setup.max_send_wr = [4, 9, 32][random.below(3)];
     setup.max_inline_data = [0, 64, 128][random.below(3)];
     setup.sender.split_threshold = [0, 300][random.below(2)];

@@ -107,3 +107,15 @@ fn a_refusal_for_good_in_the_middle_fails_the_connection() {
         assert_eq!(rig.receiver().test(recv), Err(CallError::Failed(Failure::Peer)));
     }
 }
+
+/// The entries of a receive are one message, and no port is given a longer one than it takes.
+#[test]
+fn a_receive_has_as_many_buffers_as_one_message_has_entries() {
+    let mut setup = Setup::rails(2);
+    setup.max_msg_size = 256;
+    let mut rig = setup.rig();
+    let target = rig.target(256);
+    let buffers: Vec<_> = (0..5).map(|tag| (&target, 0, 16, tag)).collect();
+    assert_eq!(rig.try_irecv(&buffers), Err(CallError::Buffers { buffers: 5 }));
+    assert!(rig.try_irecv(&buffers[..4]).is_ok());
+}

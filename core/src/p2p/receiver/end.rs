@@ -59,6 +59,8 @@ pub struct Receiver<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: 
     pub(super) layout: ImmLayout,
     /// Number of the next receive.
     pub(super) next: u64,
+    /// Buffers of one receive: as many as have their entries in one message of each port.
+    pub(super) max_buffers: u8,
     /// Slots whose immediates are waited for.
     pub(super) waiting: u32,
     /// Account and rails of each device.
@@ -131,11 +133,14 @@ impl<
         }
         let devices = devices(&mut lanes);
         region.check(Self::REGION_WORDS, &devices)?;
+        let shortest = lanes.iter().map(|lane| lane.max_message).min().unwrap_or_default();
+        let max_buffers = (shortest as usize / ENTRY_BYTES).min(MAX_BUFFERS) as u8;
         let layout = ImmLayout::new(rails).ok_or(BuildError::Rails { rails })?;
         let mut this = Self {
             config,
             layout,
             next: 1,
+            max_buffers,
             waiting: 0,
             pools: ArrayVec::new(),
             lanes: Lanes::new(lanes, rails, reroutes, min_rails),

@@ -4,7 +4,7 @@ use super::end::Receiver;
 use super::handle::{RecvBuffer, RecvHandle};
 use super::slot::State;
 use crate::hardware::{QueuePair, ReceiveQueue};
-use crate::p2p::entry::{ENTRY_KEYS, Entry, MAX_BUFFERS};
+use crate::p2p::entry::{ENTRY_KEYS, Entry};
 use crate::p2p::error::{CallError, NotNow};
 use crate::p2p::memory::Words;
 use crate::p2p::record;
@@ -26,7 +26,7 @@ impl<
     /// try again.
     pub fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError> {
         self.working()?;
-        if buffers.is_empty() || buffers.len() > MAX_BUFFERS {
+        if buffers.is_empty() || buffers.len() > usize::from(self.max_buffers) {
             return Err(CallError::Buffers { buffers: buffers.len() });
         }
         let number = self.next;
