@@ -3,7 +3,8 @@
 //! [`model`] has the oracles of the engine's structures, [`simulation`] that of whole worlds of
 //! virtual queue pairs on software NICs; [`choices`] gives both their decisions, so that
 //! quickcheck, fuzzers and seeds drive the same code. [`ends`] has two virtual queue pairs whose
-//! rails fail, on NICs of which the test chooses every step. [`endpoint`] puts two virtual queue
+//! rails fail, on NICs of which the test chooses every step; [`p2p`] has connections of the p2p protocol on
+//! such ones. [`endpoint`] puts two virtual queue
 //! pairs on software NICs. [`scripted`] is a NIC on which the test decides every completion;
 //! [`rig`] puts a virtual queue pair and its completion queue on one, [`watched`] with an oracle of
 //! every physical request; [`view`] shows in short form what the NIC was asked to do.
@@ -15,6 +16,7 @@ pub mod choices;
 pub mod endpoint;
 pub mod ends;
 pub mod model;
+pub mod p2p;
 pub mod rig;
 pub mod scripted;
 pub mod simulation;

@@ -1,6 +1,7 @@
 //! Looks for seeds whose simulated world breaks one of the engine's promises.
 
 mod ends;
+mod p2p;
 
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -19,6 +20,7 @@ Examples:
   simulate --seed 4711 --steps 37        repeats what a failing seed printed
   simulate --forever
   simulate ends --seeds 10000            rails that fail and come back
+  simulate p2p --seeds 10000             connections of the p2p protocol
 
 The engine's invariants and the oracle are checked after every step in any profile. Built with \
 `--profile sweep` instead of `--release`, the engine's own debug assertions and overflow checks \
@@ -63,12 +65,16 @@ struct Arguments {
 enum OtherWorld {
     /// Two virtual queue pairs whose rails fail, with every step of NICs and owners drawn one by one.
     Ends(ends::Arguments),
+    /// Connections of the p2p protocol, likewise.
+    P2p(p2p::Arguments),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(OtherWorld::Ends(arguments)) = &arguments.world {
-        return ends::run(arguments);
+    match &arguments.world {
+        Some(OtherWorld::Ends(arguments)) => return ends::run(arguments),
+        Some(OtherWorld::P2p(arguments)) => return p2p::run(arguments),
+        None => {}
     }
     expect_counting();
     if arguments.show {

@@ -1,0 +1,278 @@
+//! A connection: its two ends, and what the oracle knows of it.
+
+use super::fabric::{Name, device_at, device_id};
+use super::host::Host;
+use super::memory::{Memory, Words};
+use super::nic::{Nics, SimQp, SimSrq};
+use super::shape::{Line, MOST, Shape};
+use polyrail_core::p2p::{
+    Account, FlushHandle, Receiver, ReceiverConfig, RecvHandle, Region, SendHandle, Sender,
+};
+use polyrail_core::verbs::DeviceKeys;
+use polyrail_core::virtual_cq::CompletionTarget;
+use std::rc::Rc;
+
+/// Queue pairs that an end has room for.
+const QPS: usize = 16;
+
+pub(super) type SimSender<const DEPTH: usize, const SLOTS: usize> =
+    Sender<SimQp, Words, QPS, DEPTH, SLOTS>;
+pub(super) type SimReceiver<const DEPTH: usize, const SLOTS: usize> =
+    Receiver<SimQp, SimSrq, Words, QPS, DEPTH, SLOTS>;
+
+/// A buffer of a receive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) block: usize,
+    pub(super) capacity: u32,
+    pub(super) tag: u32,
+    /// What is sent to it: its block and bytes.
+    pub(super) sent: Option<(usize, u32)>,
+}
+
+/// A receive.
+#[derive(Clone, Debug)]
+pub(super) struct Receive {
+    /// Until its caller was told.
+    pub(super) handle: Option<RecvHandle>,
+    pub(super) places: Vec<Place>,
+    /// Its entries are in the sender's memory, though perhaps not shown.
+    pub(super) is_offered: bool,
+    /// The rails of its message, and those of them whose immediates have been carried out.
+    pub(super) mask: u8,
+    pub(super) signals: u8,
+    /// The receiver's devices that they came over.
+    pub(super) carriers: u8,
+}
+
+/// A send whose caller was not told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outgoing {
+    pub(super) handle: SendHandle,
+    pub(super) block: usize,
+    /// Which of the buffers of the receive it goes to.
+    pub(super) buffer: usize,
+}
+
+/// A flush that is not done.
+#[derive(Clone, Debug)]
+pub(super) struct Flush {
+    pub(super) handle: FlushHandle,
+    pub(super) blocks: Vec<usize>,
+    /// The devices that must have read.
+    pub(super) carriers: u8,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection<const DEPTH: usize, const SLOTS: usize> {
+    pub(super) id: u32,
+    pub(super) line: Line,
+    pub(super) sender: Box<SimSender<DEPTH, SLOTS>>,
+    pub(super) receiver: Box<SimReceiver<DEPTH, SLOTS>>,
+    /// The queue pairs of the sender, of the receiver, and those for flushes.
+    pub(super) near: Vec<usize>,
+    pub(super) far: Vec<usize>,
+    pub(super) flush_qps: Vec<usize>,
+    /// The block of each end's words.
+    pub(super) ring: usize,
+    pub(super) records: usize,
+    /// Every receive, the first one has number 1.
+    pub(super) receives: Vec<Receive>,
+    pub(super) outgoing: Vec<Outgoing>,
+    pub(super) flushes: Vec<Flush>,
+    /// Messages that were sent whole.
+    pub(super) sent: usize,
+    /// Something happened for which it may fail.
+    pub(super) may_fail: bool,
+    /// Somebody does not keep to the protocol.
+    pub(super) is_forged: bool,
+}
+
+/// The queue pairs of one end.
+fn queue_pairs(
+    nics: &Nics,
+    line: &Line,
+    id: u32,
+    is_receivers: bool,
+    word_after: u32,
+) -> Vec<SimQp> {
+    let host = if is_receivers { 1 - line.from } else { line.from };
+    let make = |place: usize| {
+        let rail = place % line.rails;
+        let device = line.devices[host][rail];
+        let name = Name {
+            connection: id,
+            host,
+            device,
+            place,
+            rail: rail as u8,
+            is_receivers,
+            is_for_flushes: false,
+        };
+        let at = nics.borrow_mut().make(name, line.limits(host, place), word_after);
+        SimQp { nics: Rc::clone(nics), at }
+    };
+    (0..line.rails * line.each).map(make).collect()
+}
+
+/// A queue pair for flushes on each device of the receiver's.
+fn flush_qps(nics: &Nics, line: &Line, id: u32) -> Vec<SimQp> {
+    let host = 1 - line.from;
+    let devices = receivers_devices(line);
+    let make = |device: usize| {
+        let place = line.rails * line.each + device;
+        let name = Name {
+            connection: id,
+            host,
+            device,
+            place,
+            rail: 0,
+            is_receivers: true,
+            is_for_flushes: true,
+        };
+        let at = nics.borrow_mut().make(name, line.limits(host, 0), 0);
+        nics.borrow_mut().connect(at, at);
+        SimQp { nics: Rc::clone(nics), at }
+    };
+    devices.into_iter().filter(|_| line.flushes).map(make).collect()
+}
+
+fn receivers_devices(line: &Line) -> Vec<usize> {
+    let rails = &line.devices[1 - line.from][..line.rails];
+    (0..MOST).filter(|device| rails.contains(device)).collect()
+}
+
+/// The keys of a block for all devices of its host.
+pub(super) fn keys(host: usize, block: usize) -> Vec<DeviceKeys> {
+    let keys = |device: usize| {
+        let key = Memory::key(block, device);
+        DeviceKeys { device: device_id(host, device), lkey: key, rkey: key }
+    };
+    (0..MOST).map(keys).collect()
+}
+
+/// Words that a host's devices reach.
+fn region(nics: &Nics, id: u32, host: usize, count: usize) -> (Region<Words>, usize) {
+    let words = Words::new(count);
+    let block = nics.borrow_mut().memory.words(id, host, &words);
+    // SAFETY: the fabric keeps the words.
+    (unsafe { Region::new(words, keys(host, block)) }.expect("few devices"), block)
+}
+
+impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
+    pub(super) fn new(
+        id: u32,
+        at: usize,
+        nics: &Nics,
+        hosts: &mut [Host; 2],
+        shape: &Shape,
+    ) -> Self {
+        let line = shape.lines[at].clone();
+        let (from, to) = (line.from, 1 - line.from);
+        let near = queue_pairs(nics, &line, id, false, 0);
+        let far = queue_pairs(nics, &line, id, true, shape.word_after);
+        let flushes = flush_qps(nics, &line, id);
+        for (near, far) in near.iter().zip(&far) {
+            nics.borrow_mut().connect(near.at, far.at);
+        }
+        let places = |all: &[SimQp]| all.iter().map(|qp| qp.at).collect::<Vec<_>>();
+        let all = (places(&near), places(&far), places(&flushes));
+        let (region_near, ring) = region(nics, id, from, SimSender::<DEPTH, SLOTS>::REGION_WORDS);
+        let (region_far, records) = region(nics, id, to, SimReceiver::<DEPTH, SLOTS>::REGION_WORDS);
+        let number = at as u32;
+        let sender = Sender::new(line.sender_config(number), near, region_near);
+        let mut sender = Box::new(sender.expect("a good sender"));
+        let accounts = Self::accounts(nics, &line, &mut hosts[to]);
+        let config = ReceiverConfig { virtual_qp_num: number, rails: line.rails as u8 };
+        let receiver = Receiver::new(config, far, flushes, accounts, region_far);
+        let mut receiver = Box::new(receiver.expect("a good receiver"));
+        sender.connect(&receiver.card()).expect("the ends fit");
+        receiver.connect(&sender.card()).expect("the ends fit");
+        hosts[from].cq.attach(at as u16, &*sender).expect("deep completion queues");
+        hosts[to].cq.attach(at as u16, &*receiver).expect("deep completion queues");
+        let (near, far, flush_qps) = all;
+        Self {
+            id,
+            line,
+            sender,
+            receiver,
+            near,
+            far,
+            flush_qps,
+            ring,
+            records,
+            receives: Vec::new(),
+            outgoing: Vec::new(),
+            flushes: Vec::new(),
+            sent: 0,
+            may_fail: false,
+            is_forged: false,
+        }
+    }
+
+    fn accounts(nics: &Nics, line: &Line, host: &mut Host) -> Vec<Account<SimSrq>> {
+        let to = 1 - line.from;
+        let open = |device: usize| {
+            let srq = SimSrq { nics: Rc::clone(nics), at: device_at(to, device) };
+            host.pools[device].open(srq, line.limit).expect("room in the pool")
+        };
+        receivers_devices(line).into_iter().map(open).collect()
+    }
+
+    /// The end that takes completions of this host.
+    pub(super) fn target(&mut self, host: usize) -> &mut dyn CompletionTarget {
+        if host == self.line.from { &mut *self.sender } else { &mut *self.receiver }
+    }
+
+    /// Every queue pair.
+    pub(super) fn queue_pairs(&self) -> impl Iterator<Item = usize> {
+        self.near.iter().chain(&self.far).chain(&self.flush_qps).copied()
+    }
+
+    pub(super) const fn slot(number: u64) -> usize {
+        (number as usize - 1) % SLOTS
+    }
+
+    /// The receive whose message has this slot now.
+    pub(super) fn in_slot(&mut self, slot: usize) -> Option<&mut Receive> {
+        let newest = self.receives.len().checked_sub(1)?;
+        let before = (newest + SLOTS - slot) % SLOTS;
+        self.receives.get_mut(newest.checked_sub(before)?)
+    }
+
+    /// Whether either end has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.sender.failure().is_some() || self.receiver.failure().is_some()
+    }
+
+    /// What is known of it holds for any bytes.
+    pub(super) fn is_known(&self) -> bool {
+        !self.is_forged
+    }
+
+    pub(super) fn fail(&mut self, end: usize, by_peer: bool) {
+        match (end == self.line.from, by_peer) {
+            (true, false) => self.sender.fail(),
+            (true, true) => self.sender.peer_failed(),
+            (false, false) => self.receiver.fail(),
+            (false, true) => self.receiver.peer_failed(),
+        }
+    }
+
+    /// Whether the end at this host has failed.
+    pub(super) fn has_failed_at(&self, host: usize) -> bool {
+        let failure =
+            if host == self.line.from { self.sender.failure() } else { self.receiver.failure() };
+        failure.is_some()
+    }
+
+    /// Checks what must hold between any two steps.
+    pub(super) fn invariants(&self) {
+        self.sender.invariants();
+        self.receiver.invariants();
+        if !self.may_fail {
+            let failure = self.sender.failure().or(self.receiver.failure());
+            assert_eq!(failure, None, "nothing happened for which connection {} may fail", self.id);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! How a world ends: trouble is over, and nobody waits for ever.
+
+use super::World;
+use super::shape::Troubles;
+use super::{Connection, Summary};
+use polyrail_core::verbs::WcStatus;
+
+/// Rounds without a step after which nothing is to come.
+const IDLE: u32 = 4;
+
+impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
+    /// Lets everything happen that must, and checks that nothing is left.
+    pub(super) fn finish(&mut self) -> Summary {
+        self.lift_troubles();
+        self.settle();
+        for at in 0..self.connections.len() {
+            self.end_failed(at);
+        }
+        self.settle();
+        for at in 0..self.connections.len() {
+            if self.connections[at].has_failed() {
+                self.connections[at].check_ended();
+            } else {
+                self.send_what_is_awaited(at);
+                self.send_more(at);
+                self.connections[at].check_done();
+            }
+        }
+        self.close_all();
+        self.summary
+    }
+
+    fn lift_troubles(&mut self) {
+        if self.is_loud {
+            eprintln!("trouble is over");
+        }
+        self.left = Troubles::default();
+        let nics = &mut *self.nics.borrow_mut();
+        for qp in &mut nics.qps {
+            qp.mood = None;
+            qp.keeps_working = 0;
+            qp.word_after = 0;
+        }
+        nics.srqs.iter_mut().for_each(|srq| srq.mood = None);
+    }
+
+    /// Lets NICs and owners do all they can.
+    fn settle(&mut self) {
+        let mut idle = 0;
+        while idle < IDLE {
+            idle = if self.round() { 0 } else { idle + 1 };
+        }
+    }
+
+    /// Lets every queue pair, host and application go on. Returns whether anything happened.
+    fn round(&mut self) -> bool {
+        let before = (self.progress(), self.nics.borrow().posted);
+        let mut led_anywhere = false;
+        let queue_pairs = self.nics.borrow().qps.len();
+        for at in 0..queue_pairs {
+            let nics = self.nics.borrow();
+            let can = nics.can_execute(at) || nics.can_acknowledge(at);
+            let is_unanswered = nics.is_unanswered(at);
+            drop(nics);
+            if is_unanswered && !self.nics.borrow().can_execute(at) {
+                self.fail(at, WcStatus::RETRY_EXC_ERR);
+                led_anywhere = true;
+            } else if can {
+                self.execute(at, u32::MAX);
+                self.acknowledge(at, u32::MAX);
+            }
+        }
+        self.show(0, u32::MAX);
+        for host in 0..2 {
+            self.poll(host, usize::MAX, usize::MAX);
+        }
+        self.check();
+        self.test_all();
+        led_anywhere || before != (self.progress(), self.nics.borrow().posted)
+    }
+
+    /// Counts what moves on.
+    fn progress(&self) -> (u64, u64) {
+        (self.nics.borrow().moved, self.summary.reports)
+    }
+
+    fn test_all(&mut self) {
+        for at in 0..self.connections.len() {
+            for which in (0..self.connections[at].outgoing.len()).rev() {
+                self.test_send(at, which as u32);
+            }
+            let receives = &self.connections[at].receives;
+            let waiting = receives.iter().filter(|receive| receive.handle.is_some()).count();
+            for which in (0..waiting).rev() {
+                self.test_receive(at, which as u32);
+            }
+            for _ in 0..self.connections[at].flushes.len() {
+                self.test_flush(at);
+            }
+        }
+    }
+
+    /// Of a connection that failed at one end, the other one hears. One that was lied to is given up, and one
+    /// with a queue pair that failed though nothing was in flight.
+    fn end_failed(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        let is_dead = |at: usize| self.nics.borrow().qps[at].in_error;
+        let has_dead = connection.near.iter().chain(&connection.far).any(|at| is_dead(*at));
+        if connection.is_forged || connection.has_failed() || has_dead {
+            for host in 0..2 {
+                connection.fail(host, true);
+            }
+        }
+    }
+
+    /// Sends to every buffer that is offered.
+    fn send_what_is_awaited(&mut self, at: usize) {
+        while self.connections[at].sent < self.connections[at].receives.len() {
+            let connection = &self.connections[at];
+            let front = &connection.receives[connection.sent];
+            let open = front.places.iter().find(|place| place.sent.is_none());
+            let place = *open.expect("not all were sent");
+            let is_taken = self.send(at, place.tag, place.capacity);
+            if !is_taken {
+                self.settle();
+                let is_taken = self.send(at, place.tag, place.capacity);
+                assert!(is_taken, "nothing is in the way of a send");
+            }
+        }
+        self.settle();
+    }
+
+    /// Everything works as in the beginning.
+    fn send_more(&mut self, at: usize) {
+        for _ in 0..2 {
+            let longest = self.connections[at].line.max_message.iter().flatten().min();
+            let length = longest.copied().unwrap_or(1).min(1 << 20);
+            assert!(self.offer(at, &[length], &[7]), "nothing is in the way of a receive");
+            self.settle();
+            assert!(self.send(at, 7, length), "nothing is in the way of a send");
+            self.settle();
+        }
+    }
+
+    /// Ends all connections; what their pools count is there.
+    fn close_all(&mut self) {
+        for at in (0..self.connections.len()).rev() {
+            self.close(at, false);
+        }
+        for host in 0..2 {
+            self.poll(host, usize::MAX, usize::MAX);
+        }
+        self.check();
+        assert!(self.retired.is_empty(), "all completions were taken");
+    }
+}
+
+impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
+    fn check_told(&self) {
+        let id = self.id;
+        let waiting = self.receives.iter().filter(|receive| receive.handle.is_some()).count();
+        assert_eq!((waiting, self.outgoing.len()), (0, 0), "connection {id}: somebody waits");
+        let unfinished = (self.sender.unfinished(), self.receiver.unfinished());
+        // Entries that were looked at, of a message that nobody sent.
+        assert!(unfinished.0 <= 1 && unfinished.1 == 0, "connection {id}: {unfinished:?}");
+        assert!(self.flushes.is_empty(), "connection {id}: a flush is not done");
+    }
+
+    fn check_done(&self) {
+        self.check_told();
+    }
+
+    /// A connection that failed has given everything back.
+    fn check_ended(&self) {
+        let is_drained = self.sender.is_drained() && self.receiver.is_drained();
+        assert!(is_drained, "connection {}: not drained", self.id);
+        self.check_told();
+    }
+}

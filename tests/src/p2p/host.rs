@@ -1,0 +1,65 @@
+//! A host: its completion queues, and the ledgers of its shared receive queues.
+
+use super::nic::{Nics, SimCq};
+use super::fabric::{device_at, device_id};
+use super::shape::{MOST, Shape};
+use polyrail_core::p2p::{POOL_WR_ID, Pool};
+use polyrail_core::verbs::DeviceId;
+use polyrail_core::virtual_cq::{CompletionTarget, Event, VirtualCq};
+use std::rc::Rc;
+
+#[derive(Debug)]
+pub(super) struct Host {
+    number: usize,
+    pub(super) cq: VirtualCq<SimCq, MOST, 256>,
+    /// One for each device.
+    pub(super) pools: Vec<Pool>,
+}
+
+impl Host {
+    pub(super) fn new(number: usize, nics: &Nics, shape: &Shape) -> Self {
+        let capacity = shape.capacity();
+        let cq = |device| SimCq { nics: Rc::clone(nics), host: number, device, capacity };
+        let cqs = (0..shape.devices[number]).map(cq);
+        let pool = |device| Pool::new(device_id(number, device), shape.receives());
+        Self {
+            number,
+            cq: VirtualCq::new(cqs).expect("few devices"),
+            pools: (0..shape.devices[number]).map(pool).collect(),
+        }
+    }
+
+    /// Polls. Returns how many foreign completions of requests there were.
+    pub(super) fn poll(&mut self, targets: &mut [&mut dyn CompletionTarget], budget: usize) -> u32 {
+        let Self { cq, pools, .. } = self;
+        let mut foreign = 0;
+        let polled = cq.poll(targets, budget, |event| {
+            let Event::Foreign { device, completion } = event else {
+                panic!("a report: {event:?}")
+            };
+            foreign += 1;
+            let pool = pools.iter_mut().find(|pool| pool.device() == device).expect("a device");
+            let is_pools = pool.note_foreign(&completion);
+            assert_eq!(is_pools, completion.wr_id == POOL_WR_ID);
+        });
+        assert_eq!(polled.error, None);
+        cq.invariants();
+        foreign
+    }
+
+    /// The pool's rule: what is counted is what is there, or was taken and is not known yet.
+    pub(super) fn check_pools(&self, nics: &Nics, posted: impl Fn(DeviceId) -> i64) {
+        let nics = nics.borrow();
+        for (device, pool) in self.pools.iter().enumerate() {
+            let at = device_at(self.number, device);
+            let there = nics.srqs[at].receives + nics.cqs[at].receives;
+            let counted = posted(pool.device()) + pool.unowned();
+            assert_eq!(
+                counted,
+                i64::from(there),
+                "the count of host {} device {device} is what is there and what is untaken",
+                self.number
+            );
+        }
+    }
+}

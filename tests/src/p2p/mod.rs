@@ -1,0 +1,203 @@
+//! Two hosts with connections of the p2p protocol between them, on shared pools, with every step of
+//! applications, NICs, drivers and peers chosen by the test.
+//!
+//! The NICs know what a reliable connection guarantees, and no more: requests of a queue pair are executed in
+//! order; what left a queue pair before it failed may be executed at any later time, unless the peer's queue
+//! pair is in the error state, and with receives from a shared queue one more even then, until its driver gives
+//! its word. A queue pair that dies may take shared receives with it. Words of clear-to-send entries become
+//! visible one by one, in any order that the entries' form allows. Drivers refuse, in part and for good. Peers
+//! may send anything at all.
+//!
+//! The oracle is two plain queues for each connection, of receives and of sends. Buffers have addresses that no
+//! other one ever has, and what they hold follows from their addresses: all that is kept is which bytes of which
+//! source were written where, so that messages have any length. After every step: what was reported is neither
+//! written nor read any more; every byte lands in its place; each receive has the size of its send, once, in
+//! posting order; the count of each pool is what is there and what is untaken; an immediate always finds the
+//! receive that was promised; a call that is refused changed nothing, and for the reason it gives; nothing fails
+//! of itself, and what fails, fails alone. In the end, with all trouble over, nobody waits.
+//!
+//! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`, `nic` is the engine's side of
+//! them; `host` and `connection` are what runs on them; `action` is what can happen, `steps`, `traffic`,
+//! `trouble` and `peer` let it happen; `ending` is how a world ends; `search` looks for the seeds that fail.
+
+mod action;
+mod connection;
+mod ending;
+mod fabric;
+mod host;
+mod memory;
+mod nic;
+mod peer;
+pub mod search;
+mod shape;
+mod steps;
+mod traffic;
+mod trouble;
+
+pub use action::Action;
+pub use shape::{Line, Shape, Size, Troubles};
+
+use crate::choices::{Bytes, Choices, Seeded};
+use connection::Connection;
+use fabric::Fabric;
+use host::Host;
+use nic::{Nics, SimQp};
+use polyrail_core::p2p::Account;
+use polyrail_core::verbs::DeviceId;
+use std::cell::RefCell;
+use std::ops::AddAssign;
+use std::rc::Rc;
+
+/// What happened in a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Steps.
+    pub steps: u64,
+    /// Receives accepted.
+    pub receives: u64,
+    /// Sends accepted.
+    pub sends: u64,
+    /// Sends and receives that were refused.
+    pub refused: u64,
+    /// Sends and receives whose callers were told.
+    pub reports: u64,
+    /// Flushes done, of messages with bytes.
+    pub flushes: u64,
+    /// Queue pairs that failed.
+    pub failures: u64,
+    /// Things that no correct peer sends.
+    pub forgeries: u64,
+    /// Connections replaced.
+    pub replaced: u64,
+}
+
+impl AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.receives += other.receives;
+        self.sends += other.sends;
+        self.refused += other.refused;
+        self.reports += other.reports;
+        self.flushes += other.flushes;
+        self.failures += other.failures;
+        self.forgeries += other.forgeries;
+        self.replaced += other.replaced;
+    }
+}
+
+/// The whole.
+#[derive(Debug)]
+struct World<const DEPTH: usize, const SLOTS: usize> {
+    shape: Shape,
+    nics: Nics,
+    hosts: [Host; 2],
+    connections: Vec<Connection<DEPTH, SLOTS>>,
+    /// Queue pairs of connections that were replaced, until all their completions were taken.
+    retired: Vec<SimQp>,
+    next_id: u32,
+    /// What may still happen.
+    left: Troubles,
+    summary: Summary,
+    /// What happens is printed.
+    is_loud: bool,
+}
+
+/// A world of any size.
+pub(crate) trait AnyWorld {
+    /// What happens next.
+    fn choose(&self, choices: &mut dyn Choices) -> Action;
+    /// Lets something happen, if it can.
+    fn perform(&mut self, action: Action);
+    /// Lets everything happen that must, and checks that nothing is left.
+    fn finish(&mut self) -> Summary;
+    /// Prints what happens from now on.
+    fn be_loud(&mut self);
+}
+
+impl<const DEPTH: usize, const SLOTS: usize> AnyWorld for World<DEPTH, SLOTS> {
+    fn choose(&self, choices: &mut dyn Choices) -> Action {
+        self.choose(choices)
+    }
+
+    fn perform(&mut self, action: Action) {
+        self.perform(action);
+    }
+
+    fn finish(&mut self) -> Summary {
+        self.finish()
+    }
+
+    fn be_loud(&mut self) {
+        self.is_loud = true;
+    }
+}
+
+impl Shape {
+    /// A world of this shape, in which nothing has happened.
+    pub(crate) fn build(&self) -> Box<dyn AnyWorld> {
+        match self.size {
+            Size::Small => Box::new(World::<4, 8>::new(self.clone())),
+            Size::Middle => Box::new(World::<32, 16>::new(self.clone())),
+            Size::Large => Box::new(World::<32, 256>::new(self.clone())),
+        }
+    }
+}
+
+/// The world of a seed, before its first step.
+pub fn shape_of(seed: u64) -> Shape {
+    Shape::choose(&mut Seeded::new(seed))
+}
+
+/// Runs the world that these bytes choose, until they are used up, and lets it end.
+///
+/// # Panics
+///
+/// If a promise is broken.
+pub fn run_bytes(bytes: &[u8]) -> Summary {
+    let mut choices = Bytes::new(bytes);
+    let mut world = Shape::choose(&mut choices).build();
+    while !choices.is_empty() {
+        let action = world.choose(&mut choices);
+        world.perform(action);
+    }
+    world.finish()
+}
+
+impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
+    fn new(shape: Shape) -> Self {
+        let nics = Rc::new(RefCell::new(Fabric::new(&shape)));
+        let mut hosts = [0, 1].map(|host| Host::new(host, &nics, &shape));
+        let connect =
+            |at: usize| Connection::new(at as u32, at, &nics, &mut hosts, &shape);
+        let connections: Vec<_> = (0..shape.lines.len()).map(connect).collect();
+        Self {
+            left: shape.troubles,
+            next_id: connections.len() as u32,
+            shape,
+            nics,
+            hosts,
+            connections,
+            retired: Vec::new(),
+            summary: Summary::default(),
+            is_loud: false,
+        }
+    }
+
+    /// Checks what must hold between any two steps.
+    fn check(&self) {
+        for connection in &self.connections {
+            connection.invariants();
+        }
+        for (number, host) in self.hosts.iter().enumerate() {
+            host.check_pools(&self.nics, |device| self.posted(number, device));
+        }
+    }
+
+    /// Receives posted by the accounts of a device.
+    fn posted(&self, host: usize, device: DeviceId) -> i64 {
+        let at = |connection: &&Connection<DEPTH, SLOTS>| connection.line.from != host;
+        let connections = self.connections.iter().filter(at);
+        let accounts = connections.flat_map(|connection| connection.receiver.accounts());
+        accounts.filter(|account| account.device() == device).map(Account::posted).sum()
+    }
+}

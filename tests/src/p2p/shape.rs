@@ -1,0 +1,317 @@
+//! What a world is made of.
+
+use crate::choices::{Choices, pick};
+use polyrail_core::hardware::QpLimits;
+use polyrail_core::p2p::{EntryForm, ImmLayout, SIZE_UNIT, SenderConfig, SplitPolicy};
+
+/// Devices that each host can have, and rails of a connection.
+pub(super) const MOST: usize = 8;
+
+/// How many requests each queue pair may have in flight, and how many messages a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Size {
+    /// 4 requests, 8 messages.
+    Small,
+    /// 32 requests, 16 messages.
+    Middle,
+    /// 32 requests, 256 messages.
+    Large,
+}
+
+impl Size {
+    pub(super) const fn depth(self) -> u32 {
+        match self {
+            Self::Small => 4,
+            Self::Middle | Self::Large => 32,
+        }
+    }
+
+    pub(super) const fn slots(self) -> u32 {
+        match self {
+            Self::Small => 8,
+            Self::Middle => 16,
+            Self::Large => 256,
+        }
+    }
+}
+
+/// How much of each kind of trouble there may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Troubles {
+    /// Posts that a driver does not take whole.
+    pub refusals: u32,
+    /// Queue pairs that fail by themselves.
+    pub failures: u32,
+    /// Ends that their owner gives up.
+    pub surrenders: u32,
+    /// Things that no correct peer sends.
+    pub forgeries: u32,
+    /// Memory that a peer writes when nobody is to look at it any more.
+    pub scribbles: u32,
+}
+
+/// A connection, one way.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// The sender's host.
+    pub from: usize,
+    /// Rails.
+    pub rails: usize,
+    /// Queue pairs of each rail.
+    pub each: usize,
+    /// The device of each rail, of either host.
+    pub devices: [[usize; MOST]; 2],
+    /// Send slots of each queue pair, of either host.
+    pub slots: [Vec<u32>; 2],
+    /// The longest message of each rail's port, of either host.
+    pub max_message: [[u32; MOST]; 2],
+    /// The most that requests can bring along.
+    pub inline: u32,
+    /// Receives that each account may have posted.
+    pub limit: u32,
+    /// How messages are spread over rails.
+    pub split: SplitPolicy,
+    /// See [`SenderConfig`].
+    pub split_threshold: u32,
+    /// See [`SenderConfig`].
+    pub separate_signal: Option<u32>,
+    /// How entries are written.
+    pub form: EntryForm,
+    /// There are queue pairs for flushes.
+    pub flushes: bool,
+    /// How much may be received before anything is sent, relatively to the slots.
+    pub ahead: u32,
+    /// The most buffers of a receive.
+    pub buffers: u32,
+}
+
+/// Two hosts, connections between them, and what may befall them.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// The capacities of all ends.
+    pub size: Size,
+    /// Devices of each host.
+    pub devices: [usize; 2],
+    /// The connections.
+    pub lines: Vec<Line>,
+    /// Words of entries are shown one by one, in any order that their form allows.
+    pub tears: bool,
+    /// Requests that are not signaled complete when they are flushed, too.
+    pub flushes_all: bool,
+    /// How often a driver is asked before it gives its word that a queue pair takes no receives any more.
+    pub word_after: u32,
+    /// What a poll takes of each completion queue at most.
+    pub most: usize,
+    /// The budget of a poll.
+    pub budget: usize,
+    /// Connections that have ended are replaced.
+    pub replaces: bool,
+    /// What may happen.
+    pub troubles: Troubles,
+    /// How often each kind of step happens, relatively: receives, sends, tests, polls, executions,
+    /// acknowledgements.
+    pub pace: [u32; 6],
+}
+
+impl Shape {
+    /// Any world.
+    pub fn choose(choices: &mut dyn Choices) -> Self {
+        let size = pick(choices, &[Size::Small, Size::Small, Size::Small, Size::Middle]);
+        let size = if choices.one_in(16) { Size::Large } else { size };
+        let devices = [0; 2].map(|_| pick(choices, &[1, 1, 2, 2, 3, 4, 8]));
+        let mut shape = Self {
+            size,
+            devices,
+            lines: Vec::new(),
+            tears: choices.coin(),
+            flushes_all: choices.coin(),
+            word_after: pick(choices, &[0, 0, 1, 3]),
+            most: pick(choices, &[usize::MAX, usize::MAX, 1, 2, 5]),
+            budget: pick(choices, &[usize::MAX, usize::MAX, 1, 2]),
+            replaces: choices.coin(),
+            troubles: Troubles::choose(choices),
+            pace: [0; 6].map(|_| pick(choices, &[1, 4, 8, 8])),
+        };
+        let lines = if size == Size::Large { 1 } else { pick(choices, &[1, 1, 2, 2, 3]) };
+        shape.lines = (0..lines).map(|_| Line::choose(&shape, choices)).collect();
+        shape
+    }
+
+    /// One connection over two rails, and nothing that goes wrong.
+    pub fn small() -> Self {
+        let devices = [2, 2];
+        let mut shape = Self {
+            size: Size::Small,
+            devices,
+            lines: Vec::new(),
+            tears: false,
+            flushes_all: true,
+            word_after: 0,
+            most: usize::MAX,
+            budget: usize::MAX,
+            replaces: false,
+            troubles: Troubles::default(),
+            pace: [8; 6],
+        };
+        shape.lines.push(Line::small());
+        shape
+    }
+
+    /// Room in the completion queue of each device for all that can be there.
+    pub(super) fn capacity(&self) -> u32 {
+        let lanes = |line: &Line| (line.rails * line.each + 1) as u32 * self.size.depth();
+        let line = |line: &Line| lanes(line) + line.limit;
+        let generations = if self.replaces { 8 } else { 1 };
+        self.lines.iter().map(line).sum::<u32>() * generations
+    }
+
+    /// Receives that a device's shared queue holds.
+    pub(super) fn receives(&self) -> u32 {
+        self.lines.iter().map(|line| line.limit).sum()
+    }
+}
+
+impl Troubles {
+    fn choose(choices: &mut dyn Choices) -> Self {
+        if choices.coin() {
+            let refusals = pick(choices, &[0, 0, 4, 20]);
+            return Self { refusals, ..Self::default() };
+        }
+        Self {
+            refusals: pick(choices, &[0, 2, 8]),
+            failures: pick(choices, &[0, 0, 1, 1, 2]),
+            surrenders: pick(choices, &[0, 0, 0, 1]),
+            forgeries: pick(choices, &[0, 0, 1, 2, 5]),
+            scribbles: pick(choices, &[0, 4]),
+        }
+    }
+}
+
+impl Line {
+    fn small() -> Self {
+        let mut devices = [[0; MOST]; 2];
+        devices.iter_mut().for_each(|devices| devices[1] = 1);
+        Self {
+            from: 0,
+            rails: 2,
+            each: 1,
+            devices,
+            slots: [vec![4; 2], vec![4; 2]],
+            max_message: [[1 << 20; MOST]; 2],
+            inline: 64,
+            limit: 16,
+            split: SplitPolicy::Even,
+            split_threshold: 0,
+            separate_signal: None,
+            form: EntryForm::Hashed,
+            flushes: false,
+            ahead: 8,
+            buffers: 1,
+        }
+    }
+
+    fn choose(shape: &Shape, choices: &mut dyn Choices) -> Self {
+        let rails = pick(choices, &[1, 2, 2, 2, 3, 4, 5, 6, 7, 8]);
+        let each = pick(choices, &[1, 1, 1, 2, 3]).min(16 / rails);
+        let slots = shape.size.slots();
+        let full = slots * rails as u32;
+        let mut line = Self {
+            from: choices.below(2) as usize,
+            rails,
+            each,
+            limit: pick(choices, &[full, full, full / 2, rails as u32 + 1]),
+            inline: pick(choices, &[0, 64, 64, 512]),
+            split: SplitPolicy::choose(choices),
+            split_threshold: pick(choices, &[0, 0, 128, 1000, 64 << 10]),
+            separate_signal: pick(choices, &[None, None, Some(0), Some(129), Some(8 << 10)]),
+            form: pick(choices, &[EntryForm::Plain, EntryForm::Hashed, EntryForm::Hashed]),
+            flushes: choices.one_in(3),
+            ahead: pick(choices, &[slots, slots, 1, 2, slots / 2]),
+            buffers: pick(choices, &[1, 1, 2, 4, 8]),
+            ..Self::small()
+        };
+        let (uneven, long) = (choices.one_in(3), pick(choices, &[512, 700, 4096, 8 << 20, 1 << 30]));
+        for (host, devices) in line.devices.iter_mut().enumerate() {
+            let shift = choices.below(MOST as u32) as usize;
+            let places = devices.iter_mut().enumerate();
+            places.for_each(|(rail, place)| *place = (rail + shift) % shape.devices[host]);
+            let depth = shape.size.depth();
+            let room = |choices: &mut dyn Choices| if uneven { 2 + choices.below(depth - 1) } else { depth };
+            line.slots[host] = (0..rails * each).map(|_| room(choices)).collect();
+            for longest in &mut line.max_message[host] {
+                *longest = if uneven { pick(choices, &[long, long / 2 + 256, 4096]) } else { long };
+            }
+        }
+        line
+    }
+
+    /// What a queue pair is granted.
+    pub(super) fn limits(&self, host: usize, place: usize) -> QpLimits {
+        QpLimits {
+            max_send_wr: self.slots[host][place],
+            max_recv_wr: 0,
+            max_inline_data: self.inline,
+            max_msg_size: self.max_message[host][place % self.rails],
+        }
+    }
+
+    pub(super) fn sender_config(&self, number: u32) -> SenderConfig {
+        SenderConfig {
+            virtual_qp_num: number,
+            rails: self.rails as u8,
+            split: self.split,
+            split_threshold: self.split_threshold,
+            separate_signal: self.separate_signal,
+            entry_form: self.form,
+        }
+    }
+
+    pub(super) fn layout(&self) -> ImmLayout {
+        ImmLayout::new(self.rails as u8).expect("1 to 8 rails")
+    }
+
+    /// The longest message of which no rail has more than a few requests.
+    fn longest(&self) -> u32 {
+        let longest = self.max_message.iter().flatten().min().copied().unwrap_or(SIZE_UNIT);
+        let pieces = 8 * self.rails as u32;
+        (longest / SIZE_UNIT * SIZE_UNIT).saturating_mul(pieces).min(1 << 30)
+    }
+
+    /// A length, often one beside a boundary.
+    pub(super) fn length(&self, choices: &mut dyn Choices) -> u32 {
+        let end = u64::from(self.layout().largest_units()) * u64::from(SIZE_UNIT);
+        let rail = choices.below(self.rails as u32) as usize;
+        let port = self.max_message[choices.below(2) as usize][rail];
+        let rails = self.rails as u32;
+        let power = 1 << choices.below(31);
+        let around = pick(choices, &[
+            0,
+            SIZE_UNIT,
+            SIZE_UNIT,
+            SIZE_UNIT * rails,
+            power,
+            self.split_threshold,
+            self.separate_signal.unwrap_or(0),
+            end.min(1 << 30) as u32,
+            port,
+            port.saturating_mul(rails),
+        ]);
+        let near = pick(choices, &[-129, -128, -28, -1, 0, 0, 0, 1, 128, 130]);
+        around.saturating_add_signed(near).min(self.longest())
+    }
+}
+
+trait Chosen {
+    fn choose(choices: &mut dyn Choices) -> Self;
+}
+
+impl Chosen for SplitPolicy {
+    fn choose(choices: &mut dyn Choices) -> Self {
+        let numbers = [0; MOST].map(|_| pick(choices, &[0, 1, 100, 200, 100_000]));
+        match choices.below(4) {
+            0 => Self::Weighted { weights: numbers },
+            1 => Self::LeastFinishTime { bandwidth_mbps: numbers },
+            _ => Self::Even,
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Applications send and receive, and the oracle knows what must come of it.
+
+use super::World;
+use super::connection::{Connection, Flush, Outgoing, Place, Receive, keys};
+use super::memory::{Kind, Owner, Source, Target};
+use crate::choices::{Choices, Seeded, pick};
+use polyrail_core::p2p::{CallError, NotNow, Received, RecvBuffer, SendHandle};
+use polyrail_core::verbs::LocalBuffer;
+
+/// A buffer that nobody reads but the NICs of the test.
+fn local(addr: u64, length: u32) -> LocalBuffer {
+    // SAFETY: no device reads or writes it: only what would land there is kept.
+    unsafe { LocalBuffer::new(addr, length) }
+}
+
+impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
+    /// An application offers buffers.
+    pub(super) fn irecv(&mut self, at: usize, draw: u32) {
+        let mut choices = Seeded::new(draw.into());
+        let connection = &self.connections[at];
+        let line = &connection.line;
+        if connection.receives.len() - connection.sent >= line.ahead as usize {
+            return;
+        }
+        let count = if choices.coin() { 1 } else { 1 + choices.below(line.buffers) };
+        let lengths: Vec<_> = (0..count).map(|_| line.length(&mut choices)).collect();
+        let tags = pick(&mut choices, &[1, 2, 1 << 16]);
+        let tags: Vec<_> = (0..count).map(|_| choices.below(tags)).collect();
+        self.offer(at, &lengths, &tags);
+    }
+
+    /// Offers buffers of these lengths. Returns whether that was taken.
+    pub(super) fn offer(&mut self, at: usize, lengths: &[u32], tags: &[u32]) -> bool {
+        let connection = &mut self.connections[at];
+        let to = 1 - connection.line.from;
+        let number = connection.receives.len() as u64 + 1;
+        let nics = &self.nics;
+        let place = |(buffer, (length, tag)): (usize, (&u32, &u32))| {
+            let owner = Owner { connection: connection.id, number, buffer: buffer as u8 };
+            let kind = Kind::Target(Target::new(owner));
+            let block = nics.borrow_mut().memory.buffer(to, *length, kind);
+            Place { block, capacity: *length, tag: *tag, sent: None }
+        };
+        let places: Vec<_> = lengths.iter().zip(tags).enumerate().map(place).collect();
+        let keys: Vec<_> = places.iter().map(|place| keys(to, place.block)).collect();
+        let buffers: Vec<_> = places
+            .iter()
+            .zip(&keys)
+            .map(|(place, keys)| {
+                let addr = nics.borrow().memory.block(place.block).addr;
+                RecvBuffer { local: local(addr, place.capacity), tag: place.tag, keys }
+            })
+            .collect();
+        let before = nics.borrow().posted;
+        nics.borrow_mut().has_refused = false;
+        let result = connection.receiver.irecv(&buffers);
+        let (after, has_refused) = (nics.borrow().posted, nics.borrow().has_refused);
+        match result {
+            Ok(handle) => {
+                assert_eq!(handle.number(), number, "receives are numbered in order");
+                connection.receives.push(Receive {
+                    handle: Some(handle),
+                    places,
+                    is_offered: false,
+                    mask: 0,
+                    signals: 0,
+                    carriers: 0,
+                });
+                self.summary.receives += 1;
+                true
+            }
+            Err(error) => {
+                assert!(after == before || connection.may_fail, "{error}: nothing changed");
+                connection.check_irecv_error(error, number, has_refused);
+                self.summary.refused += 1;
+                false
+            }
+        }
+    }
+
+    /// An application sends, mostly what is waited for.
+    pub(super) fn isend(&mut self, at: usize, draw: u32) {
+        let mut choices = Seeded::new(draw.into());
+        let connection = &self.connections[at];
+        let Some(front) = connection.receives.get(connection.sent) else {
+            let length = connection.line.length(&mut choices);
+            self.send(at, choices.below(4), length);
+            return;
+        };
+        let open: Vec<_> = front.places.iter().filter(|place| place.sent.is_none()).collect();
+        let Place { capacity, tag, .. } = *pick(&mut choices, &open);
+        let length = match choices.below(8) {
+            0..=3 => capacity,
+            4 => capacity.saturating_sub(choices.below(200)),
+            5 => choices.below(65_536).min(capacity),
+            6 => connection.line.length(&mut choices).min(capacity),
+            _ => connection.line.length(&mut choices),
+        };
+        let tag = if choices.one_in(16) { choices.below(3) } else { tag };
+        self.send(at, tag, length);
+    }
+
+    /// Sends a buffer of this length. Returns whether that was taken.
+    pub(super) fn send(&mut self, at: usize, tag: u32, length: u32) -> bool {
+        let connection = &mut self.connections[at];
+        let from = connection.line.from;
+        let number = connection.sent as u64 + 1;
+        let owner = Owner { connection: connection.id, number, buffer: 0 };
+        let source = Kind::Source(Source { owner, is_given_back: false });
+        let block = self.nics.borrow_mut().memory.buffer(from, length, source);
+        let addr = self.nics.borrow().memory.block(block).addr;
+        let before = self.nics.borrow().posted;
+        self.nics.borrow_mut().has_refused = false;
+        let result = connection.sender.isend(local(addr, length), tag, &keys(from, block));
+        let (after, has_refused) = (self.nics.borrow().posted, self.nics.borrow().has_refused);
+        match result {
+            Ok(handle) => {
+                let nics = &mut *self.nics.borrow_mut();
+                let place = connection.sent(handle, (block, length), tag);
+                if let Some(place) = place {
+                    assert!(length <= place.capacity, "a send is longer than its buffer");
+                    nics.memory.target(place.block).source = Some(block);
+                }
+                self.summary.sends += 1;
+                true
+            }
+            Err(error) => {
+                assert!(after == before || connection.may_fail, "{error}: nothing changed");
+                let is_shown = self.is_shown(at);
+                self.connections[at].check_isend_error(error, (tag, length), is_shown, has_refused);
+                self.summary.refused += 1;
+                false
+            }
+        }
+    }
+
+    /// Whether the sender can see all entries of the receive that is next.
+    fn is_shown(&self, at: usize) -> bool {
+        let connection = &self.connections[at];
+        let Some(front) = connection.receives.get(connection.sent) else { return false };
+        let first = Connection::<DEPTH, SLOTS>::slot(connection.sent as u64 + 1) * 64;
+        let words = first..first + front.places.len() * 8;
+        front.is_offered && self.nics.borrow().shows(connection.ring, words)
+    }
+
+    /// An application asks for one of its receives.
+    pub(super) fn test_receive(&mut self, at: usize, which: u32) {
+        let connection = &mut self.connections[at];
+        let waiting = connection.receives.iter().enumerate();
+        let waiting: Vec<_> =
+            waiting.filter(|(_, receive)| receive.handle.is_some()).map(|(at, _)| at).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let index = waiting[which as usize % waiting.len()];
+        let handle = connection.receives[index].handle.expect("it waits");
+        let result = connection.receiver.test(handle);
+        match result {
+            Ok(None) => return,
+            Ok(Some(received)) => self.received(at, index, &received),
+            Err(CallError::Failed(failure)) => {
+                assert_eq!(connection.receiver.failure(), Some(&failure));
+                assert!(connection.receiver.is_drained(), "buffers are given back too early");
+            }
+            Err(error) => panic!("a receive is tested: {error}"),
+        }
+        let connection = &mut self.connections[at];
+        connection.receives[index].handle = None;
+        for place in &connection.receives[index].places {
+            self.nics.borrow_mut().memory.target(place.block).is_given_back = true;
+        }
+        let again = connection.receiver.test(handle);
+        assert!(matches!(again, Err(CallError::NoRequest { .. })), "told twice: {again:?}");
+        self.summary.reports += 1;
+    }
+
+    /// A message has arrived, the receiver says.
+    fn received(&mut self, at: usize, index: usize, received: &Received) {
+        let connection = &mut self.connections[at];
+        let receive = &connection.receives[index];
+        assert_eq!(received.number(), index as u64 + 1);
+        let capacities = receive.places.iter().map(|place| place.capacity);
+        let fits = received.sizes().iter().zip(capacities).all(|(size, room)| *size <= room);
+        assert!(fits && received.sizes().len() == receive.places.len());
+        if connection.is_known() {
+            let sent = receive.places.iter().map(|place| place.sent.expect("it was sent").1);
+            assert!(sent.eq(received.sizes().iter().copied()), "sizes: {received:?}");
+            check_arrived(&mut self.nics.borrow_mut(), receive);
+        }
+        let is_empty = received.sizes().iter().all(|size| *size == 0);
+        let carriers = if is_empty { 0 } else { receive.carriers };
+        let blocks = receive.places.iter().map(|place| place.block).collect();
+        match connection.receiver.flush(received) {
+            Ok(handle) => connection.flushes.push(Flush { handle, blocks, carriers }),
+            Err(CallError::NotNow(_)) => {}
+            Err(CallError::CannotFlush { .. }) => {
+                assert!(!connection.line.flushes || connection.may_fail, "nothing to flush with");
+            }
+            Err(error) => panic!("a message is flushed: {error}"),
+        }
+    }
+
+    /// An application asks for its oldest flush.
+    pub(super) fn test_flush(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        let Some(Flush { handle, blocks, carriers }) = connection.flushes.first().cloned() else {
+            return;
+        };
+        match connection.receiver.test_flush(&handle) {
+            Ok(false) => return,
+            Ok(true) => {
+                let memory = &mut self.nics.borrow_mut().memory;
+                let read = blocks.iter().map(|block| memory.target(*block).flushed);
+                let read = read.fold(0, |all, one| all | one);
+                let is_known = connection.is_known();
+                assert!(read & carriers == carriers || !is_known, "carriers that did not read");
+                self.summary.flushes += u64::from(carriers > 0);
+            }
+            Err(CallError::CannotFlush { .. }) => {
+                assert!(connection.may_fail, "a flush that fails for nothing");
+            }
+            Err(error) => panic!("a flush is tested: {error}"),
+        }
+        connection.flushes.remove(0);
+    }
+
+    /// An application asks for one of its sends.
+    pub(super) fn test_send(&mut self, at: usize, which: u32) {
+        let connection = &mut self.connections[at];
+        if connection.outgoing.is_empty() {
+            return;
+        }
+        let which = which as usize % connection.outgoing.len();
+        let Outgoing { handle, block, buffer } = connection.outgoing[which];
+        match connection.sender.test(handle) {
+            Ok(false) => return,
+            Ok(true) if connection.is_known() => {
+                let receive = &connection.receives[handle.number() as usize - 1];
+                check_arrived(&mut self.nics.borrow_mut(), receive);
+                let place = receive.places[buffer];
+                assert_eq!(place.sent.map(|(block, _)| block), Some(block));
+            }
+            Ok(true) => {}
+            Err(CallError::Failed(failure)) => {
+                assert_eq!(connection.sender.failure(), Some(&failure));
+                assert!(connection.sender.is_drained(), "a buffer is given back too early");
+            }
+            Err(error) => panic!("a send is tested: {error}"),
+        }
+        connection.outgoing.swap_remove(which);
+        self.nics.borrow_mut().memory.source(block).is_given_back = true;
+        let again = connection.sender.test(handle);
+        assert!(matches!(again, Err(CallError::NoRequest { .. })), "told twice: {again:?}");
+        self.summary.reports += 1;
+    }
+}
+
+/// Every byte of a message is there, and every immediate was carried out.
+fn check_arrived(nics: &mut super::fabric::Fabric, receive: &Receive) {
+    assert!(receive.mask != 0 && receive.signals == receive.mask, "not all signals: {receive:?}");
+    for Place { block, sent, .. } in &receive.places {
+        let length = sent.expect("it was sent").1;
+        let target = nics.memory.target(*block);
+        assert!(target.holds(length), "{length} bytes, and {target:?}");
+    }
+}
+
+impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
+    /// A send was taken. Returns the buffer that it is for, if that can be known.
+    fn sent(&mut self, handle: SendHandle, sent: (usize, u32), tag: u32) -> Option<Place> {
+        let block = sent.0;
+        let number = self.sent as u64 + 1;
+        if !self.is_known() {
+            self.outgoing.push(Outgoing { handle, block, buffer: 0 });
+            return None;
+        }
+        assert_eq!(handle.number(), number, "messages are numbered in order");
+        let front = self.receives.get_mut(self.sent).expect("a buffer was offered");
+        let fits = |place: &&mut Place| place.tag == tag && place.sent.is_none();
+        let found = front.places.iter_mut().enumerate().find(|(_, place)| fits(&place));
+        let (buffer, place) = found.expect("a buffer with this tag");
+        place.sent = Some(sent);
+        let place = *place;
+        self.outgoing.push(Outgoing { handle, block, buffer });
+        self.sent += usize::from(front.places.iter().all(|place| place.sent.is_some()));
+        Some(place)
+    }
+
+    /// A receive was refused: for a reason that is true.
+    fn check_irecv_error(&self, error: CallError, number: u64, has_refused: bool) {
+        let not_now = match error {
+            CallError::NotNow(not_now) => not_now,
+            CallError::Failed(failure) => {
+                return assert_eq!(self.receiver.failure(), Some(&failure));
+            }
+            other => panic!("a receive is refused: {other}"),
+        };
+        match not_now {
+            NotNow::SlotTaken { number: other } => {
+                assert_eq!(other + SLOTS as u64, number);
+                let before = &self.receives[other as usize - 1];
+                assert!(before.handle.is_some(), "the slot is free");
+            }
+            NotNow::PoolFull { .. } => {
+                let waiting = self.receives.iter().filter(|receive| receive.handle.is_some());
+                let most = (waiting.count() + 1) * self.line.rails;
+                assert!(most as u32 > self.line.limit, "the account has room");
+            }
+            NotNow::PoolRefused { .. } | NotNow::Refused { .. } => assert!(has_refused, "{error}"),
+            NotNow::NoCredits => {}
+            NotNow::NoEntry | NotNow::NoSuchTag => panic!("not of a receive: {error}"),
+        }
+    }
+
+    /// A send was refused: for a reason that is true.
+    fn check_isend_error(
+        &self,
+        error: CallError,
+        (tag, bytes): (u32, u32),
+        is_shown: bool,
+        has_refused: bool,
+    ) {
+        let front = self.receives.get(self.sent);
+        let mut open = front.into_iter().flat_map(|front| &front.places);
+        let place = open.find(|place| place.sent.is_none() && place.tag == tag);
+        match error {
+            CallError::Failed(failure) => assert_eq!(self.sender.failure(), Some(&failure)),
+            CallError::NotNow(NotNow::Refused { .. }) => assert!(has_refused, "{error}"),
+            CallError::NotNow(NotNow::NoCredits) => {}
+            _ if !self.is_known() => {}
+            CallError::NotNow(NotNow::NoEntry) => assert!(!is_shown, "the entries are there"),
+            CallError::NotNow(NotNow::NoSuchTag) => {
+                assert!(front.is_some() && place.is_none(), "there is a buffer with this tag");
+            }
+            CallError::NotNow(NotNow::SlotTaken { number }) => {
+                assert_eq!(number + SLOTS as u64, self.sent as u64 + 1);
+                let is_it = |outgoing: &Outgoing| outgoing.handle.number() == number;
+                assert!(self.outgoing.iter().any(is_it), "the slot is free");
+            }
+            CallError::TooLong { length, capacity } => {
+                let expected = place.map(|place| place.capacity);
+                assert_eq!((length, Some(capacity)), (bytes, expected));
+                assert!(length > capacity);
+            }
+            other => panic!("a send is refused: {other}"),
+        }
+    }
+}

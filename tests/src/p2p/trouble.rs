@@ -1,0 +1,131 @@
+//! Drivers refuse, queue pairs fail, owners give up, connections are replaced.
+
+use super::World;
+use super::connection::Connection;
+use polyrail_core::hardware::{CommitError, Refusal};
+use polyrail_core::verbs::WcStatus;
+
+/// What a driver says when it does not like a request.
+const EINVAL: i32 = 22;
+
+fn mood(accepted: u32, is_full: bool) -> CommitError {
+    let refusal = if is_full { Refusal::QueueFull } else { Refusal::Driver(EINVAL) };
+    CommitError { accepted, refusal }
+}
+
+/// Takes one of what is left. Returns whether there was one.
+fn spend(left: &mut u32) -> bool {
+    let had = *left > 0;
+    *left -= u32::from(had);
+    had
+}
+
+impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
+    /// The connection of a queue pair, if it was not replaced.
+    fn connection_of(&mut self, at: usize) -> Option<&mut Connection<DEPTH, SLOTS>> {
+        let id = self.nics.borrow().qps[at].name.connection;
+        self.connections.iter_mut().find(|connection| connection.id == id)
+    }
+
+    pub(super) fn refuse_sends(&mut self, at: usize, taken: u32, is_full: bool) {
+        if !spend(&mut self.left.refusals) {
+            return;
+        }
+        self.nics.borrow_mut().qps[at].mood = Some(mood(taken, is_full));
+        if let Some(connection) = self.connection_of(at) {
+            connection.may_fail |= !is_full;
+        }
+    }
+
+    pub(super) fn refuse_receives(&mut self, srq: usize, taken: u32, is_full: bool) {
+        if spend(&mut self.left.refusals) {
+            self.nics.borrow_mut().srqs[srq].mood = Some(mood(taken, is_full));
+        }
+    }
+
+    pub(super) fn fail(&mut self, at: usize, status: WcStatus) {
+        let (is_unanswered, works) = {
+            let nics = self.nics.borrow();
+            (nics.is_unanswered(at), !nics.qps[at].in_error && !nics.qps[at].is_gone)
+        };
+        let is_due = is_unanswered && status == WcStatus::RETRY_EXC_ERR;
+        if !works || !(is_due || spend(&mut self.left.failures)) {
+            return;
+        }
+        self.nics.borrow_mut().fail(at, status);
+        self.summary.failures += 1;
+        if let Some(connection) = self.connection_of(at) {
+            connection.may_fail = true;
+        }
+    }
+
+    pub(super) fn take_receive(&mut self, at: usize) {
+        let mut nics = self.nics.borrow_mut();
+        if nics.can_take(at) {
+            nics.take_receive(at);
+        }
+    }
+
+    pub(super) fn keep_working(&mut self, at: usize) {
+        if spend(&mut self.left.refusals) {
+            self.nics.borrow_mut().qps[at].keeps_working = 3;
+        }
+    }
+
+    pub(super) fn surrender(&mut self, at: usize, host: usize) {
+        if spend(&mut self.left.surrenders) {
+            self.connections[at].may_fail = true;
+            self.connections[at].fail(host, false);
+        }
+    }
+
+    /// An end hears that its peer's has failed.
+    pub(super) fn tell(&mut self, at: usize, host: usize) {
+        let connection = &mut self.connections[at];
+        if connection.has_failed_at(1 - host) {
+            connection.fail(host, true);
+        }
+    }
+
+    /// A connection that has ended is replaced.
+    pub(super) fn replace(&mut self, at: usize) {
+        if self.shape.replaces && self.summary.replaced < 6 && self.connections[at].has_ended() {
+            self.summary.replaced += 1;
+            self.close(at, true);
+        }
+    }
+
+    /// Ends a connection, and makes another one in its place.
+    pub(super) fn close(&mut self, at: usize, replaces: bool) {
+        let Self { nics, hosts, shape, connections, .. } = self;
+        for host in &mut *hosts {
+            assert!(host.cq.detach(at as u16));
+        }
+        let old = connections.swap_remove(at);
+        let to = 1 - old.line.from;
+        self.retired.extend(old.sender.into_queue_pairs());
+        let (queue_pairs, accounts) = old.receiver.into_parts();
+        self.retired.extend(queue_pairs);
+        for account in accounts {
+            let pools = hosts[to].pools.iter_mut();
+            let mut pools = pools.filter(|pool| pool.device() == account.device());
+            pools.next().expect("a pool of the device").close(account);
+        }
+        if replaces {
+            self.next_id += 1;
+            let new = Connection::new(self.next_id, at, nics, hosts, shape);
+            connections.push(new);
+            let last = connections.len() - 1;
+            connections.swap(at, last);
+        }
+    }
+}
+
+impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
+    /// Both ends have failed, and nobody waits for anything.
+    pub(super) fn has_ended(&self) -> bool {
+        let is_drained = self.sender.is_drained() && self.receiver.is_drained();
+        let waits = self.receives.iter().any(|receive| receive.handle.is_some());
+        is_drained && !waits && self.outgoing.is_empty()
+    }
+}
