@@ -15,6 +15,7 @@ pub mod behaviours;
 pub mod choices;
 pub mod endpoint;
 pub mod ends;
+mod link;
 pub mod model;
 pub mod p2p;
 pub mod rig;

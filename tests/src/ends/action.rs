@@ -1,7 +1,7 @@
 //! What can happen next.
 
 use super::World;
-use super::link::Old;
+use crate::link::Old;
 use super::physical::Name;
 use crate::choices::{Choices, pick};
 use polyrail_core::verbs::WcStatus;

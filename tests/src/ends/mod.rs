@@ -12,7 +12,7 @@
 //! error state or none.
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, of `physical` queue pairs, `nic` is the
-//! engine's side of them, `link` carries control messages; `action` is what can happen, `steps`, `traffic`
+//! engine's side of them; `action` is what can happen, `steps`, `traffic`
 //! and `owner` let it happen; `direction` and `oracle` know what must be true; `ending` is how a world ends;
 //! `search` looks for the seeds that fail, and `every` tries everything.
 
@@ -21,7 +21,6 @@ mod direction;
 mod ending;
 mod every;
 mod fabric;
-mod link;
 mod nic;
 mod oracle;
 mod owner;
@@ -33,14 +32,14 @@ mod traffic;
 
 pub use action::Action;
 pub use every::{Explored, explore};
-pub use link::Old;
+pub use crate::link::Old;
 pub use physical::Name;
 pub use shape::{FRAGMENT, Job, Kind, Shape, Troubles};
 
 use crate::choices::{Bytes, Choices, Seeded};
 use direction::Direction;
 use fabric::Fabric;
-use link::Link;
+use crate::link::Link;
 use nic::{EndCq, EndQp, Nics};
 use owner::{Attempt, Pending};
 use physical::key;

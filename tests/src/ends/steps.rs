@@ -5,6 +5,7 @@ use super::action::Action;
 use super::direction::RECEIVE;
 use super::fabric::EIO;
 use super::physical::Name;
+use polyrail_core::virtual_qp::ControlMessage;
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_cq::Event;
@@ -167,13 +168,14 @@ impl World {
 
     fn tell(&mut self, end: usize) {
         while let Some(message) = self.ends[end].qp.next_control() {
-            self.link.send(end, message);
+            self.link.send(end, message.encode());
         }
         self.ends[end].may_tell = false;
     }
 
     fn hear(&mut self, end: usize, late: bool) {
-        let message = self.link.receive(1 - end, late).expect("a message");
+        let bytes = self.link.receive(1 - end, late).expect("a message");
+        let message = ControlMessage::decode(&bytes).expect("what was encoded");
         self.say(&message);
         let heard = self.ends[end].qp.control(message);
         heard.unwrap_or_else(|error| panic!("{message:?} of a correct peer: {error}"));

@@ -3,6 +3,7 @@
 use super::World;
 use super::fabric::device_at;
 use crate::choices::{Choices, pick};
+use crate::link::Old;
 use polyrail_core::verbs::WcStatus;
 
 /// One step of an application, an owner, a NIC or a peer that does not keep to the protocol. Connections and
@@ -42,6 +43,26 @@ pub enum Action {
     Surrender { connection: usize, host: usize },
     /// An end hears that its peer's has failed.
     Tell { connection: usize, host: usize },
+    /// An owner sends the messages that there are.
+    Carry { connection: usize, host: usize },
+    /// The next message arrives at an end, of the link or of one that broke.
+    Hear { connection: usize, host: usize, late: bool },
+    /// The link breaks, and is there again.
+    Break { connection: usize, old: Old },
+    /// An owner notices that the link is a new one.
+    Notice { connection: usize, host: usize },
+    /// An owner says that a queue pair failed.
+    Distrust { connection: usize, host: usize, place: usize },
+    /// Owners make and connect queue pairs for a place that is down, on these rails' devices.
+    Renew { connection: usize, place: usize, rails: [usize; 2] },
+    /// An owner puts the new queue pair in its place.
+    Install { connection: usize, host: usize, place: usize },
+    /// New queue pairs cannot be connected.
+    Abandon { connection: usize, place: usize },
+    /// A device is gone, with the completions that were not taken.
+    RemoveDevice { host: usize, device: usize },
+    /// Owners say so, and the device is there again.
+    Mourn { host: usize, device: usize },
     /// The peer sends what no correct peer sends.
     Forge { connection: usize, draw: u32 },
     /// The peer writes where nobody is to look any more.
@@ -68,7 +89,10 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let connection = choices.below(self.connections.len() as u32) as usize;
         let pace = &self.shape.pace;
         let trouble = 1 + u32::from(self.left.forgeries + self.left.scribbles > 0);
-        let weights = [pace[0], pace[1], pace[2], pace[3], 2 * pace[4], pace[5], trouble];
+        let is_hurt = self.connections.iter().any(|connection| connection.failures > 0);
+        let control = if is_hurt { self.shape.control } else { 0 };
+        let weights =
+            [pace[0], pace[1], pace[2], pace[3], 2 * pace[4], pace[5], 2 * control, trouble];
         let mut draw = choices.below(weights.iter().sum());
         let kind = weights.iter().position(|weight| {
             let is_it = draw < *weight;
@@ -82,7 +106,34 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             Some(3) => self.choose_poll(choices),
             Some(4) => self.choose_step(choices, true),
             Some(5) => self.choose_step(choices, false),
+            Some(6) => self.choose_control(connection, choices),
             _ => self.choose_trouble(connection, choices),
+        }
+    }
+
+    /// Something that owners do with queue pairs that fail.
+    fn choose_control(&self, connection: usize, choices: &mut dyn Choices) -> Action {
+        let line = &self.connections[connection].line;
+        let host = choices.below(2) as usize;
+        let place = choices.below((line.rails * line.each) as u32) as usize;
+        let rail = |choices: &mut dyn Choices| match choices.below(4) {
+            0 => choices.below(line.rails as u32) as usize,
+            _ => place % line.rails,
+        };
+        match choices.below(16) {
+            0..=3 => Action::Carry { connection, host },
+            4..=8 => Action::Hear { connection, host, late: choices.one_in(4) },
+            9 | 10 => Action::Notice { connection, host },
+            11 | 12 => Action::Install { connection, host, place },
+            13 if self.shape.renews => {
+                Action::Renew { connection, place, rails: [0; 2].map(|_| rail(choices)) }
+            }
+            14 => Action::Abandon { connection, place },
+            15 => {
+                let device = choices.below(self.shape.devices[host] as u32) as usize;
+                Action::Mourn { host, device }
+            }
+            _ => Action::Hear { connection, host, late: false },
         }
     }
 
@@ -132,10 +183,18 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             choices.below(nics.qps.len() as u32) as usize
         };
         let (taken, is_full) = (choices.below(4), !choices.one_in(16));
-        match choices.below(14) {
+        let place = choices.below(16) as usize;
+        let device = choices.below(self.shape.devices[host] as u32) as usize;
+        match choices.below(18) {
+            14 => Action::Distrust { connection, host, place },
+            15 => Action::RemoveDevice { host, device },
+            16 => {
+                let old = pick(choices, &[Old::Lost, Old::First, Old::Late]);
+                Action::Break { connection, old }
+            }
+            17 => Action::Fail { at, status: WcStatus::RETRY_EXC_ERR },
             0 | 1 => Action::RefuseSends { at, taken, is_full },
             2 | 3 => {
-                let device = choices.below(self.shape.devices[host] as u32) as usize;
                 let taken = pick(choices, &[0, 1, 3, 20]);
                 Action::RefuseReceives { host, device, taken, is_full }
             }
@@ -174,6 +233,16 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             Action::KeepWorking { at } => self.keep_working(at),
             Action::Surrender { connection, host } => self.surrender(connection, host),
             Action::Tell { connection, host } => self.tell(connection, host),
+            Action::Carry { connection, host } => self.carry(connection, host),
+            Action::Hear { connection, host, late } => self.hear(connection, host, late),
+            Action::Break { connection, old } => self.break_link(connection, old),
+            Action::Notice { connection, host } => self.notice(connection, host),
+            Action::Distrust { connection, host, place } => self.distrust(connection, host, place),
+            Action::Renew { connection, place, rails } => self.renew(connection, place, rails),
+            Action::Install { connection, host, place } => self.install(connection, host, place),
+            Action::Abandon { connection, place } => self.abandon(connection, place),
+            Action::RemoveDevice { host, device } => self.remove_device(host, device),
+            Action::Mourn { host, device } => self.mourn(host, device),
             Action::Forge { connection, draw } => self.forge(connection, draw),
             Action::Scribble { connection, draw } => self.scribble(connection, draw),
             Action::Replace { connection } => self.replace(connection),

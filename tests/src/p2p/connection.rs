@@ -1,12 +1,13 @@
 //! A connection: its two ends, and what the oracle knows of it.
 
+use crate::link::Link;
 use super::fabric::{Name, device_at, device_id};
 use super::host::Host;
 use super::memory::{Memory, Words};
 use super::nic::{Nics, SimQp, SimSrq};
 use super::shape::{Line, MOST, Shape};
 use polyrail_core::p2p::{
-    Account, FlushHandle, Receiver, ReceiverConfig, RecvHandle, Region, SendHandle, Sender,
+    Account, FlushHandle, Receiver, RecvHandle, Region, SendHandle, Sender,
 };
 use polyrail_core::verbs::DeviceKeys;
 use polyrail_core::virtual_cq::CompletionTarget;
@@ -82,6 +83,17 @@ pub(super) struct Connection<const DEPTH: usize, const SLOTS: usize> {
     pub(super) flushes: Vec<Flush>,
     /// Messages that were sent whole.
     pub(super) sent: usize,
+    /// What the owners tell each other.
+    pub(super) link: Link,
+    /// Queue pairs made for each place, of either host, that are not in it yet.
+    pub(super) pending: Vec<[Option<(SimQp, u16)>; 2]>,
+    /// Failures of queue pairs, and those of them that may be the fault of requests.
+    pub(super) failures: u32,
+    pub(super) hard_failures: u32,
+    /// Immediates may be carried out again.
+    pub(super) is_lossy: bool,
+    /// Devices whose account means nothing any more.
+    pub(super) stale: u8,
     /// Something happened for which it may fail.
     pub(super) may_fail: bool,
     /// Somebody does not keep to the protocol.
@@ -137,7 +149,7 @@ fn flush_qps(nics: &Nics, line: &Line, id: u32) -> Vec<SimQp> {
     devices.into_iter().filter(|_| line.flushes).map(make).collect()
 }
 
-fn receivers_devices(line: &Line) -> Vec<usize> {
+pub(super) fn receivers_devices(line: &Line) -> Vec<usize> {
     let rails = &line.devices[1 - line.from][..line.rails];
     (0..MOST).filter(|device| rails.contains(device)).collect()
 }
@@ -183,7 +195,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         let sender = Sender::new(line.sender_config(number), near, region_near);
         let mut sender = Box::new(sender.expect("a good sender"));
         let accounts = Self::accounts(nics, &line, &mut hosts[to]);
-        let config = ReceiverConfig { virtual_qp_num: number, rails: line.rails as u8 };
+        let config = line.receiver_config(number);
         let receiver = Receiver::new(config, far, flushes, accounts, region_far);
         let mut receiver = Box::new(receiver.expect("a good receiver"));
         sender.connect(&receiver.card()).expect("the ends fit");
@@ -191,6 +203,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         hosts[from].cq.attach(at as u16, &*sender).expect("deep completion queues");
         hosts[to].cq.attach(at as u16, &*receiver).expect("deep completion queues");
         let (near, far, flush_qps) = all;
+        let pending = near.iter().map(|_| [None, None]).collect();
         Self {
             id,
             line,
@@ -205,6 +218,12 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
             outgoing: Vec::new(),
             flushes: Vec::new(),
             sent: 0,
+            link: Link::default(),
+            pending,
+            failures: 0,
+            hard_failures: 0,
+            is_lossy: false,
+            stale: 0,
             may_fail: false,
             is_forged: false,
         }
@@ -213,7 +232,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     fn accounts(nics: &Nics, line: &Line, host: &mut Host) -> Vec<Account<SimSrq>> {
         let to = 1 - line.from;
         let open = |device: usize| {
-            let srq = SimSrq { nics: Rc::clone(nics), at: device_at(to, device) };
+            let srq = SimSrq::new(nics, device_at(to, device));
             host.pools[device].open(srq, line.limit).expect("room in the pool")
         };
         receivers_devices(line).into_iter().map(open).collect()

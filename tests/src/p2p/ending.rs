@@ -4,6 +4,7 @@ use super::World;
 use super::shape::Troubles;
 use super::{Connection, Summary};
 use polyrail_core::verbs::WcStatus;
+use polyrail_core::virtual_qp::RailState;
 
 /// Rounds without a step after which nothing is to come.
 const IDLE: u32 = 4;
@@ -72,7 +73,13 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
         self.show(0, u32::MAX);
         for host in 0..2 {
+            for device in 0..self.shape.devices[host] {
+                self.mourn(host, device);
+            }
             self.poll(host, usize::MAX, usize::MAX);
+        }
+        for at in 0..self.connections.len() {
+            self.tend(at);
         }
         self.check();
         self.test_all();
@@ -81,7 +88,37 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
 
     /// Counts what moves on.
     fn progress(&self) -> (u64, u64) {
-        (self.nics.borrow().moved, self.summary.reports)
+        let Summary { reports, controls, renewed, .. } = self.summary;
+        (self.nics.borrow().moved, reports + controls + renewed)
+    }
+
+    /// Owners do what they can for queue pairs that failed.
+    fn tend(&mut self, at: usize) {
+        if !self.connections[at].line.reroutes {
+            return;
+        }
+        let places = self.connections[at].near.len();
+        for host in 0..2 {
+            self.notice(at, host);
+            for place in 0..places {
+                if self.connections[at].is_dead(&self.nics, host, place) {
+                    self.connections[at].fail_queue_pair(host, place);
+                }
+                self.install(at, host, place);
+            }
+            self.carry(at, host);
+        }
+        for host in 0..2 {
+            for late in [true, false] {
+                while self.connections[at].link.carries(1 - host, late) {
+                    self.hear(at, host, late);
+                }
+            }
+        }
+        let in_service = |place: &usize| self.connections[at].is_in_service(*place);
+        if self.shape.renews || !(0..places).any(|place| in_service(&place)) {
+            (0..places).for_each(|place| self.renew(at, place, [place, place]));
+        }
     }
 
     fn test_all(&mut self) {
@@ -105,7 +142,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     fn end_failed(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         let is_dead = |at: usize| self.nics.borrow().qps[at].in_error;
-        let has_dead = connection.near.iter().chain(&connection.far).any(|at| is_dead(*at));
+        let mut all = connection.near.iter().chain(&connection.far);
+        let has_dead = !connection.line.reroutes && all.any(|at| is_dead(*at));
         if connection.is_forged || connection.has_failed() || has_dead {
             for host in 0..2 {
                 connection.fail(host, true);
@@ -168,6 +206,12 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
 
     fn check_done(&self) {
         self.check_told();
+        for place in 0..self.near.len() {
+            let states = [0, 1].map(|host| self.state(host, place));
+            assert_eq!(states[0], states[1], "connection {}: place {place}", self.id);
+            let is_settled = matches!(states[0].0, RailState::InService | RailState::Down);
+            assert!(is_settled, "connection {}: {states:?} at place {place}", self.id);
+        }
     }
 
     /// A connection that failed has given everything back.

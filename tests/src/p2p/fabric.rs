@@ -42,8 +42,10 @@ pub(super) struct Qp {
     pub(super) limits: QpLimits,
     pub(super) peer: Option<usize>,
     pub(super) in_error: bool,
-    /// It was destroyed.
+    /// Its device is gone, or it was destroyed.
     pub(super) is_gone: bool,
+    /// Its number may be given away.
+    is_destroyed: bool,
     /// One more message may still be taken, though it is in the error state.
     takes_one_more: bool,
     pub(super) said_word: bool,
@@ -86,6 +88,8 @@ pub(super) struct Srq {
     pub(super) mood: Option<CommitError>,
     /// Receives were taken that nobody promised.
     pub(super) is_robbed: bool,
+    /// Counts those that were there before, and went with their device.
+    pub(super) generation: u32,
 }
 
 /// A word that was written, and that nobody sees yet.
@@ -126,6 +130,8 @@ pub(super) struct Fabric {
     /// `MOST` of each host, one for each device; shared receive queues likewise.
     pub(super) cqs: Vec<Cq>,
     pub(super) srqs: Vec<Srq>,
+    /// Devices that are gone.
+    pub(super) is_dead: [bool; 2 * MOST],
     pub(super) hidden: Vec<Hidden>,
     tears: bool,
     flushes_all: bool,
@@ -151,6 +157,7 @@ impl Fabric {
             qps: Vec::new(),
             cqs: (0..2 * MOST).map(cq).collect(),
             srqs: (0..2 * MOST).map(|_| Srq::default()).collect(),
+            is_dead: [false; 2 * MOST],
             hidden: Vec::new(),
             tears: shape.tears,
             flushes_all: shape.flushes_all,
@@ -165,7 +172,7 @@ impl Fabric {
     pub(super) fn make(&mut self, name: Name, limits: QpLimits, word_after: u32) -> usize {
         let taken = |number: &u32| {
             let same = |qp: &Qp| (qp.name.host, qp.name.device) == (name.host, name.device);
-            self.qps.iter().any(|qp| same(qp) && !qp.is_gone && qp.qp_num == *number)
+            self.qps.iter().any(|qp| same(qp) && !qp.is_destroyed && qp.qp_num == *number)
         };
         let qp_num = (1..).find(|number| !taken(number)).expect("few queue pairs");
         self.qps.push(Qp {
@@ -175,6 +182,7 @@ impl Fabric {
             peer: None,
             in_error: false,
             is_gone: false,
+            is_destroyed: false,
             takes_one_more: name.is_receivers && !name.is_for_flushes,
             said_word: false,
             word_after,
@@ -477,6 +485,10 @@ impl Fabric {
     ) -> Result<(), CommitError> {
         let inline: Vec<_> = batch.iter().map(|request| self.inline(at, request)).collect();
         let qp = &mut self.qps[at];
+        if qp.is_gone {
+            self.has_refused = true;
+            return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EIO) });
+        }
         assert!(!qp.said_word, "nothing is posted after the driver's word");
         assert!(batch.iter().all(|request| request.wr_id & ENGINE_WR_ID != 0), "{batch:?}");
         let longest = batch.iter().map(|request| request.sge.length()).max();
@@ -510,7 +522,15 @@ impl Fabric {
         Some(words.read(offset as usize / 8, sge.length() as usize / 8))
     }
 
-    pub(super) fn post_receives(&mut self, srq: usize, count: usize) -> Result<(), CommitError> {
+    pub(super) fn post_receives(
+        &mut self,
+        (srq, generation): (usize, u32),
+        count: usize,
+    ) -> Result<(), CommitError> {
+        if self.is_dead[srq] || self.srqs[srq].generation != generation {
+            self.has_refused = true;
+            return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EIO) });
+        }
         let answer = answer(self.srqs[srq].mood.take(), count);
         self.has_refused |= answer.is_err();
         let accepted = answer.map_or_else(|error| error.accepted, |()| count as u32);
@@ -521,6 +541,9 @@ impl Fabric {
 
     pub(super) fn enter_error(&mut self, at: usize) -> Result<(), Refusal> {
         let qp = &mut self.qps[at];
+        if qp.is_gone {
+            return Err(Refusal::Driver(EIO));
+        }
         if qp.keeps_working > 0 {
             qp.keeps_working -= 1;
             return Err(Refusal::Driver(EIO));
@@ -531,6 +554,9 @@ impl Fabric {
 
     pub(super) fn last_wqe_reached(&mut self, at: usize) -> Result<bool, Refusal> {
         let qp = &mut self.qps[at];
+        if qp.is_gone {
+            return Err(Refusal::Driver(EIO));
+        }
         assert!(qp.in_error && qp.sent.is_empty() && qp.slots == 0, "asked for too early");
         if qp.word_after > 0 {
             qp.word_after -= 1;
@@ -540,13 +566,43 @@ impl Fabric {
         Ok(true)
     }
 
-    /// A queue pair is destroyed.
+    /// A queue pair is destroyed: all its completions were taken, unless its device was gone.
     pub(super) fn destroy(&mut self, at: usize) {
         let cq = self.cq_of(at);
-        self.qps[at].is_gone = true;
-        self.cqs[cq].entries.retain(|entry| entry.at != at);
-        let is_receive = |entry: &&Entry| entry.completion.wr_id == POOL_WR_ID;
-        self.cqs[cq].receives = self.cqs[cq].entries.iter().filter(is_receive).count() as u32;
+        let waits = self.cqs[cq].entries.iter().any(|entry| entry.at == at);
+        assert!(!waits || std::thread::panicking(), "a queue pair is destroyed too early");
+        self.remove(at);
+        self.qps[at].is_destroyed = true;
+    }
+
+    /// A queue pair is no more. What had left it may still be on its way.
+    fn remove(&mut self, at: usize) {
+        let qp = &mut self.qps[at];
+        if !qp.in_error {
+            qp.in_error = true;
+            let left = qp.sent.iter().filter(|sent| !sent.is_executed);
+            qp.stragglers = left.cloned().collect();
+            self.freeze_stragglers(at);
+        }
+        let qp = &mut self.qps[at];
+        qp.is_gone = true;
+        qp.sent.clear();
+    }
+
+    /// A device is gone, with everything that was on it, and with all completions that were not taken.
+    pub(super) fn remove_device(&mut self, host: usize, device: usize) {
+        for at in 0..self.qps.len() {
+            let Name { host: other, device: place, .. } = self.qps[at].name;
+            if (other, place) == (host, device) {
+                self.remove(at);
+            }
+        }
+        let at = device_at(host, device);
+        self.is_dead[at] = true;
+        self.cqs[at].entries.clear();
+        self.cqs[at].receives = 0;
+        let generation = self.srqs[at].generation + 1;
+        self.srqs[at] = Srq { generation, ..Srq::default() };
     }
 }
 

@@ -3,6 +3,7 @@
 use super::nic::{Nics, SimCq};
 use super::fabric::{device_at, device_id};
 use super::shape::{MOST, Shape};
+use polyrail_core::hardware::CqId;
 use polyrail_core::p2p::{POOL_WR_ID, Pool};
 use polyrail_core::verbs::DeviceId;
 use polyrail_core::virtual_cq::{CompletionTarget, Event, VirtualCq};
@@ -22,9 +23,14 @@ impl Host {
         let cq = |device| SimCq { nics: Rc::clone(nics), host: number, device, capacity };
         let cqs = (0..shape.devices[number]).map(cq);
         let pool = |device| Pool::new(device_id(number, device), shape.receives());
+        let mut all = VirtualCq::new(cqs).expect("few devices");
+        for device in 0..shape.devices[number] {
+            let id = CqId(device_at(number, device) as u64);
+            all.set_aside(id, shape.receives()).expect("deep completion queues");
+        }
         Self {
             number,
-            cq: VirtualCq::new(cqs).expect("few devices"),
+            cq: all,
             pools: (0..shape.devices[number]).map(pool).collect(),
         }
     }
@@ -52,6 +58,9 @@ impl Host {
         let nics = nics.borrow();
         for (device, pool) in self.pools.iter().enumerate() {
             let at = device_at(self.number, device);
+            if nics.is_dead[at] {
+                continue;
+            }
             let there = nics.srqs[at].receives + nics.cqs[at].receives;
             let counted = posted(pool.device()) + pool.unowned();
             assert_eq!(

@@ -18,7 +18,7 @@
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`, `nic` is the engine's side of
 //! them; `host` and `connection` are what runs on them; `action` is what can happen, `steps`, `traffic`,
-//! `trouble` and `peer` let it happen; `ending` is how a world ends; `search` looks for the seeds that fail.
+//! `trouble`, `owner` and `peer` let it happen; `ending` is how a world ends; `search` looks for the seeds that fail.
 
 mod action;
 mod connection;
@@ -27,6 +27,7 @@ mod fabric;
 mod host;
 mod memory;
 mod nic;
+mod owner;
 mod peer;
 pub mod search;
 mod shape;
@@ -34,14 +35,16 @@ mod steps;
 mod traffic;
 mod trouble;
 
+pub use crate::link::Old;
 pub use action::Action;
 pub use shape::{Line, Shape, Size, Troubles};
 
 use crate::choices::{Bytes, Choices, Seeded};
 use connection::Connection;
-use fabric::Fabric;
+use fabric::{Fabric, device_id};
 use host::Host;
 use nic::{Nics, SimQp};
+use shape::MOST;
 use polyrail_core::p2p::Account;
 use polyrail_core::verbs::DeviceId;
 use std::cell::RefCell;
@@ -69,6 +72,14 @@ pub struct Summary {
     pub forgeries: u64,
     /// Connections replaced.
     pub replaced: u64,
+    /// Devices that were gone.
+    pub losses: u64,
+    /// Queue pairs replaced.
+    pub renewed: u64,
+    /// Messages between owners.
+    pub controls: u64,
+    /// Shares and entries of queue pairs that failed that went out again.
+    pub again: u64,
 }
 
 impl AddAssign for Summary {
@@ -82,6 +93,10 @@ impl AddAssign for Summary {
         self.failures += other.failures;
         self.forgeries += other.forgeries;
         self.replaced += other.replaced;
+        self.losses += other.losses;
+        self.renewed += other.renewed;
+        self.controls += other.controls;
+        self.again += other.again;
     }
 }
 
@@ -197,6 +212,11 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     fn posted(&self, host: usize, device: DeviceId) -> i64 {
         let at = |connection: &&Connection<DEPTH, SLOTS>| connection.line.from != host;
         let connections = self.connections.iter().filter(at);
+        let has_account = |connection: &&Connection<DEPTH, SLOTS>| {
+            let is_stale = |place| connection.stale >> place & 1 == 1 && device_id(host, place) == device;
+            !(0..MOST).any(is_stale)
+        };
+        let connections = connections.filter(has_account);
         let accounts = connections.flat_map(|connection| connection.receiver.accounts());
         accounts.filter(|account| account.device() == device).map(Account::posted).sum()
     }

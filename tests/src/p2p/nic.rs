@@ -65,15 +65,24 @@ impl RecvBatch for SimRecvBatch<'_> {
 
     fn commit(self) -> Result<(), CommitError> {
         assert!(self.count > 0, "no doorbell without a receive");
-        self.srq.nics.borrow_mut().post_receives(self.srq.at, self.count)
+        self.srq.nics.borrow_mut().post_receives((self.srq.at, self.srq.generation), self.count)
     }
 }
 
 /// A handle of a device's shared receive queue.
 #[derive(Clone)]
 pub(super) struct SimSrq {
-    pub(super) nics: Nics,
-    pub(super) at: usize,
+    nics: Nics,
+    at: usize,
+    generation: u32,
+}
+
+impl SimSrq {
+    /// The one that is there now.
+    pub(super) fn new(nics: &Nics, at: usize) -> Self {
+        let generation = nics.borrow().srqs[at].generation;
+        Self { nics: Rc::clone(nics), at, generation }
+    }
 }
 
 impl fmt::Debug for SimSrq {

@@ -2,7 +2,7 @@
 
 use crate::choices::{Choices, pick};
 use polyrail_core::hardware::QpLimits;
-use polyrail_core::p2p::{EntryForm, ImmLayout, SIZE_UNIT, SenderConfig, SplitPolicy};
+use polyrail_core::p2p::{EntryForm, ImmLayout, ReceiverConfig, SIZE_UNIT, SenderConfig, SplitPolicy};
 
 /// Devices that each host can have, and rails of a connection.
 pub(super) const MOST: usize = 8;
@@ -46,6 +46,12 @@ pub struct Troubles {
     pub surrenders: u32,
     /// Things that no correct peer sends.
     pub forgeries: u32,
+    /// Devices that are gone, with the completions that nobody has taken, and are there again.
+    pub losses: u32,
+    /// Breaks of the link between owners.
+    pub breaks: u32,
+    /// Replacements that cannot be connected.
+    pub failed_connects: u32,
     /// Memory that a peer writes when nobody is to look at it any more.
     pub scribbles: u32,
 }
@@ -79,6 +85,10 @@ pub struct Line {
     pub form: EntryForm,
     /// There are queue pairs for flushes.
     pub flushes: bool,
+    /// Other rails take over from one that fails.
+    pub reroutes: bool,
+    /// See [`SenderConfig`].
+    pub min_rails: u8,
     /// How much may be received before anything is sent, relatively to the slots.
     pub ahead: u32,
     /// The most buffers of a receive.
@@ -106,6 +116,10 @@ pub struct Shape {
     pub budget: usize,
     /// Connections that have ended are replaced.
     pub replaces: bool,
+    /// Queue pairs that failed are replaced.
+    pub renews: bool,
+    /// How often owners tell and hear, relatively.
+    pub control: u32,
     /// What may happen.
     pub troubles: Troubles,
     /// How often each kind of step happens, relatively: receives, sends, tests, polls, executions,
@@ -129,6 +143,8 @@ impl Shape {
             most: pick(choices, &[usize::MAX, usize::MAX, 1, 2, 5]),
             budget: pick(choices, &[usize::MAX, usize::MAX, 1, 2]),
             replaces: choices.coin(),
+            renews: choices.coin(),
+            control: pick(choices, &[1, 4, 8]),
             troubles: Troubles::choose(choices),
             pace: [0; 6].map(|_| pick(choices, &[1, 4, 8, 8])),
         };
@@ -150,6 +166,8 @@ impl Shape {
             most: usize::MAX,
             budget: usize::MAX,
             replaces: false,
+            renews: true,
+            control: 8,
             troubles: Troubles::default(),
             pace: [8; 6],
         };
@@ -160,9 +178,9 @@ impl Shape {
     /// Room in the completion queue of each device for all that can be there.
     pub(super) fn capacity(&self) -> u32 {
         let lanes = |line: &Line| (line.rails * line.each + 1) as u32 * self.size.depth();
-        let line = |line: &Line| lanes(line) + line.limit;
-        let generations = if self.replaces { 8 } else { 1 };
-        self.lines.iter().map(line).sum::<u32>() * generations
+        let lanes: u32 = self.lines.iter().map(lanes).sum();
+        // Those of connections that were replaced may still be there.
+        lanes * if self.replaces { 8 } else { 1 } + self.receives()
     }
 
     /// Receives that a device's shared queue holds.
@@ -179,9 +197,12 @@ impl Troubles {
         }
         Self {
             refusals: pick(choices, &[0, 2, 8]),
-            failures: pick(choices, &[0, 0, 1, 1, 2]),
+            failures: pick(choices, &[0, 1, 1, 2, 2, 4, 6]),
+            losses: pick(choices, &[0, 0, 0, 1, 2]),
+            breaks: pick(choices, &[0, 0, 1, 2]),
+            failed_connects: pick(choices, &[0, 0, 1]),
             surrenders: pick(choices, &[0, 0, 0, 1]),
-            forgeries: pick(choices, &[0, 0, 1, 2, 5]),
+            forgeries: pick(choices, &[0, 0, 0, 1, 2, 5]),
             scribbles: pick(choices, &[0, 4]),
         }
     }
@@ -205,6 +226,8 @@ impl Line {
             separate_signal: None,
             form: EntryForm::Hashed,
             flushes: false,
+            reroutes: false,
+            min_rails: 0,
             ahead: 8,
             buffers: 1,
         }
@@ -226,6 +249,8 @@ impl Line {
             separate_signal: pick(choices, &[None, None, Some(0), Some(129), Some(8 << 10)]),
             form: pick(choices, &[EntryForm::Plain, EntryForm::Hashed, EntryForm::Hashed]),
             flushes: choices.one_in(3),
+            reroutes: rails > 1 && !choices.one_in(4),
+            min_rails: pick(choices, &[0, 0, 0, 1, 2]).min(rails as u8),
             ahead: pick(choices, &[slots, slots, 1, 2, slots / 2]),
             buffers: pick(choices, &[1, 1, 2, 4, 8]),
             ..Self::small()
@@ -263,6 +288,17 @@ impl Line {
             split_threshold: self.split_threshold,
             separate_signal: self.separate_signal,
             entry_form: self.form,
+            reroutes: self.reroutes,
+            min_rails: self.min_rails,
+        }
+    }
+
+    pub(super) fn receiver_config(&self, number: u32) -> ReceiverConfig {
+        ReceiverConfig {
+            virtual_qp_num: number,
+            rails: self.rails as u8,
+            reroutes: self.reroutes,
+            min_rails: self.min_rails,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::World;
 use super::connection::Connection;
+use super::fabric::device_id;
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::WcStatus;
 
@@ -14,7 +15,7 @@ fn mood(accepted: u32, is_full: bool) -> CommitError {
 }
 
 /// Takes one of what is left. Returns whether there was one.
-fn spend(left: &mut u32) -> bool {
+pub(super) fn spend(left: &mut u32) -> bool {
     let had = *left > 0;
     *left -= u32::from(had);
     had
@@ -32,8 +33,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             return;
         }
         self.nics.borrow_mut().qps[at].mood = Some(mood(taken, is_full));
-        if let Some(connection) = self.connection_of(at) {
-            connection.may_fail |= !is_full;
+        let connection = self.connection_of(at).filter(|_| !is_full);
+        if let Some(connection) = connection {
+            connection.note_failure(true);
         }
     }
 
@@ -54,8 +56,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
         self.nics.borrow_mut().fail(at, status);
         self.summary.failures += 1;
+        let is_hard = matches!(status, WcStatus::FATAL_ERR | WcStatus::GENERAL_ERR);
         if let Some(connection) = self.connection_of(at) {
-            connection.may_fail = true;
+            connection.note_failure(is_hard);
         }
     }
 
@@ -82,14 +85,17 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     /// An end hears that its peer's has failed.
     pub(super) fn tell(&mut self, at: usize, host: usize) {
         let connection = &mut self.connections[at];
-        if connection.has_failed_at(1 - host) {
+        if connection.has_failed_at(1 - host) && !connection.has_failed_at(host) {
+            connection.may_fail = true;
             connection.fail(host, true);
         }
     }
 
     /// A connection that has ended is replaced.
     pub(super) fn replace(&mut self, at: usize) {
-        if self.shape.replaces && self.summary.replaced < 6 && self.connections[at].has_ended() {
+        let is_dead = self.nics.borrow().is_dead.contains(&true);
+        let may = self.shape.replaces && !is_dead && self.summary.replaced < 6;
+        if may && self.connections[at].has_ended() {
             self.summary.replaced += 1;
             self.close(at, true);
         }
@@ -106,7 +112,14 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         self.retired.extend(old.sender.into_queue_pairs());
         let (queue_pairs, accounts) = old.receiver.into_parts();
         self.retired.extend(queue_pairs);
+        self.retired.extend(old.pending.into_iter().flatten().flatten().map(|(qp, _)| qp));
         for account in accounts {
+            let is_stale = |device: usize| {
+                old.stale >> device & 1 == 1 && account.device() == device_id(to, device)
+            };
+            if (0..8).any(is_stale) {
+                continue;
+            }
             let pools = hosts[to].pools.iter_mut();
             let mut pools = pools.filter(|pool| pool.device() == account.device());
             pools.next().expect("a pool of the device").close(account);
@@ -122,6 +135,14 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
 }
 
 impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
+    /// A queue pair fails.
+    pub(super) fn note_failure(&mut self, is_hard: bool) {
+        self.failures += 1;
+        self.hard_failures += u32::from(is_hard);
+        let is_much = self.hard_failures > 2 * self.line.rails as u32;
+        self.may_fail |= !self.line.reroutes || self.line.min_rails > 0 || is_much;
+    }
+
     /// Both ends have failed, and nobody waits for anything.
     pub(super) fn has_ended(&self) -> bool {
         let is_drained = self.sender.is_drained() && self.receiver.is_drained();

@@ -50,11 +50,12 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 
 fn print(seeds: u64, total: &Summary, time: Duration) {
     let Summary { steps, receives, sends, refused, reports, flushes, .. } = total;
-    let Summary { failures, forgeries, replaced, .. } = total;
+    let Summary { failures, forgeries, replaced, losses, renewed, controls, again, .. } = total;
     println!(
         "{seeds} seeds, in {:.1} s: {steps} steps; {receives} receives and {sends} sends accepted, {refused} \
-         refused, {reports} reported, {flushes} flushed; {failures} queue pairs failed, {forgeries} \
-         forgeries, {replaced} connections replaced",
+         refused, {reports} reported, {flushes} flushed; {failures} queue pairs failed, {renewed} \
+         replaced, {losses} devices gone, {again} shares and entries again, {controls} control messages; \
+         {forgeries} forgeries, {replaced} connections replaced",
         time.as_secs_f64()
     );
 }

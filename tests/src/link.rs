@@ -1,7 +1,10 @@
-//! The control link between the two owners.
+//! The control link between the owners of two ends, which carries their messages as bytes.
 
 use polyrail_core::virtual_qp::ControlMessage;
 use std::collections::VecDeque;
+
+/// A message, as it is carried.
+pub(crate) type Message = [u8; ControlMessage::BYTES];
 
 /// What becomes of messages that are under way when the link breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,47 +20,46 @@ pub enum Old {
 /// Messages from one end to the other.
 #[derive(Debug, Default)]
 struct Way {
-    queue: VecDeque<[u8; ControlMessage::BYTES]>,
+    queue: VecDeque<Message>,
     /// Those of links that broke, which arrive late.
-    late: VecDeque<[u8; ControlMessage::BYTES]>,
+    late: VecDeque<Message>,
     /// The sending end has not noticed yet that the link is a new one.
     unnoticed: bool,
 }
 
 /// A queue in each direction, by the sending end.
 #[derive(Debug, Default)]
-pub(super) struct Link {
+pub(crate) struct Link {
     ways: [Way; 2],
     carried: u64,
 }
 
 impl Link {
     /// Carries a message away from an end.
-    pub(super) fn send(&mut self, from: usize, message: ControlMessage) {
-        self.ways[from].queue.push_back(message.encode());
+    pub(crate) fn send(&mut self, from: usize, message: Message) {
+        self.ways[from].queue.push_back(message);
         self.carried += 1;
     }
 
     /// Messages that were sent so far.
-    pub(super) fn carried(&self) -> u64 {
+    pub(crate) fn carried(&self) -> u64 {
         self.carried
     }
 
     /// Whether something from this end can arrive.
-    pub(super) fn carries(&self, from: usize, late: bool) -> bool {
+    pub(crate) fn carries(&self, from: usize, late: bool) -> bool {
         let way = &self.ways[from];
         if late { !way.late.is_empty() } else { !way.queue.is_empty() }
     }
 
     /// The next message from this end, of the link or of those before it.
-    pub(super) fn receive(&mut self, from: usize, late: bool) -> Option<ControlMessage> {
+    pub(crate) fn receive(&mut self, from: usize, late: bool) -> Option<Message> {
         let way = &mut self.ways[from];
-        let bytes = if late { way.late.pop_front() } else { way.queue.pop_front() };
-        bytes.map(|bytes| ControlMessage::decode(&bytes).expect("what was encoded"))
+        if late { way.late.pop_front() } else { way.queue.pop_front() }
     }
 
     /// The link breaks, and is there again; neither end has noticed.
-    pub(super) fn fail(&mut self, old: Old) {
+    pub(crate) fn fail(&mut self, old: Old) {
         for way in &mut self.ways {
             way.unnoticed = true;
             match old {
@@ -69,11 +71,11 @@ impl Link {
     }
 
     /// Whether an end has not noticed that the link is a new one: it neither tells nor hears.
-    pub(super) fn is_unnoticed(&self, end: usize) -> bool {
+    pub(crate) fn is_unnoticed(&self, end: usize) -> bool {
         self.ways[end].unnoticed
     }
 
-    pub(super) fn notice(&mut self, end: usize) {
+    pub(crate) fn notice(&mut self, end: usize) {
         self.ways[end].unnoticed = false;
     }
 }
