@@ -21,7 +21,7 @@ pub enum Action {
     TestSend { connection: usize, which: u32 },
     /// An application asks for its oldest flush.
     TestFlush { connection: usize },
-    /// A host polls; of each completion queue so many are taken at most.
+    /// A host polls, and finds so many completions more in each queue at most.
     Poll { host: usize, budget: usize, most: usize },
     /// The peer's NIC executes requests of a queue pair.
     Execute { at: usize, count: u32 },

@@ -243,9 +243,10 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         if host == self.line.from { &mut *self.sender } else { &mut *self.receiver }
     }
 
-    /// Every queue pair.
+    /// Every queue pair, those included that are not in their places yet.
     pub(super) fn queue_pairs(&self) -> impl Iterator<Item = usize> {
-        self.near.iter().chain(&self.far).chain(&self.flush_qps).copied()
+        let pending = self.pending.iter().flatten().flatten().map(|(qp, _)| qp.at);
+        self.near.iter().chain(&self.far).chain(&self.flush_qps).copied().chain(pending)
     }
 
     pub(super) const fn slot(number: u64) -> usize {

@@ -71,8 +71,8 @@ pub(super) struct Cq {
     /// Those of them that are of receives.
     pub(super) receives: u32,
     capacity: u32,
-    /// What polls take at most, all together, until it is set anew.
-    pub(super) most: usize,
+    /// Those of them, the oldest, that a poll finds.
+    visible: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ pub(super) const fn device_at(host: usize, device: usize) -> usize {
 impl Fabric {
     pub(super) fn new(shape: &Shape) -> Self {
         let capacity = shape.capacity();
-        let cq = |_| Cq { entries: VecDeque::new(), receives: 0, capacity, most: usize::MAX };
+        let cq = |_| Cq { entries: VecDeque::new(), receives: 0, capacity, visible: 0 };
         Self {
             memory: Memory::default(),
             qps: Vec::new(),
@@ -464,9 +464,21 @@ impl Fabric {
         entries.push_back(Entry { at, completion, frees });
     }
 
+    /// So many more completions of a queue become visible.
+    pub(super) fn reveal(&mut self, cq: usize, most: usize) {
+        let Cq { entries, visible, .. } = &mut self.cqs[cq];
+        *visible = visible.saturating_add(most).min(entries.len());
+    }
+
+    /// Completions that a poll finds.
+    pub(super) fn visible(&self, cq: usize) -> usize {
+        self.cqs[cq].visible
+    }
+
     /// Takes the oldest completion of a queue.
     pub(super) fn take(&mut self, cq: usize) -> Option<Completion> {
-        let Cq { entries, receives, .. } = &mut self.cqs[cq];
+        let Cq { entries, receives, visible, .. } = &mut self.cqs[cq];
+        *visible -= 1;
         let Entry { at, completion, frees } = entries.pop_front()?;
         *receives -= u32::from(completion.wr_id == POOL_WR_ID);
         self.qps[at].slots -= frees;
@@ -558,12 +570,15 @@ impl Fabric {
             return Err(Refusal::Driver(EIO));
         }
         assert!(qp.in_error && qp.sent.is_empty() && qp.slots == 0, "asked for too early");
-        if qp.word_after > 0 {
-            qp.word_after -= 1;
-            return Ok(false);
-        }
-        qp.said_word = true;
-        Ok(true)
+        let is_early = qp.word_after > 0;
+        qp.word_after -= u32::from(is_early);
+        // Whatever the driver knows of has appeared.
+        let cq = self.cq_of(at);
+        let Cq { entries, visible, .. } = &mut self.cqs[cq];
+        let is_hidden = entries.iter().skip(*visible).any(|entry| entry.at == at);
+        *visible = entries.len();
+        self.qps[at].said_word = !is_early && !is_hidden;
+        Ok(self.qps[at].said_word)
     }
 
     /// A queue pair is destroyed: all its completions were taken, unless its device was gone.
@@ -601,6 +616,7 @@ impl Fabric {
         self.is_dead[at] = true;
         self.cqs[at].entries.clear();
         self.cqs[at].receives = 0;
+        self.cqs[at].visible = 0;
         let generation = self.srqs[at].generation + 1;
         self.srqs[at] = Srq { generation, ..Srq::default() };
     }

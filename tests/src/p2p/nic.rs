@@ -174,8 +174,7 @@ unsafe impl CompletionQueue for SimCq {
     ) -> Result<&'o [Completion], CqError> {
         let mut nics = self.nics.borrow_mut();
         let at = device_at(self.host, self.device);
-        let count = out.len().min(nics.waiting(at)).min(nics.cqs[at].most);
-        nics.cqs[at].most -= count;
+        let count = out.len().min(nics.visible(at));
         for place in &mut out[..count] {
             place.write(nics.take(at).expect("as many as were counted"));
         }

@@ -129,6 +129,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                         | ReplaceError::InErrorState
                 );
                 assert!(is_late, "{}", rejected.error);
+                self.retired.push(rejected.queue_pair);
             }
         }
     }
@@ -148,7 +149,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let connection = &mut self.connections[at];
         let pair = std::mem::take(&mut connection.pending[place]);
         let installed = [0, 1].map(|host: usize| pair[host].is_none());
-        drop(pair);
+        self.retired.extend(pair.into_iter().flatten().map(|(qp, _)| qp));
+        let connection = &mut self.connections[at];
         for host in (0..2).filter(|host| installed[*host]) {
             connection.note_failure(false);
             connection.fail_queue_pair(host, place);

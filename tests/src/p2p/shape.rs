@@ -110,7 +110,7 @@ pub struct Shape {
     pub flushes_all: bool,
     /// How often a driver is asked before it gives its word that a queue pair takes no receives any more.
     pub word_after: u32,
-    /// What a poll takes of each completion queue at most.
+    /// Completions that become visible in each queue between two polls, at most.
     pub most: usize,
     /// The budget of a poll.
     pub budget: usize,
