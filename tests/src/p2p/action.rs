@@ -59,6 +59,8 @@ pub enum Action {
     Install { connection: usize, host: usize, place: usize },
     /// New queue pairs cannot be connected.
     Abandon { connection: usize, place: usize },
+    /// An owner destroys a queue pair, whose completions are taken later, and says that it is gone.
+    Destroy { connection: usize, host: usize, place: usize },
     /// A device is gone, with the completions that were not taken.
     RemoveDevice { host: usize, device: usize },
     /// Owners say so, and the device is there again.
@@ -185,9 +187,10 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let (taken, is_full) = (choices.below(4), !choices.one_in(16));
         let place = choices.below(16) as usize;
         let device = choices.below(self.shape.devices[host] as u32) as usize;
-        match choices.below(18) {
+        match choices.below(19) {
             14 => Action::Distrust { connection, host, place },
             15 => Action::RemoveDevice { host, device },
+            18 => Action::Destroy { connection, host, place },
             16 => {
                 let old = pick(choices, &[Old::Lost, Old::First, Old::Late]);
                 Action::Break { connection, old }
@@ -241,6 +244,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             Action::Renew { connection, place, rails } => self.renew(connection, place, rails),
             Action::Install { connection, host, place } => self.install(connection, host, place),
             Action::Abandon { connection, place } => self.abandon(connection, place),
+            Action::Destroy { connection, host, place } => self.destroy(connection, host, place),
             Action::RemoveDevice { host, device } => self.remove_device(host, device),
             Action::Mourn { host, device } => self.mourn(host, device),
             Action::Forge { connection, draw } => self.forge(connection, draw),

@@ -144,7 +144,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let is_dead = |at: usize| self.nics.borrow().qps[at].in_error;
         let mut all = connection.near.iter().chain(&connection.far);
         let has_dead = !connection.line.reroutes && all.any(|at| is_dead(*at));
-        if connection.is_forged || connection.has_failed() || has_dead {
+        // Ends that re-route tell each other.
+        let is_told = connection.line.reroutes && !connection.is_forged;
+        if connection.is_forged || connection.has_failed() && !is_told || has_dead {
             for host in 0..2 {
                 connection.fail(host, true);
             }

@@ -157,6 +157,20 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
+    /// An owner destroys a queue pair, whose completions are taken later, and says that it is gone.
+    pub(super) fn destroy(&mut self, at: usize, host: usize, place: usize) {
+        let connection = &mut self.connections[at];
+        if place >= connection.near.len() || !spend(&mut self.left.failures) {
+            return;
+        }
+        let is_sender = connection.is_sender(host);
+        let at = if is_sender { connection.near[place] } else { connection.far[place] };
+        self.nics.borrow_mut().remove(at);
+        connection.is_lossy = true;
+        connection.note_failure(true);
+        connection.lose_place(host, place);
+    }
+
     /// A device is gone, with the completions that were not taken.
     pub(super) fn remove_device(&mut self, host: usize, device: usize) {
         if self.nics.borrow().is_dead[device_at(host, device)] || !spend(&mut self.left.losses) {
@@ -310,16 +324,20 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         let is_sender = self.is_sender(host);
         let all = if is_sender { self.near.clone() } else { [&self.far[..], &self.flush_qps].concat() };
         for (place, _) in all.into_iter().enumerate().filter(|(_, at)| is_on_it(*at)) {
-            // SAFETY: the device is gone.
-            let is_there = unsafe {
-                if is_sender {
-                    self.sender.lose_queue_pair(place)
-                } else {
-                    self.receiver.lose_queue_pair(place)
-                }
-            };
-            assert!(is_there, "a queue pair at place {place}");
+            self.lose_place(host, place);
         }
+    }
+
+    fn lose_place(&mut self, host: usize, place: usize) {
+        // SAFETY: it is no more.
+        let is_there = unsafe {
+            if self.is_sender(host) {
+                self.sender.lose_queue_pair(place)
+            } else {
+                self.receiver.lose_queue_pair(place)
+            }
+        };
+        assert!(is_there, "a queue pair at place {place}");
     }
 
     /// Reads what the ends say of queue pairs. Returns how much went out again.

@@ -15,10 +15,10 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             self.nics.borrow_mut().reveal(device_at(host, device), most);
         }
         // What waits for a budget is of queue pairs that are not attached, or not any more: it is not counted.
-        let is_pending = |connection: &Connection<DEPTH, SLOTS>| {
-            connection.pending.iter().flatten().any(Option::is_some)
+        let has_others = |connection: &Connection<DEPTH, SLOTS>| {
+            connection.is_lossy || connection.pending.iter().flatten().any(Option::is_some)
         };
-        let has_others = !self.retired.is_empty() || self.connections.iter().any(is_pending);
+        let has_others = !self.retired.is_empty() || self.connections.iter().any(has_others);
         let budget = if has_others { usize::MAX } else { budget };
         let Self { connections, hosts, .. } = self;
         let mut targets: Vec<&mut dyn CompletionTarget> =
