@@ -1,6 +1,7 @@
 //! What can happen next.
 
 use super::World;
+use super::connection::Connection;
 use super::fabric::device_at;
 use crate::choices::{Choices, pick};
 use crate::link::Old;
@@ -90,7 +91,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     pub(super) fn choose(&self, choices: &mut dyn Choices) -> Action {
         let connection = choices.below(self.connections.len() as u32) as usize;
         let pace = &self.shape.pace;
-        let trouble = 1 + u32::from(self.left.forgeries + self.left.scribbles > 0);
+        let trouble = 1 + 3 * u32::from(self.left.forgeries + self.left.scribbles > 0);
         let is_hurt = self.connections.iter().any(|connection| connection.failures > 0);
         let control = if is_hurt { self.shape.control } else { 0 };
         let weights =
@@ -124,7 +125,10 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         };
         match choices.below(16) {
             0..=3 => Action::Carry { connection, host },
-            4..=8 => Action::Hear { connection, host, late: choices.one_in(4) },
+            4..=8 if choices.one_in(self.shape.deaf[host]) => {
+                Action::Hear { connection, host, late: choices.one_in(4) }
+            }
+            4..=8 => Action::Carry { connection, host },
             9 | 10 => Action::Notice { connection, host },
             11 | 12 => Action::Install { connection, host, place },
             13 if self.shape.renews => {
@@ -135,7 +139,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                 let device = choices.below(self.shape.devices[host] as u32) as usize;
                 Action::Mourn { host, device }
             }
-            _ => Action::Hear { connection, host, late: false },
+            _ => Action::Notice { connection, host },
         }
     }
 
@@ -158,7 +162,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         if executes && !nics.hidden.is_empty() && choices.one_in(3) {
             return Action::Show { which: any(choices), count: pick(choices, &[1, 1, 4, 64]) };
         }
-        let can = |at: &usize| if executes { nics.can_execute(*at) } else { nics.can_acknowledge(*at) };
+        let is_late = choices.below(self.shape.late) > 0;
+        let can_execute = |at| nics.can_execute(at) && !(is_late && nics.qps[at].in_error);
+        let can = |at: &usize| if executes { can_execute(*at) } else { nics.can_acknowledge(*at) };
         let ready: Vec<_> = (0..nics.qps.len()).filter(can).collect();
         if ready.is_empty() {
             return self.choose_poll(choices);
@@ -175,6 +181,11 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             let dying: Vec<_> = (0..nics.qps.len()).filter(|at| nics.can_take(*at)).collect();
             let unanswered: Vec<_> =
                 (0..nics.qps.len()).filter(|at| nics.is_unanswered(*at)).collect();
+            let ended = self.connections.iter().position(Connection::has_ended);
+            let ended = ended.filter(|_| self.shape.replaces && choices.one_in(3));
+            if let Some(connection) = ended {
+                return Action::Replace { connection };
+            }
             if !dying.is_empty() && choices.one_in(3) {
                 return Action::TakeReceive { at: pick(choices, &dying) };
             }

@@ -46,6 +46,13 @@ pub(super) struct Receive {
     pub(super) carriers: u8,
 }
 
+impl Receive {
+    /// Whether all immediates were carried out.
+    pub(super) const fn has_arrived(&self) -> bool {
+        self.mask != 0 && self.signals == self.mask
+    }
+}
+
 /// A send whose caller was not told.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing {
@@ -92,6 +99,8 @@ pub(super) struct Connection<const DEPTH: usize, const SLOTS: usize> {
     pub(super) hard_failures: u32,
     /// Immediates may be carried out again.
     pub(super) is_lossy: bool,
+    /// Rails of which a queue pair has failed, as far as the receiver has told.
+    pub(super) told_failed: u8,
     /// Devices whose account means nothing any more.
     pub(super) stale: u8,
     /// Something happened for which it may fail.
@@ -223,6 +232,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
             failures: 0,
             hard_failures: 0,
             is_lossy: false,
+            told_failed: 0,
             stale: 0,
             may_fail: false,
             is_forged: false,

@@ -111,6 +111,8 @@ pub(super) struct Executed {
     pub(super) local: Option<(usize, u32)>,
     /// It had left its queue pair before that failed.
     pub(super) is_straggler: bool,
+    /// The first word that it wrote, if it wrote words.
+    pub(super) first: u64,
 }
 
 /// What became of a step.
@@ -259,9 +261,10 @@ impl Fabric {
             }
             self.deliver(peer, request.imm, request.sge.length(), WcOpcode::RECV_RDMA_WITH_IMM);
         }
+        let mut first = 0;
         if let (Some(local), Some(remote)) = (local, remote) {
             let is_honest = self.qps[at].is_honest;
-            self.copy_words(local, remote, &sent, is_honest);
+            first = self.copy_words(local, remote, &sent, is_honest).unwrap_or_default();
         }
         self.moved += 1;
         let qp = &mut self.qps[at];
@@ -275,7 +278,7 @@ impl Fabric {
         if self.qps[peer].in_error {
             self.qps[peer].takes_one_more = false;
         }
-        Step::Done(Executed { request, remote, local, is_straggler })
+        Step::Done(Executed { request, remote, local, is_straggler, first })
     }
 
     /// Where a request reads and writes; `None` if it may not.
@@ -322,11 +325,12 @@ impl Fabric {
         remote: (usize, u32),
         sent: &Sent,
         is_honest: bool,
-    ) {
-        let Kind::Words(target) = &self.memory.block(remote.0).kind else { return };
+    ) -> Option<u64> {
+        let Kind::Words(target) = &self.memory.block(remote.0).kind else { return None };
         if !matches!(self.memory.block(local.0).kind, Kind::Words(_)) {
             // Where a peer says that its buffer is.
-            return assert!(!is_honest, "a buffer is written over words");
+            assert!(!is_honest, "a buffer is written over words");
+            return None;
         }
         let target = target.clone();
         let Sent { request, inline, .. } = sent;
@@ -337,10 +341,10 @@ impl Fabric {
         };
         let words = inline.clone().unwrap_or_else(read);
         if !is_honest && !remote.1.is_multiple_of(8) {
-            return;
+            return None;
         }
         assert!(remote.1.is_multiple_of(8) && request.sge.length().is_multiple_of(8), "whole words");
-        let first = remote.1 as usize / 8;
+        let (first, written) = (remote.1 as usize / 8, words.first().copied());
         // Signals complete at the peer with what they brought.
         let is_hidden = self.tears && request.opcode == Opcode::RdmaWrite;
         for (word, value) in (first..).zip(words) {
@@ -353,6 +357,7 @@ impl Fabric {
                 target.write(word, value);
             }
         }
+        written
     }
 
     /// Hidden words of this block are shown in the order that this form needs.

@@ -2,14 +2,17 @@
 //! put new queue pairs in the places of those that failed.
 
 use super::World;
-use super::connection::{Connection, receivers_devices};
+use super::connection::{Connection, Receive, receivers_devices};
 use super::fabric::{Name, device_at, device_id};
 use super::nic::{Nics, SimQp, SimSrq};
 use super::shape::Line;
 use super::trouble::spend;
 use crate::link::Old;
 use polyrail_core::p2p::{Control, Pool};
-use polyrail_core::virtual_qp::{RailEventKind, RailState, ReplaceError};
+use polyrail_core::hardware::QueuePair;
+use polyrail_core::virtual_qp::{
+    ControlMessage, RailEventKind, RailId, RailState, ReplaceError,
+};
 use std::rc::Rc;
 
 impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
@@ -20,6 +23,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             return;
         }
         while let Some(control) = connection.next_control(host) {
+            connection.check_promises(host, &control);
             connection.link.send(host, control.encode());
             self.summary.controls += 1;
             if self.is_loud {
@@ -301,6 +305,33 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         };
         let is_honest = self.is_known();
         assert!(heard.is_ok() || !is_honest, "{control:?} of a correct peer: {heard:?}");
+    }
+
+    /// When a fence is told, its shares may be moved at once: the receives for them are there.
+    fn check_promises(&mut self, host: usize, control: &Control) {
+        let ControlMessage::Rail(news) = control.message else { return };
+        if self.is_sender(host) || !self.is_known() {
+            return;
+        }
+        if let RailId::Data(rail) = news.rail {
+            self.told_failed |= 1 << rail;
+        }
+        let waits = |receive: &&Receive| receive.handle.is_some() && !receive.has_arrived();
+        let waiting = self.receives.iter().filter(waits).count();
+        for account in self.receiver.accounts() {
+            let takes = |place: &usize| {
+                let state = self.state(host, *place).0;
+                let on_it = self.receiver.queue_pairs().nth(*place).map(QueuePair::device);
+                on_it == Some(account.device())
+                    && !matches!(state, RailState::Down | RailState::Fenced)
+            };
+            let own = (0..self.far.len()).filter(takes).map(|place| place % self.line.rails);
+            let own = own.fold(0u8, |own, rail| own | 1 << rail);
+            let moved = if own == 0 { 0 } else { self.told_failed };
+            let each = (own | moved).count_ones() as usize;
+            let promised = (waiting * each) as i64;
+            assert!(account.posted() >= promised, "a fence is told, and {promised} receives lack");
+        }
     }
 
     pub(super) fn control_lost(&mut self, host: usize) {

@@ -2,7 +2,7 @@
 //! one that writes where nobody is to look any more, which must change nothing at all.
 
 use super::World;
-use super::connection::Connection;
+use super::connection::{Connection, Receive};
 use super::fabric::Fabric;
 use super::memory::Memory;
 use crate::choices::{Choices, Seeded, pick};
@@ -137,7 +137,8 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
 
     /// Entries that the sender has copied.
     fn scribble_entries(&mut self, nics: &mut Fabric, choices: &mut dyn Choices) {
-        let slot = choices.below(SLOTS as u32) as usize;
+        let front = choices.coin().then(|| Self::slot(self.sent as u64 + 1));
+        let slot = front.unwrap_or_else(|| choices.below(SLOTS as u32) as usize);
         let (sent, form) = (self.sent, self.line.form);
         let newest = self.receives.len();
         let Some(receive) = self.in_slot(slot) else { return };
@@ -158,10 +159,11 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
 
     /// The record of a message that has arrived.
     fn scribble_record(&mut self, nics: &mut Fabric, is_idle: bool, choices: &mut dyn Choices) {
-        let slot = choices.below(SLOTS as u32) as usize;
+        let done = |receive: &Receive| receive.handle.is_some() && receive.has_arrived();
+        let done = self.receives.iter().rposition(done).map(|index| index % SLOTS);
+        let slot = done.unwrap_or_else(|| choices.below(SLOTS as u32) as usize);
         let Some(receive) = self.in_slot(slot) else { return };
-        let has_arrived = receive.mask != 0 && receive.signals == receive.mask && is_idle;
-        if !has_arrived && receive.handle.is_some() {
+        if !(receive.has_arrived() && is_idle) && receive.handle.is_some() {
             return;
         }
         for at in 0..RECORD_WORDS {

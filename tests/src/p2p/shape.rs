@@ -120,6 +120,10 @@ pub struct Shape {
     pub renews: bool,
     /// How often owners tell and hear, relatively.
     pub control: u32,
+    /// Each host's owner hears one in so many times.
+    pub deaf: [u32; 2],
+    /// What left a queue pair that failed arrives one in so many times.
+    pub late: u32,
     /// What may happen.
     pub troubles: Troubles,
     /// How often each kind of step happens, relatively: receives, sends, tests, polls, executions,
@@ -145,7 +149,13 @@ impl Shape {
             replaces: choices.coin(),
             renews: choices.coin(),
             control: pick(choices, &[1, 4, 8]),
-            troubles: Troubles::choose(choices),
+            deaf: [0; 2].map(|_| pick(choices, &[1, 1, 1, 4, 40])),
+            late: pick(choices, &[1, 1, 4, 40]),
+            troubles: match choices.below(8) {
+                0 | 1 => Troubles::calm(choices),
+                2 => Troubles::of_peers(choices),
+                _ => Troubles::of_rails(choices),
+            },
             pace: [0; 6].map(|_| pick(choices, &[1, 4, 8, 8])),
         };
         let lines = if size == Size::Large { 1 } else { pick(choices, &[1, 1, 2, 2, 3]) };
@@ -168,6 +178,8 @@ impl Shape {
             replaces: false,
             renews: true,
             control: 8,
+            deaf: [1; 2],
+            late: 1,
             troubles: Troubles::default(),
             pace: [8; 6],
         };
@@ -190,20 +202,34 @@ impl Shape {
 }
 
 impl Troubles {
-    fn choose(choices: &mut dyn Choices) -> Self {
-        if choices.coin() {
-            let refusals = pick(choices, &[0, 0, 4, 20]);
-            return Self { refusals, ..Self::default() };
-        }
+    /// Nothing fails for good.
+    fn calm(choices: &mut dyn Choices) -> Self {
+        Self { refusals: pick(choices, &[0, 0, 4, 20]), ..Self::default() }
+    }
+
+    /// Rails fail.
+    fn of_rails(choices: &mut dyn Choices) -> Self {
         Self {
             refusals: pick(choices, &[0, 2, 8]),
-            failures: pick(choices, &[0, 1, 1, 2, 2, 4, 6]),
+            failures: pick(choices, &[1, 2, 3, 4, 6, 10]),
+            surrenders: u32::from(choices.one_in(8)),
             losses: pick(choices, &[0, 0, 0, 1, 2]),
             breaks: pick(choices, &[0, 0, 1, 2]),
             failed_connects: pick(choices, &[0, 0, 1]),
-            surrenders: pick(choices, &[0, 0, 0, 1]),
-            forgeries: pick(choices, &[0, 0, 0, 1, 2, 5]),
-            scribbles: pick(choices, &[0, 4]),
+            scribbles: pick(choices, &[0, 0, 40]),
+            ..Self::default()
+        }
+    }
+
+    /// Peers do not keep to the protocol.
+    fn of_peers(choices: &mut dyn Choices) -> Self {
+        Self {
+            refusals: pick(choices, &[0, 2, 8]),
+            failures: pick(choices, &[0, 0, 1]),
+            surrenders: u32::from(choices.one_in(4)),
+            forgeries: pick(choices, &[0, 0, 1, 2, 5]),
+            scribbles: pick(choices, &[0, 40, 40]),
+            ..Self::default()
         }
     }
 }
@@ -234,7 +260,8 @@ impl Line {
     }
 
     fn choose(shape: &Shape, choices: &mut dyn Choices) -> Self {
-        let rails = pick(choices, &[1, 2, 2, 2, 3, 4, 5, 6, 7, 8]);
+        let rails = pick(choices, &[1, 2, 2, 2, 2, 3, 3, 4, 6, 8]);
+        let rails = if shape.troubles.losses + shape.troubles.failures > 1 { rails.max(2) } else { rails };
         let each = pick(choices, &[1, 1, 1, 2, 3]).min(16 / rails);
         let slots = shape.size.slots();
         let full = slots * rails as u32;
@@ -248,10 +275,10 @@ impl Line {
             split_threshold: pick(choices, &[0, 0, 128, 1000, 64 << 10]),
             separate_signal: pick(choices, &[None, None, Some(0), Some(129), Some(8 << 10)]),
             form: pick(choices, &[EntryForm::Plain, EntryForm::Hashed, EntryForm::Hashed]),
-            flushes: choices.one_in(3),
-            reroutes: rails > 1 && !choices.one_in(4),
+            flushes: choices.coin(),
+            reroutes: rails > 1 && !choices.one_in(8),
             min_rails: pick(choices, &[0, 0, 0, 1, 2]).min(rails as u8),
-            ahead: pick(choices, &[slots, slots, 1, 2, slots / 2]),
+            ahead: pick(choices, &[slots, slots, slots, 2, slots / 2]),
             buffers: pick(choices, &[1, 1, 2, 4, 8]),
             ..Self::small()
         };

@@ -73,7 +73,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
 
     /// Checks what was executed.
     fn executed(&mut self, at: usize, executed: &Executed) {
-        let Executed { request, remote, local, is_straggler } = *executed;
+        let Executed { request, remote, local, is_straggler, first } = *executed;
         let (name, is_honest) = {
             let nics = self.nics.borrow();
             (nics.qps[at].name, nics.qps[at].is_honest)
@@ -95,7 +95,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                 }
                 Kind::Words(_) if is_honest => {
                     let Some(connection) = connection else { return };
-                    connection.words_written(nics, (block, offset));
+                    connection.words_written(nics, (block, offset), first);
                 }
                 _ => {}
             }
@@ -151,14 +151,16 @@ fn written(target: &mut Target, local: Option<(usize, u32)>, offset: u32, length
 
 impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     /// Words of either end were written.
-    fn words_written(&mut self, nics: &mut Fabric, (block, offset): (usize, u32)) {
+    fn words_written(&mut self, nics: &mut Fabric, (block, offset): (usize, u32), addr: u64) {
         if block != self.ring {
             return;
         }
         nics.order_hidden(self.line.form);
         let slot = offset as usize / (8 * 64);
         let receive = self.in_slot(slot).expect("entries of a receive");
-        receive.is_offered = true;
+        let is_newest = offset.is_multiple_of(8 * 64) && addr == nics.memory.block(receive.places[0].block).addr;
+        assert!(is_newest || !receive.is_offered, "an old copy of entries over newer ones");
+        receive.is_offered |= is_newest;
     }
 
     /// An immediate was carried out: it is one that is waited for.
