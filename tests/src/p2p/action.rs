@@ -70,7 +70,7 @@ pub enum Action {
     Forge { connection: usize, draw: u32 },
     /// The peer writes where nobody is to look any more.
     Scribble { connection: usize, draw: u32 },
-    /// A connection that has ended is replaced.
+    /// A connection that has failed is replaced.
     Replace { connection: usize },
 }
 
@@ -144,9 +144,10 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     }
 
     fn choose_test(&self, connection: usize, choices: &mut dyn Choices) -> Action {
+        let which = if self.shape.is_brisk { 0 } else { any(choices) };
         match choices.below(9) {
-            0..=3 => Action::TestReceive { connection, which: any(choices) },
-            4..=7 => Action::TestSend { connection, which: any(choices) },
+            0..=3 => Action::TestReceive { connection, which },
+            4..=7 => Action::TestSend { connection, which },
             _ => Action::TestFlush { connection },
         }
     }
@@ -170,7 +171,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             return self.choose_poll(choices);
         }
         let at = pick(choices, &ready);
-        let count = pick(choices, &[1, 1, 2, 8]);
+        let count = if self.shape.is_brisk { 8 } else { pick(choices, &[1, 1, 2, 8]) };
         if executes { Action::Execute { at, count } } else { Action::Acknowledge { at, count } }
     }
 
@@ -181,7 +182,10 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             let dying: Vec<_> = (0..nics.qps.len()).filter(|at| nics.can_take(*at)).collect();
             let unanswered: Vec<_> =
                 (0..nics.qps.len()).filter(|at| nics.is_unanswered(*at)).collect();
-            let ended = self.connections.iter().position(Connection::has_ended);
+            let has_failed = |connection: &Connection<DEPTH, SLOTS>| {
+                (0..2).all(|host| connection.has_failed_at(host))
+            };
+            let ended = self.connections.iter().position(has_failed);
             let ended = ended.filter(|_| self.shape.replaces && choices.one_in(3));
             if let Some(connection) = ended {
                 return Action::Replace { connection };

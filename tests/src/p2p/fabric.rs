@@ -577,12 +577,10 @@ impl Fabric {
         assert!(qp.in_error && qp.sent.is_empty() && qp.slots == 0, "asked for too early");
         let is_early = qp.word_after > 0;
         qp.word_after -= u32::from(is_early);
+        qp.said_word = !is_early;
         // Whatever the driver knows of has appeared.
         let cq = self.cq_of(at);
-        let Cq { entries, visible, .. } = &mut self.cqs[cq];
-        let is_hidden = entries.iter().skip(*visible).any(|entry| entry.at == at);
-        *visible = entries.len();
-        self.qps[at].said_word = !is_early && !is_hidden;
+        self.reveal(cq, usize::MAX);
         Ok(self.qps[at].said_word)
     }
 

@@ -169,7 +169,10 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
         let is_sender = connection.is_sender(host);
         let at = if is_sender { connection.near[place] } else { connection.far[place] };
+        let srq = self.nics.borrow().cq_of(at);
         self.nics.borrow_mut().remove(at);
+        // Receives that it took are counted when their completions are.
+        self.nics.borrow_mut().srqs[srq].is_robbed = true;
         connection.is_lossy = true;
         connection.note_failure(true);
         connection.lose_place(host, place);

@@ -114,7 +114,7 @@ pub struct Shape {
     pub most: usize,
     /// The budget of a poll.
     pub budget: usize,
-    /// Connections that have ended are replaced.
+    /// Connections that have failed are replaced.
     pub replaces: bool,
     /// Queue pairs that failed are replaced.
     pub renews: bool,
@@ -124,6 +124,8 @@ pub struct Shape {
     pub deaf: [u32; 2],
     /// What left a queue pair that failed arrives one in so many times.
     pub late: u32,
+    /// Messages follow each other fast, so that slots are taken anew while old troubles last.
+    pub is_brisk: bool,
     /// What may happen.
     pub troubles: Troubles,
     /// How often each kind of step happens, relatively: receives, sends, tests, polls, executions,
@@ -151,6 +153,7 @@ impl Shape {
             control: pick(choices, &[1, 4, 8]),
             deaf: [0; 2].map(|_| pick(choices, &[1, 1, 1, 4, 40])),
             late: pick(choices, &[1, 1, 4, 40]),
+            is_brisk: false,
             troubles: match choices.below(8) {
                 0 | 1 => Troubles::calm(choices),
                 2 => Troubles::of_peers(choices),
@@ -158,6 +161,9 @@ impl Shape {
             },
             pace: [0; 6].map(|_| pick(choices, &[1, 4, 8, 8])),
         };
+        if choices.one_in(4) {
+            return Self::brisk(choices);
+        }
         let lines = if size == Size::Large { 1 } else { pick(choices, &[1, 1, 2, 2, 3]) };
         shape.lines = (0..lines).map(|_| Line::choose(&shape, choices)).collect();
         shape
@@ -180,10 +186,41 @@ impl Shape {
             control: 8,
             deaf: [1; 2],
             late: 1,
+            is_brisk: false,
             troubles: Troubles::default(),
             pace: [8; 6],
         };
         shape.lines.push(Line::small());
+        shape
+    }
+
+    /// One connection of a few rails, whose slots are soon taken anew, and one of whose owners hears late.
+    fn brisk(choices: &mut dyn Choices) -> Self {
+        let rails = pick(choices, &[2, 2, 3]);
+        let mut shape = Self {
+            devices: [pick(choices, &[1, rails]), rails],
+            is_brisk: true,
+            deaf: pick(choices, &[[1, 1], [40, 1], [1, 40], [40, 40]]),
+            late: pick(choices, &[1, 40, 40]),
+            control: pick(choices, &[2, 4, 8]),
+            renews: !choices.one_in(4),
+            troubles: Troubles::of_rails(choices),
+            ..Self::small()
+        };
+        shape.troubles.failures = pick(choices, &[2, 4, 10]);
+        shape.troubles.surrenders = 0;
+        let line = &mut shape.lines[0];
+        line.from = choices.below(2) as usize;
+        line.rails = rails;
+        line.each = pick(choices, &[1, 1, 2]);
+        line.slots = [0; 2].map(|_| vec![4; rails * line.each]);
+        line.reroutes = true;
+        line.flushes = true;
+        line.limit = 8 * rails as u32;
+        line.split_threshold = pick(choices, &[0, 1 << 30]);
+        for (host, devices) in line.devices.iter_mut().enumerate() {
+            (0..MOST).for_each(|rail| devices[rail] = rail % rails % shape.devices[host]);
+        }
         shape
     }
 

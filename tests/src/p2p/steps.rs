@@ -3,6 +3,7 @@
 use super::World;
 use super::connection::Connection;
 use super::fabric::{Executed, Fabric, Name, Step, device_at};
+use super::nic::SimSrq;
 use super::memory::{Block, Kind, Target};
 use polyrail_core::p2p::Told;
 use polyrail_core::verbs::{Opcode, WcStatus};
@@ -24,6 +25,10 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let mut targets: Vec<&mut dyn CompletionTarget> =
             connections.iter_mut().map(|connection| connection.target(host)).collect();
         let foreign = hosts[host].poll(&mut targets, budget);
+        for (device, pool) in self.hosts[host].pools.iter_mut().enumerate() {
+            // If the driver refuses, the next poll asks again.
+            let _ = pool.settle(&mut SimSrq::new(&self.nics, device_at(host, device)));
+        }
         assert!(foreign == 0 || has_others, "completions that nobody knows");
         self.bury();
     }

@@ -72,6 +72,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             Err(error) => {
                 let is_same = after == before || connection.may_fail || connection.failures > 0;
                 assert!(is_same, "{error}: nothing changed");
+                if self.is_loud {
+                    eprintln!("  {error}");
+                }
                 connection.check_irecv_error(error, number, has_refused);
                 self.summary.refused += 1;
                 false
@@ -128,6 +131,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             Err(error) => {
                 let is_same = after == before || connection.may_fail || connection.failures > 0;
                 assert!(is_same, "{error}: nothing changed");
+                if self.is_loud {
+                    eprintln!("  {error}");
+                }
                 let is_shown = self.is_shown(at);
                 self.connections[at].check_isend_error(error, (tag, length), is_shown, has_refused);
                 self.summary.refused += 1;
@@ -282,7 +288,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         assert_eq!(handle.number(), number, "messages are numbered in order");
         let front = self.receives.get_mut(self.sent).expect("a buffer was offered");
         let fits = |place: &&mut Place| place.tag == tag && place.sent.is_none();
-        let found = front.places.iter_mut().enumerate().find(|(_, place)| fits(&place));
+        let found = front.places.iter_mut().enumerate().find(|(_, place)| fits(place));
         let (buffer, place) = found.expect("a buffer with this tag");
         place.sent = Some(sent);
         let place = *place;

@@ -91,11 +91,12 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    /// A connection that has ended is replaced.
+    /// A connection that has failed is replaced; its owner need not wait until it has ended.
     pub(super) fn replace(&mut self, at: usize) {
         let is_dead = self.nics.borrow().is_dead.contains(&true);
         let may = self.shape.replaces && !is_dead && self.summary.replaced < 6;
-        if may && self.connections[at].has_ended() {
+        let connection = &self.connections[at];
+        if may && (0..2).all(|host| connection.has_failed_at(host)) {
             self.summary.replaced += 1;
             self.close(at, true);
         }
@@ -109,6 +110,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
         let old = connections.swap_remove(at);
         let to = 1 - old.line.from;
+        for queue_pair in old.queue_pairs() {
+            nics.borrow_mut().fail(queue_pair, WcStatus::WR_FLUSH_ERR);
+        }
         self.retired.extend(old.sender.into_queue_pairs());
         let (queue_pairs, accounts) = old.receiver.into_parts();
         self.retired.extend(queue_pairs);
@@ -141,12 +145,5 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         self.hard_failures += u32::from(is_hard);
         let is_much = self.hard_failures > 2 * self.line.rails as u32;
         self.may_fail |= !self.line.reroutes || self.line.min_rails > 0 || is_much;
-    }
-
-    /// Both ends have failed, and nobody waits for anything.
-    pub(super) fn has_ended(&self) -> bool {
-        let is_drained = self.sender.is_drained() && self.receiver.is_drained();
-        let waits = self.receives.iter().any(|receive| receive.handle.is_some());
-        is_drained && !waits && self.outgoing.is_empty()
     }
 }
