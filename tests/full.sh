@@ -99,6 +99,8 @@ simulate() {
   cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- --seed 100001 --seeds 50000
   cargo run --release --locked -p polyrail-tests --bin simulate -- ends --seed 1 --seeds 100000
   cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- ends --seed 1000001 --seeds 200000
+  cargo run --release --locked -p polyrail-tests --bin simulate -- p2p --seed 1 --seeds 50000
+  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- p2p --seed 1000001 --seeds 20000
 }
 
 enumerate() {

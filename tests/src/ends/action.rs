@@ -1,9 +1,9 @@
 //! What can happen next.
 
 use super::World;
-use crate::link::Old;
 use super::physical::Name;
 use crate::choices::{Choices, pick};
+use crate::link::Old;
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{QpState, RailState};
 

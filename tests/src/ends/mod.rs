@@ -30,16 +30,16 @@ mod shape;
 mod steps;
 mod traffic;
 
+pub use crate::link::Old;
 pub use action::Action;
 pub use every::{Explored, explore};
-pub use crate::link::Old;
 pub use physical::Name;
 pub use shape::{FRAGMENT, Job, Kind, Shape, Troubles};
 
 use crate::choices::{Bytes, Choices, Seeded};
+use crate::link::Link;
 use direction::Direction;
 use fabric::Fabric;
-use crate::link::Link;
 use nic::{EndCq, EndQp, Nics};
 use owner::{Attempt, Pending};
 use physical::key;

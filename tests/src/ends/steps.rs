@@ -5,10 +5,10 @@ use super::action::Action;
 use super::direction::RECEIVE;
 use super::fabric::EIO;
 use super::physical::Name;
-use polyrail_core::virtual_qp::ControlMessage;
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_cq::Event;
+use polyrail_core::virtual_qp::ControlMessage;
 use std::fmt::Debug;
 
 impl World {

@@ -75,12 +75,8 @@ pub enum Action {
 }
 
 /// How a request fails that was not flushed.
-const STATUSES: [WcStatus; 4] = [
-    WcStatus::RETRY_EXC_ERR,
-    WcStatus::FATAL_ERR,
-    WcStatus::GENERAL_ERR,
-    WcStatus::WR_FLUSH_ERR,
-];
+const STATUSES: [WcStatus; 4] =
+    [WcStatus::RETRY_EXC_ERR, WcStatus::FATAL_ERR, WcStatus::GENERAL_ERR, WcStatus::WR_FLUSH_ERR];
 
 fn any(choices: &mut dyn Choices) -> u32 {
     choices.below(1 << 16)

@@ -1,14 +1,12 @@
 //! A connection: its two ends, and what the oracle knows of it.
 
-use crate::link::Link;
 use super::fabric::{Name, device_at, device_id};
 use super::host::Host;
 use super::memory::{Memory, Words};
 use super::nic::{Nics, SimQp, SimSrq};
 use super::shape::{Line, MOST, Shape};
-use polyrail_core::p2p::{
-    Account, FlushHandle, Receiver, RecvHandle, Region, SendHandle, Sender,
-};
+use crate::link::Link;
+use polyrail_core::p2p::{Account, FlushHandle, Receiver, RecvHandle, Region, SendHandle, Sender};
 use polyrail_core::verbs::DeviceKeys;
 use polyrail_core::virtual_cq::CompletionTarget;
 use std::rc::Rc;

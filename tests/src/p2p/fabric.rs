@@ -343,7 +343,10 @@ impl Fabric {
         if !is_honest && !remote.1.is_multiple_of(8) {
             return None;
         }
-        assert!(remote.1.is_multiple_of(8) && request.sge.length().is_multiple_of(8), "whole words");
+        assert!(
+            remote.1.is_multiple_of(8) && request.sge.length().is_multiple_of(8),
+            "whole words"
+        );
         let (first, written) = (remote.1 as usize / 8, words.first().copied());
         // Signals complete at the peer with what they brought.
         let is_hidden = self.tears && request.opcode == Opcode::RdmaWrite;
@@ -517,7 +520,8 @@ impl Fabric {
         self.posted += u64::from(accepted);
         assert!(qp.slots <= qp.limits.max_send_wr, "a send queue overflows: {:?}", qp.name);
         let taken = batch.iter().zip(inline).take(accepted as usize);
-        let sent = taken.map(|(request, inline)| Sent { request: *request, is_executed: false, inline });
+        let sent =
+            taken.map(|(request, inline)| Sent { request: *request, is_executed: false, inline });
         qp.sent.extend(sent);
         if qp.in_error {
             self.flush(at, WcStatus::WR_FLUSH_ERR);

@@ -1,7 +1,7 @@
 //! A host: its completion queues, and the ledgers of its shared receive queues.
 
-use super::nic::{Nics, SimCq};
 use super::fabric::{device_at, device_id};
+use super::nic::{Nics, SimCq};
 use super::shape::{MOST, Shape};
 use polyrail_core::hardware::CqId;
 use polyrail_core::p2p::{POOL_WR_ID, Pool};
@@ -28,11 +28,7 @@ impl Host {
             let id = CqId(device_at(number, device) as u64);
             all.set_aside(id, shape.receives()).expect("deep completion queues");
         }
-        Self {
-            number,
-            cq: all,
-            pools: (0..shape.devices[number]).map(pool).collect(),
-        }
+        Self { number, cq: all, pools: (0..shape.devices[number]).map(pool).collect() }
     }
 
     /// Polls. Returns how many foreign completions of requests there were.

@@ -44,9 +44,9 @@ use connection::Connection;
 use fabric::{Fabric, device_id};
 use host::Host;
 use nic::{Nics, SimQp};
-use shape::MOST;
 use polyrail_core::p2p::Account;
 use polyrail_core::verbs::DeviceId;
+use shape::MOST;
 use std::cell::RefCell;
 use std::ops::AddAssign;
 use std::rc::Rc;
@@ -182,8 +182,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     fn new(shape: Shape) -> Self {
         let nics = Rc::new(RefCell::new(Fabric::new(&shape)));
         let mut hosts = [0, 1].map(|host| Host::new(host, &nics, &shape));
-        let connect =
-            |at: usize| Connection::new(at as u32, at, &nics, &mut hosts, &shape);
+        let connect = |at: usize| Connection::new(at as u32, at, &nics, &mut hosts, &shape);
         let connections: Vec<_> = (0..shape.lines.len()).map(connect).collect();
         Self {
             left: shape.troubles,
@@ -213,7 +212,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let at = |connection: &&Connection<DEPTH, SLOTS>| connection.line.from != host;
         let connections = self.connections.iter().filter(at);
         let has_account = |connection: &&Connection<DEPTH, SLOTS>| {
-            let is_stale = |place| connection.stale >> place & 1 == 1 && device_id(host, place) == device;
+            let is_stale =
+                |place| connection.stale >> place & 1 == 1 && device_id(host, place) == device;
             !(0..MOST).any(is_stale)
         };
         let connections = connections.filter(has_account);

@@ -8,11 +8,9 @@ use super::nic::{Nics, SimQp, SimSrq};
 use super::shape::Line;
 use super::trouble::spend;
 use crate::link::Old;
-use polyrail_core::p2p::{Control, Pool};
 use polyrail_core::hardware::QueuePair;
-use polyrail_core::virtual_qp::{
-    ControlMessage, RailEventKind, RailId, RailState, ReplaceError,
-};
+use polyrail_core::p2p::{Control, Pool};
+use polyrail_core::virtual_qp::{ControlMessage, RailEventKind, RailId, RailState, ReplaceError};
 use std::rc::Rc;
 
 impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
@@ -197,9 +195,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             (other, place) == (host, device)
         };
         let lost = self.connections[at].queue_pairs().filter(|qp| is_on_it(*qp)).count();
-        let is_pending = |pair: &[Option<(SimQp, u16)>; 2]| {
-            pair.iter().flatten().any(|(qp, _)| is_on_it(qp.at))
-        };
+        let is_pending =
+            |pair: &[Option<(SimQp, u16)>; 2]| pair.iter().flatten().any(|(qp, _)| is_on_it(qp.at));
         let pending = self.connections[at].pending.iter().enumerate();
         let pending: Vec<_> =
             pending.filter(|(_, pair)| is_pending(pair)).map(|(place, _)| place).collect();
@@ -249,8 +246,7 @@ fn make(
 ) -> SimQp {
     let is_receivers = host != line.from;
     let rail = (place % line.rails) as u8;
-    let name =
-        Name { connection, host, device, place, rail, is_receivers, is_for_flushes: false };
+    let name = Name { connection, host, device, place, rail, is_receivers, is_for_flushes: false };
     let at = nics.borrow_mut().make(name, line.limits(host, place), word_after);
     SimQp { nics: Rc::clone(nics), at }
 }
@@ -356,7 +352,8 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
             (name.host, name.device) == (host, device)
         };
         let is_sender = self.is_sender(host);
-        let all = if is_sender { self.near.clone() } else { [&self.far[..], &self.flush_qps].concat() };
+        let all =
+            if is_sender { self.near.clone() } else { [&self.far[..], &self.flush_qps].concat() };
         for (place, _) in all.into_iter().enumerate().filter(|(_, at)| is_on_it(*at)) {
             self.lose_place(host, place);
         }
@@ -377,7 +374,8 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     /// Reads what the ends say of queue pairs. Returns how much went out again.
     fn take_events(&mut self) -> u64 {
         let mut all = 0;
-        while let Some((_, event)) = self.sender.take_event().or_else(|| self.receiver.take_event()) {
+        while let Some((_, event)) = self.sender.take_event().or_else(|| self.receiver.take_event())
+        {
             if let RailEventKind::Fenced { again, .. } = event.kind {
                 all += u64::from(again);
             }

@@ -2,7 +2,9 @@
 
 use crate::choices::{Choices, pick};
 use polyrail_core::hardware::QpLimits;
-use polyrail_core::p2p::{EntryForm, ImmLayout, ReceiverConfig, SIZE_UNIT, SenderConfig, SplitPolicy};
+use polyrail_core::p2p::{
+    EntryForm, ImmLayout, ReceiverConfig, SIZE_UNIT, SenderConfig, SplitPolicy,
+};
 
 /// Devices that each host can have, and rails of a connection.
 pub(super) const MOST: usize = 8;
@@ -298,7 +300,8 @@ impl Line {
 
     fn choose(shape: &Shape, choices: &mut dyn Choices) -> Self {
         let rails = pick(choices, &[1, 2, 2, 2, 2, 3, 3, 4, 6, 8]);
-        let rails = if shape.troubles.losses + shape.troubles.failures > 1 { rails.max(2) } else { rails };
+        let rails =
+            if shape.troubles.losses + shape.troubles.failures > 1 { rails.max(2) } else { rails };
         let each = pick(choices, &[1, 1, 1, 2, 3]).min(16 / rails);
         let slots = shape.size.slots();
         let full = slots * rails as u32;
@@ -319,13 +322,16 @@ impl Line {
             buffers: pick(choices, &[1, 1, 2, 4, 8]),
             ..Self::small()
         };
-        let (uneven, long) = (choices.one_in(3), pick(choices, &[512, 700, 4096, 8 << 20, 1 << 30]));
+        let (uneven, long) =
+            (choices.one_in(3), pick(choices, &[512, 700, 4096, 8 << 20, 1 << 30]));
         for (host, devices) in line.devices.iter_mut().enumerate() {
             let shift = choices.below(MOST as u32) as usize;
             let places = devices.iter_mut().enumerate();
             places.for_each(|(rail, place)| *place = (rail + shift) % shape.devices[host]);
             let depth = shape.size.depth();
-            let room = |choices: &mut dyn Choices| if uneven { 2 + choices.below(depth - 1) } else { depth };
+            let room = |choices: &mut dyn Choices| {
+                if uneven { 2 + choices.below(depth - 1) } else { depth }
+            };
             line.slots[host] = (0..rails * each).map(|_| room(choices)).collect();
             for longest in &mut line.max_message[host] {
                 *longest = if uneven { pick(choices, &[long, long / 2 + 256, 4096]) } else { long };
@@ -384,18 +390,21 @@ impl Line {
         let port = self.max_message[choices.below(2) as usize][rail];
         let rails = self.rails as u32;
         let power = 1 << choices.below(31);
-        let around = pick(choices, &[
-            0,
-            SIZE_UNIT,
-            SIZE_UNIT,
-            SIZE_UNIT * rails,
-            power,
-            self.split_threshold,
-            self.separate_signal.unwrap_or(0),
-            end.min(1 << 30) as u32,
-            port,
-            port.saturating_mul(rails),
-        ]);
+        let around = pick(
+            choices,
+            &[
+                0,
+                SIZE_UNIT,
+                SIZE_UNIT,
+                SIZE_UNIT * rails,
+                power,
+                self.split_threshold,
+                self.separate_signal.unwrap_or(0),
+                end.min(1 << 30) as u32,
+                port,
+                port.saturating_mul(rails),
+            ],
+        );
         let near = pick(choices, &[-129, -128, -28, -1, 0, 0, 0, 1, 128, 130]);
         around.saturating_add_signed(near).min(self.longest())
     }

@@ -3,8 +3,8 @@
 use super::World;
 use super::connection::Connection;
 use super::fabric::{Executed, Fabric, Name, Step, device_at};
-use super::nic::SimSrq;
 use super::memory::{Block, Kind, Target};
+use super::nic::SimSrq;
 use polyrail_core::p2p::Told;
 use polyrail_core::verbs::{Opcode, WcStatus};
 use polyrail_core::virtual_cq::CompletionTarget;
@@ -140,7 +140,11 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
 fn check_source(block: &Block, is_straggler: bool) {
     if let Kind::Source(source) = &block.kind {
         // What has left its queue pair was read before.
-        assert!(is_straggler || !source.is_given_back, "{:?} is read after its report", source.owner);
+        assert!(
+            is_straggler || !source.is_given_back,
+            "{:?} is read after its report",
+            source.owner
+        );
     }
 }
 
@@ -163,7 +167,8 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         nics.order_hidden(self.line.form);
         let slot = offset as usize / (8 * 64);
         let receive = self.in_slot(slot).expect("entries of a receive");
-        let is_newest = offset.is_multiple_of(8 * 64) && addr == nics.memory.block(receive.places[0].block).addr;
+        let is_newest = offset.is_multiple_of(8 * 64)
+            && addr == nics.memory.block(receive.places[0].block).addr;
         assert!(is_newest || !receive.is_offered, "an old copy of entries over newer ones");
         receive.is_offered |= is_newest;
     }

@@ -1,0 +1,37 @@
+//! Simulated worlds of connections of the p2p protocol.
+//!
+//! `P2P_SEEDS=n` runs n seeds; `simulate p2p` runs many more of them.
+
+use polyrail_tests::p2p::Summary;
+use polyrail_tests::p2p::search::attempt;
+use std::thread;
+
+/// A world of the largest ends, in a debug build, has several copies of them on the stack while it is made.
+const STACK: usize = 16 << 20;
+
+#[test]
+fn the_worlds_of_all_seeds_keep_every_promise() {
+    let worlds = thread::Builder::new().stack_size(STACK).spawn(all_seeds);
+    worlds.expect("a thread").join().expect("every promise is kept");
+}
+
+fn all_seeds() {
+    let seeds = std::env::var("P2P_SEEDS").map_or(200, |seeds| seeds.parse().expect("a number"));
+    let mut total = Summary::default();
+    for seed in 1..=seeds {
+        match attempt(seed, 600) {
+            Ok(summary) => total += summary,
+            Err(failure) => {
+                let failure = failure.shortest();
+                failure.show();
+                panic!(
+                    "seed {seed}: {}\n{:?}\n{:#?}",
+                    failure.message, failure.shape, failure.actions
+                );
+            }
+        }
+    }
+    // Where nothing happens, nothing is found.
+    let busy = total.receives > 5 * seeds && total.reports > total.sends && total.flushes > seeds;
+    assert!(busy && total.failures > seeds && total.again > seeds, "{total:?}");
+}
