@@ -20,7 +20,8 @@ export RUSTFLAGS="--cap-lints=allow" RUST_BACKTRACE=0 RANDOM_SEEDS=$SEEDS FAIRNE
 
 names=() finders=() misplaced=0
 
-# bug NAME FINDER: what is planted next; `simulate`, `simulate-ends`, or the test that has to find it.
+# bug NAME FINDER: what is planted next; `simulate`, `simulate-ends`, `simulate-p2p`, or the test
+# that has to find it.
 bug() {
   names+=("$1") finders+=("$2")
 }
@@ -79,6 +80,7 @@ search() {
   case $1 in
     simulate) "$CARGO_TARGET_DIR/release/simulate" --seed 1 --seeds "$SEEDS" ;;
     simulate-ends) "$CARGO_TARGET_DIR/release/simulate" ends --seed 1 --seeds "$SEEDS" ;;
+    simulate-p2p) "$CARGO_TARGET_DIR/release/simulate" p2p --seed 1 --seeds "$SEEDS" ;;
     *) run_cargo test --test "$1" ;;
   esac
 }
@@ -336,6 +338,211 @@ bug "the last shared receive is told before its completion can be polled" last_w
 plant std-shim/software-nic/src/ending.rs '!qp.recv_cq.has_pending_receive(qp.recv_owner)' \
   '(PLANTED || !qp.recv_cq.has_pending_receive(qp.recv_owner))'
 
+# Connections of the p2p protocol: p2p.md says what each of these would cost.
+
+bug "the pool is filled up at fixed marks" simulate-p2p
+plant core/src/p2p/pool.rs 'let low = LOW_WATER.min(self.limit / 8).max(promised);' \
+  'let low = LOW_WATER.min(self.limit / 8).max(if PLANTED { 1 } else { promised });'
+
+bug "entries go out before receives are promised" simulate-p2p
+plant core/src/p2p/receiver/irecv.rs 'self.promise()?;' 'if !PLANTED { self.promise()?; }'
+plant core/src/p2p/receiver/irecv.rs 'self.slots[at].wait(number,' \
+  'if PLANTED { self.promise()?; }
+        self.slots[at].wait(number,'
+
+bug "nothing is promised for shares that may be moved" simulate-p2p
+plant core/src/p2p/receiver/end.rs 'let moved = if own.is_empty() {' 'let moved = if own.is_empty() || PLANTED {'
+
+bug "a fence is told before the pools are filled up" simulate-p2p
+plant core/src/p2p/receiver/reroute.rs 'self.lanes.failure.is_none() && !self.covers_promises()' \
+  'self.lanes.failure.is_none() && !PLANTED && !self.covers_promises()'
+plant core/src/p2p/receiver/reroute.rs '        self.refill();
+        self.rewrite();' '        if !PLANTED { self.refill(); }
+        self.rewrite();'
+plant core/src/p2p/receiver/arrive.rs '            self.refill();
+        }
+        if self.lanes.needs_care {' '            if !(PLANTED && self.lanes.needs_care) { self.refill(); }
+        }
+        if self.lanes.needs_care {'
+
+bug "flushed receives are not counted" simulate-p2p
+plant core/src/p2p/receiver/arrive.rs 'self.pools[usize::from(lane.device_at)].account.lower();' \
+  'if !PLANTED || completion.status.is_success() {
+            self.pools[usize::from(lane.device_at)].account.lower();
+        }'
+
+bug "receives of connections that failed are not counted" simulate-p2p
+plant core/src/p2p/receiver/arrive.rs '        if !completion.status.is_success() {
+            return self.failed(place, completion);
+        }
+        let lane' '        if !completion.status.is_success() {
+            return self.failed(place, completion);
+        }
+        if PLANTED && self.lanes.failure.is_some() {
+            let at = usize::from(self.lanes[place].device_at);
+            self.pools[at].account.raise();
+        }
+        let lane'
+plant core/src/p2p/pool.rs '    /// Whether so many may be promised.' \
+  '    pub(super) fn raise(&mut self) { self.posted += 1; }
+
+    /// Whether so many may be promised.'
+
+bug "receives of unknown queue pairs are not counted" simulate-p2p
+plant core/src/p2p/pool.rs 'self.unowned -= i64::from(is_ours);' \
+  'self.unowned -= i64::from(is_ours && !PLANTED);'
+
+bug "flushed receives of p2p count as arrived" simulate-p2p
+plant core/src/p2p/receiver/arrive.rs 'self.lanes[place].completion_error(completion);' \
+  'self.lanes[place].completion_error(completion);
+        if PLANTED && completion.wr_id & ENGINE_WR_ID == 0 { self.lanes[place].immediates += 1; }'
+
+bug "one immediate too many is said to have arrived" simulate-p2p
+plant core/src/p2p/receiver/reroute.rs 'self.lanes[place].lifecycle.drained(arrived);' \
+  'self.lanes[place].lifecycle.drained(arrived + u32::from(PLANTED));'
+
+bug "one immediate too few is said to have arrived" simulate-p2p
+plant core/src/p2p/receiver/reroute.rs 'let arrived = self.lanes[place].immediates;' \
+  'let arrived = self.lanes[place].immediates.saturating_sub(u32::from(PLANTED));'
+
+bug "a queue full of entries is no back-pressure" simulate-p2p
+plant core/src/p2p/receiver/cts.rs 'self.lanes[lane].has_room(1).then_some(lane)' \
+  '(PLANTED || self.lanes[lane].has_room(1)).then_some(lane)'
+
+bug "entries are signaled by slot" simulate-p2p
+plant core/src/p2p/receiver/cts.rs 'let is_due = lane.queue' 'let is_due = if PLANTED { at + 1 == SLOTS } else { true } && lane.queue'
+
+bug "only the number of the first entry is checked" simulate-p2p
+plant core/src/p2p/entry.rs 'form == EntryForm::Plain && last != expected' \
+  'form == EntryForm::Plain && last != expected && !(PLANTED && index > 0)'
+plant core/src/p2p/entry.rs 'last.wrapping_sub(hash(&copy)) != expected' \
+  'last.wrapping_sub(hash(&copy)) != expected && !(PLANTED && index > 0)'
+
+bug "the hash is that of nothing" simulate-p2p
+plant core/src/p2p/entry.rs 'let mut hash = SALT[0].rotate_left(32);' \
+  'if PLANTED { return 0; }
+    let mut hash = SALT[0].rotate_left(32);'
+
+bug "entries are read again when the next buffer finds its send" simulate-p2p
+plant core/src/p2p/sender/isend.rs 'slot.state == State::Matching && slot.number == number {' \
+  'slot.state == State::Matching && slot.number == number {
+            if PLANTED {
+                let matched = slot.matched;
+                if self.load_entries(at, number).is_none_or(|loaded| loaded.is_err()) {
+                    return Err(NotNow::NoEntry.into());
+                }
+                self.slots[at].matched = matched;
+            }'
+
+bug "the driver is not asked whether a queue pair takes receives" simulate-p2p
+plant core/src/p2p/lane.rs 'self.is_gone || matches!(self.qp.last_wqe_reached()' \
+  'self.is_gone || PLANTED || matches!(self.qp.last_wqe_reached()'
+
+bug "what comes of a fenced queue pair is looked at" simulate-p2p
+plant core/src/p2p/receiver/arrive.rs '|| self.lanes[place].lifecycle.is_drained() {' \
+  '|| (self.lanes[place].lifecycle.is_drained() && !PLANTED) {'
+
+bug "lost entries are not written again" simulate-p2p
+plant core/src/p2p/receiver/reroute.rs 'slot.wants_entries |= is_lost;' 'slot.wants_entries |= is_lost && !PLANTED;'
+
+bug "moved shares do not bring the sizes" simulate-p2p
+plant core/src/p2p/sender/slot.rs 'is_leaders || self.shares[usize::from(rail)].is_moved' \
+  'is_leaders || (self.shares[usize::from(rail)].is_moved && !PLANTED)'
+
+bug "a moved immediate has a mask of its own" simulate-p2p
+plant core/src/p2p/sender/slot.rs 'Immediate { slot, mask: self.mask, told }' \
+  'Immediate { slot, mask: if is_moved && PLANTED { Mask::of(rail) } else { self.mask }, told }'
+plant core/src/p2p/sender/slot.rs 'const fn immediate(' 'fn immediate('
+
+bug "a moved share is that of the rail that carries it" simulate-p2p
+plant core/src/p2p/receiver/arrive.rs 'rail = of;' 'if !PLANTED { rail = of; }'
+
+bug "shares are sent again before the fence" simulate-p2p
+plant core/src/p2p/sender/reroute.rs 'if let Some(arrived) = self.lanes[place].lifecycle.drained(0) {' \
+  'let fenced = self.lanes[place].lifecycle.drained(0);
+        if let Some(arrived) = fenced.or(if PLANTED { Some(0) } else { None }) {'
+
+bug "what was acknowledged is never sent again" simulate-p2p
+plant core/src/p2p/sender/reroute.rs 'was_given && self.lane as usize == place' \
+  'was_given && !(PLANTED && matches!(self.stage, Stage::Arrived)) && self.lane as usize == place'
+plant core/src/p2p/sender/reroute.rs 'const fn is_with(' 'fn is_with('
+
+bug "payload is sent again of messages that were reported" simulate-p2p
+plant core/src/p2p/sender/reroute.rs 'let is_bare = self.slots[at].state != State::Sending;' \
+  'let is_bare = self.slots[at].state != State::Sending && !PLANTED;'
+
+bug "a share that was posted in part counts by its position" simulate-p2p
+plant core/src/p2p/sender/reroute.rs 'let is_whole = !matches!(self.stage, Stage::Posting);' \
+  'let is_whole = PLANTED || !matches!(self.stage, Stage::Posting);'
+plant core/src/p2p/sender/reroute.rs 'const fn has_arrived(' 'fn has_arrived('
+
+bug "buffers of a connection that failed are given back at once" simulate-p2p
+plant core/src/p2p/receiver/test.rs 'Some(failure) if is_drained' 'Some(failure) if is_drained || PLANTED'
+
+bug "a buffer that is sent is given back at once when all fails" simulate-p2p
+plant core/src/p2p/sender/test.rs 'Some(failure) if self.is_drained()' 'Some(failure) if self.is_drained() || PLANTED'
+
+bug "sizes are read when the caller asks" simulate-p2p
+plant core/src/p2p/receiver/test.rs '        if slot.state == State::Done {' \
+  '        if slot.state == State::Done && PLANTED && slot.count > 1 {
+            let first = Self::slot_at(number) * 8;
+            let words = self.region.words(first..first + 8);
+            for (size, word) in slot.sizes.iter_mut().zip(words) {
+                *size = word.load(core::sync::atomic::Ordering::Relaxed) as u32;
+            }
+        }
+        if slot.state == State::Done {'
+
+bug "sizes are those of the immediate, rounded up" simulate-p2p
+plant core/src/p2p/receiver/slot.rs 'let size = if self.sum == 0 {' 'let size = if self.sum == 0 || PLANTED {'
+
+bug "bytes of records are part of the message" simulate-p2p
+plant core/src/p2p/receiver/slot.rs 'Told::Record | Told::Moved(_) => {' \
+  'Told::Record | Told::Moved(_) => {
+                if PLANTED { self.sum += u64::from(bytes); self.units.get_or_insert(0); }'
+
+bug "a signal without payload tells any length" simulate-p2p
+plant core/src/p2p/sender/isend.rs 'self.is_fast || bytes.is_multiple_of(SIZE_UNIT)' \
+  'self.is_fast || PLANTED || bytes.is_multiple_of(SIZE_UNIT)'
+
+bug "several buffers of one tag are matched from the last" simulate-p2p
+plant core/src/p2p/sender/isend.rs 'let found = fitting.find(|at| slot.buffers[*at].remote.tag == tag);' \
+  'let found = if PLANTED {
+            fitting.filter(|at| slot.buffers[*at].remote.tag == tag).last()
+        } else {
+            fitting.find(|at| slot.buffers[*at].remote.tag == tag)
+        };'
+
+bug "what a driver took in part counts as taken" simulate-p2p
+plant core/src/p2p/sender/post.rs 'share.next += taken.count;' \
+  'share.next += if PLANTED { count } else { taken.count };'
+
+bug "the lost share of a queue pair that failed stays owed to it" simulate-p2p
+plant core/src/p2p/sender/reroute.rs '        self.owed[place] = None;
+        if let Err(failure) = self.lanes.stop(place, why) {' \
+  '        if !PLANTED { self.owed[place] = None; }
+        if let Err(failure) = self.lanes.stop(place, why) {'
+
+bug "the peer is not told that an end has failed" simulate-p2p
+plant core/src/p2p/lanes.rs '            self.tells_error = self.reroutes;' \
+  '            self.tells_error = self.reroutes && !PLANTED;'
+
+bug "the device of a new queue pair is not counted" simulate-p2p
+plant core/src/p2p/receiver/reroute.rs '        self.count_rails();
+        self.recover();
+        Ok(old)' '        if !PLANTED { self.count_rails(); }
+        self.recover();
+        Ok(old)'
+
+bug "a flush reads on the devices of the mask" simulate-p2p
+plant core/src/p2p/receiver/arrive.rs 'let (device_at, bytes) = (lane.device_at, completion.byte_len);' \
+  'let home = self.lanes[usize::from(rail)].device_at;
+        let device_at = if PLANTED { home } else { lane.device_at };
+        let bytes = completion.byte_len;'
+
+bug "the first buffer of a receive is matched again and again" simulate-p2p
+plant core/src/p2p/sender/isend.rs 'slot.matched |= 1 << at;' 'slot.matched |= 1 << if PLANTED { 0 } else { at };'
+
 [ "$misplaced" = 0 ] || exit 1
 
 run_cargo build --bin simulate
@@ -344,7 +551,7 @@ tests=$(printf '%s\n' "${finders[@]}" | sort -u | grep -v simulate)
 run_cargo test --no-run $(printf -- '--test %s ' $tests)
 
 # What is found even if nothing is planted is another matter.
-for finder in simulate simulate-ends $tests; do
+for finder in simulate simulate-ends simulate-p2p $tests; do
   search "$finder"
 done
 for number in "${!names[@]}"; do
