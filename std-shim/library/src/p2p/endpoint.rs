@@ -85,7 +85,8 @@ impl<D: Domain> P2pEndpoint<D> {
     }
 
     /// Starts to make every byte of a message visible to whoever reads that memory, such as a GPU. Only
-    /// endpoints that were [built for that](super::P2pBuilder::flushes).
+    /// endpoints that were [built for that](super::P2pBuilder::flushes). What a device that was lost since had brought
+    /// is not covered: see the engine's [`flush`](polyrail_core::p2p::Receiver::flush).
     ///
     /// # Errors
     ///
