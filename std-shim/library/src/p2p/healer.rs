@@ -1,6 +1,7 @@
 //! What an endpoint whose rails are re-routed remembers.
 
 use super::message::P2pMessage;
+use super::queue_pair::Shape;
 use crate::backend::{Domain, EventCursor, Port};
 use crate::endpoint::{Attempts, Healing};
 use std::collections::VecDeque;
@@ -14,7 +15,8 @@ const EVERY: u32 = 32;
 pub(super) struct Healer<D: Domain> {
     /// The devices of its rails, in their order, and how far their events have been read.
     pub(super) domains: Vec<(D, EventCursor)>,
-    pub(super) max_inline_data: u32,
+    /// What new queue pairs are made with.
+    pub(super) shape: Shape,
     pub(super) options: Healing,
     /// For each place of a sender's queue pair.
     pub(super) places: Vec<Care<D::Qp>>,
@@ -39,12 +41,12 @@ pub(super) struct Offered<Q> {
 }
 
 impl<D: Domain> Healer<D> {
-    pub(super) fn new(domains: &[&D], places: usize, max_inline_data: u32) -> Self {
+    pub(super) fn new(domains: &[&D], places: usize, shape: Shape) -> Self {
         let domains = domains.iter().map(|domain| ((*domain).clone(), domain.event_cursor()));
         let care = || Care { attempts: Attempts::default(), offered: None };
         Self {
             domains: domains.collect(),
-            max_inline_data,
+            shape,
             options: Healing::default(),
             places: (0..places).map(|_| care()).collect(),
             outbox: VecDeque::new(),

@@ -10,9 +10,9 @@ use super::endpoint::P2pEndpoint;
 use super::healer::Offered;
 use super::message::{End, P2pMessage};
 use super::sizes::{RECEIVER, SENDER};
-use crate::backend::{Connect, DeviceError, DeviceEvent, Domain, Port, QpCap};
-use crate::endpoint::{RailAddress, join, most_requests};
-use polyrail_core::hardware::{CompletionQueue, QueuePair};
+use crate::backend::{Connect, DeviceError, DeviceEvent, Domain, Port};
+use crate::endpoint::{RailAddress, join};
+use polyrail_core::hardware::QueuePair;
 use polyrail_core::virtual_qp::{ControlError, RailState};
 use std::time::{Duration, Instant};
 
@@ -181,7 +181,7 @@ impl<D: Domain> P2pEndpoint<D> {
                 continue;
             }
             let generation = generation.wrapping_add(1);
-            let made = self.make_sending(place);
+            let made = self.make(place, End::Sender);
             let Some(healer) = &mut self.healer else { return };
             let care = &mut healer.places[place];
             // An offer that comes to nothing counts as well.
@@ -202,38 +202,15 @@ impl<D: Domain> P2pEndpoint<D> {
         QueuePairAddress { qp_num: qp.qp_num(), address }
     }
 
-    /// The port of a place as it is now, its device, and what a new queue pair there may hold.
-    fn at(&self, place: usize) -> Option<(&D, Result<Port, DeviceError>, QpCap)> {
-        let healer = self.healer.as_ref()?;
-        let known = &self.places[place];
-        let (domain, _) = &healer.domains[known.device];
-        let max_send_wr = most_requests(domain.max_qp_wr());
-        let max_inline_data = healer.max_inline_data;
-        let cap = QpCap { max_send_wr, max_recv_wr: 1, max_inline_data };
-        Some((domain, domain.port(known.port.number), cap))
-    }
-
-    fn make_sending(&self, place: usize) -> Result<(D::Qp, Port), DeviceError> {
-        let (domain, port, cap) = self.at(place).ok_or(DeviceError::NoDevice)?;
-        let port = port?;
-        let cq = self.cq_of(domain).ok_or(DeviceError::NoDevice)?;
-        let qp = domain.create_qp(cq, cap)?;
-        qp.init(&port, &self.options)?;
+    /// A new queue pair for a place of either end, on the place's port as that is now.
+    fn make(&self, place: usize, end: End) -> Result<(D::Qp, Port), DeviceError> {
+        let healer = self.healer.as_ref().ok_or(DeviceError::NoDevice)?;
+        let device = self.places[place].device;
+        let (domain, _) = &healer.domains[device];
+        let port = domain.port(self.places[place].port.number)?;
+        let srq = (end == End::Receiver).then_some(&self.pools[device].1);
+        let qp = healer.shape.make((domain, &port), self.cq.cqs(), srq)?;
         Ok((qp, port))
-    }
-
-    fn make_receiving(&self, place: usize) -> Result<(D::Qp, Port), DeviceError> {
-        let (domain, port, cap) = self.at(place).ok_or(DeviceError::NoDevice)?;
-        let port = port?;
-        let cq = self.cq_of(domain).ok_or(DeviceError::NoDevice)?;
-        let (_, srq) = &self.pools[self.places[place].device];
-        let qp = domain.create_qp_with_srq(cq, srq, cap)?;
-        qp.init(&port, &self.options)?;
-        Ok((qp, port))
-    }
-
-    fn cq_of(&self, domain: &D) -> Option<&D::Cq> {
-        self.cq.cqs().iter().find(|cq| cq.device() == domain.device_id())
     }
 
     /// Makes the other end of an offered queue pair; `None` if that cannot be.
@@ -243,7 +220,7 @@ impl<D: Domain> P2pEndpoint<D> {
         if state != RailState::Down || now.wrapping_add(1) != generation {
             return None;
         }
-        let (queue_pair, port) = self.make_receiving(at).ok()?;
+        let (queue_pair, port) = self.make(at, End::Receiver).ok()?;
         let with = self.address_of(&queue_pair, at, &port);
         let options = &self.options;
         let own = (&queue_pair, &port, &with.address);

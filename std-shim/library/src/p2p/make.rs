@@ -4,16 +4,17 @@ use super::builder::P2pBuilder;
 use super::endpoint::P2pEndpoint;
 use super::error::P2pBuildError;
 use super::healer::Healer;
+use super::queue_pair::Shape;
 use super::sizes::{
     EngineReceiver, EngineSender, P2P_ROUTES, QUEUE_PAIRS, RECEIVER, SENDER, SLOTS,
 };
 use super::words::PageWords;
-use crate::backend::{Connect, Domain, QpCap};
+use crate::backend::Domain;
 use crate::endpoint::{
     MAX_DEVICES, MOST_GRANTED, Place, RailAddress, join, most_requests, places, random_psn, refused,
 };
 use crate::memory::{Pages, RegionKeys};
-use polyrail_core::hardware::{CompletionQueue, QueuePair};
+use polyrail_core::hardware::QueuePair;
 use polyrail_core::p2p::{Pool, ReceiverConfig, Region, SenderConfig};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
 use polyrail_core::virtual_cq::VirtualCq;
@@ -116,9 +117,8 @@ impl<D: Domain> Make<'_, D> {
     }
 
     fn healer(&self) -> Option<Box<Healer<D>>> {
-        let P2pBuilder { reroutes, max_inline_data, .. } = *self.builder;
-        let healer = || Healer::new(self.domains, self.places.len(), max_inline_data);
-        reroutes.then(|| Box::new(healer()))
+        let healer = || Healer::new(self.domains, self.places.len(), self.shape());
+        self.builder.reroutes.then(|| Box::new(healer()))
     }
 
     fn sender_config(&self) -> SenderConfig {
@@ -186,11 +186,8 @@ impl<D: Domain> Make<'_, D> {
         self.places.iter().map(|place| self.plain(place, cqs)).collect()
     }
 
-    /// A queue pair with as good as no receives of its own, in INIT.
     fn plain(&self, place: &Place, cqs: &[D::Cq]) -> Result<D::Qp, P2pBuildError> {
-        let domain = self.domains[place.device];
-        let made = domain.create_qp(self.cq(domain, cqs), self.cap(domain));
-        self.init(made.map_err(|source| refused(domain, source))?, place)
+        self.queue_pair(place, cqs, None)
     }
 
     fn receiving(
@@ -198,14 +195,24 @@ impl<D: Domain> Make<'_, D> {
         cqs: &[D::Cq],
         pools: &[(Pool, D::Srq)],
     ) -> Result<Vec<D::Qp>, P2pBuildError> {
-        let make = |place: &Place| {
-            let domain = self.domains[place.device];
-            let cap = self.cap(domain);
-            let (_, srq) = &pools[place.device];
-            let made = domain.create_qp_with_srq(self.cq(domain, cqs), srq, cap);
-            self.init(made.map_err(|source| refused(domain, source))?, place)
-        };
+        let make = |place: &Place| self.queue_pair(place, cqs, Some(&pools[place.device].1));
         self.places.iter().map(make).collect()
+    }
+
+    fn queue_pair(
+        &self,
+        place: &Place,
+        cqs: &[D::Cq],
+        srq: Option<&D::Srq>,
+    ) -> Result<D::Qp, P2pBuildError> {
+        let domain = self.domains[place.device];
+        let made = self.shape().make((domain, &place.port), cqs, srq);
+        Ok(made.map_err(|source| refused(domain, source))?)
+    }
+
+    fn shape(&self) -> Shape {
+        let P2pBuilder { max_inline_data, options, .. } = *self.builder;
+        Shape { max_inline_data, options }
     }
 
     /// A queue pair on each device that is connected to itself, if received messages can be flushed.
@@ -222,22 +229,5 @@ impl<D: Domain> Make<'_, D> {
             Ok(qp)
         };
         (0..devices).map(make).collect()
-    }
-
-    fn init(&self, qp: D::Qp, place: &Place) -> Result<D::Qp, P2pBuildError> {
-        let domain = self.domains[place.device];
-        let moved = qp.init(&place.port, &self.builder.options);
-        moved.map_err(|source| refused(domain, source))?;
-        Ok(qp)
-    }
-
-    fn cap(&self, domain: &D) -> QpCap {
-        let max_send_wr = most_requests(domain.max_qp_wr());
-        QpCap { max_send_wr, max_recv_wr: 1, max_inline_data: self.builder.max_inline_data }
-    }
-
-    fn cq<'c>(&self, domain: &D, cqs: &'c [D::Cq]) -> &'c D::Cq {
-        let cq = cqs.iter().find(|cq| cq.device() == domain.device_id());
-        cq.expect("each device that gets rails has a completion queue")
     }
 }

@@ -76,7 +76,7 @@
 //! # Files
 //!
 //! `sizes` and `words` are what the engine's types are made with; `builder` has the options and `make` makes an
-//! endpoint of them; `address` is what travels, `connect` brings two together; `endpoint` is what users hold;
+//! endpoint of them, of queue pairs from `queue_pair`; `address` is what travels, `connect` brings two together; `endpoint` is what users hold;
 //! `healing` is about rails that fail, with what is told in `message` and remembered in `healer`.
 
 mod address;
@@ -88,6 +88,7 @@ mod healer;
 mod healing;
 mod make;
 mod message;
+mod queue_pair;
 mod sizes;
 mod words;
 
