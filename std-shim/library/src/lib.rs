@@ -65,6 +65,7 @@
 pub mod backend;
 pub mod card;
 pub mod chain;
+pub mod cpus;
 #[cfg(feature = "verbs")]
 pub mod devices;
 pub mod endpoint;

@@ -12,7 +12,9 @@ fn devices_are_listed_or_what_is_missing_is_reported() {
     let output = Place::new().run(&["devices", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     if output.status.success() {
-        assert!(report[0]["ports"].is_array(), "{report}");
+        assert!(report[0]["ports"].is_array() && report[0]["place"].is_object(), "{report}");
+        let text = Place::new().run(&["devices", "--verbose"]).stdout;
+        assert!(String::from_utf8(text).unwrap().contains("NUMA node"));
     } else {
         assert_eq!(output.status.code(), Some(9));
         let said = String::from_utf8(output.stderr).unwrap();

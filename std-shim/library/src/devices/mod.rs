@@ -8,9 +8,11 @@
 //! ```
 
 mod missing;
+mod place;
 
 pub use missing::DevicesError;
 pub(crate) use missing::what_is_missing;
+pub use place::{PciLink, Place};
 
 use polyrail_ffi::{
     AtomicCap, Context, Device, DeviceAttributes, DeviceList, GidEntry, GidType, LinkLayer,
@@ -29,6 +31,8 @@ pub struct DeviceReport {
     pub node_type: String,
     /// How its packets travel, such as `InfiniBand`, which includes RoCE.
     pub transport: String,
+    /// Where it is in the machine.
+    pub place: Place,
     /// What it can do; `None` if it could not be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
@@ -48,6 +52,8 @@ pub struct Limits {
     pub requests_per_queue: u32,
     /// Completions in one completion queue.
     pub completions_per_queue: u32,
+    /// Buffers of one request.
+    pub buffers_per_request: u32,
     /// READs and atomics outstanding on one queue pair, either way.
     pub reads_in_flight: u32,
     /// Memory regions.
@@ -141,6 +147,7 @@ fn report(device: &Device<'_>) -> DeviceReport {
             Transport::Iwarp => "iWARP".into(),
             other => format!("{other:?}"),
         },
+        place: Place::of(device.name().as_str()),
         limits: None,
         ports: Vec::new(),
         error: None,
@@ -162,6 +169,7 @@ fn limits(context: &Context) -> Limits {
         queue_pairs: max_qp,
         requests_per_queue: max_qp_wr,
         completions_per_queue: max_cqe,
+        buffers_per_request: attributes.max_sge,
         reads_in_flight: attributes.max_qp_rd_atom.min(attributes.max_qp_init_rd_atom),
         memory_regions: max_mr,
         region_bytes: max_mr_size,
@@ -230,6 +238,7 @@ mod tests {
             guid: String::new(),
             node_type: String::new(),
             transport: String::new(),
+            place: Place::default(),
             limits: None,
             ports: Vec::new(),
             error: error.map(Into::into),

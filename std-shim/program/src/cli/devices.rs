@@ -27,22 +27,26 @@ fn list(arguments: &DevicesArguments) -> Result<(), Failure> {
     if arguments.json {
         print::print_json(&devices)
     } else {
-        print::print(text::tables(&devices).as_bytes())
+        print::print(text::tables(&devices, arguments.verbose).as_bytes())
     }
 }
 
 #[cfg(feature = "verbs")]
 mod text {
     use crate::cli::table::Table;
-    use polyrail::devices::{DeviceReport, Limits, PortReport};
+    use polyrail::devices::{DeviceReport, Limits, PciLink, PortReport};
     use polyrail_program::size::human_size;
     use std::fmt::Write;
 
-    /// Returns a table each of devices, ports, addresses and limits, and below them what could not be
-    /// queried.
-    pub(super) fn tables(devices: &[DeviceReport]) -> String {
-        let tables = [names(devices), ports(devices), gids(devices), limits(devices)];
-        let mut text = tables.map(|table| table.text()).join("\n");
+    /// Returns a table each of devices, ports, addresses and limits, of places if `verbose`, and below them
+    /// what could not be queried.
+    pub(super) fn tables(devices: &[DeviceReport], verbose: bool) -> String {
+        let mut tables = vec![names(devices), ports(devices), gids(devices), limits(devices)];
+        if verbose {
+            tables.extend([places(devices), links(devices)]);
+        }
+        let tables: Vec<_> = tables.iter().map(Table::text).collect();
+        let mut text = tables.join("\n");
         for device in devices {
             if let Some(error) = &device.error {
                 // Writing to a string cannot fail.
@@ -108,6 +112,7 @@ mod text {
             "queue pairs",
             "requests",
             "completions",
+            "buffers",
             "reads",
             "regions",
             "region",
@@ -123,6 +128,7 @@ mod text {
                 queue_pairs.to_string(),
                 requests_per_queue.to_string(),
                 completions_per_queue.to_string(),
+                limits.buffers_per_request.to_string(),
                 limits.reads_in_flight.to_string(),
                 limits.memory_regions.to_string(),
                 size_or_unlimited(limits.region_bytes),
@@ -132,6 +138,41 @@ mod text {
             ]);
         }
         table
+    }
+
+    fn places(devices: &[DeviceReport]) -> Table {
+        let mut table = Table::new(&["device", "below it", "NUMA node", "near CPUs", "PCI"]);
+        for DeviceReport { name, place, .. } in devices {
+            table.row(vec![
+                name.clone(),
+                known(place.parent.as_ref()),
+                known(place.numa_node.as_ref()),
+                known(place.cpus.as_ref()),
+                known(place.pci.as_ref()),
+            ]);
+        }
+        table
+    }
+
+    fn links(devices: &[DeviceReport]) -> Table {
+        let mut table =
+            Table::new(&["device", "PCI link", "PCI link at most", "firmware", "board"]);
+        let link = |link: &PciLink| format!("{} x{}", link.speed, link.lanes);
+        for DeviceReport { name, place, .. } in devices {
+            table.row(vec![
+                name.clone(),
+                known(place.link.as_ref().map(link).as_ref()),
+                known(place.max_link.as_ref().map(link).as_ref()),
+                known(place.firmware.as_ref()),
+                known(place.board.as_ref()),
+            ]);
+        }
+        table
+    }
+
+    /// What the kernel shows, or a dash.
+    fn known(value: Option<&impl ToString>) -> String {
+        value.map_or_else(|| "-".into(), ToString::to_string)
     }
 
     fn size_or_unlimited(bytes: u64) -> String {

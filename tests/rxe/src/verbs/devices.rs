@@ -19,6 +19,9 @@ pub(super) fn devices_report_their_identity(rails: &Rails) {
     assert!(list.find("rxeC0").is_none());
     let context = device.open().unwrap();
     drop(list);
+    // In software, over one end of a veth pair: nowhere in the machine.
+    let place = polyrail::devices::Place::of("rxeA0");
+    assert_eq!((place.parent.as_deref(), place.pci), (Some("a0"), None));
     let attributes = context.attributes();
     assert_eq!((context.name(), attributes.phys_port_cnt), ("rxeA0", 1));
     assert_eq!(attributes.atomic_cap, AtomicCap::Device);

@@ -116,7 +116,9 @@ makes no sense; 9 there is no device to run on; 10 it cannot write its reports t
 interrupted during a file or a measurement; with --once, those of copy and perf.";
 
 pub(super) const DEVICES_HELP: &str = "\
-Shows devices, ports, addresses (the gid index is what --gid-index takes) and limits.
+Shows devices, ports, addresses (the gid index is what --gid-index takes) and limits. With --verbose also \
+what matters for choosing among them: NUMA node and processors near each (`taskset -c`), its place on PCI, \
+the link there and what it could be, firmware.
 
 Exit codes: 0 there are devices; 1 something that should not happen; 2 the command line makes no \
 sense; 9 there are no devices, and why; 10 it cannot write to standard output.";

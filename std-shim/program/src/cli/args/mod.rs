@@ -225,7 +225,10 @@ impl PerfArguments {
 #[derive(Debug, Args)]
 #[command(after_help = DEVICES_HELP)]
 pub(super) struct DevicesArguments {
-    /// Print JSON.
+    /// Also where each device is in the machine: PCI, NUMA node, processors, link, firmware.
+    #[arg(long, short)]
+    pub(super) verbose: bool,
+    /// Print JSON, with everything that --verbose shows.
     #[arg(long)]
     pub(super) json: bool,
 }

@@ -1,0 +1,213 @@
+//! Where a device is in the machine, as the kernel shows it in sysfs.
+
+use crate::cpus::CpuList;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Where a device is, and what it hangs on. What the kernel does not show is missing: a device in software has
+/// no place of its own, but that of the network device below it.
+///
+/// ```no_run
+/// use polyrail::cpus::pin_thread;
+/// use polyrail::devices::Place;
+///
+/// let place = Place::of("mlx5_0");
+/// if let Some(cpus) = &place.cpus {
+///     pin_thread(cpus)?; // before buffers are allocated
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// Its PCI function and the bridges above it, the nearest last: `0000:80:01.1/0000:81:00.0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
+    /// The NUMA node that its memory accesses are nearest to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// The processors that are nearest to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuList>,
+    /// Its PCI link as it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<PciLink>,
+    /// Its PCI link as the device could have it: more than it is, and the slot is what limits the rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_link: Option<PciLink>,
+    /// The network device below it, if it is a device in software.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// Version of its firmware.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
+    /// The maker's name for the board.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub board: Option<String>,
+}
+
+/// A PCI Express link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PciLink {
+    /// Rate of a lane, as the kernel writes it: `16.0 GT/s PCIe`.
+    pub speed: String,
+    /// Lanes.
+    pub lanes: u32,
+}
+
+impl Place {
+    /// Where the device of this name is.
+    pub fn of(device: &str) -> Self {
+        Self::below(Path::new("/sys/class"), device)
+    }
+
+    /// The same, from what the kernel shows in its `class` directory.
+    fn below(class: &Path, device: &str) -> Self {
+        let shown = class.join("infiniband").join(device);
+        let parent = attribute::<String>(&shown, "parent");
+        let hardware = match &parent {
+            Some(parent) => class.join("net").join(parent).join("device"),
+            None => shown.join("device"),
+        };
+        Self {
+            pci: hardware.canonicalize().ok().as_deref().and_then(pci_path),
+            // -1 where the machine has but one, or does not tell.
+            numa_node: attribute(&hardware, "numa_node"),
+            cpus: attribute(&hardware, "local_cpulist"),
+            link: PciLink::of(&hardware, "current"),
+            max_link: PciLink::of(&hardware, "max"),
+            parent,
+            firmware: attribute(&shown, "fw_ver"),
+            board: attribute(&shown, "board_id"),
+        }
+    }
+}
+
+impl PciLink {
+    /// The link as it is (`current`) or can be (`max`).
+    fn of(hardware: &Path, which: &str) -> Option<Self> {
+        let speed = attribute(hardware, &format!("{which}_link_speed"))?;
+        let lanes = attribute(hardware, &format!("{which}_link_width"))?;
+        // A device without a link of its own, such as a virtual function, says 0 or Unknown.
+        (lanes > 0).then_some(Self { speed, lanes })
+    }
+}
+
+/// An attribute that is there and says something.
+fn attribute<T: FromStr>(directory: &Path, name: &str) -> Option<T> {
+    let text = std::fs::read_to_string(directory.join(name)).ok()?;
+    let text = text.trim();
+    if text.is_empty() { None } else { text.parse().ok() }
+}
+
+/// The PCI functions on the way to a device's directory, from the root on.
+fn pci_path(directory: &Path) -> Option<String> {
+    let names = directory.iter().filter_map(|name| name.to_str());
+    let functions: PathBuf = names.filter(|name| is_pci_function(name)).collect();
+    functions.to_str().filter(|path| !path.is_empty()).map(Into::into)
+}
+
+/// Whether this is the address of a PCI function: `0000:81:00.0`. Domains can be longer.
+fn is_pci_function(name: &str) -> bool {
+    let hex =
+        |text: &str, least| text.len() >= least && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let Some((slot, function)) = name.split_once('.') else { return false };
+    match *slot.split(':').collect::<Vec<_>>() {
+        [domain, bus, device] => {
+            hex(domain, 4) && hex(bus, 2) && hex(device, 2) && hex(function, 1)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{create_dir_all, write};
+    use std::os::unix::fs::symlink;
+
+    /// A sysfs with a NIC on the second socket, and a device in software over a virtual interface.
+    fn machine() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let nic = root.path().join("devices/pci0000:80/0000:80:01.1/0000:81:00.0");
+        let shown = root.path().join("class/infiniband/mlx5_0");
+        let software = root.path().join("class/infiniband/rxe0");
+        let ethernet = root.path().join("class/net/eth0");
+        for directory in [&nic, &shown, &software, &ethernet] {
+            create_dir_all(directory).unwrap();
+        }
+        symlink(&nic, shown.join("device")).unwrap();
+        symlink(&nic, ethernet.join("device")).unwrap();
+        for (name, text) in [
+            ("numa_node", "1\n"),
+            ("local_cpulist", "16-31,48-63\n"),
+            ("current_link_speed", "16.0 GT/s PCIe\n"),
+            ("current_link_width", "8\n"),
+            ("max_link_speed", "32.0 GT/s PCIe\n"),
+            ("max_link_width", "16\n"),
+        ] {
+            write(nic.join(name), text).unwrap();
+        }
+        write(shown.join("fw_ver"), "28.39.1002\n").unwrap();
+        write(shown.join("board_id"), "MT_0000000838\n").unwrap();
+        write(software.join("parent"), "eth0\n").unwrap();
+        write(software.join("fw_ver"), "\n").unwrap();
+        root
+    }
+
+    #[test]
+    fn a_nic_is_where_its_pci_function_is() {
+        let root = machine();
+        let place = Place::below(&root.path().join("class"), "mlx5_0");
+        let link = |speed: &str, lanes| Some(PciLink { speed: speed.into(), lanes });
+        assert_eq!(
+            place,
+            Place {
+                pci: Some("0000:80:01.1/0000:81:00.0".into()),
+                numa_node: Some(1),
+                cpus: Some("16-31,48-63".parse().unwrap()),
+                link: link("16.0 GT/s PCIe", 8),
+                max_link: link("32.0 GT/s PCIe", 16),
+                parent: None,
+                firmware: Some("28.39.1002".into()),
+                board: Some("MT_0000000838".into()),
+            }
+        );
+    }
+
+    #[test]
+    fn a_device_in_software_is_where_the_one_below_it_is() {
+        let root = machine();
+        let class = root.path().join("class");
+        let place = Place::below(&class, "rxe0");
+        assert_eq!((place.parent.as_deref(), place.firmware), (Some("eth0"), None));
+        assert_eq!(place.cpus, Place::below(&class, "mlx5_0").cpus);
+        write(class.join("infiniband/rxe0/parent"), "veth0\n").unwrap();
+        let virtual_only = Place::below(&class, "rxe0");
+        assert_eq!((virtual_only.pci, virtual_only.cpus, virtual_only.link), (None, None, None));
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_know_is_missing() {
+        let root = machine();
+        let class = root.path().join("class");
+        let nic = class.join("infiniband/mlx5_0/device");
+        write(nic.join("numa_node"), "-1\n").unwrap();
+        write(nic.join("local_cpulist"), "\n").unwrap();
+        write(nic.join("current_link_width"), "0\n").unwrap();
+        let place = Place::below(&class, "mlx5_0");
+        assert_eq!((place.numa_node, place.cpus, place.link), (None, None, None));
+        assert_eq!(Place::below(&class, "gone"), Place::default());
+    }
+
+    #[test]
+    fn only_functions_are_part_of_a_pci_path() {
+        let path = |text: &str| pci_path(Path::new(text));
+        assert_eq!(path("/sys/devices/virtual/net/veth0"), None);
+        assert_eq!(
+            path("/sys/devices/pci0000:00/0000:00:03.0/virtio0").as_deref(),
+            Some("0000:00:03.0")
+        );
+        assert_eq!(path("/sys/devices/10000:01:00.0").as_deref(), Some("10000:01:00.0"));
+    }
+}
