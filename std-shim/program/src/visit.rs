@@ -16,6 +16,10 @@ pub struct ServeOptions {
     /// A directory, in which files appear under their senders' names; otherwise the file that each copy
     /// becomes. `None`: the server accepts no files.
     pub destination: Option<PathBuf>,
+    /// Whether a file may replace another one; a peer may ask for less.
+    pub overwrite: bool,
+    /// Bytes of the longest file; `None`: no limit.
+    pub max_file_size: Option<u64>,
     /// Bytes of memory that one peer may use here.
     pub max_memory: u64,
     /// Code of the time to wait for an acknowledgement of this side's requests, a copy's credits, before
@@ -39,6 +43,8 @@ impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             destination: None,
+            overwrite: true,
+            max_file_size: None,
             max_memory: 1 << 30,
             qp_timeout: ConnectOptions::default().timeout,
             quality: QualityOfService::default(),

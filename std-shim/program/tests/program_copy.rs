@@ -132,6 +132,16 @@ fn an_old_destination_is_replaced_and_its_mode_kept() {
 }
 
 #[test]
+fn without_overwrite_an_old_destination_stays() {
+    let place = Place::with_source(1000);
+    assert_success(&place.copy(&["--no-overwrite"]));
+    place.assert_copied();
+    fs::write(place.path("dst"), "old").unwrap();
+    assert_failure(&place.copy(&["--no-overwrite"]), 4, &["dst is there, and may not be replaced"]);
+    assert_eq!(fs::read(place.path("dst")).unwrap(), b"old");
+}
+
+#[test]
 fn behind_a_symbolic_link_the_file_is_replaced() {
     let place = Place::with_source(1000);
     fs::create_dir(place.path("other")).unwrap();

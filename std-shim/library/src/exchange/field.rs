@@ -102,6 +102,18 @@ impl<'v> Place<'v> {
         }
     }
 
+    /// The truth value here.
+    ///
+    /// # Errors
+    ///
+    /// It is something else.
+    pub fn flag(&self) -> Result<bool, HandshakeError> {
+        match self.value {
+            Value::Bool(flag) => Ok(*flag),
+            _ => Err(self.wrong("true or false")),
+        }
+    }
+
     pub(super) fn check_length(
         &self,
         length: usize,

@@ -38,6 +38,7 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         quality: arguments.host_devices.quality(),
         care: arguments.connection.care(arguments.failure.rail_failure.into()),
         patience: arguments.patience.patience(),
+        overwrite: !arguments.no_overwrite,
         sync: arguments.sync,
     };
     let (destination, shape, report) = match &arguments.to {

@@ -137,6 +137,8 @@ impl From<CopyError> for Failure {
             CopyError::Destination { source, .. } if is_full(source) => (Exit::NoSpace, None),
             CopyError::Destination { .. }
             | CopyError::DestinationKind { .. }
+            | CopyError::Exists { .. }
+            | CopyError::TooLong { .. }
             | CopyError::NoDestination => (Exit::Destination, None),
             CopyError::Writing { source, .. } => match &**source {
                 TransferError::Write { source, .. } | TransferError::Finish(source)

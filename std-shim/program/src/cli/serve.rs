@@ -58,6 +58,8 @@ impl<'a> Serving<'a> {
     fn new(arguments: &'a ServeArguments, interrupted: &'a Arc<AtomicBool>) -> Self {
         let options = ServeOptions {
             destination: arguments.destination.clone(),
+            overwrite: !arguments.no_overwrite,
+            max_file_size: arguments.max_file_size,
             max_memory: arguments.max_memory,
             qp_timeout: arguments.connection.qp_timeout(true),
             quality: arguments.devices.quality(),

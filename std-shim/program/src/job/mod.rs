@@ -5,7 +5,7 @@
 //!
 //! | purpose | done |
 //! |---|---|
-//! | `{"copy":{"plan":{"total":1073741824,"chunk":1048576,"window":8},"name":"model.bin"}}` | `{"copy":{"bytes":1073741824,"crc32":3504400640}}` |
+//! | `{"copy":{"plan":{"total":1073741824,"chunk":1048576,"window":8},"name":"model.bin","mode":420,"overwrite":true}}` | `{"copy":{"bytes":1073741824,"crc32":3504400640}}` |
 //! | `{"perf":{"operation":"write","messageSize":65536,"window":8}}` | `{"perf":{"requests":81920}}` |
 //!
 //! A [server](crate::serve) waits for the other side's hello, adopts its rails, and sends `done` last: when
@@ -30,6 +30,6 @@ mod workload;
 pub use file_name::{FileName, MAX_NAME_BYTES};
 pub use outcome::{JobOutcome, Sum};
 pub use plan::{CopyPlan, CopyPlanError, MAX_CHUNK, MAX_WINDOW};
-pub use purpose::{Control, Hello, Incoming, Job, Message};
+pub use purpose::{Control, CopyJob, Hello, Incoming, Job, Message};
 pub use shape::Shape;
 pub use workload::{MAX_MESSAGE_SIZE, Operation, Workload, WorkloadError};

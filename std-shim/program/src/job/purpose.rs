@@ -25,22 +25,40 @@ pub type Incoming = exchange::Incoming<Job>;
 #[serde(rename_all = "camelCase")]
 pub enum Job {
     /// Copy a file to the other side.
-    Copy {
-        /// In which pieces.
-        plan: CopyPlan,
-        /// The sender's name for the copy; a receiver may choose another one.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        name: Option<FileName>,
-    },
+    Copy(CopyJob),
     /// Measure requests.
     Perf(Workload),
+}
+
+/// A file to be copied to the other side.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CopyJob {
+    /// In which pieces.
+    pub plan: CopyPlan,
+    /// The sender's name for the copy; a receiver may choose another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<FileName>,
+    /// Permissions of the sender's file, 0 to 0o777: those of the copy, before the receiver's umask, if it
+    /// replaces no other file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u16>,
+    /// Whether the copy may replace a file of its name; a receiver may be stricter.
+    pub overwrite: bool,
+}
+
+impl CopyJob {
+    /// A file in these pieces, named and placed as the receiver likes.
+    pub const fn new(plan: CopyPlan) -> Self {
+        Self { plan, name: None, mode: None, overwrite: true }
+    }
 }
 
 impl Job {
     /// Returns its name on the wire.
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Copy { .. } => "copy",
+            Self::Copy(_) => "copy",
             Self::Perf(_) => "perf",
         }
     }
@@ -55,11 +73,7 @@ impl Purpose for Job {
         if name == "perf" {
             return Ok(Self::Perf(workload(&inner)?));
         }
-        let fields = inner.object(&["plan", "name"])?;
-        Ok(Self::Copy {
-            plan: plan(&fields.field("plan")?)?,
-            name: fields.optional("name").map(|place| file_name(&place)).transpose()?,
-        })
+        copy(&inner).map(Self::Copy)
     }
 
     fn read_outcome(place: &Place<'_>) -> Result<JobOutcome, HandshakeError> {
@@ -71,6 +85,21 @@ impl Purpose for Job {
         let requests = inner.object(&["requests"])?.field("requests")?.number(0, u64::MAX)?;
         Ok(JobOutcome::Perf { requests })
     }
+}
+
+fn copy(place: &Place<'_>) -> Result<CopyJob, HandshakeError> {
+    let fields = place.object(&["plan", "name", "mode", "overwrite"])?;
+    Ok(CopyJob {
+        plan: plan(&fields.field("plan")?)?,
+        name: fields.optional("name").map(|place| file_name(&place)).transpose()?,
+        mode: fields.optional("mode").map(|place| permissions(&place)).transpose()?,
+        overwrite: fields.field("overwrite")?.flag()?,
+    })
+}
+
+/// Permissions: what `chmod` takes, without set-user-ID and the like.
+fn permissions(place: &Place<'_>) -> Result<u16, HandshakeError> {
+    Ok(place.number(0, 0o777)? as u16)
 }
 
 fn workload(place: &Place<'_>) -> Result<Workload, HandshakeError> {

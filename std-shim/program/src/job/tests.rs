@@ -54,7 +54,9 @@ fn job(g: &mut Gen) -> Job {
     let total = u64::arbitrary(g) >> 1;
     let chunk = 1 + (u32::arbitrary(g) >> 2);
     let name = FileName::new(&String::arbitrary(g));
-    Job::Copy { plan: CopyPlan { total, chunk, window }, name }
+    let mode = bool::arbitrary(g).then(|| u16::arbitrary(g) & 0o777);
+    let overwrite = bool::arbitrary(g);
+    Job::Copy(CopyJob { plan: CopyPlan { total, chunk, window }, name, mode, overwrite })
 }
 
 /// An arbitrary message for these tests.
@@ -121,7 +123,7 @@ fn a_job_with_a_changed_byte_is_read_or_refused_in_few_words() {
 #[test]
 fn the_form_is_the_documented_one() {
     let bytes = Message::Done(JobOutcome::Copy(Sum { bytes: 5, crc32: 7 })).encode();
-    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x03\0\0\0\x27");
+    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x04\0\0\0\x27");
     assert_eq!(&bytes[12..], br#"{"done":{"copy":{"bytes":5,"crc32":7}}}"#.as_slice());
     let json = |message: Message| String::from_utf8(message.encode()[12..].to_vec()).unwrap();
     assert_eq!(
@@ -159,19 +161,21 @@ fn the_longest_messages_fit() {
     ];
     longest.endpoint.notify = longest.endpoint.rails.first().copied();
     longest.buffer.rkeys = vec![u32::MAX; MAX_RAILS];
-    longest.purpose = Some(Job::Copy {
+    longest.purpose = Some(Job::Copy(CopyJob {
         plan: CopyPlan { total: u64::MAX, chunk: u32::MAX, window: u32::MAX },
         name: FileName::new(&"x".repeat(MAX_NAME_BYTES)),
-    });
+        mode: Some(0o777),
+        overwrite: false,
+    }));
     let bytes = Message::Hello(longest).encode();
     assert!(bytes.len() < MAX_MESSAGE_BYTES as usize / 2, "{}", bytes.len());
 }
 
-const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":["17"]},"scheme":"spray","maxMsgSize":65536,"rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"rdAtomic":16,"psn":7}]},"buffer":{"addr":4096,"length":8192,"rkeys":[5]},"purpose":{"copy":{"plan":{"total":1,"chunk":1,"window":1}}}}}"#;
+const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":["17"]},"scheme":"spray","maxMsgSize":65536,"rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"rdAtomic":16,"psn":7}]},"buffer":{"addr":4096,"length":8192,"rkeys":[5]},"purpose":{"copy":{"plan":{"total":1,"chunk":1,"window":1},"overwrite":true}}}}"#;
 
 /// [`HELLO`], but to measure.
 fn perf_hello() -> String {
-    let copy = r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1}}}"#;
+    let copy = r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1},"overwrite":true}}"#;
     let perf = r#"{"perf":{"operation":"write","messageSize":65536,"window":8}}"#;
     assert!(HELLO.contains(copy));
     HELLO.replacen(copy, perf, 1)
@@ -221,7 +225,7 @@ fn a_connection_has_one_purpose() {
     let perf = r#""purpose":{"perf":{"operation":"write","messageSize":1,"window":8},"copy""#;
     for (piece, by) in [
         (r#""purpose":{"copy""#, perf),
-        (r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1}}}"#, "{}"),
+        (r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1},"overwrite":true}}"#, "{}"),
     ] {
         let HandshakeError::Kind { at, expected, .. } = spoilt(piece, by) else { panic!("{by}") };
         assert_eq!(

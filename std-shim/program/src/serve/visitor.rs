@@ -59,10 +59,7 @@ impl Visitor {
         let Self { control, hello, purpose, .. } = self;
         let visit = Visit { control, hello: &hello, domains, options };
         match purpose {
-            Job::Copy { plan, name } => {
-                let received = transfer::receive(visit, plan, name.as_ref(), progress, watch);
-                Ok(Served::Copy(received?))
-            }
+            Job::Copy(copy) => Ok(Served::Copy(transfer::receive(visit, &copy, progress, watch)?)),
             Job::Perf(workload) => Ok(Served::Perf(perf::answer(
                 visit,
                 workload,

@@ -1,13 +1,13 @@
 //! Copies a file: two threads, one for each side, and the file that appears at the end.
 
-use super::destination::Destination;
+use super::destination::{Destination, Making};
 use super::error::{CopyError, CopyRole, TransferError};
 use super::receiver::receive_file;
 use super::sender::{Parcel, send_file};
 use super::source::Source;
 use crate::fault::{RailFault, Side, check_rails};
 use crate::hosts::hosts_with_rate;
-use crate::job::{Control, CopyPlan, Shape, Sum};
+use crate::job::{Control, CopyJob, CopyPlan, Shape, Sum};
 use crate::session::{
     Environment, Failure, Patience, QualityOfService, RailCare, RailNews, Reporter, SessionError,
 };
@@ -19,6 +19,7 @@ use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
 use std::fs::File;
 use std::num::NonZeroU64;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,6 +53,8 @@ pub struct CopyOptions {
     pub care: RailCare,
     /// How long to wait for a receiver on another host.
     pub patience: Patience,
+    /// Whether the copy may replace another file.
+    pub overwrite: bool,
     /// Whether the copy must reach the disk before it takes its name.
     pub sync: bool,
 }
@@ -72,6 +75,7 @@ impl Default for CopyOptions {
             quality: QualityOfService::default(),
             care: RailCare::default(),
             patience: Patience::default(),
+            overwrite: true,
             sync: false,
         }
     }
@@ -164,7 +168,12 @@ pub fn copy_file(
     let total = opened.metadata().len();
     let plan =
         CopyPlan::new(total, options.message_size, options.window).map_err(CopyError::Plan)?;
-    let target = Destination::create(Some((source, opened.metadata())), destination)?;
+    let making = Making {
+        source: Some((source, opened.metadata())),
+        mode: opened.metadata().mode() & 0o777,
+        overwrite: options.overwrite,
+    };
+    let target = Destination::create(destination, making)?;
     progress.total.store(total, Ordering::Relaxed);
 
     let outcome = run_sides(plan, &opened, target.file(), options, progress, watch)?;
@@ -228,7 +237,7 @@ fn run_sides(
     };
     let here = environment(Side::Near, here.domains());
     let there = environment(Side::Far, there.domains());
-    let parcel = Parcel { plan, source, name: None };
+    let parcel = Parcel { source, job: CopyJob::new(plan) };
     let work = || {
         std::thread::scope(|scope| {
             // The channel is dropped with its side, so that the other one notices if the thread panics.

@@ -16,22 +16,42 @@ pub(super) enum Destination {
         part: Part,
         /// The name that it will take.
         path: PathBuf,
+        /// Whether another file may have that name by then.
+        overwrite: bool,
     },
     /// A character device such as `/dev/null`, which is written in place.
     Device(File),
 }
 
+/// What a file is made of, and for what.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Making<'a> {
+    /// The file that is copied, if it is on this host.
+    pub(super) source: Option<(&'a Path, &'a Metadata)>,
+    /// Permissions, before the umask, of a file that replaces no other.
+    pub(super) mode: u32,
+    /// Whether it may replace another.
+    pub(super) overwrite: bool,
+}
+
+impl Making<'_> {
+    /// The usual permissions of a new file, before the umask.
+    pub(super) const NEW_FILE: u32 = 0o666;
+}
+
+impl Default for Making<'_> {
+    fn default() -> Self {
+        Self { source: None, mode: Self::NEW_FILE, overwrite: true }
+    }
+}
+
 impl Destination {
-    /// Prepares to write a copy of the file with the metadata `source` to `path`. `None`: the source is on
-    /// another host.
-    pub(super) fn create(
-        source: Option<(&Path, &Metadata)>,
-        path: &Path,
-    ) -> Result<Self, CopyError> {
-        /// The usual mode of a new file, before the umask.
-        const NEW_FILE: u32 = 0o666;
+    /// Prepares to write a file to `path`.
+    pub(super) fn create(path: &Path, making: Making<'_>) -> Result<Self, CopyError> {
+        let Making { source, mode, overwrite } = making;
         let failed = |error| CopyError::Destination { path: path.to_owned(), source: error };
         let (old, path) = match fs::metadata(path) {
+            Ok(_) if !overwrite => return Err(CopyError::Exists { path: path.to_owned() }),
             Ok(existing) => {
                 refuse(source, (path, &existing))?;
                 // The file must be writable for us, though a rename would not require it.
@@ -52,12 +72,11 @@ impl Destination {
             }
             Err(error) => return Err(failed(error)),
         };
-        let mode = source.map_or(NEW_FILE, |(_, metadata)| metadata.mode() & 0o777);
         let part = Part::create(&path, mode).map_err(failed)?;
         if let Some(old) = old {
             succeed(part.file(), &old).map_err(failed)?;
         }
-        Ok(Self::File { part, path })
+        Ok(Self::File { part, path, overwrite })
     }
 
     /// Returns the file to write to.
@@ -70,8 +89,8 @@ impl Destination {
 
     /// Gives the complete copy its name; with `sync`, after it has reached the disk.
     pub(super) fn finish(self, sync: bool) -> io::Result<()> {
-        let Self::File { part, path } = self else { return Ok(()) };
-        part.take_name(&path, sync)?;
+        let Self::File { part, path, overwrite } = self else { return Ok(()) };
+        part.take_name(&path, overwrite, sync)?;
         if sync {
             File::open(directory(&path))?.sync_all()?;
         }
@@ -85,7 +104,7 @@ impl Destination {
 ///
 /// The file cannot be created, written or replaced.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), CopyError> {
-    let target = Destination::create(None, path)?;
+    let target = Destination::create(path, Making::default())?;
     let mut file = target.file();
     let written = file.write_all(bytes).and_then(|()| target.finish(false));
     written.map_err(|source| CopyError::Destination { path: path.to_owned(), source })
@@ -97,7 +116,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), CopyError> {
 ///
 /// The file cannot be created or replaced.
 pub fn check_replaceable(path: &Path) -> Result<(), CopyError> {
-    Destination::create(None, path).map(drop)
+    Destination::create(path, Making::default()).map(drop)
 }
 
 /// Refuses what a copy must not replace.

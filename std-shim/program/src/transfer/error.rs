@@ -167,6 +167,20 @@ pub enum CopyError {
         /// What it is.
         what: &'static str,
     },
+    /// The destination is there, and must not be replaced.
+    #[error("{} is there, and may not be replaced", path.display())]
+    Exists {
+        /// The destination.
+        path: PathBuf,
+    },
+    /// The file is longer than the receiver takes.
+    #[error("a file of {bytes} bytes, but the limit here is {limit}")]
+    TooLong {
+        /// Its length in bytes.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
     /// Source and destination are one file.
     #[error("{} and {} are the same file", from.display(), to.display())]
     SameFile {

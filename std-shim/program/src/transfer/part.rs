@@ -4,7 +4,8 @@
 //! not support them, the file has a hidden name beside the destination, and is removed on drop; a process
 //! that is killed leaves it.
 
-use rustix::fs::{AtFlags, CWD, linkat};
+use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with};
+use rustix::io::Errno;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Seek};
 use std::os::fd::AsRawFd;
@@ -49,27 +50,29 @@ impl Part {
         }
     }
 
-    /// Takes the name `path`, replacing a file of that name; with `sync`, after the part has reached
-    /// the disk.
-    pub(super) fn take_name(self, path: &Path, sync: bool) -> io::Result<()> {
+    /// Takes the name `path`, replacing a file of that name if it may `overwrite` one; with `sync`, after the
+    /// part has reached the disk.
+    pub(super) fn take_name(self, path: &Path, overwrite: bool, sync: bool) -> io::Result<()> {
         if sync {
             self.file().sync_all()?;
         }
         let file = match self {
-            Self::Named(hidden) => return hidden.replace(path),
+            Self::Named(hidden) => return hidden.take_name(path, overwrite),
             Self::Unnamed(file) => file,
         };
         let linked = match link(&file, path) {
             Ok(()) => return Ok(()),
             // A hard link cannot replace a file, but a rename can.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && overwrite => {
                 Hidden::new(path, |name| link(&file, name).and_then(|()| file.try_clone()))
             }
             Err(error) => Err(error),
         };
         match linked {
-            Err(error) if refuses_links(&error) => copy_of(&file, path, sync)?.replace(path),
-            linked => linked?.replace(path),
+            Err(error) if refuses_links(&error) => {
+                copy_of(&file, path, sync)?.take_name(path, overwrite)
+            }
+            linked => linked?.take_name(path, overwrite),
         }
     }
 }
@@ -94,11 +97,18 @@ impl Hidden {
     }
 
     /// Renames the file.
-    fn replace(self, path: &Path) -> io::Result<()> {
-        if self.is_there()? {
-            fs::rename(self.0.path(), path)
-        } else {
-            Err(io::Error::other(Swapped { path: self.0.path().to_owned() }))
+    fn take_name(self, path: &Path, overwrite: bool) -> io::Result<()> {
+        let hidden = self.0.path();
+        if !self.is_there()? {
+            return Err(io::Error::other(Swapped { path: hidden.to_owned() }));
+        }
+        if overwrite {
+            return fs::rename(hidden, path);
+        }
+        match renameat_with(CWD, hidden, CWD, path, RenameFlags::NOREPLACE) {
+            // Not every file system can (NFS); a hard link replaces nothing either, and the hidden name goes.
+            Err(Errno::INVAL | Errno::NOSYS) => fs::hard_link(hidden, path),
+            renamed => Ok(renamed?),
         }
     }
 }
@@ -226,12 +236,29 @@ mod tests {
                     fs::write(path, old).unwrap();
                 }
                 part.file().write_all(b"new").unwrap();
-                part.take_name(path, true).unwrap();
+                part.take_name(path, true, true).unwrap();
                 assert_eq!(fs::read(path).unwrap(), b"new");
                 assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o640);
                 assert_eq!(names(directory(path)), ["dst"]);
             });
         }
+    }
+
+    #[test]
+    fn a_part_that_may_not_overwrite_takes_only_a_name_that_is_free() {
+        both_kinds(|part, path| {
+            part.file().write_all(b"new").unwrap();
+            part.take_name(path, false, false).unwrap();
+            assert_eq!(fs::read(path).unwrap(), b"new");
+        });
+        both_kinds(|part, path| {
+            // By somebody else, after the copy has begun.
+            fs::write(path, "old").unwrap();
+            let error = part.take_name(path, false, false).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+            assert_eq!(fs::read(path).unwrap(), b"old");
+            assert_eq!(names(directory(path)), ["dst"]);
+        });
     }
 
     #[test]
@@ -257,7 +284,7 @@ mod tests {
             fs::rename(&other, &hidden).unwrap();
             let part = Part::Named(part);
             if complete {
-                let error = part.take_name(&path, false).unwrap_err().to_string();
+                let error = part.take_name(&path, true, false).unwrap_err().to_string();
                 let said =
                     format!("another file has replaced the one written at {}", hidden.display());
                 assert!(error.contains(&said), "{error}");
@@ -275,7 +302,7 @@ mod tests {
         let path = directory.path().join("dst");
         let part = named(&path, 0o640).unwrap();
         fs::remove_file(part.0.path()).unwrap();
-        let error = Part::Named(part).take_name(&path, false).unwrap_err();
+        let error = Part::Named(part).take_name(&path, true, false).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(!path.exists());
     }

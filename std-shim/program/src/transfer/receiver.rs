@@ -3,7 +3,7 @@
 use super::error::TransferError;
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
 use super::side::{self, Side};
-use crate::job::{Control, CopyPlan, Hello, Job, JobOutcome, Message, Sum};
+use crate::job::{Control, CopyJob, CopyPlan, Hello, Job, JobOutcome, Message, Sum};
 use crate::session::{Environment, SessionError, expect_asker};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -63,7 +63,7 @@ fn run<D: Domain>(
     incoming: IncomingFile<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let IncomingFile { file, written, complete } = incoming;
-    let Some(Job::Copy { plan, .. }) = &peer.purpose else {
+    let Some(Job::Copy(CopyJob { plan, .. })) = &peer.purpose else {
         return Err(SessionError::Protocol("the sender's hello has no plan".into()).into());
     };
     let plan = *plan;

@@ -6,11 +6,12 @@ use super::error::{CopyError, CopyRole, TransferError};
 use super::sender::{Parcel, send_file};
 use super::source::Source;
 use crate::fault::Side;
-use crate::job::{Control, CopyPlan, FileName};
+use crate::job::{Control, CopyJob, CopyPlan, FileName};
 use crate::session::{Environment, Reporter};
 use crate::watched::watched;
 use polyrail::backend::Domain;
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -58,7 +59,9 @@ pub fn send_to<D: Domain + Sync>(
         patience: Some(options.patience),
         interrupted: &progress.interrupted,
     };
-    let parcel = Parcel { plan, source: &opened, name: Some(name) };
+    let mode = Some((opened.metadata().mode() & 0o777) as u16);
+    let job = CopyJob { plan, name: Some(name), mode, overwrite: options.overwrite };
+    let parcel = Parcel { source: &opened, job };
     let (sum, rails) =
         watched(|| send_file(environment, control, parcel, &progress.written), watch)
             .map_err(failed)?;

@@ -3,7 +3,7 @@
 use super::error::TransferError;
 use super::side::{self, Side};
 use super::source::Source;
-use crate::job::{Control, CopyPlan, FileName, Job, JobOutcome, Message, Sum};
+use crate::job::{Control, CopyJob, CopyPlan, Job, JobOutcome, Message, Sum};
 use crate::session::{Environment, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -22,10 +22,9 @@ pub(super) const CREDIT_SLOTS: usize = 256;
 /// What to send.
 #[derive(Debug)]
 pub(super) struct Parcel<'a> {
-    pub(super) plan: CopyPlan,
     pub(super) source: &'a Source,
-    /// The copy's name, if the receiver leaves it to us.
-    pub(super) name: Option<FileName>,
+    /// What the receiver is told of it.
+    pub(super) job: CopyJob,
 }
 
 /// Moves a file to the other side, and counts in `taken` the bytes that this one has taken.
@@ -36,7 +35,7 @@ pub(super) fn send_file<D: Domain>(
     taken: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let domains = &environment.domains;
-    let ring = RegisteredBuffer::new(parcel.plan.ring_bytes(), AccessFlags::empty(), domains)?;
+    let ring = RegisteredBuffer::new(parcel.job.plan.ring_bytes(), AccessFlags::empty(), domains)?;
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let credits = RegisteredBuffer::new(CREDIT_SLOTS * CREDIT_BYTES, writable, domains)?;
     let mut side = Side::new(environment, control)?;
@@ -47,13 +46,14 @@ pub(super) fn send_file<D: Domain>(
 
 fn run<D: Domain>(
     side: &mut Side<'_, D>,
-    Parcel { plan, source, name }: Parcel<'_>,
+    Parcel { source, job }: Parcel<'_>,
     taken: &AtomicU64,
     ring: &RegisteredBuffer<D::Region>,
     credits: &RegisteredBuffer<D::Region>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let mut hello = side.hello(credits);
-    hello.purpose = Some(Job::Copy { plan, name });
+    let plan = job.plan;
+    hello.purpose = Some(Job::Copy(job));
     side.tell(&Message::Hello(hello))?;
     let peer = side.expect_hello()?;
     if let Some(purpose) = &peer.purpose {

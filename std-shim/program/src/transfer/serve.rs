@@ -5,10 +5,10 @@
 //! allowed, or hold the server up by staying silent.
 
 use super::copy::{CopyProgress, CopyReport, SideReport};
-use super::destination::{self, Destination};
+use super::destination::{self, Destination, Making};
 use super::error::{CopyError, CopyRole, TransferError};
 use super::receiver::{IncomingFile, receive_from};
-use crate::job::{CopyPlan, FileName, Shape};
+use crate::job::{CopyJob, FileName, Shape};
 use crate::session::{SessionError, tell_failure};
 use crate::visit::Visit;
 use crate::watched::watched;
@@ -30,7 +30,7 @@ pub struct Received {
     pub report: CopyReport,
 }
 
-/// Takes the file of a visitor by this plan and under this name. `watch` is called ten times a second, on
+/// Takes the file of a visitor. `watch` is called ten times a second, on
 /// this thread, while another does the work.
 ///
 /// # Errors
@@ -39,13 +39,13 @@ pub struct Received {
 /// destination is as it was before.
 pub(crate) fn receive<D: Domain + Sync>(
     mut visit: Visit<'_, D>,
-    plan: CopyPlan,
-    name: Option<&FileName>,
+    job: &CopyJob,
     progress: &CopyProgress,
     watch: impl FnMut(),
 ) -> Result<Received, CopyError> {
     let begin = Instant::now();
-    let prepared = prepare(&visit, plan, name);
+    let prepared = prepare(&visit, job);
+    let plan = job.plan;
     let Prepared { path, target, file } =
         prepared.inspect_err(|error| tell_failure(&mut visit.control, error))?;
     progress.total.store(plan.total, Ordering::Relaxed);
@@ -85,15 +85,21 @@ struct Prepared {
 }
 
 /// Checks whether the file is allowed, and prepares its place.
-fn prepare<D: Domain>(
-    visit: &Visit<'_, D>,
-    plan: CopyPlan,
-    name: Option<&FileName>,
-) -> Result<Prepared, CopyError> {
-    visit.allow(plan.ring_bytes()).map_err(receiver_failed)?;
-    let destination = visit.options.destination.as_ref().ok_or(CopyError::NoDestination)?;
-    let path = place(destination, name)?;
-    let target = Destination::create(None, &path)?;
+fn prepare<D: Domain>(visit: &Visit<'_, D>, job: &CopyJob) -> Result<Prepared, CopyError> {
+    let options = visit.options;
+    let bytes = job.plan.total;
+    if let Some(limit) = options.max_file_size.filter(|limit| bytes > *limit) {
+        return Err(CopyError::TooLong { bytes, limit });
+    }
+    visit.allow(job.plan.ring_bytes()).map_err(receiver_failed)?;
+    let destination = options.destination.as_ref().ok_or(CopyError::NoDestination)?;
+    let path = place(destination, job.name.as_ref())?;
+    let making = Making {
+        source: None,
+        mode: job.mode.map_or(Making::NEW_FILE, u32::from),
+        overwrite: job.overwrite && options.overwrite,
+    };
+    let target = Destination::create(&path, making)?;
     match target.file().try_clone() {
         Ok(file) => Ok(Prepared { path, target, file }),
         Err(source) => Err(CopyError::Destination { path, source }),

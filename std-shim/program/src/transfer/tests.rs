@@ -7,7 +7,7 @@ use super::sender::{Parcel, send_file};
 use super::source::Source;
 use super::{CopyOptions, CopyProgress};
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Control, CopyPlan, Hello, Incoming, Job, JobOutcome, Message, Sum};
+use crate::job::{Control, CopyJob, CopyPlan, Hello, Incoming, Job, JobOutcome, Message, Sum};
 use crate::recorded::{Log, Recorded, receives_come_first};
 use crate::session::{Environment, RailCare, Reporter, SessionError};
 use polyrail::RemoteBuffer;
@@ -54,7 +54,12 @@ fn send<D: Domain>(
     file: &File,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let source = &Source::new(file.try_clone().unwrap()).unwrap();
-    send_file(environment, control, Parcel { plan: plan(), source, name: None }, &AtomicU64::new(0))
+    send_file(
+        environment,
+        control,
+        Parcel { source, job: CopyJob::new(plan()) },
+        &AtomicU64::new(0),
+    )
 }
 
 fn session(error: &TransferError) -> &SessionError {
@@ -84,7 +89,7 @@ fn hello(endpoint: Address, purpose: Option<Job>) -> Message {
 }
 
 fn to_copy() -> Option<Job> {
-    Some(Job::Copy { plan: plan(), name: None })
+    Some(Job::Copy(CopyJob::new(plan())))
 }
 
 #[test]
@@ -348,7 +353,7 @@ fn one_chunk_received(
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let buffer = RegisteredBuffer::new(chunk as usize, access, &here.domains()).unwrap();
         let plan = CopyPlan::new(chunk.into(), chunk.into(), 1).unwrap();
-        let purpose = Some(Job::Copy { plan, name: None });
+        let purpose = Some(Job::Copy(CopyJob::new(plan)));
         let address = endpoint.address();
         let remote = buffer.remote();
         let hello =

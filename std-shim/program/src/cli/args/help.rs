@@ -105,7 +105,8 @@ Examples:
 Serves `polyrail copy --to` and `polyrail perf --to` from other hosts, --peers of them at a time (each \
 line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Devices \
 pair up in order, so both sides name the same number, and the i-th here reaches the i-th there. A file \
-replaces an older one of its name when it is complete. In a directory, senders choose the names, which \
+replaces an older one of its name when it is complete, unless --no-overwrite forbids it here or there, \
+and keeps that one's permissions; a new one has those of its source, without what the umask takes. In a directory, senders choose the names, which \
 cannot lead out of it or through a symbolic link, or be hidden. There is no password: listen where \
 only trusted hosts can connect. Ctrl-C ends it.
 

@@ -113,6 +113,9 @@ pub(super) struct CopyArguments {
     pub(super) connection: ConnectionArguments,
     #[command(flatten)]
     pub(super) patience: PatienceArguments,
+    /// Fail if there is a file of DST's name.
+    #[arg(long)]
+    pub(super) no_overwrite: bool,
     /// Wait until the copy has reached the disk.
     #[arg(long)]
     pub(super) sync: bool,
@@ -143,6 +146,12 @@ pub(super) struct ServeArguments {
     /// for nothing does not count.
     #[arg(long, conflicts_with = "peers")]
     pub(super) once: bool,
+    /// Refuse files whose names are taken.
+    #[arg(long)]
+    pub(super) no_overwrite: bool,
+    /// Refuse files that are longer [default: take all].
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub(super) max_file_size: Option<u64>,
     /// Memory that a peer may use here: its window times its message size.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
     pub(super) max_memory: u64,

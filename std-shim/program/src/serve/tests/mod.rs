@@ -1,12 +1,13 @@
 //! Servers on software NICs, and peers that come to them over TCP.
 
+mod files;
 mod links;
 mod measurements;
 mod patience;
 
 use super::*;
 use crate::hosts::{Host, software_hosts};
-use crate::job::{Control, Hello, Job, JobOutcome, Message, Shape};
+use crate::job::{Control, CopyJob, Hello, Job, JobOutcome, Message, Shape};
 use crate::perf::{
     Limit, Measurement, Operation, PerfConfig, PerfError, Workload, measure_over_time_to,
     measure_to,
@@ -271,7 +272,7 @@ fn a_waiting_peer_gets_its_turn_or_leaves() {
         thread::scope(|scope| {
             let sent = hold(address, host, || {
                 let plan = CopyPlan::new(1, 1, 1).unwrap();
-                let purpose = Some(Job::Copy { plan, name: None });
+                let purpose = Some(Job::Copy(CopyJob::new(plan)));
                 drop(say_hello(address, host, purpose));
                 let sent =
                     scope.spawn(|| send(&source, None, address, host, &CopyOptions::default()));

@@ -83,7 +83,7 @@ fn a_sender_does_not_wait_forever_for_a_receiver_that_only_sends_alive() {
 fn a_peer_that_only_sends_alive_is_sent_away() {
     let (_directory, _, copies) = place_with_source();
     let options = ServeOptions { patience: no_progress(), ..ServeOptions::new(copies.join("one")) };
-    let copy = Job::Copy { plan: CopyPlan::new(300_000, 4096, 4).unwrap(), name: None };
+    let copy = Job::Copy(CopyJob::new(CopyPlan::new(300_000, 4096, 4).unwrap()));
     let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
     let purposes = [copy, perf(Operation::Write), perf(Operation::Send)];
     let (_, served) = served(&options, purposes.len(), |address, host| {
@@ -103,7 +103,7 @@ fn a_peer_that_does_nothing_is_sent_away() {
     let (_directory, _, copies) = place_with_source();
     let patience = Patience { idle: Duration::from_millis(100), ..Patience::default() };
     let options = ServeOptions { patience, ..ServeOptions::new(copies.join("one")) };
-    let copy = Job::Copy { plan: CopyPlan::new(300_000, 4096, 4).unwrap(), name: None };
+    let copy = Job::Copy(CopyJob::new(CopyPlan::new(300_000, 4096, 4).unwrap()));
     let perf = |operation| Job::Perf(Workload::new(operation, 4096, 4).unwrap());
     let purposes = [copy, perf(Operation::Write), perf(Operation::WriteImm)];
     let (_, served) = served(&options, purposes.len(), |address, host| {
