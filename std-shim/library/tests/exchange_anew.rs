@@ -4,7 +4,8 @@ mod fixture;
 
 use polyrail::endpoint::{Endpoint, EndpointBuilder, HealingLink};
 use polyrail::exchange::{
-    Control, ControlError, Hello, Listener, Message, NoOutcome, Reason, Session, Timeouts,
+    Control, ControlError, Hello, Listener, Message, NoOutcome, NoPurpose, Reason, Session,
+    Timeouts, Token,
 };
 use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
 use polyrail::virtual_qp::{QpState, RailFailure, RailId};
@@ -26,16 +27,27 @@ struct Sides {
 
 impl Sides {
     fn new(timeouts: Timeouts) -> Self {
-        let listener = Listener::bind("127.0.0.1:0").unwrap();
+        Self::through(Listener::bind("127.0.0.1:0").unwrap(), None, timeouts)
+    }
+
+    fn through(listener: Listener, token: Option<&Token>, timeouts: Timeouts) -> Self {
         let relay = Relay::to(listener.local_addr().unwrap()).unwrap();
-        let near = Control::connect(&relay.address().to_string(), &timeouts).unwrap();
-        let (far, _) = listener.accept(&timeouts).unwrap();
+        let address = relay.address().to_string();
+        let (near, far) = thread::scope(|scope| {
+            let near = scope.spawn(|| Control::connect_with_token(&address, &timeouts, token));
+            let (far, _) = listener.accept(&timeouts).unwrap();
+            (near.join().unwrap().unwrap(), far)
+        });
         Self { near, far, listener, relay, timeouts }
     }
 
     /// They have said hello, and agreed or not.
     fn met(timeouts: Timeouts, agree: bool) -> Self {
-        let mut sides = Self::new(timeouts);
+        Self::new(timeouts).meet(agree)
+    }
+
+    fn meet(self, agree: bool) -> Self {
+        let mut sides = self;
         let hello = Ends::new().hello();
         let session = sides.near.session().filter(|_| agree);
         sides.near.send(&Message::Hello(Hello { session, ..hello.clone() })).unwrap();
@@ -290,6 +302,25 @@ fn a_stranger_resumes_nothing_and_takes_no_name() {
     assert_eq!(sides.resumed(), [[Message::Resumed {}], [Message::Resumed {}]]);
     let (error, _) = end_of(&mut far_twin, || {});
     assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+}
+
+#[test]
+fn a_link_is_made_anew_only_with_the_token() {
+    let token = Token::new([1; 32]).unwrap();
+    let listener = Listener::bind("127.0.0.1:0").unwrap().with_token(token.clone());
+    let mut sides = Sides::through(listener, Some(&token), Timeouts::default()).meet(true);
+    let session = sides.far.session().unwrap();
+    // One who knows the connection's name, but not the token.
+    let mut stranger: Control =
+        Control::connect(&sides.relay.address().to_string(), &sides.timeouts).unwrap();
+    stranger.send(&Message::Resume { session }).unwrap();
+    let (error, _) = match sides.listener.accept::<NoPurpose>(&sides.timeouts) {
+        Err(error) => (error, stranger),
+        Ok(_) => panic!(),
+    };
+    assert!(matches!(error, ControlError::TokenWanted), "{error}");
+    sides.relay.cut();
+    assert_eq!(sides.resumed(), [[Message::Resumed {}], [Message::Resumed {}]]);
 }
 
 /// Carries what one endpoint has to tell the other, as owners do.

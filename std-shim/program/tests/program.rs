@@ -125,6 +125,7 @@ fn negative_numbers_are_numbers_that_make_no_sense() {
     for (option, number, word) in [
         ("--rails", "-1", "it must be from 1 to 8"),
         ("--devices", "-2", "it must be from 1 to 8"),
+        ("--token-file", "token", "--token-file goes with --to"),
         ("--window", "-1", "it must be from 1 to 128"),
         ("--stall-timeout", "-0.5", "more than 0"),
         ("--message-size", "-1", "not a size"),
@@ -137,6 +138,23 @@ fn negative_numbers_are_numbers_that_make_no_sense() {
         assert!(!said.contains("tip:"), "{said}");
     }
     assert_eq!(place.files(), ["src"]);
+}
+
+#[test]
+fn a_token_that_cannot_be_read_is_reported_before_anything_else() {
+    let place = Place::with_source(100);
+    fs::write(place.path("short"), "secret\n").unwrap();
+    for (file, words) in [("missing", "cannot read the token in missing"), ("short", "6 bytes")] {
+        for command in [
+            &["serve", "--listen", "127.0.0.1:0"][..],
+            &["copy", "--to", "127.0.0.1:1", "src"],
+            &["perf", "--to", "127.0.0.1:1"],
+            &["perf", "--timeline", "--to", "127.0.0.1:1"],
+        ] {
+            let output = place.run(&[command, &["--token-file", file]].concat());
+            assert_failure(&output, 2, &[words]);
+        }
+    }
 }
 
 #[test]

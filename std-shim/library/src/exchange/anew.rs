@@ -7,6 +7,7 @@ use super::purpose::Purpose;
 use super::session::Session;
 use super::stream::{Stream, is_reset};
 use super::timeouts::Timeouts;
+use super::token::Token;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,22 +100,32 @@ impl Sessions {
 /// Where a link came from, and so how a new one is made.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
-    /// This side connected to an address, and does so again.
+    /// This side connected, and does so again.
     Connected {
-        /// As it was given.
-        address: String,
-        timeouts: Timeouts,
+        /// To whom.
+        target: Target,
         /// Connects again.
-        attempt: fn(Session, &str, &Timeouts) -> Attempt,
+        attempt: fn(Session, &Target) -> Attempt,
     },
     /// It was accepted; the other side connects again, and asks the same listener.
     Accepted { sessions: Sessions, timeouts: Timeouts },
 }
 
+/// Whom a side connects to.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    /// As it was given.
+    pub(super) address: String,
+    pub(super) timeouts: Timeouts,
+    /// What the listening side wants to be known.
+    pub(super) token: Option<Token>,
+}
+
 impl Origin {
     pub(super) fn timeouts(&self) -> &Timeouts {
         match self {
-            Self::Connected { timeouts, .. } | Self::Accepted { timeouts, .. } => timeouts,
+            Self::Connected { target: Target { timeouts, .. }, .. }
+            | Self::Accepted { timeouts, .. } => timeouts,
         }
     }
 }
@@ -184,10 +195,9 @@ impl<P: Purpose> Anew<P> {
         let whole = self.origin.timeouts().anew;
         let since = Instant::now();
         let patience = match &self.origin {
-            Origin::Connected { address, timeouts, attempt } => {
-                let (session, address) = (self.session, address.clone());
-                let (timeouts, attempt) = (*timeouts, *attempt);
-                let again = move || attempt(session, &address, &timeouts);
+            Origin::Connected { target, attempt } => {
+                let (session, target, attempt) = (self.session, target.clone(), *attempt);
+                let again = move || attempt(session, &target);
                 keep_trying(again, Arc::downgrade(&self.mailbox), whole);
                 whole
             }

@@ -2,6 +2,7 @@
 
 use super::anew::{Anew, NewLink, Origin};
 use super::error::ControlError;
+use super::gate::{AtGate, Gate};
 use super::hello::Hello;
 use super::incoming::Incoming;
 use super::message::Message;
@@ -9,6 +10,7 @@ use super::purpose::{NoPurpose, Purpose};
 use super::session::Session;
 use super::stream::{Stream, deadline, is_closed, is_gone, is_reset, wait, watch_closely};
 use super::timeouts::MESSAGE_TIMEOUT;
+use super::token::{Prover, Token, random};
 use rustix::event::PollFlags;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,6 +24,8 @@ pub const HELLO: &str = "\"hello\"";
 pub const READY: &str = "\"ready\"";
 /// How errors name the message that a side is done.
 pub const DONE: &str = "\"done\"";
+const CHALLENGE: &str = "\"challenge\"";
+const PROOF: &str = "\"proof\"";
 const RESUMED: &str = "\"resumed\"";
 
 /// How long a wait lasts at most where a link may be made anew: the new one does not show on the old one.
@@ -41,6 +45,8 @@ const THEIRS: usize = 1;
 pub struct Control<P: Purpose = NoPurpose> {
     stream: Box<dyn Stream>,
     incoming: Incoming<P>,
+    /// Closed until the other side has proved that it knows this side's token.
+    gate: Gate,
     /// When the message that is incomplete began.
     began: Option<Instant>,
     message_timeout: Duration,
@@ -57,6 +63,7 @@ impl<P: Purpose> Control<P> {
         Self {
             stream: Box::new(stream),
             incoming: Incoming::new(),
+            gate: Gate::Open,
             began: None,
             message_timeout,
             origin: None,
@@ -67,6 +74,43 @@ impl<P: Purpose> Control<P> {
 
     pub(super) fn from(self, origin: Origin) -> Self {
         Self { origin: Some(origin), ..self }
+    }
+
+    /// Asks those that connected for a proof that they know the token, if there is one.
+    pub(super) fn behind(self, token: Option<Token>) -> Self {
+        Self { gate: Gate::new(token), ..self }
+    }
+
+    /// Waits until the other side has proved that it knows this side's token.
+    pub(super) fn expect_proof(&mut self) -> Result<(), ControlError> {
+        let until = deadline(self.message_timeout);
+        while !self.gate.is_open() {
+            match self.try_recv()? {
+                Some(Message::Failed { reason }) => return Err(ControlError::GaveUp { reason }),
+                Some(message) => return Err(message.out_of_turn(PROOF).into()),
+                None if until.is_some_and(|until| Instant::now() >= until) => {
+                    return Err(self.no_answer(PROOF, self.message_timeout));
+                }
+                None => self.wait_until(until)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Proves that this side, which connected, knows the token, and has the other side do the same.
+    pub(super) fn prove(&mut self, token: &Token) -> Result<(), ControlError> {
+        let ours = random();
+        self.write(&Message::Knock { nonce: ours })?;
+        let nonces = match self.expect_what(CHALLENGE, self.message_timeout)? {
+            Message::Challenge { nonce } => [ours, nonce],
+            other => return Err(other.out_of_turn(CHALLENGE).into()),
+        };
+        self.write(&Message::Proof { proof: token.proof(Prover::Connects, &nonces) })?;
+        match self.expect_what(PROOF, self.message_timeout)? {
+            Message::Proof { proof } if token.is_proved(Prover::Listens, &nonces, &proof) => Ok(()),
+            Message::Proof { .. } => Err(ControlError::WrongToken),
+            other => Err(other.out_of_turn(PROOF).into()),
+        }
     }
 
     /// The two ends of a control connection within this process.
@@ -142,8 +186,12 @@ impl<P: Purpose> Control<P> {
     ///
     /// # Errors
     ///
-    /// The other side does not take the message.
+    /// The other side does not take the message, or has not proved yet that it knows this side's token: then it
+    /// is told only that this side gives up.
     pub fn send(&mut self, message: &Message<P>) -> Result<(), ControlError> {
+        if !self.gate.is_open() && !matches!(message, Message::Failed { .. }) {
+            return Err(ControlError::TokenWanted);
+        }
         if let Some(anew) = &mut self.anew {
             anew.note_said(message);
             if anew.is_missing() {
@@ -192,11 +240,16 @@ impl<P: Purpose> Control<P> {
                 return Ok(None);
             }
         }
-        let message = self.receive()?;
-        if let Some(message) = &message {
-            self.note_session(THEIRS, message);
+        while let Some(message) = self.receive()? {
+            match self.gate.pass(message)? {
+                AtGate::Passes(message) => {
+                    self.note_session(THEIRS, &message);
+                    return Ok(Some(message));
+                }
+                AtGate::Answered(answer) => self.write(&answer)?,
+            }
         }
-        Ok(message)
+        Ok(None)
     }
 
     /// The first message over a new link tells the owner of it.

@@ -178,6 +178,15 @@ pub enum ControlError {
         /// How it broke.
         source: io::Error,
     },
+    /// The peer does not begin with a proof that it knows the token.
+    #[error("this side tells nothing to those that do not prove that they know its token")]
+    TokenWanted,
+    /// The peer's proof is wrong.
+    #[error("the other side does not know this side's token")]
+    WrongToken,
+    /// The peer wants to prove that it knows a token.
+    #[error("the other side has a token, and this one has none")]
+    NoToken,
     /// The peer sent nothing.
     #[error("the other side did not answer within {waited:?}: it should have sent {expected}")]
     NoAnswer {

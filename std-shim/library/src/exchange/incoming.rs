@@ -39,12 +39,14 @@ pub struct Incoming<P = NoPurpose> {
 ///
 /// ```text
 /// Hello --> Ready --> Done --> Nothing     (alive: still Done; heal: still Done, still Nothing)
+///  |  ^--Proof   (knock or challenge, and then the proof)
 ///    \--------\--------\---------\--> Over      (failed)
 ///     \--> Joining     (resume, resumed: a new link of an earlier connection, whose turn it becomes)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Hello,
+    Proof,
     Ready,
     Done,
     Nothing,
@@ -57,6 +59,7 @@ impl Turn {
     const fn expected(self) -> &'static str {
         match self {
             Self::Hello => "\"hello\"",
+            Self::Proof => "\"proof\"",
             Self::Ready => "\"ready\"",
             Self::Done => "\"done\"",
             Self::Nothing | Self::Over | Self::Joining => "nothing more",
@@ -66,9 +69,11 @@ impl Turn {
     /// The turn after a message.
     fn after<P: Purpose>(self, message: &Message<P>) -> Result<Self, HandshakeError> {
         match (self, message) {
+            (Self::Hello, Message::Knock { .. } | Message::Challenge { .. }) => Ok(Self::Proof),
+            (Self::Proof, Message::Proof { .. }) => Ok(Self::Hello),
             (Self::Hello, Message::Hello(_)) => Ok(Self::Ready),
             (Self::Hello, Message::Resume { .. } | Message::Resumed {}) => Ok(Self::Joining),
-            (Self::Joining, Message::Failed { .. }) => Ok(Self::Over),
+            (Self::Joining | Self::Proof, Message::Failed { .. }) => Ok(Self::Over),
             (Self::Ready, Message::Ready {}) => Ok(Self::Done),
             (Self::Done, Message::Alive {}) => Ok(Self::Done),
             // What the other side is not done with may depend on rails that this one has to heal.

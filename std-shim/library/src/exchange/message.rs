@@ -3,9 +3,11 @@
 use super::error::HandshakeError;
 use super::field::Place;
 use super::hello::Hello;
+use super::hex::Hex;
 use super::purpose::{NoPurpose, Purpose};
 use super::reason::Reason;
 use super::session::Session;
+use super::token::{Nonce, Proof};
 use super::wire::{HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};
 use crate::endpoint::HealingMessage;
 use crate::json::Value;
@@ -15,7 +17,22 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Message<P: Purpose = NoPurpose> {
-    /// Who I am; the first message either way.
+    /// I know a token; ask me. Where sides have one, the first message of the side that connects.
+    Knock {
+        /// Of the side that connects.
+        nonce: Nonce,
+    },
+    /// The answer: prove it.
+    Challenge {
+        /// Of the side that listens.
+        nonce: Nonce,
+    },
+    /// I do; first from the side that connects, and then from the other one.
+    Proof {
+        /// For both nonces.
+        proof: Proof,
+    },
+    /// Who I am; the first message either way, but for those about tokens.
     Hello(Hello<P>),
     /// My receives are posted and my queue pairs are connected.
     Ready {},
@@ -45,6 +62,9 @@ impl<P: Purpose> Message<P> {
     /// Its name on the wire.
     pub const fn name(&self) -> &'static str {
         match self {
+            Self::Knock { .. } => "knock",
+            Self::Challenge { .. } => "challenge",
+            Self::Proof { .. } => "proof",
             Self::Hello(_) => "hello",
             Self::Ready {} => "ready",
             Self::Alive {} => "alive",
@@ -108,9 +128,11 @@ impl<P: Purpose> Message<P> {
         let value: Value = serde_json::from_slice(body)
             .map_err(|error| HandshakeError::NotJson { reason: error.to_string() })?;
         let place = Place::root(&value);
-        let known = ["hello", "ready", "alive", "heal", "done", "resume", "resumed", "failed"];
-        let (name, inner) = place.variant(&known, "an object with one field, the message")?;
+        let (name, inner) = place.variant(&NAMES, "an object with one field, the message")?;
         match name {
+            "knock" => Ok(Self::Knock { nonce: nonce(&inner)? }),
+            "challenge" => Ok(Self::Challenge { nonce: nonce(&inner)? }),
+            "proof" => Ok(Self::Proof { proof: proof(&inner)? }),
             "hello" => Ok(Self::Hello(Hello::read(&inner)?)),
             "ready" => inner.object(&[]).map(|_| Self::Ready {}),
             "alive" => inner.object(&[]).map(|_| Self::Alive {}),
@@ -121,6 +143,30 @@ impl<P: Purpose> Message<P> {
             _ => Ok(Self::Failed { reason: reason(&inner)? }),
         }
     }
+}
+
+const NAMES: [&str; 11] = [
+    "knock",
+    "challenge",
+    "proof",
+    "hello",
+    "ready",
+    "alive",
+    "heal",
+    "done",
+    "resume",
+    "resumed",
+    "failed",
+];
+
+fn nonce(place: &Place<'_>) -> Result<Nonce, HandshakeError> {
+    let nonce = place.object(&["nonce"])?.field("nonce")?;
+    Hex::read(&nonce, "32 hexadecimal digits, in lower case")
+}
+
+fn proof(place: &Place<'_>) -> Result<Proof, HandshakeError> {
+    let proof = place.object(&["proof"])?.field("proof")?;
+    Hex::read(&proof, "64 hexadecimal digits, in lower case")
 }
 
 fn heal(place: &Place<'_>) -> Result<HealingMessage, HandshakeError> {

@@ -31,6 +31,22 @@
 //! A link that is closed is the end, as ever: a process that ends, however it does, is noticed at once. A
 //! connection that its other side ended in the meantime is not resumed: `failed` is the answer.
 //!
+//! # Who may ask
+//!
+//! A side that listens with a [`Token`] tells nothing to those that do not know it, and one that connects with a
+//! token tells nothing before the other side has proved that it does:
+//!
+//! | | the side that connected | the side that listened |
+//! |---|---|---|
+//! | 1 | `knock`: a nonce | |
+//! | 2 | | `challenge`: a nonce of its own |
+//! | 3 | `proof`: HMAC-SHA-256 of both | |
+//! | 4 | | `proof`, likewise |
+//!
+//! The same comes before `resume`. The token never travels, and no proof is good for another connection, or for the
+//! other side. That keeps out those that can reach the port; those that can read or change the packets on the way still
+//! can: neither this connection nor the rails are encrypted.
+//!
 //! # A message
 //!
 //! | bytes | |
@@ -51,6 +67,9 @@
 //!   "buffer":{"addr":140000000000000,"length":8388608,"rkeys":[512,768]},
 //!   "purpose":...,
 //!   "session":"8d0c3a52f1e94b67a0f5d2c4b3e6918f"}}
+//! {"knock":{"nonce":"0f1e2d3c4b5a69788796a5b4c3d2e1f0"}}
+//! {"challenge":{"nonce":"00112233445566778899aabbccddeeff"}}
+//! {"proof":{"proof":"..."}}
 //! {"ready":{}}
 //! {"alive":{}}
 //! {"heal":{"control":"50520102010000000000002a00000000"}}
@@ -80,14 +99,15 @@
 //! | [`Timeouts`] to connect and to accept | nothing waits forever unless asked to |
 //! | 20 s without a sign of life (TCP), 9 s where the link is made anew | a host without power does not close its connections |
 //!
-//! The control connection is not authenticated, as verbs themselves are not: anyone who can reach the
-//! port, or the rails, can write what the keys open. Use it only in networks where that is acceptable.
+//! Without a token the control connection is not authenticated, as verbs themselves never are: anyone who can reach
+//! the port, or the rails, can write what the keys open. Use it only in networks where that is acceptable.
 //!
 //! # Files
 //!
 //! `message` has the messages and their bytes, with `hello`, `purpose` and `reason` in it, framed as in
 //! `wire`; `field` walks through JSON; `incoming` finds messages in a stream and checks whose turn it
-//! is; none of these do I/O. `stream` is what bytes go through, and `control` messages, with `timeouts`; `tcp` makes one between processes, and `anew`
+//! is; none of these do I/O. `stream` is what bytes go through, and `control` messages, with `timeouts`; `gate` keeps those out that do not prove that they know a
+//! `token`; `tcp` makes one between processes, and `anew`
 //! another one for the same connection, which `session` names;
 //! `bring_up` connects an endpoint.
 
@@ -96,7 +116,9 @@ mod bring_up;
 mod control;
 mod error;
 mod field;
+mod gate;
 mod hello;
+mod hex;
 mod incoming;
 mod message;
 mod purpose;
@@ -107,6 +129,7 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 mod timeouts;
+mod token;
 mod wire;
 
 pub use bring_up::{bring_up, get_ready};
@@ -114,6 +137,7 @@ pub use control::{Control, DONE, HELLO, READY};
 pub use error::{ControlError, HandshakeError};
 pub use field::{Object, Place};
 pub use hello::Hello;
+pub use hex::Hex;
 pub use incoming::Incoming;
 pub use message::Message;
 pub use purpose::{NoOutcome, NoPurpose, Purpose};
@@ -121,4 +145,5 @@ pub use reason::Reason;
 pub use session::Session;
 pub use tcp::Listener;
 pub use timeouts::{MESSAGE_TIMEOUT, Timeouts};
+pub use token::{Nonce, Proof, Token, TokenError};
 pub use wire::{HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};

@@ -1,13 +1,15 @@
 //! Control connections between processes: TCP, with timeouts on connecting and accepting.
 
-use super::anew::{Attempt, NeverAgain, NewLink, Origin, Sessions};
+use super::anew::{Attempt, NeverAgain, NewLink, Origin, Sessions, Target};
 use super::control::Control;
 use super::error::ControlError;
 use super::message::Message;
 use super::purpose::{NoPurpose, Purpose};
+use super::reason::Reason;
 use super::session::Session;
 use super::stream::{deadline, wait, watch};
 use super::timeouts::Timeouts;
+use super::token::Token;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::io::{self, ErrorKind};
@@ -26,7 +28,32 @@ impl<P: Purpose> Control<P> {
     ///
     /// The name is not known; nobody listens there; nobody answers in time.
     pub fn connect(address: &str, timeouts: &Timeouts) -> Result<Self, ControlError> {
-        let failed = |source| ControlError::Connect { address: address.to_owned(), source };
+        Self::connect_with_token(address, timeouts, None)
+    }
+
+    /// The same, to a side that wants to know whether this one knows its [`Token`]. Before it has proved that it
+    /// does, and the other side too, nothing else is told.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect); the other side has another token, or none.
+    pub fn connect_with_token(
+        address: &str,
+        timeouts: &Timeouts,
+        token: Option<&Token>,
+    ) -> Result<Self, ControlError> {
+        let target =
+            Target { address: address.to_owned(), timeouts: *timeouts, token: token.cloned() };
+        let mut control = Self::reach(target)?;
+        if let Some(token) = token {
+            control.prove(token)?;
+        }
+        Ok(control)
+    }
+
+    fn reach(target: Target) -> Result<Self, ControlError> {
+        let Target { address, timeouts, .. } = &target;
+        let failed = |source| ControlError::Connect { address: address.clone(), source };
         let begin = Instant::now();
         let mut last = io::Error::from(ErrorKind::NotFound);
         for socket_address in address.to_socket_addrs().map_err(failed)? {
@@ -36,11 +63,7 @@ impl<P: Purpose> Control<P> {
                 break;
             }
             match TcpStream::connect_timeout(&socket_address, left) {
-                Ok(stream) => {
-                    let address = address.to_owned();
-                    let origin = Origin::Connected { address, timeouts: *timeouts, attempt };
-                    return control(stream, origin);
-                }
+                Ok(stream) => return control(stream, Origin::Connected { target, attempt }),
                 Err(error) => last = error,
             }
         }
@@ -54,6 +77,7 @@ impl<P: Purpose> Control<P> {
 pub struct Listener {
     listener: TcpListener,
     sessions: Sessions,
+    token: Option<Token>,
 }
 
 impl Listener {
@@ -66,7 +90,13 @@ impl Listener {
         let failed = |source| ControlError::Listen { address: address.to_owned(), source };
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Self { listener, sessions: Sessions::default() })
+        Ok(Self { listener, sessions: Sessions::default(), token: None })
+    }
+
+    /// Those that connect have to prove that they know this token, also for a new link of an earlier connection,
+    /// before they are told anything; and it is proved to them that this side does.
+    pub fn with_token(self, token: Token) -> Self {
+        Self { token: Some(token), ..self }
     }
 
     /// Where it listens.
@@ -79,19 +109,25 @@ impl Listener {
         self.listener.local_addr().map_err(failed)
     }
 
-    /// Waits for the next connection; its messages show which peer it is.
+    /// Waits for the next connection, and until it has proved that it knows this side's token, if that has one;
+    /// its messages show which peer it is.
     ///
     /// # Errors
     ///
-    /// Nobody connected in time.
+    /// Nobody connected in time; the one that did does not know the token.
     pub fn accept<P: Purpose>(
         &self,
         timeouts: &Timeouts,
     ) -> Result<(Control<P>, SocketAddr), ControlError> {
         let deadline = timeouts.accept.and_then(deadline);
         loop {
-            if let Some(accepted) = self.try_accept(timeouts)? {
-                return Ok(accepted);
+            if let Some((mut control, peer)) = self.try_accept(timeouts)? {
+                if let Err(error) = control.expect_proof() {
+                    // It learns why, if it is still there.
+                    _ = control.send(&Message::Failed { reason: Reason::new(error.to_string()) });
+                    return Err(error);
+                }
+                return Ok((control, peer));
             }
             if !wait(&self.listener, PollFlags::IN, deadline)? {
                 return Err(ControlError::Nobody { waited: timeouts.accept.unwrap_or_default() });
@@ -99,7 +135,8 @@ impl Listener {
         }
     }
 
-    /// The next connection, if there is one.
+    /// The next connection, if there is one. If this side has a token, it has proved nothing yet: it is told
+    /// nothing, and nothing is received from it, before it has.
     ///
     /// # Errors
     ///
@@ -115,7 +152,7 @@ impl Listener {
                     let sessions = self.sessions.clone();
                     let origin = Origin::Accepted { sessions, timeouts: *timeouts };
                     if let Ok(control) = control(stream, origin) {
-                        return Ok(Some((control, peer)));
+                        return Ok(Some((control.behind(self.token.clone()), peer)));
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -162,17 +199,18 @@ fn control<P: Purpose>(stream: TcpStream, origin: Origin) -> Result<Control<P>, 
 }
 
 /// Connects again, for a connection whose link broke.
-fn attempt(session: Session, address: &str, timeouts: &Timeouts) -> Attempt {
-    match resume(session, address, timeouts) {
+fn attempt(session: Session, target: &Target) -> Attempt {
+    match resume(session, target) {
         Ok(link) => Some(Ok(link)),
         Err(error) if is_final(&error) => Some(Err(NeverAgain)),
         Err(_) => None,
     }
 }
 
-fn resume(session: Session, address: &str, timeouts: &Timeouts) -> Result<NewLink, ControlError> {
+fn resume(session: Session, target: &Target) -> Result<NewLink, ControlError> {
+    let Target { address, timeouts, token } = target;
     let timeouts = Timeouts { connect: ATTEMPT, ..*timeouts };
-    let mut control = Control::<NoPurpose>::connect(address, &timeouts)?;
+    let mut control = Control::<NoPurpose>::connect_with_token(address, &timeouts, token.as_ref())?;
     control.send(&Message::Resume { session })?;
     control.expect_resumed()?;
     Ok(control.into_link())
@@ -181,7 +219,7 @@ fn resume(session: Session, address: &str, timeouts: &Timeouts) -> Result<NewLin
 /// Whether the other side is there and has no such connection, or nobody is there: its process ended.
 fn is_final(error: &ControlError) -> bool {
     match error {
-        ControlError::GaveUp { .. } | ControlError::Handshake(_) => true,
+        ControlError::GaveUp { .. } | ControlError::Handshake(_) | ControlError::WrongToken => true,
         ControlError::Connect { source, .. } => source.kind() == ErrorKind::ConnectionRefused,
         _ => false,
     }
@@ -246,7 +284,8 @@ mod tests {
         let is_given_up = Arc::<AtomicBool>::default();
         let silent = Silent { stream, is_given_up: Arc::clone(&is_given_up) };
         let address = address.to_string();
-        let origin = Origin::Connected { address, timeouts, attempt };
+        let target = Target { address, timeouts, token: None };
+        let origin = Origin::Connected { target, attempt };
         let mut near = <Control>::over(silent, timeouts.message).from(origin);
         let (mut far, _) = listener.accept(&timeouts).unwrap();
         near.send(&hello().unwrap()).unwrap();

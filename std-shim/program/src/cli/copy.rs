@@ -9,6 +9,7 @@ use super::progress::Bar;
 use super::signals::interrupts;
 use super::{faults, hosts, report};
 use polyrail_program::job::Shape;
+use polyrail_program::session::ServerAddress;
 use polyrail_program::transfer::{CopyOptions, CopyProgress, CopyReport, copy_file, send_to};
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,7 @@ pub(super) fn run(arguments: &CopyArguments) -> Result<(), Failure> {
 
 fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
     arguments.host_devices.refuse_without(arguments.to.as_deref())?;
+    arguments.token.refuse_without(arguments.to.as_deref())?;
     faults::refuse_with(arguments.to.as_deref(), &arguments.faults.fault)?;
     let options = CopyOptions {
         rails: arguments.requests.rails,
@@ -42,7 +44,7 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         sync: arguments.sync,
     };
     let (destination, shape, report) = match &arguments.to {
-        Some(address) => copy_to(arguments, &hosts::with_port(address), &options)?,
+        Some(address) => copy_to(arguments, &hosts::server(address, &arguments.token)?, &options)?,
         None => copy_here(arguments, &options)?,
     };
     if arguments.json {
@@ -86,7 +88,7 @@ fn copy_here(arguments: &CopyArguments, options: &CopyOptions) -> Result<Copied,
 /// Copies to a `polyrail serve`, over real NICs.
 fn copy_to(
     arguments: &CopyArguments,
-    address: &str,
+    server: &ServerAddress,
     options: &CopyOptions,
 ) -> Result<Copied, Failure> {
     let domains = hosts::open(&arguments.host_devices)?;
@@ -104,7 +106,7 @@ fn copy_to(
             bar.beside(|| output::tell(&news));
         }
     };
-    let sent = send_to(source, name, address, &domains, options, &progress, watch);
+    let sent = send_to(source, name, server.clone(), &domains, options, &progress, watch);
     drop(bar);
     announcer.news().inspect(|news| output::tell(news));
     let report = sent?;

@@ -1,9 +1,10 @@
 //! What commands between two hosts need: addresses, and the devices to run on.
 
-use super::args::DeviceArguments;
+use super::args::{DeviceArguments, TokenArguments};
 use super::exit::Failure;
 use super::output;
 use polyrail_program::serve::DEFAULT_PORT;
+use polyrail_program::session::ServerAddress;
 
 /// The protection domain of a device of this host.
 #[cfg(feature = "verbs")]
@@ -37,6 +38,11 @@ pub(super) fn note_unused(devices: usize, rails: usize) {
     output::tell(&format!(
         "polyrail: of {devices} devices the last {unused} unused: there {are} {rails} rail{s}\n"
     ));
+}
+
+/// Returns the server at `HOST` or `HOST:PORT`, with the token that it wants to be known.
+pub(super) fn server(address: &str, token: &TokenArguments) -> Result<ServerAddress, Failure> {
+    Ok(ServerAddress { address: with_port(address), token: token.read()? })
 }
 
 /// Returns `HOST:PORT` for `HOST` or `HOST:PORT`, by default with the port that servers listen at. An IPv6

@@ -77,6 +77,7 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
 /// after the measurements.
 pub(super) fn check(arguments: &PerfArguments) -> Result<(), Failure> {
     arguments.host_devices.refuse_without(arguments.to.as_deref())?;
+    arguments.token.refuse_without(arguments.to.as_deref())?;
     refuse_with(arguments.to.as_deref(), &arguments.faults.fault)?;
     Ok(arguments.plot.as_deref().map_or(Ok(()), check_replaceable)?)
 }
@@ -84,11 +85,11 @@ pub(super) fn check(arguments: &PerfArguments) -> Result<(), Failure> {
 /// Returns where requests go, and what measures them.
 fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure>), Failure> {
     let Some(address) = &arguments.to else { return Ok((here(arguments), Box::new(measure))) };
-    let address = hosts::with_port(address);
-    let (place, domains) = to_host(arguments, &address)?;
+    let server = hosts::server(address, &arguments.token)?;
+    let (place, domains) = to_host(arguments, &server.address)?;
     let interrupted = interrupts();
     let measure = move |config: &PerfConfig, news: &RailNews| {
-        measure_to(config, &address, &domains, news, &interrupted)
+        measure_to(config, server.clone(), &domains, news, &interrupted)
     };
     Ok((place, Box::new(measure)))
 }

@@ -33,8 +33,13 @@ pub(super) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
 }
 
 fn serve(arguments: &ServeArguments) -> Result<(), Failure> {
+    let token = arguments.token.read()?;
     let domains = hosts::open(&arguments.devices)?;
     let server = Server::bind(&hosts::with_port(&arguments.listen))?;
+    let server = match token {
+        Some(token) => server.with_token(token),
+        None => server,
+    };
     let interrupted = interrupts();
     if !arguments.quiet {
         let names: Vec<&str> = domains.iter().map(Domain::device_name).collect();

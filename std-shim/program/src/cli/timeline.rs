@@ -59,11 +59,11 @@ fn measure(arguments: &PerfArguments) -> Result<Measured, Failure> {
         let timeline = measure_here(arguments, &config)?;
         return Ok(Measured { place, config, timeline });
     };
-    let address = hosts::with_port(address);
-    let (place, domains) = to_host(arguments, &address)?;
+    let server = hosts::server(address, &arguments.token)?;
+    let (place, domains) = to_host(arguments, &server.address)?;
     let config = of(&place);
     let news = RailNews::default();
-    let measured = measure_over_time_to(&config, &address, &domains, &news, &interrupts());
+    let measured = measure_over_time_to(&config, server, &domains, &news, &interrupts());
     rails::news(&news, "").inspect(|news| output::tell(news));
     let timeline = measured?;
     Ok(Measured { place, config, timeline })

@@ -6,7 +6,7 @@ use super::memcpy::Memcpy;
 use super::near::Near;
 use super::rig::Rig;
 use super::round::Ends;
-use crate::session::RailNews;
+use crate::session::{RailNews, ServerAddress};
 use polyrail::backend::Domain;
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
@@ -50,8 +50,8 @@ pub fn measure(config: &PerfConfig, news: &RailNews) -> Result<Measurement, Perf
     measure_ends(config, &mut Rig::new(config, news)?)
 }
 
-/// Measures one configuration, with this process at the near end and the [server](crate::serve) at
-/// `address`, such as `10.0.0.2:7471`, at the far one. Devices beyond the number of rails are not used.
+/// Measures one configuration, with this process at the near end and this [server](crate::serve),
+/// such as `10.0.0.2:7471`, at the far one. Devices beyond the number of rails are not used.
 /// Setting `interrupted` ends it.
 ///
 /// # Errors
@@ -60,12 +60,12 @@ pub fn measure(config: &PerfConfig, news: &RailNews) -> Result<Measurement, Perf
 /// arrived; the user wants to stop.
 pub fn measure_to<D: Domain>(
     config: &PerfConfig,
-    address: &str,
+    server: impl Into<ServerAddress>,
     domains: &[D],
     news: &RailNews,
     interrupted: &AtomicBool,
 ) -> Result<Measurement, PerfError> {
-    let mut near = Near::reach(config, address, domains, news, interrupted)?;
+    let mut near = Near::reach(config, &server.into(), domains, news, interrupted)?;
     let measured = measure_ends(config, &mut near);
     near.finish(measured)
 }

@@ -8,7 +8,7 @@ use super::round::{Ends, Round};
 use super::sampler::Sampler;
 use crate::fault::Side;
 use crate::job::{Control, Hello, Job, JobOutcome, Message, Workload};
-use crate::session::{Counterpart, Patience, RailNews, Reporter, SessionError};
+use crate::session::{Counterpart, Patience, RailNews, Reporter, ServerAddress, SessionError};
 use polyrail::backend::Domain;
 use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::AtomicBool;
@@ -28,17 +28,17 @@ pub(super) struct Near<'a, D: Domain> {
 }
 
 impl<'a, D: Domain> Near<'a, D> {
-    /// Connects with the far end at `address`.
+    /// Connects with the far end at `server`.
     pub(super) fn reach(
         config: &PerfConfig,
-        address: &str,
+        server: &ServerAddress,
         domains: &[D],
         news: &RailNews,
         interrupted: &'a AtomicBool,
     ) -> Result<Self, PerfError> {
         let domains: Vec<&D> = domains.iter().take(config.rails).collect();
         let patience = Patience { answer: config.answer_timeout, ..Patience::default() };
-        let control = Control::connect(address, &patience.timeouts())?;
+        let control = server.connect(&patience)?;
         Self::meet(config, control, &domains, news, interrupted)
     }
 

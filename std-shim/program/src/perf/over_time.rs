@@ -9,7 +9,7 @@ use super::sampler::Sampler;
 use super::timeline::{Cause, Mark, Timeline};
 use crate::fault::{RailFault, Side, check_rails};
 use crate::hosts::hosts_with_rate;
-use crate::session::{RailNews, RailNewsItem};
+use crate::session::{RailNews, RailNewsItem, ServerAddress};
 use crate::watched::watched;
 use crate::weather::{FaultEvent, FaultLog, Phase, Weather};
 use polyrail::backend::Domain;
@@ -48,7 +48,7 @@ pub fn measure_over_time(
     watched(|| watch_ends(config, &mut rig, news, begin), watch)
 }
 
-/// Measures one configuration over time to the [server](crate::serve) at `address`; see
+/// Measures one configuration over time to this [server](crate::serve); see
 /// [`measure_to`](super::measure_to).
 ///
 /// # Errors
@@ -56,12 +56,12 @@ pub fn measure_over_time(
 /// As [`measure_to`](super::measure_to).
 pub fn measure_over_time_to<D: Domain>(
     config: &PerfConfig,
-    address: &str,
+    server: impl Into<ServerAddress>,
     domains: &[D],
     news: &RailNews,
     interrupted: &AtomicBool,
 ) -> Result<Timeline, PerfError> {
-    let mut near = Near::reach(config, address, domains, news, interrupted)?;
+    let mut near = Near::reach(config, &server.into(), domains, news, interrupted)?;
     let measured = watch_ends(config, &mut near, news, Weather::default);
     near.finish(measured)
 }

@@ -4,7 +4,7 @@ use super::door::Door;
 use super::visitor::Visitor;
 use crate::session::SessionError;
 use crate::visit::ServeOptions;
-use polyrail::exchange::{ControlError, Listener};
+use polyrail::exchange::{ControlError, Listener, Token};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -29,6 +29,12 @@ impl Server {
     /// See [`Listener::bind`].
     pub fn bind(address: &str) -> Result<Self, ControlError> {
         Ok(Self { listener: Listener::bind(address)? })
+    }
+
+    /// Those that connect have to prove that they know this token, before they are told anything; and it is proved
+    /// to them that the server does.
+    pub fn with_token(self, token: Token) -> Self {
+        Self { listener: self.listener.with_token(token) }
     }
 
     /// Returns the address where it listens.

@@ -9,6 +9,7 @@ mod error;
 mod patience;
 mod quality;
 mod rail_news;
+mod server_address;
 mod traffic;
 
 pub use care::RailCare;
@@ -20,4 +21,5 @@ pub use patience::Patience;
 pub use quality::QualityOfService;
 pub(crate) use rail_news::Reporter;
 pub use rail_news::{RailNews, RailNewsItem};
+pub use server_address::ServerAddress;
 pub(crate) use traffic::{About, Traffic};

@@ -6,8 +6,8 @@ use super::error::{CopyError, CopyRole, TransferError};
 use super::sender::{Parcel, send_file};
 use super::source::Source;
 use crate::fault::Side;
-use crate::job::{Control, CopyJob, CopyPlan, FileName};
-use crate::session::{Environment, Reporter};
+use crate::job::{CopyJob, CopyPlan, FileName};
+use crate::session::{Environment, Reporter, ServerAddress};
 use crate::watched::watched;
 use polyrail::backend::Domain;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Copies `source` to the [`Server`](crate::serve::Server) at `address`, such as `10.0.0.2:7471`, over
+/// Copies `source` to this [`Server`](crate::serve::Server), such as `10.0.0.2:7471`, over
 /// these devices. `name` is the copy's name there; `None`: the source's. `watch` is called ten times a
 /// second, on this thread, while another does the work.
 ///
@@ -28,7 +28,7 @@ use std::time::Instant;
 pub fn send_to<D: Domain + Sync>(
     source: &Path,
     name: Option<&OsStr>,
-    address: &str,
+    server: impl Into<ServerAddress>,
     domains: &[D],
     options: &CopyOptions,
     progress: &CopyProgress,
@@ -44,11 +44,11 @@ pub fn send_to<D: Domain + Sync>(
     let name = name.ok_or_else(|| CopyError::Name { path: wanted.into() })?;
     progress.total.store(plan.total, Ordering::Relaxed);
 
+    let server = server.into();
     let failed = |error: TransferError| {
-        CopyError::of_side(CopyRole::Sender, error, source, Path::new(address))
+        CopyError::of_side(CopyRole::Sender, error, source, Path::new(&server.address))
     };
-    let control = Control::connect(address, &options.patience.timeouts());
-    let control = control.map_err(|error| failed(error.into()))?;
+    let control = server.connect(&options.patience).map_err(|error| failed(error.into()))?;
     let builder = options.builder();
     let environment = Environment {
         // Buffers are registered with all of them, so devices that no rail uses are left out.

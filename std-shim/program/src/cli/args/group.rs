@@ -4,10 +4,13 @@ use super::value::{FailureName, fragment, rails, rate, seconds, window};
 use crate::cli::exit::Failure;
 use clap::Args;
 use polyrail::backend::{ConnectOptions, DeviceName};
+use polyrail::chain::Chain;
+use polyrail::exchange::Token;
 use polyrail::virtual_qp::RailFailure;
 use polyrail_program::fault::RailFault;
 use polyrail_program::session::{Patience, QualityOfService, RailCare};
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How requests are sent, for any purpose.
@@ -69,6 +72,31 @@ impl DeviceArguments {
             traffic_class: self.traffic_class.unwrap_or_default(),
             service_level: self.service_level.unwrap_or_default(),
         }
+    }
+}
+
+/// Who may ask.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct TokenArguments {
+    /// A file with a secret of at least 16 bytes that both hosts have: either refuses one that does not know it,
+    /// before anything else is told. It does not travel; the data is not encrypted.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    token_file: Option<PathBuf>,
+}
+
+impl TokenArguments {
+    /// Refuses it where there is no other host.
+    pub(in crate::cli) fn refuse_without(&self, to: Option<&str>) -> Result<(), Failure> {
+        match &self.token_file {
+            Some(_) if to.is_none() => Err(Failure::usage("--token-file goes with --to")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the token, if there is one.
+    pub(in crate::cli) fn read(&self) -> Result<Option<Token>, Failure> {
+        let read = self.token_file.as_deref().map(Token::read).transpose();
+        read.map_err(|error| Failure::usage(&Chain(&error).to_string()))
     }
 }
 

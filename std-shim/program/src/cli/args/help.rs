@@ -101,14 +101,15 @@ Examples:
   polyrail serve                                    measurements only, no files
   polyrail serve --device mlx5_0 --once model.bin   one file, and then it ends
   polyrail serve --listen 10.0.0.2:9000 --json /data
+  openssl rand -hex 32 > token; polyrail serve --token-file token /data      the same file for copy and perf
 
 Serves `polyrail copy --to` and `polyrail perf --to` from other hosts, --peers of them at a time (each \
 line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Devices \
 pair up in order, so both sides name the same number, and the i-th here reaches the i-th there. A file \
 replaces an older one of its name when it is complete, unless --no-overwrite forbids it here or there, \
 and keeps that one's permissions; a new one has those of its source, without what the umask takes. In a directory, senders choose the names, which \
-cannot lead out of it or through a symbolic link, or be hidden. There is no password: listen where \
-only trusted hosts can connect. Ctrl-C ends it.
+cannot lead out of it or through a symbolic link, or be hidden. Without --token-file anybody \
+who can connect is served, so listen where only trusted hosts can. Ctrl-C ends it.
 
 It needs a program that was built with --features verbs.
 

@@ -7,7 +7,7 @@ mod value;
 
 pub(super) use group::{
     ConnectionArguments, DeviceArguments, FailureArguments, FaultArguments, PatienceArguments,
-    RequestArguments,
+    RequestArguments, TokenArguments,
 };
 pub(super) use value::{OperationName, SchemeName, Sizes};
 
@@ -98,6 +98,8 @@ pub(super) struct CopyArguments {
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
     #[command(flatten)]
+    pub(super) token: TokenArguments,
+    #[command(flatten)]
     pub(super) requests: RequestArguments,
     /// How the receiver learns that a request is complete.
     #[arg(long, value_enum, default_value_t = SchemeName::Spray)]
@@ -135,6 +137,8 @@ pub(super) struct ServeArguments {
     pub(super) destination: Option<PathBuf>,
     #[command(flatten)]
     pub(super) devices: DeviceArguments,
+    #[command(flatten)]
+    pub(super) token: TokenArguments,
     /// Where peers connect; with port 0 the system chooses one.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471")]
     pub(super) listen: String,
@@ -178,6 +182,8 @@ pub(super) struct PerfArguments {
     pub(super) to: Option<String>,
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
+    #[command(flatten)]
+    pub(super) token: TokenArguments,
     /// Request sizes in bytes: a list, or a range of powers of two such as 4K..1M
     /// [default: 4K..4M; over time 1M].
     #[arg(long, value_name = "SIZES", value_parser = sizes)]

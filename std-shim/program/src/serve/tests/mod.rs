@@ -4,6 +4,7 @@ mod files;
 mod links;
 mod measurements;
 mod patience;
+mod tokens;
 
 use super::*;
 use crate::hosts::{Host, software_hosts};
@@ -54,8 +55,16 @@ fn run_server<T: Send>(
     visitors: usize,
     visit: impl FnOnce(&str, &Host) -> T + Send,
 ) -> (T, Vec<Result<Served, ServeError>>, Vec<SessionError>) {
+    run_this_server(Server::bind("127.0.0.1:0").unwrap(), options, visitors, visit)
+}
+
+fn run_this_server<T: Send>(
+    server: Server,
+    options: &ServeOptions,
+    visitors: usize,
+    visit: impl FnOnce(&str, &Host) -> T + Send,
+) -> (T, Vec<Result<Served, ServeError>>, Vec<SessionError>) {
     let (here, there) = software_hosts(2).unwrap();
-    let server = Server::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap().to_string();
     let gone = AtomicBool::new(false);
     let served = Mutex::new(Vec::new());

@@ -1,0 +1,174 @@
+//! Sides that want to know whether the other one has their token.
+
+use polyrail::exchange::{
+    Control, ControlError, Listener, MAGIC, Message, NoPurpose, Timeouts, Token, VERSION,
+};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn timeouts() -> Timeouts {
+    Timeouts { message: Duration::from_millis(500), ..Timeouts::default() }
+}
+
+fn token(byte: u8) -> Token {
+    Token::new([byte; 32]).unwrap()
+}
+
+fn listener(token: Option<u8>) -> (Listener, String) {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let listener = match token {
+        Some(byte) => listener.with_token(self::token(byte)),
+        None => listener,
+    };
+    (listener, address)
+}
+
+type Ended<T> = Result<T, ControlError>;
+
+/// One side connects and the other one accepts, with these tokens; the first messages are exchanged if they do.
+fn meet(connects: Option<u8>, listens: Option<u8>) -> (Ended<Control>, Ended<Control>) {
+    let (listener, address) = listener(listens);
+    thread::scope(|scope| {
+        let near = scope.spawn(|| {
+            let token = connects.map(token);
+            <Control>::connect_with_token(&address, &timeouts(), token.as_ref())
+        });
+        let far = listener.accept::<NoPurpose>(&timeouts()).map(|(control, _)| control);
+        (near.join().unwrap(), far)
+    })
+}
+
+/// A message as it travels.
+fn framed(json: &str) -> Vec<u8> {
+    let length = (json.len() as u32).to_be_bytes();
+    [&MAGIC[..], &VERSION.to_be_bytes(), &length, json.as_bytes()].concat()
+}
+
+#[test]
+fn sides_with_one_token_meet() {
+    let (near, far) = meet(Some(1), Some(1));
+    let (mut near, mut far) = (near.unwrap(), far.unwrap());
+    let failed = Message::Failed { reason: polyrail::exchange::Reason::new("enough") };
+    near.send(&failed).unwrap();
+    assert_eq!(far.try_recv().unwrap().or_else(|| far.try_recv().unwrap()), Some(failed));
+}
+
+#[test]
+fn a_wrong_token_is_refused_at_both_ends() {
+    let (near, far) = meet(Some(1), Some(2));
+    assert!(matches!(far.unwrap_err(), ControlError::WrongToken));
+    let ControlError::GaveUp { reason } = near.unwrap_err() else { panic!() };
+    assert_eq!(reason.to_string(), "the other side does not know this side's token");
+}
+
+#[test]
+fn a_side_without_a_token_is_told_that_it_needs_one() {
+    let (listener, address) = listener(Some(1));
+    let peer = thread::spawn(move || {
+        let mut control = <Control>::connect(&address, &timeouts()).unwrap();
+        control.send(&Message::Alive {}).unwrap();
+        control.expect(Duration::from_secs(10)).unwrap_err()
+    });
+    // Whatever it begins with, hello or not.
+    let accepted = listener.accept::<NoPurpose>(&timeouts()).map(|_| ());
+    assert!(accepted.is_err());
+    let error = peer.join().unwrap();
+    assert!(matches!(error, ControlError::GaveUp { .. }), "{error}");
+}
+
+#[test]
+fn a_token_that_the_other_side_does_not_have_is_noticed() {
+    let (listener, address) = listener(None);
+    let peer = thread::spawn(move || {
+        <Control>::connect_with_token(&address, &timeouts(), Some(&token(1))).unwrap_err()
+    });
+    let (mut far, _) = listener.accept::<NoPurpose>(&timeouts()).unwrap();
+    let error = far.expect(Duration::from_secs(10)).unwrap_err();
+    assert!(matches!(error, ControlError::NoToken), "{error}");
+    drop(far);
+    assert!(matches!(peer.join().unwrap(), ControlError::HungUp { .. }));
+}
+
+/// What a stranger hears who sends this, until the other side hangs up.
+fn heard(listener: &Listener, address: &str, says: &[u8]) -> (String, ControlError) {
+    let mut stranger = TcpStream::connect(address).unwrap();
+    stranger.write_all(says).unwrap();
+    let error = listener.accept::<NoPurpose>(&timeouts()).map(|_| ()).unwrap_err();
+    let mut heard = Vec::new();
+    // A side that hangs up with unread bytes resets the connection.
+    _ = stranger.read_to_end(&mut heard);
+    (String::from_utf8_lossy(&heard).into_owned(), error)
+}
+
+#[test]
+fn strangers_are_told_nothing_but_that_they_are_refused() {
+    let (listener, address) = listener(Some(1));
+    let session = r#"{"resume":{"session":"0123456789abcdef0123456789abcdef"}}"#;
+    for (says, wants_token) in [
+        (framed(session), true),
+        (framed(r#"{"proof":{"proof":"00"}}"#), false),
+        (framed(&format!(r#"{{"proof":{{"proof":"{}"}}}}"#, "0".repeat(64))), false),
+        (framed(r#"{"knock":{"nonce":"XY"}}"#), false),
+        (Vec::new(), false),
+    ] {
+        let begin = Instant::now();
+        let (heard, error) = heard(&listener, &address, &says);
+        assert_eq!(matches!(error, ControlError::TokenWanted), wants_token, "{error}");
+        assert!(heard.contains(r#"{"failed":{"reason":"#), "{heard}");
+        assert_eq!(heard.matches("PLYR").count(), 1, "{heard}");
+        assert!(begin.elapsed() < Duration::from_secs(5));
+    }
+}
+
+#[test]
+fn a_proof_that_was_made_up_is_none() {
+    let (listener, address) = listener(Some(1));
+    let nonce = "0f".repeat(16);
+    let knock = framed(&format!(r#"{{"knock":{{"nonce":"{nonce}"}}}}"#));
+    // Such as one of another connection, whose nonces were others.
+    let stale = framed(&format!(r#"{{"proof":{{"proof":"{}"}}}}"#, "1e".repeat(32)));
+    let (heard, error) = heard(&listener, &address, &[knock, stale].concat());
+    assert!(matches!(error, ControlError::WrongToken), "{error}");
+    assert!(heard.contains("challenge") && heard.contains("does not know"), "{heard}");
+    assert!(!heard.contains(r#"{"proof"#), "nothing is proved to a stranger: {heard}");
+}
+
+#[test]
+fn nobody_is_told_a_hello_before_the_proof() {
+    let (listener, address) = listener(Some(1));
+    let _silent = TcpStream::connect(address).unwrap();
+    let mut control = loop {
+        if let Some((control, _)) = listener.try_accept::<NoPurpose>(&timeouts()).unwrap() {
+            break control;
+        }
+    };
+    for message in [Message::Ready {}, Message::Alive {}] {
+        assert!(matches!(control.send(&message), Err(ControlError::TokenWanted)));
+    }
+    assert_eq!(control.try_recv().unwrap(), None);
+}
+
+#[test]
+fn a_listener_that_only_pretends_to_know_the_token_learns_nothing() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let peer = thread::spawn(move || {
+        <Control>::connect_with_token(&address, &timeouts(), Some(&token(1))).unwrap_err()
+    });
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut bytes = [0; 1024];
+    let read = stream.read(&mut bytes).unwrap();
+    assert!(String::from_utf8_lossy(&bytes[..read]).contains("knock"));
+    let nonce = "00".repeat(16);
+    stream.write_all(&framed(&format!(r#"{{"challenge":{{"nonce":"{nonce}"}}}}"#))).unwrap();
+    let read = stream.read(&mut bytes).unwrap();
+    // Its own proof, as an echo.
+    stream.write_all(&bytes[..read]).unwrap();
+    assert!(matches!(peer.join().unwrap(), ControlError::WrongToken));
+    let mut rest = Vec::new();
+    _ = stream.read_to_end(&mut rest);
+    assert!(rest.is_empty());
+}
