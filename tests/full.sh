@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
-STEPS="lint docs test libclang loom sweep simulate enumerate planted fuzz copy no_std rxe bench instructions"
+STEPS="lint docs test libclang loom sweep simulate enumerate planted fuzz copy package no_std rxe bench instructions"
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -138,6 +138,12 @@ copy() {
     cmp "$dir/source" "$dir/$scheme"
   done
   rm -r "$dir"
+}
+
+package() {
+  say "a Debian package, that installs, runs and removes cleanly"
+  cargo deb --version >/dev/null 2>&1 || RUSTFLAGS= cargo install cargo-deb --locked --debug
+  std-shim/program/deb/try.sh "$(std-shim/program/deb/build.sh)"
 }
 
 no_std() {
