@@ -47,7 +47,7 @@ pub struct TooManyCqs {
 ///
 /// # Method families
 ///
-/// *Set-up*: [`new`](Self::new), [`attach`](Self::attach), [`detach`](Self::detach).
+/// *Set-up*: [`new`](Self::new), [`add_cq`](Self::add_cq), [`attach`](Self::attach), [`detach`](Self::detach).
 ///
 /// *Polling*: [`poll`](Self::poll) all queues, [`poll_cq`](Self::poll_cq) one of them,
 /// [`poll_one`](Self::poll_one) completion, or [`feed`](Self::feed) completions that a runtime has
@@ -85,16 +85,19 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     ///
     /// More than `CQS` queues.
     pub fn new(cqs: impl IntoIterator<Item = C>) -> Result<Self, TooManyCqs> {
-        const {
-            assert!(CQS <= 1 << 8, "places of completion queues have 8 bits");
-            assert!(ROUTES <= 1 << 16, "indices have 16 bits");
-        }
-        let mut owned = ArrayVec::new();
-        for cq in cqs {
-            owned.try_push(cq).map_err(|_| TooManyCqs { max: CQS })?;
-        }
-        Ok(Self {
-            cqs: owned,
+        let mut cq = Self::EMPTY;
+        cqs.into_iter().try_for_each(|own| cq.add_cq(own))?;
+        Ok(cq)
+    }
+
+    /// Without completion queues: completions come by [`feed`](Self::feed) only, until there are
+    /// [some](Self::add_cq). The whole can be large; written to where it belongs from here, it costs the
+    /// least stack.
+    pub const EMPTY: Self = {
+        assert!(CQS <= 1 << 8, "places of completion queues have 8 bits");
+        assert!(ROUTES <= 1 << 16, "indices have 16 bits");
+        Self {
+            cqs: ArrayVec::new_const(),
             reserved: [0; CQS],
             routes: RoutingTable::new(),
             registry: Registry::new(),
@@ -103,7 +106,16 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             unrouted: None,
             polling: false,
             rings_first: false,
-        })
+        }
+    };
+
+    /// Adds a completion queue, behind the others.
+    ///
+    /// # Errors
+    ///
+    /// There are `CQS` already.
+    pub fn add_cq(&mut self, cq: C) -> Result<(), TooManyCqs> {
+        self.cqs.try_push(cq).map_err(|_| TooManyCqs { max: CQS })
     }
 
     /// The physical completion queues.
