@@ -19,8 +19,8 @@
 //! let fabric = Fabric::threaded();
 //! let here = fabric.create_device(DeviceConfig::named("here")).alloc_pd()?;
 //! let there = fabric.create_device(DeviceConfig::named("there")).alloc_pd()?;
-//! let mut sender: Endpoint = EndpointBuilder::new().rails(4).build(&[&here])?;
-//! let mut receiver: Endpoint = EndpointBuilder::new().rails(4).build(&[&there])?;
+//! let mut sender = EndpointBuilder::new().rails(4).build(&[&here])?;
+//! let mut receiver = EndpointBuilder::new().rails(4).build(&[&there])?;
 //! connect_endpoints(&mut sender, &mut receiver)?;
 //!
 //! let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;

@@ -291,16 +291,17 @@ fn a_set_that_is_too_large_is_refused() {
     let domain = |n| fabric.create_device(DeviceConfig::named(format!("nic{n}"))).alloc_pd();
     let domains: Vec<_> = (0..9).map(|n| domain(n).unwrap()).collect();
     let builder = EndpointBuilder::new();
-    let two = |builder| Small::build([(builder, [&domains[0]]), (builder, [&domains[1]])]);
+    let two = |builder| Small::with_routes([(builder, [&domains[0]]), (builder, [&domains[1]])]);
     // Four rails and a notify queue pair each, and three quarters of 16 places.
     assert_eq!(two(builder).unwrap().qps().len(), 2);
     assert_eq!(two(builder.scheme(Scheme::Dqplb).rails(6)).unwrap().qps().len(), 2);
     let refused = two(builder.rails(6)).unwrap_err();
-    assert_eq!(refused, BuildError::QueuePairs { needed: 14, max: 12 });
-    assert_eq!(refused.to_string(), "14 queue pairs, but at most 12 are allowed");
+    assert_eq!(refused, BuildError::QueuePairs { needed: 14, max: 12, routes: 16 });
+    let expected = "14 queue pairs, but a set with ROUTES = 16 has room for 12: with ROUTES = 32 there is enough";
+    assert_eq!(refused.to_string(), expected);
     // One completion queue for each device.
     let single = domains.iter().map(|domain| (builder.rails(1), [domain]));
-    let refused = EndpointSet::<_, _, 256>::build(single).unwrap_err();
+    let refused = EndpointSet::build(single).unwrap_err();
     assert_eq!(refused, BuildError::Cqs(TooManyCqs { max: 8 }));
     // An invalid member makes the set invalid.
     let refused = two(builder.rails(9)).unwrap_err();
@@ -314,7 +315,7 @@ fn a_device_that_is_named_twice_has_one_queue() {
     let domains = [device.alloc_pd().unwrap(), device.alloc_pd().unwrap()];
     let builder = EndpointBuilder::new().rails(1);
     let members = domains.iter().map(|domain| (builder, [domain]));
-    let set: EndpointSet = EndpointSet::build(members).unwrap();
+    let set = EndpointSet::build(members).unwrap();
     let [cq] = set.virtual_cq().cqs() else { panic!("one") };
     assert!(set.qps().iter().all(|qp| qp.completes_on(cq.id())));
 }
@@ -339,8 +340,21 @@ fn an_endpoint_is_a_set_of_one() {
 
 #[test]
 fn an_empty_set_reports_nothing() {
-    let mut set: EndpointSet =
-        EndpointSet::build::<ProtectionDomain, [&ProtectionDomain; 0]>([]).unwrap();
+    let mut set = EndpointSet::build::<ProtectionDomain, [&ProtectionDomain; 0]>([]).unwrap();
     assert_eq!(set.poll(16), Default::default());
     assert!(set.qps().is_empty());
+}
+
+#[test]
+fn a_set_of_the_usual_size_needs_no_type_and_little_stack() {
+    /// Three quarters of what threads get.
+    const STACK_BYTES: usize = 3 << 19;
+    let build = || {
+        let fabric = Fabric::threaded();
+        let domain = fabric.create_device(DeviceConfig::named("nic")).alloc_pd().unwrap();
+        let members = (0..64).map(|_| (EndpointBuilder::new(), [&domain]));
+        EndpointSet::build(members).unwrap().qps().len()
+    };
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(build).unwrap();
+    assert_eq!(thread.join().unwrap(), 64);
 }

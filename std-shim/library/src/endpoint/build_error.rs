@@ -28,12 +28,18 @@ pub enum BuildError {
         max: usize,
     },
     /// More queue pairs than a set has routes for.
-    #[error("{needed} queue pairs, but at most {max} are allowed")]
+    #[error(
+        "{needed} queue pairs, but a set with ROUTES = {routes} has room for {max}: with ROUTES = {enough} \
+         there is enough",
+        enough = routes_for(*needed)
+    )]
     QueuePairs {
         /// Rails and notify queue pairs, of all virtual queue pairs together.
         needed: usize,
-        /// Three quarters of the const parameter `ROUTES`.
+        /// How many there can be: three quarters of `routes`.
         max: usize,
+        /// The const parameter `ROUTES` of the [`EndpointSet`](super::EndpointSet).
+        routes: usize,
     },
     /// A value of the [`ConnectOptions`](crate::backend::ConnectOptions) does not fit its field in packets.
     #[error("{option} of {value}, but {least} to {most} are allowed")]
@@ -73,4 +79,11 @@ pub enum BuildError {
     /// The engine refused to route completions.
     #[error(transparent)]
     Attach(#[from] AttachError),
+}
+
+/// The smallest routing table with room for so many queue pairs.
+fn routes_for(queue_pairs: usize) -> usize {
+    let three_quarters = |routes: usize| routes - routes / 4;
+    let exact = queue_pairs.next_power_of_two();
+    if three_quarters(exact) < queue_pairs { 2 * exact } else { exact }
 }

@@ -79,7 +79,7 @@ impl EndpointBuilder {
     /// // DSCP 26, as switches are often told to expect of RoCE, and ECN.
     /// let options = ConnectOptions { traffic_class: 26 << 2 | 2, ..ConnectOptions::default() };
     /// let builder = EndpointBuilder::new().connect_options(options);
-    /// let endpoint: Endpoint = builder.build(&[&domain])?;
+    /// let endpoint = builder.build(&[&domain])?;
     /// # Ok(())
     /// # }
     /// ```

@@ -27,7 +27,8 @@ pub(crate) const MOST_GRANTED: u32 = 2;
 /// Virtual queue pairs, and the completion queue and the devices that they share.
 pub(super) struct Made<Q, C, const ROUTES: usize> {
     pub(super) qps: Vec<EndpointQp<Q>>,
-    pub(super) cq: VirtualCq<C, MAX_DEVICES, ROUTES>,
+    /// Boxed: the routing table of a set can be large.
+    pub(super) cq: Box<VirtualCq<C, MAX_DEVICES, ROUTES>>,
     pub(super) devices: Devices<Q, C>,
 }
 
@@ -48,11 +49,14 @@ pub(super) fn make<D: Domain, const ROUTES: usize>(
     let needed = plans.iter().map(|plan| plan.places.len()).sum();
     let max = VirtualCq::<D::Cq, MAX_DEVICES, ROUTES>::CAPACITY;
     if needed > max {
-        return Err(BuildError::QueuePairs { needed, max });
+        return Err(BuildError::QueuePairs { needed, max, routes: ROUTES });
     }
     let domains = devices(plans);
     let cqs = domains.iter().map(|domain| completion_queue(*domain, plans));
-    let mut cq = VirtualCq::new(cqs.collect::<Result<Vec<_>, _>>()?)?;
+    let mut cq = Box::new(VirtualCq::EMPTY);
+    for own in cqs.collect::<Result<Vec<_>, _>>()? {
+        cq.add_cq(own)?;
+    }
     let name = |domain: &&D| (domain.device_id(), domain.device_name().to_owned());
     let names: DeviceNames = domains.iter().map(name).collect();
     let make = |plan: &EndpointPlan<'_, D>| plan.make(cq.cqs(), &names);

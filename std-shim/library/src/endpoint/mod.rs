@@ -88,7 +88,7 @@ pub use replacement::{
 };
 pub use set::EndpointSet;
 pub use single::Endpoint;
-pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, WRS};
+pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, SET_ROUTES, WRS};
 pub use stall::StallWatch;
 
 pub(crate) use connect::join;

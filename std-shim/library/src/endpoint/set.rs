@@ -9,7 +9,7 @@ use super::poll_batch::PollBatch;
 use super::polls::Polls;
 use super::qp::EndpointQp;
 use super::single::Endpoint;
-use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES};
+use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, SET_ROUTES};
 use crate::backend::{Connect, Domain};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::virtual_cq::{Event, Polled, TargetSet, VirtualCq};
@@ -28,9 +28,10 @@ use std::time::Instant;
 /// # Capacities
 ///
 /// Each virtual queue pair has those of an [`EndpointQp`]. `ROUTES`, a power of two, is the size of the
-/// routing table, of which three quarters can be used, one route for each rail and notify queue pair:
-/// the default of 256 serves 192 of them, such as 38 virtual queue pairs of four rails and a notify
-/// queue pair. A completion queue has room for [`DEPTH`](super::DEPTH) requests each way on each queue
+/// routing table, of which three quarters can be used, one route for each rail and notify queue pair.
+/// [`build`](Self::build) takes [`SET_ROUTES`], which serves more than a thousand virtual queue pairs of four
+/// rails; who needs more, or wants to save memory, names another number
+/// ([`with_routes`](Self::with_routes)). A completion queue has room for [`DEPTH`](super::DEPTH) requests each way on each queue
 /// pair of its device, and for drivers that grant twice as many; a device with a lower limit refuses.
 ///
 /// # Example
@@ -48,7 +49,7 @@ use std::time::Instant;
 /// let four = EndpointBuilder::new();
 /// let one = EndpointBuilder::new().rails(1);
 /// let members = [(four, vec![&a, &b]), (one, vec![&a]), (one, vec![&a])];
-/// let mut set: EndpointSet = EndpointSet::build(members)?;
+/// let mut set = EndpointSet::build(members)?;
 /// let [_, near, far] = set.qps_mut() else { unreachable!("there are three") };
 /// connect_endpoints(near, far)?;
 ///
@@ -71,9 +72,14 @@ use std::time::Instant;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct EndpointSet<Q = nic::QueuePair, C = nic::CompletionQueue, const ROUTES: usize = 256> {
+pub struct EndpointSet<
+    Q = nic::QueuePair,
+    C = nic::CompletionQueue,
+    const ROUTES: usize = SET_ROUTES,
+> {
     pub(super) members: Members<Q>,
-    pub(super) cq: VirtualCq<C, MAX_DEVICES, ROUTES>,
+    /// Boxed: its routing table can be large.
+    pub(super) cq: Box<VirtualCq<C, MAX_DEVICES, ROUTES>>,
     pub(super) devices: Devices<Q, C>,
     polls: Polls,
 }
@@ -94,7 +100,7 @@ where
     }
 }
 
-impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>
+impl<Q, C> EndpointSet<Q, C>
 where
     Q: Connect,
     C: CompletionQueue,
@@ -109,6 +115,40 @@ where
     /// [`BuildError::Cqs`]: more than [`MAX_DEVICES`] devices. Otherwise what the devices or the engine
     /// refuse.
     pub fn build<'d, D, S>(
+        members: impl IntoIterator<Item = (EndpointBuilder, S)>,
+    ) -> Result<Self, BuildError>
+    where
+        D: Domain<Qp = Q, Cq = C> + 'd,
+        S: AsRef<[&'d D]>,
+    {
+        Self::with_routes(members)
+    }
+}
+
+impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    /// [`build`](EndpointSet::build) with a routing table of `ROUTES` places.
+    ///
+    /// ```
+    /// use polyrail::endpoint::{EndpointBuilder, EndpointSet};
+    /// # use polyrail::nic::{DeviceConfig, Fabric};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = Fabric::threaded().create_device(DeviceConfig::named("soft0")).alloc_pd()?;
+    /// // Three quarters of the places: room for two of four rails and a notify queue pair.
+    /// let members = [(EndpointBuilder::new(), [&domain]); 2];
+    /// let set = EndpointSet::<_, _, 16>::with_routes(members)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn with_routes<'d, D, S>(
         members: impl IntoIterator<Item = (EndpointBuilder, S)>,
     ) -> Result<Self, BuildError>
     where
@@ -180,6 +220,6 @@ where
 /// A set of one.
 impl<Q, C> From<Endpoint<Q, C>> for EndpointSet<Q, C, ENDPOINT_ROUTES> {
     fn from(Endpoint { qp, cq, devices, polls }: Endpoint<Q, C>) -> Self {
-        Self { members: Members(vec![qp]), cq, devices, polls }
+        Self { members: Members(vec![qp]), cq: Box::new(cq), devices, polls }
     }
 }

@@ -59,7 +59,7 @@ impl EndpointBuilder {
     pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<Endpoint<D::Qp, D::Cq>, BuildError> {
         let Made { mut qps, cq, devices } = make(&[EndpointPlan::new(*self, domains)?])?;
         let qp = qps.pop().expect("as many as are planned");
-        Ok(Endpoint { qp, cq, devices, polls: Polls::default() })
+        Ok(Endpoint { qp, cq: *cq, devices, polls: Polls::default() })
     }
 }
 
@@ -139,8 +139,8 @@ where
     /// # let device = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd();
     /// # let here = device("here")?;
     /// # let there = device("there")?;
-    /// # let mut sender: Endpoint = EndpointBuilder::new().rails(1).build(&[&here])?;
-    /// # let mut receiver: Endpoint = EndpointBuilder::new().rails(1).build(&[&there])?;
+    /// # let mut sender = EndpointBuilder::new().rails(1).build(&[&here])?;
+    /// # let mut receiver = EndpointBuilder::new().rails(1).build(&[&there])?;
     /// # connect_endpoints(&mut sender, &mut receiver)?;
     /// # receiver.post_recv(&polyrail::verbs::RecvWr::data(1, LocalBuffer::EMPTY, &[]))?;
     /// sender.post_send(&SendWr::send(7, LocalBuffer::EMPTY, &[]))?;

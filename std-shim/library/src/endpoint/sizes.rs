@@ -16,6 +16,10 @@ pub const WRS: usize = 256;
 /// Places in an endpoint's routing table: three quarters hold the rails and the notify queue pair.
 pub const ENDPOINT_ROUTES: usize = 16;
 
+/// Places in the routing table of a set that does not choose another number: 6144 of them hold rails and
+/// notify queue pairs, such as those of 1228 virtual queue pairs of four rails each. They take about 300 KB.
+pub const SET_ROUTES: usize = 8192;
+
 /// The engine's virtual queue pair, in the sizes of an endpoint.
 pub type EngineQp<Q> = VirtualQp<Q, MAX_RAILS, DEPTH, WRS>;
 

@@ -32,8 +32,8 @@
 //! let there = fabric.create_device(DeviceConfig::named("there")).alloc_pd()?;
 //! // Two virtual queue pairs on each side, one of four rails and one of a single one.
 //! let builders = [EndpointBuilder::new(), EndpointBuilder::new().rails(1)];
-//! let mut senders: EndpointSet = EndpointSet::build(builders.map(|qp| (qp, [&here])))?;
-//! let mut receivers: EndpointSet = EndpointSet::build(builders.map(|qp| (qp, [&there])))?;
+//! let mut senders = EndpointSet::build(builders.map(|qp| (qp, [&here])))?;
+//! let mut receivers = EndpointSet::build(builders.map(|qp| (qp, [&there])))?;
 //! for (sender, receiver) in senders.qps_mut().iter_mut().zip(receivers.qps_mut()) {
 //!     connect_endpoints(sender, receiver)?;
 //! }

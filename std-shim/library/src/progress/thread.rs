@@ -7,7 +7,7 @@ use super::port;
 use super::run::ProgressLoop;
 use super::shared::Shared;
 use crate::backend::Connect;
-use crate::endpoint::{EndpointQp, EndpointSet, NamedRailEvent};
+use crate::endpoint::{EndpointQp, EndpointSet, NamedRailEvent, SET_ROUTES};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_qp::RailFailure;
 use polyrail_software_nic as nic;
@@ -18,7 +18,11 @@ use std::thread::JoinHandle;
 /// A thread that owns virtual queue pairs, all on one virtual completion queue, and makes progress on
 /// them. Dropping it shuts it down, and waits for that.
 #[derive(Debug)]
-pub struct ProgressThread<Q = nic::QueuePair, C = nic::CompletionQueue, const ROUTES: usize = 256> {
+pub struct ProgressThread<
+    Q = nic::QueuePair,
+    C = nic::CompletionQueue,
+    const ROUTES: usize = SET_ROUTES,
+> {
     shared: Arc<Shared>,
     /// `None` when it was joined.
     thread: Option<JoinHandle<EndpointSet<Q, C, ROUTES>>>,

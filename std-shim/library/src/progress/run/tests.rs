@@ -3,7 +3,7 @@
 use super::super::error::{RequestError, SubmitError};
 use super::super::{HANDLE_DEPTH, Handle, Pending, port};
 use super::*;
-use crate::endpoint::{EndpointBuilder, connect_endpoints};
+use crate::endpoint::{EndpointBuilder, SET_ROUTES, connect_endpoints};
 use crate::memory::RegisteredBuffer;
 use polyrail_core::verbs::{AccessFlags, RecvWr, SendWr};
 use polyrail_software_nic::{self as nic, DeviceConfig, Fabric};
@@ -33,7 +33,7 @@ fn a_thread_leaves_nobody_waiting_however_it_ends() {
     let shared = Arc::new(Shared::new(1));
     let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
     let domain = device.alloc_pd().unwrap();
-    let set: EndpointSet = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
+    let set = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
     let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
     let mut adopted = handle(&shared, 0);
     let mut newcomer = None;
@@ -69,7 +69,7 @@ fn late_completions_of_a_handle_that_was_given_up_are_dropped() {
     // The notify queue pair, which receives, is on the first device.
     let builder = EndpointBuilder::new();
     let members = [(builder, vec![&stays, &goes]), (builder, vec![&stays])];
-    let set: EndpointSet = EndpointSet::build(members).unwrap();
+    let set = EndpointSet::build(members).unwrap();
     let shared = Arc::new(Shared::new(2));
     let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
     let post = |handle: &mut Handle| handle.post_recv(&RecvWr::notification(1)).unwrap();
@@ -88,7 +88,8 @@ fn late_completions_of_a_handle_that_was_given_up_are_dropped() {
     // Another handle gets its number, and its requests the names of those.
     let mut other = handle(&shared, 1);
     let mut waits: Vec<_> = (0..20).map(|_| post(&mut other)).collect();
-    let flushed = |progress: &ProgressLoop<_, _, 256>| progress.set.qps()[0].unreported() == 0;
+    let flushed =
+        |progress: &ProgressLoop<_, _, SET_ROUTES>| progress.set.qps()[0].unreported() == 0;
     assert!(!flushed(&progress));
     (0..10).for_each(|_| progress.round());
     assert!(flushed(&progress));
@@ -101,7 +102,7 @@ fn a_greedy_handle_leaves_room_for_others() {
         let fabric = Fabric::threaded();
         let domain = fabric.create_device(DeviceConfig::named("nic")).alloc_pd().unwrap();
         let builder = EndpointBuilder::new().rails(rails);
-        let mut set: EndpointSet = EndpointSet::build([(builder, [&domain]); 2]).unwrap();
+        let mut set = EndpointSet::build([(builder, [&domain]); 2]).unwrap();
         let [near, far] = set.qps_mut() else { panic!("two") };
         connect_endpoints(near, far).unwrap();
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
