@@ -42,7 +42,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let notify = notify.map(|qp| Rail::new(qp, RailId::Notify, config.max_msgs_per_qp));
         validate(&config, &qp.rails, notify.as_ref())?;
         qp.scheme = SchemeState::new(config.scheme, notify, qp.window(), qp.rails.len());
-        qp.find_devices();
+        qp.number_devices();
         qp.chooser = Chooser::new(&config, &mut qp.rails)?;
         Ok(qp)
     }
@@ -73,17 +73,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         PeerWindow {
             window: SequenceWindow::<RAILS, DEPTH>::CAPACITY,
             receives_per_rail: receives.unwrap_or_default(),
-        }
-    }
-
-    /// Gives every rail the place of its device's keys. Rail 0's is 0.
-    fn find_devices(&mut self) {
-        for rail in &mut self.rails {
-            let known = self.devices.iter().position(|device| *device == rail.device);
-            rail.keys_at = known.unwrap_or(self.devices.len()) as u8;
-            if known.is_none() {
-                self.devices.push(rail.device);
-            }
         }
     }
 }

@@ -21,7 +21,7 @@
 //! # The other files
 //!
 //! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
-//! and `error` are plain data. `receive` is about receives, `data_receives` about those with buffers.
+//! and `error` are plain data, `devices` is about whose keys a rail needs. `receive` is about receives, `data_receives` about those with buffers.
 //! `retry` offers drivers again what they refused (`offers`). `health` and `recovery` are about failures,
 //! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold,
 //! `target` is what a virtual completion queue sees.
@@ -31,6 +31,7 @@ mod choose;
 mod complete;
 mod config;
 mod data_receives;
+mod devices;
 mod dispatch;
 mod error;
 mod fragments;
@@ -56,6 +57,7 @@ pub use crate::rail::{
     RailError, RailEvent, RailEventKind, RailId, RailNews, RailSet, RailState, ToldState,
 };
 pub use config::{BuildError, Config, FRAGMENT_ALIGN, PassThroughOrder, RailChoice, RailFailure};
+pub use devices::PairDevicesError;
 pub use error::{PostError, PostRecvError, PostSendError, ProtocolError};
 pub use health::Failure;
 pub use qp::VirtualQp;

@@ -85,8 +85,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let Self { sends, devices, scheme, header, .. } = self;
         let id = sends.add_with(|slot| {
-            for (at, (keys, device)) in slot.keys.iter_mut().zip(devices).enumerate() {
-                let found = Keys::find(wr.keys, *device, at);
+            for (at, (keys, device)) in slot.keys.iter_mut().zip(&*devices).enumerate() {
+                let found = Keys::find_at(wr.keys, devices, at);
                 *keys = found.ok_or(PostSendError::MissingKeys { device: *device })?;
             }
             slot.fill(wr, header.imm_order, SlotState::empty());

@@ -25,7 +25,7 @@ use arrayvec::ArrayVec;
 ///
 /// *Set-up*, in this order: [`new`](Self::new); with DQPLB [`prepare_receives`](Self::prepare_receives)
 /// while the queue pairs are in INIT, and [`set_peer_window`](Self::set_peer_window) with what the
-/// peer's card says; [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
+/// peer's card says; [`pair_devices`](Self::pair_devices) if the peer has another number of devices; [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
 ///
 /// *Data path*: [`post_send`](Self::post_send), [`post_recv`](Self::post_recv). Completions come
 /// out of [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll), which drives everything that
@@ -163,7 +163,8 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     pub(super) offers: Offers,
     /// Which ring is looked at first for the next report: they take turns.
     pub(super) recvs_first: bool,
-    /// The devices of the rails, each once; `keys` of a slot are in this order.
+    /// The devices of the rails, each once, or once for each device of the peer that it
+    /// [meets](Self::pair_devices); `keys` of a slot are in this order.
     pub(super) devices: ArrayVec<DeviceId, RAILS>,
     /// How receivers of a WRITE_WITH_IMM learn of it.
     pub(super) scheme: SchemeState<Q, RAILS, DEPTH>,

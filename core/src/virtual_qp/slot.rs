@@ -40,6 +40,43 @@ impl Keys {
         keys.iter().find(|keys| keys.device == device)
     }
 
+    /// Looks up the keys of the rails at a place among the devices. A device that meets several of the peer
+    /// has several places there, and as many keys, in the same order.
+    #[inline]
+    pub(super) fn find_at(keys: &[DeviceKeys], devices: &[DeviceId], at: usize) -> Option<Self> {
+        let found = match (keys.get(at), devices.get(at)) {
+            (Some(keys), Some(device)) if keys.device == *device => keys,
+            _ => Self::search_at(keys, devices, at)?,
+        };
+        Some(Self { lkey: found.lkey, rkey: found.rkey })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search_at<'k>(
+        keys: &'k [DeviceKeys],
+        devices: &[DeviceId],
+        at: usize,
+    ) -> Option<&'k DeviceKeys> {
+        let device = devices.get(at)?;
+        let earlier = devices[..at].iter().filter(|earlier| *earlier == device).count();
+        keys.iter().filter(|keys| keys.device == *device).nth(earlier)
+    }
+
+    /// As [`of`](Self::of), at a place among the devices. A SEND has no use for the peer's keys, so that
+    /// those of its device are the same for all.
+    pub(super) fn of_at(
+        wr: &SendWr<'_>,
+        devices: &[DeviceId],
+        at: usize,
+    ) -> Result<Self, PostSendError> {
+        match wr.opcode {
+            Opcode::Send | Opcode::SendWithImm => Self::of(wr, devices[at], at),
+            _ => Self::find_at(wr.keys, devices, at)
+                .ok_or(PostSendError::MissingKeys { device: devices[at] }),
+        }
+    }
+
     /// The keys of a request on a device. Requests that need none get none.
     #[inline]
     pub(super) fn of(

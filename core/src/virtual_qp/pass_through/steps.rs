@@ -107,8 +107,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             slot.keys[0] = keys;
             if reroute.is_on {
                 // Rail 0 may come back on any of the devices.
-                for (at, (keys, device)) in slot.keys.iter_mut().zip(devices).enumerate() {
-                    *keys = Keys::of(wr, *device, at)?;
+                for (at, keys) in slot.keys.iter_mut().enumerate().take(devices.len()) {
+                    *keys = Keys::of_at(wr, devices, at)?;
                 }
             }
             slot.compare_add = wr.compare_add;

@@ -135,7 +135,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     fn replaced(&mut self, id: RailId, queue_pair: Q) -> Q {
         let device = queue_pair.device();
-        let keys_at = self.devices.iter().position(|known| *known == device).unwrap_or_default();
+        let place = self.devices.iter().position(|known| *known == device).unwrap_or_default();
+        let stays = |at: u8| self.devices.get(usize::from(at)) == Some(&device);
+        // A device that meets several of the peer has several places.
+        let known = self.rail(id).map(|rail| rail.keys_at).filter(|at| stays(*at));
+        let keys_at = known.map_or(place, usize::from);
         let Some(rail) = self.rail_mut(id) else { return queue_pair };
         let is_back = rail.lifecycle.replaced();
         rail.keys_at = keys_at as u8;
