@@ -13,7 +13,10 @@ use polyrail::nic::{
     self, ConnectOptions, DeviceConfig, Fabric, Fault, Mtu, ProtectionDomain, When,
 };
 use polyrail::verbs::{ImmOrder, RecvWr, SendWr, WcOpcode, WcStatus};
-use polyrail::virtual_qp::{PeerWindow, PeerWindowError, RailFailure, RailId, Scheme};
+use polyrail::virtual_qp::{
+    PairDevicesError, PeerWindow, PeerWindowError, RailFailure, RailId, RailState, Scheme,
+};
+use std::time::{Duration, Instant};
 
 fn pattern() -> Vec<u8> {
     (0..BYTES).map(|i| (i * 31 + i / 251) as u8).collect()
@@ -37,6 +40,106 @@ fn both_schemes_deliver_over_any_number_of_rails_and_devices() {
             let imm = if scheme == Scheme::Dqplb && rails > 1 { None } else { Some(3) };
             assert_eq!(received[0].imm, imm, "{scheme:?} {rails}");
             assert!(b.bytes() == pattern(), "{scheme:?}, {rails} rails on {devices} devices");
+        }
+    }
+}
+
+#[test]
+fn different_numbers_of_devices_meet_rail_by_rail() {
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        for (rails, near, far) in
+            [(1, 1, 2), (4, 1, 2), (4, 2, 1), (8, 3, 2), (6, 2, 3), (2, 4, 1), (8, 8, 3)]
+        {
+            let fabric = Fabric::threaded();
+            let builder = EndpointBuilder::new().rails(rails).scheme(scheme);
+            let mut a = Host::new(&fabric, "a", near, &builder);
+            let mut b = Host::new(&fabric, "b", far, &builder);
+            connect_endpoints(&mut a.endpoint, &mut b.endpoint).unwrap();
+            a.buffer.write_at(0, &pattern()).unwrap();
+            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+            b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
+            let local = a.buffer.local(0, BYTES as u32).unwrap();
+            let wr = SendWr::write_with_imm(2, local, b.buffer.addr(), 3, &keys);
+            a.endpoint.post_send(&wr).unwrap();
+            let (sent, received) = poll_both(&mut a, &mut b, (1, 1));
+            let shape = format!("{scheme:?}, {rails} rails on {near} and {far} devices");
+            assert_eq!((sent[0].wr_id, sent[0].status), (2, WcStatus::SUCCESS), "{shape}");
+            assert_eq!(received[0].status, WcStatus::SUCCESS, "{shape}");
+            assert!(b.bytes() == pattern(), "{shape}");
+            // And back, by a READ of the other end's.
+            let back = b.buffer.toward(&a.buffer.remote()).unwrap();
+            a.buffer.write_at(0, &vec![9; BYTES]).unwrap();
+            let local = b.buffer.local(0, BYTES as u32).unwrap();
+            b.endpoint.post_send(&SendWr::read(4, local, a.buffer.addr(), &back)).unwrap();
+            let (_, read) = poll_both(&mut a, &mut b, (0, 1));
+            assert_eq!(read[0].status, WcStatus::SUCCESS, "{shape}");
+            assert!(b.bytes() == vec![9; BYTES], "{shape}");
+            if scheme == Scheme::Dqplb {
+                continue;
+            }
+            // A SEND needs keys of its own memory only.
+            let buffer = a.buffer.local(0, 64).unwrap();
+            a.endpoint.post_recv(&RecvWr::data(5, buffer, &a.buffer.local_keys())).unwrap();
+            let sent = b.buffer.local(0, 64).unwrap();
+            b.endpoint.post_send(&SendWr::send(6, sent, &b.buffer.local_keys())).unwrap();
+            let (received, _) = poll_both(&mut a, &mut b, (1, 1));
+            assert_eq!(received[0].status, WcStatus::SUCCESS, "{shape}");
+        }
+    }
+}
+
+#[test]
+fn devices_are_paired_before_anything_is_sent() {
+    let (mut a, b) = pair(1, &EndpointBuilder::new());
+    let qp = a.endpoint.virtual_qp_mut();
+    let three = PairDevicesError::Rails { rails: 4, given: 3 };
+    assert_eq!(qp.pair_devices(&[0, 1, 0]), Err(three));
+    let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+    let wr = SendWr::write(1, a.buffer.local(0, 64).unwrap(), b.buffer.addr(), &keys);
+    a.endpoint.post_send(&wr).unwrap();
+    let paired = a.endpoint.virtual_qp_mut().pair_devices(&[0, 1, 0, 1]);
+    assert_eq!(paired, Err(PairDevicesError::InUse));
+    a.endpoint.post_send(&wr).unwrap();
+}
+
+/// New queue pairs are where the first ones were, so that requests have the keys for them.
+#[test]
+fn rails_between_different_numbers_of_devices_come_back() {
+    for (near, far) in [(1, 2), (2, 1), (2, 3)] {
+        let fabric = Fabric::threaded();
+        let builder = EndpointBuilder::new().rail_failure(RailFailure::Reroute);
+        let builder = builder.connect_options(impatient());
+        let mut a = Host::new(&fabric, "a", near, &builder);
+        let mut b = Host::new(&fabric, "b", far, &builder);
+        connect_endpoints(&mut a.endpoint, &mut b.endpoint).unwrap();
+        let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+        let rails = (0..4).map(RailId::Data).chain([RailId::Notify]);
+        for (round, failed) in (1..).zip(rails) {
+            a.endpoint.fail_rail(failed);
+            a.buffer.write_at(0, &vec![round; BYTES]).unwrap();
+            // One that passes by rail 0, and waits while it is away.
+            let short = a.buffer.local(0, 64).unwrap();
+            let inbox = b.buffer.local(0, 64).unwrap();
+            b.endpoint.post_recv(&RecvWr::data(1, inbox, &b.buffer.local_keys())).unwrap();
+            a.endpoint.post_send(&SendWr::send(2, short, &a.buffer.local_keys())).unwrap();
+            b.endpoint.post_recv(&RecvWr::notification(3)).unwrap();
+            let local = a.buffer.local(0, BYTES as u32).unwrap();
+            let wr = SendWr::write_with_imm(4, local, b.buffer.addr(), 5, &keys);
+            a.endpoint.post_send(&wr).unwrap();
+            let (sent, received) = poll_both(&mut a, &mut b, (2, 2));
+            let shape = format!("{near} and {far} devices, {failed}");
+            let all = sent.iter().chain(&received);
+            assert!(all.into_iter().all(|wc| wc.status.is_success()), "{shape}");
+            assert!(b.bytes() == vec![round; BYTES], "{shape}");
+            let begin = Instant::now();
+            let is_back = |host: &Host| {
+                host.endpoint.virtual_qp().rail_state(failed) == Some(RailState::InService)
+            };
+            while !(is_back(&a) && is_back(&b)) {
+                assert!(begin.elapsed() < Duration::from_secs(20), "{shape}");
+                let polled = [a.endpoint.poll(16), b.endpoint.poll(16)];
+                assert!(polled.iter().all(|polled| polled.completions.is_empty()), "{shape}");
+            }
         }
     }
 }
@@ -169,8 +272,11 @@ fn endpoints_that_do_not_go_together_are_told_apart() {
     assert_eq!(failures, ConnectError::RailFailure { here, peer });
     let text = "a rail that fails is fatal here, re-routed at the peer";
     assert_eq!(failures.to_string(), text);
-    let devices = RailMismatch::Devices { rail: RailId::Data(2), here: 0, peer: 2 };
-    assert_eq!(error(&mut four, &spread), ConnectError::Ends(devices));
+    // Four devices, but not in turn.
+    let mut crossed = spread.endpoint.address();
+    crossed.rails.swap(2, 3);
+    let devices = RailMismatch::Devices { rail: RailId::Data(2), here: 0, peer: 3 };
+    assert_eq!(four.endpoint.connect(&crossed), Err(ConnectError::Ends(devices)));
     let mut mute = four.endpoint.address();
     mute.notify = None;
     assert_eq!(four.endpoint.connect(&mute), Err(ConnectError::NoNotify));

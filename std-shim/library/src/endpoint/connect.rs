@@ -9,7 +9,7 @@ use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Port, RemoteQp};
 use crate::card::ConnectionCard;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
-use polyrail_core::virtual_qp::{PeerWindowError, RailFailure, RailId, Scheme};
+use polyrail_core::virtual_qp::{PairDevicesError, PeerWindowError, RailFailure, RailId, Scheme};
 
 /// Two endpoints do not match, or a queue pair refused. Queue pairs that were moved stay where they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,6 +77,9 @@ pub enum ConnectError {
     /// The queue pairs of a rail are not on devices, or ports, that go together.
     #[error(transparent)]
     Ends(#[from] RailMismatch),
+    /// Requests were posted before it was known which devices meet.
+    #[error(transparent)]
+    Devices(#[from] PairDevicesError),
     /// DQPLB cannot run in the peer's window.
     #[error(transparent)]
     PeerWindow(#[from] PeerWindowError),
@@ -139,6 +142,9 @@ where
     }
 
     /// Connects every queue pair with the peer's: INIT, RTR, RTS.
+    ///
+    /// The two ends have as many rails, and may have different numbers of devices: rails take the devices of
+    /// each end in turn. Then each rail stays on the devices where it is, whatever fails.
     ///
     /// Both sides must have returned from here before either posts: a request to a queue pair that is
     /// not ready is retried only a few times. Post receives for the peer's first requests with
@@ -217,6 +223,7 @@ where
         if peer.queue_pairs().count() < needed {
             return Err(ConnectError::NoNotify);
         }
+        self.far_devices = self.far_devices_of(peer);
         let in_use = own.queue_pairs().take(needed);
         for ((rail, _, own), (_, _, peer)) in in_use.zip(peer.queue_pairs()) {
             self.check_ends(rail, own, peer)?;
@@ -224,7 +231,27 @@ where
         if self.qp.is_multi() && own.scheme == Scheme::Dqplb {
             self.qp.set_peer_window(peer.card.peer_window())?;
         }
+        if !self.far_devices.is_empty() {
+            self.qp.pair_devices(&self.far_devices[..rails])?;
+        }
         Ok(())
+    }
+
+    /// Which of the peer's devices each queue pair meets, if it has another number of them: rails take them in
+    /// turn, and the notify queue pair is with the first rail.
+    fn far_devices_of(&self, peer: &Address) -> Vec<u8> {
+        let devices = peer
+            .rails
+            .iter()
+            .map(|rail| rail.device)
+            .max()
+            .map_or(0, |last| last.saturating_add(1));
+        if usize::from(devices) == self.devices.len() {
+            return Vec::new();
+        }
+        let rails = peer.rails.len() as u8;
+        let far = |at: u8| if at < rails { at % devices } else { 0 };
+        (0..=rails).map(far).collect()
     }
 
     /// INIT to RTS, with what both ends can do.

@@ -143,6 +143,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             names,
             devices: self.domains.iter().map(|domain| domain.device_id()).collect(),
             homes: places.clone(),
+            far_devices: Vec::new(),
             places,
             psn: random_psn(),
             options,

@@ -35,6 +35,9 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) places: Vec<Place>,
     /// Where the first ones were.
     pub(super) homes: Vec<Place>,
+    /// The peer's devices, by place, that the queue pairs meet, if it has another number of devices; otherwise
+    /// empty.
+    pub(super) far_devices: Vec<u8>,
     /// Bytes that an inline request can have.
     pub(super) max_inline_data: u32,
     /// The packet sequence number that all queue pairs start with.

@@ -9,8 +9,8 @@ use polyrail_core::virtual_qp::RailId;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RailMismatch {
-    /// Keys are found by the place of the device, so both ends of a rail must be on devices in the same
-    /// place.
+    /// Keys are found by the places of the devices, so both ends of a rail must be on devices in the same
+    /// place; or, with different numbers of them, each on the one whose turn it is.
     #[error("{rail} is on device {here} here and on device {peer} at the peer, counted from 0")]
     Devices {
         /// The rail.
@@ -49,7 +49,7 @@ where
         own: &RailAddress,
         peer: &RailAddress,
     ) -> Result<(), RailMismatch> {
-        if own.device != peer.device {
+        if self.far_device(rail, own.device) != peer.device {
             return Err(RailMismatch::Devices { rail, here: own.device, peer: peer.device });
         }
         if !own.meets(peer) {
@@ -57,5 +57,12 @@ where
             return Err(RailMismatch::Gids { rail, device, here: own.gid, peer: peer.gid });
         }
         Ok(())
+    }
+
+    /// The place of the peer's device that this rail meets from a device here: the same, unless the numbers of
+    /// devices differ.
+    pub(super) fn far_device(&self, rail: RailId, device: u8) -> u8 {
+        let far = self.position(rail).and_then(|at| self.far_devices.get(at));
+        far.copied().unwrap_or(device)
     }
 }

@@ -197,11 +197,12 @@ where
     }
 
     /// Where a rail's queue pair may be, the best first: where the first one was. What requests wait for,
-    /// rail 0 and the notify queue pair, may be on another rail's device too.
+    /// rail 0 and the notify queue pair, may be on another rail's device too, if the peer has as many devices.
     pub(super) fn candidates(&self, rail: RailId) -> Result<Vec<Place>, ReplaceError> {
         let home = *self.home_of(rail).ok_or(virtual_qp::ReplaceError::NoRail(rail))?;
         let mut candidates = vec![home];
-        if can_move(rail) {
+        // Keys are there for the devices that meet at first.
+        if can_move(rail) && self.far_devices.is_empty() {
             for place in &self.homes {
                 if candidates.iter().all(|known| known.device != place.device) {
                     candidates.push(*place);
@@ -215,7 +216,8 @@ where
     fn candidate_on(&self, rail: RailId, device: usize) -> Result<Place, ReplaceError> {
         let candidates = self.candidates(rail)?;
         let here = candidates.first().map_or(0, |home| home.device as u8);
-        let place = candidates.into_iter().find(|place| place.device == device);
+        let goes_with = |place: &Place| usize::from(self.far_device(rail, place.device as u8));
+        let place = candidates.into_iter().find(|place| goes_with(place) == device);
         place.ok_or(RailMismatch::Devices { rail, here, peer: device as u8 }.into())
     }
 
@@ -230,7 +232,7 @@ where
     }
 
     /// Its place among the queue pairs.
-    fn position(&self, rail: RailId) -> Option<usize> {
+    pub(super) fn position(&self, rail: RailId) -> Option<usize> {
         match rail {
             RailId::Data(number) => Some(number.into()).filter(|at| *at < self.qp.rails().len()),
             RailId::Notify => Some(self.qp.rails().len()),

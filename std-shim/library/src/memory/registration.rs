@@ -4,6 +4,7 @@ use super::range::OutOfRange;
 use super::remote::{DeviceCountMismatch, RemoteBuffer};
 use crate::backend::{DeviceError, Domain, Region};
 use polyrail_core::verbs::{AccessFlags, DeviceId, DeviceKeys};
+use polyrail_core::virtual_qp::MAX_RAILS;
 use polyrail_software_nic::RegionKeys;
 use std::ops::Range;
 use std::sync::Arc;
@@ -142,16 +143,23 @@ impl<R> Registration<R> {
     /// The keys of requests that move data between this buffer and one of the peer's, for every
     /// device. The i-th device here has its rails connected to the i-th device there.
     ///
+    /// If the numbers of devices differ, rails take the devices of each end in turn, and there are keys for
+    /// each two devices that a rail connects, in the order of the rails: with one device here and two there,
+    /// keys for rails 0, 2, .. and keys for rails 1, 3, .. Then both buffers are to be registered with the
+    /// devices of the endpoints, in their order, and no others.
+    ///
     /// # Errors
     ///
-    /// The numbers of devices differ.
+    /// The peer's is registered with no device.
     pub fn toward(&self, peer: &RemoteBuffer) -> Result<Vec<DeviceKeys>, DeviceCountMismatch> {
         let local = self.keys().len();
         let remote = peer.rkeys.len();
-        if local != remote {
+        if remote == 0 {
             return Err(DeviceCountMismatch { local, remote });
         }
-        Ok(self.keys().iter().zip(&peer.rkeys).map(|(keys, rkey)| keys.toward(*rkey)).collect())
+        let pairs = self.keys().iter().cycle().zip(peer.rkeys.iter().cycle());
+        let pairs = pairs.map(|(keys, rkey)| keys.toward(*rkey));
+        Ok(pairs.take(device_pairs(local, remote)).collect())
     }
 
     /// The keys of requests that touch this buffer only: receives and SENDs.
@@ -166,6 +174,15 @@ impl<R> Registration<R> {
             _ => Err(OutOfRange { offset, length, size: self.length }),
         }
     }
+}
+
+/// How many different pairs of devices there are, if rails take the devices of each end in turn.
+fn device_pairs(local: usize, remote: usize) -> usize {
+    if local == remote {
+        return local;
+    }
+    let of_all_rails = (1..=MAX_RAILS).find(|rails| rails % local == 0 && rails % remote == 0);
+    of_all_rails.unwrap_or(MAX_RAILS)
 }
 
 #[cfg(test)]
@@ -186,8 +203,19 @@ mod tests {
         let keys = there.toward(&there.remote()).unwrap();
         assert_eq!(keys[1].device, domains[2].device().id());
         assert_eq!(keys[1].rkey, there.keys()[1].rkey);
-        let mismatch = DeviceCountMismatch { local: 1, remote: 2 };
-        assert_eq!(here.toward(&there.remote()), Err(mismatch));
+        let keys = here.toward(&there.remote()).unwrap();
+        let pairs: Vec<_> = keys.iter().map(|keys| (keys.lkey, keys.rkey)).collect();
+        let [own] = here.keys() else { panic!("one") };
+        assert_eq!(pairs, [0, 1].map(|far| (own.lkey, there.keys()[far].rkey)));
+        let back = there.toward(&here.remote()).unwrap();
+        let pairs: Vec<_> = back.iter().map(|keys| (keys.lkey, keys.rkey)).collect();
+        assert_eq!(pairs, [0, 1].map(|near| (there.keys()[near].lkey, own.rkey)));
+        // Whatever a peer says: no more than there can be rails.
+        let many = RemoteBuffer { addr: 0, length: 1, rkeys: vec![0; 1000] };
+        assert_eq!(there.toward(&many).unwrap().len(), MAX_RAILS);
+        let none = RemoteBuffer { rkeys: vec![], ..many };
+        let mismatch = DeviceCountMismatch { local: 1, remote: 0 };
+        assert_eq!(here.toward(&none), Err(mismatch));
         assert_eq!(here.local_keys()[0].lkey, here.keys()[0].lkey);
     }
 }

@@ -33,7 +33,7 @@ impl RemoteBuffer {
     }
 }
 
-/// The two ends of a transfer are registered with different numbers of devices.
+/// The devices of the two ends of a transfer cannot be paired: one is registered with none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the buffer is registered with {local} devices here and {remote} there")]
 pub struct DeviceCountMismatch {
