@@ -45,6 +45,7 @@ const FUNCTIONS: &[&str] = &[
     "ibv_query_srq",
     "ibv_reg_dmabuf_mr",
     "ibv_reg_mr_iova2",
+    "ibv_resize_cq",
 ];
 
 /// Types, beside those that they lead to.

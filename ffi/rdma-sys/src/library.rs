@@ -202,6 +202,7 @@ functions! {
     fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int;
     fn ibv_reg_mr_iova2(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64,
         access: c_uint) -> *mut ibv_mr;
+    fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int;
     newer fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int,
         access: c_int) -> *mut ibv_mr;
 }

@@ -106,6 +106,16 @@ impl CompletionQueue {
         &self.handle
     }
 
+    /// Makes it hold at least `cqe` completions (`ibv_resize_cq`), more or fewer than before; drivers round up.
+    /// What it holds stays.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL: over `max_cqe`, or less than it holds now. ENOSYS, EOPNOTSUPP: the driver cannot. ENOMEM.
+    pub fn resize(&mut self, cqe: u32) -> Result<()> {
+        self.handle.resize(cqe)
+    }
+
     /// Destroys it.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use polyrail_core::verbs::DeviceId;
 use rdma_sys::{ibv_cq, ibv_cq_attr_mask, ibv_moderate_cq, ibv_modify_cq_attr};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Numbers of completion queues are unique per process, and apart from those that the software NIC
 /// gives, which count from 0.
@@ -67,7 +67,8 @@ struct Shared {
     channel: Option<CompletionChannel>,
     context: Context,
     named: Arc<Named<CqId>>,
-    capacity: u32,
+    /// Changed by the queue's only owner.
+    capacity: AtomicU32,
 }
 
 /// A completion queue as queue pairs and event loops know it. A cheap handle, which keeps the queue
@@ -89,8 +90,9 @@ impl CqHandle {
         named: Arc<Named<CqId>>,
     ) -> Self {
         raw.keep(Arc::clone(&named) as Kept);
-        // SAFETY: the queue is alive, and only `ibv_resize_cq`, which nobody calls, changes this.
+        // SAFETY: the queue is alive, and only `ibv_resize_cq` changes this.
         let capacity = u32::try_from(unsafe { (*raw.as_ptr()).cqe }).unwrap_or(0);
+        let capacity = AtomicU32::new(capacity);
         let channel = init.channel.cloned();
         Self(Arc::new(Shared { raw, channel, context: context.clone(), named, capacity }))
     }
@@ -107,7 +109,7 @@ impl CqHandle {
 
     /// Completions that it holds.
     pub fn capacity(&self) -> u32 {
-        self.0.capacity
+        self.0.capacity.load(Ordering::Relaxed)
     }
 
     /// The device it belongs to.
@@ -148,6 +150,18 @@ impl CqHandle {
         // SAFETY: the queue is alive, and the attributes are only read.
         let returned = unsafe { crate::sys::modify_cq(self.as_ptr(), &raw mut attr) };
         VerbsError::check(returned, "ibv_modify_cq", Argument::Number("cq_count", count.into()))
+    }
+
+    /// Makes the queue hold at least `cqe` completions; what it holds stays.
+    fn resize(&self, cqe: u32) -> Result<()> {
+        let entries = libc::c_int::try_from(cqe).unwrap_or(libc::c_int::MAX);
+        // SAFETY: the queue is alive.
+        let returned = unsafe { rdma_sys::ibv_resize_cq(self.as_ptr(), entries) };
+        VerbsError::check(returned, "ibv_resize_cq", Argument::Number("cqe", cqe.into()))?;
+        // SAFETY: the queue is alive, and its only owner is here: nobody changes this meanwhile.
+        let capacity = u32::try_from(unsafe { (*self.as_ptr()).cqe }).unwrap_or(0);
+        self.0.capacity.store(capacity, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Destroys the queue, if this is the last handle.

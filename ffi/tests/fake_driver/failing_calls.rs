@@ -61,7 +61,7 @@ fn every_failed_call_on_what_exists_is_named_and_leaves_all_as_it_was() {
     type Act = fn(&mut All) -> Option<VerbsError>;
     let none = Argument::None;
     let number = Argument::Number;
-    let table: [(&'static str, Argument, Act); 15] = [
+    let table: [(&'static str, Argument, Act); 16] = [
         ("ibv_create_cq_ex", number("cqe", 8), |all| {
             failure(all.context.create_extended_cq(&CqInit::new(8), Timestamps::empty()))
         }),
@@ -78,6 +78,7 @@ fn every_failed_call_on_what_exists_is_named_and_leaves_all_as_it_was() {
             failure(all.cq.handle().arm(true))
         }),
         ("ibv_modify_cq", number("cq_count", 2), |all| failure(all.cq.handle().moderate(2, 3))),
+        ("ibv_resize_cq", number("cqe", 200), |all| failure(all.cq.resize(200))),
         ("ibv_get_cq_event", none, |all| failure(all.channel.next_event())),
         ("ibv_get_async_event", none, |all| failure(all.context.next_event())),
         ("ibv_create_comp_channel", none, |all| failure(all.context.create_channel())),

@@ -1,6 +1,6 @@
 //! Polling a driver that leaves fields unwritten, gives more than a batch, and breaks.
 
-use crate::fake::{QP_NUM, complete, with};
+use crate::fake::{QP_NUM, complete, fail, with};
 use crate::fixture::open;
 use polyrail_core::hardware::{CompletionQueue as _, CqError};
 use polyrail_core::verbs::{Completion, WcOpcode, WcStatus};
@@ -31,6 +31,17 @@ fn failed_completions_are_whole_although_drivers_write_four_fields() {
         assert_eq!(format!("{seen:?}").matches("Completion").count(), 2);
         assert_eq!(poll(), []);
     }
+}
+
+#[test]
+fn a_queue_that_was_resized_tells_its_new_capacity() {
+    let (_, _, mut cq) = open();
+    let handle = cq.handle().clone();
+    cq.resize(200).unwrap();
+    assert_eq!((cq.capacity(), handle.capacity()), (200, 200));
+    fail("ibv_resize_cq", libc::ENOMEM);
+    assert_eq!(cq.resize(300).map_err(|error| error.errno), Err(libc::ENOMEM));
+    assert_eq!(cq.capacity(), 200);
 }
 
 #[test]

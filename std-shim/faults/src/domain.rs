@@ -58,6 +58,10 @@ impl<D: Domain> Domain for Faulty<D> {
         Ok(self.faults.completion_queue(self.inner.create_cq(capacity)?))
     }
 
+    fn resize_cq(&self, cq: &mut Self::Cq, capacity: u32) -> Result<(), DeviceError> {
+        self.inner.resize_cq(&mut cq.inner, capacity)
+    }
+
     fn create_qp(&self, cq: &Self::Cq, cap: QpCap) -> Result<Self::Qp, DeviceError> {
         Ok(self.faults.queue_pair(self.inner.create_qp(&cq.inner, cap)?))
     }

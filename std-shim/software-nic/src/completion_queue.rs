@@ -7,7 +7,7 @@ use crate::sync::{SplitMix64, lock};
 use polyrail_core::hardware::CqId;
 use polyrail_core::verbs::Completion;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Completion queue numbers are unique per process.
@@ -36,7 +36,7 @@ impl CqShared {
             id: CqId(NEXT_CQ.fetch_add(1, Ordering::Relaxed)),
             index,
             device: Arc::clone(device),
-            capacity,
+            capacity: AtomicU32::new(capacity),
             inner: Mutex::new(inner),
             work: Mutex::new(VecDeque::new()),
         })
@@ -96,7 +96,7 @@ impl CqShared {
         if inner.overrun {
             return;
         }
-        if inner.showing.len() + inner.pending.len() == self.capacity as usize {
+        if inner.held() == self.capacity.load(Ordering::Relaxed) as usize {
             inner.overrun = true;
             self.fail_owners(&inner);
             return;

@@ -92,6 +92,17 @@ pub(crate) enum Notify {
 }
 
 impl<Q> Completions<Q> {
+    /// Completions that are here, showing or not.
+    pub(crate) fn held(&self) -> usize {
+        self.showing.len() + self.pending.len()
+    }
+
+    /// Makes room for so many; those that are here stay.
+    pub(crate) fn make_room(&mut self, capacity: usize) {
+        self.showing.reserve(capacity.saturating_sub(self.showing.len()));
+        self.pending.reserve(capacity.saturating_sub(self.pending.len()));
+    }
+
     pub(crate) fn show(&mut self, entry: Entry) {
         self.showing.push_back(entry);
         // As in verbs, a failed completion wakes those who wait for solicited ones too.

@@ -39,6 +39,14 @@ pub enum NicError {
         /// How much the device can do.
         limit: u64,
     },
+    /// A completion queue holds more than it was to be made for.
+    #[error("the completion queue holds {held} completions, more than {asked}")]
+    Holds {
+        /// What was asked for.
+        asked: u32,
+        /// Completions that it holds.
+        held: u32,
+    },
     /// A region that peers may write must be writable locally too, as verbs demands.
     #[error("remote write and remote atomic access need local write access, {0:?} lacks it")]
     AccessWithoutLocalWrite(AccessFlags),

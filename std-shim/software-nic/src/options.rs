@@ -113,7 +113,7 @@ impl Default for DeviceLimits {
     fn default() -> Self {
         Self {
             max_qp_wr: 32_768,
-            max_cqe: 1 << 20,
+            max_cqe: 1 << 22,
             max_srq_wr: 32_768,
             max_inline_data: 512,
             max_msg_size: 1 << 30,

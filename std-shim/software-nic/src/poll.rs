@@ -11,6 +11,7 @@ use polyrail_core::hardware::{self, CqError, CqId};
 use polyrail_core::verbs::{Completion, DeviceId};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Device {
     /// A new completion queue that holds exactly `capacity` completions.
@@ -59,6 +60,26 @@ impl CompletionQueue {
         }
     }
 
+    /// Makes it hold exactly `capacity` completions (`ibv_resize_cq`), more or fewer than before. What it holds
+    /// stays.
+    ///
+    /// # Errors
+    ///
+    /// A capacity of 0, over the device's limit, or less than it holds now; a device that is gone.
+    pub fn resize(&mut self, capacity: u32) -> Result<(), NicError> {
+        let device = &self.shared.device;
+        device.check_alive()?;
+        let mut inner = lock(&self.shared.inner);
+        let held = inner.held() as u32;
+        in_limits("the completion queue's capacity", capacity, device.limits.max_cqe)?;
+        if capacity < held {
+            return Err(NicError::Holds { asked: capacity, held });
+        }
+        inner.make_room(capacity as usize);
+        self.shared.capacity.store(capacity, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Whether the notification asked for has come; reports it once (`ibv_get_cq_event`, without
     /// waiting).
     pub fn take_event(&mut self) -> bool {
@@ -87,7 +108,7 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
     }
 
     fn capacity(&self) -> u32 {
-        self.shared.capacity
+        self.shared.capacity.load(Ordering::Relaxed)
     }
 
     fn poll<'o>(

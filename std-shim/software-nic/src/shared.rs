@@ -172,7 +172,8 @@ pub(crate) struct CqShared {
     /// Place among its fabric's queues: the same in every run, unlike `id`.
     pub(crate) index: u32,
     pub(crate) device: Arc<DeviceShared>,
-    pub(crate) capacity: u32,
+    /// Changed under the lock of `inner`.
+    pub(crate) capacity: AtomicU32,
     pub(crate) inner: Mutex<Completions<QpShared>>,
     /// Queue pairs with send requests to execute. A leaf: nothing is locked while it is held.
     pub(crate) work: Mutex<VecDeque<Weak<QpShared>>>,

@@ -7,7 +7,7 @@ use polyrail_core::hardware::{
 };
 use polyrail_core::verbs::{AccessFlags, Opcode, SendFlags, SendRequest, WcStatus};
 use polyrail_software_nic::{
-    AsyncEvent, ConnectOptions, Fabric, Mtu, QpCap, QpInit, QpState, vendor,
+    AsyncEvent, ConnectOptions, Fabric, Fault, Mtu, NicError, QpCap, QpInit, QpState, When, vendor,
 };
 use support::*;
 
@@ -325,6 +325,30 @@ fn a_full_queue_that_is_polled_in_time_does_not_overrun() {
         pair.a.post_all(&[pair.write(wr_id, 0, 8); 2]).unwrap();
         assert_eq!(ids(&pair.settle().0), [wr_id; 2]);
     }
+}
+
+#[test]
+fn a_queue_can_be_made_larger_and_smaller_while_it_holds_something() {
+    let mut pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
+    pair.a.cq = pair.a.device.create_cq(2).unwrap();
+    pair.a.qp = pair.a.pd.create_qp(&QpInit::new(&pair.a.cq, QpCap::default())).unwrap();
+    polyrail_software_nic::connect_pair(&pair.a.qp, &pair.b.qp, &impatient()).unwrap();
+    let what = "the completion queue's capacity";
+    assert_eq!(pair.a.cq.resize(0), Err(NicError::Zero { what }));
+    let most = pair.a.device.limits().max_cqe;
+    let limit = NicError::Limit { what, asked: u64::from(most) + 1, limit: most.into() };
+    assert_eq!(pair.a.cq.resize(most + 1), Err(limit));
+    pair.a.cq.resize(8).unwrap();
+    assert_eq!(pair.a.cq.capacity(), 8);
+    // More than it could hold before; a poll of a single one executes them all.
+    (0..8).for_each(|wr_id| pair.a.post(pair.write(wr_id, 0, 8)).unwrap());
+    let mut one = [std::mem::MaybeUninit::uninit()];
+    assert_eq!(pair.a.cq.poll(&mut one).unwrap()[0].wr_id, 0);
+    assert_eq!(pair.a.cq.resize(3), Err(NicError::Holds { asked: 3, held: 7 }));
+    pair.a.cq.resize(7).unwrap();
+    assert_eq!(ids(&pair.settle().0), (1..8).collect::<Vec<_>>());
+    pair.a.device.inject(When::Now, Fault::DeviceGone);
+    assert_eq!(pair.a.cq.resize(9), Err(NicError::DeviceGone));
 }
 
 #[test]

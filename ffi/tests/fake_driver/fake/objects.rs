@@ -189,6 +189,14 @@ exported! {
         destroy("ibv_destroy_cq", cq.cast::<ibv_cq_ex>())
     }
 
+    fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+        let returned = super::call("ibv_resize_cq");
+        if returned == 0 {
+            (*cq).cqe = cqe;
+        }
+        returned
+    }
+
     fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
         with(|state| state.srq_attr = Some((*init).attr));
         let mut srq: ibv_srq = zeroed();

@@ -68,6 +68,14 @@ pub trait Domain: Clone + Send + Sync + 'static {
     /// The device refuses.
     fn create_cq(&self, capacity: u32) -> Result<Self::Cq, DeviceError>;
 
+    /// Makes a completion queue of this device hold at least `capacity` completions, more than before. What it
+    /// holds stays.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses, or cannot: some drivers have no way to.
+    fn resize_cq(&self, cq: &mut Self::Cq, capacity: u32) -> Result<(), DeviceError>;
+
     /// A reliable connected queue pair in RESET, whose queues both complete on `cq`.
     ///
     /// # Errors

@@ -66,6 +66,10 @@ impl Domain for ProtectionDomain {
         Ok(self.device().create_cq(capacity)?)
     }
 
+    fn resize_cq(&self, cq: &mut CompletionQueue, capacity: u32) -> Result<(), DeviceError> {
+        Ok(cq.resize(capacity)?)
+    }
+
     fn create_qp(&self, cq: &CompletionQueue, cap: QpCap) -> Result<QueuePair, DeviceError> {
         Ok(self.create_qp(&QpInit::new(cq, cap))?)
     }

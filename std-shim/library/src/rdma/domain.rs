@@ -134,6 +134,10 @@ impl Domain for VerbsDomain {
         Ok(self.pd.context().create_cq(&CqInit::new(capacity))?)
     }
 
+    fn resize_cq(&self, cq: &mut CompletionQueue, capacity: u32) -> Result<(), DeviceError> {
+        Ok(cq.resize(capacity)?)
+    }
+
     fn create_qp(&self, cq: &CompletionQueue, cap: QpCap) -> Result<QueuePair, DeviceError> {
         Ok(self.pd.create_qp(&QpInit::new(cq, verbs_cap(cap)))?)
     }

@@ -105,6 +105,10 @@ impl Domain for Recorded {
         self.domain.create_cq(capacity)
     }
 
+    fn resize_cq(&self, cq: &mut Self::Cq, capacity: u32) -> Result<(), DeviceError> {
+        self.domain.resize_cq(cq, capacity)
+    }
+
     /// Grants twice what is asked for, as some drivers do.
     fn create_qp(&self, cq: &Self::Cq, cap: QpCap) -> Result<RecordedQp, DeviceError> {
         let max_send_wr = 2 * cap.max_send_wr;

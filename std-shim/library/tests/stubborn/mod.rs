@@ -99,6 +99,10 @@ impl Domain for Stubborn {
         self.domain.create_cq(capacity)
     }
 
+    fn resize_cq(&self, cq: &mut Self::Cq, capacity: u32) -> Result<(), DeviceError> {
+        self.domain.resize_cq(cq, capacity)
+    }
+
     fn create_qp(&self, cq: &Self::Cq, cap: QpCap) -> Result<Self::Qp, DeviceError> {
         Domain::create_qp(&self.domain, cq, cap)
     }
