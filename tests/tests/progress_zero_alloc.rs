@@ -134,7 +134,7 @@ impl World {
         };
         let mut senders = set(&near);
         let mut receivers = set(&far);
-        for (sender, receiver) in senders.qps_mut().iter_mut().zip(receivers.qps_mut()) {
+        for (sender, receiver) in senders.qps_mut().zip(receivers.qps_mut()) {
             connect_endpoints(sender, receiver).expect("alike");
         }
         let access = AccessFlags::LOCAL_WRITE

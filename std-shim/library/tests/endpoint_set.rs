@@ -75,7 +75,7 @@ impl Pair {
     fn write(&mut self, qp: usize, wr_id: u64) -> Result<(), PostSendError> {
         let local = self.near.buffer.local(0, LENGTH).unwrap();
         let wr = SendWr::write(wr_id, local, self.far.buffer.addr(), &self.keys);
-        self.near.set.qps_mut()[qp].post_send(&wr)
+        self.near.set.get_mut(qp).unwrap().post_send(&wr)
     }
 }
 
@@ -88,7 +88,7 @@ fn each_completion_names_its_queue_pair() {
         for qp in 0..builders.len() {
             // The same names everywhere.
             pair.write(qp, round).unwrap();
-            pair.far.set.qps_mut()[qp].post_recv(&RecvWr::notification(round)).unwrap();
+            pair.far.set.get_mut(qp).unwrap().post_recv(&RecvWr::notification(round)).unwrap();
         }
     }
     let mut next = vec![0; builders.len()];
@@ -150,10 +150,10 @@ fn the_queues_hold_everything_that_can_be_in_flight() {
             *posted += 1;
         }
         let receive = RecvWr::notification(2);
-        while pair.near.set.qps_mut()[qp].post_recv(&receive).is_ok() {
+        while pair.near.set.get_mut(qp).unwrap().post_recv(&receive).is_ok() {
             *posted += 1;
         }
-        pair.near.set.qps_mut()[qp].fail_all();
+        pair.near.set.get_mut(qp).unwrap().fail_all();
     }
     pair.fabric.run_until_idle(u64::MAX);
     loop {
@@ -189,12 +189,12 @@ fn one_that_fails_is_explained_and_costs_the_others_nothing() {
     assert_eq!(statuses[&0], WcStatus::SUCCESS);
     assert_eq!(statuses[&1], WcStatus::RETRY_EXC_ERR);
     assert_eq!(statuses[&2], WcStatus::SUCCESS);
-    let qps = pair.near.set.qps();
+    let qps: Vec<_> = pair.near.set.qps().collect();
     let states: Vec<_> = qps.iter().map(|qp| qp.state()).collect();
     assert_eq!(states, [QpState::Ready, QpState::Error, QpState::Ready]);
     let errors: Vec<_> = qps.iter().map(|qp| qp.rail_reports()[0].errors).collect();
     assert_eq!(errors, [0, 1, 0]);
-    let text = pair.near.set.qps_mut()[1].explain(WcStatus::RETRY_EXC_ERR).to_string();
+    let text = pair.near.set.get_mut(1).unwrap().explain(WcStatus::RETRY_EXC_ERR).to_string();
     assert!(
         text.starts_with("rail 0 (device near1, queue pair 17) failed: RETRY_EXC_ERR"),
         "{text}"
@@ -216,7 +216,7 @@ fn one_that_falls_silent_is_found() {
             reported[pair.near.set.number_of(wc.qp_num).unwrap()] += 1;
         }
         _ = pair.far.set.poll(16);
-        let [first, second] = pair.near.set.qps_mut() else { panic!("two") };
+        let Some([first, second]) = pair.near.set.get_disjoint_mut([0, 1]) else { panic!("two") };
         assert_eq!(watches[0].check(first, 1, reported[0]), Ok(()));
         if let Err(error) = watches[1].check(second, 1, reported[1]) {
             break error;
@@ -250,14 +250,14 @@ fn each_is_brought_up_over_a_control_connection() {
         notified.extend(far.set.poll(16).completions.iter().map(|wc| (wc.qp_num, wc.wr_id)));
     }
     notified.sort_unstable();
-    let expected = far.set.qps().iter().map(|qp| (qp.virtual_qp().virtual_qp_num(), 3));
+    let expected = far.set.qps().map(|qp| (qp.virtual_qp().virtual_qp_num(), 3));
     assert!(notified.into_iter().eq(expected));
 }
 
 /// Brings every virtual queue pair up, with a receive, and meets the peer's of the same number.
 fn bring_all_up(side: &mut Side, controls: Vec<Control>) {
     let buffer = side.buffer.remote();
-    for (qp, mut control) in side.set.qps_mut().iter_mut().zip(controls) {
+    for (qp, mut control) in side.set.qps_mut().zip(controls) {
         let endpoint = qp.address();
         let buffer = buffer.clone();
         let hello = Hello { endpoint, buffer, purpose: None, session: None };
@@ -276,10 +276,9 @@ fn those_on_a_broken_queue_are_known() {
     let mut pair = Pair::new(&[(builder, &[0]), (builder, &[1]), (builder, &[0, 1])]);
     pair.near.device(1).inject(When::Now, Fault::DeviceGone);
     let error = pair.near.set.poll(16).error.unwrap();
-    let concerned: Vec<_> =
-        pair.near.set.qps().iter().map(|qp| qp.completes_on(error.cq)).collect();
+    let concerned: Vec<_> = pair.near.set.qps().map(|qp| qp.completes_on(error.cq)).collect();
     assert_eq!(concerned, [false, true, true]);
-    let text = pair.near.set.qps()[2].queue_error(error).to_string();
+    let text = pair.near.set.get(2).unwrap().queue_error(error).to_string();
     let expected = "completion queue of device near1: polling failed: No such device (os error 19)";
     assert_eq!(text, expected);
 }
@@ -293,8 +292,8 @@ fn a_set_that_is_too_large_is_refused() {
     let builder = EndpointBuilder::new();
     let two = |builder| Small::with_routes([(builder, [&domains[0]]), (builder, [&domains[1]])]);
     // Four rails and a notify queue pair each, and three quarters of 16 places.
-    assert_eq!(two(builder).unwrap().qps().len(), 2);
-    assert_eq!(two(builder.scheme(Scheme::Dqplb).rails(6)).unwrap().qps().len(), 2);
+    assert_eq!(two(builder).unwrap().len(), 2);
+    assert_eq!(two(builder.scheme(Scheme::Dqplb).rails(6)).unwrap().len(), 2);
     let refused = two(builder.rails(6)).unwrap_err();
     assert_eq!(refused, BuildError::QueuePairs { needed: 14, max: 12, routes: 16 });
     let expected = "14 queue pairs, but a set with ROUTES = 16 has room for 12: with ROUTES = 32 there is enough";
@@ -317,7 +316,7 @@ fn a_device_that_is_named_twice_has_one_queue() {
     let members = domains.iter().map(|domain| (builder, [domain]));
     let set = EndpointSet::build(members).unwrap();
     let [cq] = set.virtual_cq().cqs() else { panic!("one") };
-    assert!(set.qps().iter().all(|qp| qp.completes_on(cq.id())));
+    assert!(set.qps().all(|qp| qp.completes_on(cq.id())));
 }
 
 #[test]
@@ -328,8 +327,8 @@ fn an_endpoint_is_a_set_of_one() {
     let number = endpoint.virtual_qp().virtual_qp_num();
     let mut set = EndpointSet::from(endpoint);
     assert_eq!(set.number_of(number), Some(0));
-    set.qps_mut()[0].post_recv(&RecvWr::notification(3)).unwrap();
-    set.qps_mut()[0].fail_all();
+    set.get_mut(0).unwrap().post_recv(&RecvWr::notification(3)).unwrap();
+    set.get_mut(0).unwrap().fail_all();
     let flushed = loop {
         if let Some(flushed) = set.poll(16).completions.pop() {
             break flushed;
@@ -342,7 +341,7 @@ fn an_endpoint_is_a_set_of_one() {
 fn an_empty_set_reports_nothing() {
     let mut set = EndpointSet::build::<ProtectionDomain, [&ProtectionDomain; 0]>([]).unwrap();
     assert_eq!(set.poll(16), Default::default());
-    assert!(set.qps().is_empty());
+    assert!(set.is_empty());
 }
 
 #[test]
@@ -353,7 +352,7 @@ fn a_set_of_the_usual_size_needs_no_type_and_little_stack() {
         let fabric = Fabric::threaded();
         let domain = fabric.create_device(DeviceConfig::named("nic")).alloc_pd().unwrap();
         let members = (0..64).map(|_| (EndpointBuilder::new(), [&domain]));
-        EndpointSet::build(members).unwrap().qps().len()
+        EndpointSet::build(members).unwrap().len()
     };
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(build).unwrap();
     assert_eq!(thread.join().unwrap(), 64);

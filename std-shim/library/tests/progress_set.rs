@@ -48,7 +48,7 @@ impl World {
         let side = |host: Host, set: EndpointSet| {
             let Host { devices, buffer, .. } = host;
             let name = |qp: &EndpointQp| qp.virtual_qp().virtual_qp_num();
-            let names = set.qps().iter().map(name).collect();
+            let names = set.qps().map(name).collect();
             Side { devices, buffer, thread: ProgressThread::spawn(set).unwrap(), names }
         };
         let near = side(near, near_set);
@@ -162,7 +162,7 @@ fn many_queue_pairs_of_all_kinds() {
         assert!(arrived[length..].iter().all(|byte| *byte == 0), "behind place {place}");
     }
     let set = world.near.thread.shutdown().unwrap();
-    assert!(set.qps().iter().all(|qp| qp.first_error().is_none() && qp.unreported() == 0));
+    assert!(set.qps().all(|qp| qp.first_error().is_none() && qp.unreported() == 0));
 }
 
 /// Writes until told to stop, and none may fail.
@@ -251,7 +251,7 @@ fn a_broken_queue_fails_those_with_rails_on_it() {
         assert_eq!(refused, SubmitError::EndpointFailed);
     });
     let set = world.near.thread.shutdown().unwrap();
-    let healthy = set.qps().iter().map(|qp| qp.first_error().is_none() && qp.unreported() == 0);
+    let healthy = set.qps().map(|qp| qp.first_error().is_none() && qp.unreported() == 0);
     assert_eq!(
         healthy.enumerate().filter(|(_, ok)| *ok).map(|(n, _)| n).collect::<Vec<_>>(),
         [0, 3]

@@ -209,7 +209,7 @@ fn check_removed(ends: &Ends, device: usize) {
 
 /// Until all rails of all members are in service again, of generation 1.
 fn poll_until_ready(fabric: &Fabric, sets: &mut [&mut EndpointSet]) {
-    let is_ready = |set: &&mut EndpointSet| set.qps().iter().all(|qp| qp.state() == QpState::Ready);
+    let is_ready = |set: &&mut EndpointSet| set.qps().all(|qp| qp.state() == QpState::Ready);
     for _ in 0..2000 {
         fabric.step();
         for set in sets.iter_mut() {
@@ -231,18 +231,18 @@ fn members_of_sets_heal_with_those_of_another_set_or_of_their_own() {
     let rail = RailId::Data(3);
     let generations = |set: &EndpointSet| {
         set.virtual_cq().invariants();
-        set.qps().iter().map(|qp| qp.virtual_qp().rail_generation(rail)).collect::<Vec<_>>()
+        set.qps().map(|qp| qp.virtual_qp().rail_generation(rail)).collect::<Vec<_>>()
     };
 
     let shapes = [(builder, &[0, 1][..]), (builder, &[1][..])];
     let (mut near, mut far) = (near_host.set(&shapes), far_host.set(&shapes));
     connect_sets(&mut near, &mut far);
-    near.qps_mut()[1].fail_rail(rail);
+    near.get_mut(1).unwrap().fail_rail(rail);
     poll_until_ready(&fabric, &mut [&mut near, &mut far]);
     assert_eq!([generations(&near), generations(&far)], [[Some(0), Some(1)], [Some(0), Some(1)]]);
 
     let mut set = near_host.set(&[(builder, &[0, 1]), (builder, &[0, 1])]);
-    let [a, b] = set.qps_mut() else { unreachable!("both") };
+    let Some([a, b]) = set.get_disjoint_mut([0, 1]) else { unreachable!("both") };
     connect_endpoints(a, b).unwrap();
     b.fail_rail(rail);
     poll_until_ready(&fabric, &mut [&mut set]);

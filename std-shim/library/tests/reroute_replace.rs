@@ -242,11 +242,11 @@ fn members_of_sets_are_replaced_by_number() {
     let (mut near_set, mut far_set) = (near.set(&shapes), far.set(&shapes));
     connect_sets(&mut near_set, &mut far_set);
     let rail = RailId::Data(2);
-    near_set.qps_mut()[1].fail_rail(rail);
+    near_set.get_mut(1).unwrap().fail_rail(rail);
     let step = |near_set: &mut EndpointSet, far_set: &mut EndpointSet| {
         fabric.step();
         assert_eq!((near_set.poll(16).error, far_set.poll(16).error), (None, None));
-        for (near, far) in near_set.qps_mut().iter_mut().zip(far_set.qps_mut()) {
+        for (near, far) in near_set.qps_mut().zip(far_set.qps_mut()) {
             while let Some(message) = near.next_control() {
                 far.control(message).unwrap();
             }
@@ -265,9 +265,9 @@ fn members_of_sets_are_replaced_by_number() {
     far_set.replace(1, peer, &to_far).unwrap();
     step(&mut near_set, &mut far_set);
     for set in [&near_set, &far_set] {
-        assert!(set.qps().iter().all(|qp| qp.state() == QpState::Ready));
+        assert!(set.qps().all(|qp| qp.state() == QpState::Ready));
         let generations: Vec<_> =
-            set.qps().iter().map(|qp| qp.virtual_qp().rail_generation(rail)).collect();
+            set.qps().map(|qp| qp.virtual_qp().rail_generation(rail)).collect();
         assert_eq!(generations, [Some(0), Some(1)]);
         set.virtual_cq().invariants();
     }
@@ -277,9 +277,9 @@ fn members_of_sets_are_replaced_by_number() {
     let keys = near.buffer.toward(&far.buffer.remote()).unwrap();
     let local = near.buffer.local(0, LENGTH as u32).unwrap();
     for qp in 0..2 {
-        far_set.qps_mut()[qp].post_recv(&RecvWr::notification(1)).unwrap();
+        far_set.get_mut(qp).unwrap().post_recv(&RecvWr::notification(1)).unwrap();
         let wr = SendWr::write_with_imm(1, local, far.buffer.addr(), 1, &keys);
-        near_set.qps_mut()[qp].post_send(&wr).unwrap();
+        near_set.get_mut(qp).unwrap().post_send(&wr).unwrap();
     }
     let mut completed = Vec::new();
     for _ in 0..2000 {
@@ -310,6 +310,6 @@ fn there_is_room_for_guests() {
         assert_eq!(domains[0].max_qp_wr(), 32_768);
         all
     };
-    assert_eq!(capacity(RailFailure::Fatal), [1024, 512]);
-    assert_eq!(capacity(RailFailure::Reroute), [1024, 1536]);
+    assert_eq!(capacity(RailFailure::Fatal), [512, 256]);
+    assert_eq!(capacity(RailFailure::Reroute), [512, 768]);
 }

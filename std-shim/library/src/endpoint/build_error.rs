@@ -41,6 +41,14 @@ pub enum BuildError {
         /// The const parameter `ROUTES` of the [`EndpointSet`](super::EndpointSet).
         routes: usize,
     },
+    /// There is no virtual queue pair of this number in the set.
+    #[error("there is no virtual queue pair {number} among the {count} of the set")]
+    NoMember {
+        /// What was asked for.
+        number: usize,
+        /// How many there are.
+        count: usize,
+    },
     /// A value of the [`ConnectOptions`](crate::backend::ConnectOptions) does not fit its field in packets.
     #[error("{option} of {value}, but {least} to {most} are allowed")]
     ConnectOption {

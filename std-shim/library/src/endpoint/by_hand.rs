@@ -5,7 +5,7 @@ use super::qp::EndpointQp;
 use super::replace::{Source, replace};
 use super::replace_error::ReplaceError;
 use super::replacement::{Replacement, ReplacementAddress};
-use super::set::{EndpointSet, Members};
+use super::set::EndpointSet;
 use super::single::Endpoint;
 use crate::backend::Connect;
 use polyrail_core::hardware::CompletionQueue;
@@ -108,23 +108,16 @@ where
         replacement: Replacement<Q>,
         peer: &ReplacementAddress,
     ) -> Result<(), ReplaceError> {
-        let qp = self.members.member_mut(number)?;
-        replace(&mut self.cq, number as u16, qp, replacement, peer)
+        let count = self.len();
+        let qp = self.members.get_mut(number).ok_or(ReplaceError::NoMember { number, count })?;
+        replace(&mut self.common.cq, number as u16, qp, replacement, peer)
     }
 
     fn member(&self, number: usize) -> Result<&EndpointQp<Q>, ReplaceError> {
-        let count = self.members.0.len();
-        self.members.0.get(number).ok_or(ReplaceError::NoMember { number, count })
+        self.get(number).ok_or(ReplaceError::NoMember { number, count: self.len() })
     }
 
     fn source(&self) -> Source<'_, Q, C> {
-        Source { devices: &self.devices, cqs: self.cq.cqs() }
-    }
-}
-
-impl<Q> Members<Q> {
-    pub(super) fn member_mut(&mut self, number: usize) -> Result<&mut EndpointQp<Q>, ReplaceError> {
-        let count = self.0.len();
-        self.0.get_mut(number).ok_or(ReplaceError::NoMember { number, count })
+        Source { devices: &self.common.devices, cqs: self.common.cq.cqs() }
     }
 }

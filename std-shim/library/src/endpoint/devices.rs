@@ -1,5 +1,6 @@
 //! The devices of an endpoint or a set, kept so that queue pairs can be made on them later.
 
+use super::qp::DeviceNames;
 use super::sizes::most_requests;
 use crate::backend::{DeviceError, DeviceEvent, Domain, EventCursor, Port, QpCap};
 use polyrail_core::hardware::CompletionQueue;
@@ -51,9 +52,15 @@ impl<D: Domain> Device<D::Qp, D::Cq> for D {
 }
 
 impl<Q, C: CompletionQueue> Devices<Q, C> {
-    pub(super) fn new<D: Domain<Qp = Q, Cq = C>>(domains: &[&D]) -> Self {
-        let handle = |domain: &&D| Box::new((*domain).clone()) as Box<dyn Device<Q, C>>;
-        Self(domains.iter().map(handle).collect())
+    pub(super) const NONE: Self = Self(Vec::new());
+
+    pub(super) fn add<D: Domain<Qp = Q, Cq = C>>(&mut self, domain: &D) {
+        self.0.push(Box::new(domain.clone()));
+    }
+
+    /// Their names, for people.
+    pub(super) fn names(&self) -> DeviceNames {
+        self.0.iter().map(|device| (device.id(), device.name().to_owned())).collect()
     }
 
     /// A port as it is now.

@@ -5,10 +5,11 @@ use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
 use super::devices::Devices;
 use super::healing::Healer;
+use super::needs::Needs;
 use super::place::{Place, places, refused};
 use super::qp::{DeviceNames, EndpointQp};
 use super::rail_log::RailLog;
-use super::sizes::{MAX_DEVICES, most_requests};
+use super::sizes::{DEPTH, MAX_DEVICES, most_requests};
 use crate::backend::{Connect, Domain, EventCursor, QpCap};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
@@ -24,12 +25,18 @@ static NEXT_VIRTUAL_QP_NUM: AtomicU32 = AtomicU32::new(1);
 /// (rxe) from there to nearly the next one.
 pub(crate) const MOST_GRANTED: u32 = 2;
 
-/// Virtual queue pairs, and the completion queue and the devices that they share.
-pub(super) struct Made<Q, C, const ROUTES: usize> {
-    pub(super) qps: Vec<EndpointQp<Q>>,
+/// What virtual queue pairs share.
+#[derive(Debug)]
+pub(super) struct Common<Q, C, const ROUTES: usize> {
     /// Boxed: the routing table of a set can be large.
     pub(super) cq: Box<VirtualCq<C, MAX_DEVICES, ROUTES>>,
     pub(super) devices: Devices<Q, C>,
+}
+
+/// Virtual queue pairs, and what they share.
+pub(super) struct Made<Q, C, const ROUTES: usize> {
+    pub(super) qps: Vec<EndpointQp<Q>>,
+    pub(super) common: Common<Q, C, ROUTES>,
 }
 
 /// One virtual queue pair that is to be made.
@@ -46,48 +53,67 @@ pub(super) struct EndpointPlan<'d, D> {
 pub(super) fn make<D: Domain, const ROUTES: usize>(
     plans: &[EndpointPlan<'_, D>],
 ) -> Result<Made<D::Qp, D::Cq, ROUTES>, BuildError> {
-    let needed = plans.iter().map(|plan| plan.places.len()).sum();
-    let max = VirtualCq::<D::Cq, MAX_DEVICES, ROUTES>::CAPACITY;
-    if needed > max {
-        return Err(BuildError::QueuePairs { needed, max, routes: ROUTES });
-    }
-    let domains = devices(plans);
-    let cqs = domains.iter().map(|domain| completion_queue(*domain, plans));
-    let mut cq = Box::new(VirtualCq::EMPTY);
-    for own in cqs.collect::<Result<Vec<_>, _>>()? {
-        cq.add_cq(own)?;
-    }
-    let name = |domain: &&D| (domain.device_id(), domain.device_name().to_owned());
-    let names: DeviceNames = domains.iter().map(name).collect();
-    let make = |plan: &EndpointPlan<'_, D>| plan.make(cq.cqs(), &names);
-    let qps: Vec<EndpointQp<_>> = plans.iter().map(make).collect::<Result<_, _>>()?;
-    for (index, qp) in (0..).zip(&qps) {
-        cq.attach(index, &*qp.qp)?;
-    }
-    Ok(Made { qps, cq, devices: Devices::new(&domains) })
+    let mut common = Common { cq: Box::new(VirtualCq::EMPTY), devices: Devices::NONE };
+    common.make_room(Needs::default(), plans)?;
+    let names = common.devices.names();
+    let make = |(index, plan): (u16, &EndpointPlan<'_, D>)| common.make(plan, index, &names);
+    let qps: Result<_, _> = (0..).zip(plans).map(make).collect();
+    Ok(Made { qps: qps?, common })
 }
 
-/// The devices that get rails, each once.
-fn devices<'d, D: Domain>(plans: &[EndpointPlan<'d, D>]) -> Vec<&'d D> {
-    let mut devices: Vec<&D> = Vec::new();
-    for &domain in plans.iter().flat_map(|plan| plan.domains) {
-        if !devices.iter().any(|known| known.device_id() == domain.device_id()) {
-            devices.push(domain);
+impl<Q: Connect, C: CompletionQueue, const ROUTES: usize> Common<Q, C, ROUTES> {
+    /// Makes room for what is planned, beside what is `taken`: a completion queue on every device, deep enough
+    /// for everything that can be in flight there.
+    pub(super) fn make_room<D: Domain<Qp = Q, Cq = C>>(
+        &mut self,
+        mut taken: Needs,
+        plans: &[EndpointPlan<'_, D>],
+    ) -> Result<(), BuildError> {
+        plans.iter().for_each(|plan| taken.add(&plan.needs()));
+        let needed = taken.queue_pairs;
+        let max = VirtualCq::<C, MAX_DEVICES, ROUTES>::CAPACITY;
+        if needed > max {
+            return Err(BuildError::QueuePairs { needed, max, routes: ROUTES });
         }
+        for domain in plans.iter().flat_map(|plan| plan.domains) {
+            let entries = taken.entries.get(&domain.device_id()).copied();
+            self.make_room_on(*domain, entries.unwrap_or_default())?;
+        }
+        Ok(())
     }
-    devices
-}
 
-/// A completion queue for everything that can be in flight on a device.
-fn completion_queue<D: Domain>(
-    domain: &D,
-    plans: &[EndpointPlan<'_, D>],
-) -> Result<D::Cq, BuildError> {
-    let qps = |plan: &EndpointPlan<'_, D>| plan.queue_pairs_on(domain) + plan.guests_on(domain);
-    let qps: u32 = plans.iter().map(qps).sum();
-    // On an error every request of both queues of a queue pair completes.
-    let entries = 2 * MOST_GRANTED * most_requests(domain.max_qp_wr());
-    domain.create_cq(qps.saturating_mul(entries)).map_err(|source| refused(domain, source))
+    fn make_room_on<D: Domain<Qp = Q, Cq = C>>(
+        &mut self,
+        domain: &D,
+        entries: u32,
+    ) -> Result<(), BuildError> {
+        let refused = |source| refused(domain, source);
+        let here = |cq: &&mut C| cq.device() == domain.device_id();
+        let Some(cq) = self.cq.cqs_mut().iter_mut().find(here) else {
+            self.cq.add_cq(domain.create_cq(entries).map_err(refused)?)?;
+            self.devices.add(domain);
+            return Ok(());
+        };
+        if cq.capacity() < entries {
+            // Many that are added one by one would have it copied each time.
+            let doubled = cq.capacity().saturating_mul(2);
+            let resized = domain.resize_cq(cq, entries.max(doubled));
+            resized.or_else(|_| domain.resize_cq(cq, entries)).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a virtual queue pair and attaches it.
+    pub(super) fn make<D: Domain<Qp = Q, Cq = C>>(
+        &mut self,
+        plan: &EndpointPlan<'_, D>,
+        index: u16,
+        names: &DeviceNames,
+    ) -> Result<EndpointQp<Q>, BuildError> {
+        let qp = plan.make(self.cq.cqs(), names)?;
+        self.cq.attach(index, &*qp.qp)?;
+        Ok(qp)
+    }
 }
 
 impl<'d, D: Domain> EndpointPlan<'d, D> {
@@ -99,6 +125,27 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         let has_notify = rails > 1 && builder.config.scheme == Scheme::Spray;
         places.extend(has_notify.then_some(places[0]));
         Ok(Self { builder, domains: &domains[..domains.len().min(rails)], places })
+    }
+
+    /// What it takes of what is shared.
+    fn needs(&self) -> Needs {
+        let entries = |domain: &&D| {
+            let queue_pairs = self.queue_pairs_on(*domain) + self.guests_on(*domain);
+            (domain.device_id(), queue_pairs.saturating_mul(self.entries_on(*domain)))
+        };
+        let entries = self.domains.iter().map(entries).collect();
+        Needs { queue_pairs: self.places.len(), entries }
+    }
+
+    /// Completion queue entries of one queue pair: on an error every request of both its queues completes. Of
+    /// several rails the engine keeps the count; a single one takes what its driver takes.
+    fn entries_on(&self, domain: &D) -> u32 {
+        let most = if self.builder.rails > 1 {
+            DEPTH as u32
+        } else {
+            MOST_GRANTED * most_requests(domain.max_qp_wr())
+        };
+        2 * most
     }
 
     fn queue_pairs_on(&self, domain: &D) -> u32 {
@@ -120,7 +167,11 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         needed.filter(|place| !is_here(place)).count() as u32
     }
 
-    fn make(&self, cqs: &[D::Cq], names: &DeviceNames) -> Result<EndpointQp<D::Qp>, BuildError> {
+    pub(super) fn make(
+        &self,
+        cqs: &[D::Cq],
+        names: &DeviceNames,
+    ) -> Result<EndpointQp<D::Qp>, BuildError> {
         let rails = self.builder.rails;
         let options = self.builder.options;
         let make = |place: &Place| self.queue_pair(place, cqs);
@@ -141,6 +192,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             qp,
             idle_notify,
             names,
+            needs: self.needs(),
             devices: self.domains.iter().map(|domain| domain.device_id()).collect(),
             homes: places.clone(),
             far_devices: Vec::new(),

@@ -7,6 +7,7 @@
 //! about counters and failures, `stall` finds rails that fall silent; `control`, `rail_log` and `rail_event`
 //! are about rails that fail while the endpoint goes on, `replacement`, `joining`, `devices`, `replace` and
 //! `by_hand` about their return, and `healing` does all of it without the owner;
+//! `members` are those of a set, `membership` is how they come and go, `needs` what they take;
 //! `qp`, `single` and `set` are the data path, which works on any hardware; `place` is where queue pairs are,
 //! `sizes` has the sizes, `polls` counts.
 //!
@@ -54,6 +55,9 @@ mod healing;
 mod health;
 mod joining;
 mod make;
+mod members;
+mod membership;
+mod needs;
 mod place;
 mod poll_batch;
 mod polls;

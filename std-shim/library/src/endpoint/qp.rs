@@ -2,6 +2,7 @@
 //! completion queues. The data path of posts is here.
 
 use super::healing::{GivenUp, Healer};
+use super::needs::Needs;
 use super::place::Place;
 use super::rail_log::RailLog;
 use super::sizes::EngineQp;
@@ -29,6 +30,8 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) idle_notify: Option<Q>,
     /// Names of all devices that it shares completion queues on.
     pub(super) names: DeviceNames,
+    /// What it takes of what it shares.
+    pub(super) needs: Needs,
     /// Its devices, by their places.
     pub(super) devices: Vec<DeviceId>,
     /// Where the queue pairs are: the rails in their order, then the notify queue pair.

@@ -13,7 +13,7 @@ pub enum ReplaceError {
     #[error(transparent)]
     Engine(#[from] virtual_qp::ReplaceError),
     /// There is no virtual queue pair of this number in the set.
-    #[error("there is no virtual queue pair {number}, but {count} from 0 on")]
+    #[error("there is no virtual queue pair {number} among the {count} of the set")]
     NoMember {
         /// What was asked for.
         number: usize,

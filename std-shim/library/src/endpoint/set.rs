@@ -2,17 +2,18 @@
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
-use super::devices::Devices;
 use super::healing::Owner;
-use super::make::{EndpointPlan, Made, make};
+use super::make::{Common, EndpointPlan, Made, make};
+use super::members::Members;
 use super::poll_batch::PollBatch;
 use super::polls::Polls;
 use super::qp::EndpointQp;
 use super::single::Endpoint;
-use super::sizes::{ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, SET_ROUTES};
+use super::sizes::{ENDPOINT_ROUTES, MAX_DEVICES, SET_ROUTES};
 use crate::backend::{Connect, Domain};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
-use polyrail_core::virtual_cq::{Event, Polled, TargetSet, VirtualCq};
+use polyrail_core::verbs::{Completion, DeviceId};
+use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
 use polyrail_software_nic as nic;
 use std::time::Instant;
 
@@ -50,7 +51,7 @@ use std::time::Instant;
 /// let one = EndpointBuilder::new().rails(1);
 /// let members = [(four, vec![&a, &b]), (one, vec![&a]), (one, vec![&a])];
 /// let mut set = EndpointSet::build(members)?;
-/// let [_, near, far] = set.qps_mut() else { unreachable!("there are three") };
+/// let [near, far] = set.get_disjoint_mut([1, 2]).expect("there are three");
 /// connect_endpoints(near, far)?;
 ///
 /// // Registered with all devices, it serves all: keys are found by device.
@@ -78,26 +79,8 @@ pub struct EndpointSet<
     const ROUTES: usize = SET_ROUTES,
 > {
     pub(super) members: Members<Q>,
-    /// Boxed: its routing table can be large.
-    pub(super) cq: Box<VirtualCq<C, MAX_DEVICES, ROUTES>>,
-    pub(super) devices: Devices<Q, C>,
+    pub(super) common: Common<Q, C, ROUTES>,
     polls: Polls,
-}
-
-/// The virtual queue pairs, each at the index under which it is attached.
-#[derive(Debug)]
-pub(super) struct Members<Q>(pub(super) Vec<EndpointQp<Q>>);
-
-impl<Q> TargetSet for Members<Q>
-where
-    Q: QueuePair,
-{
-    type Target = EngineQp<Q>;
-
-    #[inline]
-    fn target(&mut self, index: u16) -> Option<&mut Self::Target> {
-        self.0.get_mut(usize::from(index)).map(EndpointQp::virtual_qp_mut)
-    }
 }
 
 impl<Q, C> EndpointSet<Q, C>
@@ -160,24 +143,64 @@ where
             .iter()
             .map(|(builder, domains)| EndpointPlan::new(*builder, domains.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
-        let Made { qps, cq, devices } = make(&plans)?;
-        Ok(Self { members: Members(qps), cq, devices, polls: Polls::default() })
+        let Made { qps, common } = make(&plans)?;
+        Ok(Self { members: qps.into_iter().collect(), common, polls: Polls::default() })
     }
 
-    /// The virtual queue pairs, by number.
-    pub fn qps(&self) -> &[EndpointQp<Q>] {
-        &self.members.0
+    /// Numbers are below this.
+    pub(crate) fn bound(&self) -> usize {
+        self.members.bound()
     }
 
-    /// The virtual queue pairs, to be connected, posted to, failed. One that is moved away takes
-    /// its routes with it: its completions are foreign.
-    pub fn qps_mut(&mut self) -> &mut [EndpointQp<Q>] {
-        &mut self.members.0
+    /// The virtual queue pairs with their numbers.
+    pub(crate) fn numbered_mut(&mut self) -> impl Iterator<Item = (usize, &mut EndpointQp<Q>)> {
+        self.members.iter_mut()
+    }
+
+    /// How many virtual queue pairs there are.
+    pub fn len(&self) -> usize {
+        self.members.iter().count()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.members.iter().next().is_none()
+    }
+
+    /// The virtual queue pairs, in the order of their numbers.
+    pub fn qps(&self) -> impl Iterator<Item = &EndpointQp<Q>> {
+        self.members.iter().map(|(_, qp)| qp)
+    }
+
+    /// The virtual queue pairs, to be connected, posted to, failed. One that is swapped with one of another set
+    /// takes its routes with it: its completions are foreign.
+    pub fn qps_mut(&mut self) -> impl Iterator<Item = &mut EndpointQp<Q>> {
+        self.members.iter_mut().map(|(_, qp)| qp)
+    }
+
+    /// The virtual queue pair with this number.
+    #[inline]
+    pub fn get(&self, number: usize) -> Option<&EndpointQp<Q>> {
+        self.members.get(number)
+    }
+
+    /// The virtual queue pair with this number, to be posted to.
+    #[inline]
+    pub fn get_mut(&mut self, number: usize) -> Option<&mut EndpointQp<Q>> {
+        self.members.get_mut(number)
+    }
+
+    /// Several at once; `None` if one of them is not there, or named twice.
+    pub fn get_disjoint_mut<const N: usize>(
+        &mut self,
+        numbers: [usize; N],
+    ) -> Option<[&mut EndpointQp<Q>; N]> {
+        self.members.get_disjoint_mut(numbers)
     }
 
     /// The number in this set of the virtual queue pair that a completion names.
     pub fn number_of(&self, virtual_qp_num: u32) -> Option<usize> {
-        self.qps().iter().position(|qp| qp.virtual_qp().virtual_qp_num() == virtual_qp_num)
+        self.members.number_of(virtual_qp_num)
     }
 
     /// Hands at most `budget` events of all virtual queue pairs together to `sink`, and drives
@@ -186,11 +209,52 @@ where
     /// Apart from new queue pairs, allocates nothing.
     #[inline]
     pub fn poll_with(&mut self, budget: usize, sink: impl FnMut(Event)) -> Polled {
-        let polled = self.cq.poll(&mut self.members, budget, sink);
-        if self.polls.heals_of(self.members.0.len()) {
+        let polled = self.common.cq.poll(&mut self.members, budget, sink);
+        self.heal_sometimes();
+        polled
+    }
+
+    /// The next event, if there is one; as [`poll_with`](Self::poll_with) with a budget of 1. There may be none
+    /// although completions came: they can belong to requests that are not finished.
+    pub fn poll_one(&mut self) -> (Option<Event>, Polled) {
+        let mut next = None;
+        let polled = self.poll_with(1, |event| next = Some(event));
+        (next, polled)
+    }
+
+    /// Polls the completion queue in this place only, one batch of it: for priorities; see
+    /// [`VirtualCq::poll_cq`]. The queues are in the order in which their devices came to the set.
+    pub fn poll_cq(&mut self, cq: usize, budget: usize, sink: impl FnMut(Event)) -> Polled {
+        let polled = self.common.cq.poll_cq(cq, &mut self.members, budget, sink);
+        self.heal_sometimes();
+        polled
+    }
+
+    /// Takes completions that the caller has polled itself, from the
+    /// [completion queue](Self::cqs_mut) of `device`, and hands over what they finish; see
+    /// [`VirtualCq::feed`]. Returns the number of events.
+    ///
+    /// # Safety
+    ///
+    /// The completions were polled from a completion queue of this device, each is fed once, and those of one
+    /// queue pair in the order in which they came.
+    pub unsafe fn feed(
+        &mut self,
+        device: DeviceId,
+        completions: &[Completion],
+        sink: impl FnMut(Event),
+    ) -> usize {
+        // SAFETY: the caller's promise.
+        let events = unsafe { self.common.cq.feed(&mut self.members, device, completions, sink) };
+        self.heal_sometimes();
+        events
+    }
+
+    #[inline]
+    fn heal_sometimes(&mut self) {
+        if self.polls.heals_of(self.members.bound()) {
             self.heal();
         }
-        polled
     }
 
     /// Does at once what some of the polls do, for all that [heal](super::Healing) by themselves. For owners that
@@ -198,10 +262,11 @@ where
     #[cold]
     pub fn heal(&mut self) {
         let mut now = None;
-        for (index, qp) in (0..).zip(&mut self.members.0) {
+        let Common { cq, devices } = &mut self.common;
+        for (number, qp) in self.members.iter_mut() {
             if qp.healer.is_some() {
                 let now = *now.get_or_insert_with(Instant::now);
-                qp.heal(Owner { cq: &mut self.cq, index, devices: &self.devices }, now);
+                qp.heal(Owner { cq, index: number as u16, devices }, now);
             }
         }
     }
@@ -213,13 +278,19 @@ where
 
     /// The completion queues, one for each device.
     pub fn virtual_cq(&self) -> &VirtualCq<C, MAX_DEVICES, ROUTES> {
-        &self.cq
+        &self.common.cq
+    }
+
+    /// The completion queues themselves. What is polled here must be [fed](Self::feed) back.
+    pub fn cqs_mut(&mut self) -> &mut [C] {
+        self.common.cq.cqs_mut()
     }
 }
 
 /// A set of one.
-impl<Q, C> From<Endpoint<Q, C>> for EndpointSet<Q, C, ENDPOINT_ROUTES> {
+impl<Q: QueuePair, C> From<Endpoint<Q, C>> for EndpointSet<Q, C, ENDPOINT_ROUTES> {
     fn from(Endpoint { qp, cq, devices, polls }: Endpoint<Q, C>) -> Self {
-        Self { members: Members(vec![qp]), cq: Box::new(cq), devices, polls }
+        let common = Common { cq: Box::new(cq), devices };
+        Self { members: std::iter::once(qp).collect(), common, polls }
     }
 }

@@ -34,7 +34,7 @@
 //! let builders = [EndpointBuilder::new(), EndpointBuilder::new().rails(1)];
 //! let mut senders = EndpointSet::build(builders.map(|qp| (qp, [&here])))?;
 //! let mut receivers = EndpointSet::build(builders.map(|qp| (qp, [&there])))?;
-//! for (sender, receiver) in senders.qps_mut().iter_mut().zip(receivers.qps_mut()) {
+//! for (sender, receiver) in senders.qps_mut().zip(receivers.qps_mut()) {
 //!     connect_endpoints(sender, receiver)?;
 //! }
 //! let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;

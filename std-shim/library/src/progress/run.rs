@@ -84,10 +84,11 @@ where
     ) -> Self {
         let ProgressOptions { drain_timeout, stall_timeout } = options;
         let watches = stall_timeout
-            .map(|timeout| set.qps().iter().map(|_| StallWatch::new(timeout)).collect());
+            .map(|timeout| (0..set.bound()).map(|_| StallWatch::new(timeout)).collect());
+        let heals = set.qps().any(|qp| qp.healing_link().is_some());
         Self {
-            conditions: set.qps().iter().map(|_| Condition::Working).collect(),
-            heals: set.qps().iter().any(|qp| qp.healing_link().is_some()),
+            conditions: vec![Condition::Working; set.bound()].into(),
+            heals,
             set,
             watches,
             rounds_to_look: ROUNDS_PER_LOOK,
@@ -108,7 +109,7 @@ where
         }
         self.draining = true;
         self.drain(self.drain_timeout, |port| port.is_idle(Lane::Send));
-        self.set.qps_mut().iter_mut().for_each(EndpointQp::fail_all);
+        self.set.qps_mut().for_each(EndpointQp::fail_all);
         // Polls that tell the peers may be more than there are yet to come.
         self.set.heal();
         self.drain(FLUSH_TIMEOUT, ThreadPort::is_drained);
@@ -168,7 +169,7 @@ where
         let mut moved = false;
         let has_hope = |port: &&mut ThreadPort| conditions[port.qp] != Condition::Broken;
         for port in sooner.iter_mut().chain(later).flatten().filter(has_hope) {
-            moved |= port.post(&mut set.qps_mut()[port.qp]);
+            moved |= set.get_mut(port.qp).is_some_and(|qp| port.post(qp));
         }
         moved
     }
@@ -188,8 +189,8 @@ where
 
     /// Finds the virtual queue pairs that failed. Their handles learn why, and all their requests come back.
     fn find_failures(&mut self, error: Option<CqError>, completions: &[VirtualWc]) {
-        let qps = self.set.qps_mut().iter_mut().zip(&mut self.conditions);
-        for (number, (qp, condition)) in qps.enumerate() {
+        for (number, qp) in self.set.numbered_mut() {
+            let condition = &mut self.conditions[number];
             let broken = error.filter(|error| !qp.survives(error));
             let reason = match (broken, *condition) {
                 (Some(error), Condition::Working | Condition::Failed) => {
@@ -221,7 +222,7 @@ where
 
     /// What happened to rails is for the thread's owner.
     fn tell_events(&mut self) {
-        for (number, qp) in self.set.qps_mut().iter_mut().enumerate() {
+        for (number, qp) in self.set.numbered_mut() {
             while let Some(event) = qp.take_rail_event() {
                 self.shared.0.add_rail_event(number, event);
             }
@@ -231,8 +232,8 @@ where
     /// Rails that fell silent: that is a failure like others.
     fn check_silence(&mut self) {
         let Some(watches) = &mut self.watches else { return };
-        let qps = self.set.qps_mut().iter_mut().zip(&mut self.conditions).zip(watches);
-        for (number, ((qp, condition), watch)) in qps.enumerate() {
+        for (number, qp) in self.set.numbered_mut() {
+            let (condition, watch) = (&mut self.conditions[number], &mut watches[number]);
             if *condition != Condition::Working {
                 continue;
             }
@@ -252,7 +253,7 @@ where
         // Numbers of handles are reused, and a handle that was given up may have left requests.
         if let Some((number, slot)) = number_and_slot(wc.wr_id)
             && let Some(Some(port)) = self.ports.get_mut(number)
-            && self.set.qps()[port.qp].virtual_qp().virtual_qp_num() == wc.qp_num
+            && self.set.number_of(wc.qp_num) == Some(port.qp)
         {
             port.complete(slot, wc);
         }
@@ -276,7 +277,7 @@ where
         };
         let devices_are_busy = self.draining
             || ports().any(|port| port.posted() > 0 || port.has_deferred())
-            || self.set.qps().iter().any(listens);
+            || self.set.qps().any(listens);
         let something_to_do = || {
             (self.shared.0.is_closing() && !self.draining)
                 || self.shared.0.has_newcomers()

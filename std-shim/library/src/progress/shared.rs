@@ -22,8 +22,8 @@ pub(super) struct Shared {
     newcomers: Mutex<Option<Vec<ThreadPort>>>,
     /// Whether there are any.
     has_newcomers: AtomicBool,
-    /// Why each virtual queue pair failed, if it did.
-    errors: Box<[OnceLock<EndpointError>]>,
+    /// Why each virtual queue pair failed, if it did, by number; `None` where there is none.
+    errors: Box<[Option<OnceLock<EndpointError>>]>,
     /// What happened to rails, by the number of their virtual queue pair, and was not read yet.
     rail_events: Mutex<VecDeque<(usize, NamedRailEvent)>>,
 }
@@ -32,21 +32,22 @@ pub(super) struct Shared {
 const MOST_RAIL_EVENTS: usize = 256;
 
 impl Shared {
-    pub(super) fn new(qps: usize) -> Self {
+    /// For virtual queue pairs with the numbers that are marked.
+    pub(super) fn new(is_there: impl IntoIterator<Item = bool>) -> Self {
         Self {
             bell: Doorbell::new(),
             thread: OnceLock::new(),
             closing: AtomicBool::new(false),
             newcomers: Mutex::new(Some(Vec::new())),
             has_newcomers: AtomicBool::new(false),
-            errors: (0..qps).map(|_| OnceLock::new()).collect(),
+            errors: is_there.into_iter().map(|is_there| is_there.then(OnceLock::new)).collect(),
             rail_events: Mutex::default(),
         }
     }
 
-    /// How many virtual queue pairs the thread has.
-    pub(super) fn qps(&self) -> usize {
-        self.errors.len()
+    /// Whether the thread has a virtual queue pair with this number.
+    pub(super) fn has(&self, qp: usize) -> bool {
+        self.errors.get(qp).is_some_and(Option::is_some)
     }
 
     /// To be called after anything that the thread has to see.
@@ -84,7 +85,7 @@ impl Shared {
 
     /// Why a virtual queue pair failed, if it did.
     pub(super) fn error(&self, qp: usize) -> Option<&EndpointError> {
-        self.errors[qp].get()
+        self.errors.get(qp)?.as_ref()?.get()
     }
 }
 
@@ -120,7 +121,9 @@ impl Shared {
 
     /// Keeps why a virtual queue pair failed; the first reason stays.
     pub(super) fn fail(&self, qp: usize, error: EndpointError) {
-        _ = self.errors[qp].set(error);
+        if let Some(Some(known)) = self.errors.get(qp) {
+            _ = known.set(error);
+        }
     }
 
     /// Sleeps, unless a last check shows something to do.

@@ -60,11 +60,12 @@ where
             qp.virtual_qp().config().rail_failure == RailFailure::Reroute
                 && qp.healing_link().is_none()
         };
-        if set.qps().iter().any(is_by_hand) {
+        if set.qps().any(is_by_hand) {
             let why = "virtual queue pairs of a progress thread have to heal by themselves";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
-        let shared = Arc::new(Shared::new(set.qps().len()));
+        let is_there = (0..set.bound()).map(|number| set.get(number).is_some());
+        let shared = Arc::new(Shared::new(is_there));
         let progress = ProgressLoop::new(set, Arc::clone(&shared), options);
         let builder = std::thread::Builder::new().name("polyrail-progress".to_owned());
         let thread = Some(builder.spawn(move || progress.run())?);
@@ -74,7 +75,7 @@ where
     /// A handle for one producer on the virtual queue pair with this number in the set; `None` if
     /// there is none.
     pub fn handle(&self, qp: usize) -> Option<Handle> {
-        if qp >= self.shared.qps() {
+        if !self.shared.has(qp) {
             return None;
         }
         let (messages, port, side) = port::port(qp);

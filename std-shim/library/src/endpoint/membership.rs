@@ -1,0 +1,145 @@
+//! How virtual queue pairs come to a set, and leave it.
+
+use super::build_error::BuildError;
+use super::builder::EndpointBuilder;
+use super::make::EndpointPlan;
+use super::needs::Needs;
+use super::qp::EndpointQp;
+use super::set::EndpointSet;
+use crate::backend::{Connect, Domain};
+use polyrail_core::hardware::CompletionQueue;
+
+impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
+    /// Makes another virtual queue pair, as [`EndpointBuilder::build`] does, and returns its number: the lowest
+    /// that is free. The others go on meanwhile.
+    ///
+    /// The completion queues of its devices are made longer if there is no room for all that can be in flight;
+    /// a device that the set has not had yet gets one.
+    ///
+    /// ```
+    /// use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
+    /// # use polyrail::nic::{DeviceConfig, Fabric};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let fabric = Fabric::threaded();
+    /// # let here = fabric.create_device(DeviceConfig::named("here")).alloc_pd()?;
+    /// # let there = fabric.create_device(DeviceConfig::named("there")).alloc_pd()?;
+    /// let builder = EndpointBuilder::new();
+    /// let mut set = EndpointSet::build([(builder, [&here])])?;
+    /// let mut peer = builder.build(&[&there])?;
+    /// let number = set.add(builder, &[&here])?;
+    /// assert_eq!(number, 1);
+    /// let added = set.get_mut(number).expect("it was added");
+    /// connect_endpoints(added, &mut peer)?;
+    ///
+    /// // It leaves: first everything comes back, then it is taken out.
+    /// added.fail_all();
+    /// while set.get(number).is_some_and(|qp| qp.unreported() > 0) {
+    ///     _ = set.poll(16);
+    /// }
+    /// drop(set.remove(number));
+    /// assert_eq!((set.len(), set.add(builder, &[&here])?), (1, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](EndpointSet::build). No virtual queue pair was added, but completion queues may be longer.
+    pub fn add<D>(&mut self, builder: EndpointBuilder, domains: &[&D]) -> Result<usize, BuildError>
+    where
+        D: Domain<Qp = Q, Cq = C>,
+    {
+        let plan = EndpointPlan::new(builder, domains)?;
+        self.common.make_room(self.taken(), std::slice::from_ref(&plan))?;
+        let number = self.members.free();
+        let names = self.common.devices.names();
+        let member = self.common.make(&plan, number as u16, &names)?;
+        self.members.put(number, member);
+        Ok(number)
+    }
+
+    /// Takes a virtual queue pair out of the set, and gives it to the caller; its number is free. `None` if there
+    /// is none of this number.
+    ///
+    /// What completes there from now on is [foreign](polyrail_core::virtual_cq::Event::Foreign), and what was
+    /// not reported never will be: who wants to know of it calls [`fail_all`](EndpointQp::fail_all) before, and
+    /// polls until everything came back.
+    ///
+    /// # Buffer ownership
+    ///
+    /// Once it is dropped, and its queue pairs are destroyed, its devices access no buffer any more, reported or
+    /// not.
+    pub fn remove(&mut self, number: usize) -> Option<EndpointQp<Q>> {
+        let member = self.members.take(number)?;
+        self.common.cq.detach(number as u16);
+        Some(member)
+    }
+
+    /// Makes a new virtual queue pair in the place of one, such as one that is in the error state, under the same
+    /// number; it is to be connected. The old one is given back, as [`remove`](Self::remove) does, and
+    /// is destroyed after the new one was made: no completion of it is taken for one of the new one.
+    ///
+    /// ```
+    /// use polyrail::endpoint::{EndpointBuilder, EndpointSet};
+    /// use polyrail::virtual_qp::QpState;
+    /// # use polyrail::nic::{DeviceConfig, Fabric};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = Fabric::threaded().create_device(DeviceConfig::named("soft0")).alloc_pd()?;
+    /// let builder = EndpointBuilder::new();
+    /// let mut set = EndpointSet::build([(builder, [&domain]); 2])?;
+    /// let failed = set.get_mut(1).expect("there are two");
+    /// # failed.post_recv(&polyrail::verbs::RecvWr::notification(1))?;
+    /// failed.fail_all();
+    /// # while set.poll(16).completions.is_empty() {}
+    /// let old = set.rebuild(1, builder, &[&domain])?;
+    /// assert_eq!(old.state(), QpState::Error);
+    /// assert!(set.qps().all(|qp| qp.state() == QpState::Ready));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`add`](Self::add), or there is none of this number; the old one stays where it is.
+    pub fn rebuild<D>(
+        &mut self,
+        number: usize,
+        builder: EndpointBuilder,
+        domains: &[&D],
+    ) -> Result<EndpointQp<Q>, BuildError>
+    where
+        D: Domain<Qp = Q, Cq = C>,
+    {
+        let none = BuildError::NoMember { number, count: self.len() };
+        let mut taken = self.taken();
+        taken.queue_pairs -= self.get(number).ok_or(none.clone())?.needs.queue_pairs;
+        let plan = EndpointPlan::new(builder, domains)?;
+        self.common.make_room(taken, std::slice::from_ref(&plan))?;
+        let member = plan.make(self.common.cq.cqs(), &self.common.devices.names())?;
+        let old = self.remove(number).ok_or(none)?;
+        match self.common.cq.attach(number as u16, member.virtual_qp()) {
+            Ok(()) => {
+                self.members.put(number, member);
+                Ok(old)
+            }
+            Err(error) => {
+                self.common.cq.attach(number as u16, old.virtual_qp())?;
+                self.members.put(number, old);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// What the virtual queue pairs take of what they share.
+    fn taken(&self) -> Needs {
+        let mut taken = Needs::default();
+        self.members.iter().for_each(|(_, member)| taken.add(&member.needs));
+        taken
+    }
+}
