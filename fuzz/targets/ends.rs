@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    polyrail_tests::ends::run_bytes(bytes);
+    polyrail_tests::search::run_bytes::<polyrail_tests::ends::Shape>(bytes);
 });

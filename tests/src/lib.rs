@@ -4,7 +4,7 @@
 //! virtual queue pairs on software NICs; [`choices`] gives both their decisions, so that
 //! quickcheck, fuzzers and seeds drive the same code. [`ends`] has two virtual queue pairs whose
 //! rails fail, on NICs of which the test chooses every step; [`p2p`] has connections of the p2p protocol on
-//! such ones. [`endpoint`] puts two virtual queue
+//! such ones; [`search`] looks for worlds of either kind that break a promise. [`endpoint`] puts two virtual queue
 //! pairs on software NICs. [`scripted`] is a NIC on which the test decides every completion;
 //! [`rig`] puts a virtual queue pair and its completion queue on one, [`watched`] with an oracle of
 //! every physical request; [`view`] shows in short form what the NIC was asked to do.
@@ -20,6 +20,7 @@ pub mod model;
 pub mod p2p;
 pub mod rig;
 pub mod scripted;
+pub mod search;
 pub mod simulation;
 pub mod view;
 pub mod watched;

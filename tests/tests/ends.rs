@@ -4,8 +4,8 @@
 //! of each small world, all of them if they are fewer.
 
 use polyrail_core::virtual_qp::Scheme;
-use polyrail_tests::ends::search::{Failure, attempt};
-use polyrail_tests::ends::{Job, Kind, Shape, Summary, explore};
+use polyrail_tests::ends::{Job, Kind, Shape, Summary, World};
+use polyrail_tests::search::{Failure, attempt, explore};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
@@ -13,7 +13,7 @@ fn the_worlds_of_all_seeds_keep_every_promise() {
     let seeds = std::env::var("ENDS_SEEDS").map_or(200, |seeds| seeds.parse().expect("a number"));
     let mut total = Summary::default();
     for seed in 1..=seeds {
-        match attempt(seed, 600) {
+        match attempt::<Shape>(seed, 600) {
             Ok(summary) => total += summary,
             Err(failure) => fails(seed, *failure),
         }
@@ -24,7 +24,7 @@ fn the_worlds_of_all_seeds_keep_every_promise() {
     assert!(total.stragglers > seeds / 20 && total.given_up > seeds / 20, "{total:?}");
 }
 
-fn fails(seed: u64, failure: Failure) -> ! {
+fn fails(seed: u64, failure: Failure<Shape>) -> ! {
     let failure = failure.shortest();
     failure.show();
     panic!("seed {seed}: {}\n{:?}\n{:#?}", failure.message, failure.shape, failure.actions);
@@ -80,7 +80,7 @@ fn every_order_of_two_requests_and_a_failure_keeps_every_promise() {
         while let Some(shape) = worlds.get(next.fetch_add(1, Ordering::Relaxed)) {
             let name = format!("{:?} {:?}", shape.scheme, shape.jobs[0]);
             let begun = std::time::Instant::now();
-            match explore(shape, most) {
+            match explore(shape, |shape| World::new(shape.clone()), most) {
                 Ok(explored) => println!("{name}: {explored:?} {:.1?}", begun.elapsed()),
                 Err(failure) => {
                     failures.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! The engine's structures beside the seeds' (see `polyrail_tests::model`). `QUICKCHECK_TESTS=n` runs n cases of each.
 
-use polyrail_tests::{ends, model, simulation};
+use polyrail_tests::search::run_bytes;
+use polyrail_tests::{ends, model, p2p, simulation};
 use quickcheck::{Gen, QuickCheck};
 use std::fs;
 use std::path::Path;
@@ -38,7 +39,14 @@ fn control_messages_leave_an_end_sound() {
 #[test]
 fn ends_keep_their_promises_in_any_world() {
     check(800, |bytes| {
-        ends::run_bytes(&bytes);
+        run_bytes::<ends::Shape>(&bytes);
+    });
+}
+
+#[test]
+fn messages_keep_their_promises_in_any_world() {
+    check(800, |bytes| {
+        run_bytes::<p2p::Shape>(&bytes);
     });
 }
 
@@ -60,7 +68,7 @@ fn the_seeds_of_the_fuzz_targets_pass() {
         ("card", model::card),
         ("control", model::control),
         ("ends", |bytes| {
-            ends::run_bytes(bytes);
+            run_bytes::<ends::Shape>(bytes);
         }),
         ("handshake", model::handshake),
         ("routing", model::routing),

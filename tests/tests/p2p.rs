@@ -2,8 +2,8 @@
 //!
 //! `P2P_SEEDS=n` runs n seeds; `simulate p2p` runs many more of them.
 
-use polyrail_tests::p2p::Summary;
-use polyrail_tests::p2p::search::attempt;
+use polyrail_tests::p2p::{Shape, Summary};
+use polyrail_tests::search::attempt;
 use std::thread;
 
 /// A world of the largest ends, in a debug build, has several copies of them on the stack while it is made.
@@ -19,7 +19,7 @@ fn all_seeds() {
     let seeds = std::env::var("P2P_SEEDS").map_or(200, |seeds| seeds.parse().expect("a number"));
     let mut total = Summary::default();
     for seed in 1..=seeds {
-        match attempt(seed, 600) {
+        match attempt::<Shape>(seed, 600) {
             Ok(summary) => total += summary,
             Err(failure) => {
                 let failure = failure.shortest();

@@ -83,7 +83,7 @@ impl World {
     /// # Panics
     ///
     /// If a promise is broken.
-    pub fn finish(mut self) -> Summary {
+    pub fn finish(&mut self) -> Summary {
         self.left = Troubles::default();
         for qp in &mut self.nics.borrow_mut().qps {
             (qp.mood, qp.recv_mood) = (None, None);

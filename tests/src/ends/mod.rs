@@ -14,29 +14,26 @@
 //! `shape` is what a world is made of; `fabric` are the NICs, of `physical` queue pairs, `nic` is the
 //! engine's side of them; `action` is what can happen, `steps`, `traffic`
 //! and `owner` let it happen; `direction` and `oracle` know what must be true; `ending` is how a world ends;
-//! `search` looks for the seeds that fail, and `every` tries everything.
+//! `search` is how [`search`](crate::search) sees it.
 
 mod action;
 mod direction;
 mod ending;
-mod every;
 mod fabric;
 mod nic;
 mod oracle;
 mod owner;
 mod physical;
-pub mod search;
+mod search;
 mod shape;
 mod steps;
 mod traffic;
 
 pub use crate::link::Old;
 pub use action::Action;
-pub use every::{Explored, explore};
 pub use physical::Name;
 pub use shape::{FRAGMENT, Job, Kind, Shape, Troubles};
 
-use crate::choices::{Bytes, Choices, Seeded};
 use crate::link::Link;
 use direction::Direction;
 use fabric::Fabric;
@@ -47,6 +44,7 @@ use polyrail_core::verbs::{DeviceId, DeviceKeys};
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{PeerWindow, RailState, VirtualQp};
 use std::cell::RefCell;
+use std::fmt;
 use std::ops::AddAssign;
 use std::rc::Rc;
 
@@ -84,6 +82,19 @@ impl AddAssign for Summary {
         self.replaced += other.replaced;
         self.stragglers += other.stragglers;
         self.given_up += other.given_up;
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { steps, requests, receives, reports, failures, .. } = self;
+        let Self { replaced, stragglers, given_up, .. } = self;
+        write!(
+            f,
+            "{steps} steps; {requests} requests and {receives} receives posted, {reports} reported; \
+             {failures} rails failed, {replaced} replaced; {stragglers} stragglers executed; \
+             {given_up} worlds given up"
+        )
     }
 }
 
@@ -131,26 +142,6 @@ pub struct World {
     is_loud: bool,
 }
 
-/// The world of a seed, before its first step.
-pub fn shape_of(seed: u64) -> Shape {
-    Shape::choose(&mut Seeded::new(seed))
-}
-
-/// Runs the world that these bytes choose, until they are used up, and lets it end.
-///
-/// # Panics
-///
-/// If a promise is broken.
-pub fn run_bytes(bytes: &[u8]) -> Summary {
-    let mut choices = Bytes::new(bytes);
-    let mut world = World::new(Shape::choose(&mut choices));
-    while !choices.is_empty() {
-        let Some(action) = world.choose(&mut choices) else { break };
-        world.perform(action);
-    }
-    world.finish()
-}
-
 impl World {
     /// A world in which nothing has happened.
     pub fn new(shape: Shape) -> Self {
@@ -185,12 +176,6 @@ impl World {
             world.post_all();
         }
         world
-    }
-
-    /// Prints what happens from now on.
-    pub fn loud(mut self) -> Self {
-        self.is_loud = true;
-        self
     }
 
     /// The states of all rails, in short form.

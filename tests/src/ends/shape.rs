@@ -85,7 +85,7 @@ pub struct Troubles {
 }
 
 /// A world: two virtual queue pairs, what they will post, and what may befall them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     /// How receivers are notified.
     pub scheme: Scheme,

@@ -18,7 +18,8 @@
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`, `nic` is the engine's side of
 //! them; `host` and `connection` are what runs on them; `action` is what can happen, `steps`, `traffic`,
-//! `trouble`, `owner` and `peer` let it happen; `ending` is how a world ends; `search` looks for the seeds that fail.
+//! `trouble`, `owner` and `peer` let it happen; `ending` is how a world ends; `search` is how
+//! [`search`](crate::search) sees it.
 
 mod action;
 mod connection;
@@ -29,7 +30,7 @@ mod memory;
 mod nic;
 mod owner;
 mod peer;
-pub mod search;
+mod search;
 mod shape;
 mod steps;
 mod traffic;
@@ -39,7 +40,6 @@ pub use crate::link::Old;
 pub use action::Action;
 pub use shape::{Line, Shape, Size, Troubles};
 
-use crate::choices::{Bytes, Choices, Seeded};
 use connection::Connection;
 use fabric::{Fabric, device_id};
 use host::Host;
@@ -48,6 +48,7 @@ use polyrail_core::p2p::Account;
 use polyrail_core::verbs::DeviceId;
 use shape::MOST;
 use std::cell::RefCell;
+use std::fmt;
 use std::ops::AddAssign;
 use std::rc::Rc;
 
@@ -100,6 +101,20 @@ impl AddAssign for Summary {
     }
 }
 
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { steps, receives, sends, refused, reports, flushes, .. } = self;
+        let Self { failures, forgeries, replaced, losses, renewed, controls, again, .. } = self;
+        write!(
+            f,
+            "{steps} steps; {receives} receives and {sends} sends accepted, {refused} refused, \
+             {reports} reported, {flushes} flushed; {failures} queue pairs failed, {renewed} replaced, \
+             {losses} devices gone, {again} shares and entries again, {controls} control messages; \
+             {forgeries} forgeries, {replaced} connections replaced"
+        )
+    }
+}
+
 /// The whole.
 #[derive(Debug)]
 struct World<const DEPTH: usize, const SLOTS: usize> {
@@ -115,67 +130,6 @@ struct World<const DEPTH: usize, const SLOTS: usize> {
     summary: Summary,
     /// What happens is printed.
     is_loud: bool,
-}
-
-/// A world of any size.
-pub(crate) trait AnyWorld {
-    /// What happens next.
-    fn choose(&self, choices: &mut dyn Choices) -> Action;
-    /// Lets something happen, if it can.
-    fn perform(&mut self, action: Action);
-    /// Lets everything happen that must, and checks that nothing is left.
-    fn finish(&mut self) -> Summary;
-    /// Prints what happens from now on.
-    fn be_loud(&mut self);
-}
-
-impl<const DEPTH: usize, const SLOTS: usize> AnyWorld for World<DEPTH, SLOTS> {
-    fn choose(&self, choices: &mut dyn Choices) -> Action {
-        self.choose(choices)
-    }
-
-    fn perform(&mut self, action: Action) {
-        self.perform(action);
-    }
-
-    fn finish(&mut self) -> Summary {
-        self.finish()
-    }
-
-    fn be_loud(&mut self) {
-        self.is_loud = true;
-    }
-}
-
-impl Shape {
-    /// A world of this shape, in which nothing has happened.
-    pub(crate) fn build(&self) -> Box<dyn AnyWorld> {
-        match self.size {
-            Size::Small => Box::new(World::<4, 8>::new(self.clone())),
-            Size::Middle => Box::new(World::<32, 16>::new(self.clone())),
-            Size::Large => Box::new(World::<32, 256>::new(self.clone())),
-        }
-    }
-}
-
-/// The world of a seed, before its first step.
-pub fn shape_of(seed: u64) -> Shape {
-    Shape::choose(&mut Seeded::new(seed))
-}
-
-/// Runs the world that these bytes choose, until they are used up, and lets it end.
-///
-/// # Panics
-///
-/// If a promise is broken.
-pub fn run_bytes(bytes: &[u8]) -> Summary {
-    let mut choices = Bytes::new(bytes);
-    let mut world = Shape::choose(&mut choices).build();
-    while !choices.is_empty() {
-        let action = world.choose(&mut choices);
-        world.perform(action);
-    }
-    world.finish()
 }
 
 impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {

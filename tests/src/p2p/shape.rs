@@ -59,7 +59,7 @@ pub struct Troubles {
 }
 
 /// A connection, one way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     /// The sender's host.
     pub from: usize,
@@ -98,7 +98,7 @@ pub struct Line {
 }
 
 /// Two hosts, connections between them, and what may befall them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     /// The capacities of all ends.
     pub size: Size,

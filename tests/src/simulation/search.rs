@@ -1,14 +1,10 @@
 //! The search for seeds that fail, and for the fewest steps to the failure.
 
 use super::{Summary, run_seed};
-use std::cell::RefCell;
+use crate::search::message;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-thread_local! {
-    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
-}
 
 /// A seed whose world breaks a promise.
 #[derive(Clone, Debug)]
@@ -21,15 +17,6 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Keeps the messages of panics for [`attempt`], instead of printing them. For programs only: the
-/// setting is process-wide.
-pub fn capture_panics() {
-    std::panic::set_hook(Box::new(|info| {
-        let message = info.to_string();
-        PANIC.with(|panic| *panic.borrow_mut() = Some(message));
-    }));
-}
-
 /// Runs a seed.
 ///
 /// # Errors
@@ -37,10 +24,7 @@ pub fn capture_panics() {
 /// A promise was broken.
 pub fn attempt(seed: u64, steps: u64) -> Result<Summary, Failure> {
     catch_unwind(AssertUnwindSafe(|| run_seed(seed, steps))).map_err(|payload| {
-        let text = payload.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        let text = text.unwrap_or("a panic without words").to_owned();
-        let message = PANIC.with(|panic| panic.borrow_mut().take()).unwrap_or(text);
+        let message = message(&*payload);
         Failure { seed, steps, message }
     })
 }

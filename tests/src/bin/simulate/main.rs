@@ -1,13 +1,14 @@
 //! Looks for seeds whose simulated world breaks one of the engine's promises.
 
-mod ends;
-mod p2p;
+mod worlds;
 
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use polyrail_tests::allocations::{CountingAllocator, expect_counting};
-use polyrail_tests::simulation::search::{Failure, Search, capture_panics, shortest};
+use polyrail_tests::search::capture_panics;
+use polyrail_tests::simulation::search::{Failure, Search, shortest};
 use polyrail_tests::simulation::{Summary, shape_of};
+use polyrail_tests::{ends, p2p};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -64,16 +65,16 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum OtherWorld {
     /// Two virtual queue pairs whose rails fail, with every step of NICs and owners drawn one by one.
-    Ends(ends::Arguments),
+    Ends(worlds::Arguments),
     /// Connections of the p2p protocol, likewise.
-    P2p(p2p::Arguments),
+    P2p(worlds::Arguments),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match &arguments.world {
-        Some(OtherWorld::Ends(arguments)) => return ends::run(arguments),
-        Some(OtherWorld::P2p(arguments)) => return p2p::run(arguments),
+        Some(OtherWorld::Ends(arguments)) => return worlds::run::<ends::Shape>(arguments),
+        Some(OtherWorld::P2p(arguments)) => return worlds::run::<p2p::Shape>(arguments),
         None => {}
     }
     expect_counting();

@@ -1,11 +1,20 @@
 //! Every order in which things can happen in a small world.
 
-use super::World;
-use super::action::Action;
-use super::search::{Failure, caught, forget, happens};
-use super::shape::Shape;
+use super::{Failure, Shape, World, caught};
 use std::collections::HashSet;
-use std::fmt::{self, Write};
+use std::fmt;
+
+/// A world that can be explored.
+pub trait Every: World {
+    /// Everything that can happen next.
+    fn possible(&self) -> Vec<Self::Action>;
+
+    /// Whether this need not happen.
+    fn is_trouble(&self, action: &Self::Action) -> bool;
+
+    /// Differs for states from which different things can happen.
+    fn fingerprint(&self) -> u64;
+}
 
 /// What was explored.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,26 +29,34 @@ pub struct Explored {
     pub is_complete: bool,
 }
 
-/// Lets everything happen in every order, until so many states were seen.
+/// Lets everything happen in every order, until so many states were seen, in worlds that are built by `build`.
 ///
 /// # Errors
 ///
 /// A promise was broken.
-pub fn explore(shape: &Shape, most_states: u64) -> Result<Explored, Box<Failure>> {
-    caught(shape, || every_path(shape, most_states))
+pub fn explore<S: Shape, W: Every<Action = S::Action>>(
+    shape: &S,
+    build: impl Fn(&S) -> W,
+    most_states: u64,
+) -> Result<Explored, Box<Failure<S>>> {
+    caught(shape, |history| every_path(|| build(shape), history, most_states))
 }
 
-fn every_path(shape: &Shape, most_states: u64) -> Explored {
+fn every_path<W: Every<Action: Copy>>(
+    build: impl Fn() -> W,
+    history: &mut Vec<W::Action>,
+    most_states: u64,
+) -> Explored {
     let mut explored = Explored::default();
     let mut seen = HashSet::new();
     // Each choice, and how many there were.
     let mut path: Vec<(usize, usize)> = Vec::new();
     loop {
-        let mut world = World::new(shape.clone());
-        forget();
+        let mut world = build();
+        history.clear();
         for (choice, _) in &path {
             let action = world.possible()[*choice];
-            happens(&mut world, action);
+            happens(&mut world, history, action);
         }
         explored.steps += 1;
         while seen.insert(world.fingerprint()) {
@@ -50,7 +67,7 @@ fn every_path(shape: &Shape, most_states: u64) -> Explored {
                 break;
             }
             path.push((0, actions.len()));
-            happens(&mut world, actions[0]);
+            happens(&mut world, history, actions[0]);
             explored.steps += 1;
         }
         explored.states = seen.len() as u64;
@@ -61,6 +78,12 @@ fn every_path(shape: &Shape, most_states: u64) -> Explored {
             return Explored { is_complete: true, ..explored };
         }
     }
+}
+
+/// Lets something happen, and remembers it.
+fn happens<W: World<Action: Copy>>(world: &mut W, history: &mut Vec<W::Action>, action: W::Action) {
+    history.push(action);
+    world.perform(action);
 }
 
 /// Moves to the next path. Returns false if there is none.
@@ -75,49 +98,34 @@ fn advance(path: &mut Vec<(usize, usize)>) -> bool {
 }
 
 /// Hashes what is written.
-struct Fingerprint(u64);
+#[derive(Clone, Copy, Debug)]
+pub struct Fingerprint(u64);
 
 impl Fingerprint {
+    /// The fingerprint of this text.
+    ///
+    /// ```
+    /// use polyrail_tests::search::Fingerprint;
+    ///
+    /// assert_ne!(Fingerprint::of(format_args!("one")), Fingerprint::of(format_args!("two")));
+    /// ```
+    pub fn of(text: fmt::Arguments<'_>) -> u64 {
+        let mut hash = Self(1);
+        fmt::write(&mut hash, text).expect("hashing does not fail");
+        hash.0
+    }
+
     fn add(&mut self, word: u64) {
         let mixed = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = mixed ^ mixed >> 31;
     }
 }
 
-impl Write for Fingerprint {
+impl fmt::Write for Fingerprint {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let (words, rest) = text.as_bytes().as_chunks::<8>();
         words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
         self.add(rest.iter().fold(1, |word, byte| word << 8 | u64::from(*byte)));
         Ok(())
-    }
-}
-
-impl World {
-    /// Differs for states from which different things can happen.
-    fn fingerprint(&self) -> u64 {
-        let Self { nics, ends, directions, link, attempts, left, lost_completions, .. } = self;
-        let mut hash = Fingerprint(1);
-        write!(
-            hash,
-            "{nics:?}{ends:?}{directions:?}{link:?}{attempts:?}{left:?}{lost_completions}"
-        )
-        .expect("hashing does not fail");
-        hash.0
-    }
-
-    /// Whether this need not happen.
-    fn is_trouble(&self, action: &Action) -> bool {
-        match action {
-            Action::Fail(name, _) => !self.nics.borrow().is_unanswered(self.at(*name)),
-            Action::Break(_)
-            | Action::FailConnect { .. }
-            | Action::Distrust { .. }
-            | Action::Remove(_)
-            | Action::BreakCq { .. }
-            | Action::Refuse { .. }
-            | Action::Surrender(_) => true,
-            _ => false,
-        }
     }
 }

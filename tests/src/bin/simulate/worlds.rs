@@ -1,11 +1,10 @@
-//! Worlds of two ends whose rails fail.
+//! Worlds that are chosen step by step: searched by seed, and made plainer where they fail.
 
 use clap::Args;
-use polyrail_tests::ends::Summary;
-use polyrail_tests::ends::search::{Failure, Search, capture_panics, kind};
+use polyrail_tests::search::{Failure, Search, Shape, capture_panics, kind};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What is run.
 #[derive(Debug, Args)]
@@ -27,39 +26,31 @@ pub(super) struct Arguments {
     count: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
+pub(super) fn run<S>(arguments: &Arguments) -> ExitCode
+where
+    S: Shape<Action: Send, Summary: Send> + Send,
+{
     let begun = Instant::now();
     capture_panics();
     let Arguments { seed, seeds, steps, count, .. } = *arguments;
-    let search = Search::new(seed, seeds, steps, count);
+    let search = Search::<S>::new(seed, seeds, steps, count);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = if arguments.jobs == 0 { processors } else { arguments.jobs };
     std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(|| search.work()))));
     let (total, failures) = search.into_results();
-    print(seeds, &total, begun.elapsed());
+    println!("{seeds} seeds, in {:.1} s: {total}", begun.elapsed().as_secs_f64());
     if failures.is_empty() {
         return ExitCode::SUCCESS;
     }
     if count {
-        print_kinds(&failures)
+        print_kinds(&failures);
     } else {
-        report(&failures[0])
+        report(&failures[0]);
     }
     ExitCode::FAILURE
 }
 
-fn print(seeds: u64, total: &Summary, time: Duration) {
-    let Summary { steps, requests, receives, reports, failures, .. } = total;
-    let Summary { replaced, stragglers, given_up, .. } = total;
-    println!(
-        "{seeds} seeds, in {:.1} s: {steps} steps; {requests} requests and {receives} receives \
-         posted, {reports} reported; {failures} rails failed, {replaced} replaced; {stragglers} \
-         stragglers executed; {given_up} worlds given up",
-        time.as_secs_f64()
-    );
-}
-
-fn print_kinds(failures: &[(u64, Failure)]) {
+fn print_kinds<S: Shape>(failures: &[(u64, Failure<S>)]) {
     let mut kinds = BTreeMap::<_, Vec<_>>::new();
     for (seed, failure) in failures {
         kinds.entry(kind(&failure.message)).or_default().push(seed);
@@ -69,7 +60,7 @@ fn print_kinds(failures: &[(u64, Failure)]) {
     }
 }
 
-fn report((seed, failure): &(u64, Failure)) {
+fn report<S: Shape>((seed, failure): &(u64, Failure<S>)) {
     eprintln!("seed {seed} fails: {}", failure.message);
     let failure = failure.clone().shortest();
     eprintln!("the plainest world that fails: {:?}", failure.shape);
@@ -78,5 +69,8 @@ fn report((seed, failure): &(u64, Failure)) {
     eprintln!("\nwhat happens then:");
     failure.show();
     let profile = if cfg!(debug_assertions) { "--profile sweep" } else { "--release" };
-    eprintln!("repeat: cargo run {profile} -p polyrail-tests --bin simulate -- ends --seed {seed}");
+    let name = S::NAME;
+    eprintln!(
+        "repeat: cargo run {profile} -p polyrail-tests --bin simulate -- {name} --seed {seed}"
+    );
 }
