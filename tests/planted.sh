@@ -438,6 +438,10 @@ bug "the driver is not asked whether a queue pair takes receives" simulate-p2p
 plant core/src/p2p/lane.rs 'self.is_gone || matches!(self.qp.last_wqe_reached()' \
   'self.is_gone || PLANTED || matches!(self.qp.last_wqe_reached()'
 
+bug "a completion queue is not seen empty before a fence" simulate-p2p
+plant core/src/p2p/receiver/reroute.rs 'if !self.lanes[place].is_seen_empty {' \
+  'if !self.lanes[place].is_seen_empty && !PLANTED {'
+
 bug "what comes of a fenced queue pair is looked at" simulate-p2p
 plant core/src/p2p/receiver/arrive.rs '|| self.lanes[place].lifecycle.is_drained() {' \
   '|| (self.lanes[place].lifecycle.is_drained() && !PLANTED) {'

@@ -150,7 +150,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
 
     fn choose_poll(&self, choices: &mut dyn Choices) -> Action {
         let host = choices.below(2) as usize;
-        Action::Poll { host, budget: self.shape.budget, most: self.shape.most }
+        let most = if choices.one_in(self.shape.unseen[host]) { self.shape.most } else { 0 };
+        Action::Poll { host, budget: self.shape.budget, most }
     }
 
     /// Something that NICs can do.

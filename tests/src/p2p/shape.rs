@@ -114,6 +114,9 @@ pub struct Shape {
     pub word_after: u32,
     /// Completions that become visible in each queue between two polls, at most.
     pub most: usize,
+    /// Each host's completions become visible one in so many polls: an owner hears first, and a driver's word
+    /// is the first thing that shows them.
+    pub unseen: [u32; 2],
     /// The budget of a poll.
     pub budget: usize,
     /// Connections that have failed are replaced.
@@ -149,6 +152,7 @@ impl Shape {
             flushes_all: choices.coin(),
             word_after: pick(choices, &[0, 0, 1, 3]),
             most: pick(choices, &[usize::MAX, usize::MAX, 1, 2, 5]),
+            unseen: [0; 2].map(|_| pick(choices, &[1, 1, 1, 4, 16])),
             budget: pick(choices, &[usize::MAX, usize::MAX, 1, 2]),
             replaces: choices.coin(),
             renews: choices.coin(),
@@ -182,6 +186,7 @@ impl Shape {
             flushes_all: true,
             word_after: 0,
             most: usize::MAX,
+            unseen: [1; 2],
             budget: usize::MAX,
             replaces: false,
             renews: true,
@@ -203,6 +208,7 @@ impl Shape {
             devices: [pick(choices, &[1, rails]), rails],
             is_brisk: true,
             deaf: pick(choices, &[[1, 1], [40, 1], [1, 40], [40, 40]]),
+            unseen: [0; 2].map(|_| pick(choices, &[1, 1, 1, 4, 16])),
             late: pick(choices, &[1, 40, 40]),
             control: pick(choices, &[2, 4, 8]),
             renews: !choices.one_in(4),
