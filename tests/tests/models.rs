@@ -45,9 +45,17 @@ fn ends_keep_their_promises_in_any_world() {
 
 #[test]
 fn messages_keep_their_promises_in_any_world() {
-    check(800, |bytes| {
-        run_bytes::<p2p::Shape>(&bytes);
+    p2p::on_large_stack(|| {
+        check(800, |bytes| {
+            run_bytes::<p2p::Shape>(&bytes);
+        });
     });
+}
+
+#[test]
+fn a_peer_of_messages_that_sends_anything_breaks_its_connection_only() {
+    check(400, |bytes| model::messages(&bytes));
+    check(800, |bytes| p2p::any_peer(&bytes));
 }
 
 #[test]
@@ -63,14 +71,23 @@ fn text_from_outside_is_read_or_refused() {
 /// they run without fuzzing.
 #[test]
 fn the_seeds_of_the_fuzz_targets_pass() {
+    p2p::on_large_stack(run_seeds);
+}
+
+fn run_seeds() {
     type Model = fn(&[u8]);
-    let targets: [(&str, Model); 10] = [
+    let targets: [(&str, Model); 13] = [
         ("card", model::card),
         ("control", model::control),
         ("ends", |bytes| {
             run_bytes::<ends::Shape>(bytes);
         }),
         ("handshake", model::handshake),
+        ("messages", model::messages),
+        ("p2p", |bytes| {
+            run_bytes::<p2p::Shape>(bytes);
+        }),
+        ("peer", p2p::any_peer),
         ("routing", model::routing),
         ("size", model::size),
         ("tag", model::tag),

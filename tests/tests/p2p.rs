@@ -2,17 +2,12 @@
 //!
 //! `P2P_SEEDS=n` runs n seeds; `simulate p2p` runs many more of them.
 
-use polyrail_tests::p2p::{Shape, Summary};
+use polyrail_tests::p2p::{Shape, Summary, on_large_stack};
 use polyrail_tests::search::attempt;
-use std::thread;
-
-/// A world of the largest ends, in a debug build, has several copies of them on the stack while it is made.
-const STACK: usize = 16 << 20;
 
 #[test]
 fn the_worlds_of_all_seeds_keep_every_promise() {
-    let worlds = thread::Builder::new().stack_size(STACK).spawn(all_seeds);
-    worlds.expect("a thread").join().expect("every promise is kept");
+    on_large_stack(all_seeds);
 }
 
 fn all_seeds() {

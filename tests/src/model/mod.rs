@@ -3,6 +3,7 @@
 //! quickcheck and the fuzz targets share it; it panics where the two disagree.
 
 mod control;
+mod messages;
 mod routing;
 mod tag;
 mod text;
@@ -10,6 +11,7 @@ mod tracker;
 mod window;
 
 pub use control::control;
+pub use messages::messages;
 pub use routing::routing;
 pub use tag::tag;
 pub use text::{card, handshake, size};

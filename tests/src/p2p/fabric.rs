@@ -228,6 +228,11 @@ impl Fabric {
         qp.sent.iter().find(|sent| !sent.is_executed)
     }
 
+    /// The requests of a queue pair that have no answer yet.
+    pub(super) fn requests(&self, at: usize) -> impl Iterator<Item = &SendRequest> {
+        self.qps[at].sent.iter().map(|sent| &sent.request)
+    }
+
     /// Whether the peer can be asked to execute the next request of a queue pair.
     pub(super) fn can_execute(&self, at: usize) -> bool {
         let answered = self.qps[at].peer.is_some_and(|peer| self.answers(peer));

@@ -18,10 +18,11 @@
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`, `nic` is the engine's side of
 //! them; `host` and `connection` are what runs on them; `action` is what can happen, `steps`, `traffic`,
-//! `trouble`, `owner` and `peer` let it happen; `ending` is how a world ends; `search` is how
+//! `trouble`, `owner` and `peer` let it happen; `any_peer` lets bytes choose what a peer sends; `ending` is how a world ends; `search` is how
 //! [`search`](crate::search) sees it.
 
 mod action;
+mod any_peer;
 mod connection;
 mod ending;
 mod fabric;
@@ -38,6 +39,7 @@ mod trouble;
 
 pub use crate::link::Old;
 pub use action::Action;
+pub use any_peer::any_peer;
 pub use shape::{Line, Shape, Size, Troubles};
 
 use connection::Connection;
@@ -130,6 +132,17 @@ struct World<const DEPTH: usize, const SLOTS: usize> {
     summary: Summary,
     /// What happens is printed.
     is_loud: bool,
+}
+
+/// A world of the largest ends, in a debug build, has several copies of them on the stack while it is made.
+const STACK: usize = 16 << 20;
+
+/// Runs what builds worlds of any size, on a stack that has room for them.
+pub fn on_large_stack(run: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().stack_size(STACK).spawn(run);
+    if let Err(panic) = thread.expect("a thread").join() {
+        std::panic::resume_unwind(panic);
+    }
 }
 
 impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {

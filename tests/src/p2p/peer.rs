@@ -34,12 +34,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         self.left.forgeries -= 1;
         let mut choices = Seeded::new(draw.into());
         let connection = &mut self.connections[at];
-        connection.may_fail = true;
-        connection.is_forged = true;
         let nics = &mut *self.nics.borrow_mut();
-        for queue_pair in connection.queue_pairs() {
-            nics.qps[queue_pair].is_honest = false;
-        }
+        connection.note_forgery(nics);
         match choices.below(4) {
             0 | 1 => connection.forge_immediate(nics, &mut choices),
             2 => connection.forge_entry(nics, &mut choices),
@@ -80,6 +76,15 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
 }
 
 impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
+    /// From now on, its peers may send anything.
+    pub(super) fn note_forgery(&mut self, nics: &mut Fabric) {
+        self.may_fail = true;
+        self.is_forged = true;
+        for queue_pair in self.queue_pairs() {
+            nics.qps[queue_pair].is_honest = false;
+        }
+    }
+
     fn forge_immediate(&self, nics: &mut Fabric, choices: &mut dyn Choices) {
         let at = pick(choices, &self.far);
         let srq = nics.cq_of(at);

@@ -304,7 +304,7 @@ impl Line {
         }
     }
 
-    fn choose(shape: &Shape, choices: &mut dyn Choices) -> Self {
+    pub(super) fn choose(shape: &Shape, choices: &mut dyn Choices) -> Self {
         let rails = pick(choices, &[1, 2, 2, 2, 2, 3, 3, 4, 6, 8]);
         let rails =
             if shape.troubles.losses + shape.troubles.failures > 1 { rails.max(2) } else { rails };
