@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let address = endpoint.address();
     let memory = buffer.remote();
     let session = control.session();
-    let hello = Hello { endpoint: address, buffer: memory, purpose: None, session };
+    let hello = Hello { reach: address.into(), buffer: memory, purpose: None, session };
     control.send(&Message::Hello(hello))?;
     let peer = control.expect_hello()?;
     bring_up(&mut endpoint, &mut control, &peer, |endpoint| {

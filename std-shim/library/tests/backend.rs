@@ -325,8 +325,12 @@ fn meet(side: &Side, builder: &EndpointBuilder, mut control: Control) {
     let buffer = side.buffer();
     let endpoint_address = endpoint.address();
     let buffer_address = buffer.remote();
-    let hello =
-        Hello { endpoint: endpoint_address, buffer: buffer_address, purpose: None, session: None };
+    let hello = Hello {
+        reach: endpoint_address.into(),
+        buffer: buffer_address,
+        purpose: None,
+        session: None,
+    };
     control.send(&Message::Hello(hello)).unwrap();
     let peer = control.expect_hello().unwrap();
     let met: Result<(), MeetError> = bring_up(&mut endpoint, &mut control, &peer, |endpoint| {

@@ -260,7 +260,7 @@ fn bring_all_up(side: &mut Side, controls: Vec<Control>) {
     for (qp, mut control) in side.set.qps_mut().zip(controls) {
         let endpoint = qp.address();
         let buffer = buffer.clone();
-        let hello = Hello { endpoint, buffer, purpose: None, session: None };
+        let hello = Hello { reach: endpoint.into(), buffer, purpose: None, session: None };
         control.send(&Message::Hello(hello)).unwrap();
         let peer = control.expect_hello().unwrap();
         let up = bring_up(qp, &mut control, &peer, |qp| {

@@ -6,10 +6,11 @@ use polyrail::RemoteBuffer;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointBuilder};
 use polyrail::exchange::{
-    Control, ControlError, HandshakeError, Hello, Listener, Message, NoPurpose, Reason, Timeouts,
-    bring_up,
+    Control, ControlError, HandshakeError, Hello, Listener, Message, NoPurpose, Reach, Reason,
+    Timeouts, bring_up, bring_up_p2p,
 };
 use polyrail::nic::{Fabric, ProtectionDomain, RegisteredBuffer};
+use polyrail::p2p::{P2pBuilder, P2pConnectError, P2pEndpoint, RecvBuffer};
 use polyrail::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::{PostRecvError, Scheme};
 use std::io::{Read, Write};
@@ -216,7 +217,7 @@ impl Host {
     fn hello(&self) -> Hello {
         let endpoint = self.endpoint.address();
         let buffer = self.buffer.remote();
-        Hello { endpoint, buffer, purpose: None, session: None }
+        Hello { reach: endpoint.into(), buffer, purpose: None, session: None }
     }
 
     /// Says hello, connects to the peer that answers, and returns where its buffer is.
@@ -292,6 +293,86 @@ fn two_sides_that_meet_over_tcp_move_data() {
 }
 
 #[test]
+fn two_sides_that_meet_over_tcp_exchange_messages() {
+    let fabric = Fabric::threaded();
+    let host = |name| fixture::Host::new(&fabric, name, 2, 1 << 20);
+    let hosts = [host("a"), host("b")];
+    let [mut here, mut there] =
+        hosts.each_ref().map(|host| P2pBuilder::new().build(&host.all()).unwrap());
+    let (listener, address) = listen();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
+            meet_for_messages(&mut there, &hosts[1], &mut control).unwrap();
+        });
+        let mut control = Control::connect(&address.to_string(), &Timeouts::default()).unwrap();
+        meet_for_messages(&mut here, &hosts[0], &mut control).unwrap();
+    });
+    let keys = hosts[1].buffer.own_keys();
+    let local = hosts[1].buffer.local(0, 1 << 20).unwrap();
+    let receive = there.irecv(&[RecvBuffer { local, tag: 3, keys: &keys }]).unwrap();
+    hosts[0].buffer.write_at(0, &[7; 100_000]).unwrap();
+    let (keys, local) = (hosts[0].buffer.own_keys(), hosts[0].buffer.local(0, 100_000).unwrap());
+    let begin = Instant::now();
+    while let Err(refusal) = here.isend(local, 3, &keys) {
+        assert!(refusal.is_not_now() && begin.elapsed() < Duration::from_secs(10), "{refusal}");
+        here.poll(16).unwrap();
+        there.poll(16).unwrap();
+    }
+    let received = loop {
+        here.poll(16).unwrap();
+        there.poll(16).unwrap();
+        if let Some(received) = there.test_recv(receive).unwrap() {
+            break received;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    };
+    assert_eq!(received.sizes(), [100_000]);
+}
+
+/// Says hello for an endpoint for messages, and connects it to the peer that answers.
+fn meet_for_messages(
+    endpoint: &mut P2pEndpoint,
+    host: &fixture::Host,
+    control: &mut Control,
+) -> Result<(), P2pMeetError> {
+    let reach = endpoint.address().into();
+    let buffer = host.buffer.remote();
+    control.send(&Message::Hello(Hello { reach, buffer, purpose: None, session: None }))?;
+    let peer = control.expect_hello()?;
+    bring_up_p2p(endpoint, control, &peer)
+}
+
+#[derive(Debug, thiserror::Error)]
+enum P2pMeetError {
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Connect(#[from] P2pConnectError),
+}
+
+#[test]
+fn endpoints_of_different_kinds_are_told_apart() {
+    let fabric = Fabric::threaded();
+    let mut requests = Host::new(&fabric, "a", &EndpointBuilder::new());
+    let host = fixture::Host::new(&fabric, "b", 2, 1 << 20);
+    let mut messages = P2pBuilder::new().build(&host.all()).unwrap();
+    let (mut near, mut far) = Control::pair().unwrap();
+    let (near_error, far_error) = thread::scope(|scope| {
+        let met = scope.spawn(|| meet_for_messages(&mut messages, &host, &mut far).unwrap_err());
+        (requests.meet(&mut near).unwrap_err(), met.join().unwrap())
+    });
+    assert_eq!(
+        near_error.to_string(),
+        "the peer has an endpoint for messages, and this side one for requests"
+    );
+    assert_eq!(
+        far_error.to_string(),
+        "the peer has an endpoint for requests, and this side one for messages"
+    );
+}
+
+#[test]
 fn every_disagreement_is_named_by_both_sides() {
     let new = EndpointBuilder::new;
     let cases = [
@@ -325,7 +406,8 @@ fn devices_that_do_not_match_are_named() {
     let there = Host::new(&fabric, "b", &builder);
     let (mut near, mut far) = Control::pair().unwrap();
     let mut hello = there.hello();
-    hello.endpoint.rails[1].device = 0;
+    let Reach::Requests(endpoint) = &mut hello.reach else { unreachable!() };
+    endpoint.rails[1].device = 0;
     far.send(&Message::Hello(hello)).unwrap();
     let error = here.meet(&mut near).unwrap_err();
     assert_eq!(

@@ -134,7 +134,7 @@ impl Ends {
 
     fn hello(&self) -> Hello {
         let endpoint = self.ends[0].address();
-        Hello { endpoint, buffer: self.buffer.remote(), purpose: None, session: None }
+        Hello { reach: endpoint.into(), buffer: self.buffer.remote(), purpose: None, session: None }
     }
 }
 

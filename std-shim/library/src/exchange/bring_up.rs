@@ -1,12 +1,13 @@
 //! From two hellos to two endpoints that can talk.
 
 use super::control::Control;
-use super::error::ControlError;
+use super::error::{ControlError, HandshakeError};
 use super::hello::Hello;
 use super::message::Message;
 use super::purpose::Purpose;
-use crate::backend::Connect;
+use crate::backend::{Connect, Domain};
 use crate::endpoint::{ConnectError, EndpointQp};
+use crate::p2p::{P2pConnectError, P2pEndpoint};
 
 /// Connects an endpoint with the peer's, once both have said hello, in the only order that is safe:
 /// both agree; `post_receives` posts what the peer's first requests will meet, while no queue pair can
@@ -48,6 +49,52 @@ where
     E: From<ConnectError> + From<ControlError>,
     P: Purpose,
 {
-    endpoint.connect_after(&peer.endpoint, post_receives)?;
+    let address = peer.reach.requests().ok_or_else(|| other_kind("messages", "requests"))?;
+    endpoint.connect_after(address, post_receives)?;
     Ok(control.send(&Message::Ready {})?)
+}
+
+/// Connects an endpoint for messages with the peer's, once both have said hello; tells the other side that this
+/// one is ready, and waits until that is, too. Afterwards buffers can be offered.
+///
+/// # Errors
+///
+/// The two endpoints do not match (nothing was moved), or a queue pair refused; the other side gave up, is gone, or
+/// does not answer.
+pub fn bring_up_p2p<D, E, P>(
+    endpoint: &mut P2pEndpoint<D>,
+    control: &mut Control<P>,
+    peer: &Hello<P>,
+) -> Result<(), E>
+where
+    D: Domain,
+    E: From<P2pConnectError> + From<ControlError>,
+    P: Purpose,
+{
+    get_p2p_ready::<D, E, P>(endpoint, control, peer)?;
+    Ok(control.expect_ready()?)
+}
+
+/// [`bring_up_p2p`] without the wait for the other side.
+///
+/// # Errors
+///
+/// As [`bring_up_p2p`].
+pub fn get_p2p_ready<D, E, P>(
+    endpoint: &mut P2pEndpoint<D>,
+    control: &mut Control<P>,
+    peer: &Hello<P>,
+) -> Result<(), E>
+where
+    D: Domain,
+    E: From<P2pConnectError> + From<ControlError>,
+    P: Purpose,
+{
+    let address = peer.reach.messages().ok_or_else(|| other_kind("requests", "messages"))?;
+    endpoint.connect(address)?;
+    Ok(control.send(&Message::Ready {})?)
+}
+
+fn other_kind(theirs: &'static str, ours: &'static str) -> ControlError {
+    HandshakeError::Reach { theirs, ours }.into()
 }

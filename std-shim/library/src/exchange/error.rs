@@ -4,6 +4,7 @@ use super::reason::Reason;
 use super::wire::{MAX_MESSAGE_BYTES, VERSION};
 use crate::card::CardError;
 use crate::endpoint::HealingMessageError;
+use crate::p2p::P2pAddressError;
 use std::io;
 use std::time::Duration;
 
@@ -99,6 +100,22 @@ pub enum HandshakeError {
         at: String,
         /// What is wrong with it.
         source: CardError,
+    },
+    /// Not the address of an endpoint for messages.
+    #[error("{at}")]
+    P2p {
+        /// Where it stands.
+        at: String,
+        /// What is wrong with it.
+        source: P2pAddressError,
+    },
+    /// The peer has an endpoint of the other kind.
+    #[error("the peer has an endpoint for {theirs}, and this side one for {ours}")]
+    Reach {
+        /// What the peer's is for.
+        theirs: &'static str,
+        /// What this side's is for.
+        ours: &'static str,
     },
     /// Not what an endpoint that heals tells another one.
     #[error("{at}")]

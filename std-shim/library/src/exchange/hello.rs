@@ -8,16 +8,59 @@ use crate::backend::Mtu;
 use crate::card::ConnectionCard;
 use crate::endpoint::{Address, MAX_DEVICES, RailAddress};
 use crate::memory::RemoteBuffer;
+use crate::p2p::P2pAddress;
 use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
 use serde::Serialize;
+
+/// A side's endpoint: one for requests, or one for messages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Reach {
+    /// For requests: `endpoint` on the wire.
+    #[serde(rename = "endpoint")]
+    Requests(Address),
+    /// For messages: `p2p` on the wire.
+    #[serde(rename = "p2p")]
+    Messages(Box<P2pAddress>),
+}
+
+impl Reach {
+    /// The endpoint, if it is for requests.
+    pub const fn requests(&self) -> Option<&Address> {
+        match self {
+            Self::Requests(address) => Some(address),
+            Self::Messages(_) => None,
+        }
+    }
+
+    /// The endpoint, if it is for messages.
+    pub fn messages(&self) -> Option<&P2pAddress> {
+        match self {
+            Self::Messages(address) => Some(address),
+            Self::Requests(_) => None,
+        }
+    }
+}
+
+impl From<Address> for Reach {
+    fn from(address: Address) -> Self {
+        Self::Requests(address)
+    }
+}
+
+impl From<P2pAddress> for Reach {
+    fn from(address: P2pAddress) -> Self {
+        Self::Messages(address.into())
+    }
+}
 
 /// Where a side can be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hello<P = NoPurpose> {
     /// Its endpoint.
-    pub endpoint: Address,
-    /// The buffer that the other side's requests go to.
+    #[serde(flatten)]
+    pub reach: Reach,
+    /// The buffer that the other side's requests go to, or where its messages land.
     pub buffer: RemoteBuffer,
     /// What the connection is for, if this side is the one that asks.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,9 +73,14 @@ pub struct Hello<P = NoPurpose> {
 
 impl<P: Purpose> Hello<P> {
     pub(super) fn read(place: &Place<'_>) -> Result<Self, HandshakeError> {
-        let fields = place.object(&["endpoint", "buffer", "purpose", "session"])?;
+        let fields = place.object(&["endpoint", "p2p", "buffer", "purpose", "session"])?;
+        let reach = match (fields.optional("endpoint"), fields.optional("p2p")) {
+            (Some(_), Some(_)) => return Err(place.wrong("with one of endpoint and p2p")),
+            (None, Some(place)) => p2p(&place)?.into(),
+            _ => Reach::Requests(address(&fields.field("endpoint")?)?),
+        };
         Ok(Self {
-            endpoint: address(&fields.field("endpoint")?)?,
+            reach,
             buffer: buffer(&fields.field("buffer")?)?,
             purpose: fields.optional("purpose").map(|place| P::read(&place)).transpose()?,
             session: fields.optional("session").map(|place| Session::read(&place)).transpose()?,
@@ -59,6 +107,13 @@ fn address(place: &Place<'_>) -> Result<Address, HandshakeError> {
         rails: rails.iter().map(rail).collect::<Result<_, _>>()?,
         notify: fields.optional("notify").map(|place| rail(&place)).transpose()?,
     })
+}
+
+fn p2p(place: &Place<'_>) -> Result<P2pAddress, HandshakeError> {
+    // What was read from text becomes text again: nothing here can fail.
+    let text = serde_json::to_string(place.value()).unwrap_or_default();
+    P2pAddress::from_json(text.as_bytes())
+        .map_err(|source| HandshakeError::P2p { at: place.path(), source })
 }
 
 fn rail(place: &Place<'_>) -> Result<RailAddress, HandshakeError> {

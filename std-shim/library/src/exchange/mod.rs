@@ -5,7 +5,7 @@
 //!
 //! | | one side | the other |
 //! |---|---|---|
-//! | 1 | `hello`: endpoint, buffer, purpose | |
+//! | 1 | `hello`: endpoint, buffer, purpose: [`Hello`] | |
 //! | 2 | | `hello`: endpoint, buffer |
 //! | 3 | both check that they agree, post receives (INIT), connect (RTR, RTS): [`bring_up`] | |
 //! | 4 | `ready` | `ready` |
@@ -67,6 +67,7 @@
 //!   "buffer":{"addr":140000000000000,"length":8388608,"rkeys":[512,768]},
 //!   "purpose":...,
 //!   "session":"8d0c3a52f1e94b67a0f5d2c4b3e6918f"}}
+//! {"hello":{"p2p":{...},"buffer":{...},"purpose":...,"session":...}}
 //! {"knock":{"nonce":"0f1e2d3c4b5a69788796a5b4c3d2e1f0"}}
 //! {"challenge":{"nonce":"00112233445566778899aabbccddeeff"}}
 //! {"proof":{"proof":"..."}}
@@ -81,6 +82,8 @@
 //!
 //! A [`Purpose`] defines the values of `purpose` and `done`; without one ([`NoPurpose`]) `purpose` is
 //! absent, and `done` is `{}`. Without a `session` the connection ends with its link.
+//!
+//! A side whose endpoint is for messages has `p2p` in place of `endpoint`, a [`P2pAddress`](crate::p2p::P2pAddress).
 //!
 //! Of `heal`, [`HealingMessage`](crate::endpoint::HealingMessage) has all forms. The two sides carry what their
 //! endpoints' [links](crate::endpoint::HealingLink) give them.
@@ -132,11 +135,11 @@ mod timeouts;
 mod token;
 mod wire;
 
-pub use bring_up::{bring_up, get_ready};
+pub use bring_up::{bring_up, bring_up_p2p, get_p2p_ready, get_ready};
 pub use control::{Control, DONE, HELLO, READY};
 pub use error::{ControlError, HandshakeError};
 pub use field::{Object, Place};
-pub use hello::Hello;
+pub use hello::{Hello, Reach};
 pub use hex::Hex;
 pub use incoming::Incoming;
 pub use message::Message;

@@ -5,6 +5,8 @@ use crate::RemoteBuffer;
 use crate::backend::{Gid, Mtu};
 use crate::card::{CardError, ConnectionCard};
 use crate::endpoint::{Address, HealingMessage, RailAddress, ReplacementAddress};
+use crate::p2p::{P2pAddress, QUEUE_PAIRS, QueuePairAddress};
+use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCard};
 use polyrail_core::virtual_qp::{ControlMessage, MAX_RAILS, RailId, RailNews, Scheme, ToldState};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
@@ -24,20 +26,51 @@ fn rail(g: &mut Gen) -> RailAddress {
     }
 }
 
-fn hello(g: &mut Gen) -> Hello {
+fn endpoint(g: &mut Gen) -> Address {
     let card = ConnectionCard::arbitrary(g);
-    let endpoint = Address {
+    Address {
         scheme: *g.choose(&[Scheme::Spray, Scheme::Dqplb]).unwrap(),
         max_msg_size: 1 + (u32::arbitrary(g) >> 1),
         rails: card.qp_nums.iter().map(|_| rail(g)).collect(),
         notify: bool::arbitrary(g).then(|| rail(g)),
         card,
-    };
+    }
+}
+
+fn hello(g: &mut Gen) -> Hello {
     let addr = u64::arbitrary(g) >> 1;
     let rkeys = (0..1 + usize::arbitrary(g) % MAX_RAILS).map(|_| u32::arbitrary(g)).collect();
     let buffer = RemoteBuffer { addr, length: 1 + (u64::arbitrary(g) >> 1), rkeys };
     let session = bool::arbitrary(g).then(Session::random);
-    Hello { endpoint, buffer, purpose: None, session }
+    let reach = if bool::arbitrary(g) { endpoint(g).into() } else { messages(g).into() };
+    Hello { reach, buffer, purpose: None, session }
+}
+
+fn messages(g: &mut Gen) -> P2pAddress {
+    let count = 1 + usize::arbitrary(g) % QUEUE_PAIRS;
+    let (sending, receiving) = (queue_pairs(g, count), queue_pairs(g, count));
+    let sender = SenderCard { ports: ports(g), ring: memory(g), form: EntryForm::Hashed };
+    let receiver = ReceiverCard { ports: ports(g), records: memory(g), depth: u32::arbitrary(g) };
+    P2pAddress { sender, sending, receiver, receiving }
+}
+
+fn queue_pairs(g: &mut Gen, count: usize) -> Vec<QueuePairAddress> {
+    let queue_pair = |_| QueuePairAddress { qp_num: u32::arbitrary(g), address: rail(g) };
+    (0..count).map(queue_pair).collect()
+}
+
+fn ports(g: &mut Gen) -> Ports {
+    Ports {
+        rails: u8::arbitrary(g),
+        slots: u16::arbitrary(g),
+        reroutes: bool::arbitrary(g),
+        devices: std::array::from_fn(|_| u8::arbitrary(g)),
+        max_message: std::array::from_fn(|_| u32::arbitrary(g)),
+    }
+}
+
+fn memory(g: &mut Gen) -> RemoteMemory {
+    RemoteMemory { addr: u64::arbitrary(g), rkeys: std::array::from_fn(|_| u32::arbitrary(g)) }
 }
 
 impl Arbitrary for Message {
@@ -60,7 +93,7 @@ fn heal(g: &mut Gen) -> HealingMessage {
     let rail = *g.choose(&[RailId::Data(0), RailId::Data(7), RailId::Notify]).unwrap();
     let state = *g.choose(&[ToldState::Failed, ToldState::Fenced, ToldState::Ready]).unwrap();
     let arrived = u32::arbitrary(g);
-    let address = *hello(g).endpoint.rails.first().unwrap();
+    let address = *endpoint(g).rails.first().unwrap();
     let address = ReplacementAddress { rail, generation, qp_num: arrived, address };
     let news = RailNews { rail, generation, state, arrived, previous_arrived: !arrived };
     match u8::arbitrary(g) % 5 {
@@ -155,22 +188,38 @@ fn the_longest_messages_fit() {
     assert!(matches!(Message::decode(&failed.encode()), Ok(Some((read, _))) if read == failed));
     let mut g = Gen::new(100);
     let mut longest = hello(&mut g);
-    longest.endpoint.card.qp_nums = vec![u32::MAX; MAX_RAILS];
-    longest.endpoint.rails = vec![
-        RailAddress {
-            device: 7,
-            gid: Gid([0xff; 16]),
-            lid: u16::MAX,
-            mtu: Mtu::Mtu4096,
-            psn: 0x00ff_ffff,
-            rd_atomic: u8::MAX,
-        };
-        MAX_RAILS
-    ];
-    longest.endpoint.notify = longest.endpoint.rails.first().copied();
     longest.buffer.rkeys = vec![u32::MAX; MAX_RAILS];
-    let bytes = Message::Hello(longest).encode();
-    assert!(bytes.len() < MAX_MESSAGE_BYTES as usize / 2, "{}", bytes.len());
+    let rail = RailAddress {
+        device: 7,
+        gid: Gid([0xff; 16]),
+        lid: u16::MAX,
+        mtu: Mtu::Mtu4096,
+        psn: 0x00ff_ffff,
+        rd_atomic: u8::MAX,
+    };
+    let mut requests = endpoint(&mut g);
+    requests.card.qp_nums = vec![u32::MAX; MAX_RAILS];
+    requests.rails = vec![rail; MAX_RAILS];
+    requests.notify = Some(rail);
+    let ports = Ports {
+        rails: 8,
+        slots: 256,
+        reroutes: false,
+        devices: [7; MAX_RAILS],
+        max_message: [u32::MAX; MAX_RAILS],
+    };
+    let memory = RemoteMemory { addr: u64::MAX, rkeys: [u32::MAX; MAX_RAILS] };
+    let queue_pairs = vec![QueuePairAddress { qp_num: u32::MAX, address: rail }; QUEUE_PAIRS];
+    let messages = P2pAddress {
+        sender: SenderCard { ports, ring: memory, form: EntryForm::Hashed },
+        sending: queue_pairs.clone(),
+        receiver: ReceiverCard { ports, records: memory, depth: u32::MAX },
+        receiving: queue_pairs,
+    };
+    for reach in [requests.into(), messages.into()] {
+        let bytes = Message::Hello(Hello { reach, ..longest.clone() }).encode();
+        assert!(bytes.len() < MAX_MESSAGE_BYTES as usize / 2, "{}", bytes.len());
+    }
 }
 
 #[test]
@@ -184,8 +233,8 @@ fn other_programs_and_other_versions_are_told_apart() {
     let error = Message::decode(b"PLYR\0\0\0\x01").unwrap_err();
     assert_eq!(error, HandshakeError::Version { peer: 1 });
     assert_eq!(error.to_string(), "the peer speaks version 1 of the protocol, this side version 4");
-    let error = Message::decode(b"PLYR\0\0\0\x04\0\0\x20\x01").unwrap_err();
-    assert_eq!(error, HandshakeError::TooLong { length: 8193 });
+    let error = Message::decode(b"PLYR\0\0\0\x04\0\0\x40\x01").unwrap_err();
+    assert_eq!(error, HandshakeError::TooLong { length: 16385 });
 }
 
 const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":["17"]},"scheme":"spray","maxMsgSize":65536,"rails":[{"device":0,"gid":"fe80::1","lid":0,"mtu":4096,"rdAtomic":16,"psn":7}]},"buffer":{"addr":4096,"length":8192,"rkeys":[5]}}}"#;
@@ -226,6 +275,14 @@ fn fields_that_are_unknown_missing_or_repeated_are_named() {
         HandshakeError::Unknown { at: String::new(), name: at("\"bye\"") }
     );
     assert!(matches!(error(r#"{"ready":{"x":1}}"#), HandshakeError::Unknown { .. }));
+}
+
+#[test]
+fn a_hello_has_one_endpoint_of_either_kind() {
+    let both = spoilt(r#","buffer""#, r#","p2p":{},"buffer""#);
+    assert!(matches!(&both, HandshakeError::Kind { at, .. } if at == "hello"), "{both}");
+    let wrong = error(r#"{"hello":{"p2p":{"sender":7},"buffer":{}}}"#);
+    assert!(matches!(&wrong, HandshakeError::P2p { at, .. } if at == "hello.p2p"), "{wrong}");
 }
 
 #[test]

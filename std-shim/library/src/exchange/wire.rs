@@ -9,9 +9,9 @@ pub const VERSION: u32 = 4;
 /// Bytes of a message's header.
 pub const HEADER_BYTES: usize = 12;
 
-/// Bytes of the longest message that is read, without its header. The longest of ours, a hello of 8
-/// rails or a reason of quotation marks, have less than half of it.
-pub const MAX_MESSAGE_BYTES: u32 = 8 << 10;
+/// Bytes of the longest message that is read, without its header. The longest of ours, a hello for
+/// messages over 16 queue pairs each way, has less than half of it.
+pub const MAX_MESSAGE_BYTES: u32 = 16 << 10;
 
 /// Bytes of the longest reason.
 pub const MAX_REASON_BYTES: usize = 1 << 10;

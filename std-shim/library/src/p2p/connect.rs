@@ -90,9 +90,14 @@ impl<D: Domain> P2pEndpoint<D> {
         }
     }
 
-    /// The name of the device that a queue pair is on.
     fn device_at(&self, queue_pair: usize) -> String {
-        self.names[self.places[queue_pair].device].1.clone()
+        self.device_of(queue_pair).unwrap_or_default().to_owned()
+    }
+
+    /// The name of the device that the i-th queue pair of either direction is on.
+    pub fn device_of(&self, queue_pair: usize) -> Option<&str> {
+        let place = self.places.get(queue_pair)?;
+        self.names.get(place.device).map(|(_, name)| name.as_str())
     }
 
     /// The name of a device.

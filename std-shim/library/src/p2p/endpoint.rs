@@ -13,6 +13,7 @@ use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer};
 use polyrail_core::virtual_cq::{CompletionTarget, Event, Polled, VirtualCq};
 use polyrail_core::virtual_qp::{RailCounters, RailEvent};
 use polyrail_software_nic as nic;
+use std::time::{Duration, Instant};
 
 /// Messages with one peer, both ways: what this side sends lands in buffers that the peer has offered, and the other way
 /// round. See the [module](super).
@@ -153,6 +154,18 @@ impl<D: Domain> P2pEndpoint<D> {
     pub fn fail(&mut self) {
         self.sender.fail();
         self.receiver.fail();
+    }
+
+    /// [Gives up](Self::fail), and then polls until no device accesses any buffer, or patience ends.
+    pub fn give_up(&mut self, patience: Duration) {
+        const BUDGET: usize = 64;
+        self.fail();
+        let begin = Instant::now();
+        while !self.is_drained() && begin.elapsed() < patience {
+            if self.poll(BUDGET).is_err() {
+                return;
+            }
+        }
     }
 
     /// Whether, after a failure of both directions, no device accesses any buffer any more.
