@@ -6,7 +6,8 @@ use crate::session::{
     Environment, Patience, QualityOfService, RailCare, RailNews, Reporter, SessionError,
 };
 use polyrail::backend::{ConnectOptions, Domain};
-use polyrail::endpoint::EndpointBuilder;
+use polyrail::endpoint::{Address, EndpointBuilder};
+use polyrail::p2p::P2pAddress;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
@@ -79,9 +80,20 @@ impl<'a, D: Domain> Visit<'a, D> {
         if bytes > limit { Err(SessionError::TooMuchMemory { bytes, limit }) } else { Ok(()) }
     }
 
-    /// Returns the builder of the endpoint that the peer asks for.
-    pub(crate) fn builder(&self) -> EndpointBuilder {
-        let endpoint = &self.hello.endpoint;
+    /// Returns the peer's endpoint, which is for requests.
+    pub(crate) fn requests(&self) -> Result<&'a Address, SessionError> {
+        let address = self.hello.reach.requests();
+        address.ok_or_else(|| SessionError::other_kind("messages", "requests"))
+    }
+
+    /// Returns the peer's endpoint, which is for messages.
+    pub(crate) fn messages(&self) -> Result<&'a P2pAddress, SessionError> {
+        let address = self.hello.reach.messages();
+        address.ok_or_else(|| SessionError::other_kind("requests", "messages"))
+    }
+
+    /// Returns the builder of an endpoint for the peer's.
+    pub(crate) fn builder(&self, endpoint: &Address) -> EndpointBuilder {
         let timeout = self.options.qp_timeout;
         let options = ConnectOptions { timeout, ..ConnectOptions::default() };
         let rails = endpoint.rails.len();
@@ -90,13 +102,19 @@ impl<'a, D: Domain> Visit<'a, D> {
             .scheme(endpoint.scheme)
             .max_msg_size(endpoint.max_msg_size)
             .connect_options(self.options.quality.chosen(options));
-        self.care().chosen(builder, rails)
+        self.care(endpoint).chosen(builder, rails)
     }
 
     /// Returns what becomes of rails that fail: the peer's choice, with this side's times.
-    pub(crate) fn care(&self) -> RailCare {
-        let rail_failure = self.hello.endpoint.card.rail_failure;
+    pub(crate) fn care(&self, endpoint: &Address) -> RailCare {
+        let rail_failure = endpoint.card.rail_failure;
         RailCare { rail_failure, ..self.options.care }
+    }
+
+    /// Returns the devices of this side that go with the peer's.
+    pub(crate) fn domains(&self) -> Vec<&'a D> {
+        // The peer's buffer is registered with every device that it uses.
+        self.domains.iter().take(self.hello.buffer.rkeys.len()).collect()
     }
 
     /// Returns the environment of this side.
@@ -106,10 +124,8 @@ impl<'a, D: Domain> Visit<'a, D> {
         news: &RailNews,
         interrupted: &'a AtomicBool,
     ) -> Environment<'a, D> {
-        // The peer's buffer is registered with every device that it uses.
-        let domains = self.domains.iter().take(self.hello.buffer.rkeys.len()).collect();
         Environment {
-            domains,
+            domains: self.domains(),
             builder,
             stall_timeout: self.options.care.stall_timeout,
             reporter: Reporter { side: Side::Far, news: news.clone() },

@@ -76,7 +76,7 @@ fn options_of_one_host_and_of_two_do_not_mix() {
 #[test]
 fn command_lines_that_make_no_sense() {
     let place = Place::with_source(10);
-    let senseless: [&[&str]; 29] = [
+    let senseless: [&[&str]; 33] = [
         &[],
         &["copy"],
         &["copy", "src"],
@@ -96,6 +96,10 @@ fn command_lines_that_make_no_sense() {
         &["perf", "--sizes", "1M..1K"],
         &["perf", "--json", "--csv"],
         &["perf", "--seconds", "0"],
+        &["perf", "--latency", "--operations", "p2p,read"],
+        &["perf", "--latency", "--timeline"],
+        &["perf", "--latency", "--plot", "perf.svg"],
+        &["perf", "--latency", "--fault", "1:1M"],
         &["perf", "--qp-timeout", "32"],
         &["copy", "--qp-timeout", "32", "src", "dst"],
         &["serve", "--qp-timeout", "0"],
@@ -217,7 +221,8 @@ fn help_explains_itself() {
         "--timeline",
         "--fault <[SIDE.]RAIL:WHEN[:HOW[:FOR]]>",
         "--line-rate",
-        "over time 1M]",
+        "over time 1M; latency 8]",
+        "--latency",
     ] {
         assert!(help.contains(word), "{word}: {help}");
     }
@@ -248,8 +253,8 @@ fn perf_measures_every_operation() {
     assert_success(&output);
     let report = json(&output);
     let lines = report.as_array().unwrap();
-    // write, write-imm with two schemes, read, send; two sizes each.
-    assert_eq!(lines.len(), 10);
+    // write, write-imm with two schemes, read, send, p2p; two sizes each.
+    assert_eq!(lines.len(), 12);
     for line in lines {
         assert_eq!(line["requests"], 20, "{line}");
         for figure in ["requests_per_second", "gigabytes_per_second", "relative_to_memcpy"] {
@@ -258,7 +263,7 @@ fn perf_measures_every_operation() {
     }
     let named = |line: &Value| format!("{} {}", line["operation"], line["scheme"]);
     let names: Vec<String> = lines.iter().step_by(2).map(named).collect();
-    let expected = ["write -", "write-imm spray", "write-imm dqplb", "read -", "send -"];
+    let expected = ["write -", "write-imm spray", "write-imm dqplb", "read -", "send -", "p2p -"];
     let expected = expected.map(|name| format!("\"{}\"", name.replace(' ', "\" \"")));
     assert_eq!(names, expected);
 }
@@ -271,13 +276,47 @@ fn perf_prints_tables_and_csv() {
     let text = stdout(&output);
     assert!(text.starts_with("the software NIC: 2 rails, "), "{text}");
     assert!(text.contains("a thread for each end"), "{text}");
-    assert_eq!(text.lines().filter(|line| line.contains(" KiB  ")).count(), 10, "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains(" KiB  ")).count(), 12, "{text}");
     let output = place.run(&[&QUICK[..], &["--csv", "--rails", "1"]].concat());
     assert_success(&output);
     let csv = stdout(&output);
     let columns = csv.lines().next().unwrap().split(',').count();
     assert!(csv.lines().all(|line| line.split(',').count() == columns), "{csv}");
-    assert_eq!(csv.lines().count(), 1 + 8);
+    assert_eq!(csv.lines().count(), 1 + 10);
+}
+
+#[test]
+fn perf_measures_half_round_trips() {
+    let place = Place::new();
+    let quick = ["perf", "--latency", "--count", "50"];
+    let output = place.run(&[&quick[..], &["--json", "--rails", "2"]].concat());
+    assert_success(&output);
+    let report = json(&output);
+    let lines = report.as_array().unwrap();
+    let named = |line: &Value| format!("{} {}", line["operation"], line["scheme"]).replace('"', "");
+    let names: Vec<String> = lines.iter().map(named).collect();
+    assert_eq!(names, ["write-imm spray", "write-imm dqplb", "send -", "p2p -"]);
+    for line in lines {
+        assert_eq!(
+            (&line["round_trips"], &line["message_size"]),
+            (&50.into(), &8.into()),
+            "{line}"
+        );
+        let names = ["min_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "max_ns"];
+        let times = names.map(|name| line[name].as_f64().unwrap());
+        assert!(times[0] > 0.0 && times.is_sorted(), "{line}");
+    }
+    let choice = ["--operations", "p2p,send", "--sizes", "1,64K", "--threads", "2"];
+    let output = place.run(&[&quick[..], &choice].concat());
+    assert_success(&output);
+    let text = stdout(&output);
+    for words in ["one request in flight", "p99.9 us", "p2p        -       64 KiB           50  "] {
+        assert!(text.contains(words), "{words:?} is not in: {text}");
+    }
+    let output = place.run(&[&quick[..], &choice, &["--csv"]].concat());
+    let csv = stdout(&output);
+    assert_eq!(csv.lines().count(), 1 + 4);
+    assert!(csv.lines().all(|line| line.split(',').count() == 13), "{csv}");
 }
 
 #[test]

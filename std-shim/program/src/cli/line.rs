@@ -1,21 +1,25 @@
 //! One line of the sweep.
 
 use polyrail_program::job::Shape;
-use polyrail_program::perf::Measurement;
+use polyrail_program::perf::{Measurement, PerfConfig};
 use serde::Serialize;
 
 /// One line of the sweep.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Line {
+pub(super) struct Line<T = Measurement> {
     pub(super) operation: &'static str,
     #[serde(flatten)]
     pub(super) shape: Shape,
     pub(super) threads: u8,
     #[serde(flatten)]
-    pub(super) measured: Measurement,
+    pub(super) measured: T,
 }
 
-impl Line {
+impl<T> Line<T> {
+    pub(super) fn new(threads: u8, config: &PerfConfig, measured: T) -> Self {
+        Self { operation: config.operation.name(), shape: config.shape(), threads, measured }
+    }
+
     /// Returns what distinguishes lines besides the size.
     pub(super) fn series(&self) -> String {
         match self.shape.scheme_name() {

@@ -1,4 +1,4 @@
-//! The command line: `args` defines it, `copy`, `serve`, `perf`, `timeline` and `devices` do the work, `hosts`
+//! The command line: `args` defines it, `copy`, `serve`, `perf`, `latency`, `timeline` and `devices` do the work, `hosts`
 //! is what two hosts need, `faults` tells of faults on request, `signals` handles interrupts; `report`, `line`,
 //! `table`, `plot` and `timeline_plot` (with `picture`) show the results, `output` and `print` write them,
 //! `exit` has failures and exit codes.
@@ -9,6 +9,7 @@ mod devices;
 mod exit;
 mod faults;
 mod hosts;
+mod latency;
 mod line;
 mod output;
 mod perf;
@@ -36,6 +37,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Copy(arguments) => copy::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Perf(arguments) if arguments.is_over_time() => timeline::run(arguments),
+        Command::Perf(arguments) if arguments.latency => latency::run(arguments),
         Command::Perf(arguments) => perf::run(arguments),
         Command::Devices(arguments) => devices::run(arguments),
         Command::Completions { shell } => {

@@ -24,8 +24,13 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// What is measured unless it is chosen.
-const OPERATIONS: [OperationName; 4] =
-    [OperationName::Write, OperationName::WriteImm, OperationName::Read, OperationName::Send];
+const OPERATIONS: [OperationName; 5] = [
+    OperationName::Write,
+    OperationName::WriteImm,
+    OperationName::Read,
+    OperationName::Send,
+    OperationName::P2p,
+];
 const SCHEMES: [SchemeName; 2] = [SchemeName::Spray, SchemeName::Dqplb];
 const SMALLEST: u32 = 4 << 10;
 const LARGEST: u32 = 4 << 20;
@@ -41,14 +46,14 @@ pub(super) struct Place {
 }
 
 /// What measures requests to a place.
-type Measure = dyn Fn(&PerfConfig, &RailNews) -> Result<Measurement, PerfError>;
+pub(super) type Measure<T> = dyn Fn(&PerfConfig, &RailNews) -> Result<T, PerfError>;
 
 pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     check(arguments)?;
     let (place, measure) = bench(arguments)?;
     let streamed = !arguments.json && !arguments.csv;
     let mut lines = Vec::new();
-    for (operation, scheme) in kinds(arguments) {
+    for (operation, scheme) in kinds(arguments, &OPERATIONS) {
         for message_size in sizes(arguments) {
             if streamed {
                 progress(&lines, operation, message_size);
@@ -83,7 +88,7 @@ pub(super) fn check(arguments: &PerfArguments) -> Result<(), Failure> {
 }
 
 /// Returns where requests go, and what measures them.
-fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure>), Failure> {
+fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure<Measurement>>), Failure> {
     let Some(address) = &arguments.to else { return Ok((here(arguments), Box::new(measure))) };
     let server = hosts::server(address, &arguments.token)?;
     let (place, domains) = to_host(arguments, &server.address)?;
@@ -130,9 +135,12 @@ fn sizes(arguments: &PerfArguments) -> Vec<u32> {
 }
 
 /// Returns the operations, each with the schemes that make a difference to it.
-fn kinds(arguments: &PerfArguments) -> Vec<(Operation, Scheme)> {
+pub(super) fn kinds(
+    arguments: &PerfArguments,
+    default: &[OperationName],
+) -> Vec<(Operation, Scheme)> {
     let mut kinds = Vec::new();
-    for operation in chosen(&arguments.operations, &OPERATIONS).into_iter().map(Operation::from) {
+    for operation in chosen(&arguments.operations, default).into_iter().map(Operation::from) {
         let schemes = chosen(&arguments.schemes, &SCHEMES).into_iter().map(Scheme::from);
         let count =
             if operation.has_scheme() && arguments.requests.rails > 1 { usize::MAX } else { 1 };
@@ -169,16 +177,20 @@ pub(super) fn config(
     }
 }
 
-fn measure_line(place: &Place, config: &PerfConfig, measure: &Measure) -> Result<Line, Failure> {
+fn measure_line(
+    place: &Place,
+    config: &PerfConfig,
+    measure: &Measure<Measurement>,
+) -> Result<Line, Failure> {
+    Ok(Line::new(place.threads, config, with_news(config, measure)?))
+}
+
+/// Measures, and tells what happened to rails.
+pub(super) fn with_news<T>(config: &PerfConfig, measure: &Measure<T>) -> Result<T, Failure> {
     let news = RailNews::default();
     let measured = measure(config, &news);
     rails::news(&news, "").inspect(|news| output::tell(news));
-    Ok(Line {
-        operation: config.operation.name(),
-        shape: config.shape(),
-        threads: place.threads,
-        measured: measured?,
-    })
+    Ok(measured?)
 }
 
 fn progress(lines: &[Line], operation: Operation, message_size: u32) {
@@ -229,13 +241,17 @@ fn text(arguments: &PerfArguments, place: &Place, lines: &[Line]) -> String {
     format!("{}\n\n{}", describe(arguments, place), table.text())
 }
 
-/// Returns where and how requests were sent.
+/// Returns where and how requests were sent, and how many were in flight.
 pub(super) fn describe(arguments: &PerfArguments, place: &Place) -> String {
     let RequestArguments { rails, line_rate, max_msg_size, window, .. } = arguments.requests;
     let threads = if place.threads == 2 { "a thread for each end" } else { "one thread" };
+    let in_flight = match window {
+        _ if arguments.latency => "one request in flight".to_owned(),
+        window => format!("{window} requests in flight"),
+    };
     let limited = |rate: NonZeroU64| format!(", {}/s a device", human_size(rate.get()));
     format!(
-        "{}: {rails} rails{}, fragments of up to {}, {window} requests in flight, {threads}",
+        "{}: {rails} rails{}, fragments of up to {}, {in_flight}, {threads}",
         place.name,
         line_rate.map(limited).unwrap_or_default(),
         human_size(max_msg_size.into()),

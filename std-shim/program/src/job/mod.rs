@@ -6,7 +6,7 @@
 //! | purpose | done |
 //! |---|---|
 //! | `{"copy":{"plan":{"total":1073741824,"chunk":1048576,"window":8},"name":"model.bin","mode":420,"overwrite":true}}` | `{"copy":{"bytes":1073741824,"crc32":3504400640}}` |
-//! | `{"perf":{"operation":"write","messageSize":65536,"window":8}}` | `{"perf":{"requests":81920}}` |
+//! | `{"perf":{"operation":"write","messageSize":65536,"window":8,"answered":false}}` | `{"perf":{"requests":81920}}` |
 //!
 //! A [server](crate::serve) waits for the other side's hello, adopts its rails, and sends `done` last: when
 //! the file is complete, or when everything measured has arrived.

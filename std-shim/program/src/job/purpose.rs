@@ -103,12 +103,19 @@ fn permissions(place: &Place<'_>) -> Result<u16, HandshakeError> {
 }
 
 fn workload(place: &Place<'_>) -> Result<Workload, HandshakeError> {
-    let fields = place.object(&["operation", "messageSize", "window"])?;
-    let operation = fields.field("operation")?;
+    let fields = place.object(&["operation", "messageSize", "window", "answered"])?;
     let max = MAX_MESSAGE_SIZE;
+    let named = fields.field("operation")?;
+    let operation = Operation::from_name(named.text()?)
+        .ok_or_else(|| named.wrong("\"write\", \"write-imm\", \"read\", \"send\" or \"p2p\""))?;
+    let answered = fields.field("answered")?;
+    let is_answered = answered.flag()?;
+    if is_answered && !operation.is_received() {
+        return Err(answered.wrong("false, of what the other side does not notice"));
+    }
     Ok(Workload {
-        operation: Operation::from_name(operation.text()?)
-            .ok_or_else(|| operation.wrong("\"write\", \"write-imm\", \"read\" or \"send\""))?,
+        operation,
+        answered: is_answered,
         message_size: fields.field("messageSize")?.number(1, max.into())? as u32,
         window: fields.field("window")?.number(1, MAX_WINDOW.into())? as u32,
     })

@@ -5,7 +5,7 @@ use polyrail::RemoteBuffer;
 use polyrail::backend::{Gid, Mtu};
 use polyrail::card::ConnectionCard;
 use polyrail::endpoint::{Address, RailAddress};
-use polyrail::exchange::{HandshakeError, MAX_MESSAGE_BYTES, Reason};
+use polyrail::exchange::{HandshakeError, MAX_MESSAGE_BYTES, Reach, Reason};
 use polyrail::virtual_qp::{MAX_RAILS, RailFailure, Scheme};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
@@ -41,7 +41,8 @@ fn hello(g: &mut Gen) -> Hello {
     let addr = u64::arbitrary(g) >> 1;
     let rkeys = (0..1 + usize::arbitrary(g) % MAX_RAILS).map(|_| u32::arbitrary(g)).collect();
     let buffer = RemoteBuffer { addr, length: 1 + (u64::arbitrary(g) >> 1), rkeys };
-    Hello { endpoint, buffer, purpose: bool::arbitrary(g).then(|| job(g)), session: None }
+    let purpose = bool::arbitrary(g).then(|| job(g));
+    Hello { reach: endpoint.into(), buffer, purpose, session: None }
 }
 
 fn job(g: &mut Gen) -> Job {
@@ -49,7 +50,8 @@ fn job(g: &mut Gen) -> Job {
     if bool::arbitrary(g) {
         let operation = *g.choose(&Operation::ALL).unwrap();
         let message_size = 1 + (u32::arbitrary(g) >> 4);
-        return Job::Perf(Workload { operation, message_size, window });
+        let answered = operation.is_received() && bool::arbitrary(g);
+        return Job::Perf(Workload { operation, message_size, window, answered });
     }
     let total = u64::arbitrary(g) >> 1;
     let chunk = 1 + (u32::arbitrary(g) >> 2);
@@ -132,11 +134,12 @@ fn the_form_is_the_documented_one() {
     );
     assert_eq!(json(Message::Alive {}), r#"{"alive":{}}"#);
     let mut hello = hello(&mut Gen::new(30));
-    let workload = |operation| Workload { operation, message_size: 65536, window: 8 };
+    let workload =
+        |operation| Workload { operation, message_size: 65536, window: 8, answered: false };
     for operation in Operation::ALL {
         hello.purpose = Some(Job::Perf(workload(operation)));
         let purpose = format!(
-            r#""purpose":{{"perf":{{"operation":"{}","messageSize":65536,"window":8}}}}}}}}"#,
+            r#""purpose":{{"perf":{{"operation":"{}","messageSize":65536,"window":8,"answered":false}}}}}}}}"#,
             operation.name()
         );
         let said = json(Message::Hello(hello.clone()));
@@ -147,8 +150,9 @@ fn the_form_is_the_documented_one() {
 #[test]
 fn the_longest_messages_fit() {
     let mut longest = hello(&mut Gen::new(100));
-    longest.endpoint.card.qp_nums = vec![u32::MAX; MAX_RAILS];
-    longest.endpoint.rails = vec![
+    let Reach::Requests(endpoint) = &mut longest.reach else { unreachable!() };
+    endpoint.card.qp_nums = vec![u32::MAX; MAX_RAILS];
+    endpoint.rails = vec![
         RailAddress {
             device: 7,
             gid: Gid([0xff; 16]),
@@ -159,7 +163,7 @@ fn the_longest_messages_fit() {
         };
         MAX_RAILS
     ];
-    longest.endpoint.notify = longest.endpoint.rails.first().copied();
+    endpoint.notify = endpoint.rails.first().copied();
     longest.buffer.rkeys = vec![u32::MAX; MAX_RAILS];
     longest.purpose = Some(Job::Copy(CopyJob {
         plan: CopyPlan { total: u64::MAX, chunk: u32::MAX, window: u32::MAX },
@@ -176,7 +180,7 @@ const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":
 /// [`HELLO`], but to measure.
 fn perf_hello() -> String {
     let copy = r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1},"overwrite":true}}"#;
-    let perf = r#"{"perf":{"operation":"write","messageSize":65536,"window":8}}"#;
+    let perf = r#"{"perf":{"operation":"write","messageSize":65536,"window":8,"answered":false}}"#;
     assert!(HELLO.contains(copy));
     HELLO.replacen(copy, perf, 1)
 }
@@ -196,7 +200,7 @@ fn what_is_to_be_measured_is_checked() {
     let hello = perf_hello();
     let Ok(Message::Hello(read)) = Message::from_json(hello.as_bytes()) else { panic!("{hello}") };
     let operation = Operation::Write;
-    let workload = Workload { operation, message_size: 65536, window: 8 };
+    let workload = Workload { operation, message_size: 65536, window: 8, answered: false };
     assert_eq!(read.purpose, Some(Job::Perf(workload)));
     let at = "hello.purpose.perf";
     let perf = r#""operation":"write","#;
@@ -215,6 +219,10 @@ fn what_is_to_be_measured_is_checked() {
         let at = format!("{at}.{field}");
         let value = value.to_owned();
         assert_eq!(spoilt_in(&hello, piece, by), HandshakeError::Number { at, value, min: 1, max });
+    }
+    for (piece, by) in [("false", "1"), ("false", "true")] {
+        let HandshakeError::Kind { at: place, .. } = spoilt_in(&hello, piece, by) else { panic!() };
+        assert_eq!(place, format!("{at}.answered"));
     }
     let unknown = spoilt_in(&hello, perf, r#""operation":"write","threads":2,"#);
     assert_eq!(unknown, HandshakeError::Unknown { at: at.to_owned(), name: "\"threads\"".into() });

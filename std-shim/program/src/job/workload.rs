@@ -23,11 +23,13 @@ pub enum Operation {
     Read,
     /// SEND, received into a buffer.
     Send,
+    /// A message between endpoints for messages, sent to a buffer that the receiver has offered.
+    P2p,
 }
 
 impl Operation {
     /// All operations.
-    pub const ALL: [Self; 4] = [Self::Write, Self::WriteImm, Self::Read, Self::Send];
+    pub const ALL: [Self; 5] = [Self::Write, Self::WriteImm, Self::Read, Self::Send, Self::P2p];
 
     /// Returns its name, on the command line and between two hosts.
     pub const fn name(self) -> &'static str {
@@ -36,6 +38,7 @@ impl Operation {
             Self::WriteImm => "write-imm",
             Self::Read => "read",
             Self::Send => "send",
+            Self::P2p => "p2p",
         }
     }
 
@@ -54,9 +57,9 @@ impl Operation {
         (self.has_scheme() && rails > 1).then_some(scheme)
     }
 
-    /// Returns whether the other side posts receives for it, and so notices it.
+    /// Returns whether the other side posts receives for it, or offers buffers, and so notices it.
     pub const fn is_received(self) -> bool {
-        matches!(self, Self::WriteImm | Self::Send)
+        matches!(self, Self::WriteImm | Self::Send | Self::P2p)
     }
 }
 
@@ -70,6 +73,9 @@ pub enum WorkloadError {
     /// A window out of range.
     #[error("a window of {0} requests: it must be from 1 to {MAX_WINDOW}")]
     Window(u32),
+    /// An answer to what the other side does not notice.
+    #[error("the other side does not notice a {}, and so answers none", .0.name())]
+    Unnoticed(Operation),
 }
 
 /// Requests that are all alike, with a window of them in flight. Both ends compute their rings from it.
@@ -80,12 +86,14 @@ pub struct Workload {
     pub operation: Operation,
     /// Size of each in bytes.
     pub message_size: u32,
-    /// Requests in flight.
+    /// Requests in flight; if each is answered, one is, and this is how many an end has room for.
     pub window: u32,
+    /// Whether the other side answers each with one of its own, before the next.
+    pub answered: bool,
 }
 
 impl Workload {
-    /// Makes a workload, if the numbers are valid.
+    /// Makes a workload without answers, if the numbers are valid.
     ///
     /// # Errors
     ///
@@ -101,7 +109,7 @@ impl Workload {
         if !(1..=MAX_WINDOW).contains(&window) {
             return Err(WorkloadError::Window(window));
         }
-        Ok(Self { operation, message_size, window })
+        Ok(Self { operation, message_size, window, answered: false })
     }
 
     /// Returns the ring at either end: a slot for each request in flight, as far as there is memory.

@@ -6,6 +6,7 @@ use crate::job::{Operation, Shape, Workload};
 use crate::session::{Patience, QualityOfService, RailCare};
 use polyrail::backend::ConnectOptions;
 use polyrail::endpoint::EndpointBuilder;
+use polyrail::p2p::P2pBuilder;
 use polyrail::virtual_qp::Scheme;
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -104,10 +105,18 @@ impl PerfConfig {
     }
 
     pub(super) fn builder(&self) -> EndpointBuilder {
-        // Of the end that posts; the far end posts no requests.
-        let options = ConnectOptions { timeout: self.qp_timeout, ..ends::connect_options() };
         let builder = ends::builder(self.operation, self.rails, self.scheme, self.max_msg_size)
-            .connect_options(self.quality.chosen(options));
+            .connect_options(self.connect_options());
         self.care.chosen(builder, self.rails)
+    }
+
+    pub(super) fn p2p_builder(&self) -> P2pBuilder {
+        ends::p2p_builder(self.rails, self.connect_options())
+    }
+
+    /// Of the end that posts; unless requests are answered, the far end posts none.
+    fn connect_options(&self) -> ConnectOptions {
+        let options = ConnectOptions { timeout: self.qp_timeout, ..ends::connect_options() };
+        self.quality.chosen(options)
     }
 }

@@ -6,6 +6,7 @@ use polyrail::RemoteBuffer;
 use polyrail::backend::{ConnectOptions, Domain};
 use polyrail::endpoint::{Endpoint, EndpointBuilder};
 use polyrail::memory::{OutOfRange, RegisteredBuffer};
+use polyrail::p2p::P2pBuilder;
 use polyrail::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
 use polyrail::virtual_qp::{Config, Scheme};
 use std::time::Duration;
@@ -91,7 +92,14 @@ pub(super) fn builder(
     EndpointBuilder::new().rails(rails).config(config).connect_options(connect_options())
 }
 
-/// Returns the options for connecting them.
+/// Returns the builder of endpoints that messages are measured over. A rail that fails ends the measurement.
+pub(super) fn p2p_builder(rails: usize, options: ConnectOptions) -> P2pBuilder {
+    // A sender waits for the receives of a pool as long as it takes.
+    let options = ConnectOptions { rnr_retry: 7, ..options };
+    P2pBuilder::new().rails(rails).connect_options(options)
+}
+
+/// Returns the options for connecting either.
 pub(super) fn connect_options() -> ConnectOptions {
     // A late receiver must not cost a millisecond: 10 us.
     ConnectOptions { min_rnr_timer: 1, ..ConnectOptions::default() }

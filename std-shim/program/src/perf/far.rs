@@ -1,14 +1,21 @@
-//! The far end of a measurement between two hosts: it is asked, posts the receives, and reports what
-//! arrived.
+//! The far end of a measurement between two hosts: it is asked, takes or answers what comes, and reports how much
+//! that was.
 
-use super::drive::{Eager, PerfReceiver};
-use super::ends::{self, Half};
+use super::drive::{Eager, Flush, Receiver};
+use super::ends::{self, End, Half};
 use super::error::{PerfError, requests_of};
+use super::messages::MessageEnd;
+use super::ping_pong::{Player, Ponger};
+use super::requests::{RequestPlayer, RequestReceiver};
+use crate::fault::Side;
 use crate::job::{Hello, JobOutcome, Message, Operation, Shape, Workload};
-use crate::session::{Counterpart, Environment, RailNews};
+use crate::session::{Counterpart, RailNews, Reporter, SessionError};
 use crate::visit::Visit;
+use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
-use polyrail::endpoint::Address;
+use polyrail::endpoint::{Address, EndpointBuilder};
+use polyrail::exchange::Reach;
+use polyrail::p2p::P2pBuilder;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -34,6 +41,21 @@ pub struct Measured {
     pub seconds: f64,
 }
 
+/// What the near end asks for.
+enum Kind {
+    Requests(EndpointBuilder),
+    Messages(P2pBuilder),
+}
+
+/// What an end is made with.
+struct Stage<'a, D> {
+    workload: Workload,
+    domains: Vec<&'a D>,
+    hello: &'a Hello,
+    stall_timeout: Duration,
+    reporter: Reporter,
+}
+
 /// Serves the measurement that a visitor has asked for, as its far end.
 ///
 /// # Errors
@@ -46,62 +68,132 @@ pub(crate) fn answer<D: Domain>(
     interrupted: &AtomicBool,
 ) -> Result<Measured, PerfError> {
     let begin = Instant::now();
-    let hello = visit.hello;
-    let Address { scheme, max_msg_size, .. } = hello.endpoint;
-    let rails = hello.endpoint.rails.len();
-    let builder = ends::builder(workload.operation, rails, scheme, max_msg_size);
-    let builder = visit.care().chosen(builder, rails);
-    let environment = visit.environment(&builder, news, interrupted);
-    let allowed = visit.allow(workload.ring_bytes());
-    let mut peer = Counterpart::new(visit.control, environment.patience, interrupted);
-    let met = allowed
-        .map_err(PerfError::from)
-        .and_then(|()| meet(workload, &environment, &mut peer, hello));
-    peer.awaits("the near end's requests, or its message that it is done");
-    let mut receiver = met.inspect_err(|error| peer.tell_failure(error))?;
-    let result = follow(&mut receiver, &mut peer, workload).map_err(|failure| match failure {
-        PerfError::Session(error) => peer.defer(error).into(),
-        failure => failure,
-    });
-    peer.conclude(receiver.endpoint(), result.as_ref().err());
-    let shape = Shape {
-        scheme: workload.operation.scheme_of(scheme, rails),
+    let stage = Stage {
+        workload,
+        domains: visit.domains(),
+        hello: visit.hello,
+        stall_timeout: visit.options.care.stall_timeout,
+        reporter: Reporter { side: Side::Far, news: news.clone() },
+    };
+    let asked = visit.allow(workload.ring_bytes()).and_then(|()| asked(&visit, workload));
+    let mut peer = Counterpart::new(visit.control, Some(visit.options.patience), interrupted);
+    let (kind, shape) = asked.inspect_err(|error| peer.tell_failure(error))?;
+    let requests = stage.serve(kind, &mut peer)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    Ok(Measured { operation: workload.operation, shape, requests, seconds })
+}
+
+fn asked<D: Domain>(
+    visit: &Visit<'_, D>,
+    workload: Workload,
+) -> Result<(Kind, Shape), SessionError> {
+    let shape = |scheme, rails, max_msg_size| Shape {
+        scheme,
         rails,
-        devices: environment.domains.len(),
+        devices: visit.domains().len(),
         max_msg_size,
         message_size: workload.message_size.into(),
         window: workload.window.into(),
     };
-    Ok(Measured {
-        operation: workload.operation,
-        shape,
-        requests: result?,
-        seconds: begin.elapsed().as_secs_f64(),
-    })
+    if workload.operation == Operation::P2p {
+        let ports = &visit.messages()?.sender.ports;
+        let rails = usize::from(ports.rails);
+        let builder = ends::p2p_builder(rails, ends::connect_options());
+        return Ok((Kind::Messages(builder), shape(None, rails, ports.max_message[0])));
+    }
+    let endpoint = visit.requests()?;
+    let Address { scheme, max_msg_size, .. } = *endpoint;
+    let rails = endpoint.rails.len();
+    let builder = ends::builder(workload.operation, rails, scheme, max_msg_size);
+    let kind = Kind::Requests(visit.care(endpoint).chosen(builder, rails));
+    Ok((kind, shape(workload.operation.scheme_of(scheme, rails), rails, max_msg_size)))
 }
 
-fn meet<D: Domain>(
-    workload: Workload,
-    environment: &Environment<'_, D>,
+impl<D: Domain> Stage<'_, D> {
+    /// Meets the near end, and follows it to the end. Returns how many requests that counted.
+    fn serve(&self, kind: Kind, peer: &mut Counterpart<'_>) -> Result<u64, PerfError> {
+        match kind {
+            Kind::Requests(builder) if self.workload.answered => {
+                let player = self.meet(&builder, peer).and_then(|end| {
+                    let mut player = RequestPlayer::new(end);
+                    player.bring_up(peer, self.hello)?;
+                    Ok(Ponger::new(player))
+                });
+                attend(player, peer, reply)
+            }
+            Kind::Requests(builder) => {
+                let receiver = self.meet(&builder, peer).and_then(|end| {
+                    let mut receiver = RequestReceiver::new(end);
+                    receiver.bring_up(peer, self.hello)?;
+                    Ok(receiver)
+                });
+                attend(receiver, peer, |receiver, peer| follow(receiver, peer, self.workload))
+            }
+            Kind::Messages(builder) if self.workload.answered => {
+                let player = self.meet_for_messages(&builder, peer).map(Ponger::new);
+                attend(player, peer, reply)
+            }
+            Kind::Messages(builder) => {
+                let receiver = self.meet_for_messages(&builder, peer);
+                attend(receiver, peer, |receiver, peer| follow(receiver, peer, self.workload))
+            }
+        }
+    }
+
+    fn meet(
+        &self,
+        builder: &EndpointBuilder,
+        peer: &mut Counterpart<'_>,
+    ) -> Result<End<D>, PerfError> {
+        let far = Half::new(self.workload, builder, &self.domains, 2)?;
+        introduce(peer, far.endpoint.address().into(), far.ring.remote())?;
+        peer.carry_for(&far.endpoint);
+        let buffer = self.hello.buffer.clone();
+        Ok(far.toward(buffer, self.stall_timeout, self.reporter.clone())?)
+    }
+
+    fn meet_for_messages(
+        &self,
+        builder: &P2pBuilder,
+        peer: &mut Counterpart<'_>,
+    ) -> Result<MessageEnd<D>, PerfError> {
+        let Self { workload, stall_timeout, .. } = *self;
+        let mut far = MessageEnd::new(workload, builder, &self.domains, 2, stall_timeout)?;
+        introduce(peer, far.endpoint.address().into(), far.ring.remote())?;
+        far.bring_up(peer, self.hello)?;
+        Ok(far)
+    }
+}
+
+/// Answers the near end's hello.
+fn introduce(
     peer: &mut Counterpart<'_>,
-    hello: &Hello,
-) -> Result<PerfReceiver<D>, PerfError> {
-    let far = Half::new(workload, environment.builder, &environment.domains, 2)?;
-    let endpoint = far.endpoint.address();
-    let buffer = far.ring.remote();
+    reach: Reach,
+    buffer: RemoteBuffer,
+) -> Result<(), SessionError> {
     let session = peer.session();
-    peer.tell(&Message::Hello(Hello { endpoint, buffer, purpose: None, session }))?;
-    peer.carry_for(&far.endpoint);
-    let Environment { stall_timeout, reporter, .. } = environment;
-    let mut receiver =
-        PerfReceiver::new(far.toward(hello.buffer.clone(), *stall_timeout, reporter.clone())?);
-    receiver.bring_up(peer, hello)?;
-    Ok(receiver)
+    peer.tell(&Message::Hello(Hello { reach, buffer, purpose: None, session }))
+}
+
+/// Follows the near end to the end, and parts.
+fn attend<'a, F: Flush>(
+    met: Result<F, PerfError>,
+    peer: &mut Counterpart<'a>,
+    follow: impl FnOnce(&mut F, &mut Counterpart<'a>) -> Result<u64, PerfError>,
+) -> Result<u64, PerfError> {
+    peer.awaits("the near end's requests, or its message that it is done");
+    let mut far = met.inspect_err(|error| peer.tell_failure(error))?;
+    let result = follow(&mut far, peer).map_err(|failure| match failure {
+        PerfError::Session(error) => peer.defer(error).into(),
+        failure => failure,
+    });
+    peer.conclude(|timeout| far.flush(timeout), result.as_ref().err());
+    result
 }
 
 /// Receives until the near end is done, and returns how many requests that counted.
-fn follow<D: Domain>(
-    receiver: &mut PerfReceiver<D>,
+fn follow(
+    receiver: &mut impl Receiver,
     peer: &mut Counterpart<'_>,
     workload: Workload,
 ) -> Result<u64, PerfError> {
@@ -121,11 +213,30 @@ fn follow<D: Domain>(
     Ok(sent)
 }
 
+/// Answers until the near end is done, which has then seen every answer.
+fn reply<P: Player>(far: &mut Ponger<P>, peer: &mut Counterpart<'_>) -> Result<u64, PerfError> {
+    let mut idle = Eager::default();
+    let sent = loop {
+        let busy = far.answer()?;
+        if busy {
+            peer.moved();
+        }
+        idle.note(busy);
+        peer.poll_control_sparsely()?;
+        if let Some(outcome) = peer.outcome() {
+            break requests_of(outcome)?;
+        }
+    };
+    let received = far.answered;
+    if received != sent {
+        return Err(PerfError::Lost { sent, received });
+    }
+    peer.tell(&Message::Done(JobOutcome::Perf { requests: received }))?;
+    Ok(sent)
+}
+
 /// Receives requests until all have arrived.
-fn receive<D: Domain>(
-    receiver: &mut PerfReceiver<D>,
-    peer: &mut Counterpart<'_>,
-) -> Result<u64, PerfError> {
+fn receive(receiver: &mut impl Receiver, peer: &mut Counterpart<'_>) -> Result<u64, PerfError> {
     let mut idle = Eager::default();
     let mut missing_since = None;
     loop {

@@ -1,11 +1,16 @@
 //! Measuring in rounds, with memcpy.
 
 use super::config::{Limit, PerfConfig};
+use super::drive::Sender;
 use super::error::PerfError;
 use super::memcpy::Memcpy;
+use super::messages::MessageEnd;
 use super::near::Near;
-use super::rig::Rig;
+use super::requests::RequestSender;
+use super::rig::ends_between;
 use super::round::Ends;
+use crate::hosts::hosts_with_rate;
+use crate::job::Operation;
 use crate::session::{RailNews, ServerAddress};
 use polyrail::backend::Domain;
 use serde::Serialize;
@@ -47,7 +52,8 @@ pub struct Measurement {
 ///
 /// The configuration is not valid, or a rail failed.
 pub fn measure(config: &PerfConfig, news: &RailNews) -> Result<Measurement, PerfError> {
-    measure_ends(config, &mut Rig::new(config, news)?)
+    let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
+    measure_ends(config, &mut *ends_between(config, &here.domains(), &there.domains(), news)?)
 }
 
 /// Measures one configuration, with this process at the near end and this [server](crate::serve),
@@ -65,12 +71,28 @@ pub fn measure_to<D: Domain>(
     news: &RailNews,
     interrupted: &AtomicBool,
 ) -> Result<Measurement, PerfError> {
-    let mut near = Near::reach(config, &server.into(), domains, news, interrupted)?;
-    let measured = measure_ends(config, &mut near);
-    near.finish(measured)
+    let server = server.into();
+    match config.operation {
+        Operation::P2p => {
+            let near = Near::<MessageEnd<D>>::reach;
+            measure_near(config, near(config, false, &server, domains, news, interrupted)?)
+        }
+        _ => {
+            let near = Near::<RequestSender<D>>::reach;
+            measure_near(config, near(config, false, &server, domains, news, interrupted)?)
+        }
+    }
 }
 
-fn measure_ends(config: &PerfConfig, ends: &mut impl Ends) -> Result<Measurement, PerfError> {
+fn measure_near<S: Sender>(
+    config: &PerfConfig,
+    mut near: Near<'_, S>,
+) -> Result<Measurement, PerfError> {
+    let measured = measure_ends(config, &mut near);
+    near.finish(S::posted, measured)
+}
+
+fn measure_ends(config: &PerfConfig, ends: &mut dyn Ends) -> Result<Measurement, PerfError> {
     let slots = config.workload()?.slots();
     let mut memcpy = Memcpy::new(config.message_size as usize, slots)
         .map_err(|error| PerfError::Memory(error.to_string()))?;

@@ -9,6 +9,8 @@
 //! [`measure_over_time`] and [`measure_over_time_to`] measure one run from moment to moment instead, to show
 //! what faults do to it.
 //!
+//! [`measure_latency`] and [`measure_latency_to`] have one request on the way at a time, which the other end answers.
+//!
 //! # Between two hosts
 //!
 //! One connection is one measurement. The near end asks for a [`Workload`] and states the shape of its
@@ -20,8 +22,9 @@
 //!
 //! # Files
 //!
-//! `config` is what to measure, `measure` does it in rounds (`round`); `ends` is an endpoint with its ring;
-//! `drive` has the loops that keep a window of requests in flight and post receives, for both arrangements:
+//! `config` is what to measure, `measure` does it in rounds (`round`), `latency` in round trips (`ping_pong`); `drive` has the loops
+//! that keep a window of requests in flight, for ends of two kinds: `requests` over a virtual queue pair (`ends` is an
+//! endpoint with its ring), `messages` over an endpoint for messages. There are two arrangements:
 //! `rig` has two ends in one process, `near` and `far` one each. `memcpy` is the comparison. `over_time`
 //! measures in one run that is watched by a `sampler`, while faults happen; `timeline` is what comes of it.
 
@@ -30,10 +33,14 @@ mod drive;
 mod ends;
 mod error;
 mod far;
+mod latency;
 mod measure;
 mod memcpy;
+mod messages;
 mod near;
 mod over_time;
+mod ping_pong;
+mod requests;
 mod rig;
 mod round;
 mod sampler;
@@ -46,6 +53,8 @@ pub use config::{Limit, PerfConfig, Threads};
 pub use error::PerfError;
 pub use far::Measured;
 pub(crate) use far::answer;
+pub use latency::{measure_latency, measure_latency_to};
 pub use measure::{Measurement, ROUNDS, measure, measure_to};
 pub use over_time::{measure_over_time, measure_over_time_to};
+pub use ping_pong::Latency;
 pub use timeline::{Cause, Goodput, Mark, Sample, Timeline};

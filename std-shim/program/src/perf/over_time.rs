@@ -1,14 +1,18 @@
 //! Measuring over time: one run, without rounds and without memcpy, that is watched as it goes.
 
 use super::config::{Limit, PerfConfig};
+use super::drive::Sender;
 use super::error::PerfError;
+use super::messages::MessageEnd;
 use super::near::Near;
-use super::rig::Rig;
+use super::requests::RequestSender;
+use super::rig::ends_between;
 use super::round::Ends;
 use super::sampler::Sampler;
 use super::timeline::{Cause, Mark, Timeline};
 use crate::fault::{RailFault, Side, check_rails};
 use crate::hosts::hosts_with_rate;
+use crate::job::Operation;
 use crate::session::{RailNews, RailNewsItem, ServerAddress};
 use crate::watched::watched;
 use crate::weather::{FaultEvent, FaultLog, Phase, Weather};
@@ -43,9 +47,9 @@ pub fn measure_over_time(
 ) -> Result<Timeline, PerfError> {
     check_rails(faults, config.rails).map_err(PerfError::Fault)?;
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
-    let mut rig = Rig::between(config, &here.domains(), &there.domains(), news)?;
+    let mut rig = ends_between(config, &here.domains(), &there.domains(), news)?;
     let begin = || Weather::start(faults, &here, &there, log);
-    watched(|| watch_ends(config, &mut rig, news, begin), watch)
+    watched(|| watch_ends(config, &mut *rig, news, begin), watch)
 }
 
 /// Measures one configuration over time to this [server](crate::serve); see
@@ -61,15 +65,32 @@ pub fn measure_over_time_to<D: Domain>(
     news: &RailNews,
     interrupted: &AtomicBool,
 ) -> Result<Timeline, PerfError> {
-    let mut near = Near::reach(config, &server.into(), domains, news, interrupted)?;
+    let server = server.into();
+    match config.operation {
+        Operation::P2p => {
+            let near = Near::<MessageEnd<D>>::reach;
+            watch_near(config, near(config, false, &server, domains, news, interrupted)?, news)
+        }
+        _ => {
+            let near = Near::<RequestSender<D>>::reach;
+            watch_near(config, near(config, false, &server, domains, news, interrupted)?, news)
+        }
+    }
+}
+
+fn watch_near<S: Sender>(
+    config: &PerfConfig,
+    mut near: Near<'_, S>,
+    news: &RailNews,
+) -> Result<Timeline, PerfError> {
     let measured = watch_ends(config, &mut near, news, Weather::default);
-    near.finish(measured)
+    near.finish(S::posted, measured)
 }
 
 /// Measures between two ends, under a weather that begins with the measurement.
 fn watch_ends(
     config: &PerfConfig,
-    ends: &mut impl Ends,
+    ends: &mut dyn Ends,
     news: &RailNews,
     begin: impl FnOnce() -> Weather,
 ) -> Result<Timeline, PerfError> {

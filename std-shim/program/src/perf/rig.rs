@@ -1,39 +1,47 @@
 //! Both ends in one process.
 
 use super::config::{Limit, PerfConfig, Threads};
-use super::drive::{PerfReceiver, PerfSender};
-use super::ends::Half;
+use super::drive::{Receiver, Sender, rail_names, receive_until, send};
+use super::ends::{End, Half};
 use super::error::PerfError;
+use super::messages::MessageEnd;
+use super::ping_pong::{Pinger, Ponger};
+use super::requests::{RequestPlayer, RequestReceiver, RequestSender};
 use super::round::{Ends, Round};
 use super::sampler::Sampler;
 use crate::fault::Side;
-use crate::hosts::hosts_with_rate;
+use crate::job::Operation;
 use crate::session::{RailNews, Reporter};
 use polyrail::backend::Domain;
 use polyrail::endpoint::connect_endpoints;
-use polyrail::nic::ProtectionDomain;
+use polyrail::p2p::connect_p2p_endpoints;
 use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Two ends that are connected.
-pub(super) struct Rig<D: Domain> {
-    sender: PerfSender<D>,
-    receiver: PerfReceiver<D>,
-    threads: Threads,
+pub(super) struct Rig<S, R> {
+    pub(super) sender: S,
+    pub(super) receiver: R,
+    pub(super) threads: Threads,
 }
 
-impl Rig<ProtectionDomain> {
-    /// Makes two ends on software NICs.
-    pub(super) fn new(config: &PerfConfig, news: &RailNews) -> Result<Self, PerfError> {
-        let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
-        Self::between(config, &here.domains(), &there.domains(), news)
-    }
-}
-
-impl<D> Rig<D>
+/// Makes two ends on these devices, for the requests or messages of `config`.
+pub(super) fn ends_between<'a, D>(
+    config: &PerfConfig,
+    here: &[&D],
+    there: &[&D],
+    news: &RailNews,
+) -> Result<Box<dyn Ends + Send + 'a>, PerfError>
 where
-    D: Domain<Qp: Send, Cq: Send>,
+    D: Domain<Qp: Send, Cq: Send, Srq: Send, Region: Send> + 'a,
 {
+    Ok(match config.operation {
+        Operation::P2p => Box::new(Rig::messages(config, here, there)?),
+        _ => Box::new(Rig::between(config, here, there, news)?),
+    })
+}
+
+impl<D: Domain> Rig<RequestSender<D>, RequestReceiver<D>> {
     /// Makes two ends on these devices.
     pub(super) fn between(
         config: &PerfConfig,
@@ -41,45 +49,105 @@ where
         there: &[&D],
         news: &RailNews,
     ) -> Result<Self, PerfError> {
-        let workload = config.workload()?;
-        let builder = config.builder();
-        let mut near = Half::new(workload, &builder, here, 1)?;
-        let mut far = Half::new(workload, &builder, there, 2)?;
-        connect_endpoints(&mut near.endpoint, &mut far.endpoint)?;
-        let here = near.ring.remote();
-        let there = far.ring.remote();
-        let reporter = |side| Reporter { side, news: news.clone() };
-        let stall_timeout = config.care.stall_timeout;
-        let far = far.toward(here, stall_timeout, reporter(Side::Far))?;
-        let mut receiver = PerfReceiver::new(far);
+        let [near, far] = connected(config, here, there, news)?;
+        let mut receiver = RequestReceiver::new(far);
         receiver.post_receives()?;
-        let near = near.toward(there, stall_timeout, reporter(Side::Near))?;
-        let sender = PerfSender::new(near);
+        Ok(Self { sender: RequestSender::new(near), receiver, threads: config.threads })
+    }
+}
+
+impl<D: Domain> Rig<MessageEnd<D>, MessageEnd<D>> {
+    /// Makes two ends for messages on these devices.
+    fn messages(config: &PerfConfig, here: &[&D], there: &[&D]) -> Result<Self, PerfError> {
+        let [sender, mut receiver] = connected_for_messages(config, here, there)?;
+        receiver.offer()?;
         Ok(Self { sender, receiver, threads: config.threads })
     }
 }
 
-impl<D> Ends for Rig<D>
+impl<D: Domain> Rig<Pinger<RequestPlayer<D>>, Ponger<RequestPlayer<D>>> {
+    /// Makes two ends on these devices that answer each other.
+    pub(super) fn players_of_requests(
+        config: &PerfConfig,
+        here: &[&D],
+        there: &[&D],
+        news: &RailNews,
+    ) -> Result<Self, PerfError> {
+        let [near, far] = connected(config, here, there, news)?.map(RequestPlayer::new);
+        let threads = config.threads;
+        Ok(Self { sender: Pinger::new(near), receiver: Ponger::new(far), threads })
+    }
+}
+
+impl<D: Domain> Rig<Pinger<MessageEnd<D>>, Ponger<MessageEnd<D>>> {
+    /// Makes two ends for messages on these devices that answer each other.
+    pub(super) fn players_of_messages(
+        config: &PerfConfig,
+        here: &[&D],
+        there: &[&D],
+    ) -> Result<Self, PerfError> {
+        let [near, far] = connected_for_messages(config, here, there)?;
+        let threads = config.threads;
+        Ok(Self { sender: Pinger::new(near), receiver: Ponger::new(far), threads })
+    }
+}
+
+fn connected<D: Domain>(
+    config: &PerfConfig,
+    here: &[&D],
+    there: &[&D],
+    news: &RailNews,
+) -> Result<[End<D>; 2], PerfError> {
+    let workload = config.workload()?;
+    let builder = config.builder();
+    let mut near = Half::new(workload, &builder, here, 1)?;
+    let mut far = Half::new(workload, &builder, there, 2)?;
+    connect_endpoints(&mut near.endpoint, &mut far.endpoint)?;
+    let here = near.ring.remote();
+    let there = far.ring.remote();
+    let reporter = |side| Reporter { side, news: news.clone() };
+    let stall_timeout = config.care.stall_timeout;
+    let far = far.toward(here, stall_timeout, reporter(Side::Far))?;
+    let near = near.toward(there, stall_timeout, reporter(Side::Near))?;
+    Ok([near, far])
+}
+
+fn connected_for_messages<D: Domain>(
+    config: &PerfConfig,
+    here: &[&D],
+    there: &[&D],
+) -> Result<[MessageEnd<D>; 2], PerfError> {
+    let workload = config.workload()?;
+    let builder = config.p2p_builder();
+    let stall_timeout = config.care.stall_timeout;
+    let mut near = MessageEnd::new(workload, &builder, here, 1, stall_timeout)?;
+    let mut far = MessageEnd::new(workload, &builder, there, 2, stall_timeout)?;
+    connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint)?;
+    Ok([near, far])
+}
+
+impl<S, R> Ends for Rig<S, R>
 where
-    D: Domain<Qp: Send, Cq: Send>,
+    S: Sender + Send,
+    R: Receiver + Send,
 {
     fn counters(&self) -> RailCounters {
         self.sender.counters()
     }
 
     fn rail_names(&self) -> Vec<String> {
-        self.sender.rail_names()
+        rail_names(&self.sender)
     }
 
     fn sampler(&mut self) -> &mut Sampler {
-        &mut self.sender.sampler
+        self.sender.sampler()
     }
 
     /// Runs until all requests are complete at both ends.
     fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
         let Self { sender, receiver, threads } = self;
         if *threads == Threads::One {
-            return sender.run(limit, |sent| {
+            return send(sender, limit, |sent| {
                 receiver.poll()?;
                 Ok(receiver.has_all(sent))
             });
@@ -87,11 +155,11 @@ where
         let stop = AtomicBool::new(false);
         let round = std::thread::scope(|scope| {
             let other = scope.spawn(|| -> Result<(), PerfError> {
-                let result = receiver.run_until(&stop);
+                let result = receive_until(receiver, &stop);
                 stop.store(true, Ordering::Release);
                 result
             });
-            let round = sender.run(limit, |_| Ok(true));
+            let round = send(sender, limit, |_| Ok(true));
             stop.store(true, Ordering::Release);
             let received = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             received.and(round)
@@ -107,7 +175,6 @@ where
 mod tests {
     use super::*;
     use crate::hosts::software_hosts;
-    use crate::perf::Operation;
     use crate::recorded::{Asked, Log, Recorded};
     use crate::session::{QualityOfService, RailCare, SessionError};
     use polyrail::endpoint::EndpointError;
@@ -171,7 +238,7 @@ mod tests {
             Ok(receiver.has_all(sent))
         };
         // The first round of the loop uses up the time, so only what it posted counts.
-        assert_eq!(sender.run(Limit::Time(LIMIT), slow).unwrap().requests, 3);
+        assert_eq!(send(sender, Limit::Time(LIMIT), slow).unwrap().requests, 3);
     }
 
     #[test]
@@ -189,9 +256,9 @@ mod tests {
         let sound = Faults::new().domain(here.domains()[0].clone());
         let mut rig = Rig::between(&config, &[&sound], &[&faulty], &RailNews::default()).unwrap();
         there.inject(0, Fault::DelayCompletions(DELAY));
-        rig.sender.run(Limit::Count(1), |_| Ok(true)).unwrap();
+        send(&mut rig.sender, Limit::Count(1), |_| Ok(true)).unwrap();
         std::thread::sleep(DELAY / 2);
-        rig.receiver.endpoint().fail_rail(RailId::Data(0));
+        rig.receiver.end.traffic.endpoint.fail_rail(RailId::Data(0));
         let refusal = Refusal::Driver(libc::EINVAL);
         let queue = WorkQueue::Recv;
         faults.inject(DriverFault::AcceptOnly { queue, nth_batch: 0, requests: 0, refusal });

@@ -47,6 +47,74 @@ fn every_operation_runs_with_one_thread_and_with_two() {
 }
 
 #[test]
+fn answers_are_measured_with_one_thread_and_with_two() {
+    for operation in [Operation::WriteImm, Operation::Send, Operation::P2p] {
+        for threads in [Threads::One, Threads::Two] {
+            for (rails, message_size) in [(1, 8), (3, 70_000)] {
+                let limit = Limit::Count(300);
+                let shape = PerfConfig { rails, devices: rails, ..PerfConfig::default() };
+                let config = PerfConfig { operation, threads, message_size, limit, ..shape };
+                let latency = measure_latency(&config, &RailNews::default()).unwrap();
+                let Latency { min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns, .. } = latency;
+                assert_eq!(latency.round_trips, 300, "{config:?}");
+                let times = [min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns];
+                assert!(min_ns > 0.0 && times.is_sorted(), "{config:?}: {latency:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_answers_what_is_not_noticed() {
+    for operation in [Operation::Write, Operation::Read] {
+        let config = PerfConfig { operation, ..PerfConfig::default() };
+        let error = measure_latency(&config, &RailNews::default()).unwrap_err();
+        assert!(matches!(error, PerfError::Workload(WorkloadError::Unnoticed(_))), "{error}");
+    }
+}
+
+/// A message is one request: a doorbell and a completion at most.
+#[test]
+fn short_messages_are_one_request_each() {
+    let limit = Limit::Count(500);
+    let config = PerfConfig {
+        operation: Operation::P2p,
+        limit,
+        message_size: 8,
+        rails: 1,
+        devices: 1,
+        ..PerfConfig::default()
+    };
+    let measured = here(&config).unwrap();
+    assert_eq!((measured.requests, measured.doorbells_per_request), (500, 1.0));
+    assert!(measured.completions_per_request <= 1.0, "{measured:?}");
+}
+
+#[test]
+fn a_rail_that_fails_ends_a_measurement_of_messages() {
+    let log = FaultLog::default();
+    let limit = Limit::Time(Duration::from_secs(60));
+    let config =
+        PerfConfig { operation: Operation::P2p, qp_timeout: 10, limit, ..PerfConfig::default() };
+    let faults = ["2:1M:cut".parse().unwrap()];
+    let error = measure_over_time(&config, &faults, &log, &RailNews::default(), || ()).unwrap_err();
+    assert!(matches!(error, PerfError::Session(SessionError::Messages(_))), "{error}");
+}
+
+#[test]
+fn messages_that_make_no_progress_end_a_measurement() {
+    let stall_timeout = Duration::from_millis(200);
+    let care = RailCare { stall_timeout, ..RailCare::default() };
+    let limit = Limit::Time(Duration::from_secs(60));
+    let config = PerfConfig { operation: Operation::P2p, care, limit, ..PerfConfig::default() };
+    let faults = ["2:1M:silent".parse().unwrap()];
+    let measured =
+        measure_over_time(&config, &faults, &FaultLog::default(), &RailNews::default(), || ());
+    let error = measured.unwrap_err();
+    assert!(matches!(error, PerfError::Session(SessionError::MessagesStalled { .. })), "{error}");
+}
+
+#[test]
 fn time_limits_end() {
     let limit = Limit::Time(Duration::from_millis(10));
     let config = PerfConfig { message_size: 4096, limit, ..PerfConfig::default() };

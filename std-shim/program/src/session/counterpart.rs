@@ -3,11 +3,13 @@
 
 use super::{Failure, Patience, SessionError};
 use crate::job::{Control, Hello, JobOutcome, Message};
-use polyrail::backend::Connect;
+use polyrail::backend::{Connect, Domain};
 use polyrail::chain::Chain;
-use polyrail::endpoint::{ConnectError, Endpoint, EndpointQp, HealingLink, HealingMessage};
-use polyrail::exchange::{ControlError, DONE, HELLO, READY, Reason, Session, get_ready};
-use polyrail::hardware::CompletionQueue;
+use polyrail::endpoint::{ConnectError, EndpointQp, HealingLink, HealingMessage};
+use polyrail::exchange::{
+    ControlError, DONE, HELLO, READY, Reason, Session, get_p2p_ready, get_ready,
+};
+use polyrail::p2p::P2pEndpoint;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -187,9 +189,24 @@ impl<'a> Counterpart<'a> {
         E: From<ConnectError> + From<ControlError> + From<SessionError>,
     {
         get_ready(endpoint, &mut self.control, hello, post_receives)?;
+        Ok(self.expect_ready()?)
+    }
+
+    /// Connects an endpoint for messages with the other side's; see
+    /// [`bring_up_p2p`](polyrail::exchange::bring_up_p2p).
+    pub(crate) fn bring_up_p2p<D: Domain>(
+        &mut self,
+        endpoint: &mut P2pEndpoint<D>,
+        hello: &Hello,
+    ) -> Result<(), SessionError> {
+        get_p2p_ready::<D, SessionError, _>(endpoint, &mut self.control, hello)?;
+        self.expect_ready()
+    }
+
+    fn expect_ready(&mut self) -> Result<(), SessionError> {
         match self.expect(READY, self.control.message_timeout())? {
             Message::Ready {} => Ok(()),
-            message => Err(SessionError::out_of_turn(&message, READY).into()),
+            message => Err(SessionError::out_of_turn(&message, READY)),
         }
     }
 
@@ -360,19 +377,19 @@ impl<'a> Counterpart<'a> {
         failure
     }
 
-    /// Ends this side's part: tells the other side of a failure, and takes every request back from the
-    /// devices. Buffers have to stay until then: without queue pairs the other side's requests get no
+    /// Ends this side's part: tells the other side of a failure, and lets `flush` take every request back from the
+    /// devices, for a time. Buffers have to stay until then: without queue pairs the other side's requests get no
     /// answer, and the message arrives first; without memory they would fail at once, and hide the
     /// reason.
-    pub(crate) fn conclude<Q: Connect, C: CompletionQueue>(
+    pub(crate) fn conclude(
         &mut self,
-        endpoint: &mut Endpoint<Q, C>,
+        flush: impl FnOnce(Duration),
         failure: Option<&impl Failure>,
     ) {
         if let Some(failure) = failure {
             self.tell_failure(failure);
         }
-        endpoint.flush(FLUSH_TIMEOUT);
+        flush(FLUSH_TIMEOUT);
     }
 }
 

@@ -4,9 +4,10 @@ use crate::job::{Job, Message};
 use polyrail::DeviceCountMismatch;
 use polyrail::backend::{Connect, DeviceError};
 use polyrail::endpoint::{BuildError, ConnectError, Endpoint, EndpointError};
-use polyrail::exchange::{ControlError, Reason};
-use polyrail::hardware::CompletionQueue;
+use polyrail::exchange::{ControlError, HandshakeError, Reason};
+use polyrail::hardware::{CompletionQueue, CqError};
 use polyrail::memory::OutOfRange;
+use polyrail::p2p::{CallError, P2pBuildError, P2pConnectError};
 use polyrail::virtual_qp::{PostError, PostRecvError};
 use std::error::Error;
 use std::time::Duration;
@@ -54,6 +55,24 @@ pub enum SessionError {
     /// The endpoint could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// The endpoint for messages could not be built.
+    #[error(transparent)]
+    BuildP2p(#[from] P2pBuildError),
+    /// The two endpoints for messages could not be connected.
+    #[error(transparent)]
+    ConnectP2p(#[from] P2pConnectError),
+    /// The endpoint for messages failed, or refused what it should have taken.
+    #[error("messages")]
+    Messages(#[from] CallError),
+    /// No message made progress.
+    #[error("no message made progress for {waited:?}")]
+    MessagesStalled {
+        /// For how long.
+        waited: Duration,
+    },
+    /// A completion queue of the endpoint for messages broke.
+    #[error(transparent)]
+    Queue(#[from] CqError),
     /// The two endpoints could not be connected.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -129,9 +148,19 @@ impl SessionError {
         Self::Protocol(format!("both sides ask; the other one for \"{}\"", purpose.name()))
     }
 
+    /// Returns whether a rail may be what failed.
+    pub(crate) const fn is_of_rails(&self) -> bool {
+        matches!(self, Self::Endpoint(_) | Self::Messages(_) | Self::MessagesStalled { .. })
+    }
+
     /// The other side reports the end of another job.
     pub(crate) fn other_outcome() -> Self {
         Self::Protocol("its \"done\" is for another job than the one asked for".into())
+    }
+
+    /// The peer's endpoint is for `theirs`, requests or messages, and this side's for the other.
+    pub(crate) fn other_kind(theirs: &'static str, ours: &'static str) -> Self {
+        ControlError::from(HandshakeError::Reach { theirs, ours }).into()
     }
 
     /// A post was refused; the cause is an earlier failure, if there is one.

@@ -44,16 +44,16 @@ pub(crate) fn receive<D: Domain + Sync>(
     watch: impl FnMut(),
 ) -> Result<Received, CopyError> {
     let begin = Instant::now();
-    let prepared = prepare(&visit, job);
     let plan = job.plan;
-    let Prepared { path, target, file } =
+    let prepared = visit.requests().map_err(receiver_failed);
+    let prepared = prepared.and_then(|endpoint| Ok((endpoint, prepare(&visit, job)?)));
+    let (endpoint, Prepared { path, target, file }) =
         prepared.inspect_err(|error| tell_failure(&mut visit.control, error))?;
     progress.total.store(plan.total, Ordering::Relaxed);
     let failed = |error| CopyError::of_side(CopyRole::Receiver, error, Path::new(""), &path);
 
-    let builder = visit.builder();
+    let builder = visit.builder(endpoint);
     let environment = visit.environment(&builder, &progress.rails, &progress.interrupted);
-    let endpoint = &visit.hello.endpoint;
     let devices = environment.domains.len();
     let complete = || target.finish(visit.options.sync).map_err(TransferError::Finish);
     let incoming = IncomingFile { file: &file, written: &progress.written, complete };

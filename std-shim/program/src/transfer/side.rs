@@ -46,7 +46,7 @@ impl<'a, D: Domain> Side<'a, D> {
     pub(super) fn hello(&self, buffer: &RegisteredBuffer<D::Region>) -> Hello {
         let endpoint = self.traffic.endpoint.address();
         let session = self.peer.session();
-        Hello { endpoint, buffer: buffer.remote(), purpose: None, session }
+        Hello { reach: endpoint.into(), buffer: buffer.remote(), purpose: None, session }
     }
 
     /// Sends the other side a message.
@@ -179,7 +179,8 @@ impl<'a, D: Domain> Side<'a, D> {
 
     /// Ends this side's part; see [`Counterpart::conclude`].
     pub(super) fn conclude(&mut self, failure: Option<&TransferError>) {
-        self.peer.conclude(&mut self.traffic.endpoint, failure);
+        let endpoint = &mut self.traffic.endpoint;
+        self.peer.conclude(|timeout| endpoint.flush(timeout), failure);
     }
 }
 

@@ -85,7 +85,7 @@ fn received(messages: impl FnOnce(Address) -> Vec<Message>) -> TransferError {
 
 fn hello(endpoint: Address, purpose: Option<Job>) -> Message {
     let buffer = RemoteBuffer { addr: 0x1000, length: 2048, rkeys: vec![1, 2] };
-    Message::Hello(Hello { endpoint, buffer, purpose, session: None })
+    Message::Hello(Hello { reach: endpoint.into(), buffer, purpose, session: None })
 }
 
 fn to_copy() -> Option<Job> {
@@ -357,11 +357,11 @@ fn one_chunk_received(
         let address = endpoint.address();
         let remote = buffer.remote();
         let hello =
-            Message::Hello(Hello { endpoint: address, buffer: remote, purpose, session: None });
+            Message::Hello(Hello { reach: address.into(), buffer: remote, purpose, session: None });
         stream.write_all(&hello.encode()).unwrap();
         let mut incoming = Incoming::new();
         let Message::Hello(peer) = hear(&mut stream, &mut incoming) else { panic!() };
-        endpoint.connect(&peer.endpoint).unwrap();
+        endpoint.connect(peer.reach.requests().unwrap()).unwrap();
         assert_eq!(hear(&mut stream, &mut incoming), Message::Ready {});
         let keys = buffer.toward(&peer.buffer).unwrap();
         let local = buffer.local(0, chunk).unwrap();
@@ -418,8 +418,8 @@ fn a_sender_hears_the_receiver_while_it_reads_a_chunk() {
         let address = endpoint.address();
         let buffer = ring.remote();
         let hello =
-            Message::Hello(Hello { endpoint: address, buffer, purpose: None, session: None });
-        endpoint.connect(&peer.endpoint).unwrap();
+            Message::Hello(Hello { reach: address.into(), buffer, purpose: None, session: None });
+        endpoint.connect(peer.reach.requests().unwrap()).unwrap();
         let messages = [hello, Message::Ready {}, Message::Failed { reason: Reason::new("tired") }];
         stream.write_all(&messages.map(|message| message.encode()).concat()).unwrap();
         sender.join().unwrap().unwrap_err()

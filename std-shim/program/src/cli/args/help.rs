@@ -59,6 +59,8 @@ Examples:
   polyrail perf --sizes 64K,1M --operations write-imm --threads 2
   polyrail perf --sizes 4K..16M --csv > perf.csv
   polyrail perf --schemes spray --plot perf.svg
+  polyrail perf --operations p2p --sizes 8..1M       messages of isend and irecv
+  polyrail perf --latency                           half round trips of 8 bytes
   polyrail perf --timeline --seconds 1 --csv > goodput.csv
   polyrail perf --line-rate 1G --fault 2:1s:slow:1s --plot goodput.svg
   polyrail perf --to 10.0.0.2 --device mlx5_0 --device mlx5_1 --rails 8 --window 32
@@ -69,6 +71,14 @@ devices to `polyrail serve` on another host, one connection for each line; it ne
 built with --features verbs. Each line also shows a plain memcpy of the same bytes over as much \
 of this host's memory, measured in the same run.
 
+p2p measures messages: the receiver offers buffers (irecv) ahead, and the sender sends to them (isend), up to 64 \
+at a time, over one rail up to 64 KiB and spread evenly over all from there on. A rail that fails ends it, whatever \
+--rail-failure is, and --schemes and --max-msg-size do not matter.
+
+With --latency, one request at a time is answered by one of the same size, and half of the time from its post until \
+the answer is there is reported: the shortest, percentiles, and the longest, off by at most 1 in 1000. 200 round \
+trips before that do not count. Without --threads 2 or --to, one thread serves both ends in turn.
+
 With --timeline or --fault, one operation, scheme and size is measured in one run, from moment to moment, \
 in up to 300 samples. --plot then draws what was acknowledged over all rails, and what was posted to each, over \
 time. --csv prints a row for each interval between samples: its end in seconds, GB/s over all rails, GB/s of \
@@ -77,7 +87,7 @@ with the same figures, `marks` (seconds, cause, whether trouble begins or ends, 
 `goodput` in GB/s before the first, during the trouble, and after it, with ratios to before. The software NIC \
 shares this host's processors, so a rail that is lost costs something only with a --line-rate.
 
-Throughput counts what is acknowledged. For write-imm and send the server also reports how many \
+Throughput counts what is acknowledged. For write-imm, send and p2p the server also reports how many \
 arrived, and a difference is an error. It does not notice a write or a read, so a line of these may \
 take no longer than the server's --progress-timeout.
 

@@ -185,15 +185,19 @@ pub(super) struct PerfArguments {
     #[command(flatten)]
     pub(super) token: TokenArguments,
     /// Request sizes in bytes: a list, or a range of powers of two such as 4K..1M
-    /// [default: 4K..4M; over time 1M].
+    /// [default: 4K..4M; over time 1M; latency 8].
     #[arg(long, value_name = "SIZES", value_parser = sizes)]
     pub(super) sizes: Option<Sizes>,
-    /// What to measure [default: all; over time write-imm].
+    /// What to measure [default: all; over time write-imm; latency those that the receiver notices].
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) operations: Vec<OperationName>,
     /// Schemes to measure; they differ for write-imm only [default: both; over time spray].
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) schemes: Vec<SchemeName>,
+    /// Measure half round trips instead of throughput: each request is answered by one of the same size before the
+    /// next. For operations that the receiver notices: write-imm, send and p2p.
+    #[arg(long, conflicts_with_all = ["timeline", "fault", "plot"])]
+    pub(super) latency: bool,
     /// Measure over time: one operation, scheme and size, in one run without memcpy. Shows goodput from
     /// moment to moment.
     #[arg(long)]
@@ -208,7 +212,7 @@ pub(super) struct PerfArguments {
     /// Seconds to measure each line for [default: 0.2; over time 3].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(super) seconds: Option<Duration>,
-    /// Requests to measure for each line, instead of a time.
+    /// Requests to measure for each line, or round trips, instead of a time.
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
     #[command(flatten)]

@@ -52,6 +52,8 @@ pub(in crate::cli) enum OperationName {
     Read,
     /// SEND into receives that the peer posts.
     Send,
+    /// A message into a buffer that the peer offers (isend, irecv).
+    P2p,
 }
 
 impl From<OperationName> for Operation {
@@ -61,6 +63,7 @@ impl From<OperationName> for Operation {
             OperationName::WriteImm => Self::WriteImm,
             OperationName::Read => Self::Read,
             OperationName::Send => Self::Send,
+            OperationName::P2p => Self::P2p,
         }
     }
 }

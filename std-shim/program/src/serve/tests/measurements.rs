@@ -1,6 +1,7 @@
 //! Measurements between two hosts.
 
 use super::*;
+use crate::perf::measure_latency_to;
 use crate::session::{RailCare, RailNews};
 use polyrail::virtual_qp::RailFailure;
 
@@ -38,6 +39,45 @@ fn every_operation_is_measured_between_two_sides() {
         // The measured requests, and two windows and 16 before those.
         assert_eq!(there.requests, 40 + 32, "{line:?}");
     }
+}
+
+#[test]
+fn answers_are_measured_between_two_sides() {
+    let operations = [Operation::WriteImm, Operation::Send, Operation::P2p];
+    let lines = operations.map(|operation| quick(operation, Scheme::Spray, 2, 8));
+    let (measured, served) = served(&ServeOptions::default(), lines.len(), |address, host| {
+        let (news, interrupted) = (RailNews::default(), AtomicBool::new(false));
+        let measure = |line: &PerfConfig| {
+            measure_latency_to(line, address, host.all_domains(), &news, &interrupted).unwrap()
+        };
+        lines.each_ref().map(measure)
+    });
+    for ((line, measured), served) in lines.iter().zip(measured).zip(served) {
+        assert!(measured.round_trips == 40 && measured.min_ns > 0.0, "{line:?}");
+        let Ok(Served::Perf(there)) = served else { panic!("{line:?}: {served:?}") };
+        // The measured ones, and 200 before those.
+        assert_eq!((there.operation, there.requests), (line.operation, 240));
+    }
+}
+
+/// The operation says which kind of endpoint it needs.
+#[test]
+fn a_near_end_with_the_wrong_endpoint_is_sent_away() {
+    let messages = Job::Perf(Workload::new(Operation::P2p, 4096, 4).unwrap());
+    let (text, served) = served(&ServeOptions::default(), 1, |address, host| {
+        let mut control = Control::connect(address, &Timeouts::default()).unwrap();
+        let builder = CopyOptions::default().builder();
+        let endpoint: Endpoint = builder.build(&host.domains()).unwrap();
+        let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &host.domains()).unwrap();
+        let reach = endpoint.address().into();
+        let buffer = ring.remote();
+        let hello = Hello { reach, buffer, purpose: Some(messages.clone()), session: None };
+        control.send(&Message::Hello(hello)).unwrap();
+        told(&mut control)
+    });
+    let expected = "the peer has an endpoint for requests, and this side one for messages";
+    assert!(text.contains(expected), "{text}");
+    assert!(matches!(served[0], Err(ServeError::Perf(PerfError::Session(_)))));
 }
 
 #[test]
@@ -151,16 +191,16 @@ fn far_end(config: &PerfConfig, then: impl FnOnce(Control, &mut Endpoint) + Send
             let (mut control, _) = listener.accept(&Timeouts::default()).unwrap();
             let hello = control.expect_hello().unwrap();
             let domains = there.domains();
-            let polyrail::endpoint::Address { scheme, ref card, .. } = hello.endpoint;
+            let polyrail::endpoint::Address { scheme, card, .. } = hello.reach.requests().unwrap();
             let options = CopyOptions { rails: card.qp_nums.len(), ..CopyOptions::default() };
-            let builder = options.builder().scheme(scheme).rail_failure(card.rail_failure);
+            let builder = options.builder().scheme(*scheme).rail_failure(card.rail_failure);
             let mut endpoint: Endpoint = builder.build(&domains).unwrap();
             let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
             let address = endpoint.address();
             let buffer = ring.remote();
             control
                 .send(&Message::Hello(Hello {
-                    endpoint: address,
+                    reach: address.into(),
                     buffer,
                     purpose: None,
                     session: None,

@@ -386,7 +386,12 @@ fn say_hello(
     let address = endpoint.address();
     let remote = buffer.remote();
     control
-        .send(&Message::Hello(Hello { endpoint: address, buffer: remote, purpose, session: None }))
+        .send(&Message::Hello(Hello {
+            reach: address.into(),
+            buffer: remote,
+            purpose,
+            session: None,
+        }))
         .unwrap();
     (control, endpoint, buffer)
 }

@@ -20,7 +20,7 @@ fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Control) + Send) -> C
             let buffer = ring.remote();
             control
                 .send(&Message::Hello(Hello {
-                    endpoint: address,
+                    reach: address.into(),
                     buffer,
                     purpose: None,
                     session: None,

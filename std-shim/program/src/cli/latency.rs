@@ -1,0 +1,104 @@
+//! `polyrail perf --latency`: half round trips.
+
+use super::args::{OperationName, PerfArguments};
+use super::exit::Failure;
+use super::line::Line;
+use super::perf::{Measure, Place, check, config, describe, here, kinds, to_host, with_news};
+use super::signals::interrupts;
+use super::table::Table;
+use super::{hosts, print};
+use polyrail_program::job::Shape;
+use polyrail_program::perf::{
+    Latency, PerfConfig, WorkloadError, measure_latency, measure_latency_to,
+};
+use polyrail_program::session::RailNews;
+use polyrail_program::size::human_size;
+use std::time::Duration;
+
+/// What is measured unless it is chosen.
+const OPERATIONS: [OperationName; 3] =
+    [OperationName::WriteImm, OperationName::Send, OperationName::P2p];
+const SIZE: u32 = 8;
+const TIME: Duration = Duration::from_secs(1);
+
+pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
+    check(arguments)?;
+    let kinds = kinds(arguments, &OPERATIONS);
+    if let Some((unnoticed, _)) = kinds.iter().find(|(operation, _)| !operation.is_received()) {
+        return Err(Failure::usage(&WorkloadError::Unnoticed(*unnoticed).to_string()));
+    }
+    let (place, measure) = bench(arguments)?;
+    let sizes = arguments.sizes.as_ref().map_or(&[SIZE][..], |sizes| &sizes.0);
+    let mut lines = Vec::new();
+    for (operation, scheme) in kinds {
+        for &size in sizes {
+            let config = config(arguments, &place, operation, scheme, size, TIME);
+            lines.push(Line::new(place.threads, &config, with_news(&config, &*measure)?));
+        }
+    }
+    if arguments.json {
+        print::print_json(&lines)
+    } else if arguments.csv {
+        print::print(csv(&lines).as_bytes())
+    } else {
+        print::print(text(arguments, &place, &lines).as_bytes())
+    }
+}
+
+/// Returns where requests go, and what measures them.
+fn bench(arguments: &PerfArguments) -> Result<(Place, Box<Measure<Latency>>), Failure> {
+    let Some(address) = &arguments.to else {
+        return Ok((here(arguments), Box::new(measure_latency)));
+    };
+    let server = hosts::server(address, &arguments.token)?;
+    let (place, domains) = to_host(arguments, &server.address)?;
+    let interrupted = interrupts();
+    let measure = move |config: &PerfConfig, news: &RailNews| {
+        measure_latency_to(config, server.clone(), &domains, news, &interrupted)
+    };
+    Ok((place, Box::new(measure)))
+}
+
+fn text(arguments: &PerfArguments, place: &Place, lines: &[Line<Latency>]) -> String {
+    let mut table = Table::new(&[
+        "operation",
+        "scheme",
+        "size",
+        "round trips",
+        "min us",
+        "p50 us",
+        "p90 us",
+        "p99 us",
+        "p99.9 us",
+        "max us",
+    ]);
+    for Line { operation, shape, measured, .. } in lines {
+        let names = [(*operation).to_owned(), shape.scheme_name().to_owned()];
+        let counts = [human_size(shape.message_size), measured.round_trips.to_string()];
+        let times = times(measured).map(|nanoseconds| format!("{:.2}", nanoseconds / 1e3));
+        table.row(names.into_iter().chain(counts).chain(times).collect());
+    }
+    format!("{}\nHalf round trips\n\n{}", describe(arguments, place), table.text())
+}
+
+const fn times(measured: &Latency) -> [f64; 6] {
+    let Latency { min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns, .. } = *measured;
+    [min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns]
+}
+
+fn csv(lines: &[Line<Latency>]) -> String {
+    let mut text = String::from(
+        "operation,scheme,message_size,rails,devices,threads,round_trips,min_ns,p50_ns,p90_ns,\
+         p99_ns,p99_9_ns,max_ns\n",
+    );
+    for Line { operation, shape, threads, measured } in lines {
+        let Shape { rails, devices, message_size, .. } = shape;
+        let scheme = shape.scheme_name();
+        let round_trips = measured.round_trips;
+        let times = times(measured).map(|nanoseconds| format!("{nanoseconds:.1}")).join(",");
+        text += &format!(
+            "{operation},{scheme},{message_size},{rails},{devices},{threads},{round_trips},{times}\n"
+        );
+    }
+    text
+}

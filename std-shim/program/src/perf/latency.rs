@@ -1,0 +1,98 @@
+//! Measuring half round trips, within one process and between two hosts.
+
+use super::config::{Limit, PerfConfig, Threads};
+use super::drive::Eager;
+use super::error::PerfError;
+use super::messages::MessageEnd;
+use super::near::Near;
+use super::ping_pong::{Latency, Pinger, Player, Ponger, play};
+use super::requests::RequestPlayer;
+use super::rig::Rig;
+use crate::hosts::hosts_with_rate;
+use crate::job::{Operation, WorkloadError};
+use crate::session::{RailNews, ServerAddress};
+use polyrail::backend::Domain;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Measures how long a request and its answer take, with both ends in this process, on the software NIC.
+/// [`PerfConfig::window`] is how many requests an end has room for; one is in flight.
+///
+/// # Errors
+///
+/// The configuration is not valid, among other things because the receiver does not
+/// [notice](Operation::is_received) the operation; or a rail failed.
+pub fn measure_latency(config: &PerfConfig, news: &RailNews) -> Result<Latency, PerfError> {
+    check(config)?;
+    let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
+    let (here, there) = (here.domains(), there.domains());
+    match config.operation {
+        Operation::P2p => Rig::players_of_messages(config, &here, &there)?.measure(config.limit),
+        _ => Rig::players_of_requests(config, &here, &there, news)?.measure(config.limit),
+    }
+}
+
+/// Measures how long a request and its answer take, with this process at the near end and
+/// this [server](crate::serve) at the far one; see [`measure_to`](super::measure_to).
+///
+/// # Errors
+///
+/// As [`measure_latency`] and [`measure_to`](super::measure_to).
+pub fn measure_latency_to<D: Domain>(
+    config: &PerfConfig,
+    server: impl Into<ServerAddress>,
+    domains: &[D],
+    news: &RailNews,
+    interrupted: &AtomicBool,
+) -> Result<Latency, PerfError> {
+    check(config)?;
+    let server = server.into();
+    match config.operation {
+        Operation::P2p => {
+            Near::<MessageEnd<D>>::reach(config, true, &server, domains, news, interrupted)?
+                .play(config)
+        }
+        _ => Near::<RequestPlayer<D>>::reach(config, true, &server, domains, news, interrupted)?
+            .play(config),
+    }
+}
+
+fn check(config: &PerfConfig) -> Result<(), PerfError> {
+    let operation = config.operation;
+    let is_noticed = operation.is_received();
+    is_noticed.then_some(()).ok_or(PerfError::Workload(WorkloadError::Unnoticed(operation)))
+}
+
+impl<P: Player + Send> Rig<Pinger<P>, Ponger<P>> {
+    fn measure(&mut self, limit: Limit) -> Result<Latency, PerfError> {
+        let Self { sender: near, receiver: far, .. } = self;
+        far.player.make_room()?;
+        if self.threads == Threads::One {
+            return play(near, limit, || far.answer().map(|_| ()));
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let answered = answer_until(far, &stop);
+                // Nobody answers any more.
+                stop.store(true, Ordering::Release);
+                answered
+            });
+            let measured = play(near, limit, || match stop.load(Ordering::Acquire) {
+                true => Err(PerfError::Lost { sent: 1, received: 0 }),
+                false => Ok(()),
+            });
+            stop.store(true, Ordering::Release);
+            let answered = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            answered.and(measured)
+        })
+    }
+}
+
+/// Answers until `stop` is set.
+fn answer_until<P: Player>(far: &mut Ponger<P>, stop: &AtomicBool) -> Result<(), PerfError> {
+    let mut idle = Eager::default();
+    while !stop.load(Ordering::Acquire) {
+        idle.note(far.answer()?);
+    }
+    Ok(())
+}

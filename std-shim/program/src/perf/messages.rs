@@ -1,0 +1,257 @@
+//! An end of a measurement over an endpoint for messages: it sends, or offers buffers, or both.
+
+use super::drive::{Flush, Receiver, Sender, sum};
+use super::error::PerfError;
+use super::ping_pong::Player;
+use super::sampler::Sampler;
+use crate::job::{Hello, Workload};
+use crate::session::{Counterpart, SessionError};
+use polyrail::backend::Domain;
+use polyrail::memory::RegisteredBuffer;
+use polyrail::p2p::{
+    CallError, P2pBuilder, P2pEndpoint, RecvBuffer, RecvHandle, SLOTS, SendHandle,
+};
+use polyrail::verbs::{AccessFlags, DeviceKeys};
+use polyrail::virtual_qp::RailCounters;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Buffers that stay offered: all that there may be, so that a sender never waits for a receiver that is a
+/// little late.
+const OFFERS: u64 = SLOTS as u64;
+
+/// Most completions that one poll takes.
+const POLL_BUDGET: usize = 64;
+
+/// The tag of all messages.
+const TAG: u32 = 0;
+
+/// One end. Messages are numbered from 0, each way.
+pub(super) struct MessageEnd<D: Domain> {
+    /// Dropped before its memory.
+    pub(super) endpoint: P2pEndpoint<D>,
+    pub(super) ring: RegisteredBuffer<D::Region>,
+    keys: Vec<DeviceKeys>,
+    workload: Workload,
+    /// Messages that were sent, and are not known to have arrived.
+    sends: VecDeque<SendHandle>,
+    /// Buffers that are offered, and have no message.
+    offers: VecDeque<RecvHandle>,
+    sent: u64,
+    completed: u64,
+    arrived: u64,
+    headway: Headway,
+    sampler: Sampler,
+}
+
+impl<D: Domain> MessageEnd<D> {
+    /// Makes an end and fills its ring with `byte`: untouched memory would all be the same page. Its messages may
+    /// make no progress for `stall_timeout`.
+    pub(super) fn new(
+        workload: Workload,
+        builder: &P2pBuilder,
+        domains: &[&D],
+        byte: u8,
+        stall_timeout: Duration,
+    ) -> Result<Self, SessionError> {
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let ring = RegisteredBuffer::new(workload.ring_bytes(), access, domains)?;
+        ring.fill(0, ring.len(), byte)?;
+        Ok(Self {
+            endpoint: builder.build(domains)?,
+            keys: ring.own_keys(),
+            ring,
+            workload,
+            sends: VecDeque::with_capacity(SLOTS),
+            offers: VecDeque::with_capacity(SLOTS),
+            sent: 0,
+            completed: 0,
+            arrived: 0,
+            headway: Headway::new(stall_timeout),
+            sampler: Sampler::off(),
+        })
+    }
+
+    /// Connects with the other end, in another process.
+    pub(super) fn bring_up(
+        &mut self,
+        peer: &mut Counterpart<'_>,
+        hello: &Hello,
+    ) -> Result<(), PerfError> {
+        Ok(peer.bring_up_p2p(&mut self.endpoint, hello)?)
+    }
+
+    /// Offers buffers up to the number that stays offered, as far as there is room.
+    pub(super) fn offer(&mut self) -> Result<(), PerfError> {
+        while (self.offers.len() as u64) < OFFERS {
+            let offered = self.arrived + self.offers.len() as u64;
+            let slot = self.workload.slot(offered);
+            let local = self.ring.local(slot, self.workload.message_size)?;
+            let buffer = RecvBuffer { local, tag: TAG, keys: &self.keys };
+            match now(self.endpoint.irecv(&[buffer]))? {
+                Some(offer) => self.offers.push_back(offer),
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the next message; returns `false` if it is not the time.
+    fn send(&mut self) -> Result<bool, PerfError> {
+        let slot = self.workload.slot(self.sent);
+        let local = self.ring.local(slot, self.workload.message_size)?;
+        let Some(send) = now(self.endpoint.isend(local, TAG, &self.keys))? else {
+            return Ok(false);
+        };
+        self.sends.push_back(send);
+        self.sent += 1;
+        Ok(true)
+    }
+
+    /// Takes what is done, each way. Returns whether anything was.
+    fn take(&mut self) -> Result<bool, PerfError> {
+        self.endpoint.poll(POLL_BUDGET)?;
+        let before = self.completed + self.arrived;
+        while let Some(send) = self.sends.front()
+            && self.endpoint.test_send(*send)?
+        {
+            self.sends.pop_front();
+            self.completed += 1;
+        }
+        while let Some(offer) = self.offers.front()
+            && self.endpoint.test_recv(*offer)?.is_some()
+        {
+            self.offers.pop_front();
+            self.arrived += 1;
+        }
+        Ok(self.completed + self.arrived > before)
+    }
+
+    fn check(&mut self) -> Result<(), PerfError> {
+        Ok(self.headway.check(self.sent, self.completed)?)
+    }
+}
+
+impl<D: Domain> Flush for MessageEnd<D> {
+    fn flush(&mut self, timeout: Duration) {
+        self.endpoint.give_up(timeout);
+    }
+}
+
+impl<D: Domain> Sender for MessageEnd<D> {
+    fn post(&mut self) -> Result<bool, PerfError> {
+        self.send()
+    }
+
+    fn poll(&mut self) -> Result<bool, PerfError> {
+        self.take()
+    }
+
+    fn posted(&self) -> u64 {
+        self.sent
+    }
+
+    fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    fn window(&self) -> u64 {
+        self.workload.window.into()
+    }
+
+    fn message_size(&self) -> u64 {
+        self.workload.message_size.into()
+    }
+
+    fn check_headway(&mut self) -> Result<(), PerfError> {
+        self.check()
+    }
+
+    fn rails(&self) -> impl Iterator<Item = RailCounters> {
+        (0..).map_while(|rail| self.endpoint.sender().counters(rail))
+    }
+
+    fn counters(&self) -> RailCounters {
+        sum(self.rails())
+    }
+
+    fn device_of(&self, rail: usize) -> String {
+        self.endpoint.device_of(rail).unwrap_or_default().to_owned()
+    }
+
+    fn sampler(&mut self) -> &mut Sampler {
+        &mut self.sampler
+    }
+}
+
+impl<D: Domain> Receiver for MessageEnd<D> {
+    fn poll(&mut self) -> Result<bool, PerfError> {
+        let busy = self.take()?;
+        self.offer()?;
+        Ok(busy)
+    }
+
+    fn received(&self) -> u64 {
+        self.arrived
+    }
+
+    fn has_all(&self, requests: u64) -> bool {
+        self.arrived >= requests
+    }
+}
+
+impl<D: Domain> Player for MessageEnd<D> {
+    fn make_room(&mut self) -> Result<(), PerfError> {
+        self.offer()
+    }
+
+    fn hit(&mut self) -> Result<bool, PerfError> {
+        self.send()
+    }
+
+    fn arrivals(&mut self) -> Result<u64, PerfError> {
+        self.take()?;
+        Ok(self.arrived)
+    }
+
+    fn check_headway(&mut self) -> Result<(), PerfError> {
+        self.check()
+    }
+}
+
+/// What a call returned, or `None` if it is to be made again.
+fn now<T>(called: Result<T, CallError>) -> Result<Option<T>, SessionError> {
+    match called {
+        Ok(done) => Ok(Some(done)),
+        Err(refusal) if refusal.is_not_now() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether messages make progress.
+#[derive(Debug)]
+struct Headway {
+    timeout: Duration,
+    /// How many were complete, and since when, while some were not.
+    since: Option<(u64, Instant)>,
+}
+
+impl Headway {
+    const fn new(timeout: Duration) -> Self {
+        Self { timeout, since: None }
+    }
+
+    fn check(&mut self, sent: u64, completed: u64) -> Result<(), SessionError> {
+        match self.since {
+            Some((before, since)) if before == completed && sent > completed => {
+                let is_late = since.elapsed() >= self.timeout;
+                let late = SessionError::MessagesStalled { waited: self.timeout };
+                if is_late { Err(late) } else { Ok(()) }
+            }
+            _ => {
+                self.since = Some((completed, Instant::now()));
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Ping-pong: one request at a time, there and back, and how long half of that takes.
+
+use super::config::Limit;
+use super::drive::{Eager, Flush};
+use super::error::PerfError;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Round trips before those that are measured.
+const WARM_UP: u64 = 200;
+
+/// Rounds without an answer from one look at the clock to the next.
+const ROUNDS_PER_LOOK: u32 = 4096;
+
+/// Significant digits of a histogram: values are off by at most 1 in 1000.
+const DIGITS: u8 = 3;
+
+/// Half round trips in nanoseconds: from the post of a request until its answer is there, halved. Percentiles are
+/// those of [`Histogram`], off by at most 1 in 1000.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    /// Round trips that were measured.
+    pub round_trips: u64,
+    /// The shortest.
+    pub min_ns: f64,
+    /// The median.
+    pub p50_ns: f64,
+    /// 90% are no longer.
+    pub p90_ns: f64,
+    /// 99% are no longer.
+    pub p99_ns: f64,
+    /// 99.9% are no longer.
+    #[serde(rename = "p99_9_ns")]
+    pub p999_ns: f64,
+    /// The longest.
+    pub max_ns: f64,
+}
+
+impl Latency {
+    fn new(round_trips: &Histogram<u64>) -> Self {
+        let half = |nanoseconds: u64| nanoseconds as f64 / 2.0;
+        let at = |quantile| half(round_trips.value_at_quantile(quantile));
+        Self {
+            round_trips: round_trips.len(),
+            min_ns: half(round_trips.min()),
+            p50_ns: at(0.5),
+            p90_ns: at(0.9),
+            p99_ns: at(0.99),
+            p999_ns: at(0.999),
+            max_ns: half(round_trips.max()),
+        }
+    }
+}
+
+/// Either end of a ping-pong.
+pub(super) trait Player: Flush {
+    /// Makes room for more requests of the other end. Called while one is on its way.
+    fn make_room(&mut self) -> Result<(), PerfError>;
+
+    /// Posts a request; returns `false` if there is no room.
+    fn hit(&mut self) -> Result<bool, PerfError>;
+
+    /// Takes what came, and returns how many requests of the other end have arrived so far.
+    fn arrivals(&mut self) -> Result<u64, PerfError>;
+
+    /// Checks that requests make progress.
+    fn check_headway(&mut self) -> Result<(), PerfError>;
+}
+
+/// The end that begins.
+pub(super) struct Pinger<P> {
+    pub(super) player: P,
+    /// Round trips so far.
+    pub(super) round_trips: u64,
+}
+
+impl<P: Player> Pinger<P> {
+    pub(super) const fn new(player: P) -> Self {
+        Self { player, round_trips: 0 }
+    }
+
+    /// Plays up to the limit, and records each round trip in nanoseconds. `other` is called in every round of the
+    /// loop, for the other end.
+    fn play(
+        &mut self,
+        limit: Limit,
+        times: &mut Histogram<u64>,
+        mut other: impl FnMut() -> Result<(), PerfError>,
+    ) -> Result<(), PerfError> {
+        let begin = Instant::now();
+        let mut last = begin;
+        for done in 1.. {
+            self.round_trip(&mut other)?;
+            let now = Instant::now();
+            let time = now.duration_since(last).as_nanos();
+            // Fails for times that no clock measures: the histogram grows.
+            _ = times.record(u64::try_from(time).unwrap_or(u64::MAX));
+            last = now;
+            let is_over = match limit {
+                Limit::Count(count) => done >= count,
+                Limit::Time(time) => now.duration_since(begin) >= time,
+            };
+            if is_over {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn round_trip(
+        &mut self,
+        other: &mut impl FnMut() -> Result<(), PerfError>,
+    ) -> Result<(), PerfError> {
+        let Self { player, round_trips } = self;
+        let mut idle = Eager::default();
+        let mut rounds = 0;
+        let mut wait = |player: &mut P| {
+            other()?;
+            idle.note(false);
+            rounds += 1;
+            if rounds % ROUNDS_PER_LOOK == 0 { player.check_headway() } else { Ok(()) }
+        };
+        while !player.hit()? {
+            player.arrivals()?;
+            wait(player)?;
+        }
+        *round_trips += 1;
+        player.make_room()?;
+        while player.arrivals()? < *round_trips {
+            wait(player)?;
+        }
+        Ok(())
+    }
+}
+
+/// The end that answers each request with one.
+pub(super) struct Ponger<P> {
+    pub(super) player: P,
+    /// Requests that were answered.
+    pub(super) answered: u64,
+}
+
+impl<P: Player> Flush for Pinger<P> {
+    fn flush(&mut self, timeout: Duration) {
+        self.player.flush(timeout);
+    }
+}
+
+impl<P: Player> Flush for Ponger<P> {
+    fn flush(&mut self, timeout: Duration) {
+        self.player.flush(timeout);
+    }
+}
+
+impl<P: Player> Ponger<P> {
+    pub(super) const fn new(player: P) -> Self {
+        Self { player, answered: 0 }
+    }
+
+    /// Answers what has come, and returns whether anything had.
+    pub(super) fn answer(&mut self) -> Result<bool, PerfError> {
+        let Self { player, answered } = self;
+        let asked = player.arrivals()?;
+        let before = *answered;
+        while *answered < asked && player.hit()? {
+            *answered += 1;
+        }
+        player.make_room()?;
+        Ok(*answered > before)
+    }
+}
+
+/// Warms up, and measures.
+pub(super) fn play<P: Player>(
+    near: &mut Pinger<P>,
+    limit: Limit,
+    mut other: impl FnMut() -> Result<(), PerfError>,
+) -> Result<Latency, PerfError> {
+    let mut times = Histogram::new(DIGITS).map_err(|error| PerfError::Memory(error.to_string()))?;
+    near.player.make_room()?;
+    near.play(Limit::Count(WARM_UP), &mut times, &mut other)?;
+    times.reset();
+    near.play(limit, &mut times, other)?;
+    Ok(Latency::new(&times))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The other end takes this long.
+    const PAUSE: Duration = Duration::from_millis(2);
+
+    /// A player whose every third request finds no room at first, and whose other end answers in the second round.
+    #[derive(Default)]
+    struct Slow {
+        asked: u64,
+        posted: u64,
+        answered: u64,
+    }
+
+    impl Flush for Slow {
+        fn flush(&mut self, _: Duration) {}
+    }
+
+    impl Player for Slow {
+        fn make_room(&mut self) -> Result<(), PerfError> {
+            Ok(())
+        }
+
+        fn hit(&mut self) -> Result<bool, PerfError> {
+            self.asked += 1;
+            let has_room = !self.asked.is_multiple_of(3);
+            self.posted += u64::from(has_room);
+            Ok(has_room)
+        }
+
+        fn arrivals(&mut self) -> Result<u64, PerfError> {
+            let before = self.answered;
+            self.answered = self.posted;
+            Ok(before)
+        }
+
+        fn check_headway(&mut self) -> Result<(), PerfError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_round_trip_takes_as_long_as_the_other_end() {
+        let mut near = Pinger::new(Slow::default());
+        let mut times = Histogram::new(DIGITS).unwrap();
+        let begin = Instant::now();
+        let pause = || {
+            std::thread::sleep(PAUSE);
+            Ok(())
+        };
+        near.play(Limit::Count(20), &mut times, pause).unwrap();
+        let took = begin.elapsed().as_nanos() as f64;
+        assert_eq!((near.round_trips, near.player.posted), (20, 20));
+        let latency = Latency::new(&times);
+        assert_eq!(latency.round_trips, 20);
+        let pause = PAUSE.as_nanos() as f64;
+        assert!(2.0 * latency.min_ns >= 0.99 * pause, "{latency:?}");
+        assert!(2.0 * latency.max_ns <= 1.01 * took, "{latency:?}");
+    }
+}

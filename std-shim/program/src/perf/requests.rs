@@ -1,0 +1,266 @@
+//! The ends of a measurement over a virtual queue pair: requests, and the receives that they consume.
+
+use super::drive::{Flush, Receiver, Sender, sum};
+use super::ends::{End, Slots};
+use super::error::PerfError;
+use super::ping_pong::Player;
+use super::sampler::Sampler;
+use crate::job::{Hello, Operation};
+use crate::session::{About, Counterpart, SessionError, Traffic};
+use polyrail::backend::Domain;
+use polyrail::endpoint::{EndpointError, EndpointQp};
+use polyrail::verbs::{RecvWr, SendWr, WcOpcode};
+use polyrail::virtual_qp::{RailCounters, RailId};
+use std::time::Duration;
+
+/// Receives that stay posted: all that a queue pair takes, so that a sender never waits for a receiver that
+/// is a little late.
+const RECEIVES: u64 = 128;
+
+/// The end that posts requests.
+pub(super) struct RequestSender<D: Domain> {
+    end: End<D>,
+    sampler: Sampler,
+}
+
+impl<D: Domain> RequestSender<D> {
+    pub(super) const fn new(end: End<D>) -> Self {
+        Self { end, sampler: Sampler::off() }
+    }
+
+    /// Connects with the far end, in another process.
+    pub(super) fn bring_up(
+        &mut self,
+        peer: &mut Counterpart<'_>,
+        hello: &Hello,
+    ) -> Result<(), PerfError> {
+        peer.bring_up(&mut self.end.traffic.endpoint, hello, |_| Ok(()))
+    }
+}
+
+impl<D: Domain> Flush for RequestSender<D> {
+    fn flush(&mut self, timeout: Duration) {
+        self.end.traffic.endpoint.flush(timeout);
+    }
+}
+
+impl<D: Domain> Sender for RequestSender<D> {
+    fn post(&mut self) -> Result<bool, PerfError> {
+        self.end.post()
+    }
+
+    fn poll(&mut self) -> Result<bool, PerfError> {
+        Ok(self.end.traffic.poll(|_, _| About::Own)? > 0)
+    }
+
+    fn posted(&self) -> u64 {
+        self.end.traffic.posted
+    }
+
+    fn completed(&self) -> u64 {
+        self.end.traffic.reported
+    }
+
+    fn window(&self) -> u64 {
+        self.end.slots.workload.window.into()
+    }
+
+    fn message_size(&self) -> u64 {
+        self.end.slots.workload.message_size.into()
+    }
+
+    fn check_headway(&mut self) -> Result<(), PerfError> {
+        Ok(self.end.traffic.check_headway()?)
+    }
+
+    fn rails(&self) -> impl Iterator<Item = RailCounters> {
+        let qp = self.end.traffic.endpoint.virtual_qp();
+        (0..).map_while(|rail| qp.counters(RailId::Data(rail)))
+    }
+
+    fn counters(&self) -> RailCounters {
+        let notify = self.end.traffic.endpoint.virtual_qp().counters(RailId::Notify);
+        sum(self.rails().chain(notify))
+    }
+
+    fn device_of(&self, rail: usize) -> String {
+        self.end.traffic.endpoint.device_of(RailId::Data(rail as u8))
+    }
+
+    fn sampler(&mut self) -> &mut Sampler {
+        &mut self.sampler
+    }
+}
+
+/// The other end, which posts receives if the operation consumes any.
+pub(super) struct RequestReceiver<D: Domain> {
+    pub(super) end: End<D>,
+    receives: Receives,
+}
+
+impl<D: Domain> RequestReceiver<D> {
+    pub(super) const fn new(end: End<D>) -> Self {
+        Self { end, receives: Receives::NONE }
+    }
+
+    /// Connects with the near end, in another process, after posting receives.
+    pub(super) fn bring_up(
+        &mut self,
+        peer: &mut Counterpart<'_>,
+        hello: &Hello,
+    ) -> Result<(), PerfError> {
+        self.receives.bring_up(&mut self.end, peer, hello)
+    }
+
+    /// Posts receives up to the number that stays posted.
+    pub(super) fn post_receives(&mut self) -> Result<(), PerfError> {
+        self.receives.post(&mut self.end)
+    }
+}
+
+impl<D: Domain> Flush for RequestReceiver<D> {
+    fn flush(&mut self, timeout: Duration) {
+        self.end.traffic.endpoint.flush(timeout);
+    }
+}
+
+impl<D: Domain> Receiver for RequestReceiver<D> {
+    fn poll(&mut self) -> Result<bool, PerfError> {
+        let received = self.end.traffic.poll(|_, _| About::Arrival)?;
+        if received > 0 {
+            self.post_receives()?;
+        }
+        Ok(received > 0)
+    }
+
+    fn received(&self) -> u64 {
+        self.end.traffic.arrived
+    }
+
+    fn has_all(&self, requests: u64) -> bool {
+        !self.end.slots.workload.operation.is_received() || self.received() >= requests
+    }
+}
+
+/// Either end of a ping-pong: it posts requests, and receives for those of the other end.
+pub(super) struct RequestPlayer<D: Domain> {
+    end: End<D>,
+    receives: Receives,
+}
+
+impl<D: Domain> RequestPlayer<D> {
+    pub(super) const fn new(end: End<D>) -> Self {
+        Self { end, receives: Receives::NONE }
+    }
+
+    /// Connects with the other end, in another process, after posting receives.
+    pub(super) fn bring_up(
+        &mut self,
+        peer: &mut Counterpart<'_>,
+        hello: &Hello,
+    ) -> Result<(), PerfError> {
+        self.receives.bring_up(&mut self.end, peer, hello)
+    }
+}
+
+impl<D: Domain> Flush for RequestPlayer<D> {
+    fn flush(&mut self, timeout: Duration) {
+        self.end.traffic.endpoint.flush(timeout);
+    }
+}
+
+impl<D: Domain> Player for RequestPlayer<D> {
+    fn make_room(&mut self) -> Result<(), PerfError> {
+        self.receives.post(&mut self.end)
+    }
+
+    fn hit(&mut self) -> Result<bool, PerfError> {
+        self.end.post()
+    }
+
+    fn arrivals(&mut self) -> Result<u64, PerfError> {
+        let whose = |opcode: WcOpcode| if opcode.is_recv() { About::Arrival } else { About::Own };
+        self.end.traffic.poll(|wc, _| whose(wc.opcode))?;
+        Ok(self.end.traffic.arrived)
+    }
+
+    fn check_headway(&mut self) -> Result<(), PerfError> {
+        Ok(self.end.traffic.check_headway()?)
+    }
+}
+
+impl<D: Domain> End<D> {
+    /// Posts the next request; returns `false` if there is no room until something completes.
+    fn post(&mut self) -> Result<bool, PerfError> {
+        let Self { traffic, slots } = self;
+        let request = traffic.posted;
+        let local = slots.local(request)?;
+        let remote = slots.remote(request)?;
+        let keys = &slots.keys;
+        let wr = match slots.workload.operation {
+            Operation::Write => SendWr::write(request, local, remote, keys),
+            Operation::WriteImm => {
+                SendWr::write_with_imm(request, local, remote, request as u32, keys)
+            }
+            Operation::Read => SendWr::read(request, local, remote, keys),
+            Operation::Send => SendWr::send(request, local, keys),
+            Operation::P2p => return Err(SessionError::other_kind("messages", "requests").into()),
+        };
+        Ok(traffic.post(&wr)?)
+    }
+}
+
+/// The receives of an end.
+struct Receives {
+    /// How many were posted.
+    posted: u64,
+}
+
+impl Receives {
+    const NONE: Self = Self { posted: 0 };
+
+    /// Posts them, and connects with the other end, in another process.
+    fn bring_up<D: Domain>(
+        &mut self,
+        End { traffic, slots }: &mut End<D>,
+        peer: &mut Counterpart<'_>,
+        hello: &Hello,
+    ) -> Result<(), PerfError> {
+        let Traffic { endpoint, arrived, .. } = traffic;
+        peer.bring_up(endpoint, hello, |endpoint| self.replenish::<D>(endpoint, slots, *arrived))
+    }
+
+    /// Posts receives up to the number that stays posted.
+    fn post<D: Domain>(&mut self, End { traffic, slots }: &mut End<D>) -> Result<(), PerfError> {
+        let Traffic { endpoint, arrived, .. } = traffic;
+        self.replenish::<D>(endpoint, slots, *arrived).map_err(|error| match error {
+            PerfError::Session(SessionError::Post(EndpointError::Refused(refusal))) => {
+                SessionError::refused(endpoint, refusal).into()
+            }
+            error => error,
+        })
+    }
+
+    /// Posts receives until enough are posted, if the operation consumes any.
+    fn replenish<D: Domain>(
+        &mut self,
+        endpoint: &mut EndpointQp<D::Qp>,
+        slots: &Slots<D::Region>,
+        received: u64,
+    ) -> Result<(), PerfError> {
+        let operation = slots.workload.operation;
+        let posted = &mut self.posted;
+        while operation.is_received() && *posted < received + RECEIVES {
+            let wr = match operation {
+                Operation::Send => RecvWr::data(*posted, slots.local(*posted)?, &slots.keys),
+                _ => RecvWr::notification(*posted),
+            };
+            match endpoint.post_recv(&wr) {
+                Ok(()) => *posted += 1,
+                Err(refusal) if refusal.is_back_pressure() => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
