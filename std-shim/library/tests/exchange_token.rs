@@ -57,6 +57,20 @@ fn sides_with_one_token_meet() {
 }
 
 #[test]
+fn a_side_that_has_proved_what_it_had_to_may_be_gone() {
+    for _ in 0..200 {
+        let (listener, address) = listener(Some(1));
+        let peer = thread::spawn(move || {
+            <Control>::connect_with_token(&address, &timeouts(), Some(&token(1))).map(drop)
+        });
+        let (mut far, _) = listener.accept::<NoPurpose>(&timeouts()).unwrap();
+        peer.join().unwrap().unwrap();
+        let error = far.expect(Duration::from_secs(10)).unwrap_err();
+        assert!(matches!(error, ControlError::HungUp { .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_wrong_token_is_refused_at_both_ends() {
     let (near, far) = meet(Some(1), Some(2));
     assert!(matches!(far.unwrap_err(), ControlError::WrongToken));

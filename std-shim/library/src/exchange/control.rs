@@ -84,10 +84,16 @@ impl<P: Purpose> Control<P> {
     /// Waits until the other side has proved that it knows this side's token.
     pub(super) fn expect_proof(&mut self) -> Result<(), ControlError> {
         let until = deadline(self.message_timeout);
+        // Not a message more than that: the other side may have no more to say, and be gone.
         while !self.gate.is_open() {
-            match self.try_recv()? {
-                Some(Message::Failed { reason }) => return Err(ControlError::GaveUp { reason }),
-                Some(message) => return Err(message.out_of_turn(PROOF).into()),
+            match self.receive()? {
+                Some(message) => match self.gate.pass(message)? {
+                    AtGate::Answered(answer) => self.write(&answer)?,
+                    AtGate::Passes(Message::Failed { reason }) => {
+                        return Err(ControlError::GaveUp { reason });
+                    }
+                    AtGate::Passes(message) => return Err(message.out_of_turn(PROOF).into()),
+                },
                 None if until.is_some_and(|until| Instant::now() >= until) => {
                     return Err(self.no_answer(PROOF, self.message_timeout));
                 }
