@@ -20,7 +20,7 @@
 //! 4. [`rows`]: the rows and what they must reach; [`measure`]: how they are timed;
 //!    [`instructions`]: how their instructions are counted;
 //! 5. [`handover`]: the ring between threads, beside well-known crates;
-//! 6. [`counted`]: the tests use it to compare the work of floor and engine.
+//! 6. [`counted`]: the tests use it to compare the work of floor and engine; [`figures`] has what was measured.
 //!
 //! # What is measured
 //!
@@ -62,6 +62,8 @@ pub mod baseline;
 pub mod contender;
 pub mod counted;
 pub mod engine;
+#[doc = include_str!("../docs/figures.md")]
+pub mod figures {}
 pub mod floor;
 pub mod handover;
 pub mod instructions;

@@ -12,9 +12,12 @@
 //! 4. [`transfer`]: the copy path, with its protocol in the module's documentation;
 //! 5. [`perf`] measures, within a process and between two;
 //! 6. [`serve`]: the side that waits, for files and measurements;
-//! 7. `main.rs` and `cli/`: the program, a thin layer over `transfer`, `perf` and `serve`.
+//! 7. two pages for users of the program: [real NICs](real_nics), and [faults on request](faults_on_request);
+//! 8. `main.rs` and `cli/`: the program, a thin layer over `transfer`, `perf` and `serve`.
 
 pub mod fault;
+#[doc = include_str!("../docs/faults.md")]
+pub mod faults_on_request {}
 mod hosts;
 pub mod job;
 pub mod perf;
@@ -22,6 +25,8 @@ pub mod perf;
 #[cfg(test)]
 #[path = "../../library/tests/recorded/mod.rs"]
 mod recorded;
+#[doc = include_str!("../docs/real_nics.md")]
+pub mod real_nics {}
 pub mod serve;
 pub mod session;
 pub mod size;
