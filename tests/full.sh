@@ -38,6 +38,7 @@ lint() {
   CARGO_TARGET_DIR=target/no_std cargo clippy $NO_STD --locked
   say "polyrail-core alone, and everything that needs no libibverbs"
   cargo check -p polyrail-core --no-default-features --locked
+  cargo check -p polyrail --no-default-features --locked
   if cargo tree --locked --edges all | grep -q rdma-sys; then
     echo "a default member depends on rdma-sys" >&2
     return 1

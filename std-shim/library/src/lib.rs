@@ -57,7 +57,8 @@
 //! 5. [`progress`]: a thread that owns a set of them, for programs that post from many threads; [`idle`]
 //!    is how a thread that polls rests;
 //! 6. [`exchange`]: what two processes tell each other over TCP, so that their endpoints meet;
-//! 7. [`printable`] makes text from others safe to print, such as what peers send; [`chain`] shows
+//! 7. [`trace`] lists what is told of connections, as spans and events;
+//! 8. [`printable`] makes text from others safe to print, such as what peers send; [`chain`] shows
 //!    errors with their reasons.
 //!
 //! The program `polyrail`, which copies files and measures, is the crate `polyrail-program`.
@@ -79,6 +80,11 @@ pub mod printable;
 pub mod progress;
 #[cfg(feature = "verbs")]
 pub mod rdma;
+#[cfg_attr(
+    not(feature = "tracing"),
+    allow(unused_variables, unused_imports, reason = "nobody is told")
+)]
+pub mod trace;
 
 pub use memory::{DeviceCountMismatch, RemoteBuffer};
 pub use polyrail_core::{hardware, verbs, virtual_cq, virtual_qp};

@@ -7,6 +7,7 @@ use super::qp::EndpointQp;
 use super::rail_mismatch::RailMismatch;
 use crate::backend::{Connect, ConnectOptions, DeviceError, Gid, Port, RemoteQp};
 use crate::card::ConnectionCard;
+use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_qp::{PairDevicesError, PeerWindowError, RailFailure, RailId, Scheme};
@@ -169,9 +170,14 @@ where
         peer: &Address,
         post_receives: impl FnOnce(&mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.agree(peer)?;
-        post_receives(self)?;
-        Ok(self.connect_rails(peer)?)
+        let qp = self.qp.virtual_qp_num();
+        let rails = self.qp.rails().len();
+        trace::connect(qp, rails, || {
+            self.agree(peer).inspect_err(|error| trace::not_connected(qp, error))?;
+            post_receives(self)?;
+            let connected = self.connect_rails(peer);
+            Ok(connected.inspect_err(|error| trace::not_connected(qp, error))?)
+        })
     }
 
     fn connect_rails(&mut self, peer: &Address) -> Result<(), ConnectError> {

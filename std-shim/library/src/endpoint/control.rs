@@ -6,9 +6,10 @@ use super::place::rail_ids;
 use super::qp::EndpointQp;
 use super::rail_event::NamedRailEvent;
 use crate::backend::Connect;
+use crate::trace;
 use polyrail_core::hardware::{CqError, QueuePair};
 use polyrail_core::virtual_qp::{
-    ControlError, ControlMessage, QpState, RailEvent, RailEventKind, RailFailure, RailId, RailState,
+    ControlError, ControlMessage, QpState, RailEvent, RailFailure, RailId, RailState,
 };
 use std::time::Instant;
 
@@ -43,7 +44,7 @@ where
 
     /// The next thing that happened to a rail, in its order for each rail. There is nothing to be told
     /// unless rails are re-routed. Of an endpoint whose owner never asks, the oldest are forgotten. The same is
-    /// told by [`tracing`]: failures as warnings.
+    /// told by [`trace`]: failures as warnings.
     pub fn take_rail_event(&mut self) -> Option<NamedRailEvent> {
         // Most calls find nothing, and need no clock.
         if let Some(event) = self.qp.take_rail_event() {
@@ -66,17 +67,7 @@ where
         let logged = self.log.add(event, now);
         let named = NamedRailEvent::new(logged, self.device_name(event.device));
         let qp = self.qp.virtual_qp_num();
-        let RailEvent { rail, generation, kind, .. } = event;
-        let device = &named.device;
-        match kind {
-            RailEventKind::Failed { .. } => {
-                tracing::warn!(qp, %rail, device, generation, "{named}")
-            }
-            RailEventKind::Fenced { arrived, again } => {
-                tracing::info!(qp, %rail, device, generation, arrived, again, "{named}");
-            }
-            RailEventKind::Returned => tracing::info!(qp, %rail, device, generation, "{named}"),
-        }
+        trace::rail_event(qp, &event, &named.device, &named);
     }
 
     /// The messages for the peer's endpoint and from it, if this one [heals](super::Healing) by itself: to be

@@ -2,6 +2,7 @@
 
 use super::healing::GivenUp;
 use super::qp::EndpointQp;
+use crate::trace;
 use polyrail_core::hardware::{CqError, QueuePair};
 use polyrail_core::verbs::{DeviceId, WcStatus};
 use polyrail_core::virtual_qp::{
@@ -270,11 +271,13 @@ where
     /// Why a request that completed with `status` did: the rail's failure or the peer's
     /// misbehaviour that put the endpoint into the error state, or else the status itself.
     pub fn explain(&mut self, status: WcStatus) -> EndpointError {
-        if let Some(error) = self.qp.take_protocol_error() {
-            return error.into();
+        let protocol = self.qp.take_protocol_error().map(EndpointError::from);
+        let failure = || self.qp.failure().map(|failure| self.named_failure(failure));
+        let Some(error) = protocol.or_else(failure) else { return EndpointError::Request(status) };
+        if !std::mem::replace(&mut self.is_end_told, true) {
+            trace::ended(self.qp.virtual_qp_num(), &error);
         }
-        let failure = self.qp.failure().map(|failure| self.named_failure(failure));
-        failure.unwrap_or(EndpointError::Request(status))
+        error
     }
 
     fn named_failure(&self, failure: Failure) -> EndpointError {

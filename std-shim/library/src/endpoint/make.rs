@@ -203,6 +203,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             connected: false,
             healer: healing.map(|healing| Box::new(Healer::new(healing, self.event_cursors()))),
             log: RailLog::new(),
+            is_end_told: false,
             given_up: None,
         })
     }

@@ -20,7 +20,7 @@
 //! carries what it tells the other end ([`HealingLink`]); between endpoints of one process that
 //! [`connect_endpoints`] has connected, nothing is to be carried, and over TCP
 //! [`exchange`](crate::exchange) has a message for it. What happened can be
-//! [read](EndpointQp::take_rail_event), and is told by [`tracing`] too.
+//! [read](EndpointQp::take_rail_event), and is told by [`trace`](crate::trace) too.
 //!
 //! ## By hand
 //!

@@ -53,6 +53,8 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) healer: Option<Box<Healer<Q>>>,
     /// What happened to its rails.
     pub(super) log: RailLog,
+    /// Whether it was told why it ended.
+    pub(super) is_end_told: bool,
     /// Why it gave up, if it did.
     pub(super) given_up: Option<GivenUp>,
 }

@@ -8,6 +8,7 @@ use super::session::Session;
 use super::stream::{Stream, is_reset};
 use super::timeouts::Timeouts;
 use super::token::Token;
+use crate::trace;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -204,7 +205,7 @@ impl<P: Purpose> Anew<P> {
             Origin::Accepted { .. } if is_reset(&source) => whole.min(AFTER_RESET),
             Origin::Accepted { .. } => whole,
         };
-        tracing::warn!(session = %self.session, error = %source, "the control connection broke");
+        trace::link_broke(&self.session, &source);
         self.state = State::Broken { since, patience, source };
     }
 
@@ -217,7 +218,7 @@ impl<P: Purpose> Anew<P> {
         match self.mailbox.take() {
             Some(Ok(link)) => {
                 self.state = State::Whole;
-                tracing::info!(session = %self.session, "the control connection was made anew");
+                trace::link_is_back(&self.session);
                 Ok(Some(link))
             }
             Some(Err(NeverAgain)) => Err(self.give_up()),

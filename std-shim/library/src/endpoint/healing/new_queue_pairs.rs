@@ -7,6 +7,7 @@ use crate::endpoint::rail_log::Noticed;
 use crate::endpoint::replace::{Source, begin_to_join, can_move, put_in_place};
 use crate::endpoint::replace_error::ReplaceError;
 use crate::endpoint::replacement::{Replacement, ReplacementAddress};
+use crate::trace;
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_qp::{RailId, RailState};
 
@@ -41,7 +42,7 @@ where
     }
 
     fn attempt_failed(&mut self, rail: RailId, error: &ReplaceError) {
-        tracing::debug!(%rail, %error, "no new queue pair yet");
+        trace::no_new_queue_pair(self.qp.virtual_qp().virtual_qp_num(), rail, error);
         let (now, options) = (self.now, self.healer.options);
         if let Some(care) = self.healer.care(rail) {
             care.attempts.failed(now, &options);
