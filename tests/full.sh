@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
-STEPS="lint docs test libclang loom sweep simulate enumerate planted fuzz copy package no_std rxe bench instructions"
+STEPS="lint docs test libclang loom sweep simulate enumerate planted fuzz copy package examples no_std rxe bench instructions"
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -145,6 +145,14 @@ package() {
   say "a Debian package, that installs, runs and removes cleanly"
   cargo deb --version >/dev/null 2>&1 || RUSTFLAGS= cargo install cargo-deb --locked --debug
   std-shim/program/deb/try.sh "$(std-shim/program/deb/build.sh)"
+}
+
+examples() {
+  say "the examples, as they stand"
+  local example
+  for example in buffer set_of_64 under_tokio halo; do
+    cargo run --profile sweep --locked -p polyrail --example $example
+  done
 }
 
 no_std() {

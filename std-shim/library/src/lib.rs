@@ -45,6 +45,8 @@
 //! # }
 //! ```
 //!
+//! [How to embed it](embedding) says what to build on, what a backend must do, and how one rail and several differ.
+//!
 //! # Reading order
 //!
 //! 1. [`polyrail_software_nic`], here [`nic`]: the software NIC, a verbs device in memory;
@@ -69,6 +71,8 @@ pub mod chain;
 pub mod cpus;
 #[cfg(feature = "verbs")]
 pub mod devices;
+#[doc = include_str!("../docs/embedding.md")]
+pub mod embedding {}
 pub mod endpoint;
 pub mod exchange;
 pub mod idle;
