@@ -69,6 +69,13 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         polled
     }
 
+    /// How many polls with a budget without limit have to bring nothing, one after another, before an owner may
+    /// wait until a completion queue tells that it has something: a poll looks at some of the virtual queue
+    /// pairs only for what they have to report without a completion.
+    pub fn polls_before_waiting(&self) -> usize {
+        self.registry.to_look_at().div_ceil(LOOKS).max(1)
+    }
+
     /// [`poll`](Self::poll) of one completion queue only, by its place, for priorities: takes one
     /// batch of at most [`POLL_BATCH`] completions, or `budget` if that is less. What found no
     /// budget before comes first. The queue is polled in any case, unless the backlog is full or the

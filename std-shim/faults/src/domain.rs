@@ -4,10 +4,11 @@ use crate::faults::Faults;
 use crate::faulty::Faulty;
 use polyrail::backend::{
     Connect, ConnectOptions, DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, Gone,
-    MemoryOwner, Port, QpCap, RemoteQp,
+    MemoryOwner, Notify, Port, QpCap, RemoteQp,
 };
 use polyrail::memory::RegionKeys;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
+use std::os::fd::BorrowedFd;
 
 impl Faults {
     /// Wraps a device as endpoints use it: its queue pairs and completion queues are wrapped as well.
@@ -58,6 +59,15 @@ impl<D: Domain> Domain for Faulty<D> {
         Ok(self.faults.completion_queue(self.inner.create_cq(capacity)?))
     }
 
+    fn create_cq_with_channel(
+        &self,
+        capacity: u32,
+        comp_vector: u32,
+    ) -> Result<Self::Cq, DeviceError> {
+        let cq = self.inner.create_cq_with_channel(capacity, comp_vector)?;
+        Ok(self.faults.completion_queue(cq))
+    }
+
     fn resize_cq(&self, cq: &mut Self::Cq, capacity: u32) -> Result<(), DeviceError> {
         self.inner.resize_cq(&mut cq.inner, capacity)
     }
@@ -102,6 +112,22 @@ impl<D: Domain> Domain for Faulty<D> {
     ) -> Result<(Self::Region, RegionKeys), DeviceError> {
         // SAFETY: the caller's promise.
         unsafe { self.inner.register_dma_buf(dma_buf, access) }
+    }
+}
+
+/// Completions that are held back are told of when they come to the queue inside, too early: who waits for them
+/// has to look again from time to time.
+impl<C: Notify> Notify for Faulty<C> {
+    fn req_notify(&mut self) -> Result<(), DeviceError> {
+        self.inner.req_notify()
+    }
+
+    fn forget_events(&mut self) -> Result<(), DeviceError> {
+        self.inner.forget_events()
+    }
+
+    fn channel_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.channel_fd()
     }
 }
 

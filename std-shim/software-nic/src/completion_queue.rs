@@ -1,5 +1,6 @@
 //! Completion queues as queue pairs see them: where completions go, and which queue pairs have work to do.
 
+use crate::channel::CompletionChannel;
 use crate::completions::{Completions, Entry, NOBODY, Owner, Pending, ReleasedSlots, spoil};
 use crate::event::AsyncEvent;
 use crate::shared::{CqShared, DeviceShared, QpShared};
@@ -7,7 +8,7 @@ use crate::sync::{SplitMix64, lock};
 use polyrail_core::hardware::CqId;
 use polyrail_core::verbs::Completion;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Completion queue numbers are unique per process.
@@ -20,7 +21,11 @@ pub(crate) struct Shown {
 }
 
 impl CqShared {
-    pub(crate) fn new(device: &Arc<DeviceShared>, capacity: u32) -> Arc<Self> {
+    pub(crate) fn new(
+        device: &Arc<DeviceShared>,
+        capacity: u32,
+        channel: Option<CompletionChannel>,
+    ) -> Arc<Self> {
         let index = device.fabric.next_cq_index();
         let inner = Completions {
             showing: VecDeque::with_capacity(capacity as usize),
@@ -38,6 +43,8 @@ impl CqShared {
             device: Arc::clone(device),
             capacity: AtomicU32::new(capacity),
             inner: Mutex::new(inner),
+            channel,
+            tells_of_work: AtomicBool::new(false),
             work: Mutex::new(VecDeque::new()),
         })
     }
@@ -108,8 +115,35 @@ impl CqShared {
         if !fabric.threaded || delay > 0 || !inner.pending.is_empty() {
             let due = fabric.clock.now().saturating_add(delay);
             inner.pending.push_back(Pending { due, entry });
-        } else {
-            inner.show(entry);
+            self.tell_of_work();
+        } else if inner.show(entry) {
+            self.ring();
+        }
+    }
+
+    /// Tells those who wait.
+    pub(crate) fn ring(&self) {
+        if let Some(channel) = &self.channel {
+            channel.ring();
+        }
+    }
+
+    /// Tells those who wait, if there are any, that polls have something to carry out. After it was noted
+    /// what: [`CompletionQueue::req_notify`](crate::CompletionQueue::req_notify) looks the other way round.
+    fn tell_of_work(&self) {
+        if self.channel.is_some() && self.tells_of_work.swap(false, Ordering::AcqRel) {
+            self.ring();
+        }
+    }
+
+    /// Begins to tell of work; at once, if there is some.
+    pub(crate) fn begin_to_tell_of_work(&self, has_pending: bool) {
+        if self.channel.is_some() && self.device.fabric.threaded {
+            self.tells_of_work.store(true, Ordering::Release);
+            let has_work = has_pending || !lock(&self.work).is_empty();
+            if has_work {
+                self.tell_of_work();
+            }
         }
     }
 
@@ -126,6 +160,7 @@ impl CqShared {
     /// Puts a queue pair on the list of work.
     pub(crate) fn list(&self, qp: Weak<QpShared>) {
         lock(&self.work).push_back(qp);
+        self.tell_of_work();
     }
 
     /// When the first pending completion is due, if that is after `now`.
@@ -148,7 +183,9 @@ impl CqShared {
         let around = (start..count).chain(0..start);
         let index = around.into_iter().find(|&i| inner.may_show(i, now))?;
         let entry = inner.pending.remove(index)?.entry;
-        inner.show(entry);
+        if inner.show(entry) {
+            self.ring();
+        }
         Some(Shown { completion: entry.completion, is_recv: entry.is_recv })
     }
 }

@@ -103,15 +103,18 @@ impl<Q> Completions<Q> {
         self.pending.reserve(capacity.saturating_sub(self.pending.len()));
     }
 
-    pub(crate) fn show(&mut self, entry: Entry) {
+    /// Shows a completion; returns whether that is what a notification was asked for.
+    pub(crate) fn show(&mut self, entry: Entry) -> bool {
         self.showing.push_back(entry);
         // As in verbs, a failed completion wakes those who wait for solicited ones too.
         let solicited = entry.solicited || !entry.completion.status.is_success();
         self.solicited += u64::from(solicited);
-        if self.armed == Some(Notify::Any) || (solicited && self.armed.is_some()) {
+        let notifies = self.armed == Some(Notify::Any) || (solicited && self.armed.is_some());
+        if notifies {
             self.armed = None;
             self.notified = true;
         }
+        notifies
     }
 
     /// Whether a pending entry is due and the first of its work queue.
@@ -121,15 +124,18 @@ impl<Q> Completions<Q> {
     }
 
     /// Shows everything that is due, in the order it came.
-    pub(crate) fn show_due(&mut self, now: u64) {
+    /// Returns whether a notification was asked for one of them.
+    pub(crate) fn show_due(&mut self, now: u64) -> bool {
+        let mut notifies = false;
         let mut index = 0;
         while index < self.pending.len() {
             if !self.may_show(index, now) {
                 index += 1;
             } else if let Some(pending) = self.pending.remove(index) {
-                self.show(pending.entry);
+                notifies |= self.show(pending.entry);
             }
         }
+        notifies
     }
 
     pub(crate) fn take<'o>(&mut self, out: &'o mut [MaybeUninit<Completion>]) -> &'o [Completion] {

@@ -47,6 +47,12 @@ pub enum NicError {
         /// Completions that it holds.
         held: u32,
     },
+    /// The system gives no file descriptor for a completion channel.
+    #[error("no completion channel: errno {errno}")]
+    NoChannel {
+        /// The system's code.
+        errno: i32,
+    },
     /// A region that peers may write must be writable locally too, as verbs demands.
     #[error("remote write and remote atomic access need local write access, {0:?} lacks it")]
     AccessWithoutLocalWrite(AccessFlags),
@@ -71,6 +77,7 @@ impl NicError {
         match self {
             Self::DeviceGone => errno::ENODEV,
             Self::UnsupportedAccess(_) => errno::EOPNOTSUPP,
+            Self::NoChannel { errno } => *errno,
             _ => errno::EINVAL,
         }
     }

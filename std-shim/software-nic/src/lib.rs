@@ -91,6 +91,7 @@
 
 mod address;
 mod batch;
+mod channel;
 mod completion_queue;
 mod completions;
 mod connect;
@@ -126,6 +127,7 @@ mod transmit;
 
 pub use address::{Gid, GidKind, Mtu, RemoteQp};
 pub use batch::{RecvBatch, SendBatch};
+pub use channel::CompletionChannel;
 pub use connect::connect_pair;
 pub use device::{Device, PortState};
 pub use dma::Span;

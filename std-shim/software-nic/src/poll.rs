@@ -1,6 +1,7 @@
 //! Completion queues as their owners see them: polling, which also drives the queue pairs that complete
 //! here, and notifications.
 
+use crate::channel::CompletionChannel;
 use crate::completions::Notify;
 use crate::device::{Device, in_limits};
 use crate::error::{NicError, errno};
@@ -20,11 +21,43 @@ impl Device {
     ///
     /// A capacity of 0 or over the device's limit; a device that is gone.
     pub fn create_cq(&self, capacity: u32) -> Result<CompletionQueue, NicError> {
+        self.create_cq_with(capacity, None)
+    }
+
+    /// A new completion queue that tells a channel when it has something, once it is
+    /// [armed](CompletionQueue::req_notify).
+    ///
+    /// # Errors
+    ///
+    /// As [`create_cq`](Self::create_cq).
+    pub fn create_cq_with_channel(
+        &self,
+        capacity: u32,
+        channel: &CompletionChannel,
+    ) -> Result<CompletionQueue, NicError> {
+        self.create_cq_with(capacity, Some(channel.clone()))
+    }
+
+    fn create_cq_with(
+        &self,
+        capacity: u32,
+        channel: Option<CompletionChannel>,
+    ) -> Result<CompletionQueue, NicError> {
         self.0.check_alive()?;
         in_limits("the completion queue's capacity", capacity, self.0.limits.max_cqe)?;
-        let cq = CqShared::new(&self.0, capacity);
+        let cq = CqShared::new(&self.0, capacity, channel);
         self.0.fabric.add_cq(&cq);
         Ok(CompletionQueue { shared: cq })
+    }
+
+    /// A new completion channel.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone, or the system gives no file descriptor.
+    pub fn create_channel(&self) -> Result<CompletionChannel, NicError> {
+        self.0.check_alive()?;
+        CompletionChannel::new()
     }
 }
 
@@ -58,6 +91,12 @@ impl CompletionQueue {
         } else if inner.armed.is_none() {
             inner.armed = Some(Notify::Solicited);
         }
+        self.shared.begin_to_tell_of_work(!inner.pending.is_empty());
+    }
+
+    /// Where it tells that it has something.
+    pub fn channel(&self) -> Option<&CompletionChannel> {
+        self.shared.channel.as_ref()
     }
 
     /// Makes it hold exactly `capacity` completions (`ibv_resize_cq`), more or fewer than before. What it holds
@@ -128,7 +167,9 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
         }
         if device.fabric.threaded && !inner.pending.is_empty() {
             let now = device.fabric.clock.now();
-            inner.show_due(now);
+            if inner.show_due(now) {
+                self.shared.ring();
+            }
         }
         Ok(inner.take(out))
     }

@@ -18,6 +18,7 @@
 //! why a responder that fails only marks its send queue as failed: the poller of that queue flushes it.
 
 use crate::address::Gid;
+use crate::channel::CompletionChannel;
 use crate::completions::{Completions, ReleasedSlots};
 use crate::event::AsyncEvent;
 use crate::event_log::{EventCursor, EventLog};
@@ -175,6 +176,10 @@ pub(crate) struct CqShared {
     /// Changed under the lock of `inner`.
     pub(crate) capacity: AtomicU32,
     pub(crate) inner: Mutex<Completions<QpShared>>,
+    /// Where it tells that it has something.
+    pub(crate) channel: Option<CompletionChannel>,
+    /// It is to tell of work, too: it was armed, and has a channel.
+    pub(crate) tells_of_work: AtomicBool,
     /// Queue pairs with send requests to execute. A leaf: nothing is locked while it is held.
     pub(crate) work: Mutex<VecDeque<Weak<QpShared>>>,
 }

@@ -3,9 +3,10 @@
 use super::connect::Connect;
 use super::error::DeviceError;
 use super::event::DeviceEvent;
+use super::notify::Notify;
 use super::port::Port;
 use super::region::{DmaBuf, MemoryOwner, Region};
-use polyrail_core::hardware::{CompletionQueue, ReceiveQueue};
+use polyrail_core::hardware::ReceiveQueue;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{EventCursor, Pages, QpCap, RegionKeys};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ pub trait Domain: Clone + Send + Sync + 'static {
     /// Its queue pairs.
     type Qp: Connect;
     /// Its completion queues.
-    type Cq: CompletionQueue;
+    type Cq: Notify;
     /// Its shared receive queues. A clone is another handle of the same queue, which may post from another
     /// thread.
     type Srq: ReceiveQueue + Clone;
@@ -67,6 +68,19 @@ pub trait Domain: Clone + Send + Sync + 'static {
     ///
     /// The device refuses.
     fn create_cq(&self, capacity: u32) -> Result<Self::Cq, DeviceError>;
+
+    /// A completion queue that tells a completion channel of its own when it has something, once it is
+    /// [armed](Notify::req_notify). `comp_vector` is which interrupt tells, modulo the number of those that the
+    /// device has.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses.
+    fn create_cq_with_channel(
+        &self,
+        capacity: u32,
+        comp_vector: u32,
+    ) -> Result<Self::Cq, DeviceError>;
 
     /// Makes a completion queue of this device hold at least `capacity` completions, more than before. What it
     /// holds stays.

@@ -19,6 +19,7 @@ mod error;
 mod event;
 mod gone;
 mod name;
+mod notify;
 mod port;
 mod region;
 
@@ -29,6 +30,7 @@ pub use error::DeviceError;
 pub use event::DeviceEvent;
 pub use gone::Gone;
 pub use name::{DeviceName, DeviceNameError};
+pub use notify::Notify;
 pub use polyrail_software_nic::{
     ConnectOptions, EventCursor, EventLog, Gid, GidKind, Mtu, QpCap, RemoteQp,
 };

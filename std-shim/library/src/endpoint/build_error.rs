@@ -75,6 +75,12 @@ pub enum BuildError {
         /// The device's name.
         device: String,
     },
+    /// The system gives no file descriptor to wait on.
+    #[error("no file descriptor for completion channels: errno {errno}")]
+    NoChannel {
+        /// The system's code.
+        errno: i32,
+    },
     /// The engine refused the configuration.
     #[error(transparent)]
     VirtualQp(#[from] virtual_qp::BuildError),
@@ -87,6 +93,12 @@ pub enum BuildError {
     /// The engine refused to route completions.
     #[error(transparent)]
     Attach(#[from] AttachError),
+}
+
+impl BuildError {
+    pub(super) fn no_channel(error: rustix::io::Errno) -> Self {
+        Self::NoChannel { errno: error.raw_os_error() }
+    }
 }
 
 /// The smallest routing table with room for so many queue pairs.

@@ -16,6 +16,7 @@ pub struct EndpointBuilder {
     pub(super) options: ConnectOptions,
     pub(super) always_notify_qp: bool,
     pub(super) healing: Option<Healing>,
+    pub(super) comp_vector: Option<u32>,
 }
 
 impl Default for EndpointBuilder {
@@ -34,6 +35,7 @@ impl EndpointBuilder {
             options: ConnectOptions::default(),
             always_notify_qp: false,
             healing: Some(Healing::default()),
+            comp_vector: None,
         }
     }
 
@@ -125,6 +127,15 @@ impl EndpointBuilder {
     #[must_use]
     pub fn always_notify_qp(self, always: bool) -> Self {
         Self { always_notify_qp: always, ..self }
+    }
+
+    /// Whether completion queues tell a completion channel when they have something, so that their owner can
+    /// [wait](super::Endpoint::wait), and which interrupt of every device tells, modulo the number of those that
+    /// it has. By default they do not: they are only polled. In a set, the first virtual queue pair on a device
+    /// that says so decides for it.
+    #[must_use]
+    pub fn completion_channel(self, comp_vector: impl Into<Option<u32>>) -> Self {
+        Self { comp_vector: comp_vector.into(), ..self }
     }
 
     /// Refuses what does not fit the fields of a packet. Drivers would cut it off, or refuse with EINVAL.

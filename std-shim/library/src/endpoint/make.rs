@@ -3,6 +3,7 @@
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
+use super::channels::Channels;
 use super::devices::Devices;
 use super::healing::Healer;
 use super::needs::Needs;
@@ -10,7 +11,7 @@ use super::place::{Place, places, refused};
 use super::qp::{DeviceNames, EndpointQp};
 use super::rail_log::RailLog;
 use super::sizes::{DEPTH, MAX_DEVICES, most_requests};
-use crate::backend::{Connect, Domain, EventCursor, QpCap};
+use crate::backend::{Connect, Domain, EventCursor, Notify, QpCap};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme, VirtualQp};
@@ -31,6 +32,8 @@ pub(super) struct Common<Q, C, const ROUTES: usize> {
     /// Boxed: the routing table of a set can be large.
     pub(super) cq: Box<VirtualCq<C, MAX_DEVICES, ROUTES>>,
     pub(super) devices: Devices<Q, C>,
+    /// Where the completion queues tell that they have something.
+    pub(super) channels: Channels,
 }
 
 /// Virtual queue pairs, and what they share.
@@ -53,7 +56,8 @@ pub(super) struct EndpointPlan<'d, D> {
 pub(super) fn make<D: Domain, const ROUTES: usize>(
     plans: &[EndpointPlan<'_, D>],
 ) -> Result<Made<D::Qp, D::Cq, ROUTES>, BuildError> {
-    let mut common = Common { cq: Box::new(VirtualCq::EMPTY), devices: Devices::NONE };
+    let mut common =
+        Common { cq: Box::new(VirtualCq::EMPTY), devices: Devices::NONE, channels: Channels::NONE };
     common.make_room(Needs::default(), plans)?;
     let names = common.devices.names();
     let make = |(index, plan): (u16, &EndpointPlan<'_, D>)| common.make(plan, index, &names);
@@ -61,7 +65,7 @@ pub(super) fn make<D: Domain, const ROUTES: usize>(
     Ok(Made { qps: qps?, common })
 }
 
-impl<Q: Connect, C: CompletionQueue, const ROUTES: usize> Common<Q, C, ROUTES> {
+impl<Q: Connect, C: Notify, const ROUTES: usize> Common<Q, C, ROUTES> {
     /// Makes room for what is planned, beside what is `taken`: a completion queue on every device, deep enough
     /// for everything that can be in flight there.
     pub(super) fn make_room<D: Domain<Qp = Q, Cq = C>>(
@@ -77,7 +81,9 @@ impl<Q: Connect, C: CompletionQueue, const ROUTES: usize> Common<Q, C, ROUTES> {
         }
         for domain in plans.iter().flat_map(|plan| plan.domains) {
             let entries = taken.entries.get(&domain.device_id()).copied();
-            self.make_room_on(*domain, entries.unwrap_or_default())?;
+            let on_it = plans.iter().filter(|plan| plan.queue_pairs_on(*domain) > 0);
+            let comp_vector = on_it.filter_map(|plan| plan.builder.comp_vector).next();
+            self.make_room_on(*domain, entries.unwrap_or_default(), comp_vector)?;
         }
         Ok(())
     }
@@ -86,11 +92,18 @@ impl<Q: Connect, C: CompletionQueue, const ROUTES: usize> Common<Q, C, ROUTES> {
         &mut self,
         domain: &D,
         entries: u32,
+        comp_vector: Option<u32>,
     ) -> Result<(), BuildError> {
         let refused = |source| refused(domain, source);
         let here = |cq: &&mut C| cq.device() == domain.device_id();
         let Some(cq) = self.cq.cqs_mut().iter_mut().find(here) else {
-            self.cq.add_cq(domain.create_cq(entries).map_err(refused)?)?;
+            let cq = match comp_vector {
+                Some(vector) => domain.create_cq_with_channel(entries, vector),
+                None => domain.create_cq(entries),
+            }
+            .map_err(refused)?;
+            self.channels.add(&cq)?;
+            self.cq.add_cq(cq)?;
             self.devices.add(domain);
             return Ok(());
         };

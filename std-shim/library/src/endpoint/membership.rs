@@ -6,13 +6,12 @@ use super::make::EndpointPlan;
 use super::needs::Needs;
 use super::qp::EndpointQp;
 use super::set::EndpointSet;
-use crate::backend::{Connect, Domain};
-use polyrail_core::hardware::CompletionQueue;
+use crate::backend::{Connect, Domain, Notify};
 
 impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>
 where
     Q: Connect,
-    C: CompletionQueue,
+    C: Notify,
 {
     /// Makes another virtual queue pair, as [`EndpointBuilder::build`] does, and returns its number: the lowest
     /// that is free. The others go on meanwhile.

@@ -7,7 +7,7 @@
 //! about counters and failures, `stall` finds rails that fall silent; `control`, `rail_log` and `rail_event`
 //! are about rails that fail while the endpoint goes on, `replacement`, `joining`, `devices`, `replace` and
 //! `by_hand` about their return, and `healing` does all of it without the owner;
-//! `members` are those of a set, `membership` is how they come and go, `needs` what they take;
+//! `wait` is waiting instead of polling, on `channels`; `members` are those of a set, `membership` is how they come and go, `needs` what they take;
 //! `qp`, `single` and `set` are the data path, which works on any hardware; `place` is where queue pairs are,
 //! `sizes` has the sizes, `polls` counts.
 //!
@@ -48,6 +48,7 @@ mod address;
 mod build_error;
 mod builder;
 mod by_hand;
+mod channels;
 mod connect;
 mod control;
 mod devices;
@@ -72,6 +73,8 @@ mod set;
 mod single;
 mod sizes;
 mod stall;
+mod wait;
+mod wait_error;
 
 pub use address::{Address, RailAddress};
 pub use build_error::BuildError;
@@ -94,6 +97,7 @@ pub use set::EndpointSet;
 pub use single::Endpoint;
 pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, SET_ROUTES, WRS};
 pub use stall::StallWatch;
+pub use wait_error::WaitError;
 
 pub(crate) use connect::join;
 pub(crate) use healing::Attempts;

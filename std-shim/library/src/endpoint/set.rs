@@ -10,7 +10,7 @@ use super::polls::Polls;
 use super::qp::EndpointQp;
 use super::single::Endpoint;
 use super::sizes::{ENDPOINT_ROUTES, MAX_DEVICES, SET_ROUTES};
-use crate::backend::{Connect, Domain};
+use crate::backend::{Connect, Domain, Notify};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
 use polyrail_core::verbs::{Completion, DeviceId};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};
@@ -20,7 +20,7 @@ use std::time::Instant;
 /// Virtual queue pairs that share one virtual completion queue, and so one physical completion queue
 /// for each device: a poll serves all of them.
 ///
-/// They have numbers, from 0 on in the order of [`build`](Self::build), and each is connected, posted
+/// They have numbers, from 0 on in the order of [`build`](EndpointSet::build), and each is connected, posted
 /// to and watched by itself, as an [`Endpoint`] is. A completion names its virtual queue pair in
 /// [`qp_num`](polyrail_core::virtual_cq::VirtualWc::qp_num); see [`number_of`](Self::number_of). One
 /// that fails costs the others nothing. A completion queue that breaks concerns those that [complete on
@@ -30,10 +30,18 @@ use std::time::Instant;
 ///
 /// Each virtual queue pair has those of an [`EndpointQp`]. `ROUTES`, a power of two, is the size of the
 /// routing table, of which three quarters can be used, one route for each rail and notify queue pair.
-/// [`build`](Self::build) takes [`SET_ROUTES`], which serves more than a thousand virtual queue pairs of four
+/// [`build`](EndpointSet::build) takes [`SET_ROUTES`], which serves more than a thousand virtual queue pairs of four
 /// rails; who needs more, or wants to save memory, names another number
-/// ([`with_routes`](Self::with_routes)). A completion queue has room for [`DEPTH`](super::DEPTH) requests each way on each queue
-/// pair of its device, and for drivers that grant twice as many; a device with a lower limit refuses.
+/// ([`with_routes`](Self::with_routes)). A completion queue has room for [`DEPTH`](super::DEPTH) requests each
+/// way on each queue pair of its device, and of a virtual queue pair of a single rail for drivers that grant
+/// twice as many; a device with a lower limit refuses.
+///
+/// A thousand virtual queue pairs of four rails and a notify queue pair, over two devices, take 105 MB of engine
+/// state, and completion queues of 640,000 entries on each device. On the software NIC they are made in 0.3 s
+/// and take 240 MB in all, measured on one core of a server.
+///
+/// They [come](Self::add) and [go](Self::remove) while the others work, and one that failed can be [made
+/// anew](Self::rebuild).
 ///
 /// # Example
 ///
@@ -86,7 +94,7 @@ pub struct EndpointSet<
 impl<Q, C> EndpointSet<Q, C>
 where
     Q: Connect,
-    C: CompletionQueue,
+    C: Notify,
 {
     /// Makes one virtual queue pair for each builder, on the devices that come with it, as
     /// [`EndpointBuilder::build`] does, and one completion queue for each device, deep enough for
@@ -111,7 +119,7 @@ where
 impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>
 where
     Q: Connect,
-    C: CompletionQueue,
+    C: Notify,
 {
     /// [`build`](EndpointSet::build) with a routing table of `ROUTES` places.
     ///
@@ -146,7 +154,13 @@ where
         let Made { qps, common } = make(&plans)?;
         Ok(Self { members: qps.into_iter().collect(), common, polls: Polls::default() })
     }
+}
 
+impl<Q, C, const ROUTES: usize> EndpointSet<Q, C, ROUTES>
+where
+    Q: Connect,
+    C: CompletionQueue,
+{
     /// Numbers are below this.
     pub(crate) fn bound(&self) -> usize {
         self.members.bound()
@@ -262,7 +276,7 @@ where
     #[cold]
     pub fn heal(&mut self) {
         let mut now = None;
-        let Common { cq, devices } = &mut self.common;
+        let Common { cq, devices, .. } = &mut self.common;
         for (number, qp) in self.members.iter_mut() {
             if qp.healer.is_some() {
                 let now = *now.get_or_insert_with(Instant::now);
@@ -289,8 +303,8 @@ where
 
 /// A set of one.
 impl<Q: QueuePair, C> From<Endpoint<Q, C>> for EndpointSet<Q, C, ENDPOINT_ROUTES> {
-    fn from(Endpoint { qp, cq, devices, polls }: Endpoint<Q, C>) -> Self {
-        let common = Common { cq: Box::new(cq), devices };
+    fn from(Endpoint { qp, cq, devices, channels, polls }: Endpoint<Q, C>) -> Self {
+        let common = Common { cq: Box::new(cq), devices, channels };
         Self { members: std::iter::once(qp).collect(), common, polls }
     }
 }

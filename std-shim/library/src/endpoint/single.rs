@@ -2,6 +2,7 @@
 
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
+use super::channels::Channels;
 use super::devices::Devices;
 use super::healing::Owner;
 use super::health::EndpointError;
@@ -27,6 +28,7 @@ pub struct Endpoint<Q = nic::QueuePair, C = nic::CompletionQueue> {
     pub(super) qp: EndpointQp<Q>,
     pub(super) cq: VirtualCq<C, MAX_DEVICES, ENDPOINT_ROUTES>,
     pub(super) devices: Devices<Q, C>,
+    pub(super) channels: Channels,
     pub(super) polls: Polls,
 }
 
@@ -59,8 +61,8 @@ impl EndpointBuilder {
     pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<Endpoint<D::Qp, D::Cq>, BuildError> {
         let Made { mut qps, common } = make(&[EndpointPlan::new(*self, domains)?])?;
         let qp = qps.pop().expect("as many as are planned");
-        let Common { cq, devices } = common;
-        Ok(Endpoint { qp, cq: *cq, devices, polls: Polls::default() })
+        let Common { cq, devices, channels } = common;
+        Ok(Endpoint { qp, cq: *cq, devices, channels, polls: Polls::default() })
     }
 }
 

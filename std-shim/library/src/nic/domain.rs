@@ -1,12 +1,13 @@
 //! A device as endpoints use it.
 
-use crate::backend::{DeviceError, DeviceEvent, Domain, MemoryOwner, Port, Region};
+use crate::backend::{DeviceError, DeviceEvent, Domain, MemoryOwner, Notify, Port, Region};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{
-    AsyncEvent, CompletionQueue, EventCursor, MemoryRegion, Mtu, NicError, PortState,
-    ProtectionDomain, QpCap, QpInit, QueuePair, RegionKeys, SharedReceiveQueue,
+    AsyncEvent, CompletionChannel, CompletionQueue, EventCursor, MemoryRegion, Mtu, NicError,
+    PortState, ProtectionDomain, QpCap, QpInit, QueuePair, RegionKeys, SharedReceiveQueue,
 };
 use std::iter;
+use std::os::fd::{AsFd, BorrowedFd};
 
 impl Domain for ProtectionDomain {
     type Qp = QueuePair;
@@ -66,6 +67,16 @@ impl Domain for ProtectionDomain {
         Ok(self.device().create_cq(capacity)?)
     }
 
+    /// It has no interrupts.
+    fn create_cq_with_channel(
+        &self,
+        capacity: u32,
+        _comp_vector: u32,
+    ) -> Result<CompletionQueue, DeviceError> {
+        let device = self.device();
+        Ok(device.create_cq_with_channel(capacity, &device.create_channel()?)?)
+    }
+
     fn resize_cq(&self, cq: &mut CompletionQueue, capacity: u32) -> Result<(), DeviceError> {
         Ok(cq.resize(capacity)?)
     }
@@ -107,6 +118,23 @@ impl Domain for ProtectionDomain {
         }?;
         let keys = region.keys();
         Ok((region, keys))
+    }
+}
+
+impl Notify for CompletionQueue {
+    fn req_notify(&mut self) -> Result<(), DeviceError> {
+        const SOLICITED_ONLY: bool = false;
+        self.req_notify(SOLICITED_ONLY);
+        Ok(())
+    }
+
+    fn forget_events(&mut self) -> Result<(), DeviceError> {
+        self.channel().into_iter().for_each(CompletionChannel::clear);
+        Ok(())
+    }
+
+    fn channel_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.channel().map(CompletionChannel::as_fd)
     }
 }
 

@@ -3,15 +3,16 @@
 use super::events::{Events, meaning, take_event};
 use super::port::{is_active, usable_port};
 use crate::backend::{
-    DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, MemoryOwner, Port, QpCap, Region,
+    DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, MemoryOwner, Notify, Port, QpCap, Region,
 };
 use crate::memory::RegionKeys;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_ffi::{
-    AsyncEvent, CompletionQueue, CqInit, MemoryRegion, OnDemandRequests, ProtectionDomain, QpInit,
-    QueuePair, SharedReceiveQueue, SrqInit, VerbsError,
+    AsyncEvent, CompletionChannel, CompletionQueue, CqInit, MemoryRegion, OnDemandRequests,
+    ProtectionDomain, QpInit, QueuePair, SharedReceiveQueue, SrqInit, VerbsError,
 };
 use std::iter;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// A device, opened, with a protection domain and the ports that rails take.
@@ -134,6 +135,18 @@ impl Domain for VerbsDomain {
         Ok(self.pd.context().create_cq(&CqInit::new(capacity))?)
     }
 
+    fn create_cq_with_channel(
+        &self,
+        capacity: u32,
+        comp_vector: u32,
+    ) -> Result<CompletionQueue, DeviceError> {
+        let context = self.pd.context();
+        let channel = context.create_channel()?;
+        let comp_vector = comp_vector % context.num_comp_vectors().max(1);
+        let init = CqInit { channel: Some(&channel), comp_vector, ..CqInit::new(capacity) };
+        Ok(context.create_cq(&init)?)
+    }
+
     fn resize_cq(&self, cq: &mut CompletionQueue, capacity: u32) -> Result<(), DeviceError> {
         Ok(cq.resize(capacity)?)
     }
@@ -188,6 +201,23 @@ impl Domain for VerbsDomain {
         let DmaBuf { fd, offset, length, iova } = *dma_buf;
         // SAFETY: the caller's promise.
         self.registered(unsafe { self.pd.register_dmabuf(fd, offset, length, iova, access) })
+    }
+}
+
+impl Notify for CompletionQueue {
+    fn req_notify(&mut self) -> Result<(), DeviceError> {
+        const SOLICITED_ONLY: bool = false;
+        Ok(self.handle().arm(SOLICITED_ONLY)?)
+    }
+
+    fn forget_events(&mut self) -> Result<(), DeviceError> {
+        let Some(channel) = self.handle().channel() else { return Ok(()) };
+        while channel.next_event()?.is_some() {}
+        Ok(())
+    }
+
+    fn channel_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.handle().channel().map(CompletionChannel::as_fd)
     }
 }
 

@@ -105,6 +105,14 @@ impl Domain for Recorded {
         self.domain.create_cq(capacity)
     }
 
+    fn create_cq_with_channel(
+        &self,
+        capacity: u32,
+        comp_vector: u32,
+    ) -> Result<Self::Cq, DeviceError> {
+        self.domain.create_cq_with_channel(capacity, comp_vector)
+    }
+
     fn resize_cq(&self, cq: &mut Self::Cq, capacity: u32) -> Result<(), DeviceError> {
         self.domain.resize_cq(cq, capacity)
     }

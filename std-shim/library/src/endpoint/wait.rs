@@ -1,0 +1,245 @@
+//! Waiting for completions instead of polling for them.
+//!
+//! A completion queue tells once, for the first completion after it was armed. So its owner forgets what was
+//! told, arms all queues, polls until nothing is left, and then waits: what comes before the arming is
+//! polled, and what comes after it is told. The tests go through every place where a completion may come.
+
+use super::set::EndpointSet;
+use super::single::Endpoint;
+use super::wait_error::WaitError;
+use crate::backend::{Connect, Notify};
+use polyrail_core::virtual_cq::{Event, Polled};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+/// How long one that heals by itself sleeps at a time: its peers may tell it that rails failed, and nobody
+/// wakes it for that.
+const HEALING_NAP: Duration = Duration::from_millis(10);
+
+/// What is armed, polled and waited for.
+trait Waits {
+    /// Forgets what completion queues told, and has them tell of what comes from now on.
+    fn arm(&mut self) -> Result<(), WaitError>;
+
+    /// Polls without a limit.
+    fn poll_all(&mut self, sink: &mut dyn FnMut(Event)) -> Polled;
+
+    /// How many polls have to bring nothing before there is nothing.
+    fn polls_before_waiting(&self) -> usize;
+
+    /// Sleeps until a completion queue tells, or until a moment.
+    fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError>;
+
+    /// Arms, and polls until something came, or nothing is left.
+    fn poll_armed_all(&mut self, sink: &mut dyn FnMut(Event)) -> Result<Polled, WaitError> {
+        self.arm()?;
+        let mut polled = Polled::default();
+        for _ in 0..self.polls_before_waiting() {
+            polled = self.poll_all(sink);
+            if has_news(&polled) {
+                break;
+            }
+        }
+        Ok(polled)
+    }
+
+    fn wait_all(
+        &mut self,
+        timeout: Option<Duration>,
+        sink: &mut dyn FnMut(Event),
+    ) -> Result<Polled, WaitError> {
+        let polled = self.poll_all(sink);
+        if has_news(&polled) {
+            return Ok(polled);
+        }
+        // What the clock cannot count to is for ever.
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let polled = self.poll_armed_all(sink)?;
+            if has_news(&polled) || until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(polled);
+            }
+            self.sleep(until)?;
+        }
+    }
+}
+
+fn has_news(polled: &Polled) -> bool {
+    polled.events > 0 || polled.error.is_some()
+}
+
+/// Arms completion queues, all of which have channels.
+fn arm(cqs: &mut [impl Notify]) -> Result<(), WaitError> {
+    for cq in cqs {
+        if cq.channel_fd().is_none() {
+            return Err(WaitError::NoChannel);
+        }
+        cq.forget_events()?;
+        cq.req_notify()?;
+    }
+    Ok(())
+}
+
+/// Waits until a file descriptor can be read, a moment, or a signal.
+fn readable(fd: Option<BorrowedFd<'_>>, until: Option<Instant>) -> Result<(), WaitError> {
+    let fd = fd.ok_or(WaitError::NoChannel)?;
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    // What the system's clock cannot count to is for ever.
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
+    match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], left.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(WaitError::System { errno: error.raw_os_error() }),
+    }
+}
+
+/// The moment, or the end of a nap if that is sooner.
+fn nap_until(until: Option<Instant>) -> Option<Instant> {
+    let nap = Instant::now() + HEALING_NAP;
+    Some(until.map_or(nap, |until| until.min(nap)))
+}
+
+impl<Q: Connect, C: Notify> Waits for Endpoint<Q, C> {
+    fn arm(&mut self) -> Result<(), WaitError> {
+        arm(self.cq.cqs_mut())
+    }
+
+    fn poll_all(&mut self, sink: &mut dyn FnMut(Event)) -> Polled {
+        self.poll_with(usize::MAX, sink)
+    }
+
+    fn polls_before_waiting(&self) -> usize {
+        self.cq.polls_before_waiting()
+    }
+
+    fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError> {
+        let heals = self.qp.healer.is_some();
+        readable(self.channels.fd(), if heals { nap_until(until) } else { until })?;
+        if heals {
+            self.heal();
+        }
+        Ok(())
+    }
+}
+
+impl<Q: Connect, C: Notify, const ROUTES: usize> Waits for EndpointSet<Q, C, ROUTES> {
+    fn arm(&mut self) -> Result<(), WaitError> {
+        arm(self.common.cq.cqs_mut())
+    }
+
+    fn poll_all(&mut self, sink: &mut dyn FnMut(Event)) -> Polled {
+        self.poll_with(usize::MAX, sink)
+    }
+
+    fn polls_before_waiting(&self) -> usize {
+        self.common.cq.polls_before_waiting()
+    }
+
+    fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError> {
+        let heals = self.qps().any(|qp| qp.healer.is_some());
+        readable(self.common.channels.fd(), if heals { nap_until(until) } else { until })?;
+        if heals {
+            self.heal();
+        }
+        Ok(())
+    }
+}
+
+impl<Q: Connect, C: Notify> Endpoint<Q, C> {
+    /// Polls for all that there is; if there is nothing, sleeps until there is, or until the timeout, with none
+    /// for ever. Its completion queues have to have been made
+    /// [to tell](super::EndpointBuilder::completion_channel).
+    ///
+    /// Returns without events only if the time is over. Where the driver carries out requests itself, as the
+    /// software NIC does, it goes on polling while there are some.
+    ///
+    /// ```
+    /// use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
+    /// use polyrail::nic::{DeviceConfig, Fabric};
+    /// use polyrail::verbs::{LocalBuffer, RecvWr, SendWr};
+    /// use std::time::Duration;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let fabric = Fabric::threaded();
+    /// # let here = fabric.create_device(DeviceConfig::named("here")).alloc_pd()?;
+    /// # let there = fabric.create_device(DeviceConfig::named("there")).alloc_pd()?;
+    /// let builder = EndpointBuilder::new().rails(1).completion_channel(0);
+    /// let mut sender = builder.build(&[&here])?;
+    /// let mut receiver = builder.build(&[&there])?;
+    /// connect_endpoints(&mut sender, &mut receiver)?;
+    /// receiver.post_recv(&RecvWr::data(1, LocalBuffer::EMPTY, &[]))?;
+    /// let waits = std::thread::spawn(move || {
+    ///     let mut arrived = Vec::new();
+    ///     let polled = receiver.wait(None, |event| arrived.extend(event.completion()));
+    ///     polled.map(|_| arrived[0].wr_id)
+    /// });
+    /// sender.post_send(&SendWr::send(7, LocalBuffer::EMPTY, &[]))?;
+    /// assert_eq!(sender.wait(None, |_| ())?.events, 1);
+    /// assert_eq!(waits.join().expect("it did not panic")?, 1);
+    /// assert_eq!(sender.wait(Some(Duration::ZERO), |_| ())?.events, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`WaitError`].
+    pub fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        mut sink: impl FnMut(Event),
+    ) -> Result<Polled, WaitError> {
+        self.wait_all(timeout, &mut sink)
+    }
+
+    /// Has the completion queues tell of what comes from now on, and polls for all that there is. If that is
+    /// nothing, and no error, the owner may wait until [`completion_fd`](Self::completion_fd) can be read,
+    /// together with others of its own; and then begins anew. If it [heals](super::Healing), it does not wait
+    /// for longer than it may take to heal, and calls [`heal`](Self::heal).
+    ///
+    /// # Errors
+    ///
+    /// See [`WaitError`].
+    pub fn poll_armed(&mut self, mut sink: impl FnMut(Event)) -> Result<Polled, WaitError> {
+        self.poll_armed_all(&mut sink)
+    }
+
+    /// Can be read when a completion queue has told something since [`poll_armed`](Self::poll_armed); for
+    /// `epoll` and event loops. `None` if the completion queues are only polled.
+    pub fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.channels.fd()
+    }
+}
+
+impl<Q: Connect, C: Notify, const ROUTES: usize> EndpointSet<Q, C, ROUTES> {
+    /// [`Endpoint::wait`] for all virtual queue pairs.
+    ///
+    /// # Errors
+    ///
+    /// See [`WaitError`].
+    pub fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        mut sink: impl FnMut(Event),
+    ) -> Result<Polled, WaitError> {
+        self.wait_all(timeout, &mut sink)
+    }
+
+    /// [`Endpoint::poll_armed`] for all virtual queue pairs.
+    ///
+    /// # Errors
+    ///
+    /// See [`WaitError`].
+    pub fn poll_armed(&mut self, mut sink: impl FnMut(Event)) -> Result<Polled, WaitError> {
+        self.poll_armed_all(&mut sink)
+    }
+
+    /// [`Endpoint::completion_fd`] for all virtual queue pairs.
+    pub fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.common.channels.fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;
