@@ -18,8 +18,8 @@
 //!    `completion_queue`;
 //! 5. what users hold: [`Fabric`] (`fabric`), which connects devices, with the two ways to run, one of
 //!    them by `scheduler` (one step, one thing); [`Device`] (`device`), [`ProtectionDomain`] and
-//!    [`MemoryRegion`] (`domain`), [`CompletionQueue`] (`poll`), [`SharedReceiveQueue`]
-//!    (`receive_queue`), [`QueuePair`] (`queue_pair`, and its transitions in `modify` and `connect`).
+//!    [`MemoryRegion`] (`domain`), [`CompletionQueue`] (`poll`) and [`CompletionChannel`]
+//!    (`channel`), [`SharedReceiveQueue`] (`receive_queue`), [`QueuePair`] (`queue_pair`, and its transitions in `modify` and `connect`).
 //!
 //! # Example
 //!

@@ -15,7 +15,7 @@
 //! and has a pair of rings ([`polyrail_core::spsc`]) to the thread and back, so producers never wait
 //! for each other, nor for the thread. `handle` and `pending` are the producer's view, `inbox` is
 //! where completions wait to be asked for; `port` is the thread's side of a handle, `run` the thread,
-//! `sleep` how it rests, `thread` its owner's view; `message`, `rings` and `shared` are what they have in
+//! `sleep` and `alarm` how it rests, `thread` its owner's view; `message`, `rings` and `shared` are what they have in
 //! common.
 //!
 //! # Example
@@ -72,7 +72,9 @@
 //! The thread polls 64 times more, then yields the processor between polls, about 4000 times, then
 //! sleeps. While devices have requests of its queue pairs, or a virtual queue pair of several rails
 //! uses DQPLB, whose receives have to be posted again when peers use them up, it sleeps for 50 µs at a
-//! time: devices do not wake it. If virtual queue pairs heal by themselves, it sleeps for 10 ms at a time: peers
+//! time: devices do not wake it, unless completion queues were made
+//! [to tell](crate::endpoint::EndpointBuilder::completion_channel): then it sleeps until one does, and looks
+//! every 10 ms all the same. If virtual queue pairs heal by themselves, it sleeps for 10 ms at a time: peers
 //! may have something to say. Otherwise it sleeps until a handle hands something over, which costs the
 //! handle a system call only then.
 //!
@@ -96,6 +98,7 @@
 //! it used last. Nothing else on the way of a request allocates, on any thread; except that a thread's
 //! first wait makes what it waits with.
 
+mod alarm;
 mod error;
 mod handle;
 mod inbox;

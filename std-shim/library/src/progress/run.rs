@@ -1,17 +1,18 @@
 //! The thread: takes requests, posts them, polls, reports.
 
+use super::alarm::Alarm;
 use super::message::Lane;
 use super::options::ProgressOptions;
 use super::port::{ThreadPort, number_and_slot};
 use super::shared::Shared;
 use super::sleep::{HEALING_NAP, sleep};
-use crate::backend::Connect;
+use crate::backend::{Connect, Notify};
 use crate::endpoint::{EndpointError, EndpointQp, EndpointSet, StallWatch};
 use crate::idle::{Idle, NAP, Rest};
 use arrayvec::ArrayVec;
-use polyrail_core::hardware::{CompletionQueue, CqError};
+use polyrail_core::hardware::CqError;
 use polyrail_core::verbs::WcStatus;
-use polyrail_core::virtual_cq::VirtualWc;
+use polyrail_core::virtual_cq::{Polled, VirtualWc};
 use polyrail_core::virtual_qp::{QpState, Scheme};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,6 +55,10 @@ pub(super) struct ProgressLoop<Q, C, const ROUTES: usize> {
     /// The number of the handle whose requests are posted first.
     first: usize,
     idle: Idle,
+    /// What came while the thread went to sleep; empty otherwise.
+    woken: Vec<VirtualWc>,
+    /// A completion queue told that it has something, and nothing was found since.
+    told: bool,
     /// The thread was told to shut down.
     draining: bool,
     /// How long sends may take then.
@@ -75,7 +80,7 @@ impl Drop for Presence {
 impl<Q, C, const ROUTES: usize> ProgressLoop<Q, C, ROUTES>
 where
     Q: Connect,
-    C: CompletionQueue,
+    C: Notify,
 {
     pub(super) fn new(
         set: EndpointSet<Q, C, ROUTES>,
@@ -95,6 +100,8 @@ where
             ports: Vec::new(),
             first: 0,
             idle: Idle::default(),
+            woken: Vec::with_capacity(POLL_BUDGET),
+            told: false,
             draining: false,
             drain_timeout,
             shared: Presence(shared),
@@ -136,6 +143,7 @@ where
         self.forget_handles();
         if busy {
             self.idle.reset();
+            self.told = false;
             return;
         }
         match self.idle.rest() {
@@ -182,9 +190,13 @@ where
             // Foreign ones are of queue pairs that were taken out of the set.
             completions.extend(event.completion());
         });
-        self.find_failures(polled.error, &completions);
-        completions.into_iter().for_each(|wc| self.report(wc));
+        self.report_all(&polled, &completions);
         polled.events > 0
+    }
+
+    fn report_all(&mut self, polled: &Polled, completions: &[VirtualWc]) {
+        self.find_failures(polled.error, completions);
+        completions.iter().for_each(|wc| self.report(*wc));
     }
 
     /// Finds the virtual queue pairs that failed. Their handles learn why, and all their requests come back.
@@ -269,30 +281,81 @@ where
     }
 
     fn sleep(&mut self) {
-        let ports = || self.ports.iter().flatten();
+        let nap = self.nap();
+        let mut completions = std::mem::take(&mut self.woken);
+        let mut polled = Polled::default();
+        let Self { set, ports, shared, told, draining, .. } = self;
+        let something_to_do = || {
+            (shared.0.is_closing() && !*draining)
+                || shared.0.has_newcomers()
+                || ports.iter().flatten().any(ThreadPort::has_news)
+        };
+        shared.0.sleep(something_to_do, || match shared.0.alarm() {
+            Some(alarm) => polled = wait(set, alarm, nap, told, &mut completions),
+            None => sleep(nap),
+        });
+        if polled.events > 0 || polled.error.is_some() {
+            self.report_all(&polled, &completions);
+            self.idle.reset();
+        }
+        completions.clear();
+        self.woken = completions;
+        if self.heals {
+            // Polls that do so by themselves are rare now.
+            self.set.heal();
+            self.tell_events();
+        }
+    }
+
+    /// How long it may sleep at a time.
+    fn nap(&self) -> Option<Duration> {
         // The receives that DQPLB posts by itself are to be posted again when peers use them up.
         let listens = |qp: &EndpointQp<Q>| {
             let qp = qp.virtual_qp();
             qp.is_multi() && qp.config().scheme == Scheme::Dqplb
         };
+        let mut ports = self.ports.iter().flatten();
         let devices_are_busy = self.draining
-            || ports().any(|port| port.posted() > 0 || port.has_deferred())
+            || ports.any(|port| port.posted() > 0 || port.has_deferred())
             || self.set.qps().any(listens);
-        let something_to_do = || {
-            (self.shared.0.is_closing() && !self.draining)
-                || self.shared.0.has_newcomers()
-                || ports().any(ThreadPort::has_news)
-        };
-        let nap = match () {
-            () if devices_are_busy => Some(NAP),
-            () if self.heals => Some(HEALING_NAP),
+        let is_told = self.shared.0.alarm().is_some();
+        match () {
+            () if devices_are_busy && !is_told => Some(NAP),
+            () if devices_are_busy || self.heals => Some(HEALING_NAP),
             () => None,
-        };
-        self.shared.0.sleep(something_to_do, || sleep(nap));
-        if self.heals {
-            // Polls that do so by themselves are rare now.
-            self.set.heal();
-            self.tell_events();
+        }
+    }
+}
+
+/// Waits for completions, for the alarm, or for a nap. If some came before the sleep, there is none.
+fn wait<Q: Connect, C: Notify, const ROUTES: usize>(
+    set: &mut EndpointSet<Q, C, ROUTES>,
+    alarm: &Alarm,
+    nap: Option<Duration>,
+    told: &mut bool,
+    completions: &mut Vec<VirtualWc>,
+) -> Polled {
+    if std::mem::take(told) {
+        // A device that has only requests under way tells as soon as it is asked.
+        alarm.sleep(None, Some(NAP));
+        return Polled::default();
+    }
+    match set.poll_armed(|event| completions.extend(event.completion())) {
+        Ok(polled) if polled.events == 0 && polled.error.is_none() => {
+            *told = alarm.sleep(set.completion_fd(), nap);
+            polled
+        }
+        Ok(polled) => {
+            if polled.error.is_some() {
+                // What cannot be polled fails at once, each time.
+                alarm.sleep(None, Some(HEALING_NAP));
+            }
+            polled
+        }
+        Err(_) => {
+            // What cannot be armed is polled.
+            alarm.sleep(None, Some(NAP));
+            Polled::default()
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What the thread, its owner and all handles share.
 
+use super::alarm::Alarm;
 use super::lock::lock;
 use super::port::ThreadPort;
 use crate::endpoint::{EndpointError, NamedRailEvent};
@@ -16,6 +17,8 @@ pub(super) struct Shared {
     bell: Doorbell,
     /// The thread; set by itself, before it ever sleeps.
     thread: OnceLock<Thread>,
+    /// What it sleeps on, if it waits for completions too.
+    alarm: Option<Alarm>,
     /// The thread takes no more requests.
     closing: AtomicBool,
     /// Handles that the thread does not know yet; `None` when it takes no more.
@@ -33,10 +36,11 @@ const MOST_RAIL_EVENTS: usize = 256;
 
 impl Shared {
     /// For virtual queue pairs with the numbers that are marked.
-    pub(super) fn new(is_there: impl IntoIterator<Item = bool>) -> Self {
+    pub(super) fn new(is_there: impl IntoIterator<Item = bool>, alarm: Option<Alarm>) -> Self {
         Self {
             bell: Doorbell::new(),
             thread: OnceLock::new(),
+            alarm,
             closing: AtomicBool::new(false),
             newcomers: Mutex::new(Some(Vec::new())),
             has_newcomers: AtomicBool::new(false),
@@ -52,11 +56,18 @@ impl Shared {
 
     /// To be called after anything that the thread has to see.
     pub(super) fn wake(&self) {
-        if self.bell.ring()
-            && let Some(thread) = self.thread.get()
-        {
-            thread.unpark();
+        if !self.bell.ring() {
+            return;
         }
+        match &self.alarm {
+            Some(alarm) => alarm.ring(),
+            None => _ = self.thread.get().map(Thread::unpark),
+        }
+    }
+
+    /// What the thread sleeps on, if it waits for completions too.
+    pub(super) fn alarm(&self) -> Option<&Alarm> {
+        self.alarm.as_ref()
     }
 
     pub(super) fn close(&self) {

@@ -1,14 +1,14 @@
 //! The thread as its owner sees it.
 
+use super::alarm::Alarm;
 use super::error::ThreadPanicked;
 use super::handle::Handle;
 use super::options::ProgressOptions;
 use super::port;
 use super::run::ProgressLoop;
 use super::shared::Shared;
-use crate::backend::Connect;
+use crate::backend::{Connect, Notify};
 use crate::endpoint::{EndpointQp, EndpointSet, NamedRailEvent, SET_ROUTES};
-use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_qp::RailFailure;
 use polyrail_software_nic as nic;
 use std::io;
@@ -31,7 +31,7 @@ pub struct ProgressThread<
 impl<Q, C, const ROUTES: usize> ProgressThread<Q, C, ROUTES>
 where
     Q: Connect + Send + 'static,
-    C: CompletionQueue + Send + 'static,
+    C: Notify + Send + 'static,
 {
     /// Starts a thread for an [`EndpointSet`], or a single [`Endpoint`](crate::endpoint::Endpoint),
     /// with the usual [`ProgressOptions`]. Its queue pairs are connected. What was posted to them
@@ -49,7 +49,7 @@ where
     ///
     /// # Errors
     ///
-    /// The system cannot start a thread. Or rails of a virtual queue pair are re-routed by
+    /// The system cannot start a thread, or gives no file descriptor to wait on. Or rails of a virtual queue pair are re-routed by
     /// [hand](crate::endpoint#by-hand) ([`io::ErrorKind::Unsupported`]): nobody could do that here.
     pub fn spawn_with(
         set: impl Into<EndpointSet<Q, C, ROUTES>>,
@@ -65,7 +65,8 @@ where
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let is_there = (0..set.bound()).map(|number| set.get(number).is_some());
-        let shared = Arc::new(Shared::new(is_there));
+        let alarm = set.completion_fd().map(|_| Alarm::new()).transpose()?;
+        let shared = Arc::new(Shared::new(is_there, alarm));
         let progress = ProgressLoop::new(set, Arc::clone(&shared), options);
         let builder = std::thread::Builder::new().name("polyrail-progress".to_owned());
         let thread = Some(builder.spawn(move || progress.run())?);

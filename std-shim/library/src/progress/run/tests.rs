@@ -30,7 +30,7 @@ fn handle(shared: &Arc<Shared>, qp: usize) -> Handle {
 
 #[test]
 fn a_thread_leaves_nobody_waiting_however_it_ends() {
-    let shared = Arc::new(Shared::new([true]));
+    let shared = Arc::new(Shared::new([true], None));
     let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
     let domain = device.alloc_pd().unwrap();
     let set = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
@@ -70,7 +70,7 @@ fn late_completions_of_a_handle_that_was_given_up_are_dropped() {
     let builder = EndpointBuilder::new();
     let members = [(builder, vec![&stays, &goes]), (builder, vec![&stays])];
     let set = EndpointSet::build(members).unwrap();
-    let shared = Arc::new(Shared::new([true; 2]));
+    let shared = Arc::new(Shared::new([true; 2], None));
     let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
     let post = |handle: &mut Handle| handle.post_recv(&RecvWr::notification(1)).unwrap();
 
@@ -109,7 +109,7 @@ fn a_greedy_handle_leaves_room_for_others() {
         let buffer = RegisteredBuffer::new(64, access, &[&domain]).unwrap();
         let keys = buffer.toward(&buffer.remote()).unwrap();
         let wr = SendWr::write(1, buffer.local(0, 64).unwrap(), buffer.addr(), &keys);
-        let shared = Arc::new(Shared::new([true; 2]));
+        let shared = Arc::new(Shared::new([true; 2], None));
         let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
         let [mut first, mut second, mut third] = [(); 3].map(|()| handle(&shared, 0));
         // Those on both sides want all that there is, and take every place that becomes free.
