@@ -159,20 +159,24 @@ impl hardware::RecvBatch for RecvBatch<'_> {
         if device.is_gone() {
             return Err(GONE);
         }
-        let result = match self.queue {
+        let (was_missed, result) = match self.queue {
             Queue::Own(qp) => post_own(qp, &self.staged),
             Queue::Shared(srq) => post_shared(srq, &self.staged),
         };
-        if !device.fabric.threaded {
+        // Not each time: all devices would write to one place.
+        if was_missed || !device.fabric.threaded {
             device.fabric.note_change();
         }
         result
     }
 }
 
-fn post_own(qp: &QpShared, staged: &Staged<'_, RecvRequest>) -> Result<(), CommitError> {
+/// Whether a sender was told that there was no receive, and what was taken.
+type Posted = (bool, Result<(), CommitError>);
+
+fn post_own(qp: &QpShared, staged: &Staged<'_, RecvRequest>) -> Posted {
     if qp.srq.is_some() && (staged.too_many || !staged.requests.is_empty()) {
-        return Err(CommitError { accepted: 0, refusal: Refusal::Driver(EINVAL) });
+        return (false, Err(CommitError { accepted: 0, refusal: Refusal::Driver(EINVAL) }));
     }
     let mut recv = lock(&qp.recv);
     let (_, result) = staged.commit(|request| {
@@ -187,10 +191,10 @@ fn post_own(qp: &QpShared, staged: &Staged<'_, RecvRequest>) -> Result<(), Commi
     if qp.state.get() == QpState::Err {
         ending::flush(qp, &mut recv);
     }
-    result
+    (recv.ring.was_missed(), result)
 }
 
-fn post_shared(srq: &SrqShared, staged: &Staged<'_, RecvRequest>) -> Result<(), CommitError> {
+fn post_shared(srq: &SrqShared, staged: &Staged<'_, RecvRequest>) -> Posted {
     let take = |request: &RecvRequest| {
         if request.wr_id & ENGINE_WR_ID != 0 {
             Err(Refusal::Driver(EINVAL))
@@ -200,5 +204,6 @@ fn post_shared(srq: &SrqShared, staged: &Staged<'_, RecvRequest>) -> Result<(), 
             Err(Refusal::QueueFull)
         }
     };
-    staged.commit(take).1
+    let (_, result) = staged.commit(take);
+    (lock(&srq.inner).ring.was_missed(), result)
 }

@@ -9,6 +9,8 @@ pub(crate) struct RecvRing {
     slots: Box<[RecvRequest]>,
     taken: u64,
     posted: u64,
+    /// Somebody wanted one when there was none.
+    was_missed: bool,
 }
 
 impl RecvRing {
@@ -16,7 +18,7 @@ impl RecvRing {
     pub(crate) fn new(min: u32) -> Self {
         let size = if min == 0 { 0 } else { (min as usize).next_power_of_two() };
         let empty = RecvRequest { wr_id: 0, sge: Sge::EMPTY };
-        Self { slots: vec![empty; size].into_boxed_slice(), taken: 0, posted: 0 }
+        Self { slots: vec![empty; size].into_boxed_slice(), taken: 0, posted: 0, was_missed: false }
     }
 
     pub(crate) fn capacity(&self) -> u32 {
@@ -43,9 +45,15 @@ impl RecvRing {
         true
     }
 
+    /// Whether somebody wanted a receive when there was none, since the last call.
+    pub(crate) fn was_missed(&mut self) -> bool {
+        std::mem::take(&mut self.was_missed)
+    }
+
     /// Takes the oldest receive, and returns it with how many were taken since the beginning.
     pub(crate) fn pop(&mut self) -> Option<(RecvRequest, u64)> {
         if self.taken == self.posted {
+            self.was_missed = true;
             return None;
         }
         let request = self.slots[self.index(self.taken)];

@@ -26,8 +26,12 @@ const FOR_EVER: u8 = 7;
 
 /// Whether the request at the front must not be tried yet.
 pub(crate) fn waits(front: &Front, fabric: &FabricShared) -> bool {
-    front.until.is_some_and(|until| fabric.clock.now() < until)
-        || front.blocked.is_some_and(|changes| fabric.changes() == changes)
+    let is_early = |until| fabric.clock.now() < until;
+    let is_unchanged = |changes| fabric.changes() == changes;
+    match (front.until, front.blocked) {
+        (Some(until), Some(changes)) => is_unchanged(changes) && is_early(until),
+        (until, blocked) => until.is_some_and(is_early) || blocked.is_some_and(is_unchanged),
+    }
 }
 
 /// Judges an answer. `changes` is the fabric's count from before the attempt.
@@ -63,10 +67,9 @@ fn not_ready(
     if timers.rnr_retry == FOR_EVER {
         // In virtual time, waiting forever means waiting for a change; trying again and again would
         // keep an idle fabric busy.
+        front.blocked = Some(changes);
         if fabric.threaded {
             front.until = Some(fabric.clock.now() + rnr_delay(code));
-        } else {
-            front.blocked = Some(changes);
         }
         return Verdict::Later(TurnOutcome::NotReady);
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use polyrail_core::verbs::{Opcode, WcStatus};
+use polyrail_core::verbs::{Opcode, SendRequest, WcStatus};
 use polyrail_software_nic::{ConnectOptions, Fabric, Mtu, QpCap, QpInit, QpState, vendor};
 use std::time::{Duration, Instant};
 use support::*;
@@ -150,5 +150,21 @@ fn timeout_0_waits_until_the_queue_pair_is_moved_to_err() {
         assert_eq!(pair.settle().0, []);
         pair.a.qp.to_error().unwrap();
         assert_eq!(ends(&pair.settle().0), [(1, FLUSHED)]);
+    }
+}
+
+/// Nothing is gained by letting the time pass: the sender is told when there is something to receive into.
+#[test]
+fn a_sender_that_never_gives_up_goes_on_when_a_receive_is_posted() {
+    // The longest that there is: 655 ms.
+    let options = ConnectOptions { min_rnr_timer: 0, rnr_retry: 7, ..impatient() };
+    let mut pair = Pair::with(Fabric::threaded(), QpCap::default(), &options);
+    for wr_id in 0..20 {
+        let begin = Instant::now();
+        let request = SendRequest { opcode: Opcode::Send, ..pair.write(wr_id, 0, 0) };
+        pair.a.post(request).unwrap();
+        assert_eq!(ids(&poll(&mut pair.a.cq).unwrap()), [0; 0]);
+        pair.b.recv(100, nothing()).unwrap();
+        assert_eq!(ids(&poll(&mut pair.a.cq).unwrap()), [wr_id], "{:?}", begin.elapsed());
     }
 }
