@@ -43,9 +43,11 @@ impl CqShared {
             device: Arc::clone(device),
             capacity: AtomicU32::new(capacity),
             inner: Mutex::new(inner),
+            is_empty: AtomicBool::new(true),
             channel,
             tells_of_work: AtomicBool::new(false),
             work: Mutex::new(VecDeque::new()),
+            is_idle: AtomicBool::new(true),
         })
     }
 
@@ -87,7 +89,9 @@ impl CqShared {
 
     /// Drops completions of `owner` that do not show yet: its queue pair was reset.
     pub(crate) fn forget_pending(&self, owner: u32) {
-        lock(&self.inner).pending.retain(|pending| pending.entry.owner != owner);
+        let mut inner = lock(&self.inner);
+        inner.pending.retain(|pending| pending.entry.owner != owner);
+        self.note_contents(&inner);
     }
 
     /// Whether a receive of `owner` completed that does not show yet.
@@ -105,6 +109,7 @@ impl CqShared {
         }
         if inner.held() == self.capacity.load(Ordering::Relaxed) as usize {
             inner.overrun = true;
+            self.note_contents(&inner);
             self.fail_owners(&inner);
             return;
         }
@@ -119,6 +124,12 @@ impl CqShared {
         } else if inner.show(entry) {
             self.ring();
         }
+        self.note_contents(&inner);
+    }
+
+    /// Notes whether there is something for a poll, after any change of what is here.
+    pub(crate) fn note_contents(&self, inner: &Completions<QpShared>) {
+        self.is_empty.store(inner.held() == 0 && !inner.overrun, Ordering::Release);
     }
 
     /// Tells those who wait.
@@ -159,7 +170,11 @@ impl CqShared {
 
     /// Puts a queue pair on the list of work.
     pub(crate) fn list(&self, qp: Weak<QpShared>) {
-        lock(&self.work).push_back(qp);
+        {
+            let mut work = lock(&self.work);
+            work.push_back(qp);
+            self.is_idle.store(false, Ordering::Release);
+        }
         self.tell_of_work();
     }
 

@@ -176,12 +176,17 @@ pub(crate) struct CqShared {
     /// Changed under the lock of `inner`.
     pub(crate) capacity: AtomicU32,
     pub(crate) inner: Mutex<Completions<QpShared>>,
+    /// Whether there is nothing in `inner` for a poll, changed under its lock: whoever polls an empty queue stays
+    /// out of the way of those who complete requests there.
+    pub(crate) is_empty: AtomicBool,
     /// Where it tells that it has something.
     pub(crate) channel: Option<CompletionChannel>,
     /// It is to tell of work, too: it was armed, and has a channel.
     pub(crate) tells_of_work: AtomicBool,
     /// Queue pairs with send requests to execute. A leaf: nothing is locked while it is held.
     pub(crate) work: Mutex<VecDeque<Weak<QpShared>>>,
+    /// Whether the list of work is empty, changed under its lock.
+    pub(crate) is_idle: AtomicBool,
 }
 
 /// A shared receive queue as queue pairs see it.
