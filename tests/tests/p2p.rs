@@ -1,9 +1,10 @@
 //! Simulated worlds of connections of the p2p protocol.
 //!
-//! `P2P_SEEDS=n` runs n seeds; `simulate p2p` runs many more of them.
+//! `P2P_SEEDS=n` runs n seeds; `simulate p2p` runs many more of them; `simulate p2p --states n` explores
+//! n states of each small world.
 
 use polyrail_tests::p2p::{Shape, Summary, on_large_stack};
-use polyrail_tests::search::attempt;
+use polyrail_tests::search::{Bounds, Explored, Failure, Small as _, attempt, explore_all};
 
 #[test]
 fn the_worlds_of_all_seeds_keep_every_promise() {
@@ -16,17 +17,28 @@ fn all_seeds() {
     for seed in 1..=seeds {
         match attempt::<Shape>(seed, 600) {
             Ok(summary) => total += summary,
-            Err(failure) => {
-                let failure = failure.shortest();
-                failure.show();
-                panic!(
-                    "seed {seed}: {}\n{:?}\n{:#?}",
-                    failure.message, failure.shape, failure.actions
-                );
-            }
+            Err(failure) => fails(&format!("seed {seed}"), *failure),
         }
     }
     // Where nothing happens, nothing is found.
     let busy = total.receives > 5 * seeds && total.reports > total.sends && total.flushes > seeds;
     assert!(busy && total.failures > seeds && total.again > seeds, "{total:?}");
+}
+
+fn fails(world: &str, failure: Failure<Shape>) -> ! {
+    let failure = failure.shortest();
+    failure.show();
+    panic!("{world}: {}\n{:?}\n{:#?}", failure.message, failure.shape, failure.actions);
+}
+
+#[test]
+fn every_order_of_two_messages_and_a_failure_keeps_every_promise() {
+    let bounds = Bounds { states: u64::MAX, deviations: 1 };
+    let mut total = Explored::default();
+    for (shape, explored) in explore_all::<Shape>(bounds, 2) {
+        let explored = explored.unwrap_or_else(|failure| fails("in some order", *failure));
+        assert!(explored.is_complete && explored.ends > 0, "{}: {explored}", shape.describe());
+        total += explored;
+    }
+    assert!(total.states > 3000, "{total}");
 }

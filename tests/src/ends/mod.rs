@@ -14,7 +14,7 @@
 //! `shape` is what a world is made of; `fabric` are the NICs, of `physical` queue pairs, `nic` is the
 //! engine's side of them; `action` is what can happen, `steps`, `traffic`
 //! and `owner` let it happen; `direction` and `oracle` know what must be true; `ending` is how a world ends;
-//! `search` is how [`search`](crate::search) sees it.
+//! `search` and `small` are how [`search`](crate::search) sees it.
 
 mod action;
 mod direction;
@@ -26,6 +26,7 @@ mod owner;
 mod physical;
 mod search;
 mod shape;
+mod small;
 mod steps;
 mod traffic;
 

@@ -4,7 +4,7 @@ use super::action::Action;
 use super::shape::{Job, Shape};
 use super::{Summary, World};
 use crate::choices::Choices;
-use crate::search::{self, AnyWorld, Every, Fingerprint};
+use crate::search::{self, AnyWorld};
 
 impl search::Shape for Shape {
     type Action = Action;
@@ -105,33 +105,6 @@ impl search::World for World {
 
     fn be_loud(&mut self) {
         self.is_loud = true;
-    }
-}
-
-impl Every for World {
-    fn possible(&self) -> Vec<Action> {
-        self.possible()
-    }
-
-    fn is_trouble(&self, action: &Action) -> bool {
-        match action {
-            Action::Fail(name, _) => !self.nics.borrow().is_unanswered(self.at(*name)),
-            Action::Break(_)
-            | Action::FailConnect { .. }
-            | Action::Distrust { .. }
-            | Action::Remove(_)
-            | Action::BreakCq { .. }
-            | Action::Refuse { .. }
-            | Action::Surrender(_) => true,
-            _ => false,
-        }
-    }
-
-    fn fingerprint(&self) -> u64 {
-        let Self { nics, ends, directions, link, attempts, left, lost_completions, .. } = self;
-        Fingerprint::of(format_args!(
-            "{nics:?}{ends:?}{directions:?}{link:?}{attempts:?}{left:?}{lost_completions}"
-        ))
     }
 }
 

@@ -263,6 +263,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             Action::Scribble { connection, draw } => self.scribble(connection, draw),
             Action::Replace { connection } => self.replace(connection),
         }
+        if !self.shape.script.is_empty() {
+            self.be_brief();
+        }
         self.check();
     }
 }

@@ -251,6 +251,11 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         if host == self.line.from { &mut *self.sender } else { &mut *self.receiver }
     }
 
+    /// Whether the end at this host has something to do, even if nothing completes.
+    pub(super) fn wants_poll(&self, host: usize) -> bool {
+        if host == self.line.from { self.sender.wants_poll() } else { self.receiver.wants_poll() }
+    }
+
     /// Every queue pair, those included that are not in their places yet.
     pub(super) fn queue_pairs(&self) -> impl Iterator<Item = usize> {
         let pending = self.pending.iter().flatten().flatten().map(|(qp, _)| qp.at);

@@ -121,7 +121,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         }
     }
 
-    fn test_all(&mut self) {
+    pub(super) fn test_all(&mut self) {
         for at in 0..self.connections.len() {
             for which in (0..self.connections[at].outgoing.len()).rev() {
                 self.test_send(at, which as u32);

@@ -1,6 +1,7 @@
 //! Memory that NICs reach: words that are there, and buffers of which only is known what was written.
 
 use stable_deref_trait::StableDeref;
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::rc::Rc;
@@ -13,9 +14,29 @@ pub(super) struct Words {
     range: Range<usize>,
 }
 
+thread_local! {
+    /// All words that this thread's worlds have and had.
+    static ALL: RefCell<Vec<Rc<[AtomicU64]>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Words of 0. A world that is built again, after the one before it is gone, has them where they were: what is
+/// equal looks equal.
+fn zeroed(count: usize) -> Rc<[AtomicU64]> {
+    ALL.with_borrow_mut(|all| {
+        let fits = |words: &&Rc<[AtomicU64]>| words.len() == count && Rc::strong_count(words) == 1;
+        if let Some(words) = all.iter().find(fits) {
+            words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            return Rc::clone(words);
+        }
+        let words: Rc<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
+        all.push(Rc::clone(&words));
+        words
+    })
+}
+
 impl Words {
     pub(super) fn new(count: usize) -> Self {
-        let words: Rc<[AtomicU64]> = (0..count + 7).map(|_| AtomicU64::new(0)).collect();
+        let words = zeroed(count + 7);
         let skip = words.as_ptr().addr().wrapping_neg() % 64 / 8;
         Self { words, range: skip..skip + count }
     }
@@ -120,6 +141,7 @@ impl Target {
             apart
         });
         self.written.push(new);
+        self.written.sort_by_key(|range| range.start);
     }
 
     /// Whether the first `length` bytes were written, and no others.
@@ -159,6 +181,14 @@ impl Memory {
             Kind::Words(_) => unreachable!("words have an address of their own"),
         };
         self.add(Block { connection, host, addr, length: length.into(), kind })
+    }
+
+    /// The newest buffers, so many of them, were not used.
+    pub(super) fn forget(&mut self, count: usize) {
+        let rest = self.blocks.len() - count;
+        for block in self.blocks.drain(rest..) {
+            self.next_addr -= (block.length | 63) + 65;
+        }
     }
 
     fn add(&mut self, block: Block) -> usize {

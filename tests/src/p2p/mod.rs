@@ -18,8 +18,8 @@
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`, `nic` is the engine's side of
 //! them; `host` and `connection` are what runs on them; `action` is what can happen, `steps`, `traffic`,
-//! `trouble`, `owner` and `peer` let it happen; `any_peer` lets bytes choose what a peer sends; `ending` is how a world ends; `search` is how
-//! [`search`](crate::search) sees it.
+//! `trouble`, `owner` and `peer` let it happen; `any_peer` lets bytes choose what a peer sends; `ending` is how a world ends; `search` and
+//! `small` are how [`search`](crate::search) sees it.
 
 mod action;
 mod any_peer;
@@ -33,6 +33,7 @@ mod owner;
 mod peer;
 mod search;
 mod shape;
+mod small;
 mod steps;
 mod traffic;
 mod trouble;
@@ -132,6 +133,12 @@ struct World<const DEPTH: usize, const SLOTS: usize> {
     summary: Summary,
     /// What happens is printed.
     is_loud: bool,
+}
+
+impl<const DEPTH: usize, const SLOTS: usize> Drop for World<DEPTH, SLOTS> {
+    fn drop(&mut self) {
+        self.nics.borrow_mut().is_abandoned = true;
+    }
 }
 
 /// A world of the largest ends, in a debug build, has several copies of them on the stack while it is made.

@@ -131,6 +131,9 @@ pub struct Shape {
     pub late: u32,
     /// Messages follow each other fast, so that slots are taken anew while old troubles last.
     pub is_brisk: bool,
+    /// The lengths of the buffers of each message, if not all is chosen. Then applications send what fits, and
+    /// ask at once; owners send their messages at once.
+    pub script: Vec<Vec<u32>>,
     /// What may happen.
     pub troubles: Troubles,
     /// How often each kind of step happens, relatively: receives, sends, tests, polls, executions,
@@ -160,6 +163,7 @@ impl Shape {
             deaf: [0; 2].map(|_| pick(choices, &[1, 1, 1, 4, 40])),
             late: pick(choices, &[1, 1, 4, 40]),
             is_brisk: false,
+            script: Vec::new(),
             troubles: match choices.below(8) {
                 0 | 1 => Troubles::calm(choices),
                 2 => Troubles::of_peers(choices),
@@ -194,6 +198,7 @@ impl Shape {
             deaf: [1; 2],
             late: 1,
             is_brisk: false,
+            script: Vec::new(),
             troubles: Troubles::default(),
             pace: [8; 6],
         };

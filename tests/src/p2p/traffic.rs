@@ -18,6 +18,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     pub(super) fn irecv(&mut self, at: usize, draw: u32) {
         let mut choices = Seeded::new(draw.into());
         let connection = &self.connections[at];
+        if !self.shape.script.is_empty() {
+            return self.offer_next(at);
+        }
         let line = &connection.line;
         if connection.receives.len() - connection.sent >= line.ahead as usize {
             return;
@@ -27,6 +30,15 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let tags = pick(&mut choices, &[1, 2, 1 << 16]);
         let tags: Vec<_> = (0..count).map(|_| choices.below(tags)).collect();
         self.offer(at, &lengths, &tags);
+    }
+
+    /// Offers what the script says.
+    fn offer_next(&mut self, at: usize) {
+        let number = self.connections[at].receives.len();
+        if let Some(lengths) = self.shape.script.get(number).cloned() {
+            let tags: Vec<_> = (0..lengths.len() as u32).collect();
+            self.offer(at, &lengths, &tags);
+        }
     }
 
     /// Offers buffers of these lengths. Returns whether that was taken.
@@ -76,6 +88,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                     eprintln!("  {error}");
                 }
                 connection.check_irecv_error(error, number, has_refused);
+                if after == before {
+                    nics.borrow_mut().memory.forget(places.len());
+                }
                 self.summary.refused += 1;
                 false
             }
@@ -92,6 +107,11 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             return;
         };
         let open: Vec<_> = front.places.iter().filter(|place| place.sent.is_none()).collect();
+        if !self.shape.script.is_empty() {
+            let Place { capacity, tag, .. } = *open[0];
+            self.send(at, tag, capacity);
+            return;
+        }
         let Place { capacity, tag, .. } = *pick(&mut choices, &open);
         let length = match choices.below(8) {
             0..=3 => capacity,
@@ -133,6 +153,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                 assert!(is_same, "{error}: nothing changed");
                 if self.is_loud {
                     eprintln!("  {error}");
+                }
+                if after == before {
+                    self.nics.borrow_mut().memory.forget(1);
                 }
                 let is_shown = self.is_shown(at);
                 self.connections[at].check_isend_error(error, (tag, length), is_shown, has_refused);

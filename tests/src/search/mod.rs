@@ -10,7 +10,9 @@ mod panics;
 mod seeds;
 mod shrink;
 
-pub use every::{Every, Explored, Fingerprint, explore};
+pub use every::{
+    Bounds, Every, Explored, Fingerprint, Outcome, Small, SmallWorld, explore, explore_all,
+};
 pub use panics::capture_panics;
 pub use seeds::Search;
 pub use shrink::{kind, replay};

@@ -22,6 +22,8 @@ Examples:
   simulate --forever
   simulate ends --seeds 10000            rails that fail and come back
   simulate p2p --seeds 10000             connections of the p2p protocol
+  simulate p2p --states 100000 --deviations 3
+                                         small ones of them, in every order with 3 deviations
 
 The engine's invariants and the oracle are checked after every step in any profile. Built with \
 `--profile sweep` instead of `--release`, the engine's own debug assertions and overflow checks \

@@ -1,0 +1,89 @@
+//! Worlds of two requests and one failure, which are explored in every order.
+
+use super::World;
+use super::action::Action;
+use super::shape::{Job, Kind, Shape};
+use crate::search::{Every, Fingerprint, Small, SmallWorld};
+use polyrail_core::virtual_qp::Scheme;
+
+/// Two rails, the requests of one end, one failure of a queue pair.
+fn small(scheme: Scheme, jobs: &[Job]) -> Shape {
+    let mut shape = Shape::small(scheme);
+    shape.jobs[0] = jobs.to_vec();
+    shape.is_brief = true;
+    shape
+}
+
+const WRITE: Job = Job::new(Kind::Write, 1);
+const IMM: Job = Job::new(Kind::WriteImm, 1);
+const TWO: Job = Job::new(Kind::WriteImm, 2);
+const SEND: Job = Job::new(Kind::Send, 1);
+const READ: Job = Job::new(Kind::Read, 1);
+
+fn worlds() -> Vec<Shape> {
+    use Scheme::{Dqplb, Spray};
+    let spray: &[&[Job]] = &[
+        &[IMM],
+        &[SEND],
+        &[IMM, IMM],
+        &[TWO, WRITE],
+        &[WRITE, IMM],
+        &[WRITE, SEND],
+        &[SEND, SEND],
+        &[SEND, IMM],
+        &[WRITE, WRITE.fenced()],
+        &[WRITE, READ.fenced()],
+    ];
+    let dqplb: &[&[Job]] = &[
+        &[IMM],
+        &[TWO],
+        &[IMM, IMM],
+        &[TWO, IMM],
+        &[WRITE, IMM],
+        &[READ, IMM],
+        &[WRITE, WRITE.fenced()],
+    ];
+    let spray = spray.iter().map(|jobs| small(Spray, jobs));
+    spray.chain(dqplb.iter().map(|jobs| small(Dqplb, jobs))).collect()
+}
+
+impl Small for Shape {
+    fn all_small() -> Vec<Self> {
+        worlds()
+    }
+
+    fn describe(&self) -> String {
+        format!("{:?} {:?}", self.scheme, self.jobs[0])
+    }
+
+    fn build_small(&self) -> SmallWorld<Self> {
+        Box::new(World::new(self.clone()))
+    }
+}
+
+impl Every for World {
+    fn possible(&self) -> Vec<Action> {
+        self.possible()
+    }
+
+    fn is_trouble(&self, action: &Action) -> bool {
+        match action {
+            Action::Fail(name, _) => !self.nics.borrow().is_unanswered(self.at(*name)),
+            Action::Break(_)
+            | Action::FailConnect { .. }
+            | Action::Distrust { .. }
+            | Action::Remove(_)
+            | Action::BreakCq { .. }
+            | Action::Refuse { .. }
+            | Action::Surrender(_) => true,
+            _ => false,
+        }
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let Self { nics, ends, directions, link, attempts, left, lost_completions, .. } = self;
+        Fingerprint::of(format_args!(
+            "{nics:?}{ends:?}{directions:?}{link:?}{attempts:?}{left:?}{lost_completions}"
+        ))
+    }
+}
