@@ -107,7 +107,9 @@ simulate() {
 enumerate() {
   say "every interleaving of small configurations"
   ENUMERATION=all cargo test --profile sweep --locked -p polyrail-tests --test enumeration -- --nocapture
-  ENDS_STATES=60000 cargo test --profile sweep --locked -p polyrail-tests --test ends -- --nocapture
+  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- ends --states 60000
+  say "every order of two messages and a failure, with so many deviations from the plainest one"
+  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- p2p --states 10000000 --deviations 4
 }
 
 planted() {

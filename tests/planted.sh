@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Are the tests sharp? Plants bugs in a copy of the tree, and has each found: by the simulation, within
-# 1,000 seeds, or by a test that `cargo test` runs too.
+# 1,000 seeds, by small worlds in every order, or by a test that `cargo test` runs too.
 #   tests/planted.sh
 #
 # A bug is one or more places of the engine, or of the software NIC, and what to put there, where PLANTED
@@ -20,8 +20,8 @@ export RUSTFLAGS="--cap-lints=allow" RUST_BACKTRACE=0 RANDOM_SEEDS=$SEEDS FAIRNE
 
 names=() finders=() misplaced=0
 
-# bug NAME FINDER: what is planted next; `simulate`, `simulate-ends`, `simulate-p2p`, or the test
-# that has to find it.
+# bug NAME FINDERS: what is planted next; `simulate`, `simulate-ends`, `simulate-p2p`, `orders-p2p`, or the
+# test that has to find it; all of them have to.
 bug() {
   names+=("$1") finders+=("$2")
 }
@@ -81,13 +81,14 @@ search() {
     simulate) "$CARGO_TARGET_DIR/release/simulate" --seed 1 --seeds "$SEEDS" ;;
     simulate-ends) "$CARGO_TARGET_DIR/release/simulate" ends --seed 1 --seeds "$SEEDS" ;;
     simulate-p2p) "$CARGO_TARGET_DIR/release/simulate" p2p --seed 1 --seeds "$SEEDS" ;;
+    orders-p2p) "$CARGO_TARGET_DIR/release/simulate" p2p --states 1000000 --deviations 2 ;;
     *) run_cargo test --test "$1" ;;
   esac
 }
 
-# find_bug NUMBER: counted from 1
+# find_bug NUMBER FINDER: counted from 1
 find_bug() {
-  local name=${names[$1 - 1]} finder=${finders[$1 - 1]} output
+  local name=${names[$1 - 1]} finder=$2 output
   if output=$(PLANTED=$1 search "$finder" 2>&1); then
     echo "not found by $finder: $name" >&2
     exit 1
@@ -96,7 +97,7 @@ find_bug() {
     echo "$output" >&2
     exit 1
   fi
-  printf '\nfound: %s\n' "$name"
+  printf '\nfound by %s: %s\n' "$finder" "$name"
   grep -A1 "shortest prefix\|shortest history\|--- FAILED" <<< "$output" | head -4
 }
 
@@ -401,7 +402,7 @@ bug "one immediate too many is said to have arrived" simulate-p2p
 plant core/src/p2p/receiver/reroute.rs 'self.lanes[place].lifecycle.drained(arrived);' \
   'self.lanes[place].lifecycle.drained(arrived + u32::from(PLANTED));'
 
-bug "one immediate too few is said to have arrived" simulate-p2p
+bug "one immediate too few is said to have arrived" "simulate-p2p orders-p2p"
 plant core/src/p2p/receiver/reroute.rs 'let arrived = self.lanes[place].immediates;' \
   'let arrived = self.lanes[place].immediates.saturating_sub(u32::from(PLANTED));'
 
@@ -412,13 +413,13 @@ plant core/src/p2p/receiver/cts.rs 'self.lanes[lane].has_room(1).then_some(lane)
 bug "entries are signaled by slot" simulate-p2p
 plant core/src/p2p/receiver/cts.rs 'let is_due = lane.queue' 'let is_due = if PLANTED { at + 1 == SLOTS } else { true } && lane.queue'
 
-bug "only the number of the first entry is checked" simulate-p2p
+bug "only the number of the first entry is checked" "simulate-p2p orders-p2p"
 plant core/src/p2p/entry.rs 'form == EntryForm::Plain && last != expected' \
   'form == EntryForm::Plain && last != expected && !(PLANTED && index > 0)'
 plant core/src/p2p/entry.rs 'last.wrapping_sub(hash(&copy)) != expected' \
   'last.wrapping_sub(hash(&copy)) != expected && !(PLANTED && index > 0)'
 
-bug "the hash is that of nothing" simulate-p2p
+bug "the hash is that of nothing" "simulate-p2p orders-p2p"
 plant core/src/p2p/entry.rs 'let mut hash = SALT[0].rotate_left(32);' \
   'if PLANTED { return 0; }
     let mut hash = SALT[0].rotate_left(32);'
@@ -434,11 +435,11 @@ plant core/src/p2p/sender/isend.rs 'slot.state == State::Matching && slot.number
                 self.slots[at].matched = matched;
             }'
 
-bug "the driver is not asked whether a queue pair takes receives" simulate-p2p
+bug "the driver is not asked whether a queue pair takes receives" "simulate-p2p orders-p2p"
 plant core/src/p2p/lane.rs 'self.is_gone || matches!(self.qp.last_wqe_reached()' \
   'self.is_gone || PLANTED || matches!(self.qp.last_wqe_reached()'
 
-bug "a completion queue is not seen empty before a fence" simulate-p2p
+bug "a completion queue is not seen empty before a fence" "simulate-p2p orders-p2p"
 plant core/src/p2p/receiver/reroute.rs 'if !self.lanes[place].is_seen_empty {' \
   'if !self.lanes[place].is_seen_empty && !PLANTED {'
 
@@ -458,10 +459,10 @@ plant core/src/p2p/sender/slot.rs 'Immediate { slot, mask: self.mask, told }' \
   'Immediate { slot, mask: if is_moved && PLANTED { Mask::of(rail) } else { self.mask }, told }'
 plant core/src/p2p/sender/slot.rs 'const fn immediate(' 'fn immediate('
 
-bug "a moved share is that of the rail that carries it" simulate-p2p
+bug "a moved share is that of the rail that carries it" "simulate-p2p orders-p2p"
 plant core/src/p2p/receiver/arrive.rs 'rail = of;' 'if !PLANTED { rail = of; }'
 
-bug "shares are sent again before the fence" simulate-p2p
+bug "shares are sent again before the fence" "simulate-p2p orders-p2p"
 plant core/src/p2p/sender/reroute.rs 'if let Some(arrived) = self.lanes[place].lifecycle.drained(0) {' \
   'let fenced = self.lanes[place].lifecycle.drained(0);
         if let Some(arrived) = fenced.or(if PLANTED { Some(0) } else { None }) {'
@@ -550,16 +551,19 @@ plant core/src/p2p/sender/isend.rs 'slot.matched |= 1 << at;' 'slot.matched |= 1
 [ "$misplaced" = 0 ] || exit 1
 
 run_cargo build --bin simulate
-tests=$(printf '%s\n' "${finders[@]}" | sort -u | grep -v simulate)
+# shellcheck disable=SC2048,SC2086
+tests=$(printf '%s\n' ${finders[*]} | sort -u | grep -v 'simulate\|orders')
 # shellcheck disable=SC2046,SC2086
 run_cargo test --no-run $(printf -- '--test %s ' $tests)
 
 # What is found even if nothing is planted is another matter.
-for finder in simulate simulate-ends simulate-p2p $tests; do
+for finder in simulate simulate-ends simulate-p2p orders-p2p $tests; do
   search "$finder"
 done
 for number in "${!names[@]}"; do
-  find_bug $((number + 1))
+  for finder in ${finders[number]}; do
+    find_bug $((number + 1)) "$finder"
+  done
 done
 
 echo
