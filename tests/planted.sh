@@ -118,6 +118,9 @@ bug "a credit is lost when a driver takes a batch in part" simulate
 plant core/src/rail/in_flight.rs 'self.missing = count - accepted;' \
   'self.missing = count - accepted; self.credits -= u32::from(PLANTED);'
 
+bug "an empty fragment that its driver did not take counts as posted" random
+plant core/src/virtual_qp/dispatch.rs 'let all = taken > 0 &&' 'let all = (PLANTED || taken > 0) &&'
+
 bug "a notify overtakes a SEND or atomic that went straight to rail 0" simulate
 plant core/src/virtual_qp/pump.rs 'self.pass_through.is_ahead_of(id) ||' \
   '(self.pass_through.is_ahead_of(id) && !PLANTED) ||'

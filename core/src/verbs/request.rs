@@ -77,6 +77,20 @@ impl<'k> SendWr<'k> {
         Self { remote_addr, imm, ..Self::new(wr_id, Opcode::RdmaWriteWithImm, local, keys) }
     }
 
+    /// A WRITE_WITH_IMM of no bytes: the peer's next notification receive completes, in its turn behind
+    /// everything that was posted before. It names no memory, so it needs no keys.
+    ///
+    /// ```
+    /// use polyrail_core::verbs::{Opcode, SendWr};
+    ///
+    /// let wr = SendWr::signal(7, 42);
+    /// assert_eq!((wr.opcode, wr.imm, wr.local.length()), (Opcode::RdmaWriteWithImm, 42, 0));
+    /// ```
+    #[inline]
+    pub const fn signal(wr_id: u64, imm: u32) -> Self {
+        Self { imm, ..Self::new(wr_id, Opcode::RdmaWriteWithImm, LocalBuffer::EMPTY, &[]) }
+    }
+
     /// RDMA READ from `remote_addr` into `local`.
     #[inline]
     pub const fn read(

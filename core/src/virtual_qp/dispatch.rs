@@ -14,6 +14,8 @@ use crate::verbs::SendFlags;
 pub(super) enum Progress {
     /// All of it is with the rails.
     Posted,
+    /// The rails get nothing of it.
+    Nothing,
     /// The rest waits for a completion.
     Waits,
     /// A driver refused it for good; what it took before stays posted.
@@ -41,7 +43,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.chooser.prefer_freed();
         while let Some(id) = self.sends.front_pending() {
             match self.dispatch(id) {
-                Progress::Posted => self.sends.pop_pending(),
+                Progress::Posted | Progress::Nothing => self.sends.pop_pending(),
                 Progress::Waits | Progress::Failed => return,
                 Progress::Refused(error) => return self.request_refused(id, error),
             }
@@ -50,18 +52,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Posts what it can of the front pending request.
     #[inline(never)]
-    fn dispatch(&mut self, id: u64) -> Progress {
+    pub(super) fn dispatch(&mut self, id: u64) -> Progress {
+        let slot = self.sends.slot(id);
+        if slot.state.intersects(SlotState::PASS_THROUGH.union(SlotState::NO_DATA)) {
+            return if self.waits_for_fence(id) { Progress::Waits } else { Progress::Nothing };
+        }
         self.dispatch_now(id)
     }
 
-    /// [`dispatch`](Self::dispatch), in line with the post: the fast path.
+    /// [`dispatch`](Self::dispatch) of fragments, in line with the post: the fast path.
     #[inline(always)]
     pub(super) fn dispatch_now(&mut self, id: u64) -> Progress {
         let slot = self.sends.slot(id);
-        if slot.state.contains(SlotState::PASS_THROUGH) {
-            // Posted in its own turn: the cursor goes on.
-            return Progress::Posted;
-        }
         if slot.is_fenced() && !self.passes_fence(id) {
             return Progress::Waits;
         }
@@ -107,6 +109,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
+    /// Whether the front pending request, which has no fragments, waits for a fence: one that is only notified
+    /// of may. A pass-through request is posted in its own turn.
+    #[cold]
+    #[inline(never)]
+    fn waits_for_fence(&mut self, id: u64) -> bool {
+        let slot = self.sends.slot(id);
+        slot.state.contains(SlotState::NO_DATA) && slot.is_fenced() && !self.passes_fence(id)
+    }
+
     /// Whether everything that was posted before the front pending request is complete.
     ///
     /// A fence on one rail says nothing about the others, so the request itself waits.
@@ -146,7 +157,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 numbers.take_back(count);
             }
         }
-        let all = slot.unposted() == 0;
+        // Nothing of an empty fragment is left, whether it was taken or not.
+        let all = taken > 0 && slot.unposted() == 0;
         let offset = batch.offset + batch.bytes_of(taken, self.config.max_msg_size);
         self.offers.sends.insert(rail);
         self.update_availability(at);

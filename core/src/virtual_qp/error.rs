@@ -34,7 +34,8 @@ pub enum PostSendError {
         /// Its code.
         errno: i32,
     },
-    /// RDMA of no bytes over several rails.
+    /// A WRITE or READ of no bytes over several rails. A WRITE_WITH_IMM of none is a
+    /// [signal](crate::verbs::SendWr::signal).
     #[error("{0:?} of 0 bytes cannot be spread over rails")]
     Empty(Opcode),
     /// An RDMA request over several rails must be signaled (WRITE_WITH_IMM excepted).

@@ -78,7 +78,26 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     fn post_fragmented(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        if wr.local.length() == 0 {
+            return self.post_empty(wr);
+        }
         self.check_fragmented(wr)?;
+        self.post_checked::<false>(wr)
+    }
+
+    /// Of requests without bytes, those that tell the peer something can be posted.
+    #[cold]
+    #[inline(never)]
+    fn post_empty(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        if wr.opcode != Opcode::RdmaWriteWithImm {
+            return Err(PostSendError::Empty(wr.opcode));
+        }
+        self.check_flags(wr)?;
+        self.post_checked::<true>(wr)
+    }
+
+    #[inline(always)]
+    fn post_checked<const EMPTY: bool>(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         let inline = wr.flags.contains(SendFlags::INLINE);
         if inline && self.sends.front_pending().is_some() {
             return Err(PostSendError::InlineMustWait);
@@ -86,17 +105,32 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let Self { sends, devices, scheme, header, .. } = self;
         let id = sends.add_with(|slot| {
             for (at, (keys, device)) in slot.keys.iter_mut().zip(&*devices).enumerate() {
-                let found = Keys::find_at(wr.keys, devices, at);
-                *keys = found.ok_or(PostSendError::MissingKeys { device: *device })?;
+                *keys = match Keys::find_at(wr.keys, devices, at) {
+                    Some(keys) => keys,
+                    None if EMPTY => Keys::missing(wr, *device)?,
+                    None => return Err(PostSendError::MissingKeys { device: *device }),
+                };
             }
             slot.fill(wr, header.imm_order, SlotState::empty());
-            if wr.opcode == Opcode::RdmaWriteWithImm { scheme.prepare(wr, slot) } else { Ok(()) }
+            if wr.opcode == Opcode::RdmaWriteWithImm {
+                scheme.prepare(wr, slot)?;
+            }
+            if EMPTY && slot.wants_notify() {
+                slot.state.insert(SlotState::NO_DATA);
+            }
+            Ok::<_, PostSendError>(())
         })?;
         if self.sends.pending_count() > 1 {
             return Ok(());
         }
-        match self.dispatch_now(id) {
+        let progress = if EMPTY { self.dispatch(id) } else { self.dispatch_now(id) };
+        match progress {
             Progress::Posted => self.sends.pop_pending(),
+            Progress::Nothing => {
+                // There is nothing to wait for, unless something before it is not acknowledged.
+                self.sends.pop_pending();
+                self.acknowledge_now();
+            }
             Progress::Waits if inline => return self.refuse_newest(PostSendError::InlineMustWait),
             Progress::Waits | Progress::Failed => {}
             Progress::Refused(error) => {
@@ -121,11 +155,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     #[inline]
     fn check_fragmented(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        let opcode = wr.opcode;
         let length = wr.local.length();
-        if length == 0 {
-            return Err(PostSendError::Empty(opcode));
-        }
         if wr.remote_addr.checked_add(u64::from(length)).is_none() {
             return Err(PostSendError::RemoteRange { addr: wr.remote_addr, length });
         }

@@ -38,7 +38,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Moves past every request, in posting order, whose data is acknowledged; its notify goes
     /// out on the way. So a notify says that everything posted before it is in place too.
-    #[inline]
+    #[inline(always)]
     fn acknowledge(&mut self) {
         while let Some(id) = self.sends.front_in_flight() {
             let slot = self.sends.slot(id);
@@ -56,6 +56,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 return;
             }
         }
+    }
+
+    /// [`acknowledge`](Self::acknowledge), outside a poll.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn acknowledge_now(&mut self) {
+        self.acknowledge();
     }
 
     /// Posts notifies of acknowledged requests from `first` on. Returns whether anything changed.

@@ -101,6 +101,9 @@ use arrayvec::ArrayVec;
 /// A fragmented request with FENCE may wait, besides, for SENDs and atomics that were posted after it,
 /// as long as others are ahead of it.
 ///
+/// A [signal](crate::verbs::SendWr::signal), a WRITE_WITH_IMM of no bytes, keeps this order too: it tells
+/// the peer that what was posted before is there.
+///
 /// So a READ of what an earlier WRITE wrote needs FENCE: one rail says nothing about the others.
 /// Pass-through requests are reported when they complete, neither before nor after fragmented ones.
 /// Over one rail the order is that of a reliable connection.

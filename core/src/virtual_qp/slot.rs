@@ -107,14 +107,16 @@ impl Keys {
     }
 
     #[cold]
-    fn missing(wr: &SendWr<'_>, device: DeviceId) -> Result<Self, PostSendError> {
-        let sends = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm);
-        let no_buffer = wr.local.length() == 0 || wr.flags.contains(SendFlags::INLINE);
-        if sends && no_buffer {
-            Ok(Self::default())
-        } else {
-            Err(PostSendError::MissingKeys { device })
-        }
+    #[inline(never)]
+    pub(super) fn missing(wr: &SendWr<'_>, device: DeviceId) -> Result<Self, PostSendError> {
+        let is_empty = wr.local.length() == 0;
+        let needs_none = match wr.opcode {
+            Opcode::Send | Opcode::SendWithImm => is_empty || wr.flags.contains(SendFlags::INLINE),
+            // No responder looks at the rkey of a write of no bytes (InfiniBand specification, C9-88).
+            Opcode::RdmaWriteWithImm => is_empty,
+            _ => false,
+        };
+        if needs_none { Ok(Self::default()) } else { Err(PostSendError::MissingKeys { device }) }
     }
 }
 
@@ -132,6 +134,8 @@ bitflags! {
         const DEFERRED = 1 << 3;
         /// A failure that is being looked at was counted against it.
         const BLAMED = 1 << 4;
+        /// Its receiver is notified, and that is all: it has no fragments.
+        const NO_DATA = 1 << 5;
     }
 }
 

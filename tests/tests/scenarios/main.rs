@@ -23,3 +23,4 @@ mod seed_fragments;
 mod seed_ordering;
 mod seed_routing;
 mod seed_spray;
+mod signals;

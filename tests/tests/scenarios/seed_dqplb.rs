@@ -171,15 +171,6 @@ fn dqplb_takes_no_notify_queue_pair() {
     assert_eq!(built.map(|_| ()), Err(BuildError::UnexpectedNotify));
 }
 
-/// Section 2 of the workflows: an empty WRITE_WITH_IMM has no fragment to carry its number.
-#[test]
-fn an_empty_request_is_refused() {
-    let mut rig = Setup::dqplb(2).rig();
-    let refused = rig.qp.post_send(&rig::write_imm(1, 0, 0));
-    assert_eq!(refused, Err(PostSendError::Empty(Opcode::RdmaWriteWithImm)));
-    assert_eq!(rig.qp.counters(RailId::Data(0)).unwrap().doorbells, 0);
-}
-
 /// A plain WRITE has no number, so the receiver cannot count it: the notification of it waits until
 /// it is acknowledged, which keeps the order of one queue pair.
 #[test]

@@ -28,10 +28,12 @@ use spray::Spray;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// Fragments travel as plain writes; when all are acknowledged, one zero-length
-    /// WRITE_WITH_IMM with the user's immediate follows on the notify queue pair.
+    /// WRITE_WITH_IMM with the user's immediate follows on the notify queue pair. Of a
+    /// [signal](crate::verbs::SendWr::signal) that is all there is.
     #[default]
     Spray,
-    /// Every fragment is a WRITE_WITH_IMM that carries a sequence number; the receiver counts.
+    /// Every fragment is a WRITE_WITH_IMM that carries a sequence number; the receiver counts. A
+    /// [signal](crate::verbs::SendWr::signal) is one fragment without bytes.
     /// Saves a round trip; the user's immediate does not travel. Plain WRITEs and READs carry no number,
     /// so a WRITE_WITH_IMM behind some waits until they, and what was posted before them, are
     /// acknowledged: a notification tells of everything that was posted before it (of SENDs and
