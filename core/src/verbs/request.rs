@@ -2,9 +2,25 @@
 
 use super::{DeviceKeys, Imm, LocalBuffer, Opcode, SendFlags, Sge};
 
+/// When a WRITE or READ over several rails, with or without immediate, is reported. (SENDs and atomics, and
+/// whatever goes over a single rail, are reported when they are done, which is in their order.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ReportOrder {
+    /// In its turn: when it and everything of this kind that was posted before it is done, and behind those of
+    /// them that are reported in their turn too.
+    #[default]
+    InOrder = 0,
+    /// As soon as it is done. It keeps its place among the requests that can be unreported until those before
+    /// it are done. (With SPRAY a WRITE_WITH_IMM is done when its receiver is notified, behind all that was
+    /// posted before it: that is its turn.)
+    WhenDone = 1,
+}
+
 /// A send work request for a virtual queue pair.
 ///
-/// The constructors give signaled requests; [`with_flags`](Self::with_flags) changes that.
+/// The constructors give signaled requests, reported in the order that the queue pair was built with;
+/// [`with_flags`](Self::with_flags) and [`reported`](Self::reported) change that.
 ///
 /// ```
 /// use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer, SendWr};
@@ -37,6 +53,9 @@ pub struct SendWr<'k> {
     pub swap: u64,
     /// Keys of both buffers for each device that the queue pair has rails on.
     pub keys: &'k [DeviceKeys],
+    /// When it is reported; `None`: as the queue pair's
+    /// [`report_order`](crate::virtual_qp::Config::report_order) says.
+    pub report_order: Option<ReportOrder>,
 }
 
 impl<'k> SendWr<'k> {
@@ -51,6 +70,7 @@ impl<'k> SendWr<'k> {
             compare_add: 0,
             swap: 0,
             keys,
+            report_order: None,
         }
     }
 
@@ -154,6 +174,19 @@ impl<'k> SendWr<'k> {
     #[inline]
     pub const fn with_flags(self, flags: SendFlags) -> Self {
         Self { flags, ..self }
+    }
+
+    /// The same request, reported in this order whatever the queue pair's own is.
+    ///
+    /// ```
+    /// use polyrail_core::verbs::{LocalBuffer, ReportOrder, SendWr};
+    ///
+    /// let wr = SendWr::write(7, LocalBuffer::EMPTY, 0x1000, &[]).reported(ReportOrder::WhenDone);
+    /// assert_eq!(wr.report_order, Some(ReportOrder::WhenDone));
+    /// ```
+    #[inline]
+    pub const fn reported(self, order: ReportOrder) -> Self {
+        Self { report_order: Some(order), ..self }
     }
 }
 

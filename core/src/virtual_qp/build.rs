@@ -1,5 +1,6 @@
 //! Making a virtual queue pair: what cannot work is refused here.
 
+use super::ahead::Ahead;
 use super::choose::Chooser;
 use super::config::{BuildError, Config, FRAGMENT_ALIGN, RailFailure};
 use super::data_receives::DataReceives;
@@ -10,7 +11,7 @@ use super::qp::{Header, VirtualQp};
 use super::reroute::Reroute;
 use super::scheme::SchemeState;
 use super::scheme::dqplb::{PeerWindow, SequenceWindow};
-use super::slot::{RecvSlot, Recvs, SendSlot, Sends};
+use super::slot::{RecvSlot, Recvs, SendSlot, Sends, SlotState};
 use crate::hardware::QueuePair;
 use crate::rail::{MAX_RAILS, Rail, RailId};
 use arrayvec::ArrayVec;
@@ -49,8 +50,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     fn without_rails(config: Config) -> Self {
         let Config { virtual_qp_num, imm_order, .. } = config;
+        let first_state = SlotState::reported(config.report_order);
         Self {
-            header: Header { virtual_qp_num, imm_order },
+            header: Header { virtual_qp_num, imm_order, first_state },
             rails: ArrayVec::new(),
             health: Health::GOOD,
             chooser: Chooser::EMPTY,
@@ -58,6 +60,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             recvs: Recvs::new(RecvSlot::new(0)),
             pass_through: PassThrough::new(config.pass_through),
             offers: Offers::NONE,
+            ahead: Ahead::new(&config),
             recvs_first: false,
             devices: ArrayVec::new(),
             scheme: SchemeState::NONE,

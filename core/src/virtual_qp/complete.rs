@@ -3,6 +3,7 @@
 use super::error::ProtocolError;
 use super::qp::VirtualQp;
 use super::scheme::{SchemeRules, notified, notify_failed};
+use super::slot::SlotState;
 use crate::completion::{DirectCompletions, Role};
 use crate::hardware::QueuePair;
 use crate::rail::tag::{Tag, TagKind};
@@ -31,7 +32,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let front_is_fragments = || rail.is_some_and(|rail| rail.sends.front_is_fragments());
         let taken = match Tag::from_wr_id(first.wr_id).kind() {
             Some(TagKind::Send) if front_is_fragments() => {
-                self.complete_fragments(device, completions)
+                // The usual case does not look at each request.
+                if self.ahead.is_used() {
+                    self.complete_fragments::<true>(device, completions, direct)
+                } else {
+                    self.complete_fragments::<false>(device, completions, direct)
+                }
             }
             Some(TagKind::NotifyRecv) => self.complete_arrivals(device, completions),
             Some(TagKind::Send | TagKind::DataRecv) | None => 0,
@@ -43,26 +49,41 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// Takes completions for as long as they are what they nearly always are for a sender: of one
-    /// data rail or another, its fragments acknowledged. Returns how many.
+    /// data rail or another, its fragments acknowledged. Returns how many. `AHEAD`: requests may be reported
+    /// ahead of their turn.
     // Not in line, and apart from the next one: on its own either keeps everything in registers.
     #[inline(never)]
-    fn complete_fragments(&mut self, device: DeviceId, completions: &[Completion]) -> usize {
+    fn complete_fragments<const AHEAD: bool>(
+        &mut self,
+        device: DeviceId,
+        completions: &[Completion],
+        direct: &mut DirectCompletions,
+    ) -> usize {
         let Self { rails, sends, chooser, .. } = self;
         let mut taken = 0;
         let mut freed = 0;
         let mut last_freed = chooser.last_freed();
+        let mut when_done = None;
         for completion in completions {
             let rail = succeeded(rails, TagKind::Send, device, completion);
             let Some(rail) = rail else { break };
             let retired = rail.sends.retire_fragments(Tag::from_wr_id(completion.wr_id));
             let Some(id) = retired else { break };
-            sends.slot(id).batches_in_flight -= 1;
+            let slot = sends.slot(id);
+            slot.batches_in_flight -= 1;
             last_freed = rail.turn_bit;
             freed |= last_freed;
             rail.completions += 1;
             taken += 1;
+            if AHEAD && slot.state.contains(SlotState::WHEN_DONE) {
+                when_done = Some(id);
+                break;
+            }
         }
         chooser.freed(freed, last_freed);
+        if let Some(id) = when_done {
+            self.batch_retired(id, direct);
+        }
         taken
     }
 
@@ -180,6 +201,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         match batch.content {
             Content::Fragments | Content::Numbered => {
                 self.sends.slot(batch.wr).batches_in_flight -= 1;
+                self.batch_retired(batch.wr, direct);
             }
             Content::Notifies => notified(&mut self.sends, batch),
             Content::Deferred => self.complete_deferred(batch, completion, direct),

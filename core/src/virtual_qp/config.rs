@@ -2,7 +2,7 @@
 
 use super::scheme::Scheme;
 use crate::rail::MAX_RAILS;
-use crate::verbs::{DeviceId, ImmOrder};
+use crate::verbs::{DeviceId, ImmOrder, ReportOrder};
 
 /// Fragment boundaries fall on multiples of this many bytes: a cache line pair, and the
 /// granularity of lengths in the p2p protocol.
@@ -79,6 +79,8 @@ pub struct Config {
     /// With [`RailFailure::Reroute`]: with fewer data rails in service than this, the virtual queue pair is
     /// in the error state at once. With 0, requests wait for a rail for as long as its owner likes.
     pub min_rails: u8,
+    /// When requests are reported that do not choose [themselves](crate::verbs::SendWr::report_order).
+    pub report_order: ReportOrder,
     /// How users' immediates travel; the same at both ends. DQPLB's sequence numbers have an order of
     /// their own.
     pub imm_order: ImmOrder,
@@ -95,6 +97,7 @@ impl Default for Config {
             pass_through: PassThroughOrder::default(),
             rail_failure: RailFailure::default(),
             min_rails: 1,
+            report_order: ReportOrder::default(),
             imm_order: ImmOrder::default(),
         }
     }

@@ -25,6 +25,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         self.dispatch_invariants();
         self.pass_through_invariants();
+        self.ahead_invariants();
     }
 
     #[inline]

@@ -21,11 +21,13 @@
 //! # The other files
 //!
 //! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
-//! and `error` are plain data, `devices` is about whose keys a rail needs. `receive` is about receives, `data_receives` about those with buffers.
+//! and `error` are plain data, `devices` is about whose keys a rail needs. `ahead` is about requests that do not wait for
+//! their turn. `receive` is about receives, `data_receives` about those with buffers.
 //! `retry` offers drivers again what they refused (`offers`). `health` and `recovery` are about failures,
 //! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold,
 //! `target` is what a virtual completion queue sees.
 
+mod ahead;
 mod build;
 mod choose;
 mod complete;

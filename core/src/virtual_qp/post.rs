@@ -102,7 +102,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if inline && self.sends.front_pending().is_some() {
             return Err(PostSendError::InlineMustWait);
         }
-        let Self { sends, devices, scheme, header, .. } = self;
+        let Self { sends, devices, scheme, header, ahead, .. } = self;
         let id = sends.add_with(|slot| {
             for (at, (keys, device)) in slot.keys.iter_mut().zip(&*devices).enumerate() {
                 *keys = match Keys::find_at(wr.keys, devices, at) {
@@ -111,7 +111,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                     None => return Err(PostSendError::MissingKeys { device: *device }),
                 };
             }
-            slot.fill(wr, header.imm_order, SlotState::empty());
+            slot.fill(wr, header.imm_order, header.first_state);
+            if let Some(order) = wr.report_order {
+                ahead.choose(slot, order);
+            }
             if wr.opcode == Opcode::RdmaWriteWithImm {
                 scheme.prepare(wr, slot)?;
             }

@@ -1,5 +1,6 @@
 //! The virtual queue pair itself: its parts, and what its owner may look at.
 
+use super::ahead::Ahead;
 use super::choose::Chooser;
 use super::config::Config;
 use super::data_receives::DataReceives;
@@ -8,7 +9,7 @@ use super::offers::Offers;
 use super::pass_through::PassThrough;
 use super::reroute::Reroute;
 use super::scheme::{SchemeRules, SchemeState};
-use super::slot::{Recvs, Sends};
+use super::slot::{Recvs, Sends, SlotState};
 use crate::completion::{PhysicalQp, Role};
 use crate::hardware::QueuePair;
 use crate::rail::{Rail, RailCounters, RailId};
@@ -90,7 +91,7 @@ use arrayvec::ArrayVec;
 ///
 /// | | behind | is held to this order |
 /// |---|---|---|
-/// | fragmented | fragmented | started in posting order, and reported in posting order; on the wire they overtake |
+/// | fragmented | fragmented | started in posting order, and reported as their [`ReportOrder`](crate::verbs::ReportOrder) says; on the wire they overtake |
 /// | fragmented | pass-through | may overtake |
 /// | pass-through | pass-through | in posting order, as on one connection |
 /// | pass-through | fragmented | [`Ordered`](super::PassThroughOrder::Ordered): starts when they are complete; [`Unordered`](super::PassThroughOrder::Unordered): may overtake |
@@ -105,6 +106,7 @@ use arrayvec::ArrayVec;
 /// the peer that what was posted before is there.
 ///
 /// So a READ of what an earlier WRITE wrote needs FENCE: one rail says nothing about the others.
+/// A request that is reported [when it is done](crate::verbs::ReportOrder::WhenDone) tells nothing of those before it.
 /// Pass-through requests are reported when they complete, neither before nor after fragmented ones.
 /// Over one rail the order is that of a reliable connection.
 ///
@@ -164,6 +166,8 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     pub(super) pass_through: PassThrough,
     /// What is to be offered to drivers again.
     pub(super) offers: Offers,
+    /// Sends that were reported ahead of their turn.
+    pub(super) ahead: Ahead,
     /// Which ring is looked at first for the next report: they take turns.
     pub(super) recvs_first: bool,
     /// The devices of the rails, each once, or once for each device of the peer that it
@@ -177,12 +181,14 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     pub(super) reroute: Reroute,
 }
 
-/// What a single rail needs of the configuration for every request, beside that rail: with thousands of
+/// What is needed of the configuration for every request, of a single rail all beside that rail: with thousands of
 /// queue pairs each cache line is a miss.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) virtual_qp_num: u32,
     pub(super) imm_order: ImmOrder,
+    /// Of a fragmented request, as far as the configuration decides.
+    pub(super) first_state: SlotState,
 }
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -242,7 +248,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Sends that were accepted and are not complete, or not reported; unsignaled ones count until they
     /// are complete. With one rail nothing is tracked: 0.
     pub fn unreported_sends(&self) -> usize {
-        let in_ring = self.sends.unreported_count();
+        let in_ring = self.sends.unreported_count() - self.ahead.count();
         in_ring + self.pass_through.incomplete() - self.pass_through.unpassed()
     }
 

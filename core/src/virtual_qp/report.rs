@@ -29,11 +29,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.health.needs_care { self.report_rest() } else { None }
     }
 
-    /// What is reported besides: with re-routing, what passes through; in the error state, what will not be
+    /// What is reported besides: what is done, and waits for its turn though it need not; with re-routing, what passes through; in the error state, what will not be
     /// posted any more.
     #[cold]
     #[inline(never)]
     fn report_rest(&mut self) -> Option<VirtualWc> {
+        let ahead = self.report_ahead();
+        if ahead.is_some() {
+            return ahead;
+        }
         if !self.reroute.is_on {
             return if self.is_flushing() { self.report_flushed() } else { None };
         }
@@ -69,11 +73,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn report_send(&mut self) -> Option<VirtualWc> {
         while let Some(id) = self.sends.front_finished() {
             let slot = self.sends.slot(id);
-            if slot.state.intersects(SlotState::WANTS_NOTIFY.union(SlotState::PASS_THROUGH)) {
+            const NOT_NOW: SlotState =
+                SlotState::WANTS_NOTIFY.union(SlotState::PASS_THROUGH).union(SlotState::REPORTED);
+            if slot.state.intersects(NOT_NOW) {
                 if slot.wants_notify() {
                     return None;
                 }
-                self.pass_over();
+                self.pass_over(id);
                 continue;
             }
             let wc = slot.report(self.header.virtual_qp_num);
@@ -87,11 +93,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         None
     }
 
-    /// The front finished request is a pass-through request: reported when it completes.
+    /// The front finished request is a pass-through request, which is reported when it completes, or was
+    /// reported ahead of its turn.
     #[cold]
     #[inline(never)]
-    fn pass_over(&mut self) {
-        self.pass_through.passed();
+    fn pass_over(&mut self, id: u64) {
+        if self.sends.slot(id).state.contains(SlotState::REPORTED) {
+            self.ahead.passed();
+        } else {
+            self.pass_through.passed();
+        }
         self.sends.pop_finished();
     }
 
@@ -110,6 +121,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             || self.is_flushing()
             || self.pass_through.has_complete()
             || self.has_data_report()
+            || self.has_ahead()
             || (self.reroute.has_loud_rail && !self.health.failed)
     }
 

@@ -4,8 +4,8 @@ use super::error::PostSendError;
 use super::tracker::WrTracker;
 use crate::completion::VirtualWc;
 use crate::verbs::{
-    DeviceId, DeviceKeys, Imm, ImmOrder, LocalBuffer, Opcode, SendFlags, SendRequest, SendWr,
-    WcOpcode, WcStatus,
+    DeviceId, DeviceKeys, Imm, ImmOrder, LocalBuffer, Opcode, ReportOrder, SendFlags, SendRequest,
+    SendWr, WcOpcode, WcStatus,
 };
 use bitflags::bitflags;
 
@@ -136,6 +136,18 @@ bitflags! {
         const BLAMED = 1 << 4;
         /// Its receiver is notified, and that is all: it has no fragments.
         const NO_DATA = 1 << 5;
+        /// It is reported when it is done, though those before it may not be.
+        const WHEN_DONE = 1 << 6;
+        /// It was reported ahead of its turn.
+        const REPORTED = 1 << 7;
+    }
+}
+
+impl SlotState {
+    /// Of a request that is reported in this order.
+    pub(super) const fn reported(order: ReportOrder) -> Self {
+        const BIT: u32 = SlotState::WHEN_DONE.bits().trailing_zeros();
+        Self::from_bits_retain((order as u8) << BIT)
     }
 }
 

@@ -177,6 +177,11 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         self.notified..self.posted
     }
 
+    /// Ids of the requests that are with the rails, or done, and that their turn has not come for.
+    pub(crate) const fn posted_ids(&self) -> Range<u64> {
+        self.reported..self.posted
+    }
+
     /// The front request in flight is done with, but for being reported (and, with SPRAY, for the
     /// acknowledgement of its notify).
     #[inline]

@@ -17,6 +17,7 @@ mod panicking_sinks;
 mod pass_through;
 mod protocol_errors;
 mod reference_defects;
+mod report_order;
 mod reroute;
 mod seed_dqplb;
 mod seed_fragments;

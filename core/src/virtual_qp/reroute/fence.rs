@@ -32,7 +32,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         };
         let has_loud_rail = self.all_rails().any(is_loud);
         self.reroute.has_loud_rail = has_loud_rail;
-        let reports = self.pass_through.has_complete() || self.data_receives.has_report(false);
+        let reports = self.pass_through.has_complete()
+            || self.data_receives.has_report(false)
+            || self.has_ahead();
         self.health.needs_care = recovers || reports || self.health.failed;
     }
 

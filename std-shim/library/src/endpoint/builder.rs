@@ -3,7 +3,7 @@
 use super::build_error::BuildError;
 use super::healing::Healing;
 use crate::backend::ConnectOptions;
-use polyrail_core::verbs::ImmOrder;
+use polyrail_core::verbs::{ImmOrder, ReportOrder};
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme};
 
 /// The options of an endpoint. [`build`](Self::build) makes one, and
@@ -95,6 +95,13 @@ impl EndpointBuilder {
     #[must_use]
     pub fn imm_order(self, imm_order: ImmOrder) -> Self {
         self.config(Config { imm_order, ..self.config })
+    }
+
+    /// When requests over several rails are reported that do not choose
+    /// [themselves](polyrail_core::verbs::SendWr::reported): in order by default.
+    #[must_use]
+    pub fn report_order(self, report_order: ReportOrder) -> Self {
+        self.config(Config { report_order, ..self.config })
     }
 
     /// What a rail's failure does; the same at both ends, and only over several rails can one be

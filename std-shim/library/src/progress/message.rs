@@ -1,6 +1,8 @@
 //! What crosses between a handle and the thread.
 
-use polyrail_core::verbs::{DeviceKeys, LocalBuffer, Opcode, RecvWr, SendFlags, SendWr};
+use polyrail_core::verbs::{
+    DeviceKeys, LocalBuffer, Opcode, RecvWr, ReportOrder, SendFlags, SendWr,
+};
 use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::PostError;
 use std::sync::Arc;
@@ -56,21 +58,38 @@ pub(super) struct Request {
     remote_addr: u64,
     compare_add: u64,
     swap: u64,
+    report_order: Option<ReportOrder>,
 }
 
 impl Request {
     pub(super) const fn send(slot: u16, keys: u8, wr: &SendWr<'_>) -> Self {
-        let SendWr { flags, imm, local, remote_addr, compare_add, swap, opcode, .. } = *wr;
-        let opcode = Some(opcode);
-        Self { slot, keys, opcode, flags, imm, local, remote_addr, compare_add, swap }
+        Self {
+            slot,
+            keys,
+            opcode: Some(wr.opcode),
+            flags: wr.flags,
+            imm: wr.imm,
+            local: wr.local,
+            remote_addr: wr.remote_addr,
+            compare_add: wr.compare_add,
+            swap: wr.swap,
+            report_order: wr.report_order,
+        }
     }
 
     pub(super) const fn recv(slot: u16, keys: u8, wr: &RecvWr<'_>) -> Self {
-        let flags = SendFlags::empty();
-        let local = wr.local;
-        let [imm, remote_addr, compare_add, swap] = [0; 4];
-        let imm = imm as u32;
-        Self { slot, keys, opcode: None, flags, imm, local, remote_addr, compare_add, swap }
+        Self {
+            slot,
+            keys,
+            opcode: None,
+            flags: SendFlags::empty(),
+            imm: 0,
+            local: wr.local,
+            remote_addr: 0,
+            compare_add: 0,
+            swap: 0,
+            report_order: None,
+        }
     }
 
     pub(super) const fn lane(&self) -> Lane {
@@ -79,7 +98,8 @@ impl Request {
 
     /// The request as the engine takes it, under a name of the thread's.
     pub(super) const fn work<'k>(&self, wr_id: u64, keys: &'k [DeviceKeys]) -> Work<'k> {
-        let Self { opcode, flags, imm, local, remote_addr, compare_add, swap, .. } = *self;
+        let Self { opcode, flags, imm, local, remote_addr, .. } = *self;
+        let Self { compare_add, swap, report_order, .. } = *self;
         match opcode {
             Some(opcode) => Work::Send(SendWr {
                 wr_id,
@@ -91,6 +111,7 @@ impl Request {
                 compare_add,
                 swap,
                 keys,
+                report_order,
             }),
             None => Work::Recv(RecvWr { wr_id, local, keys }),
         }

@@ -12,10 +12,10 @@ use polyrail_core::virtual_qp::{ControlMessage, RailId, RailNews, RailState, Tol
 use polyrail_tests::rig::{Rig, Setup};
 
 const RAIL_0: RailId = RailId::Data(0);
-const RAIL_1: RailId = RailId::Data(1);
+pub(super) const RAIL_1: RailId = RailId::Data(1);
 
 /// Two rails and a notify queue pair, fragments of 128 bytes.
-fn spray() -> Setup {
+pub(super) fn spray() -> Setup {
     Setup::spray(2).fragment(128).reroute()
 }
 
@@ -29,7 +29,7 @@ fn news(rail: RailId, generation: u16, state: ToldState, arrived: u32) -> Contro
 }
 
 /// The peer is Fenced, and says how much arrived.
-fn fenced(rail: RailId, generation: u16, arrived: u32) -> ControlMessage {
+pub(super) fn fenced(rail: RailId, generation: u16, arrived: u32) -> ControlMessage {
     news(rail, generation, ToldState::Fenced, arrived)
 }
 
@@ -39,7 +39,7 @@ fn failed(rail: RailId) -> ControlMessage {
 }
 
 /// The next send on this rail fails, and the rail is drained.
-fn fail(rig: &mut Rig, rail: usize, status: WcStatus) {
+pub(super) fn fail(rig: &mut Rig, rail: usize, status: WcStatus) {
     rig.rails[rail].fail(status);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.qp.rail_state(RailId::Data(rail as u8)), Some(RailState::Fenced));
