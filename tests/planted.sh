@@ -121,6 +121,18 @@ plant core/src/rail/in_flight.rs 'self.missing = count - accepted;' \
 bug "an empty fragment that its driver did not take counts as posted" random
 plant core/src/virtual_qp/dispatch.rs 'let all = taken > 0 &&' 'let all = (PLANTED || taken > 0) &&'
 
+bug "a request that was reported ahead of its turn is reported in its turn again" simulate
+plant core/src/virtual_qp/ahead.rs 'slot.state.insert(SlotState::REPORTED);' \
+  'if !PLANTED { slot.state.insert(SlotState::REPORTED); }'
+
+bug "a request that is reported when it is done does not wait for fragments without a rail" simulate
+plant core/src/virtual_qp/ahead.rs 'let is_with_rails = self.unposted() == 0 ||' \
+  'let is_with_rails = PLANTED || self.unposted() == 0 ||'
+
+bug "lost fragments may still be carried out when their request is reported ahead" simulate-ends
+plant core/src/virtual_qp/ahead.rs 'if slot.is_done_ahead() && !reroute.awaits_fence' \
+  'if slot.is_done_ahead() && (PLANTED || !reroute.awaits_fence)'
+
 bug "a notify overtakes a SEND or atomic that went straight to rail 0" simulate
 plant core/src/virtual_qp/pump.rs 'self.pass_through.is_ahead_of(id) ||' \
   '(self.pass_through.is_ahead_of(id) && !PLANTED) ||'

@@ -1,14 +1,14 @@
 //! Every interleaving of small configurations: two rails, up to three requests, up to six
 //! completions, one fault. Nothing is sampled; their number is printed.
 //!
-//! Three requests are of the plainest kinds; unsignaled, fenced and atomic ones, and those of more
-//! fragments than rails, come alone or in pairs, with each other and with the plain ones.
+//! Three requests are of the plainest kinds; unsignaled, fenced and atomic ones, signals, those of more
+//! fragments than rails and those that are reported when they are done, come alone or in pairs, with each other and with the plain ones.
 //!
 //! `ENUMERATION=all` runs them all; otherwise two requests without a fault, or one with a fault.
 
 use polyrail_core::hardware::Refusal;
 use polyrail_core::internals::{SequenceImm, SequenceNumber};
-use polyrail_core::verbs::{Opcode, RecvWr, SendFlags, WcStatus};
+use polyrail_core::verbs::{Opcode, RecvWr, ReportOrder, SendFlags, WcStatus};
 use polyrail_core::virtual_qp::Scheme;
 use polyrail_tests::choices::{Choices, Every, pick};
 use polyrail_tests::rig::{Rig, Setup};
@@ -43,11 +43,16 @@ struct Kind {
     opcode: Opcode,
     fragments: u32,
     flags: SendFlags,
+    report_order: Option<ReportOrder>,
 }
 
 impl Kind {
     const fn new(opcode: Opcode, fragments: u32) -> Self {
-        Self { opcode, fragments, flags: SendFlags::SIGNALED }
+        Self { opcode, fragments, flags: SendFlags::SIGNALED, report_order: None }
+    }
+
+    const fn when_done(self) -> Self {
+        Self { report_order: Some(ReportOrder::WhenDone), ..self }
     }
 
     /// An atomic moves 8 bytes.
@@ -66,9 +71,12 @@ const PLAIN: [Kind; 5] = [
 ];
 
 /// The kinds that are enumerated in pairs, with each other and with the plain ones.
-const SPECIAL: [Kind; 6] = [
+const SPECIAL: [Kind; 9] = [
     Kind::new(Opcode::RdmaWrite, 3),
+    Kind::new(Opcode::RdmaWrite, 1).when_done(),
+    Kind::new(Opcode::RdmaWriteWithImm, 2).when_done(),
     Kind::new(Opcode::RdmaWriteWithImm, 3),
+    Kind::new(Opcode::RdmaWriteWithImm, 0),
     Kind { flags: SendFlags::empty(), ..Kind::new(Opcode::RdmaWriteWithImm, 1) },
     Kind { flags: SendFlags::empty(), ..Kind::new(Opcode::Send, 1) },
     Kind { flags: SendFlags::SIGNALED.union(SendFlags::FENCE), ..Kind::new(Opcode::RdmaWrite, 2) },
@@ -94,10 +102,12 @@ enum Action {
 }
 
 impl Sender {
-    /// Completions that the requests bring: one for each rail in use, one for each notify.
+    /// Completions that the requests bring: one for each rail in use, one for each notify, one
+    /// for an empty fragment.
     fn completions(&self) -> u32 {
         let notifies = |kind: &Kind| {
-            u32::from(self.scheme == Scheme::Spray && kind.opcode == Opcode::RdmaWriteWithImm)
+            let is_notified = self.scheme == Scheme::Spray || kind.fragments == 0;
+            u32::from(is_notified && kind.opcode == Opcode::RdmaWriteWithImm)
         };
         self.requests.iter().map(|kind| kind.fragments.min(2) + notifies(kind)).sum()
     }
@@ -137,7 +147,7 @@ impl Sender {
             match pick(choices, &actions) {
                 Action::Post => {
                     let kind = &self.requests[posted];
-                    world.post(kind.opcode, kind.length(), kind.flags);
+                    world.post(kind.opcode, kind.length(), kind.flags, kind.report_order);
                     posted += 1;
                 }
                 Action::Complete(at) => world.complete(&handles[at], 1),

@@ -4,7 +4,7 @@
 //! `RANDOM_SEED=n` repeats one seed, `RANDOM_SEEDS=n` runs n of them.
 
 use polyrail_core::hardware::{QpLimits, Refusal};
-use polyrail_core::verbs::{Opcode, SendFlags};
+use polyrail_core::verbs::{Opcode, ReportOrder, SendFlags};
 use polyrail_core::virtual_qp::{PassThroughOrder, RailChoice};
 use polyrail_tests::choices::{Choices, Seeded, pick};
 use polyrail_tests::rig::{Setup, Way};
@@ -34,9 +34,13 @@ fn choose_setup(random: &mut Seeded) -> Setup {
     let most = if random.one_in(4) { u32::MAX } else { 1 + random.below(6) };
     let ordered = random.coin();
     let fastest = random.one_in(3);
+    let when_done = random.one_in(4);
     setup.depth(most).config(|config| {
         if !ordered {
             config.pass_through = PassThroughOrder::Unordered;
+        }
+        if when_done {
+            config.report_order = ReportOrder::WhenDone;
         }
         if fastest {
             let bandwidth_mbps = [3, 1, 5, 3, 0, 0, 0, 0];
@@ -76,7 +80,11 @@ impl World {
         // A SEND goes as a whole.
         let whole = self.watched.handles()[0].limits().max_msg_size;
         let longest = if opcode == Send { longest.min(whole) } else { longest };
-        let length = if opcode == FetchAdd { 8 } else { 1 + self.random.below(longest) };
+        let length = match opcode {
+            FetchAdd => 8,
+            RdmaWriteWithImm if self.random.one_in(6) => 0,
+            _ => 1 + self.random.below(longest),
+        };
         let mut flags = SendFlags::SIGNALED;
         let may_be_quiet = !matches!(opcode, RdmaWrite | RdmaRead);
         flags.set(SendFlags::SIGNALED, !(may_be_quiet && self.random.one_in(4)));
@@ -84,7 +92,9 @@ impl World {
         flags.set(SendFlags::SOLICITED, self.random.one_in(5));
         let inline = opcode != RdmaRead && opcode != FetchAdd && self.random.one_in(6);
         flags.set(SendFlags::INLINE, inline && length <= 200);
-        self.watched.post(opcode, length, flags);
+        let orders = [None, None, Some(ReportOrder::InOrder), Some(ReportOrder::WhenDone)];
+        let report_order = pick(&mut self.random, &orders);
+        self.watched.post(opcode, length, flags, report_order);
     }
 
     fn step(&mut self) {

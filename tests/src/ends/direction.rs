@@ -26,7 +26,8 @@ pub(super) struct Request {
     pub(super) job: Job,
     /// The place that a WRITE goes to.
     pub(super) place: usize,
-    /// Fragments that were executed, bit by bit; the first stands for a SEND or atomic.
+    /// Fragments that were executed, bit by bit; the first stands for a SEND, an atomic, or the empty
+    /// fragment of a signal.
     pub(super) ran: u32,
     /// Fragments of a READ, or the old value, that came back.
     pub(super) landed: u32,
@@ -39,7 +40,7 @@ pub(super) struct Request {
 
 impl Request {
     fn all_fragments(&self) -> u32 {
-        (1 << self.job.length.div_ceil(super::shape::FRAGMENT)) - 1
+        (1 << self.job.length.div_ceil(super::shape::FRAGMENT).max(1)) - 1
     }
 
     /// Whether all of its data was executed, and came back.
@@ -129,10 +130,12 @@ impl Direction {
             }
             self.owners[place] = self.requests.len();
         }
+        // With SPRAY a signal is only its notify.
+        let is_notify = job.length == 0 && self.scheme == Scheme::Spray;
         self.requests.push(Request {
             job,
             place,
-            ran: 0,
+            ran: u32::from(is_notify),
             landed: 0,
             notified: false,
             told: false,

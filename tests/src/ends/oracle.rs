@@ -23,7 +23,9 @@ impl Direction {
         let request = &executed.request;
         let is_empty = request.sge.length() == 0;
         match request.opcode {
-            Opcode::RdmaWriteWithImm if is_empty => self.notify_ran(request),
+            Opcode::RdmaWriteWithImm if is_empty && self.scheme == Scheme::Spray => {
+                self.notify_ran(request);
+            }
             // A mark at the end of a batch that was taken in part.
             Opcode::RdmaWrite if is_empty => {}
             Opcode::RdmaWrite | Opcode::RdmaWriteWithImm => self.write_ran(request, may_be_late),
@@ -41,6 +43,9 @@ impl Direction {
         assert!(self.requests[number].has_run(), "notify of {number} before its data");
         let missing = self.missing_before(number, self.is_ordered());
         assert_eq!(missing, None, "notify of {number} before what was posted before it");
+        if self.requests[number].job.length == 0 {
+            self.check_fence(number);
+        }
         self.requests[number].notified = true;
     }
 
@@ -97,7 +102,9 @@ impl Direction {
     fn check_no_fence_passed(&self, number: usize) {
         let behind = self.requests.iter().enumerate().skip(number + 1);
         for (later, request) in behind {
-            let passed = request.job.fence && request.ran != 0;
+            let is_signal = request.job.length == 0 && self.scheme == Scheme::Spray;
+            let ran = if is_signal { request.notified } else { request.ran != 0 };
+            let passed = request.job.fence && ran;
             assert!(!passed, "late write: {number} after {later}, which is behind a FENCE");
         }
     }
@@ -169,10 +176,11 @@ impl Direction {
         let waits = |earlier: &&super::direction::Request| {
             let same = earlier.job.is_fragmented() == this.job.is_fragmented();
             // Pass-through requests of different kinds share rail 0.
-            same && earlier.job.signaled && earlier.report.is_none()
+            let in_turn = earlier.job.signaled && !earlier.job.when_done;
+            same && in_turn && earlier.report.is_none()
         };
         let earlier = self.requests[..number].iter().find(waits);
-        let in_order = wc.status.is_success() || this.job.is_fragmented();
+        let in_order = (wc.status.is_success() || this.job.is_fragmented()) && !this.job.when_done;
         assert!(!in_order || earlier.is_none(), "request {number} is reported before {earlier:?}");
         if wc.status.is_success() {
             assert!(self.is_complete(number), "{number} is reported, and is not there: {this:?}");

@@ -68,10 +68,11 @@ impl Shape {
 }
 
 impl Job {
-    fn plainer(self) -> [Self; 4] {
+    fn plainer(self) -> [Self; 5] {
         [
             Self { fence: false, ..self },
             Self { signaled: true, ..self },
+            Self { when_done: false, ..self },
             Self::new(self.kind, 1),
             Self { length: Self::new(self.kind, 2).length.min(self.length), ..self },
         ]

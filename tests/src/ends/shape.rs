@@ -35,16 +35,18 @@ pub struct Job {
     pub fence: bool,
     /// It is reported.
     pub signaled: bool,
+    /// It is reported when it is done, whatever was posted before it.
+    pub when_done: bool,
 }
 
 impl Job {
-    /// A signaled request of this many fragments, the last one shorter.
+    /// A signaled request of this many fragments, the last one shorter; of none, a signal.
     pub const fn new(kind: Kind, fragments: u32) -> Self {
         let length = match kind {
             Kind::FetchAdd => 8,
-            _ => fragments * FRAGMENT - 28,
+            _ => (fragments * FRAGMENT).saturating_sub(28),
         };
-        Self { kind, length, fence: false, signaled: true }
+        Self { kind, length, fence: false, signaled: true, when_done: false }
     }
 
     /// The same, behind a fence.
@@ -59,9 +61,12 @@ impl Job {
 
     fn choose(shape: &Shape, choices: &mut dyn Choices) -> Self {
         let kind = shape.kind(choices);
-        let job = Self::new(kind, pick(choices, &[1, 1, 2, 2, 3, 4, 6]));
+        let fragments = pick(choices, &[1, 1, 2, 2, 3, 4, 6]);
+        let is_signal = kind == Kind::WriteImm && choices.one_in(5);
+        let job = Self::new(kind, if is_signal { 0 } else { fragments });
         let unsignaled = matches!(kind, Kind::WriteImm | Kind::Send) && choices.one_in(6);
-        Self { fence: choices.one_in(6), signaled: !unsignaled, ..job }
+        let when_done = job.is_fragmented() && choices.one_in(3);
+        Self { fence: choices.one_in(6), signaled: !unsignaled, when_done, ..job }
     }
 }
 

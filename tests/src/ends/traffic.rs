@@ -3,7 +3,7 @@
 use super::World;
 use super::direction::{DataReceive, PLACES, READABLE, RECEIVE, RECEIVES, SOURCE, STRIDE};
 use super::shape::{FRAGMENT, Job, Kind};
-use polyrail_core::verbs::{DeviceKeys, LocalBuffer, RecvWr, SendFlags, SendWr};
+use polyrail_core::verbs::{DeviceKeys, LocalBuffer, RecvWr, ReportOrder, SendFlags, SendWr};
 use polyrail_core::virtual_qp::PostError;
 
 impl World {
@@ -93,5 +93,6 @@ fn request(job: Job, number: usize, place: usize, keys: &[DeviceKeys]) -> SendWr
     let mut flags = SendFlags::empty();
     flags.set(SendFlags::SIGNALED, job.signaled);
     flags.set(SendFlags::FENCE, job.fence);
-    wr.with_flags(flags)
+    let order = if job.when_done { ReportOrder::WhenDone } else { ReportOrder::InOrder };
+    wr.with_flags(flags).reported(order)
 }

@@ -41,7 +41,7 @@ pub enum Note {
     Polled {
         /// Its queue pair.
         qp_num: u32,
-        /// The success of a WRITE or READ that moved bytes.
+        /// The success of a WRITE_WITH_IMM, or of a WRITE or READ that moved bytes.
         freed: bool,
     },
 }
@@ -66,7 +66,7 @@ pub(super) struct Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Freed {
     slots: u32,
-    /// A WRITE or READ that moved bytes succeeded.
+    /// A WRITE_WITH_IMM, or a WRITE or READ that moved bytes, succeeded.
     moved: bool,
 }
 
@@ -248,11 +248,11 @@ impl State {
         if status.is_success() && !request.flags.contains(SendFlags::SIGNALED) {
             return;
         }
-        let is_fragment = matches!(
-            request.opcode,
-            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead
-        );
-        let moved = status.is_success() && is_fragment && request.sge.length() > 0;
+        let is_fragment = match request.opcode {
+            Opcode::RdmaWrite | Opcode::RdmaRead => request.sge.length() > 0,
+            opcode => opcode == Opcode::RdmaWriteWithImm,
+        };
+        let moved = status.is_success() && is_fragment;
         let frees = Some(Freed { slots: core::mem::take(&mut qp.silent), moved });
         let qp_num = qp.qp_num;
         let opcode = request.opcode.completion();

@@ -118,8 +118,17 @@ impl World {
             let id = sender.next_id();
             let opcode = Opcode::RdmaWriteWithImm;
             let flags = SendFlags::SIGNALED;
-            let request =
-                Request { id, opcode, flags, length: 1, place, local: place, salt: id, flaw: None };
+            let request = Request {
+                id,
+                opcode,
+                flags,
+                when_done: false,
+                length: 1,
+                place,
+                local: place,
+                salt: id,
+                flaw: None,
+            };
             if !self.post_request(at, end, request) {
                 return any;
             }

@@ -24,6 +24,8 @@ pub(super) struct Request {
     pub(super) id: u64,
     pub(super) opcode: Opcode,
     pub(super) flags: SendFlags,
+    /// It is reported when it is done, whatever was posted before it.
+    pub(super) when_done: bool,
     pub(super) length: u32,
     /// Where it writes, or fetches from.
     pub(super) place: usize,
@@ -210,7 +212,10 @@ impl Sender {
     pub(super) fn reported(&mut self, wc: &VirtualWc, ground: &Ground<'_>, multi: bool) {
         let request = match self.bypassing.remove(&wc.wr_id) {
             Some(request) => request,
-            None => self.pop_ordered(wc.wr_id, ground),
+            None => match self.take_when_done(wc.wr_id) {
+                Some(request) => request,
+                None => self.pop_ordered(wc.wr_id, ground),
+            },
         };
         let ok = wc.status.is_success();
         if multi {
@@ -231,11 +236,21 @@ impl Sender {
         }
     }
 
+    /// Takes the request of this name, if it waits for no other.
+    fn take_when_done(&mut self, id: u64) -> Option<Request> {
+        let is_this = |request: &Request| request.id == id && request.when_done;
+        let at = self.ordered.iter().position(is_this)?;
+        self.ordered.remove(at)
+    }
+
     /// Takes the next request in order, which must be this one; unsignaled ones before it have
-    /// succeeded.
+    /// succeeded. The reports of those that wait for no other may wait for budget.
     fn pop_ordered(&mut self, id: u64, ground: &Ground<'_>) -> Request {
         loop {
-            let first = self.ordered.pop_front().unwrap_or_else(|| panic!("{id} is unknown"));
+            let is_next = |request: &Request| request.id == id || !request.when_done;
+            let next = self.ordered.iter().position(is_next);
+            let first = next.and_then(|at| self.ordered.remove(at));
+            let first = first.unwrap_or_else(|| panic!("{id} is unknown"));
             if first.id == id {
                 return first;
             }

@@ -2,6 +2,7 @@
 
 use super::virtual_qp::Size;
 use crate::choices::{Choices, pick};
+use polyrail_core::verbs::ReportOrder;
 use polyrail_core::virtual_qp::{
     Config, FRAGMENT_ALIGN, MAX_RAILS, PassThroughOrder, RailChoice, RailId, Scheme,
 };
@@ -180,6 +181,10 @@ impl ConnectionShape {
             ),
             max_msg_size: 128 * pick(choices, &[1, 1, 1, 2, 3, 6]),
             max_msgs_per_qp: 1 + choices.below(size.depth()),
+            report_order: pick(
+                choices,
+                &[ReportOrder::InOrder, ReportOrder::InOrder, ReportOrder::WhenDone],
+            ),
             ..Config::default()
         }
     }
@@ -256,7 +261,8 @@ impl fmt::Display for Shape {
 impl fmt::Display for ConnectionShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { size, rails, first_device, config, rnr_retry, .. } = self;
-        let Config { scheme, max_msg_size, max_msgs_per_qp, pass_through, .. } = config;
+        let Config { scheme, max_msg_size, max_msgs_per_qp, pass_through, report_order, .. } =
+            config;
         let policy = match config.rail_choice {
             RailChoice::RoundRobin => "RoundRobin",
             RailChoice::LeastFinishTime { .. } => "LeastFinishTime",
@@ -264,7 +270,7 @@ impl fmt::Display for ConnectionShape {
         write!(
             f,
             "{scheme:?} over {rails} rails of a type for {size:?}, fragments of {max_msg_size}, \
-             {max_msgs_per_qp} messages a rail, {policy}, {pass_through:?}, rail 0 on device \
+             {max_msgs_per_qp} messages a rail, {policy}, {pass_through:?}, {report_order:?}, rail 0 on device \
              {first_device}, rnr_retry {rnr_retry}, data receives {:?}, shared {:?}\n    granted",
             self.data_receives, self.shared_receives
         )?;

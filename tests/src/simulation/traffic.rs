@@ -8,7 +8,7 @@ use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
 use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _};
 use polyrail_core::verbs::{
-    DeviceKeys, LocalBuffer, Opcode, RecvRequest, RecvWr, SendFlags, SendWr,
+    DeviceKeys, LocalBuffer, Opcode, RecvRequest, RecvWr, ReportOrder, SendFlags, SendWr,
 };
 use polyrail_core::virtual_qp::{PostRecvError, PostSendError, QpState};
 
@@ -36,7 +36,8 @@ impl World {
         let ground = self.connections[at].ground(end, &self.hosts);
         request.prepare(&ground);
         let keys = with_flaw(request.flaw, &self.keys[end]);
-        let wr = as_posted(&request, &ground, &keys);
+        let default = self.connections[at].shape.config.report_order;
+        let wr = as_posted(&request, &ground, &keys, default);
         let Self { hosts, connections, .. } = self;
         let connection = &mut connections[at];
         let qp = hosts[end].qp(connection.ends[end].index);
@@ -113,19 +114,30 @@ impl World {
         let most = if whole { self.shape.message_limits[shape.first_device] } else { u32::MAX };
         let longest = longest.min(most);
         let is_atomic = matches!(opcode, FetchAdd | CompareSwap);
-        let length = if is_atomic { 8 } else { 1 + choices.below(longest) };
+        let is_signal = opcode == RdmaWriteWithImm && choices.one_in(6);
+        let length = match (is_atomic, is_signal) {
+            (true, _) => 8,
+            (_, true) => 0,
+            _ => 1 + choices.below(longest),
+        };
         let sender = &connection.ends[end].sender;
         let id = sender.next_id();
         let local = place;
         let salt = u64::from(shape.config.max_msg_size) << 24 ^ id << 8 ^ (at * 2 + end) as u64;
         let flags = SendFlags::SIGNALED;
-        let mut request = Request { id, opcode, flags, length, place, local, salt, flaw: None };
+        let own = choices.one_in(3).then(|| choices.coin());
+        let when_done = own.unwrap_or(shape.config.report_order == ReportOrder::WhenDone);
+        let when_done = when_done && shape.is_multi();
+        let flaw = None;
+        let mut request =
+            Request { id, opcode, flags, when_done, length, place, local, salt, flaw };
         request.flags = choose_flags(&request, shape.is_multi(), choices);
-        if self.shape.weather == Weather::Storm && choices.one_in(100) {
+        if self.shape.weather == Weather::Storm && length > 0 && choices.one_in(100) {
             return with_any_flaw(request, choices);
         }
         // Forwards the bytes of a READ: only a fence keeps the two apart.
         if request.is_write()
+            && length > 0
             && choices.one_in(4)
             && let Some(read) = sender.newest_read()
         {
@@ -270,7 +282,12 @@ fn choose_flags(request: &Request, multi: bool, choices: &mut dyn Choices) -> Se
     flags
 }
 
-fn as_posted<'k>(request: &Request, ground: &Ground<'_>, keys: &'k [DeviceKeys]) -> SendWr<'k> {
+fn as_posted<'k>(
+    request: &Request,
+    ground: &Ground<'_>,
+    keys: &'k [DeviceKeys],
+    default: ReportOrder,
+) -> SendWr<'k> {
     let local = ground.near.local(ground.near_offset(request.local), request.length);
     let offset = match request.flaw {
         Some(Flaw::Beyond) => ground.far.len(),
@@ -278,12 +295,17 @@ fn as_posted<'k>(request: &Request, ground: &Ground<'_>, keys: &'k [DeviceKeys])
         _ => ground.far_offset(request.place),
     };
     let remote = ground.far.addr() + offset as u64;
+    // A signal names no memory.
+    let keys = if request.length == 0 && request.id.is_multiple_of(2) { &[] } else { keys };
     let wr = SendWr::write(request.id, local.expect("within the buffer"), remote, keys);
     let (compare_add, swap) = request.operands();
     let opcode = request.opcode;
     let flags = request.flags;
     let imm = request.imm();
-    SendWr { opcode, flags, imm, compare_add, swap, ..wr }
+    let order = if request.when_done { ReportOrder::WhenDone } else { ReportOrder::InOrder };
+    // The default is for those that it is right for.
+    let report_order = (order != default || request.id.is_multiple_of(3)).then_some(order);
+    SendWr { opcode, flags, imm, compare_add, swap, report_order, ..wr }
 }
 
 impl ConnectionShape {

@@ -2,7 +2,8 @@
 //! against these rules:
 //!
 //! - every byte of a request is posted once, and every accepted request is reported once;
-//! - fragmented requests are reported in posting order, and only when nothing of them is in flight;
+//! - fragmented requests are reported in posting order, but for those that ask to be reported when they are
+//!   done, and only when nothing of them is in flight;
 //! - SUCCESS means that all of it, its notify included, succeeded, and only a driver's refusal
 //!   turns such a success into a failure;
 //! - the first of several errors is reported;
@@ -24,7 +25,9 @@ mod turns;
 use crate::rig::{KEYS, LOCAL, REMOTE, Rig, Setup, Way, keys_on};
 use crate::scripted::{Note, QpHandle};
 use polyrail_core::internals::SequenceImm;
-use polyrail_core::verbs::{LocalBuffer, Opcode, SendFlags, SendRequest, SendWr, WcStatus};
+use polyrail_core::verbs::{
+    LocalBuffer, Opcode, ReportOrder, SendFlags, SendRequest, SendWr, WcStatus,
+};
 use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::{
     PassThroughOrder, PeerWindow, QpState, RailCounters, RailId, Scheme,
@@ -40,6 +43,9 @@ const STRIDE: u64 = 1 << 32;
 struct Request {
     opcode: Opcode,
     flags: SendFlags,
+    when_done: bool,
+    bytes: u32,
+    /// Its bytes; of a signal that travels as an empty fragment, 1.
     length: u64,
     /// Bytes posted, and bytes whose requests ended, well or not.
     posted: u64,
@@ -61,6 +67,11 @@ impl Request {
     fn is_fragmented(&self) -> bool {
         use Opcode::{RdmaRead, RdmaWrite, RdmaWriteWithImm};
         matches!(self.opcode, RdmaRead | RdmaWrite | RdmaWriteWithImm)
+    }
+
+    /// Whether all that precedes its notify, if anything does, was begun.
+    fn is_started(&self) -> bool {
+        self.posted > 0 || self.length == 0
     }
 
     fn data_done(&self) -> bool {
@@ -173,17 +184,28 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     /// # Panics
     ///
     /// If a promise is broken; so do all methods here.
-    pub fn post(&mut self, opcode: Opcode, length: u32, flags: SendFlags) -> bool {
+    pub fn post(
+        &mut self,
+        opcode: Opcode,
+        length: u32,
+        flags: SendFlags,
+        report_order: Option<ReportOrder>,
+    ) -> bool {
         let id = self.requests.len() as u64;
         // SAFETY: the scripted NIC never touches memory.
         let local = unsafe { LocalBuffer::new(LOCAL + id * STRIDE, length) };
         let wr = SendWr { opcode, ..SendWr::write(id, local, REMOTE + id * STRIDE, &KEYS) };
-        let wr = SendWr { imm: id as u32, ..wr.with_flags(flags) };
-        let length = u64::from(length);
+        let wr = SendWr { imm: id as u32, report_order, ..wr.with_flags(flags) };
+        let report_order = report_order.unwrap_or(self.rig.qp.config().report_order);
+        let bytes = length;
+        let is_empty_fragment = length == 0 && self.span.is_some();
+        let length = u64::from(if is_empty_fragment { 1 } else { bytes });
         // Entered first: what the post sends at once is checked right after.
         self.requests.push(Request {
             opcode,
             flags,
+            when_done: report_order == ReportOrder::WhenDone,
+            bytes,
             length,
             posted: 0,
             ended: 0,
@@ -288,7 +310,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         if is_marker(request) {
             return assert!(self.has_failed(), "a marker stands for what was given up");
         }
-        if request.sge.length() == 0 {
+        if self.is_notify(request) {
             return self.notify_posted(request);
         }
         let (id, offset) = place(request);
@@ -301,7 +323,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             assert!(before.iter().all(|earlier| earlier.is_done(spray)), "fence of {id}");
         }
         let alike = before.iter().filter(|other| other.is_fragmented() == this.is_fragmented());
-        assert!(alike.clone().all(|earlier| earlier.posted > 0), "{id} is started out of order");
+        assert!(alike.clone().all(Request::is_started), "{id} is started out of order");
         if self.ordered && !this.is_fragmented() {
             let earlier = before.iter().filter(|earlier| earlier.is_fragmented());
             assert!(earlier.clone().all(|earlier| earlier.is_done(spray)), "{id}");
@@ -323,13 +345,13 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             let imm = SequenceImm::decode(request.imm).expect("a number");
             assert!(self.unacknowledged.insert(imm.number.get()), "no number twice");
             self.incomplete.insert(imm.number.get());
-            let last = offset + u64::from(request.sge.length()) == this.length;
+            let last = offset + units(request) == this.length;
             assert_eq!(imm.last, last);
             self.next_number = self.next_number.max(imm.number.get() + 1);
         }
         assert!(!this.reported, "nothing is posted of a reported request");
         let this = &mut self.requests[id];
-        this.posted += u64::from(request.sge.length());
+        this.posted += units(request);
         assert!(this.posted <= this.length, "no byte twice");
     }
 
@@ -342,12 +364,20 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let fragmented = self.requests[..=id].iter().filter(|request| request.is_fragmented());
         assert!(fragmented.clone().all(Request::data_done), "notify of {id} is premature");
         let earlier = &self.requests[..id];
+        if self.requests[id].bytes == 0 && self.requests[id].flags.contains(SendFlags::FENCE) {
+            assert!(earlier.iter().all(|earlier| earlier.is_done(true)), "fence of {id}");
+        }
         let bypassing = earlier.iter().filter(|request| self.ordered && !request.is_fragmented());
         let ended = |request: &Request| request.ended == request.length;
         assert!(bypassing.clone().all(ended), "notify of {id} overtakes a pass-through request");
         let wanting = earlier.iter().filter(|r| r.opcode == Opcode::RdmaWriteWithImm);
         assert!(wanting.clone().all(|earlier| earlier.notified), "notifies go in order");
         assert!(!std::mem::replace(&mut self.requests[id].notified, true), "notified once");
+    }
+
+    /// Whether it is one of SPRAY's notifies. DQPLB's signals are fragments.
+    fn is_notify(&self, request: &SendRequest) -> bool {
+        self.span.is_none() && request.sge.length() == 0
     }
 
     /// The next requests of a queue pair end: these.
@@ -363,7 +393,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             if is_marker(request) {
                 continue;
             }
-            if request.sge.length() == 0 {
+            if self.is_notify(request) {
                 let this = &mut self.requests[((request.remote_addr - REMOTE) / STRIDE) as usize];
                 this.notify_acknowledged = status.is_success();
                 this.notify_error = (!status.is_success()).then_some(status);
@@ -371,7 +401,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             }
             let (id, _) = place(request);
             let this = &mut self.requests[id];
-            this.ended += u64::from(request.sge.length());
+            this.ended += units(request);
             this.error = this.error.or((!status.is_success()).then_some(status));
             if self.span.is_some() && this.opcode == Opcode::RdmaWriteWithImm {
                 let number = SequenceImm::decode(request.imm).expect("a number").number.get();
@@ -385,13 +415,13 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         if is_marker(request) {
             return;
         }
-        if request.sge.length() == 0 {
+        if self.is_notify(request) {
             let id = ((request.remote_addr - REMOTE) / STRIDE) as usize;
             self.requests[id].notify_completed = true;
             return;
         }
         let (id, _) = place(request);
-        self.requests[id].completed += u64::from(request.sge.length());
+        self.requests[id].completed += units(request);
         if request.opcode == Opcode::RdmaWriteWithImm
             && let Some(imm) = SequenceImm::decode(request.imm)
         {
@@ -449,7 +479,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let id = wc.wr_id as usize;
         let this = &self.requests[id];
         assert!(!this.reported, "{id} is reported twice");
-        assert_eq!((wc.opcode, u64::from(wc.byte_len)), (this.opcode.completion(), this.length));
+        assert_eq!((wc.opcode, wc.byte_len), (this.opcode.completion(), this.bytes));
         assert_eq!(this.posted, this.ended, "{id} is in flight still");
         let is_done = this.is_done(self.span.is_none());
         if wc.status.is_success() {
@@ -462,9 +492,12 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             let first = !is_done && wc.status == this.expected_error();
             assert!(refused || first, "{id} failed as {wc:?}: {this:?}");
         }
-        if this.is_fragmented() {
+        if this.is_fragmented() && !this.when_done {
             let before = self.requests[..id].iter().filter(|earlier| earlier.is_fragmented());
-            let due = before.filter(|earlier| earlier.flags.contains(SendFlags::SIGNALED));
+            // The report of one that is done ahead may wait for budget.
+            let due = before.filter(|earlier| {
+                earlier.flags.contains(SendFlags::SIGNALED) && !earlier.when_done
+            });
             assert!(due.clone().all(|earlier| earlier.reported), "{id} is out of order");
         }
         self.requests[id].reported = true;
@@ -507,6 +540,11 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
 /// given up, so that a completion covers the part that was posted.
 fn is_marker(request: &SendRequest) -> bool {
     request.opcode == Opcode::RdmaWrite && request.sge.length() == 0
+}
+
+/// What a fragment counts for: its bytes, or 1 if it is empty.
+fn units(request: &SendRequest) -> u64 {
+    u64::from(request.sge.length().max(1))
 }
 
 /// The request of a fragment, and the fragment's place in it.

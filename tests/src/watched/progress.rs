@@ -50,14 +50,23 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             |request: &Request| request.is_fragmented() && request.posted < request.length;
         let Some(id) = self.first(waiting) else { return };
         let this = &self.requests[id];
-        // What bypassed the ring has no place that shows whether it came before.
+        let fenced = this.posted == 0 && self.may_be_fenced(id);
+        // SPRAY's signals are not posted to rails, and hold up what is behind them all the same.
+        let signals = (0..id).filter(|at| self.requests[*at].length == 0);
+        let behind_fence = signals.into_iter().any(|at| self.may_be_fenced(at));
+        let room = (0..self.in_service.len()).any(|rail| self.in_service[rail] && self.room(rail));
+        let excused = !room || fenced || behind_fence || self.waits_for_numbers(id);
+        assert!(excused, "{id} waits for nothing: {this:?}");
+    }
+
+    /// Whether a fragmented request may still wait for its fence. What bypassed the ring has no place that
+    /// shows whether it came before.
+    fn may_be_fenced(&self, id: usize) -> bool {
         let passes =
             |request: &Request| !request.is_fragmented() && request.completed < request.posted;
-        let bypassing = this.flags.contains(SendFlags::FENCE) && self.requests.iter().any(passes);
-        let fenced = this.posted == 0 && (bypassing || self.waits_for_fence(id));
-        let room = (0..self.in_service.len()).any(|rail| self.in_service[rail] && self.room(rail));
-        let excused = !room || fenced || self.waits_for_numbers(id);
-        assert!(excused, "{id} waits for nothing: {this:?}");
+        let bypassing =
+            self.requests[id].flags.contains(SendFlags::FENCE) && self.requests.iter().any(passes);
+        bypassing || self.waits_for_fence(id)
     }
 
     fn waits_for_numbers(&self, id: usize) -> bool {
@@ -87,15 +96,16 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             let counts = request.is_fragmented() || self.ordered;
             counts && request.completed < request.length
         };
-        let blocked = self.requests[..=id].iter().any(|request| blocks(&request));
+        let blocked = self.requests[..=id].iter().any(|request| blocks(&request))
+            || self.requests[id].length == 0 && self.may_be_fenced(id);
         assert!(
             blocked || !self.room(self.in_service.len()),
             "the notify of {id} waits for nothing"
         );
     }
 
-    /// SENDs and atomics are reported when they are done; fragmented requests, when those before
-    /// are done too.
+    /// SENDs and atomics are reported when they are done, and so are fragmented requests that ask for it; the
+    /// others when those before are done too.
     fn check_reports(&self) {
         let spray = self.span.is_none();
         let mut in_turn = true;
@@ -103,7 +113,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             let done = request.is_completed(spray);
             let due = if request.is_fragmented() {
                 in_turn &= done;
-                in_turn
+                in_turn || request.when_done && done
             } else {
                 done
             };

@@ -7,7 +7,7 @@
 //! request may go on from either turn. Least finish time, rails that leave service and drivers that
 //! refuse upset the order: then nothing is checked.
 
-use crate::rig::{FIRST_QP_NUM, Setup};
+use crate::rig::{FIRST_QP_NUM, NOTIFY_QP_NUM, Setup};
 use crate::scripted::Note;
 use polyrail_core::verbs::Opcode;
 use polyrail_core::virtual_qp::RailChoice;
@@ -69,7 +69,7 @@ impl Turns {
     pub(super) fn note(&mut self, note: &Note) {
         match note {
             Note::Polled { qp_num, freed } => {
-                if *freed {
+                if *freed && *qp_num != NOTIFY_QP_NUM {
                     self.freed = self.turn_of(*qp_num);
                 }
                 self.polling = true;
@@ -77,11 +77,12 @@ impl Turns {
             }
             Note::Doorbell { qp_num, requests, slots } => {
                 let first = &requests[0];
-                let fragments = matches!(
-                    first.opcode,
-                    Opcode::RdmaWrite | Opcode::RdmaRead | Opcode::RdmaWriteWithImm
-                );
-                if fragments && first.sge.length() > 0 && self.known {
+                let fragments = match first.opcode {
+                    Opcode::RdmaWrite | Opcode::RdmaRead => first.sge.length() > 0,
+                    Opcode::RdmaWriteWithImm => *qp_num != NOTIFY_QP_NUM,
+                    _ => false,
+                };
+                if fragments && self.known {
                     self.fragments(self.turn_of(*qp_num), slots);
                 }
             }

@@ -1,0 +1,64 @@
+//! Kinds of requests over endpoints: signals, and requests that are reported when they are done.
+
+mod fixture;
+
+use fixture::pair::{BYTES, pair, poll_both};
+use polyrail::endpoint::EndpointBuilder;
+use polyrail::verbs::{RecvWr, ReportOrder, SendWr, WcStatus};
+use polyrail::virtual_qp::Scheme;
+
+/// Each signal arrives when the payload that was posted before it is there.
+#[test]
+fn signals_arrive_behind_the_payload_before_them() {
+    for scheme in [Scheme::Spray, Scheme::Dqplb] {
+        for rails in [1, 4] {
+            let builder = EndpointBuilder::new().rails(rails).scheme(scheme);
+            let (mut a, mut b) = pair(2, &builder);
+            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+            let payload = vec![0xA5; BYTES];
+            a.buffer.write_at(0, &payload).unwrap();
+            for id in [1, 2] {
+                b.endpoint.post_recv(&RecvWr::notification(id)).unwrap();
+            }
+            let local = a.buffer.local(0, BYTES as u32).unwrap();
+            a.endpoint.post_send(&SendWr::write(3, local, b.buffer.addr(), &keys)).unwrap();
+            a.endpoint.post_send(&SendWr::signal(4, 40)).unwrap();
+            a.endpoint.post_send(&SendWr::signal(5, 50)).unwrap();
+            let received = poll_both(&mut a, &mut b, (0, 1)).1;
+            assert_eq!((received[0].wr_id, received[0].status), (1, WcStatus::SUCCESS));
+            assert!(b.bytes() == payload, "{scheme:?}, {rails} rails");
+            let mut imms: Vec<_> = received.iter().map(|wc| wc.imm).collect();
+            while imms.len() < 2 {
+                imms.extend(poll_both(&mut a, &mut b, (0, 1)).1.iter().map(|wc| wc.imm));
+            }
+            let arrive = scheme == Scheme::Spray || rails == 1;
+            let expected = if arrive { [Some(40), Some(50)] } else { [None; 2] };
+            assert_eq!(imms, expected, "{scheme:?}, {rails} rails");
+        }
+    }
+}
+
+/// A long request in front, short ones behind it: all are reported, in whatever order they end.
+#[test]
+fn requests_that_are_reported_when_they_are_done_are_reported_once() {
+    for builder in [
+        EndpointBuilder::new().report_order(ReportOrder::WhenDone),
+        EndpointBuilder::new().report_order(ReportOrder::WhenDone).scheme(Scheme::Dqplb),
+    ] {
+        let (mut a, mut b) = pair(2, &builder);
+        let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+        let long = a.buffer.local(0, BYTES as u32).unwrap();
+        a.endpoint.post_send(&SendWr::write(0, long, b.buffer.addr(), &keys)).unwrap();
+        let short = a.buffer.local(0, 64).unwrap();
+        for id in 1..16 {
+            a.endpoint.post_send(&SendWr::read(id, short, b.buffer.addr(), &keys)).unwrap();
+        }
+        let mut ids: Vec<u64> = Vec::new();
+        while ids.len() < 16 {
+            ids.extend(poll_both(&mut a, &mut b, (1, 0)).0.iter().map(|wc| wc.wr_id));
+        }
+        ids.sort_unstable();
+        assert_eq!(ids, (0..16).collect::<Vec<_>>());
+        assert_eq!(a.endpoint.virtual_qp().unreported_sends(), 0);
+    }
+}
