@@ -133,6 +133,14 @@ bug "lost fragments may still be carried out when their request is reported ahea
 plant core/src/virtual_qp/ahead.rs 'if slot.is_done_ahead() && !reroute.awaits_fence' \
   'if slot.is_done_ahead() && (PLANTED || !reroute.awaits_fence)'
 
+bug "what a driver did not take of a run that shares a doorbell stays in flight" random
+plant core/src/virtual_qp/post_many.rs 'for _ in taken.count..count {' \
+  'for _ in (taken.count + u32::from(PLANTED)).min(count)..count {'
+
+bug "a run that shares a doorbell mixes requests with and without numbers" random
+plant core/src/virtual_qp/post_many.rs 'other.is_numbered() == slot.is_numbered()' \
+  '(PLANTED || other.is_numbered() == slot.is_numbered())'
+
 bug "a notify overtakes a SEND or atomic that went straight to rail 0" simulate
 plant core/src/virtual_qp/pump.rs 'self.pass_through.is_ahead_of(id) ||' \
   '(self.pass_through.is_ahead_of(id) && !PLANTED) ||'

@@ -12,7 +12,7 @@ use polyrail_core::verbs::{Opcode, RecvWr, ReportOrder, SendFlags, WcStatus};
 use polyrail_core::virtual_qp::Scheme;
 use polyrail_tests::choices::{Choices, Every, pick};
 use polyrail_tests::rig::{Rig, Setup};
-use polyrail_tests::watched::Watched;
+use polyrail_tests::watched::{Post, Watched};
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,8 +56,10 @@ impl Kind {
     }
 
     /// An atomic moves 8 bytes.
-    fn length(&self) -> u32 {
-        if self.opcode == Opcode::FetchAdd { 8 } else { self.fragments * FRAGMENT }
+    fn post(&self) -> Post {
+        let Self { opcode, fragments, flags, report_order } = *self;
+        let length = if opcode == Opcode::FetchAdd { 8 } else { fragments * FRAGMENT };
+        Post { opcode, length, flags, report_order }
     }
 }
 
@@ -147,7 +149,7 @@ impl Sender {
             match pick(choices, &actions) {
                 Action::Post => {
                     let kind = &self.requests[posted];
-                    world.post(kind.opcode, kind.length(), kind.flags, kind.report_order);
+                    world.post(kind.post());
                     posted += 1;
                 }
                 Action::Complete(at) => world.complete(&handles[at], 1),

@@ -9,7 +9,7 @@ use polyrail_core::virtual_qp::{PassThroughOrder, RailChoice};
 use polyrail_tests::choices::{Choices, Seeded, pick};
 use polyrail_tests::rig::{Setup, Way};
 use polyrail_tests::scripted::QpHandle;
-use polyrail_tests::watched::Watched;
+use polyrail_tests::watched::{Post, Watched};
 
 struct World {
     watched: Watched,
@@ -72,7 +72,7 @@ impl World {
         handles[self.random.below(handles.len() as u32) as usize].clone()
     }
 
-    fn post(&mut self) {
+    fn choose_post(&mut self) -> Post {
         use Opcode::{FetchAdd, RdmaRead, RdmaWrite, RdmaWriteWithImm, Send};
         let kinds = [RdmaWrite, RdmaWriteWithImm, RdmaWriteWithImm, RdmaRead, Send, FetchAdd];
         let opcode = pick(&mut self.random, &kinds);
@@ -94,12 +94,20 @@ impl World {
         flags.set(SendFlags::INLINE, inline && length <= 200);
         let orders = [None, None, Some(ReportOrder::InOrder), Some(ReportOrder::WhenDone)];
         let report_order = pick(&mut self.random, &orders);
-        self.watched.post(opcode, length, flags, report_order);
+        Post { opcode, length, flags, report_order }
     }
 
     fn step(&mut self) {
         match self.random.below(12) {
-            0..4 => self.post(),
+            0 if self.random.coin() => {
+                let posts: Vec<_> =
+                    (0..2 + self.random.below(5)).map(|_| self.choose_post()).collect();
+                self.watched.post_many(&posts);
+            }
+            0..4 => {
+                let post = self.choose_post();
+                self.watched.post(post);
+            }
             4..8 => {
                 let handle = self.any_handle();
                 let most = self.random.below(6) as usize;

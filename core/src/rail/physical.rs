@@ -58,6 +58,8 @@ pub(crate) struct Rail<Q, const DEPTH: usize> {
     pub(crate) errors: u64,
     /// Doorbells beyond one for each batch.
     pub(crate) more_doorbells: u64,
+    /// Batches, or untracked requests, that had no doorbell of their own.
+    pub(crate) shared_doorbells: u64,
     /// The oldest request at the last stall check, and whether it was in flight, if there was something
     /// to do.
     stall_mark: Option<(u64, bool)>,
@@ -93,6 +95,7 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
             untracked_bytes: 0,
             errors: 0,
             more_doorbells: 0,
+            shared_doorbells: 0,
             recvs: Receives::new(TagKind::NotifyRecv, number, bound.min(limits.max_recv_wr)),
             stall_mark: None,
             lifecycle: Lifecycle::NEW,
@@ -184,7 +187,8 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         RailCounters {
             bytes: self.sends.bytes_posted() + self.untracked_bytes,
             send_requests: self.sends.requests_posted() + self.untracked,
-            doorbells: self.sends.batches_posted() + self.more_doorbells + self.untracked,
+            doorbells: self.sends.batches_posted() + self.more_doorbells + self.untracked
+                - self.shared_doorbells,
             completions: self.completions,
             errors: self.errors,
         }

@@ -277,6 +277,8 @@ pub(super) fn load<Q: QueuePair, const DEPTH: usize>(
 }
 
 /// The oldest unacknowledged number of each rail that has any.
-fn unacknowledged<Q, const DEPTH: usize>(rails: &[Rail<Q, DEPTH>]) -> impl Iterator<Item = u32> {
+pub(super) fn unacknowledged<Q, const DEPTH: usize>(
+    rails: &[Rail<Q, DEPTH>],
+) -> impl Iterator<Item = u32> {
     rails.iter().flat_map(|rail| rail.sends.oldest_numbers())
 }

@@ -97,6 +97,25 @@ impl PostSendError {
     }
 }
 
+/// Not all of several requests were posted. Those that were are as any others; the first that was not, and
+/// those behind it, are forgotten.
+///
+/// ```
+/// use polyrail_core::virtual_qp::{PostManyError, PostSendError};
+///
+/// let error = PostManyError { posted: 3, error: PostSendError::InErrorState };
+/// assert_eq!(error.to_string(), "3 requests were posted, and the next one was refused");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{posted} requests were posted, and the next one was refused")]
+pub struct PostManyError {
+    /// Requests that were posted, from the first on.
+    pub posted: usize,
+    /// Why the next one was not.
+    #[source]
+    pub error: PostSendError,
+}
+
 /// A receive was refused. The virtual queue pair is as it was before: a receive refused is a receive
 /// forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

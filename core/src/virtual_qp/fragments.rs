@@ -2,11 +2,11 @@
 
 use super::scheme::dqplb::SendNumbers;
 use super::scheme::{Numbering, Unnumbered};
-use super::slot::SendSlot;
+use super::slot::{Keys, SendSlot};
 use crate::hardware::{QueuePair, SendBatch, Taken};
 use crate::rail::tag::Tag;
 use crate::rail::{Batch, Rail};
-use crate::verbs::{SendFlags, SendRequest};
+use crate::verbs::{Imm, SendFlags, SendRequest, Sge};
 
 /// The fragments of a batch that a driver is to be offered.
 #[derive(Clone, Copy)]
@@ -46,6 +46,28 @@ impl<N: Numbering> Offered<N> {
     }
 }
 
+/// The request of a fragment, but for what differs between those of a batch.
+#[inline(always)]
+pub(super) fn fragment_request<N: Numbering, const RAILS: usize>(
+    slot: &SendSlot<RAILS>,
+    keys: Keys,
+    tag: Tag,
+    flags: SendFlags,
+) -> impl Fn(Imm, Sge, u64) -> SendRequest {
+    let opcode = N::opcode(slot);
+    move |imm, sge, remote_addr| SendRequest {
+        wr_id: tag.wr_id(),
+        opcode,
+        flags,
+        imm,
+        sge,
+        remote_addr,
+        rkey: keys.rkey,
+        compare_add: 0,
+        swap: 0,
+    }
+}
+
 /// Posts fragments of a request to one rail. All but the last one of a request are `size` bytes long.
 #[inline(always)]
 pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, const DEPTH: usize>(
@@ -56,25 +78,14 @@ pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, con
 ) -> Taken {
     let Offered { count, offset, last_length, mut tag, mut number, is_end } = offered;
     let keys = slot.keys[rail.keys_at as usize];
-    let opcode = N::opcode(slot);
     let inner_flags = N::inner_flags(slot);
     // As if all were full: the last one is cut to its length.
     let mut sge = slot.local.part(offset, 0).sge(keys.lkey).behind(size);
     let mut remote_addr = slot.remote_addr + u64::from(offset);
-    let request = |tag: Tag, flags, imm, sge, remote_addr| SendRequest {
-        wr_id: tag.wr_id(),
-        opcode,
-        flags,
-        imm,
-        sge,
-        remote_addr,
-        rkey: keys.rkey,
-        compare_add: 0,
-        swap: 0,
-    };
     let mut sends = rail.qp.start_send();
     for _ in 1..count {
-        sends.add(&request(tag, inner_flags, N::imm(number, false), sge, remote_addr));
+        let request = fragment_request::<N, RAILS>(slot, keys, tag, inner_flags);
+        sends.add(&request(N::imm(number, false), sge, remote_addr));
         sge = sge.behind(size);
         tag = tag.next_of_batch();
         number = N::after(number);
@@ -83,7 +94,8 @@ pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, con
     let sge = sge.first(last_length);
     // Only the last request of a batch is signaled: its completion retires all of them.
     let flags = if is_end { slot.last_flags } else { inner_flags }.union(SendFlags::SIGNALED);
-    sends.add(&request(tag.last(), flags, N::imm(number, is_end), sge, remote_addr));
+    let request = fragment_request::<N, RAILS>(slot, keys, tag.last(), flags);
+    sends.add(&request(N::imm(number, is_end), sge, remote_addr));
     Taken::of(count, sends.commit())
 }
 

@@ -22,7 +22,8 @@
 //!
 //! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
 //! and `error` are plain data, `devices` is about whose keys a rail needs. `ahead` is about requests that do not wait for
-//! their turn. `receive` is about receives, `data_receives` about those with buffers.
+//! their turn, `post_many` about several that are posted at once. `receive` is about receives, `data_receives` about
+//! those with buffers.
 //! `retry` offers drivers again what they refused (`offers`). `health` and `recovery` are about failures,
 //! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold,
 //! `target` is what a virtual completion queue sees.
@@ -42,6 +43,7 @@ mod invariants;
 mod offers;
 mod pass_through;
 mod post;
+mod post_many;
 mod pump;
 mod qp;
 mod receive;
@@ -60,7 +62,7 @@ pub use crate::rail::{
 };
 pub use config::{BuildError, Config, FRAGMENT_ALIGN, PassThroughOrder, RailChoice, RailFailure};
 pub use devices::PairDevicesError;
-pub use error::{PostError, PostRecvError, PostSendError, ProtocolError};
+pub use error::{PostError, PostManyError, PostRecvError, PostSendError, ProtocolError};
 pub use health::Failure;
 pub use qp::VirtualQp;
 pub use recovery::QpState;

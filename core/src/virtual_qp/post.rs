@@ -102,27 +102,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if inline && self.sends.front_pending().is_some() {
             return Err(PostSendError::InlineMustWait);
         }
-        let Self { sends, devices, scheme, header, ahead, .. } = self;
-        let id = sends.add_with(|slot| {
-            for (at, (keys, device)) in slot.keys.iter_mut().zip(&*devices).enumerate() {
-                *keys = match Keys::find_at(wr.keys, devices, at) {
-                    Some(keys) => keys,
-                    None if EMPTY => Keys::missing(wr, *device)?,
-                    None => return Err(PostSendError::MissingKeys { device: *device }),
-                };
-            }
-            slot.fill(wr, header.imm_order, header.first_state);
-            if let Some(order) = wr.report_order {
-                ahead.choose(slot, order);
-            }
-            if wr.opcode == Opcode::RdmaWriteWithImm {
-                scheme.prepare(wr, slot)?;
-            }
-            if EMPTY && slot.wants_notify() {
-                slot.state.insert(SlotState::NO_DATA);
-            }
-            Ok::<_, PostSendError>(())
-        })?;
+        let id = self.add_fragmented::<EMPTY>(wr)?;
         if self.sends.pending_count() > 1 {
             return Ok(());
         }
@@ -148,6 +128,36 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
+    /// Gives a request its place in the ring.
+    #[inline(always)]
+    pub(super) fn add_fragmented<const EMPTY: bool>(
+        &mut self,
+        wr: &SendWr<'_>,
+    ) -> Result<u64, PostSendError> {
+        let Self { sends, devices, scheme, header, ahead, .. } = self;
+        sends.add_with(|slot| {
+            for (at, (keys, device)) in slot.keys.iter_mut().zip(&*devices).enumerate() {
+                *keys = match Keys::find_at(wr.keys, devices, at) {
+                    Some(keys) => keys,
+                    // A signal names no memory.
+                    None if EMPTY => Keys::default(),
+                    None => return Err(PostSendError::MissingKeys { device: *device }),
+                };
+            }
+            slot.fill(wr, header.imm_order, header.first_state);
+            if let Some(order) = wr.report_order {
+                ahead.choose(slot, order);
+            }
+            if wr.opcode == Opcode::RdmaWriteWithImm {
+                scheme.prepare(wr, slot)?;
+            }
+            if EMPTY && slot.wants_notify() {
+                slot.state.insert(SlotState::NO_DATA);
+            }
+            Ok::<_, PostSendError>(())
+        })
+    }
+
     /// Forgets the newest request, of which nothing is posted.
     #[cold]
     fn refuse_newest(&mut self, error: PostSendError) -> Result<(), PostSendError> {
@@ -157,7 +167,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     #[inline]
-    fn check_fragmented(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+    pub(super) fn check_fragmented(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         let length = wr.local.length();
         if wr.remote_addr.checked_add(u64::from(length)).is_none() {
             return Err(PostSendError::RemoteRange { addr: wr.remote_addr, length });

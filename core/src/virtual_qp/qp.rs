@@ -28,7 +28,8 @@ use arrayvec::ArrayVec;
 /// while the queue pairs are in INIT, and [`set_peer_window`](Self::set_peer_window) with what the
 /// peer's card says; [`pair_devices`](Self::pair_devices) if the peer has another number of devices; [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
 ///
-/// *Data path*: [`post_send`](Self::post_send), [`post_recv`](Self::post_recv). Completions come
+/// *Data path*: [`post_send`](Self::post_send), [`post_many`](Self::post_many),
+/// [`post_recv`](Self::post_recv). Completions come
 /// out of [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll), which drives everything that
 /// does not happen inside a post.
 ///

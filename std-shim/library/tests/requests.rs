@@ -1,11 +1,11 @@
-//! Kinds of requests over endpoints: signals, and requests that are reported when they are done.
+//! Kinds of requests over endpoints: signals, requests that are reported when they are done, several at once.
 
 mod fixture;
 
 use fixture::pair::{BYTES, pair, poll_both};
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::verbs::{RecvWr, ReportOrder, SendWr, WcStatus};
-use polyrail::virtual_qp::Scheme;
+use polyrail::virtual_qp::{RailId, Scheme};
 
 /// Each signal arrives when the payload that was posted before it is there.
 #[test]
@@ -60,5 +60,30 @@ fn requests_that_are_reported_when_they_are_done_are_reported_once() {
         ids.sort_unstable();
         assert_eq!(ids, (0..16).collect::<Vec<_>>());
         assert_eq!(a.endpoint.virtual_qp().unreported_sends(), 0);
+    }
+}
+
+#[test]
+fn several_requests_are_posted_with_one_call_and_few_doorbells() {
+    for rails in [1, 4] {
+        let (mut a, mut b) = pair(2, &EndpointBuilder::new().rails(rails));
+        let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+        let bytes: Vec<u8> = (0..4096).map(|at| at as u8).collect();
+        a.buffer.write_at(0, &bytes).unwrap();
+        let wrs: Vec<_> = (0..64)
+            .map(|id| {
+                let local = a.buffer.local(id * 64, 64).unwrap();
+                SendWr::write(id as u64, local, b.buffer.addr() + id as u64 * 64, &keys)
+            })
+            .collect();
+        a.endpoint.post_many(&wrs).unwrap();
+        let rung = |at| a.endpoint.virtual_qp().counters(RailId::Data(at)).unwrap().doorbells;
+        assert_eq!((0..rails as u8).map(rung).sum::<u64>(), rails as u64);
+        let mut ids = Vec::new();
+        while ids.len() < 64 {
+            ids.extend(poll_both(&mut a, &mut b, (1, 0)).0.iter().map(|wc| wc.wr_id));
+        }
+        assert_eq!(ids, (0..64).collect::<Vec<_>>());
+        assert_eq!(b.bytes()[..4096], bytes);
     }
 }

@@ -164,7 +164,11 @@ impl World {
             0..=3 => {
                 let leans = self.shape.leans && choices.coin();
                 let (at, end) = if leans { (0, 0) } else { self.any_end(choices) };
-                self.post_send(at, end, leans, choices);
+                if !leans && choices.one_in(4) {
+                    self.post_sends(at, end, choices);
+                } else {
+                    self.post_send(at, end, leans, choices);
+                }
             }
             4..=6 => {
                 let leans = self.shape.leans && choices.coin();

@@ -79,8 +79,13 @@ pub(super) struct Places {
 impl Places {
     /// The free place that was used longest ago.
     pub(super) fn free(&self) -> Option<usize> {
+        self.all_free().next()
+    }
+
+    /// The free places.
+    pub(super) fn all_free(&self) -> impl Iterator<Item = usize> {
         let places = (0..PLACES).map(|step| (self.next + step) % PLACES);
-        places.into_iter().find(|place| !self.slots[*place].busy && self.slots[*place].pins == 0)
+        places.filter(|place| !self.slots[*place].busy && self.slots[*place].pins == 0)
     }
 
     /// Called before a write into a free place: checks that its contents are as reported.

@@ -172,6 +172,16 @@ impl Sender {
         Some(place)
     }
 
+    /// This many free places at most, to be written into.
+    pub(super) fn clear_places(&mut self, most: usize, ground: &Ground<'_>) -> Vec<usize> {
+        let places: Vec<_> = self.places.all_free().take(most).collect();
+        for place in &places {
+            self.places.thaw(*place, ground);
+            self.latest[*place] = None;
+        }
+        places
+    }
+
     /// Requests that were accepted and not accounted for.
     pub(super) fn unaccounted(&self) -> usize {
         self.ordered.len() + self.bypassing.len()

@@ -31,6 +31,37 @@ impl World {
         self.post_request(at, end, request);
     }
 
+    /// Posts several requests to one end with one call.
+    pub(super) fn post_sends(&mut self, at: usize, end: usize, choices: &mut dyn Choices) {
+        let ground = self.connections[at].ground(end, &self.hosts);
+        let most = 2 + choices.below(4) as usize;
+        let sender = &mut self.connections[at].ends[end].sender;
+        let places = sender.clear_places(most, &ground);
+        let mut requests = Vec::with_capacity(places.len());
+        for (later, place) in (0..).zip(places) {
+            let request = self.choose_request(at, end, place, false, choices);
+            let (id, salt) = (request.id + later, request.salt ^ later << 60);
+            requests.push(Request { id, salt, ..request });
+        }
+        let keys: Vec<_> =
+            requests.iter().map(|request| with_flaw(request.flaw, &self.keys[end])).collect();
+        let ground = self.connections[at].ground(end, &self.hosts);
+        requests.iter().for_each(|request| request.prepare(&ground));
+        let default = self.connections[at].shape.config.report_order;
+        let request = |(request, keys)| as_posted(request, &ground, keys, default);
+        let wrs: Vec<_> =
+            requests.iter().zip(keys.iter().map(Vec::as_slice)).map(request).collect();
+        let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
+        let state = qp.state();
+        let posted = without_allocating("post_many", || qp.post_many(&wrs));
+        let count = posted.map_or_else(|error| error.posted, |()| requests.len());
+        self.summary.requests += requests.len() as u64;
+        requests[..count].iter().for_each(|request| self.accepted(at, end, *request));
+        if let Err(error) = posted {
+            self.refused(at, &requests[count], error.error, state);
+        }
+    }
+
     /// Posts a request in a place that was cleared for it. Returns whether it was accepted.
     pub(super) fn post_request(&mut self, at: usize, end: usize, request: Request) -> bool {
         let ground = self.connections[at].ground(end, &self.hosts);
@@ -38,43 +69,51 @@ impl World {
         let keys = with_flaw(request.flaw, &self.keys[end]);
         let default = self.connections[at].shape.config.report_order;
         let wr = as_posted(&request, &ground, &keys, default);
-        let Self { hosts, connections, .. } = self;
-        let connection = &mut connections[at];
-        let qp = hosts[end].qp(connection.ends[end].index);
+        let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
         let before = qp.unreported_sends();
         let state = qp.state();
         let posted = without_allocating("post_send", || qp.post_send(&wr));
         self.summary.requests += 1;
         match posted {
-            Ok(()) => {
-                connection.ends[end].sender.accept(request, connection.shape.is_multi());
-                connection.damaged |= request.flaw.is_some();
-                self.summary.flawed += u64::from(request.flaw.is_some());
-                if request.flags.contains(SendFlags::INLINE) {
-                    let limit = connection.shape.inline_limit_of(&request);
-                    assert!(request.length <= limit, "{request:?} is longer than {limit}");
-                    // The buffer belongs to its poster again.
-                    let ground = connection.ground(end, hosts);
-                    let offset = ground.near_offset(request.local);
-                    ground.near.fill(offset, request.length as usize, 0xEE).expect("within");
-                }
-            }
+            Ok(()) => self.accepted(at, end, request),
             Err(error) => {
-                self.summary.refused += 1;
                 assert_eq!(qp.unreported_sends(), before, "a request refused is forgotten");
-                let limit = connection.shape.inline_limit_of(&request);
-                let inline = request.flags.contains(SendFlags::INLINE);
-                let too_long = inline && request.length > limit;
-                // A single rail leaves it to its driver.
-                let fair = match error {
-                    PostSendError::InlineTooLong { max, .. } => too_long && max == limit,
-                    PostSendError::Driver { .. } => connection.damaged || too_long,
-                    _ => is_fair(error, &request, state),
-                };
-                assert!(fair, "{error} for {request:?}");
+                self.refused(at, &request, error, state);
             }
         }
         posted.is_ok()
+    }
+
+    fn accepted(&mut self, at: usize, end: usize, request: Request) {
+        let Self { hosts, connections, .. } = self;
+        let connection = &mut connections[at];
+        connection.ends[end].sender.accept(request, connection.shape.is_multi());
+        connection.damaged |= request.flaw.is_some();
+        self.summary.flawed += u64::from(request.flaw.is_some());
+        if request.flags.contains(SendFlags::INLINE) {
+            let limit = connection.shape.inline_limit_of(&request);
+            assert!(request.length <= limit, "{request:?} is longer than {limit}");
+            // The buffer belongs to its poster again.
+            let ground = connection.ground(end, hosts);
+            let offset = ground.near_offset(request.local);
+            ground.near.fill(offset, request.length as usize, 0xEE).expect("within");
+        }
+    }
+
+    /// A request was refused: there is a reason for it.
+    fn refused(&mut self, at: usize, request: &Request, error: PostSendError, state: QpState) {
+        self.summary.refused += 1;
+        let connection = &self.connections[at];
+        let limit = connection.shape.inline_limit_of(request);
+        let inline = request.flags.contains(SendFlags::INLINE);
+        let too_long = inline && request.length > limit;
+        // A single rail leaves it to its driver.
+        let fair = match error {
+            PostSendError::InlineTooLong { max, .. } => too_long && max == limit,
+            PostSendError::Driver { .. } => connection.damaged || too_long,
+            _ => is_fair(error, request, state),
+        };
+        assert!(fair, "{error} for {request:?}");
     }
 
     fn choose_request(

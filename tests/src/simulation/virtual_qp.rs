@@ -4,8 +4,8 @@ use polyrail::nic;
 use polyrail_core::verbs::{RecvWr, SendWr};
 use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
 use polyrail_core::virtual_qp::{
-    BuildError, Config, PeerWindow, PeerWindowError, PostRecvError, PostSendError, QpState,
-    RailCounters, RailId, RailSet, VirtualQp,
+    BuildError, Config, PeerWindow, PeerWindowError, PostManyError, PostRecvError, PostSendError,
+    QpState, RailCounters, RailId, RailSet, VirtualQp,
 };
 use polyrail_faults::Faulty;
 
@@ -15,6 +15,7 @@ pub(super) type QueuePair = Faulty<nic::QueuePair>;
 /// The interface of a virtual queue pair for the simulation, independent of its const parameters.
 pub(super) trait AnyQp: CompletionTarget {
     fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError>;
+    fn post_many(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostManyError>;
     fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError>;
     fn prepare_receives(&mut self) -> Result<(), PostRecvError>;
     fn window(&self) -> PeerWindow;
@@ -62,6 +63,7 @@ macro_rules! forward {
 
 forward! {
     post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError>;
+    post_many(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostManyError>;
     post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError>;
     prepare_receives(&mut self) -> Result<(), PostRecvError>;
     set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;

@@ -96,6 +96,30 @@ impl Request {
     }
 }
 
+/// A request to be posted.
+#[derive(Clone, Copy, Debug)]
+pub struct Post {
+    /// What to do.
+    pub opcode: Opcode,
+    /// Bytes.
+    pub length: u32,
+    /// How.
+    pub flags: SendFlags,
+    /// When it is reported.
+    pub report_order: Option<ReportOrder>,
+}
+
+impl Post {
+    /// The request of this number, in an address space of its own.
+    fn wr(self, id: u64) -> SendWr<'static> {
+        let Self { opcode, length, flags, report_order } = self;
+        // SAFETY: the scripted NIC never touches memory.
+        let local = unsafe { LocalBuffer::new(LOCAL + id * STRIDE, length) };
+        let wr = SendWr::write(id, local, REMOTE + id * STRIDE, &KEYS);
+        SendWr { opcode, imm: id as u32, report_order, ..wr.with_flags(flags) }
+    }
+}
+
 /// A rig under watch. Traffic goes through its methods, so that nothing escapes the watch.
 #[derive(Debug)]
 pub struct Watched<const RAILS: usize = 4, const DEPTH: usize = 16, const WRS: usize = 32> {
@@ -184,23 +208,39 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
     /// # Panics
     ///
     /// If a promise is broken; so do all methods here.
-    pub fn post(
-        &mut self,
-        opcode: Opcode,
-        length: u32,
-        flags: SendFlags,
-        report_order: Option<ReportOrder>,
-    ) -> bool {
+    pub fn post(&mut self, posted: Post) -> bool {
         let id = self.requests.len() as u64;
-        // SAFETY: the scripted NIC never touches memory.
-        let local = unsafe { LocalBuffer::new(LOCAL + id * STRIDE, length) };
-        let wr = SendWr { opcode, ..SendWr::write(id, local, REMOTE + id * STRIDE, &KEYS) };
-        let wr = SendWr { imm: id as u32, report_order, ..wr.with_flags(flags) };
+        // Entered first: what the post sends at once is checked right after.
+        self.enter(&posted);
+        self.turns.posts();
+        let accepted = self.rig.qp.post_send(&posted.wr(id)).is_ok();
+        self.rig.qp.invariants();
+        self.check_posts();
+        self.settle_posts(&[posted], id as usize, usize::from(accepted));
+        accepted
+    }
+
+    /// Posts requests with one call. Returns how many were accepted.
+    pub fn post_many(&mut self, posts: &[Post]) -> usize {
+        let first = self.requests.len();
+        posts.iter().for_each(|post| self.enter(post));
+        let wrs: Vec<_> = posts.iter().zip(first as u64..).map(|(post, id)| post.wr(id)).collect();
+        self.turns.posts();
+        let accepted = match self.rig.qp.post_many(&wrs) {
+            Ok(()) => posts.len(),
+            Err(error) => error.posted,
+        };
+        self.rig.qp.invariants();
+        self.check_posts();
+        self.settle_posts(posts, first, accepted);
+        accepted
+    }
+
+    fn enter(&mut self, &Post { opcode, length, flags, report_order }: &Post) {
         let report_order = report_order.unwrap_or(self.rig.qp.config().report_order);
         let bytes = length;
         let is_empty_fragment = length == 0 && self.span.is_some();
         let length = u64::from(if is_empty_fragment { 1 } else { bytes });
-        // Entered first: what the post sends at once is checked right after.
         self.requests.push(Request {
             opcode,
             flags,
@@ -217,21 +257,21 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             notify_completed: false,
             reported: false,
         });
-        self.turns.posts();
-        let accepted = self.rig.qp.post_send(&wr).is_ok();
-        self.rig.qp.invariants();
-        self.check_posts();
-        assert!(!accepted || self.span.is_none() || opcode != Opcode::Send, "no receive for it");
-        if !accepted {
-            let refused = self.requests.pop();
-            assert!(refused.is_some_and(|request| request.posted == 0), "refused, yet posted");
-            if self.span.is_some() && flags.contains(SendFlags::INLINE) {
-                self.turns.skip();
-            }
-        } else if flags.contains(SendFlags::INLINE) {
-            assert_eq!(self.requests[id as usize].posted, length, "inline is posted at once");
+    }
+
+    /// Of the requests from `first` on, so many were accepted.
+    fn settle_posts(&mut self, posts: &[Post], first: usize, accepted: usize) {
+        let refused = self.requests.split_off(first + accepted);
+        assert!(refused.iter().all(|request| request.posted == 0), "refused, yet posted");
+        let is_inline = |flags: SendFlags| flags.contains(SendFlags::INLINE);
+        if refused.first().is_some_and(|first| self.span.is_some() && is_inline(first.flags)) {
+            self.turns.skip();
         }
-        accepted
+        let sends = posts[..accepted].iter().any(|post| post.opcode == Opcode::Send);
+        assert!(self.span.is_none() || !sends, "no receive for it");
+        let inline = self.requests[first..].iter().filter(|request| is_inline(request.flags));
+        let posted_at_once = inline.clone().all(|request| request.posted == request.length);
+        assert!(posted_at_once, "inline is posted at once");
     }
 
     /// Takes a rail out of service, or back in.

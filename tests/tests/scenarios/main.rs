@@ -15,6 +15,7 @@ mod immediates;
 mod ownership;
 mod panicking_sinks;
 mod pass_through;
+mod post_many;
 mod protocol_errors;
 mod reference_defects;
 mod report_order;

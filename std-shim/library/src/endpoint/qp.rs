@@ -9,7 +9,7 @@ use super::sizes::EngineQp;
 use crate::backend::ConnectOptions;
 use polyrail_core::hardware::{CqId, QueuePair};
 use polyrail_core::verbs::{DeviceId, RecvWr, SendWr};
-use polyrail_core::virtual_qp::{PostRecvError, PostSendError, RailId};
+use polyrail_core::virtual_qp::{PostManyError, PostRecvError, PostSendError, RailId};
 use polyrail_software_nic as nic;
 use std::sync::Arc;
 
@@ -75,6 +75,18 @@ where
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         self.qp.post_send(wr)
+    }
+
+    /// Posts requests with one call and the fewest doorbells; see
+    /// [`VirtualQp::post_many`](polyrail_core::virtual_qp::VirtualQp::post_many).
+    ///
+    /// # Errors
+    ///
+    /// The first that is refused, as by [`post_send`](Self::post_send), and those behind it are forgotten; the
+    /// error tells how many were posted before.
+    #[inline]
+    pub fn post_many(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostManyError> {
+        self.qp.post_many(wrs)
     }
 
     /// Posts a receive; see [`VirtualQp::post_recv`](polyrail_core::virtual_qp::VirtualQp::post_recv).

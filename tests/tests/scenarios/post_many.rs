@@ -1,0 +1,157 @@
+//! Several requests with one call.
+
+use polyrail_core::hardware::Refusal;
+use polyrail_core::verbs::{SendFlags, SendWr};
+use polyrail_core::virtual_qp::{PostManyError, PostSendError, QpState, RailId};
+use polyrail_tests::rig::{self, KEYS, Rig, Setup, local, ok};
+
+/// WRITEs of one fragment, or shorter.
+fn short(ids: std::ops::Range<u64>) -> Vec<SendWr<'static>> {
+    ids.map(|id| rig::write(id, 100)).collect()
+}
+
+fn fragments_of_128(setup: Setup) -> Rig {
+    setup.fragment(128).rig()
+}
+
+fn doorbells(rig: &Rig) -> Vec<Vec<usize>> {
+    let lengths = |batches: Vec<Vec<_>>| batches.iter().map(Vec::len).collect();
+    rig.rails.iter().map(|rail| lengths(rail.take_doorbells())).collect()
+}
+
+#[test]
+fn short_requests_ring_each_rail_once() {
+    let mut rig = fragments_of_128(Setup::spray(4));
+    rig.qp.post_many(&short(0..10)).unwrap();
+    assert_eq!(doorbells(&rig), [[3], [3], [3], [1]]);
+    let rung: u64 = (0..4).map(|at| rig.qp.counters(RailId::Data(at)).unwrap().doorbells).sum();
+    assert_eq!(rung, 4);
+    assert_eq!(
+        rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(),
+        (0..10).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn numbered_requests_ring_each_rail_once_and_keep_their_numbers() {
+    let mut rig = fragments_of_128(Setup::dqplb(2));
+    let wrs: Vec<_> = (0..6).map(|id| rig::write_imm(id, 128, 0)).collect();
+    rig.qp.post_many(&wrs).unwrap();
+    let sent: Vec<Vec<_>> =
+        rig.rails.iter().map(|rail| rail.sends().iter().map(|send| send.imm).collect()).collect();
+    let numbers =
+        |range: std::ops::Range<u32>| range.map(|n| rig::imm(n, true)).collect::<Vec<_>>();
+    assert_eq!(sent, [numbers(0..3), numbers(3..6)]);
+    assert_eq!(doorbells(&rig), [[3], [3]]);
+    assert_eq!(rig.run_dry().len(), 6);
+}
+
+#[test]
+fn a_notification_waits_for_the_plain_write_before_it_in_the_same_call() {
+    let mut rig = fragments_of_128(Setup::dqplb(2));
+    rig.qp.post_many(&[rig::write(1, 64), rig::write_imm(2, 64, 0)]).unwrap();
+    assert_eq!(doorbells(&rig), [vec![1], vec![]]);
+    assert_eq!(rig.run_dry().len(), 2);
+}
+
+#[test]
+fn a_long_one_a_send_and_a_fenced_one_go_in_their_order() {
+    let mut rig = fragments_of_128(Setup::spray(2));
+    let fence = SendFlags::SIGNALED | SendFlags::FENCE;
+    let fenced = rig::read(5, 64).with_flags(fence);
+    let wrs = [rig::write(1, 64), rig::write(2, 64), rig::write(3, 512), rig::send(4, 8), fenced];
+    rig.qp.post_many(&wrs).unwrap();
+    assert_eq!(rig.run_dry().len(), 5);
+}
+
+#[test]
+fn over_a_single_rail_all_ring_once() {
+    let mut rig = Setup::spray(1).rig();
+    let wrs = [rig::write(1, 64), rig::send(2, 64), rig::read(3, 64)];
+    rig.qp.post_many(&wrs).unwrap();
+    assert_eq!(doorbells(&rig), [[3]]);
+    let counters = rig.qp.counters(RailId::Data(0)).unwrap();
+    assert_eq!((counters.doorbells, counters.send_requests, counters.bytes), (1, 3, 192));
+    assert_eq!(rig.run_dry().len(), 3);
+    rig.qp.post_many(&[]).unwrap();
+    assert_eq!(doorbells(&rig), [[0; 0]]);
+}
+
+#[test]
+fn over_a_single_rail_the_error_tells_how_many_its_driver_took() {
+    let mut rig = Setup::spray(1).rig();
+    rig.rails[0].refuse_next(2, Refusal::QueueFull);
+    let error = PostSendError::QueueFull(RailId::Data(0));
+    assert_eq!(rig.qp.post_many(&short(0..4)), Err(PostManyError { posted: 2, error }));
+    let unknown = SendWr { keys: &[], ..rig::write(9, 8) };
+    let refused = rig.qp.post_many(&[rig::write(7, 8), unknown]).unwrap_err();
+    assert_eq!(refused.posted, 1);
+    assert!(matches!(refused.error, PostSendError::MissingKeys { .. }), "{refused:?}");
+    assert_eq!(rig.run_dry().len(), 3);
+}
+
+#[test]
+fn what_finds_no_room_on_the_rails_waits_and_what_finds_none_in_the_ring_is_refused() {
+    let mut rig: Rig<4, 16, 8> = Setup::spray(2).fragment(128).depth(2).build();
+    let refused = rig.qp.post_many(&short(0..12)).unwrap_err();
+    assert_eq!(refused.posted, 8);
+    assert!(matches!(refused.error, PostSendError::Full(_)), "{refused:?}");
+    assert_eq!(rig.rails.iter().map(|rail| rail.sends().len()).collect::<Vec<_>>(), [2, 2]);
+    assert_eq!(rig.run_dry().len(), 8);
+}
+
+#[test]
+fn a_driver_that_has_no_room_leaves_the_rest_to_the_others() {
+    let mut rig = fragments_of_128(Setup::spray(2));
+    rig.rails[0].refuse_next(1, Refusal::QueueFull);
+    rig.qp.post_many(&short(0..4)).unwrap();
+    assert_eq!(rig.rails.iter().map(|rail| rail.sends().len()).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_driver_that_refuses_one_for_good_ends_the_call_there() {
+    let mut rig = fragments_of_128(Setup::spray(2));
+    rig.rails[0].refuse_next(1, Refusal::Driver(5));
+    let error = PostSendError::Driver { rail: RailId::Data(0), errno: 5 };
+    assert_eq!(rig.qp.post_many(&short(0..4)), Err(PostManyError { posted: 1, error }));
+    assert_eq!((rig.qp.state(), rig.qp.unreported_sends()), (QpState::Ready, 1));
+    assert_eq!(rig.poll(), []);
+    rig.post([rig::write(9, 8)]);
+    assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 9]);
+}
+
+#[test]
+fn re_routed_the_rest_of_a_run_goes_to_another_rail() {
+    let mut rig = fragments_of_128(Setup::spray(2).reroute());
+    rig.rails[0].refuse_next(1, Refusal::Driver(5));
+    rig.qp.post_many(&short(0..4)).unwrap();
+    assert_eq!(rig.qp.state(), QpState::Degraded);
+    assert_eq!(rig.rails[1].sends().len(), 3);
+}
+
+#[test]
+fn one_that_makes_no_sense_ends_the_call_there() {
+    let mut rig = fragments_of_128(Setup::spray(2));
+    let quiet = rig::write(3, 64).with_flags(SendFlags::empty());
+    let refused = rig.qp.post_many(&[rig::write(1, 64), rig::write(2, 64), quiet]).unwrap_err();
+    assert_eq!(refused.posted, 2);
+    assert!(matches!(refused.error, PostSendError::Unsignaled(_)), "{refused:?}");
+    assert_eq!(rig.poll_ids(), []);
+    assert_eq!(rig.run_dry().len(), 2);
+    let send = SendWr::send(4, local(8), &KEYS);
+    rig.post([rig::write(5, 64)]);
+    rig.rails.iter().for_each(|rail| rail.flush());
+    rig.poll();
+    let refused = rig.qp.post_many(&[send, send]).unwrap_err();
+    assert_eq!(refused, PostManyError { posted: 0, error: PostSendError::InErrorState });
+}
+
+#[test]
+fn requests_behind_others_that_wait_stay_behind_them() {
+    let mut rig = Setup::spray(2).fragment(128).depth(1).rig();
+    rig.post([rig::write(0, 512)]);
+    rig.qp.post_many(&short(1..4)).unwrap();
+    let reported: Vec<_> = rig.run_dry().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(reported, ok(&[0, 1, 2, 3]));
+}
