@@ -45,7 +45,7 @@ pub struct P2pAddressError {
 }
 
 impl P2pAddress {
-    /// Reads one, strictly. What the numbers mean is checked when endpoints [connect](super::P2pEndpoint::connect).
+    /// Reads one, strictly. What the numbers mean is checked when endpoints [connect](super::P2pMember::connect).
     ///
     /// # Errors
     ///

@@ -82,7 +82,7 @@ impl P2pBuilder {
         Self { entry_form, ..self }
     }
 
-    /// Whether received messages can be [flushed](super::P2pEndpoint::flush): takes one more queue pair on each
+    /// Whether received messages can be [flushed](super::P2pMember::flush): takes one more queue pair on each
     /// device, connected to itself.
     #[must_use]
     pub fn flushes(self, flushes: bool) -> Self {
@@ -90,7 +90,7 @@ impl P2pBuilder {
     }
 
     /// Whether other rails take over from one that fails; the same at both ends. Then the owners of both ends
-    /// carry what they have to [tell each other](super::P2pEndpoint::next_message).
+    /// carry what they have to [tell each other](super::P2pMember::next_message).
     #[must_use]
     pub fn reroutes(self, reroutes: bool) -> Self {
         Self { reroutes, ..self }

@@ -1,14 +1,14 @@
 //! Bringing two endpoints together.
 
 use super::address::{P2pAddress, QueuePairAddress};
-use super::endpoint::P2pEndpoint;
 use super::error::{Direction, P2pConnectError};
+use super::member::P2pMember;
 use crate::backend::Domain;
 use crate::endpoint::{RailAddress, join};
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::DeviceId;
 
-impl<D: Domain> P2pEndpoint<D> {
+impl<D: Domain> P2pMember<D> {
     /// What the peer's [`connect`](Self::connect) needs.
     pub fn address(&self) -> P2pAddress {
         P2pAddress {
@@ -107,14 +107,14 @@ impl<D: Domain> P2pEndpoint<D> {
     }
 }
 
-/// Connects two endpoints of one process.
+/// Connects two endpoints of one process, or members of sets.
 ///
 /// # Errors
 ///
-/// As [`P2pEndpoint::connect`].
+/// As [`P2pMember::connect`].
 pub fn connect_p2p_endpoints<D: Domain>(
-    a: &mut P2pEndpoint<D>,
-    b: &mut P2pEndpoint<D>,
+    a: &mut P2pMember<D>,
+    b: &mut P2pMember<D>,
 ) -> Result<(), P2pConnectError> {
     let (address_a, address_b) = (a.address(), b.address());
     a.connect(&address_b)?;

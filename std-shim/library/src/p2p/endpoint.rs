@@ -1,110 +1,68 @@
-//! Both directions of a pair, with the completion queues that belong to it.
+//! Messages with one peer, with completion queues of its own.
 
-use super::healer::Healer;
-use super::message::End;
-use super::sizes::{EngineReceiver, EngineSender, P2P_ROUTES};
-use crate::backend::{ConnectOptions, Domain};
-use crate::endpoint::{MAX_DEVICES, Place};
-use polyrail_core::hardware::{CqError, ReceiveQueue};
-use polyrail_core::p2p::{
-    CallError, Failure, FlushHandle, Pool, Received, RecvBuffer, RecvHandle, SendHandle,
-};
-use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer};
-use polyrail_core::virtual_cq::{CompletionTarget, Event, Polled, VirtualCq};
-use polyrail_core::virtual_qp::{RailCounters, RailEvent};
+use super::builder::P2pBuilder;
+use super::error::P2pBuildError;
+use super::member::P2pMember;
+use super::message::P2pMessage;
+use super::shared::Shared;
+use super::sizes::P2P_ROUTES;
+use crate::backend::Domain;
+use polyrail_core::hardware::CqError;
+use polyrail_core::virtual_cq::CompletionTarget;
+use polyrail_core::virtual_qp::ControlError;
 use polyrail_software_nic as nic;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-/// Messages with one peer, both ways: what this side sends lands in buffers that the peer has offered, and the other way
-/// round. See the [module](super).
-#[derive(Debug)]
+/// Messages with one peer, with completion queues of its own: a [`P2pMember`], and what polls for it. See the
+/// [module](super).
 pub struct P2pEndpoint<D: Domain = nic::ProtectionDomain> {
-    pub(super) sender: Box<EngineSender<D::Qp>>,
-    pub(super) receiver: Box<EngineReceiver<D::Qp, D::Srq>>,
-    pub(super) cq: VirtualCq<D::Cq, MAX_DEVICES, P2P_ROUTES>,
-    /// The receives of each device.
-    pub(super) pools: Vec<(Pool, D::Srq)>,
-    /// Where the i-th queue pair of either direction is.
-    pub(super) places: Vec<Place>,
-    pub(super) psn: u32,
-    pub(super) options: ConnectOptions,
-    pub(super) names: Vec<(DeviceId, String)>,
-    /// If rails are re-routed.
-    pub(super) healer: Option<Box<Healer<D>>>,
-    /// The protocol's own memory. Last: queue pairs are destroyed before it is deregistered.
-    pub(super) _regions: Vec<D::Region>,
+    /// Dropped before what its queue pairs complete on.
+    pub(super) member: P2pMember<D>,
+    pub(super) shared: Shared<D, P2P_ROUTES>,
+}
+
+impl<D: Domain> fmt::Debug for P2pEndpoint<D>
+where
+    P2pMember<D>: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("P2pEndpoint").field("member", &self.member).finish_non_exhaustive()
+    }
+}
+
+impl<D: Domain> Deref for P2pEndpoint<D> {
+    type Target = P2pMember<D>;
+
+    #[inline]
+    fn deref(&self) -> &P2pMember<D> {
+        &self.member
+    }
+}
+
+impl<D: Domain> DerefMut for P2pEndpoint<D> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut P2pMember<D> {
+        &mut self.member
+    }
+}
+
+impl P2pBuilder {
+    /// Makes an endpoint: one completion queue, one shared receive queue with its pool, and one registration of the
+    /// protocol's own memory for each device; rails on the devices in turn, and on the ports of a device in turn; all
+    /// queue pairs in INIT. With more devices than rails, the last devices stay idle.
+    ///
+    /// # Errors
+    ///
+    /// What the devices or the engine refuse.
+    pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<P2pEndpoint<D>, P2pBuildError> {
+        let mut shared = Shared::new(*self, domains, 1)?;
+        Ok(P2pEndpoint { member: shared.open(0)?, shared })
+    }
 }
 
 impl<D: Domain> P2pEndpoint<D> {
-    /// Offers 1 to 8 buffers to the peer, whose next message, or the parts of it, will land in them.
-    ///
-    /// # Errors
-    ///
-    /// Nothing changed, and nothing was offered. [Not now](CallError::NotNow): poll, and try again.
-    #[inline]
-    pub fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError> {
-        self.receiver.irecv(buffers)
-    }
-
-    /// Sends `buffer` to the buffer with this tag among those that the peer has offered first; `keys` are its
-    /// [own](crate::memory::Registration::own_keys).
-    ///
-    /// # Errors
-    ///
-    /// Nothing changed. [Not now](CallError::NotNow): the peer has offered no such buffer yet, or there is no room;
-    /// poll, and try again. A message that is too long is refused.
-    #[inline]
-    pub fn isend(
-        &mut self,
-        buffer: LocalBuffer,
-        tag: u32,
-        keys: &[DeviceKeys],
-    ) -> Result<SendHandle, CallError> {
-        self.sender.isend(buffer, tag, keys)
-    }
-
-    /// Whether a message has arrived at the peer. Once it said so, the buffer is the caller's again, and the handle
-    /// is of no use any more.
-    ///
-    /// # Errors
-    ///
-    /// The connection failed, and the buffer is the caller's again; there is no such request.
-    #[inline]
-    pub fn test_send(&mut self, handle: SendHandle) -> Result<bool, CallError> {
-        self.sender.test(handle)
-    }
-
-    /// The message, if it has arrived here. Once it said so, the buffers are the caller's again, and the handle is
-    /// of no use any more.
-    ///
-    /// # Errors
-    ///
-    /// The connection failed, and the buffers are the caller's again; there is no such request.
-    #[inline]
-    pub fn test_recv(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
-        self.receiver.test(handle)
-    }
-
-    /// Starts to make every byte of a message visible to whoever reads that memory, such as a GPU. Only
-    /// endpoints that were [built for that](super::P2pBuilder::flushes). What a device that was lost since had brought
-    /// is not covered: see the engine's [`flush`](polyrail_core::p2p::Receiver::flush).
-    ///
-    /// # Errors
-    ///
-    /// A device over which it came cannot flush; or [not now](CallError::NotNow).
-    pub fn flush(&mut self, received: &Received) -> Result<FlushHandle, CallError> {
-        self.receiver.flush(received)
-    }
-
-    /// Whether a flush is done.
-    ///
-    /// # Errors
-    ///
-    /// A device failed before it had read.
-    pub fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError> {
-        self.receiver.test_flush(handle)
-    }
-
     /// Drives everything that waits for completions: takes up to `budget` of them. Allocates nothing.
     ///
     /// # Errors
@@ -112,51 +70,31 @@ impl<D: Domain> P2pEndpoint<D> {
     /// The first completion queue that could not be polled; the others were.
     #[inline]
     pub fn poll(&mut self, budget: usize) -> Result<(), CqError> {
-        let Self { sender, receiver, cq, pools, .. } = self;
+        let Self { member: P2pMember { sender, receiver, .. }, shared } = self;
         let mut targets: [&mut dyn CompletionTarget; 2] = [&mut **sender, &mut **receiver];
-        let polled: Polled = cq.poll(&mut targets[..], budget, |event| foreign(pools, &event));
-        if self.healer.as_mut().is_some_and(|healer| healer.is_due()) {
+        let polled = shared.poll(&mut targets[..], budget);
+        if shared.is_time_to_heal() {
             self.heal();
         }
-        polled.error.map_or(Ok(()), Err)
+        polled
     }
 
-    /// The oldest event of a queue pair that was not taken yet: of which end, and its place there.
-    pub fn take_event(&mut self) -> Option<(End, usize, RailEvent)> {
-        let sent = self.sender.take_event().map(|(place, event)| (End::Sender, place, event));
-        let receiver = &mut self.receiver;
-        sent.or_else(|| receiver.take_event().map(|(at, event)| (End::Receiver, at, event)))
+    /// Takes a message of the peer's.
+    ///
+    /// # Errors
+    ///
+    /// No correct peer says that: that end has failed. Or this endpoint does not re-route: nothing changed.
+    pub fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError> {
+        self.member.hear(&mut self.shared, message)
     }
 
-    /// Messages of either direction that are not done, or whose callers were not told: sent, received.
-    pub fn unfinished(&self) -> (usize, usize) {
-        (self.sender.unfinished(), self.receiver.unfinished())
+    /// Looks for failures, and makes new queue pairs, at once instead of in one of the next polls.
+    #[cold]
+    pub fn heal(&mut self) {
+        self.member.heal(&mut self.shared);
     }
 
-    /// Why sending failed, if it did.
-    pub fn send_failure(&self) -> Option<&Failure> {
-        self.sender.failure()
-    }
-
-    /// Why receiving failed, if it did.
-    pub fn recv_failure(&self) -> Option<&Failure> {
-        self.receiver.failure()
-    }
-
-    /// What each queue pair did: those that send, then those that receive.
-    pub fn counters(&self) -> impl Iterator<Item = RailCounters> {
-        let (sender, receiver) = (&self.sender, &self.receiver);
-        let sent = (0..).map_while(|at| sender.counters(at));
-        sent.chain((0..).map_while(|at| receiver.counters(at)))
-    }
-
-    /// Gives the connection up: what is not done fails, once it is [drained](Self::is_drained).
-    pub fn fail(&mut self) {
-        self.sender.fail();
-        self.receiver.fail();
-    }
-
-    /// [Gives up](Self::fail), and then polls until no device accesses any buffer, or patience ends.
+    /// [Gives up](P2pMember::fail), and then polls until no device accesses any buffer, or patience ends.
     pub fn give_up(&mut self, patience: Duration) {
         const BUDGET: usize = 64;
         self.fail();
@@ -166,33 +104,5 @@ impl<D: Domain> P2pEndpoint<D> {
                 return;
             }
         }
-    }
-
-    /// Whether, after a failure of both directions, no device accesses any buffer any more.
-    pub fn is_drained(&self) -> bool {
-        self.sender.is_drained() && self.receiver.is_drained()
-    }
-
-    /// The engine's sender, for what this type does not offer.
-    pub fn sender(&self) -> &EngineSender<D::Qp> {
-        &self.sender
-    }
-
-    /// The engine's receiver, for what this type does not offer.
-    pub fn receiver(&self) -> &EngineReceiver<D::Qp, D::Srq> {
-        &self.receiver
-    }
-}
-
-/// A completion of a queue pair that nobody knows may have taken a receive of a pool.
-#[cold]
-fn foreign<S: ReceiveQueue>(pools: &mut [(Pool, S)], event: &Event) {
-    let Event::Foreign { device, completion } = event else { return };
-    let pool = pools.iter_mut().find(|(pool, _)| pool.device() == *device);
-    if let Some((pool, srq)) = pool
-        && pool.note_foreign(completion)
-    {
-        // If the driver refuses, the next one asks again.
-        _ = pool.settle(srq);
     }
 }

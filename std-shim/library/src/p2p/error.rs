@@ -31,6 +31,12 @@ pub enum P2pBuildError {
     /// A device's pool of receives.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// As many members as the set was made for.
+    #[error("{most} members, as many as the set was made for")]
+    Members {
+        /// That many.
+        most: u16,
+    },
     /// More devices than memory can have keys for.
     #[error(transparent)]
     Keys(#[from] TooManyKeys),

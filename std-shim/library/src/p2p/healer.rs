@@ -7,9 +7,6 @@ use crate::endpoint::{Attempts, Healing};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Polls from one that looks at all this to the next, unless there is something to do.
-const EVERY: u32 = 32;
-
 /// What an endpoint whose rails are re-routed remembers.
 #[derive(Debug)]
 pub(super) struct Healer<D: Domain> {
@@ -21,7 +18,6 @@ pub(super) struct Healer<D: Domain> {
     /// For each place of a sender's queue pair.
     pub(super) places: Vec<Care<D::Qp>>,
     pub(super) outbox: VecDeque<P2pMessage>,
-    polls: u32,
 }
 
 /// A place of a sender's queue pair.
@@ -41,8 +37,8 @@ pub(super) struct Offered<Q> {
 }
 
 impl<D: Domain> Healer<D> {
-    pub(super) fn new(domains: &[&D], places: usize, shape: Shape) -> Self {
-        let domains = domains.iter().map(|domain| ((*domain).clone(), domain.event_cursor()));
+    pub(super) fn new(domains: &[D], places: usize, shape: Shape) -> Self {
+        let domains = domains.iter().map(|domain| (domain.clone(), domain.event_cursor()));
         let care = || Care { attempts: Attempts::default(), offered: None };
         Self {
             domains: domains.collect(),
@@ -50,14 +46,6 @@ impl<D: Domain> Healer<D> {
             options: Healing::default(),
             places: (0..places).map(|_| care()).collect(),
             outbox: VecDeque::new(),
-            polls: 0,
         }
-    }
-
-    /// Whether this poll looks.
-    #[inline]
-    pub(super) fn is_due(&mut self) -> bool {
-        self.polls = (self.polls + 1) % EVERY;
-        self.polls == 0
     }
 }

@@ -6,10 +6,10 @@
 //! answers; the sending end does the same. Whoever cannot says so, and the engines go on to the next generation.
 
 use super::address::QueuePairAddress;
-use super::endpoint::P2pEndpoint;
 use super::healer::Offered;
+use super::member::P2pMember;
 use super::message::{End, P2pMessage};
-use super::sizes::{RECEIVER, SENDER};
+use super::shared::Shared;
 use crate::backend::{Connect, DeviceError, DeviceEvent, Domain, Port};
 use crate::endpoint::{RailAddress, join};
 use polyrail_core::hardware::QueuePair;
@@ -20,20 +20,20 @@ use std::time::{Duration, Instant};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the owners of endpoints whose rails are re-routed do.
-impl<D: Domain> P2pEndpoint<D> {
+impl<D: Domain> P2pMember<D> {
     /// The next message for the peer, if there is one: its owner carries all there are, in order, to
-    /// [`hear`](Self::hear) of the peer's endpoint. None of an endpoint whose rails are not re-routed.
+    /// [`hear`](super::P2pEndpoint::hear) of the peer's endpoint. None of an endpoint whose rails are not re-routed.
     pub fn next_message(&mut self) -> Option<P2pMessage> {
         self.collect();
         self.healer.as_mut()?.outbox.pop_front()
     }
 
     /// Takes a message of the peer's.
-    ///
-    /// # Errors
-    ///
-    /// No correct peer says that: that end has failed. Or this endpoint does not re-route: nothing changed.
-    pub fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError> {
+    pub(super) fn hear<const ROUTES: usize>(
+        &mut self,
+        shared: &mut Shared<D, ROUTES>,
+        message: P2pMessage,
+    ) -> Result<(), ControlError> {
         if self.healer.is_none() {
             return Err(ControlError::NotRerouting);
         }
@@ -41,12 +41,12 @@ impl<D: Domain> P2pEndpoint<D> {
             P2pMessage::Control { from: End::Sender, control } => self.receiver.control(control)?,
             P2pMessage::Control { from: End::Receiver, control } => self.sender.control(control)?,
             P2pMessage::Offer { place, generation, with } => {
-                if self.answer(place, generation, &with).is_none() {
+                if self.answer(shared, place, generation, &with).is_none() {
                     self.tell(P2pMessage::Refused { from: End::Receiver, place, generation });
                 }
             }
             P2pMessage::Answer { to, place, generation, with } => {
-                if self.put_in_place(to, place, generation, &with).is_none() {
+                if self.put_in_place(shared, to, place, generation, &with).is_none() {
                     self.tell(P2pMessage::Refused { from: End::Sender, place, generation });
                 }
             }
@@ -71,19 +71,19 @@ impl<D: Domain> P2pEndpoint<D> {
         self.receiver.control_lost();
     }
 
-    /// Looks for failures, and makes new queue pairs, at once instead of in one of the next polls.
+    /// Looks for failures, and makes new queue pairs.
     #[cold]
-    pub fn heal(&mut self) {
+    pub(super) fn heal<const ROUTES: usize>(&mut self, shared: &mut Shared<D, ROUTES>) {
         if self.healer.is_some() {
             self.notice();
-            self.offer(Instant::now());
+            self.offer(shared, Instant::now());
             self.collect();
         }
     }
 }
 
 /// Steps.
-impl<D: Domain> P2pEndpoint<D> {
+impl<D: Domain> P2pMember<D> {
     fn tell(&mut self, message: P2pMessage) {
         if let Some(healer) = &mut self.healer {
             healer.outbox.push_back(message);
@@ -160,7 +160,7 @@ impl<D: Domain> P2pEndpoint<D> {
     }
 
     /// Offers queue pairs for the places that are Down.
-    fn offer(&mut self, now: Instant) {
+    fn offer<const ROUTES: usize>(&mut self, shared: &Shared<D, ROUTES>, now: Instant) {
         for place in 0..self.places.len() {
             let Some((state, generation)) = self.sender.queue_pair_state(place) else { continue };
             let Some(healer) = &mut self.healer else { return };
@@ -181,7 +181,7 @@ impl<D: Domain> P2pEndpoint<D> {
                 continue;
             }
             let generation = generation.wrapping_add(1);
-            let made = self.make(place, End::Sender);
+            let made = self.make(shared, place, End::Sender);
             let Some(healer) = &mut self.healer else { return };
             let care = &mut healer.places[place];
             // An offer that comes to nothing counts as well.
@@ -203,40 +203,57 @@ impl<D: Domain> P2pEndpoint<D> {
     }
 
     /// A new queue pair for a place of either end, on the place's port as that is now.
-    fn make(&self, place: usize, end: End) -> Result<(D::Qp, Port), DeviceError> {
+    fn make<const ROUTES: usize>(
+        &self,
+        shared: &Shared<D, ROUTES>,
+        place: usize,
+        end: End,
+    ) -> Result<(D::Qp, Port), DeviceError> {
         let healer = self.healer.as_ref().ok_or(DeviceError::NoDevice)?;
         let device = self.places[place].device;
         let (domain, _) = &healer.domains[device];
         let port = domain.port(self.places[place].port.number)?;
-        let srq = (end == End::Receiver).then_some(&self.pools[device].1);
-        let qp = healer.shape.make((domain, &port), self.cq.cqs(), srq)?;
+        let srq = (end == End::Receiver).then_some(&shared.pools.0[device].1);
+        let qp = healer.shape.make((domain, &port), shared.cq.cqs(), srq)?;
         Ok((qp, port))
     }
 
     /// Makes the other end of an offered queue pair; `None` if that cannot be.
-    fn answer(&mut self, place: u8, generation: u16, theirs: &QueuePairAddress) -> Option<()> {
+    fn answer<const ROUTES: usize>(
+        &mut self,
+        shared: &mut Shared<D, ROUTES>,
+        place: u8,
+        generation: u16,
+        theirs: &QueuePairAddress,
+    ) -> Option<()> {
         let at = usize::from(place);
         let (state, now) = self.receiver.queue_pair_state(at)?;
         if state != RailState::Down || now.wrapping_add(1) != generation {
             return None;
         }
-        let (queue_pair, port) = self.make(at, End::Receiver).ok()?;
+        let (queue_pair, port) = self.make(shared, at, End::Receiver).ok()?;
         let with = self.address_of(&queue_pair, at, &port);
         let options = &self.options;
         let own = (&queue_pair, &port, &with.address);
         join(own, theirs.qp_num, &theirs.address, options).ok()?;
-        let Self { receiver, cq, .. } = self;
+        let index = self.receiver_index();
         let device = theirs.address.device;
-        let replaced =
-            receiver.replace_queue_pair((cq, RECEIVER), at, generation, queue_pair, device);
+        let replaced = self.receiver.replace_queue_pair(
+            (&mut shared.cq, index),
+            at,
+            generation,
+            queue_pair,
+            device,
+        );
         replaced.ok()?.retire();
         self.tell(P2pMessage::Answer { to: theirs.qp_num, place, generation, with });
         Some(())
     }
 
     /// Puts an offered queue pair into its place, whose other end is there; `None` if that cannot be.
-    fn put_in_place(
+    fn put_in_place<const ROUTES: usize>(
         &mut self,
+        shared: &mut Shared<D, ROUTES>,
         to: u32,
         place: u8,
         generation: u16,
@@ -251,9 +268,12 @@ impl<D: Domain> P2pEndpoint<D> {
         let own = self.address_of(&queue_pair, at, &port);
         let joining = (&queue_pair, &port, &own.address);
         join(joining, theirs.qp_num, &theirs.address, &self.options).ok()?;
-        let Self { sender, cq, .. } = self;
+        let index = self.sender_index();
         let device = theirs.address.device;
-        sender.replace_queue_pair((cq, SENDER), at, generation, queue_pair, device).ok()?.retire();
+        self.sender
+            .replace_queue_pair((&mut shared.cq, index), at, generation, queue_pair, device)
+            .ok()?
+            .retire();
         Some(())
     }
 

@@ -1,86 +1,55 @@
 //! From options to queue pairs, pools, memory and the two ends.
 
 use super::builder::P2pBuilder;
-use super::endpoint::P2pEndpoint;
 use super::error::P2pBuildError;
 use super::healer::Healer;
+use super::member::P2pMember;
+use super::pools::{ACCOUNT, Pools};
 use super::queue_pair::Shape;
-use super::sizes::{
-    EngineReceiver, EngineSender, P2P_ROUTES, QUEUE_PAIRS, RECEIVER, SENDER, SLOTS,
-};
+use super::sizes::{EngineReceiver, EngineSender, receiver_index, sender_index};
 use super::words::PageWords;
 use crate::backend::Domain;
-use crate::endpoint::{
-    MAX_DEVICES, MOST_GRANTED, Place, RailAddress, join, most_requests, places, random_psn, refused,
-};
+use crate::endpoint::{MOST_GRANTED, Place, RailAddress, join, most_requests, random_psn, refused};
 use crate::memory::{Pages, RegionKeys};
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::p2p::{Pool, ReceiverConfig, Region, SenderConfig};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
-use polyrail_core::virtual_cq::VirtualCq;
 use std::sync::Arc;
-
-/// Receives that a device's account may have: enough for every slot, whatever rail each message takes, and not
-/// fewer than are posted at once.
-const ACCOUNT: u32 = 512;
-const _: () = assert!(ACCOUNT as usize >= SLOTS * MAX_DEVICES);
-
-impl P2pBuilder {
-    /// Makes an endpoint: one completion queue, one shared receive queue with its pool, and one registration of the
-    /// protocol's own memory for each device; rails on the devices in turn, and on the ports of a device in turn; all
-    /// queue pairs in INIT. With more devices than rails, the last devices stay idle.
-    ///
-    /// # Errors
-    ///
-    /// What the devices or the engine refuse.
-    pub fn build<D: Domain>(&self, domains: &[&D]) -> Result<P2pEndpoint<D>, P2pBuildError> {
-        let each = self.queue_pairs;
-        let places = places(self.rails, domains)?;
-        let domains = &domains[..domains.len().min(self.rails)];
-        if each == 0 || self.rails * each > QUEUE_PAIRS {
-            return Err(P2pBuildError::QueuePairs { rails: self.rails, each });
-        }
-        let places: Vec<Place> = places.repeat(each);
-        Make { builder: self, domains, places }.make()
-    }
-}
 
 type Receiving<D> = Box<EngineReceiver<<D as Domain>::Qp, <D as Domain>::Srq>>;
 
-/// An endpoint that is to be made.
-struct Make<'d, D> {
-    builder: &'d P2pBuilder,
+/// What members, and what they share, are made of.
+pub(super) struct Make<'d, D> {
+    pub(super) builder: &'d P2pBuilder,
     /// Those that get rails.
-    domains: &'d [&'d D],
-    /// Where the queue pairs of one direction go: the first of each rail, then the second of each.
-    places: Vec<Place>,
+    pub(super) domains: &'d [D],
+    /// Where the queue pairs of one direction go.
+    pub(super) places: &'d [Place],
 }
 
 impl<D: Domain> Make<'_, D> {
-    fn make(self) -> Result<P2pEndpoint<D>, P2pBuildError> {
-        let cqs = self.domains.iter().map(|domain| self.completion_queue(*domain));
-        let mut cq =
-            VirtualCq::<_, MAX_DEVICES, P2P_ROUTES>::new(cqs.collect::<Result<Vec<_>, _>>()?)?;
+    /// A member with completion queues and pools of others' making.
+    pub(super) fn member(
+        &self,
+        cqs: &[D::Cq],
+        pools: &mut Pools<D::Srq>,
+        number: u16,
+    ) -> Result<P2pMember<D>, P2pBuildError> {
         let psn = random_psn();
-        let mut pools = self.pools()?;
         let mut regions = Vec::new();
-        let sender = self.sender(cq.cqs(), &mut regions)?;
-        let receiver = self.receiver(cq.cqs(), &mut pools, psn, &mut regions)?;
-        cq.attach(SENDER, &*sender)?;
-        cq.attach(RECEIVER, &*receiver)?;
-        let healer = self.healer();
-        let name = |domain: &&D| (domain.device_id(), domain.device_name().to_owned());
-        Ok(P2pEndpoint {
+        let sender = self.sender(cqs, number, &mut regions)?;
+        let receiver = self.receiver(cqs, pools, (number, psn), &mut regions)?;
+        let name = |domain: &D| (domain.device_id(), domain.device_name().to_owned());
+        Ok(P2pMember {
             sender,
             receiver,
-            cq,
-            pools,
-            places: self.places,
+            number,
+            places: self.places.to_vec(),
             psn,
             options: self.builder.options,
             names: self.domains.iter().map(name).collect(),
-            healer,
-            _regions: regions,
+            healer: self.healer(),
+            regions,
         })
     }
 
@@ -90,10 +59,11 @@ impl<D: Domain> Make<'_, D> {
     fn sender(
         &self,
         cqs: &[D::Cq],
+        number: u16,
         regions: &mut Vec<D::Region>,
     ) -> Result<Box<EngineSender<D::Qp>>, P2pBuildError> {
         let ring = self.region(EngineSender::<D::Qp>::REGION_WORDS, regions)?;
-        let made = EngineSender::new(self.sender_config(), self.sending(cqs)?, ring);
+        let made = EngineSender::new(self.sender_config(number), self.sending(cqs)?, ring);
         Ok(Box::new(made?))
     }
 
@@ -101,17 +71,15 @@ impl<D: Domain> Make<'_, D> {
     fn receiver(
         &self,
         cqs: &[D::Cq],
-        pools: &mut [(Pool, D::Srq)],
-        psn: u32,
+        pools: &mut Pools<D::Srq>,
+        (number, psn): (u16, u32),
         regions: &mut Vec<D::Region>,
     ) -> Result<Receiving<D>, P2pBuildError> {
         let records = self.region(EngineReceiver::<D::Qp, D::Srq>::REGION_WORDS, regions)?;
         let receiving = self.receiving(cqs, pools)?;
         let flushing = self.flushing(cqs, psn)?;
-        // All of it: nobody else has these pools.
-        let open = |(pool, srq): &mut (Pool, D::Srq)| pool.open(srq.clone(), pool.capacity());
-        let accounts = pools.iter_mut().map(open).collect::<Result<Vec<_>, _>>()?;
-        let config = self.receiver_config();
+        let accounts = pools.open()?;
+        let config = self.receiver_config(number);
         let made = EngineReceiver::new(config, receiving, flushing, accounts, records);
         Ok(Box::new(made?))
     }
@@ -121,10 +89,10 @@ impl<D: Domain> Make<'_, D> {
         self.builder.reroutes.then(|| Box::new(healer()))
     }
 
-    fn sender_config(&self) -> SenderConfig {
+    fn sender_config(&self, number: u16) -> SenderConfig {
         let P2pBuilder { split, split_threshold, separate_signal, entry_form, .. } = *self.builder;
         SenderConfig {
-            virtual_qp_num: u32::from(SENDER),
+            virtual_qp_num: sender_index(number).into(),
             rails: self.builder.rails as u8,
             split,
             split_threshold,
@@ -135,29 +103,38 @@ impl<D: Domain> Make<'_, D> {
         }
     }
 
-    fn receiver_config(&self) -> ReceiverConfig {
+    fn receiver_config(&self, number: u16) -> ReceiverConfig {
         let rails = self.builder.rails as u8;
         let P2pBuilder { reroutes, min_rails, .. } = *self.builder;
-        ReceiverConfig { virtual_qp_num: u32::from(RECEIVER), rails, reroutes, min_rails }
+        ReceiverConfig { virtual_qp_num: receiver_index(number).into(), rails, reroutes, min_rails }
     }
 
-    /// A completion queue for everything that can be in flight on a device.
-    fn completion_queue(&self, domain: &D) -> Result<D::Cq, P2pBuildError> {
-        let is_here = |place: &&Place| self.domains[place.device].device_id() == domain.device_id();
-        let one_way = self.places.iter().filter(is_here).count() as u32;
-        let queue_pairs = 2 * one_way + u32::from(self.builder.flushes);
-        let entries = queue_pairs * MOST_GRANTED * most_requests(domain.max_qp_wr()) + ACCOUNT;
-        Ok(domain.create_cq(entries).map_err(|source| refused(domain, source))?)
+    /// A completion queue of each device, for everything that can be in flight there.
+    pub(super) fn completion_queues(
+        &self,
+        pools: &Pools<D::Srq>,
+        members: u32,
+    ) -> Result<Vec<D::Cq>, P2pBuildError> {
+        let queue = |(domain, (pool, _)): (&D, &(Pool, D::Srq))| {
+            let is_here =
+                |place: &&Place| self.domains[place.device].device_id() == domain.device_id();
+            let one_way = self.places.iter().filter(is_here).count() as u32;
+            let queue_pairs = 2 * one_way + u32::from(self.builder.flushes);
+            let each = queue_pairs * MOST_GRANTED * most_requests(domain.max_qp_wr());
+            let entries = members.saturating_mul(each).saturating_add(pool.capacity());
+            Ok(domain.create_cq(entries).map_err(|source| refused(domain, source))?)
+        };
+        self.domains.iter().zip(&pools.0).map(queue).collect()
     }
 
     /// The shared receive queue of each device, and its pool.
-    fn pools(&self) -> Result<Vec<(Pool, D::Srq)>, P2pBuildError> {
-        let pool = |domain: &&D| {
-            let holds = ACCOUNT.min(domain.max_srq_wr());
-            let srq = domain.create_srq(holds).map_err(|source| refused(*domain, source))?;
+    pub(super) fn pools(&self, members: u32) -> Result<Pools<D::Srq>, P2pBuildError> {
+        let pool = |domain: &D| {
+            let holds = ACCOUNT.saturating_mul(members).min(domain.max_srq_wr());
+            let srq = domain.create_srq(holds).map_err(|source| refused(domain, source))?;
             Ok((Pool::new(domain.device_id(), holds), srq))
         };
-        self.domains.iter().map(pool).collect()
+        self.domains.iter().map(pool).collect::<Result<_, _>>().map(Pools)
     }
 
     /// Words for the protocol, registered with each device.
@@ -190,12 +167,8 @@ impl<D: Domain> Make<'_, D> {
         self.queue_pair(place, cqs, None)
     }
 
-    fn receiving(
-        &self,
-        cqs: &[D::Cq],
-        pools: &[(Pool, D::Srq)],
-    ) -> Result<Vec<D::Qp>, P2pBuildError> {
-        let make = |place: &Place| self.queue_pair(place, cqs, Some(&pools[place.device].1));
+    fn receiving(&self, cqs: &[D::Cq], pools: &Pools<D::Srq>) -> Result<Vec<D::Qp>, P2pBuildError> {
+        let make = |place: &Place| self.queue_pair(place, cqs, Some(&pools.0[place.device].1));
         self.places.iter().map(make).collect()
     }
 
@@ -205,7 +178,7 @@ impl<D: Domain> Make<'_, D> {
         cqs: &[D::Cq],
         srq: Option<&D::Srq>,
     ) -> Result<D::Qp, P2pBuildError> {
-        let domain = self.domains[place.device];
+        let domain = &self.domains[place.device];
         let made = self.shape().make((domain, &place.port), cqs, srq);
         Ok(made.map_err(|source| refused(domain, source))?)
     }
@@ -225,7 +198,7 @@ impl<D: Domain> Make<'_, D> {
             let qp = self.plain(place, cqs)?;
             let own = RailAddress::new(device, &place.port, psn, options);
             let joined = join((&qp, &place.port, &own), qp.qp_num(), &own, options);
-            joined.map_err(|source| refused(self.domains[device], source))?;
+            joined.map_err(|source| refused(&self.domains[device], source))?;
             Ok(qp)
         };
         (0..devices).map(make).collect()

@@ -5,12 +5,12 @@
 //! is made here: devices, queue pairs, shared receive queues with their pools, registered memory. A
 //! [`P2pEndpoint`] has both directions of a pair.
 //!
-//! 1. [`P2pBuilder::build`] makes it, [`P2pEndpoint::address`] is for the peer as text or plain data, and
-//!    [`P2pEndpoint::connect`] takes the peer's.
-//! 2. [`irecv`](P2pEndpoint::irecv) offers up to 8 buffers; [`isend`](P2pEndpoint::isend) sends one to a buffer that
+//! 1. [`P2pBuilder::build`] makes it, its [`address`](P2pMember::address) is for the peer as text or plain data, and
+//!    [`connect`](P2pMember::connect) takes the peer's.
+//! 2. [`irecv`](P2pMember::irecv) offers up to 8 buffers; [`isend`](P2pMember::isend) sends one to a buffer that
 //!    the peer has offered, in the order of its offers, and finds it by its tag there.
-//! 3. [`poll`](P2pEndpoint::poll) drives everything; [`test_send`](P2pEndpoint::test_send) and
-//!    [`test_recv`](P2pEndpoint::test_recv) tell what is done. A buffer is the endpoint's until they say so.
+//! 3. [`poll`](P2pEndpoint::poll) drives everything; [`test_send`](P2pMember::test_send) and
+//!    [`test_recv`](P2pMember::test_recv) tell what is done. A buffer is the endpoint's until they say so.
 //!
 //! Back-pressure is a value, [`CallError::NotNow`]: nothing changed, poll and try again.
 //!
@@ -64,20 +64,26 @@
 //! # }
 //! ```
 //!
+//! # Many peers
+//!
+//! A [`P2pEndpointSet`] has many members, each for one peer, on the same devices: they share a completion queue and a pool
+//! of receives for each device, and one poll serves all. Members come and go, and one that fails costs the
+//! others nothing.
+//!
 //! # Rails that fail
 //!
 //! With [`P2pBuilder::reroutes`], chosen at both ends, a rail that fails costs no message: what it had not brought is
 //! sent again by others, once it is certain that the lost rail does nothing more. Endpoints learn of failures by
 //! completions and by events of their devices, and make new queue pairs in the places of the old ones at growing
 //! intervals. What they have to tell each other of that ([`P2pMessage`]) their owners carry, over any link that
-//! keeps the order: [`next_message`](P2pEndpoint::next_message) of one to [`hear`](P2pEndpoint::hear) of the other, after
-//! every poll. [`take_event`](P2pEndpoint::take_event) says what happened.
+//! keeps the order: [`next_message`](P2pMember::next_message) of one to [`hear`](P2pEndpoint::hear) of the other, after
+//! every poll. [`take_event`](P2pMember::take_event) says what happened.
 //!
 //! # Files
 //!
-//! `sizes` and `words` are what the engine's types are made with; `builder` has the options and `make` makes an
-//! endpoint of them, of queue pairs from `queue_pair`; `address` is what travels, `connect` brings two together; `endpoint` is what users hold;
-//! `healing` is about rails that fail, with what is told in `message` and remembered in `healer`.
+//! `sizes` and `words` are what the engine's types are made with; `builder` has the options, and `make` makes members of
+//! them, of queue pairs from `queue_pair`, and what they share (`shared`, with its `pools`); `address` is what travels,
+//! `connect` brings two together. `member` is what users call, of an `endpoint` or a `set`; `healing` is about rails that fail, with what is told in `message` and remembered in `healer`.
 
 mod address;
 mod builder;
@@ -87,8 +93,12 @@ mod error;
 mod healer;
 mod healing;
 mod make;
+mod member;
 mod message;
+mod pools;
 mod queue_pair;
+mod set;
+mod shared;
 mod sizes;
 mod words;
 
@@ -97,10 +107,12 @@ pub use builder::P2pBuilder;
 pub use connect::connect_p2p_endpoints;
 pub use endpoint::P2pEndpoint;
 pub use error::{Direction, P2pBuildError, P2pConnectError};
+pub use member::P2pMember;
 pub use message::{End, MAX_P2P_MESSAGE_BYTES, P2pMessage, P2pMessageError};
 pub use polyrail_core::p2p::{
     CallError, EntryForm, Failure, FlushHandle, NotNow, ProtocolError, Received, RecvBuffer,
     RecvHandle, SendHandle, SplitPolicy,
 };
+pub use set::{P2pEndpointSet, P2pRemoveError};
 pub use sizes::{EngineReceiver, EngineSender, P2P_ROUTES, QUEUE_PAIRS, SLOTS};
 pub use words::PageWords;

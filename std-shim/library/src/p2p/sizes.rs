@@ -20,6 +20,12 @@ pub type EngineSender<Q> = Sender<Q, PageWords, QUEUE_PAIRS, DEPTH, SLOTS>;
 /// The engine's receiver, in the sizes of an endpoint.
 pub type EngineReceiver<Q, S> = Receiver<Q, S, PageWords, QUEUE_PAIRS, DEPTH, SLOTS>;
 
-/// What sender and receiver are attached as.
-pub(super) const SENDER: u16 = 0;
-pub(super) const RECEIVER: u16 = 1;
+/// What the sender of a member is attached as.
+pub(super) const fn sender_index(number: u16) -> u16 {
+    2 * number
+}
+
+/// What the receiver of a member is attached as.
+pub(super) const fn receiver_index(number: u16) -> u16 {
+    2 * number + 1
+}

@@ -1,0 +1,258 @@
+//! Messages with many peers, over the same devices.
+
+use super::builder::P2pBuilder;
+use super::error::P2pBuildError;
+use super::member::P2pMember;
+use super::message::P2pMessage;
+use super::shared::Shared;
+use super::sizes::sender_index;
+use crate::backend::Domain;
+use polyrail_core::hardware::CqError;
+use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
+use polyrail_core::virtual_qp::ControlError;
+use polyrail_software_nic as nic;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Messages with many peers: [members](P2pMember) on the same devices, which share a completion queue and a pool of
+/// receives for each, so that one poll serves all.
+///
+/// A member is named by its number, from 0 on; that of one that was removed is given to the next. Each is connected,
+/// called and watched by itself, with what it has from [`member_mut`](Self::member_mut), and one that fails costs
+/// the others nothing.
+///
+/// # Capacities
+///
+/// Each member has those of an endpoint. The completion queues are made for the most members that there may be at a time, and
+/// a device with a lower limit refuses. `ROUTES`, a power of two, is the size of the routing table, of which
+/// three quarters can be used, two routes for each queue pair of a direction and one for each that flushes: the
+/// default of 256 serves 48 members of two rails.
+///
+/// # Example
+///
+/// ```
+/// use polyrail::memory::RegisteredBuffer;
+/// use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
+/// use polyrail::p2p::{P2pBuilder, P2pEndpointSet, RecvBuffer, connect_p2p_endpoints};
+/// use polyrail::verbs::AccessFlags;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let fabric = Fabric::threaded();
+/// let device = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd();
+/// let (hub, left, right) = (device("hub")?, device("left")?, device("right")?);
+///
+/// // One process with two peers.
+/// let builder = P2pBuilder::new().rails(1);
+/// let mut set: P2pEndpointSet = P2pEndpointSet::build(&builder, &[&hub], 2)?;
+/// let mut peers = [builder.build(&[&left])?, builder.build(&[&right])?];
+/// let mut numbers = Vec::new();
+/// for peer in &mut peers {
+///     let number = set.add()?;
+///     connect_p2p_endpoints(set.member_mut(number).ok_or("just added")?, peer)?;
+///     numbers.push(number);
+/// }
+///
+/// // Each peer sends a byte.
+/// let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+/// let to = RegisteredBuffer::new(2, writable, &[&hub])?;
+/// let keys = to.own_keys();
+/// let mut receives = Vec::new();
+/// for (at, &number) in numbers.iter().enumerate() {
+///     let offered = RecvBuffer { local: to.local(at, 1)?, tag: 7, keys: &keys };
+///     let member = set.member_mut(number).ok_or("just added")?;
+///     receives.push((number, member.irecv(&[offered])?));
+/// }
+/// for (peer, domain) in peers.iter_mut().zip([&left, &right]) {
+///     let from = RegisteredBuffer::new(1, AccessFlags::empty(), &[domain])?;
+///     let send = loop {
+///         set.poll(16)?;
+///         match peer.isend(from.local(0, 1)?, 7, &from.own_keys()) {
+///             Err(error) if error.is_not_now() => peer.poll(16)?,
+///             sent => break sent?,
+///         }
+///     };
+///     while !peer.test_send(send)? {
+///         peer.poll(16)?;
+///         set.poll(16)?;
+///     }
+/// }
+/// for (number, receive) in receives {
+///     let received = loop {
+///         set.poll(16)?;
+///         let member = set.member_mut(number).ok_or("just added")?;
+///         if let Some(received) = member.test_recv(receive)? {
+///             break received;
+///         }
+///     };
+///     assert_eq!(received.sizes(), [1]);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct P2pEndpointSet<D: Domain = nic::ProtectionDomain, const ROUTES: usize = 256> {
+    /// By number. Dropped before what their queue pairs complete on.
+    members: Members<D>,
+    most: u16,
+    shared: Shared<D, ROUTES>,
+}
+
+struct Members<D: Domain>(Vec<Option<P2pMember<D>>>);
+
+impl<D: Domain, const ROUTES: usize> fmt::Debug for P2pEndpointSet<D, ROUTES>
+where
+    P2pMember<D>: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("P2pEndpointSet").field("members", &self.members.0).finish_non_exhaustive()
+    }
+}
+
+impl<D: Domain> TargetSet for Members<D> {
+    type Target = dyn CompletionTarget;
+
+    #[inline]
+    fn target(&mut self, index: u16) -> Option<&mut Self::Target> {
+        let member = self.0.get_mut(usize::from(index / 2))?.as_mut()?;
+        let P2pMember { sender, receiver, .. } = member;
+        Some(if index == sender_index(index / 2) { &mut **sender } else { &mut **receiver })
+    }
+}
+
+/// A member cannot be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum P2pRemoveError {
+    /// There is no member of this number.
+    #[error("there is no member {number}")]
+    NoMember {
+        /// The number.
+        number: usize,
+    },
+    /// Devices may still access buffers of its messages: [give it up](P2pEndpointSet::give_up), and poll.
+    #[error("member {number} is not drained")]
+    NotDrained {
+        /// The number.
+        number: usize,
+    },
+}
+
+impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
+    /// Makes a set without members, which will be as `builder` describes, up to `most` at a time: one completion queue
+    /// and one shared receive queue with its pool for each device.
+    ///
+    /// # Errors
+    ///
+    /// What the devices or the engine refuse.
+    pub fn build(builder: &P2pBuilder, domains: &[&D], most: u16) -> Result<Self, P2pBuildError> {
+        let shared = Shared::new(*builder, domains, most.into())?;
+        Ok(Self { members: Members(Vec::new()), most, shared })
+    }
+
+    /// Adds a member, with all its queue pairs in INIT, and returns its number.
+    ///
+    /// # Errors
+    ///
+    /// There are as many as there may be, or the routing table is full; or what the devices or the engine refuse.
+    /// Nothing changed.
+    pub fn add(&mut self) -> Result<usize, P2pBuildError> {
+        let members = &mut self.members.0;
+        let free = members.iter().position(Option::is_none).unwrap_or(members.len());
+        let number = u16::try_from(free).ok().filter(|number| *number < self.most);
+        let number = number.ok_or(P2pBuildError::Members { most: self.most })?;
+        let member = self.shared.open(number)?;
+        match members.get_mut(free) {
+            Some(place) => *place = Some(member),
+            None => members.push(Some(member)),
+        }
+        Ok(free)
+    }
+
+    /// Destroys a member, which was [given up](Self::give_up) and is drained. The receives that it leaves in the pools
+    /// are the others'.
+    ///
+    /// # Errors
+    ///
+    /// There is no such member, or it is not drained; nothing changed.
+    pub fn remove(&mut self, number: usize) -> Result<(), P2pRemoveError> {
+        let member = self.members.0.get_mut(number);
+        let member = member.ok_or(P2pRemoveError::NoMember { number })?;
+        match member.take_if(|member| member.is_drained()) {
+            Some(member) => {
+                self.shared.close(member);
+                Ok(())
+            }
+            None if member.is_none() => Err(P2pRemoveError::NoMember { number }),
+            None => Err(P2pRemoveError::NotDrained { number }),
+        }
+    }
+
+    /// [Fails](P2pMember::fail) a member, and then polls until no device accesses any buffer of its messages, or
+    /// patience ends. The others go on.
+    ///
+    /// # Errors
+    ///
+    /// The first completion queue that could not be polled.
+    pub fn give_up(&mut self, number: usize, patience: Duration) -> Result<(), CqError> {
+        const BUDGET: usize = 64;
+        let begin = Instant::now();
+        if let Some(member) = self.member_mut(number) {
+            member.fail();
+        }
+        while self.member(number).is_some_and(|member| !member.is_drained())
+            && begin.elapsed() < patience
+        {
+            self.poll(BUDGET)?;
+        }
+        Ok(())
+    }
+
+    /// The numbers of the members, rising.
+    pub fn numbers(&self) -> impl Iterator<Item = usize> {
+        self.members.0.iter().enumerate().filter_map(|(at, member)| member.as_ref().map(|_| at))
+    }
+
+    /// A member.
+    pub fn member(&self, number: usize) -> Option<&P2pMember<D>> {
+        self.members.0.get(number)?.as_ref()
+    }
+
+    /// A member, to be connected and called. One that is moved away takes its routes with it: its
+    /// completions are lost.
+    pub fn member_mut(&mut self, number: usize) -> Option<&mut P2pMember<D>> {
+        self.members.0.get_mut(number)?.as_mut()
+    }
+
+    /// Drives everything of all members that waits for completions: takes up to `budget` of them together. Members
+    /// that had to wait are served first next time, so none starves another. Allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// The first completion queue that could not be polled; the others were.
+    #[inline]
+    pub fn poll(&mut self, budget: usize) -> Result<(), CqError> {
+        let polled = self.shared.poll(&mut self.members, budget);
+        if self.shared.is_time_to_heal() {
+            self.heal();
+        }
+        polled
+    }
+
+    /// Takes a message of a member's peer; of a member that is not there any more, it does not matter.
+    ///
+    /// # Errors
+    ///
+    /// As [`P2pEndpoint::hear`](super::P2pEndpoint::hear).
+    pub fn hear(&mut self, number: usize, message: P2pMessage) -> Result<(), ControlError> {
+        let member = self.members.0.get_mut(number).and_then(Option::as_mut);
+        member.map_or(Ok(()), |member| member.hear(&mut self.shared, message))
+    }
+
+    /// Looks for failures of rails of all members, and makes new queue pairs, at once instead of in one of the next
+    /// polls.
+    #[cold]
+    pub fn heal(&mut self) {
+        for member in self.members.0.iter_mut().flatten() {
+            member.heal(&mut self.shared);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What the members of one owner share: for each device a completion queue, and a shared receive queue with its pool.
+
+use super::builder::P2pBuilder;
+use super::error::P2pBuildError;
+use super::make::Make;
+use super::member::P2pMember;
+use super::pools::Pools;
+use super::sizes::QUEUE_PAIRS;
+use crate::backend::Domain;
+use crate::endpoint::{MAX_DEVICES, Place, places};
+use polyrail_core::hardware::{CompletionQueue, CqError};
+use polyrail_core::virtual_cq::{Polled, TargetSet, VirtualCq};
+
+/// Polls from one that looks at rails to the next, if they are re-routed.
+const HEAL_EVERY: u32 = 32;
+
+/// What the members of one owner share.
+#[derive(Debug)]
+pub(super) struct Shared<D: Domain, const ROUTES: usize> {
+    pub(super) cq: VirtualCq<D::Cq, MAX_DEVICES, ROUTES>,
+    /// The receives of each device.
+    pub(super) pools: Pools<D::Srq>,
+    builder: P2pBuilder,
+    /// Those that get rails.
+    domains: Vec<D>,
+    /// Where the queue pairs of one direction go: the first of each rail, then the second of each.
+    places: Vec<Place>,
+    polls: u32,
+}
+
+impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
+    /// For up to `members` that `builder` describes.
+    pub(super) fn new(
+        builder: P2pBuilder,
+        domains: &[&D],
+        members: u32,
+    ) -> Result<Self, P2pBuildError> {
+        let P2pBuilder { rails, queue_pairs: each, .. } = builder;
+        let places = places(rails, domains)?;
+        let domains: Vec<D> = domains.iter().take(rails).map(|domain| (*domain).clone()).collect();
+        if each == 0 || rails * each > QUEUE_PAIRS {
+            return Err(P2pBuildError::QueuePairs { rails, each });
+        }
+        let places = places.repeat(each);
+        let make = Make { builder: &builder, domains: &domains, places: &places };
+        let pools = make.pools(members)?;
+        let mut cq = VirtualCq::new(make.completion_queues(&pools, members)?)?;
+        let queues = cq.cqs().iter().map(CompletionQueue::id).collect::<Vec<_>>();
+        for (queue, (pool, _)) in queues.into_iter().zip(&pools.0) {
+            cq.set_aside(queue, pool.capacity())?;
+        }
+        Ok(Self { cq, pools, builder, domains, places, polls: 0 })
+    }
+
+    /// Makes a member of this number, which no other has.
+    pub(super) fn open(&mut self, number: u16) -> Result<P2pMember<D>, P2pBuildError> {
+        let Self { cq, pools, builder, domains, places, .. } = self;
+        let member = Make { builder, domains, places }.member(cq.cqs(), pools, number)?;
+        let attached = cq
+            .attach(member.sender_index(), &*member.sender)
+            .and_then(|()| cq.attach(member.receiver_index(), &*member.receiver));
+        match attached {
+            Ok(()) => Ok(member),
+            Err(error) => {
+                self.close(member);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Destroys a member of which no device accesses any buffer any more. The receives that it leaves are others'.
+    pub(super) fn close(&mut self, member: P2pMember<D>) {
+        self.cq.detach(member.sender_index());
+        self.cq.detach(member.receiver_index());
+        let P2pMember { sender, receiver, regions, .. } = member;
+        sender.into_queue_pairs().for_each(drop);
+        let (queue_pairs, accounts) = receiver.into_parts();
+        queue_pairs.for_each(drop);
+        self.pools.close(accounts);
+        drop(regions);
+    }
+
+    /// Takes up to `budget` completions.
+    #[inline]
+    pub(super) fn poll<S: TargetSet + ?Sized>(
+        &mut self,
+        members: &mut S,
+        budget: usize,
+    ) -> Result<(), CqError> {
+        let Self { cq, pools, .. } = self;
+        let polled: Polled = cq.poll(members, budget, |event| pools.note_foreign(&event));
+        polled.error.map_or(Ok(()), Err)
+    }
+
+    /// Whether this poll looks at rails.
+    #[inline]
+    pub(super) fn is_time_to_heal(&mut self) -> bool {
+        self.polls = (self.polls + 1) % HEAL_EVERY;
+        self.polls == 0 && self.builder.reroutes
+    }
+}
