@@ -14,3 +14,4 @@ tests/rxe/copy.sh
 tests/rxe/heal.sh
 # A slow machine fails no test.
 tests/rxe/perf.sh --tell
+tests/rxe/latency.sh --tell

@@ -316,7 +316,7 @@ fn perf_measures_half_round_trips() {
     let output = place.run(&[&quick[..], &choice, &["--csv"]].concat());
     let csv = stdout(&output);
     assert_eq!(csv.lines().count(), 1 + 4);
-    assert!(csv.lines().all(|line| line.split(',').count() == 13), "{csv}");
+    assert!(csv.lines().all(|line| line.split(',').count() == 14), "{csv}");
 }
 
 #[test]

@@ -71,6 +71,7 @@ fn text(arguments: &PerfArguments, place: &Place, lines: &[Line<Latency>]) -> St
         "p99 us",
         "p99.9 us",
         "max us",
+        "mean us",
     ]);
     for Line { operation, shape, measured, .. } in lines {
         let names = [(*operation).to_owned(), shape.scheme_name().to_owned()];
@@ -81,15 +82,15 @@ fn text(arguments: &PerfArguments, place: &Place, lines: &[Line<Latency>]) -> St
     format!("{}\nHalf round trips\n\n{}", describe(arguments, place), table.text())
 }
 
-const fn times(measured: &Latency) -> [f64; 6] {
-    let Latency { min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns, .. } = *measured;
-    [min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns]
+const fn times(measured: &Latency) -> [f64; 7] {
+    let Latency { min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns, mean_ns, .. } = *measured;
+    [min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns, mean_ns]
 }
 
 fn csv(lines: &[Line<Latency>]) -> String {
     let mut text = String::from(
         "operation,scheme,message_size,rails,devices,threads,round_trips,min_ns,p50_ns,p90_ns,\
-         p99_ns,p99_9_ns,max_ns\n",
+         p99_ns,p99_9_ns,max_ns,mean_ns\n",
     );
     for Line { operation, shape, threads, measured } in lines {
         let Shape { rails, devices, message_size, .. } = shape;

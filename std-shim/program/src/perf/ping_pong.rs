@@ -35,6 +35,8 @@ pub struct Latency {
     pub p999_ns: f64,
     /// The longest.
     pub max_ns: f64,
+    /// The mean.
+    pub mean_ns: f64,
 }
 
 impl Latency {
@@ -49,6 +51,7 @@ impl Latency {
             p99_ns: at(0.99),
             p999_ns: at(0.999),
             max_ns: half(round_trips.max()),
+            mean_ns: round_trips.mean() / 2.0,
         }
     }
 }
@@ -244,5 +247,7 @@ mod tests {
         let pause = PAUSE.as_nanos() as f64;
         assert!(2.0 * latency.min_ns >= 0.99 * pause, "{latency:?}");
         assert!(2.0 * latency.max_ns <= 1.01 * took, "{latency:?}");
+        let all = 20.0 * 2.0 * latency.mean_ns;
+        assert!((0.5 * took..1.01 * took).contains(&all), "{latency:?}");
     }
 }

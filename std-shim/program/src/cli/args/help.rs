@@ -76,8 +76,8 @@ at a time, over one rail up to 64 KiB and spread evenly over all from there on. 
 --rail-failure is, and --schemes and --max-msg-size do not matter.
 
 With --latency, one request at a time is answered by one of the same size, and half of the time from its post until \
-the answer is there is reported: the shortest, percentiles, and the longest, off by at most 1 in 1000. 200 round \
-trips before that do not count. Without --threads 2 or --to, one thread serves both ends in turn.
+the answer is there is reported: the shortest, percentiles, the longest, and the mean, off by at most 1 in 1000. 200 \
+round trips before that do not count. With p2p, buffers are offered 32 at a time. Without --threads 2 or --to, one thread serves both ends in turn.
 
 With --timeline or --fault, one operation, scheme and size is measured in one run, from moment to moment, \
 in up to 300 samples. --plot then draws what was acknowledged over all rails, and what was posted to each, over \
