@@ -3,6 +3,7 @@
 mod fixture;
 
 use fixture::impatient;
+use polyrail::endpoint::Healing;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, ProtectionDomain, When};
 use polyrail::p2p::{
@@ -409,6 +410,29 @@ fn a_link_that_goes_down_costs_no_message_and_comes_back() {
             }
             pair.turned().exchange(1 << 20, 1 << 20);
         }
+    }
+}
+
+/// Its driver reports nothing, at either end, of what is sent.
+#[test]
+fn a_rail_that_falls_silent_costs_no_message() {
+    let stall_timeout = Some(Duration::from_millis(200));
+    let builder = rerouted(2).healing(Healing { stall_timeout, ..Healing::default() });
+    for far in [false, true] {
+        let mut pair = Pair::new([2, 2], 1 << 20, &builder);
+        pair.exchange(1 << 20, 1 << 20);
+        let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
+        let has_come = |pair: &mut Pair| match pair.near.send(0, 1, 2) {
+            Err(CallError::NotNow(NotNow::NoSuchTag)) => Ok(()),
+            other => other.map(|_| ()),
+        };
+        pair.until(has_come).unwrap();
+        let side = if far { &pair.far } else { &pair.near };
+        let device = side.devices[1].clone();
+        device.inject(When::Now, Fault::Silent(true));
+        let send = pair.until(|pair| pair.near.send(0, 1 << 20, 1)).unwrap();
+        assert_eq!(pair.received(receive).unwrap().sizes(), [1 << 20]);
+        pair.sent(send).unwrap();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The options of an endpoint for messages.
 
 use crate::backend::ConnectOptions;
+use crate::endpoint::Healing;
 use polyrail_core::p2p::{EntryForm, SplitPolicy};
 
 /// The options of a [`P2pEndpoint`](super::P2pEndpoint), which [`build`](Self::build) makes.
@@ -16,6 +17,7 @@ pub struct P2pBuilder {
     pub(super) flushes: bool,
     pub(super) reroutes: bool,
     pub(super) min_rails: u8,
+    pub(super) healing: Healing,
     pub(super) options: ConnectOptions,
 }
 
@@ -39,6 +41,7 @@ impl P2pBuilder {
             flushes: false,
             reroutes: false,
             min_rails: 1,
+            healing: Healing::default(),
             options: ConnectOptions { rnr_retry: FOREVER, ..ConnectOptions::default() },
         }
     }
@@ -101,6 +104,13 @@ impl P2pBuilder {
     #[must_use]
     pub fn min_rails(self, min_rails: u8) -> Self {
         Self { min_rails, ..self }
+    }
+
+    /// How endpoints that re-route heal: the intervals at which new queue pairs are made, and how long a rail may make no
+    /// headway with a message in flight. The rest does not concern them.
+    #[must_use]
+    pub fn healing(self, healing: Healing) -> Self {
+        Self { healing, ..self }
     }
 
     /// Packet size, timeouts and retries of the connections. `rnr_retry` should stay 7, for ever: a peer that has

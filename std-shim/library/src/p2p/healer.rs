@@ -2,6 +2,7 @@
 
 use super::message::P2pMessage;
 use super::queue_pair::Shape;
+use super::stalls::Stalls;
 use crate::backend::{Domain, EventCursor, Port};
 use crate::endpoint::{Attempts, Healing};
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ pub(super) struct Healer<D: Domain> {
     /// For each place of a sender's queue pair.
     pub(super) places: Vec<Care<D::Qp>>,
     pub(super) outbox: VecDeque<P2pMessage>,
+    pub(super) stalls: Stalls,
 }
 
 /// A place of a sender's queue pair.
@@ -37,15 +39,16 @@ pub(super) struct Offered<Q> {
 }
 
 impl<D: Domain> Healer<D> {
-    pub(super) fn new(domains: &[D], places: usize, shape: Shape) -> Self {
+    pub(super) fn new(domains: &[D], places: usize, shape: Shape, options: Healing) -> Self {
         let domains = domains.iter().map(|domain| (domain.clone(), domain.event_cursor()));
         let care = || Care { attempts: Attempts::default(), offered: None };
         Self {
             domains: domains.collect(),
             shape,
-            options: Healing::default(),
+            options,
             places: (0..places).map(|_| care()).collect(),
             outbox: VecDeque::new(),
+            stalls: Stalls::default(),
         }
     }
 }

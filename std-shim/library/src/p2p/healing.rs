@@ -6,7 +6,7 @@
 //! answers; the sending end does the same. Whoever cannot says so, and the engines go on to the next generation.
 
 use super::address::QueuePairAddress;
-use super::healer::Offered;
+use super::healer::{Healer, Offered};
 use super::member::P2pMember;
 use super::message::{End, P2pMessage};
 use super::shared::Shared;
@@ -75,8 +75,10 @@ impl<D: Domain> P2pMember<D> {
     #[cold]
     pub(super) fn heal<const ROUTES: usize>(&mut self, shared: &mut Shared<D, ROUTES>) {
         if self.healer.is_some() {
+            let now = Instant::now();
             self.notice();
-            self.offer(shared, Instant::now());
+            self.watch(now);
+            self.offer(shared, now);
             self.collect();
         }
     }
@@ -147,6 +149,20 @@ impl<D: Domain> P2pMember<D> {
                 // SAFETY: that is what `gone` says.
                 unsafe { self.receiver.lose_queue_pair(place) };
             }
+        }
+    }
+
+    /// Queue pairs that send and make no headway for too long have failed. Those that receive have requests in
+    /// flight whose completions nobody asked for, and which are not known to be late.
+    fn watch(&mut self, now: Instant) {
+        let Self { sender, healer, .. } = self;
+        let Some(Healer { stalls, options, .. }) = healer.as_deref_mut() else { return };
+        let Some(timeout) = options.stall_timeout else { return };
+        if !stalls.is_due(now, timeout) {
+            return;
+        }
+        for place in stalls.note(|each| sender.check_stalled(each)) {
+            sender.fail_queue_pair(place);
         }
     }
 

@@ -85,7 +85,8 @@ impl<D: Domain> Make<'_, D> {
     }
 
     fn healer(&self) -> Option<Box<Healer<D>>> {
-        let healer = || Healer::new(self.domains, self.places.len(), self.shape());
+        let healer =
+            || Healer::new(self.domains, self.places.len(), self.shape(), self.builder.healing);
         self.builder.reroutes.then(|| Box::new(healer()))
     }
 

@@ -74,7 +74,7 @@
 //!
 //! With [`P2pBuilder::reroutes`], chosen at both ends, a rail that fails costs no message: what it had not brought is
 //! sent again by others, once it is certain that the lost rail does nothing more. Endpoints learn of failures by
-//! completions and by events of their devices, and make new queue pairs in the places of the old ones at growing
+//! completions, by events of their devices and by silence, and make new queue pairs in the places of the old ones at growing
 //! intervals. What they have to tell each other of that ([`P2pMessage`]) their owners carry, over any link that
 //! keeps the order: [`next_message`](P2pMember::next_message) of one to [`hear`](P2pEndpoint::hear) of the other, after
 //! every poll. [`take_event`](P2pMember::take_event) says what happened.
@@ -83,7 +83,7 @@
 //!
 //! `sizes` and `words` are what the engine's types are made with; `builder` has the options, and `make` makes members of
 //! them, of queue pairs from `queue_pair`, and what they share (`shared`, with its `pools`); `address` is what travels,
-//! `connect` brings two together. `member` is what users call, of an `endpoint` or a `set`; `healing` is about rails that fail, with what is told in `message` and remembered in `healer`.
+//! `connect` brings two together. `member` is what users call, of an `endpoint` or a `set`; `healing` is about rails that fail, with what is told in `message` and remembered in `healer`, and `stalls` about those that fall silent.
 
 mod address;
 mod builder;
@@ -100,6 +100,7 @@ mod queue_pair;
 mod set;
 mod shared;
 mod sizes;
+mod stalls;
 mod words;
 
 pub use address::{MAX_ADDRESS_BYTES, P2pAddress, P2pAddressError, QueuePairAddress};
