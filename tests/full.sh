@@ -109,7 +109,7 @@ enumerate() {
   ENUMERATION=all cargo test --profile sweep --locked -p polyrail-tests --test enumeration -- --nocapture
   cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- ends --states 60000
   say "every order of two messages and a failure, with so many deviations from the plainest one"
-  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- p2p --states 10000000 --deviations 4
+  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- p2p --states 10000000 --deviations 3
 }
 
 planted() {
