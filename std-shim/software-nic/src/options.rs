@@ -40,7 +40,8 @@ pub struct ConnectOptions {
     pub timeout: u8,
     /// Retries before an unanswered request fails, 0 to 7.
     pub retry_cnt: u8,
-    /// Retries while the peer has no receive posted, 0 to 6; 7 means forever.
+    /// Retries while the peer has no receive posted, 0 to 6; 7 means forever, and then the software NIC does not
+    /// let all of the time pass if a receive is posted before.
     pub rnr_retry: u8,
     /// READs and atomics outstanding, in either direction; in an endpoint, at most, since devices limit
     /// it, too.
