@@ -141,6 +141,14 @@ bug "a run that shares a doorbell mixes requests with and without numbers" rando
 plant core/src/virtual_qp/post_many.rs 'other.is_numbered() == slot.is_numbered()' \
   '(PLANTED || other.is_numbered() == slot.is_numbered())'
 
+bug "what is posted again of a list of buffers is of the first one" simulate
+plant core/src/virtual_qp/list.rs 'view(sends, id, offset).slot } else { slot }' \
+  'view(sends, id, if PLANTED { 0 } else { offset }).slot } else { slot }'
+
+bug "the buffers of a list overlap by a byte" simulate
+plant core/src/virtual_qp/list.rs 'slot.local = part.local.within(start, slot.local.length());' \
+  'slot.local = part.local.within(start + u32::from(PLANTED && start > 0), slot.local.length());'
+
 bug "a notify overtakes a SEND or atomic that went straight to rail 0" simulate
 plant core/src/virtual_qp/pump.rs 'self.pass_through.is_ahead_of(id) ||' \
   '(self.pass_through.is_ahead_of(id) && !PLANTED) ||'

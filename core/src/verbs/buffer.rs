@@ -76,6 +76,19 @@ impl LocalBuffer {
         Self { addr: self.addr.wrapping_add(offset as u64), length }
     }
 
+    /// The first `length` bytes, or however many the caller knows to follow.
+    #[inline]
+    pub(crate) const fn first(&self, length: u32) -> Self {
+        Self { addr: self.addr, length }
+    }
+
+    /// A buffer of `length` bytes of which this one is a part, `start` bytes behind its first byte. For code
+    /// that touches no other bytes of it.
+    #[inline]
+    pub(crate) const fn within(&self, start: u32, length: u32) -> Self {
+        Self { addr: self.addr.wrapping_sub(start as u64), length }
+    }
+
     /// The scatter/gather entry for this buffer under `lkey`.
     #[inline]
     pub const fn sge(&self, lkey: u32) -> Sge {

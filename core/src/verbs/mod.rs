@@ -13,5 +13,5 @@ pub use buffer::{DeviceId, DeviceKeys, LocalBuffer, Sge};
 pub use completion::{Completion, Imm, ImmOrder};
 pub use flags::{AccessFlags, SendFlags, WcFlags};
 pub use opcode::{Opcode, WcOpcode};
-pub use request::{RecvRequest, RecvWr, ReportOrder, SendRequest, SendWr};
+pub use request::{LocalPart, RecvRequest, RecvWr, ReportOrder, SendRequest, SendWr};
 pub use status::WcStatus;

@@ -190,6 +190,16 @@ impl<'k> SendWr<'k> {
     }
 }
 
+/// One of several buffers of a request, with its keys: see
+/// [`post_list`](crate::virtual_qp::VirtualQp::post_list).
+#[derive(Clone, Copy, Debug)]
+pub struct LocalPart<'k> {
+    /// The buffer.
+    pub local: LocalBuffer,
+    /// Its keys for each device that the queue pair has rails on. The rkeys are those of the request.
+    pub keys: &'k [DeviceKeys],
+}
+
 /// A receive work request for a virtual queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'k> {

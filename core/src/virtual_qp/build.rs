@@ -61,6 +61,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             pass_through: PassThrough::new(config.pass_through),
             offers: Offers::NONE,
             ahead: Ahead::new(&config),
+            parts: 0,
             recvs_first: false,
             devices: ArrayVec::new(),
             scheme: SchemeState::NONE,

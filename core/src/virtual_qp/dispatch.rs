@@ -25,7 +25,7 @@ pub(super) enum Progress {
 }
 
 /// A batch of which a driver took none or only the front.
-struct Truncated {
+pub(super) struct Truncated {
     /// Its rail.
     at: usize,
     /// Requests in it.
@@ -54,7 +54,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline(never)]
     pub(super) fn dispatch(&mut self, id: u64) -> Progress {
         let slot = self.sends.slot(id);
-        if slot.state.intersects(SlotState::PASS_THROUGH.union(SlotState::NO_DATA)) {
+        if slot.state.contains(SlotState::LISTED) {
+            return self.dispatch_listed(id);
+        }
+        const NO_FRAGMENTS: SlotState =
+            SlotState::PASS_THROUGH.union(SlotState::NO_DATA).union(SlotState::PART);
+        if slot.state.intersects(NO_FRAGMENTS) {
             return if self.waits_for_fence(id) { Progress::Waits } else { Progress::Nothing };
         }
         self.dispatch_now(id)
@@ -122,7 +127,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ///
     /// A fence on one rail says nothing about the others, so the request itself waits.
     #[cold]
-    fn passes_fence(&mut self, id: u64) -> bool {
+    pub(super) fn passes_fence(&mut self, id: u64) -> bool {
         let on_rail_0 = &self.rails[0].sends;
         let next = on_rail_0.next_number();
         let oldest = on_rail_0.oldest_request();
@@ -143,7 +148,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// rail as soon as it takes it, before anything else. Numbers are used up with the first
     /// request taken.
     #[cold]
-    fn taken_in_part(&mut self, truncated: &Truncated) -> Progress {
+    pub(super) fn taken_in_part(&mut self, truncated: &Truncated) -> Progress {
         let Truncated { at, count, taken, refusal } = *truncated;
         let rail = &mut self.rails[at];
         let batch = rail.sends.truncate(count, taken);
@@ -211,7 +216,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 /// Splits the request into one share for each rail that has credits, and returns whether all of it is
 /// with the rails. Of `ONE`, no more than one fragment is left.
 #[inline(always)]
-fn dispatch_fragments<
+pub(super) fn dispatch_fragments<
     const ONE: bool,
     N: Numbering,
     Q: QueuePair,

@@ -85,6 +85,25 @@ pub enum PostSendError {
     /// INLINE data is gone when the post returns, and could not be posted again.
     #[error("an inline request could not be posted again when its rail fails")]
     InlineRerouted,
+    /// A list of buffers is for WRITE and READ over several rails, not inline.
+    #[error(
+        "{0:?} with a list of buffers: only WRITE and READ over several rails have one, not inline"
+    )]
+    List(Opcode),
+    /// Together the buffers of a list are longer than a request can be.
+    #[error("{bytes} bytes in a list of buffers, where a request has less than 4 GiB")]
+    ListTooLong {
+        /// Bytes of all buffers.
+        bytes: u64,
+    },
+    /// A list has more buffers than the ring has places.
+    #[error("{count} buffers where {max} fit")]
+    TooManyBuffers {
+        /// Buffers that are not empty.
+        count: usize,
+        /// Buffers that a request can have.
+        max: usize,
+    },
     /// Pass-through requests use rail 0, which was taken out of service.
     #[error("rail 0 is out of service")]
     RailDown,

@@ -26,6 +26,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.dispatch_invariants();
         self.pass_through_invariants();
         self.ahead_invariants();
+        self.list_invariants();
     }
 
     #[inline]

@@ -58,7 +58,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     #[inline(always)]
-    fn post_multi(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+    pub(super) fn post_multi(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         if self.health.failed {
             return Err(PostSendError::InErrorState);
         }

@@ -40,6 +40,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         error.map_or(Ok(()), |error| Err(PostManyError { posted, error }))
     }
 
+    #[inline(never)]
     fn post_single_many(&mut self, wrs: &[SendWr<'_>]) -> Posted {
         let imm_order = self.header.imm_order;
         let rail = &mut self.rails[0];
@@ -79,7 +80,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let (count, error) = if short > 1 {
                 self.post_short(&wrs[posted..posted + short])
             } else {
-                self.post_send(wr).map_or_else(|error| (0, Some(error)), |()| (1, None))
+                self.post_alone(wr).map_or_else(|error| (0, Some(error)), |()| (1, None))
             };
             posted += count;
             if error.is_some() {
@@ -87,6 +88,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
         }
         (posted, None)
+    }
+
+    /// [`post_send`](Self::post_send) over several rails, but not in line: who calls that wants it to be.
+    #[inline(never)]
+    pub(super) fn post_alone(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        self.post_multi(wr)
     }
 
     /// Whether a request is one fragment, which nothing but rails and numbers has to be waited for.

@@ -29,7 +29,7 @@ use arrayvec::ArrayVec;
 /// peer's card says; [`pair_devices`](Self::pair_devices) if the peer has another number of devices; [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
 ///
 /// *Data path*: [`post_send`](Self::post_send), [`post_many`](Self::post_many),
-/// [`post_recv`](Self::post_recv). Completions come
+/// [`post_list`](Self::post_list), [`post_recv`](Self::post_recv). Completions come
 /// out of [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll), which drives everything that
 /// does not happen inside a post.
 ///
@@ -169,6 +169,8 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     pub(super) offers: Offers,
     /// Sends that were reported ahead of their turn.
     pub(super) ahead: Ahead,
+    /// Places in the ring of sends that buffers have.
+    pub(super) parts: usize,
     /// Which ring is looked at first for the next report: they take turns.
     pub(super) recvs_first: bool,
     /// The devices of the rails, each once, or once for each device of the peer that it
@@ -249,7 +251,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Sends that were accepted and are not complete, or not reported; unsignaled ones count until they
     /// are complete. With one rail nothing is tracked: 0.
     pub fn unreported_sends(&self) -> usize {
-        let in_ring = self.sends.unreported_count() - self.ahead.count();
+        let in_ring = self.sends.unreported_count() - self.ahead.count() - self.parts;
         in_ring + self.pass_through.incomplete() - self.pass_through.unpassed()
     }
 

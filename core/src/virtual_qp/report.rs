@@ -73,8 +73,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn report_send(&mut self) -> Option<VirtualWc> {
         while let Some(id) = self.sends.front_finished() {
             let slot = self.sends.slot(id);
-            const NOT_NOW: SlotState =
-                SlotState::WANTS_NOTIFY.union(SlotState::PASS_THROUGH).union(SlotState::REPORTED);
+            const NOT_NOW: SlotState = SlotState::WANTS_NOTIFY
+                .union(SlotState::PASS_THROUGH)
+                .union(SlotState::REPORTED)
+                .union(SlotState::PART);
             if slot.state.intersects(NOT_NOW) {
                 if slot.wants_notify() {
                     return None;
@@ -94,12 +96,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// The front finished request is a pass-through request, which is reported when it completes, or was
-    /// reported ahead of its turn.
+    /// reported ahead of its turn, or is no request at all.
     #[cold]
     #[inline(never)]
     fn pass_over(&mut self, id: u64) {
-        if self.sends.slot(id).state.contains(SlotState::REPORTED) {
+        let state = self.sends.slot(id).state;
+        if state.contains(SlotState::REPORTED) {
             self.ahead.passed();
+        } else if state.contains(SlotState::PART) {
+            self.parts -= 1;
         } else {
             self.pass_through.passed();
         }

@@ -2,6 +2,7 @@
 //! anything else goes to those rails.
 
 use super::fragments::post_rest;
+use super::list::slot_at;
 use super::qp::VirtualQp;
 use super::scheme::{Refused, SchemeRules};
 use crate::hardware::QueuePair;
@@ -37,9 +38,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn retry_fragments(&mut self, at: usize) -> Result<(), Refused> {
         let rail = &mut self.rails[at];
         let Some((batch, index, tag)) = rail.sends.partial() else { return Ok(()) };
-        let slot = self.sends.slot(batch.wr);
+        let slot = slot_at(&mut self.sends, batch.wr, batch.offset);
         let size = self.config.max_msg_size;
-        let taken = post_rest(rail, slot, &batch, index, tag, size);
+        let taken = post_rest(rail, &slot, &batch, index, tag, size);
         rail.sends.accepted(taken.count);
         rail.more_doorbells += u64::from(taken.count > 0);
         let Some(refusal) = taken.refusal else { return Ok(()) };

@@ -123,7 +123,7 @@ impl Keys {
 bitflags! {
     /// Where a send request stands beyond its numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(super) struct SlotState: u8 {
+    pub(super) struct SlotState: u16 {
         /// One request for rail 0, not fragments: it had to wait.
         const PASS_THROUGH = 1 << 0;
         /// The receiver is to be notified once the data is acknowledged, or is being notified.
@@ -140,6 +140,10 @@ bitflags! {
         const WHEN_DONE = 1 << 6;
         /// It was reported ahead of its turn.
         const REPORTED = 1 << 7;
+        /// Its local bytes are in buffers that have the places behind it.
+        const LISTED = 1 << 8;
+        /// No request, but a buffer of the one before it.
+        const PART = 1 << 9;
     }
 }
 
@@ -147,7 +151,7 @@ impl SlotState {
     /// Of a request that is reported in this order.
     pub(super) const fn reported(order: ReportOrder) -> Self {
         const BIT: u32 = SlotState::WHEN_DONE.bits().trailing_zeros();
-        Self::from_bits_retain((order as u8) << BIT)
+        Self::from_bits_retain((order as u16) << BIT)
     }
 }
 

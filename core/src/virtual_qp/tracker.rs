@@ -210,6 +210,12 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         self.reported += 1;
     }
 
+    /// Requests that can be added.
+    #[inline]
+    pub(crate) const fn room(&self) -> usize {
+        N - (self.added - self.oldest_alive()) as usize
+    }
+
     /// Whether the next [`add`](Self::add) will be refused.
     #[inline]
     pub const fn is_full(&self) -> bool {

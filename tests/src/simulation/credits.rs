@@ -124,6 +124,7 @@ impl World {
                 flags,
                 when_done: false,
                 length: 1,
+                turned: 0,
                 place,
                 local: place,
                 salt: id,

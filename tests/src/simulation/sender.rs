@@ -27,6 +27,9 @@ pub(super) struct Request {
     /// It is reported when it is done, whatever was posted before it.
     pub(super) when_done: bool,
     pub(super) length: u32,
+    /// Its local bytes are a list of buffers: those from here on come first, then those before; 0: it has no
+    /// list.
+    pub(super) turned: u32,
     /// Where it writes, or fetches from.
     pub(super) place: usize,
     /// The local place: another request's, if it forwards what that one reads.
@@ -106,13 +109,32 @@ impl Request {
         .expect("within the buffer");
     }
 
+    /// The buffers of its list, as offsets and lengths within its place: two, or four.
+    pub(super) fn parts(&self) -> Vec<(usize, u32)> {
+        let Self { turned, length, id, .. } = *self;
+        let halves = [(turned, length - turned), (0, turned)];
+        let split = |(at, length): (u32, u32)| {
+            let first = if id.is_multiple_of(2) { length / 3 } else { 0 };
+            [(at as usize, first), ((at + first) as usize, length - first)]
+        };
+        halves.into_iter().flat_map(split).collect()
+    }
+
     /// Checks that the request had its effect, and no other.
     pub(super) fn check_done(&self, ground: &Ground<'_>) {
         let near = ground.near_offset(self.place);
         let far = ground.far_offset(self.place);
         let (memory, at, mut expected) = match self.opcode {
-            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm => (ground.far, far, self.pattern()),
-            Opcode::RdmaRead => (ground.near, near, self.pattern()),
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm => {
+                let mut gathered = self.pattern();
+                gathered.rotate_left(self.turned as usize);
+                (ground.far, far, gathered)
+            }
+            Opcode::RdmaRead => {
+                let mut scattered = self.pattern();
+                scattered.rotate_right(self.turned as usize);
+                (ground.near, near, scattered)
+            }
             Opcode::FetchAdd | Opcode::CompareSwap => {
                 let left = read(ground.far, far, 8);
                 assert_eq!(left, self.left_by_atomic().to_ne_bytes(), "{self:?} ran once");
@@ -161,7 +183,9 @@ impl Sender {
 
     /// The newest READ under way: its bytes can be forwarded behind a fence.
     pub(super) fn newest_read(&self) -> Option<Request> {
-        self.ordered.iter().rev().find(|request| request.opcode == Opcode::RdmaRead).copied()
+        let is_plain_read =
+            |request: &&Request| request.opcode == Opcode::RdmaRead && request.turned == 0;
+        self.ordered.iter().rev().find(is_plain_read).copied()
     }
 
     /// A free place, to be written into.

@@ -8,7 +8,7 @@ use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
 use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _};
 use polyrail_core::verbs::{
-    DeviceKeys, LocalBuffer, Opcode, RecvRequest, RecvWr, ReportOrder, SendFlags, SendWr,
+    DeviceKeys, LocalBuffer, LocalPart, Opcode, RecvRequest, RecvWr, ReportOrder, SendFlags, SendWr,
 };
 use polyrail_core::virtual_qp::{PostRecvError, PostSendError, QpState};
 
@@ -41,7 +41,7 @@ impl World {
         for (later, place) in (0..).zip(places) {
             let request = self.choose_request(at, end, place, false, choices);
             let (id, salt) = (request.id + later, request.salt ^ later << 60);
-            requests.push(Request { id, salt, ..request });
+            requests.push(Request { id, salt, turned: 0, ..request });
         }
         let keys: Vec<_> =
             requests.iter().map(|request| with_flaw(request.flaw, &self.keys[end])).collect();
@@ -69,10 +69,19 @@ impl World {
         let keys = with_flaw(request.flaw, &self.keys[end]);
         let default = self.connections[at].shape.config.report_order;
         let wr = as_posted(&request, &ground, &keys, default);
+        let part = |(at, length): (usize, u32)| {
+            let local = ground.near.local(ground.near_offset(request.local) + at, length);
+            LocalPart { local: local.expect("within the buffer"), keys: &keys }
+        };
+        let parts: Vec<_> = request.parts().into_iter().map(part).collect();
         let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
         let before = qp.unreported_sends();
         let state = qp.state();
-        let posted = without_allocating("post_send", || qp.post_send(&wr));
+        let posted = if request.turned > 0 {
+            without_allocating("post_list", || qp.post_list(&wr, &parts))
+        } else {
+            without_allocating("post_send", || qp.post_send(&wr))
+        };
         self.summary.requests += 1;
         match posted {
             Ok(()) => self.accepted(at, end, request),
@@ -169,7 +178,7 @@ impl World {
         let when_done = when_done && shape.is_multi();
         let flaw = None;
         let mut request =
-            Request { id, opcode, flags, when_done, length, place, local, salt, flaw };
+            Request { id, opcode, flags, when_done, length, turned: 0, place, local, salt, flaw };
         request.flags = choose_flags(&request, shape.is_multi(), choices);
         if self.shape.weather == Weather::Storm && length > 0 && choices.one_in(100) {
             return with_any_flaw(request, choices);
@@ -183,6 +192,10 @@ impl World {
             let flags = request.flags.difference(SendFlags::INLINE) | SendFlags::FENCE;
             let Request { place: local, length, salt, .. } = read;
             return Request { flags, local, length, salt, ..request };
+        }
+        let may_be_list = request.is_fragmented() && shape.is_multi() && request.length > 1;
+        if may_be_list && !request.flags.contains(SendFlags::INLINE) && choices.one_in(4) {
+            return Request { turned: 1 + choices.below(request.length - 1), ..request };
         }
         request
     }
@@ -359,6 +372,7 @@ fn is_fair(error: PostSendError, request: &Request, state: QpState) -> bool {
         PostSendError::Full(_) | PostSendError::QueueFull(_) => true,
         PostSendError::InErrorState => state == QpState::Error,
         PostSendError::InlineMustWait => request.flags.contains(SendFlags::INLINE),
+        PostSendError::TooManyBuffers { .. } => request.turned > 0,
         PostSendError::RailDown => state == QpState::Degraded,
         _ => false,
     }

@@ -1,7 +1,7 @@
 //! Virtual queue pairs of several sizes behind one type.
 
 use polyrail::nic;
-use polyrail_core::verbs::{RecvWr, SendWr};
+use polyrail_core::verbs::{LocalPart, RecvWr, SendWr};
 use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
 use polyrail_core::virtual_qp::{
     BuildError, Config, PeerWindow, PeerWindowError, PostManyError, PostRecvError, PostSendError,
@@ -16,6 +16,7 @@ pub(super) type QueuePair = Faulty<nic::QueuePair>;
 pub(super) trait AnyQp: CompletionTarget {
     fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError>;
     fn post_many(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostManyError>;
+    fn post_list(&mut self, wr: &SendWr<'_>, parts: &[LocalPart<'_>]) -> Result<(), PostSendError>;
     fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError>;
     fn prepare_receives(&mut self) -> Result<(), PostRecvError>;
     fn window(&self) -> PeerWindow;
@@ -64,6 +65,7 @@ macro_rules! forward {
 forward! {
     post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError>;
     post_many(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostManyError>;
+    post_list(&mut self, wr: &SendWr<'_>, parts: &[LocalPart<'_>]) -> Result<(), PostSendError>;
     post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError>;
     prepare_receives(&mut self) -> Result<(), PostRecvError>;
     set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;

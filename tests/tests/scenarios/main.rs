@@ -12,6 +12,7 @@ mod drivers;
 mod failures;
 mod fence;
 mod immediates;
+mod lists;
 mod ownership;
 mod panicking_sinks;
 mod pass_through;

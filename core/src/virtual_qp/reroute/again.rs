@@ -4,6 +4,7 @@ use crate::hardware::QueuePair;
 use crate::rail::{Batch, Content, RailId};
 use crate::virtual_qp::dispatch::load;
 use crate::virtual_qp::fragments::post_rest;
+use crate::virtual_qp::list::slot_at;
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::Numbering;
 use crate::virtual_qp::scheme::dqplb::SendNumbers;
@@ -72,11 +73,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let (piece, rest) = split(batch, count, size);
         // Taken off first: on its own rail, it may move to the same place.
         self.rails[own].sends.take_lost(number, rest);
+        let local = slot_at(&mut self.sends, batch.wr, batch.offset);
         let slot = self.sends.slot(batch.wr);
         slot.batches_in_flight += u32::from(rest.is_some());
         let rail = &mut self.rails[target];
         let tag = rail.sends.push_again(piece);
-        let taken = post_rest(rail, slot, &piece, 0, tag, size);
+        let taken = post_rest(rail, &local, &piece, 0, tag, size);
         if taken.refusal.is_some() {
             rail.sends.truncate(count, taken.count);
             let id = rail.id;

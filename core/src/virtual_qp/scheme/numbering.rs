@@ -84,3 +84,48 @@ impl Numbering for Unnumbered {
         SendFlags::empty()
     }
 }
+
+/// The same, for fragments of which none is the last one of its request.
+pub(in crate::virtual_qp) struct Inner<'n, N>(pub(in crate::virtual_qp) &'n mut N);
+
+impl<N: Numbering> Numbering for Inner<'_, N> {
+    type Number = N::Number;
+
+    const CONTENT: Content = N::CONTENT;
+
+    fn room<I: Iterator<Item = u32>>(
+        &mut self,
+        wanted: u32,
+        unacknowledged: impl FnOnce() -> I,
+    ) -> u32 {
+        self.0.room(wanted, unacknowledged)
+    }
+
+    fn take(&mut self, count: u32) -> N::Number {
+        self.0.take(count)
+    }
+
+    fn remembered(number: N::Number) -> u32 {
+        N::remembered(number)
+    }
+
+    fn number_of(batch: &Batch, index: u32) -> N::Number {
+        N::number_of(batch, index)
+    }
+
+    fn after(number: N::Number) -> N::Number {
+        N::after(number)
+    }
+
+    fn imm(number: N::Number, _: bool) -> Imm {
+        N::imm(number, false)
+    }
+
+    fn opcode<const RAILS: usize>(slot: &SendSlot<RAILS>) -> Opcode {
+        N::opcode(slot)
+    }
+
+    fn inner_flags<const RAILS: usize>(slot: &SendSlot<RAILS>) -> SendFlags {
+        N::inner_flags(slot)
+    }
+}

@@ -8,7 +8,7 @@ use super::rail_log::RailLog;
 use super::sizes::EngineQp;
 use crate::backend::ConnectOptions;
 use polyrail_core::hardware::{CqId, QueuePair};
-use polyrail_core::verbs::{DeviceId, RecvWr, SendWr};
+use polyrail_core::verbs::{DeviceId, LocalPart, RecvWr, SendWr};
 use polyrail_core::virtual_qp::{PostManyError, PostRecvError, PostSendError, RailId};
 use polyrail_software_nic as nic;
 use std::sync::Arc;
@@ -87,6 +87,56 @@ where
     #[inline]
     pub fn post_many(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostManyError> {
         self.qp.post_many(wrs)
+    }
+
+    /// Posts a request whose local bytes are a list of buffers; see
+    /// [`VirtualQp::post_list`](polyrail_core::virtual_qp::VirtualQp::post_list).
+    ///
+    /// ```
+    /// use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+    /// use polyrail::memory::RegisteredBuffer;
+    /// use polyrail::nic::{DeviceConfig, Fabric};
+    /// use polyrail::verbs::{AccessFlags, LocalBuffer, LocalPart, SendWr};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let fabric = Fabric::threaded();
+    /// # let here = fabric.create_device(DeviceConfig::named("here")).alloc_pd()?;
+    /// # let there = fabric.create_device(DeviceConfig::named("there")).alloc_pd()?;
+    /// # let mut sender: Endpoint = EndpointBuilder::new().build(&[&here])?;
+    /// # let mut receiver: Endpoint = EndpointBuilder::new().build(&[&there])?;
+    /// # connect_endpoints(&mut sender, &mut receiver)?;
+    /// let header = RegisteredBuffer::new(64, AccessFlags::LOCAL_WRITE, &[&here])?;
+    /// let body = RegisteredBuffer::new(4096, AccessFlags::LOCAL_WRITE, &[&here])?;
+    /// let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    /// let target = RegisteredBuffer::new(8192, writable, &[&there])?;
+    /// // The keys of the target are those of the request, and each buffer has its own.
+    /// let keys = body.toward(&target.remote())?;
+    /// let (header_keys, body_keys) = (header.local_keys(), body.local_keys());
+    /// let parts = [
+    ///     LocalPart { local: header.local(0, 64)?, keys: &header_keys },
+    ///     LocalPart { local: body.local(1024, 2048)?, keys: &body_keys },
+    /// ];
+    /// let wr = SendWr::write(7, LocalBuffer::EMPTY, target.addr(), &keys);
+    /// sender.post_list(&wr, &parts)?;
+    /// let report = loop {
+    ///     if let Some(report) = sender.poll(1).completions.pop() {
+    ///         break report;
+    ///     }
+    /// };
+    /// assert_eq!((report.wr_id, report.byte_len), (7, 64 + 2048));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send); [`PostSendError::List`] if there is only one rail, among others.
+    pub fn post_list(
+        &mut self,
+        wr: &SendWr<'_>,
+        buffers: &[LocalPart<'_>],
+    ) -> Result<(), PostSendError> {
+        self.qp.post_list(wr, buffers)
     }
 
     /// Posts a receive; see [`VirtualQp::post_recv`](polyrail_core::virtual_qp::VirtualQp::post_recv).
