@@ -86,7 +86,7 @@ impl Keys {
     ) -> Result<Self, PostSendError> {
         match Self::find(wr.keys, device, hint) {
             Some(keys) => Ok(keys),
-            None => Self::missing(wr, device),
+            None => Self::missing(wr.opcode, wr.flags, wr.local.length(), device),
         }
     }
 
@@ -106,12 +106,18 @@ impl Keys {
         }
     }
 
+    /// By value: a request whose address is taken has to be put together in memory for each post.
     #[cold]
     #[inline(never)]
-    pub(super) fn missing(wr: &SendWr<'_>, device: DeviceId) -> Result<Self, PostSendError> {
-        let is_empty = wr.local.length() == 0;
-        let needs_none = match wr.opcode {
-            Opcode::Send | Opcode::SendWithImm => is_empty || wr.flags.contains(SendFlags::INLINE),
+    pub(super) fn missing(
+        opcode: Opcode,
+        flags: SendFlags,
+        length: u32,
+        device: DeviceId,
+    ) -> Result<Self, PostSendError> {
+        let is_empty = length == 0;
+        let needs_none = match opcode {
+            Opcode::Send | Opcode::SendWithImm => is_empty || flags.contains(SendFlags::INLINE),
             // No responder looks at the rkey of a write of no bytes (InfiniBand specification, C9-88).
             Opcode::RdmaWriteWithImm => is_empty,
             _ => false,

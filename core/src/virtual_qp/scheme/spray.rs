@@ -67,10 +67,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize> SchemeRules<Q, RAILS,
     #[inline]
     fn prepare(&self, wr: &SendWr<'_>, slot: &mut SendSlot<RAILS>) -> Result<(), PostSendError> {
         let notify = self.notify.as_ref().ok_or(PostSendError::NoNotifyQp)?;
-        slot.notify_rkey = match Keys::find(wr.keys, notify.device, 0) {
-            Some(keys) => keys.rkey,
-            None => Keys::missing(wr, notify.device)?.rkey,
-        };
+        slot.notify_rkey = Keys::of(wr, notify.device, 0)?.rkey;
         // Fragments travel as plain writes, and the notify is what wakes the receiver.
         slot.state.insert(SlotState::WANTS_NOTIFY);
         slot.fragment_opcode = Opcode::RdmaWrite;
