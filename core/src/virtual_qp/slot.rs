@@ -106,10 +106,10 @@ impl Keys {
         }
     }
 
-    /// By value: a request whose address is taken has to be put together in memory for each post.
+    // In line, and by value: a request whose address is taken has to be put together in memory for each post.
     #[cold]
-    #[inline(never)]
-    pub(super) fn missing(
+    #[inline(always)]
+    fn missing(
         opcode: Opcode,
         flags: SendFlags,
         length: u32,
