@@ -1,5 +1,9 @@
 //! The engine at the rows' work: the real [`VirtualQp`] and [`VirtualCq`] on the null device.
 
+mod messages;
+
+pub use messages::Messages;
+
 use crate::arrivals::REQUESTS;
 use crate::polled::Polled;
 use crate::rig::Rig;

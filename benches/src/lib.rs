@@ -68,6 +68,7 @@ pub mod floor;
 pub mod handover;
 pub mod instructions;
 pub mod measure;
+pub mod message_rig;
 pub mod null;
 pub mod polled;
 pub mod random;

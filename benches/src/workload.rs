@@ -67,6 +67,12 @@ impl Message {
         self.wr_id as u32
     }
 
+    /// The bytes there, as the peer knows them.
+    pub const fn target(&self) -> LocalBuffer {
+        // SAFETY: the null device, on which alone messages are posted, does not follow addresses.
+        unsafe { LocalBuffer::new(self.remote_addr, self.local.length()) }
+    }
+
     /// `length` bytes from `offset` on, without the bounds check that [`LocalBuffer::slice`] makes:
     /// what a raw poster writes.
     #[inline]

@@ -2,6 +2,7 @@
 //! notice.
 
 pub use crate::completion::Role;
+pub use crate::p2p::entry::hash as entry_hash;
 pub use crate::rail::tag::{Tag, TagKind};
 pub use crate::virtual_cq::routing::{Route, RoutingTable};
 pub use crate::virtual_qp::scheme::dqplb::sequence::{MODULUS, SequenceImm, SequenceNumber};

@@ -20,11 +20,13 @@
 //! again. Divisions are not needed: a request is split at steps that are known since set-up.
 
 mod many;
+mod messages;
 mod receiver;
 mod single;
 mod striped;
 
 pub use many::Many;
+pub use messages::Messages;
 pub use receiver::Receiver;
 pub use single::Single;
 pub use striped::Striped;

@@ -9,14 +9,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 
-/// What the device remembers about a finished request until it is polled.
+/// What the device remembers about a finished request until it is polled: its last four fields in the order
+/// of the completion, as the device copies them at once.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(super) struct Note {
     pub(super) wr_id: u64,
     pub(super) opcode: WcOpcode,
-    pub(super) qp_num: u32,
-    pub(super) imm: Imm,
     pub(super) wc_flags: WcFlags,
+    pub(super) vendor_err: u32,
+    pub(super) byte_len: u32,
+    pub(super) imm: Imm,
+    pub(super) qp_num: u32,
 }
 
 impl Note {
@@ -26,6 +30,8 @@ impl Note {
         qp_num: 0,
         imm: Imm::from_number(0),
         wc_flags: WcFlags::empty(),
+        byte_len: 0,
+        vendor_err: 0,
     };
 
     #[inline]
@@ -33,6 +39,8 @@ impl Note {
         Completion {
             imm: self.imm,
             wc_flags: self.wc_flags,
+            byte_len: self.byte_len,
+            vendor_err: self.vendor_err,
             ..Completion::success(self.qp_num, self.wr_id, self.opcode)
         }
     }
@@ -154,12 +162,20 @@ impl Wire {
     /// A WRITE_WITH_IMM arrives: the oldest receive of `inbox` completes with `imm`.
     #[inline]
     pub fn deliver(&self, inbox: &Inbox, imm: Imm) {
+        self.deliver_to(inbox.qp_num(), inbox, imm, 0);
+    }
+
+    /// The same with `byte_len` bytes for a queue pair whose receives come from `inbox`, shared or not.
+    #[inline]
+    pub fn deliver_to(&self, qp_num: u32, inbox: &Inbox, imm: Imm, byte_len: u32) {
         self.notes.push(Note {
             wr_id: inbox.consume(),
             opcode: WcOpcode::RECV_RDMA_WITH_IMM,
-            qp_num: inbox.qp_num(),
+            qp_num,
             imm,
             wc_flags: WcFlags::WITH_IMM,
+            byte_len,
+            vendor_err: 0,
         });
     }
 

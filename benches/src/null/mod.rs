@@ -24,7 +24,7 @@ mod receive_queue;
 
 pub use completion_queue::{NullCq, Wire};
 pub use queue_pair::{NullQp, NullSendBatch};
-pub use receive_queue::{Inbox, NullRecvBatch};
+pub use receive_queue::{Inbox, NullRecvBatch, NullSrq};
 
 /// Slots of a send or receive ring.
 pub const RING_SLOTS: usize = 256;

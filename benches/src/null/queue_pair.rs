@@ -124,6 +124,8 @@ impl NullQp {
             qp_num: self.qp_num,
             imm: Imm::default(),
             wc_flags: WcFlags::empty(),
+            byte_len: 0,
+            vendor_err: 0,
         });
     }
 }

@@ -1,9 +1,10 @@
 //! The null device's receive ring.
 
 use super::RING_SLOTS;
-use polyrail_core::hardware::{CommitError, RecvBatch, Refusal};
+use polyrail_core::hardware::{CommitError, ReceiveQueue, RecvBatch, Refusal};
 use polyrail_core::verbs::{RecvRequest, Sge};
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +16,7 @@ struct RecvSlot {
 
 const _: () = assert!(size_of::<RecvSlot>() == 64);
 
-/// The receive ring of one queue pair, whose other end is the [`Wire`](super::Wire).
+/// The receive ring of one queue pair, or of several that share it, whose other end is the [`Wire`](super::Wire).
 #[derive(Debug)]
 pub struct Inbox {
     slots: [Cell<RecvSlot>; RING_SLOTS],
@@ -36,7 +37,7 @@ impl Inbox {
         }
     }
 
-    /// The queue pair's number.
+    /// The queue pair's number; 0 of a shared ring.
     pub const fn qp_num(&self) -> u32 {
         self.qp_num
     }
@@ -66,7 +67,40 @@ impl Inbox {
     }
 }
 
-/// Receives on their way into a [`NullQp`](super::NullQp).
+/// A shared receive queue of [`RING_SLOTS`] receives.
+#[derive(Debug)]
+pub struct NullSrq {
+    inbox: Rc<Inbox>,
+}
+
+impl NullSrq {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self { inbox: Rc::new(Inbox::new(0)) }
+    }
+
+    /// Where messages for all its queue pairs arrive.
+    pub fn inbox(&self) -> Rc<Inbox> {
+        Rc::clone(&self.inbox)
+    }
+}
+
+impl Default for NullSrq {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ReceiveQueue for NullSrq {
+    type RecvBatch<'q> = NullRecvBatch<'q>;
+
+    #[inline]
+    fn start_recv(&mut self) -> NullRecvBatch<'_> {
+        NullRecvBatch::new(Some(&self.inbox))
+    }
+}
+
+/// Receives on their way into a [`NullQp`](super::NullQp) or a [`NullSrq`].
 #[derive(Debug)]
 pub struct NullRecvBatch<'q> {
     /// `None`: the queue pair takes no receives, and refuses them.

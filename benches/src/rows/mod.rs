@@ -1,6 +1,7 @@
 //! The rows of the report: what is measured, and what the engine must reach.
 
 mod cycle;
+mod messages;
 mod polling;
 mod receive;
 mod reroute;
@@ -51,7 +52,7 @@ impl Row {
 }
 
 /// All rows, in the order in which they are printed.
-pub const ROWS: [Row; 19] = [
+pub const ROWS: [Row; 24] = [
     single::POST,
     single::POLL,
     single::CYCLE,
@@ -71,6 +72,11 @@ pub const ROWS: [Row; 19] = [
     reroute::SPRAY,
     reroute::DQPLB,
     reroute::DQPLB_RECEIVER,
+    messages::SMALL_1,
+    messages::LARGE_2,
+    messages::LARGE_4,
+    messages::SENDER,
+    messages::RECEIVER,
 ];
 
 type NullSender<const RAILS: usize> = engine::Sender<NullQp, NullCq, RAILS>;

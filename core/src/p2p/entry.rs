@@ -212,7 +212,8 @@ const SALT: [u64; NUMBER] = [
 
 /// A hash of all words but the last: each is multiplied to twice its width and folded (as in wyhash), in
 /// a chain, so that the same words in other places give another value.
-fn hash(words: &[u64; ENTRY_WORDS]) -> u64 {
+#[inline]
+pub fn hash(words: &[u64; ENTRY_WORDS]) -> u64 {
     let mut hash = SALT[0].rotate_left(32);
     for (word, salt) in words.iter().zip(SALT) {
         let product = u128::from(word ^ salt) * u128::from(hash | 1);

@@ -99,7 +99,7 @@
 
 mod card;
 mod control;
-mod entry;
+pub(crate) mod entry;
 mod error;
 mod immediate;
 mod lane;
