@@ -227,8 +227,7 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Receiver<Q, C, S> {
         }
         let (ring, rkey) = self.ring;
         // SAFETY: the null device, on which alone this is posted, does not follow addresses.
-        let local =
-            unsafe { LocalBuffer::new(place.as_ptr().addr() as u64, ENTRY_BYTES as u32) };
+        let local = unsafe { LocalBuffer::new(place.as_ptr().addr() as u64, ENTRY_BYTES as u32) };
         let request = SendRequest {
             wr_id: self.next,
             flags: if is_due { SendFlags::SIGNALED } else { SendFlags::empty() },

@@ -137,29 +137,44 @@ impl Entry {
         words
     }
 
-    /// The entry that these words are, at place `index` of a receive; the last word has been checked.
-    fn decode(number: u64, words: &[u64; ENTRY_WORDS], index: u8) -> Result<Self, EntryError> {
-        let mut rkeys = [0; ENTRY_KEYS];
-        for (keys, word) in rkeys.chunks_exact_mut(2).zip(words[2..6].iter()) {
-            keys[0] = *word as u32;
-            keys[1] = (*word >> 32) as u32;
+    /// What is wrong with an entry at place `index` of a receive, if anything is.
+    #[inline]
+    fn check(&self, index: u8, reserved: u64) -> Result<(), EntryError> {
+        let Self { addr, length, count, .. } = *self;
+        let is_sound = reserved == 0
+            && count > index
+            && usize::from(count) <= MAX_BUFFERS
+            && self.index == index
+            && addr.checked_add(u64::from(length)).is_some();
+        if is_sound { Ok(()) } else { Err(self.error(index, reserved)) }
+    }
+
+    #[cold]
+    fn error(&self, index: u8, reserved: u64) -> EntryError {
+        let Self { addr, length, count, .. } = *self;
+        if reserved != 0 {
+            EntryError::Reserved { index }
+        } else if count == 0 || usize::from(count) > MAX_BUFFERS || count <= index {
+            EntryError::Count { index, count }
+        } else if self.index != index {
+            EntryError::Index { index, found: self.index }
+        } else {
+            EntryError::Range { index, addr, length }
         }
-        let (length, tag) = (words[1] as u32, (words[1] >> 32) as u32);
-        let (count, found) = (words[6] as u8, (words[6] >> 8) as u8);
-        let addr = words[0];
-        if words[6] >> 16 != 0 {
-            return Err(EntryError::Reserved { index });
+    }
+
+    /// Becomes the entry that these words are; the last word has been checked. Returns the bits that must
+    /// be 0.
+    #[inline]
+    fn decode(&mut self, number: u64, words: &[u64; ENTRY_WORDS]) -> u64 {
+        self.number = number;
+        self.addr = words[0];
+        (self.length, self.tag) = (words[1] as u32, (words[1] >> 32) as u32);
+        for (keys, word) in self.rkeys.chunks_exact_mut(2).zip(&words[2..6]) {
+            (keys[0], keys[1]) = (*word as u32, (*word >> 32) as u32);
         }
-        if count == 0 || usize::from(count) > MAX_BUFFERS || count <= index {
-            return Err(EntryError::Count { index, count });
-        }
-        if found != index {
-            return Err(EntryError::Index { index, found });
-        }
-        if addr.checked_add(u64::from(length)).is_none() {
-            return Err(EntryError::Range { index, addr, length });
-        }
-        Ok(Self { number, addr, length, tag, rkeys, count, index })
+        (self.count, self.index) = (words[6] as u8, (words[6] >> 8) as u8);
+        words[6] >> 16
     }
 
     /// Writes the entry to where a NIC reads it from: nobody reads it before a request is posted that
@@ -182,6 +197,19 @@ impl Entry {
         expected: u64,
         index: u8,
     ) -> Option<Result<Self, EntryError>> {
+        let mut entry = Self::default();
+        Some(entry.read(words, form, expected, index)?.map(|()| entry))
+    }
+
+    /// The same, into this one, which is worth nothing unless that succeeds.
+    #[inline]
+    pub(super) fn read(
+        &mut self,
+        words: &[AtomicU64],
+        form: EntryForm,
+        expected: u64,
+        index: u8,
+    ) -> Option<Result<(), EntryError>> {
         let words: &[AtomicU64; ENTRY_WORDS] = words.first_chunk()?;
         let last = u64::from_le(words[NUMBER].load(Ordering::Acquire));
         if form == EntryForm::Plain && last != expected {
@@ -195,12 +223,13 @@ impl Entry {
         if form == EntryForm::Hashed && last.wrapping_sub(hash(&copy)) != expected {
             return None;
         }
-        Some(Self::decode(expected, &copy, index))
+        let reserved = self.decode(expected, &copy);
+        Some(self.check(index, reserved))
     }
 }
 
 /// Odd constants with half of their bits set: the fractional digits of pi (Blowfish's P-array).
-const SALT: [u64; NUMBER] = [
+const SALT: [u64; ENTRY_WORDS] = [
     0x243F_6A88_85A3_08D3,
     0x1319_8A2E_0370_7345,
     0xA409_3822_299F_31D1,
@@ -208,18 +237,20 @@ const SALT: [u64; NUMBER] = [
     0x4528_21E6_38D0_1377,
     0xBE54_66CF_34E9_0C6D,
     0xC0AC_29B7_C97C_50DD,
+    0x3F84_D5B5_B547_0917,
 ];
 
-/// A hash of all words but the last: each is multiplied to twice its width and folded (as in wyhash), in
-/// a chain, so that the same words in other places give another value.
+/// A hash of all words but the last: of each two neighbours, the product at twice their width, folded (as in
+/// wyhash). The products do not wait for each other. Each word has a constant of its own, so that the same
+/// words in other places give another value.
 #[inline]
 pub fn hash(words: &[u64; ENTRY_WORDS]) -> u64 {
-    let mut hash = SALT[0].rotate_left(32);
-    for (word, salt) in words.iter().zip(SALT) {
-        let product = u128::from(word ^ salt) * u128::from(hash | 1);
-        hash = (product as u64) ^ (product >> 64) as u64 ^ word.rotate_left(29);
-    }
-    hash
+    let fold = |at: usize, word: u64, next: u64| {
+        let product = u128::from(word ^ SALT[at]) * u128::from(next ^ SALT[at + 1]);
+        product as u64 ^ (product >> 64) as u64
+    };
+    let pairs = fold(0, words[0], words[1]) ^ fold(2, words[2], words[3]);
+    pairs ^ fold(4, words[4], words[5]) ^ fold(6, words[6], 0)
 }
 
 #[cfg(test)]

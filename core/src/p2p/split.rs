@@ -27,6 +27,18 @@ pub enum SplitPolicy {
     },
 }
 
+/// All bits of the places from a rail's on.
+const FROM: [[u32; MAX_RAILS]; MAX_RAILS] = {
+    let mut from = [[0; MAX_RAILS]; MAX_RAILS];
+    let mut at = 0;
+    while at < MAX_RAILS * MAX_RAILS {
+        let (rail, place) = (at / MAX_RAILS, at % MAX_RAILS);
+        from[rail][place] = if place < rail { 0 } else { u32::MAX };
+        at += 1;
+    }
+    from
+};
+
 /// Which rail carries which part of one buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
@@ -39,12 +51,9 @@ impl Parts {
     pub(crate) const NONE: Self = Self { ends: [0; MAX_RAILS] };
 
     /// All of it on one rail.
+    #[inline]
     fn whole(rail: u8, bytes: u32) -> Self {
-        let mut parts = Self::NONE;
-        for (at, end) in (0..).zip(&mut parts.ends) {
-            *end = if at < rail { 0 } else { bytes };
-        }
-        parts
+        Self { ends: FROM[usize::from(rail) % MAX_RAILS].map(|is_behind| is_behind & bytes) }
     }
 
     /// The first byte and the length of a rail's part.
@@ -111,10 +120,20 @@ impl Split {
     }
 
     /// The rail for a message that is not split: in turn, or the one that would be done first.
+    #[inline]
     pub(crate) fn one(&mut self, available: Mask, outstanding: &[u64; MAX_RAILS]) -> u8 {
+        self.turn = match available.leader() {
+            Some(rail) if available == Mask::of(rail) => rail,
+            _ => self.choose(available, outstanding),
+        };
+        self.turn
+    }
+
+    /// The same of several rails.
+    fn choose(&self, available: Mask, outstanding: &[u64; MAX_RAILS]) -> u8 {
         let behind = Mask::from_bits(available.bits() & !Mask::first(self.turn + 1).bits());
         let next = behind.leader().or(available.leader()).unwrap_or_default();
-        let rail = match &self.policy {
+        match &self.policy {
             SplitPolicy::Even => next,
             SplitPolicy::Weighted { weights } => {
                 let has_weight = |rail: &u8| weights[usize::from(*rail)] > 0;
@@ -129,9 +148,7 @@ impl Split {
                 };
                 behind.chain(available).min_by_key(finish).unwrap_or(next)
             }
-        };
-        self.turn = rail;
-        rail
+        }
     }
 }
 

@@ -3,12 +3,12 @@
 use super::config::SenderConfig;
 use super::end::Sender;
 use super::handle::SendHandle;
-use super::slot::{Share, Slot, Stage, State};
+use super::slot::{Slot, State};
 use crate::hardware::QueuePair;
-use crate::p2p::entry::{ENTRY_WORDS, Entry, EntryError, MAX_BUFFERS};
+use crate::p2p::entry::{ENTRY_WORDS, EntryError, MAX_BUFFERS};
 use crate::p2p::error::{CallError, Failure, NotNow, ProtocolError};
 use crate::p2p::immediate::{SIZE_UNIT, Told};
-use crate::p2p::lane::Lane;
+use crate::p2p::lane::Devices;
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::rail::MAX_RAILS;
@@ -36,19 +36,18 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.working()?;
         let number = self.next;
         self.open_front(number)?;
-        let lkeys = self.lkeys(buffer, keys)?;
-        let slot = &mut self.slots[Self::slot_at(number)];
-        let has_no_send = |at: &usize| slot.matched >> at & 1 == 0;
-        let mut fitting = (0..usize::from(slot.count)).filter(has_no_send);
-        let found = fitting.find(|at| slot.buffers[*at].remote.tag == tag);
-        let at = found.ok_or(NotNow::NoSuchTag)?;
+        let Self { slots, devices, .. } = self;
+        let slot = &mut slots[Self::slot_at(number)];
+        let at = slot.find(tag).ok_or(NotNow::NoSuchTag)?;
         let place = &mut slot.buffers[at];
         let (length, capacity) = (buffer.length(), place.remote.length);
         if length > capacity {
             return Err(CallError::TooLong { length, capacity });
         }
+        if length > 0 {
+            find_keys(&mut place.lkeys, devices, keys)?;
+        }
         place.local = buffer;
-        place.lkeys = lkeys;
         slot.matched |= 1 << at;
         if slot.matched == slot.all()
             && let Err(not_now) = self.launch(number)
@@ -59,24 +58,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         Ok(SendHandle { number, buffer: at as u8 })
     }
 
-    /// The lkeys of a buffer, in the order of this end's devices.
-    fn lkeys(
-        &self,
-        buffer: LocalBuffer,
-        keys: &[DeviceKeys],
-    ) -> Result<[u32; MAX_RAILS], CallError> {
-        let mut lkeys = [0; MAX_RAILS];
-        if buffer.length() == 0 {
-            return Ok(lkeys);
-        }
-        for (lkey, device) in lkeys.iter_mut().zip(&self.devices) {
-            let found = keys.iter().find(|keys| keys.device == *device);
-            *lkey = found.ok_or(CallError::MissingKeys { device: *device })?.lkey;
-        }
-        Ok(lkeys)
-    }
-
     /// Copies the entries of the message that is next into its slot, unless they are there.
+    #[inline]
     fn open_front(&mut self, number: u64) -> Result<(), CallError> {
         let at = Self::slot_at(number);
         let slot = &self.slots[at];
@@ -92,16 +75,21 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
                 Ok(())
             }
             None => Err(NotNow::NoEntry.into()),
-            Some(Err(source)) => {
-                let failure = Failure::Protocol(ProtocolError::Entry { number, source });
-                self.give_up(failure);
-                Err(CallError::Failed(failure))
-            }
+            Some(Err(source)) => Err(self.lied(number, source)),
         }
+    }
+
+    /// The peer wrote an entry that no correct one writes.
+    #[cold]
+    fn lied(&mut self, number: u64, source: EntryError) -> CallError {
+        let failure = Failure::Protocol(ProtocolError::Entry { number, source });
+        self.give_up(failure);
+        CallError::Failed(failure)
     }
 
     /// Copies entries out of the ring, each once, and returns how many there are; `None` if they are not
     /// all there yet.
+    #[inline]
     fn load_entries(&mut self, at: usize, number: u64) -> Option<Result<u8, EntryError>> {
         let form = self.config.entry_form;
         let first = at * MAX_BUFFERS * ENTRY_WORDS;
@@ -110,16 +98,15 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         while index < count {
             let word = first + usize::from(index) * ENTRY_WORDS;
             let words = self.region.words(word..word + ENTRY_WORDS);
-            let entry = match Entry::load(words, form, number, index)? {
-                Ok(entry) => entry,
-                Err(error) => return Some(Err(error)),
-            };
+            let entry = &mut self.slots[at].buffers[usize::from(index)].remote;
+            if let Err(error) = entry.read(words, form, number, index)? {
+                return Some(Err(error));
+            }
             if index == 0 {
                 count = entry.count;
             } else if entry.count != count {
                 return Some(Err(EntryError::Count { index, count: entry.count }));
             }
-            self.slots[at].buffers[usize::from(index)].remote = entry;
             index += 1;
         }
         Some(Ok(count))
@@ -127,6 +114,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     /// Splits a message, each of whose buffers has found its send, and gives it to the rails. If none takes
     /// anything of it, nothing changed.
+    #[inline]
     fn launch(&mut self, number: u64) -> Result<(), NotNow> {
         let at = Self::slot_at(number);
         let (available, chosen) = self.available(u32::from(self.slots[at].count));
@@ -135,18 +123,15 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
         self.divide(at, available);
         let slot = &mut self.slots[at];
-        let mut fits = true;
-        for rail in slot.mask {
-            let lane = chosen[usize::from(rail)];
-            let Lane { max_message, lifecycle, .. } = &self.lanes[usize::from(lane)];
-            fits &= slot.buffers[0].parts.part(rail).1 <= *max_message;
-            let generation = lifecycle.generation();
-            let share = &mut slot.shares[usize::from(rail)];
-            *share = Share { stage: Stage::Posting, lane, generation, ..Slot::NO_SHARE };
-        }
+        let fits = |rail: u8| {
+            let lane = &self.lanes[usize::from(chosen[usize::from(rail)])];
+            slot.buffers[0].parts.part(rail).1 <= lane.max_message
+        };
+        let fits = { slot.mask }.all(fits);
         slot.choose_form(self.layout.told(slot.buffers[0].local.length()), fits, &self.config);
         slot.state = State::Sending;
-        self.post_message(number)?;
+        slot.arrived = Mask::EMPTY;
+        self.post_message(number, &chosen)?;
         self.next = number + 1;
         Ok(())
     }
@@ -155,6 +140,21 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// is what it should have room for.
     #[inline]
     pub(super) fn available(&self, requests: u32) -> (Mask, [u8; MAX_RAILS]) {
+        if self.each > 1 || self.owes {
+            return self.choose_lanes(requests);
+        }
+        let mut available = Mask::EMPTY;
+        for (rail, lane) in (0..).zip(self.lanes.iter()) {
+            if lane.has_room(requests.min(lane.queue.limit())) {
+                available |= Mask::of(rail);
+            }
+        }
+        (available, [0, 1, 2, 3, 4, 5, 6, 7])
+    }
+
+    /// The same where rails have several queue pairs, or some of them wait for credits.
+    #[inline(never)]
+    fn choose_lanes(&self, requests: u32) -> (Mask, [u8; MAX_RAILS]) {
         let mut available = Mask::EMPTY;
         let mut chosen = [0; MAX_RAILS];
         let rails = usize::from(self.config.rails);
@@ -168,11 +168,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     /// The queue pair of a rail whose turn it is, of those that can be given something.
-    #[inline]
     fn choose_lane(&self, rail: usize, requests: u32) -> Option<usize> {
-        if self.each == 1 {
-            return self.has_room(rail, requests).then_some(rail);
-        }
         let turn = usize::from(self.turns[rail]);
         let in_turn = (1..=self.each).map(|step| (turn + step) % self.each);
         let mut places = in_turn.map(|at| rail + at * usize::from(self.config.rails));
@@ -180,13 +176,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     /// Whether a queue pair can be given something now.
-    #[inline]
     fn has_room(&self, place: usize, requests: u32) -> bool {
         let lane = &self.lanes[place];
         self.owed[place].is_none() && lane.has_room(requests.min(lane.queue.limit()))
     }
 
     /// Gives every available rail its parts of the buffers. A message without bytes goes over one rail.
+    #[inline]
     fn divide(&mut self, at: usize, available: Mask) {
         let Self { split, outstanding, slots, .. } = self;
         let slot = &mut slots[at];
@@ -203,7 +199,30 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 }
 
+/// Puts the lkeys of a buffer into the order of this end's devices.
+#[inline]
+fn find_keys(
+    lkeys: &mut [u32; MAX_RAILS],
+    devices: &Devices,
+    keys: &[DeviceKeys],
+) -> Result<(), CallError> {
+    for (lkey, device) in lkeys.iter_mut().zip(devices) {
+        let found = keys.iter().find(|keys| keys.device == *device);
+        *lkey = found.ok_or(CallError::MissingKeys { device: *device })?.lkey;
+    }
+    Ok(())
+}
+
 impl Slot {
+    /// The first buffer with this tag that has not found its send.
+    #[inline]
+    fn find(&self, tag: u32) -> Option<usize> {
+        let mut buffers = self.buffers().iter().enumerate();
+        let found =
+            buffers.find(|(at, buffer)| buffer.remote.tag == tag && self.matched >> at & 1 == 0);
+        found.map(|(at, _)| at)
+    }
+
     /// Chooses what the requests look like. `told` is what an immediate says of the first buffer's length;
     /// its shares `fit` one request each, or not.
     #[inline]

@@ -263,12 +263,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// A share did not arrive.
     fn lose_share(&mut self, at: usize, rail: u8) {
         let slot = &mut self.slots[at];
-        let payload = slot.payload(rail);
+        slot.arrived = slot.arrived.without(rail);
         let share = &mut slot.shares[usize::from(rail)];
         // What was acknowledged is not outstanding any more.
         if core::mem::replace(&mut share.stage, Stage::Lost) != Stage::Arrived {
             let carrier = self.lanes[usize::from(share.lane)].rail;
-            self.outstanding[usize::from(carrier)] -= payload;
+            self.outstanding[usize::from(carrier)] -= share.payload;
         }
     }
 
@@ -305,11 +305,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let generation = self.lanes[usize::from(lane)].lifecycle.generation();
         // Of a message that is done, the payload is there, and the buffer may be its caller's again.
         let is_bare = self.slots[at].state != State::Sending;
-        let share = &mut self.slots[at].shares[usize::from(rail)];
-        let stage = Stage::Posting;
-        *share = Share { stage, lane, generation, is_moved: true, is_bare, ..Slot::NO_SHARE };
+        let slot = &mut self.slots[at];
+        let payload = if is_bare { 0 } else { slot.bytes(rail) };
+        let (stage, is_moved) = (Stage::Posting, true);
+        slot.shares[usize::from(rail)] =
+            Share { stage, lane, generation, payload, is_moved, is_bare, ..Slot::NO_SHARE };
         self.stage_sizes(at);
-        self.outstanding[usize::from(carrier)] += self.slots[at].payload(rail);
+        self.outstanding[usize::from(carrier)] += payload;
         let taken = self.post_share(self.slots[at].number, rail);
         if let Some(errno) = taken.refusal.and_then(|refusal| refusal.errno()) {
             self.refused(usize::from(lane), errno);

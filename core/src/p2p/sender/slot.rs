@@ -6,7 +6,7 @@ use crate::p2p::lane::{Port, blank, key};
 use crate::p2p::mask::Mask;
 use crate::p2p::split::Parts;
 use crate::rail::MAX_RAILS;
-use crate::verbs::{LocalBuffer, Opcode, SendRequest, Sge};
+use crate::verbs::{Imm, LocalBuffer, Opcode, SendRequest, Sge};
 
 /// How far a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub(super) struct Share {
     pub(super) position: u32,
     /// Requests of it that were posted.
     pub(super) next: u32,
+    /// Payload bytes that the queue pair has to do for it.
+    pub(super) payload: u64,
     /// Another rail than that for which the message was split carries it.
     pub(super) is_moved: bool,
     /// Its payload is known to have arrived: only the signal goes out again.
@@ -84,6 +86,9 @@ pub(super) struct Slot {
     /// Each share is one request: the payload, with the immediate.
     pub(super) is_fast: bool,
     pub(super) mask: Mask,
+    /// The rails whose shares have arrived, of those in the mask.
+    pub(super) arrived: Mask,
+    /// Those of the rails in the mask mean something.
     pub(super) shares: [Share; MAX_RAILS],
     pub(super) buffers: [Buffer; MAX_BUFFERS],
 }
@@ -107,6 +112,7 @@ impl Slot {
         generation: 0,
         position: 0,
         next: 0,
+        payload: 0,
         is_moved: false,
         is_bare: false,
     };
@@ -121,6 +127,7 @@ impl Slot {
         told: Told::Record,
         is_fast: false,
         mask: Mask::EMPTY,
+        arrived: Mask::EMPTY,
         shares: [Self::NO_SHARE; MAX_RAILS],
         buffers: [Buffer {
             local: LocalBuffer::EMPTY,
@@ -139,6 +146,7 @@ impl Slot {
     };
 
     /// Begins a message of this number with `count` buffers.
+    #[inline]
     pub(super) fn open(&mut self, number: u64, count: u8) {
         self.number = number;
         self.state = State::Matching;
@@ -148,14 +156,13 @@ impl Slot {
         self.failures = 0;
         // The receiver is done with the message before: nothing of it is to be sent again.
         self.mask = Mask::EMPTY;
-        self.shares = [Self::NO_SHARE; MAX_RAILS];
     }
 
     /// None of it was posted: it was not given to the rails.
+    #[cold]
     pub(super) fn take_back(&mut self) {
         self.state = State::Matching;
         self.mask = Mask::EMPTY;
-        self.shares = [Self::NO_SHARE; MAX_RAILS];
     }
 
     /// One bit for each buffer.
@@ -170,18 +177,16 @@ impl Slot {
         &self.buffers[..usize::from(self.count)]
     }
 
-    /// Payload bytes that a queue pair has to do for a rail's share.
-    pub(super) fn payload(&self, rail: u8) -> u64 {
-        if self.shares[usize::from(rail)].is_bare {
-            return 0;
-        }
+    /// Bytes that a rail carries of the buffers.
+    #[inline]
+    pub(super) fn bytes(&self, rail: u8) -> u64 {
         self.buffers().iter().map(|buffer| u64::from(buffer.parts.part(rail).1)).sum()
     }
 
     /// Whether every share has arrived.
+    #[inline]
     pub(super) fn has_arrived(&self) -> bool {
-        let mut mask = self.mask;
-        mask.all(|rail| self.shares[usize::from(rail)].stage == Stage::Arrived)
+        self.arrived == self.mask
     }
 
     /// Requests of such a share, in messages of at most `max_message` bytes.
@@ -202,19 +207,16 @@ impl Slot {
 
     /// The only request of a rail's share, with the payload and the immediate.
     #[inline]
-    pub(super) fn fast_request(
-        &self,
-        rail: u8,
-        slot: u8,
-        layout: ImmLayout,
-        port: &Port,
-    ) -> SendRequest {
+    pub(super) fn fast_request(&self, rail: u8, imm: Imm, port: &Port) -> SendRequest {
         let (offset, length) = self.buffers[0].parts.part(rail);
-        SendRequest {
-            opcode: Opcode::RdmaWriteWithImm,
-            imm: layout.encode(Immediate { slot, mask: self.mask, told: self.told }),
-            ..self.buffers[0].write(offset, length, port)
-        }
+        let payload = self.buffers[0].write(offset, length, port);
+        SendRequest { opcode: Opcode::RdmaWriteWithImm, imm, ..payload }
+    }
+
+    /// The immediate of each share that is one request.
+    #[inline]
+    pub(super) const fn fast_imm(&self, slot: u8, layout: ImmLayout) -> Imm {
+        layout.encode(Immediate { slot, mask: self.mask, told: self.told })
     }
 
     /// Request `index` of a rail's share whose payload and signal are requests of their own.
