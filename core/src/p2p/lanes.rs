@@ -67,6 +67,19 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         }
     }
 
+    /// The place of a queue pair, which is this one or the next, more likely than another.
+    #[inline]
+    pub(super) fn find(&self, place: usize, device: DeviceId, qp_num: u32) -> Option<usize> {
+        let is_it = |lane: &Lane<Q, DEPTH>| lane.is_at(device, qp_num);
+        if self.all.get(place).is_some_and(is_it) {
+            return Some(place);
+        }
+        if self.all.get(place + 1).is_some_and(is_it) {
+            return Some(place + 1);
+        }
+        self.all.iter().position(is_it)
+    }
+
     /// Whether other queue pairs take over from one that fails.
     pub(super) const fn reroutes(&self) -> bool {
         self.reroutes

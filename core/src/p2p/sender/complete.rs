@@ -5,7 +5,7 @@ use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
 };
 use crate::hardware::{ENGINE_WR_ID, QueuePair};
-use crate::p2p::lane::{Lane, list};
+use crate::p2p::lane::list;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::rail::FailedBecause;
@@ -76,14 +76,18 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         _direct: &mut DirectCompletions,
     ) -> usize {
         let Role::Rail(place) = role else { return 0 };
-        let place = usize::from(place);
-        let Some(first) = completions.first() else { return 0 };
-        let is_at = |lane: &Lane<Q, DEPTH>| lane.is_at(device, first.qp_num);
-        if !self.lanes.get(place).is_some_and(is_at) {
-            return 0;
+        let mut place = usize::from(place);
+        let mut taken = 0;
+        for completion in completions {
+            // One look-up of the route serves all rails.
+            let Some(at) = self.lanes.find(place, device, completion.qp_num) else { break };
+            place = at;
+            if !self.take(place, completion) {
+                break;
+            }
+            taken += 1;
         }
-        let run = completions.iter().take_while(|next| next.qp_num == first.qp_num);
-        run.take_while(|completion| self.take(place, completion)).count()
+        taken
     }
 
     fn is_only_rail(&self, _device: DeviceId, _qp_num: u32) -> bool {

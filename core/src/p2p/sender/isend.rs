@@ -232,7 +232,7 @@ impl Slot {
         let is_alone = self.count == 1 && told != Told::Record;
         self.is_fast = is_alone && fit && !is_separate;
         // Without payload, an immediate tells multiples of 128 bytes only.
-        let is_told = self.is_fast || bytes.is_multiple_of(SIZE_UNIT);
-        self.told = if is_alone && is_told { told } else { Told::Record };
+        let is_told = self.is_fast || (is_alone && bytes.is_multiple_of(SIZE_UNIT));
+        self.told = if is_told { told } else { Told::Record };
     }
 }

@@ -25,36 +25,67 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         chosen: &[u8; MAX_RAILS],
     ) -> Result<(), NotNow> {
         let at = Self::slot_at(number);
-        let slot = &self.slots[at];
-        let imm = slot.fast_imm(at as u8, self.layout);
-        if slot.told == Told::Record {
-            self.stage_sizes(at);
+        if !self.slots[at].is_fast {
+            return self.post_slowly(number, chosen);
         }
-        let mut is_posted = false;
+        let imm = self.slots[at].fast_imm(at as u8, self.layout);
+        let mut is_first = true;
         for rail in self.slots[at].mask {
             let place = usize::from(chosen[usize::from(rail)]);
-            let payload = self.begin_share(at, rail, place);
-            let taken = if self.slots[at].is_fast {
-                self.post_fast(at, rail, place, imm)
-            } else {
-                self.post_share(number, rail)
-            };
-            if let Some(refusal) = taken.refusal.filter(|_| taken.count == 0 && !is_posted) {
-                return Err(self.nothing_taken(at, rail, place, refusal));
+            let taken = self.post_fast(at, rail, place, imm);
+            let goes_on = self.given((at, rail, place), taken, is_first)?;
+            if !goes_on {
+                break;
             }
-            is_posted = true;
-            if self.each > 1 {
-                self.turns[usize::from(rail)] = (place / usize::from(self.config.rails)) as u8;
-            }
-            self.outstanding[usize::from(rail)] += payload;
-            if let Some(errno) = taken.refusal.and_then(|refusal| refusal.errno()) {
-                self.refused(place, errno);
-                if self.lanes.failure.is_some() {
-                    break;
-                }
-            }
+            is_first = false;
         }
         Ok(())
+    }
+
+    /// The same of a message whose shares are several requests.
+    #[inline(never)]
+    fn post_slowly(&mut self, number: u64, chosen: &[u8; MAX_RAILS]) -> Result<(), NotNow> {
+        let at = Self::slot_at(number);
+        if self.slots[at].told == Told::Record {
+            self.stage_sizes(at);
+        }
+        let mut is_first = true;
+        for rail in self.slots[at].mask {
+            let place = usize::from(chosen[usize::from(rail)]);
+            let slot = &mut self.slots[at];
+            let (lane, payload) = (place as u8, slot.bytes(rail));
+            let generation = self.lanes[place].lifecycle.generation();
+            slot.shares[usize::from(rail)] =
+                Share { stage: Stage::Posting, lane, generation, payload, ..Slot::NO_SHARE };
+            let taken = self.post_share(number, rail);
+            if !self.given((at, rail, place), taken, is_first)? {
+                break;
+            }
+            is_first = false;
+        }
+        Ok(())
+    }
+
+    /// A rail's share was given to a queue pair, which took so much of it. Returns whether the next rail's may
+    /// be.
+    #[inline]
+    fn given(
+        &mut self,
+        (at, rail, place): (usize, u8, usize),
+        taken: Taken,
+        is_first: bool,
+    ) -> Result<bool, NotNow> {
+        if let Some(refusal) = taken.refusal.filter(|_| taken.count == 0 && is_first) {
+            return Err(self.nothing_taken(at, rail, place, refusal));
+        }
+        if self.each > 1 {
+            self.turns[usize::from(rail)] = (place / usize::from(self.config.rails)) as u8;
+        }
+        self.outstanding[usize::from(rail)] += self.slots[at].shares[usize::from(rail)].payload;
+        if let Some(errno) = taken.refusal.and_then(|refusal| refusal.errno()) {
+            self.refused(place, errno);
+        }
+        Ok(taken.refusal.is_none() || self.lanes.failure.is_none())
     }
 
     /// The driver of the first rail did not take anything of a message.
@@ -68,17 +99,6 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         NotNow::Refused { rail, refusal }
     }
 
-    /// A share is given to a queue pair. Returns its bytes.
-    #[inline]
-    fn begin_share(&mut self, at: usize, rail: u8, place: usize) -> u64 {
-        let Self { slots, lanes, .. } = self;
-        let slot = &mut slots[at];
-        let (stage, payload) = (Stage::Posting, slot.bytes(rail));
-        let generation = lanes[place].lifecycle.generation();
-        slot.shares[usize::from(rail)] =
-            Share { stage, lane: place as u8, generation, payload, ..Slot::NO_SHARE };
-        payload
-    }
     /// Puts the sizes where the signal takes them from.
     pub(super) fn stage_sizes(&self, at: usize) {
         let sizes = self.slots[at].buffers().iter().map(|buffer| buffer.local.length());
@@ -87,6 +107,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     /// Posts what was not posted yet of a share, as far as there are credits.
+    #[inline(never)]
     pub(super) fn post_share(&mut self, number: u64, rail: u8) -> Taken {
         let at = Self::slot_at(number);
         let slot = &self.slots[at];
@@ -125,21 +146,27 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     /// The same of a share that is one request, by this queue pair.
-    #[inline]
+    #[inline(always)]
     fn post_fast(&mut self, at: usize, rail: u8, place: usize, imm: Imm) -> Taken {
         let Self { lanes, slots, .. } = self;
         let (slot, lane) = (&mut slots[at], &mut lanes[place]);
         let number = slot.number;
+        let (request, payload) = slot.fast_request(rail, imm, &lane.port());
         let mut taken = Taken { count: 0, refusal: None };
         if lane.queue.credits() > 0 {
-            let request = slot.fast_request(rail, imm, &lane.port());
             taken = lane.post_one(request, true, Purpose::Share { number, rail, ends: true });
         }
-        if taken.count > 0 {
-            let share = &mut slot.shares[usize::from(rail)];
-            share.stage = Stage::Posted;
-            share.position = lane.immediates;
-            share.next = 1;
+        let is_posted = taken.count > 0;
+        slot.shares[usize::from(rail)] = Share {
+            stage: if is_posted { Stage::Posted } else { Stage::Posting },
+            lane: place as u8,
+            generation: lane.lifecycle.generation(),
+            position: lane.immediates,
+            next: u32::from(is_posted),
+            payload,
+            ..Slot::NO_SHARE
+        };
+        if is_posted {
             lane.immediates = lane.immediates.wrapping_add(1);
         } else {
             self.owed[place] = Some((number, rail));

@@ -205,12 +205,13 @@ impl Slot {
         is_leaders || self.shares[usize::from(rail)].is_moved
     }
 
-    /// The only request of a rail's share, with the payload and the immediate.
+    /// The only request of a rail's share, with the payload and the immediate; and the payload's bytes.
     #[inline]
-    pub(super) fn fast_request(&self, rail: u8, imm: Imm, port: &Port) -> SendRequest {
+    pub(super) fn fast_request(&self, rail: u8, imm: Imm, port: &Port) -> (SendRequest, u64) {
         let (offset, length) = self.buffers[0].parts.part(rail);
         let payload = self.buffers[0].write(offset, length, port);
-        SendRequest { opcode: Opcode::RdmaWriteWithImm, imm, ..payload }
+        let opcode = Opcode::RdmaWriteWithImm;
+        (SendRequest { opcode, imm, ..payload }, u64::from(length))
     }
 
     /// The immediate of each share that is one request.
