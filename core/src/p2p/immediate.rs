@@ -120,6 +120,14 @@ impl ImmLayout {
         Imm::from_number(slot as u32 | (mask as u32) << SLOT_BITS | size << self.size_shift())
     }
 
+    /// The same of so many units, which fit, over rails that exist.
+    #[inline]
+    pub(super) const fn encode_units(self, slot: u8, mask: Mask, units: u32) -> Imm {
+        debug_assert!(units <= self.largest_units());
+        let fields = (mask.bits() as u32) << SLOT_BITS | units << self.size_shift();
+        Imm::from_number(slot as u32 | fields)
+    }
+
     /// Takes it apart. Every number is an immediate; whether one is due is another question.
     #[inline]
     pub const fn decode(self, imm: Imm) -> Immediate {

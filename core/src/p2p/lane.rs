@@ -2,13 +2,15 @@
 
 use super::card::Ports;
 use super::entry::ENTRY_KEYS;
-use super::error::BuildError;
+use super::error::{BuildError, CallError};
 use super::immediate::SIZE_UNIT;
 use super::queue::{Purpose, SendQueue};
 use crate::completion::{PhysicalQp, Role};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::{Lifecycle, MAX_RAILS, RailCounters, RailError, RailEvents, RailId};
-use crate::verbs::{Completion, DeviceId, Imm, Opcode, SendFlags, SendRequest, Sge, WcStatus};
+use crate::verbs::{
+    Completion, DeviceId, DeviceKeys, Imm, Opcode, SendFlags, SendRequest, Sge, WcStatus,
+};
 use arrayvec::ArrayVec;
 
 /// A queue pair, what is in flight on it, and whether it may be used.
@@ -326,6 +328,18 @@ pub(super) fn blank(opcode: Opcode) -> SendRequest {
 #[inline]
 pub(super) fn key(rkeys: &[u32; ENTRY_KEYS], device: u8) -> u32 {
     rkeys.get(usize::from(device)).copied().unwrap_or_default()
+}
+
+/// The keys of a buffer on a device, most likely at this place.
+#[inline]
+pub(super) fn find_keys(
+    keys: &[DeviceKeys],
+    at: usize,
+    device: DeviceId,
+) -> Result<&DeviceKeys, CallError> {
+    let is_it = |keys: &&DeviceKeys| keys.device == device;
+    let found = keys.get(at).filter(is_it).or_else(|| keys.iter().find(is_it));
+    found.ok_or(CallError::MissingKeys { device })
 }
 
 /// Calls `each` for every queue pair with its role and the completion queue entries that it can need, those

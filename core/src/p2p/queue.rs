@@ -126,6 +126,9 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
     /// Takes the oldest chain off, if the completion of request `number` ends it.
     #[inline]
     pub(super) fn end(&mut self, number: u64) -> Option<Purpose> {
+        if self.ended > number {
+            return None;
+        }
         let Chain { end, purpose } = *self.chains.front()?;
         if end > number + 1 {
             return None;

@@ -52,7 +52,7 @@ impl Parts {
 
     /// All of it on one rail.
     #[inline]
-    fn whole(rail: u8, bytes: u32) -> Self {
+    pub(crate) fn whole(rail: u8, bytes: u32) -> Self {
         Self { ends: FROM[usize::from(rail) % MAX_RAILS].map(|is_behind| is_behind & bytes) }
     }
 

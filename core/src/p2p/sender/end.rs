@@ -6,7 +6,7 @@ use crate::hardware::QueuePair;
 use crate::p2p::card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
 use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, MAX_BUFFERS};
 use crate::p2p::error::{BuildError, CallError, CardError, Failure};
-use crate::p2p::immediate::{ImmLayout, MAX_SLOTS};
+use crate::p2p::immediate::{ImmLayout, MAX_SLOTS, SIZE_UNIT};
 use crate::p2p::lane::{Devices, connect, devices, lanes, ports};
 use crate::p2p::lanes::Lanes;
 use crate::p2p::memory::{Region, Words};
@@ -68,6 +68,8 @@ pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize
     /// Number of the message that is sent next, or is being matched.
     pub(super) next: u64,
     pub(super) split: Split,
+    /// Messages of one buffer of up to this many bytes are one request, over one rail.
+    pub(super) longest_short: u32,
     /// Queue pairs of each rail.
     pub(super) each: usize,
     /// Which of its queue pairs had a rail's last turn.
@@ -122,6 +124,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             layout,
             next: 1,
             split: Split::new(config.split, config.split_threshold),
+            longest_short: 0,
             each: lanes.len() / usize::from(rails),
             turns: [0; MAX_RAILS],
             outstanding: [0; MAX_RAILS],
@@ -160,7 +163,18 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         peer.records.check(SLOTS * RECORD_BYTES)?;
         connect(&mut self.lanes, &peer.ports);
         self.peer = Some(*peer);
+        self.longest_short = self.longest_short();
         Ok(())
+    }
+
+    /// What one immediate can tell of, and one request carries on every rail.
+    fn longest_short(&self) -> u32 {
+        let SenderConfig { rails, split_threshold, separate_signal, .. } = self.config;
+        let together = separate_signal.map_or(u32::MAX, |least| least.saturating_sub(1));
+        let unsplit = if rails > 1 { split_threshold } else { u32::MAX };
+        let told = self.layout.largest_units().saturating_mul(SIZE_UNIT);
+        let carried = self.lanes.iter().map(|lane| lane.max_message).min().unwrap_or_default();
+        together.min(unsplit).min(told).min(carried)
     }
 
     /// What it was made with.

@@ -3,14 +3,15 @@
 use super::config::SenderConfig;
 use super::end::Sender;
 use super::handle::SendHandle;
-use super::slot::{Slot, State};
+use super::slot::{Buffer, Slot, State};
 use crate::hardware::QueuePair;
 use crate::p2p::entry::{ENTRY_WORDS, EntryError, MAX_BUFFERS};
 use crate::p2p::error::{CallError, Failure, NotNow, ProtocolError};
 use crate::p2p::immediate::{SIZE_UNIT, Told};
-use crate::p2p::lane::Devices;
+use crate::p2p::lane::{Devices, find_keys};
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
+use crate::p2p::split::Parts;
 use crate::rail::MAX_RAILS;
 use crate::verbs::{DeviceKeys, LocalBuffer};
 
@@ -38,19 +39,38 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.open_front(number)?;
         let Self { slots, devices, .. } = self;
         let slot = &mut slots[Self::slot_at(number)];
+        if slot.count > 1 {
+            return self.isend_one_of(number, buffer, tag, keys);
+        }
+        let place = &mut slot.buffers[0];
+        if place.remote.tag != tag {
+            return Err(NotNow::NoSuchTag.into());
+        }
+        place.fill(buffer, devices, keys)?;
+        slot.matched = 1;
+        if let Err(not_now) = self.launch(number) {
+            self.slots[Self::slot_at(number)].matched = 0;
+            return Err(not_now.into());
+        }
+        Ok(SendHandle { number, buffer: 0 })
+    }
+
+    /// The same for a receive with several buffers.
+    #[inline(never)]
+    fn isend_one_of(
+        &mut self,
+        number: u64,
+        buffer: LocalBuffer,
+        tag: u32,
+        keys: &[DeviceKeys],
+    ) -> Result<SendHandle, CallError> {
+        let Self { slots, devices, .. } = self;
+        let slot = &mut slots[Self::slot_at(number)];
         let at = slot.find(tag).ok_or(NotNow::NoSuchTag)?;
-        let place = &mut slot.buffers[at];
-        let (length, capacity) = (buffer.length(), place.remote.length);
-        if length > capacity {
-            return Err(CallError::TooLong { length, capacity });
-        }
-        if length > 0 {
-            find_keys(&mut place.lkeys, devices, keys)?;
-        }
-        place.local = buffer;
+        slot.buffers[at].fill(buffer, devices, keys)?;
         slot.matched |= 1 << at;
         if slot.matched == slot.all()
-            && let Err(not_now) = self.launch(number)
+            && let Err(not_now) = self.launch_parts(number)
         {
             self.slots[Self::slot_at(number)].matched &= !(1 << at);
             return Err(not_now.into());
@@ -112,10 +132,49 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         Some(Ok(count))
     }
 
-    /// Splits a message, each of whose buffers has found its send, and gives it to the rails. If none takes
-    /// anything of it, nothing changed.
+    /// Gives a message of one buffer, which has found its send, to the rails. If none takes anything of it,
+    /// nothing changed.
     #[inline]
     fn launch(&mut self, number: u64) -> Result<(), NotNow> {
+        let at = Self::slot_at(number);
+        let bytes = self.slots[at].buffers[0].local.length();
+        if bytes > self.longest_short {
+            return self.launch_parts(number);
+        }
+        let (rail, place) = self.one_lane().ok_or(NotNow::NoCredits)?;
+        let (mask, units) = (Mask::of(rail), bytes.div_ceil(SIZE_UNIT));
+        let slot = &mut self.slots[at];
+        slot.buffers[0].parts = Parts::whole(rail, bytes);
+        slot.told = Told::Units(units);
+        slot.is_fast = true;
+        slot.send_over(mask);
+        let imm = self.layout.encode_units(at as u8, mask, units);
+        let taken = self.post_fast(at, rail, place, (0, bytes), imm);
+        self.given((at, rail, place), taken, true)?;
+        self.next = number + 1;
+        Ok(())
+    }
+
+    /// The rail for a message that goes over one, and its queue pair whose turn it is.
+    #[inline]
+    fn one_lane(&mut self) -> Option<(u8, usize)> {
+        if let [only] = &*self.lanes.all
+            && !self.owes
+        {
+            return only.has_room(1).then_some((0, 0));
+        }
+        let (available, chosen) = self.available(1);
+        if available.is_empty() {
+            return None;
+        }
+        let rail = self.split.one(available, &self.outstanding);
+        Some((rail, usize::from(chosen[usize::from(rail)])))
+    }
+
+    /// Splits a message, each of whose buffers has found its send, and gives it to the rails. If none takes
+    /// anything of it, nothing changed.
+    #[inline(never)]
+    fn launch_parts(&mut self, number: u64) -> Result<(), NotNow> {
         let at = Self::slot_at(number);
         let (available, chosen) = self.available(u32::from(self.slots[at].count));
         if available.is_empty() {
@@ -129,8 +188,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         };
         let fits = { slot.mask }.all(fits);
         slot.choose_form(self.layout.told(slot.buffers[0].local.length()), fits, &self.config);
-        slot.state = State::Sending;
-        slot.arrived = Mask::EMPTY;
+        slot.send_over(slot.mask);
         self.post_message(number, &chosen)?;
         self.next = number + 1;
         Ok(())
@@ -199,21 +257,38 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 }
 
-/// Puts the lkeys of a buffer into the order of this end's devices.
-#[inline]
-fn find_keys(
-    lkeys: &mut [u32; MAX_RAILS],
-    devices: &Devices,
-    keys: &[DeviceKeys],
-) -> Result<(), CallError> {
-    for (lkey, device) in lkeys.iter_mut().zip(devices) {
-        let found = keys.iter().find(|keys| keys.device == *device);
-        *lkey = found.ok_or(CallError::MissingKeys { device: *device })?.lkey;
+impl Buffer {
+    /// It has found its send: of this buffer, with an lkey for each of this end's devices.
+    #[inline]
+    fn fill(
+        &mut self,
+        buffer: LocalBuffer,
+        devices: &Devices,
+        keys: &[DeviceKeys],
+    ) -> Result<(), CallError> {
+        let (length, capacity) = (buffer.length(), self.remote.length);
+        if length > capacity {
+            return Err(CallError::TooLong { length, capacity });
+        }
+        if length > 0 {
+            for ((at, device), lkey) in devices.iter().enumerate().zip(&mut self.lkeys) {
+                *lkey = find_keys(keys, at, *device)?.lkey;
+            }
+        }
+        self.local = buffer;
+        Ok(())
     }
-    Ok(())
 }
 
 impl Slot {
+    /// It is given to these rails.
+    #[inline]
+    const fn send_over(&mut self, mask: Mask) {
+        self.state = State::Sending;
+        self.mask = mask;
+        self.arrived = Mask::EMPTY;
+    }
+
     /// The first buffer with this tag that has not found its send.
     #[inline]
     fn find(&self, tag: u32) -> Option<usize> {

@@ -11,7 +11,7 @@ use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::p2p::record::{self, RECORD_BYTES, RECORD_WORDS};
 use crate::rail::{FailedBecause, MAX_RAILS};
-use crate::verbs::Imm;
+use crate::verbs::{Imm, Opcode, SendRequest};
 
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
     Sender<Q, M, QPS, DEPTH, SLOTS>
@@ -32,9 +32,9 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let mut is_first = true;
         for rail in self.slots[at].mask {
             let place = usize::from(chosen[usize::from(rail)]);
-            let taken = self.post_fast(at, rail, place, imm);
-            let goes_on = self.given((at, rail, place), taken, is_first)?;
-            if !goes_on {
+            let part = self.slots[at].buffers[0].parts.part(rail);
+            let taken = self.post_fast(at, rail, place, part, imm);
+            if !self.given((at, rail, place), taken, is_first)? {
                 break;
             }
             is_first = false;
@@ -69,7 +69,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// A rail's share was given to a queue pair, which took so much of it. Returns whether the next rail's may
     /// be.
     #[inline]
-    fn given(
+    pub(super) fn given(
         &mut self,
         (at, rail, place): (usize, u8, usize),
         taken: Taken,
@@ -114,7 +114,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let share = slot.shares[usize::from(rail)];
         if slot.is_fast && !share.is_moved {
             let imm = slot.fast_imm(at as u8, self.layout);
-            let taken = self.post_fast(at, rail, usize::from(share.lane), imm);
+            let part = slot.buffers[0].parts.part(rail);
+            let taken = self.post_fast(at, rail, usize::from(share.lane), part, imm);
             if taken.count > 0 {
                 self.owed[usize::from(share.lane)] = None;
             }
@@ -145,15 +146,23 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         taken
     }
 
-    /// The same of a share that is one request, by this queue pair.
+    /// The same of a share that is one request, by this queue pair; of this first byte and length.
     #[inline(always)]
-    fn post_fast(&mut self, at: usize, rail: u8, place: usize, imm: Imm) -> Taken {
+    pub(super) fn post_fast(
+        &mut self,
+        at: usize,
+        rail: u8,
+        place: usize,
+        (offset, length): (u32, u32),
+        imm: Imm,
+    ) -> Taken {
         let Self { lanes, slots, .. } = self;
         let (slot, lane) = (&mut slots[at], &mut lanes[place]);
         let number = slot.number;
-        let (request, payload) = slot.fast_request(rail, imm, &lane.port());
         let mut taken = Taken { count: 0, refusal: None };
         if lane.queue.credits() > 0 {
+            let payload = slot.buffers[0].write(offset, length, &lane.port());
+            let request = SendRequest { opcode: Opcode::RdmaWriteWithImm, imm, ..payload };
             taken = lane.post_one(request, true, Purpose::Share { number, rail, ends: true });
         }
         let is_posted = taken.count > 0;
@@ -163,7 +172,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             generation: lane.lifecycle.generation(),
             position: lane.immediates,
             next: u32::from(is_posted),
-            payload,
+            payload: u64::from(length),
             ..Slot::NO_SHARE
         };
         if is_posted {

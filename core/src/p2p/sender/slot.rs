@@ -205,15 +205,6 @@ impl Slot {
         is_leaders || self.shares[usize::from(rail)].is_moved
     }
 
-    /// The only request of a rail's share, with the payload and the immediate; and the payload's bytes.
-    #[inline]
-    pub(super) fn fast_request(&self, rail: u8, imm: Imm, port: &Port) -> (SendRequest, u64) {
-        let (offset, length) = self.buffers[0].parts.part(rail);
-        let payload = self.buffers[0].write(offset, length, port);
-        let opcode = Opcode::RdmaWriteWithImm;
-        (SendRequest { opcode, imm, ..payload }, u64::from(length))
-    }
-
     /// The immediate of each share that is one request.
     #[inline]
     pub(super) const fn fast_imm(&self, slot: u8, layout: ImmLayout) -> Imm {
@@ -257,7 +248,7 @@ impl Slot {
 impl Buffer {
     /// A WRITE of a part of it.
     #[inline]
-    fn write(&self, offset: u32, length: u32, port: &Port) -> SendRequest {
+    pub(super) fn write(&self, offset: u32, length: u32, port: &Port) -> SendRequest {
         SendRequest {
             sge: self.local.part(offset, length).sge(self.lkeys[usize::from(port.device_at)]),
             remote_addr: self.remote.addr.wrapping_add(u64::from(offset)),
