@@ -81,6 +81,15 @@ impl<M: Words> Region<M> {
         rkeys
     }
 
+    /// The keys for requests, in this order of devices.
+    pub(super) fn lkeys(&self, devices: &[DeviceId]) -> [u32; ENTRY_KEYS] {
+        let mut lkeys = [0; ENTRY_KEYS];
+        for (lkey, device) in lkeys.iter_mut().zip(devices) {
+            *lkey = self.lkey(*device);
+        }
+        lkeys
+    }
+
     /// The key for requests on one device.
     #[inline]
     pub(super) fn lkey(&self, device: DeviceId) -> u32 {

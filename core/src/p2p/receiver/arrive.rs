@@ -29,7 +29,6 @@ impl<
     fn take(&mut self, place: usize, completion: &Completion) {
         let lane = &mut self.lanes[place];
         lane.counters.completions += 1;
-        lane.counters.errors += u64::from(!completion.status.is_success());
         // On a failure, this bit alone tells which queue it is of.
         if completion.wr_id & ENGINE_WR_ID != 0 {
             return self.sent(place, completion);
@@ -39,10 +38,9 @@ impl<
         if !completion.status.is_success() {
             return self.failed(place, completion);
         }
-        let lane = &mut self.lanes[place];
         lane.immediates = lane.immediates.wrapping_add(1);
         // Of a queue pair that is fenced, the peer has been told the number.
-        if self.lanes.failure.is_some() || self.lanes[place].lifecycle.is_drained() {
+        if lane.lifecycle.is_drained() || self.lanes.failure.is_some() {
             return;
         }
         if let Err(error) = self.arrive(place, completion) {
@@ -53,33 +51,48 @@ impl<
     /// An immediate arrived.
     #[inline]
     fn arrive(&mut self, place: usize, completion: &Completion) -> Result<(), ProtocolError> {
-        let lane = &self.lanes[place];
+        let Self { lanes, slots, layout, fenced, .. } = self;
+        let lane = &lanes[place];
         let (mut rail, opcode) = (lane.rail, completion.opcode);
         let imm = completion.imm().filter(|_| opcode == WcOpcode::RECV_RDMA_WITH_IMM);
         let imm = imm.ok_or(ProtocolError::NoImmediate { rail, opcode })?;
-        let immediate = self.layout.decode(imm);
+        let immediate = layout.decode(imm);
         let number = immediate.slot;
         let at = usize::from(number);
-        let slot = self.slots.get_mut(at).filter(|slot| slot.state == State::Waiting);
+        let slot = slots.get_mut(at).filter(|slot| slot.state == State::Waiting);
         let slot = slot.ok_or(ProtocolError::NoReceive { slot: number })?;
         if let Told::Moved(of) = immediate.told {
             rail = of;
-            if !self.fenced.contains(rail) {
+            if !fenced.contains(rail) {
                 return Err(ProtocolError::NotFenced { slot: number, rail });
             }
         }
         let (device_at, bytes) = (lane.device_at, completion.byte_len);
         slot.note(&Arrival { immediate, rail, device_at, bytes })?;
         if slot.is_complete() {
-            let record = at * RECORD_WORDS;
-            let words = self.region.words(record..record + RECORD_WORDS);
-            slot.finish(number, words)?;
-            self.waiting -= 1;
+            self.finish(at)?;
         }
         Ok(())
     }
 
+    /// All immediates of a receive are in.
+    #[inline]
+    fn finish(&mut self, at: usize) -> Result<(), ProtocolError> {
+        let Self { slots, region, .. } = self;
+        let slot = &mut slots[at];
+        if slot.needs_record() {
+            let words = region.words(at * RECORD_WORDS..(at + 1) * RECORD_WORDS);
+            slot.read_record(at as u8, words)?;
+        } else {
+            slot.add_up(at as u8)?;
+        }
+        slot.state = State::Done;
+        self.waiting -= 1;
+        Ok(())
+    }
+
     /// What was posted to a queue pair has ended.
+    #[inline(never)]
     fn sent(&mut self, place: usize, completion: &Completion) {
         let is_success = completion.status.is_success();
         if let Some(number) = self.lanes[place].queue.find(completion.wr_id) {
@@ -99,11 +112,14 @@ impl<
     /// A completion failed: so did its queue pair.
     #[cold]
     fn failed(&mut self, place: usize, completion: &Completion) {
-        let error = self.lanes[place].completion_error(completion);
+        let lane = &mut self.lanes[place];
+        lane.counters.errors += 1;
+        let error = lane.completion_error(completion);
         self.lane_failed(place, FailedBecause::Error(error));
     }
 
     /// Posts receives in the place of those that were taken, a batch at a time.
+    #[inline]
     pub(super) fn refill(&mut self) {
         for pool in self.pools.iter_mut().filter(|pool| pool.each > 0) {
             // What was promised is there, whatever the driver says: each immediate that came took the
@@ -152,14 +168,19 @@ impl<
         _direct: &mut DirectCompletions,
     ) -> usize {
         let Role::Rail(place) = role else { return 0 };
-        let place = usize::from(place);
-        let Some(first) = completions.first() else { return 0 };
-        let is_at = |lane: &Lane<Q, DEPTH>| lane.is_at(device, first.qp_num);
-        if !self.lanes.get(place).is_some_and(is_at) {
-            return self.flushed(place, device, first);
+        let mut place = usize::from(place);
+        let mut taken = 0;
+        for completion in completions {
+            // One look-up of the route serves all rails.
+            match self.lanes.find(place, device, completion.qp_num) {
+                Some(at) => place = at,
+                None if taken == 0 => return self.flushed(place, device, completion),
+                None => break,
+            }
+            self.take(place, completion);
+            taken += 1;
         }
-        let run = completions.iter().take_while(|next| next.qp_num == first.qp_num);
-        run.map(|completion| self.take(place, completion)).count()
+        taken
     }
 
     fn is_only_rail(&self, _device: DeviceId, _qp_num: u32) -> bool {

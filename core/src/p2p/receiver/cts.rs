@@ -2,7 +2,8 @@
 
 use super::end::Receiver;
 use crate::hardware::{QueuePair, ReceiveQueue};
-use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, MAX_BUFFERS};
+use crate::p2p::card::SenderCard;
+use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, Entry, EntryForm, MAX_BUFFERS};
 use crate::p2p::error::NotNow;
 use crate::p2p::lane::{blank, key};
 use crate::p2p::memory::Words;
@@ -21,19 +22,32 @@ impl<
     /// The queue pair for the entries of a slot: the first one of each device, devices in turn, so that the
     /// entries of one slot follow each other on one connection as long as it works. `None` without a credit:
     /// full is back-pressure.
+    #[inline]
     pub(super) fn entry_lane(&self, at: usize) -> Option<usize> {
         let devices = self.devices.len();
-        let in_turn = (0..devices).map(|step| (at + step) % devices);
-        let works = |device: usize| {
+        let device = if devices == 1 { 0 } else { at % devices };
+        let first = usize::from(self.first_lanes[device]);
+        let lane = &self.lanes[first];
+        let works = usize::from(lane.device_at) == device && lane.lifecycle.is_in_service();
+        let place = if works { first } else { self.find_entry_lane(at)? };
+        self.lanes[place].has_room(1).then_some(place)
+    }
+
+    /// The same, whether it has a credit or not, where queue pairs have failed.
+    #[cold]
+    fn find_entry_lane(&self, at: usize) -> Option<usize> {
+        let devices = self.devices.len();
+        let mut in_turn = (0..devices).map(|step| (at + step) % devices);
+        in_turn.find_map(|device| {
             self.lanes.iter().position(|lane| {
                 usize::from(lane.device_at) == device && lane.lifecycle.is_in_service()
             })
-        };
-        let lane = in_turn.filter_map(works).next()?;
-        self.lanes[lane].has_room(1).then_some(lane)
+        })
     }
 
-    /// Writes the entries of a slot, all with one request. If the driver does not take it, nothing changed.
+    /// Writes the entries of a slot, which are staged, all with one request. If the driver does not take it,
+    /// nothing changed.
+    #[inline]
     pub(super) fn post_entries(
         &mut self,
         at: usize,
@@ -42,18 +56,17 @@ impl<
         count: u8,
         again: bool,
     ) -> Result<(), NotNow> {
-        self.stage_entries(at, count);
-        let peer = self.peer.unwrap_or_default();
+        let Some(SenderCard { ring, .. }) = &self.peer else { return Err(NotNow::NoCredits) };
         let lane = &mut self.lanes[place];
-        let first = Self::RECORDS_WORDS + at * MAX_BUFFERS * ENTRY_WORDS;
+        let first = Self::staged(at, 0);
         let bytes = usize::from(count) * ENTRY_BYTES;
-        let lkey = self.region.lkey(lane.device);
+        let lkey = self.lkeys[usize::from(lane.device_at)];
         let is_inline = bytes as u32 <= lane.qp.limits().max_inline_data;
         let request = SendRequest {
             flags: if is_inline { SendFlags::INLINE } else { SendFlags::empty() },
             sge: self.region.sge(first..first + MAX_BUFFERS * ENTRY_WORDS, bytes, lkey),
-            remote_addr: peer.ring.addr + (at * MAX_BUFFERS * ENTRY_BYTES) as u64,
-            rkey: key(&peer.ring.rkeys, lane.peer_at),
+            remote_addr: ring.addr + (at * MAX_BUFFERS * ENTRY_BYTES) as u64,
+            rkey: key(&ring.rkeys, lane.peer_at),
             ..blank(Opcode::RdmaWrite)
         };
         // Counted, not by slot: whatever the number of devices, and whichever of them is gone, no more than a
@@ -68,13 +81,25 @@ impl<
         }
     }
 
-    /// Puts entries where the request takes them from, which nobody touches until the slot is taken anew.
-    fn stage_entries(&self, at: usize, count: u8) {
-        let form = self.peer.unwrap_or_default().form;
-        let first = Self::RECORDS_WORDS + at * MAX_BUFFERS * ENTRY_WORDS;
-        for (index, entry) in self.slots[at].entries[..usize::from(count)].iter().enumerate() {
-            let word = first + index * ENTRY_WORDS;
-            entry.store(form, self.region.words(word..word + ENTRY_WORDS));
+    /// Puts the entries of a slot where the request takes them from.
+    pub(super) fn stage_entries(&self, at: usize) {
+        let slot = &self.slots[at];
+        for (index, entry) in slot.entries().iter().enumerate() {
+            self.stage(at, index, entry);
         }
+    }
+
+    /// Puts an entry where the request takes it from, which nobody touches until the slot is taken anew.
+    #[inline]
+    pub(super) fn stage(&self, at: usize, index: usize, entry: &Entry) {
+        let form = self.peer.as_ref().map_or_else(EntryForm::default, |peer| peer.form);
+        let word = Self::staged(at, index);
+        entry.store(form, self.region.words(word..word + ENTRY_WORDS));
+    }
+
+    /// The first word of a staged entry.
+    #[inline]
+    const fn staged(at: usize, index: usize) -> usize {
+        Self::RECORDS_WORDS + (at * MAX_BUFFERS + index) * ENTRY_WORDS
     }
 }

@@ -71,7 +71,11 @@ pub struct Receiver<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// Rails of which a queue pair has failed.
     pub(super) failed: Mask,
     pub(super) devices: Devices,
+    /// The first queue pair of each device, as long as none was replaced.
+    pub(super) first_lanes: [u8; MAX_RAILS],
     pub(super) region: Region<M>,
+    /// The keys of that for requests on each device.
+    pub(super) lkeys: [u32; MAX_RAILS],
     pub(super) peer: Option<SenderCard>,
     /// The loopback queue pair of each device that has one, in no order.
     pub(super) flushes: ArrayVec<FlushLane<Q, DEPTH>, MAX_RAILS>,
@@ -133,6 +137,10 @@ impl<
         }
         let devices = devices(&mut lanes);
         region.check(Self::REGION_WORDS, &devices)?;
+        let mut first_lanes = [0; MAX_RAILS];
+        for (place, lane) in lanes.iter().enumerate().rev() {
+            first_lanes[usize::from(lane.device_at)] = place as u8;
+        }
         let shortest = lanes.iter().map(|lane| lane.max_message).min().unwrap_or_default();
         let max_buffers = (shortest as usize / ENTRY_BYTES).min(MAX_BUFFERS) as u8;
         let layout = ImmLayout::new(rails).ok_or(BuildError::Rails { rails })?;
@@ -146,7 +154,9 @@ impl<
             lanes: Lanes::new(lanes, rails, reroutes, min_rails),
             fenced: Mask::EMPTY,
             failed: Mask::EMPTY,
+            lkeys: region.lkeys(&devices),
             devices,
+            first_lanes,
             region,
             peer: None,
             flushes: flush_lane::lanes(flush_queue_pairs)?,
@@ -333,10 +343,10 @@ impl<
 
     /// The peer's card, of a connection that works.
     #[inline]
-    pub(super) fn working(&self) -> Result<SenderCard, CallError> {
+    pub(super) fn working(&self) -> Result<&SenderCard, CallError> {
         match self.lanes.failure {
             Some(failure) => Err(CallError::Failed(failure)),
-            None => self.peer.ok_or(CallError::NotConnected),
+            None => self.peer.as_ref().ok_or(CallError::NotConnected),
         }
     }
 

@@ -6,6 +6,7 @@ use super::slot::State;
 use crate::hardware::{QueuePair, ReceiveQueue};
 use crate::p2p::entry::{ENTRY_KEYS, Entry};
 use crate::p2p::error::{CallError, NotNow};
+use crate::p2p::lane::find_keys;
 use crate::p2p::memory::Words;
 use crate::p2p::record;
 
@@ -42,7 +43,7 @@ impl<
         let lane = self.entry_lane(at).ok_or(NotNow::NoCredits)?;
         self.fill_entries(at, number, buffers)?;
         self.promise()?;
-        record::poison(self.record(at));
+        record::poison(&self.record(at)[..buffers.len()]);
         let posted = self.post_entries(at, lane, number, buffers.len() as u8, false);
         if let Err(refused) = posted {
             self.entries_refused(lane, refused);
@@ -54,7 +55,8 @@ impl<
         Ok(RecvHandle { number })
     }
 
-    /// Makes the entries of a receive.
+    /// Makes the entries of a receive, of a slot that nobody else uses.
+    #[inline]
     fn fill_entries(
         &mut self,
         at: usize,
@@ -62,24 +64,26 @@ impl<
         buffers: &[RecvBuffer<'_>],
     ) -> Result<(), CallError> {
         let count = buffers.len() as u8;
-        let places = &mut self.slots[at].entries;
-        for ((index, buffer), entry) in (0..).zip(buffers).zip(places) {
+        for (index, buffer) in (0..).zip(buffers) {
             let RecvBuffer { local, tag, keys } = *buffer;
             let (addr, length) = (local.addr(), local.length());
             let mut rkeys = [0; ENTRY_KEYS];
-            for (rkey, device) in rkeys.iter_mut().zip(&self.devices) {
-                let found = keys.iter().find(|keys| keys.device == *device);
-                if found.is_none() && length > 0 {
-                    return Err(CallError::MissingKeys { device: *device });
+            for ((at, device), rkey) in self.devices.iter().enumerate().zip(&mut rkeys) {
+                match find_keys(keys, at, *device) {
+                    Ok(keys) => *rkey = keys.rkey,
+                    Err(error) if length > 0 => return Err(error),
+                    Err(_) => {}
                 }
-                *rkey = found.map_or(0, |keys| keys.rkey);
             }
-            *entry = Entry { number, addr, length, tag, rkeys, count, index };
+            let entry = Entry { number, addr, length, tag, rkeys, count, index };
+            self.stage(at, usize::from(index), &entry);
+            self.slots[at].entries[usize::from(index)] = entry;
         }
         Ok(())
     }
 
     /// Sees to it that there are receives for one more slot, on each device on which one may be taken.
+    #[inline]
     fn promise(&mut self) -> Result<(), NotNow> {
         let waiting = self.waiting + 1;
         for pool in self.pools.iter_mut().filter(|pool| pool.each > 0) {

@@ -323,6 +323,7 @@ impl<
             }
             let (number, count) = (slot.number, slot.count);
             let Some(lane) = self.entry_lane(at) else { continue };
+            self.stage_entries(at);
             match self.post_entries(at, lane, number, count, true) {
                 Ok(()) => {
                     let slot = &mut self.slots[at];

@@ -89,6 +89,7 @@ impl Slot {
     };
 
     /// A receive of this number begins to wait. Its entries are there.
+    #[inline]
     pub(super) fn wait(&mut self, number: u64, count: u8, entries_lane: u8) {
         self.entries_lane = entries_lane;
         self.wants_entries = false;
@@ -159,22 +160,15 @@ impl Slot {
         }
     }
 
-    /// All immediates are in: the sizes are copied, since the sender may use the record again once the slot
-    /// is taken anew.
+    /// Whether its sizes are in the record: otherwise they [add up](Self::add_up).
     #[inline]
-    pub(super) fn finish(&mut self, slot: u8, words: &[AtomicU64]) -> Result<(), ProtocolError> {
-        if self.count > 1 || self.by_record {
-            self.read_record(slot, words)?;
-        } else {
-            self.sizes[0] = self.add_up(slot)?;
-        }
-        self.state = State::Done;
-        Ok(())
+    pub(super) const fn needs_record(&self) -> bool {
+        self.count > 1 || self.by_record
     }
 
     /// The length of the only buffer's message, of which no immediate said that it is in the record.
     #[inline]
-    fn add_up(&self, slot: u8) -> Result<u32, ProtocolError> {
+    pub(super) fn add_up(&mut self, slot: u8) -> Result<(), ProtocolError> {
         let units = self.units.unwrap_or_default();
         let size = if self.sum == 0 { in_bytes(units) } else { self.sum };
         self.check_units(slot, size)?;
@@ -182,7 +176,8 @@ impl Slot {
         if size > u64::from(capacity) {
             return Err(ProtocolError::TooLong { slot, size, capacity });
         }
-        Ok(size as u32)
+        self.sizes[0] = size as u32;
+        Ok(())
     }
 
     /// Whether a length is what immediates said, if any of them did.
@@ -197,8 +192,13 @@ impl Slot {
         }
     }
 
+    /// The sizes are copied, since the sender may use the record again once the slot is taken anew.
     #[cold]
-    fn read_record(&mut self, slot: u8, words: &[AtomicU64]) -> Result<(), ProtocolError> {
+    pub(super) fn read_record(
+        &mut self,
+        slot: u8,
+        words: &[AtomicU64],
+    ) -> Result<(), ProtocolError> {
         let mut capacities = [0; MAX_BUFFERS];
         for (capacity, entry) in capacities.iter_mut().zip(self.entries()) {
             *capacity = entry.length;
@@ -252,7 +252,11 @@ mod tests {
             slot.note(arrival)?;
             assert_eq!(slot.is_complete(), at + 1 == arrivals.len());
         }
-        slot.finish(SLOT, &record(written))?;
+        if slot.needs_record() {
+            slot.read_record(SLOT, &record(written))?;
+        } else {
+            slot.add_up(SLOT)?;
+        }
         Ok([slot.sizes[0], slot.sizes[1]])
     }
 
