@@ -60,6 +60,11 @@ pub struct Immediate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmLayout {
     rails: u8,
+    /// Where size_q begins.
+    size_shift: u8,
+    /// All rails.
+    all: Mask,
+    largest_units: u32,
 }
 
 const SLOT_BITS: u32 = 8;
@@ -67,7 +72,13 @@ const SLOT_BITS: u32 = 8;
 impl ImmLayout {
     /// The layout for 1 to 8 rails; `None` of other numbers.
     pub const fn new(rails: u8) -> Option<Self> {
-        if rails == 0 || rails > MAX_RAILS as u8 { None } else { Some(Self { rails }) }
+        if rails == 0 || rails > MAX_RAILS as u8 {
+            return None;
+        }
+        let size_shift = SLOT_BITS as u8 + rails;
+        let record = u32::MAX >> size_shift;
+        let largest_units = record - rails as u32 - 1;
+        Some(Self { rails, size_shift, all: Mask::first(rails), largest_units })
     }
 
     /// How many rails there are.
@@ -76,27 +87,22 @@ impl ImmLayout {
         self.rails
     }
 
-    #[inline]
-    const fn size_shift(self) -> u32 {
-        SLOT_BITS + self.rails as u32
-    }
-
     /// "Read the record": all ones.
     #[inline]
     const fn record(self) -> u32 {
-        u32::MAX >> self.size_shift()
+        self.moved() + self.rails as u32
     }
 
     /// The first of the values that mean "moved", that of rail 0.
     #[inline]
     const fn moved(self) -> u32 {
-        self.record() - self.rails as u32
+        self.largest_units + 1
     }
 
     /// The longest length that an immediate can say, in units of [`SIZE_UNIT`] bytes.
     #[inline]
     pub const fn largest_units(self) -> u32 {
-        self.moved() - 1
+        self.largest_units
     }
 
     /// What an immediate says of a message of one buffer of so many bytes.
@@ -116,15 +122,15 @@ impl ImmLayout {
             Told::Moved(rail) if rail < self.rails => self.moved() + rail as u32,
             Told::Units(_) | Told::Moved(_) | Told::Record => self.record(),
         };
-        let mask = mask.bits() & Mask::first(self.rails).bits();
-        Imm::from_number(slot as u32 | (mask as u32) << SLOT_BITS | size << self.size_shift())
+        let mask = mask.bits() & self.all.bits();
+        Imm::from_number(slot as u32 | (mask as u32) << SLOT_BITS | size << self.size_shift)
     }
 
     /// The same of so many units, which fit, over rails that exist.
     #[inline]
     pub(super) const fn encode_units(self, slot: u8, mask: Mask, units: u32) -> Imm {
         debug_assert!(units <= self.largest_units());
-        let fields = (mask.bits() as u32) << SLOT_BITS | units << self.size_shift();
+        let fields = (mask.bits() as u32) << SLOT_BITS | units << self.size_shift;
         Imm::from_number(slot as u32 | fields)
     }
 
@@ -132,8 +138,8 @@ impl ImmLayout {
     #[inline]
     pub const fn decode(self, imm: Imm) -> Immediate {
         let number = imm.number();
-        let mask = (number >> SLOT_BITS) as u8 & Mask::first(self.rails).bits();
-        let size = number >> self.size_shift();
+        let mask = (number >> SLOT_BITS) as u8 & self.all.bits();
+        let size = number >> self.size_shift;
         let told = if size <= self.largest_units() {
             Told::Units(size)
         } else if size == self.record() {

@@ -67,6 +67,12 @@ impl Mask {
         if self.is_empty() { None } else { Some(self.0.trailing_zeros() as u8) }
     }
 
+    /// The rails up to the highest one of the set.
+    #[inline]
+    pub(super) const fn rails_up_to_last(self) -> u8 {
+        (u8::BITS - self.0.leading_zeros()) as u8
+    }
+
     /// The set without this rail.
     #[inline]
     pub const fn without(self, rail: u8) -> Self {

@@ -5,7 +5,6 @@
 //! own, and of one that the driver took in part, the next one's completion ends what was taken.
 
 use crate::rail::tag::{Tag, TagKind};
-use heapless::Deque;
 
 /// What a chain is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +49,10 @@ pub(super) struct SendQueue<const DEPTH: usize> {
     /// Number of the request behind the last signaled one.
     signaled: u64,
     limit: u32,
-    chains: Deque<Chain, DEPTH>,
+    /// Chains pushed and taken off so far: those between are in flight, chain i at place i modulo `DEPTH`.
+    pushed: u64,
+    taken: u64,
+    chains: [Chain; DEPTH],
 }
 
 impl<const DEPTH: usize> SendQueue<DEPTH> {
@@ -63,7 +65,9 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
             ended: 0,
             signaled: 0,
             limit,
-            chains: Deque::new(),
+            pushed: 0,
+            taken: 0,
+            chains: [Chain { end: 0, purpose: Purpose::Marker }; DEPTH],
         }
     }
 
@@ -110,8 +114,8 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
             self.signaled = self.posted;
         }
         // No more chains than requests, and no more of these than slots.
-        let pushed = self.chains.push_back(Chain { end: self.posted, purpose });
-        debug_assert!(pushed.is_ok());
+        self.chains[place::<DEPTH>(self.pushed)] = Chain { end: self.posted, purpose };
+        self.pushed += 1;
     }
 
     /// Number of the request in flight that has this `wr_id`.
@@ -129,20 +133,19 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         if self.ended > number {
             return None;
         }
-        let Chain { end, purpose } = *self.chains.front()?;
+        let Chain { end, purpose } = self.chains[place::<DEPTH>(self.taken)];
+        // With the last chain in flight, the last request in flight has ended.
         if end > number + 1 {
             return None;
         }
-        self.chains.pop_front();
+        self.taken += 1;
         self.ended = end;
         Some(purpose)
     }
 
     /// Takes the oldest chain off, whatever became of it.
     pub(super) fn end_any(&mut self) -> Option<Purpose> {
-        let Chain { end, purpose } = self.chains.pop_front()?;
-        self.ended = end;
-        Some(purpose)
+        if self.is_empty() { None } else { self.end(self.posted) }
     }
 
     /// Another queue pair takes the place of this one, whose requests have all ended.
@@ -156,10 +159,19 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
     pub(super) fn invariants(&self) {
         assert!(self.ended <= self.posted && self.signaled <= self.posted);
         assert!(self.posted - self.ended <= u64::from(self.limit), "credits");
-        let last = self.chains.back().map_or(self.ended, |chain| chain.end);
+        assert!(self.pushed - self.taken <= DEPTH as u64);
+        let chains = (self.taken..self.pushed).map(|at| self.chains[place::<DEPTH>(at)]);
+        let in_flight = chains.map(|chain| chain.end);
+        assert!(in_flight.clone().is_sorted());
+        let last = in_flight.last().unwrap_or(self.ended);
         assert_eq!(last, self.posted, "the last chain ends with the last request");
-        assert!(self.chains.iter().map(|chain| chain.end).is_sorted());
     }
+}
+
+/// The place of a chain.
+#[inline]
+const fn place<const DEPTH: usize>(at: u64) -> usize {
+    (at % DEPTH as u64) as usize
 }
 
 #[cfg(test)]

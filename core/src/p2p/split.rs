@@ -97,15 +97,14 @@ impl Split {
         outstanding: &[u64; MAX_RAILS],
     ) -> (Parts, Mask) {
         if bytes > self.threshold && available.count() > 1 {
-            let parts = self.divide(bytes, available, outstanding);
-            return (parts, parts.mask());
+            return self.divide(bytes, available, outstanding);
         }
         let rail = self.one(available, outstanding);
         let mask = if bytes == 0 { Mask::EMPTY } else { Mask::of(rail) };
         (Parts::whole(rail, bytes), mask)
     }
 
-    fn divide(&self, bytes: u32, available: Mask, outstanding: &[u64; MAX_RAILS]) -> Parts {
+    fn divide(&self, bytes: u32, available: Mask, outstanding: &[u64; MAX_RAILS]) -> (Parts, Mask) {
         match &self.policy {
             SplitPolicy::Even => even(bytes, available),
             SplitPolicy::Weighted { weights } => {
@@ -153,7 +152,8 @@ impl Split {
 }
 
 /// The same number of blocks for each rail, one more for the first ones.
-fn even(bytes: u32, available: Mask) -> Parts {
+#[inline]
+fn even(bytes: u32, available: Mask) -> (Parts, Mask) {
     let blocks = bytes.div_ceil(SIZE_UNIT);
     let rails = available.count();
     let each = blocks / rails;
@@ -167,7 +167,7 @@ fn even(bytes: u32, available: Mask) -> Parts {
 }
 
 /// Blocks in proportion to `shares`; `None` if nobody has any.
-fn by_shares(bytes: u32, available: Mask, shares: &[u128; MAX_RAILS]) -> Option<Parts> {
+fn by_shares(bytes: u32, available: Mask, shares: &[u128; MAX_RAILS]) -> Option<(Parts, Mask)> {
     let sum: u128 = available.map(|rail| shares[usize::from(rail)]).sum();
     if sum == 0 {
         return None;
@@ -180,18 +180,22 @@ fn by_shares(bytes: u32, available: Mask, shares: &[u128; MAX_RAILS]) -> Option<
     }))
 }
 
-/// The parts of which `end` tells the last block, rail by rail.
-fn build(bytes: u32, available: Mask, mut end: impl FnMut(u8) -> u32) -> Parts {
-    let mut parts = Parts::NONE;
+/// The parts of which `end` tells the last block, rail by rail, and the rails that carry a byte.
+#[inline]
+fn build(bytes: u32, available: Mask, mut end: impl FnMut(u8) -> u32) -> (Parts, Mask) {
+    let mut parts = Parts { ends: [bytes; MAX_RAILS] };
+    let mut carriers = Mask::EMPTY;
     let mut last = 0;
-    for rail in 0..MAX_RAILS as u8 {
+    for (rail, place) in (0..available.rails_up_to_last()).zip(&mut parts.ends) {
         if available.contains(rail) {
-            last = end(rail).saturating_mul(SIZE_UNIT).min(bytes);
+            let end = end(rail).saturating_mul(SIZE_UNIT).min(bytes);
+            carriers |= if end > last { Mask::of(rail) } else { Mask::EMPTY };
+            last = end;
         }
-        parts.ends[usize::from(rail)] = last;
+        *place = last;
     }
     debug_assert_eq!(last, bytes, "every byte has a rail");
-    parts
+    (parts, carriers)
 }
 
 /// Shares of the rails, of which only the ratios matter, with which all are done at the same time: those

@@ -22,7 +22,7 @@ impl<
     /// The queue pair for the entries of a slot: the first one of each device, devices in turn, so that the
     /// entries of one slot follow each other on one connection as long as it works. `None` without a credit:
     /// full is back-pressure.
-    #[inline]
+    #[inline(always)]
     pub(super) fn entry_lane(&self, at: usize) -> Option<usize> {
         let devices = self.devices.len();
         let device = if devices == 1 { 0 } else { at % devices };
@@ -47,7 +47,7 @@ impl<
 
     /// Writes the entries of a slot, which are staged, all with one request. If the driver does not take it,
     /// nothing changed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_entries(
         &mut self,
         at: usize,
