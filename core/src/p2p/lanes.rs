@@ -67,17 +67,19 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
         }
     }
 
-    /// The place of a queue pair, which is this one or the next, more likely than another.
+    /// A queue pair and its place, which is this one or the next, more likely than another.
     #[inline]
-    pub(super) fn find(&self, place: usize, device: DeviceId, qp_num: u32) -> Option<usize> {
+    pub(super) fn find(
+        &mut self,
+        place: usize,
+        device: DeviceId,
+        qp_num: u32,
+    ) -> Option<(usize, &mut Lane<Q, DEPTH>)> {
         let is_it = |lane: &Lane<Q, DEPTH>| lane.is_at(device, qp_num);
-        if self.all.get(place).is_some_and(is_it) {
-            return Some(place);
-        }
-        if self.all.get(place + 1).is_some_and(is_it) {
-            return Some(place + 1);
-        }
-        self.all.iter().position(is_it)
+        let is_at = |place: &usize| self.all.get(*place).is_some_and(is_it);
+        let near = Some(place).filter(is_at).or_else(|| Some(place + 1).filter(is_at));
+        let at = near.or_else(|| self.all.iter().position(is_it))?;
+        Some((at, self.all.get_mut(at)?))
     }
 
     /// Whether other queue pairs take over from one that fails.

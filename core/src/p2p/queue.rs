@@ -121,10 +121,8 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
     /// Number of the request in flight that has this `wr_id`.
     #[inline]
     pub(super) fn find(&self, wr_id: u64) -> Option<u64> {
-        let tag = Tag::from_wr_id(wr_id);
-        let oldest = self.first.plus(self.ended);
-        let number = self.ended + tag.since(oldest);
-        (number < self.posted && self.first.plus(number) == tag).then_some(number)
+        let since = Tag::from_wr_id(wr_id).requests_since(self.first, self.ended)?;
+        (since < self.posted - self.ended).then_some(self.ended + since)
     }
 
     /// Takes the oldest chain off, if the completion of request `number` ends it.

@@ -90,6 +90,18 @@ impl Tag {
         Self(self.0.wrapping_add(count << Self::SEQUENCE_SHIFT) | Self::MARK)
     }
 
+    /// How many requests after request `number` this one is, if it is of the queue of which `first` is request
+    /// 0; of another queue `None`, or more than any queue holds.
+    #[inline]
+    pub const fn requests_since(self, first: Self, number: u64) -> Option<u64> {
+        let oldest = first.0.wrapping_add(number << Self::SEQUENCE_SHIFT);
+        // Without the mark, which an overflow of the sequence clears; then whatever else differs is above
+        // the number.
+        let difference = self.0.wrapping_sub(oldest) << 1;
+        let since = difference.rotate_right(Self::SEQUENCE_SHIFT + 1);
+        if self.0 & Self::MARK == 0 { None } else { Some(since) }
+    }
+
     /// The tag of request `number`, the first of a batch; this is that of request 0. The sequence is that
     /// number modulo 2^32, far from the highest that it could be: within a batch none overflows.
     #[inline]

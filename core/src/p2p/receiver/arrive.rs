@@ -24,36 +24,45 @@ impl<
     const SLOTS: usize,
 > Receiver<Q, S, M, QPS, DEPTH, SLOTS>
 {
-    /// Takes a completion of a queue pair.
+    /// Takes a completion of a queue pair, which is at this place or another. Returns the place, or `None` if
+    /// the completion is of none.
     #[inline]
-    fn take(&mut self, place: usize, completion: &Completion) {
-        let lane = &mut self.lanes[place];
+    fn take(&mut self, place: usize, device: DeviceId, completion: &Completion) -> Option<usize> {
+        let (place, lane) = self.lanes.find(place, device, completion.qp_num)?;
         lane.counters.completions += 1;
         // On a failure, this bit alone tells which queue it is of.
         if completion.wr_id & ENGINE_WR_ID != 0 {
-            return self.sent(place, completion);
+            self.sent(place, completion);
+            return Some(place);
         }
         // Whatever came of it, and whatever became of the connection: the receive is not there any more.
         self.pools[usize::from(lane.device_at)].account.lower();
         if !completion.status.is_success() {
-            return self.failed(place, completion);
+            self.failed(place, completion);
+            return Some(place);
         }
         lane.immediates = lane.immediates.wrapping_add(1);
         // Of a queue pair that is fenced, the peer has been told the number.
-        if lane.lifecycle.is_drained() || self.lanes.failure.is_some() {
-            return;
+        let is_fenced = lane.lifecycle.is_drained();
+        let (rail, device_at) = (lane.rail, lane.device_at);
+        if is_fenced || self.lanes.failure.is_some() {
+            return Some(place);
         }
-        if let Err(error) = self.arrive(place, completion) {
+        if let Err(error) = self.arrive((rail, device_at), completion) {
             self.give_up(Failure::Protocol(error));
         }
+        Some(place)
     }
 
-    /// An immediate arrived.
+    /// An immediate arrived, over a queue pair of this rail, on this device.
     #[inline]
-    fn arrive(&mut self, place: usize, completion: &Completion) -> Result<(), ProtocolError> {
-        let Self { lanes, slots, layout, fenced, .. } = self;
-        let lane = &lanes[place];
-        let (mut rail, opcode) = (lane.rail, completion.opcode);
+    fn arrive(
+        &mut self,
+        (mut rail, device_at): (u8, u8),
+        completion: &Completion,
+    ) -> Result<(), ProtocolError> {
+        let Self { slots, layout, fenced, .. } = self;
+        let opcode = completion.opcode;
         let imm = completion.imm().filter(|_| opcode == WcOpcode::RECV_RDMA_WITH_IMM);
         let imm = imm.ok_or(ProtocolError::NoImmediate { rail, opcode })?;
         let immediate = layout.decode(imm);
@@ -67,7 +76,7 @@ impl<
                 return Err(ProtocolError::NotFenced { slot: number, rail });
             }
         }
-        let (device_at, bytes) = (lane.device_at, completion.byte_len);
+        let bytes = completion.byte_len;
         slot.note(&Arrival { immediate, rail, device_at, bytes })?;
         if slot.is_complete() {
             self.finish(at)?;
@@ -172,12 +181,11 @@ impl<
         let mut taken = 0;
         for completion in completions {
             // One look-up of the route serves all rails.
-            match self.lanes.find(place, device, completion.qp_num) {
+            match self.take(place, device, completion) {
                 Some(at) => place = at,
                 None if taken == 0 => return self.flushed(place, device, completion),
                 None => break,
             }
-            self.take(place, completion);
             taken += 1;
         }
         taken

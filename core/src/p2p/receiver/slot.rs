@@ -128,13 +128,14 @@ impl Slot {
         } else if self.mask != mask {
             return Err(ProtocolError::MaskChanged { slot, before: self.mask, now: mask });
         }
-        if !mask.contains(rail) {
+        let own = Mask::of(rail);
+        if (mask & own).is_empty() {
             return Err(ProtocolError::ForeignMask { slot, rail, mask });
         }
-        if self.seen.contains(rail) {
+        if !(self.seen & own).is_empty() {
             return Err(ProtocolError::Twice { slot, rail });
         }
-        self.seen |= Mask::of(rail);
+        self.seen |= own;
         self.carriers |= 1 << device_at;
         match told {
             Told::Units(units) => {

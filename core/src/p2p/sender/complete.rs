@@ -14,26 +14,29 @@ use crate::verbs::{Completion, DeviceId, ImmOrder};
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
     Sender<Q, M, QPS, DEPTH, SLOTS>
 {
-    /// Takes a completion of what was posted to this queue pair. Returns whether it is one.
+    /// Takes a completion of what was posted to a queue pair, which is at this place or another. Returns the
+    /// place, or `None` if the completion is of none.
     #[inline]
-    fn take(&mut self, place: usize, completion: &Completion) -> bool {
-        let lane = &mut self.lanes[place];
+    fn take(&mut self, place: usize, device: DeviceId, completion: &Completion) -> Option<usize> {
+        let Self { lanes, slots, outstanding, .. } = self;
+        let (place, lane) = lanes.find(place, device, completion.qp_num)?;
         let Some(number) = lane.queue.find(completion.wr_id) else {
             // Of another generation, or twice: ignored, and counted.
             lane.counters.errors += 1;
-            return completion.wr_id & ENGINE_WR_ID != 0;
+            return (completion.wr_id & ENGINE_WR_ID != 0).then_some(place);
         };
         lane.counters.completions += 1;
         if !completion.status.is_success() {
             self.failed(place, number, completion);
-            return true;
+            return Some(place);
         }
-        while let Some(purpose) = self.lanes[place].queue.end(number) {
+        while let Some(purpose) = lane.queue.end(number) {
             if let Purpose::Share { number, rail, ends: true } = purpose {
-                self.arrived(place, number, rail);
+                let slot = &mut slots[Self::slot_at(number)];
+                outstanding[usize::from(lane.rail)] -= slot.arrived(number, rail, place);
             }
         }
-        true
+        Some(place)
     }
 
     /// Request `number` of a queue pair failed: what ends with it may have arrived, or not.
@@ -80,11 +83,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let mut taken = 0;
         for completion in completions {
             // One look-up of the route serves all rails.
-            let Some(at) = self.lanes.find(place, device, completion.qp_num) else { break };
+            let Some(at) = self.take(place, device, completion) else { break };
             place = at;
-            if !self.take(place, completion) {
-                break;
-            }
             taken += 1;
         }
         taken

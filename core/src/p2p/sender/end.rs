@@ -70,6 +70,8 @@ pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize
     pub(super) split: Split,
     /// Messages of one buffer of up to this many bytes are one request, over one rail.
     pub(super) longest_short: u32,
+    /// The longest message that every port takes, in bytes.
+    pub(super) shortest_port: u32,
     /// Queue pairs of each rail.
     pub(super) each: usize,
     /// Which of its queue pairs had a rail's last turn.
@@ -125,6 +127,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             next: 1,
             split: Split::new(config.split, config.split_threshold),
             longest_short: 0,
+            shortest_port: 0,
             each: lanes.len() / usize::from(rails),
             turns: [0; MAX_RAILS],
             outstanding: [0; MAX_RAILS],
@@ -163,6 +166,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         peer.records.check(SLOTS * RECORD_BYTES)?;
         connect(&mut self.lanes, &peer.ports);
         self.peer = Some(*peer);
+        let ports = self.lanes.iter().map(|lane| lane.max_message);
+        self.shortest_port = ports.min().unwrap_or_default();
         self.longest_short = self.longest_short();
         Ok(())
     }
@@ -173,8 +178,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let together = separate_signal.map_or(u32::MAX, |least| least.saturating_sub(1));
         let unsplit = if rails > 1 { split_threshold } else { u32::MAX };
         let told = self.layout.largest_units().saturating_mul(SIZE_UNIT);
-        let carried = self.lanes.iter().map(|lane| lane.max_message).min().unwrap_or_default();
-        together.min(unsplit).min(told).min(carried)
+        together.min(unsplit).min(told).min(self.shortest_port)
     }
 
     /// What it was made with.

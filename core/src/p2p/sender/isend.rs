@@ -150,7 +150,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         slot.send_over(mask);
         let imm = self.layout.encode_units(at as u8, mask, units);
         let taken = self.post_fast(at, rail, place, (0, bytes), imm);
-        self.given((at, rail, place), taken, true)?;
+        self.given((at, rail, place), u64::from(bytes), taken, true)?;
         self.next = number + 1;
         Ok(())
     }
@@ -186,8 +186,9 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             let lane = &self.lanes[usize::from(chosen[usize::from(rail)])];
             slot.buffers[0].parts.part(rail).1 <= lane.max_message
         };
-        let fits = { slot.mask }.all(fits);
-        slot.choose_form(self.layout.told(slot.buffers[0].local.length()), fits, &self.config);
+        let bytes = slot.buffers[0].local.length();
+        let fits = bytes <= self.shortest_port || { slot.mask }.all(fits);
+        slot.choose_form(self.layout.told(bytes), fits, &self.config);
         slot.send_over(slot.mask);
         self.post_message(number, &chosen)?;
         self.next = number + 1;
@@ -202,10 +203,9 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             return self.choose_lanes(requests);
         }
         let mut available = Mask::EMPTY;
-        for (rail, lane) in (0..).zip(self.lanes.iter()) {
-            if lane.has_room(requests.min(lane.queue.limit())) {
-                available |= Mask::of(rail);
-            }
+        for (rail, lane) in (0..MAX_RAILS).zip(self.lanes.iter()) {
+            let has_room = lane.has_room(requests.min(lane.queue.limit()));
+            available |= Mask::from_bits(u8::from(has_room) << rail);
         }
         (available, [0, 1, 2, 3, 4, 5, 6, 7])
     }

@@ -1,12 +1,11 @@
 //! Shares are posted.
 
 use super::end::Sender;
-use super::slot::{Share, Slot, Stage, State, Wire};
+use super::slot::{Share, Slot, Stage, Wire};
 use crate::hardware::{QueuePair, Refusal, Taken};
 use crate::p2p::error::NotNow;
 use crate::p2p::immediate::Told;
 use crate::p2p::lane::key;
-use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::p2p::record::{self, RECORD_BYTES, RECORD_WORDS};
@@ -34,7 +33,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             let place = usize::from(chosen[usize::from(rail)]);
             let part = self.slots[at].buffers[0].parts.part(rail);
             let taken = self.post_fast(at, rail, place, part, imm);
-            if !self.given((at, rail, place), taken, is_first)? {
+            if !self.given((at, rail, place), u64::from(part.1), taken, is_first)? {
                 break;
             }
             is_first = false;
@@ -58,7 +57,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             slot.shares[usize::from(rail)] =
                 Share { stage: Stage::Posting, lane, generation, payload, ..Slot::NO_SHARE };
             let taken = self.post_share(number, rail);
-            if !self.given((at, rail, place), taken, is_first)? {
+            if !self.given((at, rail, place), payload, taken, is_first)? {
                 break;
             }
             is_first = false;
@@ -66,12 +65,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         Ok(())
     }
 
-    /// A rail's share was given to a queue pair, which took so much of it. Returns whether the next rail's may
+    /// A rail's share, of so many bytes, was given to a queue pair, which took so much of it. Returns whether the next rail's may
     /// be.
     #[inline]
     pub(super) fn given(
         &mut self,
         (at, rail, place): (usize, u8, usize),
+        payload: u64,
         taken: Taken,
         is_first: bool,
     ) -> Result<bool, NotNow> {
@@ -81,11 +81,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         if self.each > 1 {
             self.turns[usize::from(rail)] = (place / usize::from(self.config.rails)) as u8;
         }
-        self.outstanding[usize::from(rail)] += self.slots[at].shares[usize::from(rail)].payload;
-        if let Some(errno) = taken.refusal.and_then(|refusal| refusal.errno()) {
+        self.outstanding[usize::from(rail)] += payload;
+        let Some(refusal) = taken.refusal else { return Ok(true) };
+        if let Some(errno) = refusal.errno() {
             self.refused(place, errno);
         }
-        Ok(taken.refusal.is_none() || self.lanes.failure.is_none())
+        Ok(self.lanes.failure.is_none())
     }
 
     /// The driver of the first rail did not take anything of a message.
@@ -223,24 +224,5 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     pub(super) fn refused(&mut self, place: usize, errno: i32) {
         let error = self.lanes[place].refusal_error(errno);
         self.lane_failed(place, FailedBecause::Error(error));
-    }
-
-    /// The share that a rail has of a message arrived, by this queue pair.
-    #[inline]
-    pub(super) fn arrived(&mut self, place: usize, number: u64, rail: u8) {
-        let Self { slots, lanes, outstanding, .. } = self;
-        let slot = &mut slots[Self::slot_at(number)];
-        let share = &mut slot.shares[usize::from(rail)];
-        // State is kept by number: the slot may be another message's by now.
-        let is_ours = slot.number == number && usize::from(share.lane) == place;
-        if !is_ours || share.stage != Stage::Posted {
-            return;
-        }
-        share.stage = Stage::Arrived;
-        outstanding[usize::from(lanes[place].rail)] -= share.payload;
-        slot.arrived |= Mask::of(rail);
-        if slot.state == State::Sending && slot.has_arrived() {
-            slot.state = State::Done;
-        }
     }
 }

@@ -246,7 +246,9 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
                     self.lose_share(at, rail);
                     again += 1;
                 } else if share.stage == Stage::Posted {
-                    self.arrived(place, self.slots[at].number, rail);
+                    let carrier = usize::from(self.lanes[place].rail);
+                    let slot = &mut self.slots[at];
+                    self.outstanding[carrier] -= slot.arrived(slot.number, rail, place);
                     done += 1;
                 }
             }

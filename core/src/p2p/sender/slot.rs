@@ -189,6 +189,25 @@ impl Slot {
         self.arrived == self.mask
     }
 
+    /// The share that a rail has of this message arrived, by the queue pair at this place. Returns its bytes,
+    /// unless that is known.
+    #[inline]
+    pub(super) fn arrived(&mut self, number: u64, rail: u8, place: usize) -> u64 {
+        let share = &mut self.shares[usize::from(rail)];
+        // State is kept by number: the slot may be another message's by now.
+        let is_ours = self.number == number && usize::from(share.lane) == place;
+        if !is_ours || share.stage != Stage::Posted {
+            return 0;
+        }
+        let payload = share.payload;
+        share.stage = Stage::Arrived;
+        self.arrived |= Mask::of(rail);
+        if self.state == State::Sending && self.has_arrived() {
+            self.state = State::Done;
+        }
+        payload
+    }
+
     /// Requests of such a share, in messages of at most `max_message` bytes.
     pub(super) fn requests(&self, rail: u8, max_message: u32) -> u32 {
         if self.shares[usize::from(rail)].is_bare {
