@@ -65,9 +65,9 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         Ok(())
     }
 
-    /// A rail's share, of so many bytes, was given to a queue pair, which took so much of it. Returns whether the next rail's may
-    /// be.
-    #[inline]
+    /// A rail's share, of so many bytes, was given to a queue pair, which took so much of it. Returns whether
+    /// the next rail's may be.
+    #[inline(always)]
     pub(super) fn given(
         &mut self,
         (at, rail, place): (usize, u8, usize),
@@ -75,18 +75,19 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         taken: Taken,
         is_first: bool,
     ) -> Result<bool, NotNow> {
-        if let Some(refusal) = taken.refusal.filter(|_| taken.count == 0 && is_first) {
-            return Err(self.nothing_taken(at, rail, place, refusal));
+        if let Some(refusal) = taken.refusal {
+            if taken.count == 0 && is_first {
+                return Err(self.nothing_taken(at, rail, place, refusal));
+            }
+            if let Some(errno) = refusal.errno() {
+                self.refused(place, errno);
+            }
         }
         if self.each > 1 {
             self.turns[usize::from(rail)] = (place / usize::from(self.config.rails)) as u8;
         }
         self.outstanding[usize::from(rail)] += payload;
-        let Some(refusal) = taken.refusal else { return Ok(true) };
-        if let Some(errno) = refusal.errno() {
-            self.refused(place, errno);
-        }
-        Ok(self.lanes.failure.is_none())
+        Ok(taken.refusal.is_none() || self.lanes.failure.is_none())
     }
 
     /// The driver of the first rail did not take anything of a message.
