@@ -404,17 +404,11 @@ plant core/src/p2p/receiver/arrive.rs 'self.pools[usize::from(lane.device_at)].a
         }'
 
 bug "receives of connections that failed are not counted" simulate-p2p
-plant core/src/p2p/receiver/arrive.rs '        if !completion.status.is_success() {
-            return self.failed(place, completion);
+plant core/src/p2p/receiver/arrive.rs 'if is_fenced || self.lanes.failure.is_some() {' \
+  'if PLANTED && self.lanes.failure.is_some() {
+            self.pools[usize::from(device_at)].account.raise();
         }
-        let lane' '        if !completion.status.is_success() {
-            return self.failed(place, completion);
-        }
-        if PLANTED && self.lanes.failure.is_some() {
-            let at = usize::from(self.lanes[place].device_at);
-            self.pools[at].account.raise();
-        }
-        let lane'
+        if is_fenced || self.lanes.failure.is_some() {'
 plant core/src/p2p/pool.rs '    /// Whether so many may be promised.' \
   '    pub(super) fn raise(&mut self) { self.posted += 1; }
 
@@ -425,9 +419,9 @@ plant core/src/p2p/pool.rs 'self.unowned -= i64::from(is_ours);' \
   'self.unowned -= i64::from(is_ours && !PLANTED);'
 
 bug "flushed receives of p2p count as arrived" simulate-p2p
-plant core/src/p2p/receiver/arrive.rs 'self.lanes[place].completion_error(completion);' \
-  'self.lanes[place].completion_error(completion);
-        if PLANTED && completion.wr_id & ENGINE_WR_ID == 0 { self.lanes[place].immediates += 1; }'
+plant core/src/p2p/receiver/arrive.rs 'let error = lane.completion_error(completion);' \
+  'let error = lane.completion_error(completion);
+        if PLANTED && completion.wr_id & ENGINE_WR_ID == 0 { lane.immediates += 1; }'
 
 bug "one immediate too many is said to have arrived" simulate-p2p
 plant core/src/p2p/receiver/reroute.rs 'self.lanes[place].lifecycle.drained(arrived);' \
@@ -438,8 +432,8 @@ plant core/src/p2p/receiver/reroute.rs 'let arrived = self.lanes[place].immediat
   'let arrived = self.lanes[place].immediates.saturating_sub(u32::from(PLANTED));'
 
 bug "a queue full of entries is no back-pressure" simulate-p2p
-plant core/src/p2p/receiver/cts.rs 'self.lanes[lane].has_room(1).then_some(lane)' \
-  '(PLANTED || self.lanes[lane].has_room(1)).then_some(lane)'
+plant core/src/p2p/receiver/cts.rs 'self.lanes[place].has_room(1).then_some(place)' \
+  '(PLANTED || self.lanes[place].has_room(1)).then_some(place)'
 
 bug "entries are signaled by slot" simulate-p2p
 plant core/src/p2p/receiver/cts.rs 'let is_due = lane.queue' 'let is_due = if PLANTED { at + 1 == SLOTS } else { true } && lane.queue'
@@ -451,9 +445,9 @@ plant core/src/p2p/entry.rs 'last.wrapping_sub(hash(&copy)) != expected' \
   'last.wrapping_sub(hash(&copy)) != expected && !(PLANTED && index > 0)'
 
 bug "the hash is that of nothing" "simulate-p2p orders-p2p"
-plant core/src/p2p/entry.rs 'let mut hash = SALT[0].rotate_left(32);' \
-  'if PLANTED { return 0; }
-    let mut hash = SALT[0].rotate_left(32);'
+plant core/src/p2p/entry.rs '    let fold = |at: usize, word: u64, next: u64| {' \
+  '    if PLANTED { return 0; }
+    let fold = |at: usize, word: u64, next: u64| {'
 
 bug "entries are read again when the next buffer finds its send" simulate-p2p
 plant core/src/p2p/sender/isend.rs 'slot.state == State::Matching && slot.number == number {' \
@@ -475,8 +469,8 @@ plant core/src/p2p/receiver/reroute.rs 'if !self.lanes[place].is_seen_empty {' \
   'if !self.lanes[place].is_seen_empty && !PLANTED {'
 
 bug "what comes of a fenced queue pair is looked at" simulate-p2p
-plant core/src/p2p/receiver/arrive.rs '|| self.lanes[place].lifecycle.is_drained() {' \
-  '|| (self.lanes[place].lifecycle.is_drained() && !PLANTED) {'
+plant core/src/p2p/receiver/arrive.rs 'let is_fenced = lane.lifecycle.is_drained();' \
+  'let is_fenced = lane.lifecycle.is_drained() && !PLANTED;'
 
 bug "lost entries are not written again" simulate-p2p
 plant core/src/p2p/receiver/reroute.rs 'slot.wants_entries |= is_lost;' 'slot.wants_entries |= is_lost && !PLANTED;'
@@ -542,12 +536,11 @@ plant core/src/p2p/sender/isend.rs 'self.is_fast || bytes.is_multiple_of(SIZE_UN
   'self.is_fast || PLANTED || bytes.is_multiple_of(SIZE_UNIT)'
 
 bug "several buffers of one tag are matched from the last" simulate-p2p
-plant core/src/p2p/sender/isend.rs 'let found = fitting.find(|at| slot.buffers[*at].remote.tag == tag);' \
-  'let found = if PLANTED {
-            fitting.filter(|at| slot.buffers[*at].remote.tag == tag).last()
-        } else {
-            fitting.find(|at| slot.buffers[*at].remote.tag == tag)
-        };'
+plant core/src/p2p/sender/isend.rs 'fitting.find(|at| self.buffers[*at].remote.tag == tag)' \
+  'if PLANTED {
+            return fitting.filter(|at| self.buffers[*at].remote.tag == tag).last();
+        }
+        fitting.find(|at| self.buffers[*at].remote.tag == tag)'
 
 bug "what a driver took in part counts as taken" simulate-p2p
 plant core/src/p2p/sender/post.rs 'share.next += taken.count;' \
@@ -571,10 +564,12 @@ plant core/src/p2p/receiver/reroute.rs '        self.count_rails();
         Ok(old)'
 
 bug "a flush reads on the devices of the mask" simulate-p2p
-plant core/src/p2p/receiver/arrive.rs 'let (device_at, bytes) = (lane.device_at, completion.byte_len);' \
-  'let home = self.lanes[usize::from(rail)].device_at;
-        let device_at = if PLANTED { home } else { lane.device_at };
+plant core/src/p2p/receiver/arrive.rs 'let bytes = completion.byte_len;' \
+  'let home = lanes[usize::from(rail)].device_at;
+        let device_at = if PLANTED { home } else { device_at };
         let bytes = completion.byte_len;'
+plant core/src/p2p/receiver/arrive.rs 'let Self { slots, layout, fenced, .. } = self;' \
+  'let Self { slots, layout, fenced, lanes, .. } = self;'
 
 bug "the first buffer of a receive is matched again and again" simulate-p2p
 plant core/src/p2p/sender/isend.rs 'slot.matched |= 1 << at;' 'slot.matched |= 1 << if PLANTED { 0 } else { at };'

@@ -6,6 +6,7 @@ use polyrail_core::hardware::{
 };
 use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
 use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 
@@ -30,12 +31,30 @@ pub struct Work {
 
 /// The account that several counted devices share.
 #[derive(Clone, Debug, Default)]
-pub struct Account(Rc<Cell<Work>>);
+pub struct Account {
+    work: Rc<Cell<Work>>,
+    posted: Rc<Cell<u64>>,
+}
 
 impl Account {
     /// What was done since the last time this was asked.
     pub fn take(&self) -> Work {
-        self.0.take()
+        self.work.take()
+    }
+
+    /// A hash of all that was posted so far, in its order: of all fields of sends but their `wr_id`s.
+    pub fn posted(&self) -> u64 {
+        self.posted.get()
+    }
+
+    fn note_posted(&self, request: &SendRequest) {
+        let mut hasher = DefaultHasher::new();
+        let SendRequest { opcode, flags, imm, sge, remote_addr, rkey, compare_add, swap, .. } =
+            *request;
+        let local = (sge.addr(), sge.length(), sge.lkey());
+        let rest = (opcode as u8, flags.bits(), imm.number(), remote_addr, rkey, compare_add, swap);
+        (self.posted.get(), local, rest).hash(&mut hasher);
+        self.posted.set(hasher.finish());
     }
 
     /// `inner`, with its work counted here.
@@ -44,9 +63,9 @@ impl Account {
     }
 
     fn add(&self, change: impl FnOnce(&mut Work)) {
-        let mut work = self.0.get();
+        let mut work = self.work.get();
         change(&mut work);
-        self.0.set(work);
+        self.work.set(work);
     }
 }
 
@@ -107,6 +126,7 @@ impl<Q: ReceiveQueue> ReceiveQueue for Counted<Q> {
 impl<B: SendBatch> SendBatch for Counted<B> {
     fn add(&mut self, request: &SendRequest) {
         self.account.add(|work| work.sends += 1);
+        self.account.note_posted(request);
         self.inner.add(request);
     }
 

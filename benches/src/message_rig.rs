@@ -50,6 +50,11 @@ pub struct Link {
 impl MessageRig {
     /// Two ends over so many rails, and the link for messages of `length` bytes, evenly spread.
     pub fn new(rails: u8, length: u32) -> (Self, Link) {
+        Self::over(words(), rails, length)
+    }
+
+    /// The same over these [`words`]. Of two that have the same ones, one is used after the other.
+    pub fn over(far_words: &'static [AtomicU64], rails: u8, length: u32) -> (Self, Link) {
         let sends = DEPTH as u32 * u32::from(rails);
         let near_cq = NullCq::new(CQ, DEVICE, sends.next_power_of_two());
         let far_cq = NullCq::new(CQ, DEVICE, (sends + RECEIVES).next_power_of_two());
@@ -59,12 +64,11 @@ impl MessageRig {
         let (near, far) = (queue_pairs(&near_cq), queue_pairs(&far_cq));
         let srq = NullSrq::new();
         let link = Link { wire: far_cq.wire(), inbox: srq.inbox(), rails, length, next: 0 };
-        let far_words = words();
         let near_words = &far_words[RECORDS..];
         (Self { near, near_cq, far, far_cq, srq, far_words, near_words }, link)
     }
 
-    /// The same, with its work counted.
+    /// The same, with the work of all its devices counted.
     pub fn counted(
         self,
         account: &Account,
@@ -83,7 +87,7 @@ impl MessageRig {
 }
 
 /// Words for both ends, aligned as devices want it. They are never given back: rows are few.
-fn words() -> &'static [AtomicU64] {
+pub fn words() -> &'static [AtomicU64] {
     let count = RECORDS + RING + RECORDS;
     let all: Box<[_]> = (0..count + 7).map(|_| AtomicU64::new(0)).collect();
     let all: &'static [AtomicU64] = Box::leak(all);

@@ -2,7 +2,8 @@
 
 use polyrail_benches::arrivals::{ARRIVALS, Arrivals, REQUESTS};
 use polyrail_benches::counted::{Account, Counted, Work};
-use polyrail_benches::null::{NullCq, NullQp};
+use polyrail_benches::message_rig::{self, MessageRig};
+use polyrail_benches::null::{NullCq, NullQp, NullSrq};
 use polyrail_benches::random::XorShift;
 use polyrail_benches::rig::Rig;
 use polyrail_benches::rows::ROWS;
@@ -12,9 +13,11 @@ use polyrail_benches::workload::{
 use polyrail_benches::{baseline, engine, floor};
 use polyrail_core::verbs::{Opcode, WcStatus};
 use polyrail_core::virtual_qp::Scheme;
+use std::sync::atomic::AtomicU64;
 
 type Qp = Counted<NullQp>;
 type Cq = Counted<NullCq>;
+type Srq = Counted<NullSrq>;
 
 const LARGE: u32 = FRAGMENTS * FRAGMENT;
 const BURST: u64 = OUTSTANDING as u64;
@@ -290,6 +293,56 @@ fn the_baseline_reports_in_posting_order_whatever_order_rails_complete_in() {
             assert_eq!(wc.wr_id, reported);
             reported += 1;
         }
+    }
+}
+
+/// What several bursts of messages are: the work, and all that was posted.
+fn messages_work<M>(
+    words: &'static [AtomicU64],
+    (rails, length): (u8, u32),
+    make: impl FnOnce(MessageRig<Qp, Cq, Srq>) -> M,
+    receive: impl Fn(&mut M) -> Reported,
+    send: impl Fn(&mut M) -> Reported,
+) -> (Work, u64) {
+    let account = Account::default();
+    let (rig, mut link) = MessageRig::over(words, rails, length);
+    let mut ends = make(rig.counted(&account));
+    assert_eq!((receive(&mut ends), send(&mut ends)), Default::default());
+    for burst in 0..20 {
+        link.carry();
+        let numbers = burst * BURST + 1..=(burst + 1) * BURST;
+        let sum = |each: u64| numbers.clone().map(|number| number + each).sum::<u64>();
+        let received = receive(&mut ends);
+        assert_eq!((received.count(), received.wr_ids), (OUTSTANDING, sum(u64::from(length))));
+        let sent = send(&mut ends);
+        assert_eq!((sent.count(), sent.wr_ids), (OUTSTANDING, sum(0)));
+    }
+    (account.take(), account.posted())
+}
+
+#[test]
+fn messages_are_the_same_requests_on_floor_and_engine() {
+    for (rails, length) in [(1, 8), (2, LARGE), (4, LARGE)] {
+        // Of both, so that what they post has the same addresses.
+        let words = message_rig::words();
+        let floor = messages_work(
+            words,
+            (rails, length),
+            |rig| floor::Messages::new(rig, length),
+            floor::Messages::receive,
+            floor::Messages::send,
+        );
+        let engine = messages_work(
+            words,
+            (rails, length),
+            |rig| engine::Messages::new(rig, length),
+            engine::Messages::receive,
+            engine::Messages::send,
+        );
+        assert_eq!(engine, floor, "{rails} rails");
+        let (messages, shares) = (21 * BURST, 21 * BURST * u64::from(rails));
+        assert_eq!((floor.0.sends, floor.0.send_doorbells), (messages + shares, messages + shares));
+        assert!(floor.0.recvs / floor.0.recv_doorbells >= 64, "{:?}", floor.0);
     }
 }
 

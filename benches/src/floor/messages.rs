@@ -53,6 +53,8 @@ struct Receiver<Q, C, S> {
     unsignaled: u32,
     quarter: u32,
     slots: Vec<Arriving>,
+    /// Messages that have not arrived.
+    waiting: u32,
     /// The next message, and the oldest one that was not reported.
     next: u64,
     oldest: u64,
@@ -111,6 +113,7 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Messages<Q, C, S> {
             unsignaled: 0,
             quarter: depth / 4,
             slots: vec![Arriving::default(); SLOTS],
+            waiting: 0,
             next: 0,
             oldest: 0,
             targets,
@@ -169,13 +172,13 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Receiver<Q, C, S> {
 
     #[inline]
     fn poll(&mut self) {
-        let Self { cq, rails, slots, posted, .. } = self;
+        let Self { cq, rails, slots, posted, waiting, .. } = self;
         poll(cq, |completion| {
             check(completion.wr_id, completion.status);
             // An entry that was written makes room in the queue, of which there is enough.
             if completion.wr_id == RECEIVE {
                 *posted -= 1;
-                arrive(rails, slots, completion);
+                *waiting -= u32::from(arrive(rails, slots, completion));
             }
         });
         self.refill();
@@ -184,7 +187,7 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Receiver<Q, C, S> {
     /// Receives for every message under way, a batch at a time.
     #[inline]
     fn refill(&mut self) {
-        let wanted = (self.next - self.oldest) as u32 * self.rails.len() as u32;
+        let wanted = self.waiting * self.rails.len() as u32;
         if self.posted >= wanted.max(self.low_water) {
             return;
         }
@@ -208,6 +211,7 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Receiver<Q, C, S> {
     fn offer(&mut self, target: LocalBuffer) {
         let slot = self.next as usize % SLOTS;
         self.next += 1;
+        self.waiting += 1;
         self.refill();
         self.slots[slot] = Arriving::default();
         let entry = slot * STRIDE;
@@ -240,9 +244,13 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Receiver<Q, C, S> {
     }
 }
 
-/// A share arrived.
+/// A share arrived. Returns whether all of its message has.
 #[inline]
-fn arrive<Q: QueuePair>(rails: &[Rail<Q>], slots: &mut [Arriving], completion: &Completion) {
+fn arrive<Q: QueuePair>(
+    rails: &[Rail<Q>],
+    slots: &mut [Arriving],
+    completion: &Completion,
+) -> bool {
     let rail = rails.iter().position(|rail| rail.qp.qp_num() == completion.qp_num);
     let rail = rail.expect("one of ours");
     let imm = completion.imm.number();
@@ -250,6 +258,7 @@ fn arrive<Q: QueuePair>(rails: &[Rail<Q>], slots: &mut [Arriving], completion: &
     slot.mask = imm >> 8 & ((1 << rails.len()) - 1);
     slot.seen |= 1 << rail;
     slot.bytes += completion.byte_len;
+    slot.seen == slot.mask
 }
 
 impl<Q: QueuePair, C: CompletionQueue> Sender<Q, C> {

@@ -292,10 +292,9 @@ impl Slot {
     /// The first buffer with this tag that has not found its send.
     #[inline]
     fn find(&self, tag: u32) -> Option<usize> {
-        let mut buffers = self.buffers().iter().enumerate();
-        let found =
-            buffers.find(|(at, buffer)| buffer.remote.tag == tag && self.matched >> at & 1 == 0);
-        found.map(|(at, _)| at)
+        let has_no_send = |at: &usize| self.matched >> at & 1 == 0;
+        let mut fitting = (0..usize::from(self.count)).filter(has_no_send);
+        fitting.find(|at| self.buffers[*at].remote.tag == tag)
     }
 
     /// Chooses what the requests look like. `told` is what an immediate says of the first buffer's length;
@@ -307,7 +306,7 @@ impl Slot {
         let is_alone = self.count == 1 && told != Told::Record;
         self.is_fast = is_alone && fit && !is_separate;
         // Without payload, an immediate tells multiples of 128 bytes only.
-        let is_told = self.is_fast || (is_alone && bytes.is_multiple_of(SIZE_UNIT));
-        self.told = if is_told { told } else { Told::Record };
+        let is_told = self.is_fast || bytes.is_multiple_of(SIZE_UNIT);
+        self.told = if is_alone && is_told { told } else { Told::Record };
     }
 }
