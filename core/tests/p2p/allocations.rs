@@ -1,6 +1,9 @@
 //! Nothing allocates after set-up.
 
-use crate::rig::Setup;
+use crate::rig::{Rig, Setup};
+use polyrail_core::p2p::RecvBuffer;
+use polyrail_core::verbs::WcStatus;
+use polyrail_core::virtual_qp::{RailEventKind, RailState};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -50,7 +53,7 @@ fn isend_irecv_test_and_polls_allocate_nothing() {
     let (source, target) = (rig.source(4096), rig.target(4096));
     let buffers = [(0, 2000), (2000, 2000)].map(|(offset, length)| {
         let (local, tag) = (target.local(offset, length), offset);
-        polyrail_core::p2p::RecvBuffer { local, tag, keys: &target.keys }
+        RecvBuffer { local, tag, keys: &target.keys }
     });
     for round in 0..200 {
         let count = 1 + round % 2;
@@ -75,4 +78,56 @@ fn isend_irecv_test_and_polls_allocate_nothing() {
         let received = counted(|| connection.receiver.test(recv)).expect("it works");
         assert_eq!(received.expect("arrived").sizes().len(), count);
     }
+}
+
+/// Lets the devices work, and both ends take what comes of it, which must not allocate.
+fn go_on(rig: &mut Rig) {
+    for _ in 0..8 {
+        rig.fabric.run();
+        let connection = &mut rig.connections[0];
+        let near = counted(|| rig.near_cq.poll(&mut connection.sender, 64, |_| {}));
+        let far = counted(|| rig.far_cq.poll(&mut connection.receiver, 64, |_| {}));
+        assert_eq!((near.error, far.error), (None, None));
+        counted(|| rig.carry());
+    }
+}
+
+#[test]
+fn a_rail_that_fails_and_returns_allocates_nothing() {
+    let mut rig = Setup::rerouting(2).rig();
+    rig.fabric.reserve();
+    let (source, target) = (rig.source(4096), rig.target(4096));
+    let (mut again, mut returned) = (0, 0);
+    for round in 0..60 {
+        let connection = &mut rig.connections[0];
+        let buffer = RecvBuffer { local: target.local(0, 4096), tag: 0, keys: &target.keys };
+        let recv = counted(|| connection.receiver.irecv(&[buffer])).expect("room");
+        go_on(&mut rig);
+        let sender = &mut rig.connections[0].sender;
+        let send = counted(|| sender.isend(source.local(0, 4000), 0, &source.keys)).expect("room");
+        if round % 20 == 5 {
+            rig.fabric.fail(rig.connections[0].near[1], WcStatus::RETRY_EXC_ERR);
+        }
+        go_on(&mut rig);
+        let connection = &mut rig.connections[0];
+        assert_eq!(counted(|| connection.sender.test(send)), Ok(true));
+        let received = counted(|| connection.receiver.test(recv)).expect("it works");
+        assert_eq!(received.expect("arrived").sizes(), [4000]);
+        if round % 20 == 10 {
+            assert!(rig.is_down(1));
+            let pair = rig.new_pair(1);
+            counted(|| rig.put(1, 1, pair));
+            go_on(&mut rig);
+            let state = rig.sender().queue_pair_state(1);
+            assert_eq!(state.map(|(state, _)| state), Some(RailState::InService));
+        }
+        while let Some((_, event)) = counted(|| rig.connections[0].sender.take_event()) {
+            match event.kind {
+                RailEventKind::Fenced { again: shares, .. } => again += shares,
+                RailEventKind::Returned => returned += 1,
+                RailEventKind::Failed { .. } => {}
+            }
+        }
+    }
+    assert_eq!((again, returned), (3, 3));
 }

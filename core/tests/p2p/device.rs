@@ -557,6 +557,7 @@ impl Fabric {
     pub(crate) fn reserve(&self) {
         let mut world = self.0.borrow_mut();
         world.log.reserve(1 << 16);
+        world.stragglers.reserve(1 << 12);
         world.srqs.iter_mut().for_each(|srq| srq.batches.reserve(1 << 16));
     }
 

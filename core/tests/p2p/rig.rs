@@ -322,6 +322,12 @@ impl Rig {
 
     /// Puts a new pair of queue pairs in a place that is Down at both ends, on this device of each.
     pub(crate) fn replace(&mut self, place: usize, device: usize) {
+        let pair = self.new_pair(device);
+        self.put(place, device, pair);
+    }
+
+    /// Two queue pairs that are connected, on this device of each end.
+    pub(crate) fn new_pair(&self, device: usize) -> (TestQp, TestQp) {
         let limits = QpLimits {
             max_send_wr: self.setup.max_send_wr,
             max_recv_wr: 0,
@@ -332,6 +338,11 @@ impl Rig {
         let far_cq = self.far_cq.cqs()[device].clone();
         let far = self.fabric.qp(&far_cq, Some(&self.srqs[device]), limits);
         self.fabric.connect(&near, &far);
+        (near, far)
+    }
+
+    /// Puts them in a place that is Down at both ends.
+    pub(crate) fn put(&mut self, place: usize, device: usize, (near, far): (TestQp, TestQp)) {
         let connection = &mut self.connections[0];
         (connection.near[place], connection.far[place]) = (near.at, far.at);
         let (_, generation) = connection.sender.queue_pair_state(place).expect("a place");
