@@ -77,7 +77,8 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
     ) -> Option<(usize, &mut Lane<Q, DEPTH>)> {
         let is_it = |lane: &Lane<Q, DEPTH>| lane.is_at(device, qp_num);
         let is_at = |place: &usize| self.all.get(*place).is_some_and(is_it);
-        let near = Some(place).filter(is_at).or_else(|| Some(place + 1).filter(is_at));
+        let next = if place + 1 < self.all.len() { place + 1 } else { 0 };
+        let near = Some(place).filter(is_at).or_else(|| Some(next).filter(is_at));
         let at = near.or_else(|| self.all.iter().position(is_it))?;
         Some((at, self.all.get_mut(at)?))
     }

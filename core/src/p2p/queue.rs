@@ -159,9 +159,9 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         assert!(self.posted - self.ended <= u64::from(self.limit), "credits");
         assert!(self.pushed - self.taken <= DEPTH as u64);
         let chains = (self.taken..self.pushed).map(|at| self.chains[place::<DEPTH>(at)]);
-        let in_flight = chains.map(|chain| chain.end);
+        let mut in_flight = chains.map(|chain| chain.end);
         assert!(in_flight.clone().is_sorted());
-        let last = in_flight.last().unwrap_or(self.ended);
+        let last = in_flight.next_back().unwrap_or(self.ended);
         assert_eq!(last, self.posted, "the last chain ends with the last request");
     }
 }
