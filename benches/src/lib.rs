@@ -4,7 +4,7 @@
 //!
 //! - the *floor* does the same physical work raw: what remains without the engine;
 //! - the *baseline* is the seeds' design, plainly written: what the engine replaces;
-//! - the *engine* is the real `VirtualQp` and `VirtualCq`.
+//! - the *engine* is the real `VirtualQp` and `VirtualCq`, or a `Sender` and a `Receiver` of messages.
 //!
 //! They are compared as ratios, in two ways. `cargo run --release -p polyrail-benches --bin report`
 //! times them alternately in one run, since nanoseconds differ from machine to machine.
@@ -15,7 +15,7 @@
 //! # Reading order
 //!
 //! 1. [`workload`]: the work: bursts of 32 requests, fragments of 64 KiB;
-//! 2. [`null`]: the device; [`rig`]: its queue pairs, set up alike for all contenders;
+//! 2. [`null`]: the device; [`rig`] and [`message_rig`]: its queue pairs, set up alike for all contenders;
 //! 3. [`floor`], [`baseline`], [`engine`]: the three; [`contender`]: what they have in common;
 //! 4. [`rows`]: the rows and what they must reach; [`measure`]: how they are timed;
 //!    [`instructions`]: how their instructions are counted;
@@ -43,6 +43,12 @@
 //!   queue pair in a table of 64 places, the engine has 4096 in 8192 and uses one of them.
 //! - The rows `reroute_...` compare the engine with itself too: with rails that others take over for,
 //!   while none fails, and without.
+//! - The rows `p2p_...` are messages of the p2p protocol, 32 under way: a burst takes what has arrived of the
+//!   burst before, tells its callers, and offers or sends as many again. `p2p_send_...` do that at both ends;
+//!   `p2p_sender` and `p2p_recv` measure one of them. Messages arrive between bursts, outside the measured
+//!   part, and entries arrive as they are written: the two ends have the same memory. The floor posts the same
+//!   requests (the tests compare them field by field but for `wr_id`s), with hashed entries, and refills the
+//!   shared receive queue in the same batches. Nobody has a baseline for these: the floor stands in its place.
 //! - `routes_random_4096` uses them all, in random order. Its floor posts in the same order to as many
 //!   raw queue pairs, whose rings take up the same memory.
 //!
