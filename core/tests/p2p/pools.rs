@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, Setup, irecv};
 use polyrail_core::hardware::Refusal;
-use polyrail_core::p2p::NotNow;
+use polyrail_core::p2p::{Account, NotNow};
 use polyrail_core::verbs::DeviceId;
 
 fn small(rails: u8, limit: u32, connections: usize) -> Rig {
@@ -126,4 +126,23 @@ fn accounts_of_a_connection_that_ended_go_back_to_the_pool() {
     let srq = rig.srqs[0].clone();
     let account = rig.pools[0].open(srq, 8).expect("there is room again");
     assert_eq!(account.posted() + rig.pools[0].unowned(), i64::from(rig.fabric.receives(0)) / 2);
+}
+
+/// A queue pair that died with a receive of another connection's was the last one of its connection there.
+#[test]
+fn what_was_taken_on_a_device_without_queue_pairs_is_paid_back() {
+    let mut setup = Setup::rerouting(2);
+    (setup.connections, setup.limit) = (2, 8);
+    let mut rig = setup.rig();
+    let target = rig.target(256);
+    let _ = irecv(&mut rig.connections[1].receiver, &[(&target, 0, 256, 0)]).expect("room");
+    let dying = rig.far(1);
+    rig.fabric.take_receive(dying);
+    rig.fabric.kill(dying);
+    // SAFETY: it executes nothing more.
+    unsafe { assert!(rig.receiver().lose_queue_pair(1)) };
+    rig.poll_far();
+    let posted: Vec<_> = rig.receiver().accounts().map(Account::posted).collect();
+    assert!(posted.iter().all(|posted| *posted >= 0), "{posted:?}");
+    rig.invariants();
 }

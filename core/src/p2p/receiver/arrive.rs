@@ -130,10 +130,14 @@ impl<
     /// Posts receives in the place of those that were taken, a batch at a time.
     #[inline]
     pub(super) fn refill(&mut self) {
-        for pool in self.pools.iter_mut().filter(|pool| pool.each > 0) {
+        for pool in &mut self.pools {
             // What was promised is there, whatever the driver says: each immediate that came took the
             // receive that was promised for it. If it refuses, a later poll asks again.
-            let _ = pool.account.refill(self.waiting * pool.each);
+            let _ = match pool.each {
+                // The last ones that dying queue pairs took here may be another connection's.
+                0 => pool.account.pay_back(),
+                each => pool.account.refill(self.waiting * each),
+            };
         }
     }
 }
