@@ -55,6 +55,8 @@ impl World {
         let state = qp.state();
         let posted = without_allocating("post_many", || qp.post_many(&wrs));
         let count = posted.map_or_else(|error| error.posted, |()| requests.len());
+        // Of a virtual queue pair that one of them failed, the next is refused.
+        let state = if count > 0 { qp.state() } else { state };
         self.summary.requests += requests.len() as u64;
         requests[..count].iter().for_each(|request| self.accepted(at, end, *request));
         if let Err(error) = posted {
