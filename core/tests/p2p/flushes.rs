@@ -74,6 +74,44 @@ fn a_carrier_that_failed_is_an_error_and_never_success() {
     assert_eq!(rig.receiver().failure(), None, "messages go on");
 }
 
+/// A device took completions with it, so that the signal comes again, but not what had come with it.
+#[test]
+fn what_a_lost_device_had_brought_is_flushed_there_or_not_at_all() {
+    for is_gone in [false, true] {
+        let mut setup = setup(2);
+        setup.reroutes = true;
+        let mut rig = setup.rig();
+        let (source, target) = (rig.source(1000), rig.target(1000));
+        let recv = rig.irecv(&target, 1000);
+        rig.settle();
+        let send = rig.isend(&source, 1000);
+        rig.fabric.run();
+        rig.poll_near();
+        assert!(rig.sent(send));
+        rig.fabric.lose_completions(rig.far_cq.cqs()[1].at);
+        rig.counts_pools = false;
+        // SAFETY: it executes nothing more.
+        unsafe { assert!(rig.receiver().lose_queue_pair(1)) };
+        rig.recover();
+        let received = rig.received(recv).expect("arrived");
+        if is_gone {
+            // So is the one that flushes: those are counted behind the others.
+            // SAFETY: as above.
+            unsafe { assert!(rig.receiver().lose_queue_pair(3)) };
+        }
+        rig.fabric.clear_log();
+        let flush = rig.receiver().flush(&received);
+        if is_gone {
+            assert_eq!(flush.err(), Some(CallError::CannotFlush { device: DeviceId(101) }));
+            continue;
+        }
+        rig.settle();
+        assert_eq!(rig.receiver().test_flush(&flush.expect("there is room")), Ok(true));
+        let readers: Vec<_> = rig.fabric.take_log().iter().map(|(at, _)| *at).collect();
+        assert_eq!(readers, rig.connections[0].flushes, "both devices");
+    }
+}
+
 #[test]
 fn a_device_without_a_flush_queue_pair_cannot_be_flushed() {
     let (mut rig, received) = received(&Setup::rails(1), 1024);

@@ -29,11 +29,9 @@ impl<
     /// Starts to make every byte of a message visible to whoever reads that memory. A message without bytes
     /// needs nothing. The buffers stay registered until it is done.
     ///
-    /// It reads on the devices whose immediates were taken. If a device was
-    /// [lost](Receiver::lose_queue_pair) with completions that nobody had taken, the signal of a share comes again
-    /// over another one, without the payload, and this end cannot tell: the flush then succeeds though the
-    /// payload came over the lost device. After such a loss, whoever needs flushes takes the message for not
-    /// visible.
+    /// It reads on the devices over which immediates came, and if a share was sent again, also on those that were
+    /// [lost](Receiver::lose_queue_pair) meanwhile: with completions that nobody had taken, the payload may have
+    /// come over them, and only the signal again.
     ///
     /// # Errors
     ///

@@ -143,6 +143,8 @@ impl<
     pub unsafe fn lose_queue_pair(&mut self, queue_pair: usize) -> bool {
         if let Some(lane) = self.lanes.get_mut(queue_pair) {
             lane.lose();
+            let device_at = lane.device_at;
+            self.slots.iter_mut().for_each(|slot| slot.note_lost(device_at));
             self.lane_failed(queue_pair, FailedBecause::Lost);
         } else {
             let place = queue_pair - self.lanes.len();

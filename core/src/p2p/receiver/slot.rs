@@ -32,6 +32,9 @@ pub(super) struct Slot {
     pub(super) seen: Mask,
     /// The devices over which they came, a bit for each place in the list.
     pub(super) carriers: u8,
+    /// Those that were lost while it waited, with completions that nobody had taken: the payload of a share
+    /// that is moved may have come over them.
+    lost_carriers: u8,
     /// What arrived with immediates, in bytes.
     sum: u64,
     /// What they said of the length, in units of 128 bytes.
@@ -70,6 +73,7 @@ impl Slot {
         mask: Mask::EMPTY,
         seen: Mask::EMPTY,
         carriers: 0,
+        lost_carriers: 0,
         sum: 0,
         units: None,
         by_record: false,
@@ -99,9 +103,17 @@ impl Slot {
         self.mask = Mask::EMPTY;
         self.seen = Mask::EMPTY;
         self.carriers = 0;
+        self.lost_carriers = 0;
         self.sum = 0;
         self.units = None;
         self.by_record = false;
+    }
+
+    /// A queue pair on this device is no more, and what it had completed is not known.
+    pub(super) fn note_lost(&mut self, device_at: u8) {
+        if self.state == State::Waiting {
+            self.lost_carriers |= 1 << device_at;
+        }
     }
 
     /// What was offered.
@@ -143,8 +155,14 @@ impl Slot {
                 self.note_units(slot, units)
             }
             // What comes with these is the record, or nothing.
-            Told::Record | Told::Moved(_) => {
+            Told::Record => {
                 self.by_record = true;
+                Ok(())
+            }
+            Told::Moved(_) => {
+                self.by_record = true;
+                // Perhaps only its signal comes, again.
+                self.carriers |= self.lost_carriers;
                 Ok(())
             }
         }

@@ -83,8 +83,7 @@ impl<D: Domain> P2pMember<D> {
     }
 
     /// Starts to make every byte of a message visible to whoever reads that memory, such as a GPU. Only
-    /// endpoints that were [built for that](super::P2pBuilder::flushes). What a device that was lost since had brought
-    /// is not covered: see the engine's [`flush`](polyrail_core::p2p::Receiver::flush).
+    /// members that were [built for that](super::P2pBuilder::flushes).
     ///
     /// # Errors
     ///
