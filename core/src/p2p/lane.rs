@@ -256,9 +256,14 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         while self.queue.end_any().is_some() {}
     }
 
-    /// Whether nothing has ended since the previous call although there is something in flight.
+    /// Whether nothing has ended since the previous call although there is something in flight. Of requests none of
+    /// which has a completion, nobody knows: something that has one is posted behind them, and the next call tells.
     pub(super) fn check_stalled(&mut self) -> bool {
-        let mark = (!self.queue.is_empty()).then_some(self.queue.oldest());
+        if !self.queue.is_empty() && !self.queue.expects_completion() && self.has_room(1) {
+            self.post_one(blank(Opcode::RdmaWrite), true, Purpose::Marker);
+        }
+        let expects = self.queue.expects_completion();
+        let mark = expects.then_some(self.queue.oldest());
         let is_stalled = mark.is_some() && mark == self.stall_mark;
         self.stall_mark = mark;
         is_stalled

@@ -94,6 +94,11 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         (self.posted - self.signaled) as u32
     }
 
+    /// Whether a completion of what is in flight was asked for.
+    pub(super) const fn expects_completion(&self) -> bool {
+        self.signaled > self.ended
+    }
+
     /// Number of the oldest request in flight.
     pub(super) const fn oldest(&self) -> u64 {
         self.ended

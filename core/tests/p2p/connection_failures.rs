@@ -165,6 +165,32 @@ fn queue_pairs_that_make_no_headway_are_named() {
     assert_eq!(stalled(&mut rig), [0; 0]);
 }
 
+/// Most entries have no completion: that is no sign of a rail that makes no headway.
+#[test]
+fn receivers_whose_entries_nobody_asked_for_are_named_only_if_these_are_late() {
+    let mut rig = Setup::rails(2).rig();
+    let target = rig.target(256);
+    let stalled = |rig: &mut Rig| {
+        let mut places = vec![];
+        rig.receiver().check_stalled(|place| places.push(place));
+        places
+    };
+    let _ = rig.irecv(&target, 256);
+    rig.settle();
+    for _ in 0..3 {
+        assert_eq!(stalled(&mut rig), [0; 0], "it was carried out, as far as is known");
+        rig.settle();
+    }
+    // The second one goes by the other rail, which carries out nothing.
+    let _ = rig.irecv(&target, 256);
+    assert_eq!(stalled(&mut rig), [0; 0], "the first look");
+    for _ in 0..2 {
+        assert_eq!(stalled(&mut rig), [1]);
+    }
+    rig.settle();
+    assert_eq!(stalled(&mut rig), [0; 0]);
+}
+
 #[test]
 fn the_first_failure_is_kept() {
     let (mut rig, ..) = under_way();

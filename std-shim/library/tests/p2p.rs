@@ -436,6 +436,29 @@ fn a_rail_that_falls_silent_costs_no_message() {
     }
 }
 
+/// What offers the buffer is lost, and nothing else is under way on that rail; rails that are only idle stay.
+#[test]
+fn an_offer_over_a_rail_that_falls_silent_is_made_again() {
+    let stall_timeout = Some(Duration::from_millis(200));
+    let builder = rerouted(2).healing(Healing { stall_timeout, ..Healing::default() });
+    let mut pair = Pair::new([2, 2], 1 << 20, &builder);
+    pair.exchange(1 << 20, 1 << 20);
+    let idle = Instant::now();
+    while idle.elapsed() < Duration::from_secs(1) {
+        pair.poll();
+    }
+    let ends = [&mut pair.near.endpoint, &mut pair.far.endpoint];
+    assert!(ends.into_iter().all(|end| end.take_event().is_none()), "idle rails are not silent");
+    pair.far.devices[0].inject(When::Now, Fault::Silent(true));
+    // Every other one is offered over that device.
+    for _ in 0..4 {
+        let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
+        let send = pair.until(|pair| pair.near.send(0, 1 << 20, 1)).unwrap();
+        assert_eq!(pair.received(receive).unwrap().sizes(), [1 << 20]);
+        pair.sent(send).unwrap();
+    }
+}
+
 #[test]
 fn rails_that_fail_again_and_again_cost_no_message() {
     let builder = rerouted(4).queue_pairs_per_rail(2).flushes(true);

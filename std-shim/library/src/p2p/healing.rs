@@ -152,17 +152,19 @@ impl<D: Domain> P2pMember<D> {
         }
     }
 
-    /// Queue pairs that send and make no headway for too long have failed. Those that receive have requests in
-    /// flight whose completions nobody asked for, and which are not known to be late.
+    /// Queue pairs that make no headway for too long have failed.
     fn watch(&mut self, now: Instant) {
-        let Self { sender, healer, .. } = self;
+        let Self { sender, receiver, healer, .. } = self;
         let Some(Healer { stalls, options, .. }) = healer.as_deref_mut() else { return };
         let Some(timeout) = options.stall_timeout else { return };
         if !stalls.is_due(now, timeout) {
             return;
         }
-        for place in stalls.note(|each| sender.check_stalled(each)) {
+        for place in stalls.note(End::Sender, |each| sender.check_stalled(each)) {
             sender.fail_queue_pair(place);
+        }
+        for place in stalls.note(End::Receiver, |each| receiver.check_stalled(each)) {
+            receiver.fail_queue_pair(place);
         }
     }
 

@@ -1,17 +1,18 @@
 //! Rails that fall silent: some drivers never end a request whose peer is gone, so only a clock can tell.
 
+use super::message::End;
 use super::sizes::QUEUE_PAIRS;
 use std::time::{Duration, Instant};
 
 /// Looks within one timeout: a queue pair is found after it, and one part of it more at most.
 const LOOKS: u32 = 8;
 
-/// When the queue pairs that send were looked at, and for how many looks in a row the oldest request of each place has
-/// been the same.
+/// When queue pairs were looked at, and for how many looks in a row the oldest request of each place has been the same,
+/// at the end that sends and at the one that receives.
 #[derive(Debug, Default)]
 pub(super) struct Stalls {
     next: Option<Instant>,
-    unmoved: [u32; QUEUE_PAIRS],
+    unmoved: [[u32; QUEUE_PAIRS]; 2],
 }
 
 impl Stalls {
@@ -25,13 +26,18 @@ impl Stalls {
         is_due
     }
 
-    /// Takes note of the places that `check` names, and returns those that are silent.
-    pub(super) fn note(&mut self, check: impl FnOnce(&mut dyn FnMut(usize))) -> Vec<usize> {
+    /// Takes note of the places of this end that `check` names, and returns those that are silent.
+    pub(super) fn note(
+        &mut self,
+        end: End,
+        check: impl FnOnce(&mut dyn FnMut(usize)),
+    ) -> Vec<usize> {
         let mut stalled = [false; QUEUE_PAIRS];
         check(&mut |place| stalled[place] = true);
-        for (count, stalled) in self.unmoved.iter_mut().zip(stalled) {
+        let unmoved = &mut self.unmoved[usize::from(end == End::Receiver)];
+        for (count, stalled) in unmoved.iter_mut().zip(stalled) {
             *count = if stalled { *count + 1 } else { 0 };
         }
-        (0..QUEUE_PAIRS).filter(|&place| self.unmoved[place] >= LOOKS).collect()
+        (0..QUEUE_PAIRS).filter(|&place| unmoved[place] >= LOOKS).collect()
     }
 }
