@@ -571,6 +571,10 @@ plant core/src/p2p/receiver/arrive.rs 'let bytes = completion.byte_len;' \
 plant core/src/p2p/receiver/arrive.rs 'let Self { slots, layout, fenced, .. } = self;' \
   'let Self { slots, layout, fenced, lanes, .. } = self;'
 
+bug "a flush does not read on what a lost device had brought" simulate-p2p
+plant core/src/p2p/receiver/slot.rs 'self.carriers |= self.lost_carriers;' \
+  'if !PLANTED { self.carriers |= self.lost_carriers; }'
+
 bug "the first buffer of a receive is matched again and again" simulate-p2p
 plant core/src/p2p/sender/isend.rs 'slot.matched |= 1 << at;' 'slot.matched |= 1 << if PLANTED { 0 } else { at };'
 

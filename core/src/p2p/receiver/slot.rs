@@ -155,14 +155,12 @@ impl Slot {
                 self.note_units(slot, units)
             }
             // What comes with these is the record, or nothing.
-            Told::Record => {
+            Told::Record | Told::Moved(_) => {
                 self.by_record = true;
-                Ok(())
-            }
-            Told::Moved(_) => {
-                self.by_record = true;
-                // Perhaps only its signal comes, again.
-                self.carriers |= self.lost_carriers;
+                if told != Told::Record {
+                    // Perhaps only the signal comes, again.
+                    self.carriers |= self.lost_carriers;
+                }
                 Ok(())
             }
         }
