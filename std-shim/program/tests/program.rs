@@ -76,7 +76,7 @@ fn options_of_one_host_and_of_two_do_not_mix() {
 #[test]
 fn command_lines_that_make_no_sense() {
     let place = Place::with_source(10);
-    let senseless: [&[&str]; 33] = [
+    let senseless: [&[&str]; 35] = [
         &[],
         &["copy"],
         &["copy", "src"],
@@ -108,6 +108,8 @@ fn command_lines_that_make_no_sense() {
         &["copy", "--to", "127.0.0.1", "--tclass", "-1", "src"],
         &["perf", "--to", "127.0.0.1", "--answer-timeout", "0"],
         &["copy", "--to", "127.0.0.1", "--idle-timeout", "0", "src"],
+        &["copy", "--token-file", "token", "src", "dst"],
+        &["perf", "--token-file", "token"],
         &["serve", "--peers", "0"],
         &["serve", "--peers", "2", "--once"],
     ];
@@ -129,7 +131,6 @@ fn negative_numbers_are_numbers_that_make_no_sense() {
     for (option, number, word) in [
         ("--rails", "-1", "it must be from 1 to 8"),
         ("--devices", "-2", "it must be from 1 to 8"),
-        ("--token-file", "token", "--token-file goes with --to"),
         ("--window", "-1", "it must be from 1 to 128"),
         ("--stall-timeout", "-0.5", "more than 0"),
         ("--message-size", "-1", "not a size"),
@@ -247,6 +248,23 @@ fn shells_get_their_completions() {
 }
 
 #[test]
+fn perf_stays_on_the_processors_that_it_was_told() {
+    let place = Place::new();
+    let allowed = fs::read_to_string("/proc/self/status").unwrap();
+    let (_, allowed) = allowed.split_once("Cpus_allowed_list:").unwrap();
+    let first = allowed.trim().split([',', '-', '\n']).next().unwrap();
+    let output = place.run(&[&QUICK[..], &["--json", "--cpus", first]].concat());
+    assert_success(&output);
+    let line = &json(&output)[0];
+    assert_eq!(line["options"]["cpus"], first, "{line}");
+    assert_eq!(line["machine"]["cpus"], 1, "as many as it may use: {line}");
+    assert_failure(&place.run(&[&QUICK[..], &["--cpus", "1023"]].concat()), 2, &["--cpus 1023"]);
+    let senseless = place.run(&[&QUICK[..], &["--cpus", "3-1"]].concat());
+    assert_eq!(senseless.status.code(), Some(2));
+    assert!(stderr(&senseless).contains("not a processor"), "{}", stderr(&senseless));
+}
+
+#[test]
 fn perf_measures_every_operation() {
     let place = Place::new();
     let output = place.run(&[&QUICK[..], &["--json"]].concat());
@@ -260,6 +278,13 @@ fn perf_measures_every_operation() {
         for figure in ["requests_per_second", "gigabytes_per_second", "relative_to_memcpy"] {
             assert!(line[figure].as_f64().unwrap() > 0.0, "{line}");
         }
+        let [gigabytes, gigabits] = ["gigabytes_per_second", "gigabits_per_second"]
+            .map(|figure| line[figure].as_f64().unwrap());
+        assert!((gigabits / gigabytes - 8.0).abs() < 1e-9, "{line}");
+        let (machine, options) = (&line["machine"], &line["options"]);
+        assert!(machine["cpus"].as_u64().unwrap() > 0 && machine["kernel"].is_string(), "{line}");
+        assert_eq!((&options["count"], &options["seconds"]), (&20.into(), &Value::Null));
+        assert_eq!(options["rail_failure"], "reroute", "{line}");
     }
     let named = |line: &Value| format!("{} {}", line["operation"], line["scheme"]);
     let names: Vec<String> = lines.iter().step_by(2).map(named).collect();

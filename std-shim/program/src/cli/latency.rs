@@ -4,6 +4,7 @@ use super::args::{OperationName, PerfArguments};
 use super::exit::Failure;
 use super::line::Line;
 use super::perf::{Measure, Place, check, config, describe, here, kinds, to_host, with_news};
+use super::setting::Setting;
 use super::signals::interrupts;
 use super::table::Table;
 use super::{hosts, print};
@@ -33,7 +34,9 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     for (operation, scheme) in kinds {
         for &size in sizes {
             let config = config(arguments, &place, operation, scheme, size, TIME);
-            lines.push(Line::new(place.threads, &config, with_news(&config, &*measure)?));
+            let measured = with_news(&config, &*measure)?;
+            let setting = Setting::new(arguments, &config);
+            lines.push(Line::new(place.threads, &config, setting, measured));
         }
     }
     if arguments.json {
@@ -92,7 +95,7 @@ fn csv(lines: &[Line<Latency>]) -> String {
         "operation,scheme,message_size,rails,devices,threads,round_trips,min_ns,p50_ns,p90_ns,\
          p99_ns,p99_9_ns,max_ns,mean_ns\n",
     );
-    for Line { operation, shape, threads, measured } in lines {
+    for Line { operation, shape, threads, measured, .. } in lines {
         let Shape { rails, devices, message_size, .. } = shape;
         let scheme = shape.scheme_name();
         let round_trips = measured.round_trips;

@@ -1,5 +1,6 @@
 //! One line of the sweep.
 
+use super::setting::Setting;
 use polyrail_program::job::Shape;
 use polyrail_program::perf::{Measurement, PerfConfig};
 use serde::Serialize;
@@ -13,11 +14,14 @@ pub(super) struct Line<T = Measurement> {
     pub(super) threads: u8,
     #[serde(flatten)]
     pub(super) measured: T,
+    #[serde(flatten)]
+    setting: Setting,
 }
 
 impl<T> Line<T> {
-    pub(super) fn new(threads: u8, config: &PerfConfig, measured: T) -> Self {
-        Self { operation: config.operation.name(), shape: config.shape(), threads, measured }
+    pub(super) fn new(threads: u8, config: &PerfConfig, setting: Setting, measured: T) -> Self {
+        let operation = config.operation.name();
+        Self { operation, shape: config.shape(), threads, measured, setting }
     }
 
     /// Returns what distinguishes lines besides the size.

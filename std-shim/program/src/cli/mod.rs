@@ -20,6 +20,7 @@ mod progress;
 mod rails;
 mod report;
 mod serve;
+mod setting;
 mod signals;
 mod table;
 mod timeline;

@@ -8,10 +8,12 @@ use super::line::Line;
 use super::output;
 use super::print;
 use super::rails;
+use super::setting::Setting;
 use super::signals::interrupts;
 use super::table::Table;
 use super::{hosts, plot};
 use polyrail::backend::Domain;
+use polyrail::cpus::pin_thread;
 use polyrail::virtual_qp::Scheme;
 use polyrail_program::job::Shape;
 use polyrail_program::perf::{
@@ -59,7 +61,9 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
                 progress(&lines, operation, message_size);
             }
             let config = config(arguments, &place, operation, scheme, message_size, TIME);
-            lines.push(measure_line(&place, &config, &measure)?);
+            let measured = with_news(&config, &*measure)?;
+            let setting = Setting::new(arguments, &config);
+            lines.push(Line::new(place.threads, &config, setting, measured));
         }
     }
     if streamed {
@@ -79,11 +83,15 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
 }
 
 /// Checks what the definition of the command line cannot, and that the picture can be written: better now than
-/// after the measurements.
+/// after the measurements. From here on this process stays on the processors that were chosen.
 pub(super) fn check(arguments: &PerfArguments) -> Result<(), Failure> {
     arguments.host_devices.refuse_without(arguments.to.as_deref())?;
     arguments.token.refuse_without(arguments.to.as_deref())?;
     refuse_with(arguments.to.as_deref(), &arguments.faults.fault)?;
+    if let Some(cpus) = &arguments.cpus {
+        // Threads that are started from here on stay there, too.
+        pin_thread(cpus).map_err(|error| Failure::usage(&format!("--cpus {cpus}: {error}")))?;
+    }
     Ok(arguments.plot.as_deref().map_or(Ok(()), check_replaceable)?)
 }
 
@@ -177,14 +185,6 @@ pub(super) fn config(
     }
 }
 
-fn measure_line(
-    place: &Place,
-    config: &PerfConfig,
-    measure: &Measure<Measurement>,
-) -> Result<Line, Failure> {
-    Ok(Line::new(place.threads, config, with_news(config, measure)?))
-}
-
 /// Measures, and tells what happened to rails.
 pub(super) fn with_news<T>(config: &PerfConfig, measure: &Measure<T>) -> Result<T, Failure> {
     let news = RailNews::default();
@@ -217,6 +217,7 @@ fn text(arguments: &PerfArguments, place: &Place, lines: &[Line]) -> String {
         "size",
         "msgs/s",
         "GB/s",
+        "Gbit/s",
         "ns/msg",
         "bells/msg",
         "compl/msg",
@@ -231,6 +232,7 @@ fn text(arguments: &PerfArguments, place: &Place, lines: &[Line]) -> String {
             human_size(line.shape.message_size),
             format!("{:.0}", m.requests_per_second),
             format!("{:.2}", m.gigabytes_per_second),
+            format!("{:.1}", m.gigabits_per_second),
             format!("{:.0}", m.nanoseconds_per_request),
             format!("{:.2}", m.doorbells_per_request),
             format!("{:.2}", m.completions_per_request),
@@ -265,7 +267,7 @@ fn csv(lines: &[Line]) -> String {
          completions_per_request,memcpy_gigabytes_per_second,relative_to_memcpy\n",
     );
     for line in lines {
-        let Line { operation, shape, threads, measured: m } = line;
+        let Line { operation, shape, threads, measured: m, .. } = line;
         let Shape { rails, devices, max_msg_size, message_size, window, .. } = shape;
         let scheme = shape.scheme_name();
         text += &format!(

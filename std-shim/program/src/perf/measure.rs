@@ -33,6 +33,8 @@ pub struct Measurement {
     pub requests_per_second: f64,
     /// Payload, in GB/s (10^9 bytes a second).
     pub gigabytes_per_second: f64,
+    /// The same in Gbit/s (10^9 bits a second), as the rate of a link is given.
+    pub gigabits_per_second: f64,
     /// Time of a request in nanoseconds: a round's time divided by its requests.
     pub nanoseconds_per_request: f64,
     /// Doorbells that the sender rang for a request.
@@ -127,6 +129,7 @@ fn measure_ends(config: &PerfConfig, ends: &mut dyn Ends) -> Result<Measurement,
         requests,
         requests_per_second: 1.0 / moved,
         gigabytes_per_second: bytes / moved / 1e9,
+        gigabits_per_second: 8.0 * bytes / moved / 1e9,
         nanoseconds_per_request: moved * 1e9,
         doorbells_per_request: per_request(after.doorbells, before.doorbells),
         completions_per_request: per_request(after.completions, before.completions),

@@ -15,6 +15,7 @@ use super::output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use help::{COPY_HELP, DEVICES_HELP, EXAMPLES, PERF_HELP, SERVE_HELP};
+use polyrail::cpus::CpuList;
 use polyrail::printable;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -222,7 +223,11 @@ pub(super) struct PerfArguments {
     /// Seconds to wait for the other host to connect, and for each answer.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) answer_timeout: Duration,
-    /// Print JSON.
+    /// Processors that measure, such as 0-3,8, and no others; `polyrail devices --verbose` shows which are near a
+    /// NIC [default: all].
+    #[arg(long, value_name = "LIST")]
+    pub(super) cpus: Option<CpuList>,
+    /// Print JSON, with the machine and every option.
     #[arg(long, conflicts_with = "csv")]
     pub(super) json: bool,
     /// Print comma separated values.

@@ -1,0 +1,120 @@
+//! Where and how something was measured, so that figures can be compared later.
+
+use super::args::PerfArguments;
+use polyrail::cpus::CpuList;
+use polyrail::virtual_qp::RailFailure;
+use polyrail_program::perf::{Limit, PerfConfig};
+use serde::Serialize;
+use std::fs;
+use std::thread::available_parallelism;
+
+/// The machine that measured, and every option that it measured with.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Setting {
+    machine: Machine,
+    options: Options,
+}
+
+/// A machine, as far as it matters for figures.
+#[derive(Clone, Debug, Serialize)]
+struct Machine {
+    /// Version of this program.
+    polyrail: &'static str,
+    /// Of the system; absent if it does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<String>,
+    architecture: &'static str,
+    /// The processor's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu: Option<String>,
+    /// Processors that this process may use.
+    cpus: usize,
+}
+
+/// Options that are not part of the [shape](polyrail_program::job::Shape).
+#[derive(Clone, Debug, Serialize)]
+struct Options {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    /// Bytes a second of each device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line_rate: Option<u64>,
+    qp_timeout: u8,
+    traffic_class: u8,
+    service_level: u8,
+    rail_failure: &'static str,
+    stall_timeout_seconds: f64,
+    rail_timeout_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpus: Option<CpuList>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    devices: Vec<String>,
+}
+
+impl Setting {
+    pub(super) fn new(arguments: &PerfArguments, config: &PerfConfig) -> Self {
+        Self { machine: Machine::this(), options: Options::new(arguments, config) }
+    }
+}
+
+impl Machine {
+    fn this() -> Self {
+        let read = |path| fs::read_to_string(path).ok();
+        Self {
+            polyrail: env!("CARGO_PKG_VERSION"),
+            kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()),
+            architecture: std::env::consts::ARCH,
+            cpu: read("/proc/cpuinfo").and_then(|text| cpu_name(&text)),
+            cpus: available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// The first processor's name in the kernel's list of them.
+fn cpu_name(cpuinfo: &str) -> Option<String> {
+    let (_, name) = cpuinfo.lines().find(|line| line.starts_with("model name"))?.split_once(':')?;
+    Some(name.trim().to_owned())
+}
+
+impl Options {
+    fn new(arguments: &PerfArguments, config: &PerfConfig) -> Self {
+        let (seconds, count) = match config.limit {
+            Limit::Time(time) => (Some(time.as_secs_f64()), None),
+            Limit::Count(count) => (None, Some(count)),
+        };
+        Self {
+            seconds,
+            count,
+            line_rate: config.line_rate.map(Into::into),
+            qp_timeout: config.qp_timeout,
+            traffic_class: config.quality.traffic_class,
+            service_level: config.quality.service_level,
+            rail_failure: match config.care.rail_failure {
+                RailFailure::Reroute => "reroute",
+                _ => "fatal",
+            },
+            stall_timeout_seconds: config.care.stall_timeout.as_secs_f64(),
+            rail_timeout_seconds: config.care.rail_timeout.as_secs_f64(),
+            cpus: arguments.cpus.clone(),
+            to: arguments.to.clone(),
+            devices: arguments.host_devices.device.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_has_a_name_if_the_kernel_knows_one() {
+        let known =
+            "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) @ 2.60GHz\nmodel name\t: other\n";
+        assert_eq!(cpu_name(known).as_deref(), Some("Intel(R) Xeon(R) @ 2.60GHz"));
+        assert_eq!(cpu_name("processor\t: 0\nBogoMIPS\t: 50.00\n"), None);
+    }
+}
