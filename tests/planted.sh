@@ -130,7 +130,7 @@ plant core/src/virtual_qp/ahead.rs 'let is_with_rails = self.unposted() == 0 ||'
   'let is_with_rails = PLANTED || self.unposted() == 0 ||'
 
 bug "lost fragments may still be carried out when their request is reported ahead" simulate-ends
-plant core/src/virtual_qp/ahead.rs 'if slot.is_done_ahead() && !reroute.awaits_fence' \
+plant core/src/virtual_qp/when_done.rs 'if slot.is_done_ahead() && !reroute.awaits_fence' \
   'if slot.is_done_ahead() && (PLANTED || !reroute.awaits_fence)'
 
 bug "what a driver did not take of a run that shares a doorbell stays in flight" random

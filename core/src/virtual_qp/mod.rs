@@ -21,8 +21,8 @@
 //! # The other files
 //!
 //! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
-//! and `error` are plain data, `devices` is about whose keys a rail needs. `ahead` is about requests that do not wait for
-//! their turn, `post_many` about several that are posted at once, `list` about those of several buffers. `receive` is about
+//! and `error` are plain data, `devices` is about whose keys a rail needs. `ahead` and `when_done` are about requests that do not wait
+//! for their turn, `post_many` about several that are posted at once, `list` about those of several buffers. `receive` is about
 //! receives, `data_receives` about those with buffers.
 //! `retry` offers drivers again what they refused (`offers`). `health` and `recovery` are about failures,
 //! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold,
@@ -56,6 +56,7 @@ pub(crate) mod scheme;
 mod slot;
 mod target;
 pub(crate) mod tracker;
+mod when_done;
 
 pub use crate::rail::{
     ControlDecodeError, ControlError, ControlMessage, FailedBecause, MAX_RAILS, RailCounters,

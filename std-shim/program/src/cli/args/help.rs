@@ -114,8 +114,8 @@ Examples:
   openssl rand -hex 32 > token; polyrail serve --token-file token /data      the same file for copy and perf
 
 Serves `polyrail copy --to` and `polyrail perf --to` from other hosts, --peers of them at a time (each \
-line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Devices \
-pair up in order, so both sides name the same number, and the i-th here reaches the i-th there. A file \
+line of perf is one), and prints what each did. Peers decide on rails, scheme and sizes. Rails \
+take the devices of each side in turn, so the i-th here has to reach the i-th there, or with fewer on one side, several. A file \
 replaces an older one of its name when it is complete, unless --no-overwrite forbids it here or there, \
 and keeps that one's permissions; a new one has those of its source, without what the umask takes. In a directory, senders choose the names, which \
 cannot lead out of it or through a symbolic link, or be hidden. Without --token-file anybody \
