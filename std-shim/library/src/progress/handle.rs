@@ -1,12 +1,12 @@
 //! A producer's end: posts from any thread.
 
 use super::error::SubmitError;
-use super::lock::lock;
-use super::message::{HandleMessage, KeySets, Lane, Request};
+use super::message::{Lane, Request};
+use super::news::QpShared;
+use super::outcome::RequestOutcome;
 use super::pending::Pending;
-use super::port::HandlePort;
-use super::rings::MessageProducer;
-use super::shared::Shared;
+use super::replies::Replies;
+use super::submit::Submitter;
 use crate::endpoint::EndpointError;
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendFlags, SendWr};
 use std::sync::Arc;
@@ -34,22 +34,20 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Handle {
     qp: usize,
-    messages: Option<MessageProducer>,
-    keys: KeySets,
-    port: Arc<HandlePort>,
-    shared: Arc<Shared>,
+    requests: Submitter<Request>,
+    /// Of each lane.
+    replies: [Arc<Replies<RequestOutcome>>; 2],
+    shared: Arc<QpShared>,
 }
 
 impl Handle {
     pub(super) fn new(
         qp: usize,
-        messages: MessageProducer,
-        port: HandlePort,
-        shared: Arc<Shared>,
+        requests: Submitter<Request>,
+        replies: [Replies<RequestOutcome>; 2],
+        shared: Arc<QpShared>,
     ) -> Self {
-        let keys = KeySets::default();
-        let port = Arc::new(port);
-        Self { qp, messages: Some(messages), keys, port, shared }
+        Self { qp, requests, replies: replies.map(Arc::new), shared }
     }
 
     /// Hands over a send request; see
@@ -84,7 +82,7 @@ impl Handle {
     /// Why the virtual queue pair failed, if it did: the same for all its handles, and known before any
     /// completion shows it.
     pub fn endpoint_error(&self) -> Option<&EndpointError> {
-        self.shared.error(self.qp)
+        self.shared.news.error(self.qp)
     }
 
     fn submit(
@@ -100,41 +98,18 @@ impl Handle {
         if self.endpoint_error().is_some() {
             return Err(SubmitError::EndpointFailed);
         }
-        let keys = self.place_of(keys)?;
-        let slot = lock(&self.port.inbox).reserve(lane, wr_id)?;
-        if let Err(error) = self.push(HandleMessage::Post(request(slot, keys))) {
-            lock(&self.port.inbox).release(slot);
-            return Err(error);
-        }
+        let keys = self.requests.place_of(keys)?;
+        let replies = &self.replies[lane as usize];
+        let pending = self.requests.submit(replies, wr_id, |slot| request(slot, keys))?;
         self.shared.wake();
-        Ok(Pending::new(Arc::clone(&self.port), slot))
-    }
-
-    /// The place of these keys with the thread; announces them to it if they are new.
-    fn place_of(&mut self, keys: &[DeviceKeys]) -> Result<u8, SubmitError> {
-        if let Some(place) = self.keys.find(keys) {
-            return Ok(place);
-        }
-        let (place, keys) = self.keys.announce(keys);
-        self.push(HandleMessage::Keys { place, keys: Arc::clone(&keys) })?;
-        self.keys.add(keys);
-        Ok(place)
-    }
-
-    fn push(&mut self, message: HandleMessage) -> Result<(), SubmitError> {
-        use polyrail_core::spsc::PushError;
-        let messages = self.messages.as_mut().ok_or(SubmitError::ThreadGone)?;
-        messages.push(message).map_err(|refused| match refused {
-            PushError::Full(_) => SubmitError::Full,
-            PushError::Closed(_) => SubmitError::ThreadGone,
-        })
+        Ok(pending)
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         // First the news, then the bell: the thread may sleep, and has to forget the handle.
-        self.messages = None;
+        self.requests.close();
         self.shared.wake();
     }
 }

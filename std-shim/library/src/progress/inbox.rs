@@ -1,13 +1,16 @@
-//! A handle's requests that are not reported, and the completions that came for them.
+//! A handle's requests of one kind that are not reported, and how those ended that are.
 
-use super::error::{RequestError, SubmitError};
-use super::message::{Lane, Report};
-use super::rings::{HANDLE_DEPTH, ReportConsumer, SLOTS};
+use super::error::SubmitError;
+use super::outcome::Outcome;
+use super::rings::{HANDLE_DEPTH, ReportConsumer};
 use polyrail_core::spsc::PopError;
-use polyrail_core::virtual_cq::VirtualWc;
 
-/// How a request ended.
-pub(super) type RequestOutcome = Result<VirtualWc, RequestError>;
+/// From the thread to a handle: how a request ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Report<O> {
+    pub(super) slot: u16,
+    pub(super) outcome: O,
+}
 
 /// One place for an unreported request.
 ///
@@ -18,53 +21,52 @@ pub(super) type RequestOutcome = Result<VirtualWc, RequestError>;
 ///                         └───────────────► Abandoned ───────────► Free
 /// ```
 #[derive(Clone, Copy, Debug)]
-enum Slot {
+enum Slot<O: Outcome> {
     Free,
     /// The caller's name for the request.
     Waiting {
-        wr_id: u64,
+        name: O::Name,
     },
-    Done(RequestOutcome),
+    Done(O),
     /// Its `Pending` was dropped.
     Abandoned,
 }
 
-/// The side of a port that belongs to the handle and its [`Pending`](super::Pending)s. Slots below
-/// `HANDLE_DEPTH` are for sends, the others for receives.
+/// The side of [`Replies`](super::replies::Replies) that belongs to the handle and its
+/// [`Pending`](super::Pending)s.
 #[derive(Debug)]
-pub(super) struct Inbox {
-    reports: ReportConsumer,
-    slots: Box<[Slot]>,
-    /// Free slots of each lane.
-    free: [Vec<u16>; 2],
+pub(super) struct Inbox<O: Outcome> {
+    reports: ReportConsumer<O>,
+    slots: Box<[Slot<O>]>,
+    /// Free slots.
+    free: Vec<u16>,
     /// No more reports will come.
     closed: bool,
 }
 
-impl Inbox {
-    pub(super) fn new(reports: ReportConsumer) -> Self {
-        let lane = |at: usize| (0..HANDLE_DEPTH).rev().map(move |n| (at * HANDLE_DEPTH + n) as u16);
-        let free = [lane(0).collect(), lane(1).collect()];
-        Self { reports, slots: [Slot::Free; SLOTS].into(), free, closed: false }
+impl<O: Outcome> Inbox<O> {
+    pub(super) fn new(reports: ReportConsumer<O>) -> Self {
+        let free = (0..HANDLE_DEPTH as u16).rev().collect();
+        Self { reports, slots: [Slot::Free; HANDLE_DEPTH].into(), free, closed: false }
     }
 
     /// A slot for a request.
-    pub(super) fn reserve(&mut self, lane: Lane, wr_id: u64) -> Result<u16, SubmitError> {
-        if self.free[lane as usize].is_empty() {
+    pub(super) fn reserve(&mut self, name: O::Name) -> Result<u16, SubmitError> {
+        if self.free.is_empty() {
             self.receive();
         }
         if self.closed {
             return Err(SubmitError::ThreadGone);
         }
-        let slot = self.free[lane as usize].pop().ok_or(SubmitError::Full)?;
-        self.slots[usize::from(slot)] = Slot::Waiting { wr_id };
+        let slot = self.free.pop().ok_or(SubmitError::Full)?;
+        self.slots[usize::from(slot)] = Slot::Waiting { name };
         Ok(slot)
     }
 
     /// Frees a slot.
     pub(super) fn release(&mut self, slot: u16) {
         self.slots[usize::from(slot)] = Slot::Free;
-        self.free[usize::from(slot) / HANDLE_DEPTH].push(slot);
+        self.free.push(slot);
     }
 
     /// Takes what the thread reported.
@@ -81,11 +83,10 @@ impl Inbox {
         }
     }
 
-    fn note(&mut self, Report { slot, result }: Report) {
+    fn note(&mut self, Report { slot, outcome }: Report<O>) {
         match self.slots[usize::from(slot)] {
-            Slot::Waiting { wr_id } => {
-                let outcome = result.map(|wc| VirtualWc { wr_id, ..wc });
-                self.slots[usize::from(slot)] = Slot::Done(outcome.map_err(RequestError::from));
+            Slot::Waiting { name } => {
+                self.slots[usize::from(slot)] = Slot::Done(outcome.named(name));
             }
             Slot::Abandoned => self.release(slot),
             Slot::Free | Slot::Done(_) => unreachable!("slot {slot} was reported twice"),
@@ -93,11 +94,11 @@ impl Inbox {
     }
 
     /// How the request ended, if it did; then its slot is free.
-    pub(super) fn take(&mut self, slot: u16) -> Option<RequestOutcome> {
+    pub(super) fn take(&mut self, slot: u16) -> Option<O> {
         self.receive();
         let outcome = match self.slots[usize::from(slot)] {
             Slot::Done(outcome) => outcome,
-            _ if self.closed => Err(RequestError::Abandoned),
+            _ if self.closed => O::ABANDONED,
             _ => return None,
         };
         self.release(slot);

@@ -1,38 +1,24 @@
 //! What crosses between a handle and the thread.
 
+use super::keys::KeySet;
+use super::rings::HANDLE_DEPTH;
 use polyrail_core::verbs::{
     DeviceKeys, LocalBuffer, Opcode, RecvWr, ReportOrder, SendFlags, SendWr,
 };
-use polyrail_core::virtual_cq::VirtualWc;
-use polyrail_core::virtual_qp::PostError;
-use std::sync::Arc;
-
-/// Sets of device keys that a handle keeps with the thread.
-pub(super) const KEY_SETS: usize = 16;
-
-/// The device keys of a request: a borrowed slice cannot cross threads.
-pub(super) type KeySet = Arc<[DeviceKeys]>;
 
 /// From a handle to the thread.
 #[derive(Debug)]
-pub(super) enum HandleMessage {
+pub(super) enum HandleMessage<R> {
     /// Requests that follow refer to these keys by this place.
     Keys { place: u8, keys: KeySet },
     /// A request.
-    Post(Request),
+    Post(R),
 }
 
 /// Bytes that cross to the thread for each request.
-pub const REQUEST_BYTES: usize = size_of::<HandleMessage>();
+pub const REQUEST_BYTES: usize = size_of::<HandleMessage<Request>>();
 
 const _: () = assert!(REQUEST_BYTES <= 64, "a cache line for each request");
-
-/// From the thread to a handle: how a request ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Report {
-    pub(super) slot: u16,
-    pub(super) result: Result<VirtualWc, PostError>,
-}
 
 /// The two kinds of requests, which do not wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +29,16 @@ pub(super) enum Lane {
 
 impl Lane {
     pub(super) const ALL: [Self; 2] = [Self::Send, Self::Recv];
+
+    /// The lane of a place among the slots of both.
+    pub(super) const fn of(place: u16) -> Self {
+        if (place as usize) < HANDLE_DEPTH { Self::Send } else { Self::Recv }
+    }
+
+    /// The place of one of its slots among those of both.
+    pub(super) const fn place(self, slot: u16) -> u16 {
+        self as u16 * HANDLE_DEPTH as u16 + slot
+    }
 }
 
 /// A request on its way to the thread. Its keys are named by their place among the handle's.
@@ -123,38 +119,4 @@ impl Request {
 pub(super) enum Work<'k> {
     Send(SendWr<'k>),
     Recv(RecvWr<'k>),
-}
-
-/// A handle's view of the key sets that the thread has.
-///
-/// Requests between the same buffers have the same keys, so few sets serve many requests, and a
-/// request carries one byte for them. A new set takes the place of the oldest; the ring keeps order,
-/// so requests that were pushed earlier have found theirs by then.
-#[derive(Debug, Default)]
-pub(super) struct KeySets {
-    sets: arrayvec::ArrayVec<KeySet, KEY_SETS>,
-    /// The place that a new set takes.
-    next: usize,
-}
-
-impl KeySets {
-    /// The place of a set that the thread has.
-    pub(super) fn find(&self, keys: &[DeviceKeys]) -> Option<u8> {
-        self.sets.iter().position(|set| **set == *keys).map(|place| place as u8)
-    }
-
-    /// The place and the set for the message that announces a new set to the thread. Call
-    /// [`add`](Self::add) when the message is on its way.
-    pub(super) fn announce(&self, keys: &[DeviceKeys]) -> (u8, KeySet) {
-        (self.next as u8, KeySet::from(keys))
-    }
-
-    /// The thread will know this set by the next place.
-    pub(super) fn add(&mut self, set: KeySet) {
-        match self.sets.get_mut(self.next) {
-            Some(place) => *place = set,
-            None => self.sets.push(set),
-        }
-        self.next = (self.next + 1) % KEY_SETS;
-    }
 }

@@ -13,10 +13,10 @@
 //!
 //! An [`EndpointSet`] is what the thread owns. Each [`Handle`] is for one virtual queue pair of it,
 //! and has a pair of rings ([`polyrail_core::spsc`]) to the thread and back, so producers never wait
-//! for each other, nor for the thread. `handle` and `pending` are the producer's view, `inbox` is
-//! where completions wait to be asked for; `port` is the thread's side of a handle, `run` the thread,
-//! `sleep` and `alarm` how it rests, `thread` its owner's view; `message`, `rings` and `shared` are what they have in
-//! common.
+//! for each other, nor for the thread. `handle` and `pending` are the producer's view: `submit` with `keys` is how
+//! requests leave, `inbox` is where completions wait to be asked for (`outcome`); `port` is the thread's side of a
+//! handle, `replies` its way back, `run` the thread, `sleep` and `alarm` how it rests, `thread` its owner's view of a
+//! `worker`; `message`, `rings`, `shared` and `news` are what they have in common.
 //!
 //! # Example
 //!
@@ -102,21 +102,28 @@ mod alarm;
 mod error;
 mod handle;
 mod inbox;
+mod keys;
 mod lock;
 mod message;
+mod news;
 mod options;
+mod outcome;
 mod pending;
 mod port;
+mod replies;
 mod rings;
 mod run;
 mod shared;
 mod sleep;
+mod submit;
 mod thread;
+mod worker;
 
 pub use error::{RequestError, SubmitError, ThreadPanicked};
 pub use handle::Handle;
 pub use message::REQUEST_BYTES;
 pub use options::ProgressOptions;
+pub use outcome::Outcome;
 pub use pending::Pending;
 pub use rings::HANDLE_DEPTH;
 pub use thread::ProgressThread;

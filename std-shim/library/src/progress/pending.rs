@@ -1,8 +1,8 @@
 //! A request that was handed over, to be waited for in one of three ways.
 
-use super::inbox::RequestOutcome;
 use super::lock::lock;
-use super::port::HandlePort;
+use super::outcome::{Outcome, RequestOutcome};
+use super::replies::Replies;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ const SPINS: u32 = 64;
 /// stays in use until it ends, and its completion is discarded.
 #[derive(Debug)]
 #[must_use = "dropping it discards the completion, and with it the news of when the buffer is free"]
-pub struct Pending {
-    port: Arc<HandlePort>,
+pub struct Pending<O: Outcome = RequestOutcome> {
+    replies: Arc<Replies<O>>,
     /// `None` when the outcome was taken.
     slot: Option<u16>,
 }
 
-impl Pending {
-    pub(super) const fn new(port: Arc<HandlePort>, slot: u16) -> Self {
-        Self { port, slot: Some(slot) }
+impl<O: Outcome> Pending<O> {
+    pub(super) const fn new(replies: Arc<Replies<O>>, slot: u16) -> Self {
+        Self { replies, slot: Some(slot) }
     }
 
     /// How the request ended, if it did.
@@ -40,9 +40,9 @@ impl Pending {
     /// # Panics
     ///
     /// The outcome was taken before.
-    pub fn try_take(&mut self) -> Option<RequestOutcome> {
+    pub fn try_take(&mut self) -> Option<O> {
         let slot = self.slot.expect("the outcome was taken");
-        let outcome = lock(&self.port.inbox).take(slot)?;
+        let outcome = lock(&self.replies.inbox).take(slot)?;
         self.slot = None;
         Some(outcome)
     }
@@ -52,7 +52,7 @@ impl Pending {
     /// # Errors
     ///
     /// It ended without a completion.
-    pub fn wait(mut self) -> RequestOutcome {
+    pub fn wait(mut self) -> O {
         for _ in 0..SPINS {
             if let Some(outcome) = self.try_take() {
                 return outcome;
@@ -63,29 +63,29 @@ impl Pending {
     }
 }
 
-impl Future for Pending {
-    type Output = RequestOutcome;
+impl<O: Outcome> Future for Pending<O> {
+    type Output = O;
 
     /// # Panics
     ///
     /// The outcome was taken before.
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<RequestOutcome> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O> {
         if let Some(outcome) = self.try_take() {
             return Poll::Ready(outcome);
         }
         // Registered first, then checked again: the thread reports first, then wakes.
         if let Some(slot) = self.slot {
-            self.port.wakers[usize::from(slot)].register(context.waker());
+            self.replies.wakers[usize::from(slot)].register(context.waker());
         }
         self.try_take().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
-impl Drop for Pending {
+impl<O: Outcome> Drop for Pending<O> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            drop(self.port.wakers[usize::from(slot)].take());
-            lock(&self.port.inbox).abandon(slot);
+            drop(self.replies.wakers[usize::from(slot)].take());
+            lock(&self.replies.inbox).abandon(slot);
         }
     }
 }

@@ -1,41 +1,20 @@
 //! The thread's side of one handle.
 
-use super::inbox::Inbox;
-use super::message::{HandleMessage, KEY_SETS, KeySet, Lane, Report, Request, Work};
-use super::rings::{HANDLE_DEPTH, MESSAGES, MessageProducer, MessageRing, ReportRing, SLOTS};
+use super::keys::{KeySet, KnownKeys};
+use super::message::{HandleMessage, Lane, Request, Work};
+use super::outcome::RequestOutcome;
+use super::replies::{Replies, Reporter, replies};
+use super::rings::{HANDLE_DEPTH, MessageConsumer};
+use super::submit::{Submitter, submitter};
 use crate::endpoint::EndpointQp;
-use atomic_waker::AtomicWaker;
 use polyrail_core::hardware::QueuePair;
-use polyrail_core::spsc::{Consumer, Producer, PushError, Ring};
 use polyrail_core::virtual_cq::VirtualWc;
 use polyrail_core::virtual_qp::PostError;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Messages taken from one handle before it is the next one's turn.
 const TURN: usize = 32;
-
-/// What a handle and its [`Pending`](super::Pending)s share.
-///
-/// The lock makes them one consumer of the ring of reports: a handle and its Pendings may be in
-/// different threads, and each check takes the reports of all. It is held for one check. The progress
-/// thread never waits for it, since it only knows the wakers, and neither do other handles.
-#[derive(Debug)]
-pub(super) struct HandlePort {
-    pub(super) inbox: Mutex<Inbox>,
-    /// For each slot, the waker of the task that waits for its request.
-    pub(super) wakers: Arc<[AtomicWaker]>,
-}
-
-/// The wakers of a handle; all are woken when the thread drops them.
-#[derive(Debug)]
-struct Wakers(Arc<[AtomicWaker]>);
-
-impl Drop for Wakers {
-    fn drop(&mut self) {
-        self.0.iter().for_each(AtomicWaker::wake);
-    }
-}
 
 /// A request that the engine has no room for, with its keys: their place may be taken by others.
 #[derive(Debug)]
@@ -49,7 +28,7 @@ struct Deferred {
 pub(super) struct ThreadPort {
     /// Its virtual queue pair, by number.
     pub(super) qp: usize,
-    messages: Consumer<HandleMessage, MESSAGES, MessageRing>,
+    messages: MessageConsumer<Request>,
     desk: Desk,
 }
 
@@ -61,7 +40,7 @@ impl<F: FnMut(&Work<'_>) -> Result<(), PostError>> Post for F {}
 /// Where its requests wait for room.
 #[derive(Debug)]
 struct Desk {
-    keys: Vec<KeySet>,
+    keys: KnownKeys,
     /// Requests that wait for room, by lane, oldest first. Never more than the lane has slots, for
     /// which there is room from the start.
     deferred: [VecDeque<Deferred>; 2],
@@ -73,31 +52,25 @@ struct Desk {
 struct Outbox {
     /// The handle's number; the upper part of its requests' names.
     number: u32,
-    /// Which slots have a posted request: a device can complete what was never posted.
-    is_posted: Box<[bool]>,
+    /// Which slots of each lane have a posted request: a device can complete what was never posted.
+    is_posted: [Box<[bool]>; 2],
     /// How many, by lane.
     posted: [usize; 2],
     /// Sends that were posted and came back, so far.
     sent: u64,
-    reports: Producer<Report, SLOTS, ReportRing>,
-    // After `reports`: a task that is woken at the end finds the ring closed.
-    wakers: Wakers,
+    reporters: [Reporter<RequestOutcome>; 2],
 }
 
-/// Makes both sides of a handle.
-pub(super) fn port(qp: usize) -> (MessageProducer, HandlePort, ThreadPort) {
-    let ring = MessageRing::default();
-    let Ok((sender, messages)) = Ring::split_shared(ring) else { unreachable!("a new ring") };
-    let ring = ReportRing::default();
-    let Ok((reports, receiver)) = Ring::split_shared(ring) else { unreachable!("a new ring") };
-    let wakers: Arc<[AtomicWaker]> = (0..SLOTS).map(|_| AtomicWaker::new()).collect();
-    let port = HandlePort { inbox: Mutex::new(Inbox::new(receiver)), wakers: Arc::clone(&wakers) };
-    let is_posted = [false; SLOTS].into();
-    let wakers = Wakers(wakers);
-    let out = Outbox { number: 0, is_posted, posted: [0; 2], sent: 0, reports, wakers };
+/// Makes both sides of a handle: its requests, the ways back of each lane, and the thread's side.
+pub(super) fn port(qp: usize) -> (Submitter<Request>, [Replies<RequestOutcome>; 2], ThreadPort) {
+    let (requests, messages) = submitter();
+    let [(sent, sends), (received, receives)] = Lane::ALL.map(|_| replies());
+    let is_posted = Lane::ALL.map(|_| [false; HANDLE_DEPTH].into());
+    let out =
+        Outbox { number: 0, is_posted, posted: [0; 2], sent: 0, reporters: [sends, receives] };
     let deferred = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));
-    let desk = Desk { keys: Vec::with_capacity(KEY_SETS), deferred, out };
-    (sender, port, ThreadPort { qp, messages, desk })
+    let desk = Desk { keys: KnownKeys::new(), deferred, out };
+    (requests, [sent, received], ThreadPort { qp, messages, desk })
 }
 
 impl ThreadPort {
@@ -118,7 +91,7 @@ impl ThreadPort {
         };
         let moved = desk.post_deferred(&mut post);
         let taken = self.messages.pop_batch(TURN, |message| match message {
-            HandleMessage::Keys { place, keys } => desk.learn(place, keys),
+            HandleMessage::Keys { place, keys } => desk.keys.learn(place, keys),
             HandleMessage::Post(request) => desk.take(request, &mut post),
         });
         moved || taken > 0
@@ -126,16 +99,18 @@ impl ThreadPort {
 
     /// Reports a completion. A completion of a request that is not posted is the device's mistake, and
     /// is dropped.
-    pub(super) fn complete(&mut self, slot: u16, wc: VirtualWc) {
+    pub(super) fn complete(&mut self, place: u16, wc: VirtualWc) {
         let out = &mut self.desk.out;
-        match out.is_posted.get_mut(usize::from(slot)) {
+        let lane = Lane::of(place);
+        let slot = place - lane.place(0);
+        let is_posted = out.is_posted[lane as usize].get_mut(usize::from(slot));
+        match is_posted {
             Some(is_posted) if *is_posted => *is_posted = false,
             _ => return,
         }
-        let lane = usize::from(slot) / HANDLE_DEPTH;
-        out.posted[lane] -= 1;
-        out.sent += u64::from(lane == Lane::Send as usize);
-        out.report(slot, Ok(wc));
+        out.posted[lane as usize] -= 1;
+        out.sent += u64::from(lane == Lane::Send);
+        out.reporters[lane as usize].report(slot, Ok(wc));
     }
 
     /// Whether something waits in the ring, or the handle is gone and nothing is left to do.
@@ -179,16 +154,9 @@ impl ThreadPort {
 }
 
 impl Desk {
-    fn learn(&mut self, place: u8, keys: KeySet) {
-        match self.keys.get_mut(usize::from(place)) {
-            Some(known) => *known = keys,
-            None => self.keys.push(keys),
-        }
-    }
-
     /// Posts a request, or defers it: behind those of its lane that are deferred, or for lack of room.
     fn take(&mut self, request: Request, post: &mut impl Post) {
-        let keys = &self.keys[usize::from(request.keys)];
+        let keys = self.keys.get(request.keys);
         let deferred = &mut self.deferred[request.lane() as usize];
         if !deferred.is_empty() || !self.out.try_post(&request, keys, post) {
             deferred.push_back(Deferred { request, keys: Arc::clone(keys) });
@@ -213,38 +181,29 @@ impl Desk {
 impl Outbox {
     /// Posts a request, or reports that the engine refuses it; false if there is no room now.
     fn try_post(&mut self, request: &Request, keys: &KeySet, post: &mut impl Post) -> bool {
-        let slot = request.slot;
-        match post(&request.work(name(self.number, slot), keys)) {
+        let (slot, lane) = (request.slot, request.lane());
+        match post(&request.work(name(self.number, lane.place(slot)), keys)) {
             Ok(()) => {
-                self.is_posted[usize::from(slot)] = true;
-                self.posted[request.lane() as usize] += 1;
+                self.is_posted[lane as usize][usize::from(slot)] = true;
+                self.posted[lane as usize] += 1;
             }
             Err(error) if error.is_back_pressure() => return false,
-            Err(error) => self.report(slot, Err(error)),
+            Err(error) => self.reporters[lane as usize].report(slot, Err(error.into())),
         }
         true
-    }
-
-    fn report(&mut self, slot: u16, result: Result<VirtualWc, PostError>) {
-        match self.reports.push(Report { slot, result }) {
-            Ok(()) => self.wakers.0[usize::from(slot)].wake(),
-            // The handle and its `Pending`s are gone.
-            Err(PushError::Closed(_)) => {}
-            Err(PushError::Full(_)) => unreachable!("a handle has no more slots than the ring"),
-        }
     }
 }
 
 /// Set in the names of the thread's requests. What was posted before has names without it.
 const OURS: u64 = 1 << 63;
 
-/// The name under which a request is posted: its handle's number and its slot.
-const fn name(number: u32, slot: u16) -> u64 {
-    OURS | (number as u64) << 16 | slot as u64
+/// The name under which a request is posted: its handle's number, and the place of its slot among those of both lanes.
+const fn name(number: u32, place: u16) -> u64 {
+    OURS | (number as u64) << 16 | place as u64
 }
 
-/// Number and slot of a name, if it is one of ours.
-pub(super) const fn number_and_slot(name: u64) -> Option<(usize, u16)> {
+/// Number and place of a name, if it is one of ours.
+pub(super) const fn number_and_place(name: u64) -> Option<(usize, u16)> {
     if name & OURS == 0 {
         return None;
     }

@@ -1,19 +1,19 @@
 //! The rings between a handle and the thread.
 
-use super::message::{HandleMessage, Report};
+use super::inbox::Report;
+use super::message::HandleMessage;
 use polyrail_core::spsc::{Consumer, Producer, Ring};
 use std::sync::Arc;
 
-/// Sends, and as many receives, that one handle may have unreported.
+/// Requests of one kind that one handle may have unreported: sends, and as many receives.
 pub const HANDLE_DEPTH: usize = 256;
-
-/// Both together.
-pub(super) const SLOTS: usize = 2 * HANDLE_DEPTH;
 
 /// Messages that a handle can have on their way.
 pub(super) const MESSAGES: usize = 256;
 
-pub(super) type MessageRing = Arc<Ring<HandleMessage, MESSAGES>>;
-pub(super) type ReportRing = Arc<Ring<Report, SLOTS>>;
-pub(super) type MessageProducer = Producer<HandleMessage, MESSAGES, MessageRing>;
-pub(super) type ReportConsumer = Consumer<Report, SLOTS, ReportRing>;
+pub(super) type MessageRing<R> = Arc<Ring<HandleMessage<R>, MESSAGES>>;
+pub(super) type ReportRing<O> = Arc<Ring<Report<O>, HANDLE_DEPTH>>;
+pub(super) type MessageProducer<R> = Producer<HandleMessage<R>, MESSAGES, MessageRing<R>>;
+pub(super) type MessageConsumer<R> = Consumer<HandleMessage<R>, MESSAGES, MessageRing<R>>;
+pub(super) type ReportProducer<O> = Producer<Report<O>, HANDLE_DEPTH, ReportRing<O>>;
+pub(super) type ReportConsumer<O> = Consumer<Report<O>, HANDLE_DEPTH, ReportRing<O>>;

@@ -2,9 +2,10 @@
 
 use super::alarm::Alarm;
 use super::message::Lane;
+use super::news::{News, QpShared};
 use super::options::ProgressOptions;
-use super::port::{ThreadPort, number_and_slot};
-use super::shared::Shared;
+use super::port::{ThreadPort, number_and_place};
+use super::shared::Presence;
 use super::sleep::{HEALING_NAP, sleep};
 use crate::backend::{Connect, Notify};
 use crate::endpoint::{EndpointError, EndpointQp, EndpointSet, StallWatch};
@@ -64,17 +65,7 @@ pub(super) struct ProgressLoop<Q, C, const ROUTES: usize> {
     /// How long sends may take then.
     drain_timeout: Duration,
     // Last: when it reports that the thread is gone, all handles were dropped.
-    shared: Presence,
-}
-
-/// The thread's hold of what is shared; however the thread ends, nobody waits for it afterwards.
-#[derive(Debug)]
-struct Presence(Arc<Shared>);
-
-impl Drop for Presence {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
+    shared: Presence<ThreadPort, News>,
 }
 
 impl<Q, C, const ROUTES: usize> ProgressLoop<Q, C, ROUTES>
@@ -84,7 +75,7 @@ where
 {
     pub(super) fn new(
         set: EndpointSet<Q, C, ROUTES>,
-        shared: Arc<Shared>,
+        shared: Arc<QpShared>,
         options: ProgressOptions,
     ) -> Self {
         let ProgressOptions { drain_timeout, stall_timeout } = options;
@@ -236,7 +227,7 @@ where
     fn tell_events(&mut self) {
         for (number, qp) in self.set.numbered_mut() {
             while let Some(event) = qp.take_rail_event() {
-                self.shared.0.add_rail_event(number, event);
+                self.shared.0.news.add_rail_event(number, event);
             }
         }
     }
@@ -263,11 +254,11 @@ where
     /// Hands a completion to the handle that it belongs to.
     fn report(&mut self, wc: VirtualWc) {
         // Numbers of handles are reused, and a handle that was given up may have left requests.
-        if let Some((number, slot)) = number_and_slot(wc.wr_id)
+        if let Some((number, place)) = number_and_place(wc.wr_id)
             && let Some(Some(port)) = self.ports.get_mut(number)
             && self.set.number_of(wc.qp_num) == Some(port.qp)
         {
-            port.complete(slot, wc);
+            port.complete(place, wc);
         }
     }
 
@@ -362,12 +353,12 @@ fn wait<Q: Connect, C: Notify, const ROUTES: usize>(
 
 /// Tells the handles of a virtual queue pair why it failed, and makes all their requests come back.
 fn give_up<Q: Connect>(
-    shared: &Presence,
+    shared: &Presence<ThreadPort, News>,
     number: usize,
     qp: &mut EndpointQp<Q>,
     reason: EndpointError,
 ) {
-    shared.0.fail(number, reason);
+    shared.0.news.fail(number, reason);
     qp.fail_all();
 }
 

@@ -3,17 +3,18 @@
 use super::alarm::Alarm;
 use super::error::ThreadPanicked;
 use super::handle::Handle;
+use super::news::News;
 use super::options::ProgressOptions;
-use super::port;
+use super::port::{self, ThreadPort};
 use super::run::ProgressLoop;
 use super::shared::Shared;
+use super::worker::Worker;
 use crate::backend::{Connect, Notify};
 use crate::endpoint::{EndpointQp, EndpointSet, NamedRailEvent, SET_ROUTES};
 use polyrail_core::virtual_qp::RailFailure;
 use polyrail_software_nic as nic;
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 /// A thread that owns virtual queue pairs, all on one virtual completion queue, and makes progress on
 /// them. Dropping it shuts it down, and waits for that.
@@ -22,11 +23,7 @@ pub struct ProgressThread<
     Q = nic::QueuePair,
     C = nic::CompletionQueue,
     const ROUTES: usize = SET_ROUTES,
-> {
-    shared: Arc<Shared>,
-    /// `None` when it was joined.
-    thread: Option<JoinHandle<EndpointSet<Q, C, ROUTES>>>,
-}
+>(Worker<ThreadPort, News, EndpointSet<Q, C, ROUTES>>);
 
 impl<Q, C, const ROUTES: usize> ProgressThread<Q, C, ROUTES>
 where
@@ -66,28 +63,27 @@ where
         }
         let is_there = (0..set.bound()).map(|number| set.get(number).is_some());
         let alarm = set.completion_fd().map(|_| Alarm::new()).transpose()?;
-        let shared = Arc::new(Shared::new(is_there, alarm));
+        let shared = Arc::new(Shared::new(News::new(is_there), alarm));
         let progress = ProgressLoop::new(set, Arc::clone(&shared), options);
-        let builder = std::thread::Builder::new().name("polyrail-progress".to_owned());
-        let thread = Some(builder.spawn(move || progress.run())?);
-        Ok(Self { shared, thread })
+        Ok(Self(Worker::start(shared, move || progress.run())?))
     }
 
     /// A handle for one producer on the virtual queue pair with this number in the set; `None` if
     /// there is none.
     pub fn handle(&self, qp: usize) -> Option<Handle> {
-        if !self.shared.has(qp) {
+        let shared = &self.0.shared;
+        if !shared.news.has(qp) {
             return None;
         }
-        let (messages, port, side) = port::port(qp);
-        self.shared.introduce(side);
-        Some(Handle::new(qp, messages, port, Arc::clone(&self.shared)))
+        let (requests, replies, side) = port::port(qp);
+        shared.introduce(side);
+        Some(Handle::new(qp, requests, replies, Arc::clone(shared)))
     }
 
     /// The next thing that happened to a rail, with the number of its virtual queue pair; see
     /// [`EndpointQp::take_rail_event`]. The oldest of more than 256 are forgotten.
     pub fn take_rail_event(&self) -> Option<(usize, NamedRailEvent)> {
-        self.shared.take_rail_event()
+        self.0.shared.news.take_rail_event()
     }
 
     /// Drains, ends the thread and gives its set back.
@@ -100,23 +96,7 @@ where
     /// # Errors
     ///
     /// The thread panicked.
-    pub fn shutdown(mut self) -> Result<EndpointSet<Q, C, ROUTES>, ThreadPanicked> {
-        let thread = self.close().expect("only this and drop join the thread");
-        thread.join().map_err(|_| ThreadPanicked)
-    }
-}
-
-impl<Q, C, const ROUTES: usize> ProgressThread<Q, C, ROUTES> {
-    /// Tells the thread to shut down; returns what is to be joined, if it was not joined yet.
-    fn close(&mut self) -> Option<JoinHandle<EndpointSet<Q, C, ROUTES>>> {
-        self.shared.close();
-        self.thread.take()
-    }
-}
-
-impl<Q, C, const ROUTES: usize> Drop for ProgressThread<Q, C, ROUTES> {
-    fn drop(&mut self) {
-        // A panic was printed, and handles see that the thread is gone.
-        _ = self.close().map(JoinHandle::join);
+    pub fn shutdown(self) -> Result<EndpointSet<Q, C, ROUTES>, ThreadPanicked> {
+        self.0.shutdown()
     }
 }

@@ -1,6 +1,7 @@
 //! The thread's rounds, one at a time.
 
 use super::super::error::{RequestError, SubmitError};
+use super::super::shared::Shared;
 use super::super::{HANDLE_DEPTH, Handle, Pending, port};
 use super::*;
 use crate::endpoint::{EndpointBuilder, SET_ROUTES, connect_endpoints};
@@ -22,15 +23,15 @@ impl Wake for Counting {
     }
 }
 
-fn handle(shared: &Arc<Shared>, qp: usize) -> Handle {
-    let (messages, port, side) = port::port(qp);
+fn handle(shared: &Arc<QpShared>, qp: usize) -> Handle {
+    let (requests, replies, side) = port::port(qp);
     shared.introduce(side);
-    Handle::new(qp, messages, port, Arc::clone(shared))
+    Handle::new(qp, requests, replies, Arc::clone(shared))
 }
 
 #[test]
 fn a_thread_leaves_nobody_waiting_however_it_ends() {
-    let shared = Arc::new(Shared::new([true], None));
+    let shared = Arc::new(Shared::new(News::new([true]), None));
     let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
     let domain = device.alloc_pd().unwrap();
     let set = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
@@ -70,7 +71,7 @@ fn late_completions_of_a_handle_that_was_given_up_are_dropped() {
     let builder = EndpointBuilder::new();
     let members = [(builder, vec![&stays, &goes]), (builder, vec![&stays])];
     let set = EndpointSet::build(members).unwrap();
-    let shared = Arc::new(Shared::new([true; 2], None));
+    let shared = Arc::new(Shared::new(News::new([true; 2]), None));
     let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
     let post = |handle: &mut Handle| handle.post_recv(&RecvWr::notification(1)).unwrap();
 
@@ -109,7 +110,7 @@ fn a_greedy_handle_leaves_room_for_others() {
         let buffer = RegisteredBuffer::new(64, access, &[&domain]).unwrap();
         let keys = buffer.toward(&buffer.remote()).unwrap();
         let wr = SendWr::write(1, buffer.local(0, 64).unwrap(), buffer.addr(), &keys);
-        let shared = Arc::new(Shared::new([true; 2], None));
+        let shared = Arc::new(Shared::new(News::new([true; 2]), None));
         let mut progress = ProgressLoop::new(set, Arc::clone(&shared), ProgressOptions::default());
         let [mut first, mut second, mut third] = [(); 3].map(|()| handle(&shared, 0));
         // Those on both sides want all that there is, and take every place that becomes free.

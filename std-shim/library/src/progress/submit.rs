@@ -1,0 +1,69 @@
+//! How a handle's requests reach the thread.
+
+use super::error::SubmitError;
+use super::keys::KeySets;
+use super::lock::lock;
+use super::message::HandleMessage;
+use super::outcome::Outcome;
+use super::pending::Pending;
+use super::replies::Replies;
+use super::rings::{MessageConsumer, MessageProducer, MessageRing};
+use polyrail_core::spsc::{PushError, Ring};
+use polyrail_core::verbs::DeviceKeys;
+use std::sync::Arc;
+
+/// The producer's end of a ring of requests, with the device keys that the thread knows.
+#[derive(Debug)]
+pub(super) struct Submitter<R> {
+    /// `None` when it was closed.
+    messages: Option<MessageProducer<R>>,
+    keys: KeySets,
+}
+
+/// Makes both ends of a ring.
+pub(super) fn submitter<R>() -> (Submitter<R>, MessageConsumer<R>) {
+    let ring = MessageRing::default();
+    let Ok((messages, consumer)) = Ring::split_shared(ring) else { unreachable!("a new ring") };
+    (Submitter { messages: Some(messages), keys: KeySets::default() }, consumer)
+}
+
+impl<R> Submitter<R> {
+    /// Hands over a request that is reported by `replies`, in the slot that it is made with.
+    pub(super) fn submit<O: Outcome>(
+        &mut self,
+        replies: &Arc<Replies<O>>,
+        name: O::Name,
+        request: impl FnOnce(u16) -> R,
+    ) -> Result<Pending<O>, SubmitError> {
+        let slot = lock(&replies.inbox).reserve(name)?;
+        if let Err(error) = self.push(HandleMessage::Post(request(slot))) {
+            lock(&replies.inbox).release(slot);
+            return Err(error);
+        }
+        Ok(Pending::new(Arc::clone(replies), slot))
+    }
+
+    /// The place of these keys with the thread; announces them to it if they are new.
+    pub(super) fn place_of(&mut self, keys: &[DeviceKeys]) -> Result<u8, SubmitError> {
+        if let Some(place) = self.keys.find(keys) {
+            return Ok(place);
+        }
+        let (place, keys) = self.keys.announce(keys);
+        self.push(HandleMessage::Keys { place, keys: Arc::clone(&keys) })?;
+        self.keys.add(keys);
+        Ok(place)
+    }
+
+    /// Hands nothing over any more.
+    pub(super) fn close(&mut self) {
+        self.messages = None;
+    }
+
+    fn push(&mut self, message: HandleMessage<R>) -> Result<(), SubmitError> {
+        let messages = self.messages.as_mut().ok_or(SubmitError::ThreadGone)?;
+        messages.push(message).map_err(|refused| match refused {
+            PushError::Full(_) => SubmitError::Full,
+            PushError::Closed(_) => SubmitError::ThreadGone,
+        })
+    }
+}
