@@ -1,11 +1,12 @@
 //! Messages with many peers, over the same devices.
 
 use super::builder::P2pBuilder;
+use super::endpoint::P2pEndpoint;
 use super::error::P2pBuildError;
 use super::member::P2pMember;
 use super::message::P2pMessage;
 use super::shared::Shared;
-use super::sizes::sender_index;
+use super::sizes::{P2P_ROUTES, sender_index};
 use crate::backend::Domain;
 use polyrail_core::hardware::CqError;
 use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
@@ -136,6 +137,14 @@ pub enum P2pRemoveError {
     },
 }
 
+/// A single endpoint is a set of one member, number 0.
+impl<D: Domain> From<P2pEndpoint<D>> for P2pEndpointSet<D, P2P_ROUTES> {
+    fn from(endpoint: P2pEndpoint<D>) -> Self {
+        let P2pEndpoint { member, shared } = endpoint;
+        Self { members: Members(vec![Some(member)]), most: 1, shared }
+    }
+}
+
 impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     /// Makes a set without members, which will be as `builder` describes, up to `most` at a time: one completion queue
     /// and one shared receive queue with its pool for each device.
@@ -204,6 +213,16 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
             self.poll(BUDGET)?;
         }
         Ok(())
+    }
+
+    /// Numbers are below this.
+    pub(crate) fn bound(&self) -> usize {
+        self.members.0.len()
+    }
+
+    /// Whether rails of its members are [re-routed](P2pBuilder::reroutes).
+    pub(crate) const fn reroutes(&self) -> bool {
+        self.shared.reroutes()
     }
 
     /// The numbers of the members, rising.

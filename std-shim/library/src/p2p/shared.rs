@@ -92,6 +92,11 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         polled.error.map_or(Ok(()), Err)
     }
 
+    /// Whether rails are re-routed.
+    pub(super) const fn reroutes(&self) -> bool {
+        self.builder.reroutes
+    }
+
     /// Whether this poll looks at rails.
     #[inline]
     pub(super) fn is_time_to_heal(&mut self) -> bool {

@@ -15,6 +15,12 @@ pub enum SubmitError {
     /// INLINE promises that the buffer is free when the call returns, and the thread reads it later.
     #[error("a request that is handed over cannot be inline")]
     Inline,
+    /// A receive of messages has 1 to 8 buffers.
+    #[error("a receive of {buffers} buffers, where 1 to 8 are possible")]
+    Buffers {
+        /// What was given.
+        buffers: usize,
+    },
     /// The virtual queue pair failed: see [`Handle::endpoint_error`](super::Handle::endpoint_error).
     #[error("the endpoint failed")]
     EndpointFailed,

@@ -105,6 +105,7 @@ mod inbox;
 mod keys;
 mod lock;
 mod message;
+pub mod messages;
 mod news;
 mod options;
 mod outcome;

@@ -43,6 +43,11 @@ impl<R> Submitter<R> {
         Ok(Pending::new(Arc::clone(replies), slot))
     }
 
+    /// Whether the thread has these keys.
+    pub(super) fn knows(&self, keys: &[DeviceKeys]) -> bool {
+        self.keys.find(keys).is_some()
+    }
+
     /// The place of these keys with the thread; announces them to it if they are new.
     pub(super) fn place_of(&mut self, keys: &[DeviceKeys]) -> Result<u8, SubmitError> {
         if let Some(place) = self.keys.find(keys) {

@@ -1,0 +1,148 @@
+//! The thread's side of one handle's requests of one kind.
+
+use super::error::P2pError;
+use super::kind::Kind;
+use crate::backend::Domain;
+use crate::p2p::{CallError, NotNow, P2pMember};
+use crate::progress::keys::KnownKeys;
+use crate::progress::message::HandleMessage;
+use crate::progress::replies::Reporter;
+use crate::progress::rings::{HANDLE_DEPTH, MessageConsumer};
+use std::collections::VecDeque;
+
+/// Requests taken from one handle before it is the next one's turn.
+const TURN: usize = 32;
+
+/// Where requests wait until the engine takes them, and then until they end.
+///
+/// ```text
+///     ring ──► waiting ──► under way ──► reported
+///                 │                         ▲
+///                 └──────── refused ────────┘
+/// ```
+#[derive(Debug)]
+pub(super) struct Desk<K: Kind> {
+    requests: MessageConsumer<K::Request>,
+    keys: KnownKeys,
+    /// Those that cannot be started now, oldest first: [`AHEAD`](Kind::AHEAD) at most.
+    waiting: VecDeque<K::Waiting>,
+    /// Those that were started, oldest first: never more than there are slots.
+    under_way: Vec<UnderWay<K::Handle>>,
+    reporter: Reporter<Result<K::Value, P2pError>>,
+}
+
+#[derive(Debug)]
+struct UnderWay<H> {
+    slot: u16,
+    handle: H,
+}
+
+impl<K: Kind> Desk<K> {
+    pub(super) fn new(
+        requests: MessageConsumer<K::Request>,
+        reporter: Reporter<Result<K::Value, P2pError>>,
+    ) -> Self {
+        Self {
+            requests,
+            keys: KnownKeys::new(),
+            waiting: VecDeque::with_capacity(K::AHEAD),
+            under_way: Vec::with_capacity(HANDLE_DEPTH),
+            reporter,
+        }
+    }
+
+    /// Starts what waited, then what came, as far as the engine takes it; returns whether anything moved.
+    pub(super) fn start<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
+        let mut moved = self.start_waiting(member);
+        for _ in 0..TURN {
+            if self.waiting.len() == K::AHEAD {
+                break;
+            }
+            let Ok(message) = self.requests.pop() else { break };
+            moved = true;
+            match message {
+                HandleMessage::Keys { place, keys } => self.keys.learn(place, keys),
+                HandleMessage::Post(request) => self.take(member, request),
+            }
+        }
+        moved
+    }
+
+    /// Starts a request, or lets it wait: behind those that do, or because the engine does not take it now.
+    fn take<D: Domain>(&mut self, member: &mut P2pMember<D>, request: K::Request) {
+        let request = K::wait(request, &self.keys);
+        if !self.waiting.is_empty() || self.try_start(member, &request).is_err() {
+            self.waiting.push_back(request);
+        }
+    }
+
+    /// Starts those that wait, in order. Where no buffer has the tag of one, others may pass it; but once one was
+    /// started, other buffers may be next, so that it is the first one's turn again.
+    fn start_waiting<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
+        let before = self.waiting.len();
+        let mut at = 0;
+        while let Some(request) = self.waiting.remove(at) {
+            match self.try_start(member, &request) {
+                Ok(()) => at = 0,
+                Err(not_now) => {
+                    self.waiting.insert(at, request);
+                    if not_now != NotNow::NoSuchTag {
+                        break;
+                    }
+                    at += 1;
+                }
+            }
+        }
+        self.waiting.len() < before
+    }
+
+    /// Starts a request, or reports that the engine refuses it.
+    fn try_start<D: Domain>(
+        &mut self,
+        member: &mut P2pMember<D>,
+        request: &K::Waiting,
+    ) -> Result<(), NotNow> {
+        let slot = K::slot(request);
+        match K::start(member, request, &self.keys) {
+            Ok(handle) => self.under_way.push(UnderWay { slot, handle }),
+            Err(CallError::NotNow(not_now)) => return Err(not_now),
+            Err(error) => self.reporter.report(slot, Err(error.into())),
+        }
+        Ok(())
+    }
+
+    /// Reports those that have ended; returns whether there were any.
+    pub(super) fn finish<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
+        let Self { under_way, reporter, .. } = self;
+        let before = under_way.len();
+        under_way.retain(|UnderWay { slot, handle }| {
+            match K::test(member, handle).transpose() {
+                None => return true,
+                Some(outcome) => reporter.report(*slot, outcome.map_err(P2pError::from)),
+            }
+            false
+        });
+        under_way.len() < before
+    }
+
+    /// Whether something in the ring can be taken.
+    pub(super) fn has_news(&self) -> bool {
+        !self.requests.is_empty() && self.waiting.len() < K::AHEAD
+    }
+
+    /// Whether the thread has something to do with requests that it took.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.waiting.is_empty() || !self.under_way.is_empty()
+    }
+
+    /// No request is on its way, waiting or under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests.is_empty() && !self.is_busy()
+    }
+
+    /// The handle is gone, and so are its requests.
+    pub(super) fn is_done(&self) -> bool {
+        // Closed first: then nothing can be pushed any more.
+        self.requests.is_closed() && self.is_idle()
+    }
+}

@@ -1,0 +1,111 @@
+//! The thread as its owner sees it.
+
+use super::handle::P2pHandle;
+use super::link::P2pLink;
+use super::news::{MemberEvent, News, Told};
+use super::port::{self, Port};
+use super::run::MessageLoop;
+use crate::backend::Domain;
+use crate::p2p::P2pEndpointSet;
+use crate::progress::error::ThreadPanicked;
+use crate::progress::shared::Shared;
+use crate::progress::worker::Worker;
+use polyrail_software_nic as nic;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a shutdown waits for messages to leave, unless its owner says otherwise.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A thread that owns the connections of a [`P2pEndpointSet`], and makes progress on them. Dropping it shuts it down,
+/// and waits for that. See the [module](super).
+pub struct P2pThread<D: Domain = nic::ProtectionDomain, const ROUTES: usize = 256>(
+    Worker<Port, News, P2pEndpointSet<D, ROUTES>>,
+);
+
+impl<D: Domain, const ROUTES: usize> fmt::Debug for P2pThread<D, ROUTES> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("P2pThread").finish_non_exhaustive()
+    }
+}
+
+impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES>
+where
+    P2pEndpointSet<D, ROUTES>: Send,
+{
+    /// Starts a thread for a [`P2pEndpointSet`], or a single [`P2pEndpoint`](crate::p2p::P2pEndpoint), which is member
+    /// 0. Its members are connected. What they began before is carried out, and nobody is told. A
+    /// [shutdown](Self::shutdown) waits for 5 s until messages have left.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot start a thread.
+    pub fn spawn(set: impl Into<P2pEndpointSet<D, ROUTES>>) -> io::Result<Self> {
+        Self::spawn_with(set, DRAIN_TIMEOUT)
+    }
+
+    /// [`spawn`](Self::spawn) with another time for messages to leave. A duration that overflows the clock means
+    /// forever.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot start a thread.
+    pub fn spawn_with(
+        set: impl Into<P2pEndpointSet<D, ROUTES>>,
+        drain_timeout: Duration,
+    ) -> io::Result<Self> {
+        let set = set.into();
+        let is_there = (0..set.bound()).map(|number| set.member(number).is_some());
+        let shared = Arc::new(Shared::new(News::new(is_there), None));
+        let messages = MessageLoop::new(set, Arc::clone(&shared), drain_timeout);
+        Ok(Self(Worker::start(shared, move || messages.run())?))
+    }
+}
+
+impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
+    /// A handle for one producer on the member with this number in the set; `None` if there is none.
+    pub fn handle(&self, member: usize) -> Option<P2pHandle> {
+        let shared = &self.0.shared;
+        if !shared.news.has(member) {
+            return None;
+        }
+        let (lanes, port) = port::port(member);
+        shared.introduce(port);
+        Some(P2pHandle::new(lanes, Arc::clone(shared)))
+    }
+
+    /// What carries the messages of members whose rails are [re-routed](crate::p2p::P2pBuilder::reroutes) to their
+    /// peers, and back.
+    pub fn link(&self) -> P2pLink {
+        P2pLink::new(Arc::clone(&self.0.shared))
+    }
+
+    /// The next thing that happened to a queue pair, of members whose rails are re-routed; see
+    /// [`P2pMember::take_event`](crate::p2p::P2pMember::take_event). The oldest of more than 256 are forgotten.
+    pub fn take_event(&self) -> Option<MemberEvent> {
+        self.0.shared.news.take_event()
+    }
+
+    /// Gives a member up, whose peer is known to be gone: its requests come back as
+    /// [failed](crate::p2p::CallError::Failed), and the others go on.
+    pub fn give_up(&self, member: usize) {
+        self.0.shared.news.tell(member, Told::Fail);
+        self.0.shared.wake();
+    }
+
+    /// Drains, ends the thread and gives its set back.
+    ///
+    /// From now on handles are refused. Messages that were handed over, and flushes, have the time that was
+    /// [given](Self::spawn_with) to end by themselves; those for which peers offer no buffer stay until it is over. Then
+    /// all members are [given up](crate::p2p::P2pMember::fail), so that receives, and what else is left, come back as
+    /// failed. Every [`Pending`](crate::progress::Pending) has its outcome when this returns.
+    ///
+    /// # Errors
+    ///
+    /// The thread panicked.
+    pub fn shutdown(self) -> Result<P2pEndpointSet<D, ROUTES>, ThreadPanicked> {
+        self.0.shutdown()
+    }
+}

@@ -1,0 +1,532 @@
+//! Messages through a progress thread: many producers, what waits, ends and failures, with real threads on the software
+//! NIC.
+
+mod fixture;
+
+use fixture::{Host, impatient};
+use futures_util::future::join_all;
+use polyrail::nic::{Fabric, Fault, ProtectionDomain, When};
+use polyrail::p2p::{
+    CallError, Failure, P2P_ROUTES, P2pBuilder, P2pEndpointSet, RecvBuffer, connect_p2p_endpoints,
+};
+use polyrail::progress::messages::{
+    P2pError, P2pHandle, P2pLink, P2pThread, PendingDone, PendingRecv,
+};
+use polyrail::progress::{HANDLE_DEPTH, Outcome, Pending, SubmitError};
+use polyrail::verbs::DeviceKeys;
+use polyrail::virtual_qp::RailEventKind;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::yield_now;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(20);
+
+const BYTES: usize = 1 << 20;
+
+/// One end: a host, and a thread with an endpoint on all its devices.
+struct Side {
+    host: Host,
+    keys: Vec<DeviceKeys>,
+    thread: P2pThread<ProtectionDomain, P2P_ROUTES>,
+}
+
+impl Side {
+    fn handle(&self) -> P2pHandle {
+        self.thread.handle(0).unwrap()
+    }
+
+    /// Offers buffers of given place, length and tag.
+    fn offer(
+        &self,
+        handle: &mut P2pHandle,
+        buffers: &[(usize, u32, u32)],
+    ) -> Result<PendingRecv, SubmitError> {
+        let offered = buffers.iter().map(|&(at, length, tag)| RecvBuffer {
+            local: self.host.buffer.local(at, length).unwrap(),
+            tag,
+            keys: &self.keys,
+        });
+        handle.irecv(&offered.collect::<Vec<_>>())
+    }
+
+    fn send(
+        &self,
+        handle: &mut P2pHandle,
+        (at, length, tag): (usize, u32, u32),
+    ) -> Result<PendingDone, SubmitError> {
+        handle.isend(self.host.buffer.local(at, length).unwrap(), tag, &self.keys)
+    }
+
+    fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.host.buffer.read_at(at, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+struct World {
+    near: Side,
+    far: Side,
+}
+
+impl World {
+    fn new(devices: usize, builder: &P2pBuilder) -> Self {
+        Self::with_patience(devices, builder, LONG)
+    }
+
+    /// Shutdowns wait that long.
+    fn with_patience(devices: usize, builder: &P2pBuilder, patience: Duration) -> Self {
+        let fabric = Fabric::threaded();
+        let hosts = ["near", "far"].map(|name| Host::new(&fabric, name, devices, BYTES));
+        let mut ends = hosts.each_ref().map(|host| builder.build(&host.all()).unwrap());
+        let [near, far] = &mut ends;
+        connect_p2p_endpoints(near, far).unwrap();
+        let mut ends = ends.map(|end| P2pThread::spawn_with(end, patience).unwrap()).into_iter();
+        let [near, far] = hosts.map(|host| {
+            let keys = host.buffer.own_keys();
+            Side { host, keys, thread: ends.next().unwrap() }
+        });
+        Self { near, far }
+    }
+}
+
+/// Submits, again while there is no room.
+fn submit<O: Outcome>(mut post: impl FnMut() -> Result<Pending<O>, SubmitError>) -> Pending<O> {
+    let begin = Instant::now();
+    loop {
+        match post() {
+            Ok(pending) => return pending,
+            Err(SubmitError::Full) => yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+        assert!(begin.elapsed() < LONG, "no room for too long");
+    }
+}
+
+/// Waits, but not for ever.
+#[track_caller]
+fn ended<O: Outcome>(mut pending: Pending<O>) -> O {
+    let begin = Instant::now();
+    loop {
+        if let Some(outcome) = pending.try_take() {
+            return outcome;
+        }
+        assert!(begin.elapsed() < LONG, "no outcome for too long");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// What a message of this number is like: its place, and its length.
+fn shape(number: usize) -> (usize, u32) {
+    (number % 64 * 64, 8 + (number % 50) as u32)
+}
+
+#[test]
+fn ten_thousand_messages_arrive_in_order_between_threads_that_each_have_a_handle() {
+    const MESSAGES: usize = 10_000;
+    let world = World::new(2, &P2pBuilder::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut handle = world.near.handle();
+            let mut sent = VecDeque::new();
+            for number in 0..MESSAGES {
+                let (at, length) = shape(number);
+                if sent.len() == 64 {
+                    let first: PendingDone = sent.pop_front().unwrap();
+                    ended(first).unwrap();
+                }
+                world.near.host.buffer.write_at(at, &number.to_ne_bytes()).unwrap();
+                sent.push_back(submit(|| world.near.send(&mut handle, (at, length, 3))));
+            }
+            sent.into_iter().for_each(|pending| ended(pending).unwrap());
+        });
+        let mut handle = world.far.handle();
+        let mut offered = VecDeque::new();
+        for number in 0..MESSAGES + 64 {
+            if let Some(arrived) = number.checked_sub(64) {
+                let first: PendingRecv = offered.pop_front().unwrap();
+                let (at, length) = shape(arrived);
+                assert_eq!(ended(first).unwrap().sizes(), [length]);
+                assert_eq!(world.far.bytes(at, 8), arrived.to_ne_bytes());
+            }
+            if number < MESSAGES {
+                let (at, _) = shape(number);
+                offered.push_back(submit(|| world.far.offer(&mut handle, &[(at, 64, 3)])));
+            }
+        }
+    });
+    let [near, far] = [world.near, world.far].map(|side| side.thread.shutdown().unwrap());
+    for set in [near, far] {
+        assert_eq!(set.member(0).unwrap().unfinished(), (0, 0));
+    }
+}
+
+#[test]
+fn two_threads_on_one_endpoint_each_keep_their_order() {
+    const EACH: u32 = 1000;
+    let world = World::new(2, &P2pBuilder::new());
+    // Each has tags, places and an order of its own; every receive has a buffer of each.
+    std::thread::scope(|scope| {
+        for producer in 0..2_u32 {
+            let world = &world;
+            scope.spawn(move || {
+                let mut handle = world.near.handle();
+                for number in 0..EACH {
+                    let at = producer as usize * 4096;
+                    world.near.host.buffer.write_at(at, &number.to_ne_bytes()).unwrap();
+                    ended(submit(|| world.near.send(&mut handle, (at, 4, producer)))).unwrap();
+                }
+            });
+        }
+        let mut handle = world.far.handle();
+        for number in 0..EACH {
+            let offered = [(0, 64, 0), (4096, 64, 1)];
+            let received = ended(submit(|| world.far.offer(&mut handle, &offered))).unwrap();
+            assert_eq!(received.sizes(), [4, 4]);
+            for at in [0, 4096] {
+                assert_eq!(world.far.bytes(at, 4), number.to_ne_bytes());
+            }
+        }
+    });
+}
+
+#[test]
+fn messages_wait_for_their_buffers_and_pass_each_other_by_tag() {
+    let world = World::new(2, &P2pBuilder::new());
+    let mut sender = world.near.handle();
+    let mut receiver = world.far.handle();
+    // Two of each tag, all before anything is offered.
+    let place = |at: u32| (at as usize) << 10;
+    let tags = [5, 6, 7, 5, 6, 7];
+    let mut sent: Vec<_> = (0..)
+        .zip(tags)
+        .map(|(at, tag)| {
+            world.near.host.buffer.fill(place(at), 100, at as u8 + 1).unwrap();
+            world.near.send(&mut sender, (place(at), 10 + at, tag)).unwrap()
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(sent.iter_mut().all(|pending| pending.try_take().is_none()));
+    // In another order; those of a tag are told apart by their bytes.
+    for (to, (tag, first)) in (8..).zip([(7, 2), (5, 0), (5, 3), (6, 1), (7, 5), (6, 4)]) {
+        let offered = [(place(to), 100, tag)];
+        let received = ended(world.far.offer(&mut receiver, &offered).unwrap()).unwrap();
+        assert_eq!(received.sizes(), [10 + first], "tag {tag}");
+        assert_eq!(world.far.bytes(place(to), 1), [first as u8 + 1]);
+    }
+    sent.into_iter().for_each(|pending| ended(pending).unwrap());
+}
+
+#[test]
+fn eight_buffers_of_as_many_registrations_arrive_whatever_came_before() {
+    let world = World::new(2, &P2pBuilder::new());
+    let mut sender = world.near.handle();
+    let mut receiver = world.far.handle();
+    // More sets of keys than a handle keeps.
+    let all = world.far.host.all();
+    let buffers: Vec<_> = (0..21)
+        .map(|_| polyrail::memory::RegisteredBuffer::new(4096, fixture::ALL_ACCESS, &all).unwrap())
+        .collect();
+    let keys: Vec<_> = buffers.iter().map(|buffer| buffer.own_keys()).collect();
+    for round in 0..40_usize {
+        let chosen: Vec<_> = (0..8).map(|at| (round * 5 + at * 8 + at * at) % 21).collect();
+        let offered: Vec<_> = (0..)
+            .zip(&chosen)
+            .map(|(at, &buffer)| RecvBuffer {
+                local: buffers[buffer].local(at as usize * 512, 512).unwrap(),
+                tag: at,
+                keys: &keys[buffer],
+            })
+            .collect();
+        let receive = receiver.irecv(&offered).unwrap();
+        let send = |at: u32| {
+            let place = at as usize * 512;
+            world.near.host.buffer.fill(place, 512, (round + at as usize) as u8).unwrap();
+            world.near.send(&mut sender, (place, 400 + at, at)).unwrap()
+        };
+        let sent: Vec<_> = [3, 0, 7, 1, 6, 2, 5, 4].map(send).into();
+        let all = pollster::block_on(join_all(sent));
+        assert!(all.iter().all(Result::is_ok), "{all:?}");
+        let received = receive.wait().unwrap();
+        assert_eq!(received.sizes(), [400, 401, 402, 403, 404, 405, 406, 407]);
+        for (at, buffer) in chosen.into_iter().enumerate() {
+            let mut bytes = vec![0; 400 + at];
+            buffers[buffer].read_at(at * 512, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == (round + at) as u8), "round {round}, {at}");
+        }
+    }
+}
+
+#[test]
+fn what_arrived_is_flushed() {
+    let world = World::new(2, &P2pBuilder::new().flushes(true));
+    let mut sender = world.near.handle();
+    let mut receiver = world.far.handle();
+    for length in [0, 8, BYTES as u32] {
+        let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
+        let send = world.near.send(&mut sender, (0, length, 1)).unwrap();
+        let received = receive.wait().unwrap();
+        send.wait().unwrap();
+        receiver.flush(&received).unwrap().wait().unwrap();
+    }
+    // Who was not built for it says so.
+    let world = World::new(1, &P2pBuilder::new().rails(1));
+    let mut sender = world.near.handle();
+    let mut receiver = world.far.handle();
+    let receive = world.far.offer(&mut receiver, &[(0, 8, 1)]).unwrap();
+    let send = world.near.send(&mut sender, (0, 8, 1)).unwrap();
+    let received = receive.wait().unwrap();
+    send.wait().unwrap();
+    let device = world.far.host.devices[0].id();
+    let refused = receiver.flush(&received).unwrap().wait();
+    assert_eq!(refused, Err(CallError::CannotFlush { device }.into()));
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_the_next_goes_on() {
+    let world = World::new(1, &P2pBuilder::new().rails(1));
+    assert!(world.near.thread.handle(1).is_none());
+    let mut sender = world.near.handle();
+    let mut receiver = world.far.handle();
+    for buffers in [0, 9] {
+        let refused = world.far.offer(&mut receiver, &vec![(0, 8, 1); buffers]).unwrap_err();
+        assert_eq!(refused, SubmitError::Buffers { buffers });
+    }
+    let receive = world.far.offer(&mut receiver, &[(0, 8, 1)]).unwrap();
+    let too_long = world.near.send(&mut sender, (0, 9, 1)).unwrap();
+    let without_keys = sender.isend(world.near.host.buffer.local(0, 8).unwrap(), 1, &[]).unwrap();
+    let fits = world.near.send(&mut sender, (0, 8, 1)).unwrap();
+    assert_eq!(ended(too_long), Err(CallError::TooLong { length: 9, capacity: 8 }.into()));
+    let device = world.near.host.devices[0].id();
+    assert_eq!(ended(without_keys), Err(CallError::MissingKeys { device }.into()));
+    ended(fits).unwrap();
+    assert_eq!(ended(receive).unwrap().sizes(), [8]);
+}
+
+#[test]
+fn a_handle_without_room_pushes_back_and_kinds_do_not_wait_for_each_other() {
+    let world = World::new(1, &P2pBuilder::new().rails(1));
+    let mut near = world.near.handle();
+    let mut far = world.far.handle();
+    let mut held: VecDeque<_> =
+        (0..HANDLE_DEPTH).map(|_| submit(|| world.near.offer(&mut near, &[(0, 8, 1)]))).collect();
+    let refused = world.near.offer(&mut near, &[(0, 8, 1)]).unwrap_err();
+    assert_eq!(refused, SubmitError::Full);
+    let mut sends: VecDeque<_> =
+        (0..HANDLE_DEPTH).map(|_| submit(|| world.near.send(&mut near, (64, 4, 2)))).collect();
+    let refused = world.near.send(&mut near, (64, 4, 2)).unwrap_err();
+    assert_eq!(refused, SubmitError::Full);
+    for _ in 0..HANDLE_DEPTH {
+        ended(submit(|| world.far.offer(&mut far, &[(64, 8, 2)]))).unwrap();
+        ended(sends.pop_front().unwrap()).unwrap();
+        let back = submit(|| world.far.send(&mut far, (0, 8, 1)));
+        ended(held.pop_front().unwrap()).unwrap();
+        ended(back).unwrap();
+    }
+}
+
+#[test]
+fn a_future_that_is_dropped_keeps_its_buffer_until_the_message_left() {
+    let world = World::new(2, &P2pBuilder::new());
+    let mut sender = world.near.handle();
+    let mut receiver = world.far.handle();
+    world.near.host.buffer.fill(0, BYTES, 7).unwrap();
+    drop(submit(|| world.near.send(&mut sender, (0, BYTES as u32, 1))));
+    // Nor does it matter that the handle is gone.
+    drop(sender);
+    let received = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
+    assert_eq!(ended(received).unwrap().sizes(), [BYTES as u32]);
+    assert!(world.far.bytes(0, BYTES).iter().all(|byte| *byte == 7));
+    // A slot that nobody asks about any more is another request's in the end.
+    let mut sender = world.near.handle();
+    for _ in 0..3 * HANDLE_DEPTH {
+        drop(submit(|| world.far.offer(&mut receiver, &[(0, 64, 1)])));
+        drop(submit(|| world.near.send(&mut sender, (0, 64, 1))));
+    }
+}
+
+#[test]
+fn a_shutdown_brings_everything_back() {
+    let patience = Duration::from_millis(100);
+    let world = World::with_patience(2, &P2pBuilder::new(), patience);
+    let mut sender = world.near.handle();
+    let mut receiver = world.far.handle();
+    // Some have buffers; one has none that fits; and receives wait, more than the engine takes at a time.
+    let offered: Vec<_> =
+        (0..4).map(|_| world.far.offer(&mut receiver, &[(0, 64, 1)]).unwrap()).collect();
+    let sent: Vec<_> = (0..4).map(|_| world.near.send(&mut sender, (0, 64, 1)).unwrap()).collect();
+    let waits = world.near.send(&mut sender, (0, 64, 9)).unwrap();
+    let held: Vec<_> =
+        (0..200).map(|_| submit(|| world.near.offer(&mut sender, &[(4096, 64, 1)]))).collect();
+    let begin = Instant::now();
+    let World { near, far } = world;
+    let set = near.thread.shutdown().unwrap();
+    assert!(begin.elapsed() >= patience, "the message that waits has its time");
+    assert!(set.member(0).unwrap().is_drained());
+    sent.into_iter().for_each(|mut pending| assert_eq!(pending.try_take(), Some(Ok(()))));
+    let failed = P2pError::Call(CallError::Failed(Failure::Owner));
+    assert_eq!(ended(waits), Err(failed));
+    for mut pending in held {
+        assert_eq!(pending.try_take(), Some(Err(failed)));
+    }
+    let refused = sender.isend(far.host.buffer.local(0, 8).unwrap(), 1, &[]).unwrap_err();
+    assert_eq!(refused, SubmitError::ThreadGone);
+    offered.into_iter().for_each(|pending| assert_eq!(ended(pending).unwrap().sizes(), [64]));
+    drop(far.thread);
+}
+
+#[test]
+fn a_peer_that_fails_gives_all_buffers_back() {
+    let world = World::new(2, &P2pBuilder::new().connect_options(impatient()));
+    let mut sender = world.near.handle();
+    let mut receiver = world.far.handle();
+    // All are known to be offered when the one of another tag is.
+    let offered: Vec<_> =
+        (0..3).map(|_| world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap()).collect();
+    let first = world.near.send(&mut sender, (0, BYTES as u32, 1)).unwrap();
+    ended(first).unwrap();
+    for device in &world.far.host.devices {
+        device.inject(When::Now, Fault::LinkDown);
+    }
+    let sends: Vec<_> =
+        (0..10).map(|_| submit(|| world.near.send(&mut sender, (0, BYTES as u32, 1)))).collect();
+    for pending in sends {
+        let failure = ended(pending).unwrap_err();
+        assert!(
+            matches!(failure, P2pError::Call(CallError::Failed(Failure::Rail(_)))),
+            "{failure}"
+        );
+    }
+    // At once from now on.
+    let late = ended(submit(|| world.near.send(&mut sender, (0, 8, 1))));
+    assert!(matches!(late, Err(P2pError::Call(CallError::Failed(_)))), "{late:?}");
+    // The other end is told by its owner, who has another way to the peer.
+    world.far.thread.give_up(0);
+    let mut outcomes = offered.into_iter().map(ended);
+    assert_eq!(outcomes.next().unwrap().unwrap().sizes(), [BYTES as u32]);
+    let failed = P2pError::Call(CallError::Failed(Failure::Owner));
+    assert!(outcomes.all(|outcome| outcome == Err(failed)));
+}
+
+#[test]
+fn a_device_that_goes_away_leaves_nobody_waiting() {
+    let world = World::new(2, &P2pBuilder::new().connect_options(impatient()));
+    let mut sender = world.near.handle();
+    let receive = world.near.offer(&mut sender, &[(0, 64, 1)]).unwrap();
+    let waits = world.near.send(&mut sender, (0, 64, 1)).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    world.near.host.devices[1].inject(When::Now, Fault::DeviceGone);
+    assert!(ended(waits).is_err());
+    assert!(ended(receive).is_err());
+    // Later ones are refused, by the thread or at once.
+    let late = world.near.send(&mut sender, (0, 64, 1)).map(ended);
+    assert!(!matches!(late, Ok(Ok(()))), "{late:?}");
+}
+
+/// Carries what members tell each other until it is told to end.
+fn carry(near: &P2pLink, far: &P2pLink, ends: &AtomicBool) {
+    while !ends.load(Ordering::Relaxed) {
+        while let Some((member, message)) = near.next_message() {
+            far.hear(member, message);
+        }
+        while let Some((member, message)) = far.next_message() {
+            near.hear(member, message);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
+    let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(impatient());
+    let world = World::new(2, &builder);
+    let links = [&world.near, &world.far].map(|side| side.thread.link());
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| carry(&links[0], &links[1], &ends));
+        let mut sender = world.near.handle();
+        let mut receiver = world.far.handle();
+        let mut exchange = |count: u8, meanwhile: &dyn Fn(u8)| {
+            for number in 0..count {
+                let length = 200_000 + u32::from(number);
+                world.near.host.buffer.fill(0, length as usize, number).unwrap();
+                let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
+                let send = world.near.send(&mut sender, (0, length, 1)).unwrap();
+                meanwhile(number);
+                assert_eq!(ended(receive).unwrap().sizes(), [length]);
+                ended(send).unwrap();
+                assert!(world.far.bytes(0, length as usize).iter().all(|byte| *byte == number));
+            }
+        };
+        for side in [&world.near, &world.far] {
+            let link = &side.host.devices[1];
+            exchange(5, &|_| ());
+            exchange(20, &|number| {
+                if number == 3 {
+                    link.inject(When::Now, Fault::LinkDown);
+                }
+            });
+            link.inject(When::Now, Fault::LinkUp);
+            let begin = Instant::now();
+            let returned = |event| matches!(event, RailEventKind::Returned { .. });
+            let mut back = 0;
+            while back < 2 {
+                let event = world.near.thread.take_event();
+                back += usize::from(event.is_some_and(|event| returned(event.event.kind)));
+                assert!(begin.elapsed() < LONG);
+                yield_now();
+            }
+            exchange(5, &|_| ());
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn members_of_a_set_have_handles_of_their_own() {
+    let fabric = Fabric::threaded();
+    let hub = Host::new(&fabric, "hub", 1, BYTES);
+    let builder = P2pBuilder::new().rails(1);
+    let mut set: P2pEndpointSet = P2pEndpointSet::build(&builder, &hub.all(), 3).unwrap();
+    let leaves: Vec<_> = ["a", "b", "c"]
+        .into_iter()
+        .map(|name| {
+            let host = Host::new(&fabric, name, 1, 4096);
+            let mut end = builder.build(&host.all()).unwrap();
+            let number = set.add().unwrap();
+            connect_p2p_endpoints(set.member_mut(number).unwrap(), &mut end).unwrap();
+            (host, P2pThread::spawn(end).unwrap())
+        })
+        .collect();
+    let thread = P2pThread::spawn(set).unwrap();
+    let keys = hub.buffer.own_keys();
+    let mut handles: Vec<_> = (0..3).map(|member| thread.handle(member).unwrap()).collect();
+    let receives: Vec<_> = (0..)
+        .zip(&mut handles)
+        .map(|(at, handle)| {
+            let local = hub.buffer.local(at * 64, 64).unwrap();
+            handle.irecv(&[RecvBuffer { local, tag: 1, keys: &keys }]).unwrap()
+        })
+        .collect();
+    for (at, (host, leaf)) in leaves.iter().enumerate() {
+        host.buffer.fill(0, 64, at as u8 + 1).unwrap();
+        let local = host.buffer.local(0, 10 + at as u32).unwrap();
+        leaf.handle(0).unwrap().isend(local, 1, &host.buffer.own_keys()).unwrap().wait().unwrap();
+    }
+    for (at, receive) in receives.into_iter().enumerate() {
+        assert_eq!(ended(receive).unwrap().sizes(), [10 + at as u32]);
+    }
+    // One that is given up costs the others nothing.
+    thread.give_up(1);
+    let refused = ended(handles[1].isend(hub.buffer.local(0, 8).unwrap(), 1, &keys).unwrap());
+    assert_eq!(refused, Err(CallError::Failed(Failure::Owner).into()));
+    let (host, leaf) = &leaves[2];
+    let mut leaf = leaf.handle(0).unwrap();
+    let own = host.buffer.own_keys();
+    let offered = RecvBuffer { local: host.buffer.local(0, 64).unwrap(), tag: 4, keys: &own };
+    let receive = leaf.irecv(&[offered]).unwrap();
+    ended(handles[2].isend(hub.buffer.local(0, 8).unwrap(), 4, &keys).unwrap()).unwrap();
+    assert_eq!(ended(receive).unwrap().sizes(), [8]);
+    assert_eq!(thread.shutdown().unwrap().numbers().count(), 3);
+}
