@@ -469,7 +469,7 @@ fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
             });
             link.inject(When::Now, Fault::LinkUp);
             let begin = Instant::now();
-            let returned = |event| matches!(event, RailEventKind::Returned { .. });
+            let returned = |event| matches!(event, RailEventKind::Returned);
             let mut back = 0;
             while back < 2 {
                 let event = world.near.thread.take_event();

@@ -12,7 +12,8 @@
 //! 3. [`poll`](P2pEndpoint::poll) drives everything; [`test_send`](P2pMember::test_send) and
 //!    [`test_recv`](P2pMember::test_recv) tell what is done. A buffer is the endpoint's until they say so.
 //!
-//! Back-pressure is a value, [`CallError::NotNow`]: nothing changed, poll and try again.
+//! Back-pressure is a value, [`CallError::NotNow`]: nothing changed, poll and try again. With a
+//! [`P2pThread`](crate::progress::messages::P2pThread), many threads send and receive, and nobody has to.
 //!
 //! ```
 //! use polyrail::memory::RegisteredBuffer;

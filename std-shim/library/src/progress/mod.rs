@@ -18,6 +18,8 @@
 //! handle, `replies` its way back, `run` the thread, `sleep` and `alarm` how it rests, `thread` its owner's view of a
 //! `worker`; `message`, `rings`, `shared` and `news` are what they have in common.
 //!
+//! [`messages`] is the same for messages between two processes.
+//!
 //! # Example
 //!
 //! ```

@@ -26,15 +26,15 @@ pub(super) struct Desk<K: Kind> {
     keys: KnownKeys,
     /// Those that cannot be started now, oldest first: [`AHEAD`](Kind::AHEAD) at most.
     waiting: VecDeque<K::Waiting>,
-    /// Those that were started, oldest first: never more than there are slots.
-    under_way: Vec<UnderWay<K::Handle>>,
-    reporter: Reporter<Result<K::Value, P2pError>>,
+    started: Started<K>,
 }
 
+/// Requests that were started, and the way back.
 #[derive(Debug)]
-struct UnderWay<H> {
-    slot: u16,
-    handle: H,
+struct Started<K: Kind> {
+    /// With their slots, oldest first: never more than there are slots.
+    under_way: Vec<(u16, K::Handle)>,
+    reporter: Reporter<Result<K::Value, P2pError>>,
 }
 
 impl<K: Kind> Desk<K> {
@@ -42,13 +42,9 @@ impl<K: Kind> Desk<K> {
         requests: MessageConsumer<K::Request>,
         reporter: Reporter<Result<K::Value, P2pError>>,
     ) -> Self {
-        Self {
-            requests,
-            keys: KnownKeys::new(),
-            waiting: VecDeque::with_capacity(K::AHEAD),
-            under_way: Vec::with_capacity(HANDLE_DEPTH),
-            reporter,
-        }
+        let started = Started { under_way: Vec::with_capacity(HANDLE_DEPTH), reporter };
+        let waiting = VecDeque::with_capacity(K::AHEAD);
+        Self { requests, keys: KnownKeys::new(), waiting, started }
     }
 
     /// Starts what waited, then what came, as far as the engine takes it; returns whether anything moved.
@@ -70,59 +66,35 @@ impl<K: Kind> Desk<K> {
 
     /// Starts a request, or lets it wait: behind those that do, or because the engine does not take it now.
     fn take<D: Domain>(&mut self, member: &mut P2pMember<D>, request: K::Request) {
-        let request = K::wait(request, &self.keys);
-        if !self.waiting.is_empty() || self.try_start(member, &request).is_err() {
-            self.waiting.push_back(request);
+        let Self { keys, waiting, started, .. } = self;
+        let request = K::wait(request, keys);
+        if !waiting.is_empty() || started.try_start(member, &request, keys).is_err() {
+            waiting.push_back(request);
         }
     }
 
     /// Starts those that wait, in order. Where no buffer has the tag of one, others may pass it; but once one was
     /// started, other buffers may be next, so that it is the first one's turn again.
     fn start_waiting<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
-        let before = self.waiting.len();
+        let Self { keys, waiting, started, .. } = self;
+        let before = waiting.len();
         let mut at = 0;
-        while let Some(request) = self.waiting.remove(at) {
-            match self.try_start(member, &request) {
-                Ok(()) => at = 0,
-                Err(not_now) => {
-                    self.waiting.insert(at, request);
-                    if not_now != NotNow::NoSuchTag {
-                        break;
-                    }
-                    at += 1;
+        while let Some(request) = waiting.get(at) {
+            match started.try_start(member, request, keys) {
+                Ok(()) => {
+                    waiting.remove(at);
+                    at = 0;
                 }
+                Err(NotNow::NoSuchTag) => at += 1,
+                Err(_) => break,
             }
         }
-        self.waiting.len() < before
-    }
-
-    /// Starts a request, or reports that the engine refuses it.
-    fn try_start<D: Domain>(
-        &mut self,
-        member: &mut P2pMember<D>,
-        request: &K::Waiting,
-    ) -> Result<(), NotNow> {
-        let slot = K::slot(request);
-        match K::start(member, request, &self.keys) {
-            Ok(handle) => self.under_way.push(UnderWay { slot, handle }),
-            Err(CallError::NotNow(not_now)) => return Err(not_now),
-            Err(error) => self.reporter.report(slot, Err(error.into())),
-        }
-        Ok(())
+        waiting.len() < before
     }
 
     /// Reports those that have ended; returns whether there were any.
     pub(super) fn finish<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
-        let Self { under_way, reporter, .. } = self;
-        let before = under_way.len();
-        under_way.retain(|UnderWay { slot, handle }| {
-            match K::test(member, handle).transpose() {
-                None => return true,
-                Some(outcome) => reporter.report(*slot, outcome.map_err(P2pError::from)),
-            }
-            false
-        });
-        under_way.len() < before
+        self.started.finish(member)
     }
 
     /// Whether something in the ring can be taken.
@@ -132,7 +104,7 @@ impl<K: Kind> Desk<K> {
 
     /// Whether the thread has something to do with requests that it took.
     pub(super) fn is_busy(&self) -> bool {
-        !self.waiting.is_empty() || !self.under_way.is_empty()
+        !self.waiting.is_empty() || !self.started.under_way.is_empty()
     }
 
     /// No request is on its way, waiting or under way.
@@ -144,5 +116,37 @@ impl<K: Kind> Desk<K> {
     pub(super) fn is_done(&self) -> bool {
         // Closed first: then nothing can be pushed any more.
         self.requests.is_closed() && self.is_idle()
+    }
+}
+
+impl<K: Kind> Started<K> {
+    /// Starts a request, or reports that the engine refuses it.
+    fn try_start<D: Domain>(
+        &mut self,
+        member: &mut P2pMember<D>,
+        request: &K::Waiting,
+        keys: &KnownKeys,
+    ) -> Result<(), NotNow> {
+        let slot = K::slot(request);
+        match K::start(member, request, keys) {
+            Ok(handle) => self.under_way.push((slot, handle)),
+            Err(CallError::NotNow(not_now)) => return Err(not_now),
+            Err(error) => self.reporter.report(slot, Err(error.into())),
+        }
+        Ok(())
+    }
+
+    /// Reports those that have ended; returns whether there were any.
+    fn finish<D: Domain>(&mut self, member: &mut P2pMember<D>) -> bool {
+        let Self { under_way, reporter } = self;
+        let before = under_way.len();
+        under_way.retain(|(slot, handle)| {
+            let outcome = K::test(member, handle).transpose();
+            if let Some(outcome) = outcome {
+                reporter.report(*slot, outcome.map_err(P2pError::from));
+            }
+            outcome.is_none()
+        });
+        under_way.len() < before
     }
 }

@@ -90,7 +90,8 @@ impl P2pHandle {
         Ok(pending)
     }
 
-    /// Makes every byte of a message visible to whoever reads that memory. See
+    /// Makes every byte of a message visible to whoever reads that memory. Its buffers are registered with
+    /// [`REMOTE_READ`](polyrail_core::verbs::AccessFlags::REMOTE_READ): devices read them back. See
     /// [`P2pMember::flush`](crate::p2p::P2pMember::flush).
     ///
     /// # Errors
