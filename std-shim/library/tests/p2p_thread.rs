@@ -5,6 +5,7 @@ mod fixture;
 
 use fixture::{Host, impatient};
 use futures_util::future::join_all;
+use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Fabric, Fault, ProtectionDomain, When};
 use polyrail::p2p::{
     CallError, Failure, P2P_ROUTES, P2pBuilder, P2pEndpointSet, RecvBuffer, connect_p2p_endpoints,
@@ -223,11 +224,7 @@ fn eight_buffers_of_as_many_registrations_arrive_whatever_came_before() {
     let world = World::new(2, &P2pBuilder::new());
     let mut sender = world.near.handle();
     let mut receiver = world.far.handle();
-    // More sets of keys than a handle keeps.
-    let all = world.far.host.all();
-    let buffers: Vec<_> = (0..21)
-        .map(|_| polyrail::memory::RegisteredBuffer::new(4096, fixture::ALL_ACCESS, &all).unwrap())
-        .collect();
+    let buffers = many(&world.far.host);
     let keys: Vec<_> = buffers.iter().map(|buffer| buffer.own_keys()).collect();
     for round in 0..40_usize {
         let chosen: Vec<_> = (0..8).map(|at| (round * 5 + at * 8 + at * at) % 21).collect();
@@ -255,6 +252,45 @@ fn eight_buffers_of_as_many_registrations_arrive_whatever_came_before() {
             buffers[buffer].read_at(at * 512, &mut bytes).unwrap();
             assert!(bytes.iter().all(|byte| *byte == (round + at) as u8), "round {round}, {at}");
         }
+    }
+}
+
+/// Buffers of 4096 bytes, more than a handle keeps keys of.
+fn many(host: &Host) -> Vec<RegisteredBuffer> {
+    let new = |_| RegisteredBuffer::new(4096, fixture::ALL_ACCESS, &host.all()).unwrap();
+    (0..21).map(new).collect()
+}
+
+#[test]
+fn what_waits_keeps_its_keys() {
+    // More than the engine takes at a time.
+    const EACH: usize = 150;
+    let world = World::new(2, &P2pBuilder::new());
+    let [from, to] = [&world.near, &world.far].map(|side| many(&side.host));
+    let (mut sender, mut receiver) = (world.near.handle(), world.far.handle());
+    let place = |number: usize| (number % 21, number / 21 * 512);
+    let sent: Vec<_> = (0..EACH)
+        .map(|number| {
+            let (buffer, at) = place(number);
+            from[buffer].fill(at, 512, number as u8).unwrap();
+            let (local, keys) = (from[buffer].local(at, 512).unwrap(), from[buffer].own_keys());
+            submit(|| sender.isend(local, 1, &keys))
+        })
+        .collect();
+    let offered: Vec<_> = (0..EACH)
+        .map(|number| {
+            let (buffer, at) = place(number);
+            let (local, keys) = (to[buffer].local(at, 512).unwrap(), to[buffer].own_keys());
+            submit(|| receiver.irecv(&[RecvBuffer { local, tag: 1, keys: &keys }]))
+        })
+        .collect();
+    sent.into_iter().for_each(|pending| ended(pending).unwrap());
+    for (number, pending) in offered.into_iter().enumerate() {
+        assert_eq!(ended(pending).unwrap().sizes(), [512]);
+        let (buffer, at) = place(number);
+        let mut bytes = [0; 512];
+        to[buffer].read_at(at, &mut bytes).unwrap();
+        assert_eq!(bytes, [number as u8; 512]);
     }
 }
 
@@ -480,6 +516,40 @@ fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
             exchange(5, &|_| ());
         }
         ends.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_link_between_owners_that_breaks_is_no_loss() {
+    let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(impatient());
+    let world = World::new(2, &builder);
+    let links = [&world.near, &world.far].map(|side| side.thread.link());
+    let (mut sender, mut receiver) = (world.near.handle(), world.far.handle());
+    let device = &world.near.host.devices[1];
+    device.inject(When::Now, Fault::LinkDown);
+    let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
+    let send = world.near.send(&mut sender, (0, BYTES as u32, 1)).unwrap();
+    // What they say is lost.
+    let begin = Instant::now();
+    let mut lost = 0;
+    while lost == 0 || begin.elapsed() < Duration::from_millis(100) {
+        for link in &links {
+            lost += std::iter::from_fn(|| link.next_message()).count();
+        }
+        assert!(begin.elapsed() < LONG);
+    }
+    device.inject(When::Now, Fault::LinkUp);
+    links.iter().for_each(|link| link.link_restored(0));
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| carry(&links[0], &links[1], &ends));
+        let outcomes = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            (ended(receive), ended(send))
+        }));
+        ends.store(true, Ordering::Relaxed);
+        let (received, sent) = outcomes.unwrap();
+        assert_eq!(received.unwrap().sizes(), [BYTES as u32]);
+        sent.unwrap();
     });
 }
 

@@ -236,3 +236,6 @@ fn hangs<D: Domain>(member: &P2pMember<D>) -> bool {
     (member.send_failure().is_some() && !member.sender().is_drained())
         || (member.recv_failure().is_some() && !member.receiver().is_drained())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! The thread's rounds, one at a time.
+
+use super::*;
+use crate::memory::RegisteredBuffer;
+use crate::p2p::{
+    End, P2P_ROUTES, P2pBuilder, P2pEndpoint, P2pMessage, RecvBuffer, connect_p2p_endpoints,
+};
+use crate::progress::SubmitError;
+use crate::progress::messages::{P2pError, P2pHandle, PendingRecv, port};
+use crate::progress::shared::Shared;
+use polyrail_core::verbs::{AccessFlags, DeviceKeys};
+use polyrail_software_nic::{DeviceConfig, Fabric, ProtectionDomain};
+use std::time::Duration;
+
+/// An end whose thread is the test's.
+struct Side {
+    messages: MessageLoop<ProtectionDomain, P2P_ROUTES>,
+    shared: Arc<P2pShared>,
+    buffer: RegisteredBuffer,
+    keys: Vec<DeviceKeys>,
+}
+
+impl Side {
+    fn new(end: P2pEndpoint, domain: &ProtectionDomain) -> Self {
+        let shared = Arc::new(Shared::new(News::new([true]), None));
+        let messages = MessageLoop::new(end.into(), Arc::clone(&shared), Duration::ZERO);
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let buffer = RegisteredBuffer::new(4096, access, &[domain]).unwrap();
+        let keys = buffer.own_keys();
+        Self { messages, shared, buffer, keys }
+    }
+
+    fn handle(&self) -> P2pHandle {
+        let (lanes, port) = port::port(0);
+        self.shared.introduce(port);
+        P2pHandle::new(lanes, Arc::clone(&self.shared))
+    }
+
+    fn offer(&self, handle: &mut P2pHandle, at: usize, tag: u32) -> PendingRecv {
+        let local = self.buffer.local(at, 64).unwrap();
+        handle.irecv(&[RecvBuffer { local, tag, keys: &self.keys }]).unwrap()
+    }
+}
+
+fn pair() -> [Side; 2] {
+    let fabric = Fabric::threaded();
+    let builder = P2pBuilder::new().rails(1);
+    let domains = ["near", "far"]
+        .map(|name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap());
+    let mut ends = domains.each_ref().map(|domain| builder.build(&[domain]).unwrap());
+    let [near, far] = &mut ends;
+    connect_p2p_endpoints(near, far).unwrap();
+    let [near, far] = ends;
+    [Side::new(near, &domains[0]), Side::new(far, &domains[1])]
+}
+
+#[test]
+fn a_thread_leaves_nobody_waiting_however_it_ends() {
+    let [near, _far] = pair();
+    let mut adopted = near.handle();
+    let waits = near.offer(&mut adopted, 0, 1);
+    let Side { mut messages, shared, buffer, keys } = near;
+    messages.round();
+    let sent = adopted.isend(buffer.local(0, 8).unwrap(), 1, &keys).unwrap();
+    messages.round();
+    drop(messages);
+    assert_eq!(waits.wait(), Err(P2pError::Abandoned));
+    assert_eq!(sent.wait(), Err(P2pError::Abandoned));
+    let refused = adopted.isend(buffer.local(0, 8).unwrap(), 1, &keys).unwrap_err();
+    assert_eq!(refused, SubmitError::ThreadGone);
+    assert!(shared.is_closing());
+}
+
+#[test]
+fn of_messages_that_wait_the_first_of_a_tag_goes_first() {
+    let [mut near, mut far] = pair();
+    let (mut sender, mut receiver) = (near.handle(), far.handle());
+    // The first offer is for the third message. When that has gone, it is the turn of the one before it, not of the one
+    // behind it with the same tag.
+    let tags = [5, 6, 7, 5];
+    for (number, tag) in (0..).zip(tags) {
+        near.buffer.fill(number * 64, 64, number as u8).unwrap();
+        let local = near.buffer.local(number * 64, 64).unwrap();
+        drop(sender.isend(local, tag, &near.keys).unwrap());
+    }
+    near.messages.round();
+    let mut offered: Vec<_> = [7, 5, 5, 6]
+        .into_iter()
+        .zip(0..)
+        .map(|(tag, at)| far.offer(&mut receiver, at * 64, tag))
+        .collect();
+    // All offers are there before any message goes.
+    (0..100).for_each(|_| far.messages.round());
+    std::thread::sleep(Duration::from_millis(50));
+    while !offered.is_empty() {
+        near.messages.round();
+        far.messages.round();
+        offered.retain_mut(|pending| pending.try_take().is_none());
+    }
+    let mut first = [0; 4];
+    (0..4).for_each(|at| far.buffer.read_at(at * 64, &mut first[at..=at]).unwrap());
+    assert_eq!(first, [2, 0, 3, 1]);
+}
+
+#[test]
+fn a_thread_whose_receives_wait_for_room_naps_and_one_without_requests_sleeps() {
+    let [mut near, _far] = pair();
+    let mut handle = near.handle();
+    assert!(near.messages.adopt());
+    assert_eq!(near.messages.nap(), None);
+    let waits: Vec<_> = (0..200).map(|_| near.offer(&mut handle, 0, 1)).collect();
+    let has_news = |side: &Side| side.messages.ports.iter().any(Port::has_news);
+    assert!(has_news(&near));
+    (0..100).for_each(|_| near.messages.round());
+    // The engine has as many as it takes, and the rest is in the ring.
+    assert!(!has_news(&near));
+    assert_eq!(near.messages.nap(), Some(NAP));
+    near.messages.fail_all();
+    let begin = Instant::now();
+    for mut waits in waits {
+        while waits.try_take().is_none() {
+            near.messages.round();
+            assert!(begin.elapsed() < Duration::from_secs(20));
+        }
+    }
+    assert_eq!(near.messages.nap(), None);
+}
+
+#[test]
+fn what_was_to_be_told_over_a_link_that_broke_is_not_told() {
+    let news = News::new([true; 2]);
+    let message = |generation| P2pMessage::Refused { from: End::Sender, place: 0, generation };
+    let tell = |member, generation| {
+        let mut messages = Some(message(generation)).into_iter();
+        news.carry(member, || messages.next());
+        messages.next().is_none()
+    };
+    assert!(tell(0, 1) && tell(1, 2));
+    news.tell(0, Told::LinkRestored);
+    // The member has not been told yet, so what it says is of before.
+    assert!(!tell(0, 3) && tell(1, 4));
+    assert_eq!(news.take_told().len(), 1);
+    assert!(tell(0, 5));
+    let told: Vec<_> = std::iter::from_fn(|| news.next_message()).collect();
+    assert_eq!(told, [(1, message(2)), (1, message(4)), (0, message(5))]);
+}
