@@ -302,9 +302,9 @@ fn what_arrived_is_flushed() {
     for length in [0, 8, BYTES as u32] {
         let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
         let send = world.near.send(&mut sender, (0, length, 1)).unwrap();
-        let received = receive.wait().unwrap();
-        send.wait().unwrap();
-        receiver.flush(&received).unwrap().wait().unwrap();
+        let received = ended(receive).unwrap();
+        ended(send).unwrap();
+        ended(receiver.flush(&received).unwrap()).unwrap();
     }
     // Who was not built for it says so.
     let world = World::new(1, &P2pBuilder::new().rails(1));
@@ -312,10 +312,10 @@ fn what_arrived_is_flushed() {
     let mut receiver = world.far.handle();
     let receive = world.far.offer(&mut receiver, &[(0, 8, 1)]).unwrap();
     let send = world.near.send(&mut sender, (0, 8, 1)).unwrap();
-    let received = receive.wait().unwrap();
-    send.wait().unwrap();
+    let received = ended(receive).unwrap();
+    ended(send).unwrap();
     let device = world.far.host.devices[0].id();
-    let refused = receiver.flush(&received).unwrap().wait();
+    let refused = ended(receiver.flush(&received).unwrap());
     assert_eq!(refused, Err(CallError::CannotFlush { device }.into()));
 }
 

@@ -12,6 +12,8 @@ use polyrail_core::verbs::{AccessFlags, DeviceKeys};
 use polyrail_software_nic::{DeviceConfig, Fabric, ProtectionDomain};
 use std::time::Duration;
 
+const LONG: Duration = Duration::from_secs(20);
+
 /// An end whose thread is the test's.
 struct Side {
     messages: MessageLoop<ProtectionDomain, P2P_ROUTES>,
@@ -92,7 +94,9 @@ fn of_messages_that_wait_the_first_of_a_tag_goes_first() {
     // All offers are there before any message goes.
     (0..100).for_each(|_| far.messages.round());
     std::thread::sleep(Duration::from_millis(50));
+    let begin = Instant::now();
     while !offered.is_empty() {
+        assert!(begin.elapsed() < LONG, "{offered:?}");
         near.messages.round();
         far.messages.round();
         offered.retain_mut(|pending| pending.try_take().is_none());
@@ -120,7 +124,7 @@ fn a_thread_whose_receives_wait_for_room_naps_and_one_without_requests_sleeps() 
     for mut waits in waits {
         while waits.try_take().is_none() {
             near.messages.round();
-            assert!(begin.elapsed() < Duration::from_secs(20));
+            assert!(begin.elapsed() < LONG);
         }
     }
     assert_eq!(near.messages.nap(), None);
