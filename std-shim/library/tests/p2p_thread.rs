@@ -320,6 +320,24 @@ fn what_arrived_is_flushed() {
 }
 
 #[test]
+fn a_flush_on_a_device_that_goes_away_comes_back() {
+    let builder = P2pBuilder::new().reroutes(true).flushes(true).connect_options(impatient());
+    let world = World::with_patience(2, &builder, Duration::ZERO);
+    let mut sender = world.near.handle();
+    let mut receiver = world.far.handle();
+    let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
+    ended(world.near.send(&mut sender, (0, BYTES as u32, 1)).unwrap()).unwrap();
+    let received = ended(receive).unwrap();
+    let gone = &world.far.host.devices[1];
+    gone.inject(When::Now, Fault::Silent(true));
+    let mut flush = receiver.flush(&received).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(flush.try_take(), None);
+    gone.inject(When::Now, Fault::DeviceGone);
+    assert_eq!(ended(flush), Err(CallError::CannotFlush { device: gone.id() }.into()));
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_the_next_goes_on() {
     let world = World::new(1, &P2pBuilder::new().rails(1));
     assert!(world.near.thread.handle(1).is_none());

@@ -139,8 +139,8 @@ impl<D: Domain> P2pMember<D> {
     /// Puts an end to the queue pairs of a device that is gone, where it is known that it accesses no memory.
     fn lose_at(&mut self, device: usize) {
         self.fail_at(device, None);
+        let is_gone = |qp: Option<&D::Qp>| qp.is_some_and(|qp| qp.gone().is_some());
         for place in self.places_at(device, None) {
-            let is_gone = |qp: Option<&D::Qp>| qp.is_some_and(|qp| qp.gone().is_some());
             if is_gone(self.sender.queue_pairs().nth(place)) {
                 // SAFETY: that is what `gone` says.
                 unsafe { self.sender.lose_queue_pair(place) };
@@ -148,6 +148,15 @@ impl<D: Domain> P2pMember<D> {
             if is_gone(self.receiver.queue_pairs().nth(place)) {
                 // SAFETY: that is what `gone` says.
                 unsafe { self.receiver.lose_queue_pair(place) };
+            }
+        }
+        // Those for flushes are counted behind the others.
+        let others = self.receiver.queue_pairs().len();
+        let flushes = self.receiver.flush_queue_pairs().len();
+        for at in 0..flushes {
+            if is_gone(self.receiver.flush_queue_pairs().nth(at)) {
+                // SAFETY: that is what `gone` says.
+                unsafe { self.receiver.lose_queue_pair(others + at) };
             }
         }
     }
