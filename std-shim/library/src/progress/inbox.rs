@@ -1,16 +1,10 @@
 //! A handle's requests of one kind that are not reported, and how those ended that are.
 
+use super::depth::HANDLE_DEPTH;
 use super::error::SubmitError;
-use super::outcome::Outcome;
-use super::rings::{HANDLE_DEPTH, ReportConsumer};
+use super::outcome::{Outcome, Report};
+use super::rings::ReportConsumer;
 use polyrail_core::spsc::PopError;
-
-/// From the thread to a handle: how a request ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Report<O> {
-    pub(super) slot: u16,
-    pub(super) outcome: O,
-}
 
 /// One place for an unreported request.
 ///

@@ -1,7 +1,7 @@
 //! What crosses between a handle and the thread.
 
+use super::depth::HANDLE_DEPTH;
 use super::keys::KeySet;
-use super::rings::HANDLE_DEPTH;
 use polyrail_core::verbs::{
     DeviceKeys, LocalBuffer, Opcode, RecvWr, ReportOrder, SendFlags, SendWr,
 };

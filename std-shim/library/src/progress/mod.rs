@@ -16,7 +16,7 @@
 //! for each other, nor for the thread. `handle` and `pending` are the producer's view: `submit` with `keys` is how
 //! requests leave, `inbox` is where completions wait to be asked for (`outcome`); `port` is the thread's side of a
 //! handle, `replies` its way back, `run` the thread, `sleep` and `alarm` how it rests, `thread` its owner's view of a
-//! `worker`; `message`, `rings`, `shared` and `news` are what they have in common.
+//! `worker`; `message`, `depth`, `rings`, `shared` and `news` are what they have in common.
 //!
 //! [`messages`] is the same for messages between two processes.
 //!
@@ -101,6 +101,7 @@
 //! first wait makes what it waits with.
 
 mod alarm;
+mod depth;
 mod error;
 mod handle;
 mod inbox;
@@ -122,13 +123,13 @@ mod submit;
 mod thread;
 mod worker;
 
+pub use depth::HANDLE_DEPTH;
 pub use error::{RequestError, SubmitError, ThreadPanicked};
 pub use handle::Handle;
 pub use message::REQUEST_BYTES;
 pub use options::ProgressOptions;
 pub use outcome::Outcome;
 pub use pending::Pending;
-pub use rings::HANDLE_DEPTH;
 pub use thread::ProgressThread;
 
 #[cfg(doc)]

@@ -18,6 +18,13 @@ pub trait Outcome: Copy + Debug {
     fn named(self, name: Self::Name) -> Self;
 }
 
+/// From the thread to a handle: how a request ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Report<O> {
+    pub(super) slot: u16,
+    pub(super) outcome: O,
+}
+
 /// How a request to a virtual queue pair ended.
 pub(super) type RequestOutcome = Result<VirtualWc, RequestError>;
 

@@ -1,10 +1,11 @@
 //! The thread's side of one handle.
 
+use super::depth::HANDLE_DEPTH;
 use super::keys::{KeySet, KnownKeys};
 use super::message::{HandleMessage, Lane, Request, Work};
 use super::outcome::RequestOutcome;
 use super::replies::{Replies, Reporter, replies};
-use super::rings::{HANDLE_DEPTH, MessageConsumer};
+use super::rings::MessageConsumer;
 use super::submit::{Submitter, submitter};
 use crate::endpoint::EndpointQp;
 use polyrail_core::hardware::QueuePair;

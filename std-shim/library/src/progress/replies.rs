@@ -1,8 +1,9 @@
 //! The way back from the thread, for one handle's requests of one kind.
 
-use super::inbox::{Inbox, Report};
-use super::outcome::Outcome;
-use super::rings::{HANDLE_DEPTH, ReportProducer, ReportRing};
+use super::depth::HANDLE_DEPTH;
+use super::inbox::Inbox;
+use super::outcome::{Outcome, Report};
+use super::rings::{ReportProducer, ReportRing};
 use atomic_waker::AtomicWaker;
 use polyrail_core::spsc::{PushError, Ring};
 use std::sync::{Arc, Mutex};

@@ -1,12 +1,10 @@
 //! The rings between a handle and the thread.
 
-use super::inbox::Report;
+use super::depth::HANDLE_DEPTH;
 use super::message::HandleMessage;
+use super::outcome::Report;
 use polyrail_core::spsc::{Consumer, Producer, Ring};
 use std::sync::Arc;
-
-/// Requests of one kind that one handle may have unreported: sends, and as many receives.
-pub const HANDLE_DEPTH: usize = 256;
 
 /// Messages that a handle can have on their way.
 pub(super) const MESSAGES: usize = 256;

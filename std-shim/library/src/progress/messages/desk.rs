@@ -4,10 +4,11 @@ use super::error::P2pError;
 use super::kind::Kind;
 use crate::backend::Domain;
 use crate::p2p::{CallError, NotNow, P2pMember};
+use crate::progress::depth::HANDLE_DEPTH;
 use crate::progress::keys::KnownKeys;
 use crate::progress::message::HandleMessage;
 use crate::progress::replies::Reporter;
-use crate::progress::rings::{HANDLE_DEPTH, MessageConsumer};
+use crate::progress::rings::MessageConsumer;
 use std::collections::VecDeque;
 
 /// Requests taken from one handle before it is the next one's turn.

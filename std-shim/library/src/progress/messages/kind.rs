@@ -3,8 +3,8 @@
 use super::request::{FlushRequest, KeyedBuffer, RecvRequest, SendRequest};
 use crate::backend::Domain;
 use crate::p2p::{CallError, FlushHandle, P2pMember, Received, RecvBuffer, RecvHandle, SendHandle};
+use crate::progress::depth::HANDLE_DEPTH;
 use crate::progress::keys::{KeySet, KnownKeys};
-use crate::progress::rings::HANDLE_DEPTH;
 use arrayvec::ArrayVec;
 use polyrail_core::p2p::MAX_BUFFERS;
 use std::fmt::Debug;
