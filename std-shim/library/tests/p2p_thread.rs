@@ -478,16 +478,35 @@ fn a_device_that_goes_away_leaves_nobody_waiting() {
     assert!(!matches!(late, Ok(Ok(()))), "{late:?}");
 }
 
-/// Carries what members tell each other until it is told to end.
-fn carry(near: &P2pLink, far: &P2pLink, ends: &AtomicBool) {
-    while !ends.load(Ordering::Relaxed) {
-        while let Some((member, message)) = near.next_message() {
-            far.hear(member, message);
+/// Carries what the members of both sides tell each other while `work` goes on.
+fn while_carried(world: &World, work: impl FnOnce()) {
+    let [near, far] = [&world.near, &world.far].map(|side| side.thread.link());
+    let ends = AtomicBool::new(false);
+    let carry = |from: &P2pLink, to: &P2pLink| {
+        while let Some((member, message)) = from.next_message() {
+            to.hear(member, message);
         }
-        while let Some((member, message)) = far.next_message() {
-            near.hear(member, message);
-        }
-        std::thread::sleep(Duration::from_micros(200));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                carry(&near, &far);
+                carry(&far, &near);
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        // However it ends.
+        let _ends = Ends(&ends);
+        work();
+    });
+}
+
+/// Marks the end.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -495,10 +514,7 @@ fn carry(near: &P2pLink, far: &P2pLink, ends: &AtomicBool) {
 fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
     let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(impatient());
     let world = World::new(2, &builder);
-    let links = [&world.near, &world.far].map(|side| side.thread.link());
-    let ends = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| carry(&links[0], &links[1], &ends));
+    while_carried(&world, || {
         let mut sender = world.near.handle();
         let mut receiver = world.far.handle();
         let mut exchange = |count: u8, meanwhile: &dyn Fn(u8)| {
@@ -533,7 +549,6 @@ fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
             }
             exchange(5, &|_| ());
         }
-        ends.store(true, Ordering::Relaxed);
     });
 }
 
@@ -558,16 +573,9 @@ fn a_link_between_owners_that_breaks_is_no_loss() {
     }
     device.inject(When::Now, Fault::LinkUp);
     links.iter().for_each(|link| link.link_restored(0));
-    let ends = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| carry(&links[0], &links[1], &ends));
-        let outcomes = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            (ended(receive), ended(send))
-        }));
-        ends.store(true, Ordering::Relaxed);
-        let (received, sent) = outcomes.unwrap();
-        assert_eq!(received.unwrap().sizes(), [BYTES as u32]);
-        sent.unwrap();
+    while_carried(&world, || {
+        assert_eq!(ended(receive).unwrap().sizes(), [BYTES as u32]);
+        ended(send).unwrap();
     });
 }
 
