@@ -473,6 +473,9 @@ fn a_device_that_goes_away_leaves_nobody_waiting() {
     world.near.host.devices[1].inject(When::Now, Fault::DeviceGone);
     assert!(ended(waits).is_err());
     assert!(ended(receive).is_err());
+    let device = world.near.host.devices[1].id();
+    assert_eq!(sender.queue_error().map(|error| error.device), Some(device));
+    assert_eq!(world.far.handle().queue_error(), None);
     // Later ones are refused, by the thread or at once.
     let late = world.near.send(&mut sender, (0, 64, 1)).map(ended);
     assert!(!matches!(late, Ok(Ok(()))), "{late:?}");
@@ -550,6 +553,30 @@ fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
             exchange(5, &|_| ());
         }
     });
+}
+
+#[test]
+fn a_device_that_goes_away_costs_members_that_are_re_routed_no_message() {
+    let builder = P2pBuilder::new().reroutes(true).connect_options(impatient());
+    for is_far in [false, true] {
+        let world = World::with_patience(2, &builder, Duration::ZERO);
+        while_carried(&world, || {
+            let (mut sender, mut receiver) = (world.near.handle(), world.far.handle());
+            let side = if is_far { &world.far } else { &world.near };
+            for number in 0..20 {
+                let length = 200_000 + u32::from(number);
+                world.near.host.buffer.fill(0, length as usize, number).unwrap();
+                let receive = world.far.offer(&mut receiver, &[(0, BYTES as u32, 1)]).unwrap();
+                let send = world.near.send(&mut sender, (0, length, 1)).unwrap();
+                if number == 3 {
+                    side.host.devices[1].inject(When::Now, Fault::DeviceGone);
+                }
+                assert_eq!(ended(receive).unwrap().sizes(), [length]);
+                ended(send).unwrap();
+                assert!(world.far.bytes(0, length as usize).iter().all(|byte| *byte == number));
+            }
+        });
+    }
 }
 
 #[test]

@@ -65,6 +65,11 @@ impl<P, X> Shared<P, X> {
         self.closing.load(Ordering::Acquire)
     }
 
+    /// The thread has ended.
+    pub(super) fn is_gone(&self) -> bool {
+        lock(&self.newcomers).is_none()
+    }
+
     /// Hands a handle's other side to the thread. If that is gone, the handle learns it by its
     /// rings.
     pub(super) fn introduce(&self, side: P) {

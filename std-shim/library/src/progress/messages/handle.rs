@@ -9,6 +9,7 @@ use crate::p2p::{Received, RecvBuffer};
 use crate::progress::error::SubmitError;
 use crate::progress::pending::Pending;
 use arrayvec::ArrayVec;
+use polyrail_core::hardware::CqError;
 use polyrail_core::p2p::MAX_BUFFERS;
 use polyrail_core::verbs::{DeviceKeys, LocalBuffer};
 use std::sync::Arc;
@@ -103,6 +104,12 @@ impl P2pHandle {
         let pending = self.flushes.submit(|slot| FlushRequest { slot, received })?;
         self.shared.wake();
         Ok(pending)
+    }
+
+    /// The first completion queue of the set that broke, if one did. Members that are not re-routed were
+    /// [given up](crate::p2p::Failure::Owner) because of it.
+    pub fn queue_error(&self) -> Option<&CqError> {
+        self.shared.news.queue_error()
     }
 
     fn working(&self) -> Result<(), SubmitError> {

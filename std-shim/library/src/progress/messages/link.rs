@@ -34,6 +34,10 @@ impl P2pLink {
     }
 
     fn tell(&self, member: usize, told: Told) {
+        if self.shared.is_gone() {
+            // Nobody would ever take it.
+            return;
+        }
         self.shared.news.tell(member, told);
         self.shared.wake();
     }

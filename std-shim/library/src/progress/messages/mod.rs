@@ -56,8 +56,8 @@
 //! When a connection fails, its requests come back with the reason as soon as no device accesses their buffers any
 //! more, and what is handed over later does at once. Members whose rails are re-routed heal by themselves; the
 //! thread's owner carries what they and their peers have to tell each other ([`P2pLink`]). When a completion queue
-//! breaks, members that are not re-routed fail, and what devices have not given back within a second comes back as
-//! [`P2pError::Abandoned`].
+//! breaks ([`P2pHandle::queue_error`]), members that are not re-routed fail, and what devices have not given back within
+//! a second comes back as [`P2pError::Abandoned`].
 //!
 //! # Memory
 //!

@@ -4,10 +4,11 @@ use super::port::Port;
 use crate::p2p::{End, P2pMessage};
 use crate::progress::lock::lock;
 use crate::progress::shared::Shared;
+use polyrail_core::hardware::CqError;
 use polyrail_core::virtual_qp::RailEvent;
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// What the thread of messages shares.
 pub(super) type P2pShared = Shared<Port, News>;
@@ -20,6 +21,8 @@ pub(super) struct News {
     /// The owner told something.
     has_told: AtomicBool,
     queues: Mutex<Queues>,
+    /// The first completion queue that broke.
+    queue_error: OnceLock<CqError>,
 }
 
 #[derive(Debug, Default)]
@@ -61,12 +64,22 @@ impl News {
     /// For members with the numbers that are marked.
     pub(super) fn new(members: impl IntoIterator<Item = bool>) -> Self {
         let members = members.into_iter().collect();
-        Self { members, has_told: AtomicBool::new(false), queues: Mutex::default() }
+        Self {
+            members,
+            has_told: AtomicBool::new(false),
+            queues: Mutex::default(),
+            queue_error: OnceLock::new(),
+        }
     }
 }
 
 /// The owner's methods.
 impl News {
+    /// The first completion queue that broke, if one did.
+    pub(super) fn queue_error(&self) -> Option<&CqError> {
+        self.queue_error.get()
+    }
+
     /// Whether the thread has a member with this number.
     pub(super) fn has(&self, member: usize) -> bool {
         self.members.get(member).copied().unwrap_or(false)
@@ -122,6 +135,11 @@ impl News {
         {
             queues.to_peers.push_back((member, message));
         }
+    }
+
+    /// Keeps that a completion queue broke; the first one stays.
+    pub(super) fn queue_broke(&self, error: CqError) {
+        _ = self.queue_error.set(error);
     }
 
     /// Keeps what happened to a queue pair; the newest stay.

@@ -148,10 +148,11 @@ impl<D: Domain, const ROUTES: usize> MessageLoop<D, ROUTES> {
     /// Polls for all completions. When a completion queue breaks, members whose rails are re-routed do without it as
     /// far as they can; the others have failed. What nobody can ever report is given up.
     fn poll(&mut self) {
-        if self.set.poll(POLL_BUDGET).is_ok() {
+        let Err(error) = self.set.poll(POLL_BUDGET) else {
             self.broken = None;
             return;
-        }
+        };
+        self.shared.0.news.queue_broke(error);
         if !self.set.reroutes() && self.broken.is_none() {
             self.fail_all();
         }
