@@ -513,6 +513,19 @@ impl Drop for Ends<'_> {
     }
 }
 
+/// Waits until queue pairs of both directions of a rail have returned.
+fn wait_until_back(side: &Side) {
+    let begin = Instant::now();
+    let mut back = 0;
+    while back < 2 {
+        let event = side.thread.take_event();
+        let has_returned = event.is_some_and(|event| event.event.kind == RailEventKind::Returned);
+        back += usize::from(has_returned);
+        assert!(begin.elapsed() < LONG, "{back} of 2");
+        yield_now();
+    }
+}
+
 #[test]
 fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
     let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(impatient());
@@ -541,15 +554,7 @@ fn a_rail_that_fails_on_the_way_costs_no_message_and_comes_back() {
                 }
             });
             link.inject(When::Now, Fault::LinkUp);
-            let begin = Instant::now();
-            let returned = |event| matches!(event, RailEventKind::Returned);
-            let mut back = 0;
-            while back < 2 {
-                let event = world.near.thread.take_event();
-                back += usize::from(event.is_some_and(|event| returned(event.event.kind)));
-                assert!(begin.elapsed() < LONG);
-                yield_now();
-            }
+            wait_until_back(&world.near);
             exchange(5, &|_| ());
         }
     });
@@ -603,6 +608,7 @@ fn a_link_between_owners_that_breaks_is_no_loss() {
     while_carried(&world, || {
         assert_eq!(ended(receive).unwrap().sizes(), [BYTES as u32]);
         ended(send).unwrap();
+        wait_until_back(&world.near);
     });
 }
 
