@@ -7,13 +7,16 @@
 //!
 //! The two traits on which the ownership of buffers rests are unsafe to implement; using them is not.
 
-use crate::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
+use crate::verbs::{Completion, DeviceId, RecvRequest, SendRequest, Sge};
 use core::mem::MaybeUninit;
 
 /// The bit that is set in the `wr_id` of everything that the engine posts to a queue pair of several,
 /// and that shared receive queues refuse: a failed completion does not say which queue it is of, so
 /// this bit alone tells the engine's requests from the caller's receives.
 pub const ENGINE_WR_ID: u64 = 1 << 63;
+
+/// Buffers that the engine gives a request at most, whatever its queue pair takes: what devices have.
+pub const MAX_SGE: usize = 32;
 
 /// Why a driver did not take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,6 +98,15 @@ pub trait SendBatch {
     /// Appends a request. Whatever is wrong with it shows at [`commit`](Self::commit).
     fn add(&mut self, request: &SendRequest);
 
+    /// Appends a request whose local bytes are those of several buffers, one behind the other, in place of
+    /// [`SendRequest::sge`]. The engine gives it no empty ones, and at most
+    /// [`max_send_sge`](QpLimits::max_send_sge). Provided for queue pairs that take one.
+    fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
+        debug_assert!(buffers.len() <= 1, "of queue pairs that take more, it is not provided");
+        let sge = buffers.first().copied().unwrap_or(Sge::EMPTY);
+        self.add(&SendRequest { sge, ..*request });
+    }
+
     /// Posts what was added, with one doorbell.
     ///
     /// # Errors
@@ -103,10 +115,28 @@ pub trait SendBatch {
     fn commit(self) -> Result<(), CommitError>;
 }
 
+/// Appends a request of these buffers, none of them empty, as many as the queue pair takes.
+#[inline]
+pub(crate) fn add_gathered<B: SendBatch>(batch: &mut B, request: SendRequest, buffers: &[Sge]) {
+    match *buffers {
+        [] => batch.add(&SendRequest { sge: Sge::EMPTY, ..request }),
+        [sge] => batch.add(&SendRequest { sge, ..request }),
+        _ => batch.add_list(&request, buffers),
+    }
+}
+
 /// Receives on their way to one queue. Dropped without commit, it posts nothing.
 pub trait RecvBatch {
     /// Appends a receive. Whatever is wrong with it shows at [`commit`](Self::commit).
     fn add(&mut self, request: &RecvRequest);
+
+    /// Appends a receive that fills several buffers, one behind the other. The engine gives it no empty ones,
+    /// and at most [`max_recv_sge`](QpLimits::max_recv_sge). Provided for queues that take one.
+    fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
+        debug_assert!(buffers.len() <= 1, "of queues that take more, it is not provided");
+        let sge = buffers.first().copied().unwrap_or(Sge::EMPTY);
+        self.add(&RecvRequest { wr_id, sge });
+    }
 
     /// Posts what was added.
     ///
@@ -114,6 +144,16 @@ pub trait RecvBatch {
     ///
     /// Tells how many receives, from the first on, the device took; they stay posted.
     fn commit(self) -> Result<(), CommitError>;
+}
+
+/// [`add_gathered`], of a receive.
+#[inline]
+pub(crate) fn add_scattered<B: RecvBatch>(batch: &mut B, wr_id: u64, buffers: &[Sge]) {
+    match *buffers {
+        [] => batch.add(&RecvRequest { wr_id, sge: Sge::EMPTY }),
+        [sge] => batch.add(&RecvRequest { wr_id, sge }),
+        _ => batch.add_list(wr_id, buffers),
+    }
 }
 
 /// A queue that takes receives: a queue pair's own, or a shared receive queue.
@@ -139,6 +179,10 @@ pub struct QpLimits {
     pub max_inline_data: u32,
     /// Bytes of the longest message.
     pub max_msg_size: u32,
+    /// Buffers that a send request can have. The engine takes 0 for 1, and makes use of [`MAX_SGE`] at most.
+    pub max_send_sge: u32,
+    /// Buffers that a receive can have, in the same way.
+    pub max_recv_sge: u32,
 }
 
 /// Which completion queue, in the numbering of its maker. Unique within a process.

@@ -68,6 +68,13 @@ pub struct DeviceAttributes {
 }
 
 impl DeviceAttributes {
+    /// Whether the device is rxe, the kernel's software device.
+    pub(crate) const fn is_rxe(&self) -> bool {
+        /// The vendor that it says it is of since Linux 5.8 (`RXE_VENDOR_ID`); the number is nobody's.
+        const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
+        self.vendor_id == RXE_VENDOR_ID
+    }
+
     pub(crate) fn query(context: *mut ibv_context, name: DeviceName) -> Result<Self> {
         let mut raw = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the caller's context is open; the struct is plain numbers, for which zeros do.

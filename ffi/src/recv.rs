@@ -32,17 +32,6 @@ impl<'q> RecvBatch<'q> {
         Self { queue, chain }
     }
 
-    /// Appends a receive into several buffers, one after the other, at most
-    /// [`max_recv_sge`](crate::QpCap::max_recv_sge) or [`max_sge`](crate::SrqInit::max_sge) with bytes;
-    /// a longer list is refused with EINVAL when the batch is committed.
-    #[inline]
-    pub fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
-        if matches!(self.queue, Queue::Shared(_)) && wr_id & ENGINE_WR_ID != 0 {
-            return self.chain.stop(Refusal::Driver(libc::EINVAL));
-        }
-        self.chain.push(buffers, |raw| raw.wr_id = wr_id);
-    }
-
     /// A batch that takes no receives.
     pub(crate) fn refusing(self, refusal: Refusal) -> Self {
         self.chain.stop(refusal);
@@ -54,6 +43,16 @@ impl hardware::RecvBatch for RecvBatch<'_> {
     #[inline]
     fn add(&mut self, request: &RecvRequest) {
         self.add_list(request.wr_id, std::slice::from_ref(&request.sge));
+    }
+
+    /// At most [`max_recv_sge`](crate::QpCap::max_recv_sge) or [`max_sge`](crate::SrqInit::max_sge) with bytes;
+    /// a longer list is refused with EINVAL when the batch is committed.
+    #[inline]
+    fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
+        if matches!(self.queue, Queue::Shared(_)) && wr_id & ENGINE_WR_ID != 0 {
+            return self.chain.stop(Refusal::Driver(libc::EINVAL));
+        }
+        self.chain.push(buffers, |raw| raw.wr_id = wr_id);
     }
 
     #[inline]

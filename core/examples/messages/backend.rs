@@ -212,6 +212,8 @@ unsafe impl<'m> QueuePair for LoopbackQp<'_, 'm> {
             max_recv_wr: 0,
             max_inline_data: 0,
             max_msg_size: 1 << 30,
+            max_send_sge: 1,
+            max_recv_sge: 1,
         }
     }
 

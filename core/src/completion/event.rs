@@ -15,7 +15,8 @@ pub struct VirtualWc {
     /// The virtual queue pair.
     pub qp_num: u32,
     /// Bytes of the whole request; of a receive, those that arrived with its completion, which a
-    /// notification over several rails has none of.
+    /// notification over several rails has none of. On one rail verbs leaves this undefined for WRITEs and SENDs:
+    /// then it is what the driver says, often 0.
     pub byte_len: u32,
     /// The immediate that arrived, as the number that was sent, if both ends have the same
     /// [`imm_order`](crate::virtual_qp::Config::imm_order). DQPLB needs the immediate itself: none arrives.

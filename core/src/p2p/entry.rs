@@ -17,9 +17,9 @@
 //! atomics, and nothing else may ever look at the ring: it is a slice of [`AtomicU64`], whose words a NIC
 //! stores whole (8 aligned bytes are not torn by any bus that RDMA runs on).
 //!
-//! An entry is read in one order: word 7 with Acquire, and if it is the number that is waited for, words 0
-//! to 6, each once, into a copy. Nothing is read from the ring again for that receive, so whatever the
-//! peer writes later cannot change what was checked.
+//! An entry is read in one order: word 7 with Acquire, then words 0 to 6, each once, into a copy, which is
+//! believed if word 7 was the number that is waited for. Nothing is read from the ring again for that
+//! receive, so whatever the peer writes later cannot change what was checked.
 //!
 //! Acquire orders the reader. Whether the *writer's* words become visible in order is the NIC's affair:
 //!
@@ -137,16 +137,17 @@ impl Entry {
         words
     }
 
-    /// What is wrong with an entry at place `index` of a receive, if anything is.
+    /// What is wrong with an entry at place `index` of a receive, if anything is; `place` is what the word says
+    /// of it.
     #[inline]
-    fn check(&self, index: u8, reserved: u64) -> Result<(), EntryError> {
-        let Self { addr, length, count, .. } = *self;
-        let is_sound = reserved == 0
-            && count > index
-            && usize::from(count) <= MAX_BUFFERS
-            && self.index == index
+    fn check(&self, index: u8, place: u64) -> Result<(), EntryError> {
+        let Self { addr, length, .. } = *self;
+        // Of another index, or with bits set above it, this is no number of entries.
+        let count = place.wrapping_sub(u64::from(index) << 8);
+        let is_sound = count > u64::from(index)
+            && count <= MAX_BUFFERS as u64
             && addr.checked_add(u64::from(length)).is_some();
-        if is_sound { Ok(()) } else { Err(self.error(index, reserved)) }
+        if is_sound { Ok(()) } else { Err(self.error(index, place >> 16)) }
     }
 
     #[cold]
@@ -163,10 +164,9 @@ impl Entry {
         }
     }
 
-    /// Becomes the entry that these words are; the last word has been checked. Returns the bits that must
-    /// be 0.
+    /// Becomes the entry that these words are; the last word has been checked.
     #[inline]
-    fn decode(&mut self, number: u64, words: &[u64; ENTRY_WORDS]) -> u64 {
+    fn decode(&mut self, number: u64, words: &[u64; ENTRY_WORDS]) {
         self.number = number;
         self.addr = words[0];
         (self.length, self.tag) = (words[1] as u32, (words[1] >> 32) as u32);
@@ -174,7 +174,6 @@ impl Entry {
             (keys[0], keys[1]) = (*word as u32, (*word >> 32) as u32);
         }
         (self.count, self.index) = (words[6] as u8, (words[6] >> 8) as u8);
-        words[6] >> 16
     }
 
     /// Writes the entry to where a NIC reads it from: nobody reads it before a request is posted that
@@ -212,19 +211,26 @@ impl Entry {
     ) -> Option<Result<(), EntryError>> {
         let words: &[AtomicU64; ENTRY_WORDS] = words.first_chunk()?;
         let last = u64::from_le(words[NUMBER].load(Ordering::Acquire));
-        if form == EntryForm::Plain && last != expected {
-            let ahead = EntryError::Number { expected, found: last };
-            return (last > expected).then_some(Err(ahead));
-        }
         let mut copy = [0; ENTRY_WORDS];
         for (copy, word) in copy.iter_mut().zip(&words[..NUMBER]) {
             *copy = u64::from_le(word.load(Ordering::Relaxed));
         }
-        if form == EntryForm::Hashed && last.wrapping_sub(hash(&copy)) != expected {
-            return None;
+        let number = match form {
+            EntryForm::Plain => last,
+            EntryForm::Hashed => last.wrapping_sub(hash(&copy)),
+        };
+        if number != expected {
+            return Self::not_there(form, expected, number);
         }
-        let reserved = self.decode(expected, &copy);
-        Some(self.check(index, reserved))
+        self.decode(expected, &copy);
+        Some(self.check(index, copy[6]))
+    }
+
+    /// The number is not the one that is waited for. Without a hash, one ahead of it is a lie.
+    #[cold]
+    fn not_there(form: EntryForm, expected: u64, found: u64) -> Option<Result<(), EntryError>> {
+        let is_lie = form == EntryForm::Plain && found > expected;
+        is_lie.then_some(Err(EntryError::Number { expected, found }))
     }
 }
 

@@ -124,6 +124,9 @@ pub enum Failure {
         /// The least.
         min_rails: u8,
     },
+    /// Rails failed and came back again and again, and carried nothing in between.
+    #[error("rails came back, and carried nothing")]
+    NotHealed,
     /// The owner gave it up.
     #[error("its owner gave it up")]
     Owner,

@@ -4,6 +4,7 @@ use super::card::Ports;
 use super::entry::ENTRY_KEYS;
 use super::error::{BuildError, CallError};
 use super::immediate::SIZE_UNIT;
+use super::mask::Mask;
 use super::queue::{Purpose, SendQueue};
 use crate::completion::{PhysicalQp, Role};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
@@ -21,13 +22,18 @@ pub(super) struct Lane<Q, const DEPTH: usize> {
     pub(super) qp_num: u32,
     /// Its rail.
     pub(super) rail: u8,
+    /// The set of its rail.
+    pub(super) own: Mask,
     /// The place of its device in the list of this end's.
     pub(super) device_at: u8,
     /// The place of the device at its other end in the list of that end's.
     pub(super) peer_at: u8,
     /// The longest message that it is given, in bytes: a multiple of 128.
     pub(super) max_message: u32,
+    /// The longest payload that a request of it brings along, in bytes.
+    pub(super) max_inline: u32,
     pub(super) queue: SendQueue<DEPTH>,
+    /// What it did, of requests and doorbells only what earlier queue pairs in its place did.
     pub(super) counters: RailCounters,
     /// Whether it failed, and how far that is dealt with.
     pub(super) lifecycle: Lifecycle,
@@ -60,14 +66,35 @@ pub(super) struct Port {
     pub(super) peer_at: u8,
     /// The longest message that it is given, in bytes.
     pub(super) max_message: u32,
+    /// The longest payload that a request brings along, in bytes.
+    pub(super) max_inline: u32,
+}
+
+impl Port {
+    /// Whether a request brings payload of this length along.
+    #[cold]
+    pub(super) fn inline(&self, length: u32) -> SendFlags {
+        if length <= self.max_inline { SendFlags::INLINE } else { SendFlags::empty() }
+    }
 }
 
 impl<Q, const DEPTH: usize> Lane<Q, DEPTH> {
+    /// What was done so far in its place.
+    pub(super) const fn counters(&self) -> RailCounters {
+        let Self { counters, queue, .. } = self;
+        RailCounters {
+            // A doorbell is a chain.
+            doorbells: counters.doorbells.wrapping_add(queue.chains()),
+            send_requests: counters.send_requests.wrapping_add(queue.posted()),
+            ..*counters
+        }
+    }
+
     /// What requests need to know of it.
     #[inline]
     pub(super) const fn port(&self) -> Port {
-        let Self { device_at, peer_at, max_message, .. } = *self;
-        Port { device_at, peer_at, max_message }
+        let Self { device_at, peer_at, max_message, max_inline, .. } = *self;
+        Port { device_at, peer_at, max_message, max_inline }
     }
 }
 
@@ -80,9 +107,11 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
             device: qp.device(),
             qp_num: qp.qp_num(),
             rail,
+            own: Mask::of(rail),
             device_at: 0,
             peer_at: 0,
             max_message: limits.max_msg_size - limits.max_msg_size % SIZE_UNIT,
+            max_inline: limits.max_inline_data,
             queue: SendQueue::new(rail, limits.max_send_wr),
             counters: RailCounters::default(),
             lifecycle: Lifecycle::NEW,
@@ -150,14 +179,12 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         }
         let taken = Taken::of(count, batch.commit());
         if taken.count == count {
-            self.queue.push(count, signaled, purpose);
+            self.queue.push_chain(count, signaled, purpose);
         } else if taken.count > 0 {
-            self.queue.push(taken.count, false, purpose.cut());
+            self.queue.push_chain(taken.count, false, purpose.cut());
         } else {
             return taken;
         }
-        self.counters.doorbells += 1;
-        self.counters.send_requests += u64::from(taken.count);
         self.counters.bytes += bytes;
         taken
     }
@@ -178,9 +205,7 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         batch.add(&request);
         let taken = Taken::of(1, batch.commit());
         if taken.count > 0 {
-            self.queue.push(1, signaled, purpose);
-            self.counters.doorbells += 1;
-            self.counters.send_requests += 1;
+            self.queue.push(signaled, purpose);
             self.counters.bytes += u64::from(request.sge.length());
         }
         taken
@@ -210,6 +235,7 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         self.device = qp.device();
         self.qp_num = qp.qp_num();
         self.device_at = device_at;
+        self.max_inline = qp.limits().max_inline_data;
         self.is_silent = false;
         self.is_gone = false;
         self.is_drained = false;
@@ -220,6 +246,7 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
 
     /// Nothing was posted to, or arrived on, a queue pair of this generation yet.
     pub(super) fn start_over(&mut self, generation: u16) {
+        self.counters = self.counters();
         self.queue.start_over(generation);
         self.immediates = 0;
         self.stall_mark = None;
@@ -253,7 +280,7 @@ impl<Q: QueuePair, const DEPTH: usize> Lane<Q, DEPTH> {
         self.is_silent = true;
         self.is_gone = true;
         self.is_seen_empty = true;
-        while self.queue.end_any().is_some() {}
+        self.queue.end_all();
     }
 
     /// Whether nothing has ended since the previous call although there is something in flight. Of requests none of
@@ -307,7 +334,7 @@ impl Purpose {
     /// The same of a chain without its end.
     const fn cut(self) -> Self {
         match self {
-            Self::Share { number, rail, .. } => Self::Share { number, rail, ends: false },
+            Self::Share { .. } => Self::Part,
             other => other,
         }
     }

@@ -30,7 +30,13 @@ pub(super) struct Lanes<Q, const QPS: usize, const DEPTH: usize> {
     tells_error: bool,
     /// Messages of the peer's that told nothing new.
     ignored: u64,
+    /// For each number of a queue pair modulo theirs, where one of that number was found last: rails complete in
+    /// turns, so the place of the last completion tells nothing.
+    hints: [u8; HINTS],
 }
+
+/// Devices number queue pairs one after the other: those of one end seldom share a hint.
+const HINTS: usize = 16;
 
 impl<Q, const QPS: usize, const DEPTH: usize> Deref for Lanes<Q, QPS, DEPTH> {
     type Target = [Lane<Q, DEPTH>];
@@ -64,23 +70,30 @@ impl<Q: QueuePair, const QPS: usize, const DEPTH: usize> Lanes<Q, QPS, DEPTH> {
             needs_care: false,
             tells_error: false,
             ignored: 0,
+            hints: [0; HINTS],
         }
     }
 
-    /// A queue pair and its place, which is this one or the next, more likely than another.
+    /// A queue pair and its place.
     #[inline]
     pub(super) fn find(
         &mut self,
-        place: usize,
         device: DeviceId,
         qp_num: u32,
     ) -> Option<(usize, &mut Lane<Q, DEPTH>)> {
-        let is_it = |lane: &Lane<Q, DEPTH>| lane.is_at(device, qp_num);
-        let is_at = |place: &usize| self.all.get(*place).is_some_and(is_it);
-        let next = if place + 1 < self.all.len() { place + 1 } else { 0 };
-        let near = Some(place).filter(is_at).or_else(|| Some(next).filter(is_at));
-        let at = near.or_else(|| self.all.iter().position(is_it))?;
-        Some((at, self.all.get_mut(at)?))
+        let place = usize::from(self.hints[qp_num as usize % HINTS]);
+        if self.all.get(place).is_some_and(|lane| lane.is_at(device, qp_num)) {
+            return Some((place, &mut self.all[place]));
+        }
+        self.search(device, qp_num)
+    }
+
+    /// The same where the hint does not help; the next time it does.
+    #[inline(never)]
+    fn search(&mut self, device: DeviceId, qp_num: u32) -> Option<(usize, &mut Lane<Q, DEPTH>)> {
+        let place = self.all.iter().position(|lane| lane.is_at(device, qp_num))?;
+        self.hints[qp_num as usize % HINTS] = place as u8;
+        Some((place, &mut self.all[place]))
     }
 
     /// Whether other queue pairs take over from one that fails.

@@ -67,6 +67,11 @@ impl Mask {
         if self.is_empty() { None } else { Some(self.0.trailing_zeros() as u8) }
     }
 
+    /// The lowest rails of the set, so many of them.
+    pub(super) fn lowest(self, rails: u32) -> Self {
+        self.take(rails as usize).fold(Self::EMPTY, |lowest, rail| lowest | Self::of(rail))
+    }
+
     /// The rails up to the highest one of the set.
     #[inline]
     pub(super) const fn rails_up_to_last(self) -> u8 {

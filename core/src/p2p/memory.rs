@@ -102,15 +102,26 @@ impl<M: Words> Region<M> {
         self.keys.iter().find(|keys| keys.device == device).copied()
     }
 
-    /// The first `bytes` of the words in this range, for a request.
+    /// The words in this range, or none if they are not all there; and the first `bytes` of them, for a request.
     #[inline]
-    pub(super) fn sge(&self, range: Range<usize>, bytes: usize, lkey: u32) -> Sge {
-        let words = self.words(range);
+    pub(super) fn part(&self, range: Range<usize>, bytes: usize) -> (&[AtomicU64], LocalBuffer) {
+        let Some(words) = self.words.get(range) else { return no_part() };
         let bytes = bytes.min(size_of_val(words));
-        // SAFETY: the words are there (of those that are not, there are none), atomics may be written while
-        // they are read, and who made the region promised that they stay.
+        // SAFETY: the words are there, atomics may be written while they are read, and who made the region
+        // promised that they stay.
         #[allow(unsafe_code, reason = "see above")]
         let local = unsafe { LocalBuffer::new(words.as_ptr().addr() as u64, bytes as u32) };
-        local.sge(lkey)
+        (words, local)
     }
+
+    /// The first `bytes` of the words in this range, for a request.
+    pub(super) fn sge(&self, range: Range<usize>, bytes: usize, lkey: u32) -> Sge {
+        self.part(range, bytes).1.sge(lkey)
+    }
+}
+
+/// The part of a region that has fewer words than when it was checked.
+#[cold]
+const fn no_part() -> (&'static [AtomicU64], LocalBuffer) {
+    (&[], LocalBuffer::EMPTY)
 }

@@ -29,7 +29,7 @@ pub const POOL_WR_ID: u64 = 0x706f_6f6c;
 
 const _: () = assert!(POOL_WR_ID & ENGINE_WR_ID == 0, "shared queues refuse the engine's");
 
-/// With fewer receives than this in an account, a batch is posted, whatever was promised.
+/// The low water mark of accounts that are not small.
 const LOW_WATER: u32 = 64;
 
 /// Receives in an account after a batch, unless more were promised.
@@ -127,7 +127,9 @@ impl Pool {
         // What closed accounts left is this one's now.
         let posted = self.unowned.min(i64::from(limit));
         self.unowned -= posted;
-        Ok(Account { device: self.device, queue, limit, posted })
+        // An account for few receives is not filled up with each that is taken.
+        let low_water = LOW_WATER.min(limit / 8);
+        Ok(Account { device: self.device, queue, limit, low_water, posted })
     }
 
     /// Takes an account back, of a connection that has ended: none of its queue pairs takes a receive any
@@ -171,6 +173,8 @@ pub struct Account<S> {
     device: DeviceId,
     queue: S,
     limit: u32,
+    /// With fewer receives than this, a batch is posted, whatever was promised.
+    low_water: u32,
     /// Receives posted through it, less those that this connection's queue pairs took.
     posted: i64,
 }
@@ -192,10 +196,17 @@ impl<S> Account<S> {
         self.posted
     }
 
-    /// A receive completion of this connection's was taken, whatever its status.
+    /// So many receive completions of this connection's were taken, whatever their status.
     #[inline]
-    pub(super) const fn lower(&mut self) {
-        self.posted -= 1;
+    pub(super) const fn lower(&mut self, count: u32) {
+        self.posted -= count as i64;
+    }
+
+    /// Whether nothing is to be posted: there is what was promised, and no less than the low water mark. That
+    /// much may be promised too: there are never more than the limit.
+    #[inline]
+    pub(super) fn has_enough(&self, promised: u32) -> bool {
+        self.posted >= i64::from(self.low_water.max(promised))
     }
 
     /// Whether so many may be promised.
@@ -215,9 +226,7 @@ impl<S: ReceiveQueue> Account<S> {
     /// Posts a batch, if there are fewer receives than were promised, or fewer than the low water mark.
     #[inline]
     pub(super) fn refill(&mut self, promised: u32) -> Result<(), Refusal> {
-        // An account for few receives is not filled up with each that is taken.
-        let low = LOW_WATER.min(self.limit / 8).max(promised);
-        if self.posted >= i64::from(low) { Ok(()) } else { self.post_batch(promised) }
+        if self.has_enough(promised) { Ok(()) } else { self.post_batch(promised) }
     }
 
     #[cold]
@@ -297,7 +306,7 @@ mod tests {
     const DEVICE: DeviceId = DeviceId(3);
 
     fn lower<S>(account: &mut Account<S>, count: u32) {
-        (0..count).for_each(|_| account.lower());
+        account.lower(count);
     }
 
     #[test]

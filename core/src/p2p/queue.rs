@@ -1,29 +1,29 @@
 //! What is in flight on one queue pair.
 //!
 //! Requests are posted in chains, each with one doorbell. A reliable connection completes requests in
-//! posting order, so a completion ends every chain up to its request: a chain needs no completion of its
-//! own, and of one that the driver took in part, the next one's completion ends what was taken.
+//! posting order, so a completion ends every request up to its own: a chain needs no completion of its own,
+//! and of one that the driver took in part, the next one's completion ends what was taken.
 
 use crate::rail::tag::{Tag, TagKind};
 
-/// What a chain is for.
+/// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Some requests of the share that one rail has of a message.
+    /// The share that one rail has of a message: the last of its requests, with the immediate.
     Share {
         /// Number of the message.
         number: u64,
         /// Whose share it is: the rail that the message was split for.
         rail: u8,
-        /// Its immediate is among them, and so all of the share.
-        ends: bool,
     },
+    /// Another request of a share.
+    Part,
     /// The entries of a receive.
-    Entries {
-        /// Its number.
+    Entries,
+    /// The same, which were written before by a queue pair that failed.
+    EntriesAgain {
+        /// Number of the receive.
         number: u64,
-        /// They were written before, by a queue pair that failed.
-        again: bool,
     },
     /// A READ that makes what arrived visible.
     Flush,
@@ -31,14 +31,7 @@ pub(super) enum Purpose {
     Marker,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Chain {
-    /// Number of the request behind the last one.
-    end: u64,
-    purpose: Purpose,
-}
-
-/// The chains in flight on one send queue, and its credits: free slots of it.
+/// The requests in flight on one send queue, and its credits: free slots of it.
 #[derive(Debug)]
 pub(super) struct SendQueue<const DEPTH: usize> {
     /// Tag of request 0.
@@ -49,10 +42,12 @@ pub(super) struct SendQueue<const DEPTH: usize> {
     /// Number of the request behind the last signaled one.
     signaled: u64,
     limit: u32,
-    /// Chains pushed and taken off so far: those between are in flight, chain i at place i modulo `DEPTH`.
-    pushed: u64,
-    taken: u64,
-    chains: [Chain; DEPTH],
+    /// How many requests in a row may go without a completion.
+    quarter: u32,
+    /// Chains posted.
+    chains: u64,
+    /// Request i is at place i modulo `DEPTH`.
+    purposes: [Purpose; DEPTH],
 }
 
 impl<const DEPTH: usize> SendQueue<DEPTH> {
@@ -65,9 +60,9 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
             ended: 0,
             signaled: 0,
             limit,
-            pushed: 0,
-            taken: 0,
-            chains: [Chain { end: 0, purpose: Purpose::Marker }; DEPTH],
+            quarter: limit.div_ceil(4),
+            chains: 0,
+            purposes: [Purpose::Marker; DEPTH],
         }
     }
 
@@ -94,6 +89,23 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         (self.posted - self.signaled) as u32
     }
 
+    /// Whether the next request should have a completion: of those posted since the last one that has, there
+    /// are a quarter of the queue with it.
+    #[inline]
+    pub(super) const fn is_signal_due(&self) -> bool {
+        self.unsignaled() + 1 >= self.quarter
+    }
+
+    /// Requests posted so far.
+    pub(super) const fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// Chains posted so far.
+    pub(super) const fn chains(&self) -> u64 {
+        self.chains
+    }
+
     /// Whether a completion of what is in flight was asked for.
     pub(super) const fn expects_completion(&self) -> bool {
         self.signaled > self.ended
@@ -110,17 +122,26 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         self.first.plus(self.posted)
     }
 
-    /// A chain of `count` requests was posted, the last of them `signaled` or not.
-    #[inline]
-    pub(super) fn push(&mut self, count: u32, signaled: bool, purpose: Purpose) {
+    /// A chain of `count` requests was posted, the last of them `signaled` or not, and for this purpose.
+    pub(super) fn push_chain(&mut self, count: u32, signaled: bool, purpose: Purpose) {
         debug_assert!(count > 0 && count <= self.credits());
-        self.posted += u64::from(count);
+        for _ in 1..count {
+            self.purposes[place::<DEPTH>(self.posted)] = Purpose::Part;
+            self.posted += 1;
+        }
+        self.push(signaled, purpose);
+    }
+
+    /// The same of one request.
+    #[inline]
+    pub(super) fn push(&mut self, signaled: bool, purpose: Purpose) {
+        debug_assert!(self.credits() > 0);
+        self.purposes[place::<DEPTH>(self.posted)] = purpose;
+        self.posted += 1;
         if signaled {
             self.signaled = self.posted;
         }
-        // No more chains than requests, and no more of these than slots.
-        self.chains[place::<DEPTH>(self.pushed)] = Chain { end: self.posted, purpose };
-        self.pushed += 1;
+        self.chains += 1;
     }
 
     /// Number of the request in flight that has this `wr_id`.
@@ -130,25 +151,18 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
         (since < self.posted - self.ended).then_some(self.ended + since)
     }
 
-    /// Takes the oldest chain off, if the completion of request `number` ends it.
+    /// The completion of request `number`, which is in flight, ends that one and all before it.
     #[inline]
-    pub(super) fn end(&mut self, number: u64) -> Option<Purpose> {
-        if self.ended > number {
-            return None;
+    pub(super) fn end(&mut self, number: u64, mut each: impl FnMut(Purpose)) {
+        for ended in self.ended..=number {
+            each(self.purposes[place::<DEPTH>(ended)]);
         }
-        let Chain { end, purpose } = self.chains[place::<DEPTH>(self.taken)];
-        // With the last chain in flight, the last request in flight has ended.
-        if end > number + 1 {
-            return None;
-        }
-        self.taken += 1;
-        self.ended = end;
-        Some(purpose)
+        self.ended = number + 1;
     }
 
-    /// Takes the oldest chain off, whatever became of it.
-    pub(super) fn end_any(&mut self) -> Option<Purpose> {
-        if self.is_empty() { None } else { self.end(self.posted) }
+    /// All have ended, whatever became of them.
+    pub(super) const fn end_all(&mut self) {
+        self.ended = self.posted;
     }
 
     /// Another queue pair takes the place of this one, whose requests have all ended.
@@ -162,16 +176,11 @@ impl<const DEPTH: usize> SendQueue<DEPTH> {
     pub(super) fn invariants(&self) {
         assert!(self.ended <= self.posted && self.signaled <= self.posted);
         assert!(self.posted - self.ended <= u64::from(self.limit), "credits");
-        assert!(self.pushed - self.taken <= DEPTH as u64);
-        let chains = (self.taken..self.pushed).map(|at| self.chains[place::<DEPTH>(at)]);
-        let mut in_flight = chains.map(|chain| chain.end);
-        assert!(in_flight.clone().is_sorted());
-        let last = in_flight.next_back().unwrap_or(self.ended);
-        assert_eq!(last, self.posted, "the last chain ends with the last request");
+        assert!(self.chains <= self.posted);
     }
 }
 
-/// The place of a chain.
+/// The place of a request.
 #[inline]
 const fn place<const DEPTH: usize>(at: u64) -> usize {
     (at % DEPTH as u64) as usize
@@ -179,43 +188,55 @@ const fn place<const DEPTH: usize>(at: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
+    use std::vec::Vec;
 
     const MARKER: Purpose = Purpose::Marker;
 
     fn entries(number: u64) -> Purpose {
-        Purpose::Entries { number, again: false }
+        Purpose::EntriesAgain { number }
+    }
+
+    /// What the completion of a request takes off.
+    fn ended(queue: &mut SendQueue<8>, number: u64) -> Vec<Purpose> {
+        let mut ended = Vec::new();
+        queue.end(number, |purpose| ended.push(purpose));
+        ended
     }
 
     #[test]
-    fn a_completion_ends_every_chain_up_to_its_request() {
+    fn a_completion_ends_every_request_up_to_its_own() {
         let mut queue = SendQueue::<8>::new(2, 100);
         assert_eq!(queue.credits(), 8);
-        queue.push(1, false, entries(1));
-        queue.push(3, false, entries(2));
+        queue.push(false, entries(1));
+        queue.push_chain(3, false, entries(2));
         let last = queue.next_tag();
-        queue.push(1, true, entries(3));
-        queue.push(1, false, MARKER);
+        queue.push(true, entries(3));
+        queue.push(false, MARKER);
+        assert_eq!((queue.posted(), queue.chains()), (6, 4));
         assert_eq!((queue.credits(), queue.unsignaled()), (2, 1));
         let number = queue.find(last.wr_id()).unwrap();
-        let ended = [0; 4].map(|_| queue.end(number));
-        assert_eq!(ended, [Some(entries(1)), Some(entries(2)), Some(entries(3)), None]);
+        let part = Purpose::Part;
+        let all = [entries(1), part, part, entries(2), entries(3)];
+        assert_eq!(ended(&mut queue, number), all);
         assert_eq!(queue.credits(), 7);
         assert_eq!(queue.find(last.wr_id()), None, "none ends twice");
-        assert_eq!(queue.end_any(), Some(MARKER));
+        queue.end_all();
         assert!(queue.is_empty());
         queue.invariants();
     }
 
     #[test]
-    fn a_completion_within_a_chain_ends_only_those_before() {
+    fn a_completion_within_a_chain_does_not_end_the_chain() {
         let mut queue = SendQueue::<8>::new(0, 8);
-        queue.push(2, true, entries(1));
+        queue.push(true, entries(1));
         let within = queue.next_tag().plus(1);
-        queue.push(3, true, entries(2));
+        queue.push_chain(3, true, entries(2));
         let number = queue.find(within.wr_id()).unwrap();
-        assert_eq!([0; 2].map(|_| queue.end(number)), [Some(entries(1)), None]);
-        assert_eq!(queue.credits(), 5);
+        assert_eq!(ended(&mut queue, number), [entries(1), Purpose::Part, Purpose::Part]);
+        assert_eq!(queue.credits(), 7);
         queue.invariants();
     }
 
@@ -224,7 +245,7 @@ mod tests {
         let mut queue = SendQueue::<4>::new(1, 4);
         let first = queue.next_tag();
         assert_eq!(queue.find(first.wr_id()), None, "nothing is in flight");
-        queue.push(1, true, MARKER);
+        queue.push(true, MARKER);
         assert_eq!(queue.find(first.wr_id()), Some(0));
         assert_eq!(queue.find(first.plus(1).wr_id()), None, "not posted yet");
         for other in [0, first.last().wr_id(), Tag::new(TagKind::Send, 2, 0).wr_id()] {

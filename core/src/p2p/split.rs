@@ -4,6 +4,7 @@
 //! service and have credits, and what is outstanding on them. Parts follow each other in the order of
 //! rails, and begin at multiples of 128 bytes.
 
+use super::even::EvenParts;
 use super::immediate::SIZE_UNIT;
 use super::mask::Mask;
 use crate::rail::MAX_RAILS;
@@ -87,6 +88,14 @@ impl Split {
         Self { policy, threshold, turn: MAX_RAILS as u8 - 1 }
     }
 
+    /// The parts of a buffer that is spread evenly, and which rails carry one; `None` if it is split otherwise.
+    #[inline]
+    pub(crate) fn evenly(&self, bytes: u32, available: Mask) -> Option<(EvenParts, Mask)> {
+        let is_even = self.policy == SplitPolicy::Even;
+        (is_even && bytes > self.threshold && available.count() > 1)
+            .then(|| EvenParts::new(bytes, available))
+    }
+
     /// Splits a buffer over rails that are available, at least one, and returns which carry a byte.
     /// `outstanding` is what each of them has to do, in bytes.
     #[inline]
@@ -152,18 +161,17 @@ impl Split {
 }
 
 /// The same number of blocks for each rail, one more for the first ones.
-#[inline]
 fn even(bytes: u32, available: Mask) -> (Parts, Mask) {
-    let blocks = bytes.div_ceil(SIZE_UNIT);
-    let rails = available.count();
-    let each = blocks / rails;
-    let mut more = blocks % rails;
-    let mut end = 0;
-    build(bytes, available, |_| {
-        end += each + u32::from(more > 0);
-        more = more.saturating_sub(1);
-        end
-    })
+    let (mut parts, carriers) = EvenParts::new(bytes, available);
+    let mut last = 0;
+    let ends = core::array::from_fn(|rail| {
+        if carriers.contains(rail as u8) {
+            let (offset, length) = parts.next();
+            last = offset + length;
+        }
+        last
+    });
+    (Parts { ends }, carriers)
 }
 
 /// Blocks in proportion to `shares`; `None` if nobody has any.
@@ -181,7 +189,6 @@ fn by_shares(bytes: u32, available: Mask, shares: &[u128; MAX_RAILS]) -> Option<
 }
 
 /// The parts of which `end` tells the last block, rail by rail, and the rails that carry a byte.
-#[inline]
 fn build(bytes: u32, available: Mask, mut end: impl FnMut(u8) -> u32) -> (Parts, Mask) {
     let mut parts = Parts { ends: [bytes; MAX_RAILS] };
     let mut carriers = Mask::EMPTY;

@@ -131,10 +131,10 @@ impl Batch {
         if self.content.takes_receives(self.opcode) { self.count as u32 } else { 0 }
     }
 
-    /// Splits fragments into the first `count` of them and the rest, whose first number is `next_number`.
-    pub(crate) fn split(self, count: u32, fragment_bytes: u32, next_number: u32) -> (Self, Self) {
+    /// Splits fragments into the first `count` of them, `bytes` long, and the rest, whose first number is
+    /// `next_number`.
+    pub(crate) fn split(self, count: u32, bytes: u32, next_number: u32) -> (Self, Self) {
         debug_assert!(self.content.is_fragments() && count < u32::from(self.count));
-        let bytes = self.bytes_of(count, fragment_bytes);
         let front = Self { length: bytes, count: count as u16, ..self };
         let rest = Self {
             offset: self.offset + bytes,
@@ -146,7 +146,8 @@ impl Batch {
         (front, rest)
     }
 
-    /// Bytes of the first `count` fragments; only the last one of a batch may be short.
+    /// Bytes of the first `count` fragments of a request without a list: only the last one of a batch may be
+    /// short.
     pub(crate) fn bytes_of(&self, count: u32, fragment_bytes: u32) -> u32 {
         count.saturating_mul(fragment_bytes).min(self.length)
     }

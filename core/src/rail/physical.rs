@@ -7,7 +7,9 @@ use super::in_flight::{Batch, InFlight};
 use super::lifecycle::Lifecycle;
 use super::receives::Receives;
 use super::tag::TagKind;
-use crate::hardware::{QueuePair, RecvBatch, Refusal, SendBatch, Taken};
+use crate::hardware::{
+    QueuePair, RecvBatch, Refusal, SendBatch, Taken, add_gathered, add_scattered,
+};
 use crate::verbs::{
     Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, Sge, WcStatus,
 };
@@ -220,16 +222,23 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         is_taken
     }
 
-    /// Posts one pass-through request, `batch` on its own.
+    /// Posts one pass-through request, `batch` on its own. Of a request with a `list` of several buffers, those are
+    /// in place of its own one.
+    #[inline(always)]
     pub(crate) fn post_one(
         &mut self,
         mut request: SendRequest,
+        list: &[Sge],
         batch: Batch,
     ) -> Result<Option<Refusal>, Refusal> {
         request.wr_id = self.sends.push(batch).last().wr_id();
         request.flags |= SendFlags::SIGNALED;
         let mut sends = self.qp.start_send();
-        sends.add(&request);
+        if list.is_empty() {
+            sends.add(&request);
+        } else {
+            add_gathered(&mut sends, request, list);
+        }
         let posted = Taken::of(1, sends.commit()).single();
         if posted.is_err() {
             self.sends.truncate(1, 0);
@@ -251,11 +260,14 @@ impl<Q: QueuePair, const DEPTH: usize> Rail<Q, DEPTH> {
         taken
     }
 
-    /// Posts one receive with a buffer. Returns its number.
-    pub(crate) fn post_data_recv(&mut self, sge: Sge) -> Result<(u64, Option<Refusal>), Refusal> {
+    /// Posts one receive with these buffers. Returns its number.
+    pub(crate) fn post_data_recv(
+        &mut self,
+        buffers: &[Sge],
+    ) -> Result<(u64, Option<Refusal>), Refusal> {
         let tag = self.recvs.next();
         let mut batch = self.qp.start_recv();
-        batch.add(&RecvRequest { wr_id: tag.wr_id(), sge });
+        add_scattered(&mut batch, tag.wr_id(), buffers);
         let complaint = Taken::of(1, batch.commit()).single()?;
         self.recvs.push(1);
         Ok((tag.sequence(), complaint))

@@ -76,12 +76,6 @@ impl LocalBuffer {
         Self { addr: self.addr.wrapping_add(offset as u64), length }
     }
 
-    /// The first `length` bytes, or however many the caller knows to follow.
-    #[inline]
-    pub(crate) const fn first(&self, length: u32) -> Self {
-        Self { addr: self.addr, length }
-    }
-
     /// A buffer of `length` bytes of which this one is a part, `start` bytes behind its first byte. For code
     /// that touches no other bytes of it.
     #[inline]

@@ -5,6 +5,7 @@ use super::choose::Chooser;
 use super::config::{BuildError, Config, FRAGMENT_ALIGN, RailFailure};
 use super::data_receives::DataReceives;
 use super::health::Health;
+use super::list::usable;
 use super::offers::Offers;
 use super::pass_through::PassThrough;
 use super::qp::{Header, VirtualQp};
@@ -43,6 +44,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let notify = notify.map(|qp| Rail::new(qp, RailId::Notify, config.max_msgs_per_qp));
         validate(&config, &qp.rails, notify.as_ref())?;
         qp.scheme = SchemeState::new(config.scheme, notify, qp.window(), qp.rails.len());
+        let limits = || qp.rails.iter().map(|rail| rail.qp.limits());
+        let max_sge = limits().map(|limits| limits.max_send_sge).min();
+        let max_recv_sge = limits().map(|limits| limits.max_recv_sge).next();
+        qp.max_sge = usable(max_sge.unwrap_or_default());
+        qp.max_recv_sge = usable(max_recv_sge.unwrap_or_default());
         qp.number_devices();
         qp.chooser = Chooser::new(&config, &mut qp.rails)?;
         Ok(qp)
@@ -62,6 +68,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             offers: Offers::NONE,
             ahead: Ahead::new(&config),
             parts: 0,
+            max_sge: 1,
+            max_recv_sge: 1,
             recvs_first: false,
             devices: ArrayVec::new(),
             scheme: SchemeState::NONE,

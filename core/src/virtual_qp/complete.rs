@@ -1,6 +1,7 @@
 //! Step 3: physical completions retire batches and receives.
 
 use super::error::ProtocolError;
+use super::parts::front_bytes;
 use super::qp::VirtualQp;
 use super::scheme::{SchemeRules, notified, notify_failed};
 use super::slot::SlotState;
@@ -221,7 +222,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let mut offset = 0;
         match batch.content {
             Content::Fragments | Content::Numbered => {
-                offset = batch.offset + index * self.config.max_msg_size;
+                offset = batch.offset + front_bytes(&self.sends, batch, index, self.cut());
                 self.sends.slot(batch.wr).fail(completion.status);
             }
             Content::Notifies => notify_failed(&mut self.sends, batch, index, completion.status),

@@ -14,6 +14,8 @@ struct DataReceive<const RAILS: usize> {
 #[derive(Clone, Copy, Debug)]
 enum What<const RAILS: usize> {
     Waits(Buffer<RAILS>),
+    /// One more buffer of the receive before it.
+    More(Buffer<RAILS>),
     Complete(Outcome),
 }
 
@@ -60,6 +62,8 @@ pub(super) struct DataReceives<const RAILS: usize, const DEPTH: usize> {
     reported: u64,
     complete: u64,
     next: u64,
+    /// Numbers that are no receives, but more buffers of those before.
+    more: u32,
     /// Each in the place of its number.
     receives: [DataReceive<RAILS>; DEPTH],
 }
@@ -70,6 +74,7 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
         reported: 0,
         complete: 0,
         next: 0,
+        more: 0,
         receives: [DataReceive { wr_id: 0, what: What::Complete(Outcome::FLUSHED) }; DEPTH],
     };
 
@@ -95,40 +100,76 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
 
     /// Receives that are remembered.
     pub(super) const fn unreported(&self) -> u32 {
+        self.places() - self.more
+    }
+
+    /// Places that they take: one for each, and one for each further buffer.
+    const fn places(&self) -> u32 {
         (self.next - self.reported) as u32
     }
 
-    /// Remembers a receive.
-    pub(super) fn add(&mut self, wr_id: u64, buffer: Buffer<RAILS>) {
-        debug_assert!((self.unreported() as usize) < DEPTH);
+    /// Places that are free.
+    pub(super) const fn room(&self) -> usize {
+        DEPTH - self.places() as usize
+    }
+
+    /// Remembers a receive of these buffers, at least one.
+    pub(super) fn add(&mut self, wr_id: u64, buffers: impl Iterator<Item = Buffer<RAILS>>) {
         self.used = true;
-        self.receives[Self::index(self.next)] = DataReceive { wr_id, what: What::Waits(buffer) };
-        self.next += 1;
+        for (at, buffer) in buffers.enumerate() {
+            debug_assert!((self.places() as usize) < DEPTH);
+            let what = if at == 0 { What::Waits(buffer) } else { What::More(buffer) };
+            self.more += u32::from(at > 0);
+            self.receives[Self::index(self.next)] = DataReceive { wr_id, what };
+            self.next += 1;
+        }
     }
 
     /// Forgets the newest one.
     pub(super) fn take_back(&mut self) {
         debug_assert!(self.complete < self.next);
         self.next -= 1;
+        while matches!(self.receives[Self::index(self.next)].what, What::More(_)) {
+            self.more -= 1;
+            self.next -= 1;
+        }
     }
 
-    /// The buffer of the oldest receive that is not posted, if `posted` are.
-    pub(super) fn first_unposted(&self, posted: u32) -> Option<Buffer<RAILS>> {
-        let number = self.complete + u64::from(posted);
+    /// The number behind a receive and all its buffers.
+    fn behind(&self, number: u64) -> u64 {
+        let is_more = |at: &u64| matches!(self.receives[Self::index(*at)].what, What::More(_));
+        let more =
+            if self.more == 0 { 0 } else { (number + 1..self.next).take_while(is_more).count() };
+        number + 1 + more as u64
+    }
+
+    /// The buffers of the oldest receive that is not posted, if `posted` are.
+    pub(super) fn first_unposted(
+        &self,
+        posted: u32,
+    ) -> Option<impl Iterator<Item = &Buffer<RAILS>>> {
+        let mut number = self.complete;
+        if self.more == 0 {
+            number += u64::from(posted);
+        } else {
+            (0..posted).for_each(|_| number = self.behind(number));
+        }
         if number >= self.next {
             return None;
         }
-        match self.receives[Self::index(number)].what {
-            What::Waits(buffer) => Some(buffer),
+        let places = number..self.behind(number);
+        Some(places.filter_map(|at| match &self.receives[Self::index(at)].what {
+            What::Waits(buffer) | What::More(buffer) => Some(buffer),
             What::Complete(_) => None,
-        }
+        }))
     }
 
     /// The oldest posted one is complete.
     pub(super) fn complete(&mut self, outcome: Outcome) {
         debug_assert!(self.complete < self.next);
+        let behind = self.behind(self.complete);
         self.receives[Self::index(self.complete)].what = What::Complete(outcome);
-        self.complete += 1;
+        self.complete = behind;
     }
 
     /// Whether there is something to report; `flushed` if what is not complete will never be.
@@ -145,7 +186,9 @@ impl<const RAILS: usize, const DEPTH: usize> DataReceives<RAILS, DEPTH> {
             self.complete(Outcome::FLUSHED);
         }
         let DataReceive { wr_id, what } = self.receives[Self::index(self.reported)];
-        self.reported += 1;
+        let behind = self.behind(self.reported);
+        self.more -= (behind - self.reported - 1) as u32;
+        self.reported = behind;
         let What::Complete(outcome) = what else { return None };
         Some(outcome.report(wr_id, qp_num))
     }

@@ -2,6 +2,7 @@
 
 use super::choose::{Chooser, Load};
 use super::fragments::{Offered, post_fragments};
+use super::parts::front_bytes;
 use super::qp::VirtualQp;
 use super::scheme::{Numbering, SchemeRules, Unnumbered};
 use super::slot::{SendSlot, SlotState};
@@ -27,12 +28,12 @@ pub(super) enum Progress {
 /// A batch of which a driver took none or only the front.
 pub(super) struct Truncated {
     /// Its rail.
-    at: usize,
+    pub(super) at: usize,
     /// Requests in it.
-    count: u32,
+    pub(super) count: u32,
     /// Requests that the driver took.
-    taken: u32,
-    refusal: Refusal,
+    pub(super) taken: u32,
+    pub(super) refusal: Refusal,
 }
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -54,13 +55,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline(never)]
     pub(super) fn dispatch(&mut self, id: u64) -> Progress {
         let slot = self.sends.slot(id);
-        if slot.state.contains(SlotState::LISTED) {
-            return self.dispatch_listed(id);
-        }
         const NO_FRAGMENTS: SlotState =
             SlotState::PASS_THROUGH.union(SlotState::NO_DATA).union(SlotState::PART);
         if slot.state.intersects(NO_FRAGMENTS) {
             return if self.waits_for_fence(id) { Progress::Waits } else { Progress::Nothing };
+        }
+        if slot.state.contains(SlotState::LISTED) {
+            return self.dispatch_listed(id);
         }
         self.dispatch_now(id)
     }
@@ -164,7 +165,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         // Nothing of an empty fragment is left, whether it was taken or not.
         let all = taken > 0 && slot.unposted() == 0;
-        let offset = batch.offset + batch.bytes_of(taken, self.config.max_msg_size);
+        let offset = batch.offset + front_bytes(&self.sends, &batch, taken, self.cut());
         self.offers.sends.insert(rail);
         self.update_availability(at);
         if let Refusal::Driver(errno) = refusal {
@@ -216,7 +217,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 /// Splits the request into one share for each rail that has credits, and returns whether all of it is
 /// with the rails. Of `ONE`, no more than one fragment is left.
 #[inline(always)]
-pub(super) fn dispatch_fragments<
+fn dispatch_fragments<
     const ONE: bool,
     N: Numbering,
     Q: QueuePair,

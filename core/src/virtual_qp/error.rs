@@ -85,19 +85,31 @@ pub enum PostSendError {
     /// INLINE data is gone when the post returns, and could not be posted again.
     #[error("an inline request could not be posted again when its rail fails")]
     InlineRerouted,
-    /// A list of buffers is for WRITE and READ over several rails, not inline.
-    #[error(
-        "{0:?} with a list of buffers: only WRITE and READ over several rails have one, not inline"
-    )]
+    /// The request takes one buffer, and no list.
+    #[error("{0:?} with a list of buffers: it takes one")]
     List(Opcode),
+    /// A list without buffers.
+    #[error("a list of no buffers")]
+    NoBuffers,
+    /// A buffer of a list has no key for a device that it is needed on.
+    #[error(
+        "buffer {buffer} of the list has no keys for device {}: register it with every device that rails are on",
+        device.0
+    )]
+    BufferKeys {
+        /// Its place in the list, from 0 on.
+        buffer: usize,
+        /// The device.
+        device: DeviceId,
+    },
     /// Together the buffers of a list are longer than a request can be.
     #[error("{bytes} bytes in a list of buffers, where a request has less than 4 GiB")]
     ListTooLong {
         /// Bytes of all buffers.
         bytes: u64,
     },
-    /// A list has more buffers than the ring has places.
-    #[error("{count} buffers where {max} fit")]
+    /// A list has more buffers than the ring has places, or, if it is not split, than the queue pair takes.
+    #[error("{count} buffers with bytes in a list, where {max} fit")]
     TooManyBuffers {
         /// Buffers that are not empty.
         count: usize,
@@ -117,7 +129,8 @@ impl PostSendError {
 }
 
 /// Not all of several requests were posted. Those that were are as any others; the first that was not, and
-/// those behind it, are forgotten.
+/// those behind it, are forgotten. Where a driver takes all of a batch or none, the one that it objects to may be
+/// behind the first.
 ///
 /// ```
 /// use polyrail_core::virtual_qp::{PostManyError, PostSendError};
@@ -162,6 +175,29 @@ pub enum PostRecvError {
         device.0
     )]
     MissingKeys {
+        /// The device.
+        device: DeviceId,
+    },
+    /// A list without buffers.
+    #[error("a list of no buffers")]
+    NoBuffers,
+    /// A list has more buffers than the receive queue takes with one receive.
+    #[error("{count} buffers with bytes in a list, where {max} fit")]
+    TooManyBuffers {
+        /// Buffers that are not empty.
+        count: usize,
+        /// Buffers that a receive can have.
+        max: usize,
+    },
+    /// A buffer of a list has no key for the device of rail 0, or, with re-routing, for one that rail 0 may
+    /// move to.
+    #[error(
+        "buffer {buffer} of the list has no keys for device {}: register it with the device of rail 0",
+        device.0
+    )]
+    BufferKeys {
+        /// Its place in the list, from 0 on.
+        buffer: usize,
         /// The device.
         device: DeviceId,
     },
@@ -251,8 +287,12 @@ impl PostError {
     /// The device that the request has no keys for, if that is what is wrong.
     pub const fn missing_keys(&self) -> Option<DeviceId> {
         match *self {
-            Self::Send(PostSendError::MissingKeys { device })
-            | Self::Recv(PostRecvError::MissingKeys { device }) => Some(device),
+            Self::Send(
+                PostSendError::MissingKeys { device } | PostSendError::BufferKeys { device, .. },
+            )
+            | Self::Recv(
+                PostRecvError::MissingKeys { device } | PostRecvError::BufferKeys { device, .. },
+            ) => Some(device),
             Self::Send(_) | Self::Recv(_) => None,
         }
     }

@@ -76,13 +76,27 @@ pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, con
     offered: Offered<N>,
     size: u32,
 ) -> Taken {
+    let count = offered.count;
+    let mut sends = rail.qp.start_send();
+    add_fragments::<N, _, RAILS>(&mut sends, rail.keys_at, slot, offered, size);
+    Taken::of(count, sends.commit())
+}
+
+/// Adds fragments of a request to what goes to a rail, whose device's keys are at `keys_at`.
+#[inline(always)]
+pub(super) fn add_fragments<N: Numbering, B: SendBatch, const RAILS: usize>(
+    sends: &mut B,
+    keys_at: u8,
+    slot: &SendSlot<RAILS>,
+    offered: Offered<N>,
+    size: u32,
+) {
     let Offered { count, offset, last_length, mut tag, mut number, is_end } = offered;
-    let keys = slot.keys[rail.keys_at as usize];
+    let keys = slot.keys[keys_at as usize];
     let inner_flags = N::inner_flags(slot);
     // As if all were full: the last one is cut to its length.
     let mut sge = slot.local.part(offset, 0).sge(keys.lkey).behind(size);
     let mut remote_addr = slot.remote_addr + u64::from(offset);
-    let mut sends = rail.qp.start_send();
     for _ in 1..count {
         let request = fragment_request::<N, RAILS>(slot, keys, tag, inner_flags);
         sends.add(&request(N::imm(number, false), sge, remote_addr));
@@ -96,7 +110,6 @@ pub(super) fn post_fragments<N: Numbering, Q: QueuePair, const RAILS: usize, con
     let flags = if is_end { slot.last_flags } else { inner_flags }.union(SendFlags::SIGNALED);
     let request = fragment_request::<N, RAILS>(slot, keys, tag.last(), flags);
     sends.add(&request(N::imm(number, is_end), sge, remote_addr));
-    Taken::of(count, sends.commit())
 }
 
 /// Posts the fragments of a batch from `index` on, the first of them under `tag`.

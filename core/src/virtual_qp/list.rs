@@ -1,147 +1,230 @@
 //! Requests whose local bytes are a list of buffers.
 //!
-//! Such a request takes a place of the ring for itself and one, behind it, for each buffer: so the list is
-//! remembered for as long as fragments may have to be posted. The ring's cursors pass the buffers' places. No
-//! fragment spans two buffers, nor does a batch, so each is posted as if its buffer were all there is.
+//! Over several rails such a request takes a place of the ring for itself and one, behind it, for each buffer:
+//! so the list is remembered for as long as fragments may have to be posted. The ring's cursors pass the
+//! buffers' places. Over a single rail, and for a SEND that need not wait, the list goes to the driver as it is.
 
-use super::dispatch::{Progress, dispatch_fragments};
+use super::dispatch::Progress;
 use super::error::PostSendError;
+use super::list_fragments::dispatch_parts;
+use super::parts::{Cut, Gathered};
 use super::qp::VirtualQp;
-use super::scheme::{Inner, SchemeRules, Unnumbered};
-use super::slot::{Keys, SendSlot, Sends, SlotState};
+use super::scheme::{SchemeRules, Unnumbered};
+use super::slot::{Keys, SendSlot, SlotState};
 use super::tracker::TrackerFull;
-use crate::hardware::QueuePair;
-use crate::rail::RailError;
-use crate::verbs::{LocalBuffer, LocalPart, Opcode, SendFlags, SendWr};
+use crate::hardware::{MAX_SGE, QueuePair, SendBatch, Taken, add_gathered};
+use crate::rail::{Rail, RailError};
+use crate::verbs::{DeviceId, LocalBuffer, LocalPart, Opcode, SendFlags, SendWr};
 
-/// A request as far as one of its buffers goes.
-struct View<const RAILS: usize> {
-    /// The request, as if the buffer were at its place in a buffer of the request's length.
-    slot: SendSlot<RAILS>,
-    /// Where the buffer ends within the request.
-    end: u32,
+/// The buffers that have bytes, each with its place in the list.
+fn filled<'b, 'k>(
+    buffers: &'b [LocalPart<'k>],
+) -> impl Iterator<Item = (usize, &'b LocalPart<'k>)> + Clone {
+    buffers.iter().enumerate().filter(|(_, part)| part.local.length() > 0)
 }
 
-/// What is posted of a request from `offset` on, up to the end of the buffer there, if it has a list.
-pub(super) fn slot_at<const RAILS: usize, const WRS: usize>(
-    sends: &mut Sends<RAILS, WRS>,
-    id: u64,
-    offset: u32,
-) -> SendSlot<RAILS> {
-    let slot = *sends.slot(id);
-    if slot.state.contains(SlotState::LISTED) { view(sends, id, offset).slot } else { slot }
+/// How many of the buffers that a queue pair takes the engine makes use of.
+pub(super) fn usable(max_sge: u32) -> u32 {
+    max_sge.clamp(1, MAX_SGE as u32)
 }
 
-fn view<const RAILS: usize, const WRS: usize>(
-    sends: &Sends<RAILS, WRS>,
-    id: u64,
-    offset: u32,
-) -> View<RAILS> {
-    let slots = (id..).map_while(|id| sends.find(id));
-    let mut slots = slots.copied();
-    let mut slot = slots.next().unwrap_or(SendSlot::BLANK);
-    let mut end = 0;
-    for part in slots.take_while(|slot| slot.state.contains(SlotState::PART)) {
-        let start = end;
-        end += part.local.length();
-        if offset < end {
-            slot.local = part.local.within(start, slot.local.length());
-            for (keys, part) in slot.keys.iter_mut().zip(part.keys) {
-                keys.lkey = part.lkey;
-            }
-            break;
-        }
+/// Refuses a list of more buffers than there is room for.
+fn check_count(count: usize, max: usize) -> Result<(), PostSendError> {
+    if count > max { Err(PostSendError::TooManyBuffers { count, max }) } else { Ok(()) }
+}
+
+/// The key of a buffer on a device. Of what is copied when it is posted none is needed.
+fn lkey(
+    flags: SendFlags,
+    part: &LocalPart<'_>,
+    buffer: usize,
+    device: DeviceId,
+) -> Result<u32, PostSendError> {
+    match Keys::find(part.keys, device, 0) {
+        Some(keys) => Ok(keys.lkey),
+        None if flags.contains(SendFlags::INLINE) => Ok(0),
+        None => Err(PostSendError::BufferKeys { buffer, device }),
     }
-    View { slot, end }
+}
+
+/// The buffers of one physical request on a device.
+fn gather(
+    flags: SendFlags,
+    buffers: &[LocalPart<'_>],
+    device: DeviceId,
+    max: u32,
+) -> Result<Gathered, PostSendError> {
+    check_count(filled(buffers).count(), max as usize)?;
+    filled(buffers).map(|(at, part)| Ok(part.local.sge(lkey(flags, part, at, device)?))).collect()
 }
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
-    /// Posts a WRITE or READ, with or without immediate, over several rails, whose local bytes are the buffers
-    /// of a list, one behind the other, in place of [`SendWr::local`]. The remote bytes are in one piece.
+    /// Posts a request whose local bytes are the buffers of a list, one behind the other, in place of
+    /// [`SendWr::local`]. The remote bytes are in one piece. `buffers` itself is not needed any more when the
+    /// call returns; the bytes are, as ever. Buffers without bytes are left out.
     ///
-    /// No fragment spans two buffers. The request takes as many places of the ring as there are buffers, and
-    /// one more, until it is reported in its turn; `buffers` itself is not needed any more.
+    /// | | buffers at most |
+    /// |---|---|
+    /// | WRITE and READ, with or without immediate, over several rails | [`places of the ring`](Self), less one |
+    /// | SEND, and any request over a single rail | what [the queue pair takes](crate::hardware::QpLimits::max_send_sge) |
+    /// | atomics | take one buffer, and no list |
+    ///
+    /// Over several rails, fragments pass the borders of buffers: each has as many buffers as all rails take,
+    /// up to [`MAX_SGE`], and is shorter than others only where it would have more. The request takes as many
+    /// places of the ring as there are buffers, and one more, until it is reported in its turn.
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send). [`PostSendError::List`]: the rail is an only one, the opcode is another, or
-    /// the request is INLINE. [`PostSendError::ListTooLong`]: together the buffers are longer than a request can
-    /// be. [`PostSendError::TooManyBuffers`]: more than the ring can hold.
+    /// As [`post_send`](Self::post_send). [`PostSendError::NoBuffers`]: the list is empty.
+    /// [`PostSendError::List`]: the opcode takes one buffer. [`PostSendError::ListTooLong`]: together the
+    /// buffers are longer than a request can be. [`PostSendError::TooManyBuffers`]: see above.
+    /// [`PostSendError::BufferKeys`]: one of them is not registered with a device that it would be needed on.
     pub fn post_list(
         &mut self,
         wr: &SendWr<'_>,
         buffers: &[LocalPart<'_>],
     ) -> Result<(), PostSendError> {
-        self.check_list(wr)?;
+        let first = buffers.first().ok_or(PostSendError::NoBuffers)?;
+        if matches!(wr.opcode, Opcode::CompareSwap | Opcode::FetchAdd | Opcode::LocalInv) {
+            return Err(PostSendError::List(wr.opcode));
+        }
         let bytes = buffers.iter().map(|part| u64::from(part.local.length())).sum::<u64>();
         let length = u32::try_from(bytes).map_err(|_| PostSendError::ListTooLong { bytes })?;
-        let Some(first) = buffers.first().filter(|_| length > 0) else {
+        if length == 0 {
             return self.post_alone(&SendWr { local: LocalBuffer::EMPTY, ..*wr });
-        };
-        // Its address is never used: each buffer stands in for it.
+        }
+        // Its address is never used: the buffers stand in for it.
         let whole = SendWr { local: first.local.within(0, length), ..*wr };
-        self.check_fragmented(&whole)?;
-        let waits = self.sends.front_pending().is_some();
-        let id = self.add_list(&whole, buffers)?;
-        let posted = if waits { Ok(()) } else { self.dispatch_list(id) };
+        if !self.is_multi() {
+            return self.post_single_list(&whole, buffers);
+        }
+        if self.health.failed {
+            return Err(PostSendError::InErrorState);
+        }
+        let posted = match wr.opcode {
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead => {
+                self.post_spread_list(&whole, buffers)
+            }
+            Opcode::Send | Opcode::SendWithImm => self.pass_list_through(&whole, buffers),
+            _ => Err(PostSendError::UnsupportedOpcode(wr.opcode)),
+        };
         self.debug_invariants();
         posted
     }
 
-    fn check_list(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        let is_spread =
-            matches!(wr.opcode, Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead);
-        if !self.is_multi() || !is_spread || wr.flags.contains(SendFlags::INLINE) {
-            return Err(PostSendError::List(wr.opcode));
+    fn post_single_list(
+        &mut self,
+        whole: &SendWr<'_>,
+        buffers: &[LocalPart<'_>],
+    ) -> Result<(), PostSendError> {
+        let Rail { device, .. } = self.rails[0];
+        let max = self.rails[0].qp.limits().max_send_sge;
+        let keys = match whole.opcode {
+            // Touches no memory of the peer's that it names.
+            Opcode::Send | Opcode::SendWithImm => Keys::default(),
+            _ => Keys::of(whole, device, 0)?,
+        };
+        let gathered = gather(whole.flags, buffers, device, usable(max))?;
+        let rail = &mut self.rails[0];
+        let mut sends = rail.qp.start_send();
+        add_gathered(&mut sends, keys.request(whole, self.header.imm_order), &gathered);
+        let posted = Taken::of(1, sends.commit()).single();
+        if posted.is_ok() {
+            rail.count_untracked(whole.local.length());
         }
-        if self.health.failed { Err(PostSendError::InErrorState) } else { Ok(()) }
+        Ok(self.posted_to_rail_0(posted)?)
     }
 
-    /// Gives a request and its buffers their places in the ring.
-    fn add_list(
-        &mut self,
-        wr: &SendWr<'_>,
+    /// What the driver of rail 0 is given of a list.
+    pub(super) fn gather_on_rail_0(
+        &self,
+        whole: &SendWr<'_>,
         buffers: &[LocalPart<'_>],
-    ) -> Result<u64, PostSendError> {
-        let filled = || buffers.iter().filter(|part| part.local.length() > 0);
-        let count = filled().count();
-        if count >= WRS {
-            return Err(PostSendError::TooManyBuffers { count, max: WRS - 1 });
+    ) -> Result<Gathered, PostSendError> {
+        gather(whole.flags, buffers, self.rails[0].device, self.max_sge)
+    }
+
+    fn post_spread_list(
+        &mut self,
+        whole: &SendWr<'_>,
+        buffers: &[LocalPart<'_>],
+    ) -> Result<(), PostSendError> {
+        self.check_fragmented(whole)?;
+        let is_inline = whole.flags.contains(SendFlags::INLINE);
+        let waits = self.sends.front_pending().is_some();
+        if is_inline {
+            // One fragment, since it is one request.
+            check_count(filled(buffers).count(), self.max_sge as usize)?;
+            if waits {
+                return Err(PostSendError::InlineMustWait);
+            }
         }
+        self.check_parts(whole.flags, buffers, self.devices.len())?;
+        let id = self.add_apart(whole)?;
+        self.add_parts(id, buffers)?;
+        if waits { Ok(()) } else { self.dispatch_list(id, is_inline) }
+    }
+
+    /// Refuses a list that the ring has no room for, or of which a buffer is not registered with one of the
+    /// first `devices` devices.
+    pub(super) fn check_parts(
+        &self,
+        flags: SendFlags,
+        buffers: &[LocalPart<'_>],
+        devices: usize,
+    ) -> Result<(), PostSendError> {
+        let count = filled(buffers).count();
+        check_count(count, WRS - 1)?;
         if count >= self.sends.room() {
             return Err(TrackerFull { capacity: WRS }.into());
         }
-        let mut devices = self.devices.iter();
-        let missing = devices
-            .find(|device| filled().any(|part| Keys::find(part.keys, **device, 0).is_none()));
-        if let Some(device) = missing {
-            return Err(PostSendError::MissingKeys { device: *device });
+        for device in &self.devices[..devices] {
+            for (at, part) in filled(buffers) {
+                lkey(flags, part, at, *device)?;
+            }
         }
-        let id = self.add_fragmented::<false>(wr)?;
-        self.sends.slot(id).state.insert(SlotState::LISTED);
-        let Self { sends, devices, .. } = self;
-        for part in filled() {
+        Ok(())
+    }
+
+    /// Gives the buffers of the newest request their places in the ring, of which there are enough.
+    pub(super) fn add_parts(
+        &mut self,
+        id: u64,
+        buffers: &[LocalPart<'_>],
+    ) -> Result<(), PostSendError> {
+        let Self { sends, devices, parts, .. } = self;
+        sends.slot(id).state.insert(SlotState::LISTED);
+        for (_, part) in filled(buffers) {
             let mut slot =
                 SendSlot { local: part.local, state: SlotState::PART, ..SendSlot::BLANK };
             for (at, (keys, device)) in slot.keys.iter_mut().zip(devices.iter()).enumerate() {
                 *keys = Keys::find(part.keys, *device, at).unwrap_or_default();
             }
             sends.add(slot)?;
+            *parts += 1;
         }
-        self.parts += count;
-        Ok(id)
+        Ok(())
     }
 
     /// Posts what it can of the newest request, which has a list and is the only one pending.
-    fn dispatch_list(&mut self, id: u64) -> Result<(), PostSendError> {
+    fn dispatch_list(&mut self, id: u64, is_inline: bool) -> Result<(), PostSendError> {
         match self.dispatch(id) {
-            // The cursor passes the buffers too.
-            Progress::Posted => self.dispatch_pending(),
+            // The cursor passes the request, and its buffers too.
+            Progress::Posted => {
+                while self.sends.front_pending().is_some() {
+                    self.sends.pop_pending();
+                }
+            }
+            Progress::Waits if is_inline => {
+                return Err(self.forget_list(PostSendError::InlineMustWait));
+            }
             Progress::Refused(error) => {
                 if self.sends.slot(id).batches_in_flight == 0 {
-                    return Err(self.forget_list(error));
+                    let RailError { rail, errno, .. } = error;
+                    let errno = errno.unwrap_or_default();
+                    return Err(self.forget_list(PostSendError::Driver { rail, errno }));
                 }
                 self.request_refused(id, error);
             }
@@ -152,62 +235,45 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Forgets the newest request and its buffers, of which nothing is posted.
     #[cold]
-    fn forget_list(&mut self, RailError { rail, errno, .. }: RailError) -> PostSendError {
+    fn forget_list(&mut self, error: PostSendError) -> PostSendError {
         while let Some(slot) = self.sends.take_back() {
             self.parts -= usize::from(slot.state.contains(SlotState::PART));
         }
         self.pass_through.forget_fence();
-        PostSendError::Driver { rail, errno: errno.unwrap_or_default() }
+        error
     }
 
-    /// Posts what it can of the front pending request, which has a list: buffer after buffer.
+    /// How requests with lists are cut.
+    #[inline]
+    pub(super) const fn cut(&self) -> Cut {
+        Cut { size: self.config.max_msg_size, buffers: self.max_sge }
+    }
+
+    /// Posts what it can of the front pending request, which has a list.
     pub(super) fn dispatch_listed(&mut self, id: u64) -> Progress {
         if self.sends.slot(id).is_fenced() && !self.passes_fence(id) {
             return Progress::Waits;
         }
-        loop {
-            let Self { rails, sends, chooser, scheme, config, pass_through, .. } = self;
-            let size = config.max_msg_size;
-            let oldest_in_flight = sends.front_in_flight();
-            let whole = *sends.slot(id);
-            if whole.unposted() == 0 {
-                scheme.dispatched(id, &whole);
-                return Progress::Posted;
+        let cut = self.cut();
+        let Self { rails, sends, chooser, scheme, pass_through, .. } = self;
+        let oldest_in_flight = sends.front_in_flight();
+        let slot = *sends.slot(id);
+        let result = if slot.is_numbered() {
+            if scheme.holds_back(&slot, oldest_in_flight, pass_through.is_ahead_of(id)) {
+                return Progress::Waits;
             }
-            let View { slot: mut part, end } = view(sends, id, whole.offset);
-            let is_last = end == whole.local.length();
-            part.local = part.local.first(end);
-            let result = if whole.is_numbered() {
-                if scheme.holds_back(&whole, oldest_in_flight, pass_through.is_ahead_of(id)) {
-                    return Progress::Waits;
-                }
-                let Some(numbers) = scheme.numbers() else { return Progress::Waits };
-                if is_last {
-                    dispatch_fragments::<false, _, _, _, _>(
-                        rails, chooser, &mut part, numbers, size, id,
-                    )
-                } else {
-                    part.last_flags &= SendFlags::SOLICITED;
-                    let inner = &mut Inner(numbers);
-                    dispatch_fragments::<false, _, _, _, _>(
-                        rails, chooser, &mut part, inner, size, id,
-                    )
-                }
-            } else {
-                if !is_last {
-                    part.last_flags = SendFlags::empty();
-                }
-                let none = &mut Unnumbered;
-                dispatch_fragments::<false, _, _, _, _>(rails, chooser, &mut part, none, size, id)
-            };
-            let slot = sends.slot(id);
-            slot.offset = part.offset;
-            slot.batches_in_flight = part.batches_in_flight;
-            match result {
-                Ok(true) => {}
-                Ok(false) => return Progress::Waits,
-                Err(truncated) => return self.taken_in_part(&truncated),
+            let Some(numbers) = scheme.numbers() else { return Progress::Waits };
+            dispatch_parts(rails, sends, chooser, numbers, cut, id)
+        } else {
+            dispatch_parts(rails, sends, chooser, &mut Unnumbered, cut, id)
+        };
+        match result {
+            Ok(true) => {
+                scheme.dispatched(id, &slot);
+                Progress::Posted
             }
+            Ok(false) => Progress::Waits,
+            Err(truncated) => self.taken_in_part(&truncated),
         }
     }
 

@@ -22,8 +22,8 @@
 //!
 //! `qp` has the parts of a virtual queue pair and what its owner may look at, `build` makes one, `config`
 //! and `error` are plain data, `devices` is about whose keys a rail needs. `ahead` and `when_done` are about requests that do not wait
-//! for their turn, `post_many` about several that are posted at once, `list` about those of several buffers. `receive` is about
-//! receives, `data_receives` about those with buffers.
+//! for their turn, `post_many` about several that are posted at once, `list` about those of several buffers, `parts` and
+//! `list_fragments` about how those are cut and posted. `receive` is about receives, `data_receives` about those with buffers.
 //! `retry` offers drivers again what they refused (`offers`). `health` and `recovery` are about failures,
 //! `reroute` is about rails that others take over for, step by step; `invariants` checks what must hold,
 //! `target` is what a virtual completion queue sees.
@@ -41,7 +41,9 @@ mod fragments;
 mod health;
 mod invariants;
 mod list;
+mod list_fragments;
 mod offers;
+mod parts;
 mod pass_through;
 mod post;
 mod post_many;

@@ -57,8 +57,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
+    /// [`post_send`](Self::post_send), but not in line: who calls that wants it to be.
+    #[inline(never)]
+    pub(super) fn post_alone(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        self.post_send(wr)
+    }
+
     #[inline(always)]
-    pub(super) fn post_multi(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+    fn post_multi(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         if self.health.failed {
             return Err(PostSendError::InErrorState);
         }
@@ -102,7 +108,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if inline && self.sends.front_pending().is_some() {
             return Err(PostSendError::InlineMustWait);
         }
-        let id = self.add_fragmented::<EMPTY>(wr)?;
+        let id = self.add_fragmented::<EMPTY, false>(wr)?;
         if self.sends.pending_count() > 1 {
             return Ok(());
         }
@@ -128,9 +134,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// Gives a request its place in the ring.
+    /// [`add_fragmented`](Self::add_fragmented), for those who have time.
+    #[inline(never)]
+    pub(super) fn add_apart(&mut self, wr: &SendWr<'_>) -> Result<u64, PostSendError> {
+        self.add_fragmented::<false, true>(wr)
+    }
+
+    /// Gives a request its place in the ring. `APART` only tells one use from the other: what is used once is
+    /// put in line by the compiler.
     #[inline(always)]
-    pub(super) fn add_fragmented<const EMPTY: bool>(
+    fn add_fragmented<const EMPTY: bool, const APART: bool>(
         &mut self,
         wr: &SendWr<'_>,
     ) -> Result<u64, PostSendError> {

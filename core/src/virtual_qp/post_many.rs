@@ -1,9 +1,10 @@
-//! Several requests with one call, and with the fewest doorbells: short ones that follow each other are
-//! shared out to the rails like the fragments of a long one.
+//! Several requests with one call, and with the fewest doorbells: WRITEs and READs that follow each other are
+//! shared out to the rails like the fragments of a single one.
 
+use super::choose::Chooser;
 use super::dispatch::{load, unacknowledged};
 use super::error::{PostManyError, PostSendError};
-use super::fragments::fragment_request;
+use super::fragments::{Offered, add_fragments};
 use super::qp::VirtualQp;
 use super::scheme::{Numbering, SchemeRules, Unnumbered};
 use super::slot::{Keys, SendSlot, Sends};
@@ -14,10 +15,15 @@ use crate::verbs::{Opcode, SendFlags, SendWr};
 /// How many requests were posted, and why the next one was not.
 type Posted = (usize, Option<PostSendError>);
 
-/// Requests, oldest first, that a driver was offered with one doorbell.
+/// Fragments of requests, oldest first, that a driver was offered with one doorbell.
 #[derive(Clone, Copy)]
 struct Run {
+    /// The first request and the last one.
     first: u64,
+    last: u64,
+    /// Bytes of the first one that were with rails before.
+    offset: u32,
+    /// Fragments.
     count: u32,
     taken: Taken,
 }
@@ -26,9 +32,28 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
 {
     /// Posts requests in their order, as [`post_send`](Self::post_send) posts each of them, with fewer
-    /// doorbells: over a single rail with one; over several with one for each rail that WRITEs and READs of one
-    /// fragment go to, as long as they follow each other. Longer ones, SENDs, atomics, and requests with FENCE
-    /// or INLINE ring for themselves.
+    /// doorbells: over a single rail with one; over several with one for each rail that they go to, for WRITEs
+    /// and READs that follow each other, and for SENDs and atomics that do and need not wait. (With DQPLB plain
+    /// WRITEs and READs, WRITE_WITH_IMMs that are SOLICITED, and others are each for themselves.) A request with
+    /// FENCE rings for itself.
+    ///
+    /// ```
+    /// use polyrail_core::hardware::QueuePair;
+    /// use polyrail_core::verbs::SendWr;
+    /// use polyrail_core::virtual_qp::{PostSendError, VirtualQp};
+    ///
+    /// /// Posts all of them, or returns how many there is no room for now.
+    /// fn post_all<Q: QueuePair>(
+    ///     qp: &mut VirtualQp<Q, 4, 128, 256>,
+    ///     wrs: &[SendWr<'_>],
+    /// ) -> Result<usize, PostSendError> {
+    ///     match qp.post_many(wrs) {
+    ///         Ok(()) => Ok(0),
+    ///         Err(some) if some.error.is_back_pressure() => Ok(wrs.len() - some.posted),
+    ///         Err(some) => Err(some.error),
+    ///     }
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
@@ -76,12 +101,17 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     fn post_each(&mut self, wrs: &[SendWr<'_>]) -> Posted {
         let mut posted = 0;
         while let Some(wr) = wrs.get(posted) {
-            let short = wrs[posted..].iter().take_while(|wr| self.is_short(wr)).count();
-            let (count, error) = if short > 1 {
-                self.post_short(&wrs[posted..posted + short])
-            } else {
-                self.post_alone(wr).map_or_else(|error| (0, Some(error)), |()| (1, None))
-            };
+            let spread = wrs[posted..].iter().take_while(|wr| is_spread(wr)).count();
+            let (mut count, mut error) = (0, None);
+            if spread > 1 {
+                (count, error) = self.post_spread(&wrs[posted..posted + spread]);
+            } else if spread == 0 {
+                count = self.bypass_many(&wrs[posted..]);
+            }
+            if count == 0 && error.is_none() {
+                error = self.post_alone(wr).err();
+                count = usize::from(error.is_none());
+            }
             posted += count;
             if error.is_some() {
                 return (posted, error);
@@ -90,76 +120,93 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         (posted, None)
     }
 
-    /// [`post_send`](Self::post_send) over several rails, but not in line: who calls that wants it to be.
-    #[inline(never)]
-    pub(super) fn post_alone(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        self.post_multi(wr)
-    }
-
-    /// Whether a request is one fragment, which nothing but rails and numbers has to be waited for.
-    fn is_short(&self, wr: &SendWr<'_>) -> bool {
-        let is_fragment =
-            matches!(wr.opcode, Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead);
-        let length = wr.local.length();
-        let is_special = wr.flags.intersects(SendFlags::FENCE.union(SendFlags::INLINE));
-        is_fragment && length > 0 && length <= self.config.max_msg_size && !is_special
-    }
-
-    /// Posts requests of one fragment each. What finds no room on the rails waits in the ring.
-    fn post_short(&mut self, wrs: &[SendWr<'_>]) -> Posted {
+    /// Posts requests with fragments, which nothing but rails and numbers has to be waited for. What finds no
+    /// room on the rails waits in the ring.
+    fn post_spread(&mut self, wrs: &[SendWr<'_>]) -> Posted {
         if self.health.failed {
             return (0, Some(PostSendError::InErrorState));
         }
         let waits = self.sends.front_pending().is_some();
-        let mut posted = 0;
+        let size = self.config.max_msg_size;
         let mut error = None;
+        let mut posted = 0;
+        let mut fragments = 0;
+        let mut has_inline = false;
         for wr in wrs {
-            let added = self.check_fragmented(wr).and_then(|()| self.add_fragmented::<false>(wr));
-            match added {
-                Ok(_) => posted += 1,
-                Err(refused) => {
-                    error = Some(refused);
-                    break;
-                }
+            let is_inline = wr.flags.contains(SendFlags::INLINE);
+            let added = match self.check_fragmented(wr) {
+                Ok(()) if is_inline && waits => Err(PostSendError::InlineMustWait),
+                Ok(()) => self.add_apart(wr),
+                Err(refused) => Err(refused),
+            };
+            if let Err(refused) = added {
+                error = Some(refused);
+                break;
             }
+            let length = wr.local.length();
+            fragments += if length <= size { 1 } else { self.chooser.fragments_in(length) };
+            has_inline |= is_inline;
+            posted += 1;
         }
-        if !waits && let Some(RailError { rail, errno, .. }) = self.dispatch_runs() {
-            while self.sends.take_back().is_some() {
+        if !waits && posted > 0 {
+            let refused = if fragments == posted as u32 {
+                self.dispatch_runs::<true>(fragments)
+            } else {
+                self.dispatch_runs::<false>(fragments)
+            };
+            let kept = if let Some(RailError { rail, errno, .. }) = refused {
+                error = Some(PostSendError::Driver { rail, errno: errno.unwrap_or_default() });
+                self.sends.front_pending()
+            } else if has_inline && let Some(id) = self.first_inline_pending() {
+                error = Some(PostSendError::InlineMustWait);
+                Some(id)
+            } else {
+                None
+            };
+            while kept.is_some_and(|id| self.sends.pending_ids().end > id) {
+                self.sends.take_back();
                 posted -= 1;
             }
-            error = Some(PostSendError::Driver { rail, errno: errno.unwrap_or_default() });
         }
         self.debug_invariants();
         (posted, error)
     }
 
-    /// Gives each rail a run of the pending requests, which are of one fragment each, until one has to wait.
-    /// Returns why a driver refused one for good.
-    fn dispatch_runs(&mut self) -> Option<RailError> {
+    #[cold]
+    fn first_inline_pending(&self) -> Option<u64> {
+        let is_inline = |slot: &SendSlot<RAILS>| slot.flags.contains(SendFlags::INLINE);
+        self.sends.pending_ids().find(|id| self.sends.find(*id).is_some_and(is_inline))
+    }
+
+    /// Gives each rail a run of the pending requests, of which `left` fragments are left, until one has to wait.
+    /// Of `ONE`, each is one fragment. Returns why a driver refused one for good of which it has nothing.
+    fn dispatch_runs<const ONE: bool>(&mut self, mut left: u32) -> Option<RailError> {
         let mut round = self.chooser.round();
-        let share = self.chooser.share(self.sends.pending_count().max(1) as u32);
+        let share = self.chooser.share(left);
         while let Some(first) = self.sends.front_pending() {
-            let left = self.sends.pending_count() as u32;
             let Self { rails, chooser, .. } = self;
             let (at, most) = chooser.next(&mut round, left, share, || load(rails))?;
-            let run = self.post_run(at, first, most);
+            let run = self.post_run::<ONE>(at, first, most);
             if run.count == 0 {
                 return None;
             }
+            left -= run.count;
             if run.taken.refusal.is_some() {
-                let refused = self.run_refused(at, &run);
+                let (not_taken, refused) = self.run_refused::<ONE>(at, &run);
                 if refused.is_some() || self.health.failed {
                     return refused;
                 }
+                left += not_taken;
                 round = self.chooser.round();
             }
         }
         None
     }
 
-    /// Posts up to `most` of the pending requests from `first` on to a rail, as far as they are of one kind.
-    fn post_run(&mut self, at: usize, first: u64, most: u32) -> Run {
-        let Self { rails, sends, chooser, scheme, pass_through, .. } = self;
+    /// Posts up to `most` fragments of the pending requests from `first` on to a rail, as far as they are of one
+    /// kind.
+    fn post_run<const ONE: bool>(&mut self, at: usize, first: u64, most: u32) -> Run {
+        let Self { rails, sends, chooser, scheme, pass_through, config, .. } = self;
         let oldest_in_flight = sends.front_in_flight();
         let slot = *sends.slot(first);
         let is_alike = |other: &SendSlot<RAILS>| {
@@ -168,58 +215,116 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         };
         let most = most.min(rails[at].sends.credits());
         let alike = (first..).map_while(|id| sends.find(id)).take(most as usize);
-        let most = alike.take_while(|slot| is_alike(slot)).count() as u32;
-        let (count, taken) = if slot.is_numbered() {
+        let alike = alike.take_while(|slot| is_alike(slot));
+        let most = if ONE {
+            alike.count() as u32
+        } else {
+            alike.map(|slot| chooser.fragments_in(slot.unposted())).sum::<u32>().min(most)
+        };
+        let none = Taken { count: 0, refusal: None };
+        let mut run = Run { first, last: first, offset: slot.offset, count: most, taken: none };
+        let cut = Fragments { chooser, size: config.max_msg_size };
+        if slot.is_numbered() {
             let waits = scheme.holds_back(&slot, oldest_in_flight, pass_through.is_ahead_of(first));
             let Some(numbers) = scheme.numbers().filter(|_| !waits) else {
-                return Run { first, count: 0, taken: Taken { count: 0, refusal: None } };
+                return Run { count: 0, ..run };
             };
-            let count = numbers.room(most, || unacknowledged(rails));
-            let taken = post_alike(&mut rails[at], sends, numbers, first, count);
-            numbers.take_back(count - taken.count);
-            (count, taken)
+            run.count = numbers.room(most, || unacknowledged(rails));
+            post_alike::<ONE, _, _, _, _, _>(&mut rails[at], sends, numbers, &mut run, cut);
         } else {
-            (most, post_alike(&mut rails[at], sends, &mut Unnumbered, first, most))
-        };
+            let none = &mut Unnumbered;
+            post_alike::<ONE, _, _, _, _, _>(&mut rails[at], sends, none, &mut run, cut);
+        }
         let rail = &mut rails[at];
         if rail.sends.credits() == 0 {
             chooser.set_exhausted(rail.turn_bit);
         }
-        for id in first..first + u64::from(taken.count) {
-            scheme.dispatched(id, sends.slot(id));
-            sends.pop_pending();
+        if run.taken.refusal.is_none() {
+            self.run_dispatched(&run);
         }
-        for id in first + u64::from(taken.count)..first + u64::from(count) {
-            let slot = sends.slot(id);
-            slot.offset = 0;
-            slot.batches_in_flight = 0;
-        }
-        Run { first, count, taken }
+        run
     }
 
-    /// A driver took none or only the front of a run, or complained of it. Returns why, if it is for good.
+    /// The requests of a run are with the rails, as far as nothing of them is left.
+    fn run_dispatched(&mut self, run: &Run) {
+        for id in run.first..=run.last {
+            let slot = self.sends.slot(id);
+            if slot.unposted() > 0 {
+                return;
+            }
+            self.scheme.dispatched(id, slot);
+            self.sends.pop_pending();
+        }
+    }
+
+    /// A driver took none or only the front of a run, or complained of it. Returns how many fragments the rail
+    /// gets nothing of, and why, if that is for good and it has nothing of their request.
     #[cold]
-    fn run_refused(&mut self, at: usize, run: &Run) -> Option<RailError> {
+    fn run_refused<const ONE: bool>(&mut self, at: usize, run: &Run) -> (u32, Option<RailError>) {
+        let mut not_taken = run.count - run.taken.count;
+        let mut back = 0;
+        let mut batches = run.last - run.first + 1;
+        let mut blamed = run.last;
+        for id in (run.first..=run.last).rev() {
+            let slot = self.sends.slot(id);
+            let before = if id == run.first { run.offset } else { 0 };
+            let count = if ONE { 1 } else { self.chooser.fragments_in(slot.offset - before) };
+            if not_taken == 0 {
+                break;
+            }
+            blamed = id;
+            let taken = count.saturating_sub(not_taken);
+            self.rails[at].sends.truncate(count, taken);
+            not_taken -= count - taken;
+            if taken == 0 {
+                slot.offset = before;
+                slot.batches_in_flight -= 1;
+                back += count;
+                batches -= 1;
+            }
+        }
+        self.rails[at].shared_doorbells += batches.saturating_sub(1);
+        if let Some(numbers) = self.scheme.numbers() {
+            let is_numbered = self.sends.find(run.first).is_some_and(SendSlot::is_numbered);
+            numbers.take_back(if is_numbered { back } else { 0 });
+        }
+        self.run_dispatched(run);
         let rail = self.rails[at].id;
         self.offers.sends.insert(rail);
         self.update_availability(at);
-        let errno = run.taken.refusal.and_then(|refusal| refusal.errno())?;
+        let Some(errno) = run.taken.refusal.and_then(|refusal| refusal.errno()) else {
+            return (back, None);
+        };
         let error = self.rails[at].refusal_error(errno, 0);
         if self.survives(&error) {
             self.rail_failed(error);
-            return None;
+        } else if self.sends.slot(blamed).batches_in_flight == 0 {
+            return (back, Some(error));
+        } else {
+            self.request_refused(blamed, error);
         }
-        if run.taken.count < run.count {
-            return Some(error);
-        }
-        self.request_refused(run.first + u64::from(run.count - 1), error);
-        None
+        (back, None)
     }
 }
 
-/// Posts `count` requests of one fragment each, from `first` on, to one rail. What its driver did not take is
-/// in flight no more.
+/// Whether a request is split into fragments, and waits for no fence.
+fn is_spread(wr: &SendWr<'_>) -> bool {
+    let is_fragmented =
+        matches!(wr.opcode, Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead);
+    is_fragmented && wr.local.length() > 0 && !wr.flags.contains(SendFlags::FENCE)
+}
+
+/// How requests are cut.
+#[derive(Clone, Copy)]
+struct Fragments<'c, const RAILS: usize> {
+    chooser: &'c Chooser<RAILS>,
+    size: u32,
+}
+
+/// Posts the fragments of a run to one rail, a batch for each request. Notes its last request, and what the driver
+/// took.
 fn post_alike<
+    const ONE: bool,
     N: Numbering,
     Q: QueuePair,
     const RAILS: usize,
@@ -229,32 +334,43 @@ fn post_alike<
     rail: &mut Rail<Q, DEPTH>,
     sends: &mut Sends<RAILS, WRS>,
     numbers: &mut N,
-    first: u64,
-    count: u32,
-) -> Taken {
-    if count == 0 {
-        return Taken { count: 0, refusal: None };
+    run: &mut Run,
+    Fragments { chooser, size }: Fragments<'_, RAILS>,
+) {
+    if run.count == 0 {
+        return;
     }
-    let keys_at = usize::from(rail.keys_at);
+    let mut left = run.count;
+    let mut id = run.first;
     let mut batch = rail.qp.start_send();
-    for id in first..first + u64::from(count) {
+    loop {
         let slot = sends.slot(id);
-        let number = numbers.take(1);
-        let length = slot.local.length();
+        let unposted = slot.unposted();
+        let all = if ONE { 1 } else { chooser.fragments_in(unposted) };
+        let count = all.min(left);
+        let is_end = count == all;
+        let before_last = (count - 1) * size;
+        let last_length = if is_end { unposted - before_last } else { size };
+        let length = before_last + last_length;
+        let offset = slot.offset;
+        let number = numbers.take(count);
         let remembered = N::remembered(number);
-        let noted = Batch::fragments(id, N::CONTENT, 0, length, remembered, 1);
-        let tag = rail.sends.push(noted).last();
-        slot.offset = length;
-        slot.batches_in_flight = 1;
-        let keys = slot.keys[keys_at];
-        let flags = slot.last_flags.union(SendFlags::SIGNALED);
-        let request = fragment_request::<N, RAILS>(slot, keys, tag, flags);
-        batch.add(&request(N::imm(number, true), slot.local.sge(keys.lkey), slot.remote_addr));
+        let noted = Batch::fragments(id, N::CONTENT, offset, length, remembered, count);
+        let tag = rail.sends.push(noted);
+        slot.offset = offset + length;
+        slot.batches_in_flight += 1;
+        let offered = Offered { count, offset, last_length, tag, number, is_end };
+        add_fragments::<N, _, RAILS>(&mut batch, rail.keys_at, slot, offered, size);
+        left -= count;
+        if left == 0 {
+            break;
+        }
+        id += 1;
     }
-    let taken = Taken::of(count, batch.commit());
-    for _ in taken.count..count {
-        rail.sends.truncate(1, 0);
+    run.last = id;
+    run.taken = Taken::of(run.count, batch.commit());
+    if run.taken.refusal.is_none() {
+        // All batches but the first.
+        rail.shared_doorbells += run.last - run.first;
     }
-    rail.shared_doorbells += u64::from(taken.count.saturating_sub(1));
-    taken
 }

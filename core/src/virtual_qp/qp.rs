@@ -29,7 +29,8 @@ use arrayvec::ArrayVec;
 /// peer's card says; [`pair_devices`](Self::pair_devices) if the peer has another number of devices; [`VirtualCq::attach`](crate::virtual_cq::VirtualCq::attach).
 ///
 /// *Data path*: [`post_send`](Self::post_send), [`post_many`](Self::post_many),
-/// [`post_list`](Self::post_list), [`post_recv`](Self::post_recv). Completions come
+/// [`post_list`](Self::post_list), [`post_recv`](Self::post_recv),
+/// [`post_recv_list`](Self::post_recv_list). Completions come
 /// out of [`VirtualCq::poll`](crate::virtual_cq::VirtualCq::poll), which drives everything that
 /// does not happen inside a post.
 ///
@@ -171,6 +172,10 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     pub(super) ahead: Ahead,
     /// Places in the ring of sends that buffers have.
     pub(super) parts: usize,
+    /// Buffers that a request of any rail can have, as far as the engine makes use of them.
+    pub(super) max_sge: u32,
+    /// Buffers that a receive on rail 0 can have, in the same way.
+    pub(super) max_recv_sge: u32,
     /// Which ring is looked at first for the next report: they take turns.
     pub(super) recvs_first: bool,
     /// The devices of the rails, each once, or once for each device of the peer that it

@@ -5,15 +5,17 @@
 
 use super::data_receives::{Buffer, Outcome};
 use super::error::{PostRecvError, RefusedBy};
+use super::parts::Gathered;
 use super::qp::VirtualQp;
 use super::scheme::dqplb::{PeerWindow, PeerWindowError};
 use super::scheme::{Notification, SchemeRules};
 use super::slot::Keys;
 use crate::completion::DirectCompletions;
-use crate::hardware::{QueuePair, RecvBatch, Taken};
+use crate::hardware::{MAX_SGE, QueuePair, RecvBatch, Taken, add_scattered};
 use crate::rail::RailId;
 use crate::rail::tag::TagKind;
-use crate::verbs::{Completion, RecvRequest, RecvWr, Sge, WcOpcode, WcStatus};
+use crate::verbs::{Completion, DeviceId, DeviceKeys, LocalPart, RecvWr, Sge, WcOpcode, WcStatus};
+use arrayvec::ArrayVec;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -76,6 +78,57 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         posted
     }
 
+    /// Posts a receive whose bytes go to the buffers of a list, one behind the other: as many as
+    /// [the queue pair takes](crate::hardware::QpLimits::max_recv_sge) of rail 0. Of their keys only the lkeys
+    /// are used, and `buffers` itself is not needed any more when the call returns. Buffers without bytes are
+    /// left out; if all are, this is a receive without one.
+    ///
+    /// With re-routing receives are remembered, in `DEPTH` places: each buffer takes one.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_recv`](Self::post_recv). [`PostRecvError::NoBuffers`]: the list is empty.
+    /// [`PostRecvError::TooManyBuffers`], and [`PostRecvError::BufferKeys`] if one of them is not registered
+    /// with the device.
+    pub fn post_recv_list(
+        &mut self,
+        wr_id: u64,
+        buffers: &[LocalPart<'_>],
+    ) -> Result<(), PostRecvError> {
+        if buffers.is_empty() {
+            return Err(PostRecvError::NoBuffers);
+        }
+        let filled = || buffers.iter().enumerate().filter(|(_, part)| part.local.length() > 0);
+        let count = filled().count();
+        if count == 0 {
+            return self.post_recv(&RecvWr::notification(wr_id));
+        }
+        let max = self.max_recv_sge as usize;
+        if count > max {
+            return Err(PostRecvError::TooManyBuffers { count, max });
+        }
+        let device = self.rails[0].device;
+        let mut sges = Gathered::new();
+        for (buffer, part) in filled() {
+            let keys = Keys::find(part.keys, device, 0);
+            let keys = keys.ok_or(PostRecvError::BufferKeys { buffer, device })?;
+            sges.push(part.local.sge(keys.lkey));
+        }
+        if !self.is_multi() {
+            return self.post_single_sges(wr_id, &sges);
+        }
+        if self.health.failed {
+            return Err(PostRecvError::InErrorState);
+        }
+        let posted = if self.reroute.is_on {
+            self.keep_list_recv(wr_id, filled())
+        } else {
+            self.post_data_sges(wr_id, &sges)
+        };
+        self.debug_invariants();
+        posted
+    }
+
     fn recv_sge(&self, wr: &RecvWr<'_>) -> Result<Sge, PostRecvError> {
         if wr.local.length() == 0 {
             return Ok(Sge::EMPTY);
@@ -87,20 +140,33 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     fn post_single_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         let sge = self.recv_sge(wr)?;
+        self.post_single_sges(wr.wr_id, &[sge])
+    }
+
+    fn post_single_sges(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostRecvError> {
         let mut batch = self.rails[0].qp.start_recv();
-        batch.add(&RecvRequest { wr_id: wr.wr_id, sge });
+        add_scattered(&mut batch, wr_id, sges);
         let posted = Taken::of(1, batch.commit()).single();
         Ok(self.posted_to_rail_0(posted)?)
     }
 
     fn post_data_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
-        if self.scheme.has_receives_on_rails() {
-            return Err(PostRecvError::MixedReceives { serves_data: false });
-        }
         if self.reroute.is_on {
             return self.keep_data_recv(wr);
         }
         let sge = self.recv_sge(wr)?;
+        self.post_data_sges(wr.wr_id, &[sge])
+    }
+
+    fn check_data_recv(&self) -> Result<(), PostRecvError> {
+        if self.scheme.has_receives_on_rails() {
+            return Err(PostRecvError::MixedReceives { serves_data: false });
+        }
+        Ok(())
+    }
+
+    fn post_data_sges(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostRecvError> {
+        self.check_data_recv()?;
         let rail = &mut self.rails[0];
         let id = rail.id;
         if rail.recvs.limit() == 0 {
@@ -112,28 +178,64 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !self.data_receives.used() {
             rail.recvs.set_kind(TagKind::DataRecv);
         }
-        let posted = rail.post_data_recv(sge).map(|(sequence, complaint)| {
-            self.data_receives.posted(sequence, wr.wr_id);
+        let posted = rail.post_data_recv(sges).map(|(sequence, complaint)| {
+            self.data_receives.posted(sequence, wr_id);
             complaint
         });
         Ok(self.posted_to_rail_0(posted)?)
     }
 
-    /// Remembers a receive with a buffer, to be posted again should rail 0 fail, and posts it. While rail 0
-    /// is down, it waits.
-    fn keep_data_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+    /// The keys of a buffer on every device, or the first device that there are none for.
+    fn lkeys(&self, keys: &[DeviceKeys]) -> Result<[u32; RAILS], DeviceId> {
         let mut lkeys = [0; RAILS];
         for (at, (lkey, device)) in lkeys.iter_mut().zip(&self.devices).enumerate() {
-            let keys = Keys::find(wr.keys, *device, at);
-            *lkey = keys.ok_or(PostRecvError::MissingKeys { device: *device })?.lkey;
+            *lkey = Keys::find(keys, *device, at).ok_or(*device)?.lkey;
         }
+        Ok(lkeys)
+    }
+
+    fn keep_data_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+        self.check_data_recv()?;
+        let lkeys = self.lkeys(wr.keys);
+        let lkeys = lkeys.map_err(|device| PostRecvError::MissingKeys { device })?;
+        self.keep_recv(wr.wr_id, core::iter::once(Buffer { local: wr.local, lkeys }), 1)
+    }
+
+    fn keep_list_recv<'p, 'k: 'p>(
+        &mut self,
+        wr_id: u64,
+        parts: impl Iterator<Item = (usize, &'p LocalPart<'k>)>,
+    ) -> Result<(), PostRecvError> {
+        self.check_data_recv()?;
+        let mut buffers = ArrayVec::<_, MAX_SGE>::new();
+        for (buffer, part) in parts {
+            let lkeys = self.lkeys(part.keys);
+            let lkeys = lkeys.map_err(|device| PostRecvError::BufferKeys { buffer, device })?;
+            buffers.push(Buffer { local: part.local, lkeys });
+        }
+        let count = buffers.len();
+        if count > DEPTH {
+            return Err(PostRecvError::TooManyBuffers { count, max: DEPTH });
+        }
+        self.keep_recv(wr_id, buffers.into_iter(), count)
+    }
+
+    /// Remembers a receive of `count` buffers, to be posted again should rail 0 fail, and posts it. While rail
+    /// 0 is down, it waits.
+    fn keep_recv(
+        &mut self,
+        wr_id: u64,
+        buffers: impl Iterator<Item = Buffer<RAILS>>,
+        count: usize,
+    ) -> Result<(), PostRecvError> {
         let rail = &self.rails[0];
         let id = rail.id;
-        if self.data_receives.unreported() >= rail.recvs.limit() {
+        let is_full = self.data_receives.unreported() >= rail.recvs.limit();
+        if is_full || count > self.data_receives.room() {
             return Err(PostRecvError::QueueFull(id));
         }
         let takes_receives = rail.lifecycle.takes_receives();
-        self.data_receives.add(wr.wr_id, Buffer { local: wr.local, lkeys });
+        self.data_receives.add(wr_id, buffers);
         if !takes_receives {
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! Drivers are offered again what they refused: the rest of batches that they took in part, before
 //! anything else goes to those rails.
 
-use super::fragments::post_rest;
-use super::list::slot_at;
+use super::list_fragments::post_rest_of;
+use super::parts::front_bytes;
 use super::qp::VirtualQp;
 use super::scheme::{Refused, SchemeRules};
 use crate::hardware::QueuePair;
@@ -36,17 +36,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Offers the driver the rest of a batch of fragments that it took in part.
     fn retry_fragments(&mut self, at: usize) -> Result<(), Refused> {
+        let cut = self.cut();
         let rail = &mut self.rails[at];
         let Some((batch, index, tag)) = rail.sends.partial() else { return Ok(()) };
-        let slot = slot_at(&mut self.sends, batch.wr, batch.offset);
-        let size = self.config.max_msg_size;
-        let taken = post_rest(rail, &slot, &batch, index, tag, size);
+        let taken = post_rest_of(rail, &mut self.sends, &batch, index, tag, cut);
         rail.sends.accepted(taken.count);
         rail.more_doorbells += u64::from(taken.count > 0);
         let Some(refusal) = taken.refusal else { return Ok(()) };
         self.offers.sends.insert(rail.id);
         let Some(errno) = refusal.errno() else { return Ok(()) };
-        let offset = batch.offset + batch.bytes_of(index + taken.count, size);
+        let offset = batch.offset + front_bytes(&self.sends, &batch, index + taken.count, cut);
         Err(Refused { request: batch.wr, error: rail.refusal_error(errno, offset) })
     }
 }

@@ -67,7 +67,8 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     /// # Errors
     ///
     /// [`TrackerFull`], or what `fill` says: then nothing is added.
-    #[inline]
+    // Always: it is a part of each post, and what it fills in is known there.
+    #[inline(always)]
     pub fn add_with<E: From<TrackerFull>>(
         &mut self,
         fill: impl FnOnce(&mut T) -> Result<(), E>,
@@ -159,6 +160,11 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     #[inline]
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = (u64, &T)> {
         (self.notified..self.posted).map(|id| (id, &self.slots[Self::index(id)]))
+    }
+
+    /// Ids of the requests that wait for rails.
+    pub(crate) const fn pending_ids(&self) -> Range<u64> {
+        self.posted..self.added
     }
 
     /// What is in flight waits for rails again.

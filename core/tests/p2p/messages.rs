@@ -2,7 +2,7 @@
 
 use crate::rig::{Memory, Rig, SLOTS, Setup};
 use polyrail_core::p2p::{CallError, ImmLayout, Mask, NotNow, SplitPolicy, Told};
-use polyrail_core::verbs::{Opcode, SendRequest};
+use polyrail_core::verbs::{Opcode, SendFlags, SendRequest};
 
 const KIB: u32 = 1 << 10;
 
@@ -411,6 +411,37 @@ fn keys_must_be_there_for_every_device() {
     let _ = rig.isend(&source, 0);
     let missing = Err(CallError::MissingKeys { device: near.device });
     assert_eq!(rig.try_isend(&source, 64, 0), missing);
+}
+
+#[test]
+fn what_fits_goes_inline_if_its_memory_can_be_read() {
+    let mut setup = Setup::rails(2);
+    setup.sender.split_threshold = 128;
+    setup.max_inline_data = 128;
+    let mut rig = setup.rig();
+    let (source, target) = (rig.source(384), rig.target(384));
+    // Over one rail, and over both, of which the longer share is too long at last.
+    for (length, readable, inline) in
+        [(0, true, 0), (128, true, 1), (128, false, 0), (256, true, 2), (384, true, 1)]
+    {
+        let recv = rig.irecv(&target, 384);
+        rig.settle();
+        rig.fabric.take_log();
+        let (local, keys) = (source.local(0, length), source.keys.clone());
+        let sender = rig.sender();
+        let sent = match readable {
+            true => sender.isend_inline(local, 0, &keys),
+            false => sender.isend(local, 0, &keys),
+        };
+        let sent = sent.expect("there is room");
+        rig.settle();
+        let posted = rig.take_data();
+        let is_inline = |request: &SendRequest| request.flags.contains(SendFlags::INLINE);
+        let brought = posted.iter().filter(|(_, request)| is_inline(request)).count();
+        assert_eq!(brought, inline, "{length} bytes: {posted:?}");
+        assert!(rig.sent(sent));
+        assert_eq!(rig.received(recv).expect("arrived").sizes(), [length]);
+    }
 }
 
 #[test]

@@ -206,6 +206,8 @@ impl Rig {
             max_recv_wr: 0,
             max_inline_data: setup.max_inline_data,
             max_msg_size: setup.max_msg_size,
+            max_send_sge: 1,
+            max_recv_sge: 0,
         };
         let fabric = &self.fabric;
         let (mut left, mut right, mut flushes) = (Vec::new(), Vec::new(), Vec::new());
@@ -333,6 +335,8 @@ impl Rig {
             max_recv_wr: 0,
             max_inline_data: self.setup.max_inline_data,
             max_msg_size: self.setup.max_msg_size,
+            max_send_sge: 1,
+            max_recv_sge: 0,
         };
         let near = self.fabric.qp(&self.near_cq.cqs()[device].clone(), None, limits);
         let far_cq = self.far_cq.cqs()[device].clone();
@@ -520,6 +524,8 @@ fn lone_sender(setup: &Setup) -> Result<TestSender, BuildError> {
         max_recv_wr: 0,
         max_inline_data: setup.max_inline_data,
         max_msg_size: setup.max_msg_size,
+        max_send_sge: 1,
+        max_recv_sge: 0,
     };
     let queue_pairs = (0..u32::from(setup.rails)).map(|device| {
         let cq = fabric.cq(device, 1024);

@@ -87,10 +87,12 @@ impl QpCap {
 /// How send requests get to the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PostMode {
-    /// By `ibv_wr_*` where the device offers it, else by `ibv_post_send`.
+    /// By `ibv_wr_*` where the device offers it and does it right, else by `ibv_post_send`: with rxe, if requests
+    /// are to have several buffers.
     #[default]
     Auto,
-    /// By `ibv_wr_*`: straight into the driver's queue. A batch is taken whole or not at all.
+    /// By `ibv_wr_*`: straight into the driver's queue. A batch is taken whole or not at all. With rxe's library
+    /// requests have one buffer, or several of the same length; lists of others are refused with EOPNOTSUPP.
     Extended,
     /// By `ibv_post_send`: a list of requests, of which a driver may take the first few.
     Classic,
@@ -175,6 +177,9 @@ impl ProtectionDomain {
         let Made { mut raw, cap, sender } = match init.post_mode {
             PostMode::Classic => classic(self, init, context, S::TYPE),
             PostMode::Extended => extended(self, init, context, S::TYPE, S::OPS),
+            PostMode::Auto if miscounts_lists(self) && init.cap.max_send_sge > 1 => {
+                classic(self, init, context, S::TYPE)
+            }
             // If it is not the way of posting that is refused, the second attempt says why.
             PostMode::Auto => extended(self, init, context, S::TYPE, S::OPS)
                 .or_else(|_| classic(self, init, context, S::TYPE)),
@@ -185,6 +190,8 @@ impl ProtectionDomain {
             max_recv_wr: if init.srq.is_some() { 0 } else { cap.max_recv_wr },
             max_inline_data: cap.max_inline_data,
             max_msg_size: self.context().max_msg_size(),
+            max_send_sge: if sender.miscounts_lists() { 1 } else { cap.max_send_sge },
+            max_recv_sge: if init.srq.is_some() { 0 } else { cap.max_recv_sge },
         };
         // SAFETY: the queue pair is alive, and its number does not change.
         let qp_num = unsafe { (*raw.as_ptr()).qp_num };
@@ -203,6 +210,12 @@ impl ProtectionDomain {
             service: PhantomData,
         })
     }
+}
+
+/// Whether `ibv_wr_set_sge_list` is wrong about the length of a message: rxe's library (rdma-core 44) adds up
+/// that of the first buffer, as many times as there are buffers.
+fn miscounts_lists(pd: &ProtectionDomain) -> bool {
+    pd.context().attributes().is_rxe()
 }
 
 fn classic(
@@ -276,7 +289,7 @@ fn extended_with(
         return Err(VerbsError::new(CALL, libc::EOPNOTSUPP, init.argument()));
     }
     let cap = QpCap::granted(&attr.cap, init.cap);
-    let lists = Lists::new(cap.max_send_sge, cap.max_inline_data);
+    let lists = Lists::new(cap.max_send_sge, cap.max_inline_data, miscounts_lists(pd));
     let sender = Sender::Extended { qp: ex, operations, building: AtomicBool::new(false), lists };
     Ok(Made { raw, cap, sender })
 }

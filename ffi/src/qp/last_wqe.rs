@@ -27,13 +27,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-/// The vendor that rxe says it is of since Linux 5.8 (`RXE_VENDOR_ID`); the number is nobody's.
-const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
-
 /// Whether destroying a queue pair of the device says that it took its last receive, and its completions
 /// stay.
 pub(super) const fn ends_by_destroying(device: &DeviceAttributes) -> bool {
-    device.vendor_id == RXE_VENDOR_ID
+    device.is_rxe()
 }
 
 /// How far a queue pair has come to its last receive.

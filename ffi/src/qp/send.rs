@@ -55,6 +55,8 @@ pub(super) enum Sender {
 pub(super) struct Lists {
     sges: Box<[ibv_sge]>,
     inline: Box<[u8]>,
+    /// The driver's library takes all buffers of a list to be as long as the first.
+    miscounts: bool,
 }
 
 impl fmt::Debug for Lists {
@@ -65,10 +67,10 @@ impl fmt::Debug for Lists {
 
 impl Lists {
     /// For lists of up to `max_sge` buffers, or so many bytes inline.
-    pub(super) fn new(max_sge: u32, max_inline_data: u32) -> Self {
+    pub(super) fn new(max_sge: u32, max_inline_data: u32, miscounts: bool) -> Self {
         let sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
         let inline = vec![0; max_inline_data as usize].into();
-        Self { sges: vec![sge; max_sge as usize].into(), inline }
+        Self { sges: vec![sge; max_sge as usize].into(), inline, miscounts }
     }
 
     /// Joins the buffers' bytes; returns how many there are.
@@ -91,6 +93,11 @@ impl Lists {
 }
 
 impl Sender {
+    /// Whether lists of buffers of different lengths are refused.
+    pub(super) const fn miscounts_lists(&self) -> bool {
+        matches!(self, Self::Extended { lists, .. } if lists.miscounts)
+    }
+
     /// Aborts a batch that is under way: one that is dropped, or was forgotten. One caller at a time:
     /// who has the queue pair alone, or its transition's lock.
     #[inline]
@@ -178,10 +185,14 @@ impl<'q, S: Service> SendBatch<'q, S> {
                 buffers.len() <= lists.sges.len() || filled(buffers).count() <= lists.sges.len(),
             ),
         };
-        if !offered {
+        let inline = request.flags.contains(SendFlags::INLINE);
+        let miscounted = buffers.len() > 1
+            && !inline
+            && self.sender.miscounts_lists()
+            && !filled(buffers).map(|sge| sge.length).is_sorted_by(|one, next| one == next);
+        if !offered || miscounted {
             return Err(Refusal::Driver(libc::EOPNOTSUPP));
         }
-        let inline = request.flags.contains(SendFlags::INLINE);
         let length = || buffers.iter().map(|sge| u64::from(sge.length())).sum::<u64>();
         let is_bad =
             inline && (request.opcode.is_fetching() || length() > u64::from(self.max_inline_data));
@@ -245,21 +256,17 @@ impl<S: Service> Drop for SendBatch<'_, S> {
     }
 }
 
-impl<S: Connected> SendBatch<'_, S> {
-    /// Appends a request whose bytes come from, or of a READ go to, several buffers, one after the
-    /// other, in place of [`sge`](SendRequest::sge): at most
-    /// [`max_send_sge`](crate::QpCap::max_send_sge) with bytes. A longer list is refused with EINVAL
-    /// when the batch is committed.
-    #[inline]
-    pub fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
-        self.add_to(request, buffers, None);
-    }
-}
-
 impl<S: Connected> hardware::SendBatch for SendBatch<'_, S> {
     #[inline]
     fn add(&mut self, request: &SendRequest) {
         self.add_to(request, slice::from_ref(&request.sge), None);
+    }
+
+    /// At most [`max_send_sge`](crate::QpCap::max_send_sge) with bytes. A longer list is refused with EINVAL
+    /// when the batch is committed.
+    #[inline]
+    fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
+        self.add_to(request, buffers, None);
     }
 
     #[inline]
@@ -301,7 +308,7 @@ impl<'q> DatagramBatch<'q> {
     }
 
     /// As [`add`](Self::add), of a message from several buffers in place of the request's own; see
-    /// [`SendBatch::add_list`].
+    /// [`add_list`](hardware::SendBatch::add_list).
     pub fn add_list(
         &mut self,
         request: &SendRequest,

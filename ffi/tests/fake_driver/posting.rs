@@ -3,11 +3,13 @@
 use crate::fake::{Posted, calls_of, fail, with};
 use crate::fixture::{open, path};
 use polyrail_core::hardware::{
-    CommitError, ReceiveQueue as _, RecvBatch as _, Refusal, SendBatch as _,
+    CommitError, QueuePair as _, ReceiveQueue as _, RecvBatch as _, Refusal, SendBatch as _,
 };
 use polyrail_core::verbs::{
-    AccessFlags, Imm, LocalBuffer, Opcode, RecvRequest, SendFlags, SendRequest, Sge,
+    AccessFlags, DeviceKeys, Imm, LocalBuffer, LocalPart, Opcode, RecvRequest, SendFlags,
+    SendRequest, SendWr, Sge,
 };
+use polyrail_core::virtual_qp::{Config, VirtualQp};
 use polyrail_ffi::{
     CompletionQueue, Connected, DatagramToInit, DatagramToRtr, Mtu, Path, PostMode,
     ProtectionDomain, QpCap, QpInit, QueuePair, Rc, SrqInit, ToInit, ToReset, ToRtr, ToRts, Uc, Ud,
@@ -176,6 +178,81 @@ fn lists_of_buffers_are_handed_over_in_order() {
         assert_eq!(buffers(), [expected.clone(), vec![(5 << 12, 5, 6)]]);
         assert_eq!(ids(), [1, 2]);
     }
+}
+
+/// Four rails of the engine, each of which takes three buffers with a request.
+fn four_rails(mode: PostMode) -> (VirtualQp<QueuePair<Rc>, 4, 16, 64>, Vec<DeviceKeys>) {
+    let cap = QpCap { max_send_sge: 3, ..QpCap::new(16, 16, 64) };
+    let rails: Vec<_> = (0..4).map(|_| connect(with_cap::<Rc>(mode, cap))).collect();
+    let keys = |qp: &QueuePair<Rc>| DeviceKeys { device: qp.device(), lkey: 5, rkey: 6 };
+    let keys = rails.iter().map(keys).collect();
+    let config = Config { max_msg_size: 128, ..Config::default() };
+    (VirtualQp::new(config, rails, None).unwrap(), keys)
+}
+
+#[test]
+fn a_batch_of_requests_is_one_call_for_each_rail() {
+    for (mode, call) in
+        [(PostMode::Classic, "ibv_post_send"), (PostMode::Extended, "ibv_wr_complete")]
+    {
+        let (mut qp, keys) = four_rails(mode);
+        let write = |wr_id| {
+            // SAFETY: the fake device never touches memory.
+            let local = unsafe { LocalBuffer::new(0x1000, 100 + 100 * (wr_id as u32 % 2)) };
+            SendWr::write(wr_id, local, 0x9000, &keys)
+        };
+        let before = calls_of(call);
+        qp.post_many(&(0..16).map(write).collect::<Vec<_>>()).unwrap();
+        assert_eq!((calls_of(call) - before, posted().len()), (4, 24), "{mode:?}");
+    }
+}
+
+#[test]
+fn a_fragment_that_passes_borders_of_buffers_is_one_request_with_a_list() {
+    for mode in BOTH {
+        let (mut qp, keys) = four_rails(mode);
+        let part = |length: u32| {
+            // SAFETY: the fake device never touches memory.
+            let local = unsafe { LocalBuffer::new(u64::from(length) << 12, length) };
+            LocalPart { local, keys: &keys }
+        };
+        let wr = SendWr::write(1, LocalBuffer::EMPTY, 0x9000, &keys);
+        qp.post_list(&wr, &[part(100), part(0), part(1), part(60), part(2)]).unwrap();
+        let first = vec![(100 << 12, 100, 5), (1 << 12, 1, 5), (60 << 12, 27, 5)];
+        let second = vec![((60 << 12) + 27, 33, 5), (2 << 12, 2, 5)];
+        assert_eq!(buffers(), [first, second], "{mode:?}");
+        assert_eq!(posted().len(), 2);
+    }
+}
+
+/// Its library adds up the length of the first buffer, as many times as there are.
+#[test]
+fn rxe_gets_no_lists_that_its_library_miscounts() {
+    with(|state| state.vendor_id = 0x00ff_ffff);
+    let cap = QpCap { max_send_sge: 3, ..CAP };
+    let refusal = Refusal::Driver(libc::EOPNOTSUPP);
+    let write = request(1, Opcode::RdmaWrite, 0);
+    for (mode, max_sge, accepted) in [
+        (PostMode::Extended, 1, Err(CommitError { accepted: 0, refusal })),
+        (PostMode::Classic, 3, Ok(())),
+        (PostMode::Auto, 3, Ok(())),
+    ] {
+        let mut qp = connect(with_cap(mode, cap));
+        assert_eq!(qp.limits().max_send_sge, max_sge, "{mode:?}");
+        let mut batch = qp.start_send();
+        batch.add_list(&write, &[part(7), Sge::EMPTY, part(7)]);
+        batch.commit().unwrap();
+        let mut batch = qp.start_send();
+        batch.add_list(&write, &[part(7), part(8)]);
+        assert_eq!(batch.commit(), accepted, "{mode:?}");
+    }
+    let before = calls_of("ibv_wr_complete");
+    post(&mut connected(PostMode::Auto), writes(0..1)).unwrap();
+    assert_eq!(
+        calls_of("ibv_wr_complete"),
+        before + 1,
+        "with one buffer there is nothing to miscount"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What polls bring to a receiver.
 
 use super::end::Receiver;
-use super::slot::{Arrival, State};
+use super::slot::{Arrival, Slot, State};
 use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
 };
@@ -9,6 +9,7 @@ use crate::hardware::{CqId, ENGINE_WR_ID, QueuePair, ReceiveQueue};
 use crate::p2p::error::{Failure, ProtocolError};
 use crate::p2p::immediate::Told;
 use crate::p2p::lane::{Lane, list};
+use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::p2p::record::RECORD_WORDS;
@@ -24,64 +25,92 @@ impl<
     const SLOTS: usize,
 > Receiver<Q, S, M, QPS, DEPTH, SLOTS>
 {
-    /// Takes a completion of a queue pair, which is at this place or another. Returns the place, or `None` if
-    /// the completion is of none.
+    /// Takes a completion of a queue pair. Returns whether it is of one.
     #[inline]
-    fn take(&mut self, place: usize, device: DeviceId, completion: &Completion) -> Option<usize> {
-        let (place, lane) = self.lanes.find(place, device, completion.qp_num)?;
+    fn take(&mut self, run: &mut Run, completion: &Completion) -> bool {
+        let found = self.lanes.find(run.device, completion.qp_num);
+        let Some((place, lane)) = found else { return false };
         lane.counters.completions += 1;
         // On a failure, this bit alone tells which queue it is of.
         if completion.wr_id & ENGINE_WR_ID != 0 {
+            run.sends += 1;
             self.sent(place, completion);
-            return Some(place);
+            return true;
         }
-        // Whatever came of it, and whatever became of the connection: the receive is not there any more.
-        self.pools[usize::from(lane.device_at)].account.lower();
         if !completion.status.is_success() {
             self.failed(place, completion);
-            return Some(place);
+            return true;
         }
         lane.immediates = lane.immediates.wrapping_add(1);
-        // Of a queue pair that is fenced, the peer has been told the number.
-        let is_fenced = lane.lifecycle.is_drained();
-        let (rail, device_at) = (lane.rail, lane.device_at);
-        if is_fenced || self.lanes.failure.is_some() {
-            return Some(place);
+        let (rail, own) = (lane.rail, lane.own);
+        // Whatever failed stopped it.
+        if lane.is_stopped {
+            // Of a queue pair that is fenced, the peer has been told the number.
+            let is_fenced = lane.lifecycle.is_drained();
+            if is_fenced || self.lanes.failure.is_some() {
+                return true;
+            }
         }
-        if let Err(error) = self.arrive((rail, device_at), completion) {
+        if let Err(error) = self.arrive((rail, own), run.carrier, completion) {
             self.give_up(Failure::Protocol(error));
         }
-        Some(place)
+        true
     }
 
-    /// An immediate arrived, over a queue pair of this rail, on this device.
+    /// An immediate arrived, over a queue pair of this rail, on the device of this bit.
     #[inline]
     fn arrive(
         &mut self,
-        (mut rail, device_at): (u8, u8),
+        (rail, own): (u8, Mask),
+        carrier: u8,
         completion: &Completion,
     ) -> Result<(), ProtocolError> {
-        let Self { slots, layout, fenced, .. } = self;
-        let opcode = completion.opcode;
-        let imm = completion.imm().filter(|_| opcode == WcOpcode::RECV_RDMA_WITH_IMM);
-        let imm = imm.ok_or(ProtocolError::NoImmediate { rail, opcode })?;
-        let immediate = layout.decode(imm);
-        let number = immediate.slot;
-        let at = usize::from(number);
-        let slot = slots.get_mut(at).filter(|slot| slot.state == State::Waiting);
-        let slot = slot.ok_or(ProtocolError::NoReceive { slot: number })?;
-        if let Told::Moved(of) = immediate.told {
-            rail = of;
-            if !fenced.contains(rail) {
-                return Err(ProtocolError::NotFenced { slot: number, rail });
-            }
+        let Completion { opcode, byte_len: bytes, .. } = *completion;
+        let Some(imm) = completion.imm() else {
+            return Err(ProtocolError::NoImmediate { rail, opcode });
+        };
+        if opcode != WcOpcode::RECV_RDMA_WITH_IMM {
+            return Err(ProtocolError::NoImmediate { rail, opcode });
         }
-        let bytes = completion.byte_len;
-        slot.note(&Arrival { immediate, rail, device_at, bytes })?;
-        if slot.is_complete() {
-            self.finish(at)?;
+        let immediate = self.layout.decode(imm);
+        let arrival = Arrival { immediate, rail, own, carrier, bytes };
+        match immediate.told {
+            Told::Units(_) => self.note(&arrival),
+            Told::Record | Told::Moved(_) => self.note_record(arrival),
+        }
+    }
+
+    /// Takes note of an immediate.
+    #[inline(always)]
+    fn note(&mut self, arrival: &Arrival) -> Result<(), ProtocolError> {
+        let slot = self.waiting_slot(arrival)?;
+        if slot.note(arrival)? {
+            self.finish(usize::from(arrival.immediate.slot))?;
         }
         Ok(())
+    }
+
+    /// The same of one that says that the sizes are in the record.
+    #[inline(never)]
+    fn note_record(&mut self, mut arrival: Arrival) -> Result<(), ProtocolError> {
+        self.waiting_slot(&arrival)?;
+        if let Told::Moved(rail) = arrival.immediate.told {
+            if !self.fenced.contains(rail) {
+                return Err(ProtocolError::NotFenced { slot: arrival.immediate.slot, rail });
+            }
+            (arrival.rail, arrival.own) = (rail, Mask::of(rail));
+        }
+        self.note(&arrival)
+    }
+
+    /// The slot of an immediate, which waits for one.
+    #[inline]
+    fn waiting_slot(&mut self, arrival: &Arrival) -> Result<&mut Slot, ProtocolError> {
+        let slot = arrival.immediate.slot;
+        match self.slots.get_mut(usize::from(slot)) {
+            Some(waiting) if waiting.state == State::Waiting => Ok(waiting),
+            _ => Err(ProtocolError::NoReceive { slot }),
+        }
     }
 
     /// All immediates of a receive are in.
@@ -89,7 +118,7 @@ impl<
     fn finish(&mut self, at: usize) -> Result<(), ProtocolError> {
         let Self { slots, region, .. } = self;
         let slot = &mut slots[at];
-        if slot.needs_record() {
+        if slot.needs_record {
             let words = region.words(at * RECORD_WORDS..(at + 1) * RECORD_WORDS);
             slot.read_record(at as u8, words)?;
         } else {
@@ -103,15 +132,17 @@ impl<
     /// What was posted to a queue pair has ended.
     #[inline(never)]
     fn sent(&mut self, place: usize, completion: &Completion) {
+        let Self { lanes, slots, .. } = self;
         let is_success = completion.status.is_success();
-        if let Some(number) = self.lanes[place].queue.find(completion.wr_id) {
-            while let Some(purpose) = self.lanes[place].queue.end(number) {
-                if let Purpose::Entries { number, again: true } = purpose
+        let queue = &mut lanes[place].queue;
+        if let Some(number) = queue.find(completion.wr_id) {
+            queue.end(number, |purpose| {
+                if let Purpose::EntriesAgain { number } = purpose
                     && is_success
                 {
-                    self.written_again(place, number);
+                    slots[Self::slot_at(number)].written_again(place, number);
                 }
-            }
+            });
         }
         if !is_success {
             self.failed(place, completion);
@@ -140,6 +171,15 @@ impl<
             };
         }
     }
+}
+
+/// Completions of one device, in a row.
+struct Run {
+    device: DeviceId,
+    /// One bit for it, at its place in the list.
+    carrier: u8,
+    /// Those of them that took no receive.
+    sends: u32,
 }
 
 impl<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize> sealed::Sealed
@@ -181,16 +221,23 @@ impl<
         _direct: &mut DirectCompletions,
     ) -> usize {
         let Role::Rail(place) = role else { return 0 };
-        let mut place = usize::from(place);
+        let device_at = self.devices.iter().position(|known| *known == device);
+        let carrier = device_at.map_or(0, |at| 1 << at);
+        let mut run = Run { device, carrier, sends: 0 };
         let mut taken = 0;
         for completion in completions {
             // One look-up of the route serves all rails.
-            match self.take(place, device, completion) {
-                Some(at) => place = at,
-                None if taken == 0 => return self.flushed(place, device, completion),
-                None => break,
+            if !self.take(&mut run, completion) {
+                break;
             }
             taken += 1;
+        }
+        if let (0, [first, ..]) = (taken, completions) {
+            return self.flushed(usize::from(place), device, first);
+        }
+        // Whatever came of them, and whatever became of the connection: the receives are not there any more.
+        if let Some(pool) = device_at.and_then(|at| self.pools.get_mut(at)) {
+            pool.account.lower(taken as u32 - run.sends);
         }
         taken
     }

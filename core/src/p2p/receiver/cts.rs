@@ -2,13 +2,14 @@
 
 use super::end::Receiver;
 use crate::hardware::{QueuePair, ReceiveQueue};
-use crate::p2p::card::SenderCard;
-use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, Entry, EntryForm, MAX_BUFFERS};
+use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, Entry, MAX_BUFFERS};
 use crate::p2p::error::NotNow;
 use crate::p2p::lane::{blank, key};
-use crate::p2p::memory::Words;
+use crate::p2p::memory::{Region, Words};
 use crate::p2p::queue::Purpose;
-use crate::verbs::{Opcode, SendFlags, SendRequest};
+use crate::rail::MAX_RAILS;
+use crate::verbs::{LocalBuffer, Opcode, SendFlags, SendRequest};
+use core::sync::atomic::AtomicU64;
 
 impl<
     Q: QueuePair,
@@ -26,80 +27,76 @@ impl<
     pub(super) fn entry_lane(&self, at: usize) -> Option<usize> {
         let devices = self.devices.len();
         let device = if devices == 1 { 0 } else { at % devices };
-        let first = usize::from(self.first_lanes[device]);
-        let lane = &self.lanes[first];
+        let place = usize::from(self.first_lanes[device]);
+        let lane = &self.lanes[place];
         let works = usize::from(lane.device_at) == device && lane.lifecycle.is_in_service();
-        let place = if works { first } else { self.find_entry_lane(at)? };
-        self.lanes[place].has_room(1).then_some(place)
+        if works { lane.has_room(1).then_some(place) } else { self.find_entry_lane(at) }
     }
 
-    /// The same, whether it has a credit or not, where queue pairs have failed.
+    /// The same where queue pairs have failed.
     #[cold]
     fn find_entry_lane(&self, at: usize) -> Option<usize> {
         let devices = self.devices.len();
         let mut in_turn = (0..devices).map(|step| (at + step) % devices);
-        in_turn.find_map(|device| {
+        let place = in_turn.find_map(|device| {
             self.lanes.iter().position(|lane| {
                 usize::from(lane.device_at) == device && lane.lifecycle.is_in_service()
             })
-        })
+        });
+        place.filter(|place| self.lanes[*place].has_room(1))
     }
 
-    /// Writes the entries of a slot, which are staged, all with one request. If the driver does not take it,
-    /// nothing changed.
+    /// Writes the entries of a slot, which are staged here, all with one request. If the driver does not take
+    /// it, nothing changed.
     #[inline(always)]
     pub(super) fn post_entries(
         &mut self,
         at: usize,
         place: usize,
-        number: u64,
-        count: u8,
-        again: bool,
+        staged: LocalBuffer,
+        purpose: Purpose,
     ) -> Result<(), NotNow> {
-        let Some(SenderCard { ring, .. }) = &self.peer else { return Err(NotNow::NoCredits) };
-        let lane = &mut self.lanes[place];
-        let first = Self::staged(at, 0);
-        let bytes = usize::from(count) * ENTRY_BYTES;
-        let lkey = self.lkeys[usize::from(lane.device_at)];
-        let is_inline = bytes as u32 <= lane.qp.limits().max_inline_data;
+        let Self { lanes, ring, lkeys, .. } = self;
+        let lane = &mut lanes[place];
+        let lkey = lkeys[usize::from(lane.device_at) % MAX_RAILS];
+        let is_inline = staged.length() <= lane.max_inline;
         let request = SendRequest {
             flags: if is_inline { SendFlags::INLINE } else { SendFlags::empty() },
-            sge: self.region.sge(first..first + MAX_BUFFERS * ENTRY_WORDS, bytes, lkey),
+            sge: staged.sge(lkey),
             remote_addr: ring.addr + (at * MAX_BUFFERS * ENTRY_BYTES) as u64,
             rkey: key(&ring.rkeys, lane.peer_at),
             ..blank(Opcode::RdmaWrite)
         };
         // Counted, not by slot: whatever the number of devices, and whichever of them is gone, no more than a
         // quarter of the queue waits for a completion that was not asked for.
-        let is_due = lane.queue.unsignaled() + 1 >= lane.queue.limit().div_ceil(4);
-        let purpose = Purpose::Entries { number, again };
+        let is_due = lane.queue.is_signal_due();
         let rail = lane.rail;
-        let taken = lane.post_one(request, is_due || again, purpose);
+        let taken = lane.post_one(request, is_due || purpose != Purpose::Entries, purpose);
         match taken.refusal {
             Some(refusal) if taken.count == 0 => Err(NotNow::Refused { rail, refusal }),
             _ => Ok(()),
         }
     }
 
-    /// Puts the entries of a slot where the request takes them from.
-    pub(super) fn stage_entries(&self, at: usize) {
-        let slot = &self.slots[at];
-        for (index, entry) in slot.entries().iter().enumerate() {
-            self.stage(at, index, entry);
+    /// Puts the entries of a slot where the request takes them from: there they are.
+    pub(super) fn stage(&self, at: usize, entries: &[Entry]) -> LocalBuffer {
+        let (words, staged) = Self::staging(&self.region, at, entries.len());
+        for (words, entry) in words.chunks_exact(ENTRY_WORDS).zip(entries) {
+            entry.store(self.form, words);
         }
+        staged
     }
 
-    /// Puts an entry where the request takes it from, which nobody touches until the slot is taken anew.
+    /// Where the request takes the entries of a slot from, which nobody touches until the slot is taken anew;
+    /// as words, and so many of them for the request.
     #[inline]
-    pub(super) fn stage(&self, at: usize, index: usize, entry: &Entry) {
-        let form = self.peer.as_ref().map_or_else(EntryForm::default, |peer| peer.form);
-        let word = Self::staged(at, index);
-        entry.store(form, self.region.words(word..word + ENTRY_WORDS));
-    }
-
-    /// The first word of a staged entry.
-    #[inline]
-    const fn staged(at: usize, index: usize) -> usize {
-        Self::RECORDS_WORDS + (at * MAX_BUFFERS + index) * ENTRY_WORDS
+    pub(super) fn staging(
+        region: &Region<M>,
+        at: usize,
+        count: usize,
+    ) -> (&[AtomicU64], LocalBuffer) {
+        const SLOT: usize = MAX_BUFFERS * ENTRY_WORDS;
+        let first = Self::RECORDS_WORDS + at * SLOT;
+        region.part(first..first + SLOT, count * ENTRY_BYTES)
     }
 }

@@ -5,7 +5,7 @@ use super::flush_lane::{self, FlushLane};
 use super::slot::{Slot, State};
 use crate::hardware::{QueuePair, ReceiveQueue};
 use crate::p2p::card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
-use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, MAX_BUFFERS};
+use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, EntryForm, MAX_BUFFERS};
 use crate::p2p::error::{BuildError, CallError, CardError, Failure};
 use crate::p2p::immediate::{ImmLayout, MAX_SLOTS};
 use crate::p2p::lane::{Devices, Lane, connect, devices, lanes, ports};
@@ -76,7 +76,10 @@ pub struct Receiver<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: 
     pub(super) region: Region<M>,
     /// The keys of that for requests on each device.
     pub(super) lkeys: [u32; MAX_RAILS],
-    pub(super) peer: Option<SenderCard>,
+    pub(super) is_connected: bool,
+    /// Where the sender's entries are to be written, and how.
+    pub(super) ring: RemoteMemory,
+    pub(super) form: EntryForm,
     /// The loopback queue pair of each device that has one, in no order.
     pub(super) flushes: ArrayVec<FlushLane<Q, DEPTH>, MAX_RAILS>,
     pub(super) slots: [Slot; SLOTS],
@@ -158,7 +161,9 @@ impl<
             devices,
             first_lanes,
             region,
-            peer: None,
+            is_connected: false,
+            ring: RemoteMemory::default(),
+            form: EntryForm::default(),
             flushes: flush_lane::lanes(flush_queue_pairs)?,
             slots: [Slot::BLANK; SLOTS],
         };
@@ -226,13 +231,14 @@ impl<
     ///
     /// The two ends do not fit; nothing changed.
     pub fn connect(&mut self, peer: &SenderCard) -> Result<(), CardError> {
-        if self.peer.is_some() {
+        if self.is_connected {
             return Err(CardError::Connected);
         }
         self.ports().fit(&peer.ports)?;
         peer.ring.check(SLOTS * MAX_BUFFERS * ENTRY_BYTES)?;
         connect(&mut self.lanes, &peer.ports);
-        self.peer = Some(*peer);
+        self.is_connected = true;
+        (self.ring, self.form) = (peer.ring, peer.form);
         Ok(())
     }
 
@@ -263,7 +269,7 @@ impl<
 
     /// What a queue pair has done so far.
     pub fn counters(&self, queue_pair: usize) -> Option<RailCounters> {
-        self.lanes.get(queue_pair).map(|lane| lane.counters)
+        self.lanes.get(queue_pair).map(Lane::counters)
     }
 
     /// Receives that are not done, or whose callers were not told.
@@ -287,6 +293,12 @@ impl<
     /// Gives the connection up: what is not done fails.
     pub fn fail(&mut self) {
         self.give_up(Failure::Owner);
+    }
+
+    /// Gives the connection up because rails that came back carry nothing: the engine reads no clock, so its owner
+    /// decides when.
+    pub fn not_healed(&mut self) {
+        self.give_up(Failure::NotHealed);
     }
 
     /// The peer's end says that it failed: so does this one.
@@ -341,12 +353,13 @@ impl<
         self.region.words(at * RECORD_WORDS..(at + 1) * RECORD_WORDS)
     }
 
-    /// The peer's card, of a connection that works.
+    /// Whether the connection works.
     #[inline]
-    pub(super) fn working(&self) -> Result<&SenderCard, CallError> {
+    pub(super) const fn working(&self) -> Result<(), CallError> {
         match self.lanes.failure {
             Some(failure) => Err(CallError::Failed(failure)),
-            None => self.peer.as_ref().ok_or(CallError::NotConnected),
+            None if self.is_connected => Ok(()),
+            None => Err(CallError::NotConnected),
         }
     }
 
@@ -358,6 +371,8 @@ impl<
     pub fn invariants(&self) {
         for lane in self.lanes.iter() {
             lane.queue.invariants();
+            let works = lane.lifecycle.is_in_service() && self.lanes.failure.is_none();
+            assert!(works || lane.is_stopped, "nothing is posted to what failed");
         }
         let waiting = self.slots.iter().filter(|slot| slot.state == State::Waiting).count();
         assert_eq!(waiting, self.waiting as usize, "waiting slots are counted");

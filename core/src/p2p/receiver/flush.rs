@@ -109,9 +109,9 @@ impl<
         };
         lane.counters.completions += 1;
         let is_success = completion.status.is_success();
-        while let Some(purpose) = lane.queue.end(number) {
+        lane.queue.end(number, |purpose| {
             *succeeded += u64::from(is_success && purpose == Purpose::Flush);
-        }
+        });
         if !is_success {
             // The connection goes on without: only those who flush are told.
             lane.counters.errors += 1;

@@ -1,7 +1,7 @@
 //! What callers give, and keep, of receives and flushes.
 
 use super::slot::Slot;
-use crate::p2p::entry::{ENTRY_KEYS, MAX_BUFFERS};
+use crate::p2p::entry::{ENTRY_KEYS, Entry, MAX_BUFFERS};
 use crate::rail::MAX_RAILS;
 use crate::verbs::{DeviceKeys, LocalBuffer};
 
@@ -46,9 +46,13 @@ pub struct Received {
 
 impl Received {
     pub(super) fn new(slot: &Slot) -> Self {
-        let mut all = slot.entries().iter().zip(&slot.sizes);
-        let last = all.rfind(|(_, size)| **size > 0).map(|(entry, _)| (entry.addr, entry.rkeys));
         let Slot { number, count, sizes, carriers, .. } = *slot;
+        let last = match &sizes[..usize::from(count)] {
+            [_] => 0,
+            all => all.iter().rposition(|size| *size > 0).unwrap_or_default(),
+        };
+        let Entry { addr, rkeys, .. } = slot.entries[last];
+        let last = (sizes[last] > 0).then_some((addr, rkeys));
         Self { number, count, sizes, carriers, last }
     }
 

@@ -19,6 +19,7 @@ use crate::p2p::lane::Lane;
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::p2p::pool::Account;
+use crate::p2p::queue::Purpose;
 use crate::rail::{ControlError, FailedBecause, Heard, RailEvent, RailEventKind, RailState};
 use crate::virtual_cq::VirtualCq;
 use crate::virtual_qp::Rejected;
@@ -323,10 +324,10 @@ impl<
             if !slot.wants_entries || slot.rewriting.is_some() {
                 continue;
             }
-            let (number, count) = (slot.number, slot.count);
+            let purpose = Purpose::EntriesAgain { number: slot.number };
             let Some(lane) = self.entry_lane(at) else { continue };
-            self.stage_entries(at);
-            match self.post_entries(at, lane, number, count, true) {
+            let entries = self.stage(at, self.slots[at].entries());
+            match self.post_entries(at, lane, entries, purpose) {
                 Ok(()) => {
                     let slot = &mut self.slots[at];
                     slot.wants_entries = false;
@@ -335,14 +336,6 @@ impl<
                 }
                 Err(refused) => self.entries_refused(lane, refused),
             }
-        }
-    }
-
-    /// The entries that a queue pair has written again are where they belong.
-    pub(super) fn written_again(&mut self, place: usize, number: u64) {
-        let slot = &mut self.slots[Self::slot_at(number)];
-        if slot.number == number && slot.rewriting == Some(place as u8) {
-            slot.rewriting = None;
         }
     }
 }

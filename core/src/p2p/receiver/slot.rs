@@ -38,9 +38,10 @@ pub(super) struct Slot {
     /// What arrived with immediates, in bytes.
     sum: u64,
     /// What they said of the length, in units of 128 bytes.
-    units: Option<u32>,
-    /// One of them said that the sizes are in the record.
-    by_record: bool,
+    units: u32,
+    /// Its sizes are in the record: there are several, or an immediate said so. Otherwise they
+    /// [add up](Self::add_up).
+    pub(super) needs_record: bool,
     /// Exact sizes, once they are known.
     pub(super) sizes: [u32; MAX_BUFFERS],
     /// What was offered to the sender.
@@ -59,8 +60,10 @@ pub(super) struct Arrival {
     pub(super) immediate: Immediate,
     /// The rail whose share it tells of.
     pub(super) rail: u8,
-    /// The place of the device over which it came.
-    pub(super) device_at: u8,
+    /// The set of that rail.
+    pub(super) own: Mask,
+    /// One bit for the device over which it came, at its place in the list.
+    pub(super) carrier: u8,
     /// Bytes that came with it.
     pub(super) bytes: u32,
 }
@@ -75,8 +78,8 @@ impl Slot {
         carriers: 0,
         lost_carriers: 0,
         sum: 0,
-        units: None,
-        by_record: false,
+        units: UNTOLD,
+        needs_record: false,
         sizes: [0; MAX_BUFFERS],
         entries: [Entry {
             number: 0,
@@ -105,8 +108,8 @@ impl Slot {
         self.carriers = 0;
         self.lost_carriers = 0;
         self.sum = 0;
-        self.units = None;
-        self.by_record = false;
+        self.units = UNTOLD;
+        self.needs_record = count > 1;
     }
 
     /// A queue pair on this device is no more, and what it had completed is not known.
@@ -122,91 +125,82 @@ impl Slot {
     }
 
     /// Whether all immediates are in.
-    #[inline]
     pub(super) fn is_complete(&self) -> bool {
         !self.mask.is_empty() && self.seen == self.mask
     }
 
-    /// Takes note of an immediate.
+    /// Takes note of an immediate. Returns whether all are in.
     #[inline]
-    pub(super) fn note(&mut self, arrival: &Arrival) -> Result<(), ProtocolError> {
-        let Arrival { immediate: Immediate { slot, mask, told }, rail, device_at, bytes } =
+    pub(super) fn note(&mut self, arrival: &Arrival) -> Result<bool, ProtocolError> {
+        let Arrival { immediate: Immediate { slot, mask, told }, own, carrier, bytes, .. } =
             *arrival;
-        if mask.is_empty() {
-            return Err(ProtocolError::EmptyMask { slot });
+        // Of an empty mask, nothing is its own.
+        let is_due = !(mask & own).is_empty()
+            && (self.mask == mask || self.mask.is_empty())
+            && (self.seen & own).is_empty();
+        if !is_due {
+            return Err(self.not_due(arrival));
         }
-        if self.mask.is_empty() {
-            self.mask = mask;
-        } else if self.mask != mask {
-            return Err(ProtocolError::MaskChanged { slot, before: self.mask, now: mask });
-        }
-        let own = Mask::of(rail);
-        if (mask & own).is_empty() {
-            return Err(ProtocolError::ForeignMask { slot, rail, mask });
-        }
-        if !(self.seen & own).is_empty() {
-            return Err(ProtocolError::Twice { slot, rail });
-        }
+        self.mask = mask;
         self.seen |= own;
-        self.carriers |= 1 << device_at;
+        self.carriers |= carrier;
         match told {
             Told::Units(units) => {
                 self.sum += u64::from(bytes);
-                self.note_units(slot, units)
+                self.note_units(slot, units)?;
             }
             // What comes with these is the record, or nothing.
             Told::Record | Told::Moved(_) => {
-                self.by_record = true;
+                self.needs_record = true;
                 if told != Told::Record {
                     // Perhaps only the signal comes, again.
                     self.carriers |= self.lost_carriers;
                 }
-                Ok(())
             }
+        }
+        Ok(self.seen == self.mask)
+    }
+
+    /// What is wrong with an immediate that is not due.
+    #[cold]
+    fn not_due(&self, arrival: &Arrival) -> ProtocolError {
+        let Arrival { immediate: Immediate { slot, mask, .. }, rail, own, .. } = *arrival;
+        if mask.is_empty() {
+            ProtocolError::EmptyMask { slot }
+        } else if !self.mask.is_empty() && self.mask != mask {
+            ProtocolError::MaskChanged { slot, before: self.mask, now: mask }
+        } else if (mask & own).is_empty() {
+            ProtocolError::ForeignMask { slot, rail, mask }
+        } else {
+            ProtocolError::Twice { slot, rail }
         }
     }
 
     #[inline]
     fn note_units(&mut self, slot: u8, units: u32) -> Result<(), ProtocolError> {
-        match self.units.replace(units) {
-            Some(before) if before != units => {
-                let (said, came) = (in_bytes(before), in_bytes(units));
-                Err(ProtocolError::SizesDisagree { slot, said, came })
+        if self.units != units {
+            if self.units != UNTOLD {
+                let (said, came) = (in_bytes(self.units), in_bytes(units));
+                return Err(ProtocolError::SizesDisagree { slot, said, came });
             }
-            _ => Ok(()),
+            self.units = units;
         }
+        Ok(())
     }
 
-    /// Whether its sizes are in the record: otherwise they [add up](Self::add_up).
-    #[inline]
-    pub(super) const fn needs_record(&self) -> bool {
-        self.count > 1 || self.by_record
-    }
-
-    /// The length of the only buffer's message, of which no immediate said that it is in the record.
+    /// The length of the only buffer's message, of which no immediate said that it is in the record, and so
+    /// each of them how many units there are.
     #[inline]
     pub(super) fn add_up(&mut self, slot: u8) -> Result<(), ProtocolError> {
-        let units = self.units.unwrap_or_default();
-        let size = if self.sum == 0 { in_bytes(units) } else { self.sum };
-        self.check_units(slot, size)?;
+        let said = in_bytes(self.units);
+        let size = if self.sum == 0 { said } else { self.sum };
+        check_units(slot, said, size)?;
         let capacity = self.entries[0].length;
         if size > u64::from(capacity) {
             return Err(ProtocolError::TooLong { slot, size, capacity });
         }
         self.sizes[0] = size as u32;
         Ok(())
-    }
-
-    /// Whether a length is what immediates said, if any of them did.
-    #[inline]
-    fn check_units(&self, slot: u8, size: u64) -> Result<(), ProtocolError> {
-        let Some(units) = self.units else { return Ok(()) };
-        let said = in_bytes(units);
-        if size.div_ceil(u64::from(SIZE_UNIT)) == u64::from(units) {
-            Ok(())
-        } else {
-            Err(ProtocolError::SizesDisagree { slot, said, came: size })
-        }
     }
 
     /// The sizes are copied, since the sender may use the record again once the slot is taken anew.
@@ -223,12 +217,29 @@ impl Slot {
         let loaded = record::load(words, &capacities[..usize::from(self.count)]);
         self.sizes = loaded.map_err(|source| ProtocolError::Record { slot, source })?;
         let all = self.sizes[..usize::from(self.count)].iter().map(|size| u64::from(*size)).sum();
-        self.check_units(slot, all)
+        if self.units == UNTOLD { Ok(()) } else { check_units(slot, in_bytes(self.units), all) }
+    }
+
+    /// The entries that a queue pair has written again are where they belong.
+    pub(super) fn written_again(&mut self, place: usize, number: u64) {
+        if self.number == number && self.rewriting == Some(place as u8) {
+            self.rewriting = None;
+        }
     }
 }
 
+/// No number of units: those have 23 bits at most.
+const UNTOLD: u32 = u32::MAX;
+
 const fn in_bytes(units: u32) -> u64 {
     units as u64 * SIZE_UNIT as u64
+}
+
+/// Whether a length, rounded up to units, is what immediates said.
+#[inline]
+fn check_units(slot: u8, said: u64, size: u64) -> Result<(), ProtocolError> {
+    let is_it = said.wrapping_sub(size) < u64::from(SIZE_UNIT);
+    if is_it { Ok(()) } else { Err(ProtocolError::SizesDisagree { slot, said, came: size }) }
 }
 
 #[cfg(test)]
@@ -249,7 +260,7 @@ mod tests {
 
     fn arrival(rail: u8, mask: u8, told: Told, bytes: u32) -> Arrival {
         let immediate = Immediate { slot: SLOT, mask: Mask::from_bits(mask), told };
-        Arrival { immediate, rail, device_at: rail, bytes }
+        Arrival { immediate, rail, own: Mask::of(rail), carrier: 1 << rail, bytes }
     }
 
     fn record(sizes: &[u32]) -> [AtomicU64; MAX_BUFFERS] {
@@ -266,10 +277,10 @@ mod tests {
         written: &[u32],
     ) -> Result<[u32; 2], ProtocolError> {
         for (at, arrival) in arrivals.iter().enumerate() {
-            slot.note(arrival)?;
+            assert_eq!(slot.note(arrival)?, at + 1 == arrivals.len());
             assert_eq!(slot.is_complete(), at + 1 == arrivals.len());
         }
-        if slot.needs_record() {
+        if slot.needs_record {
             slot.read_record(SLOT, &record(written))?;
         } else {
             slot.add_up(SLOT)?;
@@ -355,7 +366,7 @@ mod tests {
         ];
         for (arrival, error) in bad {
             let mut slot = waiting(&[100]);
-            assert_eq!(slot.note(&first), Ok(()));
+            assert_eq!(slot.note(&first), Ok(false));
             assert_eq!(slot.note(&arrival), Err(error));
         }
     }

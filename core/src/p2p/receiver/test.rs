@@ -26,7 +26,6 @@ impl<
     /// [`NoRequest`](CallError::NoRequest): the caller was told before.
     pub fn test(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
         let RecvHandle { number } = handle;
-        let is_drained = self.is_drained();
         let slot = &mut self.slots[Self::slot_at(number)];
         if slot.number != number || slot.state == State::Free {
             return Err(CallError::NoRequest { number });
@@ -36,8 +35,8 @@ impl<
             return Ok(Some(Received::new(slot)));
         }
         match self.lanes.failure {
-            Some(failure) if is_drained => {
-                slot.state = State::Free;
+            Some(failure) if self.is_drained() => {
+                self.slots[Self::slot_at(number)].state = State::Free;
                 self.waiting -= 1;
                 Err(CallError::Failed(failure))
             }

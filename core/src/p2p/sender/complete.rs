@@ -8,35 +8,35 @@ use crate::hardware::{ENGINE_WR_ID, QueuePair};
 use crate::p2p::lane::list;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
-use crate::rail::FailedBecause;
+use crate::rail::{FailedBecause, MAX_RAILS};
 use crate::verbs::{Completion, DeviceId, ImmOrder};
 
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
     Sender<Q, M, QPS, DEPTH, SLOTS>
 {
-    /// Takes a completion of what was posted to a queue pair, which is at this place or another. Returns the
-    /// place, or `None` if the completion is of none.
+    /// Takes a completion of what was posted to a queue pair. Returns whether it is of one.
     #[inline]
-    fn take(&mut self, place: usize, device: DeviceId, completion: &Completion) -> Option<usize> {
+    fn take(&mut self, device: DeviceId, completion: &Completion) -> bool {
         let Self { lanes, slots, outstanding, .. } = self;
-        let (place, lane) = lanes.find(place, device, completion.qp_num)?;
+        let Some((place, lane)) = lanes.find(device, completion.qp_num) else { return false };
         let Some(number) = lane.queue.find(completion.wr_id) else {
             // Of another generation, or twice: ignored, and counted.
             lane.counters.errors += 1;
-            return (completion.wr_id & ENGINE_WR_ID != 0).then_some(place);
+            return completion.wr_id & ENGINE_WR_ID != 0;
         };
         lane.counters.completions += 1;
         if !completion.status.is_success() {
             self.failed(place, number, completion);
-            return Some(place);
+            return true;
         }
-        while let Some(purpose) = lane.queue.end(number) {
-            if let Purpose::Share { number, rail, ends: true } = purpose {
+        let outstanding = &mut outstanding[usize::from(lane.rail) % MAX_RAILS];
+        lane.queue.end(number, |purpose| {
+            if let Purpose::Share { number, rail } = purpose {
                 let slot = &mut slots[Self::slot_at(number)];
-                outstanding[usize::from(lane.rail)] -= slot.arrived(number, rail, place);
+                *outstanding -= slot.arrived(number, rail, place);
             }
-        }
-        Some(place)
+        });
+        true
     }
 
     /// Request `number` of a queue pair failed: what ends with it may have arrived, or not.
@@ -44,7 +44,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     fn failed(&mut self, place: usize, number: u64, completion: &Completion) {
         let lane = &mut self.lanes[place];
         lane.counters.errors += 1;
-        while lane.queue.end(number).is_some() {}
+        lane.queue.end(number, |_| {});
         let error = lane.completion_error(completion);
         self.lane_failed(place, FailedBecause::Error(error));
     }
@@ -78,13 +78,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         completions: &[Completion],
         _direct: &mut DirectCompletions,
     ) -> usize {
-        let Role::Rail(place) = role else { return 0 };
-        let mut place = usize::from(place);
+        let Role::Rail(_) = role else { return 0 };
         let mut taken = 0;
         for completion in completions {
             // One look-up of the route serves all rails.
-            let Some(at) = self.take(place, device, completion) else { break };
-            place = at;
+            if !self.take(device, completion) {
+                break;
+            }
             taken += 1;
         }
         taken

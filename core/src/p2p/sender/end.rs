@@ -7,7 +7,7 @@ use crate::p2p::card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
 use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, MAX_BUFFERS};
 use crate::p2p::error::{BuildError, CallError, CardError, Failure};
 use crate::p2p::immediate::{ImmLayout, MAX_SLOTS, SIZE_UNIT};
-use crate::p2p::lane::{Devices, connect, devices, lanes, ports};
+use crate::p2p::lane::{Devices, Lane, connect, devices, lanes, ports};
 use crate::p2p::lanes::Lanes;
 use crate::p2p::memory::{Region, Words};
 use crate::p2p::record::{RECORD_BYTES, RECORD_WORDS};
@@ -70,8 +70,8 @@ pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize
     pub(super) split: Split,
     /// Messages of one buffer of up to this many bytes are one request, over one rail.
     pub(super) longest_short: u32,
-    /// The longest message that every port takes, in bytes.
-    pub(super) shortest_port: u32,
+    /// Those of up to this many bytes are one request on each rail.
+    pub(super) longest_fast: u32,
     /// Queue pairs of each rail.
     pub(super) each: usize,
     /// Which of its queue pairs had a rail's last turn.
@@ -86,7 +86,9 @@ pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize
     pub(super) has_lost: bool,
     pub(super) devices: Devices,
     pub(super) region: Region<M>,
-    pub(super) peer: Option<ReceiverCard>,
+    pub(super) is_connected: bool,
+    /// The receiver's records.
+    pub(super) records: RemoteMemory,
     pub(super) slots: [Slot; SLOTS],
 }
 
@@ -127,7 +129,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             next: 1,
             split: Split::new(config.split, config.split_threshold),
             longest_short: 0,
-            shortest_port: 0,
+            longest_fast: 0,
             each: lanes.len() / usize::from(rails),
             turns: [0; MAX_RAILS],
             outstanding: [0; MAX_RAILS],
@@ -137,7 +139,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             has_lost: false,
             devices,
             region,
-            peer: None,
+            is_connected: false,
+            records: RemoteMemory::default(),
             slots: [Slot::BLANK; SLOTS],
         })
     }
@@ -159,26 +162,24 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     ///
     /// The two ends do not fit; nothing changed.
     pub fn connect(&mut self, peer: &ReceiverCard) -> Result<(), CardError> {
-        if self.peer.is_some() {
+        if self.is_connected {
             return Err(CardError::Connected);
         }
         self.ports().fit(&peer.ports)?;
         peer.records.check(SLOTS * RECORD_BYTES)?;
         connect(&mut self.lanes, &peer.ports);
-        self.peer = Some(*peer);
+        self.is_connected = true;
+        self.records = peer.records;
         let ports = self.lanes.iter().map(|lane| lane.max_message);
-        self.shortest_port = ports.min().unwrap_or_default();
-        self.longest_short = self.longest_short();
-        Ok(())
-    }
-
-    /// What one immediate can tell of, and one request carries on every rail.
-    fn longest_short(&self) -> u32 {
+        let shortest_port = ports.min().unwrap_or_default();
         let SenderConfig { rails, split_threshold, separate_signal, .. } = self.config;
+        // What one immediate can tell of, and one request carries on every rail.
         let together = separate_signal.map_or(u32::MAX, |least| least.saturating_sub(1));
-        let unsplit = if rails > 1 { split_threshold } else { u32::MAX };
         let told = self.layout.largest_units().saturating_mul(SIZE_UNIT);
-        together.min(unsplit).min(told).min(self.shortest_port)
+        self.longest_fast = together.min(told).min(shortest_port);
+        let unsplit = if rails > 1 { split_threshold } else { u32::MAX };
+        self.longest_short = self.longest_fast.min(unsplit);
+        Ok(())
     }
 
     /// What it was made with.
@@ -193,14 +194,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
     /// What a queue pair has done so far.
     pub fn counters(&self, queue_pair: usize) -> Option<RailCounters> {
-        self.lanes.get(queue_pair).map(|lane| lane.counters)
+        self.lanes.get(queue_pair).map(Lane::counters)
     }
 
     /// Messages that are not done, or whose callers were not told. One that was only looked at, for a buffer that did
     /// not fit, is none.
     pub fn unfinished(&self) -> usize {
-        let is_awaited = |slot: &&Slot| slot.matched & !slot.told_callers != 0;
-        self.slots.iter().filter(is_awaited).count()
+        self.slots.iter().filter(|slot| slot.awaited != 0).count()
     }
 
     /// Why the connection failed, if it did.
@@ -216,6 +216,12 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// Gives the connection up: what is not done fails.
     pub fn fail(&mut self) {
         self.give_up(Failure::Owner);
+    }
+
+    /// Gives the connection up because rails that came back carry nothing: the engine reads no clock, so its owner
+    /// decides when.
+    pub fn not_healed(&mut self) {
+        self.give_up(Failure::NotHealed);
     }
 
     /// The peer's end says that it failed: so does this one.
@@ -251,12 +257,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         (number.wrapping_sub(1) % SLOTS as u64) as usize
     }
 
-    /// The peer's card, of a connection that works.
+    /// Whether the connection works.
     #[inline]
-    pub(super) fn working(&self) -> Result<&ReceiverCard, CallError> {
+    pub(super) const fn working(&self) -> Result<(), CallError> {
         match self.lanes.failure {
             Some(failure) => Err(CallError::Failed(failure)),
-            None => self.peer.as_ref().ok_or(CallError::NotConnected),
+            None if self.is_connected => Ok(()),
+            None => Err(CallError::NotConnected),
         }
     }
 

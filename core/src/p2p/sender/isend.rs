@@ -11,9 +11,16 @@ use crate::p2p::immediate::{SIZE_UNIT, Told};
 use crate::p2p::lane::{Devices, find_keys};
 use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
-use crate::p2p::split::Parts;
 use crate::rail::MAX_RAILS;
-use crate::verbs::{DeviceKeys, LocalBuffer};
+use crate::verbs::{DeviceKeys, Imm, LocalBuffer};
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    buffer: LocalBuffer,
+    /// Requests may bring its bytes along.
+    may_inline: bool,
+}
 
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
     Sender<Q, M, QPS, DEPTH, SLOTS>
@@ -34,22 +41,49 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         tag: u32,
         keys: &[DeviceKeys],
     ) -> Result<SendHandle, CallError> {
+        self.isend_with(Source { buffer, may_inline: false }, tag, keys)
+    }
+
+    /// [`isend`](Self::isend) of memory that this process can read at its address, which that of a GPU is not:
+    /// requests whose part of it is short enough for their queue pair (`max_inline_data`) bring the bytes
+    /// along, so that the device need not fetch them. That is faster for short messages. The buffer is the
+    /// caller's again when [`test`](Self::test) says so, as always: it may be sent again.
+    ///
+    /// # Errors
+    ///
+    /// As [`isend`](Self::isend).
+    pub fn isend_inline(
+        &mut self,
+        buffer: LocalBuffer,
+        tag: u32,
+        keys: &[DeviceKeys],
+    ) -> Result<SendHandle, CallError> {
+        self.isend_with(Source { buffer, may_inline: buffer.length() > 0 }, tag, keys)
+    }
+
+    #[inline(always)]
+    fn isend_with(
+        &mut self,
+        source: Source,
+        tag: u32,
+        keys: &[DeviceKeys],
+    ) -> Result<SendHandle, CallError> {
         self.working()?;
         let number = self.next;
         self.open_front(number)?;
         let Self { slots, devices, .. } = self;
         let slot = &mut slots[Self::slot_at(number)];
         if slot.count > 1 {
-            return self.isend_one_of(number, buffer, tag, keys);
+            return self.isend_one_of(number, source, tag, keys);
         }
         let place = &mut slot.buffers[0];
         if place.remote.tag != tag {
             return Err(NotNow::NoSuchTag.into());
         }
-        place.fill(buffer, devices, keys)?;
-        slot.matched = 1;
+        place.fill(source, devices, keys)?;
+        slot.awaited = 1;
         if let Err(not_now) = self.launch(number) {
-            self.slots[Self::slot_at(number)].matched = 0;
+            self.slots[Self::slot_at(number)].awaited = 0;
             return Err(not_now.into());
         }
         Ok(SendHandle { number, buffer: 0 })
@@ -60,19 +94,19 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     fn isend_one_of(
         &mut self,
         number: u64,
-        buffer: LocalBuffer,
+        source: Source,
         tag: u32,
         keys: &[DeviceKeys],
     ) -> Result<SendHandle, CallError> {
         let Self { slots, devices, .. } = self;
         let slot = &mut slots[Self::slot_at(number)];
         let at = slot.find(tag).ok_or(NotNow::NoSuchTag)?;
-        slot.buffers[at].fill(buffer, devices, keys)?;
-        slot.matched |= 1 << at;
-        if slot.matched == slot.all()
+        slot.buffers[at].fill(source, devices, keys)?;
+        slot.awaited |= 1 << at;
+        if slot.awaited == slot.all()
             && let Err(not_now) = self.launch_parts(number)
         {
-            self.slots[Self::slot_at(number)].matched &= !(1 << at);
+            self.slots[Self::slot_at(number)].awaited &= !(1 << at);
             return Err(not_now.into());
         }
         Ok(SendHandle { number, buffer: at as u8 })
@@ -142,15 +176,11 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             return self.launch_parts(number);
         }
         let (rail, place) = self.one_lane().ok_or(NotNow::NoCredits)?;
-        let (mask, units) = (Mask::of(rail), bytes.div_ceil(SIZE_UNIT));
-        let slot = &mut self.slots[at];
-        slot.buffers[0].parts = Parts::whole(rail, bytes);
-        slot.told = Told::Units(units);
-        slot.is_fast = true;
-        slot.send_over(mask);
-        let imm = self.layout.encode_units(at as u8, mask, units);
+        let mask = Mask::of(rail);
+        let imm = self.send_fast(at, mask, bytes);
         let taken = self.post_fast(at, rail, place, (0, bytes), imm);
         self.given((at, rail, place), u64::from(bytes), taken, true)?;
+        self.note_turns(mask, |_| place as u8);
         self.next = number + 1;
         Ok(())
     }
@@ -176,23 +206,46 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     #[inline(never)]
     fn launch_parts(&mut self, number: u64) -> Result<(), NotNow> {
         let at = Self::slot_at(number);
-        let (available, chosen) = self.available(u32::from(self.slots[at].count));
+        let Slot { count, buffers: [Buffer { local, .. }, ..], .. } = &self.slots[at];
+        let (count, bytes) = (*count, local.length());
+        let (available, chosen) = self.available(u32::from(count));
         if available.is_empty() {
             return Err(NotNow::NoCredits);
+        }
+        if count == 1
+            && bytes <= self.longest_fast
+            && let Some((mut parts, mask)) = self.split.evenly(bytes, available)
+        {
+            let imm = self.send_fast(at, mask, bytes);
+            self.post_shares(at, (mask, &chosen), imm, |_, _| parts.next())?;
+            self.next = number + 1;
+            return Ok(());
         }
         self.divide(at, available);
         let slot = &mut self.slots[at];
         let fits = |rail: u8| {
             let lane = &self.lanes[usize::from(chosen[usize::from(rail)])];
-            slot.buffers[0].parts.part(rail).1 <= lane.max_message
+            slot.first_part(rail).1 <= lane.max_message
         };
-        let bytes = slot.buffers[0].local.length();
-        let fits = bytes <= self.shortest_port || { slot.mask }.all(fits);
+        let fits = { slot.mask }.all(fits);
         slot.choose_form(self.layout.told(bytes), fits, &self.config);
         slot.send_over(slot.mask);
         self.post_message(number, &chosen)?;
         self.next = number + 1;
         Ok(())
+    }
+
+    /// A message of one buffer of so many bytes is given to these rails, evenly, as one request on each. Returns
+    /// their immediate.
+    #[inline]
+    fn send_fast(&mut self, at: usize, mask: Mask, bytes: u32) -> Imm {
+        let units = bytes.div_ceil(SIZE_UNIT);
+        let slot = &mut self.slots[at];
+        slot.told = Told::Units(units);
+        slot.is_fast = true;
+        slot.is_even = true;
+        slot.send_over(mask);
+        self.layout.encode_units(at as u8, mask, units)
     }
 
     /// The rails that can be given something now, and the queue pair of each whose turn it is. `requests`
@@ -204,7 +257,11 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         }
         let mut available = Mask::EMPTY;
         for (rail, lane) in (0..MAX_RAILS).zip(self.lanes.iter()) {
-            let has_room = lane.has_room(requests.min(lane.queue.limit()));
+            // Every queue has room for one.
+            let has_room = match requests {
+                1 => lane.has_room(1),
+                _ => lane.has_room(requests.min(lane.queue.limit())),
+            };
             available |= Mask::from_bits(u8::from(has_room) << rail);
         }
         (available, [0, 1, 2, 3, 4, 5, 6, 7])
@@ -240,7 +297,6 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     }
 
     /// Gives every available rail its parts of the buffers. A message without bytes goes over one rail.
-    #[inline]
     fn divide(&mut self, at: usize, available: Mask) {
         let Self { split, outstanding, slots, .. } = self;
         let slot = &mut slots[at];
@@ -254,6 +310,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             mask = Mask::of(split.one(available, outstanding));
         }
         slot.mask = mask;
+        slot.is_even = false;
     }
 }
 
@@ -262,10 +319,11 @@ impl Buffer {
     #[inline]
     fn fill(
         &mut self,
-        buffer: LocalBuffer,
+        source: Source,
         devices: &Devices,
         keys: &[DeviceKeys],
     ) -> Result<(), CallError> {
+        let Source { buffer, may_inline } = source;
         let (length, capacity) = (buffer.length(), self.remote.length);
         if length > capacity {
             return Err(CallError::TooLong { length, capacity });
@@ -276,6 +334,7 @@ impl Buffer {
             }
         }
         self.local = buffer;
+        self.may_inline = may_inline;
         Ok(())
     }
 }
@@ -292,7 +351,7 @@ impl Slot {
     /// The first buffer with this tag that has not found its send.
     #[inline]
     fn find(&self, tag: u32) -> Option<usize> {
-        let has_no_send = |at: &usize| self.matched >> at & 1 == 0;
+        let has_no_send = |at: &usize| self.awaited >> at & 1 == 0;
         let mut fitting = (0..usize::from(self.count)).filter(has_no_send);
         fitting.find(|at| self.buffers[*at].remote.tag == tag)
     }

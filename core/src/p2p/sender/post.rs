@@ -6,6 +6,7 @@ use crate::hardware::{QueuePair, Refusal, Taken};
 use crate::p2p::error::NotNow;
 use crate::p2p::immediate::Told;
 use crate::p2p::lane::key;
+use crate::p2p::mask::Mask;
 use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::p2p::record::{self, RECORD_BYTES, RECORD_WORDS};
@@ -17,7 +18,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 {
     /// Posts every share of a message as far as there are credits, each by the queue pair that was `chosen`
     /// for its rail. If the driver of the first refuses all of it, the message is where it was before.
-    #[inline]
+    #[inline(never)]
     pub(super) fn post_message(
         &mut self,
         number: u64,
@@ -27,17 +28,32 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         if !self.slots[at].is_fast {
             return self.post_slowly(number, chosen);
         }
-        let imm = self.slots[at].fast_imm(at as u8, self.layout);
+        let slot = &self.slots[at];
+        let (mask, imm) = (slot.mask, slot.fast_imm(at as u8, self.layout));
+        self.post_shares(at, (mask, chosen), imm, Slot::first_part)
+    }
+
+    /// The same of a message whose shares are one request each, with this immediate; `part` tells the first
+    /// byte and the length of each.
+    #[inline(always)]
+    pub(super) fn post_shares(
+        &mut self,
+        at: usize,
+        (mask, chosen): (Mask, &[u8; MAX_RAILS]),
+        imm: Imm,
+        mut part: impl FnMut(&Slot, u8) -> (u32, u32),
+    ) -> Result<(), NotNow> {
         let mut is_first = true;
-        for rail in self.slots[at].mask {
+        for rail in mask {
             let place = usize::from(chosen[usize::from(rail)]);
-            let part = self.slots[at].buffers[0].parts.part(rail);
+            let part = part(&self.slots[at], rail);
             let taken = self.post_fast(at, rail, place, part, imm);
             if !self.given((at, rail, place), u64::from(part.1), taken, is_first)? {
                 break;
             }
             is_first = false;
         }
+        self.note_turns(mask, |at| chosen[at]);
         Ok(())
     }
 
@@ -62,6 +78,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             }
             is_first = false;
         }
+        self.note_turns(self.slots[at].mask, |at| chosen[at]);
         Ok(())
     }
 
@@ -83,11 +100,18 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
                 self.refused(place, errno);
             }
         }
-        if self.each > 1 {
-            self.turns[usize::from(rail)] = (place / usize::from(self.config.rails)) as u8;
-        }
         self.outstanding[usize::from(rail)] += payload;
         Ok(taken.refusal.is_none() || self.lanes.failure.is_none())
+    }
+
+    /// The queue pairs that were chosen for these rails have had their turns.
+    #[inline]
+    pub(super) fn note_turns(&mut self, rails: Mask, chosen: impl Fn(usize) -> u8) {
+        if self.each > 1 {
+            for at in rails.map(usize::from) {
+                self.turns[at] = chosen(at) / self.config.rails;
+            }
+        }
     }
 
     /// The driver of the first rail did not take anything of a message.
@@ -115,11 +139,14 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let slot = &self.slots[at];
         let share = slot.shares[usize::from(rail)];
         if slot.is_fast && !share.is_moved {
+            let place = usize::from(share.lane);
+            if !self.lanes[place].has_room(1) {
+                return Taken { count: 0, refusal: None };
+            }
             let imm = slot.fast_imm(at as u8, self.layout);
-            let part = slot.buffers[0].parts.part(rail);
-            let taken = self.post_fast(at, rail, usize::from(share.lane), part, imm);
+            let taken = self.post_fast(at, rail, place, slot.first_part(rail), imm);
             if taken.count > 0 {
-                self.owed[usize::from(share.lane)] = None;
+                self.owed[place] = None;
             }
             return taken;
         }
@@ -131,7 +158,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let count = (all - share.next).min(lane.queue.credits());
         let mut taken = Taken { count: 0, refusal: None };
         if count > 0 {
-            let purpose = Purpose::Share { number, rail, ends: share.next + count == all };
+            let is_end = share.next + count == all;
+            let purpose = if is_end { Purpose::Share { number, rail } } else { Purpose::Part };
             let request = |index| slot.request(rail, share.next + index, &wire);
             taken = lane.post(count, true, purpose, request);
         }
@@ -148,7 +176,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         taken
     }
 
-    /// The same of a share that is one request, by this queue pair; of this first byte and length.
+    /// The same of a share that is one request, by this queue pair, which has room for it; of this first byte
+    /// and length.
     #[inline(always)]
     pub(super) fn post_fast(
         &mut self,
@@ -161,12 +190,9 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let Self { lanes, slots, .. } = self;
         let (slot, lane) = (&mut slots[at], &mut lanes[place]);
         let number = slot.number;
-        let mut taken = Taken { count: 0, refusal: None };
-        if lane.queue.credits() > 0 {
-            let payload = slot.buffers[0].write(offset, length, &lane.port());
-            let request = SendRequest { opcode: Opcode::RdmaWriteWithImm, imm, ..payload };
-            taken = lane.post_one(request, true, Purpose::Share { number, rail, ends: true });
-        }
+        let payload = slot.buffers[0].write(offset, length, &lane.port());
+        let request = SendRequest { opcode: Opcode::RdmaWriteWithImm, imm, ..payload };
+        let taken = lane.post_one(request, true, Purpose::Share { number, rail });
         let is_posted = taken.count > 0;
         slot.shares[usize::from(rail)] = Share {
             stage: if is_posted { Stage::Posted } else { Stage::Posting },
@@ -189,7 +215,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// What the requests of a message need besides it.
     fn wire(&self, at: usize, place: usize) -> Wire {
         let lane = &self.lanes[place];
-        let record = self.peer.map(|peer| peer.records).unwrap_or_default();
+        let record = &self.records;
         let first = Self::RING_WORDS + at * RECORD_WORDS;
         let bytes = usize::from(self.slots[at].count) * size_of::<u64>();
         let lkey = self.region.lkey(lane.device);

@@ -1,12 +1,13 @@
 //! What a sender remembers of a message, until the next one takes its slot.
 
 use crate::p2p::entry::{Entry, MAX_BUFFERS};
+use crate::p2p::even::EvenParts;
 use crate::p2p::immediate::{ImmLayout, Immediate, Told};
 use crate::p2p::lane::{Port, blank, key};
 use crate::p2p::mask::Mask;
 use crate::p2p::split::Parts;
 use crate::rail::MAX_RAILS;
-use crate::verbs::{Imm, LocalBuffer, Opcode, SendRequest, Sge};
+use crate::verbs::{Imm, LocalBuffer, Opcode, SendFlags, SendRequest, Sge};
 
 /// How far a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +61,13 @@ pub(super) struct Share {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffer {
     pub(super) local: LocalBuffer,
+    /// Requests may bring its bytes along.
+    pub(super) may_inline: bool,
     /// Its keys, for each of this end's devices.
     pub(super) lkeys: [u32; MAX_RAILS],
     /// Where it goes.
     pub(super) remote: Entry,
+    /// How it is spread, unless the message [is even](Slot::is_even).
     pub(super) parts: Parts,
 }
 
@@ -75,16 +79,16 @@ pub(super) struct Slot {
     pub(super) state: State,
     /// Buffers of it.
     pub(super) count: u8,
-    /// Buffers that have found their sends.
-    pub(super) matched: u8,
-    /// Buffers whose callers were told.
-    pub(super) told_callers: u8,
+    /// Buffers that have found their sends, and whose callers were not told.
+    pub(super) awaited: u8,
     /// Failures of devices and drivers that it took part in.
     pub(super) failures: u8,
     /// What its immediates say of the sizes.
     pub(super) told: Told,
     /// Each share is one request: the payload, with the immediate.
     pub(super) is_fast: bool,
+    /// Its only buffer is spread evenly over the rails in the mask, one or more.
+    pub(super) is_even: bool,
     pub(super) mask: Mask,
     /// The rails whose shares have arrived, of those in the mask.
     pub(super) arrived: Mask,
@@ -121,16 +125,17 @@ impl Slot {
         number: 0,
         state: State::Free,
         count: 0,
-        matched: 0,
-        told_callers: 0,
+        awaited: 0,
         failures: 0,
         told: Told::Record,
         is_fast: false,
+        is_even: false,
         mask: Mask::EMPTY,
         arrived: Mask::EMPTY,
         shares: [Self::NO_SHARE; MAX_RAILS],
         buffers: [Buffer {
             local: LocalBuffer::EMPTY,
+            may_inline: false,
             lkeys: [0; MAX_RAILS],
             remote: Entry {
                 number: 0,
@@ -151,11 +156,19 @@ impl Slot {
         self.number = number;
         self.state = State::Matching;
         self.count = count;
-        self.matched = 0;
-        self.told_callers = 0;
+        self.awaited = 0;
         self.failures = 0;
         // The receiver is done with the message before: nothing of it is to be sent again.
         self.mask = Mask::EMPTY;
+    }
+
+    /// A buffer's caller was told.
+    #[inline]
+    pub(super) const fn tell(&mut self, bit: u8) {
+        self.awaited &= !bit;
+        if self.awaited == 0 {
+            self.state = State::Free;
+        }
     }
 
     /// None of it was posted: it was not given to the rails.
@@ -177,10 +190,24 @@ impl Slot {
         &self.buffers[..usize::from(self.count)]
     }
 
+    /// The first byte and the length of the part that a rail carries of each buffer.
+    fn parts(&self, rail: u8) -> impl Iterator<Item = (u32, u32)> {
+        let Self { is_even, mask, .. } = *self;
+        let part = move |buffer: &Buffer| match is_even {
+            true => EvenParts::part(buffer.local.length(), mask, rail),
+            false => buffer.parts.part(rail),
+        };
+        self.buffers().iter().map(part)
+    }
+
+    /// The same of the first buffer.
+    pub(super) fn first_part(&self, rail: u8) -> (u32, u32) {
+        self.parts(rail).next().unwrap_or_default()
+    }
+
     /// Bytes that a rail carries of the buffers.
-    #[inline]
     pub(super) fn bytes(&self, rail: u8) -> u64 {
-        self.buffers().iter().map(|buffer| u64::from(buffer.parts.part(rail).1)).sum()
+        self.parts(rail).map(|(_, length)| u64::from(length)).sum()
     }
 
     /// Whether every share has arrived.
@@ -193,6 +220,7 @@ impl Slot {
     /// unless that is known.
     #[inline]
     pub(super) fn arrived(&mut self, number: u64, rail: u8, place: usize) -> u64 {
+        let rail = rail % MAX_RAILS as u8;
         let share = &mut self.shares[usize::from(rail)];
         // State is kept by number: the slot may be another message's by now.
         let is_ours = self.number == number && usize::from(share.lane) == place;
@@ -213,8 +241,7 @@ impl Slot {
         if self.shares[usize::from(rail)].is_bare {
             return 1;
         }
-        let parts = self.buffers().iter().map(|buffer| buffer.parts.part(rail).1);
-        parts.map(|bytes| bytes.div_ceil(max_message)).sum::<u32>() + 1
+        self.parts(rail).map(|(_, bytes)| bytes.div_ceil(max_message)).sum::<u32>() + 1
     }
 
     /// Whether a rail's signal brings the sizes along. Each that was moved does: what was lost may be the
@@ -234,8 +261,7 @@ impl Slot {
     pub(super) fn request(&self, rail: u8, mut index: u32, wire: &Wire) -> SendRequest {
         let longest = wire.port.max_message;
         let payload = if self.shares[usize::from(rail)].is_bare { &[] } else { self.buffers() };
-        for buffer in payload {
-            let (offset, length) = buffer.parts.part(rail);
+        for (buffer, (offset, length)) in payload.iter().zip(self.parts(rail)) {
             let pieces = length.div_ceil(longest);
             if index < pieces {
                 let before = index * longest;
@@ -268,8 +294,12 @@ impl Buffer {
     /// A WRITE of a part of it.
     #[inline]
     pub(super) fn write(&self, offset: u32, length: u32, port: &Port) -> SendRequest {
+        let lkey = self.lkeys[usize::from(port.device_at) % MAX_RAILS];
+        // A branch, which costs those who did not ask for it less than a choice.
+        let flags = if self.may_inline { port.inline(length) } else { SendFlags::empty() };
         SendRequest {
-            sge: self.local.part(offset, length).sge(self.lkeys[usize::from(port.device_at)]),
+            flags,
+            sge: self.local.part(offset, length).sge(lkey),
             remote_addr: self.remote.addr.wrapping_add(u64::from(offset)),
             rkey: key(&self.remote.rkeys, port.peer_at),
             ..blank(Opcode::RdmaWrite)

@@ -20,31 +20,21 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// [`NoRequest`](CallError::NoRequest): the caller was told before.
     pub fn test(&mut self, handle: SendHandle) -> Result<bool, CallError> {
         let SendHandle { number, buffer } = handle;
-        let slot = &self.slots[Self::slot_at(number)];
+        let slot = &mut self.slots[Self::slot_at(number)];
         let bit = 1 << buffer;
-        let is_known = slot.number == number && slot.matched & !slot.told_callers & bit != 0;
-        if !is_known {
+        if slot.number != number || slot.awaited & bit == 0 {
             return Err(CallError::NoRequest { number });
         }
         if slot.state == State::Done {
-            self.tell(number, bit);
+            slot.tell(bit);
             return Ok(true);
         }
         match self.lanes.failure {
             Some(failure) if self.is_drained() => {
-                self.tell(number, bit);
+                self.slots[Self::slot_at(number)].tell(bit);
                 Err(CallError::Failed(failure))
             }
             _ => Ok(false),
-        }
-    }
-
-    /// The caller of this buffer was told.
-    fn tell(&mut self, number: u64, bit: u8) {
-        let slot = &mut self.slots[Self::slot_at(number)];
-        slot.told_callers |= bit;
-        if slot.told_callers == slot.matched {
-            slot.state = State::Free;
         }
     }
 }

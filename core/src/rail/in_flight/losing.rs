@@ -63,9 +63,14 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.lost.failed
     }
 
+    /// The front batch, and how many of its requests are acknowledged though it is not complete.
+    pub(crate) fn front_acknowledged(&self) -> Option<(Batch, u32)> {
+        self.front().map(|batch| (*batch, self.lost.acknowledged))
+    }
+
     /// The front batch is lost. Nothing of it is in flight any more. Of plain fragments those that are
-    /// acknowledged are done; what the peer counts, it tells itself.
-    pub(crate) fn lose_front(&mut self, fragment_bytes: u32) {
+    /// acknowledged, `acknowledged_bytes` in all, are done; what the peer counts, it tells itself.
+    pub(crate) fn lose_front(&mut self, acknowledged_bytes: u32) {
         debug_assert!(self.is_losing() && !self.is_empty());
         let withheld = if self.front_is_withheld() { self.lost.withheld } else { 0 };
         if withheld > 0 {
@@ -83,7 +88,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
         self.lost.failed = None;
         let acknowledged = core::mem::take(&mut self.lost.acknowledged);
         if acknowledged > 0 && batch.content == Content::Fragments {
-            let (_, rest) = batch.split(acknowledged, fragment_bytes, 0);
+            let (_, rest) = batch.split(acknowledged, acknowledged_bytes, 0);
             self.take_lost(number, Some(rest));
             self.lost.requests += u32::from(rest.count);
         } else {

@@ -5,6 +5,7 @@
 //! what their order promises. Deferred requests are posted to rail 0 in posting order, complete in that
 //! order, and are reported when they complete. Until then their slots are kept.
 
+mod many;
 mod state;
 mod steps;
 

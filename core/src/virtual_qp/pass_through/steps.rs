@@ -2,11 +2,12 @@
 
 use super::state::{NONE, PassThrough};
 use crate::completion::{DirectCompletions, VirtualWc};
-use crate::hardware::{QueuePair, Refusal};
+use crate::hardware::{MAX_SGE, QueuePair, Refusal};
 use crate::rail::{Batch, Content, RailId};
-use crate::verbs::{Completion, Opcode, SendFlags, SendWr, WcStatus};
+use crate::verbs::{Completion, LocalPart, Opcode, SendFlags, SendWr, Sge, WcStatus};
 use crate::virtual_qp::config::PassThroughOrder;
 use crate::virtual_qp::error::{PostSendError, RefusedBy};
+use crate::virtual_qp::parts::{Cut, Walk};
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::SchemeRules;
 use crate::virtual_qp::slot::{Keys, SendSlot, Sends, SlotState};
@@ -27,25 +28,64 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 {
     /// Step 1 of a SEND or atomic: it bypasses the ring if its order allows it, else takes its place
     /// there.
+    #[inline(always)]
     pub(in crate::virtual_qp) fn post_pass_through(
         &mut self,
         wr: &SendWr<'_>,
     ) -> Result<(), PostSendError> {
-        let keys = self.check_pass_through(wr)?;
+        self.check_pass_through(wr)?;
+        let keys = Keys::of(wr, self.rails[0].device, 0)?;
+        if self.bypass_if_it_may(wr, keys, &[])? {
+            return Ok(());
+        }
+        let id = self.add_deferred::<false>(wr, keys)?;
+        self.defer(id);
+        Ok(())
+    }
+
+    /// The same, of a SEND with a list of buffers.
+    pub(in crate::virtual_qp) fn pass_list_through(
+        &mut self,
+        whole: &SendWr<'_>,
+        buffers: &[LocalPart<'_>],
+    ) -> Result<(), PostSendError> {
+        self.check_pass_through(whole)?;
+        // Each buffer has keys of its own, and no memory of the peer's is named.
+        let keys = Keys::default();
+        let gathered = self.gather_on_rail_0(whole, buffers)?;
+        if self.bypass_if_it_may(whole, keys, &gathered)? {
+            return Ok(());
+        }
+        let devices = if self.reroute.is_on { self.devices.len() } else { 0 };
+        self.check_parts(whole.flags, buffers, devices)?;
+        let id = self.add_deferred::<true>(whole, keys)?;
+        self.add_parts(id, buffers)?;
+        self.defer(id);
+        Ok(())
+    }
+
+    /// Posts a pass-through request, if it need not wait. Returns whether it was posted.
+    #[inline(always)]
+    fn bypass_if_it_may(
+        &mut self,
+        wr: &SendWr<'_>,
+        keys: Keys,
+        list: &[Sge],
+    ) -> Result<bool, PostSendError> {
         if self.may_bypass(wr) {
-            match self.bypass(wr, keys) {
+            match self.bypass(wr, keys, list) {
                 Err(RefusedBy { refusal: Refusal::QueueFull, .. }) => {}
-                posted => return Ok(posted?),
+                posted => return Ok(posted.map(|()| true)?),
             }
         }
         if wr.flags.contains(SendFlags::INLINE) {
-            Err(PostSendError::InlineMustWait)
-        } else {
-            self.defer(wr, keys)
+            return Err(PostSendError::InlineMustWait);
         }
+        Ok(false)
     }
 
-    fn check_pass_through(&self, wr: &SendWr<'_>) -> Result<Keys, PostSendError> {
+    #[inline(always)]
+    pub(super) fn check_pass_through(&self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         if matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm) {
             self.scheme.check_send(wr.opcode)?;
         }
@@ -66,11 +106,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 return Err(PostSendError::InlineTooLong { length, max });
             }
         }
-        Keys::of(wr, rail.device, 0)
+        Ok(())
     }
 
     /// Whether a pass-through request may go straight to rail 0.
-    fn may_bypass(&self, wr: &SendWr<'_>) -> bool {
+    #[inline(always)]
+    pub(super) fn may_bypass(&self, wr: &SendWr<'_>) -> bool {
         let PassThrough { order, bypassing, oldest, .. } = self.pass_through;
         let fenced = wr.flags.contains(SendFlags::FENCE);
         let waits = fenced || order == PassThroughOrder::Ordered;
@@ -82,12 +123,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         !self.reroute.is_on && !must_wait && self.rail_0_has_room()
     }
 
-    fn bypass(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), RefusedBy> {
+    #[inline(always)]
+    fn bypass(&mut self, wr: &SendWr<'_>, keys: Keys, list: &[Sge]) -> Result<(), RefusedBy> {
         let signaled = wr.flags.contains(SendFlags::SIGNALED);
         let content = if signaled { Content::PassThrough } else { Content::Unsignaled };
         let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
         let request = keys.request(wr, self.header.imm_order);
-        let posted = self.rails[0].post_one(request, batch);
+        let posted = self.rails[0].post_one(request, list, batch);
         match posted {
             Ok(_) => self.pass_through.bypassing += 1,
             Err(Refusal::QueueFull) => self.offers.sends.insert(RailId::Data(0)),
@@ -98,14 +140,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         posted
     }
 
-    /// Gives a pass-through request its place in the ring, from where it goes as soon as its order
-    /// and rail 0 let it.
-    fn defer(&mut self, wr: &SendWr<'_>, keys: Keys) -> Result<(), PostSendError> {
+    /// Gives a pass-through request its place in the ring. One that is `LISTED` needs no keys but those of its
+    /// buffers.
+    fn add_deferred<const LISTED: bool>(
+        &mut self,
+        wr: &SendWr<'_>,
+        keys: Keys,
+    ) -> Result<u64, PostSendError> {
         let imm_order = self.header.imm_order;
         let Self { sends, devices, reroute, .. } = self;
         let id = sends.add_with(|slot| {
             slot.keys[0] = keys;
-            if reroute.is_on {
+            if reroute.is_on && !LISTED {
                 // Rail 0 may come back on any of the devices.
                 for (at, keys) in slot.keys.iter_mut().enumerate().take(devices.len()) {
                     *keys = Keys::of_at(wr, devices, at)?;
@@ -118,14 +164,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         })?;
         self.pass_through.add(id, self.reroute.is_on);
         self.sends.keep_from(self.pass_through.keeps_from());
-        // With requests before it that wait for rails, the ring's cursor passes it in its turn.
-        if self.sends.front_pending() == Some(id) {
+        Ok(id)
+    }
+
+    /// The newest request of the ring goes from there as soon as its order and rail 0 let it.
+    fn defer(&mut self, id: u64) {
+        // With requests before it that wait for rails, the ring's cursor passes it, and its buffers, in
+        // their turn.
+        while self.sends.front_pending().is_some_and(|front| front >= id) {
             self.sends.pop_pending();
         }
         if self.reroute.is_on {
             self.post_deferred();
         }
-        Ok(())
     }
 
     /// Posts deferred requests, oldest first, until one has to wait on.
@@ -136,10 +187,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             if !self.may_post_deferred(id) {
                 return;
             }
-            let slot = self.sends.slot(id);
-            let request = slot.pass_through(self.rails[0].keys_at);
+            let slot = *self.sends.slot(id);
+            let keys_at = self.rails[0].keys_at;
+            let request = slot.pass_through(keys_at);
             let batch = Batch::one(id, slot.local.length(), Content::Deferred, slot.opcode);
-            let posted = self.rails[0].post_one(request, batch);
+            let posted = if slot.state.contains(SlotState::LISTED) {
+                let whole = Cut { size: slot.local.length(), buffers: MAX_SGE as u32 };
+                let (gathered, _) =
+                    Walk::at(&self.sends, id, 0).gather(&self.sends, whole, keys_at);
+                self.rails[0].post_one(request, &gathered, batch)
+            } else {
+                self.rails[0].post_one(request, &[], batch)
+            };
             if posted.is_ok() {
                 self.pass_through.next = next_after(&self.sends, id, SlotState::DEFERRED);
             }

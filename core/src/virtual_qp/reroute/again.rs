@@ -3,8 +3,8 @@
 use crate::hardware::QueuePair;
 use crate::rail::{Batch, Content, RailId};
 use crate::virtual_qp::dispatch::load;
-use crate::virtual_qp::fragments::post_rest;
-use crate::virtual_qp::list::slot_at;
+use crate::virtual_qp::list_fragments::post_rest_of;
+use crate::virtual_qp::parts::front_bytes;
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::Numbering;
 use crate::virtual_qp::scheme::dqplb::SendNumbers;
@@ -68,24 +68,22 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Posts as much of a lost batch to a rail as it has credits for.
     fn post_lost(&mut self, found: &Found, target: usize) {
         let Found { rail: own, number, batch } = *found;
-        let size = self.config.max_msg_size;
+        let cut = self.cut();
         let count = u32::from(batch.count).min(self.rails[target].sends.credits());
-        let (piece, rest) = split(batch, count, size);
+        let (piece, rest) = split(batch, count, front_bytes(&self.sends, &batch, count, cut));
         // Taken off first: on its own rail, it may move to the same place.
         self.rails[own].sends.take_lost(number, rest);
-        let local = slot_at(&mut self.sends, batch.wr, batch.offset);
-        let slot = self.sends.slot(batch.wr);
-        slot.batches_in_flight += u32::from(rest.is_some());
+        self.sends.slot(batch.wr).batches_in_flight += u32::from(rest.is_some());
         let rail = &mut self.rails[target];
         let tag = rail.sends.push_again(piece);
-        let taken = post_rest(rail, &local, &piece, 0, tag, size);
+        let taken = post_rest_of(rail, &mut self.sends, &piece, 0, tag, cut);
         if taken.refusal.is_some() {
             rail.sends.truncate(count, taken.count);
             let id = rail.id;
             let error = taken.refusal.and_then(|refusal| refusal.errno());
             let error = error.map(|errno| rail.refusal_error(errno, piece.offset));
             if taken.count == 0 {
-                slot.batches_in_flight -= u32::from(rest.is_some());
+                self.sends.slot(batch.wr).batches_in_flight -= u32::from(rest.is_some());
                 self.rails[own].sends.put_back_lost(number, batch);
             }
             self.offers.sends.insert(id);
@@ -97,8 +95,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 }
 
-/// Splits a lost batch into what goes out now and the rest.
-fn split(batch: Batch, count: u32, size: u32) -> (Batch, Option<Batch>) {
+/// Splits a lost batch into what goes out now, `bytes` of it, and the rest.
+fn split(batch: Batch, count: u32, bytes: u32) -> (Batch, Option<Batch>) {
     if count == u32::from(batch.count) {
         return (batch, None);
     }
@@ -106,6 +104,6 @@ fn split(batch: Batch, count: u32, size: u32) -> (Batch, Option<Batch>) {
         Content::Numbered => SendNumbers::number_of(&batch, count).get(),
         _ => 0,
     };
-    let (front, rest) = batch.split(count, size, number);
+    let (front, rest) = batch.split(count, bytes, number);
     (front, Some(rest))
 }

@@ -4,6 +4,7 @@ use crate::hardware::QueuePair;
 use crate::rail::{Batch, Content, Rail, RailEventKind, RailId, RailState};
 use crate::verbs::{Opcode, WcStatus};
 use crate::virtual_qp::health::Failure;
+use crate::virtual_qp::parts::front_bytes;
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::dqplb::SendNumbers;
 use crate::virtual_qp::scheme::{Numbering, notified_first};
@@ -146,7 +147,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             Content::Numbered if arrived == 0 => return,
             Content::Numbered => {
                 let number = SendNumbers::number_of(batch, arrived).get();
-                rest = Some(batch.split(arrived, self.config.max_msg_size, number).1);
+                let bytes = front_bytes(&self.sends, batch, arrived, self.cut());
+                rest = Some(batch.split(arrived, bytes, number).1);
             }
             Content::Notifies => {
                 if let Some(first) = notified_first(&mut self.sends, batch, arrived) {

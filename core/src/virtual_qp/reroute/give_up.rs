@@ -4,6 +4,7 @@ use crate::hardware::QueuePair;
 use crate::rail::{Content, RailId, RailSet};
 use crate::verbs::WcStatus;
 use crate::virtual_qp::health::Failure;
+use crate::virtual_qp::parts::front_bytes;
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::{SchemeRules, notified, notify_failed};
 use crate::virtual_qp::slot::SlotState;
@@ -121,11 +122,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// What drivers owe of batches that they took in part is not offered any more: nothing is sent for
     /// a request that was given up, nor past it.
     fn withhold_rests(&mut self) {
+        let cut = self.cut();
         for rail in &mut self.rails {
             let Some((batch, index, _)) = rail.sends.partial() else { continue };
             // Of a rail that failed, they are withheld already.
             if !rail.sends.is_losing() {
-                rail.sends.withhold(batch.bytes_of(index, self.config.max_msg_size));
+                rail.sends.withhold(front_bytes(&self.sends, &batch, index, cut));
             }
             self.sends.slot(batch.wr).state.insert(SlotState::CANCELLED);
         }

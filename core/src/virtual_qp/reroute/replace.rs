@@ -5,6 +5,9 @@ use crate::rail::tag::TagKind;
 use crate::rail::{RailId, RailState};
 use crate::verbs::DeviceId;
 use crate::virtual_cq::{AttachError, VirtualCq};
+use crate::virtual_qp::data_receives::Buffer;
+use crate::virtual_qp::list::usable;
+use crate::virtual_qp::parts::Gathered;
 use crate::virtual_qp::qp::VirtualQp;
 use crate::virtual_qp::scheme::SchemeRules;
 
@@ -121,10 +124,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let limits = queue_pair.limits();
         let message = if id == RailId::Notify { 0 } else { self.config.max_msg_size };
+        // Lists are cut, and receives remembered, for what all queue pairs took when they were built.
+        let send_sge = if id == RailId::Notify { 1 } else { self.max_sge };
+        let recv_sge = if id == RailId::Data(0) { self.max_recv_sge } else { 1 };
         for (what, given, needed) in [
             ("max_send_wr", limits.max_send_wr, rail.sends.limit()),
             ("max_recv_wr", limits.max_recv_wr, rail.recvs.limit()),
             ("max_msg_size", limits.max_msg_size, message),
+            ("max_send_sge", usable(limits.max_send_sge), send_sge),
+            ("max_recv_sge", usable(limits.max_recv_sge), recv_sge),
         ] {
             if given < needed {
                 return Err(ReplaceError::Limit { what, given, needed });
@@ -199,8 +207,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
         let mut count = 0;
         while let Some(receive) = self.data_receives.first_unposted(rail.recvs.posted()) {
-            let lkey = receive.lkeys[usize::from(rail.keys_at)];
-            match rail.post_data_recv(receive.local.sge(lkey)) {
+            let sge =
+                |buffer: &Buffer<RAILS>| buffer.local.sge(buffer.lkeys[usize::from(rail.keys_at)]);
+            let sges: Gathered = receive.map(sge).collect();
+            match rail.post_data_recv(&sges) {
                 Ok((_, None)) => count += 1,
                 Ok((_, complaint)) => return Taken { count: count + 1, refusal: complaint },
                 Err(refusal) => return Taken { count, refusal: Some(refusal) },

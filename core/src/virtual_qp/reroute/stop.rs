@@ -4,6 +4,7 @@ use crate::hardware::QueuePair;
 use crate::rail::{FailedBecause, RailError, RailEventKind, RailId, RailState};
 use crate::verbs::Completion;
 use crate::virtual_qp::health::Failure;
+use crate::virtual_qp::parts::front_bytes;
 use crate::virtual_qp::qp::VirtualQp;
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
@@ -39,7 +40,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return false;
         }
         self.stop_rail(rail, FailedBecause::Lost);
-        let bytes = self.config.max_msg_size;
         let Some(lost) = self.rail_mut(rail) else { return false };
         if lost.lifecycle.state() != RailState::Draining && !self.health.failed {
             return false;
@@ -48,9 +48,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !lost.sends.is_losing() {
             lost.sends.begin_loss();
         }
-        while !lost.sends.is_empty() {
-            lost.sends.lose_front(bytes);
+        while self.rail(rail).is_some_and(|lost| !lost.sends.is_empty()) {
+            self.lose_front(rail);
         }
+        let Some(lost) = self.rail_mut(rail) else { return false };
         lost.recvs.flush_all();
         lost.is_gone = true;
         lost.is_silent = true;
@@ -100,10 +101,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         index: u32,
         completion: &Completion,
     ) -> bool {
-        let size = self.config.max_msg_size;
+        let cut = self.cut();
         let Some(rail) = self.rail(id) else { return false };
         let fragments = rail.sends.front().filter(|batch| batch.content.is_fragments());
-        let offset = fragments.map_or(0, |batch| batch.offset + index * size);
+        let offset =
+            fragments.map_or(0, |batch| batch.offset + front_bytes(&self.sends, batch, index, cut));
         let error = rail.completion_error(completion, offset);
         if !self.survives(&error) {
             return false;
@@ -112,24 +114,35 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if !self.is_losing(id) {
             return false;
         }
-        let bytes = self.config.max_msg_size;
         let Some(rail) = self.rail_mut(id) else { return false };
         rail.errors += 1;
         // A flush does not tell about those before it: not every driver completes unsignaled ones.
         rail.sends.note_failed(index, !error.is_flush());
         let is_last = rail.sends.front().is_some_and(|batch| u32::from(batch.count) == index + 1);
         if is_last || rail.sends.ends_at(index) {
-            rail.sends.lose_front(bytes);
+            self.lose_front(id);
         }
         true
+    }
+
+    /// The front batch of a rail is lost, but for what of it is acknowledged.
+    fn lose_front(&mut self, id: RailId) {
+        let front = self.rail(id).and_then(|rail| rail.sends.front_acknowledged());
+        let bytes =
+            front.map_or(0, |(batch, count)| front_bytes(&self.sends, &batch, count, self.cut()));
+        if let Some(rail) = self.rail_mut(id) {
+            rail.sends.lose_front(bytes);
+        }
     }
 
     /// If the front batch of a rail that failed was taken in part, it is lost: whatever became of what was
     /// taken, the rest was never posted. Returns whether it is.
     pub(in crate::virtual_qp) fn lose_withheld(&mut self, id: RailId) -> bool {
-        let bytes = self.config.max_msg_size;
-        let withheld = self.rail_mut(id).filter(|rail| rail.sends.front_is_withheld());
-        withheld.map(|rail| rail.sends.lose_front(bytes)).is_some()
+        let withheld = self.rail(id).is_some_and(|rail| rail.sends.front_is_withheld());
+        if withheld {
+            self.lose_front(id);
+        }
+        withheld
     }
 
     /// A receive completed without having taken anything. Returns whether it is to be posted again.
@@ -171,14 +184,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if let FailedBecause::Error(error) = why {
             self.health.note_error(error);
         }
-        let size = self.config.max_msg_size;
+        let partial = self.rail(id).and_then(|rail| rail.sends.partial());
+        let bytes_taken =
+            partial.map(|(batch, index, _)| front_bytes(&self.sends, &batch, index, self.cut()));
         let Some(rail) = self.rail_mut(id) else { return };
         if let FailedBecause::Error(error) = why {
             rail.suspects_requests = error.suspects_requests();
         }
-        let partial = rail.sends.partial();
-        if let Some((batch, index, _)) = partial {
-            rail.sends.withhold(batch.bytes_of(index, size));
+        if let Some(bytes) = bytes_taken {
+            rail.sends.withhold(bytes);
         }
         rail.sends.begin_loss();
         let refused = rail.silence();

@@ -10,7 +10,7 @@ mod numbering;
 mod rules;
 mod spray;
 
-pub(super) use numbering::{Inner, Numbering, Unnumbered};
+pub(super) use numbering::{Numbering, Unnumbered};
 pub(super) use rules::{Notification, Receiving, Refused, SchemeRules};
 pub(super) use spray::{notified, notified_first, notify_failed};
 

@@ -98,6 +98,7 @@ unsafe extern "C" fn post_send(
     mut at: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
+    super::call("ibv_post_send");
     let is_datagram = (*qp).qp_type == ibv_qp_type::IBV_QPT_UD;
     let mut list = Vec::new();
     while !at.is_null() {

@@ -1,0 +1,131 @@
+//! How the buffers of a list are cut into fragments.
+//!
+//! A fragment takes as many bytes as any, unless it would have more buffers than a request can: then it ends
+//! where the last of those does. So where fragments begin and end follows from where the first one begins,
+//! and those of a batch are found again when they are to be posted again.
+
+use super::slot::{Keys, SendSlot, Sends, SlotState};
+use crate::hardware::MAX_SGE;
+use crate::rail::Batch;
+use crate::verbs::{LocalBuffer, Sge};
+use arrayvec::ArrayVec;
+
+/// The buffers of one physical request.
+pub(super) type Gathered = ArrayVec<Sge, MAX_SGE>;
+
+/// How large fragments are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    /// Bytes that a fragment has at most, and but for its last one exactly if the request has no list.
+    pub(super) size: u32,
+    /// Buffers that a fragment has at most, no more than [`MAX_SGE`].
+    pub(super) buffers: u32,
+}
+
+/// A place in the buffers of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    /// The place of the buffer in the ring.
+    part: u64,
+    /// Bytes of it that lie behind.
+    offset: u32,
+}
+
+impl Walk {
+    /// `offset` bytes behind the first byte of request `id`, which has a list.
+    pub(super) fn at<const RAILS: usize, const WRS: usize>(
+        sends: &Sends<RAILS, WRS>,
+        id: u64,
+        mut offset: u32,
+    ) -> Self {
+        let mut part = id + 1;
+        while let Some(slot) = find(sends, part)
+            && offset >= slot.local.length()
+        {
+            offset -= slot.local.length();
+            part += 1;
+        }
+        Self { part, offset }
+    }
+
+    /// Passes a fragment, and hands its buffers out with the keys of each. Returns its bytes.
+    pub(super) fn pass<const RAILS: usize, const WRS: usize>(
+        &mut self,
+        sends: &Sends<RAILS, WRS>,
+        cut: Cut,
+        mut each: impl FnMut(LocalBuffer, &[Keys; RAILS]),
+    ) -> u32 {
+        let mut room = cut.size;
+        for _ in 0..cut.buffers {
+            let Some(slot) = find(sends, self.part).filter(|_| room > 0) else { break };
+            let left = slot.local.length() - self.offset;
+            let length = left.min(room);
+            each(slot.local.part(self.offset, length), &slot.keys);
+            room -= length;
+            let ends = length == left;
+            self.part += u64::from(ends);
+            self.offset = if ends { 0 } else { self.offset + length };
+        }
+        cut.size - room
+    }
+
+    /// Passes `count` fragments. Returns their bytes.
+    pub(super) fn pass_many<const RAILS: usize, const WRS: usize>(
+        &mut self,
+        sends: &Sends<RAILS, WRS>,
+        cut: Cut,
+        count: u32,
+    ) -> u32 {
+        (0..count).map(|_| self.pass(sends, cut, |_, _| ())).sum()
+    }
+
+    /// Fragments up to the end of the list.
+    pub(super) fn fragments_left<const RAILS: usize, const WRS: usize>(
+        mut self,
+        sends: &Sends<RAILS, WRS>,
+        cut: Cut,
+    ) -> u32 {
+        let mut count = 0;
+        while self.pass(sends, cut, |_, _| ()) > 0 {
+            count += 1;
+        }
+        count
+    }
+
+    /// Passes a fragment. Returns its buffers with their keys on the device in this place.
+    pub(super) fn gather<const RAILS: usize, const WRS: usize>(
+        &mut self,
+        sends: &Sends<RAILS, WRS>,
+        cut: Cut,
+        keys_at: u8,
+    ) -> (Gathered, u32) {
+        let mut gathered = Gathered::new();
+        let bytes = self.pass(sends, cut, |local, keys| {
+            gathered.push(local.sge(keys[usize::from(keys_at)].lkey));
+        });
+        (gathered, bytes)
+    }
+}
+
+/// The buffer in a place of the ring, if there is one.
+fn find<const RAILS: usize, const WRS: usize>(
+    sends: &Sends<RAILS, WRS>,
+    id: u64,
+) -> Option<&SendSlot<RAILS>> {
+    sends.find(id).filter(|slot| slot.state.contains(SlotState::PART))
+}
+
+/// Bytes of the first `count` requests of a batch.
+pub(super) fn front_bytes<const RAILS: usize, const WRS: usize>(
+    sends: &Sends<RAILS, WRS>,
+    batch: &Batch,
+    count: u32,
+    cut: Cut,
+) -> u32 {
+    let slot = sends.find(batch.wr).filter(|_| batch.content.is_fragments());
+    if slot.is_some_and(|slot| slot.state.contains(SlotState::LISTED)) {
+        Walk::at(sends, batch.wr, batch.offset).pass_many(sends, cut, count)
+    } else {
+        batch.bytes_of(count, cut.size)
+    }
+}
