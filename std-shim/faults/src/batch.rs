@@ -4,24 +4,57 @@ use crate::fault::WorkQueue;
 use crate::faults::Faults;
 use crate::plan::Cut;
 use polyrail_core::hardware::{self, CommitError, QueuePair, ReceiveQueue, Refusal};
-use polyrail_core::verbs::{RecvRequest, SendRequest};
+use polyrail_core::verbs::{RecvRequest, SendRequest, Sge};
+
+/// Where requests are kept.
+#[derive(Debug)]
+pub(crate) struct Memory<R> {
+    requests: Vec<Kept<R>>,
+    /// The lists of those that have one, one behind the other.
+    sges: Vec<Sge>,
+}
+
+impl<R> Memory<R> {
+    /// Of what has no batches.
+    pub(crate) const NONE: Self = Self { requests: Vec::new(), sges: Vec::new() };
+
+    /// As much for another handle of the same queue.
+    pub(crate) fn another(&self) -> Self {
+        let requests = Vec::with_capacity(self.requests.capacity());
+        Self { requests, sges: Vec::with_capacity(self.sges.capacity()) }
+    }
+
+    /// For a batch that fills a queue of `max_wr` requests, of up to `max_sge` buffers. One request of a queue
+    /// that takes none is kept too, so that its driver refuses it in its own way.
+    pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
+        let requests = max_wr.max(1) as usize;
+        let lists = if max_sge > 1 { requests * max_sge as usize } else { 0 };
+        Self { requests: Vec::with_capacity(requests), sges: Vec::with_capacity(lists) }
+    }
+}
+
+/// A request, and how many buffers its list has if it has one.
+type Kept<R> = (R, Option<usize>);
 
 /// Requests gathered so far; more than the queue was granted are only remembered as too many.
 #[derive(Debug)]
-struct Staged<'q, T> {
-    requests: &'q mut Vec<T>,
+struct Staged<'q, R> {
+    memory: &'q mut Memory<R>,
     too_many: bool,
 }
 
-impl<'q, T: Copy> Staged<'q, T> {
-    fn new(requests: &'q mut Vec<T>) -> Self {
-        requests.clear();
-        Self { requests, too_many: false }
+impl<'q, R: Copy> Staged<'q, R> {
+    fn new(memory: &'q mut Memory<R>) -> Self {
+        memory.requests.clear();
+        memory.sges.clear();
+        Self { memory, too_many: false }
     }
 
-    fn add(&mut self, request: &T) {
-        if self.requests.len() < self.requests.capacity() {
-            self.requests.push(*request);
+    fn add(&mut self, request: R, list: Option<&[Sge]>) {
+        let Memory { requests, sges } = &mut *self.memory;
+        if requests.len() < requests.capacity() {
+            requests.push((request, list.map(<[Sge]>::len)));
+            sges.extend(list.unwrap_or_default());
         } else {
             self.too_many = true;
         }
@@ -31,9 +64,10 @@ impl<'q, T: Copy> Staged<'q, T> {
     fn commit(
         &self,
         cut: Option<Cut>,
-        post: impl FnOnce(&[T]) -> Result<(), CommitError>,
+        post: impl FnOnce(Requests<'_, R>) -> Result<(), CommitError>,
     ) -> Result<(), CommitError> {
-        let staged = self.requests.len() as u32;
+        let Memory { requests, sges } = &*self.memory;
+        let staged = requests.len() as u32;
         let full = self.too_many.then_some(Refusal::QueueFull);
         let (accepted, refusal) = match cut {
             Some(cut) if cut.requests < staged => (cut.requests, Some(cut.refusal)),
@@ -46,9 +80,27 @@ impl<'q, T: Copy> Staged<'q, T> {
                 accepted: error.accepted.min(accepted),
                 ..error
             };
-            post(&self.requests[..accepted as usize]).map_err(at_most)?;
+            post(Requests { requests: &requests[..accepted as usize], sges }).map_err(at_most)?;
         }
         refusal.map_or(Ok(()), |refusal| Err(CommitError { accepted, refusal }))
+    }
+}
+
+/// What a driver gets.
+struct Requests<'m, R> {
+    requests: &'m [Kept<R>],
+    sges: &'m [Sge],
+}
+
+impl<'m, R> Requests<'m, R> {
+    /// Hands each request out, with its list if it has one.
+    fn for_each(self, mut each: impl FnMut(&'m R, Option<&'m [Sge]>)) {
+        let mut sges = self.sges;
+        for (request, buffers) in self.requests {
+            let (list, behind) = sges.split_at(buffers.unwrap_or_default());
+            sges = behind;
+            each(request, buffers.map(|_| list));
+        }
     }
 }
 
@@ -61,20 +113,31 @@ pub struct SendBatch<'q, Q> {
 }
 
 impl<'q, Q> SendBatch<'q, Q> {
-    pub(crate) fn new(qp: &'q mut Q, faults: &'q Faults, memory: &'q mut Vec<SendRequest>) -> Self {
+    pub(crate) fn new(
+        qp: &'q mut Q,
+        faults: &'q Faults,
+        memory: &'q mut Memory<SendRequest>,
+    ) -> Self {
         Self { qp, faults, staged: Staged::new(memory) }
     }
 }
 
 impl<Q: QueuePair> hardware::SendBatch for SendBatch<'_, Q> {
     fn add(&mut self, request: &SendRequest) {
-        self.staged.add(request);
+        self.staged.add(*request, None);
+    }
+
+    fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
+        self.staged.add(*request, Some(buffers));
     }
 
     fn commit(self) -> Result<(), CommitError> {
         self.staged.commit(self.faults.on_commit(WorkQueue::Send), |requests| {
             let mut batch = self.qp.start_send();
-            requests.iter().for_each(|request| hardware::SendBatch::add(&mut batch, request));
+            requests.for_each(|request, list| match list {
+                None => hardware::SendBatch::add(&mut batch, request),
+                Some(list) => hardware::SendBatch::add_list(&mut batch, request, list),
+            });
             hardware::SendBatch::commit(batch)
         })
     }
@@ -92,7 +155,7 @@ impl<'q, R> RecvBatch<'q, R> {
     pub(crate) fn new(
         queue: &'q mut R,
         faults: &'q Faults,
-        memory: &'q mut Vec<RecvRequest>,
+        memory: &'q mut Memory<RecvRequest>,
     ) -> Self {
         Self { queue, faults, staged: Staged::new(memory) }
     }
@@ -100,13 +163,20 @@ impl<'q, R> RecvBatch<'q, R> {
 
 impl<R: ReceiveQueue> hardware::RecvBatch for RecvBatch<'_, R> {
     fn add(&mut self, request: &RecvRequest) {
-        self.staged.add(request);
+        self.staged.add(*request, None);
+    }
+
+    fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
+        self.staged.add(RecvRequest { wr_id, sge: Sge::EMPTY }, Some(buffers));
     }
 
     fn commit(self) -> Result<(), CommitError> {
         self.staged.commit(self.faults.on_commit(WorkQueue::Recv), |requests| {
             let mut batch = self.queue.start_recv();
-            requests.iter().for_each(|request| hardware::RecvBatch::add(&mut batch, request));
+            requests.for_each(|request, list| match list {
+                None => hardware::RecvBatch::add(&mut batch, request),
+                Some(list) => hardware::RecvBatch::add_list(&mut batch, request.wr_id, list),
+            });
             hardware::RecvBatch::commit(batch)
         })
     }
@@ -124,13 +194,13 @@ mod tests {
         cut: Option<(u32, Refusal)>,
         answer: Result<(), CommitError>,
     ) -> (Option<usize>, Result<(), CommitError>) {
-        let mut memory = Vec::with_capacity(4);
+        let mut memory = Memory::new(4, 1);
         let mut staged = Staged::new(&mut memory);
-        (0..requests).for_each(|request| staged.add(&request));
+        (0..requests).for_each(|request| staged.add(request, None));
         let cut = cut.map(|(requests, refusal)| Cut { requests, refusal });
         let mut got = None;
         let result = staged.commit(cut, |requests| {
-            got = Some(requests.len());
+            got = Some(requests.requests.len());
             answer
         });
         (got, result)

@@ -35,6 +35,10 @@ impl<D: Domain> Domain for Faulty<D> {
         self.inner.max_qp_wr()
     }
 
+    fn max_sge(&self) -> u32 {
+        self.inner.max_sge()
+    }
+
     fn max_srq_wr(&self) -> u32 {
         self.inner.max_srq_wr()
     }

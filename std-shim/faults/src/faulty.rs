@@ -1,5 +1,6 @@
 //! The wrapper.
 
+use crate::batch::Memory;
 use crate::faults::Faults;
 use crate::late::Late;
 use crate::roster::Serial;
@@ -18,8 +19,8 @@ pub struct Faulty<T> {
     pub(crate) inner: T,
     pub(crate) faults: Faults,
     /// Memory for batches, of queues that have them.
-    pub(crate) sends: Vec<SendRequest>,
-    pub(crate) receives: Vec<RecvRequest>,
+    pub(crate) sends: Memory<SendRequest>,
+    pub(crate) receives: Memory<RecvRequest>,
     /// Of a completion queue.
     pub(crate) late: Late,
 }
@@ -30,8 +31,8 @@ impl<T> Faulty<T> {
             enrolment: None,
             inner,
             faults: faults.clone(),
-            sends: Vec::new(),
-            receives: Vec::new(),
+            sends: Memory::NONE,
+            receives: Memory::NONE,
             late: Late::default(),
         }
     }
@@ -50,7 +51,7 @@ impl<T> Faulty<T> {
 /// The same device, or another handle of the same shared receive queue, with the same faults.
 impl<T: Clone> Clone for Faulty<T> {
     fn clone(&self) -> Self {
-        let receives = Vec::with_capacity(self.receives.capacity());
+        let receives = self.receives.another();
         Self { receives, ..Self::new(self.inner.clone(), &self.faults) }
     }
 }

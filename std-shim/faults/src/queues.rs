@@ -1,33 +1,27 @@
 //! Queue pairs and receive queues whose driver has faults.
 
-use crate::batch::{RecvBatch, SendBatch};
+use crate::batch::{Memory, RecvBatch, SendBatch};
 use crate::faults::Faults;
 use crate::faulty::{Enrolment, Faulty};
 use polyrail_core::hardware::{CqId, QpLimits, QueuePair, ReceiveQueue, Refusal};
 use polyrail_core::verbs::DeviceId;
 
-/// Memory for a batch that fills a queue of this size. One request of a queue that takes none is kept
-/// too, so that its driver refuses it in its own way.
-fn memory<T>(max_wr: u32) -> Vec<T> {
-    Vec::with_capacity(max_wr.max(1) as usize)
-}
-
 impl Faults {
     /// Wraps a queue pair. To delay its completions, wrap its [completion
     /// queue](Self::completion_queue) as well.
     pub fn queue_pair<Q: QueuePair>(&self, inner: Q) -> Faulty<Q> {
-        let QpLimits { max_send_wr, max_recv_wr, .. } = inner.limits();
+        let QpLimits { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, .. } = inner.limits();
         Faulty {
             enrolment: Some(Enrolment::new(self, &inner)),
-            sends: memory(max_send_wr),
-            receives: memory(max_recv_wr),
+            sends: Memory::new(max_send_wr, max_send_sge),
+            receives: Memory::new(max_recv_wr, max_recv_sge),
             ..Faulty::new(inner, self)
         }
     }
 
-    /// Wraps a shared receive queue that holds `max_wr` receives.
+    /// Wraps a shared receive queue that holds `max_wr` receives of one buffer each.
     pub fn receive_queue<R: ReceiveQueue>(&self, inner: R, max_wr: u32) -> Faulty<R> {
-        Faulty { receives: memory(max_wr), ..Faulty::new(inner, self) }
+        Faulty { receives: Memory::new(max_wr, 1), ..Faulty::new(inner, self) }
     }
 }
 

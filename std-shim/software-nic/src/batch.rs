@@ -7,44 +7,101 @@
 use crate::dma::Span;
 use crate::ending;
 use crate::error::errno::{EINVAL, ENODEV, EOPNOTSUPP};
+use crate::lists::{Listed, NamesBuffer};
 use crate::shared::{QpShared, SendQueue, SrqShared};
 use crate::state::QpState;
 use crate::sync::lock;
 use crate::transmit;
 use polyrail_core::hardware::{self, CommitError, ENGINE_WR_ID, Refusal};
-use polyrail_core::verbs::{Opcode, RecvRequest, SendFlags, SendRequest};
+use polyrail_core::verbs::{Opcode, RecvRequest, SendFlags, SendRequest, Sge};
+
+/// Where a queue's handle gathers requests.
+#[derive(Debug)]
+pub(crate) struct Memory<R> {
+    requests: Vec<Staged<R>>,
+    /// The lists of those that have one, one behind the other.
+    sges: Vec<Sge>,
+    /// Buffers that a list may have.
+    most: usize,
+}
+
+impl<R> Memory<R> {
+    /// For `capacity` requests of up to `max_sge` buffers.
+    pub(crate) fn new(capacity: u32, max_sge: u32) -> Self {
+        let capacity = capacity as usize;
+        let lists = if max_sge > 1 { capacity * max_sge as usize } else { 0 };
+        let sges = Vec::with_capacity(lists);
+        Self { requests: Vec::with_capacity(capacity), sges, most: max_sge.max(1) as usize }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Staged<R> {
+    Request(Listed<R>),
+    /// Its list is longer than lists can be.
+    TooLong,
+}
 
 /// Requests gathered so far; more than fit the queue are only remembered as too many.
 #[derive(Debug)]
-struct Staged<'q, T> {
-    requests: &'q mut Vec<T>,
+struct Staging<'q, R> {
+    memory: &'q mut Memory<R>,
     too_many: bool,
 }
 
-impl<'q, T: Copy> Staged<'q, T> {
-    fn new(requests: &'q mut Vec<T>) -> Self {
-        requests.clear();
-        Self { requests, too_many: false }
+impl<'q, R: Copy + NamesBuffer> Staging<'q, R> {
+    fn new(memory: &'q mut Memory<R>) -> Self {
+        memory.requests.clear();
+        memory.sges.clear();
+        Self { memory, too_many: false }
     }
 
-    fn add(&mut self, request: &T) {
-        if self.requests.len() < self.requests.capacity() {
-            self.requests.push(*request);
-        } else {
-            self.too_many = true;
+    fn is_empty(&self) -> bool {
+        !self.too_many && self.memory.requests.is_empty()
+    }
+
+    /// Whether there is room for one more.
+    fn has_room(&mut self) -> bool {
+        self.too_many |= self.memory.requests.len() == self.memory.requests.capacity();
+        !self.too_many
+    }
+
+    fn add(&mut self, request: Listed<R>) {
+        if self.has_room() {
+            self.memory.requests.push(Staged::Request(request));
         }
     }
 
-    /// Hands over one request after the other, until one is refused. Returns how many were taken beside
-    /// what happened.
+    fn add_list(&mut self, request: R, buffers: &[Sge]) {
+        if !self.has_room() {
+            return;
+        }
+        let Memory { requests, sges, most } = &mut *self.memory;
+        requests.push(match Listed::with(request, buffers, *most) {
+            Some((listed, filled)) => {
+                sges.extend(filled);
+                Staged::Request(listed)
+            }
+            None => Staged::TooLong,
+        });
+    }
+
+    /// Hands over one request after the other with its list, until one is refused. Returns how many were taken
+    /// beside what happened.
     fn commit(
         &self,
-        mut take: impl FnMut(&T) -> Result<(), Refusal>,
+        mut take: impl FnMut(&Listed<R>, &[Sge]) -> Result<(), Refusal>,
     ) -> (u32, Result<(), CommitError>) {
         let mut accepted = 0;
+        let mut sges = &self.memory.sges[..];
         let stop = |accepted, refusal| (accepted, Err(CommitError { accepted, refusal }));
-        for request in self.requests.iter() {
-            if let Err(refusal) = take(request) {
+        for request in &self.memory.requests {
+            let Staged::Request(request) = request else {
+                return stop(accepted, Refusal::Driver(EINVAL));
+            };
+            let (list, behind) = sges.split_at(request.buffers as usize);
+            sges = behind;
+            if let Err(refusal) = take(request, list) {
                 return stop(accepted, refusal);
             }
             accepted += 1;
@@ -59,18 +116,24 @@ const GONE: CommitError = CommitError { accepted: 0, refusal: Refusal::Driver(EN
 #[derive(Debug)]
 pub struct SendBatch<'q> {
     qp: &'q QpShared,
-    staged: Staged<'q, SendRequest>,
+    staged: Staging<'q, SendRequest>,
 }
 
 impl<'q> SendBatch<'q> {
-    pub(crate) fn new(qp: &'q QpShared, staged: &'q mut Vec<SendRequest>) -> Self {
-        Self { qp, staged: Staged::new(staged) }
+    pub(crate) fn new(qp: &'q QpShared, staged: &'q mut Memory<SendRequest>) -> Self {
+        Self { qp, staged: Staging::new(staged) }
     }
 }
 
 impl hardware::SendBatch for SendBatch<'_> {
     fn add(&mut self, request: &SendRequest) {
-        self.staged.add(request);
+        self.staged.add(Listed::send(*request));
+    }
+
+    /// Up to [`max_send_sge`](crate::QpCap::max_send_sge) of them with bytes; a longer list is refused (EINVAL),
+    /// and so is one of an atomic.
+    fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
+        self.staged.add_list(*request, buffers);
     }
 
     fn commit(self) -> Result<(), CommitError> {
@@ -79,7 +142,8 @@ impl hardware::SendBatch for SendBatch<'_> {
             return Err(GONE);
         }
         let mut send = lock(&qp.send);
-        let (accepted, result) = self.staged.commit(|request| accept(qp, &mut send, request));
+        let (accepted, result) =
+            self.staged.commit(|request, list| accept(qp, &mut send, request, list));
         if qp.state.get() == QpState::Err {
             transmit::flush(qp, &mut send);
         } else if accepted > 0 {
@@ -91,7 +155,12 @@ impl hardware::SendBatch for SendBatch<'_> {
 }
 
 /// Takes one request into the send queue.
-fn accept(qp: &QpShared, send: &mut SendQueue, request: &SendRequest) -> Result<(), Refusal> {
+fn accept(
+    qp: &QpShared,
+    send: &mut SendQueue,
+    request: &Listed<SendRequest>,
+    list: &[Sge],
+) -> Result<(), Refusal> {
     if matches!(qp.state.get(), QpState::Reset | QpState::Init | QpState::Rtr) {
         return Err(Refusal::Driver(EINVAL));
     }
@@ -99,35 +168,41 @@ fn accept(qp: &QpShared, send: &mut SendQueue, request: &SendRequest) -> Result<
         return Err(Refusal::Driver(EOPNOTSUPP));
     }
     let inline = request.flags.contains(SendFlags::INLINE);
-    let too_long = request.sge.length() > qp.limits.max_inline_data;
-    if inline && (request.opcode.is_fetching() || too_long) {
+    let too_long = request.length > qp.limits.max_inline_data;
+    let is_atomic = request.opcode.is_fetching() && request.opcode != Opcode::RdmaRead;
+    if (inline && (request.opcode.is_fetching() || too_long)) || (is_atomic && list.len() > 1) {
         return Err(Refusal::Driver(EINVAL));
     }
     if send.is_full(qp.released.sends()) {
         return Err(Refusal::QueueFull);
     }
     if inline {
-        copy_inline(send, request);
+        let own = [request.sge];
+        copy_inline(send, if list.is_empty() { &own } else { list });
     }
-    send.push(request);
+    send.push(request, list);
     Ok(())
 }
 
 /// Copies an inline request's bytes into the slot that comes next.
-fn copy_inline(send: &SendQueue, request: &SendRequest) {
-    let sge = request.sge;
-    let start = std::ptr::with_exposed_provenance_mut::<u8>(sge.addr() as usize);
-    // SAFETY: a scatter/gather entry comes from a `LocalBuffer` only. Its creator promised that the
-    // bytes are allocated, and not written, until the post returns.
-    let source = unsafe { Span::new(start, sge.length() as usize) };
-    send.inline_span(send.posted).copy_from(source);
+fn copy_inline(send: &SendQueue, buffers: &[Sge]) {
+    let mut target = send.inline_span(send.posted);
+    for sge in buffers {
+        let length = sge.length() as usize;
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(sge.addr() as usize);
+        // SAFETY: a scatter/gather entry comes from a `LocalBuffer` only. Its creator promised that the
+        // bytes are allocated, and not written, until the post returns.
+        let source = unsafe { Span::new(start, length) };
+        target.copy_from(source);
+        target = target.skip(length);
+    }
 }
 
 /// Receives on their way to a queue pair's own or a shared receive queue.
 #[derive(Debug)]
 pub struct RecvBatch<'q> {
     queue: Queue<'q>,
-    staged: Staged<'q, RecvRequest>,
+    staged: Staging<'q, RecvRequest>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,18 +212,24 @@ enum Queue<'q> {
 }
 
 impl<'q> RecvBatch<'q> {
-    pub(crate) fn for_qp(qp: &'q QpShared, staged: &'q mut Vec<RecvRequest>) -> Self {
-        Self { queue: Queue::Own(qp), staged: Staged::new(staged) }
+    pub(crate) fn for_qp(qp: &'q QpShared, staged: &'q mut Memory<RecvRequest>) -> Self {
+        Self { queue: Queue::Own(qp), staged: Staging::new(staged) }
     }
 
-    pub(crate) fn for_srq(srq: &'q SrqShared, staged: &'q mut Vec<RecvRequest>) -> Self {
-        Self { queue: Queue::Shared(srq), staged: Staged::new(staged) }
+    pub(crate) fn for_srq(srq: &'q SrqShared, staged: &'q mut Memory<RecvRequest>) -> Self {
+        Self { queue: Queue::Shared(srq), staged: Staging::new(staged) }
     }
 }
 
 impl hardware::RecvBatch for RecvBatch<'_> {
     fn add(&mut self, request: &RecvRequest) {
-        self.staged.add(request);
+        self.staged.add(Listed::recv(*request));
+    }
+
+    /// Up to [`max_recv_sge`](crate::QpCap::max_recv_sge) of them with bytes, in a shared queue one; a longer
+    /// list is refused (EINVAL).
+    fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
+        self.staged.add_list(RecvRequest { wr_id, sge: Sge::EMPTY }, buffers);
     }
 
     fn commit(self) -> Result<(), CommitError> {
@@ -174,31 +255,34 @@ impl hardware::RecvBatch for RecvBatch<'_> {
 /// Whether a sender was told that there was no receive, and what was taken.
 type Posted = (bool, Result<(), CommitError>);
 
-fn post_own(qp: &QpShared, staged: &Staged<'_, RecvRequest>) -> Posted {
-    if qp.srq.is_some() && (staged.too_many || !staged.requests.is_empty()) {
+fn post_own(qp: &QpShared, staged: &Staging<'_, RecvRequest>) -> Posted {
+    if qp.srq.is_some() && !staged.is_empty() {
         return (false, Err(CommitError { accepted: 0, refusal: Refusal::Driver(EINVAL) }));
     }
-    let mut recv = lock(&qp.recv);
-    let (_, result) = staged.commit(|request| {
+    let mut posts = lock(&qp.posts);
+    let (_, result) = staged.commit(|request, list| {
         if qp.state.get() == QpState::Reset {
             Err(Refusal::Driver(EINVAL))
-        } else if recv.ring.push(request, qp.released.recvs()) {
+        } else if posts.push(request, list, qp.released.recvs()) {
             Ok(())
         } else {
             Err(Refusal::QueueFull)
         }
     });
+    let was_missed = posts.was_missed();
+    drop(posts);
+    // A flush that found the queue before these were in it came after ERR, which shows here then.
     if qp.state.get() == QpState::Err {
-        ending::flush(qp, &mut recv);
+        ending::flush(qp, &mut lock(&qp.recv));
     }
-    (recv.ring.was_missed(), result)
+    (was_missed, result)
 }
 
-fn post_shared(srq: &SrqShared, staged: &Staged<'_, RecvRequest>) -> Posted {
-    let take = |request: &RecvRequest| {
+fn post_shared(srq: &SrqShared, staged: &Staging<'_, RecvRequest>) -> Posted {
+    let take = |request: &Listed<RecvRequest>, list: &[Sge]| {
         if request.wr_id & ENGINE_WR_ID != 0 {
             Err(Refusal::Driver(EINVAL))
-        } else if srq.push(request) {
+        } else if srq.push(request, list) {
             Ok(())
         } else {
             Err(Refusal::QueueFull)

@@ -3,8 +3,9 @@
 use crate::channel::CompletionChannel;
 use crate::completions::{Completions, Entry, NOBODY, Owner, Pending, ReleasedSlots, spoil};
 use crate::event::AsyncEvent;
+use crate::receives::Responder;
 use crate::shared::{CqShared, DeviceShared, QpShared};
-use crate::sync::{SplitMix64, lock};
+use crate::sync::{Apart, SplitMix64, lock};
 use polyrail_core::hardware::CqId;
 use polyrail_core::verbs::Completion;
 use std::collections::VecDeque;
@@ -42,11 +43,11 @@ impl CqShared {
             index,
             device: Arc::clone(device),
             capacity: AtomicU32::new(capacity),
-            inner: Mutex::new(inner),
-            is_empty: AtomicBool::new(true),
+            inner: Apart::new(Mutex::new(inner)),
+            is_empty: Apart::new(AtomicBool::new(true)),
             channel,
             tells_of_work: AtomicBool::new(false),
-            work: Mutex::new(VecDeque::new()),
+            work: Apart::new(Mutex::new(VecDeque::new())),
             is_idle: AtomicBool::new(true),
         })
     }
@@ -101,17 +102,37 @@ impl CqShared {
     }
 
     /// Adds a completion, now or after the device's delay.
-    pub(crate) fn push(&self, mut entry: Entry) {
-        let delay = self.device.faults.delay();
+    pub(crate) fn push(&self, entry: Entry) {
+        self.push_all([entry]);
+    }
+
+    /// Adds completions in this order, all together, now or after the device's delay.
+    pub(crate) fn push_all(&self, entries: impl IntoIterator<Item = Entry>) {
         let mut inner = lock(&self.inner);
+        let mut notifies = false;
+        for entry in entries {
+            notifies |= self.add(&mut inner, entry);
+        }
+        self.note_contents(&inner);
+        if notifies {
+            self.ring();
+        }
+        if !inner.pending.is_empty() {
+            self.tell_of_work();
+        }
+    }
+
+    /// Returns whether a notification was asked for this one, which is there from now on.
+    fn add(&self, inner: &mut Completions<QpShared>, mut entry: Entry) -> bool {
+        let delay = self.device.faults.delay();
         if inner.overrun {
-            return;
+            return false;
         }
         if inner.held() == self.capacity.load(Ordering::Relaxed) as usize {
             inner.overrun = true;
-            self.note_contents(&inner);
-            self.fail_owners(&inner);
-            return;
+            self.note_contents(inner);
+            self.fail_owners(inner);
+            return false;
         }
         if !entry.completion.status.is_success() {
             spoil(&mut entry.completion, &mut inner.rubbish);
@@ -120,16 +141,18 @@ impl CqShared {
         if !fabric.threaded || delay > 0 || !inner.pending.is_empty() {
             let due = fabric.clock.now().saturating_add(delay);
             inner.pending.push_back(Pending { due, entry });
-            self.tell_of_work();
-        } else if inner.show(entry) {
-            self.ring();
+            return false;
         }
-        self.note_contents(&inner);
+        inner.show(entry)
     }
 
     /// Notes whether there is something for a poll, after any change of what is here.
     pub(crate) fn note_contents(&self, inner: &Completions<QpShared>) {
-        self.is_empty.store(inner.held() == 0 && !inner.overrun, Ordering::Release);
+        let is_empty = inner.held() == 0 && !inner.overrun;
+        // Only if it changes: a poll elsewhere has the line in its cache.
+        if self.is_empty.load(Ordering::Relaxed) != is_empty {
+            self.is_empty.store(is_empty, Ordering::Release);
+        }
     }
 
     /// Tells those who wait.
@@ -206,10 +229,26 @@ impl CqShared {
 }
 
 impl QpShared {
-    /// Completes a receive.
-    pub(crate) fn push_receive(&self, releases: u64, completion: Completion, solicited: bool) {
+    /// Completes a receive; its queue is given it with the next [`hand_over`](Self::hand_over).
+    pub(crate) fn push_receive(
+        &self,
+        recv: &mut Responder,
+        releases: u64,
+        completion: Completion,
+        solicited: bool,
+    ) {
+        if recv.is_full() {
+            self.hand_over(recv);
+        }
         let owner = self.recv_owner;
-        self.recv_cq.push(Entry { completion, releases, owner, is_recv: true, solicited });
+        recv.done.push(Entry { completion, releases, owner, is_recv: true, solicited });
+    }
+
+    /// Gives the queue the completions of receives that it was not given yet.
+    pub(crate) fn hand_over(&self, recv: &mut Responder) {
+        if !recv.done.is_empty() {
+            self.recv_cq.push_all(recv.done.drain(..));
+        }
     }
 
     /// Tells the poller of the send completions that there is something to do. Nobody needs to be

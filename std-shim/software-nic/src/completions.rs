@@ -73,6 +73,22 @@ pub(crate) struct Owner<Q> {
     pub(crate) released: Arc<ReleasedSlots>,
 }
 
+/// Slots of a work queue that are free now.
+#[derive(Clone, Copy, Debug)]
+struct Released {
+    owner: u32,
+    is_recv: bool,
+    position: u64,
+}
+
+impl Released {
+    fn tell<Q>(self, owners: &[Option<Owner<Q>>]) {
+        if let Some(Some(owner)) = owners.get(self.owner as usize) {
+            owner.released.release(self.is_recv, self.position);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Completions<Q> {
     pub(crate) showing: VecDeque<Entry>,
@@ -141,12 +157,17 @@ impl<Q> Completions<Q> {
     pub(crate) fn take<'o>(&mut self, out: &'o mut [MaybeUninit<Completion>]) -> &'o [Completion] {
         let count = out.len().min(self.showing.len());
         let out = &mut out[..count];
+        // What follows from the same work queue releases at least as much: it is told of the last of a run.
+        let mut run = Released { owner: NOBODY, is_recv: false, position: 0 };
         for (slot, entry) in out.iter_mut().zip(self.showing.drain(..count)) {
             slot.write(entry.completion);
-            if let Some(Some(owner)) = self.owners.get(entry.owner as usize) {
-                owner.released.release(entry.is_recv, entry.releases);
+            let Entry { owner, is_recv, releases: position, .. } = entry;
+            if (owner, is_recv) != (run.owner, run.is_recv) {
+                run.tell(&self.owners);
             }
+            run = Released { owner, is_recv, position };
         }
+        run.tell(&self.owners);
         // SAFETY: `showing` had `count` entries, so each of the `count` slots was written.
         unsafe { out.assume_init_ref() }
     }

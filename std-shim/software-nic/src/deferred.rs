@@ -5,8 +5,9 @@
 //! atomics stay in order among themselves, so at most one of them is deferred at a time.
 //! Completions keep the posting order: what overtook completes when the deferred request does.
 
-use crate::dma::Span;
 use crate::error::vendor;
+use crate::lists::Listed;
+use crate::local::Local;
 use crate::memory::MemoryTable;
 use crate::responder::{self, Answer, Arrival};
 use crate::retry::{self, Verdict};
@@ -42,7 +43,7 @@ pub(crate) fn defer(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
     }
     let peer = find_peer(qp, send);
     let peer = reach(qp, send, peer).ok()?;
-    let arrival = arrival(send, &request, Span::EMPTY);
+    let arrival = arrival(send, &request, Local::EMPTY);
     if responder::admit_only(&peer, &arrival) != Answer::Ack {
         return None;
     }
@@ -95,11 +96,11 @@ fn attempt(
     qp: &QpShared,
     send: &mut SendQueue,
     deferred: &Deferred,
-    request: &SendRequest,
+    request: &Listed<SendRequest>,
     memory: &MemoryTable,
 ) -> Answer {
     let peer = find_peer(qp, send);
-    let (local, peer) = match ends(qp, send, request, peer, memory) {
+    let (local, peer) = match ends(qp, send, deferred.position, peer, memory) {
         Ok(ends) => ends,
         Err(answer) => return answer,
     };
@@ -109,7 +110,7 @@ fn attempt(
         if answer != Answer::Ack {
             return answer;
         }
-        carried(qp, &peer, request.sge.length());
+        carried(qp, &peer, request.length);
     }
     acknowledge(qp, &peer)
 }
@@ -138,6 +139,6 @@ fn fail_all(
     TurnOutcome::Failed(status)
 }
 
-fn turn(request: &SendRequest, outcome: TurnOutcome) -> Turn {
+fn turn(request: &Listed<SendRequest>, outcome: TurnOutcome) -> Turn {
     Turn { wr_id: request.wr_id, opcode: request.opcode, outcome, bytes: 0 }
 }

@@ -1,6 +1,6 @@
 //! Devices: identity, limits, ports, and the faults they suffer.
 
-use crate::address::Gid;
+use crate::address::{Gid, Mtu};
 use crate::error::NicError;
 use crate::event::AsyncEvent;
 use crate::event_log::{EventCursor, EventLog};
@@ -42,6 +42,7 @@ impl DeviceShared {
             // A locally administered EUI-64; the low byte counts ports.
             guid: 0x0200_00ff_fe00_0000 | (u64::from(index) << 8),
             limits: config.limits,
+            mtu: config.mtu,
             fabric: Arc::clone(fabric),
             ports_up: (0..ports).map(|_| AtomicBool::new(true)).collect(),
             gone: AtomicBool::new(false),
@@ -182,6 +183,11 @@ impl Device {
     /// What it can do.
     pub fn limits(&self) -> &DeviceLimits {
         &self.0.limits
+    }
+
+    /// Payload bytes of the longest packet that its ports take.
+    pub fn mtu(&self) -> Mtu {
+        self.0.mtu
     }
 
     /// Memory regions that exist now.

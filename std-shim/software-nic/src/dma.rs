@@ -57,6 +57,12 @@ impl<'m> Span<'m> {
         Self { length: length.min(self.length), ..self }
     }
 
+    /// What is behind the first `length` bytes.
+    pub fn skip(self, length: usize) -> Self {
+        let length = length.min(self.length);
+        Self { start: self.start.wrapping_add(length), length: self.length - length, ..self }
+    }
+
     /// Copies as many bytes as both have.
     pub fn copy_from(self, source: Span<'_>) {
         let length = self.length.min(source.length);

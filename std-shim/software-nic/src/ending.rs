@@ -12,21 +12,22 @@ use polyrail_core::verbs::{Completion, RecvRequest, WcStatus};
 /// Completes every posted receive of a queue pair in ERR as flushed; goes on with its end if its receives are
 /// shared.
 pub(crate) fn flush(qp: &QpShared, recv: &mut Responder) {
-    while let Some((request, releases)) = recv.ring.pop() {
-        flush_one(qp, &request, releases);
+    while let Some((request, releases)) = recv.pop(&qp.posts) {
+        flush_one(qp, recv, &request, releases);
     }
+    qp.hand_over(recv);
     advance(qp, recv);
 }
 
-fn flush_one(qp: &QpShared, request: &RecvRequest, releases: u64) {
+fn flush_one(qp: &QpShared, recv: &mut Responder, request: &RecvRequest, releases: u64) {
     let status = WcStatus::WR_FLUSH_ERR;
     let flushed = Completion::failure(qp.number, request.wr_id, status, vendor::FLUSHED);
-    qp.push_receive(releases, flushed, true);
+    qp.push_receive(recv, releases, flushed, true);
 }
 
 /// What a queue pair in ERR has to do for its receives.
 pub(crate) fn is_due(qp: &QpShared, recv: &Responder) -> bool {
-    recv.ring.len() > 0 || (qp.srq.is_some() && next(qp, recv).is_some())
+    recv.has_receives(&qp.posts) || (qp.srq.is_some() && next(qp, recv).is_some())
 }
 
 /// When a queue pair in ERR has something to do for its receives, if that waits for a time.
@@ -80,8 +81,10 @@ fn end(qp: &QpShared, recv: &mut Responder) {
     let takes_one = qp.device.faults.takes_shared_receive();
     let taken = qp.srq.as_deref().filter(|_| takes_one).and_then(SrqShared::pop);
     if let Some(request) = taken {
-        flush_one(qp, &request, 0);
+        flush_one(qp, recv, &request, 0);
     }
+    // Before the event: who reads it finds them.
+    qp.hand_over(recv);
     recv.ending = Ending::LastWqeReached;
     qp.device.push_event(AsyncEvent::LastWqeReached { qp_num: qp.number });
 }

@@ -4,6 +4,7 @@ use crate::deferred;
 use crate::ending;
 use crate::error::vendor;
 use crate::line::Line;
+use crate::lists::Listed;
 use crate::memory::MemoryTable;
 use crate::responder::{self, Answer};
 use crate::retry::{self, Verdict};
@@ -16,6 +17,7 @@ use crate::transmit::{
     packets, succeed,
 };
 use polyrail_core::verbs::{Completion, Opcode, SendRequest, WcStatus};
+use std::sync::Arc;
 
 /// How much one poll does for one queue pair: enough to pay for its locks, little enough that
 /// others get their turn and completions are handed out early.
@@ -31,6 +33,9 @@ pub(crate) fn service(qp: &QpShared) {
     {
         let memory = read(&qp.device.fabric.memory);
         for _ in 0..POLL_REQUESTS {
+            if send.next < send.posted && send.get(send.next).length > responder::SHORT_BYTES {
+                hand_over(&mut send);
+            }
             let Some(turn) = turn(qp, &mut send, &memory) else { break };
             bytes += u64::from(turn.bytes);
             if bytes >= POLL_BYTES {
@@ -38,6 +43,7 @@ pub(crate) fn service(qp: &QpShared) {
             }
         }
     }
+    hand_over(&mut send);
     let active = matches!(qp.state.get(), QpState::Rts | QpState::Err);
     let more = send.is_underway() || (active && send.has_work());
     let mut ends_later = false;
@@ -65,10 +71,21 @@ pub(crate) fn run_one(qp: &QpShared, delay_fetch: bool, fetch_first: bool) -> Op
         }
         _ => turn(qp, &mut send, &memory),
     };
+    hand_over(&mut send);
     if turn.is_some() {
         finish_if_failed(qp);
     }
     turn
+}
+
+/// Gives the peer's queue the receives that requests have completed since the last time, all together: each
+/// time, the lines of the queue come from the processor that polls it. A peer that was reset has given them.
+fn hand_over(send: &mut SendQueue) {
+    if std::mem::take(&mut send.completes_receives)
+        && let Some(peer) = send.path.peer.upgrade()
+    {
+        peer.hand_over(&mut lock(&peer.recv));
+    }
 }
 
 /// Flushes the receives of a queue pair that is in ERR; returns whether there were any, or, of one whose
@@ -96,7 +113,7 @@ fn turn(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) -> Option<Tur
     }
     let request = *send.get(send.next);
     if let Some(line) = &qp.device.line
-        && !has_been_sent(send, line, request.sge.length(), fabric.clock.now())
+        && !has_been_sent(send, line, request.length, fabric.clock.now())
     {
         return None;
     }
@@ -105,7 +122,7 @@ fn turn(qp: &QpShared, send: &mut SendQueue, memory: &MemoryTable) -> Option<Tur
     send.front.started = true;
     let answer = attempt(qp, send, &request, memory);
     let outcome = settle(qp, send, &request, answer, changes, memory)?;
-    let bytes = if outcome == TurnOutcome::Done { request.sge.length() } else { 0 };
+    let bytes = if outcome == TurnOutcome::Done { request.length } else { 0 };
     Some(Turn { wr_id: request.wr_id, opcode: request.opcode, outcome, bytes })
 }
 
@@ -126,11 +143,11 @@ fn has_been_sent(send: &mut SendQueue, line: &Line, length: u32, now: u64) -> bo
 fn attempt(
     qp: &QpShared,
     send: &mut SendQueue,
-    request: &SendRequest,
+    request: &Listed<SendRequest>,
     memory: &MemoryTable,
 ) -> Answer {
     let peer = find_peer(qp, send);
-    let (local, peer) = match ends(qp, send, request, peer, memory) {
+    let (local, peer) = match ends(qp, send, send.next, peer, memory) {
         Ok(ends) => ends,
         Err(answer) => return answer,
     };
@@ -138,7 +155,7 @@ fn attempt(
         return acknowledge(qp, &peer);
     }
     let arrival = arrival(send, request, local);
-    let length = request.sge.length();
+    let length = request.length;
     let room = qp.device.faults.room(length).min(peer.device.faults.room(length));
     if room < length {
         responder::deliver_part(&peer, &arrival, room, memory);
@@ -146,6 +163,9 @@ fn attempt(
         return Answer::Silence(vendor::LINK_DOWN);
     }
     let answer = responder::deliver(&peer, &arrival, memory);
+    if responder::takes_receive(request.opcode) {
+        completes_receive(qp, send, &peer);
+    }
     if answer != Answer::Ack {
         return answer;
     }
@@ -153,11 +173,20 @@ fn attempt(
     acknowledge(qp, &peer)
 }
 
+/// A request may have completed a receive, which its queue is given with others; but at once if the request
+/// completes in that queue too, where it comes behind.
+fn completes_receive(qp: &QpShared, send: &mut SendQueue, peer: &QpShared) {
+    send.completes_receives = true;
+    if Arc::ptr_eq(&qp.send_cq, &peer.recv_cq) {
+        hand_over(send);
+    }
+}
+
 /// Applies an answer. `None`: the request waits, unnoticed.
 fn settle(
     qp: &QpShared,
     send: &mut SendQueue,
-    request: &SendRequest,
+    request: &Listed<SendRequest>,
     answer: Answer,
     changes: u64,
     memory: &MemoryTable,
@@ -195,7 +224,13 @@ fn settle(
 }
 
 /// A request that fails takes its queue pair with it.
-fn fail(qp: &QpShared, send: &mut SendQueue, request: &SendRequest, status: WcStatus, vendor: u32) {
+fn fail(
+    qp: &QpShared,
+    send: &mut SendQueue,
+    request: &Listed<SendRequest>,
+    status: WcStatus,
+    vendor: u32,
+) {
     let position = send.next;
     send.step_past(0);
     complete(qp, position, Completion::failure(qp.number, request.wr_id, status, vendor));

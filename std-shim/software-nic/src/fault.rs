@@ -1,7 +1,7 @@
 //! Faults on request: what real devices and links do on bad days. What drivers do needs no device: see
 //! the crate `polyrail-faults`.
 
-use crate::sync::{lock, nanos};
+use crate::sync::{Apart, lock, nanos};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub(crate) struct Faults {
     one_more_receive: AtomicU64,
     take_shared_receive: AtomicBool,
     /// Payload bytes carried so far.
-    bytes: AtomicU64,
+    bytes: Apart<AtomicU64>,
     /// The nearest mark in `planned`, and the nearest that cuts the link; `u64::MAX` means none.
     next_mark: AtomicU64,
     next_cut: AtomicU64,
@@ -104,7 +104,7 @@ impl Faults {
             delay: AtomicU64::new(0),
             one_more_receive: AtomicU64::new(0),
             take_shared_receive: AtomicBool::new(false),
-            bytes: AtomicU64::new(0),
+            bytes: Apart::new(AtomicU64::new(0)),
             next_mark: AtomicU64::new(u64::MAX),
             next_cut: AtomicU64::new(u64::MAX),
             planned: Mutex::new(Vec::new()),

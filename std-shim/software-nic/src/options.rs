@@ -4,7 +4,7 @@ use crate::address::Mtu;
 use polyrail_core::verbs::AccessFlags;
 use std::num::NonZeroU64;
 
-/// What is asked of a new queue pair (`struct ibv_qp_cap`, with one buffer per request).
+/// What is asked of a new queue pair (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCap {
     /// Send requests that may be outstanding; rounded up to a power of two.
@@ -14,12 +14,22 @@ pub struct QpCap {
     pub max_recv_wr: u32,
     /// Bytes of an inline request; rounded up to a multiple of 16.
     pub max_inline_data: u32,
+    /// Buffers of one send request, at least 1.
+    pub max_send_sge: u32,
+    /// Buffers of one receive, at least 1. Ignored with a shared receive queue, whose receives have one.
+    pub max_recv_sge: u32,
 }
 
 impl Default for QpCap {
-    /// 128 requests each way, 64 bytes inline.
+    /// 128 requests each way of one buffer each, 64 bytes inline.
     fn default() -> Self {
-        Self { max_send_wr: 128, max_recv_wr: 128, max_inline_data: 64 }
+        Self {
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            max_inline_data: 64,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+        }
     }
 }
 
@@ -29,8 +39,13 @@ impl Default for QpCap {
 pub struct ConnectOptions {
     /// What the peer may do.
     pub access: AccessFlags,
-    /// Payload bytes of a packet; in an endpoint, at most, since ports limit it, too.
+    /// Payload bytes of a packet; in an endpoint, at most, since ports limit it, too, unless it is
+    /// [`exact`](Self::exact_mtu).
     pub path_mtu: Mtu,
+    /// Whether an endpoint refuses ports, its own and the peer's, that take only smaller packets than
+    /// [`path_mtu`](Self::path_mtu). Not by default: then the smaller of the two ends' counts. The software NIC
+    /// itself has no use for it.
+    pub exact_mtu: bool,
     /// Code of the time that the peer waits before it retries when no receive was posted, 0 to 31
     /// (see [`rnr_delay`](crate::rnr_delay)).
     pub min_rnr_timer: u8,
@@ -72,6 +87,7 @@ impl Default for ConnectOptions {
                 | AccessFlags::REMOTE_READ
                 | AccessFlags::REMOTE_ATOMIC,
             path_mtu: Mtu::Mtu4096,
+            exact_mtu: false,
             min_rnr_timer: 12,
             timeout: 18,
             retry_cnt: 7,
@@ -86,6 +102,64 @@ impl Default for ConnectOptions {
     }
 }
 
+impl ConnectOptions {
+    /// The same with packets of exactly so many bytes, and no ports that take only smaller ones.
+    ///
+    /// ```
+    /// use polyrail_software_nic::{ConnectOptions, Mtu};
+    ///
+    /// let options = ConnectOptions::default().with_path_mtu(Mtu::Mtu1024);
+    /// assert_eq!((options.path_mtu.bytes(), options.exact_mtu), (1024, true));
+    /// ```
+    #[must_use]
+    pub const fn with_path_mtu(self, path_mtu: Mtu) -> Self {
+        Self { path_mtu, exact_mtu: true, ..self }
+    }
+
+    /// Refuses what does not fit the fields of a packet. Drivers would cut it off, or refuse with EINVAL, and the
+    /// software NIC would ignore it.
+    ///
+    /// # Errors
+    ///
+    /// The first such option.
+    ///
+    /// ```
+    /// use polyrail_software_nic::ConnectOptions;
+    ///
+    /// let usual = ConnectOptions::default();
+    /// assert_eq!(usual.check(), Ok(()));
+    /// let error = ConnectOptions { hop_limit: 0, ..usual }.check().unwrap_err();
+    /// assert_eq!(error.to_string(), "hop_limit of 0, but 1 to 255 are allowed");
+    /// ```
+    pub fn check(&self) -> Result<(), ConnectOptionError> {
+        let Self { service_level, flow_label, hop_limit, .. } = *self;
+        for (option, value, least, most) in [
+            ("service_level", service_level.into(), 0, 15),
+            ("flow_label", flow_label, 0, (1 << 20) - 1),
+            ("hop_limit", hop_limit.into(), 1, 255),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(ConnectOptionError { option, value, least, most });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value of the [`ConnectOptions`] does not fit its field in packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{option} of {value}, but {least} to {most} are allowed")]
+pub struct ConnectOptionError {
+    /// The option.
+    pub option: &'static str,
+    /// What it was to be.
+    pub value: u32,
+    /// The least that is allowed.
+    pub least: u32,
+    /// The most that is allowed.
+    pub most: u32,
+}
+
 /// What a device can do (`struct ibv_device_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
@@ -97,6 +171,8 @@ pub struct DeviceLimits {
     pub max_srq_wr: u32,
     /// Bytes of an inline request.
     pub max_inline_data: u32,
+    /// Buffers of a request.
+    pub max_sge: u32,
     /// Bytes of a message; at most 2^31.
     pub max_msg_size: u32,
     /// Memory regions.
@@ -117,6 +193,7 @@ impl Default for DeviceLimits {
             max_cqe: 1 << 22,
             max_srq_wr: 32_768,
             max_inline_data: 512,
+            max_sge: 30,
             max_msg_size: 1 << 30,
             max_mr: 1 << 16,
             max_mr_size: 1 << 40,
@@ -138,16 +215,19 @@ pub struct DeviceConfig {
     /// Line rate: payload bytes a second that its queue pairs may move, all together, READs included;
     /// `None`: as fast as memory is. The peer's rate does not count.
     pub bytes_per_second: Option<NonZeroU64>,
+    /// Payload bytes of the longest packet that its ports take (`active_mtu`).
+    pub mtu: Mtu,
 }
 
 impl DeviceConfig {
-    /// One port, the default limits, and no line rate.
+    /// One port, the default limits, no line rate, and packets of up to 4096 bytes.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
             ports: 1,
             limits: DeviceLimits::default(),
             bytes_per_second: None,
+            mtu: Mtu::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! enter in [`crate::batch`] and are carried out in [`crate::execute`].
 
 use crate::address::Gid;
-use crate::batch::{RecvBatch, SendBatch};
+use crate::batch::{Memory, RecvBatch, SendBatch};
 use crate::completions::ReleasedSlots;
 use crate::device::in_limits;
 use crate::domain::ProtectionDomain;
@@ -12,10 +12,10 @@ use crate::memory::DomainId;
 use crate::options::QpCap;
 use crate::poll::CompletionQueue;
 use crate::receive_queue::SharedReceiveQueue;
-use crate::receives::{Ending, Responder};
+use crate::receives::{Ending, RecvRing, Responder};
 use crate::shared::{DeviceShared, QpShared, SendQueue};
 use crate::state::{QpState, StateCell};
-use crate::sync::lock;
+use crate::sync::{Apart, lock};
 use polyrail_core::hardware::{self, CqId, QpLimits, Refusal};
 use polyrail_core::verbs::{DeviceId, RecvRequest, SendRequest};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -52,14 +52,18 @@ impl QpShared {
     ) -> Arc<Self> {
         let max_inline_data =
             init.cap.max_inline_data.next_multiple_of(16).min(device.limits.max_inline_data);
-        let send = SendQueue::new(init.cap.max_send_wr, max_inline_data);
+        let QpCap { max_send_sge, max_recv_sge, .. } = init.cap;
+        let send = SendQueue::new(init.cap.max_send_wr, max_inline_data, max_send_sge);
         let max_recv_wr = if init.srq.is_some() { 0 } else { init.cap.max_recv_wr };
-        let recv = Responder::new(max_recv_wr);
+        let recv = Responder::new(max_recv_sge);
+        let posts = RecvRing::new(max_recv_wr, max_recv_sge);
         let limits = QpLimits {
             max_send_wr: send.capacity(),
-            max_recv_wr: recv.ring.capacity(),
+            max_recv_wr: posts.capacity(),
             max_inline_data,
             max_msg_size: device.limits.max_msg_size,
+            max_send_sge,
+            max_recv_sge: if init.srq.is_some() { 0 } else { max_recv_sge },
         };
         let send_cq = &init.send_cq.shared;
         let recv_cq = &init.recv_cq.shared;
@@ -78,20 +82,24 @@ impl QpShared {
             limits,
             state: StateCell::new(),
             port: AtomicU8::new(0),
-            send: Mutex::new(send),
-            recv: Mutex::new(recv),
+            send: Apart::new(Mutex::new(send)),
+            recv: Apart::new(Mutex::new(recv)),
+            posts: Apart::new(Mutex::new(posts)),
             released,
-            listed: AtomicBool::new(false),
+            listed: Apart::new(AtomicBool::new(false)),
         })
     }
 
     /// Drops everything that is outstanding, without a completion.
     pub(crate) fn clear(&self, send: &mut SendQueue, recv: &mut Responder) {
         send.clear();
-        recv.ring.clear();
+        self.hand_over(recv);
+        recv.clear();
         recv.ending = Ending::NotBegun;
+        let mut posts = lock(&self.posts);
+        posts.clear();
         self.released.release(false, send.posted);
-        self.released.release(true, recv.ring.posted());
+        self.released.release(true, posts.posted());
     }
 }
 
@@ -100,8 +108,8 @@ impl QpShared {
 #[derive(Debug)]
 pub struct QueuePair {
     pub(crate) shared: Arc<QpShared>,
-    staged_sends: Vec<SendRequest>,
-    staged_recvs: Vec<RecvRequest>,
+    staged_sends: Memory<SendRequest>,
+    staged_recvs: Memory<RecvRequest>,
 }
 
 /// Queue pair numbers have 24 bits.
@@ -127,7 +135,9 @@ impl ProtectionDomain {
         in_limits("max_send_wr", init.cap.max_send_wr, limits.max_qp_wr)?;
         if init.srq.is_none() {
             in_limits("max_recv_wr", init.cap.max_recv_wr, limits.max_qp_wr)?;
+            in_limits("max_recv_sge", init.cap.max_recv_sge, limits.max_sge)?;
         }
+        in_limits("max_send_sge", init.cap.max_send_sge, limits.max_sge)?;
         in_limits("max_inline_data", init.cap.max_inline_data.max(1), limits.max_inline_data)?;
         QueuePair::create(device, self.id, init)
     }
@@ -158,8 +168,8 @@ impl QueuePair {
         let limits = shared.limits;
         Ok(Self {
             shared,
-            staged_sends: Vec::with_capacity(limits.max_send_wr as usize),
-            staged_recvs: Vec::with_capacity(limits.max_recv_wr as usize),
+            staged_sends: Memory::new(limits.max_send_wr, limits.max_send_sge),
+            staged_recvs: Memory::new(limits.max_recv_wr, limits.max_recv_sge),
         })
     }
 
@@ -265,5 +275,31 @@ unsafe impl hardware::QueuePair for QueuePair {
     /// Also `EINVAL` while send requests of it have not completed.
     fn last_wqe_reached(&mut self) -> Result<bool, Refusal> {
         ending::last_wqe_reached(&self.shared).map_err(Refusal::Driver)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceConfig, Fabric};
+    use hardware::{ReceiveQueue as _, RecvBatch as _};
+    use polyrail_core::verbs::Sge;
+
+    /// Who carries out a request of the peer would otherwise hold up the owner, and the other way round.
+    #[test]
+    fn posting_a_receive_does_not_take_the_responders_lock() {
+        let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
+        let cq = device.create_cq(8).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let mut qp = pd.create_qp(&QpInit::new(&cq, QpCap::default())).unwrap();
+        qp.to_init(&crate::ConnectOptions::default()).unwrap();
+        let shared = Arc::clone(&qp.shared);
+        let held = lock(&shared.recv);
+        let mut batch = qp.start_recv();
+        batch.add(&RecvRequest { wr_id: 1, sge: Sge::EMPTY });
+        // It would wait for ever.
+        assert_eq!(batch.commit(), Ok(()));
+        // Destroying the queue pair takes it.
+        drop(held);
     }
 }

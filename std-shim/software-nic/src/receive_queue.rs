@@ -1,17 +1,21 @@
 //! Shared receive queues.
 
-use crate::batch::RecvBatch;
+use crate::batch::{Memory, RecvBatch};
 use crate::device::in_limits;
 use crate::domain::ProtectionDomain;
 use crate::error::NicError;
 use crate::event::AsyncEvent;
+use crate::lists::Listed;
 use crate::memory::DomainId;
 use crate::receives::{RecvRing, SrqInner};
 use crate::shared::{DeviceShared, SrqShared};
 use crate::sync::lock;
 use polyrail_core::hardware;
-use polyrail_core::verbs::RecvRequest;
+use polyrail_core::verbs::{RecvRequest, Sge};
 use std::sync::{Arc, Mutex};
+
+/// Buffers of a receive in a shared queue.
+const MAX_SGE: u32 = 1;
 
 impl ProtectionDomain {
     /// A new shared receive queue of at least `max_wr` receives. Falling below `limit` raises
@@ -35,19 +39,19 @@ impl SrqShared {
         max_wr: u32,
         limit: u32,
     ) -> Arc<Self> {
-        let inner = SrqInner { ring: RecvRing::new(max_wr), limit, limit_reached: false };
+        let inner = SrqInner { ring: RecvRing::new(max_wr, MAX_SGE), limit, limit_reached: false };
         Arc::new(Self { device: Arc::clone(device), domain, inner: Mutex::new(inner) })
     }
 
     /// Adds a receive if there is room. A slot is free as soon as its receive is taken.
-    pub(crate) fn push(&self, request: &RecvRequest) -> bool {
+    pub(crate) fn push(&self, request: &Listed<RecvRequest>, list: &[Sge]) -> bool {
         let mut inner = lock(&self.inner);
         let taken = inner.ring.taken();
-        inner.ring.push(request, taken)
+        inner.ring.push(request, list, taken)
     }
 
     /// Takes the oldest receive.
-    pub(crate) fn pop(&self) -> Option<RecvRequest> {
+    pub(crate) fn pop(&self) -> Option<Listed<RecvRequest>> {
         let mut inner = lock(&self.inner);
         let (request, _) = inner.ring.pop()?;
         if inner.ring.len() < inner.limit {
@@ -70,13 +74,13 @@ impl SrqShared {
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     pub(crate) shared: Arc<SrqShared>,
-    staged: Vec<RecvRequest>,
+    staged: Memory<RecvRequest>,
 }
 
 impl SharedReceiveQueue {
     pub(crate) fn new(shared: Arc<SrqShared>) -> Self {
         let capacity = lock(&shared.inner).ring.capacity();
-        Self { shared, staged: Vec::with_capacity(capacity as usize) }
+        Self { shared, staged: Memory::new(capacity, MAX_SGE) }
     }
 
     /// Receives that it can hold; what was asked for, rounded up.

@@ -1,12 +1,17 @@
 //! What the receiving end keeps: the ring of posted receives, and what a queue pair knows of its peer.
 
 use crate::address::{Gid, Mtu};
+use crate::completions::Entry;
+use crate::lists::{Listed, Lists};
+use crate::sync::lock;
 use polyrail_core::verbs::{AccessFlags, RecvRequest, Sge};
+use std::sync::Mutex;
 
 /// Posted receives, oldest first. Positions count from the queue's beginning and never repeat.
 #[derive(Debug)]
 pub(crate) struct RecvRing {
-    slots: Box<[RecvRequest]>,
+    slots: Box<[Listed<RecvRequest>]>,
+    lists: Lists,
     taken: u64,
     posted: u64,
     /// Somebody wanted one when there was none.
@@ -14,11 +19,17 @@ pub(crate) struct RecvRing {
 }
 
 impl RecvRing {
-    /// A ring of at least `min` receives; none if `min` is 0.
-    pub(crate) fn new(min: u32) -> Self {
+    /// A ring of at least `min` receives of up to `max_sge` buffers; none if `min` is 0.
+    pub(crate) fn new(min: u32, max_sge: u32) -> Self {
         let size = if min == 0 { 0 } else { (min as usize).next_power_of_two() };
-        let empty = RecvRequest { wr_id: 0, sge: Sge::EMPTY };
-        Self { slots: vec![empty; size].into_boxed_slice(), taken: 0, posted: 0, was_missed: false }
+        let empty = Listed::recv(RecvRequest { wr_id: 0, sge: Sge::EMPTY });
+        Self {
+            slots: vec![empty; size].into_boxed_slice(),
+            lists: Lists::new(size, max_sge),
+            taken: 0,
+            posted: 0,
+            was_missed: false,
+        }
     }
 
     pub(crate) fn capacity(&self) -> u32 {
@@ -34,13 +45,19 @@ impl RecvRing {
         self.posted
     }
 
-    /// Adds a receive, unless slots up to `released` are all that is free.
-    pub(crate) fn push(&mut self, request: &RecvRequest, released: u64) -> bool {
+    /// Adds a receive with its list, unless slots up to `released` are all that is free.
+    pub(crate) fn push(
+        &mut self,
+        request: &Listed<RecvRequest>,
+        list: &[Sge],
+        released: u64,
+    ) -> bool {
         if self.posted - released >= self.slots.len() as u64 {
             return false;
         }
         let index = self.index(self.posted);
         self.slots[index] = *request;
+        self.lists.set(index, list);
         self.posted += 1;
         true
     }
@@ -51,7 +68,7 @@ impl RecvRing {
     }
 
     /// Takes the oldest receive, and returns it with how many were taken since the beginning.
-    pub(crate) fn pop(&mut self) -> Option<(RecvRequest, u64)> {
+    pub(crate) fn pop(&mut self) -> Option<(Listed<RecvRequest>, u64)> {
         if self.taken == self.posted {
             self.was_missed = true;
             return None;
@@ -59,6 +76,17 @@ impl RecvRing {
         let request = self.slots[self.index(self.taken)];
         self.taken += 1;
         Some((request, self.taken))
+    }
+
+    /// The oldest receive.
+    fn first(&self) -> Option<&Listed<RecvRequest>> {
+        (self.taken < self.posted).then(|| &self.slots[self.index(self.taken)])
+    }
+
+    /// The list of the receive that was taken last, if it has one.
+    fn list_of_taken(&self) -> &[Sge] {
+        let index = self.index(self.taken.wrapping_sub(1));
+        self.lists.get(index, self.slots[index].buffers)
     }
 
     /// Forgets all receives.
@@ -73,6 +101,73 @@ impl RecvRing {
     /// Receives taken since the beginning.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
+    }
+}
+
+/// Receives that a responder takes off its queue at a time.
+const AT_HAND: usize = 16;
+
+/// Receives that the responder took off its queue and has not used. It takes several at a time, so that it and
+/// the thread that posts them seldom need the queue at once.
+#[derive(Debug)]
+struct AtHand {
+    slots: [Listed<RecvRequest>; AT_HAND],
+    /// Their lists, one behind the other, as many as fit; one does, however long.
+    sges: Vec<Sge>,
+    /// Where the list of the receive that was taken last begins, and where it ends.
+    list: (usize, usize),
+    /// Positions, those of the queue.
+    taken: u64,
+    end: u64,
+}
+
+impl AtHand {
+    fn new(max_sge: u32) -> Self {
+        let sges = if max_sge > 1 { AT_HAND.max(max_sge as usize) } else { 0 };
+        let empty = Listed::recv(RecvRequest { wr_id: 0, sge: Sge::EMPTY });
+        Self {
+            slots: [empty; AT_HAND],
+            sges: Vec::with_capacity(sges),
+            list: (0, 0),
+            taken: 0,
+            end: 0,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.taken == self.end
+    }
+
+    /// Takes receives off the queue; at least one, or the queue knows that it was missed.
+    fn fill(&mut self, ring: &mut RecvRing) {
+        (self.taken, self.end) = (ring.taken, ring.taken);
+        self.sges.clear();
+        self.list = (0, 0);
+        while let Some((request, taken)) = ring.pop() {
+            self.slots[self.end as usize % AT_HAND] = request;
+            self.sges.extend_from_slice(ring.list_of_taken());
+            self.end = taken;
+            let has_room = |next: &Listed<RecvRequest>| {
+                self.sges.len() + next.buffers as usize <= self.sges.capacity()
+            };
+            if self.end - self.taken == AT_HAND as u64 || !ring.first().is_some_and(has_room) {
+                return;
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<(Listed<RecvRequest>, u64)> {
+        if self.is_empty() {
+            return None;
+        }
+        let request = self.slots[self.taken as usize % AT_HAND];
+        self.taken += 1;
+        self.list = (self.list.1, self.list.1 + request.buffers as usize);
+        Some((request, self.taken))
+    }
+
+    fn list_of_taken(&self) -> &[Sge] {
+        &self.sges[self.list.0..self.list.1]
     }
 }
 
@@ -96,10 +191,15 @@ pub(crate) enum Ending {
     LastWqeReached,
 }
 
+/// Completions that wait to be given to their queue at once.
+const DONE: usize = 16;
+
 /// The responder side of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    pub(crate) ring: RecvRing,
+    at_hand: AtHand,
+    /// Completions of receives that their queue was not given yet.
+    pub(crate) done: Vec<Entry>,
     /// The peer that requests may come from.
     pub(crate) gid: Gid,
     pub(crate) dest_qp_num: u32,
@@ -113,9 +213,10 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    pub(crate) fn new(max_recv_wr: u32) -> Self {
+    pub(crate) fn new(max_recv_sge: u32) -> Self {
         Self {
-            ring: RecvRing::new(max_recv_wr),
+            at_hand: AtHand::new(max_recv_sge),
+            done: Vec::with_capacity(DONE),
             gid: Gid::default(),
             dest_qp_num: 0,
             mtu: Mtu::default(),
@@ -126,40 +227,97 @@ impl Responder {
             ending: Ending::NotBegun,
         }
     }
+
+    /// Takes the oldest receive, and returns it with how many were taken since the beginning. Asks the queue if
+    /// none is at hand.
+    pub(crate) fn pop(&mut self, posts: &Mutex<RecvRing>) -> Option<(Listed<RecvRequest>, u64)> {
+        if self.at_hand.is_empty() {
+            self.at_hand.fill(&mut lock(posts));
+        }
+        self.at_hand.pop()
+    }
+
+    /// The list of the receive that was taken last, if it has one.
+    pub(crate) fn list_of_taken(&self) -> &[Sge] {
+        self.at_hand.list_of_taken()
+    }
+
+    /// Whether a receive is posted.
+    pub(crate) fn has_receives(&self, posts: &Mutex<RecvRing>) -> bool {
+        !self.at_hand.is_empty() || lock(posts).len() > 0
+    }
+
+    /// Forgets the receives that are at hand.
+    pub(crate) fn clear(&mut self) {
+        self.at_hand.taken = self.at_hand.end;
+    }
+
+    /// Whether [`done`](Self::done) takes no more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.done.len() == DONE
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::Pages;
 
-    fn receive(wr_id: u64) -> RecvRequest {
-        RecvRequest { wr_id, sge: Sge::EMPTY }
+    fn push(ring: &mut RecvRing, wr_id: u64, released: u64) -> bool {
+        ring.push(&Listed::recv(RecvRequest { wr_id, sge: Sge::EMPTY }), &[], released)
     }
 
     #[test]
     fn receives_come_out_in_the_order_they_went_in() {
-        let mut ring = RecvRing::new(3);
+        let mut ring = RecvRing::new(3, 1);
         assert_eq!(ring.capacity(), 4);
         for wr_id in 0..4 {
-            assert!(ring.push(&receive(wr_id), 0));
+            assert!(push(&mut ring, wr_id, 0));
         }
-        assert!(!ring.push(&receive(4), 0));
+        assert!(!push(&mut ring, 4, 0));
         assert_eq!(ring.pop().map(|(request, taken)| (request.wr_id, taken)), Some((0, 1)));
     }
 
     #[test]
     fn a_slot_is_free_when_it_is_released_and_not_when_it_is_taken() {
-        let mut ring = RecvRing::new(2);
-        assert!(ring.push(&receive(0), 0) && ring.push(&receive(1), 0));
+        let mut ring = RecvRing::new(2, 1);
+        assert!(push(&mut ring, 0, 0) && push(&mut ring, 1, 0));
         ring.pop();
-        assert!(!ring.push(&receive(2), 0));
-        assert!(ring.push(&receive(2), 1));
+        assert!(!push(&mut ring, 2, 0));
+        assert!(push(&mut ring, 2, 1));
     }
 
     #[test]
     fn a_ring_of_no_slots_takes_nothing() {
-        let mut ring = RecvRing::new(0);
-        assert!(!ring.push(&receive(0), 0));
+        let mut ring = RecvRing::new(0, 1);
+        assert!(!push(&mut ring, 0, 0));
         assert!(ring.pop().is_none());
+    }
+
+    #[test]
+    fn lists_stay_with_their_receives_however_many_are_at_hand() {
+        const MOST: u32 = 24;
+        let pages = Pages::new(4096).unwrap();
+        let ring = Mutex::new(RecvRing::new(64, MOST));
+        let list = |at: usize| -> Vec<_> {
+            let sge = |i| pages.local(at * 50 + i, 1).unwrap().sge(1);
+            // One alone is no list.
+            (0..2 * (at * 7 % (MOST as usize / 2 + 1))).map(sge).collect()
+        };
+        for at in 0..64 {
+            let receive = RecvRequest { wr_id: at as u64, sge: Sge::EMPTY };
+            let buffers = list(at);
+            let (listed, filled) = Listed::with(receive, &buffers, MOST as usize).unwrap();
+            let filled: Vec<_> = filled.collect();
+            assert!(lock(&ring).push(&listed, &filled, 0));
+        }
+        let mut responder = Responder::new(MOST);
+        let addresses = |list: &[Sge]| list.iter().map(|sge| sge.addr()).collect::<Vec<_>>();
+        for at in 0..64 {
+            let (request, taken) = responder.pop(&ring).unwrap();
+            assert_eq!((request.wr_id, taken), (at as u64, at as u64 + 1));
+            assert_eq!(addresses(responder.list_of_taken()), addresses(&list(at)));
+        }
+        assert!(responder.pop(&ring).is_none() && lock(&ring).was_missed());
     }
 }

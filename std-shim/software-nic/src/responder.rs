@@ -5,6 +5,8 @@ use crate::dma::Span;
 use crate::ending;
 use crate::error::vendor;
 use crate::event::AsyncEvent;
+use crate::lists::Listed;
+use crate::local::Local;
 use crate::memory::{DomainId, KeyFault, MemoryTable, Range};
 use crate::receives::Responder;
 use crate::send_queue::PSN_MASK;
@@ -20,14 +22,14 @@ use std::sync::MutexGuard;
 /// A request as it reaches its responder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival<'a> {
-    pub(crate) request: &'a SendRequest,
+    pub(crate) request: &'a Listed<SendRequest>,
     pub(crate) from_gid: Gid,
     pub(crate) from_qp_num: u32,
     pub(crate) psn: u32,
     pub(crate) packets: u32,
     pub(crate) mtu: Mtu,
     /// The sender's bytes: what to write or send, or where what is fetched goes.
-    pub(crate) local: Span<'a>,
+    pub(crate) local: Local<'a>,
     /// The data of a WRITE_WITH_IMM is in place already.
     pub(crate) data_done: bool,
     /// The request was admitted before: a deferred READ or atomic whose data comes now.
@@ -36,7 +38,7 @@ pub(crate) struct Arrival<'a> {
 
 impl Arrival<'_> {
     fn length(&self) -> u32 {
-        self.request.sge.length()
+        self.request.length
     }
 
     fn remote(&self, length: u32) -> Range {
@@ -67,9 +69,18 @@ pub(crate) enum Answer {
     Never,
 }
 
+/// Bytes that move in less time than it takes to give the responder back and ask for it again.
+pub(crate) const SHORT_BYTES: u32 = 4096;
+
 type Guard<'a> = MutexGuard<'a, Responder>;
 
-/// Carries out a request on its responder.
+/// Whether such a request takes a receive.
+pub(crate) const fn takes_receive(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::RdmaWriteWithImm | Opcode::Send | Opcode::SendWithImm)
+}
+
+/// Carries out a request on its responder. A receive that it completes stays there until its queue is given it
+/// ([`QpShared::hand_over`]).
 pub(crate) fn deliver(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Answer {
     let carry_out = match arrival.request.opcode {
         Opcode::RdmaWrite => write,
@@ -123,12 +134,12 @@ pub(crate) fn deliver_part(
     match arrival.request.opcode {
         Opcode::RdmaWrite | Opcode::RdmaWriteWithImm if !arrival.data_done => {
             if let Some(remote) = open(AccessFlags::REMOTE_WRITE) {
-                remote.copy_from(local);
+                Local::One(remote).copy_from(local);
             }
         }
         Opcode::RdmaRead => {
             if let Some(remote) = open(AccessFlags::REMOTE_READ) {
-                local.copy_from(remote);
+                local.copy_from(remote.into());
             }
         }
         _ => {}
@@ -160,9 +171,9 @@ fn write(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result
     let recv = admit(peer, arrival)?;
     let (mut recv, remote) = open_remote(peer, recv, arrival, AccessFlags::REMOTE_WRITE, memory)?;
     recv.pass(arrival);
-    // The responder is not needed while bytes move: its owner can post receives meanwhile.
+    // The responder is not needed while bytes move: its owner can change its state meanwhile.
     drop(recv);
-    remote.copy_from(arrival.local);
+    Local::One(remote).copy_from(arrival.local);
     Ok(Answer::Ack)
 }
 
@@ -173,9 +184,16 @@ fn write_with_imm(
 ) -> Result<Answer, Answer> {
     let mut recv = admit(peer, arrival)?;
     if !arrival.data_done && arrival.length() > 0 {
-        let remote = open_for_write_with_imm(peer, recv, arrival, memory)?;
-        remote.copy_from(arrival.local);
-        recv = admit(peer, arrival)?;
+        let (admitted, remote) = open_for_write_with_imm(peer, recv, arrival, memory)?;
+        let target = Local::One(remote);
+        if arrival.length() <= SHORT_BYTES {
+            target.copy_from(arrival.local);
+            recv = admitted;
+        } else {
+            drop(admitted);
+            target.copy_from(arrival.local);
+            recv = admit(peer, arrival)?;
+        }
     }
     let taken = take(peer, &mut recv)?;
     recv.pass(arrival);
@@ -189,12 +207,12 @@ fn write_with_imm(
 
 /// Opens the target of a WRITE_WITH_IMM. A bad key consumes a receive, as with the kernel's driver; the
 /// receive shows why.
-fn open_for_write_with_imm<'m>(
+fn open_for_write_with_imm<'p, 'm>(
     peer: &QpShared,
-    mut recv: Guard<'_>,
+    mut recv: Guard<'p>,
     arrival: &Arrival<'_>,
     memory: &'m MemoryTable,
-) -> Result<Span<'m>, Answer> {
+) -> Result<(Guard<'p>, Span<'m>), Answer> {
     let access = AccessFlags::REMOTE_WRITE;
     if recv.access.contains(access)
         && let Err(fault) = memory.remote(peer.domain, arrival.remote(arrival.length()), access)
@@ -202,7 +220,7 @@ fn open_for_write_with_imm<'m>(
     {
         fail_receive(peer, &mut recv, &taken, WcStatus::REM_ACCESS_ERR, fault.vendor());
     }
-    open_remote(peer, recv, arrival, access, memory).map(|(_, remote)| remote)
+    open_remote(peer, recv, arrival, access, memory)
 }
 
 fn read(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<Answer, Answer> {
@@ -211,7 +229,7 @@ fn read(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<
     let (mut recv, remote) = open_remote(peer, recv, arrival, AccessFlags::REMOTE_READ, memory)?;
     recv.pass(arrival);
     drop(recv);
-    arrival.local.copy_from(remote);
+    arrival.local.copy_from(remote.into());
     Ok(Answer::Ack)
 }
 
@@ -252,16 +270,14 @@ fn send(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<
     // The lock is held while bytes move, so that a flush cannot overtake this receive.
     let mut recv = admit(peer, arrival)?;
     let taken = take(peer, &mut recv)?;
-    let sge = taken.request.sge;
     let length = arrival.length();
-    if length > sge.length() {
+    if length > taken.request.length {
         let why = vendor::RECEIVE_TOO_SHORT;
         fail_receive(peer, &mut recv, &taken, WcStatus::LOC_LEN_ERR, why);
         return Err(refuse(peer, recv, WcStatus::REM_INV_REQ_ERR, why));
     }
     if length > 0 {
-        let range = Range { key: sge.lkey(), addr: sge.addr(), length };
-        match memory.local(taken.domain, range, AccessFlags::LOCAL_WRITE) {
+        match open_receive(&recv, &taken, length, memory) {
             Ok(target) => target.copy_from(arrival.local),
             Err(fault) => {
                 fail_receive(peer, &mut recv, &taken, WcStatus::LOC_PROT_ERR, fault.vendor());
@@ -278,6 +294,22 @@ fn send(peer: &QpShared, arrival: &Arrival<'_>, memory: &MemoryTable) -> Result<
     let done = if has_imm { with_imm(done, arrival) } else { done };
     report(peer, &mut recv, &taken, done, arrival);
     Ok(Answer::Ack)
+}
+
+/// Opens the buffers of a receive for `length` bytes: of a list all, as hardware checks them.
+fn open_receive<'m>(
+    recv: &'m Responder,
+    taken: &Taken,
+    length: u32,
+    memory: &'m MemoryTable,
+) -> Result<Local<'m>, KeyFault> {
+    let access = AccessFlags::LOCAL_WRITE;
+    if taken.request.buffers > 0 {
+        return Local::open(memory, taken.domain, recv.list_of_taken(), access);
+    }
+    let sge = taken.request.sge;
+    let range = Range { key: sge.lkey(), addr: sge.addr(), length };
+    memory.local(taken.domain, range, access).map(Local::One)
 }
 
 /// Opens the remote range of a WRITE or READ. An empty range needs no key (InfiniBand specification,
@@ -318,7 +350,7 @@ fn refuse(peer: &QpShared, mut recv: Guard<'_>, status: WcStatus, vendor: u32) -
 
 /// A receive that a request consumed.
 struct Taken {
-    request: RecvRequest,
+    request: Listed<RecvRequest>,
     /// The domain that its buffer must be registered in.
     domain: DomainId,
     releases: u64,
@@ -335,7 +367,7 @@ fn take_posted(peer: &QpShared, recv: &mut Responder) -> Option<Taken> {
         let request = srq.pop()?;
         return Some(Taken { request, domain: srq.domain, releases: 0 });
     }
-    let (request, releases) = recv.ring.pop()?;
+    let (request, releases) = recv.pop(&peer.posts)?;
     Some(Taken { request, domain: peer.domain, releases })
 }
 
@@ -351,7 +383,7 @@ fn report(
     arrival: &Arrival<'_>,
 ) {
     let solicited = arrival.request.flags.contains(SendFlags::SOLICITED);
-    peer.push_receive(taken.releases, completion, solicited);
+    peer.push_receive(recv, taken.releases, completion, solicited);
     ending::took_one(peer, recv);
 }
 
@@ -363,6 +395,6 @@ fn fail_receive(
     vendor: u32,
 ) {
     let failed = Completion::failure(peer.number, taken.request.wr_id, status, vendor);
-    peer.push_receive(taken.releases, failed, true);
+    peer.push_receive(recv, taken.releases, failed, true);
     ending::took_one(peer, recv);
 }

@@ -3,6 +3,7 @@
 
 use crate::address::{Gid, Mtu};
 use crate::dma::Span;
+use crate::lists::{Listed, Lists};
 use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, Sge};
 use std::sync::Weak;
 use std::sync::atomic::AtomicU8;
@@ -18,7 +19,8 @@ use std::sync::atomic::AtomicU8;
 /// carried out, or started, behind a deferred READ or atomic; the one at `next` is the front.
 #[derive(Debug)]
 pub(crate) struct SendQueue<P> {
-    slots: Box<[SendRequest]>,
+    slots: Box<[Listed<SendRequest>]>,
+    lists: Lists,
     inline: Box<[AtomicU8]>,
     inline_bytes: usize,
     pub(crate) posted: u64,
@@ -30,6 +32,8 @@ pub(crate) struct SendQueue<P> {
     pub(crate) timers: Timers,
     pub(crate) psn: u32,
     pub(crate) own_qp_num: u32,
+    /// Requests may have completed receives of the peer that their queue was not given yet.
+    pub(crate) completes_receives: bool,
 }
 
 /// What has happened to the request at the front so far.
@@ -110,12 +114,13 @@ const EMPTY: SendRequest = SendRequest {
 };
 
 impl<P> SendQueue<P> {
-    /// A ring of at least `min` requests with `inline_bytes` each.
-    pub(crate) fn new(min: u32, inline_bytes: u32) -> Self {
+    /// A ring of at least `min` requests with `inline_bytes` each, and up to `max_sge` buffers.
+    pub(crate) fn new(min: u32, inline_bytes: u32, max_sge: u32) -> Self {
         let size = (min as usize).next_power_of_two();
         let inline_bytes = inline_bytes as usize;
         Self {
-            slots: vec![EMPTY; size].into_boxed_slice(),
+            slots: vec![Listed::send(EMPTY); size].into_boxed_slice(),
+            lists: Lists::new(size, max_sge),
             inline: (0..size * inline_bytes).map(|_| AtomicU8::new(0)).collect(),
             inline_bytes,
             posted: 0,
@@ -126,6 +131,7 @@ impl<P> SendQueue<P> {
             timers: Timers::default(),
             psn: 0,
             own_qp_num: 0,
+            completes_receives: false,
         }
     }
 
@@ -138,11 +144,18 @@ impl<P> SendQueue<P> {
         self.posted - released >= self.slots.len() as u64
     }
 
-    /// Adds a request. The queue must not be full.
-    pub(crate) fn push(&mut self, request: &SendRequest) {
+    /// Adds a request with its list. The queue must not be full.
+    pub(crate) fn push(&mut self, request: &Listed<SendRequest>, list: &[Sge]) {
         let index = self.index(self.posted);
         self.slots[index] = *request;
+        self.lists.set(index, list);
         self.posted += 1;
+    }
+
+    /// The list of the request at `position`, if it has one.
+    pub(crate) fn list(&self, position: u64) -> &[Sge] {
+        let index = self.index(position);
+        self.lists.get(index, self.slots[index].buffers)
     }
 
     /// Where the inline bytes of the request at `position` are kept.
@@ -151,7 +164,7 @@ impl<P> SendQueue<P> {
         Span::of(&self.inline[start..start + self.inline_bytes])
     }
 
-    pub(crate) fn get(&self, position: u64) -> &SendRequest {
+    pub(crate) fn get(&self, position: u64) -> &Listed<SendRequest> {
         &self.slots[self.index(position)]
     }
 

@@ -9,7 +9,7 @@
 //! 2. a queue pair's send queue, one at a time;
 //! 3. the memory table, for reading;
 //! 4. a queue pair's responder side, one at a time;
-//! 5. a shared receive queue;
+//! 5. a queue pair's posted receives, or a shared receive queue;
 //! 6. a completion queue;
 //! 7. leaves: lists of work, events, planned faults, the registry.
 //!
@@ -17,7 +17,7 @@
 //! other hold their own 2 and ask for the other's 4, which no thread keeps while asking for a 2. That is
 //! why a responder that fails only marks its send queue as failed: the poller of that queue flushes it.
 
-use crate::address::Gid;
+use crate::address::{Gid, Mtu};
 use crate::channel::CompletionChannel;
 use crate::completions::{Completions, ReleasedSlots};
 use crate::event::AsyncEvent;
@@ -26,10 +26,10 @@ use crate::fault::Faults;
 use crate::line::Line;
 use crate::memory::{DomainId, MemoryTable};
 use crate::options::DeviceLimits;
-use crate::receives::{Responder, SrqInner};
+use crate::receives::{RecvRing, Responder, SrqInner};
 use crate::send_queue;
 use crate::state::StateCell;
-use crate::sync::{Clock, SplitMix64, lock, write};
+use crate::sync::{Apart, Clock, SplitMix64, lock, write};
 use polyrail_core::hardware::{CqId, QpLimits};
 use polyrail_core::verbs::DeviceId;
 use std::collections::{BTreeMap, VecDeque};
@@ -45,11 +45,11 @@ pub(crate) struct FabricShared {
     pub(crate) threaded: bool,
     pub(crate) clock: Clock,
     pub(crate) seed: u64,
-    pub(crate) memory: RwLock<MemoryTable>,
+    pub(crate) memory: Apart<RwLock<MemoryTable>>,
     pub(crate) registry: Mutex<Registry>,
     pub(crate) scheduler: Mutex<Scheduler>,
     /// Counts changes that may let a blocked request go on.
-    pub(crate) changes: AtomicU64,
+    pub(crate) changes: Apart<AtomicU64>,
     pub(crate) next_domain: AtomicU32,
 }
 
@@ -70,10 +70,10 @@ impl FabricShared {
             threaded,
             clock,
             seed,
-            memory: RwLock::new(MemoryTable::new(seed ^ 0x6d65_6d6f_7279)),
+            memory: Apart::new(RwLock::new(MemoryTable::new(seed ^ 0x6d65_6d6f_7279))),
             registry: Mutex::new(Registry::default()),
             scheduler: Mutex::new(Scheduler::new(seed)),
-            changes: AtomicU64::new(0),
+            changes: Apart::new(AtomicU64::new(0)),
             next_domain: AtomicU32::new(0),
         }
     }
@@ -152,6 +152,7 @@ pub(crate) struct DeviceShared {
     pub(crate) name: String,
     pub(crate) guid: u64,
     pub(crate) limits: DeviceLimits,
+    pub(crate) mtu: Mtu,
     pub(crate) fabric: Arc<FabricShared>,
     pub(crate) ports_up: Box<[AtomicBool]>,
     pub(crate) gone: AtomicBool,
@@ -175,16 +176,16 @@ pub(crate) struct CqShared {
     pub(crate) device: Arc<DeviceShared>,
     /// Changed under the lock of `inner`.
     pub(crate) capacity: AtomicU32,
-    pub(crate) inner: Mutex<Completions<QpShared>>,
+    pub(crate) inner: Apart<Mutex<Completions<QpShared>>>,
     /// Whether there is nothing in `inner` for a poll, changed under its lock: whoever polls an empty queue stays
     /// out of the way of those who complete requests there.
-    pub(crate) is_empty: AtomicBool,
+    pub(crate) is_empty: Apart<AtomicBool>,
     /// Where it tells that it has something.
     pub(crate) channel: Option<CompletionChannel>,
     /// It is to tell of work, too: it was armed, and has a channel.
     pub(crate) tells_of_work: AtomicBool,
     /// Queue pairs with send requests to execute. A leaf: nothing is locked while it is held.
-    pub(crate) work: Mutex<VecDeque<Weak<QpShared>>>,
+    pub(crate) work: Apart<Mutex<VecDeque<Weak<QpShared>>>>,
     /// Whether the list of work is empty, changed under its lock.
     pub(crate) is_idle: AtomicBool,
 }
@@ -212,11 +213,13 @@ pub(crate) struct QpShared {
     pub(crate) state: StateCell,
     /// The port in use, from 1 on; 0 before INIT.
     pub(crate) port: AtomicU8,
-    pub(crate) send: Mutex<SendQueue>,
-    pub(crate) recv: Mutex<Responder>,
+    pub(crate) send: Apart<Mutex<SendQueue>>,
+    pub(crate) recv: Apart<Mutex<Responder>>,
+    /// Its own receives, as posted.
+    pub(crate) posts: Apart<Mutex<RecvRing>>,
     pub(crate) released: Arc<ReleasedSlots>,
     pub(crate) send_owner: u32,
     pub(crate) recv_owner: u32,
     /// On the list of work of `send_cq`.
-    pub(crate) listed: AtomicBool,
+    pub(crate) listed: Apart<AtomicBool>,
 }

@@ -2,9 +2,10 @@
 //! `deferred` put them together.
 
 use crate::completions::Entry;
-use crate::dma::Span;
 use crate::error::vendor;
 use crate::event::AsyncEvent;
+use crate::lists::Listed;
+use crate::local::Local;
 use crate::memory::{MemoryTable, Range};
 use crate::responder::{Answer, Arrival};
 use crate::shared::{QpShared, SendQueue};
@@ -53,8 +54,8 @@ pub(crate) fn carried(qp: &QpShared, peer: &QpShared, bytes: u32) {
 
 pub(crate) fn arrival<'a>(
     send: &SendQueue,
-    request: &'a SendRequest,
-    local: Span<'a>,
+    request: &'a Listed<SendRequest>,
+    local: Local<'a>,
 ) -> Arrival<'a> {
     Arrival {
         request,
@@ -70,10 +71,10 @@ pub(crate) fn arrival<'a>(
 }
 
 /// Sequence numbers that the request takes. A READ takes those of its response.
-pub(crate) fn packets(send: &SendQueue, request: &SendRequest) -> u32 {
+pub(crate) fn packets(send: &SendQueue, request: &Listed<SendRequest>) -> u32 {
     match request.opcode {
         Opcode::CompareSwap | Opcode::FetchAdd => 1,
-        _ => send.path.mtu.packets(request.sge.length()),
+        _ => send.path.mtu.packets(request.length),
     }
 }
 
@@ -87,16 +88,16 @@ pub(crate) fn find_peer(qp: &QpShared, send: &mut SendQueue) -> Option<Arc<QpSha
     Some(peer)
 }
 
-/// Both ends of a request, if they can be used: its local bytes and the peer. The local end is
+/// Both ends of the request at `position`, if they can be used: its local bytes and the peer. The local end is
 /// checked first, as hardware does before anything is sent.
 pub(crate) fn ends<'m>(
     qp: &QpShared,
     send: &'m SendQueue,
-    request: &SendRequest,
+    position: u64,
     peer: Option<Arc<QpShared>>,
     memory: &'m MemoryTable,
-) -> Result<(Span<'m>, Arc<QpShared>), Answer> {
-    let local = local_bytes(qp, send, request, memory)?;
+) -> Result<(Local<'m>, Arc<QpShared>), Answer> {
+    let local = local_bytes(qp, send, position, memory)?;
     Ok((local, reach(qp, send, peer)?))
 }
 
@@ -128,34 +129,39 @@ pub(crate) fn reach(
 fn local_bytes<'m>(
     qp: &QpShared,
     send: &'m SendQueue,
-    request: &SendRequest,
+    position: u64,
     memory: &'m MemoryTable,
-) -> Result<Span<'m>, Answer> {
-    let sge = request.sge;
-    if sge.length() > qp.limits.max_msg_size {
+) -> Result<Local<'m>, Answer> {
+    let request = send.get(position);
+    let length = request.length;
+    if length > qp.limits.max_msg_size {
         return Err(Answer::Nak(WcStatus::LOC_LEN_ERR, vendor::MESSAGE_TOO_LONG));
     }
     if request.opcode.is_fetching() && send.timers.max_rd_atomic == 0 {
         return Err(Answer::Nak(WcStatus::LOC_QP_OP_ERR, vendor::NO_READ_RESOURCES));
     }
     let is_atomic = request.opcode.is_fetching() && request.opcode != Opcode::RdmaRead;
-    if is_atomic && sge.length() < 8 {
+    if is_atomic && length < 8 {
         return Err(Answer::Nak(WcStatus::LOC_LEN_ERR, vendor::ATOMIC_TOO_SHORT));
     }
     if request.flags.contains(SendFlags::INLINE) {
-        return Ok(send.inline_span(send.next).prefix(sge.length() as usize));
+        return Ok(send.inline_span(position).prefix(length as usize).into());
     }
-    if sge.length() == 0 {
-        return Ok(Span::EMPTY);
+    if length == 0 {
+        return Ok(Local::EMPTY);
     }
     let access = match request.opcode.is_fetching() {
         true => AccessFlags::LOCAL_WRITE,
         false => AccessFlags::empty(),
     };
-    let range = Range { key: sge.lkey(), addr: sge.addr(), length: sge.length() };
-    memory
-        .local(qp.domain, range, access)
-        .map_err(|fault| Answer::Nak(WcStatus::LOC_PROT_ERR, fault.vendor()))
+    let opened = if request.buffers == 0 {
+        let sge = request.sge;
+        let range = Range { key: sge.lkey(), addr: sge.addr(), length };
+        memory.local(qp.domain, range, access).map(Local::One)
+    } else {
+        Local::open(memory, qp.domain, send.list(position), access)
+    };
+    opened.map_err(|fault| Answer::Nak(WcStatus::LOC_PROT_ERR, fault.vendor()))
 }
 
 /// Completes every outstanding send request as flushed, in posting order, signaled or not.
@@ -184,12 +190,12 @@ pub(crate) fn flush_turn(qp: &QpShared, send: &mut SendQueue) -> Option<Turn> {
     Some(Turn { wr_id, opcode, outcome: TurnOutcome::Flushed, bytes: 0 })
 }
 
-pub(crate) fn succeed(qp: &QpShared, request: &SendRequest, position: u64) {
+pub(crate) fn succeed(qp: &QpShared, request: &Listed<SendRequest>, position: u64) {
     if !qp.sq_sig_all && !request.flags.contains(SendFlags::SIGNALED) {
         return;
     }
     let opcode = request.opcode;
-    let byte_len = if opcode.is_fetching() { request.sge.length() } else { 0 };
+    let byte_len = if opcode.is_fetching() { request.length } else { 0 };
     let done = Completion::success(qp.number, request.wr_id, opcode.completion());
     complete(qp, position, Completion { byte_len, ..done });
 }

@@ -410,3 +410,34 @@ fn a_receive_queue_that_is_full_refuses() {
     pair.b.poll();
     assert_eq!(pair.b.recv(3, nothing()), Ok(()));
 }
+
+/// A pair with room for many receives, of which `b` has posted 40 that are numbered from 0, and `a` has used one.
+fn with_receives_at_hand() -> Pair {
+    let cap = QpCap { max_recv_wr: 64, ..QpCap::default() };
+    let mut pair = Pair::with(Fabric::threaded(), cap, &impatient());
+    (0..40).for_each(|wr_id| pair.b.recv(wr_id, nothing()).unwrap());
+    pair.a.post(pair.request(1, Opcode::Send, 0, 0)).unwrap();
+    assert_eq!(ids(&pair.settle().1), [0]);
+    pair
+}
+
+/// The responder takes receives off their queue several at a time.
+#[test]
+fn receives_that_the_responder_has_at_hand_are_flushed_first() {
+    let mut pair = with_receives_at_hand();
+    pair.b.qp.to_error().unwrap();
+    let flushed: Vec<_> = (1..40).map(|wr_id| (wr_id, FLUSHED)).collect();
+    assert_eq!(ends(&pair.settle().1), flushed);
+}
+
+#[test]
+fn receives_that_the_responder_has_at_hand_are_forgotten_by_a_reset() {
+    let mut pair = with_receives_at_hand();
+    pair.a.qp.reset().unwrap();
+    pair.b.qp.reset().unwrap();
+    polyrail_software_nic::connect_pair(&pair.a.qp, &pair.b.qp, &impatient()).unwrap();
+    // All places are free.
+    (100..164).for_each(|wr_id| pair.b.recv(wr_id, nothing()).unwrap());
+    pair.a.post(pair.request(2, Opcode::Send, 0, 0)).unwrap();
+    assert_eq!(ids(&pair.settle().1), [100]);
+}

@@ -2,7 +2,9 @@
 
 mod support;
 
-use polyrail_core::hardware::{CommitError, QueuePair as _, Refusal, SendBatch as _};
+use polyrail_core::hardware::{
+    CommitError, QueuePair as _, ReceiveQueue as _, RecvBatch as _, Refusal, SendBatch as _,
+};
 use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest, WcFlags, WcOpcode, WcStatus};
 use polyrail_software_nic::{AsyncEvent, ConnectOptions, Fabric, QpCap, QpInit, QpState, vendor};
 use support::*;
@@ -319,4 +321,28 @@ fn sqd_still_serves_the_peer() {
     pair.b.qp.modify(QpState::Sqd, &Default::default()).unwrap();
     pair.a.post(pair.write(1, 0, 8)).unwrap();
     assert_all_success(&pair.settle().0);
+}
+
+/// Queues that take one buffer take a list that has no more.
+#[test]
+fn a_list_of_one_buffer_is_that_buffer() {
+    let cap = QpCap { max_send_sge: 1, max_recv_sge: 1, ..QpCap::default() };
+    let mut pair = Pair::with(Fabric::threaded(), cap, &impatient());
+    pair.a.buffer.fill(0, 8, 7);
+    let (from, to) = (pair.a.sge(0, 8), pair.b.sge(100, 8));
+    let mut receives = pair.b.qp.start_recv();
+    receives.add_list(1, &[to, nothing()]);
+    receives.commit().unwrap();
+    let send = SendRequest { sge: nothing(), ..pair.request(2, Opcode::Send, 0, 8) };
+    let mut sends = pair.a.qp.start_send();
+    sends.add_list(&send, &[nothing(), from]);
+    sends.commit().unwrap();
+    let (a, b) = pair.settle();
+    assert_eq!((ends(&a), ends(&b)), (vec![(2, WcStatus::SUCCESS)], vec![(1, WcStatus::SUCCESS)]));
+    assert_eq!(b[0].byte_len, 8);
+    assert_eq!(pair.b.bytes(100, 8), [7; 8]);
+    let two = [from, from];
+    let mut sends = pair.a.qp.start_send();
+    sends.add_list(&send, &two);
+    assert!(sends.commit().is_err());
 }

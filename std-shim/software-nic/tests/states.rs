@@ -201,7 +201,8 @@ fn capacities_are_granted_rounded_up_and_refused_over_the_limits() {
     use polyrail_software_nic::{NicError, QpInit};
     let pair = pair_in(Reset);
     let create = |cap| pair.a.pd.create_qp(&QpInit::new(&pair.a.cq, cap));
-    let limits = create(QpCap { max_send_wr: 100, max_recv_wr: 3, max_inline_data: 17 });
+    let limits =
+        create(QpCap { max_send_wr: 100, max_recv_wr: 3, max_inline_data: 17, ..QpCap::default() });
     let limits = limits.unwrap().limits();
     assert_eq!((limits.max_send_wr, limits.max_recv_wr, limits.max_inline_data), (128, 4, 32));
     let none = create(QpCap { max_send_wr: 0, ..QpCap::default() });

@@ -123,6 +123,56 @@ fn deregistering_while_the_peer_writes_fails_requests_and_nothing_else() {
     });
 }
 
+/// Posts receives until the queue pair fails; returns the completions, when nothing more comes, and how many
+/// receives were taken.
+fn post_until_failed(
+    mut side: Side,
+    both_failed: &Barrier,
+) -> (Vec<polyrail_core::verbs::Completion>, u64) {
+    let mut posted = 0;
+    let mut completions = Vec::new();
+    while side.qp.state() == polyrail_software_nic::QpState::Rts {
+        posted += u64::from(side.recv(posted, nothing()).is_ok());
+        completions.extend(side.poll());
+    }
+    // One more, which is flushed at once.
+    posted += u64::from(side.recv(posted, nothing()).is_ok());
+    both_failed.wait();
+    loop {
+        let more = side.poll();
+        if more.is_empty() {
+            return (completions, posted);
+        }
+        completions.extend(more);
+    }
+}
+
+#[test]
+fn receives_posted_while_the_queue_pair_fails_complete_once_and_in_order() {
+    for round in 0..80 {
+        let pair = Pair::threaded();
+        let notify = pair.request(1, Opcode::Send, 0, 0);
+        let bad = SendRequest { rkey: 1, ..pair.write(2, 0, 8) };
+        let Pair { mut a, b, .. } = pair;
+        let both_failed = Barrier::new(2);
+        let (completions, posted) = std::thread::scope(|scope| {
+            let poster = scope.spawn(|| post_until_failed(b, &both_failed));
+            for _ in 0..round % 40 {
+                let _ = a.post(notify);
+                a.poll();
+            }
+            a.post(bad).unwrap();
+            while a.qp.state() == polyrail_software_nic::QpState::Rts {
+                a.poll();
+            }
+            both_failed.wait();
+            poster.join().unwrap()
+        });
+        let seen: Vec<_> = (0..posted).collect();
+        assert_eq!(ids(&completions), seen, "round {round}");
+    }
+}
+
 /// One thread's part in a brawl: everything that takes locks, in any order, on its own side, while
 /// the other side does the same. Failures are welcome.
 fn brawl(mut side: Side, mut other: polyrail_software_nic::QueuePair, far: Far, seed: u64) {
