@@ -5,12 +5,14 @@
 //! two_hosts 10.0.0.2:7471 mlx5_0 mlx5_1    sends
 //! ```
 
-use polyrail::endpoint::{Endpoint, EndpointBuilder, HealingLink};
-use polyrail::exchange::{Control, Hello, Listener, Message, Timeouts, bring_up};
+use polyrail::endpoint::EndpointBuilder;
+use polyrail::exchange::{
+    Control, ControlError, Hello, Listener, Message, NoOutcome, Timeouts, bring_up,
+};
 use polyrail::memory::RegisteredBuffer;
-use polyrail::rdma::{CompletionQueue, OpenOptions, QueuePair, open_devices};
+use polyrail::rdma::{OpenOptions, open_devices};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
-use polyrail::virtual_qp::RailFailure;
+use polyrail::virtual_qp::{QpState, RailFailure};
 use std::error::Error;
 
 const LENGTH: u32 = 1 << 20;
@@ -20,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let names = std::env::args().skip(2).map(|name| name.parse()).collect::<Result<Vec<_>, _>>()?;
     let opened = open_devices(&names, &OpenOptions::default())?;
     let domains: Vec<_> = opened.iter().collect();
-    let mut endpoint: Endpoint<QueuePair, CompletionQueue> =
+    let mut endpoint =
         EndpointBuilder::new().rails(4).rail_failure(RailFailure::Reroute).build(&domains)?;
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let buffer = RegisteredBuffer::new(LENGTH as usize, writable, &domains)?;
@@ -47,24 +49,38 @@ fn main() -> Result<(), Box<dyn Error>> {
         let keys = buffer.toward(&peer.buffer)?;
         endpoint.post_send(&SendWr::write_with_imm(2, from, peer.buffer.addr, 42, &keys))?;
     }
-    let link = endpoint.healing_link();
-    let completion = loop {
-        if let Some(completion) = endpoint.poll(16).completions.pop() {
-            break completion;
+    // Rails may fail: what the two endpoints tell each other then goes over the control connection. So each side
+    // stays until the other one is done, too, and one that hangs up before that has failed.
+    let link = endpoint.healing_link().ok_or("its rails are re-routed")?;
+    let (mut completion, mut is_peer_done) = (None, false);
+    while completion.is_none() || !is_peer_done {
+        let batch = endpoint.poll(16);
+        if let Some(error) = batch.error {
+            return Err(endpoint.queue_error(error).into());
         }
-        // Rails may fail: what the two endpoints tell each other then goes over the control connection.
-        while let Some(message) = link.as_ref().and_then(HealingLink::next_message) {
+        for done in batch.completions {
+            if done.status != WcStatus::SUCCESS {
+                return Err(endpoint.explain(done.status).into());
+            }
+            completion = Some(done);
+            control.send(&Message::Done(NoOutcome {}))?;
+        }
+        if endpoint.state() == QpState::Error {
+            return Err(endpoint.explain(WcStatus::WR_FLUSH_ERR).into());
+        }
+        while let Some(message) = link.next_message() {
             control.send(&Message::Heal(message))?;
         }
-        if let (Some(link), Ok(Some(Message::Heal(message)))) = (&link, control.try_recv()) {
-            link.hear(message)?;
+        match control.try_recv()? {
+            Some(Message::Heal(message)) => link.hear(message)?,
+            Some(Message::Done(_)) => is_peer_done = true,
+            Some(Message::Failed { reason }) => return Err(ControlError::GaveUp { reason }.into()),
+            _ => {}
         }
-    };
-    if completion.status != WcStatus::SUCCESS {
-        return Err(endpoint.explain(completion.status).into());
     }
     let mut word = [0; 5];
     buffer.read_at(0, &mut word)?;
-    println!("{}, immediate {:?}", String::from_utf8_lossy(&word), completion.imm);
+    let imm = completion.and_then(|done| done.imm);
+    println!("{}, immediate {imm:?}", String::from_utf8_lossy(&word));
     Ok(())
 }

@@ -10,6 +10,7 @@ use polyrail::progress::{Handle, ProgressThread};
 use polyrail::verbs::{AccessFlags, DeviceKeys, RecvWr, SendWr};
 use std::error::Error;
 use std::sync::Arc;
+use tokio::task::JoinSet;
 
 const TASKS: usize = 8;
 const REQUESTS: u32 = 200;
@@ -67,15 +68,16 @@ fn main() -> Result<(), Failed> {
     let listeners = ProgressThread::spawn(listeners)?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
-        let mut tasks = Vec::new();
+        let mut tasks = JoinSet::new();
         for part in 0..TASKS {
             let handle = |thread: &ProgressThread| thread.handle(part).ok_or("a member of the set");
             let remote = (to.addr(), keys.clone());
-            tasks.push(tokio::spawn(listen(handle(&listeners)?)));
-            tasks.push(tokio::spawn(write(handle(&writers)?, part, Arc::clone(&from), remote)));
+            tasks.spawn(listen(handle(&listeners)?));
+            tasks.spawn(write(handle(&writers)?, part, Arc::clone(&from), remote));
         }
-        for task in tasks {
-            task.await??;
+        // As they end: a listener whose writer has failed would be waited for in vain.
+        while let Some(ended) = tasks.join_next().await {
+            ended??;
         }
         Ok::<_, Failed>(())
     })?;

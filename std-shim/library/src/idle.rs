@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 /// Idle rounds before the processor is offered to others, and before it is given up.
-const SPINS: u32 = 64;
-const YIELDS: u32 = 4096;
+// Under loom each round more is many interleavings more.
+const SPINS: u32 = if cfg!(polyrail_loom) { 0 } else { 64 };
+const YIELDS: u32 = if cfg!(polyrail_loom) { 0 } else { 4096 };
 
 /// How long a thread sleeps while a device may complete something: devices do not wake it.
 pub const NAP: Duration = Duration::from_micros(50);
@@ -46,10 +47,10 @@ impl Idle {
 
     /// Another round without anything to do.
     pub const fn rest(&mut self) -> Rest {
-        match self.rounds {
-            YIELDS.. => return Rest::Sleep,
-            _ => self.rounds += 1,
+        if self.rounds >= YIELDS {
+            return Rest::Sleep;
         }
+        self.rounds += 1;
         if self.rounds <= SPINS { Rest::Spin } else { Rest::Yield }
     }
 }

@@ -10,9 +10,9 @@
 //! A megabyte moves over four rails of two hosts, both in this process, and its receiver is told:
 //!
 //! ```
-//! use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+//! use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
 //! use polyrail::nic::{DeviceConfig, Fabric, RegisteredBuffer};
-//! use polyrail::verbs::{AccessFlags, RecvWr, SendWr};
+//! use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! const LENGTH: u32 = 1 << 20;
@@ -32,7 +32,11 @@
 //! let keys = from.toward(&to.remote())?;
 //! sender.post_send(&SendWr::write_with_imm(2, from.local(0, LENGTH)?, to.addr(), 42, &keys))?;
 //! let notification = loop {
-//!     _ = sender.poll(16);
+//!     for done in sender.poll(16).completions {
+//!         if done.status != WcStatus::SUCCESS {
+//!             return Err(sender.explain(done.status).into());
+//!         }
+//!     }
 //!     if let Some(notification) = receiver.poll(16).completions.pop() {
 //!         break notification;
 //!     }
@@ -84,6 +88,7 @@ pub mod printable;
 pub mod progress;
 #[cfg(feature = "verbs")]
 pub mod rdma;
+mod sync;
 #[cfg_attr(
     not(feature = "tracing"),
     allow(unused_variables, unused_imports, reason = "nobody is told")

@@ -9,6 +9,7 @@ use polyrail::exchange::{Control, ControlError, Hello, Message, bring_up};
 use polyrail::hardware::QueuePair;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{self, DeviceConfig, DeviceLimits, Fabric};
+use polyrail::p2p::{P2pBuilder, P2pEndpointSet};
 use polyrail::verbs::{AccessFlags, DeviceId, RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::{PostRecvError, RailId, Scheme};
 use recorded::{Asked, Log, Recorded, RecordedQp, receives_come_first};
@@ -125,12 +126,10 @@ fn the_partition_key_is_chosen_at_init() {
     );
 }
 
-#[test]
-fn what_does_not_fit_a_packet_is_refused_before_anything_is_made() {
-    let (a, _) = sides(1);
-    let domains: Vec<_> = a.domains.iter().collect();
+/// Options that do not fit the fields of a packet, and what is said of them.
+fn unfit() -> [(ConnectOptions, &'static str); 3] {
     let usual = ConnectOptions::default();
-    for (options, message) in [
+    [
         (
             ConnectOptions { service_level: 16, ..usual },
             "service_level of 16, but 0 to 15 are allowed",
@@ -140,9 +139,30 @@ fn what_does_not_fit_a_packet_is_refused_before_anything_is_made() {
             "flow_label of 1048576, but 0 to 1048575 are allowed",
         ),
         (ConnectOptions { hop_limit: 0, ..usual }, "hop_limit of 0, but 1 to 255 are allowed"),
-    ] {
+    ]
+}
+
+#[test]
+fn what_does_not_fit_a_packet_is_refused_before_anything_is_made() {
+    let (a, _) = sides(1);
+    let domains: Vec<_> = a.domains.iter().collect();
+    for (options, message) in unfit() {
         let builder = EndpointBuilder::new().connect_options(options);
         let built: Result<RecordedEndpoint, _> = builder.build(&domains);
+        assert_eq!(built.err().map(|error| error.to_string()).as_deref(), Some(message));
+    }
+    assert!(a.log.lock().unwrap().is_empty());
+}
+
+#[test]
+fn what_does_not_fit_a_packet_is_refused_for_messages_too() {
+    let (a, _) = sides(1);
+    let domains: Vec<_> = a.domains.iter().collect();
+    for (options, message) in unfit() {
+        let builder = P2pBuilder::new().connect_options(options);
+        let built = builder.build(&domains).err().map(|error| error.to_string());
+        assert_eq!(built.as_deref(), Some(message));
+        let built = P2pEndpointSet::<Recorded>::build(&builder, &domains, 2);
         assert_eq!(built.err().map(|error| error.to_string()).as_deref(), Some(message));
     }
     assert!(a.log.lock().unwrap().is_empty());

@@ -234,7 +234,10 @@ fn what_cannot_be_built_is_refused() {
     let error = build(reroute.min_rails(5), &[&domain]);
     assert_eq!(error.to_string(), "min_rails is 5 of 4 rails");
     let error = build(new().max_inline_data(1 << 20), &[&domain]);
-    assert!(Chain(&error).to_string().starts_with("device x: max_inline_data"), "{error}");
+    assert!(
+        Chain(&error).to_string().starts_with("device x: it takes no 1048576 bytes inline"),
+        "{error}"
+    );
     domain.device().inject(When::Now, Fault::DeviceGone);
     assert_eq!(Chain(&build(new(), &[&domain])).to_string(), "device x: the device is gone");
 }

@@ -99,6 +99,31 @@ fn a_rail_that_falls_silent_is_given_up_after_its_time() {
     }
 }
 
+/// It takes new connections, and carries nothing over them. What requests wait for goes elsewhere.
+#[test]
+fn a_device_that_stays_silent_holds_up_no_requests() {
+    let stall_timeout = Some(Duration::from_millis(40));
+    let healing = Healing { stall_timeout, ..Healing::default() };
+    for scheme in SCHEMES {
+        for of_near in [true, false] {
+            let mut ends = Ends::new(3, 4, &healed(scheme).healing(healing));
+            let device = ends.side(of_near).devices[0].clone();
+            device.inject(When::AfterBytes(50_000), Fault::Silent(true));
+            let begin = Instant::now();
+            ends.finish(|ends| {
+                assert!(
+                    begin.elapsed() < Duration::from_secs(5),
+                    "{} {of_near} {scheme:?} {:#?} {:#?}",
+                    ends.report(),
+                    ends.near.told(),
+                    ends.far.told()
+                );
+                sleep(Duration::from_micros(20));
+            });
+        }
+    }
+}
+
 /// What requests wait for stays on its device for a while, and then goes to another one.
 #[test]
 fn rail_0_waits_for_its_device_for_a_while() {

@@ -7,9 +7,9 @@ use polyrail::endpoint::Healing;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, ProtectionDomain, When};
 use polyrail::p2p::{
-    CallError, Direction, Failure, MAX_P2P_MESSAGE_BYTES, NotNow, P2pAddress, P2pBuildError,
-    P2pBuilder, P2pConnectError, P2pEndpoint, P2pMessage, Received, RecvBuffer, RecvHandle, SLOTS,
-    SendHandle, connect_p2p_endpoints,
+    CallError, End, Failure, MAX_P2P_MESSAGE_BYTES, NotNow, P2pAddress, P2pBuildError, P2pBuilder,
+    P2pConnectError, P2pEndpoint, P2pMessage, Received, RecvBuffer, RecvHandle, SLOTS, SendHandle,
+    connect_p2p_endpoints,
 };
 use polyrail::verbs::DeviceKeys;
 use polyrail::virtual_qp::{RailEventKind, RailState};
@@ -342,20 +342,17 @@ fn what_does_not_fit_is_refused_before_anything_is_moved() {
     let side = |name, builder: &P2pBuilder| Side::new(&fabric, name, 2, 64, builder);
     let mut near = side("near", &P2pBuilder::new().rails(2));
     let fewer = side("fewer", &P2pBuilder::new().rails(1));
-    let (direction, here, peer) = (Direction::Sending, 2, 1);
+    let (end, here, peer) = (End::Sender, 2, 1);
     assert_eq!(
         near.endpoint.connect(&fewer.endpoint.address()),
-        Err(P2pConnectError::QueuePairs { direction, here, peer })
+        Err(P2pConnectError::QueuePairs { end, here, peer })
     );
     let mut odd = fewer.endpoint.address();
     let far = side("far", &P2pBuilder::new().rails(2));
     odd.receiving = far.endpoint.address().receiving;
     odd.sending = far.endpoint.address().sending;
     let error = near.endpoint.connect(&odd).unwrap_err();
-    assert!(
-        matches!(error, P2pConnectError::Card { direction: Direction::Sending, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, P2pConnectError::Card { end: End::Sender, .. }), "{error}");
     let mut far = far;
     connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
     Pair { near, far }.exchange(64, 64);

@@ -76,14 +76,16 @@ impl World {
         Self::with_patience(devices, builder, LONG)
     }
 
-    /// Shutdowns wait that long.
+    /// Shutdowns wait that long. The far thread sleeps on completion channels, the near one for naps.
     fn with_patience(devices: usize, builder: &P2pBuilder, patience: Duration) -> Self {
         let fabric = Fabric::threaded();
         let hosts = ["near", "far"].map(|name| Host::new(&fabric, name, devices, BYTES));
-        let mut ends = hosts.each_ref().map(|host| builder.build(&host.all()).unwrap());
-        let [near, far] = &mut ends;
-        connect_p2p_endpoints(near, far).unwrap();
-        let mut ends = ends.map(|end| P2pThread::spawn_with(end, patience).unwrap()).into_iter();
+        let [near, far] = &hosts;
+        let mut near = builder.build(&near.all()).unwrap();
+        let mut far = builder.completion_channel(0).build(&far.all()).unwrap();
+        connect_p2p_endpoints(&mut near, &mut far).unwrap();
+        let mut ends =
+            [near, far].map(|end| P2pThread::spawn_with(end, patience).unwrap()).into_iter();
         let [near, far] = hosts.map(|host| {
             let keys = host.buffer.own_keys();
             Side { host, keys, thread: ends.next().unwrap() }

@@ -235,6 +235,10 @@ fn a_broken_queue_fails_those_with_rails_on_it() {
     let mut concerned = [handle(&world, 1), handle(&world, 2)];
     let receive = |handle: &mut Handle| handle.post_recv(&RecvWr::notification(3)).unwrap();
     let receives = concerned.each_mut().map(receive);
+    // What was handed over first is posted first: the receives are with the devices.
+    for handle in &mut concerned {
+        assert_eq!(world.write(handle), Ok(WcStatus::SUCCESS));
+    }
     while_others_write(&world, &[0, 3], || {
         world.near.devices[1].inject(When::Now, Fault::DeviceGone);
         for (handle, receive) in concerned.iter().zip(receives) {

@@ -6,7 +6,9 @@ mod fixture;
 use fixture::{Host, connect_sets};
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::nic::Fabric;
+use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_p2p_endpoints};
 use polyrail::progress::ProgressThread;
+use polyrail::progress::messages::P2pThread;
 use polyrail::verbs::{RecvWr, WcStatus};
 use std::fs;
 use std::time::Duration;
@@ -25,16 +27,8 @@ fn processor_time() -> Duration {
     tasks.filter_map(|task| of_thread(task.ok()?.path())).sum()
 }
 
-#[test]
-fn a_thread_that_waits_for_a_peer_sleeps() {
-    let fabric = Fabric::threaded();
-    let builder = EndpointBuilder::new().completion_channel(0);
-    let hosts = ["near", "far"].map(|name| Host::new(&fabric, name, 2, 64));
-    let [mut near, mut far] = hosts.each_ref().map(|host| host.set(&[(builder, &[0, 1])]));
-    connect_sets(&mut near, &mut far);
-    let threads = [near, far].map(|set| ProgressThread::spawn(set).unwrap());
-    let mut handle = threads[1].handle(0).unwrap();
-    let pending = handle.post_recv(&RecvWr::notification(1)).unwrap();
+/// Checks that progress threads that wait use hardly any processor.
+fn they_sleep() {
     // They poll for a while before they sleep.
     const POLLING: Duration = Duration::from_millis(200);
     const SLEEPING: Duration = Duration::from_millis(500);
@@ -44,6 +38,41 @@ fn a_thread_that_waits_for_a_peer_sleeps() {
     std::thread::sleep(SLEEPING);
     let used = processor_time() - before;
     assert!(used < SLEEPING / 10, "{used:?} of {SLEEPING:?}");
+}
+
+// One after the other: the threads of one would count for the other.
+#[test]
+fn a_thread_that_waits_for_a_peer_sleeps() {
+    one_with_a_receive_sleeps();
+    one_with_a_buffer_on_offer_sleeps();
+}
+
+fn one_with_a_receive_sleeps() {
+    let fabric = Fabric::threaded();
+    let builder = EndpointBuilder::new().completion_channel(0);
+    let hosts = ["near", "far"].map(|name| Host::new(&fabric, name, 2, 64));
+    let [mut near, mut far] = hosts.each_ref().map(|host| host.set(&[(builder, &[0, 1])]));
+    connect_sets(&mut near, &mut far);
+    let threads = [near, far].map(|set| ProgressThread::spawn(set).unwrap());
+    let mut handle = threads[1].handle(0).unwrap();
+    let pending = handle.post_recv(&RecvWr::notification(1)).unwrap();
+    they_sleep();
     drop(threads);
     assert_eq!(pending.wait().unwrap().status, WcStatus::WR_FLUSH_ERR);
+}
+
+fn one_with_a_buffer_on_offer_sleeps() {
+    let fabric = Fabric::threaded();
+    let builder = P2pBuilder::new().completion_channel(0).reroutes(true);
+    let hosts = ["near", "far"].map(|name| Host::new(&fabric, name, 2, 64));
+    let [mut near, mut far] = hosts.each_ref().map(|host| builder.build(&host.all()).unwrap());
+    connect_p2p_endpoints(&mut near, &mut far).unwrap();
+    let threads = [near, far].map(|end| P2pThread::spawn(end).unwrap());
+    let mut handle = threads[1].handle(0).unwrap();
+    let keys = hosts[1].buffer.own_keys();
+    let local = hosts[1].buffer.local(0, 64).unwrap();
+    let pending = handle.irecv(&[RecvBuffer { local, tag: 1, keys: &keys }]).unwrap();
+    they_sleep();
+    drop(threads);
+    assert!(pending.wait().is_err());
 }

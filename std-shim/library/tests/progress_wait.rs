@@ -5,7 +5,7 @@ mod fixture;
 use fixture::{Host, connect_sets, submit};
 use polyrail::endpoint::{EndpointBuilder, NamedRailEvent};
 use polyrail::nic::{Fabric, Fault, When};
-use polyrail::progress::{ProgressThread, RequestError};
+use polyrail::progress::{ProgressOptions, ProgressThread, RequestError};
 use polyrail::verbs::{RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::{RailEventKind, RailFailure, RailId, Scheme};
 use std::collections::HashSet;
@@ -21,6 +21,10 @@ struct Threads {
 }
 
 fn threads(builder: EndpointBuilder, members: usize) -> Threads {
+    threads_with(ProgressOptions::default(), builder, members)
+}
+
+fn threads_with(options: ProgressOptions, builder: EndpointBuilder, members: usize) -> Threads {
     let fabric = Fabric::threaded();
     let builder = builder.connect_options(fixture::impatient()).completion_channel(0);
     let [near, far] = ["near", "far"].map(|name| Host::new(&fabric, name, 2, LENGTH));
@@ -28,7 +32,11 @@ fn threads(builder: EndpointBuilder, members: usize) -> Threads {
     let mut sets = [near.set(&shapes), far.set(&shapes)];
     let [a, b] = &mut sets;
     connect_sets(a, b);
-    Threads { near, far, threads: sets.map(|set| ProgressThread::spawn(set).unwrap()) }
+    Threads {
+        near,
+        far,
+        threads: sets.map(|set| ProgressThread::spawn_with(set, options).unwrap()),
+    }
 }
 
 #[test]
@@ -85,6 +93,26 @@ fn what_fails_wakes_those_who_wait() {
         }
         assert!(sends.endpoint_error().is_some(), "{goes}");
     }
+}
+
+/// One that sleeps has few rounds, and looks at rails all the same.
+#[test]
+fn a_silent_rail_is_found_soon_by_a_thread_that_sleeps() {
+    let stall_timeout = Some(Duration::from_millis(40));
+    let options = ProgressOptions { stall_timeout, ..ProgressOptions::default() };
+    let world = threads_with(options, EndpointBuilder::new(), 1);
+    let keys = world.near.buffer.toward(&world.far.buffer.remote()).unwrap();
+    let mut sends = world.threads[0].handle(0).unwrap();
+    let local = world.near.buffer.local(0, 64).unwrap();
+    let wr = SendWr::write(2, local, world.far.buffer.addr(), &keys);
+    for device in &world.near.devices {
+        device.inject(When::Now, Fault::Silent(true));
+    }
+    let begin = Instant::now();
+    let sent = sends.post_send(&wr).unwrap().wait().unwrap();
+    assert_eq!(sent.status, WcStatus::WR_FLUSH_ERR);
+    // In rounds of 10 ms, 256 from one look to the next would take half a minute.
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
 }
 
 #[test]

@@ -4,10 +4,12 @@
 mod fixture;
 
 use fixture::Host;
-use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
-use polyrail::nic::Fabric;
-use polyrail::verbs::{SendWr, WcStatus};
-use polyrail::virtual_qp::{QpState, RailFailure, RailId};
+use polyrail::endpoint::{Endpoint, EndpointBuilder, EndpointError, connect_endpoints};
+use polyrail::hardware::{QueuePair, SendBatch};
+use polyrail::nic::{Fabric, Fault, When};
+use polyrail::p2p::{CallError, P2pBuilder, RecvBuffer, connect_p2p_endpoints};
+use polyrail::verbs::{Imm, Opcode, RecvWr, SendFlags, SendRequest, SendWr, Sge, WcStatus};
+use polyrail::virtual_qp::{ProtocolError, QpState, RailEventKind, RailFailure, RailId};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use tracing_subscriber::fmt::format::FmtSpan;
@@ -103,4 +105,145 @@ fn ends_that_do_not_match_and_why_one_ended_are_told() {
     });
     // However often it is asked.
     assert_eq!(count(&lines, &["ERROR", "REM_ACCESS_ERR"]), 1, "{lines:#?}");
+}
+
+/// A SEND where only notifications may arrive: no correct peer does that.
+fn break_the_protocol(peer: &mut Endpoint) {
+    // SAFETY: the queue pair stays where it is, and the request's name is not one of the engine's.
+    let notify = unsafe { peer.parts_mut().0.physical_mut(RailId::Notify) }.unwrap();
+    let mut batch = notify.start_send();
+    batch.add(&SendRequest {
+        wr_id: 1,
+        opcode: Opcode::Send,
+        flags: SendFlags::SIGNALED,
+        imm: Imm::default(),
+        sge: Sge::EMPTY,
+        remote_addr: 0,
+        rkey: 0,
+        compare_add: 0,
+        swap: 0,
+    });
+    batch.commit().unwrap();
+}
+
+#[test]
+fn a_peer_that_breaks_the_protocol_is_told_of_when_the_owner_asks() {
+    let fabric = Fabric::threaded();
+    let hosts = ["here", "there"].map(|name| Host::new(&fabric, name, 1, 4096));
+    let [mut near, mut far] =
+        hosts.each_ref().map(|host| EndpointBuilder::new().rails(2).build(&host.all()).unwrap());
+    connect_endpoints(&mut near, &mut far).unwrap();
+    far.post_recv(&RecvWr::notification(1)).unwrap();
+    let mut failed = None;
+    let lines = Told::during(|| {
+        break_the_protocol(&mut near);
+        while failed.is_none() {
+            // The software NIC carries requests out when who posted them polls.
+            _ = near.poll(16);
+            failed = far.poll(16).completions.pop();
+        }
+    });
+    let status = failed.unwrap().status;
+    assert_eq!((status, far.state()), (WcStatus::BAD_RESP_ERR, QpState::Error));
+    assert_eq!(count(&lines, &["ERROR"]), 0, "nobody has asked: {lines:#?}");
+    let lines = Told::during(|| {
+        let why = far.explain(status);
+        let expected = ProtocolError::NoImm { rail: RailId::Notify };
+        assert_eq!(why, EndpointError::Protocol(expected));
+        far.explain(status);
+    });
+    // However often it is asked.
+    assert_eq!(count(&lines, &["ERROR", "polyrail::trace", "qp="]), 1, "{lines:#?}");
+    assert_eq!(count(&lines, &["ERROR", "carries no immediate"]), 1, "{lines:#?}");
+}
+
+#[test]
+fn a_connection_for_messages_its_failures_and_its_returns_are_told() {
+    let fabric = Fabric::threaded();
+    let hosts = ["here", "there"].map(|name| Host::new(&fabric, name, 2, 4096));
+    let builder = P2pBuilder::new().rails(2).reroutes(true).connect_options(fixture::impatient());
+    let mut ends = hosts.each_ref().map(|host| builder.build(&host.all()).unwrap());
+    let link = &hosts[1].devices[1];
+    let told = Told::during(|| {
+        let [near, far] = &mut ends;
+        connect_p2p_endpoints(near, far).unwrap();
+        for fault in [Fault::LinkDown, Fault::LinkUp] {
+            link.inject(When::Now, fault);
+            let is_it = |kind: &RailEventKind| match fault {
+                Fault::LinkDown => matches!(kind, RailEventKind::Fenced { .. }),
+                _ => *kind == RailEventKind::Returned,
+            };
+            // Of both ends at both sides.
+            let mut left = 4;
+            while left > 0 {
+                for end in [&mut *near, &mut *far] {
+                    end.poll(16).unwrap();
+                    end.heal();
+                    let events = std::iter::from_fn(|| end.take_event());
+                    left -= events.filter(|(.., event)| is_it(&event.kind)).count();
+                }
+                while let Some(message) = near.next_message() {
+                    far.hear(message).unwrap();
+                }
+                while let Some(message) = far.next_message() {
+                    near.hear(message).unwrap();
+                }
+            }
+        }
+        // The other one hears of it.
+        near.fail();
+        near.heal();
+        while let Some(message) = near.next_message() {
+            _ = far.hear(message);
+        }
+        far.heal();
+    });
+    let found = |words: &[&str]| count(&told, words);
+    assert_eq!(found(&["connect{", "rails=2", "new"]), 2, "{told:#?}");
+    assert_eq!(found(&["INFO", "polyrail::trace", "connected", "rails=2"]), 2);
+    for end in ["sender", "receiver"] {
+        let end = format!("end=\"{end}\"");
+        for (level, words) in [("WARN", ""), ("INFO", "is drained"), ("INFO", "back in service")] {
+            let found = found(&[level, &end, "place=1", "rail=rail 1", "device=", words]);
+            assert_eq!(found, 2, "{words}, at both sides: {told:#?}");
+        }
+        assert_eq!(found(&["ERROR", &end, "its owner gave it up"]), 1, "{told:#?}");
+        assert_eq!(found(&["ERROR", &end, "the peer's end failed"]), 1, "{told:#?}");
+    }
+}
+
+#[test]
+fn ends_for_messages_that_do_not_match_and_why_one_failed_are_told() {
+    let fabric = Fabric::threaded();
+    let hosts = ["here", "there"].map(|name| Host::new(&fabric, name, 1, 4096));
+    let build = |host: usize, rails: usize| {
+        let builder = P2pBuilder::new().rails(rails).connect_options(fixture::impatient());
+        builder.build(&hosts[host].all()).unwrap()
+    };
+    let told = Told::during(|| {
+        connect_p2p_endpoints(&mut build(0, 1), &mut build(1, 2)).unwrap_err();
+    });
+    assert_eq!(count(&told, &["WARN", "cannot connect", "qp="]), 1, "{told:#?}");
+
+    let (mut near, mut far) = (build(0, 1), build(1, 1));
+    let told = Told::during(|| {
+        connect_p2p_endpoints(&mut near, &mut far).unwrap();
+        let keys = hosts[0].buffer.own_keys();
+        let local = hosts[0].buffer.local(0, 64).unwrap();
+        let offered = RecvBuffer { local, tag: 1, keys: &keys };
+        let receive = near.irecv(&[offered]).unwrap();
+        hosts[1].devices[0].inject(When::Now, Fault::LinkDown);
+        let failed = loop {
+            near.poll(16).unwrap();
+            if let Err(error) = near.test_recv(receive) {
+                break error;
+            }
+        };
+        assert!(matches!(failed, CallError::Failed(_)), "{failed}");
+        assert!(near.irecv(&[offered]).is_err());
+    });
+    // However often it is asked.
+    let words = ["ERROR", "end=\"receiver\"", "rail 0 (device here0", "retries exceeded"];
+    let found = count(&told, &words);
+    assert_eq!(found, 1, "{told:#?}");
 }

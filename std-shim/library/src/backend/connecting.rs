@@ -1,9 +1,10 @@
 //! Queue pairs that are being connected.
 
 use super::error::DeviceError;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
 
-/// A queue pair on its way to RTS. Dropped, it is destroyed once it is there.
+/// A queue pair that is being made, or on its way to RTS. Dropped, it is destroyed once it is there.
 #[derive(Debug)]
 pub struct Connecting<Q>(State<Q>);
 
@@ -22,6 +23,19 @@ impl<Q> Connecting<Q> {
     /// One that another thread is at work on.
     pub const fn under_way(result: Receiver<Result<Q, DeviceError>>) -> Self {
         Self(State::UnderWay(result))
+    }
+
+    /// One that a thread of its own does this `work` for.
+    pub fn aside(work: impl FnOnce() -> Result<Q, DeviceError> + Send + 'static) -> Self
+    where
+        Q: Send + 'static,
+    {
+        let (done, result) = mpsc::channel();
+        // If nobody waits any more, the queue pair is destroyed there.
+        let work = move || _ = done.send(work());
+        // Without a thread the work is dropped, and that is what is found.
+        _ = thread::Builder::new().name("polyrail-connect".to_owned()).spawn(work);
+        Self::under_way(result)
     }
 
     /// The queue pair, or why it is none; once, and `None` until it is known.
@@ -53,5 +67,17 @@ mod tests {
         assert_eq!(later.take(), Some(Ok(8)));
         drop(sender);
         assert_eq!(later.take(), Some(Err(DeviceError::Unfinished)));
+    }
+
+    #[test]
+    fn work_is_done_on_another_thread() {
+        let mut name = Connecting::aside(|| Ok(thread::current().name().map(str::to_owned)));
+        let found = loop {
+            match name.take() {
+                Some(found) => break found.unwrap(),
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(found.as_deref(), Some("polyrail-connect"));
     }
 }

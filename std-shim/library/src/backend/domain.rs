@@ -1,6 +1,7 @@
 //! What endpoints ask of a device.
 
 use super::connect::Connect;
+use super::connecting::Connecting;
 use super::error::DeviceError;
 use super::event::DeviceEvent;
 use super::notify::Notify;
@@ -33,6 +34,9 @@ pub trait Domain: Clone + Send + Sync + 'static {
 
     /// Requests that one queue of a queue pair can hold.
     fn max_qp_wr(&self) -> u32;
+
+    /// Buffers that one request or receive can have, at most.
+    fn max_sge(&self) -> u32;
 
     /// Receives that one shared receive queue can hold.
     fn max_srq_wr(&self) -> u32;
@@ -116,6 +120,29 @@ pub trait Domain: Clone + Send + Sync + 'static {
         srq: &Self::Srq,
         cap: QpCap,
     ) -> Result<Self::Qp, DeviceError>;
+
+    /// A queue pair as [`create_qp`](Self::create_qp) makes it, or with `srq` as
+    /// [`create_qp_with_srq`](Self::create_qp_with_srq) does, with which `steps` are then carried out; they are told the
+    /// [`port`](Self::port) of this number as it is now. Where any of that may take long, its owner does not wait for
+    /// it.
+    fn make_aside<T: Send + 'static>(
+        &self,
+        (cq, srq): (&Self::Cq, Option<&Self::Srq>),
+        cap: QpCap,
+        port: u8,
+        steps: impl FnOnce(&Self::Qp, Port) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Connecting<(Self::Qp, T)> {
+        let make = || {
+            let port = self.port(port)?;
+            let qp = match srq {
+                Some(srq) => self.create_qp_with_srq(cq, srq, cap),
+                None => self.create_qp(cq, cap),
+            }?;
+            let more = steps(&qp, port)?;
+            Ok((qp, more))
+        };
+        Connecting::done(make())
+    }
 
     /// Whether memory can be registered with [`ON_DEMAND`](AccessFlags::ON_DEMAND), for all requests of
     /// endpoints but atomics: it is not pinned, and the device waits for pages that are not there.

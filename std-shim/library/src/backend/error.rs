@@ -18,6 +18,33 @@ pub enum DeviceError {
         /// Its number.
         port: u8,
     },
+    /// A port takes only smaller packets than [exactly](crate::backend::ConnectOptions::exact_mtu) those that were
+    /// asked for.
+    #[error("port {port} takes packets of {most} bytes at most, not of {asked}")]
+    Mtu {
+        /// Its number.
+        port: u8,
+        /// Bytes of payload.
+        asked: u32,
+        /// As many are possible.
+        most: u32,
+    },
+    /// The same of the peer's port.
+    #[error("the peer's port takes packets of {most} bytes at most, not of {asked}")]
+    PeerMtu {
+        /// Bytes of payload.
+        asked: u32,
+        /// As many are possible.
+        most: u32,
+    },
+    /// The device makes queue pairs, but not with room for so many bytes of an inline request.
+    #[error("it takes no {asked} bytes inline")]
+    InlineData {
+        /// What was asked for.
+        asked: u32,
+        /// What it said.
+        source: Box<DeviceError>,
+    },
     /// A port carries no data.
     #[error("port {port} is down")]
     PortDown {

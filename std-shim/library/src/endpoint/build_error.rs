@@ -1,7 +1,7 @@
 //! What can go wrong when endpoints are made.
 
 use super::sizes::MAX_DEVICES;
-use crate::backend::DeviceError;
+use crate::backend::{ConnectOptionError, DeviceError};
 use polyrail_core::virtual_cq::{AttachError, TooManyCqs};
 use polyrail_core::virtual_qp::{self, PostRecvError};
 
@@ -41,6 +41,21 @@ pub enum BuildError {
         /// The const parameter `ROUTES` of the [`EndpointSet`](super::EndpointSet).
         routes: usize,
     },
+    /// A queue pair cannot hold so many requests.
+    #[error(
+        "a queue of {asked} requests on device {device}, but with {rails} rail{} it holds {most} at most",
+        if *.rails == 1 { "" } else { "s" }
+    )]
+    QueueDepth {
+        /// The device's name.
+        device: String,
+        /// Rails of the virtual queue pair.
+        rails: usize,
+        /// What was asked for.
+        asked: u32,
+        /// How many there can be.
+        most: u32,
+    },
     /// There is no virtual queue pair of this number in the set.
     #[error("there is no virtual queue pair {number} among the {count} of the set")]
     NoMember {
@@ -50,17 +65,8 @@ pub enum BuildError {
         count: usize,
     },
     /// A value of the [`ConnectOptions`](crate::backend::ConnectOptions) does not fit its field in packets.
-    #[error("{option} of {value}, but {least} to {most} are allowed")]
-    ConnectOption {
-        /// The option.
-        option: &'static str,
-        /// What it was to be.
-        value: u32,
-        /// The least that is allowed.
-        least: u32,
-        /// The most that is allowed.
-        most: u32,
-    },
+    #[error(transparent)]
+    ConnectOption(#[from] ConnectOptionError),
     /// A device refused.
     #[error("device {device}")]
     Device {

@@ -2,7 +2,9 @@
 
 use super::build_error::BuildError;
 use super::healing::Healing;
-use crate::backend::ConnectOptions;
+use super::shape::Shape;
+use super::sizes::{DEPTH, largest_queue};
+use crate::backend::{ConnectOptions, Domain};
 use polyrail_core::verbs::{ImmOrder, ReportOrder};
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme};
 
@@ -12,7 +14,7 @@ use polyrail_core::virtual_qp::{Config, RailFailure, Scheme};
 pub struct EndpointBuilder {
     pub(super) rails: usize,
     pub(super) config: Config,
-    pub(super) max_inline_data: u32,
+    pub(super) shape: Shape,
     pub(super) options: ConnectOptions,
     pub(super) always_notify_qp: bool,
     pub(super) healing: Option<Healing>,
@@ -31,7 +33,7 @@ impl EndpointBuilder {
         Self {
             rails: 4,
             config: Config::default(),
-            max_inline_data: 64,
+            shape: Shape { max_inline_data: 64, max_sge: 4, queue_depth: 0 },
             options: ConnectOptions::default(),
             always_notify_qp: false,
             healing: Some(Healing::default()),
@@ -63,10 +65,68 @@ impl EndpointBuilder {
         Self { config, ..self }
     }
 
-    /// Bytes that an inline request can have.
+    /// Bytes that an inline request can have, 64 by default. A device that has less refuses to
+    /// [build](Self::build): [`DeviceError::InlineData`](crate::backend::DeviceError::InlineData).
+    ///
+    /// ```
+    /// use polyrail::chain::Chain;
+    /// use polyrail::endpoint::EndpointBuilder;
+    /// # use polyrail::nic::{DeviceConfig, Fabric};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = Fabric::threaded().create_device(DeviceConfig::named("soft0")).alloc_pd()?;
+    /// let endpoint = EndpointBuilder::new().max_inline_data(256).build(&[&domain])?;
+    /// let error = EndpointBuilder::new().max_inline_data(4096).build(&[&domain]).unwrap_err();
+    /// assert!(Chain(&error).to_string().starts_with("device soft0: it takes no 4096 bytes inline"));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn max_inline_data(self, max_inline_data: u32) -> Self {
-        Self { max_inline_data, ..self }
+        Self { shape: Shape { max_inline_data, ..self.shape }, ..self }
+    }
+
+    /// Buffers that one fragment, SEND or receive can have: 4 by default, fewer on a device that takes fewer.
+    /// Queues take memory for all of them: of mlx5 each request takes 64 bytes more for 4 further buffers.
+    /// The engine makes use of [`MAX_SGE`](polyrail_core::hardware::MAX_SGE) at most, and of no more than all
+    /// rails take. 0 counts as 1.
+    ///
+    /// ```
+    /// use polyrail::endpoint::{Endpoint, EndpointBuilder};
+    /// use polyrail::nic::{DeviceConfig, Fabric};
+    /// use polyrail_core::hardware::QueuePair;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let domain = Fabric::threaded().create_device(DeviceConfig::named("soft0")).alloc_pd()?;
+    /// let endpoint: Endpoint = EndpointBuilder::new().max_sge(16).build(&[&domain])?;
+    /// let granted = |qp: &polyrail::nic::QueuePair| qp.limits().max_send_sge;
+    /// assert!(endpoint.virtual_qp().rails().map(granted).all(|max_sge| max_sge == 16));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn max_sge(self, max_sge: u32) -> Self {
+        Self { shape: Shape { max_sge, ..self.shape }, ..self }
+    }
+
+    /// Requests that each queue pair can hold each way, at least; by default [`DEPTH`](super::DEPTH), if the device
+    /// takes as many. Only a single rail can have more, which are the device's business alone: up to the largest
+    /// power of two that it takes ([`Domain::max_qp_wr`]). Of several rails the engine keeps the count, so with more
+    /// it is refused to [build](Self::build): [`BuildError::QueueDepth`].
+    ///
+    /// ```
+    /// use polyrail::endpoint::EndpointBuilder;
+    /// # use polyrail::nic::{DeviceConfig, Fabric};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = Fabric::threaded().create_device(DeviceConfig::named("soft0")).alloc_pd()?;
+    /// let deep = EndpointBuilder::new().rails(1).queue_depth(1000).build(&[&domain])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn queue_depth(self, queue_depth: u32) -> Self {
+        Self { shape: Shape { queue_depth, ..self.shape }, ..self }
     }
 
     /// Packet size, timeouts and retries of the connections, and what tells their packets from others.
@@ -145,18 +205,17 @@ impl EndpointBuilder {
         Self { comp_vector: comp_vector.into(), ..self }
     }
 
-    /// Refuses what does not fit the fields of a packet. Drivers would cut it off, or refuse with EINVAL.
-    pub(super) fn check_options(&self) -> Result<(), BuildError> {
-        let ConnectOptions { service_level, flow_label, hop_limit, .. } = self.options;
-        for (option, value, least, most) in [
-            ("service_level", service_level.into(), 0, 15),
-            ("flow_label", flow_label, 0, (1 << 20) - 1),
-            ("hop_limit", hop_limit.into(), 1, 255),
-        ] {
-            if !(least..=most).contains(&value) {
-                return Err(BuildError::ConnectOption { option, value, least, most });
-            }
+    /// Refuses a depth that a device does not have, or the engine.
+    pub(super) fn check_queue_depth<D: Domain>(&self, domain: &D) -> Result<(), BuildError> {
+        let most = match self.rails {
+            1 => largest_queue(domain.max_qp_wr()),
+            _ => (DEPTH as u32).min(largest_queue(domain.max_qp_wr())),
+        };
+        if self.shape.queue_depth <= most {
+            return Ok(());
         }
-        Ok(())
+        let device = domain.device_name().to_owned();
+        let Self { shape: Shape { queue_depth: asked, .. }, rails, .. } = *self;
+        Err(BuildError::QueueDepth { device, rails, asked, most })
     }
 }

@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Can be read when one of the channels can; none, if completion queues are only polled.
 #[derive(Debug, Default)]
-pub(super) struct Channels(Option<OwnedFd>);
+pub(crate) struct Channels(Option<OwnedFd>);
 
 impl Channels {
     pub(super) const NONE: Self = Self(None);
 
     /// Adds the channel of a completion queue, if it has one.
-    pub(super) fn add(&mut self, cq: &impl Notify) -> Result<(), BuildError> {
+    pub(crate) fn add(&mut self, cq: &impl Notify) -> Result<(), BuildError> {
         let Some(channel) = cq.channel_fd() else { return Ok(()) };
         let all = match self.0.take() {
             Some(all) => all,
@@ -24,7 +24,7 @@ impl Channels {
         added.map_err(BuildError::no_channel)
     }
 
-    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.as_ref().map(AsFd::as_fd)
     }
 }

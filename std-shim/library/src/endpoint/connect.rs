@@ -274,6 +274,15 @@ where
     }
 }
 
+/// Refuses a port whose packets are shorter than exactly those that are asked for.
+pub(super) fn check_mtu(port: &Port, options: &ConnectOptions) -> Result<(), DeviceError> {
+    if !options.exact_mtu || port.mtu >= options.path_mtu {
+        return Ok(());
+    }
+    let (asked, most) = (options.path_mtu.bytes(), port.mtu.bytes());
+    Err(DeviceError::Mtu { port: port.number, asked, most })
+}
+
 /// A queue pair in INIT to RTS, with what both ends can do. Of the one here: on which port, and what the
 /// peer was told; of the peer's: its number, and where it is.
 pub(crate) fn join<Q: Connect>(
@@ -282,7 +291,12 @@ pub(crate) fn join<Q: Connect>(
     peer: &RailAddress,
     options: &ConnectOptions,
 ) -> Result<(), DeviceError> {
+    check_mtu(port, options)?;
     let path_mtu = own.mtu.min(peer.mtu);
+    if options.exact_mtu && path_mtu < options.path_mtu {
+        let (asked, most) = (options.path_mtu.bytes(), peer.mtu.bytes());
+        return Err(DeviceError::PeerMtu { asked, most });
+    }
     let takes = ConnectOptions { path_mtu, max_rd_atomic: own.rd_atomic, ..*options };
     let sends = ConnectOptions { max_rd_atomic: own.rd_atomic.min(peer.rd_atomic), ..takes };
     let remote = RemoteQp { gid: peer.gid, lid: peer.lid, qp_num, psn: peer.psn };

@@ -1,7 +1,7 @@
 //! The devices of an endpoint or a set, kept so that queue pairs can be made on them later.
 
 use super::qp::DeviceNames;
-use super::sizes::most_requests;
+use super::shape::Shape;
 use crate::backend::{DeviceError, DeviceEvent, Domain, EventCursor, Port, QpCap};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::verbs::DeviceId;
@@ -17,6 +17,8 @@ trait Device<Q, C>: Send + Sync {
     fn name(&self) -> &str;
 
     fn max_qp_wr(&self) -> u32;
+
+    fn max_sge(&self) -> u32;
 
     fn port(&self, number: u8) -> Result<Port, DeviceError>;
 
@@ -36,6 +38,10 @@ impl<D: Domain> Device<D::Qp, D::Cq> for D {
 
     fn max_qp_wr(&self) -> u32 {
         Domain::max_qp_wr(self)
+    }
+
+    fn max_sge(&self) -> u32 {
+        Domain::max_sge(self)
     }
 
     fn port(&self, number: u8) -> Result<Port, DeviceError> {
@@ -83,12 +89,11 @@ impl<Q, C: CompletionQueue> Devices<Q, C> {
         &self,
         device: DeviceId,
         cqs: &[C],
-        max_inline_data: u32,
+        shape: Shape,
     ) -> Result<Q, DeviceError> {
         let cq = cqs.iter().find(|cq| cq.device() == device).ok_or(DeviceError::NotOpened)?;
         let device = self.find(device)?;
-        let most = most_requests(device.max_qp_wr());
-        device.create_qp(cq, QpCap { max_send_wr: most, max_recv_wr: most, max_inline_data })
+        device.create_qp(cq, shape.cap(device.max_qp_wr(), device.max_sge()))
     }
 
     fn find(&self, id: DeviceId) -> Result<&dyn Device<Q, C>, DeviceError> {

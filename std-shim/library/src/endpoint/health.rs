@@ -269,7 +269,8 @@ where
     }
 
     /// Why a request that completed with `status` did: the rail's failure or the peer's
-    /// misbehaviour that put the endpoint into the error state, or else the status itself.
+    /// misbehaviour that put the endpoint into the error state, or else the status itself. The first call after
+    /// the end [tells](crate::trace) of it.
     pub fn explain(&mut self, status: WcStatus) -> EndpointError {
         let protocol = self.qp.take_protocol_error().map(EndpointError::from);
         let failure = || self.qp.failure().map(|failure| self.named_failure(failure));

@@ -4,14 +4,15 @@
 use super::build_error::BuildError;
 use super::builder::EndpointBuilder;
 use super::channels::Channels;
+use super::connect::check_mtu;
 use super::devices::Devices;
 use super::healing::Healer;
 use super::needs::Needs;
 use super::place::{Place, places, refused};
 use super::qp::{DeviceNames, EndpointQp};
 use super::rail_log::RailLog;
-use super::sizes::{DEPTH, MAX_DEVICES, most_requests};
-use crate::backend::{Connect, Domain, EventCursor, Notify, QpCap};
+use super::sizes::{DEPTH, MAX_DEVICES};
+use crate::backend::{Connect, DeviceError, Domain, EventCursor, Notify, QpCap};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme, VirtualQp};
@@ -134,10 +135,18 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
     pub(super) fn new(builder: EndpointBuilder, domains: &'d [&'d D]) -> Result<Self, BuildError> {
         let rails = builder.rails;
         let mut places = places(rails, domains)?;
-        builder.check_options()?;
+        builder.options.check()?;
+        for place in &places {
+            let domain = domains[place.device];
+            check_mtu(&place.port, &builder.options).map_err(|source| refused(domain, source))?;
+        }
+        let domains = &domains[..domains.len().min(rails)];
+        for domain in domains {
+            builder.check_queue_depth(*domain)?;
+        }
         let has_notify = rails > 1 && builder.config.scheme == Scheme::Spray;
         places.extend(has_notify.then_some(places[0]));
-        Ok(Self { builder, domains: &domains[..domains.len().min(rails)], places })
+        Ok(Self { builder, domains, places })
     }
 
     /// What it takes of what is shared.
@@ -156,9 +165,14 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         let most = if self.builder.rails > 1 {
             DEPTH as u32
         } else {
-            MOST_GRANTED * most_requests(domain.max_qp_wr())
+            MOST_GRANTED * self.requests_on(domain)
         };
         2 * most
+    }
+
+    /// Requests that one queue of a queue pair is asked to hold.
+    fn requests_on(&self, domain: &D) -> u32 {
+        self.builder.shape.requests(domain.max_qp_wr())
     }
 
     fn queue_pairs_on(&self, domain: &D) -> u32 {
@@ -212,7 +226,7 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             places,
             psn: random_psn(),
             options,
-            max_inline_data: self.builder.max_inline_data,
+            shape: self.builder.shape,
             connected: false,
             healer: healing.map(|healing| Box::new(Healer::new(healing, self.event_cursors()))),
             log: RailLog::new(),
@@ -226,16 +240,14 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
     }
 
     fn queue_pair(&self, place: &Place, cqs: &[D::Cq]) -> Result<D::Qp, BuildError> {
-        let most = most_requests(self.domains[place.device].max_qp_wr());
-        let max_inline_data = self.builder.max_inline_data;
-        let cap = QpCap { max_send_wr: most, max_recv_wr: most, max_inline_data };
-        self.queue_pair_of(cap, place, cqs)
+        let domain = self.domains[place.device];
+        self.queue_pair_of(self.builder.shape.cap(domain.max_qp_wr(), domain.max_sge()), place, cqs)
     }
 
     /// One that is connected and not used: it takes as little as possible, and its completion queue
     /// needs no room for it.
     fn idle_queue_pair(&self, place: &Place, cqs: &[D::Cq]) -> Result<D::Qp, BuildError> {
-        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_inline_data: 0 };
+        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_inline_data: 0, ..QpCap::default() };
         self.queue_pair_of(cap, place, cqs)
     }
 
@@ -244,7 +256,14 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         let cq = cqs.iter().find(|cq| cq.device() == domain.device_id());
         let cq = cq.expect("each device that gets rails has a completion queue");
         let refused = |source| refused(domain, source);
-        let qp = domain.create_qp(cq, cap).map_err(refused)?;
+        let qp = domain.create_qp(cq, cap).map_err(|source| {
+            let asked = cap.max_inline_data;
+            let plain = QpCap { max_inline_data: 0, ..cap };
+            // Drivers do not say what they object to.
+            let is_inline = asked > 0 && domain.create_qp(cq, plain).is_ok();
+            let inline = |source| DeviceError::InlineData { asked, source: Box::new(source) };
+            refused(if is_inline { inline(source) } else { source })
+        })?;
         qp.init(&place.port, &self.builder.options).map_err(refused)?;
         Ok(qp)
     }

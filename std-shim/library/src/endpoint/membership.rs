@@ -37,8 +37,12 @@ where
     ///
     /// // It leaves: first everything comes back, then it is taken out.
     /// added.fail_all();
+    /// let mut back = Vec::new();
     /// while set.get(number).is_some_and(|qp| qp.unreported() > 0) {
-    ///     _ = set.poll(16);
+    ///     let polled = set.poll_with(16, |event| back.extend(event.completion()));
+    ///     if let Some(error) = polled.error {
+    ///         return Err(error.into());
+    ///     }
     /// }
     /// drop(set.remove(number));
     /// assert_eq!((set.len(), set.add(builder, &[&here])?), (1, 1));

@@ -9,7 +9,17 @@
 //! `by_hand` about their return, and `healing` does all of it without the owner;
 //! `wait` is waiting instead of polling, on `channels`; `members` are those of a set, `membership` is how they come and go, `needs` what they take;
 //! `qp`, `single` and `set` are the data path, which works on any hardware; `place` is where queue pairs are,
-//! `sizes` has the sizes, `polls` counts.
+//! `shape` how large they are made, `sizes` has the sizes, `polls` counts.
+//!
+//! # Lists and batches
+//!
+//! | | how |
+//! |---|---|
+//! | one request from, or into, several buffers | [`post_list`](EndpointQp::post_list): fragments pass the borders of buffers, and have up to [`max_sge`](EndpointBuilder::max_sge) of them |
+//! | one receive into several buffers | [`post_recv_list`](EndpointQp::post_recv_list) |
+//! | several requests with one call | [`post_many`](EndpointQp::post_many): each rail's doorbell rings once |
+//!
+//! Members of a set have them too.
 //!
 //! # Rails that fail
 //!
@@ -70,6 +80,7 @@ mod replace;
 mod replace_error;
 mod replacement;
 mod set;
+mod shape;
 mod single;
 mod sizes;
 mod stall;
@@ -99,9 +110,11 @@ pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, SET_ROUTES, WRS};
 pub use stall::StallWatch;
 pub use wait_error::WaitError;
 
+pub(crate) use channels::Channels;
 pub(crate) use connect::join;
 pub(crate) use healing::Attempts;
 pub(crate) use make::{MOST_GRANTED, random_psn};
 pub(crate) use place::{Place, places, refused};
 pub(crate) use replacement::rail_address;
 pub(crate) use sizes::most_requests;
+pub(crate) use wait::{Armed, arm};

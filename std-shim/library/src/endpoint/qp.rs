@@ -5,6 +5,7 @@ use super::healing::{GivenUp, Healer};
 use super::needs::Needs;
 use super::place::Place;
 use super::rail_log::RailLog;
+use super::shape::Shape;
 use super::sizes::EngineQp;
 use crate::backend::ConnectOptions;
 use polyrail_core::hardware::{CqId, QueuePair};
@@ -41,8 +42,8 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     /// The peer's devices, by place, that the queue pairs meet, if it has another number of devices; otherwise
     /// empty.
     pub(super) far_devices: Vec<u8>,
-    /// Bytes that an inline request can have.
-    pub(super) max_inline_data: u32,
+    /// How large its queue pairs are.
+    pub(super) shape: Shape,
     /// The packet sequence number that all queue pairs start with.
     pub(super) psn: u32,
     /// The options of its connections.
@@ -79,6 +80,36 @@ where
 
     /// Posts requests with one call and the fewest doorbells; see
     /// [`VirtualQp::post_many`](polyrail_core::virtual_qp::VirtualQp::post_many).
+    ///
+    /// ```
+    /// use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+    /// use polyrail::memory::RegisteredBuffer;
+    /// use polyrail::nic::{DeviceConfig, Fabric};
+    /// use polyrail::verbs::{AccessFlags, SendWr};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let fabric = Fabric::threaded();
+    /// # let here = fabric.create_device(DeviceConfig::named("here")).alloc_pd()?;
+    /// # let there = fabric.create_device(DeviceConfig::named("there")).alloc_pd()?;
+    /// # let mut sender: Endpoint = EndpointBuilder::new().build(&[&here])?;
+    /// # let mut receiver: Endpoint = EndpointBuilder::new().build(&[&there])?;
+    /// # connect_endpoints(&mut sender, &mut receiver)?;
+    /// let pages = RegisteredBuffer::new(16 << 12, AccessFlags::LOCAL_WRITE, &[&here])?;
+    /// let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    /// let target = RegisteredBuffer::new(16 << 12, writable, &[&there])?;
+    /// let keys = pages.toward(&target.remote())?;
+    /// let mut wrs = Vec::new();
+    /// for page in 0..16 {
+    ///     let local = pages.local(page << 12, 1 << 12)?;
+    ///     wrs.push(SendWr::write(page as u64, local, target.addr() + (page << 12) as u64, &keys));
+    /// }
+    /// sender.post_many(&wrs)?;
+    /// let qp = sender.virtual_qp();
+    /// let rung = |rail| qp.counters(polyrail::virtual_qp::RailId::Data(rail)).map(|c| c.doorbells);
+    /// assert_eq!([0, 1, 2, 3].map(rung), [Some(1); 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -130,7 +161,8 @@ where
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send); [`PostSendError::List`] if there is only one rail, among others.
+    /// As [`post_send`](Self::post_send), and what can be wrong with a list: one of no buffers, or of too many,
+    /// or a buffer that is not registered with all devices.
     pub fn post_list(
         &mut self,
         wr: &SendWr<'_>,
@@ -147,6 +179,20 @@ where
     #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         self.qp.post_recv(wr)
+    }
+
+    /// Posts a receive that is scattered over the buffers of a list; see
+    /// [`VirtualQp::post_recv_list`](polyrail_core::virtual_qp::VirtualQp::post_recv_list).
+    ///
+    /// # Errors
+    ///
+    /// As [`post_recv`](Self::post_recv), and as [`post_list`](Self::post_list) says of lists.
+    pub fn post_recv_list(
+        &mut self,
+        wr_id: u64,
+        buffers: &[LocalPart<'_>],
+    ) -> Result<(), PostRecvError> {
+        self.qp.post_recv_list(wr_id, buffers)
     }
 
     /// The virtual queue pair.

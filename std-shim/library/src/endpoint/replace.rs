@@ -97,8 +97,7 @@ where
         let place = self.look_up(qp, rail, place)?;
         let device = qp.devices[place.device];
         let refused = |source| qp.refused(rail, place, source);
-        let queue_pair =
-            self.devices.create_qp(device, self.cqs, qp.max_inline_data).map_err(refused)?;
+        let queue_pair = self.devices.create_qp(device, self.cqs, qp.shape).map_err(refused)?;
         queue_pair.init(&place.port, &qp.options).map_err(refused)?;
         let address = RailAddress { psn: random_psn(), ..qp.rail_address(&place) };
         let qp_num = queue_pair.qp_num();
@@ -213,7 +212,7 @@ where
     }
 
     /// Where a rail's queue pair may be on the device in this place.
-    fn candidate_on(&self, rail: RailId, device: usize) -> Result<Place, ReplaceError> {
+    pub(super) fn candidate_on(&self, rail: RailId, device: usize) -> Result<Place, ReplaceError> {
         let candidates = self.candidates(rail)?;
         let here = candidates.first().map_or(0, |home| home.device as u8);
         let goes_with = |place: &Place| usize::from(self.far_device(rail, place.device as u8));

@@ -25,6 +25,14 @@ pub type EngineQp<Q> = VirtualQp<Q, MAX_RAILS, DEPTH, WRS>;
 
 /// Requests that one queue of a queue pair is asked to hold, on a device that takes `max_qp_wr`.
 pub(crate) fn most_requests(max_qp_wr: u32) -> u32 {
-    // Devices round up to a power of two; the largest that the limit allows stays as it is.
-    (DEPTH as u32).min(1 << max_qp_wr.max(1).ilog2())
+    (DEPTH as u32).min(largest_queue(max_qp_wr))
+}
+
+/// Requests of the longest queue of a device that takes `max_qp_wr`. Devices round up to a power of two; the
+/// largest that the limit allows stays as it is.
+pub(super) const fn largest_queue(max_qp_wr: u32) -> u32 {
+    match max_qp_wr.checked_ilog2() {
+        Some(log) => 1 << log,
+        None => 1,
+    }
 }

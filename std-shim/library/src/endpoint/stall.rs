@@ -35,6 +35,11 @@ impl StallWatch {
         Self { timeout, next: None, unmoved: [0; RAIL_IDS], reported: None }
     }
 
+    /// How long there may be between two checks, or it takes longer to find a rail.
+    pub(crate) fn interval(&self) -> Duration {
+        self.timeout / CHECKS
+    }
+
     /// Checks, if it is time to. `posted` and `reported` count the caller's own send requests; over a
     /// single rail, which the engine does not track, only they show progress.
     ///
@@ -60,7 +65,7 @@ impl StallWatch {
             return Ok(());
         }
         // Overflow: never time out.
-        let Some(next) = now.checked_add(self.timeout / CHECKS) else { return Ok(()) };
+        let Some(next) = now.checked_add(self.interval()) else { return Ok(()) };
         self.next = Some(next);
         let stalled = endpoint.check_stalled();
         let still = self.reported == Some(reported);

@@ -8,8 +8,9 @@ use super::set::EndpointSet;
 use super::single::Endpoint;
 use super::wait_error::WaitError;
 use crate::backend::{Connect, Notify};
+use crate::sync::poll;
 use polyrail_core::virtual_cq::{Event, Polled};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -18,8 +19,8 @@ use std::time::{Duration, Instant};
 /// wakes it for that.
 const HEALING_NAP: Duration = Duration::from_millis(10);
 
-/// What is armed, polled and waited for.
-trait Waits {
+/// What is armed and polled, before its owner waits.
+pub(crate) trait Armed {
     /// Forgets what completion queues told, and has them tell of what comes from now on.
     fn arm(&mut self) -> Result<(), WaitError>;
 
@@ -28,9 +29,6 @@ trait Waits {
 
     /// How many polls have to bring nothing before there is nothing.
     fn polls_before_waiting(&self) -> usize;
-
-    /// Sleeps until a completion queue tells, or until a moment.
-    fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError>;
 
     /// Arms, and polls until something came, or nothing is left.
     fn poll_armed_all(&mut self, sink: &mut dyn FnMut(Event)) -> Result<Polled, WaitError> {
@@ -44,6 +42,12 @@ trait Waits {
         }
         Ok(polled)
     }
+}
+
+/// What is waited for.
+trait Waits: Armed {
+    /// Sleeps until a completion queue tells, or until a moment.
+    fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError>;
 
     fn wait_all(
         &mut self,
@@ -71,7 +75,7 @@ fn has_news(polled: &Polled) -> bool {
 }
 
 /// Arms completion queues, all of which have channels.
-fn arm(cqs: &mut [impl Notify]) -> Result<(), WaitError> {
+pub(crate) fn arm(cqs: &mut [impl Notify]) -> Result<(), WaitError> {
     for cq in cqs {
         if cq.channel_fd().is_none() {
             return Err(WaitError::NoChannel);
@@ -100,7 +104,7 @@ fn nap_until(until: Option<Instant>) -> Option<Instant> {
     Some(until.map_or(nap, |until| until.min(nap)))
 }
 
-impl<Q: Connect, C: Notify> Waits for Endpoint<Q, C> {
+impl<Q: Connect, C: Notify> Armed for Endpoint<Q, C> {
     fn arm(&mut self) -> Result<(), WaitError> {
         arm(self.cq.cqs_mut())
     }
@@ -112,7 +116,9 @@ impl<Q: Connect, C: Notify> Waits for Endpoint<Q, C> {
     fn polls_before_waiting(&self) -> usize {
         self.cq.polls_before_waiting()
     }
+}
 
+impl<Q: Connect, C: Notify> Waits for Endpoint<Q, C> {
     fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError> {
         let heals = self.qp.healer.is_some();
         readable(self.channels.fd(), if heals { nap_until(until) } else { until })?;
@@ -123,7 +129,7 @@ impl<Q: Connect, C: Notify> Waits for Endpoint<Q, C> {
     }
 }
 
-impl<Q: Connect, C: Notify, const ROUTES: usize> Waits for EndpointSet<Q, C, ROUTES> {
+impl<Q: Connect, C: Notify, const ROUTES: usize> Armed for EndpointSet<Q, C, ROUTES> {
     fn arm(&mut self) -> Result<(), WaitError> {
         arm(self.common.cq.cqs_mut())
     }
@@ -135,7 +141,9 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Waits for EndpointSet<Q, C, ROU
     fn polls_before_waiting(&self) -> usize {
         self.common.cq.polls_before_waiting()
     }
+}
 
+impl<Q: Connect, C: Notify, const ROUTES: usize> Waits for EndpointSet<Q, C, ROUTES> {
     fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError> {
         let heals = self.qps().any(|qp| qp.healer.is_some());
         readable(self.common.channels.fd(), if heals { nap_until(until) } else { until })?;

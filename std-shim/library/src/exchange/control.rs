@@ -11,6 +11,7 @@ use super::session::Session;
 use super::stream::{Stream, deadline, is_closed, is_gone, is_reset, wait, watch_closely};
 use super::timeouts::MESSAGE_TIMEOUT;
 use super::token::{Prover, Token, random};
+use super::unsent::Unsent;
 use rustix::event::PollFlags;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -45,6 +46,7 @@ const THEIRS: usize = 1;
 pub struct Control<P: Purpose = NoPurpose> {
     stream: Box<dyn Stream>,
     incoming: Incoming<P>,
+    unsent: Unsent,
     /// Closed until the other side has proved that it knows this side's token.
     gate: Gate,
     /// When the message that is incomplete began.
@@ -63,6 +65,7 @@ impl<P: Purpose> Control<P> {
         Self {
             stream: Box::new(stream),
             incoming: Incoming::new(),
+            unsent: Unsent::default(),
             gate: Gate::Open,
             began: None,
             message_timeout,
@@ -195,40 +198,71 @@ impl<P: Purpose> Control<P> {
     /// The other side does not take the message, or has not proved yet that it knows this side's token: then it
     /// is told only that this side gives up.
     pub fn send(&mut self, message: &Message<P>) -> Result<(), ControlError> {
-        if !self.gate.is_open() && !matches!(message, Message::Failed { .. }) {
-            return Err(ControlError::TokenWanted);
+        if self.may_say(message)? {
+            self.write(message)?;
+            self.note_session(OURS, message);
         }
-        if let Some(anew) = &mut self.anew {
-            anew.note_said(message);
-            if anew.is_missing() {
-                return Ok(());
-            }
-        }
-        self.write(message)?;
-        self.note_session(OURS, message);
         Ok(())
     }
 
+    /// Whether there is a link to say it over.
+    fn may_say(&mut self, message: &Message<P>) -> Result<bool, ControlError> {
+        if !self.gate.is_open() && !matches!(message, Message::Failed { .. }) {
+            return Err(ControlError::TokenWanted);
+        }
+        let Some(anew) = &mut self.anew else { return Ok(true) };
+        anew.note_said(message);
+        Ok(!anew.is_missing())
+    }
+
     fn write(&mut self, message: &Message<P>) -> Result<(), ControlError> {
-        let bytes = message.encode();
-        let mut rest = &bytes[..];
+        self.unsent.push(&message.encode());
         let deadline = deadline(self.message_timeout);
-        while !rest.is_empty() {
-            match self.stream.write(rest) {
-                Ok(written) => rest = &rest[written..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if !wait(&*self.stream, PollFlags::OUT, deadline)? {
-                        return Err(ControlError::Deaf { waited: self.message_timeout });
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if is_closed(&error) => return Ok(()),
-                // The next receive does not show it again.
-                Err(error) if is_reset(&error) && self.anew.is_none() => return Ok(()),
-                Err(source) => return self.broke("sending a message", source).map(|_| ()),
+        while !self.write_unsent()? {
+            if !wait(&*self.stream, PollFlags::OUT, deadline)? {
+                return Err(ControlError::Deaf { waited: self.message_timeout });
             }
         }
         Ok(())
+    }
+
+    /// Writes what the other side takes now; whether nothing is left.
+    fn write_unsent(&mut self) -> Result<bool, ControlError> {
+        let source = match self.unsent.write_to(&mut *self.stream) {
+            Ok(all) => return Ok(all),
+            Err(source) => source,
+        };
+        self.unsent.clear();
+        // What was lost, the next receive shows; where a new link may be had, it does not show it again.
+        if is_closed(&source) || is_reset(&source) && self.anew.is_none() {
+            return Ok(true);
+        }
+        self.broke("sending a message", source).map(|_| true)
+    }
+
+    /// Sends a message as [`send`](Self::send) does, and never waits: what the other side does not take now, goes
+    /// with the next call that sends, receives, or [goes on sending](Self::go_on_sending).
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send), but for a side that does not listen.
+    pub fn offer(&mut self, message: &Message<P>) -> Result<(), ControlError> {
+        if self.may_say(message)? {
+            self.unsent.push(&message.encode());
+            self.write_unsent()?;
+            self.note_session(OURS, message);
+        }
+        Ok(())
+    }
+
+    /// Goes on with what was [offered](Self::offer); whether the other side has taken all of it. Until it has, no more
+    /// should be offered.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn go_on_sending(&mut self) -> Result<bool, ControlError> {
+        Ok(self.unsent.is_empty() || self.write_unsent()?)
     }
 
     /// The next message, if all of it is there.
@@ -246,6 +280,7 @@ impl<P: Purpose> Control<P> {
                 return Ok(None);
             }
         }
+        self.go_on_sending()?;
         while let Some(message) = self.receive()? {
             match self.gate.pass(message)? {
                 AtGate::Passes(message) => {
@@ -263,6 +298,7 @@ impl<P: Purpose> Control<P> {
         let NewLink { stream, unread } = link;
         self.stream = stream;
         self.incoming.go_on(&unread);
+        self.unsent.clear();
         self.began = None;
         watch_closely(self.stream.as_fd());
         let opening = self.anew.as_ref().map(Anew::opening).unwrap_or_default();

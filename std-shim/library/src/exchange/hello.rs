@@ -1,15 +1,13 @@
 //! The first message either way: where a side can be reached.
 
+use super::address::read_address;
 use super::error::HandshakeError;
 use super::field::Place;
 use super::purpose::{NoPurpose, Purpose};
 use super::session::Session;
-use crate::backend::Mtu;
-use crate::card::ConnectionCard;
-use crate::endpoint::{Address, MAX_DEVICES, RailAddress};
+use crate::endpoint::{Address, MAX_DEVICES};
 use crate::memory::RemoteBuffer;
 use crate::p2p::P2pAddress;
-use polyrail_core::virtual_qp::{MAX_RAILS, Scheme};
 use serde::Serialize;
 
 /// A side's endpoint: one for requests, or one for messages.
@@ -77,7 +75,7 @@ impl<P: Purpose> Hello<P> {
         let reach = match (fields.optional("endpoint"), fields.optional("p2p")) {
             (Some(_), Some(_)) => return Err(place.wrong("with one of endpoint and p2p")),
             (None, Some(place)) => p2p(&place)?.into(),
-            _ => Reach::Requests(address(&fields.field("endpoint")?)?),
+            _ => Reach::Requests(read_address(&fields.field("endpoint")?)?),
         };
         Ok(Self {
             reach,
@@ -88,47 +86,11 @@ impl<P: Purpose> Hello<P> {
     }
 }
 
-fn address(place: &Place<'_>) -> Result<Address, HandshakeError> {
-    /// Bytes of the longest message of a reliable connection (InfiniBand, volume 1, 9.7.7).
-    const MAX_MSG_SIZE: u64 = 1 << 31;
-    let fields = place.object(&["card", "scheme", "maxMsgSize", "rails", "notify"])?;
-    let card = fields.field("card")?;
-    let rails = fields.field("rails")?.list(1, MAX_RAILS)?;
-    let scheme = fields.field("scheme")?;
-    Ok(Address {
-        card: ConnectionCard::from_value(card.value())
-            .map_err(|source| HandshakeError::Card { at: card.path(), source })?,
-        scheme: match scheme.text()? {
-            "spray" => Scheme::Spray,
-            "dqplb" => Scheme::Dqplb,
-            _ => return Err(scheme.wrong("\"spray\" or \"dqplb\"")),
-        },
-        max_msg_size: fields.field("maxMsgSize")?.number(1, MAX_MSG_SIZE)? as u32,
-        rails: rails.iter().map(rail).collect::<Result<_, _>>()?,
-        notify: fields.optional("notify").map(|place| rail(&place)).transpose()?,
-    })
-}
-
 fn p2p(place: &Place<'_>) -> Result<P2pAddress, HandshakeError> {
     // What was read from text becomes text again: nothing here can fail.
     let text = serde_json::to_string(place.value()).unwrap_or_default();
     P2pAddress::from_json(text.as_bytes())
         .map_err(|source| HandshakeError::P2p { at: place.path(), source })
-}
-
-fn rail(place: &Place<'_>) -> Result<RailAddress, HandshakeError> {
-    let fields = place.object(&["device", "gid", "lid", "mtu", "psn", "rdAtomic"])?;
-    let gid = fields.field("gid")?;
-    let mtu = fields.field("mtu")?;
-    let bytes = mtu.number(0, u32::MAX.into())? as u32;
-    Ok(RailAddress {
-        device: fields.field("device")?.number(0, MAX_DEVICES as u64 - 1)? as u8,
-        gid: gid.text()?.parse().map_err(|_| gid.wrong("an IPv6 address"))?,
-        lid: fields.field("lid")?.number(0, u16::MAX.into())? as u16,
-        mtu: Mtu::from_bytes(bytes).ok_or_else(|| mtu.wrong("256, 512, 1024, 2048 or 4096"))?,
-        psn: fields.field("psn")?.number(0, 0x00ff_ffff)? as u32,
-        rd_atomic: fields.field("rdAtomic")?.number(0, u8::MAX.into())? as u8,
-    })
 }
 
 fn buffer(place: &Place<'_>) -> Result<RemoteBuffer, HandshakeError> {

@@ -24,6 +24,39 @@ impl<const N: usize> Hex<N> {
     }
 }
 
+/// Bytes of any number; as text twice as many digits, in lower case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HexBytes(pub Vec<u8>);
+
+impl HexBytes {
+    /// Reads no more than `most` of them.
+    ///
+    /// # Errors
+    ///
+    /// They are more, or something else.
+    pub fn read(place: &Place<'_>, most: usize) -> Result<Self, HandshakeError> {
+        let text = place.text()?.as_bytes();
+        place.check_length(text.len(), 0, 2 * most)?;
+        let byte = |pair: &[u8]| match pair {
+            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+            _ => None,
+        };
+        let bytes: Option<Vec<u8>> = text.chunks(2).map(byte).collect();
+        bytes.map(Self).ok_or_else(|| place.wrong("pairs of hexadecimal digits, in lower case"))
+    }
+}
+
+impl Serialize for HexBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        const DIGITS: [char; 16] =
+            ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+        // There may be thousands of them, and formatting one by one takes a hundred times as long.
+        let digits = |byte: &u8| [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
+        let text: String = self.0.iter().flat_map(digits).collect();
+        serializer.serialize_str(&text)
+    }
+}
+
 fn digit(byte: u8) -> Option<u8> {
     match byte {
         b'0'..=b'9' => Some(byte - b'0'),

@@ -38,7 +38,7 @@ pub struct Incoming<P = NoPurpose> {
 /// What comes next. A side may give up at any time, and then sends nothing more.
 ///
 /// ```text
-/// Hello --> Ready --> Done --> Nothing     (alive: still Done; heal: still Done, still Nothing)
+/// Hello --> Ready --> Done --> Nothing     (alive, note: still Done; heal: still Done, still Nothing)
 ///  |  ^--Proof   (knock or challenge, and then the proof)
 ///    \--------\--------\---------\--> Over      (failed)
 ///     \--> Joining     (resume, resumed: a new link of an earlier connection, whose turn it becomes)
@@ -75,7 +75,7 @@ impl Turn {
             (Self::Hello, Message::Resume { .. } | Message::Resumed {}) => Ok(Self::Joining),
             (Self::Joining | Self::Proof, Message::Failed { .. }) => Ok(Self::Over),
             (Self::Ready, Message::Ready {}) => Ok(Self::Done),
-            (Self::Done, Message::Alive {}) => Ok(Self::Done),
+            (Self::Done, Message::Alive {} | Message::Note { .. }) => Ok(Self::Done),
             // What the other side is not done with may depend on rails that this one has to heal.
             (Self::Done | Self::Nothing, Message::Heal(_)) => Ok(self),
             (Self::Done, Message::Done(_)) => Ok(Self::Nothing),

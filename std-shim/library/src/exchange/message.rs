@@ -3,12 +3,14 @@
 use super::error::HandshakeError;
 use super::field::Place;
 use super::hello::Hello;
-use super::hex::Hex;
+use super::hex::{Hex, HexBytes};
 use super::purpose::{NoPurpose, Purpose};
 use super::reason::Reason;
 use super::session::Session;
 use super::token::{Nonce, Proof};
-use super::wire::{HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};
+use super::wire::{
+    HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_NOTE_BYTES, MAX_REASON_BYTES, VERSION,
+};
 use crate::endpoint::HealingMessage;
 use crate::json::Value;
 use serde::Serialize;
@@ -40,6 +42,11 @@ pub enum Message<P: Purpose = NoPurpose> {
     Alive {},
     /// What my endpoint tells the peer's, if both [heal](crate::endpoint::Healing) by themselves.
     Heal(HealingMessage),
+    /// What the program here tells the other one, whatever it means to them.
+    Note {
+        /// No more than [`MAX_NOTE_BYTES`](super::MAX_NOTE_BYTES).
+        bytes: HexBytes,
+    },
     /// All of it moved, as far as I am concerned.
     Done(P::Outcome),
     /// The link of an earlier connection broke, and this is to be its new one: the first message of the side that
@@ -69,6 +76,7 @@ impl<P: Purpose> Message<P> {
             Self::Ready {} => "ready",
             Self::Alive {} => "alive",
             Self::Heal(_) => "heal",
+            Self::Note { .. } => "note",
             Self::Done(_) => "done",
             Self::Resume { .. } => "resume",
             Self::Resumed {} => "resumed",
@@ -137,6 +145,7 @@ impl<P: Purpose> Message<P> {
             "ready" => inner.object(&[]).map(|_| Self::Ready {}),
             "alive" => inner.object(&[]).map(|_| Self::Alive {}),
             "heal" => Ok(Self::Heal(heal(&inner)?)),
+            "note" => Ok(Self::Note { bytes: note(&inner)? }),
             "done" => Ok(Self::Done(P::read_outcome(&inner)?)),
             "resume" => Ok(Self::Resume { session: session(&inner)? }),
             "resumed" => inner.object(&[]).map(|_| Self::Resumed {}),
@@ -145,7 +154,7 @@ impl<P: Purpose> Message<P> {
     }
 }
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "knock",
     "challenge",
     "proof",
@@ -153,6 +162,7 @@ const NAMES: [&str; 11] = [
     "ready",
     "alive",
     "heal",
+    "note",
     "done",
     "resume",
     "resumed",
@@ -167,6 +177,10 @@ fn nonce(place: &Place<'_>) -> Result<Nonce, HandshakeError> {
 fn proof(place: &Place<'_>) -> Result<Proof, HandshakeError> {
     let proof = place.object(&["proof"])?.field("proof")?;
     Hex::read(&proof, "64 hexadecimal digits, in lower case")
+}
+
+fn note(place: &Place<'_>) -> Result<HexBytes, HandshakeError> {
+    HexBytes::read(&place.object(&["bytes"])?.field("bytes")?, MAX_NOTE_BYTES)
 }
 
 fn heal(place: &Place<'_>) -> Result<HealingMessage, HandshakeError> {

@@ -9,10 +9,10 @@
 //! | 2 | | `hello`: endpoint, buffer |
 //! | 3 | both check that they agree, post receives (INIT), connect (RTR, RTS): [`bring_up`] | |
 //! | 4 | `ready` | `ready` |
-//! | 5 | data moves over the rails only; `alive` now and then, where the other side could not tell that this one is busy; `heal`, when rails fail | |
+//! | 5 | data moves over the rails only; `alive` now and then, where the other side could not tell that this one is busy; `heal`, when rails fail; `note`, what the programs have to tell each other | |
 //! | 6 | `done`: what it saw of the data | `done` |
 //!
-//! Each side sends each of these once and in this order (`alive` as often as it likes, `heal` also after
+//! Each side sends each of these once and in this order (`alive` and `note` as often as it likes, `heal` also after
 //! `done`); which of the
 //! two is first does not matter. At any time a side may send `failed`, with the reason, and then
 //! nothing more. [`bring_up`] is the way to `ready`, so receives are posted before RTR. Neither side
@@ -25,7 +25,7 @@
 //! connected gives the link up (nothing was answered for 9 s, no way to the host, or a reset), it connects again, to the
 //! same address, for up to [`Timeouts::anew`], and sends `resume` with the session in place of a hello. The other side,
 //! which may or may not have noticed, answers `resumed` over the new link and drops the old one. Then both
-//! say again `ready`, `done` and `failed`, as far as they had said them; of what else was lost, `alive` does not matter, and
+//! say again `ready`, `done` and `failed`, as far as they had said them; of what else was lost, `alive` does not matter, a `note` is the programs' affair, and
 //! the links of endpoints tell everything again ([`HealingLink::restored`](crate::endpoint::HealingLink::restored)).
 //!
 //! A link that is closed is the end, as ever: a process that ends, however it does, is noticed at once. A
@@ -74,6 +74,7 @@
 //! {"ready":{}}
 //! {"alive":{}}
 //! {"heal":{"control":"50520102010000000000002a00000000"}}
+//! {"note":{"bytes":"68656c6c6f"}}
 //! {"done":...}
 //! {"resume":{"session":"8d0c3a52f1e94b67a0f5d2c4b3e6918f"}}
 //! {"resumed":{}}
@@ -97,6 +98,7 @@
 //! | limit | reason |
 //! |---|---|
 //! | [`MAX_MESSAGE_BYTES`] a message | a peer decides how much of it we keep; ours have less than half |
+//! | [`MAX_NOTE_BYTES`] a note | as hexadecimal digits it fits into a message |
 //! | [`MAX_REASON_BYTES`] a reason | it is for one line on a terminal |
 //! | [`MESSAGE_TIMEOUT`] a message, whole | a timeout for each read would let a peer go on forever, byte by byte |
 //! | [`Timeouts`] to connect and to accept | nothing waits forever unless asked to |
@@ -107,13 +109,14 @@
 //!
 //! # Files
 //!
-//! `message` has the messages and their bytes, with `hello`, `purpose` and `reason` in it, framed as in
+//! `message` has the messages and their bytes, with `hello` (and `address`), `purpose` and `reason` in it, framed as in
 //! `wire`; `field` walks through JSON; `incoming` finds messages in a stream and checks whose turn it
-//! is; none of these do I/O. `stream` is what bytes go through, and `control` messages, with `timeouts`; `gate` keeps those out that do not prove that they know a
+//! is; none of these do I/O. `stream` is what bytes go through, and `control` messages, with `timeouts`, those that wait in `unsent`; `gate` keeps those out that do not prove that they know a
 //! `token`; `tcp` makes one between processes, and `anew`
 //! another one for the same connection, which `session` names;
 //! `bring_up` connects an endpoint.
 
+mod address;
 mod anew;
 mod bring_up;
 mod control;
@@ -133,14 +136,16 @@ mod tcp;
 mod tests;
 mod timeouts;
 mod token;
+mod unsent;
 mod wire;
 
+pub use address::{address_from_json, address_to_json};
 pub use bring_up::{bring_up, bring_up_p2p, get_p2p_ready, get_ready};
 pub use control::{Control, DONE, HELLO, READY};
 pub use error::{ControlError, HandshakeError};
 pub use field::{Object, Place};
 pub use hello::{Hello, Reach};
-pub use hex::Hex;
+pub use hex::{Hex, HexBytes};
 pub use incoming::Incoming;
 pub use message::Message;
 pub use purpose::{NoOutcome, NoPurpose, Purpose};
@@ -149,4 +154,4 @@ pub use session::Session;
 pub use tcp::Listener;
 pub use timeouts::{MESSAGE_TIMEOUT, Timeouts};
 pub use token::{Nonce, Proof, Token, TokenError};
-pub use wire::{HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_REASON_BYTES, VERSION};
+pub use wire::{HEADER_BYTES, MAGIC, MAX_MESSAGE_BYTES, MAX_NOTE_BYTES, MAX_REASON_BYTES, VERSION};

@@ -75,8 +75,9 @@ fn memory(g: &mut Gen) -> RemoteMemory {
 
 impl Arbitrary for Message {
     fn arbitrary(g: &mut Gen) -> Self {
-        match u8::arbitrary(g) % 8 {
+        match u8::arbitrary(g) % 9 {
             0 => Self::Ready {},
+            7 => Self::Note { bytes: HexBytes(Vec::arbitrary(g)) },
             1 => Self::Done(NoOutcome {}),
             2 => Self::Alive {},
             4 => Self::Heal(heal(g)),
@@ -135,7 +136,7 @@ fn a_message_that_is_not_all_there_is_waited_for() {
 #[test]
 fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
     fn any(bytes: Vec<u8>) -> bool {
-        let mut framed = b"PLYR\0\0\0\x04\0\0".to_vec();
+        let mut framed = b"PLYR\0\0\0\x05\0\0".to_vec();
         framed.extend((bytes.len() as u16).to_be_bytes());
         framed.extend(&bytes);
         let decoded = Message::decode(&framed);
@@ -167,7 +168,7 @@ fn no_bytes_make_the_reader_panic_and_no_error_is_long() {
 #[test]
 fn the_form_is_the_documented_one() {
     let bytes = Message::Done(NoOutcome {}).encode();
-    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x04\0\0\0\x0b");
+    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x05\0\0\0\x0b");
     assert_eq!(&bytes[12..], br#"{"done":{}}"#.as_slice());
     let json = |message: Message| String::from_utf8(message.encode()[12..].to_vec()).unwrap();
     assert_eq!(json(Message::Alive {}), r#"{"alive":{}}"#);
@@ -232,8 +233,8 @@ fn other_programs_and_other_versions_are_told_apart() {
     // Known before the length is there.
     let error = Message::decode(b"PLYR\0\0\0\x01").unwrap_err();
     assert_eq!(error, HandshakeError::Version { peer: 1 });
-    assert_eq!(error.to_string(), "the peer speaks version 1 of the protocol, this side version 4");
-    let error = Message::decode(b"PLYR\0\0\0\x04\0\0\x40\x01").unwrap_err();
+    assert_eq!(error.to_string(), "the peer speaks version 1 of the protocol, this side version 5");
+    let error = Message::decode(b"PLYR\0\0\0\x05\0\0\x40\x01").unwrap_err();
     assert_eq!(error, HandshakeError::TooLong { length: 16385 });
 }
 
@@ -466,4 +467,50 @@ fn messages_out_of_turn_are_refused() {
         let bytes: Vec<u8> = messages.iter().flat_map(|message| message.encode()).collect();
         assert_eq!(read(&bytes, 4000), Err(HandshakeError::OutOfTurn { message, expected }));
     }
+}
+
+#[test]
+fn a_note_is_pairs_of_digits_and_not_too_long() {
+    let note =
+        |bytes: &str| Message::from_json(format!(r#"{{"note":{{"bytes":"{bytes}"}}}}"#).as_bytes());
+    assert_eq!(note("00ff7a"), Ok(Message::Note { bytes: HexBytes(vec![0, 255, 0x7a]) }));
+    assert_eq!(note(""), Ok(Message::Note { bytes: HexBytes(vec![]) }));
+    for bad in ["0", "0g", "FF", "000"] {
+        assert!(matches!(note(bad), Err(HandshakeError::Kind { .. })), "{bad}");
+    }
+    assert!(note(&"00".repeat(MAX_NOTE_BYTES)).is_ok());
+    assert!(matches!(note(&"00".repeat(MAX_NOTE_BYTES + 1)), Err(HandshakeError::Length { .. })));
+    let longest = Message::Note { bytes: HexBytes(vec![7; MAX_NOTE_BYTES]) }.encode();
+    assert!(longest.len() <= HEADER_BYTES + MAX_MESSAGE_BYTES as usize);
+}
+
+/// Offers until the other side takes no more, without a wait, and all of it arrives in order.
+#[test]
+fn what_is_offered_waits_for_the_other_side_and_nobody_waits_for_it() {
+    let (mut near, mut far) = Control::<NoPurpose>::pair().unwrap();
+    let hello = hello(&mut Gen::new(10));
+    let hello = Message::Hello(Hello { session: None, ..hello });
+    near.offer(&hello).unwrap();
+    near.offer(&Message::Ready {}).unwrap();
+    let note = |number: u32| Message::Note { bytes: HexBytes(number.to_be_bytes().repeat(500)) };
+    let mut offered = 0;
+    while near.go_on_sending().unwrap() {
+        near.offer(&note(offered)).unwrap();
+        offered += 1;
+    }
+    assert!(offered > 2, "{offered}");
+    assert_eq!(far.try_recv().unwrap(), Some(hello));
+    assert_eq!(far.try_recv().unwrap(), Some(Message::Ready {}));
+    for number in 0..offered {
+        let received = loop {
+            if let Some(received) = far.try_recv().unwrap() {
+                break received;
+            }
+            // Goes on with it.
+            assert_eq!(near.try_recv().unwrap(), None);
+        };
+        assert_eq!(received, note(number));
+    }
+    assert!(near.go_on_sending().unwrap());
+    assert_eq!(far.try_recv().unwrap(), None);
 }

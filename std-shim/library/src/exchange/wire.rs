@@ -4,7 +4,7 @@
 pub const MAGIC: [u8; 4] = *b"PLYR";
 
 /// The version of the protocol that this side speaks.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Bytes of a message's header.
 pub const HEADER_BYTES: usize = 12;
@@ -15,3 +15,6 @@ pub const MAX_MESSAGE_BYTES: u32 = 16 << 10;
 
 /// Bytes of the longest reason.
 pub const MAX_REASON_BYTES: usize = 1 << 10;
+
+/// Bytes of the longest note.
+pub const MAX_NOTE_BYTES: usize = 5 << 10;

@@ -14,7 +14,7 @@ use std::ops::{Deref, Range};
 /// out: the bytes are reached as their owner reaches them.
 ///
 /// ```
-/// use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+/// use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
 /// use polyrail::memory::ForeignBuffer;
 /// use polyrail::nic::{DeviceConfig, Fabric};
 /// use polyrail::verbs::{AccessFlags, SendWr};
@@ -38,8 +38,13 @@ use std::ops::{Deref, Range};
 ///
 /// let keys = source.toward(&target.remote())?;
 /// sender.post_send(&SendWr::write(1, source.local(0, 100_000)?, target.addr(), &keys))?;
-/// while sender.poll(1).completions.is_empty() {
-///     _ = receiver.poll(1);
+/// let done = loop {
+///     if let Some(done) = sender.poll(1).completions.pop() {
+///         break done;
+///     }
+/// };
+/// if !done.status.is_success() {
+///     return Err(sender.explain(done.status).into());
 /// }
 /// source.close()?;
 /// target.close()?;

@@ -17,5 +17,5 @@ pub use cache::{CacheCounters, CacheLimits, CachedBuffer, RegistrationCache, Sti
 pub use foreign::ForeignBuffer;
 pub use polyrail_software_nic::{OutOfMemory, Pages, RegionKeys};
 pub use range::OutOfRange;
-pub use registration::Registration;
+pub use registration::{Registration, keys_toward};
 pub use remote::{DeviceCountMismatch, RemoteBuffer};

@@ -157,9 +157,7 @@ impl<R> Registration<R> {
         if remote == 0 {
             return Err(DeviceCountMismatch { local, remote });
         }
-        let pairs = self.keys().iter().cycle().zip(peer.rkeys.iter().cycle());
-        let pairs = pairs.map(|(keys, rkey)| keys.toward(*rkey));
-        Ok(pairs.take(device_pairs(local, remote)).collect())
+        Ok(keys_toward(self.keys(), &peer.rkeys).collect())
     }
 
     /// The keys of requests that touch this buffer only: receives and SENDs.
@@ -174,6 +172,16 @@ impl<R> Registration<R> {
             _ => Err(OutOfRange { offset, length, size: self.length }),
         }
     }
+}
+
+/// The keys of requests that move data between a buffer with these `keys` here and one with these `rkeys` at the peer:
+/// what [`Registration::toward`] says, without its list. None if either is empty.
+pub fn keys_toward<'k>(
+    keys: &'k [RegionKeys],
+    rkeys: &'k [u32],
+) -> impl Iterator<Item = DeviceKeys> + 'k {
+    let pairs = keys.iter().cycle().zip(rkeys.iter().cycle());
+    pairs.map(|(keys, rkey)| keys.toward(*rkey)).take(device_pairs(keys.len(), rkeys.len()))
 }
 
 /// How many different pairs of devices there are, if rails take the devices of each end in turn.

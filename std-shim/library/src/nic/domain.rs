@@ -3,8 +3,8 @@
 use crate::backend::{DeviceError, DeviceEvent, Domain, MemoryOwner, Notify, Port, Region};
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_software_nic::{
-    AsyncEvent, CompletionChannel, CompletionQueue, EventCursor, MemoryRegion, Mtu, NicError,
-    PortState, ProtectionDomain, QpCap, QpInit, QueuePair, RegionKeys, SharedReceiveQueue,
+    AsyncEvent, CompletionChannel, CompletionQueue, EventCursor, MemoryRegion, NicError, PortState,
+    ProtectionDomain, QpCap, QpInit, QueuePair, RegionKeys, SharedReceiveQueue,
 };
 use std::iter;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,6 +27,10 @@ impl Domain for ProtectionDomain {
         self.device().limits().max_qp_wr
     }
 
+    fn max_sge(&self) -> u32 {
+        self.device().limits().max_sge
+    }
+
     fn max_srq_wr(&self) -> u32 {
         self.device().limits().max_srq_wr
     }
@@ -37,7 +41,7 @@ impl Domain for ProtectionDomain {
         let max_rd_atomic = device.limits().max_qp_rd_atom;
         let port = |number| {
             let gid = device.gid(number)?;
-            Some(Port { number, gid_index: 0, gid, lid: 0, mtu: Mtu::default(), max_rd_atomic })
+            Some(Port { number, gid_index: 0, gid, lid: 0, mtu: device.mtu(), max_rd_atomic })
         };
         Ok((1..=device.ports()).filter_map(port).collect())
     }

@@ -19,6 +19,8 @@ pub struct P2pBuilder {
     pub(super) min_rails: u8,
     pub(super) healing: Healing,
     pub(super) options: ConnectOptions,
+    /// Which interrupt tells; `None`: completion queues are only polled.
+    pub(super) comp_vector: Option<u32>,
 }
 
 impl Default for P2pBuilder {
@@ -43,6 +45,7 @@ impl P2pBuilder {
             min_rails: 1,
             healing: Healing::default(),
             options: ConnectOptions { rnr_retry: FOREVER, ..ConnectOptions::default() },
+            comp_vector: None,
         }
     }
 
@@ -78,6 +81,13 @@ impl P2pBuilder {
         Self { separate_signal: least.into(), ..self }
     }
 
+    /// Bytes that an inline request can have, 64 by default: of an entry that is written to the peer, and of
+    /// [messages](super::P2pMember::isend_inline). A device that has less refuses to [build](Self::build).
+    #[must_use]
+    pub fn max_inline_data(self, max_inline_data: u32) -> Self {
+        Self { max_inline_data, ..self }
+    }
+
     /// How the peer is to write the entries of its receives. [`EntryForm::Plain`] only on devices that write in
     /// order: the software NIC does not.
     #[must_use]
@@ -106,8 +116,9 @@ impl P2pBuilder {
         Self { min_rails, ..self }
     }
 
-    /// How endpoints that re-route heal: the intervals at which new queue pairs are made, and how long a rail may make no
-    /// headway with a message in flight. The rest does not concern them.
+    /// How endpoints that re-route heal: the intervals at which new queue pairs are made, how long a rail may make no
+    /// headway with a message in flight, and how long rails may fail and come back without carrying anything
+    /// ([`rail_timeout`](Healing::rail_timeout)). The rest does not concern them.
     #[must_use]
     pub fn healing(self, healing: Healing) -> Self {
         Self { healing, ..self }
@@ -118,6 +129,14 @@ impl P2pBuilder {
     #[must_use]
     pub fn connect_options(self, options: ConnectOptions) -> Self {
         Self { options, ..self }
+    }
+
+    /// Whether completion queues tell a completion channel when they have something, so that a
+    /// [`P2pThread`](crate::progress::messages::P2pThread) can sleep until they do, and which interrupt of every device
+    /// tells, modulo the number of those that it has. By default they do not: they are only polled.
+    #[must_use]
+    pub fn completion_channel(self, comp_vector: impl Into<Option<u32>>) -> Self {
+        Self { comp_vector: comp_vector.into(), ..self }
     }
 }
 

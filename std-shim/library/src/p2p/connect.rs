@@ -1,10 +1,12 @@
 //! Bringing two endpoints together.
 
 use super::address::{P2pAddress, QueuePairAddress};
-use super::error::{Direction, P2pConnectError};
+use super::error::P2pConnectError;
 use super::member::P2pMember;
+use super::message::End;
 use crate::backend::Domain;
 use crate::endpoint::{RailAddress, join};
+use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::DeviceId;
 
@@ -37,56 +39,54 @@ impl<D: Domain> P2pMember<D> {
     ///
     /// The two do not match (nothing changed), or a queue pair refused.
     pub fn connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
-        let ways = [(Direction::Sending, &peer.receiving), (Direction::Receiving, &peer.sending)];
-        for (direction, theirs) in ways {
-            self.check(direction, theirs)?;
+        let qp = self.tracing.qp;
+        let connected = trace::connect(qp, self.places.len(), || self.connect_all(peer));
+        connected.inspect_err(|error| trace::not_connected(qp, error))
+    }
+
+    fn connect_all(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
+        let ends = [(End::Sender, &peer.receiving), (End::Receiver, &peer.sending)];
+        for (end, theirs) in ends {
+            self.check(end, theirs)?;
         }
-        let card = |direction| move |source| P2pConnectError::Card { direction, source };
-        self.sender.connect(&peer.receiver).map_err(card(Direction::Sending))?;
-        self.receiver.connect(&peer.sender).map_err(card(Direction::Receiving))?;
-        for (direction, theirs) in ways {
-            self.join(direction, theirs)?;
+        let card = |end| move |source| P2pConnectError::Card { end, source };
+        self.sender.connect(&peer.receiver).map_err(card(End::Sender))?;
+        self.receiver.connect(&peer.sender).map_err(card(End::Receiver))?;
+        for (end, theirs) in ends {
+            self.join(end, theirs)?;
         }
         Ok(())
     }
 
-    fn check(
-        &self,
-        direction: Direction,
-        theirs: &[QueuePairAddress],
-    ) -> Result<(), P2pConnectError> {
+    fn check(&self, end: End, theirs: &[QueuePairAddress]) -> Result<(), P2pConnectError> {
         let (here, peer) = (self.places.len(), theirs.len());
         if here != peer {
-            return Err(P2pConnectError::QueuePairs { direction, here, peer });
+            return Err(P2pConnectError::QueuePairs { end, here, peer });
         }
         for (queue_pair, theirs) in theirs.iter().enumerate() {
             let own = self.rail_address(queue_pair);
             if !own.meets(&theirs.address) {
                 let (here, peer) = (own.gid, theirs.address.gid);
                 let device = self.device_at(queue_pair);
-                return Err(P2pConnectError::Gids { direction, queue_pair, device, here, peer });
+                return Err(P2pConnectError::Gids { end, queue_pair, device, here, peer });
             }
         }
         Ok(())
     }
 
-    fn join(
-        &self,
-        direction: Direction,
-        theirs: &[QueuePairAddress],
-    ) -> Result<(), P2pConnectError> {
+    fn join(&self, end: End, theirs: &[QueuePairAddress]) -> Result<(), P2pConnectError> {
         let join = |(queue_pair, qp): (usize, &D::Qp)| {
             let QueuePairAddress { qp_num, address } = &theirs[queue_pair];
             let own = self.rail_address(queue_pair);
             let port = &self.places[queue_pair].port;
             join((qp, port, &own), *qp_num, address, &self.options).map_err(|source| {
                 let device = self.device_at(queue_pair);
-                P2pConnectError::Modify { direction, queue_pair, device, source }
+                P2pConnectError::Modify { end, queue_pair, device, source }
             })
         };
-        match direction {
-            Direction::Sending => self.sender.queue_pairs().enumerate().try_for_each(join),
-            Direction::Receiving => self.receiver.queue_pairs().enumerate().try_for_each(join),
+        match end {
+            End::Sender => self.sender.queue_pairs().enumerate().try_for_each(join),
+            End::Receiver => self.receiver.queue_pairs().enumerate().try_for_each(join),
         }
     }
 
@@ -94,7 +94,7 @@ impl<D: Domain> P2pMember<D> {
         self.device_of(queue_pair).unwrap_or_default().to_owned()
     }
 
-    /// The name of the device that the i-th queue pair of either direction is on.
+    /// The name of the device that the i-th queue pair of either end is on.
     pub fn device_of(&self, queue_pair: usize) -> Option<&str> {
         let place = self.places.get(queue_pair)?;
         self.names.get(place.device).map(|(_, name)| name.as_str())

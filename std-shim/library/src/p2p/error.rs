@@ -1,11 +1,11 @@
 //! What can go wrong when endpoints for messages are made and connected.
 
+use super::message::End;
 use super::sizes::QUEUE_PAIRS;
-use crate::backend::{DeviceError, Gid};
+use crate::backend::{ConnectOptionError, DeviceError, Gid};
 use crate::endpoint;
 use polyrail_core::p2p::{self, CardError, PoolError, TooManyKeys};
 use polyrail_core::virtual_cq::{AttachError, TooManyCqs};
-use std::fmt;
 
 /// An endpoint could not be made; nothing of it is left.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +22,9 @@ pub enum P2pBuildError {
         /// Queue pairs of each.
         each: usize,
     },
+    /// A value of the [`ConnectOptions`](crate::backend::ConnectOptions) does not fit its field in packets.
+    #[error(transparent)]
+    ConnectOption(#[from] ConnectOptionError),
     /// Memory for rings and records.
     #[error("memory of the protocol's own")]
     Memory(#[source] DeviceError),
@@ -48,33 +51,15 @@ pub enum P2pBuildError {
     Attach(#[from] AttachError),
 }
 
-/// One direction of a pair, as seen from this side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// From here to the peer.
-    Sending,
-    /// From the peer to here.
-    Receiving,
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Sending => "sending",
-            Self::Receiving => "receiving",
-        })
-    }
-}
-
 /// Two endpoints do not match, or a queue pair refused. Queue pairs that were moved stay where they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum P2pConnectError {
     /// The i-th queue pair connects to the peer's i-th, so both sides need the same number.
-    #[error("{direction}: {here} queue pairs here, {peer} at the peer")]
+    #[error("{end}: {here} queue pairs here, {peer} at the peer")]
     QueuePairs {
-        /// Which way.
-        direction: Direction,
+        /// Which end here.
+        end: End,
         /// Queue pairs here.
         here: usize,
         /// Queue pairs at the peer.
@@ -82,13 +67,13 @@ pub enum P2pConnectError {
     },
     /// Two ports have addresses of different versions of IP, and cannot reach each other.
     #[error(
-        "{direction}: queue pair {queue_pair} (device {device}): {} here ({here}), {} at the peer ({peer})",
+        "{end}: queue pair {queue_pair} (device {device}): {} here ({here}), {} at the peer ({peer})",
         here.kind(),
         peer.kind()
     )]
     Gids {
-        /// Which way.
-        direction: Direction,
+        /// Which end here.
+        end: End,
         /// Its place.
         queue_pair: usize,
         /// Its device's name.
@@ -99,18 +84,18 @@ pub enum P2pConnectError {
         peer: Gid,
     },
     /// The cards do not fit.
-    #[error("{direction}")]
+    #[error("{end}")]
     Card {
-        /// Which way.
-        direction: Direction,
+        /// Which end here.
+        end: End,
         /// What does not fit.
         source: CardError,
     },
     /// A queue pair could not change its state.
-    #[error("{direction}: queue pair {queue_pair} (device {device})")]
+    #[error("{end}: queue pair {queue_pair} (device {device})")]
     Modify {
-        /// Which way.
-        direction: Direction,
+        /// Which end here.
+        end: End,
         /// Its place.
         queue_pair: usize,
         /// Its device's name.

@@ -1,23 +1,16 @@
 //! What becomes of queue pairs that fail, if rails are re-routed: the engines of both ends agree on what is lost, new
 //! queue pairs take the places of the old ones, and all that the two endpoints tell each other goes through here.
-//!
-//! For each place the sending end offers a queue pair once its own is Down; by then the receiving end's is, too, or
-//! will be as soon as it has heard what was said before. That end makes the other queue pair, puts it into place, and
-//! answers; the sending end does the same. Whoever cannot says so, and the engines go on to the next generation.
 
-use super::address::QueuePairAddress;
-use super::healer::{Healer, Offered};
+use super::healer::{Healer, Offering};
 use super::member::P2pMember;
 use super::message::{End, P2pMessage};
 use super::shared::Shared;
-use crate::backend::{Connect, DeviceError, DeviceEvent, Domain, Port};
-use crate::endpoint::{RailAddress, join};
-use polyrail_core::hardware::QueuePair;
-use polyrail_core::virtual_qp::{ControlError, RailState};
+use crate::backend::{Connect, DeviceEvent, Domain};
+use polyrail_core::virtual_qp::{ControlError, RailEventKind, RailState};
 use std::time::{Duration, Instant};
 
-/// How long an offer may go unanswered: its link may have lost it.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often devices are asked for events: a system call for each, with real verbs.
+const EVENTS_EVERY: Duration = Duration::from_millis(1);
 
 /// What the owners of endpoints whose rails are re-routed do.
 impl<D: Domain> P2pMember<D> {
@@ -41,18 +34,15 @@ impl<D: Domain> P2pMember<D> {
             P2pMessage::Control { from: End::Sender, control } => self.receiver.control(control)?,
             P2pMessage::Control { from: End::Receiver, control } => self.sender.control(control)?,
             P2pMessage::Offer { place, generation, with } => {
-                if self.answer(shared, place, generation, &with).is_none() {
-                    self.tell(P2pMessage::Refused { from: End::Receiver, place, generation });
-                }
+                self.offered(shared, place, generation, with);
             }
             P2pMessage::Answer { to, place, generation, with } => {
-                if self.put_in_place(shared, to, place, generation, &with).is_none() {
-                    self.tell(P2pMessage::Refused { from: End::Sender, place, generation });
-                }
+                self.answered(shared, to, place, generation, &with);
             }
             P2pMessage::Refused { from, place, generation } => {
                 self.refused(from, place, generation)
             }
+            P2pMessage::Wanted { place } => self.wanted(place),
         }
         Ok(())
     }
@@ -63,8 +53,15 @@ impl<D: Domain> P2pMember<D> {
         if let Some(healer) = &mut self.healer {
             healer.outbox.clear();
             for care in &mut healer.places {
-                care.offered.take().into_iter().for_each(|offered| offered.queue_pair.retire());
+                care.offering.take().into_iter().for_each(Offering::give_up);
+                care.answering = None;
                 care.attempts.hurry();
+            }
+        }
+        for place in 0..self.places.len() {
+            // The peer may never have heard of it.
+            if self.is_joining(place) {
+                self.receiver.fail_queue_pair(place);
             }
         }
         self.sender.control_lost();
@@ -76,17 +73,18 @@ impl<D: Domain> P2pMember<D> {
     pub(super) fn heal<const ROUTES: usize>(&mut self, shared: &mut Shared<D, ROUTES>) {
         if self.healer.is_some() {
             let now = Instant::now();
-            self.notice();
+            self.notice(now);
             self.watch(now);
-            self.offer(shared, now);
+            self.renew(shared, now);
             self.collect();
+            self.log_events();
         }
     }
 }
 
 /// Steps.
 impl<D: Domain> P2pMember<D> {
-    fn tell(&mut self, message: P2pMessage) {
+    pub(super) fn tell(&mut self, message: P2pMessage) {
         if let Some(healer) = &mut self.healer {
             healer.outbox.push_back(message);
         }
@@ -102,9 +100,64 @@ impl<D: Domain> P2pMember<D> {
         }
     }
 
-    /// What happened to devices.
-    fn notice(&mut self) {
+    /// What happened to queue pairs is told, and kept for the owner; and why an end failed.
+    pub(super) fn log_events(&mut self) {
+        loop {
+            let sent = self.sender.take_event().map(|(place, event)| (End::Sender, place, event));
+            let receiver = &mut self.receiver;
+            let received =
+                || receiver.take_event().map(|(place, event)| (End::Receiver, place, event));
+            let Some((end, place, event)) = sent.or_else(received) else { break };
+            self.tell_event(end, place, event);
+            if let RailEventKind::Fenced { arrived, again } = event.kind {
+                self.fenced(end, arrived > 0, again > 0);
+            }
+            if let Some(healer) = &mut self.healer {
+                healer.add_event(end, place, event);
+            }
+        }
+        if self.send_failure().is_some() {
+            self.tell_failure(End::Sender);
+        }
+        if self.recv_failure().is_some() {
+            self.tell_failure(End::Receiver);
+        }
+    }
+
+    /// What was in flight on a queue pair that failed had arrived, or was lost. If nothing but losses has been heard of
+    /// for too long, the end fails.
+    fn fenced(&mut self, end: End, arrived: bool, lost: bool) {
+        let completed = self.completed(end);
         let Some(healer) = &mut self.healer else { return };
+        let limit = healer.options.rail_timeout;
+        let patience = &mut healer.patience[usize::from(end == End::Receiver)];
+        if arrived {
+            patience.arrived();
+        } else if lost && patience.lost(Instant::now(), completed, limit) {
+            match end {
+                End::Sender => self.sender.not_healed(),
+                End::Receiver => self.receiver.not_healed(),
+            }
+        }
+    }
+
+    /// What has completed, and not in vain, at one end.
+    fn completed(&self, end: End) -> u64 {
+        let Self { sender, receiver, .. } = self;
+        let counters = (0..).map_while(|place| match end {
+            End::Sender => sender.counters(place),
+            End::Receiver => receiver.counters(place),
+        });
+        counters.map(|each| each.completions.saturating_sub(each.errors)).sum()
+    }
+
+    /// What happened to devices, if it is time to ask.
+    fn notice(&mut self, now: Instant) {
+        let Some(healer) = &mut self.healer else { return };
+        if healer.next_events.is_some_and(|next| now < next) {
+            return;
+        }
+        healer.next_events = now.checked_add(EVENTS_EVERY);
         let mut happened = Vec::new();
         for (device, (domain, cursor)) in healer.domains.iter_mut().enumerate() {
             while let Some(event) = domain.next_event(cursor) {
@@ -177,152 +230,24 @@ impl<D: Domain> P2pMember<D> {
         }
     }
 
-    /// A port is up: what waits for its next attempt there, tries now.
+    /// A port is up: what waits for its next attempt there, tries now, and the peer is told to.
     fn hurry(&mut self, device: usize, port: u8) {
-        let places = self.places_at(device, Some(port));
-        let Some(healer) = &mut self.healer else { return };
-        for place in places {
-            healer.places[place].attempts.hurry();
-        }
-    }
-
-    /// Offers queue pairs for the places that are Down.
-    fn offer<const ROUTES: usize>(&mut self, shared: &Shared<D, ROUTES>, now: Instant) {
-        for place in 0..self.places.len() {
-            let Some((state, generation)) = self.sender.queue_pair_state(place) else { continue };
-            let Some(healer) = &mut self.healer else { return };
-            let care = &mut healer.places[place];
-            if state == RailState::InService && care.attempts.is_due(now) {
-                // It works, and has for as long as the last interval: the next failure is another matter.
-                care.attempts.hurry();
+        for place in self.places_at(device, Some(port)) {
+            if let Some(healer) = &mut self.healer {
+                healer.places[place].attempts.hurry();
             }
-            if state != RailState::Down {
-                continue;
-            }
-            if let Some(late) =
-                care.offered.take_if(|offered| now - offered.since >= ANSWER_TIMEOUT)
-            {
-                late.queue_pair.retire();
-            }
-            if care.offered.is_some() || !care.attempts.is_due(now) {
-                continue;
-            }
-            let generation = generation.wrapping_add(1);
-            let made = self.make(shared, place, End::Sender);
-            let Some(healer) = &mut self.healer else { return };
-            let care = &mut healer.places[place];
-            // An offer that comes to nothing counts as well.
-            care.attempts.failed(now, &healer.options);
-            if let Ok((queue_pair, port)) = made {
-                let with = self.address_of(&queue_pair, place, &port);
-                let offered = Offered { queue_pair, port, generation, since: now };
-                if let Some(healer) = &mut self.healer {
-                    healer.places[place].offered = Some(offered);
-                }
-                self.tell(P2pMessage::Offer { place: place as u8, generation, with });
+            let state = self.receiver.queue_pair_state(place);
+            if state.is_some_and(|(state, _)| state != RailState::InService) {
+                self.tell(P2pMessage::Wanted { place: place as u8 });
             }
         }
     }
 
-    fn address_of(&self, qp: &D::Qp, place: usize, port: &Port) -> QueuePairAddress {
-        let address = RailAddress::new(self.places[place].device, port, self.psn, &self.options);
-        QueuePairAddress { qp_num: qp.qp_num(), address }
-    }
-
-    /// A new queue pair for a place of either end, on the place's port as that is now.
-    fn make<const ROUTES: usize>(
-        &self,
-        shared: &Shared<D, ROUTES>,
-        place: usize,
-        end: End,
-    ) -> Result<(D::Qp, Port), DeviceError> {
-        let healer = self.healer.as_ref().ok_or(DeviceError::NoDevice)?;
-        let device = self.places[place].device;
-        let (domain, _) = &healer.domains[device];
-        let port = domain.port(self.places[place].port.number)?;
-        let srq = (end == End::Receiver).then_some(&shared.pools.0[device].1);
-        let qp = healer.shape.make((domain, &port), shared.cq.cqs(), srq)?;
-        Ok((qp, port))
-    }
-
-    /// Makes the other end of an offered queue pair; `None` if that cannot be.
-    fn answer<const ROUTES: usize>(
-        &mut self,
-        shared: &mut Shared<D, ROUTES>,
-        place: u8,
-        generation: u16,
-        theirs: &QueuePairAddress,
-    ) -> Option<()> {
-        let at = usize::from(place);
-        let (state, now) = self.receiver.queue_pair_state(at)?;
-        if state != RailState::Down || now.wrapping_add(1) != generation {
-            return None;
-        }
-        let (queue_pair, port) = self.make(shared, at, End::Receiver).ok()?;
-        let with = self.address_of(&queue_pair, at, &port);
-        let options = &self.options;
-        let own = (&queue_pair, &port, &with.address);
-        join(own, theirs.qp_num, &theirs.address, options).ok()?;
-        let index = self.receiver_index();
-        let device = theirs.address.device;
-        let replaced = self.receiver.replace_queue_pair(
-            (&mut shared.cq, index),
-            at,
-            generation,
-            queue_pair,
-            device,
-        );
-        replaced.ok()?.retire();
-        self.tell(P2pMessage::Answer { to: theirs.qp_num, place, generation, with });
-        Some(())
-    }
-
-    /// Puts an offered queue pair into its place, whose other end is there; `None` if that cannot be.
-    fn put_in_place<const ROUTES: usize>(
-        &mut self,
-        shared: &mut Shared<D, ROUTES>,
-        to: u32,
-        place: u8,
-        generation: u16,
-        theirs: &QueuePairAddress,
-    ) -> Option<()> {
-        let at = usize::from(place);
-        let care = self.healer.as_mut()?.places.get_mut(at)?;
-        let goes = |offered: &mut Offered<D::Qp>| {
-            offered.queue_pair.qp_num() == to && offered.generation == generation
-        };
-        let Offered { queue_pair, port, .. } = care.offered.take_if(goes)?;
-        let own = self.address_of(&queue_pair, at, &port);
-        let joining = (&queue_pair, &port, &own.address);
-        join(joining, theirs.qp_num, &theirs.address, &self.options).ok()?;
-        let index = self.sender_index();
-        let device = theirs.address.device;
-        self.sender
-            .replace_queue_pair((&mut shared.cq, index), at, generation, queue_pair, device)
-            .ok()?
-            .retire();
-        Some(())
-    }
-
-    /// The peer has no queue pair for this place and generation.
-    fn refused(&mut self, from: End, place: u8, generation: u16) {
-        let at = usize::from(place);
-        match from {
-            // The next attempt makes another offer.
-            End::Receiver => {
-                let care = self.healer.as_mut().and_then(|healer| healer.places.get_mut(at));
-                let offered = care.and_then(|care| {
-                    care.offered.take_if(|offered| offered.generation == generation)
-                });
-                offered.into_iter().for_each(|offered| offered.queue_pair.retire());
-            }
-            // The one that is in place here has no other end.
-            End::Sender => {
-                let joining = Some((RailState::Joining, generation));
-                if self.receiver.queue_pair_state(at) == joining {
-                    self.receiver.fail_queue_pair(at);
-                }
-            }
+    /// The peer's port is up.
+    fn wanted(&mut self, place: u8) {
+        let healer = self.healer.as_mut();
+        if let Some(care) = healer.and_then(|healer| healer.places.get_mut(usize::from(place))) {
+            care.attempts.hurry();
         }
     }
 }

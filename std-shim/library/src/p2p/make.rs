@@ -7,6 +7,7 @@ use super::member::P2pMember;
 use super::pools::{ACCOUNT, Pools};
 use super::queue_pair::Shape;
 use super::sizes::{EngineReceiver, EngineSender, receiver_index, sender_index};
+use super::tracing::Tracing;
 use super::words::PageWords;
 use crate::backend::Domain;
 use crate::endpoint::{MOST_GRANTED, Place, RailAddress, join, most_requests, random_psn, refused};
@@ -39,6 +40,7 @@ impl<D: Domain> Make<'_, D> {
         let mut regions = Vec::new();
         let sender = self.sender(cqs, number, &mut regions)?;
         let receiver = self.receiver(cqs, pools, (number, psn), &mut regions)?;
+        let qp = sender.queue_pairs().next().map_or(0, QueuePair::qp_num);
         let name = |domain: &D| (domain.device_id(), domain.device_name().to_owned());
         Ok(P2pMember {
             sender,
@@ -48,6 +50,7 @@ impl<D: Domain> Make<'_, D> {
             psn,
             options: self.builder.options,
             names: self.domains.iter().map(name).collect(),
+            tracing: Tracing::new(qp),
             healer: self.healer(),
             regions,
         })
@@ -123,7 +126,11 @@ impl<D: Domain> Make<'_, D> {
             let queue_pairs = 2 * one_way + u32::from(self.builder.flushes);
             let each = queue_pairs * MOST_GRANTED * most_requests(domain.max_qp_wr());
             let entries = members.saturating_mul(each).saturating_add(pool.capacity());
-            Ok(domain.create_cq(entries).map_err(|source| refused(domain, source))?)
+            let made = match self.builder.comp_vector {
+                Some(comp_vector) => domain.create_cq_with_channel(entries, comp_vector),
+                None => domain.create_cq(entries),
+            };
+            Ok(made.map_err(|source| refused(domain, source))?)
         };
         self.domains.iter().zip(&pools.0).map(queue).collect()
     }

@@ -3,6 +3,7 @@
 use super::healer::Healer;
 use super::message::End;
 use super::sizes::{EngineReceiver, EngineSender, receiver_index, sender_index};
+use super::tracing::Tracing;
 use crate::backend::{ConnectOptions, Domain};
 use crate::endpoint::Place;
 use polyrail_core::p2p::{
@@ -26,6 +27,7 @@ pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
     pub(super) psn: u32,
     pub(super) options: ConnectOptions,
     pub(super) names: Vec<(DeviceId, String)>,
+    pub(super) tracing: Tracing,
     /// If rails are re-routed.
     pub(super) healer: Option<Box<Healer<D>>>,
     /// The protocol's own memory. Last: queue pairs are destroyed before it is deregistered.
@@ -40,7 +42,8 @@ impl<D: Domain> P2pMember<D> {
     /// Nothing changed, and nothing was offered. [Not now](CallError::NotNow): poll, and try again.
     #[inline]
     pub fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError> {
-        self.receiver.irecv(buffers)
+        let called = self.receiver.irecv(buffers);
+        self.told(End::Receiver, called)
     }
 
     /// Sends `buffer` to the buffer with this tag among those that the peer has offered first; `keys` are its
@@ -57,7 +60,26 @@ impl<D: Domain> P2pMember<D> {
         tag: u32,
         keys: &[DeviceKeys],
     ) -> Result<SendHandle, CallError> {
-        self.sender.isend(buffer, tag, keys)
+        let called = self.sender.isend(buffer, tag, keys);
+        self.told(End::Sender, called)
+    }
+
+    /// [`isend`](Self::isend) of memory that this process can read, which that of a GPU is not: what is short enough
+    /// ([`max_inline_data`](super::P2pBuilder::max_inline_data) on each rail) goes to the device with the request, and
+    /// is not fetched by it. Faster for short messages.
+    ///
+    /// # Errors
+    ///
+    /// As [`isend`](Self::isend).
+    #[inline]
+    pub fn isend_inline(
+        &mut self,
+        buffer: LocalBuffer,
+        tag: u32,
+        keys: &[DeviceKeys],
+    ) -> Result<SendHandle, CallError> {
+        let called = self.sender.isend_inline(buffer, tag, keys);
+        self.told(End::Sender, called)
     }
 
     /// Whether a message has arrived at the peer. Once it said so, the buffer is the caller's again, and the handle
@@ -68,7 +90,8 @@ impl<D: Domain> P2pMember<D> {
     /// The connection failed, and the buffer is the caller's again; there is no such request.
     #[inline]
     pub fn test_send(&mut self, handle: SendHandle) -> Result<bool, CallError> {
-        self.sender.test(handle)
+        let called = self.sender.test(handle);
+        self.told(End::Sender, called)
     }
 
     /// The message, if it has arrived here. Once it said so, the buffers are the caller's again, and the handle is
@@ -79,7 +102,8 @@ impl<D: Domain> P2pMember<D> {
     /// The connection failed, and the buffers are the caller's again; there is no such request.
     #[inline]
     pub fn test_recv(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
-        self.receiver.test(handle)
+        let called = self.receiver.test(handle);
+        self.told(End::Receiver, called)
     }
 
     /// Starts to make every byte of a message visible to whoever reads that memory, such as a GPU. Only
@@ -101,11 +125,11 @@ impl<D: Domain> P2pMember<D> {
         self.receiver.test_flush(handle)
     }
 
-    /// The oldest event of a queue pair that was not taken yet: of which end, and its place there.
+    /// The oldest event of a queue pair that was not taken yet: of which end, and its place there. Of more than 256
+    /// the oldest are forgotten. None of an endpoint whose rails are not re-routed.
     pub fn take_event(&mut self) -> Option<(End, usize, RailEvent)> {
-        let sent = self.sender.take_event().map(|(place, event)| (End::Sender, place, event));
-        let receiver = &mut self.receiver;
-        sent.or_else(|| receiver.take_event().map(|(at, event)| (End::Receiver, at, event)))
+        self.log_events();
+        self.healer.as_mut()?.events.pop_front()
     }
 
     /// Messages of either direction that are not done, or whose callers were not told: sent, received.

@@ -5,13 +5,12 @@ use crate::json;
 use polyrail_core::p2p::Control;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 /// Bytes of the longest text that is read as a [`P2pMessage`]. One of ours has about 250.
 pub const MAX_P2P_MESSAGE_BYTES: usize = 1024;
 
-/// Which end of a pair a message is from: each endpoint has both, and a sending end talks with the receiving end of
-/// the other endpoint.
+/// An end of a pair: each endpoint has both, and a sending end talks with the receiving end of the other endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum End {
@@ -19,6 +18,15 @@ pub enum End {
     Sender,
     /// The one that receives.
     Receiver,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sender => "sender",
+            Self::Receiver => "receiver",
+        })
+    }
 }
 
 /// What two endpoints whose [rails are re-routed](super::P2pBuilder::reroutes) tell each other, as plain data that
@@ -29,7 +37,11 @@ pub enum End {
 /// {"offer":{"place":1,"generation":1,"with":{"qpNum":291,"address":{...}}}}
 /// {"answer":{"to":291,"place":1,"generation":1,"with":{"qpNum":17,"address":{...}}}}
 /// {"refused":{"from":"receiver","place":1,"generation":1}}
+/// {"wanted":{"place":1}}
 /// ```
+///
+/// Reading is strict, so both ends have to know the same messages: the
+/// [version](crate::exchange::VERSION) of the handshake is another one when there are others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum P2pMessage {
@@ -73,6 +85,12 @@ pub enum P2pMessage {
         place: u8,
         /// Which queue pair in that place.
         generation: u16,
+    },
+    /// A receiver's port is up again, so the sender is to offer a queue pair now, and not at its next interval.
+    #[serde(rename_all = "camelCase")]
+    Wanted {
+        /// The place.
+        place: u8,
     },
 }
 
@@ -127,4 +145,27 @@ fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Control, D::Er
         *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong())?;
     }
     Control::decode(&bytes).map_err(de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_about_a_place_is_read_and_written_as_documented() {
+        let refused = P2pMessage::Refused { from: End::Receiver, place: 1, generation: 1 };
+        let wanted = P2pMessage::Wanted { place: 1 };
+        for (message, text) in [
+            (refused, r#"{"refused":{"from":"receiver","place":1,"generation":1}}"#),
+            (wanted, r#"{"wanted":{"place":1}}"#),
+        ] {
+            assert_eq!(message.to_json(), text);
+            assert_eq!(P2pMessage::from_json(text.as_bytes()), Ok(message));
+        }
+        for text in
+            [r#"{"wanted":{}}"#, r#"{"wanted":{"place":256}}"#, r#"{"wanted":{"place":1,"x":0}}"#]
+        {
+            assert!(P2pMessage::from_json(text.as_bytes()).is_err(), "{text}");
+        }
+    }
 }

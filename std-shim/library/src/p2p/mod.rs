@@ -41,26 +41,28 @@
 //! let offered = RecvBuffer { local: to.local(0, BYTES)?, tag: 7, keys: &to_keys };
 //! let receive = far.irecv(&[offered])?;
 //! let send = loop {
-//!     // The offer is on its way.
 //!     match near.isend(from.local(0, 5)?, 7, &from_keys) {
-//!         Err(error) if error.is_not_now() => far.poll(16)?,
+//!         Err(error) if error.is_not_now() => {}
 //!         sent => break sent?,
 //!     }
+//!     // The offer is on its way, or its endpoint has failed.
+//!     far.poll(16)?;
+//!     assert!(far.test_recv(receive)?.is_none(), "nothing was sent");
 //! };
-//! let received = loop {
+//! while !near.test_send(send)? {
 //!     near.poll(16)?;
 //!     far.poll(16)?;
+//! }
+//! let received = loop {
 //!     if let Some(received) = far.test_recv(receive)? {
 //!         break received;
 //!     }
+//!     far.poll(16)?;
 //! };
 //! assert_eq!(received.sizes(), [5]);
 //! let mut bytes = [0; 5];
 //! to.read_at(0, &mut bytes)?;
 //! assert_eq!(&bytes, b"hello");
-//! while !near.test_send(send)? {
-//!     near.poll(16)?;
-//! }
 //! # Ok(())
 //! # }
 //! ```
@@ -84,7 +86,9 @@
 //!
 //! `sizes` and `words` are what the engine's types are made with; `builder` has the options, and `make` makes members of
 //! them, of queue pairs from `queue_pair`, and what they share (`shared`, with its `pools`); `address` is what travels,
-//! `connect` brings two together. `member` is what users call, of an `endpoint` or a `set`; `healing` is about rails that fail, with what is told in `message` and remembered in `healer`, and `stalls` about those that fall silent.
+//! `connect` brings two together. `member` is what users call, of an `endpoint` or a `set`; `healing` is about rails that
+//! fail, with what is told in `message` and remembered in `healer`; `new_queue_pairs` brings them back, `stalls` is about
+//! those that fall silent, and `patience` about those that come back in vain. What happens is told in `tracing`.
 
 mod address;
 mod builder;
@@ -96,19 +100,23 @@ mod healing;
 mod make;
 mod member;
 mod message;
+mod new_queue_pairs;
+mod patience;
 mod pools;
 mod queue_pair;
 mod set;
 mod shared;
 mod sizes;
 mod stalls;
+mod tell;
+mod tracing;
 mod words;
 
 pub use address::{MAX_ADDRESS_BYTES, P2pAddress, P2pAddressError, QueuePairAddress};
 pub use builder::P2pBuilder;
 pub use connect::connect_p2p_endpoints;
 pub use endpoint::P2pEndpoint;
-pub use error::{Direction, P2pBuildError, P2pConnectError};
+pub use error::{P2pBuildError, P2pConnectError};
 pub use member::P2pMember;
 pub use message::{End, MAX_P2P_MESSAGE_BYTES, P2pMessage, P2pMessageError};
 pub use polyrail_core::p2p::{

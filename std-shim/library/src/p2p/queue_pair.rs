@@ -1,6 +1,6 @@
 //! Making a queue pair of either end.
 
-use crate::backend::{Connect, ConnectOptions, DeviceError, Domain, Port, QpCap};
+use crate::backend::{Connect, ConnectOptions, Connecting, DeviceError, Domain, Port, QpCap};
 use crate::endpoint::most_requests;
 use polyrail_core::hardware::CompletionQueue;
 
@@ -21,10 +21,8 @@ impl Shape {
         cqs: &[D::Cq],
         srq: Option<&D::Srq>,
     ) -> Result<D::Qp, DeviceError> {
-        let max_send_wr = most_requests(domain.max_qp_wr());
-        let cap = QpCap { max_send_wr, max_recv_wr: 1, max_inline_data: self.max_inline_data };
-        let is_its_own = |cq: &&D::Cq| cq.device() == domain.device_id();
-        let cq = cqs.iter().find(is_its_own).ok_or(DeviceError::NoDevice)?;
+        let cap = self.cap(domain);
+        let cq = cq_of(domain, cqs)?;
         let qp = match srq {
             Some(srq) => domain.create_qp_with_srq(cq, srq, cap),
             None => domain.create_qp(cq, cap),
@@ -32,4 +30,34 @@ impl Shape {
         qp.init(port, &self.options)?;
         Ok(qp)
     }
+
+    /// The same on a port as that is now, followed by more `steps`. Its owner does not wait for it.
+    pub(super) fn make_aside<D: Domain, T: Send + 'static>(
+        &self,
+        (domain, port): (&D, u8),
+        cqs: &[D::Cq],
+        srq: Option<&D::Srq>,
+        steps: impl FnOnce(&D::Qp, Port) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Connecting<(D::Qp, T)> {
+        let cq = match cq_of(domain, cqs) {
+            Ok(cq) => cq,
+            Err(error) => return Connecting::done(Err(error)),
+        };
+        let options = self.options;
+        domain.make_aside((cq, srq), self.cap(domain), port, move |qp, port| {
+            qp.init(&port, &options)?;
+            steps(qp, port)
+        })
+    }
+
+    fn cap<D: Domain>(&self, domain: &D) -> QpCap {
+        let max_send_wr = most_requests(domain.max_qp_wr());
+        let max_inline_data = self.max_inline_data;
+        QpCap { max_send_wr, max_recv_wr: 1, max_inline_data, ..QpCap::default() }
+    }
+}
+
+/// The completion queue of a device.
+fn cq_of<'c, D: Domain>(domain: &D, cqs: &'c [D::Cq]) -> Result<&'c D::Cq, DeviceError> {
+    cqs.iter().find(|cq| cq.device() == domain.device_id()).ok_or(DeviceError::NoDevice)
 }

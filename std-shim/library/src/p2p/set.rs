@@ -8,11 +8,13 @@ use super::message::P2pMessage;
 use super::shared::Shared;
 use super::sizes::{P2P_ROUTES, sender_index};
 use crate::backend::Domain;
+use crate::endpoint::{Armed, WaitError};
 use polyrail_core::hardware::CqError;
-use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
+use polyrail_core::virtual_cq::{CompletionTarget, Event, Polled, TargetSet};
 use polyrail_core::virtual_qp::ControlError;
 use polyrail_software_nic as nic;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// Messages with many peers: [members](P2pMember) on the same devices, which share a completion queue and a pool of
@@ -63,10 +65,12 @@ use std::time::{Duration, Instant};
 ///     let member = set.member_mut(number).ok_or("just added")?;
 ///     receives.push((number, member.irecv(&[offered])?));
 /// }
-/// for (peer, domain) in peers.iter_mut().zip([&left, &right]) {
+/// for ((peer, domain), number) in peers.iter_mut().zip([&left, &right]).zip(&numbers) {
 ///     let from = RegisteredBuffer::new(1, AccessFlags::empty(), &[domain])?;
 ///     let send = loop {
 ///         set.poll(16)?;
+///         // Then its offer would never come.
+///         assert!(set.member(*number).is_some_and(|member| member.recv_failure().is_none()));
 ///         match peer.isend(from.local(0, 1)?, 7, &from.own_keys()) {
 ///             Err(error) if error.is_not_now() => peer.poll(16)?,
 ///             sent => break sent?,
@@ -220,9 +224,26 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         self.members.0.len()
     }
 
+    /// How often polls are to look for queue pairs that fell silent, if silence has a limit.
+    pub(crate) fn stall_interval(&self) -> Option<Duration> {
+        self.shared.stall_interval()
+    }
+
     /// Whether rails of its members are [re-routed](P2pBuilder::reroutes).
     pub(crate) const fn reroutes(&self) -> bool {
         self.shared.reroutes()
+    }
+
+    /// Has the completion queues tell of what comes from now on, and polls for all that there is. What is not done then
+    /// may be waited for: until [`completion_fd`](Self::completion_fd) can be read. But nothing tells when a peer
+    /// offers buffers.
+    pub(crate) fn poll_armed(&mut self) -> Result<Polled, WaitError> {
+        self.poll_armed_all(&mut |_| ())
+    }
+
+    /// Can be read when a completion queue has told something since then; `None` if they are only polled.
+    pub(crate) fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.completion_fd()
     }
 
     /// The numbers of the members, rising.
@@ -273,5 +294,19 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
         for member in self.members.0.iter_mut().flatten() {
             member.heal(&mut self.shared);
         }
+    }
+}
+
+impl<D: Domain, const ROUTES: usize> Armed for P2pEndpointSet<D, ROUTES> {
+    fn arm(&mut self) -> Result<(), WaitError> {
+        self.shared.arm()
+    }
+
+    fn poll_all(&mut self, _: &mut dyn FnMut(Event)) -> Polled {
+        Polled { error: self.poll(usize::MAX).err(), ..Polled::default() }
+    }
+
+    fn polls_before_waiting(&self) -> usize {
+        self.shared.cq.polls_before_waiting()
     }
 }

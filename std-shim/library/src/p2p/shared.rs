@@ -6,10 +6,13 @@ use super::make::Make;
 use super::member::P2pMember;
 use super::pools::Pools;
 use super::sizes::QUEUE_PAIRS;
+use super::stalls::Stalls;
 use crate::backend::Domain;
-use crate::endpoint::{MAX_DEVICES, Place, places};
+use crate::endpoint::{Channels, MAX_DEVICES, Place, WaitError, arm, places};
 use polyrail_core::hardware::{CompletionQueue, CqError};
 use polyrail_core::virtual_cq::{Polled, TargetSet, VirtualCq};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 /// Polls from one that looks at rails to the next, if they are re-routed.
 const HEAL_EVERY: u32 = 32;
@@ -20,6 +23,8 @@ pub(super) struct Shared<D: Domain, const ROUTES: usize> {
     pub(super) cq: VirtualCq<D::Cq, MAX_DEVICES, ROUTES>,
     /// The receives of each device.
     pub(super) pools: Pools<D::Srq>,
+    /// What tells of completions.
+    channels: Channels,
     builder: P2pBuilder,
     /// Those that get rails.
     domains: Vec<D>,
@@ -41,15 +46,19 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         if each == 0 || rails * each > QUEUE_PAIRS {
             return Err(P2pBuildError::QueuePairs { rails, each });
         }
+        builder.options.check()?;
         let places = places.repeat(each);
         let make = Make { builder: &builder, domains: &domains, places: &places };
         let pools = make.pools(members)?;
-        let mut cq = VirtualCq::new(make.completion_queues(&pools, members)?)?;
+        let cqs = make.completion_queues(&pools, members)?;
+        let mut channels = Channels::default();
+        cqs.iter().try_for_each(|cq| channels.add(cq))?;
+        let mut cq = VirtualCq::new(cqs)?;
         let queues = cq.cqs().iter().map(CompletionQueue::id).collect::<Vec<_>>();
         for (queue, (pool, _)) in queues.into_iter().zip(&pools.0) {
             cq.set_aside(queue, pool.capacity())?;
         }
-        Ok(Self { cq, pools, builder, domains, places, polls: 0 })
+        Ok(Self { cq, pools, channels, builder, domains, places, polls: 0 })
     }
 
     /// Makes a member of this number, which no other has.
@@ -90,6 +99,22 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         let Self { cq, pools, .. } = self;
         let polled: Polled = cq.poll(members, budget, |event| pools.note_foreign(&event));
         polled.error.map_or(Ok(()), Err)
+    }
+
+    /// Has completion queues tell of what comes from now on.
+    pub(super) fn arm(&mut self) -> Result<(), WaitError> {
+        arm(self.cq.cqs_mut())
+    }
+
+    /// Can be read when a completion queue has told something; `None` if they are only polled.
+    pub(super) fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.channels.fd()
+    }
+
+    /// How often silence is to be looked for, if it has a limit.
+    pub(super) fn stall_interval(&self) -> Option<Duration> {
+        let timeout = self.builder.healing.stall_timeout.filter(|_| self.reroutes());
+        timeout.map(Stalls::interval)
     }
 
     /// Whether rails are re-routed.

@@ -16,12 +16,17 @@ pub(super) struct Stalls {
 }
 
 impl Stalls {
+    /// How long there may be between two looks, or it takes longer to find a queue pair.
+    pub(super) fn interval(timeout: Duration) -> Duration {
+        timeout / LOOKS
+    }
+
     /// Whether it is time to look.
     pub(super) fn is_due(&mut self, now: Instant, timeout: Duration) -> bool {
         let is_due = self.next.is_none_or(|next| now >= next);
         if is_due {
             // Overflow: not again, as far as anyone lives.
-            self.next = now.checked_add(timeout / LOOKS).or(self.next);
+            self.next = now.checked_add(Self::interval(timeout)).or(self.next);
         }
         is_due
     }

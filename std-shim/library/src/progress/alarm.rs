@@ -1,6 +1,7 @@
 //! What wakes the thread where it waits for completions too.
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use crate::sync::{poll, system_call};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -16,6 +17,7 @@ impl Alarm {
 
     /// Ends a sleep, this one or the next.
     pub(super) fn ring(&self) {
+        system_call();
         // It can fail only if it was rung 2^64 times, and then it rings already.
         _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
@@ -34,6 +36,7 @@ impl Alarm {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         // A signal wakes it as well, and nothing else goes wrong: the file descriptors are open.
         _ = poll(&mut both[..watched], timeout.as_ref());
+        system_call();
         // That there was nothing to read is no error.
         _ = rustix::io::read(&self.0, &mut [0; 8]);
         completions.is_some() && !both[1].revents().is_empty()

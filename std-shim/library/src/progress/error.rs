@@ -5,8 +5,8 @@ use polyrail_core::virtual_qp::PostError;
 /// A request was not handed over. It is still the caller's, and nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// Back-pressure: [`HANDLE_DEPTH`](super::HANDLE_DEPTH) requests of the kind are unreported, or
-    /// the ring to the thread is full. A completion makes room.
+    /// Back-pressure: [`HANDLE_DEPTH`](super::HANDLE_DEPTH) requests of the kind have no outcome yet, or one that was not
+    /// taken; or the ring to the thread is full.
     #[error("the handle has no room for another request")]
     Full,
     /// A request without a completion cannot be waited for.
@@ -27,6 +27,17 @@ pub enum SubmitError {
     /// The thread shuts down, or is gone.
     #[error("the progress thread shuts down or is gone")]
     ThreadGone,
+}
+
+/// The first of several requests that was not handed over. It and those behind it are still the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("after {submitted} requests: {error}")]
+pub struct SubmitManyError {
+    /// Requests that were handed over before it, which is how many [`Pending`](super::Pending)s there are.
+    pub submitted: usize,
+    /// Why it was not.
+    #[source]
+    pub error: SubmitError,
 }
 
 /// A request that was handed over ended without a completion.

@@ -14,9 +14,11 @@ pub(super) type KeySet = Arc<[DeviceKeys]>;
 /// Requests between the same buffers have the same keys, so few sets serve many requests, and a
 /// request carries one byte for them. A new set takes the place of the oldest; the ring keeps order,
 /// so requests that were pushed earlier have found theirs by then.
+///
+/// They are copies of its own: what counts those that share the thread's lies beside them, and changes.
 #[derive(Debug, Default)]
 pub(super) struct KeySets {
-    sets: arrayvec::ArrayVec<KeySet, KEY_SETS>,
+    sets: arrayvec::ArrayVec<Box<[DeviceKeys]>, KEY_SETS>,
     /// The place that a new set takes.
     next: usize,
 }
@@ -34,7 +36,8 @@ impl KeySets {
     }
 
     /// The thread will know this set by the next place.
-    pub(super) fn add(&mut self, set: KeySet) {
+    pub(super) fn add(&mut self, keys: &[DeviceKeys]) {
+        let set = keys.into();
         match self.sets.get_mut(self.next) {
             Some(place) => *place = set,
             None => self.sets.push(set),
@@ -52,11 +55,13 @@ impl KnownKeys {
         Self(Vec::with_capacity(KEY_SETS))
     }
 
-    pub(super) fn learn(&mut self, place: u8, keys: KeySet) {
-        match self.0.get_mut(usize::from(place)) {
-            Some(known) => *known = keys,
-            None => self.0.push(keys),
+    /// Returns those that had the place.
+    pub(super) fn learn(&mut self, place: u8, keys: KeySet) -> Option<KeySet> {
+        if let Some(known) = self.0.get_mut(usize::from(place)) {
+            return Some(std::mem::replace(known, keys));
         }
+        self.0.push(keys);
+        None
     }
 
     /// Those that were announced for a place last.

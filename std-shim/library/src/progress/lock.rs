@@ -1,6 +1,7 @@
 //! Locks that outlive a panic.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard};
+use std::sync::PoisonError;
 
 /// Locks, whatever happened to an earlier holder.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

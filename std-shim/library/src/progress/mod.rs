@@ -15,7 +15,7 @@
 //! and has a pair of rings ([`polyrail_core::spsc`]) to the thread and back, so producers never wait
 //! for each other, nor for the thread. `handle` and `pending` are the producer's view: `submit` with `keys` is how
 //! requests leave, `inbox` is where completions wait to be asked for (`outcome`); `port` is the thread's side of a
-//! handle, `replies` its way back, `run` the thread, `sleep` and `alarm` how it rests, `thread` its owner's view of a
+//! handle, `replies` its way back, `run` the thread, `sleep`, `wait` and `alarm` how it rests, `thread` its owner's view of a
 //! `worker`; `message`, `depth`, `rings`, `shared` and `news` are what they have in common.
 //!
 //! [`messages`] is the same for messages between two processes.
@@ -121,10 +121,11 @@ mod shared;
 mod sleep;
 mod submit;
 mod thread;
+mod wait;
 mod worker;
 
 pub use depth::HANDLE_DEPTH;
-pub use error::{RequestError, SubmitError, ThreadPanicked};
+pub use error::{RequestError, SubmitError, SubmitManyError, ThreadPanicked};
 pub use handle::Handle;
 pub use message::REQUEST_BYTES;
 pub use options::ProgressOptions;

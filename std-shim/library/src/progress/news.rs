@@ -4,8 +4,9 @@ use super::lock::lock;
 use super::port::ThreadPort;
 use super::shared::Shared;
 use crate::endpoint::{EndpointError, NamedRailEvent};
+use crate::sync::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 /// What the thread of virtual queue pairs shares.
 pub(super) type QpShared = Shared<ThreadPort, News>;

@@ -10,7 +10,8 @@ pub struct ProgressOptions {
     pub drain_timeout: Duration,
     /// How long a rail may make no progress while it has sends; then its virtual queue pair fails with
     /// [`EndpointError::Silent`](crate::endpoint::EndpointError::Silent). By default there is no limit:
-    /// a peer that is slow to post receives is silent, too. It has no effect on virtual queue pairs that heal by
+    /// a peer that is slow to post receives is silent, too. A rail is found after that time and about an eighth of it
+    /// more, whether the thread polls or sleeps. It has no effect on virtual queue pairs that heal by
     /// themselves: they have [`Healing::stall_timeout`](crate::endpoint::Healing::stall_timeout).
     pub stall_timeout: Option<Duration>,
 }

@@ -3,13 +3,14 @@
 use super::lock::lock;
 use super::outcome::{Outcome, RequestOutcome};
 use super::replies::Replies;
+use crate::sync::block_on;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Checks before a blocking wait puts its thread to sleep.
-const SPINS: u32 = 64;
+const SPINS: u32 = if cfg!(polyrail_loom) { 0 } else { 64 };
 
 /// The completion of a request, which is there or will come: a future for any runtime, or
 /// [`wait`](Self::wait) for it, or [`try_take`](Self::try_take) it now and then.
@@ -59,7 +60,7 @@ impl<O: Outcome> Pending<O> {
             }
             std::hint::spin_loop();
         }
-        pollster::block_on(self)
+        block_on(self)
     }
 }
 
@@ -75,7 +76,7 @@ impl<O: Outcome> Future for Pending<O> {
         }
         // Registered first, then checked again: the thread reports first, then wakes.
         if let Some(slot) = self.slot {
-            self.replies.wakers[usize::from(slot)].register(context.waker());
+            self.replies.waiters[usize::from(slot)].register(context.waker());
         }
         self.try_take().map_or(Poll::Pending, Poll::Ready)
     }
@@ -84,7 +85,7 @@ impl<O: Outcome> Future for Pending<O> {
 impl<O: Outcome> Drop for Pending<O> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            drop(self.replies.wakers[usize::from(slot)].take());
+            self.replies.waiters[usize::from(slot)].forget();
             lock(&self.replies.inbox).abandon(slot);
         }
     }

@@ -8,20 +8,31 @@ use super::replies::{Replies, Reporter, replies};
 use super::rings::MessageConsumer;
 use super::submit::{Submitter, submitter};
 use crate::endpoint::EndpointQp;
+use arrayvec::ArrayVec;
 use polyrail_core::hardware::QueuePair;
+use polyrail_core::verbs::SendWr;
 use polyrail_core::virtual_cq::VirtualWc;
-use polyrail_core::virtual_qp::PostError;
+use polyrail_core::virtual_qp::{PostError, PostManyError, PostSendError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Messages taken from one handle before it is the next one's turn.
 const TURN: usize = 32;
 
-/// A request that the engine has no room for, with its keys: their place may be taken by others.
+/// A request that was taken from the ring and not posted yet.
 #[derive(Debug)]
-struct Deferred {
+struct Waiting {
     request: Request,
-    keys: KeySet,
+    /// Its keys, if their place was taken by others since.
+    keys: Option<KeySet>,
+}
+
+impl Waiting {
+    /// The request for the engine, by its handle's number.
+    fn work<'k>(&'k self, known: &'k KnownKeys, number: u32) -> Work<'k> {
+        let keys = self.keys.as_ref().unwrap_or_else(|| known.get(self.request.keys));
+        self.request.work(name(number, self.request.lane().place(self.request.slot)), keys)
+    }
 }
 
 /// The thread's side of a handle.
@@ -33,18 +44,14 @@ pub(super) struct ThreadPort {
     desk: Desk,
 }
 
-/// Posts a request to the virtual queue pair.
-trait Post: FnMut(&Work<'_>) -> Result<(), PostError> {}
-
-impl<F: FnMut(&Work<'_>) -> Result<(), PostError>> Post for F {}
-
-/// Where its requests wait for room.
+/// Where its requests wait for their turn, and for room.
 #[derive(Debug)]
 struct Desk {
     keys: KnownKeys,
-    /// Requests that wait for room, by lane, oldest first. Never more than the lane has slots, for
-    /// which there is room from the start.
-    deferred: [VecDeque<Deferred>; 2],
+    /// Requests by lane, oldest first. Never more than the lane has slots, for which there is room from the start.
+    waiting: [VecDeque<Waiting>; 2],
+    /// Sends that the engine is offered together; fewer once it has no room for them, or refuses one.
+    at_once: usize,
     out: Outbox,
 }
 
@@ -69,8 +76,8 @@ pub(super) fn port(qp: usize) -> (Submitter<Request>, [Replies<RequestOutcome>; 
     let is_posted = Lane::ALL.map(|_| [false; HANDLE_DEPTH].into());
     let out =
         Outbox { number: 0, is_posted, posted: [0; 2], sent: 0, reporters: [sends, receives] };
-    let deferred = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));
-    let desk = Desk { keys: KnownKeys::new(), deferred, out };
+    let waiting = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));
+    let desk = Desk { keys: KnownKeys::new(), waiting, at_once: TURN, out };
     (requests, [sent, received], ThreadPort { qp, messages, desk })
 }
 
@@ -80,25 +87,19 @@ impl ThreadPort {
         self.desk.out.number = number;
     }
 
-    /// Posts what waited, then what came; returns whether anything moved.
+    /// Posts what waited and what came, as far as there is room; returns whether anything moved.
     pub(super) fn post<Q>(&mut self, qp: &mut EndpointQp<Q>) -> bool
     where
         Q: QueuePair,
     {
         let desk = &mut self.desk;
-        let mut post = |work: &Work<'_>| match work {
-            Work::Send(wr) => qp.post_send(wr).map_err(PostError::from),
-            Work::Recv(wr) => qp.post_recv(wr).map_err(PostError::from),
-        };
-        let moved = desk.post_deferred(&mut post);
-        let taken = self.messages.pop_batch(TURN, |message| match message {
-            HandleMessage::Keys { place, keys } => desk.keys.learn(place, keys),
-            HandleMessage::Post(request) => desk.take(request, &mut post),
-        });
-        moved || taken > 0
+        let taken = self.messages.pop_batch(TURN, |message| desk.take(message));
+        // An answer may come as soon as a send is posted.
+        let posted = desk.post_receives(qp) | desk.post_sends(qp);
+        posted || taken > 0
     }
 
-    /// Reports a completion. A completion of a request that is not posted is the device's mistake, and
+    /// Reports a completion; [`wake`](Self::wake) follows. A completion of a request that is not posted is the device's mistake, and
     /// is dropped.
     pub(super) fn complete(&mut self, place: u16, wc: VirtualWc) {
         let out = &mut self.desk.out;
@@ -111,7 +112,12 @@ impl ThreadPort {
         }
         out.posted[lane as usize] -= 1;
         out.sent += u64::from(lane == Lane::Send);
-        out.reporters[lane as usize].report(slot, Ok(wc));
+        out.reporters[lane as usize].note(slot, Ok(wc));
+    }
+
+    /// Wakes those who wait for what was reported.
+    pub(super) fn wake(&mut self) {
+        self.desk.out.reporters.iter_mut().for_each(Reporter::wake);
     }
 
     /// Whether something waits in the ring, or the handle is gone and nothing is left to do.
@@ -125,11 +131,11 @@ impl ThreadPort {
         self.messages.is_closed() && self.is_drained()
     }
 
-    /// No request of the lane is on its way, deferred or posted.
+    /// No request of the lane is on its way, waiting or posted.
     pub(super) fn is_idle(&self, lane: Lane) -> bool {
-        let Desk { deferred, out, .. } = &self.desk;
+        let Desk { waiting, out, .. } = &self.desk;
         let lane = lane as usize;
-        self.messages.is_empty() && deferred[lane].is_empty() && out.posted[lane] == 0
+        self.messages.is_empty() && waiting[lane].is_empty() && out.posted[lane] == 0
     }
 
     /// No request of either lane is.
@@ -149,49 +155,102 @@ impl ThreadPort {
     }
 
     /// Whether requests wait for room.
-    pub(super) fn has_deferred(&self) -> bool {
-        self.desk.deferred.iter().any(|deferred| !deferred.is_empty())
+    pub(super) fn has_waiting(&self) -> bool {
+        self.desk.waiting.iter().any(|waiting| !waiting.is_empty())
     }
 }
 
 impl Desk {
-    /// Posts a request, or defers it: behind those of its lane that are deferred, or for lack of room.
-    fn take(&mut self, request: Request, post: &mut impl Post) {
-        let keys = self.keys.get(request.keys);
-        let deferred = &mut self.deferred[request.lane() as usize];
-        if !deferred.is_empty() || !self.out.try_post(&request, keys, post) {
-            deferred.push_back(Deferred { request, keys: Arc::clone(keys) });
+    /// Takes what the handle sent.
+    fn take(&mut self, message: HandleMessage<Request>) {
+        match message {
+            HandleMessage::Keys { place, keys } => {
+                let Some(before) = self.keys.learn(place, keys) else { return };
+                let waiting = self.waiting.iter_mut().flatten();
+                let of_them = |one: &&mut Waiting| one.keys.is_none() && one.request.keys == place;
+                waiting.filter(of_them).for_each(|one| one.keys = Some(Arc::clone(&before)));
+            }
+            HandleMessage::Post(request) => {
+                self.waiting[request.lane() as usize].push_back(Waiting { request, keys: None });
+            }
         }
     }
 
-    /// Posts what is deferred, in order, as far as there is room.
-    fn post_deferred(&mut self, post: &mut impl Post) -> bool {
-        let mut moved = false;
-        for deferred in &mut self.deferred {
-            while let Some(Deferred { request, keys }) = deferred.front()
-                && self.out.try_post(request, keys, post)
-            {
-                deferred.pop_front();
-                moved = true;
+    /// Posts sends, in order and with few doorbells; returns whether any left.
+    fn post_sends<Q: QueuePair>(&mut self, qp: &mut EndpointQp<Q>) -> bool {
+        let Self { keys, waiting: [waiting, _], at_once, out } = self;
+        let before = waiting.len();
+        while !waiting.is_empty() {
+            let sends = waiting.iter().take(*at_once);
+            let (offered, posted, error) = offer(qp, sends, keys, out.number);
+            waiting.drain(..posted).for_each(|one| out.note_posted(Lane::Send, one.request.slot));
+            match error {
+                None => *at_once = (*at_once * 2).min(TURN),
+                // A driver that took them all may complain: then the virtual queue pair has failed, and knows why.
+                Some(_) if posted == offered => {}
+                Some(error) if error.is_back_pressure() => {
+                    *at_once = (offered / 2).max(1);
+                    break;
+                }
+                // Drivers that take all or none do not say whose fault it is: only one that was offered alone is
+                // refused.
+                Some(_) if offered > 1 => *at_once = offered / 2,
+                Some(error) => {
+                    if let Some(one) = waiting.pop_front() {
+                        out.refuse(Lane::Send, one.request.slot, error.into());
+                    }
+                }
             }
         }
-        moved
+        waiting.len() < before
+    }
+
+    /// Posts receives, in order; returns whether any left.
+    fn post_receives<Q: QueuePair>(&mut self, qp: &mut EndpointQp<Q>) -> bool {
+        let Self { keys, waiting: [_, waiting], out, .. } = self;
+        let before = waiting.len();
+        while let Some(one) = waiting.front()
+            && let Work::Recv(wr) = one.work(keys, out.number)
+        {
+            let slot = one.request.slot;
+            match qp.post_recv(&wr) {
+                Ok(()) => out.note_posted(Lane::Recv, slot),
+                Err(error) if error.is_back_pressure() => break,
+                Err(error) => out.refuse(Lane::Recv, slot, error.into()),
+            }
+            waiting.pop_front();
+        }
+        waiting.len() < before
+    }
+}
+
+/// Offers sends to the engine: how many they were, how many it took, and why not the next one.
+fn offer<'w, Q: QueuePair>(
+    qp: &mut EndpointQp<Q>,
+    sends: impl Iterator<Item = &'w Waiting>,
+    keys: &KnownKeys,
+    number: u32,
+) -> (usize, usize, Option<PostSendError>) {
+    let sends = sends.filter_map(|one| match one.work(keys, number) {
+        Work::Send(wr) => Some(wr),
+        Work::Recv(_) => None,
+    });
+    let wrs: ArrayVec<SendWr<'_>, TURN> = sends.collect();
+    match qp.post_many(&wrs) {
+        Ok(()) => (wrs.len(), wrs.len(), None),
+        Err(PostManyError { posted, error }) => (wrs.len(), posted, Some(error)),
     }
 }
 
 impl Outbox {
-    /// Posts a request, or reports that the engine refuses it; false if there is no room now.
-    fn try_post(&mut self, request: &Request, keys: &KeySet, post: &mut impl Post) -> bool {
-        let (slot, lane) = (request.slot, request.lane());
-        match post(&request.work(name(self.number, lane.place(slot)), keys)) {
-            Ok(()) => {
-                self.is_posted[lane as usize][usize::from(slot)] = true;
-                self.posted[lane as usize] += 1;
-            }
-            Err(error) if error.is_back_pressure() => return false,
-            Err(error) => self.reporters[lane as usize].report(slot, Err(error.into())),
-        }
-        true
+    fn note_posted(&mut self, lane: Lane, slot: u16) {
+        self.is_posted[lane as usize][usize::from(slot)] = true;
+        self.posted[lane as usize] += 1;
+    }
+
+    /// Reports that the engine refuses a request.
+    fn refuse(&mut self, lane: Lane, slot: u16, error: PostError) {
+        self.reporters[lane as usize].report(slot, Err(error.into()));
     }
 }
 

@@ -1,20 +1,21 @@
 //! The thread: takes requests, posts them, polls, reports.
 
-use super::alarm::Alarm;
 use super::message::Lane;
 use super::news::{News, QpShared};
 use super::options::ProgressOptions;
 use super::port::{ThreadPort, number_and_place};
 use super::shared::Presence;
 use super::sleep::{HEALING_NAP, sleep};
+use super::wait::{Found, Waits, wait};
 use crate::backend::{Connect, Notify};
-use crate::endpoint::{EndpointError, EndpointQp, EndpointSet, StallWatch};
+use crate::endpoint::{EndpointError, EndpointQp, EndpointSet, StallWatch, WaitError};
 use crate::idle::{Idle, NAP, Rest};
 use arrayvec::ArrayVec;
 use polyrail_core::hardware::CqError;
 use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_cq::{Polled, VirtualWc};
 use polyrail_core::virtual_qp::{QpState, Scheme};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -188,6 +189,9 @@ where
     fn report_all(&mut self, polled: &Polled, completions: &[VirtualWc]) {
         self.find_failures(polled.error, completions);
         completions.iter().for_each(|wc| self.report(*wc));
+        if !completions.is_empty() {
+            self.ports.iter_mut().flatten().for_each(ThreadPort::wake);
+        }
     }
 
     /// Finds the virtual queue pairs that failed. Their handles learn why, and all their requests come back.
@@ -282,7 +286,10 @@ where
                 || ports.iter().flatten().any(ThreadPort::has_news)
         };
         shared.0.sleep(something_to_do, || match shared.0.alarm() {
-            Some(alarm) => polled = wait(set, alarm, nap, told, &mut completions),
+            Some(alarm) => {
+                let (polled, completions) = (&mut polled, &mut completions);
+                wait(&mut Waiting { set, polled, completions }, alarm, nap, told);
+            }
             None => sleep(nap),
         });
         if polled.events > 0 || polled.error.is_some() {
@@ -291,8 +298,9 @@ where
         }
         completions.clear();
         self.woken = completions;
+        // Rounds, and polls that heal by themselves, are rare now.
+        self.check_silence();
         if self.heals {
-            // Polls that do so by themselves are rare now.
             self.set.heal();
             self.tell_events();
         }
@@ -307,47 +315,39 @@ where
         };
         let mut ports = self.ports.iter().flatten();
         let devices_are_busy = self.draining
-            || ports.any(|port| port.posted() > 0 || port.has_deferred())
+            || ports.any(|port| port.posted() > 0 || port.has_waiting())
             || self.set.qps().any(listens);
         let is_told = self.shared.0.alarm().is_some();
-        match () {
-            () if devices_are_busy && !is_told => Some(NAP),
-            () if devices_are_busy || self.heals => Some(HEALING_NAP),
-            () => None,
-        }
+        let nap = match () {
+            () if devices_are_busy && !is_told => NAP,
+            () if devices_are_busy || self.heals => HEALING_NAP,
+            () => return None,
+        };
+        let watch = self.watches.iter().flatten().next();
+        Some(watch.map_or(nap, |watch| nap.min(watch.interval())))
     }
 }
 
-/// Waits for completions, for the alarm, or for a nap. If some came before the sleep, there is none.
-fn wait<Q: Connect, C: Notify, const ROUTES: usize>(
-    set: &mut EndpointSet<Q, C, ROUTES>,
-    alarm: &Alarm,
-    nap: Option<Duration>,
-    told: &mut bool,
-    completions: &mut Vec<VirtualWc>,
-) -> Polled {
-    if std::mem::take(told) {
-        // A device that has only requests under way tells as soon as it is asked.
-        alarm.sleep(None, Some(NAP));
-        return Polled::default();
+/// What the thread waits for, and what came instead.
+struct Waiting<'w, Q, C, const ROUTES: usize> {
+    set: &'w mut EndpointSet<Q, C, ROUTES>,
+    polled: &'w mut Polled,
+    completions: &'w mut Vec<VirtualWc>,
+}
+
+impl<Q: Connect, C: Notify, const ROUTES: usize> Waits for Waiting<'_, Q, C, ROUTES> {
+    fn poll_armed(&mut self) -> Result<Found, WaitError> {
+        let Self { set, polled, completions } = self;
+        **polled = set.poll_armed(|event| completions.extend(event.completion()))?;
+        Ok(match polled {
+            Polled { error: Some(_), .. } => Found::Broken,
+            Polled { events: 0, .. } => Found::Nothing,
+            _ => Found::Something,
+        })
     }
-    match set.poll_armed(|event| completions.extend(event.completion())) {
-        Ok(polled) if polled.events == 0 && polled.error.is_none() => {
-            *told = alarm.sleep(set.completion_fd(), nap);
-            polled
-        }
-        Ok(polled) => {
-            if polled.error.is_some() {
-                // What cannot be polled fails at once, each time.
-                alarm.sleep(None, Some(HEALING_NAP));
-            }
-            polled
-        }
-        Err(_) => {
-            // What cannot be armed is polled.
-            alarm.sleep(None, Some(NAP));
-            Polled::default()
-        }
+
+    fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.set.completion_fd()
     }
 }
 

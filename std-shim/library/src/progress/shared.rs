@@ -2,10 +2,10 @@
 
 use super::alarm::Alarm;
 use super::lock::lock;
+use crate::sync::{AtomicBool, Mutex, Thread, current};
 use polyrail_core::spsc::Doorbell;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::Thread;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 /// Read often and written seldom, so that it stays in every processor's cache. `P` is the thread's side of a handle,
 /// `X` what a kind of thread shares besides.
@@ -86,7 +86,7 @@ impl<P, X> Shared<P, X> {
     /// Records which thread it is.
     pub(super) fn enter(&self) {
         // Called once.
-        _ = self.thread.set(std::thread::current());
+        _ = self.thread.set(current());
     }
 
     /// The handles that were made since the last call.
@@ -104,10 +104,18 @@ impl<P, X> Shared<P, X> {
 
     /// Sleeps, unless a last check shows something to do.
     pub(super) fn sleep(&self, something_to_do: impl FnOnce() -> bool, sleep: impl FnOnce()) {
+        self.while_armed(|| {
+            if !something_to_do() {
+                sleep();
+            }
+        });
+    }
+
+    /// The same where the last check and the sleep are one. From before the check on, whoever has something for the
+    /// thread [wakes](Self::wake) it.
+    pub(super) fn while_armed(&self, check_and_sleep: impl FnOnce()) {
         self.bell.arm();
-        if !something_to_do() {
-            sleep();
-        }
+        check_and_sleep();
         self.bell.disarm();
     }
 

@@ -43,6 +43,48 @@ impl<R> Submitter<R> {
         Ok(Pending::new(Arc::clone(replies), slot))
     }
 
+    /// Hands over requests in their order, all at once, as far as there is room for them, and adds to `pending`;
+    /// `named` is the caller's name and the keys of a request, unless it cannot be handed over.
+    pub(super) fn submit_many<'w, O: Outcome, W>(
+        &mut self,
+        replies: &Arc<Replies<O>>,
+        mut works: &'w [W],
+        named: impl Fn(&'w W) -> Result<(O::Name, &'w [DeviceKeys]), SubmitError>,
+        request: impl Fn(u16, u8, &'w W) -> R,
+        pending: &mut Vec<Pending<O>>,
+    ) -> Result<(), SubmitError> {
+        let Self { messages, keys } = self;
+        let messages = messages.as_mut().ok_or(SubmitError::ThreadGone)?;
+        let mut inbox = lock(&replies.inbox);
+        let mut next = |work| {
+            let (name, device_keys) = named(work)?;
+            let Some(place) = keys.find(device_keys) else {
+                let (place, set) = keys.announce(device_keys);
+                // The ring takes what it asks for.
+                keys.add(device_keys);
+                return Ok(HandleMessage::Keys { place, keys: set });
+            };
+            let slot = inbox.reserve(name)?;
+            pending.push(Pending::new(Arc::clone(replies), slot));
+            Ok(HandleMessage::Post(request(slot, place, work)))
+        };
+        let mut refusal = None;
+        messages.push_batch(&mut std::iter::from_fn(|| {
+            let (work, later) = works.split_first()?;
+            let message = next(work).map_err(|error| refusal = Some(error)).ok()?;
+            if matches!(message, HandleMessage::Post(_)) {
+                works = later;
+            }
+            Some(message)
+        }));
+        match refusal {
+            Some(error) => Err(error),
+            None if works.is_empty() => Ok(()),
+            None if messages.is_closed() => Err(SubmitError::ThreadGone),
+            None => Err(SubmitError::Full),
+        }
+    }
+
     /// Whether the thread has these keys.
     pub(super) fn knows(&self, keys: &[DeviceKeys]) -> bool {
         self.keys.find(keys).is_some()
@@ -53,8 +95,8 @@ impl<R> Submitter<R> {
         if let Some(place) = self.keys.find(keys) {
             return Ok(place);
         }
-        let (place, keys) = self.keys.announce(keys);
-        self.push(HandleMessage::Keys { place, keys: Arc::clone(&keys) })?;
+        let (place, set) = self.keys.announce(keys);
+        self.push(HandleMessage::Keys { place, keys: set })?;
         self.keys.add(keys);
         Ok(place)
     }

@@ -2,9 +2,9 @@
 
 use super::error::ThreadPanicked;
 use super::shared::Shared;
+use crate::sync::{JoinHandle, new_thread};
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 /// A thread that makes progress on a `T`. Dropping it shuts it down, and waits for that.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl<P, X, T> Worker<P, X, T> {
     where
         T: Send + 'static,
     {
-        let builder = std::thread::Builder::new().name("polyrail-progress".to_owned());
+        let builder = new_thread().name("polyrail-progress".to_owned());
         let thread = Some(builder.spawn(run)?);
         Ok(Self { shared, thread })
     }

@@ -2,7 +2,6 @@
 
 use crate::backend::{Connect, ConnectOptions, Connecting, DeviceError, Gid, Mtu, Port, RemoteQp};
 use polyrail_ffi::{Grh, Path, QueuePair, Route, ToErr, ToInit, ToRtr, ToRts};
-use std::sync::mpsc;
 use std::thread;
 
 /// It never says that its device is [`gone`](Connect::gone). Verbs tells of a device's end by one event,
@@ -56,12 +55,7 @@ impl Connect for QueuePair {
         self,
         steps: impl FnOnce(&Self) -> Result<(), DeviceError> + Send + 'static,
     ) -> Connecting<Self> {
-        let (done, result) = mpsc::channel();
-        // If nobody waits any more, it is destroyed here.
-        let work = move || _ = done.send(steps(&self).map(|()| self));
-        // Without a thread the queue pair is dropped, and that is what is found.
-        _ = thread::Builder::new().name("polyrail-connect".to_owned()).spawn(work);
-        Connecting::under_way(result)
+        Connecting::aside(move || steps(&self).map(|()| self))
     }
 
     /// On a thread of its own: a driver may wait until it has all packets back, and those of a port that is down may be

@@ -3,7 +3,8 @@
 use super::events::{Events, meaning, take_event};
 use super::port::{is_active, usable_port};
 use crate::backend::{
-    DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, MemoryOwner, Notify, Port, QpCap, Region,
+    Connecting, DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, MemoryOwner, Notify, Port,
+    QpCap, Region,
 };
 use crate::memory::RegionKeys;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
@@ -100,6 +101,10 @@ impl Domain for VerbsDomain {
         self.pd.context().attributes().max_qp_wr
     }
 
+    fn max_sge(&self) -> u32 {
+        self.pd.context().attributes().max_sge
+    }
+
     fn max_srq_wr(&self) -> u32 {
         self.pd.context().attributes().max_srq_wr
     }
@@ -169,6 +174,25 @@ impl Domain for VerbsDomain {
         Ok(self.pd.create_qp(&init)?)
     }
 
+    /// On a thread of its own: the kernel answers for a port when whoever changes it is done, and makes a queue pair in
+    /// milliseconds.
+    fn make_aside<T: Send + 'static>(
+        &self,
+        (cq, srq): (&CompletionQueue, Option<&SharedReceiveQueue>),
+        cap: QpCap,
+        port: u8,
+        steps: impl FnOnce(&QueuePair, Port) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Connecting<(QueuePair, T)> {
+        let (domain, cq, srq) = (self.clone(), cq.handle().clone(), srq.cloned());
+        Connecting::aside(move || {
+            let port = domain.port(port)?;
+            let init = QpInit { srq: srq.as_ref(), ..QpInit::new(&cq, verbs_cap(cap)) };
+            let qp = domain.pd.create_qp(&init)?;
+            let more = steps(&qp, port)?;
+            Ok((qp, more))
+        })
+    }
+
     fn has_on_demand_paging(&self) -> Result<bool, DeviceError> {
         let paging = self.pd.context().on_demand_paging()?;
         let needed = OnDemandRequests::SEND
@@ -221,6 +245,7 @@ impl Notify for CompletionQueue {
     }
 }
 
-fn verbs_cap(QpCap { max_send_wr, max_recv_wr, max_inline_data }: QpCap) -> polyrail_ffi::QpCap {
-    polyrail_ffi::QpCap::new(max_send_wr, max_recv_wr, max_inline_data)
+fn verbs_cap(cap: QpCap) -> polyrail_ffi::QpCap {
+    let QpCap { max_send_wr, max_recv_wr, max_inline_data, max_send_sge, max_recv_sge } = cap;
+    polyrail_ffi::QpCap { max_send_wr, max_recv_wr, max_inline_data, max_send_sge, max_recv_sge }
 }

@@ -5,15 +5,14 @@
 //! protection domains; rails go to the devices in turn.
 //!
 //! ```no_run
-//! use polyrail::endpoint::{Endpoint, EndpointBuilder};
+//! use polyrail::endpoint::EndpointBuilder;
 //! use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
-//! use polyrail::rdma::{CompletionQueue, QueuePair};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let names = ["mlx5_0".parse()?, "mlx5_1:1".parse()?];
 //! let domains = open_devices(&names, &OpenOptions::default())?;
 //! let domains: Vec<&VerbsDomain> = domains.iter().collect();
-//! let endpoint: Endpoint<QueuePair, CompletionQueue> = EndpointBuilder::new().build(&domains)?;
+//! let endpoint = EndpointBuilder::new().build(&domains)?;
 //! # Ok(())
 //! # }
 //! ```

@@ -14,8 +14,8 @@ use polyrail::hardware::{
 use polyrail::memory::RegionKeys;
 use polyrail::nic::{self, MemoryRegion, NicError, ProtectionDomain};
 use polyrail::verbs::{AccessFlags, DeviceId, RecvRequest};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -41,16 +41,25 @@ pub struct Recorded {
     pub stubborn: Option<u32>,
     /// How often it was asked for one of its ports.
     pub asked_for_ports: Arc<AtomicUsize>,
+    /// While it is set, nothing that is done on other threads goes on.
+    pub holds: Arc<AtomicBool>,
 }
 
 impl Recorded {
     pub fn new(domain: ProtectionDomain, log: &Log) -> Self {
-        Self { domain, log: Arc::clone(log), stubborn: None, asked_for_ports: Arc::default() }
+        Self {
+            domain,
+            log: Arc::clone(log),
+            stubborn: None,
+            asked_for_ports: Arc::default(),
+            holds: Arc::default(),
+        }
     }
 
     fn record(&self, qp: nic::QueuePair) -> RecordedQp {
         let stubborn = self.stubborn == Some(qp.qp_num());
-        RecordedQp { qp, log: Arc::clone(&self.log), stubborn }
+        let (log, holds) = (Arc::clone(&self.log), Arc::clone(&self.holds));
+        RecordedQp { qp, log, stubborn, holds }
     }
 }
 
@@ -78,6 +87,10 @@ impl Domain for Recorded {
 
     fn max_qp_wr(&self) -> u32 {
         self.domain.max_qp_wr()
+    }
+
+    fn max_sge(&self) -> u32 {
+        self.domain.max_sge()
     }
 
     fn max_srq_wr(&self) -> u32 {
@@ -138,6 +151,26 @@ impl Domain for Recorded {
         Ok(self.record(self.domain.create_qp_with_srq(cq, srq, cap)?))
     }
 
+    /// Completion queues of the software NIC stay with their owner, and so does what is made on them.
+    fn make_aside<T: Send + 'static>(
+        &self,
+        (cq, srq): (&Self::Cq, Option<&Self::Srq>),
+        cap: QpCap,
+        port: u8,
+        steps: impl FnOnce(&RecordedQp, Port) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Connecting<(RecordedQp, T)> {
+        let domain = self.clone();
+        let made = match srq {
+            Some(srq) => self.create_qp_with_srq(cq, srq, cap),
+            None => self.create_qp(cq, cap),
+        };
+        aside(&self.holds, move || {
+            let (qp, port) = (made?, domain.port(port)?);
+            let more = steps(&qp, port)?;
+            Ok((qp, more))
+        })
+    }
+
     fn has_on_demand_paging(&self) -> Result<bool, DeviceError> {
         self.domain.has_on_demand_paging()
     }
@@ -159,6 +192,7 @@ pub struct RecordedQp {
     qp: nic::QueuePair,
     log: Log,
     stubborn: bool,
+    holds: Arc<AtomicBool>,
 }
 
 impl RecordedQp {
@@ -205,14 +239,24 @@ impl Connect for RecordedQp {
         self,
         steps: impl FnOnce(&Self) -> Result<(), DeviceError> + Send + 'static,
     ) -> Connecting<Self> {
-        let (done, result) = mpsc::channel();
-        thread::spawn(move || {
-            thread::sleep(Duration::from_millis(5));
-            // The endpoint may have gone on without it.
-            _ = done.send(steps(&self).map(|()| self));
-        });
-        Connecting::under_way(result)
+        let holds = Arc::clone(&self.holds);
+        aside(&holds, move || steps(&self).map(|()| self))
     }
+}
+
+/// On another thread, which takes its time.
+fn aside<T: Send + 'static>(
+    holds: &Arc<AtomicBool>,
+    work: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+) -> Connecting<T> {
+    let holds = Arc::clone(holds);
+    Connecting::aside(move || {
+        thread::sleep(Duration::from_millis(5));
+        while holds.load(SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        work()
+    })
 }
 
 // SAFETY: it touches no memory.

@@ -75,6 +75,10 @@ impl Domain for Stubborn {
         self.domain.max_qp_wr()
     }
 
+    fn max_sge(&self) -> u32 {
+        self.domain.max_sge()
+    }
+
     fn max_srq_wr(&self) -> u32 {
         self.domain.max_srq_wr()
     }

@@ -35,13 +35,55 @@ pub(in crate::endpoint) struct Healer<Q> {
     pub(super) waits_since: Option<(Instant, u64)>,
 }
 
+/// What a rail has carried so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Carried {
+    /// Requests posted to it.
+    pub(super) posted: u64,
+    /// Requests that it has completed, those that failed aside.
+    pub(super) completed: u64,
+}
+
+/// A return to service.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Return {
+    at: Instant,
+    /// Since when it had been out of service.
+    since: Instant,
+    /// What it had carried until then.
+    before: Carried,
+}
+
+impl Return {
+    /// Whether something was posted since, and nothing completed.
+    const fn is_barren(&self, carried: Carried) -> bool {
+        carried.posted > self.before.posted && self.is_unproven(carried)
+    }
+
+    /// Whether nothing was completed since.
+    pub(super) const fn is_unproven(&self, carried: Carried) -> bool {
+        carried.completed == self.before.completed
+    }
+}
+
+/// Offers that are turned down at most during one absence: within 2.5 s, as intervals grow, which is long after the
+/// end that offers may try other devices.
+const MOST_TURNED_DOWN: u32 = 8;
+
 /// What is under way for one rail.
 #[derive(Debug)]
 pub(super) struct Care<Q> {
     /// Since when it is out of service.
     pub(super) since: Option<Instant>,
-    /// When it was back in service.
-    pub(super) returned: Option<Instant>,
+    /// What it had carried when it was last seen out of service.
+    before: Carried,
+    /// Its last return to service.
+    pub(super) returned: Option<Return>,
+    /// Devices where it came back and carried nothing of what was posted, since it last carried something: they take
+    /// connections, and no more.
+    pub(super) barren: Vec<usize>,
+    /// Offers that were turned down because they were for one of those, since it went out of service.
+    pub(super) turned_down: u32,
     /// Since when it is not known what arrived.
     pub(super) unfenced_since: Option<Instant>,
     pub(super) attempts: Attempts,
@@ -62,7 +104,10 @@ impl<Q> Default for Care<Q> {
     fn default() -> Self {
         Self {
             since: None,
+            before: Carried::default(),
             returned: None,
+            barren: Vec::new(),
+            turned_down: 0,
             unfenced_since: None,
             attempts: Attempts::default(),
             refusals: 0,
@@ -77,25 +122,53 @@ impl<Q> Default for Care<Q> {
 impl<Q> Care<Q> {
     /// It is in service.
     pub(super) fn is_in_service(&mut self, now: Instant) {
-        if self.since.take().is_some() {
-            self.returned = Some(now);
+        if let Some(since) = self.since.take() {
+            self.returned = Some(Return { at: now, since, before: self.before });
         }
     }
 
-    /// It is out of service. Soon after its return that counts as an attempt that failed.
-    pub(super) fn is_out(&mut self, now: Instant, healing: &Healing) {
+    /// It is out of service, and its queue pair was on this device. Soon after its return that counts as an attempt
+    /// that failed. If it carried nothing since, it was never back.
+    pub(super) fn is_out(
+        &mut self,
+        now: Instant,
+        healing: &Healing,
+        device: Option<usize>,
+        carried: Carried,
+    ) {
+        self.before = carried;
         if self.since.is_some() {
             return;
         }
-        self.since = Some(now);
-        let served = self.returned.take().map(|at| now.saturating_duration_since(at));
-        if served.is_some_and(|served| served < healing.longest_interval) {
+        let returned = self.returned.take();
+        let is_barren = returned.is_some_and(|returned| returned.is_barren(carried));
+        let is_soon = |returned: &Return| {
+            now.saturating_duration_since(returned.at) < healing.longest_interval
+        };
+        if is_barren || returned.as_ref().is_some_and(is_soon) {
             self.attempts.failed(now, healing);
         } else {
             self.attempts = Attempts::default();
         }
+        if is_barren {
+            self.since = returned.map(|returned| returned.since);
+            self.barren.extend(device.filter(|device| !self.barren.contains(device)));
+        } else {
+            self.since = Some(now);
+            if !returned.is_some_and(|returned| returned.is_unproven(carried)) {
+                self.barren.clear();
+            }
+        }
         self.refusals = 0;
+        self.turned_down = 0;
         self.tried_to_move = false;
+    }
+
+    /// Whether an offer for this device is turned down, so that the peer may offer another one.
+    pub(super) fn turns_down(&mut self, device: usize) -> bool {
+        let turns_down = self.barren.contains(&device) && self.turned_down < MOST_TURNED_DOWN;
+        self.turned_down += u32::from(turns_down);
+        turns_down
     }
 
     /// Whether a new queue pair is to be tried for: when an interval has passed, and as soon as it may be on another
@@ -121,6 +194,7 @@ impl<Q> Care<Q> {
     /// There is reason to hope: the next attempt is due now, also if the rail is about to fail.
     pub(super) fn hurry(&mut self) {
         self.returned = None;
+        self.barren.clear();
         self.attempts.hurry();
     }
 }
@@ -192,7 +266,7 @@ mod tests {
         let mut fail_after = |served: Duration| {
             care.is_in_service(now);
             now += served;
-            care.is_out(now, &healing);
+            care.is_out(now, &healing, Some(0), Carried::default());
             let waits =
                 (0..).map(Duration::from_millis).find(|after| care.attempts.is_due(now + *after));
             now += Duration::from_secs(60);
@@ -205,10 +279,41 @@ mod tests {
         assert_eq!(fail_after(soon), Some(10));
     }
 
+    /// However long its transport takes to tell.
+    #[test]
+    fn a_rail_that_carries_nothing_after_its_return_was_never_back() {
+        let healing = Healing::default();
+        let mut now = Instant::now();
+        let mut care = Care::<()>::default();
+        let mut carried = Carried { posted: 10, completed: 10 };
+        care.is_out(now, &healing, Some(3), carried);
+        for device in [3, 4, 3] {
+            assert_eq!(care.since, Some(now));
+            care.is_in_service(now + Duration::from_millis(1));
+            carried.posted += 1;
+            let later = now + Duration::from_secs(20);
+            care.is_out(later, &healing, Some(device), carried);
+            assert!(!care.attempts.is_due(later) && care.may_move(later, &healing));
+        }
+        assert_eq!(care.barren, [3, 4]);
+        assert!((0..MOST_TURNED_DOWN).all(|_| care.turns_down(4)) && !care.turns_down(4));
+        assert!(!care.turns_down(5));
+        // Nothing was asked of it: that says nothing.
+        care.is_in_service(now);
+        now += Duration::from_secs(20);
+        care.is_out(now, &healing, Some(5), carried);
+        assert_eq!((care.since, &*care.barren), (Some(now), &[3, 4][..]));
+        // It carries something.
+        care.is_in_service(now);
+        carried = Carried { posted: carried.posted + 2, completed: carried.completed + 1 };
+        care.is_out(now, &healing, Some(5), carried);
+        assert!(care.barren.is_empty() && !care.turns_down(3));
+    }
+
     /// A rail that is out of service since now, and has to wait long for its next attempt.
     fn unlucky(now: Instant, healing: &Healing) -> Care<()> {
         let mut care = Care::default();
-        care.is_out(now, healing);
+        care.is_out(now, healing, Some(0), Carried::default());
         (0..8).for_each(|_| care.attempts.failed(now, healing));
         care
     }

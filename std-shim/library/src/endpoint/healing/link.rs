@@ -89,6 +89,7 @@ pub struct NotHeard(pub HealingMessage);
 /// ```
 /// use polyrail::endpoint::{Endpoint, EndpointBuilder};
 /// use polyrail::nic::{DeviceConfig, Fabric};
+/// use polyrail::verbs::WcStatus;
 /// use polyrail::virtual_qp::{QpState, RailFailure, RailId};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -108,8 +109,16 @@ pub struct NotHeard(pub HealingMessage);
 /// near.fail_rail(RailId::Data(2));
 /// assert_eq!(near.state(), QpState::Degraded);
 /// while near.state() != QpState::Ready || far.state() != QpState::Ready {
-///     _ = near.poll(16);
-///     _ = far.poll(16);
+///     for end in [&mut near, &mut far] {
+///         let batch = end.poll(16);
+///         if let Some(error) = batch.error {
+///             return Err(end.queue_error(error).into());
+///         }
+///         if end.state() == QpState::Error {
+///             return Err(end.explain(WcStatus::WR_FLUSH_ERR).into());
+///         }
+///         assert!(batch.completions.is_empty(), "nothing was posted");
+///     }
 ///     // Between two hosts, as text over a connection.
 ///     while let Some(message) = near_link.next_message() {
 ///         far_link.hear(message)?;

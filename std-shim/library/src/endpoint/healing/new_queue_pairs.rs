@@ -49,8 +49,8 @@ where
         }
     }
 
-    /// A queue pair in the best place that a rail may have now; in another one each time that the peer had none
-    /// there. The error is of the first one that was tried.
+    /// A queue pair in the best place that a rail may have now, devices that carried nothing last; in another one each
+    /// time that the peer had none there. The error is of the first one that was tried.
     fn make(&mut self, rail: RailId) -> Result<Replacement<Q>, ReplaceError> {
         let (now, options) = (self.now, self.healer.options);
         let mut places = self.qp.candidates(rail)?;
@@ -58,6 +58,8 @@ where
         if !care.may_move(now, &options) {
             places.truncate(1);
         }
+        // The others keep their order.
+        places.sort_by_key(|place| care.barren.contains(&place.device));
         let first = care.refusals % places.len().max(1);
         places.rotate_left(first);
         self.source().make_in(self.qp, rail, &places)
@@ -93,11 +95,22 @@ where
             return;
         }
         care.asked = None;
+        if self.turns_down(&peer) {
+            return self.refuse(rail, peer.generation);
+        }
         let own = self.source().make_for(self.qp, &peer);
         if let Err(error) = own.and_then(|own| self.begin_to_join(own, &peer, Some(peer.qp_num))) {
             self.attempt_failed(rail, &error);
             self.refuse(rail, peer.generation);
         }
+    }
+
+    /// Whether this end knows better than to come back where the peer offers.
+    fn turns_down(&mut self, peer: &ReplacementAddress) -> bool {
+        let has_others = self.qp.candidates(peer.rail).is_ok_and(|places| places.len() > 1);
+        let place = self.qp.candidate_on(peer.rail, peer.address.device.into());
+        let Some(care) = self.healer.care(peer.rail).filter(|_| has_others) else { return false };
+        place.is_ok_and(|place| care.turns_down(place.device))
     }
 
     /// Connects a queue pair with the peer's; `answers` is the number of the peer's that is answered then.

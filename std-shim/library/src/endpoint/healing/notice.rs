@@ -128,7 +128,7 @@ where
         for (rail, look) in rail_ids().zip(&mut looks) {
             *look = Look {
                 is_stalled: stalled.contains(rail),
-                completed: self.completed(rail),
+                completed: self.carried(rail).completed,
                 is_in_service: self.state(rail) == Some(RailState::InService),
             };
         }

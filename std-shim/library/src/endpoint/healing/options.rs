@@ -17,7 +17,8 @@ pub struct Healing {
     /// The longest such interval: 5 s. It is tried forever.
     pub longest_interval: Duration,
     /// How long rail 0 and the notify queue pair, which requests wait for, wait for their own device: 100 ms.
-    /// Then their new queue pair may be made on the device of another rail.
+    /// Then their new queue pair may be made on the device of another rail. At once, if they came back to their own
+    /// and carried nothing of what was posted: some devices take connections, and no more.
     pub fallback_after: Duration,
     /// How long such a rail stays there once the port of its own device is up again: 1 s. Then it is moved home, by
     /// way of another failure. `None`: only when it fails next.
@@ -28,7 +29,9 @@ pub struct Healing {
     pub stall_timeout: Option<Duration>,
     /// How long requests may wait, without any headway, for rails that are out of service: 60 s. Then the
     /// endpoint fails with [`EndpointError::NotHealed`](crate::endpoint::EndpointError::NotHealed). While
-    /// requests are in flight on other rails, it is the peer that they wait for, as long as it takes.
+    /// requests are in flight on other rails, it is the peer that they wait for, as long as it takes. An end of a
+    /// [`P2pEndpoint`](crate::p2p::P2pEndpoint) fails with [`NotHealed`](crate::p2p::Failure::NotHealed) when for so long
+    /// all that it has heard of its messages is that rails failed with them, though rails came back.
     pub rail_timeout: Option<Duration>,
     /// How long the peer may take to tell what arrived on a rail that failed, while requests wait: 60 s. Then
     /// the endpoint fails with [`EndpointError::NoFence`](crate::endpoint::EndpointError::NoFence).

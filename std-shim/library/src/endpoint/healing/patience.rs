@@ -35,9 +35,10 @@ where
 
     /// Gives the endpoint up if its requests have waited for too long.
     pub(super) fn keep_to_limits(&mut self) {
-        let headway = rail_ids().map(|rail| self.completed(rail)).sum();
+        let headway = rail_ids().map(|rail| self.carried(rail).completed).sum();
         let has_sends = self.qp.virtual_qp().unreported_sends() > 0;
-        let is_waiting = has_sends && rail_ids().any(|rail| self.is_out(rail));
+        let is_waiting =
+            has_sends && rail_ids().any(|rail| self.is_out(rail) || self.is_unproven(rail));
         self.healer.waits_since = match self.healer.waits_since {
             _ if !is_waiting => None,
             Some((since, before)) if before == headway => Some((since, before)),
@@ -56,6 +57,13 @@ where
             let unfenced = self.fail();
             self.qp.given_up = Some(GivenUp::NotHealed { out_of_service, waited, unfenced });
         }
+    }
+
+    /// Whether the rail is back, and has completed nothing since: whoever waited for it waits on.
+    fn is_unproven(&self, rail: RailId) -> bool {
+        let carried = self.carried(rail);
+        let returned = rail_index(rail).and_then(|at| self.healer.cares.get(at)?.returned);
+        returned.is_some_and(|returned| returned.is_unproven(carried))
     }
 
     fn unfenced_for_too_long(&mut self) -> Option<(RailId, Duration)> {

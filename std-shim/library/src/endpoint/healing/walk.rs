@@ -10,7 +10,7 @@
 //!
 //! The order is here; 1 and 2 are in `notice`, 3 in `new_queue_pairs`, 5 in `patience`.
 
-use super::healer::Healer;
+use super::healer::{Carried, Healer};
 use super::message::HealingMessage;
 use crate::backend::Connect;
 use crate::endpoint::devices::Devices;
@@ -134,10 +134,12 @@ where
     fn care_for(&mut self, rail: RailId) {
         let Some(state) = self.state(rail) else { return };
         let (now, options) = (self.now, self.healer.options);
+        let device = self.qp.place_of(rail).map(|place| place.device);
+        let carried = self.carried(rail);
         let Some(care) = self.healer.care(rail) else { return };
         match state {
             RailState::InService => care.is_in_service(now),
-            _ => care.is_out(now, &options),
+            _ => care.is_out(now, &options, device, carried),
         }
         let is_unfenced = matches!(state, RailState::Draining | RailState::Fenced);
         let since = *care.unfenced_since.get_or_insert(now);
@@ -170,9 +172,10 @@ where
         self.state(rail).is_some_and(|state| state != RailState::InService)
     }
 
-    /// Requests that a rail has completed so far, those that failed aside.
-    pub(super) fn completed(&self, rail: RailId) -> u64 {
+    /// What a rail has carried so far.
+    pub(super) fn carried(&self, rail: RailId) -> Carried {
         let counters = self.qp.virtual_qp().counters(rail).unwrap_or_default();
-        counters.completions.saturating_sub(counters.errors)
+        let completed = counters.completions.saturating_sub(counters.errors);
+        Carried { posted: counters.send_requests, completed }
     }
 }

@@ -34,7 +34,7 @@ impl Scripted {
 /// A completion would be waited for that is there.
 const MISSED: WaitError = WaitError::System { errno: -1 };
 
-impl Waits for Scripted {
+impl Armed for Scripted {
     fn arm(&mut self) -> Result<(), WaitError> {
         for at in 0..self.arming.len() {
             self.step();
@@ -58,7 +58,9 @@ impl Waits for Scripted {
     fn polls_before_waiting(&self) -> usize {
         1
     }
+}
 
+impl Waits for Scripted {
     fn sleep(&mut self, _until: Option<Instant>) -> Result<(), WaitError> {
         // All that is still to come, comes while it sleeps.
         self.step();

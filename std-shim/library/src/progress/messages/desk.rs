@@ -58,7 +58,7 @@ impl<K: Kind> Desk<K> {
             let Ok(message) = self.requests.pop() else { break };
             moved = true;
             match message {
-                HandleMessage::Keys { place, keys } => self.keys.learn(place, keys),
+                HandleMessage::Keys { place, keys } => _ = self.keys.learn(place, keys),
                 HandleMessage::Post(request) => self.take(member, request),
             }
         }
@@ -106,6 +106,11 @@ impl<K: Kind> Desk<K> {
     /// Whether the thread has something to do with requests that it took.
     pub(super) fn is_busy(&self) -> bool {
         !self.waiting.is_empty() || !self.started.under_way.is_empty()
+    }
+
+    /// Whether a request waits to be started.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// No request is on its way, waiting or under way.

@@ -7,6 +7,7 @@
 //! is no room; here such requests wait with the thread, in order, and nobody has to try again.
 //!
 //! ```
+//! use futures_util::future::try_join;
 //! use polyrail::memory::RegisteredBuffer;
 //! use polyrail::nic::{DeviceConfig, Fabric};
 //! use polyrail::p2p::{P2pBuilder, RecvBuffer, connect_p2p_endpoints};
@@ -34,10 +35,9 @@
 //! let sent = sender.isend(from.local(0, 5)?, 7, &from.own_keys())?;
 //! let to_keys = to.own_keys();
 //! let offered = RecvBuffer { local: to.local(0, BYTES)?, tag: 7, keys: &to_keys };
-//! // Any executor will do; `wait` is for threads without one.
-//! let received = pollster::block_on(receiver.irecv(&[offered])?)?;
+//! // Any executor will do; `wait` is for threads without one. Whichever end fails, it is over.
+//! let (_, received) = pollster::block_on(try_join(sent, receiver.irecv(&[offered])?))?;
 //! assert_eq!(received.sizes(), [5]);
-//! sent.wait()?;
 //! let mut bytes = [0; 5];
 //! to.read_at(0, &mut bytes)?;
 //! assert_eq!(&bytes, b"hello");
@@ -48,8 +48,11 @@
 //!
 //! # When there is nothing to do
 //!
-//! The thread rests as [its sibling](super#when-there-is-nothing-to-do) does, except that it never waits for completion
-//! channels: while requests wait or are under way, it sleeps for 50 µs at a time at most.
+//! The thread rests as [its sibling](super#when-there-is-nothing-to-do) does: while requests are under way, it sleeps for
+//! 50 µs at a time, unless completion queues were made to
+//! [tell](crate::p2p::P2pBuilder::completion_channel). Then it sleeps until one does, or a handle hands something over, and
+//! looks every 10 ms all the same. But for as long as a message waits for a buffer of the peer's, it looks every 50 µs in
+//! any case: offers are written into memory, and nobody tells of that.
 //!
 //! # What fails
 //!

@@ -4,11 +4,12 @@ use super::port::Port;
 use crate::p2p::{End, P2pMessage};
 use crate::progress::lock::lock;
 use crate::progress::shared::Shared;
+use crate::sync::Mutex;
 use polyrail_core::hardware::CqError;
 use polyrail_core::virtual_qp::RailEvent;
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 /// What the thread of messages shares.
 pub(super) type P2pShared = Shared<Port, News>;

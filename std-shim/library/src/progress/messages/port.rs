@@ -66,6 +66,11 @@ impl Port {
         self.sends.is_busy() || self.receives.is_busy() || self.flushes.is_busy()
     }
 
+    /// Whether a message waits for a buffer of the peer's.
+    pub(super) fn waits_for_peer(&self) -> bool {
+        self.sends.has_waiting()
+    }
+
     /// Everything that it sends has arrived, and is flushed that was to be.
     pub(super) fn has_sent(&self) -> bool {
         self.sends.is_idle() && self.flushes.is_idle()

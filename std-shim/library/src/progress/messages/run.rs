@@ -3,10 +3,14 @@
 use super::news::{MemberEvent, News, P2pShared, Told};
 use super::port::Port;
 use crate::backend::Domain;
+use crate::endpoint::WaitError;
 use crate::idle::{Idle, NAP, Rest};
 use crate::p2p::{P2pEndpointSet, P2pMember};
+use crate::progress::alarm::Alarm;
 use crate::progress::shared::Presence;
 use crate::progress::sleep::{HEALING_NAP, sleep};
+use crate::progress::wait::{Found, Waits, wait};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +33,8 @@ pub(super) struct MessageLoop<D: Domain, const ROUTES: usize> {
     /// Rounds until members are asked what they have to tell.
     rounds_to_look: u32,
     idle: Idle,
+    /// A completion queue told that it has something, and nothing was found since.
+    told: bool,
     /// When a completion queue broke.
     broken: Option<Instant>,
     /// The thread was told to shut down.
@@ -51,6 +57,7 @@ impl<D: Domain, const ROUTES: usize> MessageLoop<D, ROUTES> {
             first: 0,
             rounds_to_look: ROUNDS_PER_LOOK,
             idle: Idle::default(),
+            told: false,
             broken: None,
             draining: false,
             drain_timeout,
@@ -94,6 +101,7 @@ impl<D: Domain, const ROUTES: usize> MessageLoop<D, ROUTES> {
         self.ports.retain(|port| !port.is_done());
         if busy {
             self.idle.reset();
+            self.told = false;
             return;
         }
         match self.idle.rest() {
@@ -205,15 +213,15 @@ impl<D: Domain, const ROUTES: usize> MessageLoop<D, ROUTES> {
     }
 
     fn sleep(&mut self) {
-        let nap = self.nap();
-        let Self { ports, shared, draining, .. } = self;
-        let something_to_do = || {
-            (shared.0.is_closing() && !*draining)
-                || shared.0.has_newcomers()
-                || shared.0.news.has_told()
-                || ports.iter().any(Port::has_news)
-        };
-        shared.0.sleep(something_to_do, || sleep(nap));
+        let shared = Arc::clone(&self.shared.0);
+        shared.while_armed(|| {
+            if !self.has_something_to_do() {
+                match shared.alarm() {
+                    Some(alarm) => self.wait(alarm),
+                    None => sleep(self.nap()),
+                }
+            }
+        });
         if self.set.reroutes() {
             // Polls that do so by themselves are rare now.
             self.set.heal();
@@ -221,14 +229,54 @@ impl<D: Domain, const ROUTES: usize> MessageLoop<D, ROUTES> {
         }
     }
 
-    /// How long it may sleep at a time: peers write what messages wait for into memory, which wakes nobody.
+    /// Whether there is something that nobody will wake it for any more.
+    fn has_something_to_do(&self) -> bool {
+        (self.shared.0.is_closing() && !self.draining)
+            || self.shared.0.has_newcomers()
+            || self.shared.0.news.has_told()
+            || self.ports.iter().any(Port::has_news)
+    }
+
+    fn wait(&mut self, alarm: &Alarm) {
+        let (nap, mut told) = (self.nap(), self.told);
+        wait(self, alarm, nap, &mut told);
+        self.told = told;
+    }
+
+    /// How long it may sleep at a time. Peers write what messages wait for into memory, which wakes nobody, and so do
+    /// completions, unless completion queues tell.
     fn nap(&self) -> Option<Duration> {
-        let is_draining = |number| self.set.member(number).is_some_and(hangs);
-        match () {
-            () if self.draining || self.ports.iter().any(Port::is_busy) => Some(NAP),
-            () if self.set.reroutes() || self.set.numbers().any(is_draining) => Some(HEALING_NAP),
-            () => None,
+        let hangs = |number| self.set.member(number).is_some_and(hangs);
+        let is_told = self.shared.0.alarm().is_some();
+        let is_busy = self.draining || self.ports.iter().any(Port::is_busy);
+        let nap = match () {
+            () if self.ports.iter().any(Port::waits_for_peer) => NAP,
+            () if is_busy && !is_told => NAP,
+            () if is_busy || self.set.reroutes() || self.set.numbers().any(hangs) => HEALING_NAP,
+            () => return None,
+        };
+        Some(self.set.stall_interval().map_or(nap, |interval| nap.min(interval)))
+    }
+}
+
+/// Once the completion queues are armed, everything is looked at that completions may have changed.
+impl<D: Domain, const ROUTES: usize> Waits for MessageLoop<D, ROUTES> {
+    fn poll_armed(&mut self) -> Result<Found, WaitError> {
+        let polled = self.set.poll_armed()?;
+        let moved = self.finish() | self.start();
+        if moved {
+            self.idle.reset();
+            self.told = false;
         }
+        Ok(match polled.error {
+            Some(_) => Found::Broken,
+            None if moved => Found::Something,
+            None => Found::Nothing,
+        })
+    }
+
+    fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.set.completion_fd()
     }
 }
 

@@ -7,6 +7,7 @@ use super::port::{self, Port};
 use super::run::MessageLoop;
 use crate::backend::Domain;
 use crate::p2p::P2pEndpointSet;
+use crate::progress::alarm::Alarm;
 use crate::progress::error::ThreadPanicked;
 use crate::progress::shared::Shared;
 use crate::progress::worker::Worker;
@@ -51,14 +52,15 @@ where
     ///
     /// # Errors
     ///
-    /// The system cannot start a thread.
+    /// The system cannot start a thread, or gives no file descriptor to wait on.
     pub fn spawn_with(
         set: impl Into<P2pEndpointSet<D, ROUTES>>,
         drain_timeout: Duration,
     ) -> io::Result<Self> {
         let set = set.into();
         let is_there = (0..set.bound()).map(|number| set.member(number).is_some());
-        let shared = Arc::new(Shared::new(News::new(is_there), None));
+        let alarm = set.completion_fd().map(|_| Alarm::new()).transpose()?;
+        let shared = Arc::new(Shared::new(News::new(is_there), alarm));
         let messages = MessageLoop::new(set, Arc::clone(&shared), drain_timeout);
         Ok(Self(Worker::start(shared, move || messages.run())?))
     }

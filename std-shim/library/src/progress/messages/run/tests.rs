@@ -1,6 +1,7 @@
 //! The thread's rounds, one at a time.
 
 use super::*;
+use crate::endpoint::Healing;
 use crate::memory::RegisteredBuffer;
 use crate::p2p::{
     End, P2P_ROUTES, P2pBuilder, P2pEndpoint, P2pMessage, RecvBuffer, connect_p2p_endpoints,
@@ -10,6 +11,7 @@ use crate::progress::messages::{P2pError, P2pHandle, PendingRecv, port};
 use crate::progress::shared::Shared;
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
 use polyrail_software_nic::{DeviceConfig, Fabric, ProtectionDomain};
+use std::sync::mpsc;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -24,7 +26,7 @@ struct Side {
 
 impl Side {
     fn new(end: P2pEndpoint, domain: &ProtectionDomain) -> Self {
-        let shared = Arc::new(Shared::new(News::new([true]), None));
+        let shared = Arc::new(Shared::new(News::new([true]), Some(Alarm::new().unwrap())));
         let messages = MessageLoop::new(end.into(), Arc::clone(&shared), Duration::ZERO);
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let buffer = RegisteredBuffer::new(4096, access, &[domain]).unwrap();
@@ -38,6 +40,18 @@ impl Side {
         P2pHandle::new(lanes, Arc::clone(&self.shared))
     }
 
+    /// Sleeps until there is something, without a nap: what is missed is waited for until the watch ends it.
+    fn sleep(&mut self) {
+        let Self { messages, shared, .. } = self;
+        shared.while_armed(|| {
+            if let (false, Some(alarm)) = (messages.has_something_to_do(), shared.alarm()) {
+                let mut told = messages.told;
+                wait(messages, alarm, None, &mut told);
+                messages.told = told;
+            }
+        });
+    }
+
     fn offer(&self, handle: &mut P2pHandle, at: usize, tag: u32) -> PendingRecv {
         let local = self.buffer.local(at, 64).unwrap();
         handle.irecv(&[RecvBuffer { local, tag, keys: &self.keys }]).unwrap()
@@ -45,8 +59,11 @@ impl Side {
 }
 
 fn pair() -> [Side; 2] {
+    pair_of(P2pBuilder::new().rails(1))
+}
+
+fn pair_of(builder: P2pBuilder) -> [Side; 2] {
     let fabric = Fabric::threaded();
-    let builder = P2pBuilder::new().rails(1);
     let domains = ["near", "far"]
         .map(|name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap());
     let mut ends = domains.each_ref().map(|domain| builder.build(&[domain]).unwrap());
@@ -118,6 +135,10 @@ fn a_thread_whose_receives_wait_for_room_naps_and_one_without_requests_sleeps() 
     (0..100).for_each(|_| near.messages.round());
     // The engine has as many as it takes, and the rest is in the ring.
     assert!(!has_news(&near));
+    assert_eq!(near.messages.nap(), Some(HEALING_NAP));
+    // Nobody tells when the peer offers a buffer.
+    let sent = handle.isend(near.buffer.local(0, 8).unwrap(), 1, &near.keys).unwrap();
+    near.messages.round();
     assert_eq!(near.messages.nap(), Some(NAP));
     near.messages.fail_all();
     let begin = Instant::now();
@@ -127,7 +148,84 @@ fn a_thread_whose_receives_wait_for_room_naps_and_one_without_requests_sleeps() 
             assert!(begin.elapsed() < LONG);
         }
     }
+    assert!(sent.wait().is_err());
     assert_eq!(near.messages.nap(), None);
+}
+
+#[test]
+fn silence_is_looked_for_often_enough_while_a_thread_sleeps() {
+    let stall_timeout = Some(Duration::from_millis(8));
+    let healing = Healing { stall_timeout, ..Healing::default() };
+    let builder = P2pBuilder::new().reroutes(true).completion_channel(0);
+    for (builder, nap) in [(builder, 10), (builder.healing(healing), 1)] {
+        let [mut near, _far] = pair_of(builder.rails(2));
+        let mut handle = near.handle();
+        let _waits = near.offer(&mut handle, 0, 1);
+        near.messages.round();
+        assert_eq!(near.messages.nap(), Some(Duration::from_millis(nap)));
+    }
+}
+
+/// Ends the sleeps of others when something takes too long, unless it is dropped before.
+struct Watch(Option<mpsc::Sender<()>>);
+
+impl Watch {
+    fn over(shared: &Arc<P2pShared>) -> Self {
+        let (ends, end) = mpsc::channel::<()>();
+        let shared = Arc::clone(shared);
+        std::thread::spawn(move || {
+            if end.recv_timeout(LONG) == Err(mpsc::RecvTimeoutError::Timeout) {
+                shared.close();
+            }
+        });
+        Self(Some(ends))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.take();
+    }
+}
+
+/// Each end sleeps for as long as nothing tells it, and messages come while it falls asleep, before and after.
+#[test]
+fn no_completion_is_missed_by_a_thread_that_sleeps() {
+    const MESSAGES: u64 = 400;
+    let [mut near, mut far] = pair_of(P2pBuilder::new().rails(1).completion_channel(0));
+    let _watches = [&near, &far].map(|side| Watch::over(&side.shared));
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut handle = near.handle();
+            for number in 0..MESSAGES {
+                // Around the time that the other end takes to fall asleep.
+                std::thread::sleep(Duration::from_micros(number * 7 % 60));
+                let local = near.buffer.local(0, 8).unwrap();
+                let mut sent = handle.isend(local, 1, &near.keys).unwrap();
+                near.messages.adopt();
+                near.messages.start();
+                while near.messages.ports.iter().any(Port::waits_for_peer) {
+                    near.messages.round();
+                    assert!(!near.shared.is_closing(), "message {number}: no buffer for it");
+                }
+                while sent.try_take().is_none() {
+                    near.sleep();
+                    near.messages.start();
+                    assert!(!near.shared.is_closing(), "message {number} left, and nobody told");
+                }
+            }
+        });
+        let mut handle = far.handle();
+        far.messages.adopt();
+        for number in 0..MESSAGES {
+            let mut received = far.offer(&mut handle, 0, 1);
+            while received.try_take().is_none() {
+                far.messages.start();
+                far.sleep();
+                assert!(!far.shared.is_closing(), "message {number} came, and nobody told");
+            }
+        }
+    });
 }
 
 #[test]

@@ -1,0 +1,338 @@
+//! Messages between two endpoints whose rails fail and come back, where devices take their time.
+
+mod fixture;
+mod recorded;
+
+use fixture::{ALL_ACCESS, impatient};
+use polyrail::endpoint::Healing;
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, MemoryRegion, When};
+use polyrail::p2p::{
+    CallError, End, Failure, P2pBuilder, P2pEndpoint, P2pMessage, RecvBuffer, RecvHandle,
+    SendHandle, connect_p2p_endpoints,
+};
+use polyrail::virtual_qp::{RailEvent, RailEventKind, RailState};
+use recorded::{Log, Recorded};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(20);
+
+const LENGTH: u32 = 1 << 16;
+
+/// One end, of two rails on two devices.
+struct Side {
+    devices: [Device; 2],
+    domains: [Recorded; 2],
+    buffer: RegisteredBuffer<MemoryRegion>,
+    endpoint: P2pEndpoint<Recorded>,
+}
+
+impl Side {
+    fn new(fabric: &Fabric, names: [&str; 2], builder: &P2pBuilder) -> Self {
+        let devices = names.map(|name| fabric.create_device(DeviceConfig::named(name)));
+        let log = Log::default();
+        let domains = devices.each_ref().map(|on| Recorded::new(on.alloc_pd().unwrap(), &log));
+        let endpoint = builder.build(&domains.each_ref()).unwrap();
+        let buffer =
+            RegisteredBuffer::new(LENGTH as usize, ALL_ACCESS, &domains.each_ref()).unwrap();
+        Self { devices, domains, buffer, endpoint }
+    }
+
+    /// The state of rail 1, of the end that sends and of the one that receives.
+    fn states(&self) -> [RailState; 2] {
+        let sends = self.endpoint.sender().queue_pair_state(1);
+        let receives = self.endpoint.receiver().queue_pair_state(1);
+        [sends, receives].map(|state| state.unwrap().0)
+    }
+
+    /// What is done on other threads goes on, or does not.
+    fn hold(&self, holds: bool) {
+        self.domains.iter().for_each(|domain| domain.holds.store(holds, SeqCst));
+    }
+}
+
+/// Two ends, and what loses messages between them.
+struct Pair {
+    near: Side,
+    far: Side,
+    loses: fn(&P2pMessage) -> bool,
+    lost: usize,
+}
+
+impl Pair {
+    fn new(healing: Healing) -> Self {
+        Self::with(P2pBuilder::new().healing(healing))
+    }
+
+    fn with(builder: P2pBuilder) -> Self {
+        let fabric = Fabric::threaded();
+        let builder =
+            builder.rails(2).split_threshold(1024).reroutes(true).connect_options(impatient());
+        let mut near = Side::new(&fabric, ["near0", "near1"], &builder);
+        let mut far = Side::new(&fabric, ["far0", "far1"], &builder);
+        connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        Self { near, far, loses: |_| false, lost: 0 }
+    }
+
+    fn sides(&self) -> [&Side; 2] {
+        [&self.near, &self.far]
+    }
+
+    fn poll(&mut self) {
+        let Self { near, far, loses, lost } = self;
+        near.endpoint.poll(16).unwrap();
+        far.endpoint.poll(16).unwrap();
+        let mut carry = |from: &mut P2pEndpoint<Recorded>, to: &mut P2pEndpoint<Recorded>| {
+            while let Some(message) = from.next_message() {
+                if loses(&message) {
+                    *lost += 1;
+                } else {
+                    to.hear(message).unwrap();
+                }
+            }
+        };
+        carry(&mut near.endpoint, &mut far.endpoint);
+        carry(&mut far.endpoint, &mut near.endpoint);
+    }
+
+    fn poll_until(&mut self, is_there: impl Fn(&Self) -> bool) {
+        let begin = Instant::now();
+        while !is_there(self) {
+            self.poll();
+            assert!(begin.elapsed() < LONG, "{:?}", self.sides().map(Side::states));
+        }
+    }
+
+    fn poll_for(&mut self, time: Duration) {
+        let begin = Instant::now();
+        while begin.elapsed() < time {
+            self.poll();
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.sides().iter().all(|side| side.states() == [RailState::InService; 2])
+    }
+
+    fn is_down(&self) -> bool {
+        self.sides().iter().all(|side| side.states() == [RailState::Down; 2])
+    }
+
+    /// Of ends that wait for rails however few there are, and soon take a silent one for dead.
+    fn patient(rail_timeout: Duration) -> Self {
+        let healing = Healing {
+            stall_timeout: Some(Duration::from_millis(40)),
+            rail_timeout: Some(rail_timeout),
+            longest_interval: Duration::from_millis(10),
+            ..Healing::default()
+        };
+        Self::with(P2pBuilder::new().min_rails(0).healing(healing))
+    }
+
+    /// Both links of the near end swallow everything, or work.
+    fn silence(&self, silent: bool) {
+        for device in &self.near.devices {
+            device.inject(When::Now, Fault::Silent(silent));
+        }
+    }
+
+    /// Far offers a buffer, and near knows of it.
+    fn offer(&mut self) -> RecvHandle {
+        let keys = self.far.buffer.own_keys();
+        let local = self.far.buffer.local(0, LENGTH).unwrap();
+        let offer = [RecvBuffer { local, tag: 5, keys: &keys }];
+        let receive = self.far.endpoint.irecv(&offer).unwrap();
+        self.poll_for(Duration::from_millis(20));
+        receive
+    }
+
+    /// Sends a message to a buffer that far has offered.
+    fn send(&mut self) -> SendHandle {
+        let keys = self.near.buffer.own_keys();
+        let local = self.near.buffer.local(0, LENGTH).unwrap();
+        let begin = Instant::now();
+        loop {
+            match self.near.endpoint.isend(local, 5, &keys) {
+                Err(error) if error.is_not_now() => self.poll(),
+                sent => return sent.unwrap(),
+            }
+            assert!(begin.elapsed() < LONG);
+        }
+    }
+
+    /// Failures of near's rails, of the end that sends.
+    fn failures(&mut self) -> usize {
+        let events = std::iter::from_fn(|| self.near.endpoint.take_event());
+        let is_failure = |(end, _, event): &(End, usize, RailEvent)| {
+            *end == End::Sender && matches!(event.kind, RailEventKind::Failed { .. })
+        };
+        events.filter(is_failure).count()
+    }
+
+    /// A message from near to far.
+    fn exchange(&mut self) {
+        let keys = self.far.buffer.own_keys();
+        let local = self.far.buffer.local(0, LENGTH).unwrap();
+        let receive =
+            self.far.endpoint.irecv(&[RecvBuffer { local, tag: 5, keys: &keys }]).unwrap();
+        let begin = Instant::now();
+        let send = self.send();
+        let mut received = None;
+        while received.is_none() || !self.near.endpoint.test_send(send).unwrap() {
+            self.poll();
+            received = received.or_else(|| self.far.endpoint.test_recv(receive).unwrap());
+            assert!(begin.elapsed() < LONG);
+        }
+        assert_eq!(received.unwrap().sizes(), [LENGTH]);
+    }
+}
+
+/// Messages go on over the other rail for as long as it takes, and a queue pair that comes too late is not used.
+#[test]
+fn queue_pairs_that_take_long_to_make_and_to_connect_hold_nobody_up() {
+    for slow in [[true, false], [false, true], [true, true]] {
+        let mut pair = Pair::new(Healing::default());
+        pair.exchange();
+        for (side, slow) in pair.sides().into_iter().zip(slow) {
+            side.hold(slow);
+        }
+        let link = pair.far.devices[1].clone();
+        for fault in [Fault::LinkDown, Fault::LinkUp, Fault::LinkDown, Fault::LinkUp] {
+            link.inject(When::Now, fault);
+            (0..20).for_each(|_| pair.exchange());
+            assert!(!pair.is_whole(), "{slow:?}");
+        }
+        pair.sides().into_iter().for_each(|side| side.hold(false));
+        pair.poll_until(Pair::is_whole);
+        (0..20).for_each(|_| pair.exchange());
+    }
+}
+
+/// Both ends wait for long between two attempts, and the port's return ends that, at whichever end it is.
+#[test]
+fn a_port_that_is_up_again_is_tried_at_once() {
+    let forever = Duration::from_secs(3600);
+    let healing =
+        Healing { first_interval: forever, longest_interval: forever, ..Healing::default() };
+    for of_near in [true, false] {
+        let mut pair = Pair::new(healing);
+        let side = if of_near { &pair.near } else { &pair.far };
+        let link = side.devices[1].clone();
+        link.inject(When::Now, Fault::LinkDown);
+        // Each end that sends has made an attempt, in vain.
+        let offers =
+            |pair: &Pair| pair.sides().map(|side| side.domains[1].asked_for_ports.load(SeqCst));
+        let before = offers(&pair);
+        let has_tried =
+            |pair: &Pair| offers(pair).iter().zip(before).all(|(now, before)| *now > before);
+        pair.poll_until(|pair| pair.is_down() && has_tried(pair));
+        pair.poll_for(Duration::from_millis(50));
+        assert!(pair.is_down());
+        link.inject(When::Now, Fault::LinkUp);
+        pair.poll_until(Pair::is_whole);
+        pair.exchange();
+    }
+}
+
+/// One end is slow: the other fails its rail again before the queue pair is connected, at every place of the way.
+#[test]
+fn a_rail_that_fails_again_before_its_queue_pair_is_there_gets_another_one() {
+    for fails in 0..30 {
+        let mut pair = Pair::new(Healing::default());
+        let [near, far] = [&pair.near, &pair.far].map(|side| side.devices[1].clone());
+        near.inject(When::Now, Fault::LinkDown);
+        pair.poll_until(Pair::is_down);
+        near.inject(When::Now, Fault::LinkUp);
+        pair.poll_for(Duration::from_millis(fails));
+        far.inject(When::Now, Fault::LinkDown);
+        (0..100).for_each(|_| pair.poll());
+        far.inject(When::Now, Fault::LinkUp);
+        pair.poll_until(Pair::is_whole);
+        pair.exchange();
+    }
+}
+
+/// What was said last of a queue pair that is in its place at one end only is lost, with the link.
+#[test]
+fn a_link_that_breaks_while_queue_pairs_join_is_no_loss() {
+    let is_answer: fn(&P2pMessage) -> bool = |message| matches!(message, P2pMessage::Answer { .. });
+    let is_offer: fn(&P2pMessage) -> bool = |message| matches!(message, P2pMessage::Offer { .. });
+    for loses in [is_answer, is_offer] {
+        let mut pair = Pair::new(Healing::default());
+        pair.loses = loses;
+        let link = pair.near.devices[1].clone();
+        link.inject(When::Now, Fault::LinkDown);
+        pair.poll_until(Pair::is_down);
+        link.inject(When::Now, Fault::LinkUp);
+        pair.poll_until(|pair| pair.lost >= 2);
+        pair.loses = |_| false;
+        for side in [&mut pair.near, &mut pair.far] {
+            side.endpoint.link_restored();
+        }
+        pair.poll_until(Pair::is_whole);
+        pair.exchange();
+    }
+}
+
+/// The peer answers, so rails come back; but nothing gets through on any of them.
+#[test]
+fn rails_that_come_back_and_carry_nothing_end_the_connection_in_time() {
+    let limit = Duration::from_millis(400);
+    let mut pair = Pair::patient(limit);
+    pair.exchange();
+    let receive = pair.offer();
+    pair.silence(true);
+    let begin = Instant::now();
+    let send = pair.send();
+    let why = |pair: &Pair| {
+        [pair.near.endpoint.send_failure(), pair.far.endpoint.recv_failure()]
+            .map(|why| why.copied())
+    };
+    pair.poll_until(|pair| why(pair).iter().all(Option::is_some));
+    assert!(begin.elapsed() >= limit, "{:?}", begin.elapsed());
+    // The far end offers its buffer again, in vain too: either may be the first.
+    let why = why(&pair).map(Option::unwrap);
+    assert!(why.contains(&Failure::NotHealed), "{why:?}");
+    assert!(why.iter().all(|why| matches!(why, Failure::NotHealed | Failure::Peer)), "{why:?}");
+    assert!(pair.failures() > 2, "rails came back");
+    let failed = |error| matches!(error, CallError::Failed(_));
+    while !pair.near.endpoint.test_send(send).is_err_and(failed) {
+        pair.poll();
+        assert!(begin.elapsed() < LONG);
+    }
+    while !pair.far.endpoint.test_recv(receive).is_err_and(failed) {
+        pair.poll();
+        assert!(begin.elapsed() < LONG);
+    }
+}
+
+/// What gets through in between is headway, however often rails fail; and with nothing to send none is needed.
+#[test]
+fn rails_that_carry_something_now_and_then_end_nothing() {
+    let mut pair = Pair::patient(Duration::from_millis(200));
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(1) {
+        let receive = pair.offer();
+        pair.silence(true);
+        let send = pair.send();
+        while pair.failures() == 0 {
+            pair.poll();
+        }
+        pair.silence(false);
+        while !pair.near.endpoint.test_send(send).unwrap() {
+            pair.poll();
+        }
+        while pair.far.endpoint.test_recv(receive).unwrap().is_none() {
+            pair.poll();
+        }
+    }
+    for _ in 0..6 {
+        for fault in [Fault::LinkDown, Fault::LinkUp] {
+            pair.near.devices[1].inject(When::Now, fault);
+            pair.poll_for(Duration::from_millis(50));
+        }
+    }
+    pair.poll_until(Pair::is_whole);
+    pair.exchange();
+}
