@@ -4,6 +4,7 @@
 use crate::size::{SizeError, parse_size};
 use crate::time::{TimeError, parse_time};
 use polyrail::nic::Fault;
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -53,6 +54,11 @@ impl Harm {
         ("corrupt", Self::Corrupt),
         ("gone", Self::Gone),
     ];
+
+    fn name(self) -> &'static str {
+        let mut all = Self::ALL.into_iter();
+        all.find_map(|(name, harm)| (harm == self).then_some(name)).unwrap_or_default()
+    }
 
     /// Returns what happens when it begins.
     pub(crate) const fn inflicted(self) -> Fault {
@@ -121,6 +127,31 @@ pub struct RailFault {
     pub harm: Harm,
     /// How long it lasts; `None`: for ever.
     pub lasting: Option<Duration>,
+}
+
+/// As it is written, with nothing left out.
+///
+/// ```
+/// # use polyrail_program::fault::RailFault;
+/// let fault: RailFault = "2:1M".parse()?;
+/// assert_eq!(fault.to_string(), "near.2:1048576:cut");
+/// # Ok::<(), polyrail_program::fault::FaultError>(())
+/// ```
+impl fmt::Display for RailFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { side, rail, begin, harm, lasting } = *self;
+        let side = match side {
+            Side::Near => "near",
+            Side::Far => "far",
+        };
+        write!(f, "{side}.{rail}:")?;
+        match begin {
+            Begin::Bytes(bytes) => write!(f, "{bytes}:")?,
+            Begin::Time(time) => write!(f, "{}s:", time.as_secs_f64())?,
+        }
+        f.write_str(harm.name())?;
+        lasting.map_or(Ok(()), |lasting| write!(f, ":{}s", lasting.as_secs_f64()))
+    }
 }
 
 /// Text that is not a fault.
@@ -262,6 +293,7 @@ mod tests {
             ("far.2:200ms:gone", RailFault { harm: Harm::Gone, lasting: None, ..far }),
         ] {
             assert_eq!(text.parse(), Ok(fault), "{text}");
+            assert_eq!(fault.to_string().parse(), Ok(fault), "{fault}");
         }
     }
 

@@ -12,7 +12,7 @@
 //! 4. [`transfer`]: the copy path, with its protocol in the module's documentation;
 //! 5. [`perf`] measures, within a process and between two;
 //! 6. [`serve`]: the side that waits, for files and measurements;
-//! 7. two pages for users of the program: [real NICs](real_nics), and [faults on request](faults_on_request);
+//! 7. pages for users of the program: [measuring], [real NICs](real_nics), and [faults on request](faults_on_request);
 //! 8. `main.rs` and `cli/`: the program, a thin layer over `transfer`, `perf` and `serve`.
 
 pub mod fault;
@@ -20,6 +20,8 @@ pub mod fault;
 pub mod faults_on_request {}
 mod hosts;
 pub mod job;
+#[doc = include_str!("../docs/measuring.md")]
+pub mod measuring {}
 pub mod perf;
 /// The module of the library's tests.
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The program's command line, its help, its devices and its measurements, run as a process.
+//! The program's command line, its help and its devices, run as a process.
 
 mod program_support;
 
@@ -76,7 +76,7 @@ fn options_of_one_host_and_of_two_do_not_mix() {
 #[test]
 fn command_lines_that_make_no_sense() {
     let place = Place::with_source(10);
-    let senseless: [&[&str]; 35] = [
+    let senseless: [&[&str]; 47] = [
         &[],
         &["copy"],
         &["copy", "src"],
@@ -96,7 +96,19 @@ fn command_lines_that_make_no_sense() {
         &["perf", "--sizes", "1M..1K"],
         &["perf", "--json", "--csv"],
         &["perf", "--seconds", "0"],
-        &["perf", "--latency", "--operations", "p2p,read"],
+        &["perf", "--latency", "--operations", "write", "--sizes", "1M", "--count", "1"],
+        &["perf", "--operations", "fetch-add", "--sizes", "16", "--count", "1"],
+        &["perf", "--bidirectional", "--latency"],
+        &["perf", "--bidirectional", "--timeline"],
+        &["perf", "-b", "--fault", "1:1M"],
+        &["perf", "--window", "0"],
+        &["perf", "--window", "16385", "--rails", "1"],
+        &["perf", "--window", "257", "--rails", "2"],
+        &["perf", "--inline", "5K"],
+        &["perf", "--inline", "64", "--sizes", "8", "--operations", "write"],
+        &["perf", "--inline", "1K", "--sizes", "8", "--rails", "1", "--operations", "write"],
+        &["perf", "--mtu", "1500"],
+        &["copy", "--mtu", "1024", "src", "dst"],
         &["perf", "--latency", "--timeline"],
         &["perf", "--latency", "--plot", "perf.svg"],
         &["perf", "--latency", "--fault", "1:1M"],
@@ -222,11 +234,26 @@ fn help_explains_itself() {
         "--timeline",
         "--fault <[SIDE.]RAIL:WHEN[:HOW[:FOR]]>",
         "--line-rate",
-        "over time 1M; latency 8]",
+        "over time 1M; latency 8; atomics always 8]",
         "--latency",
+        "-b, --bidirectional",
+        "--inline <BYTES>",
+        "--mtu <BYTES>",
+        "fetch-add",
+        "compare-swap",
     ] {
         assert!(help.contains(word), "{word}: {help}");
     }
+    // In an order that leads from where to what and how, and to what comes of it.
+    let headings =
+        ["Hosts and devices:", "What to measure:", "Requests:", "Faults:", "Waiting:", "Output:"];
+    let places =
+        headings.map(|heading| help.find(heading).unwrap_or_else(|| panic!("{heading}: {help}")));
+    assert!(places.is_sorted(), "{help}");
+    // Nothing stands outside of them but the help itself.
+    let (_, others) = help.split_once("\nOptions:\n").unwrap();
+    let others = others.split("\n\n").next().unwrap();
+    assert_eq!(others.matches("  -").count(), 1, "{others}");
     let help = stdout(&place.run(&["serve", "--help"]));
     for word in ["--peers", "--once", "--answer-timeout", "--idle-timeout", "--progress-timeout"] {
         assert!(help.contains(word), "{word}: {help}");
@@ -245,213 +272,4 @@ fn shells_get_their_completions() {
         let script = stdout(&output);
         assert!(script.contains(word) && script.contains("max-msg-size"), "{script}");
     }
-}
-
-#[test]
-fn perf_stays_on_the_processors_that_it_was_told() {
-    let place = Place::new();
-    let allowed = fs::read_to_string("/proc/self/status").unwrap();
-    let (_, allowed) = allowed.split_once("Cpus_allowed_list:").unwrap();
-    let first = allowed.trim().split([',', '-', '\n']).next().unwrap();
-    let output = place.run(&[&QUICK[..], &["--json", "--cpus", first]].concat());
-    assert_success(&output);
-    let line = &json(&output)[0];
-    assert_eq!(line["options"]["cpus"], first, "{line}");
-    assert_eq!(line["machine"]["cpus"], 1, "as many as it may use: {line}");
-    assert_failure(&place.run(&[&QUICK[..], &["--cpus", "1023"]].concat()), 2, &["--cpus 1023"]);
-    let senseless = place.run(&[&QUICK[..], &["--cpus", "3-1"]].concat());
-    assert_eq!(senseless.status.code(), Some(2));
-    assert!(stderr(&senseless).contains("not a processor"), "{}", stderr(&senseless));
-}
-
-#[test]
-fn perf_measures_every_operation() {
-    let place = Place::new();
-    let output = place.run(&[&QUICK[..], &["--json"]].concat());
-    assert_success(&output);
-    let report = json(&output);
-    let lines = report.as_array().unwrap();
-    // write, write-imm with two schemes, read, send, p2p; two sizes each.
-    assert_eq!(lines.len(), 12);
-    for line in lines {
-        assert_eq!(line["requests"], 20, "{line}");
-        for figure in ["requests_per_second", "gigabytes_per_second", "relative_to_memcpy"] {
-            assert!(line[figure].as_f64().unwrap() > 0.0, "{line}");
-        }
-        let [gigabytes, gigabits] = ["gigabytes_per_second", "gigabits_per_second"]
-            .map(|figure| line[figure].as_f64().unwrap());
-        assert!((gigabits / gigabytes - 8.0).abs() < 1e-9, "{line}");
-        let (machine, options) = (&line["machine"], &line["options"]);
-        assert!(machine["cpus"].as_u64().unwrap() > 0 && machine["kernel"].is_string(), "{line}");
-        assert_eq!((&options["count"], &options["seconds"]), (&20.into(), &Value::Null));
-        assert_eq!(options["rail_failure"], "reroute", "{line}");
-    }
-    let named = |line: &Value| format!("{} {}", line["operation"], line["scheme"]);
-    let names: Vec<String> = lines.iter().step_by(2).map(named).collect();
-    let expected = ["write -", "write-imm spray", "write-imm dqplb", "read -", "send -", "p2p -"];
-    let expected = expected.map(|name| format!("\"{}\"", name.replace(' ', "\" \"")));
-    assert_eq!(names, expected);
-}
-
-#[test]
-fn perf_prints_tables_and_csv() {
-    let place = Place::new();
-    let output = place.run(&[&QUICK[..], &["--threads", "2", "--rails", "2"]].concat());
-    assert_success(&output);
-    let text = stdout(&output);
-    assert!(text.starts_with("the software NIC: 2 rails, "), "{text}");
-    assert!(text.contains("a thread for each end"), "{text}");
-    assert_eq!(text.lines().filter(|line| line.contains(" KiB  ")).count(), 12, "{text}");
-    let output = place.run(&[&QUICK[..], &["--csv", "--rails", "1"]].concat());
-    assert_success(&output);
-    let csv = stdout(&output);
-    let columns = csv.lines().next().unwrap().split(',').count();
-    assert!(csv.lines().all(|line| line.split(',').count() == columns), "{csv}");
-    assert_eq!(csv.lines().count(), 1 + 10);
-}
-
-#[test]
-fn perf_measures_half_round_trips() {
-    let place = Place::new();
-    let quick = ["perf", "--latency", "--count", "50"];
-    let output = place.run(&[&quick[..], &["--json", "--rails", "2"]].concat());
-    assert_success(&output);
-    let report = json(&output);
-    let lines = report.as_array().unwrap();
-    let named = |line: &Value| format!("{} {}", line["operation"], line["scheme"]).replace('"', "");
-    let names: Vec<String> = lines.iter().map(named).collect();
-    assert_eq!(names, ["write-imm spray", "write-imm dqplb", "send -", "p2p -"]);
-    for line in lines {
-        assert_eq!(
-            (&line["round_trips"], &line["message_size"]),
-            (&50.into(), &8.into()),
-            "{line}"
-        );
-        let names = ["min_ns", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "max_ns"];
-        let times = names.map(|name| line[name].as_f64().unwrap());
-        assert!(times[0] > 0.0 && times.is_sorted(), "{line}");
-    }
-    let choice = ["--operations", "p2p,send", "--sizes", "1,64K", "--threads", "2"];
-    let output = place.run(&[&quick[..], &choice].concat());
-    assert_success(&output);
-    let text = stdout(&output);
-    for words in ["one request in flight", "p99.9 us", "p2p        -       64 KiB           50  "] {
-        assert!(text.contains(words), "{words:?} is not in: {text}");
-    }
-    let output = place.run(&[&quick[..], &choice, &["--csv"]].concat());
-    let csv = stdout(&output);
-    assert_eq!(csv.lines().count(), 1 + 4);
-    assert!(csv.lines().all(|line| line.split(',').count() == 14), "{csv}");
-}
-
-#[test]
-fn perf_draws() {
-    let place = Place::new();
-    assert_success(&place.run(&[&QUICK[..], &["--plot", "perf.svg"]].concat()));
-    let svg = fs::read_to_string(place.path("perf.svg")).unwrap();
-    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-    for word in ["memcpy", "write-imm dqplb", "64 KiB", "GB/s"] {
-        assert!(svg.contains(word), "{word}");
-    }
-}
-
-/// A measurement over time that is over at once.
-const OVER_TIME: [&str; 4] = ["perf", "--timeline", "--seconds", "0.1"];
-
-#[test]
-fn perf_over_time_prints_what_each_rail_did() {
-    let place = Place::new();
-    let output = place.run(&OVER_TIME);
-    assert_success(&output);
-    let text = stdout(&output);
-    for words in ["the software NIC: 4 rails, ", "write-imm of 1 MiB, spray: ", "rail 3 (tx3)  "] {
-        assert!(text.contains(words), "{words:?} is not in: {text}");
-    }
-    assert!(!text.contains("goodput:"), "{text}");
-    let choice = ["--operations", "read", "--sizes", "64K", "--rails", "2", "--json"];
-    let output = place.run(&[&OVER_TIME[..], &choice].concat());
-    assert_success(&output);
-    let report = json(&output);
-    assert_eq!((&report["operation"], &report["message_size"]), (&"read".into(), &65536.into()));
-    assert_eq!(report["rail_names"], serde_json::json!(["rail 0 (tx0)", "rail 1 (tx1)"]));
-    assert_eq!((&report["goodput"], &report["marks"]), (&Value::Null, &serde_json::json!([])));
-    let samples = report["samples"].as_array().unwrap();
-    assert!(!samples.is_empty());
-    for sample in samples {
-        assert!(sample["gigabytes_per_second"].is_f64(), "{sample}");
-        assert_eq!(sample["rails"].as_array().unwrap().len(), 2, "{sample}");
-    }
-}
-
-#[test]
-fn perf_over_time_shows_faults_that_come_and_go() {
-    let place = Place::new();
-    let fault =
-        ["perf", "--seconds", "1", "--line-rate", "64M", "--sizes", "64K", "--max-msg-size"];
-    let fault =
-        [&fault[..], &["4K", "--fault", "2:200ms:slow:200ms", "--plot", "plot.svg"]].concat();
-    let output = place.run(&fault);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let (rest, told) = split_faults(&output);
-    assert_eq!((rest.as_str(), told.len()), ("", 2), "{told:?}");
-    assert!(stdout(&output).contains("\ngoodput: "), "{}", stdout(&output));
-    let svg = fs::read_to_string(place.path("plot.svg")).unwrap();
-    for words in [
-        "goodput on the software NIC",
-        "all rails: acknowledged",
-        "rail 3 (tx3): posted",
-        "rail 2 (device tx2): completions 20 ms late",
-        "rail 2 (device tx2): completions in time again",
-    ] {
-        assert!(svg.contains(words), "{words:?} is not in the picture");
-    }
-    let report = json(&place.run(&[&fault[..], &["--json"]].concat()));
-    let marks = report["marks"].as_array().unwrap();
-    assert_eq!((&marks[0]["begins"], &marks[1]["begins"]), (&true.into(), &false.into()));
-    assert_eq!((marks.len(), &marks[0]["cause"]), (2, &"fault 0".into()));
-    for figure in ["before", "during", "after", "during_ratio", "after_ratio"] {
-        assert!(report["goodput"][figure].as_f64().unwrap() > 0.0, "{}", report["goodput"]);
-    }
-    let csv = stdout(&place.run(&[&fault[..], &["--csv"]].concat()));
-    let head = "seconds,gigabytes_per_second,rail_0,rail_1,rail_2,rail_3,marks";
-    assert_eq!(csv.lines().next(), Some(head));
-    assert!(csv.lines().all(|line| line.split(',').count() == 7), "{csv}");
-    assert_eq!(csv.matches("\"rail 2 (device tx2): ").count(), 2, "{csv}");
-}
-
-#[test]
-fn a_fault_that_never_comes_does_not_change_a_measurement() {
-    let place = Place::new();
-    let output = place.run(&[&OVER_TIME[..], &["--fault", "far.1:600s:gone"]].concat());
-    let note = "polyrail: the fault on rail 1 did not happen: the measurement ended before 600s had \
-                passed\n";
-    assert_eq!((output.status.success(), stderr(&output).as_str()), (true, note));
-    assert!(!stdout(&output).contains("goodput:"));
-}
-
-#[test]
-fn a_line_rate_limits_every_device() {
-    let place = Place::with_source(4 << 20);
-    let output = place.copy(&["--line-rate", "8M", "--rails", "2", "--json"]);
-    assert_success(&output);
-    place.assert_copied();
-    // 2 MiB over each of two devices, of which 1 ms is free.
-    assert!(json(&output)["seconds"].as_f64().unwrap() > 0.24, "{}", stdout(&output));
-    let rate = ["--line-rate", "8M", "--rails", "2"];
-    let output = place.run(&[&OVER_TIME[..], &rate].concat());
-    assert_success(&output);
-    assert!(stdout(&output).contains("2 rails, 8 MiB/s a device, "), "{}", stdout(&output));
-}
-
-#[test]
-#[ignore = "mounts a file system, as root"]
-fn a_full_file_system_keeps_the_old_picture() {
-    let place = Place::new();
-    let small = Mounted::new(&place);
-    fs::write(place.path("small/perf.svg"), "old").unwrap();
-    assert!(fs::write(place.path("small/filler"), vec![0; 4 << 20]).is_err());
-    let output = place.run(&[&QUICK[..], &["--plot", "small/perf.svg"]].concat());
-    assert_failure(&output, 5, &["cannot write small/perf.svg: No space left"]);
-    assert_eq!(fs::read_to_string(place.path("small/perf.svg")).unwrap(), "old");
-    assert_eq!(small.files(), 2);
 }

@@ -33,7 +33,7 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
         scheme: arguments.scheme.into(),
         max_msg_size: arguments.requests.max_msg_size,
         message_size: arguments.message_size,
-        window: arguments.requests.window,
+        window: arguments.window,
         line_rate: arguments.requests.line_rate,
         faults: arguments.faults.fault.clone(),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),

@@ -3,7 +3,7 @@
 use super::output;
 use polyrail::backend::DeviceError;
 use polyrail::chain::Chain;
-use polyrail::endpoint::{BuildError, EndpointError, NamedRailError};
+use polyrail::endpoint::{BuildError, ConnectError, EndpointError, NamedRailError};
 use polyrail::exchange::ControlError;
 use polyrail::printable;
 use polyrail::virtual_qp::RailId;
@@ -217,15 +217,17 @@ fn session_exit(error: &SessionError) -> (Exit, Option<RailFailure>) {
         SessionError::TooMuchMemory { .. } => (Exit::Memory, None),
         SessionError::Build(error) => (build_exit(error), None),
         SessionError::Device(error) => (device_exit(error), None),
+        SessionError::Connect(ConnectError::Modify { source, .. }) => (device_exit(source), None),
         _ => (Exit::Rail, None),
     }
 }
 
 fn build_exit(error: &BuildError) -> Exit {
     match error {
-        BuildError::Devices { .. } | BuildError::Rails { .. } | BuildError::VirtualQp(_) => {
-            Exit::Usage
-        }
+        BuildError::Devices { .. }
+        | BuildError::Rails { .. }
+        | BuildError::QueueDepth { .. }
+        | BuildError::VirtualQp(_) => Exit::Usage,
         BuildError::Device { source, .. } => device_exit(source),
         _ => Exit::Rail,
     }
@@ -234,6 +236,9 @@ fn build_exit(error: &BuildError) -> Exit {
 fn device_exit(error: &DeviceError) -> Exit {
     match error {
         DeviceError::Memory(_) => Exit::Memory,
+        DeviceError::Mtu { .. } | DeviceError::PeerMtu { .. } | DeviceError::InlineData { .. } => {
+            Exit::Usage
+        }
         // Usually the limit of locked memory.
         #[cfg(feature = "verbs")]
         DeviceError::Register { source, .. } if source.errno == libc::ENOMEM => Exit::Memory,
@@ -283,9 +288,17 @@ mod tests {
         let too_long =
             virtual_qp::BuildError::RailMsgSize { rail: 1, bytes: 1 << 30, limit: 1 << 20 };
         let too_many = BuildError::Rails { rails: 9, max: 8 };
-        for error in [too_many, too_long.into()] {
+        let device = || "a0".to_owned();
+        let too_deep = BuildError::QueueDepth { device: device(), rails: 1, asked: 2, most: 1 };
+        let short = DeviceError::Mtu { port: 1, asked: 4096, most: 1024 };
+        let short = BuildError::Device { device: device(), source: short };
+        for error in [too_many, too_long.into(), too_deep, short] {
             assert_eq!(Failure::from(PerfError::from(error)).exit, Exit::Usage);
         }
+        let source = DeviceError::PeerMtu { asked: 4096, most: 1024 };
+        let rail = RailId::Data(0);
+        let peers = ConnectError::Modify { rail, device: device(), source };
+        assert_eq!(Failure::from(PerfError::from(peers)).exit, Exit::Usage);
     }
 
     #[cfg(feature = "verbs")]

@@ -1,4 +1,4 @@
-//! `polyrail perf --latency`: half round trips.
+//! `polyrail perf --latency`: round trips, and halves of them.
 
 use super::args::{OperationName, PerfArguments};
 use super::exit::Failure;
@@ -9,25 +9,25 @@ use super::signals::interrupts;
 use super::table::Table;
 use super::{hosts, print};
 use polyrail_program::job::Shape;
-use polyrail_program::perf::{
-    Latency, PerfConfig, WorkloadError, measure_latency, measure_latency_to,
-};
+use polyrail_program::perf::{Latency, PerfConfig, measure_latency, measure_latency_to};
 use polyrail_program::session::RailNews;
 use polyrail_program::size::human_size;
 use std::time::Duration;
 
 /// What is measured unless it is chosen.
-const OPERATIONS: [OperationName; 3] =
-    [OperationName::WriteImm, OperationName::Send, OperationName::P2p];
+const OPERATIONS: [OperationName; 5] = [
+    OperationName::Write,
+    OperationName::WriteImm,
+    OperationName::Read,
+    OperationName::Send,
+    OperationName::P2p,
+];
 const SIZE: u32 = 8;
 const TIME: Duration = Duration::from_secs(1);
 
 pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     check(arguments)?;
     let kinds = kinds(arguments, &OPERATIONS);
-    if let Some((unnoticed, _)) = kinds.iter().find(|(operation, _)| !operation.is_received()) {
-        return Err(Failure::usage(&WorkloadError::Unnoticed(*unnoticed).to_string()));
-    }
     let (place, measure) = bench(arguments)?;
     let sizes = arguments.sizes.as_ref().map_or(&[SIZE][..], |sizes| &sizes.0);
     let mut lines = Vec::new();
@@ -82,7 +82,14 @@ fn text(arguments: &PerfArguments, place: &Place, lines: &[Line<Latency>]) -> St
         let times = times(measured).map(|nanoseconds| format!("{:.2}", nanoseconds / 1e3));
         table.row(names.into_iter().chain(counts).chain(times).collect());
     }
-    format!("{}\nHalf round trips\n\n{}", describe(arguments, place), table.text())
+    let halves = lines.iter().any(|line| line.measured.halved);
+    let wholes = lines.iter().any(|line| !line.measured.halved);
+    let what = match (halves, wholes) {
+        (true, true) => "Half round trips; of read, fetch-add and compare-swap whole ones",
+        (true, false) => "Half round trips",
+        (false, _) => "Round trips",
+    };
+    format!("{}\n{what}\n\n{}", describe(arguments, place), table.text())
 }
 
 const fn times(measured: &Latency) -> [f64; 7] {
@@ -93,15 +100,15 @@ const fn times(measured: &Latency) -> [f64; 7] {
 fn csv(lines: &[Line<Latency>]) -> String {
     let mut text = String::from(
         "operation,scheme,message_size,rails,devices,threads,round_trips,min_ns,p50_ns,p90_ns,\
-         p99_ns,p99_9_ns,max_ns,mean_ns\n",
+         p99_ns,p99_9_ns,max_ns,mean_ns,halved\n",
     );
     for Line { operation, shape, threads, measured, .. } in lines {
         let Shape { rails, devices, message_size, .. } = shape;
         let scheme = shape.scheme_name();
-        let round_trips = measured.round_trips;
+        let Latency { round_trips, halved, .. } = *measured;
         let times = times(measured).map(|nanoseconds| format!("{nanoseconds:.1}")).join(",");
         text += &format!(
-            "{operation},{scheme},{message_size},{rails},{devices},{threads},{round_trips},{times}\n"
+            "{operation},{scheme},{message_size},{rails},{devices},{threads},{round_trips},{times},{halved}\n"
         );
     }
     text

@@ -17,7 +17,8 @@ use polyrail::cpus::pin_thread;
 use polyrail::virtual_qp::Scheme;
 use polyrail_program::job::Shape;
 use polyrail_program::perf::{
-    Limit, Measurement, Operation, PerfConfig, PerfError, Threads, measure, measure_to,
+    ATOMIC_SIZE, Limit, Measurement, Operation, PerfConfig, PerfError, Rate, Threads, measure,
+    measure_to,
 };
 use polyrail_program::session::RailNews;
 use polyrail_program::size::human_size;
@@ -56,7 +57,7 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     let streamed = !arguments.json && !arguments.csv;
     let mut lines = Vec::new();
     for (operation, scheme) in kinds(arguments, &OPERATIONS) {
-        for message_size in sizes(arguments) {
+        for message_size in sizes(arguments, operation) {
             if streamed {
                 progress(&lines, operation, message_size);
             }
@@ -136,9 +137,12 @@ fn chosen<T: Copy>(chosen: &[T], default: &[T]) -> Vec<T> {
 }
 
 /// Returns the sizes of requests.
-fn sizes(arguments: &PerfArguments) -> Vec<u32> {
+fn sizes(arguments: &PerfArguments, operation: Operation) -> Vec<u32> {
     let doubled = std::iter::successors(Some(SMALLEST), |size| Some(2 * size));
-    let default = || doubled.take_while(|size| *size <= LARGEST).collect();
+    let default = || match operation.is_atomic() {
+        true => vec![ATOMIC_SIZE],
+        false => doubled.take_while(|size| *size <= LARGEST).collect(),
+    };
     arguments.sizes.as_ref().map_or_else(default, |sizes| sizes.0.clone())
 }
 
@@ -175,7 +179,10 @@ pub(super) fn config(
         line_rate: arguments.requests.line_rate,
         max_msg_size: arguments.requests.max_msg_size,
         message_size,
-        window: arguments.requests.window as u32,
+        window: arguments.window,
+        bidirectional: arguments.bidirectional,
+        inline: arguments.inline(),
+        mtu: arguments.mtu,
         threads: if place.threads == 2 { Threads::Two } else { Threads::One },
         limit: arguments.count.map_or(limit, Limit::Count),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
@@ -211,7 +218,7 @@ fn erase_progress() {
 }
 
 fn text(arguments: &PerfArguments, place: &Place, lines: &[Line]) -> String {
-    let mut table = Table::new(&[
+    const COLUMNS: [&str; 11] = [
         "operation",
         "scheme",
         "size",
@@ -223,38 +230,46 @@ fn text(arguments: &PerfArguments, place: &Place, lines: &[Line]) -> String {
         "compl/msg",
         "memcpy GB/s",
         "of memcpy",
-    ]);
+    ];
+    let directions: &[&str] =
+        if arguments.bidirectional { &["GB/s there", "GB/s back"] } else { &[] };
+    let mut table = Table::new(&[&COLUMNS, directions].concat());
     for line in lines {
         let m = &line.measured;
-        table.row(vec![
+        let mut row = vec![
             line.operation.to_owned(),
             line.shape.scheme_name().to_owned(),
             human_size(line.shape.message_size),
-            format!("{:.0}", m.requests_per_second),
-            format!("{:.2}", m.gigabytes_per_second),
-            format!("{:.1}", m.gigabits_per_second),
+            format!("{:.0}", m.all.requests_per_second),
+            format!("{:.2}", m.all.gigabytes_per_second),
+            format!("{:.1}", m.all.gigabits_per_second),
             format!("{:.0}", m.nanoseconds_per_request),
             format!("{:.2}", m.doorbells_per_request),
             format!("{:.2}", m.completions_per_request),
             format!("{:.2}", m.memcpy_gigabytes_per_second),
             format!("{:.2}", m.relative_to_memcpy),
-        ]);
+        ];
+        let each = m.there.into_iter().chain(m.back);
+        row.extend(each.map(|rate| format!("{:.2}", rate.gigabytes_per_second)));
+        table.row(row);
     }
     format!("{}\n\n{}", describe(arguments, place), table.text())
 }
 
 /// Returns where and how requests were sent, and how many were in flight.
 pub(super) fn describe(arguments: &PerfArguments, place: &Place) -> String {
-    let RequestArguments { rails, line_rate, max_msg_size, window, .. } = arguments.requests;
+    let RequestArguments { rails, line_rate, max_msg_size, .. } = arguments.requests;
     let threads = if place.threads == 2 { "a thread for each end" } else { "one thread" };
-    let in_flight = match window {
+    let in_flight = match arguments.window {
         _ if arguments.latency => "one request in flight".to_owned(),
+        window if arguments.bidirectional => format!("{window} requests in flight each way"),
         window => format!("{window} requests in flight"),
     };
     let limited = |rate: NonZeroU64| format!(", {}/s a device", human_size(rate.get()));
     format!(
-        "{}: {rails} rails{}, fragments of up to {}, {in_flight}, {threads}",
+        "{}: {rails} rail{}{}, fragments of up to {}, {in_flight}, {threads}",
         place.name,
+        if rails == 1 { "" } else { "s" },
         line_rate.map(limited).unwrap_or_default(),
         human_size(max_msg_size.into()),
     )
@@ -264,7 +279,8 @@ fn csv(lines: &[Line]) -> String {
     let mut text = String::from(
         "operation,scheme,message_size,rails,devices,max_msg_size,window,threads,requests,\
          requests_per_second,gigabytes_per_second,nanoseconds_per_request,doorbells_per_request,\
-         completions_per_request,memcpy_gigabytes_per_second,relative_to_memcpy\n",
+         completions_per_request,memcpy_gigabytes_per_second,relative_to_memcpy,\
+         gigabytes_per_second_there,gigabytes_per_second_back\n",
     );
     for line in lines {
         let Line { operation, shape, threads, measured: m, .. } = line;
@@ -272,16 +288,23 @@ fn csv(lines: &[Line]) -> String {
         let scheme = shape.scheme_name();
         text += &format!(
             "{operation},{scheme},{message_size},{rails},{devices},{max_msg_size},{window},\
-             {threads},{},{:.1},{:.4},{:.1},{:.3},{:.3},{:.4},{:.4}\n",
+             {threads},{},{:.1},{:.4},{:.1},{:.3},{:.3},{:.4},{:.4},{},{}\n",
             m.requests,
-            m.requests_per_second,
-            m.gigabytes_per_second,
+            m.all.requests_per_second,
+            m.all.gigabytes_per_second,
             m.nanoseconds_per_request,
             m.doorbells_per_request,
             m.completions_per_request,
             m.memcpy_gigabytes_per_second,
             m.relative_to_memcpy,
+            of_direction(m.there),
+            of_direction(m.back),
         );
     }
     text
+}
+
+/// Empty where only one end sends.
+fn of_direction(rate: Option<Rate>) -> String {
+    rate.map(|rate| format!("{:.4}", rate.gigabytes_per_second)).unwrap_or_default()
 }

@@ -64,7 +64,7 @@ fn series(lines: &[Line]) -> Vec<(String, Points)> {
     let mut series: Vec<(String, Points)> = Vec::new();
     let mut memcpy = BTreeMap::<u64, Vec<f64>>::new();
     for line in lines {
-        let point = (line.shape.message_size as f64, line.measured.gigabytes_per_second);
+        let point = (line.shape.message_size as f64, line.measured.all.gigabytes_per_second);
         let name = line.series();
         match series.iter_mut().find(|(known, _)| *known == name) {
             Some((_, points)) => points.push(point),

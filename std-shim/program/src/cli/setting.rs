@@ -1,6 +1,7 @@
 //! Where and how something was measured, so that figures can be compared later.
 
 use super::args::PerfArguments;
+use polyrail::backend::Mtu;
 use polyrail::cpus::CpuList;
 use polyrail::virtual_qp::RailFailure;
 use polyrail_program::perf::{Limit, PerfConfig};
@@ -31,28 +32,34 @@ struct Machine {
     cpus: usize,
 }
 
-/// Options that are not part of the [shape](polyrail_program::job::Shape).
+/// Options that are not part of the [shape](polyrail_program::job::Shape), by their names. All are always there: `null` if
+/// they were not chosen and there is no default.
 #[derive(Clone, Debug, Serialize)]
 struct Options {
-    #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u64>,
+    latency: bool,
+    bidirectional: bool,
+    timeline: bool,
+    fault: Vec<String>,
     /// Bytes a second of each device.
-    #[serde(skip_serializing_if = "Option::is_none")]
     line_rate: Option<u64>,
-    qp_timeout: u8,
+    inline: u32,
+    /// `None`: as many bytes as both ports take.
+    mtu: Option<u32>,
     traffic_class: u8,
     service_level: u8,
     rail_failure: &'static str,
+    qp_timeout: u8,
     stall_timeout_seconds: f64,
     rail_timeout_seconds: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    answer_timeout_seconds: f64,
     cpus: Option<CpuList>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    devices: Vec<String>,
+    device: Vec<String>,
+    gid_index: Option<u8>,
+    /// Whether there was one: it is a secret.
+    token_file: bool,
 }
 
 impl Setting {
@@ -89,19 +96,28 @@ impl Options {
         Self {
             seconds,
             count,
+            latency: arguments.latency,
+            bidirectional: arguments.bidirectional,
+            timeline: arguments.is_over_time(),
+            fault: arguments.faults.fault.iter().map(ToString::to_string).collect(),
             line_rate: config.line_rate.map(Into::into),
-            qp_timeout: config.qp_timeout,
+            inline: config.inline,
+            mtu: config.mtu.map(Mtu::bytes),
             traffic_class: config.quality.traffic_class,
             service_level: config.quality.service_level,
             rail_failure: match config.care.rail_failure {
                 RailFailure::Reroute => "reroute",
                 _ => "fatal",
             },
+            qp_timeout: config.qp_timeout,
             stall_timeout_seconds: config.care.stall_timeout.as_secs_f64(),
             rail_timeout_seconds: config.care.rail_timeout.as_secs_f64(),
+            answer_timeout_seconds: config.answer_timeout.as_secs_f64(),
             cpus: arguments.cpus.clone(),
             to: arguments.to.clone(),
-            devices: arguments.host_devices.device.iter().map(ToString::to_string).collect(),
+            device: arguments.host_devices.device.iter().map(ToString::to_string).collect(),
+            gid_index: arguments.host_devices.gid_index,
+            token_file: arguments.token.is_given(),
         }
     }
 }

@@ -4,6 +4,7 @@ use super::args::{OperationName, PerfArguments, SchemeName};
 use super::exit::Failure;
 use super::faults::Announcer;
 use super::perf::{Place, check, config, describe, here, to_host};
+use super::setting::Setting;
 use super::signals::interrupts;
 use super::table::Table;
 use super::{hosts, output, print, rails, timeline_plot};
@@ -36,7 +37,7 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     check(arguments)?;
     let measured = measure(arguments)?;
     if arguments.json {
-        print::print_json(&Json::new(&measured))?;
+        print::print_json(&Json::new(arguments, &measured))?;
     } else if arguments.csv {
         print::print(csv(&measured.timeline).as_bytes())?;
     } else {
@@ -178,6 +179,8 @@ struct Json {
     rail_names: Vec<String>,
     samples: Vec<Interval>,
     marks: Vec<MarkJson>,
+    #[serde(flatten)]
+    setting: Setting,
 }
 
 /// Goodput before, during and after what happened.
@@ -212,7 +215,7 @@ struct MarkJson {
 }
 
 impl Json {
-    fn new(measured: &Measured) -> Self {
+    fn new(arguments: &PerfArguments, measured: &Measured) -> Self {
         let Measured { place, config, timeline } = measured;
         Self {
             operation: config.operation.name(),
@@ -225,6 +228,7 @@ impl Json {
             rail_names: timeline.rails.clone(),
             samples: intervals(timeline),
             marks: timeline.marks.iter().map(MarkJson::from).collect(),
+            setting: Setting::new(arguments, config),
         }
     }
 }

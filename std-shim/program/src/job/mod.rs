@@ -6,7 +6,7 @@
 //! | purpose | done |
 //! |---|---|
 //! | `{"copy":{"plan":{"total":1073741824,"chunk":1048576,"window":8},"name":"model.bin","mode":420,"overwrite":true}}` | `{"copy":{"bytes":1073741824,"crc32":3504400640}}` |
-//! | `{"perf":{"operation":"write","messageSize":65536,"window":8,"answered":false}}` | `{"perf":{"requests":81920}}` |
+//! | `{"perf":{"operation":"write","messageSize":65536,"window":8,"answered":false,"bidirectional":false,"inline":0}}` | `{"perf":{"requests":81920}}` |
 //!
 //! A [server](crate::serve) waits for the other side's hello, adopts its rails, and sends `done` last: when
 //! the file is complete, or when everything measured has arrived.
@@ -28,8 +28,11 @@ mod tests;
 mod workload;
 
 pub use file_name::{FileName, MAX_NAME_BYTES};
-pub use outcome::{JobOutcome, Sum};
+pub use outcome::{Back, JobOutcome, Sum};
 pub use plan::{CopyPlan, CopyPlanError, MAX_CHUNK, MAX_WINDOW};
 pub use purpose::{Control, CopyJob, Hello, Incoming, Job, Message};
 pub use shape::Shape;
-pub use workload::{MAX_MESSAGE_SIZE, Operation, Workload, WorkloadError};
+pub use workload::{
+    ATOMIC_SIZE, MAX_IN_FLIGHT, MAX_IN_FLIGHT_OVER_RAILS, MAX_INLINE, MAX_MESSAGE_SIZE, Operation,
+    Workload, WorkloadError,
+};

@@ -1,9 +1,11 @@
 //! What two sides meet for, and how it travels.
 
 use super::file_name::FileName;
-use super::outcome::{JobOutcome, Sum};
+use super::outcome::{Back, JobOutcome, Sum};
 use super::plan::{CopyPlan, MAX_CHUNK, MAX_WINDOW};
-use super::workload::{MAX_MESSAGE_SIZE, Operation, Workload};
+use super::workload::{
+    ATOMIC_SIZE, MAX_IN_FLIGHT, MAX_INLINE, MAX_MESSAGE_SIZE, Operation, Workload,
+};
 use polyrail::exchange::{self, HandshakeError, Place, Purpose};
 use serde::Serialize;
 
@@ -82,8 +84,10 @@ impl Purpose for Job {
         if name == "copy" {
             return Ok(JobOutcome::Copy(sum(&inner)?));
         }
-        let requests = inner.object(&["requests"])?.field("requests")?.number(0, u64::MAX)?;
-        Ok(JobOutcome::Perf { requests })
+        let fields = inner.object(&["requests", "back"])?;
+        let requests = fields.field("requests")?.number(0, u64::MAX)?;
+        let back = fields.optional("back").map(|place| back(&place)).transpose()?;
+        Ok(JobOutcome::Perf { requests, back })
     }
 }
 
@@ -103,22 +107,52 @@ fn permissions(place: &Place<'_>) -> Result<u16, HandshakeError> {
 }
 
 fn workload(place: &Place<'_>) -> Result<Workload, HandshakeError> {
-    let fields = place.object(&["operation", "messageSize", "window", "answered"])?;
-    let max = MAX_MESSAGE_SIZE;
+    let fields = place.object(&[
+        "operation",
+        "messageSize",
+        "window",
+        "answered",
+        "bidirectional",
+        "inline",
+    ])?;
     let named = fields.field("operation")?;
-    let operation = Operation::from_name(named.text()?)
-        .ok_or_else(|| named.wrong("\"write\", \"write-imm\", \"read\", \"send\" or \"p2p\""))?;
+    let operation = Operation::from_name(named.text()?).ok_or_else(|| named.wrong(OPERATIONS))?;
     let answered = fields.field("answered")?;
     let is_answered = answered.flag()?;
-    if is_answered && !operation.is_received() {
-        return Err(answered.wrong("false, of what the other side does not notice"));
+    if is_answered && operation.fetches() {
+        return Err(answered.wrong("false, of what is a round trip by itself"));
     }
+    let bidirectional = fields.field("bidirectional")?;
+    let is_bidirectional = bidirectional.flag()?;
+    if is_bidirectional && is_answered {
+        return Err(bidirectional.wrong("false, of what is answered"));
+    }
+    let sizes = match operation.is_atomic() {
+        true => (ATOMIC_SIZE, ATOMIC_SIZE),
+        false => (1, MAX_MESSAGE_SIZE),
+    };
+    let size = fields.field("messageSize")?.number(sizes.0.into(), sizes.1.into())?;
     Ok(Workload {
         operation,
         answered: is_answered,
-        message_size: fields.field("messageSize")?.number(1, max.into())? as u32,
-        window: fields.field("window")?.number(1, MAX_WINDOW.into())? as u32,
+        bidirectional: is_bidirectional,
+        message_size: size as u32,
+        window: fields.field("window")?.number(1, MAX_IN_FLIGHT.into())? as u32,
+        inline: fields.field("inline")?.number(0, MAX_INLINE.into())? as u32,
     })
+}
+
+/// The names of all operations, for errors.
+const OPERATIONS: &str =
+    "\"write\", \"write-imm\", \"read\", \"send\", \"p2p\", \"fetch-add\" or \"compare-swap\"";
+
+fn back(place: &Place<'_>) -> Result<Back, HandshakeError> {
+    let fields = place.object(&["posted", "completed", "nanoseconds"])?;
+    let posted = fields.field("posted")?.number(0, u64::MAX)?;
+    let completed = fields.field("completed")?.number(0, posted)?;
+    // A rate is computed from it.
+    let nanoseconds = fields.field("nanoseconds")?.number(1, u64::MAX)?;
+    Ok(Back { posted, completed, nanoseconds })
 }
 
 fn plan(place: &Place<'_>) -> Result<CopyPlan, HandshakeError> {

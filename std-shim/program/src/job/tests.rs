@@ -49,9 +49,20 @@ fn job(g: &mut Gen) -> Job {
     let window = 1 + u32::arbitrary(g) % 128;
     if bool::arbitrary(g) {
         let operation = *g.choose(&Operation::ALL).unwrap();
-        let message_size = 1 + (u32::arbitrary(g) >> 4);
-        let answered = operation.is_received() && bool::arbitrary(g);
-        return Job::Perf(Workload { operation, message_size, window, answered });
+        let any_size = 1 + (u32::arbitrary(g) >> 4);
+        let message_size = if operation.is_atomic() { ATOMIC_SIZE } else { any_size };
+        let window = 1 + u32::arbitrary(g) % MAX_IN_FLIGHT;
+        let answered = !operation.fetches() && bool::arbitrary(g);
+        let bidirectional = !answered && bool::arbitrary(g);
+        let inline = u32::arbitrary(g) % (MAX_INLINE + 1);
+        return Job::Perf(Workload {
+            operation,
+            message_size,
+            window,
+            answered,
+            bidirectional,
+            inline,
+        });
     }
     let total = u64::arbitrary(g) >> 1;
     let chunk = 1 + (u32::arbitrary(g) >> 2);
@@ -74,7 +85,13 @@ impl Arbitrary for Any {
                 let crc32 = u32::arbitrary(g);
                 Message::Done(JobOutcome::Copy(Sum { bytes, crc32 }))
             }
-            2 => Message::Done(JobOutcome::Perf { requests: u64::arbitrary(g) }),
+            2 => {
+                let posted = u64::arbitrary(g);
+                let completed = posted.min(u64::arbitrary(g));
+                let nanoseconds = u64::arbitrary(g).max(1);
+                let back = bool::arbitrary(g).then_some(Back { posted, completed, nanoseconds });
+                Message::Done(JobOutcome::Perf { requests: u64::arbitrary(g), back })
+            }
             3 => Message::Alive {},
             4 => Message::Failed { reason: Reason::new(String::arbitrary(g)) },
             _ => Message::Hello(hello(g)),
@@ -125,21 +142,26 @@ fn a_job_with_a_changed_byte_is_read_or_refused_in_few_words() {
 #[test]
 fn the_form_is_the_documented_one() {
     let bytes = Message::Done(JobOutcome::Copy(Sum { bytes: 5, crc32: 7 })).encode();
-    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x04\0\0\0\x27");
+    assert_eq!(&bytes[..12], b"PLYR\0\0\0\x05\0\0\0\x27");
     assert_eq!(&bytes[12..], br#"{"done":{"copy":{"bytes":5,"crc32":7}}}"#.as_slice());
     let json = |message: Message| String::from_utf8(message.encode()[12..].to_vec()).unwrap();
     assert_eq!(
-        json(Message::Done(JobOutcome::Perf { requests: 9 })),
+        json(Message::Done(JobOutcome::Perf { requests: 9, back: None })),
         r#"{"done":{"perf":{"requests":9}}}"#
+    );
+    let back = Some(Back { posted: 8, completed: 7, nanoseconds: 6 });
+    assert_eq!(
+        json(Message::Done(JobOutcome::Perf { requests: 9, back })),
+        r#"{"done":{"perf":{"requests":9,"back":{"posted":8,"completed":7,"nanoseconds":6}}}}"#
     );
     assert_eq!(json(Message::Alive {}), r#"{"alive":{}}"#);
     let mut hello = hello(&mut Gen::new(30));
-    let workload =
-        |operation| Workload { operation, message_size: 65536, window: 8, answered: false };
     for operation in Operation::ALL {
-        hello.purpose = Some(Job::Perf(workload(operation)));
+        let message_size = if operation.is_atomic() { ATOMIC_SIZE } else { 65536 };
+        let workload = Workload::new(operation, message_size, 8).unwrap();
+        hello.purpose = Some(Job::Perf(Workload { inline: 64, ..workload }));
         let purpose = format!(
-            r#""purpose":{{"perf":{{"operation":"{}","messageSize":65536,"window":8,"answered":false}}}}}}}}"#,
+            r#""purpose":{{"perf":{{"operation":"{}","messageSize":{message_size},"window":8,"answered":false,"bidirectional":false,"inline":64}}}}}}}}"#,
             operation.name()
         );
         let said = json(Message::Hello(hello.clone()));
@@ -180,7 +202,7 @@ const HELLO: &str = r#"{"hello":{"endpoint":{"card":{"notifyQpNum":"0","qpNums":
 /// [`HELLO`], but to measure.
 fn perf_hello() -> String {
     let copy = r#"{"copy":{"plan":{"total":1,"chunk":1,"window":1},"overwrite":true}}"#;
-    let perf = r#"{"perf":{"operation":"write","messageSize":65536,"window":8,"answered":false}}"#;
+    let perf = r#"{"perf":{"operation":"write","messageSize":65536,"window":8,"answered":false,"bidirectional":false,"inline":0}}"#;
     assert!(HELLO.contains(copy));
     HELLO.replacen(copy, perf, 1)
 }
@@ -199,30 +221,43 @@ fn spoilt_in(hello: &str, piece: &str, by: &str) -> HandshakeError {
 fn what_is_to_be_measured_is_checked() {
     let hello = perf_hello();
     let Ok(Message::Hello(read)) = Message::from_json(hello.as_bytes()) else { panic!("{hello}") };
-    let operation = Operation::Write;
-    let workload = Workload { operation, message_size: 65536, window: 8, answered: false };
+    let workload = Workload::new(Operation::Write, 65536, 8).unwrap();
     assert_eq!(read.purpose, Some(Job::Perf(workload)));
     let at = "hello.purpose.perf";
     let perf = r#""operation":"write","#;
     let missing = HandshakeError::Missing { at: format!("{at}.operation") };
     assert_eq!(spoilt_in(&hello, perf, ""), missing);
-    let HandshakeError::Kind { at: place, .. } = spoilt_in(&hello, "\"write\"", "\"atomic\"")
-    else {
-        panic!()
+    let kind = |piece, by, field: &str| {
+        let HandshakeError::Kind { at: place, .. } = spoilt_in(&hello, piece, by) else {
+            panic!("{piece}: {by}")
+        };
+        assert_eq!(place, format!("{at}.{field}"));
     };
-    assert_eq!(place, format!("{at}.operation"));
+    kind("\"write\"", "\"atomic\"", "operation");
     for (piece, by, field, value, max) in [
         ("65536,\"window\"", "0,\"window\"", "messageSize", "0", 256 << 20),
         ("65536,\"window\"", "268435457,\"window\"", "messageSize", "268435457", 256 << 20),
-        ("\"window\":8", "\"window\":129", "window", "129", 128),
+        ("\"window\":8", "\"window\":16385", "window", "16385", MAX_IN_FLIGHT.into()),
     ] {
         let at = format!("{at}.{field}");
         let value = value.to_owned();
         assert_eq!(spoilt_in(&hello, piece, by), HandshakeError::Number { at, value, min: 1, max });
     }
-    for (piece, by) in [("false", "1"), ("false", "true")] {
-        let HandshakeError::Kind { at: place, .. } = spoilt_in(&hello, piece, by) else { panic!() };
-        assert_eq!(place, format!("{at}.answered"));
+    kind("\"answered\":false", "\"answered\":1", "answered");
+    kind(
+        "write\",\"messageSize\":65536,\"window\":8,\"answered\":false",
+        "read\",\"messageSize\":65536,\"window\":8,\"answered\":true",
+        "answered",
+    );
+    let one_way = "\"answered\":false,\"bidirectional\":false";
+    kind(one_way, "\"answered\":true,\"bidirectional\":true", "bidirectional");
+    for (piece, by, field, value, min, max) in [
+        ("write\"", "fetch-add\"", "messageSize", "65536", 8, 8),
+        ("\"inline\":0", "\"inline\":4097", "inline", "4097", 0, MAX_INLINE.into()),
+    ] {
+        let at = format!("{at}.{field}");
+        let value = value.to_owned();
+        assert_eq!(spoilt_in(&hello, piece, by), HandshakeError::Number { at, value, min, max });
     }
     let unknown = spoilt_in(&hello, perf, r#""operation":"write","threads":2,"#);
     assert_eq!(unknown, HandshakeError::Unknown { at: at.to_owned(), name: "\"threads\"".into() });
@@ -246,6 +281,13 @@ fn a_connection_has_one_purpose() {
     assert_eq!(spoilt("\"copy\"", "\"move\""), unknown);
     assert!(matches!(error(r#"{"done":{"bytes":5,"crc32":7}}"#), HandshakeError::Unknown { .. }));
     assert!(matches!(error(r#"{"done":{"perf":{}}}"#), HandshakeError::Missing { .. }));
+    for back in [
+        r#"{"posted":1,"completed":2,"nanoseconds":3}"#,
+        r#"{"posted":1,"completed":1,"nanoseconds":0}"#,
+    ] {
+        let outcome = format!(r#"{{"done":{{"perf":{{"requests":1,"back":{back}}}}}}}"#);
+        assert!(matches!(error(&outcome), HandshakeError::Number { .. }), "{outcome}");
+    }
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use super::ends;
 use super::error::PerfError;
-use crate::job::{Operation, Shape, Workload};
+use crate::job::{MAX_IN_FLIGHT_OVER_RAILS, MAX_INLINE, Operation, Shape, Workload, WorkloadError};
 use crate::session::{Patience, QualityOfService, RailCare};
-use polyrail::backend::ConnectOptions;
+use polyrail::backend::{ConnectOptions, Mtu};
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::p2p::P2pBuilder;
-use polyrail::virtual_qp::Scheme;
+use polyrail::virtual_qp::{RailFailure, Scheme};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -46,8 +46,14 @@ pub struct PerfConfig {
     pub max_msg_size: u32,
     /// Size of one request in bytes.
     pub message_size: u32,
-    /// Requests in flight.
+    /// Requests in flight, each way.
     pub window: u32,
+    /// Whether both ends send at the same time.
+    pub bidirectional: bool,
+    /// Requests of at most so many bytes carry them inline, if [they can](Operation::has_inline); 0: none.
+    pub inline: u32,
+    /// Bytes of payload in a packet; `None`: as many as both ports take.
+    pub mtu: Option<Mtu>,
     /// Which threads drive the two ends within one process. Two hosts have a thread each.
     pub threads: Threads,
     /// When the measurement ends.
@@ -77,6 +83,9 @@ impl Default for PerfConfig {
             max_msg_size: 64 << 10,
             message_size: 1 << 20,
             window: 8,
+            bidirectional: false,
+            inline: 0,
+            mtu: None,
             threads: Threads::One,
             limit: Limit::Time(Duration::from_millis(200)),
             qp_timeout: ConnectOptions::default().timeout,
@@ -101,22 +110,56 @@ impl PerfConfig {
     }
 
     pub(super) fn workload(&self) -> Result<Workload, PerfError> {
-        Workload::new(self.operation, self.message_size, self.window).map_err(PerfError::Workload)
+        let Self { operation, message_size, window, bidirectional, inline, rails, .. } = *self;
+        let workload = Workload::new(operation, message_size, window)?;
+        let workload = Workload { bidirectional, inline, ..workload };
+        if inline > MAX_INLINE {
+            return Err(WorkloadError::Inline(inline).into());
+        }
+        if rails > 1 && window > MAX_IN_FLIGHT_OVER_RAILS {
+            return Err(WorkloadError::Window(window).into());
+        }
+        let is_rerouted =
+            self.care.rail_failure == RailFailure::Reroute && operation != Operation::P2p;
+        if rails > 1 && workload.is_inline() && is_rerouted {
+            return Err(WorkloadError::InlineReroutes { rails }.into());
+        }
+        Ok(workload)
     }
 
-    pub(super) fn builder(&self) -> EndpointBuilder {
-        let builder = ends::builder(self.operation, self.rails, self.scheme, self.max_msg_size)
+    /// Returns the workload of a measurement that both directions at once are not made for.
+    pub(super) fn workload_of_one_direction(&self) -> Result<Workload, PerfError> {
+        match self.workload()? {
+            Workload { bidirectional: true, .. } => Err(WorkloadError::OneDirection.into()),
+            workload => Ok(workload),
+        }
+    }
+
+    /// Returns the workload of a measurement of round trips: of requests that are answered, or are round trips by
+    /// themselves.
+    pub(super) fn workload_of_round_trips(&self) -> Result<Workload, PerfError> {
+        let workload = self.workload_of_one_direction()?;
+        let Self { operation, message_size: size, rails, max_msg_size, .. } = *self;
+        if operation == Operation::Write && rails > 1 && size > max_msg_size {
+            return Err(WorkloadError::SplitWrite { size, rails, max_msg_size }.into());
+        }
+        Ok(Workload { answered: !operation.fetches(), ..workload })
+    }
+
+    pub(super) fn builder(&self, workload: &Workload) -> EndpointBuilder {
+        let builder = ends::builder(workload, self.rails, self.scheme, self.max_msg_size)
             .connect_options(self.connect_options());
         self.care.chosen(builder, self.rails)
     }
 
-    pub(super) fn p2p_builder(&self) -> P2pBuilder {
-        ends::p2p_builder(self.rails, self.connect_options())
+    pub(super) fn p2p_builder(&self, workload: &Workload) -> P2pBuilder {
+        ends::p2p_builder(workload, self.rails, self.connect_options())
     }
 
     /// Of the end that posts; unless requests are answered, the far end posts none.
     fn connect_options(&self) -> ConnectOptions {
         let options = ConnectOptions { timeout: self.qp_timeout, ..ends::connect_options() };
+        let options = self.mtu.map_or(options, |mtu| options.with_path_mtu(mtu));
         self.quality.chosen(options)
     }
 }

@@ -6,7 +6,6 @@ use super::error::PerfError;
 use super::round::Round;
 use super::sampler::Sampler;
 use super::timeline::Sample;
-use polyrail::idle::{Idle, Rest};
 use polyrail::virtual_qp::RailCounters;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,18 +14,28 @@ use std::time::{Duration, Instant};
 /// can take a second.
 const WATCH_EVERY: Duration = Duration::from_millis(1);
 
-/// Lets others run when there was nothing to do for some time. Never sleeps, so that measured requests do
-/// not wait.
+/// How long requests that the end which posted them saw acknowledged may be missing at the other: their completions are
+/// there already, or will never come.
+pub(super) const LATE: Duration = Duration::from_secs(2);
+
+/// Idle rounds before others may run: more than a request is on its way over an emulated processor, some tens of
+/// microseconds on a real one. A yield in the middle of a half round trip of 60 us made it a quarter longer there;
+/// perftest never yields.
+const ROUNDS_PER_YIELD: u32 = 1024;
+
+/// Lets others run when there was nothing to do for some time: on a single processor, the other end. Never sleeps, so
+/// that measured requests do not wait.
 #[derive(Debug, Default)]
-pub(super) struct Eager(Idle);
+pub(super) struct Eager {
+    idle_rounds: u32,
+}
 
 impl Eager {
     #[inline]
     pub(super) fn note(&mut self, busy: bool) {
-        if busy {
-            self.0.reset();
-        } else if self.0.rest() != Rest::Spin {
-            self.0.reset();
+        self.idle_rounds = if busy { 0 } else { self.idle_rounds + 1 };
+        if self.idle_rounds == ROUNDS_PER_YIELD {
+            self.idle_rounds = 0;
             std::thread::yield_now();
         }
     }
@@ -43,8 +52,12 @@ pub(super) trait Sender: Flush {
     /// Posts the next request; returns `false` if there is no room until something completes.
     fn post(&mut self) -> Result<bool, PerfError>;
 
-    /// Takes completions, and returns whether there were any.
+    /// Takes completions, and returns whether there were any. If both ends send, takes what the other one sent, too,
+    /// and makes room for more.
     fn poll(&mut self) -> Result<bool, PerfError>;
+
+    /// Returns how many requests of the other end have arrived, as far as this one notices them.
+    fn arrived(&self) -> u64;
 
     /// Returns how many requests were posted.
     fn posted(&self) -> u64;
@@ -112,7 +125,6 @@ pub(super) fn send(
 ) -> Result<Round, PerfError> {
     let begin = Instant::now();
     let first = sender.posted();
-    let window = sender.window();
     let mut last = match limit {
         Limit::Count(count) => first + count,
         Limit::Time(_) => u64::MAX,
@@ -121,7 +133,7 @@ pub(super) fn send(
     let mut idle = Eager::default();
     watch(sender, Duration::ZERO);
     loop {
-        while sender.posted() < last.min(sender.completed() + window) && sender.post()? {}
+        fill(sender, last)?;
         let busy = sender.poll()?;
         let received = other(sender.posted())?;
         if received && sender.completed() >= last {
@@ -129,7 +141,7 @@ pub(super) fn send(
             if sender.sampler().is_on() {
                 sample(sender, time);
             }
-            return Ok(Round { requests: sender.posted() - first, time });
+            return Ok(Round { requests: sender.posted() - first, back: None, time });
         }
         idle.note(busy);
         let elapsed = begin.elapsed();
@@ -144,6 +156,13 @@ pub(super) fn send(
             watch(sender, elapsed);
         }
     }
+}
+
+/// Posts requests, before the `last` one, until the window is full or there is no room.
+pub(super) fn fill(sender: &mut impl Sender, last: u64) -> Result<(), PerfError> {
+    let last = last.min(sender.completed() + sender.window());
+    while sender.posted() < last && sender.post()? {}
+    Ok(())
 }
 
 /// Takes a sample if it is due; unless nobody wants to know.

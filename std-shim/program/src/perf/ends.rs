@@ -75,28 +75,62 @@ impl<R> Slots<R> {
 
     /// Returns the address of the slot at the other end.
     pub(super) fn remote(&self, request: u64) -> Result<u64, OutOfRange> {
-        self.peer.at(self.workload.slot(request), self.workload.message_size)
+        self.peer.at(self.workload.far_slot(request), self.workload.message_size)
+    }
+
+    /// Returns the slot of a request of the other end.
+    pub(super) fn arriving(&self, request: u64) -> Result<LocalBuffer, OutOfRange> {
+        self.ring.local(self.workload.far_slot(request), self.workload.message_size)
+    }
+
+    /// Marks the last byte of a request that is to be posted.
+    pub(super) fn stamp(&self, request: u64) -> Result<(), OutOfRange> {
+        let last = self.workload.slot(request) + self.workload.message_size as usize - 1;
+        self.ring.write_at(last, &[self.workload.stamp(request)])
+    }
+
+    /// Returns whether the last byte of a request of the other end is there. Those before it are as well, unless it
+    /// was split.
+    pub(super) fn has_arrived(&self, request: u64) -> Result<bool, OutOfRange> {
+        let last = self.workload.far_slot(request) + self.workload.message_size as usize - 1;
+        let mut byte = [0];
+        self.ring.read_at(last, &mut byte)?;
+        Ok(byte == [self.workload.stamp(request)])
     }
 }
 
 /// Makes endpoints that requests are measured over.
 pub(super) fn builder(
-    operation: Operation,
+    workload: &Workload,
     rails: usize,
     scheme: Scheme,
     max_msg_size: u32,
 ) -> EndpointBuilder {
     // A SEND consumes a receive, but DQPLB posts receives for its notifications.
-    let scheme = if operation == Operation::Send { Scheme::Spray } else { scheme };
+    let scheme = if workload.operation == Operation::Send { Scheme::Spray } else { scheme };
     let config = Config { scheme, max_msg_size, max_msgs_per_qp: u32::MAX, ..Config::default() };
-    EndpointBuilder::new().rails(rails).config(config).connect_options(connect_options())
+    let builder = EndpointBuilder::new().rails(rails).config(config);
+    let builder = match rails {
+        1 => builder.queue_depth(workload.queue_depth()),
+        _ => builder,
+    };
+    let builder = match workload.is_inline() {
+        true => builder.max_inline_data(workload.inline),
+        false => builder,
+    };
+    builder.connect_options(connect_options())
 }
 
 /// Returns the builder of endpoints that messages are measured over. A rail that fails ends the measurement.
-pub(super) fn p2p_builder(rails: usize, options: ConnectOptions) -> P2pBuilder {
+pub(super) fn p2p_builder(
+    workload: &Workload,
+    rails: usize,
+    options: ConnectOptions,
+) -> P2pBuilder {
     // A sender waits for the receives of a pool as long as it takes.
     let options = ConnectOptions { rnr_retry: 7, ..options };
-    P2pBuilder::new().rails(rails).connect_options(options)
+    let builder = P2pBuilder::new().rails(rails).connect_options(options);
+    if workload.is_inline() { builder.max_inline_data(workload.inline) } else { builder }
 }
 
 /// Returns the options for connecting either.

@@ -18,16 +18,22 @@ pub enum PerfError {
     #[error("no memory to compare with: {0}")]
     Memory(String),
     /// What arrived differs from what was sent.
-    #[error("{sent} requests were sent, but {received} arrived at the far end")]
+    #[error("{sent} requests were sent, but {received} arrived at the other end")]
     Lost {
-        /// Requests that the near end saw complete.
+        /// Requests that the end which posted them saw complete.
         sent: u64,
-        /// Requests that the far end saw arrive.
+        /// Requests that the other end saw arrive.
         received: u64,
     },
     /// The two ends could not work together.
     #[error(transparent)]
     Session(SessionError),
+}
+
+impl From<WorkloadError> for PerfError {
+    fn from(error: WorkloadError) -> Self {
+        Self::Workload(error)
+    }
 }
 
 impl<E: Into<SessionError>> From<E> for PerfError {

@@ -1,14 +1,15 @@
 //! The far end of a measurement between two hosts: it is asked, takes or answers what comes, and reports how much
 //! that was.
 
-use super::drive::{Eager, Flush, Receiver};
+use super::both_ways::Endless;
+use super::drive::{Eager, Flush, LATE, Receiver, Sender};
 use super::ends::{self, End, Half};
 use super::error::{PerfError, requests_of};
 use super::messages::MessageEnd;
 use super::ping_pong::{Player, Ponger};
-use super::requests::{RequestPlayer, RequestReceiver};
+use super::requests::{RequestPlayer, RequestReceiver, RequestSender};
 use crate::fault::Side;
-use crate::job::{Hello, JobOutcome, Message, Operation, Shape, Workload};
+use crate::job::{Back, Hello, JobOutcome, Message, Operation, Shape, Workload};
 use crate::session::{Counterpart, RailNews, Reporter, SessionError};
 use crate::visit::Visit;
 use polyrail::RemoteBuffer;
@@ -22,10 +23,6 @@ use std::time::{Duration, Instant};
 /// Longest time between polls while requests pass by unnoticed. Polling more often would take processor time
 /// from the measurement.
 const PATIENCE: Duration = Duration::from_millis(10);
-
-/// How long requests that the near end saw acknowledged may be missing: their completions are here already,
-/// or will never come.
-const LATE: Duration = Duration::from_secs(2);
 
 /// A measurement that was served.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,13 +95,13 @@ fn asked<D: Domain>(
     if workload.operation == Operation::P2p {
         let ports = &visit.messages()?.sender.ports;
         let rails = usize::from(ports.rails);
-        let builder = ends::p2p_builder(rails, ends::connect_options());
+        let builder = ends::p2p_builder(&workload, rails, ends::connect_options());
         return Ok((Kind::Messages(builder), shape(None, rails, ports.max_message[0])));
     }
     let endpoint = visit.requests()?;
     let Address { scheme, max_msg_size, .. } = *endpoint;
     let rails = endpoint.rails.len();
-    let builder = ends::builder(workload.operation, rails, scheme, max_msg_size);
+    let builder = ends::builder(&workload, rails, scheme, max_msg_size);
     let kind = Kind::Requests(visit.care(endpoint).chosen(builder, rails));
     Ok((kind, shape(workload.operation.scheme_of(scheme, rails), rails, max_msg_size)))
 }
@@ -121,6 +118,14 @@ impl<D: Domain> Stage<'_, D> {
                 });
                 attend(player, peer, reply)
             }
+            Kind::Requests(builder) if self.workload.bidirectional => {
+                let sender = self.meet(&builder, peer).and_then(|end| {
+                    let mut sender = RequestSender::new(end);
+                    sender.bring_up(peer, self.hello)?;
+                    Ok(sender)
+                });
+                attend(sender, peer, |sender, peer| send_back(sender, peer, self.workload))
+            }
             Kind::Requests(builder) => {
                 let receiver = self.meet(&builder, peer).and_then(|end| {
                     let mut receiver = RequestReceiver::new(end);
@@ -132,6 +137,10 @@ impl<D: Domain> Stage<'_, D> {
             Kind::Messages(builder) if self.workload.answered => {
                 let player = self.meet_for_messages(&builder, peer).map(Ponger::new);
                 attend(player, peer, reply)
+            }
+            Kind::Messages(builder) if self.workload.bidirectional => {
+                let sender = self.meet_for_messages(&builder, peer);
+                attend(sender, peer, |sender, peer| send_back(sender, peer, self.workload))
             }
             Kind::Messages(builder) => {
                 let receiver = self.meet_for_messages(&builder, peer);
@@ -197,7 +206,7 @@ fn follow(
     peer: &mut Counterpart<'_>,
     workload: Workload,
 ) -> Result<u64, PerfError> {
-    let sent = if workload.operation.is_received() {
+    let sent = if workload.is_noticed() {
         receive(receiver, peer)?
     } else {
         loop {
@@ -209,13 +218,15 @@ fn follow(
             peer.listen(PATIENCE)?;
         }
     };
-    peer.tell(&Message::Done(JobOutcome::Perf { requests: receiver.received() }))?;
+    let requests = receiver.received();
+    peer.tell(&Message::Done(JobOutcome::Perf { requests, back: None }))?;
     Ok(sent)
 }
 
 /// Answers until the near end is done, which has then seen every answer.
 fn reply<P: Player>(far: &mut Ponger<P>, peer: &mut Counterpart<'_>) -> Result<u64, PerfError> {
     let mut idle = Eager::default();
+    peer.poll_seldom();
     let sent = loop {
         let busy = far.answer()?;
         if busy {
@@ -231,7 +242,54 @@ fn reply<P: Player>(far: &mut Ponger<P>, peer: &mut Counterpart<'_>) -> Result<u
     if received != sent {
         return Err(PerfError::Lost { sent, received });
     }
-    peer.tell(&Message::Done(JobOutcome::Perf { requests: received }))?;
+    peer.tell(&Message::Done(JobOutcome::Perf { requests: received, back: None }))?;
+    Ok(sent)
+}
+
+/// Sends and receives until the near end is done, and returns how many requests that counted.
+fn send_back(
+    sender: &mut impl Sender,
+    peer: &mut Counterpart<'_>,
+    workload: Workload,
+) -> Result<u64, PerfError> {
+    let begin = Instant::now();
+    let mut endless = Endless::default();
+    let sent = loop {
+        let busy = endless.round(sender)?;
+        if busy {
+            peer.moved();
+        }
+        endless.idle.note(busy);
+        peer.poll_control_sparsely()?;
+        if let Some(outcome) = peer.outcome() {
+            break requests_of(outcome)?;
+        }
+    };
+    let completed = sender.completed();
+    let nanoseconds = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
+    let mut complete_since = None;
+    loop {
+        if sender.poll()? {
+            peer.moved();
+        }
+        sender.check_headway()?;
+        // Rails that fail now heal by what the near end still says.
+        peer.poll_control_sparsely()?;
+        if sender.completed() < sender.posted() {
+            continue;
+        }
+        let received = sender.arrived();
+        if received == sent || !workload.is_noticed() {
+            break;
+        }
+        let since = complete_since.get_or_insert_with(Instant::now);
+        if received > sent || since.elapsed() >= LATE {
+            return Err(PerfError::Lost { sent, received });
+        }
+    }
+    let back = Some(Back { posted: sender.posted(), completed, nanoseconds });
+    let requests = sender.arrived();
+    peer.tell(&Message::Done(JobOutcome::Perf { requests, back }))?;
     Ok(sent)
 }
 

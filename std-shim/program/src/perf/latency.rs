@@ -1,6 +1,6 @@
 //! Measuring half round trips, within one process and between two hosts.
 
-use super::config::{Limit, PerfConfig, Threads};
+use super::config::{PerfConfig, Threads};
 use super::drive::Eager;
 use super::error::PerfError;
 use super::messages::MessageEnd;
@@ -9,25 +9,26 @@ use super::ping_pong::{Latency, Pinger, Player, Ponger, play};
 use super::requests::RequestPlayer;
 use super::rig::Rig;
 use crate::hosts::hosts_with_rate;
-use crate::job::{Operation, WorkloadError};
+use crate::job::Operation;
 use crate::session::{RailNews, ServerAddress};
 use polyrail::backend::Domain;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Measures how long a request and its answer take, with both ends in this process, on the software NIC.
-/// [`PerfConfig::window`] is how many requests an end has room for; one is in flight.
+/// Measures how long a request and its answer take, or how long one takes that is a [round trip by
+/// itself](Operation::fetches), with both ends in this process, on the software NIC. [`PerfConfig::window`] is how many
+/// requests an end has room for; one is in flight.
 ///
 /// # Errors
 ///
-/// The configuration is not valid, among other things because the receiver does not
-/// [notice](Operation::is_received) the operation; or a rail failed.
+/// The configuration is not valid, among other things because nobody could see when a WRITE is there that is split
+/// over rails; or a rail failed.
 pub fn measure_latency(config: &PerfConfig, news: &RailNews) -> Result<Latency, PerfError> {
-    check(config)?;
+    config.workload_of_round_trips()?;
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
     let (here, there) = (here.domains(), there.domains());
     match config.operation {
-        Operation::P2p => Rig::players_of_messages(config, &here, &there)?.measure(config.limit),
-        _ => Rig::players_of_requests(config, &here, &there, news)?.measure(config.limit),
+        Operation::P2p => Rig::players_of_messages(config, &here, &there)?.measure(config),
+        _ => Rig::players_of_requests(config, &here, &there, news)?.measure(config),
     }
 }
 
@@ -44,30 +45,26 @@ pub fn measure_latency_to<D: Domain>(
     news: &RailNews,
     interrupted: &AtomicBool,
 ) -> Result<Latency, PerfError> {
-    check(config)?;
+    let workload = config.workload_of_round_trips()?;
     let server = server.into();
     match config.operation {
         Operation::P2p => {
-            Near::<MessageEnd<D>>::reach(config, true, &server, domains, news, interrupted)?
-                .play(config)
+            let near = Near::<MessageEnd<D>>::reach;
+            near(config, workload, &server, domains, news, interrupted)?.play(config)
         }
-        _ => Near::<RequestPlayer<D>>::reach(config, true, &server, domains, news, interrupted)?
-            .play(config),
+        _ => {
+            let near = Near::<RequestPlayer<D>>::reach;
+            near(config, workload, &server, domains, news, interrupted)?.play(config)
+        }
     }
 }
 
-fn check(config: &PerfConfig) -> Result<(), PerfError> {
-    let operation = config.operation;
-    let is_noticed = operation.is_received();
-    is_noticed.then_some(()).ok_or(PerfError::Workload(WorkloadError::Unnoticed(operation)))
-}
-
 impl<P: Player + Send> Rig<Pinger<P>, Ponger<P>> {
-    fn measure(&mut self, limit: Limit) -> Result<Latency, PerfError> {
+    fn measure(&mut self, config: &PerfConfig) -> Result<Latency, PerfError> {
         let Self { sender: near, receiver: far, .. } = self;
         far.player.make_room()?;
         if self.threads == Threads::One {
-            return play(near, limit, || far.answer().map(|_| ()));
+            return play(near, config, || far.answer().map(|_| ()));
         }
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -77,7 +74,7 @@ impl<P: Player + Send> Rig<Pinger<P>, Ponger<P>> {
                 stop.store(true, Ordering::Release);
                 answered
             });
-            let measured = play(near, limit, || match stop.load(Ordering::Acquire) {
+            let measured = play(near, config, || match stop.load(Ordering::Acquire) {
                 true => Err(PerfError::Lost { sent: 1, received: 0 }),
                 false => Ok(()),
             });

@@ -24,18 +24,35 @@ pub const ROUNDS: usize = 5;
 const MEMCPY_TIME: Duration = Duration::from_secs(1);
 const MEMCPY_BYTES: u64 = 4 << 30;
 
-/// What was measured.
+/// How fast requests were.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Measurement {
-    /// Requests measured in all rounds together.
-    pub requests: u64,
-    /// Requests a second; this and the following are medians of the rounds.
+pub struct Rate {
+    /// Requests a second.
     pub requests_per_second: f64,
     /// Payload, in GB/s (10^9 bytes a second).
     pub gigabytes_per_second: f64,
     /// The same in Gbit/s (10^9 bits a second), as the rate of a link is given.
     pub gigabits_per_second: f64,
-    /// Time of a request in nanoseconds: a round's time divided by its requests.
+}
+
+impl Rate {
+    /// Of so many requests a second, of so many bytes each.
+    fn new(requests_per_second: f64, bytes: f64) -> Self {
+        let gigabytes_per_second = bytes * requests_per_second / 1e9;
+        let gigabits_per_second = 8.0 * gigabytes_per_second;
+        Self { requests_per_second, gigabytes_per_second, gigabits_per_second }
+    }
+}
+
+/// What was measured. Figures are medians of the rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Measurement {
+    /// Requests measured in all rounds together; if both ends send, those of the near end.
+    pub requests: u64,
+    /// How fast they were; if both ends send, the sum of both directions.
+    #[serde(flatten)]
+    pub all: Rate,
+    /// Time of a request in nanoseconds: a second divided by requests a second.
     pub nanoseconds_per_request: f64,
     /// Doorbells that the sender rang for a request.
     pub doorbells_per_request: f64,
@@ -45,6 +62,12 @@ pub struct Measurement {
     pub memcpy_gigabytes_per_second: f64,
     /// Throughput relative to memcpy.
     pub relative_to_memcpy: f64,
+    /// If both ends send, what the near end did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub there: Option<Rate>,
+    /// If both ends send, what the far end did meanwhile. On another host it is not in rounds, and no median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub back: Option<Rate>,
 }
 
 /// Measures one configuration, with both ends in this process, on the software NIC. `news` tells what
@@ -74,14 +97,15 @@ pub fn measure_to<D: Domain>(
     interrupted: &AtomicBool,
 ) -> Result<Measurement, PerfError> {
     let server = server.into();
+    let workload = config.workload()?;
     match config.operation {
         Operation::P2p => {
             let near = Near::<MessageEnd<D>>::reach;
-            measure_near(config, near(config, false, &server, domains, news, interrupted)?)
+            measure_near(config, near(config, workload, &server, domains, news, interrupted)?)
         }
         _ => {
             let near = Near::<RequestSender<D>>::reach;
-            measure_near(config, near(config, false, &server, domains, news, interrupted)?)
+            measure_near(config, near(config, workload, &server, domains, news, interrupted)?)
         }
     }
 }
@@ -90,52 +114,131 @@ fn measure_near<S: Sender>(
     config: &PerfConfig,
     mut near: Near<'_, S>,
 ) -> Result<Measurement, PerfError> {
-    let measured = measure_ends(config, &mut near);
-    near.finish(S::posted, measured)
+    if !config.bidirectional {
+        let measured = measure_ends(config, &mut near);
+        return near.finish(S::posted, measured);
+    }
+    let mut copies = Copies::new(config)?;
+    let moved = Moved::measure(config, &mut near, || ());
+    let (moved, back) = near.finish_both_ways(moved)?;
+    // The far end would have gone on without this one.
+    (0..ROUNDS).for_each(|_| copies.round());
+    Ok(moved.with(config, copies, Some(back.per_second())))
 }
 
 fn measure_ends(config: &PerfConfig, ends: &mut dyn Ends) -> Result<Measurement, PerfError> {
-    let slots = config.workload()?.slots();
-    let mut memcpy = Memcpy::new(config.message_size as usize, slots)
-        .map_err(|error| PerfError::Memory(error.to_string()))?;
-    // Everything runs once before it is measured.
-    ends.run(Limit::Count(2 * slots as u64 + 16))?;
-    memcpy.run(Limit::Count(slots as u64));
-    let before = ends.counters();
-    let limit = match config.limit {
+    let mut copies = Copies::new(config)?;
+    let mut moved = Moved::measure(config, ends, || copies.round())?;
+    let back = moved.back();
+    Ok(moved.with(config, copies, back))
+}
+
+/// The limit of one round.
+fn limit_of_round(config: &PerfConfig) -> Limit {
+    match config.limit {
         Limit::Count(count) => Limit::Count(count.div_ceil(ROUNDS as u64).max(1)),
         Limit::Time(time) => Limit::Time(time / ROUNDS as u32),
-    };
-    let bytes = config.message_size;
-    let copies = match limit {
-        Limit::Count(count) => Limit::Count(count.min((MEMCPY_BYTES / u64::from(bytes)).max(1))),
-        Limit::Time(time) => Limit::Time(time.min(MEMCPY_TIME)),
-    };
-    let mut requests = 0;
-    let mut moved = Vec::new();
-    let mut copied = Vec::new();
-    for _ in 0..ROUNDS {
-        let round = ends.run(limit)?;
-        requests += round.requests;
-        moved.push(round.seconds_per_request());
-        copied.push(memcpy.run(copies).seconds_per_request());
     }
-    let after = ends.counters();
-    let moved = median(&mut moved);
-    let copied = median(&mut copied);
-    let bytes = f64::from(bytes);
-    let per_request = |after: u64, before: u64| (after - before) as f64 / requests as f64;
-    Ok(Measurement {
-        requests,
-        requests_per_second: 1.0 / moved,
-        gigabytes_per_second: bytes / moved / 1e9,
-        gigabits_per_second: 8.0 * bytes / moved / 1e9,
-        nanoseconds_per_request: moved * 1e9,
-        doorbells_per_request: per_request(after.doorbells, before.doorbells),
-        completions_per_request: per_request(after.completions, before.completions),
-        memcpy_gigabytes_per_second: bytes / copied / 1e9,
-        relative_to_memcpy: copied / moved,
-    })
+}
+
+/// The rounds of requests.
+struct Moved {
+    requests: u64,
+    /// Seconds of a request in each round.
+    seconds: Vec<f64>,
+    /// Requests of the other end a second, in each round.
+    back: Vec<f64>,
+    /// What the sender's rails did in all rounds together.
+    doorbells: u64,
+    completions: u64,
+}
+
+impl Moved {
+    /// Measures, and calls `between` after each round.
+    fn measure(
+        config: &PerfConfig,
+        ends: &mut dyn Ends,
+        mut between: impl FnMut(),
+    ) -> Result<Self, PerfError> {
+        let slots = config.workload()?.slots();
+        // Everything runs once before it is measured.
+        ends.run(Limit::Count(2 * slots as u64 + 16))?;
+        let before = ends.counters();
+        let mut requests = 0;
+        let (mut seconds, mut back) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let round = ends.run(limit_of_round(config))?;
+            requests += round.requests;
+            seconds.push(round.seconds_per_request());
+            back.extend(round.back_per_second());
+            between();
+        }
+        let after = ends.counters();
+        let doorbells = after.doorbells - before.doorbells;
+        let completions = after.completions - before.completions;
+        Ok(Self { requests, seconds, back, doorbells, completions })
+    }
+
+    /// Requests of the other end a second, if it is in this process and sends.
+    fn back(&mut self) -> Option<f64> {
+        (!self.back.is_empty()).then(|| median(&mut self.back))
+    }
+
+    /// The whole, with what memcpy took, and how many requests a second the other end posted.
+    fn with(self, config: &PerfConfig, copies: Copies, back: Option<f64>) -> Measurement {
+        let Self { requests, mut seconds, doorbells, completions, .. } = self;
+        let bytes = f64::from(config.message_size);
+        let there = Rate::new(1.0 / median(&mut seconds), bytes);
+        let back = back.map(|requests| Rate::new(requests, bytes));
+        let all = back.map_or(there, |back| {
+            Rate::new(there.requests_per_second + back.requests_per_second, bytes)
+        });
+        let memcpy_gigabytes_per_second = bytes / copies.seconds() / 1e9;
+        Measurement {
+            requests,
+            all,
+            nanoseconds_per_request: 1e9 / all.requests_per_second,
+            doorbells_per_request: doorbells as f64 / requests as f64,
+            completions_per_request: completions as f64 / requests as f64,
+            memcpy_gigabytes_per_second,
+            relative_to_memcpy: all.gigabytes_per_second / memcpy_gigabytes_per_second,
+            there: back.map(|_| there),
+            back,
+        }
+    }
+}
+
+/// The rounds of memcpy.
+struct Copies {
+    memcpy: Memcpy,
+    limit: Limit,
+    /// Seconds of a request in each round.
+    seconds: Vec<f64>,
+}
+
+impl Copies {
+    fn new(config: &PerfConfig) -> Result<Self, PerfError> {
+        let slots = config.workload()?.slots();
+        let bytes = config.message_size;
+        let mut memcpy = Memcpy::new(bytes as usize, slots)
+            .map_err(|error| PerfError::Memory(error.to_string()))?;
+        memcpy.run(Limit::Count(slots as u64));
+        let limit = match limit_of_round(config) {
+            Limit::Count(count) => {
+                Limit::Count(count.min((MEMCPY_BYTES / u64::from(bytes)).max(1)))
+            }
+            Limit::Time(time) => Limit::Time(time.min(MEMCPY_TIME)),
+        };
+        Ok(Self { memcpy, limit, seconds: Vec::new() })
+    }
+
+    fn round(&mut self) {
+        self.seconds.push(self.memcpy.run(self.limit).seconds_per_request());
+    }
+
+    fn seconds(mut self) -> f64 {
+        median(&mut self.seconds)
+    }
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -67,13 +67,13 @@ impl Memcpy {
                 black_box(to);
                 requests += 1;
                 if limit == Limit::Count(requests) {
-                    return Round { requests, time: begin.elapsed() };
+                    return Round { requests, back: None, time: begin.elapsed() };
                 }
             }
             if let Limit::Time(time) = limit
                 && begin.elapsed() >= time
             {
-                return Round { requests, time: begin.elapsed() };
+                return Round { requests, back: None, time: begin.elapsed() };
             }
         }
     }

@@ -85,7 +85,7 @@ impl<D: Domain> MessageEnd<D> {
     pub(super) fn offer(&mut self) -> Result<(), PerfError> {
         while (self.offers.len() as u64) < OFFERS {
             let offered = self.arrived + self.offers.len() as u64;
-            let slot = self.workload.slot(offered);
+            let slot = self.workload.far_slot(offered);
             let local = self.ring.local(slot, self.workload.message_size)?;
             let buffer = RecvBuffer { local, tag: TAG, keys: &self.keys };
             match now(self.endpoint.irecv(&[buffer]))? {
@@ -100,7 +100,11 @@ impl<D: Domain> MessageEnd<D> {
     fn send(&mut self) -> Result<bool, PerfError> {
         let slot = self.workload.slot(self.sent);
         let local = self.ring.local(slot, self.workload.message_size)?;
-        let Some(send) = now(self.endpoint.isend(local, TAG, &self.keys))? else {
+        let sent = match self.workload.is_inline() {
+            true => self.endpoint.isend_inline(local, TAG, &self.keys),
+            false => self.endpoint.isend(local, TAG, &self.keys),
+        };
+        let Some(send) = now(sent)? else {
             return Ok(false);
         };
         self.sends.push_back(send);
@@ -144,7 +148,15 @@ impl<D: Domain> Sender for MessageEnd<D> {
     }
 
     fn poll(&mut self) -> Result<bool, PerfError> {
-        self.take()
+        let busy = self.take()?;
+        if self.workload.bidirectional {
+            self.offer()?;
+        }
+        Ok(busy)
+    }
+
+    fn arrived(&self) -> u64 {
+        self.arrived
     }
 
     fn posted(&self) -> u64 {

@@ -10,6 +10,8 @@
 //! what faults do to it.
 //!
 //! [`measure_latency`] and [`measure_latency_to`] have one request on the way at a time, which the other end answers.
+//! It notices a WRITE by its last byte in memory, which it looks at again and again, as perftest's `ib_write_lat` does.
+//! READs and atomics are round trips by themselves, and nobody answers them.
 //!
 //! # Between two hosts
 //!
@@ -18,16 +20,20 @@
 //! comes. The near end counts what is acknowledged, so a round ends with the last acknowledgement. When
 //! done, it reports how many requests it saw complete. If the operation is
 //! [received](Operation::is_received), the far end waits until as many have arrived, and a difference is
-//! an error on both sides. It does not notice a WRITE or a READ, so there is nothing to compare.
+//! an error on both sides. It does not notice a WRITE, a READ or an atomic, so there is nothing to compare.
+//!
+//! With [`bidirectional`](PerfConfig::bidirectional) both ends do the same at once: the far end posts requests from
+//! when the two are connected until the near end is done, and reports how many were complete in which time.
 //!
 //! # Files
 //!
 //! `config` is what to measure, `measure` does it in rounds (`round`), `latency` in round trips (`ping_pong`); `drive` has the loops
 //! that keep a window of requests in flight, for ends of two kinds: `requests` over a virtual queue pair (`ends` is an
 //! endpoint with its ring), `messages` over an endpoint for messages. There are two arrangements:
-//! `rig` has two ends in one process, `near` and `far` one each. `memcpy` is the comparison. `over_time`
+//! `rig` has two ends in one process (`both_ways` if both send), `near` and `far` one each. `memcpy` is the comparison. `over_time`
 //! measures in one run that is watched by a `sampler`, while faults happen; `timeline` is what comes of it.
 
+mod both_ways;
 mod config;
 mod drive;
 mod ends;
@@ -48,13 +54,16 @@ mod sampler;
 mod tests;
 mod timeline;
 
-pub use crate::job::{MAX_MESSAGE_SIZE, MAX_WINDOW, Operation, Workload, WorkloadError};
+pub use crate::job::{
+    ATOMIC_SIZE, MAX_IN_FLIGHT, MAX_IN_FLIGHT_OVER_RAILS, MAX_INLINE, MAX_MESSAGE_SIZE, Operation,
+    Workload, WorkloadError,
+};
 pub use config::{Limit, PerfConfig, Threads};
 pub use error::PerfError;
 pub use far::Measured;
 pub(crate) use far::answer;
 pub use latency::{measure_latency, measure_latency_to};
-pub use measure::{Measurement, ROUNDS, measure, measure_to};
+pub use measure::{Measurement, ROUNDS, Rate, measure, measure_to};
 pub use over_time::{measure_over_time, measure_over_time_to};
 pub use ping_pong::Latency;
 pub use timeline::{Cause, Goodput, Mark, Sample, Timeline};

@@ -1,7 +1,7 @@
 //! The near end of a measurement between two hosts: it asks, posts the requests, and counts.
 
 use super::config::{Limit, PerfConfig};
-use super::drive::{Flush, Sender, rail_names, send};
+use super::drive::{Eager, Flush, LATE, Sender, rail_names, send};
 use super::ends::{End, Half};
 use super::error::{PerfError, requests_of};
 use super::messages::MessageEnd;
@@ -10,7 +10,7 @@ use super::requests::{RequestPlayer, RequestSender};
 use super::round::{Ends, Round};
 use super::sampler::Sampler;
 use crate::fault::Side;
-use crate::job::{Hello, Job, JobOutcome, Message, Workload};
+use crate::job::{Back, Hello, Job, JobOutcome, Message, Workload};
 use crate::session::{Counterpart, Patience, RailNews, Reporter, ServerAddress, SessionError};
 use polyrail::RemoteBuffer;
 use polyrail::backend::Domain;
@@ -28,6 +28,8 @@ pub(super) struct Near<'a, S> {
     peer: Counterpart<'a>,
     sender: S,
     workload: Workload,
+    /// How long the far end's last word may take.
+    answer_timeout: Duration,
     /// When the far end was last told.
     told: Instant,
 }
@@ -45,10 +47,10 @@ pub(super) trait Reaches<D>: Flush + Sized {
 }
 
 impl<'a, S: Flush> Near<'a, S> {
-    /// Connects with the far end at `server`; each request is `answered`, or not.
+    /// Connects with the far end at `server`.
     pub(super) fn reach<D: Domain>(
         config: &PerfConfig,
-        answered: bool,
+        workload: Workload,
         server: &ServerAddress,
         domains: &[D],
         news: &RailNews,
@@ -62,12 +64,10 @@ impl<'a, S: Flush> Near<'a, S> {
         let control = server.connect(&patience)?;
         // During the measurement the far end sends no messages; silence is detected on the rails.
         let mut peer = Counterpart::new(control, None, interrupted);
-        let workload = config.workload().map(|workload| Workload { answered, ..workload });
-        let met = workload.and_then(|workload| {
-            Ok((S::meet(config, workload, &mut peer, &domains, news)?, workload))
-        });
-        let (sender, workload) = met.inspect_err(|error| peer.tell_failure(error))?;
-        Ok(Self { peer, sender, workload, told: Instant::now() })
+        let met = S::meet(config, workload, &mut peer, &domains, news);
+        let sender = met.inspect_err(|error| peer.tell_failure(error))?;
+        let answer_timeout = config.answer_timeout;
+        Ok(Self { peer, sender, workload, answer_timeout, told: Instant::now() })
     }
 
     /// Compares with the far end, and parts. This end counted so many requests.
@@ -85,9 +85,19 @@ impl<'a, S: Flush> Near<'a, S> {
 
     /// Checks that as many requests arrived as were sent, if the far end notices the operation.
     fn compare(&mut self, requests: u64) -> Result<(), PerfError> {
-        self.peer.tell(&Message::Done(JobOutcome::Perf { requests }))?;
-        let sent = if self.workload.operation.is_received() { requests } else { 0 };
-        let received = requests_of(self.peer.expect_outcome()?)?;
+        self.tell_done(requests)?;
+        let outcome = self.peer.expect_outcome()?;
+        self.check(requests, outcome)
+    }
+
+    fn tell_done(&mut self, requests: u64) -> Result<(), PerfError> {
+        let done = JobOutcome::Perf { requests, back: None };
+        Ok(self.peer.tell(&Message::Done(done))?)
+    }
+
+    fn check(&self, requests: u64, outcome: JobOutcome) -> Result<(), PerfError> {
+        let sent = if self.workload.is_noticed() { requests } else { 0 };
+        let received = requests_of(outcome)?;
         if received == sent { Ok(()) } else { Err(PerfError::Lost { sent, received }) }
     }
 
@@ -108,6 +118,57 @@ impl<'a, S: Flush> Near<'a, S> {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl<S: Sender> Near<'_, S> {
+    /// Compares with the far end, which has sent as well, and parts. Returns what the far end has posted.
+    pub(super) fn finish_both_ways<T>(
+        mut self,
+        measured: Result<T, PerfError>,
+    ) -> Result<(T, Back), PerfError> {
+        let result = measured.and_then(|measured| {
+            let compared = self.compare_both_ways();
+            self.blame(&compared)?;
+            Ok((measured, compared?))
+        });
+        let sender = &mut self.sender;
+        self.peer.conclude(|timeout| sender.flush(timeout), result.as_ref().err());
+        result
+    }
+
+    fn compare_both_ways(&mut self) -> Result<Back, PerfError> {
+        let requests = self.sender.posted();
+        self.tell_done(requests)?;
+        let outcome = self.receive_until_outcome()?;
+        self.check(requests, outcome)?;
+        let back = outcome.back().ok_or_else(SessionError::other_outcome)?;
+        let begin = Instant::now();
+        // All are acknowledged, so their completions are here already, or will never come.
+        while self.workload.is_noticed() && self.sender.arrived() != back.posted {
+            self.sender.poll()?;
+            if begin.elapsed() >= LATE {
+                let (sent, received) = (back.posted, self.sender.arrived());
+                return Err(PerfError::Lost { sent, received });
+            }
+        }
+        Ok(back)
+    }
+
+    /// Takes what the far end still sends, until its last word.
+    fn receive_until_outcome(&mut self) -> Result<JobOutcome, PerfError> {
+        let begin = Instant::now();
+        let mut idle = Eager::default();
+        while begin.elapsed() < self.answer_timeout {
+            let busy = self.sender.poll()?;
+            idle.note(busy);
+            self.peer.poll_control_sparsely()?;
+            if let Some(outcome) = self.peer.outcome() {
+                return Ok(outcome);
+            }
+        }
+        // Which says what is missing.
+        Ok(self.peer.expect_outcome()?)
     }
 }
 
@@ -136,10 +197,12 @@ impl<S: Sender> Ends for Near<'_, S> {
 impl<P: Player> Near<'_, P> {
     /// Measures how long answers take, and parts.
     pub(super) fn play(self, config: &PerfConfig) -> Result<Latency, PerfError> {
-        let Self { peer, sender, workload, told } = self;
-        let mut near = Near { peer, sender: Pinger::new(sender), workload, told };
+        let Self { peer, sender, workload, answer_timeout, told } = self;
+        let sender = Pinger::new(sender);
+        let mut near = Near { peer, sender, workload, answer_timeout, told };
         let Near { peer, sender, told, .. } = &mut near;
-        let measured = ping_pong::play(sender, config.limit, || Self::attend(peer, told));
+        peer.poll_seldom();
+        let measured = ping_pong::play(sender, config, || Self::attend(peer, told));
         let measured = near.blame(&measured).and(measured);
         near.finish(|sender| sender.round_trips, measured)
     }
@@ -184,7 +247,8 @@ impl<D: Domain> Reaches<D> for MessageEnd<D> {
         _: &RailNews,
     ) -> Result<Self, PerfError> {
         let stall_timeout = config.care.stall_timeout;
-        let mut end = Self::new(workload, &config.p2p_builder(), domains, 1, stall_timeout)?;
+        let mut end =
+            Self::new(workload, &config.p2p_builder(&workload), domains, 1, stall_timeout)?;
         let hello = introduce(peer, workload, end.endpoint.address().into(), end.ring.remote())?;
         end.bring_up(peer, &hello)?;
         Ok(end)
@@ -198,7 +262,7 @@ fn meet_for_requests<D: Domain>(
     domains: &[&D],
     news: &RailNews,
 ) -> Result<(End<D>, Hello), PerfError> {
-    let near = Half::new(workload, &config.builder(), domains, 1)?;
+    let near = Half::new(workload, &config.builder(&workload), domains, 1)?;
     let hello = introduce(peer, workload, near.endpoint.address().into(), near.ring.remote())?;
     peer.carry_for(&near.endpoint);
     let reporter = Reporter { side: Side::Near, news: news.clone() };

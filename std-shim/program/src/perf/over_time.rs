@@ -46,6 +46,7 @@ pub fn measure_over_time(
     watch: impl FnMut(),
 ) -> Result<Timeline, PerfError> {
     check_rails(faults, config.rails).map_err(PerfError::Fault)?;
+    config.workload_of_one_direction()?;
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
     let mut rig = ends_between(config, &here.domains(), &there.domains(), news)?;
     let begin = || Weather::start(faults, &here, &there, log);
@@ -66,14 +67,15 @@ pub fn measure_over_time_to<D: Domain>(
     interrupted: &AtomicBool,
 ) -> Result<Timeline, PerfError> {
     let server = server.into();
+    let workload = config.workload_of_one_direction()?;
     match config.operation {
         Operation::P2p => {
             let near = Near::<MessageEnd<D>>::reach;
-            watch_near(config, near(config, false, &server, domains, news, interrupted)?, news)
+            watch_near(config, near(config, workload, &server, domains, news, interrupted)?, news)
         }
         _ => {
             let near = Near::<RequestSender<D>>::reach;
-            watch_near(config, near(config, false, &server, domains, news, interrupted)?, news)
+            watch_near(config, near(config, workload, &server, domains, news, interrupted)?, news)
         }
     }
 }

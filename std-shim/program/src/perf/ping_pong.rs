@@ -1,6 +1,6 @@
 //! Ping-pong: one request at a time, there and back, and how long half of that takes.
 
-use super::config::Limit;
+use super::config::{Limit, PerfConfig};
 use super::drive::{Eager, Flush};
 use super::error::PerfError;
 use hdrhistogram::Histogram;
@@ -16,12 +16,15 @@ const ROUNDS_PER_LOOK: u32 = 4096;
 /// Significant digits of a histogram: values are off by at most 1 in 1000.
 const DIGITS: u8 = 3;
 
-/// Half round trips in nanoseconds: from the post of a request until its answer is there, halved. Percentiles are
-/// those of [`Histogram`], off by at most 1 in 1000.
+/// Times in nanoseconds: from the post of a request until its answer is there, halved; of a request that [is a round
+/// trip by itself](crate::perf::Operation::fetches), until it is complete, whole. Percentiles are those of
+/// [`Histogram`], off by at most 1 in 1000.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Latency {
     /// Round trips that were measured.
     pub round_trips: u64,
+    /// Whether the times are halves of round trips, and not whole ones.
+    pub halved: bool,
     /// The shortest.
     pub min_ns: f64,
     /// The median.
@@ -40,18 +43,20 @@ pub struct Latency {
 }
 
 impl Latency {
-    fn new(round_trips: &Histogram<u64>) -> Self {
-        let half = |nanoseconds: u64| nanoseconds as f64 / 2.0;
-        let at = |quantile| half(round_trips.value_at_quantile(quantile));
+    fn new(round_trips: &Histogram<u64>, halved: bool) -> Self {
+        let part = if halved { 0.5 } else { 1.0 };
+        let of = |nanoseconds: u64| nanoseconds as f64 * part;
+        let at = |quantile| of(round_trips.value_at_quantile(quantile));
         Self {
             round_trips: round_trips.len(),
-            min_ns: half(round_trips.min()),
+            halved,
+            min_ns: of(round_trips.min()),
             p50_ns: at(0.5),
             p90_ns: at(0.9),
             p99_ns: at(0.99),
             p999_ns: at(0.999),
-            max_ns: half(round_trips.max()),
-            mean_ns: round_trips.mean() / 2.0,
+            max_ns: of(round_trips.max()),
+            mean_ns: round_trips.mean() * part,
         }
     }
 }
@@ -64,7 +69,8 @@ pub(super) trait Player: Flush {
     /// Posts a request; returns `false` if there is no room.
     fn hit(&mut self) -> Result<bool, PerfError>;
 
-    /// Takes what came, and returns how many requests of the other end have arrived so far.
+    /// Takes what came, and returns how many requests of the other end have arrived so far; of requests that are round
+    /// trips by themselves, how many of this end are complete.
     fn arrivals(&mut self) -> Result<u64, PerfError>;
 
     /// Checks that requests make progress.
@@ -177,15 +183,15 @@ impl<P: Player> Ponger<P> {
 /// Warms up, and measures.
 pub(super) fn play<P: Player>(
     near: &mut Pinger<P>,
-    limit: Limit,
+    config: &PerfConfig,
     mut other: impl FnMut() -> Result<(), PerfError>,
 ) -> Result<Latency, PerfError> {
     let mut times = Histogram::new(DIGITS).map_err(|error| PerfError::Memory(error.to_string()))?;
     near.player.make_room()?;
     near.play(Limit::Count(WARM_UP), &mut times, &mut other)?;
     times.reset();
-    near.play(limit, &mut times, other)?;
-    Ok(Latency::new(&times))
+    near.play(config.limit, &mut times, other)?;
+    Ok(Latency::new(&times, !config.operation.fetches()))
 }
 
 #[cfg(test)]
@@ -242,7 +248,9 @@ mod tests {
         near.play(Limit::Count(20), &mut times, pause).unwrap();
         let took = begin.elapsed().as_nanos() as f64;
         assert_eq!((near.round_trips, near.player.posted), (20, 20));
-        let latency = Latency::new(&times);
+        let latency = Latency::new(&times, true);
+        let whole = Latency::new(&times, false);
+        assert_eq!((whole.halved, whole.min_ns), (false, 2.0 * latency.min_ns));
         assert_eq!(latency.round_trips, 20);
         let pause = PAUSE.as_nanos() as f64;
         assert!(2.0 * latency.min_ns >= 0.99 * pause, "{latency:?}");

@@ -9,31 +9,48 @@ use crate::job::{Hello, Operation};
 use crate::session::{About, Counterpart, SessionError, Traffic};
 use polyrail::backend::Domain;
 use polyrail::endpoint::{EndpointError, EndpointQp};
-use polyrail::verbs::{RecvWr, SendWr, WcOpcode};
+use polyrail::verbs::{RecvWr, SendFlags, SendWr, WcOpcode};
 use polyrail::virtual_qp::{RailCounters, RailId};
 use std::time::Duration;
 
-/// Receives that stay posted: all that a queue pair takes, so that a sender never waits for a receiver that
-/// is a little late.
-const RECEIVES: u64 = 128;
+/// Requests that are answered, of which one is signaled: the answer tells that the others are done. Far fewer than a
+/// queue pair holds.
+const SIGNALED_OF_ANSWERED: u64 = 64;
 
-/// The end that posts requests.
+/// Looks at memory that tell of nothing, from one poll to the next: a rail may have failed.
+const LOOKS_PER_POLL: u32 = 1024;
+
+/// The end that posts requests; if both do, either end.
 pub(super) struct RequestSender<D: Domain> {
-    end: End<D>,
+    pub(super) end: End<D>,
+    /// For the requests of the other end, if it posts some.
+    receives: Receives,
     sampler: Sampler,
 }
 
 impl<D: Domain> RequestSender<D> {
     pub(super) const fn new(end: End<D>) -> Self {
-        Self { end, sampler: Sampler::off() }
+        Self { end, receives: Receives::NONE, sampler: Sampler::off() }
     }
 
-    /// Connects with the far end, in another process.
+    /// Posts receives for the requests of the other end, if it posts some.
+    pub(super) fn make_room(&mut self) -> Result<(), PerfError> {
+        if self.end.slots.workload.bidirectional {
+            self.receives.post(&mut self.end)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Connects with the other end, in another process.
     pub(super) fn bring_up(
         &mut self,
         peer: &mut Counterpart<'_>,
         hello: &Hello,
     ) -> Result<(), PerfError> {
+        if self.end.slots.workload.bidirectional {
+            return self.receives.bring_up(&mut self.end, peer, hello);
+        }
         peer.bring_up(&mut self.end.traffic.endpoint, hello, |_| Ok(()))
     }
 }
@@ -46,11 +63,23 @@ impl<D: Domain> Flush for RequestSender<D> {
 
 impl<D: Domain> Sender for RequestSender<D> {
     fn post(&mut self) -> Result<bool, PerfError> {
-        self.end.post()
+        self.end.post(SendFlags::SIGNALED)
     }
 
     fn poll(&mut self) -> Result<bool, PerfError> {
-        Ok(self.end.traffic.poll(|_, _| About::Own)? > 0)
+        if !self.end.slots.workload.bidirectional {
+            return Ok(self.end.traffic.poll(|_, _| About::Own)? > 0);
+        }
+        let before = self.arrived();
+        let busy = self.end.traffic.poll(|wc, _| whose(wc.opcode, About::Own))? > 0;
+        if self.arrived() > before {
+            self.make_room()?;
+        }
+        Ok(busy)
+    }
+
+    fn arrived(&self) -> u64 {
+        self.end.traffic.arrived
     }
 
     fn posted(&self) -> u64 {
@@ -142,15 +171,29 @@ impl<D: Domain> Receiver for RequestReceiver<D> {
     }
 }
 
-/// Either end of a ping-pong: it posts requests, and receives for those of the other end.
+/// Whose request completed: this end's, which are told as `own`, or the other one's.
+fn whose(opcode: WcOpcode, own: About) -> About {
+    if opcode.is_recv() { About::Arrival } else { own }
+}
+
+/// Either end of a ping-pong: it posts requests, and receives for those of the other end. Of requests that are round
+/// trips by themselves, the only end that plays.
 pub(super) struct RequestPlayer<D: Domain> {
     end: End<D>,
     receives: Receives,
+    /// One of so many requests is signaled.
+    signaled_of: u64,
+    /// Looks at memory that told of nothing since the last poll.
+    looks: u32,
 }
 
 impl<D: Domain> RequestPlayer<D> {
-    pub(super) const fn new(end: End<D>) -> Self {
-        Self { end, receives: Receives::NONE }
+    pub(super) fn new(end: End<D>) -> Self {
+        let is_single = end.traffic.endpoint.virtual_qp().rails().count() == 1;
+        let is_noticed = end.slots.workload.operation.is_received();
+        // Over several rails the engine would have them signaled all the same.
+        let signaled_of = if is_single && is_noticed { SIGNALED_OF_ANSWERED } else { 1 };
+        Self { end, receives: Receives::NONE, signaled_of, looks: 0 }
     }
 
     /// Connects with the other end, in another process, after posting receives.
@@ -175,13 +218,22 @@ impl<D: Domain> Player for RequestPlayer<D> {
     }
 
     fn hit(&mut self) -> Result<bool, PerfError> {
-        self.end.post()
+        let request = self.end.traffic.posted;
+        if self.end.slots.workload.operation == Operation::Write {
+            self.end.slots.stamp(request)?;
+        }
+        let is_signaled = request % self.signaled_of == self.signaled_of - 1;
+        self.end.post(if is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() })
     }
 
     fn arrivals(&mut self) -> Result<u64, PerfError> {
-        let whose = |opcode: WcOpcode| if opcode.is_recv() { About::Arrival } else { About::Own };
-        self.end.traffic.poll(|wc, _| whose(wc.opcode))?;
-        Ok(self.end.traffic.arrived)
+        let operation = self.end.slots.workload.operation;
+        if operation == Operation::Write {
+            return self.written();
+        }
+        self.end.traffic.poll(|wc, _| whose(wc.opcode, About::OwnAndBefore))?;
+        let Traffic { reported, arrived, .. } = &self.end.traffic;
+        Ok(if operation.fetches() { *reported } else { *arrived })
     }
 
     fn check_headway(&mut self) -> Result<(), PerfError> {
@@ -189,9 +241,27 @@ impl<D: Domain> Player for RequestPlayer<D> {
     }
 }
 
+impl<D: Domain> RequestPlayer<D> {
+    /// Takes the completions of this end's WRITEs; then looks at the last byte that the other end's next one
+    /// writes, as long as it takes: that is how it notices one. Returns how many have arrived.
+    fn written(&mut self) -> Result<u64, PerfError> {
+        let Self { end: End { traffic, slots }, looks, .. } = self;
+        *looks += 1;
+        if traffic.reported < traffic.posted || *looks >= LOOKS_PER_POLL {
+            *looks = 0;
+            traffic.poll(|_, _| About::OwnAndBefore)?;
+        }
+        if traffic.reported == traffic.posted && slots.has_arrived(traffic.arrived)? {
+            traffic.arrived += 1;
+        }
+        Ok(traffic.arrived)
+    }
+}
+
 impl<D: Domain> End<D> {
-    /// Posts the next request; returns `false` if there is no room until something completes.
-    fn post(&mut self) -> Result<bool, PerfError> {
+    /// Posts the next request with these flags, and inline if it is to be; returns `false` if there is no room until
+    /// something completes.
+    fn post(&mut self, flags: SendFlags) -> Result<bool, PerfError> {
         let Self { traffic, slots } = self;
         let request = traffic.posted;
         let local = slots.local(request)?;
@@ -204,9 +274,15 @@ impl<D: Domain> End<D> {
             }
             Operation::Read => SendWr::read(request, local, remote, keys),
             Operation::Send => SendWr::send(request, local, keys),
+            Operation::FetchAdd => SendWr::fetch_add(request, local, remote, 1, keys),
+            Operation::CompareSwap => {
+                SendWr::compare_swap(request, local, remote, request, request + 1, keys)
+            }
             Operation::P2p => return Err(SessionError::other_kind("messages", "requests").into()),
         };
-        Ok(traffic.post(&wr)?)
+        let inline =
+            if slots.workload.is_inline() { SendFlags::INLINE } else { SendFlags::empty() };
+        Ok(traffic.post(&wr.with_flags(flags | inline))?)
     }
 }
 
@@ -249,10 +325,12 @@ impl Receives {
         received: u64,
     ) -> Result<(), PerfError> {
         let operation = slots.workload.operation;
+        // All that a queue pair takes, so that a sender never waits for a receiver that is a little late.
+        let most = u64::from(slots.workload.queue_depth());
         let posted = &mut self.posted;
-        while operation.is_received() && *posted < received + RECEIVES {
+        while operation.is_received() && *posted < received + most {
             let wr = match operation {
-                Operation::Send => RecvWr::data(*posted, slots.local(*posted)?, &slots.keys),
+                Operation::Send => RecvWr::data(*posted, slots.arriving(*posted)?, &slots.keys),
                 _ => RecvWr::notification(*posted),
             };
             match endpoint.post_recv(&wr) {

@@ -1,5 +1,6 @@
 //! Both ends in one process.
 
+use super::both_ways::BothWays;
 use super::config::{Limit, PerfConfig, Threads};
 use super::drive::{Receiver, Sender, rail_names, receive_until, send};
 use super::ends::{End, Half};
@@ -10,7 +11,7 @@ use super::requests::{RequestPlayer, RequestReceiver, RequestSender};
 use super::round::{Ends, Round};
 use super::sampler::Sampler;
 use crate::fault::Side;
-use crate::job::Operation;
+use crate::job::{Operation, Workload};
 use crate::session::{RailNews, Reporter};
 use polyrail::backend::Domain;
 use polyrail::endpoint::connect_endpoints;
@@ -35,9 +36,25 @@ pub(super) fn ends_between<'a, D>(
 where
     D: Domain<Qp: Send, Cq: Send, Srq: Send, Region: Send> + 'a,
 {
-    Ok(match config.operation {
-        Operation::P2p => Box::new(Rig::messages(config, here, there)?),
-        _ => Box::new(Rig::between(config, here, there, news)?),
+    let workload = config.workload()?;
+    let noticed = workload.is_noticed();
+    let threads = config.threads;
+    Ok(match (config.operation, config.bidirectional) {
+        (Operation::P2p, false) => Box::new(Rig::messages(config, here, there)?),
+        (_, false) => Box::new(Rig::between(config, here, there, news)?),
+        (Operation::P2p, true) => {
+            let [mut near, mut far] = connected_for_messages(config, workload, here, there)?;
+            near.offer()?;
+            far.offer()?;
+            Box::new(BothWays { near, far, threads, noticed })
+        }
+        (_, true) => {
+            let ends = connected(config, workload, here, there, news)?;
+            let [mut near, mut far] = ends.map(RequestSender::new);
+            near.make_room()?;
+            far.make_room()?;
+            Box::new(BothWays { near, far, threads, noticed })
+        }
     })
 }
 
@@ -49,7 +66,7 @@ impl<D: Domain> Rig<RequestSender<D>, RequestReceiver<D>> {
         there: &[&D],
         news: &RailNews,
     ) -> Result<Self, PerfError> {
-        let [near, far] = connected(config, here, there, news)?;
+        let [near, far] = connected(config, config.workload()?, here, there, news)?;
         let mut receiver = RequestReceiver::new(far);
         receiver.post_receives()?;
         Ok(Self { sender: RequestSender::new(near), receiver, threads: config.threads })
@@ -59,7 +76,8 @@ impl<D: Domain> Rig<RequestSender<D>, RequestReceiver<D>> {
 impl<D: Domain> Rig<MessageEnd<D>, MessageEnd<D>> {
     /// Makes two ends for messages on these devices.
     fn messages(config: &PerfConfig, here: &[&D], there: &[&D]) -> Result<Self, PerfError> {
-        let [sender, mut receiver] = connected_for_messages(config, here, there)?;
+        let workload = config.workload()?;
+        let [sender, mut receiver] = connected_for_messages(config, workload, here, there)?;
         receiver.offer()?;
         Ok(Self { sender, receiver, threads: config.threads })
     }
@@ -73,7 +91,9 @@ impl<D: Domain> Rig<Pinger<RequestPlayer<D>>, Ponger<RequestPlayer<D>>> {
         there: &[&D],
         news: &RailNews,
     ) -> Result<Self, PerfError> {
-        let [near, far] = connected(config, here, there, news)?.map(RequestPlayer::new);
+        let workload = config.workload_of_round_trips()?;
+        let ends = connected(config, workload, here, there, news)?;
+        let [near, far] = ends.map(RequestPlayer::new);
         let threads = config.threads;
         Ok(Self { sender: Pinger::new(near), receiver: Ponger::new(far), threads })
     }
@@ -86,7 +106,8 @@ impl<D: Domain> Rig<Pinger<MessageEnd<D>>, Ponger<MessageEnd<D>>> {
         here: &[&D],
         there: &[&D],
     ) -> Result<Self, PerfError> {
-        let [near, far] = connected_for_messages(config, here, there)?;
+        let workload = config.workload_of_round_trips()?;
+        let [near, far] = connected_for_messages(config, workload, here, there)?;
         let threads = config.threads;
         Ok(Self { sender: Pinger::new(near), receiver: Ponger::new(far), threads })
     }
@@ -94,12 +115,12 @@ impl<D: Domain> Rig<Pinger<MessageEnd<D>>, Ponger<MessageEnd<D>>> {
 
 fn connected<D: Domain>(
     config: &PerfConfig,
+    workload: Workload,
     here: &[&D],
     there: &[&D],
     news: &RailNews,
 ) -> Result<[End<D>; 2], PerfError> {
-    let workload = config.workload()?;
-    let builder = config.builder();
+    let builder = config.builder(&workload);
     let mut near = Half::new(workload, &builder, here, 1)?;
     let mut far = Half::new(workload, &builder, there, 2)?;
     connect_endpoints(&mut near.endpoint, &mut far.endpoint)?;
@@ -114,11 +135,11 @@ fn connected<D: Domain>(
 
 fn connected_for_messages<D: Domain>(
     config: &PerfConfig,
+    workload: Workload,
     here: &[&D],
     there: &[&D],
 ) -> Result<[MessageEnd<D>; 2], PerfError> {
-    let workload = config.workload()?;
-    let builder = config.p2p_builder();
+    let builder = config.p2p_builder(&workload);
     let stall_timeout = config.care.stall_timeout;
     let mut near = MessageEnd::new(workload, &builder, here, 1, stall_timeout)?;
     let mut far = MessageEnd::new(workload, &builder, there, 2, stall_timeout)?;
@@ -173,10 +194,12 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::super::drive::fill;
     use super::*;
     use crate::hosts::software_hosts;
     use crate::recorded::{Asked, Log, Recorded};
     use crate::session::{QualityOfService, RailCare, SessionError};
+    use polyrail::backend::Mtu;
     use polyrail::endpoint::EndpointError;
     use polyrail::hardware::Refusal;
     use polyrail::nic::Fault;
@@ -207,6 +230,7 @@ mod tests {
         let message_size = 70_000;
         let config =
             PerfConfig { rails, message_size, qp_timeout, quality, ..PerfConfig::default() };
+        let config = PerfConfig { mtu: Some(Mtu::Mtu1024), ..config };
         let mut rig = Rig::between(&config, &[&here], &[&there], &RailNews::default()).unwrap();
         assert_eq!(rig.run(Limit::Count(20)).unwrap().requests, 20);
         let told = log
@@ -215,13 +239,51 @@ mod tests {
             .iter()
             .filter_map(|(.., asked)| match asked {
                 Asked::Rts { options, .. } => {
-                    Some((options.timeout, options.traffic_class, options.service_level))
+                    let mtu = options.path_mtu.bytes();
+                    Some((options.timeout, options.traffic_class, options.service_level, mtu))
                 }
                 _ => None,
             })
             .collect::<Vec<_>>();
         // Two rails and the notify queue pair at either end.
-        assert_eq!(told, [(qp_timeout, 106, 3); 6]);
+        assert_eq!(told, [(qp_timeout, 106, 3, 1024); 6]);
+    }
+
+    /// Nobody needs a key of bytes that the device does not fetch.
+    #[test]
+    fn requests_carry_their_bytes_inline_if_they_are_short_enough() {
+        for operation in [Operation::Write, Operation::WriteImm, Operation::Send] {
+            for (rails, inline) in [(1, 64), (1, 63), (3, 64), (3, 63)] {
+                let care = RailCare { rail_failure: RailFailure::Fatal, ..RailCare::default() };
+                let shape = PerfConfig { operation, rails, inline, ..PerfConfig::default() };
+                let config = PerfConfig { message_size: 64, devices: 1, care, ..shape };
+                let (here, there) = software_hosts(1).unwrap();
+                let news = RailNews::default();
+                let mut rig =
+                    Rig::between(&config, &here.domains(), &there.domains(), &news).unwrap();
+                rig.sender.end.slots.keys[0].lkey ^= 1;
+                let ran = rig.run(Limit::Count(20));
+                assert_eq!(ran.is_ok(), inline == 64, "{config:?}: {ran:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn as_many_requests_are_in_flight_as_the_window_has() {
+        for operation in [Operation::Write, Operation::WriteImm, Operation::Send] {
+            for (rails, window) in [(1, 1), (1, 128), (1, 1000), (4, 200), (4, 256)] {
+                let shape = PerfConfig { operation, rails, window, ..PerfConfig::default() };
+                let config = PerfConfig { message_size: 64, devices: 1, ..shape };
+                let (here, there) = software_hosts(1).unwrap();
+                let news = RailNews::default();
+                let mut rig =
+                    Rig::between(&config, &here.domains(), &there.domains(), &news).unwrap();
+                fill(&mut rig.sender, u64::MAX).unwrap();
+                let posted = rig.sender.posted();
+                assert_eq!(posted, u64::from(window), "{config:?}");
+                rig.run(Limit::Count(2000)).unwrap();
+            }
+        }
     }
 
     #[test]

@@ -25,11 +25,22 @@ pub(super) trait Ends {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub(super) requests: u64,
+    /// Requests of the other end that were complete meanwhile, if both are in this process and send.
+    pub(super) back: Option<u64>,
     pub(super) time: Duration,
 }
 
 impl Round {
     pub(super) fn seconds_per_request(self) -> f64 {
-        self.time.as_secs_f64().max(1e-9) / self.requests.max(1) as f64
+        self.seconds() / self.requests.max(1) as f64
+    }
+
+    /// Requests of the other end a second, if there are any.
+    pub(super) fn back_per_second(self) -> Option<f64> {
+        self.back.map(|requests| requests as f64 / self.seconds())
+    }
+
+    fn seconds(self) -> f64 {
+        self.time.as_secs_f64().max(1e-9)
     }
 }

@@ -28,6 +28,7 @@ fn every_operation_runs_with_one_thread_and_with_two() {
     for operation in Operation::ALL {
         for threads in [Threads::One, Threads::Two] {
             for (rails, message_size) in [(1, 1), (3, 70_000)] {
+                let message_size = if operation.is_atomic() { ATOMIC_SIZE } else { message_size };
                 let limit = Limit::Count(40);
                 let config = PerfConfig {
                     operation,
@@ -48,15 +49,20 @@ fn every_operation_runs_with_one_thread_and_with_two() {
 
 #[test]
 fn answers_are_measured_with_one_thread_and_with_two() {
-    for operation in [Operation::WriteImm, Operation::Send, Operation::P2p] {
+    for operation in Operation::ALL {
         for threads in [Threads::One, Threads::Two] {
-            for (rails, message_size) in [(1, 8), (3, 70_000)] {
+            for (rails, message_size, inline) in [(1, 8, 0), (1, 8, 8), (3, 70_000, 0)] {
                 let limit = Limit::Count(300);
-                let shape = PerfConfig { rails, devices: rails, ..PerfConfig::default() };
-                let config = PerfConfig { operation, threads, message_size, limit, ..shape };
+                let message_size = if operation.is_atomic() { ATOMIC_SIZE } else { message_size };
+                // Nobody sees when a WRITE is there that is split.
+                let max_msg_size = 128 << 10;
+                let shape = PerfConfig { rails, devices: rails, inline, ..PerfConfig::default() };
+                let shape = PerfConfig { max_msg_size, message_size, ..shape };
+                let config = PerfConfig { operation, threads, limit, ..shape };
                 let latency = measure_latency(&config, &RailNews::default()).unwrap();
                 let Latency { min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns, .. } = latency;
                 assert_eq!(latency.round_trips, 300, "{config:?}");
+                assert_eq!(latency.halved, !operation.fetches());
                 let times = [min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns];
                 assert!(min_ns > 0.0 && times.is_sorted(), "{config:?}: {latency:?}");
             }
@@ -65,12 +71,84 @@ fn answers_are_measured_with_one_thread_and_with_two() {
 }
 
 #[test]
-fn nobody_answers_what_is_not_noticed() {
-    for operation in [Operation::Write, Operation::Read] {
-        let config = PerfConfig { operation, ..PerfConfig::default() };
-        let error = measure_latency(&config, &RailNews::default()).unwrap_err();
-        assert!(matches!(error, PerfError::Workload(WorkloadError::Unnoticed(_))), "{error}");
+fn what_no_receiver_could_see_is_refused() {
+    let split = PerfConfig { operation: Operation::Write, ..PerfConfig::default() };
+    let error = measure_latency(&split, &RailNews::default()).unwrap_err();
+    assert!(error.to_string().contains("over 4 rails is split into fragments of up to 65536"));
+    for whole in [
+        PerfConfig { rails: 1, ..split },
+        PerfConfig { max_msg_size: split.message_size, ..split },
+        PerfConfig { message_size: split.max_msg_size, ..split },
+    ] {
+        let quick = PerfConfig { limit: Limit::Count(10), ..whole };
+        measure_latency(&quick, &RailNews::default()).unwrap();
     }
+}
+
+/// Each operation over one rail and over several, with one thread and with two.
+#[test]
+fn both_directions_are_measured_at_once() {
+    for operation in Operation::ALL {
+        for (threads, rails) in [(Threads::One, 1), (Threads::One, 3), (Threads::Two, 3)] {
+            let message_size = if operation.is_atomic() { ATOMIC_SIZE } else { 70_000 };
+            let config = PerfConfig {
+                operation,
+                threads,
+                rails,
+                message_size,
+                bidirectional: true,
+                limit: Limit::Time(Duration::from_millis(50)),
+                devices: rails,
+                ..PerfConfig::default()
+            };
+            let Measurement { requests, all, there, back, .. } = here(&config).unwrap();
+            let (there, back) = (there.unwrap(), back.unwrap());
+            assert!(requests > 0, "{config:?}");
+            assert!(there.gigabytes_per_second > 0.0 && back.gigabytes_per_second > 0.0);
+            let sum = there.requests_per_second + back.requests_per_second;
+            assert!((all.requests_per_second / sum - 1.0).abs() < 1e-9, "{all:?}");
+            // One thread serves both ends in turn: neither comes off badly.
+            let ratio = back.requests_per_second / there.requests_per_second;
+            assert!(
+                threads == Threads::Two || (0.5..2.0).contains(&ratio),
+                "{operation:?}: {ratio}"
+            );
+        }
+    }
+    let one_way = here(&PerfConfig { limit: Limit::Count(10), ..PerfConfig::default() }).unwrap();
+    assert_eq!((one_way.there, one_way.back), (None, None));
+}
+
+#[test]
+fn both_directions_are_throughput_in_rounds_only() {
+    let both = PerfConfig { bidirectional: true, message_size: 8, ..PerfConfig::default() };
+    let news = RailNews::default();
+    let latency = measure_latency(&both, &news).unwrap_err();
+    let log = FaultLog::default();
+    let over_time = measure_over_time(&both, &[], &log, &news, || ()).unwrap_err();
+    for error in [latency, over_time] {
+        assert!(matches!(error, PerfError::Workload(WorkloadError::OneDirection)), "{error}");
+    }
+}
+
+#[test]
+fn inline_bytes_are_refused_where_they_cannot_be() {
+    let quick = PerfConfig { limit: Limit::Count(20), message_size: 64, ..PerfConfig::default() };
+    let inline = PerfConfig { inline: 64, ..quick };
+    let error = here(&inline).unwrap_err();
+    assert!(matches!(error, PerfError::Workload(WorkloadError::InlineReroutes { rails: 4 })));
+    let care = RailCare { rail_failure: RailFailure::Fatal, ..RailCare::default() };
+    // Over several rails that are not re-routed; over one; of requests that are too long; of READs.
+    here(&PerfConfig { care, ..inline }).unwrap();
+    here(&PerfConfig { rails: 1, ..inline }).unwrap();
+    here(&PerfConfig { message_size: 65, ..inline }).unwrap();
+    here(&PerfConfig { operation: Operation::Read, ..inline }).unwrap();
+    here(&PerfConfig { operation: Operation::P2p, ..inline }).unwrap();
+    let error = here(&PerfConfig { rails: 1, inline: 1024, ..quick }).unwrap_err();
+    let said = polyrail::chain::Chain(&error).to_string();
+    assert!(said.starts_with("device tx0: it takes no 1024 bytes inline: "), "{said}");
+    let error = here(&PerfConfig { inline: MAX_INLINE + 1, ..quick }).unwrap_err();
+    assert!(matches!(error, PerfError::Workload(WorkloadError::Inline(4097))), "{error}");
 }
 
 /// A message is one request: a doorbell and a completion at most.
@@ -127,6 +205,11 @@ fn impossible_configurations_are_refused() {
     assert!(matches!(here(&config), Err(PerfError::Session(SessionError::Build(_)))));
     let config = PerfConfig { window: 0, ..PerfConfig::default() };
     assert!(matches!(here(&config), Err(PerfError::Workload(WorkloadError::Window(0)))));
+    let config = PerfConfig { window: 257, ..PerfConfig::default() };
+    assert!(matches!(here(&config), Err(PerfError::Workload(WorkloadError::Window(257)))));
+    let config = PerfConfig { operation: Operation::FetchAdd, ..PerfConfig::default() };
+    let error = here(&config).unwrap_err().to_string();
+    assert_eq!(error, "a fetch-add of 1048576 bytes: it always has 8");
 }
 
 #[test]

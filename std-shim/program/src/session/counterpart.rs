@@ -26,6 +26,9 @@ const CLOCK_EVERY: u32 = 32;
 /// Time between polls of the control channel by a busy side.
 const POLL_EVERY: Duration = Duration::from_millis(1);
 
+/// The same of a side that measures how long single requests take.
+const POLL_SELDOM: Duration = Duration::from_millis(20);
+
 /// Time between checks for an interrupt by a side that only waits.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
 
@@ -53,6 +56,8 @@ pub(crate) struct Counterpart<'a> {
     until_clock: u32,
     clock_every: u32,
     clock: Instant,
+    /// Time between polls of the control channel.
+    poll_every: Duration,
     polled: Option<Instant>,
     /// When the other side was last told that this one is alive.
     told: Instant,
@@ -78,6 +83,7 @@ impl<'a> Counterpart<'a> {
             until_clock: 1,
             clock_every: 1,
             clock: now,
+            poll_every: POLL_EVERY,
             polled: None,
             told: now,
         }
@@ -116,6 +122,14 @@ impl<'a> Counterpart<'a> {
             return Err(SessionError::out_of_turn(&Message::Heal(message), DONE));
         };
         link.hear(message).map_err(|error| SessionError::Protocol(error.to_string()))
+    }
+
+    /// From now on polls the control channel less often, since the system calls would show in what is measured; unless
+    /// the two endpoints heal with its help.
+    pub(crate) fn poll_seldom(&mut self) {
+        if self.link.is_none() {
+            self.poll_every = POLL_SELDOM;
+        }
     }
 
     /// Sets what this side waits for from now on, in words for errors.
@@ -326,7 +340,7 @@ impl<'a> Counterpart<'a> {
 
     /// Polls the control channel if it is due, and returns whether it was.
     fn poll_control_if_due(&mut self, now: Instant) -> Result<bool, SessionError> {
-        let due = self.polled.is_none_or(|polled| now.duration_since(polled) >= POLL_EVERY);
+        let due = self.polled.is_none_or(|polled| now.duration_since(polled) >= self.poll_every);
         if due {
             self.polled = Some(now);
             self.poll_control()?;

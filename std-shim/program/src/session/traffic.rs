@@ -35,6 +35,9 @@ pub(crate) struct Traffic<D: Domain> {
 pub(crate) enum About {
     /// A request of this side.
     Own,
+    /// A request of this side whose `wr_id` is its number, and all before it, which were posted unsignaled or
+    /// reported.
+    OwnAndBefore,
     /// A request of the other side, which consumed a receive.
     Arrival,
 }
@@ -89,6 +92,7 @@ impl<D: Domain> Traffic<D> {
             }
             match about(&wc, *arrived) {
                 About::Own => *reported += 1,
+                About::OwnAndBefore => *reported = (*reported).max(wc.wr_id + 1),
                 About::Arrival => *arrived += 1,
             }
         });

@@ -1,6 +1,7 @@
 //! Arguments that several commands take.
 
-use super::value::{FailureName, fragment, rails, rate, seconds, window};
+use super::heading::{FAULTS, PLACE, REQUESTS, WAITING};
+use super::value::{FailureName, fragment, rails, rate, seconds};
 use crate::cli::exit::Failure;
 use clap::Args;
 use polyrail::backend::{ConnectOptions, DeviceName};
@@ -17,22 +18,19 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RequestArguments {
     /// Physical queue pairs that carry the data.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = rails, help_heading = REQUESTS)]
     pub(in crate::cli) rails: usize,
     /// Devices on either side, which the rails are spread over; if there are more devices than rails,
     /// the last ones stay unused [default: one for each rail].
-    #[arg(long, value_name = "N", value_parser = rails)]
+    #[arg(long, value_name = "N", value_parser = rails, help_heading = REQUESTS)]
     pub(in crate::cli) devices: Option<usize>,
     /// Bytes that each device of the software NIC sends a second at most, so that many are faster than one
     /// [default: as fast as memory is].
-    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    #[arg(long, value_name = "SIZE", value_parser = rate, help_heading = REQUESTS)]
     pub(in crate::cli) line_rate: Option<NonZeroU64>,
     /// Size of the longest fragment in bytes, a multiple of 128.
-    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = fragment)]
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = fragment, help_heading = REQUESTS)]
     pub(in crate::cli) max_msg_size: u32,
-    /// Requests in flight at once; each side keeps that many in memory.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = window)]
-    pub(in crate::cli) window: u64,
 }
 
 /// The devices of this host.
@@ -40,17 +38,17 @@ pub(in crate::cli) struct RequestArguments {
 pub(in crate::cli) struct DeviceArguments {
     /// An RDMA device, or one port of it. Repeatable; the order counts [default: all with an active
     /// port].
-    #[arg(long, value_name = "DEVICE[:PORT]")]
+    #[arg(long, value_name = "DEVICE[:PORT]", help_heading = PLACE)]
     pub(in crate::cli) device: Vec<DeviceName>,
     /// Index of the ports' addresses, as shown by `polyrail devices` [default: RoCE v2 over IPv4 first].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = PLACE)]
     pub(in crate::cli) gid_index: Option<u8>,
     /// Traffic class of this side's packets: on RoCE v2 four times the DSCP, plus 2 if switches may mark
     /// congestion (ECN) [default: 0].
-    #[arg(long, visible_alias = "tclass", value_name = "N")]
+    #[arg(long, visible_alias = "tclass", value_name = "N", help_heading = PLACE)]
     traffic_class: Option<u8>,
     /// Service level of this side's packets, 0 to 15; on RoCE, the priority [default: 0].
-    #[arg(long, visible_alias = "sl", value_name = "N", value_parser = clap::value_parser!(u8).range(..=15))]
+    #[arg(long, visible_alias = "sl", value_name = "N", value_parser = clap::value_parser!(u8).range(..=15), help_heading = PLACE)]
     service_level: Option<u8>,
 }
 
@@ -80,7 +78,7 @@ impl DeviceArguments {
 pub(in crate::cli) struct TokenArguments {
     /// A file with a secret of at least 16 bytes that both hosts have: either refuses one that does not know it,
     /// before anything else is told. It does not travel; the data is not encrypted.
-    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, help_heading = PLACE)]
     token_file: Option<PathBuf>,
 }
 
@@ -91,6 +89,11 @@ impl TokenArguments {
             Some(_) if to.is_none() => Err(Failure::usage("--token-file goes with --to")),
             _ => Ok(()),
         }
+    }
+
+    /// Returns whether there is to be a token.
+    pub(in crate::cli) fn is_given(&self) -> bool {
+        self.token_file.is_some()
     }
 
     /// Returns the token, if there is one.
@@ -109,7 +112,7 @@ pub(in crate::cli) struct FaultArguments {
     /// completions come 20 ms late), `corrupt` (requests fail though they were carried out) or `gone` (it is
     /// removed). FOR: a time, such as 1s [default: for ever]. Repeatable. With fewer devices than rails, all
     /// rails of the device count towards its bytes and suffer.
-    #[arg(long, value_name = "[SIDE.]RAIL:WHEN[:HOW[:FOR]]")]
+    #[arg(long, value_name = "[SIDE.]RAIL:WHEN[:HOW[:FOR]]", help_heading = FAULTS)]
     pub(in crate::cli) fault: Vec<RailFault>,
 }
 
@@ -117,14 +120,14 @@ pub(in crate::cli) struct FaultArguments {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct PatienceArguments {
     /// Seconds to wait for another host to connect, and for each answer while the two sides meet.
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, help_heading = WAITING)]
     pub(in crate::cli) answer_timeout: Duration,
     /// Seconds to wait for another host while nothing happens at all.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, help_heading = WAITING)]
     pub(in crate::cli) idle_timeout: Duration,
     /// Seconds without data while the other host reports that it is alive. The far end sees no data
     /// of a measured write or read, so there it limits the whole measurement.
-    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, help_heading = WAITING)]
     pub(in crate::cli) progress_timeout: Duration,
 }
 
@@ -143,13 +146,13 @@ impl PatienceArguments {
 pub(in crate::cli) struct ConnectionArguments {
     /// Wait 4.096 us * 2^N for an acknowledgement before sending packets again, 1 to 31; each side has
     /// its own [default: 18, a second; within one process 14].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31), help_heading = WAITING)]
     qp_timeout: Option<u8>,
     /// Seconds without progress after which a rail is considered dead.
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, help_heading = WAITING)]
     stall_timeout: Duration,
     /// Seconds to wait, while rails are out of service and nothing moves, until one is back.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, help_heading = WAITING)]
     rail_timeout: Duration,
 }
 
@@ -158,7 +161,7 @@ pub(in crate::cli) struct ConnectionArguments {
 pub(in crate::cli) struct FailureArguments {
     /// What a rail's failure does: the others take over, and it is brought back when it can be; or everything
     /// ends. A single rail always ends it.
-    #[arg(long, value_enum, default_value_t = FailureName::Reroute)]
+    #[arg(long, value_enum, default_value_t = FailureName::Reroute, help_heading = FAULTS)]
     pub(in crate::cli) rail_failure: FailureName,
 }
 

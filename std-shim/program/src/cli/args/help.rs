@@ -20,8 +20,8 @@ Examples:
   polyrail copy --rails 8 --devices 2 --scheme dqplb --max-msg-size 128K a b
   polyrail copy --json --quiet a b | jq .gigabytes_per_second
   polyrail copy --fault 2:64M a b       rail 2 fails after 64 MiB
-  polyrail copy --fault far.0:50ms:silent --fault 2:64M:slow:1s a b
-  polyrail copy --to 10.0.0.2 model.bin to a polyrail serve there, over real NICs
+  polyrail copy --fault far.0:50ms:silent:1s --fault 2:64M:slow:1s a b
+  polyrail copy --to 10.0.0.2 model.bin                  to a polyrail serve there, over real NICs
 
 DST gets its name when it is complete: a part of it is never visible. Until then it is a file without \
 a name, which disappears even if the program is killed, or, where the file system does not support \
@@ -60,7 +60,10 @@ Examples:
   polyrail perf --sizes 4K..16M --csv > perf.csv
   polyrail perf --schemes spray --plot perf.svg
   polyrail perf --operations p2p --sizes 8..1M       messages of isend and irecv
-  polyrail perf --latency                           half round trips of 8 bytes
+  polyrail perf --operations send --sizes 64 --rails 1 --window 1024 --inline 64    messages a second
+  polyrail perf --bidirectional --operations write --sizes 1M       both ends send
+  polyrail perf --latency --rails 1                 one request of 8 bytes at a time
+  polyrail perf --operations fetch-add,compare-swap
   polyrail perf --timeline --seconds 1 --csv > goodput.csv
   polyrail perf --line-rate 1G --fault 2:1s:slow:1s --plot goodput.svg
   polyrail perf --to 10.0.0.2 --device mlx5_0 --device mlx5_1 --rails 8 --window 32
@@ -77,7 +80,13 @@ at a time, over one rail up to 64 KiB and spread evenly over all from there on. 
 
 With --latency, one request at a time is answered by one of the same size, and half of the time from its post until \
 the answer is there is reported: the shortest, percentiles, the longest, and the mean, off by at most 1 in 1000. 200 \
-round trips before that do not count. With p2p, buffers are offered 32 at a time. Without --threads 2 or --to, one thread serves both ends in turn.
+round trips before that do not count. The receiver of a write looks at its last byte, as that of ib_write_lat does; a write \
+that is split over rails is refused, since nobody could see when all of it is there. A read or an atomic is a round trip by \
+itself, and its whole time is reported (`halved` tells which it is). With p2p, buffers are offered 32 at a time. Without \
+--threads 2 or --to, one thread serves both ends in turn.
+
+With --bidirectional, figures are the sum of both directions, and GB/s there and back are each. Between two hosts the far end \
+sends from when the two are connected until this one is done, and reports its own speed.
 
 With --timeline or --fault, one operation, scheme and size is measured in one run, from moment to moment, \
 in up to 300 samples. --plot then draws what was acknowledged over all rails, and what was posted to each, over \
@@ -88,7 +97,7 @@ with the same figures, `marks` (seconds, cause, whether trouble begins or ends, 
 shares this host's processors, so a rail that is lost costs something only with a --line-rate.
 
 Throughput counts what is acknowledged. For write-imm, send and p2p the server also reports how many \
-arrived, and a difference is an error. It does not notice a write or a read, so a line of these may \
+arrived, and a difference is an error. It does not notice a write, a read or an atomic, so a line of these may \
 take no longer than the server's --progress-timeout.
 
 Exit codes:

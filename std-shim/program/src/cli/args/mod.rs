@@ -1,26 +1,28 @@
-//! What can be asked for on the command line: `group` has what several commands take, `value` the values,
-//! `help` the examples and exit codes.
+//! What can be asked for on the command line: `perf` has what that command takes, `group` what several commands take,
+//! `value` the values, `heading` what the options stand under in `--help`, and `help` the examples and exit codes.
 
 mod group;
+mod heading;
 mod help;
+mod perf;
 mod value;
 
 pub(super) use group::{
     ConnectionArguments, DeviceArguments, FailureArguments, FaultArguments, PatienceArguments,
     RequestArguments, TokenArguments,
 };
-pub(super) use value::{OperationName, SchemeName, Sizes};
+pub(super) use perf::PerfArguments;
+pub(super) use value::{OperationName, SchemeName};
 
 use super::output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use help::{COPY_HELP, DEVICES_HELP, EXAMPLES, PERF_HELP, SERVE_HELP};
-use polyrail::cpus::CpuList;
+use heading::{FILES, OUTPUT, PLACE, REQUESTS};
+use help::{COPY_HELP, DEVICES_HELP, EXAMPLES, SERVE_HELP};
 use polyrail::printable;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
-use value::{memory, message, seconds, sizes};
+use value::{memory, message, window};
 
 /// Returns what the command line asks for. If that makes no sense, or is the help, prints it and exits.
 pub(super) fn parse() -> Arguments {
@@ -94,7 +96,7 @@ pub(super) struct CopyArguments {
     #[arg(value_name = "DST", value_hint = clap::ValueHint::FilePath, required_unless_present = "to")]
     pub(super) destination: Option<PathBuf>,
     /// Send to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "sync"])]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "sync"], help_heading = PLACE)]
     pub(super) to: Option<String>,
     #[command(flatten)]
     pub(super) host_devices: DeviceArguments,
@@ -102,11 +104,14 @@ pub(super) struct CopyArguments {
     pub(super) token: TokenArguments,
     #[command(flatten)]
     pub(super) requests: RequestArguments,
+    /// Requests in flight at once; each side keeps that many in memory.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = window, help_heading = REQUESTS)]
+    pub(super) window: u64,
     /// How the receiver learns that a request is complete.
-    #[arg(long, value_enum, default_value_t = SchemeName::Spray)]
+    #[arg(long, value_enum, default_value_t = SchemeName::Spray, help_heading = REQUESTS)]
     pub(super) scheme: SchemeName,
     /// Size of one request in bytes, 1 to 1G.
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = message)]
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = message, help_heading = REQUESTS)]
     pub(super) message_size: u64,
     #[command(flatten)]
     pub(super) faults: FaultArguments,
@@ -117,16 +122,16 @@ pub(super) struct CopyArguments {
     #[command(flatten)]
     pub(super) patience: PatienceArguments,
     /// Fail if there is a file of DST's name.
-    #[arg(long)]
+    #[arg(long, help_heading = FILES)]
     pub(super) no_overwrite: bool,
     /// Wait until the copy has reached the disk.
-    #[arg(long)]
+    #[arg(long, help_heading = FILES)]
     pub(super) sync: bool,
     /// Report as JSON, errors too.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(super) json: bool,
     /// No progress bar, no table and nothing about faults. (A progress bar appears on terminals only.)
-    #[arg(long, short)]
+    #[arg(long, short, help_heading = OUTPUT)]
     pub(super) quiet: bool,
 }
 
@@ -141,109 +146,38 @@ pub(super) struct ServeArguments {
     #[command(flatten)]
     pub(super) token: TokenArguments,
     /// Where peers connect; with port 0 the system chooses one.
-    #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471")]
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "0.0.0.0:7471", help_heading = PLACE)]
     pub(super) listen: String,
     /// Peers to serve at a time, each with --max-memory; others wait a little, then are told to come
     /// back later. With 1, no measurement disturbs another.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64), help_heading = PLACE)]
     pub(super) peers: u8,
     /// End after one peer, and fail if its file or its measurement failed. A peer that connects and asks
     /// for nothing does not count.
-    #[arg(long, conflicts_with = "peers")]
+    #[arg(long, conflicts_with = "peers", help_heading = PLACE)]
     pub(super) once: bool,
     /// Refuse files whose names are taken.
-    #[arg(long)]
+    #[arg(long, help_heading = FILES)]
     pub(super) no_overwrite: bool,
     /// Refuse files that are longer [default: take all].
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", value_parser = memory, help_heading = FILES)]
     pub(super) max_file_size: Option<u64>,
     /// Memory that a peer may use here: its window times its message size.
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory, help_heading = PLACE)]
     pub(super) max_memory: u64,
     #[command(flatten)]
     pub(super) connection: ConnectionArguments,
     #[command(flatten)]
     pub(super) patience: PatienceArguments,
     /// Wait until each copy has reached the disk.
-    #[arg(long)]
+    #[arg(long, help_heading = FILES)]
     pub(super) sync: bool,
     /// Report as JSON, one value for each file or measurement.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(super) json: bool,
     /// Print only errors.
-    #[arg(long, short)]
+    #[arg(long, short, help_heading = OUTPUT)]
     pub(super) quiet: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = PERF_HELP)]
-pub(super) struct PerfArguments {
-    /// Measure to a `polyrail serve` there, over real NICs; the port is 7471 unless given.
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["devices", "line_rate", "threads"])]
-    pub(super) to: Option<String>,
-    #[command(flatten)]
-    pub(super) host_devices: DeviceArguments,
-    #[command(flatten)]
-    pub(super) token: TokenArguments,
-    /// Request sizes in bytes: a list, or a range of powers of two such as 4K..1M
-    /// [default: 4K..4M; over time 1M; latency 8].
-    #[arg(long, value_name = "SIZES", value_parser = sizes)]
-    pub(super) sizes: Option<Sizes>,
-    /// What to measure [default: all; over time write-imm; latency those that the receiver notices].
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub(super) operations: Vec<OperationName>,
-    /// Schemes to measure; they differ for write-imm only [default: both; over time spray].
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub(super) schemes: Vec<SchemeName>,
-    /// Measure half round trips instead of throughput: each request is answered by one of the same size before the
-    /// next. For operations that the receiver notices: write-imm, send and p2p.
-    #[arg(long, conflicts_with_all = ["timeline", "fault", "plot"])]
-    pub(super) latency: bool,
-    /// Measure over time: one operation, scheme and size, in one run without memcpy. Shows goodput from
-    /// moment to moment.
-    #[arg(long)]
-    timeline: bool,
-    #[command(flatten)]
-    pub(super) faults: FaultArguments,
-    #[command(flatten)]
-    pub(super) requests: RequestArguments,
-    /// Threads: one that drives both ends, or one for each end.
-    #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
-    pub(super) threads: u8,
-    /// Seconds to measure each line for [default: 0.2; over time 3].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub(super) seconds: Option<Duration>,
-    /// Requests to measure for each line, or round trips, instead of a time.
-    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) count: Option<u64>,
-    #[command(flatten)]
-    pub(super) failure: FailureArguments,
-    #[command(flatten)]
-    pub(super) connection: ConnectionArguments,
-    /// Seconds to wait for the other host to connect, and for each answer.
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
-    pub(super) answer_timeout: Duration,
-    /// Processors that measure, such as 0-3,8, and no others; `polyrail devices --verbose` shows which are near a
-    /// NIC [default: all].
-    #[arg(long, value_name = "LIST")]
-    pub(super) cpus: Option<CpuList>,
-    /// Print JSON, with the machine and every option.
-    #[arg(long, conflicts_with = "csv")]
-    pub(super) json: bool,
-    /// Print comma separated values.
-    #[arg(long)]
-    pub(super) csv: bool,
-    /// Also draw the throughput into this file, as SVG; it is replaced at the end. Over time: goodput of all
-    /// rails, and of each, with marks where faults began and ended, and where rails failed and returned.
-    #[arg(long, value_name = "FILE.svg", value_hint = clap::ValueHint::FilePath)]
-    pub(super) plot: Option<PathBuf>,
-}
-
-impl PerfArguments {
-    /// Returns whether to measure over time.
-    pub(super) fn is_over_time(&self) -> bool {
-        self.timeline || !self.faults.fault.is_empty()
-    }
 }
 
 #[derive(Debug, Args)]
@@ -259,10 +193,49 @@ pub(super) struct DevicesArguments {
 
 #[cfg(test)]
 mod tests {
+    use super::help::PERF_HELP;
     use super::*;
 
     #[test]
     fn the_definition_is_consistent() {
         command().debug_assert();
+    }
+
+    /// Command lines of this program in shell blocks of pages, and in the help.
+    fn examples() -> Vec<String> {
+        const PAGES: [&str; 4] = [
+            include_str!("../../../../../README.md"),
+            include_str!("../../../docs/measuring.md"),
+            include_str!("../../../docs/real_nics.md"),
+            include_str!("../../../docs/faults.md"),
+        ];
+        const HELP: [&str; 5] = [EXAMPLES, COPY_HELP, PERF_HELP, SERVE_HELP, DEVICES_HELP];
+        let blocks = PAGES.iter().flat_map(|page| page.split("```sh\n").skip(1));
+        let blocks = blocks.map(|block| block.split("```").next().unwrap_or_default());
+        let help = HELP.iter().map(|help| help.split("\n\n").next().unwrap_or_default());
+        let text = blocks.chain(help).collect::<Vec<_>>().join("\n").replace("\\\n", " ");
+        let line = |line: &str| {
+            let line = line.trim_start();
+            let begins =
+                ["polyrail ", "target/release/polyrail ", "cargo run --release --bin polyrail -- "];
+            let begun = begins.iter().find_map(|begin| line.strip_prefix(begin));
+            let rest = begun.or_else(|| line.split_once("; polyrail ").map(|(_, rest)| rest))?;
+            // Words for people, or the shell.
+            let end = [" #", "   ", " |", " >"].iter().filter_map(|end| rest.find(end)).min();
+            Some(rest[..end.unwrap_or(rest.len())].to_owned())
+        };
+        text.lines().filter_map(line).collect()
+    }
+
+    #[test]
+    fn every_command_line_that_users_read_makes_sense() {
+        let examples = examples();
+        assert!(examples.len() > 40, "{examples:?}");
+        for example in examples {
+            let words = ["polyrail"].into_iter().chain(example.split_whitespace());
+            if let Err(error) = command().try_get_matches_from(words) {
+                panic!("{example:?}: {error}");
+            }
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Values on the command line, and which of them make sense.
 
 use clap::ValueEnum;
+use polyrail::backend::Mtu;
 use polyrail::virtual_qp::{FRAGMENT_ALIGN, RailFailure, Scheme};
-use polyrail_program::perf::{self, Operation};
+use polyrail_program::perf::{self, MAX_IN_FLIGHT, MAX_INLINE, Operation};
 use polyrail_program::size::parse_size;
 use polyrail_program::transfer::MAX_WINDOW;
 use std::num::NonZeroU64;
@@ -54,6 +55,10 @@ pub(in crate::cli) enum OperationName {
     Send,
     /// A message into a buffer that the peer offers (isend, irecv).
     P2p,
+    /// Atomic: add to 8 bytes, and fetch what they were; over rail 0.
+    FetchAdd,
+    /// Atomic: replace 8 bytes if they are what is expected, and fetch what they were; over rail 0.
+    CompareSwap,
 }
 
 impl From<OperationName> for Operation {
@@ -64,6 +69,8 @@ impl From<OperationName> for Operation {
             OperationName::Read => Self::Read,
             OperationName::Send => Self::Send,
             OperationName::P2p => Self::P2p,
+            OperationName::FetchAdd => Self::FetchAdd,
+            OperationName::CompareSwap => Self::CompareSwap,
         }
     }
 }
@@ -105,6 +112,28 @@ pub(super) fn window(text: &str) -> Result<u64, String> {
         Ok(window) if window >= 1 && window <= u64::from(MAX_WINDOW) => Ok(window),
         _ => Err(format!("it must be from 1 to {MAX_WINDOW}")),
     }
+}
+
+/// A window of a measurement: how many there may be over several rails is checked later.
+pub(super) fn deep_window(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(window) if (1..=MAX_IN_FLIGHT).contains(&window) => Ok(window),
+        _ => Err(format!("it must be from 1 to {MAX_IN_FLIGHT}")),
+    }
+}
+
+pub(super) fn inline(text: &str) -> Result<u32, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    match u32::try_from(bytes) {
+        Ok(bytes) if bytes <= MAX_INLINE => Ok(bytes),
+        _ => Err(format!("no device takes more than {MAX_INLINE} bytes inline")),
+    }
+}
+
+pub(super) fn mtu(text: &str) -> Result<Mtu, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    let mtu = u32::try_from(bytes).ok().and_then(Mtu::from_bytes);
+    mtu.ok_or_else(|| "it must be 256, 512, 1024, 2048 or 4096".into())
 }
 
 pub(super) fn fragment(text: &str) -> Result<u32, String> {
@@ -157,6 +186,11 @@ mod tests {
         assert!(rate("0").is_err() && rate("fast").is_err());
         assert_eq!(rate("1G"), Ok(NonZeroU64::new(1 << 30).unwrap()));
         assert!(window("0").is_err() && window("129").is_err());
+        assert!(deep_window("0").is_err() && deep_window("16385").is_err());
+        assert_eq!((deep_window("16384"), inline("4K")), (Ok(16_384), Ok(4096)));
+        assert!(inline("4097").is_err() && inline("-1").is_err());
+        assert_eq!((mtu("1K"), mtu("4096")), (Ok(Mtu::Mtu1024), Ok(Mtu::Mtu4096)));
+        assert!(mtu("1500").is_err() && mtu("8K").is_err() && mtu("0").is_err());
         assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("1e9").is_err());
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
     }

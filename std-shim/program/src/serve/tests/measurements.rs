@@ -1,8 +1,11 @@
 //! Measurements between two hosts.
 
 use super::*;
+use crate::job::Back;
+use crate::perf::ATOMIC_SIZE;
 use crate::perf::measure_latency_to;
 use crate::session::{RailCare, RailNews};
+use polyrail::verbs::RecvWr;
 use polyrail::virtual_qp::RailFailure;
 
 /// A line of a sweep, short.
@@ -21,6 +24,7 @@ fn every_operation_is_measured_between_two_sides() {
     for operation in Operation::ALL {
         for scheme in [Scheme::Spray, Scheme::Dqplb] {
             for (rails, message_size) in [(1, 1), (3, 70_000), (8, 1 << 20)] {
+                let message_size = if operation.is_atomic() { ATOMIC_SIZE } else { message_size };
                 lines.push(quick(operation, scheme, rails, message_size));
             }
         }
@@ -30,7 +34,7 @@ fn every_operation_is_measured_between_two_sides() {
         lines.iter().map(|line| measure_here(line, address, host).unwrap()).collect::<Vec<_>>()
     });
     for ((line, measured), served) in lines.iter().zip(measured).zip(served) {
-        assert!(measured.requests == 40 && measured.gigabytes_per_second > 0.0, "{line:?}");
+        assert!(measured.requests == 40 && measured.all.gigabytes_per_second > 0.0, "{line:?}");
         let Ok(Served::Perf(there)) = served else { panic!("{line:?}: {served:?}") };
         let Shape { rails, devices, message_size, window, .. } = there.shape;
         assert_eq!(there.operation, line.operation);
@@ -43,14 +47,15 @@ fn every_operation_is_measured_between_two_sides() {
 
 #[test]
 fn answers_are_measured_between_two_sides() {
-    let operations = [Operation::WriteImm, Operation::Send, Operation::P2p];
-    let lines = operations.map(|operation| quick(operation, Scheme::Spray, 2, 8));
+    let mut lines = Operation::ALL.map(|operation| quick(operation, Scheme::Spray, 2, 8)).to_vec();
+    let inline = |operation| PerfConfig { inline: 8, ..quick(operation, Scheme::Spray, 1, 8) };
+    lines.extend([Operation::Write, Operation::WriteImm, Operation::Send].map(inline));
     let (measured, served) = served(&ServeOptions::default(), lines.len(), |address, host| {
         let (news, interrupted) = (RailNews::default(), AtomicBool::new(false));
         let measure = |line: &PerfConfig| {
             measure_latency_to(line, address, host.all_domains(), &news, &interrupted).unwrap()
         };
-        lines.each_ref().map(measure)
+        lines.iter().map(measure).collect::<Vec<_>>()
     });
     for ((line, measured), served) in lines.iter().zip(measured).zip(served) {
         assert!(measured.round_trips == 40 && measured.min_ns > 0.0, "{line:?}");
@@ -58,6 +63,56 @@ fn answers_are_measured_between_two_sides() {
         // The measured ones, and 200 before those.
         assert_eq!((there.operation, there.requests), (line.operation, 240));
     }
+}
+
+#[test]
+fn both_directions_are_measured_between_two_sides() {
+    let both = |operation: Operation, rails| {
+        let message_size = if operation.is_atomic() { ATOMIC_SIZE } else { 70_000 };
+        let line = quick(operation, Scheme::Dqplb, rails, message_size);
+        let limit = Limit::Time(Duration::from_millis(50));
+        PerfConfig { bidirectional: true, limit, ..line }
+    };
+    let lines: Vec<_> = Operation::ALL
+        .into_iter()
+        .flat_map(|operation| [1, 3].map(|rails| both(operation, rails)))
+        .collect();
+    let (measured, served) = served(&ServeOptions::default(), lines.len(), |address, host| {
+        lines.iter().map(|line| measure_here(line, address, host).unwrap()).collect::<Vec<_>>()
+    });
+    for ((line, measured), served) in lines.iter().zip(measured).zip(served) {
+        let (there, back) = (measured.there.unwrap(), measured.back.unwrap());
+        assert!(measured.requests > 0 && there.requests_per_second > 0.0, "{line:?}");
+        assert!(back.requests_per_second > 0.0, "{line:?}");
+        let Ok(Served::Perf(there)) = served else { panic!("{line:?}: {served:?}") };
+        assert_eq!((there.operation, there.requests), (line.operation, measured.requests + 32));
+    }
+}
+
+/// A far end that says nothing of what it has posted, or posted more than came.
+#[test]
+fn a_far_end_that_miscounts_its_own_requests_is_contradicted() {
+    let line = quick(Operation::WriteImm, Scheme::Spray, 4, 64);
+    let config = PerfConfig { bidirectional: true, ..line };
+    let end = |back: Option<Back>| {
+        far_end(&config, |mut control, endpoint| {
+            let mut arrived = 0;
+            let mut sent = None;
+            while sent != Some(arrived) {
+                while endpoint.post_recv(&RecvWr::notification(0)).is_ok() {}
+                arrived += endpoint.poll(64).completions.len() as u64;
+                if let Ok(Some(Message::Done(outcome))) = control.try_recv() {
+                    sent = outcome.requests();
+                }
+            }
+            control.send(&Message::Done(JobOutcome::Perf { requests: arrived, back })).unwrap();
+            while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {}
+        })
+    };
+    let error = end(None);
+    assert!(Chain(&error).to_string().contains("for another job"), "{error}");
+    let error = end(Some(Back { posted: 3, completed: 3, nanoseconds: 1 }));
+    assert!(matches!(error, PerfError::Lost { sent: 3, received: 0 }), "{error}");
 }
 
 /// The operation says which kind of endpoint it needs.
@@ -161,7 +216,7 @@ fn a_near_end_that_goes_away_does_not_affect_the_next_one() {
 
 #[test]
 fn a_near_end_that_counts_wrong_is_contradicted() {
-    let done = |requests| Message::Done(JobOutcome::Perf { requests });
+    let done = |requests| Message::Done(JobOutcome::Perf { requests, back: None });
     let lie = |message: Message| {
         move |control: &mut Control| {
             control.send(&message).unwrap();
@@ -295,7 +350,7 @@ fn a_far_end_that_counts_wrong_is_contradicted() {
     let error = far_end(&config, |mut control, _| {
         // It cannot have seen a WRITE.
         while !matches!(control.try_recv(), Ok(Some(Message::Done(_)))) {}
-        control.send(&Message::Done(JobOutcome::Perf { requests: 1 })).unwrap();
+        control.send(&Message::Done(JobOutcome::Perf { requests: 1, back: None })).unwrap();
         while !matches!(control.try_recv(), Err(ControlError::HungUp { .. })) {}
     });
     assert!(matches!(error, PerfError::Lost { sent: 0, received: 1 }), "{error}");

@@ -1,0 +1,124 @@
+//! Both directions at once, within one process: either end posts requests, and takes those of the other.
+
+use super::config::{Limit, Threads};
+use super::drive::{Eager, LATE, Sender, fill, rail_names, send};
+use super::error::PerfError;
+use super::round::{Ends, Round};
+use super::sampler::Sampler;
+use polyrail::virtual_qp::RailCounters;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Rounds of the loop that posts requests without end, from one check of their progress to the next.
+const ROUNDS_PER_CHECK: u32 = 4096;
+
+/// Two ends that send to each other.
+pub(super) struct BothWays<S> {
+    pub(super) near: S,
+    pub(super) far: S,
+    pub(super) threads: Threads,
+    /// Whether the ends notice each other's requests.
+    pub(super) noticed: bool,
+}
+
+/// Posts requests without end.
+#[derive(Debug, Default)]
+pub(super) struct Endless {
+    rounds: u32,
+    pub(super) idle: Eager,
+}
+
+impl Endless {
+    /// One round of the loop; returns whether anything completed.
+    pub(super) fn round(&mut self, sender: &mut impl Sender) -> Result<bool, PerfError> {
+        fill(sender, u64::MAX)?;
+        let busy = sender.poll()?;
+        self.rounds += 1;
+        if self.rounds.is_multiple_of(ROUNDS_PER_CHECK) {
+            sender.check_headway()?;
+        }
+        Ok(busy)
+    }
+}
+
+impl<S: Sender + Send> BothWays<S> {
+    /// Runs a round, and returns it with what the far end completed meanwhile.
+    fn round(&mut self, limit: Limit) -> Result<Round, PerfError> {
+        let Self { near, far, threads, .. } = self;
+        let before = far.completed();
+        let mut endless = Endless::default();
+        if *threads == Threads::One {
+            let round = send(near, limit, |_| endless.round(far).map(|_| true))?;
+            return Ok(Round { back: Some(far.completed() - before), ..round });
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let mut posts = || {
+                    while !stop.load(Ordering::Acquire) {
+                        let busy = endless.round(far)?;
+                        endless.idle.note(busy);
+                    }
+                    Ok::<_, PerfError>(far.completed() - before)
+                };
+                let posted = posts();
+                // The near end waits for it no more.
+                stop.store(true, Ordering::Release);
+                posted
+            });
+            let round = send(near, limit, |_| match stop.load(Ordering::Acquire) {
+                true => Err(PerfError::Lost { sent: 1, received: 0 }),
+                false => Ok(true),
+            });
+            stop.store(true, Ordering::Release);
+            let back = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            // The far end knows better why it has stopped.
+            let back = Some(back?);
+            Ok(Round { back, ..round? })
+        })
+    }
+
+    /// Polls until all that was posted is complete and has arrived.
+    fn settle(&mut self) -> Result<(), PerfError> {
+        let mut done_since = None;
+        loop {
+            let busy = self.near.poll()? | self.far.poll()?;
+            self.near.check_headway()?;
+            self.far.check_headway()?;
+            let is_done = |end: &S| end.completed() == end.posted();
+            if !is_done(&self.near) || !is_done(&self.far) || busy {
+                continue;
+            }
+            let ways = [(&self.near, &self.far), (&self.far, &self.near)];
+            let counts = ways.map(|(from, to)| (from.posted(), to.arrived()));
+            let lost = counts.into_iter().find(|(sent, received)| sent != received);
+            let Some((sent, received)) = lost.filter(|_| self.noticed) else { return Ok(()) };
+            let since = done_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= LATE {
+                return Err(PerfError::Lost { sent, received });
+            }
+        }
+    }
+}
+
+impl<S: Sender + Send> Ends for BothWays<S> {
+    fn counters(&self) -> RailCounters {
+        self.near.counters()
+    }
+
+    fn rail_names(&self) -> Vec<String> {
+        rail_names(&self.near)
+    }
+
+    fn sampler(&mut self) -> &mut Sampler {
+        self.near.sampler()
+    }
+
+    /// Runs until the near end's requests are complete, and then until the other end's are, which are not counted
+    /// any more.
+    fn run(&mut self, limit: Limit) -> Result<Round, PerfError> {
+        let round = self.round(limit)?;
+        self.settle()?;
+        Ok(round)
+    }
+}
