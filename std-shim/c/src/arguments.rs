@@ -1,0 +1,221 @@
+//! Pointers of C programs, checked as far as they can be.
+
+use crate::code::Code;
+use crate::error::{Refusal, refuse};
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::MaybeUninit;
+use std::slice;
+
+fn check<T>(pointer: *const T, what: &str) -> Result<(), Refusal> {
+    if pointer.is_null() {
+        return refuse(Code::Null, format_args!("{what} is NULL"));
+    }
+    if !pointer.is_aligned() {
+        return refuse(Code::Argument, format_args!("{what} is {pointer:p}, which is not aligned"));
+    }
+    Ok(())
+}
+
+/// Where a result goes.
+///
+/// # Safety
+///
+/// Unless it is NULL or misaligned, nobody else uses the memory during the call.
+pub(crate) unsafe fn out<'a, T>(
+    pointer: *mut T,
+    what: &str,
+) -> Result<&'a mut MaybeUninit<T>, Refusal> {
+    check(pointer, what)?;
+    // SAFETY: the caller's promise; any bytes are a `MaybeUninit`.
+    Ok(unsafe { &mut *pointer.cast() })
+}
+
+/// Where `count` results go; NULL if there is none.
+///
+/// # Safety
+///
+/// As [`out`], of all of them.
+pub(crate) unsafe fn out_list<'a, T>(
+    pointer: *mut T,
+    count: usize,
+    what: &str,
+) -> Result<&'a mut [MaybeUninit<T>], Refusal> {
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    check(pointer, what)?;
+    check_count::<T>(count, what)?;
+    // SAFETY: the caller's promise; any bytes are `MaybeUninit`s.
+    Ok(unsafe { slice::from_raw_parts_mut(pointer.cast(), count) })
+}
+
+/// What the caller gives.
+///
+/// # Safety
+///
+/// Unless it is NULL or misaligned, it is a `T` that nobody changes during the call.
+pub(crate) unsafe fn given<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Refusal> {
+    check(pointer, what)?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { &*pointer })
+}
+
+/// A list that the caller gives; NULL if it is empty.
+///
+/// # Safety
+///
+/// As [`given`], of all of them.
+pub(crate) unsafe fn list<'a, T>(
+    pointer: *const T,
+    count: usize,
+    what: &str,
+) -> Result<&'a [T], Refusal> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    check(pointer, what)?;
+    check_count::<T>(count, what)?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { slice::from_raw_parts(pointer, count) })
+}
+
+/// Bytes that the caller gives.
+///
+/// # Safety
+///
+/// As [`list`].
+pub(crate) unsafe fn bytes<'a>(
+    pointer: *const c_void,
+    length: usize,
+    what: &str,
+) -> Result<&'a [u8], Refusal> {
+    // SAFETY: the caller's promise.
+    unsafe { list(pointer.cast(), length, what) }
+}
+
+fn check_count<T>(count: usize, what: &str) -> Result<(), Refusal> {
+    let most = isize::MAX as usize / size_of::<T>().max(1);
+    if count > most {
+        return refuse(Code::Argument, format_args!("{what}: {count} do not fit into any memory"));
+    }
+    Ok(())
+}
+
+/// Text that the caller gives; `None` for NULL.
+///
+/// # Safety
+///
+/// Unless it is NULL, it ends with a 0, and nobody changes it during the call.
+pub(crate) unsafe fn text<'a>(
+    pointer: *const c_char,
+    what: &str,
+) -> Result<Option<&'a str>, Refusal> {
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { CStr::from_ptr(pointer) }.to_str() {
+        Ok(text) => Ok(Some(text)),
+        Err(error) => refuse(Code::Argument, format_args!("{what} is not UTF-8: {error}")),
+    }
+}
+
+/// Text that has to be there.
+///
+/// # Safety
+///
+/// As [`text`].
+pub(crate) unsafe fn needed_text<'a>(
+    pointer: *const c_char,
+    what: &str,
+) -> Result<&'a str, Refusal> {
+    // SAFETY: the caller's promise.
+    match unsafe { text(pointer, what) }? {
+        Some(text) => Ok(text),
+        None => refuse(Code::Null, format_args!("{what} is NULL")),
+    }
+}
+
+/// The caller's memory for an answer of any length.
+pub(crate) struct Answer<'a> {
+    room: &'a mut [MaybeUninit<u8>],
+    length: &'a mut MaybeUninit<usize>,
+}
+
+impl<'a> Answer<'a> {
+    /// # Safety
+    ///
+    /// As [`out_list`] and [`out`].
+    pub(crate) unsafe fn new(
+        pointer: *mut c_void,
+        capacity: usize,
+        length: *mut usize,
+    ) -> Result<Self, Refusal> {
+        // SAFETY: the caller's promise.
+        let length = unsafe { out(length, "length") }?;
+        // SAFETY: the caller's promise.
+        let room = unsafe { out_list(pointer.cast(), capacity, "the memory for the answer") }?;
+        Ok(Self { room, length })
+    }
+
+    /// Refuses if there is room for fewer bytes: of an answer that can be had once.
+    pub(crate) fn check_room(&self, most: usize) -> Result<(), Refusal> {
+        match self.room.len() {
+            room if room < most => refuse(
+                Code::TooShort,
+                format_args!("room for {room} bytes, of {most} that may come"),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Stores the answer, or only its length.
+    pub(crate) fn give(self, answer: &[u8]) -> Result<(), Refusal> {
+        self.give_with(answer, &[])
+    }
+
+    /// The same, with bytes behind it that are not counted.
+    pub(crate) fn give_with(self, answer: &[u8], behind: &[u8]) -> Result<(), Refusal> {
+        let Self { room, length } = self;
+        length.write(answer.len());
+        let needed = answer.len() + behind.len();
+        let Some(room) = room.get_mut(..needed) else {
+            let words =
+                format_args!("{needed} bytes are needed, and there is room for {}", room.len());
+            return refuse(Code::TooShort, words);
+        };
+        for (room, byte) in room.iter_mut().zip(answer.iter().chain(behind)) {
+            room.write(*byte);
+        }
+        Ok(())
+    }
+}
+
+/// A list that the caller has room for, or for a part of it.
+///
+/// # Safety
+///
+/// As [`out_list`] and [`out`].
+pub(crate) unsafe fn give_list<T: Copy>(
+    (pointer, capacity): (*mut T, usize),
+    count: *mut usize,
+    all: &[T],
+) -> Result<(), Refusal> {
+    // SAFETY: the caller's promise.
+    let count = unsafe { out(count, "count") }?;
+    // SAFETY: the caller's promise.
+    let room = unsafe { out_list(pointer, capacity, "the list") }?;
+    count.write(all.len());
+    for (room, one) in room.iter_mut().zip(all) {
+        room.write(*one);
+    }
+    Ok(())
+}
+
+/// Refuses more than there may be.
+pub(crate) fn check_length(length: usize, most: usize) -> Result<(), Refusal> {
+    match length > most {
+        true => refuse(Code::TooMany, format_args!("{length} bytes, of {most} at most")),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,106 @@
+//! What there is to know of devices.
+
+use crate::code::Code;
+#[cfg(feature = "verbs")]
+use crate::error::Failure;
+use crate::error::Refusal;
+#[cfg(not(feature = "verbs"))]
+use crate::error::refuse;
+use crate::types::{DeviceInfo, POLYRAIL_NAME_BYTES, POLYRAIL_PATH_BYTES};
+use polyrail::nic::{Device, DeviceConfig, Fabric};
+use std::ffi::c_char;
+
+/// Text with a 0 behind it, cut off where there is no more room.
+pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
+    let mut bytes = [0; N];
+    let text = &text[..text.floor_char_boundary(N - 1)];
+    for (place, byte) in bytes.iter_mut().zip(text.bytes().take_while(|byte| *byte != 0)) {
+        *place = byte as c_char;
+    }
+    bytes
+}
+
+const UNKNOWN_NODE: i32 = -1;
+
+pub(crate) fn info_of_software(device: &Device) -> DeviceInfo {
+    DeviceInfo {
+        name: fixed::<POLYRAIL_NAME_BYTES>(device.name()),
+        pci_path: fixed::<POLYRAIL_PATH_BYTES>(""),
+        guid: device.guid(),
+        mbps: 0,
+        numa_node: UNKNOWN_NODE,
+        ports: device.ports().into(),
+        reserved: [0; 4],
+    }
+}
+
+/// What a domain without names gets.
+pub(crate) fn software() -> DeviceInfo {
+    info_of_software(&Fabric::threaded().create_device(DeviceConfig::named("soft0")))
+}
+
+#[cfg(feature = "verbs")]
+fn info_of(report: &polyrail::devices::DeviceReport) -> DeviceInfo {
+    let active = report.ports.iter().filter(|port| port.state == "active");
+    let guid: String = report.guid.split(':').collect();
+    DeviceInfo {
+        name: fixed::<POLYRAIL_NAME_BYTES>(&report.name),
+        pci_path: fixed::<POLYRAIL_PATH_BYTES>(report.place.pci.as_deref().unwrap_or_default()),
+        guid: u64::from_str_radix(&guid, 16).unwrap_or_default(),
+        mbps: active.clone().map(|port| u64::from(port.mbps)).sum(),
+        numa_node: report.place.numa_node.map_or(UNKNOWN_NODE, |node| node as i32),
+        ports: active.count() as u32,
+        reserved: [0; 4],
+    }
+}
+
+#[cfg(feature = "verbs")]
+fn reports() -> Result<Vec<polyrail::devices::DeviceReport>, Refusal> {
+    let reports = polyrail::devices::devices();
+    Ok(reports.map_err(|error| Failure::of(Code::NoDevice, &error))?)
+}
+
+#[cfg(feature = "verbs")]
+pub(crate) fn verbs() -> Result<Vec<DeviceInfo>, Refusal> {
+    Ok(reports()?.iter().filter(|report| report.error.is_none()).map(info_of).collect())
+}
+
+#[cfg(not(feature = "verbs"))]
+pub(crate) fn verbs() -> Result<Vec<DeviceInfo>, Refusal> {
+    without_verbs()
+}
+
+/// What is asked of real NICs, if there is nothing that could reach one.
+#[cfg(not(feature = "verbs"))]
+pub(crate) fn without_verbs<T>() -> Result<T, Refusal> {
+    refuse(Code::Unsupported, "this library was built without real NICs (the feature verbs)")
+}
+
+/// Those of a domain, in its order.
+#[cfg(feature = "verbs")]
+pub(crate) fn infos_of_verbs(
+    domains: &[polyrail::rdma::VerbsDomain],
+) -> Result<Vec<DeviceInfo>, Refusal> {
+    use polyrail::backend::Domain;
+    let reports = reports()?;
+    let info = |domain: &polyrail::rdma::VerbsDomain| {
+        let name = domain.device_name();
+        let report = reports.iter().find(|report| report.name == name);
+        report.map(info_of).ok_or_else(|| {
+            Failure::new(Code::NoDevice, format_args!("device {name} is gone")).into()
+        })
+    };
+    domains.iter().map(info).collect()
+}
+
+#[cfg(all(test, not(feature = "verbs")))]
+mod tests {
+    use super::*;
+
+    /// No device is not the same as nobody who could look for one.
+    #[test]
+    fn without_real_nics_none_is_listed() {
+        let Err(Refusal::Failure(failure)) = verbs() else { panic!("it looked for devices") };
+        assert_eq!(failure.code, Code::Unsupported);
+    }
+}

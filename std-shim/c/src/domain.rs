@@ -1,0 +1,223 @@
+//! Devices of either backend, opened together.
+
+use crate::arguments::{give_list, out, text};
+use crate::call::call;
+use crate::code::Code;
+use crate::devices::{self, info_of_software};
+use crate::error::{Failure, Refusal, refuse};
+use crate::sized::read;
+use crate::table::{self, Kind, Object, WORDS};
+use crate::types::{
+    Backend, DeviceInfo, Domain, DomainOptions, POLYRAIL_DOMAIN_GID_INDEX, POLYRAIL_MAX_DEVICES,
+};
+use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
+#[cfg(feature = "verbs")]
+use polyrail::rdma::VerbsDomain;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// The devices of a domain; a handle.
+#[derive(Clone)]
+pub(crate) enum Devices {
+    /// In software.
+    Software(Arc<Software>),
+    /// Real ones.
+    #[cfg(feature = "verbs")]
+    Verbs(Arc<Vec<VerbsDomain>>),
+}
+
+/// Software devices, and the fabric that all of the process are on.
+pub(crate) struct Software {
+    pub(crate) domains: Vec<ProtectionDomain>,
+    _fabric: Arc<Fabric>,
+}
+
+impl Object for Domain {
+    const KIND: Kind = Kind::Domain;
+    const NAME: &str = "polyrail_domain";
+    type Value = Devices;
+}
+
+/// The fabric of this process, for as long as a domain is open.
+static FABRIC: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
+
+fn fabric() -> Arc<Fabric> {
+    // It is whole whoever panicked.
+    let mut shared = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let fabric = Arc::new(Fabric::threaded());
+        *shared = Arc::downgrade(&fabric);
+        fabric
+    })
+}
+
+/// A handle to the devices of a domain. Waits for no other call: of two at the same time one is refused, which
+/// tries again.
+pub(crate) fn devices(domain: *mut Domain) -> Result<Devices, Refusal> {
+    loop {
+        match table::exclusive(domain) {
+            Ok(devices) => return Ok(Devices::clone(&devices)),
+            // Whoever has it takes a handle, which is a matter of nanoseconds.
+            Err(Refusal::Failure(Failure { code: Code::Busy, .. })) => std::thread::yield_now(),
+            Err(refusal) => return Err(refusal),
+        }
+    }
+}
+
+/// A backend's number.
+pub(crate) fn backend(number: u32) -> Result<Backend, Refusal> {
+    const VERBS: u32 = Backend::Verbs as u32;
+    const SOFTWARE: u32 = Backend::Software as u32;
+    match number {
+        0 | VERBS => Ok(Backend::Verbs),
+        SOFTWARE => Ok(Backend::Software),
+        _ => refuse(Code::Argument, format_args!("there is no backend {number}")),
+    }
+}
+
+/// What a domain is to be made of.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    names: Vec<&'a str>,
+    gid_index: Option<u8>,
+    bytes_per_second: Option<NonZeroU64>,
+}
+
+fn plan<'a>(options: &DomainOptions, names: Option<&'a str>) -> Result<Plan<'a>, Refusal> {
+    let unknown = options.flags & !POLYRAIL_DOMAIN_GID_INDEX;
+    if unknown != 0 {
+        return refuse(Code::Argument, format_args!("unknown flags {unknown:#x} of a domain"));
+    }
+    let gid_index = match (options.flags, options.gid_index) {
+        (0, 0) => None,
+        (0, index) => {
+            let words = format_args!("gid_index is {index} without POLYRAIL_DOMAIN_GID_INDEX");
+            return refuse(Code::Argument, words);
+        }
+        (_, index) => match u8::try_from(index) {
+            Ok(index) => Some(index),
+            Err(_) => return refuse(Code::Argument, format_args!("gid_index is {index}")),
+        },
+    };
+    let names: Vec<&str> = match names {
+        None | Some("") => Vec::new(),
+        Some(names) => names.split(',').map(str::trim).collect(),
+    };
+    if names.len() > POLYRAIL_MAX_DEVICES {
+        let words = format_args!("{} devices, of {POLYRAIL_MAX_DEVICES} at most", names.len());
+        return refuse(Code::TooMany, words);
+    }
+    let bytes_per_second = NonZeroU64::new(options.software_bytes_per_second);
+    Ok(Plan { names, gid_index, bytes_per_second })
+}
+
+fn open_software(plan: &Plan<'_>) -> Result<Devices, Refusal> {
+    if plan.gid_index.is_some() {
+        return refuse(Code::Unsupported, "the software NIC has no table of addresses");
+    }
+    let names = if plan.names.is_empty() { &["soft0"] } else { &plan.names[..] };
+    let fabric = fabric();
+    let mut domains = Vec::with_capacity(names.len());
+    for (at, name) in names.iter().enumerate() {
+        if name.is_empty() || name.len() >= crate::types::POLYRAIL_NAME_BYTES {
+            return refuse(Code::NoDevice, format_args!("{name:?} is not a device's name"));
+        }
+        if names[..at].contains(name) {
+            return refuse(Code::NoDevice, format_args!("device {name} is named twice"));
+        }
+        let config =
+            DeviceConfig { bytes_per_second: plan.bytes_per_second, ..DeviceConfig::named(*name) };
+        let opened = fabric.create_device(config).alloc_pd();
+        domains.push(opened.map_err(|error| Failure::of(Code::Device, &error))?);
+    }
+    Ok(Devices::Software(Arc::new(Software { domains, _fabric: fabric })))
+}
+
+#[cfg(feature = "verbs")]
+fn open_verbs(plan: &Plan<'_>) -> Result<Devices, Refusal> {
+    use polyrail::backend::DeviceName;
+    use polyrail::rdma::{OpenOptions, open_devices};
+    if plan.bytes_per_second.is_some() {
+        return refuse(Code::Unsupported, "software_bytes_per_second is for the software NIC only");
+    }
+    let failed = |error: &(dyn std::error::Error + 'static)| Failure::of(Code::NoDevice, error);
+    let names = plan.names.iter().map(|name| name.parse::<DeviceName>());
+    let names: Vec<_> = names.collect::<Result<_, _>>().map_err(|error| failed(&error))?;
+    let options = OpenOptions { gid_index: plan.gid_index };
+    let opened = open_devices(&names, &options).map_err(|error| failed(&error))?;
+    Ok(Devices::Verbs(Arc::new(opened)))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn open_verbs(_: &Plan<'_>) -> Result<Devices, Refusal> {
+    devices::without_verbs()
+}
+
+/// Opens devices. `options` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_domain_open(
+    options: *const DomainOptions,
+    domain: *mut *mut Domain,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { out(domain, "domain") }?;
+        // SAFETY: the caller's promise.
+        let options = unsafe { read(options) }?;
+        // SAFETY: the caller's promise.
+        let names = unsafe { text(options.devices, "devices") }?;
+        let plan = plan(&options, names)?;
+        let devices = match backend(options.backend)? {
+            Backend::Software => open_software(&plan),
+            Backend::Default | Backend::Verbs => open_verbs(&plan),
+        }?;
+        place.write(table::insert(devices, &[0; WORDS])?);
+        Ok(())
+    })
+}
+
+/// The devices of a domain, in their order. Stores up to `capacity`, and in `count` how many there are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_domain_devices(
+    domain: *mut Domain,
+    devices: *mut DeviceInfo,
+    capacity: usize,
+    count: *mut usize,
+) -> Code {
+    call(|| {
+        let all: Vec<DeviceInfo> = match self::devices(domain)? {
+            Devices::Software(software) => {
+                software.domains.iter().map(|domain| info_of_software(domain.device())).collect()
+            }
+            #[cfg(feature = "verbs")]
+            Devices::Verbs(domains) => devices::infos_of_verbs(&domains)?,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { give_list((devices, capacity), count, &all) }
+    })
+}
+
+/// The devices of this machine, of a polyrail_backend, those that cannot be opened left out. Stores up to `capacity`,
+/// and in `count` how many there are. POLYRAIL_CODE_UNSUPPORTED: this library was built without real NICs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_devices(
+    backend: u32,
+    devices: *mut DeviceInfo,
+    capacity: usize,
+    count: *mut usize,
+) -> Code {
+    call(|| {
+        let all = match self::backend(backend)? {
+            Backend::Software => vec![devices::software()],
+            Backend::Default | Backend::Verbs => devices::verbs()?,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { give_list((devices, capacity), count, &all) }
+    })
+}
+
+/// Closes a domain. What was made of it stays, and keeps the devices open.
+#[unsafe(no_mangle)]
+pub extern "C" fn polyrail_domain_close(domain: *mut Domain) -> Code {
+    call(|| table::remove(domain).map(drop))
+}

@@ -1,0 +1,76 @@
+//! What is kept of a peer beside its connection, whether that is for requests or for messages.
+
+use crate::code::Code;
+use crate::error::{Refusal, refuse};
+use crate::link::{self, Meets, PeerLink};
+use crate::news::{Item, News};
+use crate::types::{EventKind, State};
+
+/// What is kept of a peer.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub(crate) link: Option<PeerLink>,
+    /// Over a link or by cards.
+    pub(crate) is_connected: bool,
+    /// Why it failed, once that is known.
+    pub(crate) end: Option<String>,
+}
+
+impl Kept {
+    /// Of a new peer in this place.
+    pub(crate) fn welcome(all: &mut Vec<Self>, place: usize) {
+        if all.len() <= place {
+            all.resize_with(place + 1, Self::default);
+        }
+        all[place] = Self::default();
+    }
+
+    /// Refuses a second connection.
+    pub(crate) fn check_not_connected(&self) -> Result<(), Refusal> {
+        match self.is_connected || self.link.is_some() {
+            true => refuse(Code::State, "the peer is connected already, or about to be"),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses what callers carry for peers without a link only.
+    pub(crate) fn check_no_link(&self) -> Result<(), Refusal> {
+        match self.link {
+            Some(_) => refuse(Code::State, "the peer has a link, which carries this itself"),
+            None => Ok(()),
+        }
+    }
+
+    /// Drives the link, if there is one, as far as it goes now.
+    pub(crate) fn drive(&mut self, number: u64, peer: &mut dyn Meets, news: &mut News) {
+        link::drive(&mut self.link, (number, peer), news);
+        self.is_connected |= self.link.as_ref().is_some_and(PeerLink::has_met);
+    }
+
+    /// The connection failed, which is told once.
+    pub(crate) fn fail(&mut self, number: u64, why: impl FnOnce() -> String, news: &mut News) {
+        if self.end.is_none() {
+            let words = why();
+            self.end = Some(words.clone());
+            news.push(number, Item::failed(EventKind::Failed, Code::Failed, words));
+        }
+    }
+
+    /// Where a peer stands whose connection failed or not, on all of its rails or not.
+    pub(crate) fn state(&self, has_failed: bool, is_degraded: bool) -> State {
+        match &self.link {
+            _ if has_failed => State::Failed,
+            Some(link) if !link.has_met() => State::Meeting,
+            _ if !self.is_connected => State::New,
+            _ if is_degraded => State::Degraded,
+            _ => State::Ready,
+        }
+    }
+
+    /// Ends the link, if there is one, so that the other side knows.
+    pub(crate) fn end_link(&mut self) {
+        if let Some(link) = self.link.take() {
+            link.end();
+        }
+    }
+}

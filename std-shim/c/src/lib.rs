@@ -1,0 +1,53 @@
+//! libpolyrail: [polyrail](https://docs.rs/polyrail) for C programs. `include/polyrail.h` is what they see, and its
+//! words are those of the functions here.
+//!
+//! # Reading order
+//!
+//! 1. `types` are the header's structures, `code` is what calls return, `error` keeps words for each thread;
+//! 2. `call` is what every call goes through, `arguments` and `sized` check pointers, and `table` handles;
+//! 3. `devices` and `domain` are devices, `region` is memory, which the data path sees as `keys`;
+//! 4. `options` become builders, `numbers` name peers, `news` is what happened to them, `pace` when polls look;
+//! 5. `link` is how two sides meet over TCP, and `kept` what there is of a peer beside its connection;
+//! 6. `peers` are connections for requests, and `p2p` for messages.
+
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the header says it once for all: pointers are NULL, or to what they should be, for the call"
+)]
+
+// In the order of the header.
+mod version;
+
+mod domain;
+
+mod region;
+
+mod link;
+
+mod peers;
+
+mod p2p;
+
+mod arguments;
+mod call;
+mod code;
+mod devices;
+mod error;
+mod kept;
+mod keys;
+mod news;
+mod numbers;
+mod options;
+mod pace;
+mod sized;
+mod table;
+mod types;
+
+pub use code::Code;
+pub use domain::*;
+pub use link::*;
+pub use p2p::*;
+pub use peers::*;
+pub use region::*;
+pub use types::*;
+pub use version::*;

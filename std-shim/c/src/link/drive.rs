@@ -1,0 +1,170 @@
+//! What becomes of a link: one step of each at a time, none of which waits.
+
+use super::meeting::{OurControl as Control, OurMessage as Message};
+use super::notes::PROGRAM;
+use super::peer::{Meets, PeerLink, Stage, greet, link_failure, ready};
+use crate::code::Code;
+use crate::error::{Failure, Refusal};
+use crate::news::{Item, News};
+use crate::types::EventKind;
+use polyrail::exchange::ControlError;
+use std::sync::mpsc::TryRecvError;
+use std::time::Instant;
+
+/// Drives a link as far as it goes now. Afterwards there is none if it ended.
+pub(crate) fn drive(
+    link: &mut Option<PeerLink>,
+    (number, peer): (u64, &mut dyn Meets),
+    news: &mut News,
+) {
+    let Some(mut driven) = link.take() else { return };
+    let met = driven.has_met();
+    match driven.go_on(number, peer, news) {
+        Ok(()) => *link = Some(driven),
+        Err(Failure { code, words }) => {
+            let kind = if met { EventKind::LinkLost } else { EventKind::NotConnected };
+            news.push(number, Item::failed(kind, code, words));
+        }
+    }
+}
+
+/// What a stage came to.
+enum Step {
+    /// Nothing now.
+    Stays(Stage),
+    /// The next stage.
+    Goes(Stage),
+}
+
+impl PeerLink {
+    fn go_on(&mut self, number: u64, peer: &mut dyn Meets, news: &mut News) -> Result<(), Failure> {
+        loop {
+            if let Stage::Met(control) = &mut self.stage {
+                return carry(control, &mut self.unheard, number, peer, news);
+            }
+            // Something is in its place again before this is left, or the link has ended.
+            let (_, nothing) = std::sync::mpsc::channel();
+            let stage = std::mem::replace(&mut self.stage, Stage::Connecting(nothing));
+            match self.step(stage, number, peer, news)? {
+                Step::Goes(stage) => {
+                    self.stage = stage;
+                    self.since = Instant::now();
+                }
+                Step::Stays(stage) => {
+                    self.stage = stage;
+                    return self.check_time();
+                }
+            }
+        }
+    }
+
+    fn step(
+        &self,
+        stage: Stage,
+        number: u64,
+        peer: &mut dyn Meets,
+        news: &mut News,
+    ) -> Result<Step, Failure> {
+        match stage {
+            Stage::Connecting(made) => match made.try_recv() {
+                Ok(control) => {
+                    let mut control = control.map_err(|error| link_failure(&error))?;
+                    greet(&mut control, &self.hello, peer)?;
+                    Ok(Step::Goes(Stage::Greeted(control)))
+                }
+                Err(TryRecvError::Empty) => Ok(Step::Stays(Stage::Connecting(made))),
+                Err(TryRecvError::Disconnected) => {
+                    Err(Failure::new(Code::Link, "the thread that connected ended"))
+                }
+            },
+            Stage::Greeted(mut control) => match next(&mut control)? {
+                None => Ok(Step::Stays(Stage::Greeted(control))),
+                Some(Message::Hello(theirs)) => Ok(Step::Goes(ready(control, &theirs, peer)?)),
+                Some(other) => Err(out_of_turn(&other, "\"hello\"")),
+            },
+            Stage::Ready(mut control, theirs) => match next(&mut control)? {
+                None => Ok(Step::Stays(Stage::Ready(control, theirs))),
+                Some(Message::Ready {}) => {
+                    news.push(number, Item::new(EventKind::Connected, theirs));
+                    Ok(Step::Goes(Stage::Met(control)))
+                }
+                // Before that there is nothing of which a part could be lost.
+                Some(Message::Resumed {}) => Ok(Step::Goes(Stage::Ready(control, theirs))),
+                Some(other) => Err(out_of_turn(&other, "\"ready\"")),
+            },
+            Stage::Met(control) => Ok(Step::Stays(Stage::Met(control))),
+        }
+    }
+
+    /// A meeting does not take for ever. The thread that connects has a limit of its own.
+    fn check_time(&self) -> Result<(), Failure> {
+        let (control, expected) = match &self.stage {
+            Stage::Greeted(control) => (control, "\"hello\""),
+            Stage::Ready(control, _) => (control, "\"ready\""),
+            Stage::Connecting(_) | Stage::Met(_) => return Ok(()),
+        };
+        let patience = control.message_timeout();
+        if control.is_broken() || self.since.elapsed() < patience {
+            return Ok(());
+        }
+        Err(link_failure(&control.no_answer(expected, patience)))
+    }
+}
+
+fn out_of_turn(message: &Message, expected: &'static str) -> Failure {
+    link_failure(&ControlError::Handshake(message.out_of_turn(expected)))
+}
+
+/// The next message of the other side's; that it gave up is an error.
+fn next(control: &mut Control) -> Result<Option<Message>, Failure> {
+    match control.try_recv() {
+        Ok(Some(Message::Failed { reason })) => Err(link_failure(&ControlError::GaveUp { reason })),
+        Ok(message) => Ok(message),
+        Err(error) => Err(link_failure(&error)),
+    }
+}
+
+/// What rails and programs tell each other.
+fn carry(
+    control: &mut Control,
+    unheard: &mut Option<Message>,
+    number: u64,
+    peer: &mut dyn Meets,
+    news: &mut News,
+) -> Result<(), Failure> {
+    while news.has_room() {
+        let message = match unheard.take() {
+            Some(message) => message,
+            None => match next(control)? {
+                Some(message) => message,
+                None => break,
+            },
+        };
+        match peer.hear(&message) {
+            Ok(()) => {}
+            Err(Refusal::NotNow) => {
+                *unheard = Some(message);
+                break;
+            }
+            Err(Refusal::Failure(failure)) => return Err(failure),
+        }
+        match message {
+            Message::Note { bytes } if bytes.0.first() == Some(&PROGRAM) => {
+                news.push(number, Item::new(EventKind::Message, &bytes.0[1..]));
+            }
+            Message::Resumed {} => {
+                peer.control_lost();
+                news.push(number, Item::new(EventKind::LinkResumed, []));
+            }
+            Message::Done(_) => {
+                return Err(Failure::new(Code::Link, "the other side removed the peer"));
+            }
+            _ => {}
+        }
+    }
+    while !control.is_broken() && control.go_on_sending().map_err(|error| link_failure(&error))? {
+        let Some(message) = peer.next_control() else { break };
+        control.offer(&message).map_err(|error| link_failure(&error))?;
+    }
+    Ok(())
+}

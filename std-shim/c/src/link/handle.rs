@@ -1,0 +1,122 @@
+//! A link before it belongs to a peer.
+
+use super::meeting::{Meeting, OurControl as Control, OurHello as Hello};
+use crate::arguments::{Answer, needed_text, out, text};
+use crate::call::call;
+use crate::code::Code;
+use crate::error::{Failure, Refusal, refuse};
+use crate::sized::read;
+use crate::table::{self, Kind, Object, WORDS};
+use crate::types::{Link, LinkOptions};
+use polyrail::exchange::{ControlError, Timeouts, Token};
+use std::ffi::{c_char, c_void};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+/// A link that nobody uses yet.
+pub(crate) enum Unused {
+    /// This side connects.
+    Connecting(Receiver<Result<Control, ControlError>>),
+    /// The other side has, and has said hello.
+    Accepted(Box<(Control, Hello)>),
+}
+
+impl Object for Link {
+    const KIND: Kind = Kind::Link;
+    const NAME: &str = "polyrail_link";
+    type Value = Unused;
+}
+
+/// What callers choose of links.
+pub(super) struct Chosen {
+    pub(super) timeouts: Timeouts,
+    pub(super) token: Option<Token>,
+}
+
+/// # Safety
+///
+/// As of all arguments.
+pub(super) unsafe fn chosen(options: *const LinkOptions) -> Result<Chosen, Refusal> {
+    // SAFETY: the caller's promise.
+    let options = unsafe { read(options) }?;
+    // SAFETY: the caller's promise.
+    let token = unsafe { text(options.token, "token") }?;
+    let token = token.map(Token::new).transpose();
+    let default = Timeouts::default();
+    let or = |ms: u32, default| match ms {
+        0 => default,
+        ms => Duration::from_millis(ms.into()),
+    };
+    let timeouts = Timeouts {
+        connect: or(options.connect_ms, default.connect),
+        accept: None,
+        message: or(options.message_ms, default.message),
+        anew: or(options.anew_ms, default.anew),
+    };
+    Ok(Chosen { timeouts, token: token.map_err(|error| Failure::of(Code::Argument, &error))? })
+}
+
+/// Begins to connect to a listener, such as "10.0.0.2:7471", in the background. Never waits; what becomes of it,
+/// the events of the peer tell to which the link is given. `options` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_link_open(
+    address: *const c_char,
+    options: *const LinkOptions,
+    link: *mut *mut Link,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { out(link, "link") }?;
+        // SAFETY: the caller's promise.
+        let address = unsafe { needed_text(address, "address") }?.to_owned();
+        // SAFETY: the caller's promise.
+        let Chosen { timeouts, token } = unsafe { chosen(options) }?;
+        let (sender, made) = mpsc::channel();
+        let connect = move || {
+            let made = Control::connect_with_token(&address, &timeouts, token.as_ref());
+            // The link may have been closed in the meantime.
+            _ = sender.send(made);
+        };
+        let thread = thread::Builder::new().name("polyrail-link".into()).spawn(connect);
+        thread.map_err(|error| Failure::of(Code::System, &error))?;
+        place.write(table::insert(Unused::Connecting(made), &[0; WORDS])?);
+        Ok(())
+    })
+}
+
+/// The bytes of the other side's hello, of a link that was accepted: who asks. At most POLYRAIL_HELLO_BYTES.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_link_hello(
+    link: *mut Link,
+    bytes: *mut c_void,
+    capacity: usize,
+    length: *mut usize,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let answer = unsafe { Answer::new(bytes, capacity, length) }?;
+        match &*table::exclusive(link)? {
+            Unused::Connecting(_) => {
+                refuse(Code::State, "only a link that was accepted has heard a hello")
+            }
+            Unused::Accepted(accepted) => answer.give(said(&accepted.1)),
+        }
+    })
+}
+
+/// The program's part of a hello.
+pub(super) fn said(hello: &Hello) -> &[u8] {
+    hello.purpose.as_ref().map_or(&[], |Meeting { hello }| &hello.0)
+}
+
+/// Closes a link that was not given to a peer.
+#[unsafe(no_mangle)]
+pub extern "C" fn polyrail_link_close(link: *mut Link) -> Code {
+    call(|| table::remove(link).map(drop))
+}
+
+/// The link becomes a peer's.
+pub(crate) fn take(link: *mut Link) -> Result<Unused, Refusal> {
+    Ok(*table::remove(link)?)
+}

@@ -1,0 +1,34 @@
+//! What two sides that use this library say to each other.
+
+use crate::types::POLYRAIL_HELLO_BYTES;
+use polyrail::exchange::{self, HandshakeError, HexBytes, NoOutcome, Place, Purpose};
+use polyrail::memory::RemoteBuffer;
+use serde::Serialize;
+
+/// The program's own part of a hello.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Meeting {
+    pub(crate) hello: HexBytes,
+}
+
+pub(crate) type OurHello = exchange::Hello<Meeting>;
+pub(crate) type OurControl = exchange::Control<Meeting>;
+pub(crate) type OurMessage = exchange::Message<Meeting>;
+
+impl Purpose for Meeting {
+    type Outcome = NoOutcome;
+
+    fn read(place: &Place<'_>) -> Result<Self, HandshakeError> {
+        let hello = place.object(&["hello"])?.field("hello")?;
+        Ok(Self { hello: HexBytes::read(&hello, POLYRAIL_HELLO_BYTES)? })
+    }
+
+    fn read_outcome(place: &Place<'_>) -> Result<NoOutcome, HandshakeError> {
+        place.object(&[]).map(|_| NoOutcome {})
+    }
+}
+
+/// A hello names memory. Programs tell each other of theirs in their own way, so this is none that a key opens.
+pub(crate) fn no_memory() -> RemoteBuffer {
+    RemoteBuffer { addr: 0, length: 1, rkeys: vec![0] }
+}

@@ -1,0 +1,146 @@
+//! A link that belongs to a peer: where the meeting stands.
+
+use super::handle::Unused;
+use super::meeting::{
+    Meeting, OurControl as Control, OurHello as Hello, OurMessage as Message, no_memory,
+};
+use super::notes::PROGRAM;
+use crate::code::Code;
+use crate::error::{Failure, Refusal, refuse};
+use polyrail::exchange::{ControlError, HexBytes, Reach, Reason};
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+/// What a link does with its peer.
+pub(crate) trait Meets {
+    /// Where this side can be reached.
+    fn reach(&mut self) -> Result<Reach, Failure>;
+
+    /// Connects with the other side.
+    fn connect(&mut self, theirs: &Reach) -> Result<(), Failure>;
+
+    /// What this end's rails have to tell the other end, if anything.
+    fn next_control(&mut self) -> Option<Message>;
+
+    /// What the other end's rails tell; `NotNow` if it cannot be heeded now.
+    fn hear(&mut self, message: &Message) -> Result<(), Refusal>;
+
+    /// What was told may be lost.
+    fn control_lost(&mut self);
+}
+
+/// Where a meeting stands.
+pub(super) enum Stage {
+    /// A thread connects.
+    Connecting(Receiver<Result<Control, ControlError>>),
+    /// This side has said hello, and waits for the other's.
+    Greeted(Control),
+    /// This side is ready, and waits until the other one is.
+    Ready(Control, Vec<u8>),
+    /// Both are.
+    Met(Control),
+}
+
+/// A link that belongs to a peer.
+pub(crate) struct PeerLink {
+    pub(super) stage: Stage,
+    /// What this side's hello says.
+    pub(super) hello: Vec<u8>,
+    pub(super) since: Instant,
+    /// What the other end tells and could not be heeded yet.
+    pub(super) unheard: Option<Message>,
+}
+
+impl PeerLink {
+    /// Begins to meet. An accepted link has heard the other side already.
+    pub(crate) fn begin(link: Unused, hello: &[u8], peer: &mut dyn Meets) -> Result<Self, Failure> {
+        let since = Instant::now();
+        let hello = hello.to_vec();
+        let stage = match link {
+            Unused::Connecting(made) => Stage::Connecting(made),
+            Unused::Accepted(accepted) => {
+                let (mut control, theirs) = *accepted;
+                greet(&mut control, &hello, peer)?;
+                ready(control, &theirs, peer)?
+            }
+        };
+        Ok(Self { stage, hello, since, unheard: None })
+    }
+
+    /// Whether both sides are ready.
+    pub(crate) const fn has_met(&self) -> bool {
+        matches!(self.stage, Stage::Met(_))
+    }
+
+    /// Tells the other side something, once both have met; whether it was taken.
+    fn say(&mut self, message: &Message) -> Result<bool, ControlError> {
+        let Stage::Met(control) = &mut self.stage else { return Ok(false) };
+        if control.is_broken() || !control.go_on_sending()? {
+            return Ok(false);
+        }
+        control.offer(message)?;
+        Ok(true)
+    }
+
+    /// Tells the other side that this is the end.
+    pub(crate) fn end(mut self) {
+        let last = match self.stage {
+            Stage::Met(_) => Message::Done(polyrail::exchange::NoOutcome {}),
+            _ => Message::Failed { reason: Reason::new("the peer was removed") },
+        };
+        if let Stage::Greeted(control) | Stage::Ready(control, _) | Stage::Met(control) =
+            &mut self.stage
+        {
+            // If it does not take that, it notices that the link is closed.
+            _ = control.offer(&last);
+        }
+    }
+}
+
+/// Tells the program at the other end of a peer's link something.
+pub(crate) fn say(link: &mut Option<PeerLink>, said: &[u8]) -> Result<(), Refusal> {
+    let Some(link) = link else {
+        return refuse(Code::State, "the peer has no link, or not any more");
+    };
+    let note = Message::Note { bytes: HexBytes([&[PROGRAM], said].concat()) };
+    match link.say(&note).map_err(|error| link_failure(&error))? {
+        true => Ok(()),
+        false => Err(Refusal::NotNow),
+    }
+}
+
+/// Says this side's hello.
+pub(super) fn greet(
+    control: &mut Control,
+    hello: &[u8],
+    peer: &mut dyn Meets,
+) -> Result<(), Failure> {
+    let purpose = Meeting { hello: HexBytes(hello.to_vec()) };
+    let session = control.session();
+    let hello =
+        Hello { reach: peer.reach()?, buffer: no_memory(), purpose: Some(purpose), session };
+    control.offer(&Message::Hello(hello)).map_err(|error| link_failure(&error))
+}
+
+/// Connects with the other side, whose hello has come, and says so.
+pub(super) fn ready(
+    mut control: Control,
+    theirs: &Hello,
+    peer: &mut dyn Meets,
+) -> Result<Stage, Failure> {
+    let connected = peer.connect(&theirs.reach);
+    if let Err(failure) = connected {
+        _ = control.offer(&Message::Failed { reason: Reason::new(&failure.words) });
+        return Err(failure);
+    }
+    control.offer(&Message::Ready {}).map_err(|error| link_failure(&error))?;
+    Ok(Stage::Ready(control, super::handle::said(theirs).to_vec()))
+}
+
+pub(super) fn link_failure(error: &ControlError) -> Failure {
+    let code = match error {
+        ControlError::Handshake(_) => Code::Protocol,
+        _ => Code::Link,
+    };
+    Failure::of(code, error)
+}

@@ -1,0 +1,111 @@
+//! What happened to peers and was not told yet.
+
+use crate::arguments::out_list;
+use crate::code::Code;
+use crate::error::{Refusal, refuse};
+use crate::sized::place;
+use crate::types::{Event, EventKind, POLYRAIL_RAIL_NOTIFY};
+use polyrail::virtual_qp::{RailEventKind, RailId};
+use std::collections::VecDeque;
+use std::ffi::c_void;
+
+/// Nothing is taken from links and rails while so many wait.
+const MOST: usize = 256;
+
+/// One thing that happened.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) kind: EventKind,
+    pub(crate) rail: u32,
+    pub(crate) code: Code,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Item {
+    pub(crate) fn new(kind: EventKind, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { kind, rail: 0, code: Code::Ok, bytes: bytes.into() }
+    }
+
+    /// Something failed.
+    pub(crate) fn failed(kind: EventKind, code: Code, words: String) -> Self {
+        Self { code, ..Self::new(kind, words) }
+    }
+
+    /// What happened to a rail.
+    pub(crate) fn of_rail(rail: u32, kind: &RailEventKind, words: String) -> Self {
+        let kind = match kind {
+            RailEventKind::Failed { .. } => EventKind::RailFailed,
+            RailEventKind::Fenced { .. } => EventKind::RailFenced,
+            RailEventKind::Returned => EventKind::RailReturned,
+        };
+        Self { rail, ..Self::new(kind, words) }
+    }
+}
+
+/// The number of a rail in C.
+pub(crate) fn rail_number(rail: RailId) -> u32 {
+    match rail {
+        RailId::Data(number) => number.into(),
+        RailId::Notify => POLYRAIL_RAIL_NOTIFY,
+    }
+}
+
+/// What happened to the peers of an object, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct News(VecDeque<(u64, Item)>);
+
+impl News {
+    pub(crate) fn push(&mut self, peer: u64, item: Item) {
+        self.0.push_back((peer, item));
+    }
+
+    /// Whether there is room for more of what can wait elsewhere.
+    pub(crate) fn has_room(&self) -> bool {
+        self.0.len() < MOST
+    }
+
+    /// A peer left: nobody asks any more what happened to it.
+    pub(crate) fn forget(&mut self, peer: u64) {
+        self.0.retain(|(whose, _)| *whose != peer);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Hands out the oldest.
+    ///
+    /// # Safety
+    ///
+    /// As of all arguments: the pointers are to what they should be.
+    pub(crate) unsafe fn next(
+        &mut self,
+        event: *mut Event,
+        bytes: *mut c_void,
+        capacity: usize,
+    ) -> Result<(), Refusal> {
+        // SAFETY: the caller's promise.
+        let event = unsafe { place(event) }?;
+        // SAFETY: the caller's promise.
+        let room = unsafe { out_list(bytes.cast::<u8>(), capacity, "bytes") }?;
+        let Some((peer, item)) = self.0.front() else { return Err(Refusal::NotNow) };
+        let length = item.bytes.len();
+        event.put(&Event {
+            size: 0,
+            kind: item.kind as u32,
+            peer: *peer,
+            length: length as u64,
+            rail: item.rail,
+            code: item.code as i32,
+        });
+        let Some(room) = room.get_mut(..length) else {
+            let words = format_args!("{length} bytes came, and there is room for {capacity}");
+            return refuse(Code::TooShort, words);
+        };
+        for (room, byte) in room.iter_mut().zip(&item.bytes) {
+            room.write(*byte);
+        }
+        self.0.pop_front();
+        Ok(())
+    }
+}

@@ -1,0 +1,281 @@
+//! Messages.
+
+use super::object::{P2pOn, on_backend};
+use super::requests::{Entry, Work};
+use crate::arguments::{list, out};
+use crate::call::call;
+use crate::code::Code;
+use crate::error::{Failure, Refusal, refuse};
+use crate::keys::{Keys, Local};
+use crate::numbers::Numbers;
+use crate::sized::place;
+use crate::table::{exclusive, words};
+use crate::types::{
+    Buffer, Memory, MessageInfo, P2p, POLYRAIL_ACCESS_REMOTE_WRITE, POLYRAIL_MAX_BUFFERS,
+    POLYRAIL_TEST_KEEP, Region,
+};
+use arrayvec::ArrayVec;
+use polyrail::backend::Domain;
+use polyrail::p2p::{CallError, P2pMember, Received, RecvBuffer};
+use polyrail::verbs::LocalBuffer;
+
+/// A request is done, and what came with it.
+struct Done {
+    received: Option<Received>,
+}
+
+#[cold]
+fn refusal(error: &CallError) -> Refusal {
+    let code = match error {
+        CallError::NotNow(_) => return Refusal::NotNow,
+        CallError::Failed(_) => Code::Failed,
+        CallError::NotConnected => Code::State,
+        CallError::Buffers { .. } => Code::TooMany,
+        CallError::TooLong { .. } => Code::Range,
+        CallError::MissingKeys { .. } => Code::Keys,
+        CallError::NoRequest { .. } => Code::Request,
+        CallError::CannotFlush { .. } => Code::Unsupported,
+    };
+    Failure::of(code, error).into()
+}
+
+impl<D: Domain> P2pOn<D> {
+    /// Refuses before both ends are connected, and what could not be named afterwards.
+    #[inline]
+    fn connected(&mut self, peer: u64) -> Result<&mut P2pMember<D>, Refusal> {
+        let place = self.numbers.place(peer)?;
+        if !self.kept[place].is_connected {
+            return refuse(Code::State, format_args!("peer {peer:#x} is not connected yet"));
+        }
+        if !self.requests.has_room() {
+            return Err(Refusal::NotNow);
+        }
+        Numbers::found(self.set.member_mut(place), peer)
+    }
+
+    fn receive(&mut self, peer: u64, buffers: &[Buffer]) -> Result<u64, Refusal> {
+        let member = self.connected(peer)?;
+        if !(1..=POLYRAIL_MAX_BUFFERS).contains(&buffers.len()) {
+            let count = buffers.len();
+            let words =
+                format_args!("{count} buffers, where 1 to {POLYRAIL_MAX_BUFFERS} are possible");
+            return refuse(Code::TooMany, words);
+        }
+        let mut all = ArrayVec::<(LocalBuffer, Keys), POLYRAIL_MAX_BUFFERS>::new();
+        for Buffer { region, offset, length, .. } in buffers {
+            let memory = Local::from_words(&words(*region)?);
+            if memory.access & POLYRAIL_ACCESS_REMOTE_WRITE == 0 {
+                let words = "the region was registered without POLYRAIL_ACCESS_REMOTE_WRITE";
+                return refuse(Code::Access, words);
+            }
+            let addr = memory.at(*offset, *length)?;
+            // SAFETY: who offers it promises that it stays registered, and is left alone, until the receive is done.
+            all.push((unsafe { LocalBuffer::new(addr, *length) }, memory.own_keys().collect()));
+        }
+        let offered = all.iter().zip(buffers);
+        let offered: ArrayVec<RecvBuffer<'_>, POLYRAIL_MAX_BUFFERS> = offered
+            .map(|((local, keys), buffer)| RecvBuffer { local: *local, tag: buffer.tag, keys })
+            .collect();
+        let handle = member.irecv(&offered).map_err(|error| refusal(&error))?;
+        Ok(self.requests.add(Entry { peer, work: Work::Receive(handle) }))
+    }
+
+    fn send(
+        &mut self,
+        peer: u64,
+        (region, offset, length): (*mut Region, u64, u32),
+        tag: u32,
+    ) -> Result<u64, Refusal> {
+        let member = self.connected(peer)?;
+        let memory = Local::from_words(&words(region)?);
+        let addr = memory.at(offset, length)?;
+        // SAFETY: who sends it promises that it stays registered, and is left alone, until the send is done.
+        let local = unsafe { LocalBuffer::new(addr, length) };
+        let keys: Keys = memory.own_keys().collect();
+        let sent = member.isend(local, tag, &keys);
+        let handle = sent.map_err(|error| refusal(&error))?;
+        Ok(self.requests.add(Entry { peer, work: Work::Send(handle) }))
+    }
+
+    /// Whether a request is done, and what may still access its memory if it is not and never will be.
+    fn test(&mut self, number: u64, keep: bool) -> Result<Done, (Refusal, Memory)> {
+        const UNKNOWN: Memory = Memory::Quiet;
+        let Entry { peer, work } = *self.requests.get(number).map_err(|error| (error, UNKNOWN))?;
+        let member = match self.member(peer) {
+            Ok((_, member)) => member,
+            // Its peer was removed, when nothing accessed this memory any more.
+            Err(refusal) => {
+                self.requests.forget(number);
+                return Err((refusal, Memory::Quiet));
+            }
+        };
+        let (tested, failed) = match work {
+            Work::Send(handle) => {
+                let tested = member.test_send(handle);
+                (
+                    tested.map(|done| done.then_some(Done { received: None })),
+                    Memory::RemoteMayChange,
+                )
+            }
+            Work::Receive(handle) => {
+                let tested = member.test_recv(handle);
+                let done = |received| Done { received: Some(received) };
+                (tested.map(|received| received.map(done)), Memory::Quiet)
+            }
+            Work::Kept(received) => (Ok(Some(Done { received: Some(received) })), Memory::Quiet),
+            Work::Flush(handle) => {
+                let tested = member.test_flush(&handle);
+                (tested.map(|done| done.then_some(Done { received: None })), Memory::Quiet)
+            }
+        };
+        match tested {
+            Ok(None) => Err((Refusal::NotNow, Memory::Done)),
+            Ok(Some(done)) => {
+                match done.received.filter(|_| keep) {
+                    Some(received) => {
+                        let kept = Entry { peer, work: Work::Kept(received) };
+                        *self.requests.get(number).map_err(|error| (error, UNKNOWN))? = kept;
+                    }
+                    None => self.requests.forget(number),
+                }
+                Ok(done)
+            }
+            Err(error) => {
+                let refusal = refusal(&error);
+                if !error.is_not_now() {
+                    self.requests.forget(number);
+                }
+                Err((refusal, failed))
+            }
+        }
+    }
+
+    fn flush(&mut self, number: u64) -> Result<(), Refusal> {
+        let Entry { peer, work } = *self.requests.get(number)?;
+        let Work::Kept(received) = work else {
+            return refuse(Code::State, "only a receive that is done and was kept can be flushed");
+        };
+        let flushed = self.member(peer)?.1.flush(&received);
+        let handle = flushed.map_err(|error| refusal(&error))?;
+        self.requests.get(number)?.work = Work::Flush(handle);
+        Ok(())
+    }
+
+    fn forget(&mut self, number: u64) -> Result<(), Refusal> {
+        let Work::Kept(_) = self.requests.get(number)?.work else {
+            return refuse(
+                Code::State,
+                "only a receive that is done and was kept can be forgotten",
+            );
+        };
+        self.requests.forget(number);
+        Ok(())
+    }
+}
+
+/// Offers up to POLYRAIL_MAX_BUFFERS buffers to the peer, whose next messages land in them, and stores the request.
+/// POLYRAIL_CODE_NOT_NOW: poll, and try again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_p2p_receive(
+    p2p: *mut P2p,
+    peer: u64,
+    buffers: *const Buffer,
+    count: usize,
+    request: *mut u64,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { out(request, "request") }?;
+        // SAFETY: the caller's promise.
+        let buffers = unsafe { list(buffers, count, "buffers") }?;
+        place.write(on_backend!(&mut *exclusive(p2p)?, p2p => p2p.receive(peer, buffers)?));
+        Ok(())
+    })
+}
+
+/// Sends to the buffer with this tag among those that the peer has offered first, and stores the request.
+/// POLYRAIL_CODE_NOT_NOW: it has offered none yet, or there is no room; poll, and try again. POLYRAIL_CODE_RANGE: the
+/// buffer is shorter than the message, which can be sent to another one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_p2p_send(
+    p2p: *mut P2p,
+    peer: u64,
+    region: *mut Region,
+    offset: u64,
+    length: u32,
+    tag: u32,
+    request: *mut u64,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { out(request, "request") }?;
+        let from = (region, offset, length);
+        place.write(on_backend!(&mut *exclusive(p2p)?, p2p => p2p.send(peer, from, tag)?));
+        Ok(())
+    })
+}
+
+/// Whether a request is done, in which case its memory is the caller's again, and it is of no use any more, unless
+/// `flags` has POLYRAIL_TEST_KEEP; POLYRAIL_CODE_NOT_NOW: it is not. With any other code it never will be, its memory
+/// is the caller's again, and it is of no use any more. `info` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_p2p_test(
+    p2p: *mut P2p,
+    request: u64,
+    flags: u32,
+    info: *mut MessageInfo,
+) -> Code {
+    call(|| {
+        let place = match info.is_null() {
+            true => None,
+            // SAFETY: the caller's promise.
+            false => Some(unsafe { place(info) }?),
+        };
+        if flags & !POLYRAIL_TEST_KEEP != 0 {
+            return refuse(Code::Argument, format_args!("unknown flags {flags:#x} of a test"));
+        }
+        let keep = flags & POLYRAIL_TEST_KEEP != 0;
+        let tested = on_backend!(&mut *exclusive(p2p)?, p2p => p2p.test(request, keep));
+        let mut info = MessageInfo {
+            size: 0,
+            count: 0,
+            lengths: [0; POLYRAIL_MAX_BUFFERS],
+            memory: Memory::Done as u32,
+            reserved: 0,
+        };
+        let tested = match tested {
+            Ok(Done { received }) => {
+                if let Some(received) = received {
+                    info.count = received.sizes().len() as u32;
+                    for (place, length) in info.lengths.iter_mut().zip(received.sizes()) {
+                        *place = *length;
+                    }
+                }
+                Ok(())
+            }
+            Err((Refusal::NotNow, _)) => return Err(Refusal::NotNow),
+            Err((refusal, memory)) => {
+                info.memory = memory as u32;
+                Err(refusal)
+            }
+        };
+        if let Some(place) = place {
+            place.put(&info);
+        }
+        tested
+    })
+}
+
+/// Begins to make all bytes of a receive visible to whoever reads that memory, such as a GPU, and turns the request,
+/// which was tested to be done and kept, into one that is done when they are. With POLYRAIL_ENDPOINT_FLUSHES only.
+/// POLYRAIL_CODE_NOT_NOW: poll, and try again.
+#[unsafe(no_mangle)]
+pub extern "C" fn polyrail_p2p_flush(p2p: *mut P2p, request: u64) -> Code {
+    call(|| on_backend!(&mut *exclusive(p2p)?, p2p => p2p.flush(request)))
+}
+
+/// Forgets a receive that was kept.
+#[unsafe(no_mangle)]
+pub extern "C" fn polyrail_p2p_forget(p2p: *mut P2p, request: u64) -> Code {
+    call(|| on_backend!(&mut *exclusive(p2p)?, p2p => p2p.forget(request)))
+}

@@ -1,0 +1,36 @@
+//! When polls look after what is not their own work.
+
+use std::time::{Duration, Instant};
+
+/// Polls from one look at the clock to the next.
+const POLLS: u32 = 128;
+
+/// Time from one look at links and rails to the next: each link costs a system call.
+const INTERVAL: Duration = Duration::from_micros(500);
+
+/// Counts polls, and time.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    polls: u32,
+    last: Option<Instant>,
+}
+
+impl Pace {
+    /// Whether it is time, in one of the polls.
+    #[inline]
+    pub(crate) fn is_time(&mut self) -> bool {
+        self.polls += 1;
+        self.polls >= POLLS && self.is_late()
+    }
+
+    #[cold]
+    fn is_late(&mut self) -> bool {
+        self.polls = 0;
+        let now = Instant::now();
+        let is_late = self.last.is_none_or(|last| now.duration_since(last) >= INTERVAL);
+        if is_late {
+            self.last = Some(now);
+        }
+        is_late
+    }
+}

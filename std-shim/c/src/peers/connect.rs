@@ -1,0 +1,174 @@
+//! How peers are connected, and what the two ends tell each other.
+
+use super::meets::{Member, connect_failure};
+use super::object::{PeersOn, on_backend};
+use crate::arguments::{Answer, bytes, check_length};
+use crate::call::call;
+use crate::code::Code;
+use crate::error::{Failure, Refusal, refuse};
+use crate::link::{self, PeerLink};
+use crate::table::exclusive;
+use crate::types::{Link, POLYRAIL_HELLO_BYTES, POLYRAIL_MESSAGE_BYTES, Peers};
+use polyrail::backend::Domain;
+use polyrail::endpoint::{HealingLink, HealingMessage};
+use polyrail::exchange::{address_from_json, address_to_json};
+use std::ffi::c_void;
+
+impl<D: Domain> PeersOn<D> {
+    fn connect(&mut self, peer: u64, card: &[u8]) -> Result<(), Refusal> {
+        let place = self.numbers.place(peer)?;
+        self.kept[place].check_not_connected()?;
+        let address = address_from_json(card);
+        let address = address.map_err(|error| Failure::of(Code::Protocol, &error))?;
+        let (place, qp) = self.member(peer)?;
+        qp.connect(&address).map_err(|error| connect_failure(&error))?;
+        self.kept[place].is_connected = true;
+        Ok(())
+    }
+
+    fn meet(&mut self, peer: u64, link: *mut Link, hello: &[u8]) -> Result<(), Refusal> {
+        let place = self.numbers.place(peer)?;
+        self.kept[place].check_not_connected()?;
+        let (place, qp) = self.member(peer)?;
+        // Only now: the link stays the caller's if the call was wrong.
+        let link = PeerLink::begin(link::take(link)?, hello, &mut Member(qp))?;
+        self.kept[place].link = Some(link);
+        Ok(())
+    }
+
+    fn say(&mut self, peer: u64, said: &[u8]) -> Result<(), Refusal> {
+        let place = self.numbers.place(peer)?;
+        link::say(&mut self.kept[place].link, said)
+    }
+
+    /// What carries the news of rails, for peers without a link.
+    fn healing_link(&mut self, peer: u64) -> Result<HealingLink, Refusal> {
+        let place = self.numbers.place(peer)?;
+        self.kept[place].check_no_link()?;
+        match self.member(peer)?.1.healing_link() {
+            Some(link) => Ok(link),
+            None => refuse(Code::State, "the peer's rails are not rerouted"),
+        }
+    }
+}
+
+/// The card of this end of a connection: bytes for the other end, to be carried there by whatever way. At most
+/// POLYRAIL_CARD_BYTES. Stores how many in `length`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_peers_card(
+    peers: *mut Peers,
+    peer: u64,
+    bytes: *mut c_void,
+    capacity: usize,
+    length: *mut usize,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let answer = unsafe { Answer::new(bytes, capacity, length) }?;
+        let address =
+            on_backend!(&mut *exclusive(peers)?, peers => peers.member(peer)?.1.address());
+        answer.give(address_to_json(&address).as_bytes())
+    })
+}
+
+/// Connects with the other end, whose card this is. Neither end posts before both have connected, but both may post
+/// receives before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_peers_connect(
+    peers: *mut Peers,
+    peer: u64,
+    card: *const c_void,
+    length: usize,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let card = unsafe { bytes(card, length, "card") }?;
+        on_backend!(&mut *exclusive(peers)?, peers => peers.connect(peer, card))
+    })
+}
+
+/// Connects over a link, which is closed with the peer; the handle of the link is of no use any more, whatever becomes
+/// of it, unless an error says that the call itself was wrong. `hello`, at most POLYRAIL_HELLO_BYTES, is what the other
+/// side is told. Never waits: both ends are polled until an event tells that it is done. Receives may be posted before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_peers_meet(
+    peers: *mut Peers,
+    peer: u64,
+    link: *mut Link,
+    hello: *const c_void,
+    length: usize,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let hello = unsafe { bytes(hello, length, "hello") }?;
+        check_length(length, POLYRAIL_HELLO_BYTES)?;
+        on_backend!(&mut *exclusive(peers)?, peers => peers.meet(peer, link, hello))
+    })
+}
+
+/// Sends a message over the peer's link, at most POLYRAIL_MESSAGE_BYTES. POLYRAIL_CODE_NOT_NOW: the two sides have not
+/// met yet, or too much waits to be taken by the other side: a side that has 256 events to take reads no more, and one
+/// that reads nothing for 9 seconds while messages wait may lose its link, which is made anew. It has no order with what
+/// goes over the rails.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_peers_say(
+    peers: *mut Peers,
+    peer: u64,
+    bytes: *const c_void,
+    length: usize,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let said = unsafe { self::bytes(bytes, length, "bytes") }?;
+        check_length(length, POLYRAIL_MESSAGE_BYTES)?;
+        on_backend!(&mut *exclusive(peers)?, peers => peers.say(peer, said))
+    })
+}
+
+/// With rerouting, and without a link: what this end of a connection has to tell the other one, to be carried there
+/// in order, after every poll until it is POLYRAIL_CODE_NOT_NOW. At most POLYRAIL_MESSAGE_BYTES, and there must be
+/// room for as many.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_peers_next_control(
+    peers: *mut Peers,
+    peer: u64,
+    bytes: *mut c_void,
+    capacity: usize,
+    length: *mut usize,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let answer = unsafe { Answer::new(bytes, capacity, length) }?;
+        answer.check_room(POLYRAIL_MESSAGE_BYTES)?;
+        let link = on_backend!(&mut *exclusive(peers)?, peers => peers.healing_link(peer)?);
+        let message = link.next_message().ok_or(Refusal::NotNow)?;
+        answer.give(message.to_json().as_bytes())
+    })
+}
+
+/// What the other end's polyrail_peers_next_control has given. POLYRAIL_CODE_NOT_NOW: poll, and hand it over again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_peers_control(
+    peers: *mut Peers,
+    peer: u64,
+    bytes: *const c_void,
+    length: usize,
+) -> Code {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let told = unsafe { self::bytes(bytes, length, "bytes") }?;
+        let link = on_backend!(&mut *exclusive(peers)?, peers => peers.healing_link(peer)?);
+        let message = HealingMessage::from_json(told);
+        let message = message.map_err(|error| Failure::of(Code::Protocol, &error))?;
+        link.hear(message).map_err(|_| Refusal::NotNow)
+    })
+}
+
+/// What carried those broke, and there is another way: both ends say so before anything goes over the new one.
+#[unsafe(no_mangle)]
+pub extern "C" fn polyrail_peers_control_lost(peers: *mut Peers, peer: u64) -> Code {
+    call(|| {
+        on_backend!(&mut *exclusive(peers)?, peers => peers.healing_link(peer)?).restored();
+        Ok(())
+    })
+}

@@ -1,0 +1,126 @@
+//! Structures that begin with their size, so that programs and libraries of different versions understand each
+//! other: what the one does not know is 0 for the other.
+
+use crate::code::Code;
+use crate::error::{Refusal, refuse};
+use crate::types::{DomainOptions, EndpointOptions, Event, LinkOptions, MessageInfo, PeerInfo};
+use std::ptr;
+
+/// No structure of any version is longer.
+const LONGEST: u32 = 4096;
+
+/// A structure that begins with its size.
+///
+/// # Safety
+///
+/// It is `repr(C)`, begins with a `u32`, has no padding, and any bytes are a valid value of it.
+pub(crate) unsafe trait SizedFirst: Copy {
+    /// Its name in C.
+    const NAME: &str;
+}
+
+// SAFETY: numbers and raw pointers, laid out without padding (see the test of the layout).
+unsafe impl SizedFirst for DomainOptions {
+    const NAME: &str = "polyrail_domain_options";
+}
+// SAFETY: as above.
+unsafe impl SizedFirst for EndpointOptions {
+    const NAME: &str = "polyrail_endpoint_options";
+}
+// SAFETY: as above.
+unsafe impl SizedFirst for LinkOptions {
+    const NAME: &str = "polyrail_link_options";
+}
+// SAFETY: as above.
+unsafe impl SizedFirst for PeerInfo {
+    const NAME: &str = "polyrail_peer_info";
+}
+// SAFETY: as above.
+unsafe impl SizedFirst for Event {
+    const NAME: &str = "polyrail_event";
+}
+// SAFETY: as above.
+unsafe impl SizedFirst for MessageInfo {
+    const NAME: &str = "polyrail_message_info";
+}
+
+/// The size that the caller states.
+unsafe fn size<T: SizedFirst>(pointer: *const T) -> Result<usize, Refusal> {
+    if !pointer.is_aligned() {
+        let words = format_args!("a {} at {pointer:p}, which is not aligned", T::NAME);
+        return refuse(Code::Argument, words);
+    }
+    // SAFETY: it is not NULL, it is aligned, and a `u32` is at its beginning.
+    let size = unsafe { pointer.cast::<u32>().read() };
+    if !(size_of::<u32>() as u32..=LONGEST).contains(&size) || size % 4 != 0 {
+        let own = size_of::<T>();
+        let words = format_args!("{}.size is {size}: it should be sizeof, such as {own}", T::NAME);
+        return refuse(Code::Size, words);
+    }
+    Ok(size as usize)
+}
+
+/// Reads what the caller gives; zeros for NULL.
+///
+/// # Safety
+///
+/// Unless it is NULL or misaligned, there are as many bytes as it says in its first field.
+pub(crate) unsafe fn read<T: SizedFirst>(pointer: *const T) -> Result<T, Refusal> {
+    // SAFETY: any bytes are a value.
+    let mut value: T = unsafe { std::mem::zeroed() };
+    if pointer.is_null() {
+        return Ok(value);
+    }
+    // SAFETY: the caller's promise.
+    let size = unsafe { size(pointer) }?;
+    let known = size.min(size_of::<T>());
+    // SAFETY: both are that long, and any bytes are a value.
+    unsafe { ptr::copy_nonoverlapping(pointer.cast::<u8>(), (&raw mut value).cast(), known) };
+    for at in known..size {
+        // SAFETY: the caller's promise.
+        let byte = unsafe { pointer.cast::<u8>().add(at).read() };
+        if byte != 0 {
+            let words = format_args!(
+                "{}: byte {at} is {byte}, and this library knows {known} bytes only",
+                T::NAME
+            );
+            return refuse(Code::Size, words);
+        }
+    }
+    Ok(value)
+}
+
+/// Where a structure goes.
+pub(crate) struct Place<T> {
+    pointer: *mut T,
+    size: usize,
+}
+
+/// Takes the caller's place for a structure.
+///
+/// # Safety
+///
+/// As [`read`], and nobody else uses those bytes during the call.
+pub(crate) unsafe fn place<T: SizedFirst>(pointer: *mut T) -> Result<Place<T>, Refusal> {
+    if pointer.is_null() {
+        return refuse(Code::Null, format_args!("the {} is NULL", T::NAME));
+    }
+    // SAFETY: the caller's promise.
+    let size = unsafe { size(pointer.cast_const()) }?;
+    Ok(Place { pointer, size })
+}
+
+impl<T: SizedFirst> Place<T> {
+    /// Stores the value, but for its size; what the caller knows and this library does not is 0.
+    pub(crate) fn put(self, value: &T) {
+        let Self { pointer, size } = self;
+        let first = size_of::<u32>();
+        let known = size.min(size_of::<T>());
+        let (to, from) = (pointer.cast::<u8>(), ptr::from_ref(value).cast::<u8>());
+        // SAFETY: who made the place promised `size` bytes; a value has no padding.
+        unsafe {
+            ptr::copy_nonoverlapping(from.add(first), to.add(first), known - first);
+            to.add(known).write_bytes(0, size - known);
+        }
+    }
+}

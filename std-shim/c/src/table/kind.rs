@@ -1,0 +1,52 @@
+//! Kinds of objects, and how their handles are misused.
+
+use crate::code::Code;
+use crate::error::{Failure, Refusal};
+
+/// What kind of object a slot has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Domain = 1,
+    Region,
+    Remote,
+    Peers,
+    P2p,
+    Listener,
+    Link,
+}
+
+/// A handle's type in C, and the object behind it.
+pub(crate) trait Object {
+    /// Of each kind there is one type only, or a slot would be taken for something else.
+    const KIND: Kind;
+    /// Its name in C.
+    const NAME: &str;
+    /// The object.
+    type Value: Send + 'static;
+}
+
+/// Why a handle cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Misuse {
+    Null,
+    Closed,
+    OtherKind,
+    Busy,
+    Poisoned,
+}
+
+impl Misuse {
+    #[cold]
+    pub(super) fn refusal<O: Object>(self, pointer: *mut O) -> Refusal {
+        let name = O::NAME;
+        let (code, what) = match self {
+            Self::Null => (Code::Null, "is NULL"),
+            Self::Closed => (Code::Handle, "was closed, or never was a handle"),
+            Self::OtherKind => (Code::Kind, "is a handle of another kind"),
+            Self::Busy => (Code::Busy, "is in use by a call in another thread"),
+            Self::Poisoned => (Code::Poisoned, "is of no use since a call panicked: close it"),
+        };
+        Failure::new(code, format_args!("{name} {pointer:p} {what}")).into()
+    }
+}

@@ -1,0 +1,134 @@
+//! One place of the table.
+//!
+//! ```text
+//! state: | generation, 40 bits | kind, 8 bits | .. | poisoned | in use |
+//!
+//!   free (kind 0) --put--> idle --enter--> in use --leave--> idle, or poisoned
+//!        ^                  |                                    |
+//!        +-----take: generation + 1------------------------------+
+//! ```
+//!
+//! Words are written between the state "free" and the next idle one, and read between two looks at the same idle
+//! state, as with a sequence lock.
+
+use super::handle::GENERATION_BITS;
+use super::kind::{Kind, Misuse};
+use super::words::{WORDS, Words};
+use std::array;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+
+const IN_USE: u64 = 1;
+const POISONED: u64 = 2;
+const FLAGS: u64 = IN_USE | POISONED;
+const KIND_SHIFT: u32 = 16;
+const KIND_MASK: u64 = 0xff << KIND_SHIFT;
+const GENERATION_SHIFT: u32 = u64::BITS - GENERATION_BITS;
+
+/// A place for an object.
+#[derive(Debug)]
+pub(super) struct Slot {
+    state: AtomicU64,
+    value: AtomicPtr<()>,
+    words: [AtomicU64; WORDS],
+}
+
+/// The state of an object that nobody uses.
+const fn idle(generation: u64, kind: Kind) -> u64 {
+    generation << GENERATION_SHIFT | (kind as u64) << KIND_SHIFT
+}
+
+impl Slot {
+    pub(super) fn new() -> Self {
+        Self {
+            state: AtomicU64::new(0),
+            value: AtomicPtr::new(ptr::null_mut()),
+            words: array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Puts an object in, and returns its generation. The slot is free, and nobody else's.
+    pub(super) fn put(&self, kind: Kind, value: *mut (), words: &Words) -> u64 {
+        let generation = self.state.load(Ordering::Relaxed) >> GENERATION_SHIFT;
+        // Who reads one of the new words sees that the old object is gone.
+        fence(Ordering::Release);
+        for (place, word) in self.words.iter().zip(words) {
+            place.store(*word, Ordering::Relaxed);
+        }
+        self.value.store(value, Ordering::Relaxed);
+        self.state.store(idle(generation, kind), Ordering::Release);
+        generation
+    }
+
+    /// Why a state is not the idle one.
+    #[cold]
+    fn misuse(state: u64, idle: u64) -> Misuse {
+        let differs = state ^ idle;
+        if differs >> GENERATION_SHIFT != 0 || state & KIND_MASK == 0 {
+            Misuse::Closed
+        } else if differs & KIND_MASK != 0 {
+            Misuse::OtherKind
+        } else if state & IN_USE != 0 {
+            Misuse::Busy
+        } else {
+            Misuse::Poisoned
+        }
+    }
+
+    /// Makes the object the caller's, until [`leave`](Self::leave) with what is returned.
+    #[inline]
+    pub(super) fn enter(&self, generation: u64, kind: Kind) -> Result<u64, Misuse> {
+        let idle = idle(generation, kind);
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        match self.state.compare_exchange(idle, idle | IN_USE, acquire, relaxed) {
+            Ok(_) => Ok(idle),
+            Err(state) => Err(Self::misuse(state, idle)),
+        }
+    }
+
+    /// Ends what [`enter`](Self::enter) began.
+    #[inline]
+    pub(super) fn leave(&self, idle: u64, is_whole: bool) {
+        // Nobody else writes the state of an object in use.
+        self.state.store(if is_whole { idle } else { idle | POISONED }, Ordering::Release);
+    }
+
+    /// The object; of whoever has entered.
+    #[inline]
+    pub(super) fn value(&self) -> *mut () {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// The words of the object.
+    #[inline(always)]
+    pub(super) fn words(&self, generation: u64, kind: Kind) -> Result<Words, Misuse> {
+        let idle = idle(generation, kind);
+        let state = self.state.load(Ordering::Acquire);
+        // That another call uses the object does not change its words.
+        if state & !FLAGS != idle {
+            return Err(Self::misuse(state, idle));
+        }
+        let words = array::from_fn(|at| self.words[at].load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let state = self.state.load(Ordering::Relaxed);
+        if state & !FLAGS == idle { Ok(words) } else { Err(Self::misuse(state, idle)) }
+    }
+
+    /// Takes the object out, poisoned or not.
+    pub(super) fn take(&self, generation: u64, kind: Kind) -> Result<*mut (), Misuse> {
+        let idle = idle(generation, kind);
+        let poisoned = idle | POISONED;
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        let entered = self
+            .state
+            .compare_exchange(idle, idle | IN_USE, acquire, relaxed)
+            .or_else(|_| self.state.compare_exchange(poisoned, idle | IN_USE, acquire, relaxed));
+        if let Err(state) = entered {
+            return Err(Self::misuse(state, idle));
+        }
+        let value = self.value.swap(ptr::null_mut(), Ordering::Relaxed);
+        let next = (generation + 1) & ((1 << GENERATION_BITS) - 1);
+        self.state.store(next << GENERATION_SHIFT, Ordering::Release);
+        Ok(value)
+    }
+}

@@ -1,0 +1,11 @@
+//! The structures of the header.
+
+mod data;
+mod handles;
+#[cfg(test)]
+mod layout;
+mod options;
+
+pub use data::*;
+pub use handles::*;
+pub use options::*;
