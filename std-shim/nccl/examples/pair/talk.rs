@@ -1,0 +1,75 @@
+//! The two processes: the first starts the second, and they tell each other a line at a time.
+
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+/// Which of the two a process is.
+const END: &str = "PAIR_END";
+
+/// What one process hears of the other, and tells it.
+pub(crate) struct Talk {
+    /// The second process, in the first.
+    second: Option<Child>,
+    to: Box<dyn Write>,
+    from: Box<dyn BufRead>,
+}
+
+impl Talk {
+    /// In the first process this starts the second.
+    pub(crate) fn new() -> Result<Self, String> {
+        if env::var(END).as_deref() == Ok("there") {
+            let (to, from) = (Box::new(std::io::stdout()), Box::new(std::io::stdin().lock()));
+            return Ok(Self { second: None, to, from });
+        }
+        let mut second = second().map_err(|error| format!("the other process: {error}"))?;
+        let to = Box::new(second.stdin.take().ok_or("no pipe")?);
+        let from = Box::new(BufReader::new(second.stdout.take().ok_or("no pipe")?));
+        Ok(Self { second: Some(second), to, from })
+    }
+
+    pub(crate) const fn is_first(&self) -> bool {
+        self.second.is_some()
+    }
+
+    /// Tells a line, and returns the other's.
+    pub(crate) fn swap(&mut self, line: &str) -> Result<String, String> {
+        let mut theirs = String::new();
+        let swapped = writeln!(self.to, "{line}").and_then(|()| self.to.flush());
+        swapped
+            .and_then(|()| self.from.read_line(&mut theirs))
+            .map_err(|error| format!("the other process: {error}"))?;
+        let told = theirs.strip_suffix('\n');
+        told.map(str::to_owned).ok_or("the other process has ended".into())
+    }
+
+    /// Waits for the second process.
+    pub(crate) fn finish(self) -> Result<(), String> {
+        let Some(mut second) = self.second else { return Ok(()) };
+        let ended = second.wait().map_err(|error| error.to_string())?;
+        if ended.success() { Ok(()) } else { Err(format!("the other process: {ended}")) }
+    }
+}
+
+/// Starts it, on a processor of its own if PAIR_CPU names one, and sorts the environment.
+fn second() -> std::io::Result<Child> {
+    let program = env::current_exe()?;
+    let mut command = match env::var("PAIR_CPU") {
+        Ok(cpu) => {
+            let mut pinned = Command::new("taskset");
+            pinned.arg(cpu).arg(program);
+            pinned
+        }
+        Err(_) => Command::new(program),
+    };
+    command.args(env::args().skip(1)).env(END, "there");
+    for (name, value) in env::vars() {
+        if let Some(name) = name.strip_prefix("THERE_") {
+            command.env(name, value);
+        } else if let Some(name) = name.strip_prefix("HERE_") {
+            // SAFETY: there is one thread.
+            unsafe { env::set_var(name, value) };
+        }
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+}

@@ -1,0 +1,257 @@
+//! What NCCL calls.
+
+use super::connection::{Connection, Role};
+use super::memory::{Memory, MemoryHandle};
+use super::requests::Request;
+use crate::devices::Device;
+use crate::guard::{Code, Refusal};
+use crate::rails::Registered;
+use arrayvec::ArrayVec;
+use polyrail::chain::Chain;
+use polyrail::p2p::{CallError, NotNow, RecvBuffer};
+use polyrail::verbs::{DeviceKeys, LocalBuffer};
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Buffers of one receive.
+pub(crate) const MAX_RECVS: usize = 8;
+
+/// How long a flush may wait for room.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A buffer of NCCL's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffer {
+    pub(crate) addr: u64,
+    pub(crate) length: usize,
+    pub(crate) tag: c_int,
+    pub(crate) memory: MemoryHandle,
+}
+
+/// What a request came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Tested {
+    Waits,
+    /// Bytes of each of its buffers.
+    Done(ArrayVec<u32, MAX_RECVS>),
+}
+
+impl Connection {
+    /// Sends a buffer. `None`: not now.
+    pub(crate) fn isend(&mut self, buffer: Buffer) -> Result<Option<u64>, Refusal> {
+        self.check_role(Role::Sender)?;
+        if !self.requests.has_room() {
+            self.poll();
+            return Ok(None);
+        }
+        let Described { local, keys, is_gpu } = described(&self.memory, &buffer)?;
+        let tag = buffer.tag.cast_unsigned();
+        let sent = match is_gpu {
+            true => self.wire.isend(local, tag, keys),
+            false => self.wire.isend_inline(local, tag, keys),
+        };
+        match sent {
+            Ok(handle) => Ok(self.requests.insert(Request::Send { handle, bytes: local.length() })),
+            Err(error) => self.not_now(&error),
+        }
+    }
+
+    /// Offers buffers. `None`: not now. With `early`, nobody waits for the completion.
+    pub(crate) fn irecv(
+        &mut self,
+        buffers: &[Buffer],
+        early: bool,
+    ) -> Result<Option<u64>, Refusal> {
+        self.check_role(Role::Receiver)?;
+        if !self.requests.has_room() {
+            self.poll();
+            return Ok(None);
+        }
+        let offer = |buffer: &Buffer| {
+            let Described { local, keys, .. } = described(&self.memory, buffer)?;
+            Ok(RecvBuffer { local, tag: buffer.tag.cast_unsigned(), keys })
+        };
+        let offered = buffers.iter().map(offer);
+        let offered = offered.collect::<Result<ArrayVec<_, MAX_RECVS>, Refusal>>()?;
+        let called = self.wire.irecv(&offered);
+        drop(offered);
+        match called {
+            Ok(handle) => {
+                let count = buffers.len() as u8;
+                // What is sent again must not land in a buffer that its owner has used anew.
+                let request = if early && !self.terms.reroutes {
+                    self.early.push(handle);
+                    Request::Early { count }
+                } else {
+                    let mut addrs = [0; MAX_RECVS];
+                    addrs.iter_mut().zip(buffers).for_each(|(addr, buffer)| *addr = buffer.addr);
+                    Request::Recv { handle, addrs, count }
+                };
+                Ok(self.requests.insert(request))
+            }
+            Err(error) => self.not_now(&error),
+        }
+    }
+
+    /// Makes what arrived in these buffers visible to GPUs. `None`: nothing is to be done.
+    pub(crate) fn iflush(&mut self, buffers: &[Buffer]) -> Result<Option<u64>, Refusal> {
+        self.check_role(Role::Receiver)?;
+        let mut flushed = None;
+        for buffer in buffers.iter().filter(|buffer| buffer.length > 0) {
+            let is_gpu = registered(&self.memory, buffer.memory)?.is_gpu;
+            if is_gpu || self.always_flush {
+                let received = self.arrived.find(buffer.addr).ok_or_else(|| {
+                    Refusal::argument(format!(
+                        "no message arrived at {:#x}, which is to be flushed",
+                        buffer.addr
+                    ))
+                })?;
+                // The buffers of one receive are flushed together.
+                flushed = Some(received);
+                break;
+            }
+        }
+        let Some(received) = flushed else { return Ok(None) };
+        let begin = Instant::now();
+        loop {
+            match self.wire.flush(&received) {
+                Ok(handle) => {
+                    let request = self.requests.insert(Request::Flush { handle });
+                    return request.map(Some).ok_or_else(|| {
+                        Refusal::new(Code::Internal, "more requests than NCCL may have")
+                    });
+                }
+                // NCCL would take "not now" for "done". Reads of a few bytes make room in no time.
+                Err(error) if error.is_not_now() && begin.elapsed() < FLUSH_PATIENCE => self.poll(),
+                Err(error) => return Err(self.refused(&error)),
+            }
+        }
+    }
+
+    /// Whether a request is done.
+    pub(crate) fn test(&mut self, serial: u64) -> Result<Tested, Refusal> {
+        let request = self.requests.get(serial);
+        let request =
+            request.ok_or_else(|| Refusal::argument("a request that is done, or never was"))?;
+        // Most calls find nothing, and should look but once.
+        self.poll();
+        let mut tested = self.look(request);
+        if matches!(tested, Ok(Tested::Waits))
+            && let Some(overdue) = self.overdue()
+        {
+            tested = Err(overdue);
+        }
+        if !matches!(tested, Ok(Tested::Waits)) {
+            self.requests.remove(serial);
+        }
+        tested
+    }
+
+    fn look(&mut self, request: Request) -> Result<Tested, Refusal> {
+        let nothing = |count: u8| (0..count).map(|_| 0).collect();
+        let tested = match request {
+            Request::Send { handle, bytes } => self.wire.test_send(handle).map(|is_done| {
+                if is_done { Tested::Done([bytes].into_iter().collect()) } else { Tested::Waits }
+            }),
+            Request::Recv { handle, addrs, count } => self.wire.test_recv(handle).map(|received| {
+                received.map_or(Tested::Waits, |received| {
+                    self.arrived.note(addrs, count, received);
+                    Tested::Done(received.sizes().iter().copied().collect())
+                })
+            }),
+            Request::Early { count } => return Ok(Tested::Done(nothing(count))),
+            Request::Flush { handle } => self
+                .wire
+                .test_flush(&handle)
+                .map(|is_done| if is_done { Tested::Done(nothing(1)) } else { Tested::Waits }),
+        };
+        tested.map_err(|error| self.refused(&error))
+    }
+
+    /// What memory is registered with: that may take long, and nobody who calls the connection waits for it.
+    pub(crate) fn device(&self) -> Arc<Device> {
+        Arc::clone(&self.device)
+    }
+
+    /// Keeps memory that was registered.
+    pub(crate) fn keep(&mut self, registered: Registered) -> Result<MemoryHandle, Refusal> {
+        let handle = self.memory.insert(registered);
+        handle
+            .ok_or_else(|| Refusal::new(Code::Internal, "too many registrations of one connection"))
+    }
+
+    /// Gives memory back, which is deregistered when it is dropped.
+    pub(crate) fn give_back(&mut self, handle: MemoryHandle) -> Result<Registered, Refusal> {
+        self.memory.remove(handle).ok_or_else(|| no_memory(handle))
+    }
+
+    fn check_role(&self, role: Role) -> Result<(), Refusal> {
+        if self.role == role {
+            return Ok(());
+        }
+        Err(Refusal::argument(format!("a connection whose end here is the {:?}", self.role)))
+    }
+
+    /// An error that is no error, or one that is.
+    fn not_now<T>(&mut self, error: &CallError) -> Result<Option<T>, Refusal> {
+        match error {
+            CallError::NotNow(NotNow::NoEntry | NotNow::NoSuchTag) => {}
+            CallError::NotNow(_) => self.poll(),
+            error => return Err(self.refused(error)),
+        }
+        Ok(None)
+    }
+
+    #[cold]
+    fn refused(&self, error: &CallError) -> Refusal {
+        let code = match error {
+            CallError::Failed(_) | CallError::CannotFlush { .. } => Code::Remote,
+            CallError::TooLong { .. } => Code::Usage,
+            CallError::Buffers { .. } => Code::Argument,
+            _ => Code::Internal,
+        };
+        let words = Chain(error).to_string();
+        let why = self.failure().filter(|_| code == Code::Remote);
+        Refusal::new(code, why.map_or(words.clone(), |why| format!("{why}: {words}")))
+    }
+}
+
+/// A buffer as requests name it.
+struct Described<'m> {
+    local: LocalBuffer,
+    keys: &'m [DeviceKeys],
+    /// This process cannot read it.
+    is_gpu: bool,
+}
+
+/// A buffer as requests name it, if it lies within its registration.
+#[inline]
+fn described<'m>(memory: &'m Memory, buffer: &Buffer) -> Result<Described<'m>, Refusal> {
+    let length = u32::try_from(buffer.length)
+        .map_err(|_| Refusal::argument(format!("{} bytes in one message", buffer.length)))?;
+    if length == 0 && buffer.memory.is_null() {
+        // SAFETY: there are no bytes.
+        let local = unsafe { LocalBuffer::new(buffer.addr, 0) };
+        return Ok(Described { local, keys: &[], is_gpu: false });
+    }
+    let registered = registered(memory, buffer.memory)?;
+    let local = registered.local(buffer.addr, length).ok_or_else(|| {
+        Refusal::argument(format!(
+            "{length} bytes at {:#x} are not within their registration",
+            buffer.addr
+        ))
+    })?;
+    Ok(Described { local, keys: &registered.keys, is_gpu: registered.is_gpu })
+}
+
+#[inline]
+fn registered(memory: &Memory, handle: MemoryHandle) -> Result<&Registered, Refusal> {
+    memory.get(handle).ok_or_else(|| no_memory(handle))
+}
+
+fn no_memory(handle: MemoryHandle) -> Refusal {
+    Refusal::argument(format!(
+        "a registration ({handle:p}) that is undone, or never was of this connection"
+    ))
+}

@@ -1,0 +1,65 @@
+//! Memory that NCCL registered with one connection.
+
+use crate::rails::Registered;
+use crate::slots::Kind;
+use std::ffi::c_void;
+use std::ptr;
+
+/// Registrations of one connection at a time.
+const MOST: usize = 1 << PLACE_BITS;
+const PLACE_BITS: u32 = 20;
+const SERIAL_BITS: u32 = 40;
+const KIND_SHIFT: u32 = 60;
+
+/// What NCCL holds of a registration.
+pub(crate) type MemoryHandle = *mut c_void;
+
+/// The registrations of one connection.
+#[derive(Default)]
+pub(super) struct Memory {
+    places: Vec<(u64, Option<Registered>)>,
+    free: Vec<usize>,
+    /// Registrations so far.
+    count: u64,
+}
+
+impl Memory {
+    /// Takes one in; `None` if there are too many.
+    pub(super) fn insert(&mut self, registered: Registered) -> Option<MemoryHandle> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.places.len() < MOST => {
+                self.places.push((0, None));
+                self.places.len() - 1
+            }
+            None => return None,
+        };
+        self.count += 1;
+        let serial = self.count % (1 << SERIAL_BITS);
+        self.places[place] = (serial, Some(registered));
+        let handle = (Kind::Memory as u64) << KIND_SHIFT | serial << PLACE_BITS | place as u64;
+        Some(ptr::without_provenance_mut(handle as usize))
+    }
+
+    fn decode(handle: MemoryHandle) -> Option<(u64, usize)> {
+        let handle = handle.addr() as u64;
+        let serial = handle >> PLACE_BITS & ((1 << SERIAL_BITS) - 1);
+        (handle >> KIND_SHIFT == Kind::Memory as u64).then_some((serial, handle as usize % MOST))
+    }
+
+    #[inline]
+    pub(super) fn get(&self, handle: MemoryHandle) -> Option<&Registered> {
+        let (serial, place) = Self::decode(handle)?;
+        let (its, registered) = self.places.get(place)?;
+        registered.as_ref().filter(|_| *its == serial)
+    }
+
+    /// Takes one out.
+    pub(super) fn remove(&mut self, handle: MemoryHandle) -> Option<Registered> {
+        let (serial, place) = Self::decode(handle)?;
+        let (its, registered) = self.places.get_mut(place)?;
+        let registered = if *its == serial { registered.take() } else { None }?;
+        self.free.push(place);
+        Some(registered)
+    }
+}

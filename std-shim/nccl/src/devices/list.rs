@@ -1,0 +1,149 @@
+//! All devices of this process.
+
+use super::description::{Description, Gpu, Group};
+use super::software;
+#[cfg(feature = "verbs")]
+use super::verbs;
+use crate::abi::{PTR_CUDA, PTR_DMABUF, PTR_HOST};
+use crate::guard::{Code, Refusal};
+use crate::rails::Nics;
+use crate::settings::{Backend, Settings};
+use polyrail::endpoint::MAX_DEVICES;
+use std::collections::HashSet;
+use std::ffi::{CStr, CString, c_int};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A device, as NCCL counts them.
+pub(crate) struct Device {
+    pub(crate) description: Description,
+    /// NICs that it is made of, by their places among all devices.
+    pub(crate) parts: Vec<usize>,
+    pub(crate) nics: Arc<dyn Nics>,
+    /// The texts as NCCL reads them: it may keep the pointers.
+    pub(crate) name: &'static CStr,
+    pub(crate) pci_path: Option<&'static CStr>,
+}
+
+/// All devices: first the NICs, then what was made of them.
+pub(crate) struct Devices {
+    group: Box<dyn Group>,
+    all: Vec<Arc<Device>>,
+}
+
+impl Devices {
+    /// Opens what the settings name.
+    pub(crate) fn open(settings: &Settings) -> Result<Self, Refusal> {
+        let group: Box<dyn Group> = match settings.backend {
+            Backend::Software => Box::new(software::Software::new(settings)?),
+            #[cfg(feature = "verbs")]
+            Backend::Verbs => Box::new(verbs::Verbs::open(settings)?),
+            #[cfg(not(feature = "verbs"))]
+            Backend::Verbs => {
+                let words =
+                    "this plugin was built without verbs: only POLYRAIL_BACKEND=software works";
+                return Err(Refusal::new(Code::Usage, words));
+            }
+        };
+        let mut devices = Self { group, all: Vec::new() };
+        devices.forget_merged();
+        Ok(devices)
+    }
+
+    /// Only the NICs again.
+    pub(crate) fn forget_merged(&mut self) {
+        let nics = 0..self.group.descriptions().len();
+        self.all = nics.map(|place| Arc::new(self.make(vec![place]))).collect();
+    }
+
+    pub(crate) fn all(&self) -> &[Arc<Device>] {
+        &self.all
+    }
+
+    /// A device by its place.
+    pub(crate) fn get(&self, place: c_int) -> Result<&Arc<Device>, Refusal> {
+        let found = usize::try_from(place).ok().and_then(|place| self.all.get(place));
+        let last = self.all.len();
+        found.ok_or_else(|| Refusal::argument(format!("device {place} of {last}")))
+    }
+
+    /// Merges NICs into one device, or finds the one that was made of them before, and returns its place.
+    pub(crate) fn merge(&mut self, parts: &[c_int]) -> Result<c_int, Refusal> {
+        let nics = self.group.descriptions().len();
+        if parts.is_empty() || parts.len() > MAX_DEVICES {
+            let words =
+                format!("a device of {} NICs, where 1 to {MAX_DEVICES} are possible", parts.len());
+            return Err(Refusal::argument(words));
+        }
+        let mut places = Vec::with_capacity(parts.len());
+        for &part in parts {
+            let place = usize::try_from(part).ok().filter(|place| *place < nics);
+            let place = place.ok_or_else(|| {
+                Refusal::argument(format!("device {part} is none of the {nics} NICs"))
+            })?;
+            if places.contains(&place) {
+                return Err(Refusal::argument(format!(
+                    "device {part} is to be merged with itself"
+                )));
+            }
+            places.push(place);
+        }
+        let found = self.all.iter().position(|device| device.parts == places);
+        let place = found.unwrap_or_else(|| {
+            let device = self.make(places);
+            self.all.push(Arc::new(device));
+            self.all.len() - 1
+        });
+        c_int::try_from(place).map_err(|_| Refusal::new(Code::Internal, "too many devices"))
+    }
+
+    fn make(&self, parts: Vec<usize>) -> Device {
+        let all = self.group.descriptions();
+        let of = |place: &usize| &all[*place];
+        let first = of(&parts[0]);
+        let names: Vec<&str> = parts.iter().map(|place| of(place).name.as_str()).collect();
+        let description = Description {
+            name: names.join("+"),
+            speed_mbps: parts
+                .iter()
+                .fold(0, |sum: u32, part| sum.saturating_add(of(part).speed_mbps)),
+            gpu: Gpu {
+                by_address: parts.iter().all(|part| of(part).gpu.by_address),
+                by_dma_buf: parts.iter().all(|part| of(part).gpu.by_dma_buf),
+            },
+            ..first.clone()
+        };
+        let nics = self.group.nics(&parts);
+        let name = kept(&description.name);
+        let pci_path = description.pci_path.as_deref().map(kept);
+        Device { description, parts, nics, name, pci_path }
+    }
+}
+
+impl Device {
+    /// What memory it reaches, as NCCL's bits.
+    pub(crate) const fn ptr_support(&self) -> c_int {
+        let Gpu { by_address, by_dma_buf } = self.description.gpu;
+        let mut support = PTR_HOST;
+        if by_address || by_dma_buf {
+            support |= PTR_CUDA;
+        }
+        if by_dma_buf {
+            support |= PTR_DMABUF;
+        }
+        support
+    }
+}
+
+/// A text that stays for good; the same one for the same words.
+fn kept(text: &str) -> &'static CStr {
+    static KEPT: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
+    let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = kept.get_or_insert_default();
+    if let Some(text) = kept.get(text.as_c_str()) {
+        return text;
+    }
+    let text: &'static CStr = Box::leak(text.into_boxed_c_str());
+    kept.insert(text);
+    text
+}

@@ -1,0 +1,87 @@
+//! NICs in memory, for tests and first tries: all ranks are in one process.
+
+use super::description::{Description, Gpu, Group};
+use crate::guard::{Code, Refusal};
+use crate::rails::{Nics, nics};
+use crate::settings::Settings;
+use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
+#[cfg(feature = "test-hooks")]
+use polyrail::nic::{Fault, When};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// NICs, if none are named.
+const DEFAULT: [&str; 2] = ["software0", "software1"];
+
+/// What they are said to carry.
+const MBPS: u32 = 100_000;
+
+/// All software NICs of this process are on one network, and are made once: ranks find each other there.
+static NETWORK: Mutex<Option<Network>> = Mutex::new(None);
+
+struct Network {
+    fabric: Fabric,
+    made: Vec<(String, ProtectionDomain)>,
+}
+
+impl Network {
+    fn device(&mut self, name: &str) -> Result<ProtectionDomain, Refusal> {
+        if let Some((_, domain)) = self.made.iter().find(|(made, _)| made == name) {
+            return Ok(domain.clone());
+        }
+        let domain = self.fabric.create_device(DeviceConfig::named(name)).alloc_pd();
+        let domain =
+            domain.map_err(|error| Refusal::new(Code::System, format!("{name}: {error}")))?;
+        self.made.push((name.to_owned(), domain.clone()));
+        Ok(domain)
+    }
+}
+
+/// The NICs that the settings name.
+pub(super) struct Software {
+    domains: Vec<ProtectionDomain>,
+    descriptions: Vec<Description>,
+}
+
+impl Software {
+    pub(super) fn new(settings: &Settings) -> Result<Self, Refusal> {
+        let mut names: Vec<String> = settings.devices.iter().map(ToString::to_string).collect();
+        if names.is_empty() {
+            names = DEFAULT.map(Into::into).into();
+        }
+        let mut network = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Network { fabric: Fabric::threaded(), made: Vec::new() };
+        let network = network.get_or_insert_with(new);
+        let domains = names.iter().map(|name| network.device(name));
+        let domains = domains.collect::<Result<Vec<_>, _>>()?;
+        let describe = |(name, domain): (String, &ProtectionDomain)| Description {
+            name,
+            pci_path: None,
+            guid: domain.device().guid(),
+            speed_mbps: MBPS,
+            port: 1,
+            gpu: Gpu::default(),
+        };
+        let descriptions = names.into_iter().zip(&domains).map(describe).collect();
+        Ok(Self { domains, descriptions })
+    }
+}
+
+impl Group for Software {
+    fn descriptions(&self) -> &[Description] {
+        &self.descriptions
+    }
+
+    fn nics(&self, places: &[usize]) -> Arc<dyn Nics> {
+        nics(places.iter().map(|place| self.domains[*place].clone()).collect())
+    }
+}
+
+/// Something happens to a software NIC, now or when it has carried so many more bytes; whether there is such a NIC.
+#[cfg(feature = "test-hooks")]
+pub(crate) fn inject(name: &str, after_bytes: u64, fault: Fault) -> bool {
+    let network = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = network.iter().flat_map(|network| &network.made);
+    let found = made.into_iter().find(|(made, _)| made == name);
+    let when = if after_bytes == 0 { When::Now } else { When::AfterBytes(after_bytes) };
+    found.map(|(_, domain)| domain.device().inject(when, fault)).is_some()
+}

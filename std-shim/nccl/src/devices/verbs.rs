@@ -1,0 +1,137 @@
+//! Real NICs: every port that carries data is one.
+
+use super::description::{Description, Gpu, Group};
+use crate::guard::{Code, Refusal};
+use crate::log;
+use crate::rails::{Nics, nics};
+use crate::settings::Settings;
+use polyrail::backend::{DeviceError, DeviceName, DmaBuf, Domain};
+use polyrail::chain::Chain;
+use polyrail::devices::{DeviceReport, PortReport, devices};
+use polyrail::memory::ForeignBuffer;
+use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
+use polyrail::verbs::AccessFlags;
+use std::fs::{File, canonicalize};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a port is said to carry whose driver does not know.
+const UNKNOWN_MBPS: u32 = 10_000;
+
+/// Which kernel modules tell NICs where memory of GPUs is.
+const PEER_MEMORY: [&str; 3] = [
+    "/sys/kernel/mm/memory_peers/nv_mem/version",
+    "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
+    "/sys/module/nvidia_peermem/version",
+];
+
+/// NICs that are open.
+pub(super) struct Verbs {
+    domains: Vec<VerbsDomain>,
+    descriptions: Vec<Description>,
+}
+
+impl Verbs {
+    /// Opens the ports that were named, or all that carry data.
+    pub(super) fn open(settings: &Settings) -> Result<Self, Refusal> {
+        let reports = devices().map_err(|error| Refusal::new(Code::System, Chain(&error)))?;
+        let options = OpenOptions { gid_index: settings.gid_index };
+        let mut verbs = Self { domains: Vec::new(), descriptions: Vec::new() };
+        let wanted =
+            if settings.devices.is_empty() { active(&reports) } else { settings.devices.clone() };
+        for name in wanted {
+            let opened = open_devices(std::slice::from_ref(&name), &options);
+            match opened {
+                Ok(domains) => verbs.take(&name, domains, &reports),
+                Err(error) if settings.devices.is_empty() => {
+                    log::info(&format!("{name} is not used: {}", Chain(&error)));
+                }
+                Err(error) => return Err(Refusal::new(Code::System, Chain(&error))),
+            }
+        }
+        if verbs.domains.is_empty() {
+            let words = "no RDMA device has a port that carries data";
+            return Err(Refusal::new(Code::System, words));
+        }
+        Ok(verbs)
+    }
+
+    fn take(&mut self, name: &DeviceName, domains: Vec<VerbsDomain>, reports: &[DeviceReport]) {
+        for domain in domains {
+            let report = reports.iter().find(|report| report.name == name.device);
+            let number = domain.ports().ok().and_then(|ports| Some(ports.first()?.number));
+            let ports = report.map_or(&[][..], |report| &report.ports);
+            let port = ports.iter().find(|port| Some(port.port) == number);
+            self.descriptions.push(Description {
+                name: name.to_string(),
+                pci_path: pci_path(&name.device),
+                guid: report.map_or(0, |report| guid(&report.guid)),
+                speed_mbps: port
+                    .map(|port| port.mbps)
+                    .filter(|mbps| *mbps > 0)
+                    .unwrap_or(UNKNOWN_MBPS),
+                port: number.unwrap_or(1),
+                gpu: Gpu {
+                    by_address: PEER_MEMORY.iter().any(|path| Path::new(path).exists()),
+                    by_dma_buf: knows_dma_bufs(&domain),
+                },
+            });
+            self.domains.push(domain);
+        }
+    }
+}
+
+impl Group for Verbs {
+    fn descriptions(&self) -> &[Description] {
+        &self.descriptions
+    }
+
+    fn nics(&self, places: &[usize]) -> Arc<dyn Nics> {
+        nics(places.iter().map(|place| self.domains[*place].clone()).collect())
+    }
+}
+
+/// All ports that carry data.
+fn active(reports: &[DeviceReport]) -> Vec<DeviceName> {
+    let is_active = |port: &&PortReport| port.state.starts_with("active");
+    let ports = |report: &DeviceReport| {
+        let name = |port: &PortReport| DeviceName {
+            device: report.name.clone(),
+            port: (report.ports.len() > 1).then_some(port.port),
+        };
+        report.ports.iter().filter(is_active).map(name).collect::<Vec<_>>()
+    };
+    reports.iter().flat_map(ports).collect()
+}
+
+/// Its directory in sysfs, by which NCCL finds its place in the machine; a device in software has none.
+fn pci_path(device: &str) -> Option<String> {
+    let path = canonicalize(Path::new("/sys/class/infiniband").join(device).join("device")).ok()?;
+    path.to_str().map(Into::into)
+}
+
+/// The number, of how tools write it.
+fn guid(text: &str) -> u64 {
+    u64::from_str_radix(&text.replace(':', ""), 16).unwrap_or_default()
+}
+
+/// Whether memory can be registered by a dma-buf: a file that is none is refused, but not as something unknown.
+fn knows_dma_bufs(domain: &VerbsDomain) -> bool {
+    let Ok(file) = File::open("/dev/null") else { return false };
+    let none = DmaBuf { fd: file.as_fd(), offset: 0, length: 4096, iova: 0 };
+    // SAFETY: there is no memory behind it.
+    match unsafe { ForeignBuffer::of_dma_buf(&none, AccessFlags::LOCAL_WRITE, &[domain]) } {
+        Ok(_) => true,
+        Err(DeviceError::NoDmaBuf { .. }) => false,
+        Err(error) => !is_unknown(&error),
+    }
+}
+
+fn is_unknown(error: &DeviceError) -> bool {
+    let errno = match error {
+        DeviceError::Verbs(source) | DeviceError::Register { source, .. } => source.errno,
+        _ => return false,
+    };
+    [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT, libc::ENOSYS].contains(&errno)
+}

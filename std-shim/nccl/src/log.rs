@@ -1,0 +1,75 @@
+//! What happens is told through NCCL's logger.
+
+use crate::abi::Logger;
+use std::ffi::{CString, c_int, c_ulong};
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+/// Levels and subsystems of NCCL's public header.
+const WARN: c_int = 2;
+const INFO: c_int = 3;
+const TRACE: c_int = 5;
+const ALL: c_ulong = !0;
+const INIT_AND_NET: c_ulong = 1 | 16;
+
+/// How much is told; NCCL itself tells no more than NCCL_DEBUG asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Level {
+    /// Nothing.
+    None,
+    /// What failed.
+    Warn,
+    /// What was set up, and what became of rails.
+    #[default]
+    Info,
+    /// Each connection.
+    Trace,
+}
+
+static LOGGER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
+
+/// Tells through this logger from now on.
+pub(crate) fn use_logger(logger: Option<Logger>) {
+    let logger = logger.map_or(std::ptr::null_mut(), |logger| logger as *mut ());
+    LOGGER.store(logger, Ordering::Release);
+}
+
+pub(crate) fn set_level(level: Level) {
+    LEVEL.store(level as u8, Ordering::Relaxed);
+}
+
+pub(crate) fn warn(words: &str) {
+    tell(Level::Warn, (WARN, ALL), words);
+}
+
+pub(crate) fn info(words: &str) {
+    tell(Level::Info, (INFO, INIT_AND_NET), words);
+}
+
+pub(crate) fn trace(words: &str) {
+    tell(Level::Trace, (TRACE, INIT_AND_NET), words);
+}
+
+fn tell(level: Level, (nccls, subsystems): (c_int, c_ulong), words: &str) {
+    let logger = LOGGER.load(Ordering::Acquire);
+    if logger.is_null() || level as u8 > LEVEL.load(Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: `use_logger` made the pointer of such a function.
+    let logger = unsafe { std::mem::transmute::<*mut (), Logger>(logger) };
+    // Words of peers and devices may have anything in them.
+    let words = CString::new(words.replace('\0', " ")).unwrap_or_default();
+    // SAFETY: NCCL's logger is like printf; the format takes one text. All texts end with a zero byte and outlive
+    // the call.
+    unsafe {
+        logger(
+            nccls,
+            subsystems,
+            c"polyrail".as_ptr(),
+            0,
+            c"NET/polyrail : %s".as_ptr(),
+            words.as_ptr(),
+        )
+    };
+}

@@ -1,0 +1,187 @@
+//! What a listening end tells the one that connects, as bytes that NCCL carries.
+//!
+//! ```text
+//!  bytes 0..4    "PRN1"
+//!        4       4 or 6: version of IP
+//!        5       devices
+//!        6       rails, 0 if the sender may choose
+//!        7       queue pairs of each rail
+//!        8       bit 0: re-routes; bit 1: software NICs
+//!        10..12  port
+//!        12..16  scope of the address
+//!        16..32  address, IPv4 in the first four bytes
+//!        32..48  token
+//!        48..56  number of the process
+//!        56..64  0; at the sender, its attempt to connect
+//! ```
+
+use crate::abi::HANDLE_BYTES;
+use crate::guard::Refusal;
+use std::ffi::c_void;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+const MAGIC: &[u8; 4] = b"PRN1";
+const REROUTES: u8 = 1 << 0;
+const SOFTWARE: u8 = 1 << 1;
+const BYTES: usize = 64;
+const ATTEMPT: usize = 56;
+const _: () = assert!(BYTES <= HANDLE_BYTES);
+
+/// Which peers may connect: those that NCCL gave the handle.
+pub(crate) type Token = [u8; 16];
+
+/// What a listening end tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handle {
+    pub(crate) address: SocketAddr,
+    pub(crate) token: Token,
+    pub(crate) devices: u8,
+    pub(crate) rails: Option<u8>,
+    pub(crate) queue_pairs_per_rail: u8,
+    pub(crate) reroutes: bool,
+    pub(crate) software: bool,
+    /// Which process it is in, which matters to software NICs.
+    pub(crate) process: u64,
+}
+
+impl Handle {
+    /// Writes it where NCCL has room for it.
+    ///
+    /// # Safety
+    ///
+    /// There are 128 bytes that may be written.
+    pub(crate) unsafe fn write(&self, to: *mut c_void) {
+        let mut bytes = [0; HANDLE_BYTES];
+        bytes[..BYTES].copy_from_slice(&self.encode());
+        // SAFETY: the caller's promise; any alignment will do.
+        unsafe { to.cast::<[u8; HANDLE_BYTES]>().write_unaligned(bytes) };
+    }
+
+    /// Reads it, and the attempt that was noted in it.
+    ///
+    /// # Safety
+    ///
+    /// There are 128 bytes that may be read.
+    pub(crate) unsafe fn read(from: *const c_void) -> Result<(Self, u64), Refusal> {
+        // SAFETY: the caller's promise; any alignment will do.
+        let bytes = unsafe { from.cast::<[u8; BYTES]>().read_unaligned() };
+        let handle = Self::decode(&bytes);
+        let handle =
+            handle.ok_or_else(|| Refusal::argument("a handle that no listening end wrote"))?;
+        Ok((handle, u64::from_le_bytes(part(&bytes, ATTEMPT))))
+    }
+
+    /// Notes an attempt to connect, for the next call with this handle.
+    ///
+    /// # Safety
+    ///
+    /// There are 128 bytes that may be written.
+    pub(crate) unsafe fn note_attempt(to: *mut c_void, attempt: u64) {
+        // SAFETY: the caller's promise; any alignment will do.
+        unsafe { to.byte_add(ATTEMPT).cast::<[u8; 8]>().write_unaligned(attempt.to_le_bytes()) };
+    }
+
+    fn encode(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[..4].copy_from_slice(MAGIC);
+        match self.address {
+            SocketAddr::V4(address) => {
+                bytes[4] = 4;
+                bytes[16..20].copy_from_slice(&address.ip().octets());
+            }
+            SocketAddr::V6(address) => {
+                bytes[4] = 6;
+                bytes[12..16].copy_from_slice(&address.scope_id().to_le_bytes());
+                bytes[16..32].copy_from_slice(&address.ip().octets());
+            }
+        }
+        bytes[5] = self.devices;
+        bytes[6] = self.rails.unwrap_or(0);
+        bytes[7] = self.queue_pairs_per_rail;
+        bytes[8] =
+            if self.reroutes { REROUTES } else { 0 } | if self.software { SOFTWARE } else { 0 };
+        bytes[10..12].copy_from_slice(&self.address.port().to_le_bytes());
+        bytes[32..48].copy_from_slice(&self.token);
+        bytes[48..ATTEMPT].copy_from_slice(&self.process.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; BYTES]) -> Option<Self> {
+        let is_ours = bytes[..4] == *MAGIC && bytes[5] > 0 && bytes[7] > 0 && bytes[9] == 0;
+        if !is_ours || bytes[8] & !(REROUTES | SOFTWARE) != 0 {
+            return None;
+        }
+        let port = u16::from_le_bytes(part(bytes, 10));
+        let address = match bytes[4] {
+            4 => SocketAddrV4::new(Ipv4Addr::from(part::<4>(bytes, 16)), port).into(),
+            6 => {
+                let scope = u32::from_le_bytes(part(bytes, 12));
+                SocketAddrV6::new(Ipv6Addr::from(part::<16>(bytes, 16)), port, 0, scope).into()
+            }
+            _ => return None,
+        };
+        Some(Self {
+            address,
+            token: part(bytes, 32),
+            devices: bytes[5],
+            rails: (bytes[6] > 0).then_some(bytes[6]),
+            queue_pairs_per_rail: bytes[7],
+            reroutes: bytes[8] & REROUTES != 0,
+            software: bytes[8] & SOFTWARE != 0,
+            process: u64::from_le_bytes(part(bytes, 48)),
+        })
+    }
+}
+
+/// `N` bytes from `at` on, which are there.
+fn part<const N: usize>(bytes: &[u8; BYTES], at: usize) -> [u8; N] {
+    let mut part = [0; N];
+    part.copy_from_slice(&bytes[at..at + N]);
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(address: &str) -> Handle {
+        Handle {
+            address: address.parse().unwrap(),
+            token: std::array::from_fn(|at| at as u8),
+            devices: 2,
+            rails: None,
+            queue_pairs_per_rail: 1,
+            reroutes: true,
+            software: false,
+            process: 0x0123_4567_89ab_cdef,
+        }
+    }
+
+    #[test]
+    fn a_handle_is_what_was_written() {
+        for handle in [
+            handle("10.0.0.1:7471"),
+            Handle { rails: Some(8), software: true, reroutes: false, ..handle("[fe80::1%3]:1") },
+        ] {
+            let mut room = [0xffu8; HANDLE_BYTES];
+            // SAFETY: there is room.
+            unsafe {
+                handle.write(room.as_mut_ptr().cast());
+                assert_eq!(Handle::read(room.as_ptr().cast()).unwrap(), (handle, 0));
+                Handle::note_attempt(room.as_mut_ptr().cast(), u64::MAX - 5);
+                assert_eq!(Handle::read(room.as_ptr().cast()).unwrap(), (handle, u64::MAX - 5));
+            }
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let good = handle("10.0.0.1:7471").encode();
+        for (at, byte) in [(0, b'X'), (4, 5), (5, 0), (7, 0), (8, 4), (9, 1)] {
+            let mut bytes = good;
+            bytes[at] = byte;
+            assert_eq!(Handle::decode(&bytes), None, "byte {at}");
+        }
+        assert_eq!(Handle::decode(&[0; BYTES]), None);
+    }
+}

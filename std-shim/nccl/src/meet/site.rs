@@ -1,0 +1,48 @@
+//! Where an end of a connection is made.
+
+use super::terms::Terms;
+use crate::devices::Device;
+use crate::guard::{Code, Refusal};
+use crate::rails::Wire;
+use crate::settings::{Backend, Settings};
+use polyrail::chain::Chain;
+use polyrail::p2p::P2pAddress;
+use std::sync::Arc;
+
+/// Where an end of a connection is made.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) device: Arc<Device>,
+    pub(crate) traffic_class: u8,
+    /// A number that no other process has.
+    pub(crate) process: u64,
+}
+
+impl Site {
+    pub(super) fn is_software(&self) -> bool {
+        self.settings.backend == Backend::Software
+    }
+
+    /// An end that is not connected yet.
+    pub(super) fn wire(&self, terms: Terms, receives: bool) -> Result<Box<dyn Wire>, Refusal> {
+        let flushes =
+            receives && (self.device.description.gpu.is_reached() || self.settings.always_flush);
+        let builder = terms.builder(&self.settings, self.traffic_class, flushes);
+        let made = self.device.nics.wire(&builder);
+        made.map_err(|error| {
+            let name = &self.device.description.name;
+            Refusal::new(
+                Code::System,
+                format!("an end of a connection on {name}: {}", Chain(&error)),
+            )
+        })
+    }
+}
+
+/// Connects an end with the peer's, whose address came as text.
+pub(super) fn join(wire: &mut dyn Wire, address: &[u8]) -> Result<(), Refusal> {
+    let address = P2pAddress::from_json(address);
+    let address = address.map_err(|error| Refusal::new(Code::Remote, Chain(&error)))?;
+    wire.connect(&address).map_err(|error| Refusal::new(Code::System, Chain(&error)))
+}

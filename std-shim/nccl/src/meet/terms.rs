@@ -1,0 +1,155 @@
+//! What both ends of a connection have to agree on: the listening end says what it has, the other one decides.
+
+use super::handle::Handle;
+use crate::guard::{Code, Refusal};
+use crate::settings::Settings;
+use polyrail::backend::ConnectOptions;
+use polyrail::endpoint::Healing;
+use polyrail::p2p::{P2pBuilder, QUEUE_PAIRS};
+use polyrail::virtual_qp::MAX_RAILS;
+
+/// What both ends have to agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) rails: u8,
+    pub(crate) queue_pairs_per_rail: u8,
+    pub(crate) reroutes: bool,
+}
+
+impl Terms {
+    /// Of an end with these settings and so many devices, and the one that wrote the handle.
+    pub(crate) fn between(
+        settings: &Settings,
+        devices: usize,
+        peer: &Handle,
+    ) -> Result<Self, Refusal> {
+        let usage = |words| Err(Refusal::new(Code::Usage, words));
+        if let (Some(here), Some(there)) = (settings.rails, peer.rails)
+            && here != there
+        {
+            return usage(format!("POLYRAIL_RAILS is {here} here, and {there} at the peer"));
+        }
+        let (here, there) = (settings.queue_pairs_per_rail, peer.queue_pairs_per_rail);
+        if here != there {
+            let words =
+                format!("POLYRAIL_QUEUE_PAIRS_PER_RAIL is {here} here, and {there} at the peer");
+            return usage(words);
+        }
+        let of_devices = devices.max(peer.devices.into()).min(MAX_RAILS) as u8;
+        let rails = settings.rails.or(peer.rails).unwrap_or(of_devices);
+        // One rail alone has none to give its work to.
+        let reroutes = settings.healing && peer.reroutes && rails > 1;
+        Ok(Self { rails, queue_pairs_per_rail: here, reroutes })
+    }
+
+    /// As they travel.
+    pub(crate) fn encode(self) -> [u8; 3] {
+        [self.rails, self.queue_pairs_per_rail, self.reroutes.into()]
+    }
+
+    /// What a peer says, if it can be; an end with these settings has to be able to do it.
+    pub(crate) fn decode(bytes: [u8; 3], settings: &Settings) -> Option<Self> {
+        let [rails, queue_pairs_per_rail, reroutes] = bytes;
+        let fits = (1..=MAX_RAILS).contains(&rails.into())
+            && settings.rails.is_none_or(|wanted| wanted == rails)
+            && queue_pairs_per_rail == settings.queue_pairs_per_rail
+            && usize::from(rails) * usize::from(queue_pairs_per_rail) <= QUEUE_PAIRS;
+        let can_reroute = settings.healing && rails > 1;
+        let reroutes = match reroutes {
+            0 => false,
+            1 if can_reroute => true,
+            _ => return None,
+        };
+        fits.then_some(Self { rails, queue_pairs_per_rail, reroutes })
+    }
+
+    /// What an end is made with.
+    pub(crate) fn builder(
+        self,
+        settings: &Settings,
+        traffic_class: u8,
+        flushes: bool,
+    ) -> P2pBuilder {
+        let options = ConnectOptions {
+            timeout: settings.qp_timeout,
+            retry_cnt: settings.retries,
+            service_level: settings.service_level,
+            traffic_class,
+            ..ConnectOptions::default()
+        };
+        let healing = Healing {
+            stall_timeout: Some(settings.stall_timeout),
+            rail_timeout: Some(settings.rail_timeout),
+            ..Healing::default()
+        };
+        P2pBuilder::new()
+            .rails(self.rails.into())
+            .queue_pairs_per_rail(self.queue_pairs_per_rail.into())
+            .split_threshold(settings.split_threshold)
+            .separate_signal(settings.separate_signal)
+            .connect_options(options)
+            .healing(healing)
+            .reroutes(self.reroutes)
+            .flushes(flushes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer() -> Handle {
+        Handle {
+            address: "10.0.0.1:1".parse().unwrap(),
+            token: [0; 16],
+            devices: 1,
+            rails: None,
+            queue_pairs_per_rail: 1,
+            reroutes: true,
+            software: true,
+            process: 0,
+        }
+    }
+
+    #[test]
+    fn the_end_with_more_devices_decides_how_many_rails_there_are() {
+        let settings = Settings::default();
+        let rails = |devices, theirs| {
+            let peer = Handle { devices: theirs, ..peer() };
+            let Terms { rails, reroutes, .. } = Terms::between(&settings, devices, &peer).unwrap();
+            (rails, reroutes)
+        };
+        assert_eq!(rails(1, 1), (1, false), "there is nothing to re-route to");
+        assert_eq!(rails(1, 2), (2, true));
+        assert_eq!(rails(4, 2), (4, true));
+        assert_eq!(rails(8, 200), (8, true));
+    }
+
+    #[test]
+    fn settings_that_do_not_match_are_named() {
+        let two = Settings { rails: Some(2), ..Settings::default() };
+        let four = Handle { rails: Some(4), ..peer() };
+        let refused = Terms::between(&two, 1, &four).unwrap_err();
+        assert_eq!(refused.code, Code::Usage);
+        assert!(refused.words.contains("POLYRAIL_RAILS is 2 here, and 4"), "{}", refused.words);
+        assert_eq!(Terms::between(&two, 1, &peer()).unwrap().rails, 2);
+        assert_eq!(Terms::between(&Settings::default(), 1, &four).unwrap().rails, 4);
+        let each = Handle { queue_pairs_per_rail: 2, ..peer() };
+        assert!(Terms::between(&two, 1, &each).unwrap_err().words.contains("QUEUE_PAIRS_PER_RAIL"));
+        let deaf = Settings { healing: false, ..two };
+        assert!(!Terms::between(&deaf, 1, &peer()).unwrap().reroutes);
+    }
+
+    #[test]
+    fn terms_travel_and_impossible_ones_are_refused() {
+        let settings = Settings::default();
+        let terms = Terms { rails: 4, queue_pairs_per_rail: 1, reroutes: true };
+        assert_eq!(Terms::decode(terms.encode(), &settings), Some(terms));
+        for bytes in [[0, 1, 0], [9, 1, 0], [2, 0, 0], [2, 2, 0], [1, 1, 1], [2, 1, 2]] {
+            assert_eq!(Terms::decode(bytes, &settings), None, "{bytes:?}");
+        }
+        let two = Settings { rails: Some(2), healing: false, ..settings };
+        assert_eq!(Terms::decode([4, 1, 0], &two), None);
+        assert_eq!(Terms::decode([2, 1, 1], &two), None);
+    }
+}

@@ -1,0 +1,363 @@
+//! What there is once in a process: settings, devices, and everything that NCCL has handles of.
+
+use crate::abi::{CommConfig, Logger, TRAFFIC_CLASS_UNDEFINED};
+use crate::comm::{CONNECTIONS, Connection, Role, caretaker};
+use crate::devices::{Device, Devices};
+use crate::guard::{Code, Refusal};
+use crate::log;
+use crate::meet::{Attempt, Handle, Listener, Met, Site};
+use crate::random::random;
+use crate::settings::Settings;
+use crate::slots::{Kind, Missing, Slot, Slots, decode, encode};
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, MutexGuard, OnceLock, RwLock, RwLockReadGuard};
+
+static PLUGIN: RwLock<Option<Plugin>> = RwLock::new(None);
+static CONTEXTS: Slots<Context> = Slots::new();
+static LISTENERS: Slots<Owned<Listener>> = Slots::new();
+static ATTEMPTS: Slots<Owned<Attempt>> = Slots::new();
+
+struct Plugin {
+    settings: Arc<Settings>,
+    devices: Devices,
+}
+
+/// A communicator of NCCL's.
+#[derive(Clone, Copy, Debug)]
+struct Context {
+    traffic_class: Option<u8>,
+}
+
+/// Something of a communicator: its serial number, 0 if there are none.
+struct Owned<T> {
+    context: u64,
+    device: Arc<Device>,
+    always_flush: bool,
+    thing: T,
+}
+
+/// What a call belongs to: a communicator, in versions that have them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scope {
+    Process,
+    Context(*mut c_void),
+}
+
+/// Starts the plugin. Settings are read if nothing is open.
+pub(crate) fn init(logger: Option<Logger>) -> Result<(), Refusal> {
+    log::use_logger(logger);
+    let mut plugin = PLUGIN.write().map_err(|_| panicked())?;
+    let in_use = CONTEXTS.len() + LISTENERS.len() + ATTEMPTS.len() + CONNECTIONS.len() > 0;
+    if in_use && plugin.is_some() {
+        return Ok(());
+    }
+    let settings = Settings::from_env().map_err(|error| Refusal::new(Code::Usage, error))?;
+    log::set_level(settings.log_level);
+    match &mut *plugin {
+        Some(plugin) if *plugin.settings == settings => plugin.devices.forget_merged(),
+        plugin => {
+            *plugin = None;
+            let devices = Devices::open(&settings)?;
+            let names: Vec<_> =
+                devices.all().iter().map(|device| device.name.to_string_lossy()).collect();
+            let backend = settings.backend;
+            log::info(&format!("{backend:?} devices: {}", names.join(", ")));
+            *plugin = Some(Plugin { settings: Arc::new(settings), devices });
+        }
+    }
+    Ok(())
+}
+
+/// Starts the plugin for a communicator, and returns its handle.
+pub(crate) fn init_context(
+    logger: Option<Logger>,
+    config: Option<CommConfig>,
+) -> Result<*mut c_void, Refusal> {
+    init(logger)?;
+    let traffic_class = config.map_or(Ok(None), traffic_class)?;
+    let context = CONTEXTS.insert(|_| Context { traffic_class });
+    let (serial, place) = context.ok_or_else(|| full("communicators"))?;
+    Ok(encode(Kind::Context, serial, place))
+}
+
+/// Ends a communicator, with what it had not brought to an end.
+pub(crate) fn finalize(context: *mut c_void) -> Result<(), Refusal> {
+    let handle = decode(Kind::Context, context).ok_or_else(|| no(Kind::Context))?;
+    CONTEXTS.remove(handle).ok_or_else(|| no(Kind::Context))?;
+    let owner = owner_of(handle);
+    remove_all(&ATTEMPTS, |attempt| attempt.context == owner);
+    Ok(())
+}
+
+pub(crate) fn traffic_class(config: CommConfig) -> Result<Option<u8>, Refusal> {
+    match config.traffic_class {
+        TRAFFIC_CLASS_UNDEFINED => Ok(None),
+        class => u8::try_from(class).map(Some).map_err(|_| {
+            Refusal::argument(format!("traffic class {class}, where 0 to 255 are possible"))
+        }),
+    }
+}
+
+/// Contexts have numbers from 1 on, which no two share.
+fn owner_of((serial, place): (u64, u16)) -> u64 {
+    serial << u16::BITS | u64::from(place)
+}
+
+/// Calls what is done with the devices.
+pub(crate) fn with_devices<T>(
+    call: impl FnOnce(&Devices) -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    call(&plugin()?.as_ref().ok_or_else(not_started)?.devices)
+}
+
+/// Merges NICs.
+pub(crate) fn merge(parts: &[c_int]) -> Result<c_int, Refusal> {
+    let mut plugin = PLUGIN.write().map_err(|_| panicked())?;
+    plugin.as_mut().ok_or_else(not_started)?.devices.merge(parts)
+}
+
+/// Whether receives in memory of this machine's own are flushed, too.
+pub(crate) fn always_flushes() -> Result<bool, Refusal> {
+    Ok(plugin()?.as_ref().ok_or_else(not_started)?.settings.always_flush)
+}
+
+fn plugin() -> Result<RwLockReadGuard<'static, Option<Plugin>>, Refusal> {
+    PLUGIN.read().map_err(|_| panicked())
+}
+
+/// Where a connection of this device is made, and whose it is.
+fn site(scope: Scope, place: c_int, class: Option<u8>) -> Result<(Site, u64), Refusal> {
+    let (owner, chosen) = match scope {
+        Scope::Process => (0, class),
+        Scope::Context(context) => {
+            let handle = decode(Kind::Context, context).ok_or_else(|| no(Kind::Context))?;
+            let slot = CONTEXTS.get(handle).map_err(|missing| why(missing, Kind::Context))?;
+            (owner_of(handle), slot.value.and_then(|context| context.traffic_class))
+        }
+    };
+    let plugin = plugin()?;
+    let Plugin { settings, devices } = plugin.as_ref().ok_or_else(not_started)?;
+    let site = Site {
+        settings: Arc::clone(settings),
+        device: Arc::clone(devices.get(place)?),
+        traffic_class: chosen.unwrap_or(settings.traffic_class),
+        process: process()?,
+    };
+    Ok((site, owner))
+}
+
+/// A number that no other process has.
+fn process() -> Result<u64, Refusal> {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    if let Some(process) = PROCESS.get() {
+        return Ok(*process);
+    }
+    let chosen = u64::from_le_bytes(random()?);
+    Ok(*PROCESS.get_or_init(|| chosen))
+}
+
+fn owned<T>(site: &Site, context: u64, thing: T) -> Owned<T> {
+    let always_flush = site.settings.always_flush;
+    Owned { context, device: Arc::clone(&site.device), always_flush, thing }
+}
+
+/// Listens on a device.
+///
+/// # Safety
+///
+/// `handle` has room for 128 bytes.
+pub(crate) unsafe fn listen(
+    scope: Scope,
+    device: c_int,
+    handle: *mut c_void,
+) -> Result<*mut c_void, Refusal> {
+    let (site, context) = site(scope, device, None)?;
+    let (listener, told) = Listener::new(site.clone())?;
+    let listener = LISTENERS.insert(|_| owned(&site, context, listener));
+    let (serial, place) = listener.ok_or_else(|| full("listening ends"))?;
+    // SAFETY: the caller's promise.
+    unsafe { told.write(handle) };
+    Ok(encode(Kind::Listener, serial, place))
+}
+
+/// Connects, or goes on with an attempt that the handle tells of. Null: call again.
+///
+/// # Safety
+///
+/// `handle` has 128 bytes, of one that listens; nobody else uses them now.
+pub(crate) unsafe fn connect(
+    scope: Scope,
+    device: c_int,
+    class: Option<u8>,
+    handle: *mut c_void,
+) -> Result<*mut c_void, Refusal> {
+    // SAFETY: the caller's promise.
+    let (told, noted) = unsafe { Handle::read(handle) }?;
+    let (site, context) = site(scope, device, class)?;
+    let noted = decode(Kind::Attempt, std::ptr::without_provenance_mut(noted as usize));
+    let under_way = match noted {
+        Some(attempt) => attempt,
+        None => {
+            remove_all(&ATTEMPTS, |attempt| attempt.thing.is_late());
+            let attempt = Attempt::new(site.clone(), told)?;
+            let attempt = ATTEMPTS.insert(|_| owned(&site, context, attempt));
+            attempt.ok_or_else(|| full("attempts to connect"))?
+        }
+    };
+    let step = {
+        let mut slot = ATTEMPTS.get(under_way).map_err(|missing| why(missing, Kind::Attempt))?;
+        let step = slot.value.as_mut().map(|attempt| attempt.thing.step());
+        step.ok_or_else(|| no(Kind::Attempt))?
+    };
+    let met = match step {
+        Ok(Some(met)) => met,
+        Ok(None) => {
+            let attempt = encode(Kind::Attempt, under_way.0, under_way.1).addr() as u64;
+            // SAFETY: the caller's promise.
+            unsafe { Handle::note_attempt(handle, attempt) };
+            return Ok(std::ptr::null_mut());
+        }
+        Err(refusal) => {
+            ATTEMPTS.remove(under_way);
+            // SAFETY: the caller's promise.
+            unsafe { Handle::note_attempt(handle, 0) };
+            return Err(refusal);
+        }
+    };
+    let attempt = ATTEMPTS.remove(under_way).ok_or_else(|| no(Kind::Attempt))?;
+    // SAFETY: the caller's promise.
+    unsafe { Handle::note_attempt(handle, 0) };
+    open(Role::Sender, met, &attempt.device, attempt.always_flush)
+}
+
+/// The next connection of a listening end. Null: call again.
+pub(crate) fn accept(listener: *mut c_void) -> Result<*mut c_void, Refusal> {
+    let handle = decode(Kind::Listener, listener).ok_or_else(|| no(Kind::Listener))?;
+    let mut slot = LISTENERS.get(handle).map_err(|missing| why(missing, Kind::Listener))?;
+    let listener = slot.value.as_mut().ok_or_else(|| no(Kind::Listener))?;
+    match listener.thing.accept()? {
+        Some(met) => open(Role::Receiver, met, &listener.device, listener.always_flush),
+        None => Ok(std::ptr::null_mut()),
+    }
+}
+
+/// A connection of two ends that have met.
+fn open(
+    role: Role,
+    met: Met,
+    device: &Arc<Device>,
+    always_flush: bool,
+) -> Result<*mut c_void, Refusal> {
+    let connection =
+        CONNECTIONS.insert(|spent| Connection::new(role, met, device, always_flush, spent));
+    let (serial, place) = connection.ok_or_else(|| full("connections"))?;
+    if let Err(refusal) = caretaker::entrust(place) {
+        CONNECTIONS.remove((serial, place)).into_iter().for_each(Connection::close);
+        return Err(refusal);
+    }
+    Ok(encode(kind_of(role), serial, place))
+}
+
+const fn kind_of(role: Role) -> Kind {
+    match role {
+        Role::Sender => Kind::Sender,
+        Role::Receiver => Kind::Receiver,
+    }
+}
+
+/// Stops to listen.
+pub(crate) fn close_listen(listener: *mut c_void) -> Result<(), Refusal> {
+    let handle = decode(Kind::Listener, listener).ok_or_else(|| no(Kind::Listener))?;
+    LISTENERS.remove(handle).map(drop).ok_or_else(|| no(Kind::Listener))
+}
+
+/// Ends a connection, whatever it is doing.
+pub(crate) fn close(role: Role, connection: *mut c_void) -> Result<(), Refusal> {
+    let handle = decode(kind_of(role), connection).ok_or_else(|| no(kind_of(role)))?;
+    if let Ok(mut slot) = CONNECTIONS.get(handle)
+        && let Some(connection) = &slot.value
+    {
+        slot.spent = connection.spent();
+    }
+    let connection = CONNECTIONS.remove(handle).ok_or_else(|| no(kind_of(role)))?;
+    connection.close();
+    Ok(())
+}
+
+/// A connection of either kind, and its place.
+fn find(connection: *mut c_void) -> Result<(MutexGuard<'static, Slot<Connection>>, u16), Refusal> {
+    let sender = decode(Kind::Sender, connection);
+    let kind = if sender.is_some() { Kind::Sender } else { Kind::Receiver };
+    let handle = sender.or_else(|| decode(Kind::Receiver, connection)).ok_or_else(|| no(kind))?;
+    let slot = CONNECTIONS.get(handle).map_err(|missing| why(missing, kind))?;
+    Ok((slot, handle.1))
+}
+
+/// Calls what is done with a connection.
+#[inline]
+pub(crate) fn with_connection<T>(
+    connection: *mut c_void,
+    call: impl FnOnce(&mut Connection) -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    let (mut slot, _) = find(connection)?;
+    call(slot.value.as_mut().ok_or_else(|| no(Kind::Sender))?)
+}
+
+/// The same for what makes a request: its handle, or null.
+#[inline]
+pub(crate) fn request(
+    connection: *mut c_void,
+    call: impl FnOnce(&mut Connection) -> Result<Option<u64>, Refusal>,
+) -> Result<*mut c_void, Refusal> {
+    let (mut slot, place) = find(connection)?;
+    let made = call(slot.value.as_mut().ok_or_else(|| no(Kind::Sender))?)?;
+    Ok(made.map_or(std::ptr::null_mut(), |serial| encode(Kind::Request, serial, place)))
+}
+
+/// Calls what is done with a request.
+#[inline]
+pub(crate) fn with_request<T>(
+    request: *mut c_void,
+    call: impl FnOnce(&mut Connection, u64) -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    let (serial, place) = decode(Kind::Request, request).ok_or_else(|| no(Kind::Request))?;
+    let mut slot = CONNECTIONS.at(place).map_err(|missing| why(missing, Kind::Request))?;
+    call(slot.value.as_mut().ok_or_else(|| no(Kind::Request))?, serial)
+}
+
+/// Takes out what fits, and ends it.
+fn remove_all<T>(slots: &Slots<T>, fits: impl Fn(&T) -> bool) {
+    for place in 0..slots.bound() as u16 {
+        let serial = slots.try_at(place).and_then(|slot| {
+            let serial = slot.serial;
+            slot.value.as_ref().is_some_and(&fits).then_some(serial)
+        });
+        serial.and_then(|serial| slots.remove((serial, place)));
+    }
+}
+
+fn no(kind: Kind) -> Refusal {
+    Refusal::argument(format!("a handle that is no {kind:?}, or of one that is closed"))
+}
+
+fn why(missing: Missing, kind: Kind) -> Refusal {
+    match missing {
+        Missing::NoSuch => no(kind),
+        Missing::Poisoned => panicked(),
+    }
+}
+
+fn panicked() -> Refusal {
+    Refusal::new(
+        Code::Internal,
+        "the plugin panicked while it worked on this, which is of no use any more",
+    )
+}
+
+fn not_started() -> Refusal {
+    Refusal::new(Code::Internal, "init was not called, or failed")
+}
+
+fn full(what: &str) -> Refusal {
+    Refusal::new(Code::System, format!("65536 {what} are open already"))
+}

@@ -1,0 +1,255 @@
+//! What connections are made of, whatever the kind of devices: both backends of the library have the same shape.
+
+use arrayvec::ArrayVec;
+use polyrail::backend::{DeviceError, DmaBuf, Domain};
+use polyrail::endpoint::MAX_DEVICES;
+use polyrail::hardware::CqError;
+use polyrail::memory::{CacheLimits, CachedBuffer, ForeignBuffer, RegistrationCache};
+use polyrail::p2p::{
+    CallError, End, Failure, FlushHandle, P2pAddress, P2pBuildError, P2pBuilder, P2pConnectError,
+    P2pEndpoint, P2pMessage, Received, RecvBuffer, RecvHandle, SendHandle,
+};
+use polyrail::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
+use polyrail::virtual_qp::{ControlError, RailEvent};
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Completions taken at a time.
+const BUDGET: usize = 32;
+
+/// What peers do with memory: they write messages, and this end's own devices read what is to be flushed.
+const ACCESS: AccessFlags =
+    AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE).union(AccessFlags::REMOTE_READ);
+
+/// One end of a connection: [`P2pEndpoint`] on any backend.
+pub(crate) trait Wire: Send {
+    fn address(&self) -> P2pAddress;
+    fn connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError>;
+    fn poll(&mut self) -> Result<(), CqError>;
+    fn isend(
+        &mut self,
+        buffer: LocalBuffer,
+        tag: u32,
+        keys: &[DeviceKeys],
+    ) -> Result<SendHandle, CallError>;
+    /// Of memory that this process can read.
+    fn isend_inline(
+        &mut self,
+        buffer: LocalBuffer,
+        tag: u32,
+        keys: &[DeviceKeys],
+    ) -> Result<SendHandle, CallError>;
+    fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError>;
+    fn test_send(&mut self, handle: SendHandle) -> Result<bool, CallError>;
+    fn test_recv(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError>;
+    fn flush(&mut self, received: &Received) -> Result<FlushHandle, CallError>;
+    fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError>;
+    fn next_message(&mut self) -> Option<P2pMessage>;
+    fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError>;
+    fn take_event(&mut self) -> Option<(End, String, RailEvent)>;
+    /// Why the end that sends, or the one that receives, has failed.
+    fn failure(&self, end: End) -> Option<&Failure>;
+    fn fail(&mut self);
+    fn give_up(&mut self, patience: Duration);
+}
+
+impl<D: Domain> Wire for P2pEndpoint<D>
+where
+    Self: Send,
+{
+    fn address(&self) -> P2pAddress {
+        (**self).address()
+    }
+
+    fn connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
+        (**self).connect(peer)
+    }
+
+    fn poll(&mut self) -> Result<(), CqError> {
+        self.poll(BUDGET)
+    }
+
+    fn isend(
+        &mut self,
+        buffer: LocalBuffer,
+        tag: u32,
+        keys: &[DeviceKeys],
+    ) -> Result<SendHandle, CallError> {
+        (**self).isend(buffer, tag, keys)
+    }
+
+    fn isend_inline(
+        &mut self,
+        buffer: LocalBuffer,
+        tag: u32,
+        keys: &[DeviceKeys],
+    ) -> Result<SendHandle, CallError> {
+        (**self).isend_inline(buffer, tag, keys)
+    }
+
+    fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError> {
+        (**self).irecv(buffers)
+    }
+
+    fn test_send(&mut self, handle: SendHandle) -> Result<bool, CallError> {
+        (**self).test_send(handle)
+    }
+
+    fn test_recv(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
+        (**self).test_recv(handle)
+    }
+
+    fn flush(&mut self, received: &Received) -> Result<FlushHandle, CallError> {
+        (**self).flush(received)
+    }
+
+    fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError> {
+        (**self).test_flush(handle)
+    }
+
+    fn next_message(&mut self) -> Option<P2pMessage> {
+        (**self).next_message()
+    }
+
+    fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError> {
+        self.hear(message)
+    }
+
+    fn take_event(&mut self) -> Option<(End, String, RailEvent)> {
+        let (end, place, event) = (**self).take_event()?;
+        let device = self.device_of(place).unwrap_or_default().to_owned();
+        Some((end, device, event))
+    }
+
+    fn failure(&self, end: End) -> Option<&Failure> {
+        match end {
+            End::Sender => self.send_failure(),
+            End::Receiver => self.recv_failure(),
+        }
+    }
+
+    fn fail(&mut self) {
+        (**self).fail();
+    }
+
+    fn give_up(&mut self, patience: Duration) {
+        self.give_up(patience);
+    }
+}
+
+/// Memory of NCCL's, registered with all NICs of a device until it is dropped.
+pub(crate) struct Registered {
+    addr: u64,
+    length: usize,
+    pub(crate) keys: ArrayVec<DeviceKeys, MAX_DEVICES>,
+    /// Memory of a GPU, whose readers do not see what a NIC wrote when its completion comes.
+    pub(crate) is_gpu: bool,
+    _held: Box<dyn Any + Send>,
+}
+
+impl Registered {
+    fn new(
+        (addr, length): (u64, usize),
+        keys: Vec<DeviceKeys>,
+        is_gpu: bool,
+        held: Box<dyn Any + Send>,
+    ) -> Self {
+        let keys = keys.into_iter().take(MAX_DEVICES).collect();
+        Self { addr, length, keys, is_gpu, _held: held }
+    }
+
+    /// Describes `length` bytes from `addr` on, if they lie within.
+    pub(crate) fn local(&self, addr: u64, length: u32) -> Option<LocalBuffer> {
+        let offset = addr.checked_sub(self.addr)?;
+        let end = offset.checked_add(length.into())?;
+        // SAFETY: whoever registered the memory promised that it stays, and that requests may use it.
+        (end <= self.length as u64).then(|| unsafe { LocalBuffer::new(addr, length) })
+    }
+}
+
+/// The NICs of a device, one or several.
+pub(crate) trait Nics: Send + Sync {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// An end of a connection over them.
+    fn wire(&self, builder: &P2pBuilder) -> Result<Box<dyn Wire>, P2pBuildError>;
+
+    /// Registers memory with each.
+    ///
+    /// # Safety
+    ///
+    /// The memory stays as it is until what is returned is dropped.
+    unsafe fn register(
+        &self,
+        start: *mut u8,
+        length: usize,
+        is_gpu: bool,
+    ) -> Result<Registered, DeviceError>;
+
+    /// Registers memory behind a dma-buf with each.
+    ///
+    /// # Safety
+    ///
+    /// The same.
+    unsafe fn register_dma_buf(&self, dma_buf: &DmaBuf<'_>) -> Result<Registered, DeviceError>;
+}
+
+struct NicsOf<D: Domain> {
+    domains: Vec<D>,
+    /// Registers what is registered already but once; what nobody uses any more goes at once.
+    cache: RegistrationCache<D>,
+}
+
+/// Of these domains.
+pub(crate) fn nics<D>(domains: Vec<D>) -> Arc<dyn Nics>
+where
+    D: Domain,
+    P2pEndpoint<D>: Send,
+    RegistrationCache<D>: Send + Sync,
+    CachedBuffer<D::Region>: Send,
+    ForeignBuffer<D::Region>: Send,
+{
+    let limits = CacheLimits { max_registrations: 0, max_bytes: 0 };
+    let cache = RegistrationCache::new(&domains.iter().collect::<Vec<_>>(), limits);
+    Arc::new(NicsOf { domains, cache })
+}
+
+impl<D> Nics for NicsOf<D>
+where
+    D: Domain,
+    P2pEndpoint<D>: Send,
+    RegistrationCache<D>: Send + Sync,
+    CachedBuffer<D::Region>: Send,
+    ForeignBuffer<D::Region>: Send,
+{
+    fn count(&self) -> usize {
+        self.domains.len()
+    }
+
+    fn wire(&self, builder: &P2pBuilder) -> Result<Box<dyn Wire>, P2pBuildError> {
+        let domains: Vec<&D> = self.domains.iter().collect();
+        Ok(Box::new(builder.build(&domains)?))
+    }
+
+    unsafe fn register(
+        &self,
+        start: *mut u8,
+        length: usize,
+        is_gpu: bool,
+    ) -> Result<Registered, DeviceError> {
+        // SAFETY: the caller's promise; the cache keeps nothing that nobody uses.
+        let buffer = unsafe { self.cache.get(start, length, ACCESS) }?;
+        let keys = buffer.own_keys();
+        Ok(Registered::new((buffer.addr(), buffer.len()), keys, is_gpu, Box::new(buffer)))
+    }
+
+    unsafe fn register_dma_buf(&self, dma_buf: &DmaBuf<'_>) -> Result<Registered, DeviceError> {
+        let domains: Vec<&D> = self.domains.iter().collect();
+        // SAFETY: the caller's promise; no request with memory of a GPU is inline.
+        let buffer = unsafe { ForeignBuffer::of_dma_buf(dma_buf, ACCESS, &domains) }?;
+        let keys = buffer.own_keys();
+        Ok(Registered::new((buffer.addr(), buffer.len()), keys, true, Box::new(buffer)))
+    }
+}

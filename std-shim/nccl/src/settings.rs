@@ -1,0 +1,328 @@
+//! Settings, from the environment: a plugin has no other way to be told.
+
+use crate::log::Level;
+use polyrail::backend::DeviceName;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// What all variables begin with.
+const PREFIX: &str = "POLYRAIL_";
+
+/// Which kind of devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// Real ones.
+    #[default]
+    Verbs,
+    /// Those in memory: both ranks are in one process.
+    Software,
+}
+
+/// All settings, with what holds if nothing is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) backend: Backend,
+    /// Empty: all there are.
+    pub(crate) devices: Vec<DeviceName>,
+    /// Of a connection; as many as the end with more devices has, if nothing is said.
+    pub(crate) rails: Option<u8>,
+    pub(crate) queue_pairs_per_rail: u8,
+    /// Messages up to this many bytes go over one rail.
+    pub(crate) split_threshold: u32,
+    /// Messages from this many bytes on tell of their payload by a request of its own.
+    pub(crate) separate_signal: Option<u32>,
+    pub(crate) traffic_class: u8,
+    pub(crate) service_level: u8,
+    pub(crate) gid_index: Option<u8>,
+    /// The code of the acknowledgement timeout: 4.096 us * 2^code.
+    pub(crate) qp_timeout: u8,
+    pub(crate) retries: u8,
+    /// How long both ends may take to meet.
+    pub(crate) connect_timeout: Duration,
+    /// Whether other rails take over from one that fails.
+    pub(crate) healing: bool,
+    /// How long a rail may make no headway.
+    pub(crate) stall_timeout: Duration,
+    /// How long rails may fail and come back without carrying anything.
+    pub(crate) rail_timeout: Duration,
+    /// The network device by whose address the two ends meet.
+    pub(crate) interface: Option<String>,
+    pub(crate) log_level: Level,
+    /// Whether receives in memory of this machine's own are flushed, too, and NCCL is asked to flush all.
+    pub(crate) always_flush: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            backend: Backend::default(),
+            devices: Vec::new(),
+            rails: None,
+            queue_pairs_per_rail: 1,
+            split_threshold: 64 << 10,
+            separate_signal: None,
+            traffic_class: 0,
+            service_level: 0,
+            gid_index: None,
+            qp_timeout: 18,
+            retries: 7,
+            connect_timeout: Duration::from_secs(120),
+            healing: true,
+            stall_timeout: Duration::from_secs(10),
+            rail_timeout: Duration::from_secs(60),
+            interface: None,
+            log_level: Level::default(),
+            always_flush: false,
+        }
+    }
+}
+
+/// Of the plugin for NIXL, which reads the same environment.
+const OF_OTHERS: [&str; 4] = ["FRAGMENT", "TOKEN", "PORT", "SOFTWARE_BYTES_PER_SECOND"];
+
+/// A variable that means nothing here, or nothing at all.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SettingError {
+    #[error("{0} is no variable of this plugin")]
+    Unknown(String),
+    #[error("{name}={value:?}: {expected} is expected")]
+    Malformed { name: String, value: OsString, expected: String },
+}
+
+impl Settings {
+    /// Reads them from the environment of this process.
+    pub(crate) fn from_env() -> Result<Self, SettingError> {
+        Self::read(std::env::vars_os())
+    }
+
+    /// Reads them from these variables, of which only those with the plugin's prefix matter.
+    pub(crate) fn read(
+        variables: impl Iterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, SettingError> {
+        let mut settings = Self::default();
+        for (name, value) in variables {
+            let has_prefix = |name: &OsStr| name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
+            if has_prefix(&name) {
+                let name = name.to_string_lossy();
+                settings.set(&name, name.trim_start_matches(PREFIX), &value)?;
+            }
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, name: &str, key: &str, value: &OsStr) -> Result<(), SettingError> {
+        let value = Value { name, value };
+        match key {
+            "BACKEND" => {
+                let backends = [("verbs", Backend::Verbs), ("software", Backend::Software)];
+                self.backend = value.one_of(&backends)?;
+            }
+            "DEVICES" => self.devices = value.devices()?,
+            "RAILS" => self.rails = Some(value.number(1, 8)?),
+            "QUEUE_PAIRS_PER_RAIL" => self.queue_pairs_per_rail = value.number(1, 16)?,
+            "SPLIT_THRESHOLD" => self.split_threshold = value.bytes()?,
+            "SEPARATE_SIGNAL" => {
+                self.separate_signal = if value.is("off") { None } else { Some(value.bytes()?) };
+            }
+            "TRAFFIC_CLASS" => self.traffic_class = value.number(0, u8::MAX)?,
+            "SERVICE_LEVEL" => self.service_level = value.number(0, 15)?,
+            "GID_INDEX" => self.gid_index = Some(value.number(0, u8::MAX)?),
+            "QP_TIMEOUT" => self.qp_timeout = value.number(0, 31)?,
+            "RETRIES" => self.retries = value.number(0, 7)?,
+            "CONNECT_TIMEOUT_MS" => self.connect_timeout = value.milliseconds()?,
+            "HEALING" => self.healing = value.one_of(&[("on", true), ("off", false)])?,
+            "STALL_TIMEOUT_MS" => self.stall_timeout = value.milliseconds()?,
+            "RAIL_TIMEOUT_MS" => self.rail_timeout = value.milliseconds()?,
+            "FLUSH" => {
+                self.always_flush = value.one_of(&[("auto", false), ("always", true)])?;
+            }
+            "INTERFACE" => self.interface = Some(value.text()?),
+            "LOG_LEVEL" => {
+                self.log_level = value.one_of(&[
+                    ("none", Level::None),
+                    ("warn", Level::Warn),
+                    ("info", Level::Info),
+                    ("trace", Level::Trace),
+                ])?;
+            }
+            _ if OF_OTHERS.contains(&key) => {}
+            _ => return Err(SettingError::Unknown(name.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+/// What a variable says.
+struct Value<'v> {
+    name: &'v str,
+    value: &'v OsStr,
+}
+
+impl Value<'_> {
+    fn malformed(&self, expected: impl Display) -> SettingError {
+        let (name, value) = (self.name.to_owned(), self.value.to_owned());
+        SettingError::Malformed { name, value, expected: expected.to_string() }
+    }
+
+    fn is(&self, text: &str) -> bool {
+        self.value == text
+    }
+
+    fn text(&self) -> Result<String, SettingError> {
+        let text = self.value.to_str().filter(|text| !text.is_empty());
+        text.map(Into::into).ok_or_else(|| self.malformed("a name"))
+    }
+
+    fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T, SettingError> {
+        let chosen = choices.iter().find(|(name, _)| self.is(name));
+        let names = || choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" or ");
+        chosen.map(|(_, choice)| *choice).ok_or_else(|| self.malformed(names()))
+    }
+
+    fn parsed<T: FromStr>(&self) -> Option<T> {
+        self.value.to_str()?.parse().ok()
+    }
+
+    fn number(&self, least: u8, most: u8) -> Result<u8, SettingError> {
+        let number = self.parsed().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| self.malformed(format!("a number from {least} to {most}")))
+    }
+
+    fn milliseconds(&self) -> Result<Duration, SettingError> {
+        let number: Option<u32> = self.parsed().filter(|number| *number > 0);
+        let duration = number.map(|number| Duration::from_millis(number.into()));
+        duration.ok_or_else(|| self.malformed("a number of milliseconds from 1 on"))
+    }
+
+    /// A number of bytes, perhaps with K, M or G behind it.
+    fn bytes(&self) -> Result<u32, SettingError> {
+        let text = self.value.to_str().unwrap_or_default();
+        let units = [('K', 10), ('M', 20), ('G', 30)];
+        let unit = units.iter().find_map(|(unit, bits)| Some((text.strip_suffix(*unit)?, *bits)));
+        let (digits, bits) = unit.unwrap_or((text, 0));
+        let bytes = digits.parse::<u32>().ok().and_then(|number| number.checked_mul(1 << bits));
+        let expected = "a number of bytes below 4G, such as 65536 or 64K";
+        bytes.ok_or_else(|| self.malformed(expected))
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceName>, SettingError> {
+        let text = self.value.to_str().unwrap_or_default();
+        let names: Option<Vec<DeviceName>> =
+            text.split(',').map(|name| name.parse().ok()).collect();
+        let names = names.ok_or_else(|| {
+            self.malformed("a list of devices or ports, such as mlx5_0,mlx5_1:1,")
+        })?;
+        let is_twice = |(at, name): (usize, &DeviceName)| names[..at].contains(name);
+        if names.iter().enumerate().any(is_twice) {
+            return Err(self.malformed("each device once"));
+        }
+        Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Settings, SettingError> {
+        Settings::read(variables.iter().map(|(name, value)| (name.into(), value.into())))
+    }
+
+    #[test]
+    fn every_variable_is_read() {
+        let settings = read(&[
+            ("PATH", "/bin"),
+            ("POLYRAIL_BACKEND", "software"),
+            ("POLYRAIL_DEVICES", "mlx5_0,mlx5_1:2"),
+            ("POLYRAIL_RAILS", "8"),
+            ("POLYRAIL_QUEUE_PAIRS_PER_RAIL", "2"),
+            ("POLYRAIL_SPLIT_THRESHOLD", "4K"),
+            ("POLYRAIL_SEPARATE_SIGNAL", "1M"),
+            ("POLYRAIL_TRAFFIC_CLASS", "105"),
+            ("POLYRAIL_SERVICE_LEVEL", "3"),
+            ("POLYRAIL_GID_INDEX", "1"),
+            ("POLYRAIL_QP_TIMEOUT", "20"),
+            ("POLYRAIL_RETRIES", "5"),
+            ("POLYRAIL_CONNECT_TIMEOUT_MS", "500"),
+            ("POLYRAIL_HEALING", "off"),
+            ("POLYRAIL_STALL_TIMEOUT_MS", "2000"),
+            ("POLYRAIL_RAIL_TIMEOUT_MS", "3000"),
+            ("POLYRAIL_INTERFACE", "eth0"),
+            ("POLYRAIL_FLUSH", "always"),
+            ("POLYRAIL_LOG_LEVEL", "trace"),
+        ]);
+        let expected = Settings {
+            backend: Backend::Software,
+            devices: vec!["mlx5_0".parse().unwrap(), "mlx5_1:2".parse().unwrap()],
+            rails: Some(8),
+            queue_pairs_per_rail: 2,
+            split_threshold: 4096,
+            separate_signal: Some(1 << 20),
+            traffic_class: 105,
+            service_level: 3,
+            gid_index: Some(1),
+            qp_timeout: 20,
+            retries: 5,
+            connect_timeout: Duration::from_millis(500),
+            healing: false,
+            stall_timeout: Duration::from_secs(2),
+            rail_timeout: Duration::from_secs(3),
+            interface: Some("eth0".into()),
+            log_level: Level::Trace,
+            always_flush: true,
+        };
+        assert_eq!(settings, Ok(expected));
+        assert_eq!(read(&[("POLYRAIL", "x")]), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn what_nixls_plugin_is_told_is_no_mistake() {
+        let page = include_str!("../../nixl/README.md");
+        let table = page.lines().filter_map(|line| line.strip_prefix("| `"));
+        let names = table.flat_map(|row| row.split('|').next().unwrap_or_default().split(", "));
+        let names: Vec<_> = names.map(|name| name.trim_matches([' ', '`'])).collect();
+        assert!(names.contains(&"rails") && names.contains(&"port"), "{names:?}");
+        for name in names {
+            let variable = format!("{PREFIX}{}", name.to_uppercase());
+            let unknown = Err(SettingError::Unknown(variable.clone()));
+            assert_ne!(read(&[(&variable, "1")]), unknown, "{variable}");
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_or_malformed_is_named() {
+        let unknown = read(&[("POLYRAIL_RIALS", "2")]).unwrap_err().to_string();
+        assert!(unknown.contains("POLYRAIL_RIALS"), "{unknown}");
+        for (name, value) in [
+            ("POLYRAIL_BACKEND", "sofware"),
+            ("POLYRAIL_DEVICES", ""),
+            ("POLYRAIL_DEVICES", "a,"),
+            ("POLYRAIL_DEVICES", "a,b,a"),
+            ("POLYRAIL_DEVICES", "a:0"),
+            ("POLYRAIL_RAILS", "0"),
+            ("POLYRAIL_RAILS", "9"),
+            ("POLYRAIL_RAILS", "two"),
+            ("POLYRAIL_QUEUE_PAIRS_PER_RAIL", "17"),
+            ("POLYRAIL_SPLIT_THRESHOLD", "4G"),
+            ("POLYRAIL_SPLIT_THRESHOLD", "-1"),
+            ("POLYRAIL_SEPARATE_SIGNAL", "on"),
+            ("POLYRAIL_TRAFFIC_CLASS", "256"),
+            ("POLYRAIL_SERVICE_LEVEL", "16"),
+            ("POLYRAIL_GID_INDEX", ""),
+            ("POLYRAIL_QP_TIMEOUT", "32"),
+            ("POLYRAIL_RETRIES", "8"),
+            ("POLYRAIL_CONNECT_TIMEOUT_MS", "0"),
+            ("POLYRAIL_HEALING", "yes"),
+            ("POLYRAIL_STALL_TIMEOUT_MS", "1.5"),
+            ("POLYRAIL_RAIL_TIMEOUT_MS", "0"),
+            ("POLYRAIL_INTERFACE", ""),
+            ("POLYRAIL_FLUSH", "never"),
+            ("POLYRAIL_LOG_LEVEL", "loud"),
+        ] {
+            let words = read(&[(name, value)]).unwrap_err().to_string();
+            assert!(words.contains(name) && words.contains(&format!("{value:?}")), "{words}");
+        }
+    }
+}

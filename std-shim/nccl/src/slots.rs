@@ -1,0 +1,217 @@
+//! What NCCL holds of connections, listening ends and registrations: numbers, never addresses, so that one that is
+//! old, or never was, is recognised.
+//!
+//! ```text
+//!  bits 63..=60  kind, never 0
+//!       59..=16  serial number in its place, from 1 on: the next thing in the place has another one
+//!       15..=0   place
+//! ```
+//!
+//! As an address it would lie in the part of memory that no process has.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What a handle is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Context = 1,
+    Listener,
+    Attempt,
+    Sender,
+    Receiver,
+    /// Its place is that of the connection.
+    Request,
+    Memory,
+}
+
+const KIND_SHIFT: u32 = 60;
+const PLACE_BITS: u32 = 16;
+const PLACES: usize = 1 << PLACE_BITS;
+/// Serial numbers are below this.
+pub(crate) const SERIALS: u64 = 1 << (KIND_SHIFT - PLACE_BITS);
+
+/// A handle, as NCCL sees it.
+pub(crate) fn encode(kind: Kind, serial: u64, place: u16) -> *mut c_void {
+    let handle = (kind as u64) << KIND_SHIFT | (serial % SERIALS) << PLACE_BITS | u64::from(place);
+    ptr::without_provenance_mut(handle as usize)
+}
+
+/// Serial number and place, of a handle of this kind.
+#[inline]
+pub(crate) fn decode(kind: Kind, handle: *mut c_void) -> Option<(u64, u16)> {
+    let handle = handle.addr() as u64;
+    let serial = handle >> PLACE_BITS & (SERIALS - 1);
+    (handle >> KIND_SHIFT == kind as u64).then_some((serial, handle as u16))
+}
+
+/// Things that NCCL has handles of. A place, once made, is there for good.
+pub(crate) struct Slots<T: 'static> {
+    chunks: [OnceLock<Box<[Place<T>]>>; CHUNKS],
+    free: Mutex<Free>,
+}
+
+/// A thing, and its serial number.
+#[derive(Debug)]
+pub(crate) struct Slot<T> {
+    pub(crate) serial: u64,
+    /// Serial numbers below this were given to what belonged to former things in this place.
+    pub(crate) spent: u64,
+    pub(crate) value: Option<T>,
+}
+
+type Place<T> = Mutex<Slot<T>>;
+
+#[derive(Debug)]
+struct Free {
+    places: Vec<u16>,
+    /// Places that were ever used.
+    used: usize,
+}
+
+const CHUNK: usize = 64;
+const CHUNKS: usize = PLACES / CHUNK;
+
+/// Why there is nothing behind a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// It is old, or of something else.
+    NoSuch,
+    /// The plugin panicked while it had it.
+    Poisoned,
+}
+
+impl<T> Slots<T> {
+    pub(crate) const fn new() -> Self {
+        let free = Free { places: Vec::new(), used: 0 };
+        Self { chunks: [const { OnceLock::new() }; CHUNKS], free: Mutex::new(free) }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn chunk(&self, place: u16) -> &OnceLock<Box<[Place<T>]>> {
+        &self.chunks[usize::from(place) / CHUNK]
+    }
+
+    /// Takes something in, and returns its serial number and place; `None` if all places are taken. It is told
+    /// which serial numbers are [spent](Slot::spent).
+    pub(crate) fn insert(&self, make: impl FnOnce(u64) -> T) -> Option<(u64, u16)> {
+        let place = {
+            let mut free = self.free();
+            match free.places.pop() {
+                Some(place) => place,
+                None => {
+                    let place = u16::try_from(free.used).ok()?;
+                    free.used += 1;
+                    place
+                }
+            }
+        };
+        let empty = |_| Mutex::new(Slot { serial: 0, spent: 1, value: None });
+        let chunk = self.chunk(place).get_or_init(|| (0..CHUNK).map(empty).collect());
+        let slot = &chunk[usize::from(place) % CHUNK];
+        slot.clear_poison();
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.serial = (slot.serial + 1) % SERIALS;
+        slot.value = Some(make(slot.spent));
+        Some((slot.serial, place))
+    }
+
+    /// What is in a place, locked: its user looks whether it is what was meant.
+    #[inline]
+    pub(crate) fn at(&self, place: u16) -> Result<MutexGuard<'_, Slot<T>>, Missing> {
+        let chunk = self.chunk(place).get().ok_or(Missing::NoSuch)?;
+        chunk[usize::from(place) % CHUNK].lock().map_err(|_| Missing::Poisoned)
+    }
+
+    /// The same, if nobody else has it now.
+    pub(crate) fn try_at(&self, place: u16) -> Option<MutexGuard<'_, Slot<T>>> {
+        self.chunk(place).get()?[usize::from(place) % CHUNK].try_lock().ok()
+    }
+
+    /// What a handle is of, locked; its value is there.
+    #[inline]
+    pub(crate) fn get(
+        &self,
+        (serial, place): (u64, u16),
+    ) -> Result<MutexGuard<'_, Slot<T>>, Missing> {
+        let slot = self.at(place)?;
+        if slot.serial == serial && slot.value.is_some() { Ok(slot) } else { Err(Missing::NoSuch) }
+    }
+
+    /// Takes something out, even if the plugin panicked while it had it.
+    pub(crate) fn remove(&self, (serial, place): (u64, u16)) -> Option<T> {
+        let slot = &self.chunk(place).get()?[usize::from(place) % CHUNK];
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = if slot.serial == serial { slot.value.take() } else { None }?;
+        drop(slot);
+        self.free().places.push(place);
+        Some(value)
+    }
+
+    /// Places that are taken.
+    pub(crate) fn len(&self) -> usize {
+        let free = self.free();
+        free.used - free.places.len()
+    }
+
+    /// Places that were ever used are below this.
+    pub(crate) fn bound(&self) -> usize {
+        self.free().used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_of_one_thing_only() {
+        static THINGS: Slots<&str> = Slots::new();
+        let first = THINGS.insert(|_| "first").unwrap();
+        let second = THINGS.insert(|_| "second").unwrap();
+        assert_eq!(THINGS.get(first).unwrap().value, Some("first"));
+        assert_eq!(THINGS.remove(first), Some("first"));
+        assert_eq!(THINGS.remove(first), None);
+        let third = THINGS.insert(|_| "third").unwrap();
+        assert_eq!((third.1, THINGS.len()), (first.1, 2), "the place is used again");
+        assert_eq!(THINGS.get(first).unwrap_err(), Missing::NoSuch);
+        assert_eq!(THINGS.get(second).unwrap().value, Some("second"));
+        assert_eq!(THINGS.get((1, 60_000)).unwrap_err(), Missing::NoSuch);
+
+        let handle = encode(Kind::Sender, third.0, third.1);
+        assert_eq!(decode(Kind::Sender, handle), Some(third));
+        assert_eq!(decode(Kind::Receiver, handle), None);
+        assert_eq!(decode(Kind::Sender, ptr::null_mut()), None);
+        assert_eq!(decode(Kind::Sender, ptr::without_provenance_mut(1)), None);
+    }
+
+    /// Serial numbers have 44 bits: those that agree in the lower 32 are not the same.
+    #[test]
+    fn handles_are_not_cut_to_32_bits() {
+        let serial = 5 + (1 << 33);
+        let (one, other) = (encode(Kind::Request, serial, 7), encode(Kind::Request, 5, 7));
+        assert_ne!(one, other);
+        assert_eq!(decode(Kind::Request, one), Some((serial, 7)));
+    }
+
+    #[test]
+    fn what_panicked_is_refused_until_it_is_removed() {
+        static THINGS: Slots<u32> = Slots::new();
+        let handle = THINGS.insert(|_| 1).unwrap();
+        let panicking = std::thread::spawn(move || {
+            let _slot = THINGS.get(handle);
+            panic!("with the lock held");
+        });
+        assert!(panicking.join().is_err());
+        assert_eq!(THINGS.get(handle).unwrap_err(), Missing::Poisoned);
+        assert!(THINGS.try_at(handle.1).is_none());
+        assert_eq!(THINGS.remove(handle), Some(1));
+        let again = THINGS.insert(|_| 2).unwrap();
+        assert_eq!(THINGS.get(again).unwrap().value, Some(2));
+    }
+}

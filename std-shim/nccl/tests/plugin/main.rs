@@ -1,0 +1,156 @@
+//! Drives every table of the built plugin as NCCL does: two ranks in this process, over NICs in memory.
+//!
+//!     cargo test -p polyrail-nccl --features test-hooks --test plugin [-- NAME...]
+//!
+//! Each test runs in a process of its own, since settings are the environment's, and one that hangs fails. With TELL
+//! in the environment, what the plugin logs is shown.
+
+mod elf;
+mod faults;
+mod misuse;
+mod nccl;
+mod random;
+mod ranks;
+mod settings;
+mod table;
+mod traffic;
+mod works;
+
+use std::env;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use table::{Pointer, Table};
+
+/// Every version, the newest first, as NCCL looks for them.
+pub(crate) const VERSIONS: [u32; 5] = [12, 11, 10, 9, 8];
+
+/// How long a test may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Which test a process is to run.
+const CHILD: &str = "PLUGIN_TEST";
+
+/// A test: its name, the settings that it runs with, and what it does.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) settings: &'static [(&'static str, &'static str)],
+    pub(crate) run: fn(&Plugin),
+}
+
+/// The plugin, loaded.
+pub(crate) struct Plugin {
+    library: libloading::Library,
+}
+
+impl Plugin {
+    /// Loads what cargo built for this test.
+    fn load() -> Self {
+        // SAFETY: it has nothing that runs when it is loaded.
+        let library = unsafe { libloading::Library::new(Self::path()) };
+        Self {
+            library: library.unwrap_or_else(|error| panic!("{}: {error}", Self::path().display())),
+        }
+    }
+
+    pub(crate) fn path() -> PathBuf {
+        let here = env::current_exe().unwrap();
+        here.parent().unwrap().join("libnccl_net_polyrail.so")
+    }
+
+    pub(crate) fn table(&self, version: u32) -> Table {
+        let name = format!("ncclNetPlugin_v{version}");
+        // SAFETY: the tables are what the headers say.
+        let table = unsafe { self.library.get::<*const c_void>(name.as_bytes()) };
+        let table = table.unwrap_or_else(|error| panic!("{name}: {error}"));
+        // SAFETY: the library stays loaded.
+        unsafe { Table::new(table.into_raw().into_raw(), version) }
+    }
+
+    /// Something happens to a software NIC: 0 its link goes down, 1 it comes up, 2 the device is gone, 3 it loses
+    /// acknowledgements, 4 it does not any more.
+    pub(crate) fn fault(&self, device: &str, after_bytes: u64, fault: c_int) {
+        type Fault = unsafe extern "C" fn(*const c_char, u64, c_int) -> c_int;
+        let name = CString::new(device).unwrap();
+        // SAFETY: that is its type.
+        let inject = unsafe { self.library.get::<Fault>(b"polyrail_nccl_test_fault") }.unwrap();
+        // SAFETY: a text of C.
+        assert_eq!(unsafe { inject(name.as_ptr(), after_bytes, fault) }, 0, "{device}");
+    }
+
+    pub(crate) fn panic(&self, connection: Pointer) -> c_int {
+        type Panic = unsafe extern "C" fn(Pointer) -> c_int;
+        // SAFETY: that is its type.
+        let panic = unsafe { self.library.get::<Panic>(b"polyrail_nccl_test_panic") }.unwrap();
+        // SAFETY: any handle will do.
+        unsafe { panic(connection) }
+    }
+}
+
+fn cases() -> Vec<&'static Case> {
+    [works::CASES, faults::CASES, misuse::CASES, settings::CASES, nccl::CASES]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn main() -> ExitCode {
+    if let Ok(name) = env::var(CHILD) {
+        let case = cases().into_iter().find(|case| case.name == name).unwrap();
+        (case.run)(&Plugin::load());
+        return ExitCode::SUCCESS;
+    }
+    let names: Vec<String> =
+        env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let is_chosen =
+        |case: &&Case| names.is_empty() || names.iter().any(|name| case.name.contains(name));
+    let mut failed = Vec::new();
+    for case in cases().into_iter().filter(is_chosen) {
+        let begin = Instant::now();
+        let result = run(case);
+        let took = begin.elapsed().as_secs_f32();
+        println!(
+            "test {} ... {} ({took:.1} s)",
+            case.name,
+            if result.is_ok() { "ok" } else { "FAILED" }
+        );
+        if let Err(why) = result {
+            println!("{why}");
+            failed.push(case.name);
+        }
+    }
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs a test in a process of its own.
+fn run(case: &Case) -> Result<(), String> {
+    let mut command = Command::new(env::current_exe().unwrap());
+    for (name, _) in
+        env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POLYRAIL_"))
+    {
+        command.env_remove(name);
+    }
+    command.env("POLYRAIL_BACKEND", "software").env("POLYRAIL_DEVICES", "s0,s1,s2,s3");
+    command.env("POLYRAIL_INTERFACE", "lo");
+    command.envs(case.settings.iter().copied()).env(CHILD, case.name);
+    let mut child = command.stdin(Stdio::null()).spawn().map_err(|error| error.to_string())?;
+    let begin = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(status.to_string()),
+            Ok(None) if begin.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(10)),
+            other => {
+                _ = child.kill();
+                _ = child.wait();
+                return Err(format!("{other:?} after {LIMIT:?}"));
+            }
+        }
+    }
+}
+
+/// Text of C, for people.
+pub(crate) fn text(text: &CStr) -> &str {
+    text.to_str().unwrap()
+}

@@ -1,0 +1,73 @@
+//! Settings that are wrong, or do not match.
+
+use crate::ranks::{LOGGER, Pair, logged};
+use crate::table::INVALID_USAGE;
+use crate::{Case, Plugin, VERSIONS};
+use std::env;
+
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "an_unknown_or_malformed_variable_is_named",
+        settings: &[],
+        run: an_unknown_or_malformed_variable_is_named,
+    },
+    Case {
+        name: "settings_are_read_anew_when_nothing_is_open",
+        settings: &[],
+        run: settings_are_read_anew_when_nothing_is_open,
+    },
+    Case {
+        name: "nothing_is_logged_if_nothing_is_to_be",
+        settings: &[("POLYRAIL_LOG_LEVEL", "none")],
+        run: nothing_is_logged_if_nothing_is_to_be,
+    },
+];
+
+fn an_unknown_or_malformed_variable_is_named(plugin: &Plugin) {
+    for version in VERSIONS {
+        let table = plugin.table(version);
+        for (name, value) in
+            [("POLYRAIL_RIALS", "2"), ("POLYRAIL_RAILS", "many"), ("POLYRAIL_HEALING", "maybe")]
+        {
+            // SAFETY: there is one thread.
+            unsafe { env::set_var(name, value) };
+            logged();
+            assert_eq!(table.init(LOGGER, -1), Err(INVALID_USAGE), "{name}");
+            let words = logged().join("\n");
+            assert!(words.contains("init: ") && words.contains(name), "{words}");
+            assert!(table.devices().is_err(), "there is nothing without settings");
+            // SAFETY: likewise.
+            unsafe { env::remove_var(name) };
+        }
+    }
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    assert_eq!(table.devices(), Ok(4));
+    assert_eq!(table.finalize(context), 0);
+}
+
+fn settings_are_read_anew_when_nothing_is_open(plugin: &Plugin) {
+    let table = plugin.table(12);
+    let first = table.init(LOGGER, -1).unwrap();
+    // SAFETY: no other thread reads the environment.
+    unsafe { env::set_var("POLYRAIL_DEVICES", "s0,s1") };
+    let second = table.init(LOGGER, -1).unwrap();
+    assert_eq!(table.devices(), Ok(4), "another communicator is there");
+    let pair = Pair::new(table, second, 0, 1);
+    assert_eq!((table.finalize(first), table.finalize(second)), (0, 0));
+    let third = table.init(LOGGER, -1).unwrap();
+    assert_eq!(table.devices(), Ok(4), "a connection is there");
+    pair.close();
+    assert_eq!(table.finalize(third), 0);
+    let fourth = table.init(LOGGER, -1).unwrap();
+    assert_eq!(table.devices(), Ok(2));
+    assert_eq!(table.finalize(fourth), 0);
+}
+
+fn nothing_is_logged_if_nothing_is_to_be(plugin: &Plugin) {
+    let table = plugin.table(8);
+    table.init(LOGGER, -1).unwrap();
+    logged();
+    assert!(table.properties(77).is_err());
+    assert_eq!(logged(), Vec::<String>::new());
+}

@@ -1,0 +1,394 @@
+//! What works.
+
+use crate::random::Random;
+use crate::ranks::{LOGGER, Memory, Pair, at_once, logged, until};
+use crate::table::{HANDLE, Pointer};
+use crate::{Case, Plugin, VERSIONS, text, traffic};
+use std::ffi::c_int;
+use std::fs;
+
+pub(crate) const CASES: &[Case] = &[
+    Case { name: "the_headers_agree", settings: &[], run: the_headers_agree },
+    Case {
+        name: "every_version_finds_the_devices",
+        settings: &[],
+        run: every_version_finds_the_devices,
+    },
+    Case {
+        name: "every_version_moves_random_messages",
+        settings: &[],
+        run: every_version_moves_random_messages,
+    },
+    Case {
+        name: "four_rails_of_two_queue_pairs_move_random_messages",
+        settings: &[
+            ("POLYRAIL_RAILS", "4"),
+            ("POLYRAIL_QUEUE_PAIRS_PER_RAIL", "2"),
+            ("POLYRAIL_SPLIT_THRESHOLD", "1K"),
+        ],
+        run: merged_devices_move_random_messages,
+    },
+    Case {
+        name: "merged_devices_move_random_messages",
+        settings: &[],
+        run: merged_devices_move_random_messages,
+    },
+    Case { name: "devices_are_merged", settings: &[], run: devices_are_merged },
+    Case {
+        name: "merging_one_end_only_connects",
+        settings: &[],
+        run: merging_one_end_only_connects,
+    },
+    Case {
+        name: "a_completion_that_nobody_waits_for_comes_at_once",
+        settings: &[("POLYRAIL_HEALING", "off")],
+        run: a_completion_that_nobody_waits_for_comes_at_once,
+    },
+    Case {
+        name: "what_is_sent_again_never_lands_in_a_buffer_used_anew",
+        settings: &[],
+        run: what_is_sent_again_never_lands_in_a_buffer_used_anew,
+    },
+    Case {
+        name: "received_messages_are_flushed",
+        settings: &[("POLYRAIL_FLUSH", "always")],
+        run: received_messages_are_flushed,
+    },
+    Case {
+        name: "memory_of_the_machine_needs_no_flush",
+        settings: &[],
+        run: memory_of_the_machine_needs_no_flush,
+    },
+    Case {
+        name: "many_connections_of_one_listening_end",
+        settings: &[],
+        run: many_connections_of_one_listening_end,
+    },
+    Case {
+        name: "memory_is_registered_in_any_order",
+        settings: &[],
+        run: memory_is_registered_in_any_order,
+    },
+    Case {
+        name: "a_thousand_opens_and_closes_leave_nothing",
+        settings: &[],
+        run: a_thousand_opens_and_closes_leave_nothing,
+    },
+    Case { name: "threads_share_a_connection", settings: &[], run: threads_share_a_connection },
+];
+
+/// A program in C, with the public headers' layouts, sees what it should.
+fn the_headers_agree(_: &Plugin) {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layout.c");
+    let program = std::env::temp_dir().join(format!("polyrail-layout-{}", std::process::id()));
+    let mut compile = std::process::Command::new("cc");
+    compile
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(source)
+        .arg("-ldl");
+    if let Some(headers) = std::env::var_os("NCCL_HEADERS") {
+        compile.arg("-DNCCL_HEADERS").arg("-I").arg(headers);
+    }
+    assert!(compile.status().unwrap().success());
+    let ran = std::process::Command::new(&program).arg(Plugin::path()).status();
+    fs::remove_file(&program).unwrap();
+    assert!(ran.unwrap().success());
+}
+
+fn every_version_finds_the_devices(plugin: &Plugin) {
+    for version in VERSIONS {
+        let table = plugin.table(version);
+        assert_eq!(text(table.name()), "polyrail");
+        let context = table.init(LOGGER, -1).unwrap();
+        assert_eq!(table.devices(), Ok(4));
+        for device in 0..4 {
+            let found = table.properties(device).unwrap();
+            assert_eq!(found.name, format!("s{device}"));
+            assert_eq!((found.pci_path, found.ptr_support, found.port), (None, 1, 1));
+            assert_eq!((found.max_recvs, found.force_flush, found.speed), (8, 0, 100_000));
+            assert!(found.max_comms >= 1000 && found.max_p2p_bytes >= 1 << 30);
+            if version >= 9 {
+                assert_eq!(found.parts, [device]);
+            }
+        }
+        let guids: std::collections::HashSet<u64> =
+            (0..4).map(|device| table.properties(device).unwrap().guid).collect();
+        assert_eq!(guids.len(), 4, "each NIC is one of its own");
+        assert_eq!(table.finalize(context), 0);
+    }
+}
+
+fn every_version_moves_random_messages(plugin: &Plugin) {
+    for version in VERSIONS {
+        let table = plugin.table(version);
+        let context = table.init(LOGGER, -1).unwrap();
+        let pair = Pair::new(table, context, 0, 1);
+        traffic::run(&pair, 150, version.into(), &mut ());
+        pair.close();
+        assert_eq!(table.finalize(context), 0);
+    }
+}
+
+/// A pair over two merged devices of two NICs each.
+pub(crate) fn merged(plugin: &Plugin) -> Pair {
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    let (here, there) =
+        (table.make_v_device(&[0, 1]).unwrap(), table.make_v_device(&[2, 3]).unwrap());
+    Pair::new(table, context, here, there)
+}
+
+fn merged_devices_move_random_messages(plugin: &Plugin) {
+    let pair = merged(plugin);
+    traffic::run(&pair, 500, 7, &mut ());
+    pair.close();
+}
+
+fn devices_are_merged(plugin: &Plugin) {
+    for version in [12, 11, 10, 9] {
+        let table = plugin.table(version);
+        let context = table.init(LOGGER, -1).unwrap();
+        assert_eq!(table.make_v_device(&[2, 0]), Ok(4));
+        let found = table.properties(4).unwrap();
+        assert_eq!((found.name.as_str(), found.speed, found.parts), ("s2+s0", 200_000, vec![2, 0]));
+        assert_eq!(table.make_v_device(&[2, 0]), Ok(4), "the same again");
+        assert_eq!(table.make_v_device(&[0, 2]), Ok(5), "in another order: other rails");
+        assert_eq!(table.make_v_device(&[3]), Ok(3), "a NIC is a device already");
+        assert_eq!(table.devices(), Ok(6));
+        logged();
+        for wrong in [&[][..], &[0, 0], &[0, 4], &[-1], &[7]] {
+            assert_eq!(table.make_v_device(wrong), Err(4), "{wrong:?}");
+        }
+        for count in [-1, 9, c_int::MAX] {
+            let merged = [count, 0, 1, 2, 3, 0, 0, 0, 0];
+            assert_eq!(table.make_v_device_of(&merged), Err(4));
+        }
+        assert_eq!(logged().len(), 8);
+        assert_eq!(table.devices(), Ok(6));
+        // Merging is the communicators' affair: once there are none, NCCL counts NICs again.
+        assert_eq!(table.finalize(context), 0);
+        let again = table.init(LOGGER, -1).unwrap();
+        assert_eq!(table.devices(), Ok(4));
+        assert_eq!(table.finalize(again), 0);
+    }
+}
+
+fn merging_one_end_only_connects(plugin: &Plugin) {
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    let merged = table.make_v_device(&[0, 1, 2]).unwrap();
+    for (from, to) in [(merged, 3), (3, merged)] {
+        let pair = Pair::new(table, context, from, to);
+        traffic::run(&pair, 50, 3, &mut ());
+        pair.close();
+    }
+}
+
+/// One buffer, with the hint of NCCL's protocols that look for flags in data.
+fn early(pair: &Pair, to: &mut Memory) -> Option<Pointer> {
+    let buffer = [(to.at(0), 64, 1, to.handle)];
+    let request = at_once(|| pair.table.irecv(pair.recv, &buffer, true)).unwrap();
+    assert_ne!(request.addr(), 1, "the hint is replaced by a request");
+    crate::ranks::some(request)
+}
+
+fn a_completion_that_nobody_waits_for_comes_at_once(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let mut from = Memory::new(&pair.table, pair.send, 64);
+    let mut to = Memory::new(&pair.table, pair.recv, 64);
+    for round in 0..1000u32 {
+        let receive = until("irecv", || early(&pair, &mut to));
+        assert_eq!(pair.test(receive).unwrap()[0], 0, "nothing came yet");
+        from.bytes[..4].copy_from_slice(&(round + 1).to_le_bytes());
+        let send = until("isend", || pair.isend((from.at(0), 64), 1, from.handle));
+        until("a send", || pair.test(send));
+        until("the data", || {
+            // SAFETY: the memory is there; a device may be writing it.
+            let flag = unsafe { to.at(0).cast::<u32>().read_volatile() };
+            (flag == round + 1).then_some(())
+        });
+    }
+    pair.close();
+}
+
+/// With healing, a share may be sent again after its data was seen.
+fn what_is_sent_again_never_lands_in_a_buffer_used_anew(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let mut from = Memory::new(&pair.table, pair.send, 64);
+    let mut to = Memory::new(&pair.table, pair.recv, 64);
+    let receive = until("irecv", || early(&pair, &mut to));
+    assert_eq!(pair.test(receive), None, "the hint is not taken");
+    let send = until("isend", || pair.isend((from.at(0), 64), 1, from.handle));
+    assert_eq!(until("a receive", || pair.test(receive))[0], 64);
+    until("a send", || pair.test(send));
+    pair.close();
+}
+
+fn received_messages_are_flushed(plugin: &Plugin) {
+    let pair = merged(plugin);
+    assert_eq!(pair.table.properties(0).unwrap().force_flush, 1);
+    let mut from = Memory::new(&pair.table, pair.send, 1 << 20);
+    let mut to = Memory::new(&pair.table, pair.recv, 1 << 20);
+    for bytes in [1, 64, 4096, 1 << 20, 0] {
+        pair.send_through(&mut from, &mut to, bytes);
+        let buffer = [(to.at(0), bytes as c_int, to.handle)];
+        let flush = at_once(|| pair.table.iflush(pair.recv, &buffer)).unwrap();
+        assert_eq!(flush.is_null(), bytes == 0);
+        if bytes > 0 {
+            until("a flush", || pair.test(flush));
+        }
+    }
+    logged();
+    let elsewhere = [(to.at(100), 5, to.handle)];
+    assert_eq!(pair.table.iflush(pair.recv, &elsewhere), Err(4));
+    assert!(logged()[0].contains("no message arrived at"));
+    pair.close();
+}
+
+fn memory_of_the_machine_needs_no_flush(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let mut from = Memory::new(&pair.table, pair.send, 64);
+    let mut to = Memory::new(&pair.table, pair.recv, 64);
+    pair.send_through(&mut from, &mut to, 64);
+    assert_eq!(pair.table.iflush(pair.recv, &[(to.at(0), 64, to.handle)]), Ok(Pointer::default()));
+    pair.close();
+}
+
+fn many_connections_of_one_listening_end(plugin: &Plugin) {
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    let mut handle = [0u8; HANDLE];
+    let listener = table.listen(context, 0, handle.as_mut_ptr().cast()).unwrap();
+    let mut handles = [handle; 20];
+    let (mut sends, mut recvs) = ([Pointer::default(); 20], Vec::new());
+    until("20 connections", || {
+        for (send, handle) in sends.iter_mut().zip(&mut handles) {
+            if send.is_null() {
+                *send = at_once(|| table.connect(context, 1, handle.as_mut_ptr().cast())).unwrap();
+            }
+        }
+        let recv = at_once(|| table.accept(listener)).unwrap();
+        recvs.extend(crate::ranks::some(recv));
+        (recvs.len() == 20 && sends.iter().all(|send| !send.is_null())).then_some(())
+    });
+    assert_eq!(table.close_listen(listener), 0);
+    // Each end has another one: what one sends comes to one only.
+    let receives: Vec<_> = recvs
+        .iter()
+        .map(|recv| {
+            let mut to = Memory::new(&table, *recv, 8);
+            let request = table.irecv(*recv, &[(to.at(0), 8, 0, to.handle)], false).unwrap();
+            (to, request)
+        })
+        .collect();
+    for (number, send) in sends.iter().enumerate() {
+        let mut from = Memory::new(&table, *send, 8);
+        from.bytes.copy_from_slice(&(number as u64 + 1).to_le_bytes());
+        let request = until("isend", || {
+            crate::ranks::some(table.isend(*send, (from.at(0), 8), 0, from.handle).unwrap())
+        });
+        until("a send", || table.test(request).unwrap());
+    }
+    let mut came: Vec<u64> = receives
+        .iter()
+        .map(|(to, request)| {
+            until("a receive", || table.test(*request).unwrap());
+            u64::from_le_bytes(to.bytes[..].try_into().unwrap())
+        })
+        .collect();
+    came.sort_unstable();
+    assert_eq!(came, (1..=20).collect::<Vec<u64>>());
+    for (send, recv) in sends.iter().zip(recvs) {
+        assert_eq!((table.close_send(*send), table.close_recv(recv)), (0, 0));
+    }
+}
+
+fn memory_is_registered_in_any_order(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let table = pair.table;
+    let mut random = Random(5);
+    let mut bytes = vec![0u8; 1 << 20];
+    let mut handles: Vec<(usize, Pointer)> = Vec::new();
+    for _ in 0..3000 {
+        if handles.len() < 100 && random.below(2) == 0 {
+            let start = random.below(bytes.len() - 4096);
+            let data = bytes[start..].as_mut_ptr().cast();
+            handles
+                .push((start, table.reg_mr(pair.recv, data, 1 + random.below(4096), 1).unwrap()));
+        } else if !handles.is_empty() {
+            let (_, handle) = handles.swap_remove(random.below(handles.len()));
+            assert_eq!(table.dereg_mr(pair.recv, handle), 0);
+            assert_eq!(table.dereg_mr(pair.recv, handle), 4, "it is undone");
+        }
+    }
+    // What remains is undone with the connection.
+    pair.close();
+}
+
+/// File descriptors, threads and resident bytes of this process.
+fn resources() -> (usize, usize, usize) {
+    let count = |path| fs::read_dir(path).unwrap().count();
+    let status = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = status.split(' ').nth(1).unwrap().parse().unwrap();
+    (count("/proc/self/fd"), count("/proc/self/task"), pages * 4096)
+}
+
+fn a_thousand_opens_and_closes_leave_nothing(plugin: &Plugin) {
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    let merged = [table.make_v_device(&[0, 1]).unwrap(), table.make_v_device(&[2, 3]).unwrap()];
+    let open_and_close = |round: usize| {
+        let pair = Pair::new(table, context, merged[0], merged[1]);
+        if round.is_multiple_of(4) {
+            let mut from = Memory::new(&table, pair.send, 100);
+            let mut to = Memory::new(&table, pair.recv, 100);
+            pair.send_through(&mut from, &mut to, 100);
+        }
+        if round.is_multiple_of(3) {
+            // One that is never accepted, and one that nobody connects to.
+            let mut handle = [0u8; HANDLE];
+            let listener = table.listen(context, 0, handle.as_mut_ptr().cast()).unwrap();
+            table.connect(context, 1, handle.as_mut_ptr().cast()).unwrap();
+            assert_eq!(table.close_listen(listener), 0);
+            until("a connection that will not be", || {
+                let connected = table.connect(context, 1, handle.as_mut_ptr().cast());
+                connected.is_err().then_some(())
+            });
+        }
+        pair.close();
+    };
+    (0..50).for_each(open_and_close);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let before = resources();
+    (0..1000).for_each(open_and_close);
+    until("threads that end", || (resources().1 <= before.1).then_some(()));
+    let after = resources();
+    assert!(after.0 <= before.0, "file descriptors: {} before, {} after", before.0, after.0);
+    let grown = after.2.saturating_sub(before.2);
+    assert!(grown < 16 << 20, "memory has grown by {grown} bytes");
+    assert_eq!(table.finalize(context), 0);
+}
+
+/// NCCL registers and deregisters on one thread, and moves data on another.
+fn threads_share_a_connection(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let (table, send, recv) = (pair.table, pair.send.addr(), pair.recv.addr());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for connection in [send, recv] {
+            let stop = &stop;
+            scope.spawn(move || {
+                let connection = std::ptr::without_provenance_mut(connection);
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let memory = Memory::new(&table, connection, 10_000);
+                    assert_eq!(table.dereg_mr(connection, memory.handle), 0);
+                    std::thread::yield_now();
+                }
+            });
+        }
+        traffic::run(&pair, 300, 11, &mut ());
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    pair.close();
+}
