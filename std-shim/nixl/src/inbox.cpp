@@ -1,0 +1,59 @@
+#include "inbox.h"
+
+#include <cstring>
+
+// Notifications that may come while nobody looks, before the peer has to wait.
+static constexpr size_t SLOTS = 64;
+
+Inbox::Inbox(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer, Sink sink)
+    : peers(peers), peer(peer), sink(std::move(sink)), memory(domain, SLOTS), slots(SLOTS) {
+    for (size_t slot = 0; slot < SLOTS; ++slot) {
+        slots[slot].inbox = this;
+        unposted.push_back(slot);
+    }
+    pump();
+}
+
+void Inbox::pump() {
+    while (!unposted.empty()) {
+        const size_t slot = unposted.back();
+        const polyrail_code code = polyrail_peers_receive(peers, peer, slots[slot].id(), memory.region(),
+                                                          slot * SLOT_BYTES, SLOT_BYTES);
+        if (!check(code, "posting a receive")) {
+            return;
+        }
+        unposted.pop_back();
+    }
+}
+
+void Inbox::Slot::reported(const polyrail_completion &completion) {
+    // What failed is told by the peer's events.
+    if (completion.status == POLYRAIL_STATUS_SUCCESS) {
+        const size_t slot = static_cast<size_t>(this - inbox->slots.data());
+        inbox->take(slot, completion.bytes);
+        inbox->unposted.push_back(slot);
+    }
+}
+
+void Inbox::take(size_t slot, uint32_t length) {
+    uint32_t head = 0;
+    if (!wrong.empty()) {
+        return;
+    }
+    if (length < HEAD_BYTES || length > SLOT_BYTES) {
+        wrong = "a notification of " + std::to_string(length) + " bytes";
+        return;
+    }
+    std::memcpy(&head, memory.at(slot), HEAD_BYTES);
+    if (head != IS_LAST && head != GOES_ON) {
+        wrong = "a notification that begins with " + std::to_string(head);
+        return;
+    }
+    message.append(memory.at(slot) + HEAD_BYTES, length - HEAD_BYTES);
+    if (message.size() > MAX_NOTIFICATION_BYTES) {
+        wrong = "a notification of more than " + std::to_string(MAX_NOTIFICATION_BYTES) + " bytes";
+    } else if (head == IS_LAST) {
+        sink(std::move(message));
+        message.clear();
+    }
+}

@@ -1,0 +1,163 @@
+#include "transfer.h"
+
+#include <algorithm>
+
+namespace {
+
+// A request's length has 32 bits; of descriptors that are longer, several are made.
+constexpr uint64_t MAX_REQUEST_BYTES = 1 << 30;
+
+nixl_status_t meaning(uint32_t status) {
+    switch (status) {
+    case POLYRAIL_STATUS_FLUSHED:
+    case POLYRAIL_STATUS_RETRIES_EXCEEDED:
+    case POLYRAIL_STATUS_RECEIVER_NOT_READY:
+    case POLYRAIL_STATUS_RESPONSE_TIMEOUT:
+        return NIXL_ERR_REMOTE_DISCONNECT;
+    default:
+        return NIXL_ERR_BACKEND;
+    }
+}
+
+} // namespace
+
+Transfer::Transfer(nixl_xfer_op_t operation, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote,
+                   const std::string &agent)
+    : whom(agent), opcode(operation == NIXL_READ ? POLYRAIL_OPCODE_READ : POLYRAIL_OPCODE_WRITE) {
+    if (local.size() == 0 || local.size() != remote.size()) {
+        throw Failure(NIXL_ERR_INVALID_PARAM, std::to_string(local.size()) + " descriptors here, and " +
+                                                  std::to_string(remote.size()) + " at " + agent);
+    }
+    requests.reserve(local.size());
+    for (size_t index = 0; index < local.size(); ++index) {
+        const nixlMetaDesc &here = local[index];
+        const nixlMetaDesc &there = remote[index];
+        const std::string which = "descriptor " + std::to_string(index) + ": ";
+        const auto *mine = static_cast<const LocalMemory *>(here.metadataP);
+        const auto *theirs = static_cast<const RemoteMemory *>(there.metadataP);
+        if (mine == nullptr || theirs == nullptr) {
+            throw Failure(NIXL_ERR_NOT_FOUND, which + "its memory is not registered");
+        }
+        if (theirs->agent != agent) {
+            throw Failure(NIXL_ERR_MISMATCH, which + "its memory is that of " + theirs->agent + ", not of " + agent);
+        }
+        if (here.len != there.len) {
+            throw Failure(NIXL_ERR_INVALID_PARAM, which + std::to_string(here.len) + " bytes here, and " +
+                                                      std::to_string(there.len) + " at " + agent);
+        }
+        try {
+            add(*mine, mine->offset_of(here), *theirs, theirs->offset_of(there), here.len);
+        } catch (const Failure &failure) {
+            throw Failure(failure.status, which + failure.what());
+        }
+    }
+}
+
+// Goes on with the previous request where both ends do.
+void Transfer::add(const LocalMemory &local, uint64_t offset, const RemoteMemory &remote, uint64_t remote_offset,
+                   uint64_t length) {
+    total += length;
+    while (length > 0) {
+        polyrail_request *last = requests.empty() ? nullptr : &requests.back();
+        const bool goes_on = last != nullptr && last->region == local.region() && last->remote == remote.remote() &&
+                             last->offset + last->length == offset &&
+                             last->remote_offset + last->length == remote_offset &&
+                             last->length < MAX_REQUEST_BYTES;
+        if (!goes_on) {
+            polyrail_request request{};
+            request.id = id();
+            request.opcode = opcode;
+            request.region = local.region();
+            request.offset = offset;
+            request.remote = remote.remote();
+            request.remote_offset = remote_offset;
+            requests.push_back(request);
+            last = &requests.back();
+        }
+        const uint64_t part = std::min(length, MAX_REQUEST_BYTES - last->length);
+        last->length += static_cast<uint32_t>(part);
+        offset += part;
+        remote_offset += part;
+        length -= part;
+    }
+}
+
+void Transfer::start(std::optional<std::string> message) {
+    next = 0;
+    failure = NIXL_SUCCESS;
+    why.clear();
+    notification = std::move(message);
+    end(NIXL_IN_PROG);
+}
+
+bool Transfer::post(polyrail_peers *peers, uint64_t peer) {
+    if (next == requests.size()) {
+        return true;
+    }
+    size_t posted = 0;
+    const polyrail_code code =
+        polyrail_peers_post_many(peers, peer, &requests[next], requests.size() - next, &posted);
+    next += posted;
+    unreported += posted;
+    try {
+        check(code, "posting a transfer");
+    } catch (const Failure &refusal) {
+        if (refusal.status == NIXL_ERR_REMOTE_DISCONNECT) {
+            throw;
+        }
+        // Of this transfer only; its words are kept for whoever asks.
+        failure = refusal.status;
+        why = refusal.what();
+        next = requests.size();
+        settle();
+    }
+    return next == requests.size();
+}
+
+void Transfer::cancel() {
+    next = requests.size();
+    notification.reset();
+    failure = NIXL_ERR_CANCELED;
+    settle();
+}
+
+void Transfer::lost() {
+    next = requests.size();
+    unreported = 0;
+    is_notifying = false;
+    if (failure == NIXL_SUCCESS) {
+        failure = NIXL_ERR_REMOTE_DISCONNECT;
+    }
+    settle();
+}
+
+void Transfer::reported(const polyrail_completion &completion) {
+    unreported -= 1;
+    if (completion.status != POLYRAIL_STATUS_SUCCESS && failure == NIXL_SUCCESS) {
+        failure = meaning(completion.status);
+        why = "a request ended with status " + std::to_string(completion.status);
+        next = requests.size();
+    }
+    settle();
+}
+
+void Transfer::notified(nixl_status_t status) {
+    is_notifying = false;
+    if (failure == NIXL_SUCCESS) {
+        failure = status;
+    }
+    settle();
+}
+
+void Transfer::settle() {
+    if (status() != NIXL_IN_PROG || next < requests.size() || unreported > 0 || is_notifying) {
+        return;
+    }
+    if (failure == NIXL_SUCCESS && notification.has_value()) {
+        is_notifying = true;
+        outbox->add(std::move(*notification), this);
+        notification.reset();
+    } else {
+        end(failure);
+    }
+}

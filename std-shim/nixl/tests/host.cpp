@@ -1,0 +1,218 @@
+// Plays NIXL's agent without Python: two engines in one process, driven through the plugin's table by several
+// threads. Linked with the plugin's sources, so that sanitizers see both; with real NICs it needs nothing but them.
+//
+//   host [TURNS] [with|without] [NAME=VALUE]...    transfers of each thread, 30 unless told; with a progress thread, or
+//                                                  without, or first the one and then the other; parameters of both
+//                                                  engines, or of one: a.NAME=VALUE
+
+#include "../src/nixl_interface.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <thread>
+
+extern "C" nixlBackendPlugin *nixl_plugin_init();
+
+namespace {
+
+#define REQUIRE(what)                                                                                                \
+    do {                                                                                                             \
+        if (!(what)) {                                                                                               \
+            std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #what);                            \
+            std::abort();                                                                                            \
+        }                                                                                                            \
+    } while (0)
+
+template <class T> class List final : public nixlDescList<T> {
+public:
+    List() { this->type = DRAM_SEG; }
+    void resize(const size_t &count) override { this->descs.resize(count); }
+    void addDesc(const T &desc) override { this->descs.push_back(desc); }
+    int getIndex(const nixlBasicDesc &) const override { return -1; }
+};
+
+constexpr size_t LENGTH = 4 << 20;
+
+// An agent with one region, which is split in as many parts as there are threads.
+class Agent {
+public:
+    Agent(const std::string &name, nixl_b_params_t parameters, bool has_thread) : name(name), memory(LENGTH) {
+        nixlBackendInitParams init{name, "POLYRAIL", &parameters, has_thread, 0, {}, false};
+        engine = plugin().create_engine(&init);
+        REQUIRE(engine != nullptr && !engine->getInitErr());
+        nixlBlobDesc whole;
+        whole.addr = reinterpret_cast<uintptr_t>(memory.data());
+        whole.len = LENGTH;
+        whole.devId = 0;
+        if (engine->registerMem(whole, DRAM_SEG, local) != NIXL_SUCCESS) {
+            std::exit(1);
+        }
+        REQUIRE(engine->getPublicData(local, keys) == NIXL_SUCCESS);
+        REQUIRE(engine->getConnInfo(address) == NIXL_SUCCESS);
+    }
+
+    ~Agent() {
+        REQUIRE(engine->deregisterMem(local) == NIXL_SUCCESS);
+        plugin().destroy_engine(engine);
+    }
+
+    static const nixlBackendPlugin &plugin() { return *nixl_plugin_init(); }
+
+    std::string name;
+    std::vector<unsigned char> memory;
+    nixlBackendEngine *engine = nullptr;
+    nixlBackendMD *local = nullptr;
+    std::string keys;
+    std::string address;
+};
+
+// What one agent knows of the memory of another.
+nixlBackendMD *load(Agent &here, const Agent &there) {
+    nixlBlobDesc remote;
+    remote.addr = reinterpret_cast<uintptr_t>(there.memory.data());
+    remote.len = LENGTH;
+    remote.devId = 0;
+    remote.metaInfo = there.keys;
+    nixlBackendMD *loaded = nullptr;
+    REQUIRE(here.engine->loadRemoteMD(remote, DRAM_SEG, there.name, loaded) == NIXL_SUCCESS);
+    return loaded;
+}
+
+// Moves lists of blocks within one part of both memories, and checks them.
+void move(Agent &here, Agent &there, nixlBackendMD *remote, size_t start, size_t length, int turns) {
+    std::mt19937 random(static_cast<unsigned>(start + 1));
+    for (int turn = 0; turn < turns; ++turn) {
+        const nixl_xfer_op_t operation = turn % 2 == 0 ? NIXL_WRITE : NIXL_READ;
+        const size_t block = 1 + random() % 5000;
+        const size_t count = 1 + random() % (length / block);
+        List<nixlMetaDesc> mine, theirs;
+        for (size_t index = 0; index < count; ++index) {
+            nixlMetaDesc desc;
+            desc.addr = reinterpret_cast<uintptr_t>(here.memory.data()) + start + index * block;
+            desc.len = block;
+            desc.devId = 0;
+            desc.metadataP = here.local;
+            mine.addDesc(desc);
+            desc.addr = reinterpret_cast<uintptr_t>(there.memory.data()) + start + (count - 1 - index) * block;
+            desc.metadataP = remote;
+            theirs.addDesc(desc);
+        }
+        Agent &from = operation == NIXL_WRITE ? here : there;
+        for (size_t index = 0; index < count * block; ++index) {
+            from.memory[start + index] = static_cast<unsigned char>(random());
+        }
+        nixl_opt_b_args_t args;
+        args.hasNotif = true;
+        args.notifMsg = here.name;
+        nixlBackendReqH *handle = nullptr;
+        REQUIRE(here.engine->prepXfer(operation, mine, theirs, there.name, handle, nullptr) == NIXL_SUCCESS);
+        nixl_status_t status = here.engine->postXfer(operation, mine, theirs, there.name, handle, &args);
+        while (status == NIXL_IN_PROG) {
+            status = here.engine->checkXfer(handle);
+        }
+        REQUIRE(status == NIXL_SUCCESS);
+        REQUIRE(here.engine->releaseReqH(handle) == NIXL_SUCCESS);
+        for (size_t index = 0; index < count * block; ++index) {
+            const size_t other = (count - 1 - index / block) * block + index % block;
+            REQUIRE(here.memory[start + index] == there.memory[start + other]);
+        }
+    }
+}
+
+std::string await(Agent &here) {
+    notif_list_t got;
+    while (got.empty()) {
+        REQUIRE(here.engine->getNotifs(got) == NIXL_SUCCESS);
+    }
+    REQUIRE(got.size() == 1);
+    return got[0].first + ": " + std::to_string(got[0].second.size());
+}
+
+void run(const nixl_b_params_t &of_one, const nixl_b_params_t &of_other, bool has_thread, int turns) {
+    constexpr int THREADS = 3;
+    constexpr size_t PART = LENGTH / (2 * THREADS);
+    Agent a("a", of_one, has_thread), b("b", of_other, has_thread);
+    REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+    REQUIRE(b.engine->loadRemoteConnInfo("a", a.address) == NIXL_SUCCESS);
+    nixlBackendMD *of_a = load(b, a);
+    nixlBackendMD *of_b = load(a, b);
+    // Both at once.
+    std::thread first([&] { REQUIRE(a.engine->connect("b") == NIXL_SUCCESS); });
+    std::thread second([&] { REQUIRE(b.engine->connect("a") == NIXL_SUCCESS); });
+    first.join(), second.join();
+
+    REQUIRE(a.engine->genNotif("b", std::string(100'000, 'x')) == NIXL_SUCCESS);
+    REQUIRE(await(b) == "a: 100000");
+
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < THREADS; ++thread) {
+        threads.emplace_back([&, thread] { move(a, b, of_b, thread * 2 * PART, PART, turns); });
+        threads.emplace_back([&, thread] { move(b, a, of_a, (thread * 2 + 1) * PART, PART, turns); });
+    }
+    std::atomic<int> notes{0};
+    const auto take = [&](Agent &agent) {
+        while (notes.load() < 2 * THREADS * turns) {
+            notif_list_t got;
+            REQUIRE(agent.engine->getNotifs(got) == NIXL_SUCCESS);
+            notes += static_cast<int>(got.size());
+            std::this_thread::yield();
+        }
+    };
+    std::thread notes_of_a([&] { take(a); }), notes_of_b([&] { take(b); });
+    for (std::thread &thread : threads) {
+        thread.join();
+    }
+    notes_of_a.join(), notes_of_b.join();
+
+    REQUIRE(a.engine->disconnect("b") == NIXL_SUCCESS);
+    REQUIRE(a.engine->genNotif("b", "") == NIXL_ERR_NOT_FOUND);
+    REQUIRE(a.engine->unloadMD(of_b) == NIXL_SUCCESS);
+    REQUIRE(b.engine->unloadMD(of_a) == NIXL_SUCCESS);
+}
+
+// One that could not begin says so, and refuses what is asked of it.
+void refuse() {
+    nixl_b_params_t wrong{{"rails", "none"}};
+    nixlBackendInitParams init{"c", "POLYRAIL", &wrong, false, 0, {}, false};
+    nixlBackendEngine *engine = Agent::plugin().create_engine(&init);
+    REQUIRE(engine != nullptr && engine->getInitErr());
+    std::string address;
+    REQUIRE(engine->getConnInfo(address) == NIXL_ERR_BACKEND);
+    Agent::plugin().destroy_engine(engine);
+}
+
+} // namespace
+
+int main(int count, char **arguments) {
+    nixl_b_params_t of_a, of_b;
+    int turns = 30;
+    std::vector<bool> modes{false, true};
+    for (int index = 1; index < count; ++index) {
+        const std::string argument = arguments[index];
+        const size_t equals = argument.find('=');
+        if (argument == "with" || argument == "without") {
+            modes = {argument == "with"};
+            continue;
+        }
+        if (equals == std::string::npos) {
+            turns = std::atoi(arguments[index]);
+            continue;
+        }
+        const std::string name = argument.substr(0, equals), value = argument.substr(equals + 1);
+        if (name.compare(0, 2, "a.") == 0) {
+            of_a.emplace(name.substr(2), value);
+        } else if (name.compare(0, 2, "b.") == 0) {
+            of_b.emplace(name.substr(2), value);
+        } else {
+            of_a.emplace(name, value), of_b.emplace(name, value);
+        }
+    }
+    refuse();
+    for (const bool has_thread : modes) {
+        run(of_a, of_b, has_thread, turns);
+        std::printf("with%s a progress thread: moved and checked\n", has_thread ? "" : "out");
+    }
+}

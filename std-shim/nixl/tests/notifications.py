@@ -1,0 +1,95 @@
+"""Notifications: with payload, in order, behind the data, and alone."""
+
+import time
+import unittest
+
+import numpy as np
+
+from agents import IS_OURS, Pair, agent, acquaint, descriptors, finish, notes, prepare
+
+
+class Notifications(Pair):
+    def test_of_all_lengths_in_order(self):
+        lengths = [0, 1, 2, 4091, 4092, 4093, 8184, 8185, 100_000, 3, 1 << 20]
+        sent = [bytes(np.random.default_rng(n).integers(0, 256, n, dtype=np.uint8)) for n in lengths]
+        for note in sent:
+            self.a.send_notif("b", note)
+        got = notes(self.b, "a", len(sent))
+        self.assertEqual([len(note) for note in got], lengths)
+        self.assertEqual(got, sent)
+
+    def test_more_than_there_are_receives(self):
+        sent = [b"%d" % i for i in range(1000)]
+        for note in sent:
+            self.a.send_notif("b", note)
+        self.assertEqual(notes(self.b, "a", len(sent)), sent)
+
+    @unittest.skipUnless(IS_OURS, "others send it when the transfer is looked at")
+    def test_come_after_the_data(self):
+        # Back to front, so that there is a request for each.
+        places = [(start, self.LENGTH // 16) for start in range(0, self.LENGTH, self.LENGTH // 16)]
+        handle = prepare(
+            self.a, "WRITE", descriptors(self.here, places), descriptors(self.there, places[::-1]), "b", b"x"
+        )
+        for turn in range(20):
+            self.here[:] = turn
+            self.a.transfer(handle, b"%d" % turn)
+            # Nobody has looked at the transfer: what tells is the notification alone.
+            self.assertEqual(notes(self.b, "a", 1), [b"%d" % turn])
+            self.assertTrue((self.there == turn).all())
+            self.assertEqual(finish(self.a, handle), "DONE")
+        self.a.release_xfer_handle(handle)
+
+    @unittest.skipUnless(IS_OURS, "others send it when the transfer is looked at")
+    def test_reads_tell_when_they_are_done(self):
+        handle = prepare(
+            self.a, "READ", descriptors(self.here, [(0, 5000)]), descriptors(self.there, [(0, 5000)]), "b"
+        )
+        self.a.transfer(handle, b"you may have it back")
+        self.assertEqual(notes(self.b, "a", 1), [b"you may have it back"])
+        np.testing.assert_array_equal(self.here[:5000], self.there[:5000])
+        self.assertEqual(finish(self.a, handle), "DONE")
+        self.a.release_xfer_handle(handle)
+
+    def test_both_ways_from_both_sides(self):
+        for turn in range(100):
+            self.a.send_notif("b", b"ping %d" % turn)
+            self.assertEqual(notes(self.b, "a", 1), [b"ping %d" % turn])
+            self.b.send_notif("a", b"pong %d" % turn)
+            self.assertEqual(notes(self.a, "b", 1), [b"pong %d" % turn])
+
+    @unittest.skipUnless(IS_OURS, "a promise of ours")
+    def test_arrive_though_their_agent_ends_at_once(self):
+        c = agent("c")
+        acquaint(c, self.b)
+        c.send_notif("b", b"farewell")
+        del c
+        self.assertEqual(notes(self.b, "c", 1), [b"farewell"])
+
+
+@unittest.skipUnless(IS_OURS, "parameters of ours")
+class SlowDevices(Pair):
+    """Rails that are done at different times: only the notification's own order keeps it behind the data."""
+
+    PARAMETERS = {"devices": "soft0,soft1", "rails": "5", "software_bytes_per_second": "100000000"}
+
+    test_come_after_the_data = Notifications.test_come_after_the_data
+    test_reads_tell_when_they_are_done = Notifications.test_reads_tell_when_they_are_done
+
+
+@unittest.skipUnless(IS_OURS, "others need both agents polled")
+class NoProgressThread(Pair):
+    PROGRESS = False
+
+    def test_arrive_while_nobody_looks(self):
+        handle = prepare(self.a, "WRITE", descriptors(self.here, [(0, 99)]), descriptors(self.there, [(0, 99)]), "b")
+        for turn in range(500):
+            if self.a.transfer(handle, b"%d" % turn) == "PROC":
+                self.assertEqual(finish(self.a, handle), "DONE")
+        self.a.release_xfer_handle(handle)
+        time.sleep(0.1)
+        self.assertEqual(notes(self.b, "a", 500), [b"%d" % turn for turn in range(500)])
+
+
+if __name__ == "__main__":
+    unittest.main()

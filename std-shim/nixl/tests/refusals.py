@@ -1,0 +1,264 @@
+"""What must be refused: descriptors, peers, metadata, settings; and peers that go away."""
+
+import os
+import pathlib
+import re
+import time
+import unittest
+
+import numpy as np
+from nixl_cu12 import _bindings as nixl
+
+from agents import BACKEND, Pair, agent, acquaint, descriptors, finish, move, noise, notes, prepare, register, words
+
+ERRORS = (
+    nixl.nixlBackendError,
+    nixl.nixlInvalidParamError,
+    nixl.nixlMismatchError,
+    nixl.nixlNotAllowedError,
+    nixl.nixlNotFoundError,
+    nixl.nixlNotSupportedError,
+    nixl.nixlRemoteDisconnectError,
+    nixl.nixlUnknownError,
+)
+
+
+class Descriptors(Pair):
+    def refused(self, local, remote, to="b"):
+        with self.assertRaises(ERRORS):
+            handle = prepare(self.a, "WRITE", local, remote, to)
+            # Not reached; but if it is, the test must not crash.
+            self.a.release_xfer_handle(handle)
+
+    def test_wrong_ones(self):
+        here, there = self.here.ctypes.data, self.there.ctypes.data
+        good_here, good_there = descriptors(self.here, [(0, 100)]), descriptors(self.there, [(0, 100)])
+        before = self.there.copy()
+        self.refused([(here, 0, 0)], [(there, 0, 0)])
+        self.refused(good_here + [(here, 0, 0)], good_there + [(there, 0, 0)])
+        self.refused([(here - 1, 100, 0)], good_there)
+        self.refused(good_here, [(there - 1, 100, 0)])
+        self.refused([(here + self.LENGTH - 99, 100, 0)], good_there)
+        self.refused(good_here, [(there + self.LENGTH - 99, 100, 0)])
+        self.refused([(here, self.LENGTH + 1, 0)], [(there, self.LENGTH + 1, 0)])
+        # A length that wraps around the end of the address space.
+        huge = (1 << 64) - 16
+        self.refused([(here + 16, huge, 0)], [(there + 16, huge, 0)])
+        self.refused(good_here, descriptors(self.there, [(0, 101)]))
+        self.refused(good_here, good_there + good_there)
+        self.refused(good_here, good_there, "nobody")
+        self.assertEqual(move(self.a, "WRITE", good_here, good_there, "b"), "DONE")
+        before[:100] = self.here[:100]
+        np.testing.assert_array_equal(self.there, before)
+
+    def test_registrations(self):
+        for length in (0, (1 << 64) - 1):
+            with self.assertRaises(ERRORS):
+                self.a.register_memory([(self.here.ctypes.data, length, 0, "")], "DRAM", [BACKEND])
+        with words() as said, self.assertRaises(ERRORS):
+            self.a.register_memory([(self.here.ctypes.data, 4096, 0, "")], "VRAM", [BACKEND])
+        self.assertIn("GPU 0", said[0])
+        with self.assertRaises(ERRORS):
+            self.a.register_memory([(0, 4096, 3, "/nowhere")], "FILE", [BACKEND])
+
+    def test_memory_that_is_registered_no_more(self):
+        extra = noise(4096)
+        region = register(self.b, extra)
+        self.a.remove_remote_agent("b")
+        self.a.add_remote_agent(self.b.get_agent_metadata())
+        self.b.deregister_memory(region)
+        handle = prepare(self.a, "WRITE", descriptors(self.here, [(0, 64)]), descriptors(extra, [(0, 64)]), "b")
+        before = extra.copy()
+        with self.assertRaises(ERRORS):
+            self.a.transfer(handle)
+            finish(self.a, handle)
+        np.testing.assert_array_equal(extra, before)
+        self.a.release_xfer_handle(handle)
+        # The connection failed with it; a new one is made.
+        self.a.remove_remote_agent("b")
+        self.a.add_remote_agent(self.b.get_agent_metadata())
+        good = descriptors(self.here, [(0, 64)]), descriptors(self.there, [(0, 64)])
+        self.assertEqual(move(self.a, "WRITE", *good, "b"), "DONE")
+
+
+class Metadata(unittest.TestCase):
+    def test_bytes_that_are_broken(self):
+        """Every byte of ours in an agent's metadata is spoilt in turn: an error, or a peer that cannot be reached."""
+        a, b = agent("a"), agent("b")
+        memory, target = noise(4096, 1), noise(4096, 2)
+        regions = register(a, memory), register(b, target)
+        places = descriptors(memory, [(0, 64)]), descriptors(target, [(0, 64)])
+        metadata, before = b.get_agent_metadata(), target.copy()
+        # Where the agent is, and the keys of its region, which are last; NIXL's own are not ours to check.
+        address = metadata.index(b"polyrail-nixl-1")
+        keys = metadata.index(b"PLK")
+        for place in (*range(address, address + 48), *range(keys, len(metadata) - 1)):
+            with self.subTest(place=place, byte=metadata[place]), words(), self.assertRaises(ERRORS):
+                spoilt = bytearray(metadata)
+                spoilt[place] ^= 0x20
+                name = a.add_remote_agent(bytes(spoilt)).decode()
+                try:
+                    move(a, "WRITE", *places, name)
+                finally:
+                    a.remove_remote_agent(name)
+        np.testing.assert_array_equal(target, before)
+        # Nothing of that is left behind.
+        self.assertEqual(move(a, "WRITE", *places, a.add_remote_agent(metadata).decode()), "DONE")
+        a.deregister_memory(regions[0]), b.deregister_memory(regions[1])
+
+    def test_of_an_agent_that_is_gone(self):
+        a, b = agent("a"), agent("b")
+        memory, target = noise(4096, 1), noise(4096, 2)
+        mine, theirs = register(a, memory), register(b, target)
+        a.add_remote_agent(b.get_agent_metadata())
+        b.deregister_memory(theirs)
+        del b
+        with words(), self.assertRaises(ERRORS):
+            a.make_connection("b")
+        with self.assertRaises(ERRORS):
+            handle = prepare(a, "WRITE", descriptors(memory, [(0, 64)]), descriptors(target, [(0, 64)]), "b")
+            a.transfer(handle)
+            finish(a, handle)
+        a.deregister_memory(mine)
+
+
+class Settings(unittest.TestCase):
+    def test_unknown_and_malformed_ones_are_named(self):
+        for name, value in (
+            ("backend", "sofware"),
+            ("rails", "0"),
+            ("rails", "9"),
+            ("rails", "two"),
+            ("rails", " 2"),
+            ("fragment", "100"),
+            ("fragment", "4G"),
+            ("traffic_class", "256"),
+            ("service_level", "16"),
+            ("gid_index", "-1"),
+            ("qp_timeout", "32"),
+            ("retries", "8"),
+            ("healing", "yes"),
+            ("stall_timeout_ms", "0"),
+            ("connect_timeout_ms", "1.5"),
+            ("port", "65536"),
+            ("log_level", "loud"),
+            ("interface", "no such"),
+            ("token", "short"),
+            ("rials", "2"),
+        ):
+            with self.subTest(name=name, value=value):
+                with words() as said, self.assertRaises(ERRORS):
+                    agent("a", parameters={name: value})
+                self.assertIn(name, said[0])
+        for name, value in (("POLYRAIL_RIALS", "2"), ("POLYRAIL_RAILS", "many"), ("POLYRAIL_rails", "2")):
+            os.environ[name] = value
+            try:
+                with words() as said, self.assertRaises(ERRORS):
+                    agent("a")
+                self.assertIn(name, said[0])
+            finally:
+                del os.environ[name]
+
+    def test_what_nccls_plugin_is_told_is_no_mistake(self):
+        page = pathlib.Path(__file__).parents[2] / "nccl" / "README.md"
+        names = set(re.findall("`POLYRAIL_([A-Z_]+)`", page.read_text()))
+        ours = {name.upper() for name in agent("a").get_plugin_params("POLYRAIL")}
+        self.assertLess({"RAILS", "DEVICES"}, names & ours)
+        self.assertLess({"FLUSH", "SPLIT_THRESHOLD"}, names - ours)
+        for name in names - ours:
+            with self.subTest(name=name):
+                os.environ[f"POLYRAIL_{name}"] = "1"
+                try:
+                    agent("a")
+                finally:
+                    del os.environ[f"POLYRAIL_{name}"]
+
+    def test_parameters_come_before_variables(self):
+        os.environ["POLYRAIL_RAILS"] = "many"
+        try:
+            with words(), self.assertRaises(ERRORS):
+                agent("a", parameters={"rails": "2"})
+            os.environ["POLYRAIL_RAILS"] = "3"
+            one = agent("a", parameters={"rails": "2"})
+            self.assertEqual(one.get_plugin_params("POLYRAIL")["rails"], "3")
+        finally:
+            del os.environ["POLYRAIL_RAILS"]
+
+    def test_what_is_offered_is_taken(self):
+        agent("a", parameters=agent("b").get_plugin_params("POLYRAIL"))
+
+    def test_agents_that_differ_do_not_meet(self):
+        a, b = agent("a", parameters={"rails": "2"}), agent("b", parameters={"rails": "3"})
+        acquaint(a, b)
+        with words() as said, self.assertRaises(ERRORS):
+            a.make_connection("b")
+        self.assertIn("agent b", said[0])
+
+    def test_a_token(self):
+        secret = {"token": "correct horse battery staple"}
+        a, b = agent("a", parameters=secret), agent("b", parameters=secret)
+        acquaint(a, b)
+        a.make_connection("b")
+        c = agent("c", parameters={"token": "some other words entirely"})
+        acquaint(c, b)
+        with words(), self.assertRaises(ERRORS):
+            c.make_connection("b")
+
+
+class Ends(Pair):
+    def test_a_peer_that_goes_away(self):
+        self.a.send_notif("b", b"first")
+        self.assertEqual(notes(self.b, "a", 1), [b"first"])
+        handle = prepare(self.a, "WRITE", descriptors(self.here, [(0, 64)]), descriptors(self.there, [(0, 64)]), "b")
+        self.regions[1][0].deregister_memory(self.regions[1][1])
+        del self.regions[1]
+        self.b = None
+        deadline = time.monotonic() + 20
+        with words(), self.assertRaises(ERRORS):
+            while time.monotonic() < deadline:
+                self.a.transfer(handle)
+                finish(self.a, handle)
+        self.assertLess(time.monotonic(), deadline)
+
+    def test_a_transfer_released_while_it_is_out(self):
+        length = self.LENGTH
+        for turn in range(20):
+            handle = prepare(
+                self.a, "WRITE", descriptors(self.here, [(0, length)]), descriptors(self.there, [(0, length)]), "b"
+            )
+            self.here[:] = turn
+            self.a.transfer(handle, b"not to come if it was cancelled")
+            self.a.release_xfer_handle(handle)
+            # From here on nothing writes there any more.
+            self.there[:] = 200
+            self.assertTrue((self.there == 200).all())
+        places = descriptors(self.here, [(0, 64)]), descriptors(self.there, [(0, 64)])
+        self.assertEqual(move(self.a, "WRITE", *places, "b"), "DONE")
+        self.assertTrue((self.there[64:] == 200).all())
+
+    def test_memory_taken_back_while_a_transfer_is_out(self):
+        extra = noise(1 << 20, 5)
+        region = register(self.a, extra)
+        handle = prepare(
+            self.a, "WRITE", descriptors(extra, [(0, 1 << 20)]), descriptors(self.there, [(0, 1 << 20)]), "b"
+        )
+        self.a.transfer(handle)
+        self.a.deregister_memory(region)
+        try:
+            finish(self.a, handle)
+        except ERRORS:
+            pass
+        self.a.release_xfer_handle(handle)
+
+
+class SlowEnds(Pair):
+    """Transfers are under way for milliseconds."""
+
+    PARAMETERS = {"software_bytes_per_second": "100000000"}
+
+    test_a_transfer_released_while_it_is_out = Ends.test_a_transfer_released_while_it_is_out
+    test_memory_taken_back_while_a_transfer_is_out = Ends.test_memory_taken_back_while_a_transfer_is_out
+
+
+if __name__ == "__main__":
+    unittest.main()

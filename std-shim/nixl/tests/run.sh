@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# The plugin, built from this tree, in NIXL's wheel: on the NIC in software, and beside the wheel's own UCX.
+#   std-shim/nixl/tests/run.sh [TEST]...    these of TESTS, or all of them
+#   POLYRAIL=PREFIX                         with the libpolyrail that is installed there
+# Needs make, a C++ compiler, and a Python that the wheel is made for, with venv; installs the wheel into a virtual
+# environment of its own below target/.
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+
+TESTS="host transfers notifications refusals cycles compare"
+NIXL="nixl-cu12==1.5.1"
+out="$PWD/target/nixl"
+venv="$out/venv"
+
+# The static library as cargo makes it, unless there is one.
+if [ -n "${POLYRAIL:-}" ]; then
+  library=(POLYRAIL="$POLYRAIL")
+else
+  cargo rustc --quiet --profile sweep --locked -p polyrail-c --crate-type staticlib
+  built="${CARGO_TARGET_DIR:-$PWD/target}/sweep/libpolyrail_c.a"
+  library=(POLYRAIL_CFLAGS="-I$PWD/std-shim/c/include" POLYRAIL_LIBS="$built -lgcc_s -lpthread -ldl -lm" ARCHIVE="$built")
+fi
+make() { command make --no-print-directory -s -C std-shim/nixl BUILD="$out" "${library[@]}" "$@"; }
+make -j "$(nproc)"
+
+install_wheel() {
+  # Nothing but what it needs: what the wheel asks for besides, it can do without.
+  if ! "$venv/bin/python" -c "import nixl_cu12, numpy" 2>/dev/null; then
+    python3 -m venv --clear "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$NIXL" numpy
+  fi
+
+  plugins="$out/plugins"
+  mkdir -p "$plugins"
+  ln -sf "$out/libplugin_POLYRAIL.so" "$plugins/"
+  beside_ucx="$(dirname "$(find "$venv" -name libplugin_UCX.so -path '*plugins*' -print -quit)")"
+  ln -sf "$out/libplugin_POLYRAIL.so" "$beside_ucx/"
+}
+
+export POLYRAIL_BACKEND=software NIXL_LOG_LEVEL="${NIXL_LOG_LEVEL:-FATAL}" PYTHONDONTWRITEBYTECODE=1
+for test in ${*:-$TESTS}; do
+  echo "== $test"
+  case "$test" in
+    host*) ;;
+    *) install_wheel ;;
+  esac
+  case "$test" in
+    host)
+      make "$out/host-address" "$out/host-thread"
+      timeout 300 "$out/host-address" rails=2
+      TSAN_OPTIONS="suppressions=$PWD/std-shim/nixl/tests/thread.supp" timeout 300 "$out/host-thread" rails=2
+      ;;
+    # Only built: for tests/rxe/nixl.sh.
+    host-plain) make "$out/host-plain" ;;
+    # In NIXL's own folder, where UCX is.
+    compare) timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
+    *) NIXL_PLUGIN_DIR="$plugins" timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
+  esac
+done
