@@ -4,7 +4,7 @@ use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
     Refusal, SendBatch,
 };
-use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
+use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest, Sge};
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::MaybeUninit;
@@ -130,6 +130,12 @@ impl<B: SendBatch> SendBatch for Counted<B> {
         self.inner.add(request);
     }
 
+    fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
+        self.account.add(|work| work.sends += 1);
+        self.account.note_posted(request);
+        self.inner.add_list(request, buffers);
+    }
+
     fn commit(self) -> Result<(), CommitError> {
         self.account.add(|work| work.send_doorbells += 1);
         self.inner.commit()
@@ -140,6 +146,11 @@ impl<B: RecvBatch> RecvBatch for Counted<B> {
     fn add(&mut self, request: &RecvRequest) {
         self.account.add(|work| work.recvs += 1);
         self.inner.add(request);
+    }
+
+    fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
+        self.account.add(|work| work.recvs += 1);
+        self.inner.add_list(wr_id, buffers);
     }
 
     fn commit(self) -> Result<(), CommitError> {

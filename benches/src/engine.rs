@@ -8,10 +8,12 @@ use crate::arrivals::REQUESTS;
 use crate::polled::Polled;
 use crate::rig::Rig;
 use crate::workload::{
-    DEPTH, DEVICE, FRAGMENT, Message, OUTSTANDING, POLL, RAILS, Reported, SMALL, keys, messages,
+    BUFFERS, DEPTH, DEVICE, FRAGMENT, Message, OUTSTANDING, POLL, RAILS, Reported, SMALL, TOGETHER,
+    keys, messages,
 };
+use heapless::Vec as Fixed;
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
-use polyrail_core::verbs::{DeviceKeys, RecvWr, SendWr};
+use polyrail_core::verbs::{DeviceKeys, LocalBuffer, LocalPart, RecvWr, SendWr};
 use polyrail_core::virtual_cq::{Event, TargetSet, VirtualCq};
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme, VirtualQp};
 
@@ -151,6 +153,36 @@ impl<Q: QueuePair, C: CompletionQueue, const RAILS: usize> Sender<Q, C, RAILS> {
         for message in &self.messages {
             let wr = SendWr::send(message.wr_id, message.local, &self.keys);
             self.qp.post_send(&wr).expect("there is room for a burst");
+        }
+    }
+
+    /// Posts the burst as writes, each from a list of buffers.
+    #[inline(never)]
+    pub fn post_lists(&mut self, buffers: u32) {
+        for message in &self.messages {
+            let Message { wr_id, local, remote_addr } = *message;
+            let step = local.length() / buffers;
+            let mut parts = Fixed::<_, { BUFFERS as usize }>::new();
+            for at in 0..buffers {
+                let local = message.part(at * step, step);
+                parts.push(LocalPart { local, keys: &self.keys }).expect("no more than `BUFFERS`");
+            }
+            let wr = SendWr::write(wr_id, LocalBuffer::EMPTY, remote_addr, &self.keys);
+            self.qp.post_list(&wr, &parts).expect("there is room for a burst");
+        }
+    }
+
+    /// Posts the burst as writes, so many with one call.
+    #[inline(never)]
+    pub fn post_together(&mut self, together: usize) {
+        for messages in self.messages.chunks(together) {
+            let mut wrs = Fixed::<_, TOGETHER>::new();
+            for message in messages {
+                let Message { wr_id, local, remote_addr } = *message;
+                let wr = SendWr::write(wr_id, local, remote_addr, &self.keys);
+                wrs.push(wr).expect("no more than `TOGETHER`");
+            }
+            self.qp.post_many(&wrs).expect("there is room for a burst");
         }
     }
 

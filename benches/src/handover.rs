@@ -11,12 +11,12 @@
 //! ring. A program whose two ends work at once may see other figures.
 
 use crate::measure::{Figures, Timed, as_printed, measure_in_turns};
-use core_affinity::CoreId;
+use crate::processors::elsewhere;
 use polyrail_core::spsc;
 use ringbuf::traits::{Consumer as _, Producer as _, Split as _};
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, LazyLock, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
 use std::thread::{JoinHandle, yield_now};
 use std::time::{Duration, Instant};
 
@@ -88,13 +88,6 @@ ends!(heapless::spsc::Producer<'static, Payload>, enqueue;
       heapless::spsc::Consumer<'static, Payload>, dequeue -> Some);
 ends!(ringbuf::HeapProd<Payload>, try_push; ringbuf::HeapCons<Payload>, try_pop -> Some);
 ends!(mpsc::SyncSender<Payload>, try_send; mpsc::Receiver<Payload>, try_recv -> Ok);
-
-/// Where the two threads stay. Found out once: a thread that is bound to a processor sees only that
-/// one.
-static PROCESSORS: LazyLock<[Option<CoreId>; 2]> = LazyLock::new(|| {
-    let processors = core_affinity::get_core_ids().unwrap_or_default();
-    [0, 1].map(|at| processors.get(at).copied())
-});
 
 /// The results.
 #[derive(Clone, Copy, Debug)]
@@ -202,12 +195,7 @@ fn contender<P: Push, C: Pop>(producer: P, consumer: C) -> Timed {
         end: Mutex::new(Instant::now()),
     });
     let theirs = Arc::clone(&control);
-    let [here, there] = *PROCESSORS;
-    let consumer = Some(std::thread::spawn(move || {
-        stay_on(there);
-        consume(&theirs, consumer);
-    }));
-    stay_on(here);
+    let consumer = Some(elsewhere(|| std::thread::spawn(move || consume(&theirs, consumer))));
     let mut line = Line { producer, control, consumer };
     Box::new(move |rounds| line.turn(u64::from(rounds) * u64::from(ROUND)))
 }
@@ -263,14 +251,6 @@ fn consume(control: &Control, mut consumer: impl Pop) {
         }
         *control.end.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         control.meet.wait();
-    }
-}
-
-/// Binds the calling thread to a processor, if the machine has it.
-fn stay_on(processor: Option<CoreId>) {
-    if let Some(processor) = processor {
-        // Where this is not permitted, the system decides.
-        _ = core_affinity::set_for_current(processor);
     }
 }
 

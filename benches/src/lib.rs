@@ -19,7 +19,8 @@
 //! 3. [`floor`], [`baseline`], [`engine`]: the three; [`contender`]: what they have in common;
 //! 4. [`rows`]: the rows and what they must reach; [`measure`]: how they are timed;
 //!    [`instructions`]: how their instructions are counted;
-//! 5. [`handover`]: the ring between threads, beside well-known crates;
+//! 5. [`handover`]: the ring between threads, beside well-known crates; [`handles`]: a progress thread beside
+//!    direct posts; [`software`]: the software NIC with one thread and with several; [`many`]: large sets;
 //! 6. [`counted`]: the tests use it to compare the work of floor and engine; [`figures`] has what was measured.
 //!
 //! # What is measured
@@ -36,6 +37,9 @@
 //!   part; its floor inspects each of them. The baseline has no `feed` and polls.
 //! - `pass_through_4` posts SENDs to a virtual queue pair of several rails, the floor to the first
 //!   rail.
+//! - `list4_cycle` gives each request a list of 4 buffers of 1 KiB, which one physical request carries;
+//!   `batch16_cycle` posts 16 requests with one call, and rings each rail once for them, as the floor does. The
+//!   floor stands in the baseline's place.
 //! - `dqplb_recv_ooo` delivers 16 requests of 16 fragments, the rails randomly merged, outside the
 //!   measured part. It measures polling them, posting the zero-length receives again, and posting
 //!   the caller's 16 receives again (floor: the first two, as the third is not physical work).
@@ -71,13 +75,18 @@ pub mod engine;
 #[doc = include_str!("../docs/figures.md")]
 pub mod figures {}
 pub mod floor;
+pub mod handles;
 pub mod handover;
 pub mod instructions;
+pub mod many;
 pub mod measure;
 pub mod message_rig;
 pub mod null;
 pub mod polled;
+mod processors;
 pub mod random;
 pub mod rig;
+mod rings;
 pub mod rows;
+pub mod software;
 pub mod workload;

@@ -15,6 +15,12 @@ pub const FRAGMENT: u32 = 64 << 10;
 /// Fragments of a large request: 1 MiB.
 pub const FRAGMENTS: u32 = 16;
 
+/// Buffers of a request with a list.
+pub const BUFFERS: u32 = 4;
+
+/// Requests that are posted with one call.
+pub const TOGETHER: usize = 16;
+
 /// Bytes of the requests of the one-rail rows.
 pub const SMALL: u32 = 4 << 10;
 

@@ -8,7 +8,8 @@ use polyrail_benches::random::XorShift;
 use polyrail_benches::rig::Rig;
 use polyrail_benches::rows::ROWS;
 use polyrail_benches::workload::{
-    DEPTH, FRAGMENT, FRAGMENTS, OUTSTANDING, POLL, RAILS, Reported, SMALL, messages,
+    BUFFERS, DEPTH, FRAGMENT, FRAGMENTS, OUTSTANDING, POLL, RAILS, Reported, SMALL, TOGETHER,
+    messages,
 };
 use polyrail_benches::{baseline, engine, floor};
 use polyrail_core::verbs::{Opcode, WcStatus};
@@ -112,6 +113,25 @@ fn engine_burst<const RAILS: usize>(
         assert_eq!(reported, whole_burst());
         reported
     })
+}
+
+#[test]
+fn a_list_is_one_request_and_a_batch_of_requests_rings_each_rail_once() {
+    let floor = floor_work(Rig::striped(), SMALL, |floor| floor.write_lists(BUFFERS));
+    assert_eq!(floor, sends(BURST, BURST));
+    let engine = engine_burst::<RAILS>(Rig::striped(), |engine| {
+        engine.post_lists(BUFFERS);
+        engine.poll()
+    });
+    assert_eq!(engine, floor);
+    let floor = floor_work(Rig::striped(), SMALL, |floor| floor.write_together(TOGETHER));
+    let doorbells = BURST / TOGETHER as u64 * RAILS as u64;
+    assert_eq!(floor, Work { send_doorbells: doorbells, ..sends(BURST, BURST) });
+    let engine = engine_burst::<RAILS>(Rig::striped(), |engine| {
+        engine.post_together(TOGETHER);
+        engine.poll()
+    });
+    assert_eq!(engine, floor);
 }
 
 /// The same of the floor's single queue pair.

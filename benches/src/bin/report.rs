@@ -5,10 +5,13 @@ use clap::builder::PossibleValuesParser;
 use polyrail::progress;
 use polyrail_benches::allocations::{CountingAllocator, allocations};
 use polyrail_benches::engine::WRS;
+use polyrail_benches::handles::{self, Handles, Rates};
 use polyrail_benches::handover::{self, Handover};
+use polyrail_benches::many;
 use polyrail_benches::measure::{MIN_REPEATS, Measured, measure};
 use polyrail_benches::null::NullQp;
 use polyrail_benches::rows::ROWS;
+use polyrail_benches::software::{self, Ways};
 use polyrail_benches::workload::DEPTH;
 use polyrail_core::virtual_qp::{RailEventKind, Scheme, VirtualQp};
 use polyrail_program::fault::Side;
@@ -43,7 +46,12 @@ struct Options {
 
 /// Names of all rows.
 fn names() -> impl Iterator<Item = &'static str> {
-    ROWS.iter().map(|row| row.name).chain([handover::NAME])
+    ROWS.iter().map(|row| row.name).chain([
+        handover::NAME,
+        handles::NAME,
+        software::NAME,
+        many::NAME,
+    ])
 }
 
 const _: () = assert!(handover::REQUEST_BYTES == progress::REQUEST_BYTES);
@@ -85,6 +93,8 @@ impl From<&Handover> for JsonRow {
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|o| o == name);
+    // First: see there.
+    let set = (wanted(many::NAME) && !options.json).then(many::measure);
     let rows = ROWS.into_iter().filter(|row| wanted(row.name));
     let mut allocating = Vec::new();
     let measured = rows.map(|row| measure(row, options.repeats, allocations)).inspect(|measured| {
@@ -103,9 +113,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     } else {
         print_rows(out, measured)?;
         handover.map_or(Ok(()), |handover| print_handover(out, &handover))?;
-        print_sizes(out)?;
-        print_copy_rate(out)?;
-        print_failures(out)?;
+        if wanted(handles::NAME) {
+            print_handles(out, &handles::measure(options.repeats, allocations))?;
+        }
+        set.map_or(Ok(()), |set| print_set(out, &set))?;
+        if wanted(software::NAME) {
+            print_software(out, &software::measure(options.repeats, allocations))?;
+        }
+        if options.only.is_empty() {
+            print_sizes(out)?;
+            print_copy_rate(out)?;
+            print_failures(out)?;
+        }
         print_machine(out, options.repeats)?;
     }
     // Times are for people to judge. This does not depend on the machine.
@@ -172,6 +191,95 @@ fn print_handover(out: &mut impl Write, handover: &Handover) -> io::Result<()> {
     writeln!(out, "  {:<12} {:>7.2}   {ratio:.2} of {cheapest}   {holds}", "polyrail", ours.ns)
 }
 
+/// What a progress thread costs.
+fn print_handles(out: &mut impl Write, handles: &Handles) -> io::Result<()> {
+    let verdict = |holds| if holds { "yes" } else { "NO" };
+    writeln!(
+        out,
+        "\n{}: requests through a handle to a progress thread, beside the same posted directly, ns a request\n\
+         (at least {:.2} of the direct rate, or at most {:.2} of the least that two threads could do)",
+        handles::NAME,
+        handles::RATE_LIMIT,
+        handles::LEAST_LIMIT,
+    )?;
+    for Rates { work, direct, ways } in &handles.rates {
+        writeln!(out, "  {work:<18} {:>8.2} direct", direct.ns)?;
+        for way in ways {
+            writeln!(
+                out,
+                "    {:<16} {:>8.2}   {:.2} of the rate   {:.2} of the least {:.0}   {:.3} allocs   {}",
+                way.name,
+                way.handle.ns,
+                way.rate(direct),
+                way.of_least(),
+                way.least,
+                way.handle.allocs_per_op,
+                verdict(way.holds(direct)),
+            )?;
+        }
+    }
+    let (extra, limit) = (handles.doorbell_extra(), handles::DOORBELL_LIMIT_NS);
+    writeln!(
+        out,
+        "  to the doorbell    {:>8.0} direct {:>8.0} handle   {extra:.0} ns more, of at most {limit:.0}   {}",
+        handles.doorbells[0],
+        handles.doorbells[1],
+        verdict(extra <= limit),
+    )?;
+    writeln!(out, "  from a completion to the task that waits, both threads asleep, us")?;
+    for (name, times) in
+        ["the least: two wake-ups", "through the thread"].iter().zip(&handles.wakes)
+    {
+        write!(out, "    {name:<24}")?;
+        for (percentile, quantile) in [("50%", 0.5), ("90%", 0.9), ("99%", 0.99)] {
+            write!(
+                out,
+                " {percentile} {:>7.1}",
+                times.value_at_quantile(quantile) as f64 / 1000.0
+            )?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn print_set(out: &mut impl Write, set: &many::Set) -> io::Result<()> {
+    let megabytes = |bytes| bytes as f64 / 1e6;
+    writeln!(
+        out,
+        "\n{}: {} virtual queue pairs of four rails over two devices of the software NIC\n  \
+         made in {:.0?}; {:.0} MB, of which {:.0} MB are the virtual queue pairs",
+        many::NAME,
+        many::MEMBERS,
+        set.time,
+        megabytes(set.resident),
+        megabytes(set.engine),
+    )
+}
+
+/// What several threads gain on the software NIC.
+fn print_software(out: &mut impl Write, ways: &[Ways]) -> io::Result<()> {
+    writeln!(
+        out,
+        "\n{}: WRITEs of {} bytes with a notification each, ns a request and of the rate of one thread",
+        software::NAME,
+        software::LENGTH,
+    )?;
+    for Ways { rails, one_thread, two_threads, rings, handles } in ways {
+        writeln!(
+            out,
+            "  {rails} rails   one thread {:>7.0}   two threads {:>7.0} {:.2} (at least 1, rings {:.0})   handles {:>7.0} {:.2}",
+            one_thread.ns,
+            two_threads.ns,
+            one_thread.ns / two_threads.ns,
+            rings.ns,
+            handles.ns,
+            one_thread.ns / handles.ns,
+        )?;
+    }
+    Ok(())
+}
+
 fn print_sizes(out: &mut impl Write) -> io::Result<()> {
     const fn size<const RAILS: usize>() -> usize {
         size_of::<VirtualQp<NullQp, RAILS, DEPTH, WRS>>()
@@ -193,11 +301,9 @@ fn print_copy_rate(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     for (name, scheme) in [("SPRAY", Scheme::Spray), ("DQPLB", Scheme::Dqplb)] {
         let config = PerfConfig { scheme, ..PerfConfig::default() };
         let measured = perf::measure(&config, &RailNews::default())?;
-        let Measurement { gigabytes_per_second, relative_to_memcpy, .. } = measured;
-        writeln!(
-            out,
-            "  {name}   {relative_to_memcpy:.2} of memcpy ({gigabytes_per_second:.1} GB/s)"
-        )?;
+        let Measurement { all, relative_to_memcpy, .. } = measured;
+        let rate = all.gigabytes_per_second;
+        writeln!(out, "  {name}   {relative_to_memcpy:.2} of memcpy ({rate:.1} GB/s)")?;
     }
     Ok(())
 }

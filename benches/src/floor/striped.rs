@@ -3,7 +3,8 @@
 use super::{Rail, commit, poll, write};
 use crate::rig::Rig;
 use crate::workload::{
-    BLANK_REQUEST, FRAGMENT, FRAGMENTS, Message, POLL, RAILS, Reported, check, keys, messages,
+    BLANK_REQUEST, BUFFERS, FRAGMENT, FRAGMENTS, Message, POLL, RAILS, Reported, check, keys,
+    messages,
 };
 use heapless::Vec as Fixed;
 use polyrail_core::hardware::{CompletionQueue, QueuePair, SendBatch};
@@ -131,6 +132,50 @@ impl<Q: QueuePair, C: CompletionQueue> Striped<Q, C> {
             SendRequest { opcode: Opcode::RdmaWriteWithImm, imm, ..write }
         });
         self.number = number;
+        self.acknowledged()
+    }
+
+    /// WRITEs of one fragment whose bytes are in several buffers, post to report.
+    #[inline(never)]
+    pub fn write_lists(&mut self, buffers: u32) -> Reported {
+        for (wr_id, request) in (0..).zip(&mut self.requests) {
+            let message = &request.message;
+            let length = message.local.length();
+            let rail = self.rails.next();
+            let keys = self.keys[rail.keys_at];
+            let mut list = Fixed::<_, { BUFFERS as usize }>::new();
+            for at in 0..buffers {
+                let part = message.part(at * (length / buffers), length / buffers);
+                list.push(part.sge(keys.lkey)).expect("no more than the device takes");
+            }
+            let whole = (message, 0, length);
+            let mut batch = rail.qp.start_send();
+            batch.add_list(&write(whole, wr_id, keys, SendFlags::SIGNALED), &list);
+            commit(batch);
+            request.unacknowledged = 1;
+        }
+        self.acknowledged()
+    }
+
+    /// WRITEs of one fragment, `together` at a time with one doorbell for each rail, post to report.
+    #[inline(never)]
+    pub fn write_together(&mut self, together: usize) -> Reported {
+        let share = together.div_ceil(self.rails.rails.len());
+        let mut wr_id = 0;
+        for requests in self.requests.chunks_mut(together) {
+            for requests in requests.chunks_mut(share) {
+                let rail = self.rails.next();
+                let keys = self.keys[rail.keys_at];
+                let mut batch = rail.qp.start_send();
+                for request in requests {
+                    let whole = (&request.message, 0, request.message.local.length());
+                    batch.add(&write(whole, wr_id, keys, SendFlags::SIGNALED));
+                    request.unacknowledged = 1;
+                    wr_id += 1;
+                }
+                commit(batch);
+            }
+        }
         self.acknowledged()
     }
 

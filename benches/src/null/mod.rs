@@ -23,6 +23,7 @@ mod queue_pair;
 mod receive_queue;
 
 pub use completion_queue::{NullCq, Wire};
+pub(crate) use queue_pair::MAX_SGE;
 pub use queue_pair::{NullQp, NullSendBatch};
 pub use receive_queue::{Inbox, NullRecvBatch, NullSrq};
 

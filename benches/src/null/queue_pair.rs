@@ -49,10 +49,15 @@ impl SendSlot {
     }
 }
 
+/// Buffers that a request can have.
+pub(crate) const MAX_SGE: usize = 4;
+
 /// A queue pair of the null device; [`NullCq::queue_pair`](super::NullCq::queue_pair) makes one.
 #[derive(Debug)]
 pub struct NullQp {
     sends: Box<[SendSlot; RING_SLOTS]>,
+    /// The buffers of the requests in these slots that have lists.
+    lists: Box<[[Sge; MAX_SGE]; RING_SLOTS]>,
     /// Requests posted so far, modulo 2^32: the driver's own cursor.
     posted: u32,
     /// The same, where the device would read it.
@@ -66,11 +71,18 @@ pub struct NullQp {
 impl NullQp {
     pub(super) fn new(notes: Rc<Notes>, qp_num: u32, max_send_wr: u32, max_recv_wr: u32) -> Self {
         assert!(max_send_wr.max(max_recv_wr) as usize <= RING_SLOTS);
-        let limits =
-            QpLimits { max_send_wr, max_recv_wr, max_inline_data: 0, max_msg_size: 1 << 31 };
+        let limits = QpLimits {
+            max_send_wr,
+            max_recv_wr,
+            max_inline_data: 0,
+            max_msg_size: 1 << 31,
+            max_send_sge: MAX_SGE as u32,
+            max_recv_sge: 1,
+        };
         let inbox = (max_recv_wr > 0).then(|| Rc::new(Inbox::new(qp_num)));
         let sends = Box::new([SendSlot::new(&BLANK_REQUEST); RING_SLOTS]);
-        Self { sends, posted: 0, doorbell: AtomicU32::new(0), qp_num, notes, inbox, limits }
+        let lists = Box::new([[Sge::EMPTY; MAX_SGE]; RING_SLOTS]);
+        Self { sends, lists, posted: 0, doorbell: AtomicU32::new(0), qp_num, notes, inbox, limits }
     }
 
     /// Where messages for this queue pair arrive; `None` if it was made to take no receives.
@@ -218,6 +230,13 @@ impl SendBatch for NullSendBatch<'_> {
             self.signaled += 1;
             (self.wr_id, self.opcode) = (request.wr_id, request.opcode);
         }
+    }
+
+    #[inline(always)]
+    fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
+        assert!(buffers.len() <= MAX_SGE, "as many as it was granted");
+        self.qp.lists[self.next as usize % RING_SLOTS][..buffers.len()].copy_from_slice(buffers);
+        self.add(request);
     }
 
     #[inline]

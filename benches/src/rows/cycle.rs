@@ -4,7 +4,9 @@ use super::{NullSender, Row, baseline_cycle, baseline_writes, engine_striped};
 use crate::contender::{Contender, whole};
 use crate::null::{NullCq, NullQp};
 use crate::rig::Rig;
-use crate::workload::{FRAGMENT, FRAGMENTS, OUTSTANDING, RAILS, Reported, SMALL};
+use crate::workload::{
+    BUFFERS, FRAGMENT, FRAGMENTS, OUTSTANDING, RAILS, Reported, SMALL, TOGETHER,
+};
 use crate::{baseline, floor};
 use polyrail_core::verbs::Opcode;
 use polyrail_core::virtual_qp::Scheme;
@@ -103,6 +105,47 @@ pub(super) const PASS_THROUGH: Row = Row {
     time_limit: None,
     baseline_limit: None,
 };
+
+pub(super) const LIST4: Row = Row {
+    name: "list4_cycle",
+    work: "4 rails, 4 KiB from a list of 4 buffers, post to reported completion",
+    operations: OUTSTANDING,
+    floor: list_floor,
+    baseline: list_floor,
+    engine: || {
+        let sender = engine_striped(Rig::striped(), Scheme::Spray, SMALL);
+        engine_cycle(sender, |sender| sender.post_lists(black_box(BUFFERS)))
+    },
+    // Beyond `MULTI1`: places in the ring for the buffers, each of which is looked at when they are counted,
+    // when the fragment is cut, when it is posted and when its place is passed.
+    instruction_limit: 11.0,
+    time_limit: None,
+    baseline_limit: None,
+};
+
+pub(super) const BATCH16: Row = Row {
+    name: "batch16_cycle",
+    work: "4 rails, 1 fragment, 16 requests with one call",
+    operations: OUTSTANDING,
+    floor: batch_floor,
+    baseline: batch_floor,
+    engine: || {
+        let sender = engine_striped(Rig::striped(), Scheme::Spray, FRAGMENT);
+        engine_cycle(sender, |sender| sender.post_together(black_box(TOGETHER)))
+    },
+    // A slot, checks and a report for each request, as in `MULTI1`, where the floor rings 4 times as often.
+    instruction_limit: 4.5,
+    time_limit: None,
+    baseline_limit: None,
+};
+
+fn list_floor() -> Box<dyn Contender> {
+    floor_cycle(Rig::striped(), SMALL, |striped| striped.write_lists(black_box(BUFFERS)))
+}
+
+fn batch_floor() -> Box<dyn Contender> {
+    floor_cycle(Rig::striped(), FRAGMENT, |striped| striped.write_together(black_box(TOGETHER)))
+}
 
 fn floor_cycle(
     rig: Rig,

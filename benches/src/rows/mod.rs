@@ -52,7 +52,7 @@ impl Row {
 }
 
 /// All rows, in the order in which they are printed.
-pub const ROWS: [Row; 24] = [
+pub const ROWS: [Row; 26] = [
     single::POST,
     single::POLL,
     single::CYCLE,
@@ -61,6 +61,8 @@ pub const ROWS: [Row; 24] = [
     cycle::SPRAY,
     cycle::DQPLB,
     cycle::PASS_THROUGH,
+    cycle::LIST4,
+    cycle::BATCH16,
     receive::DQPLB,
     polling::POLL_CQ,
     polling::POLL_ONE,

@@ -1,0 +1,292 @@
+//! The software NIC with one thread and with several: small WRITEs, each of which notifies its receiver.
+//!
+//! One thread polls both ends; two threads poll one each; and two progress threads do so for producers that hand
+//! requests over and wait for them. They take turns, for as many processors as the machine has.
+
+use crate::measure::{Figures, Timed, measure_in_turns};
+use crate::processors::elsewhere;
+use crate::rings::{Pushed, Rings};
+use crate::workload::OUTSTANDING;
+use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
+use polyrail::progress::{Handle, Pending, ProgressThread, SubmitError};
+use polyrail_core::verbs::{AccessFlags, DeviceKeys, LocalBuffer, RecvWr, SendWr};
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::yield_now;
+use std::time::Instant;
+
+/// The name of the rows.
+pub const NAME: &str = "software_nic";
+
+/// Bytes of a request.
+pub const LENGTH: u32 = 256;
+
+/// Requests under way.
+const WINDOW: usize = 64;
+
+/// Requests of one round.
+const ROUND: usize = 256;
+
+/// What the requests of a row are.
+#[derive(Clone, Debug)]
+struct Route {
+    from: LocalBuffer,
+    to: u64,
+    keys: Vec<DeviceKeys>,
+}
+
+impl Route {
+    fn wr(&self) -> SendWr<'_> {
+        SendWr::write_with_imm(1, self.from, self.to, 7, &self.keys)
+    }
+}
+
+/// Both ends, connected.
+struct Ends {
+    near: Endpoint,
+    far: Endpoint,
+    route: Route,
+    _memory: [RegisteredBuffer; 2],
+}
+
+impl Ends {
+    fn new(rails: usize) -> Self {
+        let fabric = Fabric::threaded();
+        let open = |name: &str| -> ProtectionDomain {
+            fabric.create_device(DeviceConfig::named(name)).alloc_pd().expect("a new device")
+        };
+        let domains = ["near", "far"].map(open);
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let memory = domains.each_ref().map(|domain| {
+            RegisteredBuffer::new(LENGTH as usize, access, &[domain]).expect("memory")
+        });
+        let keys = memory[0].toward(&memory[1].remote()).expect("one device at each end");
+        let from = memory[0].local(0, LENGTH).expect("all of it");
+        let route = Route { from, to: memory[1].addr(), keys };
+        let builder = EndpointBuilder::new().rails(rails);
+        let [mut near, mut far] =
+            domains.each_ref().map(|domain| builder.build(&[domain]).expect("a new device"));
+        connect_endpoints(&mut near, &mut far).expect("devices of one fabric");
+        Self { near, far, route, _memory: memory }
+    }
+
+    /// The same, with receives for a whole window.
+    fn ready(rails: usize) -> Self {
+        let mut ends = Self::new(rails);
+        (0..WINDOW).for_each(|_| receive(&mut ends.far));
+        ends
+    }
+}
+
+fn receive(far: &mut Endpoint) {
+    far.post_recv(&RecvWr::notification(1)).expect("there is room for the window");
+}
+
+/// Completions of a poll, all of which are successes.
+fn poll(endpoint: &mut Endpoint) -> usize {
+    let polled = endpoint.poll_with(WINDOW, |event| {
+        assert!(event.completion().is_some_and(|wc| wc.status.is_success()));
+    });
+    assert_eq!(polled.error, None);
+    polled.events
+}
+
+/// Sends so many, without looking at the other end.
+#[derive(Debug, Default)]
+struct Progress {
+    posted: usize,
+    done: usize,
+}
+
+impl Progress {
+    fn send(&mut self, near: &mut Endpoint, route: &Route, count: usize) -> usize {
+        while self.posted < count && self.posted - self.done < WINDOW {
+            near.post_send(&route.wr()).expect("there is room for the window");
+            self.posted += 1;
+        }
+        let done = poll(near);
+        self.done += done;
+        done
+    }
+
+    /// Takes notifications, and makes room for more.
+    fn take(&mut self, far: &mut Endpoint) -> usize {
+        let came = poll(far);
+        (0..came).for_each(|_| receive(far));
+        self.done += came;
+        came
+    }
+}
+
+fn rings() -> Timed {
+    let mut rings = Rings::new(Pushed::InChunks);
+    let bursts = (ROUND / OUTSTANDING) as u32;
+    Box::new(move |rounds| rings.turn(rounds * bursts))
+}
+
+fn one_thread(rails: usize) -> Timed {
+    let mut ends = Ends::ready(rails);
+    Box::new(move |rounds| {
+        let Ends { near, far, route, .. } = &mut ends;
+        let count = rounds as usize * ROUND;
+        let [mut sent, mut taken] = [(); 2].map(|()| Progress::default());
+        let start = Instant::now();
+        while sent.done < count || taken.done < count {
+            sent.send(near, route, count);
+            taken.take(far);
+        }
+        start.elapsed()
+    })
+}
+
+/// Polls as long as there is something, and yields the processor after polls that brought nothing.
+fn until(count: usize, mut progress: impl FnMut() -> (usize, usize)) {
+    const TRIES: u32 = 64;
+    let mut idle = 0;
+    loop {
+        let (done, news) = progress();
+        if done >= count {
+            return;
+        }
+        idle = if news > 0 { 0 } else { idle + 1 };
+        if idle > TRIES {
+            yield_now();
+        } else if idle > 0 {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// A thread that takes as many notifications as it is told.
+fn receiver(mut far: Endpoint) -> (Sender<usize>, Receiver<()>) {
+    let (counts, told) = channel();
+    let (says, done) = channel();
+    let receives = move || {
+        while let Ok(count) = told.recv() {
+            let mut taken = Progress::default();
+            until(count, || {
+                let came = taken.take(&mut far);
+                (taken.done, came)
+            });
+            if says.send(()).is_err() {
+                return;
+            }
+        }
+    };
+    elsewhere(|| std::thread::spawn(receives));
+    (counts, done)
+}
+
+fn two_threads(rails: usize) -> Timed {
+    let Ends { mut near, far, route, _memory } = Ends::ready(rails);
+    let (counts, done) = receiver(far);
+    Box::new(move |rounds| {
+        let _kept = &_memory;
+        let count = rounds as usize * ROUND;
+        let mut sent = Progress::default();
+        counts.send(count).expect("the receiver waits");
+        let start = Instant::now();
+        until(count, || {
+            let done = sent.send(&mut near, &route, count);
+            (sent.done, done)
+        });
+        done.recv().expect("the receiver goes on");
+        start.elapsed()
+    })
+}
+
+/// Requests that were handed over and not waited for.
+#[derive(Debug, Default)]
+struct Window(VecDeque<Pending>);
+
+impl Window {
+    /// Hands one over, if there is room, or waits for the oldest.
+    fn next(&mut self, mut post: impl FnMut() -> Result<Pending, SubmitError>) -> bool {
+        if self.0.len() < WINDOW {
+            match post() {
+                Ok(pending) => {
+                    self.0.push_back(pending);
+                    return true;
+                }
+                Err(SubmitError::Full) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        self.finish_one();
+        false
+    }
+
+    fn finish_one(&mut self) {
+        if let Some(pending) = self.0.pop_front() {
+            assert!(pending.wait().is_ok_and(|wc| wc.status.is_success()));
+        }
+    }
+}
+
+fn handles(rails: usize) -> Timed {
+    let Ends { near, far, route, _memory } = Ends::new(rails);
+    let threads = [near, far].map(|end| ProgressThread::spawn(end).expect("a thread"));
+    let [mut sends, mut receives]: [Handle; 2] =
+        threads.each_ref().map(|thread| thread.handle(0).expect("its only one"));
+    let [mut sent, mut notified] = [(); 2].map(|()| Window::default());
+    Box::new(move |rounds| {
+        let _kept = (&_memory, &threads);
+        let count = rounds as usize * ROUND;
+        let start = Instant::now();
+        let mut posted = 0;
+        while posted < count {
+            while notified.0.len() < WINDOW {
+                notified.next(|| receives.post_recv(&RecvWr::notification(1)));
+            }
+            if sent.next(|| sends.post_send(&route.wr())) {
+                posted += 1;
+            } else {
+                // It was notified before.
+                notified.finish_one();
+            }
+        }
+        while !sent.0.is_empty() {
+            sent.finish_one();
+            notified.finish_one();
+        }
+        start.elapsed()
+    })
+}
+
+/// Nanoseconds a request, of each way.
+#[derive(Clone, Copy, Debug)]
+pub struct Ways {
+    /// Rails of the virtual queue pair.
+    pub rails: usize,
+    /// One thread polls both ends.
+    pub one_thread: Figures,
+    /// A thread for each end.
+    pub two_threads: Figures,
+    /// Between the same two processors, requests and reports by bare rings: how fast they reach each other.
+    pub rings: Figures,
+    /// Two progress threads and a producer.
+    pub handles: Figures,
+}
+
+/// Measures all.
+///
+/// # Panics
+///
+/// If the system gives no threads or memory.
+pub fn measure(repeats: u32, allocations: fn() -> u64) -> Vec<Ways> {
+    let ways = |rails| {
+        let polled = move || {
+            let contenders = [one_thread(rails), two_threads(rails), rings()];
+            measure_in_turns(contenders, ROUND, repeats, allocations)
+        };
+        // On a thread of its own, since it stays on a processor. Three threads share the processors as the system
+        // has it.
+        let measuring = std::thread::spawn(polled);
+        let [one_thread, two_threads, rings] = measuring.join().expect("requests succeed");
+        let [handles] = measure_in_turns([handles(rails)], ROUND, repeats, allocations);
+        Ways { rails, one_thread, two_threads, rings, handles }
+    };
+    [1, 4].map(ways).into()
+}
