@@ -13,5 +13,5 @@ tests/rxe/guest.sh -t 300 -- "${CARGO_TARGET_DIR:-target}/debug/polyrail-rxe" "$
 tests/rxe/copy.sh
 tests/rxe/heal.sh
 # A slow machine fails no test.
-tests/rxe/perf.sh --tell
-tests/rxe/latency.sh --tell
+tests/rxe/perf.sh --tell 2
+tests/rxe/latency.sh --tell 2

@@ -43,7 +43,8 @@ impl Side {
 }
 
 /// Requests that every queue pair holds.
-const CAPACITY: QpCap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_inline_data: 64 };
+const CAPACITY: QpCap =
+    QpCap { max_send_wr: 8, max_recv_wr: 8, max_inline_data: 64, max_send_sge: 4, max_recv_sge: 4 };
 
 struct Parts {
     domains: Vec<ProtectionDomain>,

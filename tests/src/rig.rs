@@ -393,6 +393,11 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Rig<RAILS, DEPTH,
         self.poll().iter().map(|wc| (wc.wr_id, wc.status)).collect()
     }
 
+    /// Doorbells that were rung on the rails so far.
+    pub fn doorbells_rung(&self) -> u64 {
+        self.rails.iter().map(|rail| rail.counters().doorbells).sum()
+    }
+
     /// The fragments of each batch posted to a rail since the last call.
     pub fn pieces(&self, rail: usize) -> Vec<Vec<Piece>> {
         pieces(&self.rails[rail].take_doorbells())

@@ -75,6 +75,7 @@ impl Fixture for Software {
     type Cq = CompletionQueue;
     type Srq = SharedReceiveQueue;
     type Memory = Buffer;
+    type Domain = ProtectionDomain;
 
     fn rails(&self) -> usize {
         self.domains[0].len()
@@ -107,7 +108,13 @@ impl Fixture for Software {
         srq: Option<&SharedReceiveQueue>,
         depth: u32,
     ) -> QueuePair {
-        let cap = QpCap { max_send_wr: depth, max_recv_wr: depth, ..QpCap::default() };
+        let cap = QpCap {
+            max_send_wr: depth,
+            max_recv_wr: depth,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            ..QpCap::default()
+        };
         let init = QpInit { srq, ..QpInit::new(cq, cap) };
         let qp = self.domain(end, rail).create_qp(&init).unwrap();
         qp.to_init(&ConnectOptions::default()).unwrap();
@@ -131,6 +138,10 @@ impl Fixture for Software {
     fn memory(&self, end: End, bytes: usize, access: AccessFlags) -> Buffer {
         let domains: Vec<_> = self.domains[end as usize].iter().collect();
         Buffer(RegisteredBuffer::new(bytes, access, &domains).unwrap())
+    }
+
+    fn open(&self, end: End) -> Vec<ProtectionDomain> {
+        self.domains[end as usize].clone()
     }
 
     fn set_link(&self, rail: usize, up: bool) {

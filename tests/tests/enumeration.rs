@@ -44,11 +44,17 @@ struct Kind {
     fragments: u32,
     flags: SendFlags,
     report_order: Option<ReportOrder>,
+    /// See [`Post::list`].
+    list: u8,
 }
 
 impl Kind {
     const fn new(opcode: Opcode, fragments: u32) -> Self {
-        Self { opcode, fragments, flags: SendFlags::SIGNALED, report_order: None }
+        Self { opcode, fragments, flags: SendFlags::SIGNALED, report_order: None, list: 0 }
+    }
+
+    const fn listed(self, list: u8) -> Self {
+        Self { list, ..self }
     }
 
     const fn when_done(self) -> Self {
@@ -57,9 +63,9 @@ impl Kind {
 
     /// An atomic moves 8 bytes.
     fn post(&self) -> Post {
-        let Self { opcode, fragments, flags, report_order } = *self;
+        let Self { opcode, fragments, flags, report_order, list } = *self;
         let length = if opcode == Opcode::FetchAdd { 8 } else { fragments * FRAGMENT };
-        Post { opcode, length, flags, report_order }
+        Post { opcode, length, flags, report_order, list }
     }
 }
 
@@ -73,7 +79,7 @@ const PLAIN: [Kind; 5] = [
 ];
 
 /// The kinds that are enumerated in pairs, with each other and with the plain ones.
-const SPECIAL: [Kind; 9] = [
+const SPECIAL: [Kind; 11] = [
     Kind::new(Opcode::RdmaWrite, 3),
     Kind::new(Opcode::RdmaWrite, 1).when_done(),
     Kind::new(Opcode::RdmaWriteWithImm, 2).when_done(),
@@ -83,6 +89,8 @@ const SPECIAL: [Kind; 9] = [
     Kind { flags: SendFlags::empty(), ..Kind::new(Opcode::Send, 1) },
     Kind { flags: SendFlags::SIGNALED.union(SendFlags::FENCE), ..Kind::new(Opcode::RdmaWrite, 2) },
     Kind::new(Opcode::FetchAdd, 1),
+    Kind::new(Opcode::RdmaWriteWithImm, 2).listed(4),
+    Kind::new(Opcode::Send, 1).listed(2),
 ];
 
 /// A sender: requests, and a fault.

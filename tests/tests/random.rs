@@ -55,6 +55,8 @@ fn choose_limits(random: &mut Seeded) -> QpLimits {
         max_recv_wr: pick(random, &[1, 2, 4, 9, 1024]),
         max_inline_data: pick(random, &[0, 16, 64, 200]),
         max_msg_size: pick(random, &[128, 129, 1 << 31]),
+        max_send_sge: pick(random, &[0, 1, 2, 3, 40]),
+        max_recv_sge: pick(random, &[0, 1, 2, 5]),
     }
 }
 
@@ -94,7 +96,9 @@ impl World {
         flags.set(SendFlags::INLINE, inline && length <= 200);
         let orders = [None, None, Some(ReportOrder::InOrder), Some(ReportOrder::WhenDone)];
         let report_order = pick(&mut self.random, &orders);
-        Post { opcode, length, flags, report_order }
+        let may_be_list = opcode != FetchAdd && length > 0 && self.random.one_in(4);
+        let list = if may_be_list { 1 + self.random.below(Post::LISTS.into()) as u8 } else { 0 };
+        Post { opcode, length, flags, report_order, list }
     }
 
     fn step(&mut self) {

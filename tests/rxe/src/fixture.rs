@@ -1,6 +1,7 @@
 //! Rails of rxe devices, `rxeA0` joined to `rxeB0` by the veth pair `a0`, `b0`, and so on.
 
 use crate::memory::Buffer;
+use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
 use polyrail_core::verbs::{AccessFlags, WcStatus};
 use polyrail_ffi::{
     CompletionQueue, Context, CqInit, DeviceList, Grh, Mtu, Path, PortState, PostMode,
@@ -92,6 +93,7 @@ impl Fixture for Rails {
     type Cq = CompletionQueue;
     type Srq = SharedReceiveQueue;
     type Memory = Buffer;
+    type Domain = VerbsDomain;
 
     fn rails(&self) -> usize {
         self.domains[0].len()
@@ -124,7 +126,7 @@ impl Fixture for Rails {
         srq: Option<&SharedReceiveQueue>,
         depth: u32,
     ) -> QueuePair {
-        let cap = QpCap::new(depth, depth, 64);
+        let cap = QpCap { max_send_sge: 4, max_recv_sge: 4, ..QpCap::new(depth, depth, 64) };
         let init = QpInit { srq, post_mode: self.post_mode, ..QpInit::new(cq, cap) };
         let qp: QueuePair = self.domain(end, rail).create_qp(&init).expect("a queue pair");
         assert_eq!(qp.is_extended(), self.post_mode != PostMode::Classic);
@@ -147,6 +149,14 @@ impl Fixture for Rails {
 
     fn memory(&self, end: End, bytes: usize, access: AccessFlags) -> Buffer {
         Buffer::new(bytes, access, &self.domains[end as usize])
+    }
+
+    fn open(&self, end: End) -> Vec<VerbsDomain> {
+        let end = if end == End::Near { "A" } else { "B" };
+        let names = (0..self.rails()).map(|rail| format!("rxe{end}{rail}").parse());
+        let names = names.collect::<Result<Vec<_>, _>>().expect("names of devices");
+        let options = OpenOptions { gid_index: Some(GID_INDEX) };
+        open_devices(&names, &options).expect("devices that work")
     }
 
     fn set_link(&self, rail: usize, up: bool) {

@@ -1,4 +1,4 @@
-//! What every backend must do: one list of named behaviours, over core's hardware traits and a
+//! What every backend must do: one list of named behaviours, over core's hardware traits, endpoints and a
 //! small [`Fixture`]. The software NIC runs it in `cargo test`, real verbs run it in the guest,
 //! which shows that both behave alike.
 //!
@@ -9,17 +9,23 @@ mod allocations;
 mod drivers;
 mod engine;
 mod failures;
+mod hosts;
 mod last_wqe;
 mod link;
+mod lists;
+mod membership;
 mod operations;
+mod order;
 pub mod pair;
 mod posting;
 mod reroute;
+mod waiting;
 mod wrapped;
 
 pub use pair::{Pair, Side};
 pub use wrapped::Wrapped;
 
+use polyrail::backend::Domain;
 use polyrail_core::hardware::{CompletionQueue, QueuePair, ReceiveQueue};
 use polyrail_core::verbs::{AccessFlags, LocalBuffer, WcStatus};
 use std::fmt::Debug;
@@ -92,6 +98,8 @@ pub trait Fixture: Debug {
     type Srq: ReceiveQueue + Clone + Debug + Send;
     /// Its registered memory.
     type Memory: Memory + Debug;
+    /// Its devices, as endpoints use them.
+    type Domain: Domain<Qp: Send, Cq: Send>;
 
     /// Rails between the ends.
     fn rails(&self) -> usize;
@@ -118,6 +126,8 @@ pub trait Fixture: Debug {
     fn is_failed(&self, qp: &Self::Qp) -> bool;
     /// Zeroed memory.
     fn memory(&self, end: End, bytes: usize, access: AccessFlags) -> Self::Memory;
+    /// Opens the devices of one end, one for each rail, as endpoints use them.
+    fn open(&self, end: End) -> Vec<Self::Domain>;
     /// Takes a rail's link down, or brings it up and returns when it carries packets again.
     fn set_link(&self, rail: usize, up: bool);
 }
@@ -191,10 +201,26 @@ pub fn list<F: Fixture>() -> Vec<Behaviour<F>> {
             the_engine_names_the_rail_of_a_bad_lkey
             the_engine_names_the_rail_that_left_the_region
             the_engine_names_the_notify_queue_pair_that_meets_no_receive;
+        lists:
+            lists_are_gathered_and_scattered_over_two_rails
+            lists_are_gathered_and_scattered_over_one_rail
+            a_batch_of_requests_rings_each_rail_once;
+        order:
+            a_signal_arrives_behind_what_was_posted_before
+            a_request_that_is_reported_when_done_waits_for_no_other;
         reroute:
             spray_survives_each_rail
             dqplb_survives_each_rail
             requests_survive_a_lost_link;
+        waiting:
+            two_ends_that_wait_miss_no_completion
+            a_wait_without_news_ends_in_time
+            a_file_descriptor_tells_an_event_loop
+            threads_that_sleep_wake_for_requests_and_completions;
+        membership:
+            members_come_go_and_are_replaced_while_others_work
+            completions_of_a_set_are_taken_in_all_ways
+            a_completion_queue_grows_and_keeps_what_it_holds;
         drivers:
             a_driver_that_takes_batches_in_parts_costs_no_byte
             a_driver_that_is_full_several_times_costs_no_byte

@@ -34,6 +34,7 @@ impl<F: Fixture> Fixture for Wrapped<'_, F> {
     type Cq = Faulty<F::Cq>;
     type Srq = Faulty<F::Srq>;
     type Memory = F::Memory;
+    type Domain = Faulty<F::Domain>;
 
     fn rails(&self) -> usize {
         self.fixture.rails()
@@ -77,6 +78,11 @@ impl<F: Fixture> Fixture for Wrapped<'_, F> {
 
     fn memory(&self, end: End, bytes: usize, access: AccessFlags) -> F::Memory {
         self.fixture.memory(end, bytes, access)
+    }
+
+    fn open(&self, end: End) -> Vec<Self::Domain> {
+        let domains = self.fixture.open(end).into_iter().zip(&self.drivers[end as usize]);
+        domains.map(|(domain, driver)| driver.domain(domain)).collect()
     }
 
     fn set_link(&self, rail: usize, up: bool) {

@@ -40,7 +40,7 @@ pub(super) struct Request {
 
 impl Request {
     fn all_fragments(&self) -> u32 {
-        (1 << self.job.length.div_ceil(super::shape::FRAGMENT).max(1)) - 1
+        (1 << self.job.fragments()) - 1
     }
 
     /// Whether all of its data was executed, and came back.

@@ -5,7 +5,7 @@ use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
     Refusal, SendBatch,
 };
-use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
+use polyrail_core::verbs::{Completion, DeviceId, LocalBuffer, RecvRequest, SendRequest, Sge};
 use std::cell::RefCell;
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -48,9 +48,29 @@ pub(super) struct EndRecvBatch<'q> {
     requests: Vec<RecvRequest>,
 }
 
+/// The bytes of a list: the buffers of a request lie one behind the other.
+fn in_a_row(buffers: &[Sge], max_sge: u32) -> Sge {
+    let count = buffers.len();
+    assert!((2..=max_sge as usize).contains(&count), "{count} buffers of {max_sge}");
+    assert!(buffers.iter().all(|sge| sge.length() > 0), "an empty buffer in {buffers:?}");
+    let follows = |pair: &[Sge]| {
+        pair[0].addr() + u64::from(pair[0].length()) == pair[1].addr()
+            && pair[0].lkey() == pair[1].lkey()
+    };
+    assert!(buffers.windows(2).all(follows), "bytes are missing, or twice there: {buffers:?}");
+    let length = buffers.iter().map(Sge::length).sum();
+    // SAFETY: these NICs touch no memory but their own.
+    unsafe { LocalBuffer::new(buffers[0].addr(), length) }.sge(buffers[0].lkey())
+}
+
 impl SendBatch for EndSendBatch<'_> {
     fn add(&mut self, request: &SendRequest) {
         self.requests.push(*request);
+    }
+
+    fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
+        let sge = in_a_row(buffers, self.qp.limits().max_send_sge);
+        self.requests.push(SendRequest { sge, ..*request });
     }
 
     fn commit(self) -> Result<(), CommitError> {
@@ -62,6 +82,11 @@ impl SendBatch for EndSendBatch<'_> {
 impl RecvBatch for EndRecvBatch<'_> {
     fn add(&mut self, request: &RecvRequest) {
         self.requests.push(*request);
+    }
+
+    fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
+        let sge = in_a_row(buffers, self.qp.limits().max_recv_sge);
+        self.requests.push(RecvRequest { wr_id, sge });
     }
 
     fn commit(self) -> Result<(), CommitError> {

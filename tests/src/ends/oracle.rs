@@ -4,7 +4,7 @@ use super::direction::{
     DataReceive, Direction, PLACES, READABLE, RECEIVE, RECEIVES, SOURCE, STRIDE,
 };
 use super::fabric::Executed;
-use super::shape::{FRAGMENT, Kind};
+use super::shape::Kind;
 use polyrail_core::internals::SequenceImm;
 use polyrail_core::verbs::{Opcode, SendRequest, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::VirtualWc;
@@ -55,7 +55,7 @@ impl Direction {
         assert!(matches!(this.job.kind, Kind::Write | Kind::WriteImm), "a WRITE of {number}");
         let target = PLACES + this.place as u64 * STRIDE + offset as u64;
         assert_eq!(request.remote_addr, target, "{offset} bytes into request {number}");
-        self.check_length(number, request, offset);
+        let fragment = self.check_fragment(number, request, offset);
         let (kind, status) = (this.job.kind, this.report);
         assert!(!this.told, "late write: request {number} ({kind:?}) was notified");
         match status {
@@ -77,7 +77,7 @@ impl Direction {
         for at in offset..offset + request.sge.length() as usize {
             self.memory[place][at] = Self::byte(number, at);
         }
-        self.requests[number].ran |= 1 << (offset / FRAGMENT as usize);
+        self.requests[number].ran |= 1 << fragment;
     }
 
     fn is_numbered(&self, request: &SendRequest) -> bool {
@@ -92,10 +92,13 @@ impl Direction {
         self.numbers.insert(number);
     }
 
-    fn check_length(&self, number: usize, request: &SendRequest, offset: usize) {
-        assert_eq!(offset % FRAGMENT as usize, 0, "a fragment of {number} begins in the middle");
-        let left = self.requests[number].job.length - offset as u32;
-        assert_eq!(request.sge.length(), left.min(FRAGMENT), "of a fragment of {number}");
+    /// Which fragment a request is.
+    fn check_fragment(&self, number: usize, request: &SendRequest, offset: usize) -> u32 {
+        let fragment = self.requests[number].job.fragment_at(offset as u32);
+        let (fragment, length) =
+            fragment.unwrap_or_else(|| panic!("no fragment of {number} begins at {offset}"));
+        assert_eq!(request.sge.length(), length, "of fragment {fragment} of {number}");
+        fragment
     }
 
     /// No request behind this one waited for it, and was executed.
@@ -122,11 +125,11 @@ impl Direction {
         assert_eq!(self.requests[number].job.kind, Kind::Read, "a READ of {number}");
         let target = READABLE + number as u64 * STRIDE + offset as u64;
         assert_eq!(request.remote_addr, target, "{offset} bytes into READ {number}");
-        self.check_length(number, request, offset);
+        let fragment = self.check_fragment(number, request, offset);
         // What a READ finds does not matter once nobody waits for it.
         if self.requests[number].report.is_none() {
             self.check_fence(number);
-            self.requests[number].ran |= 1 << (offset / FRAGMENT as usize);
+            self.requests[number].ran |= 1 << fragment;
         }
     }
 
@@ -162,7 +165,8 @@ impl Direction {
             let (number, offset) = find(SOURCE, request.sge.addr());
             let this = &mut self.requests[number];
             assert_eq!(this.report, None, "bytes of {number} land after its report");
-            this.landed |= 1 << (offset / FRAGMENT as usize);
+            let fragment = this.job.fragment_at(offset as u32);
+            this.landed |= 1 << fragment.expect("the beginning of a fragment").0;
         }
     }
 

@@ -68,11 +68,12 @@ impl Shape {
 }
 
 impl Job {
-    fn plainer(self) -> [Self; 5] {
+    fn plainer(self) -> [Self; 6] {
         [
             Self { fence: false, ..self },
             Self { signaled: true, ..self },
             Self { when_done: false, ..self },
+            Self { list: 0, ..self },
             Self::new(self.kind, 1),
             Self { length: Self::new(self.kind, 2).length.min(self.length), ..self },
         ]

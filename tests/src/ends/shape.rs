@@ -37,7 +37,14 @@ pub struct Job {
     pub signaled: bool,
     /// It is reported when it is done, whatever was posted before it.
     pub when_done: bool,
+    /// Its local bytes are a list of buffers, if that is not 0: which list.
+    pub list: u8,
+    /// Buffers that the queue pairs take with a request.
+    pub sge: u8,
 }
+
+/// Ways to make a list.
+const LISTS: u8 = 5;
 
 impl Job {
     /// A signaled request of this many fragments, the last one shorter; of none, a signal.
@@ -46,7 +53,65 @@ impl Job {
             Kind::FetchAdd => 8,
             _ => (fragments * FRAGMENT).saturating_sub(28),
         };
-        Self { kind, length, fence: false, signaled: true, when_done: false }
+        Self { kind, length, fence: false, signaled: true, when_done: false, list: 0, sge: 1 }
+    }
+
+    /// The lengths of its buffers, which lie one behind the other. What is not cut has no more than queue pairs
+    /// take.
+    pub fn parts(self) -> Vec<u32> {
+        let Self { length, sge, .. } = self;
+        let borders = match self.list {
+            0 => vec![],
+            1 => vec![1, 2, 2, 3],
+            2 => vec![FRAGMENT - 1, FRAGMENT, FRAGMENT + 1],
+            3 => vec![FRAGMENT, 2 * FRAGMENT, 2 * FRAGMENT],
+            4 => vec![length / 2, length - 1],
+            _ => vec![0, length / 3, length / 3 + 1, 2 * length / 3],
+        };
+        let most = if self.is_fragmented() { borders.len() } else { usize::from(sge) - 1 };
+        let mut from = 0;
+        let ends = borders.into_iter().take(most).chain([length]);
+        let part = |to: u32| {
+            let to = to.clamp(from, length);
+            to - std::mem::replace(&mut from, to)
+        };
+        ends.map(part).collect()
+    }
+
+    /// Where its fragments begin, found byte by byte.
+    fn cuts(self) -> Vec<u32> {
+        let (mut cuts, mut at) = (Vec::new(), 0);
+        let (mut bytes, mut buffers) = (FRAGMENT, 0);
+        for part in self.parts() {
+            buffers += u32::from(part > 0);
+            for _ in 0..part {
+                if bytes == FRAGMENT || buffers > u32::from(self.sge) {
+                    cuts.push(at);
+                    (bytes, buffers) = (0, 1);
+                }
+                (bytes, at) = (bytes + 1, at + 1);
+            }
+        }
+        cuts
+    }
+
+    /// How many fragments it has.
+    pub fn fragments(self) -> u32 {
+        let count =
+            if self.list == 0 { self.length.div_ceil(FRAGMENT) } else { self.cuts().len() as u32 };
+        count.max(1)
+    }
+
+    /// Which of its fragments begins at an offset, and how long that is.
+    pub fn fragment_at(self, offset: u32) -> Option<(u32, u32)> {
+        if self.list == 0 {
+            let length = FRAGMENT.min(self.length - offset);
+            return offset.is_multiple_of(FRAGMENT).then_some((offset / FRAGMENT, length));
+        }
+        let cuts = self.cuts();
+        let at = cuts.iter().position(|cut| *cut == offset)?;
+        let end = cuts.get(at + 1).copied().unwrap_or(self.length);
+        Some((at as u32, end - offset))
     }
 
     /// The same, behind a fence.
@@ -66,7 +131,12 @@ impl Job {
         let job = Self::new(kind, if is_signal { 0 } else { fragments });
         let unsignaled = matches!(kind, Kind::WriteImm | Kind::Send) && choices.one_in(6);
         let when_done = job.is_fragmented() && choices.one_in(3);
-        Self { fence: choices.one_in(6), signaled: !unsignaled, when_done, ..job }
+        let fence = choices.one_in(6);
+        let may_be_list = job.length > 0 && kind != Kind::FetchAdd;
+        let list =
+            if may_be_list && choices.one_in(3) { 1 + choices.below(LISTS.into()) } else { 0 };
+        let (list, sge) = (list as u8, shape.sge);
+        Self { fence, signaled: !unsignaled, when_done, list, sge, ..job }
     }
 }
 
@@ -110,6 +180,8 @@ pub struct Shape {
     pub uneven: bool,
     /// Send and receive slots of each physical queue pair, the notify queue pair's last.
     pub slots: Vec<(u32, u32)>,
+    /// Buffers that each of them takes with a request, or receive.
+    pub sge: u8,
     /// What a poll reports at most.
     pub budget: usize,
     /// A queue pair's flush is there as soon as it is in the error state.
@@ -154,6 +226,7 @@ impl Shape {
             order: PassThroughOrder::Ordered,
             uneven: false,
             slots: vec![(4, 4); 3],
+            sge: 1,
             budget: usize::MAX,
             flushes_at_once: true,
             weak: u8::MAX,
@@ -193,6 +266,7 @@ impl Shape {
         shape.slots = (0..=rails)
             .map(|_| if even { (8, 8) } else { (1 + choices.below(4), 1 + choices.below(4)) })
             .collect();
+        shape.sge = pick(choices, &[1, 2, 3]);
         shape.polls = [0, 1].map(|_| pick(choices, &[1, 4, 12, 12]));
         shape.acknowledgements = pick(choices, &[1, 3, 6, 12]);
         shape.control = pick(choices, &[1, 3, 6, 12]);
@@ -250,7 +324,14 @@ impl Shape {
     /// What a queue pair is granted.
     pub fn limits(&self, rail: usize) -> QpLimits {
         let (max_send_wr, max_recv_wr) = self.slots[rail];
-        QpLimits { max_send_wr, max_recv_wr, max_inline_data: 0, max_msg_size: 1 << 20 }
+        QpLimits {
+            max_send_wr,
+            max_recv_wr,
+            max_inline_data: 0,
+            max_msg_size: 1 << 20,
+            max_send_sge: self.sge.into(),
+            max_recv_sge: self.sge.into(),
+        }
     }
 
     /// The configuration of both virtual queue pairs.

@@ -3,7 +3,9 @@
 use super::World;
 use super::direction::{DataReceive, PLACES, READABLE, RECEIVE, RECEIVES, SOURCE, STRIDE};
 use super::shape::{FRAGMENT, Job, Kind};
-use polyrail_core::verbs::{DeviceKeys, LocalBuffer, RecvWr, ReportOrder, SendFlags, SendWr};
+use polyrail_core::verbs::{
+    DeviceKeys, LocalBuffer, LocalPart, RecvWr, ReportOrder, SendFlags, SendWr,
+};
 use polyrail_core::virtual_qp::PostError;
 
 impl World {
@@ -11,8 +13,13 @@ impl World {
         let job = self.shape.jobs[end][self.ends[end].next_job];
         let direction = &self.directions[end];
         let (number, place) = (direction.requests.len(), direction.free_place());
-        let wr = request(job, number, place, &self.ends[end].keys);
-        let posted = self.ends[end].qp.post_send(&wr);
+        let this = &mut self.ends[end];
+        let wr = request(job, number, place, &this.keys);
+        let posted = if job.list == 0 {
+            this.qp.post_send(&wr)
+        } else {
+            this.qp.post_list(&wr, &in_parts(wr.local, &job.parts(), &this.keys))
+        };
         match posted {
             Ok(()) => {
                 self.directions[end].accepted(job, place);
@@ -39,10 +46,18 @@ impl World {
         let wr_id = RECEIVE | (at as u64) << 1 | u64::from(data);
         // SAFETY: these NICs touch no memory but their own.
         let local = unsafe { LocalBuffer::new(RECEIVES + at as u64 * STRIDE, 6 * FRAGMENT) };
+        let buffers = (at % (usize::from(self.shape.sge) + 1)) as u32;
         let this = &mut self.ends[end];
-        let wr =
-            if data { RecvWr::data(wr_id, local, &this.keys) } else { RecvWr::notification(wr_id) };
-        match this.qp.post_recv(&wr) {
+        let posted = if !data {
+            this.qp.post_recv(&RecvWr::notification(wr_id))
+        } else if buffers == 0 {
+            this.qp.post_recv(&RecvWr::data(wr_id, local, &this.keys))
+        } else {
+            let mut lengths = vec![1; buffers as usize - 1];
+            lengths.push(6 * FRAGMENT + 1 - buffers);
+            this.qp.post_recv_list(wr_id, &in_parts(local, &lengths, &this.keys))
+        };
+        match posted {
             Ok(()) => {
                 let direction = &mut self.directions[1 - end];
                 if data {
@@ -95,4 +110,15 @@ fn request(job: Job, number: usize, place: usize, keys: &[DeviceKeys]) -> SendWr
     flags.set(SendFlags::FENCE, job.fence);
     let order = if job.when_done { ReportOrder::WhenDone } else { ReportOrder::InOrder };
     wr.with_flags(flags).reported(order)
+}
+
+/// A buffer in pieces of these lengths.
+fn in_parts<'k>(whole: LocalBuffer, lengths: &[u32], keys: &'k [DeviceKeys]) -> Vec<LocalPart<'k>> {
+    let mut from = 0;
+    let part = |length: &u32| {
+        let local = whole.slice(from, *length).expect("within the buffer");
+        from += length;
+        LocalPart { local, keys }
+    };
+    lengths.iter().map(part).collect()
 }

@@ -548,8 +548,15 @@ impl Fabric {
         let place = (qp.name.host, qp.name.device);
         let found = self.memory.find(place, sge.lkey(), sge.addr(), sge.length());
         let (block, offset) = found.expect("words of this end");
-        let Kind::Words(words) = &self.memory.block(block).kind else { panic!("no words") };
-        Some(words.read(offset as usize / 8, sge.length() as usize / 8))
+        match &self.memory.block(block).kind {
+            Kind::Words(words) => Some(words.read(offset as usize / 8, sge.length() as usize / 8)),
+            // Its contents follow from its address.
+            Kind::Source(source) => {
+                assert!(source.is_readable, "a request brings bytes that nobody can read");
+                None
+            }
+            Kind::Target(_) => panic!("a buffer to receive into is sent"),
+        }
     }
 
     pub(super) fn post_receives(

@@ -103,6 +103,8 @@ pub(super) struct Target {
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) owner: Owner,
+    /// This process can read it, unlike the memory of a GPU.
+    pub(super) is_readable: bool,
     pub(super) is_given_back: bool,
 }
 

@@ -358,6 +358,8 @@ impl Line {
             max_recv_wr: 0,
             max_inline_data: self.inline,
             max_msg_size: self.max_message[host][place % self.rails],
+            max_send_sge: 1,
+            max_recv_sge: 0,
         }
     }
 

@@ -130,12 +130,17 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let from = connection.line.from;
         let number = connection.sent as u64 + 1;
         let owner = Owner { connection: connection.id, number, buffer: 0 };
-        let source = Kind::Source(Source { owner, is_given_back: false });
+        let is_readable = tag.is_multiple_of(2);
+        let source = Kind::Source(Source { owner, is_readable, is_given_back: false });
         let block = self.nics.borrow_mut().memory.buffer(from, length, source);
         let addr = self.nics.borrow().memory.block(block).addr;
         let before = self.nics.borrow().posted;
         self.nics.borrow_mut().has_refused = false;
-        let result = connection.sender.isend(local(addr, length), tag, &keys(from, block));
+        let (local, keys) = (local(addr, length), keys(from, block));
+        let result = match is_readable {
+            true => connection.sender.isend_inline(local, tag, &keys),
+            false => connection.sender.isend(local, tag, &keys),
+        };
         let (after, has_refused) = (self.nics.borrow().posted, self.nics.borrow().has_refused);
         match result {
             Ok(handle) => {

@@ -4,7 +4,7 @@ use super::Nic;
 use super::state::{QpState, State};
 use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
 use polyrail_core::verbs::{
-    Completion, Imm, RecvRequest, SendRequest, WcFlags, WcOpcode, WcStatus,
+    Completion, Imm, RecvRequest, SendRequest, Sge, WcFlags, WcOpcode, WcStatus,
 };
 use polyrail_core::virtual_qp::RailCounters;
 
@@ -62,6 +62,18 @@ impl QpHandle {
     /// Sends posted and not executed.
     pub fn sends(&self) -> Vec<SendRequest> {
         self.with(|qp| qp.sends.iter().copied().collect())
+    }
+
+    /// The buffers of a request that was posted.
+    pub fn buffers(&self, request: &SendRequest) -> Vec<Sge> {
+        let list = self.with(|qp| qp.send_lists.get(&request.wr_id).cloned());
+        list.unwrap_or_else(|| vec![request.sge])
+    }
+
+    /// The buffers of a receive that was posted.
+    pub fn recv_buffers(&self, receive: &RecvRequest) -> Vec<Sge> {
+        let list = self.with(|qp| qp.recv_lists.get(&receive.wr_id).cloned());
+        list.unwrap_or_else(|| vec![receive.sge])
     }
 
     /// Receives posted and not consumed.

@@ -6,7 +6,7 @@ use polyrail_core::hardware::{
     CommitError, CompletionQueue, CqError, CqId, QpLimits, QueuePair, ReceiveQueue, RecvBatch,
     Refusal, SendBatch,
 };
-use polyrail_core::verbs::{Completion, DeviceId, RecvRequest, SendRequest};
+use polyrail_core::verbs::{Completion, DeviceId, LocalBuffer, RecvRequest, SendRequest, Sge};
 use std::mem::MaybeUninit;
 
 /// A queue pair as the engine owns it.
@@ -21,6 +21,8 @@ pub struct ScriptedQp {
 pub struct ScriptedSendBatch<'q> {
     qp: &'q ScriptedQp,
     requests: Vec<SendRequest>,
+    /// The buffers of those of them that have several.
+    lists: Vec<(u64, Vec<Sge>)>,
 }
 
 /// Receives on their way to a [`ScriptedQp`].
@@ -28,6 +30,16 @@ pub struct ScriptedSendBatch<'q> {
 pub struct ScriptedRecvBatch<'q> {
     qp: &'q ScriptedQp,
     requests: Vec<RecvRequest>,
+    /// The buffers of those of them that have several.
+    lists: Vec<(u64, Vec<Sge>)>,
+}
+
+/// What stands for a list where only its length matters: all bytes from the first address on.
+fn as_one(buffers: &[Sge]) -> Sge {
+    let length = buffers.iter().map(Sge::length).sum();
+    // SAFETY: the scripted NIC never touches memory.
+    let first = |sge: &Sge| unsafe { LocalBuffer::new(sge.addr(), length) }.sge(sge.lkey());
+    buffers.first().map_or(Sge::EMPTY, first)
 }
 
 impl SendBatch for ScriptedSendBatch<'_> {
@@ -35,9 +47,16 @@ impl SendBatch for ScriptedSendBatch<'_> {
         self.requests.push(*request);
     }
 
+    fn add_list(&mut self, request: &SendRequest, buffers: &[Sge]) {
+        self.requests.push(SendRequest { sge: as_one(buffers), ..*request });
+        self.lists.push((request.wr_id, buffers.to_vec()));
+    }
+
     fn commit(self) -> Result<(), CommitError> {
         assert!(!self.requests.is_empty(), "no doorbell without a request");
         let mut state = self.qp.nic.state.borrow_mut();
+        let names = self.requests.iter().map(|request| request.wr_id);
+        state.qps[self.qp.at].note_send_lists(names, self.lists);
         let posted = state.post_sends(self.qp.at, &self.requests);
         if state.qps[self.qp.at].errored {
             state.flush(self.qp.at);
@@ -51,9 +70,16 @@ impl RecvBatch for ScriptedRecvBatch<'_> {
         self.requests.push(*request);
     }
 
+    fn add_list(&mut self, wr_id: u64, buffers: &[Sge]) {
+        self.requests.push(RecvRequest { wr_id, sge: as_one(buffers) });
+        self.lists.push((wr_id, buffers.to_vec()));
+    }
+
     fn commit(self) -> Result<(), CommitError> {
         assert!(!self.requests.is_empty(), "no doorbell without a request");
         let mut state = self.qp.nic.state.borrow_mut();
+        let names = self.requests.iter().map(|request| request.wr_id);
+        state.qps[self.qp.at].note_recv_lists(names, self.lists);
         let posted = state.qps[self.qp.at].post_recvs(self.requests);
         if state.qps[self.qp.at].errored {
             state.flush(self.qp.at);
@@ -66,7 +92,7 @@ impl ReceiveQueue for ScriptedQp {
     type RecvBatch<'q> = ScriptedRecvBatch<'q>;
 
     fn start_recv(&mut self) -> ScriptedRecvBatch<'_> {
-        ScriptedRecvBatch { qp: self, requests: Vec::new() }
+        ScriptedRecvBatch { qp: self, requests: Vec::new(), lists: Vec::new() }
     }
 }
 
@@ -91,7 +117,7 @@ unsafe impl QueuePair for ScriptedQp {
     }
 
     fn start_send(&mut self) -> ScriptedSendBatch<'_> {
-        ScriptedSendBatch { qp: self, requests: Vec::new() }
+        ScriptedSendBatch { qp: self, requests: Vec::new(), lists: Vec::new() }
     }
 
     fn enter_error(&self) -> Result<(), Refusal> {

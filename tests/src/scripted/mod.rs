@@ -22,8 +22,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 /// What every queue pair gets unless the test overrides it.
-pub const LIMITS: QpLimits =
-    QpLimits { max_send_wr: 1024, max_recv_wr: 1024, max_inline_data: 256, max_msg_size: 1 << 31 };
+pub const LIMITS: QpLimits = QpLimits {
+    max_send_wr: 1024,
+    max_recv_wr: 1024,
+    max_inline_data: 256,
+    max_msg_size: 1 << 31,
+    max_send_sge: 1,
+    max_recv_sge: 1,
+};
 
 /// All devices of a test.
 #[derive(Clone, Debug, Default)]

@@ -2,11 +2,11 @@
 
 use polyrail_core::hardware::{CommitError, QpLimits, Refusal};
 use polyrail_core::verbs::{
-    Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, WcFlags, WcOpcode,
+    Completion, DeviceId, Imm, Opcode, RecvRequest, SendFlags, SendRequest, Sge, WcFlags, WcOpcode,
     WcStatus,
 };
 use polyrail_core::virtual_qp::RailCounters;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// A driver's error for a request that its device cannot carry.
 pub(super) const EINVAL: i32 = 22;
@@ -126,6 +126,9 @@ pub(super) struct QpState {
     pub(super) counters: RailCounters,
     /// The last commit was taken in part, for lack of room.
     pub(super) owes: bool,
+    /// The lists that requests, and receives, of these names had last.
+    pub(super) send_lists: HashMap<u64, Vec<Sge>>,
+    pub(super) recv_lists: HashMap<u64, Vec<Sge>>,
 }
 
 impl QpState {
@@ -148,6 +151,8 @@ impl QpState {
             error_refusal: None,
             counters: RailCounters::default(),
             owes: false,
+            send_lists: HashMap::new(),
+            recv_lists: HashMap::new(),
         }
     }
 
@@ -156,6 +161,29 @@ impl QpState {
         let is_inline = request.flags.contains(SendFlags::INLINE);
         let longest = if is_inline { self.limits.max_inline_data } else { u32::MAX };
         request.sge.length() <= longest.min(self.limits.max_msg_size)
+    }
+
+    /// Requests of these names are offered, and some of them have lists. Names of what was not taken are given
+    /// again.
+    pub(super) fn note_send_lists(
+        &mut self,
+        names: impl Iterator<Item = u64>,
+        lists: Vec<(u64, Vec<Sge>)>,
+    ) {
+        check_lists(&lists, self.limits.max_send_sge);
+        names.for_each(|name| drop(self.send_lists.remove(&name)));
+        self.send_lists.extend(lists);
+    }
+
+    /// The same of receives.
+    pub(super) fn note_recv_lists(
+        &mut self,
+        names: impl Iterator<Item = u64>,
+        lists: Vec<(u64, Vec<Sge>)>,
+    ) {
+        check_lists(&lists, self.limits.max_recv_sge);
+        names.for_each(|name| drop(self.recv_lists.remove(&name)));
+        self.recv_lists.extend(lists);
     }
 
     /// Takes a batch of sends, or the front of it. Returns how many it took. Logged requests are
@@ -193,6 +221,15 @@ impl QpState {
             self.recv_batches.push(accepted as usize);
         }
         refusal.map_or(Ok(()), |refusal| Err(CommitError { accepted, refusal }))
+    }
+}
+
+/// What the engine promises of lists.
+fn check_lists(lists: &[(u64, Vec<Sge>)], max_sge: u32) {
+    for (wr_id, list) in lists {
+        assert!(list.len() > 1, "a list of one buffer is none: {wr_id:#x}");
+        assert!(list.len() <= max_sge as usize, "{} buffers of {max_sge}", list.len());
+        assert!(list.iter().all(|sge| sge.length() > 0), "an empty buffer in {list:?}");
     }
 }
 

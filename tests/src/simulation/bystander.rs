@@ -7,7 +7,7 @@ use polyrail::nic::{ConnectOptions, connect_pair};
 use polyrail_core::hardware::{QueuePair as _, SendBatch as _};
 use polyrail_core::verbs::{Completion, DeviceId, Imm, Opcode, SendFlags, SendRequest, Sge};
 
-const GRANT: Grant = Grant { send: 4, recv: 4, inline: 0 };
+const GRANT: Grant = Grant { send: 4, recv: 4, inline: 0, sge: 1 };
 
 /// Its completions are foreign to the virtual completion queue, which hands over every one of them.
 pub(super) struct Bystander {

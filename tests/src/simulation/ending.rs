@@ -95,16 +95,31 @@ impl World {
             self.lift_faults();
             let mut busy = act(self);
             busy |= self.advance(5000) > 0;
+            let before = self.completions_taken();
             for host in polling {
                 let brought = self.hosts[*host].poll_for(self.budget());
                 busy |= !brought.events.is_empty();
                 self.arrived(*host, brought);
             }
+            // Receives that the engine posts by itself end without an event.
+            busy |= self.completions_taken() != before;
             self.invariants();
             idle = if busy { 0 } else { idle + 1 };
             rounds += 1;
             assert!(rounds < MAX_ROUNDS, "it never settles");
         }
+    }
+
+    /// Completions that the engine took off the queues of all connections.
+    fn completions_taken(&mut self) -> u64 {
+        let Self { connections, hosts, .. } = self;
+        let ends = connections.iter().flat_map(|connection| connection.ends.iter().enumerate());
+        ends.map(|(end, this)| {
+            let qp = hosts[end].qp(this.index);
+            let mut of = |rail| qp.counters(rail).map_or(0, |counters| counters.completions);
+            this.physical.iter().map(|physical| of(physical.rail)).sum::<u64>()
+        })
+        .sum()
     }
 
     /// Posts receives for all that is on its way. Returns whether any were posted.

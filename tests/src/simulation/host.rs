@@ -90,8 +90,14 @@ impl Host {
         grant: Grant,
         srq: Option<&SharedReceiveQueue>,
     ) -> QueuePair {
-        let Grant { send, recv, inline } = grant;
-        let cap = QpCap { max_send_wr: send, max_recv_wr: recv, max_inline_data: inline };
+        let Grant { send, recv, inline, sge } = grant;
+        let cap = QpCap {
+            max_send_wr: send,
+            max_recv_wr: recv,
+            max_inline_data: inline,
+            max_send_sge: sge,
+            max_recv_sge: sge,
+        };
         let srq = srq.map(Faulty::inner);
         let init = QpInit { srq, ..QpInit::new(self.cq.cqs()[at].inner(), cap) };
         self.drivers[at].queue_pair(self.domains[at].create_qp(&init).expect("a working device"))

@@ -214,13 +214,16 @@ impl World {
         let Step::Executed { device, qp_num, wr_id, opcode, outcome } = *step else { return };
         let is_deferred = outcome == TurnOutcome::Deferred;
         let Some((at, end, rail)) = self.multi_rail(device, qp_num) else { return };
-        if wr_id & STRAY != 0 && wr_id & 3 == 0 || !(outcome == TurnOutcome::Done || is_deferred) {
-            return;
-        }
         let Self { connections, hosts, .. } = self;
         let connection = &mut connections[at];
         let ground = connection.ground(end, hosts);
         let sender = &mut connection.ends[end].sender;
+        if rail == RailId::Data(0) && matches!(outcome, TurnOutcome::Failed(_)) {
+            sender.rail_0_failed();
+        }
+        if wr_id & STRAY != 0 && wr_id & 3 == 0 || !(outcome == TurnOutcome::Done || is_deferred) {
+            return;
+        }
         match (rail, opcode) {
             (RailId::Notify, _) => sender.notify_ran(&ground),
             (RailId::Data(0), Opcode::Send | Opcode::SendWithImm)

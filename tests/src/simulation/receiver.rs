@@ -143,7 +143,7 @@ impl Receiver {
         }
         assert_eq!(wc.opcode, WcOpcode::RECV);
         let bytes = read(own.near, own.near_offset(place), request.length as usize);
-        assert!(bytes == request.pattern(), "the bytes of {request:?} are in the receive");
+        assert!(bytes == request.gathered(), "the bytes of {request:?} are in the receive");
     }
 
     fn notified(

@@ -109,15 +109,37 @@ impl Request {
         .expect("within the buffer");
     }
 
-    /// The buffers of its list, as offsets and lengths within its place: two, or four.
-    pub(super) fn parts(&self) -> Vec<(usize, u32)> {
+    /// The buffers of its list, as offsets and lengths within its place. Some have one byte or none, some end
+    /// where a fragment of `fragment` bytes does.
+    pub(super) fn parts(&self, fragment: u32) -> Vec<(usize, u32)> {
         let Self { turned, length, id, .. } = *self;
         let halves = [(turned, length - turned), (0, turned)];
         let split = |(at, length): (u32, u32)| {
-            let first = if id.is_multiple_of(2) { length / 3 } else { 0 };
-            [(at as usize, first), ((at + first) as usize, length - first)]
+            let borders = match id % 6 {
+                0 => vec![length / 3],
+                1 => vec![0],
+                2 => vec![1],
+                3 => vec![length.saturating_sub(1)],
+                4 => vec![fragment, fragment + 1],
+                _ => vec![1, 2, 2, 3, fragment / 2],
+            };
+            let mut parts = Vec::new();
+            let mut from = 0;
+            for border in borders.into_iter().chain([length]) {
+                let to = border.clamp(from, length);
+                parts.push(((at + from) as usize, to - from));
+                from = to;
+            }
+            parts
         };
         halves.into_iter().flat_map(split).collect()
+    }
+
+    /// What the far end gets of a WRITE or SEND: the buffers of a list one behind the other.
+    pub(super) fn gathered(&self) -> Vec<u8> {
+        let mut gathered = self.pattern();
+        gathered.rotate_left(self.turned as usize);
+        gathered
     }
 
     /// Checks that the request had its effect, and no other.
@@ -125,11 +147,7 @@ impl Request {
         let near = ground.near_offset(self.place);
         let far = ground.far_offset(self.place);
         let (memory, at, mut expected) = match self.opcode {
-            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm => {
-                let mut gathered = self.pattern();
-                gathered.rotate_left(self.turned as usize);
-                (ground.far, far, gathered)
-            }
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm => (ground.far, far, self.gathered()),
             Opcode::RdmaRead => {
                 let mut scattered = self.pattern();
                 scattered.rotate_right(self.turned as usize);
@@ -167,6 +185,8 @@ pub(super) struct Sender {
     bypassing_to_run: VecDeque<Request>,
     /// A pass-through request whose data comes later, by its tag.
     deferred: Option<(u64, Request)>,
+    /// One whose data had to come at once, or not at all, since a later request failed on its queue pair.
+    concluded: Option<Request>,
     /// What fills receives with buffers and succeeded before the receive was reported.
     sent: BTreeSet<u64>,
     next_id: u64,
@@ -371,6 +391,11 @@ impl Sender {
             let next = deferred.or(self.bypassing_to_run.front());
             let overtaken = next.filter(|earlier| earlier.id < request.id);
             assert!(overtaken.is_none(), "{request:?} is notified before {overtaken:?}");
+            let is_there = |earlier: &&Request| {
+                let latest = &self.latest[earlier.place];
+                earlier.id < request.id && latest.is_some_and(|latest| latest.id == earlier.id)
+            };
+            self.concluded.iter().filter(is_there).for_each(|earlier| earlier.check_done(ground));
         }
     }
 
@@ -378,6 +403,11 @@ impl Sender {
     pub(super) fn notify_ran(&mut self, ground: &Ground<'_>) {
         let request = self.notifies_to_run.pop_front().expect("a notify of a request");
         self.check_notified(&request, ground);
+    }
+
+    /// A request failed on rail 0: what was deferred there is done, or failed, too.
+    pub(super) fn rail_0_failed(&mut self) {
+        self.concluded = self.deferred.take().map(|(_, request)| request).or(self.concluded);
     }
 
     /// A NIC carried out the next pass-through request, or told its peer to.

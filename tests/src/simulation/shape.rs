@@ -29,6 +29,8 @@ pub struct Grant {
     pub recv: u32,
     /// Bytes of an inline request.
     pub inline: u32,
+    /// Buffers of a request, and of a receive.
+    pub sge: u32,
 }
 
 impl Grant {
@@ -38,6 +40,7 @@ impl Grant {
             send: 1 << choices.below(deepest),
             recv: 1 << choices.below(deepest),
             inline: 16 * pick(choices, &[0, 1, 2, 4, 4, 10]),
+            sge: pick(choices, &[1, 2, 3, 5, 8]),
         }
     }
 }
@@ -244,6 +247,12 @@ impl ConnectionShape {
         let least = rails.iter().map(|grant| grant.inline).min().unwrap_or(0);
         if is_cut { least.min(self.config.max_msg_size) } else { least }
     }
+
+    /// Buffers that a request can have which is not cut: all rails take as many.
+    pub(super) fn sge_limit(&self) -> usize {
+        let grants = self.grants[..self.rails].iter();
+        grants.map(|grant| grant.sge).min().unwrap_or(1) as usize
+    }
 }
 
 impl fmt::Display for Shape {
@@ -276,8 +285,8 @@ impl fmt::Display for ConnectionShape {
         )?;
         let notify = self.has_notify().then_some(&self.notify_grant);
         self.grants[..*rails].iter().chain(notify).try_for_each(|grant| {
-            let Grant { send, recv, inline } = grant;
-            write!(f, " {send}/{recv}/{inline}")
+            let Grant { send, recv, inline, sge } = grant;
+            write!(f, " {send}/{recv}/{inline}/{sge}")
         })
     }
 }

@@ -4,6 +4,7 @@ use super::World;
 use super::places::{Ground, STRIDE};
 use super::sender::{Flaw, Request};
 use super::shape::{ConnectionShape, Weather};
+use super::virtual_qp::AnyQp;
 use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
 use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _};
@@ -75,7 +76,8 @@ impl World {
             let local = ground.near.local(ground.near_offset(request.local) + at, length);
             LocalPart { local: local.expect("within the buffer"), keys: &keys }
         };
-        let parts: Vec<_> = request.parts().into_iter().map(part).collect();
+        let fragment = self.connections[at].shape.config.max_msg_size;
+        let parts: Vec<_> = request.parts(fragment).into_iter().map(part).collect();
         let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
         let before = qp.unreported_sends();
         let state = qp.state();
@@ -122,6 +124,14 @@ impl World {
         let fair = match error {
             PostSendError::InlineTooLong { max, .. } => too_long && max == limit,
             PostSendError::Driver { .. } => connection.damaged || too_long,
+            PostSendError::TooManyBuffers { count, max } if is_one(&connection.shape, request) => {
+                let parts = request.parts(connection.shape.config.max_msg_size);
+                let filled = parts.iter().filter(|(_, length)| *length > 0).count();
+                // A SEND that has to wait needs places of the ring.
+                let places = connection.shape.size.wrs() as usize - 1;
+                let limits = [connection.shape.sge_limit(), places];
+                count == filled && limits.contains(&max) && filled > max
+            }
             _ => is_fair(error, request, state),
         };
         assert!(fair, "{error} for {request:?}");
@@ -195,8 +205,9 @@ impl World {
             let Request { place: local, length, salt, .. } = read;
             return Request { flags, local, length, salt, ..request };
         }
-        let may_be_list = request.is_fragmented() && shape.is_multi() && request.length > 1;
-        if may_be_list && !request.flags.contains(SendFlags::INLINE) && choices.one_in(4) {
+        let is_send = matches!(opcode, Send | SendWithImm);
+        let may_be_list = (request.is_fragmented() || is_send) && request.length > 1;
+        if may_be_list && choices.one_in(4) {
             return Request { turned: 1 + choices.below(request.length - 1), ..request };
         }
         request
@@ -243,6 +254,7 @@ impl World {
         let keys = self.keys[end].clone();
         let device = self.connections[at].ends[end].physical[0].device;
         let posted = match &mut self.connections[at].ends[end].shared {
+            None if id.is_multiple_of(3) => self.post_recv_parts(at, end, id, buffer, &keys),
             None => self.post_recv_wr(at, end, &RecvWr::data(id, buffer, &keys)),
             Some(shared) => {
                 let keys = keys.iter().find(|keys| keys.device == device).expect("keys of all");
@@ -257,11 +269,50 @@ impl World {
         posted
     }
 
+    /// Posts a receive whose buffer is given in pieces: as many as rail 0 takes, or one more.
+    fn post_recv_parts(
+        &mut self,
+        at: usize,
+        end: usize,
+        id: u64,
+        buffer: LocalBuffer,
+        keys: &[DeviceKeys],
+    ) -> bool {
+        let most = self.connections[at].shape.grants[0].sge;
+        let count = (1 + (id / 3) as u32 % (most + 1)).min(buffer.length());
+        // All but the last one have a byte or two.
+        let border = |part: u32| (part + part / 2).min(buffer.length() - (count - part));
+        let part = |at: u32| {
+            let from = border(at);
+            let to = if at + 1 == count { buffer.length() } else { border(at + 1) };
+            LocalPart { local: buffer.slice(from, to - from).expect("within"), keys }
+        };
+        let parts: Vec<_> = (0..count).map(part).collect();
+        if count > most {
+            let qp = self.hosts[end].qp(self.connections[at].ends[end].index);
+            let refused = qp.post_recv_list(id, &parts).expect_err("too many buffers");
+            let (count, max) = (count as usize, most as usize);
+            let is_fair = refused == PostRecvError::TooManyBuffers { count, max };
+            assert!(is_fair, "{refused} for {count} buffers of {max}");
+            return self.post_recv_wr(at, end, &RecvWr::data(id, buffer, keys));
+        }
+        self.post_recv_by(at, end, |qp| qp.post_recv_list(id, &parts))
+    }
+
     fn post_recv_wr(&mut self, at: usize, end: usize, wr: &RecvWr<'_>) -> bool {
+        self.post_recv_by(at, end, |qp| qp.post_recv(wr))
+    }
+
+    fn post_recv_by(
+        &mut self,
+        at: usize,
+        end: usize,
+        post: impl FnOnce(&mut dyn AnyQp) -> Result<(), PostRecvError>,
+    ) -> bool {
         let connection = &self.connections[at];
         let qp = self.hosts[end].qp(connection.ends[end].index);
         let state = qp.state();
-        let posted = without_allocating("post_recv", || qp.post_recv(wr));
+        let posted = without_allocating("post_recv", || post(qp));
         self.summary.receives += 1;
         let Err(error) = posted else { return true };
         let fair = match error {
@@ -366,6 +417,12 @@ impl ConnectionShape {
     fn inline_limit_of(&self, request: &Request) -> u32 {
         self.inline_limit(self.is_multi() && request.is_fragmented())
     }
+}
+
+/// Whether a request with a list has to be one physical request.
+fn is_one(shape: &ConnectionShape, request: &Request) -> bool {
+    let is_inline = request.flags.contains(SendFlags::INLINE);
+    request.turned > 0 && (!shape.is_multi() || !request.is_fragmented() || is_inline)
 }
 
 /// Whether a request may be refused with this error.

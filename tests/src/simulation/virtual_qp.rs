@@ -18,6 +18,7 @@ pub(super) trait AnyQp: CompletionTarget {
     fn post_many(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostManyError>;
     fn post_list(&mut self, wr: &SendWr<'_>, parts: &[LocalPart<'_>]) -> Result<(), PostSendError>;
     fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError>;
+    fn post_recv_list(&mut self, wr_id: u64, parts: &[LocalPart<'_>]) -> Result<(), PostRecvError>;
     fn prepare_receives(&mut self) -> Result<(), PostRecvError>;
     fn window(&self) -> PeerWindow;
     fn set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;
@@ -67,6 +68,7 @@ forward! {
     post_many(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostManyError>;
     post_list(&mut self, wr: &SendWr<'_>, parts: &[LocalPart<'_>]) -> Result<(), PostSendError>;
     post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError>;
+    post_recv_list(&mut self, wr_id: u64, parts: &[LocalPart<'_>]) -> Result<(), PostRecvError>;
     prepare_receives(&mut self) -> Result<(), PostRecvError>;
     set_peer_window(&mut self, peer: PeerWindow) -> Result<(), PeerWindowError>;
     set_rail_in_service(&mut self, rail: u8, in_service: bool) -> bool;

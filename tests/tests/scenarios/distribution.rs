@@ -211,6 +211,7 @@ fn uneven() -> Setup {
         max_recv_wr: recv,
         max_inline_data: inline,
         max_msg_size: 1 << 20,
+        ..LIMITS
     };
     setup.rail_limits = vec![limits(4, 9, 200), limits(1, 3, 16), limits(2, 5, 64)];
     setup

@@ -1,13 +1,15 @@
 //! Requests whose local bytes are a list of buffers.
 
+mod gathered;
+
 use crate::reroute::{RAIL_1, fail, fenced, spray};
 use polyrail_core::hardware::Refusal;
 use polyrail_core::internals::SequenceImm;
 use polyrail_core::verbs::{
-    DeviceKeys, LocalBuffer, LocalPart, Opcode, ReportOrder, SendFlags, SendRequest, SendWr,
+    DeviceId, DeviceKeys, LocalBuffer, LocalPart, Opcode, ReportOrder, SendRequest, SendWr,
     WcOpcode, WcStatus,
 };
-use polyrail_core::virtual_qp::{PostSendError, QpState};
+use polyrail_core::virtual_qp::{PostRecvError, PostSendError, QpState};
 use polyrail_tests::rig::{self, KEYS, LOCAL, REMOTE, Rig, Setup, done, local, ok};
 
 /// Buffers of these lengths, a page apart, each with an lkey of its own.
@@ -183,19 +185,44 @@ fn one_that_fails_is_reported_once() {
 #[test]
 fn what_a_list_cannot_be_is_refused_and_nothing_changes() {
     let mut rig = Setup::spray(2).rig();
-    let inline = rig::write(1, 0).with_flags(SendFlags::SIGNALED | SendFlags::INLINE);
-    assert_eq!(post(&mut rig, &inline, &[8]), Err(PostSendError::List(Opcode::RdmaWrite)));
-    assert_eq!(post(&mut rig, &rig::send(1, 0), &[8]), Err(PostSendError::List(Opcode::Send)));
+    let atomic = rig::fetch_add(1);
+    assert_eq!(post(&mut rig, &atomic, &[8]), Err(PostSendError::List(Opcode::FetchAdd)));
+    assert_eq!(post(&mut rig, &rig::write(1, 0), &[]), Err(PostSendError::NoBuffers));
     let empty = Err(PostSendError::Empty(Opcode::RdmaWrite));
     assert_eq!(post(&mut rig, &rig::write(1, 0), &[0, 0]), empty);
     let bytes = 2 * u64::from(u32::MAX);
     let too_long = Err(PostSendError::ListTooLong { bytes });
     assert_eq!(post(&mut rig, &rig::write(1, 0), &[u32::MAX; 2]), too_long);
+    let too_many = Err(PostSendError::TooManyBuffers { count: 2, max: 1 });
+    assert_eq!(post(&mut rig, &rig::send(1, 0), &[8, 0, 8]), too_many);
+    let known = LocalPart { local: local(8), keys: &KEYS };
     let unknown = LocalPart { local: local(8), keys: &[] };
-    let refused = rig.qp.post_list(&rig::write(1, 0), &[unknown]);
-    assert!(matches!(refused, Err(PostSendError::MissingKeys { .. })), "{refused:?}");
+    let device = DeviceId(0);
+    let missing = Err(PostSendError::BufferKeys { buffer: 1, device });
+    assert_eq!(rig.qp.post_list(&rig::write(1, 0), &[known, unknown]), missing);
+    let no_rkeys = SendWr { keys: &[], ..rig::write(1, 0) };
+    let missing = Err(PostSendError::MissingKeys { device });
+    assert_eq!(rig.qp.post_list(&no_rkeys, &[known, known]), missing);
     assert_eq!(rig.qp.unreported_sends(), 0);
+    assert_eq!(rig.doorbells_rung(), 0);
     let mut single = Setup::spray(1).rig();
-    let refused = post(&mut single, &rig::write(1, 0), &[8, 8]);
-    assert_eq!(refused, Err(PostSendError::List(Opcode::RdmaWrite)));
+    let too_many = Err(PostSendError::TooManyBuffers { count: 2, max: 1 });
+    assert_eq!(post(&mut single, &rig::write(1, 0), &[8, 8]), too_many);
+    assert_eq!(post(&mut single, &atomic, &[8]), Err(PostSendError::List(Opcode::FetchAdd)));
+}
+
+#[test]
+fn what_a_list_of_a_receive_cannot_be_is_refused() {
+    for rails in [1, 2] {
+        let mut rig = Setup::spray(rails).rig();
+        let unknown = LocalPart { local: local(8), keys: &[] };
+        let device = DeviceId(0);
+        assert_eq!(rig.qp.post_recv_list(1, &[]), Err(PostRecvError::NoBuffers));
+        let missing = Err(PostRecvError::BufferKeys { buffer: 0, device });
+        assert_eq!(rig.qp.post_recv_list(1, &[unknown]), missing);
+        let known = LocalPart { local: local(8), keys: &KEYS };
+        let too_many = Err(PostRecvError::TooManyBuffers { count: 3, max: 1 });
+        assert_eq!(rig.qp.post_recv_list(1, &[known; 3]), too_many);
+        assert_eq!(rig.rails[0].recvs().len(), 0);
+    }
 }

@@ -155,3 +155,128 @@ fn requests_behind_others_that_wait_stay_behind_them() {
     let reported: Vec<_> = rig.run_dry().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(reported, ok(&[0, 1, 2, 3]));
 }
+
+#[test]
+fn long_requests_ring_each_rail_once_too() {
+    for setup in [Setup::spray(4), Setup::dqplb(4)] {
+        let mut rig = fragments_of_128(setup);
+        let numbered = rig.notify.is_none();
+        let wr = |id: u64| {
+            let length = 100 + 128 * id as u32;
+            if numbered { rig::write_imm(id, length, 0) } else { rig::write(id, length) }
+        };
+        rig.qp.post_many(&(0..8).map(wr).collect::<Vec<_>>()).unwrap();
+        // 36 fragments.
+        assert_eq!(doorbells(&rig), [[9], [9], [9], [9]]);
+        let rung: u64 = (0..4).map(|at| rig.qp.counters(RailId::Data(at)).unwrap().doorbells).sum();
+        assert_eq!(rung, 4);
+        let lengths: Vec<_> = rig.run_dry().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
+        assert_eq!(lengths, (0..8).map(|id| (id, 100 + 128 * id as u32)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_driver_that_takes_a_part_of_a_long_request_gets_the_rest_of_it_later() {
+    for taken in 0..6 {
+        let mut rig = fragments_of_128(Setup::spray(2));
+        rig.rails[0].refuse_next(taken, Refusal::QueueFull);
+        let wrs: Vec<_> = (0..4).map(|id| rig::write(id, 384)).collect();
+        rig.qp.post_many(&wrs).unwrap();
+        let whole = |rig: &Rig| {
+            let counters = (0..2).map(|at| rig.qp.counters(RailId::Data(at)).unwrap());
+            counters.fold((0, 0), |(sends, bytes), c| (sends + c.send_requests, bytes + c.bytes))
+        };
+        assert_eq!(rig.run_dry().iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(whole(&rig), (12, 4 * 384), "{taken} taken");
+        let rung = |at: u8| rig.qp.counters(RailId::Data(at)).unwrap().doorbells;
+        assert_eq!(rung(0) + rung(1), rig.doorbells_rung(), "{taken} taken");
+    }
+}
+
+#[test]
+fn with_dqplb_numbers_of_what_a_driver_did_not_take_are_given_out_again() {
+    for taken in 0..6 {
+        let mut rig = fragments_of_128(Setup::dqplb(2));
+        rig.rails[0].refuse_next(taken, Refusal::QueueFull);
+        let wrs: Vec<_> = (0..4).map(|id| rig::write_imm(id, 384, 0)).collect();
+        rig.qp.post_many(&wrs).unwrap();
+        let mut numbers = Vec::new();
+        for _ in 0..3 {
+            for rail in &rig.rails {
+                numbers.extend(rail.sends().iter().map(|send| send.imm));
+                rail.complete_all();
+            }
+            rig.poll();
+        }
+        let mut numbers: Vec<_> =
+            numbers.iter().map(|imm| (0..12).find(|n| *imm == rig::imm(*n, n % 3 == 2))).collect();
+        numbers.sort();
+        assert_eq!(numbers, (0..12).map(Some).collect::<Vec<_>>(), "{taken} taken");
+        assert_eq!(rig.qp.unreported_sends(), 0);
+    }
+}
+
+#[test]
+fn a_driver_that_refuses_in_the_midst_of_a_long_request_fails_the_queue_pair() {
+    for (taken, posted) in [(0, Some(0)), (1, None), (2, None), (3, Some(1))] {
+        let mut rig = fragments_of_128(Setup::spray(2));
+        rig.rails[0].refuse_next(taken, Refusal::Driver(5));
+        let wrs: Vec<_> = (0..4).map(|id| rig::write(id, 384)).collect();
+        let refused = rig.qp.post_many(&wrs);
+        let error = PostSendError::Driver { rail: RailId::Data(0), errno: 5 };
+        assert_eq!(refused.err(), posted.map(|posted| PostManyError { posted, error }));
+        let failed = posted.is_none();
+        assert_eq!(rig.qp.state() == QpState::Error, failed, "{taken} taken");
+        let expected = posted.unwrap_or(4);
+        rig.rails.iter().for_each(|rail| if failed { rail.flush() } else { rail.complete_all() });
+        assert_eq!(rig.poll().len(), expected, "{taken} taken");
+    }
+}
+
+#[test]
+fn inline_requests_share_a_doorbell_and_those_that_would_wait_are_refused() {
+    let inline = SendFlags::SIGNALED | SendFlags::INLINE;
+    let mut rig = Setup::spray(2).fragment(128).depth(3).rig();
+    let wrs: Vec<_> = (0..8).map(|id| rig::write(id, 64).with_flags(inline)).collect();
+    rig.qp.post_many(&wrs[..4]).unwrap();
+    assert_eq!(doorbells(&rig), [[2], [2]]);
+    let error = PostSendError::InlineMustWait;
+    assert_eq!(rig.qp.post_many(&wrs[4..]), Err(PostManyError { posted: 2, error }));
+    assert_eq!(rig.qp.unreported_sends(), 6);
+    assert_eq!(rig.run_dry().len(), 6);
+    let mixed = [rig::write(1, 64), rig::write(2, 1024), wrs[0]];
+    assert_eq!(rig.qp.post_many(&mixed), Err(PostManyError { posted: 2, error }));
+    assert_eq!(rig.qp.post_many(&wrs[..2]), Err(PostManyError { posted: 0, error }));
+    assert_eq!(rig.run_dry().len(), 2);
+}
+
+#[test]
+fn sends_and_atomics_share_a_doorbell_of_rail_0() {
+    let mut rig = fragments_of_128(Setup::spray(2));
+    let fenced = rig::send(4, 8).with_flags(SendFlags::SIGNALED | SendFlags::FENCE);
+    let quiet = rig::send(2, 8).with_flags(SendFlags::empty());
+    let wrs = [rig::send(1, 8), quiet, rig::fetch_add(3), fenced, rig::send(5, 8)];
+    rig.qp.post_many(&wrs).unwrap();
+    assert_eq!(doorbells(&rig), [vec![3], vec![]]);
+    let counters = rig.qp.counters(RailId::Data(0)).unwrap();
+    assert_eq!((counters.doorbells, counters.send_requests), (1, 3));
+    let ids: Vec<_> = rig.run_dry().iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(ids, [1, 3, 4, 5]);
+}
+
+#[test]
+fn a_driver_that_takes_some_sends_gets_the_others_later() {
+    for (taken, refusal) in
+        [(0, Refusal::QueueFull), (2, Refusal::QueueFull), (2, Refusal::Driver(5))]
+    {
+        let mut rig = fragments_of_128(Setup::spray(2));
+        rig.rails[0].refuse_next(taken, refusal);
+        let wrs: Vec<_> = (0..4).map(|id| rig::send(id, 8)).collect();
+        rig.qp.post_many(&wrs).unwrap();
+        assert_eq!(rig.poll(), []);
+        let ids: Vec<_> = rig.run_dry().iter().map(|wc| wc.wr_id).collect();
+        assert_eq!(ids, [0, 1, 2, 3], "{refusal:?}");
+        let rung = rig.qp.counters(RailId::Data(0)).unwrap();
+        assert_eq!((rung.send_requests, rung.doorbells), (4, rig.doorbells_rung()));
+    }
+}

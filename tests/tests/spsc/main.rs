@@ -3,19 +3,23 @@
 //! The scenarios run twice. Here they meet whatever interleavings the machine happens to take,
 //! often and with many values. Under `--cfg polyrail_loom` (`tests/full.sh loom`) loom runs them
 //! with few values in every interleaving that the memory model allows, and prints how many there
-//! were. The last one has three threads and takes minutes, the others seconds.
+//! were: seconds for each. The last one has three threads, and millions of them that take minutes: of it, those in
+//! which threads are taken from the processor a few times though they could go on (`LOOM_MAX_PREEMPTIONS` says how
+//! many times, instead).
 
 mod scenarios;
 mod threads;
 
-/// Runs a scenario with `few` values in every interleaving.
+/// Runs a scenario with `few` values in every interleaving, or in every one with so many preemptions at most.
 #[cfg(polyrail_loom)]
-fn explore(name: &str, few: usize, scenario: fn(usize)) {
+fn explore(name: &str, few: usize, preemptions: Option<usize>, scenario: fn(usize)) {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     let interleavings = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&interleavings);
-    loom::model(move || {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(preemptions);
+    builder.check(move || {
         count.fetch_add(1, Ordering::Relaxed);
         scenario(few);
     });
@@ -24,17 +28,18 @@ fn explore(name: &str, few: usize, scenario: fn(usize)) {
 
 /// Runs a scenario with `few` values many times, and a few times with many.
 #[cfg(not(polyrail_loom))]
-fn explore(_name: &str, few: usize, scenario: fn(usize)) {
+fn explore(_name: &str, few: usize, _preemptions: Option<usize>, scenario: fn(usize)) {
     const MANY: usize = 20_000;
     (0..500).for_each(|_| scenario(few));
     (0..3).for_each(|_| scenario(MANY));
 }
 
 macro_rules! explored {
-    ($($scenario:ident: $few:expr;)*) => {
+    ($($scenario:ident: $few:expr $(, $preemptions:literal preemptions)?;)*) => {
         $(#[test]
         fn $scenario() {
-            explore(stringify!($scenario), $few, scenarios::$scenario);
+            let preemptions = None$(.or(Some($preemptions)))?;
+            explore(stringify!($scenario), $few, preemptions, scenarios::$scenario);
         })*
     };
 }
@@ -54,5 +59,5 @@ explored! {
     a_shared_ring_is_split_by_one: 1;
     a_sleeper_is_woken_for_every_value: 2;
     a_sleeper_is_woken_by_the_end: 1;
-    a_sleeper_serves_two_producers: 1;
+    a_sleeper_serves_two_producers: 1, 4 preemptions;
 }

@@ -104,7 +104,7 @@ impl Ends {
         Instant::now()
     }
 
-    /// Returns when the sender learned that this happened to a rail.
+    /// Returns when the sender learned that this happened to a rail. What happened after it may be asked for next.
     fn run_until_told(
         &mut self,
         what: &str,
@@ -113,9 +113,11 @@ impl Ends {
     ) -> Instant {
         let mut told = None;
         self.run_until(what, |ends| {
-            while let Some(event) = ends.near.endpoint.take_rail_event() {
+            while told.is_none()
+                && let Some(event) = ends.near.endpoint.take_rail_event()
+            {
                 if event.event.rail == rail && is_it(event.event.kind) {
-                    told = told.or(Some(event.at));
+                    told = Some(event.at);
                 }
             }
             told.is_some()

@@ -4,7 +4,9 @@ mod devices;
 mod events;
 mod healing;
 mod last_wqe;
+mod options;
 mod p2p;
+mod p2p_thread;
 mod refusals;
 mod registrations;
 mod services;
@@ -37,9 +39,14 @@ pub(crate) fn list() -> Vec<Behaviour<Rails>> {
             a_port_that_goes_down_is_healed_long_before_requests_time_out;
         last_wqe:
             after_the_last_shared_receive_nothing_arrives;
+        options:
+            what_a_device_does_not_have_is_refused_in_words;
         p2p:
             messages_of_all_sizes_arrive_over_two_rails
             messages_survive_a_link_that_goes_down_and_up;
+        p2p_thread:
+            messages_pass_both_ways_between_threads_that_sleep
+            threads_that_sleep_go_on_without_a_link_and_with_it_again;
         registrations:
             memory_of_the_callers_own_is_reached_until_it_is_closed
             registrations_are_cached_by_range

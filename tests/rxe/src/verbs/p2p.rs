@@ -15,24 +15,35 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes of the longest message.
-const MOST: u32 = 1 << 20;
+pub(super) const MOST: u32 = 1 << 20;
+
+/// Where messages are.
+pub(super) type Memory = RegisteredBuffer<VerbsRegion>;
+
+/// The two devices of an end.
+pub(super) fn domains_at(end: &str) -> Vec<VerbsDomain> {
+    let names = [0, 1].map(|rail| format!("rxe{end}{rail}").parse().unwrap());
+    open_devices(&names, &OpenOptions { gid_index: Some(GID_INDEX) }).unwrap()
+}
+
+/// Memory for the longest message.
+pub(super) fn memory_at(domains: &[VerbsDomain]) -> Memory {
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+    RegisteredBuffer::new(MOST as usize, access, &domains.iter().collect::<Vec<_>>()).unwrap()
+}
 
 /// One end, with the memory that its messages are in.
 struct Side {
     endpoint: P2pEndpoint<VerbsDomain>,
-    memory: RegisteredBuffer<VerbsRegion>,
+    memory: Memory,
     keys: Vec<DeviceKeys>,
 }
 
 impl Side {
     fn new(end: &str, builder: &P2pBuilder) -> Self {
-        let names = [0, 1].map(|rail| format!("rxe{end}{rail}").parse().unwrap());
-        let domains = open_devices(&names, &OpenOptions { gid_index: Some(GID_INDEX) }).unwrap();
-        let domains: Vec<&VerbsDomain> = domains.iter().collect();
-        let endpoint = builder.build(&domains).unwrap();
-        let access =
-            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-        let memory = RegisteredBuffer::new(MOST as usize, access, &domains).unwrap();
+        let domains = domains_at(end);
+        let endpoint = builder.build(&domains.iter().collect::<Vec<_>>()).unwrap();
+        let memory = memory_at(&domains);
         let keys = memory.own_keys();
         Self { endpoint, memory, keys }
     }
@@ -139,7 +150,7 @@ impl Ends {
 }
 
 /// Endpoints choose how requests are posted, so once is enough.
-fn is_second_time(rails: &Rails) -> bool {
+pub(super) fn is_second_time(rails: &Rails) -> bool {
     rails.post_mode() != PostMode::Classic
 }
 

@@ -11,7 +11,7 @@ use polyrail_core::verbs::WcStatus;
 use polyrail_core::virtual_qp::{ControlMessage, RailId, RailNews, RailState, ToldState};
 use polyrail_tests::rig::{Rig, Setup};
 
-const RAIL_0: RailId = RailId::Data(0);
+pub(super) const RAIL_0: RailId = RailId::Data(0);
 pub(super) const RAIL_1: RailId = RailId::Data(1);
 
 /// Two rails and a notify queue pair, fragments of 128 bytes.
@@ -20,7 +20,7 @@ pub(super) fn spray() -> Setup {
 }
 
 /// Two rails, fragments of 128 bytes, 8 receives on each rail.
-fn dqplb() -> Setup {
+pub(super) fn dqplb() -> Setup {
     Setup::dqplb(2).fragment(128).depth(8).reroute()
 }
 
@@ -53,4 +53,10 @@ fn ready<const RAILS: usize, const DEPTH: usize, const WRS: usize>(
 ) {
     rig.qp.control(news(rail, generation, ToldState::Ready, 0)).unwrap();
     assert_eq!(rig.qp.rail_state(rail), Some(RailState::InService));
+}
+
+/// A new queue pair takes the place of one whose rail is down, and so it does at the peer.
+pub(super) fn replace(rig: &mut Rig, rail: RailId) {
+    rig.replace(rail, 1, 90);
+    ready(rig, rail, 1);
 }
