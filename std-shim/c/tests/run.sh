@@ -62,5 +62,5 @@ cc -std=c11 -O1 $WARNINGS $HERE/c/move.c -o "$OUT/c11/static" \
 run c11 "${MIB:-1024}" "${TIMES:-1000}" 100000
 run cpp17 "${MIB:-1024}" 10 100000
 run sanitized "${MIB:-1024}" 10 100000
-run c11 4 3 20 valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect,possible
+run c11 4 3 20 valgrind --quiet --fair-sched=try --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect,possible
 "$OUT/c11/static" 16
