@@ -1,7 +1,7 @@
-//! A set may lack a member that has a number, by a fault of this library only: every function says so, and none that it
-//! did what it did not.
+//! Faults of this library. A set may lack a member that has a number: every function says so, and none that it did what
+//! it did not. What panics ends with a code, and refuses everything after that.
 
-use super::object::AnyP2p;
+use super::object::{AnyP2p, P2pOn};
 use super::*;
 use crate::code::Code;
 use crate::domain::{polyrail_domain_close, polyrail_domain_open};
@@ -11,7 +11,10 @@ use crate::types::{
     Backend, Domain, DomainOptions, EndpointOptions, Link, P2p, POLYRAIL_CARD_BYTES,
     POLYRAIL_MESSAGE_BYTES, PeerInfo, RailFailure,
 };
+use crate::version::polyrail_last_error;
+use polyrail::nic::ProtectionDomain;
 use polyrail::p2p::P2pMessage;
+use std::ffi::CStr;
 use std::mem::zeroed;
 use std::ptr;
 use std::thread;
@@ -47,24 +50,34 @@ fn add(p2p: *mut P2p) -> u64 {
     peer
 }
 
-/// Takes the member away, but not its number.
-fn lose(p2p: *mut P2p, peer: u64) {
-    ok(polyrail_p2p_fail(p2p, peer));
+fn software<R>(p2p: *mut P2p, change: impl FnOnce(&mut P2pOn<ProtectionDomain>) -> R) -> R {
     let mut any = exclusive(p2p).unwrap();
     #[cfg_attr(not(feature = "verbs"), expect(irrefutable_let_patterns))]
     let AnyP2p::Software(p2p) = &mut *any else { panic!("these are software NICs") };
-    let place = p2p.numbers.place(peer).unwrap();
-    while p2p.set.remove(place).is_err() {
-        p2p.set.poll(16).unwrap();
-    }
+    change(p2p)
+}
+
+/// Takes the member away, but not its number.
+fn lose(p2p: *mut P2p, peer: u64) {
+    ok(polyrail_p2p_fail(p2p, peer));
+    software(p2p, |p2p| {
+        let place = p2p.numbers.place(peer).unwrap();
+        while p2p.set.remove(place).is_err() {
+            p2p.set.poll(16).unwrap();
+        }
+    });
+}
+
+/// A set is made on the stack, several times over without optimization.
+fn on_a_large_stack(test: fn()) {
+    const STACK: usize = 64 << 20;
+    let thread = thread::Builder::new().stack_size(STACK).spawn(test).unwrap();
+    thread.join().unwrap();
 }
 
 #[test]
 fn a_peer_that_is_missing_is_never_ok() {
-    // A set is made on the stack, several times over without optimization.
-    const STACK: usize = 64 << 20;
-    let thread = thread::Builder::new().stack_size(STACK).spawn(miss_a_peer).unwrap();
-    thread.join().unwrap();
+    on_a_large_stack(miss_a_peer);
 }
 
 fn miss_a_peer() {
@@ -99,5 +112,31 @@ fn miss_a_peer() {
     assert_eq!(polyrail_p2p_remove(p2p, gone), Code::Peer);
     ok(polyrail_p2p_fail(p2p, other));
     ok(polyrail_p2p_close(p2p));
+    ok(polyrail_domain_close(domain));
+}
+
+#[test]
+fn a_panic_becomes_a_code_and_the_object_can_only_be_closed() {
+    on_a_large_stack(panic_within);
+}
+
+fn panic_within() {
+    let (domain, p2p) = open();
+    let mut peer = add(p2p);
+    software(p2p, |p2p| p2p.kept.clear());
+    // SAFETY: all pointers are to what they should be.
+    unsafe {
+        let mut info = PeerInfo { size: size_of::<PeerInfo>() as u32, ..zeroed() };
+        assert_eq!(polyrail_p2p_info(p2p, peer, &raw mut info), Code::Panic);
+        let words = CStr::from_ptr(polyrail_last_error()).to_str().unwrap();
+        assert!(words.starts_with("a fault of this library: index out of bounds"), "{words}");
+        assert_eq!(polyrail_p2p_info(p2p, peer, &raw mut info), Code::Poisoned);
+        assert_eq!(polyrail_p2p_add(p2p, &raw mut peer), Code::Poisoned);
+        assert_eq!(polyrail_p2p_poll(p2p, 1), Code::Poisoned);
+    }
+    assert_eq!(polyrail_p2p_drive(p2p), Code::Poisoned);
+    assert_eq!(polyrail_p2p_fail(p2p, peer), Code::Poisoned);
+    ok(polyrail_p2p_close(p2p));
+    assert_eq!(polyrail_p2p_close(p2p), Code::Handle);
     ok(polyrail_domain_close(domain));
 }

@@ -1,7 +1,7 @@
-//! A set may lack a member that has a number, by a fault of this library only: every function says so, and none that it
-//! did what it did not.
+//! Faults of this library. A set may lack a member that has a number: every function says so, and none that it did what
+//! it did not. What panics ends with a code, and refuses everything after that.
 
-use super::object::AnyPeers;
+use super::object::{AnyPeers, PeersOn};
 use super::*;
 use crate::code::Code;
 use crate::domain::{polyrail_domain_close, polyrail_domain_open};
@@ -11,6 +11,9 @@ use crate::types::{
     Backend, Domain, DomainOptions, EndpointOptions, Link, POLYRAIL_CARD_BYTES,
     POLYRAIL_MESSAGE_BYTES, PeerInfo, Peers, RailFailure,
 };
+use crate::version::polyrail_last_error;
+use polyrail::nic::ProtectionDomain;
+use std::ffi::CStr;
 use std::mem::zeroed;
 use std::ptr;
 
@@ -45,13 +48,19 @@ fn add(peers: *mut Peers) -> u64 {
     peer
 }
 
-/// Takes the member away, but not its number.
-fn lose(peers: *mut Peers, peer: u64) {
+fn software<R>(peers: *mut Peers, change: impl FnOnce(&mut PeersOn<ProtectionDomain>) -> R) -> R {
     let mut any = exclusive(peers).unwrap();
     #[cfg_attr(not(feature = "verbs"), expect(irrefutable_let_patterns))]
     let AnyPeers::Software(peers) = &mut *any else { panic!("these are software NICs") };
-    let place = peers.numbers.place(peer).unwrap();
-    drop(peers.set.remove(place).unwrap());
+    change(peers)
+}
+
+/// Takes the member away, but not its number.
+fn lose(peers: *mut Peers, peer: u64) {
+    software(peers, |peers| {
+        let place = peers.numbers.place(peer).unwrap();
+        drop(peers.set.remove(place).unwrap());
+    });
 }
 
 #[test]
@@ -89,5 +98,29 @@ fn a_peer_that_is_missing_is_never_ok() {
     assert_eq!(polyrail_peers_remove(peers, gone), Code::Peer);
     ok(polyrail_peers_fail(peers, other));
     ok(polyrail_peers_close(peers));
+    ok(polyrail_domain_close(domain));
+}
+
+#[test]
+fn a_panic_becomes_a_code_and_the_object_can_only_be_closed() {
+    let (domain, peers) = open();
+    let mut peer = add(peers);
+    let mut count = 0;
+    software(peers, |peers| peers.kept.clear());
+    // SAFETY: all pointers are to what they should be.
+    unsafe {
+        let mut info = PeerInfo { size: size_of::<PeerInfo>() as u32, ..zeroed() };
+        assert_eq!(polyrail_peers_info(peers, peer, &raw mut info), Code::Panic);
+        let words = CStr::from_ptr(polyrail_last_error()).to_str().unwrap();
+        assert!(words.starts_with("a fault of this library: index out of bounds"), "{words}");
+        assert_eq!(polyrail_peers_info(peers, peer, &raw mut info), Code::Poisoned);
+        assert_eq!(polyrail_peers_add(peers, ptr::null(), &raw mut peer), Code::Poisoned);
+        let polled = polyrail_peers_poll(peers, ptr::null_mut(), 0, &raw mut count);
+        assert_eq!(polled, Code::Poisoned);
+    }
+    assert_eq!(polyrail_peers_drive(peers), Code::Poisoned);
+    assert_eq!(polyrail_peers_fail(peers, peer), Code::Poisoned);
+    ok(polyrail_peers_close(peers));
+    assert_eq!(polyrail_peers_close(peers), Code::Handle);
     ok(polyrail_domain_close(domain));
 }
