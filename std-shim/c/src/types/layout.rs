@@ -1,5 +1,5 @@
-//! The layout of the structures, as programs are compiled that use them: `tests/c/layout.inc`, which the header is
-//! compared with as well.
+//! What programs are compiled with: the layout of the structures (`tests/c/layout.inc`) and the numbers of codes, kinds,
+//! flags and limits (`tests/c/values.inc`). A C program compares the header with both as well.
 
 use super::*;
 use std::fmt::Write;
@@ -47,11 +47,26 @@ fn structures_are_laid_out_as_they_were() {
         Buffer "polyrail_buffer" { region, offset, length, tag }
         MessageInfo "polyrail_message_info" { size, count, lengths, memory, reserved }
     }
-    let pinned = include_str!("../../tests/c/layout.inc");
-    let pinned: String = pinned
-        .lines()
-        .filter(|line| !line.starts_with("//"))
-        .flat_map(|line| [line, "\n"])
-        .collect();
-    assert_eq!(text, pinned, "\n{text}");
+    assert_eq!(text, pinned(include_str!("../../tests/c/layout.inc")), "\n{text}");
+}
+
+/// The header is what cbindgen makes of the constants and enumerations: a new one is missed here until it is pinned.
+#[test]
+fn numbers_are_what_they_were() {
+    let mut text = String::new();
+    for line in include_str!("../../include/polyrail.h").lines() {
+        let constant = line.strip_prefix("#define ").and_then(|rest| rest.split_once(' '));
+        let variant = line.strip_suffix(',').and_then(|rest| rest.trim_start().split_once(" = "));
+        match constant.or(variant) {
+            // It is to change.
+            Some(("POLYRAIL_VERSION", _)) | None => {}
+            Some((name, value)) => _ = writeln!(text, "VALUE({name}, {value});"),
+        }
+    }
+    assert_eq!(text, pinned(include_str!("../../tests/c/values.inc")), "\n{text}");
+}
+
+/// A file of pinned lines, without what it says about them.
+fn pinned(file: &str) -> String {
+    file.lines().filter(|line| !line.starts_with("//")).flat_map(|line| [line, "\n"]).collect()
 }

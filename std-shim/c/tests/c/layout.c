@@ -8,8 +8,10 @@
 #endif
 #define SIZE(type, size) ASSERT(sizeof(type) == (size))
 #define AT(type, field, offset) ASSERT(offsetof(type, field) == (offset))
+#define VALUE(name, value) ASSERT(name == (value))
 
 #include "layout.inc"
+#include "values.inc"
 
 int main(void) {
   CHECK(polyrail_version() == POLYRAIL_VERSION);
