@@ -41,27 +41,22 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let mut turns = Turns::new(self.next_cq, self.cqs.len(), budget.left);
         let mut touched = Touched::new();
         self.begin(qps, &mut budget);
-        if self.registry.queued() > 0 || !self.backlog.is_empty() {
+        if self.registry.has_queued() || !self.backlog.is_empty() {
             self.hand_over_waiting(qps, &mut budget);
         }
-        let mut looked = false;
         let mut drained = None;
-        loop {
+        while let Some((at, limit)) = turns.next(budget.left, POLL_BATCH - self.backlog.len()) {
+            let taken = self.take_from(at, limit, qps, &mut touched, &mut budget, &mut polled);
+            turns.took(taken, limit);
             for index in &touched {
                 self.drain(*index, qps, &mut budget);
                 drained = Some(*index);
             }
             touched.clear();
-            let room = POLL_BATCH - self.backlog.len();
-            if let Some((at, limit)) = turns.next(budget.left, room) {
-                let taken = self.take_from(at, limit, qps, &mut touched, &mut budget, &mut polled);
-                turns.took(taken, limit);
-            } else if looked {
-                break;
-            } else {
-                self.look_around(qps, drained, &mut touched);
-                looked = true;
-            }
+        }
+        self.look_around(qps, drained, &mut touched);
+        if !touched.is_empty() {
+            self.drain_all(&mut touched, qps, &mut budget);
         }
         self.next_cq = turns.next_poll_begins_with();
         self.polling = false;
@@ -269,8 +264,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
             self.drain(index, qps, budget);
         }
         self.look_around(qps, drained, touched);
-        for index in touched.drain(..) {
-            self.drain(index, qps, budget);
+        if !touched.is_empty() {
+            self.drain_all(touched, qps, budget);
         }
         self.polling = false;
     }
@@ -290,6 +285,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let cq = &mut self.cqs[at];
         let device = cq.device();
         match cq.poll(&mut batch[..limit]) {
+            Ok([]) => 0,
             Ok(completions) => {
                 self.take(device, completions, qps, touched, budget);
                 completions.len()
@@ -321,6 +317,19 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         }
     }
 
+    /// The same for several, where that is seldom.
+    #[inline(never)]
+    fn drain_all<S: TargetSet + ?Sized>(
+        &mut self,
+        touched: &mut Touched,
+        qps: &mut S,
+        budget: &mut Budget<impl FnMut(Event)>,
+    ) {
+        for index in touched.drain(..) {
+            self.drain(index, qps, budget);
+        }
+    }
+
     /// Looks at some of the virtual queue pairs for something to report without a completion, but for
     /// the one that was drained last.
     #[inline]
@@ -330,16 +339,14 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         drained: Option<u16>,
         touched: &mut Touched,
     ) {
-        let all = self.registry.to_look_at();
-        if all == usize::from(drained.is_some()) {
+        if self.registry.to_look_at() == usize::from(drained.is_some()) {
             return;
         }
-        for _ in 0..all.min(LOOKS) {
-            let Some(index) = self.registry.look() else { return };
+        self.registry.look(LOOKS, |index| {
             if drained != Some(index) && qps.target(index).is_some_and(|qp| qp.wants_poll()) {
                 touched.push(index);
             }
-        }
+        });
     }
 }
 
@@ -357,6 +364,7 @@ struct Turns {
 }
 
 impl Turns {
+    #[inline]
     fn new(first: usize, queues: usize, budget: usize) -> Self {
         let allowance = if budget == 0 { 0 } else { budget.max(queues * POLL_BATCH) };
         Self { first, next: first, queues, allowance, asked: 0, empty: 0 }

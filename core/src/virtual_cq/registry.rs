@@ -53,6 +53,12 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         Some(index)
     }
 
+    /// Whether there are any with something left to report.
+    #[inline]
+    pub(super) fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// How many have something left to report.
     #[inline]
     pub(super) fn queued(&self) -> usize {
@@ -67,13 +73,18 @@ impl<const ROUTES: usize> Registry<ROUTES> {
         }
     }
 
-    /// The next virtual queue pair of several rails to look at.
+    /// Calls `each` with at most so many virtual queue pairs of several rails: all of them, or those whose turn it is.
     #[inline]
-    pub(super) fn look(&mut self) -> Option<u16> {
-        let index = *self.multi.get(self.next_look).or_else(|| self.multi.first())?;
-        self.next_look =
-            if self.next_look + 1 >= self.multi.len() { 0 } else { self.next_look + 1 };
-        Some(index)
+    pub(super) fn look(&mut self, most: usize, mut each: impl FnMut(u16)) {
+        if self.multi.len() <= most {
+            self.multi.iter().for_each(|index| each(*index));
+            return;
+        }
+        for _ in 0..most {
+            let at = if self.next_look < self.multi.len() { self.next_look } else { 0 };
+            self.next_look = at + 1;
+            each(self.multi[at]);
+        }
     }
 
     /// How many there are to look at.

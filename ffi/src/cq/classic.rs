@@ -172,6 +172,7 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
         while taken < out.len() {
             let most = (out.len() - taken).min(POLL_BATCH);
             let got = match self.fetch(most) {
+                Ok([]) => break,
                 Ok(got) => got,
                 Err(error) if taken == 0 => return Err(error),
                 // What was taken is handed over; the error comes again at the next poll.
