@@ -33,6 +33,7 @@ pub(crate) unsafe fn give<T>(to: *mut T, what: &str, value: T) -> Result<(), Ref
     Ok(())
 }
 
+#[inline]
 fn check<T>(pointer: *const T, what: &str) -> Result<(), Refusal> {
     if pointer.is_null() { Err(Refusal::argument(format!("{what} is null"))) } else { Ok(()) }
 }

@@ -3,6 +3,7 @@
 use crate::abi::Status;
 use crate::log;
 use std::fmt::Display;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Codes of NCCL's public header.
@@ -21,21 +22,34 @@ pub(crate) enum Code {
     Remote = 6,
 }
 
-/// Why a call failed.
+/// Why a call failed. Boxed, so that what calls return when they do not fail stays in registers.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct Refusal(Box<Reason>);
+
+#[derive(Debug)]
+pub(crate) struct Reason {
     pub(crate) code: Code,
     pub(crate) words: String,
 }
 
 impl Refusal {
+    #[cold]
     pub(crate) fn new(code: Code, words: impl Display) -> Self {
-        Self { code, words: words.to_string() }
+        Self(Box::new(Reason { code, words: words.to_string() }))
     }
 
     /// An argument that cannot be.
+    #[cold]
     pub(crate) fn argument(words: impl Display) -> Self {
         Self::new(Code::Argument, words)
+    }
+}
+
+impl Deref for Refusal {
+    type Target = Reason;
+
+    fn deref(&self) -> &Reason {
+        &self.0
     }
 }
 
@@ -43,16 +57,24 @@ const SUCCESS: Status = 0;
 
 /// Runs what a function of a table does: its code is returned, and why it failed is logged.
 pub(crate) fn guard(function: &'static str, call: impl FnOnce() -> Result<(), Refusal>) -> Status {
-    let answered = catch_unwind(AssertUnwindSafe(call));
-    let Err(Refusal { code, words }) = answered.unwrap_or_else(|_| {
-        Err(Refusal::new(
-            Code::Internal,
-            "the plugin panicked: what it was working on is of no use any more",
-        ))
-    }) else {
-        return SUCCESS;
-    };
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => SUCCESS,
+        Ok(Err(refusal)) => refuse(function, &refusal),
+        Err(_) => refuse(function, &panicked()),
+    }
+}
+
+#[cold]
+fn panicked() -> Refusal {
+    Refusal::new(
+        Code::Internal,
+        "the plugin panicked: what it was working on is of no use any more",
+    )
+}
+
+#[cold]
+fn refuse(function: &str, refusal: &Refusal) -> Status {
     // Logging must not unwind into C either.
-    _ = catch_unwind(|| log::warn(&format!("{function}: {words}")));
-    code as Status
+    _ = catch_unwind(|| log::warn(&format!("{function}: {}", refusal.words)));
+    refusal.code as Status
 }

@@ -43,7 +43,8 @@ impl<D: Domain> P2pMember<D> {
     #[inline]
     pub fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError> {
         let called = self.receiver.irecv(buffers);
-        self.told(End::Receiver, called)
+        self.tell_if_failed(End::Receiver, &called);
+        called
     }
 
     /// Sends `buffer` to the buffer with this tag among those that the peer has offered first; `keys` are its
@@ -61,7 +62,8 @@ impl<D: Domain> P2pMember<D> {
         keys: &[DeviceKeys],
     ) -> Result<SendHandle, CallError> {
         let called = self.sender.isend(buffer, tag, keys);
-        self.told(End::Sender, called)
+        self.tell_if_failed(End::Sender, &called);
+        called
     }
 
     /// [`isend`](Self::isend) of memory that this process can read, which that of a GPU is not: what is short enough
@@ -79,7 +81,8 @@ impl<D: Domain> P2pMember<D> {
         keys: &[DeviceKeys],
     ) -> Result<SendHandle, CallError> {
         let called = self.sender.isend_inline(buffer, tag, keys);
-        self.told(End::Sender, called)
+        self.tell_if_failed(End::Sender, &called);
+        called
     }
 
     /// Whether a message has arrived at the peer. Once it said so, the buffer is the caller's again, and the handle
@@ -91,7 +94,8 @@ impl<D: Domain> P2pMember<D> {
     #[inline]
     pub fn test_send(&mut self, handle: SendHandle) -> Result<bool, CallError> {
         let called = self.sender.test(handle);
-        self.told(End::Sender, called)
+        self.tell_if_failed(End::Sender, &called);
+        called
     }
 
     /// The message, if it has arrived here. Once it said so, the buffers are the caller's again, and the handle is
@@ -103,7 +107,8 @@ impl<D: Domain> P2pMember<D> {
     #[inline]
     pub fn test_recv(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
         let called = self.receiver.test(handle);
-        self.told(End::Receiver, called)
+        self.tell_if_failed(End::Receiver, &called);
+        called
     }
 
     /// Starts to make every byte of a message visible to whoever reads that memory, such as a GPU. Only

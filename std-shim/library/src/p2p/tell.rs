@@ -12,16 +12,12 @@ use std::time::{Duration, Instant};
 
 impl<D: Domain> P2pMember<D> {
     /// Tells once why an end failed, when a call says that it did.
+    // By reference: what a call returns is not copied on its way.
     #[inline]
-    pub(super) fn told<T>(
-        &mut self,
-        end: End,
-        called: Result<T, CallError>,
-    ) -> Result<T, CallError> {
+    pub(super) fn tell_if_failed<T>(&mut self, end: End, called: &Result<T, CallError>) {
         if let Err(CallError::Failed(_)) = called {
             self.tell_failure(end);
         }
-        called
     }
 
     /// Tells once why an end failed, if it did.

@@ -68,12 +68,11 @@ impl Connection {
             self.poll();
             return Ok(None);
         }
-        let offer = |buffer: &Buffer| {
+        let mut offered = ArrayVec::<_, MAX_RECVS>::new();
+        for buffer in buffers {
             let Described { local, keys, .. } = described(&self.memory, buffer)?;
-            Ok(RecvBuffer { local, tag: buffer.tag.cast_unsigned(), keys })
-        };
-        let offered = buffers.iter().map(offer);
-        let offered = offered.collect::<Result<ArrayVec<_, MAX_RECVS>, Refusal>>()?;
+            offered.push(RecvBuffer { local, tag: buffer.tag.cast_unsigned(), keys });
+        }
         let called = self.wire.irecv(&offered);
         drop(offered);
         match called {
@@ -130,41 +129,43 @@ impl Connection {
     }
 
     /// Whether a request is done.
+    // What this costs when nothing has happened is paid thousands of times for each message.
+    #[inline]
     pub(crate) fn test(&mut self, serial: u64) -> Result<Tested, Refusal> {
-        let request = self.requests.get(serial);
-        let request =
-            request.ok_or_else(|| Refusal::argument("a request that is done, or never was"))?;
         // Most calls find nothing, and should look but once.
         self.poll();
-        let mut tested = self.look(request);
-        if matches!(tested, Ok(Tested::Waits))
-            && let Some(overdue) = self.overdue()
-        {
-            tested = Err(overdue);
-        }
-        if !matches!(tested, Ok(Tested::Waits)) {
-            self.requests.remove(serial);
-        }
+        let tested = match self.look(serial) {
+            Ok(Tested::Waits) => match self.overdue() {
+                None => return Ok(Tested::Waits),
+                Some(overdue) => Err(overdue),
+            },
+            tested => tested,
+        };
+        self.requests.remove(serial);
         tested
     }
 
-    fn look(&mut self, request: Request) -> Result<Tested, Refusal> {
+    #[inline]
+    fn look(&mut self, serial: u64) -> Result<Tested, Refusal> {
         let nothing = |count: u8| (0..count).map(|_| 0).collect();
-        let tested = match request {
-            Request::Send { handle, bytes } => self.wire.test_send(handle).map(|is_done| {
-                if is_done { Tested::Done([bytes].into_iter().collect()) } else { Tested::Waits }
+        let Self { requests, wire, arrived, .. } = self;
+        let tested = match requests.get(serial) {
+            Some(Request::Send { handle, bytes }) => wire.test_send(*handle).map(|is_done| {
+                if is_done { Tested::Done([*bytes].into_iter().collect()) } else { Tested::Waits }
             }),
-            Request::Recv { handle, addrs, count } => self.wire.test_recv(handle).map(|received| {
-                received.map_or(Tested::Waits, |received| {
-                    self.arrived.note(addrs, count, received);
-                    Tested::Done(received.sizes().iter().copied().collect())
+            Some(Request::Recv { handle, addrs, count }) => {
+                wire.test_recv(*handle).map(|received| {
+                    received.map_or(Tested::Waits, |received| {
+                        arrived.note(*addrs, *count, received);
+                        Tested::Done(received.sizes().iter().copied().collect())
+                    })
                 })
-            }),
-            Request::Early { count } => return Ok(Tested::Done(nothing(count))),
-            Request::Flush { handle } => self
-                .wire
-                .test_flush(&handle)
+            }
+            Some(Request::Early { count }) => return Ok(Tested::Done(nothing(*count))),
+            Some(Request::Flush { handle }) => wire
+                .test_flush(handle)
                 .map(|is_done| if is_done { Tested::Done(nothing(1)) } else { Tested::Waits }),
+            None => return Err(Refusal::argument("a request that is done, or never was")),
         };
         tested.map_err(|error| self.refused(&error))
     }

@@ -77,10 +77,11 @@ impl Requests {
     }
 
     #[inline]
-    pub(super) fn get(&self, serial: u64) -> Option<Request> {
-        self.all[serial as usize % MOST]
-            .filter(|(its, _)| *its == serial)
-            .map(|(_, request)| request)
+    pub(super) fn get(&self, serial: u64) -> Option<&Request> {
+        match &self.all[serial as usize % MOST] {
+            Some((its, request)) if *its == serial => Some(request),
+            _ => None,
+        }
     }
 
     /// The caller was told.
