@@ -553,14 +553,35 @@ static void *waits(void *unused) {
 }
 
 static polyrail_p2p *driven;
+static polyrail_listener *listening;
+static polyrail_link *linked;
 static int is_over;
 
-static void *drives(void *unused) {
+static polyrail_code drive(void) { return polyrail_p2p_drive(driven); }
+
+static polyrail_code accept_none(void) {
+  polyrail_link *none;
+  return polyrail_listener_accept(listening, &none);
+}
+
+static polyrail_code ask_hello(void) {
+  char bytes[8];
+  size_t count;
+  return polyrail_link_hello(linked, bytes, sizeof bytes, &count);
+}
+
+/* What another thread does all the time, and what it gets when it is alone. */
+typedef struct {
+  polyrail_code (*call)(void);
+  polyrail_code alone;
+} busy_work;
+
+static void *keeps_busy(void *given) {
+  const busy_work *work = (const busy_work *)given;
   uint32_t round = 0;
-  (void)unused;
   while (!__atomic_load_n(&is_over, __ATOMIC_ACQUIRE)) {
-    polyrail_code code = polyrail_p2p_drive(driven);
-    CHECK(code == POLYRAIL_CODE_OK || code == POLYRAIL_CODE_BUSY);
+    polyrail_code code = work->call();
+    CHECK(code == work->alone || code == POLYRAIL_CODE_BUSY);
     /* Rounds of uneven length: slices of a fixed one, such as valgrind's, must not all end outside of the call. */
     for (volatile uint32_t idle = round++ % 101; idle > 0; idle = idle - 1) {
     }
@@ -574,24 +595,116 @@ static void sleep_a_little(void) {
   nanosleep(&time, NULL);
 }
 
-/* Two threads at a time are one too many; one after the other is fine. */
-static void misuse_threads(void) {
-  pthread_t thread;
+/* `call`, of an object that another thread uses now and then, is refused when it does. */
+#define BUSY(call) UNTIL((call) == POLYRAIL_CODE_BUSY, sleep_a_little())
+
+/* Does `what` while another thread does this work. */
+#define BESIDE(work, what)                                               \
+  do {                                                                   \
+    pthread_t thread;                                                    \
+    __atomic_store_n(&is_over, 0, __ATOMIC_RELEASE);                     \
+    CHECK(pthread_create(&thread, NULL, keeps_busy, (void *)&work) == 0); \
+    what;                                                                \
+    __atomic_store_n(&is_over, 1, __ATOMIC_RELEASE);                     \
+    CHECK(pthread_join(thread, NULL) == 0);                              \
+    CHECK(work.call() == work.alone);                                    \
+  } while (0)
+
+/* Another thread is in a call that waits: nothing else of these peers can be called. */
+static void misuse_peers_that_wait(void) {
   polyrail_completion done;
+  polyrail_request request = request_of(1, POLYRAIL_OPCODE_WRITE, &used, 0, 64, &used);
+  polyrail_part part = {used.region, 0, 64, 0};
+  polyrail_event event;
+  polyrail_peer_info info;
+  polyrail_rail_info rail;
+  uint64_t added;
   size_t count = 0;
+  pthread_t thread;
+  ZERO(event);
+  ZERO(info);
   CHECK(pthread_create(&thread, NULL, waits, NULL) == 0);
-  UNTIL(polyrail_peers_poll(peers, &done, 1, &count) == POLYRAIL_CODE_BUSY, sleep_a_little());
-  IS(POLYRAIL_CODE_BUSY, polyrail_peers_close(peers));
+  BUSY(polyrail_peers_poll(peers, &done, 1, &count));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_add(peers, NULL, &added));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_remove(peers, peer));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_replace(peers, peer, NULL, &added));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_fail(peers, peer));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_fail_rail(peers, peer, 0));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_card(peers, peer, words, sizeof words, &length));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_say(peers, peer, "x", 1));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_next_control(peers, peer, words, sizeof words, &length));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_control_lost(peers, peer));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_drive(peers));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_next_event(peers, &event, words, sizeof words));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_info(peers, peer, &info));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_rails(peers, peer, &rail, 1, &count));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_post(peers, peer, &request));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_post_many(peers, peer, &request, 1, &count));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_post_parts(peers, peer, &request, &part, 1));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_receive(peers, peer, 1, NULL, 0, 0));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_receive_parts(peers, peer, 1, &part, 1));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_wait(peers, &done, 1, &count, 0));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_close(peers));
   CHECK(pthread_join(thread, NULL) == 0);
   OK(polyrail_peers_poll(peers, &done, 1, &count));
+}
+
+/* Two threads at a time are one too many; one after the other is fine. */
+static void misuse_threads(void) {
+  const busy_work drives = {drive, POLYRAIL_CODE_OK}, accepts = {accept_none, POLYRAIL_CODE_NOT_NOW},
+                  asks = {ask_hello, POLYRAIL_CODE_STATE};
+  polyrail_event event;
+  polyrail_peer_info info;
+  polyrail_rail_info rail;
+  polyrail_buffer buffer = {used.region, 0, 64, 1};
+  uint64_t added, request;
+  size_t count;
+  char address[64];
+  ZERO(event);
+  ZERO(info);
+  misuse_peers_that_wait();
+
   OK(polyrail_p2p_open(domain, NULL, 2, &driven));
-  CHECK(pthread_create(&thread, NULL, drives, NULL) == 0);
-  UNTIL(polyrail_p2p_drive(driven) == POLYRAIL_CODE_BUSY, sleep_a_little());
-  __atomic_store_n(&is_over, 1, __ATOMIC_RELEASE);
-  CHECK(pthread_join(thread, NULL) == 0);
-  OK(polyrail_p2p_drive(driven));
+  OK(polyrail_link_open("127.0.0.1:1", NULL, &linked));
+  /* Of no peer, so that they do nothing when they are not refused. */
+  BESIDE(drives, {
+    BUSY(polyrail_p2p_drive(driven));
+    BUSY(polyrail_p2p_poll(driven, 1));
+    BUSY(polyrail_p2p_add(driven, &added));
+    BUSY(polyrail_p2p_remove(driven, 0));
+    BUSY(polyrail_p2p_fail(driven, 0));
+    BUSY(polyrail_p2p_card(driven, 0, words, sizeof words, &length));
+    BUSY(polyrail_p2p_connect(driven, 0, "{}", 2));
+    BUSY(polyrail_p2p_meet(driven, 0, linked, NULL, 0));
+    BUSY(polyrail_p2p_say(driven, 0, "x", 1));
+    BUSY(polyrail_p2p_next_control(driven, 0, words, sizeof words, &length));
+    BUSY(polyrail_p2p_control(driven, 0, "{}", 2));
+    BUSY(polyrail_p2p_control_lost(driven, 0));
+    BUSY(polyrail_p2p_next_event(driven, &event, words, sizeof words));
+    BUSY(polyrail_p2p_info(driven, 0, &info));
+    BUSY(polyrail_p2p_rails(driven, 0, &rail, 1, &count));
+    BUSY(polyrail_p2p_receive(driven, 0, &buffer, 1, &request));
+    BUSY(polyrail_p2p_send(driven, 0, used.region, 0, 64, 1, &request));
+    BUSY(polyrail_p2p_test(driven, 0, 0, NULL));
+    BUSY(polyrail_p2p_flush(driven, 0));
+    BUSY(polyrail_p2p_forget(driven, 0));
+  });
+  OK(polyrail_link_close(linked));
   OK(polyrail_p2p_close(driven));
+
+  OK(polyrail_listener_open("127.0.0.1:0", NULL, &listening));
+  BESIDE(accepts, {
+    BUSY(accept_none());
+    BUSY(polyrail_listener_address(listening, address, sizeof address, &length));
+  });
+  OK(polyrail_listener_address(listening, address, sizeof address, &length));
+  OK(polyrail_link_open(address, NULL, &linked));
+  BESIDE(asks, {
+    BUSY(ask_hello());
+    BUSY(polyrail_peers_meet(peers, other, linked, NULL, 0));
+  });
+  OK(polyrail_link_close(linked));
+  OK(polyrail_listener_close(listening));
 }
 
 /* After all that, a request goes its way. */
