@@ -12,9 +12,6 @@ MORE="links"
 # Places in the code are all that panics tell; the rest takes time to compile.
 export CARGO_PROFILE_DEV_DEBUG=line-tables-only
 
-# The last one that the compiler's version takes.
-CARGO_C=0.10.24+cargo-0.98.0
-
 say() { printf '\n== %s\n' "$*"; }
 
 NO_STD="--manifest-path tests/no_std/Cargo.toml"
@@ -32,11 +29,16 @@ install() {
 install_fuzz() {
   command -v c++ >/dev/null || { apt-get -qq update && apt-get -qq install -y g++; }
   cargo +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
-  cargo fuzz --version >/dev/null 2>&1 || RUSTFLAGS= cargo install cargo-fuzz --locked
+  install_tool fuzz cargo-fuzz
 }
 
-install_cargo_c() {
-  cargo capi --version >/dev/null 2>&1 || RUSTFLAGS= cargo install cargo-c --locked --debug --version "$CARGO_C"
+# The last one that the compiler's version takes.
+install_cargo_c() { install_tool cinstall cargo-c --bin cargo-cinstall --version 0.10.24+cargo-0.98.0; }
+
+# install_tool COMMAND CRATE [OPTION]...: the command of cargo, if it is missing; what is quickest to compile.
+install_tool() {
+  cargo "$1" --version >/dev/null 2>&1 ||
+    RUSTFLAGS= CARGO_PROFILE_DEV_DEBUG=none cargo install "$2" --locked --debug "${@:3}"
 }
 
 lint() {
@@ -188,7 +190,7 @@ copy() {
 package() {
   say "Debian packages of the program, and of the C library with both plugins: installed, used, removed"
   tests/rxe/packages.sh g++ make
-  cargo deb --version >/dev/null 2>&1 || RUSTFLAGS= cargo install cargo-deb --locked --debug
+  install_tool deb cargo-deb
   install_cargo_c
   std-shim/program/deb/try.sh "$(std-shim/program/deb/build.sh)"
   std-shim/c/deb/try.sh "$(std-shim/c/deb/build.sh)"
