@@ -12,4 +12,4 @@ done < <(git ls-files -z --cached --others --exclude-standard --deduplicate -- \
   ':(glob)**/src/lib.rs' ':(glob)**/src/main.rs' ':(glob)**/src/bin/*.rs' ':(glob)**/src/bin/*/main.rs' \
   ':!benches' ':!tests')
 
-cargo run --quiet --locked -p polyrail-tests --bin imports -- "${roots[@]}"
+cargo run --quiet --locked -p polyrail-imports -- "${roots[@]}"
