@@ -9,8 +9,12 @@ STEPS="lint docs test c nixl nccl libclang loom sweep simulate enumerate planted
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
 
-# Places in the code are all that panics tell; the rest takes time to compile.
-export CARGO_PROFILE_DEV_DEBUG=line-tables-only
+# Places in the code are all that panics tell; the rest takes time to compile. What build scripts share with programs is
+# compiled once.
+export CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_DEV_BUILD_OVERRIDE_DEBUG=line-tables-only
+
+# Of any other choice, cargo compiles most of the packages again, with other features.
+ALL="--workspace --all-features --locked"
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -48,7 +52,7 @@ lint() {
   cargo fmt --manifest-path fuzz/Cargo.toml --check
   # cargo-fuzz would update a lock file silently.
   cargo tree --manifest-path fuzz/Cargo.toml --locked >/dev/null
-  cargo clippy --workspace --all-targets --all-features --locked
+  cargo clippy $ALL --all-targets
   CARGO_TARGET_DIR=target/no_std cargo clippy $NO_STD --locked
   say "polyrail-core alone, and everything that needs no libibverbs"
   cargo check -p polyrail-core --no-default-features --locked
@@ -67,13 +71,13 @@ lint() {
 
 docs() {
   say "documentation"
-  cargo doc --workspace --all-features --no-deps --locked
+  cargo doc $ALL --no-deps
 }
 
 test() {
   say "tests, with the engine's invariants checked after every step"
-  cargo test --workspace --all-features --locked --lib --bins --tests -- --include-ignored
-  cargo test --workspace --all-features --locked --doc
+  cargo test $ALL --lib --bins --tests -- --include-ignored
+  cargo test $ALL --doc
 }
 
 c() {
@@ -199,7 +203,7 @@ package() {
 nccl() {
   say "the network plugin of NCCL: its own loader takes every table, and moves messages through them"
   NCCL_LIBRARY=$(std-shim/nccl/wheel.sh) \
-    cargo test --locked -p polyrail-nccl --all-features --test plugin -- nccls_own_loader the_headers_agree
+    cargo test $ALL --test plugin -- nccls_own_loader the_headers_agree
   say "beside NCCL's own network, over real verbs in a guest"
   tests/rxe/nccl.sh --tell 1
   std-shim/nccl/gpu.sh
@@ -215,8 +219,9 @@ links() {
 examples() {
   say "the examples, as they stand"
   local example
+  cargo build $ALL --examples
   for example in buffer set_of_64 under_tokio halo; do
-    cargo run --profile sweep --locked -p polyrail --example $example
+    "${CARGO_TARGET_DIR:-target}/debug/examples/$example"
   done
 }
 
@@ -230,7 +235,7 @@ no_std() {
 
 bench() {
   say "benches: a smoke run without timing"
-  cargo bench -p polyrail-benches --locked -- --test
+  cargo test $ALL --bench '*'
   cargo run --release --locked -p polyrail-benches --bin report -- --repeats 21
 }
 

@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 tests/rxe/packages.sh
-cargo build --locked -p polyrail-rxe
+# With the features and the examples of all packages, as other tests build them.
+cargo build --workspace --all-features --locked --bin polyrail-rxe --examples
 tests/rxe/guest.sh -t 300 -- "${CARGO_TARGET_DIR:-target}/debug/polyrail-rxe" "$@"
 [ $# -eq 0 ] || exit 0
 tests/rxe/copy.sh
