@@ -13,6 +13,9 @@ MORE="links"
 # compiled once.
 export CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_DEV_BUILD_OVERRIDE_DEBUG=line-tables-only
 
+# What could be taken up again next time takes time, too.
+export CARGO_INCREMENTAL=0
+
 # Of any other choice, cargo compiles most of the packages again, with other features.
 ALL="--workspace --all-features --locked"
 
