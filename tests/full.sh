@@ -149,7 +149,7 @@ simulate() {
 enumerate() {
   say "every interleaving of small configurations"
   ENUMERATION=all cargo test --profile sweep --locked -p polyrail-tests --test enumeration -- --nocapture
-  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- ends --states 20000
+  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- ends --states 10000
   say "every order of two messages and a failure, with so many deviations from the plainest one"
   cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- p2p --states 10000000 --deviations 3
 }
@@ -160,7 +160,7 @@ planted() {
 }
 
 fuzz() {
-  say "fuzz targets, 12 seconds each, two at a time"
+  say "fuzz targets, 8 seconds each, two at a time"
   install_fuzz
   # A nightly compiler may have new warnings.
   RUSTFLAGS= cargo +nightly fuzz build
@@ -173,7 +173,7 @@ fuzz_one() {
   local log="target/fuzz-$1.log"
   mkdir -p target "fuzz/corpus/$1"
   if RUSTFLAGS= cargo +nightly fuzz run "$1" "fuzz/corpus/$1" "fuzz/seeds/$1" -- \
-    -max_total_time=12 -print_final_stats=1 > "$log" 2>&1; then
+    -max_total_time=8 -print_final_stats=1 > "$log" 2>&1; then
     echo "$1: $(grep -o 'number_of_executed_units: [0-9]*' "$log")"
   else
     cat "$log"

@@ -14,5 +14,5 @@ tests/rxe/guest.sh -t 300 -- "${CARGO_TARGET_DIR:-target}/debug/polyrail-rxe" "$
 tests/rxe/copy.sh
 tests/rxe/heal.sh
 # A slow machine fails no test.
-tests/rxe/perf.sh --tell 2
-tests/rxe/latency.sh --tell 2
+tests/rxe/perf.sh --tell 1
+tests/rxe/latency.sh --tell 1
