@@ -18,6 +18,8 @@ export CARGO_INCREMENTAL=0
 
 # Of any other choice, cargo compiles most of the packages again, with other features.
 ALL="--workspace --all-features --locked"
+# What searches for long.
+SWEEP="--profile sweep --locked -p polyrail-tests"
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -131,27 +133,32 @@ rxe() {
 
 sweep() {
   say "models and random traffic, many more cases than in the edit loop"
-  QUICKCHECK_TESTS=50000 cargo test --profile sweep --locked -p polyrail-tests --test models
-  RANDOM_SEEDS=60000 cargo test --profile sweep --locked -p polyrail-tests --test random
-  FAIRNESS_SEEDS=300 cargo test --profile sweep --locked -p polyrail-tests --test fairness
+  QUICKCHECK_TESTS=50000 RANDOM_SEEDS=60000 FAIRNESS_SEEDS=300 \
+    cargo test $SWEEP --test models --test random --test fairness
 }
 
 simulate() {
   say "simulated worlds: the engine as users build it, then with its own assertions"
   cargo run --release --locked -p polyrail-tests --bin simulate -- --seed 1 --seeds 6000
-  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- --seed 100001 --seeds 8000
+  swept_simulate --seed 100001 --seeds 8000
   cargo run --release --locked -p polyrail-tests --bin simulate -- ends --seed 1 --seeds 100000
-  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- ends --seed 1000001 --seeds 200000
+  swept_simulate ends --seed 1000001 --seeds 200000
   cargo run --release --locked -p polyrail-tests --bin simulate -- p2p --seed 1 --seeds 50000
-  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- p2p --seed 1000001 --seeds 20000
+  swept_simulate p2p --seed 1000001 --seeds 20000
+}
+
+# swept_simulate ARGUMENT...: as cargo builds it for its package's tests; by itself it would have other features.
+swept_simulate() {
+  cargo test --quiet $SWEEP --test models --no-run
+  "${CARGO_TARGET_DIR:-target}/sweep/simulate" "$@"
 }
 
 enumerate() {
   say "every interleaving of small configurations"
-  ENUMERATION=all cargo test --profile sweep --locked -p polyrail-tests --test enumeration -- --nocapture
-  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- ends --states 10000
+  ENUMERATION=all cargo test $SWEEP --test enumeration -- --nocapture
+  swept_simulate ends --states 10000
   say "every order of two messages and a failure, with so many deviations from the plainest one"
-  cargo run --profile sweep --locked -p polyrail-tests --bin simulate -- p2p --states 10000000 --deviations 3
+  swept_simulate p2p --states 10000000 --deviations 3
 }
 
 planted() {
