@@ -72,9 +72,10 @@ RUST
   done
 }
 
-run_cargo() {
-  cargo "$1" --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-tests \
-    -p polyrail-software-nic -p polyrail "${@:2}"
+# run_tests ARGS
+run_tests() {
+  cargo test --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-tests \
+    -p polyrail-software-nic -p polyrail "$@"
 }
 
 # run_loom ARGS: of the test `handles`, under loom.
@@ -92,7 +93,7 @@ search() {
     simulate-p2p) "$CARGO_TARGET_DIR/release/simulate" p2p --seed 1 --seeds "$SEEDS" ;;
     orders-p2p) "$CARGO_TARGET_DIR/release/simulate" p2p --states 1000000 --deviations 2 ;;
     loom:*) run_loom "${1#loom:}" ;;
-    *) run_cargo test --test "$1" ;;
+    *) run_tests --test "$1" ;;
   esac
 }
 
@@ -654,12 +655,12 @@ plant std-shim/library/src/progress/replies.rs 'self.0.iter().for_each(|waiter| 
 
 [ "$misplaced" = 0 ] || exit 1
 
-run_cargo build --bin simulate
 # shellcheck disable=SC2048,SC2086
 tests=$(printf '%s\n' ${finders[*]} | sort -u | grep -v 'simulate\|orders\|loom')
 interleavings=$(printf '%s\n' ${finders[*]} | sort -u | grep loom)
+# With the tests of its package, `simulate` is built.
 # shellcheck disable=SC2046,SC2086
-run_cargo test --no-run $(printf -- '--test %s ' $tests)
+run_tests --no-run $(printf -- '--test %s ' $tests)
 
 run_loom --no-run
 
