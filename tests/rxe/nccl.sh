@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# NCCL's network plugin between two processes over rxe, two devices on either side, in a guest (see guest.sh): checked
-# messages; then goodput and half round trips of 8 bytes beside NCCL's own ncclNetIb, out of the wheel's library, by the
-# same program in the same boot. The comparison is in the script `nccls`.
+# NCCL's network plugin between two processes over rxe, two devices on either side, in a guest (see guest.sh): what it
+# says of devices, and checked messages, by every version of its table; then goodput and half round trips of 8 bytes
+# beside NCCL's own ncclNetIb, out of the wheel's library, by the same program in the same boot. All of it is in the script
+# `nccls`.
 #   tests/rxe/nccl.sh [--tell] [ROUNDS]
 # Exit status 0 if the plugin is at least as good as ncclNetIb, or with --tell; else see guest.sh.
 set -euo pipefail

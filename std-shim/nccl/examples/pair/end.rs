@@ -15,7 +15,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Messages under way.
 pub(crate) const WINDOW: usize = 8;
 
-extern "C" fn logger(
+pub(crate) extern "C" fn logger(
     level: c_int,
     _: c_ulong,
     _: *const c_char,
@@ -38,8 +38,11 @@ extern "C" fn logger(
     }
 }
 
-/// The table, for as long as this process lives.
-fn load(plugin: &str) -> Result<Table, String> {
+/// The newest version of the table.
+pub(crate) const NEWEST: u32 = 12;
+
+/// A table, for as long as this process lives. Of NCCL's own there is the newest version.
+pub(crate) fn load(plugin: &str, version: u32) -> Result<Table, String> {
     let table = match plugin.strip_prefix("ncclNetIb:") {
         Some(path) => {
             let symbols = elf::Symbols::load(Path::new(path), "ncclGetVersion");
@@ -51,14 +54,15 @@ fn load(plugin: &str) -> Result<Table, String> {
             let library =
                 unsafe { libloading::Library::new(plugin) }.map_err(|error| error.to_string())?;
             let library = Box::leak(Box::new(library));
+            let name = format!("ncclNetPlugin_v{version}");
             // SAFETY: the headers say what it is.
-            let table = unsafe { library.get::<*const c_void>(b"ncclNetPlugin_v12") };
+            let table = unsafe { library.get::<*const c_void>(name.as_bytes()) };
             let table: *const c_void = *table.map_err(|error| error.to_string())?;
             table
         }
     };
-    // SAFETY: it is of version 12, and stays.
-    Ok(unsafe { Table::new(table, 12) })
+    // SAFETY: it is of this version, and stays.
+    Ok(unsafe { Table::new(table, version) })
 }
 
 /// Calls until there is something. In between it lets others run, as NCCL's proxy does when nothing has moved.
@@ -83,6 +87,7 @@ fn some(pointer: Pointer) -> Option<Pointer> {
 
 pub(crate) struct End {
     pub(crate) table: Table,
+    context: Pointer,
     send: Pointer,
     recv: Pointer,
     pub(crate) from: Vec<u8>,
@@ -93,14 +98,24 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn new(options: &Options, talk: &mut Talk) -> Result<Self, String> {
-        let table = load(&options.plugin)?;
+        let table = load(&options.plugin, NEWEST)?;
+        Self::of(table, options.devices, WINDOW * options.bytes.max(8), talk)
+    }
+
+    /// Over so many devices, with so many bytes of memory for either way.
+    pub(crate) fn of(
+        table: Table,
+        devices: c_int,
+        bytes: usize,
+        talk: &mut Talk,
+    ) -> Result<Self, String> {
         let code = |what: &'static str| move |status: Status| format!("{what}: {status}");
         let context = table.init(logger as Logger, -1).map_err(code("init"))?;
         let count = table.devices().map_err(code("devices"))?;
-        if count < options.devices {
-            return Err(format!("{count} devices, where {} are needed", options.devices));
+        if count < devices {
+            return Err(format!("{count} devices, where {devices} are needed"));
         }
-        let device = match options.devices {
+        let device = match devices {
             1 => 0,
             devices => {
                 let parts: Vec<c_int> = (0..devices).collect();
@@ -122,23 +137,42 @@ impl End {
             Ok((!send.is_null() && !recv.is_null()).then_some(()))
         })?;
         table.close_listen(listener);
-        let bytes = WINDOW * options.bytes.max(8);
         let (mut from, mut to) = (vec![0u8; bytes], vec![0u8; bytes]);
         let register = |connection, memory: &mut Vec<u8>| {
             table.reg_mr(connection, memory.as_mut_ptr().cast(), bytes, 1).map_err(code("regMr"))
         };
         let (from_memory, to_memory) = (register(send, &mut from)?, register(recv, &mut to)?);
-        Ok(Self { table, send, recv, from, to, from_memory, to_memory })
+        Ok(Self { table, context, send, recv, from, to, from_memory, to_memory })
     }
 
     pub(crate) fn isend(&mut self, at: usize, bytes: usize) -> Result<Option<Pointer>, Status> {
+        self.isend_tagged(at, bytes, 0)
+    }
+
+    pub(crate) fn isend_tagged(
+        &mut self,
+        at: usize,
+        bytes: usize,
+        tag: c_int,
+    ) -> Result<Option<Pointer>, Status> {
         let data = self.from[at..].as_mut_ptr().cast();
-        self.table.isend(self.send, (data, bytes), 0, self.from_memory).map(some)
+        self.table.isend(self.send, (data, bytes), tag, self.from_memory).map(some)
     }
 
     pub(crate) fn irecv(&mut self, at: usize, bytes: usize) -> Result<Option<Pointer>, Status> {
-        let data = self.to[at..].as_mut_ptr().cast();
-        self.table.irecv(self.recv, &[(data, bytes, 0, self.to_memory)], false).map(some)
+        self.irecv_of(&[(at, bytes, 0)])
+    }
+
+    /// Buffers: where, how many bytes, and the tag.
+    pub(crate) fn irecv_of(
+        &mut self,
+        buffers: &[(usize, usize, c_int)],
+    ) -> Result<Option<Pointer>, Status> {
+        let buffer = |&(at, bytes, tag): &(usize, usize, c_int)| {
+            (self.to[at..].as_mut_ptr().cast(), bytes, tag, self.to_memory)
+        };
+        let buffers: Vec<_> = buffers.iter().map(buffer).collect();
+        self.table.irecv(self.recv, &buffers, false).map(some)
     }
 
     pub(crate) fn close(self) -> Result<(), String> {
@@ -147,6 +181,7 @@ impl End {
             ("deregMr", self.table.dereg_mr(self.recv, self.to_memory)),
             ("closeSend", self.table.close_send(self.send)),
             ("closeRecv", self.table.close_recv(self.recv)),
+            ("finalize", self.table.finalize(self.context)),
         ];
         match statuses.iter().find(|(_, status)| *status != 0) {
             Some((what, status)) => Err(format!("{what}: {status}")),

@@ -12,6 +12,14 @@
 //! and all ends well once there is such a file. With `--ends-within` links fail for good: then every request has to end
 //! with ncclRemoteError, so soon after the last one that was done, and everything is closed.
 //!
+//!     pair PLUGIN [--devices N] --tables N
+//!
+//! sends N messages of one to eight buffers, both ways, by each version of the table.
+//!
+//!     pair PLUGIN --describe N,N
+//!
+//! tells what each device says of itself, and these NICs merged, which every version has to agree on.
+//!
 //! PLUGIN is the path of a plugin, or `ncclNetIb:PATH` of NCCL's library, as the wheel has it. The environment of each
 //! process is HERE_* and THERE_* of this one's, without that prefix. Devices beyond one are merged. With TELL in the
 //! environment everything that the plugin logs is told, not only warnings.
@@ -25,6 +33,7 @@ mod options;
 #[path = "../../tests/plugin/table.rs"]
 #[allow(dead_code, reason = "tests call what is not needed here")]
 mod table;
+mod tables;
 mod talk;
 
 use end::End;
@@ -44,16 +53,18 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<(), String> {
     let mut talk = Talk::new()?;
-    let end = End::new(options, &mut talk)?;
+    let end = |talk: &mut Talk| End::new(options, talk);
+    let bytes = options.bytes;
     let told = match &options.task {
-        Task::Measure { rounds, messages } if talk.is_first() => {
-            measure::run(end, options.bytes, *rounds, *messages)?
-        }
         Task::Measure { rounds, messages } => {
-            measure::answer(end, options.bytes, *rounds, *messages)?
+            let end = end(&mut talk)?;
+            let measure = if talk.is_first() { measure::run } else { measure::answer };
+            measure(end, bytes, *rounds, *messages)?
         }
-        Task::Until(file) => flow::until(end, &mut talk, options.bytes, file)?,
-        Task::EndsWithin(time) => flow::ends_within(end, &mut talk, options.bytes, *time)?,
+        Task::Until(file) => flow::until(end(&mut talk)?, &mut talk, bytes, file)?,
+        Task::EndsWithin(time) => flow::ends_within(end(&mut talk)?, &mut talk, bytes, *time)?,
+        Task::Tables(messages) => tables::run(options, &mut talk, *messages)?,
+        Task::Describe(nics) => tables::describe(&options.plugin, nics)?,
     };
     if talk.is_first() {
         talk.finish()?;

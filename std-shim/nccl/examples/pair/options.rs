@@ -4,7 +4,8 @@ use std::ffi::c_int;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const USAGE: &str = "pair PLUGIN [--devices N] [--bytes N] [--rounds N] [--messages N | --until FILE | --ends-within MS]";
+const USAGE: &str = "pair PLUGIN [--devices N] [--bytes N] [--rounds N] \
+    [--messages N | --until FILE | --ends-within MS | --tables N | --describe N,N]";
 
 pub(crate) struct Options {
     pub(crate) plugin: String,
@@ -15,9 +16,16 @@ pub(crate) struct Options {
 }
 
 pub(crate) enum Task {
-    Measure { rounds: usize, messages: usize },
+    Measure {
+        rounds: usize,
+        messages: usize,
+    },
     Until(PathBuf),
     EndsWithin(Duration),
+    /// So many messages by each version of the table.
+    Tables(usize),
+    /// The NICs that are merged.
+    Describe(Vec<c_int>),
 }
 
 impl Options {
@@ -40,6 +48,12 @@ impl Options {
                 "--until" => task = Some(Task::Until(value.into())),
                 "--ends-within" => {
                     task = Some(Task::EndsWithin(Duration::from_millis(number()? as u64)));
+                }
+                "--tables" => task = Some(Task::Tables(number()?)),
+                "--describe" => {
+                    let nics: Result<_, _> = value.split(',').map(str::parse).collect();
+                    let nics = nics.map_err(|_| format!("{name} needs numbers, not {value}"))?;
+                    task = Some(Task::Describe(nics));
                 }
                 _ => return Err(format!("{name} is no option: {USAGE}")),
             }

@@ -63,14 +63,17 @@ pub(crate) struct Properties {
     pub(crate) pci_path: Option<String>,
     pub(crate) guid: u64,
     pub(crate) ptr_support: c_int,
+    pub(crate) reg_is_global: c_int,
     pub(crate) force_flush: c_int,
     pub(crate) speed: c_int,
     pub(crate) port: c_int,
+    pub(crate) latency: f32,
     pub(crate) max_comms: c_int,
     pub(crate) max_recvs: c_int,
+    pub(crate) net_device_type: c_int,
     /// NICs that it is made of; none are told before version 9.
     pub(crate) parts: Vec<c_int>,
-    pub max_p2p_bytes: usize,
+    pub(crate) max_p2p_bytes: usize,
 }
 
 /// Calls the function in a place as one of this type.
@@ -158,11 +161,14 @@ impl Table {
             pci_path: text(8),
             guid: word(16),
             ptr_support: int(24),
+            reg_is_global: int(28),
             force_flush: if flush == 1 { int(32) } else { 0 },
             speed: int(behind),
             port: int(behind + 4),
+            latency: f32::from_bits(int(behind + 8).cast_unsigned()),
             max_comms: int(behind + 12),
             max_recvs: int(behind + 16),
+            net_device_type: int(behind + 20),
             parts: (0..count as usize).map(|at| int(68 + 4 * at)).collect(),
             max_p2p_bytes: if flush == 1 {
                 word((68 + 4 * most + 7) & !7) as usize
