@@ -7,6 +7,7 @@
 
 mod elf;
 mod faults;
+mod leaks;
 mod misuse;
 mod nccl;
 mod random;
@@ -89,7 +90,7 @@ impl Plugin {
 }
 
 fn cases() -> Vec<&'static Case> {
-    [works::CASES, faults::CASES, misuse::CASES, settings::CASES, nccl::CASES]
+    [works::CASES, faults::CASES, misuse::CASES, leaks::CASES, settings::CASES, nccl::CASES]
         .into_iter()
         .flatten()
         .collect()

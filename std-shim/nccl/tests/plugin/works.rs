@@ -5,7 +5,6 @@ use crate::ranks::{LOGGER, Memory, Pair, at_once, logged, until};
 use crate::table::{HANDLE, Pointer};
 use crate::{Case, Plugin, VERSIONS, text, traffic};
 use std::ffi::c_int;
-use std::fs;
 
 pub(crate) const CASES: &[Case] = &[
     Case { name: "the_headers_agree", settings: &[], run: the_headers_agree },
@@ -69,11 +68,6 @@ pub(crate) const CASES: &[Case] = &[
         settings: &[],
         run: memory_is_registered_in_any_order,
     },
-    Case {
-        name: "a_thousand_opens_and_closes_leave_nothing",
-        settings: &[],
-        run: a_thousand_opens_and_closes_leave_nothing,
-    },
     Case { name: "threads_share_a_connection", settings: &[], run: threads_share_a_connection },
 ];
 
@@ -92,7 +86,7 @@ fn the_headers_agree(_: &Plugin) {
     }
     assert!(compile.status().unwrap().success());
     let ran = std::process::Command::new(&program).arg(Plugin::path()).status();
-    fs::remove_file(&program).unwrap();
+    std::fs::remove_file(&program).unwrap();
     assert!(ran.unwrap().success());
 }
 
@@ -324,50 +318,6 @@ fn memory_is_registered_in_any_order(plugin: &Plugin) {
     }
     // What remains is undone with the connection.
     pair.close();
-}
-
-/// File descriptors, threads and resident bytes of this process.
-fn resources() -> (usize, usize, usize) {
-    let count = |path| fs::read_dir(path).unwrap().count();
-    let status = fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: usize = status.split(' ').nth(1).unwrap().parse().unwrap();
-    (count("/proc/self/fd"), count("/proc/self/task"), pages * 4096)
-}
-
-fn a_thousand_opens_and_closes_leave_nothing(plugin: &Plugin) {
-    let table = plugin.table(12);
-    let context = table.init(LOGGER, -1).unwrap();
-    let merged = [table.make_v_device(&[0, 1]).unwrap(), table.make_v_device(&[2, 3]).unwrap()];
-    let open_and_close = |round: usize| {
-        let pair = Pair::new(table, context, merged[0], merged[1]);
-        if round.is_multiple_of(4) {
-            let mut from = Memory::new(&table, pair.send, 100);
-            let mut to = Memory::new(&table, pair.recv, 100);
-            pair.send_through(&mut from, &mut to, 100);
-        }
-        if round.is_multiple_of(3) {
-            // One that is never accepted, and one that nobody connects to.
-            let mut handle = [0u8; HANDLE];
-            let listener = table.listen(context, 0, handle.as_mut_ptr().cast()).unwrap();
-            table.connect(context, 1, handle.as_mut_ptr().cast()).unwrap();
-            assert_eq!(table.close_listen(listener), 0);
-            until("a connection that will not be", || {
-                let connected = table.connect(context, 1, handle.as_mut_ptr().cast());
-                connected.is_err().then_some(())
-            });
-        }
-        pair.close();
-    };
-    (0..50).for_each(open_and_close);
-    std::thread::sleep(std::time::Duration::from_millis(100));
-    let before = resources();
-    (0..1000).for_each(open_and_close);
-    until("threads that end", || (resources().1 <= before.1).then_some(()));
-    let after = resources();
-    assert!(after.0 <= before.0, "file descriptors: {} before, {} after", before.0, after.0);
-    let grown = after.2.saturating_sub(before.2);
-    assert!(grown < 16 << 20, "memory has grown by {grown} bytes");
-    assert_eq!(table.finalize(context), 0);
 }
 
 /// NCCL registers and deregisters on one thread, and moves data on another.
