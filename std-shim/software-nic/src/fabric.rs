@@ -39,8 +39,9 @@ impl Fabric {
     /// A new device.
     pub fn create_device(&self, config: DeviceConfig) -> Device {
         let mut registry = lock(&self.0.registry);
-        let index = registry.devices.len() as u32;
-        let device = Arc::new(DeviceShared::new(&self.0, index, config));
+        let device = Arc::new(DeviceShared::new(&self.0, registry.devices_made, config));
+        registry.devices_made += 1;
+        registry.devices.retain(|device| device.strong_count() > 0);
         registry.devices.push(Arc::downgrade(&device));
         Device(device)
     }
@@ -69,5 +70,20 @@ impl Fabric {
     /// Whether the fabric runs when polled.
     pub fn is_threaded(&self) -> bool {
         self.0.threaded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_are_gone_leave_nothing() {
+        let fabric = Fabric::threaded();
+        let create = || fabric.create_device(DeviceConfig::named("a"));
+        let stays = create();
+        let numbers: Vec<u32> = (0..3).map(|_| create().0.index).collect();
+        assert_eq!((stays.0.index, numbers), (0, vec![1, 2, 3]), "none is used anew");
+        assert_eq!(lock(&fabric.0.registry).devices.len(), 2, "the last one is not looked for yet");
     }
 }

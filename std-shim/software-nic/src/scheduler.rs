@@ -51,22 +51,21 @@ impl FabricShared {
 
     /// Lets one planned fault happen whose step has come.
     fn strike(&self, step: u64) -> Option<Step> {
-        let mut index = 0;
-        while let Some(device) = self.nth_device(index) {
-            if let Some(fault) = device.and_then(|device| {
-                let fault = device.faults.take_due_step(step)?;
+        let mut place = 0;
+        while let Some(device) = self.nth_device(place) {
+            if let Some(device) = device
+                && let Some(fault) = device.faults.take_due_step(step)
+            {
                 device.suffer(fault);
-                Some(fault)
-            }) {
-                return Some(Step::Struck { device: index as u32, fault: fault.into() });
+                return Some(Step::Struck { device: device.index, fault: fault.into() });
             }
-            index += 1;
+            place += 1;
         }
         None
     }
 
-    fn nth_device(&self, index: usize) -> Option<Option<Arc<DeviceShared>>> {
-        lock(&self.registry).devices.get(index).map(Weak::upgrade)
+    fn nth_device(&self, place: usize) -> Option<Option<Arc<DeviceShared>>> {
+        lock(&self.registry).devices.get(place).map(Weak::upgrade)
     }
 
     /// Everything that could happen next, in an order that repeats from run to run.

@@ -57,6 +57,7 @@ pub(crate) struct FabricShared {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     pub(crate) devices: Vec<Weak<DeviceShared>>,
+    pub(crate) devices_made: u32,
     /// By the device's index and the queue pair's number, so that iteration repeats from run to
     /// run.
     pub(crate) qps: BTreeMap<(u32, u32), Weak<QpShared>>,
