@@ -23,6 +23,51 @@ ERRORS = (
 )
 
 
+WRONG_SETTINGS = (
+    ("backend", "sofware"),
+    ("rails", "0"),
+    ("rails", "9"),
+    ("rails", "two"),
+    ("rails", " 2"),
+    ("fragment", "100"),
+    ("fragment", "4G"),
+    ("traffic_class", "256"),
+    ("service_level", "16"),
+    ("gid_index", "-1"),
+    ("qp_timeout", "32"),
+    ("retries", "8"),
+    ("healing", "yes"),
+    ("stall_timeout_ms", "0"),
+    ("connect_timeout_ms", "1.5"),
+    ("port", "65536"),
+    ("log_level", "loud"),
+    ("interface", "no such"),
+    ("token", "short"),
+    ("rials", "2"),
+)
+
+
+def wrong_descriptors(mine, theirs):
+    """Lists of two regions that make no transfer, and to whom if not to "b"."""
+    here, there, length = mine.ctypes.data, theirs.ctypes.data, mine.nbytes
+    good_here, good_there = descriptors(mine, [(0, 100)]), descriptors(theirs, [(0, 100)])
+    # A length that wraps around the end of the address space.
+    huge = (1 << 64) - 16
+    return (
+        ([(here, 0, 0)], [(there, 0, 0)]),
+        (good_here + [(here, 0, 0)], good_there + [(there, 0, 0)]),
+        ([(here - 1, 100, 0)], good_there),
+        (good_here, [(there - 1, 100, 0)]),
+        ([(here + length - 99, 100, 0)], good_there),
+        (good_here, [(there + length - 99, 100, 0)]),
+        ([(here, length + 1, 0)], [(there, length + 1, 0)]),
+        ([(here + 16, huge, 0)], [(there + 16, huge, 0)]),
+        (good_here, descriptors(theirs, [(0, 101)])),
+        (good_here, good_there + good_there),
+        (good_here, good_there, "nobody"),
+    )
+
+
 class Descriptors(Pair):
     def refused(self, local, remote, to="b"):
         with self.assertRaises(ERRORS):
@@ -31,22 +76,10 @@ class Descriptors(Pair):
             self.a.release_xfer_handle(handle)
 
     def test_wrong_ones(self):
-        here, there = self.here.ctypes.data, self.there.ctypes.data
-        good_here, good_there = descriptors(self.here, [(0, 100)]), descriptors(self.there, [(0, 100)])
         before = self.there.copy()
-        self.refused([(here, 0, 0)], [(there, 0, 0)])
-        self.refused(good_here + [(here, 0, 0)], good_there + [(there, 0, 0)])
-        self.refused([(here - 1, 100, 0)], good_there)
-        self.refused(good_here, [(there - 1, 100, 0)])
-        self.refused([(here + self.LENGTH - 99, 100, 0)], good_there)
-        self.refused(good_here, [(there + self.LENGTH - 99, 100, 0)])
-        self.refused([(here, self.LENGTH + 1, 0)], [(there, self.LENGTH + 1, 0)])
-        # A length that wraps around the end of the address space.
-        huge = (1 << 64) - 16
-        self.refused([(here + 16, huge, 0)], [(there + 16, huge, 0)])
-        self.refused(good_here, descriptors(self.there, [(0, 101)]))
-        self.refused(good_here, good_there + good_there)
-        self.refused(good_here, good_there, "nobody")
+        for local, remote, *to in wrong_descriptors(self.here, self.there):
+            self.refused(local, remote, *to)
+        good_here, good_there = descriptors(self.here, [(0, 100)]), descriptors(self.there, [(0, 100)])
         self.assertEqual(move(self.a, "WRITE", good_here, good_there, "b"), "DONE")
         before[:100] = self.here[:100]
         np.testing.assert_array_equal(self.there, before)
@@ -124,28 +157,7 @@ class Metadata(unittest.TestCase):
 
 class Settings(unittest.TestCase):
     def test_unknown_and_malformed_ones_are_named(self):
-        for name, value in (
-            ("backend", "sofware"),
-            ("rails", "0"),
-            ("rails", "9"),
-            ("rails", "two"),
-            ("rails", " 2"),
-            ("fragment", "100"),
-            ("fragment", "4G"),
-            ("traffic_class", "256"),
-            ("service_level", "16"),
-            ("gid_index", "-1"),
-            ("qp_timeout", "32"),
-            ("retries", "8"),
-            ("healing", "yes"),
-            ("stall_timeout_ms", "0"),
-            ("connect_timeout_ms", "1.5"),
-            ("port", "65536"),
-            ("log_level", "loud"),
-            ("interface", "no such"),
-            ("token", "short"),
-            ("rials", "2"),
-        ):
+        for name, value in WRONG_SETTINGS:
             with self.subTest(name=name, value=value):
                 with words() as said, self.assertRaises(ERRORS):
                     agent("a", parameters={name: value})

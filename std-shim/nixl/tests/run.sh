@@ -52,6 +52,8 @@ for test in ${*:-$TESTS}; do
       ;;
     # Only built: for tests/rxe/nixl.sh.
     host-plain) make "$out/host-plain" ;;
+    # Which counts memory.
+    cycles) export GLIBC_TUNABLES=glibc.malloc.tcache_count=0 ;;&
     # In NIXL's own folder, where UCX is.
     compare) timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
     *) NIXL_PLUGIN_DIR="$plugins" timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
