@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # Everything that CI checks, from a fresh clone on a machine with Rust and apt. Installs what is missing.
 #   tests/full.sh [STEP]...    these of STEPS, or all of them, in order; or one of MORE, which are not CI's
+#   tests/full.sh STEP+STEP    two at a time, with build directories of their own
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
 
-STEPS="lint docs test c nixl nccl libclang loom sweep simulate enumerate planted fuzz copy package examples no_std rxe bench instructions"
+# One processor idles while the other one optimizes a program as a whole, or counts instructions: what comes after a `+`
+# is done meanwhile. Nothing that measures time, or waits for anything, has company.
+STEPS="lint+loom docs test c nixl nccl simulate+fuzz sweep enumerate package+planted copy examples no_std rxe bench
+  instructions+libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
 
@@ -117,13 +121,15 @@ libclang() {
 
 loom() {
   say "the ring between threads, in every interleaving; of three threads, in those with few preemptions"
-  RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=target/loom \
-    cargo test --profile sweep --locked -p polyrail-tests --test spsc -- --nocapture
-  RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=target/loom \
-    cargo test --profile sweep --locked -p polyrail-core --lib spsc::wrap
+  with_loom --test spsc -- --nocapture
+  with_loom --lib spsc::wrap
   say "handles, the progress thread, and waiting for completions, in every interleaving with few preemptions"
-  RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=target/loom \
-    cargo test --profile sweep --locked -p polyrail-tests --test handles -- --nocapture
+  with_loom --test handles -- --nocapture
+}
+
+# with_loom ARGUMENT...: always of both packages, or the engine would be compiled once more, with other features.
+with_loom() {
+  RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=target/loom cargo test $SWEEP -p polyrail-core "$@"
 }
 
 rxe() {
@@ -256,12 +262,32 @@ instructions() {
   benches/instructions.sh
 }
 
+# timed STEP
+timed() {
+  local began=$SECONDS
+  "$1"
+  say "$1 took $((SECONDS - began)) s"
+}
+
+# beside STEP STEP: at the same time. What the second one says comes when both have ended.
+beside() {
+  local log=target/$2.log first second status=0
+  mkdir -p target
+  timed "$1" &
+  first=$!
+  timed "$2" > "$log" 2>&1 &
+  second=$!
+  wait $first || status=$?
+  wait $second || status=$?
+  cat "$log"
+  return $status
+}
+
 install
-for step in "${@:-$STEPS}"; do
-  for name in $step; do
-    began=$SECONDS
-    "$name"
-    say "$name took $((SECONDS - began)) s"
-  done
+for step in ${@:-$STEPS}; do
+  case $step in
+    *+*) beside "${step%+*}" "${step#*+}" ;;
+    *) timed "$step" ;;
+  esac
 done
 say "all passed, after $SECONDS s"
