@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# NIXL's plugin over real verbs: two engines, lists both ways from several threads and notifications, checked, in a guest
-# that has software RDMA (see guest.sh). The agent is std-shim/nixl/tests/host.cpp.
+# The C library and NIXL's plugin over real verbs, in a guest that has software RDMA (see guest.sh): messages of
+# std-shim/c/tests/c/messages.c; then two engines, lists both ways from several threads and notifications, checked
+# (std-shim/nixl/tests/host.cpp). The programs are called by the script `nixls`.
 #   tests/rxe/nixl.sh    POLYRAIL=PREFIX: with the libpolyrail that is installed there
 # Exit status: that of std-shim/nixl/tests/run.sh, or guest.sh's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-std-shim/nixl/tests/run.sh host-plain
-tests/rxe/guest.sh -t 300 -- target/nixl/host-plain 3 rails=2 interface=lo log_level=info \
-  a.devices=rxeA0,rxeA1 b.devices=rxeB0,rxeB1
+std-shim/nixl/tests/run.sh guest
+built=target/nixl
+tests/rxe/guest.sh -t 300 -f $built/messages -f $built/host-plain -- tests/rxe/nixls

@@ -41,7 +41,7 @@ export POLYRAIL_BACKEND=software NIXL_LOG_LEVEL="${NIXL_LOG_LEVEL:-FATAL}" PYTHO
 for test in ${*:-$TESTS}; do
   echo "== $test"
   case "$test" in
-    host*) ;;
+    host* | guest) ;;
     *) install_wheel ;;
   esac
   case "$test" in
@@ -52,6 +52,7 @@ for test in ${*:-$TESTS}; do
       ;;
     # Only built: for tests/rxe/nixl.sh.
     host-plain) make "$out/host-plain" ;;
+    guest) make "$out/host-plain" "$out/messages" ;;
     # Which counts memory.
     cycles) export GLIBC_TUNABLES=glibc.malloc.tcache_count=0 ;;&
     # In NIXL's own folder, where UCX is.

@@ -66,11 +66,12 @@ static inline double now(void) {
   (POLYRAIL_ACCESS_LOCAL_WRITE | POLYRAIL_ACCESS_REMOTE_WRITE | POLYRAIL_ACCESS_REMOTE_READ | \
    POLYRAIL_ACCESS_REMOTE_ATOMIC)
 
+/* NICs in software, unless VERBS is in the environment. */
 static inline polyrail_domain *open_domain(const char *devices) {
   polyrail_domain_options options;
   polyrail_domain *domain = NULL;
   ZERO(options);
-  options.backend = POLYRAIL_BACKEND_SOFTWARE;
+  options.backend = getenv("VERBS") ? POLYRAIL_BACKEND_VERBS : POLYRAIL_BACKEND_SOFTWARE;
   options.devices = devices;
   OK(polyrail_domain_open(&options, &domain));
   CHECK(domain != NULL);

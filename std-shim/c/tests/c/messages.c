@@ -97,7 +97,7 @@ static polyrail_buffer buffer_of(memory *to, uint64_t offset, uint32_t length, u
 }
 
 int main(int count, char **arguments) {
-  polyrail_domain *here = open_domain("a0,a1"), *there = open_domain("b0,b1");
+  polyrail_domain *here = open_domain("rxeA0,rxeA1"), *there = open_domain("rxeB0,rxeB1");
   polyrail_endpoint_options options;
   polyrail_buffer buffers[3];
   polyrail_message_info info;
@@ -166,6 +166,7 @@ int main(int count, char **arguments) {
 
   OK(polyrail_p2p_rails(near, near_peer, rails, 8, &rail_count));
   CHECK(rail_count == 4 && rails[0].bytes > BYTES && rails[1].bytes > BYTES && rails[1].rail == 1);
+  CHECK(strcmp(rails[0].device, "rxeA0") == 0 && strcmp(rails[1].device, "rxeA1") == 0);
   ZERO(peer_info);
   OK(polyrail_p2p_info(near, near_peer, &peer_info));
   CHECK(peer_info.state == POLYRAIL_STATE_READY && peer_info.rails == 2 && peer_info.rails_in_service == 2);
