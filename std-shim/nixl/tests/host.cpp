@@ -5,81 +5,13 @@
 //                                                  without, or first the one and then the other; parameters of both
 //                                                  engines, or of one: a.NAME=VALUE
 
-#include "../src/nixl_interface.h"
+#include "agent.h"
 
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
 #include <random>
 #include <thread>
 
-extern "C" nixlBackendPlugin *nixl_plugin_init();
-
 namespace {
-
-#define REQUIRE(what)                                                                                                \
-    do {                                                                                                             \
-        if (!(what)) {                                                                                               \
-            std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #what);                            \
-            std::abort();                                                                                            \
-        }                                                                                                            \
-    } while (0)
-
-template <class T> class List final : public nixlDescList<T> {
-public:
-    List() { this->type = DRAM_SEG; }
-    void resize(const size_t &count) override { this->descs.resize(count); }
-    void addDesc(const T &desc) override { this->descs.push_back(desc); }
-    int getIndex(const nixlBasicDesc &) const override { return -1; }
-};
-
-constexpr size_t LENGTH = 4 << 20;
-
-// An agent with one region, which is split in as many parts as there are threads.
-class Agent {
-public:
-    Agent(const std::string &name, nixl_b_params_t parameters, bool has_thread) : name(name), memory(LENGTH) {
-        nixlBackendInitParams init{name, "POLYRAIL", &parameters, has_thread, 0, {}, false};
-        engine = plugin().create_engine(&init);
-        REQUIRE(engine != nullptr && !engine->getInitErr());
-        nixlBlobDesc whole;
-        whole.addr = reinterpret_cast<uintptr_t>(memory.data());
-        whole.len = LENGTH;
-        whole.devId = 0;
-        if (engine->registerMem(whole, DRAM_SEG, local) != NIXL_SUCCESS) {
-            std::exit(1);
-        }
-        REQUIRE(engine->getPublicData(local, keys) == NIXL_SUCCESS);
-        REQUIRE(engine->getConnInfo(address) == NIXL_SUCCESS);
-    }
-
-    ~Agent() {
-        REQUIRE(engine->deregisterMem(local) == NIXL_SUCCESS);
-        plugin().destroy_engine(engine);
-    }
-
-    static const nixlBackendPlugin &plugin() { return *nixl_plugin_init(); }
-
-    std::string name;
-    std::vector<unsigned char> memory;
-    nixlBackendEngine *engine = nullptr;
-    nixlBackendMD *local = nullptr;
-    std::string keys;
-    std::string address;
-};
-
-// What one agent knows of the memory of another.
-nixlBackendMD *load(Agent &here, const Agent &there) {
-    nixlBlobDesc remote;
-    remote.addr = reinterpret_cast<uintptr_t>(there.memory.data());
-    remote.len = LENGTH;
-    remote.devId = 0;
-    remote.metaInfo = there.keys;
-    nixlBackendMD *loaded = nullptr;
-    REQUIRE(here.engine->loadRemoteMD(remote, DRAM_SEG, there.name, loaded) == NIXL_SUCCESS);
-    return loaded;
-}
 
 // Moves lists of blocks within one part of both memories, and checks them.
 void move(Agent &here, Agent &there, nixlBackendMD *remote, size_t start, size_t length, int turns) {
@@ -90,15 +22,8 @@ void move(Agent &here, Agent &there, nixlBackendMD *remote, size_t start, size_t
         const size_t count = 1 + random() % (length / block);
         List<nixlMetaDesc> mine, theirs;
         for (size_t index = 0; index < count; ++index) {
-            nixlMetaDesc desc;
-            desc.addr = reinterpret_cast<uintptr_t>(here.memory.data()) + start + index * block;
-            desc.len = block;
-            desc.devId = 0;
-            desc.metadataP = here.local;
-            mine.addDesc(desc);
-            desc.addr = reinterpret_cast<uintptr_t>(there.memory.data()) + start + (count - 1 - index) * block;
-            desc.metadataP = remote;
-            theirs.addDesc(desc);
+            mine.addDesc(Agent::part(here.start() + start + index * block, block, here.local));
+            theirs.addDesc(Agent::part(there.start() + start + (count - 1 - index) * block, block, remote));
         }
         Agent &from = operation == NIXL_WRITE ? here : there;
         for (size_t index = 0; index < count * block; ++index) {
@@ -137,8 +62,8 @@ void run(const nixl_b_params_t &of_one, const nixl_b_params_t &of_other, bool ha
     Agent a("a", of_one, has_thread), b("b", of_other, has_thread);
     REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
     REQUIRE(b.engine->loadRemoteConnInfo("a", a.address) == NIXL_SUCCESS);
-    nixlBackendMD *of_a = load(b, a);
-    nixlBackendMD *of_b = load(a, b);
+    nixlBackendMD *of_a = b.load("a", a.start(), a.keys);
+    nixlBackendMD *of_b = a.load("b", b.start(), b.keys);
     // Both at once.
     std::thread first([&] { REQUIRE(a.engine->connect("b") == NIXL_SUCCESS); });
     std::thread second([&] { REQUIRE(b.engine->connect("a") == NIXL_SUCCESS); });
@@ -192,22 +117,10 @@ int main(int count, char **arguments) {
     std::vector<bool> modes{false, true};
     for (int index = 1; index < count; ++index) {
         const std::string argument = arguments[index];
-        const size_t equals = argument.find('=');
         if (argument == "with" || argument == "without") {
             modes = {argument == "with"};
-            continue;
-        }
-        if (equals == std::string::npos) {
+        } else if (!take(argument, of_a, of_b)) {
             turns = std::atoi(arguments[index]);
-            continue;
-        }
-        const std::string name = argument.substr(0, equals), value = argument.substr(equals + 1);
-        if (name.compare(0, 2, "a.") == 0) {
-            of_a.emplace(name.substr(2), value);
-        } else if (name.compare(0, 2, "b.") == 0) {
-            of_b.emplace(name.substr(2), value);
-        } else {
-            of_a.emplace(name, value), of_b.emplace(name, value);
         }
     }
     refuse();

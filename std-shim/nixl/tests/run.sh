@@ -52,7 +52,7 @@ for test in ${*:-$TESTS}; do
       ;;
     # Only built: for tests/rxe/nixl.sh.
     host-plain) make "$out/host-plain" ;;
-    guest) make "$out/host-plain" "$out/messages" ;;
+    guest) make "$out/host-plain" "$out/apart" "$out/messages" ;;
     # Which counts memory.
     cycles) export GLIBC_TUNABLES=glibc.malloc.tcache_count=0 ;;&
     # In NIXL's own folder, where UCX is.

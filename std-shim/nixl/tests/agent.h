@@ -1,0 +1,101 @@
+// An agent of NIXL's, played without Python: what it does with an engine of the plugin, which is linked with it.
+#pragma once
+
+#include "../src/nixl_interface.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+extern "C" nixlBackendPlugin *nixl_plugin_init();
+
+#define REQUIRE(what)                                                                                                \
+    do {                                                                                                             \
+        if (!(what)) {                                                                                               \
+            std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #what);                            \
+            std::abort();                                                                                            \
+        }                                                                                                            \
+    } while (0)
+
+template <class T> class List final : public nixlDescList<T> {
+public:
+    List() { this->type = DRAM_SEG; }
+    void resize(const size_t &count) override { this->descs.resize(count); }
+    void addDesc(const T &desc) override { this->descs.push_back(desc); }
+    int getIndex(const nixlBasicDesc &) const override { return -1; }
+};
+
+constexpr size_t LENGTH = 4 << 20;
+
+// An agent with one region.
+class Agent {
+public:
+    Agent(const std::string &name, nixl_b_params_t parameters, bool has_thread) : name(name), memory(LENGTH) {
+        nixlBackendInitParams init{name, "POLYRAIL", &parameters, has_thread, 0, {}, false};
+        engine = plugin().create_engine(&init);
+        REQUIRE(engine != nullptr && !engine->getInitErr());
+        nixlBlobDesc whole;
+        whole.addr = reinterpret_cast<uintptr_t>(memory.data());
+        whole.len = LENGTH;
+        whole.devId = 0;
+        if (engine->registerMem(whole, DRAM_SEG, local) != NIXL_SUCCESS) {
+            std::exit(1);
+        }
+        REQUIRE(engine->getPublicData(local, keys) == NIXL_SUCCESS);
+        REQUIRE(engine->getConnInfo(address) == NIXL_SUCCESS);
+    }
+
+    ~Agent() {
+        REQUIRE(engine->deregisterMem(local) == NIXL_SUCCESS);
+        plugin().destroy_engine(engine);
+    }
+
+    // The region of another agent, by what its metadata say of it.
+    nixlBackendMD *load(const std::string &other, uintptr_t memory_of_it, const std::string &keys_of_it) {
+        nixlBlobDesc remote;
+        remote.addr = memory_of_it;
+        remote.len = LENGTH;
+        remote.devId = 0;
+        remote.metaInfo = keys_of_it;
+        nixlBackendMD *loaded = nullptr;
+        REQUIRE(engine->loadRemoteMD(remote, DRAM_SEG, other, loaded) == NIXL_SUCCESS);
+        return loaded;
+    }
+
+    // A part of a region, here or there.
+    static nixlMetaDesc part(uintptr_t start, size_t length, nixlBackendMD *region) {
+        nixlMetaDesc desc;
+        desc.addr = start;
+        desc.len = length;
+        desc.devId = 0;
+        desc.metadataP = region;
+        return desc;
+    }
+
+    uintptr_t start() const { return reinterpret_cast<uintptr_t>(memory.data()); }
+
+    static const nixlBackendPlugin &plugin() { return *nixl_plugin_init(); }
+
+    std::string name;
+    std::vector<unsigned char> memory;
+    nixlBackendEngine *engine = nullptr;
+    nixlBackendMD *local = nullptr;
+    std::string keys;
+    std::string address;
+};
+
+// Takes a parameter of both engines, or of one: a.NAME=VALUE; false if it is none.
+inline bool take(const std::string &argument, nixl_b_params_t &of_a, nixl_b_params_t &of_b) {
+    const size_t equals = argument.find('=');
+    if (equals == std::string::npos) {
+        return false;
+    }
+    const std::string name = argument.substr(0, equals), value = argument.substr(equals + 1);
+    if (name.compare(0, 2, "a.") == 0) {
+        of_a.emplace(name.substr(2), value);
+    } else if (name.compare(0, 2, "b.") == 0) {
+        of_b.emplace(name.substr(2), value);
+    } else {
+        of_a.emplace(name, value), of_b.emplace(name, value);
+    }
+    return true;
+}

@@ -1,0 +1,163 @@
+// Two agents in two processes, each played without Python, which tell each other what of the plugin is in NIXL's metadata:
+// where an agent is, and the keys of its memory. With real NICs only.
+//
+//   apart [TURNS] [NAME=VALUE]...    transfers of each agent, 5 unless told, without a progress thread and with one;
+//                                    parameters of both engines, or of one: a.NAME=VALUE
+
+#include "agent.h"
+
+#include <algorithm>
+#include <random>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+// Nothing here takes as long, in seconds.
+constexpr unsigned PATIENCE = 100;
+
+// An agent's transfers are between the first part of its memory and the second one of the other's.
+constexpr size_t PART = LENGTH / 2;
+
+// What the two processes talk over.
+class Talk {
+public:
+    explicit Talk(int socket) : socket(socket) {}
+
+    // Tells a text, and returns the other's.
+    std::string swap(const std::string &ours) const {
+        const size_t length = ours.size();
+        REQUIRE(write(socket, &length, sizeof length) == sizeof length);
+        REQUIRE(write(socket, ours.data(), length) == static_cast<ssize_t>(length));
+        size_t their_length = 0;
+        REQUIRE(read(socket, &their_length, sizeof their_length) == sizeof their_length);
+        std::string theirs(their_length, 0);
+        for (size_t have = 0; have < their_length;) {
+            const ssize_t came = read(socket, &theirs[have], their_length - have);
+            REQUIRE(came > 0);
+            have += static_cast<size_t>(came);
+        }
+        return theirs;
+    }
+
+private:
+    int socket;
+};
+
+// A transfer of an agent's: as both processes know it.
+struct Plan {
+    Plan(int turn, const std::string &agent) : random(static_cast<unsigned>(2 * turn + (agent == "a"))) {
+        operation = (turn + (agent == "a")) % 2 == 0 ? NIXL_WRITE : NIXL_READ;
+        block = 1 + random() % 5000;
+        count = 1 + random() % (PART / block);
+        const size_t lengths[] = {0, 1, 100, 5000, 100'000};
+        note.resize(lengths[turn % 5]);
+        fill(first), fill(second), fill(note);
+    }
+
+    template <class T> void fill(T &bytes) {
+        const unsigned salt = random();
+        for (size_t at = 0; at < bytes.size(); ++at) {
+            bytes[at] = static_cast<typename T::value_type>(salt + at + at / 251);
+        }
+    }
+
+    // Where a block of its own memory is in the other's part.
+    size_t there(size_t index) const { return (count - 1 - index) * block; }
+
+    std::mt19937 random;
+    nixl_xfer_op_t operation;
+    size_t block, count;
+    // Both parts of its memory before, and the notification.
+    std::vector<unsigned char> first = std::vector<unsigned char>(PART), second = first;
+    std::string note;
+};
+
+// Both agents begin a transfer at once. When the other one tells that its own is done, what it wrote is there; when this one
+// is done, too, all memory is as it should be.
+void turn(Agent &here, const Talk &talk, const std::string &other, uintptr_t start, nixlBackendMD *remote, int number) {
+    Plan ours(number, here.name);
+    const Plan theirs(number, other);
+    const auto first = here.memory.begin(), second = first + PART;
+    std::copy(ours.first.begin(), ours.first.end(), first);
+    std::copy(ours.second.begin(), ours.second.end(), second);
+    talk.swap("filled");
+
+    // From here on both parts are what is expected.
+    List<nixlMetaDesc> near, far;
+    for (size_t index = 0; index < ours.count; ++index) {
+        const size_t at = index * ours.block, there = ours.there(index);
+        near.addDesc(Agent::part(here.start() + at, ours.block, here.local));
+        far.addDesc(Agent::part(start + PART + there, ours.block, remote));
+        if (ours.operation == NIXL_READ) {
+            std::copy_n(theirs.second.begin() + there, ours.block, ours.first.begin() + at);
+        }
+    }
+    for (size_t index = 0; theirs.operation == NIXL_WRITE && index < theirs.count; ++index) {
+        const auto from = theirs.first.begin() + index * theirs.block;
+        std::copy_n(from, theirs.block, ours.second.begin() + theirs.there(index));
+    }
+
+    nixl_opt_b_args_t args;
+    args.hasNotif = true;
+    args.notifMsg = ours.note;
+    nixlBackendReqH *handle = nullptr;
+    REQUIRE(here.engine->prepXfer(ours.operation, near, far, other, handle, nullptr) == NIXL_SUCCESS);
+    nixl_status_t status = here.engine->postXfer(ours.operation, near, far, other, handle, &args);
+    notif_list_t came;
+    while (status == NIXL_IN_PROG || came.empty()) {
+        if (status == NIXL_IN_PROG) {
+            status = here.engine->checkXfer(handle);
+        }
+        if (came.empty()) {
+            REQUIRE(here.engine->getNotifs(came) == NIXL_SUCCESS);
+            REQUIRE(came.empty() || std::equal(ours.second.begin(), ours.second.end(), second));
+        }
+    }
+    REQUIRE(status == NIXL_SUCCESS);
+    REQUIRE(here.engine->releaseReqH(handle) == NIXL_SUCCESS);
+    REQUIRE(came == notif_list_t{std::make_pair(other, theirs.note)});
+    REQUIRE(std::equal(ours.first.begin(), ours.first.end(), first));
+    REQUIRE(std::equal(ours.second.begin(), ours.second.end(), second));
+}
+
+void run(const std::string &name, const std::string &other, const nixl_b_params_t &parameters, const Talk &talk,
+         bool has_thread, int turns) {
+    Agent here(name, parameters, has_thread);
+    const std::string address = talk.swap(here.address), keys = talk.swap(here.keys);
+    const uintptr_t start = std::stoull(talk.swap(std::to_string(here.start())));
+    REQUIRE(here.engine->loadRemoteConnInfo(other, address) == NIXL_SUCCESS);
+    nixlBackendMD *remote = here.load(other, start, keys);
+    for (int number = 0; number < turns; ++number) {
+        turn(here, talk, other, start, remote, number);
+    }
+    // Neither agent goes while the other one needs it.
+    talk.swap("done");
+    REQUIRE(here.engine->unloadMD(remote) == NIXL_SUCCESS);
+}
+
+} // namespace
+
+int main(int count, char **arguments) {
+    nixl_b_params_t of_a, of_b;
+    int turns = 5, sockets[2], ended = -1;
+    for (int index = 1; index < count; ++index) {
+        if (!take(arguments[index], of_a, of_b)) {
+            turns = std::atoi(arguments[index]);
+        }
+    }
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    const bool is_a = child > 0;
+    close(sockets[is_a]);
+    alarm(PATIENCE);
+    for (const bool has_thread : {false, true}) {
+        run(is_a ? "a" : "b", is_a ? "b" : "a", is_a ? of_a : of_b, Talk(sockets[!is_a]), has_thread, turns);
+    }
+    if (is_a) {
+        REQUIRE(waitpid(child, &ended, 0) == child && ended == 0);
+        std::printf("two processes: %d transfers of each, and what it told, arrived\n", 2 * turns);
+    }
+}
