@@ -4,12 +4,16 @@ use crate::rails::Registered;
 use crate::slots::Kind;
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Registrations of one connection at a time.
 const MOST: usize = 1 << PLACE_BITS;
 const PLACE_BITS: u32 = 20;
 const SERIAL_BITS: u32 = 40;
 const KIND_SHIFT: u32 = 60;
+
+/// Registrations so far, of all connections: none is taken for another one's.
+static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// What NCCL holds of a registration.
 pub(crate) type MemoryHandle = *mut c_void;
@@ -19,8 +23,6 @@ pub(crate) type MemoryHandle = *mut c_void;
 pub(super) struct Memory {
     places: Vec<(u64, Option<Registered>)>,
     free: Vec<usize>,
-    /// Registrations so far.
-    count: u64,
 }
 
 impl Memory {
@@ -34,8 +36,7 @@ impl Memory {
             }
             None => return None,
         };
-        self.count += 1;
-        let serial = self.count % (1 << SERIAL_BITS);
+        let serial = COUNT.fetch_add(1, Ordering::Relaxed) % (1 << SERIAL_BITS);
         self.places[place] = (serial, Some(registered));
         let handle = (Kind::Memory as u64) << KIND_SHIFT | serial << PLACE_BITS | place as u64;
         Some(ptr::without_provenance_mut(handle as usize))

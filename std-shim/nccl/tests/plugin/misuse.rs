@@ -93,6 +93,12 @@ fn handles_that_are_none_are_refused(plugin: &Plugin) {
                 refused(table.listen(handle, 0, room.as_mut_ptr().cast()) == argument, "listen");
             }
         }
+        // Registered with another connection.
+        refused(table.dereg_mr(recv, from.handle) == INVALID_ARGUMENT, "deregMr of another's");
+        refused(
+            table.irecv(recv, &[(data, 1, 0, from.handle)], false) == argument,
+            "irecv's memory, which is another's",
+        );
         // One end for the other, and what was closed.
         refused(table.isend(recv, (data, 1), 0, to.handle) == argument, "isend on a receiver");
         refused(
