@@ -8,7 +8,7 @@ export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarn
 
 # One processor idles while the other one optimizes a program as a whole, or counts instructions: what comes after a `+`
 # is done meanwhile. Nothing that measures time, or waits for anything, has company.
-STEPS="lint+loom docs test c nixl nccl simulate+fuzz sweep enumerate package+planted copy examples no_std rxe bench
+STEPS="lint+loom docs test c nixl nccl simulate+fuzz sweep enumerate+states package+planted copy examples no_std rxe bench
   instructions+libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
@@ -145,12 +145,12 @@ sweep() {
 
 simulate() {
   say "simulated worlds: the engine as users build it, then with its own assertions"
-  cargo run --release --locked -p polyrail-tests --bin simulate -- --seed 1 --seeds 6000
-  swept_simulate --seed 100001 --seeds 8000
-  cargo run --release --locked -p polyrail-tests --bin simulate -- ends --seed 1 --seeds 100000
-  swept_simulate ends --seed 1000001 --seeds 200000
-  cargo run --release --locked -p polyrail-tests --bin simulate -- p2p --seed 1 --seeds 50000
-  swept_simulate p2p --seed 1000001 --seeds 20000
+  cargo run --release --locked -p polyrail-tests --bin simulate -- --seed 1 --seeds 3000
+  swept_simulate --seed 100001 --seeds 4000
+  cargo run --release --locked -p polyrail-tests --bin simulate -- ends --seed 1 --seeds 50000
+  swept_simulate ends --seed 1000001 --seeds 100000
+  cargo run --release --locked -p polyrail-tests --bin simulate -- p2p --seed 1 --seeds 25000
+  swept_simulate p2p --seed 1000001 --seeds 10000
 }
 
 # swept_simulate ARGUMENT...: as cargo builds it for its package's tests; by itself it would have other features.
@@ -162,6 +162,10 @@ swept_simulate() {
 enumerate() {
   say "every interleaving of small configurations"
   ENUMERATION=all cargo test $SWEEP --test enumeration -- --nocapture
+}
+
+states() {
+  say "every order of what two ends can do, up to so many states of each small world"
   swept_simulate ends --states 10000
   say "every order of two messages and a failure, with so many deviations from the plainest one"
   swept_simulate p2p --states 10000000 --deviations 3
@@ -173,7 +177,7 @@ planted() {
 }
 
 fuzz() {
-  say "fuzz targets, 8 seconds each, two at a time"
+  say "fuzz targets, 6 seconds each, two at a time"
   install_fuzz
   # A nightly compiler may have new warnings.
   RUSTFLAGS= cargo +nightly fuzz build
@@ -186,7 +190,7 @@ fuzz_one() {
   local log="target/fuzz-$1.log"
   mkdir -p target "fuzz/corpus/$1"
   if RUSTFLAGS= cargo +nightly fuzz run "$1" "fuzz/corpus/$1" "fuzz/seeds/$1" -- \
-    -max_total_time=8 -print_final_stats=1 > "$log" 2>&1; then
+    -max_total_time=6 -print_final_stats=1 > "$log" 2>&1; then
     echo "$1: $(grep -o 'number_of_executed_units: [0-9]*' "$log")"
   else
     cat "$log"
