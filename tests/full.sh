@@ -227,7 +227,7 @@ nccl() {
   NCCL_LIBRARY=$(std-shim/nccl/wheel.sh) \
     cargo test $ALL --test plugin -- nccls_own_loader the_headers_agree
   say "beside NCCL's own network, over real verbs in a guest"
-  tests/rxe/nccl.sh --tell 1
+  tests/rxe/nccl.sh
   std-shim/nccl/gpu.sh
 }
 

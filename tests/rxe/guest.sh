@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Runs one program of this machine in a throw-away guest that has RDMA rails, on a machine that has none.
-#   tests/rxe/guest.sh [-t SECONDS] [-n RAILS] [-f FILE]... -- PROGRAM [ARGS...]
+#   tests/rxe/guest.sh [-t SECONDS] [-n RAILS] [-f FILE]... [-c] -- PROGRAM [ARGS...]
 # The guest is QEMU without hardware acceleration, Debian's kernel and its software RDMA driver rdma_rxe.
 #   -n RAILS    rails, 2 by default: rxeA$i on a$i <-> rxeB$i on b$i, a veth pair that packets really cross
 #   -t SECONDS  time after which the guest is stopped, 120 by default
 #   -f FILE     brings a file along, with its shared libraries; it lands beside the program in /home
+#   -c          one processor instead of two, whose clock counts: an instruction takes a nanosecond, so that times that a
+#               program measures are the same on every machine, whatever else that does
 # GID 0 of a port is its IPv6 link-local address, GID 1 is 10.0.$i.1 (A) or 10.0.$i.2 (B). RAILS is in the
 # program's environment. Its output appears as it comes.
 # Exit status: the program's; 124 it took too long; 125 the guest died; 126 the guest could not be made.
@@ -22,7 +24,7 @@ PACKAGES="qemu-system-x86 busybox-static cpio xz-utils kmod iproute2 rdma-core i
 COMMANDS="qemu-system-x86_64 busybox cpio xz depmod ip tc rdma ldconfig"
 
 die() { echo "guest.sh: $*" >&2; exit 126; }
-usage() { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 126; }
+usage() { sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 126; }
 
 install_packages() {
   ! is_complete || return 0
@@ -145,17 +147,19 @@ boot() {
   # A busy host may let the kernel's check of its timer fail, which is for broken hardware.
   local serial=(-serial "file:$scratch/console" -serial stdio -serial "file:$scratch/status")
   timeout --kill-after 5 "$seconds" qemu-system-x86_64 -nodefaults -no-user-config -display none \
-    -no-reboot -accel tcg,thread=multi -smp 2 -m 768 -cpu max,la57=off \
+    -no-reboot "${processors[@]}" -m 768 -cpu max,la57=off \
     -kernel "$image" -initrd "$scratch/initramfs" "${serial[@]}" \
     -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check" < /dev/null
 }
 
-seconds=120 rails=2 files=()
-while getopts t:n:f: option; do
+seconds=120 rails=2 files=() processors=(-accel tcg,thread=multi -smp 2)
+while getopts t:n:f:c option; do
   case $option in
     t) seconds=$OPTARG ;;
     n) rails=$OPTARG ;;
     f) files+=("$OPTARG") ;;
+    # Where nothing runs, the clock goes on at once to what is next.
+    c) processors=(-accel tcg,thread=single -smp 1 -icount shift=0,sleep=off) ;;
     *) usage ;;
   esac
 done

@@ -4,7 +4,7 @@ use crate::end::{End, WINDOW, fill, until};
 use crate::table::Pointer;
 use std::time::{Duration, Instant};
 
-/// In the process that measures: a line with the median half round trip in us, the shortest, and MB/s.
+/// In the process that measures: a line with the median half round trip in us, the mean one, and MB/s.
 pub(crate) fn run(
     mut end: End,
     bytes: usize,
@@ -14,13 +14,9 @@ pub(crate) fn run(
     let latency = latency(&mut end, rounds)?;
     let goodput = stream(&mut end, bytes, messages)?;
     end.close()?;
-    let (median, least) = (latency[latency.len() / 2], latency[0]);
-    Ok(format!(
-        "{:.1} {:.1} {:.1}",
-        median.as_nanos() as f64 / 2e3,
-        least.as_nanos() as f64 / 2e3,
-        goodput / 1e6
-    ))
+    let median = latency[latency.len() / 2].as_nanos() as f64;
+    let mean = latency.iter().sum::<Duration>().as_nanos() as f64 / latency.len() as f64;
+    Ok(format!("{:.2} {:.2} {:.1}", median / 2e3, mean / 2e3, goodput / 1e6))
 }
 
 /// In the process that answers.

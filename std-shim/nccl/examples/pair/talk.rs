@@ -51,17 +51,9 @@ impl Talk {
     }
 }
 
-/// Starts it, on a processor of its own if PAIR_CPU names one, and sorts the environment.
+/// Starts it, and sorts the environment.
 fn second() -> std::io::Result<Child> {
-    let program = env::current_exe()?;
-    let mut command = match env::var("PAIR_CPU") {
-        Ok(cpu) => {
-            let mut pinned = Command::new("taskset");
-            pinned.arg(cpu).arg(program);
-            pinned
-        }
-        Err(_) => Command::new(program),
-    };
+    let mut command = Command::new(env::current_exe()?);
     command.args(env::args().skip(1)).env(END, "there");
     for (name, value) in env::vars() {
         if let Some(name) = name.strip_prefix("THERE_") {
