@@ -271,7 +271,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
     }
 
     /// Polls one completion queue for at most `limit` completions and returns how many came.
-    #[inline]
+    // In line: most polls of those who poll all the time find nothing, and a call would be a fifth of what that costs.
+    #[inline(always)]
     fn take_from<S: TargetSet + ?Sized>(
         &mut self,
         at: usize,

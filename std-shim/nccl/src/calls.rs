@@ -7,7 +7,7 @@ use crate::abi::{
     CommConfig, Logger, MAX_REQUESTS, Merged, OPTIONAL_COMPLETION, PTR_CUDA, PTR_HOST, Profiler,
     Status,
 };
-use crate::comm::{Buffer, MAX_RECVS, Role, Tested};
+use crate::comm::{Buffer, Connection, MAX_RECVS, Role};
 use crate::guard::{Refusal, guard};
 use crate::plugin::{self, Scope};
 use crate::registering::{register, register_dma_buf};
@@ -453,16 +453,18 @@ pub(crate) unsafe extern "C" fn test(
         check(done, "the answer")?;
         // SAFETY: it is not null, and to be written.
         unsafe { done.write(0) };
-        let tested = plugin::with_request(request, |connection, serial| connection.test(serial))?;
-        let Tested::Done(bytes) = tested else { return Ok(()) };
-        if !sizes.is_null() {
-            for (at, bytes) in bytes.iter().enumerate() {
-                // SAFETY: there is room for the size of every buffer of the request.
-                unsafe { sizes.add(at).write(c_int::try_from(*bytes).unwrap_or(c_int::MAX)) };
+        let tell = |bytes: &[u32]| {
+            if !sizes.is_null() {
+                for (at, bytes) in bytes.iter().enumerate() {
+                    // SAFETY: there is room for the size of every buffer of the request.
+                    unsafe { sizes.add(at).write(c_int::try_from(*bytes).unwrap_or(c_int::MAX)) };
+                }
             }
-        }
+        };
+        let test = |connection: &mut Connection, serial| connection.test(serial, tell);
+        let is_done = plugin::with_request(request, test)?;
         // SAFETY: as before.
-        unsafe { done.write(1) };
+        unsafe { done.write(is_done.into()) };
         Ok(())
     })
 }

@@ -29,14 +29,6 @@ pub(crate) struct Buffer {
     pub(crate) memory: MemoryHandle,
 }
 
-/// What a request came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Tested {
-    Waits,
-    /// Bytes of each of its buffers.
-    Done(ArrayVec<u32, MAX_RECVS>),
-}
-
 impl Connection {
     /// Sends a buffer. `None`: not now.
     pub(crate) fn isend(&mut self, buffer: Buffer) -> Result<Option<u64>, Refusal> {
@@ -69,23 +61,23 @@ impl Connection {
             return Ok(None);
         }
         let mut offered = ArrayVec::<_, MAX_RECVS>::new();
+        let mut may_flush = self.always_flush;
         for buffer in buffers {
-            let Described { local, keys, .. } = described(&self.memory, buffer)?;
+            let Described { local, keys, is_gpu } = described(&self.memory, buffer)?;
             offered.push(RecvBuffer { local, tag: buffer.tag.cast_unsigned(), keys });
+            may_flush |= is_gpu;
         }
         let called = self.wire.irecv(&offered);
         drop(offered);
         match called {
             Ok(handle) => {
-                let count = buffers.len() as u8;
                 // What is sent again must not land in a buffer that its owner has used anew.
                 let request = if early && !self.terms.reroutes {
                     self.early.push(handle);
-                    Request::Early { count }
+                    Request::Early { count: buffers.len() as u8 }
                 } else {
-                    let mut addrs = [0; MAX_RECVS];
-                    addrs.iter_mut().zip(buffers).for_each(|(addr, buffer)| *addr = buffer.addr);
-                    Request::Recv { handle, addrs, count }
+                    let addrs = may_flush.then(|| buffers.iter().map(|each| each.addr).collect());
+                    Request::Recv { handle, addrs }
                 };
                 Ok(self.requests.insert(request))
             }
@@ -128,15 +120,15 @@ impl Connection {
         }
     }
 
-    /// Whether a request is done.
+    /// Whether a request is done. Of one that is, `tell` is called with the bytes of each of its buffers.
     // What this costs when nothing has happened is paid thousands of times for each message.
     #[inline]
-    pub(crate) fn test(&mut self, serial: u64) -> Result<Tested, Refusal> {
+    pub(crate) fn test(&mut self, serial: u64, tell: impl FnOnce(&[u32])) -> Result<bool, Refusal> {
         // Most calls find nothing, and should look but once.
         self.poll();
-        let tested = match self.look(serial) {
-            Ok(Tested::Waits) => match self.overdue() {
-                None => return Ok(Tested::Waits),
+        let tested = match self.look(serial, tell) {
+            Ok(false) => match self.overdue() {
+                None => return Ok(false),
                 Some(overdue) => Err(overdue),
             },
             tested => tested,
@@ -146,28 +138,38 @@ impl Connection {
     }
 
     #[inline]
-    fn look(&mut self, serial: u64) -> Result<Tested, Refusal> {
-        let nothing = |count: u8| (0..count).map(|_| 0).collect();
+    fn look(&mut self, serial: u64, tell: impl FnOnce(&[u32])) -> Result<bool, Refusal> {
         let Self { requests, wire, arrived, .. } = self;
-        let tested = match requests.get(serial) {
-            Some(Request::Send { handle, bytes }) => wire.test_send(*handle).map(|is_done| {
-                if is_done { Tested::Done([*bytes].into_iter().collect()) } else { Tested::Waits }
+        let is_done = match requests.get(serial) {
+            Some(Request::Send { handle, bytes }) => wire.test_send(*handle).inspect(|is_done| {
+                if *is_done {
+                    tell(&[*bytes])
+                }
             }),
-            Some(Request::Recv { handle, addrs, count }) => {
-                wire.test_recv(*handle).map(|received| {
-                    received.map_or(Tested::Waits, |received| {
-                        arrived.note(*addrs, *count, received);
-                        Tested::Done(received.sizes().iter().copied().collect())
-                    })
-                })
+            // What is large is looked at where it lies.
+            Some(Request::Recv { handle, addrs }) => match &wire.test_recv(*handle) {
+                Ok(Some(received)) => {
+                    tell(received.sizes());
+                    if let Some(addrs) = addrs {
+                        arrived.note(addrs, received);
+                    }
+                    Ok(true)
+                }
+                Ok(None) => Ok(false),
+                Err(error) => Err(*error),
+            },
+            Some(Request::Early { count }) => {
+                tell(&[0; MAX_RECVS][..usize::from(*count)]);
+                return Ok(true);
             }
-            Some(Request::Early { count }) => return Ok(Tested::Done(nothing(*count))),
-            Some(Request::Flush { handle }) => wire
-                .test_flush(handle)
-                .map(|is_done| if is_done { Tested::Done(nothing(1)) } else { Tested::Waits }),
+            Some(Request::Flush { handle }) => wire.test_flush(handle).inspect(|is_done| {
+                if *is_done {
+                    tell(&[0])
+                }
+            }),
             None => return Err(Refusal::argument("a request that is done, or never was")),
         };
-        tested.map_err(|error| self.refused(&error))
+        is_done.map_err(|error| self.refused(&error))
     }
 
     /// What memory is registered with: that may take long, and nobody who calls the connection waits for it.

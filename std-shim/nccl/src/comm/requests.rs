@@ -1,5 +1,6 @@
 //! Requests that NCCL holds, of one connection.
 
+use super::arrived::Addrs;
 use crate::slots::SERIALS;
 use polyrail::p2p::{FlushHandle, RecvHandle, SendHandle};
 
@@ -7,7 +8,7 @@ use polyrail::p2p::{FlushHandle, RecvHandle, SendHandle};
 const MOST: usize = 512;
 
 /// What is waited for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Request {
     Send {
         handle: SendHandle,
@@ -15,8 +16,8 @@ pub(super) enum Request {
     },
     Recv {
         handle: RecvHandle,
-        addrs: [u64; 8],
-        count: u8,
+        /// Where its buffers begin, if they may be flushed.
+        addrs: Option<Addrs>,
     },
     /// A receive whose completion nobody waits for.
     Early {
@@ -39,7 +40,7 @@ pub(super) struct Requests {
 impl Requests {
     /// None yet; serial numbers begin here.
     pub(super) fn new(next: u64) -> Self {
-        Self { all: Box::new([None; MOST]), next, used: 0 }
+        Self { all: Box::new([const { None }; MOST]), next, used: 0 }
     }
 
     /// Serial numbers below this were given.
