@@ -26,6 +26,8 @@ unsafe extern "C" fn polyrail_nccl_test_fault(
         2 => Fault::DeviceGone,
         3 => Fault::LoseAcks(true),
         4 => Fault::LoseAcks(false),
+        5 => Fault::Silent(true),
+        6 => Fault::Silent(false),
         _ => return -1,
     };
     if inject(&name, after_bytes, fault) { 0 } else { -1 }

@@ -12,13 +12,9 @@ use polyrail::p2p::{CallError, NotNow, RecvBuffer};
 use polyrail::verbs::{DeviceKeys, LocalBuffer};
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Buffers of one receive.
 pub(crate) const MAX_RECVS: usize = 8;
-
-/// How long a flush may wait for room.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A buffer of NCCL's.
 #[derive(Clone, Copy, Debug)]
@@ -104,20 +100,15 @@ impl Connection {
             }
         }
         let Some(received) = flushed else { return Ok(None) };
-        let begin = Instant::now();
-        loop {
-            match self.wire.flush(&received) {
-                Ok(handle) => {
-                    let request = self.requests.insert(Request::Flush { handle });
-                    return request.map(Some).ok_or_else(|| {
-                        Refusal::new(Code::Internal, "more requests than NCCL may have")
-                    });
-                }
-                // NCCL would take "not now" for "done". Reads of a few bytes make room in no time.
-                Err(error) if error.is_not_now() && begin.elapsed() < FLUSH_PATIENCE => self.poll(),
-                Err(error) => return Err(self.refused(&error)),
-            }
-        }
+        // NCCL would take "not now" for "nothing is to be done".
+        let request = match self.wire.flush(&received) {
+            Ok(handle) => Request::Flush { handle },
+            Err(error) if error.is_not_now() => Request::FlushLater { received },
+            Err(error) => return Err(self.refused(&error)),
+        };
+        let serial = self.requests.insert(request);
+        let too_many = || Refusal::new(Code::Internal, "more requests than NCCL may have");
+        serial.map(Some).ok_or_else(too_many)
     }
 
     /// Whether a request is done. Of one that is, `tell` is called with the bytes of each of its buffers.
@@ -167,6 +158,14 @@ impl Connection {
                     tell(&[0])
                 }
             }),
+            Some(Request::FlushLater { received }) => match wire.flush(received) {
+                Ok(handle) => {
+                    requests.replace(serial, Request::Flush { handle });
+                    return Ok(false);
+                }
+                Err(error) if error.is_not_now() => return Ok(false),
+                Err(error) => Err(error),
+            },
             None => return Err(Refusal::argument("a request that is done, or never was")),
         };
         is_done.map_err(|error| self.refused(&error))

@@ -2,7 +2,7 @@
 
 use super::arrived::Addrs;
 use crate::slots::SERIALS;
-use polyrail::p2p::{FlushHandle, RecvHandle, SendHandle};
+use polyrail::p2p::{FlushHandle, Received, RecvHandle, SendHandle};
 
 /// Requests that one connection can have: more than its slots, each with eight buffers, ever need.
 const MOST: usize = 512;
@@ -25,6 +25,10 @@ pub(super) enum Request {
     },
     Flush {
         handle: FlushHandle,
+    },
+    /// There was no room for it.
+    FlushLater {
+        received: Received,
     },
 }
 
@@ -82,6 +86,15 @@ impl Requests {
         match &self.all[serial as usize % MOST] {
             Some((its, request)) if *its == serial => Some(request),
             _ => None,
+        }
+    }
+
+    /// It waits for something else now.
+    pub(super) fn replace(&mut self, serial: u64, request: Request) {
+        if let Some((its, old)) = &mut self.all[serial as usize % MOST]
+            && *its == serial
+        {
+            *old = request;
         }
     }
 

@@ -5,6 +5,7 @@ use crate::ranks::{LOGGER, Memory, Pair, at_once, logged, until};
 use crate::table::{HANDLE, Pointer};
 use crate::{Case, Plugin, VERSIONS, text, traffic};
 use std::ffi::c_int;
+use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case] = &[
     Case { name: "the_headers_agree", settings: &[], run: the_headers_agree },
@@ -52,6 +53,11 @@ pub(crate) const CASES: &[Case] = &[
         name: "received_messages_are_flushed",
         settings: &[("POLYRAIL_FLUSH", "always")],
         run: received_messages_are_flushed,
+    },
+    Case {
+        name: "flushes_wait_for_room_and_calls_do_not",
+        settings: &[("POLYRAIL_FLUSH", "always")],
+        run: flushes_wait_for_room_and_calls_do_not,
     },
     Case {
         name: "memory_of_the_machine_needs_no_flush",
@@ -237,6 +243,31 @@ fn received_messages_are_flushed(plugin: &Plugin) {
     let elsewhere = [(to.at(100), 5, to.handle)];
     assert_eq!(pair.table.iflush(pair.recv, &elsewhere), Err(4));
     assert!(logged()[0].contains("no message arrived at"));
+    pair.close();
+}
+
+/// More than a queue takes, while their device answers nothing.
+fn flushes_wait_for_room_and_calls_do_not(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let mut from = Memory::new(&pair.table, pair.send, 64);
+    let mut to = Memory::new(&pair.table, pair.recv, 64);
+    pair.send_through(&mut from, &mut to, 64);
+    for device in ["s2", "s3"] {
+        plugin.fault(device, 0, 5);
+    }
+    let begin = Instant::now();
+    let buffer = [(to.at(0), 64, to.handle)];
+    let flush = || pair.table.iflush(pair.recv, &buffer).unwrap();
+    let flushes: Vec<Pointer> = (0..300).map(|_| flush()).collect();
+    assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
+    assert!(flushes.iter().all(|flush| !flush.is_null() && pair.test(*flush).is_none()));
+    for device in ["s2", "s3"] {
+        plugin.fault(device, 0, 6);
+    }
+    // The last ones first: none waits for what nobody tests.
+    for flush in flushes.into_iter().rev() {
+        until("a flush", || pair.test(flush));
+    }
     pair.close();
 }
 
