@@ -211,6 +211,10 @@ pub enum CallError {
         /// The device.
         device: DeviceId,
     },
+    /// An endpoint that only sends, or only receives, was to do the other. A [`Sender`](super::Sender) or
+    /// [`Receiver`](super::Receiver) by itself never says so.
+    #[error("the connection goes the other way only")]
+    OneWay,
     /// A handle of no request: its caller was told that it is done, or it is of another connection.
     #[error("there is no request {number}")]
     NoRequest {

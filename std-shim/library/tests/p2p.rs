@@ -1,173 +1,18 @@
 //! Messages between two endpoints on the software NIC.
 
 mod fixture;
+mod messages;
 
 use fixture::impatient;
+use messages::{LONG, Pair, Side};
 use polyrail::endpoint::Healing;
-use polyrail::memory::RegisteredBuffer;
-use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, ProtectionDomain, When};
+use polyrail::nic::{DeviceConfig, Fabric, Fault, When};
 use polyrail::p2p::{
-    CallError, End, Failure, MAX_P2P_MESSAGE_BYTES, NotNow, P2pAddress, P2pBuildError, P2pBuilder,
-    P2pConnectError, P2pEndpoint, P2pMessage, Received, RecvBuffer, RecvHandle, SLOTS, SendHandle,
+    CallError, End, Failure, NotNow, P2pAddress, P2pBuildError, P2pBuilder, P2pConnectError, SLOTS,
     connect_p2p_endpoints,
 };
-use polyrail::verbs::DeviceKeys;
-use polyrail::virtual_qp::{RailEventKind, RailState};
+use polyrail::virtual_qp::RailEventKind;
 use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(20);
-
-/// One end: its devices, and a buffer for what it sends and receives.
-struct Side {
-    devices: Vec<Device>,
-    domains: Vec<ProtectionDomain>,
-    buffer: RegisteredBuffer,
-    keys: Vec<DeviceKeys>,
-    endpoint: P2pEndpoint,
-}
-
-impl Side {
-    fn new(
-        fabric: &Fabric,
-        name: &str,
-        devices: usize,
-        bytes: usize,
-        builder: &P2pBuilder,
-    ) -> Self {
-        let fixture::Host { devices, domains, buffer } =
-            fixture::Host::new(fabric, name, devices, bytes);
-        let endpoint = builder.build(&domains.iter().collect::<Vec<_>>()).unwrap();
-        let keys = buffer.own_keys();
-        Self { devices, domains, buffer, keys, endpoint }
-    }
-
-    fn offer(&mut self, buffers: &[(usize, u32, u32)]) -> Result<RecvHandle, CallError> {
-        let offered: Vec<_> = buffers
-            .iter()
-            .map(|(at, length, tag)| RecvBuffer {
-                local: self.buffer.local(*at, *length).unwrap(),
-                tag: *tag,
-                keys: &self.keys,
-            })
-            .collect();
-        self.endpoint.irecv(&offered)
-    }
-
-    fn send(&mut self, at: usize, length: u32, tag: u32) -> Result<SendHandle, CallError> {
-        let local = self.buffer.local(at, length).unwrap();
-        self.endpoint.isend(local, tag, &self.keys)
-    }
-
-    fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
-        let mut bytes = vec![0; length];
-        self.buffer.read_at(at, &mut bytes).unwrap();
-        bytes
-    }
-}
-
-struct Pair {
-    near: Side,
-    far: Side,
-}
-
-impl Pair {
-    fn new(devices: [usize; 2], bytes: usize, builder: &P2pBuilder) -> Self {
-        let fabric = Fabric::threaded();
-        let mut near = Side::new(&fabric, "near", devices[0], bytes, builder);
-        let mut far = Side::new(&fabric, "far", devices[1], bytes, builder);
-        connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
-        Self { near, far }
-    }
-
-    fn turned(self) -> Self {
-        Self { near: self.far, far: self.near }
-    }
-
-    /// Tries again, polling, until it is not "not now".
-    fn until<T>(
-        &mut self,
-        mut call: impl FnMut(&mut Self) -> Result<T, CallError>,
-    ) -> Result<T, CallError> {
-        let begin = Instant::now();
-        loop {
-            match call(self) {
-                Err(CallError::NotNow(reason)) => assert!(begin.elapsed() < LONG, "{reason}"),
-                done => return done,
-            }
-            self.poll();
-        }
-    }
-
-    fn poll(&mut self) {
-        self.near.endpoint.poll(16).unwrap();
-        self.far.endpoint.poll(16).unwrap();
-        self.carry();
-        self.near.endpoint.sender().invariants();
-        self.far.endpoint.receiver().invariants();
-    }
-
-    fn sent(&mut self, handle: SendHandle) -> Result<(), CallError> {
-        self.until(|pair| match pair.near.endpoint.test_send(handle)? {
-            true => Ok(()),
-            false => Err(NotNow::NoCredits.into()),
-        })
-    }
-
-    fn received(&mut self, handle: RecvHandle) -> Result<Received, CallError> {
-        self.until(|pair| {
-            pair.far.endpoint.test_recv(handle)?.ok_or(CallError::NotNow(NotNow::NoCredits))
-        })
-    }
-
-    /// Carries what the ends have to tell each other, as text.
-    fn carry(&mut self) {
-        let through = |message: P2pMessage| {
-            let text = message.to_json();
-            assert!(text.len() < MAX_P2P_MESSAGE_BYTES / 2, "{text}");
-            P2pMessage::from_json(text.as_bytes()).unwrap()
-        };
-        while let Some(message) = self.near.endpoint.next_message() {
-            self.far.endpoint.hear(through(message)).unwrap();
-        }
-        while let Some(message) = self.far.endpoint.next_message() {
-            self.near.endpoint.hear(through(message)).unwrap();
-        }
-    }
-
-    /// Polls until all queue pairs of both directions are in service at both ends.
-    fn wait_until_whole(&mut self) {
-        let begin = Instant::now();
-        let is_whole = |side: &Side| {
-            let sender = side.endpoint.sender();
-            let receiver = side.endpoint.receiver();
-            let in_service = |state: Option<(RailState, u16)>| {
-                state.is_some_and(|(state, _)| state == RailState::InService)
-            };
-            (0..sender.queue_pairs().len()).all(|at| {
-                in_service(sender.queue_pair_state(at)) && in_service(receiver.queue_pair_state(at))
-            })
-        };
-        while !(is_whole(&self.near) && is_whole(&self.far)) {
-            self.poll();
-            assert!(begin.elapsed() < LONG);
-        }
-    }
-
-    /// Sends a pattern of so many bytes into a buffer of `capacity`, and checks what arrives.
-    fn exchange(&mut self, length: u32, capacity: u32) {
-        let pattern: Vec<u8> =
-            (0..length).map(|at| (at.wrapping_mul(length | 1) >> 5) as u8).collect();
-        self.near.buffer.write_at(0, &pattern).unwrap();
-        self.far.buffer.fill(0, capacity as usize, 0xee).unwrap();
-        let receive = self.until(|pair| pair.far.offer(&[(0, capacity, 5)])).unwrap();
-        let send = self.until(|pair| pair.near.send(0, length, 5)).unwrap();
-        assert_eq!(self.received(receive).unwrap().sizes(), [length]);
-        self.sent(send).unwrap();
-        assert!(self.far.bytes(0, length as usize) == pattern, "{length} of {capacity}");
-        let rest = self.far.bytes(length as usize, (capacity - length) as usize);
-        assert!(rest.iter().all(|byte| *byte == 0xee), "{length} of {capacity}");
-    }
-}
 
 #[test]
 fn messages_of_all_sizes_arrive_over_any_number_of_rails() {

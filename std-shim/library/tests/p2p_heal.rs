@@ -41,9 +41,7 @@ impl Side {
 
     /// The state of rail 1, of the end that sends and of the one that receives.
     fn states(&self) -> [RailState; 2] {
-        let sends = self.endpoint.sender().queue_pair_state(1);
-        let receives = self.endpoint.receiver().queue_pair_state(1);
-        [sends, receives].map(|state| state.unwrap().0)
+        [End::Sender, End::Receiver].map(|end| self.endpoint.queue_pair_state(end, 1).unwrap().0)
     }
 
     /// What is done on other threads goes on, or does not.

@@ -5,7 +5,7 @@ mod fixture;
 use fixture::impatient;
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::p2p::{
-    CallError, NotNow, P2pBuildError, P2pBuilder, P2pEndpoint, P2pEndpointSet, P2pMember,
+    CallError, End, NotNow, P2pBuildError, P2pBuilder, P2pEndpoint, P2pEndpointSet, P2pMember,
     P2pRemoveError, Received, RecvBuffer, RecvHandle, SLOTS, SendHandle, connect_p2p_endpoints,
 };
 use polyrail::virtual_qp::RailState;
@@ -294,11 +294,11 @@ fn rails_of_members_are_re_routed_and_come_back() {
     world.exchange(&numbers, 200_000);
     world.hub.host.devices[1].inject(When::Now, Fault::LinkUp);
     let in_service = |member: &P2pMember| {
-        let (sender, receiver) = (member.sender(), member.receiver());
         let is = |state: Option<(RailState, u16)>| {
             state.is_some_and(|(state, _)| state == RailState::InService)
         };
-        (0..2).all(|at| is(sender.queue_pair_state(at)) && is(receiver.queue_pair_state(at)))
+        let both = |at| [End::Sender, End::Receiver].map(|end| member.queue_pair_state(end, at));
+        (0..2).flat_map(both).all(is)
     };
     let begin = Instant::now();
     while !numbers.iter().all(|&number| in_service(world.hub.set.member(number).unwrap())) {

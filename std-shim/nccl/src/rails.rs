@@ -6,7 +6,7 @@ use polyrail::endpoint::MAX_DEVICES;
 use polyrail::hardware::CqError;
 use polyrail::memory::{CacheLimits, CachedBuffer, ForeignBuffer, RegistrationCache};
 use polyrail::p2p::{
-    CallError, End, Failure, FlushHandle, P2pAddress, P2pBuildError, P2pBuilder, P2pConnectError,
+    CallError, Failure, FlushHandle, P2pAddress, P2pBuildError, P2pBuilder, P2pConnectError,
     P2pEndpoint, P2pMessage, Received, RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail::verbs::{AccessFlags, DeviceKeys, LocalBuffer};
@@ -22,7 +22,7 @@ const BUDGET: usize = 32;
 const ACCESS: AccessFlags =
     AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE).union(AccessFlags::REMOTE_READ);
 
-/// One end of a connection: [`P2pEndpoint`] on any backend.
+/// One end of a connection, which sends or receives: [`P2pEndpoint`] on any backend.
 pub(crate) trait Wire: Send {
     fn address(&self) -> P2pAddress;
     fn connect(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError>;
@@ -47,9 +47,9 @@ pub(crate) trait Wire: Send {
     fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError>;
     fn next_message(&mut self) -> Option<P2pMessage>;
     fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError>;
-    fn take_event(&mut self) -> Option<(End, String, RailEvent)>;
-    /// Why the end that sends, or the one that receives, has failed.
-    fn failure(&self, end: End) -> Option<&Failure>;
+    /// What happened to a rail, on the device of this name.
+    fn take_event(&mut self) -> Option<(String, RailEvent)>;
+    fn failure(&self) -> Option<&Failure>;
     fn fail(&mut self);
     fn give_up(&mut self, patience: Duration);
 }
@@ -116,17 +116,14 @@ where
         self.hear(message)
     }
 
-    fn take_event(&mut self) -> Option<(End, String, RailEvent)> {
-        let (end, place, event) = (**self).take_event()?;
+    fn take_event(&mut self) -> Option<(String, RailEvent)> {
+        let (_, place, event) = (**self).take_event()?;
         let device = self.device_of(place).unwrap_or_default().to_owned();
-        Some((end, device, event))
+        Some((device, event))
     }
 
-    fn failure(&self, end: End) -> Option<&Failure> {
-        match end {
-            End::Sender => self.send_failure(),
-            End::Receiver => self.recv_failure(),
-        }
+    fn failure(&self) -> Option<&Failure> {
+        self.send_failure().or_else(|| self.recv_failure())
     }
 
     fn fail(&mut self) {

@@ -13,13 +13,13 @@ use crate::table::exclusive;
 use crate::types::{P2p, PeerInfo, RailInfo, RailState};
 use polyrail::backend::Domain;
 use polyrail::hardware::QueuePair;
-use polyrail::p2p::P2pMember;
+use polyrail::p2p::{End, P2pMember};
 use polyrail::virtual_qp::{self, RailCounters};
 
 /// Where the i-th queue pair of each end stands.
 fn states<D: Domain>(member: &P2pMember<D>, at: usize) -> [(RailState, u16); 2] {
-    let sends = member.sender().queue_pair_state(at);
-    let receives = member.receiver().queue_pair_state(at);
+    let sends = member.queue_pair_state(End::Sender, at);
+    let receives = member.queue_pair_state(End::Receiver, at);
     // Without rerouting, a rail is in service until the connection has failed.
     let known = |state: Option<(virtual_qp::RailState, u16)>| {
         state.map_or((RailState::InService, 0), |(state, of)| (rail_state(state), of))
@@ -30,7 +30,7 @@ fn states<D: Domain>(member: &P2pMember<D>, at: usize) -> [(RailState, u16); 2] 
 impl<D: Domain> P2pOn<D> {
     /// A rail is in service as long as one of its queue pairs is, at both ends.
     fn rails_in_service(member: &P2pMember<D>, rails: u32) -> u32 {
-        let each = member.sender().queue_pairs().len();
+        let each = member.queue_pairs(End::Sender).count();
         let works =
             |at: usize| states(member, at).iter().all(|(state, _)| *state == RailState::InService);
         let in_service = |rail: &u32| (*rail as usize..each).step_by(rails as usize).any(works);
@@ -40,10 +40,9 @@ impl<D: Domain> P2pOn<D> {
     fn rails(&self, peer: u64) -> Result<Vec<RailInfo>, Refusal> {
         let place = self.numbers.place(peer)?;
         let member = Numbers::found(self.set.member(place), peer)?;
-        let sends = member.sender().queue_pairs().map(QueuePair::qp_num);
-        let receives = member.receiver().queue_pairs().map(QueuePair::qp_num);
-        let each = sends.len();
-        let numbers = sends.chain(receives);
+        let numbers = |end| member.queue_pairs(end).map(QueuePair::qp_num);
+        let each = numbers(End::Sender).count();
+        let numbers = numbers(End::Sender).chain(numbers(End::Receiver));
         let info = |((at, qp_num), counters): ((usize, u32), RailCounters)| {
             let place = at % each;
             let (state, generation) = states(member, place)[at / each];

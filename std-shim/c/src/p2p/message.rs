@@ -34,7 +34,7 @@ fn refusal(error: &CallError) -> Refusal {
         CallError::TooLong { .. } => Code::Range,
         CallError::MissingKeys { .. } => Code::Keys,
         CallError::NoRequest { .. } => Code::Request,
-        CallError::CannotFlush { .. } => Code::Unsupported,
+        CallError::CannotFlush { .. } | CallError::OneWay => Code::Unsupported,
     };
     Failure::of(code, error).into()
 }

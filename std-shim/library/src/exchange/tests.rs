@@ -51,7 +51,7 @@ fn messages(g: &mut Gen) -> P2pAddress {
     let (sending, receiving) = (queue_pairs(g, count), queue_pairs(g, count));
     let sender = SenderCard { ports: ports(g), ring: memory(g), form: EntryForm::Hashed };
     let receiver = ReceiverCard { ports: ports(g), records: memory(g), depth: u32::arbitrary(g) };
-    P2pAddress { sender, sending, receiver, receiving }
+    P2pAddress { sender: Some(sender), sending, receiver: Some(receiver), receiving }
 }
 
 fn queue_pairs(g: &mut Gen, count: usize) -> Vec<QueuePairAddress> {
@@ -212,9 +212,9 @@ fn the_longest_messages_fit() {
     let memory = RemoteMemory { addr: u64::MAX, rkeys: [u32::MAX; MAX_RAILS] };
     let queue_pairs = vec![QueuePairAddress { qp_num: u32::MAX, address: rail }; QUEUE_PAIRS];
     let messages = P2pAddress {
-        sender: SenderCard { ports, ring: memory, form: EntryForm::Hashed },
+        sender: Some(SenderCard { ports, ring: memory, form: EntryForm::Hashed }),
         sending: queue_pairs.clone(),
-        receiver: ReceiverCard { ports, records: memory, depth: u32::MAX },
+        receiver: Some(ReceiverCard { ports, records: memory, depth: u32::MAX }),
         receiving: queue_pairs,
     };
     for reach in [requests.into(), messages.into()] {

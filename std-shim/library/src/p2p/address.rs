@@ -4,7 +4,7 @@ use crate::endpoint::{RailAddress, rail_address};
 use crate::json;
 use polyrail_core::p2p::{EntryForm, Ports, ReceiverCard, RemoteMemory, SenderCard};
 use polyrail_core::virtual_qp::MAX_RAILS;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Bytes of the longest text that is read as a [`P2pAddress`]. The longest of ours has about 6,000.
 pub const MAX_ADDRESS_BYTES: usize = 16 << 10;
@@ -13,15 +13,17 @@ pub const MAX_ADDRESS_BYTES: usize = 16 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct P2pAddress {
-    /// The sending end, for the peer's receiving one.
-    #[serde(with = "SenderFields")]
-    pub sender: SenderCard,
+    /// The sending end, for the peer's receiving one; none if it [only](super::P2pBuilder::only) receives.
+    #[serde(default, with = "sender", skip_serializing_if = "Option::is_none")]
+    pub sender: Option<SenderCard>,
     /// Its queue pairs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sending: Vec<QueuePairAddress>,
-    /// The receiving end, for the peer's sending one.
-    #[serde(with = "ReceiverFields")]
-    pub receiver: ReceiverCard,
+    /// The receiving end, for the peer's sending one; none if it only sends.
+    #[serde(default, with = "receiver", skip_serializing_if = "Option::is_none")]
+    pub receiver: Option<ReceiverCard>,
     /// Its queue pairs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receiving: Vec<QueuePairAddress>,
 }
 
@@ -60,6 +62,34 @@ impl P2pAddress {
         serde_json::to_string(self).unwrap_or_default()
     }
 }
+
+/// A card that may not be there.
+macro_rules! optional {
+    ($name:ident, $card:ident, $fields:literal) => {
+        mod $name {
+            use super::*;
+
+            #[derive(Serialize, Deserialize)]
+            struct Card(#[serde(with = $fields)] $card);
+
+            pub(super) fn serialize<S: Serializer>(
+                card: &Option<$card>,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                card.map(Card).serialize(serializer)
+            }
+
+            pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<Option<$card>, D::Error> {
+                Card::deserialize(deserializer).map(|Card(card)| Some(card))
+            }
+        }
+    };
+}
+
+optional!(sender, SenderCard, "SenderFields");
+optional!(receiver, ReceiverCard, "ReceiverFields");
 
 /// A [`SenderCard`] as it travels.
 #[derive(Serialize, Deserialize)]

@@ -1,5 +1,6 @@
 //! The options of an endpoint for messages.
 
+use super::message::End;
 use crate::backend::ConnectOptions;
 use crate::endpoint::Healing;
 use polyrail_core::p2p::{EntryForm, SplitPolicy};
@@ -9,6 +10,7 @@ use polyrail_core::p2p::{EntryForm, SplitPolicy};
 pub struct P2pBuilder {
     pub(super) rails: usize,
     pub(super) queue_pairs: usize,
+    pub(super) only: Option<End>,
     pub(super) split: SplitPolicy,
     pub(super) split_threshold: u32,
     pub(super) separate_signal: Option<u32>,
@@ -35,6 +37,7 @@ impl P2pBuilder {
         Self {
             rails: 2,
             queue_pairs: 1,
+            only: None,
             split: SplitPolicy::default(),
             split_threshold: 64 << 10,
             separate_signal: None,
@@ -60,6 +63,18 @@ impl P2pBuilder {
     #[must_use]
     pub fn queue_pairs_per_rail(self, queue_pairs: usize) -> Self {
         Self { queue_pairs, ..self }
+    }
+
+    /// The endpoint has this end only, for messages that go one way, and the peer's has the other one: half the queue
+    /// pairs, and a sender has no receives. By default it has both.
+    #[must_use]
+    pub fn only(self, end: impl Into<Option<End>>) -> Self {
+        Self { only: end.into(), ..self }
+    }
+
+    /// Whether it has this end.
+    pub(super) fn has(&self, end: End) -> bool {
+        self.only.is_none_or(|only| only == end)
     }
 
     /// How long messages are spread over rails.

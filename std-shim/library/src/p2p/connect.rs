@@ -14,15 +14,15 @@ impl<D: Domain> P2pMember<D> {
     /// What the peer's [`connect`](Self::connect) needs.
     pub fn address(&self) -> P2pAddress {
         P2pAddress {
-            sender: self.sender.card(),
-            sending: self.addresses(self.sender.queue_pairs()),
-            receiver: self.receiver.card(),
-            receiving: self.addresses(self.receiver.queue_pairs()),
+            sender: self.sender.as_ref().map(|sender| sender.card()),
+            sending: self.addresses(End::Sender),
+            receiver: self.receiver.as_ref().map(|receiver| receiver.card()),
+            receiving: self.addresses(End::Receiver),
         }
     }
 
-    fn addresses<'q>(&self, queue_pairs: impl Iterator<Item = &'q D::Qp>) -> Vec<QueuePairAddress> {
-        let number = queue_pairs.map(QueuePair::qp_num);
+    fn addresses(&self, end: End) -> Vec<QueuePairAddress> {
+        let number = self.queue_pairs(end).map(QueuePair::qp_num);
         let places = (0..).map(|at| self.rail_address(at));
         number.zip(places).map(|(qp_num, address)| QueuePairAddress { qp_num, address }).collect()
     }
@@ -45,13 +45,25 @@ impl<D: Domain> P2pMember<D> {
     }
 
     fn connect_all(&mut self, peer: &P2pAddress) -> Result<(), P2pConnectError> {
-        let ends = [(End::Sender, &peer.receiving), (End::Receiver, &peer.sending)];
-        for (end, theirs) in ends {
-            self.check(end, theirs)?;
+        let there = [
+            (End::Sender, self.sender.is_some(), peer.receiver.is_some()),
+            (End::Receiver, self.receiver.is_some(), peer.sender.is_some()),
+        ];
+        if let Some((end, here, _)) = there.into_iter().find(|(_, here, there)| here != there) {
+            return Err(P2pConnectError::OneWay { end, here });
+        }
+        let mut ends = vec![(End::Sender, &peer.receiving), (End::Receiver, &peer.sending)];
+        ends.retain(|(end, _)| there.contains(&(*end, true, true)));
+        for (end, theirs) in &ends {
+            self.check(*end, theirs)?;
         }
         let card = |end| move |source| P2pConnectError::Card { end, source };
-        self.sender.connect(&peer.receiver).map_err(card(End::Sender))?;
-        self.receiver.connect(&peer.sender).map_err(card(End::Receiver))?;
+        if let Some((sender, theirs)) = self.sender.as_mut().zip(peer.receiver.as_ref()) {
+            sender.connect(theirs).map_err(card(End::Sender))?;
+        }
+        if let Some((receiver, theirs)) = self.receiver.as_mut().zip(peer.sender.as_ref()) {
+            receiver.connect(theirs).map_err(card(End::Receiver))?;
+        }
         for (end, theirs) in ends {
             self.join(end, theirs)?;
         }
@@ -84,10 +96,7 @@ impl<D: Domain> P2pMember<D> {
                 P2pConnectError::Modify { end, queue_pair, device, source }
             })
         };
-        match end {
-            End::Sender => self.sender.queue_pairs().enumerate().try_for_each(join),
-            End::Receiver => self.receiver.queue_pairs().enumerate().try_for_each(join),
-        }
+        self.queue_pairs(end).enumerate().try_for_each(join)
     }
 
     fn device_at(&self, queue_pair: usize) -> String {

@@ -2,13 +2,12 @@
 
 use super::builder::P2pBuilder;
 use super::error::P2pBuildError;
-use super::member::P2pMember;
+use super::member::{P2pMember, Targets};
 use super::message::P2pMessage;
 use super::shared::Shared;
 use super::sizes::P2P_ROUTES;
 use crate::backend::Domain;
 use polyrail_core::hardware::CqError;
-use polyrail_core::virtual_cq::CompletionTarget;
 use polyrail_core::virtual_qp::ControlError;
 use polyrail_software_nic as nic;
 use std::fmt;
@@ -70,9 +69,8 @@ impl<D: Domain> P2pEndpoint<D> {
     /// The first completion queue that could not be polled; the others were.
     #[inline]
     pub fn poll(&mut self, budget: usize) -> Result<(), CqError> {
-        let Self { member: P2pMember { sender, receiver, .. }, shared } = self;
-        let mut targets: [&mut dyn CompletionTarget; 2] = [&mut **sender, &mut **receiver];
-        let polled = shared.poll(&mut targets[..], budget);
+        let Self { member, shared } = self;
+        let polled = shared.poll(&mut Targets(member), budget);
         if shared.is_time_to_heal() {
             self.heal();
         }

@@ -55,6 +55,17 @@ pub enum P2pBuildError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum P2pConnectError {
+    /// Messages go one way, and not from the one that only sends to the one that only receives.
+    #[error(
+        "{end}: {}",
+        if *here { "the peer has no end that goes with it" } else { "it is not here, and the peer's goes with it" }
+    )]
+    OneWay {
+        /// Which end here.
+        end: End,
+        /// Whether it is the one that is there.
+        here: bool,
+    },
     /// The i-th queue pair connects to the peer's i-th, so both sides need the same number.
     #[error("{end}: {here} queue pairs here, {peer} at the peer")]
     QueuePairs {

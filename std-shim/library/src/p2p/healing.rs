@@ -31,8 +31,14 @@ impl<D: Domain> P2pMember<D> {
             return Err(ControlError::NotRerouting);
         }
         match message {
-            P2pMessage::Control { from: End::Sender, control } => self.receiver.control(control)?,
-            P2pMessage::Control { from: End::Receiver, control } => self.sender.control(control)?,
+            P2pMessage::Control { from: End::Sender, control } => {
+                let receiver = self.receiver.as_mut().ok_or(ControlError::NotRerouting)?;
+                receiver.control(control)?;
+            }
+            P2pMessage::Control { from: End::Receiver, control } => {
+                let sender = self.sender.as_mut().ok_or(ControlError::NotRerouting)?;
+                sender.control(control)?;
+            }
             P2pMessage::Offer { place, generation, with } => {
                 self.offered(shared, place, generation, with);
             }
@@ -61,11 +67,12 @@ impl<D: Domain> P2pMember<D> {
         for place in 0..self.places.len() {
             // The peer may never have heard of it.
             if self.is_joining(place) {
-                self.receiver.fail_queue_pair(place);
+                self.fail_place(End::Receiver, place);
             }
         }
-        self.sender.control_lost();
-        self.receiver.control_lost();
+        let Self { sender, receiver, .. } = self;
+        sender.iter_mut().for_each(|sender| sender.control_lost());
+        receiver.iter_mut().for_each(|receiver| receiver.control_lost());
     }
 
     /// Looks for failures, and makes new queue pairs.
@@ -92,10 +99,10 @@ impl<D: Domain> P2pMember<D> {
 
     /// What the engines have to tell.
     fn collect(&mut self) {
-        while let Some(control) = self.sender.next_control() {
+        while let Some(control) = self.sender.as_mut().and_then(|sender| sender.next_control()) {
             self.tell(P2pMessage::Control { from: End::Sender, control });
         }
-        while let Some(control) = self.receiver.next_control() {
+        while let Some(control) = self.receiver.as_mut().and_then(|each| each.next_control()) {
             self.tell(P2pMessage::Control { from: End::Receiver, control });
         }
     }
@@ -103,10 +110,13 @@ impl<D: Domain> P2pMember<D> {
     /// What happened to queue pairs is told, and kept for the owner; and why an end failed.
     pub(super) fn log_events(&mut self) {
         loop {
-            let sent = self.sender.take_event().map(|(place, event)| (End::Sender, place, event));
-            let receiver = &mut self.receiver;
-            let received =
-                || receiver.take_event().map(|(place, event)| (End::Receiver, place, event));
+            let Self { sender, receiver, .. } = self;
+            let sent = sender.as_mut().and_then(|sender| sender.take_event());
+            let sent = sent.map(|(place, event)| (End::Sender, place, event));
+            let received = || {
+                let (place, event) = receiver.as_mut()?.take_event()?;
+                Some((End::Receiver, place, event))
+            };
             let Some((end, place, event)) = sent.or_else(received) else { break };
             self.tell_event(end, place, event);
             if let RailEventKind::Fenced { arrived, again } = event.kind {
@@ -134,9 +144,10 @@ impl<D: Domain> P2pMember<D> {
         if arrived {
             patience.arrived();
         } else if lost && patience.lost(Instant::now(), completed, limit) {
+            let Self { sender, receiver, .. } = self;
             match end {
-                End::Sender => self.sender.not_healed(),
-                End::Receiver => self.receiver.not_healed(),
+                End::Sender => sender.iter_mut().for_each(|sender| sender.not_healed()),
+                End::Receiver => receiver.iter_mut().for_each(|receiver| receiver.not_healed()),
             }
         }
     }
@@ -145,8 +156,8 @@ impl<D: Domain> P2pMember<D> {
     fn completed(&self, end: End) -> u64 {
         let Self { sender, receiver, .. } = self;
         let counters = (0..).map_while(|place| match end {
-            End::Sender => sender.counters(place),
-            End::Receiver => receiver.counters(place),
+            End::Sender => sender.as_ref()?.counters(place),
+            End::Receiver => receiver.as_ref()?.counters(place),
         });
         counters.map(|each| each.completions.saturating_sub(each.errors)).sum()
     }
@@ -182,34 +193,51 @@ impl<D: Domain> P2pMember<D> {
         (0..self.places.len()).filter(is_there).collect()
     }
 
+    /// The queue pair in this place of this end, if that is here, has failed.
+    pub(super) fn fail_place(&mut self, end: End, place: usize) {
+        let Self { sender, receiver, .. } = self;
+        match end {
+            End::Sender => sender.iter_mut().for_each(|sender| _ = sender.fail_queue_pair(place)),
+            End::Receiver => receiver.iter_mut().for_each(|each| _ = each.fail_queue_pair(place)),
+        }
+    }
+
     fn fail_at(&mut self, device: usize, port: Option<u8>) {
         for place in self.places_at(device, port) {
-            self.sender.fail_queue_pair(place);
-            self.receiver.fail_queue_pair(place);
+            self.fail_place(End::Sender, place);
+            self.fail_place(End::Receiver, place);
         }
     }
 
     /// Puts an end to the queue pairs of a device that is gone, where it is known that it accesses no memory.
     fn lose_at(&mut self, device: usize) {
         self.fail_at(device, None);
+        let places = self.places_at(device, None);
         let is_gone = |qp: Option<&D::Qp>| qp.is_some_and(|qp| qp.gone().is_some());
-        for place in self.places_at(device, None) {
-            if is_gone(self.sender.queue_pairs().nth(place)) {
-                // SAFETY: that is what `gone` says.
-                unsafe { self.sender.lose_queue_pair(place) };
-            }
-            if is_gone(self.receiver.queue_pairs().nth(place)) {
-                // SAFETY: that is what `gone` says.
-                unsafe { self.receiver.lose_queue_pair(place) };
+        let Self { sender, receiver, .. } = self;
+        if let Some(sender) = sender {
+            for &place in &places {
+                if is_gone(sender.queue_pairs().nth(place)) {
+                    // SAFETY: that is what `gone` says.
+                    unsafe { sender.lose_queue_pair(place) };
+                }
             }
         }
-        // Those for flushes are counted behind the others.
-        let others = self.receiver.queue_pairs().len();
-        let flushes = self.receiver.flush_queue_pairs().len();
-        for at in 0..flushes {
-            if is_gone(self.receiver.flush_queue_pairs().nth(at)) {
-                // SAFETY: that is what `gone` says.
-                unsafe { self.receiver.lose_queue_pair(others + at) };
+        if let Some(receiver) = receiver {
+            for &place in &places {
+                if is_gone(receiver.queue_pairs().nth(place)) {
+                    // SAFETY: that is what `gone` says.
+                    unsafe { receiver.lose_queue_pair(place) };
+                }
+            }
+            // Those for flushes are counted behind the others.
+            let others = receiver.queue_pairs().len();
+            let flushes = receiver.flush_queue_pairs().len();
+            for at in 0..flushes {
+                if is_gone(receiver.flush_queue_pairs().nth(at)) {
+                    // SAFETY: that is what `gone` says.
+                    unsafe { receiver.lose_queue_pair(others + at) };
+                }
             }
         }
     }
@@ -222,11 +250,15 @@ impl<D: Domain> P2pMember<D> {
         if !stalls.is_due(now, timeout) {
             return;
         }
-        for place in stalls.note(End::Sender, |each| sender.check_stalled(each)) {
-            sender.fail_queue_pair(place);
+        if let Some(sender) = sender {
+            for place in stalls.note(End::Sender, |each| sender.check_stalled(each)) {
+                sender.fail_queue_pair(place);
+            }
         }
-        for place in stalls.note(End::Receiver, |each| receiver.check_stalled(each)) {
-            receiver.fail_queue_pair(place);
+        if let Some(receiver) = receiver {
+            for place in stalls.note(End::Receiver, |each| receiver.check_stalled(each)) {
+                receiver.fail_queue_pair(place);
+            }
         }
     }
 
@@ -236,7 +268,7 @@ impl<D: Domain> P2pMember<D> {
             if let Some(healer) = &mut self.healer {
                 healer.places[place].attempts.hurry();
             }
-            let state = self.receiver.queue_pair_state(place);
+            let state = self.queue_pair_state(End::Receiver, place);
             if state.is_some_and(|(state, _)| state != RailState::InService) {
                 self.tell(P2pMessage::Wanted { place: place as u8 });
             }

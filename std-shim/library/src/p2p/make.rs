@@ -4,6 +4,7 @@ use super::builder::P2pBuilder;
 use super::error::P2pBuildError;
 use super::healer::Healer;
 use super::member::P2pMember;
+use super::message::End;
 use super::pools::{ACCOUNT, Pools};
 use super::queue_pair::Shape;
 use super::sizes::{EngineReceiver, EngineSender, receiver_index, sender_index};
@@ -38,9 +39,14 @@ impl<D: Domain> Make<'_, D> {
     ) -> Result<P2pMember<D>, P2pBuildError> {
         let psn = random_psn();
         let mut regions = Vec::new();
-        let sender = self.sender(cqs, number, &mut regions)?;
-        let receiver = self.receiver(cqs, pools, (number, psn), &mut regions)?;
-        let qp = sender.queue_pairs().next().map_or(0, QueuePair::qp_num);
+        let sends = self.builder.has(End::Sender);
+        let sender = sends.then(|| self.sender(cqs, number, &mut regions)).transpose()?;
+        let receives = self.builder.has(End::Receiver);
+        let receiver =
+            receives.then(|| self.receiver(cqs, pools, (number, psn), &mut regions)).transpose()?;
+        let first = sender.as_ref().and_then(|sender| sender.queue_pairs().next());
+        let first = first.or_else(|| receiver.as_ref()?.queue_pairs().next());
+        let qp = first.map_or(0, QueuePair::qp_num);
         let name = |domain: &D| (domain.device_id(), domain.device_name().to_owned());
         Ok(P2pMember {
             sender,
@@ -119,30 +125,34 @@ impl<D: Domain> Make<'_, D> {
         pools: &Pools<D::Srq>,
         members: u32,
     ) -> Result<Vec<D::Cq>, P2pBuildError> {
-        let queue = |(domain, (pool, _)): (&D, &(Pool, D::Srq))| {
+        let ways = [End::Sender, End::Receiver].iter().filter(|end| self.builder.has(**end));
+        let ways = ways.count() as u32;
+        let queue = |(at, domain): (usize, &D)| {
             let is_here =
                 |place: &&Place| self.domains[place.device].device_id() == domain.device_id();
             let one_way = self.places.iter().filter(is_here).count() as u32;
-            let queue_pairs = 2 * one_way + u32::from(self.builder.flushes);
+            let queue_pairs = ways * one_way + u32::from(self.builder.flushes);
             let each = queue_pairs * MOST_GRANTED * most_requests(domain.max_qp_wr());
-            let entries = members.saturating_mul(each).saturating_add(pool.capacity());
+            let receives = pools.0.get(at).map_or(0, |(pool, _)| pool.capacity());
+            let entries = members.saturating_mul(each).saturating_add(receives);
             let made = match self.builder.comp_vector {
                 Some(comp_vector) => domain.create_cq_with_channel(entries, comp_vector),
                 None => domain.create_cq(entries),
             };
             Ok(made.map_err(|source| refused(domain, source))?)
         };
-        self.domains.iter().zip(&pools.0).map(queue).collect()
+        self.domains.iter().enumerate().map(queue).collect()
     }
 
-    /// The shared receive queue of each device, and its pool.
+    /// The shared receive queue of each device, and its pool; none, if nobody receives.
     pub(super) fn pools(&self, members: u32) -> Result<Pools<D::Srq>, P2pBuildError> {
         let pool = |domain: &D| {
             let holds = ACCOUNT.saturating_mul(members).min(domain.max_srq_wr());
             let srq = domain.create_srq(holds).map_err(|source| refused(domain, source))?;
             Ok((Pool::new(domain.device_id(), holds), srq))
         };
-        self.domains.iter().map(pool).collect::<Result<_, _>>().map(Pools)
+        let receiving = if self.builder.has(End::Receiver) { self.domains } else { &[] };
+        receiving.iter().map(pool).collect::<Result<_, _>>().map(Pools)
     }
 
     /// Words for the protocol, registered with each device.

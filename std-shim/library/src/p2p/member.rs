@@ -10,16 +10,18 @@ use polyrail_core::p2p::{
     CallError, Failure, FlushHandle, Received, RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail_core::verbs::{DeviceId, DeviceKeys, LocalBuffer};
-use polyrail_core::virtual_qp::{RailCounters, RailEvent};
+use polyrail_core::virtual_cq::{CompletionTarget, TargetSet};
+use polyrail_core::virtual_qp::{RailCounters, RailEvent, RailState};
 use polyrail_software_nic as nic;
 
 /// Messages with one peer, both ways: what this side sends lands in buffers that the peer has offered, and the other way
-/// round. A [`P2pEndpoint`](super::P2pEndpoint) is one with completion queues of its own, a
+/// round; or [only](super::P2pBuilder::only) one way: then what goes the other way is refused with
+/// [`OneWay`](CallError::OneWay). A [`P2pEndpoint`](super::P2pEndpoint) is one with completion queues of its own, a
 /// [`P2pEndpointSet`](super::P2pEndpointSet) has many, and polls for them. See the [module](super).
 #[derive(Debug)]
 pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
-    pub(super) sender: Box<EngineSender<D::Qp>>,
-    pub(super) receiver: Box<EngineReceiver<D::Qp, D::Srq>>,
+    pub(super) sender: Option<Box<EngineSender<D::Qp>>>,
+    pub(super) receiver: Option<Box<EngineReceiver<D::Qp, D::Srq>>>,
     /// Its number among those that share completion queues.
     pub(super) number: u16,
     /// Where the i-th queue pair of either direction is.
@@ -42,7 +44,8 @@ impl<D: Domain> P2pMember<D> {
     /// Nothing changed, and nothing was offered. [Not now](CallError::NotNow): poll, and try again.
     #[inline]
     pub fn irecv(&mut self, buffers: &[RecvBuffer<'_>]) -> Result<RecvHandle, CallError> {
-        let called = self.receiver.irecv(buffers);
+        let receiver = self.receiver.as_mut();
+        let called = receiver.map_or(Err(CallError::OneWay), |receiver| receiver.irecv(buffers));
         self.tell_if_failed(End::Receiver, &called);
         called
     }
@@ -61,7 +64,9 @@ impl<D: Domain> P2pMember<D> {
         tag: u32,
         keys: &[DeviceKeys],
     ) -> Result<SendHandle, CallError> {
-        let called = self.sender.isend(buffer, tag, keys);
+        let sender = self.sender.as_mut();
+        let called =
+            sender.map_or(Err(CallError::OneWay), |sender| sender.isend(buffer, tag, keys));
         self.tell_if_failed(End::Sender, &called);
         called
     }
@@ -80,7 +85,9 @@ impl<D: Domain> P2pMember<D> {
         tag: u32,
         keys: &[DeviceKeys],
     ) -> Result<SendHandle, CallError> {
-        let called = self.sender.isend_inline(buffer, tag, keys);
+        let sender = self.sender.as_mut();
+        let called =
+            sender.map_or(Err(CallError::OneWay), |sender| sender.isend_inline(buffer, tag, keys));
         self.tell_if_failed(End::Sender, &called);
         called
     }
@@ -93,7 +100,8 @@ impl<D: Domain> P2pMember<D> {
     /// The connection failed, and the buffer is the caller's again; there is no such request.
     #[inline]
     pub fn test_send(&mut self, handle: SendHandle) -> Result<bool, CallError> {
-        let called = self.sender.test(handle);
+        let sender = self.sender.as_mut();
+        let called = sender.map_or(Err(CallError::OneWay), |sender| sender.test(handle));
         self.tell_if_failed(End::Sender, &called);
         called
     }
@@ -106,7 +114,8 @@ impl<D: Domain> P2pMember<D> {
     /// The connection failed, and the buffers are the caller's again; there is no such request.
     #[inline]
     pub fn test_recv(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
-        let called = self.receiver.test(handle);
+        let receiver = self.receiver.as_mut();
+        let called = receiver.map_or(Err(CallError::OneWay), |receiver| receiver.test(handle));
         self.tell_if_failed(End::Receiver, &called);
         called
     }
@@ -118,7 +127,7 @@ impl<D: Domain> P2pMember<D> {
     ///
     /// A device over which it came cannot flush; or [not now](CallError::NotNow).
     pub fn flush(&mut self, received: &Received) -> Result<FlushHandle, CallError> {
-        self.receiver.flush(received)
+        self.receiver.as_mut().ok_or(CallError::OneWay)?.flush(received)
     }
 
     /// Whether a flush is done.
@@ -127,7 +136,7 @@ impl<D: Domain> P2pMember<D> {
     ///
     /// A device failed before it had read.
     pub fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError> {
-        self.receiver.test_flush(handle)
+        self.receiver.as_ref().ok_or(CallError::OneWay)?.test_flush(handle)
     }
 
     /// The oldest event of a queue pair that was not taken yet: of which end, and its place there. Of more than 256
@@ -139,45 +148,78 @@ impl<D: Domain> P2pMember<D> {
 
     /// Messages of either direction that are not done, or whose callers were not told: sent, received.
     pub fn unfinished(&self) -> (usize, usize) {
-        (self.sender.unfinished(), self.receiver.unfinished())
+        let Self { sender, receiver, .. } = self;
+        let sent = sender.as_ref().map_or(0, |sender| sender.unfinished());
+        (sent, receiver.as_ref().map_or(0, |receiver| receiver.unfinished()))
     }
 
     /// Why sending failed, if it did.
     pub fn send_failure(&self) -> Option<&Failure> {
-        self.sender.failure()
+        self.sender.as_ref()?.failure()
     }
 
     /// Why receiving failed, if it did.
     pub fn recv_failure(&self) -> Option<&Failure> {
-        self.receiver.failure()
+        self.receiver.as_ref()?.failure()
+    }
+
+    /// The queue pairs of one end; none, if that is not here.
+    pub fn queue_pairs(&self, end: End) -> impl Iterator<Item = &D::Qp> {
+        let Self { sender, receiver, .. } = self;
+        let sender = sender.iter().filter(move |_| end == End::Sender);
+        let receiver = receiver.iter().filter(move |_| end == End::Receiver);
+        let sending = sender.flat_map(|sender| sender.queue_pairs());
+        sending.chain(receiver.flat_map(|receiver| receiver.queue_pairs()))
+    }
+
+    /// Where a queue pair of one end stands between failure and return, and which one in its place it is: 0 for the first.
+    /// `None`: it is not here; or `place` is behind the last one.
+    pub fn queue_pair_state(&self, end: End, place: usize) -> Option<(RailState, u16)> {
+        match end {
+            End::Sender => self.sender.as_ref()?.queue_pair_state(place),
+            End::Receiver => self.receiver.as_ref()?.queue_pair_state(place),
+        }
     }
 
     /// What each queue pair did: those that send, then those that receive.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> {
-        let (sender, receiver) = (&self.sender, &self.receiver);
-        let sent = (0..).map_while(|at| sender.counters(at));
-        sent.chain((0..).map_while(|at| receiver.counters(at)))
+        let Self { sender, receiver, .. } = self;
+        let sent = (0..).map_while(|at| sender.as_ref()?.counters(at));
+        sent.chain((0..).map_while(|at| receiver.as_ref()?.counters(at)))
     }
 
     /// Gives the connection up: what is not done fails, once it is [drained](Self::is_drained).
     pub fn fail(&mut self) {
-        self.sender.fail();
-        self.receiver.fail();
+        let Self { sender, receiver, .. } = self;
+        sender.iter_mut().for_each(|sender| sender.fail());
+        receiver.iter_mut().for_each(|receiver| receiver.fail());
     }
 
     /// Whether, after a failure of both directions, no device accesses any buffer any more.
     pub fn is_drained(&self) -> bool {
-        self.sender.is_drained() && self.receiver.is_drained()
+        let Self { sender, receiver, .. } = self;
+        sender.as_ref().is_none_or(|sender| sender.is_drained())
+            && receiver.as_ref().is_none_or(|receiver| receiver.is_drained())
     }
 
-    /// The engine's sender, for what this type does not offer.
-    pub fn sender(&self) -> &EngineSender<D::Qp> {
-        &self.sender
+    /// The engine's sender, for what this type does not offer; `None` if it [only](super::P2pBuilder::only) receives.
+    pub fn sender(&self) -> Option<&EngineSender<D::Qp>> {
+        self.sender.as_deref()
     }
 
-    /// The engine's receiver, for what this type does not offer.
-    pub fn receiver(&self) -> &EngineReceiver<D::Qp, D::Srq> {
-        &self.receiver
+    /// The engine's receiver, for what this type does not offer; `None` if it [only](super::P2pBuilder::only) sends.
+    pub fn receiver(&self) -> Option<&EngineReceiver<D::Qp, D::Srq>> {
+        self.receiver.as_deref()
+    }
+
+    /// What completions are for, by what it is attached as.
+    #[inline]
+    pub(super) fn target(&mut self, index: u16) -> Option<&mut (dyn CompletionTarget + 'static)> {
+        if index == self.sender_index() {
+            self.sender.as_deref_mut().map(|sender| sender as _)
+        } else {
+            self.receiver.as_deref_mut().map(|receiver| receiver as _)
+        }
     }
 
     /// What its two directions are attached as.
@@ -187,5 +229,17 @@ impl<D: Domain> P2pMember<D> {
 
     pub(super) const fn receiver_index(&self) -> u16 {
         receiver_index(self.number)
+    }
+}
+
+/// What completions are for, of the only member.
+pub(super) struct Targets<'m, D: Domain>(pub(super) &'m mut P2pMember<D>);
+
+impl<D: Domain> TargetSet for Targets<'_, D> {
+    type Target = dyn CompletionTarget;
+
+    #[inline]
+    fn target(&mut self, index: u16) -> Option<&mut Self::Target> {
+        self.0.target(index)
     }
 }

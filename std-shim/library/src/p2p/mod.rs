@@ -3,7 +3,7 @@
 //!
 //! What the engine's [`Sender`](polyrail_core::p2p::Sender) and [`Receiver`](polyrail_core::p2p::Receiver) need
 //! is made here: devices, queue pairs, shared receive queues with their pools, registered memory. A
-//! [`P2pEndpoint`] has both directions of a pair.
+//! [`P2pEndpoint`] has both directions of a pair, or [only](P2pBuilder::only) one.
 //!
 //! 1. [`P2pBuilder::build`] makes it, its [`address`](P2pMember::address) is for the peer as text or plain data, and
 //!    [`connect`](P2pMember::connect) takes the peer's.

@@ -55,7 +55,7 @@ impl<D: Domain> P2pMember<D> {
         };
         let device = self.places[place].device;
         let at = (&healer.domains[device].0, self.places[place].port.number);
-        let srq = (end == End::Receiver).then_some(&shared.pools.0[device].1);
+        let srq = (end == End::Receiver).then(|| &shared.pools.0[device].1);
         healer.shape.make_aside(at, shared.cq.cqs(), srq, steps)
     }
 
@@ -83,8 +83,8 @@ impl<D: Domain> P2pMember<D> {
             // The one that is in place here has no other end.
             End::Sender => {
                 let joining = Some((RailState::Joining, generation));
-                if self.receiver.queue_pair_state(at) == joining {
-                    self.receiver.fail_queue_pair(at);
+                if self.queue_pair_state(End::Receiver, at) == joining {
+                    self.fail_place(End::Receiver, at);
                 }
             }
         }
@@ -100,7 +100,7 @@ impl<D: Domain> P2pMember<D> {
         place: usize,
         now: Instant,
     ) {
-        let Some((state, generation)) = self.sender.queue_pair_state(place) else { return };
+        let Some((state, generation)) = self.queue_pair_state(End::Sender, place) else { return };
         let next = generation.wrapping_add(1);
         let Some(healer) = &mut self.healer else { return };
         let care = &mut healer.places[place];
@@ -191,10 +191,10 @@ impl<D: Domain> P2pMember<D> {
         let Some(joined) = joined.take() else { return };
         care.offering = None;
         let at = (&mut shared.cq, self.sender_index());
+        // Who has no sender offers nothing.
+        let Some(sender) = &mut self.sender else { return };
         let old = match joined {
-            Ok(queue_pair) => {
-                self.sender.replace_queue_pair(at, place, generation, queue_pair, device)
-            }
+            Ok(queue_pair) => sender.replace_queue_pair(at, place, generation, queue_pair, device),
             Err(error) => return self.give_up(End::Sender, place, generation, &error),
         };
         match old {
@@ -211,7 +211,7 @@ impl<D: Domain> P2pMember<D> {
 impl<D: Domain> P2pMember<D> {
     /// Whether its queue pair is in place, and it does not know yet that the peer's is.
     pub(super) fn is_joining(&self, place: usize) -> bool {
-        let state = self.receiver.queue_pair_state(place);
+        let state = self.queue_pair_state(End::Receiver, place);
         state.is_some_and(|(state, _)| state == RailState::Joining)
     }
 
@@ -225,7 +225,7 @@ impl<D: Domain> P2pMember<D> {
     ) {
         let at = usize::from(place);
         let down = Some((RailState::Down, generation.wrapping_sub(1)));
-        if self.receiver.queue_pair_state(at) != down {
+        if self.queue_pair_state(End::Receiver, at) != down {
             return self.refuse(End::Receiver, at, generation);
         }
         let (device, psn, options) = (self.places[at].device, self.psn, self.options);
@@ -255,7 +255,9 @@ impl<D: Domain> P2pMember<D> {
         let with = QueuePairAddress { qp_num: queue_pair.qp_num(), address };
         let at = (&mut shared.cq, self.receiver_index());
         let device = theirs.address.device;
-        match self.receiver.replace_queue_pair(at, place, generation, queue_pair, device) {
+        // Who has no receiver answers nothing.
+        let Some(receiver) = &mut self.receiver else { return };
+        match receiver.replace_queue_pair(at, place, generation, queue_pair, device) {
             Ok(old) => {
                 old.retire();
                 let (to, place) = (theirs.qp_num, place as u8);

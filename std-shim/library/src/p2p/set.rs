@@ -6,7 +6,7 @@ use super::error::P2pBuildError;
 use super::member::P2pMember;
 use super::message::P2pMessage;
 use super::shared::Shared;
-use super::sizes::{P2P_ROUTES, sender_index};
+use super::sizes::P2P_ROUTES;
 use crate::backend::Domain;
 use crate::endpoint::{Armed, WaitError};
 use polyrail_core::hardware::CqError;
@@ -117,9 +117,7 @@ impl<D: Domain> TargetSet for Members<D> {
 
     #[inline]
     fn target(&mut self, index: u16) -> Option<&mut Self::Target> {
-        let member = self.0.get_mut(usize::from(index / 2))?.as_mut()?;
-        let P2pMember { sender, receiver, .. } = member;
-        Some(if index == sender_index(index / 2) { &mut **sender } else { &mut **receiver })
+        self.0.get_mut(usize::from(index / 2))?.as_mut()?.target(index)
     }
 }
 

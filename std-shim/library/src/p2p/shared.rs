@@ -65,9 +65,12 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
     pub(super) fn open(&mut self, number: u16) -> Result<P2pMember<D>, P2pBuildError> {
         let Self { cq, pools, builder, domains, places, .. } = self;
         let member = Make { builder, domains, places }.member(cq.cqs(), pools, number)?;
-        let attached = cq
-            .attach(member.sender_index(), &*member.sender)
-            .and_then(|()| cq.attach(member.receiver_index(), &*member.receiver));
+        let P2pMember { sender, receiver, .. } = &member;
+        let sender = sender.as_deref().map(|sender| cq.attach(member.sender_index(), sender));
+        let attached = sender.unwrap_or(Ok(())).and_then(|()| {
+            let receiver = receiver.as_deref();
+            receiver.map_or(Ok(()), |receiver| cq.attach(member.receiver_index(), receiver))
+        });
         match attached {
             Ok(()) => Ok(member),
             Err(error) => {
@@ -82,10 +85,14 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         self.cq.detach(member.sender_index());
         self.cq.detach(member.receiver_index());
         let P2pMember { sender, receiver, regions, .. } = member;
-        sender.into_queue_pairs().for_each(drop);
-        let (queue_pairs, accounts) = receiver.into_parts();
-        queue_pairs.for_each(drop);
-        self.pools.close(accounts);
+        if let Some(sender) = sender {
+            sender.into_queue_pairs().for_each(drop);
+        }
+        if let Some(receiver) = receiver {
+            let (queue_pairs, accounts) = receiver.into_parts();
+            queue_pairs.for_each(drop);
+            self.pools.close(accounts);
+        }
         drop(regions);
     }
 

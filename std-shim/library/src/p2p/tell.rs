@@ -24,8 +24,8 @@ impl<D: Domain> P2pMember<D> {
     #[cold]
     pub(super) fn tell_failure(&mut self, end: End) {
         let failure = match end {
-            End::Sender => self.sender.failure(),
-            End::Receiver => self.receiver.failure(),
+            End::Sender => self.sender.as_ref().and_then(|sender| sender.failure()),
+            End::Receiver => self.receiver.as_ref().and_then(|receiver| receiver.failure()),
         };
         let told = &mut self.tracing.is_end_told[usize::from(end == End::Receiver)];
         match failure {

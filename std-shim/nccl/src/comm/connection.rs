@@ -9,7 +9,7 @@ use crate::log;
 use crate::meet::{Frame, Kind, Link, Met, Read, Terms};
 use crate::rails::Wire;
 use polyrail::chain::Chain;
-use polyrail::p2p::{End, P2pMessage, RecvHandle};
+use polyrail::p2p::{P2pMessage, RecvHandle};
 use polyrail::virtual_qp::{FailedBecause, RailEventKind};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -219,18 +219,10 @@ impl Connection {
         })
     }
 
-    /// The end of the two that this connection uses. The other one has the same news.
-    const fn end_in_use(&self) -> End {
-        match self.role {
-            Role::Sender => End::Sender,
-            Role::Receiver => End::Receiver,
-        }
-    }
-
     /// Tells, once, why it has failed.
     fn tell_failure(&mut self) {
         if self.failed.is_none()
-            && let Some(failure) = self.wire.failure(self.end_in_use())
+            && let Some(failure) = self.wire.failure()
         {
             let why = Chain(failure).to_string();
             let name = &self.device.description.name;
@@ -240,17 +232,15 @@ impl Connection {
     }
 
     fn tell_events(&mut self) {
-        while let Some((end, device, event)) = self.wire.take_event() {
-            if end == self.end_in_use() {
-                let what = match event.kind {
-                    RailEventKind::Failed { why, .. } => format!("failed: {}", because(&why)),
-                    RailEventKind::Fenced { arrived, again } => {
-                        format!("is fenced: {arrived} requests had arrived, {again} are sent again")
-                    }
-                    RailEventKind::Returned => "is back".to_owned(),
-                };
-                log::info(&format!("{:?}: a rail on {device} {what}", self.role));
-            }
+        while let Some((device, event)) = self.wire.take_event() {
+            let what = match event.kind {
+                RailEventKind::Failed { why, .. } => format!("failed: {}", because(&why)),
+                RailEventKind::Fenced { arrived, again } => {
+                    format!("is fenced: {arrived} requests had arrived, {again} are sent again")
+                }
+                RailEventKind::Returned => "is back".to_owned(),
+            };
+            log::info(&format!("{:?}: a rail on {device} {what}", self.role));
         }
     }
 

@@ -8,6 +8,7 @@ use super::site::{Site, join};
 use super::terms::Terms;
 use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
+use polyrail::p2p::End;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
@@ -110,7 +111,7 @@ impl Attempt {
         }
         socket_error(socket.as_fd()).and_then(|state| state).map_err(failed)?;
         let mut link = Link::new(TcpStream::from(socket)).map_err(|error| self.broken(error))?;
-        let wire = self.site.wire(self.terms, false)?;
+        let wire = self.site.wire(self.terms, End::Sender)?;
         let address = wire.address().to_json();
         link.push(
             Kind::Hello,

@@ -11,6 +11,7 @@ use crate::guard::{Code, Refusal};
 use crate::log;
 use crate::rails::Wire;
 use crate::random::random;
+use polyrail::p2p::End;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -197,7 +198,7 @@ fn admit(site: &Site, hello: &hello::Hello<'_>) -> Result<(Box<dyn Wire>, Terms)
             "the peer's rails, queue pairs or healing do not fit the settings here",
         )
     })?;
-    let mut wire = site.wire(terms, true)?;
+    let mut wire = site.wire(terms, End::Receiver)?;
     join(&mut *wire, hello.address)?;
     Ok((wire, terms))
 }

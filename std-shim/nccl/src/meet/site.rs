@@ -6,7 +6,7 @@ use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
 use crate::settings::{Backend, Settings};
 use polyrail::chain::Chain;
-use polyrail::p2p::P2pAddress;
+use polyrail::p2p::{End, P2pAddress};
 use std::sync::Arc;
 
 /// Where an end of a connection is made.
@@ -25,10 +25,10 @@ impl Site {
     }
 
     /// An end that is not connected yet.
-    pub(super) fn wire(&self, terms: Terms, receives: bool) -> Result<Box<dyn Wire>, Refusal> {
-        let flushes =
-            receives && (self.device.description.gpu.is_reached() || self.settings.always_flush);
-        let builder = terms.builder(&self.settings, self.traffic_class, flushes);
+    pub(super) fn wire(&self, terms: Terms, end: End) -> Result<Box<dyn Wire>, Refusal> {
+        let flushes = self.device.description.gpu.is_reached() || self.settings.always_flush;
+        let builder = terms.builder(&self.settings, self.traffic_class);
+        let builder = builder.only(end).flushes(flushes && end == End::Receiver);
         let made = self.device.nics.wire(&builder);
         made.map_err(|error| {
             let name = &self.device.description.name;

@@ -64,12 +64,7 @@ impl Terms {
     }
 
     /// What an end is made with.
-    pub(crate) fn builder(
-        self,
-        settings: &Settings,
-        traffic_class: u8,
-        flushes: bool,
-    ) -> P2pBuilder {
+    pub(crate) fn builder(self, settings: &Settings, traffic_class: u8) -> P2pBuilder {
         let options = ConnectOptions {
             timeout: settings.qp_timeout,
             retry_cnt: settings.retries,
@@ -90,7 +85,6 @@ impl Terms {
             .connect_options(options)
             .healing(healing)
             .reroutes(self.reroutes)
-            .flushes(flushes)
     }
 }
 

@@ -93,7 +93,8 @@ fn asked<D: Domain>(
         window: workload.window.into(),
     };
     if workload.operation == Operation::P2p {
-        let ports = &visit.messages()?.sender.ports;
+        let one_way = || SessionError::other_kind("messages that it does not send", "its messages");
+        let ports = &visit.messages()?.sender.as_ref().ok_or_else(one_way)?.ports;
         let rails = usize::from(ports.rails);
         let builder = ends::p2p_builder(&workload, rails, ends::connect_options());
         return Ok((Kind::Messages(builder), shape(None, rails, ports.max_message[0])));

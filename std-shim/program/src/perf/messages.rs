@@ -180,7 +180,7 @@ impl<D: Domain> Sender for MessageEnd<D> {
     }
 
     fn rails(&self) -> impl Iterator<Item = RailCounters> {
-        (0..).map_while(|rail| self.endpoint.sender().counters(rail))
+        (0..).map_while(|rail| self.endpoint.sender()?.counters(rail))
     }
 
     fn counters(&self) -> RailCounters {

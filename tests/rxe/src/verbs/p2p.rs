@@ -3,7 +3,7 @@
 use crate::fixture::{GID_INDEX, Rails};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::p2p::{
-    CallError, NotNow, P2pBuilder, P2pEndpoint, Received, RecvBuffer, RecvHandle, SendHandle,
+    CallError, End, NotNow, P2pBuilder, P2pEndpoint, Received, RecvBuffer, RecvHandle, SendHandle,
     connect_p2p_endpoints,
 };
 use polyrail::rdma::{OpenOptions, VerbsDomain, VerbsRegion, open_devices};
@@ -141,9 +141,9 @@ impl Ends {
             state.is_some_and(|(state, _)| state == RailState::InService)
         };
         [&self.near, &self.far].iter().all(|side| {
-            let (sender, receiver) = (side.endpoint.sender(), side.endpoint.receiver());
+            let state = |end, at| side.endpoint.queue_pair_state(end, at);
             (0..2).all(|at| {
-                in_service(sender.queue_pair_state(at)) && in_service(receiver.queue_pair_state(at))
+                in_service(state(End::Sender, at)) && in_service(state(End::Receiver, at))
             })
         })
     }

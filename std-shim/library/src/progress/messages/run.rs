@@ -282,8 +282,10 @@ impl<D: Domain, const ROUTES: usize> Waits for MessageLoop<D, ROUTES> {
 
 /// Whether a direction of a member failed, and devices may still access its buffers.
 fn hangs<D: Domain>(member: &P2pMember<D>) -> bool {
-    (member.send_failure().is_some() && !member.sender().is_drained())
-        || (member.recv_failure().is_some() && !member.receiver().is_drained())
+    let sender = member.sender().filter(|sender| sender.failure().is_some());
+    let receiver = member.receiver().filter(|receiver| receiver.failure().is_some());
+    sender.is_some_and(|sender| !sender.is_drained())
+        || receiver.is_some_and(|receiver| !receiver.is_drained())
 }
 
 #[cfg(test)]

@@ -1,0 +1,173 @@
+//! Two endpoints for messages on the software NIC, and what carries the news of their rails.
+
+#![allow(dead_code, reason = "every test program uses its own part")]
+#![allow(unreachable_pub, reason = "a module of several test programs")]
+
+use crate::fixture::Host;
+use polyrail::memory::RegisteredBuffer;
+use polyrail::nic::{Device, Fabric, ProtectionDomain};
+use polyrail::p2p::{
+    CallError, End, MAX_P2P_MESSAGE_BYTES, NotNow, P2pBuilder, P2pEndpoint, P2pMessage, Received,
+    RecvBuffer, RecvHandle, SendHandle, connect_p2p_endpoints,
+};
+use polyrail::verbs::DeviceKeys;
+use polyrail::virtual_qp::RailState;
+use std::time::{Duration, Instant};
+
+/// How long anything may take.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// One end: its devices, and a buffer for what it sends and receives.
+pub struct Side {
+    pub devices: Vec<Device>,
+    pub domains: Vec<ProtectionDomain>,
+    pub buffer: RegisteredBuffer,
+    pub keys: Vec<DeviceKeys>,
+    pub endpoint: P2pEndpoint,
+}
+
+impl Side {
+    pub fn new(
+        fabric: &Fabric,
+        name: &str,
+        devices: usize,
+        bytes: usize,
+        builder: &P2pBuilder,
+    ) -> Self {
+        let Host { devices, domains, buffer } = Host::new(fabric, name, devices, bytes);
+        let endpoint = builder.build(&domains.iter().collect::<Vec<_>>()).unwrap();
+        let keys = buffer.own_keys();
+        Self { devices, domains, buffer, keys, endpoint }
+    }
+
+    pub fn offer(&mut self, buffers: &[(usize, u32, u32)]) -> Result<RecvHandle, CallError> {
+        let offered: Vec<_> = buffers
+            .iter()
+            .map(|(at, length, tag)| RecvBuffer {
+                local: self.buffer.local(*at, *length).unwrap(),
+                tag: *tag,
+                keys: &self.keys,
+            })
+            .collect();
+        self.endpoint.irecv(&offered)
+    }
+
+    pub fn send(&mut self, at: usize, length: u32, tag: u32) -> Result<SendHandle, CallError> {
+        let local = self.buffer.local(at, length).unwrap();
+        self.endpoint.isend(local, tag, &self.keys)
+    }
+
+    pub fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.buffer.read_at(at, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+pub struct Pair {
+    pub near: Side,
+    pub far: Side,
+}
+
+impl Pair {
+    pub fn new(devices: [usize; 2], bytes: usize, builder: &P2pBuilder) -> Self {
+        Self::of(devices, bytes, [builder; 2])
+    }
+
+    /// Of one endpoint each.
+    pub fn of(devices: [usize; 2], bytes: usize, builders: [&P2pBuilder; 2]) -> Self {
+        let fabric = Fabric::threaded();
+        let mut near = Side::new(&fabric, "near", devices[0], bytes, builders[0]);
+        let mut far = Side::new(&fabric, "far", devices[1], bytes, builders[1]);
+        connect_p2p_endpoints(&mut near.endpoint, &mut far.endpoint).unwrap();
+        Self { near, far }
+    }
+
+    pub fn turned(self) -> Self {
+        Self { near: self.far, far: self.near }
+    }
+
+    /// Tries again, polling, until it is not "not now".
+    pub fn until<T>(
+        &mut self,
+        mut call: impl FnMut(&mut Self) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        let begin = Instant::now();
+        loop {
+            match call(self) {
+                Err(CallError::NotNow(reason)) => assert!(begin.elapsed() < LONG, "{reason}"),
+                done => return done,
+            }
+            self.poll();
+        }
+    }
+
+    pub fn poll(&mut self) {
+        self.near.endpoint.poll(16).unwrap();
+        self.far.endpoint.poll(16).unwrap();
+        self.carry();
+        self.near.endpoint.sender().unwrap().invariants();
+        self.far.endpoint.receiver().unwrap().invariants();
+    }
+
+    pub fn sent(&mut self, handle: SendHandle) -> Result<(), CallError> {
+        self.until(|pair| match pair.near.endpoint.test_send(handle)? {
+            true => Ok(()),
+            false => Err(NotNow::NoCredits.into()),
+        })
+    }
+
+    pub fn received(&mut self, handle: RecvHandle) -> Result<Received, CallError> {
+        self.until(|pair| {
+            pair.far.endpoint.test_recv(handle)?.ok_or(CallError::NotNow(NotNow::NoCredits))
+        })
+    }
+
+    /// Carries what the ends have to tell each other, as text.
+    pub fn carry(&mut self) {
+        let through = |message: P2pMessage| {
+            let text = message.to_json();
+            assert!(text.len() < MAX_P2P_MESSAGE_BYTES / 2, "{text}");
+            P2pMessage::from_json(text.as_bytes()).unwrap()
+        };
+        while let Some(message) = self.near.endpoint.next_message() {
+            self.far.endpoint.hear(through(message)).unwrap();
+        }
+        while let Some(message) = self.far.endpoint.next_message() {
+            self.near.endpoint.hear(through(message)).unwrap();
+        }
+    }
+
+    /// Polls until all queue pairs of the directions that there are, are in service at both ends.
+    pub fn wait_until_whole(&mut self) {
+        let begin = Instant::now();
+        let is_whole = |side: &Side| {
+            let in_service = |state: Option<(RailState, u16)>| {
+                state.is_some_and(|(state, _)| state == RailState::InService)
+            };
+            [End::Sender, End::Receiver].into_iter().all(|end| {
+                let places = 0..side.endpoint.queue_pairs(end).count();
+                places.into_iter().all(|at| in_service(side.endpoint.queue_pair_state(end, at)))
+            })
+        };
+        while !(is_whole(&self.near) && is_whole(&self.far)) {
+            self.poll();
+            assert!(begin.elapsed() < LONG);
+        }
+    }
+
+    /// Sends a pattern of so many bytes into a buffer of `capacity`, and checks what arrives.
+    pub fn exchange(&mut self, length: u32, capacity: u32) {
+        let pattern: Vec<u8> =
+            (0..length).map(|at| (at.wrapping_mul(length | 1) >> 5) as u8).collect();
+        self.near.buffer.write_at(0, &pattern).unwrap();
+        self.far.buffer.fill(0, capacity as usize, 0xee).unwrap();
+        let receive = self.until(|pair| pair.far.offer(&[(0, capacity, 5)])).unwrap();
+        let send = self.until(|pair| pair.near.send(0, length, 5)).unwrap();
+        assert_eq!(self.received(receive).unwrap().sizes(), [length]);
+        self.sent(send).unwrap();
+        assert!(self.far.bytes(0, length as usize) == pattern, "{length} of {capacity}");
+        let rest = self.far.bytes(length as usize, (capacity - length) as usize);
+        assert!(rest.iter().all(|byte| *byte == 0xee), "{length} of {capacity}");
+    }
+}
