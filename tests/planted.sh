@@ -653,6 +653,14 @@ bug "tasks that wait for a thread that is gone are not woken" loom:a_thread_that
 plant std-shim/library/src/progress/replies.rs 'self.0.iter().for_each(|waiter| waiter.waker.wake());' \
   'self.0.iter().filter(|_| !PLANTED).for_each(|waiter| waiter.waker.wake());'
 
+bug "an endpoint that goes one way connects with one that goes both" p2p_one_way
+plant std-shim/library/src/p2p/connect.rs 'find(|(_, here, there)| here != there)' \
+  'find(|(_, here, there)| if PLANTED { *here && !there } else { here != there })'
+
+bug "a receiver that only receives hears what is for a sender" p2p_one_way
+plant std-shim/library/src/p2p/healing.rs 'let sender = self.sender.as_mut().ok_or(ControlError::NotRerouting)?;' \
+  'let Some(sender) = &mut self.sender else { return if PLANTED { Ok(()) } else { Err(ControlError::NotRerouting) } };'
+
 [ "$misplaced" = 0 ] || exit 1
 
 # shellcheck disable=SC2048,SC2086

@@ -10,6 +10,7 @@ use polyrail::p2p::{
     CallError, End, P2pAddress, P2pBuilder, P2pConnectError, P2pEndpointSet, connect_p2p_endpoints,
 };
 use polyrail::virtual_qp::ControlError;
+use std::time::{Duration, Instant};
 
 fn pair(builder: P2pBuilder) -> Pair {
     Pair::of([2, 2], 1 << 20, [&builder.only(End::Sender), &builder.only(End::Receiver)])
@@ -106,8 +107,9 @@ fn news_of_the_other_way_are_refused() {
     let mut both = Pair::new([2, 2], 1 << 20, &builder);
     let mut one_way = pair(builder);
     both.near.devices[0].inject(When::Now, Fault::LinkDown);
-    let mut refused = 0;
+    let (begin, mut refused) = (Instant::now(), 0);
     while refused == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(5), "nothing was refused");
         both.near.endpoint.poll(16).unwrap();
         while let Some(message) = both.near.endpoint.next_message() {
             // What its receiver says is for a sender, of which the far end has none.
