@@ -7,12 +7,12 @@ use crate::abi::{
     CommConfig, Logger, MAX_REQUESTS, Merged, OPTIONAL_COMPLETION, PTR_CUDA, PTR_HOST, Profiler,
     Status,
 };
-use crate::comm::{Buffer, Connection, MAX_RECVS, Role};
+use crate::comm::{Buffer, Connection, Role};
 use crate::guard::{Refusal, guard};
 use crate::plugin::{self, Scope};
 use crate::registering::{register, register_dma_buf};
 use arrayvec::ArrayVec;
-use polyrail::p2p::SLOTS;
+use polyrail::p2p::{MAX_BUFFERS, SLOTS};
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -51,9 +51,9 @@ unsafe fn array<'a, T>(from: *const T, count: usize, what: &str) -> Result<&'a [
 
 /// How many buffers, if so many are possible.
 fn count(n: c_int) -> Result<usize, Refusal> {
-    let count = usize::try_from(n).ok().filter(|count| (1..=MAX_RECVS).contains(count));
+    let count = usize::try_from(n).ok().filter(|count| (1..=MAX_BUFFERS).contains(count));
     count.ok_or_else(|| {
-        Refusal::argument(format!("{n} buffers, where 1 to {MAX_RECVS} are possible"))
+        Refusal::argument(format!("{n} buffers, where 1 to {MAX_BUFFERS} are possible"))
     })
 }
 
@@ -361,7 +361,7 @@ unsafe fn do_irecv<S: Copy>(
                 array(memories, count, "the list of registrations")?,
             )
         };
-        let mut buffers = ArrayVec::<Buffer, MAX_RECVS>::new();
+        let mut buffers = ArrayVec::<Buffer, MAX_BUFFERS>::new();
         for at in 0..count {
             buffers.push(buffer(data[at], length(sizes[at])?, tags[at], memories[at]));
         }
@@ -434,7 +434,7 @@ pub(crate) unsafe extern "C" fn iflush(
                 array(memories, count, "the list of registrations")?,
             )
         };
-        let mut buffers = ArrayVec::<Buffer, MAX_RECVS>::new();
+        let mut buffers = ArrayVec::<Buffer, MAX_BUFFERS>::new();
         for at in 0..count {
             buffers.push(buffer(data[at], size(sizes[at])?, 0, memories[at]));
         }

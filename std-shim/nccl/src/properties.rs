@@ -5,10 +5,10 @@ use crate::abi::{
     Status,
 };
 use crate::calls::give;
-use crate::comm::MAX_RECVS;
 use crate::devices::Device;
 use crate::guard::guard;
 use crate::plugin;
+use polyrail::p2p::MAX_BUFFERS;
 use std::ffi::c_int;
 use std::ptr;
 
@@ -38,7 +38,7 @@ fn properties(device: &Device, always_flush: bool) -> PropertiesV12 {
         // NCCL takes its own idea of it then.
         latency_us: 0.0,
         max_comms: MAX_COMMS,
-        max_recvs: MAX_RECVS as c_int,
+        max_recvs: MAX_BUFFERS as c_int,
         net_device_type: NO_DEVICE_CODE,
         net_device_version: NO_DEVICE_CODE,
         merged,

@@ -1,15 +1,14 @@
 //! Messages that arrived and may be flushed: which one NCCL means is known by its buffers.
 
-use super::calls::MAX_RECVS;
 use arrayvec::ArrayVec;
-use polyrail::p2p::Received;
+use polyrail::p2p::{MAX_BUFFERS, Received};
 use std::collections::VecDeque;
 
 /// Messages that are remembered: more than NCCL has under way.
 const MOST: usize = 64;
 
 /// Where the buffers of a receive begin.
-pub(super) type Addrs = ArrayVec<u64, MAX_RECVS>;
+pub(super) type Addrs = ArrayVec<u64, MAX_BUFFERS>;
 
 /// The last messages that arrived, the oldest first.
 #[derive(Debug, Default)]

@@ -8,13 +8,10 @@ use crate::guard::{Code, Refusal};
 use crate::rails::Registered;
 use arrayvec::ArrayVec;
 use polyrail::chain::Chain;
-use polyrail::p2p::{CallError, NotNow, RecvBuffer};
+use polyrail::p2p::{CallError, MAX_BUFFERS, NotNow, RecvBuffer};
 use polyrail::verbs::{DeviceKeys, LocalBuffer};
 use std::ffi::c_int;
 use std::sync::Arc;
-
-/// Buffers of one receive.
-pub(crate) const MAX_RECVS: usize = 8;
 
 /// A buffer of NCCL's.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +53,7 @@ impl Connection {
             self.poll();
             return Ok(None);
         }
-        let mut offered = ArrayVec::<_, MAX_RECVS>::new();
+        let mut offered = ArrayVec::<_, MAX_BUFFERS>::new();
         let mut may_flush = self.always_flush;
         for buffer in buffers {
             let Described { local, keys, is_gpu } = described(&self.memory, buffer)?;
@@ -150,7 +147,7 @@ impl Connection {
                 Err(error) => Err(*error),
             },
             Some(Request::Early { count }) => {
-                tell(&[0; MAX_RECVS][..usize::from(*count)]);
+                tell(&[0; MAX_BUFFERS][..usize::from(*count)]);
                 return Ok(true);
             }
             Some(Request::Flush { handle }) => wire.test_flush(handle).inspect(|is_done| {

@@ -13,5 +13,5 @@ mod memory;
 mod requests;
 
 pub(crate) use all::CONNECTIONS;
-pub(crate) use calls::{Buffer, MAX_RECVS};
+pub(crate) use calls::Buffer;
 pub(crate) use connection::{Connection, Role};
