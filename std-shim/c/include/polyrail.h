@@ -202,6 +202,31 @@ typedef int32_t polyrail_code;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// How much a logger is told: what is of this level or a lower one.
+enum polyrail_log_level
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Nothing.
+  POLYRAIL_LOG_LEVEL_NONE = 0,
+  // A connection failed for good.
+  POLYRAIL_LOG_LEVEL_ERROR = 1,
+  // A rail failed, a link broke, two ends do not match.
+  POLYRAIL_LOG_LEVEL_WARN = 2,
+  // A connection is made, a rail or a link is back.
+  POLYRAIL_LOG_LEVEL_INFO = 3,
+  // An attempt to bring a rail back failed; there will be others.
+  POLYRAIL_LOG_LEVEL_DEBUG = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum polyrail_log_level polyrail_log_level;
+#else
+typedef uint32_t polyrail_log_level;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // A kind of hardware.
 enum polyrail_backend
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -472,6 +497,11 @@ typedef struct polyrail_region polyrail_region;
 
 // Memory of a peer's: where it is, and the keys to it. Any thread may use it, many at the same time.
 typedef struct polyrail_remote polyrail_remote;
+
+// Is told what happens: with the context that it was given with, a polyrail_log_level, and words, without a newline,
+// that are valid during the call. Any thread may call it that is in a call, or that looks after a link, and several at
+// a time. It returns, and does not call the library: objects that it is told of are in a call.
+typedef void (*polyrail_logger)(void *context, uint32_t level, const char *words);
 
 // Options of a domain. `size` is sizeof; everything else may be 0.
 typedef struct {
@@ -750,6 +780,14 @@ const char *polyrail_strerror(int32_t code);
 // The words of the last call of this thread that returned an error: what, where, with which value. Empty if there
 // was none; never NULL. Valid until another call of this thread returns an error.
 const char *polyrail_last_error(void);
+
+// From now on what happens to connections of this process is told to `logger`, with `context`, as far as it is of
+// `level` (a polyrail_log_level) or a lower one: that they are made, that rails fail and come back, that links break, why
+// connections end. NULL: nobody is told, as at the beginning. Once this returns, no thread is in an earlier `logger`.
+// POLYRAIL_CODE_STATE: it was called by `logger`.
+polyrail_code polyrail_log(uint32_t level,
+                           polyrail_logger logger,
+                           void *context);
 
 // Opens devices. `options` may be NULL.
 polyrail_code polyrail_domain_open(const polyrail_domain_options *options, polyrail_domain **domain);

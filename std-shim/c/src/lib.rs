@@ -5,7 +5,7 @@
 //!
 //! 1. `types` are the header's structures, `code` is what calls return, `error` keeps words for each thread;
 //! 2. `call` is what every call goes through, `arguments` and `sized` check pointers, and `table` handles;
-//! 3. `devices` and `domain` are devices, `region` is memory, which the data path sees as `keys`;
+//! 3. `log` tells the program what happens; `devices` and `domain` are devices, `region` is memory, which the data path sees as `keys`;
 //! 4. `options` become builders, `numbers` name peers, `news` is what happened to them, `pace` when polls look;
 //! 5. `link` is how two sides meet over TCP, and `kept` what there is of a peer beside its connection;
 //! 6. `peers` are connections for requests, and `p2p` for messages.
@@ -17,6 +17,8 @@
 
 // In the order of the header.
 mod version;
+
+mod log;
 
 mod domain;
 
@@ -46,6 +48,7 @@ mod types;
 pub use code::Code;
 pub use domain::*;
 pub use link::*;
+pub use log::*;
 pub use p2p::*;
 pub use peers::*;
 pub use region::*;

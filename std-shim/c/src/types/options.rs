@@ -1,7 +1,29 @@
 //! What callers choose. In all of these 0 means the default, so that a structure of zeros with its size is the
 //! default itself.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
+
+/// How much a logger is told: what is of this level or a lower one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum LogLevel {
+    /// Nothing.
+    None = 0,
+    /// A connection failed for good.
+    Error = 1,
+    /// A rail failed, a link broke, two ends do not match.
+    Warn = 2,
+    /// A connection is made, a rail or a link is back.
+    Info = 3,
+    /// An attempt to bring a rail back failed; there will be others.
+    Debug = 4,
+}
+
+/// Is told what happens: with the context that it was given with, a polyrail_log_level, and words, without a newline,
+/// that are valid during the call. Any thread may call it that is in a call, or that looks after a link, and several at
+/// a time. It returns, and does not call the library: objects that it is told of are in a call.
+pub type Logger =
+    Option<unsafe extern "C" fn(context: *mut c_void, level: u32, words: *const c_char)>;
 
 /// A kind of hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,6 +35,11 @@ static left count_left(void) {
 
 static char words[POLYRAIL_MESSAGE_BYTES];
 
+static void logger(void *lines, uint32_t level, const char *said) {
+  CHECK(level >= POLYRAIL_LOG_LEVEL_ERROR && said[0] != 0);
+  ++*(unsigned *)lines;
+}
+
 static void once(void) {
   polyrail_domain *domain = open_domain("a0,a1");
   polyrail_peers *peers, *others;
@@ -48,6 +53,8 @@ static void once(void) {
   size_t length, count;
   uint64_t first, second, unused, message;
   int connected = 0;
+  unsigned lines = 0;
+  OK(polyrail_log(POLYRAIL_LOG_LEVEL_DEBUG, logger, &lines));
   OK(polyrail_peers_open(domain, NULL, &peers));
   OK(polyrail_peers_open(domain, NULL, &others));
   OK(polyrail_peers_add(peers, NULL, &first));
@@ -87,6 +94,8 @@ static void once(void) {
   OK(polyrail_peers_close(others));
   OK(polyrail_listener_close(listener));
   OK(polyrail_p2p_close(p2p));
+  OK(polyrail_log(POLYRAIL_LOG_LEVEL_NONE, NULL, NULL));
+  CHECK(lines >= 2);
   free_memory(&from);
   free_memory(&to);
   OK(polyrail_domain_close(domain));

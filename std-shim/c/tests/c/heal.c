@@ -3,6 +3,21 @@
 
 #define BYTES (8u << 20)
 
+/* Lines of each level, and what those of some kind are. */
+static struct {
+  unsigned of[POLYRAIL_LOG_LEVEL_DEBUG + 1], connected, failed, back;
+} told;
+
+static void logger(void *context, uint32_t level, const char *words) {
+  CHECK(context == &told && level >= POLYRAIL_LOG_LEVEL_ERROR && level <= POLYRAIL_LOG_LEVEL_DEBUG);
+  CHECK(words[0] != 0 && strchr(words, '\n') == NULL);
+  IS(POLYRAIL_CODE_STATE, polyrail_log(0, NULL, NULL));
+  told.of[level]++;
+  told.connected += level == POLYRAIL_LOG_LEVEL_INFO && strncmp(words, "connected qp=", 13) == 0 && strstr(words, " rails=4") != NULL;
+  told.failed += level == POLYRAIL_LOG_LEVEL_WARN && strstr(words, " device=") != NULL;
+  told.back += level == POLYRAIL_LOG_LEVEL_INFO && strstr(words, "is back in service") != NULL;
+}
+
 static polyrail_peers *near, *far;
 static uint64_t near_peer, far_peer;
 static unsigned carried;
@@ -41,6 +56,7 @@ int main(void) {
   polyrail_rail_info rails[8];
   size_t count, failed = 0;
   uint32_t rail, posted, reported;
+  OK(polyrail_log(POLYRAIL_LOG_LEVEL_DEBUG, logger, &told));
   ZERO(options);
   options.rail_failure = POLYRAIL_RAIL_FAILURE_REROUTE;
   OK(polyrail_peers_open(here, &options, &near));
@@ -64,6 +80,8 @@ int main(void) {
       for (size_t at = 0; at < count; at++) CHECK(done[at].status == 0 && done[at].id == reported++);
     }
     CHECK(memcmp(from.bytes, to.bytes, BYTES) == 0);
+    /* Of the last rail, only what failed is told. */
+    if (rail == 3) OK(polyrail_log(POLYRAIL_LOG_LEVEL_WARN, logger, &told));
     UNTIL(in_service(near, near_peer) == 4 && in_service(far, far_peer) == 4, poll_both(done, 8));
     /* What carries the messages breaks when there is nothing to lose. */
     OK(polyrail_peers_control_lost(near, near_peer));
@@ -72,12 +90,14 @@ int main(void) {
   OK(polyrail_peers_rails(near, near_peer, rails, 8, &count));
   for (size_t at = 0; at < count; at++) failed += rails[at].failures > 0 && rails[at].generation > 0;
   CHECK(failed >= 4 && carried > 8);
+  CHECK(told.connected == 2 && told.failed >= 8 && told.back >= 6 && told.of[POLYRAIL_LOG_LEVEL_ERROR] == 0);
   OK(polyrail_peers_close(near));
   OK(polyrail_peers_close(far));
   free_memory(&from);
   free_memory(&to);
   OK(polyrail_domain_close(here));
   OK(polyrail_domain_close(there));
-  printf("heal: %u messages carried\n", carried);
+  printf("heal: %u messages carried; lines of each level: %u, %u, %u, %u\n", carried, told.of[1], told.of[2], told.of[3],
+         told.of[4]);
   return 0;
 }

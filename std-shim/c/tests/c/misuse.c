@@ -44,6 +44,9 @@ static void misuse_the_library(void) {
   CHECK(strcmp(polyrail_strerror(POLYRAIL_CODE_OK), polyrail_strerror(POLYRAIL_CODE_NULL)) != 0);
   CHECK(polyrail_last_error() != NULL);
   CHECK(polyrail_version() == POLYRAIL_VERSION);
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_log(POLYRAIL_LOG_LEVEL_DEBUG + 1, NULL, NULL));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_log(UINT32_MAX, NULL, NULL));
+  OK(polyrail_log(POLYRAIL_LOG_LEVEL_DEBUG, NULL, NULL));
 }
 
 static void misuse_domains(void) {
