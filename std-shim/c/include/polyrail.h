@@ -161,7 +161,7 @@ enum polyrail_code
   POLYRAIL_CODE_SIZE = -8,
   // Offset and length do not lie within the memory.
   POLYRAIL_CODE_RANGE = -9,
-  // The caller's memory is too short for the answer. The length that it takes was stored.
+  // The caller's memory is too short for the answer. How many bytes it takes was stored where its length goes.
   POLYRAIL_CODE_TOO_SHORT = -10,
   // More bytes, buffers, peers or objects than there may be.
   POLYRAIL_CODE_TOO_MANY = -11,
@@ -379,6 +379,8 @@ enum polyrail_memory
   // It failed, and nothing accesses the memory here for it any more; but the peer's memory may still be written,
   // until the peer has removed the connection at its end.
   POLYRAIL_MEMORY_REMOTE_MAY_CHANGE = 2,
+  // Devices may access it: the request is under way, or nothing is known of it.
+  POLYRAIL_MEMORY_UNDER_WAY = 3,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -662,8 +664,8 @@ typedef struct {
   uint32_t queue_pairs_per_rail;
   // Messages only: buffers up to this many bytes go over one rail. 0: 65536. May differ.
   uint32_t split_threshold;
-  // With rerouting, milliseconds: until a rail is given new queue pairs for the first time. 0: 10. May differ, as
-  // all that follow.
+  // With rerouting, milliseconds: a rail is given new queue pairs at once, and, if that fails, again after so long, then
+  // at growing intervals. 0: 10. May differ, as all that follow.
   uint64_t heal_first_ms;
   // And at the longest, since the time doubles. 0: 5000.
   uint64_t heal_longest_ms;
@@ -967,8 +969,8 @@ polyrail_code polyrail_peers_add(polyrail_peers *peers,
 polyrail_code polyrail_peers_fail(polyrail_peers *peers, uint64_t peer);
 
 // Removes a peer, and its link. What was not reported never is, and no device accesses memory of its requests any
-// more; who wants the reports calls polyrail_peers_fail before, and polls until `unreported` of polyrail_peers_info
-// is 0.
+// more; who wants the reports calls polyrail_peers_fail before, and polls until they are there: over several rails until
+// `unreported` of polyrail_peers_info is 0, over a single one until there are as many as were posted.
 polyrail_code polyrail_peers_remove(polyrail_peers *peers,
                                     uint64_t peer);
 
@@ -1129,7 +1131,8 @@ polyrail_code polyrail_p2p_rails(polyrail_p2p *p2p,
                                  size_t *count);
 
 // Makes a polling object for connections for messages over the devices of a domain, without peers yet. `options`,
-// which may be NULL, are those of its peers, of which there are `most` at a time.
+// which may be NULL, are those of its peers, of which there are `most` at a time, or as many as have 512 places each in
+// the devices' shared receive queues, if that is fewer: then polyrail_p2p_add returns POLYRAIL_CODE_TOO_MANY.
 polyrail_code polyrail_p2p_open(polyrail_domain *domain,
                                 const polyrail_endpoint_options *options,
                                 uint32_t most,
@@ -1172,8 +1175,10 @@ polyrail_code polyrail_p2p_send(polyrail_p2p *p2p,
                                 uint64_t *request);
 
 // Whether a request is done, in which case its memory is the caller's again, and it is of no use any more, unless
-// `flags` has POLYRAIL_TEST_KEEP; POLYRAIL_CODE_NOT_NOW: it is not. With any other code it never will be, its memory
-// is the caller's again, and it is of no use any more. `info` may be NULL.
+// `flags` has POLYRAIL_TEST_KEEP; POLYRAIL_CODE_NOT_NOW: it is not. With POLYRAIL_CODE_FAILED, or POLYRAIL_CODE_UNSUPPORTED
+// of a flush, it never will be, its memory here is the caller's again, and it is of no use any more; with POLYRAIL_CODE_REQUEST there is no such request,
+// or not any more. Any other code says nothing of the request. `info` may be NULL; what it says of the memory holds
+// whatever the code.
 polyrail_code polyrail_p2p_test(polyrail_p2p *p2p,
                                 uint64_t request,
                                 uint32_t flags,

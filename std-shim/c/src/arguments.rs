@@ -159,17 +159,20 @@ impl<'a> Answer<'a> {
     }
 
     /// Refuses if there is room for fewer bytes: of an answer that can be had once.
-    pub(crate) fn check_room(&self, most: usize) -> Result<(), Refusal> {
+    pub(crate) fn check_room(&mut self, most: usize) -> Result<(), Refusal> {
         match self.room.len() {
-            room if room < most => refuse(
-                Code::TooShort,
-                format_args!("room for {room} bytes, of {most} that may come"),
-            ),
+            room if room < most => {
+                self.length.write(most);
+                refuse(
+                    Code::TooShort,
+                    format_args!("room for {room} bytes, of {most} that may come"),
+                )
+            }
             _ => Ok(()),
         }
     }
 
-    /// Stores the answer, or only its length.
+    /// Stores the answer and its length, or how much room it takes.
     pub(crate) fn give(self, answer: &[u8]) -> Result<(), Refusal> {
         self.give_with(answer, &[])
     }
@@ -177,13 +180,14 @@ impl<'a> Answer<'a> {
     /// The same, with bytes behind it that are not counted.
     pub(crate) fn give_with(self, answer: &[u8], behind: &[u8]) -> Result<(), Refusal> {
         let Self { room, length } = self;
-        length.write(answer.len());
         let needed = answer.len() + behind.len();
         let Some(room) = room.get_mut(..needed) else {
+            length.write(needed);
             let words =
                 format_args!("{needed} bytes are needed, and there is room for {}", room.len());
             return refuse(Code::TooShort, words);
         };
+        length.write(answer.len());
         for (room, byte) in room.iter_mut().zip(answer.iter().chain(behind)) {
             room.write(*byte);
         }

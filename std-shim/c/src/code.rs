@@ -27,7 +27,7 @@ pub enum Code {
     Size = -8,
     /// Offset and length do not lie within the memory.
     Range = -9,
-    /// The caller's memory is too short for the answer. The length that it takes was stored.
+    /// The caller's memory is too short for the answer. How many bytes it takes was stored where its length goes.
     TooShort = -10,
     /// More bytes, buffers, peers or objects than there may be.
     TooMany = -11,

@@ -14,22 +14,16 @@ use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
 #[cfg(feature = "verbs")]
 use polyrail::rdma::VerbsDomain;
 use std::num::NonZeroU64;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, OnceLock};
 
 /// The devices of a domain; a handle.
 #[derive(Clone)]
 pub(crate) enum Devices {
     /// In software.
-    Software(Arc<Software>),
+    Software(Arc<Vec<ProtectionDomain>>),
     /// Real ones.
     #[cfg(feature = "verbs")]
     Verbs(Arc<Vec<VerbsDomain>>),
-}
-
-/// Software devices, and the fabric that all of the process are on.
-pub(crate) struct Software {
-    pub(crate) domains: Vec<ProtectionDomain>,
-    _fabric: Arc<Fabric>,
 }
 
 impl Object for Domain {
@@ -38,28 +32,21 @@ impl Object for Domain {
     type Value = Devices;
 }
 
-/// The fabric of this process, for as long as a domain is open.
-static FABRIC: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
+/// What all software devices of this process are on. Peers outlive their domain, and reach those of others.
+static FABRIC: OnceLock<Fabric> = OnceLock::new();
 
-fn fabric() -> Arc<Fabric> {
-    // It is whole whoever panicked.
-    let mut shared = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
-    shared.upgrade().unwrap_or_else(|| {
-        let fabric = Arc::new(Fabric::threaded());
-        *shared = Arc::downgrade(&fabric);
-        fabric
-    })
+/// A handle to the devices of a domain.
+pub(crate) fn devices(domain: *mut Domain) -> Result<Devices, Refusal> {
+    alone(|| table::exclusive(domain).map(|devices| Devices::clone(&devices)))
 }
 
-/// A handle to the devices of a domain. Waits for no other call: of two at the same time one is refused, which
-/// tries again.
-pub(crate) fn devices(domain: *mut Domain) -> Result<Devices, Refusal> {
+/// What two threads do at the same time is refused to one of them, which tries again: whoever has the domain takes a
+/// handle, which is a matter of nanoseconds.
+fn alone<T>(mut what: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
     loop {
-        match table::exclusive(domain) {
-            Ok(devices) => return Ok(Devices::clone(&devices)),
-            // Whoever has it takes a handle, which is a matter of nanoseconds.
+        match what() {
             Err(Refusal::Failure(Failure { code: Code::Busy, .. })) => std::thread::yield_now(),
-            Err(refusal) => return Err(refusal),
+            done => return done,
         }
     }
 }
@@ -116,7 +103,7 @@ fn open_software(plan: &Plan<'_>) -> Result<Devices, Refusal> {
         return refuse(Code::Unsupported, "the software NIC has no table of addresses");
     }
     let names = if plan.names.is_empty() { &["soft0"] } else { &plan.names[..] };
-    let fabric = fabric();
+    let fabric = FABRIC.get_or_init(Fabric::threaded);
     let mut domains = Vec::with_capacity(names.len());
     for (at, name) in names.iter().enumerate() {
         if name.is_empty() || name.len() >= crate::types::POLYRAIL_NAME_BYTES {
@@ -130,7 +117,7 @@ fn open_software(plan: &Plan<'_>) -> Result<Devices, Refusal> {
         let opened = fabric.create_device(config).alloc_pd();
         domains.push(opened.map_err(|error| Failure::of(Code::Device, &error))?);
     }
-    Ok(Devices::Software(Arc::new(Software { domains, _fabric: fabric })))
+    Ok(Devices::Software(Arc::new(domains)))
 }
 
 #[cfg(feature = "verbs")]
@@ -186,8 +173,8 @@ pub unsafe extern "C" fn polyrail_domain_devices(
 ) -> Code {
     call(|| {
         let all: Vec<DeviceInfo> = match self::devices(domain)? {
-            Devices::Software(software) => {
-                software.domains.iter().map(|domain| info_of_software(domain.device())).collect()
+            Devices::Software(domains) => {
+                domains.iter().map(|domain| info_of_software(domain.device())).collect()
             }
             #[cfg(feature = "verbs")]
             Devices::Verbs(domains) => devices::infos_of_verbs(&domains)?,
@@ -219,5 +206,5 @@ pub unsafe extern "C" fn polyrail_devices(
 /// Closes a domain. What was made of it stays, and keeps the devices open.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_domain_close(domain: *mut Domain) -> Code {
-    call(|| table::remove(domain).map(drop))
+    call(|| alone(|| table::remove(domain)).map(drop))
 }

@@ -113,8 +113,8 @@ pub unsafe extern "C" fn polyrail_region_register(
         // SAFETY: the caller's promise.
         let registered = unsafe {
             match devices(domain)? {
-                Devices::Software(software) => {
-                    let domains: Vec<_> = software.domains.iter().collect();
+                Devices::Software(domains) => {
+                    let domains: Vec<_> = domains.iter().collect();
                     ForeignBuffer::new(start, length, flags, &domains).map(Registered::Software)
                 }
                 #[cfg(feature = "verbs")]
@@ -158,8 +158,8 @@ pub unsafe extern "C" fn polyrail_region_register_dmabuf(
         // SAFETY: the caller's promise; inline requests of it are refused.
         let registered = unsafe {
             match devices(domain)? {
-                Devices::Software(software) => {
-                    let domains: Vec<_> = software.domains.iter().collect();
+                Devices::Software(domains) => {
+                    let domains: Vec<_> = domains.iter().collect();
                     ForeignBuffer::of_dma_buf(&part, flags, &domains).map(Registered::Software)
                 }
                 #[cfg(feature = "verbs")]

@@ -4,6 +4,8 @@
 use crate::code::Code;
 use crate::error::{Refusal, refuse};
 use crate::types::{DomainOptions, EndpointOptions, Event, LinkOptions, MessageInfo, PeerInfo};
+use std::mem::offset_of;
+use std::ops::Range;
 use std::ptr;
 
 /// No structure of any version is longer.
@@ -17,31 +19,40 @@ const LONGEST: u32 = 4096;
 pub(crate) unsafe trait SizedFirst: Copy {
     /// Its name in C.
     const NAME: &str;
+
+    /// The bytes of each field that is longer than a `u32`. No version of the structure ends within one: half of a
+    /// pointer would be one to somewhere else.
+    const WIDE: &[Range<usize>];
 }
 
-// SAFETY: numbers and raw pointers, laid out without padding (see the test of the layout).
-unsafe impl SizedFirst for DomainOptions {
-    const NAME: &str = "polyrail_domain_options";
+/// `$wide`: the fields that are longer than a `u32`.
+macro_rules! sized_first {
+    ($($type:ident $name:literal { $($wide:ident),* })*) => {
+        $(
+            // SAFETY: numbers and raw pointers, laid out without padding (see the test of the layout).
+            unsafe impl SizedFirst for $type {
+                const NAME: &str = $name;
+                const WIDE: &[Range<usize>] = &[
+                    $(offset_of!($type, $wide)..offset_of!($type, $wide) + field_size(|it: &$type| &it.$wide)),*
+                ];
+            }
+        )*
+    };
 }
-// SAFETY: as above.
-unsafe impl SizedFirst for EndpointOptions {
-    const NAME: &str = "polyrail_endpoint_options";
+
+const fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
+    size_of::<F>()
 }
-// SAFETY: as above.
-unsafe impl SizedFirst for LinkOptions {
-    const NAME: &str = "polyrail_link_options";
-}
-// SAFETY: as above.
-unsafe impl SizedFirst for PeerInfo {
-    const NAME: &str = "polyrail_peer_info";
-}
-// SAFETY: as above.
-unsafe impl SizedFirst for Event {
-    const NAME: &str = "polyrail_event";
-}
-// SAFETY: as above.
-unsafe impl SizedFirst for MessageInfo {
-    const NAME: &str = "polyrail_message_info";
+
+sized_first! {
+    DomainOptions "polyrail_domain_options" { devices, software_bytes_per_second }
+    EndpointOptions "polyrail_endpoint_options" {
+        heal_first_ms, heal_longest_ms, stall_timeout_ms, rail_timeout_ms, fence_timeout_ms
+    }
+    LinkOptions "polyrail_link_options" { token }
+    PeerInfo "polyrail_peer_info" { words }
+    Event "polyrail_event" { peer, length }
+    MessageInfo "polyrail_message_info" { lengths }
 }
 
 /// The size that the caller states.
@@ -52,7 +63,11 @@ unsafe fn size<T: SizedFirst>(pointer: *const T) -> Result<usize, Refusal> {
     }
     // SAFETY: it is not NULL, it is aligned, and a `u32` is at its beginning.
     let size = unsafe { pointer.cast::<u32>().read() };
-    if !(size_of::<u32>() as u32..=LONGEST).contains(&size) || size % 4 != 0 {
+    let cuts = |wide: &Range<usize>| wide.start < size as usize && (size as usize) < wide.end;
+    if !(size_of::<u32>() as u32..=LONGEST).contains(&size)
+        || size % 4 != 0
+        || T::WIDE.iter().any(cuts)
+    {
         let own = size_of::<T>();
         let words = format_args!("{}.size is {size}: it should be sizeof, such as {own}", T::NAME);
         return refuse(Code::Size, words);
@@ -112,8 +127,8 @@ pub(crate) unsafe fn place<T: SizedFirst>(pointer: *mut T) -> Result<Place<T>, R
 
 impl<T: SizedFirst> Place<T> {
     /// Stores the value, but for its size; what the caller knows and this library does not is 0.
-    pub(crate) fn put(self, value: &T) {
-        let Self { pointer, size } = self;
+    pub(crate) fn put(&self, value: &T) {
+        let Self { pointer, size } = *self;
         let first = size_of::<u32>();
         let known = size.min(size_of::<T>());
         let (to, from) = (pointer.cast::<u8>(), ptr::from_ref(value).cast::<u8>());

@@ -151,7 +151,7 @@ pub unsafe extern "C" fn polyrail_p2p_next_control(
 ) -> Code {
     call(|| {
         // SAFETY: the caller's promise.
-        let answer = unsafe { Answer::new(bytes, capacity, length) }?;
+        let mut answer = unsafe { Answer::new(bytes, capacity, length) }?;
         answer.check_room(POLYRAIL_MESSAGE_BYTES)?;
         let told = on_backend!(&mut *exclusive(p2p)?, p2p => p2p.next_control(peer)?);
         answer.give(told.as_bytes())

@@ -13,10 +13,12 @@ use crate::numbers::Numbers;
 use crate::options::{messages, messages_rails};
 use crate::pace::Pace;
 use crate::sized::read;
+use crate::stack::on_a_deep_one;
 use crate::table::{self, WORDS, exclusive};
 use crate::types::{Domain, EndpointOptions, P2p};
 use polyrail::backend;
 use polyrail::p2p::{P2pBuildError, P2pEndpointSet, P2pRemoveError};
+use std::sync::atomic::AtomicPtr;
 use std::time::{Duration, Instant};
 
 /// How long closing waits for devices.
@@ -28,10 +30,11 @@ const BUDGET: usize = 64;
 fn build_failure(error: &P2pBuildError) -> Failure {
     let code = match error {
         P2pBuildError::Rails(error) => return crate::peers::build_failure(error),
-        P2pBuildError::Members { .. } | P2pBuildError::Keys(_) | P2pBuildError::Attach(_) => {
-            Code::TooMany
-        }
-        P2pBuildError::Memory(_) | P2pBuildError::Pool(_) => Code::Device,
+        P2pBuildError::Members { .. }
+        | P2pBuildError::Keys(_)
+        | P2pBuildError::Attach(_)
+        | P2pBuildError::Pool(_) => Code::TooMany,
+        P2pBuildError::Memory(_) => Code::Device,
         _ => Code::Argument,
     };
     Failure::of(code, error)
@@ -76,6 +79,7 @@ impl<D: backend::Domain> P2pOn<D> {
         self.kept[place].end_link();
         self.numbers.remove(place);
         self.news.forget(peer);
+        self.requests.forget_of(peer);
         Ok(())
     }
 
@@ -111,7 +115,8 @@ impl<D: backend::Domain> P2pOn<D> {
 }
 
 /// Makes a polling object for connections for messages over the devices of a domain, without peers yet. `options`,
-/// which may be NULL, are those of its peers, of which there are `most` at a time.
+/// which may be NULL, are those of its peers, of which there are `most` at a time, or as many as have 512 places each in
+/// the devices' shared receive queues, if that is fewer: then polyrail_p2p_add returns POLYRAIL_CODE_TOO_MANY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_p2p_open(
     domain: *mut Domain,
@@ -128,14 +133,19 @@ pub unsafe extern "C" fn polyrail_p2p_open(
             Ok(most @ 1..) => most,
             _ => return refuse(Code::Argument, format_args!("most is {most}: 1 to 65535 peers")),
         };
-        let any = match devices(domain)? {
-            Devices::Software(software) => {
-                AnyP2p::Software(P2pOn::new(&software.domains, &options, most)?)
-            }
-            #[cfg(feature = "verbs")]
-            Devices::Verbs(domains) => AnyP2p::Verbs(P2pOn::new(&domains, &options, most)?),
-        };
-        place.write(table::insert(any, &[0; WORDS])?);
+        let devices = devices(domain)?;
+        let made = on_a_deep_one(|| {
+            let any = match devices {
+                Devices::Software(domains) => {
+                    AnyP2p::Software(P2pOn::new(&domains, &options, most)?)
+                }
+                #[cfg(feature = "verbs")]
+                Devices::Verbs(domains) => AnyP2p::Verbs(P2pOn::new(&domains, &options, most)?),
+            };
+            // A handle goes from thread to thread.
+            table::insert(any, &[0; WORDS]).map(AtomicPtr::new)
+        });
+        place.write(made?.into_inner());
         Ok(())
     })
 }
@@ -163,7 +173,7 @@ pub unsafe extern "C" fn polyrail_p2p_add(p2p: *mut P2p, peer: *mut u64) -> Code
     call(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { out(peer, "peer") }?;
-        place.write(on_backend!(&mut *exclusive(p2p)?, p2p => p2p.add()?));
+        place.write(on_backend!(&mut *exclusive(p2p)?, p2p => on_a_deep_one(|| p2p.add())?));
         Ok(())
     })
 }
@@ -178,5 +188,5 @@ pub extern "C" fn polyrail_p2p_fail(p2p: *mut P2p, peer: u64) -> Code {
 /// POLYRAIL_CODE_NOT_NOW: poll, and call again. Afterwards its requests are no more.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_p2p_remove(p2p: *mut P2p, peer: u64) -> Code {
-    call(|| on_backend!(&mut *exclusive(p2p)?, p2p => p2p.remove(peer)))
+    call(|| on_backend!(&mut *exclusive(p2p)?, p2p => on_a_deep_one(|| p2p.remove(peer))))
 }

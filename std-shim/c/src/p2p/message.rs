@@ -99,16 +99,10 @@ impl<D: Domain> P2pOn<D> {
 
     /// Whether a request is done, and what may still access its memory if it is not and never will be.
     fn test(&mut self, number: u64, keep: bool) -> Result<Done, (Refusal, Memory)> {
-        const UNKNOWN: Memory = Memory::Quiet;
-        let Entry { peer, work } = *self.requests.get(number).map_err(|error| (error, UNKNOWN))?;
-        let member = match self.member(peer) {
-            Ok((_, member)) => member,
-            // Its peer was removed, when nothing accessed this memory any more.
-            Err(refusal) => {
-                self.requests.forget(number);
-                return Err((refusal, Memory::Quiet));
-            }
-        };
+        // A request that is no more was told to be done, or its peer was removed, when nothing accessed its memory.
+        let none = |refusal| (refusal, Memory::Quiet);
+        let Entry { peer, work } = *self.requests.get(number).map_err(none)?;
+        let (_, member) = self.member(peer).map_err(none)?;
         let (tested, failed) = match work {
             Work::Send(handle) => {
                 let tested = member.test_send(handle);
@@ -129,23 +123,20 @@ impl<D: Domain> P2pOn<D> {
             }
         };
         match tested {
-            Ok(None) => Err((Refusal::NotNow, Memory::Done)),
+            Ok(None) => Err((Refusal::NotNow, Memory::UnderWay)),
             Ok(Some(done)) => {
                 match done.received.filter(|_| keep) {
                     Some(received) => {
                         let kept = Entry { peer, work: Work::Kept(received) };
-                        *self.requests.get(number).map_err(|error| (error, UNKNOWN))? = kept;
+                        *self.requests.get(number).map_err(none)? = kept;
                     }
                     None => self.requests.forget(number),
                 }
                 Ok(done)
             }
             Err(error) => {
-                let refusal = refusal(&error);
-                if !error.is_not_now() {
-                    self.requests.forget(number);
-                }
-                Err((refusal, failed))
+                self.requests.forget(number);
+                Err((refusal(&error), failed))
             }
         }
     }
@@ -216,8 +207,10 @@ pub unsafe extern "C" fn polyrail_p2p_send(
 }
 
 /// Whether a request is done, in which case its memory is the caller's again, and it is of no use any more, unless
-/// `flags` has POLYRAIL_TEST_KEEP; POLYRAIL_CODE_NOT_NOW: it is not. With any other code it never will be, its memory
-/// is the caller's again, and it is of no use any more. `info` may be NULL.
+/// `flags` has POLYRAIL_TEST_KEEP; POLYRAIL_CODE_NOT_NOW: it is not. With POLYRAIL_CODE_FAILED, or POLYRAIL_CODE_UNSUPPORTED
+/// of a flush, it never will be, its memory here is the caller's again, and it is of no use any more; with POLYRAIL_CODE_REQUEST there is no such request,
+/// or not any more. Any other code says nothing of the request. `info` may be NULL; what it says of the memory holds
+/// whatever the code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_p2p_test(
     p2p: *mut P2p,
@@ -231,20 +224,25 @@ pub unsafe extern "C" fn polyrail_p2p_test(
             // SAFETY: the caller's promise.
             false => Some(unsafe { place(info) }?),
         };
+        let mut info = MessageInfo {
+            size: 0,
+            count: 0,
+            lengths: [0; POLYRAIL_MAX_BUFFERS],
+            memory: Memory::UnderWay as u32,
+            reserved: 0,
+        };
+        // For all that says nothing of the request, a panic too.
+        if let Some(place) = &place {
+            place.put(&info);
+        }
         if flags & !POLYRAIL_TEST_KEEP != 0 {
             return refuse(Code::Argument, format_args!("unknown flags {flags:#x} of a test"));
         }
         let keep = flags & POLYRAIL_TEST_KEEP != 0;
         let tested = on_backend!(&mut *exclusive(p2p)?, p2p => p2p.test(request, keep));
-        let mut info = MessageInfo {
-            size: 0,
-            count: 0,
-            lengths: [0; POLYRAIL_MAX_BUFFERS],
-            memory: Memory::Done as u32,
-            reserved: 0,
-        };
         let tested = match tested {
             Ok(Done { received }) => {
+                info.memory = Memory::Done as u32;
                 if let Some(received) = received {
                     info.count = received.sizes().len() as u32;
                     for (place, length) in info.lengths.iter_mut().zip(received.sizes()) {
@@ -253,7 +251,6 @@ pub unsafe extern "C" fn polyrail_p2p_test(
                 }
                 Ok(())
             }
-            Err((Refusal::NotNow, _)) => return Err(Refusal::NotNow),
             Err((refusal, memory)) => {
                 info.memory = memory as u32;
                 Err(refusal)

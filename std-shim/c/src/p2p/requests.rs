@@ -61,6 +61,15 @@ impl Requests {
         }
     }
 
+    /// Those of this peer are no more.
+    pub(super) fn forget_of(&mut self, peer: u64) {
+        for (place, (_, slot)) in (0..).zip(&mut self.places) {
+            if slot.take_if(|entry| entry.peer == peer).is_some() {
+                self.free.push(place);
+            }
+        }
+    }
+
     /// It is no more.
     pub(super) fn forget(&mut self, number: u64) {
         let place = (number & ((1 << PLACE_BITS) - 1)) as usize;
@@ -106,6 +115,10 @@ mod tests {
         assert_eq!(requests.get(second).unwrap().peer, 2);
         let fourth = requests.add(Entry { peer: 4, work });
         assert_eq!(requests.get(fourth).unwrap().peer, 4);
+        requests.forget_of(3);
+        assert!(requests.get(third).is_err() && requests.get(fourth).is_ok());
+        let fifth = requests.add(Entry { peer: 5, work });
+        assert_eq!((requests.places.len(), requests.get(fifth).unwrap().peer), (3, 5));
         for never in [0, u64::MAX, first + (1 << PLACE_BITS << 5)] {
             assert!(requests.get(never).is_err(), "{never:#x}");
         }

@@ -138,7 +138,7 @@ pub unsafe extern "C" fn polyrail_peers_next_control(
 ) -> Code {
     call(|| {
         // SAFETY: the caller's promise.
-        let answer = unsafe { Answer::new(bytes, capacity, length) }?;
+        let mut answer = unsafe { Answer::new(bytes, capacity, length) }?;
         answer.check_room(POLYRAIL_MESSAGE_BYTES)?;
         let link = on_backend!(&mut *exclusive(peers)?, peers => peers.healing_link(peer)?);
         let message = link.next_message().ok_or(Refusal::NotNow)?;

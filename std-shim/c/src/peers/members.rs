@@ -12,12 +12,14 @@ use crate::numbers::Numbers;
 use crate::options::requests;
 use crate::pace::Pace;
 use crate::sized::read;
+use crate::stack::on_a_deep_one;
 use crate::table::{self, WORDS, exclusive};
 use crate::types::{Domain, EndpointOptions, POLYRAIL_RAIL_NOTIFY, Peers};
 use polyrail::backend;
 use polyrail::endpoint::{BuildError, EndpointBuilder, EndpointSet};
 use polyrail::virtual_qp::RailId;
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicPtr;
 
 /// The code of what cannot be made.
 pub(crate) fn build_failure(error: &BuildError) -> Failure {
@@ -147,14 +149,21 @@ pub unsafe extern "C" fn polyrail_peers_open(
         let place = unsafe { out(peers, "peers") }?;
         // SAFETY: the caller's promise.
         let builder = requests(&unsafe { read(options) }?)?;
-        let any = match devices(domain)? {
-            Devices::Software(software) => {
-                AnyPeers::Software(PeersOn::new(software.domains.clone(), builder)?)
-            }
-            #[cfg(feature = "verbs")]
-            Devices::Verbs(domains) => AnyPeers::Verbs(PeersOn::new(domains.to_vec(), builder)?),
-        };
-        place.write(table::insert(any, &[0; WORDS])?);
+        let devices = devices(domain)?;
+        let made = on_a_deep_one(|| {
+            let any = match devices {
+                Devices::Software(domains) => {
+                    AnyPeers::Software(PeersOn::new(domains.to_vec(), builder)?)
+                }
+                #[cfg(feature = "verbs")]
+                Devices::Verbs(domains) => {
+                    AnyPeers::Verbs(PeersOn::new(domains.to_vec(), builder)?)
+                }
+            };
+            // A handle goes from thread to thread.
+            table::insert(any, &[0; WORDS]).map(AtomicPtr::new)
+        });
+        place.write(made?.into_inner());
         Ok(())
     })
 }
@@ -184,7 +193,7 @@ pub unsafe extern "C" fn polyrail_peers_add(
         on_backend!(&mut *exclusive(peers)?, peers => {
             // SAFETY: the caller's promise.
             let builder = unsafe { chosen(options, peers.builder) }?;
-            place.write(peers.add(builder)?);
+            place.write(on_a_deep_one(|| peers.add(builder))?);
         });
         Ok(())
     })
@@ -197,8 +206,8 @@ pub extern "C" fn polyrail_peers_fail(peers: *mut Peers, peer: u64) -> Code {
 }
 
 /// Removes a peer, and its link. What was not reported never is, and no device accesses memory of its requests any
-/// more; who wants the reports calls polyrail_peers_fail before, and polls until `unreported` of polyrail_peers_info
-/// is 0.
+/// more; who wants the reports calls polyrail_peers_fail before, and polls until they are there: over several rails until
+/// `unreported` of polyrail_peers_info is 0, over a single one until there are as many as were posted.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_peers_remove(peers: *mut Peers, peer: u64) -> Code {
     call(|| on_backend!(&mut *exclusive(peers)?, peers => peers.remove(peer)))
@@ -219,7 +228,7 @@ pub unsafe extern "C" fn polyrail_peers_replace(
         on_backend!(&mut *exclusive(peers)?, peers => {
             // SAFETY: the caller's promise.
             let builder = unsafe { chosen(options, peers.builder) }?;
-            place.write(peers.replace(peer, builder)?);
+            place.write(on_a_deep_one(|| peers.replace(peer, builder))?);
         });
         Ok(())
     })

@@ -206,7 +206,14 @@ fn translate<'k>(request: &Request, keys: &'k mut Keys) -> Result<SendWr<'k>, Re
         _ => {
             let far = Far::from_words(&words(remote)?);
             keys.extend(memory.toward(&far));
-            far.at(remote_offset, length)?
+            let addr = far.at(remote_offset, length)?;
+            if is_atomic && addr % u64::from(ATOMIC) != 0 {
+                return refuse(
+                    Code::Argument,
+                    format_args!("an atomic at {addr:#x}, which is no multiple of {ATOMIC}"),
+                );
+            }
+            addr
         }
     };
     Ok(kind.wr(request, (local, remote_addr), keys))

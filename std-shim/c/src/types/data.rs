@@ -188,6 +188,8 @@ pub enum Memory {
     /// It failed, and nothing accesses the memory here for it any more; but the peer's memory may still be written,
     /// until the peer has removed the connection at its end.
     RemoteMayChange = 2,
+    /// Devices may access it: the request is under way, or nothing is known of it.
+    UnderWay = 3,
 }
 
 /// There is an immediate.

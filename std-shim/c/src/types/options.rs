@@ -133,8 +133,8 @@ pub struct EndpointOptions {
     pub queue_pairs_per_rail: u32,
     /// Messages only: buffers up to this many bytes go over one rail. 0: 65536. May differ.
     pub split_threshold: u32,
-    /// With rerouting, milliseconds: until a rail is given new queue pairs for the first time. 0: 10. May differ, as
-    /// all that follow.
+    /// With rerouting, milliseconds: a rail is given new queue pairs at once, and, if that fails, again after so long, then
+    /// at growing intervals. 0: 10. May differ, as all that follow.
     pub heal_first_ms: u64,
     /// And at the longest, since the time doubles. 0: 5000.
     pub heal_longest_ms: u64,

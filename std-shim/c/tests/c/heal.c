@@ -54,7 +54,8 @@ int main(void) {
   polyrail_endpoint_options options;
   polyrail_completion done[8];
   polyrail_rail_info rails[8];
-  size_t count, failed = 0;
+  size_t count, length, failed = 0;
+  char card[8];
   uint32_t rail, posted, reported;
   OK(polyrail_log(POLYRAIL_LOG_LEVEL_DEBUG, logger, &told));
   ZERO(options);
@@ -64,6 +65,9 @@ int main(void) {
   OK(polyrail_peers_add(near, NULL, &near_peer));
   OK(polyrail_peers_add(far, NULL, &far_peer));
   connect_cards(near, near_peer, far, far_peer);
+  length = 0;
+  IS(POLYRAIL_CODE_TOO_SHORT, polyrail_peers_next_control(near, near_peer, card, 5, &length));
+  CHECK(length == POLYRAIL_MESSAGE_BYTES);
   IS(POLYRAIL_CODE_PROTOCOL, polyrail_peers_control(far, far_peer, "{}", 2));
   memory from = make_memory(here, BYTES), to = make_memory(there, BYTES);
   for (rail = 0; rail < 4; rail++) {

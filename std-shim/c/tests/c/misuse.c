@@ -77,6 +77,16 @@ static void misuse_domains(void) {
   OK(polyrail_domain_open(&longer.options, &made));
   OK(polyrail_domain_close(made));
   IS(POLYRAIL_CODE_HANDLE, polyrail_domain_close(made));
+  /* Of any size: one that ends within a pointer is none that any version had. */
+  for (at = 0; at <= sizeof longer.options; at++) {
+    longer.options.size = (uint32_t)at;
+    longer.options.devices = "a";
+    polyrail_code code = polyrail_domain_open(&longer.options, &made);
+    CHECK(code == POLYRAIL_CODE_SIZE || code == POLYRAIL_CODE_NO_DEVICE || code == POLYRAIL_CODE_OK);
+    CHECK((code == POLYRAIL_CODE_SIZE) == (at < 4 || at % 4 != 0 || at == 12 || at == 28));
+    if (code == POLYRAIL_CODE_OK) OK(polyrail_domain_close(made));
+  }
+  longer.options.devices = NULL;
   longer.options.size = sizeof longer.options;
   IS(POLYRAIL_CODE_NULL, polyrail_domain_open(&longer.options, NULL));
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_domain_open((polyrail_domain_options *)(void *)(words + 1), &made));
@@ -171,13 +181,15 @@ static void misuse_links(void) {
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_link_open("127.0.0.1:1", &options, &link));
   options.size = 2;
   IS(POLYRAIL_CODE_SIZE, polyrail_link_open("127.0.0.1:1", &options, &link));
+  options.size = offsetof(polyrail_link_options, token) + 4;
+  IS(POLYRAIL_CODE_SIZE, polyrail_link_open("127.0.0.1:1", &options, &link));
   OK(polyrail_listener_open("127.0.0.1:0", NULL, &listener));
   HANDLES(polyrail_listener, peers, polyrail_listener_address(h, address, sizeof address, &length));
   IS(POLYRAIL_CODE_NULL, polyrail_listener_address(listener, NULL, 1, &length));
   IS(POLYRAIL_CODE_TOO_SHORT, polyrail_listener_address(listener, address, 3, &length));
   OK(polyrail_listener_address(listener, address, sizeof address, &length));
   IS(POLYRAIL_CODE_TOO_SHORT, polyrail_listener_address(listener, address, length, &length));
-  OK(polyrail_listener_address(listener, address, length + 1, &length));
+  OK(polyrail_listener_address(listener, address, length, &length));
   IS(POLYRAIL_CODE_LINK, polyrail_listener_open(address, NULL, &another));
   HANDLES(polyrail_listener, peers, polyrail_listener_accept(h, &link));
   IS(POLYRAIL_CODE_NULL, polyrail_listener_accept(listener, NULL));
@@ -528,7 +540,7 @@ static void misuse_messages(void) {
   HANDLES(polyrail_p2p, domain, polyrail_p2p_test(h, 1, 0, &info));
   IS(POLYRAIL_CODE_REQUEST, polyrail_p2p_test(p2p, 0, 0, NULL));
   IS(POLYRAIL_CODE_REQUEST, polyrail_p2p_test(p2p, UINT64_MAX, 0, &info));
-  IS(POLYRAIL_CODE_ARGUMENT, polyrail_p2p_test(p2p, 0, 2, &info));
+  CHECK(info.memory == POLYRAIL_MEMORY_QUIET);
   info.size = 1;
   IS(POLYRAIL_CODE_SIZE, polyrail_p2p_test(p2p, 0, 0, &info));
   HANDLES(polyrail_p2p, domain, polyrail_p2p_flush(h, 1));
@@ -540,6 +552,19 @@ static void misuse_messages(void) {
   OK(polyrail_p2p_receive(p2p, one, &buffer, 1, &request));
   IS(POLYRAIL_CODE_STATE, polyrail_p2p_flush(p2p, request));
   IS(POLYRAIL_CODE_STATE, polyrail_p2p_forget(p2p, request));
+  /* Its buffer may be written, whatever else is wrong. */
+  ZERO(info);
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_p2p_test(p2p, request, 2, &info));
+  CHECK(info.memory == POLYRAIL_MEMORY_UNDER_WAY);
+  info.memory = 0;
+  HANDLES(polyrail_p2p, domain, polyrail_p2p_test(h, request, 0, &info));
+  CHECK(info.memory == POLYRAIL_MEMORY_UNDER_WAY);
+  info.memory = 0;
+  IS(POLYRAIL_CODE_NOT_NOW, polyrail_p2p_test(p2p, request, 0, &info));
+  CHECK(info.memory == POLYRAIL_MEMORY_UNDER_WAY);
+  UNTIL(polyrail_p2p_remove(p2p, one) == POLYRAIL_CODE_OK, OK(polyrail_p2p_poll(p2p, 8)));
+  IS(POLYRAIL_CODE_REQUEST, polyrail_p2p_test(p2p, request, 0, &info));
+  CHECK(info.memory == POLYRAIL_MEMORY_QUIET);
   HANDLES(polyrail_p2p, domain, polyrail_p2p_close(h));
   OK(polyrail_p2p_close(p2p));
   IS(POLYRAIL_CODE_HANDLE, polyrail_p2p_close(p2p));
