@@ -224,12 +224,16 @@ struct Described<'m> {
     is_gpu: bool,
 }
 
-/// A buffer as requests name it, if it lies within its registration.
+/// A buffer as requests name it, if it lies within its registration. Without bytes it may lie anywhere: NCCL passes
+/// addresses behind the last one.
 #[inline]
 fn described<'m>(memory: &'m Memory, buffer: &Buffer) -> Result<Described<'m>, Refusal> {
     let length = u32::try_from(buffer.length)
         .map_err(|_| Refusal::argument(format!("{} bytes in one message", buffer.length)))?;
-    if length == 0 && buffer.memory.is_null() {
+    if length == 0 {
+        if !buffer.memory.is_null() {
+            registered(memory, buffer.memory)?;
+        }
         // SAFETY: there are no bytes.
         let local = unsafe { LocalBuffer::new(buffer.addr, 0) };
         return Ok(Described { local, keys: &[], is_gpu: false });

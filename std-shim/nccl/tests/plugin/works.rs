@@ -75,6 +75,11 @@ pub(crate) const CASES: &[Case] = &[
         run: memory_is_registered_in_any_order,
     },
     Case { name: "threads_share_a_connection", settings: &[], run: threads_share_a_connection },
+    Case {
+        name: "messages_of_no_bytes_may_lie_anywhere",
+        settings: &[],
+        run: messages_of_no_bytes_may_lie_anywhere,
+    },
 ];
 
 /// A program in C, with the public headers' layouts, sees what it should.
@@ -372,4 +377,31 @@ fn threads_share_a_connection(plugin: &Plugin) {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     pair.close();
+}
+
+/// NCCL's AllGather with buffers of its user passes addresses beyond their registration, and no bytes.
+fn messages_of_no_bytes_may_lie_anywhere(plugin: &Plugin) {
+    for version in VERSIONS {
+        let table = plugin.table(version);
+        let context = table.init(LOGGER, -1).unwrap();
+        let pair = Pair::new(table, context, 0, 1);
+        let mut from = Memory::new(&table, pair.send, 100);
+        let mut to = Memory::new(&table, pair.recv, 100);
+        let anywhere = |memory: &mut Memory| {
+            let inside = memory.bytes.as_mut_ptr();
+            [inside, inside.wrapping_add(15_000), std::ptr::null_mut()].map(<*mut u8>::cast)
+        };
+        for (from_at, to_at) in anywhere(&mut from).into_iter().zip(anywhere(&mut to)) {
+            let receive = until("irecv", || pair.irecv(&[(to_at, 0, 1, to.handle)]));
+            let send = until("isend", || pair.isend((from_at, 0), 1, from.handle));
+            until("a send", || pair.test(send));
+            assert_eq!(until("a receive", || pair.test(receive))[0], 0);
+        }
+        // A registration that is none is refused all the same.
+        let none = std::ptr::without_provenance_mut(1);
+        assert_eq!(table.isend(pair.send, (from.at(0), 0), 1, none), Err(4));
+        assert_eq!(table.irecv(pair.recv, &[(to.at(0), 0, 1, none)], false), Err(4));
+        pair.close();
+        assert_eq!(table.finalize(context), 0);
+    }
 }
