@@ -122,16 +122,20 @@ impl Devices {
 impl Device {
     /// What memory it reaches, as NCCL's bits.
     pub(crate) const fn ptr_support(&self) -> c_int {
-        let Gpu { by_address, by_dma_buf } = self.description.gpu;
-        let mut support = PTR_HOST;
-        if by_address || by_dma_buf {
-            support |= PTR_CUDA;
-        }
-        if by_dma_buf {
-            support |= PTR_DMABUF;
-        }
-        support
+        support(self.description.gpu)
     }
+}
+
+/// NCCL takes either bit of GPU memory for itself: each says what the function of its name registers.
+const fn support(Gpu { by_address, by_dma_buf }: Gpu) -> c_int {
+    let mut support = PTR_HOST;
+    if by_address {
+        support |= PTR_CUDA;
+    }
+    if by_dma_buf {
+        support |= PTR_DMABUF;
+    }
+    support
 }
 
 /// A text that stays for good; the same one for the same words.
@@ -146,4 +150,22 @@ fn kept(text: &str) -> &'static CStr {
     let text: &'static CStr = Box::leak(text.into_boxed_c_str());
     kept.insert(text);
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// NCCL calls `regMr` with GPU memory where the first bit is set, and it must not be refused then.
+    #[test]
+    fn memory_of_gpus_is_claimed_by_the_way_that_reaches_it() {
+        for (by_address, by_dma_buf, bits) in [
+            (false, false, PTR_HOST),
+            (true, false, PTR_HOST | PTR_CUDA),
+            (false, true, PTR_HOST | PTR_DMABUF),
+            (true, true, PTR_HOST | PTR_CUDA | PTR_DMABUF),
+        ] {
+            assert_eq!(support(Gpu { by_address, by_dma_buf }), bits);
+        }
+    }
 }
