@@ -81,22 +81,25 @@ impl Connection {
     /// Makes what arrived in these buffers visible to GPUs. `None`: nothing is to be done.
     pub(crate) fn iflush(&mut self, buffers: &[Buffer]) -> Result<Option<u64>, Refusal> {
         self.check_role(Role::Receiver)?;
-        let mut flushed = None;
+        // The buffers of one receive are flushed together: any of them tells which one it was.
+        let (mut flushed, mut unknown) = (None, None);
         for buffer in buffers.iter().filter(|buffer| buffer.length > 0) {
             let is_gpu = registered(&self.memory, buffer.memory)?.is_gpu;
             if is_gpu || self.always_flush {
-                let received = self.arrived.find(buffer.addr).ok_or_else(|| {
-                    Refusal::argument(format!(
-                        "no message arrived at {:#x}, which is to be flushed",
-                        buffer.addr
-                    ))
-                })?;
-                // The buffers of one receive are flushed together.
-                flushed = Some(received);
-                break;
+                flushed = self.arrived.find(buffer.addr);
+                if flushed.is_some() {
+                    break;
+                }
+                unknown.get_or_insert(buffer.addr);
             }
         }
-        let Some(received) = flushed else { return Ok(None) };
+        let Some(received) = flushed else {
+            let refused = |addr| {
+                let words = format!("no message arrived at {addr:#x}, which is to be flushed");
+                Err(Refusal::argument(words))
+            };
+            return unknown.map_or(Ok(None), refused);
+        };
         // NCCL would take "not now" for "nothing is to be done".
         let request = match self.wire.flush(&received) {
             Ok(handle) => Request::Flush { handle },

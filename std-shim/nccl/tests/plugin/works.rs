@@ -76,6 +76,11 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case { name: "threads_share_a_connection", settings: &[], run: threads_share_a_connection },
     Case {
+        name: "a_group_is_flushed_by_any_buffer_that_was_received_into",
+        settings: &[("POLYRAIL_FLUSH", "always")],
+        run: a_group_is_flushed_by_any_buffer_that_was_received_into,
+    },
+    Case {
         name: "messages_of_no_bytes_may_lie_anywhere",
         settings: &[],
         run: messages_of_no_bytes_may_lie_anywhere,
@@ -404,4 +409,27 @@ fn messages_of_no_bytes_may_lie_anywhere(plugin: &Plugin) {
         pair.close();
         assert_eq!(table.finalize(context), 0);
     }
+}
+
+fn a_group_is_flushed_by_any_buffer_that_was_received_into(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let mut from = Memory::new(&pair.table, pair.send, 1000);
+    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    let receive = until("irecv", || pair.irecv(&[(to.at(500), 100, 1, to.handle)]));
+    let send = until("isend", || pair.isend((from.at(0), 100), 1, from.handle));
+    until("a receive", || pair.test(receive));
+    until("a send", || pair.test(send));
+    let [known, unknown, other] =
+        [(500, 100), (0, 100), (200, 100)].map(|(at, bytes)| (to.at(at), bytes, to.handle));
+    let empty = (to.at(500), 0, to.handle);
+    for group in [&[known, unknown][..], &[unknown, known], &[empty, unknown, other, known]] {
+        let flush = at_once(|| pair.table.iflush(pair.recv, group)).unwrap();
+        assert!(!flush.is_null());
+        until("a flush", || pair.test(flush));
+    }
+    for group in [&[unknown][..], &[unknown, other], &[empty, unknown]] {
+        assert_eq!(pair.table.iflush(pair.recv, group), Err(4));
+    }
+    assert_eq!(pair.table.iflush(pair.recv, &[empty, empty]), Ok(Pointer::default()));
+    pair.close();
 }
