@@ -50,6 +50,7 @@ fn properties(device: &Device, always_flush: bool) -> PropertiesV12 {
     }
 }
 
+/// Version 12 may have made a device of more NICs than there is room for here: the first ones are told.
 fn v9(p: PropertiesV12) -> PropertiesV9 {
     let mut devices = [0; MAX_MERGED_V11];
     devices.copy_from_slice(&p.merged.devices[..MAX_MERGED_V11]);
@@ -67,7 +68,7 @@ fn v9(p: PropertiesV12) -> PropertiesV9 {
         max_recvs: p.max_recvs,
         net_device_type: p.net_device_type,
         net_device_version: p.net_device_version,
-        merged: Merged { count: p.merged.count, devices },
+        merged: Merged { count: p.merged.count.min(MAX_MERGED_V11 as c_int), devices },
         max_p2p_bytes: p.max_p2p_bytes,
         max_coll_bytes: p.max_coll_bytes,
     }

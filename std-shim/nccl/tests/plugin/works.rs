@@ -76,6 +76,11 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case { name: "threads_share_a_connection", settings: &[], run: threads_share_a_connection },
     Case {
+        name: "older_versions_see_four_parts_of_a_device_of_eight",
+        settings: &[("POLYRAIL_DEVICES", "s0,s1,s2,s3,s4,s5,s6,s7")],
+        run: older_versions_see_four_parts_of_a_device_of_eight,
+    },
+    Case {
         name: "a_group_is_flushed_by_any_buffer_that_was_received_into",
         settings: &[("POLYRAIL_FLUSH", "always")],
         run: a_group_is_flushed_by_any_buffer_that_was_received_into,
@@ -432,4 +437,17 @@ fn a_group_is_flushed_by_any_buffer_that_was_received_into(plugin: &Plugin) {
     }
     assert_eq!(pair.table.iflush(pair.recv, &[empty, empty]), Ok(Pointer::default()));
     pair.close();
+}
+
+/// Their array has no more places: what reads as many as are counted must not read behind it.
+fn older_versions_see_four_parts_of_a_device_of_eight(plugin: &Plugin) {
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    let all: Vec<c_int> = (0..8).collect();
+    let eight = table.make_v_device(&all).unwrap();
+    assert_eq!(table.properties(eight).unwrap().parts, all);
+    for version in [11, 10, 9] {
+        assert_eq!(plugin.table(version).properties(eight).unwrap().parts, all[..4]);
+    }
+    assert_eq!(table.finalize(context), 0);
 }
