@@ -252,7 +252,7 @@ fn open(
         CONNECTIONS.insert(|spent| Connection::new(role, met, device, always_flush, spent));
     let (serial, place) = connection.ok_or_else(|| full("connections"))?;
     if let Err(refusal) = caretaker::entrust(place) {
-        CONNECTIONS.remove((serial, place)).into_iter().for_each(Connection::close);
+        CONNECTIONS.remove((serial, place)).into_iter().for_each(end);
         return Err(refusal);
     }
     Ok(encode(kind_of(role), serial, place))
@@ -280,8 +280,13 @@ pub(crate) fn close(role: Role, connection: *mut c_void) -> Result<(), Refusal> 
         slot.spent = connection.spent();
     }
     let connection = CONNECTIONS.remove(handle).ok_or_else(|| no(kind_of(role)))?;
-    connection.close();
+    end(connection);
     Ok(())
+}
+
+fn end(connection: Connection) {
+    caretaker::dismiss(&connection);
+    connection.close();
 }
 
 /// A connection of either kind, and its place.

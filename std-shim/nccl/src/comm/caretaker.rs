@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 /// How often it looks.
 const PERIOD: Duration = Duration::from_millis(10);
 
+/// A link that has news is looked at once, and again only when it is armed anew: nothing that is left of a connection
+/// which has panicked, or was closed while a forked process has its link too, keeps the thread busy.
+const NEWS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
+
 /// Links with news that are taken at a time.
 const EVENTS: usize = 64;
 
@@ -43,9 +47,8 @@ pub(crate) fn entrust(place: u16) -> Result<(), Refusal> {
         let Some(connection) = slot.as_ref().ok().and_then(|slot| slot.value.as_ref()) else {
             return Ok(());
         };
-        let data = epoll::EventData::new_u64(place.into());
         let links = links().map_err(|error| refused(&error))?;
-        epoll::add(links, connection.link_fd(), data, epoll::EventFlags::IN)
+        epoll::add(links, connection.link_fd(), told(place), NEWS)
             .map_err(|error| refused(&error))?;
     }
     let mut lives = LIVES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,6 +58,19 @@ pub(crate) fn entrust(place: u16) -> Result<(), Refusal> {
         *lives = true;
     }
     Ok(())
+}
+
+/// What the link of the connection in this place tells.
+const fn told(place: u16) -> epoll::EventData {
+    epoll::EventData::new_u64(place as u64)
+}
+
+/// It does not see to this connection any more, which nobody finds now.
+pub(crate) fn dismiss(connection: &Connection) {
+    if let Some(links) = LINKS.get() {
+        // If it is not there, it has no news.
+        _ = epoll::delete(links, connection.link_fd());
+    }
 }
 
 fn live() {
@@ -83,13 +99,14 @@ fn hear(events: &mut Vec<epoll::Event>) {
         thread::sleep(PERIOD);
     }
     for event in events.iter() {
-        visit(event.data.u64() as u16, |connection| {
+        let place = event.data.u64() as u16;
+        visit(place, |connection| {
             connection.hear();
-            if connection.has_ended()
+            if !connection.has_ended()
                 && let Ok(links) = links()
             {
-                // If it is not there any more, it has no more news.
-                _ = epoll::delete(links, connection.link_fd());
+                // If it is not there, the event was an older one's, and it will be added.
+                _ = epoll::modify(links, connection.link_fd(), told(place), NEWS);
             }
         });
     }

@@ -8,7 +8,7 @@
 
 use polyrail::p2p::MAX_ADDRESS_BYTES;
 use std::io::{self, ErrorKind, Read as _, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 const HEAD: usize = 5;
@@ -130,6 +130,14 @@ impl Link {
         let Some(body) = rest.get(..length).map(Vec::from) else { return Ok(None) };
         self.incoming.drain(..HEAD + length);
         Ok(Some(Frame { kind, body }))
+    }
+}
+
+/// A process that was forked has the socket too: the peer is to hear of the end without it.
+impl Drop for Link {
+    fn drop(&mut self) {
+        // If it is not connected any more, there is nobody who would hear.
+        _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 

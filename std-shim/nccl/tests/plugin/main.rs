@@ -5,6 +5,7 @@
 //! Each test runs in a process of its own, since settings are the environment's, and one that hangs fails. With TELL
 //! in the environment, what the plugin logs is shown.
 
+mod care;
 mod elf;
 mod faults;
 mod leaks;
@@ -90,10 +91,18 @@ impl Plugin {
 }
 
 fn cases() -> Vec<&'static Case> {
-    [works::CASES, faults::CASES, misuse::CASES, leaks::CASES, settings::CASES, nccl::CASES]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        works::CASES,
+        faults::CASES,
+        misuse::CASES,
+        leaks::CASES,
+        care::CASES,
+        settings::CASES,
+        nccl::CASES,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn main() -> ExitCode {
