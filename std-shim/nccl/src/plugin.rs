@@ -85,7 +85,11 @@ pub(crate) fn finalize(context: *mut c_void) -> Result<(), Refusal> {
     let handle = decode(Kind::Context, context).ok_or_else(|| no(Kind::Context))?;
     CONTEXTS.remove(handle).ok_or_else(|| no(Kind::Context))?;
     let owner = owner_of(handle);
-    remove_all(&ATTEMPTS, |attempt| attempt.context == owner);
+    remove_of(&ATTEMPTS, owner);
+    remove_of(&LISTENERS, owner);
+    for handle in CONNECTIONS.find_all(|connection| connection.context == owner) {
+        take(handle).into_iter().for_each(end);
+    }
     Ok(())
 }
 
@@ -198,7 +202,7 @@ pub(crate) unsafe fn connect(
     let under_way = match noted {
         Some(attempt) => attempt,
         None => {
-            remove_all(&ATTEMPTS, |attempt| attempt.thing.is_late());
+            remove_late();
             let attempt = Attempt::new(site.clone(), told)?;
             let attempt = ATTEMPTS.insert(|_| owned(&site, context, attempt));
             attempt.ok_or_else(|| full("attempts to connect"))?
@@ -227,7 +231,7 @@ pub(crate) unsafe fn connect(
     let attempt = ATTEMPTS.remove(under_way).ok_or_else(|| no(Kind::Attempt))?;
     // SAFETY: the caller's promise.
     unsafe { Handle::note_attempt(handle, 0) };
-    open(Role::Sender, met, &attempt.device, attempt.always_flush)
+    open(Role::Sender, met, &attempt)
 }
 
 /// The next connection of a listening end. Null: call again.
@@ -236,20 +240,16 @@ pub(crate) fn accept(listener: *mut c_void) -> Result<*mut c_void, Refusal> {
     let mut slot = LISTENERS.get(handle).map_err(|missing| why(missing, Kind::Listener))?;
     let listener = slot.value.as_mut().ok_or_else(|| no(Kind::Listener))?;
     match listener.thing.accept()? {
-        Some(met) => open(Role::Receiver, met, &listener.device, listener.always_flush),
+        Some(met) => open(Role::Receiver, met, listener),
         None => Ok(std::ptr::null_mut()),
     }
 }
 
 /// A connection of two ends that have met.
-fn open(
-    role: Role,
-    met: Met,
-    device: &Arc<Device>,
-    always_flush: bool,
-) -> Result<*mut c_void, Refusal> {
-    let connection =
-        CONNECTIONS.insert(|spent| Connection::new(role, met, device, always_flush, spent));
+fn open<T>(role: Role, met: Met, by: &Owned<T>) -> Result<*mut c_void, Refusal> {
+    let &Owned { context, ref device, always_flush, .. } = by;
+    let connection = CONNECTIONS
+        .insert(|spent| Connection::new(role, met, (context, device), always_flush, spent));
     let (serial, place) = connection.ok_or_else(|| full("connections"))?;
     if let Err(refusal) = caretaker::entrust(place) {
         CONNECTIONS.remove((serial, place)).into_iter().for_each(end);
@@ -274,14 +274,17 @@ pub(crate) fn close_listen(listener: *mut c_void) -> Result<(), Refusal> {
 /// Ends a connection, whatever it is doing.
 pub(crate) fn close(role: Role, connection: *mut c_void) -> Result<(), Refusal> {
     let handle = decode(kind_of(role), connection).ok_or_else(|| no(kind_of(role)))?;
+    take(handle).map(end).ok_or_else(|| no(kind_of(role)))
+}
+
+/// Takes a connection out: requests of the next one in its place have other numbers.
+fn take(handle: (u64, u16)) -> Option<Connection> {
     if let Ok(mut slot) = CONNECTIONS.get(handle)
         && let Some(connection) = &slot.value
     {
         slot.spent = connection.spent();
     }
-    let connection = CONNECTIONS.remove(handle).ok_or_else(|| no(kind_of(role)))?;
-    end(connection);
-    Ok(())
+    CONNECTIONS.remove(handle)
 }
 
 fn end(connection: Connection) {
@@ -330,14 +333,21 @@ pub(crate) fn with_request<T>(
     call(slot.value.as_mut().ok_or_else(|| no(Kind::Request))?, serial)
 }
 
-/// Takes out what fits, and ends it.
-fn remove_all<T>(slots: &Slots<T>, fits: impl Fn(&T) -> bool) {
-    for place in 0..slots.bound() as u16 {
-        let serial = slots.try_at(place).and_then(|slot| {
-            let serial = slot.serial;
-            slot.value.as_ref().is_some_and(&fits).then_some(serial)
+/// Ends what is of a communicator.
+fn remove_of<T>(slots: &Slots<Owned<T>>, owner: u64) {
+    for handle in slots.find_all(|owned| owned.context == owner) {
+        slots.remove(handle);
+    }
+}
+
+/// Ends attempts that took too long, and that nobody goes on with now.
+fn remove_late() {
+    for place in (0..ATTEMPTS.bound()).map(|place| place as u16) {
+        let serial = ATTEMPTS.try_at(place).and_then(|slot| {
+            let is_late = slot.value.as_ref().is_some_and(|attempt| attempt.thing.is_late());
+            is_late.then_some(slot.serial)
         });
-        serial.and_then(|serial| slots.remove((serial, place)));
+        serial.and_then(|serial| ATTEMPTS.remove((serial, place)));
     }
 }
 

@@ -153,6 +153,17 @@ impl<T> Slots<T> {
         Some(value)
     }
 
+    /// Serial numbers and places of what fits, whoever has it now, even if the plugin panicked while it had it.
+    pub(crate) fn find_all(&self, fits: impl Fn(&T) -> bool) -> Vec<(u64, u16)> {
+        let found = |place: usize| {
+            let place = place as u16;
+            let slot = &self.chunk(place).get()?[usize::from(place) % CHUNK];
+            let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            slot.value.as_ref().is_some_and(&fits).then_some((slot.serial, place))
+        };
+        (0..self.bound()).filter_map(found).collect()
+    }
+
     /// Places that are taken.
     pub(crate) fn len(&self) -> usize {
         let free = self.free();

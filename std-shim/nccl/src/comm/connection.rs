@@ -37,6 +37,8 @@ const SPEAK_EVERY: u64 = 16;
 /// A connection.
 pub(crate) struct Connection {
     pub(crate) role: Role,
+    /// The communicator that it ends with, 0 if there is none.
+    pub(crate) context: u64,
     pub(super) wire: Box<dyn Wire>,
     link: Link,
     pub(super) terms: Terms,
@@ -61,7 +63,7 @@ impl Connection {
     pub(crate) fn new(
         role: Role,
         met: Met,
-        device: &Arc<Device>,
+        (context, device): (u64, &Arc<Device>),
         always_flush: bool,
         spent: u64,
     ) -> Self {
@@ -70,6 +72,7 @@ impl Connection {
         log::trace(&format!("{role:?} on {name}, with {}: {terms:?}", link.peer()));
         Self {
             role,
+            context,
             wire,
             link,
             terms,

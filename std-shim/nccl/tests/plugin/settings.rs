@@ -1,7 +1,7 @@
 //! Settings that are wrong, or do not match.
 
 use crate::ranks::{LOGGER, Pair, logged};
-use crate::table::INVALID_USAGE;
+use crate::table::{INVALID_USAGE, Pointer};
 use crate::{Case, Plugin, VERSIONS};
 use std::env;
 
@@ -53,7 +53,8 @@ fn settings_are_read_anew_when_nothing_is_open(plugin: &Plugin) {
     unsafe { env::set_var("POLYRAIL_DEVICES", "s0,s1") };
     let second = table.init(LOGGER, -1).unwrap();
     assert_eq!(table.devices(), Ok(4), "another communicator is there");
-    let pair = Pair::new(table, second, 0, 1);
+    // One that is no communicator's, and ends with none.
+    let pair = Pair::new(plugin.table(10), Pointer::default(), 0, 1);
     assert_eq!((table.finalize(first), table.finalize(second)), (0, 0));
     let third = table.init(LOGGER, -1).unwrap();
     assert_eq!(table.devices(), Ok(4), "a connection is there");

@@ -76,6 +76,11 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case { name: "threads_share_a_connection", settings: &[], run: threads_share_a_connection },
     Case {
+        name: "what_a_communicator_left_ends_with_it",
+        settings: &[],
+        run: what_a_communicator_left_ends_with_it,
+    },
+    Case {
         name: "older_versions_see_four_parts_of_a_device_of_eight",
         settings: &[("POLYRAIL_DEVICES", "s0,s1,s2,s3,s4,s5,s6,s7")],
         run: older_versions_see_four_parts_of_a_device_of_eight,
@@ -450,4 +455,35 @@ fn older_versions_see_four_parts_of_a_device_of_eight(plugin: &Plugin) {
         assert_eq!(plugin.table(version).properties(eight).unwrap().parts, all[..4]);
     }
     assert_eq!(table.finalize(context), 0);
+}
+
+fn what_a_communicator_left_ends_with_it(plugin: &Plugin) {
+    let table = plugin.table(12);
+    let contexts = [(); 2].map(|()| table.init(LOGGER, -1).unwrap());
+    table.make_v_device(&[0, 1]).unwrap();
+    let left = contexts.map(|context| {
+        let mut handle = [0u8; HANDLE];
+        let listener = table.listen(context, 4, handle.as_mut_ptr().cast()).unwrap();
+        (listener, Pair::new(table, context, 0, 4))
+    });
+    // Older versions have no communicators: what is theirs stays.
+    let older = Pair::new(plugin.table(10), Pointer::default(), 2, 3);
+    let has_ended = |(listener, pair): &(Pointer, Pair)| {
+        let ended = [
+            table.close_send(pair.send),
+            table.close_recv(pair.recv),
+            table.close_listen(*listener),
+        ];
+        ended == [4; 3]
+    };
+    assert_eq!(table.finalize(contexts[0]), 0);
+    assert!(has_ended(&left[0]));
+    traffic::run(&left[1].1, 20, 1, &mut ());
+    assert_eq!(table.finalize(contexts[1]), 0);
+    assert!(has_ended(&left[1]));
+    traffic::run(&older, 20, 2, &mut ());
+    older.close();
+    let again = table.init(LOGGER, -1).unwrap();
+    assert_eq!(table.devices(), Ok(4), "nothing is open any more");
+    assert_eq!(table.finalize(again), 0);
 }
