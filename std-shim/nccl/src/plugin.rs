@@ -43,8 +43,14 @@ pub(crate) enum Scope {
     Context(*mut c_void),
 }
 
-/// Starts the plugin. Settings are read if nothing is open.
+/// Starts the plugin. Settings are read if nothing is open. Unless they differ, what was merged stays: NCCL, where it
+/// has no communicators here, knows its devices by their numbers for as long as the process lives.
 pub(crate) fn init(logger: Option<Logger>) -> Result<(), Refusal> {
+    start(logger, |_| {})
+}
+
+/// Starts the plugin; `again` is called if it has these devices already, and nothing is open.
+fn start(logger: Option<Logger>, again: impl FnOnce(&mut Devices)) -> Result<(), Refusal> {
     log::use_logger(logger);
     let mut plugin = PLUGIN.write().map_err(|_| panicked())?;
     let in_use = CONTEXTS.len() + LISTENERS.len() + ATTEMPTS.len() + CONNECTIONS.len() > 0;
@@ -54,7 +60,7 @@ pub(crate) fn init(logger: Option<Logger>) -> Result<(), Refusal> {
     let settings = Settings::from_env().map_err(|error| Refusal::new(Code::Usage, error))?;
     log::set_level(settings.log_level);
     match &mut *plugin {
-        Some(plugin) if *plugin.settings == settings => plugin.devices.forget_merged(),
+        Some(plugin) if *plugin.settings == settings => again(&mut plugin.devices),
         plugin => {
             *plugin = None;
             let devices = Devices::open(&settings)?;
@@ -68,12 +74,12 @@ pub(crate) fn init(logger: Option<Logger>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Starts the plugin for a communicator, and returns its handle.
+/// Starts the plugin for a communicator, and returns its handle. The first one merges NICs anew.
 pub(crate) fn init_context(
     logger: Option<Logger>,
     config: Option<CommConfig>,
 ) -> Result<*mut c_void, Refusal> {
-    init(logger)?;
+    start(logger, Devices::forget_merged)?;
     let traffic_class = config.map_or(Ok(None), traffic_class)?;
     let context = CONTEXTS.insert(|_| Context { traffic_class });
     let (serial, place) = context.ok_or_else(|| full("communicators"))?;

@@ -76,6 +76,11 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case { name: "threads_share_a_connection", settings: &[], run: threads_share_a_connection },
     Case {
+        name: "what_older_versions_merged_stays",
+        settings: &[],
+        run: what_older_versions_merged_stays,
+    },
+    Case {
         name: "what_a_communicator_left_ends_with_it",
         settings: &[],
         run: what_a_communicator_left_ends_with_it,
@@ -186,10 +191,10 @@ fn devices_are_merged(plugin: &Plugin) {
         }
         assert_eq!(logged().len(), 8);
         assert_eq!(table.devices(), Ok(6));
-        // Merging is the communicators' affair: once there are none, NCCL counts NICs again.
+        // Where there are communicators, merging is their affair: once there are none, NCCL counts NICs again.
         assert_eq!(table.finalize(context), 0);
         let again = table.init(LOGGER, -1).unwrap();
-        assert_eq!(table.devices(), Ok(4));
+        assert_eq!(table.devices(), Ok(if version >= 11 { 4 } else { 6 }));
         assert_eq!(table.finalize(again), 0);
     }
 }
@@ -486,4 +491,18 @@ fn what_a_communicator_left_ends_with_it(plugin: &Plugin) {
     let again = table.init(LOGGER, -1).unwrap();
     assert_eq!(table.devices(), Ok(4), "nothing is open any more");
     assert_eq!(table.finalize(again), 0);
+}
+
+/// NCCL 2.24 and 2.25 count devices once in a process: init is called again, and makeVDevice is not.
+fn what_older_versions_merged_stays(plugin: &Plugin) {
+    for version in [9, 10] {
+        let table = plugin.table(version);
+        table.init(LOGGER, -1).unwrap();
+        let merged = table.make_v_device(&[0, 1]).unwrap();
+        for _ in 0..2 {
+            assert_eq!(table.properties(merged).unwrap().name, "s0+s1");
+            Pair::new(table, Pointer::default(), merged, merged).close();
+            table.init(LOGGER, -1).unwrap();
+        }
+    }
 }
