@@ -45,7 +45,7 @@ pub(crate) struct Settings {
     pub(crate) healing: bool,
     /// How long a rail may make no headway.
     pub(crate) stall_timeout: Duration,
-    /// How long rails may fail and come back without carrying anything.
+    /// How long rails may fail and come back without carrying anything, and the peer's host may not answer by TCP.
     pub(crate) rail_timeout: Duration,
     /// The network device by whose address the two ends meet.
     pub(crate) interface: Option<String>,

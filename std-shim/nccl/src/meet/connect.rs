@@ -110,7 +110,8 @@ impl Attempt {
             Err(error) => return Err(failed(error)),
         }
         socket_error(socket.as_fd()).and_then(|state| state).map_err(failed)?;
-        let mut link = Link::new(TcpStream::from(socket)).map_err(|error| self.broken(error))?;
+        let link = Link::new(TcpStream::from(socket), self.site.settings.rail_timeout);
+        let mut link = link.map_err(|error| self.broken(error))?;
         let wire = self.site.wire(self.terms, End::Sender)?;
         let address = wire.address().to_json();
         link.push(

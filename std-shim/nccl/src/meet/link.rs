@@ -7,9 +7,11 @@
 //! ```
 
 use polyrail::p2p::MAX_ADDRESS_BYTES;
+use rustix::net::sockopt;
 use std::io::{self, ErrorKind, Read as _, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 const HEAD: usize = 5;
 
@@ -65,9 +67,17 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
+    /// It ends when the peer's host has answered nothing for as long as `patience`.
+    pub(crate) fn new(stream: TcpStream, patience: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        // The kernel takes whole seconds, and no more than this.
+        let part = |of: u32| Duration::from_secs((patience / of).as_secs().clamp(1, 0x7fff));
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, part(2))?;
+        sockopt::set_tcp_keepintvl(&stream, part(8))?;
+        let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        sockopt::set_tcp_user_timeout(&stream, patience.min(i32::MAX as u32))?;
         Ok(Self { stream, incoming: Vec::new(), outgoing: Vec::new() })
     }
 
@@ -145,12 +155,14 @@ impl Drop for Link {
 mod tests {
     use super::*;
     use std::net::TcpListener;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     fn pair() -> (Link, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Link::new(near).unwrap(), listener.accept().unwrap().0)
+        (Link::new(near, PATIENCE).unwrap(), listener.accept().unwrap().0)
     }
 
     fn read(link: &mut Link) -> io::Result<Read> {
@@ -197,7 +209,7 @@ mod tests {
     #[test]
     fn what_does_not_go_out_at_once_goes_later() {
         let (mut link, far) = pair();
-        let mut far = Link::new(far).unwrap();
+        let mut far = Link::new(far, PATIENCE).unwrap();
         let body = vec![7; MAX_BODY];
         let frames = 1000;
         (0..frames).for_each(|_| link.push(Kind::Message, &body));

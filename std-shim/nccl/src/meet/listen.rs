@@ -13,7 +13,7 @@ use crate::rails::Wire;
 use crate::random::random;
 use polyrail::p2p::End;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, SocketAddrV6, TcpListener, TcpStream};
+use std::net::{SocketAddr, SocketAddrV6, TcpListener};
 use std::time::{Duration, Instant};
 
 /// How long whoever connects may take to say who it is: NCCL's ranks do so at once.
@@ -108,7 +108,11 @@ impl Listener {
     fn welcome_newcomers(&mut self) -> Result<(), Refusal> {
         while self.incoming.len() < MOST_INCOMING {
             match self.socket.accept() {
-                Ok((stream, _)) => self.incoming.extend(Incoming::new(stream)),
+                Ok((stream, _)) => {
+                    let link = Link::new(stream, self.site.settings.rail_timeout);
+                    // Whoever has no link is gone already.
+                    self.incoming.extend(link.ok().map(Incoming::new));
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 // Somebody went away before it was taken.
                 Err(error)
@@ -127,9 +131,8 @@ impl Listener {
 }
 
 impl Incoming {
-    /// `None`: it is gone already.
-    fn new(stream: TcpStream) -> Option<Self> {
-        Some(Self { link: Link::new(stream).ok()?, since: Instant::now(), welcome: None })
+    fn new(link: Link) -> Self {
+        Self { link, since: Instant::now(), welcome: None }
     }
 
     fn step(&mut self, site: &Site, token: &Token) -> Step {

@@ -24,6 +24,11 @@ pub(crate) const CASES: &[Case] = &[
         settings: &[],
         run: a_peer_whose_link_a_child_has_ends_all_the_same,
     },
+    Case {
+        name: "a_peer_whose_host_is_gone_ends_an_idle_receive",
+        settings: &[("POLYRAIL_RAIL_TIMEOUT_MS", "2000")],
+        run: a_peer_whose_host_is_gone_ends_an_idle_receive,
+    },
 ];
 
 /// A process that was forked and does nothing, as workers that load data.
@@ -137,4 +142,33 @@ fn a_peer_whose_link_a_child_has_ends_all_the_same(plugin: &Plugin) {
     assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
     assert_eq!(pair.table.close_recv(pair.recv), 0);
     drop(child);
+}
+
+/// Nothing is under way on the rails, and what comes over the link is dropped unanswered, as it is by a host that has
+/// lost its power.
+fn a_peer_whose_host_is_gone_ends_an_idle_receive(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let mut from = Memory::new(&pair.table, pair.send, 1000);
+    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    pair.send_through(&mut from, &mut to, 1000);
+    let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
+    let mut drop_all = libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &mut drop_all };
+    for socket in sockets() {
+        // SAFETY: a program of one instruction, which takes nothing of any packet.
+        let set = unsafe {
+            libc::setsockopt(
+                socket,
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                size_of_val(&program) as libc::socklen_t,
+            )
+        };
+        assert_eq!(set, 0);
+    }
+    let begin = Instant::now();
+    assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
+    assert!(begin.elapsed() > Duration::from_secs(1), "{:?}", begin.elapsed());
+    pair.close();
 }
