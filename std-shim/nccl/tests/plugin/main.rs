@@ -11,6 +11,7 @@ mod faults;
 mod leaks;
 mod misuse;
 mod nccl;
+mod nulls;
 mod random;
 mod ranks;
 mod settings;

@@ -19,25 +19,25 @@ pub(crate) const INTERNAL: Status = 3;
 pub(crate) const REMOTE: Status = 6;
 
 /// Places of functions, behind the name.
-mod place {
-    pub(super) const INIT: usize = 1;
-    pub(super) const DEVICES: usize = 2;
-    pub(super) const GET_PROPERTIES: usize = 3;
-    pub(super) const LISTEN: usize = 4;
-    pub(super) const CONNECT: usize = 5;
-    pub(super) const ACCEPT: usize = 6;
-    pub(super) const REG_MR: usize = 7;
-    pub(super) const REG_MR_DMA_BUF: usize = 8;
-    pub(super) const DEREG_MR: usize = 9;
-    pub(super) const ISEND: usize = 10;
-    pub(super) const IRECV: usize = 11;
-    pub(super) const IFLUSH: usize = 12;
-    pub(super) const TEST: usize = 13;
-    pub(super) const CLOSE_SEND: usize = 14;
-    pub(super) const CLOSE_RECV: usize = 15;
-    pub(super) const CLOSE_LISTEN: usize = 16;
-    pub(super) const MAKE_V_DEVICE: usize = 19;
-    pub(super) const FINALIZE: usize = 20;
+pub(crate) mod place {
+    pub(crate) const INIT: usize = 1;
+    pub(crate) const DEVICES: usize = 2;
+    pub(crate) const GET_PROPERTIES: usize = 3;
+    pub(crate) const LISTEN: usize = 4;
+    pub(crate) const CONNECT: usize = 5;
+    pub(crate) const ACCEPT: usize = 6;
+    pub(crate) const REG_MR: usize = 7;
+    pub(crate) const REG_MR_DMA_BUF: usize = 8;
+    pub(crate) const DEREG_MR: usize = 9;
+    pub(crate) const ISEND: usize = 10;
+    pub(crate) const IRECV: usize = 11;
+    pub(crate) const IFLUSH: usize = 12;
+    pub(crate) const TEST: usize = 13;
+    pub(crate) const CLOSE_SEND: usize = 14;
+    pub(crate) const CLOSE_RECV: usize = 15;
+    pub(crate) const CLOSE_LISTEN: usize = 16;
+    pub(crate) const MAKE_V_DEVICE: usize = 19;
+    pub(crate) const FINALIZE: usize = 20;
 }
 
 /// NCCL's logger. The real one takes any number of arguments; this plugin passes one text.
@@ -47,7 +47,7 @@ pub(crate) type Logger =
 /// A table, and which version it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table {
-    functions: *const *const c_void,
+    pub(crate) functions: *const *const c_void,
     pub(crate) version: u32,
 }
 
@@ -81,14 +81,19 @@ macro_rules! call {
     ($table:expr, $place:ident, fn($($type:ty),* $(,)?), $($argument:expr),* $(,)?) => {{
         // SAFETY: the headers say that the function is of this type.
         let function = unsafe {
-            std::mem::transmute::<*const c_void, unsafe extern "C" fn($($type),*) -> Status>(
-                *$table.functions.add(place::$place),
+            std::mem::transmute::<
+                *const std::ffi::c_void,
+                unsafe extern "C" fn($($type),*) -> $crate::table::Status,
+            >(
+                *$table.functions.add($crate::table::place::$place),
             )
         };
         // SAFETY: as NCCL calls it, or, where a test breaks the rules, as it is to be refused.
         unsafe { function($($argument),*) }
     }};
 }
+
+pub(crate) use call;
 
 impl Table {
     /// # Safety
@@ -103,7 +108,7 @@ impl Table {
         unsafe { CStr::from_ptr((*self.functions).cast()) }
     }
 
-    const fn has_contexts(&self) -> bool {
+    pub(crate) const fn has_contexts(&self) -> bool {
         self.version >= 11
     }
 
@@ -505,90 +510,5 @@ impl Table {
 
     pub(crate) fn close_listen(&self, listener: Pointer) -> Status {
         call!(self, CLOSE_LISTEN, fn(Pointer), listener)
-    }
-
-    /// Calls everything that takes pointers with null ones, and returns what was not refused.
-    pub(crate) fn with_nulls(&self) -> Vec<&'static str> {
-        let null: Pointer = ptr::null_mut();
-        let mut accepted = Vec::new();
-        let mut note = |name, status: Status| {
-            if status == 0 {
-                accepted.push(name);
-            }
-        };
-        note("devices", call!(self, DEVICES, fn(*mut c_int), ptr::null_mut()));
-        note("getProperties", call!(self, GET_PROPERTIES, fn(c_int, Pointer), 0, null));
-        if self.has_contexts() {
-            note(
-                "listen",
-                call!(self, LISTEN, fn(Pointer, c_int, Pointer, Pointer), null, 0, null, null),
-            );
-            note(
-                "connect",
-                call!(
-                    self,
-                    CONNECT,
-                    fn(Pointer, c_int, Pointer, Pointer, Pointer),
-                    null,
-                    0,
-                    null,
-                    null,
-                    null
-                ),
-            );
-            note(
-                "init",
-                call!(
-                    self,
-                    INIT,
-                    fn(Pointer, u64, Pointer, Pointer, Pointer),
-                    null,
-                    0,
-                    null,
-                    null,
-                    null
-                ),
-            );
-            note("finalize", call!(self, FINALIZE, fn(Pointer), null));
-        } else {
-            note("listen", call!(self, LISTEN, fn(c_int, Pointer, Pointer), 0, null, null));
-        }
-        note("accept", call!(self, ACCEPT, fn(Pointer, Pointer, Pointer), null, null, null));
-        note(
-            "regMr",
-            call!(
-                self,
-                REG_MR,
-                fn(Pointer, Pointer, usize, c_int, Pointer),
-                null,
-                null,
-                0,
-                1,
-                null
-            ),
-        );
-        note("deregMr", self.dereg_mr(null, null));
-        note(
-            "iflush",
-            call!(
-                self,
-                IFLUSH,
-                fn(Pointer, c_int, Pointer, Pointer, Pointer, Pointer),
-                null,
-                1,
-                null,
-                null,
-                null,
-                null
-            ),
-        );
-        note("test", call!(self, TEST, fn(Pointer, Pointer, Pointer), null, null, null));
-        note("closeSend", self.close_send(null));
-        note("closeRecv", self.close_recv(null));
-        note("closeListen", self.close_listen(null));
-        if self.version >= 9 {
-            note("makeVDevice", call!(self, MAKE_V_DEVICE, fn(Pointer, Pointer), null, null));
-        }
-        accepted
     }
 }
