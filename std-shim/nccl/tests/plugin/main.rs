@@ -8,6 +8,7 @@
 mod care;
 mod elf;
 mod faults;
+mod flushes;
 mod leaks;
 mod misuse;
 mod nccl;
@@ -94,6 +95,7 @@ impl Plugin {
 fn cases() -> Vec<&'static Case> {
     [
         works::CASES,
+        flushes::CASES,
         faults::CASES,
         misuse::CASES,
         leaks::CASES,
