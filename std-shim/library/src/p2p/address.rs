@@ -9,22 +9,64 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Bytes of the longest text that is read as a [`P2pAddress`]. The longest of ours has about 6,000.
 pub const MAX_ADDRESS_BYTES: usize = 16 << 10;
 
-/// What a peer has to know to connect: for each direction the engine's card, and where the queue pairs are.
+/// What a peer has to know to connect: for each direction the engine's card, and where the queue pairs are. One that is
+/// read has an end, or both, and no queue pairs of an end that is not there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", try_from = "Fields")]
 pub struct P2pAddress {
     /// The sending end, for the peer's receiving one; none if it [only](super::P2pBuilder::only) receives.
-    #[serde(default, with = "sender", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "sender", skip_serializing_if = "Option::is_none")]
     pub sender: Option<SenderCard>,
     /// Its queue pairs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sending: Vec<QueuePairAddress>,
     /// The receiving end, for the peer's sending one; none if it only sends.
-    #[serde(default, with = "receiver", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "receiver", skip_serializing_if = "Option::is_none")]
     pub receiver: Option<ReceiverCard>,
     /// Its queue pairs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub receiving: Vec<QueuePairAddress>,
+}
+
+/// A [`P2pAddress`] as it was read, before anybody looked at what goes together.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Fields {
+    #[serde(default, deserialize_with = "sender::deserialize")]
+    sender: Option<SenderCard>,
+    #[serde(default)]
+    sending: Vec<QueuePairAddress>,
+    #[serde(default, deserialize_with = "receiver::deserialize")]
+    receiver: Option<ReceiverCard>,
+    #[serde(default)]
+    receiving: Vec<QueuePairAddress>,
+}
+
+/// Fields that do not go together.
+#[derive(Debug, thiserror::Error)]
+enum Unfit {
+    #[error("neither a sender nor a receiver")]
+    NoEnd,
+    #[error("queue pairs of a {0}, which is not there")]
+    Stray(&'static str),
+}
+
+impl TryFrom<Fields> for P2pAddress {
+    type Error = Unfit;
+
+    fn try_from(fields: Fields) -> Result<Self, Unfit> {
+        let Fields { sender, sending, receiver, receiving } = fields;
+        if sender.is_none() && receiver.is_none() {
+            return Err(Unfit::NoEnd);
+        }
+        if sender.is_none() && !sending.is_empty() {
+            return Err(Unfit::Stray("sender"));
+        }
+        if receiver.is_none() && !receiving.is_empty() {
+            return Err(Unfit::Stray("receiver"));
+        }
+        Ok(Self { sender, sending, receiver, receiving })
+    }
 }
 
 /// Where a queue pair lives, and its number.

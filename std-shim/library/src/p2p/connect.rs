@@ -53,7 +53,12 @@ impl<D: Domain> P2pMember<D> {
             return Err(P2pConnectError::OneWay { end, here });
         }
         let mut ends = vec![(End::Sender, &peer.receiving), (End::Receiver, &peer.sending)];
-        ends.retain(|(end, _)| there.contains(&(*end, true, true)));
+        let is_here = |end| there.contains(&(end, true, true));
+        if let Some((end, stray)) = ends.iter().find(|(end, all)| !is_here(*end) && !all.is_empty())
+        {
+            return Err(P2pConnectError::QueuePairs { end: *end, here: 0, peer: stray.len() });
+        }
+        ends.retain(|(end, _)| is_here(*end));
         for (end, theirs) in &ends {
             self.check(*end, theirs)?;
         }
