@@ -231,15 +231,24 @@ impl<
     ///
     /// The two ends do not fit; nothing changed.
     pub fn connect(&mut self, peer: &SenderCard) -> Result<(), CardError> {
-        if self.is_connected {
-            return Err(CardError::Connected);
-        }
-        self.ports().fit(&peer.ports)?;
-        peer.ring.check(SLOTS * MAX_BUFFERS * ENTRY_BYTES)?;
+        self.check_card(peer)?;
         connect(&mut self.lanes, &peer.ports);
         self.is_connected = true;
         (self.ring, self.form) = (peer.ring, peer.form);
         Ok(())
+    }
+
+    /// Whether [`connect`](Self::connect) would take this card, for owners that have more to connect.
+    ///
+    /// # Errors
+    ///
+    /// What `connect` would say against it.
+    pub fn check_card(&self, peer: &SenderCard) -> Result<(), CardError> {
+        if self.is_connected {
+            return Err(CardError::Connected);
+        }
+        self.ports().fit(&peer.ports)?;
+        peer.ring.check(SLOTS * MAX_BUFFERS * ENTRY_BYTES)
     }
 
     /// What it was made with.

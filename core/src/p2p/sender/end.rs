@@ -162,11 +162,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     ///
     /// The two ends do not fit; nothing changed.
     pub fn connect(&mut self, peer: &ReceiverCard) -> Result<(), CardError> {
-        if self.is_connected {
-            return Err(CardError::Connected);
-        }
-        self.ports().fit(&peer.ports)?;
-        peer.records.check(SLOTS * RECORD_BYTES)?;
+        self.check_card(peer)?;
         connect(&mut self.lanes, &peer.ports);
         self.is_connected = true;
         self.records = peer.records;
@@ -180,6 +176,19 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let unsplit = if rails > 1 { split_threshold } else { u32::MAX };
         self.longest_short = self.longest_fast.min(unsplit);
         Ok(())
+    }
+
+    /// Whether [`connect`](Self::connect) would take this card, for owners that have more to connect.
+    ///
+    /// # Errors
+    ///
+    /// What `connect` would say against it.
+    pub fn check_card(&self, peer: &ReceiverCard) -> Result<(), CardError> {
+        if self.is_connected {
+            return Err(CardError::Connected);
+        }
+        self.ports().fit(&peer.ports)?;
+        peer.records.check(SLOTS * RECORD_BYTES)
     }
 
     /// What it was made with.

@@ -63,6 +63,13 @@ impl<D: Domain> P2pMember<D> {
             self.check(*end, theirs)?;
         }
         let card = |end| move |source| P2pConnectError::Card { end, source };
+        // Both, before either takes one.
+        if let Some((sender, theirs)) = self.sender.as_ref().zip(peer.receiver.as_ref()) {
+            sender.check_card(theirs).map_err(card(End::Sender))?;
+        }
+        if let Some((receiver, theirs)) = self.receiver.as_ref().zip(peer.sender.as_ref()) {
+            receiver.check_card(theirs).map_err(card(End::Receiver))?;
+        }
         if let Some((sender, theirs)) = self.sender.as_mut().zip(peer.receiver.as_ref()) {
             sender.connect(theirs).map_err(card(End::Sender))?;
         }
