@@ -129,3 +129,58 @@ fn a_flush_that_is_refused_is_for_later() {
     rig.settle();
     assert_eq!(rig.receiver().test_flush(&flush), Ok(true));
 }
+
+/// The first of its devices has room, and is not asked to read time and again while the second one has none.
+#[test]
+fn a_flush_that_finds_no_room_on_one_device_reads_on_none() {
+    let (mut rig, received) = received(&setup(2), 1024);
+    let [first, second] = [0, 1].map(|at| rig.connections[0].flushes[at]);
+    while rig.receiver().flush(&received).is_ok() {
+        while rig.fabric.execute(first) == crate::device::Step::Done {}
+        rig.fabric.acknowledge(first);
+        rig.poll_far();
+    }
+    rig.fabric.clear_log();
+    for _ in 0..3 {
+        assert_eq!(rig.receiver().flush(&received).err(), Some(NotNow::NoCredits.into()));
+    }
+    assert!(rig.fabric.posted(first).is_empty());
+    assert!(!rig.fabric.posted(second).is_empty());
+    rig.settle();
+    let flush = rig.receiver().flush(&received).expect("there is room");
+    rig.settle();
+    assert_eq!(rig.receiver().test_flush(&flush), Ok(true));
+}
+
+/// The same if the second one cannot be flushed any more.
+#[test]
+fn a_flush_that_one_device_cannot_do_reads_on_none() {
+    let (mut rig, received) = received(&setup(2), 1024);
+    let flush = rig.receiver().flush(&received).expect("there is room");
+    let [first, second] = [0, 1].map(|at| rig.connections[0].flushes[at]);
+    rig.fabric.fail(second, WcStatus::FATAL_ERR);
+    rig.settle();
+    let cannot = CallError::CannotFlush { device: DeviceId(101) };
+    assert_eq!(rig.receiver().test_flush(&flush), Err(cannot));
+    assert_eq!(rig.receiver().flush(&received).err(), Some(cannot));
+    assert!(rig.fabric.posted(first).is_empty());
+}
+
+/// What the first one was given already ends as any other READ, and the next attempt is one of its own.
+#[test]
+fn a_driver_that_refuses_the_second_read_costs_the_first_once_more() {
+    let (mut rig, received) = received(&setup(2), 1024);
+    let [first, second] = [0, 1].map(|at| rig.connections[0].flushes[at]);
+    rig.fabric.refuse(second, 0, Refusal::QueueFull);
+    let refused = NotNow::Refused { rail: 1, refusal: Refusal::QueueFull };
+    assert_eq!(rig.receiver().flush(&received).err(), Some(refused.into()));
+    assert_eq!(rig.fabric.posted(first).len(), 1);
+    let flush = rig.receiver().flush(&received).expect("now it does");
+    assert_eq!(rig.fabric.posted(first).len(), 2);
+    while rig.fabric.execute(second) == crate::device::Step::Done {}
+    rig.fabric.acknowledge(second);
+    rig.poll_far();
+    assert_eq!(rig.receiver().test_flush(&flush), Ok(false), "the first has not read");
+    rig.settle();
+    assert_eq!(rig.receiver().test_flush(&flush), Ok(true));
+}

@@ -16,6 +16,7 @@ use crate::p2p::memory::Words;
 use crate::p2p::queue::Purpose;
 use crate::rail::MAX_RAILS;
 use crate::verbs::{Completion, DeviceId, Opcode, SendRequest};
+use arrayvec::ArrayVec;
 
 impl<
     Q: QueuePair,
@@ -36,16 +37,22 @@ impl<
     /// # Errors
     ///
     /// [`CannotFlush`](CallError::CannotFlush): a device over which the message came has no queue pair to
-    /// flush with, or that one failed. [Not now](CallError::NotNow): no room.
+    /// flush with, or that one failed; nothing was posted. [Not now](CallError::NotNow): no room, and nothing was
+    /// posted; or a driver [refused](NotNow::Refused). Then devices before that one do read, and into memory that is
+    /// there for it: the next attempt just has them read again.
     pub fn flush(&mut self, received: &Received) -> Result<FlushHandle, CallError> {
         let mut handle = FlushHandle { carriers: 0, until: [0; MAX_RAILS] };
         let Some((addr, rkeys)) = received.last else { return Ok(handle) };
+        // Callers come back until there is room everywhere: READs that went out each time would keep others out.
+        let mut lanes = ArrayVec::<_, MAX_RAILS>::new();
         for at in (0..MAX_RAILS).filter(|at| received.carriers >> at & 1 == 1) {
             let device = self.devices.get(at).copied().unwrap_or_default();
-            let place = self.flush_lane(device)?;
-            if !self.flushes[place].lane.has_room(1) {
-                return Err(NotNow::NoCredits.into());
-            }
+            lanes.push((at, device, self.flush_lane(device)?));
+        }
+        if lanes.iter().any(|(.., place)| !self.flushes[*place].lane.has_room(1)) {
+            return Err(NotNow::NoCredits.into());
+        }
+        for (at, device, place) in lanes {
             let word = Self::RECORDS_WORDS + Self::STAGING_WORDS + at;
             let lkey = self.region.lkey(device);
             let request = SendRequest {
