@@ -658,8 +658,8 @@ plant std-shim/library/src/p2p/connect.rs 'find(|(_, here, there)| here != there
   'find(|(_, here, there)| if PLANTED { *here && !there } else { here != there })'
 
 bug "a receiver that only receives hears what is for a sender" p2p_one_way
-plant std-shim/library/src/p2p/healing.rs 'let sender = self.sender.as_mut().ok_or(ControlError::NotRerouting)?;' \
-  'let Some(sender) = &mut self.sender else { return if PLANTED { Ok(()) } else { Err(ControlError::NotRerouting) } };'
+plant std-shim/library/src/p2p/healing.rs 'let sender = self.sender.as_mut().ok_or(ControlError::OneWay)?;' \
+  'let Some(sender) = &mut self.sender else { return if PLANTED { Ok(()) } else { Err(ControlError::OneWay) } };'
 
 [ "$misplaced" = 0 ] || exit 1
 

@@ -86,6 +86,9 @@ pub enum ControlError {
     /// The connection does not re-route: nothing changed.
     #[error("a control message for a virtual queue pair whose rails fail for good")]
     NotRerouting,
+    /// It is for an end that is not here, of endpoints whose messages go one way: nothing changed.
+    #[error("a control message for an end that is not here: messages go one way")]
+    OneWay,
 }
 
 /// What a message changed.

@@ -114,7 +114,7 @@ fn news_of_the_other_way_are_refused() {
         while let Some(message) = both.near.endpoint.next_message() {
             // What its receiver says is for a sender, of which the far end has none.
             match one_way.far.endpoint.hear(message) {
-                Err(ControlError::NotRerouting) => refused += 1,
+                Err(ControlError::OneWay) => refused += 1,
                 heard => assert!(heard.is_ok() || one_way.far.endpoint.recv_failure().is_some()),
             }
         }

@@ -48,8 +48,8 @@ impl<D: Domain> DerefMut for P2pEndpoint<D> {
 }
 
 impl P2pBuilder {
-    /// Makes an endpoint: one completion queue, one shared receive queue with its pool, and one registration of the
-    /// protocol's own memory for each device; rails on the devices in turn, and on the ports of a device in turn; all
+    /// Makes an endpoint: one completion queue, one registration of the protocol's own memory for each end, and if it
+    /// receives, one shared receive queue with its pool, for each device; rails on the devices in turn, and on the ports of a device in turn; all
     /// queue pairs in INIT. With more devices than rails, the last devices stay idle.
     ///
     /// # Errors
@@ -81,7 +81,8 @@ impl<D: Domain> P2pEndpoint<D> {
     ///
     /// # Errors
     ///
-    /// No correct peer says that: that end has failed. Or this endpoint does not re-route: nothing changed.
+    /// No correct peer says that: that end has failed. Or this endpoint does not re-route, or only goes the
+    /// [other way](ControlError::OneWay): nothing changed.
     pub fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError> {
         self.member.hear(&mut self.shared, message)
     }

@@ -32,11 +32,11 @@ impl<D: Domain> P2pMember<D> {
         }
         match message {
             P2pMessage::Control { from: End::Sender, control } => {
-                let receiver = self.receiver.as_mut().ok_or(ControlError::NotRerouting)?;
+                let receiver = self.receiver.as_mut().ok_or(ControlError::OneWay)?;
                 receiver.control(control)?;
             }
             P2pMessage::Control { from: End::Receiver, control } => {
-                let sender = self.sender.as_mut().ok_or(ControlError::NotRerouting)?;
+                let sender = self.sender.as_mut().ok_or(ControlError::OneWay)?;
                 sender.control(control)?;
             }
             P2pMessage::Offer { place, generation, with } => {

@@ -10,7 +10,8 @@ use std::fmt::{self, Write};
 /// Bytes of the longest text that is read as a [`P2pMessage`]. One of ours has about 250.
 pub const MAX_P2P_MESSAGE_BYTES: usize = 1024;
 
-/// An end of a pair: each endpoint has both, and a sending end talks with the receiving end of the other endpoint.
+/// An end of a pair: an endpoint has both, or [only](super::P2pBuilder::only) one, and a sending end talks with the
+/// receiving end of the other endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum End {

@@ -29,7 +29,8 @@ use std::time::{Duration, Instant};
 /// Each member has those of an endpoint. The completion queues are made for the most members that there may be at a time, and
 /// a device with a lower limit refuses. `ROUTES`, a power of two, is the size of the routing table, of which
 /// three quarters can be used, two routes for each queue pair of a direction and one for each that flushes: the
-/// default of 256 serves 48 members of two rails.
+/// default of 256 serves 48 members of two rails. Members that go [one way](P2pBuilder::only) take half of that;
+/// there are at most `ROUTES / 2` members, whatever they take.
 ///
 /// # Example
 ///
@@ -149,7 +150,7 @@ impl<D: Domain> From<P2pEndpoint<D>> for P2pEndpointSet<D, P2P_ROUTES> {
 
 impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     /// Makes a set without members, which will be as `builder` describes, up to `most` at a time: one completion queue
-    /// and one shared receive queue with its pool for each device.
+    /// for each device, and if they receive, one shared receive queue with its pool.
     ///
     /// # Errors
     ///
