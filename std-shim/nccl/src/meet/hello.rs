@@ -1,7 +1,7 @@
 //! The first frame: who connects proves that NCCL sent it, and says what the connection is to be like.
 //!
 //! ```text
-//!  bytes 0       version, 1
+//!  bytes 0       version, 2
 //!        1..4    terms
 //!        4       1: software NICs
 //!        5..21   token
@@ -13,7 +13,8 @@ use super::handle::Token;
 use super::site::Site;
 use super::terms::Terms;
 
-const VERSION: u8 = 1;
+/// 2: addresses go one way, which who speaks version 1 cannot read.
+const VERSION: u8 = 2;
 const HEAD: usize = 29;
 
 /// The first frame, but for the terms, which the listening end has to like.
