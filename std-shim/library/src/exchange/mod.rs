@@ -85,6 +85,8 @@
 //! absent, and `done` is `{}`. Without a `session` the connection ends with its link.
 //!
 //! A side whose endpoint is for messages has `p2p` in place of `endpoint`, a [`P2pAddress`](crate::p2p::P2pAddress).
+//! That of an endpoint that goes [one way](crate::p2p::P2pBuilder::only) lacks the fields of the other end: programs of
+//! this version that know no such endpoints miss them, and say so. No endpoint of theirs would go with it either.
 //!
 //! Of `heal`, [`HealingMessage`](crate::endpoint::HealingMessage) has all forms. The two sides carry what their
 //! endpoints' [links](crate::endpoint::HealingLink) give them.
