@@ -3,14 +3,29 @@
 mod fixture;
 mod messages;
 
-use fixture::impatient;
-use messages::{Pair, Side};
-use polyrail::nic::{Fabric, Fault, When};
+use fixture::{Host, impatient};
+use messages::{LONG, Pair, Side};
+use polyrail::nic::{DeviceConfig, DeviceLimits, Fabric, Fault, When};
 use polyrail::p2p::{
-    CallError, End, P2pAddress, P2pBuilder, P2pConnectError, P2pEndpointSet, connect_p2p_endpoints,
+    CallError, End, NotNow, P2pAddress, P2pBuilder, P2pConnectError, RecvBuffer,
+    connect_p2p_endpoints,
 };
+use polyrail::progress::messages::{P2pError, P2pThread};
+use polyrail::progress::{Outcome, Pending};
 use polyrail::virtual_qp::ControlError;
 use std::time::{Duration, Instant};
+
+/// The outcome of what a thread was given.
+fn taken<O: Outcome>(mut pending: Pending<O>) -> O {
+    let begin = Instant::now();
+    loop {
+        if let Some(outcome) = pending.try_take() {
+            return outcome;
+        }
+        assert!(begin.elapsed() < LONG);
+        std::thread::yield_now();
+    }
+}
 
 fn pair(builder: P2pBuilder) -> Pair {
     Pair::of([2, 2], 1 << 20, [&builder.only(End::Sender), &builder.only(End::Receiver)])
@@ -31,8 +46,8 @@ fn messages_of_all_sizes_arrive_and_none_goes_back() {
     assert_eq!((queue_pairs(&pair.near), queue_pairs(&pair.far)), ([2, 0], [0, 2]));
     assert_eq!(pair.near.endpoint.counters().count(), 2);
     assert!(pair.near.endpoint.receiver().is_none() && pair.far.endpoint.sender().is_none());
-    pair.near.endpoint.give_up(messages::LONG);
-    pair.far.endpoint.give_up(messages::LONG);
+    pair.near.endpoint.give_up(LONG);
+    pair.far.endpoint.give_up(LONG);
     assert!(pair.near.endpoint.is_drained() && pair.far.endpoint.is_drained());
 }
 
@@ -122,19 +137,132 @@ fn news_of_the_other_way_are_refused() {
     assert!(one_way.far.endpoint.send_failure().is_none());
 }
 
+/// What each of the two tells of itself.
 #[test]
-fn members_of_sets_go_one_way_too() {
+fn each_end_tells_of_its_own_messages_and_flushes_what_it_received() {
+    let mut pair = pair(P2pBuilder::new().flushes(true));
+    let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 1)])).unwrap();
+    let send = pair.until(|pair| pair.near.send(0, 1 << 20, 1)).unwrap();
+    assert_eq!((pair.near.endpoint.unfinished(), pair.far.endpoint.unfinished()), ((1, 0), (0, 1)));
+    let received = pair.received(receive).unwrap();
+    pair.sent(send).unwrap();
+    let flush = pair.until(|pair| pair.far.endpoint.flush(&received)).unwrap();
+    pair.until(|pair| match pair.far.endpoint.test_flush(&flush)? {
+        true => Ok(()),
+        false => Err(NotNow::NoCredits.into()),
+    })
+    .unwrap();
+    assert_eq!(pair.near.endpoint.flush(&received), Err(CallError::OneWay));
+    assert_eq!(pair.near.endpoint.test_flush(&flush), Err(CallError::OneWay));
+    for side in [&mut pair.near, &mut pair.far] {
+        side.endpoint.give_up(LONG);
+    }
+    let failed = |side: &Side| {
+        [side.endpoint.send_failure(), side.endpoint.recv_failure()].map(|it| it.is_some())
+    };
+    assert_eq!((failed(&pair.near), failed(&pair.far)), ([true, false], [false, true]));
+}
+
+/// Whoever comes back for a flush until there is room on all devices takes no room meanwhile.
+#[test]
+fn flushes_that_find_no_room_read_nothing() {
+    let mut pair = pair(P2pBuilder::new().flushes(true).connect_options(impatient()));
+    let receive = pair.until(|pair| pair.far.offer(&[(0, 1 << 20, 5)])).unwrap();
+    let send = pair.until(|pair| pair.near.send(0, 1 << 20, 5)).unwrap();
+    let received = pair.received(receive).unwrap();
+    pair.sent(send).unwrap();
+    // What the second one is to read does not end.
+    pair.far.devices[1].inject(When::Now, Fault::Silent(true));
+    while pair.far.endpoint.flush(&received).is_ok() {
+        pair.far.endpoint.poll(64).unwrap();
+    }
+    let settle = |pair: &mut Pair| {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(100) {
+            pair.far.endpoint.poll(64).unwrap();
+        }
+        pair.far.devices[0].carried_bytes()
+    };
+    let before = settle(&mut pair);
+    for _ in 0..1000 {
+        assert!(pair.far.endpoint.flush(&received).unwrap_err().is_not_now());
+        pair.far.endpoint.poll(64).unwrap();
+    }
+    assert_eq!(settle(&mut pair), before);
+}
+
+/// The other device carries everything then, and nothing waits for the one that is gone.
+#[test]
+fn devices_that_are_gone_keep_nobody_waiting() {
+    let builder = P2pBuilder::new().reroutes(true).flushes(true).connect_options(impatient());
+    for far in [false, true] {
+        let mut pair = pair(builder);
+        pair.exchange(1 << 20, 1 << 20);
+        let side = if far { &pair.far } else { &pair.near };
+        side.devices[0].inject(When::Now, Fault::DeviceGone);
+        let begin = Instant::now();
+        let (mut receive, mut send, mut received, mut sent) = (None, None, None, false);
+        while received.is_none() || !sent {
+            assert!(begin.elapsed() < LONG, "far: {far}");
+            // A device that is gone is polled in vain.
+            _ = pair.near.endpoint.poll(16);
+            _ = pair.far.endpoint.poll(16);
+            pair.carry();
+            receive = receive.or_else(|| pair.far.offer(&[(0, 1 << 20, 5)]).ok());
+            send = send.or_else(|| pair.near.send(0, 1 << 20, 5).ok());
+            if let (Some(receive), None) = (receive, received) {
+                received = pair.far.endpoint.test_recv(receive).unwrap();
+            }
+            if let (Some(send), false) = (send, sent) {
+                sent = pair.near.endpoint.test_send(send).unwrap();
+            }
+        }
+        for side in [&mut pair.near, &mut pair.far] {
+            side.endpoint.fail();
+            let begin = Instant::now();
+            while !side.endpoint.is_drained() {
+                assert!(begin.elapsed() < LONG, "far: {far}");
+                _ = side.endpoint.poll(64);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sender_needs_no_shared_receive_queue() {
     let fabric = Fabric::threaded();
-    let hub = fixture::Host::new(&fabric, "hub", 2, 1 << 20);
-    let receives = P2pBuilder::new().only(End::Receiver);
-    let mut set: P2pEndpointSet = P2pEndpointSet::build(&receives, &hub.all(), 3).unwrap();
-    let sends = P2pBuilder::new().only(End::Sender);
-    for round in 0..5 {
-        let mut peer = Side::new(&fabric, "peer", 2, 1 << 20, &sends);
-        let number = set.add().unwrap();
-        connect_p2p_endpoints(set.member_mut(number).unwrap(), &mut peer.endpoint).unwrap();
-        set.give_up(number, messages::LONG).unwrap();
-        peer.endpoint.give_up(messages::LONG);
-        assert_eq!(set.remove(number), Ok(()), "round {round}");
+    let mut config = DeviceConfig::named("bare");
+    config.limits = DeviceLimits { max_srq_wr: 0, ..DeviceLimits::default() };
+    let domain = fabric.create_device(config).alloc_pd().unwrap();
+    let builder = P2pBuilder::new().rails(1);
+    assert!(builder.build(&[&domain]).is_err());
+    assert!(builder.only(End::Receiver).build(&[&domain]).is_err());
+    let sender = builder.only(End::Sender).build(&[&domain]).unwrap();
+    assert_eq!(sender.queue_pairs(End::Sender).count(), 1);
+}
+
+#[test]
+fn threads_drive_endpoints_that_go_one_way() {
+    let fabric = Fabric::threaded();
+    let [near, far] = ["near", "far"].map(|name| Host::new(&fabric, name, 2, 1 << 20));
+    for comp_vector in [None, Some(0)] {
+        let builder = P2pBuilder::new().completion_channel(comp_vector);
+        let mut sends = builder.only(End::Sender).build(&near.all()).unwrap();
+        let mut receives = builder.only(End::Receiver).build(&far.all()).unwrap();
+        connect_p2p_endpoints(&mut sends, &mut receives).unwrap();
+        let threads = [sends, receives].map(|endpoint| P2pThread::spawn(endpoint).unwrap());
+        let [mut sends, mut receives] = threads.each_ref().map(|each| each.handle(0).unwrap());
+        let keys = [near.buffer.own_keys(), far.buffer.own_keys()];
+        let local = [&near, &far].map(|host| host.buffer.local(0, 1 << 20).unwrap());
+        let [from, to] = [0, 1].map(|at| RecvBuffer { local: local[at], tag: 1, keys: &keys[at] });
+        let one_way = |refused| assert_eq!(refused, P2pError::Call(CallError::OneWay));
+        one_way(taken(receives.isend(local[1], 1, &keys[1]).unwrap()).unwrap_err());
+        one_way(taken(sends.irecv(&[from]).unwrap()).unwrap_err());
+        for _ in 0..10 {
+            let receive = receives.irecv(&[to]).unwrap();
+            taken(sends.isend(local[0], 1, &keys[0]).unwrap()).unwrap();
+            assert_eq!(taken(receive).unwrap().sizes(), [1 << 20]);
+        }
+        threads.into_iter().for_each(|thread| drop(thread.shutdown().unwrap()));
     }
 }
