@@ -161,6 +161,41 @@ fn rail_0_waits_for_its_device_for_a_while() {
     }
 }
 
+/// The only rail in service is not sent home: without any the endpoint would end.
+#[test]
+fn rail_0_goes_home_when_another_rail_is_in_service() {
+    const HOME_AFTER: Duration = Duration::from_millis(300);
+    for scheme in SCHEMES {
+        let mut ends = Ends::new(
+            11,
+            2,
+            &healed(scheme)
+                .rails(2)
+                .healing(Healing { home_after: Some(HOME_AFTER), ..Healing::default() }),
+        );
+        let links = [&ends.near, &ends.far].map(|end| end.devices[0].clone());
+        for link in &links {
+            link.inject(When::Now, Fault::LinkDown);
+        }
+        poll_until(&mut ends, |ends| !ends.is_ready());
+        poll_until(&mut ends, Ends::is_ready);
+        assert_eq!(ends.near.endpoint.device_of(RailId::Data(0)), "near1");
+        for link in &links {
+            link.inject(When::Now, Fault::LinkUp);
+        }
+        // Long enough for both to hear of the links, and then until it is time.
+        let begin = Instant::now();
+        poll_until(&mut ends, |_| begin.elapsed() > Duration::from_millis(20));
+        sleep(HOME_AFTER);
+        assert!(ends.near.endpoint.fail_rail(RailId::Data(1)));
+        poll_until(&mut ends, |ends| {
+            ends.is_ready() && ends.near.endpoint.device_of(RailId::Data(0)) == "near0"
+        });
+        ends.limit(MESSAGES);
+        ends.finish(|_| ());
+    }
+}
+
 /// Why an end failed, once all its requests are reported.
 fn end_of(ends: &mut Ends, near: bool) -> EndpointError {
     ends.near.may_fail = true;

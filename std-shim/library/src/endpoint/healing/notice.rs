@@ -13,6 +13,9 @@ use std::time::Duration;
 /// How often devices are asked for events: a system call for each, with real verbs.
 const EVENTS_EVERY: Duration = Duration::from_millis(1);
 
+/// When a rail that has to stay away for now is looked at again.
+const HOME_AGAIN: Duration = Duration::from_millis(10);
+
 impl<Q, C, const ROUTES: usize> Walk<'_, Q, C, ROUTES>
 where
     Q: Connect,
@@ -74,7 +77,8 @@ where
     }
 
     /// Rails that requests wait for may be where they share another rail's device: that costs throughput for as
-    /// long as they do. If their own device has a port for them again, they fail once more.
+    /// long as they do. If their own device has a port for them again, they fail once more: once the endpoint can do
+    /// without them.
     pub(super) fn go_home(&mut self) {
         if self.healer.home_at.is_none_or(|at| self.now < at) {
             return;
@@ -87,11 +91,28 @@ where
                 continue;
             };
             let device = self.qp.devices[home.device];
-            if self.owner.devices.port(device, home.port.number).is_ok() {
-                self.give_up_rail(rail, Noticed::Home);
-                self.hurry_at(rail);
+            if self.owner.devices.port(device, home.port.number).is_err() {
+                continue;
             }
+            if self.is_needed(rail) {
+                self.healer.home_at = self.now.checked_add(HOME_AGAIN);
+                continue;
+            }
+            self.give_up_rail(rail, Noticed::Home);
+            self.hurry_at(rail);
         }
+    }
+
+    /// Whether too few rails would be in service without this one, or none though there are others.
+    fn is_needed(&self, rail: RailId) -> bool {
+        if self.is_out(rail) || !matches!(rail, RailId::Data(_)) {
+            return false;
+        }
+        let is_other = |other: &RailId| matches!(other, RailId::Data(_)) && *other != rail;
+        let others = || rail_ids().filter(is_other).filter_map(|other| self.state(other));
+        let in_service = others().filter(|state| *state == RailState::InService).count();
+        let min_rails = usize::from(self.qp.virtual_qp().config().min_rails);
+        in_service < min_rails.max(others().count().min(1))
     }
 
     pub(super) fn hurry(&mut self, rail: RailId) {
