@@ -140,9 +140,7 @@ nixl_status_t Engine::checkXfer(nixlBackendReqH *handle) const {
 nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const {
     return guarded("releasing a transfer", [&] {
         auto *transfer = static_cast<Transfer *>(handle);
-        if (!hub->release(*transfer)) {
-            throw Failure(NIXL_ERR_NOT_ALLOWED, "requests of it are still under way with agent " + transfer->agent());
-        }
+        hub->release(*transfer);
         delete transfer;
         return NIXL_SUCCESS;
     });

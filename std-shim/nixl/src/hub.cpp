@@ -198,7 +198,7 @@ nixl_status_t Hub::look(const Transfer &transfer) {
     return status;
 }
 
-bool Hub::release(Transfer &transfer) {
+void Hub::release(Transfer &transfer) {
     const auto deadline = Clock::now() + PATIENCE;
     for (bool is_first = true;; is_first = false) {
         {
@@ -209,16 +209,19 @@ bool Hub::release(Transfer &transfer) {
             if (transfer.status() == NIXL_IN_PROG) {
                 progress();
             }
+            const auto found = outgoing.find(transfer.agent());
+            if (transfer.status() == NIXL_IN_PROG && Clock::now() > deadline && found != outgoing.end()) {
+                // An error would not help: NIXL forgets a transfer that it asked to release, whatever it is told.
+                const std::string words = "a transfer was released that was still under way a second later";
+                log(LogLevel::Warn, "the connection to agent " + transfer.agent() + " is ended: " + words);
+                found->second->fail(words);
+            }
             if (transfer.status() != NIXL_IN_PROG) {
-                const auto found = outgoing.find(transfer.agent());
                 if (found != outgoing.end()) {
                     found->second->forget(transfer);
                 }
-                return true;
+                return;
             }
-        }
-        if (Clock::now() > deadline) {
-            return false;
         }
         std::this_thread::sleep_for(PAUSE);
     }

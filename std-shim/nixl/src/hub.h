@@ -35,8 +35,9 @@ public:
     void start(Transfer &transfer, std::optional<std::string> notification);
     // What became of it, after a look at all connections.
     nixl_status_t look(const Transfer &transfer);
-    // Ends it; false if requests of it are still under way after a second: then it lives on.
-    bool release(Transfer &transfer);
+    // Ends it: no device accesses its memory any more. If requests of it are still under way after a second, the
+    // connection ends with it, and so do the peer's other transfers.
+    void release(Transfer &transfer);
     // Throws a Failure.
     void notify(const std::string &agent, const std::string &message);
     void take_notifications(notif_list_t &list);

@@ -263,6 +263,37 @@ class Ends(Pair):
         self.a.release_xfer_handle(handle)
 
 
+class LongTransfers(Pair):
+    """Transfers are under way for much longer than a release waits."""
+
+    LENGTH = 64 << 20
+    PARAMETERS = {"software_bytes_per_second": "4000000", "rails": "2"}
+
+    def test_one_that_is_released_is_over(self):
+        everything = [(0, self.LENGTH)]
+        some = descriptors(self.here, [(0, 64)]), descriptors(self.there, [(0, 64)])
+        long = prepare(self.a, "READ", descriptors(self.here, everything), descriptors(self.there, everything), "b")
+        other = prepare(self.a, "WRITE", descriptors(self.here, everything), descriptors(self.there, everything), "b")
+        self.assertEqual(self.a.transfer(long), "PROC")
+        self.assertEqual(self.a.transfer(other), "PROC")
+        time.sleep(0.3)
+        with words() as said:
+            self.a.release_xfer_handle(long)
+        self.assertIn("the connection to agent b is ended", said[0])
+        # The memory is the caller's again.
+        self.here[:] = 200
+        before = self.there.copy()
+        with self.assertRaises(nixl.nixlRemoteDisconnectError):
+            finish(self.a, other)
+        self.a.release_xfer_handle(other)
+        time.sleep(1)
+        self.assertTrue((self.here == 200).all())
+        np.testing.assert_array_equal(self.there, before)
+        self.a.remove_remote_agent("b")
+        self.a.add_remote_agent(self.b.get_agent_metadata())
+        self.assertEqual(move(self.a, "WRITE", *some, "b"), "DONE")
+
+
 class SlowEnds(Pair):
     """Transfers are under way for milliseconds."""
 
