@@ -65,6 +65,14 @@ uint64_t megabits_of(polyrail_domain *domain) {
     return megabits;
 }
 
+void check_length(const std::string &notification) {
+    if (notification.size() > MAX_NOTIFICATION_BYTES) {
+        throw Failure(NIXL_ERR_INVALID_PARAM, "a notification of " + std::to_string(notification.size()) +
+                                                  " bytes; " + std::to_string(MAX_NOTIFICATION_BYTES) +
+                                                  " are the most");
+    }
+}
+
 } // namespace
 
 // The mutex, with the hub's thread told to give way.
@@ -164,6 +172,9 @@ void Hub::disconnect(const std::string &agent) {
 }
 
 void Hub::start(Transfer &transfer, std::optional<std::string> notification) {
+    if (notification.has_value()) {
+        check_length(*notification);
+    }
     {
         const Entry entry(*this);
         Outgoing &there = outgoing_to(transfer.agent());
@@ -228,11 +239,7 @@ void Hub::release(Transfer &transfer) {
 }
 
 void Hub::notify(const std::string &agent, const std::string &message) {
-    if (message.size() > MAX_NOTIFICATION_BYTES) {
-        throw Failure(NIXL_ERR_INVALID_PARAM, "a notification of " + std::to_string(message.size()) +
-                                                  " bytes; " + std::to_string(MAX_NOTIFICATION_BYTES) +
-                                                  " are the most");
-    }
+    check_length(message);
     const Entry entry(*this);
     outgoing_to(agent).notify(message);
     progress();

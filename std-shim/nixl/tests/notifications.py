@@ -4,8 +4,9 @@ import time
 import unittest
 
 import numpy as np
+from nixl_cu12 import _bindings as nixl
 
-from agents import IS_OURS, Pair, agent, acquaint, descriptors, finish, notes, prepare
+from agents import IS_OURS, Pair, agent, acquaint, descriptors, finish, notes, prepare, words
 
 
 class Notifications(Pair):
@@ -49,6 +50,24 @@ class Notifications(Pair):
         self.assertEqual(notes(self.b, "a", 1), [b"you may have it back"])
         np.testing.assert_array_equal(self.here[:5000], self.there[:5000])
         self.assertEqual(finish(self.a, handle), "DONE")
+        self.a.release_xfer_handle(handle)
+
+    @unittest.skipUnless(IS_OURS, "a limit of ours")
+    def test_longer_than_they_may_be(self):
+        places = descriptors(self.here, [(0, 500)]), descriptors(self.there, [(0, 500)])
+        before = self.there.copy()
+        too_long = bytes((64 << 20) + 1)
+        with words(), self.assertRaises(nixl.nixlInvalidParamError):
+            self.a.send_notif("b", too_long)
+        handle = prepare(self.a, "WRITE", *places, "b")
+        with words(), self.assertRaises(nixl.nixlInvalidParamError):
+            self.a.transfer(handle, too_long)
+        np.testing.assert_array_equal(self.there, before)
+        # Neither costs the transfer nor the connection anything.
+        self.a.transfer(handle, b"short enough")
+        self.assertEqual(notes(self.b, "a", 1), [b"short enough"])
+        self.assertEqual(finish(self.a, handle), "DONE")
+        np.testing.assert_array_equal(self.there[:500], self.here[:500])
         self.a.release_xfer_handle(handle)
 
     def test_both_ways_from_both_sides(self):
