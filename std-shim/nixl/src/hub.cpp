@@ -266,7 +266,8 @@ bool Hub::progress() {
     }
     bool is_any = false;
     bool is_more = true;
-    for (int batch = 0; is_more && batch < BATCHES && waiting.load() == 0; ++batch) {
+    // One at least: with others calling all the time nobody would ever poll.
+    for (int batch = 0; is_more && batch < BATCHES && (batch == 0 || waiting.load() == 0); ++batch) {
         is_more = poll();
         is_any |= is_more;
     }
