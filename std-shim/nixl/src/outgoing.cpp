@@ -85,8 +85,8 @@ void Outgoing::check_alive() const {
 }
 
 void Outgoing::add(Transfer &transfer) {
-    check_alive();
     begin();
+    check_alive();
     transfer.notify_by(&outbox);
     active.push_back(&transfer);
     unposted.push_back(&transfer);
@@ -98,12 +98,12 @@ void Outgoing::forget(Transfer &transfer) {
 }
 
 void Outgoing::notify(const std::string &message) {
-    check_alive();
     if (outbox.waiting_bytes() + message.size() > MAX_WAITING_BYTES) {
         throw Failure(NIXL_ERR_NOT_ALLOWED, "agent " + whom + " does not take notifications, and " +
                                                 std::to_string(outbox.waiting_bytes()) + " bytes wait for it");
     }
     begin();
+    check_alive();
     outbox.add(message, nullptr);
 }
 
