@@ -91,6 +91,16 @@ private:
     Hub &hub;
 };
 
+Hub::Wakes::Wakes() : fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    if (fd < 0) {
+        throw Failure(NIXL_ERR_BACKEND, std::string("eventfd: ") + std::strerror(errno));
+    }
+}
+
+Hub::Wakes::~Wakes() {
+    close(fd);
+}
+
 Hub::Hub(const Settings &settings, const std::string &agent, bool drives_transfers)
     : drives_transfers(drives_transfers), token(settings.token), link_options(settings.link),
       devices(open_devices(settings)), peers(open_peers(devices.get(), settings.endpoint, drives_transfers)) {
@@ -107,10 +117,6 @@ Hub::Hub(const Settings &settings, const std::string &agent, bool drives_transfe
         throw Failure(NIXL_ERR_INVALID_PARAM, "the agent's name is too long");
     }
     load(agent, self.encode());
-    wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (wake_fd < 0) {
-        throw Failure(NIXL_ERR_BACKEND, std::string("eventfd: ") + std::strerror(errno));
-    }
     thread = std::thread([this] { work(); });
 }
 
@@ -124,7 +130,6 @@ Hub::~Hub() {
     stopping = true;
     wake();
     thread.join();
-    close(wake_fd);
 }
 
 std::string Hub::address() const {
@@ -419,7 +424,7 @@ bool Hub::is_busy() const {
 void Hub::wake() {
     const uint64_t one = 1;
     // It cannot fail for another reason than that the thread is to wake already.
-    static_cast<void>(!write(wake_fd, &one, sizeof one));
+    static_cast<void>(!write(wakes.fd, &one, sizeof one));
 }
 
 void Hub::work() {
@@ -445,7 +450,7 @@ void Hub::work() {
 
 // Sleeps until a completion comes, somebody wakes it, or it is time to look.
 void Hub::rest() {
-    pollfd fds[2] = {{wake_fd, POLLIN, 0}, {-1, POLLIN, 0}};
+    pollfd fds[2] = {{wakes.fd, POLLIN, 0}, {-1, POLLIN, 0}};
     int timeout_ms = LONG_REST_MS;
     {
         const std::lock_guard<std::mutex> guard(mutex);
@@ -465,6 +470,6 @@ void Hub::rest() {
     }
     ::poll(fds, 2, timeout_ms);
     is_resting = false;
-    uint64_t wakes = 0;
-    static_cast<void>(!read(wake_fd, &wakes, sizeof wakes));
+    uint64_t count = 0;
+    static_cast<void>(!read(wakes.fd, &count, sizeof count));
 }

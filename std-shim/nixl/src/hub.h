@@ -90,7 +90,13 @@ private:
     std::atomic<bool> stopping{false};
     std::atomic<bool> is_resting{false};
     // What wakes the thread.
-    int wake_fd = -1;
+    struct Wakes {
+        Wakes();
+        ~Wakes();
+        Wakes(const Wakes &) = delete;
+        void operator=(const Wakes &) = delete;
+        const int fd;
+    } wakes;
     std::thread thread;
 
     class Entry;
