@@ -15,6 +15,9 @@ namespace {
 constexpr char PREFIX[] = "POLYRAIL_";
 constexpr size_t PREFIX_BYTES = sizeof(PREFIX) - 1;
 
+// How long requests may wait while all rails are away.
+constexpr uint64_t RAILS_AWAY_MS = 20'000;
+
 // Of the plugin for NCCL, which reads the same environment.
 const char *const OF_OTHERS[] = {"QUEUE_PAIRS_PER_RAIL", "SPLIT_THRESHOLD", "SEPARATE_SIGNAL", "RAIL_TIMEOUT_MS", "FLUSH"};
 
@@ -160,6 +163,9 @@ Settings Settings::read(const nixl_b_params_t &parameters) {
     Settings settings;
     settings.endpoint.size = sizeof(settings.endpoint);
     settings.endpoint.rail_failure = POLYRAIL_RAIL_FAILURE_REROUTE;
+    // A moment without any rail ends no connection; longer, and the peer counts as gone.
+    settings.endpoint.min_rails = POLYRAIL_NO_RAIL_NEEDED;
+    settings.endpoint.rail_timeout_ms = settings.endpoint.fence_timeout_ms = RAILS_AWAY_MS;
     settings.link.size = sizeof(settings.link);
     for (char **variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
         const char *equals = std::strchr(*variable, '=');

@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
-TESTS="host transfers notifications refusals cycles compare"
+TESTS="host adverse transfers notifications refusals cycles compare"
 NIXL="nixl-cu12==1.5.1"
 out="$PWD/target/nixl"
 venv="$out/venv"
@@ -41,7 +41,7 @@ export POLYRAIL_BACKEND=software NIXL_LOG_LEVEL="${NIXL_LOG_LEVEL:-FATAL}" PYTHO
 for test in ${*:-$TESTS}; do
   echo "== $test"
   case "$test" in
-    host* | guest) ;;
+    host* | guest | adverse) ;;
     *) install_wheel ;;
   esac
   case "$test" in
@@ -49,6 +49,10 @@ for test in ${*:-$TESTS}; do
       make "$out/host-address" "$out/host-thread"
       timeout 300 "$out/host-address" rails=2
       TSAN_OPTIONS="suppressions=$PWD/std-shim/nixl/tests/thread.supp" timeout 300 "$out/host-thread" rails=2
+      ;;
+    adverse)
+      make "$out/adverse"
+      timeout 300 "$out/adverse"
       ;;
     # Only built: for tests/rxe/nixl.sh.
     host-plain) make "$out/host-plain" ;;

@@ -1,0 +1,228 @@
+// What an engine does in bad company: threads that cannot be made, threads that call all the time, and rails that all
+// fail at once. Linked with the plugin's sources; the linker wraps two functions of the library for it (--wrap).
+
+#include "agent.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <mutex>
+#include <polyrail.h>
+#include <pthread.h>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Threads that may still be made.
+std::atomic<int> threads_left{1 << 30};
+
+// Peers of all engines, and whether the next look at links is to fail all rails of theirs.
+std::mutex peers_mutex;
+std::vector<std::pair<polyrail_peers *, uint64_t>> peers_made;
+std::atomic<bool> is_cutting{false};
+
+const nixl_b_params_t PARAMETERS{{"backend", "software"}, {"rails", "2"}, {"log_level", "none"}};
+
+} // namespace
+
+extern "C" {
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *argument) noexcept {
+    using Create = int (*)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    static const auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+    return threads_left.fetch_sub(1) > 0 ? create(thread, attributes, body, argument) : EAGAIN;
+}
+
+polyrail_code __real_polyrail_peers_add(polyrail_peers *, const polyrail_endpoint_options *, uint64_t *);
+polyrail_code __real_polyrail_peers_drive(polyrail_peers *);
+
+polyrail_code __wrap_polyrail_peers_add(polyrail_peers *peers, const polyrail_endpoint_options *options,
+                                        uint64_t *peer) {
+    const polyrail_code code = __real_polyrail_peers_add(peers, options, peer);
+    const std::lock_guard<std::mutex> guard(peers_mutex);
+    peers_made.emplace_back(peers, *peer);
+    return code;
+}
+
+// The engine calls it with its mutex held: nobody else uses these peers.
+polyrail_code __wrap_polyrail_peers_drive(polyrail_peers *peers) {
+    const std::lock_guard<std::mutex> guard(peers_mutex);
+    if (is_cutting && !peers_made.empty() && peers_made.front().first == peers) {
+        for (uint32_t rail = 0; rail < 2; ++rail) {
+            REQUIRE(polyrail_peers_fail_rail(peers, peers_made.front().second, rail) == POLYRAIL_CODE_OK);
+        }
+        is_cutting = false;
+    }
+    return __real_polyrail_peers_drive(peers);
+}
+}
+
+namespace {
+
+// A WRITE of one agent's whole memory, or of its first bytes, to another's.
+class Write {
+public:
+    Write(Agent &from, Agent &to, nixlBackendMD *remote, size_t length) : from(from), to(to) {
+        mine.addDesc(Agent::part(from.start(), length, from.local));
+        theirs.addDesc(Agent::part(to.start(), length, remote));
+        REQUIRE(from.engine->prepXfer(NIXL_WRITE, mine, theirs, to.name, handle, nullptr) == NIXL_SUCCESS);
+    }
+    ~Write() { REQUIRE(from.engine->releaseReqH(handle) == NIXL_SUCCESS); }
+    Write(const Write &) = delete;
+    void operator=(const Write &) = delete;
+
+    nixl_status_t post() { return from.engine->postXfer(NIXL_WRITE, mine, theirs, to.name, handle, nullptr); }
+
+    // What becomes of it within that time.
+    nixl_status_t await(nixl_status_t status, Clock::duration most) {
+        const auto deadline = Clock::now() + most;
+        while (status == NIXL_IN_PROG && Clock::now() < deadline) {
+            status = from.engine->checkXfer(handle);
+        }
+        return status;
+    }
+
+private:
+    Agent &from, &to;
+    List<nixlMetaDesc> mine, theirs;
+    nixlBackendReqH *handle = nullptr;
+};
+
+int descriptors() {
+    int count = 0;
+    DIR *const folder = opendir("/proc/self/fd");
+    while (readdir(folder) != nullptr) {
+        ++count;
+    }
+    closedir(folder);
+    return count;
+}
+
+// A set-up that is refused leaves nothing behind.
+void set_up_without_threads() {
+    for (int threads = 0; threads < 3; ++threads) {
+        int before = 0;
+        for (int turn = 0; turn < 5; ++turn) {
+            threads_left = threads;
+            nixl_b_params_t parameters = PARAMETERS;
+            nixlBackendInitParams init{"a", "POLYRAIL", &parameters, true, 0, {}, false};
+            nixlBackendEngine *const engine = Agent::plugin().create_engine(&init);
+            threads_left = 1 << 30;
+            REQUIRE(engine != nullptr);
+            Agent::plugin().destroy_engine(engine);
+            // What threads of the library still hold.
+            for (int wait = 0; turn > 0 && descriptors() > before && wait < 5000; ++wait) {
+                std::this_thread::sleep_for(milliseconds(1));
+            }
+            before = turn == 0 ? descriptors() : before;
+        }
+        REQUIRE(descriptors() <= before);
+    }
+}
+
+// A connection that cannot even begin takes nothing.
+void connect_without_threads() {
+    Agent a("a", PARAMETERS, true), b("b", PARAMETERS, true);
+    REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+    threads_left = 0;
+    const nixl_status_t notified = a.engine->genNotif("b", "swallowed");
+    threads_left = 1 << 30;
+    REQUIRE(notified == NIXL_ERR_REMOTE_DISCONNECT);
+
+    REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+    nixlBackendMD *const remote = a.load("b", b.start(), b.keys);
+    {
+        Write write(a, b, remote, 100);
+        REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+        threads_left = 0;
+        const nixl_status_t posted = write.post();
+        threads_left = 1 << 30;
+        REQUIRE(posted == NIXL_ERR_REMOTE_DISCONNECT);
+    }
+    REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
+}
+
+// Transfers go on while others prepare and release theirs all the time.
+void crowd() {
+    Agent a("a", PARAMETERS, false), b("b", PARAMETERS, true);
+    REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+    REQUIRE(a.engine->connect("b") == NIXL_SUCCESS);
+    nixlBackendMD *const remote = a.load("b", b.start(), b.keys);
+    std::atomic<bool> is_over{false};
+    std::vector<std::thread> others;
+    for (int other = 0; other < 6; ++other) {
+        others.emplace_back([&] {
+            while (!is_over) {
+                Write(a, b, remote, 100);
+            }
+        });
+    }
+    // Transfers starve now and then, not always.
+    const auto end = Clock::now() + seconds(6);
+    int count = 0;
+    Clock::duration longest{};
+    while (Clock::now() < end) {
+        Write write(a, b, remote, 100);
+        const auto begin = Clock::now();
+        REQUIRE(write.await(write.post(), seconds(20)) == NIXL_SUCCESS);
+        longest = std::max(longest, Clock::now() - begin);
+        ++count;
+    }
+    is_over = true;
+    for (std::thread &other : others) {
+        other.join();
+    }
+    std::printf("among threads that call all the time: %d transfers, the longest of %lld ms\n", count,
+                static_cast<long long>(std::chrono::duration_cast<milliseconds>(longest).count()));
+    REQUIRE(longest < seconds(2));
+    REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
+}
+
+// A moment without any rail costs no transfer.
+void lose_all_rails() {
+    peers_made.clear();
+    nixl_b_params_t parameters = PARAMETERS;
+    parameters["devices"] = "soft0,soft1";
+    parameters["software_bytes_per_second"] = "20000000";
+    Agent a("a", parameters, true), b("b", parameters, true);
+    REQUIRE(a.engine->loadRemoteConnInfo("b", b.address) == NIXL_SUCCESS);
+    REQUIRE(a.engine->connect("b") == NIXL_SUCCESS);
+    nixlBackendMD *const remote = a.load("b", b.start(), b.keys);
+    a.memory.assign(LENGTH, 7);
+    {
+        Write write(a, b, remote, LENGTH);
+        const nixl_status_t status = write.post();
+        REQUIRE(status == NIXL_IN_PROG);
+        std::this_thread::sleep_for(milliseconds(30));
+        is_cutting = true;
+        REQUIRE(write.await(status, seconds(20)) == NIXL_SUCCESS);
+    }
+    REQUIRE(!is_cutting && a.memory == b.memory);
+    REQUIRE(a.engine->unloadMD(remote) == NIXL_SUCCESS);
+}
+
+} // namespace
+
+int main(int count, char **arguments) {
+    const std::string only = count > 1 ? arguments[1] : "";
+    const std::pair<const char *, void (*)()> tests[] = {
+        {"set-ups", set_up_without_threads},
+        {"connections", connect_without_threads},
+        {"crowd", crowd},
+        {"rails", lose_all_rails},
+    };
+    for (const auto &[name, test] : tests) {
+        if (only.empty() || only == name) {
+            test();
+            std::printf("%s: as they should be\n", name);
+        }
+    }
+}
