@@ -47,13 +47,23 @@ void move(Agent &here, Agent &there, nixlBackendMD *remote, size_t start, size_t
     }
 }
 
+// The one notification that comes.
 std::string await(Agent &here) {
     notif_list_t got;
     while (got.empty()) {
         REQUIRE(here.engine->getNotifs(got) == NIXL_SUCCESS);
     }
     REQUIRE(got.size() == 1);
-    return got[0].first + ": " + std::to_string(got[0].second.size());
+    return got[0].first + ": " + got[0].second;
+}
+
+// Of no period that the parts have in which it travels.
+std::string long_text() {
+    std::string text;
+    while (text.size() < 100'000) {
+        text += std::to_string(text.size()) + ' ';
+    }
+    return text;
 }
 
 void run(const nixl_b_params_t &of_one, const nixl_b_params_t &of_other, bool has_thread, int turns) {
@@ -69,8 +79,9 @@ void run(const nixl_b_params_t &of_one, const nixl_b_params_t &of_other, bool ha
     std::thread second([&] { REQUIRE(b.engine->connect("a") == NIXL_SUCCESS); });
     first.join(), second.join();
 
-    REQUIRE(a.engine->genNotif("b", std::string(100'000, 'x')) == NIXL_SUCCESS);
-    REQUIRE(await(b) == "a: 100000");
+    const std::string text = long_text();
+    REQUIRE(a.engine->genNotif("b", text) == NIXL_SUCCESS);
+    REQUIRE(await(b) == "a: " + text);
 
     std::vector<std::thread> threads;
     for (int thread = 0; thread < THREADS; ++thread) {
@@ -82,6 +93,10 @@ void run(const nixl_b_params_t &of_one, const nixl_b_params_t &of_other, bool ha
         while (notes.load() < 2 * THREADS * turns) {
             notif_list_t got;
             REQUIRE(agent.engine->getNotifs(got) == NIXL_SUCCESS);
+            for (const auto &[from, said] : got) {
+                // Who sends one says its own name.
+                REQUIRE(from == said && from == (&agent == &a ? b.name : a.name));
+            }
             notes += static_cast<int>(got.size());
             std::this_thread::yield();
         }
@@ -91,6 +106,10 @@ void run(const nixl_b_params_t &of_one, const nixl_b_params_t &of_other, bool ha
         thread.join();
     }
     notes_of_a.join(), notes_of_b.join();
+    // And no more than that: what comes next is what is sent next.
+    REQUIRE(notes.load() == 2 * THREADS * turns);
+    REQUIRE(a.engine->genNotif("b", "last") == NIXL_SUCCESS && b.engine->genNotif("a", "last") == NIXL_SUCCESS);
+    REQUIRE(await(b) == "a: last" && await(a) == "b: last");
 
     REQUIRE(a.engine->disconnect("b") == NIXL_SUCCESS);
     REQUIRE(a.engine->genNotif("b", "") == NIXL_ERR_NOT_FOUND);
