@@ -49,8 +49,8 @@ impl<D: Domain> DerefMut for P2pEndpoint<D> {
 
 impl P2pBuilder {
     /// Makes an endpoint: one completion queue, one registration of the protocol's own memory for each end, and if it
-    /// receives, one shared receive queue with its pool, for each device; rails on the devices in turn, and on the ports of a device in turn; all
-    /// queue pairs in INIT. With more devices than rails, the last devices stay idle.
+    /// receives, one shared receive queue with its pool, for each device; rails on the devices in turn, and on the ports
+    /// of a device in turn; all queue pairs in INIT. With more devices than rails, the last devices stay idle.
     ///
     /// # Errors
     ///
