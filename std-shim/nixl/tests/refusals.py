@@ -249,7 +249,6 @@ class Ends(Pair):
         self.assertTrue((self.there[64:] == 200).all())
 
 
-
 class LongTransfers(Pair):
     """Transfers are under way for much longer than a release waits."""
 
@@ -282,9 +281,9 @@ class LongTransfers(Pair):
 
 
 class MemoryTakenBack(Pair):
-    """Memory that is registered no more while a transfer of some half a second is out."""
+    """Memory that is registered no more while a transfer of some two seconds is out."""
 
-    LENGTH = 4 << 20
+    LENGTH = 16 << 20
     PARAMETERS = {"software_bytes_per_second": "8000000", "rails": "2"}
 
     def check(self, operation, at_near):

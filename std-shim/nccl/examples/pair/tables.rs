@@ -30,15 +30,15 @@ const AHEAD: usize = 3;
 
 /// A line for each device, and for these NICs merged, which all versions agree on.
 pub(crate) fn describe(plugin: &str, nics: &[c_int]) -> Result<String, String> {
-    let mut expected = Vec::new();
-    for version in VERSIONS {
+    // The oldest first: what the next ones merge stays.
+    let found = VERSIONS.into_iter().rev().map(|version| {
         let found = properties(&load(plugin, version)?, nics);
-        let found = found.map_err(|status| format!("version {version}: {status}"))?;
-        if version == NEWEST {
-            expected = found;
-            continue;
-        }
-        let mut expected = expected.clone();
+        Ok((version, found.map_err(|status| format!("version {version}: {status}"))?))
+    });
+    let mut found = found.collect::<Result<Vec<_>, String>>()?;
+    let (_, newest) = found.pop().unwrap_or_default();
+    for (version, found) in found {
+        let mut expected = newest.clone();
         if version < MERGES {
             expected.pop();
             expected.iter_mut().for_each(|device| device.parts.clear());
@@ -47,7 +47,7 @@ pub(crate) fn describe(plugin: &str, nics: &[c_int]) -> Result<String, String> {
             return Err(format!("version {version} has {found:?}, not {expected:?}"));
         }
     }
-    Ok(expected.iter().map(words).collect::<Vec<_>>().join("\n"))
+    Ok(newest.iter().map(words).collect::<Vec<_>>().join("\n"))
 }
 
 /// Of all NICs, and of these merged, where they can be.
