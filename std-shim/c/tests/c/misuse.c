@@ -649,8 +649,11 @@ static void misuse_peers_that_wait(void) {
   uint64_t added;
   size_t count = 0;
   pthread_t thread;
+  polyrail_link *link;
+  int32_t fd;
   ZERO(event);
   ZERO(info);
+  OK(polyrail_link_open("127.0.0.1:1", NULL, &link));
   CHECK(pthread_create(&thread, NULL, waits, NULL) == 0);
   BUSY(polyrail_peers_poll(peers, &done, 1, &count));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_add(peers, NULL, &added));
@@ -659,6 +662,9 @@ static void misuse_peers_that_wait(void) {
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_fail(peers, peer));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_fail_rail(peers, peer, 0));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_card(peers, peer, words, sizeof words, &length));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_connect(peers, other, "{}", 2));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_meet(peers, other, link, NULL, 0));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_control(peers, peer, "{}", 2));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_say(peers, peer, "x", 1));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_next_control(peers, peer, words, sizeof words, &length));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_control_lost(peers, peer));
@@ -672,9 +678,12 @@ static void misuse_peers_that_wait(void) {
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_receive(peers, peer, 1, NULL, 0, 0));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_receive_parts(peers, peer, 1, &part, 1));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_wait(peers, &done, 1, &count, 0));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_fd(peers, &fd));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_poll_armed(peers, &done, 1, &count));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_close(peers));
   CHECK(pthread_join(thread, NULL) == 0);
   OK(polyrail_peers_poll(peers, &done, 1, &count));
+  OK(polyrail_link_close(link));
 }
 
 /* Two threads at a time are one too many; one after the other is fine. */
