@@ -4,8 +4,9 @@
 //! # Reading order
 //!
 //! 1. `types` are the header's structures, `code` is what calls return, `error` keeps words for each thread;
-//! 2. `call` is what every call goes through, `arguments` and `sized` check pointers, and `table` handles; `stack` is for those that need much of it;
-//! 3. `log` tells the program what happens; `devices` and `domain` are devices, `region` is memory, which the data path sees as `keys`;
+//! 2. `call` is what every call goes through, `arguments` and `sized` check pointers, and `table` handles; `stack`
+//!    is for those that need much of it, and `log` tells the program what happens;
+//! 3. `devices` and `domain` are devices, `region` is memory, which the data path sees as `keys`;
 //! 4. `options` become builders, `numbers` name peers, `news` is what happened to them, `pace` when polls look;
 //! 5. `link` is how two sides meet over TCP, and `kept` what there is of a peer beside its connection;
 //! 6. `peers` are connections for requests, and `p2p` for messages.
