@@ -19,7 +19,8 @@ constexpr auto LINKS_PERIOD = 1ms;
 // How long the thread sleeps at most: while something is expected, and otherwise.
 constexpr int SHORT_REST_MS = 1;
 constexpr int LONG_REST_MS = 10;
-// For requests of a transfer that is released, and for notifications when the engine ends.
+// For requests of a transfer that is released, of a connection that has ended, and for notifications when the engine
+// ends.
 constexpr auto PATIENCE = 1s;
 // Between looks of a thread that waits.
 constexpr auto PAUSE = 50us;
@@ -276,10 +277,8 @@ bool Hub::progress() {
         is_more = poll();
         is_any |= is_more;
     }
-    if (!is_more) {
-        // Nothing of those that ended is left.
-        remove_doomed();
-    }
+    const auto is_removed = [this](const Doomed &ended) { return remove(ended); };
+    doomed.erase(std::remove_if(doomed.begin(), doomed.end(), is_removed), doomed.end());
     take_events();
     pump();
     return is_any;
@@ -321,9 +320,17 @@ void Hub::pump() {
 }
 
 void Hub::doom(uint64_t number, const std::string &words) {
-    const auto is_known = [number](const auto &known) { return known.first == number; };
-    if (std::none_of(doomed.begin(), doomed.end(), is_known)) {
-        doomed.emplace_back(number, words);
+    const auto is_known = [number](const Doomed &known) { return known.number == number; };
+    if (std::any_of(doomed.begin(), doomed.end(), is_known)) {
+        return;
+    }
+    doomed.push_back(Doomed{number, words, Clock::now() + PATIENCE});
+    if (Outgoing *const there = outgoing_with(number)) {
+        there->end(words);
+    }
+    const auto found = incoming.find(number);
+    if (found != incoming.end()) {
+        found->second->end();
     }
 }
 
@@ -397,19 +404,25 @@ void Hub::take_event(const polyrail_event &event, const std::string &bytes) {
     }
 }
 
-void Hub::remove_doomed() {
-    for (const auto &[number, words] : doomed) {
-        if (Outgoing *const there = outgoing_with(number)) {
-            log(LogLevel::Info, "the connection to agent " + there->agent() + " ended: " + words);
-            there->fail(words);
-        }
-        const auto found = incoming.find(number);
-        if (found != incoming.end()) {
-            log(LogLevel::Info, "the connection of agent " + found->second->agent() + " ended: " + words);
-            incoming.erase(found);
-        }
+// Unless something of it is still to be polled: that a poll brings nothing does not say that nothing is there, it may
+// have taken what finishes no request.
+bool Hub::remove(const Doomed &ended) {
+    Outgoing *const there = outgoing_with(ended.number);
+    const auto found = incoming.find(ended.number);
+    const bool is_here = found != incoming.end();
+    const bool is_quiet = (there == nullptr || there->is_quiet()) && (!is_here || found->second->is_quiet());
+    if (!is_quiet && Clock::now() < ended.deadline) {
+        return false;
     }
-    doomed.clear();
+    if (there != nullptr) {
+        log(LogLevel::Info, "the connection to agent " + there->agent() + " ended: " + ended.words);
+        there->fail(ended.words);
+    }
+    if (is_here) {
+        log(LogLevel::Info, "the connection of agent " + found->second->agent() + " ended: " + ended.words);
+        incoming.erase(found);
+    }
+    return true;
 }
 
 bool Hub::is_busy() const {

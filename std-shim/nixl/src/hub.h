@@ -47,6 +47,14 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
 
+    // A connection that has ended, of which completions may still be there.
+    struct Doomed {
+        uint64_t number;
+        std::string words;
+        // When it is removed with whatever is left.
+        Clock::time_point deadline;
+    };
+
     Outgoing &outgoing_to(const std::string &agent);
     // All that has to be done now; whether anything was there to do. With the mutex.
     bool progress();
@@ -56,7 +64,7 @@ private:
     Outgoing *outgoing_with(uint64_t number);
     void doom(uint64_t number, const std::string &words);
     void take_event(const polyrail_event &event, const std::string &bytes);
-    void remove_doomed();
+    bool remove(const Doomed &ended);
     void pump();
     bool is_busy() const;
     void work();
@@ -77,8 +85,7 @@ private:
     // Destroyed before `peers`.
     std::map<std::string, std::unique_ptr<Outgoing>> outgoing;
     std::map<uint64_t, std::unique_ptr<Incoming>> incoming;
-    // Connections that have ended, of which completions may still be there; with why.
-    std::vector<std::pair<uint64_t, std::string>> doomed;
+    std::vector<Doomed> doomed;
     Clock::time_point next_links{};
     bool is_meeting = false;
 

@@ -15,7 +15,7 @@ Inbox::Inbox(polyrail_domain *domain, polyrail_peers *peers, uint64_t peer, Sink
 }
 
 void Inbox::pump() {
-    while (!unposted.empty()) {
+    while (!is_ending && !unposted.empty()) {
         const size_t slot = unposted.back();
         const polyrail_code code = polyrail_peers_receive(peers, peer, slots[slot].id(), memory.region(),
                                                           slot * SLOT_BYTES, SLOT_BYTES);
@@ -27,12 +27,14 @@ void Inbox::pump() {
 }
 
 void Inbox::Slot::reported(const polyrail_completion &completion) {
-    // What failed is told by the peer's events.
+    const size_t slot = static_cast<size_t>(this - inbox->slots.data());
     if (completion.status == POLYRAIL_STATUS_SUCCESS) {
-        const size_t slot = static_cast<size_t>(this - inbox->slots.data());
         inbox->take(slot, completion.bytes);
-        inbox->unposted.push_back(slot);
+    } else {
+        // Why is told by the peer's events.
+        inbox->end();
     }
+    inbox->unposted.push_back(slot);
 }
 
 void Inbox::take(size_t slot, uint32_t length) {

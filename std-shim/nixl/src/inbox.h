@@ -19,6 +19,10 @@ public:
 
     // Posts receives that found no room. Throws a Failure.
     void pump();
+    // Posts no more: those that are posted come back, with a notification or without.
+    void end() { is_ending = true; }
+    // Whether none is posted.
+    bool is_empty() const { return unposted.size() == slots.size(); }
     // What the peer did wrong; empty if nothing.
     const std::string &fault() const { return wrong; }
 
@@ -36,6 +40,7 @@ private:
     Slots memory;
     std::vector<Slot> slots;
     std::vector<size_t> unposted;
+    bool is_ending = false;
     std::string message;
     std::string wrong;
 };

@@ -18,6 +18,11 @@ Incoming::Incoming(const Home &home, const std::string &id, Link link, const std
     static_cast<void>(link.release());
 }
 
+void Incoming::end() {
+    inbox.end();
+    polyrail_peers_fail(peer.peers, peer.number);
+}
+
 Incoming::~Incoming() {
     // Before the memory of its receives goes.
     peer.remove();

@@ -15,6 +15,10 @@ public:
     uint64_t number() const { return peer.number; }
     const std::string &agent() const { return whom; }
     Inbox &messages() { return inbox; }
+    // Gives it up: what has come is still to be polled.
+    void end();
+    // Whether all of it was.
+    bool is_quiet() const { return inbox.is_empty(); }
 
 private:
     struct Peer {

@@ -26,7 +26,9 @@ public:
     // The connection is gone, and reports nothing any more: tells all who wait.
     void clear(nixl_status_t status);
 
-    bool is_empty() const { return queue.empty() && unacknowledged == 0; }
+    // Whether nothing is posted.
+    bool is_quiet() const { return unacknowledged == 0; }
+    bool is_empty() const { return queue.empty() && is_quiet(); }
     // Bytes that were not posted yet.
     size_t waiting_bytes() const { return waiting; }
 

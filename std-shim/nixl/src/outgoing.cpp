@@ -62,6 +62,19 @@ void Outgoing::remove_peer() {
     }
 }
 
+void Outgoing::end(const std::string &words) {
+    if (now == State::Ready) {
+        now = State::Ending;
+        why = words;
+        polyrail_peers_fail(home.peers, peer);
+    }
+}
+
+bool Outgoing::is_quiet() const {
+    const auto is_done = [](const Transfer *transfer) { return transfer->is_quiet(); };
+    return outbox.is_quiet() && std::all_of(active.begin(), active.end(), is_done);
+}
+
 void Outgoing::fail(const std::string &words) {
     if (now == State::Failed) {
         return;
@@ -79,7 +92,7 @@ void Outgoing::fail(const std::string &words) {
 }
 
 void Outgoing::check_alive() const {
-    if (now == State::Failed) {
+    if (now == State::Ending || now == State::Failed) {
         throw Failure(NIXL_ERR_REMOTE_DISCONNECT, "agent " + whom + ": " + why);
     }
 }

@@ -18,7 +18,7 @@ struct Home {
 
 class Outgoing {
 public:
-    enum class State { Idle, Meeting, Ready, Failed };
+    enum class State { Idle, Meeting, Ready, Ending, Failed };
 
     Outgoing(const Home &home, std::string agent, Address address);
     ~Outgoing();
@@ -30,7 +30,11 @@ public:
     // What the peer's events tell.
     void connected(const std::string &hello);
     void not_connected(const std::string &words);
-    // Gives up: transfers that are under way fail, and no device accesses their memory any more.
+    // Gives up: nothing is posted any more, and what was ends as it does; then `fail`.
+    void end(const std::string &words);
+    // Whether nothing is left that ends by itself.
+    bool is_quiet() const;
+    // Transfers that are under way fail, and no device accesses their memory any more.
     void fail(const std::string &words);
 
     // Takes a transfer that was started. Throws a Failure if the connection has failed.
@@ -42,7 +46,7 @@ public:
     void pump();
 
     State state() const { return now; }
-    // Why it failed.
+    // Why it failed, or is about to.
     const std::string &words() const { return why; }
     // Whether it is this peer.
     bool has(uint64_t number) const { return has_peer && peer == number; }

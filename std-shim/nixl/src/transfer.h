@@ -27,6 +27,8 @@ public:
     void notify_by(Outbox *box) { outbox = box; }
     // NIXL_IN_PROG while it is under way; may be asked by any thread.
     nixl_status_t status() const { return state.load(std::memory_order_acquire); }
+    // Whether nothing of it is posted.
+    bool is_quiet() const { return unreported == 0; }
     // Why it failed; empty if it did not, or with its connection.
     const std::string &words() const { return why; }
     const std::string &agent() const { return whom; }

@@ -1,5 +1,5 @@
 // Two agents in two processes, each played without Python, which tell each other what of the plugin is in NIXL's metadata:
-// where an agent is, and the keys of its memory. With real NICs only.
+// where an agent is, and the keys of its memory; at the end one of the processes is killed. With real NICs only.
 //
 //   apart [TURNS] [NAME=VALUE]...    transfers of each agent, 5 unless told, without a progress thread and with one;
 //                                    parameters of both engines, or of one: a.NAME=VALUE
@@ -7,6 +7,7 @@
 #include "agent.h"
 
 #include <algorithm>
+#include <csignal>
 #include <random>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -122,13 +123,24 @@ void turn(Agent &here, const Talk &talk, const std::string &other, uintptr_t sta
     REQUIRE(std::equal(ours.second.begin(), ours.second.end(), second));
 }
 
-void run(const std::string &name, const std::string &other, const nixl_b_params_t &parameters, const Talk &talk,
-         bool has_thread, int turns) {
-    Agent here(name, parameters, has_thread);
+// The other agent's memory.
+struct Memory {
+    uintptr_t start;
+    nixlBackendMD *remote;
+};
+
+// Each tells where it is.
+Memory introduce(Agent &here, const Talk &talk, const std::string &other) {
     const std::string address = talk.swap(here.address), keys = talk.swap(here.keys);
     const uintptr_t start = std::stoull(talk.swap(std::to_string(here.start())));
     REQUIRE(here.engine->loadRemoteConnInfo(other, address) == NIXL_SUCCESS);
-    nixlBackendMD *remote = here.load(other, start, keys);
+    return {start, here.load(other, start, keys)};
+}
+
+void run(const std::string &name, const std::string &other, const nixl_b_params_t &parameters, const Talk &talk,
+         bool has_thread, int turns) {
+    Agent here(name, parameters, has_thread);
+    const auto [start, remote] = introduce(here, talk, other);
     for (int number = 0; number < turns; ++number) {
         turn(here, talk, other, start, remote, number);
     }
@@ -137,11 +149,46 @@ void run(const std::string &name, const std::string &other, const nixl_b_params_
     REQUIRE(here.engine->unloadMD(remote) == NIXL_SUCCESS);
 }
 
+// Transfers to an agent whose process is killed end, soon and with what it is.
+void outlive(const nixl_b_params_t &parameters, const Talk &talk, pid_t other) {
+    Agent here("a", parameters, true);
+    const auto [start, remote] = introduce(here, talk, "b");
+    List<nixlMetaDesc> near, far;
+    near.addDesc(Agent::part(here.start(), LENGTH, here.local));
+    far.addDesc(Agent::part(start, LENGTH, remote));
+    nixlBackendReqH *handle = nullptr;
+    REQUIRE(here.engine->prepXfer(NIXL_WRITE, near, far, "b", handle, nullptr) == NIXL_SUCCESS);
+    nixl_status_t status = NIXL_SUCCESS;
+    int count = 0, ended = 0;
+    for (; status >= 0; ++count) {
+        status = here.engine->postXfer(NIXL_WRITE, near, far, "b", handle, nullptr);
+        // While this one is under way.
+        if (count == 3) {
+            REQUIRE(kill(other, SIGKILL) == 0);
+        }
+        while (status == NIXL_IN_PROG) {
+            status = here.engine->checkXfer(handle);
+        }
+    }
+    REQUIRE(status == NIXL_ERR_REMOTE_DISCONNECT && count > 3);
+    REQUIRE(here.engine->releaseReqH(handle) == NIXL_SUCCESS);
+    REQUIRE(here.engine->unloadMD(remote) == NIXL_SUCCESS);
+    REQUIRE(waitpid(other, &ended, 0) == other && WIFSIGNALED(ended) && WTERMSIG(ended) == SIGKILL);
+}
+
+void be_killed(const nixl_b_params_t &parameters, const Talk &talk) {
+    Agent here("b", parameters, true);
+    introduce(here, talk, "a");
+    for (;;) {
+        pause();
+    }
+}
+
 } // namespace
 
 int main(int count, char **arguments) {
     nixl_b_params_t of_a, of_b;
-    int turns = 5, sockets[2], ended = -1;
+    int turns = 5, sockets[2];
     for (int index = 1; index < count; ++index) {
         if (!take(arguments[index], of_a, of_b)) {
             turns = std::atoi(arguments[index]);
@@ -153,11 +200,14 @@ int main(int count, char **arguments) {
     const bool is_a = child > 0;
     close(sockets[is_a]);
     alarm(PATIENCE);
+    const Talk talk(sockets[!is_a]);
     for (const bool has_thread : {false, true}) {
-        run(is_a ? "a" : "b", is_a ? "b" : "a", is_a ? of_a : of_b, Talk(sockets[!is_a]), has_thread, turns);
+        run(is_a ? "a" : "b", is_a ? "b" : "a", is_a ? of_a : of_b, talk, has_thread, turns);
     }
-    if (is_a) {
-        REQUIRE(waitpid(child, &ended, 0) == child && ended == 0);
-        std::printf("two processes: %d transfers of each, and what it told, arrived\n", 2 * turns);
+    if (!is_a) {
+        be_killed(of_b, talk);
     }
+    std::printf("two processes: %d transfers of each, and what it told, arrived\n", 2 * turns);
+    outlive(of_a, talk, child);
+    std::printf("one was killed, and the other told\n");
 }
