@@ -786,7 +786,8 @@ const char *polyrail_last_error(void);
 // From now on what happens to connections of this process is told to `logger`, with `context`, as far as it is of
 // `level` (a polyrail_log_level) or a lower one: that they are made, that rails fail and come back, that links break, why
 // connections end. NULL: nobody is told, as at the beginning. Once this returns, no thread is in an earlier `logger`.
-// POLYRAIL_CODE_STATE: it was called by `logger`.
+// POLYRAIL_CODE_STATE: it was called by `logger`, or, in a program with Rust of its own, something else is told by
+// `tracing` already.
 polyrail_code polyrail_log(uint32_t level,
                            polyrail_logger logger,
                            void *context);

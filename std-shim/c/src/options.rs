@@ -219,3 +219,6 @@ pub(crate) fn messages(options: &EndpointOptions) -> Result<P2pBuilder, Refusal>
         .healing(healing(options));
     Ok(builder.connect_options(connect_options(options)?))
 }
+
+#[cfg(test)]
+mod tests;

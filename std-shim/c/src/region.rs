@@ -228,3 +228,16 @@ pub unsafe extern "C" fn polyrail_remote_import(
 pub extern "C" fn polyrail_remote_close(remote: *mut Remote) -> Code {
     call(|| table::remove(remote).map(drop))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_a_device_keeps_has_a_code_of_its_own() {
+        let kept = DeviceError::Deregister { device: "mlx5_0".into(), errno: 16 };
+        let failure = device_failure(&kept);
+        assert_eq!(failure.code, Code::StillAccessed);
+        assert!(failure.words.contains("mlx5_0 may still access memory"), "{}", failure.words);
+    }
+}

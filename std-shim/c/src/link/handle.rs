@@ -120,3 +120,6 @@ pub extern "C" fn polyrail_link_close(link: *mut Link) -> Code {
 pub(crate) fn take(link: *mut Link) -> Result<Unused, Refusal> {
     Ok(*table::remove(link)?)
 }
+
+#[cfg(test)]
+mod tests;

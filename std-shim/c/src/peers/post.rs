@@ -450,3 +450,6 @@ pub unsafe extern "C" fn polyrail_peers_receive_parts(
         on_backend!(&mut *exclusive(peers)?, peers => peers.receive_parts(peer, id, parts))
     })
 }
+
+#[cfg(test)]
+mod tests;
