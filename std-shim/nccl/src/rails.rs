@@ -47,6 +47,8 @@ pub(crate) trait Wire: Send {
     fn test_flush(&self, handle: &FlushHandle) -> Result<bool, CallError>;
     fn next_message(&mut self) -> Option<P2pMessage>;
     fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError>;
+    /// Messages either way may be lost, and there is a new link.
+    fn link_restored(&mut self);
     /// What happened to a rail, on the device of this name.
     fn take_event(&mut self) -> Option<(String, RailEvent)>;
     fn failure(&self) -> Option<&Failure>;
@@ -114,6 +116,10 @@ where
 
     fn hear(&mut self, message: P2pMessage) -> Result<(), ControlError> {
         self.hear(message)
+    }
+
+    fn link_restored(&mut self) {
+        (**self).link_restored();
     }
 
     fn take_event(&mut self) -> Option<(String, RailEvent)> {

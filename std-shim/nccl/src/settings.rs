@@ -45,8 +45,10 @@ pub(crate) struct Settings {
     pub(crate) healing: bool,
     /// How long a rail may make no headway.
     pub(crate) stall_timeout: Duration,
-    /// How long rails may fail and come back without carrying anything, and the peer's host may not answer by TCP.
+    /// How long rails may fail and come back without carrying anything.
     pub(crate) rail_timeout: Duration,
+    /// How long the TCP link of two ends may be away.
+    pub(crate) link_timeout: Duration,
     /// The network device by whose address the two ends meet.
     pub(crate) interface: Option<String>,
     pub(crate) log_level: Level,
@@ -72,6 +74,7 @@ impl Default for Settings {
             healing: true,
             stall_timeout: Duration::from_secs(10),
             rail_timeout: Duration::from_secs(60),
+            link_timeout: Duration::from_secs(300),
             interface: None,
             log_level: Level::default(),
             always_flush: false,
@@ -135,6 +138,7 @@ impl Settings {
             "HEALING" => self.healing = value.one_of(&[("on", true), ("off", false)])?,
             "STALL_TIMEOUT_MS" => self.stall_timeout = value.milliseconds()?,
             "RAIL_TIMEOUT_MS" => self.rail_timeout = value.milliseconds()?,
+            "LINK_TIMEOUT_MS" => self.link_timeout = value.milliseconds()?,
             "FLUSH" => {
                 self.always_flush = value.one_of(&[("auto", false), ("always", true)])?;
             }
@@ -249,6 +253,7 @@ mod tests {
             ("POLYRAIL_HEALING", "off"),
             ("POLYRAIL_STALL_TIMEOUT_MS", "2000"),
             ("POLYRAIL_RAIL_TIMEOUT_MS", "3000"),
+            ("POLYRAIL_LINK_TIMEOUT_MS", "4000"),
             ("POLYRAIL_INTERFACE", "eth0"),
             ("POLYRAIL_FLUSH", "always"),
             ("POLYRAIL_LOG_LEVEL", "trace"),
@@ -269,6 +274,7 @@ mod tests {
             healing: false,
             stall_timeout: Duration::from_secs(2),
             rail_timeout: Duration::from_secs(3),
+            link_timeout: Duration::from_secs(4),
             interface: Some("eth0".into()),
             log_level: Level::Trace,
             always_flush: true,
@@ -317,6 +323,7 @@ mod tests {
             ("POLYRAIL_HEALING", "yes"),
             ("POLYRAIL_STALL_TIMEOUT_MS", "1.5"),
             ("POLYRAIL_RAIL_TIMEOUT_MS", "0"),
+            ("POLYRAIL_LINK_TIMEOUT_MS", "-1"),
             ("POLYRAIL_INTERFACE", ""),
             ("POLYRAIL_FLUSH", "never"),
             ("POLYRAIL_LOG_LEVEL", "loud"),

@@ -19,7 +19,8 @@ constexpr size_t PREFIX_BYTES = sizeof(PREFIX) - 1;
 constexpr uint64_t RAILS_AWAY_MS = 20'000;
 
 // Of the plugin for NCCL, which reads the same environment.
-const char *const OF_OTHERS[] = {"QUEUE_PAIRS_PER_RAIL", "SPLIT_THRESHOLD", "SEPARATE_SIGNAL", "RAIL_TIMEOUT_MS", "FLUSH"};
+const char *const OF_OTHERS[] = {"QUEUE_PAIRS_PER_RAIL", "SPLIT_THRESHOLD", "SEPARATE_SIGNAL", "RAIL_TIMEOUT_MS",
+                                 "LINK_TIMEOUT_MS",     "FLUSH"};
 
 // How it was called where it was given, and what it says.
 struct Value {

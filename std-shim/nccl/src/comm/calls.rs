@@ -202,6 +202,8 @@ impl Connection {
             CallError::NotNow(_) => self.poll(),
             error => return Err(self.refused(error)),
         }
+        // Of a peer that has ended, nothing will ever come.
+        self.fail_without_peer();
         Ok(None)
     }
 

@@ -2,15 +2,17 @@
 
 use super::arrived::Arrived;
 use super::memory::Memory;
+use super::news;
 use super::requests::Requests;
 use crate::devices::Device;
 use crate::guard::{Code, Refusal};
 use crate::log;
-use crate::meet::{Frame, Kind, Link, Met, Read, Terms};
+use crate::meet::{Frame, Kind, Link, Met, Session, Terms, Turn, Way};
 use crate::rails::Wire;
 use polyrail::chain::Chain;
 use polyrail::p2p::{P2pMessage, RecvHandle};
 use polyrail::virtual_qp::{FailedBecause, RailEventKind};
+use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,7 +42,9 @@ pub(crate) struct Connection {
     /// The communicator that it ends with, 0 if there is none.
     pub(crate) context: u64,
     pub(super) wire: Box<dyn Wire>,
-    link: Link,
+    way: Way,
+    /// Where the caretaker finds it, once it does.
+    place: Option<u16>,
     pub(super) terms: Terms,
     pub(super) device: Arc<Device>,
     pub(super) always_flush: bool,
@@ -67,14 +71,15 @@ impl Connection {
         always_flush: bool,
         spent: u64,
     ) -> Self {
-        let Met { wire, link, terms } = met;
+        let Met { wire, way, terms } = met;
         let name = &device.description.name;
-        log::trace(&format!("{role:?} on {name}, with {}: {terms:?}", link.peer()));
+        log::trace(&format!("{role:?} on {name}, with {}: {terms:?}", way.peer()));
         Self {
             role,
             context,
             wire,
-            link,
+            way,
+            place: None,
             terms,
             device: Arc::clone(device),
             always_flush,
@@ -89,8 +94,15 @@ impl Connection {
         }
     }
 
-    pub(super) fn link_fd(&self) -> BorrowedFd<'_> {
-        self.link.fd()
+    /// Of its link, if there is one now.
+    pub(super) fn link_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.way.fd()
+    }
+
+    /// From now on the caretaker finds it here, and is told what its link has.
+    pub(super) fn watch(&mut self, place: u16) -> Result<(), Errno> {
+        self.place = Some(place);
+        self.way.fd().map_or(Ok(()), |link| news::watch(place, link))
     }
 
     /// Serial numbers of requests below this were given.
@@ -117,15 +129,24 @@ impl Connection {
     #[cold]
     fn attend(&mut self) {
         self.reap_early();
+        if let Some(turn) = self.way.mend() {
+            self.take(turn);
+        }
         if self.terms.reroutes {
             self.speak();
             self.tell_events();
         }
         self.tell_failure();
-        let is_waiting = |since: &Instant| since.elapsed() > LAST_WORDS;
-        if self.failed.is_none()
-            && self.ended.as_ref().is_some_and(is_waiting)
-            && self.has_waiting()
+        if self.has_waiting() {
+            self.fail_without_peer();
+        }
+    }
+
+    /// Fails if the peer has ended, and nothing of it can still come.
+    #[inline]
+    pub(super) fn fail_without_peer(&mut self) {
+        if let Some(since) = self.ended
+            && since.elapsed() > LAST_WORDS
         {
             self.fail("the peer has ended".into());
         }
@@ -143,30 +164,78 @@ impl Connection {
 
     /// Tells the peer what there is to tell.
     fn speak(&mut self) {
-        while let Some(message) = self.wire.next_message() {
-            self.link.push(Kind::Message, message.to_json().as_bytes());
-        }
-        if self.ended.is_none()
-            && let Err(error) = self.link.send()
+        while self.way.is_open()
+            && let Some(message) = self.wire.next_message()
         {
-            self.end(&error.to_string());
+            self.way.push(Kind::Message, message.to_json().as_bytes());
+        }
+        self.send();
+    }
+
+    fn send(&mut self) {
+        if let Some(turn) = self.way.send() {
+            self.take(turn);
         }
     }
 
     /// Hears what the peer says.
     pub(super) fn hear(&mut self) {
-        while self.ended.is_none() {
-            match self.link.read() {
-                Ok(Read::Frame(Frame { kind: Kind::Message, body })) => self.take_message(&body),
-                Ok(Read::Frame(Frame { kind, .. })) => {
-                    self.end(&format!("{kind:?} came out of turn"))
+        self.read();
+        self.attend();
+    }
+
+    fn read(&mut self) {
+        loop {
+            match self.way.read() {
+                Ok(Some(Frame { kind: Kind::Message, body })) => self.take_message(&body),
+                Ok(Some(Frame { kind, .. })) => {
+                    let turn = self.way.end(format!("{kind:?} came out of turn"));
+                    self.take(turn);
                 }
-                Ok(Read::Nothing) => break,
-                Ok(Read::Ended) => self.end("it has ended"),
-                Err(error) => self.end(&error.to_string()),
+                Ok(None) => return,
+                Err(turn) => self.take(turn),
             }
         }
-        self.attend();
+    }
+
+    /// Takes a link that the peer has made anew, if it is for this connection.
+    pub(super) fn resume(&mut self, session: &Session, link: Link) -> Option<Link> {
+        if let Err(link) = self.way.resume(session, link) {
+            return Some(link);
+        }
+        self.take(Turn::Resumed);
+        self.send();
+        None
+    }
+
+    /// Something has become of the link.
+    fn take(&mut self, turn: Turn) {
+        let name = &self.device.description.name;
+        match turn {
+            Turn::Broke(why) => {
+                log::info(&format!(
+                    "{:?} on {name}: the link broke, and is made anew: {why}",
+                    self.role
+                ));
+            }
+            Turn::Resumed => {
+                log::info(&format!("{:?} on {name}: the link is made anew", self.role));
+                if self.terms.reroutes {
+                    self.wire.link_restored();
+                }
+                let watched = self.place.map_or(Ok(()), |place| self.watch(place));
+                if let Err(error) = watched {
+                    let turn = self.way.end(error);
+                    self.take(turn);
+                }
+                // There may be more than what said so, which nobody would be told of.
+                self.read();
+            }
+            Turn::Over(why) => {
+                log::trace(&format!("{:?} on {name}: the link is over: {why}", self.role));
+                self.ended = Some(Instant::now());
+            }
+        }
     }
 
     fn take_message(&mut self, body: &[u8]) {
@@ -178,16 +247,6 @@ impl Connection {
             }
             Err(error) => self.fail(Chain(&error).to_string()),
         }
-    }
-
-    fn end(&mut self, why: &str) {
-        log::trace(&format!("the link of a connection on {}: {why}", self.device.description.name));
-        self.ended = Some(Instant::now());
-    }
-
-    /// Whether the peer has ended: then there is nothing more to hear.
-    pub(super) const fn has_ended(&self) -> bool {
-        self.ended.is_some()
     }
 
     /// A visit of the caretaker's: somebody polls, whether or not NCCL does.

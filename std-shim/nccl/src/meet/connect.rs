@@ -4,17 +4,15 @@ use super::handle::Handle;
 use super::hello;
 use super::link::{Frame, Kind, Link, Read};
 use super::met::Met;
+use super::reach::Reaching;
 use super::site::{Site, join};
 use super::terms::Terms;
+use super::way::Way;
+use super::welcome::Welcome;
 use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
 use polyrail::p2p::End;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_error;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 /// An attempt to connect, under way.
@@ -29,11 +27,11 @@ pub(crate) struct Attempt {
 /// How far it is. What is worked on is taken out; if that fails, nothing is left.
 enum Stage {
     /// The network connects.
-    Reaching(OwnedFd),
+    Reaching(Reaching),
     /// The peer is to welcome us.
     Greeting(Link, Box<dyn Wire>),
     /// Our end is connected; the peer is to hear of it.
-    Telling(Link, Box<dyn Wire>),
+    Telling(Link, Box<dyn Wire>, Welcome),
     /// It failed, or is done.
     Over,
 }
@@ -49,7 +47,7 @@ impl Attempt {
             return Err(Refusal::new(Code::Usage, words));
         }
         let terms = Terms::between(&site.settings, site.device.nics.count(), &handle)?;
-        let socket = start(&handle.address);
+        let socket = Reaching::start(&handle.address);
         let socket = socket.map_err(|error| unreachable(&handle, error))?;
         Ok(Self { site, handle, terms, since: Instant::now(), stage: Stage::Reaching(socket) })
     }
@@ -66,9 +64,9 @@ impl Attempt {
             let next = match stage {
                 Stage::Reaching(socket) => self.reach(socket),
                 Stage::Greeting(link, wire) => self.greet(link, wire),
-                Stage::Telling(mut link, wire) => match link.send() {
-                    Ok(true) => return Ok(Some(Met { wire, link, terms: self.terms })),
-                    Ok(false) => Ok((Stage::Telling(link, wire), false)),
+                Stage::Telling(mut link, wire, welcome) => match link.send() {
+                    Ok(true) => return Ok(Some(self.met(link, wire, welcome))),
+                    Ok(false) => Ok((Stage::Telling(link, wire, welcome), false)),
                     Err(error) => Err(self.broken(error)),
                 },
                 Stage::Over => Err(Refusal::new(Code::Internal, "this attempt to connect is over")),
@@ -100,17 +98,12 @@ impl Attempt {
     }
 
     /// The network may have connected: says who we are.
-    fn reach(&self, socket: OwnedFd) -> Result<(Stage, bool), Refusal> {
-        let failed = |error| unreachable(&self.handle, error);
-        let mut fds = [PollFd::new(&socket, PollFlags::OUT)];
-        let is_there = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        match is_there {
-            Ok(0) | Err(Errno::INTR) => return Ok((Stage::Reaching(socket), false)),
-            Ok(_) => {}
-            Err(error) => return Err(failed(error)),
-        }
-        socket_error(socket.as_fd()).and_then(|state| state).map_err(failed)?;
-        let link = Link::new(TcpStream::from(socket), self.site.settings.rail_timeout);
+    fn reach(&self, socket: Reaching) -> Result<(Stage, bool), Refusal> {
+        let stream = match socket.step().map_err(|error| unreachable(&self.handle, error))? {
+            Ok(stream) => stream,
+            Err(socket) => return Ok((Stage::Reaching(socket), false)),
+        };
+        let link = Link::new(stream, self.site.times().patience);
         let mut link = link.map_err(|error| self.broken(error))?;
         let wire = self.site.wire(self.terms, End::Sender)?;
         let address = wire.address().to_json();
@@ -136,29 +129,30 @@ impl Attempt {
                 return Err(self.broken(format!("{kind:?} came out of turn")));
             }
         };
-        if let Err(refusal) = join(&mut *wire, &body) {
-            link.push(Kind::Refused, refusal.words.as_bytes());
-            // If it does not go out at once, the peer sees that the link ends.
-            _ = link.send();
-            return Err(refusal);
-        }
+        let joined = Welcome::decode(&body)
+            .ok_or_else(|| self.broken("it has a Welcome that is none"))
+            .and_then(|(welcome, address)| join(&mut *wire, address).map(|()| welcome));
+        let welcome = match joined {
+            Ok(welcome) => welcome,
+            Err(refusal) => {
+                link.refuse(&refusal.words);
+                return Err(refusal);
+            }
+        };
         link.push(Kind::Ready, &[]);
-        Ok((Stage::Telling(link, wire), true))
+        Ok((Stage::Telling(link, wire, welcome), true))
+    }
+
+    fn met(&self, link: Link, wire: Box<dyn Wire>, welcome: Welcome) -> Met {
+        let Welcome { port, session } = welcome;
+        let mut door = self.handle.address;
+        door.set_port(port);
+        let way = Way::new(link, session, Some(door), self.site.times());
+        Met { wire, way, terms: self.terms }
     }
 }
 
 fn unreachable(handle: &Handle, error: Errno) -> Refusal {
     let words = format!("cannot connect to {}: {error}", handle.address);
     Refusal::new(Code::Remote, words)
-}
-
-/// A socket that connects.
-fn start(address: &SocketAddr) -> Result<OwnedFd, Errno> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-    match connect(&socket, address) {
-        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
-        Err(error) => Err(error),
-    }
 }

@@ -1,7 +1,7 @@
 //! The first frame: who connects proves that NCCL sent it, and says what the connection is to be like.
 //!
 //! ```text
-//!  bytes 0       version, 2
+//!  bytes 0       version, 3
 //!        1..4    terms
 //!        4       1: software NICs
 //!        5..21   token
@@ -13,8 +13,8 @@ use super::handle::Token;
 use super::site::Site;
 use super::terms::Terms;
 
-/// 2: addresses go one way, which who speaks version 1 cannot read.
-const VERSION: u8 = 2;
+/// 2: addresses go one way. 3: who listened says where it is found again. Who speaks an older one cannot read that.
+const VERSION: u8 = 3;
 const HEAD: usize = 29;
 
 /// The first frame, but for the terms, which the listening end has to like.

@@ -24,7 +24,7 @@ const MAX_BODY: usize = MAX_ADDRESS_BYTES + 64;
 pub(crate) enum Kind {
     /// Token, terms and address of who connects.
     Hello = 1,
-    /// Address of who listened.
+    /// Who listened: where the connection is found again, and its address.
     Welcome,
     /// The sender's end is connected.
     Ready,
@@ -32,11 +32,16 @@ pub(crate) enum Kind {
     Refused,
     /// What ends that re-route tell each other.
     Message,
+    /// Which connection a new link is for.
+    Again,
+    /// It is that connection's.
+    Resumed,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        let all = [Self::Hello, Self::Welcome, Self::Ready, Self::Refused, Self::Message];
+        use Kind::*;
+        let all = [Hello, Welcome, Ready, Refused, Message, Again, Resumed];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
@@ -67,7 +72,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// It ends when the peer's host has answered nothing for as long as `patience`.
+    /// It breaks when the peer's host has answered nothing for as long as `patience`.
     pub(crate) fn new(stream: TcpStream, patience: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -95,6 +100,13 @@ impl Link {
         self.outgoing.extend((body.len() as u32).to_le_bytes());
         self.outgoing.push(kind as u8);
         self.outgoing.extend(body);
+    }
+
+    /// Says why it will not be, and ends.
+    pub(crate) fn refuse(mut self, why: &str) {
+        self.push(Kind::Refused, why.as_bytes());
+        // If it does not go out at once, the peer sees that the link ends.
+        _ = self.send();
     }
 
     /// Sends what can be sent now, and returns whether that is all.

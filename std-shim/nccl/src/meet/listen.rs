@@ -1,12 +1,16 @@
 //! The end that listens, and will receive.
 
+use super::door;
 use super::handle::{Handle, Token};
 use super::hello;
 use super::interface;
 use super::link::{Frame, Kind, Link, Read};
 use super::met::Met;
+use super::session::Session;
 use super::site::{Site, join};
 use super::terms::Terms;
+use super::way::Way;
+use super::welcome::Welcome;
 use crate::guard::{Code, Refusal};
 use crate::log;
 use crate::rails::Wire;
@@ -26,6 +30,7 @@ const MOST_INCOMING: usize = 64;
 pub(crate) struct Listener {
     site: Site,
     socket: TcpListener,
+    address: SocketAddr,
     token: Token,
     incoming: Vec<Incoming>,
 }
@@ -34,15 +39,22 @@ pub(crate) struct Listener {
 struct Incoming {
     link: Link,
     since: Instant,
-    /// Once it was welcome: our end, and what was agreed on.
-    welcome: Option<(Box<dyn Wire>, Terms)>,
+    /// Once it was welcome.
+    welcome: Option<Welcomed>,
+}
+
+/// Our end for somebody, what was agreed on, and what the connection is known by.
+struct Welcomed {
+    wire: Box<dyn Wire>,
+    terms: Terms,
+    session: Session,
 }
 
 /// How far somebody came.
 enum Step {
     /// Not to its end yet.
     Waits,
-    Met(Box<dyn Wire>, Terms),
+    Met(Welcomed),
     /// It was a stranger, or went away: nobody's fault here.
     Dropped(String),
     /// It was the peer, and cannot be connected.
@@ -72,7 +84,7 @@ impl Listener {
             software: site.is_software(),
             process: site.process,
         };
-        Ok((Self { site, socket, token, incoming: Vec::new() }, handle))
+        Ok((Self { site, socket, address, token, incoming: Vec::new() }, handle))
     }
 
     /// Goes on with whoever connects, and returns the next one that is connected. Never waits.
@@ -80,11 +92,12 @@ impl Listener {
         self.welcome_newcomers()?;
         let mut at = 0;
         while at < self.incoming.len() {
-            match self.incoming[at].step(&self.site, &self.token) {
+            match self.incoming[at].step(&self.site, self.address, &self.token) {
                 Step::Waits => at += 1,
-                Step::Met(wire, terms) => {
+                Step::Met(Welcomed { wire, terms, session }) => {
                     let Incoming { link, .. } = self.incoming.swap_remove(at);
-                    return Ok(Some(Met { wire, link, terms }));
+                    let way = Way::new(link, session, None, self.site.times());
+                    return Ok(Some(Met { wire, way, terms }));
                 }
                 Step::Dropped(why) => {
                     let dropped = self.incoming.swap_remove(at);
@@ -94,10 +107,7 @@ impl Listener {
                     ));
                 }
                 Step::Failed(refusal) => {
-                    let mut failed = self.incoming.swap_remove(at);
-                    failed.link.push(Kind::Refused, refusal.words.as_bytes());
-                    // If it does not go out at once, the peer sees that the link ends.
-                    _ = failed.link.send();
+                    self.incoming.swap_remove(at).link.refuse(&refusal.words);
                     return Err(refusal);
                 }
             }
@@ -109,7 +119,7 @@ impl Listener {
         while self.incoming.len() < MOST_INCOMING {
             match self.socket.accept() {
                 Ok((stream, _)) => {
-                    let link = Link::new(stream, self.site.settings.rail_timeout);
+                    let link = Link::new(stream, self.site.times().patience);
                     // Whoever has no link is gone already.
                     self.incoming.extend(link.ok().map(Incoming::new));
                 }
@@ -135,7 +145,7 @@ impl Incoming {
         Self { link, since: Instant::now(), welcome: None }
     }
 
-    fn step(&mut self, site: &Site, token: &Token) -> Step {
+    fn step(&mut self, site: &Site, at: SocketAddr, token: &Token) -> Step {
         if let Err(error) = self.link.send() {
             return Step::Dropped(error.to_string());
         }
@@ -146,8 +156,8 @@ impl Incoming {
             Err(error) => return Step::Dropped(error.to_string()),
         };
         match (frame, self.welcome.take()) {
-            (Frame { kind: Kind::Hello, body }, None) => self.greet(site, token, &body),
-            (Frame { kind: Kind::Ready, .. }, Some((wire, terms))) => Step::Met(wire, terms),
+            (Frame { kind: Kind::Hello, body }, None) => self.greet(site, at, token, &body),
+            (Frame { kind: Kind::Ready, .. }, Some(welcomed)) => Step::Met(welcomed),
             (Frame { kind: Kind::Refused, body }, Some(_)) => {
                 let words = format!("the peer: {}", String::from_utf8_lossy(&body));
                 Step::Failed(Refusal::new(Code::Remote, words))
@@ -167,14 +177,15 @@ impl Incoming {
     }
 
     /// Somebody said who it is.
-    fn greet(&mut self, site: &Site, token: &Token, body: &[u8]) -> Step {
+    fn greet(&mut self, site: &Site, at: SocketAddr, token: &Token, body: &[u8]) -> Step {
         let Some(hello) = hello::decode(body, token) else {
             return Step::Dropped("it is a stranger".into());
         };
-        match admit(site, &hello) {
-            Ok((wire, terms)) => {
-                self.link.push(Kind::Welcome, wire.address().to_json().as_bytes());
-                self.welcome = Some((wire, terms));
+        match admit(site, at, &hello) {
+            Ok((welcomed, welcome)) => {
+                let address = welcomed.wire.address().to_json();
+                self.link.push(Kind::Welcome, &welcome.encode(&address));
+                self.welcome = Some(welcomed);
                 // What does not go out at once goes with the next call.
                 match self.link.send() {
                     Ok(_) => Step::Waits,
@@ -187,7 +198,11 @@ impl Incoming {
 }
 
 /// Makes our end for somebody who has the token.
-fn admit(site: &Site, hello: &hello::Hello<'_>) -> Result<(Box<dyn Wire>, Terms), Refusal> {
+fn admit(
+    site: &Site,
+    at: SocketAddr,
+    hello: &hello::Hello<'_>,
+) -> Result<(Welcomed, Welcome), Refusal> {
     if hello.software != site.is_software() {
         return Err(Refusal::new(Code::Usage, "POLYRAIL_BACKEND differs at the two ends"));
     }
@@ -203,5 +218,7 @@ fn admit(site: &Site, hello: &hello::Hello<'_>) -> Result<(Box<dyn Wire>, Terms)
     })?;
     let mut wire = site.wire(terms, End::Receiver)?;
     join(&mut *wire, hello.address)?;
-    Ok((wire, terms))
+    let session = Session::new()?;
+    let port = door::port(at, site.times().patience)?;
+    Ok((Welcomed { wire, terms, session }, Welcome { port, session }))
 }

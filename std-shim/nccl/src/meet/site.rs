@@ -1,6 +1,7 @@
 //! Where an end of a connection is made.
 
 use super::terms::Terms;
+use super::way::Times;
 use crate::devices::Device;
 use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
@@ -8,6 +9,13 @@ use crate::settings::{Backend, Settings};
 use polyrail::chain::Chain;
 use polyrail::p2p::{End, P2pAddress};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// A link whose other end answers nothing for so long is broken, and made anew.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// How long a peer is waited for whose system says that there is no such process.
+const GONE: Duration = Duration::from_secs(5);
 
 /// Where an end of a connection is made.
 #[derive(Clone)]
@@ -22,6 +30,11 @@ pub(crate) struct Site {
 impl Site {
     pub(super) fn is_software(&self) -> bool {
         self.settings.backend == Backend::Software
+    }
+
+    pub(super) fn times(&self) -> Times {
+        let away = self.settings.link_timeout;
+        Times { patience: SILENCE.min(away / 2), away, gone: GONE }
     }
 
     /// An end that is not connected yet.

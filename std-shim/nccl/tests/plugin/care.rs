@@ -1,6 +1,7 @@
 //! The plugin's own thread, and processes that are forked, which have every descriptor too.
 
 use crate::ranks::{LOGGER, Memory, Pair, at_once, until};
+use crate::sockets::sockets;
 use crate::table::REMOTE;
 use crate::works::merged;
 use crate::{Case, Plugin};
@@ -23,11 +24,6 @@ pub(crate) const CASES: &[Case] = &[
         name: "a_peer_whose_link_a_child_has_ends_all_the_same",
         settings: &[],
         run: a_peer_whose_link_a_child_has_ends_all_the_same,
-    },
-    Case {
-        name: "a_peer_whose_host_is_gone_ends_an_idle_receive",
-        settings: &[("POLYRAIL_RAIL_TIMEOUT_MS", "2000")],
-        run: a_peer_whose_host_is_gone_ends_an_idle_receive,
     },
 ];
 
@@ -63,17 +59,6 @@ impl Drop for Child {
             libc::waitpid(self.0, std::ptr::null_mut(), 0);
         }
     }
-}
-
-fn sockets() -> Vec<c_int> {
-    let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
-    let is_socket = |file: &fs::DirEntry| {
-        fs::read_link(file.path()).is_ok_and(|link| link.to_string_lossy().starts_with("socket:"))
-    };
-    files
-        .filter(is_socket)
-        .map(|file| file.file_name().to_str().unwrap().parse().unwrap())
-        .collect()
 }
 
 /// Hundredths of a second of a processor that the plugin's thread has had.
@@ -142,33 +127,4 @@ fn a_peer_whose_link_a_child_has_ends_all_the_same(plugin: &Plugin) {
     assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
     assert_eq!(pair.table.close_recv(pair.recv), 0);
     drop(child);
-}
-
-/// Nothing is under way on the rails, and what comes over the link is dropped unanswered, as it is by a host that has
-/// lost its power.
-fn a_peer_whose_host_is_gone_ends_an_idle_receive(plugin: &Plugin) {
-    let pair = merged(plugin);
-    let mut from = Memory::new(&pair.table, pair.send, 1000);
-    let mut to = Memory::new(&pair.table, pair.recv, 1000);
-    pair.send_through(&mut from, &mut to, 1000);
-    let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
-    let mut drop_all = libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 };
-    let program = libc::sock_fprog { len: 1, filter: &mut drop_all };
-    for socket in sockets() {
-        // SAFETY: a program of one instruction, which takes nothing of any packet.
-        let set = unsafe {
-            libc::setsockopt(
-                socket,
-                libc::SOL_SOCKET,
-                libc::SO_ATTACH_FILTER,
-                (&raw const program).cast(),
-                size_of_val(&program) as libc::socklen_t,
-            )
-        };
-        assert_eq!(set, 0);
-    }
-    let begin = Instant::now();
-    assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
-    assert!(begin.elapsed() > Duration::from_secs(1), "{:?}", begin.elapsed());
-    pair.close();
 }

@@ -51,6 +51,11 @@ pub(crate) const CASES: &[Case] = &[
         run: a_peer_that_has_ended_ends_requests,
     },
     Case {
+        name: "a_peer_that_has_ended_takes_no_message",
+        settings: &[],
+        run: a_peer_that_has_ended_takes_no_message,
+    },
+    Case {
         name: "rails_that_fail_cost_no_message",
         settings: &[("POLYRAIL_QP_TIMEOUT", "17")],
         run: rails_that_fail_cost_no_message,
@@ -325,6 +330,19 @@ fn a_peer_that_has_ended_ends_requests(plugin: &Plugin) {
         let rest = if who == 0 { table.close_recv(pair.recv) } else { table.close_send(pair.send) };
         assert_eq!(rest, 0);
     }
+}
+
+/// Nothing is under way: a send that is to be called again would be for ever.
+fn a_peer_that_has_ended_takes_no_message(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let mut from = Memory::new(&pair.table, pair.send, 100);
+    let mut to = Memory::new(&pair.table, pair.recv, 100);
+    pair.send_through(&mut from, &mut to, 100);
+    assert_eq!(pair.table.close_recv(pair.recv), 0);
+    let data = (from.at(0), 100);
+    let refused = || at_once(|| pair.table.isend(pair.send, data, 1, from.handle).err());
+    assert_eq!(until("an error", refused), REMOTE);
+    assert_eq!(pair.table.close_send(pair.send), 0);
 }
 
 /// Cuts a link now and then, and mends it.

@@ -5,6 +5,7 @@
 //! Each test runs in a process of its own, since settings are the environment's, and one that hangs fails. With TELL
 //! in the environment, what the plugin logs is shown.
 
+mod anew;
 mod care;
 mod elf;
 mod faults;
@@ -16,6 +17,7 @@ mod nulls;
 mod random;
 mod ranks;
 mod settings;
+mod sockets;
 mod table;
 mod traffic;
 mod works;
@@ -100,6 +102,7 @@ fn cases() -> Vec<&'static Case> {
         misuse::CASES,
         leaks::CASES,
         care::CASES,
+        anew::CASES,
         settings::CASES,
         nccl::CASES,
     ]

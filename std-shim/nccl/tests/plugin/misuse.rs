@@ -221,7 +221,7 @@ fn strangers_disturb_nobody(plugin: &Plugin) {
     // A Hello of the right form, with a token that is wrong.
     let mut hello = vec![0u8; 5 + 29];
     hello[0] = 29;
-    hello[4..9].copy_from_slice(&[1, 2, 1, 1, 0]);
+    hello[4..9].copy_from_slice(&[1, 3, 1, 1, 0]);
     let mut liar = TcpStream::connect(address).unwrap();
     liar.write_all(&hello).unwrap();
     // A handle whose token is another one.

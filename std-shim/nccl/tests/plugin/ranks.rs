@@ -43,6 +43,11 @@ pub(crate) fn count_logged(words: &str) -> usize {
     LOGGED.lock().unwrap().iter().filter(|line| line.contains(words)).count()
 }
 
+/// The last one of them with these in it.
+pub(crate) fn last_logged(words: &str) -> Option<String> {
+    LOGGED.lock().unwrap().iter().rfind(|line| line.contains(words)).cloned()
+}
+
 /// Calls until there is something.
 pub(crate) fn until<T>(what: &str, mut call: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();

@@ -1,0 +1,68 @@
+//! What links tell: that there is something to read.
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// A link that has news is told of once, and again only when it is armed anew: nothing that is left of a connection
+/// which has panicked, or was closed while a forked process has its link too, keeps anybody busy.
+const NEWS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
+
+/// Links with news that are taken at a time.
+const EVENTS: usize = 64;
+
+/// What links tell that they have news.
+static LINKS: OnceLock<OwnedFd> = OnceLock::new();
+
+fn links() -> Result<&'static OwnedFd, Errno> {
+    if let Some(links) = LINKS.get() {
+        return Ok(links);
+    }
+    let links = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    Ok(LINKS.get_or_init(|| links))
+}
+
+const fn told(place: u16) -> epoll::EventData {
+    epoll::EventData::new_u64(place as u64)
+}
+
+/// The link of the connection in this place is new.
+pub(super) fn watch(place: u16, link: BorrowedFd<'_>) -> Result<(), Errno> {
+    epoll::add(links()?, link, told(place), NEWS)
+}
+
+/// Its news were heard.
+pub(super) fn arm(place: u16, link: BorrowedFd<'_>) {
+    if let Ok(links) = links() {
+        // If it is not there, the news were an older one's, and it will be added.
+        _ = epoll::modify(links, link, told(place), NEWS);
+    }
+}
+
+/// It is not of interest any more.
+pub(super) fn forget(link: BorrowedFd<'_>) {
+    if let Some(links) = LINKS.get() {
+        // If it is not there, it has no news.
+        _ = epoll::delete(links, link);
+    }
+}
+
+/// Places of connections whose links have news, as soon as there are any.
+#[derive(Default)]
+pub(super) struct News(Vec<epoll::Event>);
+
+impl News {
+    /// Waits for so long at most.
+    pub(super) fn wait(&mut self, at_most: Duration) -> Result<impl Iterator<Item = u16>, Errno> {
+        let Self(events) = self;
+        events.clear();
+        events.reserve(EVENTS);
+        let timeout =
+            Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos().into() };
+        epoll::wait(links()?, spare_capacity(events), Some(&timeout))?;
+        Ok(events.iter().map(|event| event.data.u64() as u16))
+    }
+}

@@ -1,0 +1,250 @@
+//! Links that break: they are made anew, and no message is lost, nor what rails need to come back.
+
+use crate::random::Random;
+use crate::ranks::{
+    LOGGER, Memory, PATIENCE, Pair, at_once, count_logged, last_logged, logged, until,
+};
+use crate::sockets::{links, listening, reset, silence, sockets};
+use crate::table::{HANDLE, Pointer, REMOTE};
+use crate::traffic::{self, Meanwhile};
+use crate::works::merged;
+use crate::{Case, Plugin};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::{Duration, Instant};
+
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "links_that_are_reset_cost_no_message",
+        settings: &[("POLYRAIL_QP_TIMEOUT", "17")],
+        run: links_that_are_reset_cost_no_message,
+    },
+    Case {
+        name: "a_link_is_made_anew_while_nobody_calls",
+        settings: &[("POLYRAIL_HEALING", "off")],
+        run: a_link_is_made_anew_while_nobody_calls,
+    },
+    Case {
+        name: "a_link_that_is_silent_is_made_anew",
+        settings: &[("POLYRAIL_LINK_TIMEOUT_MS", "10000")],
+        run: a_link_that_is_silent_is_made_anew,
+    },
+    Case {
+        name: "a_peer_whose_host_is_gone_ends_an_idle_receive",
+        settings: &[("POLYRAIL_LINK_TIMEOUT_MS", "3000")],
+        run: a_peer_whose_host_is_gone_ends_an_idle_receive,
+    },
+    Case {
+        name: "a_connection_that_is_closed_is_not_found_again",
+        settings: &[],
+        run: a_connection_that_is_closed_is_not_found_again,
+    },
+    Case {
+        name: "strangers_at_the_door_disturb_nobody",
+        settings: &[("POLYRAIL_INTERFACE", "lo")],
+        run: strangers_at_the_door_disturb_nobody,
+    },
+];
+
+/// Both ends have said so, so often.
+fn made_anew(times: usize) -> Option<()> {
+    (count_logged("the link is made anew") == 2 * times).then_some(())
+}
+
+/// Whether all rails that failed are in service again, at both ends. One may fail several times before it is.
+fn are_back() -> bool {
+    ["s0", "s1", "s2", "s3"].iter().all(|nic| {
+        let rail = format!("a rail on {nic} ");
+        last_logged(&rail).is_none_or(|line| line.ends_with("is back"))
+    })
+}
+
+/// Resets links, of either end in turn, and now and then with a rail that is away.
+struct Resetting<'p> {
+    plugin: &'p Plugin,
+    random: Random,
+    resets: usize,
+    cut: Option<&'static str>,
+}
+
+impl Meanwhile for Resetting<'_> {
+    fn done(&mut self, messages: usize) {
+        let is_whole = made_anew(self.resets).is_some();
+        if !messages.is_multiple_of(8) || !is_whole {
+            return;
+        }
+        match (self.cut, self.random.below(4)) {
+            // While one rail is away, the other one has to stay.
+            (None, 0) if are_back() => {
+                let nic = ["s0", "s1", "s2", "s3"][self.random.below(4)];
+                self.plugin.fault(nic, self.random.below(10_000) as u64, 0);
+                self.cut = Some(nic);
+            }
+            (Some(nic), 0) => {
+                self.plugin.fault(nic, 0, 1);
+                self.cut = None;
+            }
+            _ => {}
+        }
+        let links = links();
+        assert_eq!(links.len(), 2);
+        reset(links[self.random.below(2)]);
+        self.resets += 1;
+    }
+}
+
+fn links_that_are_reset_cost_no_message(plugin: &Plugin) {
+    for seed in 0..2 {
+        logged();
+        let pair = merged(plugin);
+        let before = sockets().len();
+        let mut resetting = Resetting { plugin, random: Random(seed), resets: 0, cut: None };
+        traffic::run(&pair, 1000, seed, &mut resetting);
+        let Resetting { resets, cut, .. } = resetting;
+        assert!(resets >= 5, "{resets} resets");
+        until("a link", || made_anew(resets));
+        cut.into_iter().for_each(|nic| plugin.fault(nic, 0, 1));
+        // Rails come back by what the link carries.
+        until("all rails", || are_back().then_some(()));
+        assert!(count_logged(" failed: ") > 0);
+        assert_eq!(sockets().len(), before);
+        pair.close();
+    }
+}
+
+/// The thread that sees to connections does it.
+fn a_link_is_made_anew_while_nobody_calls(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let mut from = Memory::new(&pair.table, pair.send, 1000);
+    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    pair.send_through(&mut from, &mut to, 1000);
+    let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
+    for round in 0..4 {
+        reset(links()[round % 2]);
+        until("a link", || made_anew(round + 1));
+        assert_eq!(links().len(), 2);
+    }
+    assert_eq!(pair.test(receive), None);
+    let send = until("isend", || pair.isend((from.at(0), 1000), 1, from.handle));
+    until("a send", || pair.test(send));
+    assert_eq!(until("a receive", || pair.test(receive))[0], 1000);
+    // That the peer has ended is heard by the new link, too.
+    let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
+    assert_eq!(pair.table.close_send(pair.send), 0);
+    assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
+    assert_eq!(pair.table.close_recv(pair.recv), 0);
+}
+
+/// What comes over the link is dropped unanswered, as by a network that is out of order: a new one is not.
+fn a_link_that_is_silent_is_made_anew(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let mut from = Memory::new(&pair.table, pair.send, 1000);
+    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    pair.send_through(&mut from, &mut to, 1000);
+    let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
+    let begin = Instant::now();
+    links().into_iter().for_each(silence);
+    until("a link", || made_anew(1));
+    assert!(begin.elapsed() > Duration::from_secs(1), "{:?}", begin.elapsed());
+    let send = until("isend", || pair.isend((from.at(0), 1000), 1, from.handle));
+    until("a send", || pair.test(send));
+    assert_eq!(until("a receive", || pair.test(receive))[0], 1000);
+    pair.close();
+}
+
+/// Nothing is under way on the rails, and whatever comes by TCP is dropped unanswered, as it is by a host that has lost
+/// its power.
+fn a_peer_whose_host_is_gone_ends_an_idle_receive(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let mut from = Memory::new(&pair.table, pair.send, 1000);
+    let mut to = Memory::new(&pair.table, pair.recv, 1000);
+    pair.send_through(&mut from, &mut to, 1000);
+    let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
+    sockets().into_iter().for_each(silence);
+    let begin = Instant::now();
+    assert_eq!(until("an error", || at_once(|| pair.table.test(receive)).err()), REMOTE);
+    assert!(begin.elapsed() > Duration::from_secs(3), "{:?}", begin.elapsed());
+    pair.close();
+}
+
+/// One end is closed while the link is away: the other one hears of it all the same.
+fn a_connection_that_is_closed_is_not_found_again(plugin: &Plugin) {
+    for is_sender in [true, false] {
+        logged();
+        let pair = merged(plugin);
+        let table = pair.table;
+        let mut from = Memory::new(&table, pair.send, 1000);
+        let mut to = Memory::new(&table, pair.recv, 1000);
+        pair.send_through(&mut from, &mut to, 1000);
+        let receive = until("irecv", || pair.irecv(&[(to.at(0), 1000, 1, to.handle)]));
+        reset(links()[0]);
+        if is_sender {
+            assert_eq!(table.close_send(pair.send), 0);
+            assert_eq!(until("an error", || at_once(|| table.test(receive)).err()), REMOTE);
+            assert_eq!(table.close_recv(pair.recv), 0);
+        } else {
+            assert_eq!(table.close_recv(pair.recv), 0);
+            // A message that nobody takes.
+            let data = (from.at(0), 1000);
+            let send = || at_once(|| table.isend(pair.send, data, 1, from.handle));
+            let sent = until("a send, or an error", || match send() {
+                Ok(send) if send.is_null() => None,
+                sent => Some(sent),
+            });
+            let status = match sent {
+                Ok(send) => until("an error", || at_once(|| table.test(send)).err()),
+                Err(status) => status,
+            };
+            assert_eq!(status, REMOTE);
+            assert_eq!(table.close_send(pair.send), 0);
+        }
+    }
+}
+
+fn strangers_at_the_door_disturb_nobody(plugin: &Plugin) {
+    const AGAIN: u8 = 6;
+    const SESSION: usize = 16;
+    let table = plugin.table(12);
+    let context = table.init(LOGGER, -1).unwrap();
+    let pair = Pair::new(table, context, 0, 1);
+    let [door] = listening()[..] else { panic!("one door, and nobody listens: {:?}", listening()) };
+    let mut again = vec![0u8; 5 + SESSION];
+    again[0] = SESSION as u8;
+    again[4] = AGAIN;
+    let mut strangers = Vec::new();
+    for bytes in [
+        &b""[..],
+        b"GET / HTTP/1.1\r\n\r\n",
+        &again[..9],
+        &again,
+        &[0xff; 4096],
+        &[1, 0, 0, 0, AGAIN, 0],
+    ] {
+        let mut stranger = TcpStream::connect((Ipv4Addr::LOCALHOST, door)).unwrap();
+        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        stranger.write_all(bytes).unwrap();
+        strangers.push(stranger);
+    }
+    let mut answer = Vec::new();
+    strangers[3].read_to_end(&mut answer).unwrap();
+    assert_eq!(answer[4], 4, "it is refused");
+    for at in [1, 4, 5] {
+        assert_eq!(strangers[at].read(&mut [0; 10]).unwrap_or(0), 0, "{at} is dropped");
+    }
+    let mut from = Memory::new(&table, pair.send, 1000);
+    let mut to = Memory::new(&table, pair.recv, 1000);
+    pair.send_through(&mut from, &mut to, 1000);
+    drop(strangers);
+    until("strangers to be gone", || (links().len() == 2).then_some(()));
+    reset(links()[0]);
+    until("a link", || made_anew(1));
+    pair.send_through(&mut from, &mut to, 1000);
+    pair.close();
+    // The door is the same for who comes later, and is nobody else's.
+    let mut handle = [0u8; HANDLE];
+    let listener: Pointer = table.listen(context, 0, handle.as_mut_ptr().cast()).unwrap();
+    Pair::new(table, context, 0, 1).close();
+    assert_eq!(listening().len(), 2);
+    assert_eq!(table.close_listen(listener), 0);
+    assert_eq!(listening(), [door]);
+}

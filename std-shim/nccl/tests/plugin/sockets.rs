@@ -1,0 +1,73 @@
+//! The plugin's sockets, and what a network does to them.
+
+use std::ffi::{c_int, c_void};
+use std::fs;
+use std::net::TcpListener;
+use std::os::fd::{FromRawFd, IntoRawFd};
+
+/// All that this process has.
+pub(crate) fn sockets() -> Vec<c_int> {
+    let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let is_socket = |file: &fs::DirEntry| {
+        fs::read_link(file.path()).is_ok_and(|link| link.to_string_lossy().starts_with("socket:"))
+    };
+    files
+        .filter(is_socket)
+        .map(|file| file.file_name().to_str().unwrap().parse().unwrap())
+        .collect()
+}
+
+fn accepts(socket: c_int) -> bool {
+    let (mut value, mut length) = (0, size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: there is room for a number.
+    let got = unsafe {
+        libc::getsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_ACCEPTCONN,
+            (&raw mut value).cast(),
+            &raw mut length,
+        )
+    };
+    assert_eq!(got, 0);
+    value == 1
+}
+
+/// Both ends of the links of connections.
+pub(crate) fn links() -> Vec<c_int> {
+    sockets().into_iter().filter(|socket| !accepts(*socket)).collect()
+}
+
+/// The ports at which this process listens.
+pub(crate) fn listening() -> Vec<u16> {
+    let port = |socket| {
+        // SAFETY: it is one that listens, and stays open.
+        let listener = unsafe { TcpListener::from_raw_fd(socket) };
+        let port = listener.local_addr().unwrap().port();
+        _ = listener.into_raw_fd();
+        port
+    };
+    sockets().into_iter().filter(|socket| accepts(*socket)).map(port).collect()
+}
+
+/// A link is reset: both ends hear of it.
+pub(crate) fn reset(link: c_int) {
+    let nowhere =
+        libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    let length = size_of_val(&nowhere) as libc::socklen_t;
+    // SAFETY: an address of that length.
+    assert_eq!(unsafe { libc::connect(link, &raw const nowhere, length) }, 0);
+}
+
+/// What comes to a socket is dropped unanswered from now on.
+pub(crate) fn silence(socket: c_int) {
+    let mut drop_all = libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &mut drop_all };
+    let program: *const c_void = (&raw const program).cast();
+    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: a program of one instruction, which takes nothing of any packet.
+    let set = unsafe {
+        libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program, length)
+    };
+    assert_eq!(set, 0);
+}
