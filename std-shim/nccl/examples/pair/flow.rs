@@ -32,21 +32,33 @@ pub(crate) fn ends_within(
     time: Duration,
 ) -> Result<String, String> {
     let mut flow = Flow::new(end, talk.is_first(), bytes);
-    match flow.run(|| true) {
-        Err(Trouble::Call(_, REMOTE)) => {}
-        Err(trouble) => return Err(trouble.words()),
-        Ok(()) => return Err("it came to an end, without a failure".into()),
-    }
-    flow.expect_remote_errors()?;
-    let took = flow.last_done.elapsed();
+    let took = flow.fail(|| true)?;
     let theirs = talk.swap(&format!("{took:?}"))?;
-    let begin = Instant::now();
-    flow.end.close()?;
-    let closed = begin.elapsed();
-    if took.max(closed) > time {
-        return Err(format!("after {took:?} all had failed, and {closed:?} later was closed"));
-    }
+    let closed = flow.close_within(took, time)?;
     Ok(format!("all failed within {took:?} and {theirs}, and was closed within {closed:?}"))
+}
+
+/// The same, of the process whose peer is killed once messages go both ways.
+pub(crate) fn outlives(
+    end: End,
+    talk: &mut Talk,
+    bytes: usize,
+    time: Duration,
+) -> Result<String, String> {
+    const MESSAGES: usize = 30;
+    let mut flow = Flow::new(end, talk.is_first(), bytes);
+    let (mut sent, mut killed) = (0, Ok(()));
+    let failed = flow.fail(|| {
+        sent += 1;
+        if sent == MESSAGES {
+            killed = talk.kill_other();
+        }
+        true
+    });
+    killed?;
+    let took = failed?;
+    let closed = flow.close_within(took, time)?;
+    Ok(format!("one was killed: all failed within {took:?}, and was closed within {closed:?}"))
 }
 
 /// What came between.
@@ -120,7 +132,7 @@ impl Flow {
         if number.is_multiple_of(3) { self.bytes } else { 1 + number * 104_729 % self.bytes }
     }
 
-    fn run(&mut self, goes_on: impl Fn() -> bool) -> Result<(), Trouble> {
+    fn run(&mut self, mut goes_on: impl FnMut() -> bool) -> Result<(), Trouble> {
         let is_over = |last: Option<usize>, requests: &Requests| {
             last.is_some_and(|last| requests.done == last + WINDOW)
         };
@@ -224,6 +236,28 @@ impl Flow {
             ));
         }
         Ok(true)
+    }
+
+    /// Goes on until that fails, and returns how soon after the last message everything had.
+    fn fail(&mut self, goes_on: impl FnMut() -> bool) -> Result<Duration, String> {
+        match self.run(goes_on) {
+            Err(Trouble::Call(_, REMOTE)) => {}
+            Err(trouble) => return Err(trouble.words()),
+            Ok(()) => return Err("it came to an end, without a failure".into()),
+        }
+        self.expect_remote_errors()?;
+        Ok(self.last_done.elapsed())
+    }
+
+    /// Closes, and returns how long that took; nothing may have taken too long.
+    fn close_within(self, took: Duration, time: Duration) -> Result<Duration, String> {
+        let begin = Instant::now();
+        self.end.close()?;
+        let closed = begin.elapsed();
+        if took.max(closed) > time {
+            return Err(format!("after {took:?} all had failed, and {closed:?} later was closed"));
+        }
+        Ok(closed)
     }
 
     /// The connections have failed: what is under way ends with ncclRemoteError, unless it is done, and nothing new

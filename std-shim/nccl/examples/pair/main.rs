@@ -8,9 +8,12 @@
 //!     pair PLUGIN [--devices N] [--bytes N] --until FILE
 //!     pair PLUGIN [--devices N] [--bytes N] --ends-within MS
 //!
+//!     pair PLUGIN [--devices N] [--bytes N] --outlives-within MS
+//!
 //! send messages of all sizes up to so many bytes, both ways at once, and check each. With `--until` no call may fail,
 //! and all ends well once there is such a file. With `--ends-within` links fail for good: then every request has to end
-//! with ncclRemoteError, so soon after the last one that was done, and everything is closed.
+//! with ncclRemoteError, so soon after the last one that was done, and everything is closed. With `--outlives-within`
+//! the second process is killed, and the same is so of the first.
 //!
 //!     pair PLUGIN [--devices N] --tables N
 //!
@@ -63,6 +66,7 @@ fn run(options: &Options) -> Result<(), String> {
         }
         Task::Until(file) => flow::until(end(&mut talk)?, &mut talk, bytes, file)?,
         Task::EndsWithin(time) => flow::ends_within(end(&mut talk)?, &mut talk, bytes, *time)?,
+        Task::OutlivesWithin(time) => flow::outlives(end(&mut talk)?, &mut talk, bytes, *time)?,
         Task::Tables(messages) => tables::run(options, &mut talk, *messages)?,
         Task::Describe(nics) => tables::describe(&options.plugin, nics)?,
     };

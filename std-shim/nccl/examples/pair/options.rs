@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const USAGE: &str = "pair PLUGIN [--devices N] [--bytes N] [--rounds N] \
-    [--messages N | --until FILE | --ends-within MS | --tables N | --describe N,N]";
+    [--messages N | --until FILE | --ends-within MS | --outlives-within MS | --tables N | --describe N,N]";
 
 pub(crate) struct Options {
     pub(crate) plugin: String,
@@ -22,6 +22,7 @@ pub(crate) enum Task {
     },
     Until(PathBuf),
     EndsWithin(Duration),
+    OutlivesWithin(Duration),
     /// So many messages by each version of the table.
     Tables(usize),
     /// The NICs that are merged.
@@ -40,15 +41,15 @@ impl Options {
                 let number = value.parse::<usize>().ok().filter(|number| *number > 0);
                 number.ok_or(format!("{name} needs a number, not {value}"))
             };
+            let time = || number().map(|ms| Duration::from_millis(ms as u64));
             match name.as_str() {
                 "--devices" => devices = number()? as c_int,
                 "--bytes" => bytes = number()?,
                 "--rounds" => rounds = number()?,
                 "--messages" => messages = number()?,
                 "--until" => task = Some(Task::Until(value.into())),
-                "--ends-within" => {
-                    task = Some(Task::EndsWithin(Duration::from_millis(number()? as u64)));
-                }
+                "--ends-within" => task = Some(Task::EndsWithin(time()?)),
+                "--outlives-within" => task = Some(Task::OutlivesWithin(time()?)),
                 "--tables" => task = Some(Task::Tables(number()?)),
                 "--describe" => {
                     let nics: Result<_, _> = value.split(',').map(str::parse).collect();

@@ -11,6 +11,7 @@ const END: &str = "PAIR_END";
 pub(crate) struct Talk {
     /// The second process, in the first.
     second: Option<Child>,
+    is_killed: bool,
     to: Box<dyn Write>,
     from: Box<dyn BufRead>,
 }
@@ -20,12 +21,12 @@ impl Talk {
     pub(crate) fn new() -> Result<Self, String> {
         if env::var(END).as_deref() == Ok("there") {
             let (to, from) = (Box::new(std::io::stdout()), Box::new(std::io::stdin().lock()));
-            return Ok(Self { second: None, to, from });
+            return Ok(Self { second: None, is_killed: false, to, from });
         }
         let mut second = second().map_err(|error| format!("the other process: {error}"))?;
         let to = Box::new(second.stdin.take().ok_or("no pipe")?);
         let from = Box::new(BufReader::new(second.stdout.take().ok_or("no pipe")?));
-        Ok(Self { second: Some(second), to, from })
+        Ok(Self { second: Some(second), is_killed: false, to, from })
     }
 
     pub(crate) const fn is_first(&self) -> bool {
@@ -43,11 +44,19 @@ impl Talk {
         told.map(str::to_owned).ok_or("the other process has ended".into())
     }
 
+    /// Kills the second process, if this is the first.
+    pub(crate) fn kill_other(&mut self) -> Result<(), String> {
+        let Some(second) = &mut self.second else { return Ok(()) };
+        self.is_killed = true;
+        second.kill().map_err(|error| format!("the other process: {error}"))
+    }
+
     /// Waits for the second process.
     pub(crate) fn finish(self) -> Result<(), String> {
         let Some(mut second) = self.second else { return Ok(()) };
         let ended = second.wait().map_err(|error| error.to_string())?;
-        if ended.success() { Ok(()) } else { Err(format!("the other process: {ended}")) }
+        let is_as_it_should = ended.success() != self.is_killed;
+        if is_as_it_should { Ok(()) } else { Err(format!("the other process: {ended}")) }
     }
 }
 
