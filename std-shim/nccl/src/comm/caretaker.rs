@@ -3,7 +3,7 @@
 
 use super::all::CONNECTIONS;
 use super::connection::Connection;
-use super::news::{self, News};
+use super::news::{self, News, Who};
 use crate::guard::{Code, Refusal};
 use crate::meet::{Link, Session, door};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,6 +29,7 @@ pub(crate) fn entrust(place: u16) -> Result<(), Refusal> {
         };
         connection.watch(place).map_err(|error| refused(&error))?;
     }
+    door::with_socket(news::arm_door).map_err(|error| refused(&error))?;
     let mut lives = LIVES.lock().unwrap_or_else(PoisonError::into_inner);
     if !*lives {
         let thread = thread::Builder::new().name("polyrail-care".into());
@@ -46,9 +47,12 @@ pub(crate) fn dismiss(connection: &Connection) {
 fn live() {
     let mut next = Instant::now() + PERIOD;
     let mut news = News::default();
+    // Whether somebody may be at the door.
+    let mut is_called = true;
     loop {
-        hear(&mut news);
+        is_called |= hear(&mut news);
         if Instant::now() >= next {
+            is_called = is_called && answer_door();
             if !go_round() {
                 return;
             }
@@ -57,18 +61,36 @@ fn live() {
     }
 }
 
-/// Waits for news, but not for long, and lets connections hear them.
-fn hear(news: &mut News) {
-    match news.wait(PERIOD) {
-        Ok(places) => places.for_each(|place| {
-            visit(place, |connection| {
-                connection.hear();
-                // Without a link there is nothing more to hear.
-                connection.link_fd().into_iter().for_each(|link| news::arm(place, link));
-            });
-        }),
-        Err(_) => thread::sleep(PERIOD),
+/// Waits for news, but not for long, lets connections hear them, and returns whether somebody is at the door.
+fn hear(news: &mut News) -> bool {
+    let Ok(told) = news.wait(PERIOD) else {
+        thread::sleep(PERIOD);
+        return false;
+    };
+    let mut is_called = false;
+    for who in told {
+        match who {
+            Who::Link(place) => {
+                _ = visit(place, |connection| {
+                    connection.hear();
+                    // Without a link there is nothing more to hear.
+                    connection.link_fd().into_iter().for_each(|link| news::arm(place, link));
+                })
+            }
+            Who::Door => is_called = true,
+        }
     }
+    is_called
+}
+
+/// Takes links that were made anew, and returns whether there may be more soon.
+fn answer_door() -> bool {
+    let (known, is_awaiting) = door::newcomers();
+    for (session, link) in known {
+        find_again(&session, link);
+    }
+    // If it cannot be told of, it is looked at all the time.
+    door::with_socket(news::arm_door).is_err() || is_awaiting
 }
 
 /// A panic poisons the connection, and nothing else.
@@ -82,9 +104,6 @@ fn visit<T>(place: u16, what: impl FnOnce(&mut Connection) -> T) -> Option<T> {
 
 /// Visits connections that nobody else has now, and returns whether there are any.
 fn go_round() -> bool {
-    for (session, link) in door::newcomers() {
-        find_again(&session, link);
-    }
     for place in 0..CONNECTIONS.bound() {
         _ = catch_unwind(|| {
             if let Some(mut slot) = CONNECTIONS.try_at(place as u16)

@@ -1,4 +1,4 @@
-//! What links tell: that there is something to read.
+//! What links tell: that there is something to read; and the door, that somebody comes.
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -10,6 +10,9 @@ use std::time::Duration;
 /// A link that has news is told of once, and again only when it is armed anew: nothing that is left of a connection
 /// which has panicked, or was closed while a forked process has its link too, keeps anybody busy.
 const NEWS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
+
+/// What the door tells, which no place of a connection is.
+const DOOR: u64 = u64::MAX;
 
 /// Links with news that are taken at a time.
 const EVENTS: usize = 64;
@@ -42,6 +45,16 @@ pub(super) fn arm(place: u16, link: BorrowedFd<'_>) {
     }
 }
 
+/// The door is told of once, from now on.
+pub(super) fn arm_door(door: BorrowedFd<'_>) -> Result<(), Errno> {
+    let (links, told) = (links()?, epoll::EventData::new_u64(DOOR));
+    match epoll::modify(links, door, told, NEWS) {
+        // It is a new one.
+        Err(Errno::NOENT) => epoll::add(links, door, told, NEWS),
+        armed => armed,
+    }
+}
+
 /// It is not of interest any more.
 pub(super) fn forget(link: BorrowedFd<'_>) {
     if let Some(links) = LINKS.get() {
@@ -50,19 +63,30 @@ pub(super) fn forget(link: BorrowedFd<'_>) {
     }
 }
 
-/// Places of connections whose links have news, as soon as there are any.
+/// Who has news.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Who {
+    /// The link of the connection in this place.
+    Link(u16),
+    Door,
+}
+
+/// Those that have news, as soon as there are any.
 #[derive(Default)]
 pub(super) struct News(Vec<epoll::Event>);
 
 impl News {
     /// Waits for so long at most.
-    pub(super) fn wait(&mut self, at_most: Duration) -> Result<impl Iterator<Item = u16>, Errno> {
+    pub(super) fn wait(&mut self, at_most: Duration) -> Result<impl Iterator<Item = Who>, Errno> {
         let Self(events) = self;
         events.clear();
         events.reserve(EVENTS);
         let timeout =
             Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos().into() };
         epoll::wait(links()?, spare_capacity(events), Some(&timeout))?;
-        Ok(events.iter().map(|event| event.data.u64() as u16))
+        Ok(events.iter().map(|event| match event.data.u64() {
+            DOOR => Who::Door,
+            place => Who::Link(place as u16),
+        }))
     }
 }

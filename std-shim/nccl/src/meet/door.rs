@@ -6,6 +6,7 @@ use crate::guard::{Code, Refusal};
 use crate::log;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,9 +52,18 @@ pub(super) fn port(at: SocketAddr, patience: Duration) -> Result<u16, Refusal> {
     Ok(door.insert(opened).address.port())
 }
 
-/// Links that were made anew, each with the connection that it says it is for. Never waits.
-pub(crate) fn newcomers() -> Vec<(Session, Link)> {
-    door().as_mut().map_or_else(Vec::new, Door::take)
+/// Calls what is done with its socket, if there is one.
+pub(crate) fn with_socket<E>(call: impl FnOnce(BorrowedFd<'_>) -> Result<(), E>) -> Result<(), E> {
+    door().as_ref().map_or(Ok(()), |door| call(door.socket.as_fd()))
+}
+
+/// Links that were made anew, each with the connection that it says it is for; and whether others have come who have
+/// not said it yet. Never waits.
+pub(crate) fn newcomers() -> (Vec<(Session, Link)>, bool) {
+    match &mut *door() {
+        Some(door) => (door.take(), !door.newcomers.is_empty()),
+        None => (Vec::new(), false),
+    }
 }
 
 impl Door {
