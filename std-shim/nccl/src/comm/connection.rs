@@ -56,8 +56,8 @@ pub(crate) struct Connection {
     polls: u64,
     /// The polls at the caretaker's last visit.
     polls_seen: u64,
-    /// When the peer was seen to have ended.
-    ended: Option<Instant>,
+    /// When the peer was seen to have ended, and how.
+    ended: Option<(Instant, String)>,
     /// Why it failed, and when.
     failed: Option<(Instant, String)>,
 }
@@ -145,10 +145,10 @@ impl Connection {
     /// Fails if the peer has ended, and nothing of it can still come.
     #[inline]
     pub(super) fn fail_without_peer(&mut self) {
-        if let Some(since) = self.ended
+        if let Some((since, why)) = &self.ended
             && since.elapsed() > LAST_WORDS
         {
-            self.fail("the peer has ended".into());
+            self.fail(why.clone());
         }
     }
 
@@ -189,7 +189,7 @@ impl Connection {
             match self.way.read() {
                 Ok(Some(Frame { kind: Kind::Message, body })) => self.take_message(&body),
                 Ok(Some(Frame { kind, .. })) => {
-                    let turn = self.way.end(format!("{kind:?} came out of turn"));
+                    let turn = self.way.end(format!("the peer's {kind:?} came out of turn"));
                     self.take(turn);
                 }
                 Ok(None) => return,
@@ -233,7 +233,7 @@ impl Connection {
             }
             Turn::Over(why) => {
                 log::trace(&format!("{:?} on {name}: the link is over: {why}", self.role));
-                self.ended = Some(Instant::now());
+                self.ended = Some((Instant::now(), why));
             }
         }
     }

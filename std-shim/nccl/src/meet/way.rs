@@ -135,7 +135,7 @@ impl Way {
         match link.read() {
             Ok(Read::Frame(frame)) => Ok(Some(frame)),
             Ok(Read::Nothing) => Ok(None),
-            Ok(Read::Ended) => Err(self.end("it has ended")),
+            Ok(Read::Ended) => Err(self.end("the peer has ended")),
             Err(error) if error.kind() == ErrorKind::InvalidData => Err(self.end(error)),
             Err(error) => Err(self.break_off(&error)),
         }
@@ -181,7 +181,7 @@ impl Way {
         if now < away.until {
             return None;
         }
-        let words = format!("it broke, and was not made anew: {}", away.why);
+        let words = format!("the link broke, and was not made anew: {}", away.why);
         Some(self.end(words))
     }
 
