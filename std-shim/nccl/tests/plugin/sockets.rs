@@ -17,7 +17,8 @@ pub(crate) fn sockets() -> Vec<c_int> {
         .collect()
 }
 
-fn accepts(socket: c_int) -> bool {
+/// Whether somebody listens at it. None if it was closed meanwhile: the plugin has a thread of its own.
+fn listens(socket: c_int) -> Option<bool> {
     let (mut value, mut length) = (0, size_of::<c_int>() as libc::socklen_t);
     // SAFETY: there is room for a number.
     let got = unsafe {
@@ -29,25 +30,24 @@ fn accepts(socket: c_int) -> bool {
             &raw mut length,
         )
     };
-    assert_eq!(got, 0);
-    value == 1
+    (got == 0).then_some(value == 1)
 }
 
 /// Both ends of the links of connections.
 pub(crate) fn links() -> Vec<c_int> {
-    sockets().into_iter().filter(|socket| !accepts(*socket)).collect()
+    sockets().into_iter().filter(|socket| listens(*socket) == Some(false)).collect()
 }
 
 /// The ports at which this process listens.
 pub(crate) fn listening() -> Vec<u16> {
     let port = |socket| {
-        // SAFETY: it is one that listens, and stays open.
+        // SAFETY: it is given back open; of one that was closed meanwhile nothing is to be had.
         let listener = unsafe { TcpListener::from_raw_fd(socket) };
-        let port = listener.local_addr().unwrap().port();
+        let address = listener.local_addr();
         _ = listener.into_raw_fd();
-        port
+        address.ok().map(|address| address.port())
     };
-    sockets().into_iter().filter(|socket| accepts(*socket)).map(port).collect()
+    sockets().into_iter().filter(|socket| listens(*socket) == Some(true)).filter_map(port).collect()
 }
 
 /// A link is reset: both ends hear of it.
