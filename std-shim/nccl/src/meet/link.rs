@@ -7,7 +7,7 @@
 //! ```
 
 use polyrail::p2p::MAX_ADDRESS_BYTES;
-use rustix::net::sockopt;
+use rustix::net::{connect_unspec, sockopt};
 use std::io::{self, ErrorKind, Read as _, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -107,6 +107,12 @@ impl Link {
         self.push(Kind::Refused, why.as_bytes());
         // If it does not go out at once, the peer sees that the link ends.
         _ = self.send();
+    }
+
+    /// Breaks it, which the peer does not take for an end.
+    pub(crate) fn reset(self) {
+        // If it is not connected any more, it is broken.
+        _ = connect_unspec(&self.stream);
     }
 
     /// Sends what can be sent now, and returns whether that is all.

@@ -218,9 +218,12 @@ impl Away {
             Attempt::Pause(_) => Reaching::start(door)
                 .map(|socket| Attempt::Reaching(socket, now))
                 .map_err(Into::into),
-            Attempt::Reaching(_, since) | Attempt::Asking(_, since)
-                if now.duration_since(since) > ATTEMPT_TIMEOUT =>
-            {
+            Attempt::Reaching(_, since) if now.duration_since(since) > ATTEMPT_TIMEOUT => {
+                Err(ErrorKind::TimedOut.into())
+            }
+            Attempt::Asking(link, since) if now.duration_since(since) > ATTEMPT_TIMEOUT => {
+                // The receiver may have taken it, or take it yet: it is to wait for the next one.
+                link.reset();
                 Err(ErrorKind::TimedOut.into())
             }
             Attempt::Reaching(socket, since) => match socket.step() {
@@ -353,6 +356,31 @@ mod tests {
         let (why, took) = over(mended(way));
         assert!(took < TIMES.away && why.contains("has ended"), "{why}, {took:?}");
         refusing.join().unwrap();
+    }
+
+    /// The receiver took the link too late, or what it said is lost.
+    #[test]
+    fn a_link_that_a_sender_gives_up_is_no_end() {
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut way = broken(&door);
+        let since = loop {
+            assert!(way.mend().is_none());
+            if let State::Away(Away { attempt: Attempt::Asking(_, since), .. }) = &mut way.state {
+                break since;
+            }
+        };
+        *since = since.checked_sub(2 * ATTEMPT_TIMEOUT).unwrap();
+        assert!(way.mend().is_none());
+        let mut receiver = Way::new(link().0, session(), None, TIMES);
+        let given_up = Link::new(door.accept().unwrap().0, TIMES.patience).unwrap();
+        assert!(receiver.resume(&session(), given_up).is_ok());
+        let turn = loop {
+            if let Err(turn) = receiver.read() {
+                break turn;
+            }
+        };
+        assert!(matches!(turn, Turn::Broke(_)), "{turn:?}");
+        assert!(receiver.resume(&session(), link().0).is_ok());
     }
 
     #[test]
