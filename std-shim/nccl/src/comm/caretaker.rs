@@ -29,7 +29,7 @@ pub(crate) fn entrust(place: u16) -> Result<(), Refusal> {
         };
         connection.watch(place).map_err(|error| refused(&error))?;
     }
-    door::with_socket(news::arm_door).map_err(|error| refused(&error))?;
+    door::with_sockets(news::arm_door).map_err(|error| refused(&error))?;
     let mut lives = LIVES.lock().unwrap_or_else(PoisonError::into_inner);
     if !*lives {
         let thread = thread::Builder::new().name("polyrail-care".into());
@@ -47,12 +47,12 @@ pub(crate) fn dismiss(connection: &Connection) {
 fn live() {
     let mut next = Instant::now() + PERIOD;
     let mut news = News::default();
-    // Whether somebody may be at the door.
+    // Whether somebody may be at a door.
     let mut is_called = true;
     loop {
         is_called |= hear(&mut news);
         if Instant::now() >= next {
-            is_called = is_called && answer_door();
+            is_called = is_called && answer_doors();
             if !go_round() {
                 return;
             }
@@ -61,7 +61,7 @@ fn live() {
     }
 }
 
-/// Waits for news, but not for long, lets connections hear them, and returns whether somebody is at the door.
+/// Waits for news, but not for long, lets connections hear them, and returns whether somebody is at a door.
 fn hear(news: &mut News) -> bool {
     let Ok(told) = news.wait(PERIOD) else {
         thread::sleep(PERIOD);
@@ -84,13 +84,13 @@ fn hear(news: &mut News) -> bool {
 }
 
 /// Takes links that were made anew, and returns whether there may be more soon.
-fn answer_door() -> bool {
+fn answer_doors() -> bool {
     let (known, is_awaiting) = door::newcomers();
     for (session, link) in known {
         find_again(&session, link);
     }
     // If it cannot be told of, it is looked at all the time.
-    door::with_socket(news::arm_door).is_err() || is_awaiting
+    door::with_sockets(news::arm_door).is_err() || is_awaiting
 }
 
 /// A panic poisons the connection, and nothing else.

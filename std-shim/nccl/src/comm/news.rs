@@ -1,4 +1,4 @@
-//! What links tell: that there is something to read; and the door, that somebody comes.
+//! What links tell: that there is something to read; and doors, that somebody comes.
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// which has panicked, or was closed while a forked process has its link too, keeps anybody busy.
 const NEWS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
 
-/// What the door tells, which no place of a connection is.
+/// What doors tell, which no place of a connection is.
 const DOOR: u64 = u64::MAX;
 
 /// Links with news that are taken at a time.
@@ -45,7 +45,7 @@ pub(super) fn arm(place: u16, link: BorrowedFd<'_>) {
     }
 }
 
-/// The door is told of once, from now on.
+/// A door is told of once, from now on.
 pub(super) fn arm_door(door: BorrowedFd<'_>) -> Result<(), Errno> {
     let (links, told) = (links()?, epoll::EventData::new_u64(DOOR));
     match epoll::modify(links, door, told, NEWS) {

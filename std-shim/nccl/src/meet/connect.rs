@@ -7,7 +7,7 @@ use super::met::Met;
 use super::reach::Reaching;
 use super::site::{Site, join};
 use super::terms::Terms;
-use super::way::Way;
+use super::way::{Side, Way};
 use super::welcome::Welcome;
 use crate::guard::{Code, Refusal};
 use crate::rails::Wire;
@@ -147,7 +147,7 @@ impl Attempt {
         let Welcome { port, session } = welcome;
         let mut door = self.handle.address;
         door.set_port(port);
-        let way = Way::new(link, session, Some(door), self.site.times());
+        let way = Way::new(link, session, Side::Sender(door), self.site.times());
         Met { wire, way, terms: self.terms }
     }
 }

@@ -1,6 +1,6 @@
 //! The end that listens, and will receive.
 
-use super::door;
+use super::door::{self, Door};
 use super::handle::{Handle, Token};
 use super::hello;
 use super::interface;
@@ -9,7 +9,7 @@ use super::met::Met;
 use super::session::Session;
 use super::site::{Site, join};
 use super::terms::Terms;
-use super::way::Way;
+use super::way::{Side, Way};
 use super::welcome::Welcome;
 use crate::guard::{Code, Refusal};
 use crate::log;
@@ -18,6 +18,7 @@ use crate::random::random;
 use polyrail::p2p::End;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, SocketAddrV6, TcpListener};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long whoever connects may take to say who it is: NCCL's ranks do so at once.
@@ -48,6 +49,7 @@ struct Welcomed {
     wire: Box<dyn Wire>,
     terms: Terms,
     session: Session,
+    door: Arc<Door>,
 }
 
 /// How far somebody came.
@@ -94,9 +96,10 @@ impl Listener {
         while at < self.incoming.len() {
             match self.incoming[at].step(&self.site, self.address, &self.token) {
                 Step::Waits => at += 1,
-                Step::Met(Welcomed { wire, terms, session }) => {
+                Step::Met(Welcomed { wire, terms, session, door }) => {
                     let Incoming { link, .. } = self.incoming.swap_remove(at);
-                    let way = Way::new(link, session, None, self.site.times());
+                    let side = Side::Receiver { _door: door };
+                    let way = Way::new(link, session, side, self.site.times());
                     return Ok(Some(Met { wire, way, terms }));
                 }
                 Step::Dropped(why) => {
@@ -219,6 +222,7 @@ fn admit(
     let mut wire = site.wire(terms, End::Receiver)?;
     join(&mut *wire, hello.address)?;
     let session = Session::new()?;
-    let port = door::port(at, site.times().patience)?;
-    Ok((Welcomed { wire, terms, session }, Welcome { port, session }))
+    let door = door::open(at, site.times().patience)?;
+    let port = door.port();
+    Ok((Welcomed { wire, terms, session, door }, Welcome { port, session }))
 }

@@ -7,12 +7,14 @@
 //!     ◄─────────────── Resumed ── finds the connection
 //! ```
 
+use super::door::Door;
 use super::link::{Frame, Kind, Link, Read};
 use super::reach::Reaching;
 use super::session::Session;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two attempts, at first; it doubles up to the longest.
@@ -27,9 +29,17 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Way {
     state: State,
     session: Session,
-    /// Where the sender finds its receiver again. None at the receiver.
-    door: Option<SocketAddr>,
+    side: Side,
     times: Times,
+}
+
+/// How the two ends find each other again.
+#[derive(Debug)]
+pub(super) enum Side {
+    /// The sender goes there.
+    Sender(SocketAddr),
+    /// The receiver's door is there for it.
+    Receiver { _door: Arc<Door> },
 }
 
 /// How long links may be silent, and away.
@@ -86,13 +96,12 @@ pub(crate) enum Turn {
 
 impl Way {
     /// With the link by which the two ends met.
-    pub(super) fn new(
-        link: Link,
-        session: Session,
-        door: Option<SocketAddr>,
-        times: Times,
-    ) -> Self {
-        Self { state: State::Open(link), session, door, times }
+    pub(super) fn new(link: Link, session: Session, side: Side, times: Times) -> Self {
+        Self { state: State::Open(link), session, side, times }
+    }
+
+    const fn is_receiver(&self) -> bool {
+        matches!(self.side, Side::Receiver { .. })
     }
 
     /// Who is at the other end, for people.
@@ -155,7 +164,7 @@ impl Way {
         self.state = State::Away(Away {
             // A process that is killed resets its links, too, and one that lives comes back at once. The sender asks;
             // the receiver has nothing else to go by.
-            until: if is_reset && self.door.is_none() { until_refused } else { until },
+            until: if is_reset && self.is_receiver() { until_refused } else { until },
             until_refused,
             attempt: Attempt::Pause(now),
             pause: FIRST_PAUSE,
@@ -168,7 +177,7 @@ impl Way {
     pub(crate) fn mend(&mut self) -> Option<Turn> {
         let State::Away(away) = &mut self.state else { return None };
         let now = Instant::now();
-        if let Some(door) = &self.door {
+        if let Side::Sender(door) = &self.side {
             match away.step(door, &self.session, self.times.patience, now) {
                 Step::Waits => {}
                 Step::Resumed(link) => {
@@ -188,7 +197,7 @@ impl Way {
     /// Takes a link that was made anew, if it is for this connection.
     pub(crate) fn resume(&mut self, session: &Session, mut link: Link) -> Result<(), Link> {
         let is_over = matches!(self.state, State::Over);
-        if is_over || self.door.is_some() || !self.session.is(session) {
+        if is_over || !self.is_receiver() || !self.session.is(session) {
             return Err(link);
         }
         link.push(Kind::Resumed, &[]);
@@ -263,6 +272,7 @@ impl Away {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meet::door;
     use std::net::{TcpListener, TcpStream};
     use std::thread;
 
@@ -283,9 +293,16 @@ mod tests {
         (Link::new(near, TIMES.patience).unwrap(), listener.accept().unwrap().0)
     }
 
+    fn receiver() -> Way {
+        let at = "127.0.0.1:0".parse().unwrap();
+        let _door = door::open(at, TIMES.patience).unwrap();
+        Way::new(link().0, session(), Side::Receiver { _door }, TIMES)
+    }
+
     /// That of a sender, whose link has broken.
     fn broken(door: &TcpListener) -> Way {
-        let mut way = Way::new(link().0, session(), Some(door.local_addr().unwrap()), TIMES);
+        let mut way =
+            Way::new(link().0, session(), Side::Sender(door.local_addr().unwrap()), TIMES);
         assert!(matches!(way.break_off(&ErrorKind::TimedOut.into()), Turn::Broke(_)));
         assert!(!way.is_open() && way.fd().is_none());
         assert!(way.read().unwrap().is_none() && way.send().is_none());
@@ -371,7 +388,7 @@ mod tests {
         };
         *since = since.checked_sub(2 * ATTEMPT_TIMEOUT).unwrap();
         assert!(way.mend().is_none());
-        let mut receiver = Way::new(link().0, session(), None, TIMES);
+        let mut receiver = receiver();
         let given_up = Link::new(door.accept().unwrap().0, TIMES.patience).unwrap();
         assert!(receiver.resume(&session(), given_up).is_ok());
         let turn = loop {
@@ -385,7 +402,7 @@ mod tests {
 
     #[test]
     fn a_receiver_takes_only_its_own_link_and_waits_for_it() {
-        let mut way = Way::new(link().0, session(), None, TIMES);
+        let mut way = receiver();
         let other = Session::from_bytes([8; Session::BYTES]);
         assert!(way.resume(&other, link().0).is_err());
         assert!(way.is_open());
@@ -401,7 +418,7 @@ mod tests {
         // A sender is never called.
         let (link_of_sender, _) = link();
         let nowhere = "127.0.0.1:1".parse().unwrap();
-        let mut way = Way::new(link_of_sender, session(), Some(nowhere), TIMES);
+        let mut way = Way::new(link_of_sender, session(), Side::Sender(nowhere), TIMES);
         assert!(way.resume(&session(), link().0).is_err());
     }
 }
