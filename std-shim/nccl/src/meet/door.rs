@@ -7,6 +7,7 @@ use crate::guard::{Code, Refusal};
 use crate::log;
 use rustix::net::{Shutdown, shutdown};
 use std::io;
+use std::iter;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 /// How long whoever comes may take to say which connection it is of.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Those that may be about to say it at a time. More wait in the kernel's queue.
+/// Those that may be about to say it at a time, and that are let in at a time. More wait in the kernel's queue.
 const MOST_NEWCOMERS: usize = 64;
 
 /// All there are, and some that are closed.
@@ -89,13 +90,10 @@ impl Door {
 
     fn take(&self) -> Vec<(Session, Link)> {
         let mut newcomers = locked(&self.newcomers);
-        while newcomers.len() < MOST_NEWCOMERS
-            // Whatever the error is, there may be somebody the next time.
-            && let Ok((stream, _)) = self.socket.accept()
-        {
-            let link = Link::new(stream, self.patience);
-            newcomers.extend(link.ok().map(|link| (link, Instant::now())));
-        }
+        // Whatever the error is, there may be somebody the next time.
+        let come = iter::from_fn(|| self.socket.accept().ok()).take(MOST_NEWCOMERS);
+        let links = come.filter_map(|(stream, _)| Link::new(stream, self.patience).ok());
+        newcomers.extend(links.map(|link| (link, Instant::now())));
         let mut known = Vec::new();
         for (mut link, since) in std::mem::take(&mut *newcomers) {
             match link.read() {
@@ -115,6 +113,9 @@ impl Door {
                 )),
             }
         }
+        // Senders say it as soon as they come: who has been silent for longest makes room.
+        let too_many = newcomers.len().saturating_sub(MOST_NEWCOMERS);
+        newcomers.drain(..too_many);
         known
     }
 }

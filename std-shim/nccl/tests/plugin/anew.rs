@@ -44,6 +44,11 @@ pub(crate) const CASES: &[Case] = &[
         settings: &[("POLYRAIL_INTERFACE", "lo")],
         run: strangers_at_the_door_disturb_nobody,
     },
+    Case {
+        name: "silent_strangers_keep_nobody_out",
+        settings: &[("POLYRAIL_INTERFACE", "lo")],
+        run: silent_strangers_keep_nobody_out,
+    },
 ];
 
 /// Both ends have said so, so often.
@@ -248,4 +253,20 @@ fn strangers_at_the_door_disturb_nobody(plugin: &Plugin) {
     later.close();
     // Nobody would answer.
     until("a door that is closed", || listening().is_empty().then_some(()));
+}
+
+/// More of them than may be at the door at a time, and a sender whose link breaks behind them.
+fn silent_strangers_keep_nobody_out(plugin: &Plugin) {
+    let pair = merged(plugin);
+    let link = links()[0];
+    let [door] = listening()[..] else { panic!("one door, and nobody listens: {:?}", listening()) };
+    let come = |_| TcpStream::connect((Ipv4Addr::LOCALHOST, door)).unwrap();
+    let strangers: Vec<TcpStream> = (0..100).map(come).collect();
+    let begin = Instant::now();
+    reset(link);
+    until("a link", || made_anew(1));
+    // Sooner than they are sent away for their silence.
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    drop(strangers);
+    pair.close();
 }
